@@ -55,8 +55,8 @@ pub fn resident_plan(path: Option<&Path>, options: &Options, parts: Parts) -> Re
     })
 }
 
-/// Returns the bytes that a plan takes with all of its weights in memory, besides the memory of
-/// this process.
+/// Returns the bytes that a plan takes with all of its weights in memory, in addition to the memory
+/// of this process.
 ///
 /// # Errors
 /// When the plan is malformed.
@@ -66,13 +66,13 @@ pub fn needed(plan: &Plan<Kernel>, run: &engine::Options) -> Result<u64, Error> 
     Ok(memory_estimate::resident(plan, run)?.saturating_sub(before))
 }
 
-/// The part of a budget that longer contexts may take where experts are streamed: the rest holds
+/// Divisor of a budget: with streamed experts, a longer context may take this part. The rest is for
 /// experts.
 const STREAMED_CONTEXT_PART: u64 = 8;
 
-/// Returns the longest context that memory allows: the model's own, or half of it, or a quarter and
-/// so on. So a little more or less memory does not change it. The least is the usual default.
-/// `reserved` bytes are left free.
+/// Returns the longest context that memory allows: the model's own, or half of it, a quarter, and
+/// so on. So small changes of memory do not change it. The minimum is the usual default. `reserved`
+/// bytes are left free.
 ///
 /// # Errors
 /// When the plan is malformed.
@@ -99,7 +99,7 @@ pub fn longest_context(plan: &Plan<Kernel>, run: &engine::Options, reserved: u64
     Ok(least)
 }
 
-/// Adds a margin: the process may grow until a plan is loaded.
+/// Adds a margin, since the process may grow until a plan is loaded.
 fn with_margin(bytes: u64) -> u64 {
     bytes.saturating_add(bytes / 64 + SPARE_BYTES)
 }

@@ -1,7 +1,7 @@
 //! Small files in the user's cache folder, `$XDG_CACHE_HOME/ixc` or `~/.cache/ixc`: what was measured here and holds for a while.
 //!
-//! Invariant: a file is written as a whole or not at all; what is read may be anything, and is an
-//! error in words and nothing worse. Its last field is the checksum of the others.
+//! Invariant: a file is written as a whole or not at all. A file with any other content gives an
+//! error, and no other harm. The last field is the checksum of the others.
 //!
 //! ```text
 //! drive-259-3.json          what `ixc doctor --drive` found of drive 259:3

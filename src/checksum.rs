@@ -5,8 +5,7 @@
 //! {"surprise":[3.2,0.01]}   ->   {"surprise":[3.2,0.01],"crc32":"8a1f09c2"}
 //! ```
 //!
-//! The checksum of a line also covers its place in the file. So lines that are exchanged are
-//! noticed, too.
+//! The checksum of a line also covers its place in the file. So it also detects swapped lines.
 
 /// Text before the digits of a checksum.
 const BEFORE: &str = ",\"crc32\":\"";
@@ -15,28 +14,28 @@ const BEHIND: &str = "\"}";
 /// Digits of a checksum.
 const DIGITS: usize = 8;
 
-/// Why a text is not what was written.
+/// Error of a text that was changed after it was written.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ChecksumError {
-    /// No checksum.
+    /// The text has no checksum.
     #[error("has no checksum at its end")]
     Missing,
-    /// A checksum of another text: damaged, or edited.
+    /// The checksum is of another text: the file is damaged or edited.
     #[error("is damaged or was edited: the checksum of its text is {found}, it says {expected}")]
     Differs {
         /// Checksum of the text.
         found: String,
-        /// Checksum that the text has.
+        /// Checksum in the text.
         expected: String,
     },
 }
 
-/// Returns the checksum of a text, with the place `of` that it belongs to.
+/// Returns the checksum of a text and of its place `of`.
 fn checksum(of: &[u8], body: &str) -> String {
     let mut crc = crc32fast::Hasher::new();
     crc.update(of);
     crc.update(body.as_bytes());
-    // The closing brace, which the checksum's field replaced.
+    // The closing brace, in the place of the checksum's field.
     crc.update(b"}");
     format!("{:08x}", crc.finalize())
 }
@@ -66,7 +65,7 @@ pub fn unsealed(of: &[u8], text: &str) -> Result<String, ChecksumError> {
     }
 }
 
-/// Takes the checksum off a text that need not have one.
+/// Takes the checksum off a text, if it has one.
 ///
 /// # Errors
 /// [`ChecksumError::Differs`].

@@ -100,8 +100,8 @@ impl Embedder {
         self.pooling
     }
 
-    /// Returns the first numbers of a vector, for models whose vectors are nested (Matryoshka).
-    /// They have length 1 where vectors have it.
+    /// Returns the first numbers of a vector, for models with nested vectors (Matryoshka). The
+    /// result has length 1 if vectors have length 1.
     pub fn cut(&self, vector: &[f32], dimensions: usize) -> Vec<f32> {
         if self.unit { cut(vector, dimensions) } else { vector.iter().take(dimensions).copied().collect() }
     }
@@ -279,7 +279,7 @@ impl Embedder {
     }
 }
 
-/// Returns the vector of a text whose rows are summed.
+/// Returns the vector of a text from the sum of its rows.
 fn vector(text: &Active, pooling: Pooling, unit: bool) -> Vec<f32> {
     let rows = if pooling == Pooling::Mean { text.tokens.len() as f64 } else { 1.0 };
     match unit {

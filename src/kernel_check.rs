@@ -1,5 +1,5 @@
-//! Checks of edited kernels: their results with random inputs are compared with those of their
-//! spec's own kernel, and with the spec's formula.
+//! Checks of edited kernels. Their results for random inputs are compared with those of the
+//! generated kernel of the same spec, and with the spec's formula.
 //!
 //! ```text
 //! the same bits                  same          nothing else is asked
@@ -7,8 +7,8 @@
 //! other bits, outside            Departure     such as a wrong offset
 //! ```
 //!
-//! The interpreter runs the edited kernel itself, so it agrees with an edit that computes the wrong
-//! thing.
+//! The interpreter runs the edited kernel itself. So it agrees with an edit that computes wrong
+//! results.
 
 use std::path::Path;
 
@@ -24,17 +24,17 @@ use crate::Error;
 pub use crate::error::kernels::Departure;
 use crate::error::kernels::KernelError;
 
-/// Rows that a kernel is checked with: whole groups, and rests of every kind.
+/// Numbers of rows in a check: whole groups, and every kind of remainder.
 const ROWS: [u32; 4] = [1, 3, 5, 8];
-/// Most bytes of buffers for more rows than the fewest.
+/// Max bytes of buffers. Only the smallest number of rows may exceed it.
 const MOST_BYTES: usize = 256 << 20;
 
 /// Agreement of an edited kernel's results with those of the kernel that it was made from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {
-    /// They have the same bits.
+    /// The results have the same bits.
     Same,
-    /// They have other bits, within the error bounds of the spec's formula.
+    /// The bits differ, within the error bounds of the spec's formula.
     Close,
 }
 
@@ -43,11 +43,11 @@ pub enum Standing {
 pub struct Call<'c> {
     /// Values of the kernels' dims.
     pub dims: &'c [i64],
-    /// Before it.
+    /// Buffers before the call.
     pub before: &'c [Vec<u8>],
-    /// After the kernel that was edited.
+    /// Buffers after the edited kernel.
     pub edited: &'c [Vec<u8>],
-    /// After the kernel that it was made from.
+    /// Buffers after the original kernel.
     pub own: &'c [Vec<u8>],
 }
 
@@ -86,7 +86,7 @@ pub fn check(
         let dims = match spec {
             Some(spec) if rows > spec.most_rows() => continue,
             Some(spec) => spec.dims_of_rows(rows),
-            // Any values do that are in range.
+            // Any values in range will do.
             None => own.dims.iter().map(|dim| i64::from(rows).clamp(dim.lo, dim.hi)).collect(),
         };
         let bytes: usize = inputs::sizes(own, &dims).map_err(KernelError::from)?.iter().sum();
@@ -171,7 +171,7 @@ mod tests {
         };
         let check = |edited: &Kernel, spec| check(Path::new("k.ix"), edited, &own, spec, target);
         check(&own, None).unwrap();
-        // Far below what a float has room for, beside a mean of squares near 1.
+        // The value is far below float precision, compared with a mean of squares near 1.
         check(&edited(" 1e-6", " 1.1e-6"), Some(&spec)).unwrap();
         let wrong = edited(" 1e-6", " 4.0");
         let error = check(&wrong, Some(&spec)).unwrap_err().to_string();

@@ -58,7 +58,7 @@ impl Bell {
         self.changed.notify_all();
     }
 
-    /// Waits until it has rung since the last time, or so long.
+    /// Waits until the bell has rung since the last wait, for at most `most`.
     pub fn wait(&self, most: Duration) {
         let rung = self.rung.lock().unwrap_or_else(PoisonError::into_inner);
         let waited = self.changed.wait_timeout_while(rung, most, |rung| !*rung);
@@ -66,9 +66,10 @@ impl Bell {
     }
 }
 
-/// Message of the thread.
+/// Message from the thread.
 enum Told {
-    /// The token was taken, or nothing was before the first mask; whether the text is whole.
+    /// The matcher accepted the token, or the text begins. `is_ended` tells whether the text is
+    /// complete.
     Accepted {
         is_ended: bool,
     },
@@ -79,17 +80,17 @@ enum Told {
 /// State of the next token's mask.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Progress {
-    /// The last token is being taken.
+    /// The matcher is accepting the last token.
     Accepting,
-    /// The token was taken, and the mask is being made.
+    /// The matcher accepted the token, and the mask is being computed.
     Making,
-    /// The mask is there.
+    /// The mask is ready.
     Ready,
-    /// The text is whole, and nothing can follow.
+    /// The text is complete, and no token can follow.
     Ended,
 }
 
-/// A grammar that a thread follows.
+/// Masks of one text's grammar, computed by a thread.
 #[derive(Debug)]
 pub(crate) struct Masks {
     tokens: Sender<u32>,
@@ -98,9 +99,9 @@ pub(crate) struct Masks {
     canceller: Canceller,
     clock: Arc<Mutex<Option<ThreadClock>>>,
     budget: Budget,
-    /// Tokens that were sent.
+    /// Number of tokens sent to the thread.
     sent: u32,
-    /// When the time was last looked at.
+    /// Time of the last budget check.
     looked: Instant,
     progress: Progress,
     mask: Vec<u32>,
@@ -113,10 +114,10 @@ impl Drop for Masks {
 }
 
 impl Masks {
-    /// Starts the thread, which makes the first mask.
+    /// Starts the thread, which computes the first mask.
     ///
     /// # Errors
-    /// When the system has no thread for it.
+    /// When the system cannot start a thread.
     pub fn follow(mut matcher: Matcher, budget: Budget, bell: &Arc<Bell>) -> std::io::Result<Masks> {
         let canceller = matcher.canceller();
         let ((tokens, taken), (tell, told)) = (channel(), channel());
@@ -144,11 +145,11 @@ impl Masks {
         })
     }
 
-    /// Takes what the thread has told meanwhile.
+    /// Receives the thread's messages, and returns the state of the mask.
     ///
     /// # Errors
-    /// When the last token does not go on with the grammar, nothing can follow it, or masks took
-    /// longer than they may.
+    /// When the grammar does not allow the last token, no token can follow it, or masks exceeded
+    /// their budget.
     pub fn progress(&mut self) -> Result<&Progress, GrammarError> {
         loop {
             match self.told.try_recv() {
@@ -175,8 +176,8 @@ impl Masks {
         Ok(&self.progress)
     }
 
-    /// Waits until the mask is there, or the text is whole, or so long; whether it waited for
-    /// nothing.
+    /// Waits until the mask is ready or the text is complete, for at most `most`. Returns false on
+    /// a timeout.
     ///
     /// # Errors
     /// See [`Masks::progress`].
@@ -189,7 +190,7 @@ impl Masks {
         Ok(true)
     }
 
-    /// Waits until the last token was taken; whether the text is whole.
+    /// Waits until the matcher has accepted the last token. Returns whether the text is complete.
     ///
     /// # Errors
     /// See [`Masks::progress`].
@@ -200,7 +201,7 @@ impl Masks {
         Ok(self.progress == Progress::Ended)
     }
 
-    /// Waits for the tokens that may come next; none where the text is whole.
+    /// Waits for the mask. Returns `None` if the text is complete.
     ///
     /// # Errors
     /// See [`Masks::progress`].
@@ -209,26 +210,26 @@ impl Masks {
         Ok(if self.progress == Progress::Ready { &self.mask } else { &[] })
     }
 
-    /// The tokens that may come next, where that is known.
+    /// Returns the mask, if it is ready.
     pub fn mask(&self) -> Option<&[u32]> {
         (self.progress == Progress::Ready).then_some(&self.mask)
     }
 
-    /// Goes on by a token of the mask.
+    /// Sends a token of the mask to the thread.
     pub fn accept(&mut self, token: u32) {
-        // A later call finds a thread that has ended.
+        // If the thread has ended, a later call reports it.
         let _ = self.tokens.send(token);
         (self.sent, self.progress) = (self.sent.saturating_add(1), Progress::Accepting);
         self.looked = Instant::now();
     }
 
-    /// Whether something is still to come of the thread.
+    /// Whether a message from the thread is still expected.
     pub fn is_pending(&self) -> bool {
         matches!(self.progress, Progress::Accepting | Progress::Making)
     }
 }
 
-/// Rings also where a thread ends otherwise than it should.
+/// Guard that rings the bell when the thread ends, even by a panic.
 struct RingOnDrop(Arc<Bell>);
 
 impl Drop for RingOnDrop {
@@ -237,7 +238,7 @@ impl Drop for RingOnDrop {
     }
 }
 
-/// Makes the first mask, and one behind each token.
+/// Computes the first mask, and a mask after each token.
 fn make(matcher: &mut Matcher, tokens: &Receiver<u32>, told: &Sender<Told>, bell: &Bell) {
     let mut next = None;
     loop {
@@ -249,7 +250,7 @@ fn make(matcher: &mut Matcher, tokens: &Receiver<u32>, told: &Sender<Told>, bell
                 if is_ended {
                     return Ok(());
                 }
-                // Whether it is whole may be all that is waited for.
+                // A caller may wait only for whether the text is complete.
                 bell.ring();
                 match matcher.allowed() {
                     Ok(mask) => told.send(Told::Mask(mask.to_vec())),

@@ -1,13 +1,13 @@
 //! The end of the process when an allocation fails: one line on standard error and an exit status.
 //!
 //! The standard library aborts instead, and may print a backtrace, which allocates and takes locks.
-//! Here nothing is allocated, no lock is taken, and one thread writes the line while all others
-//! wait for the end.
+//! This module allocates nothing and takes no lock. One thread writes the line, and all others wait
+//! for the end.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// The system's allocator, which ends the process where it has no memory.
+/// The system's allocator. It ends the process when an allocation fails.
 pub struct OrEnd;
 
 // SAFETY: every call goes to the system's allocator with the caller's arguments, and its result

@@ -90,7 +90,7 @@ impl KernelFile {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Replacements {
     kernels: BTreeMap<String, KernelFile>,
-    /// Whether results are taken as they are.
+    /// Whether results are not checked.
     is_unchecked: bool,
 }
 
@@ -111,8 +111,7 @@ impl Replacements {
         Ok(Replacements { kernels, is_unchecked: false })
     }
 
-    /// Turns the check of results off: for kernels that are only shown, or that are meant to
-    /// differ.
+    /// Turns off the check of results, for kernels that are only shown or are meant to differ.
     #[must_use]
     pub fn unchecked(self) -> Replacements {
         Replacements { is_unchecked: true, ..self }
@@ -127,7 +126,7 @@ impl Replacements {
     ///
     /// # Errors
     /// When the plan has no kernel of a name, or one with other dims or buffers.
-    /// [`KernelError::Departs`] where a kernel computes something else than the one before.
+    /// [`KernelError::Departs`] if a kernel computes other results than the one that it replaces.
     pub fn put_into(&self, plan: &mut Plan<Kernel>) -> Result<Vec<String>, Error> {
         let mut replaced = Vec::new();
         for (name, file) in &self.kernels {

@@ -31,13 +31,13 @@
 //! # Ok::<(), ixc::Error>(())
 //! ```
 //!
-//! Other threads make the masks of grammars ([`crate::masks`]). A request without its mask takes no
-//! part in a step.
+//! Other threads make the masks of grammars ([`crate::masks`]). A request without its mask is left
+//! out of a step.
 //!
 //! Invariant: a request's bits depend neither on other requests nor on how much of its prompt was
 //! cached. That holds on targets without tiles, or with
-//! [`exact_batch`](ixc_runtime::engine::Options::exact_batch). Kernels for few rows round otherwise
-//! than kernels for many. So no part of a prompt is shorter than
+//! [`exact_batch`](ixc_runtime::engine::Options::exact_batch). Kernels for few rows sum in another
+//! order than kernels for many. So no part of a prompt is shorter than
 //! [`least_rows`](ixc_runtime::engine::Engine::least_rows). docs/serving.md lists the exceptions.
 
 mod slot_choice;
@@ -75,7 +75,7 @@ const CHUNK: usize = 16;
 const SHARE: u32 = 8;
 /// Least time to wait for masks. A usual mask takes less.
 const LEAST_WAIT: Duration = Duration::from_millis(1);
-/// Longest time to wait for masks when there is nothing to compute. Messages are read after it.
+/// Max time to wait for masks when there is nothing to compute. Messages are read after it.
 const LONGEST_WAIT: Duration = Duration::from_millis(20);
 
 /// What to generate.
@@ -89,7 +89,7 @@ pub struct Job {
     pub sampling: Arc<Settings>,
     /// Number added to the seed.
     pub number: u32,
-    /// Whether tokens that end a text are never made.
+    /// Whether end tokens are never sampled.
     pub ignore_end: bool,
     /// What they are to follow, at its beginning.
     pub grammar: Option<Matcher>,
@@ -170,9 +170,9 @@ struct Active {
     id: RequestId,
     job: Job,
     sampler: Sampler,
-    /// The thread that follows its grammar.
+    /// Masks of the request's grammar.
     masks: Option<Masks>,
-    /// Why it ends with its last token, unless its grammar ends there, too.
+    /// Reason of the end with the last token, unless the grammar ends there, too.
     ending: Option<End>,
     /// What was made so far.
     made: usize,
@@ -441,7 +441,7 @@ impl Scheduler {
         self.forget_private();
     }
 
-    /// Forgets all requests and what sequences hold, after a step that was not finished.
+    /// Drops all requests and empties all sequences, after a step that was not finished.
     pub fn abandon(&mut self) {
         self.waiting.clear();
         for slot in &mut self.slots {
@@ -494,7 +494,7 @@ impl Scheduler {
         let prompts = rows.iter().filter(|rows| is_prompt(rows.number)).map(|rows| rows.count).sum();
         if rows.is_empty() {
             self.last_rows = (0, 0);
-            // The last rows of a prompt that wait for a mask are no rows for others to compute.
+            // The last rows of a prompt that wait for a mask are not part of the step.
             if events.is_empty() && self.active() > 0 {
                 self.bell.wait(LONGEST_WAIT);
             }
@@ -545,7 +545,7 @@ impl Scheduler {
         events
     }
 
-    /// Gives free slots to waiting requests.
+    /// Assigns free slots to waiting requests.
     fn admit(&mut self, events: &mut Vec<(RequestId, Event)>) {
         while let Some((id, job)) = self.waiting.pop_front() {
             let Some(number) = self.choose(&job.tokens, job.cache_prompt) else {
@@ -601,7 +601,7 @@ impl Scheduler {
                     None => others = true,
                 }
             }
-            // What others wait is a small part of a step.
+            // Other requests wait for a small part of a step only.
             let most = if others { (self.last_step / SHARE).max(LEAST_WAIT) } else { LONGEST_WAIT };
             match most.checked_sub(begin.elapsed()) {
                 Some(left) if pending && (events.is_empty() || others) => self.bell.wait(left),
@@ -631,8 +631,8 @@ impl Scheduler {
         self.forget_private();
     }
 
-    /// Notes the rows that a step has computed for a slot. Draws tokens if they had the request's
-    /// last one; `output` is the number of their logits.
+    /// Records the rows that a step computed for a slot. If the request's last row was among them,
+    /// draws tokens; `output` is the index of their logits.
     fn draw(&mut self, rows: &Rows, output: usize, events: &mut Vec<(RequestId, Event)>) -> Option<Drawn> {
         let Rows { number, count, draft } = rows;
         let slot = &mut self.slots[*number];
@@ -679,11 +679,11 @@ impl Scheduler {
                 _ if is_full && self.shift.is_none() => Some(End::Context),
                 _ => None,
             };
-            // A full context has no room for guesses.
+            // A full context has no room for drafted tokens.
             let is_guessed = draft.get(accepted) == Some(&token) && !is_full;
             if let Some(masks) = &mut active.masks {
                 masks.accept(token);
-                // Whether the text is whole the grammar says first.
+                // The grammar is asked first whether the text is complete.
                 active.ending = end;
                 let comes = end.is_none() && is_guessed;
                 match if comes { masks.wait(LEAST_WAIT) } else { Ok(false) } {
@@ -795,10 +795,10 @@ impl Scheduler {
         if left <= room {
             return left;
         }
-        // As much as there is room for besides a token of each other slot.
+        // Room that is left after one token of each other slot.
         let always = self.prompt_rows.min((self.session.max_tokens() + 1).saturating_sub(self.slots.len()));
         if always < 2 * (self.least + CHUNK) {
-            // Steps are too short to keep that.
+            // The steps are too short for that.
             return if room < unit { room } else { room - room % unit };
         }
         let whole = room - room % unit;

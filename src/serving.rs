@@ -71,8 +71,8 @@ pub struct Options {
     pub template: Option<ChatTemplate>,
     /// The program in which templates are rendered; see [`chat::Options::renderer`].
     pub renderer: Option<PathBuf>,
-    /// The program that compiles grammars first; see [`Vocabulary::with_helper`]. Without it a
-    /// compiler that overflows its stack ends this process.
+    /// Program of the helper that compiles grammars first; see [`Vocabulary::with_helper`]. Without
+    /// it, a compiler that overflows its stack ends this process.
     pub compiler: Option<PathBuf>,
     /// The folder where sequences are saved when somebody asks for it; nobody may where there is none.
     pub slot_folder: Option<PathBuf>,
@@ -165,7 +165,7 @@ impl Host {
         Ok(Host { facts, tokenizer, template, options, vocabulary, breakers, submissions, shared, thread })
     }
 
-    /// Refuses requests for text where the model gives embeddings.
+    /// Refuses requests for text to an embedding model.
     fn gives_text(&self) -> Result<(), Refusal> {
         if self.facts.dimensions.is_some() { Err(Refusal::no_text(&self.facts.name)) } else { Ok(()) }
     }
@@ -180,15 +180,15 @@ impl Host {
         Ok(session::with_ends(self.tokenizer()?, tokens))
     }
 
-    /// The format of an answer that must be so, where a prompt does not say it.
+    /// Returns the format of an answer under a constraint, for prompts whose conversation does not
+    /// set it.
     fn format(&self, constraint: Option<&Constraint>) -> &'static Format {
         let own = format_of(self.template.as_ref().map_or("", ChatTemplate::source));
         if matches!(constraint, Some(Constraint::Calls { .. })) { own.for_calls() } else { own }
     }
 
-    /// Renders a conversation, and returns the format of an answer to it. The prompt describes
-    /// tools in words where the template leaves them out, or where it has no form of calls that can
-    /// be required.
+    /// Renders a conversation, and returns the format of its answer. The prompt describes tools in
+    /// words if the template ignores them, or if its format of calls cannot be enforced.
     fn written(
         &self,
         conversation: &Conversation,
@@ -269,7 +269,7 @@ fn unread(error: Error) -> Refusal {
         Error::Prompt { bytes, context, longest, .. } => {
             Refusal::TooLong { tokens: bytes.div_ceil(longest.max(1)), context, message }
         }
-        // The server's fault, and none of the request.
+        // The fault is the server's, not the request's.
         Error::Template(TemplateError::Start { .. } | TemplateError::Failed { .. }) => Refusal::Failed { message },
         _ => Refusal::Invalid { message },
     }

@@ -93,10 +93,10 @@ pub struct SessionOptions {
     pub model_file: Option<PathBuf>,
 }
 
-/// A context that is as long as memory allows.
+/// Request for a context that is as long as memory allows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LongestContext {
-    /// Bytes of memory that are left for others.
+    /// Bytes of memory to leave free.
     pub reserved: u64,
 }
 
@@ -307,7 +307,7 @@ impl Session {
     }
 }
 
-/// A model's plan, and what is known of how it was made.
+/// Plan of a model, with facts about its compilation.
 struct CompiledModel {
     plan: Plan<Kernel>,
     memory: Option<u64>,
@@ -587,7 +587,7 @@ impl Session {
             let mut accepted = 0;
             // Each token is drawn as it would be without guesses; what was guessed tells only whether the next one's logits are there already.
             let end = loop {
-                // What the answer goes on with may be whole already.
+                // The text that the answer continues may be complete already.
                 if masks.as_mut().map(Masks::is_ended).transpose().map_err(Error::from)? == Some(true) {
                     break Some(End::Grammar);
                 }

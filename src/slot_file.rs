@@ -1,7 +1,7 @@
 //! Files that clients name in the folder of saved sequences.
 //!
-//! Invariant: an error tells a client the name of a file, and nothing of where it is or what it
-//! holds; a link leads nowhere.
+//! Invariant: an error names a file to the client, but reveals neither its folder nor its content.
+//! Links are not followed.
 
 use std::fs::File;
 use std::io::Seek;
@@ -30,14 +30,14 @@ pub(crate) fn open(path: &Path, engine: &Engine) -> Result<(File, u64), Error> {
 /// A state that cannot be restored.
 pub(crate) fn refused(path: &Path, source: SavedError) -> Error {
     let source = match source {
-        // Its first bytes are for those who may read it.
+        // Do not reveal the first bytes of the file to the client.
         SavedError::Magic { .. } => SavedError::NoState,
         source => source,
     };
     Error::Saved { path: name_of(path), source: Box::new(source) }
 }
 
-/// The name of a file without its folder.
+/// Returns the name of a file without its folder.
 fn name_of(path: &Path) -> PathBuf {
     path.file_name().map(PathBuf::from).unwrap_or_default()
 }

@@ -118,8 +118,8 @@ impl Support {
         self.text(true)
     }
 
-    /// Returns Markdown without the kernels of each format and target: no terminal is wide enough
-    /// for these.
+    /// Returns Markdown without the kernels of each format and target, which are too wide for
+    /// terminals.
     pub fn markdown_without_kernels(&self) -> String {
         self.text(false)
     }

@@ -19,12 +19,12 @@ const ROUNDS: u32 = 5;
 pub struct Roofline {
     /// Threads.
     pub threads: usize,
-    /// Bytes per second that they read from memory; nothing where there is too little of it to
-    /// measure that.
+    /// Bytes per second that all threads read from memory; `None` if too little memory is free for
+    /// the measurement.
     pub bytes_per_second: Option<f64>,
     /// Bytes per second that they read from caches, the largest cache first.
     pub caches: Vec<CacheRate>,
-    /// Why reading from memory was not measured.
+    /// Reason why reading from memory was not measured.
     pub no_bandwidth: Option<String>,
     /// Operations per second of each kind that the target has, two for each multiply-add.
     pub products: Vec<ProductRate>,
@@ -51,8 +51,8 @@ pub struct ProductRate {
 }
 
 impl Roofline {
-    /// Measures them, for code of a target. It takes at most `budget` bytes of memory, and no more
-    /// than a part of what the machine and the control groups of this process have left.
+    /// Measures the peak rates for code of a target. Takes at most `budget` bytes, and at most a
+    /// part of the memory that the machine and this process's control groups have left.
     pub fn measure(target: Target, threads: usize, budget: Option<u64>) -> Roofline {
         let sizes = caches();
         let (bytes_per_second, no_bandwidth) = match read_bytes(budget, &sizes) {
@@ -77,7 +77,7 @@ impl Roofline {
     /// rate. That level is memory, or the largest cache that is as fast. Faster reads come from the
     /// first cache level, which was not measured.
     pub fn feeding(&self, bytes_per_second: f64) -> Option<(&'static str, f64)> {
-        /// Rates of two moments of one machine differ by as much.
+        /// Rates of one machine vary by this factor over time.
         const NOISE: f64 = 1.05;
         let memory = self.bytes_per_second.map(|rate| ("memory", rate));
         let mut levels =
@@ -102,15 +102,15 @@ fn products(target: Target, threads: usize) -> Result<Vec<ProductRate>, Error> {
     Ok(products)
 }
 
-/// Fewest bytes that are read where the size of the last cache level is not known.
+/// Min bytes to read if the size of the last cache level is unknown.
 const LEAST_BYTES: u64 = 64 << 20;
 
-/// Returns how many bytes to measure reading with: a quarter of what is free at most, half of what
-/// control groups leave, and no more than the budget.
+/// Returns how many bytes to read in the measurement: at most a quarter of the free memory, half of
+/// the control groups' rest, and the budget.
 ///
 /// # Errors
-/// In words, where that is less than twice the last cache level, from which most of it would be
-/// read.
+/// Describes why memory cannot be measured: the bytes are less than twice the last cache level, so
+/// most reads would hit the cache.
 fn read_bytes(budget: Option<u64>, sizes: &Caches) -> Result<usize, String> {
     let free = memory().available.map(|free| free / 4);
     let group = cgroup_left().map(|left| left / 2);
@@ -123,11 +123,12 @@ fn read_bytes(budget: Option<u64>, sizes: &Caches) -> Result<usize, String> {
     Ok(usize::try_from(most).unwrap_or(usize::MAX))
 }
 
-/// Measures reading from the caches, with a part of each that the budget has: a megabyte or a few.
+/// Measures reading from the caches, with a part of each that fits into the budget: one or a few
+/// megabytes.
 fn cache_rates(threads: usize, budget: Option<u64>, sizes: &Caches) -> Vec<CacheRate> {
-    /// The most that is read at once: a part of a large cache does.
+    /// Max bytes for one cache. A part of a large cache is enough.
     const MOST: u64 = 8 << 20;
-    // Others may use the rest of the last level, so that a quarter of it is taken.
+    // Only a quarter of the last level is read, since other processes may use the rest.
     let shared = sizes.l3.map(|bytes| ("L3", (bytes / 4).min(MOST)));
     let own = sizes.l2.map(|bytes| ("L2", bytes / 2 * threads.max(1) as u64));
     let larger = own.map_or(0, |(_, bytes)| 2 * bytes);

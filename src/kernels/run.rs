@@ -63,8 +63,8 @@ pub struct Outcome {
     pub found: Vec<Vec<u8>>,
     /// The first element that differs.
     pub difference: Option<Difference>,
-    /// Agreement of an edited kernel with its spec; none of a kernel that is the spec's own, or has
-    /// no spec.
+    /// Agreement of an edited kernel with its spec; `None` for a generated kernel, or one without a
+    /// spec.
     pub standing: Option<Result<Standing, Box<Departure>>>,
     /// Seconds that the interpreter took.
     pub interpreter_seconds: f64,
@@ -112,7 +112,7 @@ impl Case {
     /// Runs interpreter and engine, and compares.
     ///
     /// # Errors
-    /// When one of them cannot run the kernel. Results that differ are no error here.
+    /// When an engine cannot run the kernel. Different results are not an error here.
     pub fn check(&self, engine: Engine) -> Result<Outcome, Error> {
         // What cannot run is told before the interpreter takes its time.
         let mut found = self.before.clone();
@@ -131,8 +131,8 @@ impl Case {
         Ok(Outcome { expected, found, difference, standing, interpreter_seconds, seconds, instructions })
     }
 
-    /// Judges the results of an edited kernel by those of its spec's own kernel, which the same
-    /// engine runs.
+    /// Compares the results of an edited kernel with those of the generated kernel of its spec. The
+    /// same engine runs both.
     fn standing(&self, engine: Engine, edited: &[Vec<u8>]) -> Result<Option<Result<Standing, Box<Departure>>>, Error> {
         let Chosen { spec, target, kernel, .. } = &self.chosen;
         let Some(spec) = spec else { return Ok(None) };

@@ -83,7 +83,7 @@ pub enum QuantiseError {
         /// Its format.
         from: Format,
     },
-    /// A model file that was written to meanwhile.
+    /// A model file that was written to while it was read.
     #[error(transparent)]
     Changed(#[from] ChangedFile),
     /// Blocks of a format that are read and not made.
@@ -302,7 +302,7 @@ impl Plan<'_> {
                     }
                 })
             })?;
-            // Before the file is in its place.
+            // Check before the output is renamed to its path.
             files.check().map_err(|error| {
                 let failed = io::Error::other(error.to_string());
                 changed = Some(error);
@@ -361,12 +361,11 @@ impl Plan<'_> {
     }
 }
 
-/// The files of a model while they are read. A write to them would mix old and new bytes in the
-/// output.
+/// Files of a model while they are read. A write to them would mix old and new bytes in the output.
 struct WatchedFiles(Vec<(PathBuf, File, Identity)>);
 
 impl WatchedFiles {
-    /// Opens the files again that a model was opened from.
+    /// Reopens the files of a model.
     fn open(source: &Gguf) -> Result<WatchedFiles, QuantiseError> {
         let mut files = Vec::new();
         for shard in source.files().iter().filter(|file| file.is_mapped()) {
@@ -374,7 +373,7 @@ impl WatchedFiles {
             let file = open_regular(&path).map_err(|error| ChangedFile::unreadable(&path, &error))?;
             let metadata = file.metadata().map_err(|error| ChangedFile::unreadable(&path, &error))?;
             let identity = Identity::of(&metadata);
-            // What was mapped, and not what took its place since.
+            // The file must be the mapped one, not a replacement.
             let modified = mapped.modified.map(|(seconds, nanoseconds)| [seconds as i64, nanoseconds.into()]);
             if identity.bytes() != mapped.bytes || modified.is_some_and(|modified| modified != identity.modified()) {
                 return Err(ChangedFile::replaced(&path).into());
@@ -384,7 +383,7 @@ impl WatchedFiles {
         Ok(WatchedFiles(files))
     }
 
-    /// Checks that they were not written to since.
+    /// Checks that no file was written to since then.
     fn check(&self) -> Result<(), ChangedFile> {
         self.0.iter().try_for_each(|(path, file, identity)| {
             let now = file.metadata().map_err(|error| ChangedFile::unreadable(path, &error))?;

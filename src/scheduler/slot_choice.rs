@@ -64,7 +64,7 @@ impl Scheduler {
         if !reuses {
             return self.choose_empty();
         }
-        // The last tokens are always computed, with as many rows as a new prompt's bits need.
+        // The last tokens are always computed, with enough rows to give the bits of a new prompt.
         let most = tokens.len().saturating_sub(self.least.max(1));
         let wanted = &tokens[..if self.in_chunks() { most - most % CHUNK } else { most }];
         // What cannot be had is forgotten: then there is a next best.
@@ -98,7 +98,7 @@ impl Scheduler {
         self.least > 2 || !self.session.engine.cuts_steps()
     }
 
-    /// Empties the free slot that was not used for the longest time; `None` where none is free.
+    /// Empties the least recently used free slot; `None` if all slots are in use.
     fn choose_empty(&mut self) -> Option<usize> {
         let number = self.choice(&[])?.oldest;
         self.keep(number);
@@ -120,7 +120,8 @@ impl Scheduler {
             let Some(sequence) = self.session.engine.sequence(slot.sequence) else { return 0 };
             loop {
                 let reach = sequence.reach(equal as u32) as usize;
-                // Recurrent states round by where chunks begin. Tokens after the prompt had none.
+                // Rounding of recurrent states depends on where chunks begin. Generated tokens were
+                // not in chunks.
                 let excess = if in_chunks && reach <= slot.prompt { reach % CHUNK } else { 0 };
                 match excess {
                     0 => return reach,

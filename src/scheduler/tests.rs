@@ -1,5 +1,4 @@
-//! Requests beside each other: grammars that are slow, prompts that are there already, requests
-//! that leave nothing behind.
+//! Tests of concurrent requests: slow grammars, cached prompts, and requests without caching.
 
 use ixc_grammar::{Source, Vocabulary};
 use ixc_runtime::engine;
@@ -57,12 +56,12 @@ fn a_slow_grammar_ends_its_request_and_delays_no_other() {
     let found = run(&mut scheduler, vec![slow, job(&tokens, 60)]);
     assert!(found[0].1.contains("takes too long to follow: an answer has 0 seconds"), "{}", found[0].1);
     assert_eq!(found[1], alone[0]);
-    // A usual grammar gives the same tokens alone and among others.
+    // A usual grammar gives the same tokens alone and next to others.
     let digits = || Job { grammar: matcher(Source::Regex("[0-9]{12}".into())), ..job(&tokens, 40) };
     let both = run(&mut scheduler, vec![digits(), job(&tokens, 60)]);
     assert_eq!((&both[0].1, &both[1]), (&"Grammar".to_owned(), &alone[0]));
     assert_eq!(run(&mut scheduler, vec![digits()])[0], both[0]);
-    // A grammar that ends with the last token that there may be has ended by itself.
+    // A grammar that ends with the last allowed token has ended by itself.
     let made = both[0].0.len() / 4;
     assert_eq!(run(&mut scheduler, vec![Job { limit: Some(made), ..digits() }])[0].1, "Grammar");
     assert_eq!(run(&mut scheduler, vec![Job { limit: Some(made - 1), ..digits() }])[0].1, "Limit");

@@ -8,8 +8,8 @@ use ixc_ir::plan::Output;
 use crate::Error;
 use crate::model::{is_plan, open_files};
 
-/// Whether a model gives embeddings by itself, as encoders and plans for embeddings do. Without a
-/// path it is the demo model, which does not.
+/// Whether a model is an embedding model without `--embeddings`: an encoder or a plan for
+/// embeddings. Without a path it is the demo model, which is not.
 ///
 /// # Errors
 /// When the model is missing, malformed or not supported.

@@ -69,7 +69,7 @@ struct State {
 #[derive(Debug)]
 pub struct Registry {
     sources: Vec<Source>,
-    /// Whether each gives embeddings, once that is known.
+    /// Whether each model is an embedding model, once that is known.
     kinds: Vec<OnceLock<bool>>,
     /// Nothing is loaded, or unloaded, where there is one model, which is there.
     loading: Option<Loading>,
@@ -118,8 +118,8 @@ impl Registry {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the number of the model that a query means; `None` where only opening files would
-    /// tell, and they may not be opened.
+    /// Returns the index of a query's model. Returns `None` if files would have to be opened, and
+    /// may not be.
     fn number(&self, query: ModelQuery<'_>, may_open: bool) -> Result<Option<usize>, Refusal> {
         if self.sources.len() == 1 {
             return Ok(Some(0));
@@ -143,7 +143,8 @@ impl Registry {
         })
     }
 
-    /// Whether a model gives embeddings. A file that cannot be opened fails when it is loaded.
+    /// Whether a model is an embedding model. A file that cannot be opened gives an error when it
+    /// is loaded.
     fn gives_embeddings(&self, number: usize) -> bool {
         let is_asked = self.loading.as_ref().is_some_and(|loading| loading.session.embeddings);
         let of = |path| is_asked || gives_embeddings(path).unwrap_or(false);
@@ -171,7 +172,7 @@ impl Registry {
         let mut options = SessionOptions { embeddings: self.gives_embeddings(number), ..session.clone() };
         let plan = budget::resident_plan(path, &options.compile, options.parts()).map_err(failed)?;
         if let (None, Some(LongestContext { .. })) = (options.run.context, options.longest_context) {
-            // Each has its share, so that all may be loaded at once.
+            // Each model has a share of the memory, so that all may be loaded at once.
             let share = memory_estimate::process_bytes().saturating_add(*total / self.sources.len() as u64);
             let run = engine::Options { memory: Some(share), ..options.run.clone() };
             options.run.context = Some(budget::longest_context(&plan, &run, kept).map_err(failed)?);

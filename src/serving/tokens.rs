@@ -29,7 +29,7 @@ struct Client<'t> {
     events: UnboundedSender<model::Event>,
     text: Option<Stream<'t>>,
     stop: StopStrings,
-    /// Tokens that end its answer, and are no part of it.
+    /// Tokens that end the answer and are not part of it.
     stop_tokens: Vec<u32>,
     made: usize,
     /// Tokens that were guessed and computed, and those of them that were made.
@@ -155,9 +155,9 @@ impl<'t> Worker<'t> {
     }
 }
 
-/// Turns an error about a slot's file into what its client reads.
+/// Converts an error about a slot's file to the error for the client.
 fn told_of_slot(error: &Error, folder: &Path) -> Refusal {
-    // What writes a file says its whole path.
+    // Errors of writing contain the whole path.
     let message = error.to_string().replace(&format!("{}/", folder.display()), "");
     let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
     while let Some(error) = cause {
@@ -319,7 +319,7 @@ impl Work for Worker<'_> {
                         }
                         let message = error.to_string();
                         client.tell(match error {
-                            // A form that cannot be followed further is the client's.
+                            // A form that fails is the client's fault.
                             Error::Grammar(_) => model::Event::Refused { message },
                             _ => model::Event::Failed { message },
                         });

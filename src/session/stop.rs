@@ -21,7 +21,7 @@ pub struct StopStrings {
     found: Option<usize>,
 }
 
-/// Looks for strings that several texts share. Empty ones are never found.
+/// Makes a search for strings that several texts share. Empty strings never match.
 impl From<Arc<[String]>> for StopStrings {
     fn from(strings: Arc<[String]>) -> StopStrings {
         match strings.iter().any(String::is_empty) {
