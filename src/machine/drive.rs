@@ -295,8 +295,8 @@ mod tests {
         let entry = Entry::of(&place(), &probe());
         let good = serde_json::to_string(&entry).unwrap();
         let changes = [
-            ("{", "EOF"),
-            ("", "EOF"),
+            ("{", "missing field"),
+            ("", "expected value"),
             (&*good.replace("\"depth\":16", "\"depth\":0"), "its depth is 0"),
             (&*good.replace("\"depth\":16", "\"depth\":-1"), "invalid value"),
             (&*good.replace("\"depth\":16", "\"depth\":99999999"), "its depth is 99999999"),
@@ -310,6 +310,11 @@ mod tests {
         fs::create_dir_all(&folder).unwrap();
         for (text, right) in changes {
             assert_ne!(text, good);
+            fs::write(&path, crate::checksum::sealed(&[], text)).unwrap();
+            let error = Entry::read(&path, &place(), SystemTime::now()).unwrap_err();
+            assert!(error.contains(right), "{error}; {right} is right");
+        }
+        for (text, right) in [("", "no checksum"), (&*good, "no checksum"), (&*"[".repeat(1 << 20), "65536 bytes")] {
             fs::write(&path, text).unwrap();
             let error = Entry::read(&path, &place(), SystemTime::now()).unwrap_err();
             assert!(error.contains(right), "{error}; {right} is right");

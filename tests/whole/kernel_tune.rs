@@ -6,8 +6,8 @@ use std::path::Path;
 use std::process::Command;
 
 use crate::support::{demo_model, scratch, stderr, stdout, target_without_tiles};
-use ixc::kernels::KernelSpec;
 use ixc::kernels::cut::Cut;
+use ixc::kernels::{KernelSpec, MatmulStrategy};
 use ixc::targets::Target;
 use serde_json::Value as Json;
 
@@ -18,14 +18,14 @@ fn ixc<S: AsRef<OsStr>>(words: impl IntoIterator<Item = S>) -> Command {
     command
 }
 
-/// A spec of the demo model that is cut by `gemm`, and how its weight is.
-fn spec_of_demo() -> (KernelSpec, Cut) {
+/// Returns a spec of the demo model with this strategy, and the cut of its weight.
+fn spec_of_demo(target: Target, strategy: MatmulStrategy) -> (KernelSpec, Cut) {
     let model = ixc::model::Model::new(ixc::demo::open().unwrap()).unwrap();
-    let options = ixc::compile::Options { target: Some(target_without_tiles()), ..ixc::compile::Options::default() };
+    let options = ixc::compile::Options { target: Some(target), ..ixc::compile::Options::default() };
     let (_, plan) = ixc::compile::specs(&model, &options).unwrap();
     let cut = |spec: &KernelSpec| Cut::of(spec).map(|cut| (spec.clone(), cut));
-    let many = |(_, cut): &(KernelSpec, Cut)| cut.strategy == ixc::kernels::MatmulStrategy::Gemm && cut.tile == 32;
-    plan.kernels.iter().filter_map(cut).find(many).expect("the demo model has a product by gemm")
+    let is_wanted = |(_, cut): &(KernelSpec, Cut)| cut.strategy == strategy && cut.tile == 32;
+    plan.kernels.iter().filter_map(cut).find(is_wanted).expect("the demo model has such a product")
 }
 
 #[test]
@@ -121,7 +121,7 @@ fn a_model_is_tuned_as_it_runs_and_what_is_kept_makes_it_faster() {
 fn a_model_runs_as_it_was_tuned_with_the_same_bits() {
     let folder = scratch("kernel-tuned");
     let (file, model) = (folder.join("tuned.json"), demo_model());
-    let (spec, cut) = spec_of_demo();
+    let (spec, cut) = spec_of_demo(target_without_tiles(), MatmulStrategy::Gemm);
     let target = target_without_tiles();
     let caches = ixc::targets::CoreCaches::here(target.row());
     let (own, _) = ixc::passes::tile::by_caches(&cut.weight, target, &caches);
@@ -200,10 +200,11 @@ fn a_model_runs_as_it_was_tuned_with_the_same_bits() {
 #[test]
 fn the_users_own_file_is_found_and_never_in_the_way() {
     let folder = scratch("kernel-tuned-own");
-    let (_, cut) = spec_of_demo();
+    // The user's own file is of this machine, tiles or not.
+    let target = Target::native();
+    let (_, cut) = spec_of_demo(target, MatmulStrategy::Gemv);
     let ixc::kernels::candidates::Weight { format, x, n, k, .. } = cut.weight;
-    let choice = format!("{format} x={x} n={n} k={k}: gemm/48");
-    let target = target_without_tiles();
+    let choice = format!("{format} x={x} n={n} k={k}: gemv@0/1");
     let file = folder.join("ixc").join(format!("tuned-{}.json", target.name()));
     let put = |choice: &str| {
         let row = ixc::tuned::Row { choice: choice.to_owned(), instead_of: String::new(), ratio: [1.2, 1.1, 1.3] };
@@ -214,7 +215,7 @@ fn the_users_own_file_is_found_and_never_in_the_way() {
     put(&choice);
     let run = |more: &[&str]| {
         let words = ["run", "--raw", "-p", "a", "-n", "1", "--temp", "0", "--stats"];
-        let output = ixc(words.iter().chain(more)).env("XDG_CACHE_HOME", &folder).output().unwrap();
+        let output = crate::support::ixc(words.iter().chain(more)).env("XDG_CACHE_HOME", &folder).output().unwrap();
         assert!(output.status.success(), "{}", stderr(&output));
         stderr(&output)
     };
@@ -225,7 +226,7 @@ fn the_users_own_file_is_found_and_never_in_the_way() {
     fs::write(&file, "{").unwrap();
     assert!(!run(&[]).contains("tuned  "));
     // Nor is one that is whole, and has what no kernel offers; and whatever is there, tuning puts another in its place.
-    put(&choice.replace("gemm/48", "gemm/47"));
+    put(&choice.replace("@0/1", "@1/1"));
     assert!(!run(&[]).contains("tuned  "));
     put(&choice);
     assert!(run(&[]).contains("tuned  "));

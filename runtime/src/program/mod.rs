@@ -422,13 +422,16 @@ impl Program {
     }
 
     /// Returns the rows of an addition from which on each task over tokens uses one kernel, if its
-    /// kernels round differently. Tiles count only with `exact`.
+    /// kernels round differently. One where tiles make no bits equal, unless `exact` makes them.
     pub fn least_rows(&self, exact: bool) -> u32 {
         let rounds = |apart: Apart| match apart {
             Apart::Never => false,
             Apart::Always | Apart::Sequence => true,
             Apart::Tiles | Apart::Exact => exact,
         };
+        if !exact && self.kernels.iter().any(|kernel| kernel.has_tiles) {
+            return 1;
+        }
         let least = |task: &Task| match &task.variants[..] {
             [.., few, _] if task.rows == ixc_ir::plan::RowAxis::Tokens => few.up_to_rows.saturating_add(1),
             _ => 1,

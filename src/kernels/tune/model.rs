@@ -209,6 +209,8 @@ fn is_better(rows: &[Row]) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use ixc_targets::Target;
+
     use super::*;
 
     #[test]
@@ -266,7 +268,10 @@ mod tests {
         let model = Model::new(crate::demo::open().unwrap()).unwrap();
         let run = engine::Options { threads: Some(1), built_in: Some(crate::demo::built_in()), ..Default::default() };
         let tuned = |text: &str| {
-            let (compile, kernel) = (compile::Options::default(), Some(text.parse().unwrap()));
+            // The kernels of a target with tiles have other specs.
+            let target = Some(Target::AVX2);
+            let compile = compile::Options { target, ..Default::default() };
+            let kernel = Some(text.parse().unwrap());
             let selection = Selection::default();
             let options =
                 Options { compile, run: run.clone(), rounds: 2, prompt: Some(32), least: 0.1, kernel, selection };
