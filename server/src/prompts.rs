@@ -15,13 +15,17 @@ use crate::model::{Model, Refusal};
 /// of prompts. A list that contains numbers is one prompt.
 ///
 /// # Errors
-/// When the field is missing or malformed, a prompt is empty or longer than the context, or the
-/// prompts need more answers than the server has places.
+/// When the model is an encoder, the field is missing or malformed, a prompt is empty or longer
+/// than the context, or the prompts need more answers than the server has places.
 pub(crate) async fn prompts<M: Model>(
     app: &Asked<M>,
     fields: &mut Fields,
     answers: u32,
 ) -> Result<Vec<Vec<u32>>, HttpError> {
+    let facts = app.model.facts();
+    if facts.dimensions.is_some() {
+        return Err(Refusal::no_text(&facts.name).into());
+    }
     let list = match fields.take("prompt") {
         Some(Value::Array(list)) if !list.is_empty() && !list.iter().any(Value::is_number) => list,
         Some(one) => vec![one],

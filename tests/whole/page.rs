@@ -158,7 +158,7 @@ fn it_drops_old_turns() {
     // One message that has no room by itself has an error with the way out.
     browser.evaluate("document.getElementById('new').click(); 0");
     say(&mut browser, &"word ".repeat(200));
-    browser.until(&format!("{IDLE} && document.querySelector('article .failure')"));
+    browser.until(&format!("{IDLE} && document.querySelector('article .failure') !== null"));
     let error = browser.evaluate("document.querySelector('article .failure').innerText");
     assert!(error.as_str().unwrap().contains("--ctx"), "{error}");
     assert_eq!(browser.complaints, Vec::<String>::new());
