@@ -127,9 +127,10 @@ impl<'s> Sets<'s> {
         Ok(set)
     }
 
-    /// Returns the values in both sets.
+    /// Returns the values in both sets. A listed value is left out where it is not known to be in
+    /// the other set, and the set is not exact then.
     pub fn both(&mut self, a: &Set, b: &Set, at: Literal) -> Result<Set, GrammarError> {
-        let is_exact = a.is_exact && b.is_exact;
+        let mut is_exact = a.is_exact && b.is_exact;
         let (mut all, mut seen) = (Vec::new(), HashSet::new());
         self.work(a.alternatives.len() * b.alternatives.len())?;
         // Listed values keep their order.
@@ -137,8 +138,10 @@ impl<'s> Sets<'s> {
             for values in one.alternatives.iter().filter_map(Alternative::values) {
                 let mut kept = Vec::new();
                 for value in values {
-                    if self.any_has(others, &value.value)? {
-                        kept.push(value.clone());
+                    match self.any_has(others, &value.value)? {
+                        Some(true) => kept.push(value.clone()),
+                        Some(false) => {}
+                        None => is_exact = false,
                     }
                 }
                 let both = (!kept.is_empty()).then_some(Alternative::Values(kept));
@@ -199,11 +202,18 @@ impl<'s> Sets<'s> {
         }
         alternatives.retain(|alternative| !alternative.has_no_room());
         let mut set = Set::new(alternatives, true);
-        if let Some(values) = values(members) {
-            set = self.both(&Set::new(vec![Alternative::Values(values)], true), &set, Literal::of(place))?;
+        let values = values(members).map(|values| Set::new(vec![Alternative::Values(values)], true));
+        // A list of values does not say which keywords saw a member: it comes after `unevaluated`.
+        let is_last = members.contains_key("unevaluatedProperties") || members.contains_key("unevaluatedItems");
+        if let Some(values) = values.as_ref().filter(|_| !is_last) {
+            set = self.both(values, &set, Literal::of(place))?;
         }
         set = self.applied(place, members, set)?;
-        self.unevaluated(place, members, set)
+        set = self.unevaluated(place, members, set)?;
+        match values.filter(|_| is_last) {
+            Some(values) => self.both(&values, &set, Literal::of(place)),
+            None => Ok(set),
+        }
     }
 
     /// Intersects a set with the subschemas that apply to the same value.
@@ -489,91 +499,139 @@ impl<'s> Sets<'s> {
                     let length = seen().map(|items| items.prefix.len()).max().unwrap_or(0);
                     arrays.items.push(Items { prefix: vec![any; length], rest: Some(rest), evaluates: true });
                 }
+                Alternative::Values(values) => {
+                    // Keywords of other subschemas may not have seen any part of them.
+                    let mut kept = Vec::new();
+                    for value in values.iter() {
+                        if self.all_allow(properties, items, &value.value)? {
+                            kept.push(value.clone());
+                        }
+                    }
+                    *values = kept;
+                }
                 _ => {}
             }
         }
-        // Parts that were not chosen may hold as well, and `contains` counts items as evaluated.
+        all.retain(|alternative| !alternative.has_no_room());
+        // Parts that were not chosen may hold as well, and `contains` counts items as seen.
         Ok(Set::new(all, false))
     }
 
-    /// Returns whether an alternative has a value.
-    pub fn has(&mut self, alternative: &Alternative, value: &Value) -> Result<bool, GrammarError> {
-        self.work(1)?;
-        Ok(match (alternative, value) {
-            (Alternative::Null, Value::Null) | (Alternative::Boolean, Value::Bool(_)) => true,
-            (Alternative::Number(numbers), Value::Number(number)) => numbers.has(&Decimal::of(number)) == Some(true),
-            (Alternative::Text(texts), Value::String(text)) => texts.has(text) == Some(true),
-            (Alternative::Array(arrays), Value::Array(items)) => self.has_items(arrays, items)?,
-            (Alternative::Object(objects), Value::Object(members)) => self.has_members(objects, members)?,
-            (Alternative::Values(values), value) => values.contains(&Exact::of(value)),
-            _ => false,
-        })
-    }
-
-    /// Returns whether a subschema allows a value.
-    pub fn allows(&mut self, literal: Literal, value: &Value) -> Result<bool, GrammarError> {
-        let set = self.literal(literal)?;
-        self.any_has(&set, value)
-    }
-
-    fn any_has(&mut self, set: &Set, value: &Value) -> Result<bool, GrammarError> {
-        for alternative in set.alternatives.iter() {
-            if self.has(alternative, value)? {
-                return Ok(true);
-            }
-        }
-        Ok(false)
-    }
-
-    fn has_items(&mut self, arrays: &Arrays, items: &[Value]) -> Result<bool, GrammarError> {
-        let length = items.len() as u64;
-        if length < arrays.least || arrays.most.is_some_and(|most| length > most) {
-            return Ok(false);
-        }
-        let distinct: HashSet<String> = items.iter().map(|item| Exact::of(item).canonical).collect();
-        if arrays.is_unique && distinct.len() < items.len() {
-            return Ok(false);
-        }
-        for part in &arrays.items {
-            for (i, item) in items.iter().enumerate() {
-                if let Some(literal) = part.prefix.get(i).copied().or(part.rest)
-                    && !self.allows(literal, item)?
-                {
-                    return Ok(false);
-                }
-            }
-        }
-        for contains in &arrays.contains {
-            let mut count = 0;
-            for item in items {
-                count += u64::from(self.allows(contains.item, item)?);
-            }
-            if count < contains.least || contains.most.is_some_and(|most| count > most) {
+    /// Returns whether a subschema of members allows each member, or one of items each item.
+    fn all_allow(
+        &mut self,
+        members: Option<Literal>,
+        items: Option<Literal>,
+        value: &Value,
+    ) -> Result<bool, GrammarError> {
+        let (literal, parts): (_, Vec<&Value>) = match value {
+            Value::Object(all) => (members, all.values().collect()),
+            Value::Array(all) => (items, all.iter().collect()),
+            _ => return Ok(true),
+        };
+        let Some(literal) = literal else { return Ok(true) };
+        for part in parts {
+            if self.allows(literal, part)? != Some(true) {
                 return Ok(false);
             }
         }
         Ok(true)
     }
 
-    fn has_members(&mut self, objects: &Objects, members: &Map<String, Value>) -> Result<bool, GrammarError> {
+    /// Returns whether an alternative has a value; `None` where that is not known.
+    pub fn has(&mut self, alternative: &Alternative, value: &Value) -> Result<Option<bool>, GrammarError> {
+        self.work(1)?;
+        Ok(match (alternative, value) {
+            (Alternative::Null, Value::Null) | (Alternative::Boolean, Value::Bool(_)) => Some(true),
+            (Alternative::Number(numbers), Value::Number(number)) => numbers.has(&Decimal::of(number)),
+            (Alternative::Text(texts), Value::String(text)) => texts.has(text),
+            (Alternative::Array(arrays), Value::Array(items)) => self.has_items(arrays, items)?,
+            (Alternative::Object(objects), Value::Object(members)) => self.has_members(objects, members)?,
+            (Alternative::Values(values), value) => Some(values.contains(&Exact::of(value))),
+            _ => Some(false),
+        })
+    }
+
+    /// Returns whether a subschema allows a value; `None` where its set is smaller than the
+    /// subschema, or is still being computed.
+    pub fn allows(&mut self, literal: Literal, value: &Value) -> Result<Option<bool>, GrammarError> {
+        let before = std::mem::replace(&mut self.met_open, false);
+        let set = self.literal(literal)?;
+        let is_whole = set.is_exact && !self.met_open;
+        self.met_open |= before;
+        Ok(self.any_has(&set, value)?.filter(|has| *has || is_whole))
+    }
+
+    fn any_has(&mut self, set: &Set, value: &Value) -> Result<Option<bool>, GrammarError> {
+        let mut any = Some(false);
+        for alternative in set.alternatives.iter() {
+            match self.has(alternative, value)? {
+                Some(true) => return Ok(Some(true)),
+                Some(false) => {}
+                None => any = None,
+            }
+        }
+        Ok(any)
+    }
+
+    fn has_items(&mut self, arrays: &Arrays, items: &[Value]) -> Result<Option<bool>, GrammarError> {
+        let length = items.len() as u64;
+        if length < arrays.least || arrays.most.is_some_and(|most| length > most) {
+            return Ok(Some(false));
+        }
+        let distinct: HashSet<String> = items.iter().map(|item| Exact::of(item).canonical).collect();
+        if arrays.is_unique && distinct.len() < items.len() {
+            return Ok(Some(false));
+        }
+        let mut all = Some(true);
+        for part in &arrays.items {
+            for (i, item) in items.iter().enumerate() {
+                let Some(literal) = part.prefix.get(i).copied().or(part.rest) else { continue };
+                match self.allows(literal, item)? {
+                    Some(true) => {}
+                    Some(false) => return Ok(Some(false)),
+                    None => all = None,
+                }
+            }
+        }
+        for contains in &arrays.contains {
+            // Items that satisfy it for certain, and those that may.
+            let (mut sure, mut possible) = (0, 0);
+            for item in items {
+                let allowed = self.allows(contains.item, item)?;
+                sure += u64::from(allowed == Some(true));
+                possible += u64::from(allowed != Some(false));
+            }
+            let is_over = |count: u64| contains.most.is_some_and(|most| count > most);
+            if possible < contains.least || is_over(sure) {
+                return Ok(Some(false));
+            }
+            if sure < contains.least || is_over(possible) {
+                all = None;
+            }
+        }
+        Ok(all)
+    }
+
+    fn has_members(&mut self, objects: &Objects, members: &Map<String, Value>) -> Result<Option<bool>, GrammarError> {
         let count = members.len() as u64;
         let is_counted = count >= objects.least && objects.most.is_none_or(|most| count <= most);
         if !is_counted || !objects.required.iter().all(|name| members.contains_key(name)) {
-            return Ok(false);
+            return Ok(Some(false));
         }
+        let mut all = Some(true);
         for (name, value) in members {
-            for literal in self.member_literals(objects, name)? {
-                if !self.allows(literal, value)? {
-                    return Ok(false);
-                }
-            }
-            for names in &objects.names {
-                if !self.allows(*names, &Value::from(name.as_str()))? {
-                    return Ok(false);
+            let key = Value::from(name.as_str());
+            let values = self.member_literals(objects, name)?.into_iter().map(|literal| (literal, value));
+            for (literal, value) in values.chain(objects.names.iter().map(|literal| (*literal, &key))) {
+                match self.allows(literal, value)? {
+                    Some(true) => {}
+                    Some(false) => return Ok(Some(false)),
+                    None => all = None,
                 }
             }
         }
-        Ok(true)
+        Ok(all)
     }
 
     /// Returns the subschemas of a member.

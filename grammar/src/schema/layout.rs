@@ -127,10 +127,15 @@ impl Sets<'_> {
             Alternative::Text(texts) => Ok(if texts.is_empty() == Some(true) { none } else { Content::Some }),
             Alternative::Array(arrays) => {
                 let mut is_exact = true;
-                match self.array_layout(arrays, &mut is_exact)? {
-                    Some(layout) => self.content_of_contains(arrays, &layout),
-                    None => Ok(Content::None { is_exact }),
-                }
+                let content = match self.array_layout(arrays, &mut is_exact)? {
+                    Some(layout) => self.content_of_contains(arrays, &layout)?,
+                    None => none,
+                };
+                Ok(match content {
+                    // Items that the layout leaves out may be those that are asked for.
+                    Content::None { is_exact: own } => Content::None { is_exact: own && is_exact },
+                    Content::Some => Content::Some,
+                })
             }
             Alternative::Object(objects) => {
                 let mut is_unsure = false;
@@ -145,8 +150,9 @@ impl Sets<'_> {
                         }
                     }
                     for names in &objects.names {
-                        if !self.allows(*names, &Value::from(name.as_str()))? {
-                            return Ok(Content::None { is_exact: self.literal(*names)?.is_exact });
+                        let allowed = self.allows(*names, &Value::from(name.as_str()))?;
+                        if allowed != Some(true) {
+                            return Ok(Content::None { is_exact: allowed == Some(false) });
                         }
                     }
                 }
@@ -222,7 +228,7 @@ impl Sets<'_> {
             .iter()
             .map(|group| group.named.iter().map(|(name, literal)| (name.as_str(), *literal)).collect())
             .collect();
-        let mut regions = self.regions(objects)?;
+        let mut regions = self.regions(objects, is_exact)?;
         let mut names: Vec<String> = Vec::new();
         let mut taken = HashSet::new();
         let declared = objects.members.iter().flat_map(|group| group.named.iter().map(|(name, _)| name));
@@ -258,8 +264,9 @@ impl Sets<'_> {
             let is_required = objects.required.contains(&name);
             let mut content = self.content(&state)?;
             for literal in &objects.names {
-                if !self.allows(*literal, &Value::from(name.as_str()))? {
-                    content = Content::None { is_exact: self.literal(*literal)?.is_exact };
+                let allowed = self.allows(*literal, &Value::from(name.as_str()))?;
+                if allowed != Some(true) {
+                    content = Content::None { is_exact: allowed == Some(false) };
                 }
             }
             match content {
@@ -292,9 +299,9 @@ impl Sets<'_> {
         })
     }
 
-    /// Groups the names that no schema lists by the subschemas of their values. Lists the names of
-    /// small groups.
-    fn regions(&mut self, objects: &Objects) -> Result<Vec<NamedRegion>, GrammarError> {
+    /// Returns the names that no schema lists, by what is asked of their values; with the names,
+    /// where they are few. Clears `is_exact` where names are missing.
+    fn regions(&mut self, objects: &Objects, is_exact: &mut bool) -> Result<Vec<NamedRegion>, GrammarError> {
         let mut patterns: Vec<(&Pattern, &str)> = Vec::new();
         for (pattern, source, literal) in objects.members.iter().flat_map(|group| &group.patterned) {
             if !patterns.iter().any(|(own, _)| *own == pattern) {
@@ -305,7 +312,7 @@ impl Sets<'_> {
                 return Err(wrong(self.document.get(literal.place).1, message));
             }
         }
-        let allowed = self.allowed_names(objects)?;
+        let allowed = self.allowed_names(objects, is_exact)?;
         let mut all = Vec::new();
         for choice in 0u32..1 << patterns.len() {
             let is_in = |pattern: &Pattern| {
@@ -321,7 +328,8 @@ impl Sets<'_> {
                     .collect();
                 state.extend(if own.is_empty() { group.rest.as_slice() } else { own.as_slice() });
             }
-            if let Content::None { .. } = self.content(&state)? {
+            if let Content::None { is_exact: own } = self.content(&state)? {
+                *is_exact &= own;
                 continue;
             }
             let chosen = patterns.iter().enumerate().map(|(i, (pattern, _))| match choice >> i & 1 {
@@ -341,7 +349,12 @@ impl Sets<'_> {
                 let sources = patterns.iter().filter(|(pattern, _)| is_in(pattern)).map(|(_, source)| *source);
                 let sources = sources.chain(texts.sources.iter().map(String::as_str));
                 let listed = sources.filter_map(|source| text::texts(source, MAX_NAMES)).min_by_key(Vec::len);
-                let listed = listed.map(|all| all.into_iter().filter(|name| names.has(name) == Some(true)).collect());
+                let mut has = |name: &String| {
+                    let has = names.has(name);
+                    *is_exact &= has.is_some();
+                    has == Some(true)
+                };
+                let listed = listed.map(|all| all.into_iter().filter(|name| has(name)).collect());
                 let is_narrow = names.most.is_some() || names.patterns.iter().any(|pattern| pattern.holds);
                 all.push((Region { names, is_narrow, state: state.clone() }, listed));
             }
@@ -364,10 +377,11 @@ impl Sets<'_> {
         )
     }
 
-    /// Returns the texts that `propertyNames` allows, except those that it lists one by one.
-    fn allowed_names(&mut self, objects: &Objects) -> Result<Vec<Texts>, GrammarError> {
+    /// Returns the texts that `propertyNames` allows, but those that it lists.
+    fn allowed_names(&mut self, objects: &Objects, is_exact: &mut bool) -> Result<Vec<Texts>, GrammarError> {
         let state: State = objects.names.iter().copied().collect();
         let set = self.state(&state)?;
+        *is_exact &= set.is_exact;
         Ok(set
             .alternatives
             .iter()

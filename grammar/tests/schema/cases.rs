@@ -357,3 +357,49 @@ fn keywords_are_followed_together() {
     check(json!({"x-guidance": {"lenient": true}, "type": "null"}), &["null"], &["1"]);
     check(json!({"properties": {"a": {"type": "integer"}}}), &["1", "{\"a\":1}", "[]"], &["{\"a\":\"\"}"]);
 }
+
+/// A set that is smaller than its subschema must not count as that, or parts of `oneOf` that
+/// overlap count as disjoint.
+#[test]
+fn values_that_are_left_out_are_not_known_to_be_invalid() {
+    // Whether 3 is no multiple of 2 is not known: its opposite is left out.
+    let odd = json!({"not": {"multipleOf": 2}});
+    let listed = json!({"oneOf": [{"enum": [[3]], "items": odd}, {"type": "array", "maxItems": 1, "items": {"type": "integer"}}]});
+    check_not_allowed(listed, &["[3]"]);
+    let regions = json!({"oneOf": [
+        {"type": "object", "additionalProperties": {"type": "integer", "not": {"multipleOf": 2}}, "minProperties": 1},
+        {"type": "object", "additionalProperties": {"type": "integer", "minimum": 3, "maximum": 3}, "minProperties": 1},
+    ]});
+    check_not_allowed(regions, &["{\"x\":3}"]);
+    let counted = json!({"enum": [[3, 5], [4]], "contains": odd, "minContains": 0, "maxContains": 1});
+    check_not_allowed(counted, &["[3,5]"]);
+    // The value of `a` is asked of the schema whose values are being found.
+    let recursive = json!({
+        "$defs": {"tree": {"enum": [{}, {"a": {}}], "properties": {"a": {"$ref": "#/$defs/tree"}}}},
+        "oneOf": [{"$ref": "#/$defs/tree"}, {"type": "object", "properties": {"a": {"type": "object"}}, "required": ["a"]}],
+    });
+    check_not_allowed(recursive, &["{\"a\":{}}"]);
+}
+
+/// Checks that a schema is refused, or does not allow texts.
+fn check_not_allowed(schema: Value, others: &[&str]) {
+    if let Ok(matcher) = matcher(&schema) {
+        for text in others {
+            assert!(!masks_allow(&matcher, text), "{schema} must not allow {text}");
+        }
+    }
+}
+
+#[test]
+fn listed_values_have_unevaluated_parts() {
+    let listed = json!([{}, {"a": 1}, {"a": 1, "b": 2}, [], [1], 7]);
+    let others = ["{\"a\":1,\"b\":2}", "[1]"];
+    let own =
+        json!({"enum": listed, "properties": {"a": {}}, "unevaluatedProperties": false, "unevaluatedItems": false});
+    check(own, &["{}", "{\"a\":1}", "[]", "7"], &others);
+    let inner = json!({"allOf": [{"enum": listed}], "unevaluatedProperties": false, "unevaluatedItems": false});
+    check(inner, &["{}", "[]", "7"], &others);
+    let strings =
+        json!({"$ref": "#/$defs/x", "$defs": {"x": {"enum": listed}}, "unevaluatedItems": {"type": "integer"}});
+    check(strings, &["{\"a\":1}", "[1]"], &[]);
+}

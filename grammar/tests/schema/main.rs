@@ -2,6 +2,7 @@
 //! programs write them.
 
 mod cases;
+mod pairs;
 mod random;
 mod suite;
 mod support;
