@@ -12,7 +12,7 @@ use std::fmt::Write;
 
 use ixc_frontend::chat::{Format, Frame, Part, Thinking, Word};
 use ixc_frontend::tokenizer::Tokenizer;
-use ixc_grammar::{Begin, Frame as GrammarFrame, Source, regex_literal};
+use ixc_grammar::{Begin, Frame as GrammarFrame, Mark, Source, regex_literal};
 use ixc_server::model::{Constraint, Prompt};
 use serde_json::Value;
 
@@ -69,7 +69,7 @@ pub fn of_answer(
                     rule("thinking", "THOUGHTS");
                 }
             }
-            begin = Begin { open: (!begun).then(|| open.to_owned()), close: close.to_owned() };
+            begin = Begin { open: (!begun).then(|| mark(tokenizer, open)), close: Some(mark(tokenizer, close)) };
             if begun { format!("thinking {SPACE} ") } else { format!("({} thinking {SPACE})? ", word(tokenizer, open)) }
         }
     };
@@ -139,6 +139,11 @@ fn words(tokenizer: &Tokenizer, texts: &[String]) -> String {
 /// A text, or the control token that it is.
 fn word(tokenizer: &Tokenizer, text: &str) -> String {
     control(tokenizer, text).map_or_else(|| Value::from(text).to_string(), |token| format!("<[{token}]>"))
+}
+
+/// Returns a boundary of reasoning: a control token, or a text where there is no such token.
+fn mark(tokenizer: &Tokenizer, text: &str) -> Mark {
+    control(tokenizer, text).map_or_else(|| Mark::Text(text.to_owned()), Mark::Token)
 }
 
 /// The control token of that name.

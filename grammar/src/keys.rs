@@ -12,16 +12,25 @@ use serde::{Deserialize, Serialize};
 /// Max parser states searched for one token. A token that needs more is allowed.
 const MAX_AHEAD: usize = 512;
 
-/// Text before the JSON of an answer, such as reasoning.
+/// Reasoning before the JSON of an answer.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Begin {
-    /// Mark that an answer begins with if text precedes its JSON; `None` if text always does.
-    pub open: Option<String>,
-    /// Mark right before the JSON; empty if the answer begins with its JSON.
-    pub close: String,
+    /// The beginning of reasoning that an answer may leave out; without it, every answer reasons.
+    pub open: Option<Mark>,
+    /// The end of reasoning; without it, JSON comes first.
+    pub close: Option<Mark>,
 }
 
-/// Texts of tokens, and the tokens that contain a quotation mark.
+/// A boundary of reasoning, as the frame's grammar has it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Mark {
+    /// A text, however it is cut into tokens. Its first occurrence is the boundary.
+    Text(String),
+    /// A control token. Other tokens that spell its name are not the boundary.
+    Token(u32),
+}
+
+/// Tokens as text, and those with quotation marks. Control tokens have no text.
 #[derive(Debug)]
 pub(crate) struct Words {
     words: Vec<Vec<u8>>,
@@ -30,7 +39,8 @@ pub(crate) struct Words {
 
 impl Words {
     pub fn new(words: &[Vec<u8>]) -> Words {
-        let plain = |word: &Vec<u8>| word.strip_prefix(&[TokTrie::SPECIAL_TOKEN_MARKER]).unwrap_or(word).to_vec();
+        let is_control = |word: &[u8]| word.first() == Some(&TokTrie::SPECIAL_TOKEN_MARKER);
+        let plain = |word: &Vec<u8>| if is_control(word) { Vec::new() } else { word.clone() };
         let words: Vec<Vec<u8>> = words.iter().map(plain).collect();
         let quoting =
             words.iter().enumerate().filter(|(_, word)| word.contains(&b'"')).map(|(id, _)| id as u32).collect();
@@ -46,6 +56,7 @@ impl Words {
 #[derive(Clone, Debug)]
 pub(crate) struct Keys {
     words: Arc<Words>,
+    /// Reasoning that the answer may be in.
     begin: Option<Wait>,
     place: Place,
     /// Keys of the objects that are open; `None` for an array.
@@ -54,11 +65,53 @@ pub(crate) struct Keys {
     is_narrow: bool,
 }
 
-/// Text before the JSON.
+/// Reasoning that has not ended.
 #[derive(Clone, Debug)]
 struct Wait {
-    begin: Begin,
+    /// The beginning, which has not come.
+    open: Option<Mark>,
+    close: Mark,
+    /// Text that may be the beginning of a mark.
     seen: Vec<u8>,
+}
+
+impl Wait {
+    /// Reads a token; returns the text after the reasoning, at its end.
+    fn rest(&mut self, token: u32, text: &[u8]) -> Option<Vec<u8>> {
+        match &self.open {
+            Some(Mark::Token(open)) if *open != token => return Some(text.to_vec()),
+            Some(Mark::Token(_)) => {
+                self.open = None;
+                return None;
+            }
+            Some(Mark::Text(open)) => {
+                self.seen.extend_from_slice(text);
+                if self.seen.len() < open.len() && open.as_bytes().starts_with(&self.seen) {
+                    return None;
+                }
+                if !self.seen.starts_with(open.as_bytes()) {
+                    return Some(std::mem::take(&mut self.seen));
+                }
+                self.seen.drain(..open.len());
+                self.open = None;
+            }
+            None => self.seen.extend_from_slice(text),
+        }
+        match &self.close {
+            Mark::Token(close) => {
+                self.seen.clear();
+                (*close == token).then(Vec::new)
+            }
+            Mark::Text(close) => {
+                let close = close.as_bytes();
+                let at = self.seen.windows(close.len().max(1)).position(|window| window == close);
+                if at.is_none() {
+                    self.seen.drain(..self.seen.len().saturating_sub(close.len()));
+                }
+                at.map(|at| self.seen[at + close.len()..].to_vec())
+            }
+        }
+    }
 }
 
 /// A place in JSON.
@@ -136,44 +189,21 @@ enum Effect {
 
 impl Keys {
     pub fn new(words: Arc<Words>, begin: Begin, is_narrow: bool) -> Keys {
-        let begin = (!begin.close.is_empty()).then(|| Wait { begin, seen: Vec::new() });
+        let begin = begin.close.map(|close| Wait { open: begin.open, close, seen: Vec::new() });
         Keys { words, begin, place: Place::default(), open: Vec::new(), is_narrow }
     }
 
     /// Reads an accepted token.
     pub fn accept(&mut self, token: u32) {
         let words = self.words.clone();
-        match self.wait(words.get(token)) {
-            Some(rest) => self.read(&rest),
-            None if self.begin.is_none() => self.read(words.get(token)),
-            None => {}
-        }
-    }
-
-    /// Reads text before the JSON. Returns the rest of the text when the JSON begins.
-    fn wait(&mut self, bytes: &[u8]) -> Option<Vec<u8>> {
-        let Wait { begin, seen } = self.begin.as_mut()?;
-        seen.extend_from_slice(bytes);
-        if let Some(open) = &begin.open {
-            let text = seen.trim_ascii_start();
-            if text.len() < open.len() && open.as_bytes().starts_with(text) {
-                return None;
-            }
-            if !text.starts_with(open.as_bytes()) {
-                let rest = std::mem::take(seen);
+        match self.begin.as_mut().map(|wait| wait.rest(token, words.get(token))) {
+            Some(Some(rest)) => {
                 self.begin = None;
-                return Some(rest);
+                self.read(&rest);
             }
-            begin.open = None;
+            Some(None) => {}
+            None => self.read(words.get(token)),
         }
-        let close = begin.close.as_bytes();
-        if let Some(at) = seen.windows(close.len()).position(|window| window == close) {
-            let rest = seen[at + close.len()..].to_vec();
-            self.begin = None;
-            return Some(rest);
-        }
-        seen.drain(..seen.len().saturating_sub(close.len()));
-        None
     }
 
     fn read(&mut self, bytes: &[u8]) {
@@ -331,9 +361,35 @@ mod tests {
         ] {
             assert_eq!(keys(begin(), text).effect(token.as_bytes()), effect, "{text} then {token}");
         }
-        let begin = Begin { open: Some("<think>".into()), close: "</think>".into() };
-        assert_eq!(keys(begin.clone(), r#" <think>{"a": 1, "</think>{"a": 1, "a"#).effect(b"\""), Effect::Twice);
+        let text = |text: &str| Some(Mark::Text(text.into()));
+        let begin = Begin { open: text("<think>"), close: text("</think>") };
+        assert_eq!(keys(begin.clone(), r#"<think>{"a": 1, "</think>{"a": 1, "a"#).effect(b"\""), Effect::Twice);
         assert_eq!(keys(begin.clone(), r#"{"a": 1, "a"#).effect(b"\""), Effect::Twice);
-        assert_eq!(keys(begin, r#"<think>{"a": 1, </think>{"a"#).effect(b"\""), Effect::Free);
+        assert_eq!(keys(begin.clone(), r#"<think>{"a": 1, </think>{"a"#).effect(b"\""), Effect::Free);
+        // The end does not begin inside of the beginning.
+        let begin = Begin { open: text("<<"), close: text("<>") };
+        assert_eq!(keys(begin, r#"<<>{"a": 1, <>{"a"#).effect(b"\""), Effect::Free);
+    }
+
+    #[test]
+    fn a_text_that_spells_a_control_token_ends_no_reasoning() {
+        let control = |name: &str| [&[TokTrie::SPECIAL_TOKEN_MARKER], name.as_bytes()].concat();
+        let plain = ["<think>", "</think>", r#"{"a":1,"#, r#""a"#].map(|text| text.as_bytes().to_vec());
+        let words = [vec![control("<think>"), control("</think>")], plain.to_vec()].concat();
+        let words = Arc::new(Words::new(&words));
+        let effect = |open: Option<Mark>, tokens: &[u32]| {
+            let mut keys = Keys::new(words.clone(), Begin { open, close: Some(Mark::Token(1)) }, false);
+            tokens.iter().for_each(|token| keys.accept(*token));
+            (keys.begin.is_some(), keys.effect(b"\""))
+        };
+        let (open, is_free, is_twice) = (Some(Mark::Token(0)), (false, Effect::Free), (false, Effect::Twice));
+        // The key of the reasoning is no key of the answer.
+        assert_eq!(effect(open.clone(), &[0, 3, 4, 1, 4]), is_free);
+        assert_eq!(effect(open.clone(), &[0, 3, 4, 1, 4, 5]), is_twice);
+        assert_eq!(effect(open.clone(), &[0, 2, 3, 4]), (true, Effect::Free));
+        assert_eq!(effect(None, &[3, 4, 1, 4, 5]), is_twice);
+        // Without reasoning.
+        assert_eq!(effect(open.clone(), &[4, 5]), is_twice);
+        assert_eq!(effect(open, &[4]), is_free);
     }
 }

@@ -48,7 +48,7 @@ pub use error::{COMPILE_SECONDS, GrammarError, MAX_BYTES, MAX_DEPTH};
 pub use gbnf::to_lark;
 pub use helper::serve_compile_request;
 pub use isolate::COMPILE_ARGUMENT;
-pub use keys::Begin;
+pub use keys::{Begin, Mark};
 pub use matcher::{Canceller, Matcher};
 pub use schema::{KEYWORDS, Keyword, Standing};
 pub use source::{Frame, Source, regex_literal};
