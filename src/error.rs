@@ -532,6 +532,7 @@ impl Error {
                 SavedError::Io { source } => io_class(source),
                 _ => Class::Data,
             },
+            Error::Grammar(GrammarError::Failed { .. }) => Class::Failed,
             // The system refused it; what a template did to its renderer is the template's.
             Error::Template(TemplateError::Start { .. }) => Class::Io,
             Error::Load(

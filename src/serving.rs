@@ -337,11 +337,7 @@ impl Model for Host {
         let answer = crate::constraint::of_answer(constraint, format, prompt, tokenizer).map_err(invalid)?;
         // What it goes on with is a part of it.
         let begun = tokenizer.encode(&answer.begun, false).map_err(invalid)?;
-        vocabulary.matcher_after(&answer.source, &begun, is_wanted).map_err(|error| match error {
-            GrammarError::Busy => Refusal::Later { message: error.to_string() },
-            GrammarError::Unwanted => Refusal::Gone,
-            error => invalid(error),
-        })
+        Ok(vocabulary.matcher_after(&answer.source, &begun, is_wanted)?)
     }
 
     fn breakers(&self, texts: Option<&[String]>) -> Result<Arc<sample::Breakers>, Refusal> {

@@ -56,7 +56,7 @@ impl Compiler {
         if self.left.load(Ordering::Relaxed) >= MOST_LEFT {
             return Err(GrammarError::Busy);
         }
-        let wrong = |message: String| GrammarError::Compile { message };
+        let failed = |message: &str| GrammarError::Failed { message: message.to_owned() };
         let (send, compiled) = channel();
         let (tell_clock, clock) = channel();
         let (shared, left) = (Arc::new(Mutex::new(Shared::default())), Arc::clone(&self.left));
@@ -67,12 +67,12 @@ impl Compiler {
             let _ = send.send(compile().and_then(|matcher| own.go_on(matcher, &begun)));
             drop(own);
         });
-        thread.map_err(|error| wrong(error.to_string()))?;
-        let clock = clock.recv().map_err(|_| wrong("its compiler panicked".into()))?;
+        thread.map_err(|error| failed(&error.to_string()))?;
+        let clock = clock.recv().map_err(|_| failed("the compiler panicked"))?;
         let error = loop {
             match compiled.recv_timeout(LOOK) {
                 Ok(result) => return result,
-                Err(RecvTimeoutError::Disconnected) => return Err(wrong("its compiler panicked".into())),
+                Err(RecvTimeoutError::Disconnected) => return Err(failed("the compiler panicked")),
                 Err(RecvTimeoutError::Timeout) if !is_wanted() => break GrammarError::Unwanted,
                 Err(RecvTimeoutError::Timeout) if clock.spent().as_secs() >= COMPILE_SECONDS => {
                     break GrammarError::CompileTime;

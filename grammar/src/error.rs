@@ -6,6 +6,9 @@ use serde::{Deserialize, Serialize};
 pub const MAX_BYTES: usize = 256 << 10;
 /// How deep brackets and rules may nest. Compilers of grammars recurse.
 pub const MAX_DEPTH: usize = 256;
+/// Deepest nesting of a schema's objects and lists. Readers of JSON stop at 127 levels; requests
+/// have some of them around a schema.
+pub const MAX_SCHEMA_DEPTH: usize = 120;
 /// Longest form of a source that is compiled, in bytes: a GBNF grammar's is longer than the grammar.
 pub(crate) const MAX_LARK_BYTES: usize = 4 * MAX_BYTES;
 /// How deep all lines of that form together may nest, each one deep at least: rules that name rules recurse through all of them. The stack of a compiler
@@ -55,6 +58,12 @@ pub enum GrammarError {
     /// It cannot be compiled.
     #[error("the grammar cannot be followed: {message}")]
     Compile {
+        /// Why.
+        message: String,
+    },
+    /// The program that compiles grammars failed. The grammar is not at fault.
+    #[error("the program that compiles grammars failed: {message}")]
+    Failed {
         /// Why.
         message: String,
     },

@@ -61,14 +61,14 @@ impl Helper {
     /// Compiles a grammar in the helper, unless the helper compiled it recently.
     ///
     /// # Errors
-    /// When it cannot be compiled, or would cost more than it may.
+    /// When it cannot be compiled, would cost more than it may, or the helper fails.
     pub fn check(
         &self,
         source: &Source,
         special: &SpecialTokens,
         is_wanted: &(dyn Fn() -> bool + Sync),
     ) -> Result<(), GrammarError> {
-        let failed = |message: String| GrammarError::Compile { message };
+        let failed = |message: String| GrammarError::Failed { message };
         let request = Request { source: source.clone(), special: special.clone() };
         let request = serde_json::to_vec(&request).map_err(|error| failed(error.to_string()))?;
         let hash = self.hasher.hash_one(&request);

@@ -44,7 +44,7 @@ mod source;
 mod vocabulary;
 
 pub use clock::ThreadClock;
-pub use error::{COMPILE_SECONDS, GrammarError, MAX_BYTES, MAX_DEPTH};
+pub use error::{COMPILE_SECONDS, GrammarError, MAX_BYTES, MAX_DEPTH, MAX_SCHEMA_DEPTH};
 pub use gbnf::to_lark;
 pub use helper::serve_compile_request;
 pub use isolate::COMPILE_ARGUMENT;

@@ -3,15 +3,15 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::error::{GrammarError, MAX_BYTES, MAX_DEPTH, MAX_LARK_BYTES, MAX_LARK_DEPTH};
+use crate::error::{GrammarError, MAX_BYTES, MAX_DEPTH, MAX_LARK_BYTES, MAX_LARK_DEPTH, MAX_SCHEMA_DEPTH};
 use crate::keys::Begin;
-use crate::schema;
+use crate::schema::{self, escaped};
 
 /// What an answer may be.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Source {
     /// JSON that a schema describes; `true` is any.
-    Schema(Value),
+    Schema(#[serde(with = "as_text")] Value),
     /// JSON that schemas describe, with other text around it.
     Framed(Frame),
     /// A text that a regular expression matches, all of it.
@@ -30,6 +30,7 @@ pub struct Frame {
     /// Lark whose rules `schema0`, `schema1` and so on are the schemas.
     pub lark: String,
     /// The schemas.
+    #[serde(with = "as_texts")]
     pub schemas: Vec<Value>,
     /// Text before the JSON.
     pub begin: Begin,
@@ -63,10 +64,11 @@ impl Source {
     /// # Errors
     /// When it is too long or too deep, no GBNF, or a schema that cannot be followed.
     pub(crate) fn compile(&self) -> Result<Compiled, GrammarError> {
+        self.check_schemas()?;
         let without_keys = |lark: String| Compiled { lark, keys: None };
         let compiled = match self {
             Source::Schema(schema) => {
-                let grammar = schema::compile(bounded_schema(schema)?)?;
+                let grammar = schema::compile(schema)?;
                 Compiled { lark: grammar.lark, keys: Some((Begin::default(), grammar.is_narrow)) }
             }
             Source::Framed(frame) => frame.compile()?,
@@ -86,7 +88,16 @@ impl Source {
 }
 
 impl Source {
-    /// Translates an error of the Lark compiler into one about the user's source.
+    /// Refuses schemas that are too long or too deep. Does not recurse.
+    pub(crate) fn check_schemas(&self) -> Result<(), GrammarError> {
+        match self {
+            Source::Schema(schema) => check_schema(schema),
+            Source::Framed(frame) => frame.schemas.iter().try_for_each(check_schema),
+            Source::Regex(_) | Source::Lark(_) | Source::Gbnf(_) => Ok(()),
+        }
+    }
+
+    /// Returns an error in the source's words, where its compiler said this.
     pub(crate) fn refusal(&self, message: &str) -> GrammarError {
         let is_own = match self {
             Source::Regex(_) | Source::Lark(_) => true,
@@ -123,7 +134,7 @@ impl Frame {
                 continue;
             }
             known.push((schema, number));
-            let grammar = schema::compile(bounded_schema(schema)?)?;
+            let grammar = schema::compile(schema)?;
             compiled.lark.push_str(&format!("{name}: %lark {{\n{}}}\n", grammar.lark));
             compiled.keys = compiled.keys.map(|(begin, is_narrow)| (begin, is_narrow || grammar.is_narrow));
         }
@@ -132,9 +143,90 @@ impl Frame {
 }
 
 /// Refuses a schema that is too long or too deep.
-fn bounded_schema(schema: &Value) -> Result<&Value, GrammarError> {
-    bounded(schema.to_string())?;
-    Ok(schema)
+fn check_schema(schema: &Value) -> Result<(), GrammarError> {
+    if let Some(place) = too_deep(schema) {
+        let message = format!(
+            "it nests more than {MAX_SCHEMA_DEPTH} levels deep here; move parts to $defs, and name them by $ref"
+        );
+        return Err(GrammarError::Schema { place, message });
+    }
+    // Its text can be written now that it nests little.
+    let bytes = schema.to_string().len();
+    if bytes > MAX_BYTES { Err(GrammarError::TooLong { bytes }) } else { Ok(()) }
+}
+
+/// Returns the first place that nests too deep.
+fn too_deep(schema: &Value) -> Option<String> {
+    // Iterators over the members of each open value, and the names on the way there.
+    let mut open: Vec<Box<dyn Iterator<Item = (String, &Value)>>> = Vec::new();
+    let mut names: Vec<String> = Vec::new();
+    let mut next = Some(schema);
+    loop {
+        match next {
+            Some(Value::Object(members)) => {
+                open.push(Box::new(members.iter().map(|(name, value)| (escaped(name), value))))
+            }
+            Some(Value::Array(all)) => {
+                open.push(Box::new(all.iter().enumerate().map(|(at, value)| (at.to_string(), value))));
+            }
+            _ => drop(names.pop()),
+        }
+        if open.len() > MAX_SCHEMA_DEPTH {
+            return Some(shortened(&names));
+        }
+        next = loop {
+            match open.last_mut()?.next() {
+                Some((name, value)) => {
+                    names.push(name);
+                    break Some(value);
+                }
+                None => {
+                    open.pop();
+                    names.pop();
+                }
+            }
+        };
+    }
+}
+
+/// Returns a JSON pointer that has only the ends of a long one.
+fn shortened(names: &[String]) -> String {
+    const SHOWN: usize = 4;
+    match names.len() > 2 * SHOWN {
+        true => format!("#/{}/…/{}", names[..SHOWN].join("/"), names[names.len() - SHOWN..].join("/")),
+        false => format!("#/{}", names.join("/")),
+    }
+}
+
+/// Schemas as texts of JSON: the message around them adds no levels to those that a reader counts.
+mod as_text {
+    use serde::de::Error;
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+    use serde_json::Value;
+
+    pub fn serialize<S: Serializer>(schema: &Value, serializer: S) -> Result<S::Ok, S::Error> {
+        schema.to_string().serialize(serializer)
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Value, D::Error> {
+        serde_json::from_str(&String::deserialize(deserializer)?).map_err(D::Error::custom)
+    }
+}
+
+/// Lists of schemas as texts of JSON.
+mod as_texts {
+    use serde::de::Error;
+    use serde::{Deserialize, Deserializer, Serializer};
+    use serde_json::Value;
+
+    pub fn serialize<S: Serializer>(schemas: &[Value], serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(schemas.iter().map(Value::to_string))
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Value>, D::Error> {
+        let texts = Vec::<String>::deserialize(deserializer)?;
+        texts.iter().map(|text| serde_json::from_str(text).map_err(D::Error::custom)).collect()
+    }
 }
 
 /// Refuses what is too long or too deep.
@@ -158,4 +250,47 @@ fn depth(text: &str) -> usize {
         depth = depth.max(open);
     }
     depth
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::isolate::Request;
+
+    /// A schema of objects in lists of objects, `depth` levels deep.
+    fn nested(depth: usize) -> Value {
+        (1..depth).fold(json!({}), |inner, level| if level % 2 > 0 { json!([inner]) } else { json!({"allOf": inner}) })
+    }
+
+    #[test]
+    fn a_schema_that_nests_as_deep_as_it_may_reaches_the_helper() {
+        let (most, more) = (nested(MAX_SCHEMA_DEPTH), nested(MAX_SCHEMA_DEPTH + 1));
+        assert_eq!(most.to_string().matches(['[', '{']).count(), MAX_SCHEMA_DEPTH);
+        let frame = Frame { schemas: vec![most.clone(), json!(true)], ..Frame::default() };
+        for source in [Source::Schema(most), Source::Framed(frame)] {
+            assert_eq!(source.check_schemas(), Ok(()));
+            let request = serde_json::to_vec(&Request { source: source.clone(), special: Default::default() }).unwrap();
+            assert_eq!(serde_json::from_slice::<Request>(&request).unwrap().source, source);
+        }
+        let frame = Frame { schemas: vec![json!({}), more.clone()], ..Frame::default() };
+        for source in [Source::Schema(more), Source::Framed(frame)] {
+            let error = source.check_schemas().unwrap_err();
+            assert_eq!(
+                error.to_string(),
+                "the schema at #/allOf/0/allOf/0/…/allOf/0/allOf/0: it nests more than 120 levels deep here; \
+                 move parts to $defs, and name them by $ref"
+            );
+        }
+        // A program's own schema may nest deeper than any text that can be read.
+        let deep = (0..1000).fold(json!({}), |inner, _| json!({"not": inner}));
+        assert!(Source::Schema(deep).check_schemas().is_err());
+    }
+
+    #[test]
+    fn a_schema_of_many_places_is_searched() {
+        let wide = json!({"a/b": [{}, [1, {"x": {}}]], "c": nested(MAX_SCHEMA_DEPTH - 1), "d": []});
+        assert_eq!(too_deep(&wide), None);
+        let deep = json!({"a": [[], {}], "b/c": {"d": [], "e": nested(MAX_SCHEMA_DEPTH - 1)}});
+        assert!(too_deep(&deep).unwrap().starts_with("#/b~1c/e/allOf/0/…/"), "{:?}", too_deep(&deep));
+    }
 }

@@ -139,6 +139,7 @@ impl Vocabulary {
         begun: &[u32],
         is_wanted: &(dyn Fn() -> bool + Sync),
     ) -> Result<Matcher, GrammarError> {
+        source.check_schemas()?;
         if let Some(helper) = &self.helper {
             helper.check(source, &self.special, is_wanted)?;
         }

@@ -192,6 +192,19 @@ impl IntoResponse for HttpError {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use ixc_grammar::GrammarError;
+
+    #[test]
+    fn a_helper_that_fails_is_the_servers_fault() {
+        let status = |error: GrammarError| HttpError::from(Refusal::from(error)).status;
+        let failed = GrammarError::Failed { message: "cannot start /opt/ixc: no memory".to_owned() };
+        let error = HttpError::from(Refusal::from(failed.clone()));
+        assert_eq!(error.message(), "the program that compiles grammars failed: cannot start ixc: no memory");
+        assert_eq!((status(failed), error.kind), (StatusCode::INTERNAL_SERVER_ERROR, "server_error"));
+        assert_eq!(status(GrammarError::Busy), StatusCode::SERVICE_UNAVAILABLE);
+        assert_eq!(status(GrammarError::CompileTime), StatusCode::BAD_REQUEST);
+        assert_eq!(status(GrammarError::Empty), StatusCode::BAD_REQUEST);
+    }
 
     #[test]
     fn folders_of_this_machine_are_no_part_of_answers() {

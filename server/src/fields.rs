@@ -71,6 +71,9 @@ const LIST_BYTES: usize = 288;
 /// Additional memory of an object, which starts with a capacity of eleven members.
 const OBJECT_BYTES: usize = 640;
 
+/// Most levels of objects and lists that serde_json reads.
+const MOST_LEVELS: usize = 127;
+
 /// The fields of a request.
 #[derive(Clone, Debug)]
 pub(crate) struct Fields(Map<String, Value>);
@@ -92,6 +95,14 @@ impl Fields {
         match serde_json::from_slice(body) {
             Ok(Value::Object(fields)) => Ok(Fields(fields)),
             Ok(other) => Err(HttpError::invalid(None, format!("the body is {}, must be an object", kind(&other)))),
+            Err(error) if error.to_string().starts_with("recursion limit") => {
+                let (line, column) = (error.line(), error.column());
+                let wrong = format!(
+                    "the body nests more than {MOST_LEVELS} levels deep at line {line} column {column}; a JSON schema \
+                     may be sent as a text, which nests on its own"
+                );
+                Err(HttpError::invalid(None, wrong))
+            }
             Err(error) => Err(HttpError::invalid(None, format!("the body is no JSON: {error}"))),
         }
     }
@@ -317,6 +328,18 @@ mod tests {
         }
         assert_eq!(limit(r#"{"n_predict": -1}"#), Ok(Some(None)));
         assert_eq!(limit(r#"{"n_predict": -1, "max_tokens": 3}"#), Ok(Some(Some(3))));
+    }
+
+    #[test]
+    fn a_body_that_nests_too_deep_is_refused_with_its_place() {
+        let body = |lists: usize| format!("{{\"a\": {}{}}}", "[".repeat(lists), "]".repeat(lists));
+        assert!(Fields::of(body(MOST_LEVELS - 1).as_bytes()).is_ok());
+        let refused = Fields::of(body(MOST_LEVELS).as_bytes()).unwrap_err();
+        assert_eq!(
+            refused.message(),
+            "the body nests more than 127 levels deep at line 1 column 133; a JSON schema may be sent as a text, \
+             which nests on its own"
+        );
     }
 
     #[test]

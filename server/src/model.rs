@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use ixc_frontend::chat::{Parser, Part};
 use ixc_frontend::template::Conversation;
-use ixc_grammar::{Matcher, Source};
+use ixc_grammar::{GrammarError, Matcher, Source};
 use ixc_runtime::sample::{Breakers, Settings};
 use serde_json::Value;
 use tokio::sync::mpsc::UnboundedSender;
@@ -501,6 +501,18 @@ pub enum Refusal {
     /// It is ending, or has failed.
     #[error("the server is shutting down")]
     Ending,
+}
+
+impl From<GrammarError> for Refusal {
+    fn from(error: GrammarError) -> Refusal {
+        let message = error.to_string();
+        match error {
+            GrammarError::Busy => Refusal::Later { message },
+            GrammarError::Unwanted => Refusal::Gone,
+            GrammarError::Failed { .. } => Refusal::Failed { message },
+            _ => Refusal::Invalid { message },
+        }
+    }
 }
 
 impl Refusal {

@@ -205,7 +205,7 @@ impl<'s> Document<'s> {
     }
 }
 
-/// Escapes a name for a JSON pointer.
-pub(super) fn escaped(name: &str) -> String {
+/// Returns a name as JSON pointers have it.
+pub(crate) fn escaped(name: &str) -> String {
     name.replace('~', "~0").replace('/', "~1")
 }

@@ -42,6 +42,7 @@ use serde_json::Value;
 
 use crate::GrammarError;
 
+pub(crate) use document::escaped;
 pub use keywords::{KEYWORDS, Keyword, Standing};
 
 /// A schema's grammar.
