@@ -22,19 +22,19 @@ pub const COMPILE_SECONDS: u64 = 10;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 pub enum GrammarError {
     /// It is too long.
-    #[error("the grammar has {bytes} bytes; at most {MAX_BYTES} are taken")]
+    #[error("the grammar or schema has {bytes} bytes; the limit is {MAX_BYTES}")]
     TooLong {
         /// Its length.
         bytes: usize,
     },
     /// It nests too deep.
-    #[error("the grammar nests {depth} deep; at most {MAX_DEPTH} are taken")]
+    #[error("the grammar nests brackets {depth} deep; the limit is {MAX_DEPTH}")]
     TooDeep {
         /// How deep.
         depth: usize,
     },
     /// It is short, and what it stands for is not.
-    #[error("the grammar is too large with its rules written out; shorter rules, or fewer of them, would be taken")]
+    #[error("the grammar is too large once its rules are written out; use fewer or shorter rules")]
     TooLarge,
     /// It is no GBNF.
     #[error("line {line} of the grammar: {message}")]
@@ -53,7 +53,7 @@ pub enum GrammarError {
         message: String,
     },
     /// No text has it.
-    #[error("no text has this grammar: each way through it comes back to itself without an end")]
+    #[error("the grammar matches no text: every way through its rules leads back to itself without end")]
     Empty,
     /// It cannot be compiled.
     #[error("the grammar cannot be followed: {message}")]
@@ -69,29 +69,27 @@ pub enum GrammarError {
     },
     /// The grammar takes too long to compile.
     #[error(
-        "the grammar takes more than {COMPILE_SECONDS} seconds to compile; a shorter one, or one with fewer choices, would be taken"
+        "the grammar takes more than {COMPILE_SECONDS} seconds to compile; make it shorter, or give it fewer choices"
     )]
     CompileTime,
     /// The compiler needs more memory or stack than it may have.
-    #[error(
-        "the grammar needs more {what} to compile than a grammar may have; a shorter one, or one that nests less, would be taken"
-    )]
+    #[error("the grammar needs more {what} to compile than the limit allows; make it shorter, or nest it less")]
     CompileLimit {
         /// Memory or stack.
         what: String,
     },
     /// Too many abandoned compilers run.
-    #[error("other grammars take all time for compiling; try again later")]
+    #[error("too many other grammars are still being compiled; try again later")]
     Busy,
     /// The client has left.
     #[error("the grammar is not wanted any more")]
     Unwanted,
-    /// The text that the answer continues does not match the grammar.
-    #[error("the last message, with which the answer goes on, is no beginning of what it must be")]
+    /// The begun answer does not match the grammar.
+    #[error("the last message, which the answer continues, does not begin an answer that the grammar or schema allows")]
     Begun,
     /// Computing masks takes too long.
     #[error(
-        "the grammar takes too long to follow: an answer has {seconds} seconds for it and {milliseconds} ms for each token; a grammar that has fewer ways to read the same text would be followed"
+        "the grammar takes too long to follow: the limit is {seconds} seconds for each answer and {milliseconds} ms for each token besides; use a grammar with fewer ways to read the same text"
     )]
     MaskTime {
         /// CPU seconds for each answer.
@@ -106,7 +104,7 @@ pub enum GrammarError {
         message: String,
     },
     /// The vocabulary has no form that masks can be made for.
-    #[error("no grammar can be followed with this vocabulary: {message}")]
+    #[error("grammars are not supported with this model's vocabulary: {message}")]
     Vocabulary {
         /// Why.
         message: String,

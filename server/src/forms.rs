@@ -90,13 +90,16 @@ fn response_format(name: &'static str, format: &Value) -> Result<Option<Constrai
 
 /// Reads a JSON schema, or a text with a JSON schema, as some clients send it.
 fn schema(name: &'static str, value: &Value) -> Result<Option<Constraint>, HttpError> {
-    let is_schema = |value: &Value| matches!(value, Value::Object(_) | Value::Bool(true));
+    let wrong = |what: String| HttpError::invalid(Some(name), format!("{name} {what}"));
     let schema = match value {
-        Value::String(text) => serde_json::from_str(text).ok().filter(is_schema),
-        other => Some(other.clone()).filter(is_schema),
+        Value::String(text) => serde_json::from_str(text)
+            .map_err(|error| wrong(format!("must be a JSON schema; its text is no JSON: {error}")))?,
+        other => other.clone(),
     };
-    let wrong = || HttpError::invalid(Some(name), format!("{name} must be a JSON schema: an object"));
-    schema.map(|schema| Some(Constraint::Json(schema))).ok_or_else(wrong)
+    match schema {
+        Value::Object(_) | Value::Bool(true) => Ok(Some(Constraint::Json(schema))),
+        _ => Err(wrong("must be a JSON schema: an object".to_owned())),
+    }
 }
 
 fn text<'v>(name: &'static str, value: &'v Value) -> Result<&'v str, HttpError> {

@@ -163,7 +163,9 @@ impl<'s> Document<'s> {
             let uri = uri.split('#').next().unwrap_or_default();
             let place = self.ids.get(uri).copied();
             let place = place.ok_or_else(|| {
-                format!("{reference:?} is another document; references inside of the schema (#/$defs/…) are supported")
+                format!(
+                    "{reference:?} is another document; only references inside the schema (#/$defs/…) are supported"
+                )
             })?;
             self.resources.iter().position(|resource| resource.root == place).unwrap_or(0)
         };

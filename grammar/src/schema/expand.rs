@@ -81,7 +81,7 @@ impl<'s> Sets<'s> {
         if self.work > MAX_WORK {
             return Err(wrong(
                 "#",
-                "its parts have too many combinations to be followed; fewer alternatives would be".to_owned(),
+                "its parts have too many combinations; use fewer alternatives (anyOf, oneOf)".to_owned(),
             ));
         }
         Ok(())
@@ -155,7 +155,10 @@ impl<'s> Sets<'s> {
         }
         if all.len() > MAX_ALTERNATIVES {
             let pointer = self.document.get(at.place).1.to_owned();
-            return Err(wrong(&pointer, format!("it has more than {MAX_ALTERNATIVES} combinations of alternatives")));
+            return Err(wrong(
+                &pointer,
+                format!("it has more than {MAX_ALTERNATIVES} combinations of alternatives; use fewer"),
+            ));
         }
         Ok(Set::new(all, is_exact))
     }
@@ -170,7 +173,7 @@ impl<'s> Sets<'s> {
         }
         if all.len() > MAX_ALTERNATIVES {
             let pointer = self.document.get(at).1.to_owned();
-            return Err(wrong(&pointer, format!("it has more than {MAX_ALTERNATIVES} alternatives")));
+            return Err(wrong(&pointer, format!("it has more than {MAX_ALTERNATIVES} alternatives; use fewer")));
         }
         Ok(Set::new(all, is_exact))
     }
@@ -447,7 +450,7 @@ impl<'s> Sets<'s> {
                     )
                 })?;
                 let [pattern] = patterns.as_slice() else {
-                    let message = format!("the pattern {source:?} of names is not supported: it looks ahead");
+                    let message = format!("the pattern {source:?} of names is not supported: it has lookaheads");
                     return Err(wrong(self.document.get(inner).1, message));
                 };
                 group.patterned.push((pattern.clone(), source.clone(), Literal::of(inner)));
@@ -753,8 +756,7 @@ fn text_keywords(members: &Map<String, Value>, texts: &mut Texts, pointer: &str)
     texts.patterns.extend(format_pattern(members, pointer)?);
     texts.sources.extend(members.get("pattern").and_then(Value::as_str).map(str::to_owned));
     if texts.least > text::MAX_LENGTH {
-        let message =
-            format!("texts of at least {} characters are not supported; at most {} are", texts.least, text::MAX_LENGTH);
+        let message = format!("a minLength of {} is not supported; the largest is {}", texts.least, text::MAX_LENGTH);
         return Err(wrong(&format!("{pointer}/minLength"), message));
     }
     Ok(())

@@ -140,9 +140,9 @@ pub const KEYWORDS: &[Keyword] = &[
     row("contentMediaType", Any, Annotation, ""),
     row("contentSchema", Any, Annotation, ""),
     row("discriminator", Any, Annotation, "of OpenAPI; `oneOf` says the same"),
-    row("extends", Any, Refused, "of draft 3; use `allOf`"),
-    row("disallow", Any, Refused, "of draft 3; use `not`"),
-    row("divisibleBy", Any, Refused, "of draft 3; use `multipleOf`"),
+    row("extends", Any, Refused, "a keyword of draft 3; use `allOf`"),
+    row("disallow", Any, Refused, "a keyword of draft 3; use `not`"),
+    row("divisibleBy", Any, Refused, "a keyword of draft 3; use `multipleOf`"),
 ];
 
 /// The types of JSON.
@@ -197,7 +197,7 @@ fn fault(shape: Shape, value: &Value) -> Option<String> {
         Number if value.is_number() => return None,
         Number => "a number",
         NumberOrFlag if value.is_number() || value.is_boolean() => return None,
-        NumberOrFlag => "a number",
+        NumberOrFlag => "a number, or true or false as in draft 4",
         Positive if value.as_f64().is_some_and(|value| value > 0.0) => return None,
         Positive => "a number above 0",
         Count if count(value).is_some() => return None,
@@ -224,10 +224,10 @@ fn type_fault(value: &Value) -> Option<String> {
     let one = |value: &Value| match value.as_str() {
         Some(name) if TYPES.contains(&name) => None,
         Some(name) => Some(format!("unknown type {name:?}; the types are {}", known())),
-        None => Some(format!("{} is no type; the types are {}", shown(value), known())),
+        None => Some(format!("{} is not the name of a type; the types are {}", shown(value), known())),
     };
     match value {
-        Value::Array(all) if all.is_empty() => Some("an empty list of types allows nothing".to_owned()),
+        Value::Array(all) if all.is_empty() => Some("the list of types is empty, which allows nothing".to_owned()),
         Value::Array(all) => all.iter().find_map(one),
         value => one(value),
     }

@@ -294,7 +294,9 @@ impl Sets<'_> {
         pattern.has(name).ok_or_else(|| {
             wrong(
                 self.document.get(at.place).1,
-                format!("whether the pattern matches the name {name:?} takes too long to see"),
+                format!(
+                    "it takes too long to check whether the pattern matches the name {name:?}; use a simpler pattern"
+                ),
             )
         })
     }
@@ -308,7 +310,7 @@ impl Sets<'_> {
                 patterns.push((pattern, source));
             }
             if patterns.len() > MAX_PATTERNS {
-                let message = format!("an object with more than {MAX_PATTERNS} patterns of names is not supported");
+                let message = format!("more than {MAX_PATTERNS} patterns of names are not supported for one object");
                 return Err(wrong(self.document.get(literal.place).1, message));
             }
         }
@@ -373,7 +375,7 @@ impl Sets<'_> {
         let place = place.or(objects.names.first().map(|literal| literal.place)).unwrap_or(0);
         wrong(
             self.document.get(place).1,
-            "which names it has takes too long to see; simpler patterns would be followed".to_owned(),
+            "it takes too long to check which names its patterns allow; use simpler patterns".to_owned(),
         )
     }
 

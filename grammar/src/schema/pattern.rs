@@ -28,12 +28,12 @@ pub(super) fn conditions(pattern: &str) -> Result<Vec<Condition>, String> {
             .map(|body| (true, body))
             .or_else(|| inner.strip_prefix("(?!").map(|body| (false, body)))
         {
-            let end = group_end(body).ok_or("a lookahead has no end")?;
+            let end = group_end(body).ok_or("a lookahead is not closed")?;
             all.push(Condition { regex: rust(&format!("^(?:{})", &body[..end]))?, holds });
             inner = &body[end + 1..];
         }
         if has_choice(inner) {
-            return Err("a lookahead beside `|` is not supported".to_owned());
+            return Err("a lookahead next to `|` outside of brackets is not supported".to_owned());
         }
         rest = inner;
         all.push(Condition { regex: rust(&format!("^(?:{rest})"))?, holds: true });
@@ -126,7 +126,7 @@ fn rust(pattern: &str) -> Result<String, String> {
 fn group(chars: &mut Peekable<Chars<'_>>, out: &mut String) -> Result<(), String> {
     let rest: String = chars.clone().take(3).collect();
     if ["?=", "?!", "?<=", "?<!"].iter().any(|look| rest.starts_with(look)) {
-        return Err(format!("({rest}…) looks around; only lookaheads behind a leading ^ are supported"));
+        return Err(format!("({rest}…) is not supported; of lookarounds only lookaheads right after a leading ^ are"));
     }
     out.push('(');
     Ok(())
@@ -216,7 +216,7 @@ mod tests {
         assert_eq!(one(r"\ud83d\ude00\/").unwrap(), [r"\x{1f600}\x{2f}"]);
         assert_eq!(one(r"^(?=.*\d)(?!a)b+$").unwrap(), ["^(?:.*[0-9])", "^(?:a)", "^(?:b+$)"]);
         assert_eq!(one(r"^\p{Lu}{2}\u{1f600}$").unwrap(), [r"^\p{Lu}{2}\u{1f600}$"]);
-        assert!(one(r"a(?=b)").unwrap_err().contains("looks around"));
+        assert!(one(r"a(?=b)").unwrap_err().contains("of lookarounds only lookaheads"));
         assert!(one(r"(a)\1").unwrap_err().contains("refers back"));
     }
 }

@@ -55,8 +55,7 @@ impl Pattern {
 
     fn parse(regex: &str, holds: bool) -> Result<Pattern, String> {
         let hir = ParserBuilder::new().crlf(true).nest_limit(MAX_NEST).build().parse(regex);
-        let hir =
-            hir.map_err(|error| format!("it is no regular expression that can be followed ({})", reason(&error)))?;
+        let hir = hir.map_err(|error| format!("it is not a supported regular expression ({})", reason(&error)))?;
         let written = |quoted| {
             let mut text = String::new();
             search(&hir, quoted, &mut text)?;

@@ -94,9 +94,10 @@ impl<'s> Writer<'s> {
     /// Returns the error of a schema that has no value.
     fn nothing(&self) -> GrammarError {
         match &self.sets.left_out {
-            Some((pointer, keyword)) => {
-                wrong(pointer, format!("{keyword} cannot be enforced where its opposite is asked for (not, if, oneOf)"))
-            }
+            Some((pointer, keyword)) => wrong(
+                pointer,
+                format!("not, if or oneOf needs the opposite of {keyword} here, which cannot be enforced"),
+            ),
             None => {
                 let message = "no JSON value satisfies it: it allows nothing, contradicts itself, or refers to itself without end";
                 wrong("#", message.to_owned())
@@ -188,7 +189,8 @@ impl<'s> Writer<'s> {
             Some(true) => return Ok(None),
             Some(false) => {}
             None => {
-                let message = "whether any text satisfies its patterns takes too long to see; a simpler pattern would be followed";
+                let message =
+                    "it takes too long to check whether any text satisfies its patterns; use a simpler pattern";
                 return Err(wrong(self.sets.document.get(at).1, message.to_owned()));
             }
         }
@@ -216,8 +218,7 @@ impl<'s> Writer<'s> {
             Err(wrong(&format!("{}/{keyword}", writer.sets.document.get(at).1), message))
         };
         if layout.least > MAX_ITEMS {
-            let message =
-                format!("arrays of at least {} items are not supported; at most {MAX_ITEMS} are", layout.least);
+            let message = format!("a minItems of {} is not supported; the largest is {MAX_ITEMS}", layout.least);
             return refuse(self, "minItems", message);
         }
         let brackets = ("[", "]");
@@ -234,9 +235,12 @@ impl<'s> Writer<'s> {
         if !arrays.contains.is_empty() {
             return match self.containing(arrays, &layout)? {
                 Some(automaton) => Ok(self.automaton(&automaton, brackets)),
-                None => {
-                    refuse(self, "contains", "contains with so many items or conditions is not supported".to_owned())
-                }
+                None => refuse(
+                    self,
+                    "contains",
+                    "its items have too many combinations to be counted; use fewer contains, or smaller limits"
+                        .to_owned(),
+                ),
             };
         }
         if layout.prefix.is_empty() {

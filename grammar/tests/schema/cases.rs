@@ -235,7 +235,7 @@ fn grammars_of_nothing_are_refused() {
         ["root ::= root", "root ::= a\na ::= b\nb ::= a | root", "root ::= \"a\" root", "root ::= (root)+ \"b\""]
     {
         let error = BYTES.matcher(&Source::Gbnf(gbnf.into())).unwrap_err().to_string();
-        assert!(error.contains("no text has this grammar"), "{gbnf}: {error}");
+        assert!(error.contains("the grammar matches no text"), "{gbnf}: {error}");
     }
     let words: Vec<String> = (0..20_000).map(|i| format!("\"{i:x}\"")).collect();
     let words = BYTES.matcher(&Source::Gbnf(format!("root ::= {}", words.join("|")))).unwrap();
@@ -257,11 +257,11 @@ fn malformed_schemas_are_named_in_users_words() {
         (json!({"items": 5}), "the schema at #/items: 5 is not a schema, or a list of schemas"),
         (
             json!({"type": "string", "pattern": "(?<=a)b"}),
-            "the schema at #/pattern: \"(?<=a)b\": (?<=…) looks around; only lookaheads behind a leading ^ are supported",
+            "the schema at #/pattern: \"(?<=a)b\": (?<=…) is not supported; of lookarounds only lookaheads right after a leading ^ are",
         ),
         (
             json!({"type": "string", "pattern": "a("}),
-            "the schema at #/pattern: \"a(\": it is no regular expression that can be followed (unclosed group)",
+            "the schema at #/pattern: \"a(\": it is not a supported regular expression (unclosed group)",
         ),
         (
             json!({"type": "array", "items": {"type": "string"}, "uniqueItems": true}),
@@ -271,9 +271,12 @@ fn malformed_schemas_are_named_in_users_words() {
         (json!({"anyOf": {}}), "the schema at #/anyOf: {} is not a list of schemas"),
         (
             json!({"not": {"additionalProperties": false, "type": "object"}, "type": "object"}),
-            "the schema at #/not: additionalProperties cannot be enforced where its opposite is asked for (not, if, oneOf)",
+            "the schema at #/not: not, if or oneOf needs the opposite of additionalProperties here, which cannot be enforced",
         ),
-        (json!({"extends": {}}), "the schema at #/extends: extends is not supported: of draft 3; use `allOf`"),
+        (
+            json!({"extends": {}}),
+            "the schema at #/extends: extends is not supported: a keyword of draft 3; use `allOf`",
+        ),
     ] {
         assert_eq!(refusal(schema), expected);
     }
