@@ -50,7 +50,7 @@ pub fn of_answer(
         let _ = writeln!(lark, "{name}: {body}");
     };
     let begun = prompt.and_then(|prompt| prompt.begun.as_ref());
-    let (mut schemas, mut begin) = (Vec::new(), Begin::default());
+    let (mut schemas, mut named, mut begin) = (Vec::new(), Vec::new(), Begin::default());
     let thinking = match (begun.map(|begun| begun.part), format.thinking(prompt.map_or("", |prompt| &prompt.text))) {
         // What was thought stands before what is said already.
         (Some(Some(Part::Content)), _) => format!("{SPACE} "),
@@ -94,6 +94,7 @@ pub fn of_answer(
                 let before = before.collect::<Vec<_>>().join(" ");
                 rule(&format!("call{i}"), &format!("{before} schema{i} {}", words(tokenizer, after)));
                 schemas.push(schema.clone());
+                named.push(name.clone());
                 frames.push(frame);
             }
             let Some(Frame { open, close, several: can, .. }) = frames.first() else {
@@ -115,7 +116,7 @@ pub fn of_answer(
     // Required calls follow any content.
     let begun = begun.filter(|begun| begun.part == Some(Part::Content) && !wanted.must_call());
     let begun = begun.map_or_else(String::new, |begun| begun.content.clone());
-    Ok(Answer { source: Source::Framed(GrammarFrame { lark, schemas, begin }), begun })
+    Ok(Answer { source: Source::Framed(GrammarFrame { lark, schemas, tools: named, begin }), begun })
 }
 
 /// Returns the rule of a content, and adds its schema to those of the grammar.

@@ -18,6 +18,21 @@ pub(crate) const MAX_LARK_DEPTH: usize = 16 << 10;
 /// Processor time that the compiler of a grammar may take.
 pub const COMPILE_SECONDS: u64 = 10;
 
+/// Returns the words that tell a tool's schema from others.
+fn of_owner(owner: &str) -> String {
+    if owner.is_empty() { String::new() } else { format!(" of the tool {owner:?}") }
+}
+
+impl GrammarError {
+    /// Notes the tool whose schema is at fault.
+    pub(crate) fn owned_by(mut self, name: &str) -> GrammarError {
+        if let GrammarError::Schema { owner, .. } = &mut self {
+            name.clone_into(owner);
+        }
+        self
+    }
+}
+
 /// Why a grammar is not followed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 pub enum GrammarError {
@@ -44,9 +59,11 @@ pub enum GrammarError {
         /// What is wrong with it.
         message: String,
     },
-    /// A part of a JSON schema is malformed, allows no value, or is not supported.
-    #[error("the schema at {place}: {message}")]
+    /// A part of a JSON schema is malformed, allows nothing, or cannot be followed.
+    #[error("the schema{} at {place}: {message}", of_owner(owner))]
     Schema {
+        /// The tool whose arguments it describes; empty for an answer's schema.
+        owner: String,
         /// The part, as a JSON pointer with a `#`.
         place: String,
         /// Fault and remedy.

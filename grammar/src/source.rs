@@ -32,6 +32,8 @@ pub struct Frame {
     /// The schemas.
     #[serde(with = "as_texts")]
     pub schemas: Vec<Value>,
+    /// The tools whose arguments the first schemas describe. The other schemas are of the answer.
+    pub tools: Vec<String>,
     /// Text before the JSON.
     pub begin: Begin,
 }
@@ -92,7 +94,10 @@ impl Source {
     pub(crate) fn check_schemas(&self) -> Result<(), GrammarError> {
         match self {
             Source::Schema(schema) => check_schema(schema),
-            Source::Framed(frame) => frame.schemas.iter().try_for_each(check_schema),
+            Source::Framed(frame) => {
+                let mut all = frame.schemas.iter().enumerate();
+                all.try_for_each(|(at, schema)| check_schema(schema).map_err(|error| error.owned_by(frame.tool(at))))
+            }
             Source::Regex(_) | Source::Lark(_) | Source::Gbnf(_) => Ok(()),
         }
     }
@@ -123,6 +128,11 @@ pub fn regex_literal(regex: &str) -> String {
 }
 
 impl Frame {
+    /// Returns the tool of a schema; an empty text for an answer's.
+    fn tool(&self, number: usize) -> &str {
+        self.tools.get(number).map_or("", String::as_str)
+    }
+
     fn compile(&self) -> Result<Compiled, GrammarError> {
         let mut compiled =
             Compiled { lark: self.lark.clone(), keys: (!self.schemas.is_empty()).then(|| (self.begin.clone(), false)) };
@@ -134,7 +144,7 @@ impl Frame {
                 continue;
             }
             known.push((schema, number));
-            let grammar = schema::compile(schema)?;
+            let grammar = schema::compile(schema).map_err(|error| error.owned_by(self.tool(number)))?;
             compiled.lark.push_str(&format!("{name}: %lark {{\n{}}}\n", grammar.lark));
             compiled.keys = compiled.keys.map(|(begin, is_narrow)| (begin, is_narrow || grammar.is_narrow));
         }
@@ -148,7 +158,7 @@ fn check_schema(schema: &Value) -> Result<(), GrammarError> {
         let message = format!(
             "it nests more than {MAX_SCHEMA_DEPTH} levels deep here; move parts to $defs, and name them by $ref"
         );
-        return Err(GrammarError::Schema { place, message });
+        return Err(GrammarError::Schema { owner: String::new(), place, message });
     }
     // Its text can be written now that it nests little.
     let bytes = schema.to_string().len();
@@ -272,7 +282,14 @@ mod tests {
             let request = serde_json::to_vec(&Request { source: source.clone(), special: Default::default() }).unwrap();
             assert_eq!(serde_json::from_slice::<Request>(&request).unwrap().source, source);
         }
-        let frame = Frame { schemas: vec![json!({}), more.clone()], ..Frame::default() };
+        let tools = vec!["look".to_owned(), "find".to_owned()];
+        let frame = Frame { schemas: vec![json!({}), more.clone()], tools: tools.clone(), ..Frame::default() };
+        let error = Source::Framed(frame.clone()).check_schemas().unwrap_err().to_string();
+        assert!(error.starts_with("the schema of the tool \"find\" at #/allOf/0/"), "{error}");
+        let wrong = Frame { schemas: vec![json!({"type": "x"}), json!(1)], tools, ..Frame::default() };
+        let error = Source::Framed(wrong).compile().unwrap_err().to_string();
+        assert!(error.starts_with("the schema of the tool \"look\" at #/type: unknown type"), "{error}");
+        let frame = Frame { tools: Vec::new(), ..frame };
         for source in [Source::Schema(more), Source::Framed(frame)] {
             let error = source.check_schemas().unwrap_err();
             assert_eq!(

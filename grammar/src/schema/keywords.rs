@@ -165,7 +165,7 @@ pub(super) fn check(members: &Map<String, Value>, pointer: &str) -> Result<(), G
 
 /// Returns an error at a place.
 pub(super) fn wrong(pointer: &str, message: String) -> GrammarError {
-    GrammarError::Schema { place: pointer.to_owned(), message }
+    GrammarError::Schema { owner: String::new(), place: pointer.to_owned(), message }
 }
 
 /// Returns a value as text, shortened if it is long.
