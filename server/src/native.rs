@@ -19,7 +19,7 @@ use crate::error::HttpError;
 use crate::fields::Fields;
 use crate::forms;
 use crate::model::{End, Likely, Model, Request};
-use crate::openai::{cache_prompt, conversation, count, likely_object};
+use crate::openai::{cache_prompt, conversation, count, token_object};
 use crate::prompts::prompts;
 use crate::request_fields::{self, Interface};
 use crate::tools::Tools;
@@ -190,13 +190,7 @@ impl How {
             object["tokens"] = likely.iter().map(|(token, _)| token.token).collect();
         }
         if self.tells_likely && !likely.is_empty() {
-            let one = |likely: &Likely| likely_object(likely, self.after_sampling);
-            let name = if self.after_sampling { "top_probs" } else { "top_logprobs" };
-            let token = |(token, likeliest): &(Likely, Vec<Likely>)| {
-                let mut object = one(token);
-                object[name] = likeliest.iter().map(one).collect();
-                object
-            };
+            let token = |token: &(Likely, Vec<Likely>)| token_object(token, self.after_sampling);
             object["completion_probabilities"] = likely.iter().map(token).collect();
         }
         object

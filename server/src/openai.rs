@@ -434,11 +434,7 @@ impl Frame {
         }
         match self.kind {
             Kind::Chat => {
-                let token = |(token, likeliest): &(Likely, Vec<Likely>)| {
-                    let mut object = likely_object(token, false);
-                    object["top_logprobs"] = likeliest.iter().map(|one| likely_object(one, false)).collect();
-                    object
-                };
+                let token = |token: &(Likely, Vec<Likely>)| token_object(token, false);
                 json!({"content": likely.iter().map(token).collect::<Value>(), "refusal": null})
             }
             Kind::Completion => {
@@ -474,12 +470,20 @@ fn logarithm(likely: &Likely) -> Value {
 }
 
 /// A token and how likely it was: as a logarithm, or as a probability of what samplers left.
-pub(crate) fn likely_object(likely: &Likely, as_probability: bool) -> Value {
+fn likely_object(likely: &Likely, as_probability: bool) -> Value {
     let (name, value) = match as_probability {
         true => ("prob", f64::from(likely.log_probability).exp().into()),
         false => ("logprob", logarithm(likely)),
     };
     json!({"id": likely.token, "token": text_of(likely), name: value, "bytes": likely.bytes})
+}
+
+/// Returns a token of an answer with the likeliest ones in its place.
+pub(crate) fn token_object((token, likeliest): &(Likely, Vec<Likely>), as_probability: bool) -> Value {
+    let mut object = likely_object(token, as_probability);
+    let name = if as_probability { "top_probs" } else { "top_logprobs" };
+    object[name] = likeliest.iter().map(|one| likely_object(one, as_probability)).collect();
+    object
 }
 
 async fn respond<M: Model>(app: &Asked<M>, how: How, answers: Answers) -> Result<Response, HttpError> {
