@@ -85,12 +85,15 @@ impl Drop for AttendedBody {
 pub(crate) async fn attended<M: Model>(State(app): State<Arc<App<M>>>, request: Request, next: Next) -> Response {
     let connection = request.extensions().get::<Connection>().cloned();
     let client = connection.as_ref().map(|connection| connection.client);
-    let in_request = connection.map(|connection| InRequest::new(connection.place));
+    let place = connection.map(|connection| connection.place);
+    let in_request = place.clone().map(InRequest::new);
     let mut line = app.options.log.as_ref().map(|log| Line::of(log, &request, client));
     let response = match &line {
         Some(line) => line.scope(next.run(request)).await,
         None => next.run(request).await,
     };
+    // Refusals and pages are answers, too, which may come before the body has.
+    place.iter().for_each(|place| place.enter(Phase::Answering));
     if let Some(line) = &mut line {
         line.begin(response.status(), response.extensions().get().map(HttpError::message));
     }

@@ -23,7 +23,7 @@ use tower::ServiceExt;
 
 use crate::admission::Connection;
 use crate::app::Options;
-use crate::places::{Places, Seat};
+use crate::places::{Place, Places, Seat};
 
 /// Most bytes of the head of a request.
 const MOST_HEAD_BYTES: usize = 64 << 10;
@@ -81,7 +81,7 @@ async fn answer(
     // Parts of an answer are small and must arrive without delay (no Nagle).
     let _ = stream.set_nodelay(true);
     let stream = Shared(Arc::new(Mutex::new(stream)));
-    let io = TokioIo::new(Stalling::new(stream.clone(), options.write_stall));
+    let io = TokioIo::new(Stalling::new(stream.clone(), options.write_stall, Arc::clone(seat.place())));
     let mut http = hyper::server::conn::http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(options.head).max_buf_size(MOST_HEAD_BYTES);
     let of = Connection { client, place: Arc::clone(seat.place()) };
@@ -166,17 +166,19 @@ impl Shared {
     }
 }
 
-/// A connection that fails where nothing can be written for a time.
+/// A connection that fails where nothing can be written for a time, and tells its place when all is
+/// written.
 struct Stalling {
     stream: Shared,
     limit: Duration,
+    place: Arc<Place>,
     /// Runs while a write waits.
     waiting: Option<Pin<Box<Sleep>>>,
 }
 
 impl Stalling {
-    fn new(stream: Shared, limit: Duration) -> Stalling {
-        Stalling { stream, limit, waiting: None }
+    fn new(stream: Shared, limit: Duration, place: Arc<Place>) -> Stalling {
+        Stalling { stream, limit, place, waiting: None }
     }
 
     /// What came of trying to write: an error where that waits for too long.
@@ -207,7 +209,11 @@ impl AsyncWrite for Stalling {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        // hyper flushes when it has written its buffer, and has dropped the body before that.
         let tried = Pin::new(&mut *self.stream.lock()).poll_flush(context);
+        if matches!(tried, Poll::Ready(Ok(()))) {
+            self.place.flushed();
+        }
         self.checked(context, tried)
     }
 
@@ -220,6 +226,8 @@ impl AsyncWrite for Stalling {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::places::InRequest;
+    use axum::Extension;
     use axum::routing::get;
 
     /// All places are taken by an answer that never ends: the end comes all the same, when answers had their time.
@@ -242,6 +250,46 @@ mod tests {
         begins.recv().await.unwrap();
         end.send(true).unwrap();
         server.await.unwrap();
+    }
+
+    /// The only place is wanted by another connection while a client reads an answer slowly.
+    #[tokio::test]
+    async fn a_slow_reader_gets_its_whole_answer() {
+        // More than the system takes at once.
+        const BYTES: usize = 64 << 20;
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        // As `attended` has it: the request ends when hyper has taken the body.
+        let answer = |Extension(of): Extension<Connection>| async move {
+            let _in_request = InRequest::new(of.place);
+            vec![b'x'; BYTES]
+        };
+        let router = Router::new().route("/", get(answer));
+        let places = Arc::new(Places::new(1));
+        let seat = places.take(address.ip()).await.unwrap();
+        let client = TcpStream::connect(address).await.unwrap();
+        let (stream, from) = listener.accept().await.unwrap();
+        let (_end, ending) = watch::channel(false);
+        let served = tokio::spawn(async move {
+            super::answer(stream, from, &seat, router, &Options::default(), ending).await;
+        });
+        client.writable().await.unwrap();
+        client.try_write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+        client.readable().await.unwrap();
+        let mut other = pin!(places.take([192, 0, 2, 1].into()));
+        assert!(other.as_mut().now_or_never().is_none());
+        let mut read = 0;
+        while read < BYTES {
+            client.readable().await.unwrap();
+            match client.try_read(&mut [0; 1 << 16]) {
+                Ok(0) => panic!("the answer was cut after {read} bytes"),
+                Ok(bytes) => read += bytes,
+                Err(error) => assert_eq!(error.kind(), io::ErrorKind::WouldBlock),
+            }
+        }
+        // Then the connection is idle, and the other has its place.
+        other.await.unwrap();
+        served.await.unwrap();
     }
 
     /// Says that it was dropped.

@@ -9,15 +9,17 @@
 //!                        └── all answer: wait; refuse a client whose own places all answer
 //! ```
 //!
-//! A client is an IPv4 address or an IPv6 network of 64 bits. It has at most three quarters of all
-//! places, so that other clients can connect.
+//! A connection answers until the system has the last byte of the answer: a client may read slowly.
+//! A request that has come while its connection was being closed takes the place back.
+//!
+//! A client is an IPv4 address or an IPv6 network of 64 bits. A client has at most three quarters
+//! of all places, so that the others find some.
 //!
 //! Invariant: there are never more connections than places.
 //! Invariant: a connection that answers keeps its place.
 
 use std::cmp::Reverse;
 use std::net::{IpAddr, Ipv6Addr};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
@@ -32,34 +34,78 @@ pub(crate) enum Phase {
     Receiving,
     /// Answering a request.
     Answering,
+    /// Sending the rest of an answer that is made.
+    Sending,
+}
+
+impl Phase {
+    /// Whether a part of an answer would be lost with the connection.
+    fn answers(self) -> bool {
+        matches!(self, Phase::Answering | Phase::Sending)
+    }
+}
+
+/// The state of a connection.
+#[derive(Clone, Copy, Debug)]
+struct Activity {
+    phase: Phase,
+    since: Instant,
+    /// Whether another connection waits for the place.
+    is_closing: bool,
 }
 
 /// A connection's place.
 #[derive(Debug)]
 pub(crate) struct Place {
     client: IpAddr,
-    /// The activity, and its beginning.
-    phase: Mutex<(Phase, Instant)>,
-    is_closing: AtomicBool,
+    activity: Mutex<Activity>,
     close: Notify,
+    /// Wakes connections that wait for a place, which may get this one.
+    freed: Arc<Notify>,
 }
 
 impl Place {
-    /// Records the connection's new activity.
+    fn new(client: IpAddr, freed: Arc<Notify>) -> Place {
+        let activity = Activity { phase: Phase::Idle, since: Instant::now(), is_closing: false };
+        Place { client, activity: Mutex::new(activity), close: Notify::new(), freed }
+    }
+
+    /// Notes what the connection does from now on. An answer keeps the place, also where another
+    /// connection was to have it: that looks for one again.
     pub(crate) fn enter(&self, phase: Phase) {
-        *self.phase() = (phase, Instant::now());
+        let mut activity = self.lock();
+        (activity.phase, activity.since) = (phase, Instant::now());
+        if phase.answers() && std::mem::take(&mut activity.is_closing) {
+            self.freed.notify_waiters();
+        }
     }
 
-    fn phase(&self) -> MutexGuard<'_, (Phase, Instant)> {
-        self.phase.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Notes that the system has all bytes that were written.
+    pub(crate) fn flushed(&self) {
+        let mut activity = self.lock();
+        if activity.phase == Phase::Sending {
+            (activity.phase, activity.since) = (Phase::Idle, Instant::now());
+            self.freed.notify_waiters();
+        }
     }
 
-    fn is_closing(&self) -> bool {
-        self.is_closing.load(Ordering::Relaxed)
+    fn lock(&self) -> MutexGuard<'_, Activity> {
+        self.activity.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Has the connection closed, unless it answers; returns whether it will be.
+    fn begin_closing(&self) -> bool {
+        let mut activity = self.lock();
+        if activity.phase.answers() {
+            return false;
+        }
+        activity.is_closing = true;
+        self.close.notify_one();
+        true
     }
 }
 
-/// A request on a connection; the connection is idle again when this is dropped.
+/// A request on a connection. When this is dropped, the rest of its answer is sent.
 #[derive(Debug)]
 pub(crate) struct InRequest(Arc<Place>);
 
@@ -73,7 +119,7 @@ impl InRequest {
 
 impl Drop for InRequest {
     fn drop(&mut self) {
-        self.0.enter(Phase::Idle);
+        self.0.enter(Phase::Sending);
     }
 }
 
@@ -95,14 +141,14 @@ pub(crate) struct Places {
     most: usize,
     most_of_client: usize,
     open: Mutex<Vec<Arc<Place>>>,
-    freed: Notify,
+    freed: Arc<Notify>,
 }
 
 impl Places {
     /// Makes `most` places.
     pub(crate) fn new(most: usize) -> Places {
         let most_of_client = (most - most / 4).max(1);
-        Places { most, most_of_client, open: Mutex::default(), freed: Notify::new() }
+        Places { most, most_of_client, open: Mutex::default(), freed: Arc::default() }
     }
 
     /// Takes a place for a connection of a client. Waits for one if it will become free.
@@ -140,30 +186,21 @@ impl Places {
         let count_of = |client: IpAddr| open.iter().filter(|place| place.client == client).count();
         let is_crowded = count_of(client) >= self.most_of_client;
         if !is_crowded && open.len() < self.most {
-            let phase = Mutex::new((Phase::Idle, Instant::now()));
-            let place = Arc::new(Place { client, phase, is_closing: AtomicBool::new(false), close: Notify::new() });
+            let place = Arc::new(Place::new(client, Arc::clone(&self.freed)));
             open.push(Arc::clone(&place));
             return Search::Found(place);
         }
-        let mut others = open.iter().filter(|place| !is_crowded || place.client == client);
-        if others.clone().any(|place| place.is_closing()) {
-            return Search::Wait;
-        }
+        let others = open.iter().filter(|place| !is_crowded || place.client == client);
         // Clients with many connections lose theirs first.
-        let order = |place: &&Arc<Place>| {
-            let (phase, since) = *place.phase();
-            (phase, Reverse(count_of(place.client)), since)
+        let order = |(place, activity): &(&Arc<Place>, Activity)| {
+            (activity.phase, Reverse(count_of(place.client)), activity.since)
         };
-        let victim = others.by_ref().filter(|place| place.phase().0 != Phase::Answering).min_by_key(order);
-        match victim {
-            Some(place) => {
-                place.is_closing.store(true, Ordering::Relaxed);
-                place.close.notify_one();
-                Search::Wait
-            }
-            None if is_crowded => Search::Crowded,
-            None => Search::Wait,
-        }
+        let mut others: Vec<_> = others.map(|place| (place, *place.lock())).collect();
+        others.sort_by_key(order);
+        // A connection may begin an answer meanwhile: the next one is closed then.
+        let is_found = others.iter().any(|(_, activity)| activity.is_closing)
+            || others.iter().any(|(place, _)| place.begin_closing());
+        if is_crowded && !is_found { Search::Crowded } else { Search::Wait }
     }
 }
 
@@ -182,7 +219,13 @@ impl Seat {
 
     /// Waits until another connection gets this place.
     pub(crate) async fn taken_back(&self) {
-        self.place.close.notified().await;
+        loop {
+            self.place.close.notified().await;
+            // A request may have come since.
+            if self.place.lock().is_closing {
+                return;
+            }
+        }
     }
 }
 
@@ -232,11 +275,12 @@ mod tests {
         seats[0].place().enter(Phase::Answering);
         // Idle again, and so later than the others.
         drop(InRequest::new(Arc::clone(seats[1].place())));
+        seats[1].place().flushed();
         seats[2].place().enter(Phase::Receiving);
         assert!(at_once(&places, address(9)).await.is_none());
         // No other is closed.
         seats[3].taken_back().await;
-        assert!(seats[..3].iter().all(|seat| !seat.place().is_closing()));
+        assert!(seats[..3].iter().all(|seat| !seat.place().lock().is_closing));
         seats.pop();
         let fifth = places.take(address(9)).await.unwrap();
         fifth.place().enter(Phase::Answering);
@@ -252,6 +296,46 @@ mod tests {
         assert!(at_once(&places, address(7)).await.is_none(), "it waits");
         drop(fifth);
         assert!(at_once(&places, address(7)).await.unwrap().is_ok());
+    }
+
+    #[tokio::test]
+    async fn an_answer_keeps_its_place_until_it_is_sent() {
+        let places = Arc::new(Places::new(1));
+        let seat = places.take(address(1)).await.unwrap();
+        let request = InRequest::new(Arc::clone(seat.place()));
+        seat.place().enter(Phase::Answering);
+        // Parts of the answer are sent while more of it is made.
+        seat.place().flushed();
+        assert!(at_once(&places, address(2)).await.is_none());
+        drop(request);
+        assert!(at_once(&places, address(2)).await.is_none());
+        assert!(!seat.place().lock().is_closing, "the answer is made, and not sent");
+        seat.place().flushed();
+        assert!(at_once(&places, address(2)).await.is_none());
+        seat.taken_back().await;
+    }
+
+    #[tokio::test]
+    async fn a_request_that_comes_in_time_takes_the_place_back() {
+        let places = Arc::new(Places::new(2));
+        let (first, second) = (places.take(address(1)).await.unwrap(), places.take(address(2)).await.unwrap());
+        let (found, ()) = tokio::join!(places.take(address(3)), async {
+            assert!(first.place().lock().is_closing);
+            first.place().enter(Phase::Receiving);
+            assert!(first.place().lock().is_closing, "the request is not whole");
+            first.place().enter(Phase::Answering);
+            tokio::task::yield_now().await;
+            // The other place is looked for instead.
+            second.taken_back().await;
+            drop(second);
+        });
+        found.unwrap();
+        let mut taken_back = std::pin::pin!(first.taken_back());
+        tokio::select! {
+            biased;
+            () = &mut taken_back => panic!("an answer was cut"),
+            () = tokio::task::yield_now() => {}
+        }
     }
 
     #[tokio::test]
