@@ -60,7 +60,7 @@ impl<'s> Writer<'s> {
     pub fn write(&mut self) -> Result<(), GrammarError> {
         let root = State::from([Literal::of(0)]);
         if let Content::None { .. } = self.sets.content(&root)? {
-            return Err(self.nothing());
+            return Err(self.nothing(root)?);
         }
         let start = self.rule(&root);
         let _ = writeln!(self.lark, "start: {start}");
@@ -83,7 +83,7 @@ impl<'s> Writer<'s> {
                 all.extend(self.alternative(&alternative, at)?);
             }
             if all.is_empty() {
-                return Err(self.nothing());
+                return Err(self.nothing(state)?);
             }
             all.dedup();
             let _ = writeln!(self.lark, "s{number}: {}", all.join(" | "));
@@ -91,18 +91,49 @@ impl<'s> Writer<'s> {
         Ok(())
     }
 
-    /// Returns the error of a schema that has no value.
-    fn nothing(&self) -> GrammarError {
-        match &self.sets.left_out {
-            Some((pointer, keyword)) => wrong(
-                pointer,
-                format!("not, if or oneOf needs the opposite of {keyword} here, which cannot be enforced"),
-            ),
-            None => {
-                let message = "no JSON value satisfies it: it allows nothing, contradicts itself, or refers to itself without end";
-                wrong("#", message.to_owned())
+    /// Returns why no value can be written of subschemas that hold together.
+    fn nothing(&mut self, state: State) -> Result<GrammarError, GrammarError> {
+        if let Some((pointer, keyword)) = &self.sets.left_out {
+            let message = format!("not, if or oneOf needs the opposite of {keyword} here, which cannot be enforced");
+            return Ok(wrong(pointer, message));
+        }
+        let mut pointers: Vec<&str> = Vec::new();
+        for literal in self.required_part(state)? {
+            pointers.push(self.sets.document.get(literal.place).1);
+        }
+        let together = match pointers.get(1) {
+            Some(other) => format!(" together with {other}"),
+            None => String::new(),
+        };
+        let message = format!(
+            "no JSON value satisfies it{together}: it allows nothing, contradicts itself, or refers to itself without end"
+        );
+        Ok(wrong(pointers.first().unwrap_or(&"#"), message))
+    }
+
+    /// Returns the innermost subschemas without a value that a value of these must have as a
+    /// member.
+    fn required_part(&mut self, state: State) -> Result<State, GrammarError> {
+        let mut seen = vec![state];
+        while let Some(state) = seen.last() {
+            let set = self.sets.state(state)?;
+            let [Alternative::Object(objects)] = set.alternatives.as_slice() else { break };
+            let mut next = None;
+            for name in &objects.required {
+                let part = self.sets.member_literals(objects, name)?;
+                if next.is_none() && self.sets.content(&part)? != Content::Some {
+                    next = Some(part);
+                }
+            }
+            match next {
+                // A value that needs itself has no innermost part.
+                Some(part) if seen.contains(&part) => break,
+                Some(part) if !part.iter().all(|literal| literal.holds) => break,
+                Some(part) => seen.push(part),
+                None => break,
             }
         }
+        Ok(seen.pop().unwrap_or_default())
     }
 
     /// Returns the name of a set's rule. The rule itself is written later.
