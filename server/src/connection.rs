@@ -252,7 +252,7 @@ mod tests {
         server.await.unwrap();
     }
 
-    /// The only place is wanted by another connection while a client reads an answer slowly.
+    /// Another connection waits for the only place while a client reads an answer slowly.
     #[tokio::test]
     async fn a_slow_reader_gets_its_whole_answer() {
         // More than the system takes at once.

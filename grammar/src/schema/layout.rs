@@ -132,7 +132,7 @@ impl Sets<'_> {
                     None => none,
                 };
                 Ok(match content {
-                    // Items that the layout leaves out may be those that are asked for.
+                    // Items that the layout leaves out may satisfy each `contains`.
                     Content::None { is_exact: own } => Content::None { is_exact: own && is_exact },
                     Content::Some => Content::Some,
                 })
