@@ -15,8 +15,10 @@ use crate::model::{Model, Refusal};
 /// of prompts. A list that contains numbers is one prompt.
 ///
 /// # Errors
-/// When the model is an encoder, the field is missing or malformed, a prompt is empty or longer
-/// than the context, or the prompts need more answers than the server has places.
+/// - The model is an encoder.
+/// - The field is missing or malformed.
+/// - A prompt is empty or longer than the context.
+/// - The prompts need more answers than the server has places.
 pub(crate) async fn prompts<M: Model>(
     app: &Asked<M>,
     fields: &mut Fields,
