@@ -95,3 +95,19 @@ impl Helper {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_helper_that_fails_is_no_fault_of_the_grammar() {
+        // Neither compiles a grammar: the one is not there, the other ends at once.
+        for (program, says) in [("/nowhere/ixc", "cannot start /nowhere/ixc"), ("/bin/false", "the helper ended")] {
+            let helper = Helper::new(program.into());
+            let checked = helper.check(&Source::json_object(), &SpecialTokens::default(), &|| true);
+            let Err(GrammarError::Failed { message }) = checked else { panic!("{checked:?}") };
+            assert!(message.starts_with(says), "{message}");
+        }
+    }
+}

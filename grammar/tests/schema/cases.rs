@@ -1,6 +1,6 @@
 //! Schemas of reports, and their neighbours.
 
-use ixc_grammar::{GrammarError, Source};
+use ixc_grammar::{Begin, Frame, GrammarError, Mark, Source, Vocabulary};
 use serde_json::{Value, json};
 
 use crate::support::{BYTES, follows, masks_allow, matcher};
@@ -119,6 +119,33 @@ fn no_key_is_written_twice() {
     "{\"a\":1,\"".bytes().for_each(|byte| matcher.accept(u32::from(byte)).unwrap());
     let mask = matcher.allowed().unwrap();
     assert!(mask[3] >> (b'a' - 96) & 1 == 0 && mask[3] >> (b'b' - 96) & 1 == 1);
+}
+
+/// Reasoning ends at its control token, and not at other tokens that spell the name of it.
+#[test]
+fn keys_are_those_behind_the_end_of_reasoning() {
+    const END: u32 = 256;
+    const SPELLED: u32 = 257;
+    let mut words: Vec<Vec<u8>> = (0..=254u8).map(|byte| vec![byte]).collect();
+    // The mark of control tokens is no byte of any text.
+    words.extend([Vec::new(), [b"\xff".as_slice(), b"</think>"].concat(), b"</think>".to_vec()]);
+    let vocabulary = Vocabulary::of_words(words, Vec::new()).unwrap();
+    let frame = Frame {
+        lark: format!("thinking: (/(?s:.+)/)? <[{END}]>\nstart: thinking schema0\n"),
+        schemas: vec![json!({"type": "object"})],
+        begin: Begin { open: None, close: Some(Mark::Token(END)) },
+        ..Frame::default()
+    };
+    for reasoning in ["", " say \"", "{\"a\": {"] {
+        let mut matcher = vocabulary.matcher(&Source::Framed(frame.clone())).unwrap();
+        let text = |text: &str| text.bytes().map(u32::from).collect::<Vec<_>>();
+        for token in [vec![SPELLED], text(reasoning), vec![SPELLED, END], text("{\"a\":1,\"a")].concat() {
+            matcher.accept(token).unwrap();
+        }
+        let mask = matcher.allowed().unwrap();
+        let allows = |byte: u8| mask[usize::from(byte) / 32] >> (byte % 32) & 1 == 1;
+        assert!(allows(b'b') && !allows(b'"'), "after {reasoning:?}");
+    }
 }
 
 /// Folder 11.
