@@ -10,6 +10,7 @@ use petgraph::graphmap::DiGraphMap;
 
 /// Root files of all crates, and of the folder of modules that the command line is.
 const ROOTS: &[&str] = &[
+    "failure/src/lib.rs",
     "files/src/lib.rs",
     "ir/src/lib.rs",
     "targets/src/lib.rs",
