@@ -11,6 +11,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
+use crate::source::{code, words};
+
 /// Edges between the top modules of a crate.
 pub type Graph = BTreeMap<String, BTreeSet<String>>;
 
@@ -110,25 +112,6 @@ fn names(words: &[&str], found: &mut BTreeSet<String>) {
     }
 }
 
-/// Identifiers, `::` and every other character.
-fn words(text: &str) -> Vec<&str> {
-    let mut words = Vec::new();
-    let mut rest = text.trim_start();
-    while let Some(first) = rest.chars().next() {
-        let is_word = |c: char| c.is_alphanumeric() || c == '_';
-        let len = if is_word(first) {
-            rest.find(|c| !is_word(c)).unwrap_or(rest.len())
-        } else if rest.starts_with("::") {
-            2
-        } else {
-            first.len_utf8()
-        };
-        words.push(&rest[..len]);
-        rest = rest[len..].trim_start();
-    }
-    words
-}
-
 /// Modules in files of their own.
 fn declared(text: &str) -> Vec<String> {
     let words = words(text);
@@ -146,108 +129,6 @@ fn exports(text: &str) -> BTreeMap<String, String> {
         exports.extend(names.map(|name| ((*name).to_owned(), words[at + 1].to_owned())));
     }
     exports
-}
-
-/// A source without comments, what stands in literals, and items for tests.
-fn code(text: &str) -> String {
-    let mut code = String::with_capacity(text.len());
-    let mut rest = text;
-    while let Some(first) = rest.chars().next() {
-        let after_word = code.ends_with(|c: char| c.is_alphanumeric() || c == '_');
-        let len = if rest.starts_with("//") {
-            rest.find('\n').unwrap_or(rest.len())
-        } else if rest.starts_with("/*") {
-            comment(rest)
-        } else if first == '"' {
-            code.push_str("\"\"");
-            string(rest)
-        } else if let Some(len) = raw(rest).filter(|_| !after_word) {
-            code.push_str("\"\"");
-            len
-        } else if let Some(len) = character(rest) {
-            len
-        } else {
-            code.push(first);
-            first.len_utf8()
-        };
-        rest = &rest[len..];
-    }
-    without_tests(&code)
-}
-
-/// Bytes of a comment, which may have others in it.
-fn comment(text: &str) -> usize {
-    let (mut depth, mut at) = (0usize, 0);
-    while at < text.len() {
-        let bytes = &text.as_bytes()[at..];
-        if bytes.starts_with(b"/*") {
-            (depth, at) = (depth + 1, at + 2);
-        } else if bytes.starts_with(b"*/") {
-            (depth, at) = (depth - 1, at + 2);
-            if depth == 0 {
-                return at;
-            }
-        } else {
-            at += 1;
-        }
-    }
-    panic!("a comment has no end");
-}
-
-/// Bytes of a string literal.
-fn string(text: &str) -> usize {
-    let mut escaped = true;
-    for (at, c) in text.char_indices() {
-        match c {
-            _ if escaped => escaped = false,
-            '\\' => escaped = true,
-            '"' => return at + 1,
-            _ => {}
-        }
-    }
-    panic!("a string has no end");
-}
-
-/// Bytes of a raw string literal, where one begins.
-fn raw(text: &str) -> Option<usize> {
-    let hashes = text.strip_prefix("br").or_else(|| text.strip_prefix('r'))?;
-    let count = hashes.bytes().take_while(|byte| *byte == b'#').count();
-    let inner = hashes[count..].strip_prefix('"')?;
-    let end = format!("\"{}", "#".repeat(count));
-    let len = inner.find(&end).expect("a raw string ends") + end.len();
-    Some(text.len() - inner.len() + len)
-}
-
-/// Bytes of a character literal, where one begins: a lifetime has no quote behind it.
-fn character(text: &str) -> Option<usize> {
-    let inner = text.strip_prefix('\'')?;
-    let mut chars = inner.char_indices();
-    match chars.next()? {
-        (_, '\\') => chars.skip(1).find(|(_, c)| *c == '\'').map(|(at, _)| at + 2),
-        (_, _) => chars.next().filter(|(_, c)| *c == '\'').map(|(at, _)| at + 2),
-    }
-}
-
-/// Without items that `#[cfg(test)]` or `#[cfg(all(test, …))]` stands before.
-fn without_tests(code: &str) -> String {
-    let mut kept = String::with_capacity(code.len());
-    let mut rest = code;
-    while let Some(at) = ["#[cfg(test)]", "#[cfg(all(test,"].iter().filter_map(|begin| rest.find(begin)).min() {
-        kept.push_str(&rest[..at]);
-        rest = &rest[at..];
-        let mut depth = 0usize;
-        let end = rest.char_indices().find_map(|(at, c)| {
-            match c {
-                '{' => depth += 1,
-                '}' => depth = depth.saturating_sub(1),
-                _ => {}
-            }
-            (depth == 0 && matches!(c, ';' | '}')).then_some(at + 1)
-        });
-        rest = &rest[end.unwrap_or(rest.len())..];
-    }
-    kept.push_str(rest);
-    kept
 }
 
 #[cfg(test)]
