@@ -2,6 +2,7 @@
 
 use std::io;
 
+use ixc_failure::Class;
 use ixc_ir::kernel::Kernel;
 use ixc_ir::kernel::verify::VerifyError;
 use ixc_targets::{Lowering, Target, cpu};
@@ -50,6 +51,17 @@ pub enum CodegenError {
         /// What the system said.
         source: io::Error,
     },
+}
+
+impl CodegenError {
+    /// Returns the kind of failure.
+    pub fn class(&self) -> Class {
+        match self {
+            CodegenError::MissingFeatures { .. } | CodegenError::ExecutableMemory { .. } => Class::Unavailable,
+            // IR from a file is verified first, so this is a bug.
+            CodegenError::Verify { .. } | CodegenError::X64 { .. } | CodegenError::Portable(_) => Class::Failed,
+        }
+    }
 }
 
 /// What a lowering gave for one kernel, for listings and statistics.

@@ -18,6 +18,7 @@ use std::io;
 use dynasmrt::mmap::ExecutableBuffer;
 use dynasmrt::x64::X64Relocation;
 use dynasmrt::{AssemblyOffset, DynasmApi, VecAssembler, dynasm};
+use ixc_failure::Class;
 use ixc_targets::{Feature, Features};
 
 use crate::module::executable;
@@ -38,6 +39,13 @@ const REPORTED: [&str; 8] =
 pub struct ConventionError {
     /// What is not as it was.
     pub changed: Vec<&'static str>,
+}
+
+impl ConventionError {
+    /// Returns the kind of failure.
+    pub fn class(&self) -> Class {
+        Class::Failed
+    }
 }
 
 /// A thunk for code of this convention: `extern "sysv64" fn(buffers: *const *mut u8, dims: *const i64)`.

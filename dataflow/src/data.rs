@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::rc::Rc;
 
 use crate::descriptor::{Port, TensorSource};
+use ixc_failure::Class;
 use ixc_ir::kernel::interpret::{self, InterpretError};
 
 use crate::check::Machine;
@@ -60,6 +61,17 @@ pub enum DataError {
         /// Why.
         source: InterpretError,
     },
+}
+
+impl DataError {
+    /// Returns the kind of failure.
+    pub fn class(&self) -> Class {
+        match self {
+            // The descriptor holds the kernels.
+            DataError::Codegen(_) => Class::Data,
+            DataError::Weight { .. } | DataError::Argument { .. } | DataError::Interpret { .. } => Class::Data,
+        }
+    }
 }
 
 /// A message's bytes.

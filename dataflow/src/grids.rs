@@ -10,6 +10,8 @@
 
 use std::path::Path;
 
+use ixc_failure::Class;
+
 use crate::grid::{Grid, GridError};
 
 /// The files that are built in, by name.
@@ -51,6 +53,17 @@ pub enum GridFileError {
     /// Numbers that make no machine.
     #[error(transparent)]
     Grid(#[from] GridError),
+}
+
+impl GridFileError {
+    /// Returns the kind of failure.
+    pub fn class(&self) -> Class {
+        match self {
+            GridFileError::Read(error) => error.class(),
+            GridFileError::Unknown { .. } => Class::Usage,
+            GridFileError::Toml { .. } | GridFileError::Grid(_) => Class::Data,
+        }
+    }
 }
 
 /// The file that a grid is read from, where it is none that is built in.

@@ -4,6 +4,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use crate::descriptor::Descriptor;
+use ixc_failure::Class;
 use ixc_files::Kind;
 
 /// Bytes of a file at most: the largest has some ten million.
@@ -35,6 +36,16 @@ pub enum ReadError {
         /// What is wrong, and where.
         source: serde_json::Error,
     },
+}
+
+impl ReadError {
+    /// Returns the kind of failure.
+    pub fn class(&self) -> Class {
+        match self {
+            ReadError::Read(error) => error.class(),
+            ReadError::Json { .. } => Class::Data,
+        }
+    }
 }
 
 /// Reads a descriptor. What it says is not checked: [`crate::check::Machine::new`] does that.

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use ixc_failure::Class;
 use ixc_targets::Feature;
 
 /// What happened, without where. Boxed, so that a step's result is one word.
@@ -16,6 +17,13 @@ pub struct Fault {
     pub instruction: String,
     /// What happened.
     pub kind: FaultKind,
+}
+
+impl Fault {
+    /// Returns the kind of failure: emulated code is generated, so a fault is a bug.
+    pub fn class(&self) -> Class {
+        Class::Failed
+    }
 }
 
 impl fmt::Display for Fault {

@@ -45,7 +45,7 @@ pub use folder::{KeptFolder, NewFolder};
 pub use identity::Identity;
 #[cfg(target_os = "linux")]
 pub use open::open_direct;
-pub use open::{FileKind, NotRegular, is_not_regular, open_append, open_regular, open_unlinked};
+pub use open::{FileKind, NotRegular, io_class, is_not_regular, open_append, open_regular, open_unlinked};
 pub use output::{Guard, Kind, Output, OutputError, Place, atomic_write};
 pub use own::Secret;
 pub use text::{NotUtf8, ReadError, STANDARD, read_argument, read_bytes, read_system, read_text, without_mark};

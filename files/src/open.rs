@@ -9,6 +9,7 @@ use std::io;
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 
+use ixc_failure::Class;
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl, fstatfs};
 use rustix::io::Errno;
 
@@ -79,6 +80,16 @@ impl From<NotRegular> for io::Error {
 /// Whether an error says that something is no regular file.
 pub fn is_not_regular(error: &io::Error) -> bool {
     error.get_ref().is_some_and(|inner| inner.is::<NotRegular>())
+}
+
+/// Returns the kind of failure of an error from the system or from this crate.
+pub fn io_class(error: &io::Error) -> Class {
+    match error.kind() {
+        _ if is_not_regular(error) => Class::NoInput,
+        io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied => Class::NoInput,
+        io::ErrorKind::InvalidData => Class::Data,
+        _ => Class::Io,
+    }
 }
 
 /// File systems of the kernel whose files have no size: proc, sysfs, debugfs, tracefs, cgroup and

@@ -23,6 +23,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use ixc_failure::{Class, Remedy};
 use rustix::fs::{AtFlags, CWD, OFlags, linkat};
 use tempfile::{Builder, NamedTempFile, TempPath};
 
@@ -135,6 +136,28 @@ pub enum OutputError {
         /// Why not.
         source: io::Error,
     },
+}
+
+impl OutputError {
+    /// Returns the kind of failure.
+    pub fn class(&self) -> Class {
+        match self {
+            OutputError::NotRegular { .. } | OutputError::BrokenLink { .. } | OutputError::Io { .. } => Class::Io,
+            OutputError::IsInput { .. }
+            | OutputError::Foreign { .. }
+            | OutputError::NoStream { .. }
+            | OutputError::NoName { .. }
+            | OutputError::FolderIsThere { .. } => Class::Usage,
+        }
+    }
+
+    /// Returns the change that may help.
+    pub fn remedy(&self) -> Option<Remedy> {
+        match self {
+            OutputError::Foreign { .. } => Some(Remedy::ReplaceFile),
+            _ => None,
+        }
+    }
 }
 
 impl OutputError {

@@ -13,9 +13,10 @@ use std::io::{self, Read};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
+use ixc_failure::Class;
 use rustix::fs::OFlags;
 
-use crate::open::{FileKind, NotRegular, open_regular, regular};
+use crate::open::{FileKind, NotRegular, io_class, open_regular, regular};
 
 /// What stands for standard input, or standard output, where a path is expected.
 pub const STANDARD: &str = "-";
@@ -58,6 +59,24 @@ pub enum ReadError {
         /// Its first byte that is none.
         at: usize,
     },
+}
+
+impl ReadError {
+    /// Returns the path of a file that does not exist.
+    pub fn missing_file(&self) -> Option<&Path> {
+        match self {
+            ReadError::Io { path, source } if source.kind() == io::ErrorKind::NotFound => Some(path),
+            _ => None,
+        }
+    }
+
+    /// Returns the kind of failure.
+    pub fn class(&self) -> Class {
+        match self {
+            ReadError::Io { source, .. } => io_class(source),
+            ReadError::TooLong { .. } | ReadError::Encoding { .. } | ReadError::NotText { .. } => Class::Data,
+        }
+    }
 }
 
 /// The byte order mark of UTF-8.

@@ -1,5 +1,6 @@
 //! Errors of grammars, and limits on their cost.
 
+use ixc_failure::Class;
 use serde::{Deserialize, Serialize};
 
 /// Longest source, in bytes: schemas of whole interfaces have 100 kB.
@@ -126,4 +127,27 @@ pub enum GrammarError {
         /// Why.
         message: String,
     },
+}
+
+impl GrammarError {
+    /// Returns the kind of failure.
+    pub fn class(&self) -> Class {
+        match self {
+            GrammarError::TooLong { .. }
+            | GrammarError::TooDeep { .. }
+            | GrammarError::TooLarge
+            | GrammarError::Gbnf { .. }
+            | GrammarError::Schema { .. }
+            | GrammarError::Empty
+            | GrammarError::Compile { .. }
+            | GrammarError::CompileTime
+            | GrammarError::CompileLimit { .. }
+            | GrammarError::Busy
+            | GrammarError::Unwanted
+            | GrammarError::Begun
+            | GrammarError::MaskTime { .. }
+            | GrammarError::Step { .. }
+            | GrammarError::Vocabulary { .. } => Class::Data,
+        }
+    }
 }

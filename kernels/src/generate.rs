@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use ixc_failure::Class;
 use ixc_ir::kernel::Kernel;
 use ixc_targets::Target;
 use thiserror::Error;
@@ -31,6 +32,15 @@ pub enum GenerateError {
         /// What differs.
         what: &'static str,
     },
+}
+
+impl GenerateError {
+    /// Returns the kind of failure.
+    pub fn class(&self) -> Class {
+        match self {
+            GenerateError::Size { .. } | GenerateError::Signature { .. } => Class::Data,
+        }
+    }
 }
 
 /// Largest number of rows (tokens, routed rows) that any kernel takes.

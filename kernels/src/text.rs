@@ -22,6 +22,7 @@
 
 use std::fmt;
 
+use ixc_failure::Class;
 use ixc_ir::format::{FORMATS, Format};
 use serde::{Deserialize, Serialize};
 
@@ -88,6 +89,19 @@ pub enum SpecError {
         /// What may stand there.
         expected: String,
     },
+}
+
+impl SpecError {
+    /// Returns the kind of failure.
+    pub fn class(&self) -> Class {
+        match self {
+            SpecError::Kind { .. }
+            | SpecError::Field { .. }
+            | SpecError::Twice { .. }
+            | SpecError::Missing { .. }
+            | SpecError::Value { .. } => Class::Data,
+        }
+    }
 }
 
 /// A named kernel.

@@ -1,5 +1,6 @@
 //! What can go wrong in passes.
 
+use ixc_failure::Class;
 use ixc_ir::format::Format;
 use ixc_ir::graph::interpret::SourceError;
 use ixc_ir::graph::rewrite::RewriteError;
@@ -99,6 +100,27 @@ pub enum PassError {
     },
 }
 
+impl PassError {
+    /// Returns the kind of failure.
+    pub fn class(&self) -> Class {
+        match self {
+            PassError::Option(error) => error.class(),
+            PassError::Tile(error) => error.class(),
+            PassError::Schedule(error) => error.class(),
+            PassError::Unknown { .. }
+            | PassError::NoModel { .. }
+            | PassError::Head { .. }
+            | PassError::NoExperts { .. }
+            | PassError::Deferred { .. } => Class::Usage,
+            PassError::Input(_)
+            | PassError::Output { .. }
+            | PassError::Kind { .. }
+            | PassError::Rewrite(_)
+            | PassError::Undefined { .. } => Class::Data,
+        }
+    }
+}
+
 /// Why there is no plan.
 #[derive(Debug, thiserror::Error)]
 pub enum ScheduleError {
@@ -193,6 +215,25 @@ pub enum ScheduleError {
     },
 }
 
+impl ScheduleError {
+    /// Returns the kind of failure.
+    pub fn class(&self) -> Class {
+        match self {
+            ScheduleError::Layer { .. }
+            | ScheduleError::Step { .. }
+            | ScheduleError::Unsupported { .. }
+            | ScheduleError::Bind(_)
+            | ScheduleError::NotTiled { .. }
+            | ScheduleError::Tiling { .. }
+            | ScheduleError::Draft { .. }
+            | ScheduleError::TooLarge { .. }
+            | ScheduleError::NoPlace { .. }
+            | ScheduleError::Place { .. }
+            | ScheduleError::Weight { .. } => Class::Data,
+        }
+    }
+}
+
 /// Why a weight cannot be cut.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TileError {
@@ -226,4 +267,13 @@ pub enum TileError {
         /// What there is.
         candidates: String,
     },
+}
+
+impl TileError {
+    /// Returns the kind of failure.
+    pub fn class(&self) -> Class {
+        match self {
+            TileError::NoWeight { .. } | TileError::Tuned { .. } | TileError::NoCandidate { .. } => Class::Usage,
+        }
+    }
 }

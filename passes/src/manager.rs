@@ -9,6 +9,7 @@
 //! `run`; its options stand there, too. After each the IR can be printed and read back ([`Ir::text`], [`Ir::parse`]), so that what one
 //! left can be changed and the next be run on it.
 
+use ixc_failure::Class;
 use ixc_ir::drawing::Drawing;
 use ixc_ir::graph::Module;
 use ixc_ir::graph::draw::draw;
@@ -202,6 +203,18 @@ pub enum StopError {
     },
 }
 
+impl StopError {
+    /// Returns the kind of failure.
+    pub fn class(&self) -> Class {
+        match self {
+            StopError::Text(error) => error.class(),
+            // The text names the pass.
+            StopError::Pass(_) => Class::Data,
+            StopError::Unsaid | StopError::Other { .. } => Class::Data,
+        }
+    }
+}
+
 /// The JSON of what is no graph.
 #[derive(serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -225,6 +238,17 @@ pub enum TextError {
     /// A kernel that there is none of.
     #[error(transparent)]
     Spec(#[from] SpecError),
+}
+
+impl TextError {
+    /// Returns the kind of failure.
+    pub fn class(&self) -> Class {
+        match self {
+            TextError::Schedule(error) => error.class(),
+            TextError::Spec(error) => error.class(),
+            TextError::Graph(_) | TextError::Json(_) => Class::Data,
+        }
+    }
 }
 
 /// The names of all passes, in their order.

@@ -14,6 +14,8 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use ixc_failure::Class;
+
 /// An option in a pass's table.
 #[derive(Clone, Copy, Debug)]
 pub struct OptionRow {
@@ -142,6 +144,15 @@ pub enum OptionError {
         /// What would be right.
         expected: &'static str,
     },
+}
+
+impl OptionError {
+    /// Returns the kind of failure.
+    pub fn class(&self) -> Class {
+        match self {
+            OptionError::Form { .. } | OptionError::Unknown { .. } | OptionError::Value { .. } => Class::Usage,
+        }
+    }
 }
 
 /// What is said about options of passes; what is not said is each pass's default.

@@ -27,6 +27,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
+use ixc_failure::Class;
 use ixc_ir::kernel::Kernel;
 use ixc_ir::kernel::print::statement_lines;
 
@@ -61,6 +62,16 @@ pub enum ProfileError {
     /// A second set of profiles, other than the first.
     #[error("this process keeps other profiles already")]
     Twice,
+}
+
+impl ProfileError {
+    /// Returns the kind of failure.
+    pub fn class(&self) -> Class {
+        match self {
+            ProfileError::Twice => Class::Usage,
+            ProfileError::Io { .. } => Class::Io,
+        }
+    }
 }
 
 fn failed(path: &Path, action: &'static str) -> impl Fn(io::Error) -> ProfileError {

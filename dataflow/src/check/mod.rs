@@ -22,6 +22,7 @@ use std::fmt;
 
 use crate::descriptor::{Descriptor, End, Port, Slice, VERSION, program_name};
 use crate::grid::GridError;
+use ixc_failure::Class;
 use ixc_ir::kernel::Kernel;
 use ixc_ir::kernel::parse::ParseError;
 
@@ -162,6 +163,26 @@ pub enum CheckError {
     /// Two streams that want the same colour of a link.
     #[error(transparent)]
     Route(#[from] Box<RouteConflict>),
+}
+
+impl CheckError {
+    /// Returns the kind of failure.
+    pub fn class(&self) -> Class {
+        match self {
+            CheckError::Version { .. }
+            | CheckError::Grid(_)
+            | CheckError::Malformed { .. }
+            | CheckError::Kernel { .. }
+            | CheckError::Outside { .. }
+            | CheckError::NothingSent { .. }
+            | CheckError::NobodyReceives { .. }
+            | CheckError::NobodyTakes { .. }
+            | CheckError::NotSent { .. }
+            | CheckError::Coverage { .. }
+            | CheckError::Memory(_)
+            | CheckError::Route(_) => Class::Data,
+        }
+    }
 }
 
 /// A descriptor that was checked, ready to run.

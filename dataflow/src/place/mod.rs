@@ -33,6 +33,7 @@ mod streams;
 
 use crate::descriptor::{Descriptor, Port, Wave};
 use crate::grid::{Grid, GridError};
+use ixc_failure::Class;
 use ixc_ir::kernel::Kernel;
 use ixc_ir::plan::Plan;
 use ixc_passes::decision::Decisions;
@@ -136,6 +137,19 @@ pub enum PlaceError {
         /// Colours of a link.
         colours: u32,
     },
+}
+
+impl PlaceError {
+    /// Returns the kind of failure.
+    pub fn class(&self) -> Class {
+        match self {
+            PlaceError::Grid(_)
+            | PlaceError::Plan { .. }
+            | PlaceError::Instance { .. }
+            | PlaceError::Room { .. }
+            | PlaceError::Colours { .. } => Class::Data,
+        }
+    }
 }
 
 /// Runs the pass, and tells what it decides, if somebody is to be told.

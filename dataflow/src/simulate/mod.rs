@@ -43,6 +43,7 @@ use crate::descriptor::Axis;
 use crate::check::Machine;
 use crate::data::{Data, DataError, Runner, WeightBytes};
 use crate::report::Report;
+use ixc_failure::Class;
 use pass::Pass;
 
 /// Experts of all tokens of a step, of all routings, at most.
@@ -123,6 +124,21 @@ pub enum SimulateError {
     /// Bytes that cannot be computed.
     #[error(transparent)]
     Data(Box<DataError>),
+}
+
+impl SimulateError {
+    /// Returns the kind of failure.
+    pub fn class(&self) -> Class {
+        match self {
+            SimulateError::Data(error) => error.class(),
+            SimulateError::Tokens { .. }
+            | SimulateError::Deadlock { .. }
+            | SimulateError::SentTwice { .. }
+            | SimulateError::Expert { .. }
+            | SimulateError::Logits { .. }
+            | SimulateError::TooLong => Class::Data,
+        }
+    }
 }
 
 impl From<DataError> for SimulateError {

@@ -27,6 +27,8 @@
 
 use std::collections::{BTreeSet, HashMap};
 
+use ixc_failure::Class;
+
 use super::builder::GraphBuilder;
 use super::op::Effect;
 use super::types::TypeError;
@@ -63,6 +65,19 @@ pub enum CutError {
     /// An op that has no type where it is: a bug.
     #[error(transparent)]
     Type(#[from] TypeError),
+}
+
+impl CutError {
+    /// Returns the kind of failure.
+    pub fn class(&self) -> Class {
+        match self {
+            CutError::NoStep
+            | CutError::NoExperts
+            | CutError::Layer { .. }
+            | CutError::Twice { .. }
+            | CutError::Type(_) => Class::Data,
+        }
+    }
 }
 
 /// The name of a layer's function.

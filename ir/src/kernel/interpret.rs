@@ -19,6 +19,7 @@ use half::f16;
 use super::verify::{self, VerifyError};
 use super::*;
 use crate::format::grids::{BYTE_TABLES, TABLES};
+use ixc_failure::Class;
 use tile::Tile;
 use vector::Vector;
 
@@ -121,6 +122,25 @@ pub enum InterpretError {
     /// An affine expression that does not fit 64 bits.
     #[error("affine expression overflows 64 bits")]
     Overflow,
+}
+
+impl InterpretError {
+    /// Returns the kind of failure.
+    pub fn class(&self) -> Class {
+        match self {
+            InterpretError::Malformed(_)
+            | InterpretError::DimCount { .. }
+            | InterpretError::DimRange { .. }
+            | InterpretError::BufferCount { .. }
+            | InterpretError::BufferSize { .. }
+            | InterpretError::OutOfBounds { .. }
+            | InterpretError::Forbidden { .. }
+            | InterpretError::IndexValue { .. }
+            | InterpretError::Trip { .. }
+            | InterpretError::Mask { .. }
+            | InterpretError::Overflow => Class::Data,
+        }
+    }
 }
 
 impl BufferKind {

@@ -5,6 +5,7 @@
 //! bytes on every machine.
 
 use half::{bf16, f16};
+use ixc_failure::Class;
 use ixc_ir::cache::Codes;
 use ixc_ir::format::requantise::requantise;
 use ixc_ir::format::{Codec, Float, Format, packed};
@@ -58,6 +59,18 @@ pub enum InputError {
         /// The bound.
         below: i64,
     },
+}
+
+impl InputError {
+    /// Returns the kind of failure.
+    pub fn class(&self) -> Class {
+        match self {
+            InputError::Count { .. }
+            | InputError::Dim { .. }
+            | InputError::TooLarge { .. }
+            | InputError::NoIndex { .. } => Class::Data,
+        }
+    }
 }
 
 fn floats(random: &mut Random, n: usize) -> Vec<f32> {

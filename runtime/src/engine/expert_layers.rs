@@ -14,6 +14,7 @@ use std::path::Path;
 use std::sync::PoisonError;
 use std::time::Instant;
 
+use ixc_failure::Class;
 use ixc_ir::kernel::Kernel;
 use ixc_ir::plan::{BufferId, NOBODY, Output, Plan};
 
@@ -120,6 +121,20 @@ pub enum LayerError {
     /// Experts that cannot be read, a wrong plan, or a bug.
     #[error(transparent)]
     Execute(#[from] ExecuteError),
+}
+
+impl LayerError {
+    /// Returns the kind of failure.
+    pub fn class(&self) -> Class {
+        match self {
+            LayerError::Execute(error) => error.class(),
+            LayerError::NoLayer { .. }
+            | LayerError::Length { .. }
+            | LayerError::Ids { .. }
+            | LayerError::Expert { .. }
+            | LayerError::Weight { .. } => Class::Data,
+        }
+    }
 }
 
 fn list(layers: &[u32]) -> String {

@@ -17,6 +17,7 @@ use std::path::Path;
 use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
+use ixc_failure::Class;
 use ixc_ir::kernel::Kernel;
 use ixc_ir::plan::{HiddenRows, MAX_OUTPUTS, Output, Plan, RowCount, State};
 use ixc_targets::Target;
@@ -162,6 +163,30 @@ pub enum StepError {
     /// The plan is wrong, or there is a bug.
     #[error("{lead}{0}", lead = lead(.0))]
     Execute(#[from] ExecuteError),
+}
+
+impl StepError {
+    /// Returns the kind of failure.
+    pub fn class(&self) -> Class {
+        match self {
+            StepError::Execute(error) => error.class(),
+            StepError::NoTokens
+            | StepError::TooManyTokens { .. }
+            | StepError::Token { .. }
+            | StepError::Output { .. }
+            | StepError::ContextFull { .. }
+            | StepError::Part { .. }
+            | StepError::NoSequence { .. }
+            | StepError::SequenceTwice { .. }
+            | StepError::CopyOfItself { .. }
+            | StepError::TooManyAdditions { .. }
+            | StepError::TooManySequences { .. }
+            | StepError::Memory { .. }
+            | StepError::NoLogits
+            | StepError::Hidden { .. }
+            | StepError::Vocabulary { .. } => Class::Data,
+        }
+    }
 }
 
 /// What is said before an error of a pass: experts that cannot be read are no fault of the plan's.

@@ -1,6 +1,7 @@
 //! Why a pass was given up.
 
 use ixc_emulator::Fault;
+use ixc_failure::Class;
 use ixc_ir::kernel::interpret::InterpretError;
 
 use crate::blocks::BlockError;
@@ -33,6 +34,19 @@ pub enum ExecuteError {
         /// What it said.
         message: String,
     },
+}
+
+impl ExecuteError {
+    /// Returns the kind of failure.
+    pub fn class(&self) -> Class {
+        match self {
+            ExecuteError::Changed(error) => error.class(),
+            ExecuteError::Stream(error) => error.class(),
+            ExecuteError::Item(_) | ExecuteError::Expert(_) | ExecuteError::Block(_) | ExecuteError::Panic { .. } => {
+                Class::Data
+            }
+        }
+    }
 }
 
 /// An item that may not run, and why.

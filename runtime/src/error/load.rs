@@ -5,6 +5,8 @@ use std::path::PathBuf;
 
 use ixc_codegen::module::CodegenError;
 use ixc_emulator::Fault;
+use ixc_failure::{Class, Remedy};
+use ixc_files::io_class;
 use ixc_ir::kernel::verify::VerifyError;
 use ixc_ir::units::Bytes;
 use ixc_targets::{TARGETS, Target};
@@ -204,6 +206,54 @@ pub enum LoadError {
         /// Why.
         source: io::Error,
     },
+}
+
+impl LoadError {
+    /// Returns the kind of failure.
+    pub fn class(&self) -> Class {
+        match self {
+            LoadError::Lock(error) => error.class(),
+            LoadError::Codegen(error) => error.class(),
+            LoadError::Memory(error) => error.class(),
+            LoadError::Stream(error) => error.class(),
+            LoadError::Fault { source, .. } => source.class(),
+            LoadError::ModelFile { source, .. } => io_class(source),
+            LoadError::NotEmulated { .. }
+            | LoadError::FileCount { .. }
+            | LoadError::Context { .. }
+            | LoadError::Threads { .. }
+            | LoadError::Budget { .. }
+            | LoadError::Larger { .. } => Class::Usage,
+            LoadError::NoModelFile { .. } => Class::NoInput,
+            LoadError::Pack { .. } | LoadError::Thread { .. } => Class::Failed,
+            LoadError::Plan(_)
+            | LoadError::NoSteps
+            | LoadError::OtherPlan { .. }
+            | LoadError::NoLayers
+            | LoadError::Kernel { .. }
+            | LoadError::Target { .. }
+            | LoadError::OtherModel { .. }
+            | LoadError::DamagedWeight { .. }
+            | LoadError::Block(_)
+            | LoadError::NoWeights
+            | LoadError::PackedExperts { .. }
+            | LoadError::ConvertedExperts { .. }
+            | LoadError::OtherExperts(_) => Class::Data,
+        }
+    }
+
+    /// Returns the change that may help.
+    pub fn remedy(&self) -> Option<Remedy> {
+        match self {
+            LoadError::Lock(_) => Some(Remedy::LockLess),
+            LoadError::NoSteps => Some(Remedy::CompileSteps),
+            LoadError::NoLayers => Some(Remedy::CompileLayers),
+            LoadError::NoModelFile { .. } => Some(Remedy::FindModelFile),
+            LoadError::OtherModel { .. } => Some(Remedy::OtherModelFile),
+            LoadError::PackedExperts { .. } => Some(Remedy::StoreExperts),
+            _ => None,
+        }
+    }
 }
 
 /// How layers with experts differ from those of a plan.

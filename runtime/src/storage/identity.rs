@@ -15,6 +15,8 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use ixc_failure::Class;
+
 /// What a file is known by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity {
@@ -52,6 +54,11 @@ pub struct ChangedFile {
 }
 
 impl ChangedFile {
+    /// Returns the kind of failure.
+    pub fn class(&self) -> Class {
+        Class::Failed
+    }
+
     fn new(path: &Path, what: &'static str, found: String, expected: String) -> ChangedFile {
         ChangedFile { path: path.into(), what, found, expected }
     }

@@ -5,6 +5,7 @@
 
 use std::io;
 
+use ixc_failure::Class;
 use ixc_ir::units::Bytes;
 
 use crate::memory::Region;
@@ -19,6 +20,13 @@ pub struct LockError {
     pub limit: Option<u64>,
     /// Error of the system.
     pub source: io::Error,
+}
+
+impl LockError {
+    /// Returns the kind of failure.
+    pub fn class(&self) -> Class {
+        Class::Unavailable
+    }
 }
 
 fn limit_text(limit: Option<u64>) -> String {

@@ -13,6 +13,7 @@ use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use ixc_failure::Class;
 use ixc_ir::ngram;
 use ixc_ir::plan::{Choice, KEY_LANES, Ngram, RopeTable};
 use memmap2::{MmapOptions, MmapRaw};
@@ -24,6 +25,10 @@ pub const INDEX_BYTES: u64 = 4;
 /// Alignment of what lies in one mapping: a cache line.
 const ALIGNMENT: u64 = 64;
 
+/// Bytes of the addresses of a process on x86-64: 47 bits. A plan that needs more is wrong on every
+/// machine.
+const ADDRESS_SPACE: u64 = 1 << 47;
+
 /// Why there is no memory.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot map {bytes} bytes for {what}: {source}")]
@@ -34,6 +39,13 @@ pub struct MemoryError {
     pub bytes: u64,
     /// What the system said.
     pub source: io::Error,
+}
+
+impl MemoryError {
+    /// Returns the kind of failure.
+    pub fn class(&self) -> Class {
+        if self.bytes >= ADDRESS_SPACE { Class::Data } else { Class::Failed }
+    }
 }
 
 /// A place in a mapping, which the owner of the region keeps alive.

@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use ixc_failure::Class;
+
 use super::BlockId;
 use crate::identity::ChangedFile;
 
@@ -112,4 +114,25 @@ pub enum StreamError {
         /// Why.
         why: String,
     },
+}
+
+impl StreamError {
+    /// Returns the kind of failure.
+    pub fn class(&self) -> Class {
+        match self {
+            StreamError::Changed(error) => error.class(),
+            StreamError::Open { .. }
+            | StreamError::Read { .. }
+            | StreamError::Truncated { .. }
+            | StreamError::TakenBack
+            | StreamError::Budget { .. }
+            | StreamError::Memory { .. }
+            | StreamError::BadBlock { .. }
+            | StreamError::UnknownBlock { .. }
+            | StreamError::TooMany { .. }
+            | StreamError::NotRequested { .. }
+            | StreamError::Pack { .. }
+            | StreamError::Closed { .. } => Class::Failed,
+        }
+    }
 }

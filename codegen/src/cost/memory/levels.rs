@@ -2,6 +2,7 @@
 
 use std::fmt::{Display, Formatter, Result as FmtResult};
 
+use ixc_failure::Class;
 use ixc_ir::kernel::Kernel;
 use ixc_targets::memory::{Level, Memory};
 use serde::Serialize;
@@ -39,6 +40,15 @@ pub enum LevelsError {
         /// The limit.
         most: u64,
     },
+}
+
+impl LevelsError {
+    /// Returns the kind of failure.
+    pub fn class(&self) -> Class {
+        match self {
+            LevelsError::Whole(_) | LevelsError::Buffer { .. } | LevelsError::TooLong { .. } => Class::Data,
+        }
+    }
 }
 
 /// The cost of a whole kernel with caches.

@@ -2,6 +2,8 @@
 
 use std::borrow::Cow;
 
+use ixc_failure::Class;
+
 use crate::format::Format;
 use crate::graph::WeightId;
 use crate::graph::verify::VerifyError;
@@ -119,4 +121,19 @@ pub enum InterpretError {
         /// What it must stay below.
         bound: usize,
     },
+}
+
+impl InterpretError {
+    /// Returns the kind of failure.
+    pub fn class(&self) -> Class {
+        match self {
+            InterpretError::Verify(_)
+            | InterpretError::NoFunction { .. }
+            | InterpretError::ArgumentCount { .. }
+            | InterpretError::Argument { .. }
+            | InterpretError::Weight { .. }
+            | InterpretError::WeightBytes { .. }
+            | InterpretError::Index { .. } => Class::Data,
+        }
+    }
 }

@@ -9,6 +9,7 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
+use ixc_failure::Class;
 use postcard::de_flavors::Flavor;
 use serde::Deserialize;
 use serde::de::{self, DeserializeSeed, IntoDeserializer, Visitor};
@@ -32,6 +33,15 @@ pub enum DecodeError {
         /// How many of them.
         bytes: usize,
     },
+}
+
+impl DecodeError {
+    /// Returns the kind of failure.
+    pub fn class(&self) -> Class {
+        match self {
+            DecodeError::Encoding(_) | DecodeError::Memory { .. } => Class::Data,
+        }
+    }
 }
 
 /// Decodes a value; gives it and the bytes behind it.

@@ -33,6 +33,8 @@ pub mod weights;
 use std::io::{self, Read, Seek};
 use std::path::{Path, PathBuf};
 
+use ixc_failure::{Class, Remedy};
+use ixc_files::io_class;
 use ixc_files::{Guard, Kind, Output, OutputError, open_regular};
 use ixc_ir::kernel::Kernel;
 use ixc_ir::plan::{Plan, WeightFile};
@@ -107,6 +109,31 @@ pub enum FileError {
         /// Why.
         source: postcard::Error,
     },
+}
+
+impl FileError {
+    /// Returns the kind of failure.
+    pub fn class(&self) -> Class {
+        match self {
+            FileError::Output(error) => error.class(),
+            FileError::Io { source, .. } | FileError::Space { source, .. } => io_class(source),
+            FileError::Source(error) => match &**error {
+                // Generating code checks the plan before it is written.
+                LoadError::Codegen(_) => Class::Data,
+                error => error.class(),
+            },
+            FileError::Format { .. } | FileError::Encode { .. } => Class::Data,
+        }
+    }
+
+    /// Returns the change that may help.
+    pub fn remedy(&self) -> Option<Remedy> {
+        match self {
+            FileError::Output(error) => error.remedy(),
+            FileError::Source(error) => error.remedy(),
+            _ => None,
+        }
+    }
 }
 
 /// What is wrong with the bytes of a plan file.

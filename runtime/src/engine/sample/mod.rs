@@ -37,6 +37,7 @@ use std::collections::VecDeque;
 use crate::engine::{Softmax, StepError};
 
 pub use breakers::Breakers;
+use ixc_failure::Class;
 pub use likely::{Likely, likely};
 use random::Random;
 pub(crate) use resume::MAX_RECENT;
@@ -69,6 +70,16 @@ pub enum SampleError {
     /// The softmax kernel failed.
     #[error(transparent)]
     Step(#[from] StepError),
+}
+
+impl SampleError {
+    /// Returns the kind of failure.
+    pub fn class(&self) -> Class {
+        match self {
+            SampleError::Step(error) => error.class(),
+            SampleError::NoLogits | SampleError::NotFinite { .. } | SampleError::NothingAllowed => Class::Data,
+        }
+    }
 }
 
 /// Order of tokens: the largest logit first, of equal ones the lowest id.

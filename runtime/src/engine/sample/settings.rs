@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use ixc_failure::Class;
+
 use super::Breakers;
 use super::samplers::{DEFAULT, Kind};
 
@@ -151,6 +153,13 @@ pub struct SettingsError {
     pub least: f64,
     /// Its range.
     pub most: f64,
+}
+
+impl SettingsError {
+    /// Returns the kind of failure.
+    pub fn class(&self) -> Class {
+        Class::Usage
+    }
 }
 
 /// A setting that is a number, named as llama-server's requests name it.

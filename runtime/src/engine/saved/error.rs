@@ -2,6 +2,9 @@
 
 use std::io;
 
+use ixc_failure::Class;
+use ixc_files::io_class;
+
 use super::VERSION;
 use crate::engine::SequenceId;
 
@@ -131,6 +134,29 @@ pub enum SavedError {
         /// The most that can be given.
         most: u32,
     },
+}
+
+impl SavedError {
+    /// Returns the kind of failure.
+    pub fn class(&self) -> Class {
+        match self {
+            SavedError::Io { source } => io_class(source),
+            SavedError::Magic { .. }
+            | SavedError::NoState
+            | SavedError::Version { .. }
+            | SavedError::Length { .. }
+            | SavedError::Checksum { .. }
+            | SavedError::OtherPlan { .. }
+            | SavedError::OtherModel { .. }
+            | SavedError::From { .. }
+            | SavedError::Positions { .. }
+            | SavedError::Number { .. }
+            | SavedError::Token { .. }
+            | SavedError::NotHeld { .. }
+            | SavedError::NoSequence { .. }
+            | SavedError::Tokens { .. } => Class::Data,
+        }
+    }
 }
 
 impl From<io::Error> for SavedError {
