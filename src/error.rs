@@ -1,13 +1,18 @@
-//! What can go wrong between a model file and its logits: one enum at the edge, and what kind of failure each is.
+//! Errors between a model file and its logits: one enum at the edge, which wraps the errors of all
+//! crates.
 //!
-//! Messages say what is wrong and what would be right, in the words of the library. Which option of a command line that is, the command line
-//! adds.
+//! Messages state the fault and the expectation in the words of the library. [`Error::class`]
+//! returns the kind of failure, and [`Error::remedy`] the change that may help; wrapped errors
+//! answer for themselves. The command line makes an exit status of the class, and names options for
+//! the remedy.
 
 pub mod batch;
 pub mod draft;
 pub mod kernels;
 pub mod record;
 pub mod tuned;
+
+pub use ixc_failure::{Class, Remedy};
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -19,10 +24,10 @@ use ixc_dataflow::grids::GridFileError;
 use ixc_dataflow::place::PlaceError;
 use ixc_dataflow::read::ReadError as DescriptorError;
 use ixc_dataflow::simulate::SimulateError;
-use ixc_files::{OutputError, ReadError, is_not_regular};
+use ixc_files::{OutputError, ReadError, io_class};
 use ixc_frontend::arch::ArchError;
 use ixc_frontend::checkpoint::CheckpointError;
-use ixc_frontend::gguf::{ErrorClass, GgufError};
+use ixc_frontend::gguf::GgufError;
 use ixc_frontend::template::TemplateError;
 use ixc_frontend::tokenizer::TokenizerError;
 use ixc_grammar::GrammarError;
@@ -33,7 +38,6 @@ use ixc_kernels::GenerateError;
 use ixc_passes::error::PassError;
 use ixc_passes::manager::StopError;
 use ixc_runtime::engine::StepError;
-use ixc_runtime::execute::ExecuteError;
 use ixc_runtime::expert_layers::LayerError;
 use ixc_runtime::file::FileError;
 use ixc_runtime::file::decode::DecodeError;
@@ -45,7 +49,6 @@ use ixc_runtime::stream::StreamError;
 use crate::excerpt::Excerpt;
 use crate::expert_use::ExpertUseError;
 use crate::quantise::QuantiseError;
-use crate::quantise::importance::ImportanceError;
 use crate::select::SelectError;
 use crate::simulate::WeightError;
 use batch::BatchError;
@@ -53,36 +56,6 @@ use draft::{DraftError, OwnLayerError};
 use kernels::{BundleError, KernelError};
 use record::RecordError;
 use tuned::TunedError;
-
-/// The kind of a failure, on which the exit status, or the status of an answer, depends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Class {
-    /// What was asked for does not go together, is out of range, or would write over what it must not.
-    Usage,
-    /// A model, a plan, IR text or a request is malformed, or asks for what is not supported.
-    Data,
-    /// A file is missing or may not be read.
-    NoInput,
-    /// This CPU lacks a feature that the target needs, or the system forbids generated code.
-    Unavailable,
-    /// Reading or writing failed.
-    Io,
-    /// Anything else, such as no memory, or a bug.
-    Failed,
-}
-
-impl From<ErrorClass> for Class {
-    fn from(class: ErrorClass) -> Class {
-        match class {
-            ErrorClass::Data => Class::Data,
-            ErrorClass::NoInput => Class::NoInput,
-            ErrorClass::Io => Class::Io,
-        }
-    }
-}
-
-/// More memory than any process can have: addresses of x86-64 have 47 bits. A plan that asks for more is wrong on every machine.
-const ADDRESS_SPACE: u64 = 1 << 47;
 
 /// Why a model cannot be compiled or run.
 #[derive(Debug, thiserror::Error)]
@@ -423,7 +396,7 @@ pub enum Error {
     },
     /// A text of more tokens than a step has, of a model that reads texts whole.
     #[error(
-        "a text of {tokens} tokens; this model reads texts whole, and a step has {most} tokens: compile it for longer ones (`ixc compile --embeddings -b {tokens}`)"
+        "a text of {tokens} tokens; this model reads texts whole, and a step has {most} tokens: compile it for longer ones"
     )]
     TextBeyondStep {
         /// How many there are.
@@ -490,98 +463,56 @@ impl Error {
         move |source| Error::Io { path: path.to_owned(), action, source }
     }
 
-    /// What kind of failure it is.
+    /// Returns the kind of failure.
     pub fn class(&self) -> Class {
         match self {
-            Error::Gguf(error) => error.class().into(),
-            Error::Checkpoint(error) => error.class().into(),
-            Error::Arch(error) => error.class().into(),
-            Error::Settings(_) | Error::Select(_) => Class::Usage,
+            Error::Gguf(error) => error.class(),
+            Error::Checkpoint(error) => error.class(),
+            Error::Place(error) => error.class(),
+            Error::Grid(error) => error.class(),
+            Error::Descriptor(error) => error.class(),
+            Error::Check(error) => error.class(),
+            Error::Simulate(error) => error.class(),
+            Error::DescriptorWeight(error) => error.class(),
+            Error::Arch(error) => error.class(),
+            Error::Tokenizer(error) => error.class(),
+            Error::Template(error) => error.class(),
+            Error::Interpret(error) => error.class(),
+            Error::Pass(error) => error.class(),
+            Error::Stop { source, .. } => source.class(),
+            Error::Select(error) => error.class(),
+            Error::Generate(error) => error.class(),
+            Error::Codegen(error) => error.class(),
+            Error::NeedsCpu { source, .. } => source.class(),
+            Error::Load(error) => error.class(),
             Error::Kernel(error) => error.class(),
+            Error::PlanFile(error) => error.class(),
+            Error::Step(error) => error.class(),
+            Error::Settings(error) => error.class(),
+            Error::Sample(error) => error.class(),
+            Error::Grammar(error) => error.class(),
+            Error::PlanTokenizer { source, .. } => source.class(),
+            Error::Saved { source, .. } => source.class(),
+            Error::Cut(error) => error.class(),
+            Error::Layer(error) => error.class(),
+            Error::Draft(error) => error.class(),
+            Error::OwnLayer(error) => error.class(),
+            Error::ExpertUse(error) => error.class(),
+            Error::Read(error) => error.class(),
+            Error::Output(error) => error.class(),
+            Error::Quantise(error) => error.class(),
+            Error::Record(error) => error.class(),
+            Error::Profile(error) => error.class(),
             Error::Tuned(error) => error.class(),
-            Error::Profile(ProfileError::Io { .. }) => Class::Io,
-            Error::Profile(ProfileError::Twice) => Class::Usage,
-            Error::Quantise(error) => match &**error {
-                QuantiseError::Gguf(error) | QuantiseError::Importance(ImportanceError::Gguf(error)) => {
-                    error.class().into()
-                }
-                QuantiseError::Output(error) => output_class(error),
-                QuantiseError::Importance(ImportanceError::Read(error)) => read_class(error),
-                QuantiseError::Importance(_) => Class::Data,
-                QuantiseError::Changed(_) => Class::Failed,
-                QuantiseError::Quantised { .. } | QuantiseError::NotMade { .. } => Class::Usage,
-            },
-            Error::Codegen(error) | Error::Load(LoadError::Codegen(error)) | Error::NeedsCpu { source: error } => {
-                codegen_class(error)
-            }
-            Error::Io { source, .. }
-            | Error::Record(RecordError::Io { source, .. })
-            | Error::PlanFile(FileError::Io { source, .. } | FileError::Space { source, .. })
-            | Error::Load(LoadError::ModelFile { source, .. }) => io_class(source),
-            Error::Load(LoadError::Memory(error)) if error.bytes >= ADDRESS_SPACE => Class::Data,
-            Error::Load(
-                LoadError::Memory(_) | LoadError::Thread { .. } | LoadError::Pack { .. } | LoadError::Fault { .. },
-            ) => Class::Failed,
-            Error::Load(LoadError::Stream(_)) | Error::NoMoe => Class::Failed,
-            Error::Load(LoadError::Lock(_)) => Class::Unavailable,
-            Error::Step(StepError::Execute(ExecuteError::Stream(_) | ExecuteError::Changed(_)))
-            | Error::Layer(LayerError::Execute(ExecuteError::Stream(_) | ExecuteError::Changed(_))) => Class::Failed,
-            Error::Batch(BatchError::Ended { .. }) => Class::Failed,
+            Error::Batch(error) => error.class(),
+            Error::Io { source, .. } => io_class(source),
+            // Reading the drive was the request.
             Error::Drive { .. } => Class::Io,
-            Error::Saved { source, .. } => match &**source {
-                SavedError::Io { source } => io_class(source),
-                _ => Class::Data,
-            },
-            Error::Grammar(GrammarError::Failed { .. }) => Class::Failed,
-            // The system refused it; what a template did to its renderer is the template's.
-            Error::Template(TemplateError::Start { .. }) => Class::Io,
-            Error::Load(
-                LoadError::NotEmulated { .. }
-                | LoadError::Budget { .. }
-                | LoadError::Larger { .. }
-                | LoadError::Context { .. }
-                | LoadError::Threads { .. }
-                | LoadError::FileCount { .. },
-            )
-            | Error::NoModelFile { .. }
-            | Error::NotPlan { .. } => Class::Usage,
-            Error::Load(LoadError::NoModelFile { .. }) => Class::NoInput,
-            Error::PlanFile(FileError::Source(error)) => match &**error {
-                LoadError::ModelFile { source, .. } => io_class(source),
-                LoadError::Memory(_) | LoadError::Thread { .. } | LoadError::Pack { .. } | LoadError::Stream(_) => {
-                    Class::Failed
-                }
-                _ => Class::Data,
-            },
-            Error::Output(error) | Error::PlanFile(FileError::Output(error)) => output_class(error),
-            Error::Load(_) | Error::PlanFile(_) | Error::Step(_) => Class::Data,
-            Error::Pass(
-                PassError::NoExperts { .. }
-                | PassError::Deferred { .. }
-                | PassError::Head { .. }
-                | PassError::Unknown { .. }
-                | PassError::Option(_)
-                | PassError::Tile(_)
-                | PassError::NoModel { .. },
-            )
-            | Error::Record(RecordError::Busy { .. } | RecordError::Other { .. })
-            | Error::BehindPass { .. }
-            | Error::Batch(BatchError::Busy { .. } | BatchError::Other { .. })
-            | Error::PlanSays { .. } => Class::Usage,
-            Error::Grid(GridFileError::Unknown { .. }) => Class::Usage,
-            Error::Read(error)
-            | Error::ExpertUse(ExpertUseError::Read(error))
-            | Error::Grid(GridFileError::Read(error))
-            | Error::Descriptor(DescriptorError::Read(error)) => read_class(error),
-            Error::Grid(_) | Error::Descriptor(_) | Error::Check(_) | Error::Trace { .. } => Class::Data,
-            Error::Simulate(_) | Error::DescriptorWeight(_) | Error::ExpertUse(_) => Class::Data,
-            Error::Pass(_)
-            | Error::Stop { .. }
-            | Error::StopText(_)
-            | Error::Place(_)
-            | Error::Generate(_)
-            | Error::Sample(_)
-            | Error::Grammar(_)
+            Error::PlanSays { .. } | Error::BehindPass { .. } | Error::NotPlan { .. } | Error::NoModelFile { .. } => {
+                Class::Usage
+            }
+            Error::NoMoe => Class::Failed,
+            Error::StopText(_)
             | Error::OtherTarget { .. }
             | Error::OtherOutput { .. }
             | Error::NoEarlyRouters
@@ -590,25 +521,16 @@ impl Error {
             | Error::NoTokenizer { .. }
             | Error::NoTemplate
             | Error::PathNotUtf8 { .. }
-            | Error::PlanTokenizer { .. }
-            | Error::Tokenizer(_)
-            | Error::Template(_)
-            | Error::Interpret(_)
-            | Error::Token { .. }
-            | Error::NoTokens
             | Error::NoSlot { .. }
-            | Error::Breakers { .. }
             | Error::SameFolder { .. }
+            | Error::Breakers { .. }
             | Error::NoSpeculation
-            | Error::Cut(_)
-            | Error::Layer(_)
-            | Error::Draft(_)
-            | Error::OwnLayer(_)
-            | Error::SmallDrive { .. }
+            | Error::Trace { .. }
             | Error::NoDrive { .. }
             | Error::NoExperts { .. }
-            | Error::Record(_)
-            | Error::Batch(BatchError::Malformed { .. })
+            | Error::SmallDrive { .. }
+            | Error::Token { .. }
+            | Error::NoTokens
             | Error::ShortText { .. }
             | Error::OtherVocabulary { .. }
             | Error::LogitsNotFinite { .. }
@@ -617,39 +539,46 @@ impl Error {
             | Error::Prompt { .. } => Class::Data,
         }
     }
-}
 
-fn codegen_class(error: &CodegenError) -> Class {
-    match error {
-        CodegenError::MissingFeatures { .. } | CodegenError::ExecutableMemory { .. } => Class::Unavailable,
-        // IR that was read is verified before anything is compiled: what fails here is ours.
-        _ => Class::Failed,
+    /// Returns the change that may help.
+    pub fn remedy(&self) -> Option<Remedy> {
+        match self {
+            Error::Arch(error) => error.remedy(),
+            Error::Batch(error) => error.remedy(),
+            Error::Checkpoint(error) => error.remedy(),
+            Error::Kernel(error) => error.remedy(),
+            Error::Load(error) => error.remedy(),
+            Error::Output(error) => error.remedy(),
+            Error::PlanFile(error) => error.remedy(),
+            Error::Quantise(error) => error.remedy(),
+            Error::Record(error) => error.remedy(),
+            Error::Tuned(error) => error.remedy(),
+            Error::PlanSays { .. } => Some(Remedy::ChooseAtCompile),
+            Error::NeedsCpu { .. } => Some(Remedy::Emulate),
+            Error::OtherOutput { embeddings: true } => Some(Remedy::CompileEmbeddings),
+            Error::OtherOutput { embeddings: false } => Some(Remedy::CompileText),
+            Error::NoEarlyRouters => Some(Remedy::PredictExperts),
+            Error::NoGroups => Some(Remedy::UnmapExperts),
+            Error::NotPlan { .. } => Some(Remedy::NameModelFile),
+            Error::NoTemplate => Some(Remedy::ChatTemplate),
+            Error::NoModelFile { .. } => Some(Remedy::FindModelFile),
+            Error::Context { context, model, .. } | Error::Prompt { context, model, .. } if model > context => {
+                Some(Remedy::LargerContext)
+            }
+            Error::TextBeyondStep { .. } => Some(Remedy::LargerStep),
+            Error::ShortText { .. } => Some(Remedy::ShorterPieces),
+            Error::Trace { .. } => Some(Remedy::RecordTrace),
+            _ => None,
+        }
     }
-}
 
-fn read_class(error: &ReadError) -> Class {
-    match error {
-        ReadError::Io { source, .. } => io_class(source),
-        ReadError::TooLong { .. } | ReadError::NotText { .. } | ReadError::Encoding { .. } => Class::Data,
-    }
-}
-
-fn output_class(error: &OutputError) -> Class {
-    match error {
-        OutputError::Io { .. } | OutputError::NotRegular { .. } | OutputError::BrokenLink { .. } => Class::Io,
-        OutputError::IsInput { .. }
-        | OutputError::Foreign { .. }
-        | OutputError::FolderIsThere { .. }
-        | OutputError::NoStream { .. }
-        | OutputError::NoName { .. } => Class::Usage,
-    }
-}
-
-fn io_class(error: &io::Error) -> Class {
-    match error.kind() {
-        _ if is_not_regular(error) => Class::NoInput,
-        io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied => Class::NoInput,
-        io::ErrorKind::InvalidData => Class::Data,
-        _ => Class::Io,
+    /// Returns the path of a file that does not exist.
+    pub fn missing_file(&self) -> Option<&Path> {
+        match self {
+            Error::Gguf(error) => error.missing_file(),
+            Error::Read(error) => error.missing_file(),
+            Error::Io { path, source, .. } if source.kind() == io::ErrorKind::NotFound => Some(path),
+            _ => None,
+        }
     }
 }

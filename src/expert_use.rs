@@ -13,6 +13,7 @@
 
 use std::path::Path;
 
+use ixc_failure::Class;
 use ixc_files::{Kind, Output, OutputError, ReadError, read_text};
 use ixc_runtime::engine::Engine;
 use ixc_runtime::stream::store::stats::{GroupStats, Held};
@@ -99,6 +100,16 @@ pub enum ExpertUseError {
         /// The beginning of what it says.
         found: String,
     },
+}
+
+impl ExpertUseError {
+    /// Returns the kind of failure.
+    pub fn class(&self) -> Class {
+        match self {
+            ExpertUseError::Read(error) => error.class(),
+            ExpertUseError::Damaged { .. } | ExpertUseError::Json { .. } | ExpertUseError::Schema { .. } => Class::Data,
+        }
+    }
 }
 
 impl ExpertUse {

@@ -26,6 +26,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 use std::str::FromStr;
 
+use ixc_failure::Class;
 use ixc_ir::graph::{Function, Module, Operand};
 use ixc_ir::names::{self, Label};
 use ixc_ir::plan::{KernelId, Plan, Source, Step, Task, Variant, print};
@@ -110,6 +111,15 @@ pub enum SelectError {
         /// Where it is.
         layers: String,
     },
+}
+
+impl SelectError {
+    /// Returns the kind of failure.
+    pub fn class(&self) -> Class {
+        match self {
+            SelectError::NoName { .. } | SelectError::NoLayer { .. } | SelectError::Elsewhere { .. } => Class::Usage,
+        }
+    }
 }
 
 fn nearest(near: &[String]) -> String {

@@ -26,6 +26,7 @@ use std::cell::OnceCell;
 
 use ixc_dataflow::data::WeightBytes;
 use ixc_dataflow::descriptor::{Descriptor, WeightInfo};
+use ixc_failure::Class;
 use ixc_frontend::gguf::Gguf;
 use ixc_ir::format::packed::{STRIP, pack};
 use ixc_ir::format::{FORMATS, Format};
@@ -61,6 +62,15 @@ pub enum WeightError {
         /// What is wrong.
         problem: String,
     },
+}
+
+impl WeightError {
+    /// Returns the kind of failure.
+    pub fn class(&self) -> Class {
+        match self {
+            WeightError::Files { .. } | WeightError::OtherModel { .. } | WeightError::Weight { .. } => Class::Data,
+        }
+    }
 }
 
 struct Weight<'g> {

@@ -5,8 +5,9 @@ mod support;
 use std::fs;
 use std::path::PathBuf;
 
+use ixc_failure::Class;
 use ixc_frontend::gguf::write::GgufWriter;
-use ixc_frontend::gguf::{Array, ErrorClass, Gguf, GgufError, TensorType, Value};
+use ixc_frontend::gguf::{Array, Gguf, GgufError, TensorType, Value};
 use ixc_ir::random::Random;
 use support::shared;
 
@@ -85,7 +86,7 @@ fn bad_gguf_gets_what_its_manifest_says() {
                 let text = error.to_string();
                 assert!(text.contains(file), "{text}");
                 assert!(!text.contains(|c: char| c.is_control()) && text.len() < 500, "{text:?}");
-                assert_eq!(error.class(), ErrorClass::Data, "{text}");
+                assert_eq!(error.class(), Class::Data, "{text}");
             }
         }
         // The others are well-formed GGUF: they fail when model, tokenizer or template is used.
@@ -146,7 +147,7 @@ fn mutations_never_panic_and_what_is_accepted_is_sound() {
             Err(error) => {
                 rejected += 1;
                 assert!(!error.to_string().contains(|c: char| c.is_control()), "{error}");
-                assert_eq!(error.class(), ErrorClass::Data);
+                assert_eq!(error.class(), Class::Data);
             }
         }
     }
@@ -230,16 +231,16 @@ fn types_without_a_format_can_be_inspected_but_not_used() {
         text.starts_with("m.gguf: tensor \"d\" has type F64, which is not supported; supported are F32, "),
         "{text}"
     );
-    assert_eq!(error.class(), ErrorClass::Data);
+    assert_eq!(error.class(), Class::Data);
     assert!(gguf.require_format(gguf.tensor("i").unwrap()).unwrap_err().to_string().contains("Q8_K"));
 }
 
 #[test]
 fn missing_files_and_directories_are_told_apart_from_bad_ones() {
     let dir = std::env::temp_dir();
-    assert_eq!(Gguf::open(&dir).unwrap_err().class(), ErrorClass::NoInput);
+    assert_eq!(Gguf::open(&dir).unwrap_err().class(), Class::NoInput);
     let error = Gguf::open(&dir.join("no such model.gguf")).unwrap_err();
-    assert_eq!(error.class(), ErrorClass::NoInput);
+    assert_eq!(error.class(), Class::NoInput);
     assert!(error.to_string().contains("no such model.gguf: cannot open"), "{error}");
 }
 
@@ -311,7 +312,7 @@ fn any_shard_opens_all() {
     assert!(
         error.to_string().contains("shard 2 of 3 is missing") && error.to_string().contains("m-00002-of-00003.gguf")
     );
-    assert_eq!(error.class(), ErrorClass::NoInput);
+    assert_eq!(error.class(), Class::NoInput);
     // A shard that was renamed.
     let renamed = dir.write("other.gguf", &shard(0, 3, "t0"));
     assert!(Gguf::open(&renamed).unwrap_err().to_string().contains("-00001-of-00003.gguf"));

@@ -8,8 +8,9 @@ use std::fs;
 use std::path::Path;
 use std::sync::OnceLock;
 
+use ixc_failure::Class;
 use ixc_frontend::gguf::write::GgufWriter;
-use ixc_frontend::gguf::{ErrorClass, Gguf, GgufError};
+use ixc_frontend::gguf::{Gguf, GgufError};
 use ixc_frontend::template::{ChatTemplate, Conversation, Message};
 use ixc_frontend::tokenizer::{
     DecodeOptions, ModelKind, SpecialIds, TokenType, Tokenizer, TokenizerError, TokenizerSpec, supported_pre_tokenizers,
@@ -288,7 +289,7 @@ fn bad_vocabularies_and_templates_are_errors() {
             let error = used.expect_err(file);
             println!("{file}: {error}");
             if let TokenizerError::Metadata(error) = &error {
-                assert_eq!(error.class(), ErrorClass::Data, "{file}");
+                assert_eq!(error.class(), Class::Data, "{file}");
             }
         } else {
             let template = ChatTemplate::from_source(&used.unwrap().chat_template.unwrap()).unwrap();

@@ -31,6 +31,7 @@ pub const fn status(class: Class) -> u8 {
         Class::NoInput => 66,
         Class::Unavailable => 69,
         Class::Io => 74,
+        Class::Interrupted => interrupt::STATUS,
     }
 }
 
@@ -45,7 +46,7 @@ pub fn failure(failure: &anyhow::Error) -> (u8, Option<String>) {
             };
         }
         if cause.is::<interrupt::Interrupted>() {
-            return (interrupt::STATUS, None);
+            return (status(Class::Interrupted), None);
         }
         if cause.is::<Slower>() {
             return (SLOWER, Some(output::describe(failure)));

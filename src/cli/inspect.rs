@@ -17,7 +17,7 @@ use super::choose::ModelArgument;
 use super::inspect_page::PageChoice;
 use super::inspect_plan::PlanFacts;
 use super::output::{self, Bytes, Count, Printable, counted, note};
-use super::terminal;
+use super::{hints, terminal};
 
 /// Shows what a model or plan holds: architecture, tensors, formats, tokenizer, and what of it is supported.
 #[derive(Debug, clap::Args)]
@@ -147,7 +147,8 @@ struct Problem {
 
 impl Problem {
     fn of_model(error: ArchError) -> Problem {
-        let reason = error.to_string();
+        let hint = error.remedy().map_or_else(String::new, |remedy| format!("; {}", hints::of_remedy(remedy)));
+        let reason = error.to_string() + &hint;
         let broken = match &error {
             ArchError::Gguf(error) => is_contradiction(error),
             ArchError::TableType { .. }

@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use ixc_failure::{Class, Remedy};
+
 /// Why a file of answers cannot be gone on with.
 #[derive(Debug, thiserror::Error)]
 pub enum BatchError {
@@ -40,4 +42,23 @@ pub enum BatchError {
         /// What was said last.
         problem: String,
     },
+}
+
+impl BatchError {
+    /// Returns the kind of failure.
+    pub fn class(&self) -> Class {
+        match self {
+            BatchError::Busy { .. } | BatchError::Other { .. } => Class::Usage,
+            BatchError::Ended { .. } => Class::Failed,
+            BatchError::Malformed { .. } => Class::Data,
+        }
+    }
+
+    /// Returns the change that may help.
+    pub fn remedy(&self) -> Option<Remedy> {
+        match self {
+            BatchError::Other { .. } | BatchError::Malformed { .. } => Some(Remedy::StartOver),
+            _ => None,
+        }
+    }
 }

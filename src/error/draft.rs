@@ -1,5 +1,7 @@
 //! Why a model cannot guess for another one.
 
+use ixc_failure::Class;
+
 /// A model that cannot guess for another one.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DraftError {
@@ -43,6 +45,17 @@ pub enum DraftError {
     Uncut,
 }
 
+impl DraftError {
+    /// Returns the kind of failure.
+    pub fn class(&self) -> Class {
+        match self {
+            DraftError::Token { .. } | DraftError::Kind { .. } | DraftError::Begin { .. } | DraftError::Uncut => {
+                Class::Data
+            }
+        }
+    }
+}
+
 /// A layer of a model that cannot guess for it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OwnLayerError {
@@ -70,6 +83,18 @@ pub enum OwnLayerError {
     /// A state of it cannot be cut.
     #[error("its states cannot be cut, as they must be where a guess was wrong")]
     Uncut,
+}
+
+impl OwnLayerError {
+    /// Returns the kind of failure.
+    pub fn class(&self) -> Class {
+        match self {
+            OwnLayerError::Layer
+            | OwnLayerError::Hidden { .. }
+            | OwnLayerError::Vocabulary { .. }
+            | OwnLayerError::Uncut => Class::Data,
+        }
+    }
 }
 
 fn kind(is_text: &bool) -> &'static str {

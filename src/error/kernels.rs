@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use ixc_codegen::cost::memory::LevelsError;
 use ixc_codegen::thunk::ConventionError;
 use ixc_emulator::Fault;
+use ixc_failure::{Class, Remedy};
 use ixc_ir::kernel::interpret::InterpretError;
 use ixc_ir::kernel::verify::VerifyError;
 use ixc_kernels::SpecError;
@@ -13,7 +14,6 @@ use ixc_kernels::catalogue::compare::Difference;
 use ixc_kernels::catalogue::inputs::InputError;
 use ixc_kernels::reference::Mismatch;
 
-use super::Class;
 use crate::excerpt::Excerpt;
 
 /// What can go wrong with a kernel on its own.
@@ -99,8 +99,7 @@ pub enum KernelError {
     },
     /// A kernel that is to be compared with the one of its spec.
     #[error(
-        "nothing says what {name} was made from: name another kernel to compare it with, or put the line \"; spec: ...\" before it, \
-         as `ixc kernel show --stage ir` and `ixc compile --dump-dir` write it"
+        "nothing says what {name} was made from: name another kernel to compare it with, or put the line \"; spec: ...\" before it"
     )]
     NoSpec {
         /// The kernel.
@@ -123,15 +122,13 @@ pub enum KernelError {
         candidates: Vec<String>,
     },
     /// A kernel that is to be made small and does not fail.
-    #[error(
-        "{kernel} does not fail: it compiles, runs and leaves what the interpreter does; name a command that says so with --while"
-    )]
+    #[error("{kernel} does not fail: it compiles, runs and leaves what the interpreter does")]
     FailsNot {
         /// The kernel.
         kernel: String,
     },
     /// A folder without kernels.
-    #[error("{}: there is no file of kernel IR, NAME.ix; `ixc compile --dump-dir D` writes a model's to D/kernels", path.display())]
+    #[error("{}: there is no file of kernel IR, NAME.ix", path.display())]
     NoFiles {
         /// The folder.
         path: PathBuf,
@@ -250,17 +247,13 @@ pub enum KernelError {
 }
 
 impl KernelError {
-    /// What kind of failure it is.
+    /// Returns the kind of failure.
     pub fn class(&self) -> Class {
         match self {
             KernelError::NoRow { .. } | KernelError::InNoModel { .. } | KernelError::NoCandidate { .. } => Class::Usage,
             KernelError::Missing { .. } => Class::Unavailable,
-            KernelError::Differs { .. }
-            | KernelError::Departs { .. }
-            | KernelError::Unequal { .. }
-            | KernelError::Fault { .. } => Class::Failed,
+            KernelError::Differs { .. } | KernelError::Departs { .. } | KernelError::Unequal { .. } => Class::Failed,
             KernelError::Unknown { .. }
-            | KernelError::Spec(_)
             | KernelError::Parse(_)
             | KernelError::NotInModel { .. }
             | KernelError::Several { .. }
@@ -273,14 +266,30 @@ impl KernelError {
             | KernelError::FailsNot { .. }
             | KernelError::TooManyFiles { .. }
             | KernelError::Verify { .. }
-            | KernelError::Input(_)
             | KernelError::NeedsDims { .. }
             | KernelError::TooManyRows { .. }
-            | KernelError::Interpret(_)
             | KernelError::NotOurs { .. }
-            | KernelError::NoModel { .. }
-            | KernelError::Levels(_) => Class::Data,
+            | KernelError::NoModel { .. } => Class::Data,
+            KernelError::Spec(error) => error.class(),
+            KernelError::Input(error) => error.class(),
+            KernelError::Interpret(error) => error.class(),
+            KernelError::Levels(error) => error.class(),
             KernelError::Bundle(error) => error.class(),
+            KernelError::Fault { fault, .. } => fault.class(),
+        }
+    }
+
+    /// Returns the change that may help.
+    pub fn remedy(&self) -> Option<Remedy> {
+        match self {
+            KernelError::NeedsDims { .. } => Some(Remedy::KernelSizes),
+            KernelError::Missing { .. } => Some(Remedy::EmulateKernel),
+            KernelError::Departs { path: Some(_), .. } => Some(Remedy::CompareKernel),
+            KernelError::NoSpec { .. } => Some(Remedy::WriteSpecs),
+            KernelError::FailsNot { .. } => Some(Remedy::FailingCommand),
+            KernelError::NoFiles { .. } => Some(Remedy::WriteKernels),
+            KernelError::Bundle(error) => error.remedy(),
+            _ => None,
         }
     }
 }
@@ -428,10 +437,11 @@ pub enum BundleError {
 }
 
 impl BundleError {
-    /// What kind of failure it is.
+    /// Returns the kind of failure.
     pub fn class(&self) -> Class {
         match self {
-            BundleError::Fault(_) | BundleError::Convention(_) => Class::Failed,
+            BundleError::Fault(error) => error.class(),
+            BundleError::Convention(error) => error.class(),
             BundleError::Missing { .. } => Class::Unavailable,
             BundleError::Index { .. }
             | BundleError::Version { .. }
@@ -441,6 +451,14 @@ impl BundleError {
             | BundleError::Length { .. }
             | BundleError::Checksum { .. }
             | BundleError::Value { .. } => Class::Data,
+        }
+    }
+
+    /// Returns the change that may help.
+    pub fn remedy(&self) -> Option<Remedy> {
+        match self {
+            BundleError::Missing { .. } => Some(Remedy::EmulateReplay),
+            _ => None,
         }
     }
 }

@@ -3,6 +3,9 @@
 use std::io;
 use std::path::PathBuf;
 
+use ixc_failure::{Class, Remedy};
+use ixc_files::io_class;
+
 /// Why a record cannot be gone on with.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordError {
@@ -44,4 +47,23 @@ pub enum RecordError {
         /// What is wrong.
         problem: String,
     },
+}
+
+impl RecordError {
+    /// Returns the kind of failure.
+    pub fn class(&self) -> Class {
+        match self {
+            RecordError::Io { source, .. } => io_class(source),
+            RecordError::Busy { .. } | RecordError::Other { .. } => Class::Usage,
+            RecordError::Malformed { .. } => Class::Data,
+        }
+    }
+
+    /// Returns the change that may help.
+    pub fn remedy(&self) -> Option<Remedy> {
+        match self {
+            RecordError::Other { .. } | RecordError::Malformed { .. } => Some(Remedy::StartOver),
+            _ => None,
+        }
+    }
 }

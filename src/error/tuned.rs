@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use super::Class;
+use ixc_failure::{Class, Remedy};
 
 /// Why tuned choices cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -51,23 +51,32 @@ pub enum TunedError {
     },
     /// Nothing reads what is faster for another target than this machine's own unless it is told.
     #[error(
-        "the user's folder keeps what is faster for this machine's own target, and {target} is another: name a file to write with -o, which `--tuned FILE --target {target}` reads"
+        "the user's folder keeps what is faster for this machine's own target, and {target} is another: its choices need a file of their own"
     )]
     NoPlace {
         /// The target.
         target: &'static str,
     },
     /// There is no folder for it.
-    #[error("there is no folder for what was tuned: neither XDG_CACHE_HOME nor HOME is set; name a file with -o")]
+    #[error("there is no folder for what was tuned: neither XDG_CACHE_HOME nor HOME is set")]
     NoFolder,
 }
 
 impl TunedError {
-    /// What kind of failure it is.
+    /// Returns the kind of failure.
     pub fn class(&self) -> Class {
         match self {
             TunedError::Malformed { .. } | TunedError::Checksum { .. } | TunedError::Row { .. } => Class::Data,
             TunedError::Other { .. } | TunedError::NoPlace { .. } | TunedError::NoFolder => Class::Usage,
+        }
+    }
+
+    /// Returns the change that may help.
+    pub fn remedy(&self) -> Option<Remedy> {
+        match self {
+            TunedError::NoPlace { .. } => Some(Remedy::TunedFile),
+            TunedError::NoFolder => Some(Remedy::TunedPlace),
+            _ => None,
         }
     }
 }

@@ -13,6 +13,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 
+use ixc_failure::Class;
 use ixc_files::{Kind, Output, OutputError, ReadError, read_bytes};
 use ixc_frontend::gguf::write::GgufWriter;
 use ixc_frontend::gguf::{Gguf, GgufError};
@@ -132,6 +133,17 @@ pub enum ImportanceError {
         /// How many matrices it has: experts.
         matrices: u64,
     },
+}
+
+impl ImportanceError {
+    /// Returns the kind of failure.
+    pub fn class(&self) -> Class {
+        match self {
+            ImportanceError::Read(error) => error.class(),
+            ImportanceError::Gguf(error) => error.class(),
+            ImportanceError::Malformed { .. } | ImportanceError::Shape { .. } => Class::Data,
+        }
+    }
 }
 
 /// An importance matrix.

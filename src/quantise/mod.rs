@@ -23,6 +23,7 @@ use std::sync::mpsc::{self, Receiver, Sender, SyncSender};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, Scope};
 
+use ixc_failure::{Class, Remedy};
 use ixc_files::{Output, OutputError, open_regular};
 use ixc_frontend::arch;
 use ixc_frontend::gguf::write::GgufWriter;
@@ -94,6 +95,28 @@ pub enum QuantiseError {
         /// The format.
         to: Format,
     },
+}
+
+impl QuantiseError {
+    /// Returns the kind of failure.
+    pub fn class(&self) -> Class {
+        match self {
+            QuantiseError::Gguf(error) => error.class(),
+            QuantiseError::Importance(error) => error.class(),
+            QuantiseError::Output(error) => error.class(),
+            QuantiseError::Changed(error) => error.class(),
+            QuantiseError::Quantised { .. } | QuantiseError::NotMade { .. } => Class::Usage,
+        }
+    }
+
+    /// Returns the change that may help.
+    pub fn remedy(&self) -> Option<Remedy> {
+        match self {
+            QuantiseError::Output(error) => error.remedy(),
+            QuantiseError::Quantised { .. } => Some(Remedy::Requantise),
+            _ => None,
+        }
+    }
 }
 
 fn list(formats: impl Iterator<Item = Format>) -> String {

@@ -163,7 +163,7 @@ impl Report {
         report.kernels = kernels::views(plan, None, &[], target.ok_or_else(unknown)?)?;
         report.of_finished(plan, None);
         report.notes.push(
-            "This is of a plan, which holds no graph: what passes did is not in it. The model's own page shows that: ixc inspect MODEL --html.".to_owned(),
+            "This is of a plan, which holds no graph: what passes did is not in it. The page of the model itself shows that.".to_owned(),
         );
         Ok(report)
     }

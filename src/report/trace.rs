@@ -335,7 +335,7 @@ impl TraceView {
     fn parse(text: &str, path: &Path) -> Result<TraceView, serde_json::Error> {
         let File { events, other, .. } = serde_json::from_str(text)?;
         if !events.lanes.values().any(|lane| *lane == Lane::Steps) {
-            return Err(de::Error::custom("no lane of steps; expected a trace that `ixc run --trace` wrote"));
+            return Err(de::Error::custom("no lane of steps; expected the trace of a run"));
         }
         let residency = events.residency();
         let more_steps = events.steps.len().saturating_sub(MOST_STEPS);

@@ -2,9 +2,10 @@
 
 use std::path::Path;
 
+use ixc_failure::{Class, Remedy};
 use ixc_ir::graph::types::TypeError;
 
-use crate::gguf::{ErrorClass, GgufError, TensorType, among, quoted};
+use crate::gguf::{GgufError, TensorType, among, quoted};
 
 /// Why no graph can be built.
 #[derive(Debug, thiserror::Error)]
@@ -14,7 +15,7 @@ pub enum ArchError {
     Gguf(#[from] GgufError),
     /// The architecture is not in the registry.
     #[error(
-        "{}: key \"general.architecture\" is \"{}\", which is not supported; supported are {} (`ixc inspect --support` lists all)",
+        "{}: key \"general.architecture\" is \"{}\", which is not supported; supported are {}",
         path.display(), quoted(found), among(found, known)
     )]
     UnknownArchitecture {
@@ -94,7 +95,7 @@ pub enum ArchError {
     },
     /// Logits of a model whose attention is not causal.
     #[error(
-        "{}: the model is an encoder ({architecture}): every token sees all of its text, so there are vectors of texts and no logits; `ixc embed`, `ixc serve --embeddings` and `ixc compile --embeddings` take it",
+        "{}: the model is an encoder ({architecture}): every token sees all of its text, so there are vectors of texts and no logits",
         path.display()
     )]
     NotCausal {
@@ -141,8 +142,8 @@ pub enum NextnProblem {
 }
 
 impl ArchError {
-    /// What kind of failure this is.
-    pub fn class(&self) -> ErrorClass {
+    /// Returns the kind of failure.
+    pub fn class(&self) -> Class {
         match self {
             ArchError::Gguf(error) => error.class(),
             ArchError::UnknownArchitecture { .. }
@@ -154,7 +155,16 @@ impl ArchError {
             | ArchError::UnusedTensor { .. }
             | ArchError::NotCausal { .. }
             | ArchError::Nextn { .. }
-            | ArchError::Graph { .. } => ErrorClass::Data,
+            | ArchError::Graph { .. } => Class::Data,
+        }
+    }
+
+    /// Returns the change that may help.
+    pub fn remedy(&self) -> Option<Remedy> {
+        match self {
+            ArchError::UnknownArchitecture { .. } => Some(Remedy::ListModels),
+            ArchError::NotCausal { .. } => Some(Remedy::UseEmbeddings),
+            _ => None,
         }
     }
 }

@@ -2,10 +2,11 @@
 
 use std::path::Path;
 
-use ixc_files::ReadError;
+use ixc_failure::{Class, Remedy};
+use ixc_files::{ReadError, is_not_regular};
 use ixc_ir::derived::DerivedError;
 
-use crate::gguf::{ErrorClass, GgufError, among, quoted};
+use crate::gguf::{GgufError, among, quoted};
 
 /// Why a checkpoint cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -38,7 +39,7 @@ pub enum CheckpointError {
     },
     /// A model that the table has no row for.
     #[error(
-        "{}: model_type \"{}\" is not supported as safetensors; supported are {} (`ixc inspect --support` lists the architectures that they are)",
+        "{}: model_type \"{}\" is not supported as safetensors; supported are {}",
         path.display(), quoted(found), among(found, known)
     )]
     UnknownModel {
@@ -240,19 +241,15 @@ pub enum HeaderFault {
 }
 
 impl CheckpointError {
-    /// What kind of failure this is.
-    pub fn class(&self) -> ErrorClass {
+    /// Returns the kind of failure.
+    pub fn class(&self) -> Class {
         match self {
             CheckpointError::Gguf(error) => error.class(),
-            CheckpointError::Read(ReadError::Io { source, .. }) => match source.kind() {
-                std::io::ErrorKind::NotFound | std::io::ErrorKind::PermissionDenied => ErrorClass::NoInput,
-                _ => ErrorClass::Io,
-            },
-            CheckpointError::NoWeights { .. } | CheckpointError::MissingShard { .. } => ErrorClass::NoInput,
-            CheckpointError::Read(
-                ReadError::TooLong { .. } | ReadError::NotText { .. } | ReadError::Encoding { .. },
-            )
-            | CheckpointError::Json { .. }
+            // The folder is there, and its file is a pipe or a device.
+            CheckpointError::Read(ReadError::Io { source, .. }) if is_not_regular(source) => Class::Io,
+            CheckpointError::Read(error) => error.class(),
+            CheckpointError::NoWeights { .. } | CheckpointError::MissingShard { .. } => Class::NoInput,
+            CheckpointError::Json { .. }
             | CheckpointError::Key { .. }
             | CheckpointError::UnknownModel { .. }
             | CheckpointError::Quantisation { .. }
@@ -262,7 +259,15 @@ impl CheckpointError {
             | CheckpointError::UnknownTensor { .. }
             | CheckpointError::TensorMissing { .. }
             | CheckpointError::Tensor { .. }
-            | CheckpointError::Derived { .. } => ErrorClass::Data,
+            | CheckpointError::Derived { .. } => Class::Data,
+        }
+    }
+
+    /// Returns the change that may help.
+    pub fn remedy(&self) -> Option<Remedy> {
+        match self {
+            CheckpointError::UnknownModel { .. } => Some(Remedy::ListModels),
+            _ => None,
         }
     }
 }

@@ -5,23 +5,14 @@ use std::fmt;
 use std::io;
 use std::path::Path;
 
+use ixc_failure::Class;
+use ixc_files::io_class;
 use ixc_ir::units::Bytes;
 
 use super::tensor_type::TensorType;
 
 /// Longest name that a message repeats in full, in bytes before escaping.
 const SHOWN_NAME_BYTES: usize = 96;
-
-/// What kind of failure an error is: what the exit status of a command depends on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ErrorClass {
-    /// The input is malformed, or asks for what is not supported.
-    Data,
-    /// A file is not there or may not be read.
-    NoInput,
-    /// Reading failed.
-    Io,
-}
 
 /// Why a GGUF file cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -52,7 +43,7 @@ pub enum GgufError {
         /// How to come to a GGUF file.
         advice: Box<str>,
         /// What kind of failure it is: a folder is no file, and other files are malformed ones.
-        class: ErrorClass,
+        class: Class,
     },
     /// The file begins as no model does that `ixc` reads.
     #[error("{}: is no GGUF file, plan or folder of a model ({})", path.display(), beginning(found))]
@@ -155,14 +146,11 @@ pub enum GgufError {
 }
 
 impl GgufError {
-    /// What kind of failure this is.
-    pub fn class(&self) -> ErrorClass {
+    /// Returns the kind of failure.
+    pub fn class(&self) -> Class {
         match self {
-            GgufError::Io { source, .. } => match source.kind() {
-                io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied => ErrorClass::NoInput,
-                _ => ErrorClass::Io,
-            },
-            GgufError::NotAFile { .. } | GgufError::MissingShard { .. } => ErrorClass::NoInput,
+            GgufError::Io { source, .. } => io_class(source),
+            GgufError::NotAFile { .. } | GgufError::MissingShard { .. } => Class::NoInput,
             GgufError::Foreign { class, .. } => *class,
             GgufError::NotModel { .. }
             | GgufError::CutShort { .. }
@@ -171,7 +159,15 @@ impl GgufError {
             | GgufError::KeyType { .. }
             | GgufError::KeyValue { .. }
             | GgufError::TensorMissing { .. }
-            | GgufError::UnsupportedType { .. } => ErrorClass::Data,
+            | GgufError::UnsupportedType { .. } => Class::Data,
+        }
+    }
+
+    /// Returns the path of a file that does not exist.
+    pub fn missing_file(&self) -> Option<&Path> {
+        match self {
+            GgufError::Io { path, source, .. } if source.kind() == io::ErrorKind::NotFound => Some(path),
+            _ => None,
         }
     }
 }

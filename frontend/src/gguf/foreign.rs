@@ -9,7 +9,9 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::error::{ErrorClass, GgufError};
+use ixc_failure::Class;
+
+use super::error::GgufError;
 
 /// A kind of file that people take for a model.
 struct Kind {
@@ -134,7 +136,7 @@ fn is_onnx(bytes: &[u8]) -> bool {
 pub(super) fn file(path: &Path, bytes: &[u8]) -> Option<GgufError> {
     let bytes = &bytes[..bytes.len().min(LOOK)];
     let kind = KINDS.iter().find(|kind| (kind.is)(bytes))?;
-    Some(GgufError::Foreign { path: path.into(), what: kind.what, advice: kind.advice.into(), class: ErrorClass::Data })
+    Some(GgufError::Foreign { path: path.into(), what: kind.what, advice: kind.advice.into(), class: Class::Data })
 }
 
 /// What a folder is.
@@ -153,7 +155,7 @@ pub(super) fn folder(path: &Path) -> GgufError {
         // Any file of a split model opens all of them.
         [model, ..] => ("a folder", format!("give one of the {} in it, such as {}", models.len(), model.display())),
     };
-    GgufError::Foreign { path: path.into(), what, advice: advice.into(), class: ErrorClass::NoInput }
+    GgufError::Foreign { path: path.into(), what, advice: advice.into(), class: Class::NoInput }
 }
 
 #[cfg(test)]

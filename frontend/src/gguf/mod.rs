@@ -41,7 +41,7 @@ mod value;
 pub mod write;
 
 pub(crate) use error::among;
-pub use error::{ErrorClass, Fault, GgufError, Place, quoted};
+pub use error::{Fault, GgufError, Place, quoted};
 pub use file::{FileIdentity, Gguf, Made, ShardFile};
 pub use metadata::{FromValue, Metadata, Mismatch};
 pub use parse::{MAX_ALIGNMENT, MAX_DIMENSIONS, MAX_KEY_BYTES, MAX_TENSOR_NAME_BYTES, MIN_ALIGNMENT, Tensor};

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use ixc_failure::Class;
 use serde::{Deserialize, Serialize};
 
 /// A bound on rendering.
@@ -83,4 +84,20 @@ pub enum TemplateError {
         /// What happened.
         reason: String,
     },
+}
+
+impl TemplateError {
+    /// Returns the kind of failure.
+    pub fn class(&self) -> Class {
+        match self {
+            // The system refused to start the renderer.
+            TemplateError::Start { .. } => Class::Io,
+            TemplateError::Limit { .. }
+            | TemplateError::Invalid { .. }
+            | TemplateError::Raised { .. }
+            | TemplateError::NotContinued { .. }
+            | TemplateError::Json { .. }
+            | TemplateError::Failed { .. } => Class::Data,
+        }
+    }
 }

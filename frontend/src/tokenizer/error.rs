@@ -1,5 +1,7 @@
 //! What can be wrong with a vocabulary, a text or an id.
 
+use ixc_failure::Class;
+
 use crate::gguf::GgufError;
 
 /// Why there is no tokenizer, or no tokens.
@@ -61,4 +63,20 @@ pub enum TokenizerError {
         /// How many tokens there are.
         tokens: usize,
     },
+}
+
+impl TokenizerError {
+    /// Returns the kind of failure.
+    pub fn class(&self) -> Class {
+        match self {
+            TokenizerError::Metadata(error) => error.class(),
+            TokenizerError::Invalid { .. }
+            | TokenizerError::NoVocabulary
+            | TokenizerError::UnknownPreTokenizer { .. }
+            | TokenizerError::RowsMismatch { .. }
+            | TokenizerError::NoTokenForByte { .. }
+            | TokenizerError::TextTooLong { .. }
+            | TokenizerError::UnknownId { .. } => Class::Data,
+        }
+    }
 }

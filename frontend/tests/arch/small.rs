@@ -1,8 +1,9 @@
 //! A small model, and what is changed of it.
 
+use ixc_failure::Class;
 use ixc_frontend::arch::{self, ArchError, Parts};
+use ixc_frontend::gguf::Gguf;
 use ixc_frontend::gguf::write::GgufWriter;
-use ixc_frontend::gguf::{ErrorClass, Gguf};
 
 /// A llama of two layers, width 8, 4 heads of 2, 2 of them for keys and values, 16 wide inside, 5 tokens.
 pub struct Small {
@@ -79,7 +80,7 @@ impl Small {
 
     pub fn refused_parts(self, parts: Parts) -> String {
         let error = self.build_parts(parts).unwrap_err();
-        assert_eq!(error.class(), ErrorClass::Data);
+        assert_eq!(error.class(), Class::Data);
         error.to_string().strip_prefix("m.gguf: ").unwrap().to_owned()
     }
 }
