@@ -15,6 +15,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use ixc_failure::Remedy;
 use ixc_frontend::chat::{Format, Parser, Part, TextParameters, format_of};
 use ixc_frontend::template::{ChatTemplate, Conversation, Demand, Json, TemplateError};
 use ixc_frontend::tokenizer::{Tokenizer, Values};
@@ -377,8 +378,8 @@ impl Model for Host {
 
     fn slot(&self, number: usize, action: SlotAction, done: Reply<SlotDone>) -> Result<(), Refusal> {
         if self.options.slot_folder.is_none() {
-            let message = "sequences are not saved here; start the server with --slot-save-path".to_owned();
-            return Err(Refusal::Unsupported { message });
+            let message = "sequences are not saved here".to_owned();
+            return Err(Refusal::Unsupported { message, remedy: Some(Remedy::SlotFolder) });
         }
         self.submissions.send(Message::Slot(SlotWish { number, action, done })).map_err(|_| Refusal::Ending)
     }

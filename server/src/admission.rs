@@ -103,7 +103,7 @@ pub(crate) async fn attended<M: Model>(State(app): State<Arc<App<M>>>, request: 
 /// Refuses requests with a wrong `Host` or `Origin`, answers preflights, and gives errors the body
 /// of their interface.
 pub(crate) async fn guarded<M: Model>(State(app): State<Arc<App<M>>>, request: Request, next: Next) -> Response {
-    let Options { hosts, checks_host, origins, long_prompts, .. } = &app.options;
+    let Options { hosts, checks_host, origins, advice, .. } = &app.options;
     let is_anthropic = request.uri().path().starts_with("/v1/messages");
     let name = checks_host.then(|| names::refused(hosts, &request)).flatten();
     let origin = origins::refused(origins, hosts, &request);
@@ -117,7 +117,7 @@ pub(crate) async fn guarded<M: Model>(State(app): State<Arc<App<M>>>, request: R
             None => admitted(&app, request, next).await,
         },
     };
-    let mut response = HttpError::finished(response, is_anthropic, long_prompts.as_deref());
+    let mut response = HttpError::finished(response, is_anthropic, advice);
     origins::name_reader(response.headers_mut(), reader);
     response
 }

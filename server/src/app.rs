@@ -1,11 +1,13 @@
 //! What every request sees: the model, and how it is served.
 
+use std::collections::BTreeMap;
 use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use axum::http::Uri;
+use ixc_failure::Remedy;
 use ixc_frontend::template::Conversation;
 use ixc_grammar::Matcher;
 use ixc_runtime::sample::Breakers;
@@ -41,8 +43,8 @@ pub struct Options {
     pub origins: Vec<AllowedOrigin>,
     /// The log of requests.
     pub log: Option<Arc<RequestLog>>,
-    /// The advice after the error of a prompt that is too long.
-    pub long_prompts: Option<String>,
+    /// Advice after messages, by the remedy of the error.
+    pub advice: BTreeMap<Remedy, String>,
     /// Fields that requests for text have where they say nothing.
     pub defaults: Map<String, Value>,
     /// Connections at once; more wait to be accepted.
@@ -70,7 +72,7 @@ impl Default for Options {
             checks_host: false,
             origins: Vec::new(),
             log: None,
-            long_prompts: None,
+            advice: BTreeMap::new(),
             defaults: Map::new(),
             connections: 512,
             head: seconds(10),

@@ -1,8 +1,11 @@
 //! How requests fail: a status, and a body as OpenAI's interface has it.
 
+use std::collections::BTreeMap;
+
 use axum::Json;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use ixc_failure::Remedy;
 use serde_json::{Value, json};
 
 use crate::model::Refusal;
@@ -19,6 +22,8 @@ pub(crate) struct HttpError {
     /// The field that is wrong.
     param: Option<&'static str>,
     message: String,
+    /// The change of the server that may help.
+    remedy: Option<Remedy>,
     /// Tokens of a prompt that is too long, and positions that there are.
     too_long: Option<(usize, usize)>,
 }
@@ -32,6 +37,7 @@ impl HttpError {
             code: None,
             param,
             message: message.into(),
+            remedy: None,
             too_long: None,
         }
     }
@@ -55,15 +61,17 @@ impl HttpError {
     /// It was called by a name that is none of its own.
     pub(crate) fn host(name: &str) -> HttpError {
         let message = format!(
-            "{name:?} is no name of this server: it has localhost and its address, and those that --allowed-host says"
+            "{name:?} is no name of this server: it has localhost, its address and the names that it was started with"
         );
-        HttpError::invalid(None, message).with_status(StatusCode::FORBIDDEN, "permission_error")
+        HttpError { remedy: Some(Remedy::AllowHost), ..HttpError::invalid(None, message) }
+            .with_status(StatusCode::FORBIDDEN, "permission_error")
     }
 
     /// The page's origin is not allowed.
     pub(crate) fn origin(origin: &str) -> HttpError {
-        let message = format!("pages of {origin:?} may not ask this server; --allowed-origin names others that may");
-        HttpError::invalid(None, message).with_status(StatusCode::FORBIDDEN, "permission_error")
+        let message = format!("pages of {origin:?} may not ask this server");
+        HttpError { remedy: Some(Remedy::AllowOrigin), ..HttpError::invalid(None, message) }
+            .with_status(StatusCode::FORBIDDEN, "permission_error")
     }
 
     /// The server failed. The log gets the whole message; the client gets it without folders.
@@ -122,11 +130,11 @@ impl HttpError {
         response
     }
 
-    /// Completes a response. An error gets the body of its interface. The error of a prompt that is
-    /// too long also gets the advice.
-    pub(crate) fn finished(mut response: Response, is_anthropic: bool, long_prompts: Option<&str>) -> Response {
+    /// Returns a response. An error gets the form of its interface, and the advice for its remedy.
+    pub(crate) fn finished(mut response: Response, is_anthropic: bool, advice: &BTreeMap<Remedy, String>) -> Response {
         let Some(mut error) = response.extensions_mut().remove::<HttpError>() else { return response };
-        if let (Some(_), Some(advice)) = (error.too_long, long_prompts) {
+        if let Some(advice) = error.remedy.and_then(|remedy| advice.get(&remedy)) {
+            error.message += "; ";
             error.message += advice;
         }
         let body = if is_anthropic { error.anthropic_body() } else { error.body() };
@@ -139,7 +147,7 @@ impl HttpError {
 
 impl From<Refusal> for HttpError {
     fn from(refusal: Refusal) -> HttpError {
-        let error = HttpError::invalid(None, refusal.to_string());
+        let error = HttpError { remedy: refusal.remedy(), ..HttpError::invalid(None, refusal.to_string()) };
         match refusal {
             Refusal::Invalid { .. } => error,
             Refusal::OtherKind { .. } => HttpError { param: Some("model"), ..error },

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use ixc_failure::Remedy;
 use ixc_frontend::chat::{Parser, Part};
 use ixc_frontend::template::Conversation;
 use ixc_grammar::{GrammarError, Matcher, Source};
@@ -428,14 +429,18 @@ pub enum Refusal {
     /// It can be done, and was not allowed when the server was started.
     #[error("{message}")]
     Unsupported {
-        /// What would allow it, for people.
+        /// The message for people.
         message: String,
+        /// The change of the server that would allow it.
+        remedy: Option<Remedy>,
     },
     /// The model generates only embeddings, or only text.
     #[error("{message}")]
     OtherKind {
         /// The message for people.
         message: String,
+        /// The change of the server that would allow it.
+        remedy: Option<Remedy>,
     },
     /// The prompt is longer than the context.
     #[error("{message}")]
@@ -519,20 +524,28 @@ impl Refusal {
     /// Refuses a request for text to an embedding model.
     pub fn no_text(model: &str) -> Refusal {
         let message = format!("{model} gives embeddings (/v1/embeddings) and no text; name another model");
-        Refusal::OtherKind { message }
+        Refusal::OtherKind { message, remedy: None }
     }
 
     /// Refuses a request for embeddings to a text model.
     pub fn no_embeddings(model: &str) -> Refusal {
-        let message =
-            format!("{model} gives text and no embeddings; name an encoder, or start the server with --embeddings");
-        Refusal::OtherKind { message }
+        let message = format!("{model} gives text and no embeddings; name an encoder");
+        Refusal::OtherKind { message, remedy: Some(Remedy::ServeEmbeddings) }
     }
 
     /// Of a prompt with more tokens than a sequence has positions.
     pub fn too_long(tokens: usize, context: usize) -> Refusal {
         let message = format!("the prompt has {tokens} tokens; the context holds {context}");
         Refusal::TooLong { tokens, context, message }
+    }
+
+    /// Returns the change of the server that may help.
+    pub fn remedy(&self) -> Option<Remedy> {
+        match self {
+            Refusal::TooLong { .. } => Some(Remedy::LargerContext),
+            Refusal::OtherKind { remedy, .. } | Refusal::Unsupported { remedy, .. } => *remedy,
+            _ => None,
+        }
     }
 }
 

@@ -1,10 +1,12 @@
 //! `ixc serve`: a model over HTTP.
 
+use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use ixc::error::Remedy;
 use ixc::frontend::template::own_program;
 use ixc::prompt_cache;
 use ixc::runtime::engine;
@@ -27,7 +29,7 @@ use super::shift::ShiftChoice;
 use super::size::Size;
 use super::speculation::SpeculationChoice;
 use super::template::TemplateChoice;
-use super::{BadInput, Usage, interrupt, log};
+use super::{BadInput, Usage, hints, interrupt, log};
 
 /// Bytes of the folder for prompts, and of memory where there is a folder, where nothing is said.
 const FOLDER_BYTES: u64 = 16 << 30;
@@ -259,7 +261,7 @@ impl Args {
             keys,
             defaults: self.defaults(),
             log: self.log_format.open()?,
-            long_prompts: Some(self.long_prompts().to_owned()),
+            advice: self.advice(),
             ..ixc_server::Options::default()
         };
         let (end, ended) = tokio::sync::oneshot::channel();
@@ -290,14 +292,17 @@ impl Args {
         }
     }
 
-    /// Returns the advice for a prompt that is too long.
-    fn long_prompts(&self) -> &'static str {
-        match self.embeddings || self.drop_turns {
-            true => "; start the server with a larger context (-c, --ctx)",
+    /// Returns the options that help against errors of requests.
+    fn advice(&self) -> BTreeMap<Remedy, String> {
+        let longer = match self.embeddings || self.drop_turns {
+            true => "start the server with a larger context (-c, --ctx)",
             false => {
-                "; start the server with a larger context (-c, --ctx), or with --drop-turns to leave old turns of conversations out"
+                "start the server with a larger context (-c, --ctx), or with --drop-turns to leave old turns of conversations out"
             }
-        }
+        };
+        let others = [Remedy::ServeEmbeddings, Remedy::AllowHost, Remedy::AllowOrigin, Remedy::SlotFolder];
+        let others = others.map(|remedy| (remedy, hints::of_remedy(remedy)));
+        others.into_iter().chain([(Remedy::LargerContext, longer.to_owned())]).collect()
     }
 
     /// What requests have that do not say otherwise.

@@ -184,7 +184,7 @@ fn expert_action(
     let (mut blocks, mut bytes) = (0, 0);
     for layer in layers {
         let evicted = evict(layer, pinned).map_err(|error| match error {
-            EvictError::NotStreamed => Refusal::Unsupported { message: error.to_string() },
+            EvictError::NotStreamed => Refusal::Unsupported { message: error.to_string(), remedy: None },
             EvictError::NoLayer { .. } => invalid(error),
         })?;
         (blocks, bytes) = (blocks + evicted.blocks, bytes + evicted.bytes);

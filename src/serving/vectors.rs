@@ -99,7 +99,7 @@ impl Work for Worker<'_> {
     }
 
     fn slot(&mut self, wish: SlotWish) {
-        let _ = wish.done.send(Err(Refusal::Unsupported { message: super::NO_TOKENS.to_owned() }));
+        let _ = wish.done.send(Err(Refusal::Unsupported { message: super::NO_TOKENS.to_owned(), remedy: None }));
     }
 
     fn embed(&mut self, Texts { tokens, dimensions, done }: Texts) {

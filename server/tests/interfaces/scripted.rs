@@ -96,7 +96,8 @@ impl Model for Scripted {
         _: Option<&Prompt>,
         _: &(dyn Fn() -> bool + Sync),
     ) -> Result<Matcher, Refusal> {
-        Err(Refusal::Unsupported { message: format!("a scripted model follows nothing: {constraint:?}") })
+        let message = format!("a scripted model follows nothing: {constraint:?}");
+        Err(Refusal::Unsupported { message, remedy: None })
     }
 
     fn breakers(&self, _: Option<&[String]>) -> Result<Arc<Breakers>, Refusal> {
