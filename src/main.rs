@@ -4,8 +4,6 @@
 
 mod cli;
 #[cfg(unix)]
-mod out_of_memory;
-#[cfg(unix)]
 mod sigbus;
 
 use std::io::Write;
@@ -17,7 +15,7 @@ use ixc::grammar::{COMPILE_ARGUMENT, serve_compile_request};
 /// The allocator of the program. The library sets none: programs that embed it choose their own.
 #[cfg(unix)]
 #[global_allocator]
-static ALLOCATOR: out_of_memory::OrEnd = out_of_memory::OrEnd;
+static ALLOCATOR: cli::OrEnd = cli::OrEnd;
 
 fn main() -> ExitCode {
     // Before anything is set up: a helper does one piece of work and nothing else.

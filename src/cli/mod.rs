@@ -38,6 +38,8 @@ mod man;
 mod name;
 mod near;
 mod opt;
+#[cfg(unix)]
+mod out_of_memory;
 mod output;
 mod passes;
 mod perf;
@@ -76,6 +78,8 @@ use output::Colours;
 
 pub use failure::{failure, status};
 pub use interrupt::install as install_interrupt;
+#[cfg(unix)]
+pub use out_of_memory::OrEnd;
 pub use output::complain;
 pub use terminal::{end_text, standard_output};
 

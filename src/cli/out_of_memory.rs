@@ -7,7 +7,11 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// The system's allocator. It ends the process when an allocation fails.
+use ixc::error::Class;
+
+use super::failure::status;
+
+/// The system's allocator, which ends the process where it has no memory.
 pub struct OrEnd;
 
 // SAFETY: every call goes to the system's allocator with the caller's arguments, and its result
@@ -57,7 +61,7 @@ fn end(bytes: usize) -> ! {
         // write changes nothing.
         unsafe {
             libc::write(libc::STDERR_FILENO, line.bytes.as_ptr().cast(), line.len);
-            libc::_exit(crate::cli::status(ixc::error::Class::Failed).into());
+            libc::_exit(status(Class::Failed).into());
         }
     }
     loop {
