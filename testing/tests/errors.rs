@@ -1,0 +1,185 @@
+//! Rules for errors of all crates: classes without wildcards, and no option names outside of the
+//! command line.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use ixc_testing::source::{code, literals, words};
+
+/// Folders of sources. `src/cli` is the command line, and `bench` a program of its own.
+const FOLDERS: &[&str] = &[
+    "failure/src",
+    "files/src",
+    "ir/src",
+    "targets/src",
+    "frontend/src",
+    "kernels/src",
+    "passes/src",
+    "codegen/src",
+    "emulator/src",
+    "dataflow/src",
+    "runtime/src",
+    "grammar/src",
+    "server/src",
+    "capi/src",
+    "src",
+];
+/// Folders that are not searched.
+const LEFT_OUT: &[&str] = &["src/cli", "tests"];
+
+/// Literals with options that users of `ixc` do not type: file, beginning of the option.
+const OTHER_OPTIONS: &[(&str, &str)] = &[
+    // KTransformers' converter.
+    ("frontend/src/checkpoint/shards.rs", "--no-merge-safetensor"),
+    // The title of a page of the book, which is not an error.
+    ("src/support.rs", "--support"),
+];
+
+/// Crates with errors that have no class.
+const WITHOUT_CLASSES: &[&str] = &[
+    // Its refusals have HTTP statuses.
+    "server",
+];
+
+fn workspace() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+/// Returns the sources of a folder: path from the workspace, text.
+fn sources(folder: &str) -> Vec<(String, String)> {
+    let mut found = Vec::new();
+    let mut folders = vec![folder.to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(workspace().join(&folder)).unwrap() {
+            let entry = entry.unwrap();
+            let name = entry.file_name().into_string().unwrap();
+            let path = format!("{folder}/{name}");
+            if LEFT_OUT.contains(&path.as_str()) || LEFT_OUT.contains(&name.trim_end_matches(".rs")) {
+                continue;
+            }
+            if entry.file_type().unwrap().is_dir() {
+                folders.push(path);
+            } else if name.ends_with(".rs") {
+                found.push((path, fs::read_to_string(entry.path()).unwrap()));
+            }
+        }
+    }
+    found.sort();
+    found
+}
+
+/// Returns the options of a command line in a text: `--` and a letter, after no letter or hyphen.
+fn options(text: &str) -> Vec<&str> {
+    let is_name = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
+    let begins = text.match_indices("--").filter(|(at, _)| !text[..*at].ends_with(is_name));
+    let names = begins.map(|(at, _)| &text[at..at + text[at..].find(|c| !is_name(c)).unwrap_or(text.len() - at)]);
+    names.filter(|name| name[2..].starts_with(|c: char| c.is_ascii_lowercase())).collect()
+}
+
+/// Returns the arms of a body that match more than the variants that they name.
+fn wildcards(body: &str) -> Vec<String> {
+    let words = words(body);
+    let mut found = Vec::new();
+    for (at, window) in words.windows(3).enumerate() {
+        let [before, name, after] = window else { unreachable!() };
+        let is_arm = matches!(*before, "{" | "}" | ",") && matches!(*after, "=" | "if");
+        if !is_arm || !name.starts_with(|c: char| c == '_' || c.is_ascii_lowercase()) {
+            continue;
+        }
+        // A binding may ask the inner error.
+        let asks = words.get(at + 4..at + 7) == Some(&[*name, ".", "class"]);
+        if !asks {
+            found.push(format!("{name} {after}"));
+        }
+    }
+    found
+}
+
+/// Returns the bodies of all `class()` of a source without comments.
+fn class_bodies(code: &str) -> Vec<&str> {
+    const HEAD: &str = "fn class(&self) -> Class {";
+    let bodies = code.match_indices(HEAD).map(|(at, _)| {
+        let rest = &code[at + HEAD.len() - 1..];
+        let mut depth = 0usize;
+        let end = rest.char_indices().find(|(_, c)| {
+            match c {
+                '{' => depth += 1,
+                '}' => depth -= 1,
+                _ => {}
+            }
+            depth == 0
+        });
+        &rest[..end.map_or(rest.len(), |(at, _)| at)]
+    });
+    bodies.collect()
+}
+
+/// Libraries name a remedy, and `src/cli/hints.rs` the option for it.
+#[test]
+fn only_the_command_line_names_options() {
+    let mut found = Vec::new();
+    for (path, text) in FOLDERS.iter().flat_map(|folder| sources(folder)) {
+        for literal in literals(&text) {
+            for option in options(&literal) {
+                let is_other = OTHER_OPTIONS.contains(&(&path, option));
+                if !is_other {
+                    found.push(format!("{path}: {option} in {literal}"));
+                }
+            }
+        }
+    }
+    assert!(found.is_empty(), "name a remedy, and the option in src/cli/hints.rs:\n{}", found.join("\n"));
+}
+
+/// A new variant does not compile until its class is chosen.
+#[test]
+fn classes_have_no_wildcard() {
+    let mut found = Vec::new();
+    for (path, text) in FOLDERS.iter().flat_map(|folder| sources(folder)) {
+        let code = code(&text);
+        for body in class_bodies(&code) {
+            found.extend(wildcards(body).into_iter().map(|arm| format!("{path}: {arm}")));
+        }
+    }
+    assert!(found.is_empty(), "name the variants in class():\n{}", found.join("\n"));
+}
+
+#[test]
+fn every_crate_with_errors_has_classes() {
+    for folder in FOLDERS {
+        let name = folder.trim_end_matches("src").trim_end_matches('/');
+        let manifest = fs::read_to_string(workspace().join(name).join("Cargo.toml")).unwrap();
+        let has_errors = manifest.lines().any(|line| line == "thiserror.workspace = true");
+        if has_errors && !WITHOUT_CLASSES.contains(&name) {
+            let has_classes = sources(folder).iter().any(|(_, text)| !class_bodies(&code(text)).is_empty());
+            assert!(has_classes, "{folder}");
+        }
+    }
+}
+
+#[test]
+fn options_in_texts_are_found() {
+    assert_eq!(options("raise --ctx, `--no-pack`; a--b --- x -- y ---z"), ["--ctx", "--no-pack"]);
+}
+
+#[test]
+fn wildcards_are_found() {
+    let text = "
+        fn class(&self) -> Class {
+            match self {
+                E::A { .. } | E::B(_) => Class::Data,
+                E::C(error) => error.class(),
+                E::D(inner) => match inner {
+                    F::X => Class::Io,
+                    error => error.class(),
+                },
+                other => Class::Failed,
+                _ => Class::Data,
+            }
+        }
+        fn other(&self) { match self { _ => {} } }";
+    let code = code(text);
+    let bodies = class_bodies(&code);
+    assert_eq!(bodies.len(), 1);
+    assert_eq!(wildcards(bodies[0]), ["other =", "_ ="]);
+}
