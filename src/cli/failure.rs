@@ -67,3 +67,66 @@ pub fn failure(failure: &anyhow::Error) -> (u8, Option<String>) {
     }
     said(Class::Failed)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use ixc::Error;
+    use ixc::codegen::module::CodegenError;
+    use ixc::files::{FileKind, NotRegular, OutputError, ReadError};
+    use ixc::frontend::checkpoint::CheckpointError;
+    use ixc::passes::error::PassError;
+    use ixc::passes::manager::StopError;
+    use ixc::runtime::engine::StepError;
+    use ixc::runtime::execute::ExecuteError;
+    use ixc::runtime::file::FileError;
+    use ixc::runtime::load::LoadError;
+    use ixc::runtime::memory::MemoryError;
+    use ixc::runtime::stream::StreamError;
+
+    use super::*;
+
+    #[test]
+    fn wrapped_errors_choose_the_status() {
+        let path = || PathBuf::from("model");
+        let missing = || io::Error::from(io::ErrorKind::NotFound);
+        let full = || io::Error::from(io::ErrorKind::StorageFull);
+        let pipe = || ReadError::Io { path: path(), source: NotRegular { found: FileKind::Pipe }.into() };
+        let no_pass = || PassError::NoModel { pass: "lower" };
+        let memory = |bytes| LoadError::Memory(MemoryError { what: "weights", bytes, source: full() });
+        let unmapped = || CodegenError::ExecutableMemory { source: missing() };
+        let cases: Vec<(Error, u8)> = vec![
+            (Error::io("model".as_ref(), "open")(missing()), 66),
+            (Error::io("model".as_ref(), "write")(full()), 74),
+            (pipe().into(), 66),
+            // The folder of a checkpoint is there.
+            (CheckpointError::Read(pipe()).into(), 74),
+            (OutputError::NoName { path: path() }.into(), 2),
+            (
+                FileError::Output(OutputError::NotRegular { path: path(), found: FileKind::Pipe, kind: "plan" }).into(),
+                74,
+            ),
+            (FileError::Source(Box::new(LoadError::NoWeights)).into(), 65),
+            (FileError::Source(Box::new(LoadError::ModelFile { path: path(), source: missing() })).into(), 66),
+            (FileError::Source(Box::new(LoadError::Codegen(Box::new(unmapped())))).into(), 65),
+            (LoadError::Codegen(Box::new(unmapped())).into(), 69),
+            (unmapped().into(), 69),
+            (LoadError::Threads { found: 0 }.into(), 2),
+            (LoadError::NoModelFile { path: path() }.into(), 66),
+            (memory(1 << 46).into(), 1),
+            (memory(1 << 47).into(), 65),
+            (StepError::NoTokens.into(), 65),
+            (StepError::Execute(ExecuteError::Stream(StreamError::TakenBack)).into(), 1),
+            (Error::Drive { source: Box::new(StreamError::TakenBack) }, 74),
+            (no_pass().into(), 2),
+            // A text that names a pass is data.
+            (Error::Stop { path: path(), source: Box::new(StopError::Pass(no_pass())) }, 65),
+        ];
+        for (error, expected) in cases {
+            let text = error.to_string();
+            assert_eq!(status(error.class()), expected, "{text}");
+            assert_eq!(failure(&error.into()).0, expected, "{text}");
+        }
+    }
+}

@@ -48,7 +48,7 @@ pub fn of_remedy(remedy: Remedy) -> String {
         }
         Remedy::WriteKernels => "`ixc compile --dump-dir D` writes a model's to D/kernels",
         Remedy::WriteSpecs => "`ixc kernel show --stage ir` and `ixc compile --dump-dir` write it",
-        Remedy::FailingCommand => "name a command that fails with --while",
+        Remedy::FailingCommand => "--while names a command that fails for it",
         Remedy::TunedFile => "name a file to write with -o, which `--tuned FILE --target TARGET` reads",
         Remedy::TunedPlace => "name a file with -o",
         Remedy::LockLess => {
