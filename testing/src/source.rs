@@ -124,7 +124,7 @@ fn raw(text: &str) -> Option<usize> {
     Some(text.len() - inner.len() + len)
 }
 
-/// Bytes of a character literal, where one begins: a lifetime has no quote behind it.
+/// Bytes of a character literal, if one begins here. A lifetime has no closing quote.
 fn character(text: &str) -> Option<usize> {
     let inner = text.strip_prefix('\'')?;
     let mut chars = inner.char_indices();
