@@ -148,9 +148,11 @@ const CASES: &[Case] = &[
      "t", "c", &["call_0 f {\"city\": \"Par{is}, \\\"x\\\"\", \"n\": 1, \"on\": true, \"l\": [\"a\", 2], \"o\": {\"k\": null}, \"e\": []}", "call_1 g {}"]),
     ("gemma4", "", "<|tool_call>call:f{a:<|\"|>cut", "", "<|tool_call>call:f{a:<|\"|>cut", &[]),
     ("mistral", "[/INST]", "[THINK]t[/THINK]c[TOOL_CALLS]f[ARGS]{\"a\": \"[TOOL_CALLS]\"}[TOOL_CALLS]g[CALL_ID]abc123def[ARGS]{}",
-     "t", "c", &["call_0 f {\"a\": \"[TOOL_CALLS]\"}", "abc123def g {}"]),
+     "t", "c", &["2FNY3GPcJ f {\"a\": \"[TOOL_CALLS]\"}", "abc123def g {}"]),
     ("mistral", "[/INST]", "[TOOL_CALLS] [{\"name\": \"f\", \"arguments\": {\"a\": 1}, \"id\": \"x\"}, {\"name\": \"g\", \"arguments\": {}}]",
-     "", "", &["x f {\"a\": 1}", "call_1 g {}"]),
+     "", "", &["2FNY3GPcJ f {\"a\": 1}", "eqWhUYwf2 g {}"]),
+    // An id is the model's if it stands before the arguments, which are streamed.
+    ("mistral", "[/INST]", "[TOOL_CALLS] [{\"id\": \"x\", \"name\": \"f\", \"arguments\": {\"a\": 1}}]", "", "", &["x f {\"a\": 1}"]),
     ("hy3", "<think:opensource>",
      "t</think:opensource>c<tool_calls:opensource>\n<tool_call:opensource>f<tool_sep:opensource>\n<arg_key:opensource>a</arg_key:opensource>\n\
       <arg_value:opensource>x</arg_value:opensource>\n<arg_key:opensource>b</arg_key:opensource>\n<arg_value:opensource>[1, null]</arg_value:opensource>\n\
@@ -613,4 +615,9 @@ fn ids_of_calls_are_each_used_once() {
     );
     assert_eq!(ids("qwen3", &qwen, &[]), ["c-1", "c-2"]);
     assert_eq!(ids("qwen3", &qwen, &["c-2"]), ["c-1", "c-3"]);
+    // Mistral's templates take only ids of nine letters and digits.
+    let mistral = ids("mistral", &"[TOOL_CALLS]f[ARGS]{}".repeat(3), &[]);
+    let fits = |id: &String| id.len() == 9 && id.bytes().all(|c| c.is_ascii_alphanumeric());
+    assert!(mistral.len() == 3 && mistral.iter().all(fits), "{mistral:?}");
+    assert!(mistral[0] != mistral[1] && mistral[1] != mistral[2], "{mistral:?}");
 }

@@ -395,7 +395,7 @@ pub static FORMATS: &[Format] = &[
             at(&[Content], "[TOOL_CALLS]", Call),
             at(&[Call], "[TOOL_CALLS]", Call),
         ],
-        call: Grammar::Named { separator: "[ARGS]", id: Id::Behind("[CALL_ID]") },
+        call: Grammar::Named { separator: "[ARGS]", id: Id::After { mark: "[CALL_ID]", length: 9 } },
     },
     Format {
         name: "deepseek-r1",

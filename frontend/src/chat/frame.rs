@@ -91,7 +91,7 @@ impl Format {
             Grammar::Named { separator, id: Id::Whole } => {
                 (vec![text(&format!("{FUNCTIONS}{name}:")), Word::Number, text(separator)], String::new())
             }
-            Grammar::Named { separator, id: Id::Numbered | Id::Behind(_) } => {
+            Grammar::Named { separator, id: Id::Numbered | Id::After { .. } } => {
                 (vec![text(name), text(separator)], String::new())
             }
             Grammar::Fenced { separator } => {

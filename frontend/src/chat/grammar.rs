@@ -57,8 +57,9 @@ pub(super) enum Id {
     Whole,
     /// Before the name and this.
     Before(&'static str),
-    /// Behind the name and this.
-    Behind(&'static str),
+    /// After the name and `mark`: letters and digits, `length` of them. Mistral's templates refuse
+    /// other ids.
+    After { mark: &'static str, length: usize },
 }
 
 /// A call as read.
@@ -90,6 +91,12 @@ impl Grammar {
         number.bytes().all(|c| c.is_ascii_digit()).then(|| &id[..=name.len()])
     }
 
+    /// Returns the length of an id, if the format has ids of letters and digits alone.
+    pub(super) fn id_length(self) -> Option<usize> {
+        let Grammar::Named { id: Id::After { length, .. }, .. } = self else { return None };
+        Some(length)
+    }
+
     /// Reads a call, or several.
     pub(super) fn read(self, text: &str, known: Circumstances<'_>) -> Reading<Vec<Found>> {
         let text = text.trim();
@@ -118,7 +125,7 @@ impl Grammar {
                     Id::Before(mark) => {
                         head.split_once(mark).map_or((head, None), |(id, name)| (name, Some(id.trim().to_owned())))
                     }
-                    Id::Behind(mark) => {
+                    Id::After { mark, .. } => {
                         head.split_once(mark).map_or((head, None), |(name, id)| (name, Some(id.trim().to_owned())))
                     }
                 };

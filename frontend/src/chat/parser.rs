@@ -6,6 +6,7 @@
 //! markers, unless its arguments have begun. The text after its first end is parsed anew.
 
 use std::collections::HashSet;
+use std::hash::{Hash, Hasher};
 
 use super::format::{Format, Move, State};
 use super::grammar::{Circumstances, Found, Grammar, bracket, header};
@@ -477,16 +478,25 @@ impl Parser {
 
     fn begin_call(&mut self, id: Option<String>, name: String, arguments: String) {
         self.before = 0;
-        let mut id = id.unwrap_or_else(|| format!("{}{}", self.ids, self.next_call));
+        let mut id = id.unwrap_or_else(|| self.new_id(&self.ids));
         // A result names one call. Calls that the model numbered alike get other numbers.
         let stem = self.format.call.stem(&id).map(str::to_owned);
         let stem = stem.unwrap_or_else(|| self.ids.clone());
         while !self.taken.insert(id.clone()) {
-            id = format!("{stem}{}", self.next_call);
+            id = self.new_id(&stem);
             self.next_call += 1;
         }
         self.next_call += 1;
         self.deltas.push(Delta::Call(ToolCall { id, name, arguments }));
+    }
+
+    /// Returns an id with the number of the next call, in the form that the model's template takes.
+    fn new_id(&self, stem: &str) -> String {
+        let id = format!("{stem}{}", self.next_call);
+        match self.format.call.id_length() {
+            Some(length) => letters_and_digits(&id, length),
+            None => id,
+        }
     }
 
     fn add_arguments(&mut self, text: &str) {
@@ -544,6 +554,21 @@ impl Parser {
             (_, false) => self.deltas.push(Delta::Content(text)),
         }
     }
+}
+
+/// Returns a name of `length` letters and digits for a text. Other texts have other names, but for
+/// collisions of a 64-bit hash.
+fn letters_and_digits(text: &str, length: usize) -> String {
+    const DIGITS: &[u8; 62] = b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
+    let mut hasher = std::hash::DefaultHasher::new();
+    text.hash(&mut hasher);
+    let mut rest = hasher.finish();
+    let mut next = || {
+        let digit = DIGITS[(rest % 62) as usize];
+        rest /= 62;
+        char::from(digit)
+    };
+    (0..length).map(|_| next()).collect()
 }
 
 /// Whether a text may be a header, or the beginning of one.

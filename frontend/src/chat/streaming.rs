@@ -445,7 +445,7 @@ fn head(grammar: Grammar, text: &str, known: Circumstances<'_>) -> Read<Head> {
                 Id::Numbered => (head, None),
                 Id::Whole => (whole_name(head.trim()), Some(head)),
                 Id::Before(mark) => head.split_once(mark).map_or((head, None), |(id, name)| (name, Some(id))),
-                Id::Behind(mark) => head.split_once(mark).map_or((head, None), |(name, id)| (name, Some(id))),
+                Id::After { mark, .. } => head.split_once(mark).map_or((head, None), |(name, id)| (name, Some(id))),
             };
             let id = id.map(|id| id.trim().to_owned());
             Ok(Head { id, name: name.trim().to_owned(), at: at_object(arguments)? })
