@@ -148,6 +148,7 @@ impl GrammarError {
             | GrammarError::MaskTime { .. }
             | GrammarError::Step { .. }
             | GrammarError::Vocabulary { .. } => Class::Data,
+            GrammarError::Failed { .. } => Class::Failed,
         }
     }
 }
