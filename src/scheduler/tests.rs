@@ -54,7 +54,7 @@ fn a_slow_grammar_ends_its_request_and_delays_no_other() {
     let matcher = |source| Some(vocabulary.matcher(&source).unwrap());
     let slow = Job { grammar: matcher(Source::Gbnf(AMBIGUOUS.into())), ..job(&tokens, 400) };
     let found = run(&mut scheduler, vec![slow, job(&tokens, 60)]);
-    assert!(found[0].1.contains("takes too long to follow: an answer has 0 seconds"), "{}", found[0].1);
+    assert!(found[0].1.contains("takes too long to follow: the limit is 0 seconds"), "{}", found[0].1);
     assert_eq!(found[1], alone[0]);
     // A usual grammar gives the same tokens alone and next to others.
     let digits = || Job { grammar: matcher(Source::Regex("[0-9]{12}".into())), ..job(&tokens, 40) };

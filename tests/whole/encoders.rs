@@ -230,10 +230,7 @@ fn a_text_is_never_cut() {
     let of = Encoder::bert();
     let mut embedder = Embedder::new(of.open(Target::PORTABLE, 2, Some(50)), None).unwrap();
     let error = embedder.embed(vec![of.tokens[..51].to_vec()]).unwrap_err().to_string();
-    assert!(
-        error.contains("51 tokens") && error.contains("50 tokens") && error.contains("--embeddings -b 51"),
-        "{error}"
-    );
+    assert!(error.contains("51 tokens") && error.contains("50 tokens"), "{error}");
     assert!(embedder.is_idle());
     let long = Embedder::new(of.open(Target::PORTABLE, 1, None), None).unwrap().embed(vec![of.tokens[..50].to_vec()]);
     assert_eq!(embedder.embed(vec![of.tokens[..50].to_vec()]).unwrap(), long.unwrap());

@@ -72,7 +72,7 @@ fn an_answer_goes_on_with_the_last_message() {
     let call = json!([{"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}}]);
     let thinks = json!({"thinking": {"type": "enabled", "budget_tokens": 1024}});
     for (path, body, field, says) in [
-        ("/v1/chat/completions", with("{\"ages\"", format), "", "no beginning of what it must be"),
+        ("/v1/chat/completions", with("{\"ages\"", format), "", "does not begin an answer"),
         (
             "/v1/chat/completions",
             with(said, json!({"continue_final_message": true, "add_generation_prompt": true})),
