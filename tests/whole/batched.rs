@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use crate::support::cover::cover;
 use crate::support::engines::{bits, native};
 use crate::support::{Golden, shared};
 use ixc::compile::{Options, compile};
@@ -80,15 +81,17 @@ fn together(engine: &mut Engine, sequences: &[Vec<Part>], random: &mut Random, h
     ids.into_iter().for_each(|id| engine.remove_sequence(id));
 }
 
-/// Every golden model: random mixes of parts of prompts and single tokens.
+/// A cover of the golden models: random mixes of parts of prompts and single tokens.
 #[test]
 fn a_sequence_beside_others_has_the_bits_that_it_has_alone() {
     let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
     let mut random = Random::new(20);
-    for golden in [Some(own), shared("golden")].into_iter().flatten().flat_map(|folder| Golden::all(&folder)) {
-        let model = Model::open(&golden.model).unwrap();
-        let prompt = golden.tokens("prompt_tokens");
-        for target in [Target::AVX2, Target::AVX512].into_iter().filter(|target| target.missing().is_empty()) {
+    let folders = [Some(own), shared("golden")].into_iter().flatten();
+    let goldens: Vec<Golden> = folders.flat_map(|folder| Golden::all(&folder)).collect();
+    for target in [Target::AVX2, Target::AVX512].into_iter().filter(|target| target.missing().is_empty()) {
+        for golden in cover(&goldens, target) {
+            let model = Model::open(&golden.model).unwrap();
+            let prompt = golden.tokens("prompt_tokens");
             let plan = compile(&model, &Options { target: Some(target), ..Options::default() }).unwrap().plan;
             let mut engine = load(plan, target);
             let how = format!("{} {}", golden.name(), target.name());
@@ -119,7 +122,8 @@ fn tiles_keep_a_sequences_bits_where_one_asks_for_it() {
 fn a_copied_prefix_goes_on_as_the_original_did() {
     let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
     let target = Target::native();
-    for golden in Golden::all(&own) {
+    let goldens = Golden::all(&own);
+    for golden in cover(&goldens, target) {
         let model = Model::open(&golden.model).unwrap();
         let plan = compile(&model, &Options { target: Some(target), ..Options::default() }).unwrap().plan;
         let mut engine = load(plan, target);

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use crate::support::cover::{cover, runs_all};
 use crate::support::engines::{self, bits};
 use crate::support::{Golden, demo_model, ixc, kl_divergence, list, read_npy, scratch, shared, stdout};
 use ixc::compile::{Options, compile};
@@ -43,7 +44,8 @@ fn the_interpreter_is_exact() {
     }
 }
 
-/// Models of the repository, which need nothing beside it (`tests/golden/README.md`): by the interpreter, and on every target.
+/// Models of the repository (`tests/golden/README.md`), which need no other files: all by the
+/// interpreter, a cover of them on each target.
 #[test]
 fn models_of_the_repository_keep_their_limits() {
     let folder = scratch("golden_own");
@@ -51,23 +53,25 @@ fn models_of_the_repository_keep_their_limits() {
     let all = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
     let models = Golden::all(&all);
     assert_eq!(models.len(), std::fs::read_dir(all.join("models")).unwrap().count());
-    for model in models {
-        let check = |arguments: &[&str], limit: &str| {
-            let logits = model.logits(&folder, arguments);
-            let (nmse, limit) = (nmse(model.last(&logits), &model.exact), model.number(limit));
-            println!("{nmse:.2e} <= {limit:.0e}  {} {}", model.name(), arguments.join(" "));
-            assert!(nmse <= limit, "{nmse:e} > {limit:e}  {} {}", model.name(), arguments.join(" "));
-            logits
-        };
-        check(&["--engine", "interpreter"], "interpreter_nmse_max");
-        for target in [Target::AVX2, Target::AVX512, Target::AMX, Target::PORTABLE] {
-            let emulate = (!target.missing().is_empty()).then_some("--emulate");
-            let arguments: Vec<&str> = ["--target", target.name(), "-t", "2"].into_iter().chain(emulate).collect();
-            let logits = check(&arguments, "compiled_nmse_max");
+    let check = |model: &Golden, arguments: &[&str], limit: &str| {
+        let logits = model.logits(&folder, arguments);
+        let (nmse, limit) = (nmse(model.last(&logits), &model.exact), model.number(limit));
+        println!("{nmse:.2e} <= {limit:.0e}  {} {}", model.name(), arguments.join(" "));
+        assert!(nmse <= limit, "{nmse:e} > {limit:e}  {} {}", model.name(), arguments.join(" "));
+        logits
+    };
+    for model in &models {
+        check(model, &["--engine", "interpreter"], "interpreter_nmse_max");
+    }
+    for target in [Target::AVX2, Target::AVX512, Target::AMX, Target::PORTABLE] {
+        let emulate = (!target.missing().is_empty()).then_some("--emulate");
+        let arguments: Vec<&str> = ["--target", target.name(), "-t", "2"].into_iter().chain(emulate).collect();
+        for model in cover(&models, target) {
+            let logits = check(model, &arguments, "compiled_nmse_max");
             add(&mut table, &format!("{} {}", model.name(), target.name()), &logits);
         }
     }
-    table.check();
+    if runs_all() { table.check() } else { table.check_part() }
 }
 
 /// What llama.cpp's error on a model is: the smaller of its two paths'.
@@ -192,19 +196,23 @@ fn portable_keeps_the_limits() {
     compiled_models_keep_their_limits(Target::PORTABLE);
 }
 
-/// Every model with experts, those of `../shared` too: with the least room that will do, in steps of all tokens and of one.
+/// A cover of the models with experts, those of `../shared` too, with the least room that will do:
+/// in steps of all tokens and of one.
 #[test]
 fn streamed_experts_give_the_bits_of_resident_ones() {
     let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
     let folders = [Some(own), shared("golden")];
-    let (mut streamed, wanted) = (0, if folders[1].is_some() { 17 } else { 4 });
-    for golden in folders.into_iter().flatten().flat_map(|folder| Golden::all(&folder)) {
+    let wanted = if folders[1].is_some() { 17 } else { 4 };
+    let mut goldens: Vec<Golden> = folders.into_iter().flatten().flat_map(|folder| Golden::all(&folder)).collect();
+    goldens.retain(|golden| {
         let model = Model::open(&golden.model).unwrap();
-        if model.arch.hyper.layers.iter().all(|layer| layer.experts.is_none()) {
-            continue;
-        }
-        let tokens = golden.tokens("prompt_tokens");
-        for target in [Target::AVX2, Target::AVX512].into_iter().filter(|target| target.missing().is_empty()) {
+        model.arch.hyper.layers.iter().any(|layer| layer.experts.is_some())
+    });
+    assert!(goldens.len() >= wanted, "{} models with experts", goldens.len());
+    for target in [Target::AVX2, Target::AVX512].into_iter().filter(|target| target.missing().is_empty()) {
+        for golden in cover(&goldens, target) {
+            let model = Model::open(&golden.model).unwrap();
+            let tokens = golden.tokens("prompt_tokens");
             let max_tokens = u32::try_from(tokens.len()).ok();
             let options = Options { target: Some(target), max_tokens, ..Options::default() };
             let plan = |expert_memory| compile(&model, &Options { expert_memory, ..options.clone() }).unwrap().plan;
@@ -226,9 +234,7 @@ fn streamed_experts_give_the_bits_of_resident_ones() {
             let stats = least.stream().unwrap().stats().groups;
             assert!(stats.iter().all(|layer| layer.misses > 0 && layer.failures == 0), "{}: {stats:?}", golden.name());
         }
-        streamed += 1;
     }
-    assert!(streamed >= wanted, "{streamed} models with experts");
 }
 
 /// Activations of bf16 weights are rounded to bf16 where the target has products of pairs and no tiles, as in llama.cpp, whose error times 1.25 is the

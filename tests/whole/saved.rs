@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use crate::support::cover::cover;
 use crate::support::engines::{bits, native};
 use crate::support::{Golden, scratch, shared};
 use ixc::compile::{Options, compile};
@@ -122,13 +123,14 @@ fn goes_on_as_it_was(name: &str, engine: &mut Engine, mut other: Option<&mut Eng
     engine.remove_sequence(used);
 }
 
-/// Every golden model: whole states, and pages and points.
+/// A cover of the golden models: whole states, and pages and points.
 #[test]
 fn what_was_saved_of_any_model_goes_on_with_the_same_bits() {
     let mut points = 0;
-    for golden in goldens() {
-        let mut engine = load(plan(&golden, Options::default()), None);
-        let tokens = long(&golden, 200.min(engine.context() as usize));
+    let goldens = goldens();
+    for golden in cover(&goldens, Target::native()) {
+        let mut engine = load(plan(golden, Options::default()), None);
+        let tokens = long(golden, 200.min(engine.context() as usize));
         goes_on_as_it_was(golden.name(), &mut engine, None, &tokens[..70]);
         points += pages_are_what_they_are_of(golden.name(), &mut engine, &tokens);
     }

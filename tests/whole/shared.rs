@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use crate::support::cover::cover;
 use crate::support::engines::{bits, native};
 use crate::support::{Golden, shared};
 use ixc::compile::{Options, compile};
@@ -159,14 +160,15 @@ fn random_steps(name: String, plan: Plan<Kernel>, prompt: Vec<u32>, random: &mut
     found.copies - found.whole_copies
 }
 
-/// Every golden model, and each that has heads of whole blocks also with keys and values in blocks.
+/// A cover of the golden models, half of them with keys and values in blocks.
 #[test]
 fn sequences_that_share_have_the_bits_of_those_that_do_not() {
     let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
     let mut random = Random::new(30);
     let (mut models, mut shares) = (0, 0);
-    let all = [Some(own), shared("golden")].into_iter().flatten().flat_map(|folder| Golden::all(&folder));
-    for (number, golden) in all.enumerate() {
+    let folders = [Some(own), shared("golden")].into_iter().flatten();
+    let goldens: Vec<Golden> = folders.flat_map(|folder| Golden::all(&folder)).collect();
+    for (number, golden) in cover(&goldens, Target::native()).into_iter().enumerate() {
         // Each of many models in one of both formats, and not all in both, which takes a minute more.
         let formats = [[Format::F16; 2], [Format::Q8_0, Format::Q4_0]][number % 2];
         let mut passes = OptionSet::default();

@@ -1,6 +1,7 @@
 //! What the whole-program tests share: the program, the golden files, `.npy`, and measures of error.
 
 pub mod browser;
+pub mod cover;
 pub mod engines;
 pub mod headers;
 pub mod holes;

@@ -1,0 +1,130 @@
+//! Cover of golden models: a few models whose plans have all features of all plans. `IXC_ALL=1`
+//! takes all models, as a release does.
+//!
+//! Features of a model on a target:
+//! - each kernel spec, with its numbers by their kind: none, 0, 1 or more;
+//! - each source of an argument of a task, and each kind of step;
+//! - each op of the graph after all passes, with its attributes, numbers likewise.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use ixc::compile::{Options, specs};
+use ixc::ir::graph::{Attr, Op};
+use ixc::ir::plan::{Source, Step};
+use ixc::kernels::KernelSpec;
+use ixc::model::Model;
+use ixc::targets::Target;
+use ixc_testing::bless;
+
+use super::Golden;
+
+type Features = Arc<BTreeSet<String>>;
+
+/// Whether tests run all models. They also do where tables of checksums are written.
+pub fn runs_all() -> bool {
+    std::env::var_os("IXC_ALL").is_some() || bless::is_asked_for()
+}
+
+/// Returns the models that cover `models` on a target, in their order.
+///
+/// # Panics
+/// Where a model does not compile.
+pub fn cover(models: &[Golden], target: Target) -> Vec<&Golden> {
+    if runs_all() {
+        return models.iter().collect();
+    }
+    let features: Vec<Features> = models.iter().map(|model| features_of(model, target)).collect();
+    let mut missing: BTreeSet<&String> = features.iter().flat_map(|features| features.iter()).collect();
+    let all = missing.len();
+    let mut chosen = BTreeSet::new();
+    while !missing.is_empty() {
+        let gain = |number: &usize| features[*number].iter().filter(|feature| missing.contains(feature)).count();
+        // The first of several that add as many.
+        let best = (0..models.len()).rev().max_by_key(gain).unwrap();
+        missing.retain(|feature| !features[best].contains(*feature));
+        assert!(chosen.insert(best), "a model that adds nothing");
+    }
+    let (count, left_out) = (chosen.len(), models.len() - chosen.len());
+    println!("cover on {}: {count} of {} models have all {all} features", target.name(), models.len());
+    if left_out > 0 {
+        println!("LEFT OUT: golden models on {} whose features others have; IXC_ALL=1 runs all", target.name());
+    }
+    chosen.into_iter().map(|number| &models[number]).collect()
+}
+
+/// Returns the features of a model's plan, found once for all tests.
+fn features_of(golden: &Golden, target: Target) -> Features {
+    static KNOWN: Mutex<BTreeMap<(PathBuf, &str), Features>> = Mutex::new(BTreeMap::new());
+    let key = (golden.model.clone(), target.name());
+    let known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner).get(&key).cloned();
+    known.unwrap_or_else(|| {
+        let options = Options { target: Some(target), ..Options::default() };
+        let model = Model::open(&golden.model).unwrap();
+        let (module, plan) = specs(&model, &options).unwrap_or_else(|error| panic!("{}: {error}", golden.name()));
+        let ops = module.functions.iter().flat_map(|function| &function.ops).map(of_op);
+        let features = ops.chain(plan.kernels.iter().map(of_spec)).chain(plan.steps.iter().flat_map(of_step));
+        let features = Features::new(features.collect());
+        KNOWN.lock().unwrap_or_else(PoisonError::into_inner).insert(key, features.clone());
+        features
+    })
+}
+
+fn of_op(op: &Op) -> String {
+    let row = op.kind.row();
+    let attributes = row.attrs.iter().zip(&op.attrs).map(|(attribute, value)| {
+        let value = match value {
+            Attr::Int(value) => kind_of(*value as f64).to_owned(),
+            Attr::Float(value) => kind_of(f64::from(*value)).to_owned(),
+            Attr::Bool(value) => value.to_string(),
+            Attr::Word(word) => word.clone(),
+            Attr::Format(format) => format.name().to_owned(),
+        };
+        format!(" {}={value}", attribute.name)
+    });
+    format!("op {}{}", row.mnemonic, attributes.collect::<String>())
+}
+
+fn of_spec(spec: &KernelSpec) -> String {
+    let text = spec.to_string();
+    let words = text.split(' ').map(|word| match word.split_once('=') {
+        Some((name, value)) => match value.parse() {
+            Ok(number) => format!(" {name}={}", kind_of(number)),
+            Err(_) => format!(" {word}"),
+        },
+        None => format!(" {word}"),
+    });
+    format!("kernel{}", words.collect::<String>())
+}
+
+fn of_step(step: &Step) -> Vec<String> {
+    let word = |value: &dyn std::fmt::Debug| {
+        let text = format!("{value:?}");
+        text.split(|c: char| !c.is_alphanumeric()).next().unwrap_or_default().to_owned()
+    };
+    let mut found = vec![format!("step {}", word(step))];
+    if let Step::Run { tasks, .. } = step {
+        for task in tasks {
+            let mut add = |what: String| found.push(format!("rows {} {what}", word(&task.rows)));
+            add(format!("variants {}", task.variants.len()));
+            for arg in &task.args {
+                match arg.source {
+                    Source::Input(input) => add(format!("input {}", word(&input))),
+                    source => add(format!("source {}", word(&source))),
+                }
+            }
+        }
+    }
+    found
+}
+
+/// Returns the kind of a number: its sign, and whether it is 0 or 1.
+fn kind_of(value: f64) -> &'static str {
+    match value {
+        0.0 => "0",
+        1.0 => "1",
+        value if value < 0.0 => "negative",
+        _ => "n",
+    }
+}
