@@ -2,6 +2,7 @@
 
 use ixc_grammar::{Source, Vocabulary};
 use ixc_runtime::engine;
+use ixc_targets::{Feature, Target};
 
 use super::*;
 use crate::compile;
@@ -10,7 +11,7 @@ use crate::session::SessionOptions;
 /// Grammar that can read a text in too many ways to count.
 const AMBIGUOUS: &str = "root ::= s\ns ::= s s | s s s | \"a\" | \"b\" | [a-z ]";
 
-fn scheduler(sequences: u32, target: Option<ixc_targets::Target>) -> Scheduler {
+fn scheduler(sequences: u32, target: Option<Target>) -> Scheduler {
     let run = engine::Options { sequences, threads: Some(2), ..engine::Options::default() };
     let compile = compile::Options { target, ..compile::Options::default() };
     let options = SessionOptions { compile, run, ..SessionOptions::default() };
@@ -46,7 +47,9 @@ fn run(scheduler: &mut Scheduler, jobs: Vec<Job>) -> Vec<(Vec<(u32, u32)>, Strin
 
 #[test]
 fn a_slow_grammar_ends_its_request_and_delays_no_other() {
-    let mut scheduler = scheduler(2, None);
+    // Tiles round the rows of a step together.
+    let tiles = Target::native().features().has(Feature::AmxTile);
+    let mut scheduler = scheduler(2, tiles.then_some(Target::AVX512));
     scheduler.budget = Budget { text: Duration::from_millis(300), token: Duration::ZERO };
     let tokens = scheduler.session().encode_prompt("The borrow checker").unwrap();
     let alone = run(&mut scheduler, vec![job(&tokens, 60)]);
@@ -69,7 +72,7 @@ fn a_slow_grammar_ends_its_request_and_delays_no_other() {
 
 #[test]
 fn what_was_there_changes_no_bit() {
-    let targets = [ixc_targets::Target::AVX2, ixc_targets::Target::AVX512];
+    let targets = [Target::AVX2, Target::AVX512];
     for target in targets.into_iter().filter(|target| target.missing().is_empty()) {
         let mut scheduler = scheduler(3, Some(target));
         let text = "The borrow checker looks at each reference, and at what it refers to. ".repeat(30);
