@@ -30,7 +30,7 @@ pub fn runs_all() -> bool {
 /// Returns the models that cover `models` on a target, in their order.
 ///
 /// # Panics
-/// Where a model does not compile.
+/// Panics where a model does not compile.
 pub fn cover(models: &[Golden], target: Target) -> Vec<&Golden> {
     if runs_all() {
         return models.iter().collect();
