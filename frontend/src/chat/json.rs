@@ -53,14 +53,10 @@ pub fn text(value: &str) -> Option<String> {
     serde_json::from_str(value).ok()
 }
 
-/// The elements of a JSON list or the members of a JSON object as `key: value`: what stands between its outer brackets, cut at commas.
-/// The text must be valid.
-fn elements(text: &str) -> Vec<&str> {
-    let text = text.trim();
-    let inner = text.get(1..text.len().saturating_sub(1)).unwrap_or_default();
-    let (mut depth, mut quoted, mut escaped, mut from) = (0usize, false, false, 0);
-    let mut elements = Vec::new();
-    for (at, byte) in inner.bytes().enumerate() {
+/// Returns the positions of commas outside strings, in `level` brackets.
+fn commas(text: &str, level: usize) -> impl Iterator<Item = usize> {
+    let (mut depth, mut quoted, mut escaped) = (0usize, false, false);
+    text.bytes().enumerate().filter_map(move |(at, byte)| {
         match byte {
             _ if escaped => escaped = false,
             b'\\' if quoted => escaped = true,
@@ -68,12 +64,22 @@ fn elements(text: &str) -> Vec<&str> {
             _ if quoted => {}
             b'[' | b'{' => depth += 1,
             b']' | b'}' => depth = depth.saturating_sub(1),
-            b',' if depth == 0 => {
-                elements.push(inner[from..at].trim());
-                from = at + 1;
-            }
+            b',' => return (depth == level).then_some(at),
             _ => {}
         }
+        None
+    })
+}
+
+/// Returns the elements of a valid JSON list, or the members of a valid object as `key: value`.
+fn elements(text: &str) -> Vec<&str> {
+    let text = text.trim();
+    let inner = text.get(1..text.len().saturating_sub(1)).unwrap_or_default();
+    let mut from = 0;
+    let mut elements = Vec::new();
+    for at in commas(inner, 0) {
+        elements.push(inner[from..at].trim());
+        from = at + 1;
     }
     elements.push(inner[from..].trim());
     elements.retain(|element| !element.is_empty());
@@ -124,19 +130,7 @@ pub fn whole_arguments(text: &str) -> Option<String> {
     if text.is_empty() || !matches!(check(text), Reading::Unfinished) || !text.starts_with('{') {
         return None;
     }
-    let (mut depth, mut quoted, mut escaped, mut whole) = (0usize, false, false, 1);
-    for (at, byte) in text.bytes().enumerate() {
-        match byte {
-            _ if escaped => escaped = false,
-            b'\\' if quoted => escaped = true,
-            b'"' => quoted = !quoted,
-            _ if quoted => {}
-            b'[' | b'{' => depth += 1,
-            b']' | b'}' => depth = depth.saturating_sub(1),
-            b',' if depth == 1 => whole = at,
-            _ => {}
-        }
-    }
+    let whole = commas(text, 1).last().unwrap_or(1);
     let closed = format!("{}}}", &text[..whole]);
     is_value(&closed).then_some(closed)
 }
