@@ -43,16 +43,28 @@ pub(super) fn conditions(pattern: &str) -> Result<Vec<Condition>, String> {
     Ok(all)
 }
 
-/// Returns the position of the bracket that closes the group whose body begins a text.
-fn group_end(text: &str) -> Option<usize> {
-    let (mut depth, mut in_class, mut escaped) = (0usize, false, false);
-    for (at, c) in text.char_indices() {
+/// Returns the characters of a regular expression outside classes that no `\` precedes, with their
+/// positions.
+fn operators(text: &str) -> impl Iterator<Item = (usize, char)> {
+    let (mut in_class, mut escaped) = (false, false);
+    text.char_indices().filter(move |&(_, c)| {
         match c {
             _ if escaped => escaped = false,
             '\\' => escaped = true,
             ']' if in_class => in_class = false,
             _ if in_class => {}
             '[' => in_class = true,
+            _ => return true,
+        }
+        false
+    })
+}
+
+/// Returns the position of the bracket that closes the group whose body begins a text.
+fn group_end(text: &str) -> Option<usize> {
+    let mut depth = 0usize;
+    for (at, c) in operators(text) {
+        match c {
             '(' => depth += 1,
             ')' if depth == 0 => return Some(at),
             ')' => depth -= 1,
@@ -64,14 +76,9 @@ fn group_end(text: &str) -> Option<usize> {
 
 /// Returns whether a text has a `|` outside all brackets.
 fn has_choice(text: &str) -> bool {
-    let (mut depth, mut in_class, mut escaped) = (0usize, false, false);
-    for c in text.chars() {
+    let mut depth = 0usize;
+    for (_, c) in operators(text) {
         match c {
-            _ if escaped => escaped = false,
-            '\\' => escaped = true,
-            ']' if in_class => in_class = false,
-            _ if in_class => {}
-            '[' => in_class = true,
             '(' => depth += 1,
             ')' => depth = depth.saturating_sub(1),
             '|' if depth == 0 => return true,
