@@ -73,10 +73,11 @@ fn compiled_code_computes_what_the_deferred_graph_says_and_streaming_changes_no_
             let right = Interpreter::new(&fused, &weights).unwrap().step(tokens, &positions, &rows).unwrap();
             assert!(nmse(&right, &exact[..right.len()]) > 10.0 * BOUND, "deferral changes nothing");
             let found = logits(&mut load(plan, target, 0).unwrap(), tokens, MAX_TOKENS as usize);
-            let error = nmse(&found, &right);
-            // Tiles round activations otherwise, and one flipped expert more fits into 40 tokens.
-            let bound = if target.missing().is_empty() && target == Target::AMX { 2.0 * BOUND } else { BOUND };
-            assert!(error <= bound, "{name}, {defer} deferred: {error:e}");
+            // Where two experts weigh nearly the same, rounding may choose the other for one token.
+            let width = right.len() / tokens.len();
+            let errors = found.chunks(width).zip(right.chunks(width)).map(|(found, right)| nmse(found, right));
+            let beyond: Vec<f64> = errors.filter(|&error| error > BOUND).collect();
+            assert!(beyond.len() <= 1, "{name}, {defer} deferred: errors of tokens {beyond:?}");
             let lengths =
                 if target.missing().is_empty() { &[MAX_TOKENS as usize, 1][..] } else { &[MAX_TOKENS as usize] };
             for (predict_extra, choice) in [(None, Choice::Off), (Some(1), Choice::Always(Strategy::EarlyRouter))] {
