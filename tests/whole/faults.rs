@@ -103,8 +103,10 @@ fn a_model_that_is_overwritten_in_place_ends_with_an_error_wherever_its_weights_
         let output = broken_while_it_runs(arguments, if runs_plan { &plan } else { &path }, &right, damage);
         let message = stderr(&output);
         assert_eq!(output.status.code(), Some(1), "{arguments:?}, {}: {message}", output.status);
-        let what = if sets_time_back { "its time of its last change of status" } else { "its time of change" };
-        assert!(message.contains("model.gguf: ") && message.contains(what), "{arguments:?}: {message}");
+        // The program may look between the overwriting and the setting back: it sees the new time of change then.
+        let status = sets_time_back && message.contains("its time of its last change of status");
+        let changed = status || message.contains("its time of change");
+        assert!(message.contains("model.gguf: ") && changed, "{arguments:?}: {message}");
     }
 }
 
