@@ -5,9 +5,10 @@
 #   ik         ik_llama.cpp as ik-llama-cpp-python 0.1.5 has it: llama-bench in DIR/build/bin         15 minutes on 2 cores and more
 #   mistralrs  mistral.rs 0.9.5, a wheel: DIR/venv
 #   kt         kt-kernel 0.7.2, a wheel, without the torch that it asks for: its extension module needs none: DIR/venv
+# AMX=off builds llama.cpp and ik_llama.cpp without AMX. llama.cpp 0c1e570 dies of SIGILL (`tilezero`) on some virtual machines with AMX.
 # JOBS=n says how many compilers run at once; PYTHON which Python makes the environments (kt has a wheel for 3.11 and some others).
 set -euo pipefail
-if [ $# -ne 2 ]; then sed -n '2,8p' "$0" >&2; exit 2; fi
+if [ $# -ne 2 ]; then sed -n '2,9p' "$0" >&2; exit 2; fi
 name=$1
 mkdir -p "$2" && cd "$2"
 [ -e venv/bin/pip ] || "${PYTHON:-python3}" -m venv venv
@@ -27,6 +28,10 @@ unpack() { # PACKAGE VERSION
 
 build() { # SOURCE TARGET... with flags in $flags
   local from=$1; shift
+  if [ "${AMX:-}" = off ]; then
+    local off="-mno-amx-tile -mno-amx-int8 -mno-amx-bf16"
+    flags+=("-DCMAKE_C_FLAGS=$off" "-DCMAKE_CXX_FLAGS=$off")
+  fi
   cmake -S "$from" -B build -G Ninja -DCMAKE_BUILD_TYPE=Release -DGGML_NATIVE=ON -DLLAMA_CURL=OFF \
     -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_SERVER=OFF "${flags[@]}"
   cmake --build build ${JOBS:+-j "$JOBS"} --target "$@"
@@ -65,6 +70,6 @@ kt)
   ls venv/lib/python3*/site-packages/kt_kernel/_kt_kernel_ext_avx2.*.so
   ;;
 *)
-  sed -n '2,8p' "$0" >&2; exit 2
+  sed -n '2,9p' "$0" >&2; exit 2
   ;;
 esac
