@@ -303,6 +303,10 @@ fn any_shard_opens_all() {
     let text = Gguf::open(&paths[0]).unwrap_err().to_string();
     assert!(text.contains("m-00003-of-00003.gguf") && text.contains("must have 7"), "{text}");
     dir.write("m-00003-of-00003.gguf", &shard(2, 3, "t2"));
+    // A shard of another model.
+    dir.write("m-00002-of-00003.gguf", &shard(1, 3, "t1").key("general.architecture", "gpt2"));
+    let text = Gguf::open(&paths[0]).unwrap_err().to_string();
+    assert!(text.contains("general.architecture is gpt2; this file of a split model must have llama"), "{text}");
     // A shard in the wrong place.
     dir.write("m-00002-of-00003.gguf", &shard(2, 3, "t1"));
     assert!(Gguf::open(&paths[0]).unwrap_err().to_string().contains("split.no is 2"));

@@ -14,7 +14,7 @@ use memmap2::Mmap;
 use super::error::{Fault, GgufError, Place};
 use super::foreign;
 use super::metadata::Metadata;
-use super::parse::{Parsed, Tensor, parse};
+use super::parse::{ARCHITECTURE, Parsed, Tensor, parse};
 use super::tensor_type::TensorType;
 
 /// What tells whether a file is still the one that was read.
@@ -438,6 +438,14 @@ fn open_shards(opened: &Arc<Path>, split: &Split) -> Result<Gguf, GgufError> {
             if found != expected {
                 return Err(split_fault(&path, key, &found, expected));
             }
+        }
+        // Many splitters write the architecture into the first shard only.
+        let found = shard.metadata.read_optional::<&str>(ARCHITECTURE)?;
+        let first = parsed.first().unwrap_or(&shard).metadata.read_optional::<&str>(ARCHITECTURE)?;
+        if let (Some(expected), Some(found)) = (first, found)
+            && found != expected
+        {
+            return Err(split_fault(&path, ARCHITECTURE, &super::quoted(found), super::quoted(expected)));
         }
         if let Some(claim) = shard.metadata.read_optional::<u64>("split.tensors.count")? {
             claims.push((path, claim));

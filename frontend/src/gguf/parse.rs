@@ -31,6 +31,8 @@ pub const MIN_ALIGNMENT: u32 = 8;
 /// Largest alignment: 64 KiB, the largest page of the machines that files are made for.
 pub const MAX_ALIGNMENT: u32 = 65_536;
 
+/// Key of the model's architecture.
+pub(super) const ARCHITECTURE: &str = "general.architecture";
 /// Most elements of an array; what is less is bounded by the file.
 const MAX_ELEMENTS: u64 = u32::MAX as u64;
 /// Alignment of tensor data where the file names none (ggml `GGUF_DEFAULT_ALIGNMENT`).
@@ -153,8 +155,8 @@ fn keys(cursor: &mut Cursor<'_>, count: u64) -> Result<Metadata, GgufError> {
         let value = cursor.value()?;
         // These two are read by every user of a file, so their types are part of its being well-formed.
         let expected = match (&*key, &value) {
-            ("general.architecture", Value::String(_)) | ("general.alignment", Value::U32(_)) => None,
-            ("general.architecture", _) => Some("string"),
+            (ARCHITECTURE, Value::String(_)) | ("general.alignment", Value::U32(_)) => None,
+            (ARCHITECTURE, _) => Some("string"),
             ("general.alignment", _) => Some("u32"),
             _ => None,
         };
