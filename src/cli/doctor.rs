@@ -39,13 +39,14 @@ impl Args {
     pub fn run(self, out: &mut dyn Write) -> anyhow::Result<()> {
         let threads = available_parallelism().map_or(1, |threads| threads.get());
         let memory = memory();
+        // First: a wrong path is found before the memory is measured.
+        let drive = self.drive.as_deref().map(drive::measure).transpose()?;
         let mut limits: Vec<Roofline> = Vec::new();
         if !self.no_bandwidth {
             for threads in [Some(1), Some(threads).filter(|threads| *threads > 1)].into_iter().flatten() {
                 limits.push(Roofline::measure(Target::native(), threads, None));
             }
         }
-        let drive = self.drive.as_deref().map(drive::measure).transpose()?;
         let (targets, features, huge_pages) = (targets(), features(), huge_pages());
         let (ring, executable, caches) = (io_uring(), executable_memory(), caches());
         if self.json {
