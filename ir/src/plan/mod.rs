@@ -16,6 +16,7 @@
 //! kernel's, either: the runtime puts the chosen places one behind the other ([`Source::Chosen`]), and kernels read them as if there were no others.
 
 mod choice;
+pub mod dim;
 mod hex;
 pub mod print;
 mod rope;
@@ -29,6 +30,7 @@ use crate::derived::Derived;
 use crate::format::Format;
 
 pub use choice::{CHOSEN_BLOCK, Choice, Chosen};
+pub use dim::{DimError, DimExpr, DimInput};
 pub use rope::{LongFrequencies, RopeStyle, RopeTable, Temperature};
 pub use state::{State, StateField};
 

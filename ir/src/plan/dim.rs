@@ -1,0 +1,521 @@
+//! Run-time sizes of kernels: expressions over inputs of a work item.
+//!
+//! ```text
+//! rows % 8 / 4                                     groups of four rows after the groups of eight
+//! min((first + 1) / 32, part_end) - part_begin     blocks that each row of the item sees whole
+//! div_ceil((position + 1) / 4, 32)                 blocks of entries, each of four positions
+//! ```
+//!
+//! A kernel builds its dims from [`DimInput`]s, constants and operators. The runtime and the simulator provide the inputs' values
+//! and call [`DimExpr::evaluate`]; checks of plans provide the inputs' ranges and call [`DimExpr::range`].
+//!
+//! Numbers are `u64`. A difference stops at 0. A sum or product beyond 64 bits and a quotient by 0 are errors.
+//!
+//! Invariant: if `range` succeeds for the ranges of the inputs, `evaluate` succeeds for all values in them and stays in the result.
+//! Invariant: an expression that was read has at most [`MAX_OPS`] operations and needs at most [`MAX_DEPTH`] values at once.
+
+mod text;
+
+use std::ops::RangeInclusive;
+
+use ixc_failure::Class;
+use serde::{Deserialize, Serialize};
+
+/// Maximum number of operations of an expression, operands included.
+pub const MAX_OPS: usize = 128;
+/// Maximum number of values that evaluation keeps at once.
+pub const MAX_DEPTH: usize = 16;
+
+/// A row of the table of inputs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DimInputRow {
+    /// The input.
+    pub input: DimInput,
+    /// Its name in the text form.
+    pub name: &'static str,
+    /// The unit that it counts.
+    pub unit: &'static str,
+    /// Its description.
+    pub doc: &'static str,
+    /// Whether it depends on positions of the item's rows, which are tokens then.
+    pub of_positions: bool,
+    /// Its largest value in any plan.
+    pub max: u64,
+}
+
+macro_rules! dim_inputs {
+    ($($variant:ident $name:literal $unit:literal $of_positions:literal $max:ident $doc:literal;)*) => {
+        /// An input of a work item.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub enum DimInput {
+            $(#[doc = $doc] $variant,)*
+        }
+
+        impl DimInput {
+            /// The table of inputs.
+            pub const ROWS: &[DimInputRow] = &[$(DimInputRow {
+                input: DimInput::$variant,
+                name: $name,
+                unit: $unit,
+                doc: $doc,
+                of_positions: $of_positions,
+                max: $max,
+            },)*];
+        }
+    };
+}
+
+/// Maximum of counts and positions, which have 32 bits.
+const WORD: u64 = u32::MAX as u64;
+/// Maximum block number: the first block of the last part, and all blocks of a part after it.
+const BLOCK: u64 = 1 << 34;
+
+dim_inputs! {
+    Rows "rows" "rows" false WORD "Rows of the item.";
+    Band "band" "bands" false WORD "Number of the item's band in its column.";
+    Tokens "tokens" "rows" false WORD "Tokens of the step.";
+    Outputs "outputs" "rows" false WORD "Rows of the step whose outputs are requested.";
+    Capacity "capacity" "places" false WORD "Places that the memory of the item's state has room for.";
+    First "first" "places" true WORD "Last place that the item's first row sees: its own position where attention is causal.";
+    Last "last" "places" true WORD "Last place that the item's last row sees.";
+    WindowBegin "window_begin" "places" true WORD "First place that the item's last row sees; 0 without a window.";
+    Position "position" "positions" true WORD "Position of the item's last row in its text.";
+    TextEnd "text_end" "positions" true WORD "Position of the last row that the step has of the item's text.";
+    PartBegin "part_begin" "blocks of 32 places" true BLOCK "First block of the item's part.";
+    PartEnd "part_end" "blocks of 32 places" true BLOCK "Block after the last one of the item's part; it may lie after the text's end.";
+    Skipped "skipped" "blocks of 32 places" true BLOCK "Blocks of the text that the item skips because they lie before its window; 0 in parts.";
+    Parts "parts" "parts" true WORD "Parts of the places that the item's row sees.";
+}
+
+impl DimInput {
+    /// Returns the row of the table.
+    pub fn row(self) -> &'static DimInputRow {
+        // The table has the order of the variants.
+        &DimInput::ROWS[self as usize]
+    }
+
+    /// Returns all values that it has in any plan.
+    pub fn bounds(self) -> RangeInclusive<u64> {
+        0..=self.row().max
+    }
+}
+
+/// An operator with two operands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Operator {
+    Add,
+    /// The difference, or 0.
+    Sub,
+    Mul,
+    Div,
+    DivCeil,
+    Rem,
+    Min,
+    Max,
+}
+
+/// A step of evaluation: pushes an operand, or replaces two values by one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Op {
+    Input(DimInput),
+    Constant(u32),
+    Binary(Operator),
+}
+
+/// A run-time size of a kernel for an item, in postfix order.
+///
+/// ```
+/// use ixc_ir::plan::{DimExpr, DimInput};
+///
+/// let groups = DimInput::Rows % 8 / 4;
+/// assert_eq!(groups.to_string(), "rows % 8 / 4");
+/// assert_eq!("rows % 8 / 4".parse(), Ok(groups.clone()));
+/// assert_eq!(groups.evaluate(|_| 22), Ok(1));
+/// assert_eq!(groups.range(|_| 0..=100), Ok(0..=1));
+/// let error = (DimInput::Rows / (DimInput::Band - 1)).range(DimInput::bounds).unwrap_err();
+/// assert_eq!(error.to_string(), "`rows / (band - 1)` divides by 0");
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct DimExpr(Vec<Op>);
+
+/// Reason why text is no expression, or an expression has no value.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DimError {
+    /// Text that does not parse.
+    #[error("expected {expected} at byte {at} of a dim")]
+    Text {
+        /// Byte of the text.
+        at: usize,
+        /// Expected token.
+        expected: &'static str,
+    },
+    /// An expression with too many operations.
+    #[error("a dim has more than {MAX_OPS} operations and operands")]
+    Size,
+    /// An expression that is too deep.
+    #[error("a dim needs more than {MAX_DEPTH} values at once")]
+    Depth,
+    /// A quotient or remainder by 0.
+    #[error("`{part}` divides by 0")]
+    Zero {
+        /// The quotient or remainder.
+        part: String,
+    },
+    /// A sum or product that is too large.
+    #[error("`{part}` exceeds 64 bits")]
+    Overflow {
+        /// The sum or product.
+        part: String,
+    },
+}
+
+impl DimError {
+    /// Returns the kind of failure.
+    pub fn class(&self) -> Class {
+        Class::Data
+    }
+}
+
+/// Reason why an operator has no result.
+enum Fault {
+    Zero,
+    Overflow,
+}
+
+/// A number, or a range of numbers.
+trait Value: Copy {
+    fn constant(value: u32) -> Self;
+    fn apply(operator: Operator, a: Self, b: Self) -> Result<Self, Fault>;
+}
+
+impl Value for u64 {
+    fn constant(value: u32) -> u64 {
+        value.into()
+    }
+
+    fn apply(operator: Operator, a: u64, b: u64) -> Result<u64, Fault> {
+        match operator {
+            Operator::Add => a.checked_add(b).ok_or(Fault::Overflow),
+            Operator::Sub => Ok(a.saturating_sub(b)),
+            Operator::Mul => a.checked_mul(b).ok_or(Fault::Overflow),
+            Operator::Div => a.checked_div(b).ok_or(Fault::Zero),
+            Operator::DivCeil if b == 0 => Err(Fault::Zero),
+            Operator::DivCeil => Ok(a.div_ceil(b)),
+            Operator::Rem => a.checked_rem(b).ok_or(Fault::Zero),
+            Operator::Min => Ok(a.min(b)),
+            Operator::Max => Ok(a.max(b)),
+        }
+    }
+}
+
+/// All numbers from the lowest to the highest, both included.
+#[derive(Clone, Copy)]
+struct Interval {
+    lo: u64,
+    hi: u64,
+}
+
+impl Value for Interval {
+    fn constant(value: u32) -> Interval {
+        Interval { lo: value.into(), hi: value.into() }
+    }
+
+    fn apply(operator: Operator, a: Interval, b: Interval) -> Result<Interval, Fault> {
+        let of = |lo: (u64, u64), hi: (u64, u64)| {
+            Ok(Interval { lo: u64::apply(operator, lo.0, lo.1)?, hi: u64::apply(operator, hi.0, hi.1)? })
+        };
+        match operator {
+            // They grow with both operands.
+            Operator::Add | Operator::Mul | Operator::Min | Operator::Max => of((a.lo, b.lo), (a.hi, b.hi)),
+            // They grow with the first and fall with the second.
+            Operator::Sub | Operator::Div | Operator::DivCeil => of((a.lo, b.hi), (a.hi, b.lo)),
+            Operator::Rem if b.lo == 0 => Err(Fault::Zero),
+            Operator::Rem if a.hi < b.lo => Ok(a),
+            Operator::Rem => Ok(Interval { lo: 0, hi: a.hi.min(b.hi - 1) }),
+        }
+    }
+}
+
+impl DimExpr {
+    /// Computes the value from those of the inputs.
+    ///
+    /// # Errors
+    /// [`DimError::Zero`], [`DimError::Overflow`], or [`DimError::Depth`] of an expression that was not read.
+    pub fn evaluate(&self, input: impl FnMut(DimInput) -> u64) -> Result<u64, DimError> {
+        self.fold(0, input)
+    }
+
+    /// Computes a range that contains the value for all inputs in their ranges.
+    ///
+    /// # Errors
+    /// As [`DimExpr::evaluate`], if the value may fail for some of the inputs.
+    pub fn range(
+        &self,
+        mut input: impl FnMut(DimInput) -> RangeInclusive<u64>,
+    ) -> Result<RangeInclusive<u64>, DimError> {
+        let interval = |range: RangeInclusive<u64>| Interval { lo: *range.start(), hi: *range.end() };
+        let Interval { lo, hi } = self.fold(Interval { lo: 0, hi: 0 }, |of| interval(input(of)))?;
+        Ok(lo..=hi)
+    }
+
+    /// Evaluates on a fixed stack.
+    #[inline]
+    fn fold<V: Value>(&self, zero: V, mut input: impl FnMut(DimInput) -> V) -> Result<V, DimError> {
+        let mut stack = [zero; MAX_DEPTH];
+        let mut depth = 0;
+        for (at, op) in self.0.iter().enumerate() {
+            let value = match *op {
+                Op::Input(of) => input(of),
+                Op::Constant(value) => V::constant(value),
+                Op::Binary(operator) => {
+                    let [.., a, b] = stack[..depth] else { return Err(DimError::Depth) };
+                    depth -= 2;
+                    V::apply(operator, a, b).map_err(|fault| self.failed(at, &fault))?
+                }
+            };
+            *stack.get_mut(depth).ok_or(DimError::Depth)? = value;
+            depth += 1;
+        }
+        Ok(stack[0])
+    }
+
+    /// Describes a failed operation.
+    #[cold]
+    fn failed(&self, at: usize, fault: &Fault) -> DimError {
+        let part = DimExpr(self.0[self.start(at)..=at].to_vec()).to_string();
+        match fault {
+            Fault::Zero => DimError::Zero { part },
+            Fault::Overflow => DimError::Overflow { part },
+        }
+    }
+
+    /// Returns the first operation of the part that ends with operation `at`.
+    fn start(&self, at: usize) -> usize {
+        let (mut missing, mut start) = (1usize, at + 1);
+        while missing > 0 && start > 0 {
+            start -= 1;
+            match self.0[start] {
+                Op::Input(_) | Op::Constant(_) => missing -= 1,
+                Op::Binary(_) => missing += 1,
+            }
+        }
+        start
+    }
+
+    /// Returns its inputs, each as often as it occurs.
+    pub fn inputs(&self) -> impl Iterator<Item = DimInput> + '_ {
+        self.0.iter().filter_map(|op| match op {
+            Op::Input(input) => Some(*input),
+            Op::Constant(_) | Op::Binary(_) => None,
+        })
+    }
+
+    /// Whether it has an input.
+    pub fn uses(&self, input: DimInput) -> bool {
+        self.inputs().any(|own| own == input)
+    }
+
+    /// Whether it depends on positions of the item's rows.
+    pub fn uses_positions(&self) -> bool {
+        self.inputs().any(|input| input.row().of_positions)
+    }
+
+    /// Whether it is an input and nothing else.
+    pub fn is(&self, input: DimInput) -> bool {
+        self.0 == [Op::Input(input)]
+    }
+
+    /// Returns the first constant by which it divides an input, with or without rounding up.
+    ///
+    /// ```
+    /// use ixc_ir::plan::DimInput::{Band, Rows};
+    ///
+    /// assert_eq!((Rows / 8).divisor(Rows), Some(8));
+    /// assert_eq!((Rows % 8 / 4).divisor(Rows), None);
+    /// assert_eq!((Rows / 8).divisor(Band), None);
+    /// ```
+    pub fn divisor(&self, input: DimInput) -> Option<u32> {
+        self.0.windows(3).find_map(|ops| match *ops {
+            [Op::Input(own), Op::Constant(n), Op::Binary(Operator::Div | Operator::DivCeil)] if own == input => Some(n),
+            _ => None,
+        })
+    }
+
+    fn binary(mut self, operator: Operator, other: impl Into<DimExpr>) -> DimExpr {
+        self.0.extend(other.into().0);
+        self.0.push(Op::Binary(operator));
+        self
+    }
+
+    /// Returns the quotient, rounded up.
+    pub fn div_ceil(self, other: impl Into<DimExpr>) -> DimExpr {
+        self.binary(Operator::DivCeil, other)
+    }
+
+    /// Returns the smaller of two.
+    pub fn min(self, other: impl Into<DimExpr>) -> DimExpr {
+        self.binary(Operator::Min, other)
+    }
+
+    /// Returns the larger of two.
+    pub fn max(self, other: impl Into<DimExpr>) -> DimExpr {
+        self.binary(Operator::Max, other)
+    }
+
+    /// Checks the limits on expressions that are read.
+    fn checked(self) -> Result<DimExpr, DimError> {
+        if self.0.len() > MAX_OPS {
+            return Err(DimError::Size);
+        }
+        let mut depth = 0usize;
+        for op in &self.0 {
+            match op {
+                Op::Input(_) | Op::Constant(_) => depth += 1,
+                Op::Binary(_) => depth -= 1,
+            }
+            if depth > MAX_DEPTH {
+                return Err(DimError::Depth);
+            }
+        }
+        Ok(self)
+    }
+}
+
+impl From<DimInput> for DimExpr {
+    fn from(input: DimInput) -> DimExpr {
+        DimExpr(vec![Op::Input(input)])
+    }
+}
+
+impl From<u32> for DimExpr {
+    fn from(value: u32) -> DimExpr {
+        DimExpr(vec![Op::Constant(value)])
+    }
+}
+
+macro_rules! operators {
+    ($($name:ident $method:ident;)*) => {$(
+        impl<R: Into<DimExpr>> std::ops::$name<R> for DimExpr {
+            type Output = DimExpr;
+
+            fn $method(self, other: R) -> DimExpr {
+                self.binary(Operator::$name, other)
+            }
+        }
+
+        impl<R: Into<DimExpr>> std::ops::$name<R> for DimInput {
+            type Output = DimExpr;
+
+            fn $method(self, other: R) -> DimExpr {
+                DimExpr::from(self).binary(Operator::$name, other)
+            }
+        }
+    )*};
+}
+
+operators! { Add add; Sub sub; Mul mul; Div div; Rem rem; }
+
+#[cfg(feature = "schema")]
+impl schemars::JsonSchema for DimExpr {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "DimExpr".into()
+    }
+
+    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        let names: Vec<&str> = DimInput::ROWS.iter().map(|row| row.name).collect();
+        let description = format!(
+            "A run-time size of a kernel, such as `rows % 8 / 4`: numbers, `+`, `-` (at least 0), `*`, `/`, `%`, `min(a, b)`, `max(a, b)`, \
+             `div_ceil(a, b)`, parentheses, and the inputs {}.",
+            names.join(", ")
+        );
+        schemars::json_schema!({ "type": "string", "description": description })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn the_table_has_the_order_of_the_variants() {
+        for (number, row) in DimInput::ROWS.iter().enumerate() {
+            assert_eq!(row.input as usize, number);
+            assert_eq!(row.input.row(), row);
+        }
+    }
+
+    #[test]
+    fn failures_name_the_part() {
+        let error = |text: &str, value| text.parse::<DimExpr>().unwrap().evaluate(|_| value).unwrap_err().to_string();
+        assert_eq!(error("1 + rows / (rows - 7)", 7), "`rows / (rows - 7)` divides by 0");
+        assert_eq!(error("div_ceil(1, rows) + 1", 0), "`div_ceil(1, rows)` divides by 0");
+        assert_eq!(error("2 * (3 % rows)", 0), "`3 % rows` divides by 0");
+        assert_eq!(error("min(rows, 2) + rows * 2", u64::MAX), "`rows * 2` exceeds 64 bits");
+        assert_eq!(error("rows + 1", u64::MAX), "`rows + 1` exceeds 64 bits");
+    }
+
+    #[test]
+    fn differences_stop_at_0() {
+        let difference = DimInput::First - DimInput::Last;
+        assert_eq!(difference.evaluate(|input| if input == DimInput::First { 3 } else { 5 }), Ok(0));
+        assert_eq!(difference.range(|input| if input == DimInput::First { 3..=9 } else { 5..=6 }), Ok(0..=4));
+    }
+
+    #[test]
+    fn deep_expressions_are_errors() {
+        let mut deep = DimExpr::from(1);
+        for _ in 0..MAX_DEPTH {
+            deep = DimInput::Rows + deep;
+        }
+        assert_eq!(deep.evaluate(|_| 1), Err(DimError::Depth));
+        assert_eq!(deep.range(|_| 1..=1), Err(DimError::Depth));
+        assert_eq!(deep.to_string().parse::<DimExpr>(), Err(DimError::Depth));
+    }
+
+    fn expression() -> impl Strategy<Value = DimExpr> {
+        let input = (0..DimInput::ROWS.len()).prop_map(|number| DimExpr::from(DimInput::ROWS[number].input));
+        let leaf = prop_oneof![input, (0u32..40).prop_map(DimExpr::from), any::<u32>().prop_map(DimExpr::from)];
+        leaf.prop_recursive(6, 64, 2, |inner| {
+            let operator = prop::sample::select(vec![
+                Operator::Add,
+                Operator::Sub,
+                Operator::Mul,
+                Operator::Div,
+                Operator::DivCeil,
+                Operator::Rem,
+                Operator::Min,
+                Operator::Max,
+            ]);
+            (inner.clone(), operator, inner).prop_map(|(a, operator, b)| a.binary(operator, b))
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn text_reads_back(expression in expression()) {
+            prop_assert_eq!(expression.to_string().parse(), Ok(expression));
+        }
+
+        #[test]
+        fn values_lie_in_the_range(
+            expression in expression(),
+            ranges in prop::collection::vec((0u64..50, prop_oneof![0u64..4, 0u64..1 << 40]), DimInput::ROWS.len()),
+            chosen in prop::collection::vec(any::<u64>(), DimInput::ROWS.len()),
+        ) {
+            let range = expression.range(|input| {
+                let (lo, length) = ranges[input as usize];
+                lo..=lo + length
+            });
+            let value = expression.evaluate(|input| {
+                let (lo, length) = ranges[input as usize];
+                lo + chosen[input as usize] % (length + 1)
+            });
+            if let Ok(range) = range {
+                prop_assert!(range.contains(&value.clone().unwrap()), "{} is {:?}, not in {:?}", expression, value, range);
+            }
+        }
+    }
+}

@@ -1,0 +1,233 @@
+//! The text form of dims: `min((first + 1) / 32, part_end) - part_begin`.
+//!
+//! `*`, `/` and `%` bind tighter than `+` and `-`; operators of one kind are read from left to right.
+
+use std::fmt;
+use std::str::FromStr;
+
+use super::{DimError, DimExpr, DimInput, MAX_OPS, Op, Operator};
+
+/// Place of an operator in text.
+enum Form {
+    /// Between its operands, with its precedence.
+    Infix(char, u8),
+    /// Before its operands.
+    Call(&'static str),
+}
+
+/// Precedence of operands that need no parentheses.
+const OPERAND: u8 = 3;
+
+/// All operators with their forms.
+const OPERATORS: [(Operator, Form); 8] = [
+    (Operator::Add, Form::Infix('+', 1)),
+    (Operator::Sub, Form::Infix('-', 1)),
+    (Operator::Mul, Form::Infix('*', 2)),
+    (Operator::Div, Form::Infix('/', 2)),
+    (Operator::Rem, Form::Infix('%', 2)),
+    (Operator::DivCeil, Form::Call("div_ceil")),
+    (Operator::Min, Form::Call("min")),
+    (Operator::Max, Form::Call("max")),
+];
+
+impl fmt::Display for DimExpr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Texts of operands with their precedence.
+        let mut stack: Vec<(String, u8)> = Vec::new();
+        for op in &self.0 {
+            let text = match *op {
+                Op::Input(input) => (input.row().name.to_owned(), OPERAND),
+                Op::Constant(value) => (value.to_string(), OPERAND),
+                Op::Binary(operator) => {
+                    let (b, a) = (stack.pop().unwrap_or_default(), stack.pop().unwrap_or_default());
+                    joined(operator, a, b)
+                }
+            };
+            stack.push(text);
+        }
+        f.write_str(&stack.pop().unwrap_or_default().0)
+    }
+}
+
+/// Returns the text of an operation and its precedence.
+fn joined(operator: Operator, a: (String, u8), b: (String, u8)) -> (String, u8) {
+    let within = |(text, own): (String, u8), least: u8| if own < least { format!("({text})") } else { text };
+    match OPERATORS.iter().find(|(own, _)| *own == operator) {
+        Some((_, Form::Infix(sign, precedence))) => {
+            (format!("{} {sign} {}", within(a, *precedence), within(b, precedence + 1)), *precedence)
+        }
+        Some((_, Form::Call(name))) => (format!("{name}({}, {})", a.0, b.0), OPERAND),
+        None => (String::new(), OPERAND),
+    }
+}
+
+impl From<DimExpr> for String {
+    fn from(expression: DimExpr) -> String {
+        expression.to_string()
+    }
+}
+
+impl TryFrom<String> for DimExpr {
+    type Error = DimError;
+
+    fn try_from(text: String) -> Result<DimExpr, DimError> {
+        text.parse()
+    }
+}
+
+impl FromStr for DimExpr {
+    type Err = DimError;
+
+    fn from_str(text: &str) -> Result<DimExpr, DimError> {
+        let mut reader = Reader { text, at: 0, ops: Vec::new() };
+        reader.infix(1, 0)?;
+        reader.skip();
+        if reader.at < text.len() {
+            return reader.expected("an operator or the end");
+        }
+        DimExpr(reader.ops).checked()
+    }
+}
+
+/// A reader of an expression, which appends its operations in postfix order.
+struct Reader<'t> {
+    text: &'t str,
+    at: usize,
+    ops: Vec<Op>,
+}
+
+impl Reader<'_> {
+    fn rest(&self) -> &str {
+        self.text.get(self.at..).unwrap_or("")
+    }
+
+    fn skip(&mut self) {
+        self.at = self.text.len() - self.rest().trim_start().len();
+    }
+
+    fn expected<T>(&self, expected: &'static str) -> Result<T, DimError> {
+        Err(DimError::Text { at: self.at, expected })
+    }
+
+    fn push(&mut self, op: Op) -> Result<(), DimError> {
+        self.ops.push(op);
+        if self.ops.len() > MAX_OPS { Err(DimError::Size) } else { Ok(()) }
+    }
+
+    /// Reads a character, or nothing where there is another one.
+    fn sign(&mut self, sign: char) -> bool {
+        self.skip();
+        let is_there = self.rest().starts_with(sign);
+        self.at += if is_there { sign.len_utf8() } else { 0 };
+        is_there
+    }
+
+    /// Reads operands and operators of a precedence or a higher one.
+    fn infix(&mut self, least: u8, nesting: usize) -> Result<(), DimError> {
+        if least == OPERAND {
+            return self.operand(nesting);
+        }
+        self.infix(least + 1, nesting)?;
+        loop {
+            let is_next = |of: &&(Operator, Form), reader: &mut Self| match of.1 {
+                Form::Infix(sign, precedence) => precedence == least && reader.sign(sign),
+                Form::Call(_) => false,
+            };
+            let Some((operator, _)) = OPERATORS.iter().find(|of| is_next(of, self)) else { return Ok(()) };
+            self.infix(least + 1, nesting)?;
+            self.push(Op::Binary(*operator))?;
+        }
+    }
+
+    fn operand(&mut self, nesting: usize) -> Result<(), DimError> {
+        // Each pair of parentheses that is needed is around an operation.
+        if nesting > MAX_OPS {
+            return Err(DimError::Size);
+        }
+        if self.sign('(') {
+            self.infix(1, nesting + 1)?;
+            return if self.sign(')') { Ok(()) } else { self.expected("`)`") };
+        }
+        self.skip();
+        let end = |c: char| !(c.is_ascii_alphanumeric() || c == '_');
+        let word = self.rest().split(end).next().unwrap_or("").to_owned();
+        let op = match DimInput::ROWS.iter().find(|row| row.name == word) {
+            Some(row) => Some(Op::Input(row.input)),
+            None if word.starts_with(|c: char| c.is_ascii_digit()) => word.parse().ok().map(Op::Constant),
+            None => None,
+        };
+        if let Some(op) = op {
+            self.at += word.len();
+            return self.push(op);
+        }
+        let is_named = |form: &Form| matches!(form, Form::Call(name) if *name == word);
+        let Some((operator, _)) = OPERATORS.iter().find(|(_, form)| is_named(form)) else {
+            return self.expected("an input of an item, a number of 32 bits, `(`, `min`, `max` or `div_ceil`");
+        };
+        self.at += word.len();
+        for (sign, expected) in [('(', "`(`"), (',', "`,`")] {
+            if !self.sign(sign) {
+                return self.expected(expected);
+            }
+            self.infix(1, nesting + 1)?;
+        }
+        if !self.sign(')') {
+            return self.expected("`)`");
+        }
+        self.push(Op::Binary(*operator))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parentheses_stand_where_they_are_needed() {
+        for text in [
+            "7",
+            "rows",
+            "rows % 8 / 4",
+            "rows - (band - 1)",
+            "rows - band - 1",
+            "(rows + 1) * 2",
+            "rows + 1 * 2",
+            "rows / (band * 2)",
+            "min(rows + 1, max(band, 4)) % 3",
+            "div_ceil((position + 1) / 4, 32)",
+        ] {
+            assert_eq!(text.parse::<DimExpr>().unwrap().to_string(), text);
+        }
+        assert_eq!(" ( (rows) )/8 ".parse::<DimExpr>().unwrap().to_string(), "rows / 8");
+    }
+
+    #[test]
+    fn other_text_is_an_error_with_its_place() {
+        let error = |text: &str| text.parse::<DimExpr>().unwrap_err().to_string();
+        assert_eq!(
+            error("rows +"),
+            "expected an input of an item, a number of 32 bits, `(`, `min`, `max` or `div_ceil` at byte 6 of a dim"
+        );
+        assert_eq!(
+            error("lines"),
+            "expected an input of an item, a number of 32 bits, `(`, `min`, `max` or `div_ceil` at byte 0 of a dim"
+        );
+        assert_eq!(
+            error("4294967296"),
+            "expected an input of an item, a number of 32 bits, `(`, `min`, `max` or `div_ceil` at byte 0 of a dim"
+        );
+        assert_eq!(error("(rows"), "expected `)` at byte 5 of a dim");
+        assert_eq!(error("min(rows)"), "expected `,` at byte 8 of a dim");
+        assert_eq!(error("min rows"), "expected `(` at byte 4 of a dim");
+        assert_eq!(error("rows rows"), "expected an operator or the end at byte 5 of a dim");
+        assert_eq!(error("rows é"), "expected an operator or the end at byte 5 of a dim");
+    }
+
+    #[test]
+    fn long_and_deep_text_is_an_error() {
+        assert_eq!("1+".repeat(1 << 20).parse::<DimExpr>(), Err(DimError::Size));
+        assert_eq!("(".repeat(1 << 20).parse::<DimExpr>(), Err(DimError::Size));
+        assert_eq!("max(1,".repeat(1 << 20).parse::<DimExpr>(), Err(DimError::Size));
+        assert_eq!("1+(".repeat(20).parse::<DimExpr>().is_err(), true);
+    }
+}
