@@ -21,7 +21,7 @@ use ixc_codegen::module::Artifact;
 use ixc_codegen::parallel;
 use ixc_files::folder::NewFolder;
 use ixc_ir::kernel::Kernel;
-use ixc_ir::plan::{Output, Plan, Step};
+use ixc_ir::plan::{Output, Plan, Step, Variant};
 use ixc_kernels::{KernelSpec, generate};
 use ixc_passes::manager::{Ir, PASSES, Stop, StopError, TextError};
 use ixc_targets::Target;
@@ -151,9 +151,15 @@ fn index(plan: &Plan<Kernel>) -> Json {
     for (number, step) in plan.steps.iter().enumerate() {
         let Step::Run { tasks: these, .. } = step else { continue };
         for task in these {
-            let kernels: Vec<Json> = (task.variants.iter())
-                .map(|variant| json!({ "up_to_rows": variant.up_to_rows, "kernel": name(variant.kernel.0 as usize) }))
-                .collect();
+            let kernel = |variant: &Variant| {
+                let number = variant.kernel.0 as usize;
+                let own = plan.kernels.get(number).map_or(&[][..], |kernel| &kernel.dims);
+                let dims: serde_json::Map<String, Json> = (own.iter().zip(&variant.dims))
+                    .map(|(dim, value)| (dim.name.clone(), value.to_string().into()))
+                    .collect();
+                json!({ "up_to_rows": variant.up_to_rows, "kernel": name(number), "dims": dims })
+            };
+            let kernels: Vec<Json> = task.variants.iter().map(kernel).collect();
             tasks.push(json!({ "step": number, "op": task.label, "kernels": kernels }));
         }
     }

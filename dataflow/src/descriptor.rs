@@ -39,10 +39,10 @@
 use serde::{Deserialize, Serialize};
 
 use crate::grid::Grid;
-use ixc_ir::plan::{DimRule, RopeTable, SourceFile};
+use ixc_ir::plan::{DimExpr, RopeTable, SourceFile};
 
 /// The version that this code reads and writes.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// What runs on a grid.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -223,10 +223,9 @@ pub struct Program {
     pub label: String,
     /// Which of [`Descriptor::kernels`].
     pub kernel: u32,
-    /// The kernel's dims, for one row: [`DimRule::CacheBlocks`] are blocks of 16 positions of a part, 1 without a state; [`DimRule::All`] of routed
-    /// rows is the experts of a token; blocks of attention are those of the instance's part; [`DimRule::Parts`] are
-    /// the parts that the row sees.
-    pub dims: Vec<DimRule>,
+    /// The kernel's dims, for one row. `rows`, `tokens` and `outputs` are 1; `capacity` is the positions of a part, 16 without a
+    /// state; `part_begin` and `part_end` are those of the instance's part; `parts` are the parts that the row sees.
+    pub dims: Vec<DimExpr>,
     /// What it fires for.
     pub axis: Axis,
     /// Columns.

@@ -1,47 +1,57 @@
-//! What a kernel's dims are for a row, by the rules of the plan: an instance works on one row at a time.
+//! Dims of an instance's kernel: an instance works on one row at a time.
 
-use ixc_ir::plan::{ATTENTION_BLOCK, DimRule, KEY_LANES, RowCount, Runs};
+use ixc_ir::plan::{ATTENTION_BLOCK, DimError, DimExpr, DimInput, KEY_LANES};
 
-/// The value of a rule for a row at `position`, for an instance of part `part` of a state with so many `positions` in a part (16, where there is no
-/// state), of a program that receives parts of so many positions, of which there are so many.
-pub(crate) fn dim(rule: DimRule, positions: u32, part: u32, position: u32, parts: Option<(u32, u32)>) -> i64 {
-    let n = |n: u32| i64::from(n.max(1));
-    let block = i64::from(ATTENTION_BLOCK);
-    let each = i64::from(positions) / block;
-    let start = i64::from(part) * each;
-    let end = (i64::from(position) / block + 1).clamp(start, start + each);
-    let whole = ((i64::from(position) + 1) / block).clamp(start, end);
-    // No state on a grid has a window, so that no runs begin before a part's blocks or a row's.
-    let runs = |n: u32| Runs::of(n, 0..(end - start).unsigned_abs(), 0..(whole - start).unsigned_abs());
-    match rule {
-        DimRule::Rows => 1,
-        DimRule::RowGroups(groups) => 1 / n(groups),
-        DimRule::RowRest(groups) => 1 % n(groups),
-        DimRule::RowRestGroups { m, n: groups } => 1 % n(m) / n(groups),
-        DimRule::RowPartial(groups) => i64::from(1 % n(groups) > 0),
-        DimRule::FullBlocks => whole - start,
-        DimRule::MaskedBlocks => end - whole,
-        DimRule::FirstBlock => start,
-        // A row of its own is its text.
-        DimRule::TextEnd => position.into(),
-        DimRule::FullRuns(n) => runs(n).full.cast_signed(),
-        DimRule::MaskedRuns(n) => runs(n).masked.cast_signed(),
-        DimRule::RunRest(n) => runs(n).rest.cast_signed(),
-        DimRule::RunLead(n) => runs(n).lead.cast_signed(),
-        DimRule::HeadRuns(n) => runs(n).head.cast_signed(),
-        // No state of a program shares places, and no index chooses any.
-        DimRule::WholeBlocks(_) | DimRule::PartBlocks(_) | DimRule::ChosenBlocks(_) => 0,
-        DimRule::Parts => parts.map_or(1, |(positions, count)| i64::from((position / positions.max(1) + 1).min(count))),
-        DimRule::CacheBlocks => i64::from((positions / KEY_LANES).max(1)),
-        DimRule::All(RowCount::Tokens | RowCount::Outputs) => 1,
-        DimRule::All(RowCount::Routed { top_k }) => i64::from(top_k),
-        // Columns are in no bands on a grid.
-        DimRule::Band => 0,
+/// A firing: an instance and its row.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Firing {
+    /// Positions of a part of the program's state, [`KEY_LANES`] without a state.
+    pub positions: u32,
+    /// The instance's part.
+    pub part: u32,
+    /// The row's position.
+    pub position: u32,
+    /// Parts that the program receives, 1 if it receives none.
+    pub parts: u32,
+}
+
+impl Firing {
+    /// The last row of a state's first part, which sees all of it, with all parts.
+    pub(crate) fn largest(positions: Option<u32>, parts: u32) -> Firing {
+        let positions = positions.unwrap_or(KEY_LANES);
+        Firing { positions, part: 0, position: positions.saturating_sub(1), parts }
+    }
+
+    /// Evaluates a dim.
+    ///
+    /// # Errors
+    /// As [`DimExpr::evaluate`].
+    pub(crate) fn dim(&self, dim: &DimExpr) -> Result<i64, DimError> {
+        let value = dim.evaluate(|input| self.input(input))?;
+        Ok(i64::try_from(value).unwrap_or(i64::MAX))
+    }
+
+    fn input(&self, input: DimInput) -> u64 {
+        let blocks = u64::from(self.positions / ATTENTION_BLOCK);
+        let begin = u64::from(self.part) * blocks;
+        match input {
+            // A row of its own is its step and its text.
+            DimInput::Rows | DimInput::Tokens | DimInput::Outputs => 1,
+            DimInput::First | DimInput::Last | DimInput::Position | DimInput::TextEnd => self.position.into(),
+            DimInput::Capacity => self.positions.max(KEY_LANES).into(),
+            DimInput::PartBegin => begin,
+            DimInput::PartEnd => begin + blocks,
+            DimInput::Parts => self.parts.into(),
+            // No state on a grid has a window, and columns are in no bands.
+            DimInput::WindowBegin | DimInput::Skipped | DimInput::Band => 0,
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use ixc_kernels::blocks;
+
     use super::*;
 
     #[test]
@@ -49,19 +59,20 @@ mod tests {
         for position in 0..700 {
             let mut next = 0;
             for part in 0..=position / 256 {
-                let [full, masked, first] = [DimRule::FullBlocks, DimRule::MaskedBlocks, DimRule::FirstBlock]
-                    .map(|rule| dim(rule, 256, part, position, None));
+                let firing = Firing { positions: 256, part, position, parts: 1 };
+                let [full, masked, first] =
+                    [blocks::full(), blocks::masked(), blocks::first()].map(|dim| firing.dim(&dim).unwrap());
                 assert_eq!(first, next);
                 assert!(full + masked > 0 && masked <= 1, "{position}");
                 next += full + masked;
             }
             assert_eq!(next, i64::from(position / 32 + 1));
         }
-        assert_eq!(dim(DimRule::Parts, 16, 0, 255, Some((256, 4))), 1);
-        assert_eq!(dim(DimRule::Parts, 16, 0, 256, Some((256, 4))), 2);
-        assert_eq!(dim(DimRule::RowGroups(4), 16, 0, 5, None), 0);
-        assert_eq!(dim(DimRule::RowRest(4), 16, 0, 5, None), 1);
-        assert_eq!(dim(DimRule::RowGroups(1), 16, 0, 5, None), 1);
-        assert_eq!(dim(DimRule::CacheBlocks, 16, 0, 5, None), 1);
+        let dim = |dim: DimExpr| Firing { positions: 16, part: 0, position: 5, parts: 2 }.dim(&dim);
+        assert_eq!(dim(DimInput::Parts.into()), Ok(2));
+        assert_eq!(dim(DimInput::Rows / 4), Ok(0));
+        assert_eq!(dim(DimInput::Rows % 4), Ok(1));
+        assert_eq!(dim(DimInput::Rows / 1), Ok(1));
+        assert_eq!(dim(blocks::of_cache()), Ok(1));
     }
 }

@@ -1,8 +1,9 @@
 //! Keys and values of a step's rows into places of the cache that several positions share, in the order of rows: the last one stays.
 
 use ixc_ir::kernel::{BufferKind, Kernel, KernelBuilder, Op, Type};
-use ixc_ir::plan::DimRule;
+use ixc_ir::plan::DimInput;
 
+use crate::blocks;
 use crate::catalogue::{Row, row};
 use crate::definition::Definition;
 use crate::generate::{GenerateError, MAX_POSITIONS, MAX_ROWS, Vectors, check};
@@ -44,8 +45,8 @@ impl Definition for AppendPlaces {
             .index("lane")
             .write("keys", Holds::Halves)
             .write("values", Holds::Halves)
-            .dim("blocks", DimRule::CacheBlocks)
-            .dim("rows", DimRule::Rows)
+            .dim("blocks", blocks::of_cache())
+            .dim("rows", DimInput::Rows)
     }
 
     fn generate(&self, name: String, vectors: Vectors) -> Result<Kernel, GenerateError> {

@@ -1,8 +1,9 @@
 //! Attention over the KV cache; see [`crate::online_softmax`] for how.
 
 use ixc_ir::kernel::Kernel;
-use ixc_ir::plan::DimRule;
+use ixc_ir::plan::DimInput;
 
+use crate::blocks;
 use crate::cache::Cache;
 use crate::catalogue::{Row, row};
 use crate::definition::Definition;
@@ -80,12 +81,12 @@ impl Definition for Attention {
             .read_if(self.slopes, "slopes", Holds::Slopes)
             .write("y", Holds::Floats)
             .scratch("scratch")
-            .dim("full", DimRule::FullBlocks)
-            .dim("masked", DimRule::MaskedBlocks);
+            .dim("full", blocks::full())
+            .dim("masked", blocks::masked());
         match self.rows {
             1 => signature,
             // One group of all rows, or those that there are.
-            rows => signature.dim("groups", DimRule::RowGroups(rows)).dim("rest", DimRule::RowRest(rows)),
+            rows => signature.dim("groups", DimInput::Rows / rows).dim("rest", DimInput::Rows % rows),
         }
     }
 

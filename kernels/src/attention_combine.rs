@@ -1,7 +1,7 @@
 //! The result of attention in parts: `sum of e^(m_i - m) acc_i / sum of e^(m_i - m) s_i` over the parts' maxima m, sums s and
 //! accumulators acc, in the order of the parts; m is the largest of them.
 use ixc_ir::kernel::{BufferKind, Kernel, KernelBuilder, Op, Type};
-use ixc_ir::plan::DimRule;
+use ixc_ir::plan::DimInput;
 
 use crate::catalogue::{Row, row};
 use crate::definition::Definition;
@@ -41,7 +41,7 @@ impl Definition for AttentionCombine {
             .read("parts", Holds::Positive)
             .write("y", Holds::Floats)
             .scratch("scratch")
-            .dim("parts", DimRule::Parts)
+            .dim("parts", DimInput::Parts)
     }
 
     fn generate(&self, name: String, vectors: Vectors) -> Result<Kernel, GenerateError> {

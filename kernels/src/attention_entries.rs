@@ -2,8 +2,9 @@
 //! that are whole, or as many as an index chose of them ([`crate::IndexTopK`]), which lie as if there were no others; see [`crate::online_softmax`] for how.
 
 use ixc_ir::kernel::Kernel;
-use ixc_ir::plan::{Choice, Chosen, DimRule};
+use ixc_ir::plan::DimExpr;
 
+use crate::blocks;
 use crate::cache::Cache;
 use crate::catalogue::{Row, row};
 use crate::definition::Definition;
@@ -46,11 +47,11 @@ const ROWS: &[Row] = &[
 
 impl AttentionEntries {
     /// Blocks of entries that a row sees.
-    fn entries(&self) -> DimRule {
+    fn entries(&self) -> DimExpr {
         let AttentionEntries { every, chosen, .. } = *self;
         match chosen {
-            Some(top_k) => DimRule::ChosenBlocks(Choice { top_k, every, of: Chosen::Entries }),
-            None => DimRule::WholeBlocks(every),
+            Some(top_k) => blocks::chosen(top_k, every),
+            None => blocks::whole(every),
         }
     }
 }
@@ -75,9 +76,9 @@ impl Definition for AttentionEntries {
             .read_if(self.sinks, "sinks", Holds::Floats)
             .write("y", Holds::Floats)
             .scratch("scratch")
-            .dim("full", DimRule::FullBlocks)
-            .dim("masked", DimRule::MaskedBlocks)
-            .dim("first", DimRule::FirstBlock)
+            .dim("full", blocks::full())
+            .dim("masked", blocks::masked())
+            .dim("first", blocks::first())
             .dim("entries", self.entries())
     }
 

@@ -1,9 +1,9 @@
 //! Attention of one row over a part of the positions; see [`crate::online_softmax`] for how.
 
 use ixc_ir::kernel::Kernel;
-use ixc_ir::plan::DimRule;
 
 use crate::attention;
+use crate::blocks;
 use crate::cache::Cache;
 use crate::catalogue::{Row, row};
 use crate::definition::Definition;
@@ -78,9 +78,9 @@ impl Definition for AttentionPart {
             .read_if(self.slopes, "slopes", Holds::Slopes)
             .write("part", Holds::Floats)
             .scratch("scratch")
-            .dim("full", DimRule::FullBlocks)
-            .dim("masked", DimRule::MaskedBlocks)
-            .dim("first", DimRule::FirstBlock)
+            .dim("full", blocks::full())
+            .dim("masked", blocks::masked())
+            .dim("first", blocks::first())
     }
 
     fn generate(&self, name: String, vectors: Vectors) -> Result<Kernel, GenerateError> {

@@ -58,8 +58,9 @@ mod panels;
 use std::ops::Range;
 
 use ixc_ir::kernel::Kernel;
-use ixc_ir::plan::{ATTENTION_BLOCK, DimRule, Runs};
+use ixc_ir::plan::{ATTENTION_BLOCK, DimInput};
 
+use crate::blocks::{self, Runs};
 use crate::cache::{Cache, Field};
 use crate::catalogue::{Row, row};
 use crate::definition::Definition;
@@ -67,7 +68,7 @@ use crate::generate::{GenerateError, Vectors, check};
 use crate::math::SOFTCAP_BOUND;
 use crate::online_softmax::{Scores, Window, check_cap};
 use crate::reference::{EXP_BOUND, Mismatch, Run, UNIT, close};
-use crate::signature::{Holds, Signature};
+use crate::signature::{Dim, Holds, Signature};
 use crate::text::{Bits, spec};
 use crate::work::{Arithmetic, Call, Work};
 
@@ -165,18 +166,24 @@ impl AttentionTiles {
 
     /// The dims for an item of rows at these positions, of a state whose memory begins with the sequence.
     pub fn dims(&self, rows: Range<u64>) -> Vec<i64> {
-        let (unit, block) = (u64::from(AttentionTiles::unit(self.group)), u64::from(ATTENTION_BLOCK));
         let seen = |position: u64| self.seen().map_or(0, |window| window.first(position));
-        let (first, last) = (seen(rows.start) / block, rows.end.saturating_sub(1));
-        let seen = seen(last).div_ceil(block)..(rows.start + 1) / block;
-        let Runs { lead, head, full, masked, rest } = Runs::of(RUN_BLOCKS, first..last / block + 1, seen);
-        let of_window = self.window.map(|_| [first, lead, head]);
-        let count = last + 1 - rows.start;
-        let of_rows = [count / unit, count % unit, u64::from(!count.is_multiple_of(unit))];
-        // Of a text that ends a little before what the last row would see.
-        let end = self.both.then_some(last.saturating_sub(3));
-        let dims = of_window.into_iter().flatten().chain([full, masked, rest]).chain(of_rows).chain(end);
-        dims.map(u64::cast_signed).collect()
+        let (first, last) = (seen(rows.start) / u64::from(ATTENTION_BLOCK), rows.end.saturating_sub(1));
+        let value = |input| match input {
+            DimInput::Rows => last + 1 - rows.start,
+            DimInput::First => rows.start,
+            DimInput::Last | DimInput::Position => last,
+            DimInput::WindowBegin => seen(last),
+            DimInput::PartBegin | DimInput::Skipped => first,
+            DimInput::PartEnd => u64::MAX,
+            // The text ends a little before the last place that the last row would see.
+            DimInput::TextEnd => last.saturating_sub(3),
+            DimInput::Parts => 1,
+            DimInput::Band | DimInput::Tokens | DimInput::Outputs | DimInput::Capacity => 0,
+        };
+        let dims = self.signature().dims;
+        // They divide by constants, and no position is near 64 bits.
+        let value = |dim: &Dim| dim.value.as_ref().map_or(Ok(0), |dim| dim.evaluate(value)).unwrap_or(0);
+        dims.iter().map(|dim| value(dim).cast_signed()).collect()
     }
 }
 
@@ -202,21 +209,19 @@ impl Definition for AttentionTiles {
             .read_if(self.slopes, "slopes", Holds::Slopes)
             .write("y", Holds::Floats)
             .scratch("scratch");
+        let runs = Runs::of(RUN_BLOCKS);
         let signature = match self.window {
             None => signature,
-            Some(_) => signature
-                .dim("first", DimRule::FirstBlock)
-                .dim("run_lead", DimRule::RunLead(RUN_BLOCKS))
-                .dim("head_runs", DimRule::HeadRuns(RUN_BLOCKS)),
+            Some(_) => signature.dim("first", blocks::first()).dim("run_lead", runs.lead).dim("head_runs", runs.head),
         };
         signature
-            .dim("full_runs", DimRule::FullRuns(RUN_BLOCKS))
-            .dim("masked_runs", DimRule::MaskedRuns(RUN_BLOCKS))
-            .dim("run_rest", DimRule::RunRest(RUN_BLOCKS))
-            .dim("units", DimRule::RowGroups(unit))
-            .dim("rest", DimRule::RowRest(unit))
-            .dim("partial", DimRule::RowPartial(unit))
-            .dim_if(self.both, "end", DimRule::TextEnd)
+            .dim("full_runs", runs.full)
+            .dim("masked_runs", runs.masked)
+            .dim("run_rest", runs.rest)
+            .dim("units", DimInput::Rows / unit)
+            .dim("rest", DimInput::Rows % unit)
+            .dim("partial", (DimInput::Rows % unit).min(1))
+            .dim_if(self.both, "end", DimInput::TextEnd)
     }
 
     fn generate(&self, name: String, vectors: Vectors) -> Result<Kernel, GenerateError> {

@@ -2,8 +2,9 @@
 //! are counted in the memory that is left of a state, which may begin behind the sequence's first.
 
 use ixc_ir::kernel::Kernel;
-use ixc_ir::plan::{ATTENTION_BLOCK, DimRule};
+use ixc_ir::plan::{ATTENTION_BLOCK, DimInput};
 
+use crate::blocks;
 use crate::cache::Cache;
 use crate::catalogue::{Row, row};
 use crate::definition::Definition;
@@ -96,12 +97,12 @@ impl Definition for AttentionWindow {
             .read_if(self.slopes, "slopes", Holds::Slopes)
             .write("y", Holds::Floats)
             .scratch("scratch")
-            .dim("full", DimRule::FullBlocks)
-            .dim("masked", DimRule::MaskedBlocks)
-            .dim("first", DimRule::FirstBlock)
-            .dim("groups", DimRule::RowGroups(self.rows))
-            .dim("rest", DimRule::RowRest(self.rows))
-            .dim_if(self.both, "end", DimRule::TextEnd)
+            .dim("full", blocks::full())
+            .dim("masked", blocks::masked())
+            .dim("first", blocks::first())
+            .dim("groups", DimInput::Rows / self.rows)
+            .dim("rest", DimInput::Rows % self.rows)
+            .dim_if(self.both, "end", DimInput::TextEnd)
     }
 
     fn generate(&self, name: String, vectors: Vectors) -> Result<Kernel, GenerateError> {

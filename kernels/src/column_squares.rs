@@ -4,7 +4,7 @@
 
 use ixc_ir::format::{Codec, Format};
 use ixc_ir::kernel::{Affine, BufferId, BufferKind, Kernel, KernelBuilder, Op, Type, ValueId, VarId};
-use ixc_ir::plan::DimRule;
+use ixc_ir::plan::DimInput;
 
 use crate::catalogue::{Row, row};
 use crate::definition::Definition;
@@ -42,7 +42,7 @@ impl Definition for ColumnSquares {
         Signature::new()
             .update("sums", Holds::Floats)
             .read("x", Holds::Activations(self.format, "format"))
-            .dim("rows", DimRule::Rows)
+            .dim("rows", DimInput::Rows)
     }
 
     fn generate(&self, name: String, vectors: Vectors) -> Result<Kernel, GenerateError> {

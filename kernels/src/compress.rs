@@ -5,7 +5,7 @@
 //! to the state at the end. A row's place among the positions names its row of `ape`, and says whether it is the last.
 
 use ixc_ir::kernel::{Affine, BufferKind, Kernel, KernelBuilder, Op, Type, ValueId};
-use ixc_ir::plan::DimRule;
+use ixc_ir::plan::DimInput;
 
 use crate::catalogue::{Row, row};
 use crate::definition::Definition;
@@ -60,7 +60,7 @@ impl Definition for Compress {
             .read("gate", Holds::Floats)
             .read("ape", Holds::Floats)
             .write("y", Holds::Floats)
-            .dim("rows", DimRule::Rows)
+            .dim("rows", DimInput::Rows)
     }
 
     fn generate(&self, name: String, vectors: Vectors) -> Result<Kernel, GenerateError> {

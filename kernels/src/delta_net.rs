@@ -17,7 +17,7 @@
 //! written once for the rest.
 
 use ixc_ir::kernel::{Affine, BufferId, BufferKind, Kernel, KernelBuilder, Op, Type, ValueId, VarId};
-use ixc_ir::plan::DimRule;
+use ixc_ir::plan::DimInput;
 
 use crate::catalogue::{Row, row};
 use crate::definition::Definition;
@@ -398,7 +398,7 @@ impl Definition for DeltaNet {
     }
 
     fn signature(&self) -> Signature {
-        DeltaNet::buffers().dim("rows", DimRule::Rows)
+        DeltaNet::buffers().dim("rows", DimInput::Rows)
     }
 
     fn generate(&self, name: String, vectors: Vectors) -> Result<Kernel, GenerateError> {

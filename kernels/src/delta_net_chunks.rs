@@ -24,7 +24,7 @@
 //! Sums are in the order of their index for every lane count, as the recurrence's.
 
 use ixc_ir::kernel::{Affine, Kernel, KernelBuilder, Type, ValueId, VarId};
-use ixc_ir::plan::DimRule;
+use ixc_ir::plan::DimInput;
 
 use crate::catalogue::{Row, row};
 use crate::definition::Definition;
@@ -96,7 +96,7 @@ impl Definition for DeltaNetChunks {
     }
 
     fn signature(&self) -> Signature {
-        DeltaNet::buffers().dim("chunks", DimRule::RowGroups(CHUNK)).dim("rest", DimRule::RowRest(CHUNK))
+        DeltaNet::buffers().dim("chunks", DimInput::Rows / CHUNK).dim("rest", DimInput::Rows % CHUNK)
     }
 
     fn generate(&self, name: String, vectors: Vectors) -> Result<Kernel, GenerateError> {

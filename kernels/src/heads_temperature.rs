@@ -2,8 +2,9 @@
 //! [`temperature`](crate::temperature) whose numbers are one more than a logarithm.
 
 use ixc_ir::kernel::{Kernel, KernelBuilder, Type};
-use ixc_ir::plan::{DimRule, KEY_LANES, RopeStyle};
+use ixc_ir::plan::{KEY_LANES, RopeStyle};
 
+use crate::blocks;
 use crate::catalogue::{Row, row};
 use crate::definition::Definition;
 use crate::generate::{GenerateError, Vectors};
@@ -47,7 +48,7 @@ impl Definition for HeadsTemperature {
             .read("scale", Holds::Floats)
             .read("bias", Holds::Floats)
             .write("y", Holds::Floats)
-            .dim("blocks", DimRule::CacheBlocks)
+            .dim("blocks", blocks::of_cache())
     }
 
     fn generate(&self, name: String, vectors: Vectors) -> Result<Kernel, GenerateError> {

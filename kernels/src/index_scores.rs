@@ -2,8 +2,9 @@
 //! parts. [`crate::IndexChoose`] chooses among the scores of all parts.
 
 use ixc_ir::kernel::{Kernel, KernelBuilder, Type};
-use ixc_ir::plan::{ATTENTION_BLOCK, DimRule};
+use ixc_ir::plan::ATTENTION_BLOCK;
 
+use crate::blocks;
 use crate::catalogue::{Row, row};
 use crate::definition::Definition;
 use crate::generate::{GenerateError, MAX_POSITIONS, Vectors, check};
@@ -57,8 +58,8 @@ impl Definition for IndexScores {
             .read("keys", Holds::Halves)
             .write("part", Holds::Bytes)
             .optional_scratch("scores")
-            .dim("first", DimRule::FirstBlock)
-            .dim("places", DimRule::PartBlocks(self.every.unwrap_or(1)))
+            .dim("first", blocks::first())
+            .dim("places", blocks::whole_of_part(self.every.unwrap_or(1)))
     }
 
     fn generate(&self, name: String, vectors: Vectors) -> Result<Kernel, GenerateError> {

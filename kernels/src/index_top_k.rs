@@ -24,8 +24,9 @@
 //! **Entries.** Where it is places that are chosen and not their positions (DeepSeek-V4), those that are whole are as positions up to a row's own, and have a bit each.
 
 use ixc_ir::kernel::{Affine, BufferId, BufferKind, Kernel, KernelBuilder, Op, Type, ValueId, VarId};
-use ixc_ir::plan::{ATTENTION_BLOCK, CHOSEN_BLOCK, DimRule, KEY_LANES};
+use ixc_ir::plan::{ATTENTION_BLOCK, CHOSEN_BLOCK, KEY_LANES};
 
+use crate::blocks;
 use crate::catalogue::{Row, row};
 use crate::definition::Definition;
 use crate::generate::{GenerateError, MAX_POSITIONS, Vectors, check};
@@ -89,11 +90,11 @@ impl Definition for IndexTopK {
         };
         let signature = signature.read("keys", Holds::Halves).write("chosen", Holds::Bytes).scratch("scores");
         if let (Some(every), true) = (self.every, self.entries) {
-            return signature.dim("entries", DimRule::WholeBlocks(every));
+            return signature.dim("entries", blocks::whole(every));
         }
-        let signature = signature.dim("full", DimRule::FullBlocks).dim("masked", DimRule::MaskedBlocks);
+        let signature = signature.dim("full", blocks::full()).dim("masked", blocks::masked());
         match self.every.filter(|_| !of_blocks) {
-            Some(every) => signature.dim("entries", DimRule::WholeBlocks(every)),
+            Some(every) => signature.dim("entries", blocks::whole(every)),
             None => signature,
         }
     }

@@ -36,6 +36,7 @@ mod attention_part;
 mod attention_tiles;
 mod attention_window;
 mod bf16_tile;
+pub mod blocks;
 mod cache;
 pub mod catalogue;
 mod centre;

@@ -1,8 +1,9 @@
 //! Rotation of a key head, and the append of key and value to the cache.
 
 use ixc_ir::kernel::{Affine, BufferId, BufferKind, Kernel, KernelBuilder, Op, Type};
-use ixc_ir::plan::{DimRule, RopeStyle};
+use ixc_ir::plan::RopeStyle;
 
+use crate::blocks;
 use crate::cache::{Blocks, Cache};
 use crate::catalogue::{Row, row};
 use crate::definition::Definition;
@@ -60,7 +61,7 @@ impl Definition for RopeAppend {
             .write("keys", self.cache.keys(self.d).holds())
             .write("values", self.cache.values(self.dv).holds())
             .scratch("rotated")
-            .dim("blocks", DimRule::CacheBlocks)
+            .dim("blocks", blocks::of_cache())
     }
 
     fn generate(&self, name: String, vectors: Vectors) -> Result<Kernel, GenerateError> {

@@ -1,8 +1,9 @@
 //! Norm (where there is one) and rotation of the heads of a row.
 
 use ixc_ir::kernel::{Kernel, KernelBuilder};
-use ixc_ir::plan::{DimRule, RopeStyle};
+use ixc_ir::plan::RopeStyle;
 
+use crate::blocks;
 use crate::catalogue::{Row, row};
 use crate::definition::Definition;
 use crate::generate::{GenerateError, Vectors};
@@ -50,7 +51,7 @@ impl Definition for RopeHeads {
             .index("lane")
             .read("table", Holds::Floats)
             .write("y", Holds::Floats)
-            .dim("blocks", DimRule::CacheBlocks)
+            .dim("blocks", blocks::of_cache())
     }
 
     fn generate(&self, name: String, vectors: Vectors) -> Result<Kernel, GenerateError> {

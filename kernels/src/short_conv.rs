@@ -5,7 +5,7 @@
 //! are of every so many rows.
 
 use ixc_ir::kernel::{Affine, BufferKind, Kernel, KernelBuilder, Type};
-use ixc_ir::plan::DimRule;
+use ixc_ir::plan::DimInput;
 
 use crate::catalogue::{Row, row};
 use crate::definition::Definition;
@@ -55,7 +55,7 @@ impl Definition for ShortConv {
             .read("w", Holds::Floats)
             .write("y", Holds::Floats)
             .scratch("apart")
-            .dim("rows", DimRule::Rows)
+            .dim("rows", DimInput::Rows)
     }
 
     fn generate(&self, name: String, vectors: Vectors) -> Result<Kernel, GenerateError> {

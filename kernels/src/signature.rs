@@ -18,7 +18,7 @@
 
 use ixc_ir::format::Format;
 use ixc_ir::kernel::{BufferKind, Kernel};
-use ixc_ir::plan::DimRule;
+use ixc_ir::plan::DimExpr;
 
 /// What a kernel does with a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,12 +82,12 @@ pub struct Buffer {
 }
 
 /// A run-time size of a kernel.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Dim {
     /// Its name in the kernel IR.
     pub name: &'static str,
-    /// What it is for an item; `None` where whoever makes the task says it.
-    pub rule: Option<DimRule>,
+    /// Its value for an item; `None` if the task provides it.
+    pub value: Option<DimExpr>,
 }
 
 /// Buffers and dims of a kernel, in order.
@@ -189,19 +189,19 @@ impl Signature {
     }
 
     /// And a dim.
-    pub fn dim(mut self, name: &'static str, rule: DimRule) -> Signature {
-        self.dims.push(Dim { name, rule: Some(rule) });
+    pub fn dim(mut self, name: &'static str, value: impl Into<DimExpr>) -> Signature {
+        self.dims.push(Dim { name, value: Some(value.into()) });
         self
     }
 
     /// The same, where there is one.
-    pub fn dim_if(self, there: bool, name: &'static str, rule: DimRule) -> Signature {
-        if there { self.dim(name, rule) } else { self }
+    pub fn dim_if(self, there: bool, name: &'static str, value: impl Into<DimExpr>) -> Signature {
+        if there { self.dim(name, value) } else { self }
     }
 
-    /// And a dim whose rule the task says.
+    /// Adds a dim whose value the task provides.
     pub fn dim_of_task(mut self, name: &'static str) -> Signature {
-        self.dims.push(Dim { name, rule: None });
+        self.dims.push(Dim { name, value: None });
         self
     }
 
@@ -230,14 +230,14 @@ impl Signature {
         arrange(kernel, &wanted, bound)
     }
 
-    /// The dims' rules, in their order: the kernel's own, and those that the task says.
+    /// Returns the dims' values, in their order: the kernel's own, and those of the task.
     ///
     /// # Errors
     /// As [`Signature::order`], of dims.
-    pub fn dim_rules(&self, kernel: &str, of_task: &[(&'static str, DimRule)]) -> Result<Vec<DimRule>, BindError> {
-        let rules = self.dims.iter().filter_map(|dim| Some((dim.name, dim.rule?)));
+    pub fn dim_values(&self, kernel: &str, of_task: &[(&'static str, DimExpr)]) -> Result<Vec<DimExpr>, BindError> {
+        let own = self.dims.iter().filter_map(|dim| Some((dim.name, dim.value.clone()?)));
         let wanted = self.dims.iter().map(|dim| (dim.name, false)).collect::<Vec<_>>();
-        arrange(kernel, &wanted, rules.chain(of_task.iter().copied()).collect())
+        arrange(kernel, &wanted, own.chain(of_task.iter().cloned()).collect())
     }
 
     /// The first thing in which a kernel is not as the signature says.
@@ -294,6 +294,8 @@ fn arrange<T>(
 
 #[cfg(test)]
 mod tests {
+    use ixc_ir::plan::DimInput;
+
     use super::*;
     use crate::KernelSpec;
 
@@ -313,13 +315,25 @@ mod tests {
 
     #[test]
     fn dims_are_the_kernels_or_the_tasks() {
-        let dims = |text: &str, of_task: &[(&'static str, DimRule)]| {
+        let dims = |text: &str, of_task: &[(&'static str, DimExpr)]| {
             let spec: KernelSpec = text.parse().unwrap();
-            spec.signature().dim_rules(&spec.name(), of_task).map_err(|error| error.to_string())
+            spec.signature().dim_values(&spec.name(), of_task).map_err(|error| error.to_string())
         };
-        assert_eq!(dims("gather bytes=4", &[("rows", DimRule::Rows)]), Ok(vec![DimRule::Rows]));
+        assert_eq!(dims("gather bytes=4", &[("rows", DimInput::Rows.into())]), Ok(vec![DimInput::Rows.into()]));
         assert_eq!(dims("gather bytes=4", &[]), Err("gather_b4: nothing is bound to %rows".into()));
-        let twice = dims("rope_heads heads=1 d=2 dims=2 style=neox", &[("blocks", DimRule::Rows)]);
+        let twice = dims("rope_heads heads=1 d=2 dims=2 style=neox", &[("blocks", DimInput::Rows.into())]);
         assert!(twice.unwrap_err().ends_with("%blocks is bound twice"));
+    }
+
+    #[test]
+    fn dims_of_the_catalogue_read_back_and_have_values_for_all_items() {
+        for row in &*crate::catalogue::ROWS {
+            let spec: KernelSpec = row.text.parse().unwrap();
+            for dim in spec.signature().dims.iter().filter_map(|dim| dim.value.as_ref()) {
+                assert_eq!(dim.to_string().parse::<DimExpr>().as_ref(), Ok(dim), "{}", row.name);
+                let range = dim.range(DimInput::bounds);
+                assert!(range.is_ok(), "{}: {range:?}", row.name);
+            }
+        }
     }
 }

@@ -11,7 +11,7 @@
 //! what an exponential costs for each vector is most of it.
 
 use ixc_ir::kernel::{Affine, BufferKind, Kernel, KernelBuilder, Type, ValueId, VarId};
-use ixc_ir::plan::DimRule;
+use ixc_ir::plan::DimInput;
 
 use crate::catalogue::{Row, row};
 use crate::definition::Definition;
@@ -83,7 +83,7 @@ impl Definition for SsmScan {
             .read("bias", Holds::Floats)
             .read("d", Holds::Floats)
             .write("y", Holds::Floats)
-            .dim("rows", DimRule::Rows)
+            .dim("rows", DimInput::Rows)
     }
 
     fn generate(&self, name: String, vectors: Vectors) -> Result<Kernel, GenerateError> {

@@ -2,8 +2,9 @@
 //! sharper.
 
 use ixc_ir::kernel::{Kernel, KernelBuilder, Type};
-use ixc_ir::plan::{DimRule, KEY_LANES, RopeStyle};
+use ixc_ir::plan::{KEY_LANES, RopeStyle};
 
+use crate::blocks;
 use crate::catalogue::{Row, row};
 use crate::definition::Definition;
 use crate::generate::{GenerateError, Vectors};
@@ -45,7 +46,7 @@ impl Definition for Temperature {
             .index("lane")
             .read("table", Holds::Floats)
             .write("y", Holds::Floats)
-            .dim("blocks", DimRule::CacheBlocks)
+            .dim("blocks", blocks::of_cache())
     }
 
     fn generate(&self, name: String, vectors: Vectors) -> Result<Kernel, GenerateError> {

@@ -10,7 +10,7 @@
 //! all models, stays in L1, and is read for what is found, then read and written once for the rest.
 
 use ixc_ir::kernel::{Affine, BufferKind, Kernel, KernelBuilder, Type, ValueId, VarId};
-use ixc_ir::plan::DimRule;
+use ixc_ir::plan::DimInput;
 
 use crate::catalogue::{Row, row};
 use crate::definition::Definition;
@@ -70,7 +70,7 @@ impl Definition for Wkv {
             .read_if(self.finds, "find", Holds::Floats)
             .read_if(self.finds, "remove", Holds::Floats)
             .write("y", Holds::Floats)
-            .dim("rows", DimRule::Rows)
+            .dim("rows", DimInput::Rows)
     }
 
     fn generate(&self, name: String, vectors: Vectors) -> Result<Kernel, GenerateError> {

@@ -6,7 +6,9 @@ use ixc_ir::format::{Field, Format};
 use ixc_ir::graph::random::{Formats, RandomModule, mutated, random_model};
 use ixc_ir::graph::verify::verify;
 use ixc_ir::graph::{Module, OpKind, Place};
-use ixc_ir::plan::{Bands, BufferId, DimRule, KernelId, Plan, RowAxis, Source, SourceFile, Step, Task, Variant};
+use ixc_ir::plan::{
+    Bands, BufferId, DimExpr, DimInput, KernelId, Plan, RowAxis, Source, SourceFile, Step, Task, Variant,
+};
 use ixc_ir::random::Random;
 use ixc_kernels::signature::Role;
 use ixc_kernels::{KernelSpec, Linear, MatmulStrategy, Swiglu};
@@ -217,7 +219,7 @@ fn packed_weights_have_kernels_for_packed_weights_and_nothing_else_does() {
 /// A kernel's items: columns, or bands of them.
 struct Items<'p> {
     kernel: KernelId,
-    dims: &'p [DimRule],
+    dims: &'p [DimExpr],
     bands: u32,
     strides: &'p [u64],
 }
@@ -247,7 +249,7 @@ fn written(plan: &Plan<KernelSpec>, task: &Task, items: &Items<'_>, (column, ban
     if tile >= block {
         return Some((begin..begin + out.written_bytes(tile.into()).unwrap()).collect());
     }
-    assert!(items.dims.contains(&DimRule::Band), "{}", task.label);
+    assert!(items.dims.iter().any(|dim| dim.is(DimInput::Band)), "{}", task.label);
     let share = |field: &Field| {
         let bytes = (field.bytes as u32 * tile / block) as u64;
         let first = begin + field.offset as u64 + u64::from(band) * bytes;
@@ -287,7 +289,7 @@ fn items_of_products_write_each_byte_of_a_row_once() {
                         let writers = writers.entry(buffer).or_insert_with(|| vec![0; row_bytes]);
                         bytes.iter().for_each(|&byte| writers[byte as usize] += 1);
                         banded += usize::from(items.bands > 1);
-                        shared += usize::from(items.dims.contains(&DimRule::Band));
+                        shared += usize::from(items.dims.iter().any(|dim| dim.is(DimInput::Band)));
                     }
                 }
                 for (buffer, writers) in writers {

@@ -10,6 +10,7 @@ use ixc_ir::ngram::Hash;
 use ixc_ir::plan::*;
 use ixc_ir::random::Random;
 use ixc_ir::state::Rollback;
+use ixc_kernels::blocks;
 use ixc_runtime::engine::{Engine, Options, StepError};
 use ixc_runtime::execute::ExecuteError;
 use ixc_runtime::file::{self, FileError, FormatError, HEADER_BYTES};
@@ -442,6 +443,7 @@ fn mutate(plan: &mut Plan<Kernel>, random: &mut Random) -> String {
                         Some(Split {
                             argument: arg as u32,
                             division: Division::THREADS,
+                            every: random.number(3) as u32,
                             leaves: [Leaves::Result, Leaves::Words][random.index(2)],
                             combine,
                             alone,
@@ -451,31 +453,30 @@ fn mutate(plan: &mut Plan<Kernel>, random: &mut Random) -> String {
                 }
                 10 => task.variants[variant].up_to_rows = random.number(5) as u32,
                 _ => {
-                    let rules = [
-                        DimRule::Rows,
-                        DimRule::RowGroups(random.number(6) as u32),
-                        DimRule::RowRest(random.number(6) as u32),
-                        DimRule::FullBlocks,
-                        DimRule::MaskedBlocks,
-                        DimRule::FirstBlock,
-                        DimRule::TextEnd,
-                        DimRule::CacheBlocks,
-                        DimRule::PartBlocks(random.number(3) as u32),
-                        DimRule::ChosenBlocks(Choice {
-                            top_k: random.number(40) as u32,
-                            every: random.number(3) as u32,
-                            of: CHOSEN[random.index(CHOSEN.len())],
-                        }),
-                        DimRule::All(RowCount::Routed { top_k: random.number(2) as u32 }),
-                        DimRule::Band,
-                        DimRule::FullRuns(random.number(6) as u32),
-                        DimRule::MaskedRuns(random.number(6) as u32),
-                        DimRule::RunRest(random.number(6) as u32),
-                        DimRule::RunLead(random.number(6) as u32),
-                        DimRule::HeadRuns(random.number(6) as u32),
+                    let n = random.number(6) as u32;
+                    let runs = blocks::Runs::of(n);
+                    let dims = [
+                        DimInput::ROWS[random.index(DimInput::ROWS.len())].input.into(),
+                        DimInput::Rows / n,
+                        DimInput::Rows % n,
+                        DimInput::Tokens * n,
+                        blocks::full(),
+                        blocks::masked(),
+                        blocks::first(),
+                        blocks::of_cache(),
+                        blocks::whole(n),
+                        blocks::whole_of_part(n),
+                        blocks::chosen(random.number(40) as u32, random.number(3) as u32),
+                        runs.full,
+                        runs.masked,
+                        runs.rest,
+                        runs.lead,
+                        runs.head,
+                        DimInput::Tokens * u32::MAX * u32::MAX * n,
+                        DimInput::PartEnd - DimInput::Last % (DimInput::WindowBegin + 1),
                     ];
-                    let rule = rules[random.index(rules.len())];
-                    task.variants[variant].dims.iter_mut().for_each(|dim| *dim = rule);
+                    let new = &dims[random.index(dims.len())];
+                    task.variants[variant].dims.iter_mut().for_each(|dim| dim.clone_from(new));
                 }
             }
         }
@@ -565,11 +566,11 @@ fn errors_say_what_is_wrong() {
         ("has 2 arguments, must have 3", |p| task(p, "embed").args.truncate(2)),
         ("has 0 dims, must have 2", |p| task(p, "q").variants[0].dims.clear()),
         ("row counts of variants must ascend", |p| task(p, "q").variants[0].up_to_rows = u32::MAX),
-        ("divides by 0", |p| task(p, "q").variants[1].dims[0] = DimRule::RowGroups(0)),
-        ("divides by 0", |p| task(p, "q").variants[1].dims[0] = DimRule::RunLead(0)),
-        ("divides by 0", |p| task(p, "q").variants[1].dims[0] = DimRule::HeadRuns(0)),
-        ("needs rows that are tokens", |p| task(p, "gather").variants[0].dims[0] = DimRule::FullBlocks),
-        ("needs rows that are tokens", |p| task(p, "gather").variants[0].dims[0] = DimRule::RunLead(4)),
+        ("divides by 0", |p| task(p, "q").variants[1].dims[0] = DimInput::Rows / 0),
+        ("divides by 0", |p| task(p, "q").variants[1].dims[0] = blocks::Runs::of(0).lead),
+        ("divides by 0", |p| task(p, "q").variants[1].dims[0] = blocks::Runs::of(0).head),
+        ("needs rows that are tokens", |p| task(p, "gather").variants[0].dims[0] = blocks::full()),
+        ("needs rows that are tokens", |p| task(p, "gather").variants[0].dims[0] = blocks::Runs::of(4).lead),
         ("needs rows that are tokens", |p| task(p, "attention").rows = RowAxis::Outputs),
         ("in parts for tokens, one at a time", |p| task(p, "attention").variants[0].row_chunk = 2),
         ("argument 9 does not exist", |p| split(p).argument = 9),
@@ -590,9 +591,16 @@ fn errors_say_what_is_wrong() {
             let (kernel, dims) = (variant.kernel, variant.dims.clone());
             variant.bands = Some(Bands { count: 2, kernel, dims, strides });
         }),
-        ("dim rule Band needs an item that is a band", |p| task(p, "q").variants[1].dims[0] = DimRule::Band),
+        ("dim `band` needs an item that is a band", |p| task(p, "q").variants[1].dims[0] = DimInput::Band.into()),
         ("has 0 dims, must have 2", |p| bands(p).dims.clear()),
-        ("divides by 0", |p| bands(p).dims[0] = DimRule::RowRest(0)),
+        ("dim `tokens * 4294967295 * 4294967295` exceeds 64 bits", |p| {
+            task(p, "gather").variants[0].dims[0] = DimInput::Tokens * u32::MAX * u32::MAX;
+        }),
+        ("`rows / capacity` divides by 0", |p| {
+            task(p, "q").variants[1].dims[0] = DimInput::Rows / DimInput::Capacity;
+        }),
+        ("positions of a place of parts is 0, must be in 1..=", |p| split(p).every = 0),
+        ("divides by 0", |p| bands(p).dims[0] = DimInput::Rows % 0),
         ("kernel 97 does not exist", |p| bands(p).kernel = KernelId(97)),
         ("buffer %id is `index` and comes from the arena", |p| {
             let embed = task(p, "embed").variants[0].kernel;
@@ -602,7 +610,7 @@ fn errors_say_what_is_wrong() {
             bands(p).count = 1024;
             let kernel = bands(p).kernel.0 as usize;
             p.kernels[kernel].dims[1].hi = 1;
-            bands(p).dims[1] = DimRule::Band;
+            bands(p).dims[1] = DimInput::Band.into();
         }),
         ("row chunk is 0", |p| task(p, "attention").variants[0].row_chunk = 0),
         ("of all chosen places, from the first on", |p| chosen_argument(p).offset = 2),
@@ -713,7 +721,7 @@ fn errors_say_what_is_wrong() {
         ("buffer %w takes 1024 bytes at 4096 of 4096 (row 0, column 1, band 2, expert 0)", |p| bands(p).count = 3),
         ("buffer %y takes 32 bytes at 144 of 128 (row 0, column 1, band 1, expert 0)", |p| bands(p).strides[2] = 80),
         ("buffer %x takes 128 bytes at 18446744073709551615 of 896", |p| task(p, "norm").args[0].offset = u64::MAX),
-        ("dim %blocks is 0, must be in 1..", |p| task(p, "rope").variants[0].dims[0] = DimRule::RowGroups(2)),
+        ("dim %blocks is 0, must be in 1..", |p| task(p, "rope").variants[0].dims[0] = DimInput::Rows / 2),
         ("buffer %id takes indices below 40, the input's are below 41", |p| {
             p.vocabulary = 41;
             p.buffers[p.logits.0 as usize].row_bytes = 164;

@@ -6,7 +6,9 @@ use ixc_ir::format::Format;
 use ixc_ir::graph::Module;
 use ixc_ir::kernel::Kernel;
 use ixc_ir::names::Label;
-use ixc_ir::plan::{BucketId, DimRule, Output, Plan, PlanWeight, RowAxis, Source, Step, Task, Variant, WeightFile};
+use ixc_ir::plan::{
+    BucketId, DimExpr, DimInput, Output, Plan, PlanWeight, RowAxis, Source, Step, Task, Variant, WeightFile,
+};
 use ixc_kernels::catalogue::inputs::evaluate;
 use serde::Serialize;
 
@@ -57,6 +59,8 @@ struct VariantView {
     up_to: u32,
     chunk: u32,
     kernel: u32,
+    /// Its dims, such as `groups = rows / 8`.
+    dims: Vec<String>,
     /// The kernel of bands, and that which combines parts.
     besides: Vec<u32>,
 }
@@ -147,37 +151,21 @@ pub fn tensors(plan: &Plan<Kernel>, graph: Option<&Module>) -> Vec<Tensor> {
     (0..).zip(&plan.weights).map(tensor).collect()
 }
 
-/// What a rule gives for an item of so many rows; nothing where it depends on positions.
-pub fn dim(rule: DimRule, rows: u32) -> Option<i64> {
-    let n = |n: u32| n.max(1);
-    Some(match rule {
-        DimRule::Rows => rows.into(),
-        DimRule::RowGroups(groups) => (rows / n(groups)).into(),
-        DimRule::RowRest(groups) => (rows % n(groups)).into(),
-        DimRule::RowRestGroups { m, n: inner } => (rows % n(m) / n(inner)).into(),
-        DimRule::RowPartial(groups) => i64::from(!rows.is_multiple_of(n(groups))),
-        DimRule::All(count) => i64::try_from(count.most(rows, rows)).ok()?,
-        DimRule::Band => 0,
-        DimRule::FullBlocks
-        | DimRule::MaskedBlocks
-        | DimRule::FirstBlock
-        | DimRule::TextEnd
-        | DimRule::WholeBlocks(_)
-        | DimRule::PartBlocks(_)
-        | DimRule::ChosenBlocks(_)
-        | DimRule::Parts
-        | DimRule::CacheBlocks
-        | DimRule::FullRuns(_)
-        | DimRule::MaskedRuns(_)
-        | DimRule::RunRest(_)
-        | DimRule::RunLead(_)
-        | DimRule::HeadRuns(_) => return None,
-    })
+/// Returns a dim's value for an item of so many rows; nothing if it depends on positions or on the context.
+fn dim(dim: &DimExpr, rows: u32) -> Option<i64> {
+    let known = |input| match input {
+        DimInput::Rows | DimInput::Tokens | DimInput::Outputs => Some(rows.into()),
+        DimInput::Band => Some(0),
+        _ => None,
+    };
+    let value =
+        dim.inputs().all(|input| known(input).is_some()).then(|| dim.evaluate(|input| known(input).unwrap_or(0)))?;
+    i64::try_from(value.ok()?).ok()
 }
 
 /// The dims of a variant's kernel for items of so many rows.
 pub fn dims(variant: &Variant, rows: u32) -> Option<Vec<i64>> {
-    variant.dims.iter().map(|&rule| dim(rule, rows)).collect()
+    variant.dims.iter().map(|value| dim(value, rows)).collect()
 }
 
 /// What a task does for one token: bytes of weights that it reads and its multiply-adds.
@@ -215,10 +203,13 @@ fn task(plan: &Plan<Kernel>, task: &Task, routed: &BTreeMap<BucketId, u32>) -> T
     let variant = |variant: &Variant| {
         let bands = variant.bands.iter().map(|bands| bands.kernel.0);
         let combine = variant.split.iter().map(|split| split.combine.0);
+        let own = plan.kernels.get(variant.kernel.0 as usize).map_or(&[][..], |kernel| &kernel.dims);
+        let dims = own.iter().zip(&variant.dims).map(|(dim, value)| format!("{} = {value}", dim.name));
         VariantView {
             up_to: variant.up_to_rows,
             chunk: variant.row_chunk,
             kernel: variant.kernel.0,
+            dims: dims.collect(),
             besides: bands.chain(combine).collect(),
         }
     };

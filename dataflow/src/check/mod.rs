@@ -30,7 +30,6 @@ use self::coverage::Fault;
 use crate::layout::Layout;
 use crate::memory::{self, MemoryError};
 use crate::routes::{self, RouteConflict};
-pub(super) use program::depends_on_position;
 
 /// Instances at most: more than any grid has room for.
 const MOST_INSTANCES: u64 = 1 << 25;

@@ -4,11 +4,11 @@ use std::collections::HashMap;
 
 use crate::descriptor::{Axis, Descriptor, Port, Program, Slice, TensorSource, program_name};
 use ixc_ir::kernel::{Affine, Atom, BufferKind, Kernel};
-use ixc_ir::plan::DimRule;
+use ixc_ir::plan::{DimError, DimExpr, DimInput};
 
 use super::{CheckError, MOST_INSTANCES, MOST_ROPE, MOST_ROW, MOST_STEPS, exists, malformed, received};
 use crate::cost::{cost, evaluate};
-use crate::dims;
+use crate::dims::Firing;
 
 /// Steps of kernels with their dims: many programs have the same, and a kernel may take long to walk.
 #[derive(Debug, Default)]
@@ -111,12 +111,15 @@ pub(super) fn check_program(
             Port::Position | Port::PositionBlock | Port::PositionLane | Port::Scratch { .. } => {}
         }
     }
-    let constant = program.dims.iter().all(|rule| !depends_on_position(*rule));
-    let values = largest_dims(d, program);
-    for (dim, (rule, value)) in kernel.dims.iter().zip(program.dims.iter().zip(&values)) {
+    let constant = program.dims.iter().all(|dim| !dim.uses_positions());
+    let values = match largest_dims(d, program) {
+        Ok(values) => values,
+        Err(error) => return wrong(format!("dim {error}")),
+    };
+    for (dim, (expression, value)) in kernel.dims.iter().zip(program.dims.iter().zip(&values)) {
         if constant && !(dim.lo..=dim.hi).contains(value) {
             let name = &dim.name;
-            return wrong(format!("dim %{name} is {value} ({rule:?}); it must be in {}..={}", dim.lo, dim.hi));
+            return wrong(format!("dim %{name} is {value} ({expression}); it must be in {}..={}", dim.lo, dim.hi));
         }
     }
     let steps = steps.of(kernels, program.kernel, &values);
@@ -127,9 +130,9 @@ pub(super) fn check_program(
         let (right, found) = (evaluate(&buffer.size, &values), port_bytes(d, program, port));
         if matches!(port, Port::ReceiveRope(_)) {
             // What is found here must hold for each firing: a buffer as long as its dims say is made for it.
-            if let Some((name, rule)) = differs(&buffer.size, kernel, program) {
+            if let Some((name, dim)) = differs(&buffer.size, kernel, program) {
                 return wrong(format!(
-                    "port {i} is for a rotary table; the size of buffer %{} of kernel {} has dim %{name} ({rule:?}), and must have none that differs from row to row",
+                    "port {i} is for a rotary table; the size of buffer %{} of kernel {} has dim %{name} ({dim}), and must have none that differs from row to row",
                     buffer.name, kernel.name
                 ));
             }
@@ -229,37 +232,26 @@ fn check_slice(d: &Descriptor, at: &str, slice: &Slice, columns: u32, parts: u32
     Ok(())
 }
 
-/// Whether a dim differs from row to row.
-pub(crate) fn depends_on_position(rule: DimRule) -> bool {
-    match rule {
-        DimRule::FullBlocks | DimRule::MaskedBlocks | DimRule::FirstBlock | DimRule::Parts | DimRule::TextEnd => true,
-        DimRule::FullRuns(_) | DimRule::MaskedRuns(_) | DimRule::RunRest(_) => true,
-        DimRule::RunLead(_) | DimRule::HeadRuns(_) | DimRule::WholeBlocks(_) => true,
-        DimRule::PartBlocks(_) | DimRule::ChosenBlocks(_) => true,
-        DimRule::Rows | DimRule::RowGroups(_) | DimRule::RowRest(_) | DimRule::RowRestGroups { .. } => false,
-        DimRule::RowPartial(_) | DimRule::CacheBlocks | DimRule::All(_) | DimRule::Band => false,
-    }
-}
-
 /// A dim of a size that differs from row to row.
-fn differs<'k>(size: &Affine, kernel: &'k Kernel, program: &Program) -> Option<(&'k str, DimRule)> {
+fn differs<'k>(size: &Affine, kernel: &'k Kernel, program: &'k Program) -> Option<(&'k str, &'k DimExpr)> {
     size.terms.iter().find_map(|(atom, _)| {
         let Atom::Dim(dim) = atom else { return None };
-        let rule = program.dims.get(dim.index()).filter(|rule| depends_on_position(**rule))?;
-        Some((kernel.dims.get(dim.index())?.name.as_str(), *rule))
+        let value = program.dims.get(dim.index()).filter(|value| value.uses_positions())?;
+        Some((kernel.dims.get(dim.index())?.name.as_str(), value))
     })
 }
 
-/// The dims for a row that sees whole parts, and all of them.
-fn largest_dims(d: &Descriptor, program: &Program) -> Vec<i64> {
-    let positions = program.state.map_or(16, |state| d.states[state as usize].parts.positions);
+/// Returns the dims for a row that sees whole parts, and all of them; checks that they have values for all rows.
+fn largest_dims(d: &Descriptor, program: &Program) -> Result<Vec<i64>, DimError> {
+    let positions = program.state.map(|state| d.states[state as usize].parts.positions);
     let parts = program.ports.iter().find_map(|port| match port {
-        Port::ReceiveParts { state, .. } => Some(d.states[*state as usize].parts),
+        Port::ReceiveParts { state, .. } => Some(d.states[*state as usize].parts.count),
         _ => None,
     });
-    let dim = |rule: &DimRule| match (rule, parts) {
-        (DimRule::Parts, Some(parts)) => parts.count.into(),
-        _ => dims::dim(*rule, positions, 0, positions - 1, None),
+    let largest = Firing::largest(positions, parts.unwrap_or(1));
+    let dim = |dim: &DimExpr| {
+        dim.range(DimInput::bounds)?;
+        largest.dim(dim)
     };
     program.dims.iter().map(dim).collect()
 }

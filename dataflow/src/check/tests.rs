@@ -4,7 +4,7 @@ use crate::descriptor::{
     Axis, Descriptor, End, Parts, Port, Routing, Slice, State, Stream, Tensor, TensorSource, Wave,
 };
 use crate::grid;
-use ixc_ir::plan::DimRule;
+use ixc_kernels::blocks;
 
 use super::*;
 use crate::simulate::tests::{chain, kernel, slice, stream};
@@ -237,7 +237,7 @@ fn a_rotary_tables_buffer_has_its_rows_and_no_more() {
             source: TensorSource::Rope(0),
         });
         d.programs[0].kernel = 3;
-        d.programs[0].dims = vec![DimRule::CacheBlocks];
+        d.programs[0].dims = vec![blocks::of_cache()];
         d.programs[0].ports = vec![
             Port::Receive(slice(0, 2)),
             Port::PositionBlock,
@@ -257,14 +257,14 @@ fn a_rotary_tables_buffer_has_its_rows_and_no_more() {
         let mut d = rotate(&format!("{bytes}*%blocks"), "%table : read");
         let text = ROTATE.replace("SIZE", size).replace("..=4096", "..=4096, %masked in 0..=1");
         d.kernels[3] = kernel("rotate", &text);
-        d.programs[0].dims.push(DimRule::MaskedBlocks);
+        d.programs[0].dims.push(blocks::masked());
         d
     };
     Machine::new(blocks(&format!("{bytes}*%blocks"))).unwrap();
     refused(
         "a longer one for some rows",
         blocks(&format!("{bytes}*%blocks + 16777216*%masked")),
-        "has dim %masked (MaskedBlocks)",
+        "has dim %masked (min(last / 32 + 1, part_end) - max((first + 1) / 32, part_begin))",
     );
     refused("a table that is written", rotate(&format!("{bytes}*%blocks"), "%table : write"), "is not to be written");
     refused("a table of indices", rotate(&format!("{bytes}*%blocks"), "%table : index(4)"), "feeds indices %table");

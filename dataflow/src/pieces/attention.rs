@@ -106,8 +106,14 @@ impl Cutting<'_> {
             let group = fit("query heads of a key head", together)?;
             let combine = AttentionCombine { group, dv, parts: division.parts };
             let spec = AttentionPart { group, d, dv, scale, cap, sinks, slopes, cache };
-            let parts =
-                Some(Parts { part: "part", result: "y", division, leaves: Leaves::Result, combine: combine.into() });
+            let parts = Some(Parts {
+                part: "part",
+                result: "y",
+                division,
+                every: 1,
+                leaves: Leaves::Result,
+                combine: combine.into(),
+            });
             let choice = KernelChoice { parts, ..KernelChoice::by_chunks(1, spec) };
             let label = match first {
                 0 => whole.task.label.clone(),

@@ -7,7 +7,7 @@
 //! ```
 
 use ixc_ir::format::Format;
-use ixc_ir::plan::{Arg, BufferId, DimRule, RowAxis, RowCount, Source};
+use ixc_ir::plan::{Arg, BufferId, DimInput, RowAxis, RowCount, Source};
 use ixc_kernels::{Activation, Combine, Elementwise, Gated, Linear, Map, MatmulStrategy, Pace, Swiglu};
 use ixc_passes::draft::{fit, part_bytes, row_bytes};
 use ixc_passes::error::ScheduleError;
@@ -148,7 +148,7 @@ impl Cutting<'_> {
             args.push(("y", part(&y, offset, 0)));
             let bytes = self.row_bytes(range);
             let spec = Combine { n: fit("elements of a row", bytes / F32_BYTES)?, ..*spec };
-            let dims = [("rows", DimRule::All(RowCount::Routed { top_k: spec.slots }))];
+            let dims = [("rows", DimInput::Tokens * spec.slots)];
             self.tasks.by_rows(whole.task.label.clone(), (whole.task.rows, 1), (spec, &dims), args)?;
             offset += bytes;
         }

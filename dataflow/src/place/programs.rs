@@ -14,12 +14,13 @@ use crate::descriptor::{
     Axis, Descriptor, Embedding, KernelText, Lattice, Parts, Port, Program, Routing, Sites, Slice, State, Tensor,
     TensorSource, VERSION, WeightInfo,
 };
+use crate::dims::Firing;
 use crate::grid::Grid;
 use ixc_ir::kernel::{Affine, Atom, BufferKind, Kernel};
 use ixc_ir::levels::Levels;
 use ixc_ir::plan::{
-    ATTENTION_BLOCK, Arg, BufferId, DimRule, Division, Input, KEY_LANES, Output, Plan, RowAxis, RowCount, Source,
-    Split, Step, Task,
+    ATTENTION_BLOCK, Arg, BufferId, DimExpr, DimInput, Division, Input, Output, Plan, RowAxis, RowCount, Source, Split,
+    Step, Task,
 };
 use ixc_ir::state::StateKind;
 
@@ -277,7 +278,7 @@ impl<'a> Making<'a> {
         let label = format!("{} combined", task.label);
         let number = split.alone.unwrap_or(split.combine).0;
         let kernel = self.kernel_of(&label, number)?;
-        let (dims, sizes) = self.sizes(kernel, &[DimRule::Parts], None)?;
+        let (dims, sizes) = self.sizes(kernel, &[DimInput::Parts.into()], None)?;
         let state = task.args.iter().find_map(|arg| match arg.source {
             Source::State { state, .. } => Some(state),
             _ => None,
@@ -485,42 +486,24 @@ impl<'a> Making<'a> {
         Ok(id)
     }
 
-    /// The rules of a kernel's dims, and the sizes of its buffers for one row.
+    /// Returns a kernel's dims, and the sizes of its buffers for one row.
     fn sizes(
         &self,
         kernel: &Kernel,
-        rules: &[DimRule],
+        dims: &[DimExpr],
         state: Option<u32>,
-    ) -> Result<(Vec<DimRule>, Vec<u64>), PlaceError> {
-        if rules.len() != kernel.dims.len() {
-            return wrong(&kernel.name, format!("{} dims, where its kernel has {}", rules.len(), kernel.dims.len()));
+    ) -> Result<(Vec<DimExpr>, Vec<u64>), PlaceError> {
+        if dims.len() != kernel.dims.len() {
+            return wrong(&kernel.name, format!("{} dims, where its kernel has {}", dims.len(), kernel.dims.len()));
         }
         let parts = state.and_then(|state| self.made.states.get(state as usize)).map(|state| state.parts);
         let count = self.made.states.first().map_or(1, |state| state.parts.count);
-        let value = |rule: &DimRule| -> i64 {
-            let n = |n: u32| i64::from(n.max(1));
-            match *rule {
-                DimRule::Rows => 1,
-                DimRule::RowGroups(group) => 1 / n(group),
-                DimRule::RowRest(group) => 1 % n(group),
-                DimRule::RowRestGroups { m, n: group } => 1 % n(m) / n(group),
-                DimRule::RowPartial(group) => i64::from(1 % n(group) > 0),
-                DimRule::FullBlocks => parts.map_or(1, |parts| i64::from(parts.positions / ATTENTION_BLOCK)),
-                DimRule::FullRuns(run) => {
-                    parts.map_or(1, |parts| i64::from(parts.positions / ATTENTION_BLOCK) / n(run))
-                }
-                DimRule::MaskedBlocks | DimRule::FirstBlock | DimRule::TextEnd | DimRule::MaskedRuns(_) => 0,
-                DimRule::RunLead(_) | DimRule::HeadRuns(_) | DimRule::WholeBlocks(_) => 0,
-                DimRule::PartBlocks(_) | DimRule::ChosenBlocks(_) => 0,
-                DimRule::RunRest(run) => parts.map_or(0, |parts| i64::from(parts.positions / ATTENTION_BLOCK) % n(run)),
-                DimRule::Parts => i64::from(count),
-                DimRule::CacheBlocks => parts.map_or(1, |parts| i64::from(parts.positions / KEY_LANES)),
-                DimRule::All(RowCount::Tokens | RowCount::Outputs) => 1,
-                DimRule::All(RowCount::Routed { top_k }) => i64::from(top_k),
-                DimRule::Band => 0,
-            }
+        let largest = Firing::largest(parts.map(|parts| parts.positions), count);
+        let values = dims.iter().map(|dim| largest.dim(dim)).collect::<Result<Vec<i64>, _>>();
+        let values = match values {
+            Ok(values) => values,
+            Err(error) => return wrong(&kernel.name, format!("a dim: {error}")),
         };
-        let values: Vec<i64> = rules.iter().map(value).collect();
         let size = |affine: &Affine| {
             let size = affine.evaluate(|atom| match atom {
                 Atom::Dim(dim) => values.get(dim.index()).copied().unwrap_or(0),
@@ -533,7 +516,7 @@ impl<'a> Making<'a> {
             }
         };
         let sizes = kernel.buffers.iter().map(|buffer| size(&buffer.size)).collect::<Result<_, _>>()?;
-        Ok((rules.to_vec(), sizes))
+        Ok((dims.to_vec(), sizes))
     }
 }
 

@@ -3,11 +3,13 @@
 use super::SimulateError;
 use super::pass::{Cause, Duration, Event, MOST_FIRING, Pass, Remembered, Why};
 use super::rows::{NONE, RowId};
-use crate::check::{MOST_STEPS, depends_on_position};
+use crate::check::MOST_STEPS;
 use crate::cost::cost;
 use crate::data::Row;
 use crate::descriptor::program_name;
+use crate::dims::Firing;
 use crate::layout::{Kind, Unit};
+use ixc_ir::plan::DimExpr;
 
 impl Pass<'_, '_> {
     /// Where an instance's count of what has come of a firing is.
@@ -99,12 +101,12 @@ impl Pass<'_, '_> {
             Some(duration) if self.data.is_none() => duration,
             _ => {
                 let positions = if unit.state.is_some() { unit.positions } else { 16 };
-                let seen = unit.receives.iter().find_map(|receive| match receive.kind {
-                    Kind::Parts { positions, count } => Some((positions, count)),
+                let parts = unit.receives.iter().find_map(|receive| match receive.kind {
+                    Kind::Parts { positions, count } => Some((position / positions.max(1) + 1).min(count)),
                     _ => None,
                 });
-                let dims: Vec<i64> =
-                    program.dims.iter().map(|rule| crate::dims::dim(*rule, positions, part, position, seen)).collect();
+                let row = Firing { positions, part, position, parts: parts.unwrap_or(1) };
+                let dims = program.dims.iter().map(|dim| row.dim(dim)).collect::<Result<Vec<i64>, _>>()?;
                 let duration = self.duration(number, &dims);
                 if duration.cost.steps > MOST_STEPS {
                     return Err(SimulateError::TooLong);
@@ -148,8 +150,8 @@ impl Pass<'_, '_> {
         let unit = &self.machine.layout.units[program as usize];
         let kernel = &self.machine.kernels[unit.kernel as usize];
         let pe = &self.machine.descriptor.grid.pe;
-        let rules = &self.machine.descriptor.programs[program as usize].dims;
-        let constant = !rules.iter().any(|rule| depends_on_position(*rule));
+        let dims_of = &self.machine.descriptor.programs[program as usize].dims;
+        let constant = !dims_of.iter().any(DimExpr::uses_positions);
         let key = (unit.kernel, dims.to_vec());
         let duration = *self.by_dims.entry(key).or_insert_with(|| {
             let cost = cost(kernel, dims);

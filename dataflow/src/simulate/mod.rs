@@ -44,6 +44,7 @@ use crate::check::Machine;
 use crate::data::{Data, DataError, Runner, WeightBytes};
 use crate::report::Report;
 use ixc_failure::Class;
+use ixc_ir::plan::DimError;
 use pass::Pass;
 
 /// Experts of all tokens of a step, of all routings, at most.
@@ -121,6 +122,9 @@ pub enum SimulateError {
         pass::MOST_FIRING
     )]
     TooLong,
+    /// A dim without a value.
+    #[error("dim {0}")]
+    Dim(#[from] DimError),
     /// Bytes that cannot be computed.
     #[error(transparent)]
     Data(Box<DataError>),
@@ -131,6 +135,7 @@ impl SimulateError {
     pub fn class(&self) -> Class {
         match self {
             SimulateError::Data(error) => error.class(),
+            SimulateError::Dim(error) => error.class(),
             SimulateError::Tokens { .. }
             | SimulateError::Deadlock { .. }
             | SimulateError::SentTwice { .. }

@@ -7,7 +7,8 @@ use crate::descriptor::{
     Axis, Descriptor, Embedding, End, KernelText, Lattice, Parts, Port, Program, Route, Routing, Sites, Slice, State,
     Stream, Tensor, TensorSource, VERSION, Wave, WeightInfo,
 };
-use ixc_ir::plan::{DimRule, SourceFile};
+use ixc_ir::plan::SourceFile;
+use ixc_kernels::blocks;
 
 use super::*;
 use crate::check::CheckError;
@@ -427,7 +428,7 @@ pub(crate) fn attended() -> Descriptor {
         3,
         vec![Port::Receive(slice(1, 2)), Port::PositionBlock, Port::PositionLane, Port::Values(0)],
     );
-    (appends.state, appends.appends, appends.dims) = (Some(0), true, vec![DimRule::CacheBlocks]);
+    (appends.state, appends.appends, appends.dims) = (Some(0), true, vec![blocks::of_cache()]);
     let mut attends = program(
         "attend",
         4,
@@ -436,7 +437,7 @@ pub(crate) fn attended() -> Descriptor {
         3,
         vec![Port::Receive(slice(1, 2)), Port::Values(0), Port::Send(slice(3, 2))],
     );
-    (attends.state, attends.dims) = (Some(0), vec![DimRule::FullBlocks, DimRule::MaskedBlocks]);
+    (attends.state, attends.dims) = (Some(0), vec![blocks::full(), blocks::masked()]);
     d.programs.extend([appends, attends]);
     d.programs[1].ports[0] = Port::Receive(slice(3, 2));
     d.streams[1] = stream(1, End::Program(0), End::Program(2));

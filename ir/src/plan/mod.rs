@@ -22,8 +22,6 @@ pub mod print;
 mod rope;
 mod state;
 
-use std::ops::Range;
-
 use serde::{Deserialize, Serialize};
 
 use crate::derived::Derived;
@@ -403,101 +401,6 @@ pub struct Arg {
     pub expert_stride: u64,
 }
 
-/// What a kernel's run-time size is for an item.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub enum DimRule {
-    /// Rows of the item.
-    Rows,
-    /// Rows of the item / n.
-    RowGroups(u32),
-    /// Rows of the item % n.
-    RowRest(u32),
-    /// Rows of the item % m / n.
-    RowRestGroups {
-        /// The larger group.
-        m: u32,
-        /// The smaller group.
-        n: u32,
-    },
-    /// 1 if rows of the item % n > 0, else 0.
-    RowPartial(u32),
-    /// Blocks of [`ATTENTION_BLOCK`] positions of the item's part that lie wholly at or before the position of the item's first row.
-    FullBlocks,
-    /// Blocks of the item's part after those, up to and with the position of the item's last row.
-    MaskedBlocks,
-    /// The first block of the item's part.
-    FirstBlock,
-    /// Position of the last row that this step has of the item's sequence.
-    TextEnd,
-    /// Blocks of [`ATTENTION_BLOCK`] places, each of n positions, of which all that are whole at the item's last row lie in.
-    WholeBlocks(u32),
-    /// Those of them that lie in the item's part.
-    PartBlocks(u32),
-    /// Blocks of [`ATTENTION_BLOCK`] places that are chosen at the item's last row.
-    ChosenBlocks(Choice),
-    /// Parts of the positions up to the item's row: what is combined.
-    Parts,
-    /// Capacity of the KV cache in blocks of [`KEY_LANES`] positions.
-    CacheBlocks,
-    /// All rows of a count.
-    All(RowCount),
-    /// The item's band: its number in its column.
-    Band,
-    /// Runs of n blocks of [`ATTENTION_BLOCK`] positions of the item's part that lie wholly at or before the position of the item's first row,
-    /// and in the window of its last one; see [`Runs`].
-    FullRuns(u32),
-    /// Runs of n blocks of the item's part after those, up to the position of the item's last row.
-    MaskedRuns(u32),
-    /// Blocks of the item's part that are left, up to and with the position of the item's last row: fewer than n.
-    RunRest(u32),
-    /// Blocks of the item's part before its first whole run: fewer than n. None where its state has no window.
-    RunLead(u32),
-    /// Runs of n blocks of the item's part before the full ones, which begin before the window of the item's last row. None where its state
-    /// has no window.
-    HeadRuns(u32),
-}
-
-/// Blocks of positions in runs of several. Runs begin at multiples of their length whatever the rows are, so that rows which begin or end in
-/// different blocks are attended over the same runs as each would be alone.
-///
-/// ```
-/// use ixc_ir::plan::Runs;
-///
-/// // Rows at positions 300 to 331, runs of 128 positions: all rows see the first 9 blocks whole.
-/// let runs = Runs { full: 2, rest: 3, ..Runs::default() };
-/// assert_eq!(Runs::of(4, 0..331 / 32 + 1, 0..301 / 32), runs);
-/// // The same with a window of 200 positions: the first row's begins at 101, the last one's at 132.
-/// let runs = Runs { lead: 1, head: 1, rest: 3, ..Runs::default() };
-/// assert_eq!(Runs::of(4, 101 / 32..331 / 32 + 1, 160 / 32..301 / 32), runs);
-/// ```
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Runs {
-    /// Blocks before the first whole run.
-    pub lead: u64,
-    /// Whole runs that begin before what the last row sees.
-    pub head: u64,
-    /// Runs after those that all rows see whole.
-    pub full: u64,
-    /// Whole runs after those.
-    pub masked: u64,
-    /// Blocks after the whole runs.
-    pub rest: u64,
-}
-
-impl Runs {
-    /// Of some blocks, of which all rows see `seen` whole, in runs of `n`. Blocks are counted from where a run begins.
-    pub fn of(n: u32, blocks: Range<u64>, seen: Range<u64>) -> Runs {
-        let n = u64::from(n.max(1));
-        let count = blocks.end.saturating_sub(blocks.start);
-        let lead = ((n - blocks.start % n) % n).min(count);
-        let (first, runs) = (blocks.start + lead, (count - lead) / n);
-        let head = seen.start.saturating_sub(first).div_ceil(n).min(runs);
-        let seen = (seen.end.saturating_sub(first) / n).clamp(head, runs);
-        Runs { lead, head, full: seen - head, masked: runs - seen, rest: (count - lead) % n }
-    }
-}
-
 /// The rows of a grid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum RowAxis {
@@ -519,7 +422,7 @@ pub struct Variant {
     /// The kernel.
     pub kernel: KernelId,
     /// Its dims.
-    pub dims: Vec<DimRule>,
+    pub dims: Vec<DimExpr>,
     /// Whether items are divided in parts.
     pub split: Option<Split>,
     /// How columns can be divided where they are too few.
@@ -532,7 +435,7 @@ pub struct Variant {
 /// arguments and other variants stay as they are.
 ///
 /// A band is a column's slice, or part of a block that columns are whole blocks of: a kernel that writes the latter takes the number of
-/// its band as a dim ([`DimRule::Band`]).
+/// its band as a dim ([`DimInput::Band`]).
 ///
 /// ```text
 /// gate and up, 5632 rows     22 columns of 256 rows, as many as a block of a8_super has: 22 items
@@ -545,7 +448,7 @@ pub struct Bands {
     /// The kernel of a band: its buffers are those of the task.
     pub kernel: KernelId,
     /// Its dims.
-    pub dims: Vec<DimRule>,
+    pub dims: Vec<DimExpr>,
     /// Bytes from a band to the next, for each of the task's arguments: 0 where all bands of a column have the same memory.
     pub strides: Vec<u64>,
 }
@@ -578,8 +481,10 @@ impl Leaves {
 pub struct Split {
     /// The task's argument that `combine` writes.
     pub argument: u32,
-    /// How positions are divided, or places, where the kernel's dims have [`DimRule::PartBlocks`].
+    /// Division of the places that a row sees.
     pub division: Division,
+    /// Positions that share a place, at least 1.
+    pub every: u32,
     /// What a part leaves.
     pub leaves: Leaves,
     /// The kernel that combines the parts to the result, such as `attention_combine`. Its buffers are the parts, one behind the other, that argument and

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use ixc_ir::plan::DimRule;
+use ixc_ir::plan::{DimExpr, DimInput};
 use serde::{Deserialize, Serialize};
 
 use crate::signature::Dim;
@@ -55,15 +55,15 @@ impl MatmulStrategy {
             .iter()
             .enumerate()
             .map(|(i, &n)| match (i.checked_sub(1).map(|i| groups[i]), n) {
-                (None, 1) => ("rows", DimRule::Rows),
-                (None, n) => ("groups", DimRule::RowGroups(n)),
-                (Some(m), 1) => ("rest", DimRule::RowRest(m)),
-                (Some(m), n) => ("small_groups", DimRule::RowRestGroups { m, n }),
+                (None, 1) => ("rows", DimInput::Rows.into()),
+                (None, n) => ("groups", DimInput::Rows / n),
+                (Some(m), 1) => ("rest", DimInput::Rows % m),
+                (Some(m), n) => ("small_groups", DimInput::Rows % m / n),
             })
-            .map(|(name, rule)| Dim { name, rule: Some(rule) })
+            .map(|(name, value): (_, DimExpr)| Dim { name, value: Some(value) })
             .collect();
         if self == MatmulStrategy::Tiles {
-            dims.push(Dim { name: "partial", rule: Some(DimRule::RowPartial(16)) });
+            dims.push(Dim { name: "partial", value: Some((DimInput::Rows % 16).min(1)) });
         }
         dims
     }

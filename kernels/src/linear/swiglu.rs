@@ -3,7 +3,7 @@
 use ixc_ir::format::Format;
 use ixc_ir::format::packed::STRIP;
 use ixc_ir::kernel::{Affine, BufferKind, Kernel, KernelBuilder, Type};
-use ixc_ir::plan::DimRule;
+use ixc_ir::plan::DimInput;
 
 use super::pace::Pace;
 use super::{
@@ -142,7 +142,7 @@ impl Definition for Swiglu {
             .write("y", Holds::Activations(self.out, "out"))
             .scratch("scratch")
             .dims(self.strategy.dims())
-            .dims(self.bands().map(|_| Dim { name: "band", rule: Some(DimRule::Band) }))
+            .dims(self.bands().map(|_| Dim { name: "band", value: Some(DimInput::Band.into()) }))
     }
 
     fn generate(&self, name: String, vectors: Vectors) -> Result<Kernel, GenerateError> {

@@ -11,7 +11,7 @@
 
 use std::collections::HashMap;
 
-use ixc_ir::plan::{Arg, Bands, DimRule, Division, Input, KernelId, Leaves, RowAxis, Source, Split, Task, Variant};
+use ixc_ir::plan::{Arg, Bands, DimExpr, Division, Input, KernelId, Leaves, RowAxis, Source, Split, Task, Variant};
 use ixc_kernels::KernelSpec;
 use ixc_kernels::signature::{BindError, Role, Signature};
 use ixc_kernels::tiling::Use;
@@ -80,8 +80,10 @@ pub struct Parts {
     pub part: &'static str,
     /// The task's argument that `combine` writes, by the name of its buffer there.
     pub result: &'static str,
-    /// How positions are divided.
+    /// Division of the places that a row sees.
     pub division: Division,
+    /// Positions that share a place.
+    pub every: u32,
     /// What a part leaves.
     pub leaves: Leaves,
     /// Makes the result of the parts.
@@ -164,7 +166,7 @@ impl Tasks {
         label: String,
         (rows, columns): (RowAxis, u64),
         choices: Vec<KernelChoice>,
-        dims: &[(&'static str, DimRule)],
+        dims: &[(&'static str, DimExpr)],
         args: Vec<Named>,
     ) -> Result<(), ScheduleError> {
         let Some(first) = choices.first() else {
@@ -219,7 +221,7 @@ impl Tasks {
         &mut self,
         label: String,
         axis: (RowAxis, u64),
-        (spec, dims): (impl Into<KernelSpec>, &[(&'static str, DimRule)]),
+        (spec, dims): (impl Into<KernelSpec>, &[(&'static str, DimExpr)]),
         args: Vec<Named>,
     ) -> Result<(), ScheduleError> {
         self.task(label, axis, vec![KernelChoice::by_rows(spec)], dims, args)
@@ -231,7 +233,7 @@ impl Tasks {
         choice: &KernelChoice,
         signature: &Signature,
         args: &[Named],
-        dims: &[(&'static str, DimRule)],
+        dims: &[(&'static str, DimExpr)],
     ) -> Result<Variant, ScheduleError> {
         let (own, kernel) = (choice.signature(), choice.spec.name());
         fits(&own, &kernel, signature)?;
@@ -242,7 +244,7 @@ impl Tasks {
                 Some(Bands {
                     count: fit("bands of a column", bands.count)?,
                     kernel: self.kernel(bands.spec.clone())?,
-                    dims: own.dim_rules(&kernel, dims)?,
+                    dims: own.dim_values(&kernel, dims)?,
                     strides: bands.strides(args, &kernel)?,
                 })
             }
@@ -252,7 +254,7 @@ impl Tasks {
         Ok(Variant {
             up_to_rows: choice.up_to_rows,
             row_chunk: choice.row_chunk,
-            dims: own.dim_rules(&kernel, dims)?,
+            dims: own.dim_values(&kernel, dims)?,
             kernel: self.kernel(choice.spec.clone())?,
             split,
             bands,
@@ -260,7 +262,7 @@ impl Tasks {
     }
 
     fn divided(&mut self, parts: &Parts, args: &[Named], kernel: &str) -> Result<Split, ScheduleError> {
-        let Parts { result, division, leaves, combine, .. } = parts;
+        let Parts { result, division, every, leaves, combine, .. } = parts;
         let missing = || BindError::Missing { kernel: kernel.to_owned(), name: result };
         let argument = args.iter().position(|(name, _)| name == result).ok_or_else(missing)?;
         // As the runtime calls it.
@@ -268,6 +270,7 @@ impl Tasks {
         Ok(Split {
             argument: fit("arguments of a task", argument as u64)?,
             division: *division,
+            every: *every,
             leaves: *leaves,
             combine: self.kernel(combine.clone())?,
             alone: None,

@@ -38,7 +38,7 @@ use ixc_ir::graph::{
 };
 use ixc_ir::names::Label;
 use ixc_ir::plan::{
-    ArenaBuffer, Arg, BucketId, BufferId, Choice, DimRule, HiddenRows, Ngram, Output, Plan, PlanWeight, RopeTable,
+    ArenaBuffer, Arg, BucketId, BufferId, Choice, DimExpr, HiddenRows, Ngram, Output, Plan, PlanWeight, RopeTable,
     RowAxis, RowCount, Source, State, StateField, WeightFile,
 };
 use ixc_ir::units::counted;
@@ -792,7 +792,7 @@ impl<'a> Lowering<'a> {
         label: String,
         rows: Rows,
         columns: u64,
-        kernel: (impl Into<KernelSpec>, &[(&'static str, DimRule)]),
+        kernel: (impl Into<KernelSpec>, &[(&'static str, DimExpr)]),
         args: Vec<Named>,
     ) -> Result<(), ScheduleError> {
         self.tasks.by_rows(label, (rows.axis(), columns), kernel, args)

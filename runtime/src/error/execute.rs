@@ -3,6 +3,7 @@
 use ixc_emulator::Fault;
 use ixc_failure::Class;
 use ixc_ir::kernel::interpret::InterpretError;
+use ixc_ir::plan::DimError;
 
 use crate::blocks::BlockError;
 use crate::bucket::BadExpert;
@@ -107,6 +108,9 @@ pub enum Problem {
         /// Largest.
         hi: i64,
     },
+    /// A dim without a value.
+    #[error(transparent)]
+    NoDim(#[from] DimError),
     /// A kernel that takes smaller indices than the runtime provides.
     #[error("buffer %{buffer} takes indices below {below}, the input's are below {found}")]
     Index {

@@ -9,9 +9,9 @@ use ixc_ir::format::Format;
 use ixc_ir::kernel::Kernel;
 use ixc_ir::ngram;
 use ixc_ir::plan::{
-    ATTENTION_BLOCK, ArenaBuffer, Arg, Bands, BucketId, BufferId, DimRule, HiddenRows, Input, KernelId, Leaves, Ngram,
-    Output, Plan, PlanWeight, RopeTable, RowAxis, RowCount, Source, Split, State, StateField, Step, Task, Variant,
-    WeightFile,
+    ATTENTION_BLOCK, ArenaBuffer, Arg, Bands, BucketId, BufferId, DimExpr, DimInput, HiddenRows, Input, KernelId,
+    Leaves, Ngram, Output, Plan, PlanWeight, RopeTable, RowAxis, RowCount, Source, Split, State, StateField, Step,
+    Task, Variant, WeightFile,
 };
 use ixc_ir::state::FieldRow;
 
@@ -174,39 +174,6 @@ pub(super) fn state(state: &State) -> Result<(), Problem> {
     }
 }
 
-/// What a rule counts in an item.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Counted {
-    /// Positions of its rows.
-    Positions,
-    /// Its rows, of which a kernel takes several together.
-    RowsTogether,
-    /// Anything else.
-    Other,
-}
-
-fn counted(rule: DimRule) -> Counted {
-    match rule {
-        DimRule::FullBlocks
-        | DimRule::MaskedBlocks
-        | DimRule::FirstBlock
-        | DimRule::TextEnd
-        | DimRule::Parts
-        | DimRule::FullRuns(_)
-        | DimRule::MaskedRuns(_)
-        | DimRule::RunRest(_)
-        | DimRule::RunLead(_)
-        | DimRule::HeadRuns(_)
-        | DimRule::PartBlocks(_)
-        | DimRule::ChosenBlocks(_)
-        | DimRule::WholeBlocks(_) => Counted::Positions,
-        DimRule::RowGroups(_) | DimRule::RowRest(_) | DimRule::RowRestGroups { .. } | DimRule::RowPartial(_) => {
-            Counted::RowsTogether
-        }
-        DimRule::Rows | DimRule::CacheBlocks | DimRule::All(_) | DimRule::Band => Counted::Other,
-    }
-}
-
 /// The state with a window, or else with places that positions share, in whose memory a task's positions are counted.
 fn sliding(plan: &Plan<Kernel>, task: &Task) -> Result<Option<u32>, Problem> {
     let states = task.args.iter().filter_map(|arg| match arg.source {
@@ -236,7 +203,8 @@ fn whole(plan: &Plan<Kernel>, task: &Task) -> Result<Option<u32>, Problem> {
         _ => None,
     };
     let mut reaches = task.args.iter().filter_map(reach);
-    let needs_end = task.variants.iter().any(|variant| variant.dims.contains(&DimRule::TextEnd));
+    let uses_end = |dim: &DimExpr| dim.uses(DimInput::TextEnd);
+    let needs_end = task.variants.iter().any(|variant| variant.dims.iter().any(uses_end));
     let reach = match (reaches.next(), needs_end) {
         (None, false) => return Ok(None),
         (None, true) => return Err(Problem::Shape { expected: "of rows that see both ways, where their text ends" }),
@@ -405,12 +373,14 @@ impl Checker<'_> {
             return Apart::Sequence;
         }
         let of_state = task.args.iter().any(|arg| matches!(arg.source, Source::State { .. } | Source::Chosen { .. }));
-        let rules = || task.variants.iter().flat_map(|variant| &variant.dims);
+        let dims = || task.variants.iter().flat_map(|variant| &variant.dims);
         let divided = task.variants.iter().any(|variant| variant.split.is_some());
-        if of_state || divided || rules().any(|&rule| counted(rule) == Counted::Positions) {
+        if of_state || divided || dims().any(DimExpr::uses_positions) {
             return Apart::Always;
         }
-        if task.variants.len() < 2 && !rules().any(|&rule| counted(rule) == Counted::RowsTogether) {
+        // A kernel that asks for more than the number of rows takes several together.
+        let takes_several = |dim: &DimExpr| dim.uses(DimInput::Rows) && !dim.is(DimInput::Rows);
+        if task.variants.len() < 2 && !dims().any(takes_several) {
             return Apart::Never;
         }
         let has_tiles = signatures().any(|kernel| kernel.has_tiles);
@@ -462,8 +432,8 @@ impl Checker<'_> {
         for variant in &task.variants {
             range("row chunk", variant.row_chunk, 1, u64::from(u32::MAX))?;
             self.kernel(task, variant.kernel, &variant.dims)?;
-            if variant.dims.contains(&DimRule::Band) {
-                return Err(Problem::Rule { rule: DimRule::Band, expected: "needs an item that is a band" });
+            if let Some(dim) = variant.dims.iter().find(|dim| dim.uses(DimInput::Band)) {
+                return Err(Problem::Dim { dim: dim.to_string(), expected: "needs an item that is a band" });
             }
             self.bands(task, variant)?;
         }
@@ -471,13 +441,17 @@ impl Checker<'_> {
     }
 
     /// A kernel of a task, and what its dims are.
-    fn kernel(&self, task: &Task, kernel: KernelId, dims: &[DimRule]) -> Result<&Signature, Problem> {
+    fn kernel(&self, task: &Task, kernel: KernelId, dims: &[DimExpr]) -> Result<&Signature, Problem> {
         let kernel = id("kernel", kernel.0, self.kernels)?;
         if dims.len() != kernel.dims.len() {
             return Err(Problem::Count { what: "dims", found: dims.len(), expected: kernel.dims.len() });
         }
-        for &rule in dims {
-            self.rule(rule, task.rows)?;
+        for dim in dims {
+            // It has a value for each item, whatever its inputs are.
+            dim.range(DimInput::bounds)?;
+            if dim.uses_positions() && task.rows != RowAxis::Tokens {
+                return Err(Problem::Dim { dim: dim.to_string(), expected: "needs rows that are tokens" });
+            }
         }
         self.arguments(kernel, &task.args)?;
         Ok(kernel)
@@ -494,11 +468,10 @@ impl Checker<'_> {
             return Err(Problem::Count { what: "strides of bands", found: strides.len(), expected: task.args.len() });
         }
         let kernel = self.kernel(task, *kernel, dims)?;
-        let mut is_numbered = false;
-        for (_, dim) in dims.iter().zip(&kernel.dims).filter(|(rule, _)| **rule == DimRule::Band) {
+        let is_numbered = dims.iter().any(|dim| dim.uses(DimInput::Band));
+        for (_, dim) in dims.iter().zip(&kernel.dims).filter(|(value, _)| value.is(DimInput::Band)) {
             let most = if dim.lo > 0 { 0 } else { u64::try_from(dim.hi).map_or(0, |last| last.saturating_add(1)) };
             range("bands of a column, of those that its kernel can tell apart,", *count, 2, most)?;
-            is_numbered = true;
         }
         for ((buffer, arg), stride) in kernel.buffers.iter().zip(&task.args).zip(strides) {
             if matches!(arg.source, Source::Chosen { .. }) && *stride != 0 {
@@ -525,21 +498,20 @@ impl Checker<'_> {
             range("parts", split.division.parts, 1, MAX_PARTS)?;
             range("blocks of a part", split.division.blocks, 1, MAX_PARTS)?;
             rows = rows.max(variant.up_to_rows.min(self.plan.max_tokens).into());
-            let every = variant.dims.iter().find_map(|rule| match rule {
-                DimRule::PartBlocks(every) => Some(*every),
-                _ => None,
-            });
+            range("positions of a place of parts", split.every, 1, MAX_CONTEXT)?;
             parts = parts.max(match split.leaves {
                 Leaves::Result => split.division.parts,
                 // Those of all places of the context.
-                Leaves::Words => self.plan.context_length.div_ceil(every.unwrap_or(1).max(1)).div_ceil(ATTENTION_BLOCK),
+                Leaves::Words => self.plan.context_length.div_ceil(split.every).div_ceil(ATTENTION_BLOCK),
             });
             let argument = split.argument as usize;
             id("argument", split.argument, &task.args)?;
             let kernel = id("kernel", variant.kernel.0, self.kernels)?;
             let part = match (kernel.buffers.get(argument), split.leaves) {
                 (Some(Parameter { size, access: Access::Write, .. }), Leaves::Result) => size.at(&[]),
-                (Some(Parameter { access: Access::Write, .. }), Leaves::Words) if every.is_some() => {
+                (Some(Parameter { access: Access::Write, .. }), Leaves::Words)
+                    if variant.dims.iter().any(|dim| dim.uses(DimInput::PartEnd)) =>
+                {
                     Some(Leaves::WORDS_OF_BLOCK)
                 }
                 _ => None,
@@ -633,61 +605,6 @@ impl Checker<'_> {
                 | Input::PositionLane
                 | Input::OutputRows,
             ) => Ok(()),
-        }
-    }
-
-    fn rule(&self, rule: DimRule, rows: RowAxis) -> Result<(), Problem> {
-        match rule {
-            DimRule::RowGroups(0)
-            | DimRule::RowRest(0)
-            | DimRule::RowRestGroups { m: 0, .. }
-            | DimRule::RowRestGroups { n: 0, .. }
-            | DimRule::RowPartial(0)
-            | DimRule::FullRuns(0)
-            | DimRule::MaskedRuns(0)
-            | DimRule::RunRest(0)
-            | DimRule::RunLead(0)
-            | DimRule::WholeBlocks(0)
-            | DimRule::PartBlocks(0)
-            | DimRule::HeadRuns(0) => Err(Problem::Rule { rule, expected: "divides by 0" }),
-            DimRule::FullBlocks
-            | DimRule::MaskedBlocks
-            | DimRule::FirstBlock
-            | DimRule::TextEnd
-            | DimRule::WholeBlocks(_)
-            | DimRule::PartBlocks(_)
-            | DimRule::ChosenBlocks(_)
-            | DimRule::Parts
-            | DimRule::FullRuns(_)
-            | DimRule::MaskedRuns(_)
-            | DimRule::RunRest(_)
-            | DimRule::RunLead(_)
-            | DimRule::HeadRuns(_)
-                if rows != RowAxis::Tokens =>
-            {
-                Err(Problem::Rule { rule, expected: "needs rows that are tokens" })
-            }
-            DimRule::All(rows) => check_rows(rows),
-            DimRule::ChosenBlocks(choice) => chosen::check(choice),
-            DimRule::Rows
-            | DimRule::RowGroups(_)
-            | DimRule::RowRest(_)
-            | DimRule::RowRestGroups { .. }
-            | DimRule::RowPartial(_)
-            | DimRule::FullBlocks
-            | DimRule::MaskedBlocks
-            | DimRule::FirstBlock
-            | DimRule::TextEnd
-            | DimRule::WholeBlocks(_)
-            | DimRule::PartBlocks(_)
-            | DimRule::Parts
-            | DimRule::FullRuns(_)
-            | DimRule::MaskedRuns(_)
-            | DimRule::RunRest(_)
-            | DimRule::RunLead(_)
-            | DimRule::HeadRuns(_)
-            | DimRule::CacheBlocks
-            | DimRule::Band => Ok(()),
         }
     }
 

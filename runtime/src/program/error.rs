@@ -2,7 +2,7 @@
 
 use ixc_ir::derived::DerivedError;
 use ixc_ir::format::Format;
-use ixc_ir::plan::DimRule;
+use ixc_ir::plan::DimError;
 
 /// What is wrong with a plan, and where.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -129,14 +129,17 @@ pub enum Problem {
     /// Variants that do not cover all row counts in order.
     #[error("row counts of variants must ascend and end with {}", u32::MAX)]
     Variants,
-    /// A dim rule that does not fit its task.
-    #[error("dim rule {rule:?} {expected}")]
-    Rule {
-        /// The rule.
-        rule: DimRule,
-        /// What it needs.
+    /// A dim that does not fit its task.
+    #[error("dim `{dim}` {expected}")]
+    Dim {
+        /// The dim.
+        dim: String,
+        /// Its requirement.
         expected: &'static str,
     },
+    /// A dim without a value for some items.
+    #[error("dim {0}")]
+    NoDim(#[from] DimError),
     /// A routing that is used before, or filled more than once, or never.
     #[error("routing {bucket} must be filled by one step, before any step that uses it")]
     Order {

@@ -177,7 +177,7 @@ impl Signature {
         Ok(Signature {
             name: kernel.name.clone(),
             dims: kernel.dims.clone(),
-            buffers: buffers.collect::<Result<_, _>>()?,
+            buffers: buffers.collect::<Result<_, Problem>>()?,
             products: Counter::of(kernel),
             has_tiles: kernel.values.iter().any(|ty| ty.is_tile()),
         })

@@ -1,8 +1,8 @@
-//! A transformer of one layer with routed experts, as a plan made by hand: every kind of step, source, input and dim rule.
+//! A transformer of one layer with routed experts, as a plan made by hand: every kind of step, source, input and dim.
 
 use ixc_kernels::{
     Activation, Attention, AttentionCombine, AttentionPart, Bits, Cache, Combine, Embed, Gather, KernelSpec, Linear,
-    MatmulStrategy, Pace, RmsNorm, RopeAppend, RopeHeads, Route, Score, Softmax, Swiglu, generate,
+    MatmulStrategy, Pace, RmsNorm, RopeAppend, RopeHeads, Route, Score, Softmax, Swiglu, blocks, generate,
 };
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -127,7 +127,7 @@ impl Maker {
         rows: RowAxis,
         columns: u32,
         spec: impl Into<KernelSpec>,
-        dims: &[DimRule],
+        dims: &[DimExpr],
         args: Vec<Arg>,
     ) -> Task {
         let kernel = self.kernel(spec);
@@ -180,8 +180,8 @@ fn tile(format: Format, n: u32) -> (u32, u32) {
     (if n.is_multiple_of(2 * band) { 2 * band } else { band }, band)
 }
 
-fn dims(strategy: MatmulStrategy) -> Vec<DimRule> {
-    strategy.dims().into_iter().filter_map(|dim| dim.rule).collect()
+fn dims(strategy: MatmulStrategy) -> Vec<DimExpr> {
+    strategy.dims().into_iter().filter_map(|dim| dim.value).collect()
 }
 
 fn bands(count: u32, kernel: KernelId, strides: Vec<u64>) -> Bands {
@@ -286,8 +286,8 @@ fn specs(factors: Factors) -> (Plan<KernelSpec>, Vec<u8>) {
             .map(|source| arg(source, 0, 0)),
     );
     steps.push(vec![
-        m.rows("rope", RowAxis::Tokens, 1, rope, &[DimRule::CacheBlocks], rope_args),
-        m.rows("append", RowAxis::Tokens, 1, append, &[DimRule::CacheBlocks], append_args),
+        m.rows("rope", RowAxis::Tokens, 1, rope, &[blocks::of_cache()], rope_args),
+        m.rows("append", RowAxis::Tokens, 1, append, &[blocks::of_cache()], append_args),
     ]);
 
     let a = m.buffer("a", HEADS * D, tokens);
@@ -305,8 +305,7 @@ fn specs(factors: Factors) -> (Plan<KernelSpec>, Vec<u8>) {
         rows: 3,
         cache: Cache::default(),
     };
-    let (full, masked) = (DimRule::FullBlocks, DimRule::MaskedBlocks);
-    let dims = [full, masked, DimRule::RowGroups(3), DimRule::RowRest(3)];
+    let dims = [blocks::full(), blocks::masked(), DimInput::Rows / 3, DimInput::Rows % 3];
     let mut args = vec![arena(qr, HEADS * D * 4), input(Input::Positions, 4)];
     args.extend(
         [Source::State { state: 0, field: 0 }, Source::State { state: 0, field: 1 }].map(|source| arg(source, 0, 0)),
@@ -328,8 +327,15 @@ fn specs(factors: Factors) -> (Plan<KernelSpec>, Vec<u8>) {
             slopes: false,
             cache: Cache::default(),
         }),
-        dims: vec![full, masked, DimRule::FirstBlock],
-        split: Some(Split { argument: 4, division: Division::THREADS, leaves: Leaves::Result, combine, alone: None }),
+        dims: vec![blocks::full(), blocks::masked(), blocks::first()],
+        split: Some(Split {
+            argument: 4,
+            division: Division::THREADS,
+            every: 1,
+            leaves: Leaves::Result,
+            combine,
+            alone: None,
+        }),
         bands: None,
     };
     attention.variants.insert(0, one);
@@ -367,7 +373,7 @@ fn specs(factors: Factors) -> (Plan<KernelSpec>, Vec<u8>) {
     let g = m.buffer("g", N, routed);
     let args = vec![input(Input::RoutedToken(bucket), 4), arena(h2, 0), arena(g, row)];
     let gather = Gather { bytes: row };
-    steps.push(vec![m.rows("gather", axis, 1, gather, &[DimRule::All(tokens)], args)]);
+    steps.push(vec![m.rows("gather", axis, 1, gather, &[DimInput::Tokens.into()], args)]);
 
     let (gate, up) = (m.weight("gate", &[EXPERTS, N, N]), m.weight("up", &[EXPERTS, N, N]));
     let s = m.buffer("s", N, routed);
@@ -412,11 +418,11 @@ fn specs(factors: Factors) -> (Plan<KernelSpec>, Vec<u8>) {
     let combine = Combine { n: N, slots: TOP_K, residual: true };
     let slots = input(Input::RoutedSlot(bucket), TOP_K * 4);
     let args = vec![slots, arena(p, TOP_K * 4), arena(e, 0), arena(x1, row), arena(x2, row)];
-    steps.push(vec![m.rows("combine", RowAxis::Tokens, 1, combine, &[DimRule::All(routed)], args)]);
+    steps.push(vec![m.rows("combine", RowAxis::Tokens, 1, combine, &[DimInput::Tokens * TOP_K], args)]);
 
     let o = m.buffer("o", N, outputs);
     let args = vec![input(Input::OutputRows, 4), arena(x2, 0), arena(o, row)];
-    steps.push(vec![m.rows("outputs", RowAxis::Outputs, 1, gather, &[DimRule::All(tokens)], args)]);
+    steps.push(vec![m.rows("outputs", RowAxis::Outputs, 1, gather, &[DimInput::Tokens.into()], args)]);
 
     let (w, oh) = (m.weight("norm3", &[N]), m.buffer("oh", N, outputs));
     let args = vec![arena(o, row), arg(w, 0, 0), arena(oh, row)];

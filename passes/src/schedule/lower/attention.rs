@@ -250,8 +250,8 @@ impl Lowering<'_> {
             let places = positions.div_ceil(of_bit);
             let combine = IndexChoose { chosen: top_k, positions: places, every: None, local: None }.into();
             let spec = IndexScores { heads, d: cache.key, positions, every, plain: false }.into();
-            let (division, leaves) = (Division::THREADS, Leaves::Words);
-            let parts = Some(Parts { part: "part", result: "chosen", division, leaves, combine });
+            let (division, every, leaves) = (Division::THREADS, every.unwrap_or(1), Leaves::Words);
+            let parts = Some(Parts { part: "part", result: "chosen", division, every, leaves, combine });
             choices.insert(0, KernelChoice { up_to_rows: 1, row_chunk: 1, spec, parts, bands: None });
         }
         self.tell_by_rows(&label, &choices, &[PARTS], &[]);
@@ -299,7 +299,7 @@ impl Lowering<'_> {
         let combine = IndexChoose { chosen: top_k, positions, every, local }.into();
         let of_part = IndexScores { heads: 1, d: cache.key, positions, every: None, plain: true }.into();
         let (division, leaves) = (Division::THREADS, Leaves::Words);
-        let parts = Some(Parts { part: "part", result: "chosen", division, leaves, combine });
+        let parts = Some(Parts { part: "part", result: "chosen", division, every: 1, leaves, combine });
         let one = KernelChoice { up_to_rows: 1, row_chunk: 1, spec: of_part, parts, bands: None };
         let choices = vec![one, KernelChoice::by_chunks(1, spec)];
         self.tell_by_rows(&label, &choices, &[PARTS], &[]);
@@ -437,7 +437,14 @@ impl Lowering<'_> {
                     up_to_rows: 1,
                     row_chunk: 1,
                     spec: part,
-                    parts: Some(Parts { part: "part", result: "y", division, leaves: Leaves::Result, combine }),
+                    parts: Some(Parts {
+                        part: "part",
+                        result: "y",
+                        division,
+                        every: 1,
+                        leaves: Leaves::Result,
+                        combine,
+                    }),
                     bands: None,
                 };
                 vec![one, KernelChoice::by_chunks(rows, together)]

@@ -7,7 +7,7 @@
 use ixc_ir::format::Format;
 use ixc_ir::graph::attrs::ngram_hash;
 use ixc_ir::graph::{Op, OpKind, Operand, Unary, WeightId};
-use ixc_ir::plan::{Arg, DimRule, Input, Ngram, RowCount, Source};
+use ixc_ir::plan::{Arg, DimInput, Input, Ngram, Source};
 use ixc_kernels::signature::Role;
 use ixc_kernels::{
     AddBias, Bits, Centre, Clamp, ColumnSquares, Copy, Elementwise, Embed, Gather, HeadsSum, KernelSpec, Map, Quantise,
@@ -404,7 +404,7 @@ impl Lowering<'_> {
             ("y", by_row(Source::Arena(y.buffer), row)),
         ];
         let spec = Gather { bytes: fit("bytes of a row", row)? };
-        self.by_rows(name.to_string(), y.rows, 1, (spec, &[("rows", DimRule::All(RowCount::Tokens))]), args)?;
+        self.by_rows(name.to_string(), y.rows, 1, (spec, &[("rows", DimInput::Tokens.into())]), args)?;
         Ok(Binding::ArenaRows(y))
     }
 }

@@ -50,7 +50,7 @@ pub const MAGIC: [u8; 8] = *b"IXCPLAN\n";
 /// A plan file.
 pub const KIND: Kind = Kind { name: "plan", is: |head| head.starts_with(&MAGIC), streams: false, private: false };
 /// Version of the encoding, of packed formats too; others are refused, as plans are cheap to make again.
-pub const VERSION: u32 = 35;
+pub const VERSION: u32 = 36;
 /// Bytes before the payload.
 pub const HEADER_BYTES: usize = 48;
 /// Longest payload. A plan has one or two megabytes and its tokenizer, whose largest known have eight; what decodes takes up to

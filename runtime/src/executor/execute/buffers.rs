@@ -10,14 +10,14 @@
 //! arena buffer; with fewer than 18 rows in this step it is [`Problem::Slice`].
 
 use ixc_ir::kernel::Dim;
-use ixc_ir::plan::{ATTENTION_BLOCK, Arg, DimRule, Input, KEY_LANES, RowCount, Source};
+use ixc_ir::plan::{ATTENTION_BLOCK, Arg, DimExpr, DimInput, Input, KEY_LANES, RowCount, Source};
 
 use super::parts::{Line, RowPositions};
 use super::{Item, Pass, Problem};
 use crate::executor::sequences::Piece;
 use crate::executor::sliding::Sliding;
 use crate::memory::{INDEX_BYTES, Region};
-use crate::program::{Access, Parameter, PartPlace};
+use crate::program::{Access, MAX_DIMS, Parameter, PartPlace, Signature};
 use crate::states::States;
 
 /// What `combine` has beside parts and result.
@@ -47,38 +47,42 @@ impl Pass<'_> {
         part(region, 0, bytes, parameter, item)
     }
 
-    /// The value that a rule gives a kernel's dim for an item.
-    pub(super) fn dim(&self, rule: DimRule, item: &Item) -> u64 {
-        match rule {
-            DimRule::Rows => item.rows,
-            // The program's check says that n is not 0.
-            DimRule::RowGroups(n) => item.rows / u64::from(n.max(1)),
-            DimRule::RowRest(n) => item.rows % u64::from(n.max(1)),
-            DimRule::RowRestGroups { m, n } => item.rows % u64::from(m.max(1)) / u64::from(n.max(1)),
-            DimRule::RowPartial(n) => u64::from(!item.rows.is_multiple_of(u64::from(n.max(1)))),
-            DimRule::FullBlocks
-            | DimRule::MaskedBlocks
-            | DimRule::FirstBlock
-            | DimRule::Parts
-            | DimRule::FullRuns(_)
-            | DimRule::MaskedRuns(_)
-            | DimRule::RunRest(_)
-            | DimRule::RunLead(_)
-            | DimRule::HeadRuns(_) => item.span.dim(rule, self.row_positions(item)).unwrap_or(0),
-            DimRule::WholeBlocks(every) => blocks_of(self.last_position(item), every),
-            DimRule::PartBlocks(every) => {
-                let first = item.span.first();
-                let end = blocks_of(self.last_position(item), every).min(first.saturating_add(item.span.each.into()));
-                end.saturating_sub(first)
-            }
-            DimRule::ChosenBlocks(choice) => {
-                u64::from(choice.count(self.last_position(item))).div_ceil(u64::from(ATTENTION_BLOCK))
-            }
-            DimRule::TextEnd => self.text_end(item),
-            DimRule::CacheBlocks => u64::from(self.capacity(item) / KEY_LANES),
-            DimRule::All(rows) => self.counts.of(rows),
-            DimRule::Band => u64::from(item.band),
+    /// Evaluates the dims of a kernel for an item.
+    pub(super) fn dims(&self, dims: &[DimExpr], kernel: &Signature, item: &Item) -> Result<[i64; MAX_DIMS], Problem> {
+        let mut values = [0; MAX_DIMS];
+        // Most kernels ask for no positions, and others several times.
+        let mut positions = None;
+        for ((value, dim), own) in values.iter_mut().zip(dims).zip(&kernel.dims) {
+            *value = in_range(dim.evaluate(|input| self.input(input, item, &mut positions))?, own)?;
         }
+        Ok(values)
+    }
+
+    /// The value of a dims' input for an item; `positions` keeps those of its rows.
+    fn input(&self, input: DimInput, item: &Item, positions: &mut Option<RowPositions>) -> u64 {
+        let mut rows = || *positions.get_or_insert_with(|| self.row_positions(item));
+        match input {
+            DimInput::Rows => item.rows,
+            DimInput::Band => u64::from(item.band),
+            DimInput::Tokens => self.counts.of(RowCount::Tokens),
+            DimInput::Outputs => self.counts.of(RowCount::Outputs),
+            DimInput::Capacity => u64::from(self.capacity(item)),
+            DimInput::First => rows().first,
+            DimInput::Last => rows().last,
+            DimInput::WindowBegin => rows().seen,
+            DimInput::Position => u64::from(self.last_position(item)),
+            DimInput::TextEnd => self.text_end(item),
+            DimInput::PartBegin => item.span.first(),
+            DimInput::PartEnd => item.span.end(),
+            DimInput::Skipped => item.span.start + rows().dropped,
+            DimInput::Parts => u64::from(item.span.parts),
+        }
+    }
+
+    /// Blocks of places, each of `every` positions, of an item's part.
+    pub(super) fn part_blocks(&self, every: u32, item: &Item) -> u32 {
+        let end = blocks_of(self.last_position(item), every).min(item.span.end());
+        u32::try_from(end.saturating_sub(item.span.first())).unwrap_or(u32::MAX)
     }
 
     /// The position of an item's last row, which is a token, in its sequence.

@@ -5,7 +5,7 @@ use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 
 use ixc_ir::plan::{
-    ATTENTION_BLOCK, Arg, Bands, Choice, DimRule, KernelId, Leaves, RowAxis, Source, Split, Task, Variant,
+    ATTENTION_BLOCK, Arg, Bands, Choice, DimExpr, DimInput, KernelId, Leaves, RowAxis, Source, Split, Task, Variant,
 };
 
 use super::Pass;
@@ -15,7 +15,7 @@ use crate::bucket::ExpertRows;
 use crate::error::execute::{ExecuteError, ItemError, Problem};
 use crate::executor::sequences::{Piece, runs};
 use crate::memory::Region;
-use crate::program::{Access, Apart, MAX_BUFFERS, MAX_DIMS, Parameter, PartPlace, Signature, Stage, shortened};
+use crate::program::{Access, Apart, MAX_BUFFERS, Parameter, PartPlace, Signature, Stage, shortened};
 use crate::stats::{self, Clock};
 use crate::trace::Work;
 
@@ -67,7 +67,7 @@ pub(super) struct Item {
 /// The kernel of some items, and what it is given.
 struct Call<'p> {
     kernel: KernelId,
-    dims: &'p [DimRule],
+    dims: &'p [DimExpr],
     /// Items of a column.
     bands: u32,
     /// From a band to the next, by argument; 0 where there are none.
@@ -199,12 +199,8 @@ impl Pass<'_> {
                             let last = rows.saturating_sub(1);
                             let seen = whole.map_or(own, |reach| last.min(own.saturating_add(reach)));
                             let position = position.saturating_add(seen);
-                            let every = chosen.dims.iter().find_map(|rule| match rule {
-                                DimRule::PartBlocks(every) => Some(*every),
-                                _ => None,
-                            });
                             let position = listed.map_or(position, |choice| choice.count(position).saturating_sub(1));
-                            Span::divided(blocks_of(position, every.unwrap_or(1)), split.division)
+                            Span::divided(blocks_of(position, split.every), split.division)
                         }
                         None => Span::WHOLE,
                     };
@@ -324,13 +320,14 @@ impl Pass<'_> {
             };
             let skipped = chunk * group.chunk_rows;
             let (row, sliding) = (group.first_row + skipped, stage.sliding.get(group.task).copied().flatten());
-            // What goes through blocks begins with the first that the item's first row needs.
-            let window = sliding.filter(|_| variant.dims.contains(&DimRule::FirstBlock));
+            // A kernel that takes the first block begins with the first that the item's first row needs.
+            let takes_begin = variant.dims.iter().any(|dim| dim.is(DimInput::PartBegin));
+            let window = sliding.filter(|_| takes_begin);
             let window = window.and_then(|state| self.states(group.piece)?.sliding(state));
             let whole = stage.whole.get(group.task).copied().flatten();
             let piece = self.piece(group.piece);
             let own = piece.position.saturating_add(row.saturating_sub(piece.row.into()) as u32);
-            let start = match whole.filter(|_| variant.dims.contains(&DimRule::FirstBlock)) {
+            let start = match whole.filter(|_| takes_begin) {
                 Some(reach) if variant.split.is_none() => u64::from(own.saturating_sub(reach) / ATTENTION_BLOCK),
                 _ => window.map_or(0, |window| window.first_block(own)),
             };
@@ -361,7 +358,7 @@ impl Pass<'_> {
                 && self.store.parts.finished(place, self.line(&item), item.span.parts)
             {
                 let combine = &self.program.kernels[split.combine.0 as usize];
-                let combined = self.combine(thread, (task, place), (split, &variant.dims), combine, &item);
+                let combined = self.combine(thread, (task, place), split, combine, &item);
                 combined.map_err(|problem| failed(combine, problem))?;
             }
         }
@@ -377,10 +374,7 @@ impl Pass<'_> {
         item: &Item,
         counts: bool,
     ) -> Result<Option<stats::Work>, Problem> {
-        let mut dims = [0i64; MAX_DIMS];
-        for ((value, &rule), dim) in dims.iter_mut().zip(call.dims).zip(&kernel.dims) {
-            *value = in_range(self.dim(rule, item), dim)?;
-        }
+        let dims = self.dims(call.dims, kernel, item)?;
         let dims = &dims[..kernel.dims.len()];
         let (mut pointers, mut sizes) = ([std::ptr::null_mut(); MAX_BUFFERS], [0; MAX_BUFFERS]);
         // Of the thread's memory for chosen places.
@@ -390,7 +384,7 @@ impl Pass<'_> {
                 Some(split) if split.argument as usize == i => {
                     let own = match split.leaves {
                         Leaves::Result => (item.span.part, 1),
-                        Leaves::Words => (item.span.first() as u32, self.part_blocks(call.dims, item)),
+                        Leaves::Words => (item.span.first() as u32, self.part_blocks(split.every, item)),
                     };
                     self.parts(place, &kernel.buffers[i], item, own, dims)?
                 }
@@ -420,25 +414,18 @@ impl Pass<'_> {
         }))
     }
 
-    /// Blocks of places of an item's part.
-    fn part_blocks(&self, rules: &[DimRule], item: &Item) -> u32 {
-        let rule = rules.iter().find(|rule| matches!(rule, DimRule::PartBlocks(_)));
-        // There is one, as the program's check says.
-        rule.map_or(0, |rule| u32::try_from(self.dim(*rule, item)).unwrap_or(u32::MAX))
-    }
-
     /// Makes the result of an item's parts, all of which are done.
     fn combine(
         &self,
         thread: usize,
         (task, place): (&Task, &PartPlace),
-        (split, rules): (&Split, &[DimRule]),
+        split: &Split,
         kernel: &Signature,
         item: &Item,
     ) -> Result<(), Problem> {
         let parts = match split.leaves {
             Leaves::Result => item.span.parts,
-            Leaves::Words => self.part_blocks(rules, &Item { span: Span::WHOLE, ..*item }),
+            Leaves::Words => self.part_blocks(split.every, &Item { span: Span::WHOLE, ..*item }),
         };
         let dims = [kernel.dims.first().map_or(Ok(0), |dim| in_range(u64::from(parts), dim))?];
         let (mut pointers, mut sizes) = ([std::ptr::null_mut(); MAX_BUFFERS], [0; MAX_BUFFERS]);
@@ -463,29 +450,7 @@ impl Pass<'_> {
 fn chunk_rows(variant: &Variant, rows: u64) -> u64 {
     let most = u64::from(variant.row_chunk.max(1));
     let even = rows.div_ceil(rows.div_ceil(most).max(1));
-    let group = variant.dims.iter().find_map(|rule| match rule {
-        DimRule::RowGroups(n) => Some(u64::from(*n)),
-        DimRule::Rows
-        | DimRule::RowRest(_)
-        | DimRule::RowRestGroups { .. }
-        | DimRule::RowPartial(_)
-        | DimRule::FullBlocks
-        | DimRule::MaskedBlocks
-        | DimRule::FirstBlock
-        | DimRule::TextEnd
-        | DimRule::Parts
-        | DimRule::CacheBlocks
-        | DimRule::WholeBlocks(_)
-        | DimRule::PartBlocks(_)
-        | DimRule::ChosenBlocks(_)
-        | DimRule::All(_)
-        | DimRule::Band
-        | DimRule::FullRuns(_)
-        | DimRule::MaskedRuns(_)
-        | DimRule::RunRest(_)
-        | DimRule::RunLead(_)
-        | DimRule::HeadRuns(_) => None,
-    });
+    let group = variant.dims.iter().find_map(|dim| dim.divisor(DimInput::Rows)).map(u64::from);
     even.next_multiple_of(group.unwrap_or(1).max(1)).clamp(1, most)
 }
 
@@ -537,14 +502,14 @@ mod tests {
             split: None,
             bands: None,
         };
-        let groups = || vec![DimRule::RowGroups(6), DimRule::RowRest(6)];
+        let groups = || vec![DimInput::Rows / 6, DimInput::Rows % 6];
         assert_eq!(chunk_rows(&variant(96, groups()), 512), 90);
         assert_eq!(chunk_rows(&variant(96, groups()), 96), 96);
         assert_eq!(chunk_rows(&variant(96, groups()), 97), 54);
         assert_eq!(chunk_rows(&variant(96, groups()), 7), 12);
         assert_eq!(chunk_rows(&variant(1, vec![]), 512), 1);
-        assert_eq!(chunk_rows(&variant(4, vec![DimRule::Rows]), 5), 3);
-        assert_eq!(chunk_rows(&variant(5, vec![DimRule::RowGroups(u32::MAX)]), 4), 5);
+        assert_eq!(chunk_rows(&variant(4, vec![DimInput::Rows.into()]), 5), 3);
+        assert_eq!(chunk_rows(&variant(5, vec![DimInput::Rows / u32::MAX]), 4), 5);
     }
 
     #[test]

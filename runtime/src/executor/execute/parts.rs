@@ -13,7 +13,7 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use ixc_ir::plan::{ATTENTION_BLOCK, DimRule, Division, Runs};
+use ixc_ir::plan::Division;
 
 use crate::memory::{Memory, MemoryError, Region};
 use crate::program::{PartPlace, Program};
@@ -94,9 +94,9 @@ pub(crate) struct Span {
 /// Positions of an item's rows, as their state's memory counts them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct RowPositions {
-    /// The first row's.
+    /// The last that the first row sees.
     pub first: u64,
-    /// The last row's.
+    /// The last that the last row sees.
     pub last: u64,
     /// The first that the last row sees.
     pub seen: u64,
@@ -120,126 +120,15 @@ impl Span {
         self.start + u64::from(self.part) * u64::from(self.each)
     }
 
-    /// A dim about blocks, for rows at these positions; `None` where the rule is about something else.
-    pub fn dim(&self, rule: DimRule, rows: RowPositions) -> Option<u64> {
-        let block = u64::from(ATTENTION_BLOCK);
-        let start = self.first();
-        let end = (rows.last / block + 1).min(start.saturating_add(u64::from(self.each))).max(start);
-        let whole = ((rows.first + 1) / block).clamp(start, end);
-        // Runs of a part are counted from its beginning, those of a window from the sequence's.
-        let before = self.start + rows.dropped;
-        let runs = |n: u32| {
-            let counted = |block: u64| block.saturating_sub(start) + before;
-            Runs::of(n, before..counted(end), counted(rows.seen.div_ceil(block))..counted(whole))
-        };
-        match rule {
-            DimRule::FullBlocks => Some(whole - start),
-            DimRule::MaskedBlocks => Some(end - whole),
-            DimRule::FirstBlock => Some(start),
-            DimRule::Parts => Some(self.parts.into()),
-            DimRule::FullRuns(n) => Some(runs(n).full),
-            DimRule::MaskedRuns(n) => Some(runs(n).masked),
-            DimRule::RunRest(n) => Some(runs(n).rest),
-            DimRule::RunLead(n) => Some(runs(n).lead),
-            DimRule::HeadRuns(n) => Some(runs(n).head),
-            DimRule::Rows
-            | DimRule::RowGroups(_)
-            | DimRule::RowRest(_)
-            | DimRule::RowRestGroups { .. }
-            | DimRule::RowPartial(_)
-            | DimRule::TextEnd
-            | DimRule::CacheBlocks
-            | DimRule::WholeBlocks(_)
-            | DimRule::PartBlocks(_)
-            | DimRule::ChosenBlocks(_)
-            | DimRule::All(_)
-            | DimRule::Band => None,
-        }
+    /// The block after the last one of the part, which may lie after the positions that there are.
+    pub fn end(&self) -> u64 {
+        self.first().saturating_add(u64::from(self.each))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn dims(span: Span, first: u64, last: u64) -> [u64; 3] {
-        let rows = RowPositions { first, last, ..RowPositions::default() };
-        [DimRule::FullBlocks, DimRule::MaskedBlocks, DimRule::FirstBlock].map(|rule| span.dim(rule, rows).unwrap())
-    }
-
-    #[test]
-    fn blocks_are_whole_where_every_row_sees_them() {
-        assert_eq!(dims(Span::WHOLE, 0, 0), [0, 1, 0]);
-        assert_eq!(dims(Span::WHOLE, 30, 30), [0, 1, 0]);
-        assert_eq!(dims(Span::WHOLE, 31, 31), [1, 0, 0]);
-        assert_eq!(dims(Span::WHOLE, 31, 32), [1, 1, 0]);
-        assert_eq!(dims(Span::WHOLE, 62, 77), [1, 2, 0]);
-        assert_eq!(Span::WHOLE.dim(DimRule::Rows, RowPositions::default()), None);
-    }
-
-    #[test]
-    fn runs_begin_where_they_would_for_a_row_alone() {
-        let runs = |first, last| {
-            let rows = RowPositions { first, last, ..RowPositions::default() };
-            assert_eq!(
-                [DimRule::RunLead(4), DimRule::HeadRuns(4)].map(|rule| Span::WHOLE.dim(rule, rows)),
-                [Some(0); 2]
-            );
-            [DimRule::FullRuns(4), DimRule::MaskedRuns(4), DimRule::RunRest(4)]
-                .map(|rule| Span::WHOLE.dim(rule, rows).unwrap())
-        };
-        assert_eq!(runs(0, 0), [0, 0, 1]);
-        assert_eq!(runs(127, 127), [1, 0, 0]);
-        assert_eq!(runs(126, 127), [0, 1, 0]);
-        assert_eq!(runs(300, 331), [2, 0, 3]);
-        assert_eq!(runs(352, 607), [2, 2, 3]);
-    }
-
-    /// Every position that a row sees is in a block, those of full runs every row sees, and which positions a run begins at depends neither on the
-    /// other rows nor on what memory holds.
-    #[test]
-    fn runs_of_a_window_have_what_its_rows_see() {
-        let rules = [DimRule::RunLead, DimRule::HeadRuns, DimRule::FullRuns, DimRule::MaskedRuns, DimRule::RunRest];
-        let mut full_runs = 0;
-        for window in [1, 20, 128, 200, 1024] {
-            for (own, rows) in (0..1500).step_by(13).flat_map(|own| [1, 7, 64, 300].map(|rows| (own, rows))) {
-                let (seen_by_first, seen_by_last) =
-                    ((own + 1u64).saturating_sub(window), (own + rows).saturating_sub(window));
-                for base in [0, seen_by_first / 32 * 32] {
-                    let span = Span { start: (seen_by_first - base) / 32, ..Span::WHOLE };
-                    let at = RowPositions {
-                        first: own - base,
-                        last: own - base + rows - 1,
-                        seen: seen_by_last - base,
-                        dropped: base / 32,
-                    };
-                    let [lead, head, full, masked, rest] = rules.map(|rule| span.dim(rule(4), at).unwrap());
-                    let first = span.start + base / 32;
-                    // Vectors go through the same blocks; the first has a position that the first row sees.
-                    let [seen, masked_blocks, _] = dims(span, at.first, at.last);
-                    assert_eq!(seen + masked_blocks, lead + 4 * (head + full + masked) + rest);
-                    assert_eq!(first, seen_by_first / 32);
-                    assert!(
-                        lead < 4
-                            && rest < 4
-                            && (lead == 0 || lead == 4 - first % 4 || head + full + masked + rest == 0)
-                    );
-                    assert_eq!(first + lead + 4 * (head + full + masked) + rest, (own + rows - 1) / 32 + 1);
-                    if full > 0 {
-                        let start = 32 * (first + lead + 4 * head);
-                        assert!(
-                            start >= seen_by_last && start + 128 * full <= own + 1,
-                            "{window} at {own}, {rows} rows"
-                        );
-                    }
-                    full_runs += full;
-                    // What bounds kernels' dims.
-                    assert!(head <= rows / 128 + 2 && masked <= rows / 128 + 2, "{head}, {masked} of {rows} rows");
-                }
-            }
-        }
-        assert!(full_runs > 1000);
-    }
 
     #[test]
     fn parts_have_every_block_once() {
@@ -249,10 +138,10 @@ mod tests {
             let divided = Span::divided(position / 32 + 1, division);
             let mut next = 0;
             for part in 0..divided.parts {
-                let [full, masked, first] = dims(Span { part, ..divided }, position, position);
-                assert_eq!(first, next, "{position}");
-                assert!(full + masked > 0 && (masked == 0 || part + 1 == divided.parts && masked == 1), "{position}");
-                next = first + full + masked;
+                let own = Span { part, ..divided };
+                assert_eq!(own.first(), next, "{position}");
+                next = own.end().min(position / 32 + 1);
+                assert!(own.first() < next, "{position}");
             }
             assert_eq!(next, position / 32 + 1);
             assert!(divided.parts <= division.parts);
