@@ -2,9 +2,9 @@
 //!
 //! ```
 //! use ixc::bench::Bench;
-//! use ixc::session::{Session, SessionOptions};
+//! use ixc::loaded_model::{LoadedModel, LoadOptions};
 //!
-//! let mut bench = Bench::new(Session::open(None, &SessionOptions::default())?)?;
+//! let mut bench = Bench::new(LoadedModel::open(None, &LoadOptions::default())?)?;
 //! let (prefill, decode) = (bench.prefill(0, 32)?, bench.decode(0, 4)?);
 //! assert_eq!((prefill.tokens, decode.tokens), (32, 4));
 //! # Ok::<(), ixc::Error>(())
@@ -14,35 +14,37 @@ use ixc_runtime::gauge::Activity;
 use ixc_runtime::stats::Stats;
 
 use crate::Error;
-use crate::session::Session;
+use crate::loaded_model::LoadedModel;
 use crate::timing::{Meter, Phase};
 
-/// A session that is measured.
+/// Benchmark of a loaded model.
 #[derive(Debug)]
 pub struct Bench {
-    session: Session,
+    model: LoadedModel,
+    /// Tokens in the KV cache.
+    cached: Vec<u32>,
     /// Tokens that were timed.
     measured: usize,
 }
 
 impl Bench {
-    /// Of a session, all of whose weights are packed first: no step that is timed does it.
+    /// Creates a benchmark, and packs all weights, so that no timed step does it.
     ///
     /// # Errors
     /// When a thread fails.
-    pub fn new(mut session: Session) -> Result<Bench, Error> {
-        session.engine.pack_weights()?;
-        Ok(Bench { session, measured: 0 })
+    pub fn new(mut model: LoadedModel) -> Result<Bench, Error> {
+        model.engine.pack_weights()?;
+        Ok(Bench { model, cached: Vec::new(), measured: 0 })
     }
 
-    /// The session.
-    pub fn session(&self) -> &Session {
-        &self.session
+    /// Returns the model.
+    pub fn model(&self) -> &LoadedModel {
+        &self.model
     }
 
     /// Where the time went since the last call.
     pub fn take_stats(&mut self) -> Stats {
-        self.session.take_stats()
+        self.model.take_stats()
     }
 
     /// Times the prefill of `tokens` tokens behind `depth` others, which are computed before and do not count.
@@ -50,7 +52,7 @@ impl Bench {
     /// # Errors
     /// When they do not fit into the context.
     pub fn prefill(&mut self, depth: usize, tokens: usize) -> Result<Phase, Error> {
-        self.time(depth, tokens, Activity::Prompt, self.session.max_tokens())
+        self.time(depth, tokens, Activity::Prompt, self.model.max_tokens())
     }
 
     /// Times the decode of `tokens` tokens, one after the other, behind `depth` others, which do not count.
@@ -64,10 +66,10 @@ impl Bench {
     /// Times steps of so many tokens each.
     fn time(&mut self, depth: usize, tokens: usize, activity: Activity, step: usize) -> Result<Phase, Error> {
         let tokens = self.descend(depth, tokens)?;
-        self.session.gauge.begin(activity, tokens.len() as u64);
-        let meter = Meter::new(&self.session.engine);
-        tokens.chunks(step).try_for_each(|part| self.session.feed(part))?;
-        Ok(meter.phase(tokens.len(), &self.session.engine))
+        self.model.gauge.begin(activity, tokens.len() as u64);
+        let meter = Meter::new(&self.model.engine);
+        tokens.chunks(step).try_for_each(|part| self.feed(part))?;
+        Ok(meter.phase(tokens.len(), &self.model.engine))
     }
 
     /// Brings `depth` tokens into the KV cache, those that are there already left as they are; the `tokens` that come next.
@@ -76,19 +78,32 @@ impl Bench {
         // Other ones each time: experts that were streamed for the last ones are no help to these.
         let next = self.some_tokens(depth.saturating_add(self.measured), tokens);
         self.measured = self.measured.saturating_add(tokens);
-        let session = &mut self.session;
-        session.check(&[&before[..], &next].concat())?;
-        let missing = &before[session.keep(&before)..];
-        session.gauge.begin(Activity::Prompt, missing.len() as u64);
-        missing.chunks(session.max_tokens()).try_for_each(|part| session.feed(part))?;
+        self.model.check(&[&before[..], &next].concat())?;
+        let common = self.cached.iter().zip(&before).take_while(|(a, b)| a == b).count();
+        let left = self.model.engine.truncate(common as u32) as usize;
+        self.cached.truncate(left);
+        let missing = &before[left..];
+        self.model.gauge.begin(Activity::Prompt, missing.len() as u64);
+        missing.chunks(self.model.max_tokens()).try_for_each(|part| self.feed(part))?;
         Ok(next)
+    }
+
+    /// Computes tokens in one step, with the logits of the last.
+    fn feed(&mut self, tokens: &[u32]) -> Result<(), Error> {
+        let step = self.model.step(tokens, &[tokens.len() as u32 - 1]).map(drop);
+        match step {
+            Ok(()) => self.cached.extend_from_slice(tokens),
+            // A step that fails may cut the sequence.
+            Err(_) => self.cached.truncate(self.model.engine.position() as usize),
+        }
+        step
     }
 
     /// Tokens that differ from each other, so that routers choose as they do for text: `count` of a fixed sequence from `first` on.
     fn some_tokens(&self, first: usize, count: usize) -> Vec<u32> {
         // Knuth's multiplicative hash.
         let hash = |index: u64| index.wrapping_add(1).wrapping_mul(2_654_435_761) >> 7;
-        let vocabulary = (self.session.vocabulary() as u64).max(1);
+        let vocabulary = (self.model.vocabulary() as u64).max(1);
         (0..count as u64).map(|index| (hash(index.wrapping_add(first as u64)) % vocabulary) as u32).collect()
     }
 }

@@ -12,18 +12,20 @@
 //! use std::ops::ControlFlow;
 //! use ixc::chat::{self, Chat};
 //! use ixc::frontend::template::known;
-//! use ixc::session::{Request, Session, SessionOptions};
+//! use ixc::generator::Request;
+//! use ixc::loaded_model::LoadOptions;
+//! use ixc::session::Session;
 //!
-//! let mut session = Session::open(None, &SessionOptions::default())?; // The demo model, which has no template of its own.
+//! let mut session = Session::open(None, &LoadOptions::default())?; // The demo model, which has no template of its own.
 //! let options = chat::Options { template: known::find("chatml").map(|known| known.template()), ..chat::Options::default() };
-//! let mut chat = Chat::new(&session, options, Some("Be brief."))?;
+//! let mut chat = Chat::new(session.model(), options, Some("Be brief."))?;
 //! for question in ["What is a trait?", "And a lifetime?"] {
 //!     chat.say(question);
-//!     let tokens = chat.fit(&session, 8)?.tokens;
+//!     let tokens = chat.fit(session.model(), 8)?.tokens;
 //!     let greedy = ixc::runtime::sample::Settings::greedy();
-//!     let request = Request { limit: Some(8), ..Request::new(&tokens, greedy) };
+//!     let request = Request { limit: Some(8), ..Request::new(tokens, greedy) };
 //!     let answer = session.generate(&request, |_| Ok::<_, ixc::Error>(ControlFlow::Continue(())))?;
-//!     chat.answered(session.tokenizer()?.decode(&answer.tokens)?);
+//!     chat.answered(session.model().tokenizer()?.decode(&answer.tokens)?);
 //! }
 //! assert_eq!(chat.messages().len(), 4);
 //! # Ok::<(), ixc::Error>(())
@@ -38,7 +40,7 @@ use ixc_frontend::template::{ChatTemplate, Conversation, Message};
 use ixc_frontend::tokenizer::{Tokenizer, Values};
 
 use crate::Error;
-use crate::session::{Session, with_bos};
+use crate::loaded_model::{LoadedModel, with_bos};
 
 /// The role of what the user says.
 pub(crate) const USER: &str = "user";
@@ -93,12 +95,12 @@ impl Chat {
     ///
     /// # Errors
     /// When there is no template, or it does not take such a conversation; better now than after the first message.
-    pub fn new(session: &Session, options: Options, system: Option<&str>) -> Result<Chat, Error> {
-        let own = || ChatTemplate::from_source(session.chat_template().ok_or(Error::NoTemplate)?).map_err(Error::from);
+    pub fn new(model: &LoadedModel, options: Options, system: Option<&str>) -> Result<Chat, Error> {
+        let own = || ChatTemplate::from_source(model.chat_template().ok_or(Error::NoTemplate)?).map_err(Error::from);
         let template = options.template.map_or_else(own, Ok)?;
         let (messages, dropped) = (Vec::new(), 0);
         let mut chat = Chat { template, renderer: options.renderer, system: None, messages, dropped };
-        chat.set_system(session, system)?;
+        chat.set_system(model, system)?;
         Ok(chat)
     }
 
@@ -112,10 +114,10 @@ impl Chat {
     ///
     /// # Errors
     /// When the template does not take it; the system message is then as it was.
-    pub fn set_system(&mut self, session: &Session, system: Option<&str>) -> Result<(), Error> {
+    pub fn set_system(&mut self, model: &LoadedModel, system: Option<&str>) -> Result<(), Error> {
         let before = std::mem::replace(&mut self.system, system.map(str::to_owned));
         let probe = Message::new(USER, "?");
-        let result = self.encode(session, [&probe].into_iter()).map(drop);
+        let result = self.encode(model, [&probe].into_iter()).map(drop);
         if result.is_err() {
             self.system = before;
         }
@@ -179,12 +181,12 @@ impl Chat {
     ///
     /// # Errors
     /// [`Error::Context`] where what the user said last does not fit by itself; and when the template fails. Nothing is dropped then.
-    pub fn fit(&mut self, session: &Session, room: usize) -> Result<Fitted, Error> {
+    pub fn fit(&mut self, model: &LoadedModel, room: usize) -> Result<Fitted, Error> {
         let turns = self.turns();
-        let context = session.context();
+        let context = model.context();
         let from = |turn: Option<&usize>| {
             let first = turn.copied().unwrap_or(self.messages.len());
-            match self.encode(session, self.messages[first..].iter()) {
+            match self.encode(model, self.messages[first..].iter()) {
                 // Too long to be looked at; with fewer turns it may not be.
                 Err(error @ Error::Prompt { .. }) => Ok(Err(error)),
                 other => other.map(Ok),
@@ -196,7 +198,7 @@ impl Chat {
         let (dropped, prompt) = fewest_dropped(turns.len(), |dropped| from(turns.get(dropped)), fits)?;
         let Prompt { tokens, text } = prompt?;
         if tokens.len() > context {
-            return Err(Error::Context { tokens: tokens.len(), context, model: session.facts().context });
+            return Err(Error::Context { tokens: tokens.len(), context, model: model.facts().context });
         }
         self.dropped = turns.get(dropped).copied().unwrap_or(self.dropped);
         Ok(Fitted { tokens, dropped, prompt: text })
@@ -209,13 +211,13 @@ impl Chat {
     }
 
     /// The prompt for these messages after the system's.
-    fn encode<'m>(&self, session: &Session, messages: impl Iterator<Item = &'m Message>) -> Result<Prompt, Error> {
-        let tokenizer = session.tokenizer()?;
+    fn encode<'m>(&self, model: &LoadedModel, messages: impl Iterator<Item = &'m Message>) -> Result<Prompt, Error> {
+        let tokenizer = model.tokenizer()?;
         let system = self.system.iter().map(|text| Message::new(SYSTEM, text));
         let messages = system.chain(messages.cloned()).collect();
         let conversation = Conversation { messages, add_generation_prompt: true, ..Conversation::default() };
         let (prompt, values) = render(tokenizer, &self.template, self.renderer.as_deref(), conversation)?;
-        session.check_prompt(&prompt)?;
+        model.check_prompt(&prompt)?;
         let tokens = with_bos(tokenizer, tokenizer.encode_rendered(&prompt, &values)?);
         Ok(Prompt { tokens, text: prompt })
     }

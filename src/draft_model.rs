@@ -16,7 +16,7 @@ use ixc_runtime::engine::{Addition, Engine, FIRST, SequenceId, StepError};
 
 use crate::Error;
 use crate::error::draft::DraftError;
-use crate::session::Session;
+use crate::loaded_model::LoadedModel;
 use crate::speculate::{Drafter, Text};
 
 /// Most tokens that are read of a text before it is guessed on; what is more is read first, for its own sake.
@@ -56,11 +56,11 @@ pub struct DraftModel {
 }
 
 impl DraftModel {
-    /// For as many texts at once as the small model's session was opened for.
+    /// Creates a drafter for as many texts at once as the small model has sequences.
     ///
     /// # Errors
     /// [`Error::Draft`] where the two have different vocabularies, or the small one's states cannot be cut; and where the system refuses memory.
-    pub fn new(small: Session, large: &Session, options: Options) -> Result<DraftModel, Error> {
+    pub fn new(small: LoadedModel, large: &LoadedModel, options: Options) -> Result<DraftModel, Error> {
         check(small.tokenizer()?, large.tokenizer()?)?;
         let vocabulary = small.vocabulary().min(large.vocabulary()) as u32;
         let mut engine = small.engine;

@@ -10,10 +10,10 @@
 //!
 //! ```
 //! use ixc::embedding::Embedder;
-//! use ixc::session::{Session, SessionOptions};
+//! use ixc::loaded_model::{LoadedModel, LoadOptions};
 //!
-//! let options = SessionOptions { embeddings: true, ..SessionOptions::default() };
-//! let mut embedder = Embedder::new(Session::open(None, &options)?, None)?; // The demo model.
+//! let options = LoadOptions { embeddings: true, ..LoadOptions::default() };
+//! let mut embedder = Embedder::new(LoadedModel::open(None, &options)?, None)?; // The demo model.
 //! let texts = ["The borrow checker", "A trait"].map(|text| embedder.encode(text)).into_iter().collect::<Result<Vec<_>, _>>()?;
 //! let vectors = embedder.embed(texts)?;
 //! assert!(vectors.len() == 2 && vectors[0].len() == embedder.width());
@@ -27,7 +27,7 @@ use ixc_runtime::engine::{Addition, EvictError, FIRST, SequenceId};
 use ixc_runtime::stream::store::Evicted;
 
 use crate::Error;
-use crate::session::{self, Session};
+use crate::loaded_model::{self, LoadedModel};
 
 /// Parts of texts are multiples of so many tokens, but for the last: states that are computed in chunks round alike then.
 const PART: usize = 64;
@@ -48,10 +48,10 @@ struct Active {
     sum: Vec<f64>,
 }
 
-/// A session that gives hidden states, and texts that wait for theirs.
+/// Model that gives hidden states, and the texts that wait for vectors.
 #[derive(Debug)]
 pub struct Embedder {
-    session: Session,
+    model: LoadedModel,
     pooling: Pooling,
     /// Whether vectors have length 1.
     unit: bool,
@@ -64,35 +64,35 @@ pub struct Embedder {
 }
 
 impl Embedder {
-    /// Of a session that was opened for embeddings. `pooling` is taken in place of the model's.
+    /// Creates an embedder of a model that was loaded for embeddings. `pooling` replaces the model's.
     ///
     /// # Errors
-    /// When the session gives logits, or the system refuses memory for a sequence.
-    pub fn new(mut session: Session, pooling: Option<Pooling>) -> Result<Embedder, Error> {
-        let Output::Hidden { pooling: own, unit, .. } = session.engine.output() else {
+    /// When the model gives logits, or the system refuses memory for a sequence.
+    pub fn new(mut model: LoadedModel, pooling: Option<Pooling>) -> Result<Embedder, Error> {
+        let Output::Hidden { pooling: own, unit, .. } = model.engine.output() else {
             return Err(Error::OtherOutput { embeddings: true });
         };
         let mut slots = vec![(FIRST, None)];
-        for _ in 1..session.engine.sequences() {
-            slots.push((session.engine.add_sequence()?, None));
+        for _ in 1..model.engine.sequences() {
+            slots.push((model.engine.add_sequence()?, None));
         }
         // Every token of an encoder has seen all of its text.
-        let usual = if session.engine.reads_whole() { Pooling::Mean } else { DEFAULT_POOLING };
+        let usual = if model.engine.reads_whole() { Pooling::Mean } else { DEFAULT_POOLING };
         let pooling = pooling.or(own).unwrap_or(usual);
-        Ok(Embedder { session, pooling, unit, slots, waiting: VecDeque::new(), count: 0, rows: 0 })
+        Ok(Embedder { model, pooling, unit, slots, waiting: VecDeque::new(), count: 0, rows: 0 })
     }
 
-    /// The session.
-    pub fn session(&self) -> &Session {
-        &self.session
+    /// Returns the model.
+    pub fn model(&self) -> &LoadedModel {
+        &self.model
     }
 
-    /// See [`Session::evict_experts`].
+    /// See [`LoadedModel::evict_experts`].
     ///
     /// # Errors
     /// As there.
     pub fn evict_experts(&mut self, layer: usize, pinned: bool) -> Result<Evicted, EvictError> {
-        self.session.evict_experts(layer, pinned)
+        self.model.evict_experts(layer, pinned)
     }
 
     /// How rows become one.
@@ -108,7 +108,7 @@ impl Embedder {
 
     /// Numbers of a vector.
     pub fn width(&self) -> usize {
-        self.session.engine.output_width() as usize
+        self.model.engine.output_width() as usize
     }
 
     /// A text as tokens, between BOS and EOS where the model wants them. Names of special tokens are those tokens.
@@ -116,8 +116,8 @@ impl Embedder {
     /// # Errors
     /// When there is no tokenizer, or it has no tokens for the text.
     pub fn encode(&self, text: &str) -> Result<Vec<u32>, Error> {
-        let tokens = self.session.encode_more(text)?;
-        Ok(session::with_ends(self.session.tokenizer()?, tokens))
+        let tokens = self.model.encode_more(text)?;
+        Ok(loaded_model::with_ends(self.model.tokenizer()?, tokens))
     }
 
     /// Has a text computed.
@@ -125,9 +125,9 @@ impl Embedder {
     /// # Errors
     /// When it is empty, its tokens are none of this model's, or do not fit into the context, or into a step where that has all of a text.
     pub fn submit(&mut self, tokens: Vec<u32>) -> Result<TextId, Error> {
-        self.session.check(&tokens)?;
-        let most = self.session.max_tokens();
-        if self.session.engine.reads_whole() && tokens.len() > most {
+        self.model.check(&tokens)?;
+        let most = self.model.max_tokens();
+        if self.model.engine.reads_whole() && tokens.len() > most {
             return Err(Error::TextBeyondStep { tokens: tokens.len(), most });
         }
         let id = TextId(self.count);
@@ -171,14 +171,14 @@ impl Embedder {
                 && let Some((id, tokens)) = self.waiting.pop_front()
             {
                 // Nothing that was there is gone on with.
-                let emptied = self.session.engine.truncate_sequence(*sequence, 0);
+                let emptied = self.model.engine.truncate_sequence(*sequence, 0);
                 debug_assert_eq!(emptied, Ok(0));
                 *active = Some(Active { id, tokens, done: 0, sum: vec![0.0; width] });
             }
         }
         let every_row = self.pooling == Pooling::Mean;
-        let whole = self.session.engine.reads_whole();
-        let (mut rows, mut wanted) = (self.session.max_tokens(), self.session.engine.max_outputs() as usize);
+        let whole = self.model.engine.reads_whole();
+        let (mut rows, mut wanted) = (self.model.max_tokens(), self.model.engine.max_outputs() as usize);
         let (mut parts, mut outputs) = (Vec::new(), Vec::new());
         let mut order: Vec<usize> = (0..self.slots.len()).collect();
         if whole {
@@ -228,7 +228,7 @@ impl Embedder {
             return Vec::new();
         }
         self.rows = parts.iter().map(|(_, part)| part).sum();
-        let given = match self.session.engine.step_batch(&additions) {
+        let given = match self.model.engine.step_batch(&additions) {
             Ok(given) => given,
             Err(error) => {
                 let failed = parts.iter().filter_map(|(number, _)| self.slots.get_mut(*number)?.1.take());

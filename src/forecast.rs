@@ -45,10 +45,10 @@ use ixc_targets::Target;
 use serde::{Deserialize, Serialize};
 
 use crate::bench::Bench;
+use crate::loaded_model::{LoadOptions, LoadedModel};
 use crate::machine::drive::Choice;
 use crate::machine::system;
 use crate::model::Model;
-use crate::session::{Session, SessionOptions};
 use crate::{Error, cache_file};
 
 /// Tokens of the prompt that is predicted.
@@ -213,7 +213,7 @@ pub fn forecast(shape: &Shape, costs: &Costs, slots: u64, routing: &Routing) -> 
 ///
 /// # Errors
 /// When the model cannot be compiled or run.
-pub fn measure(path: &Path, options: &SessionOptions, drive: &Choice, shape: &Shape) -> Result<Costs, Error> {
+pub fn measure(path: &Path, options: &LoadOptions, drive: &Choice, shape: &Shape) -> Result<Costs, Error> {
     let layers = Model::open(path)?.arch.hyper.layers.len().max(1);
     let layer_bytes = (shape.bytes * f64::from(shape.experts)).max(1.0) as u64;
     let free = system::memory().available.into_iter().chain(system::cgroup_left()).min().unwrap_or(LAYER_BYTES) / 3;
@@ -257,14 +257,14 @@ struct Parts {
 }
 
 impl Parts {
-    fn measure(path: &Path, options: &SessionOptions, layers: usize) -> Result<Parts, Error> {
+    fn measure(path: &Path, options: &LoadOptions, layers: usize) -> Result<Parts, Error> {
         let model = Model::of_parts(crate::model::open_files(path)?, arch::Parts { layers, ..arch::Parts::ALL })?;
         let weights: u64 = model.arch.module.weights.iter().filter(|weight| weight.shape.len() == 3).map(bytes).sum();
         let context = Some((PROMPT.max(TOKENS * (ROUNDS + 1)) as u64).min(model.arch.hyper.context_length) as u32);
         let run = engine::Options { memory: Some(u64::MAX / 4), context, stats: true, ..options.run.clone() };
-        let session = Session::of_model(&model, &SessionOptions { run, ..options.clone() })?;
+        let model = LoadedModel::of_model(&model, &LoadOptions { run, ..options.clone() })?;
         let begin = std::time::Instant::now();
-        let mut bench = Bench::new(session)?;
+        let mut bench = Bench::new(model)?;
         let packing = begin.elapsed().as_secs_f64() / weights.max(1) as f64;
         bench.decode(0, 1)?;
         bench.take_stats();
@@ -278,7 +278,7 @@ impl Parts {
             stats.tasks.iter().filter(|task| only(&task.label)).map(|task| task.work.time.as_secs_f64()).sum()
         };
         let part = time(&|label| label.starts_with("expert")) / time(&|_| true).max(1e-12);
-        let length = PROMPT.min(bench.session().context());
+        let length = PROMPT.min(bench.model().context());
         let prompts: Result<Vec<f64>, Error> =
             (0..2).map(|_| Ok(bench.prefill(0, length)?.seconds * PROMPT as f64 / length as f64)).collect();
         let prompt = prompts?.into_iter().fold(f64::INFINITY, f64::min);

@@ -21,9 +21,11 @@
 //! | [`explain`] | what compiling decided, over what else, and why |
 //! | [`expert_use`] | which experts a model uses: counts as JSON, and back |
 //! | [`forecast`] | tokens per second for a memory budget, before anything is run |
+//! | [`generator`] | requests for text that share the steps of one engine |
 //! | [`hub`] | models that are in the caches of Hugging Face's tools and of llama.cpp |
 //! | [`kernel_check`] | edited kernels against what they were made from |
 //! | [`kernels`] | kernels on their own: named, shown, run, compared |
+//! | [`loaded_model`] | a plan in an engine, with its tokenizer and template |
 //! | [`machine`] | what this machine has: features, memory, bandwidth |
 //! | [`model`] | a model file, opened and checked: graph, tokenizer, exact logits |
 //! | [`moe`] | a model's routed experts on their own, for other engines |
@@ -38,9 +40,8 @@
 //! | [`replacements`] | kernels in place of those that are generated |
 //! | [`report`] | a model's way to machine code as a page |
 //! | [`select`] | what is meant of a model: ops, tasks and kernels by names and layers |
-//! | [`scheduler`] | many requests at once in one engine |
-//! | `serving` | a session behind a server (feature `serve`) |
-//! | [`session`] | a model that runs: prompt, tokens |
+//! | `serving` | a loaded model behind a server (feature `serve`) |
+//! | [`session`] | a loaded model that generates one text at a time |
 //! | [`speculate`] | tokens that are guessed and computed with the last one |
 //! | [`tuned`] | what was measured to be faster, in a file |
 //! | [`support`] | architectures, formats, tokenizers: what this build takes |
@@ -71,10 +72,12 @@ pub mod excerpt;
 pub mod expert_use;
 pub mod explain;
 pub mod forecast;
+pub mod generator;
 pub mod hub;
 pub mod kernel_check;
 pub mod kernels;
 pub mod kl_divergence;
+pub mod loaded_model;
 pub mod machine;
 mod masks;
 pub mod model;
@@ -87,7 +90,6 @@ pub mod quantise;
 pub mod ratio;
 pub mod replacements;
 pub mod report;
-pub mod scheduler;
 pub mod select;
 #[cfg(feature = "serve")]
 pub mod serving;

@@ -38,7 +38,7 @@ use ixc_runtime::file::PlanFile;
 pub use ixc_runtime::program::Layer;
 
 use crate::model::{Model, is_plan, open_plan};
-use crate::{Error, compile, session};
+use crate::{Error, compile, loaded_model};
 
 /// How experts are compiled and run.
 #[derive(Clone, Debug, Default)]
@@ -185,10 +185,10 @@ impl Moe {
             None => Model::new(crate::demo::open()?)?,
             Some(path) if is_plan(path) => {
                 if options.compile.max_tokens.is_some() {
-                    return Err(Error::PlanSays { what: session::ROWS });
+                    return Err(Error::PlanSays { what: loaded_model::ROWS });
                 }
                 let file = open_plan(path, None)?;
-                session::is_for(&file.plan, &options.compile)?;
+                loaded_model::is_for(&file.plan, &options.compile)?;
                 return Moe::of_plan_file(file, path.parent().unwrap_or(path), &options.run);
             }
             Some(path) => Model::open(path)?,
@@ -202,7 +202,7 @@ impl Moe {
     /// As [`Moe::open`].
     pub fn of_model(model: Model, options: &MoeOptions) -> Result<Moe, Error> {
         let model = model.into_expert_layers()?;
-        let (compiled, memory) = session::compile_for(&model, &options.compile, &options.run)?;
+        let (compiled, memory) = loaded_model::compile_for(&model, &options.compile, &options.run)?;
         let run = engine::Options { memory, ..options.run.clone() };
         Moe::of_plan_file(PlanFile { plan: compiled.plan, weights: None }, Path::new(""), &run)
     }
@@ -212,8 +212,8 @@ impl Moe {
     /// # Errors
     /// When it is no plan of experts, malformed, its model is not there or another, or this machine cannot run it.
     pub fn of_plan_file(file: PlanFile, folder: &Path, run: &engine::Options) -> Result<Moe, Error> {
-        let (run, _) = session::engine_options(&file, folder, run, None)?;
-        let mut experts = ExpertLayers::load_file(file, folder, &run).map_err(session::not_loaded)?;
+        let (run, _) = loaded_model::engine_options(&file, folder, run, None)?;
+        let mut experts = ExpertLayers::load_file(file, folder, &run).map_err(loaded_model::not_loaded)?;
         let (layers, streams) = (experts.layers().to_vec(), experts.stream().is_some());
         let (submitted, work) = channel::<Work>();
         let open = Arc::new(Signal::default());

@@ -21,7 +21,7 @@ use ixc_runtime::engine::{Addition, Engine, FIRST, SequenceId, StepError};
 use crate::Error;
 use crate::draft_model::{Options, likeliest};
 use crate::error::draft::OwnLayerError;
-use crate::session::Session;
+use crate::loaded_model::LoadedModel;
 use crate::speculate::{Drafter, MAX_ROWS, Seen, Text};
 
 /// Most hidden states that wait for a guess; what is more becomes entries first. A step with guesses has no more, and comes behind a guess: so what was guessed becomes no
@@ -67,12 +67,13 @@ pub struct OwnLayer {
 }
 
 impl OwnLayer {
-    /// For as many texts at once as the layer's session was opened for: one of [`Nextn::Alone`](ixc_frontend::arch::Nextn::Alone), and the model's of
+    /// Creates a drafter for as many texts at once as the layer has sequences. The layer was loaded with
+    /// [`Nextn::Alone`](ixc_frontend::arch::Nextn::Alone), and the model with
     /// [`Nextn::Fed`](ixc_frontend::arch::Nextn::Fed).
     ///
     /// # Errors
     /// [`Error::OwnLayer`] where the two do not fit each other; and where the system refuses memory.
-    pub fn new(layer: Session, model: &Session, options: Options) -> Result<OwnLayer, Error> {
+    pub fn new(layer: LoadedModel, model: &LoadedModel, options: Options) -> Result<OwnLayer, Error> {
         let mut engine = layer.engine;
         let Some(takes) = engine.takes_hidden().filter(|takes| engine.gives_hidden() == Some(*takes)) else {
             return Err(OwnLayerError::Layer.into());

@@ -497,26 +497,26 @@ fn common(a: &[u32], b: &[u32]) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::session::{Session, SessionOptions};
+    use crate::loaded_model::{LoadOptions, LoadedModel};
     use ixc_runtime::engine::FIRST;
 
     /// The demo model with a text of its own; so many pages of tokens.
-    fn text(session: &mut Session, seed: u32, pages: usize) -> Vec<u32> {
-        let words = session.vocabulary() as u32;
+    fn text(model: &mut LoadedModel, seed: u32, pages: usize) -> Vec<u32> {
+        let words = model.vocabulary() as u32;
         let tokens: Vec<u32> = (0..(pages * PAGE) as u32).map(|i| (i * i + i * seed + seed) % words).collect();
-        session.begin(&tokens).unwrap();
-        tokens.chunks(session.max_tokens()).for_each(|part| session.feed(part).unwrap());
+        model.begin(&tokens).unwrap();
+        tokens.chunks(model.max_tokens()).for_each(|part| assert!(model.engine.prefill(part).is_ok()));
         tokens
     }
 
-    fn page_bytes(session: &Session, tokens: &[u32]) -> u64 {
-        let page = session.engine.save_page(FIRST, Digest::default(), 0, &tokens[..PAGE]).unwrap();
+    fn page_bytes(model: &LoadedModel, tokens: &[u32]) -> u64 {
+        let page = model.engine.save_page(FIRST, Digest::default(), 0, &tokens[..PAGE]).unwrap();
         page.1.len() as u64
     }
 
     /// How much of a text is found.
-    fn found(cache: &PromptCache, session: &Session, tokens: &[u32]) -> usize {
-        cache.find_prefix(&session.engine, FIRST, tokens).map_or(0, |found| found.position as usize)
+    fn found(cache: &PromptCache, model: &LoadedModel, tokens: &[u32]) -> usize {
+        cache.find_prefix(&model.engine, FIRST, tokens).map_or(0, |found| found.position as usize)
     }
 
     /// Waits until nothing is on its way to the folder.
@@ -528,20 +528,20 @@ mod tests {
 
     #[test]
     fn memory_holds_no_more_than_it_may() {
-        let mut session = Session::open(None, &SessionOptions::default()).unwrap();
-        let long = text(&mut session, 3, 5);
-        let page = page_bytes(&session, &long);
+        let mut model = LoadedModel::open(None, &LoadOptions::default()).unwrap();
+        let long = text(&mut model, 3, 5);
+        let page = page_bytes(&model, &long);
         let options = Options { memory: 3 * page + page / 2, ..Options::default() };
-        let mut cache = PromptCache::new(options, &session.engine).unwrap();
-        cache.keep(&session.engine, FIRST, &long);
+        let mut cache = PromptCache::new(options, &model.engine).unwrap();
+        cache.keep(&model.engine, FIRST, &long);
         // Its beginning, not its end.
-        assert_eq!((cache.tally().memory, found(&cache, &session, &long)), (3 * page, 3 * PAGE));
-        let short = text(&mut session, 7, 2);
-        cache.keep(&session.engine, FIRST, &short);
+        assert_eq!((cache.tally().memory, found(&cache, &model, &long)), (3 * page, 3 * PAGE));
+        let short = text(&mut model, 7, 2);
+        cache.keep(&model.engine, FIRST, &short);
         assert_eq!(cache.tally(), Tally { memory: 3 * page, folder: 0 });
-        assert_eq!([&long, &short].map(|text| found(&cache, &session, text)), [PAGE, 2 * PAGE]);
-        let there = cache.find_prefix(&session.engine, FIRST, &short).unwrap();
-        assert!(cache.load(&mut session.engine, FIRST, &there));
+        assert_eq!([&long, &short].map(|text| found(&cache, &model, text)), [PAGE, 2 * PAGE]);
+        let there = cache.find_prefix(&model.engine, FIRST, &short).unwrap();
+        assert!(cache.load(&mut model.engine, FIRST, &there));
         assert_eq!(cache.tally().memory, 3 * page);
         drop(std::mem::take(&mut cache.root));
         assert_eq!(cache.tally().memory, 0);
@@ -551,40 +551,40 @@ mod tests {
     fn what_passes_memory_is_in_the_folder_and_what_cannot_be_written_is_kept_again() {
         let scratch = tempfile::tempdir().unwrap();
         let folder = scratch.path().join("prompts");
-        let mut session = Session::open(None, &SessionOptions::default()).unwrap();
-        let long = text(&mut session, 3, 5);
-        let page = page_bytes(&session, &long);
+        let mut model = LoadedModel::open(None, &LoadOptions::default()).unwrap();
+        let long = text(&mut model, 3, 5);
+        let page = page_bytes(&model, &long);
         let options = Options { folder: Some(folder.clone()), folder_bytes: 1 << 40, memory: 2 * page };
-        let mut cache = PromptCache::new(options.clone(), &session.engine).unwrap();
-        cache.keep(&session.engine, FIRST, &long);
+        let mut cache = PromptCache::new(options.clone(), &model.engine).unwrap();
+        cache.keep(&model.engine, FIRST, &long);
         assert_eq!(cache.tally(), Tally { memory: 2 * page, folder: 3 * page });
         settle(&cache);
-        let there = cache.find_prefix(&session.engine, FIRST, &long).unwrap();
+        let there = cache.find_prefix(&model.engine, FIRST, &long).unwrap();
         assert_eq!(there.position as usize, 5 * PAGE);
-        assert!(cache.load(&mut session.engine, FIRST, &there));
+        assert!(cache.load(&mut model.engine, FIRST, &there));
         assert!(cache.tally().memory <= 2 * page);
         // The folder is this one's: another keeps prompts without it, and what else lies there is nobody's.
         let saved = folder.join("book.ixs");
         fs::write(&saved, "precious").unwrap();
-        let second = PromptCache::new(Options { folder_bytes: 0, ..options.clone() }, &session.engine).unwrap();
+        let second = PromptCache::new(Options { folder_bytes: 0, ..options.clone() }, &model.engine).unwrap();
         assert_eq!((second.options.folder.as_deref(), second.tally()), (None, Tally::default()));
         cache.finish();
         drop(cache);
-        let mut cache = PromptCache::new(Options { folder_bytes: 3 * page, ..options }, &session.engine).unwrap();
-        assert_eq!((cache.tally().folder, found(&cache, &session, &long)), (3 * page, 3 * PAGE));
+        let mut cache = PromptCache::new(Options { folder_bytes: 3 * page, ..options }, &model.engine).unwrap();
+        assert_eq!((cache.tally().folder, found(&cache, &model, &long)), (3 * page, 3 * PAGE));
         assert!(saved.exists());
         // Nothing can be written any more.
         fs::remove_dir_all(&folder).unwrap();
         cache.root = Level::default();
         cache.counts.folder.store(0, Ordering::Relaxed);
-        let other = text(&mut session, 5, 5);
-        cache.keep(&session.engine, FIRST, &other);
+        let other = text(&mut model, 5, 5);
+        cache.keep(&model.engine, FIRST, &other);
         settle(&cache);
-        assert_eq!((cache.tally(), found(&cache, &session, &other)), (Tally { memory: 2 * page, folder: 0 }, 2 * PAGE));
+        assert_eq!((cache.tally(), found(&cache, &model, &other)), (Tally { memory: 2 * page, folder: 0 }, 2 * PAGE));
         fs::create_dir(&folder).unwrap();
-        cache.keep(&session.engine, FIRST, &other);
+        cache.keep(&model.engine, FIRST, &other);
         settle(&cache);
-        assert_eq!(found(&cache, &session, &other), 5 * PAGE);
+        assert_eq!(found(&cache, &model, &other), 5 * PAGE);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Sessions behind a server: requests of many clients, computed together by one thread.
+//! Loaded models behind a server. One thread computes the requests of many clients together.
 //!
 //! ```text
 //! connections ──start──▶ queue ──▶ the engine's thread (`thread`): steps of `tokens` or of `vectors`, over and over
@@ -32,9 +32,10 @@ use tokio::sync::mpsc::UnboundedSender;
 
 use crate::embedding::Embedder;
 use crate::expert_use::ExpertUse;
+use crate::generator::{ContextShift, Generator};
+use crate::loaded_model::{self, LoadedModel};
 use crate::prompt_cache;
-use crate::scheduler::Scheduler;
-use crate::session::{self, ContextShift, Session};
+use crate::session;
 use crate::speculate::Speculation;
 use crate::{Error, build, chat};
 use thread::{Message, Reply, Shared, SlotWish, Submission, Texts};
@@ -61,7 +62,7 @@ const STUCK: Duration = Duration::from_secs(300);
 /// How long threads that work for nobody any more have to end.
 const LAST: Duration = Duration::from_secs(1);
 
-/// How a session is served.
+/// Options of a served model.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
     /// The model's name in requests.
@@ -79,17 +80,17 @@ pub struct Options {
     pub slot_folder: Option<PathBuf>,
     /// Where what prompts begin with is kept; nowhere where there is neither memory nor a folder for it.
     pub prompts: Option<prompt_cache::Options>,
-    /// Most tokens of prompts in a step that others' tokens wait for; [`PROMPT_ROWS`](crate::scheduler::PROMPT_ROWS) where nobody says.
+    /// Most tokens of prompts in a step that others' tokens wait for; [`PROMPT_ROWS`](crate::generator::PROMPT_ROWS) where nobody says.
     pub prompt_rows: Option<usize>,
     /// How a request goes on where its context is full.
     pub shift: Option<ContextShift>,
     /// Whether the oldest turns of a conversation are left out where it is too long.
     pub drops_turns: bool,
-    /// How a text's hidden states become one vector, in place of the model's way, of a session that gives these.
+    /// Pooling of hidden states, in place of the model's own. Embedding models only.
     pub pooling: Option<Pooling>,
 }
 
-/// A session behind a server.
+/// Loaded model behind a server.
 #[derive(Debug)]
 pub struct Host {
     facts: Facts,
@@ -110,24 +111,24 @@ impl Host {
     ///
     /// # Errors
     /// When the template is malformed, or the system refuses memory or a thread; [`Error::NoSpeculation`] where tokens cannot be guessed.
-    pub fn new(session: Session, speculation: Option<Speculation>, options: Options) -> Result<Host, Error> {
-        let own = || session.chat_template().map(ChatTemplate::from_source).transpose();
+    pub fn new(model: LoadedModel, speculation: Option<Speculation>, options: Options) -> Result<Host, Error> {
+        let own = || model.chat_template().map(ChatTemplate::from_source).transpose();
         let template = options.template.clone().map_or_else(own, |template| Ok(Some(template)))?;
-        let tokenizer = session.shared_tokenizer().ok().cloned();
-        let of = session.facts();
+        let tokenizer = model.shared_tokenizer().ok().cloned();
+        let of = model.facts();
         let facts = Facts {
             name: options.name.clone(),
             created: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs()),
             architecture: of.architecture.clone(),
-            context: session.longest_text(),
+            context: model.longest_text(),
             trained_context: of.context,
-            vocabulary: session.vocabulary(),
+            vocabulary: model.vocabulary(),
             bytes: of.bytes,
-            dimensions: match session.engine().output() {
+            dimensions: match model.engine().output() {
                 Output::Logits { .. } | Output::Experts { .. } => None,
                 Output::Hidden { width, .. } => Some(width as usize),
             },
-            parallel: session.engine().sequences() as usize,
+            parallel: model.engine().sequences() as usize,
             queue: options.queue,
             template: template.as_ref().map(|template| template.source().to_owned()),
             build: format!("ixc {}", build::version()),
@@ -147,18 +148,18 @@ impl Host {
         let (submissions, incoming) = channel();
         let told = Arc::clone(&shared);
         let work: Box<dyn FnOnce() -> ExpertUse + Send> = if facts.dimensions.is_some() {
-            let embedder = Embedder::new(session, options.pooling)?;
+            let embedder = Embedder::new(model, options.pooling)?;
             Box::new(move || thread::run(vectors::Worker::new(embedder, &told), &incoming))
         } else {
-            let mut scheduler = Scheduler::new(session)?;
+            let mut generator = Generator::new(model)?;
             if let Some(prompts) = &options.prompts {
-                scheduler.keep_prompts(prompts.clone())?;
+                generator.keep_prompts(prompts.clone())?;
             }
-            options.prompt_rows.into_iter().for_each(|rows| scheduler.limit_prompt_rows(rows));
-            options.shift.into_iter().for_each(|shift| scheduler.shift_contexts(shift));
-            speculation.map_or(Ok(()), |speculation| scheduler.speculate(speculation))?;
+            options.prompt_rows.into_iter().for_each(|rows| generator.limit_prompt_rows(rows));
+            generator.set_context_shift(options.shift);
+            speculation.map_or(Ok(()), |speculation| generator.speculate(speculation))?;
             let (decoder, folder) = (tokenizer.clone(), options.slot_folder.clone());
-            Box::new(move || thread::run(tokens::Worker::new(scheduler, decoder.as_deref(), &told, folder), &incoming))
+            Box::new(move || thread::run(tokens::Worker::new(generator, decoder.as_deref(), &told, folder), &incoming))
         };
         let thread = std::thread::Builder::new().name("engine".into()).spawn(work);
         let thread = Mutex::new(Some(thread.map_err(Error::io(Path::new("a thread"), "start"))?));
@@ -178,7 +179,7 @@ impl Host {
     /// A text as tokens, between BOS and EOS where the model wants them.
     fn whole_text(&self, text: &str) -> Result<Vec<u32>, Refusal> {
         let tokens = self.encode(text, false, true)?;
-        Ok(session::with_ends(self.tokenizer()?, tokens))
+        Ok(loaded_model::with_ends(self.tokenizer()?, tokens))
     }
 
     /// Returns the format of an answer under a constraint, for prompts whose conversation does not
@@ -234,8 +235,8 @@ impl Host {
         let tokenizer = self.tokenizer()?;
         let (text, mut values, format) = self.written(conversation, constraint)?;
         let Facts { context, trained_context, .. } = self.facts;
-        session::check_prompt(tokenizer, context, trained_context, &text).map_err(unread)?;
-        let tokens = session::with_bos(tokenizer, tokenizer.encode_rendered(&text, &values).map_err(invalid)?);
+        loaded_model::check_prompt(tokenizer, context, trained_context, &text).map_err(unread)?;
+        let tokens = loaded_model::with_bos(tokenizer, tokenizer.encode_rendered(&text, &values).map_err(invalid)?);
         // What an answer is known by has to be known before a part of it is read.
         let parser =
             Parser::new(format, &text).with_texts(TextParameters::of_each(conversation.tools.iter().map(Json::as_str)));
@@ -284,9 +285,9 @@ impl Model for Host {
     fn encode(&self, text: &str, add_special: bool, parse_special: bool) -> Result<Vec<u32>, Refusal> {
         let tokenizer = self.tokenizer()?;
         let Facts { context, trained_context, .. } = self.facts;
-        session::check_prompt(tokenizer, context, trained_context, text).map_err(unread)?;
+        loaded_model::check_prompt(tokenizer, context, trained_context, text).map_err(unread)?;
         let tokens = tokenizer.encode(text, parse_special).map_err(invalid)?;
-        Ok(if add_special { session::with_bos(tokenizer, tokens) } else { tokens })
+        Ok(if add_special { loaded_model::with_bos(tokenizer, tokens) } else { tokens })
     }
 
     fn decode(&self, tokens: &[u32]) -> Result<String, Refusal> {
@@ -359,6 +360,9 @@ impl Model for Host {
             return Err(Refusal::too_long(tokens, context));
         }
         crate::model::check_tokens(&request.tokens, self.facts.vocabulary as u64).map_err(invalid)?;
+        // A shifted context never ends an answer.
+        let limit = request.limit.or(self.options.shift.map(|_| context));
+        let request = model::Request { limit, ..request };
         let waiting = self.shared.waiting.fetch_add(1, Ordering::Relaxed);
         let free = self.status().slots.iter().filter(|slot| !slot.active).count();
         let refused = if waiting >= self.options.queue.saturating_add(free) {

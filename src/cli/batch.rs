@@ -7,8 +7,8 @@ use std::time::Instant;
 use ixc::batch::{self, Answers, Defaults, Lines, Progress};
 use ixc::files::{STANDARD, open_regular};
 use ixc::frontend::template::{ChatTemplate, own_program};
+use ixc::loaded_model::LoadedModel;
 use ixc::serving::{self, Host};
-use ixc::session::Session;
 use ixc::speculate::Speculation;
 
 use super::expert_files::ExpertRecord;
@@ -40,7 +40,7 @@ pub struct BatchChoice {
 
 /// What a batch needs besides.
 pub struct Around<'a> {
-    pub session: Session,
+    pub model: LoadedModel,
     pub speculation: Option<Speculation>,
     pub record: ExpertRecord,
     pub template: Option<ChatTemplate>,
@@ -86,13 +86,13 @@ pub struct Files {
 impl Files {
     /// Answers the requests.
     pub fn answer(mut self, around: Around<'_>) -> anyhow::Result<()> {
-        let Around { session, speculation, mut record, template, shift, defaults, force, begin, inputs } = around;
-        record.opened(session.engine(), session.files().iter().map(PathBuf::as_path))?;
-        reads(&mut self.output, session.files().iter().map(PathBuf::as_path).chain(inputs))?;
+        let Around { model, speculation, mut record, template, shift, defaults, force, begin, inputs } = around;
+        record.opened(model.engine(), model.files().iter().map(PathBuf::as_path))?;
+        reads(&mut self.output, model.files().iter().map(PathBuf::as_path).chain(inputs))?;
         let mut answers = Answers::open(&self.output.into_place().map_err(ixc::Error::from)?, force.given())?;
         let renderer = own_program().map_err(ixc::Error::io(Path::new("/proc/self/exe"), "find"))?;
         let options = serving::Options {
-            name: session.facts().architecture.clone(),
+            name: model.facts().architecture.clone(),
             queue: usize::MAX,
             template,
             compiler: Some(renderer.clone()),
@@ -100,7 +100,7 @@ impl Files {
             shift: shift.shift(),
             ..serving::Options::default()
         };
-        let host = Host::new(session, speculation, options)?;
+        let host = Host::new(model, speculation, options)?;
         let (stop, stopped) = tokio::sync::oneshot::channel();
         interrupt::once(move || {
             let _ = stop.send(());

@@ -14,12 +14,12 @@ use ixc::bench::Bench;
 use ixc::bytes_per_token::Traffic;
 use ixc::compile;
 use ixc::forecast::Remembered;
+use ixc::loaded_model::{LoadOptions, LoadedModel};
 use ixc::machine::system::peak_memory;
 use ixc::model::is_plan;
 use ixc::passes::{cache, manager};
 use ixc::runtime::engine;
 use ixc::runtime::gauge::Gauge;
-use ixc::session::{Session, SessionOptions};
 use ixc::timing::{Phase, Streamed};
 use serde::Serialize;
 
@@ -162,7 +162,7 @@ impl Args {
         for threads in threads {
             let streaming = streaming.clone();
             let (target, caches) = (self.target.target(), self.target.caches());
-            let options = SessionOptions {
+            let options = LoadOptions {
                 compile: compile::Options { target, caches, ..streaming.compile },
                 run: engine::Options { threads, pin: self.pin.pin, context: Some(positions(context)), ..streaming.run },
                 model_file: self.model.file().map(Path::to_owned),
@@ -177,8 +177,8 @@ impl Args {
             report.begin()?;
             for &work in &works {
                 let rounds = self.rounds(&mut bench, work, self.repetitions)?;
-                let mut row = Row::new(bench.session(), work, traffic, rounds.rates.clone());
-                row.add_streaming(bench.session(), path, rounds);
+                let mut row = Row::new(bench.model(), work, traffic, rounds.rates.clone());
+                row.add_streaming(bench.model(), path, rounds);
                 report.row(row)?;
             }
         }
@@ -199,24 +199,24 @@ impl Args {
         // Of a drive that is not always as fast, only what was measured beside a round says anything of it. Rounds that are compared with
         // each other go without.
         let drives = self.streaming.defer() == 0;
-        let own = |session: &Session| {
-            session.drive().filter(|_| drives).and_then(|drive| drive.rate_now(streaming::BASELINE))
+        let own = |model: &LoadedModel| {
+            model.drive().filter(|_| drives).and_then(|drive| drive.rate_now(streaming::BASELINE))
         };
-        let mut before = own(bench.session());
+        let mut before = own(bench.model());
         for round in 0..=repetitions {
-            let begin = bench.session().engine().stream().map(|store| store.stats().drive);
+            let begin = bench.model().engine().stream().map(|store| store.stats().drive);
             let phase = match test {
                 PREFILL => bench.prefill(depth, tokens)?,
                 _ => bench.decode(depth, tokens)?,
             };
-            let session = bench.session();
+            let model = bench.model();
             if round > 0 {
                 rounds.rates.push(phase.tokens as f64 / phase.seconds.max(1e-9));
                 rounds.seconds += phase.seconds;
                 rounds.streamed += phase.streamed;
             }
-            if let (Some(begin), Some(store), Some(first)) = (begin, session.engine().stream(), before) {
-                let (rate, after) = (store.stats().drive.since(&begin).routed_rate(), own(session));
+            if let (Some(begin), Some(store), Some(first)) = (begin, model.engine().stream(), before) {
+                let (rate, after) = (store.stats().drive.since(&begin).routed_rate(), own(model));
                 if let (true, Some(after)) = (round > 0, after) {
                     rounds.owns.extend([first, after]);
                     rounds.shares.extend(streaming::share(rate, &[first, after]));
@@ -250,17 +250,17 @@ impl Rounds {
     }
 }
 
-/// A session whose weights are packed, so that no measured step does it.
-fn open(path: Option<&Path>, options: &SessionOptions) -> anyhow::Result<Bench> {
+/// Opens a benchmark whose weights are packed, so that no measured step does it.
+fn open(path: Option<&Path>, options: &LoadOptions) -> anyhow::Result<Bench> {
     let gauge = Arc::new(Gauge::default());
     // Only until what is measured begins.
     let _watch = Watch::new(&gauge);
     let run = engine::Options { gauge: Some(Arc::clone(&gauge)), ..options.run.clone() };
-    Ok(Bench::new(Session::open(path, &SessionOptions { run, ..options.clone() })?)?)
+    Ok(Bench::new(LoadedModel::open(path, &LoadOptions { run, ..options.clone() })?)?)
 }
 
 impl Row {
-    fn new(session: &Session, (depth, test, tokens): Work, traffic: Option<Traffic>, rates: Vec<f64>) -> Row {
+    fn new(model: &LoadedModel, (depth, test, tokens): Work, traffic: Option<Traffic>, rates: Vec<f64>) -> Row {
         let mut sorted = rates.clone();
         sorted.sort_by(f64::total_cmp);
         let middle = sorted.len() / 2;
@@ -269,8 +269,8 @@ impl Row {
             _ => sorted[middle],
         };
         Row {
-            threads: session.threads(),
-            target: session.target().name(),
+            threads: model.threads(),
+            target: model.target().name(),
             test,
             tokens,
             depth,
@@ -289,20 +289,20 @@ impl Row {
     }
 
     /// Adds what the drive did, and how this compares with what was predicted.
-    fn add_streaming(&mut self, session: &Session, path: Option<&Path>, rounds: Rounds) {
-        let Some(store) = session.engine().stream() else { return };
+    fn add_streaming(&mut self, model: &LoadedModel, path: Option<&Path>, rounds: Rounds) {
+        let Some(store) = model.engine().stream() else { return };
         let tokens = rounds.rates.len() * self.tokens;
         self.bytes_read_per_token = rounds.bytes_per_token((self.depth, self.test, self.tokens));
         self.drive_share = middle_of(rounds.shares);
-        self.prefetch = streaming::facts(session.engine());
+        self.prefetch = streaming::facts(model.engine());
         // What is predicted is an empty context.
         let known =
-            path.filter(|_| self.depth == 0).and_then(|path| Remembered::of(path, session.threads(), session.target()));
+            path.filter(|_| self.depth == 0).and_then(|path| Remembered::of(path, model.threads(), model.target()));
         let observed = streaming::Observed {
             phase: Phase { tokens, seconds: rounds.seconds, packing: 0.0, streamed: rounds.streamed },
             own: middle_of(rounds.owns),
             prompt: (self.test == PREFILL).then_some(self.tokens),
-            defers: session.defers(),
+            defers: model.defers(),
         };
         self.forecast = streaming::compare(&observed, store, known.as_ref());
     }

@@ -5,12 +5,12 @@ use std::path::Path;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use ixc::compile::{self, TargetName};
 use ixc::frontend::arch::{ArchError, Nextn, Parts};
+use ixc::loaded_model::LoadOptions;
 use ixc::model::Model;
 use ixc::passes::options::OptionSet;
 use ixc::runtime::engine::{self, BackendKind, ExpertStore};
 use ixc::runtime::processors::Pin;
 use ixc::runtime::stream::store::Config;
-use ixc::session::SessionOptions;
 use ixc::targets::{CoreCaches, Target};
 
 use super::Usage;
@@ -286,7 +286,7 @@ impl StreamingChoice {
     ///
     /// # Errors
     /// Where there is a budget for mapped files.
-    pub fn options(&self) -> anyhow::Result<SessionOptions> {
+    pub fn options(&self) -> anyhow::Result<LoadOptions> {
         let experts = self.experts.store(&self.memory)?;
         if let Some((option, why)) = self.prefetch.without_effect(experts == ExpertStore::Map) {
             note!("ixc: {option} is without effect: {why}");
@@ -295,7 +295,7 @@ impl StreamingChoice {
         let (memory, prefetch) = (self.memory.bytes(), self.prefetch.settings());
         let compile =
             compile::Options { defer: self.defer(), passes: self.passes.options()?, ..compile::Options::default() };
-        Ok(SessionOptions {
+        Ok(LoadOptions {
             compile: self.changes.over(compile, self.override_check)?,
             run: engine::Options { memory, experts, prefetch, stream, lock: self.mlock, ..engine::Options::default() },
             embeddings: false,
@@ -343,11 +343,11 @@ impl RunChoice {
     ///
     /// # Errors
     /// Where there is a budget for mapped files.
-    pub fn options(&self, model: &ModelChoice) -> anyhow::Result<SessionOptions> {
+    pub fn options(&self, model: &ModelChoice) -> anyhow::Result<LoadOptions> {
         self.perf.enable()?;
         let streaming = self.streaming.options()?;
         let (target, pack) = (self.target.target(), self.no_pack.then_some(false));
-        Ok(SessionOptions {
+        Ok(LoadOptions {
             compile: compile::Options { target, caches: self.target.caches(), pack, ..streaming.compile },
             run: engine::Options {
                 threads: self.threads,

@@ -15,6 +15,7 @@ use ixc::frontend::arch::Parts;
 use ixc::frontend::gguf::ShardFile;
 use ixc::ir::plan::PlanWeight;
 use ixc::kl_divergence::Divergence;
+use ixc::loaded_model::LoadOptions;
 use ixc::model::Model;
 use ixc::passes::manager;
 use ixc::passes::options::OptionSet;
@@ -25,7 +26,6 @@ use ixc::runtime::engine;
 use ixc::runtime::file;
 use ixc::runtime::file::weights::{self, Contents};
 use ixc::select::Selection;
-use ixc::session::SessionOptions;
 use serde_json::json;
 
 use super::Usage;
@@ -304,8 +304,8 @@ impl Args {
         let said = OptionSet::default().with(&requantise::Options::default());
         let compile = Options { passes: compile.passes.clone().over(&said), ..compile.clone() };
         let run = engine::Options { threads: self.threads, memory: self.memory.bytes(), ..engine::Options::default() };
-        let before = SessionOptions { compile, run: run.clone(), ..SessionOptions::default() };
-        let after = SessionOptions { run, ..SessionOptions::default() };
+        let before = LoadOptions { compile, run: run.clone(), ..LoadOptions::default() };
+        let after = LoadOptions { run, ..LoadOptions::default() };
         compare([(self.model.path(), &before), (Some(plan), &after)], positions(model), &read(text)?)
     }
 

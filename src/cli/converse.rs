@@ -128,22 +128,25 @@ impl Talk<'_, '_> {
     /// Says who talks here.
     fn introduce(&self) {
         let Writer { session, wanted, .. } = &*self.writer;
-        let (facts, name) = (session.facts(), wanted.model.name());
+        let (facts, name) = (session.model().facts(), wanted.model.name());
         let name = Path::new(name.file_name().unwrap_or(name.as_os_str()));
         let format = facts.format.map_or(String::new(), |format| format!(" mostly {}", format.name()));
-        let context = match facts.context > session.context() {
-            true => format!("{} of {} (--ctx)", session.context(), facts.context),
-            false => session.context().to_string(),
+        let context = match facts.context > session.model().context() {
+            true => format!("{} of {} (--ctx)", session.model().context(), facts.context),
+            false => session.model().context().to_string(),
         };
-        let streamed =
-            session.engine().stream().map(|store| format!(", experts streamed through {}", Bytes(store.bytes())));
+        let streamed = session
+            .model()
+            .engine()
+            .stream()
+            .map(|store| format!(", experts streamed through {}", Bytes(store.bytes())));
         note!(
             "{}: {}, {}{format}, context {context}, {}, {}{}",
             Printable(&name.to_string_lossy()),
             Printable(&facts.architecture),
             Bytes(facts.bytes),
-            session.target().name(),
-            counted(session.threads() as u64, "thread"),
+            session.model().target().name(),
+            counted(session.model().threads() as u64, "thread"),
             streamed.unwrap_or_default()
         );
         note!("Ctrl-C stops an answer, Ctrl-D ends the conversation, /help shows commands.");
@@ -240,7 +243,7 @@ fn system(talk: &mut Talk<'_, '_>, text: &str) -> anyhow::Result<Flow> {
         }
         return Ok(Flow::On);
     }
-    match talk.chat.set_system(&talk.writer.session, Some(text)) {
+    match talk.chat.set_system(talk.writer.session.model(), Some(text)) {
         Ok(()) => tell("The system message holds from the next answer on."),
         Err(error) => tell(describe(&error.into())),
     }
@@ -287,11 +290,11 @@ fn stats(talk: &mut Talk<'_, '_>, _: &str) -> anyhow::Result<Flow> {
             }
         }
     }
-    let (_, bytes) = session.engine().states();
+    let (_, bytes) = session.model().engine().states();
     tell(format_args!(
         "context   {} of {}; keys and values take up to {}",
-        session.engine().position(),
-        counted(session.context() as u64, "position"),
+        session.model().engine().position(),
+        counted(session.model().context() as u64, "position"),
         Bytes(bytes)
     ));
     if let Some(resident) = ixc::machine::system::resident_memory() {
@@ -338,7 +341,7 @@ fn save(talk: &mut Talk<'_, '_>, file: &str) -> anyhow::Result<Flow> {
         "messages": messages,
     });
     let mut inputs = writer.wanted.inputs.clone();
-    inputs.extend(writer.session.files().iter().map(PathBuf::as_path));
+    inputs.extend(writer.session.model().files().iter().map(PathBuf::as_path));
     let guard = Guard { kind: Some(&CONVERSATION), force: replaces, inputs: &inputs };
     let written = Output::open(&path, &guard).and_then(|output| {
         output.write(|out| {

@@ -3,9 +3,9 @@
 use std::path::Path;
 
 use ixc::kl_divergence::{Divergence, divergence};
+use ixc::loaded_model::{LoadOptions, LoadedModel};
 use ixc::model::Model;
 use ixc::runtime::engine;
-use ixc::session::{Session, SessionOptions};
 
 use super::output::counted;
 use super::{BadInput, choose};
@@ -40,27 +40,27 @@ pub fn said(divergence: &Divergence) -> String {
 /// The divergence of the second way's logits from the first's.
 ///
 /// # Errors
-/// When a session cannot be opened or run, or the text has no tokens.
+/// When a model cannot be opened or run, or the text has no tokens.
 pub fn compare(
-    [right, other]: [(Option<&Path>, &SessionOptions); 2],
+    [right, other]: [(Option<&Path>, &LoadOptions); 2],
     positions: usize,
     text: &str,
 ) -> anyhow::Result<Divergence> {
     let context = Some(choose::positions(positions));
-    let short = |(path, way): (Option<&Path>, &SessionOptions)| {
-        Session::open(path, &SessionOptions { run: engine::Options { context, ..way.run.clone() }, ..way.clone() })
+    let short = |(path, way): (Option<&Path>, &LoadOptions)| {
+        LoadedModel::open(path, &LoadOptions { run: engine::Options { context, ..way.run.clone() }, ..way.clone() })
     };
-    let mut session = short(right)?;
-    let row = session.vocabulary().max(1);
+    let mut model = short(right)?;
+    let row = model.vocabulary().max(1);
     // No more than the context surely holds: a token is seldom shorter than four bytes.
     let end = text.floor_char_boundary(text.len().min(4 * positions));
-    let mut tokens = session.encode_prompt(&text[..end])?;
+    let mut tokens = model.encode_prompt(&text[..end])?;
     tokens.truncate(positions.min(MOST_BYTES / 4 / row).max(1));
     if tokens.is_empty() {
         return Err(BadInput("the text has no tokens to compare logits at".into()).into());
     }
-    let expected = session.logits(&tokens)?;
-    drop(session);
+    let expected = model.logits(&tokens)?;
+    drop(model);
     let found = short(other)?.logits(&tokens)?;
     divergence(&expected, &found, row)
         .ok_or_else(|| BadInput("the logits of this model are not all numbers".into()).into())

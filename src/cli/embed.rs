@@ -7,10 +7,10 @@ use std::sync::Arc;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use ixc::embedding::Embedder;
 use ixc::ir::plan::Pooling;
+use ixc::loaded_model::{LoadOptions, LoadedModel};
 use ixc::npy;
 use ixc::runtime::engine;
 use ixc::runtime::gauge::Gauge;
-use ixc::session::{Session, SessionOptions};
 use serde::Serialize;
 
 use super::choose::{ModelChoice, RunChoice, backend};
@@ -95,7 +95,7 @@ impl Args {
         }
         let gauge = Arc::new(Gauge::default());
         let options = self.how.options(&self.model)?;
-        let options = SessionOptions {
+        let options = LoadOptions {
             run: engine::Options {
                 backend: backend(self.emulate),
                 sequences: TOGETHER.min(texts.len() as u32),
@@ -106,11 +106,11 @@ impl Args {
             ..options
         };
         let watch = Watch::new(&gauge);
-        let session = Session::open(self.model.path(), &options)?;
+        let model = LoadedModel::open(self.model.path(), &options)?;
         if let Some(output) = &mut output {
-            reads(output, session.files().iter().map(PathBuf::as_path))?;
+            reads(output, model.files().iter().map(PathBuf::as_path))?;
         }
-        let mut embedder = Embedder::new(session, self.pooling.pooling)?;
+        let mut embedder = Embedder::new(model, self.pooling.pooling)?;
         let tokens = texts.iter().map(|text| embedder.encode(text)).collect::<Result<Vec<_>, _>>()?;
         let most = embedder.width();
         let dimensions = self.dimensions.map_or(most, |wanted| wanted as usize);

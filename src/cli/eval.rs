@@ -9,11 +9,11 @@ use anyhow::Context;
 use ixc::compile;
 use ixc::eval::record::{self, Header, Record, Source};
 use ixc::eval::{self, Comparison, Piece, Summary, Text, summary};
+use ixc::loaded_model::{LoadOptions, LoadedModel};
 use ixc::passes::observe;
 use ixc::quantise::importance::{self, Observed};
 use ixc::runtime::engine;
 use ixc::runtime::gauge::Gauge;
-use ixc::session::{Session, SessionOptions};
 use serde::Serialize;
 
 use super::BadInput;
@@ -100,10 +100,10 @@ struct Found<'f> {
 
 impl Args {
     /// How both models are run.
-    fn options(&self, gauge: &Arc<Gauge>) -> anyhow::Result<SessionOptions> {
+    fn options(&self, gauge: &Arc<Gauge>) -> anyhow::Result<LoadOptions> {
         let streaming = self.streaming.options()?;
         let (target, pack) = (self.target.target(), self.no_pack.then_some(false));
-        Ok(SessionOptions {
+        Ok(LoadOptions {
             compile: compile::Options { target, caches: self.target.caches(), pack, ..streaming.compile },
             run: engine::Options {
                 threads: self.threads,
@@ -117,25 +117,25 @@ impl Args {
     }
 
     /// The model whose predictions are right: as it is, whatever is said of how the other one is compiled.
-    fn right(&self, options: &SessionOptions) -> Result<Option<Session>, ixc::Error> {
+    fn right(&self, options: &LoadOptions) -> Result<Option<LoadedModel>, ixc::Error> {
         let Some(against) = &self.against else { return Ok(None) };
         let compile = compile::Options { defer: 0, passes: Default::default(), ..options.compile.clone() };
         // A plan is for the target that it was compiled for.
         let path = against.path();
-        Session::open(path, &SessionOptions { compile, ..options.clone() }).map(Some)
+        LoadedModel::open(path, &LoadOptions { compile, ..options.clone() }).map(Some)
     }
 
     /// What the numbers depend on.
     fn header(
         &self,
         text: &Text,
-        session: &Session,
-        right: Option<&Session>,
+        model: &LoadedModel,
+        right: Option<&LoadedModel>,
         compile: &compile::Options,
     ) -> Result<Header, ixc::Error> {
-        let sources = |path: Option<&Path>, session: &Session| {
+        let sources = |path: Option<&Path>, model: &LoadedModel| {
             let mut files: Vec<&Path> = path.into_iter().collect();
-            files.extend(session.files().iter().map(PathBuf::as_path));
+            files.extend(model.files().iter().map(PathBuf::as_path));
             // The built-in model is no file.
             files.retain(|file| *file != Path::new(ixc::demo::NAME));
             // A model is among its own files.
@@ -150,9 +150,9 @@ impl Args {
         };
         let right = right.map(|right| sources(self.against.as_ref().and_then(ModelName::path), right));
         let mut header = Header::new(text.tokens(), self.context);
-        header.model = sources(self.model.path(), session)?;
+        header.model = sources(self.model.path(), model)?;
         header.against = right.transpose()?;
-        header.target = session.target().name().to_owned();
+        header.target = model.target().name().to_owned();
         header.options = format!("{} defer={} pack={:?}", compile.passes, compile.defer, compile.pack);
         Ok(header)
     }
@@ -170,37 +170,37 @@ impl Args {
         let watch = Watch::new(&gauge);
         let options = self.options(&gauge)?;
         let model_file = self.model.file().map(Path::to_owned);
-        let mut own = SessionOptions { model_file, ..options.clone() };
+        let mut own = LoadOptions { model_file, ..options.clone() };
         if imatrix.is_some() {
             own.compile.passes = own.compile.passes.with(&observe::Options { inputs: true });
         }
-        let mut session = Session::open(self.model.path(), &own)?;
+        let mut model = LoadedModel::open(self.model.path(), &own)?;
         let mut right = self.right(&options).context("--against")?;
         drop(watch);
-        let text = Text::new(&session, &content, self.context)?;
+        let text = Text::new(&model, &content, self.context)?;
         let pieces = self.pieces.unwrap_or(usize::MAX).min(text.pieces());
         if pieces == 0 {
             return Err(BadInput("--pieces 0 leaves nothing to score".into()).into());
         }
         if let Some(imatrix) = &mut imatrix {
-            if !session.engine().state_values().any(|(name, ..)| name.starts_with(observe::PREFIX)) {
+            if !model.engine().state_values().any(|(name, ..)| name.starts_with(observe::PREFIX)) {
                 return Err(
                     BadInput("--imatrix needs a model: a plan was compiled without sums of squares".into()).into()
                 );
             }
-            reads(imatrix, session.files().iter().map(PathBuf::as_path))?;
+            reads(imatrix, model.files().iter().map(PathBuf::as_path))?;
         }
         let mut observed = Observed::default();
         let mut found: Vec<Piece> = Vec::new();
         let mut record = None;
         if let Some(output) = &mut output {
-            for session in [Some(&session), right.as_ref()].into_iter().flatten() {
-                reads(output, session.files().iter().map(PathBuf::as_path))?;
+            for model in [Some(&model), right.as_ref()].into_iter().flatten() {
+                reads(output, model.files().iter().map(PathBuf::as_path))?;
             }
         }
         if let Some(output) = output {
             let place = output.into_place().map_err(ixc::Error::from)?;
-            let header = self.header(&text, &session, right.as_ref(), &options.compile)?;
+            let header = self.header(&text, &model, right.as_ref(), &options.compile)?;
             let scored = text.scored();
             let (opened, there) =
                 Record::open(&place, &header, text.pieces(), scored, self.force.given()).map_err(ixc::Error::from)?;
@@ -216,9 +216,9 @@ impl Args {
             let so_far = summary(&found).map_or(String::new(), |found| format!(", perplexity {:.4}", found.perplexity));
             let rate = rate.at(Instant::now(), piece as u64 * each, pieces as u64 * each, Unit::Tokens);
             line.show(format_args!("piece {} of {pieces}{so_far}{rate}", piece + 1));
-            let scored = text.score(piece, &mut session, right.as_mut())?;
+            let scored = text.score(piece, &mut model, right.as_mut())?;
             if imatrix.is_some() {
-                observed.add(session.engine());
+                observed.add(model.engine());
             }
             if let Some(record) = &mut record {
                 record.add(&scored).map_err(ixc::Error::from)?;

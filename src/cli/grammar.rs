@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use ixc::frontend::helper::own_program;
 use ixc::grammar::{MAX_BYTES, Matcher, Source, Vocabulary};
-use ixc::session::Session;
+use ixc::loaded_model::LoadedModel;
 use ixc_files::{ReadError, read_argument};
 use serde_json::Value;
 
@@ -60,9 +60,9 @@ impl GrammarChoice {
     }
 
     /// The grammar at its beginning.
-    pub fn matcher(source: &Source, session: &Session) -> Result<Matcher, ixc::Error> {
+    pub fn matcher(source: &Source, model: &LoadedModel) -> Result<Matcher, ixc::Error> {
         let helper = own_program().map_err(ixc::Error::io(Path::new("/proc/self/exe"), "find"))?;
-        Ok(Vocabulary::new(session.tokenizer()?)?.with_helper(helper).matcher(source)?)
+        Ok(Vocabulary::new(model.tokenizer()?)?.with_helper(helper).matcher(source)?)
     }
 }
 

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use clap::ValueEnum;
 use ixc::compile;
 use ixc::frontend::gguf::ShardFile;
+use ixc::loaded_model::{LoadOptions, LoadedModel};
 use ixc::npy;
 use ixc::runtime::engine;
 use ixc::runtime::gauge::Gauge;
-use ixc::session::{Session, SessionOptions};
 
 use super::choose::{ModelChoice, StreamingChoice, TargetChoice, backend, positions};
 use super::force::{Force, reads};
@@ -83,7 +83,7 @@ impl Args {
                 let gauge = Arc::new(Gauge::default());
                 let _watch = Watch::new(&gauge);
                 let (target, pack) = (self.target.target(), self.no_pack.then_some(false));
-                let options = SessionOptions {
+                let options = LoadOptions {
                     compile: compile::Options { target, caches: self.target.caches(), pack, ..streaming.compile },
                     run: engine::Options {
                         threads: self.threads,
@@ -95,9 +95,9 @@ impl Args {
                     model_file: self.model.file().map(Path::to_owned),
                     ..streaming
                 };
-                let mut session = Session::open(self.model.path(), &options)?;
-                reads(&mut output, session.files().iter().map(PathBuf::as_path))?;
-                session.logits(&tokens)?
+                let mut model = LoadedModel::open(self.model.path(), &options)?;
+                reads(&mut output, model.files().iter().map(PathBuf::as_path))?;
+                model.logits(&tokens)?
             }
         };
         let columns = logits.len() / tokens.len();

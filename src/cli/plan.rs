@@ -7,6 +7,7 @@ use std::sync::Arc;
 use ixc::budget::compile_within;
 use ixc::compile::Options;
 use ixc::forecast::{self, Forecast, Limit, PROMPT, Remembered, Routing, Shape, forecast};
+use ixc::loaded_model::LoadOptions;
 use ixc::machine::drive;
 use ixc::model::{Model, is_plan, open_plan};
 use ixc::passes::options::OptionSet;
@@ -16,7 +17,6 @@ use ixc::runtime::gauge::{Activity, Gauge};
 use ixc::runtime::load::LoadError;
 use ixc::runtime::memory_estimate::{self, Needs};
 use ixc::runtime::trace::Recorder;
-use ixc::session::SessionOptions;
 use ixc::targets::Target;
 use serde_json::json;
 
@@ -114,10 +114,10 @@ impl Args {
         gauge.begin(Activity::Measuring, 0);
         let watch = Watch::new(&gauge);
         let drive = drive::choose(&needs.path, self.queue.depth());
-        let session = SessionOptions {
+        let session = LoadOptions {
             compile: Options { target: Some(target), passes: self.passes(), ..Options::default() },
             run: engine::Options { threads, ..engine::Options::default() },
-            ..SessionOptions::default()
+            ..LoadOptions::default()
         };
         let costs = forecast::measure(&model, &session, &drive, &shape)?;
         drop(watch);

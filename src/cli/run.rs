@@ -13,11 +13,12 @@ use ixc::files::Output;
 use ixc::frontend::template::{ChatTemplate, own_program};
 use ixc::grammar::Matcher;
 use ixc::ir::plan::State;
+use ixc::loaded_model::{LoadOptions, LoadedModel};
 use ixc::runtime::engine;
 use ixc::runtime::gauge::Gauge;
 use ixc::runtime::saved;
 use ixc::runtime::trace::{self, Recorder};
-use ixc::session::{Session, SessionOptions};
+use ixc::session::Session;
 
 use super::batch::{Around, BatchChoice};
 use super::choose::{ModelChoice, RunChoice, backend};
@@ -159,7 +160,7 @@ impl Args {
         let trace = output.is_some().then(|| Arc::new(Recorder::new()));
         let gauge = Arc::new(Gauge::default());
         let options = self.how.options(&self.model)?;
-        let options = SessionOptions {
+        let options = LoadOptions {
             run: engine::Options {
                 backend: backend(self.emulate),
                 sequences: self.batch.sequences(),
@@ -179,9 +180,9 @@ impl Args {
         let grammar = self.grammar.source()?;
         let watch = Watch::new(&gauge);
         let guesser = self.speculation.open(self.model.path(), &options)?;
-        let mut session = Session::open(self.model.path(), &options)?;
+        let model = LoadedModel::open(self.model.path(), &options)?;
         drop(watch);
-        let speculation = self.speculation.of(guesser, &session)?;
+        let speculation = self.speculation.of(guesser, &model)?;
         if let Some(batch) = batch {
             let defaults = Defaults {
                 fields: self.sampling.fields(),
@@ -193,7 +194,7 @@ impl Args {
             };
             let (shift, force) = (self.shift, self.force);
             return batch.answer(Around {
-                session,
+                model,
                 speculation,
                 record,
                 template,
@@ -204,12 +205,13 @@ impl Args {
                 inputs,
             });
         }
-        speculation.map_or(Ok(()), |speculation| session.speculate(speculation))?;
         for output in output.iter_mut().chain(&mut state) {
-            reads(output, session.files().iter().map(PathBuf::as_path))?;
+            reads(output, model.files().iter().map(PathBuf::as_path))?;
         }
-        record.opened(session.engine(), session.files().iter().map(PathBuf::as_path))?;
-        let grammar = grammar.map(|source| GrammarChoice::matcher(&source, &session)).transpose()?;
+        record.opened(model.engine(), model.files().iter().map(PathBuf::as_path))?;
+        let grammar = grammar.map(|source| GrammarChoice::matcher(&source, &model)).transpose()?;
+        let mut session = Session::new(model);
+        speculation.map_or(Ok(()), |speculation| session.speculate(speculation))?;
         let result = self.converse_or_write(session, Form { template, grammar }, gauge, begin, (state, record), out);
         if let (Some(output), Some(trace)) = (output, &trace) {
             // Of a run that failed, too: it may show why. Of one that never began there is nothing to show.
@@ -239,6 +241,7 @@ impl Args {
         });
         let mut writer = Writer {
             own_rate: session
+                .model()
                 .drive()
                 .filter(|_| self.stats.is_some())
                 .and_then(|drive| drive.rate_now(streaming::BASELINE)),
@@ -267,23 +270,23 @@ impl Args {
             let loaded = writer.loaded;
             fact!(
                 "load      {loaded:.2} s, {}, target {}{}",
-                counted(writer.session.threads() as u64, "thread"),
-                writer.session.target().name(),
+                counted(writer.session.model().threads() as u64, "thread"),
+                writer.session.model().target().name(),
                 if self.emulate { ", emulated" } else { "" }
             );
-            let replaced = writer.session.replaced();
+            let replaced = writer.session.model().replaced();
             if !replaced.is_empty() {
                 fact!("replaced  {}: {}", counted(replaced.len() as u64, "kernel"), replaced.join(", "));
             }
-            if let Some((weights, path)) = writer.session.tuned() {
+            if let Some((weights, path)) = writer.session.model().tuned() {
                 fact!("tuned     {} by {}", counted(weights as u64, "weight"), Printable(&path.display().to_string()));
             }
-            let locked = writer.session.engine().locked_bytes();
+            let locked = writer.session.model().engine().locked_bytes();
             if locked > 0 {
                 note!("locked    {} of weights in memory", Bytes(locked));
             }
-            let (states, bytes) = writer.session.engine().states();
-            let (bytes, context) = (Bytes(bytes), writer.session.context());
+            let (states, bytes) = writer.session.model().engine().states();
+            let (bytes, context) = (Bytes(bytes), writer.session.model().context());
             fact!("states    {bytes} for {}{}", counted(context as u64, "position"), cached(states));
         }
         let result = self.text(&mut writer, template, before);
@@ -293,7 +296,7 @@ impl Args {
             note!("ixc: the state is saved: {}", Bytes(bytes));
         }
         // Of a run that failed, too.
-        let written = record.write(|| ExpertUse::of(writer.session.engine()));
+        let written = record.write(|| ExpertUse::of(writer.session.model().engine()));
         result.and(written.map_err(anyhow::Error::from))
     }
 
@@ -304,7 +307,7 @@ impl Args {
         template: Option<ChatTemplate>,
         before: Option<Vec<u32>>,
     ) -> anyhow::Result<()> {
-        let answers = self.answers(&writer.session, before.is_some());
+        let answers = self.answers(writer.session.model(), before.is_some());
         let prompt = match (self.prompt.as_ref().or(self.words.as_ref()), &self.file) {
             (Some(prompt), _) => Some(prompt.clone()),
             (None, Some(file)) => Some(read_prompt(file)?),
@@ -316,17 +319,17 @@ impl Args {
                 if prompt.is_empty() {
                     return Err(no_prompt());
                 }
-                let mut chat = begin_chat(&writer.session, template, self.system.as_deref())?;
+                let mut chat = begin_chat(writer.session.model(), template, self.system.as_deref())?;
                 chat.say(&prompt);
                 writer.answer(&mut chat)
             }
             Some(prompt) => {
                 let tokens = match before {
                     Some(mut before) => {
-                        before.extend(writer.session.encode_more(&prompt)?);
+                        before.extend(writer.session.model().encode_more(&prompt)?);
                         before
                     }
-                    None => writer.session.encode_prompt(&prompt)?,
+                    None => writer.session.model().encode_prompt(&prompt)?,
                 };
                 if tokens.is_empty() {
                     return Err(no_prompt());
@@ -336,7 +339,7 @@ impl Args {
             }
             None if self.raw => Err(no_prompt()),
             None => {
-                let chat = begin_chat(&writer.session, template, self.system.as_deref())?;
+                let chat = begin_chat(writer.session.model(), template, self.system.as_deref())?;
                 writer.converse(chat)
             }
         }
@@ -351,8 +354,8 @@ impl Args {
 
     /// Whether the model answers the prompt as a message, in place of continuing it as text. A
     /// saved text is continued.
-    fn answers(&self, session: &Session, continues_state: bool) -> bool {
-        self.chats() || (!self.raw && !continues_state && session.chat_template().is_some())
+    fn answers(&self, model: &LoadedModel, continues_state: bool) -> bool {
+        self.chats() || (!self.raw && !continues_state && model.chat_template().is_some())
     }
 
     /// How many tokens to write, where nothing else is said.
@@ -373,9 +376,9 @@ fn cached(states: &[State]) -> String {
 
 /// Begins a conversation. Its template, which may come from a file that nobody vouches for, is rendered by this program in a process of its
 /// own.
-fn begin_chat(session: &Session, template: Option<ChatTemplate>, system: Option<&str>) -> anyhow::Result<Chat> {
+fn begin_chat(model: &LoadedModel, template: Option<ChatTemplate>, system: Option<&str>) -> anyhow::Result<Chat> {
     let renderer = own_program().map_err(ixc::Error::io(Path::new("/proc/self/exe"), "find"))?;
-    Ok(Chat::new(session, chat::Options { template, renderer: Some(renderer) }, system)?)
+    Ok(Chat::new(model, chat::Options { template, renderer: Some(renderer) }, system)?)
 }
 
 /// Writes a trace, and says where it is incomplete.

@@ -8,11 +8,11 @@ use std::sync::Arc;
 
 use ixc::error::Remedy;
 use ixc::frontend::template::own_program;
+use ixc::loaded_model::{LoadOptions, LoadedModel, LongestContext};
 use ixc::prompt_cache;
 use ixc::runtime::engine;
 use ixc::runtime::gauge::Gauge;
 use ixc::serving::{self, Host, Registry, Source, gives_embeddings, serve};
-use ixc::session::{LongestContext, Session, SessionOptions};
 use ixc_files::own::private_folder;
 use ixc_server::{LogFormat, RequestLog};
 use serde_json::{Map, Value};
@@ -187,7 +187,7 @@ impl Args {
         let mut record = self.experts.open(self.force, &inputs)?;
         let gauge = Arc::new(Gauge::default());
         let options = self.how.options(&self.model)?;
-        let options = SessionOptions {
+        let options = LoadOptions {
             run: self.speculation.options(engine::Options {
                 sequences: self.parallel,
                 exact_batch: self.exact_batch,
@@ -226,15 +226,15 @@ impl Args {
         let models = match &*sources {
             [Source { name, path }] => {
                 let embeddings = options.embeddings || gives_embeddings(path.as_deref())?;
-                let options = SessionOptions { embeddings, ..options };
+                let options = LoadOptions { embeddings, ..options };
                 let watch = Watch::new(&gauge);
                 let guesser = self.speculation.open(path.as_deref(), &options)?;
-                let session = Session::open(path.as_deref(), &options)?;
+                let model = LoadedModel::open(path.as_deref(), &options)?;
                 drop(watch);
-                record.opened(session.engine(), session.files().iter().map(PathBuf::as_path))?;
-                let speculation = self.speculation.of(guesser, &session)?;
-                let (threads, context) = (counted(session.threads() as u64, "thread"), self.context_words(&session));
-                let models = Registry::one(Host::new(session, speculation, of)?);
+                record.opened(model.engine(), model.files().iter().map(PathBuf::as_path))?;
+                let speculation = self.speculation.of(guesser, &model)?;
+                let (threads, context) = (counted(model.threads() as u64, "thread"), self.context_words(&model));
+                let models = Registry::one(Host::new(model, speculation, of)?);
                 note!("ixc: {name} on http://{local}, {parallel} at once in {context}, {threads}");
                 if !embeddings {
                     self.point_browsers(local);
@@ -275,8 +275,8 @@ impl Args {
     }
 
     /// Describes the context of a model and the reason for its length.
-    fn context_words(&self, session: &Session) -> String {
-        let (context, most) = (session.context(), session.facts().context);
+    fn context_words(&self, model: &LoadedModel) -> String {
+        let (context, most) = (model.context(), model.facts().context);
         match context {
             asked if self.how.has_context() => format!("contexts of {asked} (--ctx)"),
             all if all == most => format!("contexts of {all}, the model's"),

@@ -1,6 +1,6 @@
 //! What happens where a context is full.
 
-use ixc::session::ContextShift;
+use ixc::generator::ContextShift;
 
 /// Tokens that stay where nothing is said: what attention leans on, whatever they say (StreamingLLM).
 const SINKS: usize = 4;

@@ -12,10 +12,10 @@ use std::sync::Arc;
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use ixc::draft_model::{self, DraftModel};
 use ixc::frontend::arch::Nextn;
+use ixc::loaded_model::{LoadOptions, LoadedModel};
 use ixc::own_layer::OwnLayer;
 use ixc::runtime::engine;
 use ixc::runtime::gauge::Gauge;
-use ixc::session::{Session, SessionOptions};
 use ixc::speculate::{self, Drafter, MAX_DRAFT, MAX_ROWS, Ngram, NgramOptions, Speculation};
 
 use super::Usage;
@@ -109,9 +109,9 @@ fn limit(least: usize, most: usize) -> impl TypedValueParser<Value = usize> {
 pub enum Guesser {
     Ngram(Ngram),
     /// The model's own layer, which is loaded.
-    OwnLayer(Box<Session>),
+    OwnLayer(Box<LoadedModel>),
     /// A small model that is loaded.
-    Model(Box<Session>),
+    Model(Box<LoadedModel>),
 }
 
 impl SpeculationChoice {
@@ -158,7 +158,7 @@ impl SpeculationChoice {
     ///
     /// # Errors
     /// When the options contradict each other, or the small model or the layer cannot be loaded.
-    pub fn open(&self, model: Option<&Path>, like: &SessionOptions) -> anyhow::Result<Option<Guesser>> {
+    pub fn open(&self, model: Option<&Path>, like: &LoadOptions) -> anyhow::Result<Option<Guesser>> {
         if !(0.0..=1.0).contains(&self.draft_p_min) {
             return Err(Usage(format!("--draft-p-min is {}; a probability is from 0 to 1", self.draft_p_min)).into());
         }
@@ -196,16 +196,16 @@ impl SpeculationChoice {
             ..engine::Options::default()
         };
         let compile = ixc::compile::Options { target: like.compile.target, ..ixc::compile::Options::default() };
-        let options = |context| SessionOptions {
+        let options = |context| LoadOptions {
             compile: compile.clone(),
             run: engine::Options { context, ..run.clone() },
             nextn,
-            ..SessionOptions::default()
+            ..LoadOptions::default()
         };
         // As long as the large one's, where the small one has one as long.
-        let session = match Session::open(path, &options(like.run.context)) {
+        let session = match LoadedModel::open(path, &options(like.run.context)) {
             Err(ixc::Error::Load(ixc::runtime::load::LoadError::Context { most, .. })) => {
-                Session::open(path, &options(Some(most)))?
+                LoadedModel::open(path, &options(Some(most)))?
             }
             other => other?,
         };
@@ -217,17 +217,17 @@ impl SpeculationChoice {
     ///
     /// # Errors
     /// When a small model is of another vocabulary, or the model gives its layer nothing to guess from.
-    pub fn of(&self, guesser: Option<Guesser>, session: &Session) -> anyhow::Result<Option<Speculation>> {
+    pub fn of(&self, guesser: Option<Guesser>, model: &LoadedModel) -> anyhow::Result<Option<Speculation>> {
         let Some(guesser) = guesser else { return Ok(None) };
-        if let Err(error) = session.check_speculation() {
+        if let Err(error) = model.check_speculation() {
             note!("ixc: --spec is without effect: {error}");
             return Ok(None);
         }
         let least = draft_model::Options { least: self.draft_p_min };
         let drafter: Box<dyn Drafter> = match guesser {
             Guesser::Ngram(ngram) => Box::new(ngram),
-            Guesser::OwnLayer(layer) => Box::new(OwnLayer::new(*layer, session, least)?),
-            Guesser::Model(small) => Box::new(DraftModel::new(*small, session, least)?),
+            Guesser::OwnLayer(layer) => Box::new(OwnLayer::new(*layer, model, least)?),
+            Guesser::Model(small) => Box::new(DraftModel::new(*small, model, least)?),
         };
         let options = speculate::Options { max: self.draft_max, min: self.draft_min, always: self.spec_always };
         Ok(Some(Speculation::new(drafter, options)))

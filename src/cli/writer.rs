@@ -11,6 +11,7 @@ use ixc::chat::{Chat, Fitted};
 use ixc::forecast::Remembered;
 use ixc::frontend::chat::{Answer, Parser};
 use ixc::frontend::tokenizer::DecodeOptions;
+use ixc::generator::{End, Event, Request};
 use ixc::grammar::Matcher;
 use ixc::kernels::roofline::Roofline;
 use ixc::runtime::gauge::{Activity, Gauge};
@@ -18,7 +19,7 @@ use ixc::runtime::pages::PageUse;
 use ixc::runtime::processors::Unpinned;
 use ixc::runtime::stream::store::ExpertCache;
 use ixc::runtime::stream::store::stats::Stats;
-use ixc::session::{End, Generation, Progress, Request, Session, StopStrings};
+use ixc::session::{Generation, Session, StopStrings};
 use ixc::speculate::Tally;
 use ixc::timing::Phase;
 use serde_json::json;
@@ -115,10 +116,10 @@ impl Writer<'_> {
     pub fn answer(&mut self, chat: &mut Chat) -> anyhow::Result<()> {
         let limit = self.wanted.limit;
         // Dropping turns means to compute what is left again, so that it should not be done for every answer.
-        let room = limit.unwrap_or(usize::MAX).min(self.session.context() / ROOM);
-        let Fitted { tokens, dropped, prompt } = chat.fit(&self.session, room)?;
+        let room = limit.unwrap_or(usize::MAX).min(self.session.model().context() / ROOM);
+        let Fitted { tokens, dropped, prompt } = chat.fit(self.session.model(), room)?;
         if dropped > 0 {
-            let (context, dropped) = (self.session.context(), counted(dropped as u64, "oldest turn"));
+            let (context, dropped) = (self.session.model().context(), counted(dropped as u64, "oldest turn"));
             note!("ixc: the context of {context} tokens is full: {dropped} dropped");
         }
         let Written { tokens, interrupted, answer } = self.write(&tokens, limit, chat.parser(&prompt))?;
@@ -127,7 +128,7 @@ impl Writer<'_> {
             match answer {
                 Some(answer) => chat.answered_with(answer),
                 None => {
-                    let text = self.session.tokenizer()?.decode(&tokens).map_err(ixc::Error::from)?;
+                    let text = self.session.model().tokenizer()?.decode(&tokens).map_err(ixc::Error::from)?;
                     let mut stop = StopStrings::new(&self.wanted.sampling.stop);
                     let text = stop.push(&text) + &stop.finish();
                     chat.answered(text);
@@ -142,8 +143,9 @@ impl Writer<'_> {
     /// # Errors
     /// When the tokens do not fit, a step fails, or standard output refuses.
     pub fn write(&mut self, tokens: &[u32], limit: Option<usize>, parser: Option<Parser>) -> anyhow::Result<Written> {
-        let before = self.session.engine().stream().filter(|_| self.wanted.stats.is_some()).map(ExpertCache::stats);
-        let tokenizer = self.session.tokenizer()?.clone();
+        let before =
+            self.session.model().engine().stream().filter(|_| self.wanted.stats.is_some()).map(ExpertCache::stats);
+        let tokenizer = self.session.model().tokenizer()?.clone();
         let mut shown = Shown::new(parser);
         // Markers of answers are control tokens in some vocabularies.
         let show_special = shown.reads_markers();
@@ -160,18 +162,18 @@ impl Writer<'_> {
         let sampling = self.wanted.sampling.settings_for(self.seed, &tokenizer.end_of_generation(), &tokenizer)?;
         let mut stop = StopStrings::new(&self.wanted.sampling.stop);
         let mut watch = Some(Watch::new(&self.gauge));
-        let request = Request { tokens, limit, sampling, grammar: self.wanted.grammar.clone() };
+        let request = Request { limit, grammar: self.wanted.grammar.clone(), ..Request::new(tokens, sampling) };
         let (each, seconds) = LONG_STEP;
-        let long = seconds * self.session.engine().max_tokens().div_ceil(each);
+        let long = seconds * self.session.model().engine().max_tokens().div_ceil(each);
         let (begin, mut writing) = (Instant::now(), self.converses.then(|| Writing::begin(long)));
-        let generation = self.session.generate(&request, |progress| -> anyhow::Result<ControlFlow<()>> {
-            if let Progress::Token(id) = progress {
+        let generation = self.session.generate(&request, |event| -> anyhow::Result<ControlFlow<()>> {
+            if let &Event::Token { token, .. } = event {
                 // Its line is cleared before text comes.
                 drop(watch.take());
                 // Before its first text can be seen, which Ctrl-C may answer.
                 writing.get_or_insert_with(|| Writing::begin(begin.elapsed()));
-                if !(show_special && tokenizer.is_end_of_generation(id)) {
-                    show(out, &shown.push(&stop.push(&stream.push(id).map_err(ixc::Error::from)?)))?;
+                if !(show_special && tokenizer.is_end_of_generation(token)) {
+                    show(out, &shown.push(&stop.push(&stream.push(token).map_err(ixc::Error::from)?)))?;
                 }
             }
             let asked = writing.as_ref().is_some_and(Writing::asked);
@@ -191,11 +193,11 @@ impl Writer<'_> {
         out.flush()?;
         self.last = Some(Pace { prefill: generation.prefill, decode: generation.decode });
         if generation.shifts > 0 {
-            let (context, times) = (self.session.context(), counted(generation.shifts as u64, "time"));
+            let (context, times) = (self.session.model().context(), counted(generation.shifts as u64, "time"));
             note!("ixc: the context of {context} tokens was full {times}: tokens after the first ones were forgotten");
         }
         if generation.end == End::Context {
-            let (context, model) = (self.session.context(), self.session.facts().context);
+            let (context, model) = (self.session.model().context(), self.session.model().facts().context);
             let more = if model > context { format!("; --ctx makes it larger, up to {model}") } else { String::new() };
             note!("ixc: the context of {context} tokens is full, the text ends here{more}");
         }
@@ -218,7 +220,7 @@ impl Writer<'_> {
             true => format!(", {:.1}/s", timed as f64 / seconds),
             false => String::new(),
         };
-        let (used, context) = (self.session.engine().position(), self.session.context());
+        let (used, context) = (self.session.model().engine().position(), self.session.model().context());
         aside(&format!("{tokens}{rate}, context {used} of {context}"));
     }
 
@@ -240,7 +242,7 @@ impl Writer<'_> {
         let peak = ixc::machine::system::peak_memory();
         let (session, limits) = (&self.session, self.limits());
         let part = |phase, stats| spent::facts(phase, stats, limits);
-        let (states, state_bytes) = session.engine().states();
+        let (states, state_bytes) = session.model().engine().states();
         let guessed = session.guesses().map(|name| {
             let Tally { drafted, accepted, drafts, drafting, declined } = generation.guessed;
             json!({
@@ -254,19 +256,19 @@ impl Writer<'_> {
         });
         let facts = json!({
             "ixc": ixc::build::BUILD,
-            "target": session.target().name(),
-            "threads": session.threads(),
+            "target": session.model().target().name(),
+            "threads": session.model().threads(),
             "emulated": self.wanted.emulated,
             "load_seconds": self.loaded,
-            "replaced": session.replaced(),
-            "context": session.context(),
+            "replaced": session.model().replaced(),
+            "context": session.model().context(),
             "states": { "count": states.len(), "bytes": state_bytes },
             "limits": limits,
             "prefill": part(&generation.prefill, &generation.spent.prefill),
             "decode": part(&generation.decode, &generation.spent.decode),
             "guessed": guessed,
             "deferred": self.wanted.streaming.defer(),
-            "prefetch": streaming::facts(session.engine()),
+            "prefetch": streaming::facts(session.model().engine()),
             "seed": self.seed,
             "peak_memory": peak,
         });
@@ -285,7 +287,7 @@ impl Writer<'_> {
             let _watch = Watch::new(&self.gauge);
             let taken = ixc::machine::system::resident_memory().unwrap_or(0);
             let left = self.wanted.streaming.memory().map(|budget| budget.saturating_sub(taken));
-            Roofline::measure(self.session.target(), self.session.threads(), left)
+            Roofline::measure(self.session.model().target(), self.session.model().threads(), left)
         };
         self.limits.get_or_init(|| (!self.wanted.emulated).then(measure)).as_ref()
     }
@@ -327,13 +329,13 @@ impl Writer<'_> {
         if let Some(limits) = self.limits() {
             spent::note_limits(limits);
         }
-        if let (Some(store), Some(before)) = (self.session.engine().stream(), before) {
+        if let (Some(store), Some(before)) = (self.session.model().engine().stream(), before) {
             let did = streaming::since(store.stats(), before);
-            streaming::note(store, &did, &generation.decode, self.session.threads());
-            if let Some(report) = self.session.engine().predictions() {
+            streaming::note(store, &did, &generation.decode, self.session.model().threads());
+            if let Some(report) = self.session.model().engine().predictions() {
                 streaming::predictions(&report);
             }
-            if let Some(drive) = self.session.drive() {
+            if let Some(drive) = self.session.model().drive() {
                 let after = self.own_rate.and_then(|_| drive.rate_now(streaming::BASELINE));
                 let own: Vec<f64> = self.own_rate.into_iter().chain(after).collect();
                 streaming::note_drive(drive, &did.drive, &own);
@@ -342,11 +344,13 @@ impl Writer<'_> {
                     phase: generation.decode,
                     prompt: None,
                     // What stays in memory is missed by no routing.
-                    defers: self.session.defers() || store.held().iter().any(|held| held.kept > 0),
+                    defers: self.session.model().defers() || store.held().iter().any(|held| held.kept > 0),
                     own: (!own.is_empty()).then(|| own.iter().sum::<f64>() / own.len() as f64),
                 };
                 let path = self.wanted.model.path();
-                let known = path.and_then(|path| Remembered::of(path, self.session.threads(), self.session.target()));
+                let known = path.and_then(|path| {
+                    Remembered::of(path, self.session.model().threads(), self.session.model().target())
+                });
                 for line in streaming::compare(&observed, store, known.as_ref()) {
                     fact!("forecast  {line}");
                 }
@@ -358,18 +362,18 @@ impl Writer<'_> {
                 "deferral  {defer} experts of each token a layer late: this output is approximate; `ixc bench` says how much"
             );
         }
-        if let Some(advised) = self.session.engine().advised() {
+        if let Some(advised) = self.session.model().engine().advised() {
             streaming::advised(&advised);
         }
-        match self.session.engine().pinned() {
+        match self.session.model().engine().pinned() {
             Ok(processors) => fact!("threads   bound to processors {}", listed(processors)),
             Err(Unpinned::Off) => {}
             Err(why) => fact!("threads   not bound to processors: {why}"),
         }
-        for PageUse { what, resident, large } in self.session.engine().pages() {
+        for PageUse { what, resident, large } in self.session.model().engine().pages() {
             fact!("pages     {what}: {} in memory, {} of it in pages of 2 MiB", Bytes(resident), Bytes(large));
         }
-        let states = self.session.engine().state_bytes();
+        let states = self.session.model().engine().state_bytes();
         if states.copies > 0 {
             let (own, shared, saved) = (states.own, states.shared, states.unshared.saturating_sub(states.shared));
             fact!(

@@ -6,11 +6,11 @@
 //!
 //! ```
 //! use ixc::eval::{Piece, Text, summary};
-//! use ixc::session::{Session, SessionOptions};
+//! use ixc::loaded_model::{LoadedModel, LoadOptions};
 //!
-//! let mut session = Session::open(None, &SessionOptions::default())?; // The demo model.
-//! let text = Text::new(&session, "The borrow checker rejects a reference that outlives what it refers to.", 8)?;
-//! let pieces = (0..text.pieces()).map(|piece| text.score(piece, &mut session, None)).collect::<Result<Vec<Piece>, _>>()?;
+//! let mut model = LoadedModel::open(None, &LoadOptions::default())?; // The demo model.
+//! let text = Text::new(&model, "The borrow checker rejects a reference that outlives what it refers to.", 8)?;
+//! let pieces = (0..text.pieces()).map(|piece| text.score(piece, &mut model, None)).collect::<Result<Vec<Piece>, _>>()?;
 //! let found = summary(&pieces).unwrap();
 //! assert!(found.perplexity > 1.0 && found.positions == 3 * text.pieces());
 //! # Ok::<(), ixc::Error>(())
@@ -24,7 +24,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::Error;
 use crate::kl_divergence;
-use crate::session::{Session, with_bos};
+use crate::loaded_model::{LoadedModel, with_bos};
 
 /// Tokens of a piece where nothing is said: llama-perplexity's.
 pub const DEFAULT_CONTEXT: usize = 512;
@@ -43,19 +43,19 @@ impl Text {
     /// The text in the tokens of this model; names of special tokens in it are text. One newline at its end is left out.
     ///
     /// # Errors
-    /// [`Error::ShortText`] where it has fewer tokens than a piece, [`Error::Context`] where a piece does not fit into the session's context;
+    /// [`Error::ShortText`] where it has fewer tokens than a piece, [`Error::Context`] where a piece does not fit into the model's context;
     /// where the model has no tokenizer.
-    pub fn new(session: &Session, text: &str, context: usize) -> Result<Text, Error> {
-        let tokenizer = session.tokenizer()?;
+    pub fn new(model: &LoadedModel, text: &str, context: usize) -> Result<Text, Error> {
+        let tokenizer = model.tokenizer()?;
         let tokens = with_bos(tokenizer, tokenizer.encode(text.strip_suffix('\n').unwrap_or(text), false)?);
-        Text::of_tokens(session, tokens, tokenizer, context)
+        Text::of_tokens(model, tokens, tokenizer, context)
     }
 
-    fn of_tokens(session: &Session, tokens: Vec<u32>, tokenizer: &Tokenizer, context: usize) -> Result<Text, Error> {
+    fn of_tokens(model: &LoadedModel, tokens: Vec<u32>, tokenizer: &Tokenizer, context: usize) -> Result<Text, Error> {
         let context = context.max(LEAST_CONTEXT);
-        if context > session.context() {
-            let (context, model) = (session.context(), session.facts().context);
-            return Err(Error::Context { tokens: context, context, model });
+        if context > model.context() {
+            let (tokens, trained) = (context, model.facts().context);
+            return Err(Error::Context { tokens, context: model.context(), model: trained });
         }
         if tokens.len() < context {
             return Err(Error::ShortText { tokens: tokens.len(), context });
@@ -99,26 +99,31 @@ impl Text {
     ///
     /// # Panics
     /// Where there is no such piece.
-    pub fn score(&self, piece: usize, session: &mut Session, mut right: Option<&mut Session>) -> Result<Piece, Error> {
+    pub fn score(
+        &self,
+        piece: usize,
+        model: &mut LoadedModel,
+        mut right: Option<&mut LoadedModel>,
+    ) -> Result<Piece, Error> {
         let (tokens, first) = (self.piece(piece), self.first_scored());
-        let mut step = session.max_tokens().min(MAX_OUTPUTS as usize);
-        session.begin(&tokens)?;
+        let mut step = model.max_tokens().min(MAX_OUTPUTS as usize);
+        model.begin(&tokens)?;
         if let Some(right) = &mut right {
-            let vocabularies = [session.vocabulary(), right.vocabulary()];
+            let vocabularies = [model.vocabulary(), right.vocabulary()];
             if vocabularies[0] != vocabularies[1] {
                 return Err(Error::OtherVocabulary { vocabularies });
             }
             right.begin(&tokens)?;
             step = step.min(right.max_tokens());
         }
-        let row = session.vocabulary();
+        let row = model.vocabulary();
         let mut found = Piece::default();
         let mut compared = right.is_some().then(Compared::default);
         for begin in (0..tokens.len()).step_by(step) {
             let part = begin..tokens.len().min(begin + step);
             let scored: Vec<usize> = part.clone().filter(|at| (first..first + self.scored()).contains(at)).collect();
             let rows: Vec<u32> = scored.iter().map(|at| (at - begin) as u32).collect();
-            let logits = session.step(&tokens[part.clone()], &rows)?;
+            let logits = model.step(&tokens[part.clone()], &rows)?;
             let right = match &mut right {
                 Some(right) => Some(right.step(&tokens[part.clone()], &rows)?),
                 None => None,

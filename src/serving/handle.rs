@@ -4,11 +4,11 @@
 //! use ixc::runtime::sample::Settings;
 //! use ixc::server::model::{Event, Model, Request};
 //! use ixc::serving::{Host, Options};
-//! use ixc::session::{Session, SessionOptions};
+//! use ixc::loaded_model::{LoadedModel, LoadOptions};
 //!
-//! let mut options = SessionOptions::default();
+//! let mut options = LoadOptions::default();
 //! options.run.sequences = 2;
-//! let host = Host::new(Session::open(None, &options)?, None, Options { queue: 8, ..Options::default() })?;
+//! let host = Host::new(LoadedModel::open(None, &options)?, None, Options { queue: 8, ..Options::default() })?;
 //! let request = |prompt: &str| -> Result<Request, Box<dyn std::error::Error>> {
 //!     let tokens = host.encode(prompt, true, true)?;
 //!     Ok(Request { limit: Some(4), ..Request::new(tokens, Settings::greedy()) })
@@ -128,14 +128,14 @@ impl Stream for Handle {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::loaded_model::{LoadOptions, LoadedModel};
     use crate::serving::Options;
-    use crate::session::{Session, SessionOptions};
     use ixc_runtime::sample::Settings;
 
     fn host() -> Host {
-        let mut options = SessionOptions::default();
+        let mut options = LoadOptions::default();
         (options.run.sequences, options.run.threads) = (2, Some(2));
-        Host::new(Session::open(None, &options).unwrap(), None, Options { queue: 8, ..Options::default() }).unwrap()
+        Host::new(LoadedModel::open(None, &options).unwrap(), None, Options { queue: 8, ..Options::default() }).unwrap()
     }
 
     fn request(host: &Host, limit: usize) -> Request {

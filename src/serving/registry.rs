@@ -22,7 +22,7 @@ use ixc_server::model::{Listed, ModelQuery, Models, Refusal};
 
 use super::{Host, Options, gives_embeddings};
 use crate::expert_use::ExpertUse;
-use crate::session::{LongestContext, Session, SessionOptions};
+use crate::loaded_model::{LoadOptions, LoadedModel, LongestContext};
 use crate::{Error, budget};
 
 /// How long a model that finds no room waits for others to have answered, and how often it looks.
@@ -41,7 +41,7 @@ pub struct Source {
 /// How models are loaded.
 #[derive(Debug)]
 struct Loading {
-    session: SessionOptions,
+    load: LoadOptions,
     host: Options,
     /// Bytes for all models.
     total: u64,
@@ -87,11 +87,11 @@ impl Registry {
         Registry { sources, kinds: vec![OnceLock::new()], loading: None, state, turn: Mutex::new(()) }
     }
 
-    /// Models that are loaded when they are asked for, each as `session` and `host` say, but for its name; the first is the one that requests without a name
+    /// Models that are loaded when they are asked for, each as `load` and `host` say, but for its name; the first is the one that requests without a name
     /// mean. All together take what [`memory`](ixc_runtime::engine::Options::memory) says, or nearly what the machine has left. Each keeps prompts in a
     /// folder of its own.
-    pub fn several(sources: Vec<Source>, session: SessionOptions, host: Options) -> Registry {
-        let total = match session.run.memory {
+    pub fn several(sources: Vec<Source>, load: LoadOptions, host: Options) -> Registry {
+        let total = match load.run.memory {
             // What is said is of the whole process.
             Some(memory) => memory.saturating_sub(memory_estimate::process_bytes()),
             None => budget::left().unwrap_or(u64::MAX),
@@ -99,7 +99,7 @@ impl Registry {
         let loaded = sources.iter().map(|_| None).collect();
         let kinds = sources.iter().map(|_| OnceLock::new()).collect();
         let state = Mutex::new(State { loaded, clock: 0 });
-        Registry { sources, kinds, loading: Some(Loading { session, host, total }), state, turn: Mutex::new(()) }
+        Registry { sources, kinds, loading: Some(Loading { load, host, total }), state, turn: Mutex::new(()) }
     }
 
     /// Bytes that all models may take together, where that is bounded.
@@ -146,7 +146,7 @@ impl Registry {
     /// Whether a model is an embedding model. A file that cannot be opened gives an error when it
     /// is loaded.
     fn gives_embeddings(&self, number: usize) -> bool {
-        let is_asked = self.loading.as_ref().is_some_and(|loading| loading.session.embeddings);
+        let is_asked = self.loading.as_ref().is_some_and(|loading| loading.load.embeddings);
         let of = |path| is_asked || gives_embeddings(path).unwrap_or(false);
         *self.kinds[number].get_or_init(|| of(self.sources[number].path.as_deref()))
     }
@@ -164,12 +164,12 @@ impl Registry {
     fn open(&self, number: usize) -> Result<Arc<Host>, Refusal> {
         let name = &self.sources[number].name;
         let failed = |error: Error| Refusal::NotLoaded { name: name.clone(), message: error.to_string() };
-        let Some(Loading { session, host, total }) = &self.loading else {
+        let Some(Loading { load, host, total }) = &self.loading else {
             return Err(Refusal::Ending);
         };
         let path = self.sources[number].path.as_deref();
         let kept = host.prompts.as_ref().map_or(0, |prompts| prompts.memory);
-        let mut options = SessionOptions { embeddings: self.gives_embeddings(number), ..session.clone() };
+        let mut options = LoadOptions { embeddings: self.gives_embeddings(number), ..load.clone() };
         let plan = budget::resident_plan(path, &options.compile, options.parts()).map_err(failed)?;
         if let (None, Some(LongestContext { .. })) = (options.run.context, options.longest_context) {
             // Each model has a share of the memory, so that all may be loaded at once.
@@ -197,7 +197,7 @@ impl Registry {
         // Where all of it fits the machine may be asked as ever; otherwise it has the rest of the budget, which is counted for the whole process.
         options.run.memory =
             (own > free).then(|| memory_estimate::process_bytes().saturating_add(free).saturating_sub(kept));
-        let loaded = Session::open(path, &options).map_err(failed)?;
+        let loaded = LoadedModel::open(path, &options).map_err(failed)?;
         let prompts = host.prompts.clone().map(|prompts| crate::prompt_cache::Options {
             folder: prompts.folder.as_ref().map(|folder| folder.join(name)),
             ..prompts

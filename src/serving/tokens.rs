@@ -20,8 +20,8 @@ use tokio::sync::mpsc::UnboundedSender;
 
 use super::thread::{FAILED, Shared, SlotWish, Submission, Texts, Work};
 use crate::Error;
-use crate::scheduler::{Event, Job, RequestId, Scheduler};
-use crate::session::{End, StopStrings};
+use crate::generator::{End, Event, Generator, Request, RequestId};
+use crate::session::StopStrings;
 use crate::speculate::Tally;
 
 /// A client whose request is computed.
@@ -93,7 +93,7 @@ fn experts(stats: &stats::Stats) -> Experts {
 
 /// What the thread works with that makes tokens.
 pub(super) struct Worker<'t> {
-    scheduler: Scheduler,
+    generator: Generator,
     tokenizer: Option<&'t Tokenizer>,
     ends: Vec<u32>,
     clients: HashMap<RequestId, Client<'t>>,
@@ -106,19 +106,19 @@ pub(super) struct Worker<'t> {
 
 impl<'t> Worker<'t> {
     pub(super) fn new(
-        scheduler: Scheduler,
+        generator: Generator,
         tokenizer: Option<&'t Tokenizer>,
         shared: &'t Shared,
         folder: Option<PathBuf>,
     ) -> Worker<'t> {
         let ends = tokenizer.map(Tokenizer::end_of_generation).unwrap_or_default();
         let (clients, status) = (HashMap::new(), Status::default());
-        Worker { scheduler, tokenizer, ends, clients, status, shared, folder, wishes: Vec::new() }
+        Worker { generator, tokenizer, ends, clients, status, shared, folder, wishes: Vec::new() }
     }
 
     /// Does what is wanted with sequences in which no request is computed.
     fn grant(&mut self) {
-        let busy: Vec<bool> = self.scheduler.slots().map(|(_, active)| active).collect();
+        let busy: Vec<bool> = self.generator.slots().map(|(_, active)| active).collect();
         let is_busy = |wish: &SlotWish| busy.get(wish.number).copied().unwrap_or(false);
         let (later, now) = std::mem::take(&mut self.wishes).into_iter().partition(is_busy);
         self.wishes = later;
@@ -135,10 +135,10 @@ impl<'t> Worker<'t> {
             SlotAction::Save(name) => {
                 // Files of other kinds that are there stay.
                 let guard = Guard { kind: Some(&saved::KIND), ..Guard::default() };
-                self.scheduler.save_slot(number, ixc_files::Output::open(&folder.join(name), &guard)?)?
+                self.generator.save_slot(number, ixc_files::Output::open(&folder.join(name), &guard)?)?
             }
-            SlotAction::Restore(name) => self.scheduler.restore_slot(number, &folder.join(name))?,
-            SlotAction::Erase => (self.scheduler.erase_slot(number)?, 0),
+            SlotAction::Restore(name) => self.generator.restore_slot(number, &folder.join(name))?,
+            SlotAction::Erase => (self.generator.erase_slot(number)?, 0),
         };
         Ok(SlotDone { tokens, bytes })
     }
@@ -191,8 +191,17 @@ impl Work for Worker<'_> {
         if sampling.least > 0 {
             Arc::make_mut(&mut sampling).late = [&*self.ends, &stop_tokens].concat();
         }
-        let job = Job { tokens, limit, sampling, number, ignore_end, grammar, likeliest, after_sampling, cache_prompt };
-        match self.scheduler.submit(job) {
+        let request = Request {
+            limit,
+            number,
+            ignore_end,
+            grammar,
+            likeliest,
+            after_sampling,
+            cache_prompt,
+            ..Request::new(tokens, sampling)
+        };
+        match self.generator.submit(request) {
             Ok(id) => {
                 let options = DecodeOptions { show_special, at_start: false };
                 let text = self.tokenizer.map(|tokenizer| tokenizer.stream(options));
@@ -221,14 +230,14 @@ impl Work for Worker<'_> {
     }
 
     fn forget(&mut self, id: RequestId) {
-        self.scheduler.cancel(id);
+        self.generator.cancel(id);
         if self.clients.remove(&id).is_some_and(|client| !client.begun) {
             self.shared.waiting.fetch_sub(1, Ordering::Relaxed);
         }
     }
 
     fn fail_all(&mut self) {
-        self.scheduler.abandon();
+        self.generator.abandon();
         for (_, client) in std::mem::take(&mut self.clients) {
             if !client.begun {
                 self.shared.waiting.fetch_sub(1, Ordering::Relaxed);
@@ -239,18 +248,18 @@ impl Work for Worker<'_> {
     }
 
     fn is_idle(&self) -> bool {
-        self.scheduler.is_idle()
+        self.generator.is_idle()
     }
 
     fn step(&mut self) {
         self.grant();
-        let (begin, before) = (Instant::now(), self.scheduler.active());
-        let events = self.scheduler.step();
+        let (begin, before) = (Instant::now(), self.generator.active());
+        let events = self.generator.step();
         let begun = events.iter().filter(|(_, event)| matches!(event, Event::Begun { .. })).count();
         let busy = before + begun;
         let now = Instant::now();
         let took = (now - begin).as_secs_f64();
-        let (rows, prompts) = self.scheduler.last_rows();
+        let (rows, prompts) = self.generator.last_rows();
         if rows > 0 {
             self.status.steps += 1;
             self.status.rows += rows as u64;
@@ -291,7 +300,7 @@ impl Work for Worker<'_> {
                     let text = text.and_then(|text| text.push(token).ok()).unwrap_or_default();
                     client.say(&text);
                     if ends || client.stop.stopped() {
-                        self.scheduler.cancel(id);
+                        self.generator.cancel(id);
                         self.end(id, model::End::Model);
                     }
                 }
@@ -301,7 +310,8 @@ impl Work for Worker<'_> {
                         client.guessed.1 += accepted;
                     }
                 }
-                Event::Ended(end) => self.end(
+                Event::Computed { .. } | Event::Shifted => {}
+                Event::Ended { end, .. } => self.end(
                     id,
                     match end {
                         End::Token(_) | End::Stopped | End::Grammar => model::End::Model,
@@ -330,17 +340,17 @@ impl Work for Worker<'_> {
     }
 
     fn publish(&mut self) {
-        self.status.active = self.scheduler.active();
-        let Tally { drafted, accepted, drafts, .. } = self.scheduler.guessed();
+        self.status.active = self.generator.active();
+        let Tally { drafted, accepted, drafts, .. } = self.generator.guessed();
         (self.status.drafted_tokens, self.status.accepted_tokens, self.status.drafts) = (drafted, accepted, drafts);
-        let kept = self.scheduler.kept();
+        let kept = self.generator.kept();
         (self.status.kept_memory, self.status.kept_folder) = (kept.memory, kept.folder);
-        let held = self.scheduler.slots().zip(self.scheduler.slot_bytes());
+        let held = self.generator.slots().zip(self.generator.slot_bytes());
         let slot = |((cached, active), (bytes, shared_bytes))| Slot { cached, active, bytes, shared_bytes };
         self.status.slots = held.map(slot).collect();
         let most = self.status.slots.iter().map(|slot| slot.cached).max();
         self.status.most_held = self.status.most_held.max(most.unwrap_or(0));
-        let engine = self.scheduler.session().engine();
+        let engine = self.generator.model().engine();
         self.status.experts = engine.stream().map(|cache| experts(&cache.stats()));
         let engine::StateBytes { own, shared, unshared, copies, whole_copies, .. } = engine.state_bytes();
         self.status.states = model::StateBytes { own, shared, unshared, copies, whole_copies };
@@ -352,14 +362,14 @@ impl Work for Worker<'_> {
     }
 
     fn engine(&self) -> &Engine {
-        self.scheduler.session().engine()
+        self.generator.model().engine()
     }
 
     fn evict_experts(&mut self, layer: usize, pinned: bool) -> Result<Evicted, EvictError> {
-        self.scheduler.evict_experts(layer, pinned)
+        self.generator.evict_experts(layer, pinned)
     }
 
     fn finish(&mut self) {
-        self.scheduler.finish();
+        self.generator.finish();
     }
 }

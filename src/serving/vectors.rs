@@ -177,7 +177,7 @@ impl Work for Worker<'_> {
     }
 
     fn engine(&self) -> &Engine {
-        self.embedder.session().engine()
+        self.embedder.model().engine()
     }
 
     fn evict_experts(&mut self, layer: usize, pinned: bool) -> Result<Evicted, EvictError> {

@@ -56,11 +56,11 @@ fn breakers_within(most: usize, tokenizer: &Tokenizer, texts: &[impl AsRef<str>]
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::session::{Session, SessionOptions};
+    use crate::loaded_model::{LoadOptions, LoadedModel};
 
     #[test]
     fn tokens_that_end_repetitions_are_not_too_many() {
-        let session = Session::open(None, &SessionOptions::default()).unwrap();
+        let session = LoadedModel::open(None, &LoadOptions::default()).unwrap();
         let tokenizer = session.tokenizer().unwrap();
         let texts: Vec<String> = (0..64).map(|i| format!("e{i}")).collect();
         let all = breakers(tokenizer, &texts).unwrap();

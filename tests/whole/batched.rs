@@ -6,14 +6,14 @@ use crate::support::cover::cover;
 use crate::support::engines::{bits, native};
 use crate::support::{Golden, shared};
 use ixc::compile::{Options, compile};
+use ixc::generator::{Event, Generator, Request};
 use ixc::ir::kernel::Kernel;
 use ixc::ir::plan::Plan;
 use ixc::ir::random::Random;
+use ixc::loaded_model::{LoadOptions, LoadedModel};
 use ixc::model::Model;
 use ixc::runtime::engine::{self, Addition, Engine, FIRST, SequenceId, StepError};
 use ixc::runtime::sample::Settings;
-use ixc::scheduler::{Event, Job, Scheduler};
-use ixc::session::{Session, SessionOptions};
 use ixc::targets::Target;
 
 const SEQUENCES: usize = 4;
@@ -147,7 +147,7 @@ fn a_copied_prefix_goes_on_as_the_original_did() {
 /// round by the rows of a step (docs/serving.md).
 const CUT: [&str; 4] = ["llama-q4_k", "gemma3-q8_0", "mixtral-q4_k_m", "qwen3moe-q4_k_m"];
 
-/// The last logits of a prompt do not depend on where the scheduler cuts it.
+/// The last logits of a prompt do not depend on where the generator cuts it.
 #[test]
 fn the_end_of_a_prompt_has_the_same_bits_in_any_parts() {
     let mut random = Random::new(22);
@@ -213,24 +213,24 @@ fn no_request_waits_for_the_end_of_others_in_short_steps() {
     for most in [2, 8] {
         let compile = Options { max_tokens: Some(most), ..Options::default() };
         let run = engine::Options { sequences: 3, threads: Some(2), ..engine::Options::default() };
-        let options = SessionOptions { compile, run, ..SessionOptions::default() };
-        let mut scheduler = Scheduler::new(Session::open(None, &options).unwrap()).unwrap();
-        let never = scheduler.session().tokenizer().unwrap().end_of_generation();
+        let options = LoadOptions { compile, run, ..LoadOptions::default() };
+        let mut generator = Generator::new(LoadedModel::open(None, &options).unwrap()).unwrap();
+        let never = generator.model().tokenizer().unwrap().end_of_generation();
         for tokens in [vec![300], vec![301], (302..322).collect()] {
             let sampling = Settings { never: never.clone(), ..Settings::greedy() };
-            scheduler.submit(Job { limit: Some(40), ..Job::new(tokens, sampling) }).unwrap();
+            generator.submit(Request { limit: Some(40), ..Request::new(tokens, sampling) }).unwrap();
         }
         let (mut begun, mut ended) = (Vec::new(), 0);
-        while !scheduler.is_idle() {
-            for (id, event) in scheduler.step() {
+        while !generator.is_idle() {
+            for (id, event) in generator.step() {
                 match event {
                     Event::Token { .. } if !begun.contains(&id) => {
                         assert_eq!(ended, 0, "{id:?} waits for others in steps of {most}");
                         begun.push(id);
                     }
-                    Event::Ended(_) => ended += 1,
+                    Event::Ended { .. } => ended += 1,
                     Event::Failed(error) => panic!("{error}"),
-                    Event::Token { .. } | Event::Begun { .. } | Event::Guessed { .. } => {}
+                    _ => {}
                 }
             }
         }

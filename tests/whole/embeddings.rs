@@ -12,25 +12,25 @@ use ixc::compile::Options;
 use ixc::embedding::{Embedder, cut};
 use ixc::frontend::arch::Parts;
 use ixc::ir::plan::Pooling;
+use ixc::loaded_model::{LoadOptions, LoadedModel};
 use ixc::model::Model;
 use ixc::runtime::engine;
-use ixc::session::{Session, SessionOptions};
 use ixc::targets::Target;
 use ixc_testing::nmse::nmse;
 
 const HEADLESS: Parts = Parts { head: false, ..Parts::ALL };
 
 /// A session that gives hidden states.
-fn open(model: &Path, target: Target, sequences: u32) -> Session {
+fn open(model: &Path, target: Target, sequences: u32) -> LoadedModel {
     open_within(model, target, sequences, None)
 }
 
 /// In a context: rotations of some models are others where it is longer than they were trained for.
-fn open_within(model: &Path, target: Target, sequences: u32, context: Option<u32>) -> Session {
+fn open_within(model: &Path, target: Target, sequences: u32, context: Option<u32>) -> LoadedModel {
     let compile = Options { target: Some(target), ..Options::default() };
     let run = engine::Options { threads: Some(2), sequences, context, ..engine::Options::default() };
-    let options = SessionOptions { compile, run, embeddings: true, ..SessionOptions::default() };
-    Session::open(Some(model), &options).unwrap_or_else(|error| panic!("{}: {error}", model.display()))
+    let options = LoadOptions { compile, run, embeddings: true, ..LoadOptions::default() };
+    LoadedModel::open(Some(model), &options).unwrap_or_else(|error| panic!("{}: {error}", model.display()))
 }
 
 /// A target that this machine runs.
@@ -107,10 +107,10 @@ fn a_text_has_the_same_vector_alone_and_among_others() {
 fn short_steps_come_to_an_end() {
     let compile = Options { max_tokens: Some(5), target: Some(target()), ..Options::default() };
     let run = engine::Options { threads: Some(1), sequences: 2, ..engine::Options::default() };
-    let options = SessionOptions { compile, run, embeddings: true, ..SessionOptions::default() };
+    let options = LoadOptions { compile, run, embeddings: true, ..LoadOptions::default() };
     let tokens: Vec<u32> = (0..23).collect();
     for (_, pooling) in Pooling::ALL {
-        let mut short = Embedder::new(Session::open(None, &options).unwrap(), Some(pooling)).unwrap();
+        let mut short = Embedder::new(LoadedModel::open(None, &options).unwrap(), Some(pooling)).unwrap();
         let mut long = Embedder::new(open(&demo_model(), target(), 1), Some(pooling)).unwrap();
         let found = short.embed(vec![tokens.clone(), tokens[..3].to_vec()]).unwrap();
         let right = long.embed(vec![tokens.clone(), tokens[..3].to_vec()]).unwrap();

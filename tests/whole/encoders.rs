@@ -12,9 +12,9 @@ use ixc::compile::Options;
 use ixc::embedding::Embedder;
 use ixc::frontend::arch::Parts;
 use ixc::ir::plan::Pooling;
+use ixc::loaded_model::{LoadOptions, LoadedModel};
 use ixc::model::Model;
 use ixc::runtime::engine;
-use ixc::session::{Session, SessionOptions};
 use ixc::targets::Target;
 use ixc_testing::bits::Table;
 use ixc_testing::nmse::nmse;
@@ -66,12 +66,12 @@ impl Encoder {
         assert!(error <= limit, "{error:e} > {limit:e}  {} {how}", self.name());
     }
 
-    fn open(&self, target: Target, sequences: u32, max_tokens: Option<u32>) -> Session {
+    fn open(&self, target: Target, sequences: u32, max_tokens: Option<u32>) -> LoadedModel {
         let compile = Options { target: Some(target), max_tokens, ..Options::default() };
         let run = engine::Options { threads: Some(2), sequences, ..engine::Options::default() };
         let run = engine::Options { backend: crate::support::engines::native(target), ..run };
-        let options = SessionOptions { compile, run, embeddings: true, ..SessionOptions::default() };
-        Session::open(Some(&self.path), &options).unwrap_or_else(|error| panic!("{}: {error}", self.name()))
+        let options = LoadOptions { compile, run, embeddings: true, ..LoadOptions::default() };
+        LoadedModel::open(Some(&self.path), &options).unwrap_or_else(|error| panic!("{}: {error}", self.name()))
     }
 
     /// The vector of rows.
@@ -269,9 +269,9 @@ fn commands_that_want_logits_name_the_one_for_vectors() {
     let plan = folder.join("bert.ixp");
     stdout(ixc(["compile".as_ref(), "--embeddings".as_ref(), of.path.as_os_str(), "-o".as_ref(), plan.as_os_str()]));
     let file = ixc::model::open_plan(&plan, None).unwrap();
-    let options = SessionOptions { embeddings: true, ..SessionOptions::default() };
-    let mut session = Session::of_plan_file(file, plan.parent().unwrap(), &options).unwrap();
-    of.check(&session.logits(&of.tokens).unwrap(), &of.exact, "compiled_nmse_max", "a plan");
+    let options = LoadOptions { embeddings: true, ..LoadOptions::default() };
+    let mut model = LoadedModel::of_plan_file(file, plan.parent().unwrap(), &options).unwrap();
+    of.check(&model.logits(&of.tokens).unwrap(), &of.exact, "compiled_nmse_max", "a plan");
 }
 
 /// Texts of several requests at once have the vectors that they have alone, and one that is too long is refused before it waits.

@@ -1,9 +1,11 @@
 //! Answers that follow JSON schemas: whatever the logits, they parse and are what the schema says.
 
+use ixc::generator::{End, Request};
 use ixc::grammar::{Source, Vocabulary};
 use ixc::ir::random::Random;
+use ixc::loaded_model::LoadOptions;
 use ixc::runtime::sample::{Sampler, Settings};
-use ixc::session::{End, Progress, Request, Session, SessionOptions};
+use ixc::session::Session;
 use serde_json::{Map, Value, json};
 use std::ops::ControlFlow;
 
@@ -171,14 +173,14 @@ fn is_valid(value: &Value, schema: &Value, root: &Value) -> bool {
 
 /// An answer of random logits, which more and more want to close it.
 fn answer(session: &Session, vocabulary: &Vocabulary, schema: &Value, seed: u64) -> String {
-    let tokenizer = session.tokenizer().unwrap();
+    let tokenizer = session.model().tokenizer().unwrap();
     let ends = tokenizer.end_of_generation();
     let mut matcher =
         vocabulary.matcher(&Source::Schema(schema.clone())).unwrap_or_else(|error| panic!("{error}: {schema}"));
     let settings = Settings { temperature: 1.0, top_k: 0, top_p: 1.0, min_p: 0.0, seed, ..Settings::default() };
     let mut sampler = Sampler::new(settings).unwrap();
     let mut random = Random::new(seed);
-    let closes: Vec<bool> = (0..session.vocabulary() as u32)
+    let closes: Vec<bool> = (0..session.model().vocabulary() as u32)
         .map(|token| {
             let bytes = tokenizer.token_bytes(token).unwrap_or_default();
             ends.contains(&token) || !bytes.is_empty() && bytes.iter().all(|byte| b"\"]}".contains(byte))
@@ -191,7 +193,7 @@ fn answer(session: &Session, vocabulary: &Vocabulary, schema: &Value, seed: u64)
         let logit = |closes: &bool| random.bits() as f32 / u64::MAX as f32 * 8.0 + if *closes { urge } else { 0.0 };
         let logits: Vec<f32> = closes.iter().map(logit).collect();
         let allowed = matcher.allowed().unwrap_or_else(|error| panic!("{error}: {schema}"));
-        let token = sampler.sample_allowed(&logits, Some(allowed), session.engine()).unwrap();
+        let token = sampler.sample_allowed(&logits, Some(allowed), session.model().engine()).unwrap();
         if ends.contains(&token) {
             break;
         }
@@ -203,8 +205,8 @@ fn answer(session: &Session, vocabulary: &Vocabulary, schema: &Value, seed: u64)
 
 #[test]
 fn answers_are_what_schemas_say() {
-    let session = Session::open(None, &SessionOptions::default()).unwrap();
-    let vocabulary = Vocabulary::new(session.tokenizer().unwrap()).unwrap();
+    let session = Session::open(None, &LoadOptions::default()).unwrap();
+    let vocabulary = Vocabulary::new(session.model().tokenizer().unwrap()).unwrap();
     let count = std::env::var("IXC_SCHEMAS").map_or(SCHEMAS, |count| count.parse().unwrap());
     let mut large = 0;
     for seed in 0..count {
@@ -245,15 +247,14 @@ fn what_no_schema_says_is_not_valid() {
 
 #[test]
 fn a_grammar_ends_a_text() {
-    let mut session = Session::open(None, &SessionOptions::default()).unwrap();
-    let vocabulary = Vocabulary::new(session.tokenizer().unwrap()).unwrap();
-    let tokens = session.encode_prompt("The borrow checker").unwrap();
+    let mut session = Session::open(None, &LoadOptions::default()).unwrap();
+    let vocabulary = Vocabulary::new(session.model().tokenizer().unwrap()).unwrap();
+    let tokens = session.model().encode_prompt("The borrow checker").unwrap();
     let mut text = |source: Source| {
         let grammar = Some(vocabulary.matcher(&source).unwrap());
-        let request = Request { grammar, limit: Some(40), ..Request::new(&tokens, Settings::greedy()) };
-        let generation =
-            session.generate(&request, |_: Progress| Ok::<_, ixc::Error>(ControlFlow::Continue(()))).unwrap();
-        (session.tokenizer().unwrap().decode(&generation.tokens).unwrap(), generation.end)
+        let request = Request { grammar, limit: Some(40), ..Request::new(&tokens[..], Settings::greedy()) };
+        let generation = session.generate(&request, |_| Ok::<_, ixc::Error>(ControlFlow::Continue(()))).unwrap();
+        (session.model().tokenizer().unwrap().decode(&generation.tokens).unwrap(), generation.end)
     };
     assert_eq!(text(Source::Gbnf("root ::= \" yes\"".into())), (" yes".to_owned(), End::Grammar));
     let (found, end) = text(Source::Regex("[0-9]{3}-[a-f]{2}".into()));
@@ -262,7 +263,7 @@ fn a_grammar_ends_a_text() {
     assert!(["a", "bc"].contains(&&*found) && end == End::Grammar, "{found}");
     // The same text without a grammar and with one that all texts follow.
     let free = text(Source::Regex("(?s:.*)".into())).0;
-    let request = Request { limit: Some(40), ..Request::new(&tokens, Settings::greedy()) };
-    let generation = session.generate(&request, |_: Progress| Ok::<_, ixc::Error>(ControlFlow::Continue(()))).unwrap();
-    assert_eq!(session.tokenizer().unwrap().decode(&generation.tokens).unwrap(), free);
+    let request = Request { limit: Some(40), ..Request::new(&tokens[..], Settings::greedy()) };
+    let generation = session.generate(&request, |_| Ok::<_, ixc::Error>(ControlFlow::Continue(()))).unwrap();
+    assert_eq!(session.model().tokenizer().unwrap().decode(&generation.tokens).unwrap(), free);
 }

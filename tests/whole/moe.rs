@@ -11,12 +11,12 @@ use ixc::ir::graph::{Function, Module, OpView, ValueId, expert_layers, view};
 use ixc::ir::kernel::Kernel;
 use ixc::ir::plan::{BucketId, BufferId, Output, Plan, RowAxis, State, Step};
 use ixc::ir::random::Random;
+use ixc::loaded_model::{LoadOptions, LoadedModel};
 use ixc::model::Model;
 use ixc::moe::{Layer, Moe, MoeOptions, Rows};
 use ixc::runtime::engine;
 use ixc::runtime::expert_layers::ExpertLayers;
 use ixc::runtime::load::LoadError;
-use ixc::session::{Session, SessionOptions};
 use ixc::targets::Target;
 
 use crate::support::engines::{bits, native};
@@ -351,9 +351,9 @@ fn plans_of_experts_are_files_of_their_own_kind() {
         let call = Call::random(layer, 5, &mut Random::new(34));
         assert_eq!(bits(&call.run(&of_file, layer)), bits(&call.run(&of_model, layer)));
     }
-    let steps = |options: &SessionOptions| Session::open(Some(&plan), options).map(drop).unwrap_err();
+    let steps = |options: &LoadOptions| LoadedModel::open(Some(&plan), options).map(drop).unwrap_err();
     for embeddings in [false, true] {
-        let error = steps(&SessionOptions { embeddings, ..SessionOptions::default() });
+        let error = steps(&LoadOptions { embeddings, ..LoadOptions::default() });
         assert!(matches!(error, Error::Load(LoadError::NoSteps)), "{error}");
     }
     let whole = folder.join("whole.ixp");

@@ -15,15 +15,16 @@ use ixc::error::draft::OwnLayerError;
 use ixc::frontend::arch::{FileWeights, Nextn, Parts};
 use ixc::frontend::gguf::write::GgufWriter;
 use ixc::frontend::gguf::{Array, Gguf, Value};
+use ixc::generator::{ContextShift, Generator, Request};
 use ixc::ir::graph::interpret::{self, Interpreter};
 use ixc::ir::random::Random;
+use ixc::loaded_model::{LoadOptions, LoadedModel};
 use ixc::model::Model;
 use ixc::own_layer::OwnLayer;
 use ixc::runtime::engine::{self, Addition, Engine, FIRST, StepError};
 use ixc::runtime::sample::Settings;
 use ixc::runtime::stream::store::Config;
-use ixc::scheduler::{Job, Scheduler};
-use ixc::session::{ContextShift, Request, Session, SessionOptions};
+use ixc::session::Session;
 use ixc::speculate::{self, Drafter, Seen, Speculation, Text};
 use ixc::targets::Target;
 use ixc_testing::nmse::nmse;
@@ -196,7 +197,7 @@ struct How {
 
 const ALONE: How = How { guesses: 9, sequences: 1, context: None };
 
-fn open(name: &str, how: How, nextn: Nextn) -> Session {
+fn open(name: &str, how: How, nextn: Nextn) -> LoadedModel {
     let run = engine::Options {
         threads: Some(2),
         sequences: how.sequences,
@@ -204,12 +205,12 @@ fn open(name: &str, how: How, nextn: Nextn) -> Session {
         more_additions: if nextn == Nextn::Fed { how.guesses } else { 0 },
         ..engine::Options::default()
     };
-    Session::open(Some(&model(name)), &SessionOptions { nextn, ..session_without_tiles(run) }).unwrap()
+    LoadedModel::open(Some(&model(name)), &LoadOptions { nextn, ..session_without_tiles(run) }).unwrap()
 }
 
-fn own_layer(name: &str, how: How, session: &Session, least: f32) -> Box<OwnLayer> {
+fn own_layer(name: &str, how: How, model: &LoadedModel, least: f32) -> Box<OwnLayer> {
     let layer = open(name, how, Nextn::Alone);
-    Box::new(OwnLayer::new(layer, session, draft_model::Options { least }).unwrap())
+    Box::new(OwnLayer::new(layer, model, draft_model::Options { least }).unwrap())
 }
 
 #[test]
@@ -219,9 +220,9 @@ fn texts_are_the_same_with_guesses_of_the_layer() {
         for (number, sampling) in settings().into_iter().enumerate() {
             let never = vec![256];
             let sampling = Settings { never, ..sampling };
-            let mut plain = open(name, ALONE, Nextn::Absent);
-            let mut guessing = open(name, ALONE, Nextn::Fed);
-            let layer = own_layer(name, ALONE, &guessing, 0.0);
+            let mut plain = Session::new(open(name, ALONE, Nextn::Absent));
+            let mut guessing = Session::new(open(name, ALONE, Nextn::Fed));
+            let layer = own_layer(name, ALONE, guessing.model(), 0.0);
             guessing.speculate(Speculation::new(layer, always(9))).unwrap();
             // Texts that go on, that go back, and another one; prompts that become entries as they are read, and short ones.
             let long: Vec<u32> = known.tokens.iter().copied().cycle().take(100).collect();
@@ -249,11 +250,11 @@ fn texts_are_the_same_with_guesses_of_the_layer() {
 #[test]
 fn guesses_end_where_the_layer_is_not_sure() {
     let (name, known) = ("own", Known::of("own"));
-    let mut guessing = open(name, ALONE, Nextn::Fed);
-    let layer = own_layer(name, ALONE, &guessing, 0.99);
+    let mut guessing = Session::new(open(name, ALONE, Nextn::Fed));
+    let layer = own_layer(name, ALONE, guessing.model(), 0.99);
     guessing.speculate(Speculation::new(layer, always(9))).unwrap();
-    let request = Request { limit: Some(20), ..Request::new(&known.tokens, Settings::greedy()) };
-    let expected = generate(&mut open(name, ALONE, Nextn::Absent), &request);
+    let request = Request { limit: Some(20), ..Request::new(&known.tokens[..], Settings::greedy()) };
+    let expected = generate(&mut Session::new(open(name, ALONE, Nextn::Absent)), &request);
     // Of random weights it is never that sure.
     assert_eq!(same(&mut guessing, &request, &expected, "sure"), (0, 0));
 }
@@ -264,8 +265,8 @@ fn contexts_are_full_where_they_are_without_guesses_of_the_layer() {
     for shift in [None, Some(ContextShift { keep: 4 })] {
         let (name, how) = ("shared", How { context: Some(64), ..ALONE });
         let known = Known::of(name);
-        let (mut plain, mut guessing) = (open(name, how, Nextn::Absent), open(name, how, Nextn::Fed));
-        let layer = own_layer(name, how, &guessing, 0.0);
+        let [mut plain, mut guessing] = [Nextn::Absent, Nextn::Fed].map(|nextn| Session::new(open(name, how, nextn)));
+        let layer = own_layer(name, how, guessing.model(), 0.0);
         guessing.speculate(Speculation::new(layer, always(9))).unwrap();
         let sampling = Settings { never: vec![256], ..Settings::greedy() };
         let request = Request { limit: Some(150), ..Request::new(&known.tokens[..12], sampling) };
@@ -279,8 +280,8 @@ fn contexts_are_full_where_they_are_without_guesses_of_the_layer() {
     }
 }
 
-/// A session whose experts come from the drive.
-fn streamed(name: &str, nextn: Nextn) -> Session {
+/// Loads a model whose experts are streamed.
+fn streamed(name: &str, nextn: Nextn) -> LoadedModel {
     let options = Options { expert_memory: Some(0), target: Some(target_without_tiles()), ..Options::default() };
     let plan = compile(&Model::open_parts(&model(name), parts(nextn)).unwrap(), &options).unwrap().plan;
     let run = engine::Options {
@@ -289,9 +290,9 @@ fn streamed(name: &str, nextn: Nextn) -> Session {
         stream: Config { budget: 1 << 20, ..Config::default() },
         ..engine::Options::default()
     };
-    let session = Session::of_plan(plan, Path::new(""), &session_without_tiles(run)).unwrap();
-    assert!(session.engine().stream().is_some());
-    session
+    let model = LoadedModel::of_plan(plan, Path::new(""), &session_without_tiles(run)).unwrap();
+    assert!(model.engine().stream().is_some());
+    model
 }
 
 /// Experts of the model that come from the drive, and those of the layer.
@@ -299,12 +300,12 @@ fn streamed(name: &str, nextn: Nextn) -> Session {
 fn texts_of_streamed_models_are_the_same_with_guesses_of_the_layer() {
     for name in NAMES {
         let known = Known::of(name);
-        let request = Request { limit: Some(24), ..Request::new(&known.tokens, Settings::greedy()) };
-        let expected = generate(&mut open(name, ALONE, Nextn::Absent), &request);
-        let mut session = streamed(name, Nextn::Fed);
+        let request = Request { limit: Some(24), ..Request::new(&known.tokens[..], Settings::greedy()) };
+        let expected = generate(&mut Session::new(open(name, ALONE, Nextn::Absent)), &request);
+        let mut session = Session::new(streamed(name, Nextn::Fed));
         let mut came_true = Vec::new();
         for layer in [open(name, ALONE, Nextn::Alone), streamed(name, Nextn::Alone)] {
-            let layer = OwnLayer::new(layer, &session, draft_model::Options { least: 0.0 }).unwrap();
+            let layer = OwnLayer::new(layer, session.model(), draft_model::Options { least: 0.0 }).unwrap();
             session.speculate(Speculation::new(Box::new(layer), always(9))).unwrap();
             came_true.push(same(&mut session, &request, &expected, "streamed"));
         }
@@ -327,10 +328,10 @@ fn layers_guess_from_the_text_and_nothing_else() {
     let (name, how) = ("own", ALONE);
     let known = Known::of(name);
     let mut text: Vec<u32> = known.tokens.iter().copied().cycle().take(120).collect();
-    let session = open(name, how, Nextn::Fed);
+    let fed = open(name, how, Nextn::Fed);
     let mut model = engine(name, Nextn::Fed, target_without_tiles());
     let mut random = Random::new(70);
-    let mut layer = own_layer(name, how, &session, 0.0);
+    let mut layer = own_layer(name, how, &fed, 0.0);
     let mut compared = 0;
     for round in 0..6 {
         // The same once more, from somewhere on; now and then another one.
@@ -354,7 +355,7 @@ fn layers_guess_from_the_text_and_nothing_else() {
             if random.once_in(2) {
                 continue;
             }
-            let mut fresh = own_layer(name, how, &session, 0.0);
+            let mut fresh = own_layer(name, how, &fed, 0.0);
             let mut at_once = engine(name, Nextn::Fed, target_without_tiles());
             at_once.step(&text[..at], &[]).unwrap();
             let whole = Seen { slot: 0, before: &[], added: [&text[..at], &[]], hidden: at_once.hidden() };
@@ -377,7 +378,7 @@ fn layers_guess_for_many_requests() {
     for name in NAMES {
         let known = Known::of(name);
         let how = How { guesses: 29, sequences: 3, context: None };
-        let mut plain = Scheduler::new(open(name, how, Nextn::Absent)).unwrap();
+        let mut plain = Generator::new(open(name, how, Nextn::Absent)).unwrap();
         let long: Vec<u32> = known.tokens.iter().copied().cycle().take(90).collect();
         let branch = [&long[..80], &known.tokens[3..9]].concat();
         let prompts = [&known.tokens[..9], &long, &branch, &known.tokens[5..30], &branch, &long[..70]];
@@ -385,14 +386,14 @@ fn layers_guess_for_many_requests() {
         for (number, sampling) in settings().into_iter().cycle().take(9).enumerate() {
             let sampling = Settings { seed: number as u64, never: vec![256], ..sampling };
             let tokens = prompts[number % prompts.len()].to_vec();
-            jobs.push(Job { limit: Some(1 + 5 * number), ..Job::new(tokens, sampling) });
+            jobs.push(Request { limit: Some(1 + 5 * number), ..Request::new(tokens, sampling) });
         }
         let mut random = Random::new(60);
         let (expected, _): (Vec<Ended>, usize) = run(&mut plain, &jobs, &mut random);
         for round in 0..4 {
-            let session = open(name, how, Nextn::Fed);
-            let layer = own_layer(name, how, &session, 0.0);
-            let mut guessing = Scheduler::new(session).unwrap();
+            let fed = open(name, how, Nextn::Fed);
+            let layer = own_layer(name, how, &fed, 0.0);
+            let mut guessing = Generator::new(fed).unwrap();
             let options = speculate::Options { always: round < 3, ..always(6) };
             guessing.speculate(Speculation::new(layer, options)).unwrap();
             let (found, _) = run(&mut guessing, &jobs, &mut random);
@@ -408,7 +409,7 @@ fn layers_guess_for_many_requests() {
 fn what_is_no_layer_of_the_model_does_not_guess() {
     let fed = open("own", ALONE, Nextn::Fed);
     let options = draft_model::Options::default();
-    let refused = |layer: Session, model: &Session| match OwnLayer::new(layer, model, options) {
+    let refused = |layer: LoadedModel, model: &LoadedModel| match OwnLayer::new(layer, model, options) {
         Err(ixc::Error::OwnLayer(error)) => error,
         other => panic!("{other:?}"),
     };
@@ -417,8 +418,8 @@ fn what_is_no_layer_of_the_model_does_not_guess() {
     let wrong = OwnLayerError::Hidden { takes: 64, gives: None };
     assert_eq!(refused(open("own", ALONE, Nextn::Alone), &plain), wrong);
     // Alone it makes no text.
-    let mut alone = open("own", ALONE, Nextn::Alone);
-    let request = Request::new(&[1, 2], Settings::greedy());
+    let mut alone = Session::new(open("own", ALONE, Nextn::Alone));
+    let request = Request::new([1, 2], Settings::greedy());
     let error = alone.generate(&request, |_| Ok::<_, ixc::Error>(std::ops::ControlFlow::Continue(()))).unwrap_err();
     assert!(matches!(error, ixc::Error::Step(StepError::Hidden { found: 0, rows: 2, expected: 64 })), "{error}");
 }

@@ -16,16 +16,17 @@ use crate::support::{
 use ixc::compile::{Options, compile};
 use ixc::draft_model::{self, DraftModel};
 use ixc::error::draft::DraftError;
+use ixc::generator::{End, Event, Generator, Request, RequestId};
 use ixc::grammar::{Matcher, Source, Vocabulary};
 use ixc::ir::random::Random;
+use ixc::loaded_model::LoadedModel;
 use ixc::model::Model;
 use ixc::runtime::engine::{self, Addition, Engine, FIRST, StepError};
 use ixc::runtime::load::LoadError;
 use ixc::runtime::sample::Settings;
 use ixc::runtime::stream::StreamError;
 use ixc::runtime::stream::store::Config;
-use ixc::scheduler::{Event, Job, RequestId, Scheduler};
-use ixc::session::{End, Generation, Progress, Request, Session};
+use ixc::session::{Generation, Session};
 use ixc::speculate::{self, Drafter, MAX_ROWS, Ngram, NgramOptions, Speculation, Text};
 use ixc::targets::Target;
 
@@ -179,13 +180,18 @@ fn what_cannot_be_a_step_with_guesses_says_so() {
     );
 }
 
-/// A session for `max` guessed tokens.
-fn session(path: Option<&Path>, max: usize) -> Session {
+/// Loads a model for drafts of `max` tokens.
+fn model(path: Option<&Path>, max: usize) -> LoadedModel {
     let run = engine::Options { threads: Some(2), more_additions: max as u32, ..engine::Options::default() };
-    Session::open(path, &session_without_tiles(run)).unwrap()
+    LoadedModel::open(path, &session_without_tiles(run)).unwrap()
 }
 
-pub fn generate(session: &mut Session, request: &Request<'_>) -> Generation {
+/// Opens a session for drafts of `max` tokens.
+fn session(path: Option<&Path>, max: usize) -> Session {
+    Session::new(model(path, max))
+}
+
+pub fn generate(session: &mut Session, request: &Request) -> Generation {
     session.generate(request, |_| Ok::<_, ixc::Error>(ControlFlow::Continue(()))).unwrap()
 }
 
@@ -205,12 +211,12 @@ pub fn settings() -> [Settings; 3] {
 
 /// The text is what it is without guesses, and so is what the session holds then; gives how many guesses came true, of how many.
 #[track_caller]
-pub fn same(session: &mut Session, request: &Request<'_>, expected: &Generation, what: &str) -> (u64, u64) {
+pub fn same(session: &mut Session, request: &Request, expected: &Generation, what: &str) -> (u64, u64) {
     let found = generate(session, request);
     assert_eq!((&found.tokens, found.end), (&expected.tokens, expected.end), "{what}");
     assert_eq!(found.decode.tokens, expected.decode.tokens, "{what}");
     let held = request.tokens.len() + found.tokens.len() - usize::from(!matches!(found.end, End::Token(_)));
-    assert_eq!(session.engine().position() as usize, held, "{what}");
+    assert_eq!(session.model().engine().position() as usize, held, "{what}");
     (found.guessed.accepted, found.guessed.drafted)
 }
 
@@ -225,7 +231,7 @@ fn texts_are_the_same_with_guesses() {
         let prompt = [&prompt[..prompt.len().min(40)], &prompt[..prompt.len().min(20)]].concat();
         for (number, sampling) in settings().into_iter().enumerate() {
             for limit in [1, 2, 33] {
-                let request = Request { limit: Some(limit), ..Request::new(&prompt, sampling.clone()) };
+                let request = Request { limit: Some(limit), ..Request::new(&prompt[..], sampling.clone()) };
                 let expected = generate(&mut session, &request);
                 let text = [&prompt[..], &expected.tokens].concat();
                 let what = format!("{name}, settings {number}, {limit} tokens");
@@ -250,7 +256,7 @@ fn texts_are_the_same_with_guesses() {
 fn texts_of_streamed_models_are_the_same_with_guesses() {
     let golden = golden("qwen3vlmoe");
     let prompt = golden.tokens("prompt_tokens");
-    let request = Request { limit: Some(24), ..Request::new(&prompt, Settings::greedy()) };
+    let request = Request { limit: Some(24), ..Request::new(&prompt[..], Settings::greedy()) };
     let expected = generate(&mut session(Some(&golden.model), 0), &request);
     let text = [&prompt[..], &expected.tokens].concat();
     let options = Options { expert_memory: Some(0), target: Some(target_without_tiles()), ..Options::default() };
@@ -270,29 +276,30 @@ fn texts_of_streamed_models_are_the_same_with_guesses() {
         ..engine::Options::default()
     };
     let options = session_without_tiles(run);
-    let mut streamed = Session::of_plan(plan, Path::new(""), &options).unwrap();
-    assert!(streamed.engine().stream().is_some());
+    let mut streamed = Session::new(LoadedModel::of_plan(plan, Path::new(""), &options).unwrap());
+    assert!(streamed.model().engine().stream().is_some());
     let knows = Knows { texts: vec![text], random: Random::new(3) };
     streamed.speculate(Speculation::new(Box::new(knows), always(9))).unwrap();
     let (accepted, drafted) = same(&mut streamed, &request, &expected, "streamed");
     assert!(accepted > 0 && accepted < drafted, "{accepted} of {drafted}");
 }
 
-fn json_matcher(session: &Session) -> Matcher {
+fn json_matcher(model: &LoadedModel) -> Matcher {
     let source = Source::Schema(json!({"type": "array", "items": {"type": "integer"}, "minItems": 5, "maxItems": 9}));
-    Vocabulary::new(session.tokenizer().unwrap()).unwrap().matcher(&source).unwrap()
+    Vocabulary::new(model.tokenizer().unwrap()).unwrap().matcher(&source).unwrap()
 }
 
 /// Guesses that a grammar does not allow are wrong ones; a grammar stands where the last drawn token left it.
 #[test]
 fn answers_of_a_form_are_the_same_with_guesses() {
     let mut plain = session(None, 0);
-    let prompt = plain.encode_prompt("Numbers: [1, 2, 3, 4] and again: [1, 2, 3, 4] and again: ").unwrap();
-    let matcher = json_matcher(&plain);
+    let prompt = plain.model().encode_prompt("Numbers: [1, 2, 3, 4] and again: [1, 2, 3, 4] and again: ").unwrap();
+    let matcher = json_matcher(plain.model());
     let (mut accepted, mut drafted) = (0, 0);
     for seed in 0..6 {
         let sampling = Settings { seed, ..Settings::default() };
-        let request = Request { limit: Some(60), grammar: Some(matcher.clone()), ..Request::new(&prompt, sampling) };
+        let request =
+            Request { limit: Some(60), grammar: Some(matcher.clone()), ..Request::new(&prompt[..], sampling) };
         let expected = generate(&mut plain, &request);
         for max in [1, 4, 9] {
             let mut guessing = session(None, max);
@@ -312,22 +319,22 @@ fn answers_of_a_form_are_the_same_with_guesses() {
 #[test]
 fn a_text_that_is_stopped_among_guesses_holds_what_was_told() {
     let mut plain = session(None, 9);
-    let prompt = plain.encode_prompt("The borrow checker").unwrap();
-    let request = Request { limit: Some(30), ..Request::new(&prompt, Settings::greedy()) };
+    let prompt = plain.model().encode_prompt("The borrow checker").unwrap();
+    let request = Request { limit: Some(30), ..Request::new(&prompt[..], Settings::greedy()) };
     let expected = generate(&mut plain, &request);
     let text = [&prompt[..], &expected.tokens].concat();
     for stop in 1..20 {
         let knows = Knows { texts: vec![text.clone()], random: Random::new(stop) };
         plain.speculate(Speculation::new(Box::new(knows), always(9))).unwrap();
         let mut told = 0;
-        let generation = plain.generate(&request, |progress| {
-            told += u64::from(matches!(progress, Progress::Token(_)));
+        let generation = plain.generate(&request, |event| {
+            told += u64::from(matches!(event, Event::Token { .. }));
             Ok::<_, ixc::Error>(if told == stop { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
         });
         let generation = generation.unwrap();
         assert_eq!((generation.tokens.len() as u64, generation.end), (stop, End::Stopped));
         assert_eq!(generation.tokens, expected.tokens[..stop as usize]);
-        assert_eq!(plain.engine().position() as usize, prompt.len() + stop as usize - 1);
+        assert_eq!(plain.model().engine().position() as usize, prompt.len() + stop as usize - 1);
     }
     assert_eq!(generate(&mut plain, &request).tokens, expected.tokens);
 }
@@ -344,12 +351,12 @@ fn contexts_are_full_where_they_are_without_guesses() {
         };
         Session::open(None, &session_without_tiles(run)).unwrap()
     };
-    for shift in [None, Some(ixc::session::ContextShift { keep: 4 })] {
+    for shift in [None, Some(ixc::generator::ContextShift { keep: 4 })] {
         let (mut plain, mut guessing) = (open(0), open(9));
-        let prompt = plain.encode_prompt("The borrow checker").unwrap();
-        let never = plain.tokenizer().unwrap().end_of_generation();
+        let prompt = plain.model().encode_prompt("The borrow checker").unwrap();
+        let never = plain.model().tokenizer().unwrap().end_of_generation();
         let sampling = Settings { never, ..Settings::greedy() };
-        let request = Request { limit: Some(120), ..Request::new(&prompt, sampling) };
+        let request = Request { limit: Some(120), ..Request::new(&prompt[..], sampling) };
         plain.set_context_shift(shift);
         guessing.set_context_shift(shift);
         let expected = generate(&mut plain, &request);
@@ -364,17 +371,17 @@ fn contexts_are_full_where_they_are_without_guesses() {
 pub type Ended = (Vec<u32>, Option<End>);
 
 /// All tokens of each request, and how it ended.
-pub fn run(scheduler: &mut Scheduler, jobs: &[Job], random: &mut Random) -> (Vec<Ended>, usize) {
+pub fn run(generator: &mut Generator, jobs: &[Request], random: &mut Random) -> (Vec<Ended>, usize) {
     let mut waiting: Vec<usize> = (0..jobs.len()).collect();
     let mut ids: Vec<Option<RequestId>> = vec![None; jobs.len()];
     let mut all = vec![(Vec::new(), None); jobs.len()];
     let mut most = 0;
-    while !waiting.is_empty() || !scheduler.is_idle() {
-        while !waiting.is_empty() && (scheduler.is_idle() || random.once_in(3)) {
+    while !waiting.is_empty() || !generator.is_idle() {
+        while !waiting.is_empty() && (generator.is_idle() || random.once_in(3)) {
             let job = waiting.remove(0);
-            ids[job] = Some(scheduler.submit(jobs[job].clone()).unwrap());
+            ids[job] = Some(generator.submit(jobs[job].clone()).unwrap());
         }
-        for (id, event) in scheduler.step() {
+        for (id, event) in generator.step() {
             let job = ids.iter().position(|found| *found == Some(id)).unwrap();
             match event {
                 Event::Token { token, likely } => {
@@ -382,12 +389,12 @@ pub fn run(scheduler: &mut Scheduler, jobs: &[Job], random: &mut Random) -> (Vec
                     assert!(likely.is_none_or(|(own, _)| own.token == token));
                     all[job].0.push(token);
                 }
-                Event::Ended(end) => all[job].1 = Some(end),
+                Event::Ended { end, .. } => all[job].1 = Some(end),
                 Event::Failed(error) => panic!("{error}"),
-                Event::Begun { .. } | Event::Guessed { .. } => {}
+                _ => {}
             }
         }
-        most = most.max(scheduler.last_rows().0);
+        most = most.max(generator.last_rows().0);
     }
     (all, most)
 }
@@ -398,20 +405,20 @@ fn requests_among_others_are_the_same_with_guesses() {
     let open = |more: u32| {
         let run =
             engine::Options { threads: Some(2), sequences: 3, more_additions: more, ..engine::Options::default() };
-        Scheduler::new(Session::open(None, &session_without_tiles(run)).unwrap()).unwrap()
+        Generator::new(LoadedModel::open(None, &session_without_tiles(run)).unwrap()).unwrap()
     };
     let mut plain = open(0);
-    let matcher = json_matcher(plain.session());
+    let matcher = json_matcher(plain.model());
     let prompts =
         ["The borrow checker", "[1, 2, 3, 4], [1, 2, 3, 4], ", "fn main() {", "A trait is", "Once upon a time"];
     let mut random = Random::new(40);
     let mut jobs = Vec::new();
     for (number, sampling) in settings().into_iter().cycle().take(9).enumerate() {
-        let tokens = plain.session().encode_prompt(prompts[number % prompts.len()]).unwrap();
+        let tokens = plain.model().encode_prompt(prompts[number % prompts.len()]).unwrap();
         let grammar = (number % 4 == 1).then(|| matcher.clone());
         let (limit, likeliest) = (Some(1 + random.index(40)), (number % 3 == 0).then_some(2));
         let sampling = Settings { seed: number as u64, ..sampling };
-        jobs.push(Job { limit, grammar, likeliest, ..Job::new(tokens, sampling) });
+        jobs.push(Request { limit, grammar, likeliest, ..Request::new(tokens, sampling) });
     }
     let (expected, _) = run(&mut plain, &jobs, &mut random);
     let texts: Vec<Vec<u32>> =
@@ -451,15 +458,15 @@ fn models_whose_states_cannot_be_cut_have_no_guesses() {
 #[test]
 fn a_small_model_guesses_for_a_large_one() {
     let mut plain = session(None, 0);
-    let prompt = plain.encode_prompt("The borrow checker").unwrap();
+    let prompt = plain.model().encode_prompt("The borrow checker").unwrap();
     for (sampling, least) in
         settings().into_iter().flat_map(|sampling| [0.0, 0.6].map(|least| (sampling.clone(), least)))
     {
         let greedy = sampling.temperature == 0.0;
-        let request = Request { limit: Some(40), ..Request::new(&prompt, sampling) };
+        let request = Request { limit: Some(40), ..Request::new(&prompt[..], sampling) };
         let expected = generate(&mut plain, &request);
         let mut large = session(None, 5);
-        let small = DraftModel::new(session(None, 0), &large, draft_model::Options { least }).unwrap();
+        let small = DraftModel::new(model(None, 0), large.model(), draft_model::Options { least }).unwrap();
         large.speculate(Speculation::new(Box::new(small), always(5))).unwrap();
         // Twice: the second time the small model holds what is to be cut first.
         for _ in 0..2 {
@@ -474,20 +481,20 @@ fn a_small_model_guesses_for_a_large_one() {
 fn small_models_guess_for_many_requests() {
     let open = |more: u32, sequences: u32| {
         let run = engine::Options { threads: Some(2), sequences, more_additions: more, ..engine::Options::default() };
-        Session::open(None, &session_without_tiles(run)).unwrap()
+        LoadedModel::open(None, &session_without_tiles(run)).unwrap()
     };
-    let mut plain = Scheduler::new(open(0, 3)).unwrap();
+    let mut plain = Generator::new(open(0, 3)).unwrap();
     let mut random = Random::new(50);
     let job = |prompt: &str| {
-        let tokens = plain.session().encode_prompt(prompt).unwrap();
-        Job { limit: Some(24), ..Job::new(tokens, Settings::greedy()) }
+        let tokens = plain.model().encode_prompt(prompt).unwrap();
+        Request { limit: Some(24), ..Request::new(tokens, Settings::greedy()) }
     };
     let long = "A long prompt is read by the small model in parts. ".repeat(30);
-    let jobs: Vec<Job> = ["The borrow checker", "A trait is", "fn main() {", &long].map(job).to_vec();
+    let jobs: Vec<Request> = ["The borrow checker", "A trait is", "fn main() {", &long].map(job).to_vec();
     let (expected, _) = run(&mut plain, &jobs, &mut random);
     let large = open(29, 3);
     let small = DraftModel::new(open(0, 3), &large, draft_model::Options::default()).unwrap();
-    let mut guessing = Scheduler::new(large).unwrap();
+    let mut guessing = Generator::new(large).unwrap();
     guessing.speculate(Speculation::new(Box::new(small), always(4))).unwrap();
     let (found, _) = run(&mut guessing, &jobs, &mut random);
     assert_eq!(found, expected);
@@ -498,15 +505,15 @@ fn small_models_guess_for_many_requests() {
 
 #[test]
 fn a_model_of_another_vocabulary_does_not_guess() {
-    let large = session(None, 5);
-    let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/checkpoints/qwen3moe");
-    let small = session(Some(&model), 0);
+    let large = model(None, 5);
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/checkpoints/qwen3moe");
+    let small = model(Some(&path), 0);
     let refused = DraftModel::new(small, &large, draft_model::Options::default()).map(drop);
     assert!(matches!(&refused, Err(ixc::Error::Draft(DraftError::Token { .. }))), "{refused:?}");
-    let none = session(Some(&golden("granite").model), 0);
+    let none = model(Some(&golden("granite").model), 0);
     let refused = DraftModel::new(none, &large, draft_model::Options::default()).map(drop);
     assert!(matches!(&refused, Err(ixc::Error::NoTokenizer { .. })), "{refused:?}");
-    let output = ixc(["run", "demo", "--raw", "-p", "a", "-n", "1", "--spec"]).arg(&model).output().unwrap();
+    let output = ixc(["run", "demo", "--raw", "-p", "a", "-n", "1", "--spec"]).arg(&path).output().unwrap();
     assert!(!output.status.success() && stderr(&output).contains("vocabulary"), "{}", stderr(&output));
 }
 

@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 
 use crate::support::session_without_tiles;
+use ixc::generator::{Event, Generator, Request, RequestId};
+use ixc::loaded_model::LoadedModel;
 use ixc::runtime::engine;
 use ixc::runtime::sample::Settings;
-use ixc::scheduler::{Event, Job, RequestId, Scheduler};
-use ixc::session::Session;
 
 /// Tokens that all agents begin with.
 const SHARED: usize = 304;
@@ -14,9 +14,9 @@ const SHARED: usize = 304;
 const TOLD: usize = 48;
 const ANSWER: usize = 50;
 
-fn scheduler(sequences: u32) -> Scheduler {
+fn generator(sequences: u32) -> Generator {
     let run = engine::Options { sequences, threads: Some(2), context: Some(1024), ..engine::Options::default() };
-    Scheduler::new(Session::open(None, &session_without_tiles(run)).unwrap()).unwrap()
+    Generator::new(LoadedModel::open(None, &session_without_tiles(run)).unwrap()).unwrap()
 }
 
 /// An agent's text so far.
@@ -45,20 +45,20 @@ impl Agent {
         self.text.extend(begin..begin + TOLD as u32);
     }
 
-    fn submit(&mut self, scheduler: &mut Scheduler) -> RequestId {
+    fn submit(&mut self, generator: &mut Generator) -> RequestId {
         self.tell();
-        let never = scheduler.session().tokenizer().unwrap().end_of_generation();
+        let never = generator.model().tokenizer().unwrap().end_of_generation();
         let sampling = Settings { never, ..Settings::greedy() };
-        let job = Job { limit: Some(ANSWER), likeliest: Some(0), ..Job::new(self.text.clone(), sampling) };
-        scheduler.submit(job).unwrap()
+        let job = Request { limit: Some(ANSWER), likeliest: Some(0), ..Request::new(self.text.clone(), sampling) };
+        generator.submit(job).unwrap()
     }
 
     /// It is told more, and answers.
-    fn turn(&mut self, scheduler: &mut Scheduler) -> Turn {
-        let id = self.submit(scheduler);
+    fn turn(&mut self, generator: &mut Generator) -> Turn {
+        let id = self.submit(generator);
         let mut turn = Turn::default();
-        while !scheduler.is_idle() {
-            for (of, event) in scheduler.step() {
+        while !generator.is_idle() {
+            for (of, event) in generator.step() {
                 assert_eq!(of, id);
                 match event {
                     Event::Begun { prompt, reused } => (turn.prompt, turn.reused) = (prompt, reused),
@@ -66,7 +66,7 @@ impl Agent {
                         turn.made.push((token, likely.unwrap().0.log_probability.to_bits()))
                     }
                     Event::Failed(error) => panic!("{error}"),
-                    Event::Ended(_) | Event::Guessed { .. } => {}
+                    _ => {}
                 }
             }
         }
@@ -83,13 +83,13 @@ fn held_before(turn: &Turn) -> usize {
 #[test]
 fn agents_in_turn_compute_their_own_new_tokens_alone() {
     for agents in [2, 3] {
-        let mut scheduler = scheduler(agents);
-        let mut alone: Vec<Scheduler> = (0..agents).map(|_| self::scheduler(1)).collect();
+        let mut generator = generator(agents);
+        let mut alone: Vec<Generator> = (0..agents).map(|_| self::generator(1)).collect();
         let mut texts: Vec<Agent> = (0..agents).map(Agent::new).collect();
         for round in 0..3 {
             for (agent, alone) in texts.iter_mut().zip(&mut alone) {
                 let mut same = Agent { number: agent.number, text: agent.text.clone() };
-                let turn = agent.turn(&mut scheduler);
+                let turn = agent.turn(&mut generator);
                 let expected = match (round, agent.number) {
                     (0, 0) => 0,
                     (0, _) => SHARED,
@@ -107,65 +107,65 @@ fn agents_in_turn_compute_their_own_new_tokens_alone() {
 /// Where there are more texts than slots, what was not asked for longest is lost, and no more of it than what others do not hold.
 #[test]
 fn what_was_not_used_for_longest_is_given_away() {
-    let mut scheduler = scheduler(2);
+    let mut generator = generator(2);
     let [mut a, mut b, mut c] = [0, 1, 2].map(Agent::new);
-    let reused = |agent: &mut Agent, scheduler: &mut Scheduler| {
-        let turn = agent.turn(scheduler);
+    let reused = |agent: &mut Agent, generator: &mut Generator| {
+        let turn = agent.turn(generator);
         (turn.reused, held_before(&turn))
     };
-    assert_eq!(reused(&mut a, &mut scheduler).0, 0);
-    assert_eq!(reused(&mut b, &mut scheduler).0, SHARED);
+    assert_eq!(reused(&mut a, &mut generator).0, 0);
+    assert_eq!(reused(&mut b, &mut generator).0, SHARED);
     // It takes the place of `a`, and `b` is as it was.
-    assert_eq!(reused(&mut c, &mut scheduler).0, SHARED);
+    assert_eq!(reused(&mut c, &mut generator).0, SHARED);
     for agent in [&mut b, &mut c] {
-        let (reused, held) = reused(agent, &mut scheduler);
+        let (reused, held) = reused(agent, &mut generator);
         assert_eq!(reused, held);
     }
-    assert_eq!(reused(&mut a, &mut scheduler).0, SHARED);
+    assert_eq!(reused(&mut a, &mut generator).0, SHARED);
     // It took the place of `b`.
-    let (found, held) = reused(&mut c, &mut scheduler);
+    let (found, held) = reused(&mut c, &mut generator);
     assert_eq!(found, held);
-    assert_eq!(reused(&mut b, &mut scheduler).0, SHARED);
+    assert_eq!(reused(&mut b, &mut generator).0, SHARED);
 }
 
 /// An end that is asked for again in other words costs no slot; a slot that is in use is copied and stays.
 #[test]
 fn little_is_cut_and_much_is_copied() {
-    let mut scheduler = scheduler(3);
-    let held = |scheduler: &Scheduler| -> Vec<usize> {
-        let mut held: Vec<usize> = scheduler.slots().map(|(held, _)| held).collect();
+    let mut generator = generator(3);
+    let held = |generator: &Generator| -> Vec<usize> {
+        let mut held: Vec<usize> = generator.slots().map(|(held, _)| held).collect();
         held.sort_unstable();
         held
     };
     let mut a = Agent::new(0);
-    let first = a.turn(&mut scheduler);
+    let first = a.turn(&mut generator);
     let whole = first.prompt + ANSWER - 1;
-    assert_eq!(held(&scheduler), [0, 0, whole]);
+    assert_eq!(held(&generator), [0, 0, whole]);
     // The last words of the answer are others.
     a.text.truncate(whole - 10);
-    let second = a.turn(&mut scheduler);
+    let second = a.turn(&mut generator);
     assert_eq!(second.reused, whole - 10);
     let second = second.prompt + ANSWER - 1;
-    assert_eq!(held(&scheduler), [0, 0, second]);
+    assert_eq!(held(&generator), [0, 0, second]);
     // All of the answers are others: what was said before stays.
     a.text.truncate(first.prompt);
-    let third = a.turn(&mut scheduler);
+    let third = a.turn(&mut generator);
     assert_eq!(third.reused, first.prompt);
-    assert_eq!(held(&scheduler), [0, third.prompt + ANSWER - 1, second]);
+    assert_eq!(held(&generator), [0, third.prompt + ANSWER - 1, second]);
     // Beside one that is being worked on.
     let mut b = Agent::new(1);
     let mut c = Agent::new(2);
-    b.submit(&mut scheduler);
-    scheduler.step();
-    let id = c.submit(&mut scheduler);
-    let events = scheduler.step();
+    b.submit(&mut generator);
+    generator.step();
+    let id = c.submit(&mut generator);
+    let events = generator.step();
     let begun = events.iter().find_map(|(of, event)| match event {
         Event::Begun { reused, .. } if *of == id => Some(*reused),
         _ => None,
     });
     assert_eq!(begun, Some(SHARED));
-    while !scheduler.is_idle() {
-        scheduler.step();
+    while !generator.is_idle() {
+        generator.step();
     }
 }
 
@@ -173,16 +173,16 @@ fn little_is_cut_and_much_is_copied() {
 #[test]
 fn prompts_beside_answers_are_read_in_parts_as_long_as_was_said() {
     let run = |rows: Option<usize>| {
-        let mut scheduler = scheduler(2);
-        rows.into_iter().for_each(|rows| scheduler.limit_prompt_rows(rows));
+        let mut generator = generator(2);
+        rows.into_iter().for_each(|rows| generator.limit_prompt_rows(rows));
         let (mut first, mut second) = (Agent::new(0), Agent::new(1));
         second.text.reverse();
-        let first = first.submit(&mut scheduler);
+        let first = first.submit(&mut generator);
         let (mut ids, mut parts) = (vec![first], Vec::new());
         let mut made: BTreeMap<RequestId, Vec<u32>> = BTreeMap::new();
-        while !scheduler.is_idle() {
-            let events = scheduler.step();
-            parts.push(scheduler.last_rows().1);
+        while !generator.is_idle() {
+            let events = generator.step();
+            parts.push(generator.last_rows().1);
             for (id, event) in events {
                 match event {
                     Event::Token { token, .. } => made.entry(id).or_default().push(token),
@@ -191,7 +191,7 @@ fn prompts_beside_answers_are_read_in_parts_as_long_as_was_said() {
                 }
             }
             if ids.len() == 1 {
-                ids.push(second.submit(&mut scheduler));
+                ids.push(second.submit(&mut generator));
             }
         }
         (parts.into_iter().filter(|&rows| rows > 0).collect::<Vec<_>>(), made)

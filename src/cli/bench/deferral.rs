@@ -7,10 +7,10 @@ use std::path::Path;
 use ixc::bytes_per_token::Traffic;
 use ixc::compile;
 use ixc::kl_divergence::Divergence;
+use ixc::loaded_model::LoadOptions;
 use ixc::model::is_plan;
 use ixc::runtime::engine;
 use ixc::runtime::stream::predict::{Choice, Settings};
-use ixc::session::SessionOptions;
 use serde::Serialize;
 
 use super::report::Report;
@@ -36,21 +36,21 @@ pub struct Deferral {
 pub fn measure(
     args: &Args,
     path: Option<&Path>,
-    options: &SessionOptions,
+    options: &LoadOptions,
     works: &[Work],
     traffic: Option<Traffic>,
     report: &mut Report<'_>,
 ) -> anyhow::Result<()> {
     let defer = args.streaming.defer();
     if path.is_some_and(is_plan) {
-        return Err(ixc::Error::PlanSays { what: ixc::session::DEFERRED }.into());
+        return Err(ixc::Error::PlanSays { what: ixc::loaded_model::DEFERRED }.into());
     }
     // What is measured to pay may differ from one session to the next.
     let prefetch = match options.run.prefetch.choice {
         Choice::Auto => Settings { choice: Choice::Off, ..options.run.prefetch },
         Choice::Off | Choice::Always(_) => options.run.prefetch,
     };
-    let ways = [0, defer].map(|defer| SessionOptions {
+    let ways = [0, defer].map(|defer| LoadOptions {
         compile: compile::Options { defer, ..options.compile.clone() },
         run: engine::Options { prefetch, ..options.run.clone() },
         ..options.clone()
@@ -70,7 +70,7 @@ pub fn measure(
                 let rounds = args.rounds(&mut bench, work, 1)?;
                 all.rates.extend(rounds.rates);
                 all.streamed += rounds.streamed;
-                let mut row = Row::new(bench.session(), work, traffic, all.rates.clone());
+                let mut row = Row::new(bench.model(), work, traffic, all.rates.clone());
                 row.bytes_read_per_token = all.bytes_per_token(work);
                 *measured = Some(row);
             }

@@ -15,9 +15,9 @@ use super::{Compare, Found, PROMPT_ROWS, Row, Search};
 use crate::Error;
 use crate::compile::{self, specs};
 use crate::kernels::KernelError;
+use crate::loaded_model::{LoadOptions, LoadedModel};
 use crate::model::Model;
 use crate::select::{self, Selection};
-use crate::session::{Session, SessionOptions};
 
 /// How a model is tuned.
 #[derive(Clone, Debug)]
@@ -104,8 +104,8 @@ pub fn tune_model(model: &Model, options: &Options, watch: &mut dyn FnMut(Event<
     };
     let wanted = compile::Options { tuned: None, max_tokens: options.prompt, ..options.compile.clone() };
     let run = engine::Options { stats: true, ..options.run.clone() };
-    let session_options = SessionOptions { compile: wanted.clone(), run, ..SessionOptions::default() };
-    let engine = Session::of_model(model, &session_options)?.engine;
+    let load_options = LoadOptions { compile: wanted.clone(), run, ..LoadOptions::default() };
+    let engine = LoadedModel::of_model(model, &load_options)?.engine;
     if engine.stream().is_some() {
         return Err(refused("its experts do not all fit in memory: tune its kernels by their specs"));
     }

@@ -82,9 +82,9 @@ pub fn target_without_tiles() -> Target {
 }
 
 /// Returns options of a session on that target.
-pub fn session_without_tiles(run: ixc::runtime::engine::Options) -> ixc::session::SessionOptions {
+pub fn session_without_tiles(run: ixc::runtime::engine::Options) -> ixc::loaded_model::LoadOptions {
     let compile = ixc::compile::Options { target: Some(target_without_tiles()), ..Default::default() };
-    ixc::session::SessionOptions { run, compile, ..Default::default() }
+    ixc::loaded_model::LoadOptions { run, compile, ..Default::default() }
 }
 
 /// A folder of this test's own, empty.

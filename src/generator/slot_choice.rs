@@ -17,7 +17,7 @@ use std::cmp::Reverse;
 
 use ixc_runtime::engine::SequenceId;
 
-use super::{CHUNK, Scheduler, Slot};
+use super::{CHUNK, Callers, Generator, Slot};
 use crate::prompt_cache::{LEAST_GAIN, Match};
 
 /// How often what was kept of a prompt is looked for, where it turns out to be damaged or gone: reading it takes time.
@@ -57,7 +57,7 @@ enum Kept {
     Nothing,
 }
 
-impl Scheduler {
+impl Generator {
     /// Makes a slot ready for a request: it holds what of its tokens is there, and nothing else. Where more of it was kept, that is put into the one that was
     /// not used for the longest time. `None` where none is free.
     pub(super) fn choose(&mut self, tokens: &[u32], reuses: bool) -> Option<usize> {
@@ -65,7 +65,11 @@ impl Scheduler {
             return self.choose_empty();
         }
         // The last tokens are always computed, with enough rows to give the bits of a new prompt.
-        let most = tokens.len().saturating_sub(self.least.max(1));
+        let computed = match self.callers {
+            Callers::One => 1,
+            Callers::Many => self.least.max(1),
+        };
+        let most = tokens.len().saturating_sub(computed);
         let wanted = &tokens[..if self.in_chunks() { most - most % CHUNK } else { most }];
         // What cannot be had is forgotten: then there is a next best.
         for _ in 0..MOST_TRIES {
@@ -79,7 +83,7 @@ impl Scheduler {
         if self.slots[number].cached.len() >= stays + LEAST_GAIN {
             self.keep(number);
         }
-        let engine = &mut self.session.engine;
+        let engine = &mut self.model.engine;
         let left = match copied {
             Some((other, held)) => {
                 engine.copy_sequence(self.slots[other].sequence, self.slots[number].sequence, held as u32)
@@ -95,7 +99,7 @@ impl Scheduler {
     /// Whether kernels group the rows of a part. Bits then depend on where parts of a prompt begin.
     fn in_chunks(&self) -> bool {
         // Two rows are what attention alone needs.
-        self.least > 2 || !self.session.engine.cuts_steps()
+        self.callers == Callers::Many && (self.least > 2 || !self.model.engine.cuts_steps())
     }
 
     /// Empties the least recently used free slot; `None` if all slots are in use.
@@ -105,7 +109,7 @@ impl Scheduler {
         let slot = &mut self.slots[number];
         slot.cached.clear();
         // A sequence is cut to its beginning in any case.
-        let _ = self.session.engine.truncate_sequence(slot.sequence, 0);
+        let _ = self.model.engine.truncate_sequence(slot.sequence, 0);
         Some(number)
     }
 
@@ -117,7 +121,7 @@ impl Scheduler {
                 return 0;
             }
             let mut equal = slot.cached.iter().zip(wanted).take_while(|(a, b)| a == b).count();
-            let Some(sequence) = self.session.engine.sequence(slot.sequence) else { return 0 };
+            let Some(sequence) = self.model.engine.sequence(slot.sequence) else { return 0 };
             loop {
                 let reach = sequence.reach(equal as u32) as usize;
                 // Rounding of recurrent states depends on where chunks begin. Generated tokens were
@@ -155,16 +159,16 @@ impl Scheduler {
         self.keep(oldest);
         // What is kept now may have taken the place of what was found.
         let Some(found) = self.find_kept(id, wanted).filter(is_more) else { return Some(Kept::Nothing) };
-        let loaded = self.cache.as_mut().is_some_and(|cache| cache.load(&mut self.session.engine, id, &found));
+        let loaded = self.cache.as_mut().is_some_and(|cache| cache.load(&mut self.model.engine, id, &found));
         let slot = &mut self.slots[oldest];
         slot.cached.clear();
         if !loaded {
-            let _ = self.session.engine.truncate_sequence(id, 0);
+            let _ = self.model.engine.truncate_sequence(id, 0);
             return Some(Kept::Lost);
         }
         let position = found.position as usize;
         slot.cached.extend_from_slice(&wanted[..position]);
-        if self.in_chunks() && self.session.engine.cuts_steps() {
+        if self.in_chunks() && self.model.engine.cuts_steps() {
             self.cut(oldest, position - position % CHUNK);
         }
         Some(Kept::Loaded(oldest))
@@ -172,6 +176,6 @@ impl Scheduler {
 
     /// What was kept of a prompt.
     fn find_kept(&self, id: SequenceId, wanted: &[u32]) -> Option<Match> {
-        self.cache.as_ref().and_then(|cache| cache.find_prefix(&self.session.engine, id, wanted))
+        self.cache.as_ref().and_then(|cache| cache.find_prefix(&self.model.engine, id, wanted))
     }
 }

@@ -1,0 +1,143 @@
+//! Rows of a step: which slots have some, how many, and the drafts that follow them.
+
+use ixc_ir::plan::MAX_OUTPUTS;
+use ixc_runtime::engine::{Addition, StepError};
+
+use super::{Active, CHUNK, Callers, Generator, PART, Slot};
+use crate::masks::Masks;
+use crate::speculate::{Seen, Text};
+
+/// Rows that a step computes for a slot.
+#[derive(Debug)]
+pub(super) struct Rows {
+    /// Number of the slot.
+    pub(super) number: usize,
+    /// Number of the request's tokens.
+    pub(super) count: usize,
+    /// Drafted tokens that follow them.
+    pub(super) draft: Vec<u32>,
+}
+
+impl Rows {
+    fn new(number: usize, count: usize) -> Rows {
+        Rows { number, count, draft: Vec::new() }
+    }
+}
+
+impl Generator {
+    /// Whether the next rows of a slot give logits that a mask is needed for.
+    pub(super) fn needs_mask(&self, number: usize) -> bool {
+        let slot = &self.slots[number];
+        let left = |active: &Active| active.request.tokens.len() - slot.cached.len();
+        slot.active.as_ref().is_some_and(|active| left(active) <= 1 || active.ending.is_some())
+    }
+
+    /// Guesses what follows the requests of a step, of each of which it has the last token.
+    pub(super) fn guess(&mut self, rows: &mut [Rows]) {
+        let Some(speculation) = &mut self.speculation else { return };
+        let engine = &self.model.engine;
+        let most = engine.max_tokens().min(engine.max_additions()).min(MAX_OUTPUTS) as usize;
+        let room = most.saturating_sub(rows.len());
+        let context = engine.context() as usize;
+        let slots = &self.slots;
+        let text = |rows: &Rows| {
+            let Active { request, made, .. } = slots[rows.number].active.as_ref()?;
+            let left = request.limit.map_or(usize::MAX, |limit| limit.saturating_sub(made + 1));
+            let most = context.saturating_sub(request.tokens.len()).min(left);
+            Some(Text { slot: rows.number, tokens: &request.tokens, most, draft: Vec::new() })
+        };
+        let texts: Vec<Text<'_>> = rows.iter().filter_map(text).collect();
+        if texts.len() == rows.len() {
+            let drafts = speculation.draft(texts, room);
+            rows.iter_mut().zip(drafts).for_each(|(rows, draft)| rows.draft = draft);
+        }
+    }
+
+    /// Shows what guesses from hidden states what a step of these has computed.
+    pub(super) fn show(&mut self, rows: &[Rows]) {
+        let Some(speculation) = self.speculation.as_mut().filter(|speculation| speculation.sees()) else { return };
+        let engine = &self.model.engine;
+        let (mut hidden, width) = (engine.hidden(), engine.gives_hidden().unwrap_or(0) as usize);
+        let mut texts = Vec::with_capacity(rows.len());
+        for Rows { number, count, draft } in rows {
+            let slot = &self.slots[*number];
+            let Some(active) = &slot.active else { continue };
+            let begin = slot.cached.len();
+            let own = hidden.split_off(..(count + draft.len()) * width).unwrap_or(&[]);
+            let added = [&active.request.tokens[begin..begin + count], &draft[..]];
+            texts.push(Seen { slot: *number, before: &slot.cached, added, hidden: own });
+        }
+        speculation.see(&texts);
+    }
+
+    /// Which slots have rows in the next step, and how many; without guesses.
+    pub(super) fn rows(&self) -> Vec<Rows> {
+        let most = self.model.max_tokens();
+        let active =
+            || self.slots.iter().enumerate().filter_map(|(number, slot)| Some((number, slot, slot.active.as_ref()?)));
+        let left = |slot: &Slot, active: &Active| active.request.tokens.len() - slot.cached.len();
+        let is_pending = |active: &Active| active.masks.as_ref().is_some_and(Masks::is_pending);
+        let waits = |active: &Active| self.callers == Callers::Many && is_pending(active);
+        let (mut single, mut prompts): (Vec<_>, Vec<_>) = active()
+            .filter(|(_, _, active)| active.ending.is_none())
+            .partition(|(_, slot, active)| left(slot, active) == 1);
+        single.retain(|(_, _, active)| !waits(active));
+        // Where a step has fewer rows than there are sequences, those that have waited longest come first, and one row is a prompt's.
+        single.sort_by_key(|(_, slot, _)| slot.used);
+        let most_single = if prompts.is_empty() { most } else { most.saturating_sub(1).max(1) };
+        let mut rows: Vec<Rows> = single.iter().map(|(number, ..)| Rows::new(*number, 1)).take(most_single).collect();
+        let mut room = most - rows.len();
+        if !rows.is_empty() {
+            room = room.min(self.prompt_rows);
+        }
+        // What is left of a step, or all of it, may be shorter than a part.
+        let unit = if room < PART { CHUNK } else { PART };
+        prompts.sort_by_key(|(.., active)| active.id);
+        for (number, slot, active) in prompts {
+            let left = left(slot, active);
+            let count = self.part(left, room, unit);
+            // Its last rows give logits.
+            if count > 0 && !(count == left && waits(active)) {
+                rows.push(Rows::new(number, count));
+                room -= count;
+            }
+        }
+        rows
+    }
+
+    /// Returns how many of a prompt's `left` tokens fit into the next step: all, or a multiple of
+    /// `unit`. Neither part is shorter than [`Generator::least`].
+    fn part(&self, left: usize, room: usize, unit: usize) -> usize {
+        if left <= room || self.callers == Callers::One {
+            return left.min(room);
+        }
+        // Room that is left after one token of each other slot.
+        let always = self.prompt_rows.min((self.model.max_tokens() + 1).saturating_sub(self.slots.len()));
+        if always < 2 * (self.least + CHUNK) {
+            // The steps are too short for that.
+            return if room < unit { room } else { room - room % unit };
+        }
+        let whole = room - room % unit;
+        let short = self.least.saturating_sub(left - whole);
+        let count = whole.saturating_sub(short.next_multiple_of(CHUNK));
+        if count < self.least { 0 } else { count }
+    }
+
+    /// Computes the rows of a step. What was guessed is added token by token, so that each has the bits that it has in a step of its own.
+    pub(super) fn compute(&mut self, rows: &[Rows]) -> Result<(), StepError> {
+        let mut parts = Vec::with_capacity(rows.len());
+        for Rows { number, count, draft } in rows {
+            let slot = &self.slots[*number];
+            let Some(active) = &slot.active else { continue };
+            let begin = slot.cached.len();
+            let last = (begin + count == active.request.tokens.len()).then_some(*count as u32 - 1);
+            parts.push((slot.sequence, &active.request.tokens[begin..begin + count], last));
+            parts.extend(draft.chunks(1).map(|token| (slot.sequence, token, Some(0))));
+        }
+        let additions: Vec<Addition<'_>> = parts
+            .iter()
+            .map(|(sequence, tokens, last)| Addition { sequence: *sequence, tokens, outputs: last.as_slice() })
+            .collect();
+        self.model.engine.step_batch(&additions).map(drop)
+    }
+}

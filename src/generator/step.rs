@@ -1,0 +1,310 @@
+//! A step of a generator: admits requests, computes rows, and samples tokens.
+//!
+//! ```text
+//! admit ─▶ settle (masks) ─▶ rows ─▶ draft ─▶ compute ─▶ draw ─▶ cut rejected drafts
+//! ```
+
+use std::ops::ControlFlow;
+use std::time::Instant;
+
+use ixc_runtime::engine::StepError;
+use ixc_runtime::sample::likely;
+
+use super::rows::Rows;
+use super::{Active, Callers, End, Event, FinalText, Generator, LEAST_WAIT, LONGEST_WAIT, Request, RequestId, SHARE};
+use crate::Error;
+use crate::loaded_model::LoadedModel;
+use crate::masks::{Masks, Progress};
+
+/// Listener to the events of a step. `Break` after [`Event::Computed`] or [`Event::Token`] stops the
+/// request.
+pub(crate) type Listener<'l> = dyn FnMut(&LoadedModel, RequestId, Event) -> ControlFlow<()> + 'l;
+
+/// Result of drawing tokens for a request.
+#[derive(Debug)]
+struct Drawn {
+    id: RequestId,
+    /// Tokens of the sequence that belong to its text.
+    held: usize,
+    /// Tokens of the draft that were drawn.
+    accepted: usize,
+    end: Option<Result<End, Error>>,
+}
+
+impl Generator {
+    /// Runs one step, if a request is waiting or active, and returns its events.
+    pub fn step(&mut self) -> Vec<(RequestId, Event)> {
+        let mut events = Vec::new();
+        self.step_with(&mut |_, id, event| {
+            events.push((id, event));
+            ControlFlow::Continue(())
+        });
+        events
+    }
+
+    /// Runs one step, and calls the listener with each event as it happens. Waits a little if all
+    /// requests wait for masks.
+    pub(crate) fn step_with(&mut self, listener: &mut Listener<'_>) {
+        self.steps += 1;
+        let admitted = self.admit(listener);
+        let settled = self.settle(admitted, listener);
+        let mut rows = self.rows();
+        let is_prompt = |number: usize| self.slots[number].active.as_ref().is_some_and(|active| active.made == 0);
+        let prompts = rows.iter().filter(|rows| is_prompt(rows.number)).map(|rows| rows.count).sum();
+        if rows.is_empty() {
+            self.last_rows = (0, 0);
+            // The last rows of a prompt that wait for a mask are not part of the step.
+            if !(admitted || settled) && self.active() > 0 {
+                self.bell.wait(LONGEST_WAIT);
+            }
+            return;
+        }
+        // A step with prompts has enough rows, and its time does not tell whether drafts pay.
+        let guesses = rows.iter().all(|rows| rows.count == 1) && prompts == 0;
+        if guesses {
+            self.guess(&mut rows);
+        }
+        let all = rows.iter().map(|rows| rows.count + rows.draft.len()).sum();
+        self.last_rows = (all, prompts);
+        let (begin, packing) = (Instant::now(), self.model.engine.packing_time());
+        let computed = self.compute(&rows);
+        self.last_step = begin.elapsed();
+        if let Some(speculation) = self.speculation.as_mut().filter(|_| guesses && computed.is_ok()) {
+            let packed = self.model.engine.packing_time().saturating_sub(packing);
+            speculation.note_step(rows.len(), all, begin.elapsed().saturating_sub(packed));
+        }
+        if let Err(error) = computed {
+            self.fail(&rows, &error, listener);
+            return;
+        }
+        self.show(&rows);
+        let (mut output, mut cuts) = (0, Vec::new());
+        for rows in &rows {
+            let Some(drawn) = self.draw(rows, output, listener) else { continue };
+            output += 1 + rows.draft.len();
+            if drawn.held < self.slots[rows.number].cached.len() {
+                cuts.push((rows.number, drawn.held));
+            }
+            if guesses && let Some(speculation) = &mut self.speculation {
+                speculation.note_draft(rows.number, rows.draft.len(), drawn.accepted);
+            }
+            if !rows.draft.is_empty() {
+                let guessed = Event::Guessed { drafted: rows.draft.len(), accepted: drawn.accepted };
+                let _ = listener(&self.model, drawn.id, guessed);
+            }
+            if let Some(end) = drawn.end {
+                self.end(rows.number, end, listener);
+            }
+        }
+        // Cutting a sequence drops the logits of all. The rest of a shifted text is a prompt again,
+        // and its first tokens are cached.
+        for (number, held) in cuts {
+            self.cut(number, held);
+        }
+        self.forget_private();
+    }
+
+    /// Assigns free slots to waiting requests. Returns whether there were events.
+    fn admit(&mut self, listener: &mut Listener<'_>) -> bool {
+        let mut told = false;
+        while let Some((id, request)) = self.waiting.pop_front() {
+            let Some(number) = self.choose(&request.tokens, request.cache_prompt) else {
+                self.waiting.push_front((id, request));
+                break;
+            };
+            told = true;
+            let active = match self.activate(id, request) {
+                Ok(active) => active,
+                Err(error) => {
+                    let _ = listener(&self.model, id, Event::Failed(error));
+                    continue;
+                }
+            };
+            let slot = &mut self.slots[number];
+            let begun = Event::Begun { prompt: active.request.tokens.len(), reused: slot.cached.len() };
+            (slot.is_private, slot.prompt) = (!active.request.cache_prompt, active.request.tokens.len());
+            slot.active = Some(active);
+            self.speculation.iter_mut().for_each(|speculation| speculation.begin(number));
+            let _ = listener(&self.model, id, begun);
+        }
+        told
+    }
+
+    /// Creates the sampler and the masks of a request.
+    fn activate(&self, id: RequestId, mut request: Request) -> Result<Active, Error> {
+        let sampler = request.sampler(&self.ends)?;
+        let follow =
+            |grammar| Masks::follow(grammar, self.budget, &self.bell).map_err(Error::io("masks".as_ref(), "start"));
+        // A request for no tokens needs no masks.
+        let grammar = request.grammar.take().filter(|_| request.limit != Some(0));
+        let masks = grammar.map(follow).transpose()?;
+        Ok(Active { id, request, sampler, masks, ending: None, made: 0 })
+    }
+
+    /// Waits a little for masks, and ends the requests whose grammars have ended or failed. A text
+    /// that is complete before its first token ends after its prompt is computed. Returns whether
+    /// there were events; `told` is whether there were any before.
+    fn settle(&mut self, told: bool, listener: &mut Listener<'_>) -> bool {
+        if self.callers == Callers::One {
+            return false;
+        }
+        let (begin, mut ended) = (Instant::now(), false);
+        loop {
+            let (mut pending, mut others) = (false, false);
+            for number in 0..self.slots.len() {
+                let Some(active) = &mut self.slots[number].active else { continue };
+                let end = match active.masks.as_mut().map(Masks::progress) {
+                    Some(Err(error)) => Some(Err(error.into())),
+                    Some(Ok(Progress::Ended)) if active.made > 0 => Some(Ok(End::Grammar)),
+                    Some(Ok(Progress::Making | Progress::Ready)) => active.ending.map(Ok),
+                    _ => None,
+                };
+                let is_pending = active.masks.as_ref().is_some_and(Masks::is_pending);
+                match end {
+                    Some(end) => {
+                        self.end(number, end, listener);
+                        ended = true;
+                    }
+                    None if is_pending && self.needs_mask(number) => pending = true,
+                    None => others = true,
+                }
+            }
+            // Other requests wait for a small part of a step only.
+            let most = if others { (self.last_step / SHARE).max(LEAST_WAIT) } else { LONGEST_WAIT };
+            match most.checked_sub(begin.elapsed()) {
+                Some(left) if pending && (!(told || ended) || others) => self.bell.wait(left),
+                _ => break,
+            }
+        }
+        self.forget_private();
+        ended
+    }
+
+    /// Ends the request of a slot.
+    fn end(&mut self, number: usize, end: Result<End, Error>, listener: &mut Listener<'_>) {
+        let Some(active) = self.slots[number].active.take() else { return };
+        let event = match end {
+            Ok(end) => {
+                let text = FinalText { tokens: active.request.tokens, sampler: active.sampler.state() };
+                Event::Ended { end, text }
+            }
+            Err(error) => Event::Failed(error),
+        };
+        let _ = listener(&self.model, active.id, event);
+    }
+
+    /// Ends the requests of a step that failed.
+    fn fail(&mut self, rows: &[Rows], error: &StepError, listener: &mut Listener<'_>) {
+        for &Rows { number, .. } in rows {
+            let slot = &mut self.slots[number];
+            let left = self.model.engine.sequence(slot.sequence).map_or(0, |sequence| sequence.position());
+            slot.cached.truncate(left as usize);
+            self.end(number, Err(error.clone().into()), listener);
+        }
+        self.forget_private();
+    }
+
+    /// Records the rows that a step computed for a slot. If the request's last row was among them,
+    /// draws tokens; `output` is the index of their logits.
+    fn draw(&mut self, rows: &Rows, output: usize, listener: &mut Listener<'_>) -> Option<Drawn> {
+        let Rows { number, count, draft } = rows;
+        let slot = &mut self.slots[*number];
+        let active = slot.active.as_mut()?;
+        let id = active.id;
+        let begin = slot.cached.len();
+        slot.cached.extend_from_slice(&active.request.tokens[begin..begin + count]);
+        slot.used = self.steps;
+        // Tokens of the sequence that belong to the request's text.
+        let mut held = slot.cached.len();
+        let is_stopped = listener(&self.model, id, Event::Computed { tokens: *count, position: held }).is_break();
+        if held < active.request.tokens.len() {
+            if is_stopped {
+                self.end(*number, Ok(End::Stopped), listener);
+            }
+            return None;
+        }
+        slot.cached.extend_from_slice(draft);
+        let (context, mut accepted) = (self.model.engine.context() as usize, 0);
+        // Each token is drawn as without guesses. A right guess means that the next logits are
+        // there.
+        let end = loop {
+            if is_stopped {
+                break Some(Ok(End::Stopped));
+            }
+            if active.request.limit == Some(0) {
+                break Some(Ok(End::Limit));
+            }
+            if let Some(masks) = &mut active.masks {
+                let waited = match self.callers {
+                    Callers::One => masks.wait_for_mask().map(drop),
+                    Callers::Many => Ok(()),
+                };
+                match waited.and_then(|()| masks.progress()) {
+                    Err(error) => break Some(Err(error.into())),
+                    // The text that the answer continues may be complete already.
+                    Ok(Progress::Ended) => break Some(Ok(End::Grammar)),
+                    Ok(_) => {}
+                }
+            }
+            let logits = self.model.engine.logits(output + accepted);
+            let mask = active.masks.as_ref().and_then(Masks::mask);
+            let token = match active.sampler.sample_allowed(logits, mask, &self.model.engine) {
+                Err(error) => break Some(Err(error.into())),
+                Ok(token) if self.ends.contains(&token) => break Some(Ok(End::Token(token))),
+                Ok(token) => token,
+            };
+            let likely = active.request.likeliest.map(|count| match active.request.after_sampling {
+                true => active.sampler.drawn(token, count),
+                false => likely(logits, token, count),
+            });
+            active.made += 1;
+            active.request.tokens.push(token);
+            if listener(&self.model, id, Event::Token { token, likely }).is_break() {
+                break Some(Ok(End::Stopped));
+            }
+            let is_full = active.request.tokens.len() > context;
+            let mut end = match active.request.limit {
+                limit if limit == Some(active.made) => Some(End::Limit),
+                _ if is_full && self.shift.is_none() => Some(End::Context),
+                _ => None,
+            };
+            if let Some(masks) = &mut active.masks {
+                masks.accept(token);
+                // The grammar is asked first whether the text is complete.
+                match self.callers {
+                    Callers::One => match masks.is_ended() {
+                        Err(error) => break Some(Err(error.into())),
+                        Ok(true) => end = Some(End::Grammar),
+                        Ok(false) => {}
+                    },
+                    Callers::Many => active.ending = end.take(),
+                }
+            }
+            if end.is_some() {
+                break end.map(Ok);
+            }
+            if let Some(shift) = self.shift.filter(|_| is_full && active.ending.is_none()) {
+                active.request.tokens = shift.kept(&active.request.tokens, context);
+                // The last token's logits are needed, even if its states are cached.
+                let (_, before) = active.request.tokens.split_last()?;
+                let common = slot.cached.iter().zip(before).take_while(|(a, b)| a == b).count();
+                held = held.min(common);
+                let _ = listener(&self.model, id, Event::Shifted);
+            }
+            // A full context has no room for drafted tokens.
+            if is_full || active.ending.is_some() || draft.get(accepted) != Some(&token) {
+                break None;
+            }
+            if let (Callers::Many, Some(masks)) = (self.callers, &mut active.masks) {
+                match masks.wait(LEAST_WAIT) {
+                    Err(error) => break Some(Err(error.into())),
+                    Ok(true) if masks.mask().is_some() => {}
+                    Ok(_) => break None,
+                }
+            }
+            accepted += 1;
+            held += 1;
+        };
+        Some(Drawn { id, held, accepted, end })
+    }
+}

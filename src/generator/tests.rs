@@ -1,0 +1,202 @@
+//! Tests of concurrent requests: slow grammars, cached prompts, and requests without caching.
+
+use ixc_grammar::{Source, Vocabulary};
+use ixc_runtime::engine;
+use ixc_runtime::sample::Settings;
+use ixc_targets::{Feature, Target};
+
+use super::*;
+use crate::compile;
+use crate::loaded_model::LoadOptions;
+
+/// Grammar that can read a text in too many ways to count.
+const AMBIGUOUS: &str = "root ::= s\ns ::= s s | s s s | \"a\" | \"b\" | [a-z ]";
+
+fn generator(sequences: u32, target: Option<Target>) -> Generator {
+    let compile = compile::Options { target, ..compile::Options::default() };
+    let run = engine::Options { sequences, ..engine::Options::default() };
+    Generator::new(model(LoadOptions { compile, run, ..LoadOptions::default() })).unwrap()
+}
+
+/// Loads the demo model on two threads.
+fn model(options: LoadOptions) -> LoadedModel {
+    let run = engine::Options { threads: Some(2), ..options.run };
+    LoadedModel::open(None, &LoadOptions { run, ..options }).unwrap()
+}
+
+/// Creates generators for many callers and for one.
+fn generators(options: &LoadOptions) -> [Generator; 2] {
+    [Generator::new(model(options.clone())).unwrap(), Generator::for_one(model(options.clone()))]
+}
+
+/// A greedy request, which tells how likely its tokens are.
+fn request(tokens: &[u32], limit: usize) -> Request {
+    let own = Request::new(tokens.to_vec(), Settings::greedy());
+    Request { limit: Some(limit), ignore_end: true, likeliest: Some(3), ..own }
+}
+
+/// Runs requests to their ends; returns tokens with the bits of their probabilities, and the ends.
+fn run(generator: &mut Generator, requests: Vec<Request>) -> Vec<(Vec<(u32, u32)>, String)> {
+    let ids: Vec<RequestId> = requests.into_iter().map(|request| generator.submit(request).unwrap()).collect();
+    let mut all = vec![(Vec::new(), String::new()); ids.len()];
+    while !generator.is_idle() {
+        for (id, event) in generator.step() {
+            let Some(own) = ids.iter().position(|own| *own == id).map(|number| &mut all[number]) else { continue };
+            match event {
+                Event::Token { token, likely: Some((likely, likeliest)) } => {
+                    own.0.push((token, likely.log_probability.to_bits()));
+                    own.0.extend(likeliest.iter().map(|one| (one.token, one.log_probability.to_bits())));
+                }
+                Event::Ended { end, .. } => own.1 = format!("{end:?}"),
+                Event::Failed(error) => own.1 = error.to_string(),
+                _ => {}
+            }
+        }
+    }
+    all
+}
+
+#[test]
+fn a_slow_grammar_ends_its_request_and_delays_no_other() {
+    // Tiles round the rows of a step together.
+    let tiles = Target::native().features().has(Feature::AmxTile);
+    let mut generator = generator(2, tiles.then_some(Target::AVX512));
+    generator.budget = Budget { text: Duration::from_millis(300), token: Duration::ZERO };
+    let tokens = generator.model().encode_prompt("The borrow checker").unwrap();
+    let alone = run(&mut generator, vec![request(&tokens, 60)]);
+    let vocabulary = Vocabulary::new(generator.model().tokenizer().unwrap()).unwrap();
+    let matcher = |source| Some(vocabulary.matcher(&source).unwrap());
+    let slow = Request { grammar: matcher(Source::Gbnf(AMBIGUOUS.into())), ..request(&tokens, 400) };
+    let found = run(&mut generator, vec![slow, request(&tokens, 60)]);
+    assert!(found[0].1.contains("takes too long to follow: the limit is 0 seconds"), "{}", found[0].1);
+    assert_eq!(found[1], alone[0]);
+    // A usual grammar gives the same tokens alone and next to others.
+    let digits = || Request { grammar: matcher(Source::Regex("[0-9]{12}".into())), ..request(&tokens, 40) };
+    let both = run(&mut generator, vec![digits(), request(&tokens, 60)]);
+    assert_eq!((&both[0].1, &both[1]), (&"Grammar".to_owned(), &alone[0]));
+    assert_eq!(run(&mut generator, vec![digits()])[0], both[0]);
+    // A grammar that ends with the last allowed token has ended by itself.
+    let made = both[0].0.len() / 4;
+    assert_eq!(run(&mut generator, vec![Request { limit: Some(made), ..digits() }])[0].1, "Grammar");
+    assert_eq!(run(&mut generator, vec![Request { limit: Some(made - 1), ..digits() }])[0].1, "Limit");
+}
+
+#[test]
+fn what_was_there_changes_no_bit() {
+    let targets = [Target::AVX2, Target::AVX512];
+    for target in targets.into_iter().filter(|target| target.missing().is_empty()) {
+        let mut generator = generator(3, Some(target));
+        let text = "The borrow checker looks at each reference, and at what it refers to. ".repeat(30);
+        let tokens = generator.model().encode_prompt(&text).unwrap();
+        for length in [1, 2, 3, 7, 40, 65, 130, 257, 300] {
+            let prompt = &tokens[..length];
+            let anew = || Request { cache_prompt: false, ..request(prompt, 6) };
+            let alone = run(&mut generator, vec![anew()]).remove(0);
+            let others = || vec![request(&tokens[1..200], 20), request(&tokens[5..90], 20)];
+            for (how, requests) in [
+                ("beside others", [vec![anew()], others()].concat()),
+                ("kept", vec![request(prompt, 6)]),
+                ("from what was kept", vec![request(prompt, 6)]),
+                ("from what was kept, beside others", [vec![request(prompt, 6)], others()].concat()),
+                ("behind others", [others(), vec![request(prompt, 6)]].concat()),
+            ] {
+                let number = requests.iter().position(|request| request.tokens == prompt).unwrap();
+                assert!(
+                    run(&mut generator, requests)[number] == alone,
+                    "{target:?}, {length} tokens, {how}: other bits"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn a_request_that_caches_nothing_neither_finds_nor_leaves_anything() {
+    let mut generator = generator(1, None);
+    let tokens = generator.model().encode_prompt(&"The borrow checker looks at each reference. ".repeat(8)).unwrap();
+    let mut reused = |cache_prompt: bool| {
+        generator.submit(Request { cache_prompt, ..request(&tokens, 2) }).unwrap();
+        let mut reused = None;
+        while !generator.is_idle() {
+            reused = generator.step().iter().find_map(|(_, event)| match event {
+                Event::Begun { reused, .. } => Some(*reused),
+                _ => reused,
+            });
+        }
+        (reused.unwrap(), generator.slots().next().unwrap().0)
+    };
+    assert_eq!(reused(false), (0, 0));
+    assert_eq!(reused(true), (0, tokens.len() + 1));
+    assert!(reused(true).0 > 0);
+    assert_eq!(reused(false), (0, 0));
+    assert_eq!(reused(true).0, 0);
+}
+
+/// Restricts samples to one token.
+fn only(token: u32, vocabulary: usize) -> Settings {
+    Settings { never: (0..vocabulary as u32).filter(|other| *other != token).collect(), ..Settings::greedy() }
+}
+
+/// The tokens that stay after a shift may all be cached. The last is computed nevertheless.
+#[test]
+fn a_text_of_one_token_goes_on_after_a_shift() {
+    let run = engine::Options { context: Some(32), ..engine::Options::default() };
+    for mut generator in generators(&LoadOptions { run, ..LoadOptions::default() }) {
+        generator.set_context_shift(Some(ContextShift { keep: 4 }));
+        let token = generator.model().encode_more("a").unwrap()[0];
+        let settings = only(token, generator.model().vocabulary());
+        let id = generator.submit(Request { limit: Some(80), ..Request::new(vec![token; 20], settings) }).unwrap();
+        let (mut made, mut shifts) = (0, 0);
+        for _ in 0..200 {
+            for (of, event) in generator.step() {
+                assert_eq!(of, id);
+                made += usize::from(matches!(event, Event::Token { .. }));
+                shifts += usize::from(matches!(event, Event::Shifted));
+            }
+        }
+        assert!(generator.is_idle() && made == 80 && shifts > 1, "{made} tokens, {shifts} shifts");
+    }
+}
+
+#[test]
+fn a_request_for_no_tokens_computes_its_prompt_and_samples_nothing() {
+    for mut generator in generators(&LoadOptions::default()) {
+        let end = generator.ends[0];
+        let tokens = generator.model().encode_prompt("The borrow checker").unwrap();
+        // The only token that could be sampled ends the text.
+        let settings = only(end, generator.model().vocabulary());
+        let none = Request { limit: Some(0), ..Request::new(&tokens[..], settings.clone()) };
+        assert_eq!(run(&mut generator, vec![none]), [(Vec::new(), "Limit".to_owned())]);
+        assert_eq!(generator.slots().next(), Some((tokens.len(), false)));
+        let all = Request::new(&tokens[..], settings);
+        assert_eq!(run(&mut generator, vec![all]), [(Vec::new(), format!("Token({end})"))]);
+    }
+}
+
+#[test]
+fn a_text_that_is_complete_at_its_beginning_computes_its_prompt() {
+    for mut generator in generators(&LoadOptions::default()) {
+        let tokens = generator.model().encode_prompt("The borrow checker").unwrap();
+        let vocabulary = Vocabulary::new(generator.model().tokenizer().unwrap()).unwrap();
+        let grammar = Some(vocabulary.matcher(&Source::Gbnf("root ::= \"\"".into())).unwrap());
+        let complete = Request { grammar, ..Request::new(&tokens[..], Settings::greedy()) };
+        assert_eq!(run(&mut generator, vec![complete]), [(Vec::new(), "Grammar".to_owned())]);
+        assert_eq!(generator.slots().next(), Some((tokens.len(), false)));
+    }
+}
+
+/// A session's answers are those of a generator for many.
+#[test]
+fn one_caller_gets_the_tokens_that_many_get() {
+    let [mut many, mut one] = generators(&LoadOptions::default());
+    let tokens = many.model().encode_prompt("The borrow checker").unwrap();
+    let vocabulary = Vocabulary::new(many.model().tokenizer().unwrap()).unwrap();
+    let digits = vocabulary.matcher(&Source::Regex("[0-9]{12}".into())).unwrap();
+    for grammar in [None, Some(digits)] {
+        let drawn = Settings { seed: 5, ..Settings::default() };
+        let asked = Request { grammar, sampling: Arc::new(drawn), ..request(&tokens, 40) };
+        let expected = run(&mut many, vec![asked.clone()]);
+        assert!(!expected[0].0.is_empty());
+        assert_eq!(run(&mut one, vec![asked]), expected);
+    }
+}
