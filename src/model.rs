@@ -144,7 +144,7 @@ pub fn open_plan(path: &Path, model_file: Option<&Path>) -> Result<PlanFile, Err
 /// # Errors
 /// When they are missing or malformed.
 pub fn open_files(path: &Path) -> Result<Gguf, Error> {
-    Ok(ixc_frontend::open(path)?)
+    Ok(ixc_frontend::arch::open(path)?)
 }
 
 /// Whether a path is that of a plan. What cannot be read is not, and opening it as a model says why.

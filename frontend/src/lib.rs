@@ -25,11 +25,10 @@ use std::path::Path;
 use checkpoint::CheckpointError;
 use gguf::Gguf;
 
-/// Opens a model: a GGUF file, or a folder of safetensors; with what older files have in another form ([`arch::complete`]).
+/// Opens a model file: a GGUF file, or a folder of safetensors. Adds nothing to its tensors; [`arch::open`] does.
 ///
 /// # Errors
-/// When it is missing, malformed, or of no kind that is read.
+/// When it is missing, malformed, or of an unsupported kind.
 pub fn open(path: &Path) -> Result<Gguf, CheckpointError> {
-    let model = if checkpoint::is_checkpoint(path) { checkpoint::open(path)? } else { Gguf::open(path)? };
-    Ok(arch::complete(model)?)
+    if checkpoint::is_checkpoint(path) { checkpoint::open(path) } else { Ok(Gguf::open(path)?) }
 }

@@ -418,7 +418,7 @@ fn keys_of_older_models_are_checked() {
     }
     // What changes behind a number of positions is not computed.
     let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden/models");
-    let hyper = |name: &str| arch::build(&ixc_frontend::open(&golden.join(name)).unwrap()).unwrap().hyper;
+    let hyper = |name: &str| arch::build(&arch::open(&golden.join(name)).unwrap()).unwrap().hyper;
     assert_eq!([hyper("grok.gguf"), hyper("grok-2.gguf")].map(|hyper| hyper.context_length), [512, 384]);
     assert_eq!(hyper("nanbeige.gguf").rounds, 3);
 }

@@ -60,7 +60,7 @@ fn fill(folder: &Path, tensor: &str, bytes: &[u8]) {
 }
 
 fn open(folder: &Path) -> Gguf {
-    ixc_frontend::open(folder).unwrap_or_else(|error| panic!("{error}"))
+    arch::open(folder).unwrap_or_else(|error| panic!("{error}"))
 }
 
 /// The smallest Gemma 3 whose heads are as a sparse configuration leaves them: 8 and 4 of 256.
@@ -143,7 +143,7 @@ fn changed(test: &str, of: &str, change: impl FnOnce(&mut Json)) -> Result<Gguf,
     let mut json: Json = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
     change(&mut json);
     fs::write(path, serde_json::to_vec(&json).unwrap()).unwrap();
-    ixc_frontend::open(&to).map_err(|error| error.to_string())
+    arch::open(&to).map_err(|error| error.to_string())
 }
 
 /// Null is a statement, and no default takes its place.
@@ -283,7 +283,7 @@ fn keys_and_tensors_are_the_converters() {
         }
         let ours = open(&at);
         let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../tests/golden/models/{name}.gguf"));
-        let theirs = ixc_frontend::open(&golden).unwrap();
+        let theirs = arch::open(&golden).unwrap();
         let tensors = |model: &Gguf| -> Vec<(String, Vec<u64>, String)> {
             let of = |tensor: &ixc_frontend::gguf::Tensor| {
                 // Vectors may be written as matrices, and norms of streams as one.
@@ -456,7 +456,7 @@ fn other_things_of_ktransformers_are_refused() {
     let config =
         json!({"model_type": "qwen3_moe", "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4});
     let at = folder("ktransformers-awq", &config, &[("blk.0.ffn_gate_exps.0.weight", "BF16", &[64])]);
-    let said = ixc_frontend::open(&at).unwrap_err().to_string();
+    let said = arch::open(&at).unwrap_err().to_string();
     assert!(said.contains("blk.0.ffn_gate_exps.0.weight") && said.contains("by another method"), "{said}");
     for (file, expected) in [
         ("_layer_0", "convert without --no-merge-safetensor"),
@@ -464,7 +464,7 @@ fn other_things_of_ktransformers_are_refused() {
     ] {
         let at = folder("ktransformers-parts", &config, &[("model.norm.weight", "BF16", &[32])]);
         fs::rename(at.join("model.safetensors"), at.join(file)).unwrap();
-        let said = ixc_frontend::open(&at).unwrap_err().to_string();
+        let said = arch::open(&at).unwrap_err().to_string();
         assert!(said.contains(expected), "{said}");
     }
 }
@@ -574,7 +574,7 @@ fn what_is_not_computed_is_refused() {
             config.as_object_mut().unwrap().entry(key.clone()).or_insert(value.clone());
         }
         let at = folder("refused", &config, &[("model.norm.weight", "BF16", &[32])]);
-        let said = ixc_frontend::open(&at).map(|_| ()).unwrap_err().to_string();
+        let said = arch::open(&at).map(|_| ()).unwrap_err().to_string();
         assert!(said.contains(expected), "{config}: {said}");
     }
 }
@@ -807,7 +807,7 @@ fn absurd_sizes_are_refused() {
         }
         let shape: &[u64] = if tensor.contains("norm") { &[4] } else { &[4, 4] };
         let at = folder(&format!("absurd-{model_type}-{}", tensor.len()), &config, &[(tensor, "BF16", shape)]);
-        let said = ixc_frontend::open(&at).unwrap_err().to_string();
+        let said = arch::open(&at).unwrap_err().to_string();
         assert!(said.contains(tensor) && said.contains("sizes take apart"), "{model_type}: {said}");
     }
     let config = json!({"model_type": "llama", "hidden_size": 4, "num_hidden_layers": 1, "num_attention_heads": 1,
@@ -816,6 +816,6 @@ fn absurd_sizes_are_refused() {
     let scale = format!("{name}_scale");
     let scales: &[u64] = &[1 << 63, 4, 0];
     let at = folder("absurd-scales", &config, &[(name, "F8_E4M3", &[4, 4]), (&scale, "BF16", scales)]);
-    let said = ixc_frontend::open(&at).unwrap_err().to_string();
+    let said = arch::open(&at).unwrap_err().to_string();
     assert!(said.contains("_scale") && said.contains("at least one scale"), "{said}");
 }

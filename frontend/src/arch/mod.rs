@@ -201,9 +201,12 @@ mod vaultgemma;
 mod weights;
 mod xverse;
 
+use std::path::Path;
+
 use ixc_ir::graph::{Module, ValueId};
 use ixc_ir::plan::Pooling;
 
+use crate::checkpoint::CheckpointError;
 use crate::gguf::{Gguf, GgufError};
 pub use builder::layer_of;
 use builder::{Builder, Guessing};
@@ -441,6 +444,14 @@ pub enum Nextn {
 impl Parts {
     /// All of it.
     pub const ALL: Parts = Parts { layers: usize::MAX, head: true, nextn: Nextn::Absent };
+}
+
+/// Opens a model: a GGUF file, or a folder of safetensors. Adds tensors that older files have in another form ([`complete`]).
+///
+/// # Errors
+/// When it is missing, malformed, or of an unsupported kind.
+pub fn open(path: &Path) -> Result<Gguf, CheckpointError> {
+    Ok(complete(crate::open(path)?)?)
 }
 
 /// The model with the tensors that its architecture takes and its files, older ones, lack but have in another form.
