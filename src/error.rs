@@ -27,7 +27,7 @@ use ixc_dataflow::simulate::SimulateError;
 use ixc_files::{OutputError, ReadError, io_class};
 use ixc_frontend::arch::ArchError;
 use ixc_frontend::checkpoint::CheckpointError;
-use ixc_frontend::gguf::GgufError;
+use ixc_frontend::gguf::{GgufError, VocabularyError};
 use ixc_frontend::template::TemplateError;
 use ixc_frontend::tokenizer::TokenizerError;
 use ixc_grammar::GrammarError;
@@ -453,6 +453,15 @@ impl From<CheckpointError> for Error {
         match error {
             CheckpointError::Gguf(error) => Error::Gguf(error),
             other => Error::Checkpoint(Box::new(other)),
+        }
+    }
+}
+
+impl From<VocabularyError> for Error {
+    fn from(error: VocabularyError) -> Error {
+        match error {
+            VocabularyError::Metadata(error) => Error::Gguf(error),
+            VocabularyError::Tokenizer(error) => Error::Tokenizer(error),
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use ixc_frontend::arch::{self, FileWeights, Parts};
-use ixc_frontend::gguf::Gguf;
+use ixc_frontend::gguf::{self, Gguf};
 use ixc_frontend::tokenizer::{ModelKind, Tokenizer, TokenizerError, TokenizerSpec};
 use ixc_ir::graph::expert_layers;
 use ixc_ir::graph::interpret::Interpreter;
@@ -157,7 +157,7 @@ pub fn is_plan(path: &Path) -> bool {
 /// # Errors
 /// When it contradicts itself or the embedding matrix.
 pub fn vocabulary(gguf: &Gguf) -> Result<TokenizerSpec, Error> {
-    let spec = TokenizerSpec::from_metadata(gguf.metadata())?;
+    let spec = gguf::read_vocabulary(gguf.metadata())?;
     if let (Some(embedding), false) = (gguf.tensor("token_embd.weight"), spec.model == ModelKind::None) {
         // A GGUF tensor's dimensions have the row length first.
         spec.check_embedding_rows(embedding.dims().get(1).copied().unwrap_or(1))?;

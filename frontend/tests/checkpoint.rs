@@ -2,7 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use ixc_frontend::tokenizer::{DecodeOptions, Tokenizer, TokenizerSpec};
+use ixc_frontend::gguf::read_vocabulary;
+use ixc_frontend::tokenizer::{DecodeOptions, Tokenizer};
 use proptest::prelude::*;
 use proptest::test_runner::{RngAlgorithm, TestRng, TestRunner};
 
@@ -14,7 +15,7 @@ fn folder(name: &str) -> PathBuf {
 
 fn ours(name: &str) -> Tokenizer {
     let model = ixc_frontend::open(&folder(name)).unwrap();
-    Tokenizer::new(&TokenizerSpec::from_metadata(model.metadata()).unwrap()).unwrap()
+    Tokenizer::new(&read_vocabulary(model.metadata()).unwrap()).unwrap()
 }
 
 fn theirs(name: &str) -> tokenizers::Tokenizer {

@@ -3,8 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use ixc_frontend::gguf::Gguf;
-use ixc_frontend::gguf::StringArray;
+use ixc_frontend::gguf::{Gguf, StringArray, read_vocabulary};
 use ixc_frontend::tokenizer::{Tokenizer, TokenizerSpec};
 use serde_json::{Value as Json, json};
 
@@ -44,7 +43,7 @@ impl Folder {
     }
 
     fn spec(&self) -> TokenizerSpec {
-        TokenizerSpec::from_metadata(self.open().metadata()).unwrap()
+        read_vocabulary(self.open().metadata()).unwrap()
     }
 
     fn refused(&self) -> String {

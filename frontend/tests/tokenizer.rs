@@ -10,7 +10,7 @@ use std::sync::OnceLock;
 
 use ixc_failure::Class;
 use ixc_frontend::gguf::write::GgufWriter;
-use ixc_frontend::gguf::{Gguf, GgufError};
+use ixc_frontend::gguf::{Gguf, GgufError, VocabularyError, read_vocabulary};
 use ixc_frontend::template::{ChatTemplate, Conversation, Message};
 use ixc_frontend::tokenizer::{
     DecodeOptions, ModelKind, SpecialIds, TokenType, Tokenizer, TokenizerError, TokenizerSpec, supported_pre_tokenizers,
@@ -21,8 +21,8 @@ use support::shared;
 /// Fixed, so that a failure repeats.
 const SEED: u64 = 7;
 
-fn spec_of(path: &Path) -> Result<TokenizerSpec, TokenizerError> {
-    TokenizerSpec::from_metadata(Gguf::open(path)?.metadata())
+fn spec_of(path: &Path) -> Result<TokenizerSpec, VocabularyError> {
+    read_vocabulary(Gguf::open(path)?.metadata())
 }
 
 fn tokenizer_of(path: &Path) -> Tokenizer {
@@ -205,7 +205,7 @@ fn tokenizers_of_others_agree() {
         serde_json::from_str::<Vec<Other>>(&fs::read_to_string(file).unwrap()).unwrap()
     {
         let made = ixc_frontend::open(&path).map_err(|error| error.to_string()).and_then(|file| {
-            let spec = TokenizerSpec::from_metadata(file.metadata()).map_err(|error| error.to_string())?;
+            let spec = read_vocabulary(file.metadata()).map_err(|error| error.to_string())?;
             Tokenizer::new(&spec).map_err(|error| error.to_string())
         });
         let tokenizer = match made {
@@ -288,7 +288,7 @@ fn bad_vocabularies_and_templates_are_errors() {
         if class == "vocab" {
             let error = used.expect_err(file);
             println!("{file}: {error}");
-            if let TokenizerError::Metadata(error) = &error {
+            if let VocabularyError::Metadata(error) = &error {
                 assert_eq!(error.class(), Class::Data, "{file}");
             }
         } else {
@@ -309,8 +309,8 @@ fn errors_name_key_found_and_expected() {
             .key("tokenizer.ggml.scores", vec![0.0f32; 4])
             .key("tokenizer.ggml.token_type", vec![2i32, 3, 3, 1])
     };
-    let read = |writer: GgufWriter| -> Result<TokenizerSpec, TokenizerError> {
-        TokenizerSpec::from_metadata(Gguf::from_bytes("m.gguf".as_ref(), writer.finish())?.metadata())
+    let read = |writer: GgufWriter| -> Result<TokenizerSpec, VocabularyError> {
+        read_vocabulary(Gguf::from_bytes("m.gguf".as_ref(), writer.finish())?.metadata())
     };
     let message = |writer| read(writer).unwrap_err().to_string();
     let good = read(base()).unwrap();
@@ -636,7 +636,7 @@ fn plamo_tokens_have_the_highest_sum_of_scores() {
     };
     let spec = |writer: GgufWriter| {
         let gguf = Gguf::from_bytes("m.gguf".as_ref(), writer.finish()).unwrap();
-        TokenizerSpec::from_metadata(gguf.metadata()).unwrap()
+        read_vocabulary(gguf.metadata()).unwrap()
     };
     let plain = spec(writer());
     let SpecialIds { bos, eos, unk, pad, .. } = plain.special;
@@ -677,7 +677,7 @@ fn the_longest_token_at_each_place() {
             .key("tokenizer.ggml.eos_token_id", 0u32)
             .key("tokenizer.ggml.eot_token_id", 257u32);
         let gguf = Gguf::from_bytes("m.gguf".as_ref(), writer.finish()).unwrap();
-        TokenizerSpec::from_metadata(gguf.metadata())
+        read_vocabulary(gguf.metadata())
     };
     let tokenizer = Tokenizer::new(&read(&tokens).unwrap()).unwrap();
     assert_eq!((tokenizer.add_bos(), tokenizer.end_of_generation()), (None, vec![0, 257]));
@@ -727,7 +727,7 @@ fn gemma_4_is_read() {
         .key("tokenizer.ggml.bos_token_id", 0u32)
         .key("tokenizer.ggml.add_bos_token", false);
     let gguf = Gguf::from_bytes("m.gguf".as_ref(), writer.finish()).unwrap();
-    let tokenizer = Tokenizer::new(&TokenizerSpec::from_metadata(gguf.metadata()).unwrap()).unwrap();
+    let tokenizer = Tokenizer::new(&read_vocabulary(gguf.metadata()).unwrap()).unwrap();
     assert_eq!(tokenizer.add_bos(), Some(0));
     // No space before the text, and one token for two line feeds, which no merge makes.
     assert_eq!(tokenizer.encode("a a\n\na\n", true).unwrap(), [2, 3, 4, 2, 5]);
@@ -819,6 +819,6 @@ fn a_stream_waits_for_whole_characters() {
 #[test]
 fn a_missing_key_is_the_readers_error() {
     let gguf = Gguf::from_bytes("m.gguf".as_ref(), GgufWriter::new().key("tokenizer.ggml.model", "llama").finish());
-    let error = TokenizerSpec::from_metadata(gguf.unwrap().metadata()).unwrap_err();
-    assert!(matches!(error, TokenizerError::Metadata(GgufError::KeyMissing { .. })), "{error}");
+    let error = read_vocabulary(gguf.unwrap().metadata()).unwrap_err();
+    assert!(matches!(error, VocabularyError::Metadata(GgufError::KeyMissing { .. })), "{error}");
 }

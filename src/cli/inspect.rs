@@ -5,8 +5,8 @@ use std::io::Write;
 
 use ixc::bytes_per_token::Traffic;
 use ixc::frontend::arch::{self, ArchError, Hyper, Nextn, Parts};
-use ixc::frontend::gguf::{Gguf, GgufError, TensorType};
-use ixc::frontend::tokenizer::{ModelKind, Tokenizer, TokenizerError, TokenizerSpec};
+use ixc::frontend::gguf::{self, Gguf, GgufError, TensorType, VocabularyError};
+use ixc::frontend::tokenizer::{ModelKind, Tokenizer, TokenizerError};
 use ixc::model::is_plan;
 use ixc::runtime::file::read;
 use ixc::runtime::load;
@@ -165,16 +165,18 @@ impl Problem {
         Problem { reason, broken: broken.then(|| error.into()) }
     }
 
-    fn of_tokenizer(error: TokenizerError) -> Problem {
+    fn of_vocabulary(error: VocabularyError) -> Problem {
         let reason = error.to_string();
         let broken = match &error {
-            TokenizerError::Metadata(error) => is_contradiction(error),
-            TokenizerError::Invalid { .. } | TokenizerError::RowsMismatch { .. } => true,
-            TokenizerError::NoVocabulary
-            | TokenizerError::UnknownPreTokenizer { .. }
-            | TokenizerError::NoTokenForByte { .. }
-            | TokenizerError::TextTooLong { .. }
-            | TokenizerError::UnknownId { .. } => false,
+            VocabularyError::Metadata(error) => is_contradiction(error),
+            VocabularyError::Tokenizer(TokenizerError::Invalid { .. } | TokenizerError::RowsMismatch { .. }) => true,
+            VocabularyError::Tokenizer(
+                TokenizerError::NoVocabulary
+                | TokenizerError::UnknownPreTokenizer { .. }
+                | TokenizerError::NoTokenForByte { .. }
+                | TokenizerError::TextTooLong { .. }
+                | TokenizerError::UnknownId { .. },
+            ) => false,
         };
         Problem { reason, broken: broken.then(|| error.into()) }
     }
@@ -281,18 +283,18 @@ fn tokenizer(gguf: &Gguf, hyper: Option<&Hyper>, problems: &mut Vec<Problem>) ->
         chat_template: gguf.metadata().get("tokenizer.chat_template").is_some(),
         supported: false,
     };
-    let built = TokenizerSpec::from_metadata(gguf.metadata()).and_then(|spec| {
+    let built = gguf::read_vocabulary(gguf.metadata()).and_then(|spec| {
         facts.tokens = (spec.model != ModelKind::None).then_some(spec.tokens.len());
         if let (Some(hyper), true) = (hyper, spec.model != ModelKind::None) {
             spec.check_embedding_rows(hyper.vocabulary)?;
         }
-        Tokenizer::new(&spec)
+        Ok(Tokenizer::new(&spec)?)
     });
     match built {
         Ok(_) => facts.supported = true,
         // A model without a vocabulary runs on token ids.
-        Err(TokenizerError::NoVocabulary) => {}
-        Err(error) => problems.push(Problem::of_tokenizer(error)),
+        Err(VocabularyError::Tokenizer(TokenizerError::NoVocabulary)) => {}
+        Err(error) => problems.push(Problem::of_vocabulary(error)),
     }
     facts
 }

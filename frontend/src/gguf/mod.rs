@@ -17,6 +17,7 @@
 //! | `parse` | bytes to metadata and tensor table: the only code that reads unchecked bytes |
 //! | `metadata` | typed access to keys |
 //! | `value` | the values that a key can have |
+//! | `vocabulary` | keys of a vocabulary to a [`TokenizerSpec`](crate::tokenizer::TokenizerSpec) |
 //! | `tensor_type` | ggml's tensor types: id, name, block |
 //! | `error` | what can be wrong, and where |
 //! | `foreign` | what a file that is no GGUF is instead |
@@ -38,6 +39,7 @@ mod metadata;
 mod parse;
 mod tensor_type;
 mod value;
+mod vocabulary;
 pub mod write;
 
 pub(crate) use error::among;
@@ -47,3 +49,4 @@ pub use metadata::{FromValue, Metadata, Mismatch};
 pub use parse::{MAX_ALIGNMENT, MAX_DIMENSIONS, MAX_KEY_BYTES, MAX_TENSOR_NAME_BYTES, MIN_ALIGNMENT, Tensor};
 pub use tensor_type::{NO_ID, TENSOR_TYPES, TensorType};
 pub use value::{Array, StringArray, Value};
+pub use vocabulary::{VocabularyError, read_vocabulary};

@@ -2,14 +2,9 @@
 
 use ixc_failure::Class;
 
-use crate::gguf::GgufError;
-
 /// Why there is no tokenizer, or no tokens.
 #[derive(Debug, thiserror::Error)]
 pub enum TokenizerError {
-    /// A key is missing or has the wrong type.
-    #[error(transparent)]
-    Metadata(#[from] GgufError),
     /// A key has a value that cannot be meant.
     #[error("key \"{key}\" {found}; expected {expected}")]
     Invalid {
@@ -69,7 +64,6 @@ impl TokenizerError {
     /// Returns the kind of failure.
     pub fn class(&self) -> Class {
         match self {
-            TokenizerError::Metadata(error) => error.class(),
             TokenizerError::Invalid { .. }
             | TokenizerError::NoVocabulary
             | TokenizerError::UnknownPreTokenizer { .. }

@@ -1,12 +1,13 @@
 //! Tokenizers: text to token ids and back, from a model file's own metadata.
 //!
-//! In: [`TokenizerSpec`], plain data read from GGUF metadata or from a plan, both hostile. Out: [`Tokenizer`], which
+//! In: [`TokenizerSpec`], plain data read from a model file or from a plan, both hostile. Out: [`Tokenizer`], which
 //! gives the ids that llama.cpp gives for the same file. Whatever the text, encoding takes O(n log n) time, and memory in
 //! proportion to the text.
 //!
 //! | file | what it owns |
 //! | --- | --- |
 //! | `spec` | what a file says about its vocabulary, checked |
+//! | `keys` | keys of a vocabulary in a model file |
 //! | `vocabulary` | each token's bytes and class; which tokens end generation |
 //! | `special` | finding special tokens in text |
 //! | `values` | text of others among a template's words |
@@ -38,6 +39,7 @@ mod bpe;
 mod byte_level;
 mod charsmap;
 mod error;
+pub mod keys;
 mod longest;
 mod merge;
 mod pretokenize;
@@ -54,10 +56,8 @@ mod vocabulary;
 mod wordpiece;
 
 pub use error::TokenizerError;
-pub use pretokenize::supported_pre_tokenizers;
-pub(crate) use pretokenize::{BYTE_LEVEL_PATTERN, PreTokenizer};
-pub use spec::{MAX_TOKENS, ModelKind, SpecialIds, TokenType, TokenizerSpec};
-pub(crate) use spec::{byte_of, split_merge};
+pub use pretokenize::{Alphabet, BYTE_LEVEL_PATTERN, Bos, PreTokenizer, WholeWords, supported_pre_tokenizers};
+pub use spec::{MAX_TOKENS, ModelKind, SpecialIds, TokenType, TokenizerSpec, byte_of, check_id, split_merge};
 pub use stream::Stream;
 pub use tokenizer::{DecodeOptions, Tokenizer};
 pub use values::Values;

@@ -1,13 +1,13 @@
-//! What a model file says about its vocabulary: plain data that goes into plans, and the rules that it must keep.
+//! A vocabulary as a model file states it: plain data that goes into plans, and the rules that it must keep.
 
 use serde::{Deserialize, Serialize};
 
 use super::TokenizerError;
 use super::charsmap::Charsmap;
+use super::keys::{BOS, CHARSMAP, EOM, EOS, EOT, FIM_ENDS, MERGES, PAD, SCORES, TOKENS, TYPES, UNK};
 use super::longest;
-use super::pretokenize::{Bos, PreTokenizer};
+use super::pretokenize::PreTokenizer;
 use super::special::{self, MAX_SPECIAL_BYTES, MAX_STATES};
-use crate::gguf::{Array, Metadata, StringArray, Value};
 
 /// Most tokens: twice the largest vocabulary known (Gemma's 262,144).
 pub const MAX_TOKENS: usize = 1 << 19;
@@ -57,6 +57,11 @@ pub enum TokenType {
 }
 
 impl TokenType {
+    /// Returns the type with this number.
+    pub fn from_number(number: i32) -> Option<TokenType> {
+        usize::try_from(number).ok().and_then(|number| TOKEN_TYPES.get(number)).copied()
+    }
+
     /// Whether such tokens are looked for in text before it is tokenized: always, or on request.
     pub fn is_special(self) -> bool {
         matches!(self, TokenType::UserDefined | TokenType::Control | TokenType::Unknown)
@@ -133,191 +138,12 @@ pub struct TokenizerSpec {
     pub squeezes_spaces: bool,
 }
 
-/// A kind of tokenizer, and the pre-tokenizer that it has.
-const GEMMA_4: &str = "gemma4";
-/// Another.
-const PLAMO_2: &str = "plamo2";
-/// Another.
-const RWKV: &str = "rwkv";
-/// Another: BERT's.
-const BERT: &str = "bert";
-/// Another: that of T5 and XLM-R.
-const T5: &str = "t5";
-
-const TOKENS: &str = "tokenizer.ggml.tokens";
-const SCORES: &str = "tokenizer.ggml.scores";
-const TYPES: &str = "tokenizer.ggml.token_type";
-const MERGES: &str = "tokenizer.ggml.merges";
-const BOS: &str = "tokenizer.ggml.bos_token_id";
-const EOS: &str = "tokenizer.ggml.eos_token_id";
-const EOT: &str = "tokenizer.ggml.eot_token_id";
-const EOM: &str = "tokenizer.ggml.eom_token_id";
-const UNK: &str = "tokenizer.ggml.unknown_token_id";
-const PAD: &str = "tokenizer.ggml.padding_token_id";
-/// Keys whose token ends generation where it is stated.
-const FIM_ENDS: [&str; 3] =
-    ["tokenizer.ggml.fim_pad_token_id", "tokenizer.ggml.fim_rep_token_id", "tokenizer.ggml.fim_sep_token_id"];
-const CHARSMAP: &str = "tokenizer.ggml.precompiled_charsmap";
-/// How GGUF spells it.
-const SEP: &str = "tokenizer.ggml.seperator_token_id";
-const CLS: &str = "tokenizer.ggml.cls_token_id";
-/// Keys of ids that most models do not use, but that must be ids all the same.
-const OTHER_IDS: [&str; 9] = [
-    SEP,
-    CLS,
-    "tokenizer.ggml.mask_token_id",
-    "tokenizer.ggml.fim_pre_token_id",
-    "tokenizer.ggml.fim_suf_token_id",
-    "tokenizer.ggml.fim_mid_token_id",
-    "tokenizer.ggml.prefix_token_id",
-    "tokenizer.ggml.suffix_token_id",
-    "tokenizer.ggml.middle_token_id",
-];
-
 /// The error for a key with a value that cannot be meant.
 fn invalid(key: &str, found: impl Into<String>, expected: impl Into<String>) -> TokenizerError {
     TokenizerError::Invalid { key: key.into(), found: found.into(), expected: expected.into() }
 }
 
 impl TokenizerSpec {
-    /// Reads and checks a file's vocabulary. A file without one, or with `no_vocab` or `none`, gives [`ModelKind::None`].
-    ///
-    /// Where the file is silent, llama.cpp's defaults hold: SPM has BOS 1, EOS 2, unknown 0, a leading space and a BOS at
-    /// the start; PLaMo's has the same ids, and padding 3; BPE has no special ids, and adds BOS where its pre-tokenizer's name implies it; RWKV's has none.
-    ///
-    /// # Errors
-    /// [`TokenizerError`], naming the key, what it holds and what was expected.
-    pub fn from_metadata(metadata: &Metadata) -> Result<TokenizerSpec, TokenizerError> {
-        let chat_template = metadata.read_optional::<&str>("tokenizer.chat_template")?.map(str::to_owned);
-        let model = match metadata.read_or("tokenizer.ggml.model", "none")? {
-            "none" | "no_vocab" => return Ok(TokenizerSpec { chat_template, ..TokenizerSpec::default() }),
-            "llama" => ModelKind::Spm,
-            "gpt2" | GEMMA_4 => ModelKind::Bpe,
-            PLAMO_2 => ModelKind::Unigram,
-            RWKV => ModelKind::Longest,
-            BERT => ModelKind::WordPiece,
-            T5 => ModelKind::Sentence,
-            other => {
-                let found = metadata.bad_value(
-                    "tokenizer.ggml.model",
-                    other,
-                    "llama, gpt2, gemma4, plamo2, rwkv, bert, t5, no_vocab or none",
-                );
-                return Err(found.into());
-            }
-        };
-        let pre_tokenizer = match metadata.read_or("tokenizer.ggml.model", "")? {
-            // A BPE whose pre-tokenizer has its name, whatever the file calls it.
-            GEMMA_4 => GEMMA_4,
-            _ => metadata.read_or("tokenizer.ggml.pre", "")?,
-        };
-        let tokens: Vec<String> = metadata.read::<&StringArray>(TOKENS)?.iter().map(str::to_owned).collect();
-        let merges = match model {
-            ModelKind::Bpe => metadata.read::<&StringArray>(MERGES)?.iter().map(str::to_owned).collect(),
-            ModelKind::Spm
-            | ModelKind::Unigram
-            | ModelKind::Longest
-            | ModelKind::WordPiece
-            | ModelKind::Sentence
-            | ModelKind::None => Vec::new(),
-        };
-        let scores = metadata.read_optional::<&[f32]>(SCORES)?.unwrap_or_default().to_vec();
-        let types =
-            metadata.read_optional::<&[i32]>(TYPES)?.unwrap_or_default().iter().enumerate().map(|(index, &n)| {
-                let ty = usize::try_from(n).ok().and_then(|n| TOKEN_TYPES.get(n));
-                ty.copied().ok_or_else(|| invalid(TYPES, format!("is {n} at index {index}"), "0 to 6"))
-            });
-        let types = types.collect::<Result<Vec<_>, _>>()?;
-
-        let has_defaults = matches!(model, ModelKind::Spm | ModelKind::Unigram);
-        let default = |id: u32| (has_defaults && (id as usize) < tokens.len()).then_some(id);
-        let id = |key, default| Ok::<_, TokenizerError>(metadata.read_optional::<u32>(key)?.or(default));
-        let mut special = SpecialIds {
-            bos: id(BOS, default(1))?,
-            eos: id(EOS, default(2))?,
-            eot: id(EOT, None)?,
-            eom: id(EOM, None)?,
-            unk: id(UNK, default(0))?,
-            pad: id(PAD, if model == ModelKind::Unigram { default(3) } else { None })?,
-            fim_ends: Vec::new(),
-        };
-        if model == ModelKind::WordPiece {
-            // Texts stand between a token for their class and one that ends a part.
-            let named = |name: &str| tokens.iter().position(|text| text == name).map(|id| id as u32);
-            special.bos = id(CLS, None)?.or(special.bos).or_else(|| named("[CLS]"));
-            special.eos = id(SEP, None)?.or_else(|| named("[SEP]"));
-            special.unk = special.unk.or_else(|| named("[UNK]"));
-            special.pad = special.pad.or_else(|| named("[PAD]"));
-        }
-        if model == ModelKind::Sentence {
-            let own = |number: u32| ((number as usize) < tokens.len()).then_some(number);
-            special.eos = special.eos.or(own(1));
-            let unknown = types.iter().position(|ty| *ty == TokenType::Unknown).map(|id| id as u32);
-            special.unk = special.unk.or(unknown).or(own(2));
-            special.pad = special.pad.or(own(0));
-        }
-        for key in FIM_ENDS {
-            special.fim_ends.extend(check_id(key, id(key, None)?, tokens.len())?);
-        }
-        for key in OTHER_IDS {
-            check_id(key, id(key, None)?, tokens.len())?;
-        }
-        let bos = match model {
-            ModelKind::Bpe => PreTokenizer::named(pre_tokenizer)?.bos,
-            ModelKind::Spm | ModelKind::WordPiece | ModelKind::None => Bos::UnlessStated,
-            ModelKind::Unigram | ModelKind::Longest | ModelKind::Sentence => Bos::IfStated,
-        };
-        let lowercase = metadata.read_or("tokenizer.ggml.normalizer.lowercase", model == ModelKind::WordPiece)?;
-        let stated_bos = metadata.read_optional::<bool>("tokenizer.ggml.add_bos_token")?;
-        let has_bos = special.bos.is_some();
-        let spec = TokenizerSpec {
-            model,
-            pre_tokenizer: pre_tokenizer.to_owned(),
-            tokens,
-            scores,
-            types,
-            merges,
-            special,
-            add_bos: match bos {
-                // XLM-R has one at the beginning, and T5 has none.
-                Bos::IfStated if model == ModelKind::Sentence => stated_bos.unwrap_or(has_bos),
-                Bos::IfStated => stated_bos.unwrap_or(false),
-                Bos::UnlessStated => stated_bos.unwrap_or(true),
-                Bos::Always => true,
-            },
-            add_eos: match model {
-                // By either name.
-                ModelKind::WordPiece => {
-                    metadata.read_or("tokenizer.ggml.add_sep_token", true)?
-                        || metadata.read_or("tokenizer.ggml.add_eos_token", false)?
-                }
-                _ => metadata.read_or("tokenizer.ggml.add_eos_token", model == ModelKind::Sentence)?,
-            },
-            add_space_prefix: metadata
-                .read_or("tokenizer.ggml.add_space_prefix", matches!(model, ModelKind::Spm | ModelKind::Sentence))?,
-            chat_template,
-            lowercase,
-            strip_accents: metadata.read_or("tokenizer.ggml.normalizer.strip_accents", lowercase)?,
-            charsmap: match (metadata.get(CHARSMAP), model) {
-                (None, _) => Vec::new(),
-                (Some(Value::Array(Array::U8(bytes))), ModelKind::Sentence) => bytes.clone(),
-                (Some(Value::Array(Array::I8(bytes))), ModelKind::Sentence) => {
-                    bytes.iter().map(|byte| byte.cast_unsigned()).collect()
-                }
-                (Some(other), ModelKind::Sentence) => {
-                    return Err(metadata.wrong_type(CHARSMAP, other, "array of u8").into());
-                }
-                (Some(_), _) => Vec::new(),
-            },
-            squeezes_spaces: match model {
-                ModelKind::Sentence => metadata.read_or("tokenizer.ggml.remove_extra_whitespaces", true)?,
-                _ => false,
-            },
-        };
-        spec.validate()?;
-        Ok(spec)
-    }
-
     /// Checks what building a tokenizer relies on; a spec from a plan has seen no other check.
     ///
     /// # Errors
@@ -417,8 +243,11 @@ impl TokenizerSpec {
     }
 }
 
-/// An id, checked against the vocabulary.
-fn check_id(key: &str, id: Option<u32>, tokens: usize) -> Result<Option<u32>, TokenizerError> {
+/// Checks the id that a key has against the number of tokens, and returns it.
+///
+/// # Errors
+/// [`TokenizerError::Invalid`].
+pub fn check_id(key: &str, id: Option<u32>, tokens: usize) -> Result<Option<u32>, TokenizerError> {
     match id {
         Some(id) if id as usize >= tokens => {
             Err(invalid(key, format!("is {id}"), format!("0 to {}, the ids of {TOKENS}", tokens.saturating_sub(1))))
@@ -433,14 +262,14 @@ pub(super) fn byte_token(byte: u8) -> String {
 }
 
 /// The byte that a text like `<0x0A>` stands for.
-pub(crate) fn byte_of(text: &str) -> Option<u8> {
+pub fn byte_of(text: &str) -> Option<u8> {
     let hex = text.strip_prefix("<0x")?.strip_suffix('>')?;
     // `from_str_radix` would take a sign.
     (hex.len() == 2 && hex.bytes().all(|c| c.is_ascii_hexdigit())).then(|| u8::from_str_radix(hex, 16).ok())?
 }
 
 /// Both sides of a merge. The left side may be a space itself.
-pub(crate) fn split_merge(merge: &str) -> Option<(&str, &str)> {
+pub fn split_merge(merge: &str) -> Option<(&str, &str)> {
     let first = merge.chars().next()?.len_utf8();
     let space = first + merge.get(first..)?.find(' ')?;
     let (left, right) = (merge.get(..space)?, merge.get(space + 1..)?);

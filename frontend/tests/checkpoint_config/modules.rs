@@ -4,7 +4,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use ixc_frontend::arch::{Output, Parts, build_parts};
-use ixc_frontend::tokenizer::{Tokenizer, TokenizerSpec};
+use ixc_frontend::gguf::read_vocabulary;
+use ixc_frontend::tokenizer::Tokenizer;
 use serde_json::{Value as Json, json};
 
 /// A copy of a folder of an encoder, to be changed.
@@ -157,9 +158,7 @@ fn encoders_that_compute_something_else_are_refused() {
 #[test]
 fn a_list_of_words_is_a_tokenizer() {
     let bert = Folder::new("list", "bert");
-    let spec = |folder: &Folder| {
-        TokenizerSpec::from_metadata(ixc_frontend::arch::open(&folder.0).unwrap().metadata()).unwrap()
-    };
+    let spec = |folder: &Folder| read_vocabulary(ixc_frontend::arch::open(&folder.0).unwrap().metadata()).unwrap();
     let whole = spec(&bert);
     assert!(whole.lowercase && whole.strip_accents && whole.add_bos && whole.add_eos);
     let file: Json = serde_json::from_slice(&fs::read(bert.0.join("tokenizer.json")).unwrap()).unwrap();
@@ -189,7 +188,7 @@ fn a_list_of_words_is_a_tokenizer() {
 fn word_pieces_are_those_of_the_tokenizers_crate() {
     let folder = Folder::new("pieces", "bert");
     let gguf = ixc_frontend::arch::open(&folder.0).unwrap();
-    let ours = Tokenizer::new(&TokenizerSpec::from_metadata(gguf.metadata()).unwrap()).unwrap();
+    let ours = Tokenizer::new(&read_vocabulary(gguf.metadata()).unwrap()).unwrap();
     let theirs = tokenizers::Tokenizer::from_file(folder.0.join("tokenizer.json")).unwrap();
     for text in [
         "The borrow checker's naïve FAÇADE!",

@@ -1,7 +1,7 @@
 //! Tokenizers of encoders: WordPiece and SentencePiece's unigrams, against the `tokenizers` crate.
 
-use ixc_frontend::gguf::Gguf;
 use ixc_frontend::gguf::write::GgufWriter;
+use ixc_frontend::gguf::{Gguf, read_vocabulary};
 use ixc_frontend::tokenizer::{ModelKind, SpecialIds, TokenType, Tokenizer, TokenizerSpec};
 
 /// BERT's own list of tokens.
@@ -88,7 +88,7 @@ fn texts_of_bert_stand_between_tokens() {
         writer.key("tokenizer.ggml.tokens", tokens.iter().map(String::as_str).collect::<Vec<_>>())
     };
     let read = |writer: GgufWriter| {
-        TokenizerSpec::from_metadata(Gguf::from_bytes("m.gguf".as_ref(), writer.finish()).unwrap().metadata()).unwrap()
+        read_vocabulary(Gguf::from_bytes("m.gguf".as_ref(), writer.finish()).unwrap().metadata()).unwrap()
     };
     let ends = |spec: &TokenizerSpec| {
         let made = Tokenizer::new(spec).unwrap();
@@ -238,7 +238,7 @@ fn texts_of_unigrams_end_with_a_token() {
     };
     let read = |writer: GgufWriter| {
         let file = Gguf::from_bytes("m.gguf".as_ref(), writer.finish()).unwrap();
-        let spec = TokenizerSpec::from_metadata(file.metadata()).unwrap();
+        let spec = read_vocabulary(file.metadata()).unwrap();
         let made = Tokenizer::new(&spec).unwrap();
         (made.add_bos(), made.add_eos(), spec.special.unk, spec.add_space_prefix, spec.squeezes_spaces)
     };
@@ -251,6 +251,6 @@ fn texts_of_unigrams_end_with_a_token() {
     assert_eq!(read(roberta), (Some(0), Some(2), Some(3), true, false));
     let map = base(vec![1; 5]).key("tokenizer.ggml.precompiled_charsmap", 7u32);
     let file = Gguf::from_bytes("m.gguf".as_ref(), map.finish()).unwrap();
-    let error = TokenizerSpec::from_metadata(file.metadata()).unwrap_err().to_string();
+    let error = read_vocabulary(file.metadata()).unwrap_err().to_string();
     assert!(error.contains("precompiled_charsmap") && error.contains("array of u8"), "{error}");
 }

@@ -1,0 +1,27 @@
+//! Keys of a vocabulary in a model file. Errors name them.
+
+/// Texts of the tokens.
+pub const TOKENS: &str = "tokenizer.ggml.tokens";
+/// Scores of the tokens.
+pub const SCORES: &str = "tokenizer.ggml.scores";
+/// Types of the tokens.
+pub const TYPES: &str = "tokenizer.ggml.token_type";
+/// Merges of a BPE.
+pub const MERGES: &str = "tokenizer.ggml.merges";
+/// Beginning of a sequence.
+pub const BOS: &str = "tokenizer.ggml.bos_token_id";
+/// End of a sequence.
+pub const EOS: &str = "tokenizer.ggml.eos_token_id";
+/// End of a turn.
+pub const EOT: &str = "tokenizer.ggml.eot_token_id";
+/// End of a message.
+pub const EOM: &str = "tokenizer.ggml.eom_token_id";
+/// Unknown token.
+pub const UNK: &str = "tokenizer.ggml.unknown_token_id";
+/// Padding.
+pub const PAD: &str = "tokenizer.ggml.padding_token_id";
+/// Keys whose token ends generation where it is stated.
+pub const FIM_ENDS: [&str; 3] =
+    ["tokenizer.ggml.fim_pad_token_id", "tokenizer.ggml.fim_rep_token_id", "tokenizer.ggml.fim_sep_token_id"];
+/// Map of characters, as SentencePiece writes it.
+pub const CHARSMAP: &str = "tokenizer.ggml.precompiled_charsmap";
