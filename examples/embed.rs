@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::ops::ControlFlow;
 
-use ixc::frontend::tokenizer::DecodeOptions;
+use ixc::text::tokenizer::DecodeOptions;
 use ixc::generator::{Event, Request};
 use ixc::loaded_model::LoadOptions;
 use ixc::runtime::sample::Settings;

@@ -7,12 +7,12 @@ use std::path::Path;
 use std::time::Instant;
 
 use ixc::compile::decode_tokenizer;
-use ixc::frontend::tokenizer::Tokenizer;
 use ixc::runtime::engine::{Engine, Options};
 use ixc::runtime::file;
 use ixc::runtime::stream::cache::Kind;
 use ixc::runtime::stream::predict::{Choice, Settings, Tally};
 use ixc::runtime::stream::store::{Config, stats::GroupStats};
+use ixc::text::tokenizer::Tokenizer;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();

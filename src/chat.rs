@@ -11,7 +11,7 @@
 //! ```
 //! use std::ops::ControlFlow;
 //! use ixc::chat::{self, Chat};
-//! use ixc::frontend::template::known;
+//! use ixc::text::template::known;
 //! use ixc::generator::Request;
 //! use ixc::loaded_model::LoadOptions;
 //! use ixc::session::Session;
@@ -35,9 +35,9 @@
 
 use std::path::{Path, PathBuf};
 
-use ixc_frontend::chat::{Answer, Parser, format_of};
-use ixc_frontend::template::{ChatTemplate, Conversation, Message};
-use ixc_frontend::tokenizer::{Tokenizer, Values};
+use ixc_text::chat::{Answer, Parser, format_of};
+use ixc_text::template::{ChatTemplate, Conversation, Message};
+use ixc_text::tokenizer::{Tokenizer, Values};
 
 use crate::Error;
 use crate::loaded_model::{LoadedModel, with_bos};
@@ -55,7 +55,7 @@ pub struct Options {
     /// The template, in place of the model's own.
     pub template: Option<ChatTemplate>,
     /// The program in which templates are rendered, in a process of its own whose memory and time are bounded: its `main` must begin with
-    /// [`serve_render_request`](ixc_frontend::template::serve_render_request), as that of `ixc` does. Where there is none they are rendered in
+    /// [`serve_render_request`](ixc_text::template::serve_render_request), as that of `ixc` does. Where there is none they are rendered in
     /// this process, which a template of a file that nobody vouches for can bring to use all of its memory.
     pub renderer: Option<PathBuf>,
 }

@@ -21,7 +21,6 @@ use ixc_codegen::module::Artifact;
 use ixc_codegen::parallel;
 use ixc_frontend::arch::{FileWeights, Hyper, Output};
 use ixc_frontend::gguf::Gguf;
-use ixc_frontend::tokenizer::TokenizerSpec;
 use ixc_ir::graph::Module;
 use ixc_ir::kernel::Kernel;
 use ixc_ir::plan::{Plan, SourceFile};
@@ -36,6 +35,7 @@ use ixc_passes::schedule::{DEFAULT_MAX_TOKENS, lower};
 use ixc_passes::{defer, pack, residency};
 use ixc_runtime::file::decode;
 use ixc_targets::{CoreCaches, Target};
+use ixc_text::tokenizer::TokenizerSpec;
 
 use crate::Error;
 use crate::model::Model;

@@ -10,10 +10,10 @@
 
 use std::fmt::Write;
 
-use ixc_frontend::chat::{Format, Frame, Part, Thinking, Word};
-use ixc_frontend::tokenizer::Tokenizer;
 use ixc_grammar::{Begin, Frame as GrammarFrame, Mark, Source, regex_literal};
 use ixc_server::model::{Constraint, Prompt};
+use ixc_text::chat::{Format, Frame, Part, Thinking, Word};
+use ixc_text::tokenizer::Tokenizer;
 use serde_json::Value;
 
 /// White space between the parts of an answer.

@@ -11,8 +11,8 @@
 
 use std::time::{Duration, Instant};
 
-use ixc_frontend::tokenizer::Tokenizer;
 use ixc_runtime::engine::{Addition, Engine, FIRST, SequenceId, StepError};
+use ixc_text::tokenizer::Tokenizer;
 
 use crate::Error;
 use crate::error::draft::DraftError;

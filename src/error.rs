@@ -28,8 +28,6 @@ use ixc_files::{OutputError, ReadError, io_class};
 use ixc_frontend::arch::ArchError;
 use ixc_frontend::checkpoint::CheckpointError;
 use ixc_frontend::gguf::{GgufError, VocabularyError};
-use ixc_frontend::template::TemplateError;
-use ixc_frontend::tokenizer::TokenizerError;
 use ixc_grammar::GrammarError;
 use ixc_ir::graph::expert_layers::CutError;
 use ixc_ir::graph::interpret::InterpretError;
@@ -45,6 +43,8 @@ use ixc_runtime::load::LoadError;
 use ixc_runtime::sample::{SampleError, SettingsError};
 use ixc_runtime::saved::SavedError;
 use ixc_runtime::stream::StreamError;
+use ixc_text::template::TemplateError;
+use ixc_text::tokenizer::TokenizerError;
 
 use crate::excerpt::Excerpt;
 use crate::expert_use::ExpertUseError;

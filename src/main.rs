@@ -9,8 +9,8 @@ mod sigbus;
 use std::io::Write;
 use std::process::ExitCode;
 
-use ixc::frontend::template::{RENDER_ARGUMENT, serve_render_request};
 use ixc::grammar::{COMPILE_ARGUMENT, serve_compile_request};
+use ixc::text::template::{RENDER_ARGUMENT, serve_render_request};
 
 /// The allocator of the program. The library sets none: programs that embed it choose their own.
 #[cfg(unix)]

@@ -4,11 +4,11 @@ use std::path::{Path, PathBuf};
 
 use ixc_frontend::arch::{self, FileWeights, Parts};
 use ixc_frontend::gguf::{self, Gguf};
-use ixc_frontend::tokenizer::{ModelKind, Tokenizer, TokenizerError, TokenizerSpec};
 use ixc_ir::graph::expert_layers;
 use ixc_ir::graph::interpret::Interpreter;
 use ixc_runtime::file::PlanFile;
 use ixc_runtime::load;
+use ixc_text::tokenizer::{ModelKind, Tokenizer, TokenizerError, TokenizerSpec};
 
 use crate::Error;
 
@@ -152,7 +152,7 @@ pub fn is_plan(path: &Path) -> bool {
     ixc_runtime::file::is_plan(path).unwrap_or(false)
 }
 
-/// What a file says about its vocabulary, checked; [`ixc_frontend::tokenizer::ModelKind::None`] where it has none.
+/// What a file says about its vocabulary, checked; [`ixc_text::tokenizer::ModelKind::None`] where it has none.
 ///
 /// # Errors
 /// When it contradicts itself or the embedding matrix.

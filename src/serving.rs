@@ -16,9 +16,6 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use ixc_failure::Remedy;
-use ixc_frontend::chat::{Format, Parser, Part, TextParameters, format_of};
-use ixc_frontend::template::{ChatTemplate, Conversation, Demand, Json, TemplateError};
-use ixc_frontend::tokenizer::{Tokenizer, Values};
 use ixc_grammar::{GrammarError, Matcher, Vocabulary};
 use ixc_ir::plan::{Output, Pooling};
 use ixc_runtime::sample;
@@ -27,6 +24,9 @@ use ixc_server::model::{
     SlotAction, SlotDone, Status,
 };
 use ixc_server::{Model, Models};
+use ixc_text::chat::{Format, Parser, Part, TextParameters, format_of};
+use ixc_text::template::{ChatTemplate, Conversation, Demand, Json, TemplateError};
+use ixc_text::tokenizer::{Tokenizer, Values};
 use serde_json::Value;
 use tokio::sync::mpsc::UnboundedSender;
 

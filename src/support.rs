@@ -6,11 +6,11 @@
 use std::fmt::Write as _;
 
 use ixc_frontend::arch::ARCHITECTURES;
-use ixc_frontend::chat;
-use ixc_frontend::tokenizer::supported_pre_tokenizers;
 use ixc_ir::format::{FORMATS, Format};
 use ixc_kernels::candidates::{Weight, candidates};
 use ixc_targets::{TARGETS, Target};
+use ixc_text::chat;
+use ixc_text::tokenizer::supported_pre_tokenizers;
 use serde::Serialize;
 
 /// Rows and columns of a weight that every format takes.

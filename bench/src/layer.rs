@@ -15,7 +15,6 @@ use anyhow::{Context, ensure};
 use ixc::compile::{Options, TargetName, compile};
 use ixc::frontend::arch;
 use ixc::frontend::gguf::{Gguf, write::GgufWriter};
-use ixc::frontend::tokenizer::TokenizerSpec;
 use ixc::ir::format::Format;
 use ixc::ir::graph::attrs::{RopeScaling, RouteAttrs};
 use ixc::ir::graph::builder::GraphBuilder;
@@ -23,6 +22,7 @@ use ixc::ir::graph::{Module, Place, ValueId, WeightId};
 use ixc::ir::random::Random;
 use ixc::model::Model;
 use ixc::runtime::engine::{self, Engine};
+use ixc::text::tokenizer::TokenizerSpec;
 
 /// Tokens of a call that are measured.
 pub const TOKENS: [usize; 2] = [1, 128];

@@ -1,24 +1,16 @@
-//! Readers of model files, tokenizers, chat templates, and the architectures that build graphs.
+//! Readers of model files, and the architectures that build graphs.
 //!
 //! | module | what it owns |
 //! | --- | --- |
 //! | [`arch`] | architectures: from a file to a graph |
-//! | [`chat`] | what models write, taken apart: reasoning, answer, tool calls |
 //! | [`checkpoint`] | folders of safetensors, presented as GGUF files are |
 //! | [`gguf`] | the GGUF reader |
-//! | [`helper`] | this program once more, in a process that may die of its work |
-//! | [`template`] | chat templates, rendered within limits |
-//! | [`tokenizer`] | vocabularies, text to ids and back |
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 pub mod arch;
-pub mod chat;
 pub mod checkpoint;
 pub mod gguf;
-pub mod helper;
-pub mod template;
-pub mod tokenizer;
 
 use std::path::Path;
 

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use ixc_frontend::gguf::read_vocabulary;
-use ixc_frontend::tokenizer::{DecodeOptions, Tokenizer};
+use ixc_text::tokenizer::{DecodeOptions, Tokenizer};
 use proptest::prelude::*;
 use proptest::test_runner::{RngAlgorithm, TestRng, TestRunner};
 

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use ixc_frontend::gguf::{Gguf, StringArray, read_vocabulary};
-use ixc_frontend::tokenizer::{Tokenizer, TokenizerSpec};
+use ixc_text::tokenizer::{Tokenizer, TokenizerSpec};
 use serde_json::{Value as Json, json};
 
 /// A copy of a checkpoint of tests, to be changed.

@@ -3,7 +3,7 @@
 use std::io;
 use std::process::ExitCode;
 
-use ixc_frontend::helper::{self, Limits};
+use ixc_text::helper::{self, Limits};
 
 use crate::compile::STACK_BYTES;
 use crate::error::COMPILE_SECONDS;

@@ -1,4 +1,4 @@
-//! A first compilation in a helper process ([`ixc_frontend::helper`]). A grammar that overflows the
+//! A first compilation in a helper process ([`ixc_text::helper`]). A grammar that overflows the
 //! stack, needs too much memory or never ends is refused before this process compiles it.
 //!
 //! The helper's vocabulary has the special tokens, which grammars can name, and single bytes in
@@ -13,7 +13,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 
-use ixc_frontend::helper::{self, Death};
+use ixc_text::helper::{self, Death};
 use serde::{Deserialize, Serialize};
 
 use crate::{GrammarError, Source};

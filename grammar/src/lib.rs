@@ -17,7 +17,7 @@
 //!
 //! ```
 //! use ixc_grammar::{Source, Vocabulary};
-//! # fn allowed(tokenizer: &ixc_frontend::tokenizer::Tokenizer) -> Result<(), ixc_grammar::GrammarError> {
+//! # fn allowed(tokenizer: &ixc_text::tokenizer::Tokenizer) -> Result<(), ixc_grammar::GrammarError> {
 //! let vocabulary = Vocabulary::new(tokenizer)?;
 //! let mut matcher = vocabulary.matcher(&Source::Regex("[0-9]+".into()))?;
 //! let mask = matcher.allowed()?; // One bit for each token.

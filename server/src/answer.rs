@@ -4,9 +4,9 @@ use std::any::Any;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ixc_frontend::chat::{Delta, Parser, TextParameters};
-use ixc_frontend::template::{Conversation, Json};
 use ixc_runtime::sample::Settings;
+use ixc_text::chat::{Delta, Parser, TextParameters};
+use ixc_text::template::{Conversation, Json};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 use crate::app::Asked;

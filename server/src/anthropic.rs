@@ -21,8 +21,8 @@ use axum::body::Bytes;
 use axum::extract::State;
 use axum::response::sse::{Event as Sse, KeepAlive};
 use axum::response::{IntoResponse, Response};
-use ixc_frontend::chat::{Delta, ToolCall, whole_arguments};
-use ixc_frontend::template::{Conversation, Json as JsonText, Message};
+use ixc_text::chat::{Delta, ToolCall, whole_arguments};
+use ixc_text::template::{Conversation, Json as JsonText, Message};
 use serde_json::{Value, json};
 
 use crate::answer::{Answer, Answers, Next, Usage, Wanted};
@@ -259,7 +259,7 @@ fn call_block(call: &ToolCall, input: Value) -> Value {
 
 /// The whole answer.
 async fn whole(id: &str, model: &str, mut answers: Answers) -> Result<Value, HttpError> {
-    let (mut said, mut end) = (ixc_frontend::chat::Answer::default(), None);
+    let (mut said, mut end) = (ixc_text::chat::Answer::default(), None);
     while let Some(next) = answers.next_of_one().await? {
         match next {
             Next::Deltas(deltas) => said.extend(deltas),

@@ -8,9 +8,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use axum::http::Uri;
 use ixc_failure::Remedy;
-use ixc_frontend::template::Conversation;
 use ixc_grammar::Matcher;
 use ixc_runtime::sample::Breakers;
+use ixc_text::template::Conversation;
 use serde_json::{Map, Value};
 use tokio::sync::{Mutex, Semaphore, watch};
 

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use ixc_failure::Remedy;
-use ixc_frontend::chat::{Parser, Part};
-use ixc_frontend::template::Conversation;
 use ixc_grammar::{GrammarError, Matcher, Source};
 use ixc_runtime::sample::{Breakers, Settings};
+use ixc_text::chat::{Parser, Part};
+use ixc_text::template::Conversation;
 use serde_json::Value;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::oneshot;

@@ -9,8 +9,8 @@ use axum::extract::State;
 use axum::http::{StatusCode, Uri};
 use axum::response::sse::Event as Sse;
 use axum::response::{IntoResponse, Response};
-use ixc_frontend::chat::Delta;
 use ixc_runtime::sample::{NUMBERS, Number, Settings};
+use ixc_text::chat::Delta;
 use serde_json::{Map, Value, json};
 
 use crate::answer::{Answer, Answers, Guessed, Next, Usage};

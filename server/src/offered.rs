@@ -11,7 +11,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use ixc_frontend::chat::ToolCall;
+use ixc_text::chat::ToolCall;
 use serde_json::{Map, Value, json};
 
 use crate::error::HttpError;

@@ -21,8 +21,8 @@ use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::response::sse::{Event as Sse, KeepAlive};
 use axum::response::{IntoResponse, Response};
-use ixc_frontend::chat::{Delta, Part, ToolCall};
-use ixc_frontend::template::{Conversation, Json as JsonText, Message};
+use ixc_text::chat::{Delta, Part, ToolCall};
+use ixc_text::template::{Conversation, Json as JsonText, Message};
 use serde_json::{Map, Value, json};
 
 use crate::answer::{Answer, Answers, Next, Usage, Wanted};
@@ -501,7 +501,7 @@ async fn respond<M: Model>(app: &Asked<M>, how: How, answers: Answers) -> Result
 
 /// The whole answers.
 async fn whole(frame: Frame, mut answers: Answers) -> Result<Value, HttpError> {
-    let mut said = vec![(ixc_frontend::chat::Answer::default(), Vec::new(), None); answers.len()];
+    let mut said = vec![(ixc_text::chat::Answer::default(), Vec::new(), None); answers.len()];
     while let Some((number, next)) = answers.next().await {
         let likely = answers.take_likely(number);
         let (said, all, end) = &mut said[number];
@@ -531,7 +531,7 @@ async fn whole(frame: Frame, mut answers: Answers) -> Result<Value, HttpError> {
     Ok(object)
 }
 
-fn message_object(said: ixc_frontend::chat::Answer) -> Value {
+fn message_object(said: ixc_text::chat::Answer) -> Value {
     let calls: Vec<_> = said.calls.iter().map(call_object).collect();
     let content = if said.content.is_empty() && !calls.is_empty() { Value::Null } else { said.content.into() };
     let mut message = json!({"role": "assistant", "content": content, "refusal": null});

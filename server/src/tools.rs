@@ -12,8 +12,8 @@
 
 use std::collections::HashSet;
 
-use ixc_frontend::chat::is_name;
-use ixc_frontend::template::Json;
+use ixc_text::chat::is_name;
+use ixc_text::template::Json;
 use serde_json::{Map, Value, json};
 
 use crate::error::HttpError;

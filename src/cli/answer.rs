@@ -1,6 +1,6 @@
 //! An answer as it is shown: what the model thinks stands between two lines, and its markers are left out.
 
-use ixc::frontend::chat::{Answer, Delta, Parser};
+use ixc::text::chat::{Answer, Delta, Parser};
 
 /// Stands before what the model thinks, and behind it.
 const THINKING: [&str; 2] = ["[Start thinking]\n", "\n[End thinking]\n\n"];
@@ -78,7 +78,7 @@ impl Shown {
 
 #[cfg(test)]
 mod tests {
-    use ixc::frontend::chat::format_of;
+    use ixc::text::chat::format_of;
 
     use super::*;
 

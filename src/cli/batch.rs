@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use ixc::batch::{self, Answers, Defaults, Lines, Progress};
 use ixc::files::{STANDARD, open_regular};
-use ixc::frontend::template::{ChatTemplate, own_program};
+use ixc::text::template::{ChatTemplate, own_program};
 use ixc::loaded_model::LoadedModel;
 use ixc::serving::{self, Host};
 use ixc::speculate::Speculation;

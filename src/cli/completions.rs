@@ -5,9 +5,9 @@ use std::io::Write;
 use clap::builder::PossibleValuesParser;
 use clap::{Arg, Command};
 use clap_complete::{Shell, generate};
-use ixc::frontend::template::known;
 use ixc::kernels::catalogue::ROWS;
 use ixc::targets::TARGETS;
+use ixc::text::template::known;
 
 use super::wrap::Text;
 use super::{command, terminal};

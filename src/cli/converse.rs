@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 
 use ixc::Error;
 use ixc::chat::Chat;
-use ixc::frontend::chat::ToolCall;
-use ixc::frontend::template::Message;
+use ixc::text::chat::ToolCall;
+use ixc::text::template::Message;
 use ixc_files::{Guard, Kind, Output};
 use serde_json::json;
 

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use ixc::Error;
 use ixc::error::Remedy;
-use ixc::frontend::template::known;
+use ixc::text::template::known;
 
 use super::near;
 use super::printable::Printable;

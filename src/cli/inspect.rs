@@ -6,11 +6,11 @@ use std::io::Write;
 use ixc::bytes_per_token::Traffic;
 use ixc::frontend::arch::{self, ArchError, Hyper, Nextn, Parts};
 use ixc::frontend::gguf::{self, Gguf, GgufError, TensorType, VocabularyError};
-use ixc::frontend::tokenizer::{ModelKind, Tokenizer, TokenizerError};
 use ixc::model::is_plan;
 use ixc::runtime::file::read;
 use ixc::runtime::load;
 use ixc::support::Support;
+use ixc::text::tokenizer::{ModelKind, Tokenizer, TokenizerError};
 use serde::Serialize;
 
 use super::choose::ModelArgument;

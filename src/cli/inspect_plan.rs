@@ -5,11 +5,11 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use ixc::compile::decode_tokenizer;
-use ixc::frontend::tokenizer::ModelKind;
 use ixc::ir::kernel::Kernel;
 use ixc::ir::plan::{Output, Plan, Pooling, State, Step, WeightFile};
 use ixc::runtime::load::LoadError;
 use ixc::targets::Target;
+use ixc::text::tokenizer::ModelKind;
 use serde::Serialize;
 
 use super::output::{Bytes, Printable, counted};

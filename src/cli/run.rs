@@ -10,7 +10,7 @@ use ixc::batch::Defaults;
 use ixc::chat::{self, Chat};
 use ixc::expert_use::ExpertUse;
 use ixc::files::Output;
-use ixc::frontend::template::{ChatTemplate, own_program};
+use ixc::text::template::{ChatTemplate, own_program};
 use ixc::grammar::Matcher;
 use ixc::ir::plan::State;
 use ixc::loaded_model::{LoadOptions, LoadedModel};

@@ -5,9 +5,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use clap::error::ErrorKind;
 use clap::{Args, FromArgMatches};
-use ixc::frontend::tokenizer::Tokenizer;
 use ixc::runtime::sample::{DEFAULT_SAMPLERS, Kind, MAX_REPEAT_WINDOW, NUMBERS, SAMPLERS, Sampler, Settings};
 use ixc::session::{DRY_BREAKERS, breakers};
+use ixc::text::tokenizer::Tokenizer;
 use serde_json::{Map, Value};
 
 /// How the next token is chosen.

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use ixc::error::Remedy;
-use ixc::frontend::template::own_program;
+use ixc::text::template::own_program;
 use ixc::loaded_model::{LoadOptions, LoadedModel, LongestContext};
 use ixc::prompt_cache;
 use ixc::runtime::engine;

@@ -13,7 +13,6 @@ use ixc::dataflow::simulate::Simulator;
 use ixc::dataflow::{drawing, grids, page, read};
 use ixc::files::Output;
 use ixc::frontend::gguf::ShardFile;
-use ixc::frontend::tokenizer::DecodeOptions;
 use ixc::ir::drawing::Language;
 use ixc::ir::kernel::Kernel;
 use ixc::ir::plan::Plan;
@@ -21,6 +20,7 @@ use ixc::model::{self, Model};
 use ixc::place::{Options, place};
 use ixc::runtime::engine::{self, Engine};
 use ixc::simulate::ModelWeights;
+use ixc::text::tokenizer::DecodeOptions;
 use serde_json::json;
 
 use super::choose::open;

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use ixc::frontend::template::{ChatTemplate, MAX_SOURCE_BYTES, known};
+use ixc::text::template::{ChatTemplate, MAX_SOURCE_BYTES, known};
 use ixc_files::{ReadError, read_argument};
 
 use super::BadInput;

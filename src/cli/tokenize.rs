@@ -4,9 +4,9 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use ixc::compile::decode_tokenizer;
-use ixc::frontend::tokenizer::{DecodeOptions, Tokenizer};
 use ixc::model::is_plan;
 use ixc::runtime::file::read as read_plan;
+use ixc::text::tokenizer::{DecodeOptions, Tokenizer};
 use serde_json::json;
 
 use super::choose::ModelArgument;

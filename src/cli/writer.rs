@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use ixc::chat::{Chat, Fitted};
 use ixc::forecast::Remembered;
-use ixc::frontend::chat::{Answer, Parser};
-use ixc::frontend::tokenizer::DecodeOptions;
+use ixc::text::chat::{Answer, Parser};
+use ixc::text::tokenizer::DecodeOptions;
 use ixc::generator::{End, Event, Request};
 use ixc::grammar::Matcher;
 use ixc::kernels::roofline::Roofline;

@@ -18,8 +18,8 @@
 
 pub mod record;
 
-use ixc_frontend::tokenizer::Tokenizer;
 use ixc_ir::plan::MAX_OUTPUTS;
+use ixc_text::tokenizer::Tokenizer;
 use serde::{Deserialize, Serialize};
 
 use crate::Error;

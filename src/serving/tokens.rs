@@ -10,12 +10,12 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use ixc_files::Guard;
-use ixc_frontend::tokenizer::{DecodeOptions, Stream, Tokenizer};
 use ixc_runtime::engine::{self, Engine, EvictError};
 use ixc_runtime::stream::store::Evicted;
 use ixc_runtime::stream::store::stats::{self, GroupStats};
 use ixc_runtime::{sample, saved};
 use ixc_server::model::{self, Experts, Refusal, Slot, SlotAction, SlotDone, Status};
+use ixc_text::tokenizer::{DecodeOptions, Stream, Tokenizer};
 use tokio::sync::mpsc::UnboundedSender;
 
 use super::thread::{FAILED, Shared, SlotWish, Submission, Texts, Work};

@@ -1,7 +1,7 @@
 //! Which tokens end a repetition, of the texts that do.
 
-use ixc_frontend::tokenizer::Tokenizer;
 use ixc_runtime::sample::Breakers;
+use ixc_text::tokenizer::Tokenizer;
 
 use crate::Error;
 

@@ -9,7 +9,6 @@ use ixc::compile::{Options, compile};
 use ixc::frontend::arch;
 use ixc::frontend::gguf::Gguf;
 use ixc::frontend::gguf::write::GgufWriter;
-use ixc::frontend::tokenizer::TokenizerSpec;
 use ixc::ir::graph::attrs::RopeScaling;
 use ixc::ir::graph::parse::parse;
 use ixc::ir::graph::random::weight_bytes;
@@ -20,6 +19,7 @@ use ixc::runtime::engine::{self, BackendKind, Engine};
 use ixc::runtime::states::SNAPSHOTS;
 use ixc::runtime::stream::store::Config;
 use ixc::targets::Target;
+use ixc::text::tokenizer::TokenizerSpec;
 use ixc_testing::nmse::nmse;
 
 const VOCABULARY: u64 = 96;

@@ -191,10 +191,10 @@ fn targets() -> String {
 
 fn chat_templates() -> String {
     let mut out = String::from(
-        "# Chat templates\n\nGenerated from the table in `frontend/src/template/known.rs`: what `--chat-template` takes by name. The sources in \
-         `frontend/src/template/known/` say where each format is described.\n\n| name | models |\n| --- | --- |\n",
+        "# Chat templates\n\nGenerated from the table in `frontend/text/src/template/known.rs`: what `--chat-template` takes by name. The sources in \
+         `frontend/text/src/template/known/` say where each format is described.\n\n| name | models |\n| --- | --- |\n",
     );
-    for known in ixc::frontend::template::known::KNOWN {
+    for known in ixc::text::template::known::KNOWN {
         let _ = writeln!(out, "| `{}` | {} |", known.name, cell(known.models));
     }
     out

@@ -196,7 +196,7 @@ fn a_question_gets_an_answer() {
 #[test]
 fn hostile_templates_are_held() {
     use ixc::frontend::gguf::Gguf;
-    use ixc::frontend::template::{ChatTemplate, Conversation, Message};
+    use ixc::text::template::{ChatTemplate, Conversation, Message};
     let Some(bad) = shared("bad-gguf") else { return };
     for name in ["range", "recur", "syntax", "raise", "include"] {
         let gguf = Gguf::open(&bad.join(format!("files/j_{name}.gguf"))).unwrap();

@@ -14,7 +14,7 @@ use super::error::CheckpointError;
 use super::special;
 use super::vocabulary::{BYTE, CONTROL, MAX_BYTES, NORMAL, UNKNOWN, UNUSED};
 use crate::gguf::{Array, StringArray, Value};
-use crate::tokenizer::MAX_TOKENS;
+use ixc_text::tokenizer::MAX_TOKENS;
 
 /// The file.
 pub(super) const NAME: &str = "tokenizer.jsonl";

@@ -26,7 +26,7 @@ use super::families::Pieces;
 use super::word_pieces::{self, WordPieces};
 use super::{lines, special, template};
 use crate::gguf::{Array, StringArray, Value};
-use crate::tokenizer::{MAX_TOKENS, PreTokenizer};
+use ixc_text::tokenizer::{MAX_TOKENS, PreTokenizer};
 
 const TOKENIZER: &str = "tokenizer.json";
 /// Settings of the tokenizer.
@@ -108,7 +108,7 @@ pub(super) enum Merge {
 impl Merge {
     fn sides(&self) -> Option<(&str, &str)> {
         match self {
-            Merge::Text(text) => crate::tokenizer::split_merge(text),
+            Merge::Text(text) => ixc_text::tokenizer::split_merge(text),
             Merge::Pair(left, right) => Some((left, right)),
         }
     }
@@ -196,7 +196,7 @@ pub(super) fn keys(
             ));
         }
         types[id as usize] = match token {
-            _ if pieces && crate::tokenizer::byte_of(token).is_some() => BYTE,
+            _ if pieces && ixc_text::tokenizer::byte_of(token).is_some() => BYTE,
             _ if pieces && file.model.unk_token.as_deref() == Some(token) => UNKNOWN,
             _ => NORMAL,
         };
@@ -376,7 +376,7 @@ fn pre_tokenizer(file: &File) -> Option<&'static str> {
                     return None;
                 }
                 if part.get("use_regex").and_then(Json::as_bool).unwrap_or(true) {
-                    patterns.push(crate::tokenizer::BYTE_LEVEL_PATTERN.to_owned());
+                    patterns.push(ixc_text::tokenizer::BYTE_LEVEL_PATTERN.to_owned());
                 }
             }
             _ => return None,

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use ixc_frontend::arch::{Output, Parts, build_parts};
 use ixc_frontend::gguf::read_vocabulary;
-use ixc_frontend::tokenizer::Tokenizer;
+use ixc_text::tokenizer::Tokenizer;
 use serde_json::{Value as Json, json};
 
 /// A copy of a folder of an encoder, to be changed.

@@ -3,10 +3,10 @@
 
 use std::sync::{Arc, Mutex};
 
-use ixc_frontend::chat::{Parser, TextParameters, format_of};
-use ixc_frontend::template::{ChatTemplate, Conversation, Json};
 use ixc_grammar::Matcher;
 use ixc_runtime::sample::Breakers;
+use ixc_text::chat::{Parser, TextParameters, format_of};
+use ixc_text::template::{ChatTemplate, Conversation, Json};
 use serde_json::{Value, json};
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::oneshot;

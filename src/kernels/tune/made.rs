@@ -17,7 +17,6 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use ixc_files::own::create_own;
-use ixc_frontend::tokenizer::TokenizerSpec;
 use ixc_ir::format::{FORMATS, Format};
 use ixc_ir::graph::Module;
 use ixc_ir::graph::parse::parse;
@@ -32,6 +31,7 @@ use ixc_passes::tuned::{Choice, Tuned};
 use ixc_passes::{pack, tile};
 use ixc_runtime::engine::{self, Engine};
 use ixc_targets::{CoreCaches, Target};
+use ixc_text::tokenizer::TokenizerSpec;
 
 use super::steps::Steps;
 use crate::Error;

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use ixc_frontend::template::{
+use ixc_text::template::{
     ChatTemplate, Conversation, Limit, Message, RENDER_ARGUMENT, TemplateError, serve_render_request,
 };
 

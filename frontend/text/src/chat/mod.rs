@@ -19,7 +19,7 @@
 //! | `tools` | which parameters are texts, which names tools can have |
 //!
 //! ```
-//! use ixc_frontend::chat::{self, Answer, Parser};
+//! use ixc_text::chat::{self, Answer, Parser};
 //! let template = "... <tool_call>\n{\"name\": ...}\n</tool_call> ... <think> ...";
 //! let mut parser = Parser::new(chat::format_of(template), "<|im_start|>assistant\n<think>\n");
 //! let mut answer = Answer::default();

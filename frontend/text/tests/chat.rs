@@ -1,7 +1,7 @@
 //! What models write, taken apart: each format, in pieces of any size, and whatever else the text may be.
 
-use ixc_frontend::chat::format::{FORMATS, find};
-use ixc_frontend::chat::{Answer, Format, Parser, Part, TextParameters, format_of};
+use ixc_text::chat::format::{FORMATS, find};
+use ixc_text::chat::{Answer, Format, Parser, Part, TextParameters, format_of};
 use proptest::prelude::*;
 
 fn format(name: &str) -> &'static Format {
@@ -435,7 +435,7 @@ fn without_calls_text_stays_as_it_is() {
 fn answers_without_tools_are_no_calls() {
     for (name, text) in [("llama3", "{\"name\": \"f\", \"parameters\": {}}"), ("pythonic", "[f(a=1)]")] {
         let mut parser = Parser::new(format(name), "");
-        assert_eq!(parser.push(text), [ixc_frontend::chat::Delta::Content(text.to_owned())]);
+        assert_eq!(parser.push(text), [ixc_text::chat::Delta::Content(text.to_owned())]);
     }
 }
 

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use ixc_frontend::chat::{Answer, Parser, Part, ToolCall, format_of};
-use ixc_frontend::template::known::KNOWN;
-use ixc_frontend::template::{ChatTemplate, Conversation, Json, Message, TemplateError};
+use ixc_text::chat::{Answer, Parser, Part, ToolCall, format_of};
+use ixc_text::template::known::KNOWN;
+use ixc_text::template::{ChatTemplate, Conversation, Json, Message, TemplateError};
 use serde_json::Value;
 
 #[derive(serde::Deserialize)]

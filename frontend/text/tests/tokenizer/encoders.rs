@@ -2,7 +2,7 @@
 
 use ixc_frontend::gguf::write::GgufWriter;
 use ixc_frontend::gguf::{Gguf, read_vocabulary};
-use ixc_frontend::tokenizer::{ModelKind, SpecialIds, TokenType, Tokenizer, TokenizerSpec};
+use ixc_text::tokenizer::{ModelKind, SpecialIds, TokenType, Tokenizer, TokenizerSpec};
 
 /// BERT's own list of tokens.
 #[rustfmt::skip] // As it is read.

@@ -11,8 +11,8 @@ use std::sync::OnceLock;
 use ixc_failure::Class;
 use ixc_frontend::gguf::write::GgufWriter;
 use ixc_frontend::gguf::{Gguf, GgufError, VocabularyError, read_vocabulary};
-use ixc_frontend::template::{ChatTemplate, Conversation, Message};
-use ixc_frontend::tokenizer::{
+use ixc_text::template::{ChatTemplate, Conversation, Message};
+use ixc_text::tokenizer::{
     DecodeOptions, ModelKind, SpecialIds, TokenType, Tokenizer, TokenizerError, TokenizerSpec, supported_pre_tokenizers,
 };
 use proptest::prelude::*;

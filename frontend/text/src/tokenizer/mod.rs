@@ -21,7 +21,7 @@
 //! | `error` | what can be wrong |
 //!
 //! ```
-//! use ixc_frontend::tokenizer::{ModelKind, Tokenizer, TokenizerSpec};
+//! use ixc_text::tokenizer::{ModelKind, Tokenizer, TokenizerSpec};
 //! let spec = TokenizerSpec {
 //!     model: ModelKind::Bpe,
 //!     pre_tokenizer: "qwen2".into(),
@@ -32,7 +32,7 @@
 //! let tokenizer = Tokenizer::new(&spec)?;
 //! assert_eq!(tokenizer.encode("lowlo", false)?, [4, 3]);
 //! assert_eq!(tokenizer.decode(&[4, 3])?, "lowlo");
-//! # Ok::<(), ixc_frontend::tokenizer::TokenizerError>(())
+//! # Ok::<(), ixc_text::tokenizer::TokenizerError>(())
 //! ```
 
 mod bpe;

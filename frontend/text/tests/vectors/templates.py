@@ -2,7 +2,7 @@
 """Makes templates.json: what Python's Jinja makes of the templates in a folder, set up as transformers sets it up.
 
     pip install jinja2 && python3 templates.py > templates.json
-    python3 templates.py FOLDER > OTHER.json; IXC_TEMPLATES=OTHER.json cargo test -p ixc-frontend --test template
+    python3 templates.py FOLDER > OTHER.json; IXC_TEMPLATES=OTHER.json cargo test -p ixc-text --test template
 
 The second line is for templates of others, which are not ours to keep. (transformers forbids templates to change lists; here they may.)
 """

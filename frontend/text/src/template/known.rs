@@ -4,11 +4,11 @@
 //! put it before what the user says first, as their authors do.
 //!
 //! ```
-//! use ixc_frontend::template::{Conversation, Message, known};
+//! use ixc_text::template::{Conversation, Message, known};
 //! let conversation = Conversation { messages: vec![Message::new("user", "hi")], add_generation_prompt: true, ..Conversation::default() };
 //! let chatml = known::find("chatml").expect("a row of the table").template();
 //! assert_eq!(chatml.render(&conversation)?, "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n");
-//! # Ok::<(), ixc_frontend::template::TemplateError>(())
+//! # Ok::<(), ixc_text::template::TemplateError>(())
 //! ```
 
 use super::ChatTemplate;

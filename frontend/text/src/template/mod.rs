@@ -35,11 +35,11 @@
 //! | `error` | what can go wrong |
 //!
 //! ```
-//! use ixc_frontend::template::{ChatTemplate, Conversation, Message};
+//! use ixc_text::template::{ChatTemplate, Conversation, Message};
 //! let template = ChatTemplate::from_source("{% for m in messages %}<{{ m.role }}>{{ m.content | trim }}{% endfor %}")?;
 //! let conversation = Conversation { messages: vec![Message::new("user", " hi ")], ..Conversation::default() };
 //! assert_eq!(template.render(&conversation)?, "<user>hi");
-//! # Ok::<(), ixc_frontend::template::TemplateError>(())
+//! # Ok::<(), ixc_text::template::TemplateError>(())
 //! ```
 
 mod budget;

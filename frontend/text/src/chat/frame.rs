@@ -1,7 +1,7 @@
 //! What stands around an answer that is to be of a form: reasoning before it, and the words of a call around its arguments.
 //!
 //! ```
-//! use ixc_frontend::chat::{format_of, Frame, Word};
+//! use ixc_text::chat::{format_of, Frame, Word};
 //! let format = format_of("... <tool_call> ... <think>");
 //! let Frame { before, after, .. } = format.call_frame("look").unwrap();
 //! assert_eq!(before[1], Word::Text("\n{\"name\": \"look\", \"arguments\": ".into()));

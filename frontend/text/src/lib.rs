@@ -1,0 +1,21 @@
+//! Text to tokens and back, conversations to prompts, and answers to their parts.
+//!
+//! Begin with [`tokenizer`]: its [`TokenizerSpec`](tokenizer::TokenizerSpec) is the vocabulary that
+//! readers of model files return and that plans contain. A chat goes through [`template`] to a
+//! prompt. The text that the model writes goes through [`chat`].
+//!
+//! | module | what it owns |
+//! | --- | --- |
+//! | [`tokenizer`] | vocabularies, text to ids and back |
+//! | [`template`] | chat templates, rendered within limits |
+//! | [`chat`] | reasoning, answer and tool calls of a model's text |
+//! | [`helper`] | a helper process of this program, which may die of its work |
+//!
+//! Uses no other crate of ours than `failure`.
+
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
+
+pub mod chat;
+pub mod helper;
+pub mod template;
+pub mod tokenizer;
