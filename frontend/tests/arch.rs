@@ -10,7 +10,6 @@ mod rotations;
 mod small;
 #[path = "arch/streams.rs"]
 mod streams;
-mod support;
 
 use std::fs;
 use std::path::Path;
@@ -19,8 +18,8 @@ use ixc_failure::Class;
 use ixc_frontend::arch::{self, ArchError};
 use ixc_frontend::gguf::{Array, Gguf};
 use ixc_ir::graph::OpKind;
+use ixc_testing::shared_data::shared;
 use small::{Small, as_architecture, small};
-use support::shared;
 
 #[test]
 fn bad_models_are_refused_with_the_key_or_tensor() {

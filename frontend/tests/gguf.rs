@@ -1,7 +1,5 @@
 //! The GGUF reader against hostile, damaged and split files.
 
-mod support;
-
 use std::fs;
 use std::path::PathBuf;
 
@@ -9,7 +7,7 @@ use ixc_failure::Class;
 use ixc_frontend::gguf::write::GgufWriter;
 use ixc_frontend::gguf::{Array, Gguf, GgufError, TensorType, Value};
 use ixc_ir::random::Random;
-use support::shared;
+use ixc_testing::shared_data::shared;
 
 fn good() -> GgufWriter {
     GgufWriter::new()

@@ -9,6 +9,7 @@
 //! | [`mod@nmse`] | how far numbers are from exact ones |
 //! | [`pages`] | what no page of ours has |
 //! | [`qemu`] | whether QEMU executes the test |
+//! | [`shared_data`] | test data outside of the repository |
 //! | [`source`] | code, words and string literals of Rust sources |
 //! | [`tools`] | which version of another tool a test takes |
 
@@ -19,5 +20,6 @@ pub mod modules;
 pub mod nmse;
 pub mod pages;
 pub mod qemu;
+pub mod shared_data;
 pub mod source;
 pub mod tools;

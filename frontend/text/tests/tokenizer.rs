@@ -2,7 +2,6 @@
 
 #[path = "tokenizer/encoders.rs"]
 mod encoders;
-mod support;
 
 use std::fs;
 use std::path::Path;
@@ -11,12 +10,12 @@ use std::sync::OnceLock;
 use ixc_failure::Class;
 use ixc_frontend::gguf::write::GgufWriter;
 use ixc_frontend::gguf::{Gguf, GgufError, VocabularyError, read_vocabulary};
+use ixc_testing::shared_data::shared;
 use ixc_text::template::{ChatTemplate, Conversation, Message};
 use ixc_text::tokenizer::{
     DecodeOptions, ModelKind, SpecialIds, TokenType, Tokenizer, TokenizerError, TokenizerSpec, supported_pre_tokenizers,
 };
 use proptest::prelude::*;
-use support::shared;
 
 /// Fixed, so that a failure repeats.
 const SEED: u64 = 7;

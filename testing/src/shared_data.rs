@@ -1,8 +1,12 @@
-//! What test programs of this crate share.
+//! Test data outside of the repository.
 
 use std::path::{Path, PathBuf};
 
-/// The folder `name` in `../shared`, or `None`, said aloud, where the checkout has none.
+/// Returns the path `name` in `../shared`. Without such a folder next to the checkout it prints that
+/// and returns `None`.
+///
+/// # Panics
+/// When the folder is missing in CI.
 pub fn shared(name: &str) -> Option<PathBuf> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared").join(name);
     if path.exists() {
