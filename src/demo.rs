@@ -5,7 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use ixc_files::{own, read_bytes};
-use ixc_frontend::gguf::Gguf;
+use ixc_model_files::gguf::Gguf;
 use ixc_runtime::load::BuiltIn;
 
 use crate::{Error, cache_file};

@@ -66,7 +66,7 @@ impl Caches {
                 return Some(file);
             }
         }
-        let is_model = |folder: &Path| quantisation.is_none() && ixc_frontend::checkpoint::is_checkpoint(folder);
+        let is_model = |folder: &Path| quantisation.is_none() && ixc_model_files::checkpoint::is_checkpoint(folder);
         snapshot.filter(|snapshot| is_model(snapshot))
     }
 

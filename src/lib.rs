@@ -107,5 +107,6 @@ pub use ixc_files as files;
 pub use ixc_server as server;
 pub use {
     ixc_codegen as codegen, ixc_dataflow as dataflow, ixc_frontend as frontend, ixc_grammar as grammar, ixc_ir as ir,
-    ixc_passes as passes, ixc_runtime as runtime, ixc_targets as targets, ixc_text as text,
+    ixc_model_files as model_files, ixc_passes as passes, ixc_runtime as runtime, ixc_targets as targets,
+    ixc_text as text,
 };

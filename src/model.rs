@@ -3,9 +3,9 @@
 use std::path::{Path, PathBuf};
 
 use ixc_frontend::arch::{self, FileWeights, Parts};
-use ixc_frontend::gguf::{self, Gguf};
 use ixc_ir::graph::expert_layers;
 use ixc_ir::graph::interpret::Interpreter;
+use ixc_model_files::gguf::{self, Gguf};
 use ixc_runtime::file::PlanFile;
 use ixc_runtime::load;
 use ixc_text::tokenizer::{ModelKind, Tokenizer, TokenizerError, TokenizerSpec};

@@ -27,9 +27,9 @@ use std::cell::OnceCell;
 use ixc_dataflow::data::WeightBytes;
 use ixc_dataflow::descriptor::{Descriptor, WeightInfo};
 use ixc_failure::Class;
-use ixc_frontend::gguf::Gguf;
 use ixc_ir::format::packed::{STRIP, pack};
 use ixc_ir::format::{FORMATS, Format};
+use ixc_model_files::gguf::Gguf;
 
 /// A model that is not the descriptor's.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

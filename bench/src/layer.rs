@@ -14,13 +14,13 @@ use std::time::Instant;
 use anyhow::{Context, ensure};
 use ixc::compile::{Options, TargetName, compile};
 use ixc::frontend::arch;
-use ixc::frontend::gguf::{Gguf, write::GgufWriter};
 use ixc::ir::format::Format;
 use ixc::ir::graph::attrs::{RopeScaling, RouteAttrs};
 use ixc::ir::graph::builder::GraphBuilder;
 use ixc::ir::graph::{Module, Place, ValueId, WeightId};
 use ixc::ir::random::Random;
 use ixc::model::Model;
+use ixc::model_files::gguf::{Gguf, write::GgufWriter};
 use ixc::runtime::engine::{self, Engine};
 use ixc::text::tokenizer::TokenizerSpec;
 

@@ -16,8 +16,8 @@ use std::path::Path;
 
 use ixc_failure::Class;
 use ixc_frontend::arch::{self, ArchError};
-use ixc_frontend::gguf::{Array, Gguf};
 use ixc_ir::graph::OpKind;
+use ixc_model_files::gguf::{Array, Gguf};
 use ixc_testing::shared_data::shared;
 use small::{Small, as_architecture, small};
 
@@ -375,7 +375,7 @@ fn an_unknown_architecture_is_told_those_that_begin_like_it() {
 /// Limits of queries, keys and values, caps of routers, layers that follow each other several times, groups of experts, and norms without weights.
 #[test]
 fn keys_of_older_models_are_checked() {
-    let experts = |changes: &[(&'static str, ixc_frontend::gguf::Value)]| {
+    let experts = |changes: &[(&'static str, ixc_model_files::gguf::Value)]| {
         let usual = [("expert_count", 4u32.into()), ("expert_used_count", 2u32.into())];
         as_architecture("grovemoe", &[&usual, changes].concat())
     };
@@ -423,7 +423,7 @@ fn keys_of_older_models_are_checked() {
 }
 
 /// A small model whose blocks stand between two norms.
-fn between_norms(name: &'static str, keys: &[(&str, ixc_frontend::gguf::Value)]) -> Small {
+fn between_norms(name: &'static str, keys: &[(&str, ixc_model_files::gguf::Value)]) -> Small {
     let names = (0..2).flat_map(|layer| ["post_attention_norm", "post_ffw_norm"].map(|norm| (layer, norm)));
     names.fold(as_architecture(name, keys), |model, (layer, norm)| {
         model.tensor(&format!("blk.{layer}.{norm}.weight"), 0, &[8])
@@ -433,7 +433,7 @@ fn between_norms(name: &'static str, keys: &[(&str, ixc_frontend::gguf::Value)])
 /// Gemma 2's first files have no keys for its caps; of others 0 means none.
 #[test]
 fn caps_that_files_do_not_state_are_those_of_the_released_models() {
-    let caps = |keys: &[(&str, ixc_frontend::gguf::Value)]| {
+    let caps = |keys: &[(&str, ixc_model_files::gguf::Value)]| {
         let scales = between_norms("gemma2", keys).build().unwrap().hyper.scales;
         (scales.attention_softcap, scales.softcap)
     };
@@ -445,7 +445,7 @@ fn caps_that_files_do_not_state_are_those_of_the_released_models() {
 /// The converter of models with latent attention leaves out what is false.
 #[test]
 fn weights_of_experts_are_normalised_where_files_say_so() {
-    let normalised = |name: &'static str, keys: &[(&str, ixc_frontend::gguf::Value)]| {
+    let normalised = |name: &'static str, keys: &[(&str, ixc_model_files::gguf::Value)]| {
         let sizes = [
             ("attention.head_count_kv", 1u32),
             ("attention.q_lora_rank", 3),

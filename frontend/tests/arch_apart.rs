@@ -3,10 +3,10 @@
 use std::path::Path;
 
 use ixc_frontend::arch::{self, ArchError, Model, Stacks};
-use ixc_frontend::gguf::write::GgufWriter;
-use ixc_frontend::gguf::{Array, Gguf, Value};
 use ixc_ir::graph::attrs::ScoreAttrs;
 use ixc_ir::graph::{Op, OpKind, Operand, Recurrent};
+use ixc_model_files::gguf::write::GgufWriter;
+use ixc_model_files::gguf::{Array, Gguf, Value};
 
 /// A golden model's keys and tensors, of zeros, with some keys changed, or left out where they are empty arrays, and without a tensor.
 fn changed(name: &str, keys: &[(&str, Value)], without: Option<&str>) -> Gguf {

@@ -75,7 +75,7 @@ mod tests {
     use ixc::Error;
     use ixc::codegen::module::CodegenError;
     use ixc::files::{FileKind, NotRegular, OutputError, ReadError};
-    use ixc::frontend::checkpoint::CheckpointError;
+    use ixc::model_files::checkpoint::CheckpointError;
     use ixc::passes::error::PassError;
     use ixc::passes::manager::StopError;
     use ixc::runtime::engine::StepError;

@@ -5,8 +5,8 @@ use std::io::Write;
 
 use ixc::bytes_per_token::Traffic;
 use ixc::frontend::arch::{self, ArchError, Hyper, Nextn, Parts};
-use ixc::frontend::gguf::{self, Gguf, GgufError, TensorType, VocabularyError};
 use ixc::model::is_plan;
+use ixc::model_files::gguf::{self, Gguf, GgufError, TensorType, VocabularyError};
 use ixc::runtime::file::read;
 use ixc::runtime::load;
 use ixc::support::Support;

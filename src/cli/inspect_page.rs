@@ -6,8 +6,8 @@ use std::time::Instant;
 
 use ixc::compile::TargetName;
 use ixc::files::Output;
-use ixc::frontend::gguf::ShardFile;
 use ixc::model::is_plan;
+use ixc::model_files::gguf::ShardFile;
 use ixc::report::{KIND, Report};
 use ixc::runtime::file;
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use clap::ValueEnum;
 use ixc::compile;
-use ixc::frontend::gguf::ShardFile;
+use ixc::model_files::gguf::ShardFile;
 use ixc::loaded_model::{LoadOptions, LoadedModel};
 use ixc::npy;
 use ixc::runtime::engine;

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use ixc::files::Kind;
-use ixc::frontend::gguf::ShardFile;
 use ixc::ir::format::Format;
+use ixc::model_files::gguf::ShardFile;
 use ixc::quantise::importance::Importance;
 use ixc::quantise::mix::{MIXES, Mix};
 use ixc::quantise::{Options, Plan, plan};

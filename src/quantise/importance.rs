@@ -15,9 +15,9 @@ use std::path::{Path, PathBuf};
 
 use ixc_failure::Class;
 use ixc_files::{Kind, Output, OutputError, ReadError, read_bytes};
-use ixc_frontend::gguf::write::GgufWriter;
-use ixc_frontend::gguf::{Gguf, GgufError};
 use ixc_ir::format::Format;
+use ixc_model_files::gguf::write::GgufWriter;
+use ixc_model_files::gguf::{Gguf, GgufError};
 use ixc_passes::observe;
 use ixc_runtime::engine::Engine;
 
@@ -227,7 +227,7 @@ fn of_gguf(gguf: &Gguf) -> Result<HashMap<String, Vec<f32>>, String> {
     let mut means = HashMap::new();
     for sums in gguf.tensors() {
         let Some(name) = sums.name().strip_suffix(SUMS) else { continue };
-        let floats = |tensor: &ixc_frontend::gguf::Tensor| match gguf.require_format(tensor) {
+        let floats = |tensor: &ixc_model_files::gguf::Tensor| match gguf.require_format(tensor) {
             Ok(Format::F32) => {
                 let data = gguf.tensor_data(tensor);
                 let bytes = data.chunks_exact(4);
@@ -300,7 +300,7 @@ fn of_binary(bytes: &[u8]) -> Result<HashMap<String, Vec<f32>>, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ixc_frontend::gguf::write::GgufWriter;
+    use ixc_model_files::gguf::write::GgufWriter;
 
     fn binary(entries: i32, name: &str, calls: i32, values: &[f32]) -> Vec<u8> {
         let mut bytes = entries.to_le_bytes().to_vec();

@@ -1,7 +1,7 @@
 //! Quantising: a GGUF file to another whose matrices are in other formats.
 //!
 //! ```no_run
-//! use ixc::frontend::gguf::Gguf;
+//! use ixc::model_files::gguf::Gguf;
 //! use ixc::quantise::{Options, mix::Mix, plan};
 //!
 //! let model = Gguf::open("model-f16.gguf".as_ref())?;
@@ -26,9 +26,9 @@ use std::thread::{self, Scope};
 use ixc_failure::{Class, Remedy};
 use ixc_files::{Output, OutputError, open_regular};
 use ixc_frontend::arch;
-use ixc_frontend::gguf::write::GgufWriter;
-use ixc_frontend::gguf::{Gguf, GgufError, Tensor, TensorType, Value};
 use ixc_ir::format::Format;
+use ixc_model_files::gguf::write::GgufWriter;
+use ixc_model_files::gguf::{Gguf, GgufError, Tensor, TensorType, Value};
 use ixc_passes::options::matches;
 use ixc_runtime::stream::files::{ChangedFile, Identity};
 

@@ -33,11 +33,11 @@ mod trace;
 use std::path::Path;
 
 use ixc_files::Kind;
-use ixc_frontend::gguf::Gguf;
 use ixc_ir::graph::Module;
 use ixc_ir::kernel::Kernel;
 use ixc_ir::plan::Plan;
 use ixc_kernels::generate;
+use ixc_model_files::gguf::Gguf;
 use ixc_passes::manager::{Ir, PASSES};
 use ixc_runtime::load;
 use ixc_targets::Target;

@@ -12,6 +12,8 @@ const FOLDERS: &[&str] = &[
     "files/src",
     "ir/src",
     "targets/src",
+    "frontend/text/src",
+    "frontend/model_files/src",
     "frontend/src",
     "kernels/src",
     "passes/src",
@@ -30,7 +32,7 @@ const LEFT_OUT: &[&str] = &["src/cli", "tests"];
 /// Literals with options that users of `ixc` do not type: file, beginning of the option.
 const OTHER_OPTIONS: &[(&str, &str)] = &[
     // KTransformers' converter.
-    ("frontend/src/checkpoint/shards.rs", "--no-merge-safetensor"),
+    ("frontend/model_files/src/checkpoint/shards.rs", "--no-merge-safetensor"),
     // The title of a page of the book, which is not an error.
     ("src/support.rs", "--support"),
 ];

@@ -14,6 +14,8 @@ const ROOTS: &[&str] = &[
     "files/src/lib.rs",
     "ir/src/lib.rs",
     "targets/src/lib.rs",
+    "frontend/text/src/lib.rs",
+    "frontend/model_files/src/lib.rs",
     "frontend/src/lib.rs",
     "kernels/src/lib.rs",
     "passes/src/lib.rs",

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 
 use crate::support::{demo_model, ixc, list, read_npy, scratch, stderr, stdout};
-use ixc::frontend::gguf::Gguf;
+use ixc::model_files::gguf::Gguf;
 use serde_json::Value as Json;
 
 /// A text that does not change.

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use crate::support::measure::{Measured, measured};
 use crate::support::{ixc, scratch, shared, stderr};
-use ixc::frontend::gguf::write::GgufWriter;
+use ixc::model_files::gguf::write::GgufWriter;
 
 /// Address space for a command on a malformed file: the program with its libraries and threads' stacks, the demo model, and the 64 MiB that a malformed file
 /// may cost.
@@ -207,7 +207,7 @@ fn logits_that_are_no_numbers_are_refused() {
     let folder = scratch("not-finite");
     let (path, out) = (folder.join("model.gguf"), folder.join("out.npy"));
     let mut bytes = fs::read(crate::support::demo_model()).unwrap();
-    let model = ixc::frontend::gguf::Gguf::from_bytes(&path, bytes.clone()).unwrap();
+    let model = ixc::model_files::gguf::Gguf::from_bytes(&path, bytes.clone()).unwrap();
     // Bytes of ones are scales that are NaN, wherever a block format has its scale.
     let output = model.tensor("output.weight").or(model.tensor("token_embd.weight")).unwrap().offset() as usize;
     bytes[output..output + 256].fill(0xff);

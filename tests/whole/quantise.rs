@@ -6,9 +6,9 @@ use std::sync::OnceLock;
 
 use crate::support::{engines, ixc, scratch, shared, stderr, stdout};
 use ixc::compile;
-use ixc::frontend::gguf::Gguf;
-use ixc::frontend::gguf::write::GgufWriter;
 use ixc::model::Model;
+use ixc::model_files::gguf::Gguf;
+use ixc::model_files::gguf::write::GgufWriter;
 use ixc::passes::observe;
 use ixc::passes::options::OptionSet;
 use ixc::quantise::importance::{self, Importance, Observed};

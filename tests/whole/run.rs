@@ -195,7 +195,7 @@ fn a_question_gets_an_answer() {
 /// Templates that attack their renderer: text or a typed error, and never anything else.
 #[test]
 fn hostile_templates_are_held() {
-    use ixc::frontend::gguf::Gguf;
+    use ixc::model_files::gguf::Gguf;
     use ixc::text::template::{ChatTemplate, Conversation, Message};
     let Some(bad) = shared("bad-gguf") else { return };
     for name in ["range", "recur", "syntax", "raise", "include"] {

@@ -3,9 +3,9 @@
 use std::path::Path;
 
 use crate::support::{Golden, scratch};
-use ixc::frontend::gguf::Gguf;
-use ixc::frontend::gguf::write::GgufWriter;
 use ixc::ir::format::Format;
+use ixc::model_files::gguf::Gguf;
+use ixc::model_files::gguf::write::GgufWriter;
 use ixc_testing::nmse::nmse;
 
 /// Models of the repository with dense layers, experts, shared ones, experts whose factor a router has already, and latent ones.
@@ -15,7 +15,8 @@ const FACTORS: [f32; 3] = [4.0, 8.0, 2.0];
 
 /// A model with the same products: matrices times powers of two, whose inverses stand beside them.
 fn rescaled(model: &Gguf) -> (GgufWriter, usize) {
-    let keys = |writer: GgufWriter, (key, value): (&str, &ixc::frontend::gguf::Value)| writer.key(key, value.clone());
+    let keys =
+        |writer: GgufWriter, (key, value): (&str, &ixc::model_files::gguf::Value)| writer.key(key, value.clone());
     let mut writer = model.metadata().iter().fold(GgufWriter::new(), keys);
     let mut scaled = 0;
     for tensor in model.tensors() {

@@ -8,8 +8,8 @@ use std::process::{Command, Stdio};
 
 use crate::support::terminal::Terminal;
 use crate::support::{demo_model, ixc, scratch, stdout};
-use ixc::frontend::gguf::write::GgufWriter;
-use ixc::frontend::gguf::{Gguf, StringArray};
+use ixc::model_files::gguf::write::GgufWriter;
+use ixc::model_files::gguf::{Gguf, StringArray};
 use serde_json::Value as Json;
 
 /// Sets a title, clears the screen, rings, and writes backwards.

@@ -9,7 +9,7 @@
 use ixc_ir::derived::{Axis, Change, Derived, Element, Extent, Piece};
 
 use super::hyper::latent_lengths;
-use crate::gguf::{Gguf, GgufError, Made, Tensor};
+use ixc_model_files::gguf::{Gguf, GgufError, Made, Tensor};
 
 /// The tensors that are to be made.
 ///

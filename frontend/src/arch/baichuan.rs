@@ -10,7 +10,7 @@ use super::Architecture;
 use super::builder::UNIT_HEAD;
 use super::decoder::{Style, decoder};
 use super::hyper::{Defaults, MAX_BIAS, Rotates, Scales};
-use crate::gguf::{Gguf, GgufError, Made};
+use ixc_model_files::gguf::{Gguf, GgufError, Made};
 
 const STYLE: Style = Style::LLAMA;
 /// Layers of the models of 13 billion parameters; those of 7 have 32.

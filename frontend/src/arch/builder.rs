@@ -21,7 +21,7 @@ use ixc_ir::state::Rollback;
 
 use super::error::ArchError;
 use super::hyper::{Adjugate, Alternating, GuessFrom, Hyper, KEPT_EVERY, LayerInputs, Ngrams, Streams, Xielu};
-use crate::gguf::{Gguf, Tensor};
+use ixc_model_files::gguf::{Gguf, Tensor};
 
 /// Whether a matrix has a bias beside it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

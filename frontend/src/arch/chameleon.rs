@@ -8,7 +8,7 @@ use ixc_ir::format::Format;
 use super::Architecture;
 use super::decoder::{HeadNorm, Style, decoder};
 use super::hyper::Defaults;
-use crate::gguf::{Gguf, GgufError, Made, StringArray};
+use ixc_model_files::gguf::{Gguf, GgufError, Made, StringArray};
 
 const STYLE: Style = Style { head_norm: HeadNorm::EachCentred(1e-5), ..Style::LLAMA };
 /// Norms behind blocks, under the same names.

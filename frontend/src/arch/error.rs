@@ -5,7 +5,7 @@ use std::path::Path;
 use ixc_failure::{Class, Remedy};
 use ixc_ir::graph::types::TypeError;
 
-use crate::gguf::{GgufError, TensorType, among, quoted};
+use ixc_model_files::gguf::{GgufError, TensorType, among, quoted};
 
 /// Why no graph can be built.
 #[derive(Debug, thiserror::Error)]

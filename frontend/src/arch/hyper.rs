@@ -42,7 +42,7 @@ use self::keys::Keys;
 use self::recurrent::RATE;
 use self::rope::{rope, sectioned, yarn_magnitude};
 use self::shares::share;
-use crate::gguf::{Gguf, GgufError, StringArray, Value};
+use ixc_model_files::gguf::{Gguf, GgufError, StringArray, Value};
 
 /// Largest embedding, feed-forward and head sizes: an order of magnitude above any model's, far below what could wrap.
 const MAX_WIDTH: u64 = 1 << 24;

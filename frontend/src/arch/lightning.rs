@@ -17,7 +17,7 @@ use super::builder::{Bias, Builder};
 use super::error::ArchError;
 use super::hyper::Ssm;
 use super::numbers;
-use crate::gguf::{Gguf, GgufError, Made};
+use ixc_model_files::gguf::{Gguf, GgufError, Made};
 
 /// The norm that such layers have and others have not.
 const NORM: &str = "attn_norm_2.weight";

@@ -206,8 +206,6 @@ use std::path::Path;
 use ixc_ir::graph::{Module, ValueId};
 use ixc_ir::plan::Pooling;
 
-use crate::checkpoint::CheckpointError;
-use crate::gguf::{Gguf, GgufError};
 pub use builder::layer_of;
 use builder::{Builder, Guessing};
 pub use error::{ArchError, NextnProblem};
@@ -216,6 +214,8 @@ pub use hyper::{
     Precise, Rope, Scales, Ssm, Stacks, Streams, Wkv, Xielu,
 };
 use hyper::{Defaults, GuessFrom};
+use ixc_model_files::checkpoint::CheckpointError;
+use ixc_model_files::gguf::{Gguf, GgufError};
 pub use weights::FileWeights;
 
 /// A row of the registry.
@@ -451,7 +451,7 @@ impl Parts {
 /// # Errors
 /// When it is missing, malformed, or of an unsupported kind.
 pub fn open(path: &Path) -> Result<Gguf, CheckpointError> {
-    Ok(complete(crate::open(path)?)?)
+    Ok(complete(ixc_model_files::open(path)?)?)
 }
 
 /// The model with the tensors that its architecture takes and its files, older ones, lack but have in another form.

@@ -28,7 +28,7 @@ use super::decoder::{HeadNorm, OutputGate, Style, attention_to, networks};
 use super::error::ArchError;
 use super::hyper::{Defaults, Indexer, Ngrams, index_run};
 use super::{delta_net, numbers, streams};
-use crate::gguf::{Gguf, GgufError, Made};
+use ixc_model_files::gguf::{Gguf, GgufError, Made};
 
 const STYLE: Style =
     Style { head_norm: HeadNorm::Heads, output_gate: OutputGate::WithQueries, gated_shared: true, ..Style::NEOX };

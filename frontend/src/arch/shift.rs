@@ -15,7 +15,7 @@ use ixc_ir::graph::{Unary, ValueId};
 use super::builder::{Bias, Builder};
 use super::error::ArchError;
 use super::numbers;
-use crate::gguf::{Gguf, GgufError, Made};
+use ixc_model_files::gguf::{Gguf, GgufError, Made};
 
 /// The taps, which all layers share.
 const TAPS: &str = "token_shift.taps";

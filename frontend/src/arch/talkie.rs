@@ -16,7 +16,7 @@ use super::builder::{Builder, HEAD_GAIN};
 use super::decoder::{HeadNorm, Style, attention, feed_forward};
 use super::error::ArchError;
 use super::hyper::{Defaults, Norms, head_length};
-use crate::gguf::{Gguf, GgufError, Made, Tensor};
+use ixc_model_files::gguf::{Gguf, GgufError, Made, Tensor};
 
 const STYLE: Style = Style { head_norm: HeadNorm::GainAfterRope, ..Style::NEOX };
 

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use ixc_ir::graph::interpret::{SourceError, WeightSource};
 use ixc_ir::graph::{Module, WeightId};
 
-use crate::gguf::Gguf;
+use ixc_model_files::gguf::Gguf;
 
 /// The weights of `module` in the file that it was built from.
 #[derive(Clone, Copy, Debug)]

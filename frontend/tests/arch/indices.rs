@@ -1,8 +1,8 @@
 //! Keys of what chooses among positions: indices of tokens, runs and compressed entries.
 
 use ixc_frontend::arch;
-use ixc_frontend::gguf::Array;
 use ixc_ir::graph::{OpKind, Recurrent};
+use ixc_model_files::gguf::Array;
 
 use crate::small::as_architecture;
 
@@ -78,8 +78,8 @@ fn keys_of_an_index_are_checked() {
 /// GLM-5.3-Flash: what its keys of decays and of its index may be.
 #[test]
 fn keys_of_bounded_decays_and_of_indices_of_runs_are_checked() {
-    let with = |keys: &[(&str, ixc_frontend::gguf::Value)]| {
-        let own: [(&str, ixc_frontend::gguf::Value); 18] = [
+    let with = |keys: &[(&str, ixc_model_files::gguf::Value)]| {
+        let own: [(&str, ixc_model_files::gguf::Value); 18] = [
             ("context_length", 4096u32.into()),
             ("attention.head_count", 2u32.into()),
             ("attention.head_count_kv", vec![0u32, 1].into()),
@@ -176,7 +176,7 @@ fn keys_of_bounded_decays_and_of_indices_of_runs_are_checked() {
         ),
         (("attention.key_length", 6u32.into()), "key \"glm5-next.attention.key_length\" is 6; must be from 5 to 5"),
     ] {
-        let keys: (&str, ixc_frontend::gguf::Value) = keys;
+        let keys: (&str, ixc_model_files::gguf::Value) = keys;
         let text = with(&[keys]).refused();
         assert!(text.starts_with(expected), "{text}\n{expected}");
     }
@@ -185,8 +185,8 @@ fn keys_of_bounded_decays_and_of_indices_of_runs_are_checked() {
 /// Compressed entries: of two layers the first has entries that a token may choose among, and experts by a table.
 #[test]
 fn keys_of_compressed_entries_are_checked() {
-    let whole = |changes: &[(&str, ixc_frontend::gguf::Value)]| {
-        let keys: [(&str, ixc_frontend::gguf::Value); 21] = [
+    let whole = |changes: &[(&str, ixc_model_files::gguf::Value)]| {
+        let keys: [(&str, ixc_model_files::gguf::Value); 21] = [
             ("context_length", 4096u32.into()),
             ("attention.head_count", 2u32.into()),
             ("attention.head_count_kv", 1u32.into()),
@@ -254,7 +254,7 @@ fn keys_of_compressed_entries_are_checked() {
         model.tensor("blk.0.ffn_gate_tid2eid.weight", 26, &[1, 5]).tensor("blk.1.exp_probs_b.bias", 0, &[2])
     };
     // Of a context with room for more entries than are chosen, an index chooses those of the layer whose entries overlap.
-    let indexed = |changes: &[(&str, ixc_frontend::gguf::Value)]| {
+    let indexed = |changes: &[(&str, ixc_model_files::gguf::Value)]| {
         let parts: [(&str, &[u64]); 6] = [
             ("indexer.proj", &[8, 3]),
             ("indexer.attn_q_b", &[3, 18]),

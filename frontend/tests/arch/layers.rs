@@ -1,7 +1,7 @@
 //! Layers of other kinds than attention, that share what others have, or that guess.
 
 use ixc_frontend::arch::{self, Nextn, Parts};
-use ixc_frontend::gguf::Array;
+use ixc_model_files::gguf::Array;
 
 use crate::small::{Small, as_architecture, small};
 
@@ -75,11 +75,11 @@ fn keys_of_recurrent_layers_are_checked() {
 #[test]
 fn keys_of_what_layers_have_of_their_own_are_checked() {
     let windowed = [("attention.sliding_window", 4u32.into()), ("attention.scale", 1f32.into())];
-    let streams = |changes: &[(&'static str, ixc_frontend::gguf::Value)]| {
+    let streams = |changes: &[(&'static str, ixc_model_files::gguf::Value)]| {
         let usual = [("altup.num_inputs", 4u32.into()), ("altup.active_idx", 0u32.into())];
         as_architecture("gemma3n", &[&windowed[..], &usual, changes].concat())
     };
-    let parts = |parts: Vec<f32>| ("activation_sparsity_scale", ixc_frontend::gguf::Value::from(parts));
+    let parts = |parts: Vec<f32>| ("activation_sparsity_scale", ixc_model_files::gguf::Value::from(parts));
     let xielu = |key: &'static str, numbers: Vec<f32>| {
         let usual = ["xielu.alpha_n", "xielu.alpha_p", "xielu.beta", "xielu.eps"];
         let model =
@@ -142,7 +142,7 @@ fn layers_may_read_keys_and_values_of_one_before() {
         with(sources).build().unwrap().hyper.layers.iter().map(|layer| layer.shares).collect()
     };
     assert_eq!((shares(vec![0, 0]), shares(vec![0, 1, 2])), (vec![None, Some(0)], vec![None, None]));
-    let turned: ixc_frontend::gguf::Value = Array::Bool(vec![true, false]).into();
+    let turned: ixc_model_files::gguf::Value = Array::Bool(vec![true, false]).into();
     for (model, expected) in [
         (
             with(vec![1, 1]),
@@ -167,7 +167,7 @@ fn layers_may_read_keys_and_values_of_one_before() {
 #[test]
 fn tensors_of_layers_that_share_keys_and_values_may_be_there() {
     let model = || {
-        let keys: [(&str, ixc_frontend::gguf::Value); 4] = [
+        let keys: [(&str, ixc_model_files::gguf::Value); 4] = [
             ("block_count", 4u32.into()),
             ("attention.sliding_window", 4u32.into()),
             ("attention.sliding_window_pattern", Array::Bool(vec![true, false, true, false]).into()),
@@ -230,7 +230,7 @@ fn layers_that_draft_are_those_that_are_there() {
     }
     // Files may say of those that draft, too, whether they have a window, or not (K-EXAONE).
     let of = |pattern: &[bool]| {
-        let keys: [(&str, ixc_frontend::gguf::Value); 3] = [
+        let keys: [(&str, ixc_model_files::gguf::Value); 3] = [
             ("nextn_predict_layers", 1u32.into()),
             ("attention.sliding_window", 4u32.into()),
             ("attention.sliding_window_pattern", Array::Bool(pattern.to_vec()).into()),
@@ -306,9 +306,10 @@ fn layers_that_guess_are_built_alone() {
             "{text}"
         );
         let keys = [("attention.head_count_kv", Array::I32(vec![0, 2]).into()), ("shortconv.l_cache", 3u32.into())];
-        let recurrent = keys.into_iter().fold(of("lfm2"), |model, (key, value): (&str, ixc_frontend::gguf::Value)| {
-            model.key(format!("lfm2.{key}").leak(), value)
-        });
+        let recurrent =
+            keys.into_iter().fold(of("lfm2"), |model, (key, value): (&str, ixc_model_files::gguf::Value)| {
+                model.key(format!("lfm2.{key}").leak(), value)
+            });
         let text = recurrent.refused_parts(parts);
         assert!(text.starts_with("tokens cannot be guessed: recurrent states"), "{text}");
     }

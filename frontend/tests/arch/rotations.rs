@@ -1,8 +1,8 @@
 //! What turns, by which angles, and how far back attention goes.
 
 use ixc_frontend::arch;
-use ixc_frontend::gguf::Array;
 use ixc_ir::graph::OpKind;
+use ixc_model_files::gguf::Array;
 
 use crate::between_norms;
 use crate::small::{Small, as_architecture};
@@ -20,13 +20,13 @@ fn rope_can_be_switched_off() {
 /// Keys of RoPE say nothing where no layer has it.
 #[test]
 fn rope_is_not_asked_of_layers_without_it() {
-    let odd: [(&str, ixc_frontend::gguf::Value); 4] = [
+    let odd: [(&str, ixc_model_files::gguf::Value); 4] = [
         ("rope.dimension_count", 77u32.into()),
         ("rope.freq_base", 0f32.into()),
         ("rope.scaling.type", "longrope".into()),
         ("rope.scaling.yarn_ext_factor", 2f32.into()),
     ];
-    let with = |name: &'static str, keys: &[(&str, ixc_frontend::gguf::Value)]| {
+    let with = |name: &'static str, keys: &[(&str, ixc_model_files::gguf::Value)]| {
         as_architecture(name, &[&odd[..], keys].concat())
     };
     // Attention alone, with a network of its own behind each.
@@ -77,7 +77,7 @@ fn a_stated_window_is_a_window() {
         let model =
             as_architecture("llama", &[("context_length", 64u32.into()), ("attention.sliding_window", window.into())]);
         let pattern = pattern.map(|pattern| Array::Bool(pattern).into());
-        let model = pattern.into_iter().fold(model, |model, pattern: ixc_frontend::gguf::Value| {
+        let model = pattern.into_iter().fold(model, |model, pattern: ixc_model_files::gguf::Value| {
             model.key("llama.attention.sliding_window_pattern", pattern)
         });
         let hyper = model.build().unwrap().hyper;
@@ -93,8 +93,8 @@ fn a_stated_window_is_a_window() {
 /// Step-3.5: layers without a window rotate half of a head, and divide frequencies by the first of a list that is as long as the others'; layers have limits.
 #[test]
 fn halves_of_heads_are_rotated_by_the_first_frequencies() {
-    let with = |keys: &[(&str, ixc_frontend::gguf::Value)], frequencies: u64| {
-        let own: [(&str, ixc_frontend::gguf::Value); 8] = [
+    let with = |keys: &[(&str, ixc_model_files::gguf::Value)], frequencies: u64| {
+        let own: [(&str, ixc_model_files::gguf::Value); 8] = [
             ("attention.head_count", vec![2u32, 4].into()),
             ("attention.head_count_kv", vec![2u32, 2].into()),
             ("attention.key_length", 8u32.into()),

@@ -2,12 +2,12 @@
 
 use ixc_failure::Class;
 use ixc_frontend::arch::{self, ArchError, Parts};
-use ixc_frontend::gguf::Gguf;
-use ixc_frontend::gguf::write::GgufWriter;
+use ixc_model_files::gguf::Gguf;
+use ixc_model_files::gguf::write::GgufWriter;
 
 /// A llama of two layers, width 8, 4 heads of 2, 2 of them for keys and values, 16 wide inside, 5 tokens.
 pub struct Small {
-    pub keys: Vec<(&'static str, ixc_frontend::gguf::Value)>,
+    pub keys: Vec<(&'static str, ixc_model_files::gguf::Value)>,
     pub tensors: Vec<(String, u32, Vec<u64>)>,
 }
 
@@ -42,7 +42,7 @@ pub fn small() -> Small {
 }
 
 impl Small {
-    pub fn key(mut self, key: &'static str, value: impl Into<ixc_frontend::gguf::Value>) -> Small {
+    pub fn key(mut self, key: &'static str, value: impl Into<ixc_model_files::gguf::Value>) -> Small {
         self.keys.retain(|(name, _)| *name != key);
         self.keys.push((key, value.into()));
         self
@@ -67,7 +67,7 @@ impl Small {
     pub fn build_parts(self, parts: Parts) -> Result<arch::Model, ArchError> {
         let writer = self.keys.into_iter().fold(GgufWriter::new(), |writer, (key, value)| writer.key(key, value));
         let writer = self.tensors.into_iter().fold(writer, |writer, (name, id, dims)| {
-            let ty = ixc_frontend::gguf::TensorType::from_id(id).unwrap();
+            let ty = ixc_model_files::gguf::TensorType::from_id(id).unwrap();
             writer.zero_tensor(&name, ty, &dims)
         });
         arch::build_parts(&Gguf::from_bytes("m.gguf".as_ref(), writer.finish()).unwrap(), parts)
@@ -86,7 +86,7 @@ impl Small {
 }
 
 /// The small model as one of another architecture, with its own keys.
-pub fn as_architecture(name: &'static str, keys: &[(&str, ixc_frontend::gguf::Value)]) -> Small {
+pub fn as_architecture(name: &'static str, keys: &[(&str, ixc_model_files::gguf::Value)]) -> Small {
     let own = small().keys.into_iter().map(|(key, value)| match key.strip_prefix("llama.") {
         Some(part) => (&*format!("{name}.{part}").leak(), value),
         None => (key, value),

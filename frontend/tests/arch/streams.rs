@@ -1,15 +1,15 @@
 //! Keys of streams: those that stay apart, those that are kept, and rows by the last tokens.
 
-use ixc_frontend::gguf::Array;
 use ixc_ir::graph::OpKind;
+use ixc_model_files::gguf::Array;
 
 use crate::small::as_architecture;
 
 /// Hy4: streams that stay apart, sinks, and an index whose queries turn at their ends, or none.
 #[test]
 fn keys_of_streams_that_stay_apart_are_checked() {
-    let with = |keys: &[(&str, ixc_frontend::gguf::Value)]| {
-        let own: [(&str, ixc_frontend::gguf::Value); 14] = [
+    let with = |keys: &[(&str, ixc_model_files::gguf::Value)]| {
+        let own: [(&str, ixc_model_files::gguf::Value); 14] = [
             ("attention.head_count", 2u32.into()),
             ("attention.head_count_kv", 1u32.into()),
             ("attention.q_lora_rank", 3u32.into()),
@@ -75,7 +75,7 @@ fn keys_of_streams_that_stay_apart_are_checked() {
     dense.tensors.retain(|(name, ..)| !name.contains("indexer"));
     let ops = dense.build().unwrap().module.functions[0].ops.clone();
     assert!(!ops.iter().any(|op| op.kind == OpKind::IndexTopK));
-    let cases: [((&str, ixc_frontend::gguf::Value), &str); 4] = [
+    let cases: [((&str, ixc_model_files::gguf::Value), &str); 4] = [
         (
             ("hyper_connection.magnitude", 0f32.into()),
             "key \"hy_v4.hyper_connection.magnitude\" is 0; must be a positive number",
@@ -111,8 +111,8 @@ fn keys_of_streams_that_stay_apart_are_checked() {
 /// Kimi K3: streams that rows keep, gates that are bent, and experts of a narrower row.
 #[test]
 fn keys_of_streams_that_are_kept_are_checked() {
-    let with = |keys: &[(&str, ixc_frontend::gguf::Value)]| {
-        let own: [(&str, ixc_frontend::gguf::Value); 18] = [
+    let with = |keys: &[(&str, ixc_model_files::gguf::Value)]| {
+        let own: [(&str, ixc_model_files::gguf::Value); 18] = [
             ("attention.head_count", 2u32.into()),
             ("attention.head_count_kv", vec![0u32, 1].into()),
             ("attention.kv_lora_rank", 5u32.into()),
@@ -193,7 +193,7 @@ fn keys_of_streams_that_are_kept_are_checked() {
         let attrs = ["bend", "limit", "shift"].map(|attr| gate.attr(attr).float());
         assert_eq!((gate.attr("act").word(), attrs), ("bent_silu", [4.0, 25.0, 0.0]));
     }
-    let cases: [((&str, ixc_frontend::gguf::Value), &str); 4] = [
+    let cases: [((&str, ixc_model_files::gguf::Value), &str); 4] = [
         (
             ("activation.situ_beta", 0f32.into()),
             "key \"kimi-k3.activation.situ_beta\" is 0; must be from 0.001 to 1000000",
@@ -217,8 +217,8 @@ fn keys_of_streams_that_are_kept_are_checked() {
 /// Qwen3.8-Flash-Next: what its keys of rows that tokens name may be. The table has 7 and 5 rows, of 3 elements.
 #[test]
 fn keys_of_rows_by_the_last_tokens_are_checked() {
-    let with = |keys: &[(&str, ixc_frontend::gguf::Value)]| {
-        let own: [(&str, ixc_frontend::gguf::Value); 18] = [
+    let with = |keys: &[(&str, ixc_model_files::gguf::Value)]| {
+        let own: [(&str, ixc_model_files::gguf::Value); 18] = [
             ("context_length", 4096u32.into()),
             ("full_attention_interval", 8u32.into()),
             ("ssm.conv_kernel", 4u32.into()),
@@ -282,7 +282,7 @@ fn keys_of_rows_by_the_last_tokens_are_checked() {
     let rows: Vec<_> = model.module.functions[0].ops.iter().filter(|op| op.kind == OpKind::Ngram).collect();
     let of_rows: Vec<_> = rows.iter().map(|op| ["m0", "m1", "m2", "modulus"].map(|attr| op.attr(attr).int())).collect();
     assert_eq!(of_rows, [[3, 1 << 40, 0, 7], [3, 1 << 40, 0, 5]]);
-    let cases: [((&str, ixc_frontend::gguf::Value), &str); 11] = [
+    let cases: [((&str, ixc_model_files::gguf::Value), &str); 11] = [
         // Each would be an op.
         (("ple.heads_per_ngram", 65u32.into()), "key \"qwen4exp.ple.heads_per_ngram\" is 65; must be from 1 to 64"),
         (

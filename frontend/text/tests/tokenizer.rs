@@ -8,8 +8,8 @@ use std::path::Path;
 use std::sync::OnceLock;
 
 use ixc_failure::Class;
-use ixc_frontend::gguf::write::GgufWriter;
-use ixc_frontend::gguf::{Gguf, GgufError, VocabularyError, read_vocabulary};
+use ixc_model_files::gguf::write::GgufWriter;
+use ixc_model_files::gguf::{Gguf, GgufError, VocabularyError, read_vocabulary};
 use ixc_testing::shared_data::shared;
 use ixc_text::template::{ChatTemplate, Conversation, Message};
 use ixc_text::tokenizer::{
@@ -203,7 +203,7 @@ fn tokenizers_of_others_agree() {
     for Other { path, bos, eos, ends, cases } in
         serde_json::from_str::<Vec<Other>>(&fs::read_to_string(file).unwrap()).unwrap()
     {
-        let made = ixc_frontend::open(&path).map_err(|error| error.to_string()).and_then(|file| {
+        let made = ixc_model_files::open(&path).map_err(|error| error.to_string()).and_then(|file| {
             let spec = read_vocabulary(file.metadata()).map_err(|error| error.to_string())?;
             Tokenizer::new(&spec).map_err(|error| error.to_string())
         });

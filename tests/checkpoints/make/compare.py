@@ -6,7 +6,7 @@
 Models are those of the golden ones (`tests/golden/make/models.py`), as transformers saves them: matrices in f16, what stays single in f32. Logits of the folder must
 have the bits of the GGUF file's, by the interpreter and compiled for `avx2`, and be near those that transformers computes. Nothing is written but to a temporary folder;
 `--keep FOLDER` keeps the checkpoints there, and `--describe FOLDER` writes their configurations, and names, types and shapes of their tensors
-(`frontend/tests/vectors/checkpoints`).
+(`frontend/model_files/tests/vectors/checkpoints`).
 """
 
 import argparse

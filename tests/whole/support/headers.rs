@@ -6,9 +6,9 @@
 use std::fs::File;
 use std::path::Path;
 
-use ixc::frontend::gguf::write::GgufWriter;
-use ixc::frontend::gguf::{Array, StringArray, TensorType, Value};
 use ixc::ir::format::Format;
+use ixc::model_files::gguf::write::GgufWriter;
+use ixc::model_files::gguf::{Array, StringArray, TensorType, Value};
 
 /// Experts of every layer.
 #[derive(Clone, Copy, Debug)]

@@ -6,9 +6,9 @@
 //! signs, and the embedding of a token is the sum of the rows of those experts that it is to go to.
 
 use half::{bf16, f16};
-use ixc::frontend::gguf::write::GgufWriter;
 use ixc::ir::format::Format;
 use ixc::ir::random::Random;
+use ixc::model_files::gguf::write::GgufWriter;
 
 /// How the embeddings' share that names experts compares with the residual's noise, which is about 1.
 const CODE: f32 = 2.0;

@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use ixc::frontend::gguf::Gguf;
-use ixc::frontend::gguf::write::GgufWriter;
+use ixc::model_files::gguf::Gguf;
+use ixc::model_files::gguf::write::GgufWriter;
 
 /// A model in two files, `PATH-00001-of-00002.gguf` and the second: the tensors of another, half of them in each.
 pub fn split(path: &Path, model: &Gguf) -> [PathBuf; 2] {

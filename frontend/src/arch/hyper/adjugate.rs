@@ -2,7 +2,7 @@
 
 use super::MAX_WIDTH;
 use super::keys::Keys;
-use crate::gguf::GgufError;
+use ixc_model_files::gguf::GgufError;
 
 /// Small experts beside the others: whenever an expert is used, so is the one of its group, with the same weight.
 #[derive(Clone, Copy, Debug, PartialEq)]

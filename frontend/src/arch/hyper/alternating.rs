@@ -8,7 +8,7 @@
 
 use super::keys::Keys;
 use super::{Layer, MAX_STREAMS};
-use crate::gguf::{Array, GgufError, Value};
+use ixc_model_files::gguf::{Array, GgufError, Value};
 
 /// Streams of which a layer reads and writes one, and the others follow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,7 +4,7 @@ use ixc_ir::graph::attrs::RopeScaling;
 
 use super::keys::Keys;
 use super::{MAX_CONTEXT, MAX_COUNT, MAX_WIDTH, Rope};
-use crate::gguf::GgufError;
+use ixc_model_files::gguf::GgufError;
 
 /// Attention over the last positions and compressed entries of those before, one for every so many.
 #[derive(Clone, Debug, PartialEq)]

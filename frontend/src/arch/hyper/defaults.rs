@@ -3,7 +3,7 @@
 use ixc_ir::graph::attrs::{RouteScore, TemperatureAttrs};
 
 use super::Scales;
-use crate::gguf::{Gguf, GgufError, Made};
+use ixc_model_files::gguf::{Gguf, GgufError, Made};
 
 /// Matrices of an architecture that quantisers leave alone beside those of every model's, or nearly so: parts of their names, as llama-quantize has them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

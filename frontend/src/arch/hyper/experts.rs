@@ -4,7 +4,7 @@ use ixc_ir::graph::attrs::RouteScore;
 
 use super::keys::Keys;
 use super::{Experts, MAX_COUNT, MAX_WIDTH};
-use crate::gguf::GgufError;
+use ixc_model_files::gguf::GgufError;
 
 /// Of a file that says so: experts behind the others, without matrices, which give back what they take.
 pub(super) const IDENTITIES: &str = "expert_identity_count";

@@ -15,7 +15,7 @@ use ixc_ir::plan::CHOSEN_BLOCK;
 
 use super::keys::Keys;
 use super::{Layer, MAX_CONTEXT, MAX_COUNT, MAX_WIDTH};
-use crate::gguf::{Gguf, GgufError, Value};
+use ixc_model_files::gguf::{Gguf, GgufError, Value};
 
 /// Files of GLM-5.2 without `types` are known by this context.
 const LONG_CONTEXT: u64 = 1 << 20;

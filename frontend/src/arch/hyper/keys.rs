@@ -1,7 +1,7 @@
 //! The keys of one architecture, read with the range that each may be in.
 
 use super::Defaults;
-use crate::gguf::{Array, GgufError, Metadata, Value};
+use ixc_model_files::gguf::{Array, GgufError, Metadata, Value};
 
 /// The keys of one architecture.
 pub(super) struct Keys<'a> {

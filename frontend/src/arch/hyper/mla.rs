@@ -5,7 +5,7 @@ use ixc_ir::graph::attrs::RopeScaling;
 use super::keys::Keys;
 use super::rope::stated_magnitude;
 use super::{Defaults, Layer, MAX_COUNT, MAX_WIDTH, Mla, Rope, Rotates};
-use crate::gguf::{Gguf, GgufError};
+use ixc_model_files::gguf::{Gguf, GgufError};
 
 /// Elements of a head's keys or values; older files have no other than these, and some say of values nothing but the width of all heads.
 fn length(keys: &Keys<'_>, of: &str) -> Result<u64, GgufError> {

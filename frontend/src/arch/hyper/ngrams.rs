@@ -14,7 +14,7 @@ use ixc_ir::ngram::{Hash, MAX_IDS, TOKENS};
 
 use super::MAX_WIDTH;
 use super::keys::Keys;
-use crate::gguf::{GgufError, Value};
+use ixc_model_files::gguf::{GgufError, Value};
 
 /// Most rows of a length: eight times as many as any model has. Each is an op of the graph.
 const MAX_ROWS: u64 = 64;

@@ -16,7 +16,7 @@
 
 use super::keys::Keys;
 use super::{MAX_COUNT, MAX_WIDTH, States};
-use crate::gguf::{Gguf, GgufError};
+use ixc_model_files::gguf::{Gguf, GgufError};
 
 /// Most taps of a convolution: the op takes no more.
 const MAX_TAPS: u64 = 8;

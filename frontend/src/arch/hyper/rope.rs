@@ -4,7 +4,7 @@ use ixc_ir::graph::attrs::RopeScaling;
 
 use super::keys::Keys;
 use super::{MAX_CONTEXT, Rope};
-use crate::gguf::{GgufError, Value};
+use ixc_model_files::gguf::{GgufError, Value};
 
 /// Whether YaRN's ramp begins and ends at whole pairs: a key of ours, `truncate` of configurations.
 const TRUNCATED: &str = "rope.scaling.yarn_truncate";
@@ -44,7 +44,7 @@ pub(super) fn rope(keys: &Keys<'_>, context_length: u64, key_length: u64) -> Res
             return Err(keys.metadata.bad_value(&keys.name("rope.scaling.factor"), factor, "at least 1 for yarn"));
         }
         other => {
-            let found = format!("\"{}\"", crate::gguf::quoted(other));
+            let found = format!("\"{}\"", ixc_model_files::gguf::quoted(other));
             return Err(keys.metadata.bad_value(&type_key, found, "none, linear, yarn or longrope"));
         }
     };

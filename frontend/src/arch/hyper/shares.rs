@@ -7,7 +7,7 @@
 
 use super::keys::Keys;
 use super::{Layer, MAX_COUNT};
-use crate::gguf::GgufError;
+use ixc_model_files::gguf::GgufError;
 
 /// By layer, whose keys and values it reads.
 const SOURCES: &str = "attention.kv_source_layers";

@@ -2,7 +2,7 @@
 
 use super::keys::Keys;
 use super::{MAX_COUNT, MAX_ROUNDED};
-use crate::gguf::GgufError;
+use ixc_model_files::gguf::GgufError;
 
 /// Two stacks of layers: the lower one is computed several times, then the upper one, and all of that several times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -9,7 +9,7 @@
 
 use super::keys::Keys;
 use super::{MAX_COUNT, MAX_WIDTH, States};
-use crate::gguf::GgufError;
+use ixc_model_files::gguf::GgufError;
 
 /// Sizes of RWKV's layers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

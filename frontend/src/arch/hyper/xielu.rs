@@ -9,7 +9,7 @@
 
 use super::Layer;
 use super::keys::Keys;
-use crate::gguf::{Array, GgufError, Value};
+use ixc_model_files::gguf::{Array, GgufError, Value};
 
 /// The numbers of a layer's activation, as the op has them.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -1,7 +1,7 @@
 //! Tokenizers of encoders: WordPiece and SentencePiece's unigrams, against the `tokenizers` crate.
 
-use ixc_frontend::gguf::write::GgufWriter;
-use ixc_frontend::gguf::{Gguf, read_vocabulary};
+use ixc_model_files::gguf::write::GgufWriter;
+use ixc_model_files::gguf::{Gguf, read_vocabulary};
 use ixc_text::tokenizer::{ModelKind, SpecialIds, TokenType, Tokenizer, TokenizerSpec};
 
 /// BERT's own list of tokens.

@@ -302,7 +302,7 @@ fn matrices_are_of_the_groups_that_name_them() {
     let open = |test: &str, said: Json| {
         let tensors: Vec<_> = tensors.iter().map(|(name, dtype, shape)| (name.as_str(), *dtype, &shape[..])).collect();
         let model = ixc_frontend::arch::open(&mimo_2(&format!("groups-{test}"), &said, &tensors));
-        let kinds = |model: ixc_frontend::gguf::Gguf| {
+        let kinds = |model: ixc_model_files::gguf::Gguf| {
             ["q", "k", "v"]
                 .map(|part| model.tensor(&format!("blk.0.attn_{part}.weight")).unwrap().tensor_type().to_string())
         };

@@ -1,7 +1,7 @@
 //! What a path that is no GGUF file is instead, so that its user is told how to get one. The table below has a row for each kind.
 //!
 //! ```
-//! use ixc_frontend::gguf::{Gguf, GgufError};
+//! use ixc_model_files::gguf::{Gguf, GgufError};
 //! let error = Gguf::from_bytes("w.bin".as_ref(), &b"\x1f\x8b\x08\0"[..]).unwrap_err();
 //! assert!(matches!(error, GgufError::Foreign { what: "a gzip archive", .. }));
 //! ```

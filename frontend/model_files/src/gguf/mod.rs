@@ -24,12 +24,12 @@
 //! | [`mod@write`] | the inverse, for tests and tools |
 //!
 //! ```
-//! use ixc_frontend::gguf::{Gguf, write::GgufWriter};
+//! use ixc_model_files::gguf::{Gguf, write::GgufWriter};
 //! let bytes = GgufWriter::new().key("general.architecture", "llama").f32_tensor("t", &[2], &[1.0, 2.0]).finish();
 //! let gguf = Gguf::from_bytes("two.gguf".as_ref(), bytes)?;
 //! assert_eq!(gguf.metadata().read::<&str>("general.architecture")?, "llama");
 //! assert_eq!(*gguf.tensor_data(gguf.require_tensor("t")?), [0, 0, 128, 63, 0, 0, 0, 64]);
-//! # Ok::<(), ixc_frontend::gguf::GgufError>(())
+//! # Ok::<(), ixc_model_files::gguf::GgufError>(())
 //! ```
 
 mod error;
@@ -42,8 +42,7 @@ mod value;
 mod vocabulary;
 pub mod write;
 
-pub(crate) use error::among;
-pub use error::{Fault, GgufError, Place, quoted};
+pub use error::{Fault, GgufError, Place, among, quoted};
 pub use file::{FileIdentity, Gguf, Made, ShardFile};
 pub use metadata::{FromValue, Metadata, Mismatch};
 pub use parse::{MAX_ALIGNMENT, MAX_DIMENSIONS, MAX_KEY_BYTES, MAX_TENSOR_NAME_BYTES, MIN_ALIGNMENT, Tensor};

@@ -385,7 +385,7 @@ pub fn quoted(name: &str) -> String {
 }
 
 /// How many names are known where `found` is not one, and those of them that begin most like it.
-pub(crate) fn among(found: &str, known: &[&str]) -> String {
+pub fn among(found: &str, known: &[&str]) -> String {
     /// Most that are named, and what they share at least.
     const SHOWN: usize = 6;
     const LEAST: usize = 3;

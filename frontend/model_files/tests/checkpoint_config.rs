@@ -15,9 +15,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use ixc_frontend::arch::{self, Hyper};
-use ixc_frontend::gguf::{Gguf, Value};
 use ixc_ir::graph::OpKind;
 use ixc_ir::graph::attrs::RopeScaling;
+use ixc_model_files::gguf::{Gguf, Value};
 use serde_json::{Value as Json, json};
 
 /// A folder with a configuration and tensors of zeros.
@@ -134,7 +134,7 @@ fn changed(test: &str, of: &str, change: impl FnOnce(&mut Json)) -> Result<Gguf,
     let to = Path::new(env!("CARGO_TARGET_TMPDIR")).join("checkpoint_config").join(test);
     let _ = fs::remove_dir_all(&to);
     fs::create_dir_all(&to).unwrap();
-    let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/checkpoints").join(of);
+    let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/checkpoints").join(of);
     for entry in fs::read_dir(from).unwrap() {
         let entry = entry.unwrap();
         fs::copy(entry.path(), to.join(entry.file_name())).unwrap();
@@ -215,7 +215,7 @@ fn yarn_multiplies_as_transformers_does() {
 fn numbers(value: &Value) -> Vec<f64> {
     match value {
         Value::Array(array) => {
-            if let ixc_frontend::gguf::Array::F32(numbers) = array {
+            if let ixc_model_files::gguf::Array::F32(numbers) = array {
                 return numbers.iter().map(|x| f64::from(*x)).collect();
             }
             let number = |at| array.integer(at).map(|x| x as f64).or(array.bool(at).map(f64::from));
@@ -282,10 +282,10 @@ fn keys_and_tensors_are_the_converters() {
             }
         }
         let ours = open(&at);
-        let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../tests/golden/models/{name}.gguf"));
+        let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../tests/golden/models/{name}.gguf"));
         let theirs = arch::open(&golden).unwrap();
         let tensors = |model: &Gguf| -> Vec<(String, Vec<u64>, String)> {
-            let of = |tensor: &ixc_frontend::gguf::Tensor| {
+            let of = |tensor: &ixc_model_files::gguf::Tensor| {
                 // Vectors may be written as matrices, and norms of streams as one.
                 let dims: Vec<u64> = match tensor.name().contains("_norm") {
                     true => vec![tensor.dims().iter().product()],
@@ -398,7 +398,7 @@ fn sizes_of_linear_attention_follow_from_the_width() {
 /// and BitNet, whose ternary weights are made when the GGUF file is written.
 #[test]
 fn every_architecture_has_folders() {
-    let found: Vec<&str> = ixc_frontend::checkpoint::supported().map(|(_, architecture)| architecture).collect();
+    let found: Vec<&str> = ixc_model_files::checkpoint::supported().map(|(_, architecture)| architecture).collect();
     let missing: Vec<&str> =
         arch::ARCHITECTURES.iter().map(|row| row.name).filter(|name| !found.contains(name)).collect();
     assert_eq!(missing, ["bitnet", "rwkv7", "arwkv7", "rwkv6", "rwkv6qwen2"]);

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use ixc_frontend::gguf::{Gguf, StringArray, read_vocabulary};
+use ixc_model_files::gguf::{Gguf, StringArray, read_vocabulary};
 use ixc_text::tokenizer::{Tokenizer, TokenizerSpec};
 use serde_json::{Value as Json, json};
 
@@ -15,7 +15,7 @@ impl Folder {
         let to = Path::new(env!("CARGO_TARGET_TMPDIR")).join("checkpoint_vocabulary").join(test);
         let _ = fs::remove_dir_all(&to);
         fs::create_dir_all(&to).unwrap();
-        let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/checkpoints").join(of);
+        let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/checkpoints").join(of);
         for entry in fs::read_dir(from).unwrap() {
             let entry = entry.unwrap();
             fs::copy(entry.path(), to.join(entry.file_name())).unwrap();
@@ -39,7 +39,7 @@ impl Folder {
     }
 
     fn open(&self) -> Gguf {
-        ixc_frontend::open(&self.0).unwrap_or_else(|error| panic!("{error}"))
+        ixc_model_files::open(&self.0).unwrap_or_else(|error| panic!("{error}"))
     }
 
     fn spec(&self) -> TokenizerSpec {
@@ -47,7 +47,7 @@ impl Folder {
     }
 
     fn refused(&self) -> String {
-        ixc_frontend::open(&self.0).unwrap_err().to_string()
+        ixc_model_files::open(&self.0).unwrap_err().to_string()
     }
 }
 

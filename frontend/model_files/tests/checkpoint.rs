@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use ixc_frontend::gguf::read_vocabulary;
+use ixc_model_files::gguf::read_vocabulary;
 use ixc_text::tokenizer::{DecodeOptions, Tokenizer};
 use proptest::prelude::*;
 use proptest::test_runner::{RngAlgorithm, TestRng, TestRunner};
@@ -10,11 +10,11 @@ use proptest::test_runner::{RngAlgorithm, TestRng, TestRunner};
 const FOLDERS: [&str; 2] = ["qwen3moe", "deepseek-fp8"];
 
 fn folder(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/checkpoints").join(name)
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/checkpoints").join(name)
 }
 
 fn ours(name: &str) -> Tokenizer {
-    let model = ixc_frontend::open(&folder(name)).unwrap();
+    let model = ixc_model_files::open(&folder(name)).unwrap();
     Tokenizer::new(&read_vocabulary(model.metadata()).unwrap()).unwrap()
 }
 

@@ -3,8 +3,8 @@
 use std::fs;
 use std::path::Path;
 
-use ixc_frontend::gguf::Gguf;
 use ixc_ir::derived::Change;
+use ixc_model_files::gguf::Gguf;
 use serde_json::{Value as Json, json};
 
 use crate::{MIMO_ROWS, fill, firsts, folder, mimo_2, open};

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use ixc_frontend::arch::{Output, Parts, build_parts};
-use ixc_frontend::gguf::read_vocabulary;
+use ixc_model_files::gguf::read_vocabulary;
 use ixc_text::tokenizer::Tokenizer;
 use serde_json::{Value as Json, json};
 
@@ -23,7 +23,7 @@ impl Folder {
     fn new(test: &str, of: &str) -> Folder {
         let to = Path::new(env!("CARGO_TARGET_TMPDIR")).join("checkpoint_modules").join(test);
         let _ = fs::remove_dir_all(&to);
-        copy(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/checkpoints/encoders/models").join(of), &to);
+        copy(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/checkpoints/encoders/models").join(of), &to);
         Folder(to)
     }
 

@@ -4,9 +4,9 @@ use std::fs;
 use std::path::PathBuf;
 
 use ixc_failure::Class;
-use ixc_frontend::gguf::write::GgufWriter;
-use ixc_frontend::gguf::{Array, Gguf, GgufError, TensorType, Value};
 use ixc_ir::random::Random;
+use ixc_model_files::gguf::write::GgufWriter;
+use ixc_model_files::gguf::{Array, Gguf, GgufError, TensorType, Value};
 use ixc_testing::shared_data::shared;
 
 fn good() -> GgufWriter {
