@@ -15,7 +15,7 @@
 
 use std::path::Path;
 
-use ixc_frontend::arch::Parts;
+use ixc_architectures::Parts;
 use ixc_ir::kernel::Kernel;
 use ixc_ir::plan::{Plan, PlanWeight};
 use ixc_ir::units::Bytes;

@@ -6,7 +6,7 @@ use std::sync::LazyLock;
 
 use serde::Serialize;
 
-use ixc_frontend::arch::ARCHITECTURES;
+use ixc_architectures::ARCHITECTURES;
 use ixc_targets::TARGETS;
 
 /// A build.

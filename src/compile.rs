@@ -17,9 +17,9 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Instant;
 
+use ixc_architectures::{FileWeights, Hyper, Output};
 use ixc_codegen::module::Artifact;
 use ixc_codegen::parallel;
-use ixc_frontend::arch::{FileWeights, Hyper, Output};
 use ixc_ir::graph::Module;
 use ixc_ir::kernel::Kernel;
 use ixc_ir::plan::{Plan, SourceFile};

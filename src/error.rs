@@ -17,6 +17,7 @@ pub use ixc_failure::{Class, Remedy};
 use std::io;
 use std::path::{Path, PathBuf};
 
+use ixc_architectures::ArchError;
 use ixc_codegen::module::CodegenError;
 use ixc_codegen::profile::ProfileError;
 use ixc_dataflow::check::CheckError;
@@ -25,7 +26,6 @@ use ixc_dataflow::place::PlaceError;
 use ixc_dataflow::read::ReadError as DescriptorError;
 use ixc_dataflow::simulate::SimulateError;
 use ixc_files::{OutputError, ReadError, io_class};
-use ixc_frontend::arch::ArchError;
 use ixc_grammar::GrammarError;
 use ixc_ir::graph::expert_layers::CutError;
 use ixc_ir::graph::interpret::InterpretError;

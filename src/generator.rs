@@ -59,7 +59,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ixc_files::Output;
-use ixc_frontend::tokenizer::Tokenizer;
+use ixc_text::tokenizer::Tokenizer;
 use ixc_runtime::engine::{EvictError, FIRST, Sequence, SequenceId, StepError};
 use ixc_runtime::sample::Sampler;
 use ixc_runtime::saved::{Loaded, SavedError};

@@ -106,7 +106,7 @@ pub use ixc_files as files;
 #[cfg(feature = "serve")]
 pub use ixc_server as server;
 pub use {
-    ixc_codegen as codegen, ixc_dataflow as dataflow, ixc_frontend as frontend, ixc_grammar as grammar, ixc_ir as ir,
-    ixc_model_files as model_files, ixc_passes as passes, ixc_runtime as runtime, ixc_targets as targets,
+    ixc_architectures as architectures, ixc_codegen as codegen, ixc_dataflow as dataflow, ixc_grammar as grammar,
+    ixc_ir as ir, ixc_model_files as model_files, ixc_passes as passes, ixc_runtime as runtime, ixc_targets as targets,
     ixc_text as text,
 };

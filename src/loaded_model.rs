@@ -16,8 +16,8 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use ixc_frontend::arch::{Nextn, Parts};
-use ixc_frontend::tokenizer::{Tokenizer, TokenizerError};
+use ixc_architectures::{Nextn, Parts};
+use ixc_text::tokenizer::{Tokenizer, TokenizerError};
 use ixc_ir::format::Format;
 use ixc_ir::kernel::Kernel;
 use ixc_ir::plan::{Output, Plan};

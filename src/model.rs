@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use ixc_frontend::arch::{self, FileWeights, Parts};
+use ixc_architectures::{FileWeights, Parts};
 use ixc_ir::graph::expert_layers;
 use ixc_ir::graph::interpret::Interpreter;
 use ixc_model_files::gguf::{self, Gguf};
@@ -18,7 +18,7 @@ pub struct Model {
     /// The file.
     pub gguf: Gguf,
     /// Hyperparameters and graph.
-    pub arch: arch::Model,
+    pub arch: ixc_architectures::Model,
     /// What the file says about its vocabulary. Empty where that asks for a pre-tokenizer that is not supported: the model
     /// runs, on token ids.
     pub vocabulary: TokenizerSpec,
@@ -58,7 +58,7 @@ impl Model {
     /// # Errors
     /// As [`Model::new`].
     pub fn of_parts(gguf: Gguf, parts: Parts) -> Result<Model, Error> {
-        let arch = arch::build_parts(&gguf, parts)?;
+        let arch = ixc_architectures::build_parts(&gguf, parts)?;
         let vocabulary = match vocabulary(&gguf) {
             Err(Error::Tokenizer(error @ TokenizerError::UnknownPreTokenizer { .. })) => {
                 tracing::warn!("{error}; the model takes token ids only");
@@ -81,8 +81,8 @@ impl Model {
     /// # Errors
     /// When no layer has routed experts, or one's take more than rows, ids and weights.
     pub fn into_expert_layers(mut self) -> Result<Model, Error> {
-        self.arch.module = expert_layers::cut(&self.arch.module, &arch::layer_of)?;
-        self.arch.output = arch::Output::Experts;
+        self.arch.module = expert_layers::cut(&self.arch.module, &ixc_architectures::layer_of)?;
+        self.arch.output = ixc_architectures::Output::Experts;
         Ok(self)
     }
 
@@ -144,7 +144,7 @@ pub fn open_plan(path: &Path, model_file: Option<&Path>) -> Result<PlanFile, Err
 /// # Errors
 /// When they are missing or malformed.
 pub fn open_files(path: &Path) -> Result<Gguf, Error> {
-    Ok(ixc_frontend::arch::open(path)?)
+    Ok(ixc_architectures::open(path)?)
 }
 
 /// Whether a path is that of a plan. What cannot be read is not, and opening it as a model says why.

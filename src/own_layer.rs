@@ -68,8 +68,8 @@ pub struct OwnLayer {
 
 impl OwnLayer {
     /// Creates a drafter for as many texts at once as the layer has sequences. The layer was loaded with
-    /// [`Nextn::Alone`](ixc_frontend::arch::Nextn::Alone), and the model with
-    /// [`Nextn::Fed`](ixc_frontend::arch::Nextn::Fed).
+    /// [`Nextn::Alone`](ixc_architectures::Nextn::Alone), and the model with
+    /// [`Nextn::Fed`](ixc_architectures::Nextn::Fed).
     ///
     /// # Errors
     /// [`Error::OwnLayer`] where the two do not fit each other; and where the system refuses memory.

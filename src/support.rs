@@ -5,7 +5,7 @@
 
 use std::fmt::Write as _;
 
-use ixc_frontend::arch::ARCHITECTURES;
+use ixc_architectures::ARCHITECTURES;
 use ixc_ir::format::{FORMATS, Format};
 use ixc_kernels::candidates::{Weight, candidates};
 use ixc_targets::{TARGETS, Target};

@@ -12,8 +12,8 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use anyhow::{Context, ensure};
+use ixc::architectures;
 use ixc::compile::{Options, TargetName, compile};
-use ixc::frontend::arch;
 use ixc::ir::format::Format;
 use ixc::ir::graph::attrs::{RopeScaling, RouteAttrs};
 use ixc::ir::graph::builder::GraphBuilder;
@@ -233,7 +233,7 @@ impl Layer {
 fn model(gguf: Gguf) -> anyhow::Result<(Model, usize)> {
     let used: u32 = gguf.metadata().read("ixc-bench-layer.expert_used_count").map_err(ixc::Error::from)?;
     let (module, rows) = graph(&gguf, used.into()).context("the file is no layer")?;
-    let rope = arch::Rope {
+    let rope = architectures::Rope {
         base: 1e4,
         dims: 0,
         scaling: RopeScaling::None,
@@ -244,7 +244,7 @@ fn model(gguf: Gguf) -> anyhow::Result<(Model, usize)> {
         attn_factor: 1.0,
         divided: true,
     };
-    let hyper = arch::Hyper {
+    let hyper = architectures::Hyper {
         architecture: "ixc-bench-layer".to_owned(),
         causal: true,
         context_length: rows,
@@ -255,7 +255,7 @@ fn model(gguf: Gguf) -> anyhow::Result<(Model, usize)> {
         roped: true,
         layers: Vec::new(),
         local_rope: None,
-        scales: arch::Scales::NONE,
+        scales: architectures::Scales::NONE,
         layer_norms: false,
         weighted_norms: true,
         parallel: true,
@@ -284,7 +284,7 @@ fn model(gguf: Gguf) -> anyhow::Result<(Model, usize)> {
     };
     let model = Model {
         gguf,
-        arch: arch::Model { hyper, module, output: arch::Output::Logits },
+        arch: architectures::Model { hyper, module, output: architectures::Output::Logits },
         vocabulary: TokenizerSpec::default(),
     };
     Ok((model, usize::try_from(rows)?))

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use ixc::compile::{self, TargetName};
-use ixc::frontend::arch::{ArchError, Nextn, Parts};
+use ixc::architectures::{ArchError, Nextn, Parts};
 use ixc::loaded_model::LoadOptions;
 use ixc::model::Model;
 use ixc::passes::options::OptionSet;

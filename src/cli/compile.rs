@@ -4,6 +4,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
+use ixc::architectures::Parts;
 use ixc::budget::compile_within;
 use ixc::compile::{CompileTarget, Compiled, Options, TargetName};
 use ixc::dataflow::place::search::Placed;
@@ -11,7 +12,6 @@ use ixc::dataflow::{grids, read};
 use ixc::dump;
 use ixc::files::folder::NewFolder;
 use ixc::files::{KeptFolder, Output};
-use ixc::frontend::arch::Parts;
 use ixc::ir::plan::PlanWeight;
 use ixc::kl_divergence::Divergence;
 use ixc::loaded_model::LoadOptions;

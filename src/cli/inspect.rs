@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::io::Write;
 
+use ixc::architectures::{self, ArchError, Hyper, Nextn, Parts};
 use ixc::bytes_per_token::Traffic;
-use ixc::frontend::arch::{self, ArchError, Hyper, Nextn, Parts};
 use ixc::model::is_plan;
 use ixc::model_files::gguf::{self, Gguf, GgufError, TensorType, VocabularyError};
 use ixc::runtime::file::read;
@@ -101,7 +101,7 @@ impl NextnFacts {
             return None;
         }
         let parts = Parts { nextn: Nextn::Alone, ..Parts::ALL };
-        let problem = arch::build_parts(gguf, parts).err().map(|error| match error {
+        let problem = architectures::build_parts(gguf, parts).err().map(|error| match error {
             ArchError::Nextn { problem, .. } => problem.to_string(),
             other => other.to_string(),
         });
@@ -241,9 +241,9 @@ impl Args {
         };
         let mut problems = Vec::new();
         let mut traffic = None;
-        let built = match arch::build(&gguf) {
+        let built = match architectures::build(&gguf) {
             // Of what gives no logits the rest is looked at.
-            Err(ArchError::NotCausal { .. }) => arch::build_parts(&gguf, Parts { head: false, ..Parts::ALL }),
+            Err(ArchError::NotCausal { .. }) => architectures::build_parts(&gguf, Parts { head: false, ..Parts::ALL }),
             built => built,
         };
         let hyper = match built {

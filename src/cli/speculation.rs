@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use ixc::draft_model::{self, DraftModel};
-use ixc::frontend::arch::Nextn;
+use ixc::architectures::Nextn;
 use ixc::loaded_model::{LoadOptions, LoadedModel};
 use ixc::own_layer::OwnLayer;
 use ixc::runtime::engine;

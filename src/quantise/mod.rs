@@ -25,7 +25,6 @@ use std::thread::{self, Scope};
 
 use ixc_failure::{Class, Remedy};
 use ixc_files::{Output, OutputError, open_regular};
-use ixc_frontend::arch;
 use ixc_ir::format::Format;
 use ixc_model_files::gguf::write::GgufWriter;
 use ixc_model_files::gguf::{Gguf, GgufError, Tensor, TensorType, Value};
@@ -208,7 +207,7 @@ pub fn plan<'m>(model: &'m Gguf, options: &Options<'m>) -> Result<Plan<'m>, Quan
     let experts = number(model, "expert_count").unwrap_or(0);
     let mut tensors = Vec::with_capacity(model.own_tensors().len());
     let override_of = |name: &str| options.overrides.iter().rev().find(|(pattern, _)| matches(pattern, name));
-    let precise = arch::precise(model.metadata().read("general.architecture").unwrap_or_default());
+    let precise = ixc_architectures::precise(model.metadata().read("general.architecture").unwrap_or_default());
     let is_one_of = |name: &str, parts: &[&str]| parts.iter().any(|part| name.contains(part));
     let is_quantised = |name: &str, dims: &[u64]| is_quantised(name, dims) && !is_one_of(name, precise.kept);
     let counter = Counter::new(model.own_tensors().map(|tensor| {

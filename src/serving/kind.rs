@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use ixc_frontend::arch::{self, ArchError, Parts};
+use ixc_architectures::{ArchError, Parts};
 use ixc_ir::plan::Output;
 
 use crate::Error;
@@ -18,7 +18,7 @@ pub fn gives_embeddings(path: Option<&Path>) -> Result<bool, Error> {
     if is_plan(path) {
         return Ok(matches!(ixc_runtime::file::open(path)?.plan.output, Output::Hidden { .. }));
     }
-    match arch::build_parts(&open_files(path)?, Parts::ALL) {
+    match ixc_architectures::build_parts(&open_files(path)?, Parts::ALL) {
         Ok(_) => Ok(false),
         Err(ArchError::NotCausal { .. }) => Ok(true),
         Err(error) => Err(error.into()),

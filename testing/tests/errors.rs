@@ -14,7 +14,7 @@ const FOLDERS: &[&str] = &[
     "targets/src",
     "frontend/text/src",
     "frontend/model_files/src",
-    "frontend/src",
+    "frontend/architectures/src",
     "kernels/src",
     "passes/src",
     "codegen/src",

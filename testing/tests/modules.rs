@@ -16,7 +16,7 @@ const ROOTS: &[&str] = &[
     "targets/src/lib.rs",
     "frontend/text/src/lib.rs",
     "frontend/model_files/src/lib.rs",
-    "frontend/src/lib.rs",
+    "frontend/architectures/src/lib.rs",
     "kernels/src/lib.rs",
     "passes/src/lib.rs",
     "codegen/src/lib.rs",

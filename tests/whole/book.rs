@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use ixc::frontend::arch::ARCHITECTURES;
+use ixc::architectures::ARCHITECTURES;
 use ixc::ir::format::FORMATS;
 
 use crate::documentation::{name, pages};

@@ -8,9 +8,9 @@ use serde_json::{Value, json};
 
 use crate::serve::Server;
 use crate::support::{ixc, read_npy, scratch, stderr, stdout};
+use ixc::architectures::Parts;
 use ixc::compile::Options;
 use ixc::embedding::Embedder;
-use ixc::frontend::arch::Parts;
 use ixc::ir::plan::Pooling;
 use ixc::loaded_model::{LoadOptions, LoadedModel};
 use ixc::model::Model;

@@ -4,8 +4,8 @@ use std::path::Path;
 use std::process::Command;
 
 use ixc::Error;
+use ixc::architectures::FileWeights;
 use ixc::compile::{Options, compile};
-use ixc::frontend::arch::FileWeights;
 use ixc::ir::graph::interpret::{Interpreter, Value};
 use ixc::ir::graph::{Function, Module, OpView, ValueId, expert_layers, view};
 use ixc::ir::kernel::Kernel;

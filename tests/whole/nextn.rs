@@ -12,7 +12,7 @@ use crate::support::{ixc, read_npy, scratch, session_without_tiles, stderr, stdo
 use ixc::compile::{Options, compile};
 use ixc::draft_model;
 use ixc::error::draft::OwnLayerError;
-use ixc::frontend::arch::{FileWeights, Nextn, Parts};
+use ixc::architectures::{FileWeights, Nextn, Parts};
 use ixc::model_files::gguf::write::GgufWriter;
 use ixc::model_files::gguf::{Array, Gguf, Value};
 use ixc::generator::{ContextShift, Generator, Request};

@@ -5,8 +5,8 @@
 use std::path::Path;
 
 use crate::support::steps::{feed, run, same_bits};
+use ixc::architectures;
 use ixc::compile::{Options, compile};
-use ixc::frontend::arch;
 use ixc::ir::graph::attrs::RopeScaling;
 use ixc::ir::graph::parse::parse;
 use ixc::ir::graph::random::weight_bytes;
@@ -431,7 +431,7 @@ fn model(name: &str, mut module: Module) -> Model {
         let offset = gguf.require_tensor(&weight.name).unwrap().offset();
         weight.place = Some(Place { file: 0, offset });
     }
-    let rope = arch::Rope {
+    let rope = architectures::Rope {
         base: 1e4,
         dims: 0,
         scaling: RopeScaling::None,
@@ -442,7 +442,7 @@ fn model(name: &str, mut module: Module) -> Model {
         attn_factor: 1.0,
         divided: true,
     };
-    let hyper = arch::Hyper {
+    let hyper = architectures::Hyper {
         architecture: "made".to_owned(),
         causal: true,
         context_length: CONTEXT,
@@ -462,7 +462,7 @@ fn model(name: &str, mut module: Module) -> Model {
         rope,
         roped: true,
         local_rope: None,
-        scales: arch::Scales::NONE,
+        scales: architectures::Scales::NONE,
         mla: None,
         local_mla: None,
         indexer: None,
@@ -482,7 +482,7 @@ fn model(name: &str, mut module: Module) -> Model {
     };
     Model {
         gguf,
-        arch: arch::Model { hyper, module, output: arch::Output::Logits },
+        arch: architectures::Model { hyper, module, output: architectures::Output::Logits },
         vocabulary: TokenizerSpec::default(),
     }
 }

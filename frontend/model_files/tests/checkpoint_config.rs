@@ -14,7 +14,7 @@ mod modules;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use ixc_frontend::arch::{self, Hyper};
+use ixc_architectures::Hyper;
 use ixc_ir::graph::OpKind;
 use ixc_ir::graph::attrs::RopeScaling;
 use ixc_model_files::gguf::{Gguf, Value};
@@ -60,7 +60,7 @@ fn fill(folder: &Path, tensor: &str, bytes: &[u8]) {
 }
 
 fn open(folder: &Path) -> Gguf {
-    arch::open(folder).unwrap_or_else(|error| panic!("{error}"))
+    ixc_architectures::open(folder).unwrap_or_else(|error| panic!("{error}"))
 }
 
 /// The smallest Gemma 3 whose heads are as a sparse configuration leaves them: 8 and 4 of 256.
@@ -97,7 +97,7 @@ fn gemma_3(test: &str, text: &Json, [heads, kv_heads, length]: [u64; 3]) -> Gguf
 }
 
 fn hyper(model: &Gguf) -> Hyper {
-    arch::build(model).unwrap_or_else(|error| panic!("{error}")).hyper
+    ixc_architectures::build(model).unwrap_or_else(|error| panic!("{error}")).hyper
 }
 
 /// As gemma-3-4b is published: what is not said is what `Gemma3TextConfig` has.
@@ -143,7 +143,7 @@ fn changed(test: &str, of: &str, change: impl FnOnce(&mut Json)) -> Result<Gguf,
     let mut json: Json = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
     change(&mut json);
     fs::write(path, serde_json::to_vec(&json).unwrap()).unwrap();
-    arch::open(&to).map_err(|error| error.to_string())
+    ixc_architectures::open(&to).map_err(|error| error.to_string())
 }
 
 /// Null is a statement, and no default takes its place.
@@ -283,7 +283,7 @@ fn keys_and_tensors_are_the_converters() {
         }
         let ours = open(&at);
         let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../tests/golden/models/{name}.gguf"));
-        let theirs = arch::open(&golden).unwrap();
+        let theirs = ixc_architectures::open(&golden).unwrap();
         let tensors = |model: &Gguf| -> Vec<(String, Vec<u64>, String)> {
             let of = |tensor: &ixc_model_files::gguf::Tensor| {
                 // Vectors may be written as matrices, and norms of streams as one.
@@ -332,7 +332,7 @@ fn keys_and_tensors_are_the_converters() {
         }
         // Factors of layers are numbers of tensors, which are zeros here.
         let ops = |model: &Gguf| -> Vec<_> {
-            let module = arch::build(model).unwrap_or_else(|error| panic!("{name}: {error}")).module;
+            let module = ixc_architectures::build(model).unwrap_or_else(|error| panic!("{name}: {error}")).module;
             module.functions[0].ops.iter().map(|op| op.kind).collect()
         };
         if wrong.is_empty() && ops(&ours) != ops(&theirs) {
@@ -400,7 +400,7 @@ fn sizes_of_linear_attention_follow_from_the_width() {
 fn every_architecture_has_folders() {
     let found: Vec<&str> = ixc_model_files::checkpoint::supported().map(|(_, architecture)| architecture).collect();
     let missing: Vec<&str> =
-        arch::ARCHITECTURES.iter().map(|row| row.name).filter(|name| !found.contains(name)).collect();
+        ixc_architectures::ARCHITECTURES.iter().map(|row| row.name).filter(|name| !found.contains(name)).collect();
     assert_eq!(missing, ["bitnet", "rwkv7", "arwkv7", "rwkv6", "rwkv6qwen2"]);
 }
 
@@ -456,7 +456,7 @@ fn other_things_of_ktransformers_are_refused() {
     let config =
         json!({"model_type": "qwen3_moe", "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4});
     let at = folder("ktransformers-awq", &config, &[("blk.0.ffn_gate_exps.0.weight", "BF16", &[64])]);
-    let said = arch::open(&at).unwrap_err().to_string();
+    let said = ixc_architectures::open(&at).unwrap_err().to_string();
     assert!(said.contains("blk.0.ffn_gate_exps.0.weight") && said.contains("by another method"), "{said}");
     for (file, expected) in [
         ("_layer_0", "convert without --no-merge-safetensor"),
@@ -464,7 +464,7 @@ fn other_things_of_ktransformers_are_refused() {
     ] {
         let at = folder("ktransformers-parts", &config, &[("model.norm.weight", "BF16", &[32])]);
         fs::rename(at.join("model.safetensors"), at.join(file)).unwrap();
-        let said = arch::open(&at).unwrap_err().to_string();
+        let said = ixc_architectures::open(&at).unwrap_err().to_string();
         assert!(said.contains(expected), "{said}");
     }
 }
@@ -574,7 +574,7 @@ fn what_is_not_computed_is_refused() {
             config.as_object_mut().unwrap().entry(key.clone()).or_insert(value.clone());
         }
         let at = folder("refused", &config, &[("model.norm.weight", "BF16", &[32])]);
-        let said = arch::open(&at).map(|_| ()).unwrap_err().to_string();
+        let said = ixc_architectures::open(&at).map(|_| ()).unwrap_err().to_string();
         assert!(said.contains(expected), "{config}: {said}");
     }
 }
@@ -741,8 +741,8 @@ fn layers_without_a_window_that_the_model_has_are_not_turned() {
         tensors.extend([(&*gate, "BF16", &[48, 32][..]), (&*up, "BF16", &[48, 32]), (&*down, "BF16", &[32, 48])]);
         tensors
             .extend(norms.iter().enumerate().map(|(i, name)| (&**name, "BF16", if i < 2 { &[16][..] } else { &[32] })));
-        let model =
-            arch::build(&open(&folder("unturned", &config, &tensors))).unwrap_or_else(|error| panic!("{error}"));
+        let model = ixc_architectures::build(&open(&folder("unturned", &config, &tensors)))
+            .unwrap_or_else(|error| panic!("{error}"));
         model.module.functions.iter().flat_map(|function| &function.ops).any(|op| op.kind == OpKind::Rope)
     };
     assert!(turns(json!({"sliding_window": null})));
@@ -807,7 +807,7 @@ fn absurd_sizes_are_refused() {
         }
         let shape: &[u64] = if tensor.contains("norm") { &[4] } else { &[4, 4] };
         let at = folder(&format!("absurd-{model_type}-{}", tensor.len()), &config, &[(tensor, "BF16", shape)]);
-        let said = arch::open(&at).unwrap_err().to_string();
+        let said = ixc_architectures::open(&at).unwrap_err().to_string();
         assert!(said.contains(tensor) && said.contains("sizes take apart"), "{model_type}: {said}");
     }
     let config = json!({"model_type": "llama", "hidden_size": 4, "num_hidden_layers": 1, "num_attention_heads": 1,
@@ -816,6 +816,6 @@ fn absurd_sizes_are_refused() {
     let scale = format!("{name}_scale");
     let scales: &[u64] = &[1 << 63, 4, 0];
     let at = folder("absurd-scales", &config, &[(name, "F8_E4M3", &[4, 4]), (&scale, "BF16", scales)]);
-    let said = arch::open(&at).unwrap_err().to_string();
+    let said = ixc_architectures::open(&at).unwrap_err().to_string();
     assert!(said.contains("_scale") && said.contains("at least one scale"), "{said}");
 }

@@ -1638,7 +1638,7 @@ class ChameleonTextForCausalLM(LlamaForCausalLM):
 
 
 class TalkieForCausalLM(LlamaForCausalLM):
-    """Talkie, which transformers has not, by its formula (`frontend/src/arch/talkie.rs`): norms without weights, RoPE the other way, and numbers on heads, blocks, the embedding and logits."""
+    """Talkie, which transformers has not, by its formula (`frontend/architectures/src/models/talkie.rs`): norms without weights, RoPE the other way, and numbers on heads, blocks, the embedding and logits."""
 
     def __init__(self, config):
         super().__init__(config)

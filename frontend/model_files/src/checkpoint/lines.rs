@@ -7,6 +7,7 @@
 
 use std::path::Path;
 
+use ixc_text::tokenizer::MAX_TOKENS;
 use serde_json::Value as Json;
 
 use super::config::Config;
@@ -14,7 +15,6 @@ use super::error::CheckpointError;
 use super::special;
 use super::vocabulary::{BYTE, CONTROL, MAX_BYTES, NORMAL, UNKNOWN, UNUSED};
 use crate::gguf::{Array, StringArray, Value};
-use ixc_text::tokenizer::MAX_TOKENS;
 
 /// The file.
 pub(super) const NAME: &str = "tokenizer.jsonl";

@@ -17,6 +17,7 @@
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
 
+use ixc_text::tokenizer::{MAX_TOKENS, PreTokenizer};
 use serde::Deserialize;
 use serde_json::Value as Json;
 
@@ -26,7 +27,6 @@ use super::families::Pieces;
 use super::word_pieces::{self, WordPieces};
 use super::{lines, special, template};
 use crate::gguf::{Array, StringArray, Value};
-use ixc_text::tokenizer::{MAX_TOKENS, PreTokenizer};
 
 const TOKENIZER: &str = "tokenizer.json";
 /// Settings of the tokenizer.

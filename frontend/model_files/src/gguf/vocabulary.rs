@@ -1,12 +1,12 @@
 //! Vocabularies of model files: keys of the metadata to a [`TokenizerSpec`].
 
 use ixc_failure::Class;
-
-use super::{Array, GgufError, Metadata, StringArray, Value};
 use ixc_text::tokenizer::keys::{BOS, CHARSMAP, EOM, EOS, EOT, FIM_ENDS, MERGES, PAD, SCORES, TOKENS, TYPES, UNK};
 use ixc_text::tokenizer::{
     Bos, ModelKind, PreTokenizer, SpecialIds, TokenType, TokenizerError, TokenizerSpec, check_id,
 };
+
+use super::{Array, GgufError, Metadata, StringArray, Value};
 
 /// A kind of tokenizer, and the pre-tokenizer that it has.
 const GEMMA_4: &str = "gemma4";

@@ -79,7 +79,7 @@ impl Coded {
                 fill(&at, name, &bytes);
             }
         }
-        ixc_frontend::arch::open(&at)
+        ixc_architectures::open(&at)
             .map(|model| model.tensor("blk.0.attn_q.weight").unwrap().tensor_type().to_string())
             .map_err(|error| error.to_string())
     }
@@ -156,6 +156,6 @@ fn codes_that_do_not_fit_what_is_beside_them_are_refused() {
 #[test]
 fn what_is_not_quantised_is_as_it_is() {
     let said = json!({"load_in_4bit": true, "llm_int8_skip_modules": ["q_proj"]});
-    let model = ixc_frontend::arch::open(&mimo_2("codes-skipped", &said, &[(MATRIX, "BF16", &SHAPE)])).unwrap();
+    let model = ixc_architectures::open(&mimo_2("codes-skipped", &said, &[(MATRIX, "BF16", &SHAPE)])).unwrap();
     assert_eq!(model.tensor("blk.0.attn_q.weight").unwrap().tensor_type().to_string(), "BF16");
 }

@@ -14,7 +14,7 @@ fn packed_integers_that_are_not_read_are_refused() {
         let tensors: Vec<Tensor<'_>> =
             names.iter().zip(tensors).map(|(name, &(_, dtype, shape))| (name.as_str(), dtype, shape)).collect();
         let at = mimo_2(&format!("packed-{test}"), &said, &tensors);
-        ixc_frontend::arch::open(&at).err().unwrap_or_else(|| panic!("{test}: read")).to_string()
+        ixc_architectures::open(&at).err().unwrap_or_else(|| panic!("{test}: read")).to_string()
     };
     let compressed = |weights: Json| {
         json!({
@@ -208,7 +208,7 @@ fn zeros_of_symmetric_integers_are_the_middle() {
         for (byte, right) in [(middle, true), (middle + 1, false)] {
             fill(&at, ZEROS, &vec![byte; count]);
             // Right or not, other tensors are missing.
-            let error = ixc_frontend::arch::open(&at).err().map_or_else(String::new, |error| error.to_string());
+            let error = ixc_architectures::open(&at).err().map_or_else(String::new, |error| error.to_string());
             assert_eq!(!error.contains("symmetric"), right, "{test}, {byte:#04x}: {error}");
         }
     }
@@ -223,7 +223,7 @@ fn a_group_wider_than_its_matrix_is_a_row() {
         ("model.layers.0.self_attn.q_proj.weight_packed", "I32", &[128u64, 4][..]),
         ("model.layers.0.self_attn.q_proj.weight_scale", "BF16", &[128u64, 1][..]),
     ];
-    let error = ixc_frontend::arch::open(&mimo_2("wide-group", &said, &tensors)).err();
+    let error = ixc_architectures::open(&mimo_2("wide-group", &said, &tensors)).err();
     assert!(error.is_none(), "{error:?}");
 }
 
@@ -243,7 +243,7 @@ fn an_order_of_groups_is_of_groups_that_there_are() {
     );
     let kind = |groups: &dyn Fn(i32) -> i32| {
         fill(&at, ORDER, &(0..64).flat_map(|column| groups(column).to_le_bytes()).collect::<Vec<u8>>());
-        ixc_frontend::arch::open(&at)
+        ixc_architectures::open(&at)
             .map(|model| model.tensor("blk.0.attn_q.weight").unwrap().tensor_type().to_string())
             .map_err(|error| error.to_string())
     };
@@ -266,7 +266,7 @@ fn bytes_with_their_largest_numbers_are_rows() {
         let tensors = [weight, ("model.layers.0.self_attn.q_proj.SCB", kind, scales), (FORMAT, "U8", &[])];
         let at = mimo_2(&format!("largest-{test}"), &said, &tensors);
         fill(&at, FORMAT, &[format]);
-        ixc_frontend::arch::open(&at)
+        ixc_architectures::open(&at)
             .map(|model| model.tensor("blk.0.attn_q.weight").unwrap().tensor_type().to_string())
             .map_err(|error| error.to_string())
     };
@@ -301,7 +301,7 @@ fn matrices_are_of_the_groups_that_name_them() {
     ];
     let open = |test: &str, said: Json| {
         let tensors: Vec<_> = tensors.iter().map(|(name, dtype, shape)| (name.as_str(), *dtype, &shape[..])).collect();
-        let model = ixc_frontend::arch::open(&mimo_2(&format!("groups-{test}"), &said, &tensors));
+        let model = ixc_architectures::open(&mimo_2(&format!("groups-{test}"), &said, &tensors));
         let kinds = |model: ixc_model_files::gguf::Gguf| {
             ["q", "k", "v"]
                 .map(|part| model.tensor(&format!("blk.0.attn_{part}.weight")).unwrap().tensor_type().to_string())
@@ -358,7 +358,7 @@ fn experts_in_an_order_make_numbers_of_all() {
             let groups = (0..64u32).flat_map(|column| (column / 32).to_le_bytes()).collect::<Vec<u8>>();
             fill(&at, &format!("model.layers.0.mlp.experts.{expert}.gate_proj.weight_g_idx"), &groups);
         }
-        let model = ixc_frontend::arch::open(&at).unwrap();
+        let model = ixc_architectures::open(&at).unwrap();
         let tensor = model.tensor("blk.0.ffn_gate_exps.weight").unwrap();
         assert!(!model.tensor_data(tensor).is_empty());
         tensor.tensor_type().to_string()
@@ -378,7 +378,7 @@ fn transposed_blocks_of_codes_are_refused() {
         "n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16, "quantization_config": said});
     let scales = [format!("{KV}_scale"), format!("{KV}_scale_2")];
     let tensors = [(KV, "U8", &[64u64, 32][..]), (&scales[0], "F8_E4M3", &[64, 4]), (&scales[1], "F32", &[])];
-    let said = ixc_frontend::arch::open(&folder("transposed-codes", &config, &tensors)).unwrap_err().to_string();
+    let said = ixc_architectures::open(&folder("transposed-codes", &config, &tensors)).unwrap_err().to_string();
     assert!(
         said.contains("kv_b_proj.weight\" is of blocks of codes") && said.contains("\"ignore\" of quantization_config"),
         "{said}"

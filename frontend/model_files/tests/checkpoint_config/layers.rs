@@ -31,7 +31,7 @@ fn kinds_of_layers_are_listed_or_follow() {
         changes.as_object().unwrap().iter().for_each(|(key, value)| config[key] = value.clone());
         config["num_hidden_layers"] = 6.into();
         let embedding = ("model.embed_tokens.weight", "F16", &[64u64, 32][..]);
-        ixc_frontend::arch::open(&folder(&format!("kinds-{test}"), &config, &[embedding]))
+        ixc_architectures::open(&folder(&format!("kinds-{test}"), &config, &[embedding]))
             .map_err(|error| error.to_string())
     };
     let of = |test: &str, changes: Json| {
@@ -115,7 +115,7 @@ fn layers_of_gpt_neo_are_as_many_as_there_are() {
             json!({"model_type": "gpt_neo", "hidden_size": 32, "num_layers": 3, "num_heads": 2, "window_size": 24});
         config[name] = value;
         let norm = ("transformer.ln_f.weight", "F32", &[32u64][..]);
-        ixc_frontend::arch::open(&folder("gpt-neo", &config, &[norm])).map_err(|error| error.to_string())
+        ixc_architectures::open(&folder("gpt-neo", &config, &[norm])).map_err(|error| error.to_string())
     };
     let runs = opened("attention_types", json!([[["global", "local"], 1], [["local"], 1]])).unwrap();
     let pattern: Option<&[bool]> = runs.metadata().read_optional("gptneo.attention.sliding_window_pattern").unwrap();

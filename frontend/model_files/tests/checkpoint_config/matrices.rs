@@ -31,7 +31,7 @@ fn a_fused_matrix_is_taken_apart_by_its_layer() {
         }
     }
     let wrong = mimo_2("mimo-wrong", &Json::Null, &[(FUSED[0], "BF16", &[225, 32])]);
-    let said = ixc_frontend::arch::open(&wrong).unwrap_err().to_string();
+    let said = ixc_architectures::open(&wrong).unwrap_err().to_string();
     assert!(said.contains("qkv_proj.weight") && said.contains("[225, 32]"), "{said}");
 }
 
@@ -138,7 +138,7 @@ fn vectors_are_multiplied_by_others() {
         (vec![(norm.as_str(), "BF16", &[4])], "_res_norm.weight"),
     ] {
         let at = folder("kimi-k3-refused", &config, &tensors);
-        let said = ixc_frontend::arch::open(&at).map(|_| ()).unwrap_err().to_string();
+        let said = ixc_architectures::open(&at).map(|_| ()).unwrap_err().to_string();
         assert!(said.contains(expected), "{said}");
     }
 }
@@ -218,7 +218,7 @@ fn experts_of_several_machines_are_put_together() {
     let refused = |test: &str, change: &dyn Fn(&mut Vec<Vec<Stored>>)| {
         let mut machines = machines.clone();
         change(&mut machines);
-        ixc_frontend::arch::open(&write(test, &machines)).unwrap_err().to_string()
+        ixc_architectures::open(&write(test, &machines)).unwrap_err().to_string()
     };
     let said = refused("grok-2-lacks-a-machine", &|machines| machines[2].clear());
     assert!(
@@ -264,14 +264,14 @@ fn blocks_and_scales_go_by_several_names() {
     assert_eq!(of("blk.0.attn_output.weight"), (vec![64, 64], "BF16".to_owned()));
     let [bad, dtype] = [("I8", &[32u64, 1][..]), ("BF16", &[32, 2])].map(|(dtype, shape)| {
         let tensors: [(&str, &str, &[u64]); 2] = [(&w1, "I8", &[32, 32]), (&s1, dtype, shape)];
-        ixc_frontend::arch::open(&folder(&format!("codes-{dtype}"), &config, &tensors)).unwrap_err().to_string()
+        ixc_architectures::open(&folder(&format!("codes-{dtype}"), &config, &tensors)).unwrap_err().to_string()
     });
     for said in [bad, dtype] {
         assert!(said.contains("w1.scale") && said.contains("one for each 16 bytes of"), "{said}");
     }
     // Integers are no weights.
     let at = folder("integers", &config, &[(&o, "I64", &[64, 64])]);
-    let said = ixc_frontend::arch::open(&at).unwrap_err().to_string();
+    let said = ixc_architectures::open(&at).unwrap_err().to_string();
     assert!(said.contains("blk.0.attn_output.weight") && said.contains("of type I64"), "{said}");
 }
 
@@ -349,7 +349,7 @@ fn columns_of_a_head_are_of_length_1() {
         let at = folder(&format!("unit-{test}"), &config(own), &tensors);
         fill(&at, NORM, &(0..32).flat_map(|column| norm(column).to_le_bytes()).collect::<Vec<u8>>());
         fill(&at, HEAD, &(0..70 * 32).flat_map(|at| number(at / 32, at % 32).to_le_bytes()).collect::<Vec<u8>>());
-        ixc_frontend::arch::open(&at).map_err(|error| error.to_string())
+        ixc_architectures::open(&at).map_err(|error| error.to_string())
     };
     let numbers = |model: &Gguf, tensor: &str| -> Vec<f32> {
         let bytes = model.tensor_data(model.tensor(tensor).unwrap()).into_owned();
@@ -367,6 +367,6 @@ fn columns_of_a_head_are_of_length_1() {
     let said = read("tied", json!({"norm_head": true, "tie_word_embeddings": true})).unwrap_err();
     assert!(said.contains("key \"tie_word_embeddings\" is true; expected false, since norm_head"), "{said}");
     let without = folder("unit-without", &config(json!({"norm_head": true})), &tensors[..1]);
-    let said = ixc_frontend::arch::open(&without).unwrap_err().to_string();
+    let said = ixc_architectures::open(&without).unwrap_err().to_string();
     assert!(said.contains("\"output.weight\" is missing"), "{said}");
 }

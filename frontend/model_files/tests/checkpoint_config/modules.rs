@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use ixc_frontend::arch::{Output, Parts, build_parts};
+use ixc_architectures::{Output, Parts, build_parts};
 use ixc_model_files::gguf::read_vocabulary;
 use ixc_text::tokenizer::Tokenizer;
 use serde_json::{Value as Json, json};
@@ -36,7 +36,7 @@ impl Folder {
 
     /// The key of the way of pooling, whether vectors have length 1, and the longest text.
     fn facts(&self) -> (Option<u32>, bool, u32) {
-        let gguf = ixc_frontend::arch::open(&self.0).unwrap_or_else(|error| panic!("{error}"));
+        let gguf = ixc_architectures::open(&self.0).unwrap_or_else(|error| panic!("{error}"));
         let model = build_parts(&gguf, Parts { head: false, ..Parts::ALL }).unwrap();
         let Output::Hidden { unit, .. } = model.output else { panic!("{:?}", model.output) };
         let pooling = gguf.metadata().read_optional::<u32>("bert.pooling_type").unwrap();
@@ -44,7 +44,7 @@ impl Folder {
     }
 
     fn refused(&self) -> String {
-        ixc_frontend::arch::open(&self.0).unwrap_err().to_string()
+        ixc_architectures::open(&self.0).unwrap_err().to_string()
     }
 }
 
@@ -158,7 +158,7 @@ fn encoders_that_compute_something_else_are_refused() {
 #[test]
 fn a_list_of_words_is_a_tokenizer() {
     let bert = Folder::new("list", "bert");
-    let spec = |folder: &Folder| read_vocabulary(ixc_frontend::arch::open(&folder.0).unwrap().metadata()).unwrap();
+    let spec = |folder: &Folder| read_vocabulary(ixc_architectures::open(&folder.0).unwrap().metadata()).unwrap();
     let whole = spec(&bert);
     assert!(whole.lowercase && whole.strip_accents && whole.add_bos && whole.add_eos);
     let file: Json = serde_json::from_slice(&fs::read(bert.0.join("tokenizer.json")).unwrap()).unwrap();
@@ -187,7 +187,7 @@ fn a_list_of_words_is_a_tokenizer() {
 #[test]
 fn word_pieces_are_those_of_the_tokenizers_crate() {
     let folder = Folder::new("pieces", "bert");
-    let gguf = ixc_frontend::arch::open(&folder.0).unwrap();
+    let gguf = ixc_architectures::open(&folder.0).unwrap();
     let ours = Tokenizer::new(&read_vocabulary(gguf.metadata()).unwrap()).unwrap();
     let theirs = tokenizers::Tokenizer::from_file(folder.0.join("tokenizer.json")).unwrap();
     for text in [

@@ -1,0 +1,54 @@
+//! What older files of models with latent attention lack: `attn_k_b`, of each head the matrix that queries are taken by to where keys come from. Those
+//! files have keys and values of all heads as one matrix, `attn_kv_b`, of which it is a part, head by head transposed.
+//!
+//! ```text
+//! attn_kv_b [r, heads * (still + value)]      // per head rows that keys are made by, then those of values
+//! attn_k_b  [still, r, heads]                 // row j of a head: column j of its first rows
+//! ```
+
+use ixc_ir::derived::{Axis, Change, Derived, Element, Extent, Piece};
+use ixc_model_files::gguf::{Gguf, GgufError, Made, Tensor};
+
+use super::hyper::latent_lengths;
+
+/// The tensors that are to be made.
+///
+/// # Errors
+/// When keys are missing, or the matrix is of another shape than they say.
+pub(super) fn tensors(gguf: &Gguf, architecture: &str) -> Result<Vec<Made>, GgufError> {
+    let mut made = Vec::new();
+    for tensor in gguf.tensors() {
+        let Some(layer) = tensor.name().strip_suffix("attn_kv_b.weight") else { continue };
+        let name = format!("{layer}attn_k_b.weight");
+        if gguf.tensor(&name).is_none() {
+            made.push(transposed(gguf, architecture, tensor, name)?);
+        }
+    }
+    Ok(made)
+}
+
+fn transposed(gguf: &Gguf, architecture: &str, tensor: &Tensor, name: String) -> Result<Made, GgufError> {
+    let (still, value) = latent_lengths(gguf, architecture)?;
+    let &[rank, rows] = tensor.dims() else {
+        return Err(gguf.metadata().bad_value(tensor.name(), tensor.dims().len(), "of two dimensions"));
+    };
+    if rows == 0 || !rows.is_multiple_of(still + value) {
+        let limit = format!("a multiple of {}, the rows of a head", still + value);
+        return Err(gguf.metadata().bad_value(tensor.name(), rows, limit));
+    }
+    let heads = rows / (still + value);
+    let element = Element::of(gguf.require_format(tensor)?);
+    let axis = |len, stride| Axis { len, stride };
+    let piece = Piece {
+        extent: Extent { file: tensor.file() as u32, offset: tensor.offset(), bytes: tensor.bytes() },
+        element,
+        first: 0,
+        rows: vec![axis(heads, (still + value) * rank), axis(rank, 1)],
+        columns: vec![axis(still, rank)],
+        scales: None,
+        groups: None,
+        change: Change::Keep,
+    };
+    let derived = Derived { format: element.scaled_format(), columns: still, beside: 1, pieces: vec![piece] };
+    Ok(Made { name, dims: vec![still, rank, heads], derived })
+}

@@ -1,0 +1,20 @@
+//! The row that each architecture has in the registry.
+
+use ixc_ir::graph::ValueId;
+
+use crate::builder::Builder;
+use crate::error::ArchError;
+use crate::hyper::Defaults;
+
+/// A row of the registry.
+#[derive(Debug)]
+pub struct Architecture {
+    /// The value of `general.architecture`.
+    pub name: &'static str,
+    /// Which models it is.
+    pub doc: &'static str,
+    /// What keys mean that its files do not have.
+    pub(crate) defaults: Defaults,
+    /// Builds the graph, and returns its result.
+    pub(crate) build: fn(&mut Builder<'_>) -> Result<ValueId, ArchError>,
+}

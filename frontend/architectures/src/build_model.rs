@@ -1,0 +1,184 @@
+//! Models of files: a file's keys and tensors to hyperparameters and a graph.
+
+use std::path::Path;
+
+use ixc_ir::graph::Module;
+use ixc_ir::plan::Pooling;
+use ixc_model_files::checkpoint::CheckpointError;
+use ixc_model_files::gguf::{Gguf, GgufError};
+
+use crate::architecture::Architecture;
+use crate::builder::{Builder, Guessing};
+use crate::error::{ArchError, NextnProblem};
+use crate::hyper::{Defaults, GuessFrom, Hyper, Precise};
+use crate::models::ARCHITECTURES;
+
+/// A model: what its keys say, and its graph.
+#[derive(Clone, Debug)]
+pub struct Model {
+    /// Hyperparameters.
+    pub hyper: Hyper,
+    /// The graph: one function, `step`.
+    pub module: Module,
+    /// What it gives of the rows that are wanted.
+    pub output: Output,
+}
+
+/// What a graph gives of the rows that are wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Output {
+    /// Logits.
+    Logits,
+    /// Hidden states behind the last norm, as the output matrix takes them.
+    Hidden {
+        /// How those of a text become one vector, where the file says it.
+        pooling: Option<Pooling>,
+        /// Whether vectors have length 1; otherwise they keep the length of what was pooled.
+        unit: bool,
+    },
+    /// Sums over rows' experts, in a function for each layer: what [`ixc_ir::graph::expert_layers`] leaves of a model.
+    Experts,
+}
+
+/// Which parts of a model its graph has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Parts {
+    /// Layers, from the first on.
+    pub layers: usize,
+    /// Whether it ends with the output matrix, so that it gives logits, or before it.
+    pub head: bool,
+    /// What of guessing by its own layers.
+    pub nextn: Nextn,
+}
+
+/// What a graph has of guessing by the model's own layers ("nextn", multi-token prediction). Such a layer takes a token and the hidden state of the one before it,
+/// and guesses the token behind: a function `step` with a fourth parameter.
+///
+/// ```text
+/// func @step(%ids: i32[T], %pos: i32[T], %rows: i32[L], %hidden: f32[T, 256]) -> (f32[L, 4096], f32[T, 256]) {
+///   %4 = embed %ids, @token_embd.weight
+///   %5 = rms_norm %4, @blk.4.nextn.enorm.weight
+///   %6 = rms_norm %hidden, @blk.4.nextn.hnorm.weight
+///   %7 = concat %5, %6
+///   %8 = matmul %7, @blk.4.nextn.eh_proj.weight          and a layer as the model's, with keys and values of its own
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Nextn {
+    /// Nothing.
+    #[default]
+    Absent,
+    /// The model gives hidden states of all tokens, beside the logits of those that are wanted.
+    Fed,
+    /// The first such layer alone, which gives hidden states for its next guess.
+    Alone,
+}
+
+impl Parts {
+    /// All of it.
+    pub const ALL: Parts = Parts { layers: usize::MAX, head: true, nextn: Nextn::Absent };
+}
+
+/// Opens a model: a GGUF file, or a folder of safetensors. Adds tensors that older files have in another form ([`complete`]).
+///
+/// # Errors
+/// When it is missing, malformed, or of an unsupported kind.
+pub fn open(path: &Path) -> Result<Gguf, CheckpointError> {
+    Ok(complete(ixc_model_files::open(path)?)?)
+}
+
+/// The model with the tensors that its architecture takes and its files, older ones, lack but have in another form.
+///
+/// # Errors
+/// When these are of another shape than keys say.
+pub fn complete(gguf: Gguf) -> Result<Gguf, GgufError> {
+    let name = gguf.metadata().read_optional::<&str>("general.architecture")?;
+    let Some(architecture) = ARCHITECTURES.iter().find(|row| Some(row.name) == name) else { return Ok(gguf) };
+    let made = (architecture.defaults.made)(&gguf, architecture.name)?;
+    let gguf = gguf.with(made)?;
+    if architecture.defaults.embeds_by_output { gguf.with_same("token_embd.weight", "output.weight") } else { Ok(gguf) }
+}
+
+/// What quantisers leave alone of a model of this architecture; of those that are not known, nothing.
+pub fn precise(architecture: &str) -> Precise {
+    let known = ARCHITECTURES.iter().find(|row| row.name == architecture);
+    known.map_or(Defaults::USUAL.precise, |row| row.defaults.precise)
+}
+
+/// Builds the graph of the model in `gguf`.
+///
+/// # Errors
+/// When the architecture is unknown, a key or tensor is missing or impossible, or a tensor's type has no format.
+pub fn build(gguf: &Gguf) -> Result<Model, ArchError> {
+    build_parts(gguf, Parts::ALL)
+}
+
+/// Builds the graph of parts of it. The first layers, between the embedding and the output matrix of the whole model, compute what means nothing,
+/// and take the time of so many layers.
+///
+/// # Errors
+/// As [`build`].
+pub fn build_parts(gguf: &Gguf, parts: Parts) -> Result<Model, ArchError> {
+    let Parts { layers, head, nextn } = parts;
+    let name: &str = gguf.metadata().read("general.architecture")?;
+    let architecture = ARCHITECTURES.iter().find(|row| row.name == name).ok_or_else(|| {
+        let (path, found) = (gguf.metadata().path().into(), name.into());
+        ArchError::UnknownArchitecture { path, found, known: ARCHITECTURES.iter().map(|row| row.name).collect() }
+    })?;
+    let mut hyper = Hyper::read(gguf, architecture.name, architecture.defaults, nextn == Nextn::Alone)?;
+    if head && !hyper.causal {
+        return Err(ArchError::NotCausal { path: gguf.metadata().path().into(), architecture: architecture.name });
+    }
+    let guessing = match nextn {
+        Nextn::Absent => Guessing::None,
+        Nextn::Fed => Guessing::Fed(guess_from(gguf, architecture, &hyper)?),
+        Nextn::Alone => Guessing::Alone(guess_from(gguf, architecture, &hyper)?),
+    };
+    let whole = hyper.layers.len() <= layers;
+    hyper.layers.truncate(layers);
+    let mut builder = Builder::new(gguf, &hyper, architecture.name, (head, guessing));
+    let result = (architecture.build)(&mut builder)?;
+    let module = builder.finish(result, whole)?;
+    let output = match head {
+        true => Output::Logits,
+        false => Output::Hidden { pooling: pooling(gguf, architecture.name)?, unit: unit(gguf, architecture.name)? },
+    };
+    Ok(Model { hyper, module, output })
+}
+
+/// What the model's own layers guess from, where it has some that can be built.
+fn guess_from(gguf: &Gguf, architecture: &Architecture, hyper: &Hyper) -> Result<GuessFrom, ArchError> {
+    let refused = |problem| Err(ArchError::Nextn { path: gguf.metadata().path().into(), problem });
+    // Files may count layers that they do not have.
+    let is_of_one = |name: &str| name.ends_with(".nextn.eh_proj.weight");
+    if hyper.draft_layers == 0 || !gguf.tensors().any(|tensor| is_of_one(tensor.name())) {
+        return refused(NextnProblem::None);
+    }
+    if hyper.layers.iter().any(|layer| layer.recurrent) || hyper.compressed.is_some() || hyper.ngrams.is_some() {
+        return refused(NextnProblem::Recurrent);
+    }
+    match architecture.defaults.guess_from {
+        Some(from) => Ok(from),
+        None => {
+            let known = ARCHITECTURES.iter().filter(|row| row.defaults.guess_from.is_some());
+            let known = known.map(|row| row.name).collect();
+            refused(NextnProblem::Architecture { architecture: architecture.name, known })
+        }
+    }
+}
+
+/// Returns whether vectors have length 1: of GGUF files always, of folders as `modules.json` says.
+fn unit(gguf: &Gguf, architecture: &str) -> Result<bool, GgufError> {
+    gguf.metadata().read_or(&format!("{architecture}.embedding_normalized"), true)
+}
+
+/// What `ARCHITECTURE.pooling_type` says, in llama.cpp's numbers: 0 is none.
+fn pooling(gguf: &Gguf, architecture: &str) -> Result<Option<Pooling>, GgufError> {
+    let key = format!("{architecture}.pooling_type");
+    Ok(match gguf.metadata().read_or(&key, 0u32)? {
+        0 => None,
+        1 => Some(Pooling::Mean),
+        2 => Some(Pooling::First),
+        3 => Some(Pooling::Last),
+        other => return Err(gguf.metadata().bad_value(&key, other, "0 to 3 (none, mean, cls, last)")),
+    })
+}

@@ -1,0 +1,262 @@
+//! Attention: rotations, caches, what is attended to, and what chooses among it.
+
+use std::collections::HashMap;
+
+use ixc_ir::format::Format;
+use ixc_ir::graph::attrs::{RopeAttrs, RopeStyle, ScoreAttrs};
+use ixc_ir::graph::builder::RopeFactors;
+use ixc_ir::graph::{Attr, Operand, Place, Recurrent, State, ValueId, WeightId};
+
+use super::Builder;
+use crate::error::ArchError;
+use crate::hyper::{Compressed, Indexer, Mla, Rope, Scales};
+
+impl Builder<'_> {
+    /// Rotates heads by the step's positions, each rounded down to a multiple of `every`, and `back` where it is to be undone.
+    pub fn rope_by(
+        &mut self,
+        x: ValueId,
+        rope: &Rope,
+        style: RopeStyle,
+        (every, back): (u64, bool),
+    ) -> Result<ValueId, ArchError> {
+        let pos = match (every, back) {
+            (1, false) => self.step.pos,
+            _ => {
+                let pos = self.graph.positions(self.step.pos, every, back);
+                self.typed(pos)?
+            }
+        };
+        let y = self.graph.rope(x, pos, RopeFactors::default(), &rope_attrs(rope, style));
+        self.typed(y)
+    }
+
+    /// Rotates heads by the step's positions; `rope_freqs.weight` divides the frequencies where the file has it, or
+    /// `rope_factors_short.weight` and, in long contexts, `rope_factors_long.weight`.
+    pub fn rope(&mut self, layer: usize, x: ValueId, style: RopeStyle) -> Result<ValueId, ArchError> {
+        let local = self.hyper.local_rope.as_ref().filter(|_| self.hyper.layers[layer].window.is_some());
+        let rope = local.unwrap_or(&self.hyper.rope);
+        let factors = match rope.divided {
+            true => RopeFactors {
+                short: match self.divisors("rope_freqs.weight", rope)? {
+                    None => self.divisors("rope_factors_short.weight", rope)?,
+                    divisors => divisors,
+                },
+                long: self.divisors("rope_factors_long.weight", rope)?,
+            },
+            false => RopeFactors::default(),
+        };
+        let attrs = rope_attrs(rope, style);
+        let y = self.graph.rope(x, self.step.pos, factors, &attrs);
+        self.typed(y)
+    }
+
+    /// What divides the frequencies of `rope`, where the file has it: a number for each pair, or for as many as turn in the layers that rotate most.
+    pub(super) fn divisors(&mut self, name: &str, rope: &Rope) -> Result<Option<WeightId>, ArchError> {
+        let Some(tensor) = self.gguf.tensor(name) else { return Ok(None) };
+        let pairs = rope.dims / 2;
+        let all = self.hyper.local_rope.as_ref().map_or(pairs, |local| pairs.max(local.dims / 2));
+        if tensor.dims() != [all] || tensor.tensor_type().name != "F32" {
+            return self.vector(name, pairs).map(Some);
+        }
+        let place = Place { file: tensor.file() as u32, offset: tensor.offset() };
+        if let Some(id) = self.graph.find_weight(name) {
+            return Ok(Some(id));
+        }
+        let weight = self.graph.weight(name, Format::F32, &[pairs], Some(place));
+        self.used.insert(name.to_owned());
+        self.typed(weight).map(Some)
+    }
+
+    /// The number of a layer's keys and values.
+    pub(super) fn cache(&self, layer: usize) -> usize {
+        self.round * self.hyper.layers.len() + layer
+    }
+
+    /// Appends `k` and `v` to the state of `layer`; both `[T, heads, d]`.
+    pub fn append(&mut self, layer: usize, k: ValueId, v: ValueId) -> Result<(), ArchError> {
+        let facts = &self.hyper.layers[layer];
+        let cache = self.cache(layer);
+        let state = State::paged(&format!("kv.{cache}"), facts.kv_heads, facts.key_length, facts.value_length);
+        // Of where rows see both ways all positions are kept.
+        let window = facts.window.filter(|_| self.hyper.causal);
+        let state = State { window, chunked: facts.chunked, ..state };
+        let state = self.graph.state(state);
+        let state = self.typed(state)?;
+        let kv = self.graph.state_begin(state);
+        let kv = self.typed(kv)?;
+        let kv = self.graph.kv_append(kv, k, v, self.step.pos);
+        let kv = self.typed(kv)?;
+        self.caches.insert(cache, kv);
+        Ok(())
+    }
+
+    /// Attends in `layer` with `q`, `[T, heads, d]`, over what was appended, there or in the layer that it shares, with `sinks` or without.
+    pub fn attend(&mut self, layer: usize, q: ValueId, sinks: bool) -> Result<ValueId, ArchError> {
+        self.attend_to(layer, q, sinks, None)
+    }
+
+    /// As [`Builder::attend`], over `chosen` positions where there are any.
+    pub fn attend_to(
+        &mut self,
+        layer: usize,
+        q: ValueId,
+        sinks: bool,
+        chosen: Option<ValueId>,
+    ) -> Result<ValueId, ArchError> {
+        let facts = &self.hyper.layers[layer];
+        let (scale, heads, of) = (facts.attention_scale, facts.heads, self.cache(facts.shares.unwrap_or(layer)));
+        // A window is half before a row and half behind it, where rows see both ways.
+        let reach = facts.window.filter(|_| !self.hyper.causal).map_or(0, |window| window / 2);
+        let kv =
+            *self.caches.get(&of).unwrap_or_else(|| unreachable!("layer {of} appends before layer {layer} attends"));
+        let sinks = match sinks {
+            true => Some(self.vector(&format!("blk.{layer}.attn_sinks.weight"), heads)?),
+            false => None,
+        };
+        let Scales { attention_softcap: cap, max_bias, scaled_slopes, .. } = self.hyper.scales;
+        let slope = if scaled_slopes && max_bias != 0.0 { scale } else { 0.0 };
+        let scores = ScoreAttrs { scale, cap, max_bias, slope, reach };
+        let seen = match self.hyper.causal || reach > 0 {
+            true => self.step.pos,
+            false => {
+                let ends = self.graph.ends(self.step.pos);
+                self.typed(ends)?
+            }
+        };
+        let y = self.graph.attention(q, kv, seen, sinks, chosen, &scores);
+        let (y, kv) = self.typed(y)?;
+        self.caches.insert(of, kv);
+        Ok(y)
+    }
+
+    /// Appends rows of one head, which are keys and values, to the entries of `layer`: each to that of its `every` positions.
+    pub fn append_entries(&mut self, layer: usize, entry: ValueId, every: u64) -> Result<(), ArchError> {
+        let facts = &self.hyper.layers[layer];
+        let state = State::paged(&format!("entries.{layer}"), facts.kv_heads, facts.key_length, facts.value_length);
+        let state = self.graph.state(State { every, ..state });
+        let state = self.typed(state)?;
+        let token = self.graph.state_begin(state);
+        let token = self.typed(token)?;
+        let token = self.graph.kv_append(token, entry, entry, self.step.pos);
+        let token = self.typed(token)?;
+        self.entries.insert(layer, token);
+        Ok(())
+    }
+
+    /// Attends in `layer` with `q`, `[T, heads, d]`, over what was appended and over whole entries, or those of them that are `chosen`, with sinks.
+    pub fn attend_entries(&mut self, layer: usize, q: ValueId, chosen: Option<ValueId>) -> Result<ValueId, ArchError> {
+        let facts = &self.hyper.layers[layer];
+        let (scale, heads) = (facts.attention_scale, facts.heads);
+        let appended = |of: &HashMap<usize, ValueId>| of.get(&layer).copied();
+        let (Some(kv), Some(entries)) = (appended(&self.caches), appended(&self.entries)) else {
+            unreachable!("layer {layer} appends before it attends")
+        };
+        let sinks = self.vector(&format!("blk.{layer}.attn_sinks.weight"), heads)?;
+        let y = self.graph.attention_entries(q, [kv, entries], self.step.pos, (Some(sinks), chosen), scale);
+        let (y, [kv, entries]) = self.typed(y)?;
+        self.caches.insert(layer, kv);
+        self.entries.insert(layer, entries);
+        Ok(y)
+    }
+
+    /// Of every `every` positions a row: the mean of the first of the values by the second plus its row of the weight `ape`; with the state `state`.
+    pub fn compress(
+        &mut self,
+        state: &str,
+        values: [ValueId; 2],
+        ape: &str,
+        [every, width]: [u64; 2],
+        overlap: bool,
+    ) -> Result<ValueId, ArchError> {
+        let ape = self.vectors(ape, &[every, width])?;
+        let [kv, gate] = values.map(Operand::Value);
+        let operands = [kv, gate, Operand::Value(self.step.pos), Operand::Weight(ape)];
+        let attrs = vec![Attr::Int(every.cast_signed()), Attr::Bool(overlap)];
+        let (rows, d) = if overlap { (6, width / 2) } else { (3, width) };
+        self.recurrent(Recurrent::Compress, (state, &[rows, d]), &operands, attrs)
+    }
+
+    /// Keys of compressed entries, which the file must have.
+    pub fn compressed(&self) -> Result<Compressed, ArchError> {
+        let key = format!("{}.attention.compress_ratios", self.architecture);
+        self.hyper.compressed.clone().ok_or_else(|| self.gguf.metadata().missing(&key, "array of u32").into())
+    }
+
+    /// Sizes of latent attention, which the file must have.
+    pub fn mla(&self) -> Result<Mla, ArchError> {
+        let key = format!("{}.attention.kv_lora_rank", self.architecture);
+        self.hyper.mla.ok_or_else(|| self.gguf.metadata().missing(&key, "u32").into())
+    }
+
+    /// Length of the row that queries of latent attention are made of, which the file must have.
+    pub fn query_rank(&self) -> Result<u64, ArchError> {
+        let key = format!("{}.attention.q_lora_rank", self.architecture);
+        self.mla()?.query_rank.ok_or_else(|| self.gguf.metadata().missing(&key, "u32").into())
+    }
+
+    /// The index that chooses positions, which the file must have.
+    pub fn indexer(&self) -> Result<Indexer, ArchError> {
+        let key = format!("{}.attention.indexer.head_count", self.architecture);
+        self.hyper.indexer.clone().ok_or_else(|| self.gguf.metadata().missing(&key, "u32").into())
+    }
+
+    /// Positions that an index chooses, with the state `state`; values are its queries `[T, heads, d]`, their weights `[T, heads]` and keys `[T, 1, d]`, which
+    /// are of `run` positions as far as they came. Of `entries` it chooses those of so many positions themselves.
+    pub fn index_top_k(
+        &mut self,
+        state: &str,
+        [q, w, k]: [ValueId; 3],
+        key_length: u64,
+        (top_k, run, entries): (u64, u64, bool),
+    ) -> Result<ValueId, ArchError> {
+        let kv = self.index_keys(state, k, key_length, run)?;
+        let chosen = self.graph.index_top_k(q, w, kv, self.step.pos, (top_k, entries));
+        Ok(self.typed(chosen)?.0)
+    }
+
+    /// Positions that each head of an index chooses for itself, in blocks, with the state `state`; values are its queries `[T, heads, d]` and keys `[T, 1, d]`.
+    pub fn index_blocks(
+        &mut self,
+        state: &str,
+        [q, k]: [ValueId; 2],
+        key_length: u64,
+        numbers: [u64; 3],
+    ) -> Result<ValueId, ArchError> {
+        let kv = self.index_keys(state, k, key_length, 1)?;
+        let chosen = self.graph.index_blocks(q, kv, self.step.pos, numbers);
+        Ok(self.typed(chosen)?.0)
+    }
+
+    /// The token of a new state with keys of an index, `run` positions each.
+    pub(super) fn index_keys(
+        &mut self,
+        state: &str,
+        k: ValueId,
+        key_length: u64,
+        run: u64,
+    ) -> Result<ValueId, ArchError> {
+        // A state of keys and values, of which nobody reads the latter.
+        let state = self.graph.state(State { every: run, ..State::paged(state, 1, key_length, 1) });
+        let state = self.typed(state)?;
+        let none = self.slice(k, 0, 1)?;
+        let kv = self.graph.state_begin(state);
+        let kv = self.typed(kv)?;
+        let kv = self.graph.kv_append(kv, k, none, self.step.pos);
+        self.typed(kv)
+    }
+}
+
+fn rope_attrs(rope: &Rope, style: RopeStyle) -> RopeAttrs {
+    RopeAttrs {
+        base: rope.base,
+        dims: rope.dims,
+        style,
+        scaling: rope.scaling,
+        factor: rope.factor,
+        original_context: rope.original_context,
+        beta_fast: rope.beta_fast,
+        beta_slow: rope.beta_slow,
+        attn_factor: rope.attn_factor,
+    }
+}

@@ -1,0 +1,168 @@
+//! Experts: which of them tokens go to, and their matrices.
+
+use ixc_ir::format::Format;
+use ixc_ir::graph::attrs::{RouteAttrs, RouteScore};
+use ixc_ir::graph::{Place, ValueId, WeightId};
+
+use super::Builder;
+use crate::error::ArchError;
+use crate::hyper::Experts;
+
+impl Builder<'_> {
+    /// Ids and weights of the experts that the table `name` has for each of the step's ids.
+    pub fn route_listed(
+        &mut self,
+        logits: ValueId,
+        name: &str,
+        experts: &Experts,
+    ) -> Result<(ValueId, ValueId), ArchError> {
+        let shape = [self.hyper.vocabulary, experts.used];
+        let tensor = self.gguf.require_tensor(name)?;
+        if tensor.tensor_type().name != "I32" {
+            let (path, found) = (self.path(), tensor.tensor_type());
+            return Err(ArchError::TableType { path, tensor: name.into(), found });
+        }
+        self.check_shape(tensor, &shape)?;
+        let numbers = self.gguf.tensor_data(tensor);
+        let mut ids = numbers.as_chunks().0.iter().map(|bytes| i32::from_le_bytes(*bytes));
+        if let Some(found) = ids.find(|&id| u64::try_from(id).map_or(true, |id| id >= experts.count)) {
+            return Err(ArchError::TableId { path: self.path(), tensor: name.into(), found, count: experts.count });
+        }
+        let place = Some(Place { file: tensor.file() as u32, offset: tensor.offset() });
+        // No format is of integers: these have the bytes of as many floats.
+        let table = self.graph.weight(name, Format::F32, &shape, place);
+        let table = self.typed(table)?;
+        self.used.insert(name.to_owned());
+        let how = (experts.score, experts.normalise, experts.scale);
+        let routed = self.graph.route_listed(logits, self.step.ids, table, how);
+        self.typed(routed)
+    }
+
+    /// The experts of a layer, which the file must have.
+    pub fn experts(&self, layer: usize) -> Result<Experts, ArchError> {
+        let key = format!("{}.expert_count", self.architecture);
+        self.hyper.layers[layer].experts.clone().ok_or_else(|| self.gguf.metadata().missing(&key, "u32").into())
+    }
+
+    /// Ids and weights of experts that have matrices, so many, and the sum of the weights of those that have none.
+    pub fn identities(
+        &mut self,
+        (ids, weights): (ValueId, ValueId),
+        experts: u64,
+    ) -> Result<((ValueId, ValueId), ValueId), ArchError> {
+        let parted = self.graph.route_identities(ids, weights, experts);
+        let (ids, weights, passed) = self.typed(parted)?;
+        Ok(((ids, weights), passed))
+    }
+
+    /// The groups of so many experts that these ids are of.
+    pub fn expert_groups(&mut self, ids: ValueId, size: u64) -> Result<ValueId, ArchError> {
+        let groups = self.graph.expert_groups(ids, size);
+        self.typed(groups)
+    }
+
+    /// Ids and weights of the experts of each row of router logits.
+    ///
+    /// `exp_probs_b.bias` is added for choosing alone, where the file has it. What an expert gives is a product with `ffn_down_exps`, and the factor
+    /// `ffn_down_exps.scale` of it, where nothing is added, a factor of the expert's weight.
+    pub fn route(&mut self, layer: usize, logits: ValueId, experts: &Experts) -> Result<(ValueId, ValueId), ArchError> {
+        let down = |part: &str| format!("blk.{layer}.ffn_down_exps.{part}");
+        // What is no expert with matrices has no factor.
+        let apart = self.has(&down("bias")) || experts.identities > 0;
+        let scales = if apart { None } else { self.optional_vector(&down("scale"), experts.count)? };
+        self.routed_scales.extend(scales.map(|_| down("scale")));
+        self.route_of(layer, logits, experts, scales)
+    }
+
+    /// As [`Builder::route`], with these factors of experts.
+    pub fn route_of(
+        &mut self,
+        layer: usize,
+        logits: ValueId,
+        experts: &Experts,
+        scales: Option<WeightId>,
+    ) -> Result<(ValueId, ValueId), ArchError> {
+        let Experts { used: top_k, score, groups, groups_kept, best_of_group, normalise, scale, .. } = *experts;
+        let count = experts.routed();
+        let bias = match self.optional_vector(&format!("blk.{layer}.exp_probs_b.bias"), count)? {
+            // As Hy3's files have it.
+            None => self.optional_vector(&format!("blk.{layer}.exp_probs_b"), count)?,
+            bias => bias,
+        };
+        let alone = score == RouteScore::Softmax && bias.is_none();
+        let group_best = u64::from(groups > 1 && best_of_group && alone);
+        let attrs = RouteAttrs { top_k, score, groups, groups_kept, group_best, normalise, scale };
+        let routed = self.graph.route(logits, [bias, scales], &attrs);
+        self.typed(routed)
+    }
+
+    /// `x` times the matrices `name` (`to` rows of `from`) of the experts `ids`: `[T, used, to]`.
+    pub fn expert_linear(
+        &mut self,
+        x: ValueId,
+        ids: ValueId,
+        name: &str,
+        [count, to, from]: [u64; 3],
+    ) -> Result<ValueId, ArchError> {
+        let weight = self.weight(&format!("{name}.weight"), &[count, to, from])?;
+        let y = self.expert_matmul(x, ids, weight)?;
+        let y = self.expert_scaled(y, ids, name, count)?;
+        let bias = format!("{name}.bias");
+        if !self.has(&bias) {
+            return Ok(y);
+        }
+        let bias = self.weight(&bias, &[count, to])?;
+        let y = self.graph.expert_add_bias(y, ids, bias);
+        self.typed(y)
+    }
+
+    /// Products with `NAME.weight`, each times its expert's number of `NAME.scale`, where the file has these and no router has them in its weights.
+    pub(super) fn expert_scaled(
+        &mut self,
+        y: ValueId,
+        ids: ValueId,
+        name: &str,
+        count: u64,
+    ) -> Result<ValueId, ArchError> {
+        let name = format!("{name}.scale");
+        if self.routed_scales.contains(&name) {
+            return Ok(y);
+        }
+        let Some(factors) = self.optional_vector(&name, count)? else { return Ok(y) };
+        let y = self.graph.expert_scale(y, ids, factors);
+        self.typed(y)
+    }
+
+    pub(super) fn expert_matmul(&mut self, x: ValueId, ids: ValueId, weight: WeightId) -> Result<ValueId, ArchError> {
+        let y = self.graph.dequantise(weight).and_then(|w| self.graph.expert_matmul(x, ids, w));
+        self.typed(y)
+    }
+
+    /// `x` times the gate and up matrices (`to` rows of `from`) of the experts `ids`, which files have as two tensors or as one.
+    pub fn expert_gate_up(
+        &mut self,
+        layer: usize,
+        x: ValueId,
+        ids: ValueId,
+        [count, to, from]: [u64; 3],
+    ) -> Result<[ValueId; 2], ArchError> {
+        let name = |part: &str| format!("blk.{layer}.ffn_{part}_exps");
+        let both = format!("{}.weight", name("gate_up"));
+        let mut half = |half: &str, first: u64| {
+            if !self.has(&both) {
+                return self.expert_linear(x, ids, &name(half), [count, to, from]);
+            }
+            let half = format!("{}.weight", name(half));
+            let weight = self.part(&half, &both, [count, to, from], [2 * to, first])?;
+            let y = self.expert_matmul(x, ids, weight)?;
+            self.expert_scaled(y, ids, &name("gate_up"), count)
+        };
+        Ok([half("gate", 0)?, half("up", to)?])
+    }
+
+    /// The experts' rows `[T, used, n]` summed with their weights.
+    pub fn combine(&mut self, y: ValueId, weights: ValueId) -> Result<ValueId, ArchError> {
+        let y = self.graph.expert_combine(y, weights);
+        self.typed(y)
+    }
+}

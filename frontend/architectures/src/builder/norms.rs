@@ -1,0 +1,172 @@
+//! Norms of the stream, of heads, of streams and of parts of rows, with and without weights.
+
+use ixc_ir::format::Format;
+use ixc_ir::graph::{Place, ValueId, WeightId};
+
+use super::{Builder, HEAD_GAIN};
+use crate::error::ArchError;
+
+/// 2^40: the sum of its square and what rows' squares are is its square in 32 bits, and 64.
+const ROOT: f64 = (1u64 << 40) as f64;
+
+impl Builder<'_> {
+    /// Norm of the residual stream, with the weight `name`, where the model's norms have some: of RMS, or a layer norm, whose bias is beside the weight where the
+    /// file has one.
+    pub fn norm(&mut self, x: ValueId, name: &str) -> Result<ValueId, ArchError> {
+        let eps = self.hyper.norm_eps / self.hyper.scales.residual.powi(2);
+        self.norm_of_rows(x, name, self.hyper.embedding_length, eps)
+    }
+
+    /// The same of rows of another length, of which `eps` is added to mean squares.
+    pub fn norm_of_rows(&mut self, x: ValueId, name: &str, width: u64, eps: f64) -> Result<ValueId, ArchError> {
+        let name = self.as_written(name);
+        let layer_norms = self.hyper.layer_norms;
+        let weight = if self.hyper.weighted_norms { Some(self.vector(name, width)?) } else { None };
+        let x = if layer_norms { self.centre(x)? } else { x };
+        let y = self.graph.rms_norm(x, weight, eps);
+        let y = self.typed(y)?;
+        match layer_norms {
+            true if self.hyper.weighted_norms => {
+                self.optional_bias(y, &format!("{}.bias", name.trim_end_matches(".weight")), width)
+            }
+            true | false => Ok(y),
+        }
+    }
+
+    /// Norm of heads of `d` elements, each with a weight of its own, as the stream's but without a bias.
+    pub fn norm_of_each(&mut self, x: ValueId, name: &str, [heads, d]: [u64; 2]) -> Result<ValueId, ArchError> {
+        let weight = self.vectors(name, &[heads, d])?;
+        let x = if self.hyper.layer_norms { self.centre(x)? } else { x };
+        let y = self.graph.rms_norm(x, weight, self.hyper.norm_eps);
+        self.typed(y)
+    }
+
+    /// Layer norm of heads of `d` elements, each with a weight and a bias of its own, which files may have as one vector of all heads, with another number added
+    /// to the mean square.
+    pub fn layer_norm_of_each(
+        &mut self,
+        x: ValueId,
+        name: &str,
+        [heads, d]: [u64; 2],
+        eps: f64,
+    ) -> Result<ValueId, ArchError> {
+        let weight = self.parted(&format!("{name}.weight"), [heads, d])?;
+        let x = self.centre(x)?;
+        let y = self.graph.rms_norm(x, weight, eps);
+        let y = self.typed(y)?;
+        let name = format!("{name}.bias");
+        let Some(tensor) = self.gguf.tensor(&name) else { return Ok(y) };
+        if tensor.tensor_type().name != "F32" {
+            let (path, found) = (self.path(), tensor.tensor_type());
+            return Err(ArchError::VectorType { path, tensor: name.into(), found });
+        }
+        match tensor.dims().len() {
+            1 => self.check_shape(tensor, &[heads * d])?,
+            _ => self.check_shape(tensor, &[heads, d])?,
+        }
+        // Those of all heads, one behind the other, are the bias of a row.
+        let place = Some(Place { file: tensor.file() as u32, offset: tensor.offset() });
+        let bias = self.graph.weight(&name, Format::F32, &[heads * d], place);
+        let bias = self.typed(bias)?;
+        self.used.insert(name);
+        let y = self.merge_heads(y)?;
+        let y = self.graph.add_bias(y, bias);
+        let y = self.typed(y)?;
+        self.split_heads(y, heads)
+    }
+
+    /// RMS norm of a layer's queries, of which each head's are multiplied by a number, which files have once and graphs ([`HEAD_GAIN`]) as often as a head is long.
+    pub fn norm_with_gains(&mut self, x: ValueId, layer: usize, [heads, d]: [u64; 2]) -> Result<ValueId, ArchError> {
+        self.leave_out(&format!("blk.{layer}.attn_q_norm.weight"));
+        let weight = self.vectors(&format!("blk.{layer}.{HEAD_GAIN}.weight"), &[heads, d])?;
+        let y = self.graph.rms_norm(x, weight, self.hyper.norm_eps);
+        self.typed(y)
+    }
+
+    /// RMS norm along the last dimension, of length `len`, with the weight `name`.
+    pub fn rms_norm(&mut self, x: ValueId, name: &str, len: u64) -> Result<ValueId, ArchError> {
+        self.rms_norm_of(x, name, len, self.hyper.norm_eps)
+    }
+
+    /// As [`Builder::rms_norm`], with another number added to the mean square.
+    pub fn rms_norm_of(&mut self, x: ValueId, name: &str, len: u64, eps: f64) -> Result<ValueId, ArchError> {
+        let weight = self.vector(self.as_written(name), len)?;
+        let y = self.graph.rms_norm(x, weight, eps);
+        self.typed(y)
+    }
+
+    /// RMS norm of each of `groups` equal parts of every row, which have weights of their own; nothing where the file has no weight `name`.
+    pub fn grouped_norm(&mut self, x: ValueId, name: &str, [groups, len]: [u64; 2]) -> Result<ValueId, ArchError> {
+        if !self.has(name) {
+            return Ok(x);
+        }
+        if groups == 1 {
+            return self.rms_norm(x, name, len);
+        }
+        let weight = self.vectors(name, &[groups, len])?;
+        let x = self.split_heads(x, groups)?;
+        let y = self.graph.rms_norm(x, weight, self.hyper.norm_eps);
+        let y = self.typed(y)?;
+        self.merge_heads(y)
+    }
+
+    /// RMS norm of each of so many streams of a row, side by side, with weights of their own, which files may have as one vector.
+    pub fn norm_of_streams(&mut self, x: ValueId, name: &str, [count, len]: [u64; 2]) -> Result<ValueId, ArchError> {
+        let weight = self.parted(name, [count, len])?;
+        let x = self.split_heads(x, count)?;
+        let y = self.graph.rms_norm(x, weight, self.hyper.norm_eps);
+        let y = self.typed(y)?;
+        self.merge_heads(y)
+    }
+
+    /// F32 vectors `name`, so many of this length, which files may have as one.
+    fn parted(&mut self, name: &str, [count, len]: [u64; 2]) -> Result<WeightId, ArchError> {
+        let tensor = self.gguf.require_tensor(name)?;
+        if tensor.dims() != [count.saturating_mul(len)] || tensor.tensor_type().name != "F32" {
+            return self.vectors(name, &[count, len]);
+        }
+        if let Some(id) = self.graph.find_weight(name) {
+            return Ok(id);
+        }
+        let place = Some(Place { file: tensor.file() as u32, offset: tensor.offset() });
+        let weight = self.graph.weight(name, Format::F32, &[count, len], place);
+        self.used.insert(name.to_owned());
+        self.typed(weight)
+    }
+
+    /// Rows, or heads, less their means.
+    pub fn centre(&mut self, x: ValueId) -> Result<ValueId, ArchError> {
+        let y = self.graph.centre(x);
+        self.typed(y)
+    }
+
+    /// Rows times the vector `name`, element by element: a norm to whose mean squares so much is added that these no longer count.
+    pub fn weighted(&mut self, x: ValueId, name: &str, len: u64) -> Result<ValueId, ArchError> {
+        let y = self.rms_norm_of(x, name, len, ROOT * ROOT)?;
+        self.scale(y, ROOT)
+    }
+
+    /// The same of heads, of which each has a vector of its own.
+    pub fn weighted_heads(&mut self, x: ValueId, name: &str, [heads, d]: [u64; 2]) -> Result<ValueId, ArchError> {
+        let weight = self.parted(name, [heads, d])?;
+        let y = self.graph.rms_norm(x, weight, ROOT * ROOT);
+        let y = self.typed(y)?;
+        self.scale(y, ROOT)
+    }
+
+    /// RMS norm along the last dimension, without a weight.
+    pub fn plain_norm(&mut self, x: ValueId) -> Result<ValueId, ArchError> {
+        self.plain_norm_of(x, self.hyper.norm_eps)
+    }
+
+    /// The same with another number added to the mean square.
+    pub fn plain_norm_of(&mut self, x: ValueId, eps: f64) -> Result<ValueId, ArchError> {
+        let y = self.graph.rms_norm(x, None, eps);
+        self.typed(y)
+    }
+
+    /// The name of a norm's weight as the file has it: those of Falcon-H1 have `ffn_norm` without `.weight`, those of PLaMo 3 norms behind blocks.
+    fn as_written<'n>(&self, name: &'n str) -> &'n str {
+        name.strip_suffix(".weight").filter(|bare| self.has(bare) && !self.has(name)).unwrap_or(name)
+    }
+}

@@ -1,0 +1,129 @@
+//! Layers with states that are no caches.
+
+use ixc_ir::graph::attrs::KeyHeads;
+use ixc_ir::graph::{Attr, OpKind, Operand, Recurrent, State, ValueId, WeightId};
+use ixc_ir::state::Rollback;
+
+use super::Builder;
+use crate::error::ArchError;
+use crate::hyper::{Ssm, Wkv};
+
+impl Builder<'_> {
+    /// Sizes of the recurrent states, which the file must have.
+    pub fn ssm(&self) -> Result<Ssm, ArchError> {
+        let key = format!("{}.ssm.state_size", self.architecture);
+        self.hyper.ssm.ok_or_else(|| self.gguf.metadata().missing(&key, "u32").into())
+    }
+
+    /// Length of the row that steps of state spaces are made of, which the file must have.
+    pub fn step_rank(&self) -> Result<u64, ArchError> {
+        let key = format!("{}.ssm.time_step_rank", self.architecture);
+        self.ssm()?.rank.ok_or_else(|| self.gguf.metadata().missing(&key, "u32").into())
+    }
+
+    /// Sizes of RWKV's layers, which the file must have.
+    pub fn wkv_sizes(&self) -> Result<Wkv, ArchError> {
+        let key = format!("{}.wkv.head_size", self.architecture);
+        self.hyper.wkv.ok_or_else(|| self.gguf.metadata().missing(&key, "u32").into())
+    }
+
+    /// Taps of convolutions in place of attention, which the file must have.
+    pub fn conv_taps(&self) -> Result<u64, ArchError> {
+        let key = format!("{}.shortconv.l_cache", self.architecture);
+        self.hyper.conv_taps.ok_or_else(|| self.gguf.metadata().missing(&key, "u32").into())
+    }
+
+    /// An op with a recurrent state `state` of these dimensions, which it takes first: its rows.
+    pub(super) fn recurrent(
+        &mut self,
+        op: Recurrent,
+        (state, dims): (&str, &[u64]),
+        operands: &[Operand],
+        attrs: Vec<Attr>,
+    ) -> Result<ValueId, ArchError> {
+        let state = self.graph.state(State::recurrent(state, dims, Rollback::Snapshot));
+        let state = self.typed(state)?;
+        let token = self.graph.state_begin(state);
+        let token = Operand::Value(self.typed(token)?);
+        let operands = [&[token], operands].concat();
+        let results = self.graph.op(OpKind::Recurrent(op), operands, attrs);
+        Ok(self.typed(results)?[0])
+    }
+
+    /// A causal convolution of each channel of `x` with its taps, of the weight `name`.
+    pub fn short_conv(
+        &mut self,
+        state: &str,
+        x: ValueId,
+        name: &str,
+        [channels, taps]: [u64; 2],
+    ) -> Result<ValueId, ArchError> {
+        self.dilated_conv(state, x, name, [channels, taps], 1)
+    }
+
+    /// The same with taps of every `dilation` tokens.
+    pub fn dilated_conv(
+        &mut self,
+        state: &str,
+        x: ValueId,
+        name: &str,
+        [channels, taps]: [u64; 2],
+        dilation: u64,
+    ) -> Result<ValueId, ArchError> {
+        let w = self.weight(name, &[channels, taps])?;
+        let operands = [Operand::Value(x), Operand::Weight(w)];
+        let attrs = vec![Attr::Int(dilation.cast_signed())];
+        self.recurrent(Recurrent::ShortConv, (state, &[(taps - 1) * dilation, channels]), &operands, attrs)
+    }
+
+    /// Linear attention by the gated delta rule; values are queries, keys, values, alpha and beta, weights are `a` and `dt`; `eps` is added to the squares of
+    /// lengths. Decays have the model's bound, where it has one.
+    pub fn delta_net(
+        &mut self,
+        state: &str,
+        values: [ValueId; 5],
+        weights: [WeightId; 2],
+        keys: KeyHeads,
+        eps: f64,
+    ) -> Result<ValueId, ArchError> {
+        let Ssm { heads, key_length, value_length, decay_bound, rate, .. } = self.ssm()?;
+        let operands: Vec<Operand> =
+            values.map(Operand::Value).into_iter().chain(weights.map(Operand::Weight)).collect();
+        let rate = if rate == 1.0 { 0.0 } else { rate };
+        let numbers = [eps, decay_bound, rate].map(Attr::rounded);
+        let attrs = [Attr::Word(keys.word().to_owned())].into_iter().chain(numbers).collect();
+        self.recurrent(Recurrent::DeltaNet, (state, &[heads, key_length, value_length]), &operands, attrs)
+    }
+
+    /// A selective state space; values are `x`, `b`, `c` and `dt`, weights are `a`, the bias of `dt`, and `d`.
+    pub fn ssm_scan(
+        &mut self,
+        state: &str,
+        values: [ValueId; 4],
+        weights: [WeightId; 3],
+    ) -> Result<ValueId, ArchError> {
+        let Ssm { heads, key_length, value_length, .. } = self.ssm()?;
+        let operands: Vec<Operand> =
+            values.map(Operand::Value).into_iter().chain(weights.map(Operand::Weight)).collect();
+        self.recurrent(Recurrent::SsmScan, (state, &[heads, key_length, value_length]), &operands, Vec::new())
+    }
+
+    /// Linear attention with decays of each token (RWKV): values are queries, keys, values and decays, then what is found and what is taken away, where something is;
+    /// whether rows are of the state before them, and whether keys count times what decays take away.
+    pub fn wkv(
+        &mut self,
+        state: &str,
+        values: [ValueId; 4],
+        deltas: Option<[ValueId; 2]>,
+        [before, filled]: [bool; 2],
+    ) -> Result<ValueId, ArchError> {
+        let Wkv { heads, length, .. } = self.wkv_sizes()?;
+        let deltas = match deltas {
+            Some(deltas) => deltas.map(Operand::Value),
+            None => [Operand::Absent; 2],
+        };
+        let operands: Vec<Operand> = values.map(Operand::Value).into_iter().chain(deltas).collect();
+        let attrs = vec![Attr::Bool(before), Attr::Bool(filled)];
+        self.recurrent(Recurrent::Wkv, (state, &[heads, length, length]), &operands, attrs)
+    }
+}

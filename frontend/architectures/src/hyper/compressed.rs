@@ -1,0 +1,88 @@
+//! Keys of attention over a window and compressed entries (DeepSeek-V4).
+
+use ixc_ir::graph::attrs::RopeScaling;
+use ixc_model_files::gguf::GgufError;
+
+use super::keys::Keys;
+use super::{MAX_CONTEXT, MAX_COUNT, MAX_WIDTH, Rope};
+
+/// Attention over the last positions and compressed entries of those before, one for every so many.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Compressed {
+    /// Of each layer, how many positions an entry is of; 0 where it has none.
+    pub ratios: Vec<u64>,
+    /// Rotary embedding of layers with entries.
+    pub rope: Rope,
+    /// Length of the row that queries are made of.
+    pub query_rank: u64,
+    /// Equal groups of heads, each of which is taken to a row of its own before the output matrix.
+    pub output_groups: u64,
+    /// Length of that row.
+    pub output_rank: u64,
+    /// Layers at the front whose experts are those of a table, by token.
+    pub listed_layers: u64,
+    /// What chooses entries where they overlap; none where the context has room for no more than are chosen.
+    pub index: Option<EntryIndex>,
+}
+
+/// An index of entries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EntryIndex {
+    /// Query heads.
+    pub heads: u64,
+    /// Elements of a query and of a key.
+    pub key_length: u64,
+    /// Entries that a token attends to, where there are more.
+    pub top_k: u64,
+}
+
+/// Positions of an entry where a layer's entries overlap, and a token chooses among them.
+pub const CHOSEN_RATIO: u64 = 4;
+
+impl Compressed {
+    /// For files that have entries and such a context, whose other layers have this rotary embedding.
+    pub(super) fn read(
+        keys: &Keys<'_>,
+        layers: usize,
+        rope: &Rope,
+        context: u64,
+    ) -> Result<Option<Compressed>, GgufError> {
+        const RATIOS: &str = "attention.compress_ratios";
+        if keys.metadata.get(&keys.name(RATIOS)).is_none() || !keys.defaults.compressed {
+            return Ok(None);
+        }
+        let ratios = keys.first_per_layer(RATIOS, layers, 0, MAX_CONTEXT)?;
+        let index = if ratios.contains(&CHOSEN_RATIO) { EntryIndex::read(keys, context / CHOSEN_RATIO)? } else { None };
+        let base =
+            keys.float("attention.compress_rope_freq_base", rope.base as f32, |x| x > 0.0, "a positive number")?;
+        // What YaRN would multiply rotated elements by is left out.
+        let attn_factor = match rope.scaling {
+            RopeScaling::Yarn | RopeScaling::YarnUntruncated => rope.attn_factor / (1.0 + 0.1 * rope.factor.ln()),
+            RopeScaling::None | RopeScaling::Linear => rope.attn_factor,
+        };
+        Ok(Some(Compressed {
+            ratios,
+            rope: Rope { base, attn_factor, ..rope.clone() },
+            query_rank: keys.required("attention.q_lora_rank", 1, MAX_WIDTH)?,
+            output_groups: keys.required("attention.output_group_count", 1, MAX_COUNT)?,
+            output_rank: keys.required("attention.output_lora_rank", 1, MAX_WIDTH)?,
+            listed_layers: keys.optional("hash_layer_count", 0, layers as u64)?.unwrap_or(0),
+            index,
+        }))
+    }
+}
+
+impl EntryIndex {
+    /// Of a file whose context has room for so many entries.
+    fn read(keys: &Keys<'_>, entries: u64) -> Result<Option<EntryIndex>, GgufError> {
+        let top_k = keys.required("attention.indexer.top_k", 1, MAX_CONTEXT)?;
+        if entries <= top_k {
+            return Ok(None);
+        }
+        Ok(Some(EntryIndex {
+            heads: keys.required("attention.indexer.head_count", 1, MAX_COUNT)?,
+            key_length: keys.required("attention.indexer.key_length", 2, MAX_WIDTH)?,
+            top_k,
+        }))
+    }
+}

@@ -1,0 +1,133 @@
+//! Keys of experts and of their router.
+
+use ixc_ir::graph::attrs::RouteScore;
+use ixc_model_files::gguf::GgufError;
+
+use super::keys::Keys;
+use super::{Experts, MAX_COUNT, MAX_WIDTH};
+
+/// Of a file that says so: experts behind the others, without matrices, which give back what they take.
+pub(super) const IDENTITIES: &str = "expert_identity_count";
+
+/// The keys about experts, before they are given to layers.
+pub(super) struct ExpertKeys {
+    count: u64,
+    identities: u64,
+    used: Vec<u64>,
+    feed_forward: Option<Vec<u64>>,
+    normalise: bool,
+    scale: f64,
+    score: RouteScore,
+    /// Shared experts, where no key says how wide they are together.
+    shared_count: u64,
+    shared_feed_forward: Option<u64>,
+    latent: Option<u64>,
+    groups: u64,
+    groups_kept: u64,
+}
+
+/// `expert_gating_func`: what llama.cpp numbers (`LLAMA_EXPERT_GATING_FUNC_TYPE_*`).
+fn score(keys: &Keys<'_>) -> Result<RouteScore, GgufError> {
+    match keys.optional("expert_gating_func", 0, u64::MAX)?.unwrap_or(0) {
+        0 => Ok(keys.defaults.score),
+        1 => Ok(RouteScore::Softmax),
+        2 => Ok(RouteScore::Sigmoid),
+        3 => Ok(RouteScore::Chosen),
+        4 => Ok(RouteScore::RootSoftplus),
+        found => {
+            let limit = "1 (softmax), 2 (sigmoid), 3 (softmax over the chosen) or 4 (root of softplus)";
+            Err(keys.metadata.bad_value(&keys.name("expert_gating_func"), found, limit))
+        }
+    }
+}
+
+pub(super) fn experts(keys: &Keys<'_>, layers: usize) -> Result<Option<ExpertKeys>, GgufError> {
+    let count = keys.optional("expert_count", 0, MAX_COUNT)?.unwrap_or(0);
+    if count == 0 {
+        return match keys.per_layer("expert_used_count", layers, 0, 0) {
+            Err(GgufError::KeyValue { path, key, found, .. }) => {
+                Err(GgufError::KeyValue { path, key, found, limit: "0, as there are no experts (expert_count)".into() })
+            }
+            Err(other) => Err(other),
+            Ok(_) => Ok(None),
+        };
+    }
+    // Layers without experts may have zeros.
+    let least = u64::from(!keys.defaults.parts.lack_both());
+    let used = keys.per_layer("expert_used_count", layers, least, count)?;
+    let used = used.ok_or_else(|| keys.missing("expert_used_count"))?;
+    let feed_forward = keys.per_layer("expert_feed_forward_length", layers, least, MAX_WIDTH)?;
+    let normalise = keys.metadata.read_or(&keys.name("expert_weights_norm"), keys.defaults.normalise)?;
+    let scale = keys.float("expert_weights_scale", 1.0, |x| x >= 0.0, "0 or a positive number")?;
+    // 0 stands for an absent key in files of some converters.
+    let scale = if scale == 0.0 { 1.0 } else { scale };
+    let groups = keys.optional("expert_group_count", 0, count)?.unwrap_or(1).max(1);
+    if !count.is_multiple_of(groups) || (groups > 1 && count / groups < 2) {
+        let limit = format!("a divisor of expert_count, {count}, that leaves two experts each");
+        return Err(keys.metadata.bad_value(&keys.name("expert_group_count"), groups, limit));
+    }
+    let identities = keys.optional(IDENTITIES, 0, MAX_COUNT)?.unwrap_or(0);
+    if identities > 0 && groups > 1 {
+        let limit = format!("1: {identities} experts are of no group ({IDENTITIES})");
+        return Err(keys.metadata.bad_value(&keys.name("expert_group_count"), groups, limit));
+    }
+    let groups_kept = keys.optional("expert_group_used_count", 0, groups)?.filter(|&kept| kept > 0).unwrap_or(groups);
+    Ok(Some(ExpertKeys {
+        groups,
+        groups_kept,
+        count,
+        identities,
+        used,
+        feed_forward,
+        normalise,
+        scale,
+        score: score(keys)?,
+        shared_count: keys.optional("expert_shared_count", 0, MAX_COUNT)?.unwrap_or(0),
+        shared_feed_forward: keys.optional("expert_shared_feed_forward_length", 0, MAX_WIDTH)?,
+        // Kimi K3's files call it otherwise.
+        latent: match keys.optional("moe_latent_size", 0, MAX_WIDTH)? {
+            None => keys.optional("expert_latent_length", 0, MAX_WIDTH)?,
+            found => found,
+        }
+        .filter(|&latent| latent > 0),
+    }))
+}
+
+impl ExpertKeys {
+    pub(super) fn layer(&self, keys: &Keys<'_>, layer: usize, dense: u64) -> Result<Experts, GgufError> {
+        let feed_forward = self.feed_forward.as_ref().map_or(dense, |lengths| lengths[layer]);
+        if feed_forward == 0 {
+            return Err(keys.missing("expert_feed_forward_length"));
+        }
+        keys.in_range("expert_used_count", self.used[layer], 1, self.count)?;
+        let ExpertKeys {
+            count,
+            identities,
+            ref used,
+            normalise,
+            scale,
+            score,
+            shared_count,
+            shared_feed_forward,
+            latent,
+            groups,
+            groups_kept,
+            ..
+        } = *self;
+        let shared = shared_feed_forward.unwrap_or(shared_count * feed_forward);
+        Ok(Experts {
+            count,
+            identities,
+            used: used[layer],
+            feed_forward,
+            normalise,
+            scale,
+            score,
+            shared,
+            latent,
+            groups,
+            groups_kept,
+            best_of_group: keys.defaults.best_of_group,
+        })
+    }
+}

@@ -1,0 +1,179 @@
+//! Keys of an index, which chooses the positions that a layer attends to.
+//!
+//! ```text
+//! glm-dsa.attention.indexer.head_count = 32      // its query heads
+//! glm-dsa.attention.indexer.key_length = 128     // elements of a query and of a key
+//! glm-dsa.attention.indexer.top_k      = 2048    // positions that it chooses
+//! glm-dsa.attention.indexer.types      = [true, true, true, false, …]   // layers with one of their own
+//! minimax-m3.attention.indexer.block_size = 128  // its heads choose blocks of so many positions, each for itself: top_k of them
+//! minimax-m3.attention.indexer.local_blocks = 1  // of which so many are the last ones up to a row's own
+//! glm5-next.attention.indexer.kpool       = 4    // it chooses runs of so many, by a key for each, and those behind the last whole one
+//! qwen4exp.attention.compress_ratios      = [0, 4, 0, 4]     // the same, by layer: 0 where a layer has none
+//! ```
+
+use ixc_ir::plan::CHOSEN_BLOCK;
+use ixc_model_files::gguf::{Gguf, GgufError, Value};
+
+use super::keys::Keys;
+use super::{Layer, MAX_CONTEXT, MAX_COUNT, MAX_WIDTH};
+
+/// Files of GLM-5.2 without `types` are known by this context.
+const LONG_CONTEXT: u64 = 1 << 20;
+
+/// Most positions that share a key: those of a word of bits.
+const MAX_RUN: u64 = 32;
+/// Positions that share a key, in one number or by layer.
+const RUN: &str = "attention.indexer.kpool";
+const RATIOS: &str = "attention.compress_ratios";
+/// Positions of a block.
+const BLOCK: &str = "attention.indexer.block_size";
+const TOP_K: &str = "attention.indexer.top_k";
+
+/// An index.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Indexer {
+    /// Query heads.
+    pub heads: u64,
+    /// Elements of a query and of a key.
+    pub key_length: u64,
+    /// Positions that are chosen, where there are more.
+    pub top_k: u64,
+    /// Positions that share a key; 1 where each has its own.
+    pub run: u64,
+    /// By layer, whether it has an index of its own; others take the choice of the last one that has.
+    pub own: Vec<bool>,
+}
+
+impl Indexer {
+    /// Of a file that has one, for these layers.
+    pub(super) fn read(keys: &Keys<'_>, of: &[Layer], context: u64) -> Result<Option<Indexer>, GgufError> {
+        let layers = of.len();
+        if keys.optional(BLOCK, 1, MAX_CONTEXT)?.is_some() {
+            return Ok(None);
+        }
+        let Some(heads) = keys.optional("attention.indexer.head_count", 1, MAX_COUNT)? else { return Ok(None) };
+        let (key, run, own_by_run) = match keys.defaults.runs_by_layer {
+            true => {
+                let Some((run, own)) = runs_by_layer(keys, layers)? else { return Ok(None) };
+                (RATIOS, Some(run), Some(own))
+            }
+            false => (RUN, keys.optional(RUN, 1, MAX_RUN)?, None),
+        };
+        if run.is_some_and(|run| !run.is_power_of_two()) {
+            let limit = format!("a power of two up to {MAX_RUN}");
+            return Err(keys.metadata.bad_value(&keys.name(key), run.unwrap_or(1), limit));
+        }
+        // What is behind the last whole run is chosen, too.
+        keys.is_true("attention.indexer.kpool_select_tail")?;
+        let top_k = keys.required(TOP_K, 1, MAX_CONTEXT)?;
+        if !top_k.is_multiple_of(run.unwrap_or(1)) {
+            let limit = format!("a multiple of {}, the positions that share a key", run.unwrap_or(1));
+            return Err(keys.metadata.bad_value(&keys.name(TOP_K), top_k, limit));
+        }
+        Ok(Some(Indexer {
+            heads,
+            key_length: keys.required("attention.indexer.key_length", 2, MAX_WIDTH)?,
+            top_k,
+            run: run.unwrap_or(1),
+            // Files with runs say which layers share.
+            own: match own_by_run {
+                Some(own) => own,
+                None => own(keys, of, if run.is_some() { 0 } else { context })?,
+            },
+        }))
+    }
+}
+
+/// Positions that share a key of the file's index, where files say that by layer; what is wrong with it is said when its keys are read.
+pub(crate) fn index_run(gguf: &Gguf, architecture: &str) -> Option<u64> {
+    let name = format!("{architecture}.{RATIOS}");
+    let Some(Value::Array(ratios)) = gguf.metadata().get(&name) else { return None };
+    let run = (0..ratios.len()).filter_map(|layer| ratios.integer(layer)).find(|run| *run > 0);
+    run.and_then(|run| u64::try_from(run).ok()).filter(|run| *run <= MAX_RUN)
+}
+
+/// Positions that share a key, and which layers have an index, of files that say the former by layer; none where no layer has one.
+fn runs_by_layer(keys: &Keys<'_>, layers: usize) -> Result<Option<(u64, Vec<bool>)>, GgufError> {
+    if keys.metadata.get(&keys.name(RATIOS)).is_none() {
+        return Ok(None);
+    }
+    let runs = keys.first_per_layer(RATIOS, layers, 0, MAX_RUN)?;
+    let Some(run) = runs.iter().copied().find(|run| *run > 0) else { return Ok(None) };
+    if let Some(other) = runs.iter().find(|other| ![0, run].contains(other)) {
+        let limit = format!("{run} in all layers with an index, as in the first");
+        return Err(keys.metadata.bad_value(&keys.name(RATIOS), other, limit));
+    }
+    Ok(Some((run, runs.into_iter().map(|run| run > 0).collect())))
+}
+
+/// An index whose heads choose blocks of positions, each for the key head of its number.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BlockIndex {
+    /// Query heads, as many as there are key heads.
+    pub heads: u64,
+    /// Elements of a query and of a key.
+    pub key_length: u64,
+    /// Positions of the blocks that are chosen.
+    pub top_k: u64,
+    /// Positions of a block.
+    pub block: u64,
+    /// Blocks of the chosen ones that are the last up to a row's own.
+    pub local: u64,
+    /// By layer, whether it has one; others attend to all positions.
+    pub own: Vec<bool>,
+}
+
+impl BlockIndex {
+    /// Of a file that has one, if the context is longer than the blocks that are chosen: up to there nobody asks it. Layers with experts have it
+    /// (llama.cpp, `minimax-m3.cpp`).
+    pub(super) fn read(keys: &Keys<'_>, of: &[Layer], context: u64) -> Result<Option<BlockIndex>, GgufError> {
+        let Some(block) = keys.optional(BLOCK, 1, MAX_CONTEXT)? else { return Ok(None) };
+        let count = keys.required(TOP_K, 1, MAX_CONTEXT)?;
+        let top_k = block.saturating_mul(count);
+        if top_k >= context {
+            return Ok(None);
+        }
+        if !CHOSEN_BLOCK.contains(&block) || !block.is_power_of_two() {
+            let limit = format!("a power of two from {} to {}", CHOSEN_BLOCK.start(), CHOSEN_BLOCK.end());
+            return Err(keys.metadata.bad_value(&keys.name(BLOCK), block, limit));
+        }
+        const HEADS: &str = "attention.indexer.head_count";
+        let heads = keys.required(HEADS, 1, MAX_COUNT)?;
+        let own: Vec<bool> = of.iter().map(|layer| layer.experts.is_some()).collect();
+        if let Some((layer, other)) = of.iter().enumerate().find(|(i, layer)| own[*i] && layer.kv_heads != heads) {
+            let limit = format!("{}, as many as layer {layer} has key heads", other.kv_heads);
+            return Err(keys.metadata.bad_value(&keys.name(HEADS), heads, limit));
+        }
+        Ok(Some(BlockIndex {
+            heads,
+            key_length: keys.required("attention.indexer.key_length", 2, MAX_WIDTH)?,
+            top_k,
+            block,
+            local: keys.required("attention.indexer.local_blocks", 1, count)?,
+            own,
+        }))
+    }
+}
+
+fn own(keys: &Keys<'_>, of: &[Layer], context: u64) -> Result<Vec<bool>, GgufError> {
+    let layers = of.len();
+    let name = keys.name("attention.indexer.types");
+    let Some(found) = keys.metadata.read_optional::<&[bool]>(&name)? else {
+        let shares = |layer: usize| context >= LONG_CONTEXT && layer >= 2 && !(layer - 2).is_multiple_of(4);
+        return Ok((0..layers).map(|layer| !shares(layer)).collect());
+    };
+    // Files may count layers that only draft, which come last.
+    match found.get(..layers) {
+        // Layers with a window see all that is in it.
+        Some(own) => match own.iter().zip(of).find(|(_, layer)| layer.window.is_none()) {
+            Some((false, _)) => {
+                Err(keys.metadata.bad_value(&name, "false in the first layer", "true there: none is before it"))
+            }
+            _ => Ok(own.to_vec()),
+        },
+        None => {
+            let limit = format!("an array of {layers}, one for each layer (block_count)");
+            Err(keys.metadata.bad_value(&name, format!("an array of {}", found.len()), limit))
+        }
+    }
+}

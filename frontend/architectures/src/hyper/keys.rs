@@ -1,0 +1,154 @@
+//! The keys of one architecture, read with the range that each may be in.
+
+use ixc_model_files::gguf::{Array, GgufError, Metadata, Value};
+
+use super::Defaults;
+
+/// The keys of one architecture.
+pub(super) struct Keys<'a> {
+    pub(super) metadata: &'a Metadata,
+    pub(super) architecture: &'a str,
+    pub(super) defaults: Defaults,
+}
+
+impl Keys<'_> {
+    pub(super) fn name(&self, key: &str) -> String {
+        format!("{}.{key}", self.architecture)
+    }
+
+    pub(super) fn missing(&self, key: &str) -> GgufError {
+        self.metadata.missing(&self.name(key), "u32")
+    }
+
+    pub(super) fn in_range(&self, key: &str, found: u64, least: u64, most: u64) -> Result<u64, GgufError> {
+        if (least..=most).contains(&found) {
+            return Ok(found);
+        }
+        Err(self.metadata.bad_value(&self.name(key), found, format!("from {least} to {most}")))
+    }
+
+    pub(super) fn optional(&self, key: &str, least: u64, most: u64) -> Result<Option<u64>, GgufError> {
+        let found: Option<u64> = self.metadata.read_optional(&self.name(key))?;
+        found.map(|found| self.in_range(key, found, least, most)).transpose()
+    }
+
+    pub(super) fn required(&self, key: &str, least: u64, most: u64) -> Result<u64, GgufError> {
+        self.optional(key, least, most)?.ok_or_else(|| self.missing(key))
+    }
+
+    /// A scalar for all layers, or an array with one element for each.
+    pub(super) fn per_layer(
+        &self,
+        key: &str,
+        layers: usize,
+        least: u64,
+        most: u64,
+    ) -> Result<Option<Vec<u64>>, GgufError> {
+        let name = self.name(key);
+        let Some(Value::Array(array)) = self.metadata.get(&name) else {
+            return Ok(self.optional(key, least, most)?.map(|value| vec![value; layers]));
+        };
+        if array.len() != layers {
+            let limit = format!("a number or an array of {layers}, one for each layer (block_count)");
+            return Err(self.metadata.bad_value(&name, format!("an array of {}", array.len()), limit));
+        }
+        self.elements(key, array, layers, least, most).map(Some)
+    }
+
+    /// The first `layers` elements of an array of integers or bools, which has so many.
+    fn elements(&self, key: &str, array: &Array, layers: usize, least: u64, most: u64) -> Result<Vec<u64>, GgufError> {
+        let name = self.name(key);
+        let element = |layer| {
+            let found = array.integer(layer).or(array.bool(layer).map(i128::from)).ok_or_else(|| {
+                self.metadata.bad_value(&name, Value::Array(array.clone()).type_name(), "an array of integers")
+            })?;
+            let found = u64::try_from(found).map_err(|_| self.metadata.bad_value(&name, found, "not negative"))?;
+            self.in_range(key, found, least, most)
+        };
+        (0..layers).map(element).collect()
+    }
+
+    /// An array with one element for each layer or more: those of the first layers.
+    pub(super) fn first_per_layer(
+        &self,
+        key: &str,
+        layers: usize,
+        least: u64,
+        most: u64,
+    ) -> Result<Vec<u64>, GgufError> {
+        let name = self.name(key);
+        let limit = || format!("an array of {layers} or more, one for each layer (block_count)");
+        match self.metadata.get(&name) {
+            Some(Value::Array(array)) if array.len() >= layers => self.elements(key, array, layers, least, most),
+            Some(Value::Array(array)) => {
+                Err(self.metadata.bad_value(&name, format!("an array of {}", array.len()), limit()))
+            }
+            Some(value) => Err(self.metadata.bad_value(&name, value.type_name(), limit())),
+            None => Err(self.metadata.missing(&name, "array of u32")),
+        }
+    }
+
+    /// Limits of layers, as a number or an array with one for each layer or more; none where the key is absent.
+    pub(super) fn limits(&self, key: &str, layers: usize) -> Result<Option<Vec<f64>>, GgufError> {
+        let name = self.name(key);
+        let limits: Vec<f32> = match self.metadata.get(&name) {
+            None => return Ok(None),
+            Some(Value::F32(limit)) => vec![*limit; layers],
+            Some(Value::Array(Array::F32(limits))) if limits.len() >= layers => limits[..layers].to_vec(),
+            Some(value) => {
+                let limit = format!("a float or an array of {layers} floats or more, one for each layer (block_count)");
+                return Err(self.metadata.bad_value(&name, value.type_name(), limit));
+            }
+        };
+        match limits.iter().find(|limit| !(limit.is_finite() && **limit >= 0.0)) {
+            Some(found) => Err(self.metadata.bad_value(&name, found, "0 or positive numbers")),
+            None => Ok(Some(limits.into_iter().map(f64::from).collect())),
+        }
+    }
+
+    pub(super) fn float(
+        &self,
+        key: &str,
+        default: f32,
+        allowed: fn(f64) -> bool,
+        limit: &str,
+    ) -> Result<f64, GgufError> {
+        let found = self.metadata.read_or(&self.name(key), default)?;
+        if found.is_finite() && allowed(found.into()) {
+            return Ok(found.into());
+        }
+        Err(self.metadata.bad_value(&self.name(key), found, limit))
+    }
+
+    /// Whether a switch is on, where a file has it; what is off is not supported.
+    pub(super) fn is_true(&self, key: &str) -> Result<(), GgufError> {
+        let name = self.name(key);
+        match self.metadata.read_or(&name, true)? {
+            true => Ok(()),
+            false => Err(self.metadata.bad_value(&name, false, "absent or true: nothing else is supported")),
+        }
+    }
+
+    /// Refuses a key that asks for something no builder does.
+    pub(super) fn neutral(&self, key: &str, neutral: &[f64]) -> Result<(), GgufError> {
+        let name = self.name(key);
+        let found = match self.metadata.get(&name) {
+            None => return Ok(()),
+            Some(Value::F32(x)) => f64::from(*x),
+            Some(Value::F64(x)) => *x,
+            Some(value) => match value.integer() {
+                Some(x) => x as f64,
+                None => return Err(self.metadata.wrong_type(&name, value, "number")),
+            },
+        };
+        if neutral.contains(&found) {
+            return Ok(());
+        }
+        let words: Vec<_> = neutral.iter().map(f64::to_string).collect();
+        Err(self.metadata.bad_value(
+            &name,
+            found,
+            format!("absent or {}: nothing else is supported", words.join(" or ")),
+        ))
+    }
+}

@@ -1,0 +1,108 @@
+//! Keys of latent attention.
+
+use ixc_ir::graph::attrs::RopeScaling;
+use ixc_model_files::gguf::{Gguf, GgufError};
+
+use super::keys::Keys;
+use super::rope::stated_magnitude;
+use super::{Defaults, Layer, MAX_COUNT, MAX_WIDTH, Mla, Rope, Rotates};
+
+/// Elements of a head's keys or values; older files have no other than these, and some say of values nothing but the width of all heads.
+fn length(keys: &Keys<'_>, of: &str) -> Result<u64, GgufError> {
+    if let Some(length) = keys.optional(&format!("attention.{of}_length_mla"), 1, MAX_WIDTH)? {
+        return Ok(length);
+    }
+    if let Some(length) = keys.optional(&format!("attention.{of}_length"), 1, MAX_WIDTH)? {
+        return Ok(length);
+    }
+    let heads = keys.required("attention.head_count", 1, MAX_COUNT)?;
+    let width = keys.required("embedding_length", 1, MAX_WIDTH)?;
+    if width.is_multiple_of(heads) { Ok(width / heads) } else { Err(keys.missing(&format!("attention.{of}_length"))) }
+}
+
+/// Elements of a head's keys that are not rotated, and those of its values.
+///
+/// # Errors
+/// When keys say nothing of that, or it cannot be meant.
+pub fn latent_lengths(gguf: &Gguf, architecture: &str) -> Result<(u64, u64), GgufError> {
+    let keys = Keys { metadata: gguf.metadata(), architecture, defaults: Defaults::USUAL };
+    let (key, value) = (length(&keys, "key")?, length(&keys, "value")?);
+    let turned = keys.required("rope.dimension_count", 1, key - 1)?;
+    Ok((key - turned, value))
+}
+
+/// What is added to mean squares of latent rows, where that is not what other norms add: of folders, as transformers' classes have 1e-6 whatever
+/// `rms_norm_eps` says.
+const NORM_EPS: &str = "attention.latent_norm_epsilon";
+
+impl Mla {
+    pub(super) fn read(keys: &Keys<'_>) -> Result<Option<Mla>, GgufError> {
+        let Some(rank) = keys.optional("attention.kv_lora_rank", 1, MAX_WIDTH)? else { return Ok(None) };
+        Ok(Some(Mla {
+            query_rank: keys.optional("attention.q_lora_rank", 1, MAX_WIDTH)?,
+            rank,
+            key_length: length(keys, "key")?,
+            value_length: length(keys, "value")?,
+            norm_eps: match keys.metadata.get(&keys.name(NORM_EPS)) {
+                Some(_) => Some(keys.float(NORM_EPS, 0.0, |x| (0.0..=1.0).contains(&x), "from 0 to 1")?),
+                None => keys.defaults.latent_eps,
+            },
+        }))
+    }
+
+    /// Of layers with a window, where files have other sizes for them: rows of queries are as long.
+    pub(super) fn read_local(&self, keys: &Keys<'_>) -> Result<Option<Mla>, GgufError> {
+        let Some(rank) = keys.optional("attention.kv_lora_rank_swa", 1, MAX_WIDTH)? else { return Ok(None) };
+        let length = |of: &str, full: u64| -> Result<u64, GgufError> {
+            Ok(keys.optional(&format!("attention.{of}_length_mla_swa"), 1, MAX_WIDTH)?.unwrap_or(full))
+        };
+        let (key_length, value_length) = (length("key", self.key_length)?, length("value", self.value_length)?);
+        Ok(Some(Mla { rank, key_length, value_length, ..*self }))
+    }
+
+    /// Of older files, which say how long keys and values of all heads are: layers that keep one row for all heads.
+    pub(super) fn absorb(&self, keys: &Keys<'_>, layers: &mut [Layer], rope: &Rope) {
+        if keys.metadata.get(&keys.name("attention.key_length_mla")).is_none() {
+            for layer in layers {
+                layer.kv_heads = 1;
+                (layer.key_length, layer.value_length) = (self.rank + rope.dims, self.rank);
+            }
+        }
+    }
+
+    /// That the lengths in the cache are those of the row that is kept, one for all heads. Of values it is the row's, whatever `attention.value_length`
+    /// says: in files of Kimi Linear that is of nothing. Layers that are not rotated, where others are, keep no part that would be.
+    pub(super) fn check(&self, keys: &Keys<'_>, layers: &mut [&mut Layer], rope: &Rope) -> Result<(), GgufError> {
+        // Layers without RoPE may have no part that would turn.
+        let least = u64::from(keys.defaults.rotates != Rotates::Never);
+        keys.in_range("rope.dimension_count", rope.dims, least, self.key_length - 1)?;
+        for layer in layers.iter_mut().filter(|layer| !layer.recurrent) {
+            keys.in_range("attention.head_count_kv", layer.kv_heads, 1, 1)?;
+            let key = self.rank + rope.dims;
+            keys.in_range("attention.key_length", layer.key_length, key, key)?;
+            layer.value_length = self.rank;
+            if !layer.roped {
+                layer.key_length = self.rank;
+            }
+        }
+        Ok(())
+    }
+
+    /// The factor on scores. What YaRN would multiply rotated elements by is in it, squared and with a weight of its own, and they stay as they
+    /// are (DeepSeek-V3; llama.cpp stores a tenth of `mscale_all_dim`). Without such a weight, scores have no such factor, and rotated elements theirs, as in
+    /// transformers; llama.cpp multiplies both then.
+    pub(super) fn attention_scale(&self, keys: &Keys<'_>, rope: &mut Rope) -> Result<f64, GgufError> {
+        let scale = 1.0 / (self.key_length as f64).sqrt();
+        let weight = keys.float("rope.scaling.yarn_log_multiplier", 0.0, |x| x >= 0.0, "0 or a positive number")?;
+        if rope.scaling != RopeScaling::Yarn {
+            return Ok(scale);
+        }
+        let usual = 1.0 + 0.1 * rope.factor.ln();
+        match stated_magnitude(keys)? {
+            Some(stated) => rope.attn_factor *= stated / usual,
+            None if weight > 0.0 => rope.attn_factor /= usual,
+            None => {}
+        }
+        Ok(scale * (1.0 + weight * rope.factor.ln()).powi(2))
+    }
+}

@@ -1,0 +1,111 @@
+//! Keys of rotary embedding.
+
+use ixc_ir::graph::attrs::RopeScaling;
+use ixc_model_files::gguf::{GgufError, Value};
+
+use super::keys::Keys;
+use super::{MAX_CONTEXT, Rope};
+
+/// Whether YaRN's ramp begins and ends at whole pairs: a key of ours, `truncate` of configurations.
+const TRUNCATED: &str = "rope.scaling.yarn_truncate";
+
+pub(super) fn rope(keys: &Keys<'_>, context_length: u64, key_length: u64) -> Result<Rope, GgufError> {
+    let positive = |x: f64| x > 0.0;
+    let base = keys.float("rope.freq_base", 10_000.0, positive, "a positive number")?;
+    let base = if keys.defaults.based_by_alpha { by_alpha(keys, base, key_length)? } else { base };
+    let dims = match keys.defaults.turns_whole {
+        true => key_length,
+        false => keys.optional("rope.dimension_count", 1, key_length)?.unwrap_or(key_length),
+    };
+    if !dims.is_multiple_of(2) {
+        return Err(keys.metadata.bad_value(
+            &keys.name("rope.dimension_count"),
+            dims,
+            "even: dimensions turn in pairs",
+        ));
+    }
+    let type_key = keys.name("rope.scaling.type");
+    // llama.cpp's default; older files give the factor of linear scaling as `rope.scale_linear`, 0 meaning none.
+    let kind = keys.metadata.read_or(&type_key, "linear")?;
+    let legacy = keys.float("rope.scale_linear", 0.0, |x| x >= 0.0, "0 or a positive number")?;
+    let factor = keys.float("rope.scaling.factor", legacy as f32, |x| x >= 0.0, "0 or a positive number")?;
+    let (scaling, factor) = match kind {
+        _ if keys.defaults.unscaled => (RopeScaling::None, 1.0),
+        "none" => (RopeScaling::None, 1.0),
+        "linear" if factor == 0.0 || factor == 1.0 => (RopeScaling::None, 1.0),
+        "linear" => (RopeScaling::Linear, factor),
+        // Tensors say what it divides frequencies by.
+        "longrope" => (RopeScaling::None, 1.0),
+        "yarn" if factor >= 1.0 => match keys.metadata.read_or(&keys.name(TRUNCATED), keys.defaults.truncated_yarn)? {
+            true => (RopeScaling::Yarn, factor),
+            false => (RopeScaling::YarnUntruncated, factor),
+        },
+        "yarn" => {
+            return Err(keys.metadata.bad_value(&keys.name("rope.scaling.factor"), factor, "at least 1 for yarn"));
+        }
+        other => {
+            let found = format!("\"{}\"", ixc_model_files::gguf::quoted(other));
+            return Err(keys.metadata.bad_value(&type_key, found, "none, linear, yarn or longrope"));
+        }
+    };
+    keys.neutral("rope.scaling.yarn_ext_factor", &[1.0])?;
+    Ok(Rope {
+        base,
+        dims,
+        scaling,
+        factor,
+        original_context: keys
+            .optional("rope.scaling.original_context_length", 1, MAX_CONTEXT)?
+            .unwrap_or(context_length),
+        beta_fast: keys.float("rope.scaling.yarn_beta_fast", 32.0, positive, "a positive number")?,
+        beta_slow: keys.float("rope.scaling.yarn_beta_slow", 1.0, positive, "a positive number")?,
+        attn_factor: keys.float("rope.scaling.attn_factor", 1.0, positive, "a positive number")?,
+        divided: true,
+    })
+}
+
+/// The base grown by an alpha, where a file has one (NTK).
+fn by_alpha(keys: &Keys<'_>, base: f64, key_length: u64) -> Result<f64, GgufError> {
+    const ALPHA: &str = "rope.scaling.alpha";
+    let alpha = keys.float(ALPHA, 0.0, |x| (0.0..=1e9).contains(&x), "from 0, which is none, to 1000000000")?;
+    if alpha == 0.0 {
+        return Ok(base);
+    }
+    if key_length <= 2 {
+        return Err(keys.metadata.bad_value(&keys.name(ALPHA), alpha, "absent, for heads of two elements"));
+    }
+    let dims = key_length as f64;
+    Ok(base * alpha.powf(dims / (dims - 2.0)))
+}
+
+/// What rotated elements are multiplied by: what the file states, or where `yarn_log_multiplier` has a part in it (`mscale_all_dim`) the ratio of what it makes of
+/// the factor and of what 1 does, where files have one for both.
+pub(super) fn yarn_magnitude(keys: &Keys<'_>, rope: &mut Rope) -> Result<(), GgufError> {
+    let weight = keys.float("rope.scaling.yarn_log_multiplier", 0.0, |x| x >= 0.0, "0 or a positive number")?;
+    let stated = stated_magnitude(keys)?;
+    match rope.scaling {
+        RopeScaling::None | RopeScaling::Linear => {}
+        // Compressed entries have their own.
+        RopeScaling::Yarn | RopeScaling::YarnUntruncated if keys.defaults.compressed => {}
+        RopeScaling::Yarn | RopeScaling::YarnUntruncated => match stated {
+            Some(stated) => rope.attn_factor *= stated / (1.0 + 0.1 * rope.factor.ln()),
+            None => rope.attn_factor /= 1.0 + 0.1 * weight * rope.factor.ln(),
+        },
+    }
+    Ok(())
+}
+
+/// What rotated elements are multiplied by in place of what follows from the factor, where the file states it: `attention_factor` of configurations, which
+/// llama.cpp's converter writes, and llama.cpp itself does not use (its `llama-context.cpp` computes it anew).
+pub(super) fn stated_magnitude(keys: &Keys<'_>) -> Result<Option<f64>, GgufError> {
+    let stated = keys.float("rope.scaling.yarn_attn_factor", 0.0, |_| true, "a number")?;
+    Ok(Some(stated).filter(|stated| *stated > 0.0))
+}
+
+/// Whether pairs are shared out among dimensions of positions (M-RoPE): the first two have some.
+pub(super) fn sectioned(keys: &Keys<'_>) -> bool {
+    match keys.metadata.get(&keys.name("rope.dimension_sections")) {
+        Some(Value::Array(sections)) => (0..2).all(|of| sections.integer(of).is_some_and(|pairs| pairs > 0)),
+        _ => false,
+    }
+}

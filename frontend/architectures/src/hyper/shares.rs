@@ -1,0 +1,64 @@
+//! Layers that read keys and values of one before them.
+//!
+//! ```text
+//! gemma4.attention.shared_kv_layers         = 2                     // so many at the end: of the last one of their kind before those
+//! mistral-large4.attention.kv_source_layers = [0, 1, 2, 3, 0, 1]    // by layer, whose it reads: its own number where it has some of its own
+//! ```
+
+use ixc_model_files::gguf::GgufError;
+
+use super::keys::Keys;
+use super::{Layer, MAX_COUNT};
+
+/// By layer, whose keys and values it reads.
+const SOURCES: &str = "attention.kv_source_layers";
+
+/// Says of each layer whose keys and values it reads, where it has none of its own.
+pub(super) fn share(keys: &Keys<'_>, layers: &mut [Layer]) -> Result<(), GgufError> {
+    match keys.metadata.get(&keys.name(SOURCES)) {
+        Some(_) => by_layer(keys, layers),
+        None => at_the_end(keys, layers),
+    }
+}
+
+fn by_layer(keys: &Keys<'_>, layers: &mut [Layer]) -> Result<(), GgufError> {
+    let sources = keys.first_per_layer(SOURCES, layers.len(), 0, MAX_COUNT)?;
+    for (at, &source) in sources.iter().enumerate() {
+        let of = source as usize;
+        if of == at {
+            continue;
+        }
+        let is_own = of < at && sources[of] == source;
+        let kind = |layer: &Layer| (layer.roped, layer.window, layer.kv_heads, layer.key_length, layer.value_length);
+        if !is_own || kind(&layers[of]) != kind(&layers[at]) {
+            let limit = format!(
+                "{at} for layer {at}, or a layer before it with keys of its own, which are as long, and rotated or not, as its"
+            );
+            return Err(keys.metadata.bad_value(&keys.name(SOURCES), source, limit));
+        }
+        layers[at].shares = Some(of);
+    }
+    Ok(())
+}
+
+/// Layers at the end that read the keys and values of the last layer before them that has a window as they have, or none.
+fn at_the_end(keys: &Keys<'_>, layers: &mut [Layer]) -> Result<(), GgufError> {
+    const KEY: &str = "attention.shared_kv_layers";
+    let count = layers.len();
+    let shared = keys.optional(KEY, 0, count as u64)?.unwrap_or(0);
+    let own = count - shared as usize;
+    for at in own..count {
+        let (before, layer) = (&layers[..own], &layers[at]);
+        let same = |other: &Layer| {
+            (other.window.is_some(), other.kv_heads, other.key_length, other.value_length)
+                == (layer.window.is_some(), layer.kv_heads, layer.key_length, layer.value_length)
+        };
+        let shares = before.iter().rposition(|other| other.window.is_some() == layer.window.is_some());
+        layers[at].shares = shares.filter(|&shares| same(&before[shares]));
+        if layers[at].shares.is_none() {
+            let limit = format!("so few that layer {at} has one of its kind and sizes before those that share");
+            return Err(keys.metadata.bad_value(&keys.name(KEY), shared, limit));
+        }
+    }
+    Ok(())
+}

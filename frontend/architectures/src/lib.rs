@@ -1,0 +1,80 @@
+//! Architectures: from a model file to a graph, as its authors wrote the model.
+//!
+//! In: a [`Gguf`](ixc_model_files::gguf::Gguf) whose bytes are sound. Out: a [`Model`]: hyperparameters and a
+//! [`Module`](ixc_ir::graph::Module) whose function `@step` computes logits, unfused, weights named after their tensors.
+//! What makes one architecture differ from another is in the graph, as ops and attributes. No crate
+//! after this one knows an architecture's name.
+//!
+//! ```text
+//! %7 = rms_norm %6, @blk.0.attn_norm.weight {eps = 1e-6} : f32[T, 256]
+//! %8 = dequantise @blk.0.attn_q.weight : f32[256, 256]
+//! %9 = matmul %7, %8 : f32[T, 256]
+//! ```
+//!
+//! Begin with `models/llama.rs`, the row of an architecture, then read `decoder.rs`, which builds its
+//! graph. [`build_parts`] calls both. Shared layers have a file each:
+//!
+//! | file | what it owns |
+//! | --- | --- |
+//! | `models` | a file for each architecture, and the registry of their rows |
+//! | `architecture` | the type of a row |
+//! | `build_model` | opening a file, and building the model of a row |
+//! | `hyper` | keys to hyperparameters, with every range check |
+//! | `builder` | weights by name and shape; ops with their types |
+//! | `decoder` | the parts that decoders share, and in what they differ |
+//! | `encoder` | the same of encoders, whose attention sees all of a text |
+//! | `mla` | latent attention |
+//! | `absorbed` | what older files of it lack |
+//! | `delta_net` | layers of linear attention by the gated delta rule |
+//! | `kda` | the same with a decay for each element of a key |
+//! | `ssm` | layers with a selective state space |
+//! | `selective` | the same with a decay for each element of a state |
+//! | `lightning` | layers of linear attention with constant decays |
+//! | `shift` | what rows of RWKV take of those before, and projections through short rows |
+//! | `goose` | layers of RWKV-7 |
+//! | `finch` | layers of RWKV-6 |
+//! | `streams` | residuals of several streams |
+//! | `layer_inputs` | what each layer takes of a token beside the stream |
+//! | `numbers` | tensors of one number that no file has |
+//! | `weights` | a model's bytes, for the interpreter |
+//! | `error` | errors of files that make no model |
+//!
+//! To add an architecture, write a file with its row, and add the row to [`ARCHITECTURES`].
+//!
+//! Uses `failure`, `ir` and `model_files`.
+
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
+
+mod absorbed;
+mod architecture;
+mod build_model;
+mod builder;
+mod decoder;
+mod delta_net;
+mod encoder;
+mod error;
+mod finch;
+mod goose;
+mod hyper;
+mod kda;
+mod layer_inputs;
+mod lightning;
+mod mla;
+mod models;
+mod numbers;
+mod selective;
+mod shift;
+mod ssm;
+mod streams;
+mod weights;
+
+pub use architecture::Architecture;
+pub use build_model::{Model, Nextn, Output, Parts, build, build_parts, complete, open, precise};
+pub use builder::layer_of;
+pub use error::{ArchError, NextnProblem};
+pub use hyper::{
+    Adjugate, Alternating, Bends, Compressed, Experts, Hyper, Indexer, Layer, LayerInputs, Limits, Mla, Ngrams,
+    Precise, Rope, Scales, Ssm, Stacks, Streams, Wkv, Xielu,
+};
+pub use models::ARCHITECTURES;
+pub use weights::FileWeights;

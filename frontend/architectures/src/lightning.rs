@@ -1,0 +1,90 @@
+//! Linear attention whose heads have a constant decay each ("lightning attention", as MiniMax-01 has it), as a selective state space that selects nothing.
+//!
+//! ```text
+//! q, k, v = silu(attn_qkv h)                          // of each head side by side
+//! M <- exp(-slope) M + k v';   y = M' q               // ssm_scan with steps of 1: ir/src/graph/recurrent/ssm_scan.rs
+//! attn_output (sigmoid(attn_gate h) * rms_norm(y; attn_norm_2))
+//! slope = 2^(-8 (head + 1) / heads) * (1 - layer / (layers - 1) + 1e-5)
+//! ```
+//!
+//! No file has the numbers that the scan takes as weights: they are made ([`tensors`]).
+
+use ixc_ir::derived::Derived;
+use ixc_ir::format::Format;
+use ixc_ir::graph::{Unary, ValueId};
+use ixc_model_files::gguf::{Gguf, GgufError, Made};
+
+use super::builder::{Bias, Builder};
+use super::error::ArchError;
+use super::hyper::Ssm;
+use super::numbers;
+
+/// The norm that such layers have and others have not.
+const NORM: &str = "attn_norm_2.weight";
+/// What the names of those numbers end with: decays, what steps are made of, and what goes by the state.
+const NUMBERS: [&str; 3] = ["lightning.decays", "lightning.steps", "lightning.skipped"];
+/// Most heads of all layers together: an order of magnitude above those of any model.
+const MOST: u64 = 1 << 16;
+/// What a layer's slopes and the number of layers have besides, so that nothing is 0 (transformers, `MiniMaxLightningAttention`).
+const LITTLE: f64 = 1e-5;
+
+/// What attention makes of normalised rows: with its output matrix.
+pub(super) fn attention_of(b: &mut Builder<'_>, layer: usize, h: ValueId) -> Result<ValueId, ArchError> {
+    let width = b.hyper.embedding_length;
+    let Ssm { heads, key_length, .. } = b.ssm()?;
+    let inner = heads * key_length;
+    let name = |part: &str| format!("blk.{layer}.{part}");
+    let all = b.linear(h, &name("attn_qkv"), width, 3 * inner, Bias::Optional)?;
+    let all = b.silu(all)?;
+    let all = b.split_heads(all, heads)?;
+    let [q, k, v] = [
+        b.slice(all, 0, key_length)?,
+        b.slice(all, key_length, key_length)?,
+        b.slice(all, 2 * key_length, key_length)?,
+    ];
+    // Nothing of a row is in its steps.
+    let none = b.heads_sum(q)?;
+    let none = b.scale(none, 0.0)?;
+    let [decays, steps, skipped] = NUMBERS.map(name);
+    let weights = [b.vector(&decays, heads)?, b.vector(&steps, heads)?, b.vector(&skipped, heads)?];
+    let y = b.ssm_scan(&format!("lightning.{layer}"), [v, k, q, none], weights)?;
+    let y = b.merge_heads(y)?;
+    let y = b.rms_norm(y, &name(NORM), inner)?;
+    let gate = b.linear(h, &name("attn_gate"), width, inner, Bias::Optional)?;
+    let gate = b.unary(Unary::Sigmoid, gate)?;
+    let y = b.mul(gate, y)?;
+    b.linear(y, &name("attn_output"), inner, width, Bias::Optional)
+}
+
+/// Numbers of each head of such layers.
+///
+/// # Errors
+/// When keys are of another type.
+pub(super) fn tensors(gguf: &Gguf, architecture: &str) -> Result<Vec<Made>, GgufError> {
+    let count = |key: &str| gguf.metadata().read_optional::<u64>(&format!("{architecture}.{key}"));
+    let mut made = Vec::new();
+    let (Some(heads), Some(layers)) = (count("attention.head_count")?, count("block_count")?) else { return Ok(made) };
+    let norms = || gguf.tensors().filter(|tensor| tensor.name().ends_with(NORM));
+    if heads == 0 || heads.saturating_mul(norms().count() as u64) > MOST {
+        return Ok(made);
+    }
+    for norm in norms() {
+        let Some(prefix) = norm.name().strip_suffix(NORM) else { continue };
+        let Some(layer) = super::layer_of(norm.name()) else { continue };
+        let of_layer = 1.0 - layer as f64 / (layers.saturating_sub(1) as f64 + LITTLE) + LITTLE;
+        let slope = |head: u64| 2f64.powf(-8.0 * (head + 1) as f64 / heads as f64) * of_layer;
+        // The softplus of this is 1.
+        let step = (std::f64::consts::E - 1.0).ln();
+        let all = [
+            (0..heads).map(|head| numbers::all(-slope(head) as f32, 1, 1)).collect(),
+            vec![numbers::all(step as f32, 1, heads)],
+            vec![numbers::all(0.0, 1, heads)],
+        ];
+        for (name, pieces) in NUMBERS.into_iter().zip(all) {
+            let beside = pieces.len() as u32;
+            let derived = Derived { format: Format::F32, columns: heads, beside, pieces };
+            made.push(Made { name: format!("{prefix}{name}"), dims: vec![heads], derived });
+        }
+    }
+    Ok(made)
+}

@@ -1,0 +1,25 @@
+//! `afmoe`: Trinity: three layers of four have a window, and those alone have RoPE; a gate weights what attention gives, blocks stand between two
+//! norms, experts are chosen by sigmoids with a bias, beside a shared one, and the first layers are dense.
+
+use ixc_ir::graph::Unary;
+use ixc_ir::graph::attrs::RouteScore;
+
+use crate::architecture::Architecture;
+use crate::decoder::{HeadNorm, OutputGate, Roped, Style, decoder};
+use crate::hyper::{Defaults, Windows};
+
+const STYLE: Style = Style {
+    head_norm: HeadNorm::Heads,
+    roped: Roped::Windowed,
+    output_gate: OutputGate::Own(Unary::Sigmoid),
+    post_norms: Some(["post_attention_norm", "post_ffw_norm"]),
+    root_embedding: true,
+    ..Style::NEOX
+};
+
+pub(super) const ARCHITECTURE: Architecture = Architecture {
+    name: "afmoe",
+    doc: "Trinity",
+    defaults: Defaults { score: RouteScore::Sigmoid, windows: Some(Windows::every(4)), ..Defaults::USUAL },
+    build: |b| decoder(b, &STYLE),
+};

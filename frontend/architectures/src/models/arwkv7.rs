@@ -1,0 +1,36 @@
+//! `arwkv7`: ARWKV-7: Qwen2 with the states of RWKV-7 ([`crate::goose`]) in place of attention; RMS norms, and gated networks.
+
+use ixc_ir::graph::ValueId;
+
+use crate::architecture::Architecture;
+use crate::builder::Builder;
+use crate::decoder::{Style, feed_forward};
+use crate::error::ArchError;
+use crate::goose::{PRECISE, time_mix};
+use crate::hyper::{Defaults, Rotates, States};
+use crate::shift::tensors;
+
+pub(super) const ARCHITECTURE: Architecture = Architecture {
+    name: "arwkv7",
+    doc: "ARWKV-7",
+    defaults: Defaults {
+        rotates: Rotates::Never,
+        states: States::Wkv { shifts: 1 },
+        made: tensors,
+        precise: PRECISE,
+        ..Defaults::USUAL
+    },
+    build: decoder,
+};
+
+fn decoder(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
+    let mut x = b.embed()?;
+    let mut first = None;
+    for layer in b.layers() {
+        let h = b.norm(x, &format!("blk.{layer}.attn_norm.weight"))?;
+        let y = time_mix(b, layer, h, &mut first)?;
+        x = b.add(y, x)?;
+        x = feed_forward(b, layer, x, &Style::LLAMA)?;
+    }
+    b.logits(x)
+}

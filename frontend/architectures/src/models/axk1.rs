@@ -1,0 +1,36 @@
+//! `axk1`: A.X K1: as `deepseek2`, and what experts give goes through a norm before it is added. No GGUF file by others is known.
+
+use ixc_ir::graph::ValueId;
+
+use super::deepseek2;
+use crate::architecture::Architecture;
+use crate::builder::Builder;
+use crate::decoder::{Style, feed_forward};
+use crate::error::ArchError;
+use crate::hyper::Defaults;
+use crate::mla;
+
+const NORM: &str = "post_ffw_norm";
+const SPARSE: Style = Style { post_norms: Some([NORM; 2]), ..deepseek2::STYLE };
+
+pub(super) const ARCHITECTURE: Architecture = Architecture {
+    name: "axk1",
+    doc: "A.X K1",
+    defaults: Defaults { guess_from: None, ..deepseek2::DEFAULTS },
+    build: decoder,
+};
+
+fn decoder(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
+    let mla = b.mla()?;
+    let mut x = b.embed()?;
+    for layer in b.layers() {
+        x = mla::attention(b, layer, x, &mla, &deepseek2::STYLE, None)?;
+        let sparse = b.hyper.layers[layer].experts.is_some();
+        if !sparse {
+            // The checkpoint has it in the dense layer, too, where nothing reads it.
+            b.leave_out(&format!("blk.{layer}.{NORM}.weight"));
+        }
+        x = feed_forward(b, layer, x, if sparse { &SPARSE } else { &deepseek2::STYLE })?;
+    }
+    b.logits(x)
+}

@@ -1,0 +1,29 @@
+//! `bailingmoe3`: Ling 3: layers of linear attention with a bounded decay for each element of a key ([`crate::kda`]), and some of latent attention
+//! ([`crate::mla`]), whose heads have a gate each; experts are chosen by sigmoids with a bias, of some of their groups, beside shared ones (llama.cpp
+//! `bailingmoe3.cpp`).
+
+use ixc_ir::graph::Unary;
+use ixc_ir::graph::attrs::{Activation, GateAttrs, RouteScore};
+
+use crate::architecture::Architecture;
+use crate::decoder::{OutputGate, Style};
+use crate::hyper::{Defaults, Parts};
+use crate::kda;
+
+const STYLE: Style = Style {
+    output_gate: OutputGate::Own(Unary::Sigmoid),
+    gate: GateAttrs::plain(Activation::LimitedSilu),
+    ..Style::LLAMA
+};
+
+pub(super) const ARCHITECTURE: Architecture = Architecture {
+    name: "bailingmoe3",
+    doc: "Ling 3",
+    defaults: Defaults {
+        score: RouteScore::Sigmoid,
+        reads: &["swiglu_clamp_exp", "swiglu_clamp_shexp", "rope.scaling.yarn_log_multiplier"],
+        parts: Parts::Keyless,
+        ..Defaults::USUAL
+    },
+    build: |b| kda::decoder(b, &STYLE),
+};

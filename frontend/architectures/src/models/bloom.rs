@@ -1,0 +1,30 @@
+//! `bloom`: BLOOM and BLOOMZ: no RoPE; scores of attention fall with distance (ALiBi), embeddings go through a layer norm, and there is a network without a gate. The
+//! converter writes no key for the slopes; files may have one (`attention.max_alibi_bias`).
+//!
+//! ```text
+//! x = norm(token_embd[id])
+//! x += attn_output softmax(q . k / sqrt(d) - slope * distance) v        q, k, v = attn_qkv norm(x)
+//! x += ffn_down gelu(ffn_up norm(x))
+//! ```
+
+use ixc_ir::graph::Unary;
+
+use crate::architecture::Architecture;
+use crate::decoder::{Style, decoder};
+use crate::hyper::{Defaults, MAX_BIAS, Norms, Rotates, Scales};
+
+const STYLE: Style =
+    Style { embedding_norm: Some("token_embd_norm.weight"), ungated: Some(Unary::Gelu), ..Style::LLAMA };
+
+pub(super) const ARCHITECTURE: Architecture = Architecture {
+    name: "bloom",
+    doc: "BLOOM, BLOOMZ",
+    defaults: Defaults {
+        reads: &[MAX_BIAS],
+        norms: Norms::Layer,
+        rotates: Rotates::Never,
+        scales: |_| Scales::ALIBI,
+        ..Defaults::USUAL
+    },
+    build: |b| decoder(b, &STYLE),
+};

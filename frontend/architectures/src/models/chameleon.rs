@@ -1,0 +1,56 @@
+//! `chameleon`: the text part of Chameleon: `llama` with layer norms of each head of queries and keys, whose weights and biases are the head's own. In the larger model norms stand behind blocks
+//! and not before them (`swin_norm`). Tokens of pictures, which a vocabulary calls `IMGIMG` and letters, are not written: nothing reaches their logits. (transformers `chameleon`; llama.cpp knows them
+//! by their numbers, 4 to 8,195.)
+
+use ixc_ir::derived::{Axis, Change, Derived, Element, Extent, Piece};
+use ixc_ir::format::Format;
+use ixc_model_files::gguf::{Gguf, GgufError, Made, StringArray};
+
+use crate::architecture::Architecture;
+use crate::decoder::{HeadNorm, Style, decoder};
+use crate::hyper::Defaults;
+
+const STYLE: Style = Style { head_norm: HeadNorm::EachCentred(1e-5), ..Style::LLAMA };
+/// Norms behind blocks, under the same names.
+const BEHIND: Style = Style { pre_norms: false, post_norms: Some(["attn_norm", "ffn_norm"]), ..STYLE };
+
+pub(super) const ARCHITECTURE: Architecture = Architecture {
+    name: "chameleon",
+    doc: "Chameleon, for text",
+    defaults: Defaults { made: without_pictures, ..Defaults::USUAL },
+    build: |b| decoder(b, if b.hyper.normed_behind { &BEHIND } else { &STYLE }),
+};
+
+/// A bias of logits that keeps tokens of pictures from being chosen.
+fn without_pictures(gguf: &Gguf, _: &str) -> Result<Vec<Made>, GgufError> {
+    /// How words for parts of pictures begin.
+    const PICTURE: &str = "IMGIMG";
+    const NAME: &str = "output.bias";
+    let Some(tokens) = gguf.metadata().read_optional::<&StringArray>("tokenizer.ggml.tokens")? else {
+        return Ok(Vec::new());
+    };
+    let mut runs: Vec<(bool, u64)> = Vec::new();
+    for is_picture in tokens.iter().map(|token| token.starts_with(PICTURE)) {
+        match runs.last_mut() {
+            Some((kind, len)) if *kind == is_picture => *len += 1,
+            _ => runs.push((is_picture, 1)),
+        }
+    }
+    if gguf.tensor(NAME).is_some() || !runs.iter().any(|(is_picture, _)| *is_picture) {
+        return Ok(Vec::new());
+    }
+    let piece = |&(is_picture, len): &(bool, u64)| Piece {
+        extent: Extent { file: 0, offset: 0, bytes: 4 },
+        element: Element::F32,
+        first: 0,
+        rows: vec![Axis { len: 1, stride: 0 }],
+        columns: vec![Axis { len, stride: 0 }],
+        scales: None,
+        groups: None,
+        change: Change::Number(if is_picture { f32::MIN } else { 0.0 }),
+    };
+    let pieces: Vec<Piece> = runs.iter().map(piece).collect();
+    let columns = runs.iter().map(|(_, len)| len).sum();
+    let derived = Derived { format: Format::F32, columns, beside: pieces.len() as u32, pieces };
+    Ok(vec![Made { name: NAME.to_owned(), dims: vec![columns], derived }])
+}

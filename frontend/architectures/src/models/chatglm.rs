@@ -1,0 +1,14 @@
+//! `chatglm`: ChatGLM 3 and GLM-4 of 2024, dense: gate and up are one matrix, and RoPE turns half of a head.
+
+use crate::architecture::Architecture;
+use crate::decoder::{Style, decoder};
+use crate::hyper::Defaults;
+
+const STYLE: Style = Style { fused_gate: true, ..Style::LLAMA };
+
+pub(super) const ARCHITECTURE: Architecture = Architecture {
+    name: "chatglm",
+    doc: "ChatGLM 3, GLM-4-9B of 2024",
+    defaults: Defaults::USUAL,
+    build: |b| decoder(b, &STYLE),
+};

@@ -1,0 +1,35 @@
+//! `cogvlm`: the text part of CogVLM: `llama` with one matrix of queries, keys and values. Tokens of pictures go through matrices of their own (`vis_attn_qkv` and the like),
+//! which nothing of a text reads. (llama.cpp turns by a base of 10,000 whatever `rope.freq_base` says; here that counts.)
+
+use ixc_ir::graph::ValueId;
+
+use crate::architecture::Architecture;
+use crate::builder::Builder;
+use crate::decoder::{Style, decoder};
+use crate::error::ArchError;
+use crate::hyper::Defaults;
+
+const STYLE: Style = Style::NEOX;
+
+pub(super) const ARCHITECTURE: Architecture =
+    Architecture { name: "cogvlm", doc: "CogVLM, for text", defaults: Defaults::USUAL, build };
+
+fn build(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
+    let width = b.hyper.embedding_length;
+    for layer in b.layers() {
+        let of = b.hyper.layers[layer].clone();
+        let (q, kv, inner) =
+            (of.heads * of.key_length, of.kv_heads * (of.key_length + of.value_length), of.feed_forward);
+        let own = of.heads * of.value_length;
+        for (part, shape) in [
+            ("attn_qkv", [q + kv, width]),
+            ("attn_output", [width, own]),
+            ("gate", [inner, width]),
+            ("up", [inner, width]),
+            ("down", [width, inner]),
+        ] {
+            b.unread(&format!("blk.{layer}.vis_{part}.weight"), &shape)?;
+        }
+    }
+    decoder(b, &STYLE)
+}

@@ -1,0 +1,21 @@
+//! `cohere2`: Command R7B and Command A: attention and network stand beside each other behind one layer norm; three layers of four have a window,
+//! and those alone have RoPE.
+
+use crate::architecture::Architecture;
+use crate::decoder::{Roped, Style, decoder};
+use crate::hyper::{Defaults, Norms, Windows};
+
+const STYLE: Style = Style { parallel: true, roped: Roped::Windowed, ..Style::LLAMA };
+
+pub(super) const ARCHITECTURE: Architecture = Architecture {
+    name: "cohere2",
+    doc: "Command R7B, Command A",
+    defaults: Defaults {
+        reads: &["logit_scale"],
+        logits_multiplied: true,
+        norms: Norms::Layer,
+        windows: Some(Windows::every(4)),
+        ..Defaults::USUAL
+    },
+    build: |b| decoder(b, &STYLE),
+};

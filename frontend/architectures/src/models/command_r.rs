@@ -1,0 +1,15 @@
+//! `command-r`: Command R and Aya 23: attention and network stand beside each other behind one layer norm; the larger ones normalise each head of
+//! queries and keys.
+
+use crate::architecture::Architecture;
+use crate::decoder::{HeadNorm, Style, decoder};
+use crate::hyper::{Defaults, Norms};
+
+const STYLE: Style = Style { parallel: true, head_norm: HeadNorm::Each, ..Style::LLAMA };
+
+pub(super) const ARCHITECTURE: Architecture = Architecture {
+    name: "command-r",
+    doc: "Command R, Aya 23",
+    defaults: Defaults { reads: &["logit_scale"], logits_multiplied: true, norms: Norms::Layer, ..Defaults::USUAL },
+    build: |b| decoder(b, &STYLE),
+};

@@ -1,0 +1,18 @@
+//! `cwm`: CWM: Llama's layers, of which three of four have a window, behind one without. No GGUF file by others is known: keys are those of architectures
+//! with windows.
+
+use crate::architecture::Architecture;
+use crate::decoder::{Style, decoder};
+use crate::hyper::{Defaults, Windows};
+
+const STYLE: Style = Style::LLAMA;
+
+pub(super) const ARCHITECTURE: Architecture = Architecture {
+    name: "cwm",
+    doc: "CWM; Ministral with layers of both kinds",
+    defaults: Defaults {
+        windows: Some(Windows { first_is_full: true, optional: true, ..Windows::every(4) }),
+        ..Defaults::USUAL
+    },
+    build: |b| decoder(b, &STYLE),
+};

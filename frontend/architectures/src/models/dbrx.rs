@@ -1,0 +1,14 @@
+//! `dbrx`: DBRX: experts behind layer norms without biases; queries, keys and values are cut off to stay within a limit (`attention.clamp_kqv`).
+
+use crate::architecture::Architecture;
+use crate::decoder::{Style, decoder};
+use crate::hyper::{Defaults, Norms};
+
+const STYLE: Style = Style { ffn_norm: "attn_output_norm", ..Style::NEOX };
+
+pub(super) const ARCHITECTURE: Architecture = Architecture {
+    name: "dbrx",
+    doc: "DBRX",
+    defaults: Defaults { reads: &["attention.clamp_kqv"], norms: Norms::Layer, ..Defaults::USUAL },
+    build: |b| decoder(b, &STYLE),
+};

@@ -1,0 +1,21 @@
+//! `deepseek32`: DeepSeek-V3.2: as `deepseek2`, with an index that chooses the positions of attention ([`crate::mla`]), whose queries and keys turn by halves.
+
+use ixc_ir::graph::attrs::{RopeStyle, RouteScore};
+
+use crate::architecture::Architecture;
+use crate::decoder::Style;
+use crate::hyper::{Defaults, GuessFrom};
+use crate::mla::{IndexStyle, indexed};
+
+pub(super) const ARCHITECTURE: Architecture = Architecture {
+    name: "deepseek32",
+    doc: "DeepSeek-V3.2",
+    defaults: Defaults {
+        score: RouteScore::Sigmoid,
+        normalise: false,
+        reads: &["rope.scaling.yarn_log_multiplier"],
+        guess_from: Some(GuessFrom::Norm),
+        ..Defaults::USUAL
+    },
+    build: |b| indexed(b, &Style::LLAMA, IndexStyle::usual(RopeStyle::Neox)),
+};

@@ -1,0 +1,192 @@
+//! `deepseek4`: DeepSeek-V4. The residual is several streams ([`crate::streams`]); a layer attends over a window and over compressed entries of all
+//! positions before, of which one head's keys are the values, too; experts of the first layers are listed by token (llama.cpp `deepseek4.cpp`).
+//!
+//! ```text
+//! q  = turned(norm of each head(attn_q_b norm(attn_q_a h)));  kv = turned(norm(attn_kv h))
+//! e  = turned(norm(compress(attn_compressor_kv h, attn_compressor_gate h)))       // one for every so many positions
+//! y  = turned back(attention(q; kv of the window, whole e or those that are chosen; sinks))
+//! attn_output_b (attn_output_a of each group of heads y)
+//! ```
+//!
+//! Where entries are of four positions they overlap, and a token attends to those that an index chooses, by keys of its own that are made as entries are.
+//! Where the context has room for no more than it chooses, it is left out.
+//!
+//! ```text
+//! k = turned(norm(compress(indexer_compressor_kv h, indexer_compressor_gate h))),  q = turned(indexer.attn_q_b a)     // a: what attn_q_b takes
+//! attention over index.top_k(q, indexer.proj h, k) {entries = true}    // ir/src/graph/op.rs
+//! ```
+//!
+//! The factor on its scores, and the Hadamard turn of queries and keys before they are rounded, change no choice and are left out. The published code and llama.cpp
+//! choose among the entries that are whole at a token, and so does this.
+
+use ixc_ir::graph::ValueId;
+use ixc_ir::graph::attrs::RouteScore;
+
+use crate::architecture::Architecture;
+use crate::builder::{Bias, Builder};
+use crate::decoder::{Style, network, routed};
+use crate::error::ArchError;
+use crate::hyper::{CHOSEN_RATIO, Compressed, Defaults, EntryIndex, Windows};
+use crate::streams;
+
+/// What matrices of an index's compressor begin with.
+const INDEX: &str = "indexer_compressor";
+/// Every layer has a window.
+const WINDOWS: Windows = Windows { divided: false, ..Windows::every(u64::MAX) };
+
+pub(super) const ARCHITECTURE: Architecture = Architecture {
+    name: "deepseek4",
+    doc: "DeepSeek-V4",
+    defaults: Defaults {
+        score: RouteScore::RootSoftplus,
+        normalise: false,
+        reads: &["swiglu_clamp_exp", "swiglu_clamp_shexp"],
+        windows: Some(WINDOWS),
+        compressed: true,
+        one_limit: true,
+        ..Defaults::USUAL
+    },
+    build,
+};
+
+fn build(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
+    let compressed = b.compressed()?;
+    let x = b.embed()?;
+    let mut x = streams::begin(b, x)?;
+    for layer in 0..b.hyper.layers.len() {
+        x = streams::around(b, layer, "hc_attn", x, |b, x| attention(b, layer, x, &compressed))?;
+        x = streams::around(b, layer, "hc_ffn", x, |b, x| experts(b, layer, x, &compressed))?;
+    }
+    streams::logits(b, x)
+}
+
+/// Norm, attention, output matrices.
+fn attention(b: &mut Builder<'_>, layer: usize, x: ValueId, of: &Compressed) -> Result<ValueId, ArchError> {
+    let width = b.hyper.embedding_length;
+    let (heads, d) = (b.hyper.layers[layer].heads, b.hyper.layers[layer].key_length);
+    let name = |part: &str| format!("blk.{layer}.{part}");
+    let h = b.norm(x, &name("attn_norm.weight"))?;
+    let row = b.linear(h, &name("attn_q_a"), width, of.query_rank, Bias::Optional)?;
+    let row = b.rms_norm(row, &name("attn_q_a_norm.weight"), of.query_rank)?;
+    let q = b.linear(row, &name("attn_q_b"), of.query_rank, heads * d, Bias::Optional)?;
+    let q = b.split_heads(q, heads)?;
+    let q = b.plain_norm(q)?;
+    let q = turned(b, layer, (q, d), of, (1, false))?;
+    let kv = b.linear(h, &name("attn_kv"), width, d, Bias::Optional)?;
+    let kv = b.rms_norm(kv, &name("attn_kv_a_norm.weight"), d)?;
+    let kv = b.split_heads(kv, 1)?;
+    let kv = turned(b, layer, (kv, d), of, (1, false))?;
+    b.append(layer, kv, kv)?;
+    let y = match of.ratios[layer] {
+        0 => b.attend(layer, q, true)?,
+        ratio => {
+            let entry = entry(b, layer, h, of, ("attn_compressor", d))?;
+            b.append_entries(layer, entry, ratio)?;
+            let chosen = if ratio == CHOSEN_RATIO { chosen(b, layer, h, row, of)? } else { None };
+            b.attend_entries(layer, q, chosen)?
+        }
+    };
+    let y = turned(b, layer, (y, d), of, (1, true))?;
+    let y = b.merge_heads(y)?;
+    let (groups, rank) = (of.output_groups, of.output_rank);
+    let y = b.split_heads(y, groups)?;
+    let y = b.rows_linear(y, &name("attn_output_a"), [groups, rank, heads * d / groups])?;
+    let y = b.merge_heads(y)?;
+    b.linear(y, &name("attn_output_b"), groups * rank, width, Bias::Optional)
+}
+
+/// The entry of so many elements that a token's positions make, as far as they came, by these matrices.
+fn entry(
+    b: &mut Builder<'_>,
+    layer: usize,
+    h: ValueId,
+    of: &Compressed,
+    (matrices, d): (&str, u64),
+) -> Result<ValueId, ArchError> {
+    let (width, ratio) = (b.hyper.embedding_length, of.ratios[layer]);
+    let name = |part: &str| format!("blk.{layer}.{matrices}_{part}");
+    let overlap = ratio == CHOSEN_RATIO;
+    let series = if overlap { 2 } else { 1 };
+    let kv = b.linear(h, &name("kv"), width, series * d, Bias::Optional)?;
+    let gate = b.linear(h, &name("gate"), width, series * d, Bias::Optional)?;
+    let state = if matrices == INDEX { format!("index.compressor.{layer}") } else { format!("compressor.{layer}") };
+    let entry = b.compress(&state, [kv, gate], &name("ape.weight"), [ratio, series * d], overlap)?;
+    let entry = b.rms_norm(entry, &name("norm.weight"), d)?;
+    let entry = b.split_heads(entry, 1)?;
+    turned(b, layer, (entry, d), of, (ratio, false))
+}
+
+/// The entries that a token attends to, by normalised rows and the rows that queries are made of; none where it sees all.
+fn chosen(
+    b: &mut Builder<'_>,
+    layer: usize,
+    h: ValueId,
+    row: ValueId,
+    of: &Compressed,
+) -> Result<Option<ValueId>, ArchError> {
+    let name = |part: &str| format!("blk.{layer}.indexer.{part}");
+    let Some(EntryIndex { heads, key_length, top_k }) = of.index else {
+        for part in ["proj", "attn_q_b"] {
+            b.leave_out(&format!("{}.weight", name(part)));
+        }
+        for part in ["kv", "gate", "ape", "norm"] {
+            b.leave_out(&format!("blk.{layer}.{INDEX}_{part}.weight"));
+        }
+        return Ok(None);
+    };
+    let width = b.hyper.embedding_length;
+    let q = b.linear(row, &name("attn_q_b"), of.query_rank, heads * key_length, Bias::Optional)?;
+    let q = b.split_heads(q, heads)?;
+    let q = turned(b, layer, (q, key_length), of, (1, false))?;
+    let w = b.linear(h, &name("proj"), width, heads, Bias::Optional)?;
+    let k = entry(b, layer, h, of, (INDEX, key_length))?;
+    b.index_top_k(&format!("index.{layer}"), [q, w, k], key_length, (top_k, CHOSEN_RATIO, true)).map(Some)
+}
+
+/// Heads of `d` elements, of which the last ones are rotated, by positions rounded down to a multiple, and maybe back.
+fn turned(
+    b: &mut Builder<'_>,
+    layer: usize,
+    (x, d): (ValueId, u64),
+    of: &Compressed,
+    by: (u64, bool),
+) -> Result<ValueId, ArchError> {
+    let rope = match of.ratios[layer] {
+        0 => b.hyper.rope.unscaled(),
+        _ => of.rope.clone(),
+    };
+    let Some(still) = d.checked_sub(rope.dims) else {
+        return Err(b.refused("rope.dimension_count", rope.dims, &format!("at most {d}, the length of a key")));
+    };
+    if still == 0 {
+        return b.rope_by(x, &rope, Style::LLAMA.pairs, by);
+    }
+    let (still, last) = (b.slice(x, 0, still)?, b.slice(x, still, rope.dims)?);
+    let last = b.rope_by(last, &rope, Style::LLAMA.pairs, by)?;
+    b.concat(still, last)
+}
+
+/// Norm, routed and shared experts.
+fn experts(b: &mut Builder<'_>, layer: usize, x: ValueId, of: &Compressed) -> Result<ValueId, ArchError> {
+    let width = b.hyper.embedding_length;
+    let name = |part: &str| format!("blk.{layer}.{part}");
+    let h = b.norm(x, &name("ffn_norm.weight"))?;
+    let experts = b.experts(layer)?;
+    let logits = b.linear(h, &name("ffn_gate_inp"), width, experts.count, Bias::Optional)?;
+    let chosen = match (layer as u64) < of.listed_layers {
+        true => {
+            // Nothing is chosen by it.
+            b.leave_out(&name("exp_probs_b.bias"));
+            b.route_listed(logits, &name("ffn_gate_tid2eid.weight"), &experts)?
+        }
+        false => b.route(layer, logits, &experts)?,
+    };
+    // Another bias of the same, for images.
+    b.leave_out(&name("exp_probs_b_vl.bias"));
+    let y = routed(b, layer, h, chosen, &experts, &Style::LLAMA)?;
+    if experts.shared == 0 {
+        return Ok(y);
+    }
+    let shared = network(b, layer, h, "_shexp", experts.shared, &Style::LLAMA)?;
+    b.add(y, shared)
+}

@@ -1,0 +1,16 @@
+//! `dots1`: dots.llm1: experts are chosen by sigmoids with a bias, beside shared ones; the first layers are dense.
+
+use ixc_ir::graph::attrs::RouteScore;
+
+use crate::architecture::Architecture;
+use crate::decoder::{HeadNorm, Style, decoder};
+use crate::hyper::Defaults;
+
+const STYLE: Style = Style { head_norm: HeadNorm::Heads, ..Style::NEOX };
+
+pub(super) const ARCHITECTURE: Architecture = Architecture {
+    name: "dots1",
+    doc: "dots.llm1",
+    defaults: Defaults { score: RouteScore::Sigmoid, ..Defaults::USUAL },
+    build: |b| decoder(b, &STYLE),
+};

@@ -1,0 +1,45 @@
+//! `dots3note`: dots.3 note: latent attention ([`crate::mla`]) in layers of two kinds, with a window or over positions that an index chooses, which have
+//! heads and rows of other sizes; what turns of a key is normalised, and a number for each head gates what it gives. Experts are chosen by sigmoids with a bias,
+//! beside a shared one; the first layers are dense (transformers `dots3_note`, llama.cpp `dots3note.cpp`).
+
+use ixc_ir::graph::attrs::{RopeStyle, RouteScore};
+use ixc_ir::graph::{Unary, ValueId};
+
+use crate::architecture::Architecture;
+use crate::builder::Builder;
+use crate::decoder::{OutputGate, Style, feed_forward};
+use crate::error::ArchError;
+use crate::hyper::{Defaults, Windows};
+use crate::mla::{self, Choice, IndexStyle};
+
+const STYLE: Style = Style { output_gate: OutputGate::Own(Unary::Sigmoid), ..Style::LLAMA };
+
+/// As transformers turns them; llama.cpp turns halves.
+const INDEX: IndexStyle = IndexStyle::usual(RopeStyle::Norm);
+
+pub(super) const ARCHITECTURE: Architecture = Architecture {
+    name: "dots3note",
+    doc: "dots.3 note (text)",
+    defaults: Defaults {
+        score: RouteScore::Sigmoid,
+        normalise: false,
+        windows: Some(Windows::every(0)),
+        ..Defaults::USUAL
+    },
+    build,
+};
+
+fn build(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
+    let full = b.mla()?;
+    let local = b.hyper.local_mla.unwrap_or(full);
+    let mut choice = Choice::new(b, INDEX)?;
+    let mut x = b.embed()?;
+    for layer in b.layers() {
+        x = match b.hyper.layers[layer].window {
+            Some(_) => mla::attention(b, layer, x, &local, &STYLE, None)?,
+            None => mla::attention(b, layer, x, &full, &STYLE, Some(&mut choice))?,
+        };
+        x = feed_forward(b, layer, x, &STYLE)?;
+    }
+    b.logits(x)
+}

@@ -1,0 +1,14 @@
+//! `ernie4_5-moe`: ERNIE 4.5 with experts, which are chosen by a softmax over all with a bias, beside a shared one; the first layers are dense.
+
+use crate::architecture::Architecture;
+use crate::decoder::{Style, decoder};
+use crate::hyper::Defaults;
+
+const STYLE: Style = Style::LLAMA;
+
+pub(super) const ARCHITECTURE: Architecture = Architecture {
+    name: "ernie4_5-moe",
+    doc: "ERNIE 4.5 with experts",
+    defaults: Defaults::USUAL,
+    build: |b| decoder(b, &STYLE),
+};

@@ -1,0 +1,20 @@
+//! `exaone4`: EXAONE 4: norms stand behind blocks alone; the larger model has a window in three layers of four, and RoPE in those alone.
+
+use crate::architecture::Architecture;
+use crate::decoder::{HeadNorm, Roped, Style, decoder};
+use crate::hyper::{Defaults, Windows};
+
+const STYLE: Style = Style {
+    head_norm: HeadNorm::Heads,
+    roped: Roped::Windowed,
+    pre_norms: false,
+    post_norms: Some(["post_attention_norm", "post_ffw_norm"]),
+    ..Style::NEOX
+};
+
+pub(super) const ARCHITECTURE: Architecture = Architecture {
+    name: "exaone4",
+    doc: "EXAONE 4",
+    defaults: Defaults { windows: Some(Windows { optional: true, ..Windows::every(4) }), ..Defaults::USUAL },
+    build: |b| decoder(b, &STYLE),
+};

@@ -1,0 +1,21 @@
+//! `exaone-moe`: K-EXAONE: three layers of four have a window, and those alone have RoPE; experts are chosen by sigmoids with a bias, beside shared
+//! ones; the first layers are dense.
+
+use ixc_ir::graph::attrs::RouteScore;
+
+use crate::architecture::Architecture;
+use crate::decoder::{HeadNorm, Roped, Style, decoder};
+use crate::hyper::{Defaults, Windows};
+
+const STYLE: Style = Style { head_norm: HeadNorm::Heads, roped: Roped::Windowed, ..Style::NEOX };
+
+pub(super) const ARCHITECTURE: Architecture = Architecture {
+    name: "exaone-moe",
+    doc: "K-EXAONE",
+    defaults: Defaults {
+        score: RouteScore::Sigmoid,
+        windows: Some(Windows { length: Some(128), ..Windows::every(4) }),
+        ..Defaults::USUAL
+    },
+    build: |b| decoder(b, &STYLE),
+};

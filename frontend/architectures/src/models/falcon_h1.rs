@@ -1,0 +1,26 @@
+//! `falcon-h1`: Falcon-H1: in every layer attention and Mamba-2 side by side, of the same normalised row, whose sum is added. Factors of the model are in
+//! its file's matrices already.
+
+use ixc_ir::graph::ValueId;
+
+use crate::architecture::Architecture;
+use crate::builder::Builder;
+use crate::decoder::{Style, attention, feed_forward};
+use crate::error::ArchError;
+use crate::hyper::Defaults;
+use crate::ssm;
+
+pub(super) const ARCHITECTURE: Architecture =
+    Architecture { name: "falcon-h1", doc: "Falcon-H1", defaults: Defaults::USUAL, build: decoder };
+
+fn decoder(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
+    let mut x = b.embed()?;
+    for layer in 0..b.hyper.layers.len() {
+        let h = b.norm(x, &format!("blk.{layer}.attn_norm.weight"))?;
+        let y = ssm::mixed(b, layer, h)?;
+        x = attention(b, layer, x, &Style::NEOX)?;
+        x = b.add(y, x)?;
+        x = feed_forward(b, layer, x, &Style::NEOX)?;
+    }
+    b.logits(x)
+}

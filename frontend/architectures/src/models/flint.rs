@@ -1,0 +1,22 @@
+//! `flint`: Flint: most layers have a window, and those alone have RoPE; all heads have sinks; experts are chosen by sigmoids, beside a shared one, and the
+//! first layers are dense. No GGUF file by others is known: keys are those of architectures with windows.
+
+use ixc_ir::graph::attrs::RouteScore;
+
+use crate::architecture::Architecture;
+use crate::decoder::{HeadNorm, Roped, Sinks, Style, decoder};
+use crate::hyper::{Defaults, Windows};
+
+const STYLE: Style = Style { head_norm: HeadNorm::Heads, roped: Roped::Windowed, sinks: Sinks::All, ..Style::NEOX };
+
+pub(super) const ARCHITECTURE: Architecture = Architecture {
+    name: "flint",
+    doc: "Flint",
+    defaults: Defaults {
+        score: RouteScore::Sigmoid,
+        windows: Some(Windows::every(0)),
+        dense_by_tensor: true,
+        ..Defaults::USUAL
+    },
+    build: |b| decoder(b, &STYLE),
+};

@@ -1,0 +1,12 @@
+//! `gemma`: Gemma 1: embeddings are multiplied by the root of their length, and gates go through GELU.
+
+use ixc_ir::graph::attrs::{Activation, GateAttrs};
+
+use crate::architecture::Architecture;
+use crate::decoder::{Style, decoder};
+use crate::hyper::Defaults;
+
+const STYLE: Style = Style { gate: GateAttrs::plain(Activation::Gelu), root_embedding: true, ..Style::NEOX };
+
+pub(super) const ARCHITECTURE: Architecture =
+    Architecture { name: "gemma", doc: "Gemma 1", defaults: Defaults::USUAL, build: |b| decoder(b, &STYLE) };

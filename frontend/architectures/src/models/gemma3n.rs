@@ -1,0 +1,191 @@
+//! `gemma3n`: Gemma 3n. The residual is several streams of which a layer reads and writes one (alternating updates, AltUp, arXiv 2301.13310): it predicts all
+//! of them by coefficients that the active one makes for itself, computes with the prediction, and corrects all by what came of it. Beside attention stands a
+//! product of two thin matrices (Laurel), gates of the first layers stay where they are so many deviations above their mean, the last layers read keys and
+//! values of layers before them, and each layer takes a short row of the token ([`crate::layer_inputs`]).
+//!
+//! ```text
+//! c(x)    = tanh(altup_router rms_norm(x; altup_router_norm) / d)               // a number for each stream
+//! p_k     = h_k + sum over j of (altup_predict_coef c(h_a))[k, j] * h_j
+//! h       = attn_norm(p_a)
+//! y       = (p_a + post_attention_norm(attention h) + h + laurel_post_norm(laurel_r laurel_l h)) / root 2
+//! y       = y + post_ffw_norm(network(ffn_norm(y)))
+//! h_k     = p_k + (1 + (altup_correct_coef c(y))_k) * (y - p_a)
+//! h_k     = h_k + of_layer(h_a * altup_correct_scale)                           // k > 0
+//! ```
+//!
+//! Streams before the first layer are the embedding and products with `altup_proj`, made as long as it; behind the last one products with
+//! `altup_unembd_proj`, made as long as the first stream, are averaged with that.
+
+use ixc_ir::graph::attrs::{Activation, GateAttrs};
+use ixc_ir::graph::{Unary, ValueId};
+
+use crate::architecture::Architecture;
+use crate::builder::{Bias, Builder};
+use crate::decoder::{HeadNorm, Style, attention_of};
+use crate::error::ArchError;
+use crate::hyper::{Alternating, Defaults, Scales, Windows};
+use crate::layer_inputs;
+use crate::streams::{mean, repeated};
+
+const GELU: GateAttrs = GateAttrs::plain(Activation::Gelu);
+
+const STYLE: Style = Style { head_norm: HeadNorm::Heads, value_norm: true, gate: GELU, ..Style::NEOX };
+
+/// Added to a mean square that rows are divided by the root of: only so that zeros stay zeros.
+const NOTHING: f64 = 1e-12;
+
+pub(super) const ARCHITECTURE: Architecture = Architecture {
+    name: "gemma3n",
+    doc: "Gemma 3n, for text",
+    defaults: Defaults {
+        reads: &["final_logit_softcapping", "attention.shared_kv_layers", "embedding_length_per_layer_input"],
+        windows: Some(Windows { base: Some(10_000.0), scaled: false, ..Windows::every(5) }),
+        scales: |_| Scales { softcap: 30.0, ..Scales::NONE },
+        attention_scale: 1.0,
+        ..Defaults::USUAL
+    },
+    build: decoder,
+};
+
+fn decoder(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
+    let (of, inputs_of, width) = (b.alternating()?, b.layer_inputs()?, b.hyper.embedding_length);
+    let x = b.embed()?;
+    let x = b.scale(x, (width as f64).sqrt())?;
+    let inputs = layer_inputs::all(b, x, inputs_of)?;
+    let others = repeated(b, x, of.count - 1)?;
+    let others = as_long(b, others, x, "altup_proj", of.count - 1)?;
+    let mut streams = b.concat(x, others)?;
+    for layer in b.layers() {
+        let predicted = predict(b, layer, streams, of)?;
+        let active = b.slice(predicted, of.active * width, width)?;
+        let y = block(b, layer, active)?;
+        let corrected = correct(b, layer, predicted, [active, y], of)?;
+        let active = b.slice(corrected, of.active * width, width)?;
+        let active = b.weighted(active, &format!("blk.{layer}.altup_correct_scale.weight"), width)?;
+        let own = layer_inputs::of_layer(b, layer, active, inputs, inputs_of)?;
+        let own = repeated(b, own, of.count - 1)?;
+        let [first, others] = [b.slice(corrected, 0, width)?, b.slice(corrected, width, (of.count - 1) * width)?];
+        let others = b.add(others, own)?;
+        streams = b.concat(first, others)?;
+    }
+    let streams = b.wanted(streams)?;
+    let first = b.slice(streams, 0, width)?;
+    let others = b.slice(streams, width, (of.count - 1) * width)?;
+    let others = as_long(b, others, first, "altup_unembd_proj", of.count - 1)?;
+    let all = b.concat(first, others)?;
+    let x = mean(b, all, of.count)?;
+    b.head(x, "output_norm.weight")
+}
+
+/// Products of `count` rows side by side, each with its own matrix of `name`, made as long as `x`.
+fn as_long(b: &mut Builder<'_>, rows: ValueId, x: ValueId, name: &str, count: u64) -> Result<ValueId, ArchError> {
+    let width = b.hyper.embedding_length;
+    let rows = b.split_heads(rows, count)?;
+    let rows = b.heads_linear(rows, name, [count, width, width])?;
+    let rows = b.plain_norm_of(rows, NOTHING)?;
+    let rows = b.merge_heads(rows)?;
+    let length = root_mean_square(b, x, width)?;
+    b.scale_heads(rows, length)
+}
+
+/// The root of the mean square of each row of so many elements.
+fn root_mean_square(b: &mut Builder<'_>, x: ValueId, width: u64) -> Result<ValueId, ArchError> {
+    let squares = b.mul(x, x)?;
+    let squares = b.split_heads(squares, 1)?;
+    let sum = b.heads_sum(squares)?;
+    let mean = b.scale(sum, 1.0 / width as f64)?;
+    b.unary(Unary::SignedRoot, mean)
+}
+
+/// Coefficients that a row makes for itself: `to` of them, by the matrix `name`.
+fn coefficients(
+    b: &mut Builder<'_>,
+    layer: usize,
+    x: ValueId,
+    name: &str,
+    [count, to]: [u64; 2],
+) -> Result<ValueId, ArchError> {
+    let width = b.hyper.embedding_length;
+    let of_layer = |part: &str| format!("blk.{layer}.{part}");
+    let x = b.rms_norm(x, &of_layer("altup_router_norm.weight"), width)?;
+    let x = b.linear(x, &of_layer("altup_router"), width, count, Bias::Optional)?;
+    let x = b.scale(x, 1.0 / width as f64)?;
+    let x = b.softcap(x, 1.0)?;
+    b.linear(x, &of_layer(name), count, to, Bias::Optional)
+}
+
+/// What the streams will be behind a layer.
+fn predict(b: &mut Builder<'_>, layer: usize, streams: ValueId, of: Alternating) -> Result<ValueId, ArchError> {
+    let Alternating { count, active } = of;
+    let width = b.hyper.embedding_length;
+    let active = b.slice(streams, active * width, width)?;
+    let weights = coefficients(b, layer, active, "altup_predict_coef", [count, count * count])?;
+    let parts = b.split_heads(streams, count)?;
+    let mut sums = None;
+    for stream in 0..count {
+        let own = b.slice(weights, stream * count, count)?;
+        let sum = b.stream_input(parts, own)?;
+        sums = Some(match sums {
+            Some(sums) => b.concat(sums, sum)?,
+            None => sum,
+        });
+    }
+    match sums {
+        Some(sums) => b.add(sums, streams),
+        None => Ok(streams),
+    }
+}
+
+/// The predicted streams, corrected by how far the active one is from what the layer made of it.
+fn correct(
+    b: &mut Builder<'_>,
+    layer: usize,
+    predicted: ValueId,
+    [active, y]: [ValueId; 2],
+    Alternating { count, .. }: Alternating,
+) -> Result<ValueId, ArchError> {
+    let weights = coefficients(b, layer, y, "altup_correct_coef", [count, count])?;
+    let less = b.scale(active, -1.0)?;
+    let news = b.add(y, less)?;
+    let news = repeated(b, news, count)?;
+    let weighted = b.scale_heads(news, weights)?;
+    let sum = b.add(news, predicted)?;
+    b.add(weighted, sum)
+}
+
+/// What a layer makes of one stream: attention beside two thin matrices, and the network.
+fn block(b: &mut Builder<'_>, layer: usize, x: ValueId) -> Result<ValueId, ArchError> {
+    let width = b.hyper.embedding_length;
+    let name = |part: &str| format!("blk.{layer}.{part}");
+    let h = b.norm(x, &name("attn_norm.weight"))?;
+    let rank = b.rows(&name("laurel_l.weight")).unwrap_or(1);
+    let thin = b.linear(h, &name("laurel_l"), width, rank, Bias::Optional)?;
+    let thin = b.linear(thin, &name("laurel_r"), rank, width, Bias::Optional)?;
+    let thin = b.rms_norm(thin, &name("laurel_post_norm.weight"), width)?;
+    let thin = b.add(thin, h)?;
+    let y = attention_of(b, layer, h, &STYLE)?;
+    let y = b.rms_norm(y, &name("post_attention_norm.weight"), width)?;
+    let y = b.add(y, x)?;
+    let y = b.add(y, thin)?;
+    let x = b.scale(y, 0.5_f64.sqrt())?;
+    let h = b.norm(x, &name("ffn_norm.weight"))?;
+    let inner = b.hyper.layers[layer].feed_forward;
+    let mut gate = b.linear(h, &name("ffn_gate"), width, inner, Bias::Optional)?;
+    if let Some(deviations) = b.hyper.layers[layer].sparsity {
+        gate = above(b, gate, deviations, inner)?;
+    }
+    let up = b.linear(h, &name("ffn_up"), width, inner, Bias::Optional)?;
+    let y = b.gated(gate, up, &GELU)?;
+    let y = b.linear(y, &name("ffn_down"), inner, width, Bias::Optional)?;
+    let y = b.rms_norm(y, &name("post_ffw_norm.weight"), width)?;
+    b.add(y, x)
+}
+
+/// How far elements of a row are above its mean and so many deviations; 0 for the others.
+fn above(b: &mut Builder<'_>, x: ValueId, deviations: f64, width: u64) -> Result<ValueId, ArchError> {
+    let x = b.centre(x)?;
+    let deviation = root_mean_square(b, x, width)?;
+    let x = b.plain_norm_of(x, NOTHING)?;
+    let x = b.relu(x, deviations)?;
+    b.scale_heads(x, deviation)
+}

@@ -1,0 +1,85 @@
+//! `gemma4`: Gemma 4: layers with a window have heads of other sizes than those without, whose RoPE turns a quarter of a head (`rope_freqs` says which
+//! pairs stand still); values are normalised without a weight, and scores are not scaled. The last layers may read keys and values of layers before
+//! them. With experts, those stand beside the dense network, each behind a norm of its own, and the router has a norm, too. The small
+//! models (E2B, E4B) give each layer a short row of the token besides, behind the feed-forward network ([`crate::layer_inputs`]).
+
+use ixc_ir::graph::ValueId;
+use ixc_ir::graph::attrs::{Activation, GateAttrs};
+
+use crate::architecture::Architecture;
+use crate::builder::Builder;
+use crate::decoder::{HeadNorm, Style, add, attention, network, routed};
+use crate::error::ArchError;
+use crate::hyper::{Defaults, Experts, Windows};
+use crate::layer_inputs;
+
+const STYLE: Style = Style {
+    head_norm: HeadNorm::Heads,
+    value_norm: true,
+    keys_as_values: true,
+    post_norms: Some(["post_attention_norm", "post_ffw_norm"]),
+    gate: GateAttrs::plain(Activation::Gelu),
+    ..Style::NEOX
+};
+
+pub(super) const ARCHITECTURE: Architecture = Architecture {
+    name: "gemma4",
+    doc: "Gemma 4",
+    defaults: Defaults {
+        reads: &["final_logit_softcapping", "attention.shared_kv_layers", "embedding_length_per_layer_input"],
+        windows: Some(Windows { base: Some(10_000.0), scaled: false, divided: false, ..Windows::every(0) }),
+        attention_scale: 1.0,
+        ..Defaults::USUAL
+    },
+    build: decoder,
+};
+
+fn decoder(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
+    let x = b.embed()?;
+    let mut x = b.scale(x, (b.hyper.embedding_length as f64).sqrt())?;
+    let inputs = match b.hyper.layer_inputs {
+        Some(of) => Some((of, layer_inputs::all(b, x, of)?)),
+        None => None,
+    };
+    for layer in 0..b.hyper.layers.len() {
+        x = attention(b, layer, x, &STYLE)?;
+        x = feed_forward(b, layer, x)?;
+        if let Some((of, inputs)) = inputs {
+            let y = layer_inputs::of_layer(b, layer, x, inputs, of)?;
+            x = b.add(y, x)?;
+        }
+        if let Some(factor) = b.optional_scalar(&format!("blk.{layer}.layer_output_scale.weight"))? {
+            x = b.scale(x, factor)?;
+        }
+    }
+    b.logits(x)
+}
+
+/// The dense network, and experts beside it where the layer has them.
+fn feed_forward(b: &mut Builder<'_>, layer: usize, x: ValueId) -> Result<ValueId, ArchError> {
+    let (width, inner) = (b.hyper.embedding_length, b.hyper.layers[layer].feed_forward);
+    let name = |part: &str| format!("blk.{layer}.{part}.weight");
+    let h = b.rms_norm(x, &name("ffn_norm"), width)?;
+    let mut y = network(b, layer, h, "", inner, &STYLE)?;
+    let experts = b.hyper.layers[layer].experts.clone();
+    if let Some(of) = experts.filter(|_| b.has(&name("ffn_gate_inp"))) {
+        y = b.rms_norm(y, &name("post_ffw_norm_1"), width)?;
+        let routed = experts_of(b, layer, x, &of)?;
+        let routed = b.rms_norm(routed, &name("post_ffw_norm_2"), width)?;
+        y = b.add(y, routed)?;
+    }
+    add(b, layer, x, y, STYLE.post_norms.map(|[_, norm]| norm), &STYLE)
+}
+
+/// What the experts of the stream `x` make of it; they are chosen by the stream itself, normalised.
+fn experts_of(b: &mut Builder<'_>, layer: usize, x: ValueId, of: &Experts) -> Result<ValueId, ArchError> {
+    let width = b.hyper.embedding_length;
+    let name = |part: &str| format!("blk.{layer}.{part}");
+    let h = b.rms_norm(x, &name("ffn_gate_inp.scale"), width)?;
+    let h = b.scale(h, 1.0 / (width as f64).sqrt())?;
+    let router = b.weight(&name("ffn_gate_inp.weight"), &[of.count, width])?;
+    let logits = b.matmul(h, router)?;
+    let route = b.route(layer, logits, of)?;
+    let h = b.rms_norm(x, &name("pre_ffw_norm_2.weight"), width)?;
+    routed(b, layer, h, route, of, &STYLE)
+}

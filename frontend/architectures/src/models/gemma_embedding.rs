@@ -1,0 +1,25 @@
+//! `gemma-embedding`: EmbeddingGemma: Gemma 3, but every token sees all of its text, in layers with a window so many positions before and behind it. Behind the last norm
+//! stand the two matrices that sentence-transformers has behind the mean of rows, where files have them (`dense_2`, `dense_3`): a mean of products is the product of the mean.
+
+use super::gemma3;
+use crate::architecture::Architecture;
+use crate::builder::Bias;
+use crate::decoder::decoder;
+use crate::hyper::{Defaults, Windows};
+
+pub(super) const ARCHITECTURE: Architecture = Architecture {
+    name: "gemma-embedding",
+    doc: "EmbeddingGemma",
+    defaults: Defaults {
+        causal: false,
+        windows: Some(Windows { base: Some(10_000.0), scaled: false, ..Windows::every(6) }),
+        ..Defaults::USUAL
+    },
+    build: |b| {
+        let x = decoder(b, &gemma3::STYLE)?;
+        let (width, inner) = (b.hyper.embedding_length, b.rows("dense_2.weight"));
+        let Some(inner) = inner else { return Ok(x) };
+        let x = b.linear(x, "dense_2", width, inner, Bias::Optional)?;
+        b.linear(x, "dense_3", inner, width, Bias::Optional)
+    },
+};

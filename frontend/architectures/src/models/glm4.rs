@@ -1,0 +1,26 @@
+//! `glm4`: GLM-4 of 2025, dense: blocks stand between two norms, gate and up are one matrix, and RoPE turns half of a head. The matrices of models that see
+//! (GLM-4.1V, GLM-4.6V-Flash) are permuted by the converter, so that it turns halves of that.
+
+use ixc_ir::graph::ValueId;
+use ixc_ir::graph::attrs::RopeStyle;
+
+use crate::architecture::Architecture;
+use crate::builder::Builder;
+use crate::decoder::{self, Style};
+use crate::error::ArchError;
+use crate::hyper::Defaults;
+
+const STYLE: Style =
+    Style { post_norms: Some(["post_attention_norm", "post_ffw_norm"]), fused_gate: true, ..Style::LLAMA };
+
+pub(super) const ARCHITECTURE: Architecture = Architecture {
+    name: "glm4",
+    doc: "GLM-4-0414, dense; GLM-4.1V and 4.6V-Flash for text",
+    defaults: Defaults::USUAL,
+    build: decoder,
+};
+
+fn decoder(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
+    let pairs = if b.hyper.sectioned { RopeStyle::Neox } else { STYLE.pairs };
+    decoder::decoder(b, &Style { pairs, ..STYLE })
+}

@@ -1,0 +1,74 @@
+//! `glm5-next`: GLM-5.3-Flash. The residual is several streams ([`crate::streams`]), of which the last layer's mean goes to the output; layers of linear
+//! attention with a bounded decay for each element of a key ([`crate::kda`]), and some of latent attention without RoPE ([`crate::mla`]); experts are chosen by
+//! sigmoids with a bias, beside shared ones, and what gates and up do not exceed is in keys (llama.cpp `glm5-next.cpp`).
+//!
+//! Latent attention is to positions that an index chooses, runs of a few at a time, and those behind the last whole run.
+
+use ixc_ir::graph::ValueId;
+use ixc_ir::graph::attrs::RouteScore;
+
+use crate::architecture::Architecture;
+use crate::builder::Builder;
+use crate::decoder::{Roped, Style, networks};
+use crate::error::ArchError;
+use crate::hyper::{Defaults, Parts, Precise, Rotates};
+use crate::{kda, mla, streams};
+
+const STYLE: Style = Style { roped: Roped::None, ..Style::LLAMA };
+
+const PRECISE: Precise = Precise {
+    kept: &[
+        "hc_",
+        "indexer.attn_q_b",
+        "indexer.attn_k",
+        "indexer.proj",
+        "indexer_compressor_gate",
+        "indexer_compressor_ape",
+        "ssm_f_a.weight",
+        "ssm_f_b.weight",
+        "ssm_g_a.weight",
+        "ssm_g_b.weight",
+        "ssm_beta.weight",
+        "attn_kv_a_mqa.weight",
+        "attn_k_b.weight",
+        "attn_v_b.weight",
+    ],
+    in_bytes: &["attn_q_a", "attn_q_b", "nextn.eh_proj"],
+};
+
+pub(super) const ARCHITECTURE: Architecture = Architecture {
+    name: "glm5-next",
+    doc: "GLM-5.3-Flash",
+    defaults: Defaults {
+        precise: PRECISE,
+        score: RouteScore::Sigmoid,
+        reads: &["swiglu_clamp_exp", "swiglu_clamp_shexp"],
+        one_limit: true,
+        parts: Parts::Keyless,
+        rotates: Rotates::Never,
+        ..Defaults::USUAL
+    },
+    build,
+};
+
+fn build(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
+    let sizes = b.mla()?;
+    let mut choice = mla::Choice::new(b, mla::IndexStyle::usual(STYLE.pairs))?;
+    let x = b.embed()?;
+    let mut x = streams::begin(b, x)?;
+    for layer in 0..b.hyper.layers.len() {
+        let name = |part: &str| format!("blk.{layer}.{part}");
+        x = streams::around(b, layer, "hc_attn", x, |b, x| {
+            let h = b.norm(x, &name("attn_norm.weight"))?;
+            match b.hyper.layers[layer].recurrent {
+                true => kda::mixer_of(b, layer, h),
+                false => mla::attention_of(b, layer, h, &sizes, &STYLE, Some(&mut choice)),
+            }
+        })?;
+        x = streams::around(b, layer, "hc_ffn", x, |b, x| {
+            let h = b.norm(x, &name("ffn_norm.weight"))?;
+            networks(b, layer, h, &STYLE)
+        })?;
+    }
+    streams::logits_of_mean(b, x)
+}

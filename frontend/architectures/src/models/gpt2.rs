@@ -1,0 +1,16 @@
+//! `gpt2`: GPT-2: positions have rows of a table and no RoPE; layer norms, biases, and a network without a gate.
+
+use ixc_ir::graph::Unary;
+
+use crate::architecture::Architecture;
+use crate::decoder::{Style, decoder};
+use crate::hyper::{Defaults, Norms, Rotates};
+
+const STYLE: Style = Style { learned_positions: true, ungated: Some(Unary::Gelu), ..Style::LLAMA };
+
+pub(super) const ARCHITECTURE: Architecture = Architecture {
+    name: "gpt2",
+    doc: "GPT-2",
+    defaults: Defaults { norms: Norms::Layer, rotates: Rotates::Never, ..Defaults::USUAL },
+    build: |b| decoder(b, &STYLE),
+};

@@ -1,0 +1,32 @@
+//! `gpt-oss`: every other layer has a window, heads have sinks, all matrices have biases, and a clamped gate weights one more than up.
+//!
+//! YaRN's ramp does not begin and end at whole pairs: the configuration of the released models says so (`truncate` is false), which files have no
+//! key for. llama.cpp rounds it to such.
+
+use ixc_ir::graph::attrs::{Activation, GateAttrs, RouteScore};
+
+use crate::architecture::Architecture;
+use crate::builder::Bias;
+use crate::decoder::{Sinks, Style, decoder};
+use crate::hyper::{Defaults, Windows};
+
+const STYLE: Style = Style {
+    bias: Bias::Required,
+    sinks: Sinks::All,
+    ffn_norm: "post_attention_norm",
+    gate: GateAttrs { limit: 7.0, shift: 1.0, ..GateAttrs::plain(Activation::QuickGelu) },
+    ..Style::NEOX
+};
+
+pub(super) const ARCHITECTURE: Architecture = Architecture {
+    name: "gpt-oss",
+    doc: "gpt-oss",
+    defaults: Defaults {
+        score: RouteScore::Chosen,
+        normalise: false,
+        truncated_yarn: false,
+        windows: Some(Windows::every(2)),
+        ..Defaults::USUAL
+    },
+    build: |b| decoder(b, &STYLE),
+};

@@ -1,0 +1,17 @@
+//! `gptneo`: GPT-Neo: `gpt2` whose scores of attention are products as they are (`attention.scale` is 1), with layers that have a window (`attention.sliding_window_pattern`). No
+//! converter writes such files; keys are as others'.
+
+use super::gpt2;
+use crate::architecture::Architecture;
+use crate::hyper::{Defaults, Windows};
+
+pub(super) const ARCHITECTURE: Architecture = Architecture {
+    name: "gptneo",
+    doc: "GPT-Neo",
+    defaults: Defaults {
+        attention_scale: 1.0,
+        windows: Some(Windows { optional: true, ..Windows::every(2) }),
+        ..gpt2::ARCHITECTURE.defaults
+    },
+    ..gpt2::ARCHITECTURE
+};

@@ -1,0 +1,18 @@
+//! `granite`: Granite, dense: embeddings, what blocks add, scores and logits are scaled.
+
+use crate::architecture::Architecture;
+use crate::decoder::{Style, decoder};
+use crate::hyper::{Defaults, Rotates};
+
+const STYLE: Style = Style::LLAMA;
+
+pub(super) const ARCHITECTURE: Architecture = Architecture {
+    name: "granite",
+    doc: "Granite 3",
+    defaults: Defaults {
+        reads: &["embedding_scale", "residual_scale", "logit_scale"],
+        rotates: Rotates::IfFinetuned,
+        ..Defaults::USUAL
+    },
+    build: |b| decoder(b, &STYLE),
+};

@@ -1,0 +1,19 @@
+//! `granite_swa`: Granite with windows, dense or with experts: scaled as `granite` is; three layers of four have a window, all heads have sinks, and files say
+//! which layers have RoPE. The shared expert's gates and up are one matrix.
+
+use crate::architecture::Architecture;
+use crate::decoder::{Sinks, Style, decoder};
+use crate::hyper::{Defaults, Windows};
+
+const STYLE: Style = Style { sinks: Sinks::All, fused_shared: true, ..Style::LLAMA };
+
+pub(super) const ARCHITECTURE: Architecture = Architecture {
+    name: "granite_swa",
+    doc: "Granite with windows, dense and with experts",
+    defaults: Defaults {
+        reads: &["embedding_scale", "residual_scale", "logit_scale"],
+        windows: Some(Windows { first_is_full: true, ..Windows::every(4) }),
+        ..Defaults::USUAL
+    },
+    build: |b| decoder(b, &STYLE),
+};

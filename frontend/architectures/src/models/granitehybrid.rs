@@ -1,0 +1,37 @@
+//! `granitehybrid`: Granite 4 with layers of Mamba-2, dense or with experts: scaled as `granite` is, mostly without RoPE. Bamba is the same, dense and
+//! without scales, and turns half of a head.
+
+use ixc_ir::graph::ValueId;
+
+use crate::architecture::Architecture;
+use crate::builder::Builder;
+use crate::decoder::{Style, attention, feed_forward};
+use crate::error::ArchError;
+use crate::hyper::{Defaults, Parts, Rotates};
+use crate::ssm::mixer;
+
+const STYLE: Style = Style::LLAMA;
+
+pub(super) const ARCHITECTURE: Architecture = Architecture {
+    name: "granitehybrid",
+    doc: "Granite 4 (H), Bamba",
+    defaults: Defaults {
+        reads: &["embedding_scale", "residual_scale", "logit_scale"],
+        rotates: Rotates::IfFinetuned,
+        parts: Parts::Keyless,
+        ..Defaults::USUAL
+    },
+    build: decoder,
+};
+
+fn decoder(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
+    let mut x = b.embed()?;
+    for layer in 0..b.hyper.layers.len() {
+        x = match b.hyper.layers[layer].recurrent {
+            true => mixer(b, layer, x)?,
+            false => attention(b, layer, x, &STYLE)?,
+        };
+        x = feed_forward(b, layer, x, &STYLE)?;
+    }
+    b.logits(x)
+}

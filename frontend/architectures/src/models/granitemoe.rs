@@ -1,0 +1,18 @@
+//! `granitemoe`: Granite with experts: scaled as `granite` is, with a shared expert where the file has one.
+
+use crate::architecture::Architecture;
+use crate::decoder::{Style, decoder};
+use crate::hyper::{Defaults, Rotates};
+
+const STYLE: Style = Style::LLAMA;
+
+pub(super) const ARCHITECTURE: Architecture = Architecture {
+    name: "granitemoe",
+    doc: "Granite 3 with experts",
+    defaults: Defaults {
+        reads: &["embedding_scale", "residual_scale", "logit_scale"],
+        rotates: Rotates::IfFinetuned,
+        ..Defaults::USUAL
+    },
+    build: |b| decoder(b, &STYLE),
+};

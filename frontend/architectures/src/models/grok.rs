@@ -1,0 +1,76 @@
+//! `grok`: Grok 1 and 2: blocks stand between two norms, gates go through GELU, and scores of attention and logits of routers are bent to stay within caps; in Grok 2
+//! a dense network stands beside the experts, and both count by the root of a half.
+//!
+//! Chosen experts have their shares of a softmax over all, which their sum does not divide. RoPE is not scaled: what Grok 2's configuration calls "original" is that,
+//! and converters write it as YaRN. Behind `attention.temperature_length` scores grow with their position, which is not computed: the context ends there.
+//! (Released code: `xai-org/grok-1`; `grok.py` of SGLang, which Grok 2's authors wrote for it.)
+
+use ixc_ir::graph::ValueId;
+use ixc_ir::graph::attrs::{Activation, GateAttrs};
+
+use crate::architecture::Architecture;
+use crate::builder::Builder;
+use crate::decoder::{Style, add, attention, network, networks};
+use crate::error::ArchError;
+use crate::hyper::{Defaults, Scales, Widths};
+
+const STYLE: Style = Style {
+    post_norms: Some(["attn_output_norm", "post_ffw_norm"]),
+    gate: GateAttrs::plain(Activation::Gelu),
+    ..Style::NEOX
+};
+/// The norm behind experts in files of Grok 1.
+const OTHER_NORM: &str = "layer_output_norm";
+
+pub(super) const ARCHITECTURE: Architecture = Architecture {
+    name: "grok",
+    doc: "Grok 1, Grok 2",
+    defaults: Defaults {
+        normalise: false,
+        reads: &[
+            "embedding_scale",
+            "logit_scale",
+            "attn_logit_softcapping",
+            "router_logit_softcapping",
+            "final_logit_softcapping",
+        ],
+        scales,
+        logits_multiplied: true,
+        unscaled: true,
+        context_of: Some("attention.temperature_length"),
+        attention_scale: 0.088_388_347_648_318_45,
+        ..Defaults::USUAL
+    },
+    build: decoder,
+};
+
+/// Those of Grok 1, whose first files have no keys for them.
+fn scales(_: &Widths) -> Scales {
+    Scales {
+        embedding: 78.383_671_769_061_69,
+        logit: 3f64.sqrt(),
+        attention_softcap: 30.0,
+        router_softcap: 30.0,
+        ..Scales::NONE
+    }
+}
+
+fn decoder(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
+    let mut x = b.embed()?;
+    for layer in b.layers() {
+        let name = |part: &str| format!("blk.{layer}.{part}.weight");
+        b.experts(layer)?;
+        x = attention(b, layer, x, &STYLE)?;
+        let h = b.norm(x, &name("ffn_norm"))?;
+        let mut y = networks(b, layer, h, &STYLE)?;
+        if b.has(&name("ffn_up")) {
+            let dense = network(b, layer, h, "", b.hyper.layers[layer].feed_forward, &STYLE)?;
+            y = b.add(dense, y)?;
+            y = b.scale(y, std::f64::consts::FRAC_1_SQRT_2)?;
+        }
+        let usual = STYLE.post_norms.map(|[_, norm]| norm);
+        let norm = if b.has(&name(OTHER_NORM)) { Some(OTHER_NORM) } else { usual };
+        x = add(b, layer, x, y, norm, &STYLE)?;
+    }
+    b.logits(x)
+}

@@ -1,0 +1,45 @@
+//! `grovemoe`: Grove MoE: `qwen3moe` whose experts are in groups, each with a small expert (`*_chexps`) that is used whenever one of the group is, with its weight, and
+//! counts `expert_group_scale`.
+//!
+//! Small experts take what the others take, and have the weights of the experts that were chosen, as in the code that the models' authors released
+//! (`inclusionAI/GroveMoE`). That chooses by sigmoids of logits, which are in the order of the softmax whose shares the weights are.
+
+use ixc_ir::graph::ValueId;
+
+use crate::architecture::Architecture;
+use crate::builder::{Bias, Builder};
+use crate::decoder::{HeadNorm, Style, attention, routed};
+use crate::error::ArchError;
+use crate::hyper::Defaults;
+
+const STYLE: Style = Style { head_norm: HeadNorm::Heads, ..Style::NEOX };
+
+pub(super) const ARCHITECTURE: Architecture =
+    Architecture { name: "grovemoe", doc: "GroveMoE", defaults: Defaults::USUAL, build: decoder };
+
+fn decoder(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
+    let groups_of = b.adjugate()?;
+    let mut x = b.embed()?;
+    for layer in b.layers() {
+        let name = |part: &str| format!("blk.{layer}.{part}");
+        let (of, width) = (b.experts(layer)?, b.hyper.embedding_length);
+        x = attention(b, layer, x, &STYLE)?;
+        let h = b.norm(x, &name("ffn_norm.weight"))?;
+        let logits = b.linear(h, &name("ffn_gate_inp"), width, of.count, Bias::Optional)?;
+        // Factors of experts are not those of their groups.
+        let (ids, weights) = b.route_of(layer, logits, &of, None)?;
+        let y = routed(b, layer, h, (ids, weights), &of, &STYLE)?;
+        let groups = b.expert_groups(ids, groups_of.size)?;
+        let (count, inner) =
+            (of.count / groups_of.size, groups_of.feed_forward.unwrap_or(b.hyper.layers[layer].key_length));
+        let gate = b.expert_linear(h, groups, &name("ffn_gate_chexps"), [count, inner, width])?;
+        let up = b.expert_linear(h, groups, &name("ffn_up_chexps"), [count, inner, width])?;
+        let small = b.gated(gate, up, &STYLE.gate)?;
+        let small = b.expert_linear(small, groups, &name("ffn_down_chexps"), [count, width, inner])?;
+        let small = b.combine(small, weights)?;
+        let small = b.scale(small, groups_of.scale)?;
+        x = b.add(y, x)?;
+        x = b.add(small, x)?;
+    }
+    b.logits(x)
+}

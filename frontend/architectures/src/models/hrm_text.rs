@@ -1,0 +1,61 @@
+//! `hrm_text`: HRM-Text: two stacks of layers, which follow each other several times, each time with keys and values of their own. What the lower one gives goes into the upper one, and what
+//! that gives is the stream of the next cycle. Norms have no weights, and sigmoids weight what attention gives (transformers `hrm_text`).
+//!
+//! ```text
+//! h = scale * token_embd[id],  l = z_l_init                 // of every token
+//! h_cycles times:   l_cycles times:   l = norm(layers 0..n of (h + l))
+//!                   h = norm(layers n..2n of (h + l))       // n = hrm.layers_per_stack
+//! ```
+//!
+//! `block_count` counts layers as often as they are computed. That a prompt's tokens see those behind them (`hrm.prefix_lm`) is what transformers does where it is told which tokens these
+//! are, and neither here nor in llama.cpp: all see what is before them.
+
+use ixc_ir::graph::{Unary, ValueId};
+
+use crate::architecture::Architecture;
+use crate::builder::Builder;
+use crate::decoder::{OutputGate, Style, attention, feed_forward};
+use crate::error::ArchError;
+use crate::hyper::{Defaults, Norms};
+
+const STYLE: Style = Style { output_gate: OutputGate::Own(Unary::Sigmoid), ..Style::NEOX };
+
+pub(super) const ARCHITECTURE: Architecture = Architecture {
+    name: "hrm_text",
+    doc: "HRM-Text",
+    defaults: Defaults { norms: Norms::Plain, reads: &["embedding_scale"], stacked: true, ..Defaults::USUAL },
+    build,
+};
+
+fn build(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
+    let (cycles, lower_cycles, each) = b.hyper.stacks.map_or((1, 1, 0), |of| (of.cycles, of.lower_cycles, of.layers));
+    let each = each as usize;
+    let mut upper = b.embed()?;
+    let mut lower = None;
+    for round in 0..cycles * lower_cycles {
+        if round > 0 {
+            b.next_round();
+        }
+        let x = match lower {
+            None => b.bias(upper, "hrm.z_l_init", b.hyper.embedding_length)?,
+            Some(lower) => b.add(lower, upper)?,
+        };
+        let given = stack(b, 0..each, x)?;
+        lower = Some(given);
+        if (round + 1) % lower_cycles == 0 {
+            let x = b.add(given, upper)?;
+            upper = stack(b, each..2 * each, x)?;
+        }
+    }
+    let x = b.wanted(upper)?;
+    b.output(x)
+}
+
+/// What layers make of `x`, behind a norm; none of those that are left out.
+fn stack(b: &mut Builder<'_>, layers: std::ops::Range<usize>, mut x: ValueId) -> Result<ValueId, ArchError> {
+    for layer in layers.filter(|layer| *layer < b.hyper.layers.len()).collect::<Vec<_>>() {
+        x = attention(b, layer, x, &STYLE)?;
+        x = feed_forward(b, layer, x, &STYLE)?;
+    }
+    b.plain_norm(x)
+}

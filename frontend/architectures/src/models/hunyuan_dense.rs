@@ -1,0 +1,14 @@
+//! `hunyuan-dense`: Hunyuan, dense: queries and keys are normalised behind RoPE.
+
+use crate::architecture::Architecture;
+use crate::decoder::{HeadNorm, Style, decoder};
+use crate::hyper::Defaults;
+
+const STYLE: Style = Style { head_norm: HeadNorm::AfterRope, ..Style::NEOX };
+
+pub(super) const ARCHITECTURE: Architecture = Architecture {
+    name: "hunyuan-dense",
+    doc: "Hunyuan, dense",
+    defaults: Defaults::USUAL,
+    build: |b| decoder(b, &STYLE),
+};

@@ -1,0 +1,10 @@
+//! `hunyuan-moe`: Hunyuan with experts: queries and keys are normalised behind RoPE, and a shared expert is added.
+
+use crate::architecture::Architecture;
+use crate::decoder::{HeadNorm, Style, decoder};
+use crate::hyper::Defaults;
+
+const STYLE: Style = Style { head_norm: HeadNorm::AfterRope, ..Style::NEOX };
+
+pub(super) const ARCHITECTURE: Architecture =
+    Architecture { name: "hunyuan-moe", doc: "Hunyuan A13B", defaults: Defaults::USUAL, build: |b| decoder(b, &STYLE) };

@@ -1,0 +1,21 @@
+//! `hy_v3`: Hy3: experts are chosen by sigmoids with a bias, beside a shared one; the first layers are dense.
+
+use ixc_ir::graph::attrs::RouteScore;
+
+use crate::architecture::Architecture;
+use crate::decoder::{HeadNorm, Style, decoder};
+use crate::hyper::{Defaults, GuessFrom};
+
+const STYLE: Style = Style { head_norm: HeadNorm::Heads, ..Style::NEOX };
+
+pub(super) const ARCHITECTURE: Architecture = Architecture {
+    name: "hy_v3",
+    doc: "Hy3",
+    defaults: Defaults {
+        score: RouteScore::Sigmoid,
+        dense_by_tensor: true,
+        guess_from: Some(GuessFrom::Norm),
+        ..Defaults::USUAL
+    },
+    build: |b| decoder(b, &STYLE),
+};

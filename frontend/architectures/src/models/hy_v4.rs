@@ -1,0 +1,51 @@
+//! `hy_v4`: Hy4: latent attention ([`crate::mla`]) with sinks and a gate for each element of its result, in streams of a residual that stay apart
+//! ([`crate::streams`]); experts are chosen by sigmoids with a bias, beside a shared one, and gates and up of the former have a limit; the first layers are dense
+//! (llama.cpp `hy-v4.cpp`, transformers `hy_v4`).
+//!
+//! Attention is to positions that an index chooses, in files that have one; layers may take the choice of one before them.
+
+use ixc_ir::graph::attrs::RouteScore;
+use ixc_ir::graph::{Unary, ValueId};
+
+use crate::architecture::Architecture;
+use crate::builder::Builder;
+use crate::decoder::{OutputGate, Sinks, Style, networks};
+use crate::error::ArchError;
+use crate::hyper::Defaults;
+use crate::mla::{self, Choice, IndexStyle};
+use crate::streams;
+
+const STYLE: Style = Style { sinks: Sinks::All, output_gate: OutputGate::Own(Unary::Sigmoid), ..Style::LLAMA };
+
+const INDEX: IndexStyle = IndexStyle { last_turned: true, eps_of_stream: true, ..IndexStyle::usual(STYLE.pairs) };
+
+pub(super) const ARCHITECTURE: Architecture = Architecture {
+    name: "hy_v4",
+    doc: "Hy4",
+    defaults: Defaults {
+        score: RouteScore::Sigmoid,
+        normalise: false,
+        reads: &["swiglu_clamp_exp"],
+        ..Defaults::USUAL
+    },
+    build,
+};
+
+fn build(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
+    let sizes = b.mla()?;
+    let mut choice = Choice::optional(b, INDEX);
+    let x = b.embed()?;
+    let mut x = streams::begin(b, x)?;
+    for layer in 0..b.hyper.layers.len() {
+        let name = |part: &str| format!("blk.{layer}.{part}");
+        x = streams::around(b, layer, "hc_attn", x, |b, x| {
+            let h = b.norm(x, &name("attn_norm.weight"))?;
+            mla::attention_of(b, layer, h, &sizes, &STYLE, choice.as_mut())
+        })?;
+        x = streams::around(b, layer, "hc_ffn", x, |b, x| {
+            let h = b.norm(x, &name("ffn_norm.weight"))?;
+            networks(b, layer, h, &STYLE)
+        })?;
+    }
+    streams::logits(b, x)
+}

@@ -1,0 +1,39 @@
+//! `jamba`: Jamba: layers of a selective state space ([`crate::selective`]) between few that attend, without RoPE; every other network has experts, whose
+//! weights are not divided by their sum.
+
+use ixc_ir::graph::ValueId;
+
+use crate::architecture::Architecture;
+use crate::builder::Builder;
+use crate::decoder::{Style, attention, feed_forward};
+use crate::error::ArchError;
+use crate::hyper::{Defaults, Parts, Rotates, States};
+use crate::selective::mixer;
+
+const STYLE: Style = Style::LLAMA;
+
+pub(super) const ARCHITECTURE: Architecture = Architecture {
+    name: "jamba",
+    doc: "Jamba",
+    defaults: Defaults {
+        normalise: false,
+        dense_by_tensor: true,
+        rotates: Rotates::Never,
+        parts: Parts::Keyless,
+        states: States::Selective,
+        ..Defaults::USUAL
+    },
+    build: decoder,
+};
+
+fn decoder(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
+    let mut x = b.embed()?;
+    for layer in b.layers() {
+        x = match b.hyper.layers[layer].recurrent {
+            true => mixer(b, layer, x)?,
+            false => attention(b, layer, x, &STYLE)?,
+        };
+        x = feed_forward(b, layer, x, &STYLE)?;
+    }
+    b.logits(x)
+}

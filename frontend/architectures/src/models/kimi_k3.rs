@@ -1,0 +1,89 @@
+//! `kimi-k3`: Kimi K3: layers of linear attention with a bounded decay for each element of a key ([`crate::kda`]), and some of latent attention without RoPE
+//! ([`crate::mla`]), whose results are gated; experts are of a narrower row than the stream, chosen by sigmoids with a bias, beside shared ones, and gates and up are
+//! bent (SiTU). Every so many layers a row keeps its stream, which then begins anew; each block takes what attention to those and to the stream gives (attention
+//! residuals; llama.cpp `kimi-k3.cpp`).
+//!
+//! ```text
+//! h = stream.attend(kept, x; attn_res_score),  x = attention(h) + x    // without x where it was kept: kept = kept | x
+//! h = stream.attend(kept, x; ffn_res_score),   x = experts(h) + x
+//! ```
+
+use ixc_ir::graph::attrs::RouteScore;
+use ixc_ir::graph::{Unary, ValueId};
+
+use crate::architecture::Architecture;
+use crate::builder::Builder;
+use crate::decoder::{OutputGate, Roped, Style, networks};
+use crate::error::ArchError;
+use crate::hyper::{Defaults, KEPT_EVERY, Parts};
+use crate::{kda, mla};
+
+const STYLE: Style = Style { roped: Roped::None, output_gate: OutputGate::Own(Unary::Sigmoid), ..Style::LLAMA };
+
+pub(super) const ARCHITECTURE: Architecture = Architecture {
+    name: "kimi-k3",
+    doc: "Kimi K3",
+    defaults: Defaults {
+        score: RouteScore::Sigmoid,
+        normalise: false,
+        reads: &[KEPT_EVERY],
+        parts: Parts::Keyless,
+        ..Defaults::USUAL
+    },
+    build,
+};
+
+/// Streams that rows kept, side by side.
+#[derive(Default)]
+struct Kept {
+    rows: Option<ValueId>,
+    count: u64,
+}
+
+impl Kept {
+    /// Another one.
+    fn push(&mut self, b: &mut Builder<'_>, x: ValueId) -> Result<(), ArchError> {
+        self.rows = Some(self.rows.map_or(Ok(x), |rows| b.concat(rows, x))?);
+        self.count += 1;
+        Ok(())
+    }
+
+    /// What attention to them and to `x` gives, with scores by this weight; `x` where nothing is kept.
+    fn attend(&self, b: &mut Builder<'_>, x: ValueId, weight: &str) -> Result<ValueId, ArchError> {
+        let Some(rows) = self.rows else {
+            // It would have nothing to choose from.
+            b.unread(weight, &[b.hyper.embedding_length])?;
+            return Ok(x);
+        };
+        let rows = b.split_heads(rows, self.count)?;
+        b.stream_attend(rows, x, weight)
+    }
+}
+
+fn build(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
+    let (sizes, every) = (b.mla()?, b.kept_every()?);
+    let (mut x, mut kept) = (b.embed()?, Kept::default());
+    for layer in 0..b.hyper.layers.len() {
+        let name = |part: &str| format!("blk.{layer}.{part}.weight");
+        let h = kept.attend(b, x, &name("attn_res_score"))?;
+        let begins = layer.is_multiple_of(every);
+        if begins {
+            kept.push(b, x)?;
+        }
+        let h = b.norm(h, &name("attn_norm"))?;
+        let y = match b.hyper.layers[layer].recurrent {
+            true => kda::mixer_of(b, layer, h)?,
+            false => mla::attention_of(b, layer, h, &sizes, &STYLE, None)?,
+        };
+        x = if begins { y } else { b.add(y, x)? };
+        let h = kept.attend(b, x, &name("ffn_res_score"))?;
+        let h = b.norm(h, &name("ffn_norm"))?;
+        let y = networks(b, layer, h, &STYLE)?;
+        x = b.add(y, x)?;
+    }
+    // Only what gives logits is attended from: what is kept is taken of the same rows.
+    let all = kept.rows.map(|rows| b.wanted(rows)).transpose()?;
+    let x = b.wanted(x)?;
+    let x = Kept { rows: all, ..kept }.attend(b, x, "output_res_score.weight")?;
+    b.head(x, "output_norm.weight")
+}

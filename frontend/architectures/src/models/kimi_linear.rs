@@ -1,0 +1,16 @@
+//! `kimi-linear`: Kimi Linear: layers of linear attention with a decay for each element of a key ([`crate::kda`]), and some of latent attention without
+//! RoPE ([`crate::mla`]). Experts are as `deepseek2`'s.
+
+use crate::architecture::Architecture;
+use crate::decoder::{Roped, Style};
+use crate::hyper::{Defaults, Parts};
+use crate::kda;
+
+const STYLE: Style = Style { roped: Roped::None, ..Style::LLAMA };
+
+pub(super) const ARCHITECTURE: Architecture = Architecture {
+    name: "kimi-linear",
+    doc: "Kimi Linear",
+    defaults: Defaults { parts: Parts::Keyless, ..Defaults::USUAL },
+    build: |b| kda::decoder(b, &STYLE),
+};

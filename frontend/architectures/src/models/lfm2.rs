@@ -1,0 +1,54 @@
+//! `lfm2`: LFM2, dense: most layers mix tokens by a gated convolution of a few taps, the others attend with normalised queries and keys (llama.cpp
+//! `lfm2.cpp`).
+//!
+//! ```text
+//! b, c, x = shortconv.in_proj h                       // three rows of the stream's width
+//! shortconv.out_proj (c * short_conv(b * x))          // no activation; the three have biases where checkpoints say `conv_bias`
+//! ```
+
+use ixc_ir::graph::ValueId;
+
+use crate::architecture::Architecture;
+use crate::builder::{Bias, Builder};
+use crate::decoder::{HeadNorm, Style, add, attention, feed_forward};
+use crate::error::ArchError;
+use crate::hyper::{Defaults, Parts};
+
+pub(super) const STYLE: Style = Style { head_norm: HeadNorm::Heads, ..Style::NEOX };
+
+pub(super) const ARCHITECTURE: Architecture = Architecture {
+    name: "lfm2",
+    doc: "LFM2, LFM2.5",
+    defaults: Defaults { parts: Parts::Keyless, ..Defaults::USUAL },
+    build: |b| decoder(b, &STYLE),
+};
+
+/// From the step's ids to logits.
+pub(super) fn decoder(b: &mut Builder<'_>, style: &Style) -> Result<ValueId, ArchError> {
+    let mut x = b.embed()?;
+    for layer in 0..b.hyper.layers.len() {
+        x = match b.hyper.layers[layer].recurrent {
+            true => convolution(b, layer, x, style)?,
+            false => attention(b, layer, x, style)?,
+        };
+        x = feed_forward(b, layer, x, style)?;
+    }
+    // Files have the last norm by this name.
+    b.logits_behind(x, "token_embd_norm.weight")
+}
+
+/// Norm, gated convolution, output matrix, residual.
+fn convolution(b: &mut Builder<'_>, layer: usize, x: ValueId, style: &Style) -> Result<ValueId, ArchError> {
+    let (width, taps) = (b.hyper.embedding_length, b.conv_taps()?);
+    let name = |part: &str| format!("blk.{layer}.{part}");
+    let h = b.norm(x, &name("attn_norm.weight"))?;
+    let parts = b.linear(h, &name("shortconv.in_proj"), width, 3 * width, Bias::Optional)?;
+    let [before, after, y] =
+        [b.slice(parts, 0, width)?, b.slice(parts, width, width)?, b.slice(parts, 2 * width, width)?];
+    let y = b.mul(before, y)?;
+    let y = b.short_conv(&format!("conv.{layer}"), y, &name("shortconv.conv.weight"), [width, taps])?;
+    let y = b.optional_bias(y, &name("shortconv.conv.bias"), width)?;
+    let y = b.mul(after, y)?;
+    let y = b.linear(y, &name("shortconv.out_proj"), width, width, Bias::Optional)?;
+    add(b, layer, x, y, style.post_norms.map(|[norm, _]| norm), style)
+}

@@ -1,0 +1,14 @@
+//! `lfm2moe`: LFM2 with experts, which are chosen by sigmoids with a bias; the first layers are dense. Its layers are those of `lfm2`.
+
+use ixc_ir::graph::attrs::RouteScore;
+
+use super::lfm2::{STYLE, decoder};
+use crate::architecture::Architecture;
+use crate::hyper::{Defaults, Parts};
+
+pub(super) const ARCHITECTURE: Architecture = Architecture {
+    name: "lfm2moe",
+    doc: "LFM2, LFM2.5 with experts",
+    defaults: Defaults { score: RouteScore::Sigmoid, parts: Parts::Keyless, ..Defaults::USUAL },
+    build: |b| decoder(b, &STYLE),
+};

@@ -1,0 +1,28 @@
+//! `lfm3`: LFM3, dense: layers of `lfm2` between two norms each; those that attend weight each head by a gate, and every other one has a window and a RoPE of
+//! its own. No GGUF file by others is known: keys and tensors are those of `lfm2` and of architectures with windows.
+
+use ixc_ir::graph::Unary;
+
+use super::lfm2;
+use crate::architecture::Architecture;
+use crate::decoder::{HeadNorm, OutputGate, Style};
+use crate::hyper::{Defaults, Parts, Windows};
+
+const POST_NORMS: [&str; 2] = ["post_attention_norm", "post_ffw_norm"];
+
+pub(super) const ARCHITECTURE: Architecture = Architecture {
+    name: "lfm3",
+    doc: "LFM3",
+    defaults: Defaults {
+        parts: Parts::Keyless,
+        windows: Some(Windows { base: Some(10_000.0), scaled: false, divided: false, ..Windows::every(0) }),
+        ..Defaults::USUAL
+    },
+    build: |b| {
+        // A configuration may be without either.
+        let post_norms = b.has(&format!("blk.0.{}.weight", POST_NORMS[0])).then_some(POST_NORMS);
+        let gated = b.layers().any(|layer| b.has(&format!("blk.{layer}.attn_gate.weight")));
+        let output_gate = if gated { OutputGate::Own(Unary::Sigmoid) } else { OutputGate::None };
+        lfm2::decoder(b, &Style { head_norm: HeadNorm::Heads, output_gate, post_norms, ..Style::NEOX })
+    },
+};

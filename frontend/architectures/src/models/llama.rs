@@ -1,0 +1,17 @@
+//! `llama`: Llama and Mistral (dense), Mixtral (experts).
+//!
+//! RoPE turns adjacent pairs, since the converter permutes the rows of Q and K. Mixtral's router is a softmax over all experts
+//! whose chosen weights are divided by their sum.
+
+use crate::architecture::Architecture;
+use crate::decoder::{Style, decoder};
+use crate::hyper::Defaults;
+
+const STYLE: Style = Style::LLAMA;
+
+pub(super) const ARCHITECTURE: Architecture = Architecture {
+    name: "llama",
+    doc: "Llama, Mistral; Mixtral",
+    defaults: Defaults::USUAL,
+    build: |b| decoder(b, &STYLE),
+};

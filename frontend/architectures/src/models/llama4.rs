@@ -1,0 +1,76 @@
+//! `llama4`: Llama 4: three layers of four attend in chunks, with RoPE, behind which queries and keys are normalised without a weight; the fourth sees
+//! all, without RoPE, and multiplies queries of far positions. A token goes to one expert, which takes the row *times* the sigmoid of its logit,
+//! and to a shared one beside it.
+//!
+//! ```text
+//! _, w   = route logits {score = sigmoid}      // the sigmoid of the highest logit
+//! id, p  = route logits {score = chosen}       // its expert; a softmax over one is 1
+//! y      = expert(id, w * h) * p + shared(h)
+//! ```
+//!
+//! Files have no key for the length of a chunk, which is 8192, or for the temperature; where they have one, it counts.
+
+use ixc_ir::graph::ValueId;
+use ixc_ir::graph::attrs::{RouteScore, TemperatureAttrs};
+
+use crate::architecture::Architecture;
+use crate::builder::{Bias, Builder};
+use crate::decoder::{HeadNorm, Roped, Style, attention, feed_forward, routed, shared_expert};
+use crate::error::ArchError;
+use crate::hyper::{Defaults, Experts, Temperature, Windows};
+
+const STYLE: Style =
+    Style { roped: Roped::Windowed, tempered: false, head_norm: HeadNorm::PlainAfterRope, ..Style::LLAMA };
+
+/// Positions of a chunk, and of a step of the temperature, in all released models.
+const CHUNK: u64 = 8192;
+/// Experts of the model (Maverick) that does not normalise queries and keys, for which files have no key.
+const PLAIN_EXPERTS: u64 = 128;
+
+pub(super) const ARCHITECTURE: Architecture = Architecture {
+    name: "llama4",
+    doc: "Llama 4 Scout, Maverick",
+    defaults: Defaults {
+        reads: &["attention.temperature_scale"],
+        temperature: Temperature::Or(TemperatureAttrs { scale: 0.1, length: CHUNK, offset: 1 }),
+        windows: Some(Windows { length: Some(CHUNK), optional: true, chunked: true, ..Windows::every(4) }),
+        ..Defaults::USUAL
+    },
+    build: decoder,
+};
+
+fn decoder(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
+    let experts = b.hyper.layers.iter().find_map(|layer| layer.experts.as_ref()).map(|experts| experts.count);
+    let style = match experts {
+        Some(PLAIN_EXPERTS) => Style { head_norm: HeadNorm::Absent, ..STYLE },
+        _ => STYLE,
+    };
+    let mut x = b.embed()?;
+    for layer in 0..b.hyper.layers.len() {
+        x = attention(b, layer, x, &style)?;
+        x = match b.hyper.layers[layer].experts.clone() {
+            Some(of) => experts_of(b, layer, x, &of)?,
+            None => feed_forward(b, layer, x, &style)?,
+        };
+    }
+    b.logits(x)
+}
+
+/// Norm, the expert and the shared one, residual.
+fn experts_of(b: &mut Builder<'_>, layer: usize, x: ValueId, of: &Experts) -> Result<ValueId, ArchError> {
+    if of.used != 1 {
+        return Err(b.refused("expert_used_count", of.used, "1: an expert takes a row that its own weight multiplies"));
+    }
+    let h = b.norm(x, &format!("blk.{layer}.ffn_norm.weight"))?;
+    let logits =
+        b.linear(h, &format!("blk.{layer}.ffn_gate_inp"), b.hyper.embedding_length, of.count, Bias::Optional)?;
+    let weighted = Experts { score: RouteScore::Sigmoid, normalise: false, ..of.clone() };
+    let (_, weight) = b.route_of(layer, logits, &weighted, None)?;
+    let chosen = Experts { score: RouteScore::Chosen, normalise: false, scale: 1.0, ..of.clone() };
+    let route = b.route(layer, logits, &chosen)?;
+    let shared = shared_expert(b, layer, h, of.feed_forward, &STYLE)?;
+    let x = b.add(shared, x)?;
+    let h = b.scale_heads(h, weight)?;
+    let y = routed(b, layer, h, route, of, &STYLE)?;
+    b.add(y, x)
+}

@@ -1,0 +1,82 @@
+//! `longcat-flash`: LongCat-Flash: latent attention ([`crate::mla`]) and a dense network in every layer; every other one has experts as well, which take what
+//! its network takes, and whose sum is added behind the next layer's network (shortcut-connected experts; transformers `longcat_flash`, whose layers
+//! are two of these). Some of what a router chooses from are no experts but give back what they take (zero-computation experts): they have no matrices.
+//! Experts are chosen by a softmax and a bias, and weigh what the softmax says, which nothing divides by its sum.
+//!
+//! ```text
+//! h = ffn_norm x;   s = sum over chosen experts of p * expert(h)  +  (sum over chosen identities of p) * h
+//! x = x + network(h)
+//! x = x + attention(x)  ...  x + network(x) + s               // of the layer behind
+//! ```
+//!
+//! Norms of latent rows add 1e-6 to mean squares, whatever the others add.
+//!
+//! No GGUF files of it are known: keys and tensors are as those of `deepseek2`, and these. What latent rows are multiplied by (`mla_scale_q_lora`,
+//! `mla_scale_kv_lora`: the root of how much wider the stream is) is in the weights of their norms.
+//!
+//! ```text
+//! longcat-flash.block_count           = 56     // twice the layers of its configuration
+//! longcat-flash.expert_count          = 512    // those with matrices
+//! longcat-flash.expert_identity_count = 256    // those behind them without: ffn_gate_inp and exp_probs_b have a row for each of both
+//! ```
+
+use ixc_ir::graph::ValueId;
+
+use crate::architecture::Architecture;
+use crate::builder::Builder;
+use crate::decoder::{Chosen, Style, chosen, given, network};
+use crate::error::ArchError;
+use crate::hyper::{Defaults, Experts};
+use crate::mla::attention;
+
+const STYLE: Style = Style::LLAMA;
+
+pub(super) const ARCHITECTURE: Architecture = Architecture {
+    name: "longcat-flash",
+    doc: "LongCat-Flash",
+    defaults: Defaults {
+        normalise: false,
+        reads: &["expert_identity_count", "rope.scaling.yarn_log_multiplier"],
+        dense_by_tensor: true,
+        // That of transformers' norms where nothing is said.
+        latent_eps: Some(1e-6),
+        ..Defaults::USUAL
+    },
+    build,
+};
+
+/// Experts that were chosen, and whose sum is not yet added.
+struct Shortcut {
+    layer: usize,
+    h: ValueId,
+    chosen: Chosen,
+    of: Experts,
+}
+
+impl Shortcut {
+    /// The stream with what they give.
+    fn add(self, b: &mut Builder<'_>, x: ValueId) -> Result<ValueId, ArchError> {
+        let (routed, beside) = given(b, self.layer, Some(x), (self.h, self.chosen), &self.of, &STYLE)?;
+        b.add(routed, beside.unwrap_or(x))
+    }
+}
+
+fn build(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
+    let mla = b.mla()?;
+    let mut x = b.embed()?;
+    let mut shortcut: Option<Shortcut> = None;
+    for layer in b.layers() {
+        x = attention(b, layer, x, &mla, &STYLE, None)?;
+        let h = b.norm(x, &format!("blk.{layer}.ffn_norm.weight"))?;
+        let own = match b.hyper.layers[layer].experts.clone() {
+            Some(of) => Some(Shortcut { layer, h, chosen: chosen(b, layer, h, &of, &STYLE)?, of }),
+            None => None,
+        };
+        let y = network(b, layer, h, "", b.hyper.layers[layer].feed_forward, &STYLE)?;
+        x = b.add(y, x)?;
+        x = shortcut.take().map_or(Ok(x), |of_last| of_last.add(b, x))?;
+        shortcut = own;
+    }
+    x = shortcut.take().map_or(Ok(x), |of_last| of_last.add(b, x))?;
+    b.logits(x)
+}

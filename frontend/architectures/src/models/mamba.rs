@@ -1,0 +1,24 @@
+//! `mamba`: Mamba and Falcon Mamba: layers of a selective state space and nothing else ([`crate::selective`]).
+
+use ixc_ir::graph::ValueId;
+
+use crate::architecture::Architecture;
+use crate::builder::Builder;
+use crate::error::ArchError;
+use crate::hyper::{Defaults, Parts, States};
+use crate::selective::mixer;
+
+pub(super) const ARCHITECTURE: Architecture = Architecture {
+    name: "mamba",
+    doc: "Mamba, Falcon Mamba",
+    defaults: Defaults { parts: Parts::One, states: States::Selective, ..Defaults::USUAL },
+    build: decoder,
+};
+
+fn decoder(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
+    let mut x = b.embed()?;
+    for layer in b.layers() {
+        x = mixer(b, layer, x)?;
+    }
+    b.logits(x)
+}

@@ -1,0 +1,24 @@
+//! `mamba2`: Mamba-2: layers of a selective state space and nothing else ([`crate::ssm`]).
+
+use ixc_ir::graph::ValueId;
+
+use crate::architecture::Architecture;
+use crate::builder::Builder;
+use crate::error::ArchError;
+use crate::hyper::{Defaults, Parts};
+use crate::ssm::mixer;
+
+pub(super) const ARCHITECTURE: Architecture = Architecture {
+    name: "mamba2",
+    doc: "Mamba-2, Codestral Mamba",
+    defaults: Defaults { parts: Parts::One, ..Defaults::USUAL },
+    build: decoder,
+};
+
+fn decoder(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
+    let mut x = b.embed()?;
+    for layer in 0..b.hyper.layers.len() {
+        x = mixer(b, layer, x)?;
+    }
+    b.logits(x)
+}

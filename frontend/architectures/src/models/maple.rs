@@ -1,0 +1,15 @@
+//! `maple`: Maple: most layers have a window, and those alone have RoPE; all have experts, whose weights are a softmax's and divided by their sum, and their
+//! gates and up have a limit.
+
+use crate::architecture::Architecture;
+use crate::decoder::{HeadNorm, Roped, Style, decoder};
+use crate::hyper::{Defaults, Windows};
+
+const STYLE: Style = Style { head_norm: HeadNorm::Heads, roped: Roped::Windowed, ..Style::NEOX };
+
+pub(super) const ARCHITECTURE: Architecture = Architecture {
+    name: "maple",
+    doc: "Maple",
+    defaults: Defaults { reads: &["swiglu_clamp_exp"], windows: Some(Windows::every(0)), ..Defaults::USUAL },
+    build: |b| decoder(b, &STYLE),
+};

@@ -1,0 +1,24 @@
+//! `mimo2`: MiMo-V2-Flash: windowed layers have sinks and more key heads than the others, values are shorter than keys, and what attention gives has a factor.
+//! Which layers have experts, their tensors say.
+
+use ixc_ir::graph::attrs::RouteScore;
+
+use crate::architecture::Architecture;
+use crate::decoder::{Sinks, Style, decoder};
+use crate::hyper::{Defaults, GuessFrom, Windows};
+
+const STYLE: Style = Style { sinks: Sinks::Windowed, ..Style::NEOX };
+
+pub(super) const ARCHITECTURE: Architecture = Architecture {
+    name: "mimo2",
+    doc: "MiMo-V2-Flash, V2.5",
+    defaults: Defaults {
+        score: RouteScore::Sigmoid,
+        reads: &["attention.value_scale"],
+        windows: Some(Windows { base: Some(10_000.0), scaled: false, ..Windows::every(0) }),
+        dense_by_tensor: true,
+        guess_from: Some(GuessFrom::Stream),
+        ..Defaults::USUAL
+    },
+    build: |b| decoder(b, &STYLE),
+};

@@ -1,0 +1,27 @@
+//! `minicpm3`: MiniCPM 3: latent attention ([`crate::mla`]) in the scales of `minicpm`; keys and values of all heads are one matrix, and norms of latent rows add
+//! another number than the others, for which files have no key.
+
+use super::minicpm;
+use crate::absorbed;
+use crate::architecture::Architecture;
+use crate::decoder::Style;
+use crate::hyper::Defaults;
+use crate::mla::decoder;
+
+const STYLE: Style = Style::NEOX;
+
+/// Added to the mean squares of latent rows: what the class of the model's norms has, whatever its configuration says.
+const LATENT_EPS: f64 = 1e-6;
+
+pub(super) const ARCHITECTURE: Architecture = Architecture {
+    name: "minicpm3",
+    doc: "MiniCPM 3",
+    defaults: Defaults {
+        reads: &["embedding_scale", "residual_scale", "logit_scale"],
+        scales: minicpm::scales,
+        made: absorbed::tensors,
+        latent_eps: Some(LATENT_EPS),
+        ..Defaults::USUAL
+    },
+    build: |b| decoder(b, &STYLE),
+};

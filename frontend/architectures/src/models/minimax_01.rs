@@ -1,0 +1,45 @@
+//! `minimax-01`: MiniMax-Text-01 and MiniMax-M1: seven layers of eight have linear attention with constant decays ([`crate::lightning`]), the others attend, with RoPE of
+//! half a head; all networks are experts. What blocks add to is their normalised input times a factor, and not the stream before its norm.
+
+use ixc_ir::graph::ValueId;
+
+use crate::architecture::Architecture;
+use crate::builder::Builder;
+use crate::decoder::{Style, attention_of, networks};
+use crate::error::ArchError;
+use crate::hyper::{Defaults, States};
+use crate::lightning;
+
+const STYLE: Style = Style::NEOX;
+
+pub(super) const ARCHITECTURE: Architecture = Architecture {
+    name: "minimax-01",
+    doc: "MiniMax-Text-01, MiniMax-M1",
+    defaults: Defaults {
+        reads: &["residual_scale"],
+        adds_to_normed: true,
+        states: States::Lightning,
+        made: lightning::tensors,
+        ..Defaults::USUAL
+    },
+    build: decoder,
+};
+
+fn decoder(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
+    let mut x = b.embed()?;
+    let factor = b.hyper.scales.normed;
+    for layer in b.layers() {
+        let h = b.norm(x, &format!("blk.{layer}.attn_norm.weight"))?;
+        let y = match b.hyper.layers[layer].recurrent {
+            true => lightning::attention_of(b, layer, h)?,
+            false => attention_of(b, layer, h, &STYLE)?,
+        };
+        let kept = b.scale(h, factor)?;
+        x = b.add(y, kept)?;
+        let h = b.norm(x, &format!("blk.{layer}.ffn_norm.weight"))?;
+        let y = networks(b, layer, h, &STYLE)?;
+        let kept = b.scale(h, factor)?;
+        x = b.add(y, kept)?;
+    }
+    b.logits(x)
+}

@@ -1,0 +1,17 @@
+//! `minimax-m2`: MiniMax-M2: all heads of a row are normalised as one, RoPE turns half of a head, and experts are chosen by sigmoids
+//! with a bias.
+
+use ixc_ir::graph::attrs::RouteScore;
+
+use crate::architecture::Architecture;
+use crate::decoder::{HeadNorm, Style, decoder};
+use crate::hyper::Defaults;
+
+const STYLE: Style = Style { head_norm: HeadNorm::Row, ..Style::NEOX };
+
+pub(super) const ARCHITECTURE: Architecture = Architecture {
+    name: "minimax-m2",
+    doc: "MiniMax-M2",
+    defaults: Defaults { score: RouteScore::Sigmoid, ..Defaults::USUAL },
+    build: |b| decoder(b, &STYLE),
+};

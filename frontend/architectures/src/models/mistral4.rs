@@ -1,0 +1,13 @@
+//! `mistral4`: Mistral Small 4: as `deepseek2`.
+
+use super::deepseek2;
+use crate::architecture::Architecture;
+use crate::hyper::Defaults;
+use crate::mla;
+
+pub(super) const ARCHITECTURE: Architecture = Architecture {
+    name: "mistral4",
+    doc: "Mistral Small 4",
+    defaults: Defaults { guess_from: None, ..deepseek2::DEFAULTS },
+    build: |b| mla::decoder(b, &deepseek2::STYLE),
+};

@@ -1,0 +1,31 @@
+//! `mistral-large4`: Mistral Large 4: latent attention ([`crate::mla`]) whose queries are made of the stream, to positions that an index chooses; layers may
+//! take the choice of one before them, and read its latent rows. Queries of attention and of the index have a temperature for each head. Experts are chosen by a
+//! softmax, of some of their groups, beside a shared one; the first layers are dense, and logits have a cap (transformers `mistral_large4`).
+//!
+//! No GGUF files of it are known: keys and tensors are as those of `glm-dsa`, and these.
+//!
+//! ```text
+//! mistral-large4.attention.rope_pattern      = [true, true, true, false]   // a layer that does not turn keeps the latent row alone
+//! mistral-large4.attention.kv_source_layers  = [0, 1, 0, 3]                // whose latent rows a layer reads
+//! blk.N.attn_temperature.weight, .bias                                     // queries times bias + weight * ln(1 + position), a number each for a head
+//! blk.N.indexer.temperature.weight, .bias                                  // the same of the index's
+//! blk.N.indexer.q_norm.weight, .bias                                       // a layer norm before indexer.attn_q_b
+//! rope_freqs.weight                                                        // exp(-alpha) of LeRoPE: frequencies are times exp(alpha)
+//! ```
+
+use ixc_ir::graph::attrs::RopeStyle;
+
+use crate::architecture::Architecture;
+use crate::decoder::Style;
+use crate::hyper::Defaults;
+use crate::mla::{IndexStyle, indexed};
+
+const STYLE: Style = Style { tempered_heads: true, ..Style::LLAMA };
+const INDEX: IndexStyle = IndexStyle { of_stream: true, ..IndexStyle::usual(RopeStyle::Norm) };
+
+pub(super) const ARCHITECTURE: Architecture = Architecture {
+    name: "mistral-large4",
+    doc: "Mistral Large 4 (text)",
+    defaults: Defaults { reads: &["final_logit_softcapping", "rope.scaling.yarn_log_multiplier"], ..Defaults::USUAL },
+    build: |b| indexed(b, &STYLE, INDEX),
+};

@@ -1,0 +1,33 @@
+//! `muse-glimmer`: Muse Glimmer, dense: embeddings are normalised, three layers of four have a window, and those alone have RoPE; a gate weights what
+//! attention gives, and blocks stand between two norms.
+
+use ixc_ir::graph::Unary;
+
+use crate::architecture::Architecture;
+use crate::decoder::{HeadNorm, OutputGate, Roped, Style, decoder};
+use crate::hyper::{Defaults, Windows};
+
+/// What norms behind blocks add to the mean square: files have the other number alone.
+const POST_EPS: f64 = 1e-8;
+
+const STYLE: Style = Style {
+    normed_embedding: true,
+    head_norm: HeadNorm::OrPlain,
+    roped: Roped::Windowed,
+    output_gate: OutputGate::Own(Unary::Sigmoid),
+    post_norms: Some(["post_attention_norm", "post_ffw_norm"]),
+    post_eps: Some(POST_EPS),
+    ..Style::LLAMA
+};
+
+pub(super) const ARCHITECTURE: Architecture = Architecture {
+    name: "muse-glimmer",
+    doc: "Muse Glimmer, for text",
+    defaults: Defaults {
+        reads: &["logit_scale", "final_logit_softcapping"],
+        logits_multiplied: true,
+        windows: Some(Windows::every(4)),
+        ..Defaults::USUAL
+    },
+    build: |b| decoder(b, &STYLE),
+};

@@ -1,0 +1,36 @@
+//! `nanbeige`: Nanbeige 4.2: Llama whose layers follow each other several times (`num_loops`), each time with keys and values of their own; the last norm stands
+//! between, too, unless files say that it does not (`skip_loop_final_norm`).
+
+use ixc_ir::graph::ValueId;
+
+use crate::architecture::Architecture;
+use crate::builder::Builder;
+use crate::decoder::{Style, attention, feed_forward};
+use crate::error::ArchError;
+use crate::hyper::Defaults;
+
+const STYLE: Style = Style::LLAMA;
+
+pub(super) const ARCHITECTURE: Architecture = Architecture {
+    name: "nanbeige",
+    doc: "Nanbeige 4.2",
+    defaults: Defaults { reads: &["num_loops"], ..Defaults::USUAL },
+    build: decoder,
+};
+
+fn decoder(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
+    let mut x = b.embed()?;
+    for round in 0..b.hyper.rounds {
+        if round > 0 {
+            b.next_round();
+            if b.hyper.normed_rounds {
+                x = b.norm(x, "output_norm.weight")?;
+            }
+        }
+        for layer in b.layers() {
+            x = attention(b, layer, x, &STYLE)?;
+            x = feed_forward(b, layer, x, &STYLE)?;
+        }
+    }
+    b.logits(x)
+}

@@ -1,0 +1,35 @@
+//! `nemotron_h`: Nemotron-H and Nemotron Nano 2: each layer is one part behind one norm: Mamba-2, attention without RoPE, or a network without
+//! a gate, whose inner values are rectified and squared.
+
+use ixc_ir::graph::{Unary, ValueId};
+
+use crate::architecture::Architecture;
+use crate::builder::Builder;
+use crate::decoder::{Style, attention, feed_forward};
+use crate::error::ArchError;
+use crate::hyper::{Defaults, Parts, Rotates};
+use crate::ssm::mixer;
+
+const STYLE: Style = Style { ffn_norm: "attn_norm", ungated: Some(Unary::ReluSquared), ..Style::LLAMA };
+
+pub(super) const ARCHITECTURE: Architecture = Architecture {
+    name: "nemotron_h",
+    doc: "Nemotron-H, Nemotron Nano 2",
+    defaults: Defaults { parts: Parts::One, rotates: Rotates::Never, ..Defaults::USUAL },
+    build: decoder,
+};
+
+/// From the step's ids to logits.
+pub(super) fn decoder(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
+    let mut x = b.embed()?;
+    for layer in 0..b.hyper.layers.len() {
+        let of = &b.hyper.layers[layer];
+        let (recurrent, network) = (of.recurrent, of.feed_forward > 0);
+        x = match recurrent {
+            true => mixer(b, layer, x)?,
+            false if network => feed_forward(b, layer, x, &STYLE)?,
+            false => attention(b, layer, x, &STYLE)?,
+        };
+    }
+    b.logits(x)
+}

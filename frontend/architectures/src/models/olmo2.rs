@@ -1,0 +1,23 @@
+//! `olmo2`: OLMo 2 and 3: norms stand behind blocks alone, and all heads of a row are normalised as one; in OLMo 3 three layers of four have a window,
+//! whose RoPE is not scaled.
+
+use crate::architecture::Architecture;
+use crate::decoder::{HeadNorm, Style, decoder};
+use crate::hyper::{Defaults, Windows};
+
+pub(super) const STYLE: Style = Style {
+    head_norm: HeadNorm::Row,
+    pre_norms: false,
+    post_norms: Some(["post_attention_norm", "post_ffw_norm"]),
+    ..Style::NEOX
+};
+
+pub(super) const ARCHITECTURE: Architecture = Architecture {
+    name: "olmo2",
+    doc: "OLMo 2, OLMo 3",
+    defaults: Defaults {
+        windows: Some(Windows { optional: true, scaled: false, ..Windows::every(4) }),
+        ..Defaults::USUAL
+    },
+    build: |b| decoder(b, &STYLE),
+};

@@ -1,0 +1,14 @@
+//! `pangu-embedded`: openPangu Embedded: RoPE turns halves of a head, and what attention gives has a bias.
+
+use crate::architecture::Architecture;
+use crate::decoder::{Style, decoder};
+use crate::hyper::Defaults;
+
+const STYLE: Style = Style::NEOX;
+
+pub(super) const ARCHITECTURE: Architecture = Architecture {
+    name: "pangu-embedded",
+    doc: "openPangu Embedded",
+    defaults: Defaults::USUAL,
+    build: |b| decoder(b, &STYLE),
+};

@@ -1,0 +1,81 @@
+//! `plamo2`: PLaMo 2: blocks stand between two norms; few layers attend, by heads with norms of their own, the others have a selective state space, whose heads have one decay each. Of that
+//! gates and values lie head by head, and keys, queries and steps are made of what goes in, normalised.
+//!
+//! ```text
+//! z, x    = each head's halves of ssm_in h
+//! x       = silu(conv(x))
+//! b, c, s = norms of the parts of ssm_x x
+//! y       = ssm_scan(x, b, c, ssm_dt s)          // one key for all heads
+//! ssm_out (silu(z) * y)
+//! ```
+//!
+//! In the model's own code attention has a window of 2,048 positions, and so it has here in folders; files do not say so, and llama.cpp has none.
+
+use ixc_ir::graph::ValueId;
+
+use crate::architecture::Architecture;
+use crate::builder::{Bias, Builder};
+use crate::decoder::{HeadNorm, Style, add, attention, feed_forward};
+use crate::error::ArchError;
+use crate::hyper::{Defaults, Parts, Ssm};
+use crate::ssm::gated_scan;
+
+const STYLE: Style =
+    Style { head_norm: HeadNorm::Each, post_norms: Some([NORM, "post_ffw_norm"]), fused_gate: true, ..Style::NEOX };
+/// That of what a mixer gives.
+const NORM: &str = "post_attention_norm";
+
+pub(super) const ARCHITECTURE: Architecture = Architecture {
+    name: "plamo2",
+    doc: "PLaMo 2",
+    defaults: Defaults { parts: Parts::Keyless, ..Defaults::USUAL },
+    build: decoder,
+};
+
+fn decoder(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
+    let mut x = b.embed()?;
+    for layer in b.layers() {
+        x = match b.hyper.layers[layer].recurrent {
+            true => {
+                let h = b.norm(x, &format!("blk.{layer}.attn_norm.weight"))?;
+                let y = mixed(b, layer, h)?;
+                add(b, layer, x, y, Some(NORM), &STYLE)?
+            }
+            false => attention(b, layer, x, &STYLE)?,
+        };
+        x = feed_forward(b, layer, x, &STYLE)?;
+    }
+    b.logits(x)
+}
+
+/// State space and output matrix, of normalised rows.
+fn mixed(b: &mut Builder<'_>, layer: usize, h: ValueId) -> Result<ValueId, ArchError> {
+    let width = b.hyper.embedding_length;
+    let Ssm { taps, heads, key_length: state, value_length, .. } = b.ssm()?;
+    let inner = heads * value_length;
+    let name = |part: &str| format!("blk.{layer}.{part}");
+    let all = b.linear(h, &name("ssm_in"), width, 2 * inner, Bias::Optional)?;
+    let all = b.split_heads(all, heads)?;
+    let (z, x) = (b.slice(all, 0, value_length)?, b.slice(all, value_length, value_length)?);
+    let (z, x) = (b.merge_heads(z)?, b.merge_heads(x)?);
+    let x = b.short_conv(&format!("conv.{layer}"), x, &name("ssm_conv1d.weight"), [inner, taps])?;
+    let x = b.optional_bias(x, &name("ssm_conv1d.bias"), inner)?;
+    let x = b.silu(x)?;
+    // No key says how long the row is that steps are made of.
+    let rows = b.rows(&name("ssm_x.weight")).unwrap_or(0);
+    let rank = rows.saturating_sub(2 * state).max(1);
+    let all = b.linear(x, &name("ssm_x"), inner, 2 * state + rank, Bias::Optional)?;
+    let mut part = |norm: &str, from: u64, length: u64| {
+        let part = b.slice(all, from, length)?;
+        b.rms_norm(part, &name(norm), length)
+    };
+    let key = part("ssm_b_norm.weight", 0, state)?;
+    let query = part("ssm_c_norm.weight", state, state)?;
+    let step = part("ssm_dt_norm.weight", 2 * state, rank)?;
+    // Its bias is the scan's.
+    let matrix = b.weight(&name("ssm_dt.weight"), &[heads, rank])?;
+    let step = b.matmul(step, matrix)?;
+    let values = [b.split_heads(x, heads)?, b.split_heads(key, 1)?, b.split_heads(query, 1)?, step];
+    let y = gated_scan(b, layer, heads, values, z)?;
+    b.linear(y, &name("ssm_out"), inner, width, Bias::Optional)
+}

@@ -1,0 +1,22 @@
+//! `plamo3`: PLaMo 3: blocks stand between two norms, heads of queries and keys are normalised, and seven layers of eight have a window, whose RoPE is not scaled.
+
+use crate::architecture::Architecture;
+use crate::decoder::{HeadNorm, Style, decoder};
+use crate::hyper::{Defaults, Windows};
+
+const STYLE: Style = Style {
+    head_norm: HeadNorm::Heads,
+    post_norms: Some(["post_attention_norm", "post_ffw_norm"]),
+    fused_gate: true,
+    ..Style::NEOX
+};
+
+pub(super) const ARCHITECTURE: Architecture = Architecture {
+    name: "plamo3",
+    doc: "PLaMo 3",
+    defaults: Defaults {
+        windows: Some(Windows { optional: true, scaled: false, ..Windows::every(8) }),
+        ..Defaults::USUAL
+    },
+    build: |b| decoder(b, &STYLE),
+};

@@ -1,0 +1,14 @@
+//! `qwen35moe`: Qwen3.5 and later with experts: mixers as in `qwen35`, and a gated shared expert beside the routed ones.
+
+use ixc_ir::graph::attrs::KeyHeads;
+
+use crate::architecture::Architecture;
+use crate::delta_net::{QWEN, decoder};
+use crate::hyper::Defaults;
+
+pub(super) const ARCHITECTURE: Architecture = Architecture {
+    name: "qwen35moe",
+    doc: "Qwen3.5 and later, with experts",
+    defaults: Defaults::USUAL,
+    build: |b| decoder(b, &QWEN, KeyHeads::Interleaved),
+};

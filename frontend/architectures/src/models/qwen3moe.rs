@@ -1,0 +1,15 @@
+//! `qwen3moe`: attention as in `qwen3`; the router is a softmax over all experts whose chosen weights are divided by their sum. Layers without a router are dense
+//! (`mlp_only_layers` and `decoder_sparse_step` of checkpoints).
+
+use crate::architecture::Architecture;
+use crate::decoder::{HeadNorm, Style, decoder};
+use crate::hyper::Defaults;
+
+const STYLE: Style = Style { head_norm: HeadNorm::Heads, ..Style::NEOX };
+
+pub(super) const ARCHITECTURE: Architecture = Architecture {
+    name: "qwen3moe",
+    doc: "Qwen3 with experts",
+    defaults: Defaults { dense_by_tensor: true, ..Defaults::USUAL },
+    build: |b| decoder(b, &STYLE),
+};

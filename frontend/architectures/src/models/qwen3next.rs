@@ -1,0 +1,14 @@
+//! `qwen3next`: Qwen3-Next: as `qwen35moe`, but value heads side by side share a key head, and projections are fused by key head.
+
+use ixc_ir::graph::attrs::KeyHeads;
+
+use crate::architecture::Architecture;
+use crate::delta_net::{QWEN, decoder};
+use crate::hyper::Defaults;
+
+pub(super) const ARCHITECTURE: Architecture = Architecture {
+    name: "qwen3next",
+    doc: "Qwen3-Next, Qwen3-Coder-Next",
+    defaults: Defaults::USUAL,
+    build: |b| decoder(b, &QWEN, KeyHeads::Grouped),
+};

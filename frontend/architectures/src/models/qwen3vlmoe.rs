@@ -1,0 +1,14 @@
+//! `qwen3vlmoe`: the text part of Qwen3-VL with experts: `qwen3moe`, as `qwen3vl` is `qwen3`.
+
+use crate::architecture::Architecture;
+use crate::decoder::{HeadNorm, Style, decoder};
+use crate::hyper::Defaults;
+
+const STYLE: Style = Style { head_norm: HeadNorm::Heads, ..Style::NEOX };
+
+pub(super) const ARCHITECTURE: Architecture = Architecture {
+    name: "qwen3vlmoe",
+    doc: "Qwen3-VL with experts, for text",
+    defaults: Defaults { dense_by_tensor: true, ..Defaults::USUAL },
+    build: |b| decoder(b, &STYLE),
+};

@@ -1,0 +1,235 @@
+//! `qwen4exp`: Qwen3.8-Flash-Next: mixers and experts as in `qwen35moe` with gates of linear attention that are sigmoids, between streams of a residual that
+//! are weighted element by element, and a table of rows that the last tokens name together (llama.cpp `qwen4exp.cpp`, transformers `qwen4_exp`).
+//!
+//! ```text
+//! n = norm of each stream;  block's input = mean over streams of sigmoid(up silu(down n / streams)) * n
+//! stream k += 2 sigmoid((inject n)[k] / streams) * what the block gives
+//! ```
+//!
+//! One layer takes of a token rows of a table, which it and those before it name (`ngram`), before its mixer: of each stream a gate says how much of their value it gets,
+//! and a convolution of what all streams get is added.
+//!
+//! Attention is to runs of positions that an index chooses, and to those behind the last whole run. Of a run its key is the mean of those of its positions, normalised and
+//! turned by the first of them; queries of all heads count alike.
+//!
+//! ```text
+//! k = rope(rms_norm(mean of indexer.k_proj h)),  q = rope(rms_norm(indexer.q_proj h))
+//! attention over index.top_k(q, 1 for each head, k)
+//! ```
+
+use ixc_ir::derived::{Axis, Change, Derived, Element, Extent, Piece};
+use ixc_ir::format::Format;
+use ixc_ir::graph::attrs::KeyHeads;
+use ixc_ir::graph::{Unary, ValueId};
+use ixc_model_files::gguf::{Gguf, GgufError, Made};
+
+use crate::architecture::Architecture;
+use crate::builder::{Bias, Builder};
+use crate::decoder::{HeadNorm, OutputGate, Style, attention_to, networks};
+use crate::error::ArchError;
+use crate::hyper::{Defaults, Indexer, Ngrams, index_run};
+use crate::{delta_net, numbers, streams};
+
+const STYLE: Style =
+    Style { head_norm: HeadNorm::Heads, output_gate: OutputGate::WithQueries, gated_shared: true, ..Style::NEOX };
+const LINEAR: delta_net::Linear = delta_net::Linear::usual(KeyHeads::Interleaved, Unary::Sigmoid);
+
+pub(super) const ARCHITECTURE: Architecture = Architecture {
+    name: "qwen4exp",
+    doc: "Qwen3.8-Flash-Next",
+    defaults: Defaults { runs_by_layer: true, reads: &["embedding_length_per_layer_input"], made, ..Defaults::USUAL },
+    build,
+};
+
+/// What weights of a run's positions begin with: zeros, which no file has.
+const MEAN: &str = "mean";
+/// The norm of an index's keys, which they are as long as.
+const KEY_NORM: &str = "indexer.k_norm.weight";
+/// The table of rows that tokens name.
+const TABLE: &str = "per_layer_token_embd.weight";
+/// The taps of the convolution behind them, and these as singles where a file has halves.
+const TAPS: &str = "ple_conv1d.weight";
+const TAPS_IN_SINGLES: &str = "ple_conv1d.singles";
+
+fn build(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
+    let ngrams = b.ngrams();
+    let (count, rank) = b.weighted_streams()?;
+    let x = b.embed()?;
+    let mut x = streams::repeated(b, x, count)?;
+    for layer in 0..b.hyper.layers.len() {
+        if let Some(ngrams) = ngrams.as_ref().filter(|ngrams| ngrams.layer == layer as u64) {
+            x = named(b, layer, x, ngrams, count)?;
+        }
+        x = around(b, &format!("blk.{layer}.hc_attn"), x, (count, rank), |b, h| {
+            match b.hyper.layers[layer].recurrent {
+                true => delta_net::mixer_of(b, layer, h, &LINEAR),
+                false => {
+                    let chosen = chosen(b, layer, h)?;
+                    attention_to(b, layer, h, &STYLE, chosen)
+                }
+            }
+        })?;
+        x = around(b, &format!("blk.{layer}.hc_ffn"), x, (count, rank), |b, h| networks(b, layer, h, &STYLE))?;
+    }
+    let x = b.wanted(x)?;
+    let (_, x) = input(b, "output_hc", x, (count, rank))?;
+    b.output(x)
+}
+
+/// The positions that a layer attends to, by its normalised rows; `None` where it has no index.
+fn chosen(b: &mut Builder<'_>, layer: usize, h: ValueId) -> Result<Option<ValueId>, ArchError> {
+    let name = |part: &str| format!("blk.{layer}.indexer.{part}");
+    let Some(Indexer { heads, key_length, top_k, run, .. }) = b.hyper.indexer.clone().filter(|index| index.own[layer])
+    else {
+        // Files may have what nobody reads.
+        for part in ["q_proj", "k_proj", "q_norm", "k_norm", MEAN] {
+            b.leave_out(&name(&format!("{part}.weight")));
+        }
+        return Ok(None);
+    };
+    let (width, rope) = (b.hyper.embedding_length, b.hyper.rope.clone());
+    let q = b.linear(h, &name("q_proj"), width, heads * key_length, Bias::Optional)?;
+    // One number for all heads changes no choice.
+    let w = b.slice(q, 0, heads)?;
+    let w = b.scale(w, 0.0)?;
+    let w = b.sigmoid(w)?;
+    let q = b.split_heads(q, heads)?;
+    let q = b.rms_norm(q, &name("q_norm.weight"), key_length)?;
+    let q = b.rope_by(q, &rope, STYLE.pairs, (1, false))?;
+    let k = b.linear(h, &name("k_proj"), width, key_length, Bias::Optional)?;
+    // Weights that are all the same: a mean.
+    let gate = b.scale(k, 0.0)?;
+    let (state, mean) = (format!("compressor.{layer}"), name(&format!("{MEAN}.weight")));
+    let k = b.compress(&state, [k, gate], &mean, [run, key_length], false)?;
+    let k = b.rms_norm(k, &name("k_norm.weight"), key_length)?;
+    let k = b.split_heads(k, 1)?;
+    let k = b.rope_by(k, &rope, STYLE.pairs, (run, false))?;
+    b.index_top_k(&format!("index.{layer}"), [q, w, k], key_length, (top_k, run, false)).map(Some)
+}
+
+/// The streams `x`, side by side, behind a block.
+fn around(
+    b: &mut Builder<'_>,
+    name: &str,
+    x: ValueId,
+    (count, rank): (u64, u64),
+    block: impl FnOnce(&mut Builder<'_>, ValueId) -> Result<ValueId, ArchError>,
+) -> Result<ValueId, ArchError> {
+    let (n, h) = input(b, name, x, (count, rank))?;
+    let y = block(b, h)?;
+    let w = b.linear(n, &format!("{name}_inject"), count * b.hyper.embedding_length, count, Bias::Optional)?;
+    let w = b.scale(w, 1.0 / count as f64)?;
+    let w = b.sigmoid(w)?;
+    let w = b.scale(w, 2.0)?;
+    let y = streams::repeated(b, y, count)?;
+    let y = b.scale_heads(y, w)?;
+    b.add(y, x)
+}
+
+/// Normalised streams, and what a block gets of them.
+fn input(
+    b: &mut Builder<'_>,
+    name: &str,
+    x: ValueId,
+    (count, rank): (u64, u64),
+) -> Result<(ValueId, ValueId), ArchError> {
+    let (width, all) = (b.hyper.embedding_length, count * b.hyper.embedding_length);
+    let n = b.norm_of_streams(x, &format!("{name}_norm.weight"), [count, width])?;
+    let row = b.linear(n, &format!("{name}_down"), all, rank, Bias::Optional)?;
+    let row = b.scale(row, 1.0 / count as f64)?;
+    let row = b.silu(row)?;
+    let gate = b.linear(row, &format!("{name}_up"), rank, all, Bias::Optional)?;
+    let gate = b.sigmoid(gate)?;
+    let weighted = b.mul(gate, n)?;
+    Ok((n, streams::mean(b, weighted, count)?))
+}
+
+/// The streams `x` with what they get of the rows that tokens name.
+fn named(b: &mut Builder<'_>, layer: usize, x: ValueId, of: &Ngrams, count: u64) -> Result<ValueId, ArchError> {
+    let (width, all) = (b.hyper.embedding_length, count * b.hyper.embedding_length);
+    let name = |part: &str| format!("blk.{layer}.ple_{part}");
+    let most = of.hashes.iter().map(ixc_ir::ngram::Hash::rows).max().unwrap_or(0);
+    let found = b.rows(TABLE).unwrap_or(0);
+    if found < most {
+        return Err(b.refused(
+            "ple.head_vocab_sizes",
+            most,
+            &format!("at most {found} with the offset, the rows of {TABLE}"),
+        ));
+    }
+    let mut rows = None;
+    for (head, hash) in of.hashes.iter().enumerate() {
+        let own = b.ngram_rows((&format!("ngram.{layer}.{head}"), hash), (TABLE, found, of.length))?;
+        rows = Some(rows.map_or(Ok(own), |rows| b.concat(rows, own))?);
+    }
+    let Some(rows) = rows else { return Ok(x) };
+    let length = of.hashes.len() as u64 * of.length;
+    let key = b.linear(rows, &name("key"), length, all, Bias::Optional)?;
+    let key = b.norm_of_streams(key, &name("norm_key.weight"), [count, width])?;
+    let query = b.norm_of_streams(x, &name("norm_query.weight"), [count, width])?;
+    let score = b.mul(key, query)?;
+    let score = b.split_heads(score, count)?;
+    let score = b.heads_sum(score)?;
+    let score = b.scale(score, 1.0 / (width as f64).sqrt())?;
+    let gate = b.unary(Unary::SignedRoot, score)?;
+    let gate = b.sigmoid(gate)?;
+    let value = b.linear(rows, &name("value"), length, width, Bias::Optional)?;
+    let value = streams::repeated(b, value, count)?;
+    let value = b.scale_heads(value, gate)?;
+    let n = b.norm_of_streams(value, &name("norm_conv.weight"), [count, width])?;
+    let singles = format!("blk.{layer}.{TAPS_IN_SINGLES}");
+    let taps = if b.has(&singles) { singles } else { format!("blk.{layer}.{TAPS}") };
+    b.leave_out(&format!("blk.{layer}.{TAPS}"));
+    let n = b.dilated_conv(&format!("ngram.{layer}.conv"), n, &taps, [all, of.taps], of.dilation)?;
+    let n = b.silu(n)?;
+    let y = b.add(value, n)?;
+    b.add(y, x)
+}
+
+/// What files lack.
+fn made(gguf: &Gguf, architecture: &str) -> Result<Vec<Made>, GgufError> {
+    let mut made = taps_in_singles(gguf)?;
+    made.extend(zeros(gguf, architecture)?);
+    Ok(made)
+}
+
+/// Zeros for each position of a run, of layers with an index.
+fn zeros(gguf: &Gguf, architecture: &str) -> Result<Vec<Made>, GgufError> {
+    let mut made = Vec::new();
+    let Some(run) = index_run(gguf, architecture) else { return Ok(made) };
+    for norm in gguf.tensors() {
+        let Some(layer) = norm.name().strip_suffix(KEY_NORM) else { continue };
+        let length = norm.dims().first().copied().unwrap_or(0);
+        let derived =
+            Derived { format: Format::F32, columns: length, beside: 1, pieces: vec![numbers::all(0.0, run, length)] };
+        made.push(Made { name: format!("{layer}indexer.{MEAN}.weight"), dims: vec![length, run], derived });
+    }
+    Ok(made)
+}
+
+/// Taps as singles, where a file has them as halves: converters take them for a matrix.
+fn taps_in_singles(gguf: &Gguf) -> Result<Vec<Made>, GgufError> {
+    let mut made = Vec::new();
+    for tensor in gguf.tensors() {
+        let Some(layer) = tensor.name().strip_suffix(TAPS) else { continue };
+        let format = gguf.require_format(tensor)?;
+        let &[taps, channels] = tensor.dims() else { continue };
+        if format == Format::F32 {
+            continue;
+        }
+        let axis = |len, stride| Axis { len, stride };
+        let piece = Piece {
+            extent: Extent { file: tensor.file() as u32, offset: tensor.offset(), bytes: tensor.bytes() },
+            element: Element::of(format),
+            first: 0,
+            rows: vec![axis(channels, taps)],
+            columns: vec![axis(taps, 1)],
+            scales: None,
+            groups: None,
+            change: Change::Keep,
+        };
+        let derived = Derived { format: Format::F32, columns: taps, beside: 1, pieces: vec![piece] };
+        made.push(Made { name: format!("{layer}{TAPS_IN_SINGLES}"), dims: vec![taps, channels], derived });
+    }
+    Ok(made)
+}

@@ -1,0 +1,43 @@
+//! `rwkv7`: RWKV-7 "Goose": no attention, but a state of each head that every token changes by a delta rule ([`crate::goose`]), and networks that are squared, of rows
+//! that have a share of those before.
+
+use ixc_ir::graph::ValueId;
+
+use crate::architecture::Architecture;
+use crate::builder::Builder;
+use crate::error::ArchError;
+use crate::goose::{PRECISE, time_mix};
+use crate::hyper::{Defaults, Norms, Rotates, States};
+use crate::shift::{mixed, shift, squared, tensors};
+
+pub(super) const ARCHITECTURE: Architecture = Architecture {
+    name: "rwkv7",
+    doc: "RWKV-7 (Goose)",
+    defaults: Defaults {
+        norms: Norms::Layer,
+        rotates: Rotates::Never,
+        states: States::Wkv { shifts: 2 },
+        made: tensors,
+        precise: PRECISE,
+        ..Defaults::USUAL
+    },
+    build: decoder,
+};
+
+fn decoder(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
+    let mut x = b.embed()?;
+    x = b.norm(x, "token_embd_norm.weight")?;
+    let mut first = None;
+    for layer in b.layers() {
+        let name = |part: &str| format!("blk.{layer}.{part}.weight");
+        let h = b.norm(x, &name("attn_norm"))?;
+        let y = time_mix(b, layer, h, &mut first)?;
+        x = b.add(y, x)?;
+        let h = b.norm(x, &name("attn_norm_2"))?;
+        let before = shift(b, &format!("channel_shift.{layer}"), h)?;
+        let h = mixed(b, h, before, &name("channel_mix_lerp_k"))?;
+        let y = squared(b, layer, h)?;
+        x = b.add(y, x)?;
+    }
+    b.logits(x)
+}

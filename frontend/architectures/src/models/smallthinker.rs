@@ -1,0 +1,38 @@
+//! `smallthinker`: SmallThinker: the router takes the stream before attention, so that experts are known early, and gates go through ReLU; layers have no RoPE, or
+//! a window and RoPE, three of four.
+
+use ixc_ir::graph::ValueId;
+use ixc_ir::graph::attrs::{Activation, GateAttrs};
+
+use crate::architecture::Architecture;
+use crate::builder::{Bias, Builder};
+use crate::decoder::{Roped, Style, attention, routed};
+use crate::error::ArchError;
+use crate::hyper::{Defaults, Windows};
+
+const STYLE: Style = Style { roped: Roped::Windowed, gate: GateAttrs::plain(Activation::Relu), ..Style::NEOX };
+
+pub(super) const ARCHITECTURE: Architecture = Architecture {
+    name: "smallthinker",
+    doc: "SmallThinker",
+    defaults: Defaults {
+        windows: Some(Windows { first_is_full: true, optional: true, ..Windows::every(4) }),
+        ..Defaults::USUAL
+    },
+    build: decoder,
+};
+
+fn decoder(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
+    let mut x = b.embed()?;
+    for layer in b.layers() {
+        let name = |part: &str| format!("blk.{layer}.{part}");
+        let of = b.experts(layer)?;
+        let logits = b.linear(x, &name("ffn_gate_inp"), b.hyper.embedding_length, of.count, Bias::Optional)?;
+        let route = b.route(layer, logits, &of)?;
+        x = attention(b, layer, x, &STYLE)?;
+        let h = b.norm(x, &name("ffn_norm.weight"))?;
+        let y = routed(b, layer, h, route, &of, &STYLE)?;
+        x = b.add(y, x)?;
+    }
+    b.logits(x)
+}

@@ -1,0 +1,15 @@
+//! `stablelm`: StableLM: layer norms; the model of 12 billion parameters normalises each head of queries and keys, and has attention and network beside
+//! each other.
+
+use crate::architecture::Architecture;
+use crate::decoder::{HeadNorm, Style, decoder};
+use crate::hyper::{Defaults, Norms};
+
+const STYLE: Style = Style { head_norm: HeadNorm::Each, parallel: true, ..Style::NEOX };
+
+pub(super) const ARCHITECTURE: Architecture = Architecture {
+    name: "stablelm",
+    doc: "StableLM 3B, StableLM 2",
+    defaults: Defaults { norms: Norms::Layer, ..Defaults::USUAL },
+    build: |b| decoder(b, &STYLE),
+};

@@ -1,0 +1,75 @@
+//! `talkie`: Talkie: norms have no weights, queries and keys go through theirs behind RoPE, queries of each head times a number of its own, and every layer adds the normalised embedding,
+//! times a number, once more.
+//!
+//! ```text
+//! e = norm(token_embd[id])
+//! x += attn_output.scale * attn_output attention(g[head] * norm(rope q), norm(rope k), v)        q, k, v of norm(x); g: attn_q_norm
+//! x += ffn_down.scale * ffn_down (silu(ffn_gate norm(x)) * ffn_up norm(x))
+//! x += layer_output_scale * e
+//! ```
+
+use ixc_ir::derived::{Axis, Change, Derived, Element, Extent, Piece};
+use ixc_ir::graph::ValueId;
+use ixc_model_files::gguf::{Gguf, GgufError, Made, Tensor};
+
+use crate::architecture::Architecture;
+use crate::builder::{Builder, HEAD_GAIN};
+use crate::decoder::{HeadNorm, Style, attention, feed_forward};
+use crate::error::ArchError;
+use crate::hyper::{Defaults, Norms, head_length};
+
+const STYLE: Style = Style { head_norm: HeadNorm::GainAfterRope, ..Style::NEOX };
+
+pub(super) const ARCHITECTURE: Architecture = Architecture {
+    name: "talkie",
+    doc: "Talkie",
+    defaults: Defaults {
+        norms: Norms::Plain,
+        reads: &["logit_scale"],
+        logits_multiplied: true,
+        made: gains,
+        ..Defaults::USUAL
+    },
+    build,
+};
+
+fn build(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
+    let x = b.embed()?;
+    let embedded = b.plain_norm(x)?;
+    let mut x = embedded;
+    for layer in b.layers() {
+        x = attention(b, layer, x, &STYLE)?;
+        x = feed_forward(b, layer, x, &STYLE)?;
+        let factor = b.scalar(&format!("blk.{layer}.layer_output_scale.weight"))?;
+        let again = b.scale(embedded, factor)?;
+        x = b.add(again, x)?;
+    }
+    b.logits(x)
+}
+
+/// Numbers of heads as rows of weights, which norms take: each as often as a head is long.
+fn gains(gguf: &Gguf, architecture: &str) -> Result<Vec<Made>, GgufError> {
+    const STORED: &str = "attn_q_norm.weight";
+    let length = head_length(gguf, architecture)?;
+    let of_layer = |tensor: &Tensor| {
+        let layer = tensor.name().strip_suffix(STORED)?;
+        let name = format!("{layer}{HEAD_GAIN}.weight");
+        if gguf.tensor(&name).is_some() || tensor.tensor_type().name != "F32" {
+            return None;
+        }
+        let heads = tensor.dims().iter().product();
+        let piece = Piece {
+            extent: Extent { file: tensor.file() as u32, offset: tensor.offset(), bytes: tensor.bytes() },
+            element: Element::F32,
+            first: 0,
+            rows: vec![Axis { len: heads, stride: 1 }],
+            columns: vec![Axis { len: length, stride: 0 }],
+            scales: None,
+            groups: None,
+            change: Change::Keep,
+        };
+        let derived = Derived { format: Element::F32.scaled_format(), columns: length, beside: 1, pieces: vec![piece] };
+        Some(Made { name, dims: vec![length, heads], derived })
+    };
+    Ok(gguf.tensors().filter_map(of_layer).collect())
+}

@@ -1,0 +1,135 @@
+//! What RWKV's rows take of those before (the token shift), and projections through short rows, as its layers have them.
+//!
+//! ```text
+//! shift = (row before) - row                      // short_conv with taps 1 and -1: zeros before the first row
+//! x + shift * lerp                                // of each element a share of the row before
+//! act(x w1') w2' + w0                             // a projection through a short row
+//! ```
+//!
+//! No file has those taps: they are made, and so are vectors of what files have as one tensor ([`tensors`]).
+
+use ixc_ir::derived::{Axis, Change, Derived, Element, Extent, Piece};
+use ixc_ir::format::Format;
+use ixc_ir::graph::{Unary, ValueId};
+use ixc_model_files::gguf::{Gguf, GgufError, Made};
+
+use super::builder::{Bias, Builder};
+use super::error::ArchError;
+use super::numbers;
+
+/// The taps, which all layers share.
+const TAPS: &str = "token_shift.taps";
+/// Shares of the rows before, of all that a layer's first part is made of, in one tensor.
+pub(super) const FUSED: &str = "time_mix_lerp_fused.weight";
+/// What they are of, in RWKV-7's order, whose last one models without a gate lack.
+const GOOSE: [&str; 6] = ["r", "w", "k", "v", "a", "g"];
+/// The same in RWKV-6's order.
+pub(super) const FINCH: [&str; 5] = ["w", "k", "v", "r", "g"];
+/// All of RWKV-6's, behind `blk.LAYER.`.
+pub(super) const FINCH_LERPS: &str = "time_mix_lerps";
+
+/// What is to be added to a row so that it is the one before.
+pub(super) fn shift(b: &mut Builder<'_>, state: &str, x: ValueId) -> Result<ValueId, ArchError> {
+    b.short_conv(state, x, TAPS, [b.hyper.embedding_length, 2])
+}
+
+/// Rows, of each element of which the vector `name` says what share is the row's before.
+pub(super) fn mixed(b: &mut Builder<'_>, x: ValueId, shift: ValueId, name: &str) -> Result<ValueId, ArchError> {
+    let share = b.weighted(shift, name, b.hyper.embedding_length)?;
+    b.add(x, share)
+}
+
+/// What stands between two matrices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Between {
+    /// Nothing.
+    Nothing,
+    /// The hyperbolic tangent.
+    Tanh,
+    /// The logistic function.
+    Sigmoid,
+}
+
+/// Rows through the matrix `NAME1`, a function, and the matrix `NAME2`: as wide as they were.
+pub(super) fn through_short(
+    b: &mut Builder<'_>,
+    x: ValueId,
+    name: &str,
+    between: Between,
+) -> Result<ValueId, ArchError> {
+    let width = b.hyper.embedding_length;
+    let [first, second] = ["1", "2"].map(|number| format!("{name}{number}"));
+    let rank = b.rows(&format!("{first}.weight")).unwrap_or(0);
+    let x = b.linear(x, &first, width, rank, Bias::Optional)?;
+    let x = match between {
+        Between::Nothing => x,
+        Between::Tanh => b.softcap(x, 1.0)?,
+        Between::Sigmoid => b.unary(Unary::Sigmoid, x)?,
+    };
+    b.linear(x, &second, rank, width, Bias::Optional)
+}
+
+/// `max(key' x, 0)^2` times the matrix of values: what RWKV has for a network, of rows that are mixed already.
+pub(super) fn squared(b: &mut Builder<'_>, layer: usize, x: ValueId) -> Result<ValueId, ArchError> {
+    let (width, inner) = (b.hyper.embedding_length, b.hyper.layers[layer].feed_forward);
+    let name = |part: &str| format!("blk.{layer}.channel_mix_{part}");
+    let k = b.linear(x, &name("key"), width, inner, Bias::Optional)?;
+    let k = b.unary(Unary::ReluSquared, k)?;
+    b.linear(k, &name("value"), inner, width, Bias::Optional)
+}
+
+/// Taps of the shift, and vectors of fused tensors: of RWKV-7 each by itself, of RWKV-6 all behind one another.
+///
+/// # Errors
+/// When keys are of another type.
+pub(super) fn tensors(gguf: &Gguf, architecture: &str) -> Result<Vec<Made>, GgufError> {
+    let mut made = Vec::new();
+    let width = gguf.metadata().read_optional::<u64>(&format!("{architecture}.embedding_length"))?.unwrap_or(0);
+    // A width that the last norm has not is none.
+    if width == 0 || gguf.tensor("output_norm.weight").is_none_or(|norm| norm.dims() != [width]) {
+        return Ok(made);
+    }
+    let derived = Derived {
+        format: Format::F32,
+        columns: 2,
+        beside: 2,
+        pieces: vec![numbers::all(1.0, width, 1), numbers::all(-1.0, width, 1)],
+    };
+    made.push(Made { name: TAPS.into(), dims: vec![2, width], derived });
+    for tensor in gguf.tensors() {
+        let Some(prefix) = tensor.name().strip_suffix(FUSED) else { continue };
+        let element = Element::of(gguf.require_format(tensor)?);
+        // What is itself made has its vectors from whoever made it.
+        if matches!(element, Element::Block(_)) || tensor.file() >= gguf.files().len() {
+            continue;
+        }
+        let count = tensor.elements() / width;
+        let is_finch = gguf.tensor(&format!("{prefix}time_mix_lerp_x.weight")).is_some();
+        let parts = match is_finch {
+            true => vec![(FINCH_LERPS.to_owned(), 0, FINCH.len() as u64 * width)],
+            false => GOOSE.iter().zip(0..count).map(|(part, i)| (lerp(part), i * width, width)).collect(),
+        };
+        // Too short or too long a tensor is refused where it is read.
+        let fits = |(_, first, len): &(String, u64, u64)| first + len <= tensor.elements();
+        for (name, first, len) in parts.into_iter().filter(fits) {
+            let piece = Piece {
+                extent: Extent { file: tensor.file() as u32, offset: tensor.offset(), bytes: tensor.bytes() },
+                element,
+                first,
+                rows: vec![Axis { len: 1, stride: 0 }],
+                columns: vec![Axis { len, stride: 1 }],
+                scales: None,
+                groups: None,
+                change: Change::Keep,
+            };
+            let derived = Derived { format: Format::F32, columns: len, beside: 1, pieces: vec![piece] };
+            made.push(Made { name: format!("{prefix}{name}"), dims: vec![len], derived });
+        }
+    }
+    Ok(made)
+}
+
+/// What the share of a layer's rows before is called behind `blk.LAYER.`, of what the letter says.
+pub(super) fn lerp(letter: &str) -> String {
+    format!("time_mix_lerp.{letter}")
+}

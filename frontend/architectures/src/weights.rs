@@ -1,0 +1,47 @@
+//! The bytes of a model's weights, for the reference interpreter: slices of the mapped files.
+
+use std::borrow::Cow;
+
+use ixc_ir::graph::interpret::{SourceError, WeightSource};
+use ixc_ir::graph::{Module, WeightId};
+use ixc_model_files::gguf::Gguf;
+
+/// The weights of `module` in the file that it was built from.
+#[derive(Clone, Copy, Debug)]
+pub struct FileWeights<'a> {
+    gguf: &'a Gguf,
+    module: &'a Module,
+}
+
+impl<'a> FileWeights<'a> {
+    /// Weights are looked up in `gguf` by name, so passes may have changed the rest of the module.
+    pub fn new(gguf: &'a Gguf, module: &'a Module) -> FileWeights<'a> {
+        FileWeights { gguf, module }
+    }
+}
+
+impl WeightSource for FileWeights<'_> {
+    fn bytes(&self, weight: WeightId) -> Result<Cow<'_, [u8]>, SourceError> {
+        let weight = self.module.weights.get(weight.index()).ok_or("the module has no such weight")?;
+        let bytes = self.gguf.tensor_data(self.gguf.require_tensor(weight.tensor())?);
+        let (Some(part), [.., rows, columns]) = (&weight.part, &weight.shape[..]) else {
+            // A vector may be the first numbers of its tensor (`Builder::divisors`).
+            let own = match &weight.shape[..] {
+                [len] => weight.stored().row_bytes(*len).map_or(usize::MAX, |own| own as usize),
+                _ => usize::MAX,
+            };
+            return Ok(match bytes {
+                Cow::Borrowed(bytes) => Cow::Borrowed(&bytes[..own.min(bytes.len())]),
+                Cow::Owned(mut bytes) => {
+                    bytes.truncate(own);
+                    Cow::Owned(bytes)
+                }
+            });
+        };
+        let row = weight.stored().row_bytes(*columns).ok_or("rows of the weight are no whole blocks")? as usize;
+        let (from, count) = (part.from as usize * row, *rows as usize * row);
+        let matrices = bytes.chunks_exact(part.rows as usize * row);
+        let parts = matrices.map(|matrix| matrix.get(from..from + count).ok_or("the tensor has no such rows"));
+        Ok(Cow::Owned(parts.collect::<Result<Vec<_>, _>>()?.concat()))
+    }
+}

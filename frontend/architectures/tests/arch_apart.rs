@@ -1,0 +1,181 @@
+//! Architectures whose files say what others do not: what of it counts, and what is refused.
+
+use std::path::Path;
+
+use ixc_architectures::{ArchError, Model, Stacks};
+use ixc_ir::graph::attrs::ScoreAttrs;
+use ixc_ir::graph::{Op, OpKind, Operand, Recurrent};
+use ixc_model_files::gguf::write::GgufWriter;
+use ixc_model_files::gguf::{Array, Gguf, Value};
+
+/// A golden model's keys and tensors, of zeros, with some keys changed, or left out where they are empty arrays, and without a tensor.
+fn changed(name: &str, keys: &[(&str, Value)], without: Option<&str>) -> Gguf {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../tests/golden/models/{name}.gguf"));
+    let golden = Gguf::open(&path).unwrap();
+    let of = |key: &str| keys.iter().find(|(changed, _)| *changed == key);
+    let kept = golden.metadata().iter().filter(|(key, _)| of(key).is_none());
+    let writer = kept.fold(GgufWriter::new(), |writer, (key, value)| writer.key(key, value.clone()));
+    let writer = keys.iter().fold(writer, |writer, (key, value)| writer.key(key, value.clone()));
+    let tensors = golden.tensors().filter(|tensor| Some(tensor.name()) != without);
+    let writer =
+        tensors.fold(writer, |writer, tensor| writer.zero_tensor(tensor.name(), tensor.tensor_type(), tensor.dims()));
+    ixc_architectures::complete(Gguf::from_bytes("m.gguf".as_ref(), writer.finish()).unwrap()).unwrap()
+}
+
+fn built(name: &str, keys: &[(&str, Value)]) -> Model {
+    ixc_architectures::build(&changed(name, keys, None)).unwrap_or_else(|error| panic!("{error}"))
+}
+
+fn refused(name: &str, keys: &[(&str, Value)], without: Option<&str>) -> String {
+    let error: ArchError = ixc_architectures::build(&changed(name, keys, without)).unwrap_err();
+    error.to_string().strip_prefix("m.gguf: ").unwrap().to_owned()
+}
+
+/// Each layer of OpenELM has heads and a width of its own.
+#[test]
+fn layers_differ_in_heads_and_widths() {
+    let layers = built("openelm", &[]).hyper.layers;
+    let of: Vec<_> = layers.iter().map(|layer| (layer.heads, layer.kv_heads, layer.feed_forward)).collect();
+    assert_eq!(of, [(4, 2, 48), (6, 3, 80), (6, 2, 96)]);
+}
+
+/// DeepSeek-OCR's decoder turns whole heads and has no window, whatever its files say.
+#[test]
+fn what_a_decoder_has_nothing_of_is_passed_by() {
+    let hyper = built("deepseek2-ocr", &[]).hyper;
+    assert_eq!((hyper.rope.dims, hyper.layers[0].key_length), (16, 16));
+    assert!(hyper.layers.iter().all(|layer| layer.window.is_none()));
+}
+
+/// The base of RoPE grows by an alpha, as heads are long.
+#[test]
+fn a_base_grows_by_its_alpha() {
+    let base = |alpha: f32| built("hunyuan_vl", &[("hunyuan_vl.rope.scaling.alpha", alpha.into())]).hyper.rope.base;
+    assert_eq!(base(0.0), 10_000.0);
+    assert_eq!(base(1000.0), 10_000.0 * 1000f64.powf(16.0 / 14.0));
+    assert_eq!(
+        refused("hunyuan_vl", &[("hunyuan_vl.rope.scaling.alpha", (-1f32).into())], None),
+        "key \"hunyuan_vl.rope.scaling.alpha\" is -1; must be from 0, which is none, to 1000000000"
+    );
+}
+
+/// Layers of two stacks are counted as often as they are computed, each time with keys and values of their own.
+#[test]
+fn stacks_follow_each_other() {
+    let Model { hyper, module, .. } = built("hrm_text", &[]);
+    assert_eq!(hyper.stacks, Some(Stacks { layers: 2, cycles: 2, lower_cycles: 2 }));
+    assert_eq!((hyper.layers.len(), module.states.len()), (4, 12));
+    assert_eq!(
+        refused("hrm_text", &[("hrm_text.block_count", 11u32.into())], None),
+        "key \"hrm_text.block_count\" is 11; must be 12: hrm.layers_per_stack * hrm.h_cycles * (hrm.l_cycles + 1)"
+    );
+    assert_eq!(
+        refused("hrm_text", &[("hrm_text.hrm.layers_per_stack", (1u32 << 20).into())], None),
+        "key \"hrm_text.hrm.layers_per_stack\" is 1048576; must be from 1 to 17"
+    );
+    assert_eq!(refused("hrm_text", &[], Some("hrm.z_l_init")), "tensor \"hrm.z_l_init\" is missing");
+}
+
+/// Nothing reaches logits of Chameleon's tokens of pictures, where a vocabulary names them.
+#[test]
+fn tokens_of_pictures_are_not_written() {
+    let words = |at: usize| if (4..60).contains(&at) { format!("IMGIMG{at}Z") } else { format!("w{at}") };
+    let words: Vec<String> = (0..64).map(words).collect();
+    let model = changed(
+        "chameleon",
+        &[("tokenizer.ggml.tokens", Value::Array(Array::String(words.iter().map(String::as_str).collect())))],
+        None,
+    );
+    let bias = model.tensor_data(model.require_tensor("output.bias").unwrap());
+    let numbers: Vec<f32> = bias.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect();
+    assert!(numbers[..4].iter().chain(&numbers[60..]).all(|number| *number == 0.0));
+    assert!(numbers[4..60].iter().all(|number| *number == f32::MIN));
+    let last = |model: &Gguf| ixc_architectures::build(model).unwrap().module.functions[0].ops.last().unwrap().kind;
+    assert_eq!(last(&model), OpKind::AddBias);
+    assert_eq!(last(&changed("chameleon", &[], None)), OpKind::Matmul);
+}
+
+/// A number that each layer must have.
+#[test]
+fn layers_say_how_much_of_the_embedding_they_add() {
+    let missing = "blk.1.layer_output_scale.weight";
+    assert_eq!(refused("talkie", &[], Some(missing)), format!("tensor \"{missing}\" is missing"));
+}
+
+/// Layers of RWKV have as many heads as a row has keys, whatever files say of heads, and a recurrent state each.
+#[test]
+fn heads_of_rwkv_follow_from_their_size() {
+    let hyper = built("rwkv7", &[]).hyper;
+    let wkv = hyper.wkv.unwrap();
+    assert_eq!((wkv.length, wkv.heads, wkv.halved_every), (16, 3, None));
+    assert!(hyper.layers.iter().all(|layer| layer.recurrent && (layer.heads, layer.kv_heads) == (3, 3)));
+    assert_eq!(built("rwkv6", &[]).hyper.wkv.unwrap().halved_every, Some(1));
+    let hyper = built("rwkv6qwen2", &[]).hyper;
+    assert_eq!((hyper.layers[0].heads, hyper.layers[0].kv_heads), (4, 2));
+    assert_eq!(
+        refused("rwkv7", &[("rwkv7.wkv.head_size", 20u32.into())], None),
+        "key \"rwkv7.wkv.head_size\" is 20; must be a divisor of embedding_length, 48, with at most 65536 heads"
+    );
+    assert_eq!(
+        refused("rwkv7", &[("rwkv7.token_shift_count", 1u32.into())], None),
+        "key \"rwkv7.token_shift_count\" is 1; must be 2, as this architecture has"
+    );
+    for (tensor, name) in [("blk.1.time_mix_lerp_fused.weight", "rwkv7"), ("blk.1.time_mix_lerp_x.weight", "rwkv6")] {
+        let error = refused(name, &[], Some(tensor));
+        assert!(error.contains(tensor), "{error}");
+    }
+}
+
+/// A state of each head, and the last row of each part that mixes rows with those before; RWKV-7 takes away what it finds, RWKV-6 gives rows of the state before.
+#[test]
+fn states_of_rwkv_are_matrices_and_rows() {
+    for (name, states, finds, words) in [
+        ("rwkv7", 3, true, [false, false]),
+        ("arwkv7", 2, true, [false, false]),
+        ("rwkv6", 3, false, [true, false]),
+        ("rwkv6qwen2", 2, false, [false, true]),
+    ] {
+        let Model { hyper, module, .. } = built(name, &[]);
+        assert_eq!(module.states.len(), states * hyper.layers.len(), "{name}");
+        let ops = module.functions[0].ops.iter().filter(|op| op.kind == OpKind::Recurrent(Recurrent::Wkv));
+        let found: Vec<_> = ops
+            .map(|op| (op.operand("find") != Operand::Absent, ["before", "filled"].map(|word| op.attr(word).bool())))
+            .collect();
+        assert_eq!(found, vec![(finds, words); hyper.layers.len()], "{name}");
+    }
+}
+
+/// The output matrix is CodeShell's table of embeddings, too, in files that lack that: the same bytes under both names, of which one is the file's own.
+#[test]
+fn embeddings_may_be_the_output_matrix() {
+    let place =
+        |model: &Gguf, name: &str| model.tensor(name).map(|tensor| (tensor.file(), tensor.offset(), tensor.bytes()));
+    let model = changed("codeshell", &[], Some("token_embd.weight"));
+    assert!(place(&model, "output.weight").is_some());
+    assert_eq!(place(&model, "token_embd.weight"), place(&model, "output.weight"));
+    assert_eq!(model.own_tensors().len() + 1, model.tensors().len());
+    ixc_architectures::build(&model).unwrap();
+    let model = changed("codeshell", &[], None);
+    assert_ne!(place(&model, "token_embd.weight"), place(&model, "output.weight"));
+    // No other architecture's.
+    assert_eq!(refused("starcoder2", &[], Some("token_embd.weight")), "tensor \"token_embd.weight\" is missing");
+}
+
+/// Scores of Falcon fall with distance where files say so, by slopes that have the factor on products; such layers turn nothing, and follow each other where files say that.
+#[test]
+fn slopes_have_the_factor_of_products() {
+    let ops = |keys: &[(&str, Value)]| built("falcon-rw", keys).module.functions[0].ops.clone();
+    // Of heads of eight elements.
+    let slope = 8f64.sqrt().recip() as f32;
+    let found = |op: &Op| (ScoreAttrs::from_op(op).slope as f32, ScoreAttrs::from_op(op).max_bias);
+    let all = ops(&[]);
+    let attention: Vec<_> = all.iter().filter(|op| op.kind == OpKind::Attention).map(found).collect();
+    assert_eq!(attention, [(slope, 8.0); 2]);
+    assert!(all.iter().all(|op| op.kind != OpKind::Rope));
+    // Without the key, heads turn and nothing falls.
+    let none = ops(&[("falcon.attention.max_alibi_bias", 0f32.into())]);
+    assert!(none.iter().any(|op| op.kind == OpKind::Rope));
+    assert!(none.iter().filter(|op| op.kind == OpKind::Attention).all(|op| found(op) == (0.0, 0.0)));
+    let slopes_of_mpt = built("mpt", &[]).module.functions[0].ops.clone();
+    assert!(slopes_of_mpt.iter().filter(|op| op.kind == OpKind::Attention).all(|op| found(op) == (0.0, 8.0)));
+}

@@ -1,6 +1,0 @@
-//! `starcoder`: SantaCoder and StarCoder: `gpt2` whose heads of queries share one of keys.
-
-use super::{Architecture, gpt2};
-
-pub(super) const ARCHITECTURE: Architecture =
-    Architecture { name: "starcoder", doc: "SantaCoder, StarCoder", ..gpt2::ARCHITECTURE };
