@@ -54,9 +54,11 @@ const SYSTEM: &str = "system";
 pub struct Options {
     /// The template, in place of the model's own.
     pub template: Option<ChatTemplate>,
-    /// The program in which templates are rendered, in a process of its own whose memory and time are bounded: its `main` must begin with
-    /// [`serve_render_request`](ixc_text::template::serve_render_request), as that of `ixc` does. Where there is none they are rendered in
-    /// this process, which a template of a file that nobody vouches for can bring to use all of its memory.
+    /// Program that renders templates in a process of its own, with bounds on memory and time. Its
+    /// `main` must begin with
+    /// [`serve_render_request`](ixc_text::template::serve_render_request), as that of `ixc` does.
+    /// Without it, templates are rendered in this process. A hostile template can then use all of
+    /// its memory.
     pub renderer: Option<PathBuf>,
 }
 

@@ -152,7 +152,7 @@ pub fn is_plan(path: &Path) -> bool {
     ixc_runtime::file::is_plan(path).unwrap_or(false)
 }
 
-/// What a file says about its vocabulary, checked; [`ixc_text::tokenizer::ModelKind::None`] where it has none.
+/// Reads and checks the vocabulary of a file. A file without one gives [`ModelKind::None`].
 ///
 /// # Errors
 /// When it contradicts itself or the embedding matrix.

@@ -17,7 +17,8 @@
 //!
 //! ```
 //! use ixc_grammar::{Source, Vocabulary};
-//! # fn allowed(tokenizer: &ixc_text::tokenizer::Tokenizer) -> Result<(), ixc_grammar::GrammarError> {
+//! # use {ixc_grammar::GrammarError, ixc_text::tokenizer::Tokenizer};
+//! # fn allowed(tokenizer: &Tokenizer) -> Result<(), GrammarError> {
 //! let vocabulary = Vocabulary::new(tokenizer)?;
 //! let mut matcher = vocabulary.matcher(&Source::Regex("[0-9]+".into()))?;
 //! let mask = matcher.allowed()?; // One bit for each token.

@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-/// Returns the path `name` in `../shared`. Without such a folder next to the checkout it prints that
-/// and returns `None`.
+/// Returns the path `name` in `../shared`. If it does not exist, the function prints that, and
+/// returns `None`.
 ///
 /// # Panics
 /// When the folder is missing in CI.

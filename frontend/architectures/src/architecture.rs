@@ -11,9 +11,9 @@ use crate::hyper::Defaults;
 pub struct Architecture {
     /// The value of `general.architecture`.
     pub name: &'static str,
-    /// Which models it is.
+    /// Names of the models.
     pub doc: &'static str,
-    /// What keys mean that its files do not have.
+    /// Values of keys that its files lack.
     pub(crate) defaults: Defaults,
     /// Builds the graph, and returns its result.
     pub(crate) build: fn(&mut Builder<'_>) -> Result<ValueId, ArchError>,

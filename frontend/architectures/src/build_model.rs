@@ -13,83 +13,87 @@ use crate::error::{ArchError, NextnProblem};
 use crate::hyper::{Defaults, GuessFrom, Hyper, Precise};
 use crate::models::ARCHITECTURES;
 
-/// A model: what its keys say, and its graph.
+/// A model: hyperparameters and graph.
 #[derive(Clone, Debug)]
 pub struct Model {
     /// Hyperparameters.
     pub hyper: Hyper,
     /// The graph: one function, `step`.
     pub module: Module,
-    /// What it gives of the rows that are wanted.
+    /// Result of the graph.
     pub output: Output,
 }
 
-/// What a graph gives of the rows that are wanted.
+/// Result of a graph for the requested rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Output {
     /// Logits.
     Logits,
-    /// Hidden states behind the last norm, as the output matrix takes them.
+    /// Hidden states after the last norm, the input of the output matrix.
     Hidden {
-        /// How those of a text become one vector, where the file says it.
+        /// Reduction of a text's states to one vector, if the file states it.
         pooling: Option<Pooling>,
-        /// Whether vectors have length 1; otherwise they keep the length of what was pooled.
+        /// Whether vectors are scaled to length 1.
         unit: bool,
     },
-    /// Sums over rows' experts, in a function for each layer: what [`ixc_ir::graph::expert_layers`] leaves of a model.
+    /// Sums over rows' experts, in a function for each layer (see
+    /// [`ixc_ir::graph::expert_layers`]).
     Experts,
 }
 
-/// Which parts of a model its graph has.
+/// Parts of a model that its graph contains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Parts {
-    /// Layers, from the first on.
+    /// Number of layers, from the first.
     pub layers: usize,
-    /// Whether it ends with the output matrix, so that it gives logits, or before it.
+    /// Whether the graph ends with the output matrix and returns logits.
     pub head: bool,
-    /// What of guessing by its own layers.
+    /// Drafting by the model's own layers.
     pub nextn: Nextn,
 }
 
-/// What a graph has of guessing by the model's own layers ("nextn", multi-token prediction). Such a layer takes a token and the hidden state of the one before it,
-/// and guesses the token behind: a function `step` with a fourth parameter.
+/// Drafting by the model's own layers ("nextn", multi-token prediction). Such a layer takes a token
+/// and the hidden state of the token before it, and drafts the next token. Its function `step` has
+/// a fourth parameter. The layer continues as the model's do, with keys and values of its own.
 ///
 /// ```text
-/// func @step(%ids: i32[T], %pos: i32[T], %rows: i32[L], %hidden: f32[T, 256]) -> (f32[L, 4096], f32[T, 256]) {
+/// func @step(%ids: i32[T], %pos: i32[T], %rows: i32[L], %hidden: f32[T, 256])
+///     -> (f32[L, 4096], f32[T, 256]) {
 ///   %4 = embed %ids, @token_embd.weight
 ///   %5 = rms_norm %4, @blk.4.nextn.enorm.weight
 ///   %6 = rms_norm %hidden, @blk.4.nextn.hnorm.weight
 ///   %7 = concat %5, %6
-///   %8 = matmul %7, @blk.4.nextn.eh_proj.weight          and a layer as the model's, with keys and values of its own
+///   %8 = matmul %7, @blk.4.nextn.eh_proj.weight
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Nextn {
-    /// Nothing.
+    /// No drafting.
     #[default]
     Absent,
-    /// The model gives hidden states of all tokens, beside the logits of those that are wanted.
+    /// The model, which returns hidden states of all tokens in addition to logits.
     Fed,
-    /// The first such layer alone, which gives hidden states for its next guess.
+    /// The first such layer alone, which returns hidden states for its next draft.
     Alone,
 }
 
 impl Parts {
-    /// All of it.
+    /// The whole model.
     pub const ALL: Parts = Parts { layers: usize::MAX, head: true, nextn: Nextn::Absent };
 }
 
-/// Opens a model: a GGUF file, or a folder of safetensors. Adds tensors that older files have in another form ([`complete`]).
+/// Opens a model: a GGUF file, or a folder of safetensors. Adds tensors that older files have in
+/// another form ([`complete`]).
 ///
 /// # Errors
-/// When it is missing, malformed, or of an unsupported kind.
+/// If it is missing, malformed, or of an unsupported kind.
 pub fn open(path: &Path) -> Result<Gguf, CheckpointError> {
     Ok(complete(ixc_model_files::open(path)?)?)
 }
 
-/// The model with the tensors that its architecture takes and its files, older ones, lack but have in another form.
+/// Adds the tensors that the architecture takes and that older files have in another form.
 ///
 /// # Errors
-/// When these are of another shape than keys say.
+/// If their shapes contradict the keys.
 pub fn complete(gguf: Gguf) -> Result<Gguf, GgufError> {
     let name = gguf.metadata().read_optional::<&str>("general.architecture")?;
     let Some(architecture) = ARCHITECTURES.iter().find(|row| Some(row.name) == name) else { return Ok(gguf) };
@@ -98,7 +102,8 @@ pub fn complete(gguf: Gguf) -> Result<Gguf, GgufError> {
     if architecture.defaults.embeds_by_output { gguf.with_same("token_embd.weight", "output.weight") } else { Ok(gguf) }
 }
 
-/// What quantisers leave alone of a model of this architecture; of those that are not known, nothing.
+/// Returns the tensors of an architecture that quantisers leave alone. An unknown one has no such
+/// tensors.
 pub fn precise(architecture: &str) -> Precise {
     let known = ARCHITECTURES.iter().find(|row| row.name == architecture);
     known.map_or(Defaults::USUAL.precise, |row| row.defaults.precise)
@@ -107,16 +112,17 @@ pub fn precise(architecture: &str) -> Precise {
 /// Builds the graph of the model in `gguf`.
 ///
 /// # Errors
-/// When the architecture is unknown, a key or tensor is missing or impossible, or a tensor's type has no format.
+/// If the architecture is unknown, a key or tensor is missing or impossible, or a tensor's type has
+/// no format.
 pub fn build(gguf: &Gguf) -> Result<Model, ArchError> {
     build_parts(gguf, Parts::ALL)
 }
 
-/// Builds the graph of parts of it. The first layers, between the embedding and the output matrix of the whole model, compute what means nothing,
-/// and take the time of so many layers.
+/// Builds the graph of parts of the model. The first layers alone, between the embedding and the
+/// output matrix of the whole model, return meaningless logits. They take the time of these layers.
 ///
 /// # Errors
-/// As [`build`].
+/// See [`build`].
 pub fn build_parts(gguf: &Gguf, parts: Parts) -> Result<Model, ArchError> {
     let Parts { layers, head, nextn } = parts;
     let name: &str = gguf.metadata().read("general.architecture")?;
@@ -145,7 +151,10 @@ pub fn build_parts(gguf: &Gguf, parts: Parts) -> Result<Model, ArchError> {
     Ok(Model { hyper, module, output })
 }
 
-/// What the model's own layers guess from, where it has some that can be built.
+/// Returns the input of the model's own draft layers.
+///
+/// # Errors
+/// If it has none that can be built.
 fn guess_from(gguf: &Gguf, architecture: &Architecture, hyper: &Hyper) -> Result<GuessFrom, ArchError> {
     let refused = |problem| Err(ArchError::Nextn { path: gguf.metadata().path().into(), problem });
     // Files may count layers that they do not have.
@@ -166,12 +175,12 @@ fn guess_from(gguf: &Gguf, architecture: &Architecture, hyper: &Hyper) -> Result
     }
 }
 
-/// Returns whether vectors have length 1: of GGUF files always, of folders as `modules.json` says.
+/// Returns whether vectors have length 1: always for GGUF files, by `modules.json` for folders.
 fn unit(gguf: &Gguf, architecture: &str) -> Result<bool, GgufError> {
     gguf.metadata().read_or(&format!("{architecture}.embedding_normalized"), true)
 }
 
-/// What `ARCHITECTURE.pooling_type` says, in llama.cpp's numbers: 0 is none.
+/// Reads `ARCHITECTURE.pooling_type`, in llama.cpp's numbers: 0 stands for no pooling.
 fn pooling(gguf: &Gguf, architecture: &str) -> Result<Option<Pooling>, GgufError> {
     let key = format!("{architecture}.pooling_type");
     Ok(match gguf.metadata().read_or(&key, 0u32)? {

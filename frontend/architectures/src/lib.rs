@@ -1,9 +1,9 @@
 //! Architectures: from a model file to a graph, as its authors wrote the model.
 //!
-//! In: a [`Gguf`](ixc_model_files::gguf::Gguf) whose bytes are sound. Out: a [`Model`]: hyperparameters and a
-//! [`Module`](ixc_ir::graph::Module) whose function `@step` computes logits, unfused, weights named after their tensors.
-//! What makes one architecture differ from another is in the graph, as ops and attributes. No crate
-//! after this one knows an architecture's name.
+//! In: a [`Gguf`](ixc_model_files::gguf::Gguf) whose bytes are sound. Out: a [`Model`]:
+//! hyperparameters and a [`Module`](ixc_ir::graph::Module) whose function `@step` computes logits.
+//! The graph is unfused, and its weights have the names of their tensors. Differences between
+//! architectures are ops and attributes of the graph. No later crate knows an architecture's name.
 //!
 //! ```text
 //! %7 = rms_norm %6, @blk.0.attn_norm.weight {eps = 1e-6} : f32[T, 256]
@@ -11,8 +11,8 @@
 //! %9 = matmul %7, %8 : f32[T, 256]
 //! ```
 //!
-//! Begin with `models/llama.rs`, the row of an architecture, then read `decoder.rs`, which builds its
-//! graph. [`build_parts`] calls both. Shared layers have a file each:
+//! Begin with `models/llama.rs`, the row of an architecture. Then read `decoder.rs`, which builds
+//! its graph. [`build_parts`] calls both. Shared layers have a file each:
 //!
 //! | file | what it owns |
 //! | --- | --- |

@@ -1,7 +1,7 @@
 //! Readers of model files: GGUF files, and folders of safetensors as Hugging Face has them.
 //!
-//! Begin with [`open`]. It returns a [`Gguf`] for both: typed metadata, and a table of tensors whose
-//! bytes stay in the mapped files. Tensors that a folder stores in another form are
+//! Begin with [`open`]. It returns a [`Gguf`] for both: typed metadata, and a table of tensors.
+//! Their bytes stay in the mapped files. Tensors that a folder stores in another form are
 //! [derived](ixc_ir::derived) when they are read.
 //!
 //! | module | what it owns |

@@ -1,4 +1,5 @@
-//! `arwkv7`: ARWKV-7: Qwen2 with the states of RWKV-7 ([`crate::goose`]) in place of attention; RMS norms, and gated networks.
+//! `arwkv7`: ARWKV-7: Qwen2 with the states of RWKV-7 ([`crate::goose`]) in place of attention; RMS
+//! norms, and gated networks.
 
 use ixc_ir::graph::ValueId;
 

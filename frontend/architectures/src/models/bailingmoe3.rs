@@ -1,6 +1,7 @@
-//! `bailingmoe3`: Ling 3: layers of linear attention with a bounded decay for each element of a key ([`crate::kda`]), and some of latent attention
-//! ([`crate::mla`]), whose heads have a gate each; experts are chosen by sigmoids with a bias, of some of their groups, beside shared ones (llama.cpp
-//! `bailingmoe3.cpp`).
+//! `bailingmoe3`: Ling 3: layers of linear attention with a bounded decay for each element of a key
+//! ([`crate::kda`]), and some of latent attention ([`crate::mla`]), whose heads have a gate each.
+//! Experts are chosen by sigmoids with a bias, from some of their groups, next to shared ones
+//! (llama.cpp `bailingmoe3.cpp`).
 
 use ixc_ir::graph::Unary;
 use ixc_ir::graph::attrs::{Activation, GateAttrs, RouteScore};

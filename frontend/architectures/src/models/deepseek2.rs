@@ -1,5 +1,6 @@
-//! `deepseek2`: DeepSeek-V2, V3 and R1, Kimi K2 and others with latent attention ([`crate::mla`]). Experts are chosen of some of their groups,
-//! beside shared ones; the first layers are dense. Mistral Large 3 multiplies queries of far positions.
+//! `deepseek2`: DeepSeek-V2, V3 and R1, Kimi K2 and others with latent attention ([`crate::mla`]).
+//! Experts are chosen from some of their groups, next to shared ones. The first layers are dense.
+//! Mistral Large 3 multiplies queries of far positions.
 //!
 //! Groups count by the sum of their two best experts where scores are sigmoids (V3), and by the best one where they are a softmax (V2), as in DeepSeek's own code; llama.cpp sums
 //! two in both.

@@ -1,4 +1,5 @@
-//! `deepseek32`: DeepSeek-V3.2: as `deepseek2`, with an index that chooses the positions of attention ([`crate::mla`]), whose queries and keys turn by halves.
+//! `deepseek32`: DeepSeek-V3.2: as `deepseek2`, with an index that chooses the positions of
+//! attention ([`crate::mla`]). Queries and keys of the index rotate by halves.
 
 use ixc_ir::graph::attrs::{RopeStyle, RouteScore};
 

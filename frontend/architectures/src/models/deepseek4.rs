@@ -1,5 +1,7 @@
-//! `deepseek4`: DeepSeek-V4. The residual is several streams ([`crate::streams`]); a layer attends over a window and over compressed entries of all
-//! positions before, of which one head's keys are the values, too; experts of the first layers are listed by token (llama.cpp `deepseek4.cpp`).
+//! `deepseek4`: DeepSeek-V4. The residual is several streams ([`crate::streams`]). A layer
+//! attends over a window and over compressed entries of all earlier positions. The keys of one
+//! head are also the values. Experts of the first layers are listed by token (llama.cpp
+//! `deepseek4.cpp`).
 //!
 //! ```text
 //! q  = turned(norm of each head(attn_q_b norm(attn_q_a h)));  kv = turned(norm(attn_kv h))

@@ -1,6 +1,8 @@
-//! `dots3note`: dots.3 note: latent attention ([`crate::mla`]) in layers of two kinds, with a window or over positions that an index chooses, which have
-//! heads and rows of other sizes; what turns of a key is normalised, and a number for each head gates what it gives. Experts are chosen by sigmoids with a bias,
-//! beside a shared one; the first layers are dense (transformers `dots3_note`, llama.cpp `dots3note.cpp`).
+//! `dots3note`: dots.3 note: latent attention ([`crate::mla`]) in layers of two kinds: with a
+//! window, or over positions that an index chooses. The kinds differ in the sizes of heads and
+//! rows. The rotated part of a key is normalised, and a number for each head gates its result.
+//! Experts are chosen by sigmoids with a bias, next to a shared one. The first layers are dense
+//! (transformers `dots3_note`, llama.cpp `dots3note.cpp`).
 
 use ixc_ir::graph::attrs::{RopeStyle, RouteScore};
 use ixc_ir::graph::{Unary, ValueId};

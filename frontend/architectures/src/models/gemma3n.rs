@@ -1,7 +1,8 @@
 //! `gemma3n`: Gemma 3n. The residual is several streams of which a layer reads and writes one (alternating updates, AltUp, arXiv 2301.13310): it predicts all
 //! of them by coefficients that the active one makes for itself, computes with the prediction, and corrects all by what came of it. Beside attention stands a
 //! product of two thin matrices (Laurel), gates of the first layers stay where they are so many deviations above their mean, the last layers read keys and
-//! values of layers before them, and each layer takes a short row of the token ([`crate::layer_inputs`]).
+//! values of layers before them, and each layer takes a short row of the token
+//! ([`crate::layer_inputs`]).
 //!
 //! ```text
 //! c(x)    = tanh(altup_router rms_norm(x; altup_router_norm) / d)               // a number for each stream

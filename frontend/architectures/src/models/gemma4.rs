@@ -1,7 +1,8 @@
 //! `gemma4`: Gemma 4: layers with a window have heads of other sizes than those without, whose RoPE turns a quarter of a head (`rope_freqs` says which
 //! pairs stand still); values are normalised without a weight, and scores are not scaled. The last layers may read keys and values of layers before
 //! them. With experts, those stand beside the dense network, each behind a norm of its own, and the router has a norm, too. The small
-//! models (E2B, E4B) give each layer a short row of the token besides, behind the feed-forward network ([`crate::layer_inputs`]).
+//! models (E2B, E4B) also give each layer a short row of the token, after the feed-forward network
+//! ([`crate::layer_inputs`]).
 
 use ixc_ir::graph::ValueId;
 use ixc_ir::graph::attrs::{Activation, GateAttrs};

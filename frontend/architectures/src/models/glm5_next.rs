@@ -1,6 +1,8 @@
-//! `glm5-next`: GLM-5.3-Flash. The residual is several streams ([`crate::streams`]), of which the last layer's mean goes to the output; layers of linear
-//! attention with a bounded decay for each element of a key ([`crate::kda`]), and some of latent attention without RoPE ([`crate::mla`]); experts are chosen by
-//! sigmoids with a bias, beside shared ones, and what gates and up do not exceed is in keys (llama.cpp `glm5-next.cpp`).
+//! `glm5-next`: GLM-5.3-Flash. The residual is several streams ([`crate::streams`]), and the mean
+//! of the last layer's goes to the output. Layers have linear attention with a bounded decay for
+//! each element of a key ([`crate::kda`]), or latent attention without RoPE ([`crate::mla`]).
+//! Experts are chosen by sigmoids with a bias, next to shared ones. Keys have the limits of gates
+//! and up (llama.cpp `glm5-next.cpp`).
 //!
 //! Latent attention is to positions that an index chooses, runs of a few at a time, and those behind the last whole run.
 

@@ -1,6 +1,7 @@
-//! `hy_v4`: Hy4: latent attention ([`crate::mla`]) with sinks and a gate for each element of its result, in streams of a residual that stay apart
-//! ([`crate::streams`]); experts are chosen by sigmoids with a bias, beside a shared one, and gates and up of the former have a limit; the first layers are dense
-//! (llama.cpp `hy-v4.cpp`, transformers `hy_v4`).
+//! `hy_v4`: Hy4: latent attention ([`crate::mla`]) with sinks and a gate for each element of its
+//! result. The residual is several streams that stay apart ([`crate::streams`]). Experts are
+//! chosen by sigmoids with a bias, next to a shared one, and their gates and up have a limit. The
+//! first layers are dense (llama.cpp `hy-v4.cpp`, transformers `hy_v4`).
 //!
 //! Attention is to positions that an index chooses, in files that have one; layers may take the choice of one before them.
 

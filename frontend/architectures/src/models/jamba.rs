@@ -1,5 +1,6 @@
-//! `jamba`: Jamba: layers of a selective state space ([`crate::selective`]) between few that attend, without RoPE; every other network has experts, whose
-//! weights are not divided by their sum.
+//! `jamba`: Jamba: layers of a selective state space ([`crate::selective`]) between a few layers
+//! with attention, without RoPE. Every other network has experts, whose weights are not divided by
+//! their sum.
 
 use ixc_ir::graph::ValueId;
 

@@ -1,7 +1,9 @@
-//! `kimi-k3`: Kimi K3: layers of linear attention with a bounded decay for each element of a key ([`crate::kda`]), and some of latent attention without RoPE
-//! ([`crate::mla`]), whose results are gated; experts are of a narrower row than the stream, chosen by sigmoids with a bias, beside shared ones, and gates and up are
-//! bent (SiTU). Every so many layers a row keeps its stream, which then begins anew; each block takes what attention to those and to the stream gives (attention
-//! residuals; llama.cpp `kimi-k3.cpp`).
+//! `kimi-k3`: Kimi K3: layers of linear attention with a bounded decay for each element of a key
+//! ([`crate::kda`]), and some of latent attention without RoPE ([`crate::mla`]), whose results
+//! are gated. Experts have a narrower row than the stream. They are chosen by sigmoids with a
+//! bias, next to shared ones, and gates and up have soft limits (SiTU). At regular intervals of
+//! layers, a row keeps its stream, and a new stream begins. The input of each block is attention
+//! to the kept streams and the current one (attention residuals; llama.cpp `kimi-k3.cpp`).
 //!
 //! ```text
 //! h = stream.attend(kept, x; attn_res_score),  x = attention(h) + x    // without x where it was kept: kept = kept | x

@@ -1,7 +1,9 @@
-//! `longcat-flash`: LongCat-Flash: latent attention ([`crate::mla`]) and a dense network in every layer; every other one has experts as well, which take what
-//! its network takes, and whose sum is added behind the next layer's network (shortcut-connected experts; transformers `longcat_flash`, whose layers
-//! are two of these). Some of what a router chooses from are no experts but give back what they take (zero-computation experts): they have no matrices.
-//! Experts are chosen by a softmax and a bias, and weigh what the softmax says, which nothing divides by its sum.
+//! `longcat-flash`: LongCat-Flash: latent attention ([`crate::mla`]) and a dense network in every
+//! layer. Every other layer also has experts, which take the input of its network. Their sum is
+//! added after the next layer's network (shortcut-connected experts; layers of transformers'
+//! `longcat_flash` are two of these). Some choices of a router have no matrices: they return their
+//! input (zero-computation experts). Experts are chosen by a softmax and a bias. Their weights are
+//! the softmax, not divided by its sum.
 //!
 //! ```text
 //! h = ffn_norm x;   s = sum over chosen experts of p * expert(h)  +  (sum over chosen identities of p) * h

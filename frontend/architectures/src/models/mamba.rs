@@ -1,4 +1,5 @@
-//! `mamba`: Mamba and Falcon Mamba: layers of a selective state space and nothing else ([`crate::selective`]).
+//! `mamba`: Mamba and Falcon Mamba: layers of a selective state space only
+//! ([`crate::selective`]).
 
 use ixc_ir::graph::ValueId;
 

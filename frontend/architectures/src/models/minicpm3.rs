@@ -1,5 +1,6 @@
-//! `minicpm3`: MiniCPM 3: latent attention ([`crate::mla`]) in the scales of `minicpm`; keys and values of all heads are one matrix, and norms of latent rows add
-//! another number than the others, for which files have no key.
+//! `minicpm3`: MiniCPM 3: latent attention ([`crate::mla`]) in the scales of `minicpm`. Keys and
+//! values of all heads are one matrix. Norms of latent rows add another number than the other
+//! norms; files have no key for it.
 
 use super::minicpm;
 use crate::absorbed;

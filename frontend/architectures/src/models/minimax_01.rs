@@ -1,5 +1,7 @@
-//! `minimax-01`: MiniMax-Text-01 and MiniMax-M1: seven layers of eight have linear attention with constant decays ([`crate::lightning`]), the others attend, with RoPE of
-//! half a head; all networks are experts. What blocks add to is their normalised input times a factor, and not the stream before its norm.
+//! `minimax-01`: MiniMax-Text-01 and MiniMax-M1: seven layers of eight have linear attention with
+//! constant decays ([`crate::lightning`]). The others attend, with RoPE of half a head. All
+//! networks are experts. Blocks add to their normalised input times a factor, not to the stream
+//! before the norm.
 
 use ixc_ir::graph::ValueId;
 

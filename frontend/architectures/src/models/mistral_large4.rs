@@ -1,6 +1,9 @@
-//! `mistral-large4`: Mistral Large 4: latent attention ([`crate::mla`]) whose queries are made of the stream, to positions that an index chooses; layers may
-//! take the choice of one before them, and read its latent rows. Queries of attention and of the index have a temperature for each head. Experts are chosen by a
-//! softmax, of some of their groups, beside a shared one; the first layers are dense, and logits have a cap (transformers `mistral_large4`).
+//! `mistral-large4`: Mistral Large 4: latent attention ([`crate::mla`]), whose queries are
+//! products of the stream, to positions that an index chooses. Layers may take the choice of an
+//! earlier layer, and read its latent rows. Queries of attention and of the index have a
+//! temperature for each head. Experts are chosen by a softmax, from some of their groups, next to
+//! a shared one. The first layers are dense, and logits have a cap (transformers
+//! `mistral_large4`).
 //!
 //! No GGUF files of it are known: keys and tensors are as those of `glm-dsa`, and these.
 //!

@@ -1,5 +1,5 @@
-//! Registry of architectures. Each file is one architecture; its module comment says in what it differs
-//! from others.
+//! Registry of architectures. Each file is one architecture. Its module comment lists the
+//! differences from other architectures.
 
 mod afmoe;
 mod apertus;

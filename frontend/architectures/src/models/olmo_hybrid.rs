@@ -1,5 +1,7 @@
-//! `olmo-hybrid`: OLMo Hybrid: three layers of four have linear attention by the gated delta rule ([`crate::delta_net`]), whose rates go up to 2, behind norms as
-//! Llama has them; the others attend as those of OLMo 2 do, with norms behind blocks alone, and have no RoPE in the released models (transformers `olmo_hybrid`).
+//! `olmo-hybrid`: OLMo Hybrid: three layers of four have linear attention by the gated delta rule
+//! ([`crate::delta_net`]), with rates up to 2, and norms as in Llama. The other layers attend as
+//! those of OLMo 2, with norms after blocks only. Released models have no RoPE there (transformers
+//! `olmo_hybrid`).
 //!
 //! No GGUF files of it are known: keys are as those of `granitehybrid` and `qwen3next`, and one more; tensors are theirs, with projections one by one.
 //!

@@ -1,5 +1,6 @@
-//! `plm`: PLM: latent attention ([`crate::mla`]), whose queries are made of the stream itself, and a network without a gate; its inner values are rectified and squared. The output
-//! matrix is the table of embeddings.
+//! `plm`: PLM: latent attention ([`crate::mla`]), whose queries are products of the stream itself,
+//! and a network without a gate. Its inner values are rectified and squared. The output matrix is
+//! the table of embeddings.
 //!
 //! ```text
 //! x += attn_output attention(attn_q norm(x), latent row of norm(x))      keys and values: attn_kv_b

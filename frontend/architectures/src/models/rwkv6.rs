@@ -1,4 +1,5 @@
-//! `rwkv6`: RWKV-6 "Finch": no attention, but a state of each head with decays of each token ([`crate::finch`]), and squared networks that rows weight themselves.
+//! `rwkv6`: RWKV-6 "Finch": no attention, but a state of each head with decays of each token
+//! ([`crate::finch`]), and squared networks that rows weight themselves.
 
 use ixc_ir::graph::{Unary, ValueId};
 

@@ -1,5 +1,6 @@
-//! `rwkv7`: RWKV-7 "Goose": no attention, but a state of each head that every token changes by a delta rule ([`crate::goose`]), and networks that are squared, of rows
-//! that have a share of those before.
+//! `rwkv7`: RWKV-7 "Goose": no attention, but a state of each head that every token changes by a
+//! delta rule ([`crate::goose`]). Networks are squared, and their rows contain a share of earlier
+//! rows.
 
 use ixc_ir::graph::ValueId;
 

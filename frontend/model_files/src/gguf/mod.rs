@@ -17,7 +17,7 @@
 //! | `parse` | bytes to metadata and tensor table: the only code that reads unchecked bytes |
 //! | `metadata` | typed access to keys |
 //! | `value` | the values that a key can have |
-//! | `vocabulary` | keys of a vocabulary to a [`TokenizerSpec`](ixc_text::tokenizer::TokenizerSpec) |
+//! | `vocabulary` | keys of a vocabulary to a `TokenizerSpec` |
 //! | `tensor_type` | ggml's tensor types: id, name, block |
 //! | `error` | what can be wrong, and where |
 //! | `foreign` | what a file that is no GGUF is instead |

@@ -19,8 +19,9 @@ const BERT: &str = "bert";
 /// Another: that of T5 and XLM-R.
 const T5: &str = "t5";
 
-/// How GGUF spells it.
+/// Separator of texts. The misspelling is GGUF's.
 const SEP: &str = "tokenizer.ggml.seperator_token_id";
+/// Class of a text.
 const CLS: &str = "tokenizer.ggml.cls_token_id";
 /// Keys of ids that most models do not use, but that must be ids all the same.
 const OTHER_IDS: [&str; 9] = [
@@ -56,13 +57,20 @@ impl VocabularyError {
     }
 }
 
-/// Reads and checks a file's vocabulary. A file without one, or with `no_vocab` or `none`, gives [`ModelKind::None`].
+/// Reads and checks a file's vocabulary. A file without one, or with `no_vocab` or `none`, gives
+/// [`ModelKind::None`].
 ///
-/// Where the file is silent, llama.cpp's defaults hold: SPM has BOS 1, EOS 2, unknown 0, a leading space and a BOS at
-/// the start; PLaMo's has the same ids, and padding 3; BPE has no special ids, and adds BOS where its pre-tokenizer's name implies it; RWKV's has none.
+/// Missing keys have llama.cpp's defaults:
+///
+/// | kind | defaults |
+/// | --- | --- |
+/// | SPM | BOS 1, EOS 2, unknown 0, a leading space, and a BOS at the start |
+/// | PLaMo's | the same ids, and padding 3 |
+/// | BPE | no special ids; a BOS at the start if the pre-tokenizer's name implies it |
+/// | RWKV's | none |
 ///
 /// # Errors
-/// [`VocabularyError`], naming the key, what it holds and what was expected.
+/// [`VocabularyError`], with the key, its value and the expected value.
 pub fn read_vocabulary(metadata: &Metadata) -> Result<TokenizerSpec, VocabularyError> {
     let chat_template = metadata.read_optional::<&str>("tokenizer.chat_template")?.map(str::to_owned);
     let model = match metadata.read_or("tokenizer.ggml.model", "none")? {

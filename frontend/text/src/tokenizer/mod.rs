@@ -1,8 +1,8 @@
 //! Tokenizers: text to token ids and back, from a model file's own metadata.
 //!
-//! In: [`TokenizerSpec`], plain data read from a model file or from a plan, both hostile. Out: [`Tokenizer`], which
-//! gives the ids that llama.cpp gives for the same file. Whatever the text, encoding takes O(n log n) time, and memory in
-//! proportion to the text.
+//! In: [`TokenizerSpec`], plain data from a model file or from a plan, both hostile. Out:
+//! [`Tokenizer`], which gives the ids that llama.cpp gives for the same file. Encoding any text
+//! takes O(n log n) time, and memory in proportion to the text.
 //!
 //! | file | what it owns |
 //! | --- | --- |

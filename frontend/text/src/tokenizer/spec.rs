@@ -1,4 +1,4 @@
-//! A vocabulary as a model file states it: plain data that goes into plans, and the rules that it must keep.
+//! A vocabulary as a model file states it: plain data that goes into plans, and its rules.
 
 use serde::{Deserialize, Serialize};
 
