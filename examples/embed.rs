@@ -3,11 +3,11 @@
 use std::io::Write;
 use std::ops::ControlFlow;
 
-use ixc::text::tokenizer::DecodeOptions;
 use ixc::generator::{Event, Request};
 use ixc::loaded_model::LoadOptions;
 use ixc::runtime::sample::Settings;
 use ixc::session::Session;
+use ixc::text::tokenizer::DecodeOptions;
 
 fn main() -> Result<(), ixc::Error> {
     let prompt = std::env::args().nth(1).unwrap_or_else(|| "The borrow checker".into());

@@ -37,7 +37,6 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use ixc_files::own;
-use ixc_architectures::Parts;
 use ixc_runtime::engine;
 use ixc_runtime::memory_estimate::Needs;
 use ixc_runtime::stream::store::CHUNK;
@@ -258,7 +257,8 @@ struct Parts {
 
 impl Parts {
     fn measure(path: &Path, options: &LoadOptions, layers: usize) -> Result<Parts, Error> {
-        let model = Model::of_parts(crate::model::open_files(path)?, Parts { layers, ..Parts::ALL })?;
+        let parts = ixc_architectures::Parts { layers, ..ixc_architectures::Parts::ALL };
+        let model = Model::of_parts(crate::model::open_files(path)?, parts)?;
         let weights: u64 = model.arch.module.weights.iter().filter(|weight| weight.shape.len() == 3).map(bytes).sum();
         let context = Some((PROMPT.max(TOKENS * (ROUNDS + 1)) as u64).min(model.arch.hyper.context_length) as u32);
         let run = engine::Options { memory: Some(u64::MAX / 4), context, stats: true, ..options.run.clone() };

@@ -59,11 +59,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ixc_files::Output;
-use ixc_text::tokenizer::Tokenizer;
 use ixc_runtime::engine::{EvictError, FIRST, Sequence, SequenceId, StepError};
 use ixc_runtime::sample::Sampler;
 use ixc_runtime::saved::{Loaded, SavedError};
 use ixc_runtime::stream::store::Evicted;
+use ixc_text::tokenizer::Tokenizer;
 
 use crate::Error;
 use crate::loaded_model::LoadedModel;

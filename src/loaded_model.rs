@@ -17,7 +17,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use ixc_architectures::{Nextn, Parts};
-use ixc_text::tokenizer::{Tokenizer, TokenizerError};
 use ixc_ir::format::Format;
 use ixc_ir::kernel::Kernel;
 use ixc_ir::plan::{Output, Plan};
@@ -32,6 +31,7 @@ use ixc_runtime::stats::Stats;
 use ixc_runtime::stream::predict::{Choice, Strategy};
 use ixc_runtime::stream::store::Evicted;
 use ixc_targets::Target;
+use ixc_text::tokenizer::{Tokenizer, TokenizerError};
 
 use crate::Error;
 use crate::budget;

@@ -6,10 +6,10 @@ use std::time::Instant;
 
 use ixc::batch::{self, Answers, Defaults, Lines, Progress};
 use ixc::files::{STANDARD, open_regular};
-use ixc::text::template::{ChatTemplate, own_program};
 use ixc::loaded_model::LoadedModel;
 use ixc::serving::{self, Host};
 use ixc::speculate::Speculation;
+use ixc::text::template::{ChatTemplate, own_program};
 
 use super::expert_files::ExpertRecord;
 use super::force::{Force, reads};

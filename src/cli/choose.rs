@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use ixc::compile::{self, TargetName};
 use ixc::architectures::{ArchError, Nextn, Parts};
+use ixc::compile::{self, TargetName};
 use ixc::loaded_model::LoadOptions;
 use ixc::model::Model;
 use ixc::passes::options::OptionSet;

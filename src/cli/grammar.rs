@@ -2,9 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
-use ixc::frontend::helper::own_program;
 use ixc::grammar::{MAX_BYTES, Matcher, Source, Vocabulary};
 use ixc::loaded_model::LoadedModel;
+use ixc::text::helper::own_program;
 use ixc_files::{ReadError, read_argument};
 use serde_json::Value;
 

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use clap::ValueEnum;
 use ixc::compile;
-use ixc::model_files::gguf::ShardFile;
 use ixc::loaded_model::{LoadOptions, LoadedModel};
+use ixc::model_files::gguf::ShardFile;
 use ixc::npy;
 use ixc::runtime::engine;
 use ixc::runtime::gauge::Gauge;

@@ -10,7 +10,6 @@ use ixc::batch::Defaults;
 use ixc::chat::{self, Chat};
 use ixc::expert_use::ExpertUse;
 use ixc::files::Output;
-use ixc::text::template::{ChatTemplate, own_program};
 use ixc::grammar::Matcher;
 use ixc::ir::plan::State;
 use ixc::loaded_model::{LoadOptions, LoadedModel};
@@ -19,6 +18,7 @@ use ixc::runtime::gauge::Gauge;
 use ixc::runtime::saved;
 use ixc::runtime::trace::{self, Recorder};
 use ixc::session::Session;
+use ixc::text::template::{ChatTemplate, own_program};
 
 use super::batch::{Around, BatchChoice};
 use super::choose::{ModelChoice, RunChoice, backend};

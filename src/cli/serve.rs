@@ -7,12 +7,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use ixc::error::Remedy;
-use ixc::text::template::own_program;
 use ixc::loaded_model::{LoadOptions, LoadedModel, LongestContext};
 use ixc::prompt_cache;
 use ixc::runtime::engine;
 use ixc::runtime::gauge::Gauge;
 use ixc::serving::{self, Host, Registry, Source, gives_embeddings, serve};
+use ixc::text::template::own_program;
 use ixc_files::own::private_folder;
 use ixc_server::{LogFormat, RequestLog};
 use serde_json::{Map, Value};

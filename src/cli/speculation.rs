@@ -10,8 +10,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use clap::builder::{OsStringValueParser, TypedValueParser};
-use ixc::draft_model::{self, DraftModel};
 use ixc::architectures::Nextn;
+use ixc::draft_model::{self, DraftModel};
 use ixc::loaded_model::{LoadOptions, LoadedModel};
 use ixc::own_layer::OwnLayer;
 use ixc::runtime::engine;

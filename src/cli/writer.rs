@@ -9,8 +9,6 @@ use std::time::{Duration, Instant};
 
 use ixc::chat::{Chat, Fitted};
 use ixc::forecast::Remembered;
-use ixc::text::chat::{Answer, Parser};
-use ixc::text::tokenizer::DecodeOptions;
 use ixc::generator::{End, Event, Request};
 use ixc::grammar::Matcher;
 use ixc::kernels::roofline::Roofline;
@@ -21,6 +19,8 @@ use ixc::runtime::stream::store::ExpertCache;
 use ixc::runtime::stream::store::stats::Stats;
 use ixc::session::{Generation, Session, StopStrings};
 use ixc::speculate::Tally;
+use ixc::text::chat::{Answer, Parser};
+use ixc::text::tokenizer::DecodeOptions;
 use ixc::timing::Phase;
 use serde_json::json;
 
