@@ -16,7 +16,8 @@
 //! use ixc::loaded_model::LoadOptions;
 //! use ixc::session::Session;
 //!
-//! let mut session = Session::open(None, &LoadOptions::default())?; // The demo model, which has no template of its own.
+//! // The demo model has no template of its own.
+//! let mut session = Session::open(None, &LoadOptions::default())?;
 //! let options = chat::Options { template: known::find("chatml").map(|known| known.template()), ..chat::Options::default() };
 //! let mut chat = Chat::new(session.model(), options, Some("Be brief."))?;
 //! for question in ["What is a trait?", "And a lifetime?"] {
@@ -48,6 +49,14 @@ pub(crate) const USER: &str = "user";
 const ASSISTANT: &str = "assistant";
 /// The role of what is said before all else.
 const SYSTEM: &str = "system";
+
+/// Part of the context that is left for an answer: a quarter.
+const ANSWER_PART: usize = 4;
+
+/// Returns the tokens of a context that are left for an answer. Turns are dropped for them.
+pub fn answer_room(context: usize) -> usize {
+    context / ANSWER_PART
+}
 
 /// Which template a conversation has, and where it is rendered.
 #[derive(Clone, Debug, Default)]

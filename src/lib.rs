@@ -30,6 +30,7 @@
 //! | [`model`] | a model file, opened and checked: graph, tokenizer, exact logits |
 //! | [`moe`] | a model's routed experts on their own, for other engines |
 //! | [`npy`] | NumPy's files |
+//! | [`output_text`] | text of generated tokens, up to a stop string |
 //! | [`own_layer`] | a model's own layer that guesses what it will write |
 //! | [`timing`] | what a part of a run took, and how reading and computing lay beside each other |
 //! | [`place`] | from a model to a descriptor of what runs on a grid of processing elements |
@@ -83,6 +84,7 @@ mod masks;
 pub mod model;
 pub mod moe;
 pub mod npy;
+pub mod output_text;
 pub mod own_layer;
 pub mod place;
 pub mod prompt_cache;

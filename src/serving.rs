@@ -54,8 +54,6 @@ pub use registry::{Registry, Source};
 /// The error of a request for text that reaches an engine of embeddings.
 const NO_TOKENS: &str = "this model gives embeddings and no text";
 
-/// Turns are left out where less than this part of the context is left for an answer.
-const ROOM: usize = 4;
 /// After so long without a sign the thread counts as stuck. A step of a prompt on a slow machine takes seconds.
 const STUCK: Duration = Duration::from_secs(300);
 
@@ -80,7 +78,8 @@ pub struct Options {
     pub slot_folder: Option<PathBuf>,
     /// Where what prompts begin with is kept; nowhere where there is neither memory nor a folder for it.
     pub prompts: Option<prompt_cache::Options>,
-    /// Most tokens of prompts in a step that others' tokens wait for; [`PROMPT_ROWS`](crate::generator::PROMPT_ROWS) where nobody says.
+    /// Limit of prompt tokens in a step that also generates tokens. The default is
+    /// [`PROMPT_ROWS`](crate::generator::PROMPT_ROWS).
     pub prompt_rows: Option<usize>,
     /// How a request goes on where its context is full.
     pub shift: Option<ContextShift>,
@@ -302,7 +301,7 @@ impl Model for Host {
         let said = conversation.messages.iter().enumerate();
         let turns: Vec<usize> = said.filter(|(_, message)| message.role == chat::USER).map(|(at, _)| at).collect();
         let first = turns.first().copied().unwrap_or(0);
-        let most = self.facts.context - self.facts.context / ROOM;
+        let most = self.facts.context - chat::answer_room(self.facts.context);
         let without = |dropped: usize| {
             let from = turns.get(dropped).copied().unwrap_or(first);
             let messages = [&conversation.messages[..first], &conversation.messages[from..]].concat();

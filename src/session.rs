@@ -12,7 +12,8 @@
 //! let tokens = session.model().encode_prompt("The borrow checker")?;
 //! let greedy = ixc::runtime::sample::Settings::greedy();
 //! let request = Request { limit: Some(4), ..Request::new(tokens, greedy) };
-//! let generation = session.generate(&request, |_| Ok::<_, ixc::Error>(ControlFlow::Continue(())))?;
+//! let go_on = |_: &_| Ok::<_, ixc::Error>(ControlFlow::Continue(()));
+//! let generation = session.generate(&request, go_on)?;
 //! assert_eq!(generation.tokens.len(), 4);
 //! # Ok::<(), ixc::Error>(())
 //! ```
@@ -35,10 +36,8 @@ pub use crate::timing::Phase;
 pub use ixc_runtime::saved::Loaded;
 
 mod breakers;
-mod stop;
 
 pub use breakers::{DRY_BREAKERS, breakers};
-pub use stop::StopStrings;
 
 /// A generated text, and the time that it took.
 #[derive(Clone, Debug)]
@@ -102,8 +101,8 @@ impl Session {
         self.generator.model()
     }
 
-    /// Generates text. Cached tokens of the prompt are not computed again. `progress` is called with
-    /// each [`Event::Computed`] and [`Event::Token`], and may stop the text.
+    /// Generates text. Cached tokens of the prompt are not computed again. `progress` is called
+    /// with each [`Event::Computed`] and [`Event::Token`], and may stop the text.
     ///
     /// # Errors
     /// When the tokens are not of this model, or do not fit into the context; and errors of
@@ -198,8 +197,8 @@ impl Session {
         self.model().save(FIRST, &self.text, self.sampler.as_ref(), output)
     }
 
-    /// Reads a state that [`Session::save_state`] wrote, and returns its text. A request whose prompt
-    /// begins with that text computes only the rest, with the same bits.
+    /// Reads a state that [`Session::save_state`] wrote, and returns its text. A request whose
+    /// prompt begins with that text computes only the rest, with the same bits.
     ///
     /// # Errors
     /// When the state cannot be read, is of another model, or is damaged.
@@ -218,11 +217,9 @@ impl Session {
         self.generator.set_context_shift(shift);
     }
 
-    /// Enables speculation: see [`crate::speculate`]. Texts keep the tokens that they have without it;
-    /// on targets with tiles, that needs
-    /// [`engine::Options::exact_batch`](ixc_runtime::engine::Options::exact_batch). A draft has at
-    /// most as many tokens as
-    /// [`engine::Options::more_additions`](ixc_runtime::engine::Options::more_additions) has room for.
+    /// Enables speculation: see [`crate::speculate`]. It changes no token; on targets with tiles,
+    /// that needs [`exact_batch`](ixc_runtime::engine::Options::exact_batch). The room for drafts
+    /// is [`more_additions`](ixc_runtime::engine::Options::more_additions).
     ///
     /// # Errors
     /// [`Error::NoSpeculation`] where states cannot be cut, so that rejected drafts would stay.

@@ -7,17 +7,18 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ixc::chat::{Chat, Fitted};
+use ixc::chat::{self, Chat, Fitted};
 use ixc::forecast::Remembered;
 use ixc::generator::{End, Event, Request};
 use ixc::grammar::Matcher;
 use ixc::kernels::roofline::Roofline;
+use ixc::output_text::{OutputText, RestOfText, StopStrings};
 use ixc::runtime::gauge::{Activity, Gauge};
 use ixc::runtime::pages::PageUse;
 use ixc::runtime::processors::Unpinned;
 use ixc::runtime::stream::store::ExpertCache;
 use ixc::runtime::stream::store::stats::Stats;
-use ixc::session::{Generation, Session, StopStrings};
+use ixc::session::{Generation, Session};
 use ixc::speculate::Tally;
 use ixc::text::chat::{Answer, Parser};
 use ixc::text::tokenizer::DecodeOptions;
@@ -35,8 +36,6 @@ use super::{spent, streaming, terminal};
 /// How long a step of so many tokens of a prompt is taken to last at most, in a conversation: a Ctrl-C that comes in it waits three times as long
 /// for its end, for that ends the answer and not the conversation.
 const LONG_STEP: (u32, Duration) = (512, Duration::from_secs(20));
-/// Turns are dropped where less than this part of the context is left for an answer.
-const ROOM: usize = 4;
 /// Seconds that packing must take, and the part of the time, to be worth a word.
 const LONG_PACKING: (f64, f64) = (1.0, 0.2);
 
@@ -116,7 +115,7 @@ impl Writer<'_> {
     pub fn answer(&mut self, chat: &mut Chat) -> anyhow::Result<()> {
         let limit = self.wanted.limit;
         // Dropping turns means to compute what is left again, so that it should not be done for every answer.
-        let room = limit.unwrap_or(usize::MAX).min(self.session.model().context() / ROOM);
+        let room = limit.unwrap_or(usize::MAX).min(chat::answer_room(self.session.model().context()));
         let Fitted { tokens, dropped, prompt } = chat.fit(self.session.model(), room)?;
         if dropped > 0 {
             let (context, dropped) = (self.session.model().context(), counted(dropped as u64, "oldest turn"));
@@ -149,7 +148,8 @@ impl Writer<'_> {
         let mut shown = Shown::new(parser);
         // Markers of answers are control tokens in some vocabularies.
         let show_special = shown.reads_markers();
-        let mut stream = tokenizer.stream(DecodeOptions { show_special, at_start: false });
+        let decoder = tokenizer.stream(DecodeOptions { show_special, at_start: false });
+        let mut text = OutputText::new(Some(decoder), StopStrings::new(&self.wanted.sampling.stop));
         let mut last = '\n';
         let mut show = |out: &mut dyn Write, text: &str| -> io::Result<()> {
             last = text.chars().next_back().unwrap_or(last);
@@ -160,7 +160,6 @@ impl Writer<'_> {
         terminal::set_text(Text::Prose);
         let out = &mut *self.out;
         let sampling = self.wanted.sampling.settings_for(self.seed, &tokenizer.end_of_generation(), &tokenizer)?;
-        let mut stop = StopStrings::new(&self.wanted.sampling.stop);
         let mut watch = Some(Watch::new(&self.gauge));
         let request = Request { limit, grammar: self.wanted.grammar.clone(), ..Request::new(tokens, sampling) };
         let (each, seconds) = LONG_STEP;
@@ -172,18 +171,15 @@ impl Writer<'_> {
                 drop(watch.take());
                 // Before its first text can be seen, which Ctrl-C may answer.
                 writing.get_or_insert_with(|| Writing::begin(begin.elapsed()));
-                if !(show_special && tokenizer.is_end_of_generation(token)) {
-                    show(out, &shown.push(&stop.push(&stream.push(token).map_err(ixc::Error::from)?)))?;
-                }
+                show(out, &shown.push(&text.push(token).map_err(ixc::Error::from)?))?;
             }
             let asked = writing.as_ref().is_some_and(Writing::asked);
-            Ok(if asked || stop.stopped() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
+            Ok(if asked || text.stopped() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
         })?;
         drop(writing);
         drop(watch);
-        let text = stop.push(&stream.finish());
-        let stopped = stop.stopped();
-        let text = shown.push(&(text + &stop.finish()));
+        let RestOfText { text, stop } = text.finish();
+        let text = shown.push(&text);
         let (rest, answer) = shown.finish();
         show(out, &(text + &rest))?;
         if last != '\n' {
@@ -208,7 +204,7 @@ impl Writer<'_> {
             None => {}
         }
         self.advise(&generation);
-        let interrupted = generation.end == End::Stopped && !stopped;
+        let interrupted = generation.end == End::Stopped && stop.is_none();
         Ok(Written { tokens: generation.tokens, interrupted, answer })
     }
 

@@ -15,20 +15,19 @@ use ixc_runtime::stream::store::Evicted;
 use ixc_runtime::stream::store::stats::{self, GroupStats};
 use ixc_runtime::{sample, saved};
 use ixc_server::model::{self, Experts, Refusal, Slot, SlotAction, SlotDone, Status};
-use ixc_text::tokenizer::{DecodeOptions, Stream, Tokenizer};
+use ixc_text::tokenizer::{DecodeOptions, Tokenizer};
 use tokio::sync::mpsc::UnboundedSender;
 
 use super::thread::{FAILED, Shared, SlotWish, Submission, Texts, Work};
 use crate::Error;
 use crate::generator::{End, Event, Generator, Request, RequestId};
-use crate::session::StopStrings;
+use crate::output_text::{OutputText, RestOfText, StopStrings};
 use crate::speculate::Tally;
 
 /// A client whose request is computed.
 struct Client<'t> {
     events: UnboundedSender<model::Event>,
-    text: Option<Stream<'t>>,
-    stop: StopStrings,
+    text: OutputText<'t>,
     /// Tokens that end the answer and are not part of it.
     stop_tokens: Vec<u32>,
     made: usize,
@@ -46,26 +45,16 @@ impl Client<'_> {
         self.events.send(event).is_ok()
     }
 
-    /// Tells it text, of which the end may be held back.
-    fn say(&mut self, text: &str) {
-        let (text, made) = (self.stop.push(text), self.made);
-        self.tell(model::Event::Text { text, made });
-    }
-
-    /// Tells it what was held back, and why there is no more.
-    fn end(mut self, end: model::End) {
-        if let Some(rest) = self.text.take().map(Stream::finish) {
-            self.say(&rest);
+    /// Sends the withheld text, and the reason of the end.
+    fn end(self, end: model::End) {
+        let Client { events, text, made, guessed: (drafted, accepted), .. } = self;
+        let RestOfText { text, stop } = text.finish();
+        let guessed = (drafted > 0).then_some(model::Event::Guessed { drafted, accepted });
+        let ended = model::Event::Ended { end: stop.map_or(end, model::End::Stop), made };
+        for event in [model::Event::Text { text, made }].into_iter().chain(guessed).chain([ended]) {
+            // The client may be gone.
+            let _ = events.send(event);
         }
-        let (stop, made) = (std::mem::take(&mut self.stop), self.made);
-        let end = stop.found().map_or(end, |found| model::End::Stop(found.to_owned()));
-        let text = stop.finish();
-        self.tell(model::Event::Text { text, made });
-        let (drafted, accepted) = self.guessed;
-        if drafted > 0 {
-            self.tell(model::Event::Guessed { drafted, accepted });
-        }
-        self.tell(model::Event::Ended { end, made });
     }
 }
 
@@ -204,9 +193,9 @@ impl Work for Worker<'_> {
         match self.generator.submit(request) {
             Ok(id) => {
                 let options = DecodeOptions { show_special, at_start: false };
-                let text = self.tokenizer.map(|tokenizer| tokenizer.stream(options));
-                let (stop, guessed) = (StopStrings::from(stop), (0, 0));
-                let client = Client { events, text, stop, stop_tokens, made: 0, guessed, begun: false, at, last: None };
+                let decoder = self.tokenizer.map(|tokenizer| tokenizer.stream(options));
+                let (text, guessed) = (OutputText::new(decoder, StopStrings::from(stop)), (0, 0));
+                let client = Client { events, text, stop_tokens, made: 0, guessed, begun: false, at, last: None };
                 self.clients.insert(id, client);
             }
             Err(error) => {
@@ -296,10 +285,10 @@ impl Work for Worker<'_> {
                         client.tell(model::Event::Likely { token: told(token), likeliest });
                     }
                     let ends = client.stop_tokens.contains(&token);
-                    let text = client.text.as_mut().filter(|_| !ends && !self.ends.contains(&token));
-                    let text = text.and_then(|text| text.push(token).ok()).unwrap_or_default();
-                    client.say(&text);
-                    if ends || client.stop.stopped() {
+                    // A stop token has no text, and neither has a token that the tokenizer lacks.
+                    let text = if ends { String::new() } else { client.text.push(token).unwrap_or_default() };
+                    client.tell(model::Event::Text { text, made: client.made });
+                    if ends || client.text.stopped() {
                         self.generator.cancel(id);
                         self.end(id, model::End::Model);
                     }

@@ -1,10 +1,12 @@
-//! Stop strings: text that ends an answer wherever it comes up, and is not a part of it.
+//! Text of generated tokens, as it may be shown: whole characters, and nothing of a stop string.
+//!
+//! A stop string is text that ends an answer wherever it occurs, and is not part of it.
 //!
 //! ```
-//! use ixc::session::StopStrings;
+//! use ixc::output_text::StopStrings;
 //!
 //! let mut stop = StopStrings::new(["User:"]);
-//! assert_eq!(stop.push("Good day. Us"), "Good day. "); // It may be the beginning.
+//! assert_eq!(stop.push("Good day. Us"), "Good day. "); // "Us" may begin the stop string.
 //! assert_eq!(stop.push("ually"), "Usually");
 //! assert_eq!((stop.push("\nUser: bye"), stop.stopped()), ("\n".into(), true));
 //! assert_eq!(stop.finish(), "");
@@ -12,12 +14,64 @@
 
 use std::sync::Arc;
 
-/// Looks for strings in text that comes piece by piece, and holds back what may be the beginning of one.
+use ixc_text::tokenizer::{Stream, TokenizerError};
+
+/// Assembler of text from tokens.
+///
+/// Invariant: the text that it returns is final. No later token changes it or stops before its end.
+#[derive(Debug)]
+pub struct OutputText<'t> {
+    /// Decoder of tokens. Without a tokenizer, tokens have no text.
+    decoder: Option<Stream<'t>>,
+    stop: StopStrings,
+}
+
+/// Rest of a text after its last token.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RestOfText {
+    /// Text that was withheld.
+    pub text: String,
+    /// The stop string that was found.
+    pub stop: Option<String>,
+}
+
+impl<'t> OutputText<'t> {
+    /// Creates an assembler without tokens.
+    pub fn new(decoder: Option<Stream<'t>>, stop: StopStrings) -> OutputText<'t> {
+        OutputText { decoder, stop }
+    }
+
+    /// Adds a token. Returns the text that is final now.
+    ///
+    /// # Errors
+    /// When the tokenizer has no such token.
+    pub fn push(&mut self, token: u32) -> Result<String, TokenizerError> {
+        let text = self.decoder.as_mut().map(|decoder| decoder.push(token)).transpose()?;
+        Ok(self.stop.push(&text.unwrap_or_default()))
+    }
+
+    /// Whether a stop string was found.
+    pub fn stopped(&self) -> bool {
+        self.stop.stopped()
+    }
+
+    /// Ends the text. Returns what was withheld; nothing follows a stop string.
+    pub fn finish(mut self) -> RestOfText {
+        let rest = self.decoder.take().map(Stream::finish).unwrap_or_default();
+        let text = self.stop.push(&rest);
+        let stop = self.stop.found().map(str::to_owned);
+        RestOfText { text: text + &self.stop.finish(), stop }
+    }
+}
+
+/// Search for stop strings in text that arrives in pieces. Text that may begin a stop string is
+/// withheld.
 #[derive(Clone, Debug, Default)]
 pub struct StopStrings {
     strings: Arc<[String]>,
+    /// Withheld text.
     held: String,
-    /// Which was found.
+    /// Index of the string that was found.
     found: Option<usize>,
 }
 
@@ -32,13 +86,13 @@ impl From<Arc<[String]>> for StopStrings {
 }
 
 impl StopStrings {
-    /// For these strings; empty ones are never found.
+    /// Creates a search. Empty strings are never found.
     pub fn new(strings: impl IntoIterator<Item = impl Into<String>>) -> StopStrings {
         let strings = strings.into_iter().map(Into::into).filter(|string: &String| !string.is_empty());
         StopStrings { strings: strings.collect(), ..StopStrings::default() }
     }
 
-    /// The text that is certain to come before any of the strings, after this piece.
+    /// Adds a piece. Returns the text that certainly precedes any of the strings.
     pub fn push(&mut self, text: &str) -> String {
         if self.found.is_some() {
             return String::new();
@@ -62,12 +116,12 @@ impl StopStrings {
         self.found.is_some()
     }
 
-    /// The string that was found.
+    /// Returns the string that was found.
     pub fn found(&self) -> Option<&str> {
         self.strings.get(self.found?).map(String::as_str)
     }
 
-    /// What was held back, where no more text comes; nothing after one of the strings.
+    /// Ends the text. Returns what was withheld; nothing follows one of the strings.
     pub fn finish(self) -> String {
         self.held
     }
@@ -77,7 +131,7 @@ impl StopStrings {
 mod tests {
     use super::*;
 
-    /// In whatever pieces text comes: what is before the first of the strings, and no more.
+    /// The text before the first of the strings does not depend on the pieces.
     #[test]
     fn pieces_do_not_matter() {
         for (strings, text, expected) in [
