@@ -64,7 +64,8 @@ pub struct Embedder {
 }
 
 impl Embedder {
-    /// Creates an embedder of a model that was loaded for embeddings. `pooling` replaces the model's.
+    /// Creates an embedder of a model that was loaded for embeddings. `pooling` replaces the
+    /// model's.
     ///
     /// # Errors
     /// When the model gives logits, or the system refuses memory for a sequence.

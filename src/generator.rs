@@ -6,9 +6,10 @@
 //! step 3   request a: 1 token | request b: the rest, 45 tokens | request c: 12 tokens, 90 are b's
 //! ```
 //!
-//! Each request has a slot: a sequence of the engine. Generated tokens come first in a step. Prompts
-//! fill the rest of it, in the order of submission. A sequence keeps its tokens after its request has
-//! ended. A later request with the same prefix reuses them (`generator/slot_choice.rs`).
+//! Each request has a slot: a sequence of the engine. Generated tokens come first in a step.
+//! Prompts fill the rest of it, in the order of submission. A sequence keeps its tokens after its
+//! request has ended. A later request with the same prefix reuses them
+//! (`generator/slot_choice.rs`).
 //!
 //! With speculation ([`Generator::speculate`]), a step without prompts also computes drafts.
 //!
@@ -27,7 +28,8 @@
 //! }
 //! let mut made = 0;
 //! while !generator.is_idle() {
-//!     made += generator.step().iter().filter(|(_, event)| matches!(event, Event::Token { .. })).count();
+//!     let events = generator.step();
+//!     made += events.iter().filter(|(_, event)| matches!(event, Event::Token { .. })).count();
 //! }
 //! assert_eq!(made, 8);
 //! # Ok::<(), ixc::Error>(())
@@ -42,8 +44,8 @@
 //! order than kernels for many. So no part of a prompt is shorter than
 //! [`least_rows`](ixc_runtime::engine::Engine::least_rows). docs/serving.md lists the exceptions.
 //!
-//! A [`Session`](crate::session::Session) has a generator with one slot and one caller, who waits for
-//! the request ([`Callers::One`]). Its prompts fill whole steps, and its draws wait for their masks.
+//! A [`Session`](crate::session::Session) has a generator with one slot and one caller, who waits
+//! for the request. Its prompts fill whole steps, and its draws wait for their masks.
 
 mod request;
 mod rows;
@@ -73,10 +75,11 @@ use crate::slot_file;
 use crate::speculate::{Speculation, Tally};
 pub use request::{End, Event, FinalText, Request, RequestId};
 
-/// Most tokens of prompts in a step that others' tokens wait for, where nobody says: the more, the longer these wait, and the sooner prompts are read, for a
-/// step reads weights once for all of them.
+/// Default limit of prompt tokens in a step that also generates tokens. A larger limit computes
+/// prompts sooner, since a step reads weights once, but delays the generated tokens.
 pub const PROMPT_ROWS: usize = 256;
-/// Parts of prompts are multiples of so many tokens, but for the last: states that are computed in chunks round alike then.
+/// Unit of the parts of prompts, except the last part. States that are computed in chunks then
+/// round alike.
 const PART: usize = 64;
 /// Multiple for shorter steps: the length of a chunk of recurrent states.
 const CHUNK: usize = 16;
@@ -114,8 +117,8 @@ enum Callers {
     /// One caller, who waits for one request. Parts of its prompt are as long as steps, and all but
     /// the last token is reused. A step computes logits while their mask is made.
     One,
-    /// Many callers. Parts of prompts keep the module's invariant, and nobody waits for the masks of
-    /// others.
+    /// Many callers. Parts of prompts keep the module's invariant, and no request waits for the
+    /// masks of others.
     Many,
 }
 
@@ -133,18 +136,18 @@ struct Active {
     made: usize,
 }
 
-/// A sequence of the engine, and whose it is.
+/// Sequence of the engine, and its request.
 #[derive(Debug)]
 struct Slot {
     sequence: SequenceId,
-    /// What its states hold.
+    /// Tokens that its states hold.
     cached: Vec<u32>,
     active: Option<Active>,
     /// Tokens of the last request's prompt. Later tokens were computed one by one.
     prompt: usize,
     /// Whether only its request may read the cached tokens.
     is_private: bool,
-    /// When it was last used: the slot that was not for the longest time is given to the next request that goes on in none.
+    /// Step of its last use. The least recently used slot is the first to be reused.
     used: u64,
 }
 
@@ -155,11 +158,11 @@ pub struct Generator {
     callers: Callers,
     slots: Vec<Slot>,
     waiting: VecDeque<(RequestId, Request)>,
-    /// What prompts began with that no sequence holds any more.
+    /// Prefixes of prompts that no sequence holds any more.
     cache: Option<PromptCache>,
-    /// What goes on where a context is full.
+    /// Shift of full contexts.
     shift: Option<ContextShift>,
-    /// What guesses tokens.
+    /// Drafter of tokens.
     speculation: Option<Speculation>,
     ends: Vec<u32>,
     /// Requests so far.
@@ -243,7 +246,8 @@ impl Generator {
         Ok(())
     }
 
-    /// How many tokens of prompts a step has at most that others' tokens wait for, one at least, in place of [`PROMPT_ROWS`].
+    /// Sets the limit of prompt tokens in a step that also generates tokens, in place of
+    /// [`PROMPT_ROWS`]. At least one.
     pub fn limit_prompt_rows(&mut self, rows: usize) {
         self.prompt_rows = rows.max(1);
     }
@@ -253,7 +257,8 @@ impl Generator {
         self.shift = shift;
     }
 
-    /// Has tokens guessed: see [`crate::speculate`]. As many are guessed in a step as [`engine::Options::more_additions`] has room for, and none beside prompts.
+    /// Enables speculation: see [`crate::speculate`]. A step with prompts has no drafts. The room
+    /// for drafts is [`engine::Options::more_additions`].
     ///
     /// [`engine::Options::more_additions`]: ixc_runtime::engine::Options::more_additions
     ///
@@ -270,12 +275,12 @@ impl Generator {
         self.speculation.as_ref().map(Speculation::name)
     }
 
-    /// What came of guesses so far.
+    /// Returns the results of speculation so far.
     pub fn guessed(&self) -> Tally {
         self.speculation.as_ref().map(Speculation::tally).unwrap_or_default()
     }
 
-    /// What is kept of prompts.
+    /// Returns the size of the prompt cache.
     pub fn kept(&self) -> prompt_cache::Tally {
         self.cache.as_ref().map(PromptCache::tally).unwrap_or_default()
     }
@@ -369,10 +374,11 @@ impl Generator {
         self.slots.get_mut(number).filter(|slot| slot.active.is_none())
     }
 
-    /// Takes a request.
+    /// Submits a request.
     ///
     /// # Errors
-    /// When its tokens are none of this model's, there are none or too many for the context, or a setting is outside its range.
+    /// When a token is not in the vocabulary, there are no tokens, they do not fit into the
+    /// context, or a setting is outside its range.
     pub fn submit(&mut self, request: Request) -> Result<RequestId, Error> {
         self.model.check(&request.tokens)?;
         if request.tokens.is_empty() {
@@ -385,7 +391,8 @@ impl Generator {
         Ok(id)
     }
 
-    /// Forgets a request, whether it waits or is worked on; what was computed of it stays to be reused. Does nothing where it has ended.
+    /// Cancels a waiting or active request. Its computed tokens stay cached. Does nothing if the
+    /// request has ended.
     pub fn cancel(&mut self, id: RequestId) {
         self.waiting.retain(|(waiting, _)| *waiting != id);
         for slot in &mut self.slots {
@@ -404,12 +411,12 @@ impl Generator {
         }
     }
 
-    /// Of each sequence, how many tokens it holds, and whether a request is worked on.
+    /// Returns the number of cached tokens of each slot, and whether it has an active request.
     pub fn slots(&self) -> impl Iterator<Item = (usize, bool)> {
         self.slots.iter().map(|slot| (slot.cached.len(), slot.active.is_some()))
     }
 
-    /// Of each sequence, the bytes that hold something, and how many of these lie in pages that others may have, too.
+    /// Returns the used bytes of each slot, and how many of them lie in shared pages.
     pub fn slot_bytes(&self) -> impl Iterator<Item = (u64, u64)> {
         let sequence = |slot: &Slot| self.model.engine.sequence(slot.sequence);
         self.slots.iter().map(move |slot| sequence(slot).map_or((0, 0), Sequence::bytes))
@@ -445,7 +452,7 @@ impl Generator {
         }
     }
 
-    /// Cuts a sequence to so many tokens.
+    /// Cuts a sequence to `held` tokens.
     fn cut(&mut self, number: usize, held: usize) {
         let slot = &mut self.slots[number];
         let left = self.model.engine.truncate_sequence(slot.sequence, held as u32);

@@ -1,7 +1,7 @@
 //! A loaded model: a plan in an engine, with its tokenizer and template.
 //!
-//! [`LoadedModel`](crate::session::LoadedModel) and [`Generator`](crate::generator::Generator) generate text
-//! with it. [`Embedder`](crate::embedding::Embedder) computes vectors.
+//! [`Session`](crate::session::Session) and [`Generator`](crate::generator::Generator) generate
+//! text with it. [`Embedder`](crate::embedding::Embedder) computes vectors.
 //!
 //! ```
 //! use ixc::loaded_model::{LoadOptions, LoadedModel};
@@ -43,39 +43,38 @@ mod open;
 
 pub(crate) use open::{compile_for, engine_options, is_for, not_loaded};
 
-/// What a plan says, whatever options say: [`Error::PlanSays`].
+/// Names of properties that a plan fixes: [`Error::PlanSays`].
 pub const DEFERRED: &str = "which experts are deferred";
 const PASSES: &str = "what passes make of the model";
 const START: &str = "what all passes made of the model";
-/// What of tuned choices a plan has.
 const TUNED: &str = "how weights are cut";
-/// How long its steps are.
 pub(crate) const ROWS: &str = "how many rows a step has";
 
-/// Positions of the KV cache where nothing is said, unless the model's context is shorter.
+/// Default length of the context. The model's own may be shorter.
 pub const DEFAULT_CONTEXT: usize = load::DEFAULT_CONTEXT as usize;
 
-/// How to run: what each layer below reads, whole.
+/// Options of loading a model.
 #[derive(Clone, Debug, Default)]
 pub struct LoadOptions {
-    /// How a model is compiled, within [`engine::Options::memory`]. A plan was: only a target that is not its own is an error, and experts to
-    /// be deferred are.
+    /// Options of compiling, within [`engine::Options::memory`]. A plan is compiled already:
+    /// another target or deferred experts are errors.
     pub compile: compile::Options,
-    /// How its plan is run. Where nothing is said of memory, and the weights are larger than what the machine and the control group have
-    /// left, it is nearly that.
+    /// Options of running. Without a memory budget, weights that are larger than the free memory of
+    /// the machine and the control group get most of that memory.
     pub run: engine::Options,
-    /// Whether it is for embeddings: then a model is compiled without its output matrix, and its steps give hidden states. A plan was compiled so, or is
-    /// an error.
+    /// Whether the model is for embeddings. It is then compiled without its output matrix, and
+    /// steps give hidden states. A plan must be compiled that way.
     pub embeddings: bool,
-    /// Whether the model's own layers guess what follows: then it gives hidden states of all tokens, or is such a layer alone
-    /// ([`crate::own_layer`]). A plan has neither.
+    /// Use of the model's own layers as drafter ([`crate::own_layer`]). The model then gives hidden
+    /// states of all tokens, or is such a layer alone. A plan has neither.
     pub nextn: Nextn,
-    /// Reads of streamed experts that are outstanding at once; what is known of the drive says so where nothing is said.
+    /// Outstanding reads of streamed experts. The default comes from measurements of the drive.
     pub queue_depth: Option<usize>,
     /// Makes the context as long as memory allows, up to the model's, where
     /// [`engine::Options::context`] is `None`.
     pub longest_context: Option<LongestContext>,
-    /// The model file of a plan, for [`LoadedModel::open`], where it is neither where the plan says nor beside the plan.
+    /// Model file of a plan, for [`LoadedModel::open`]. By default it is where the plan says, or
+    /// next to the plan.
     pub model_file: Option<PathBuf>,
 }
 
@@ -87,29 +86,29 @@ pub struct LongestContext {
 }
 
 impl LoadOptions {
-    /// What is opened is a model, which has no model file besides.
+    /// Checks the options of a model, which has no separate model file.
     fn is_model(&self, path: &Path) -> Result<(), Error> {
         if self.model_file.is_some() { Err(Error::NotPlan { path: path.to_owned() }) } else { Ok(()) }
     }
 
-    /// What is compiled of a model.
+    /// Returns the parts of the model to compile.
     pub(crate) fn parts(&self) -> Parts {
-        // Of embeddings nothing is guessed.
+        // An embedding model drafts nothing.
         let nextn = if self.embeddings { Nextn::Absent } else { self.nextn };
         Parts { head: !self.embeddings, nextn, ..Parts::ALL }
     }
 }
 
-/// What is known of a model before it runs.
+/// Facts about a model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Facts {
-    /// Its architecture's name.
+    /// Name of the architecture.
     pub architecture: String,
-    /// Positions that it was made for.
+    /// Context length of the training.
     pub context: usize,
-    /// Bytes of its weights as they are stored.
+    /// Bytes of the stored weights.
     pub bytes: u64,
-    /// The format that most of these bytes are in, as model files name it.
+    /// Format of most of these bytes.
     pub format: Option<Format>,
 }
 
@@ -125,7 +124,7 @@ impl Facts {
             architecture: plan.architecture.clone(),
             context: plan.context_length as usize,
             bytes: formats.values().fold(0, |sum, bytes| sum.saturating_add(*bytes)),
-            // Of equal ones always the same.
+            // Ties are broken by name.
             format: formats.into_iter().max_by_key(|(format, bytes)| (*bytes, format.name())).map(|(format, _)| format),
         }
     }
@@ -154,10 +153,10 @@ pub struct LoadedModel {
 }
 
 impl LoadedModel {
-    /// Opens a model or a plan; the demo model where there is no path.
+    /// Opens a model or a plan. Without a path, opens the demo model.
     ///
     /// # Errors
-    /// When it is missing, malformed, not supported, or this machine cannot run it.
+    /// When the file is missing, malformed or not supported, or this machine cannot run it.
     pub fn open(path: Option<&Path>, options: &LoadOptions) -> Result<LoadedModel, Error> {
         let Some(path) = path else {
             options.is_model(Path::new(crate::demo::NAME))?;
@@ -230,18 +229,19 @@ impl LoadedModel {
         CompiledModel::of(model, options)?.load(options)
     }
 
-    /// Loads a plan; what it names by relative paths is looked for in `folder`.
+    /// Loads a plan. Its relative paths start at `folder`.
     ///
     /// # Errors
-    /// When it is malformed, its model is not there or another, or this machine cannot run it.
+    /// When the plan is malformed, its model file is missing or another, or this machine cannot run
+    /// it.
     pub fn of_plan(plan: Plan<Kernel>, folder: &Path, options: &LoadOptions) -> Result<LoadedModel, Error> {
         LoadedModel::of_plan_file(PlanFile { plan, weights: None }, folder, options)
     }
 
-    /// Loads an open plan file; what it names by relative paths is looked for in `folder`.
+    /// Loads an open plan file. Its relative paths start at `folder`.
     ///
     /// # Errors
-    /// As for [`LoadedModel::of_plan`], and when its weights are damaged.
+    /// See [`LoadedModel::of_plan`]; and when the weights of the file are damaged.
     pub fn of_plan_file(file: PlanFile, folder: &Path, options: &LoadOptions) -> Result<LoadedModel, Error> {
         let (plan, run) = (&file.plan, &options.run);
         is_for(plan, &options.compile)?;
@@ -286,73 +286,74 @@ impl LoadedModel {
         })
     }
 
-    /// Kernels that are not those that are generated by their names.
+    /// Returns the names of replaced kernels.
     pub fn replaced(&self) -> &[String] {
         &self.replaced
     }
 
-    /// How many weights are cut as somebody measured, and the file that says so.
+    /// Returns the number of weights with measured cuts, and the file with the measurements.
     pub fn tuned(&self) -> Option<(usize, &Path)> {
         self.tuned.as_ref().map(|(weights, path)| (*weights, path.as_path()))
     }
 
-    /// Model files that it reads, besides a plan. The demo model is none.
+    /// Returns the model files, without the plan. The demo model has none.
     pub fn files(&self) -> &[PathBuf] {
         &self.files
     }
 
-    /// Whether experts are deferred, so that what is missed says little of the model's routing: a prompt reads some of them twice.
+    /// Whether experts are deferred. Cache misses then say little about the model's routing,
+    /// since a prompt reads some experts twice.
     pub fn defers(&self) -> bool {
         self.defers
     }
 
-    /// Its tokenizer.
+    /// Returns the tokenizer.
     ///
     /// # Errors
-    /// When the model has none, or one that is not supported.
+    /// When the model has no tokenizer, or one that is not supported.
     pub fn tokenizer(&self) -> Result<&Tokenizer, Error> {
         self.shared_tokenizer().map(|tokenizer| &**tokenizer)
     }
 
-    /// Its tokenizer, for other threads too.
+    /// Returns the tokenizer for other threads.
     ///
     /// # Errors
-    /// As for [`LoadedModel::tokenizer`].
+    /// See [`LoadedModel::tokenizer`].
     pub fn shared_tokenizer(&self) -> Result<&Arc<Tokenizer>, Error> {
         self.tokenizer.as_ref().map_err(|reason| Error::NoTokenizer { reason: reason.to_string() })
     }
 
-    /// Threads that compute.
+    /// Returns the number of threads.
     pub fn threads(&self) -> usize {
         self.engine.threads()
     }
 
-    /// What its kernels were generated for.
+    /// Returns the target of the kernels.
     pub fn target(&self) -> Target {
         self.engine.target()
     }
 
-    /// Words that logits are of.
+    /// Returns the size of the vocabulary.
     pub fn vocabulary(&self) -> usize {
         self.engine.vocabulary() as usize
     }
 
-    /// The source of its chat template, where it has one.
+    /// Returns the source of the chat template, if there is one.
     pub fn chat_template(&self) -> Option<&str> {
         self.chat_template.as_deref()
     }
 
-    /// The engine, with its expert cache, the tallies of predictions and the hints to the page cache.
+    /// Returns the engine.
     pub fn engine(&self) -> &Engine {
         &self.engine
     }
 
-    /// The measurements of the drive that experts are read from, and the queue depth in use.
+    /// Returns the measurements of the experts' drive, and the queue depth in use.
     pub fn drive(&self) -> Option<&drive::Choice> {
         self.drive.as_ref()
     }
 
-    /// Gives up the streamed experts of a layer that are in memory; see [`Engine::evict_experts`].
+    /// Evicts the streamed experts of a layer: [`Engine::evict_experts`].
     ///
     /// # Errors
     /// When experts are not streamed, or there is no such layer.
@@ -360,17 +361,18 @@ impl LoadedModel {
         self.engine.evict_experts(layer, pinned)
     }
 
-    /// Where the time went since the last call, or the last text.
+    /// Returns the times of ops since the last call or the last text.
     pub fn take_stats(&mut self) -> Stats {
         self.engine.take_stats()
     }
 
-    /// Positions of the KV cache.
+    /// Returns the number of positions of the KV cache.
     pub fn context(&self) -> usize {
         self.engine.context() as usize
     }
 
-    /// Most tokens of a text: those of the context, and no more than a step has where that has all of a text.
+    /// Returns the maximum length of a text: the context's, or a step's for a model that reads a
+    /// whole text in one step.
     pub fn longest_text(&self) -> usize {
         match self.engine.reads_whole() {
             true => self.context().min(self.max_tokens()),
@@ -378,31 +380,32 @@ impl LoadedModel {
         }
     }
 
-    /// What is known of the model.
+    /// Returns facts about the model.
     pub fn facts(&self) -> &Facts {
         &self.facts
     }
 
-    /// A prompt as tokens, with BOS where the model wants it. Names of special tokens are those tokens.
+    /// Encodes a prompt, with BOS if the model needs it. Names of special tokens become these
+    /// tokens.
     ///
     /// # Errors
-    /// When there is no tokenizer, or it has no tokens for the text.
+    /// When there is no tokenizer, or it cannot encode the text.
     pub fn encode_prompt(&self, prompt: &str) -> Result<Vec<u32>, Error> {
         let tokenizer = self.tokenizer()?;
         self.check_prompt(prompt)?;
         Ok(with_bos(tokenizer, tokenizer.encode(prompt, true)?))
     }
 
-    /// A text as tokens that go on after others: without BOS. Names of special tokens are those tokens.
+    /// Encodes a continuation, without BOS. Names of special tokens become these tokens.
     ///
     /// # Errors
-    /// As for [`LoadedModel::encode_prompt`].
+    /// See [`LoadedModel::encode_prompt`].
     pub fn encode_more(&self, text: &str) -> Result<Vec<u32>, Error> {
         self.check_prompt(text)?;
         Ok(self.tokenizer()?.encode(text, true)?)
     }
 
-    /// Refuses a text that does not fit into the context however few tokens it may be, before any time or memory goes into it.
+    /// Refuses a text that is too long for the context, however it is encoded.
     pub(crate) fn check_prompt(&self, prompt: &str) -> Result<(), Error> {
         check_prompt(self.tokenizer()?, self.context(), self.facts.context, prompt)
     }
@@ -489,7 +492,7 @@ impl LoadedModel {
     }
 }
 
-/// Refuses a text that does not fit into the context of a model however few tokens it may be.
+/// Refuses a text that is too long for the context, however it is encoded.
 pub(crate) fn check_prompt(tokenizer: &Tokenizer, context: usize, model: usize, prompt: &str) -> Result<(), Error> {
     let (bytes, longest) = (prompt.len(), tokenizer.longest_token());
     match bytes > context.saturating_mul(longest) {
@@ -498,14 +501,14 @@ pub(crate) fn check_prompt(tokenizer: &Tokenizer, context: usize, model: usize, 
     }
 }
 
-/// The tokens of a text that is whole, between BOS and EOS where the model wants them.
+/// Puts the tokens of a whole text between BOS and EOS, if the model needs them.
 pub(crate) fn with_ends(tokenizer: &Tokenizer, tokens: Vec<u32>) -> Vec<u32> {
     let mut tokens = with_bos(tokenizer, tokens);
     tokens.extend(tokenizer.add_eos().filter(|eos| tokens.last() != Some(eos)));
     tokens
 }
 
-/// The tokens of a prompt, behind BOS where the model wants it.
+/// Puts BOS before the tokens of a prompt, if the model needs it.
 pub(crate) fn with_bos(tokenizer: &Tokenizer, mut tokens: Vec<u32>) -> Vec<u32> {
     if let Some(bos) = tokenizer.add_bos().filter(|bos| tokens.first() != Some(bos)) {
         tokens.insert(0, bos);

@@ -248,7 +248,8 @@ pub struct Observed {
     pub own: Option<f64>,
     /// The length of each prompt, where these are no tokens of decode.
     pub prompt: Option<usize>,
-    /// Whether it says little of the model's routing: see [`LoadedModel::defers`](ixc::loaded_model::LoadedModel::defers).
+    /// Whether experts are deferred: see
+    /// [`LoadedModel::defers`](ixc::loaded_model::LoadedModel::defers).
     pub defers: bool,
 }
 

@@ -9,8 +9,10 @@
 //! use ixc::loaded_model::{LoadedModel, LoadOptions};
 //!
 //! let mut model = LoadedModel::open(None, &LoadOptions::default())?; // The demo model.
-//! let text = Text::new(&model, "The borrow checker rejects a reference that outlives what it refers to.", 8)?;
-//! let pieces = (0..text.pieces()).map(|piece| text.score(piece, &mut model, None)).collect::<Result<Vec<Piece>, _>>()?;
+//! let sentence = "The borrow checker rejects a reference that outlives what it refers to.";
+//! let text = Text::new(&model, sentence, 8)?;
+//! let scores = (0..text.pieces()).map(|piece| text.score(piece, &mut model, None));
+//! let pieces = scores.collect::<Result<Vec<Piece>, _>>()?;
 //! let found = summary(&pieces).unwrap();
 //! assert!(found.perplexity > 1.0 && found.positions == 3 * text.pieces());
 //! # Ok::<(), ixc::Error>(())
@@ -43,8 +45,8 @@ impl Text {
     /// The text in the tokens of this model; names of special tokens in it are text. One newline at its end is left out.
     ///
     /// # Errors
-    /// [`Error::ShortText`] where it has fewer tokens than a piece, [`Error::Context`] where a piece does not fit into the model's context;
-    /// where the model has no tokenizer.
+    /// [`Error::ShortText`] where it has fewer tokens than a piece, [`Error::Context`] where a
+    /// piece does not fit into the model's context, and where the model has no tokenizer.
     pub fn new(model: &LoadedModel, text: &str, context: usize) -> Result<Text, Error> {
         let tokenizer = model.tokenizer()?;
         let tokens = with_bos(tokenizer, tokenizer.encode(text.strip_suffix('\n').unwrap_or(text), false)?);

@@ -89,7 +89,7 @@ pub enum Event {
     Token {
         /// The token.
         token: u32,
-        /// Its probability and the likeliest tokens, if the request asks for them.
+        /// Probability of the token and the likeliest tokens, if requested.
         likely: Option<(Likely, Vec<Likely>)>,
     },
     /// The context was full, and tokens after the first ones were forgotten.

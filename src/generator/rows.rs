@@ -25,14 +25,14 @@ impl Rows {
 }
 
 impl Generator {
-    /// Whether the next rows of a slot give logits that a mask is needed for.
+    /// Whether the next rows of a slot give logits that need a mask.
     pub(super) fn needs_mask(&self, number: usize) -> bool {
         let slot = &self.slots[number];
         let left = |active: &Active| active.request.tokens.len() - slot.cached.len();
         slot.active.as_ref().is_some_and(|active| left(active) <= 1 || active.ending.is_some())
     }
 
-    /// Guesses what follows the requests of a step, of each of which it has the last token.
+    /// Drafts tokens for a step that has the last token of each request.
     pub(super) fn guess(&mut self, rows: &mut [Rows]) {
         let Some(speculation) = &mut self.speculation else { return };
         let engine = &self.model.engine;
@@ -53,7 +53,7 @@ impl Generator {
         }
     }
 
-    /// Shows what guesses from hidden states what a step of these has computed.
+    /// Shows the hidden states of a step to a drafter that reads them.
     pub(super) fn show(&mut self, rows: &[Rows]) {
         let Some(speculation) = self.speculation.as_mut().filter(|speculation| speculation.sees()) else { return };
         let engine = &self.model.engine;
@@ -70,7 +70,7 @@ impl Generator {
         speculation.see(&texts);
     }
 
-    /// Which slots have rows in the next step, and how many; without guesses.
+    /// Chooses the rows of the next step, without drafts.
     pub(super) fn rows(&self) -> Vec<Rows> {
         let most = self.model.max_tokens();
         let active =
@@ -82,7 +82,8 @@ impl Generator {
             .filter(|(_, _, active)| active.ending.is_none())
             .partition(|(_, slot, active)| left(slot, active) == 1);
         single.retain(|(_, _, active)| !waits(active));
-        // Where a step has fewer rows than there are sequences, those that have waited longest come first, and one row is a prompt's.
+        // If a step has fewer rows than there are sequences, those that have waited longest come
+        // first, and one row is a prompt's.
         single.sort_by_key(|(_, slot, _)| slot.used);
         let most_single = if prompts.is_empty() { most } else { most.saturating_sub(1).max(1) };
         let mut rows: Vec<Rows> = single.iter().map(|(number, ..)| Rows::new(*number, 1)).take(most_single).collect();
@@ -123,7 +124,8 @@ impl Generator {
         if count < self.least { 0 } else { count }
     }
 
-    /// Computes the rows of a step. What was guessed is added token by token, so that each has the bits that it has in a step of its own.
+    /// Computes the rows of a step. Each drafted token is an addition of its own, so that it has
+    /// the bits of a step of its own.
     pub(super) fn compute(&mut self, rows: &[Rows]) -> Result<(), StepError> {
         let mut parts = Vec::with_capacity(rows.len());
         for Rows { number, count, draft } in rows {

@@ -16,8 +16,8 @@ use crate::Error;
 use crate::loaded_model::LoadedModel;
 use crate::masks::{Masks, Progress};
 
-/// Listener to the events of a step. `Break` after [`Event::Computed`] or [`Event::Token`] stops the
-/// request.
+/// Listener to the events of a step. `Break` after [`Event::Computed`] or [`Event::Token`] stops
+/// the request.
 pub(crate) type Listener<'l> = dyn FnMut(&LoadedModel, RequestId, Event) -> ControlFlow<()> + 'l;
 
 /// Result of drawing tokens for a request.

@@ -178,7 +178,9 @@ fn a_text_that_is_complete_at_its_beginning_computes_its_prompt() {
     for mut generator in generators(&LoadOptions::default()) {
         let tokens = generator.model().encode_prompt("The borrow checker").unwrap();
         let vocabulary = Vocabulary::new(generator.model().tokenizer().unwrap()).unwrap();
-        let grammar = Some(vocabulary.matcher(&Source::Gbnf("root ::= \"\"".into())).unwrap());
+        let begun = generator.model().encode_more(" yes").unwrap();
+        let source = Source::Gbnf("root ::= \" yes\"".into());
+        let grammar = Some(vocabulary.matcher_after(&source, &begun, &|| true).unwrap());
         let complete = Request { grammar, ..Request::new(&tokens[..], Settings::greedy()) };
         assert_eq!(run(&mut generator, vec![complete]), [(Vec::new(), "Grammar".to_owned())]);
         assert_eq!(generator.slots().next(), Some((tokens.len(), false)));

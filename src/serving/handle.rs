@@ -8,7 +8,8 @@
 //!
 //! let mut options = LoadOptions::default();
 //! options.run.sequences = 2;
-//! let host = Host::new(LoadedModel::open(None, &options)?, None, Options { queue: 8, ..Options::default() })?;
+//! let model = LoadedModel::open(None, &options)?;
+//! let host = Host::new(model, None, Options { queue: 8, ..Options::default() })?;
 //! let request = |prompt: &str| -> Result<Request, Box<dyn std::error::Error>> {
 //!     let tokens = host.encode(prompt, true, true)?;
 //!     Ok(Request { limit: Some(4), ..Request::new(tokens, Settings::greedy()) })

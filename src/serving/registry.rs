@@ -87,9 +87,10 @@ impl Registry {
         Registry { sources, kinds: vec![OnceLock::new()], loading: None, state, turn: Mutex::new(()) }
     }
 
-    /// Models that are loaded when they are asked for, each as `load` and `host` say, but for its name; the first is the one that requests without a name
-    /// mean. All together take what [`memory`](ixc_runtime::engine::Options::memory) says, or nearly what the machine has left. Each keeps prompts in a
-    /// folder of its own.
+    /// Creates a registry of models that are loaded when they are requested. The first model is
+    /// the default. All share [`memory`](ixc_runtime::engine::Options::memory), or nearly the
+    /// free memory of the machine. Each keeps prompts in its own folder. `host` sets everything
+    /// but the name.
     pub fn several(sources: Vec<Source>, load: LoadOptions, host: Options) -> Registry {
         let total = match load.run.memory {
             // What is said is of the whole process.
