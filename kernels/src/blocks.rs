@@ -1,6 +1,7 @@
-//! Dims that count blocks of places: blocks that an item's rows see whole or in part, and runs of them.
+//! Dims that count blocks of places, whole or in part, and runs of blocks.
 //!
-//! A block has [`ATTENTION_BLOCK`] places. An item goes through the blocks of its part, up to the last place that its last row sees.
+//! A block has [`ATTENTION_BLOCK`] places. An item goes through the blocks of its part, up to the
+//! last place that its last row sees.
 
 use ixc_ir::plan::DimInput::{Capacity, First, Last, PartBegin, PartEnd, Position, Skipped, WindowBegin};
 use ixc_ir::plan::{ATTENTION_BLOCK, DimExpr, KEY_LANES};
@@ -35,7 +36,7 @@ pub fn whole_of_part(every: u32) -> DimExpr {
     whole(every).min(PartEnd) - PartBegin
 }
 
-/// Returns the blocks of places that an index chose: at most `top_k` whole ones, each of `every` positions.
+/// Returns the blocks of places that an index chose: at most `top_k` whole ones of `every` positions.
 pub fn chosen(top_k: u32, every: u32) -> DimExpr {
     ((Position + 1) / every).min(top_k).div_ceil(ATTENTION_BLOCK)
 }
@@ -45,9 +46,9 @@ pub fn of_cache() -> DimExpr {
     Capacity / KEY_LANES
 }
 
-/// Blocks of an item in runs of several. Runs begin at multiples of their length whatever the rows are, so that rows which begin
-/// or end in different blocks are attended over the same runs as each would be alone. Blocks are counted from the text's begin
-/// where a window skips some, else from the part's.
+/// Blocks of an item in runs of several. Runs begin at multiples of their length, whatever the rows
+/// are. So rows in different blocks are attended over the same runs as each would be alone.
+/// Blocks are counted from the text's begin if a window skips some, else from the part's.
 ///
 /// ```text
 /// rows at positions 300 to 331, runs of 4 blocks     lead 0, head 0, full 2, masked 0, rest 3
@@ -150,8 +151,8 @@ mod tests {
         assert_eq!(windowed.runs(), [1, 1, 0, 0, 3]);
     }
 
-    /// Checks that every position that a row sees is in a block, that every row sees those of full runs, and that the positions at
-    /// which runs begin depend neither on the other rows nor on the memory's first position.
+    /// Checks that blocks have every position that a row sees, and that every row sees full runs. Runs
+    /// begin at positions that depend neither on other rows nor on the memory's first position.
     #[test]
     fn runs_of_a_window_have_what_its_rows_see() {
         let mut full_runs = 0;
@@ -170,7 +171,7 @@ mod tests {
                     };
                     let [lead, head, full, masked, rest] = at.runs();
                     let first = begin + base / 32;
-                    // Vectors go through the same blocks; the first has a position that the first row sees.
+                    // Vectors go through the same blocks.
                     let blocks = at.value(&super::full()) + at.value(&super::masked());
                     assert_eq!(blocks, lead + 4 * (head + full + masked) + rest);
                     assert_eq!(first, seen_by_first / 32);

@@ -86,7 +86,7 @@ pub struct Buffer {
 pub struct Dim {
     /// Its name in the kernel IR.
     pub name: &'static str,
-    /// Its value for an item; `None` if the task provides it.
+    /// Value for an item; `None` if the task provides it.
     pub value: Option<DimExpr>,
 }
 

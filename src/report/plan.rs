@@ -59,7 +59,7 @@ struct VariantView {
     up_to: u32,
     chunk: u32,
     kernel: u32,
-    /// Its dims, such as `groups = rows / 8`.
+    /// Dims, such as `groups = rows / 8`.
     dims: Vec<String>,
     /// The kernel of bands, and that which combines parts.
     besides: Vec<u32>,
@@ -151,7 +151,7 @@ pub fn tensors(plan: &Plan<Kernel>, graph: Option<&Module>) -> Vec<Tensor> {
     (0..).zip(&plan.weights).map(tensor).collect()
 }
 
-/// Returns a dim's value for an item of so many rows; nothing if it depends on positions or on the context.
+/// Returns a dim's value for `rows` rows, if it depends on neither positions nor context.
 fn dim(dim: &DimExpr, rows: u32) -> Option<i64> {
     let known = |input| match input {
         DimInput::Rows | DimInput::Tokens | DimInput::Outputs => Some(rows.into()),

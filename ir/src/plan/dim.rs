@@ -6,13 +6,17 @@
 //! div_ceil((position + 1) / 4, 32)                 blocks of entries, each of four positions
 //! ```
 //!
-//! A kernel builds its dims from [`DimInput`]s, constants and operators. The runtime and the simulator provide the inputs' values
-//! and call [`DimExpr::evaluate`]; checks of plans provide the inputs' ranges and call [`DimExpr::range`].
+//! A kernel builds its dims from [`DimInput`]s, constants and operators. The runtime and the
+//! simulator provide the inputs' values and call [`DimExpr::evaluate`]. Checks of plans provide the
+//! inputs' ranges and call [`DimExpr::range`].
 //!
-//! Numbers are `u64`. A difference stops at 0. A sum or product beyond 64 bits and a quotient by 0 are errors.
+//! Numbers are `u64`. A difference stops at 0. A sum or product beyond 64 bits and a quotient by 0
+//! are errors.
 //!
-//! Invariant: if `range` succeeds for the ranges of the inputs, `evaluate` succeeds for all values in them and stays in the result.
-//! Invariant: an expression that was read has at most [`MAX_OPS`] operations and needs at most [`MAX_DEPTH`] values at once.
+//! Invariant: if `range` succeeds for ranges of the inputs, `evaluate` succeeds for all values in
+//! them and stays in the result.
+//! Invariant: an expression that was read has at most [`MAX_OPS`] operations and needs at most
+//! [`MAX_DEPTH`] values at once.
 
 mod text;
 
@@ -31,15 +35,15 @@ pub const MAX_DEPTH: usize = 16;
 pub struct DimInputRow {
     /// The input.
     pub input: DimInput,
-    /// Its name in the text form.
+    /// Name in the text form.
     pub name: &'static str,
     /// The unit that it counts.
     pub unit: &'static str,
-    /// Its description.
+    /// Description.
     pub doc: &'static str,
     /// Whether it depends on positions of the item's rows, which are tokens then.
     pub of_positions: bool,
-    /// Its largest value in any plan.
+    /// Largest value in any plan.
     pub max: u64,
 }
 
@@ -241,7 +245,7 @@ impl DimExpr {
     /// Computes the value from those of the inputs.
     ///
     /// # Errors
-    /// [`DimError::Zero`], [`DimError::Overflow`], or [`DimError::Depth`] of an expression that was not read.
+    /// [`DimError::Zero`], [`DimError::Overflow`], or [`DimError::Depth`] if it was not read.
     pub fn evaluate(&self, input: impl FnMut(DimInput) -> u64) -> Result<u64, DimError> {
         self.fold(0, input)
     }
@@ -249,7 +253,7 @@ impl DimExpr {
     /// Computes a range that contains the value for all inputs in their ranges.
     ///
     /// # Errors
-    /// As [`DimExpr::evaluate`], if the value may fail for some of the inputs.
+    /// Fails as [`DimExpr::evaluate`] does, if some inputs have no value.
     pub fn range(
         &self,
         mut input: impl FnMut(DimInput) -> RangeInclusive<u64>,
@@ -326,7 +330,7 @@ impl DimExpr {
         self.0 == [Op::Input(input)]
     }
 
-    /// Returns the first constant by which it divides an input, with or without rounding up.
+    /// Returns the first constant divisor of an input, rounded up or down.
     ///
     /// ```
     /// use ixc_ir::plan::DimInput::{Band, Rows};

@@ -134,7 +134,7 @@ pub enum Problem {
     Dim {
         /// The dim.
         dim: String,
-        /// Its requirement.
+        /// Requirement.
         expected: &'static str,
     },
     /// A dim without a value for some items.

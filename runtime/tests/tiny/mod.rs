@@ -1,4 +1,5 @@
-//! A transformer of one layer with routed experts, as a plan made by hand: every kind of step, source, input and dim.
+//! A transformer of one layer with routed experts, as a plan made by hand. It has every
+//! kind of step, source and input.
 
 use ixc_kernels::{
     Activation, Attention, AttentionCombine, AttentionPart, Bits, Cache, Combine, Embed, Gather, KernelSpec, Linear,

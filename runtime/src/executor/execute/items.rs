@@ -320,7 +320,7 @@ impl Pass<'_> {
             };
             let skipped = chunk * group.chunk_rows;
             let (row, sliding) = (group.first_row + skipped, stage.sliding.get(group.task).copied().flatten());
-            // A kernel that takes the first block begins with the first that the item's first row needs.
+            // A kernel that takes its first block begins with one that its first row needs.
             let takes_begin = variant.dims.iter().any(|dim| dim.is(DimInput::PartBegin));
             let window = sliding.filter(|_| takes_begin);
             let window = window.and_then(|state| self.states(group.piece)?.sliding(state));

@@ -120,7 +120,7 @@ impl Span {
         self.start + u64::from(self.part) * u64::from(self.each)
     }
 
-    /// The block after the last one of the part, which may lie after the positions that there are.
+    /// Returns the block after the part's last one. It may lie after the last position.
     pub fn end(&self) -> u64 {
         self.first().saturating_add(u64::from(self.each))
     }
