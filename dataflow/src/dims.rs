@@ -25,7 +25,7 @@ impl Firing {
     /// Evaluates a dim.
     ///
     /// # Errors
-    /// As [`DimExpr::evaluate`].
+    /// Fails as [`DimExpr::evaluate`] does.
     pub(crate) fn dim(&self, dim: &DimExpr) -> Result<i64, DimError> {
         let value = dim.evaluate(|input| self.input(input))?;
         Ok(i64::try_from(value).unwrap_or(i64::MAX))
