@@ -67,8 +67,8 @@ pub struct OwnLayer {
 }
 
 impl OwnLayer {
-    /// Creates a drafter for as many texts at once as the layer has sequences. The layer was loaded with
-    /// [`Nextn::Alone`](ixc_architectures::Nextn::Alone), and the model with
+    /// Creates a drafter for as many texts at once as the layer has sequences. The layer was loaded
+    /// with [`Nextn::Alone`](ixc_architectures::Nextn::Alone), and the model with
     /// [`Nextn::Fed`](ixc_architectures::Nextn::Fed).
     ///
     /// # Errors

@@ -36,7 +36,8 @@ pub fn whole_of_part(every: u32) -> DimExpr {
     whole(every).min(PartEnd) - PartBegin
 }
 
-/// Returns the blocks of places that an index chose: at most `top_k` whole ones of `every` positions.
+/// Returns the blocks of places that an index chose: at most `top_k` whole ones of `every`
+/// positions.
 pub fn chosen(top_k: u32, every: u32) -> DimExpr {
     ((Position + 1) / every).min(top_k).div_ceil(ATTENTION_BLOCK)
 }

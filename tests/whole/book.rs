@@ -98,7 +98,7 @@ fn every_page_is_in_the_summary_once() {
 
 #[test]
 fn links_lead_somewhere() {
-    let more = ["ARCHITECTURE.md", "CHANGELOG.md", "bench/README.md", "tests/golden/README.md"];
+    let more = ["ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "bench/README.md", "tests/golden/README.md"];
     let pages: Vec<PathBuf> = pages().into_iter().chain(more.map(|page| root().join(page))).collect();
     let broken: Vec<String> = pages.iter().flat_map(|page| broken(page)).collect();
     assert!(broken.is_empty(), "{}", broken.join("\n"));
@@ -119,7 +119,7 @@ fn named(text: &str) -> impl Iterator<Item = &str> {
 
 #[test]
 fn files_that_pages_name_are_there() {
-    let more = ["ARCHITECTURE.md", "CHANGELOG.md", "editors/README.md"];
+    let more = ["ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "editors/README.md"];
     let pages = pages().into_iter().chain(more.map(|page| root().join(page)));
     let mut count = 0;
     for page in pages {

@@ -1,19 +1,19 @@
-//! Tools told in words, for templates that know no tools, or no form of calls that is known.
+//! Descriptions of tools in words, for templates without tools, or with an unknown form of calls.
 //!
 //! ```text
 //! system  Be brief.            Be brief.
 //!                              Call the tools that the answer needs, and write nothing else. …
 //! ```
 //!
-//! The words follow the system message, or stand before what the user says first, where every template writes them. What tools say of themselves is a
-//! value, as all that is said.
+//! The words follow the system message, or precede the first user message. Each template writes them
+//! there. The descriptions of tools are values, like the text of messages.
 
 use serde_json::Value;
 
 use super::{Conversation, Json, Message};
 use crate::chat::{Format, Word, json};
 
-/// What a call's name and arguments are called.
+/// Placeholders of a call's name and arguments in the example of a call.
 const NAME: &str = "NAME";
 const ARGUMENTS: &str = "ARGUMENTS";
 
@@ -39,7 +39,8 @@ impl Demand {
 const NAME_MARK: &str = "_7f3a91c4";
 
 impl Conversation {
-    /// With its tools told, and how calls are written in this format; as it is, where that has no arguments in JSON.
+    /// Returns a copy that describes its tools and this format's form of calls. Formats without JSON
+    /// arguments leave it unchanged.
     #[must_use]
     pub fn with_tools_told(&self, format: &Format, demand: Demand) -> Conversation {
         let mut told = self.clone();

@@ -1,6 +1,7 @@
 //! The text form of dims: `min((first + 1) / 32, part_end) - part_begin`.
 //!
-//! `*`, `/` and `%` bind tighter than `+` and `-`. Operators of one kind are read from left to right.
+//! `*`, `/` and `%` bind tighter than `+` and `-`. Operators of one kind are read from left to
+//! right.
 
 use std::fmt;
 use std::str::FromStr;
