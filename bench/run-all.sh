@@ -29,8 +29,7 @@ done
 
 cd "$here/.."
 target=${CARGO_TARGET_DIR:-target}
-cargo build --release --bin ixc
-cargo build --release -p ixc-bench
+cargo build --release -p ixc -p ixc-bench
 
 compare() { # NAME ARGUMENT...
   local name=$1; shift

@@ -3,7 +3,7 @@
 #
 #     bench/silicon/pack.sh FOLDER [RIVALS]       makes FOLDER/kit.tar.xz
 #
-# before it: cargo build --release && cargo build --release -p ixc-bench && cargo test --workspace --no-run
+# before it: cargo build --release -p ixc -p ixc-bench && cargo test --workspace --no-run
 # RIVALS: a folder with the sources of llama.cpp in llama/ and of ik_llama.cpp in ik/, or with the rivals.tar.xz that check.sh left,
 # or with programs built for that machine in lb/bin/ (llama-bench, llama-server, llama-quantize and what they load) and ib/bin/.
 # GOLDEN=DIR: a folder with models/NAME.gguf, and expect/NAME.json with prompt_tokens, logits (.npy beside it) and compiled_nmse_max.
