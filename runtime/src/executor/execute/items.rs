@@ -1,5 +1,6 @@
 //! A stage's items: how they are numbered, which share of them a thread takes, and the kernel calls of each.
 
+use std::cell::Cell;
 use std::ops::Range;
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
@@ -15,7 +16,7 @@ use crate::bucket::ExpertRows;
 use crate::error::execute::{ExecuteError, ItemError, Problem};
 use crate::executor::sequences::{Piece, runs};
 use crate::memory::Region;
-use crate::program::{Access, Apart, MAX_BUFFERS, Parameter, PartPlace, Signature, Stage, shortened};
+use crate::program::{Access, Apart, MAX_BUFFERS, MAX_DIMS, Parameter, PartPlace, Signature, Stage, shortened};
 use crate::stats::{self, Clock};
 use crate::trace::Work;
 
@@ -72,6 +73,25 @@ struct Call<'p> {
     bands: u32,
     /// From a band to the next, by argument; 0 where there are none.
     strides: &'p [u64],
+    /// Dims of the last item.
+    last: Cell<Option<LastDims>>,
+}
+
+/// Dims of an item, and all of it that they depend on within a group.
+#[derive(Clone, Copy)]
+struct LastDims {
+    row: u64,
+    rows: u64,
+    band: u32,
+    span: Span,
+    dims: [i64; MAX_DIMS],
+}
+
+impl LastDims {
+    /// Whether the dims are also those of this item.
+    fn are_of(&self, item: &Item) -> bool {
+        (self.row, self.rows, self.band, self.span) == (item.row, item.rows, item.band, item.span)
+    }
 }
 
 /// Items that a stage has for each thread where it can have so many: one that has an item more than others works an eighth longer. More
@@ -303,10 +323,14 @@ impl Pass<'_> {
         };
         let variant = &task.variants[group.variant];
         let call = match variant.bands.as_ref().filter(|_| group.banded) {
-            Some(Bands { count, kernel, dims, strides }) => Call { kernel: *kernel, dims, bands: *count, strides },
-            None => Call { kernel: variant.kernel, dims: &variant.dims, bands: 1, strides: &[] },
+            Some(Bands { count, kernel, dims, strides }) => {
+                Call { kernel: *kernel, dims, bands: *count, strides, last: Cell::default() }
+            }
+            None => Call { kernel: variant.kernel, dims: &variant.dims, bands: 1, strides: &[], last: Cell::default() },
         };
         let kernel = &self.program.kernels[call.kernel.0 as usize];
+        // A kernel that takes its first block begins with one that its first row needs.
+        let takes_begin = variant.dims.iter().any(|dim| dim.is(DimInput::PartBegin));
         for number in numbers {
             let number = number - group.start;
             let parts = u64::from(group.span.parts);
@@ -320,8 +344,6 @@ impl Pass<'_> {
             };
             let skipped = chunk * group.chunk_rows;
             let (row, sliding) = (group.first_row + skipped, stage.sliding.get(group.task).copied().flatten());
-            // A kernel that takes its first block begins with one that its first row needs.
-            let takes_begin = variant.dims.iter().any(|dim| dim.is(DimInput::PartBegin));
             let window = sliding.filter(|_| takes_begin);
             let window = window.and_then(|state| self.states(group.piece)?.sliding(state));
             let whole = stage.whole.get(group.task).copied().flatten();
@@ -374,7 +396,12 @@ impl Pass<'_> {
         item: &Item,
         counts: bool,
     ) -> Result<Option<stats::Work>, Problem> {
-        let dims = self.dims(call.dims, kernel, item)?;
+        // All heads of a row, and all tiles of a chunk of rows, have the same dims.
+        let dims = match call.last.get().filter(|last| last.are_of(item)) {
+            Some(last) => last.dims,
+            None => self.dims(call.dims, kernel, item)?,
+        };
+        call.last.set(Some(LastDims { row: item.row, rows: item.rows, band: item.band, span: item.span, dims }));
         let dims = &dims[..kernel.dims.len()];
         let (mut pointers, mut sizes) = ([std::ptr::null_mut(); MAX_BUFFERS], [0; MAX_BUFFERS]);
         // Of the thread's memory for chosen places.
