@@ -4,7 +4,7 @@
 
 mod cli;
 #[cfg(unix)]
-mod sigbus;
+mod signals;
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -28,7 +28,7 @@ fn main() -> ExitCode {
     let cli::Cli { command, log } = cli::parse(std::env::args_os().collect()).unwrap_or_else(|error| cli::exit(&error));
     cli::install_interrupt();
     #[cfg(unix)]
-    sigbus::install();
+    signals::install();
     let mut out = cli::standard_output();
     let result = log.install().and_then(|()| command.run(&mut *out));
     cli::end_text();

@@ -4,6 +4,7 @@
 use std::fs;
 use std::io::Read;
 use std::os::unix::fs::FileExt;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Output, Stdio};
 
@@ -103,10 +104,37 @@ fn a_model_that_is_overwritten_in_place_ends_with_an_error_wherever_its_weights_
         let output = broken_while_it_runs(arguments, if runs_plan { &plan } else { &path }, &right, damage);
         let message = stderr(&output);
         assert_eq!(output.status.code(), Some(1), "{arguments:?}, {}: {message}", output.status);
-        // The program may look between the overwriting and the setting back: it sees the new time of change then.
+        // The program may look between the two changes, and then finds the new time of change.
         let status = sets_time_back && message.contains("its time of its last change of status");
         let changed = status || message.contains("its time of change");
         assert!(message.contains("model.gguf: ") && changed, "{arguments:?}: {message}");
+    }
+}
+
+/// A limit of a file's size ends a command with an error, and without an output. A part of a plan
+/// stays, since compiling again continues it.
+#[test]
+fn a_limit_of_file_sizes_is_an_error() {
+    let folder = scratch("faults_file_size");
+    let (plan, state) = (folder.join("plan.ixp"), folder.join("state"));
+    let mut compile = ixc(["compile", "-o"]);
+    compile.arg(&plan).arg(demo_model());
+    let mut run = ixc(["run", "--raw", "-p", "The", "-n", "2", "--save-state"]);
+    run.arg(&state).arg(demo_model());
+    let limit = libc::rlimit { rlim_cur: 4096, rlim_max: 4096 };
+    for mut command in [compile, run] {
+        // SAFETY: only a system call in the child, which may be made between fork and exec.
+        unsafe {
+            command.pre_exec(move || match libc::setrlimit(libc::RLIMIT_FSIZE, &raw const limit) {
+                0 => Ok(()),
+                _ => Err(std::io::Error::last_os_error()),
+            });
+        }
+        let output = command.output().unwrap();
+        let message = stderr(&output);
+        assert_eq!(output.status.code(), Some(74), "{}: {message}", output.status);
+        assert!(message.contains("File too large"), "{message}");
+        assert!(!plan.exists() && !state.exists(), "{message}");
     }
 }
 

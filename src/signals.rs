@@ -1,14 +1,18 @@
-//! What happens when a mapped file is cut short, or its drive fails: one line on standard error and an exit status, where the system would
-//! end the process with a signal and no word.
+//! Signals of files, which would end the process without a message.
 //!
-//! Resident models are read from mapped files. Touching a page that the file no longer has, or that cannot be read, raises SIGBUS in the
-//! thread that did it; nothing of what it was computing can be saved.
+//! - SIGBUS: a mapped model file was cut short, or its drive failed. One line and an exit status
+//!   report it. The thread was reading a page that is not there, so nothing that it computed can be
+//!   saved.
+//! - SIGXFSZ: a write exceeded the limit of a file's size (`ulimit -f`). The signal is ignored, so
+//!   the write fails, and the command reports it.
 
 /// What is said. Nothing can be formatted in a signal's handler.
 const MESSAGE: &[u8] = b"error: a model file was cut short while it was in use, or its drive failed: a page of it cannot be read (SIGBUS)\n";
 
-/// From here on a SIGBUS of a mapped file ends the process with [`ixc::error::IO`].
+/// Makes a SIGBUS of a mapped file end the process with [`ixc::error::IO`], and ignores SIGXFSZ.
 pub fn install() {
+    // SAFETY: it changes only the action of this signal. If the system refuses, all stays as it was.
+    unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
     let handler: extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void) = on_sigbus;
     // SAFETY: all bytes of a `sigaction` may be zero: no mask, no flags.
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
