@@ -452,10 +452,10 @@ impl Generator {
         }
     }
 
-    /// Cuts a sequence to `held` tokens.
-    fn cut(&mut self, number: usize, held: usize) {
+    /// Cuts a sequence to its first `len` tokens.
+    fn cut(&mut self, number: usize, len: usize) {
         let slot = &mut self.slots[number];
-        let left = self.model.engine.truncate_sequence(slot.sequence, held as u32);
+        let left = self.model.engine.truncate_sequence(slot.sequence, len as u32);
         slot.cached.truncate(left.map_or(0, |left| left as usize));
     }
 }

@@ -223,8 +223,9 @@ pub struct Program {
     pub label: String,
     /// Which of [`Descriptor::kernels`].
     pub kernel: u32,
-    /// The kernel's dims, for one row. `rows`, `tokens` and `outputs` are 1; `capacity` is the positions of a part, 16 without a
-    /// state; `part_begin` and `part_end` are those of the instance's part; `parts` are the parts that the row sees.
+    /// The kernel's dims, for one row. `rows`, `tokens` and `outputs` are 1. `capacity` is the
+    /// positions of a part, or 16 without a state. `part_begin` and `part_end` are those of the
+    /// instance's part. `parts` are the parts that the row sees.
     pub dims: Vec<DimExpr>,
     /// What it fires for.
     pub axis: Axis,

@@ -50,7 +50,7 @@ impl AttentionEntries {
     fn entries(&self) -> DimExpr {
         let AttentionEntries { every, chosen, .. } = *self;
         match chosen {
-            Some(top_k) => blocks::chosen(top_k, every),
+            Some(top_k) => blocks::of_top_k(top_k, every),
             None => blocks::whole(every),
         }
     }

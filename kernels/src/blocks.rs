@@ -38,7 +38,7 @@ pub fn whole_of_part(every: u32) -> DimExpr {
 
 /// Returns the blocks of places that an index chose: at most `top_k` whole ones of `every`
 /// positions.
-pub fn chosen(top_k: u32, every: u32) -> DimExpr {
+pub fn of_top_k(top_k: u32, every: u32) -> DimExpr {
     ((Position + 1) / every).min(top_k).div_ceil(ATTENTION_BLOCK)
 }
 
@@ -152,8 +152,8 @@ mod tests {
         assert_eq!(windowed.runs(), [1, 1, 0, 0, 3]);
     }
 
-    /// Checks that blocks have every position that a row sees, and that every row sees full runs. Runs
-    /// begin at positions that depend neither on other rows nor on the memory's first position.
+    /// Checks that blocks have every position that a row sees, and that every row sees full runs.
+    /// Runs begin at positions that depend neither on other rows nor on the memory's first position.
     #[test]
     fn runs_of_a_window_have_what_its_rows_see() {
         let mut full_runs = 0;

@@ -466,7 +466,7 @@ fn mutate(plan: &mut Plan<Kernel>, random: &mut Random) -> String {
                         blocks::of_cache(),
                         blocks::whole(n),
                         blocks::whole_of_part(n),
-                        blocks::chosen(random.number(40) as u32, random.number(3) as u32),
+                        blocks::of_top_k(random.number(40) as u32, random.number(3) as u32),
                         runs.full,
                         runs.masked,
                         runs.rest,

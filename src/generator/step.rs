@@ -25,7 +25,7 @@ pub(crate) type Listener<'l> = dyn FnMut(&LoadedModel, RequestId, Event) -> Cont
 struct Drawn {
     id: RequestId,
     /// Tokens of the sequence that belong to its text.
-    held: usize,
+    text_len: usize,
     /// Tokens of the draft that were drawn.
     accepted: usize,
     end: Option<Result<End, Error>>,
@@ -82,8 +82,8 @@ impl Generator {
         for rows in &rows {
             let Some(drawn) = self.draw(rows, output, listener) else { continue };
             output += 1 + rows.draft.len();
-            if drawn.held < self.slots[rows.number].cached.len() {
-                cuts.push((rows.number, drawn.held));
+            if drawn.text_len < self.slots[rows.number].cached.len() {
+                cuts.push((rows.number, drawn.text_len));
             }
             if guesses && let Some(speculation) = &mut self.speculation {
                 speculation.note_draft(rows.number, rows.draft.len(), drawn.accepted);
@@ -98,21 +98,21 @@ impl Generator {
         }
         // Cutting a sequence drops the logits of all. The rest of a shifted text is a prompt again,
         // and its first tokens are cached.
-        for (number, held) in cuts {
-            self.cut(number, held);
+        for (number, text_len) in cuts {
+            self.cut(number, text_len);
         }
         self.forget_private();
     }
 
     /// Assigns free slots to waiting requests. Returns whether there were events.
     fn admit(&mut self, listener: &mut Listener<'_>) -> bool {
-        let mut told = false;
+        let mut has_events = false;
         while let Some((id, request)) = self.waiting.pop_front() {
             let Some(number) = self.choose(&request.tokens, request.cache_prompt) else {
                 self.waiting.push_front((id, request));
                 break;
             };
-            told = true;
+            has_events = true;
             let active = match self.activate(id, request) {
                 Ok(active) => active,
                 Err(error) => {
@@ -127,7 +127,7 @@ impl Generator {
             self.speculation.iter_mut().for_each(|speculation| speculation.begin(number));
             let _ = listener(&self.model, id, begun);
         }
-        told
+        has_events
     }
 
     /// Creates the sampler and the masks of a request.
@@ -143,8 +143,8 @@ impl Generator {
 
     /// Waits a little for masks, and ends the requests whose grammars have ended or failed. A text
     /// that is complete before its first token ends after its prompt is computed. Returns whether
-    /// there were events; `told` is whether there were any before.
-    fn settle(&mut self, told: bool, listener: &mut Listener<'_>) -> bool {
+    /// there were events; `admitted` is whether there were any before.
+    fn settle(&mut self, admitted: bool, listener: &mut Listener<'_>) -> bool {
         if self.callers == Callers::One {
             return false;
         }
@@ -172,7 +172,7 @@ impl Generator {
             // Other requests wait for a small part of a step only.
             let most = if others { (self.last_step / SHARE).max(LEAST_WAIT) } else { LONGEST_WAIT };
             match most.checked_sub(begin.elapsed()) {
-                Some(left) if pending && (!(told || ended) || others) => self.bell.wait(left),
+                Some(left) if pending && (!(admitted || ended) || others) => self.bell.wait(left),
                 _ => break,
             }
         }
@@ -215,9 +215,9 @@ impl Generator {
         slot.cached.extend_from_slice(&active.request.tokens[begin..begin + count]);
         slot.used = self.steps;
         // Tokens of the sequence that belong to the request's text.
-        let mut held = slot.cached.len();
-        let is_stopped = listener(&self.model, id, Event::Computed { tokens: *count, position: held }).is_break();
-        if held < active.request.tokens.len() {
+        let mut text_len = slot.cached.len();
+        let is_stopped = listener(&self.model, id, Event::Computed { tokens: *count, position: text_len }).is_break();
+        if text_len < active.request.tokens.len() {
             if is_stopped {
                 self.end(*number, Ok(End::Stopped), listener);
             }
@@ -288,7 +288,7 @@ impl Generator {
                 // The last token's logits are needed, even if its states are cached.
                 let (_, before) = active.request.tokens.split_last()?;
                 let common = slot.cached.iter().zip(before).take_while(|(a, b)| a == b).count();
-                held = held.min(common);
+                text_len = text_len.min(common);
                 let _ = listener(&self.model, id, Event::Shifted);
             }
             // A full context has no room for drafted tokens.
@@ -303,8 +303,8 @@ impl Generator {
                 }
             }
             accepted += 1;
-            held += 1;
+            text_len += 1;
         };
-        Some(Drawn { id, held, accepted, end })
+        Some(Drawn { id, text_len, accepted, end })
     }
 }

@@ -241,7 +241,8 @@ fn differs<'k>(size: &Affine, kernel: &'k Kernel, program: &'k Program) -> Optio
     })
 }
 
-/// Returns the dims for a row that sees whole parts, and all of them; checks that they have values for all rows.
+/// Returns the dims for a row that sees whole parts, and all of them. Checks that they have values
+/// for all rows.
 fn largest_dims(d: &Descriptor, program: &Program) -> Result<Vec<i64>, DimError> {
     let positions = program.state.map(|state| d.states[state as usize].parts.positions);
     let parts = program.ports.iter().find_map(|port| match port {

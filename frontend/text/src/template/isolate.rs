@@ -13,8 +13,8 @@ use crate::helper::{self, Death, Limits};
 /// The argument that makes a program call [`serve_render_request`].
 pub const RENDER_ARGUMENT: &str = "__render-chat-template";
 
-/// Maximum number of an answer's bytes for a byte of its text. JSON escapes a control character with
-/// six bytes.
+/// Maximum number of an answer's bytes for a byte of its text. JSON escapes a control character
+/// with six bytes.
 const ANSWER_BYTES_PER_OUTPUT_BYTE: u64 = 6;
 /// Allowance for short answers and errors.
 const ANSWER_BYTES: u64 = 16 << 10;

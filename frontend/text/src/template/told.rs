@@ -5,8 +5,8 @@
 //!                              Call the tools that the answer needs, and write nothing else. …
 //! ```
 //!
-//! The words follow the system message, or precede the first user message. Each template writes them
-//! there. The descriptions of tools are values, like the text of messages.
+//! The words follow the system message, or precede the first user message, where each template
+//! writes them. The descriptions of tools are values, like the text of messages.
 
 use serde_json::Value;
 
@@ -39,8 +39,8 @@ impl Demand {
 const NAME_MARK: &str = "_7f3a91c4";
 
 impl Conversation {
-    /// Returns a copy that describes its tools and this format's form of calls. Formats without JSON
-    /// arguments leave it unchanged.
+    /// Returns a copy that describes its tools and this format's form of calls. Formats without
+    /// JSON arguments leave it unchanged.
     #[must_use]
     pub fn with_tools_told(&self, format: &Format, demand: Demand) -> Conversation {
         let mut told = self.clone();
