@@ -14,25 +14,25 @@ const MOST_KEY_BYTES: u64 = 1 << 20;
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Access")]
 pub struct AccessChoice {
-    /// A key that requests must have (Authorization: Bearer KEY); better in a file, since others
-    /// see command lines.
+    /// API key that requests must send (Authorization: Bearer KEY). Other users can read it on the
+    /// command line: prefer --api-key-file.
     #[arg(long, value_name = "KEY", env = "IXC_API_KEY", hide_env_values = true,
           value_parser = clap::builder::NonEmptyStringValueParser::new())]
     api_key: Vec<String>,
-    /// A file with such keys, one a line, without comments.
+    /// File with API keys, one per line, without comments.
     #[arg(long, value_name = "FILE")]
     api_key_file: Option<PathBuf>,
-    /// Listen on an address that others reach, without keys.
+    /// Allow an address that other machines reach without any API key.
     #[arg(long)]
     pub no_api_key: bool,
-    /// Answer also to this name; may be given several times. Without keys the server answers to
-    /// localhost, addresses and the machine's own name alone: so no page in a browser reaches it by
+    /// Accept this host name in requests; repeatable. Without API keys the server accepts only
+    /// localhost, addresses and the machine's own name. This keeps web pages from reaching it by
     /// another name.
     #[arg(long, value_name = "NAME", value_parser = clap::builder::NonEmptyStringValueParser::new())]
     allowed_host: Vec<String>,
-    /// Let pages of this origin ask (https://chat.example), or of any (*); may be given several
-    /// times. Pages of this machine, of the server's own address and of each --allowed-host always
-    /// may.
+    /// Accept requests from web pages of this origin, such as https://chat.example, or of any (*);
+    /// repeatable. Pages of this machine, of the server's own address and of each --allowed-host
+    /// are always accepted.
     #[arg(long, value_name = "URL")]
     allowed_origin: Vec<AllowedOrigin>,
 }

@@ -23,16 +23,18 @@ const READ_BYTES: usize = 1 << 16;
 /// Which requests are answered, and where.
 #[derive(Debug, clap::Args)]
 pub struct BatchChoice {
-    /// Answer the requests of this file, `-` for standard input: one a line, as JSON, with prompt or messages and the fields that a request to `ixc serve`
-    /// may have, or as OpenAI's batches have them.
+    /// Answer the requests of this file; `-` reads standard input. Each line is a JSON object with
+    /// a prompt or messages, and the fields of a request to `ixc serve`. Lines of OpenAI's batch
+    /// files are accepted too.
     #[arg(long, value_name = "FILE", requires = "output",
           conflicts_with_all = ["words", "prompt", "file", "save_state", "load_state", "trace", "stats",
                                 "grammar", "grammar_file", "json_schema", "json_schema_file"])]
     batch: Option<PathBuf>,
-    /// Write the answers of --batch to this file, one a line, and go on with what is in it.
+    /// Write the answers of --batch to this file, one per line. Requests whose answers are in the
+    /// file are skipped.
     #[arg(short, long, value_name = "FILE", requires = "batch")]
     output: Option<PathBuf>,
-    /// Requests of --batch that are computed together, each in a context of --ctx.
+    /// Number of --batch requests computed together, each with a context of --ctx.
     #[arg(long, visible_alias = "np", value_name = "N", default_value_t = 4, requires = "batch",
           value_parser = clap::value_parser!(u32).range(1..=256))]
     parallel: u32,

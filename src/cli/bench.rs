@@ -31,41 +31,44 @@ use super::streaming;
 use report::{Format, Report};
 use setting::Setting;
 
-/// Measures how many tokens per second a model reads (prefill) and writes (decode), from an empty context or at a depth.
+/// Measures tokens per second of prefill and decode, from an empty context or at a depth.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "EXAMPLES:
   ixc bench model.gguf -p 512 -n 64 -t 1,2 -r 3
   ixc bench model.gguf -p 32,128,512 -n 0
-  ixc bench model.gguf -p 0 -n 64 -d 0,8192   decode with so many tokens before
+  ixc bench model.gguf -p 0 -n 64 -d 0,8192   decode at depths 0 and 8192
   ixc bench model.gguf -p 512 -n 0 --json     with model, machine and version
   ixc bench model.gguf --format csv >> all.csv
   ixc bench model.gguf -p 0 -n 64 --memory 6GiB --defer 2
-                                              what deferral brings and costs
+                                              gain and loss of deferral
   ixc bench model.gguf --json > now.json
-  ixc bench --compare before.json now.json    what changed beyond noise
+  ixc bench --compare before.json now.json    changes beyond noise
   ixc bench                                   the built-in demo model
 
---compare takes what --json wrote: it says first what differs in models, options and machines, then how many times as fast B is, row by row. Of the ratios of all pairs of rounds it takes the median, and as interval what the Mann-Whitney test leaves of them; a change counts where the interval does not hold 1 and the ratio is 1 % off. Exit status: 0 where no row is slower, 3 where one is.
+--compare reads files of --json. It first prints differences in models, options and machines, then \
+the speed of B relative to A, row by row. The ratio is the median over all pairs of rounds, with \
+the interval of a Mann-Whitney test. A change is significant if the interval excludes 1 and the \
+ratio differs from 1 by at least 1 %. The exit status is 3 if any row is slower, else 0.
 
-With --defer nothing is read ahead, unless --prefetch names a way.")]
+With --defer, no expert is read ahead unless --prefetch selects a method.")]
 pub struct Args {
     #[command(flatten)]
     model: ModelChoice,
-    /// Tokens of prefill; 0 leaves it out.
+    /// Prompt tokens to prefill; 0 skips prefill.
     #[arg(short = 'p', long, alias = "n-prompt", value_name = "N", value_delimiter = ',', default_value = "512")]
     prefill: Vec<usize>,
-    /// Tokens of decode; 0 leaves it out.
+    /// Tokens to decode; 0 skips decode.
     #[arg(short = 'n', long, alias = "n-gen", value_name = "N", value_delimiter = ',', default_value = "64")]
     decode: Vec<usize>,
-    /// Tokens that are in the KV cache before, which do not count.
+    /// Tokens in the KV cache before the measurement begins.
     #[arg(short, long, alias = "n-depth", value_name = "N", value_delimiter = ',', default_value = "0")]
     depth: Vec<usize>,
-    /// Numbers of threads to measure with [default: one for each core].
+    /// Thread counts to measure [default: one thread per core].
     #[arg(short, long, value_name = "N", value_delimiter = ',', env = "IXC_THREADS", hide_env_values = true)]
     threads: Vec<usize>,
     #[command(flatten)]
     pin: PinChoice,
-    /// How often each is measured, after one run that does not count.
+    /// Repetitions of each measurement, after one warm-up run.
     #[arg(short, long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..))]
     repetitions: u32,
     #[command(flatten)]
@@ -74,16 +77,17 @@ pub struct Args {
     streaming: StreamingChoice,
     #[command(flatten)]
     perf: PerfChoice,
-    /// With --defer: a text at whose tokens logits are compared [default: some sentences of English].
+    /// With --defer: text whose logits are compared [default: a few English sentences].
     #[arg(long, value_name = "FILE")]
     text: Option<PathBuf>,
-    /// Compare two files of --json, and measure nothing: options of how to measure have no effect.
+    /// Compare two files that --json wrote, without measuring. Measuring options have no effect.
     #[arg(long, num_args = 2, value_names = ["A", "B"], conflicts_with_all = ["model", "model_file", "prefill", "decode", "depth", "repetitions", "text"])]
     compare: Vec<PathBuf>,
-    /// How it is written; all but text say, too, what was measured, on what, with what and when. Of --compare, csv and jsonl have rows alone.
+    /// Output format. Every format except text also records the model, machine, options and date.
+    /// With --compare, csv and jsonl hold rows only.
     #[arg(long, value_enum, value_name = "FORMAT", default_value_t)]
     format: Format,
-    /// The same as --format json.
+    /// Same as --format json.
     #[arg(long, conflicts_with = "format")]
     json: bool,
 }

@@ -11,17 +11,19 @@ use ixc::tuned::Tuned;
 /// IR and kernels in place of those that are made.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct ChangeChoice {
-    /// Go on from a file of `ixc compile --dump-dir` or `ixc dump --after`, edited or not, in place of the model's own graph: the passes behind the one
-    /// that its first line names are run. Options of passes before that, and a memory budget behind `residency`, have no effect.
+    /// Start from a file of `ixc compile --dump-dir` or `ixc dump --after`, edited or not, instead
+    /// of the model's graph. Its first line names a pass; the passes after it run. Options of
+    /// earlier passes have no effect, nor does a memory budget after `residency`.
     #[arg(long, value_name = "FILE")]
     start_from: Option<PathBuf>,
-    /// Replace kernels by those of a file of kernel IR, or of a folder of NAME.ix, such as `ixc
-    /// compile --dump-dir` writes. Each replaces the kernel of the same name, and must have its
-    /// buffers and dims.
+    /// Replace kernels of the plan by those in a file of kernel IR, or in a folder of NAME.ix files
+    /// such as `ixc compile --dump-dir` writes. Each replaces the kernel of the same name and must
+    /// have the same buffers and dims.
     #[arg(long = "override", value_name = "PATH")]
     kernels: Option<PathBuf>,
-    /// Cut weights as a file of `ixc kernel tune` says, which must be of this machine and the target; none: as the caches say [default: what lies in the
-    /// user's cache folder, where no target is named].
+    /// Tilings measured by `ixc kernel tune`, from a file made on this machine for the same target;
+    /// `none` uses cache sizes only [default: the file in the user's cache folder, unless --target
+    /// is given].
     #[arg(long, value_name = "FILE|none")]
     tuned: Option<PathBuf>,
 }

@@ -25,8 +25,8 @@ use super::size::Size;
 /// A model, of a command that runs no plan.
 #[derive(Debug, clap::Args)]
 pub struct ModelArgument {
-    /// The model: a GGUF file (of a split model any), a folder of safetensors, or ORG/NAME of Hugging Face's cache; `demo`, or none: the built-in
-    /// demo model.
+    /// Model: a GGUF file (any shard of a split model), a folder of safetensors, or ORG/NAME from
+    /// Hugging Face's cache [default: `demo`, the built-in model].
     #[arg(value_parser = ModelName::parser())]
     model: Option<ModelName>,
     /// The same, as llama.cpp spells it.
@@ -76,12 +76,12 @@ pub fn open(path: Option<&Path>) -> anyhow::Result<Model> {
 /// A model or a plan, of a command that runs either.
 #[derive(Debug, clap::Args)]
 pub struct ModelChoice {
-    /// The model: a GGUF file, a plan, a folder of safetensors, or ORG/NAME[:QUANT] of Hugging Face's cache; `demo`, or none: the built-in demo
-    /// model.
+    /// Model: a GGUF file, a plan, a folder of safetensors, or ORG/NAME[:QUANT] from Hugging Face's
+    /// cache [default: `demo`, the built-in model].
     #[arg(value_parser = ModelName::parser())]
     model: Option<ModelName>,
-    /// The model file of a plan, where it is neither where the plan says nor beside the plan; of a split model any of its files. Without MODEL,
-    /// the model itself.
+    /// Model file of a plan, if it moved: any shard of a split model. Without MODEL, this is the
+    /// model to run.
     #[arg(short, long = "model", value_name = "FILE", value_parser = ModelName::parser())]
     model_file: Option<ModelName>,
 }
@@ -135,7 +135,8 @@ pub fn backend(emulate: bool) -> BackendKind {
 /// The target of a command that runs a model.
 #[derive(Debug, clap::Args)]
 pub struct TargetChoice {
-    /// What to generate code for: native, a target or a CPU of `ixc doctor`; a plan is for one target already.
+    /// Target or CPU to generate code for: `native`, or a name that `ixc doctor` lists. A plan
+    /// already has its target.
     #[arg(long, env = "IXC_TARGET", hide_env_values = true)]
     target: Option<TargetName>,
 }
@@ -155,7 +156,8 @@ impl TargetChoice {
 /// Whether threads are bound to processors, of a command that runs a model.
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub struct PinChoice {
-    /// Bind each thread to a core of its own: auto, where there is one for each core and nobody else wants any; on, wherever the system lets it; off.
+    /// Pin each thread to its own core. `auto` pins if there is one thread per core and the machine
+    /// is idle; `on` pins wherever the system allows.
     #[arg(long, value_name = "WHEN", default_value = "off", value_parser = PossibleValuesParser::new(Pin::ALL.map(|(name, _)| name)).try_map(|name| name.parse::<Pin>()))]
     pub pin: Pin,
 }
@@ -163,7 +165,7 @@ pub struct PinChoice {
 /// Where experts are, of a command that runs a model.
 #[derive(Clone, Copy, Debug, clap::Args)]
 struct ExpertsChoice {
-    /// Where the experts of a model are that do not all fit in memory.
+    /// Storage of experts if not all of them fit in memory.
     #[arg(long, value_enum, value_name = "WHERE", default_value_t = Experts::Stream, env = "IXC_EXPERTS", hide_env_values = true)]
     experts: Experts,
     #[command(flatten)]
@@ -173,8 +175,8 @@ struct ExpertsChoice {
 /// How deep the drive's queue is.
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub struct QueueChoice {
-    /// Reads of streamed experts that are outstanding at once [default: as `ixc doctor --drive` found, or else as a short look at
-    /// the drive says].
+    /// Reads of streamed experts in flight at once [default: as `ixc doctor --drive` measured, or a
+    /// short measurement].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024), env = "IXC_QUEUE_DEPTH", hide_env_values = true)]
     queue_depth: Option<u16>,
 }
@@ -189,9 +191,10 @@ impl QueueChoice {
 /// Where experts are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum Experts {
-    /// Read from the drive when they are needed, within a budget.
+    /// Read from the drive when needed, within the memory budget.
     Stream,
-    /// In the mapped file: the page cache keeps what it likes, and is told what will be needed. No budget holds but a control group's.
+    /// In the mapped file: the kernel's page cache decides, with hints about coming experts. Only a
+    /// control group limits memory.
     Map,
 }
 
@@ -216,8 +219,8 @@ impl ExpertsChoice {
 /// The memory of a command that runs a model.
 #[derive(Clone, Debug, clap::Args)]
 pub struct MemoryChoice {
-    /// Memory that may be taken, such as 6GiB: experts that do not fit are read from the drive when they are needed [default: all
-    /// that is left, where the model is larger than that].
+    /// Memory budget, such as 6GiB. Experts beyond it are read from the drive when needed [default:
+    /// the free memory, if the model is larger].
     #[arg(long, value_name = "SIZE", env = "IXC_MEMORY", hide_env_values = true)]
     memory: Option<Size>,
 }
@@ -232,8 +235,8 @@ impl MemoryChoice {
 /// Deferral, of a command that compiles.
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub struct DeferChoice {
-    /// Compute the N experts of least weight of each token one layer later, so that they can be read meanwhile: the output is
-    /// approximate. 0 is off.
+    /// Defer each token's N lowest-weighted experts by one layer, which gives time to read them; 0
+    /// is off. The output becomes approximate.
     #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
     pub defer: u32,
 }
@@ -243,8 +246,8 @@ pub struct DeferChoice {
 pub struct StreamingChoice {
     #[command(flatten)]
     memory: MemoryChoice,
-    /// Lock weights in memory: the system neither swaps them out nor drops their pages. Streamed
-    /// and mapped experts are not locked.
+    /// Lock weights in memory, so that the system never swaps or drops them. Streamed and mapped
+    /// experts are not locked.
     #[arg(long)]
     mlock: bool,
     #[command(flatten)]
@@ -310,21 +313,22 @@ impl StreamingChoice {
 /// How a model is run, of a command that makes text: with what threads, in what context, for what target, from what memory.
 #[derive(Debug, clap::Args)]
 pub struct RunChoice {
-    /// Threads [default: one for each core].
+    /// Number of threads [default: one per core].
     #[arg(short, long, value_name = "N", env = "IXC_THREADS", hide_env_values = true)]
     threads: Option<usize>,
     #[command(flatten)]
     pin: PinChoice,
-    /// Positions that a KV cache has room for: each request's has as many [default: the model's, at
-    /// most 4096; of `ixc serve`: the model's, or as many of them as memory allows].
+    /// Context length in tokens: positions of the KV cache, for each request [default: the model's,
+    /// at most 4096; with `ixc serve`, as many of the model's as memory allows].
     #[arg(short = 'c', long = "ctx", alias = "ctx-size", value_name = "N", env = "IXC_CTX", hide_env_values = true)]
     context: Option<usize>,
     #[command(flatten)]
     target: TargetChoice,
-    /// Read weights as they lie in the model file, even where the target has faster kernels for packed ones.
+    /// Do not pack weights: read them in the model file's layout, even if packed kernels are
+    /// faster.
     #[arg(long)]
     no_pack: bool,
-    /// Do not read a plan's weights through to compare their checksums.
+    /// Do not verify the checksums of a plan's weights when it is loaded.
     #[arg(long)]
     no_check: bool,
     #[command(flatten)]

@@ -40,65 +40,72 @@ use super::stages::Stage;
 use super::terminal::standard_error;
 use super::tokenize::read;
 
-/// Compiles a model to a plan: everything that is needed to run it, except weights that kernels read as they lie in the model
-/// file, and no machine code.
+/// Compiles a model to a plan. The plan holds everything that a run needs, except machine code and
+/// the weights that kernels read from the model file.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "EXAMPLES:
   ixc compile model.gguf                         writes model.ixp
   ixc compile model.gguf -o plan.ixp --target portable
-  ixc compile large.gguf --memory 6GiB           for less memory than it takes
-  ixc compile model.gguf --no-weights            small; packed in each run
+  ixc compile large.gguf --memory 6GiB           streams experts from the drive
+  ixc compile model.gguf --no-weights            small; packs weights in each run
   ixc compile model.gguf --self-contained        runs without the model file
   ixc compile model.gguf --weights i8_row --text sample.txt
-                                                 one scale a row: int8 tiles
+                                                 one scale per row: int8 tiles
   ixc compile model.gguf --emit graph,asm        writes model.d/1.graph.ix, too
-  ixc compile model.gguf --dump-dir d            what each pass and kernel is
+  ixc compile model.gguf --dump-dir d            IR after each pass, and kernels
   ixc compile model.gguf --dump-dir d --stop-after tile
   ixc compile model.gguf --start-from d/09-tile.ix
-                                                 after that was edited
+                                                 after editing that file
   ixc compile model.gguf --target dataflow:wse3 -o model.json
-                                                 what runs where on a wafer
+                                                 placement on a wafer
 
-The plan names the model file by its absolute path and checks that it is still the same; runs also find it beside the plan. Where the \
-target's kernels read packed weights, these are in the plan, which is then about as large as the model; embeddings, norms and whatever \
-else kernels read as it lies in the model file stay there, unless --self-contained takes them into the plan, too.
+The plan names the model file by its absolute path and checks that it is unchanged. Runs also find \
+the file next to the plan. If the target's kernels read packed weights, the plan holds these and \
+is about as large as the model. Embeddings, norms and other weights that kernels read as stored \
+stay in the model file, unless --self-contained is given.
 
-The plan is there when it is whole. What an interrupted run wrote stays beside it, as .PLAN.part, and the same command goes on with that: the same user's, where a secret in \
-$XDG_CACHE_HOME/ixc or ~/.cache/ixc shows that ixc wrote it. \
-docs/dataflow.md says what dataflow targets are.")]
+The plan appears only when it is complete. An interrupted run leaves .PLAN.part next to it, and \
+the same command continues from there. It accepts only a file that the same user's ixc wrote, \
+which a secret in $XDG_CACHE_HOME/ixc or ~/.cache/ixc proves. docs/dataflow.md describes dataflow \
+targets.")]
 pub struct Args {
     #[command(flatten)]
     model: ModelArgument,
-    /// The plan to write [default: the model's name with .ixp, in the current folder].
+    /// Plan to write [default: the model's name with .ixp, in the current folder].
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// What to generate kernels for: native, a target or a CPU of `ixc doctor`; this machine need not be one. Or dataflow:GRID, a grid of
-    /// processing elements by its name (wse3, wse2, aie, ..) or its TOML file.
+    /// Target or CPU to generate kernels for: `native`, or a name that `ixc doctor` lists, also one
+    /// that this machine lacks. dataflow:GRID places the model on a grid of processing elements;
+    /// GRID is wse3, wse2, aie, another name, or a TOML file.
     #[arg(long, default_value = "native", env = "IXC_TARGET", hide_env_values = true)]
     target: CompileTarget,
-    /// Positions of the KV cache, for dataflow targets [default: the model's, at most 2048].
+    /// Context length in tokens, for dataflow targets [default: the model's, at most 2048].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1 << 24))]
     ctx: Option<u32>,
-    /// Most tokens of a step; longer prompts take several [default: 512; with experts as many as give each 128 rows, up to 2048].
+    /// Maximum number of tokens in a step; longer prompts take several steps [default: 512, or up
+    /// to 2048 for MoE models, so that each expert gets 128 rows].
     #[arg(short = 'b', long, alias = "ubatch-size", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65536))]
     max_tokens: Option<u32>,
-    /// Write weights into the plan as kernels read them, experts that are streamed as one block each. The default where the target packs
-    /// weights; elsewhere it writes only blocks of experts.
+    /// Write packed weights into the plan, and each streamed expert as one block. This is the
+    /// default if the target packs weights; otherwise only expert blocks are written.
     #[arg(long, conflicts_with_all = ["no_weights", "no_pack"])]
     pack: bool,
-    /// Write all weights into the plan, also those that kernels read as they lie in the model file: runs need no model file then.
+    /// Write all weights into the plan, so that runs do not need the model file.
     #[arg(long, conflicts_with = "no_weights")]
     self_contained: bool,
-    /// Leave packed weights out of the plan: they are packed each time that it is loaded.
+    /// Leave packed weights out of the plan. They are packed again each time the plan is loaded.
     #[arg(long)]
     no_weights: bool,
-    /// Read weights as they lie in the model file, even where the target has faster kernels for packed ones.
+    /// Do not pack weights: read them in the model file's layout, even if packed kernels are
+    /// faster.
     #[arg(long)]
     no_pack: bool,
-    /// Leave the output matrix out: the plan gives hidden states, for `ixc embed` and `ixc serve --embeddings`.
+    /// Compile for embeddings: leave out the output matrix, so that the plan returns hidden states
+    /// for `ixc embed` and `ixc serve --embeddings`.
     #[arg(long, conflicts_with = "text")]
     embeddings: bool,
-    /// Compile the routed experts alone, each layer's to be run on its own: a plan for other engines, which `ixc::moe` and ixc.h run.
+    /// Compile only the routed experts, each layer as its own function. Other engines run such a
+    /// plan through `ixc::moe` or ixc.h.
     #[arg(long, conflicts_with_all = ["text", "embeddings"])]
     moe: bool,
     #[command(flatten)]
@@ -109,21 +116,21 @@ pub struct Args {
     deferral: DeferChoice,
     #[command(flatten)]
     passes: PassChoice,
-    /// With --weights: a text, of which at most the first 256 tokens and 1024 bytes are given to the model as it was and as it is now, to say how far its predictions
-    /// have moved.
+    /// With --weights: text on which the original and the requantised model are compared. At most
+    /// its first 256 tokens and 1024 bytes are used.
     #[arg(long, value_name = "FILE", requires = "weights")]
     text: Option<PathBuf>,
-    /// Threads that pack [default: one for each core].
+    /// Number of threads that pack weights [default: one per core].
     #[arg(short, long, env = "IXC_THREADS", hide_env_values = true)]
     threads: Option<usize>,
-    /// Stages to write as text, into a folder beside the plan.
+    /// Stages to write as text, into a folder next to the plan.
     #[arg(long, value_enum, value_delimiter = ',')]
     emit: Vec<Emit>,
-    /// Write what each pass left, kernels and their code, and which op they compute, into a new folder: each file with a number is one that --start-from
-    /// takes, its kernels/ one that --override takes.
+    /// Write the IR after each pass, and all kernels with their code and ops, into a new folder.
+    /// --start-from takes its numbered files, --override its kernels/ folder.
     #[arg(long, value_name = "DIR")]
     dump_dir: Option<PathBuf>,
-    /// With --dump-dir: stop after a pass, and write no plan.
+    /// With --dump-dir: stop after this pass and write no plan.
     #[arg(long, value_name = "PASS", requires = "dump_dir", conflicts_with = "output", value_parser = manager::names())]
     stop_after: Option<String>,
     #[command(flatten)]
@@ -150,7 +157,7 @@ enum Emit {
     Kernel,
     /// Machine code of the kernels.
     Asm,
-    /// What runs where on a grid; instead of a plan.
+    /// The placement on a grid; it replaces the plan.
     Dataflow,
 }
 

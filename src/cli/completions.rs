@@ -12,14 +12,14 @@ use ixc::text::template::known;
 use super::wrap::Text;
 use super::{command, terminal};
 
-/// Prints a shell's completions of commands and options.
+/// Prints a completion script for a shell.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "EXAMPLES:
   ixc completions bash > ~/.local/share/bash-completion/completions/ixc
   ixc completions zsh > ~/.zfunc/_ixc        in a folder of $fpath
   ixc completions fish > ~/.config/fish/completions/ixc.fish")]
 pub struct Args {
-    /// The shell.
+    /// Shell.
     #[arg(value_enum)]
     shell: Shell,
 }

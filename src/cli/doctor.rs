@@ -18,18 +18,18 @@ use super::output::{self, Bytes, Printable, counted};
 #[derive(Debug, clap::Args)]
 #[command(after_help = "EXAMPLES:
   ixc doctor
-  ixc doctor -v                      what targets lack, what features are for
-  ixc doctor --drive large.gguf      how fast its drive is
+  ixc doctor -v                      missing features of targets
+  ixc doctor --drive large.gguf      speed of its drive
   ixc doctor --json | jq .bandwidth")]
 pub struct Args {
     /// Print JSON.
     #[arg(long)]
     json: bool,
-    /// Leave out the measurements of memory bandwidth and of products.
+    /// Skip the measurements of memory bandwidth and matrix products.
     #[arg(long)]
     no_bandwidth: bool,
-    /// Measure the drive that this file lies on, by reading it for some seconds (of a folder, its largest file). Streaming
-    /// remembers how many reads at once are best.
+    /// Measure the drive of this file by reading it for a few seconds; of a folder, its largest
+    /// file is read. Later runs stream with the best number of reads in flight.
     #[arg(long, value_name = "PATH")]
     drive: Option<PathBuf>,
 }

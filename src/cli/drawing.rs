@@ -33,11 +33,11 @@ fn formats() -> impl TypedValueParser<Value = Format> {
 /// Options that say as what IR is printed.
 #[derive(Clone, Debug, clap::Args)]
 pub struct FormatChoice {
-    /// As what it is printed. In a drawing of a graph ops are nodes, values with their types edges; in one of tasks
-    /// these are boxes, between them what they write and read.
+    /// Output format. In a drawing of a graph, ops are nodes and typed values are edges. In a
+    /// drawing of tasks, tasks are boxes and buffers are edges.
     #[arg(long, value_parser = formats(), value_name = "FORMAT", default_value = "text")]
     format: Format,
-    /// The same as --format dot.
+    /// Same as --format dot.
     #[arg(long, conflicts_with = "format")]
     dot: bool,
 }

@@ -20,30 +20,30 @@ use super::stages::Stage;
   ixc dump model.gguf --stage kernel --kernel gemv_q4_k
   ixc dump model.gguf --stage asm --kernel rms_norm --target portable
   ixc dump --stage plan                      the built-in demo model
-  ixc dump model.gguf --after tile           how each weight is cut, and why
+  ixc dump model.gguf --after tile           tiling of each weight
   ixc dump model.gguf --stage plan --layer 3 --op ffn_down
-                                             one layer's steps that read it
+                                             a layer's steps that read a weight
   ixc dump model.gguf --format dot | dot -Tsvg
-                                             the graph of a step, drawn
+                                             a drawing of the graph
   ixc dump model.gguf --stage plan --format mermaid
-                                             its tasks, and what they wait for
+                                             tasks and their dependencies
   ixc dump --stage fused --expert-memory 1MiB --predict 2
-                                             when experts are loaded")]
+                                             loads of experts")]
 pub struct Args {
     #[command(flatten)]
     model: ModelArgument,
-    /// The stage; without one, what stages there are is said.
+    /// Stage to print; without it, the stages are listed.
     #[arg(long, value_enum)]
     stage: Option<Stage>,
-    /// What a pass of `ixc opt` leaves, as text that `ixc opt` reads.
+    /// Print the IR after this pass, as text that `ixc opt` reads.
     #[arg(long, value_name = "PASS", conflicts_with_all = ["stage", "kernel"], value_parser = manager::names())]
     after: Option<String>,
     #[command(flatten)]
     format: FormatChoice,
-    /// Only kernels whose names contain this.
+    /// Print only kernels whose names contain this text.
     #[arg(long, value_name = "NAME")]
     kernel: Option<String>,
-    /// What to generate kernels for: native, a target or a CPU of `ixc doctor`.
+    /// Target or CPU to generate kernels for: `native`, or a name that `ixc doctor` lists.
     #[arg(long, default_value = "native", env = "IXC_TARGET", hide_env_values = true)]
     target: TargetName,
     #[command(flatten)]

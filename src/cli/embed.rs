@@ -21,43 +21,47 @@ use super::{BadInput, tokenize};
 /// How the hidden states of a text become one vector.
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub struct PoolingChoice {
-    /// How the hidden states of a text become one vector: their mean, the first token's (cls) or the last token's [default: as the model says, or else
-    /// last].
+    /// Pooling of a text's hidden states into one vector: their mean, the first token's (cls) or
+    /// the last token's [default: the model's, or last].
     #[arg(long, value_name = "HOW", value_parser = PossibleValuesParser::new(Pooling::ALL.map(|(name, _)| name)).try_map(|name| name.parse::<Pooling>()))]
     pub pooling: Option<Pooling>,
 }
 
-/// Writes texts as vectors: the hidden states behind a model's last norm, made one and of length 1.
+/// Computes embeddings of texts: hidden states after the model's last norm, pooled and scaled to
+/// length 1.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "EXAMPLES:
   ixc embed qwen3-embedding.gguf -p \"The borrow checker\" -p \"A trait\"
   ixc embed model.gguf -f text.txt --pooling mean --dimensions 256
   ixc embed model.gguf -f text.txt -o text.npy   f32 [texts, dimensions]
 
-Each -p and -f is a text; one newline at the end of a file is no part of it. Names of special tokens are those tokens, and what the model wants around a text \
-is put there. A plan must be one of `ixc compile --embeddings`.")]
+Each -p and -f is one text. A newline at the end of a file is not part of it. Names of special \
+tokens are those tokens, and the model's own tokens around a text are added. A plan must come from \
+`ixc compile --embeddings`.")]
 pub struct Args {
     #[command(flatten)]
     model: ModelChoice,
-    /// A text.
+    /// Text to embed; repeatable.
     #[arg(short, long, value_name = "TEXT", allow_hyphen_values = true)]
     prompt: Vec<String>,
-    /// A file with a text, `-` for standard input.
+    /// File with a text to embed; `-` reads standard input.
     #[arg(short, long, value_name = "FILE")]
     file: Vec<PathBuf>,
     #[command(flatten)]
     pooling: PoolingChoice,
-    /// Only so many numbers of each vector, the first, as a vector of length 1 again: for models whose vectors are nested (Matryoshka).
+    /// Keep only the first N dimensions of each vector, scaled to length 1 again. For models with
+    /// nested (Matryoshka) embeddings.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     dimensions: Option<u32>,
-    /// Write a NumPy file, f32 [texts, dimensions], in place of JSON; `-` for standard output.
+    /// Write a NumPy file, f32 [texts, dimensions], instead of JSON; `-` writes to standard output.
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
     #[command(flatten)]
     force: Force,
     #[command(flatten)]
     how: RunChoice,
-    /// Run the generated code in the emulator: any target on any machine, about a thousand times slower.
+    /// Run generated code in the emulator, which runs any target on any machine, about 1,000 times
+    /// slower.
     #[arg(long)]
     emulate: bool,
 }

@@ -23,43 +23,46 @@ use super::name::ModelName;
 use super::output::{Line, Rate, Unit, Watch, counted, json, note};
 use super::tokenize::read;
 
-/// Scores a model on a text: perplexity, and with --against how far its predictions are from those of another model, such as the same one before it
-/// was quantised.
+/// Scores a model on a text by perplexity. --against also measures how far its predictions are from
+/// another model's, such as the unquantised original.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "EXAMPLES:
   ixc eval model.gguf --text wiki.test.raw
   ixc eval model-q4.gguf --text sample.txt --against model-f16.gguf
   ixc eval model.gguf --text wiki.test.raw -o wiki.jsonl
-                                       goes on where it was stopped
+                                       continues after an interruption
   ixc eval plan.ixp --text sample.txt --against model.gguf --json
 
-The text is cut as llama-perplexity cuts it, and the numbers are the same but for rounding: pieces of --ctx tokens, what is left over goes unread; \
-where the model wants a BOS, it takes the place of each piece's first token; the second half of each piece is scored. The text is the same \
-as for llama-perplexity -f: one newline at its end is left out, and names of special tokens are text.
+The text is scored as llama-perplexity does, and the numbers agree except for rounding. It is cut \
+into pieces of --ctx tokens; an incomplete last piece is ignored. If the model wants a BOS token, \
+it replaces the first token of each piece. The second half of each piece is scored. As with \
+llama-perplexity -f, one newline at the end is dropped, and names of special tokens are plain \
+text.
 
-Of divergences, the model of --against is right: KL(against || model), in nats. Standard errors take positions to be independent.
+Divergences are KL(against || model), in nats. Standard errors assume independent positions.
 
-With -o each piece's numbers are written as it is done, one line of JSON; the same command goes on behind the last one, and computes nothing where \
-all are there.")]
+With -o, each piece's numbers are written as one line of JSON when it is done. The same command \
+continues after the last line.")]
 pub struct Args {
     #[command(flatten)]
     model: ModelChoice,
-    /// The text to score, `-` for standard input.
+    /// Text file to score; `-` reads standard input.
     #[arg(long, short = 'f', alias = "file", value_name = "FILE")]
     text: PathBuf,
-    /// A model or a plan whose predictions are taken to be right. It runs beside the other one: both take memory.
+    /// Reference model or plan to compare with. Both models are in memory at once.
     #[arg(long, value_name = "MODEL", value_parser = ModelName::parser())]
     against: Option<ModelName>,
-    /// Tokens of a piece.
+    /// Tokens per piece of text.
     #[arg(short = 'c', long = "ctx", alias = "ctx-size", value_name = "N", default_value_t = eval::DEFAULT_CONTEXT, value_parser = read_context)]
     context: usize,
-    /// Score so many pieces from the beginning [default: all].
+    /// Number of pieces to score, from the beginning [default: all].
     #[arg(long, alias = "chunks", value_name = "N")]
     pieces: Option<usize>,
-    /// Write the numbers of every position to this file, and go on with what is in it.
+    /// Write the numbers of each position to this file. Pieces that are in the file are skipped.
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// Write an importance matrix: the mean squares of what each of the model's matrices is multiplied with, for ixc quantise and llama-quantize.
+    /// Write an importance matrix for `ixc quantise` and llama-quantize: the mean squares of each
+    /// matrix's inputs.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["output", "defer"])]
     imatrix: Option<PathBuf>,
     #[command(flatten)]
@@ -68,13 +71,15 @@ pub struct Args {
     target: TargetChoice,
     #[command(flatten)]
     streaming: StreamingChoice,
-    /// Run the generated code in the emulator: any target on any machine, about a thousand times slower.
+    /// Run generated code in the emulator, which runs any target on any machine, about 1,000 times
+    /// slower.
     #[arg(long)]
     emulate: bool,
-    /// Read weights as they lie in the model file, even where the target has faster kernels for packed ones.
+    /// Do not pack weights: read them in the model file's layout, even if packed kernels are
+    /// faster.
     #[arg(long)]
     no_pack: bool,
-    /// Threads [default: one for each core].
+    /// Number of threads [default: one per core].
     #[arg(short, long, value_name = "N", env = "IXC_THREADS", hide_env_values = true)]
     threads: Option<usize>,
     /// Print JSON.

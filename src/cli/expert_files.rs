@@ -22,14 +22,15 @@ const PERCENT: u32 = 50;
 /// Files of which experts are used.
 #[derive(Clone, Debug, clap::Args)]
 pub struct ExpertFiles {
-    /// Write how often each expert was chosen: a file for --pin-experts, and for whoever draws it.
+    /// Write how often each expert was chosen, as JSON for --pin-experts or for plots.
     #[arg(long, value_name = "FILE")]
     expert_stats: Option<PathBuf>,
-    /// Where not all experts fit in memory, keep those there that this file of --expert-stats says are used most; they are read before the first
-    /// token. Where --expert-stats names the same file, it need not be there the first time, and counts are added to what it has.
+    /// Keep the most used experts in memory, by this file of --expert-stats. They are read before
+    /// the first token. If --expert-stats names the same file, it may be missing at first, and its
+    /// counts grow with each run.
     #[arg(long, value_name = "FILE")]
     pin_experts: Option<PathBuf>,
-    /// The part of the memory for experts that these may take, in percent [default: 50].
+    /// Share of the expert memory for pinned experts, in percent [default: 50].
     #[arg(long, value_name = "PERCENT", requires = "pin_experts", value_parser = clap::value_parser!(u32).range(1..=100))]
     pin_percent: Option<u32>,
 }

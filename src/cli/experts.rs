@@ -10,10 +10,11 @@ use super::size::Size;
 /// Memory for experts, prediction, and deferral.
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub struct Experts {
-    /// Memory that experts may take, such as 6GiB: where they need more, when each layer's are loaded is made explicit.
+    /// Memory budget of experts, such as 6GiB. If they need more, the plan states when each layer's
+    /// experts are loaded.
     #[arg(long, value_name = "SIZE")]
     expert_memory: Option<Size>,
-    /// Predict the experts of the next layer: as many as a token is routed to, and N more.
+    /// Predict experts of the next layer: the number that a token uses, plus N.
     #[arg(long, value_name = "N", requires = "expert_memory")]
     pub predict: Option<u32>,
     #[command(flatten)]

@@ -17,32 +17,36 @@ use super::prefetch::PrefetchChoice;
 use super::select::SelectChoice;
 use super::stage_choice::StageChoice;
 
-/// Prints what compiling a model decides where something else was possible: what was chosen, what lost, and why.
+/// Prints the decisions made while compiling a model: the choice, the alternatives, and the reason.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "EXAMPLES:
   ixc explain model.gguf
   ixc explain model.gguf --pass tile --layer 3 --op ffn_down
-                                             how a layer's weight is cut
-  ixc explain model.gguf --pass fuse         what is not fused, and why not
+                                             tiling of a layer's weight
+  ixc explain model.gguf --pass fuse         regions that were not fused
   ixc explain model.gguf --expert-memory 6GiB --predict 2 --pass residency
   ixc explain model.gguf --memory 6GiB --pass compile,residency,run
-                                             what a run does that has 6 GiB
+                                             a run with 6 GiB
   ixc explain model.gguf --target dataflow:wse3 --pass place
-                                             where a wafer has it, and why there
+                                             placement on a wafer
   ixc explain model.gguf --target sapphire-rapids --json
   ixc explain                                the built-in demo model
 
-Passes tell what they choose as they choose it. Decisions that are alike are said once, with how often and in which layers they were made; --json has each by \
-itself. What nothing else could take the place of is no decision. Without --memory or --expert-memory all of the model is taken to fit. Nothing is run: what a run measures, and then predicts experts by, ixc run --stats says likewise.")]
+Passes report decisions as they make them. Equal decisions are printed once, with their count and \
+layers; --json lists each. A choice without an alternative is not a decision. Without --memory or \
+--expert-memory, the whole model is assumed to fit. Nothing is run; `ixc run --stats` reports \
+decisions that depend on measurements, such as prefetch.")]
 pub struct Args {
     #[command(flatten)]
     model: ModelArgument,
-    /// Only decisions of these passes of `ixc opt`; or of compile, which runs them, place, which puts a model on a grid, or run.
+    /// Print only decisions of these passes of `ixc opt`, or of compile (which runs them), place
+    /// (on a grid) or run.
     #[arg(long = "pass", value_name = "PASS,..", value_delimiter = ',', value_parser = explain::sources())]
     passes_told: Vec<String>,
     #[command(flatten)]
     select: SelectChoice,
-    /// What to generate kernels for: native, a target or a CPU of `ixc doctor`; or dataflow:GRID, a grid of processing elements.
+    /// Target or CPU to generate kernels for: `native`, a name that `ixc doctor` lists, or
+    /// dataflow:GRID for a grid of processing elements.
     #[arg(long, default_value = "native", env = "IXC_TARGET", hide_env_values = true)]
     target: CompileTarget,
     #[command(flatten)]

@@ -7,7 +7,7 @@ use ixc::files::{Guard, Kind, Output};
 /// Whether other files are replaced.
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub struct Force {
-    /// Write over a file that is there and is not of the kind that is written.
+    /// Overwrite an existing file, even if it is of another kind.
     #[arg(long)]
     force: bool,
 }

@@ -14,16 +14,17 @@ use super::BadInput;
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Grammar")]
 pub struct GrammarChoice {
-    /// Text that this grammar has: GBNF, or Lark behind `%llguidance`.
+    /// Restrict the text to this grammar: GBNF, or Lark after `%llguidance`.
     #[arg(long, value_name = "GRAMMAR", conflicts_with_all = ["grammar_file", "json_schema", "json_schema_file"])]
     grammar: Option<String>,
-    /// The same in a file; one that ends with .lark is Lark.
+    /// Restrict the text to the grammar in this file; a .lark file holds Lark.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["json_schema", "json_schema_file"])]
     grammar_file: Option<PathBuf>,
-    /// JSON that this schema describes: the schema, a file, or `-` for standard input; `{}` for any JSON.
+    /// Restrict the text to JSON of this schema: the schema, a file, or `-` for standard input.
+    /// `{}` allows any JSON.
     #[arg(short, long, value_name = "SCHEMA", conflicts_with = "json_schema_file")]
     json_schema: Option<String>,
-    /// The same in a file.
+    /// Restrict the text to JSON of the schema in this file.
     #[arg(long, value_name = "FILE")]
     json_schema_file: Option<PathBuf>,
 }

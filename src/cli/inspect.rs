@@ -19,28 +19,31 @@ use super::inspect_plan::PlanFacts;
 use super::output::{self, Bytes, Count, Printable, counted, note};
 use super::{hints, terminal};
 
-/// Shows what a model or plan holds: architecture, tensors, formats, tokenizer, and what of it is supported.
+/// Shows the contents of a model or plan: architecture, tensors, formats, tokenizer, and whether
+/// each is supported.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "EXAMPLES:
   ixc inspect model.gguf
   ixc inspect model.gguf --tensors
   ixc inspect plan.ixp
-  ixc inspect --support                what this build takes
+  ixc inspect --support                supported formats and models
   ixc inspect model.gguf --json | jq .formats
   ixc inspect model.gguf --html model.html
-                                       a page: graph, passes, memory, kernels
+                                       graph, passes, memory, kernels
   ixc inspect model.gguf --html model.html --trace trace.json
-                                       and what `ixc run --trace` measured
+                                       with measured times
 
-A file that is sound but not supported is shown with the reasons, and the exit status is 0. One whose keys or tensors contradict each \
-other, or a plan that loading would refuse, is shown as far as it goes, and the exit status is 65.")]
+A valid file that is not supported is shown with the reasons; the exit status is 0. A file with \
+contradictory keys or tensors, or a plan that loading refuses, is shown up to the error; the exit \
+status is 65.")]
 pub struct Args {
     #[command(flatten)]
     model: ModelArgument,
     /// Print JSON.
     #[arg(long)]
     json: bool,
-    /// Say what this build supports instead: architectures, formats and how each is multiplied on each target, tokenizers.
+    /// Print what this build supports instead: architectures, formats with their kernels on each
+    /// target, and tokenizers.
     #[arg(long, conflicts_with_all = ["model", "model_option", "tensors", "html"])]
     support: bool,
     /// List every tensor.

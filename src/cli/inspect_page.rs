@@ -25,15 +25,17 @@ const TARGET: &str = "IXC_TARGET";
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Page")]
 pub struct PageChoice {
-    /// Write a page instead, one file that needs no network: the graph, what each pass changed, tensors, memory over steps, kernels with IR beside
-    /// instructions beside their cost, and when experts come and go. `-` for standard output.
+    /// Write an HTML page instead; `-` writes to standard output. It shows the graph, the changes
+    /// of each pass, tensors, memory over steps, kernels with IR, instructions and cost, and expert
+    /// loads. It needs no network.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["json", "tensors"])]
     html: Option<PathBuf>,
-    /// A trace that `ixc run --trace` wrote of this model: measured times stand over all the rest, and beside them what this machine reads and
-    /// multiplies at most, which is measured for some seconds.
+    /// Trace of this model from `ixc run --trace`. The page then begins with measured times and
+    /// with this machine's peak rates, which take a few seconds to measure.
     #[arg(long, value_name = "FILE", requires = "html")]
     trace: Option<PathBuf>,
-    /// What kernels are generated for: native, a target or a CPU of `ixc doctor` [default: what IXC_TARGET says, or native]; a plan is for one target already.
+    /// Target or CPU to generate kernels for: `native`, or a name that `ixc doctor` lists [default:
+    /// IXC_TARGET, or native]. A plan already has its target.
     #[arg(long, value_name = "TARGET", requires = "html")]
     target: Option<TargetName>,
     #[command(flatten)]

@@ -27,13 +27,13 @@ static LOG_FILE: OnceLock<PathBuf> = OnceLock::new();
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Messages")]
 pub struct Log {
-    /// Say what is done, on standard error; twice: in detail, three times: in all detail. IXC_LOG takes filters.
+    /// Log steps to standard error; -vv logs details, -vvv everything. IXC_LOG takes filters.
     #[arg(short, long, global = true, action = clap::ArgAction::Count, conflicts_with = "quiet")]
     verbose: u8,
-    /// Say nothing but errors beside the output.
+    /// Print only the output and errors.
     #[arg(short, long, global = true)]
     quiet: bool,
-    /// When messages have colours; NO_COLOR turns them off, too.
+    /// Colours in messages. NO_COLOR turns them off too.
     #[arg(
         long,
         global = true,
@@ -44,7 +44,7 @@ pub struct Log {
         hide_default_value = true
     )]
     color: Colours,
-    /// Append what -v or IXC_LOG say to a file instead.
+    /// Append log lines to this file instead of standard error.
     #[arg(long, global = true, value_name = "FILE")]
     log_file: Option<PathBuf>,
 }

@@ -26,28 +26,30 @@ use super::{BadInput, Usage};
 pub struct Args {
     #[command(flatten)]
     model: ModelChoice,
-    /// Token ids: `1,2,3`, or `@file`. They are fed as they are; no BOS is added.
+    /// Token ids: `1,2,3`, or `@file`. No BOS is added.
     #[arg(long, value_name = "IDS|@FILE")]
     tokens: TokenList,
-    /// The file to write, `-` for standard output.
+    /// File to write; `-` writes to standard output.
     #[arg(short, long, value_name = "FILE")]
     output: PathBuf,
     #[command(flatten)]
     force: Force,
-    /// What computes: generated code, or the reference interpreter, which is exact and slow.
+    /// Engine: generated code, or the reference interpreter, which is exact and slow.
     #[arg(long, value_enum, default_value = "compiled")]
     engine: Engine,
     #[command(flatten)]
     target: TargetChoice,
     #[command(flatten)]
     streaming: StreamingChoice,
-    /// Run the generated code in the emulator: any target on any machine, about a thousand times slower.
+    /// Run generated code in the emulator, which runs any target on any machine, about 1,000 times
+    /// slower.
     #[arg(long, conflicts_with = "engine")]
     emulate: bool,
-    /// Read weights as they lie in the model file, even where the target has faster kernels for packed ones.
+    /// Do not pack weights: read them in the model file's layout, even if packed kernels are
+    /// faster.
     #[arg(long)]
     no_pack: bool,
-    /// Threads of the compiled engine [default: one for each core].
+    /// Threads of the compiled engine [default: one per core].
     #[arg(short, long, value_name = "N", env = "IXC_THREADS", hide_env_values = true)]
     threads: Option<usize>,
 }

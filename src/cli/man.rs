@@ -12,13 +12,13 @@ use super::output::counted;
 use super::wrap::Text;
 use super::{Usage, command, terminal};
 
-/// Prints a command's manual page, or writes those of all commands.
+/// Prints a command's manual page, or writes the pages of all commands.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "EXAMPLES:
   ixc man run | man -l -                     reads one
   ixc man -o man1                            writes all: ixc.1, ixc-run.1, ..")]
 pub struct Args {
-    /// The command, such as run, or kernel show; none for ixc itself.
+    /// Command, such as `run` or `kernel show`; without it, ixc itself.
     #[arg(value_name = "COMMAND")]
     command: Vec<String>,
     /// Write the pages of all commands into this folder, which must be new or empty.

@@ -89,15 +89,17 @@ pub use terminal::{end_text, standard_output};
 #[command(after_help = "EXAMPLES:
   ixc run -p \"The borrow checker\"          run the built-in demo model
   ixc run model.gguf -p \"Hello\" -n 64      run a model
-  ixc doctor                               what this machine can do
+  ixc doctor                               features and speed of this machine
 
-`ixc COMMAND --help` has examples of each. MODEL may be left out, or be `demo`: the built-in demo model.
+`ixc COMMAND --help` shows examples of each command. Without MODEL, or with `demo`, the built-in \
+demo model is used.
 
-Options that name an environment variable are taken from there where they are not given. IXC_LOG takes filters of what is logged, such \
-as debug. There is no configuration file.
+Help names the environment variable of an option, which is its default. IXC_LOG takes log filters, \
+such as debug. There is no configuration file.
 
-Exit status: 0 done, 1 failed, 2 wrong usage, 3 slower (bench --compare), 65 malformed or unsupported input, 66 missing file, 69 the CPU lacks a feature, 74 input \
-or output failed, 130 ended by Ctrl-C.")]
+Exit status: 0 success, 1 failure, 2 wrong usage, 3 slower (bench --compare), 65 malformed or \
+unsupported input, 66 missing file, 69 the CPU lacks a feature, 74 input or output failed, 130 \
+ended by Ctrl-C.")]
 pub struct Cli {
     /// What is said besides.
     #[command(flatten)]

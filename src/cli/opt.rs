@@ -16,21 +16,21 @@ use super::name::ModelName;
 use super::passes::{self, PassChoice};
 use super::tokenize::read;
 
-/// Runs passes on their IR as text: text in, text out.
+/// Runs passes on IR in text form, and prints the result as text.
 #[derive(Debug, clap::Args)]
 #[command(after_help = after_help())]
 pub struct Args {
-    /// A file with graph IR, or with tasks as `lower` and `steps` leave them; `-` for standard input.
+    /// File with graph IR, or with tasks from `lower` or `steps`; `-` reads standard input.
     file: PathBuf,
-    /// Passes, in the order in which they are run; with none, the text is checked and printed again.
+    /// Passes to run, in order; without any, the text is checked and printed again.
     #[arg(long, value_delimiter = ',')]
     passes: Vec<String>,
     #[command(flatten)]
     format: FormatChoice,
-    /// The model that the text was made from: `lower` needs its files and tokenizer.
+    /// Model of the text: `lower` needs its files and tokenizer.
     #[arg(long, value_parser = ModelName::parser())]
     model: Option<ModelName>,
-    /// What kernels are to be generated for: native, a target or a CPU of `ixc doctor`.
+    /// Target or CPU to generate kernels for: `native`, or a name that `ixc doctor` lists.
     #[arg(long, default_value = "native", env = "IXC_TARGET", hide_env_values = true)]
     target: TargetName,
     #[command(flatten)]
@@ -46,7 +46,7 @@ fn after_help() -> String {
   ixc opt fused.ix --passes residency --expert-memory 6GiB --predict 2
   ixc dump model.gguf --after tile > tiled.ix
   ixc opt tiled.ix --model model.gguf --passes lower,steps,arena
-                                             after tiled.ix was changed
+                                             after editing tiled.ix
 
 ";
     examples.to_owned() + &passes::list()

@@ -103,9 +103,9 @@ pub enum Colours {
     /// On a terminal, unless `NO_COLOR` is set.
     #[default]
     Auto,
-    /// Wherever it goes.
+    /// Always.
     Always,
-    /// Nowhere.
+    /// Never.
     Never,
 }
 

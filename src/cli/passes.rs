@@ -16,12 +16,15 @@ use ixc::passes::tile::{self, Override, Overrides};
 /// What passes are told.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct PassChoice {
-    /// Cut weights whose names match a pattern so, in place of how their kernels and the caches say: PATTERN: rows=N of an item, kernels by
-    /// rows, or both, such as 'blk.*.ffn_down*: rows=32 gemv<=5/5x16 gemm/48'. Several are taken; of those that match the last counts.
+    /// Tiling for weights whose names match a pattern, instead of the one from cache sizes;
+    /// repeatable, the last match wins. It gives rows per item, kernels by row count, or both:
+    /// 'blk.*.ffn_down*: rows=32 gemv<=5/5x16 gemm/48'.
     #[arg(long, value_name = "PATTERN: TILING", value_parser = read_override)]
     tile: Vec<Override>,
-    /// Requantise the weights that products read: i8_row or i4_row, one scale for a whole row, or i4_g128, one for 128 columns. By name:
-    /// 'i8_row,*_exps*=i4_g128,output*=keep'; of those that match a weight the last counts. Changes what the model says; `ixc compile --text FILE` tells how much.
+    /// Requantise weights to i8_row or i4_row (one scale per row) or i4_g128 (one scale per 128
+    /// columns). Patterns select weights, the last match wins:
+    /// 'i8_row,*_exps*=i4_g128,output*=keep'. This changes the output; `ixc compile --text FILE`
+    /// measures how much.
     #[arg(long, value_name = "FORMATS", value_parser = read_formats)]
     weights: Option<Formats>,
     #[command(flatten)]
@@ -34,8 +37,9 @@ pub struct PassChoice {
 /// What keys and values are kept in.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct KvChoice {
-    /// Keep keys and values in a format: f16; q8_0, which takes about half of that; q4_0, about a quarter. Or in two, KEYS,VALUES. Heads must have a
-    /// multiple of 32 elements for q8_0 and q4_0, which change what the model says: `ixc eval` tells how much [default: f16].
+    /// Format of the KV cache: f16, q8_0 (about half the size) or q4_0 (about a quarter);
+    /// KEYS,VALUES gives each its own. q8_0 and q4_0 need heads of a multiple of 32 elements and
+    /// change the output; `ixc eval` measures how much [default: f16].
     #[arg(long, value_name = "FORMAT", value_parser = read_cache)]
     kv: Option<cache::Options>,
 }

@@ -9,8 +9,9 @@ use super::output::{Printable, note};
 /// Which profiles are kept.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct PerfChoice {
-    /// Tell profilers and debuggers the names of generated kernels: map (/tmp/perf-PID.map, for `perf report`), jitdump (jit-PID.dump in $JITDUMPDIR or the current folder,
-    /// for `perf inject --jit`: lines of IR and call graphs, too), gdb (its JIT interface: names, lines of IR, who called). Several with commas.
+    /// Give profilers and debuggers the names of generated kernels; separate several interfaces by
+    /// commas. `map` writes /tmp/perf-PID.map for `perf report`. `jitdump` writes jit-PID.dump to
+    /// $JITDUMPDIR or the current folder for `perf inject --jit`. `gdb` uses its JIT interface.
     #[arg(long, value_enum, value_name = "WHAT,..", value_delimiter = ',')]
     perf: Vec<Perf>,
 }
@@ -18,11 +19,12 @@ pub struct PerfChoice {
 /// A profile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum Perf {
-    /// Where each kernel lies, by name.
+    /// Names and addresses of kernels.
     Map,
     /// Code, lines of IR and unwind tables.
     Jitdump,
-    /// An ELF file in memory for each module, and IR in jit-PID.ix.
+    /// An ELF file in memory for each module, with names, lines of IR and callers; IR in
+    /// jit-PID.ix.
     Gdb,
 }
 

@@ -29,41 +29,41 @@ use super::terminal;
 /// Predicts tokens per second for several memory budgets, from short measurements of this machine.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "EXAMPLES:
-  ixc plan large.gguf                          from least to all of it
+  ixc plan large.gguf                          from the minimum to all of it
   ixc plan large.gguf --memory 6GiB --memory 12GiB
-  ixc plan large.gguf --hit-rate 0.8           as if 80 % were in memory
-  ixc plan large.ixp                           as the plan has its experts
+  ixc plan large.gguf --hit-rate 0.8           assumes 80 % hits
+  ixc plan large.ixp                           with the experts of a plan
   ixc plan                                     the built-in demo model
 
-It runs the model's first layers from memory and reads at random in the model file, for seconds. The demo model is written to a file in \
-the user's cache folder first.
+The command runs the model's first layers from memory and reads at random places of the model \
+file, for a few seconds. The demo model is first written to a file in the user's cache folder.
 
-What it measured is remembered: `ixc run --stats` and `ixc bench` then say how far off the prediction was, and what they find of the \
-model's routing makes the next prediction better.
+The measurements are kept. `ixc run --stats` and `ixc bench` then print the error of the \
+prediction, and the routing that they measure improves the next one.
 
-It predicts runs that neither read ahead nor defer (--prefetch off, no --defer); mapped experts (--experts map) have no budget. \
-docs/streaming.md says how it is computed.")]
+The prediction is for runs without prefetch and deferral (--prefetch off, no --defer). Mapped \
+experts (--experts map) have no budget. docs/streaming.md describes the computation.")]
 pub struct Args {
     #[command(flatten)]
     model: ModelChoice,
-    /// A memory budget, such as 6GiB; may be given several times [default: from the least to all].
+    /// Memory budget, such as 6GiB; repeatable [default: several, from the minimum to the whole
+    /// model].
     #[arg(long, value_name = "SIZE", env = "IXC_MEMORY", hide_env_values = true)]
     memory: Vec<Size>,
-    /// The part of needed experts that are in memory, 0 to 1 [default: as the last run found, or else that of uniform routing,
-    /// which is the worst].
+    /// Share of needed experts that are in memory, 0 to 1 [default: as the last run measured, or
+    /// that of uniform routing, the worst case].
     #[arg(long, value_name = "PART", value_parser = part)]
     hit_rate: Option<f64>,
-    /// Take routing to be uniform, whatever earlier runs found.
+    /// Assume uniform routing, and ignore earlier runs.
     #[arg(long, conflicts_with = "hit_rate")]
     uniform: bool,
-    /// Threads [default: one for each core].
+    /// Number of threads [default: one per core].
     #[arg(short, long, value_name = "N", env = "IXC_THREADS", hide_env_values = true)]
     threads: Option<usize>,
-    /// Positions that the KV cache has room for [default: the model's, at most 4096].
+    /// Context length in tokens [default: the model's, at most 4096].
     #[arg(short = 'c', long = "ctx", alias = "ctx-size", value_name = "N", env = "IXC_CTX", hide_env_values = true)]
     context: Option<usize>,
-    /// Sequences at once, each with a KV cache of its own, as of `ixc serve --parallel` and
-    /// batches.
+    /// Sequences at once, each with its own KV cache, as with `ixc serve --parallel`.
     #[arg(long, visible_alias = "np", value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=256))]
     parallel: u32,
     #[command(flatten)]

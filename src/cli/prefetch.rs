@@ -13,12 +13,13 @@ use ixc::runtime::stream::predict::{Choice, Settings};
 /// Reading ahead.
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub struct PrefetchChoice {
-    /// Which experts are read before they are known to be needed, where not all fit in memory: off; those that the layer used for the
-    /// token before (previous) or used most (frequency); those that the next layer's router names early (router); what was
-    /// measured to pay (auto).
+    /// Experts to read ahead if not all fit in memory. `previous`: those of the token before.
+    /// `frequency`: the layer's most used ones. `router`: those that the next layer's router names
+    /// early. `auto`: whichever was measured to pay.
     #[arg(long, value_name = "HOW", default_value_t)]
     prefetch: Choice,
-    /// Experts of a layer that are predicted beyond as many as a token needs. Early routers of a plan name as many as it was compiled with.
+    /// Extra experts to predict per layer, beyond the number that a token uses. Early routers of a
+    /// plan predict the number that it was compiled with.
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u32).range(..=MOST_EXTRA))]
     prefetch_extra: u32,
 }
@@ -46,11 +47,12 @@ impl PrefetchChoice {
 /// What a plan has for reading ahead; how a run does it, the run is told.
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub struct EarlyRouterChoice {
-    /// Compile early routers, where not all experts fit in memory: routers of the next layer that name experts before they are known to be
-    /// needed, for runs with --prefetch router or auto [default: router]. Runs that use none compute them all the same.
+    /// Compile early routers if not all experts fit in memory. They run the next layer's router one
+    /// layer early, for --prefetch router or auto [default: router]. Runs that do not use them
+    /// compute them anyway.
     #[arg(long, value_name = "HOW", value_enum)]
     prefetch: Option<EarlyRouters>,
-    /// Experts of a layer that they name beyond as many as a token needs.
+    /// Extra experts that early routers predict per layer, beyond the number that a token uses.
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u32).range(..=MOST_EXTRA))]
     prefetch_extra: u32,
 }
@@ -58,9 +60,9 @@ pub struct EarlyRouterChoice {
 /// Whether there are early routers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum EarlyRouters {
-    /// None.
+    /// No early routers.
     Off,
-    /// One for each layer but the first.
+    /// One for each layer except the first.
     Router,
 }
 
@@ -95,7 +97,7 @@ impl EarlyRouterChoice {
 /// Keeping.
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub struct CacheChoice {
-    /// Which experts are given up for others, where not all fit in memory: lru, slru or s3-fifo.
+    /// Eviction policy of the expert cache: lru, slru or s3-fifo.
     #[arg(long, value_name = "POLICY", default_value = Kind::default().name())]
     cache: Kind,
 }

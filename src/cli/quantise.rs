@@ -23,43 +23,46 @@ const KIND: Kind = Kind { name: "GGUF file", is: |head| head.starts_with(b"GGUF"
 /// As many threads as an engine may have.
 const MAX_THREADS: i64 = ixc::runtime::pool::MAX_THREADS as i64;
 
-/// Writes a model whose matrices are in other formats.
+/// Quantises a model: writes it with its matrices in other formats.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "EXAMPLES:
   ixc quantise model-f16.gguf Q4_K_M         writes model-f16-Q4_K_M.gguf
   ixc quantise model-bf16.gguf IQ4_XS -o small.gguf --imatrix i.gguf
   ixc quantise model-f16.gguf Q4_K_M --tensor 'blk.*.ffn_down_exps*=q6_k'
-  ixc quantise model-f16.gguf Q4_K_M --dry-run   what each tensor becomes
+  ixc quantise model-f16.gguf Q4_K_M --dry-run   prints each tensor's format
   ixc eval model-f16-Q4_K_M.gguf --text sample.txt --against model-f16.gguf
-                                             what was lost
+                                             measures the loss
 
-Names and rules of mixes are those of llama-quantize, and what is written is read by llama.cpp. Vectors, routers and whatever is small stay as they are; rows \
-that are no whole blocks of a format get one of shorter blocks.")]
+Mixes have the names and rules of llama-quantize, and llama.cpp reads the result. Vectors, routers \
+and small matrices keep their format. Rows that are not a multiple of a format's block get a \
+format with shorter blocks.")]
 pub struct Args {
     #[command(flatten)]
     model: ModelArgument,
-    /// The mix: which format each matrix gets.
+    /// Mix of formats, such as Q4_K_M: it gives each matrix its format.
     #[arg(value_name = "MIX", value_parser = read_mix)]
     mix: &'static Mix,
-    /// The file to write [default: the model's name, a hyphen and the mix, in the current folder].
+    /// File to write [default: the model's name, a hyphen and the mix, in the current folder].
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// What columns are multiplied with, as llama-imatrix writes it: errors where it is large cost more.
+    /// Importance matrix from llama-imatrix or `ixc eval --imatrix`. Errors count more in columns
+    /// with large inputs.
     #[arg(long, value_name = "FILE")]
     imatrix: Option<PathBuf>,
-    /// Another format for matrices whose names match; of several that do the last counts. Vectors, routers and what is small stay as they are.
+    /// Another format for matrices whose names match; repeatable, the last match wins. Vectors,
+    /// routers and small matrices keep their format.
     #[arg(long = "tensor", alias = "tensor-type", value_name = "PATTERN=FORMAT", value_parser = read_override)]
     overrides: Vec<(String, Format)>,
-    /// The mix's own format for all matrices.
+    /// Use the mix's main format for all matrices.
     #[arg(long)]
     pure: bool,
-    /// Quantise again what is quantised already; errors add.
+    /// Quantise matrices that are already quantised. Their errors add up.
     #[arg(long)]
     allow_requantize: bool,
-    /// Say what each tensor becomes, and write nothing.
+    /// Print the format of each tensor, and write nothing.
     #[arg(long)]
     dry_run: bool,
-    /// Threads [default: one for each core].
+    /// Number of threads [default: one per core].
     #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=MAX_THREADS), env = "IXC_THREADS", hide_env_values = true)]
     threads: Option<u16>,
     #[command(flatten)]

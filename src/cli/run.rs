@@ -38,7 +38,7 @@ use super::{BadInput, streaming, tokenize};
 /// Tokens to write where nothing says how many and no token ends the text.
 const DEFAULT_TOKENS: usize = 256;
 
-/// Runs a model: text comes as it is made.
+/// Runs a model and prints text as it is generated.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "EXAMPLES:
   ixc run -p \"What is a trait?\"                 the built-in demo model
@@ -48,21 +48,27 @@ const DEFAULT_TOKENS: usize = 256;
   ixc run base.gguf --chat --chat-template chatml
   cat question.txt | ixc run model.gguf
   ixc run plan.ixp -f prompt.txt -t 8
-  ixc run large.gguf -p Hello --memory 6GiB      experts are read as needed
+  ixc run large.gguf -p Hello --memory 6GiB      streams experts from the drive
   ixc run large.gguf --chat --memory 6GiB --pin-experts hot.json
   ixc run model.gguf -p Hello --trace out.json   a timeline, for ui.perfetto.dev
-  ixc run large.gguf -f code.rs --spec ngram     repetitions are guessed
+  ixc run large.gguf -f code.rs --spec ngram     speculative decoding
   ixc run -p \"A user as JSON: \" -j '{\"type\": \"object\"}'
-  ixc run --target amx --emulate -p Hello -n 4   code for another CPU
+  ixc run --target amx --emulate -p Hello -n 4   code for another CPU, emulated
   ixc run model.gguf --raw -f book.txt -n 1 --save-state book.ixs
   ixc run model.gguf --load-state book.ixs -p \"In short,\"
   ixc run model.gguf --batch prompts.jsonl -o answers.jsonl
 
-The prompt is PROMPT, -p, -f or standard input. Without any of them, on a terminal, a conversation begins. \
-A model with a chat template answers the prompt. --raw continues the prompt as text, as models without a template do, and --load-state. \
-One newline at the end of a file or of standard input is no part of the prompt. \
-Names of special tokens are text in a message, and tokens in a text that is continued. \
-Text goes to standard output, everything else to standard error. Ctrl-C stops the text; the exit \
+The prompt is PROMPT, -p, -f or standard input. Without any of them, on a terminal, a conversation \
+begins. A model with a chat template answers the prompt. --raw continues it as text, and so do \
+models without a template and --load-state. A newline at the end of a file or of standard input is \
+not part of the prompt. Names of special tokens are plain text in a message; in a text that is \
+continued they are tokens. Text goes to standard output, everything else to standard error. Ctrl-C \
+stops the text with exit status 130.
+
+Each line of a --batch file is one request, such as {\"prompt\": \"Hi\", \"max_tokens\": 8}. The \
+options of this command are its defaults. Answers are written as they finish, each with the number \
+of its line. After an interruption, the same command continues with the unanswered lines. The exit \
+status is 1 if any answer is an error. Ctrl-C stops the text; the exit \
 status is 130 then. Where no text is being written it ends the program.
 
 A batch has one request in each line of its file, such as {\"prompt\": \"Hi\", \"max_tokens\": 8}; what a line does not say, the options here do. Answers are \
@@ -71,52 +77,55 @@ error.")]
 pub struct Args {
     #[command(flatten)]
     model: ModelChoice,
-    /// The prompt.
+    /// Prompt.
     #[arg(value_name = "PROMPT", conflicts_with_all = ["prompt", "file"])]
     words: Option<String>,
-    /// The prompt.
+    /// Prompt.
     #[arg(short, long, conflicts_with = "file", allow_hyphen_values = true)]
     prompt: Option<String>,
-    /// Read the prompt from a file, `-` for standard input.
+    /// Read the prompt from a file; `-` reads standard input.
     #[arg(short, long, value_name = "FILE")]
     file: Option<PathBuf>,
-    /// Use a chat template: the prompt is what the user says. It is the default for a model that
-    /// has a template, except with --load-state.
+    /// Use the chat template: the prompt is the user's message. It is the default for a model with
+    /// a template, except with --load-state.
     #[arg(long, visible_alias = "conversation", alias = "cnv")]
     chat: bool,
     /// Continue the prompt as text, without a chat template.
     #[arg(long, visible_aliases = ["no-chat", "no-conversation"], alias = "no-cnv", conflicts_with_all = ["chat", "chat_template"],
           overrides_with = "raw")]
     raw: bool,
-    /// The text of the system message; implies --chat.
+    /// Text of the system message; implies --chat.
     #[arg(long, visible_alias = "system-prompt", alias = "sys", value_name = "TEXT", conflicts_with = "raw")]
     system: Option<String>,
     #[command(flatten)]
     template: TemplateChoice,
-    /// Most tokens to write; -1: until the model ends or the context is full [default: -1 for an
-    /// answer, 256 for a text].
+    /// Maximum number of tokens to generate; -1 for no limit but the context [default: -1 for an
+    /// answer, 256 for --raw].
     #[arg(short = 'n', long = "tokens", aliases = ["n-predict", "predict"], value_name = "N", allow_negative_numbers = true)]
     count: Option<i64>,
     #[command(flatten)]
     how: RunChoice,
-    /// Run the generated code in the emulator: any target on any machine, about a thousand times slower.
+    /// Run generated code in the emulator, which runs any target on any machine, about 1,000 times
+    /// slower.
     #[arg(long)]
     emulate: bool,
-    /// Say on standard error where the time went, op by op: as lines, or as JSON, one line for each text.
+    /// Print statistics to standard error: time per op, memory and rates. json prints one line per
+    /// text.
     #[arg(long, value_enum, value_name = "FORMAT", num_args = 0..=1, require_equals = true, default_missing_value = "text")]
     stats: Option<StatsFormat>,
-    /// Write what each thread and the drive did when, and what lay in memory: a file for https://ui.perfetto.dev.
+    /// Write a timeline of threads, drive and memory, for https://ui.perfetto.dev.
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
     #[command(flatten)]
     experts: ExpertFiles,
     #[command(flatten)]
     shift: ShiftChoice,
-    /// Write where the text ended: another run goes on there with --load-state, and computes nothing again.
+    /// Save the state at the end of the text. A run with --load-state continues from it and
+    /// recomputes nothing.
     #[arg(long, value_name = "FILE")]
     save_state: Option<PathBuf>,
-    /// Go on where a text ended, whose state --save-state wrote: the prompt follows it, and none is needed. A conversation computes less where it
-    /// begins as that one did.
+    /// Continue from a state that --save-state wrote. The prompt is appended and may be empty. A
+    /// conversation reuses the beginning that it shares with the saved one.
     #[arg(long, value_name = "FILE")]
     load_state: Option<PathBuf>,
     #[command(flatten)]

@@ -14,85 +14,88 @@ use serde_json::{Map, Value};
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Sampling")]
 pub struct SamplingArgs {
-    /// 0 takes the likeliest token always.
+    /// Temperature; 0 always takes the likeliest token.
     #[arg(long, alias = "temperature", default_value_t = 0.8, allow_negative_numbers = true)]
     temp: f32,
-    /// Only the k likeliest tokens; 0 for all.
+    /// Sample from the k likeliest tokens; 0 for all.
     #[arg(long, default_value_t = 40)]
     top_k: u32,
-    /// Only the likeliest tokens that together have this probability; 1 for all.
+    /// Sample from the likeliest tokens whose probabilities sum to this; 1 for all.
     #[arg(long, default_value_t = 0.95)]
     top_p: f32,
-    /// Only tokens at least this likely as the likeliest one; 0 for all.
+    /// Sample from tokens with at least this share of the likeliest token's probability; 0 for all.
     #[arg(long, default_value_t = 0.05)]
     min_p: f32,
-    /// Makes tokens that were there less likely; 1 does nothing.
+    /// Penalty for tokens that occurred, as a factor on logits; 1 is off.
     #[arg(long, default_value_t = 1.0)]
     repeat_penalty: f32,
-    /// Taken from the logits of tokens that were there; 0 does nothing.
+    /// Penalty for tokens that occurred, subtracted from logits once; 0 is off.
     #[arg(long, default_value_t = 0.0, allow_negative_numbers = true)]
     presence_penalty: f32,
-    /// Taken from the logits of tokens as often as they were there; 0 does nothing.
+    /// Penalty for tokens that occurred, subtracted from logits once per occurrence; 0 is off.
     #[arg(long, default_value_t = 0.0, allow_negative_numbers = true)]
     frequency_penalty: f32,
-    /// How many of the last tokens the penalties look at; -1 for all.
+    /// Number of last tokens that penalties look at; -1 for all.
     #[arg(long, default_value_t = 64, value_name = "N", allow_negative_numbers = true)]
     repeat_last_n: i64,
-    /// Only tokens about as surprising as is to be expected, that together have this probability; 1 for all.
+    /// Sample from the most typical tokens whose probabilities sum to this; 1 for all.
     #[arg(long, visible_alias = "typical", default_value_t = 1.0)]
     typical_p: f32,
-    /// Only tokens whose logits are within so many standard deviations of the largest; -1 for all.
+    /// Sample from tokens whose logits are within N standard deviations of the largest; -1 for all.
     #[arg(long, visible_alias = "top-nsigma", default_value_t = -1.0, allow_negative_numbers = true)]
     top_n_sigma: f32,
-    /// How likely it is that the likeliest tokens are left out; 0 never leaves them out.
+    /// Probability of excluding the top tokens (XTC); 0 is off.
     #[arg(long, default_value_t = 0.0)]
     xtc_probability: f32,
-    /// Of the tokens with at least this probability all but the least likely are left out.
+    /// Probability from which XTC excludes tokens; the least likely of them stays.
     #[arg(long, default_value_t = 0.1)]
     xtc_threshold: f32,
-    /// Makes tokens less likely that would go on with a repetition; 0 does nothing.
+    /// Penalty for tokens that continue a repetition (DRY); 0 is off.
     #[arg(long, default_value_t = 0.0)]
     dry_multiplier: f32,
-    /// What a further token of the repetition multiplies that by.
+    /// Factor of the DRY penalty for each further token of the repetition.
     #[arg(long, default_value_t = 1.75)]
     dry_base: f32,
-    /// The longest repetition that costs nothing.
+    /// Longest repetition without a DRY penalty, in tokens.
     #[arg(long, default_value_t = 2, value_name = "N")]
     dry_allowed_length: u32,
-    /// How many of the last tokens repetitions are looked for in; -1 for all.
+    /// Number of last tokens that DRY searches for repetitions; -1 for all.
     #[arg(long, default_value_t = 64, value_name = "N", allow_negative_numbers = true)]
     dry_penalty_last_n: i64,
-    /// Text that no repetition goes over, in place of newline, colon, quote and asterisk; may be given several times, `none` for none.
+    /// Text that ends a repetition for DRY, instead of newline, colon, quote and asterisk;
+    /// repeatable, `none` for none.
     #[arg(long, value_name = "STRING", allow_hyphen_values = true)]
     dry_sequence_breaker: Vec<String>,
-    /// How far --temp goes down where the next token is certain, and up where it is not; 0 does nothing.
+    /// Range of the dynamic temperature: --temp minus this for a certain token, plus this for an
+    /// uncertain one; 0 is off.
     #[arg(long, default_value_t = 0.0)]
     dynatemp_range: f32,
-    /// The power of the entropy by which it does.
+    /// Exponent of the entropy in the dynamic temperature.
     #[arg(long, default_value_t = 1.0)]
     dynatemp_exp: f32,
-    /// Mirostat, version 1 or 2, in place of all samplers but --temp; 0 for none.
+    /// Mirostat version, 1 or 2; it replaces all samplers except --temp; 0 is off.
     #[arg(long, default_value_t = 0, value_name = "VERSION")]
     mirostat: u32,
-    /// The surprise that mirostat aims at, in bits.
+    /// Mirostat's target surprise, in bits.
     #[arg(long, default_value_t = 5.0)]
     mirostat_ent: f32,
-    /// How fast it does.
+    /// Mirostat's learning rate.
     #[arg(long, default_value_t = 0.1)]
     mirostat_lr: f32,
-    /// The samplers that are used, in their order, with semicolons between [default: penalties;dry;top_n_sigma;top_k;typ_p;top_p;min_p;xtc;temperature].
+    /// Samplers in order, separated by semicolons [default:
+    /// penalties;dry;top_n_sigma;top_k;typ_p;top_p;min_p;xtc;temperature].
     #[arg(long, value_name = "NAMES", value_parser = names)]
     samplers: Option<Samplers>,
-    /// The same by letters [default: edskypmxt].
+    /// Samplers in order, one letter each [default: edskypmxt].
     #[arg(long, visible_alias = "sampler-seq", value_name = "LETTERS", value_parser = letters, conflicts_with = "samplers")]
     sampling_seq: Option<Samplers>,
-    /// Makes the choice repeatable; -1 takes one from the clock.
+    /// Seed of the random numbers; -1 takes one from the clock.
     #[arg(short, long, default_value_t = -1, allow_negative_numbers = true)]
     seed: i64,
-    /// Never ends by itself: tokens that end an answer are not drawn.
+    /// Never draw a token that ends the answer.
     #[arg(long)]
     pub ignore_eos: bool,
-    /// Ends the text where this comes up in it, which is not written; may be given several times.
+    /// Stop string: the text ends before it; repeatable.
     #[arg(short = 'r', long = "stop", visible_alias = "reverse-prompt", value_name = "STRING",
           value_parser = clap::builder::NonEmptyStringValueParser::new(), allow_hyphen_values = true)]
     pub stop: Vec<String>,

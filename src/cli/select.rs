@@ -10,11 +10,11 @@ use ixc::select::{LayerRange, Selection};
 /// Ops and layers.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct SelectChoice {
-    /// Only what has to do with this: an op's word (linear), or a part of the name of a weight, a state or a kernel (ffn_down). With * or ? it is
-    /// compared with whole words and names, such as 'linear*' or 'blk.*.attn_q'.
+    /// Select by op (linear), or by part of the name of a weight, state or kernel (ffn_down). A
+    /// pattern with * or ? must match the whole name: 'linear*', 'blk.*.attn_q'.
     #[arg(long, value_name = "PATTERN")]
     op: Option<String>,
-    /// Only these layers, such as 3, 0-5 or 0,7.
+    /// Select layers, such as 3, 0-5 or 0,7.
     #[arg(long = "layer", value_name = "N,..", value_delimiter = ',')]
     layers: Vec<LayerRange>,
 }

@@ -37,75 +37,85 @@ const MEMORY_BYTES: u64 = 1 << 30;
 /// Requests that may wait for each that is worked on.
 const QUEUE: usize = 16;
 
-/// Serves models over HTTP: the interfaces of OpenAI (/v1/chat/completions, /v1/completions, /v1/models), Anthropic (/v1/messages) and llama-server (/completion,
-/// /tokenize, ...).
+/// Serves models over HTTP, with the APIs of OpenAI (/v1/chat/completions, /v1/completions,
+/// /v1/models), Anthropic (/v1/messages) and llama-server (/completion, /tokenize, ...).
 #[derive(Debug, clap::Args)]
 #[command(after_help = "EXAMPLES:
   ixc serve model.gguf                     on http://127.0.0.1:8080
   ixc serve model.gguf --parallel 8 -c 8192
-  ixc serve model.gguf --temp 0 -n 256     where requests say nothing
+  ixc serve model.gguf --temp 0 -n 256     defaults of requests
   ixc serve small.gguf large.gguf --memory 24GiB
   ixc serve --models-dir ~/models
   ixc serve model.gguf --host 0.0.0.0 --api-key-file keys.txt
-  ixc serve model.gguf --spec ngram        repetitions are guessed
+  ixc serve model.gguf --spec ngram        speculative decoding
   ixc serve model.gguf --prompt-cache ~/.cache/prompts --prompt-cache-size 32GiB
   ixc serve model.gguf bge-small.gguf      chat, and embeddings of texts
   ixc serve qwen3-embedding.gguf --embeddings    /v1/embeddings
   ixc serve model.gguf --allowed-origin https://chat.example
   curl http://127.0.0.1:8080/v1/completions -d '{\"prompt\": \"Hi\"}'
 
-Requests that come at once are computed together, --parallel of them, each in a context of --ctx; the others wait, and where too many do, the answer \
-is 503. What a prompt has in common with an earlier one is not computed again. A request whose client goes away ends.
+Up to --parallel requests are computed together, each with a context of --ctx. Others wait; if too \
+many wait, the server answers 503. A prefix that a prompt shares with an earlier one is not \
+computed again. A request ends when its client disconnects.
 
-Of several models a request names one (\"model\"), which is its file's name without the ending; one that names none means the first. What is loaded shares --memory, or what the machine has left: \
-where another is asked for that has no room, those that answer nobody are unloaded, the longest unused first.
+With several models, a request selects one by the field \"model\": the name of its file without \
+the extension. Without the field, the first model answers. Loaded models share --memory, or the \
+free memory. If a requested model does not fit, idle models are unloaded, the least recently used \
+first.
 
-Each request is a line on standard error, or in --log-file: time, client, path, status, seconds, tokens and their rate; -q leaves the lines out.
+Each request is logged as one line on standard error, or in --log-file: time, client, path, \
+status, seconds, tokens and their rate. -q turns the lines off.
 
-Without keys it listens on this machine alone, and answers where it is called localhost or by its address (--allowed-host names others). Pages of this machine may ask it; --allowed-origin names others. Ctrl-C and SIGTERM let answers end that are being made; a second Ctrl-C does not.")]
+Without API keys the server listens on this machine only, and accepts requests to localhost or its \
+address; --allowed-host adds names. Web pages of this machine may send requests; --allowed-origin \
+adds others. Ctrl-C and SIGTERM let running answers finish; a second Ctrl-C stops them.")]
 pub struct Args {
     #[command(flatten)]
     model: ModelChoice,
-    /// Further models: requests choose one by name, and each is loaded when it is first asked for.
+    /// More models. Requests select one by name; each is loaded at its first request.
     #[arg(value_name = "MORE", value_parser = ModelName::parser())]
     more: Vec<ModelName>,
-    /// Serve the models and plans of this folder, each by the name of its file.
+    /// Serve all models and plans of this folder, named by their files.
     #[arg(long, value_name = "DIR")]
     models_dir: Option<PathBuf>,
-    /// The address to listen on, or a name that has one, such as localhost.
+    /// Address or host name to listen on.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1", value_parser = clap::builder::NonEmptyStringValueParser::new())]
     host: String,
-    /// The port to listen on; 0 takes a free one, and says which.
+    /// Port to listen on; 0 takes a free one and prints it.
     #[arg(long, default_value_t = 8080, env = "IXC_PORT", hide_env_values = true)]
     port: u16,
     #[command(flatten)]
     access: AccessChoice,
-    /// The form of the lines that requests have in the log.
+    /// Format of the request log.
     #[arg(long, value_name = "FORMAT", value_enum, default_value_t = LogForm::Text)]
     log_format: LogForm,
-    /// The model's name in answers [default: its file's].
+    /// Name of the model in answers [default: its file's name].
     #[arg(short, long, value_name = "NAME")]
     alias: Option<String>,
-    /// Requests that are computed together.
+    /// Number of requests computed together.
     #[arg(long, visible_alias = "np", value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=256))]
     parallel: u32,
-    /// Requests that may wait [default: 16 for each of --parallel].
+    /// Maximum number of waiting requests [default: 16 times --parallel].
     #[arg(long, value_name = "N")]
     queue: Option<usize>,
-    /// Most tokens of prompts in a step that other requests' tokens wait for: with fewer these come more evenly, and prompts take longer [default: 256].
+    /// Maximum number of prompt tokens in a step while other requests decode. Fewer make decoding
+    /// smoother and prompts slower [default: 256].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65536))]
     prompt_rows: Option<u32>,
-    /// Give each request the bits that it has alone also where tiles multiply (target amx), which takes longer. On other targets it has them anyway.
+    /// Give each request the same bits as when it runs alone, on target amx too, where this is
+    /// slower. Other targets always do.
     #[arg(long)]
     exact_batch: bool,
-    /// Keep what prompts begin with in this folder, so that it is not computed again, also after a restart. It must be yours alone: whoever reads it can
-    /// read what was asked.
+    /// Prompt cache on disk: keep prefixes of prompts in this folder, also across restarts. Only
+    /// you may have access: the files reveal the prompts.
     #[arg(long, value_name = "DIR")]
     prompt_cache: Option<PathBuf>,
-    /// Most bytes of that folder; what was not used for the longest time goes first [default: 16GiB].
+    /// Maximum size of the prompt cache on disk; the least recently used prefixes are removed first
+    /// [default: 16GiB].
     #[arg(long, value_name = "SIZE", requires = "prompt_cache")]
     prompt_cache_size: Option<Size>,
-    /// Keep what prompts begin with in so much memory, beside what sequences take [default: 1GiB with --prompt-cache, otherwise nothing].
+    /// Memory for prefixes of prompts, in addition to the sequences' memory [default: 1GiB with
+    /// --prompt-cache, otherwise none].
     #[arg(long, value_name = "SIZE")]
     prompt_cache_memory: Option<Size>,
     /// Let requests save sequences to this folder and restore them (POST /slots/N?action=save).
@@ -115,18 +125,20 @@ pub struct Args {
     experts: ExpertFiles,
     #[command(flatten)]
     force: Force,
-    /// Make embeddings (/v1/embeddings) and no text: the model is compiled without its output matrix. A plan must be one of `ixc compile --embeddings`.
+    /// Serve embeddings (/v1/embeddings) and no text. The model is compiled without its output
+    /// matrix; a plan must come from `ixc compile --embeddings`.
     #[arg(long, visible_alias = "embedding", conflicts_with_all = ["prompt_cache", "prompt_cache_memory", "slot_save_path", "context_shift", "drop_turns"])]
     embeddings: bool,
     #[command(flatten)]
     pooling: PoolingChoice,
     #[command(flatten)]
     shift: ShiftChoice,
-    /// Leave the oldest turns out of a conversation that is too long for three quarters of the context; the system message stays. Otherwise what is longer than
-    /// the context is refused.
+    /// Drop the oldest turns of a conversation that fills more than three quarters of the context;
+    /// the system message stays. Without this, a prompt longer than the context is refused.
     #[arg(long)]
     drop_turns: bool,
-    /// Tokens of an answer, where a request does not say; -1 for as many as there is room for [default: 16 of /v1/completions, otherwise -1].
+    /// Default limit of tokens per answer; -1 for no limit but the context [default: 16 for
+    /// /v1/completions, otherwise -1].
     #[arg(short = 'n', long = "tokens", aliases = ["n-predict", "predict"], value_name = "N", allow_negative_numbers = true,
           value_parser = clap::value_parser!(i64).range(-1..=1 << 24))]
     tokens: Option<i64>,
@@ -143,9 +155,9 @@ pub struct Args {
 /// The form of the lines of a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum LogForm {
-    /// Words.
+    /// Plain text.
     Text,
-    /// An object a line.
+    /// One JSON object per line.
     Json,
 }
 

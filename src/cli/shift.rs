@@ -8,11 +8,12 @@ const SINKS: usize = 4;
 /// Whether texts go on where the context is full.
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub struct ShiftChoice {
-    /// Go on where the context is full: the first tokens (--keep) and the later half of the others stay, and are computed again; those between are
-    /// forgotten. Otherwise a text ends there.
+    /// Continue when the context is full: drop the older half of the tokens after the first --keep,
+    /// and recompute the rest. Without this, the text ends there.
     #[arg(long)]
     context_shift: bool,
-    /// Tokens at the beginning that --context-shift keeps, such as those of the system message; at most half of the context.
+    /// Number of first tokens that --context-shift keeps, such as the system message; at most half
+    /// of the context.
     #[arg(long, value_name = "N", default_value_t = SINKS, requires = "context_shift")]
     keep: usize,
 }

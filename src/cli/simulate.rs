@@ -38,62 +38,66 @@ const SCHEMA: &str = "ixc.simulate.v1";
 /// Tokens to write where nothing says how many.
 const DEFAULT_TOKENS: usize = 32;
 
-/// Simulates a model on a dataflow machine: weights stay on processing elements (PEs), rows of activations stream between them.
+/// Simulates a model on a dataflow machine: weights stay on processing elements (PEs), and
+/// activations stream between them.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "EXAMPLES:
   ixc simulate                                    a token of the demo model
   ixc simulate model.gguf --target dataflow:wse3 --batch 1,8,64 --position 500
-  ixc simulate descriptor.json --html grid.html   a page that draws it
+  ixc simulate descriptor.json --html grid.html   a page that draws the grid
   ixc simulate --draw dot | dot -Tsvg > out.svg   programs and their streams
   ixc simulate -p \"The borrow checker\" -n 8 --check
-                                                  text, compared with the CPU's
+                                                  text, checked against the CPU
 
-A batch of N is a step of N tokens of one prompt, one behind the other on the grid: the first fills \
-the pipeline that the others keep full. Beside it stands the roofline: the rate if what takes \
-longest by itself (the busiest PE or link, the host, or all of them) were all. Without -p no weight is read; experts are drawn at random. \
-Grids: wse3, wse2, aie, tiny, tiny-colours, small, medium, or a path that ends in .toml.")]
+A batch of N is one step of N tokens of a prompt. They follow each other through the grid: the \
+first fills the pipeline, the others keep it full. The roofline next to it is the rate if only the \
+slowest part worked: the busiest PE or link, the host, or all of them. Without -p, no weights are \
+read and experts are drawn at random. Grids: wse3, wse2, aie, tiny, tiny-colours, small, medium, \
+or a path that ends in .toml.")]
 pub struct Args {
-    /// A descriptor (.json), or a model to be placed; `demo`, or none: the built-in demo model.
+    /// Descriptor (.json), or a model to place [default: `demo`, the built-in model].
     #[arg(value_parser = ModelName::parser())]
     input: Option<ModelName>,
-    /// The model of a descriptor, for its weights.
+    /// Model file of a descriptor, for its weights.
     #[arg(short, long, value_name = "MODEL", value_parser = ModelName::parser())]
     model: Option<ModelName>,
-    /// The machine that a model is placed on.
+    /// Machine to place the model on.
     #[arg(long, value_name = "dataflow:GRID", default_value = "dataflow:small")]
     target: GridName,
-    /// Positions of the KV cache that a model is placed with.
+    /// Context length of the placed model, in tokens.
     #[arg(short = 'c', long = "ctx", alias = "ctx-size", value_name = "N")]
     context: Option<u32>,
-    /// Run this prompt with the model's weights and write what follows, the likeliest token each time.
+    /// Run this prompt with the model's weights and print the greedy continuation.
     #[arg(short, long, allow_hyphen_values = true)]
     prompt: Option<String>,
-    /// Most tokens to write [default: 32].
+    /// Maximum number of tokens to generate [default: 32].
     #[arg(short = 'n', long = "tokens", value_name = "N", requires = "prompt")]
     count: Option<usize>,
-    /// Compare every logit with that of the CPU's engine on the same plan, bit for bit; needs a model, not a descriptor.
+    /// Compare all logits with the CPU engine's on the same plan, bit for bit. Needs a model, not a
+    /// descriptor.
     #[arg(long, requires = "prompt")]
     check: bool,
-    /// Run kernels by the reference interpreter, which is slow, not as portable machine code.
+    /// Run kernels in the reference interpreter, slowly, instead of as portable machine code.
     #[arg(long, requires = "prompt")]
     interpreter: bool,
-    /// Tokens of a step, or several numbers of them for a table.
+    /// Tokens in a step; several numbers give a table.
     #[arg(short, long, value_name = "N,...", value_delimiter = ',', default_value = "1", conflicts_with = "prompt",
           value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
     batch: Vec<u32>,
     /// Tokens before the step.
     #[arg(long, value_name = "N", default_value_t = 0, conflicts_with = "prompt")]
     position: u32,
-    /// What experts are drawn with.
+    /// Seed of the random choice of experts.
     #[arg(long, default_value_t = 1, conflicts_with = "prompt")]
     seed: u64,
-    /// Print a drawing of the programs and the streams between them; nothing is simulated.
+    /// Print a drawing of the programs and their streams, without simulating.
     #[arg(long, value_parser = languages(), value_name = "FORMAT", conflicts_with_all = ["prompt", "html", "json"])]
     draw: Option<Language>,
     /// Print JSON.
     #[arg(long)]
     json: bool,
-    /// Write a page that draws the grid, of the last step; `-` for standard output, and all else to standard error.
+    /// Write an HTML page that draws the grid in the last step. With `-` the page goes to standard
+    /// output and the rest to standard error.
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
     #[command(flatten)]

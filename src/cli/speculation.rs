@@ -65,32 +65,34 @@ impl How {
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Speculation")]
 pub struct SpeculationChoice {
-    /// Guess what follows, and compute it together with the last token: ngram, from what followed the same tokens before; nextn, by the model's own layer for it, where it has one; a small model's file; or off. The text is
-    /// the same, and comes sooner where guesses come true; where that does not pay, nothing is guessed.
+    /// Speculative decoding: draft tokens and verify them in one step. ngram drafts from earlier
+    /// text, nextn with the model's own layer, a file with a small model. The output stays the
+    /// same. Drafting pauses while it does not pay.
     #[arg(long, visible_alias = "spec-type", value_name = "HOW", default_value = "off", value_parser = How::parser())]
     spec: How,
-    /// The small model that guesses, which has the same vocabulary; the same as --spec MODEL.
+    /// Draft model with the same vocabulary; same as --spec MODEL.
     #[arg(long, alias = "spec-draft-model", value_name = "MODEL", value_parser = ModelName::parser())]
     model_draft: Option<ModelName>,
-    /// Most tokens that are guessed at once.
+    /// Maximum number of draft tokens in a step.
     #[arg(long, aliases = ["draft", "draft-n", "spec-draft-n-max", "spec-ngram-mod-n-max", "spec-ngram-simple-size-m"], value_name = "N",
           default_value_t = speculate::Options::default().max, value_parser = limit(1, MAX_DRAFT))]
     draft_max: usize,
-    /// Guesses of fewer tokens are not tried.
+    /// Minimum number of draft tokens; shorter drafts are not verified.
     #[arg(long, aliases = ["draft-n-min", "spec-draft-n-min", "spec-ngram-mod-n-min"], value_name = "N",
           default_value_t = speculate::Options::default().min, value_parser = limit(0, MAX_DRAFT))]
     draft_min: usize,
-    /// A guess of a small model, or of the model's own layer, ends before a token that it takes to be less likely.
+    /// Minimum probability of a draft token, for a draft model or nextn; the draft ends before a
+    /// less likely one.
     #[arg(long, alias = "spec-draft-p-min", value_name = "P", default_value_t = draft_model::Options::default().least)]
     draft_p_min: f32,
-    /// Most of the last tokens that ngram looks for.
+    /// Maximum length of the n-gram that ngram searches for.
     #[arg(long, aliases = ["spec-ngram-size-n", "spec-ngram-simple-size-n", "spec-ngram-mod-n-match"], value_name = "N",
           default_value_t = NgramOptions::default().max, value_parser = limit(1, MOST_NGRAM))]
     spec_ngram_max: usize,
-    /// Fewest of them that must have been there before.
+    /// Minimum length of the n-gram that ngram searches for.
     #[arg(long, value_name = "N", default_value_t = NgramOptions::default().min, value_parser = limit(1, MOST_NGRAM))]
     spec_ngram_min: usize,
-    /// Guess as far as --draft-max says also where it is measured not to pay.
+    /// Always draft up to --draft-max tokens, even if it does not pay.
     #[arg(long, alias = "spec-force")]
     spec_always: bool,
 }

@@ -26,17 +26,17 @@ pub use super::tokens::read;
   echo -n 'Hello' | ixc tokenize model.gguf --file -
   ixc tokenize model.gguf '<|im_start|>' --no-special
 
-A word alone is the MODEL: where MODEL is left out, the text is given with -p or -f.")]
+A single argument is the MODEL. Without MODEL, give the text with -p or -f.")]
 pub struct EncodeArgs {
     #[command(flatten)]
     model: ModelArgument,
-    /// The text.
+    /// Text.
     #[arg(conflicts_with_all = ["file", "prompt"], allow_hyphen_values = true)]
     text: Option<String>,
-    /// The text, where MODEL is left out.
+    /// Text, if MODEL is left out.
     #[arg(short, long, value_name = "TEXT", conflicts_with = "file", allow_hyphen_values = true)]
     prompt: Option<String>,
-    /// Read the text from a file, `-` for standard input.
+    /// Read the text from a file; `-` reads standard input.
     #[arg(short, long, value_name = "FILE")]
     file: Option<PathBuf>,
     /// Treat the names of special tokens as text.
@@ -61,7 +61,7 @@ pub struct DecodeArgs {
     /// Token ids: `1,2,3`, or `@file`.
     #[arg(value_name = "IDS|@FILE", required = true)]
     ids: TokenList,
-    /// Show special tokens by their names.
+    /// Print special tokens by name.
     #[arg(long)]
     special: bool,
     /// Print JSON: `{"schema": "ixc.detokenize.v1", "text": ...}`.

@@ -59,9 +59,9 @@ pub struct Wanted<'a> {
 /// How it is said where the time went.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum StatsFormat {
-    /// Lines for people.
+    /// Lines to read.
     Text,
-    /// A document on one line for each text.
+    /// One JSON document per text, each on one line.
     Json,
 }
 

@@ -22,9 +22,9 @@ pub enum Format {
     Text,
     /// One document.
     Json,
-    /// One document on a line for each row, with all that is the same for all rows.
+    /// One JSON document per row, each on one line and with the common fields.
     Jsonl,
-    /// Comma-separated values, likewise.
+    /// Comma-separated values: one line per row, with the common fields.
     Csv,
     /// A table in Markdown.
     Md,

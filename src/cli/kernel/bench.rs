@@ -10,14 +10,15 @@ use super::super::output::{self, Bytes, Count, counted};
 use super::super::perf::PerfChoice;
 use super::choice::{InputChoice, KernelChoice, dims_text};
 
-/// Measures a kernel on this machine: time per call with its spread, GB/s of weights and GOP/s, and their share of the peak.
+/// Measures a kernel on this machine: time per call and its spread, GB/s of weights, GOP/s, and the
+/// share of the peak.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "GB/s counts bytes of weights (for attention of keys and values; without either, of all buffers), GOP/s two operations for \
-each multiply-add. \"caches\" calls the kernel on the same buffers, \"memory\" on as many in turn as no cache holds. The share \
-of bandwidth is of what `ixc doctor` measures; the share of the peak is of a loop of nothing but this kernel's kind of \
-multiply-adds in registers, measured beside it. Every rate is of the median round; +- is half of the distance between the \
-quartiles.
+    after_help = "GB/s counts bytes of weights, for attention of keys and values, and otherwise of all buffers. \
+GOP/s counts two operations per multiply-add. \"caches\" calls the kernel on the same buffers, \
+\"memory\" on more buffers than the caches hold. The share of bandwidth is relative to the \
+bandwidth that `ixc doctor` measures. The share of the peak is relative to a loop of the same \
+multiply-adds in registers. Rates are of the median round; +- is half of the interquartile range.
 
 EXAMPLES:
   ixc kernel bench gemv_q4_k --threads 1,2
@@ -29,10 +30,10 @@ pub struct Args {
     kernel: KernelChoice,
     #[command(flatten)]
     inputs: InputChoice,
-    /// Numbers of threads to measure with, each with buffers of its own.
+    /// Thread counts to measure; each thread has its own buffers.
     #[arg(short, long, value_delimiter = ',', default_value = "1", value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: Vec<u16>,
-    /// Rounds of each measurement, after two that do not count.
+    /// Rounds of each measurement, after two warm-up rounds.
     #[arg(short, long, default_value_t = 15, value_parser = clap::value_parser!(u32).range(2..=10_000))]
     repetitions: u32,
     #[command(flatten)]

@@ -11,10 +11,10 @@ use super::super::select::SelectChoice;
 /// A kernel for a target.
 #[derive(Debug, clap::Args)]
 pub struct KernelChoice {
-    /// A row's name, a spec, FILE.ix or MODEL:NAME.
+    /// Kernel: a row's name, a spec, FILE.ix or MODEL:NAME.
     #[arg(required = true, value_name = "KERNEL")]
     kernel: Vec<String>,
-    /// What to generate code for: native, a target or a CPU (`ixc doctor` lists them).
+    /// Target or CPU to generate code for: `native`, or a name that `ixc doctor` lists.
     #[arg(long, default_value = "native", env = "IXC_TARGET", hide_env_values = true)]
     target: TargetName,
     #[command(flatten)]
@@ -47,10 +47,10 @@ impl KernelChoice {
 /// Inputs of a kernel.
 #[derive(Debug, clap::Args)]
 pub struct InputChoice {
-    /// Rows of activations; for the KV cache's kernels, blocks of it [default: the row's].
+    /// Rows of activations; for kernels over the KV cache, its blocks [default: the row's].
     #[arg(long, value_name = "N")]
     rows: Option<u32>,
-    /// The kernel's dims themselves.
+    /// Values of the kernel's dims.
     #[arg(long, value_name = "N,..", value_delimiter = ',', conflicts_with = "rows")]
     dims: Option<Vec<i64>>,
     /// Seed of the random inputs.

@@ -10,12 +10,14 @@ use serde_json::json;
 use super::super::output;
 use super::choice::{InputChoice, KernelChoice, dims_text};
 
-/// Computes what a kernel's loops cost on a CPU, from its finished code: instruction mix, ports, front end, latency, tile unit, caches.
+/// Computes the cost of a kernel's loops on a CPU from its finished code: instruction mix, ports,
+/// front end, latency, tile unit, caches.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Nothing runs: the CPU need not be here. docs/cost-model.md says what is assumed and how well it agrees with others. --target \
-names the CPU; code is generated for it and counted by its model. Its caches hold what the same call left in them, but for buffers that --from puts \
-elsewhere; the last line says which level bounds the kernel.
+    after_help = "Nothing runs, so the CPU need not be present: code is generated for it and counted by its model. \
+docs/cost-model.md gives the assumptions and compares the model with others. Caches hold the data \
+of a previous equal call, except for the buffers of --from. The last line names the level that \
+bounds the kernel.
 
 EXAMPLES:
   ixc kernel cost gemm_q4_k --target sapphire-rapids --rows 512
@@ -27,7 +29,8 @@ pub struct Args {
     kernel: KernelChoice,
     #[command(flatten)]
     inputs: InputChoice,
-    /// Where buffers lie before the call: l1, l2, l3 or memory [default: where the same call left them].
+    /// Location of buffers before the call: l1, l2, l3 or memory [default: where a previous equal
+    /// call left them].
     #[arg(long, value_name = "BUFFER=LEVEL,..", value_delimiter = ',')]
     from: Vec<Start>,
     /// Print JSON.

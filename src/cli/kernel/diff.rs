@@ -13,39 +13,41 @@ use serde_json::json;
 use super::super::output::{self, Count};
 use super::choice::{InputChoice, dims_text};
 
-/// Compares two kernels that are called alike: results with the same inputs, cost, time here, instructions.
+/// Compares two kernels with the same buffers and dims: results on equal inputs, cost, time on this
+/// machine, instructions.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "With one file, it is compared with the kernel that its line \"; spec: ...\" asks for: what it was before it was edited. That results differ \
-is no failure: sums in another order differ in their last bits. With --exit-code the exit status is 1 then. `ixc kernel run` fails \
-only where results are outside the error bounds of the spec's formula.
+    after_help = "With one file, the reference is the kernel of its line \"; spec: ...\": the kernel before the \
+edit. Different results are not a failure, since sums in another order differ in their last bits; \
+--exit-code makes them one. `ixc kernel run` fails only if results exceed the error bounds of the \
+spec's formula.
 
 EXAMPLES:
   ixc kernel show gemv_q4_k --stage ir > fast.ix
-  ixc kernel diff fast.ix                        after it was edited
+  ixc kernel diff fast.ix                        after editing it
   ixc kernel diff old.ix new.ix --rows 4 --asm
   ixc kernel diff fast.ix --target sapphire-rapids --emulate"
 )]
 pub struct Args {
-    /// A row's name, a spec in quotes, FILE.ix or MODEL:NAME.
+    /// Kernel: a row's name, a spec in quotes, FILE.ix or MODEL:NAME.
     a: String,
-    /// Another, which is compared with that.
+    /// Second kernel, compared with the first.
     b: Option<String>,
-    /// What to generate code for: native, a target or a CPU (`ixc doctor` lists them).
+    /// Target or CPU to generate code for: `native`, or a name that `ixc doctor` lists.
     #[arg(long, default_value = "native", env = "IXC_TARGET", hide_env_values = true)]
     target: TargetName,
     #[command(flatten)]
     inputs: InputChoice,
-    /// Run both in the emulator, which any machine can; they are not timed then.
+    /// Run both in the emulator, on any machine; they are not timed.
     #[arg(long)]
     emulate: bool,
-    /// Rounds in which they are timed in turn; 0 does not time them.
+    /// Rounds of timing, one kernel after the other; 0 does not time them.
     #[arg(short, long, default_value_t = 15, value_parser = clap::value_parser!(u32).range(0..=10_000))]
     repetitions: u32,
-    /// Print all instructions of both beside each other, in place of IR that differs.
+    /// Print all instructions of both side by side, instead of the differences in IR.
     #[arg(long)]
     asm: bool,
-    /// Exit with status 1 where results differ in a bit.
+    /// Exit with status 1 if results differ in any bit.
     #[arg(long)]
     exit_code: bool,
     /// Print JSON.

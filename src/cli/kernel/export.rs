@@ -12,9 +12,9 @@ use super::choice::{InputChoice, KernelChoice};
 /// Writes a kernel's code, inputs and expected outputs as plain files with a JSON index, for other machines and emulators.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "index.json says what the files are: code.bin, an in_*.bin for each buffer that is read, an out_*.bin (the reference \
-interpreter's) for each that is written, the dims, the calling convention and the CPU features that the code needs. The \
-folder must not be there yet.
+    after_help = "index.json describes the files: code.bin, one in_*.bin per input buffer, one out_*.bin per output \
+buffer (from the reference interpreter), the dims, the calling convention and the required CPU \
+features. The folder must not exist yet.
 
 EXAMPLES:
   ixc kernel export gemm_q4_k --target sapphire-rapids --rows 64 -o gemm.kernel
@@ -25,7 +25,7 @@ pub struct Args {
     kernel: KernelChoice,
     #[command(flatten)]
     inputs: InputChoice,
-    /// The folder to write.
+    /// Folder to write.
     #[arg(short, long, value_name = "DIR")]
     output: PathBuf,
     /// Print the index.

@@ -17,7 +17,8 @@ use super::super::name::ModelName;
 use super::super::output::{self, Bytes, Printable, counted};
 use super::super::select::SelectChoice;
 
-/// Lists the built-in kernels: name, spec, buffers, and how each runs here; or those of a model, and what uses each.
+/// Lists the built-in kernels with spec, buffers and target on this machine, or a model's kernels
+/// with their users.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "EXAMPLES:
   ixc kernel list
@@ -25,12 +26,12 @@ use super::super::select::SelectChoice;
   ixc kernel list --model model.gguf --op ffn_down --layer 3
   ixc kernel list --json | jq '.kernels[].spec'")]
 pub struct Args {
-    /// Only rows whose name or spec contains this.
+    /// List only kernels whose name or spec contains this text.
     filter: Option<String>,
-    /// What to generate code for: native, a target or a CPU (`ixc doctor` lists them).
+    /// Target or CPU to generate code for: `native`, or a name that `ixc doctor` lists.
     #[arg(long, default_value = "native", env = "IXC_TARGET", hide_env_values = true)]
     target: TargetName,
-    /// The kernels of this model or plan, in place of the built-in ones; `demo` is the built-in demo model.
+    /// List the kernels of this model or plan; `demo` is the built-in model.
     #[arg(short, long, value_name = "MODEL", value_parser = ModelName::parser())]
     model: Option<ModelName>,
     #[command(flatten)]

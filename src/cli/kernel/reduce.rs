@@ -15,35 +15,36 @@ use super::super::force::Force;
 use super::super::output::{self, Printable, note};
 use super::choice::{InputChoice, KernelChoice, dims_text};
 
-/// Makes a failing kernel small: takes away statements, loops, buffers and dims as long as it fails in the same manner.
+/// Reduces a failing kernel: removes statements, loops, buffers and dims while it still fails in
+/// the same way.
 #[derive(Debug, clap::Args)]
-#[command(
-    after_help = "Without --while, what fails is found out first: that the emulator's results differ from the interpreter's, that the kernel cannot be \
-compiled or run, or that the compiler panics. Kernels that are tried all verify. With --while, CMD says whether one fails: `sh` runs it with the path \
-of a file as its argument $1, and status 0 is \"still fails\"; dims stay as they are then. What was found so far is written where it is interrupted by --tries, too.
+#[command(after_help = "Without --while, the failure is found first: results of the emulator that differ from the \
+interpreter's, a kernel that cannot be compiled or run, or a panic of the compiler. All tried \
+kernels pass the verifier. With --while, `sh` runs CMD with the path of a kernel file as $1; \
+status 0 means \"still fails\", and dims stay fixed. The smallest kernel so far is written even if \
+--tries ends the search.
 
 EXAMPLES:
   ixc kernel reduce broken.ix -o small.ix
   ixc kernel reduce demo:route --target zen4 -o small.ix
-  ixc kernel reduce k.ix -o s.ix --while 'ixc kernel run $1 2>&1 |grep differ'"
-)]
+  ixc kernel reduce k.ix -o s.ix --while 'ixc kernel run $1 2>&1 |grep differ'")]
 pub struct Args {
     #[command(flatten)]
     kernel: KernelChoice,
     #[command(flatten)]
     inputs: InputChoice,
-    /// The file to write the smallest one to.
+    /// File for the reduced kernel.
     #[arg(short, long, value_name = "FILE")]
     output: PathBuf,
     #[command(flatten)]
     force: Force,
-    /// A command that says whether a kernel still fails.
+    /// Command that returns whether a kernel still fails.
     #[arg(long = "while", value_name = "CMD")]
     command: Option<String>,
-    /// Run kernels in this process in place of the emulator: what is wrong with them can end it.
+    /// Run kernels in this process instead of the emulator. A wrong kernel can crash it.
     #[arg(long, conflicts_with = "command")]
     native: bool,
-    /// Most kernels that are tried.
+    /// Maximum number of kernels to try.
     #[arg(long, value_name = "N", default_value_t = 20_000)]
     tries: usize,
     /// Print JSON.

@@ -9,27 +9,28 @@ use serde_json::{Value as Json, json};
 
 use super::super::output::{self, Count, Printable};
 
-/// Runs a folder that `export` wrote, emulated or on this machine, and compares with its expected outputs.
+/// Runs an exported kernel, in the emulator or on this machine, and compares its outputs with the
+/// expected ones.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "The emulator is the default: code from a folder can do nothing there but compute. --native executes the folder's code bytes \
-in this process, with all that you may do: use it only on folders that you or someone you trust made. Exit status 1 where \
-outputs differ or the emulator stops the code.
+    after_help = "The emulator is the default: there, code from a folder can only compute. --native executes the \
+folder's code in this process with all of your rights: use it only for folders that you trust. The \
+exit status is 1 if outputs differ or the emulator stops the code.
 
 EXAMPLES:
   ixc kernel replay gemm.kernel
   ixc kernel replay gemm.kernel --native --json"
 )]
 pub struct Args {
-    /// The folder.
+    /// Folder that `export` wrote.
     folder: PathBuf,
     /// Execute the folder's code on this machine. This runs foreign code.
     #[arg(long, conflicts_with = "emulate")]
     native: bool,
-    /// Emulate it, which is the default.
+    /// Run in the emulator, which is the default.
     #[arg(long)]
     emulate: bool,
-    /// Most instructions to emulate: more is taken for a loop that does not end.
+    /// Maximum number of emulated instructions. More is reported as an endless loop.
     #[arg(long, value_name = "N", default_value_t = replay::MOST_STEPS)]
     steps: u64,
     /// Print JSON.

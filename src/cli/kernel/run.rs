@@ -15,10 +15,11 @@ use super::choice::{InputChoice, KernelChoice, dims_text};
 /// Runs a kernel with random inputs and compares it with the reference interpreter, bit for bit.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "A file with the line \"; spec: ...\" is compared with the kernel of that spec as well. Other bits are right where they are within \
-the error bounds of the spec's formula.
+    after_help = "A file with the line \"; spec: ...\" is also compared with the kernel of that spec. Results with \
+other bits are right within the error bounds of the spec's formula.
 
-Exit status 1 where results differ from the interpreter's or are not what the spec asks for, with the first element.
+The exit status is 1 if results differ from the interpreter's or exceed the spec's bounds; the \
+first wrong element is printed.
 
 EXAMPLES:
   ixc kernel run gemm_q4_k --rows 33
@@ -31,7 +32,7 @@ pub struct Args {
     kernel: KernelChoice,
     #[command(flatten)]
     inputs: InputChoice,
-    /// Run it in the emulator, which any machine can.
+    /// Run in the emulator, on any machine.
     #[arg(long)]
     emulate: bool,
     /// Print JSON.

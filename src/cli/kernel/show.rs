@@ -7,10 +7,11 @@ use ixc::kernels::show;
 
 use super::choice::KernelChoice;
 
-/// Prints a kernel's IR, machine IR, assembly or bytes, with what it cost.
+/// Prints a kernel's IR, machine IR, assembly or bytes, and its cost.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Assembly is decoded from the finished bytes; the first of the instructions of an IR statement has it beside it.
+    after_help = "Assembly is decoded from the finished bytes. The first instruction of each IR statement shows the \
+statement.
 
 EXAMPLES:
   ixc kernel show gemv_q4_k --target zen4 --stage asm
@@ -22,7 +23,7 @@ EXAMPLES:
 pub struct Args {
     #[command(flatten)]
     kernel: KernelChoice,
-    /// The stage.
+    /// Stage to print.
     #[arg(long, value_enum, default_value_t = Stage::Asm)]
     stage: Stage,
 }

@@ -20,55 +20,59 @@ use super::super::choose::PinChoice;
 use super::super::output::{self, Printable};
 use super::choice::KernelChoice;
 
-/// Searches how a product's kernel is fastest: how wide items and bands are, how many rows they have, how far ahead is read, unrolled loops.
+/// Searches the fastest tiling of a matrix product: widths of items and bands, rows, prefetch
+/// distance and unrolling.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "KERNEL is a MODEL, all products of which that take time are tuned, MODEL:NAME for one of them, or a row or spec.
+    after_help = "KERNEL is a MODEL (all its products that take time), MODEL:NAME (one of them), a row or a spec.
 
-Candidates are measured in turn with what the pass `tile` chooses by the caches, in steps of an engine with all its threads: of the model, or of one \
-made for a spec that has nothing else. What counts is the time of the steps that read the weight, waiting for the last thread included. The fastest is \
-measured again and must be faster by more than the rounds are apart; of a model, whole steps with all that won must be, too. What is kept is \
-written to a file that later runs on this CPU read: in the user's cache folder, or where -o says, for --tuned. A target that cannot run here is searched \
-by the model of its CPU, which knows nothing of prefetches and threads. No candidate changes a bit of what a model says: which kernel does how many rows \
-is not searched.
+Candidates are measured in turn with the tiling that the pass `tile` takes from cache sizes. They \
+run in steps of an engine with all threads: the model's, or one made for the spec. The measure is \
+the time of the steps that read the weight, up to the last thread. The fastest candidate is \
+measured again and must win by more than the spread of rounds. For a model, whole steps with all \
+winners must be faster, too. Winners are written to a file in the user's cache folder, which later \
+runs on this CPU read, or to the file of -o, for --tuned. For a target that cannot run here, the \
+CPU's cost model decides; it knows no prefetches and threads. No candidate changes a bit of the \
+output, since the choice of kernels by rows is not searched.
 
 EXAMPLES:
-  ixc kernel tune model.gguf                 all that takes time
-  ixc kernel tune model.gguf:gemm_q6_k       one of its kernels, in the model
+  ixc kernel tune model.gguf                 all products that take time
+  ixc kernel tune model.gguf:gemm_q6_k       one kernel of the model
   ixc kernel tune linear format=q4_k_r16 k=2048 tile=32 n=2048 shape=gemv
   ixc kernel tune gemm_q4_k_r16 --rows 128   for prompts of 128 tokens
   ixc kernel tune gemm_q4_k_r16 --target zen4 -o zen4.json
   ixc kernel tune gemv_q4_k_r16 --choose gemv@0/1 -o tuned.json
-                                             that one, whatever is fastest
+                                             this candidate, not the fastest
   ixc kernel tune gemv_q4_k_r16 --no-save --json"
 )]
 pub struct Args {
     #[command(flatten)]
     kernel: KernelChoice,
-    /// Where weights of a spec lie: memory, as those of a model do, or caches, where a few of them fit.
+    /// Location of a spec's weights: memory, as in a model, or caches.
     #[arg(long, value_name = "PLACE", default_value = "memory", value_parser = place)]
     place: Place,
     /// Rounds of each measurement.
     #[arg(short, long, default_value_t = 15, value_parser = clap::value_parser!(u32).range(2..=10_000))]
     repetitions: u32,
-    /// Threads [default: one for each core].
+    /// Number of threads [default: one per core].
     #[arg(short, long, value_name = "N", env = "IXC_THREADS", hide_env_values = true)]
     threads: Option<usize>,
     #[command(flatten)]
     pin: PinChoice,
-    /// Rows of activations of the steps for many: tokens of a prompt's step [default: 512, or a model's most].
+    /// Rows of activations in a prefill step [default: 512, or the model's maximum].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65_536))]
     rows: Option<u32>,
-    /// Of a model, the part of a step's time that a product takes at least, 0 to 1.
+    /// With a MODEL: minimum share of a step's time, 0 to 1, from which a product is tuned.
     #[arg(long, value_name = "PART", default_value_t = 0.03, value_parser = part)]
     least: f64,
-    /// The file to put a winner into, beside what it has of other weights [default: for this machine, one in the user's cache folder].
+    /// File that the fastest tiling is added to [default: this machine's file in the user's cache
+    /// folder].
     #[arg(short, long, value_name = "FILE", conflicts_with = "no_save")]
     output: Option<PathBuf>,
-    /// Write this candidate, in the words of the table, and not the fastest: what was measured is said beside it.
+    /// Write this candidate of the table instead of the fastest one, with its measurement.
     #[arg(long, value_name = "CANDIDATE", conflicts_with = "no_save")]
     choose: Option<String>,
-    /// Write nothing.
+    /// Write no file.
     #[arg(long)]
     no_save: bool,
     /// Print JSON.
