@@ -5,6 +5,7 @@
 //! | [`becomes`] | text tests: files of what goes in and what becomes of it |
 //! | [`bits`] | tables of checksums, which say whether a change changed a result |
 //! | [`bless`] | whether tests write their expectations anew |
+//! | [`mod@files`] | which files of a crate use which |
 //! | [`modules`] | which modules of a crate use which |
 //! | [`mod@nmse`] | how far numbers are from exact ones |
 //! | [`pages`] | what no page of ours has |
@@ -16,9 +17,11 @@
 pub mod becomes;
 pub mod bits;
 pub mod bless;
+pub mod files;
 pub mod modules;
 pub mod nmse;
 pub mod pages;
+pub mod prose;
 pub mod qemu;
 pub mod shared_data;
 pub mod source;

@@ -36,7 +36,8 @@ pub fn graph(root: &Path) -> Graph {
     graph
 }
 
-fn read(path: &Path) -> String {
+/// Reads a source file.
+pub(crate) fn read(path: &Path) -> String {
     std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
@@ -112,8 +113,8 @@ fn names(words: &[&str], found: &mut BTreeSet<String>) {
     }
 }
 
-/// Modules in files of their own.
-fn declared(text: &str) -> Vec<String> {
+/// Returns the modules in files of their own.
+pub(crate) fn declared(text: &str) -> Vec<String> {
     let words = words(text);
     let files = words.windows(3).filter(|words| words[0] == "mod" && words[2] == ";");
     files.map(|words| words[1].to_owned()).collect()

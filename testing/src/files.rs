@@ -1,0 +1,269 @@
+//! The graph of a crate's files: which file uses items of which.
+//!
+//! A path is followed through the modules and the `use` declarations that it names, to the file
+//! with the item. Declaring a module and exporting a name (`pub use`) are no use of the file: a
+//! `mod.rs` may be the map of its folder.
+//!
+//! ```text
+//! // src/plan/check.rs: use super::Plan;   src/plan/mod.rs: mod check; mod schema; pub use schema::Plan;
+//! plan::check -> {plan::schema}
+//! ```
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use crate::modules::{Graph, declared, read};
+use crate::source::{code, words};
+
+/// Most `use` declarations that a path leads through: more are a circle of declarations.
+const MAX_DECLARATIONS: usize = 16;
+
+/// A module with its own file.
+#[derive(Debug, Default)]
+struct Module {
+    /// Modules in files, as the module declares them.
+    children: Vec<String>,
+    /// Names that `use` declarations bring in, and their paths as written.
+    uses: BTreeMap<String, Vec<String>>,
+    /// Paths in the code, except those of `pub use`.
+    paths: Vec<Vec<String>>,
+}
+
+/// All modules of a crate by their paths from the root. The root's path is empty.
+type Tree = BTreeMap<Vec<String>, Module>;
+
+/// Returns the graph of the crate whose root file is `root`. Names are module paths, such as
+/// `plan::check`; the root itself is `crate`.
+///
+/// # Panics
+/// When a file cannot be read or ends within a literal: this is for sources that compile.
+pub fn files(root: &Path) -> Graph {
+    let mut tree = Tree::new();
+    let folder = root.parent().unwrap_or(Path::new("."));
+    add(&mut tree, root, folder, Vec::new());
+    let name = |path: &[String]| if path.is_empty() { "crate".to_owned() } else { path.join("::") };
+    let edges = tree.iter().map(|(path, module)| {
+        let used = module.paths.iter().filter_map(|used| resolve(&tree, path, used, 0));
+        (name(path), used.filter(|used| used != path).map(|used| name(&used)).collect())
+    });
+    edges.collect()
+}
+
+/// Adds a module and the modules below it. `folder` has the files of its children.
+fn add(tree: &mut Tree, file: &Path, folder: &Path, path: Vec<String>) {
+    let module = parse(&code(&read(file)));
+    for child in &module.children {
+        let (beside, own) = (folder.join(format!("{child}.rs")), folder.join(child));
+        let file = if beside.is_file() { beside } else { own.join("mod.rs") };
+        let path = path.iter().chain([child]).cloned().collect();
+        add(tree, &file, &own, path);
+    }
+    tree.insert(path, module);
+}
+
+/// Reads the declarations and paths of a file.
+fn parse(text: &str) -> Module {
+    let words = words(text);
+    let mut module = Module { children: declared(text), ..Module::default() };
+    // How many inline modules are open at a word: `super` in them leads to the file itself.
+    let (mut braces, mut inline) = (0usize, Vec::new());
+    let mut at = 0;
+    while at < words.len() {
+        match words[at] {
+            "{" => {
+                braces += 1;
+                if at >= 2 && words[at - 2] == "mod" {
+                    inline.push(braces);
+                }
+            }
+            "}" => {
+                if inline.last() == Some(&braces) {
+                    inline.pop();
+                }
+                braces = braces.saturating_sub(1);
+            }
+            "use" => {
+                let end = words[at..].iter().position(|word| *word == ";").map_or(words.len(), |len| at + len);
+                let is_export = at > 0 && matches!(words[at - 1], "pub" | ")");
+                let mut found = Vec::new();
+                expand(&words[at + 1..end], &[], &mut found);
+                for (path, alias) in found {
+                    let Some(path) = outside(path, inline.len()) else { continue };
+                    if !is_export {
+                        module.paths.push(path.clone());
+                    }
+                    if inline.is_empty() && alias != "*" {
+                        module.uses.insert(alias, path);
+                    }
+                }
+                at = end;
+            }
+            word if is_name(word) && (at == 0 || words[at - 1] != "::") => {
+                let mut path = vec![word.to_owned()];
+                while words.get(at + 1) == Some(&"::") && words.get(at + 2).is_some_and(|word| is_name(word)) {
+                    path.push(words[at + 2].to_owned());
+                    at += 2;
+                }
+                if path.len() > 1 {
+                    module.paths.extend(outside(path, inline.len()));
+                }
+            }
+            _ => {}
+        }
+        at += 1;
+    }
+    module
+}
+
+fn is_name(word: &str) -> bool {
+    word.starts_with(|c: char| c.is_alphabetic() || c == '_')
+}
+
+/// Expands the tree of a `use` declaration: paths and the names that they get.
+fn expand(words: &[&str], prefix: &[String], found: &mut Vec<(Vec<String>, String)>) {
+    let mut path = prefix.to_vec();
+    let mut at = 0;
+    while at < words.len() {
+        match words[at] {
+            "::" => {}
+            "{" => {
+                let (mut depth, mut from) = (0, at + 1);
+                for (index, word) in words.iter().enumerate().skip(at) {
+                    match *word {
+                        "{" => depth += 1,
+                        "}" => depth -= 1,
+                        _ => {}
+                    }
+                    let is_end = depth == 0;
+                    if is_end || depth == 1 && *word == "," {
+                        if from < index {
+                            expand(&words[from..index], &path, found);
+                        }
+                        from = index + 1;
+                    }
+                    if is_end {
+                        break;
+                    }
+                }
+                return;
+            }
+            "as" => {
+                found.push((path, words.get(at + 1).copied().unwrap_or("_").to_owned()));
+                return;
+            }
+            word => path.push(word.to_owned()),
+        }
+        at += 1;
+    }
+    // `use a::{self, b}` names `a`.
+    if path.last().is_some_and(|last| last == "self") && path.len() > 1 {
+        path.pop();
+    }
+    let alias = path.last().cloned().unwrap_or_default();
+    found.push((path, alias));
+}
+
+/// Returns a path as the file's own module writes it, or nothing if it stays within the file's
+/// inline modules.
+fn outside(mut path: Vec<String>, inline: usize) -> Option<Vec<String>> {
+    let up = path.iter().take_while(|name| *name == "super").count();
+    if up == 0 {
+        let is_inner = inline > 0 && path.first().is_some_and(|name| name == "self");
+        return (!is_inner).then_some(path);
+    }
+    if up < inline {
+        return None;
+    }
+    path.drain(..inline);
+    // All levels were inline modules: the rest is a path of the file itself.
+    if up == inline {
+        path.insert(0, "self".to_owned());
+    }
+    Some(path)
+}
+
+/// Returns the module with the item that a path of module `from` names; nothing if the path leads
+/// out of the crate, or names a module and not an item of it.
+fn resolve(tree: &Tree, from: &[String], path: &[String], declarations: usize) -> Option<Vec<String>> {
+    if declarations > MAX_DECLARATIONS {
+        return None;
+    }
+    let mut module = from.to_vec();
+    let mut rest = path;
+    let mut is_within = false;
+    while let [first, more @ ..] = rest {
+        match first.as_str() {
+            "crate" => module.clear(),
+            "self" => {}
+            "super" => {
+                module.pop()?;
+            }
+            _ => break,
+        }
+        (rest, is_within) = (more, true);
+    }
+    loop {
+        let [first, more @ ..] = rest else { return None };
+        let here = tree.get(&module)?;
+        if here.children.contains(first) {
+            module.push(first.clone());
+        } else if let Some(used) = here.uses.get(first) {
+            let whole: Vec<String> = used.iter().chain(more).cloned().collect();
+            // A declaration cannot name itself.
+            return if *used == path { None } else { resolve(tree, &module, &whole, declarations + 1) };
+        } else if is_within {
+            // An item of the file, or `*`: all of them.
+            return Some(module);
+        } else {
+            return None;
+        }
+        (rest, is_within) = (more, true);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn graph_of(files: &[(&str, &str)]) -> Vec<String> {
+        let folder = tempfile::tempdir().unwrap();
+        for (name, text) in files {
+            let path = folder.path().join(name);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text).unwrap();
+        }
+        let graph = super::files(&folder.path().join("lib.rs"));
+        let edges = graph.iter().flat_map(|(name, used)| used.iter().map(move |used| format!("{name} {used}")));
+        edges.collect()
+    }
+
+    #[test]
+    fn a_path_leads_to_the_file_with_the_item() {
+        let edges = graph_of(&[
+            ("lib.rs", "mod a; pub mod b; pub use b::deep::Deep; #[cfg(test)] mod tests;"),
+            ("a.rs", "use crate::Deep; use crate::b; fn f() { b::other::g(); }"),
+            ("b/mod.rs", "pub mod deep; pub mod other; pub struct Own;"),
+            ("b/deep.rs", "use super::Own; use super::other::{self, g as h};"),
+            ("b/other.rs", "use std::fmt; fn g() { fmt::f(); Self::x(); }"),
+        ]);
+        assert_eq!(edges, ["a b::deep", "a b::other", "b::deep b", "b::deep b::other"]);
+    }
+
+    #[test]
+    fn exports_are_no_use_and_inline_modules_belong_to_their_file() {
+        let edges = graph_of(&[
+            ("lib.rs", "mod a; mod b; pub use a::A; mod inner { use super::b::B; fn f() { super::own(); } }"),
+            ("a.rs", "use super::*; use crate::inner::x;"),
+            ("b.rs", "mod m { use super::C; use super::super::a::A; }"),
+        ]);
+        assert_eq!(edges, ["a crate", "b a", "crate b"]);
+    }
+
+    #[test]
+    fn circles_of_declarations_end() {
+        assert_eq!(
+            graph_of(&[("lib.rs", "mod a;"), ("a.rs", "use self::x::y; use self::x as x; use self::x::z as y;")]),
+            [""; 0]
+        );
+    }
+}

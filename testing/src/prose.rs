@@ -1,0 +1,338 @@
+//! Rules of plain English for doc comments, comments, error texts and Markdown.
+//!
+//! A text is a paragraph of a comment, of a Markdown page, or the text of an error. A finding is a
+//! place to look at: rewrite the sentence so that it has a subject, a verb and the field's noun.
+//!
+//! ```
+//! use ixc_testing::prose::{Kind, Rules};
+//!
+//! let rules = Rules::new();
+//! assert_eq!(rules.broken_by("Returns the expert cache.", Kind::Doc), [""; 0]);
+//! assert_eq!(rules.broken_by("What holds the experts.", Kind::Doc), ["opening"]);
+//! ```
+
+use regex_automata::meta::Regex;
+
+/// Kind of a text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kind {
+    /// A paragraph of a doc comment.
+    Doc,
+    /// A paragraph of a comment that documents no item.
+    Comment,
+    /// The text of an error.
+    Error,
+    /// A paragraph of a Markdown page.
+    Page,
+}
+
+/// A text of a file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Text {
+    /// Number of its first line, from 1.
+    pub line: usize,
+    /// Its words, on one line.
+    pub words: String,
+    /// Where it stands.
+    pub kind: Kind,
+}
+
+/// First words that hide the subject of a doc comment or a page's paragraph.
+const OPENING: &str = r"^(What|How|Which|Who|Whom|Whose|That|Where|Of|As|None|Nothing|The same|It|Its|So|Such|Those|In which|By which|With its|Beside|Behind)(?-u:\b)";
+
+/// Rules for a sentence: name, pattern, and the count of matches from which the sentence breaks it.
+const SENTENCE_RULES: &[(&str, &str, usize)] = &[
+    ("no-actor", r"(?i)(?-u:\b)(nobody|somebody|whoever|whom)(?-u:\b)", 1),
+    (
+        "told-said",
+        r"(?i)(?-u:\b)((is|are|was|were|be) (told|said|wanted|asked for)|(says|said) (so|that|what|which|how))(?-u:\b)",
+        1,
+    ),
+    ("behind-beside", r"(?i)(?-u:\b)(behind|beside) (it|them|that|those|what|others|these)(?-u:\b)", 1),
+    ("so-many", r"(?i)(?-u:\b)(so many|as far as|of so|is none|are none|no more than that)(?-u:\b)", 1),
+    ("what-what", r"(?i)(?-u:\b)what(?-u:\b)", 3),
+    ("relative-chain", r"(?i)(?-u:\b)(which|that|whose|where|what)(?-u:\b)", 4),
+    ("of-which", r"(?i)(?-u:\b)(of which|of whose|by which|in place of how|that there (is|are))(?-u:\b)", 1),
+];
+
+/// Most words of a sentence. The aim is 25.
+const MAX_WORDS: usize = 30;
+
+/// Most commas of a sentence: longer lists belong into a table.
+const MAX_COMMAS: usize = 8;
+
+/// Most sentences of a paragraph of a page. The aim is 5.
+const MAX_SENTENCES: usize = 6;
+
+/// Most columns of a line that is a comment.
+pub const MAX_COLUMNS: usize = 100;
+
+/// Most columns of the subject of a commit.
+const MAX_SUBJECT: usize = 72;
+
+/// The rules, compiled.
+#[derive(Debug)]
+pub struct Rules {
+    opening: Regex,
+    sentence: Vec<(&'static str, Regex, usize)>,
+    code: Regex,
+    link: Regex,
+    end: Regex,
+    word: Regex,
+    subject: Regex,
+}
+
+impl Default for Rules {
+    fn default() -> Rules {
+        Rules::new()
+    }
+}
+
+impl Rules {
+    /// Compiles the patterns.
+    ///
+    /// # Panics
+    /// If a pattern is malformed.
+    pub fn new() -> Rules {
+        let compiled = |pattern| Regex::new(pattern).expect("a pattern of this file");
+        Rules {
+            opening: compiled(OPENING),
+            sentence: SENTENCE_RULES.iter().map(|&(name, pattern, count)| (name, compiled(pattern), count)).collect(),
+            code: compiled("`[^`]*`"),
+            link: compiled(r"\[[^\]]*\](\([^)]*\)|\[[^\]]*\])?"),
+            end: compiled(r"[.!?:;]\s+[A-Z`\[]"),
+            word: compiled(r"[A-Za-z`][\w`'-]*"),
+            subject: compiled(r"^[a-z0-9_./,-]+: [a-z`]"),
+        }
+    }
+
+    /// Returns the names of the rules that a text breaks, in order and each once.
+    pub fn broken_by(&self, text: &str, kind: Kind) -> Vec<&'static str> {
+        let sentences = self.sentences(text);
+        let mut broken = Vec::new();
+        let has_subject = matches!(kind, Kind::Comment) || sentences.first().is_none_or(|s| !self.opening.is_match(s));
+        if !has_subject {
+            broken.push("opening");
+        }
+        for sentence in &sentences {
+            let rules = self.sentence.iter().filter(|(_, rule, count)| rule.find_iter(sentence).count() >= *count);
+            broken.extend(rules.map(|(name, ..)| *name));
+            if self.word.find_iter(sentence).count() > MAX_WORDS {
+                broken.push("long-sentence");
+            }
+            if sentence.matches(',').count() > MAX_COMMAS {
+                broken.push("long-list");
+            }
+        }
+        if kind == Kind::Page && sentences.len() > MAX_SENTENCES {
+            broken.push("long-paragraph");
+        }
+        broken.sort_unstable();
+        broken.dedup();
+        broken
+    }
+
+    /// Returns whether the subject of a commit is `area: verb …` and short enough.
+    pub fn is_subject(&self, subject: &str) -> bool {
+        subject.chars().count() <= MAX_SUBJECT && self.subject.is_match(subject)
+    }
+
+    /// Returns the sentences of a text. Code is one word; a link is its text.
+    fn sentences(&self, text: &str) -> Vec<String> {
+        let text = replaced(&self.code, text, |_| "`x`");
+        let text = replaced(&self.link, &text, |link| link[1..].split(']').next().unwrap_or_default());
+        let (mut sentences, mut from) = (Vec::new(), 0);
+        while let Some(end) = self.end.find(&text[from..]) {
+            sentences.push(text[from..=from + end.start()].trim().to_owned());
+            // The match ends with the first character of the next sentence, which is ASCII.
+            from += end.end() - 1;
+        }
+        sentences.push(text[from..].trim().to_owned());
+        sentences.retain(|sentence| !sentence.is_empty());
+        sentences
+    }
+}
+
+/// Returns a text with each match in other words.
+fn replaced<'a>(pattern: &Regex, text: &'a str, with: impl Fn(&'a str) -> &'a str) -> String {
+    let (mut result, mut from) = (String::with_capacity(text.len()), 0);
+    for found in pattern.find_iter(text) {
+        result.push_str(&text[from..found.start()]);
+        result.push_str(with(&text[found.range()]));
+        from = found.end();
+    }
+    result + &text[from..]
+}
+
+/// Returns the indentation's length, the marker and the words of a line that is a comment.
+fn comment(line: &str) -> Option<(&'static str, &str)> {
+    let line = line.trim_start();
+    let (marker, words) =
+        ["///", "//!", "//"].iter().find_map(|marker| line.strip_prefix(marker).map(|words| (*marker, words)))?;
+    (!words.starts_with('/')).then(|| (marker, words.strip_prefix(' ').unwrap_or(words)))
+}
+
+/// Returns the texts of a Rust file: comments, `#[error("…")]` and `#[doc = "…"]`.
+pub fn texts_of_rust(file: &str) -> Vec<Text> {
+    let mut texts = Vec::new();
+    let (mut block, mut first, mut block_marker) = (Vec::new(), 0, "");
+    for (number, line) in file.lines().chain([""]).enumerate() {
+        let this = comment(line);
+        let marker = this.map_or("", |(marker, _)| marker);
+        if marker != block_marker {
+            let kind = if block_marker == "//" { Kind::Comment } else { Kind::Doc };
+            texts.extend(paragraphs(&block, first, kind));
+            block.clear();
+            (first, block_marker) = (number + 1, marker);
+        }
+        match this {
+            Some((_, words)) => block.push(words),
+            None => texts.extend(attribute(line).map(|words| Text { line: number + 1, words, kind: Kind::Error })),
+        }
+    }
+    texts
+}
+
+/// Returns the string of an attribute whose text users read. Each value in braces becomes `x`.
+fn attribute(line: &str) -> Option<String> {
+    let (_, string) = line.split_once("#[error(\"").or_else(|| line.split_once("#[doc = \""))?;
+    let (mut words, mut chars, mut depth) = (String::new(), string.chars(), 0);
+    loop {
+        match chars.next()? {
+            '"' => return Some(words),
+            '\\' => words.extend(chars.next()),
+            '{' => depth += 1,
+            '}' if depth > 0 => {
+                depth -= 1;
+                words.push('x');
+            }
+            _ if depth > 0 => {}
+            other => words.push(other),
+        }
+    }
+}
+
+/// Returns the paragraphs of a Markdown page. A page that a test generates has none: its words are
+/// in sources.
+pub fn texts_of_page(file: &str) -> Vec<Text> {
+    if file.lines().take(6).any(|line| line.to_lowercase().contains("generated")) {
+        return Vec::new();
+    }
+    paragraphs(&file.lines().collect::<Vec<_>>(), 1, Kind::Page)
+}
+
+/// Returns paragraphs and items of lists. Code, tables, headings and quotations are none.
+fn paragraphs(lines: &[&str], first: usize, kind: Kind) -> Vec<Text> {
+    let mut texts: Vec<Text> = Vec::new();
+    let (mut is_code, mut is_open) = (false, false);
+    for (at, line) in lines.iter().enumerate() {
+        let trimmed = line.trim();
+        let is_fence = trimmed.starts_with("```");
+        is_code ^= is_fence;
+        if is_code || is_fence || trimmed.is_empty() || trimmed.starts_with(['|', '#']) {
+            is_open = false;
+            continue;
+        }
+        let item = list_item(trimmed);
+        if item.is_some() || !is_open {
+            texts.push(Text { line: first + at, words: item.unwrap_or(trimmed).to_owned(), kind });
+            is_open = true;
+        } else if let Some(text) = texts.last_mut() {
+            text.words.push(' ');
+            text.words.push_str(trimmed);
+        }
+    }
+    texts
+}
+
+/// Returns the words of an item of a list, `- x`, `* x` or `1. x`.
+fn list_item(line: &str) -> Option<&str> {
+    let digits = line.find(|c: char| !c.is_ascii_digit()).unwrap_or(line.len());
+    line.strip_prefix("- ").or_else(|| line.strip_prefix("* ")).or_else(|| {
+        let numbered = line[digits..].strip_prefix(". ");
+        numbered.filter(|_| digits > 0)
+    })
+}
+
+/// Returns the numbers of the lines that are comments of too many columns. A line with an address
+/// cannot be wrapped.
+pub fn wide_comments(file: &str) -> Vec<usize> {
+    let lines = file.lines().enumerate();
+    let wide = |line: &str| line.trim_start().starts_with("//") && line.chars().count() > MAX_COLUMNS;
+    lines.filter(|(_, line)| wide(line) && !line.contains("http")).map(|(at, _)| at + 1).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_rule_finds_what_it_is_for() {
+        let rules = Rules::new();
+        let cases: [(&str, &[&str]); 12] = [
+            ("Bytes queued for disk, in addition to the memory limit.", &[]),
+            ("What rows see of positions.", &["opening"]),
+            ("Ends with the last row that nobody reads.", &["no-actor"]),
+            ("The client is told the length.", &["told-said"]),
+            ("Reads the block behind it.", &["behind-beside"]),
+            ("Reads so many rows.", &["so-many"]),
+            ("Takes what is what in what was read.", &["what-what"]),
+            ("Reads that which holds what says where.", &["relative-chain"]),
+            ("Experts of which half are cached.", &["of-which"]),
+            ("Sums a, b, c, d, e, f, g, h, i and j.", &[]),
+            ("Sums a, b, c, d, e, f, g, h, i, j and k.", &["long-list"]),
+            ("Is `what` in [what](what) `what`.", &[]),
+        ];
+        for (text, broken) in cases {
+            assert_eq!(rules.broken_by(text, Kind::Doc), broken, "{text}");
+        }
+        let words = |count| vec!["word"; count].join(" ") + ".";
+        assert_eq!(rules.broken_by(&words(30), Kind::Doc), [""; 0]);
+        assert_eq!(rules.broken_by(&words(31), Kind::Doc), ["long-sentence"]);
+        assert_eq!(rules.broken_by("What a comment within code says.", Kind::Comment), [""; 0]);
+        let paragraph = "One sentence. ".repeat(7);
+        assert_eq!(rules.broken_by(&paragraph, Kind::Page), ["long-paragraph"]);
+        assert_eq!(rules.broken_by(&paragraph, Kind::Doc), [""; 0]);
+    }
+
+    #[test]
+    fn texts_of_sources_are_comments_and_errors() {
+        let file = "//! The module.\n//!\n//! - an item\n//!   of two lines\n//! ```\n//! code\n//! ```\n\n\
+                    /// A function,\n/// documented.\n#[error(\"no {x} in \\\"{y}\\\"\")]\nfn f() {\n    // Why.\n    let x = 1; // trailing\n}\n";
+        let texts: Vec<_> = texts_of_rust(file).into_iter().map(|text| (text.line, text.kind, text.words)).collect();
+        let expected = [
+            (1, Kind::Doc, "The module."),
+            (3, Kind::Doc, "an item of two lines"),
+            (9, Kind::Doc, "A function, documented."),
+            (11, Kind::Error, "no x in \"x\""),
+            (13, Kind::Comment, "Why."),
+        ];
+        assert_eq!(texts, expected.map(|(line, kind, words)| (line, kind, words.to_owned())));
+    }
+
+    #[test]
+    fn generated_pages_have_no_texts_of_their_own() {
+        assert_eq!(texts_of_page("# Title\n\nA paragraph\nof two lines.\n\n| a | table |\n").len(), 1);
+        assert_eq!(texts_of_page("<!-- Generated by a test. -->\n\nA paragraph.\n").len(), 0);
+    }
+
+    #[test]
+    fn comments_have_a_width() {
+        let wide = format!(
+            "// {}\nlet x = \"{}\";\n// {} https://example.org\n",
+            "x".repeat(98),
+            "x".repeat(98),
+            "x".repeat(98)
+        );
+        assert_eq!(wide_comments(&wide), [1]);
+    }
+
+    #[test]
+    fn subjects_name_an_area_and_begin_with_a_verb() {
+        let rules = Rules::new();
+        assert!(rules.is_subject("arch: read Qwen3 head norms"));
+        for subject in ["Heads are normalised", "arch: Read norms", &format!("arch: {}", "x".repeat(67))] {
+            assert!(!rules.is_subject(subject), "{subject}");
+        }
+    }
+}
