@@ -1,11 +1,12 @@
-//! The graph of a crate's files: which file uses items of which.
+//! Graph of a crate's files: an edge leads from a file to a file whose items it uses.
 //!
 //! A path is followed through the modules and the `use` declarations that it names, to the file
 //! with the item. Declaring a module and exporting a name (`pub use`) are no use of the file: a
 //! `mod.rs` may be the map of its folder.
 //!
 //! ```text
-//! // src/plan/check.rs: use super::Plan;   src/plan/mod.rs: mod check; mod schema; pub use schema::Plan;
+//! // src/plan/mod.rs: mod check; mod schema; pub use schema::Plan;
+//! // src/plan/check.rs: use super::Plan;
 //! plan::check -> {plan::schema}
 //! ```
 
@@ -182,8 +183,8 @@ fn outside(mut path: Vec<String>, inline: usize) -> Option<Vec<String>> {
     Some(path)
 }
 
-/// Returns the module with the item that a path of module `from` names; nothing if the path leads
-/// out of the crate, or names a module and not an item of it.
+/// Returns the module whose item a path in module `from` names. A path to a module, or out of the
+/// crate, has none.
 fn resolve(tree: &Tree, from: &[String], path: &[String], declarations: usize) -> Option<Vec<String>> {
     if declarations > MAX_DECLARATIONS {
         return None;
@@ -223,8 +224,6 @@ fn resolve(tree: &Tree, from: &[String], path: &[String], declarations: usize) -
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-
     fn graph_of(files: &[(&str, &str)]) -> Vec<String> {
         let folder = tempfile::tempdir().unwrap();
         for (name, text) in files {

@@ -31,9 +31,9 @@ pub enum Kind {
 pub struct Text {
     /// Number of its first line, from 1.
     pub line: usize,
-    /// Its words, on one line.
+    /// The words, on one line.
     pub words: String,
-    /// Where it stands.
+    /// Place of the text.
     pub kind: Kind,
 }
 
@@ -221,7 +221,7 @@ pub fn texts_of_page(file: &str) -> Vec<Text> {
     paragraphs(&file.lines().collect::<Vec<_>>(), 1, Kind::Page)
 }
 
-/// Returns paragraphs and items of lists. Code, tables, headings and quotations are none.
+/// Returns paragraphs and items of lists, without code, tables and headings.
 fn paragraphs(lines: &[&str], first: usize, kind: Kind) -> Vec<Text> {
     let mut texts: Vec<Text> = Vec::new();
     let (mut is_code, mut is_open) = (false, false);
@@ -297,9 +297,25 @@ mod tests {
 
     #[test]
     fn texts_of_sources_are_comments_and_errors() {
-        let file = "//! The module.\n//!\n//! - an item\n//!   of two lines\n//! ```\n//! code\n//! ```\n\n\
-                    /// A function,\n/// documented.\n#[error(\"no {x} in \\\"{y}\\\"\")]\nfn f() {\n    // Why.\n    let x = 1; // trailing\n}\n";
-        let texts: Vec<_> = texts_of_rust(file).into_iter().map(|text| (text.line, text.kind, text.words)).collect();
+        let file = [
+            "//! The module.",
+            "//!",
+            "//! - an item",
+            "//!   of two lines",
+            "//! ```",
+            "//! code",
+            "//! ```",
+            "",
+            "/// A function,",
+            "/// documented.",
+            "#[error(\"no {x} in \\\"{y}\\\"\")]",
+            "fn f() {",
+            "    // Why.",
+            "    let x = 1; // trailing",
+            "}",
+        ]
+        .join("\n");
+        let texts: Vec<_> = texts_of_rust(&file).into_iter().map(|text| (text.line, text.kind, text.words)).collect();
         let expected = [
             (1, Kind::Doc, "The module."),
             (3, Kind::Doc, "an item of two lines"),
