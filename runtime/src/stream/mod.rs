@@ -1,22 +1,24 @@
-//! Weights that do not fit into memory: blocks read from files as they are needed, under a hard budget.
+//! Expert streaming: weights that do not fit into memory are read from files on demand, within a
+//! hard budget.
 //!
-//! A *group* is all experts of one layer; groups are counted, and layers without experts have none. A *block* is one expert of a group, gate,
-//! up and down together. It lies in files as one or more *extents*, and is read into a *slot*, memory for one block.
+//! A *group* is all experts of one layer. Groups are numbered; layers without experts have none. A
+//! *block* is one expert of a group: gate, up and down together. In files, a block is one or more
+//! *extents*. In memory it is in a *slot*, which holds one block.
 //!
-//! | module | what it owns |
+//! | module | owns |
 //! | --- | --- |
-//! | [`files`] | the files, opened past the page cache, and whether they are still the same |
-//! | [`reservation`] | the memory that all is read into |
-//! | [`queue`] | what is to be read: routed blocks before predicted ones |
-//! | [`drive`] | the thread that reads, and what it does about short, interrupted and failed reads |
-//! | `uring`, [`threaded_reader`] | how it reads: by io_uring, or with threads |
-//! | [`slots`], [`budget`] | the reservation cut into slots, how many of which size |
-//! | [`cache`] | which block to give up for another |
-//! | [`store`] | requests, predictions, waiting: what the executor calls |
-//! | [`predict`] | guessing what the router will choose, and whether that pays |
+//! | [`files`] | the files, opened past the page cache; detection of changed files |
+//! | [`reservation`] | the memory of all slots and staging buffers |
+//! | [`queue`] | queued reads: routed blocks before predicted ones |
+//! | [`drive`] | the reading thread; handling of short, interrupted and failed reads |
+//! | `uring`, [`threaded_reader`] | the two ways to read: io_uring, or a pool of threads |
+//! | [`slots`], [`budget`] | division of the reservation into slots; count and size of slots |
+//! | [`cache`] | replacement policies: the block to evict |
+//! | [`store`] | requests, predictions and waiting: the interface for the executor |
+//! | [`predict`] | predictions of the router's choice, and whether they save time |
 //! | [`counters`] | bytes, rates, latencies |
-//! | [`probe`] | how fast a drive is by itself, and how many reads at once that takes |
-//! | [`affinity`] | which CPUs are near a drive |
+//! | [`probe`] | the speed of a drive alone, and the queue depth that reaches it |
+//! | [`affinity`] | the CPUs near a drive |
 
 pub mod affinity;
 pub mod budget;
@@ -44,53 +46,55 @@ use files::PAGE;
 /// A part of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {
-    /// Which of the files.
+    /// Index of the file in the store's list.
     pub file: u32,
-    /// Where it begins, in bytes.
+    /// Offset of its first byte in the file.
     pub offset: u64,
     /// Length in bytes.
     pub bytes: u64,
-    /// Where it lands in the slot of a packed block; it has to lie in its page where it lies in the file's.
+    /// Offset in the slot, for a packed block. Its offset within a page is the same in slot and
+    /// file.
     pub at: u64,
 }
 
 impl Extent {
-    /// Bytes of the page it begins in that lie before it.
+    /// Bytes between the begin of its first page and its first byte.
     pub fn head(&self) -> u64 {
         self.offset % PAGE
     }
 
-    /// Bytes of all pages that it touches.
+    /// Bytes of all pages that it touches; `u64::MAX` on overflow.
     pub fn span(&self) -> u64 {
         self.head().saturating_add(self.bytes).checked_next_multiple_of(PAGE).unwrap_or(u64::MAX)
     }
 }
 
-/// What the bytes of a block are.
+/// Layout of a block's bytes in the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
-    /// As kernels want them: they are read into the slot itself.
+    /// The layout that kernels read. The drive reads the block directly into its slot.
     Packed,
-    /// As a model file has them: they are read into staging memory, and packed into the slot from there.
+    /// The layout of the model file. The drive reads it into staging memory; packing then fills the
+    /// slot.
     Raw {
         /// Bytes of the packed block.
         bytes: u64,
     },
 }
 
-/// A block and where it lies.
+/// A block and its place in the files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Block {
-    /// Which one.
+    /// Layer and expert.
     pub id: BlockId,
-    /// Its parts, at least one.
+    /// Parts of the block, at least one.
     pub extents: Vec<Extent>,
-    /// What its bytes are.
+    /// Layout of its bytes in the file.
     pub form: Form,
 }
 
 impl Block {
-    /// Bytes that kernels see.
+    /// Bytes of the block in the layout that kernels read.
     pub fn bytes(&self) -> u64 {
         match self.form {
             Form::Packed => self.extents.iter().map(|extent| extent.at.saturating_add(extent.bytes)).max().unwrap_or(0),
@@ -98,17 +102,17 @@ impl Block {
         }
     }
 
-    /// Bytes that are read: whole pages.
+    /// Bytes that the drive reads: whole pages.
     pub fn span(&self) -> u64 {
         self.extents.iter().map(Extent::span).fold(0, u64::saturating_add)
     }
 
-    /// Bytes of the slot that it takes: whole pages.
+    /// Bytes of its slot: whole pages.
     pub fn slot_bytes(&self) -> u64 {
         self.bytes().max(1).checked_next_multiple_of(PAGE).unwrap_or(u64::MAX)
     }
 
-    /// Bytes of staging memory that it takes while it is read: whole pages, none where it is packed.
+    /// Bytes of staging memory during its read: whole pages. A packed block needs none.
     pub fn staging_bytes(&self) -> u64 {
         match self.form {
             Form::Packed => 0,

@@ -1,10 +1,10 @@
-//! Blocks by the step that they were last stamped with.
+//! Blocks, ordered by the step of their last stamp.
 
 use std::collections::{BTreeSet, HashMap};
 
 use super::Ahead;
 
-/// A queue whose order is that of steps; what shares a step is alike.
+/// A queue in the order of steps; blocks of one step have the same age.
 #[derive(Default)]
 pub struct Ages {
     by_step: BTreeSet<(u64, u32)>,
@@ -20,24 +20,25 @@ impl Ages {
         self.step_of.contains_key(&block)
     }
 
-    /// Adds a block, or stamps it anew.
+    /// Adds a block, or updates its stamp.
     pub fn stamp(&mut self, block: u32, step: u64) {
         self.remove(block);
         self.step_of.insert(block, step);
         self.by_step.insert((step, block));
     }
 
-    /// Whether it was there.
+    /// Removes a block, and returns whether it was in the queue.
     pub fn remove(&mut self, block: u32) -> bool {
         self.step_of.remove(&block).is_some_and(|step| self.by_step.remove(&(step, block)))
     }
 
-    /// The block with the oldest stamp, and the lowest number.
+    /// Returns the block with the oldest stamp; of several, the one with the lowest number.
     pub fn oldest(&self) -> Option<u32> {
         self.by_step.first().map(|&(_, block)| block)
     }
 
-    /// Of the blocks that may go, all that share the oldest stamp, each with how far ahead it is wanted.
+    /// Returns all blocks with the oldest stamp among those that may be evicted, each with its
+    /// distance in layers.
     pub fn oldest_alike(&self, ahead: Ahead<'_>) -> Vec<(u32, u32)> {
         let mut alike = Vec::new();
         let mut oldest = None;
@@ -54,7 +55,8 @@ impl Ages {
     }
 }
 
-/// The least stale of blocks alike: the one that is wanted latest, and of these the one with the lowest number.
+/// Returns the least stale of blocks of the same age: the one used last; of several, the one with
+/// the lowest number.
 pub fn least_stale(alike: impl IntoIterator<Item = (u32, u32)>) -> Option<u32> {
     alike.into_iter().max_by_key(|&(block, ahead)| (ahead, std::cmp::Reverse(block))).map(|(block, _)| block)
 }

@@ -1,4 +1,4 @@
-//! Least recently used, by steps.
+//! Least recently used, in steps.
 
 use super::ages::{Ages, least_stale};
 use super::{Ahead, Policy};

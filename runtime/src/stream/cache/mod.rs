@@ -1,12 +1,14 @@
-//! Which block to give up when a slot is needed.
+//! Replacement policies: the choice of the block to evict when a slot is needed.
 //!
-//! Expert layers are run in order, again and again, and a token uses some blocks of each. So time is counted in *steps* (passes
-//! through the layers), and what was last used in one step is alike. Among the alike the *least stale* rule decides: the block whose
-//! layer is run again latest goes first. Plain LRU order would do the opposite: it gives up first what the next layers of the
-//! coming step are about to ask for (SpecMD's finding; FACTS on expert streaming).
+//! Expert layers run in order, again and again, and a token uses some blocks of each. So time is
+//! counted in *steps* (passes through the layers), and blocks last used in the same step have the
+//! same age. Among blocks of the same age the *least stale* rule decides: it evicts the block whose
+//! layer runs again last. Plain LRU does the opposite: it evicts first the blocks that the next
+//! layers of the coming step will request (a finding of SpecMD; FACTS on expert streaming).
 //!
-//! A policy knows only blocks that may be given up at some time: the store inserts a block when it is there and was really
-//! wanted. Which of them may not go now, since they are pinned or being packed, the store says with each question.
+//! A policy holds only blocks that may be evicted at some time. The expert cache inserts a block
+//! when it is in memory and was actually requested. For each eviction, the cache tells the policy
+//! which blocks must stay because they are pinned or being packed.
 
 mod ages;
 mod lru;
@@ -15,49 +17,51 @@ mod slru;
 #[cfg(test)]
 mod tests;
 
-/// How many layers ahead a block is next run, 0 for the next layer; `None` for one that must stay.
+/// Function that returns the distance of a block's layer in layers, 0 for the next layer; `None`
+/// for a block that must stay.
 pub type Ahead<'a> = &'a dyn Fn(u32) -> Option<u32>;
 
-/// A cache policy over blocks, which are known by number.
+/// A replacement policy over block numbers.
 pub trait Policy: Send {
-    /// A new pass through the layers begins.
+    /// Starts a new pass through the layers.
     fn begin_step(&mut self);
 
-    /// A block is there from now on.
+    /// Adds a block that is in memory now.
     fn insert(&mut self, block: u32);
 
-    /// A block that is there is used.
+    /// Counts a use of a block in memory.
     fn touch(&mut self, block: u32);
 
-    /// A block is gone for a reason of its own.
+    /// Removes a block that left memory without a choice of this policy.
     fn remove(&mut self, block: u32);
 
-    /// Gives up a block, or none where all must stay.
+    /// Chooses and removes a block to evict; `None` if all must stay.
     fn victim(&mut self, ahead: Ahead<'_>) -> Option<u32>;
 }
 
 /// The policies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Kind {
-    /// The least recently used goes.
+    /// Evicts the least recently used block.
     Lru,
-    /// Segmented LRU: blocks that were used once go before those that were used again.
+    /// Segmented LRU: evicts blocks with one use before blocks with several.
     Slru,
-    /// S3-FIFO: a small queue for newcomers, a large one with second chances, and a memory of what went.
+    /// S3-FIFO: a small queue for new blocks, a large one with second chances, and a list of
+    /// evicted blocks.
     #[default]
     S3Fifo,
 }
 
 impl Kind {
-    /// All of them, with the names that a user says.
+    /// All policies with their names on the command line.
     pub const ALL: [(&'static str, Kind); 3] = [("lru", Kind::Lru), ("slru", Kind::Slru), ("s3-fifo", Kind::S3Fifo)];
 
-    /// The policy's name.
+    /// Returns the policy's name.
     pub fn name(self) -> &'static str {
         Kind::ALL.iter().find(|(_, kind)| *kind == self).map_or("", |(name, _)| name)
     }
 
-    /// A policy for `capacity` blocks.
+    /// Makes a policy for `capacity` blocks.
     pub fn policy(self, capacity: usize) -> Box<dyn Policy> {
         match self {
             Kind::Lru => Box::new(lru::Lru::default()),

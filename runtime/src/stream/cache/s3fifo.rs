@@ -1,17 +1,19 @@
-//! S3-FIFO (Yang et al., SOSP 2023): a small queue for newcomers, a main one with second chances, a ghost of what went.
+//! S3-FIFO (Yang et al., SOSP 2023): a small queue for new blocks, a main queue with second
+//! chances, a ghost list of evicted blocks.
 //!
-//! Queues are in the order of insertion, by steps; what shares a step is alike here too. A newcomer that was used again moves to the
-//! main queue when its time comes, others leave and are remembered; what comes back while it is remembered goes to the main queue at
-//! once.
+//! Queues are in the order of insertion, by steps; blocks of one step have the same age here too. A
+//! new block that was used again moves to the main queue when its turn to be evicted comes. Other
+//! new blocks are evicted and remembered in the ghost list. A block that returns while it is
+//! remembered goes directly to the main queue.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
 use super::ages::{Ages, least_stale};
 use super::{Ahead, Policy};
 
-/// The newcomers' part of the cache: a tenth, as in the paper.
+/// Inverse of the share of the small queue: a tenth of the cache, as in the paper.
 const SMALL_PART: usize = 10;
-/// Uses are counted up to this: two bits in the paper.
+/// Max count of uses: two bits in the paper.
 const MOST_USES: u8 = 3;
 
 pub struct S3Fifo {
@@ -19,9 +21,9 @@ pub struct S3Fifo {
     capacity: usize,
     small: Ages,
     main: Ages,
-    /// Uses since insertion, or since the last chance was given.
+    /// Uses since insertion; each second chance uses one up.
     uses: HashMap<u32, u8>,
-    /// What went from the small queue, oldest first, as many as the cache holds.
+    /// Blocks evicted from the small queue, oldest first; at most the capacity of the cache.
     ghost: VecDeque<u32>,
     in_ghost: HashSet<u32>,
 }
@@ -80,7 +82,7 @@ impl S3Fifo {
             if alike.is_empty() {
                 return None;
             }
-            // Uses become fewer each time round, so this ends.
+            // Each round reduces the uses, so the loop ends.
             for (block, _) in alike {
                 match self.uses.get_mut(&block) {
                     Some(uses) if *uses > 1 => *uses -= 1,

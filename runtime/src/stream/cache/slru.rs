@@ -1,11 +1,13 @@
-//! Segmented LRU (Karedla et al. 1994): blocks that were used once are on probation and go first; blocks that were used again are protected.
+//! Segmented LRU (Karedla et al. 1994): blocks with one use are on probation and are evicted first;
+//! blocks with more are protected.
 //!
-//! An expert that one odd token wanted leaves without driving out those that most tokens want.
+//! An expert that only one unusual token used is evicted without displacing experts that most
+//! tokens use.
 
 use super::ages::{Ages, least_stale};
 use super::{Ahead, Policy};
 
-/// The protected part of the cache, in fifths.
+/// Protected share of the cache, in fifths.
 const PROTECTED_FIFTHS: usize = 4;
 
 pub struct Slru {
@@ -40,7 +42,7 @@ impl Policy for Slru {
         if self.protected.len() > self.most_protected
             && let Some(oldest) = self.protected.oldest()
         {
-            // It has to be used again to come back.
+            // A demoted block has to be used again to be protected.
             self.protected.remove(oldest);
             self.probation.stamp(oldest, self.step);
         }

@@ -1,18 +1,19 @@
-//! Whether descriptions of blocks make sense: they come from a plan or a model file, which may be hostile.
+//! Checks of block descriptions, which come from a plan or a model file and may be hostile.
 
 use std::collections::HashMap;
 
 use super::super::files::{Files, PAGE};
 use super::super::{Block, BlockId, Form, StreamError};
 
-/// No group has a higher number.
+/// Exclusive upper bound of group numbers.
 const MOST_GROUPS: u32 = 1 << 16;
-/// No block or extent is larger: sums of all of them stay far from overflowing.
+/// Max bytes of a block or extent. It keeps sums over all of them far from overflow.
 const MOST_BYTES: u64 = 1 << 38;
-/// More blocks than any model has.
+/// Max number of blocks: more than any model has.
 const MOST_BLOCKS: usize = 1 << 22;
 
-/// Numbers of all blocks.
+/// Checks all blocks, and returns their numbers by id. `packs` tells whether there is a packer for
+/// raw blocks.
 pub fn blocks(blocks: &[Block], files: &Files, packs: bool) -> Result<HashMap<BlockId, u32>, StreamError> {
     let mut numbers = HashMap::with_capacity(blocks.len().min(MOST_BLOCKS));
     for (number, block) in blocks.iter().enumerate() {

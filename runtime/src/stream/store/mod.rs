@@ -1,8 +1,10 @@
-//! The weight store: asks for blocks, predictions of blocks, and waits for them; all under a hard budget.
+//! The expert cache: requests for blocks, predictions of blocks, and waiting for them, within a
+//! hard budget.
 //!
-//! The executor calls [`ExpertCache::request`] as soon as the router has decided, computes what is ready first, and [`ExpertCache::wait`]s for
-//! the rest block by block, with any number of threads. [`ExpertCache::release`] ends it: until then no block of the group is given up, unless
-//! [`ExpertCache::release_block`] was called for it.
+//! The executor calls [`ExpertCache::request`] as soon as the router has decided, and computes the
+//! ready experts first. Then any number of threads [`ExpertCache::wait`] for the other blocks, one
+//! by one. [`ExpertCache::release`] ends the request. Until then the cache keeps all requested
+//! blocks of the group, except those passed to [`ExpertCache::release_block`].
 //!
 //! ```
 //! use ixc_runtime::stream::{Block, BlockId, Extent, Form, store::{Config, State, ExpertCache}};
@@ -32,17 +34,20 @@
 //! # Ok(()) }
 //! ```
 //!
-//! A group that wants more blocks than there are slots (a prefill) takes them in windows: [`ExpertCache::window`] says how many fit,
-//! [`ExpertCache::request`] is called with so many, and each [`ExpertCache::release_block`] makes room for one more.
+//! A group can request more blocks than there are slots, for example in prefill. It then requests
+//! them in windows: [`ExpertCache::window`] returns the number of blocks that fit, and each
+//! [`ExpertCache::release_block`] makes room for one more.
 //!
-//! Some blocks can be [kept](Keep): they are read once, in the beginning ([`ExpertCache::read_kept`]), and stay.
+//! Some blocks can be [kept](Keep): the cache reads them once, at the start
+//! ([`ExpertCache::read_kept`]), and never evicts them.
 //!
-//! Raw blocks have to be packed after they were read. Whoever waits packs what has arrived for the running group; threads
-//! with nothing else to do take any with [`ExpertCache::claim_arrived`].
+//! Raw blocks are packed after their read. A waiting thread packs blocks that have arrived for the
+//! running group. Idle threads can pack any arrived block ([`ExpertCache::claim_arrived`]).
 //!
-//! Invariant: slots and staging memory together never exceed the budget: they are all there is.
-//! Invariant: a block is read once for all who want it (single flight), and never given up while it is pinned, read or packed.
-//! Invariant: kept blocks leave as many slots as streaming needs at the least, and no request counts on theirs.
+//! Invariant: slots and staging memory are all the memory of streaming, and together never exceed
+//! the budget. Invariant: one read of a block serves all its requests (single flight). Invariant: a
+//! block is never evicted while it is pinned, being read or being packed. Invariant: kept blocks
+//! leave at least as many slots as streaming needs, and no request counts on their slots.
 
 mod check;
 mod state;
@@ -67,59 +72,60 @@ use super::{Block, BlockId, Form, StreamError, cache};
 use state::{Inner, Phase};
 use stats::{ClassUse, Held, Stats};
 
-/// Rounds of spinning before a thread that waits parks: a few microseconds. A read takes a hundred times as long.
+/// Rounds of spinning before a waiting thread sleeps: a few microseconds. A read takes about a
+/// hundred times as long.
 const SPINS: u32 = 200;
 
-/// Bytes of one read unless told otherwise.
+/// Default bytes of one read.
 pub const CHUNK: u64 = 256 << 10;
 
-/// What a store is made with.
+/// Configuration of an expert cache.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// Bytes for all slots and staging memory.
     pub budget: u64,
-    /// Experts that a token uses in a group.
+    /// Experts that one token uses in a group.
     pub top_k: u32,
-    /// Most bytes of one read: large blocks are cut, so that the drive has many reads at once.
+    /// Max bytes of one read. Larger blocks are split, so that the drive has many reads in flight.
     pub chunk: u64,
-    /// Whether to read past the page cache.
+    /// Whether to bypass the page cache (O_DIRECT).
     pub direct: bool,
-    /// Staging buffers for raw blocks, where the budget has room for that many; else as many as `top_k`.
+    /// Staging buffers for raw blocks, if the budget has room for them; by default `top_k`.
     pub staging: Option<u32>,
-    /// What is given up first.
+    /// Replacement policy.
     pub policy: cache::Kind,
-    /// What is not given up.
+    /// Blocks that are never evicted.
     pub keep: Keep,
-    /// How the drive is used.
+    /// Options of the drive.
     pub drive: Options,
-    /// Who is told what is read, and what lies in slots.
+    /// Recorder of reads and of the contents of slots.
     pub trace: Option<Arc<Recorder>>,
-    /// What reads, where it is neither of the two that there are.
+    /// Backend to use in place of io_uring and the threaded reader.
     pub backend: Option<Make>,
 }
 
-/// Which blocks stay once they are there.
+/// Blocks that stay in memory after their first read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Keep {
-    /// Those that shall, each once, the most wanted first.
+    /// Blocks to keep, each once, in descending priority.
     pub blocks: Vec<BlockId>,
-    /// The part of the slots of each size that they may take, in percent.
+    /// Max share of the slots of each size, in percent.
     pub percent: u32,
 }
 
-/// What was given up because somebody said so.
+/// Result of an eviction on request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Evicted {
-    /// Blocks.
+    /// Evicted blocks.
     pub blocks: u32,
     /// Bytes of their slots, which are free now.
     pub bytes: u64,
 }
 
-/// What makes a backend for a queue.
+/// Function that makes a backend for a queue.
 pub type MakeBackend = dyn Fn(&Queue) -> Box<dyn Backend> + Send + Sync;
 
-/// Makes a backend: one that plants faults, or that reads from elsewhere.
+/// Factory of a backend, for example of one that injects faults or reads from another place.
 #[derive(Clone)]
 pub struct Make(pub Arc<MakeBackend>);
 
@@ -148,45 +154,45 @@ impl Default for Config {
 
 /// Packs raw blocks.
 pub trait Pack: Send + Sync {
-    /// Packs the extents of a block, in their order, into its slot. Other threads pack other blocks at the same time. The
-    /// memory of all these regions is the caller's alone until this returns.
+    /// Packs the extents of a block, in their order, into its slot. Other threads pack other blocks
+    /// at the same time. The caller has exclusive access to all these regions until this returns.
     ///
     /// # Errors
-    /// What is wrong with the block, in words.
+    /// A text that describes the defect of the block.
     fn pack(&self, block: BlockId, raw: &[Region], slot: Region) -> Result<(), String>;
 }
 
-/// Whether a requested block is there.
+/// State of a requested block.
 #[derive(Clone, Copy, Debug)]
 pub enum State {
-    /// It is, until it is released.
+    /// In memory until its release.
     Ready(Region),
-    /// [`ExpertCache::wait`] for it.
+    /// Not in memory yet: call [`ExpertCache::wait`].
     Coming,
 }
 
-/// What became of a request.
+/// Result of a request.
 #[derive(Clone, Debug)]
 pub struct Request {
-    /// For each expert, in the order in which they were given.
+    /// State of each requested expert, in the order of the request.
     pub states: Vec<State>,
 }
 
-/// What never changes, and what is read without the lock.
+/// Data that never changes, and atomics that threads read without the lock.
 struct Fixed {
     blocks: Vec<Block>,
     numbers: HashMap<BlockId, u32>,
     class_of: Vec<usize>,
-    /// Where each slot begins.
+    /// Offset of each slot in the reservation.
     slot_offsets: Vec<u64>,
-    /// Where each staging buffer begins.
+    /// Offset of each staging buffer in the reservation.
     staging_offsets: Vec<u64>,
     queue: Arc<Queue>,
-    /// By block: its slot's number and 1, 0 while it is not ready.
+    /// Slot number plus 1, by block; 0 while the block is not ready.
     ready: Vec<AtomicU32>,
-    /// Blocks that have arrived for a running group and wait to be packed.
+    /// Number of blocks that have arrived for a running group and are not packed yet.
     packable: AtomicUsize,
-    /// By group: nanoseconds that threads waited, all threads together.
+    /// Nanoseconds of waiting by group, summed over all threads.
     stalled: Vec<AtomicU64>,
     groups: u32,
 }
@@ -204,13 +210,13 @@ impl Fixed {
         self.queue.reservation().region().part(*self.slot_offsets.get(slot as usize)?, self.block(number).bytes())
     }
 
-    /// Where the block lies, when it is ready.
+    /// Returns the memory of the block if it is ready.
     fn ready(&self, number: u32) -> Option<Region> {
         let slot = self.ready[number as usize].load(Ordering::Acquire).checked_sub(1)?;
         self.slot(number, slot)
     }
 
-    /// Where the extents of a raw block land in a staging buffer.
+    /// Returns the regions of a raw block's extents in a staging buffer.
     fn raw(&self, number: u32, staging: u32) -> Vec<Region> {
         let mut at = self.staging_offsets.get(staging as usize).copied().unwrap_or(u64::MAX);
         let all = self.queue.reservation().region();
@@ -235,7 +241,7 @@ impl Shared {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Places what waited for a slot, and wakes who waits.
+    /// Gives slots to blocks that wait for one, and wakes waiting threads.
     fn settle(&self, mut inner: MutexGuard<'_, Inner>) {
         inner.pump(&self.fixed);
         if inner.sleepers > 0 {
@@ -254,23 +260,24 @@ impl Sink for Shared {
     }
 }
 
-/// The store. Dropping it ends its thread; regions that it gave are gone then.
+/// The expert cache. Dropping it ends its thread and frees the regions that it returned.
 pub struct ExpertCache {
     shared: Arc<Shared>,
     drive: Drive,
 }
 
 impl ExpertCache {
-    /// The least budget that a store of these blocks works with: the `top_k` blocks of two groups that follow each other.
+    /// Returns the min budget for these blocks: the `top_k` blocks of any two consecutive groups.
     pub fn minimum_bytes(blocks: &[Block], top_k: u32) -> u64 {
         Spending::least(blocks, top_k).bytes()
     }
 
-    /// Opens the files and starts the drive. `packer` is needed where blocks are raw.
+    /// Opens the files and starts the drive. Raw blocks need a `packer`.
     ///
     /// # Errors
-    /// [`StreamError::Open`], [`StreamError::BadBlock`], [`StreamError::Truncated`] for blocks that lie outside their files,
-    /// [`StreamError::Budget`], [`StreamError::Memory`], [`StreamError::Closed`].
+    /// [`StreamError::Open`], [`StreamError::BadBlock`], [`StreamError::Truncated`] for blocks that
+    /// lie outside their files, [`StreamError::Budget`], [`StreamError::Memory`],
+    /// [`StreamError::Closed`].
     pub fn new(
         config: &Config,
         files: &[PathBuf],
@@ -283,10 +290,10 @@ impl ExpertCache {
         ExpertCache::start(config, files, blocks, packer, |queue, sink| Drive::start(&config.drive, queue, sink))
     }
 
-    /// As [`ExpertCache::new`], reading with a backend that `make` makes.
+    /// Makes a cache like [`ExpertCache::new`], with a backend made by `make`.
     ///
     /// # Errors
-    /// As [`ExpertCache::new`].
+    /// Same as [`ExpertCache::new`].
     pub fn with_backend(
         config: &Config,
         files: &[PathBuf],
@@ -342,12 +349,14 @@ impl ExpertCache {
         Ok(ExpertCache { shared, drive })
     }
 
-    /// Requests experts of a group, which its router chose, and pins them. Missing ones are read, all of them at once and before
-    /// anything that is only predicted; predictions for this group that turn out wrong are taken back.
+    /// Requests and pins the experts of a group that its router chose. Missing blocks are all read
+    /// at once, and before any block that is only predicted. Wrong predictions for this group are
+    /// cancelled.
     ///
     /// # Errors
-    /// [`StreamError::UnknownBlock`]; [`StreamError::TooMany`] where more are asked for than [`ExpertCache::window`] says. Nothing is
-    /// pinned then. Failed reads are told by [`ExpertCache::wait`]; a new request tries again.
+    /// [`StreamError::UnknownBlock`]; [`StreamError::TooMany`] for more blocks than
+    /// [`ExpertCache::window`] allows. In both cases nothing is pinned. [`ExpertCache::wait`]
+    /// reports failed reads; a new request tries again.
     pub fn request(&self, group: u32, experts: &[u32]) -> Result<Request, StreamError> {
         let fixed = &self.shared.fixed;
         if group >= fixed.groups {
@@ -366,7 +375,8 @@ impl ExpertCache {
         Ok(Request { states: numbers.iter().map(state).collect() })
     }
 
-    /// How many of these experts, from the first on, [`ExpertCache::request`] can pin beside what is pinned now.
+    /// Returns how many of these experts, counted from the first, [`ExpertCache::request`] can pin
+    /// in addition to the pinned ones.
     pub fn window(&self, group: u32, experts: &[u32]) -> usize {
         let fixed = &self.shared.fixed;
         let numbers: Vec<u32> =
@@ -374,14 +384,15 @@ impl ExpertCache {
         self.shared.lock().window(fixed, &numbers)
     }
 
-    /// Reads experts that the router may choose, likeliest first, when the drive is idle and as far as there are slots without pinned or
-    /// predicted blocks. Experts in memory are kept until the group's request. Gives how many blocks are being read because of it.
+    /// Reads experts that the router may choose, likeliest first, while the drive has time. It uses
+    /// only slots without pinned or predicted blocks. Experts in memory stay there until the
+    /// group's request, if possible. Returns the number of reads it started.
     pub fn predict(&self, group: u32, experts: &[u32]) -> usize {
         self.foresee(group, experts, false)
     }
 
-    /// As [`ExpertCache::predict`], for experts that are certain to be requested: they stay expected until then, whatever else of the group is
-    /// requested before.
+    /// Predicts experts that will certainly be requested. Unlike after [`ExpertCache::predict`],
+    /// they stay expected until that request, even if other requests of the group come first.
     pub fn announce(&self, group: u32, experts: &[u32]) -> usize {
         self.foresee(group, experts, true)
     }
@@ -393,8 +404,9 @@ impl ExpertCache {
         self.shared.lock().foresee(fixed, group, &known, sure)
     }
 
-    /// Begins to read the blocks that are kept, and pins them until their groups are [released](ExpertCache::release). Who waits for one gets it, and
-    /// packs it where it is raw.
+    /// Starts reading the kept blocks, and pins them until their groups are
+    /// [released](ExpertCache::release). A thread that waits for one of them also packs it if it is
+    /// raw. Returns their ids.
     pub fn read_kept(&self) -> Vec<BlockId> {
         let fixed = &self.shared.fixed;
         let mut inner = self.shared.lock();
@@ -403,8 +415,8 @@ impl ExpertCache {
         kept.into_iter().map(|number| fixed.block(number).id).collect()
     }
 
-    /// Gives up the blocks of a group that are there and not pinned, and takes predictions for it back; those that are kept stay unless `kept` says that
-    /// they are not kept any more.
+    /// Evicts the unpinned blocks of a group from memory, and cancels predictions for it. Kept
+    /// blocks stay unless `kept` is true; then they also lose their kept status.
     pub fn evict(&self, group: u32, kept: bool) -> Evicted {
         let mut inner = self.shared.lock();
         let evicted = inner.evict(&self.shared.fixed, group, kept);
@@ -412,31 +424,34 @@ impl ExpertCache {
         evicted
     }
 
-    /// By group: how many blocks are there, and how many are kept.
+    /// Returns the numbers of blocks in memory and of kept blocks, by group.
     pub fn held(&self) -> Vec<Held> {
         let inner = self.shared.lock();
         inner.held(&self.shared.fixed)
     }
 
-    /// Takes predictions and announcements for a group back, where it is not run after all. [`ExpertCache::request`] takes predictions for
-    /// its group back.
+    /// Cancels predictions and announcements for a group that will not run after all.
+    /// [`ExpertCache::request`] cancels wrong predictions by itself.
     pub fn refute(&self, group: u32) {
         let mut inner = self.shared.lock();
         inner.forget(&self.shared.fixed, group);
         self.shared.settle(inner);
     }
 
-    /// Where a block lies, if it is there. That it stays there is sure only while it is pinned.
+    /// Returns the memory of a block that is ready. The block is sure to stay only while it is
+    /// pinned.
     pub fn ready(&self, block: BlockId) -> Option<Region> {
         let fixed = &self.shared.fixed;
         fixed.ready(*fixed.numbers.get(&block)?)
     }
 
-    /// Waits until a requested block is there. The waiting thread packs raw blocks of requests that have arrived meanwhile.
+    /// Waits until a requested block is ready. Meanwhile the thread packs raw blocks that have
+    /// arrived for requests.
     ///
     /// # Errors
-    /// Why the block cannot be had: [`StreamError::Read`], [`StreamError::Truncated`], [`StreamError::Pack`],
-    /// [`StreamError::Closed`]; [`StreamError::NotRequested`] for one that nobody asked for, or that was released.
+    /// The reason that the block is not available: [`StreamError::Read`],
+    /// [`StreamError::Truncated`], [`StreamError::Pack`] or [`StreamError::Closed`].
+    /// [`StreamError::NotRequested`] for a block that was not requested, or that was released.
     pub fn wait(&self, block: BlockId) -> Result<Region, StreamError> {
         let fixed = &self.shared.fixed;
         let number = fixed.number(block)?;
@@ -493,12 +508,14 @@ impl ExpertCache {
         }
     }
 
-    /// A raw block that has arrived and is nobody's yet: a requested one if there is one, else a predicted one.
+    /// Claims a raw block that has arrived and that no thread packs yet: a requested one if
+    /// possible, else a predicted one.
     pub fn claim_arrived(&self) -> Option<Arrived<'_>> {
         self.claim(None)
     }
 
-    /// The requested block of that number if it can be, or another requested one, or without a number any at all.
+    /// Claims the requested block `number` if possible, else another requested block. Without a
+    /// number, claims any block.
     fn claim(&self, number: Option<u32>) -> Option<Arrived<'_>> {
         let fixed = &self.shared.fixed;
         let mut inner = self.shared.lock();
@@ -515,7 +532,7 @@ impl ExpertCache {
         self.shared.settle(inner);
     }
 
-    /// Takes one pin off a block: as often as it was requested.
+    /// Removes one pin of a block. Each request of the block needs one call.
     pub fn release_block(&self, block: BlockId) {
         let Ok(number) = self.shared.fixed.number(block) else { return };
         let mut inner = self.shared.lock();
@@ -523,7 +540,8 @@ impl ExpertCache {
         self.shared.settle(inner);
     }
 
-    /// Gives up a block that is there and is not pinned, such as one that turned out to be damaged: who requests it next has it read again.
+    /// Evicts a block that is ready and not pinned, for example a damaged one. The next request
+    /// reads it again.
     pub fn discard(&self, block: BlockId) {
         let Ok(number) = self.shared.fixed.number(block) else { return };
         let mut inner = self.shared.lock();
@@ -531,14 +549,15 @@ impl ExpertCache {
         self.shared.settle(inner);
     }
 
-    /// How long threads waited, all together, for a requested block of a group that was not there, on average.
+    /// Returns the mean wait for a requested block of a group that was not ready, summed over all
+    /// threads.
     pub fn miss_time(&self, group: u32) -> Duration {
         let Some(stalled) = self.shared.fixed.stalled.get(group as usize) else { return Duration::ZERO };
         let waited_for = self.shared.lock().waited_for(group);
         Duration::from_nanos(stalled.load(Ordering::Relaxed).checked_div(waited_for).unwrap_or(0))
     }
 
-    /// Whether the files are still those that were opened.
+    /// Checks that the files are still those that were opened.
     ///
     /// # Errors
     /// [`StreamError::Changed`].
@@ -546,7 +565,8 @@ impl ExpertCache {
         self.shared.fixed.queue.files().check_unchanged()
     }
 
-    /// Whether the files are those that somebody opened before, by number; where it is not known, any is.
+    /// Compares the files with `before`, the identities of an earlier opening, by number. `None`
+    /// matches any file.
     ///
     /// # Errors
     /// [`StreamError::Changed`].
@@ -554,32 +574,32 @@ impl ExpertCache {
         self.shared.fixed.queue.files().check_same(before)
     }
 
-    /// How reading is done here.
+    /// Describes the backend and its limits on this machine.
     pub fn report(&self) -> Report {
         self.drive.report()
     }
 
-    /// Bytes of all slots and staging memory.
+    /// Returns the bytes of all slots and staging memory.
     pub fn bytes(&self) -> u64 {
         self.shared.fixed.queue.reservation().region().bytes()
     }
 
-    /// All slots and staging memory.
+    /// Returns the region of all slots and staging memory.
     pub fn memory(&self) -> Region {
         self.shared.fixed.queue.reservation().region()
     }
 
-    /// What the drive did so far.
+    /// Returns the drive's counters since the start.
     pub fn drive(&self) -> Counters {
         self.shared.fixed.queue.counters()
     }
 
-    /// Bytes that were read so far.
+    /// Returns the number of bytes read since the start.
     pub fn bytes_read(&self) -> u64 {
         self.drive().bytes()
     }
 
-    /// What happened so far.
+    /// Returns all statistics since the start.
     pub fn stats(&self) -> Stats {
         let fixed = &self.shared.fixed;
         let inner = self.shared.lock();
@@ -593,7 +613,8 @@ impl ExpertCache {
     }
 }
 
-/// A raw block that has arrived: whoever holds this packs it. Dropped without a word, the block counts as failed.
+/// A raw block that has arrived. Its owner packs it. If it is dropped without `finish` or `pack`,
+/// the block fails.
 pub struct Arrived<'a> {
     shared: &'a Shared,
     number: u32,
@@ -603,27 +624,27 @@ pub struct Arrived<'a> {
 }
 
 impl Arrived<'_> {
-    /// Which block it is.
+    /// Returns the block's id.
     pub fn id(&self) -> BlockId {
         self.shared.fixed.block(self.number).id
     }
 
-    /// Its extents, in their order; nobody else touches them.
+    /// Returns its extents, in their order. The caller has exclusive access.
     pub fn raw(&self) -> &[Region] {
         &self.raw
     }
 
-    /// Where it is to be packed; nobody else touches it.
+    /// Returns the slot to pack it into. The caller has exclusive access.
     pub fn slot(&self) -> Region {
         self.slot
     }
 
-    /// Says that it is packed, or why not.
+    /// Reports that the block is packed, or the reason that it could not be.
     pub fn finish(mut self, result: Result<(), String>) {
         self.end(result);
     }
 
-    /// Packs it.
+    /// Packs the block.
     pub fn pack(self, packer: &dyn Pack) {
         let result = packer.pack(self.id(), &self.raw, self.slot);
         self.finish(result);

@@ -1,4 +1,5 @@
-//! What each block is at, and the moves between that. All of it happens under the store's lock.
+//! The phase of each block and the transitions between phases. All of it happens under the lock of
+//! the cache.
 //!
 //! ```text
 //!         request                    arrives             claim          packed
@@ -7,11 +8,13 @@
 //!   └───▶ Waiting ────┘  a slot or a staging buffer came free
 //! ```
 //!
-//! A predicted block goes the same way, in a shadow slot, until a request confirms it; then it is as if it had been requested from
-//! the start. What fails, is given up, or is taken back, is `Empty` again, or `Failed` as long as it is pinned.
+//! A predicted block goes through the same phases in a shadow slot, until a request confirms it.
+//! From then on it is like a block that was requested from the start. A block that failed, was
+//! evicted or was cancelled is `Empty` again. While a failed block is pinned, it is `Failed`.
 //!
-//! There is no deadlock: a request pins no more blocks than there are slots, so the slot that one waits for is free, or holds
-//! what nobody pinned. That either can be given up, or is being read or packed and can be as soon as it is not.
+//! There is no deadlock: a request pins no more blocks than there are slots. So the slot for a
+//! waiting block is free, or holds an unpinned block. An unpinned block can be evicted, at the
+//! latest when its read or its packing has ended.
 
 mod room;
 
@@ -30,38 +33,38 @@ use crate::trace::{self, Stage};
 
 #[derive(Clone, Debug)]
 pub enum Phase {
-    /// Not there.
+    /// Not in memory.
     Empty,
-    /// Requested, and without a slot or a staging buffer.
+    /// Requested, without a slot or a staging buffer yet.
     Waiting,
-    /// With the drive.
+    /// Submitted to the drive.
     Reading,
     /// Raw, in staging memory.
     Arrived,
-    /// Somebody packs it.
+    /// Being packed by a thread.
     Packing,
-    /// There.
+    /// In its slot, in the layout that kernels read.
     Ready,
-    /// Requested, and cannot be had.
+    /// Requested, but its read or packing failed.
     Failed(StreamError),
 }
 
 struct Entry {
     phase: Phase,
     pins: u32,
-    /// In a shadow slot: nobody has requested it since it was read.
+    /// In a shadow slot: not requested since its read.
     shadow: bool,
-    /// Predicted for a request that is still to come.
+    /// Predicted for a future request.
     expected: bool,
-    /// Known to be requested later, whatever else its group requests before.
+    /// Certain to be requested later, regardless of earlier requests of its group.
     announced: bool,
-    /// Never given up for another: no policy knows it.
+    /// Never evicted for another block; no policy knows it.
     kept: bool,
-    /// Taken back while it is read: it ends as soon as the reads that are on have ended.
+    /// Cancelled during its read. It becomes `Empty` when the outstanding reads have ended.
     ending: bool,
     slot: Option<u32>,
     staging: Option<u32>,
-    /// The last operation that saw it: finds what is named twice.
+    /// Number of the last operation that used it, which detects duplicates within an operation.
     seen: u64,
 }
 
@@ -77,18 +80,19 @@ pub struct Inner {
     entries: Vec<Entry>,
     pub slots: Slots,
     free_staging: Vec<u32>,
-    /// By size class, as the next three.
+    /// By size class, like the next three fields.
     policies: Vec<Box<dyn Policy>>,
     shadows: Vec<BTreeSet<u32>>,
-    /// Slots that nobody else can count on: of pinned blocks and of kept ones, there or not.
+    /// Slots that are not available to other blocks: those of pinned and of kept blocks, loaded or
+    /// not.
     pinned: Vec<u32>,
-    /// Those of kept ones among them.
+    /// Slots of kept blocks among them.
     kept: Vec<u32>,
-    /// Requested blocks without a place, first come first served.
+    /// Requested blocks without a slot, first come first served.
     waiting: VecDeque<u32>,
     arrived: VecDeque<u32>,
     groups: Vec<Group>,
-    /// The group that was requested last, and whether it was released since.
+    /// The group of the last request, and whether it was released since.
     current: u32,
     released: bool,
     operation: u64,
@@ -96,14 +100,14 @@ pub struct Inner {
 }
 
 impl Entry {
-    /// Whether somebody says that it will be requested.
+    /// Whether it is predicted or announced.
     fn is_foreseen(&self) -> bool {
         self.expected || self.announced
     }
 }
 
 impl Inner {
-    /// `kept` are blocks by number, each once.
+    /// Makes the state of an empty cache. `kept` has the numbers of the kept blocks, each once.
     pub fn new(spending: &Spending, blocks: usize, groups: u32, kind: Kind, kept: &[u32]) -> Inner {
         let empty = || Entry {
             phase: Phase::Empty,
@@ -147,7 +151,7 @@ impl Inner {
         &self.entries[number as usize].phase
     }
 
-    /// Slot and staging buffer of a block that is being packed.
+    /// Returns slot and staging buffer of a block that is being packed.
     pub fn places(&self, number: u32) -> Option<(u32, u32)> {
         let entry = &self.entries[number as usize];
         entry.slot.zip(entry.staging)
@@ -165,13 +169,14 @@ impl Inner {
         &mut self.groups[fixed.block(number).id.group as usize].stats
     }
 
-    /// Whether this operation sees the block for the first time.
+    /// Returns whether this operation uses the block for the first time.
     fn first_seen(&mut self, number: u32) -> bool {
         let operation = self.operation;
         std::mem::replace(&mut self.entry(number).seen, operation) != operation
     }
 
-    /// How many of these, from the first on, can be pinned beside what is.
+    /// Returns how many of these blocks, counted from the first, can be pinned in addition to the
+    /// pinned ones.
     pub fn window(&mut self, fixed: &Fixed, numbers: &[u32]) -> usize {
         self.operation += 1;
         let mut pinned = self.pinned.clone();
@@ -188,14 +193,17 @@ impl Inner {
         numbers.len()
     }
 
-    /// The blocks fit: [`Inner::window`] said so. They are read by [`Inner::pump`].
+    /// Requests blocks. The caller has checked with [`Inner::window`] that they fit;
+    /// [`Inner::pump`] reads them.
     pub fn request(&mut self, fixed: &Fixed, group: u32, numbers: &[u32]) {
-        // The same group again is a new step where there is no other: otherwise what it left to be computed later is asked for.
+        // With a single group, a repeated request begins a new step. With several, it continues
+        // this step with deferred experts.
         if group < self.current || (group == self.current && self.released && fixed.groups == 1) {
             self.policies.iter_mut().for_each(|policy| policy.begin_step());
         }
         (self.current, self.released) = (group, false);
-        // Wanted blocks are pinned first. Then unwanted predictions are taken back, and their slots serve the misses.
+        // Requested blocks are pinned first. Then wrong predictions are cancelled, and their slots
+        // serve the misses.
         self.operation += 1;
         let mut missing = Vec::new();
         for &number in numbers {
@@ -209,7 +217,8 @@ impl Inner {
                 self.confirm(fixed, number);
             }
             if self.entry(number).ending {
-                // What was read of it is lost: it is read again when that has ended.
+                // Its read was cancelled and is lost. The block is read again after that read has
+                // ended.
                 let first = self.entry(number).pins == 1;
                 let stats = self.stats(fixed, number);
                 *(if first { &mut stats.misses } else { &mut stats.on_the_way }) += 1;
@@ -252,7 +261,7 @@ impl Inner {
         }
     }
 
-    /// A predicted block is requested: its slot is a primary one from now on.
+    /// Confirms a predicted block that is requested now: its slot becomes a primary one.
     fn confirm(&mut self, fixed: &Fixed, number: u32) {
         self.shadows[fixed.class_of[number as usize]].remove(&number);
         if let Some(slot) = self.entry(number).slot {
@@ -270,7 +279,8 @@ impl Inner {
         }
     }
 
-    /// Pins kept blocks, and has those read that are not there; gives all of them. Nobody asked for them: they count as no misses.
+    /// Pins kept blocks, queues reads of those not in memory, and returns all of them. These reads
+    /// do not count as misses.
     pub fn read_kept(&mut self, fixed: &Fixed) -> Vec<u32> {
         let kept: Vec<u32> = (0u32..).zip(&self.entries).filter(|(_, entry)| entry.kept).map(|(i, _)| i).collect();
         for &number in &kept {
@@ -283,7 +293,7 @@ impl Inner {
         kept
     }
 
-    /// By group: how many blocks are there, and how many are kept.
+    /// Returns the numbers of blocks in memory and of kept blocks, by group.
     pub fn held(&self, fixed: &Fixed) -> Vec<Held> {
         let mut held = vec![Held::default(); self.groups.len()];
         for (block, entry) in fixed.blocks.iter().zip(&self.entries) {
@@ -294,7 +304,8 @@ impl Inner {
         held
     }
 
-    /// Predictions of this group are no longer expected: unread ones are taken back, the others are given up when a slot is needed.
+    /// Ends the predictions for this group. Unread blocks are cancelled; the others are evicted
+    /// when a slot is needed.
     pub fn refute(&mut self, fixed: &Fixed, group: u32) {
         let Some(of) = self.groups.get_mut(group as usize) else { return };
         for number in std::mem::take(&mut of.expected) {
@@ -305,7 +316,7 @@ impl Inner {
         }
     }
 
-    /// As [`Inner::refute`], of what was announced, too.
+    /// Ends predictions like [`Inner::refute`], and announcements too.
     pub fn forget(&mut self, fixed: &Fixed, group: u32) {
         let Some(of) = self.groups.get_mut(group as usize) else { return };
         for number in std::mem::take(&mut of.announced) {
@@ -315,11 +326,12 @@ impl Inner {
         self.refute(fixed, group);
     }
 
-    /// Reads blocks of a group ahead that will be requested, perhaps (`sure` is false) or for certain. Gives how many are being read because of it.
+    /// Reads blocks of a group ahead of a request that is certain (`sure`) or only likely. Returns
+    /// the number of reads it started.
     pub fn foresee(&mut self, fixed: &Fixed, group: u32, numbers: &[u32], sure: bool) -> usize {
         self.operation += 1;
         let mut jobs = Vec::new();
-        // Blocks in memory are protected first, so that no prediction drives out another.
+        // Marks blocks in memory first, so that no prediction evicts another.
         for &number in numbers {
             let (entry, of) = (&mut self.entries[number as usize], &mut self.groups[group as usize]);
             let (flag, list) = match sure {
@@ -335,7 +347,8 @@ impl Inner {
                 continue;
             }
             let class = fixed.class_of[number as usize];
-            // Requests have at least half of the slots for themselves, and staging buffers before predictions.
+            // At least half of the slots are for requests only, and requests get staging buffers
+            // before predictions.
             let count = self.slots.classes()[class].count - self.kept[class];
             let full = self.shadows[class].len() as u32 >= count / 2;
             if full || (fixed.is_raw(number) && self.free_staging.is_empty()) {
@@ -355,7 +368,7 @@ impl Inner {
         count
     }
 
-    /// Finds places for what waits for one, and reads it.
+    /// Gives slots to waiting blocks, and starts their reads.
     pub fn pump(&mut self, fixed: &Fixed) {
         let mut jobs = Vec::new();
         for number in std::mem::take(&mut self.waiting) {
@@ -368,7 +381,7 @@ impl Inner {
         self.submit(fixed, jobs);
     }
 
-    /// The job that reads a block to the places that it has.
+    /// Makes the job that reads a block into its slot or staging buffer.
     fn begin(&mut self, fixed: &Fixed, number: u32, class: Class) -> Option<Job> {
         let entry = self.entry(number);
         entry.phase = Phase::Reading;
@@ -395,13 +408,13 @@ impl Inner {
         }
         let numbers: Vec<u32> = jobs.iter().map(|job| job.tag as u32).collect();
         if let Err(error) = fixed.queue.submit(jobs) {
-            // Nothing is read any more: what waits for a place would wait for ever.
+            // The drive reads nothing any more: blocks that wait for a slot would wait forever.
             let waiting = std::mem::take(&mut self.waiting);
             numbers.into_iter().chain(waiting).for_each(|number| self.fail(fixed, number, error.clone()));
         }
     }
 
-    /// Tells who records it what is in a block's slot.
+    /// Records the contents of a block's slot in the trace.
     fn tell(&self, fixed: &Fixed, number: u32) {
         let entry = &self.entries[number as usize];
         let (Some(trace), Some(slot)) = (fixed.queue.trace(), entry.slot) else { return };
@@ -414,7 +427,7 @@ impl Inner {
         trace.slot(slot, Some(trace::Held { block: number, stage, shadow: entry.shadow }));
     }
 
-    /// Requested blocks of a group that were not there.
+    /// Returns the number of requested blocks of a group that were not ready.
     pub fn waited_for(&self, group: u32) -> u64 {
         self.groups.get(group as usize).map_or(0, |group| group.stats.misses + group.stats.on_the_way)
     }
@@ -431,7 +444,7 @@ impl Inner {
         entry.phase = if entry.pins > 0 { Phase::Failed(error) } else { Phase::Empty };
     }
 
-    /// The drive is done with a block.
+    /// Handles the end of a block's read.
     pub fn arrive(&mut self, fixed: &Fixed, number: u32, result: Result<(), StreamError>) {
         if !self.entries.get(number as usize).is_some_and(|entry| matches!(entry.phase, Phase::Reading)) {
             return;
@@ -461,7 +474,7 @@ impl Inner {
         }
     }
 
-    /// See [`super::ExpertCache::claim`].
+    /// Claims an arrived block for packing: see [`super::ExpertCache::claim`].
     pub fn claim(&mut self, fixed: &Fixed, wanted: Option<u32>) -> Option<u32> {
         let requested = |number: &u32| !self.entries[*number as usize].shadow;
         let own = self.arrived.iter().position(|number| Some(*number) == wanted && requested(number));
@@ -477,7 +490,7 @@ impl Inner {
         Some(number)
     }
 
-    /// A claimed block is packed, or cannot be.
+    /// Handles the end of packing a claimed block.
     pub fn packed(&mut self, fixed: &Fixed, number: u32, result: Result<(), StreamError>) {
         if let Err(error) = result {
             return self.fail(fixed, number, error);
@@ -518,7 +531,8 @@ impl Inner {
         }
     }
 
-    /// Nobody wants a block any more. What is being read or packed goes on: it may be wanted again.
+    /// Handles the end of the last pin of a block. A read or packing continues, because the block
+    /// may be requested again.
     fn unpinned(&mut self, fixed: &Fixed, number: u32) {
         let others = u32::from(!self.entry(number).kept);
         self.pinned[fixed.class_of[number as usize]] -= others;

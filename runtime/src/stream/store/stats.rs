@@ -1,39 +1,39 @@
-//! What a store did, by group, and what its slots hold.
+//! Statistics of the expert cache: activity by group, and use of the slots.
 
 use std::time::Duration;
 
 use super::super::counters::Counters;
 use super::super::slots::{Role, Slots};
 
-/// What happened in one group.
+/// Activity of one group.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GroupStats {
-    /// Requested blocks that were there.
+    /// Requested blocks that were in memory.
     pub hits: u64,
-    /// Those of them that had been read ahead, and not requested since.
+    /// Hits on blocks that were read ahead and had not been requested since.
     pub foreseen: u64,
-    /// Requested blocks that were being read already, for a prediction or for another request.
+    /// Requested blocks that were already being read, for a prediction or for another request.
     pub on_the_way: u64,
-    /// Requested blocks that were not.
+    /// Requested blocks that were neither in memory nor being read.
     pub misses: u64,
-    /// Blocks that could not be read or packed.
+    /// Blocks whose read or packing failed.
     pub failures: u64,
     /// Bytes read, in whole pages.
     pub bytes: u64,
-    /// Bytes of blocks that were read because of a prediction, those being read included.
+    /// Bytes of blocks read because of a prediction, including reads in progress.
     pub predicted_bytes: u64,
-    /// Bytes of these that a request wanted.
+    /// Bytes of predicted blocks that were requested later.
     pub right_bytes: u64,
-    /// Bytes of these that were given up before any did.
+    /// Bytes of predicted blocks that were evicted or cancelled before any request.
     pub wasted_bytes: u64,
-    /// Predicted blocks that were taken back before all of it was read.
+    /// Predicted blocks that were cancelled before their whole read.
     pub cancelled: u64,
-    /// Time that threads waited for blocks, all threads together, packing not counted.
+    /// Time that threads waited for blocks, summed over all threads, without packing.
     pub stall: Duration,
 }
 
 impl GroupStats {
-    /// The sum of several groups.
+    /// Returns the sum of several groups.
     pub fn sum<'a>(groups: impl IntoIterator<Item = &'a GroupStats>) -> GroupStats {
         groups.into_iter().fold(GroupStats::default(), |a, b| GroupStats {
             hits: a.hits + b.hits,
@@ -50,19 +50,19 @@ impl GroupStats {
         })
     }
 
-    /// The part of requested blocks that were there, 0 to 1; 0 where none was requested.
+    /// Returns the share of requested blocks that were in memory, 0 to 1; 0 without requests.
     pub fn hit_rate(&self) -> f64 {
         let all = self.hits + self.on_the_way + self.misses;
         if all > 0 { self.hits as f64 / all as f64 } else { 0.0 }
     }
 }
 
-/// What slots hold of one group.
+/// Blocks of one group in memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Held {
-    /// Blocks that are there.
+    /// Blocks in memory.
     pub in_memory: u32,
-    /// Blocks that stay once they are there.
+    /// Blocks that stay in memory after their first read.
     pub kept: u32,
 }
 
@@ -71,11 +71,11 @@ pub struct Held {
 pub struct ClassUse {
     /// Bytes of a slot.
     pub bytes: u64,
-    /// How many there are.
+    /// Number of slots.
     pub count: u32,
-    /// How many hold what a step may read.
+    /// Slots with blocks that a step may read.
     pub primary: u32,
-    /// How many hold predictions.
+    /// Slots with predicted blocks.
     pub shadow: u32,
 }
 
@@ -91,13 +91,13 @@ impl ClassUse {
     }
 }
 
-/// All that a store counts.
+/// All statistics of an expert cache.
 #[derive(Clone, Debug)]
 pub struct Stats {
-    /// By group.
+    /// Activity by group.
     pub groups: Vec<GroupStats>,
-    /// What slots hold now.
+    /// Current use of slots, by size class.
     pub classes: Vec<ClassUse>,
-    /// What the drive did.
+    /// Counters of the drive.
     pub drive: Counters,
 }

@@ -1,4 +1,4 @@
-//! Places for blocks: slots and staging buffers, and what is given up or taken back for them.
+//! Slots and staging buffers for blocks, and the evictions and cancellations that free them.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
@@ -9,7 +9,8 @@ use super::super::{Evicted, Fixed};
 use super::{Entry, Inner, Phase};
 
 impl Inner {
-    /// A slot and, for a raw block, a staging buffer. What it has it keeps, also where it does not get all.
+    /// Takes a slot and, for a raw block, a staging buffer. Returns whether the block has all it
+    /// needs; it keeps a partial set.
     pub(super) fn take_places(&mut self, fixed: &Fixed, number: u32, role: Role) -> bool {
         let class = fixed.class_of[number as usize];
         if self.entry(number).slot.is_none() {
@@ -38,8 +39,8 @@ impl Inner {
         self.free_staging.extend(staging);
     }
 
-    /// Frees a slot of this class by giving up the block that is needed least. A prediction takes no slot from a request or from another
-    /// prediction.
+    /// Frees a slot of this class by evicting the block that is needed least. A prediction takes no
+    /// slot from a request or from another prediction.
     fn make_room(&mut self, fixed: &Fixed, class: usize, role: Role) {
         let (current, groups) = (self.current, fixed.groups);
         let groups_ahead = |number: u32| (fixed.block(number).id.group + 2 * groups - current - 1) % groups;
@@ -76,7 +77,7 @@ impl Inner {
         }
     }
 
-    /// Takes the staging buffer of a prediction that nobody has packed, or not read yet.
+    /// Frees the staging buffer of a predicted block that is not packed, or not read yet.
     fn make_staging(&mut self, fixed: &Fixed) {
         let shadows: Vec<u32> = self.shadows.iter().flatten().copied().collect();
         let arrived = shadows.iter().copied().find(|&number| matches!(self.entry(number).phase, Phase::Arrived));
@@ -86,8 +87,9 @@ impl Inner {
         }
     }
 
-    /// Takes a predicted block back that is not read yet, or unless it has to be a `whole` one, not all of it. Whether its places are
-    /// free now: else they are when what is on has ended.
+    /// Cancels the read of a predicted block that has not begun. Unless `whole` is true, it also
+    /// cancels the rest of a read that has begun. Returns whether the slot is free now; otherwise
+    /// it is free when the outstanding reads have ended.
     pub(super) fn take_back(&mut self, fixed: &Fixed, number: u32, whole: bool) -> bool {
         if !matches!(self.entry(number).phase, Phase::Reading) {
             return false;
@@ -111,7 +113,7 @@ impl Inner {
         gone
     }
 
-    /// Gives up a block that is there and that no policy knows any more.
+    /// Evicts a block in memory that no policy holds any more.
     fn give_up(&mut self, fixed: &Fixed, number: u32) {
         if self.entry(number).shadow {
             self.stats(fixed, number).wasted_bytes += fixed.block(number).span();
@@ -119,7 +121,7 @@ impl Inner {
         self.empty(fixed, number);
     }
 
-    /// Gives up a block for a reason that no policy knows.
+    /// Evicts an unpinned block in memory without asking the policy.
     pub fn discard(&mut self, fixed: &Fixed, number: u32) {
         let entry = self.entry(number);
         if entry.pins == 0 && matches!(entry.phase, Phase::Ready) {
@@ -128,7 +130,7 @@ impl Inner {
         }
     }
 
-    /// See [`super::super::ExpertCache::evict`].
+    /// Evicts the blocks of a group: see [`super::super::ExpertCache::evict`].
     pub fn evict(&mut self, fixed: &Fixed, group: u32, with_kept: bool) -> Evicted {
         self.forget(fixed, group);
         let mut evicted = Evicted::default();
