@@ -1,90 +1,94 @@
-//! Which strategy pays: measured, not believed.
+//! The choice of a strategy by measurement.
 //!
-//! The first tokens, which miss most, are run with the plan's early routers where it has some: what these are sure of seldom costs anything.
-//! Then some are run without prediction, some with the strategy that would have read most of use and least for nothing, and some
-//! without again: while the cache fills tokens come sooner anyway, by some part each, which the geometric mean of before and after takes out.
-//! Where the median with it is clearly faster than that, it is kept for a while, and then all of it is measured again, since texts change.
-//! Where not, prediction rests, longer each time it loses. So a model for which it never pays spends little on finding that out. A prompt in
-//! between ends a measurement, since it leaves other experts in memory: what was done before is done for 30 tokens more.
+//! The first tokens miss most experts. They run with the plan's early routers, if it has some,
+//! because confident early routers rarely cost time. Then some tokens run without prediction, some
+//! with the best strategy, and some without again. The best strategy would have made the most
+//! useful reads minus useless ones. While the cache fills, each token is faster than the last by
+//! some factor; the geometric mean of before and after cancels this. If the median with the
+//! strategy is clearly below that mean, it is kept for a while. Then the measurement is repeated,
+//! since texts change. Otherwise prediction rests, for twice as long after each loss, so models
+//! without a benefit lose little time on measurements. A prompt in between ends a measurement,
+//! because it leaves other experts in memory. The previous state is then restored for 30 tokens.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
 use super::{Decided, NOTHING, Strategy};
 
-/// Tokens that are measured with a strategy; odd, so that there is a median.
+/// Tokens measured with a strategy; an odd number, so the median is one of them.
 pub const WINDOW: usize = 15;
-/// Tokens that are measured without one before these, and behind them; odd, too.
+/// Tokens measured without a strategy before and after them; also odd.
 pub const HALF: usize = 7;
-/// Tokens before anything is measured.
+/// Tokens before the first measurement.
 pub const FIRST: usize = 2 * WINDOW;
-/// How many windows a strategy that pays is kept for.
+/// Windows for which a faster strategy is kept.
 pub const KEPT: usize = 16;
-/// The most windows that prediction rests for.
+/// Max windows for which prediction rests.
 pub const LONGEST_REST: usize = 64;
-/// How much faster tokens have to be, in percent: less is noise.
+/// Min speed-up in percent; less is noise.
 const CLEARLY_PERCENT: u32 = 2;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// Without prediction, measured.
+    /// Measurement without prediction.
     Before,
-    /// With this one, measured, where the median before was this.
+    /// Measurement with this strategy, and the median time before it.
     With(Strategy, Duration),
-    /// Without prediction again, measured, where the medians before and with this one were these.
+    /// Second measurement without prediction: the strategy, the median before it, and the median
+    /// with it.
     After(Strategy, Duration, Duration),
-    /// With the one that paid.
+    /// Use of the strategy that was faster.
     Kept(Strategy),
-    /// Without prediction, since it did not pay.
+    /// No prediction, since it was not faster.
     Resting,
 }
 
-/// Reads of use less those for nothing, by strategy.
+/// Useful reads minus useless reads, by strategy.
 type Gains = [(Strategy, i64); Strategy::ALL.len()];
 
-/// What the last measurement came to.
+/// Result of the last measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Found {
-    /// There was none.
+    /// No measurement yet.
     Nothing {
         /// Whether the plan has early routers, with which a run begins.
         early: bool,
     },
-    /// No strategy would have gained anything, and none was tried.
+    /// No strategy had a positive gain, so none was tried.
     NoGain,
-    /// This one was tried: the time of a token without it, and with it.
+    /// The tried strategy, and the time of a token without and with it.
     Tried(Strategy, Duration, Duration),
 }
 
-/// Whether a strategy is kept.
+/// Returns whether a strategy is fast enough to be kept.
 fn pays(without: Duration, with: Duration) -> bool {
     with.saturating_mul(100) < without.saturating_mul(100 - CLEARLY_PERCENT)
 }
 
-/// The measuring.
+/// The measurement and its state.
 #[derive(Debug)]
 pub struct Auto {
     phase: Phase,
-    /// Tokens of this phase that are left.
+    /// Remaining tokens of this phase.
     left: usize,
-    /// Windows that prediction rests for when it loses again.
+    /// Windows for which prediction rests after the next loss.
     rest: usize,
     took: Vec<Duration>,
-    /// What the strategies would have gained on each of the last tokens: useful reads less useless ones.
+    /// Gains of the strategies on each of the last tokens: useful reads minus useless ones.
     scores: VecDeque<Vec<(Strategy, i64)>>,
-    /// The last comparison: with what, without and with.
+    /// The last comparison: strategy, time without it, time with it.
     compared: Option<(Strategy, Duration, Duration)>,
     found: Found,
-    /// What each strategy would have gained when that was begun.
+    /// Gains of each strategy at the start of the last finished measurement.
     gains: Gains,
-    /// The same of the measurement that is on.
+    /// Gains at the start of the current measurement.
     began: Gains,
-    /// What was done before the measurement that is on.
+    /// Phase before the current measurement.
     settled: Phase,
 }
 
 impl Auto {
-    /// For a plan that has early routers or not.
+    /// Makes the state for a plan with (`early`) or without early routers.
     pub fn new(early: bool) -> Auto {
         let (took, scores) = (Vec::new(), VecDeque::new());
         let first = if early { Phase::Kept(Strategy::EarlyRouter) } else { Phase::Resting };
@@ -93,7 +97,7 @@ impl Auto {
         Auto { phase: first, left: FIRST, rest, took, scores, compared, found, gains, began: gains, settled }
     }
 
-    /// Something else is run between two tokens.
+    /// Handles other work between two tokens: aborts a measurement.
     pub fn interrupt(&mut self) {
         if let Phase::Before | Phase::With(..) | Phase::After(..) = self.phase {
             (self.phase, self.left) = (self.settled, FIRST);
@@ -101,7 +105,7 @@ impl Auto {
         }
     }
 
-    /// The strategy to use for the next token.
+    /// Returns the strategy for the next token.
     pub fn current(&self) -> Option<Strategy> {
         match self.phase {
             Phase::Before | Phase::After(..) | Phase::Resting => None,
@@ -109,7 +113,7 @@ impl Auto {
         }
     }
 
-    /// What it does and why.
+    /// Describes the current phase and the reason for it.
     pub fn explain(&self) -> String {
         let now = match self.phase {
             Phase::Before | Phase::After(..) => "measuring without prediction".to_string(),
@@ -127,7 +131,8 @@ impl Auto {
         }
     }
 
-    /// What the last measurement chose, over what, and why; what a run begins with before the first.
+    /// Returns the choice of the last measurement with its reasons; before the first, the initial
+    /// choice.
     pub fn decided(&self) -> Decided {
         let gained = |strategy: Strategy| {
             let gain = self.gains.iter().find(|(other, _)| *other == strategy).map_or(0, |(_, gain)| *gain);
@@ -165,7 +170,7 @@ impl Auto {
         }
     }
 
-    /// A token is done: how long it took, and what each strategy would have gained.
+    /// Ends a token: takes its time, and the gain that each strategy would have had.
     pub fn end_token(&mut self, took: Duration, scores: &[(Strategy, i64)]) {
         self.took.push(took);
         self.scores.push_back(scores.to_vec());
@@ -215,7 +220,7 @@ impl Auto {
         (Phase::Resting, windows * WINDOW)
     }
 
-    /// What each strategy would have gained on the last tokens.
+    /// Returns the gain that each strategy would have had on the last tokens.
     fn sums(&self) -> Gains {
         let sum = |strategy| -> i64 {
             self.scores.iter().flatten().filter(|(other, _)| *other == strategy).map(|(_, score)| score).sum()
@@ -223,7 +228,7 @@ impl Auto {
         Strategy::ALL.map(|(_, strategy)| (strategy, sum(strategy)))
     }
 
-    /// The strategy that would have gained most on the last tokens, if any had gained at all.
+    /// Returns the strategy with the largest gain on the last tokens, if that is positive.
     fn best(&self) -> Option<Strategy> {
         let gains = self.sums().into_iter().filter(|(_, gain)| *gain > 0);
         gains.max_by_key(|(_, gain)| *gain).map(|(strategy, _)| strategy)

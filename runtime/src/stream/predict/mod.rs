@@ -1,9 +1,11 @@
-//! Guessing which experts the router will choose, and whether that pays.
+//! Predictions of the experts that the router will choose, and the decision whether they save time.
 //!
-//! Reading ahead makes no bandwidth, it only uses the part that the drive has left; published results go from 4 times faster to a third
-//! slower. So every strategy is scored on every token, also while it is not used. Of the guesses of the strategy in use, two kinds are given out:
-//! experts in memory, which are then kept, and experts whose odds are good enough (`confidence.rs`). [`auto`] uses a strategy only as long as
-//! tokens are measured to come sooner with it.
+//! Reading ahead adds no bandwidth: it only uses the idle time of the drive. Published results
+//! range from 4 times faster to a third slower. So every strategy is scored on every token, even
+//! while it is not used. Of the guesses of the current strategy, [`Predictions::predict`] returns
+//! two kinds: experts in memory, which are then kept, and experts with a high enough probability
+//! (`confidence.rs`). [`auto`] uses a strategy only while measurements show that tokens are faster
+//! with it.
 //!
 //! ```
 //! use ixc_runtime::stream::predict::{Choice, Observed, Predictions, Strategy};
@@ -21,7 +23,7 @@
 //! assert_eq!((tally.wasted_bytes, tally.saved), (4096, Duration::from_millis(1)));
 //! ```
 //!
-//! Invariant: predictions change when blocks are read, and never the results.
+//! Invariant: predictions change the time of reads, and never the results.
 
 pub mod auto;
 mod confidence;
@@ -36,19 +38,20 @@ use std::time::Duration;
 use auto::Auto;
 use confidence::{GuessConfidence, Named};
 
-/// How to guess.
+/// Prediction strategy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Strategy {
-    /// The experts that the same layer used for the token before.
+    /// The experts that the same layer used for the last token.
     Previous,
-    /// The experts that the layer used most often lately.
+    /// The experts that the layer used most often recently.
     Frequency,
-    /// The choice of the next layer's own router for the input of this layer's router. Plans with early routers compute it.
+    /// The choice of the next layer's router for the input of this layer's router. Plans with early
+    /// routers compute it.
     EarlyRouter,
 }
 
 impl Strategy {
-    /// All of them, with the names that a user says.
+    /// All strategies with their names on the command line.
     pub const ALL: [(&'static str, Strategy); 3] =
         [("previous", Strategy::Previous), ("frequency", Strategy::Frequency), ("router", Strategy::EarlyRouter)];
 }
@@ -60,14 +63,14 @@ impl fmt::Display for Strategy {
     }
 }
 
-/// Which strategy to use.
+/// Choice of the strategy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Choice {
-    /// None.
+    /// No prediction.
     Off,
-    /// This one.
+    /// Always this strategy.
     Always(Strategy),
-    /// The one that pays, or none.
+    /// The strategy that saves time by measurement, or none.
     #[default]
     Auto,
 }
@@ -99,75 +102,76 @@ impl fmt::Display for Choice {
     }
 }
 
-/// What is read ahead while tokens are made one by one.
+/// Settings for reading ahead while tokens are decoded one by one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Settings {
-    /// By which strategy.
+    /// Choice of the strategy.
     pub choice: Choice,
-    /// Experts of a group beyond as many as a token needs.
+    /// Experts of a group to predict in addition to those that a token needs.
     pub extra: u32,
 }
 
 impl Settings {
-    /// What graphs have to be compiled with: for how many more experts early routers are wanted, if they are.
+    /// Returns the number of extra experts that early routers must name, if the graph has to be
+    /// compiled with early routers.
     pub fn early_routers(self) -> Option<u32> {
         matches!(self.choice, Choice::Auto | Choice::Always(Strategy::EarlyRouter)).then_some(self.extra)
     }
 }
 
-/// A strategy, for all groups.
+/// A prediction strategy for all groups.
 pub trait Predictor: Send {
-    /// At most `width` experts that the group's next request will name, likeliest first.
+    /// Returns at most `width` experts of the group's next request, likeliest first.
     fn predict(&mut self, group: u32, width: usize) -> Vec<u32>;
 
-    /// What it named.
+    /// Learns the experts that the request named.
     fn observe(&mut self, group: u32, experts: &[u32]);
 
-    /// What somebody says that it will name, likeliest first.
+    /// Takes the early router's prediction for the group, likeliest first.
     fn given(&mut self, group: u32, experts: &[u32]) {
         let _ = (group, experts);
     }
 }
 
-/// What a layer's router chose.
+/// A choice of a layer's router.
 #[derive(Clone, Copy, Debug)]
 pub struct Observed<'a> {
-    /// The experts.
+    /// The chosen experts.
     pub experts: &'a [u32],
     /// Whether some of them were not in memory.
     pub waits: bool,
     /// Bytes of a block of this group.
     pub block_bytes: u64,
-    /// Time that a miss costs here, as measured: stall by misses.
+    /// Measured time of a miss: stall divided by misses.
     pub read_time: Duration,
 }
 
-/// How a strategy did in a group, used or not.
+/// Score of a strategy in a group, whether the strategy was used or not.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
     /// Experts that the router chose.
     pub chosen: u64,
-    /// Experts that were predicted.
+    /// Experts that the strategy predicted.
     pub predicted: u64,
-    /// Those of them that the router chose.
+    /// Predicted experts that the router chose.
     pub right: u64,
-    /// Those of the right ones that were not in memory when they were predicted: what it is for.
+    /// Right predictions of experts that were not in memory: the purpose of predicting.
     pub useful: u64,
-    /// Wrong ones that were not in memory: what would be read for nothing.
+    /// Wrong predictions of experts that were not in memory: reads for nothing.
     pub useless: u64,
-    /// Bytes of these.
+    /// Bytes of the useless predictions.
     pub wasted_bytes: u64,
-    /// Time that the useful ones would have taken to read when they were wanted: the most that can be saved.
+    /// Time to read the useful experts on request: the max possible saving.
     pub saved: Duration,
 }
 
 impl Tally {
-    /// The part of what was chosen that was predicted, 0 to 1.
+    /// Returns the share of the chosen experts that were predicted, 0 to 1.
     pub fn recall(&self) -> f64 {
         part(self.right, self.chosen)
     }
 
-    /// The part of what was predicted that was chosen, 0 to 1.
+    /// Returns the share of the predicted experts that were chosen, 0 to 1.
     pub fn precision(&self) -> f64 {
         part(self.right, self.predicted)
     }
@@ -189,82 +193,83 @@ impl std::ops::AddAssign for Tally {
     }
 }
 
-/// What is used, what is not, and why.
+/// A decision with its reasons.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Decided {
-    /// What is used.
+    /// Name of the decision.
     pub chosen: String,
-    /// What speaks for it, where what speaks against the others does not say so.
+    /// Reason for it, if the reasons against the others do not state it.
     pub why: Option<String>,
-    /// What else could be, and why it is not.
+    /// The alternatives, each with the reason against it.
     pub rejected: Vec<(String, String)>,
 }
 
-/// What a run does that predicts nothing.
+/// Name of a run without predictions.
 const NOTHING: &str = "no prediction";
 
-/// How all strategies did.
+/// Scores of all strategies.
 #[derive(Clone, Debug)]
 pub struct Report {
-    /// What is used, and why.
+    /// Current strategy and the reason for it.
     pub now: String,
-    /// The same with what lost, where nobody asked for anything.
+    /// Decision with the rejected strategies, unless the user chose a strategy.
     pub decided: Option<Decided>,
-    /// Of each strategy the tallies of all groups.
+    /// Tallies of each strategy, by group.
     pub tallies: Vec<(Strategy, Vec<Tally>)>,
 }
 
-/// An expert that was predicted.
+/// A predicted expert.
 #[derive(Clone, Copy, Debug)]
 struct Guess {
     expert: u32,
-    /// Its odds then.
+    /// Probability at that time.
     probability: f64,
-    /// Whether it was in memory then.
+    /// Whether it was in memory at that time.
     resident: bool,
-    /// Whether it was sure enough to be read, if it was not.
+    /// Whether it was probable enough to be read.
     sure: bool,
 }
 
 struct Scored {
     predictor: Box<dyn Predictor>,
-    /// By group: the last prediction, until the router has chosen.
+    /// Last prediction until the router chooses, by group.
     guesses: Vec<Option<Vec<Guess>>>,
     tallies: Vec<Tally>,
     sureness: GuessConfidence,
-    /// Useful and useless ones of this token, all groups.
+    /// Useful and useless predictions for this token, over all groups.
     token: (u64, u64),
 }
 
-/// How much what layers had to wait for lately counts: the last of so many.
+/// Number of recent layers that the average of waiting layers covers.
 const REMEMBERED: f64 = 256.0;
-/// A guess is never read that is right more rarely: it takes another's slot, too.
+/// Min probability of a guess to be read. Below it, the guess would take a slot from a better
+/// block.
 const LEAST_SURE: f64 = 0.125;
 
-/// All strategies, scored side by side, and the one that is used.
+/// All strategies, scored side by side, and the current one.
 pub struct Predictions {
     choice: Choice,
     auto: Auto,
     strategies: Vec<Scored>,
-    /// The part of layers, lately, that had to wait for some expert.
+    /// Share of recent layers that had to wait for an expert.
     waiting: f64,
-    /// Nothing is known before the first read.
+    /// Rates of the drive; unknown before the first read.
     pace: Option<TokenTiming>,
 }
 
-/// What the drive has time for, in seconds: averages of the last tokens.
+/// Time budget of the drive in seconds: averages over the last tokens.
 #[derive(Clone, Copy, Debug)]
 pub struct TokenTiming {
-    /// In which it has nothing to read that somebody waits for, for each layer.
+    /// Time per layer in which no thread waits for a read of the drive.
     pub idle: f64,
-    /// That reading a block takes.
+    /// Time to read a block.
     pub right: f64,
-    /// That reading takes of what is begun of a wrong guess.
+    /// Time of the started reads of a wrong guess.
     pub wrong: f64,
 }
 
 impl Predictions {
-    /// For a model of so many groups.
+    /// Makes predictions for a model with `groups` groups.
     pub fn new(choice: Choice, groups: u32) -> Predictions {
         let scored = |(_, strategy): (&str, Strategy)| Scored {
             predictor: strategies::predictor(strategy, groups),
@@ -282,12 +287,12 @@ impl Predictions {
         }
     }
 
-    /// The same, for a plan without early routers.
+    /// Returns the same for a plan without early routers.
     pub fn without_early_routers(self) -> Predictions {
         Predictions { auto: Auto::new(false), ..self }
     }
 
-    /// The strategy that is used now.
+    /// Returns the strategy in use.
     pub fn current(&self) -> Option<Strategy> {
         match self.choice {
             Choice::Off => None,
@@ -296,10 +301,13 @@ impl Predictions {
         }
     }
 
-    /// The odds that a guess needs to be read ahead. A right guess saves the time in which the drive reads it and would have been idle. A wrong one
-    /// costs the time of the reads that were begun for it, where a router's choice has to wait for them: the choice of its own layer, or of the layers
-    /// that come while half of it is read, each of which takes as long as the drive is idle for it. As long as the drive is unknown, saving and cost
-    /// are taken to be equal.
+    /// Returns the min probability for reading a guess ahead.
+    ///
+    /// A right guess saves the drive's time to read it, up to the idle time. A wrong guess costs
+    /// the time of its started reads, if requested blocks have to wait for them. These are blocks
+    /// of its own layer, or of the layers that run while half of it is read. Each such layer takes
+    /// as long as the drive is idle per layer. Before the drive's rates are known, saving and cost
+    /// count as equal.
     fn sure_enough(&self) -> f64 {
         let (saves, costs) = self.pace.map_or((1.0, self.waiting), |TokenTiming { idle, right, wrong }| {
             let layers = 1.0 + wrong / (2.0 * idle.max(1e-9));
@@ -308,12 +316,12 @@ impl Predictions {
         (costs / (saves + costs).max(1e-12)).max(LEAST_SURE)
     }
 
-    /// How fast the drive is now.
+    /// Sets the current rates of the drive.
     pub fn pace(&mut self, pace: TokenTiming) {
         self.pace = Some(pace);
     }
 
-    /// What [`Choice::Auto`] does and why, in words.
+    /// Describes the action of [`Choice::Auto`] and its reason.
     pub fn explain(&self) -> String {
         match self.choice {
             Choice::Off => "prediction is off".into(),
@@ -322,7 +330,7 @@ impl Predictions {
         }
     }
 
-    /// What is done over what, and why, where nobody asked for anything.
+    /// Returns the decision with reasons and alternatives, unless the user chose a strategy.
     pub fn decided(&self) -> Option<Decided> {
         match self.choice {
             Choice::Off | Choice::Always(_) => None,
@@ -330,13 +338,16 @@ impl Predictions {
         }
     }
 
-    /// What the plan's early router says of a layer, likeliest first. To be said before [`Predictions::predict`].
+    /// Takes the early router's prediction for a layer, likeliest first. Must be called before
+    /// [`Predictions::predict`].
     pub fn given(&mut self, group: u32, experts: &[u32]) {
         self.strategies.iter_mut().for_each(|scored| scored.predictor.given(group, experts));
     }
 
-    /// The experts to keep or to read ahead for a group, at most `width`, likeliest first; none while no strategy is used. `resident` says
-    /// which are in memory; of the others only those that are likely enough to be right are named. A second call before [`Predictions::observe`] takes the place of the first.
+    /// Returns the experts to keep or to read ahead for a group, at most `width`, likeliest first;
+    /// none without a strategy. `resident` returns whether an expert is in memory; of the others,
+    /// only probable enough ones are returned. A second call before [`Predictions::observe`]
+    /// replaces the first.
     pub fn predict(&mut self, group: u32, width: usize, resident: impl Fn(u32) -> bool) -> Vec<u32> {
         let (current, sure_enough) = (self.current(), self.sure_enough());
         let mut used = Vec::new();
@@ -357,7 +368,7 @@ impl Predictions {
         used
     }
 
-    /// The router has chosen: scores all strategies, and lets them learn.
+    /// Scores all strategies with the router's choice, and lets them learn.
     pub fn observe(&mut self, group: u32, observed: &Observed<'_>) {
         self.waiting += (f64::from(u8::from(observed.waits)) - self.waiting) / REMEMBERED;
         for scored in &mut self.strategies {
@@ -372,7 +383,7 @@ impl Predictions {
                 let read = guess.iter().filter(|guess| !guess.resident && guess.sure);
                 let (useful, useless): (Vec<&Guess>, Vec<&Guess>) = read.partition(chosen);
                 let (useful, useless) = (useful.len() as u64, useless.len() as u64);
-                // What says nothing yet is no guess.
+                // A strategy without a guess is not scored.
                 if !guess.is_empty() {
                     tally.chosen += observed.experts.len() as u64;
                 }
@@ -389,7 +400,7 @@ impl Predictions {
         }
     }
 
-    /// A token is done, which took so long: [`Choice::Auto`] judges by it.
+    /// Ends a token, which took `took`. [`Choice::Auto`] decides by this time.
     pub fn end_token(&mut self, took: Duration) {
         let scores: Vec<(Strategy, i64)> = Strategy::ALL
             .into_iter()
@@ -402,13 +413,13 @@ impl Predictions {
         self.auto.end_token(took, &scores);
     }
 
-    /// What was predicted and not yet chosen is no prediction any more: something else is run in between.
+    /// Drops predictions without a choice yet, because other work runs in between.
     pub fn forget(&mut self) {
         self.strategies.iter_mut().flat_map(|scored| &mut scored.guesses).for_each(|guess| *guess = None);
         self.auto.interrupt();
     }
 
-    /// How all strategies did.
+    /// Returns the scores of all strategies.
     pub fn report(&self) -> Report {
         let tallies = Strategy::ALL.into_iter().zip(&self.strategies);
         Report {
@@ -418,7 +429,7 @@ impl Predictions {
         }
     }
 
-    /// How a strategy did in a group.
+    /// Returns the score of a strategy in a group.
     pub fn tally(&self, strategy: Strategy, group: u32) -> Tally {
         let index = Strategy::ALL.iter().position(|(_, other)| *other == strategy);
         let scored = index.and_then(|index| self.strategies.get(index));

@@ -1,11 +1,11 @@
-//! The strategies themselves.
+//! The prediction strategies.
 
 use super::{Predictor, Strategy};
 
-/// Counts are halved after so many tokens: what was frequent long ago is forgotten.
+/// Number of tokens after which counts are halved, so that old uses are forgotten.
 const HALVED_AFTER: u32 = 256;
 
-/// A strategy for so many layers.
+/// Makes a strategy for `groups` groups.
 pub fn predictor(strategy: Strategy, groups: u32) -> Box<dyn Predictor> {
     match strategy {
         Strategy::Previous => Box::new(Previous(lists(groups))),
@@ -24,7 +24,7 @@ fn set(lists: &mut [Vec<u32>], group: u32, experts: &[u32]) {
     }
 }
 
-/// What the layer used for the last token, and then for the one before.
+/// The experts that the layer used for the last token, then those of the token before.
 struct Previous(Vec<Vec<u32>>);
 
 impl Predictor for Previous {
@@ -42,12 +42,12 @@ impl Predictor for Previous {
 
 #[derive(Default)]
 struct Counts {
-    /// By expert.
+    /// Uses by expert.
     uses: Vec<u32>,
     tokens: u32,
 }
 
-/// What the layer uses most.
+/// The experts that the layer uses most.
 struct Frequency(Vec<Counts>);
 
 impl Predictor for Frequency {
@@ -70,7 +70,7 @@ impl Predictor for Frequency {
             counts.uses.iter_mut().for_each(|uses| *uses /= 2);
         }
         for &expert in experts {
-            // No model has a layer with more.
+            // Upper bound of the experts of a layer in any model.
             let Some(number) = usize::try_from(expert).ok().filter(|&number| number < 1 << 16) else { continue };
             if counts.uses.len() <= number {
                 counts.uses.resize(number + 1, 0);
@@ -80,7 +80,7 @@ impl Predictor for Frequency {
     }
 }
 
-/// What was said of the layer; each word counts once.
+/// The experts that the early router named for the layer. Each prediction is used once.
 struct EarlyRouters(Vec<Vec<u32>>);
 
 impl Predictor for EarlyRouters {

@@ -1,4 +1,4 @@
-//! Strategies on routing that is known, and the measuring on times that are known.
+//! Tests of the strategies with known routing, and of the measurement with known times.
 
 use super::auto::{Auto, FIRST, HALF, KEPT, LONGEST_REST, WINDOW};
 use super::*;
@@ -21,14 +21,14 @@ fn each_strategy_says_what_its_name_says() {
         observe(&mut predictions, 1, &[0]);
         (said, predictions.predict(1, 2, |_| true), predictions.predict(0, 2, |_| true))
     };
-    // What it used for the token before comes behind.
+    // The experts of the token before the last come after those of the last.
     assert_eq!(said(Strategy::Previous), (vec![5, 9], vec![0, 5], vec![]));
     assert_eq!(said(Strategy::Frequency), (vec![5, 2], vec![5, 2], vec![]));
     assert_eq!(said(Strategy::EarlyRouter), (vec![7, 8], vec![], vec![]), "what was said counts once");
     let mut off = Predictions::new(Choice::Off, 2);
     observe(&mut off, 0, &[1]);
     assert!(off.predict(0, 2, |_| false).is_empty());
-    // A layer that is not there.
+    // An unknown layer is ignored.
     observe(&mut off, 9, &[1]);
     off.given(9, &[1]);
     assert_eq!((off.predict(9, 2, |_| false), off.tally(Strategy::EarlyRouter, 9)), (vec![], Tally::default()));
@@ -37,7 +37,7 @@ fn each_strategy_says_what_its_name_says() {
 #[test]
 fn recall_precision_waste_and_savings_are_counted() {
     let mut predictions = Predictions::new(Choice::Off, 1);
-    // The early router says 1, 2, 3, 4; 2 and 4 are in memory; the router chooses 2, 3, 9.
+    // The early router names 1, 2, 3, 4; 2 and 4 are in memory; the router chooses 2, 3, 9.
     predictions.given(0, &[1, 2, 3, 4]);
     predictions.predict(0, 4, |expert| expert % 2 == 0);
     observe(&mut predictions, 0, &[2, 3, 9]);
@@ -45,21 +45,22 @@ fn recall_precision_waste_and_savings_are_counted() {
     let right = Tally { chosen: 3, predicted: 4, right: 2, useful: 1, useless: 1, wasted_bytes: 1000, saved: READ };
     assert_eq!(tally, right);
     assert_eq!((tally.recall(), tally.precision()), (2.0 / 3.0, 0.5));
-    // The others had nothing to go by: that is no miss of theirs.
+    // The other strategies had no data yet, which does not count as a miss.
     assert_eq!(predictions.tally(Strategy::Previous, 0), Tally::default());
-    // Without a prediction nothing is counted.
+    // Only predictions are scored.
     observe(&mut predictions, 0, &[5]);
     assert_eq!(predictions.tally(Strategy::EarlyRouter, 0), right);
     assert_eq!((Tally::default().recall(), Tally::default().precision()), (0.0, 0.0));
 }
 
-/// Runs tokens whose time depends on the strategy; gives what was used for each.
+/// Runs tokens whose time depends on the strategy, and returns the strategy of each.
 fn run(tokens: usize, time: impl Fn(usize, Option<Strategy>) -> u64) -> Vec<Option<Strategy>> {
     let mut predictions = Predictions::new(Choice::Auto, 1);
     (0..tokens)
         .map(|token| {
             let used = predictions.current();
-            // The early router is right on two of three; the layer uses the same experts in every other token.
+            // The early router is right on two of three. The layer uses the same experts in every
+            // other token.
             let base = 10 * (token % 7) as u32;
             predictions.given(0, &[base, base + 1, 99]);
             let read = predictions.predict(0, 3, |_| false);
@@ -97,7 +98,7 @@ fn auto_switches_off_what_does_not_pay_and_tries_ever_more_rarely() {
 
 #[test]
 fn auto_is_not_taken_in_by_tokens_that_come_sooner_anyway() {
-    // By so many percent from token to token, whatever is done.
+    // Each token is faster by this percentage, with any strategy.
     for percent in [1, 3, 5] {
         let faster = 1.0 - f64::from(percent) / 100.0;
         let used = run(FIRST + 2 * HALF + 2 * WINDOW, |token, _| (1e7 * faster.powi(token as i32)) as u64);
@@ -107,7 +108,7 @@ fn auto_is_not_taken_in_by_tokens_that_come_sooner_anyway() {
 
 #[test]
 fn a_prompt_ends_a_measurement() {
-    // Prediction does nothing; what is without is slower at first, behind each prompt.
+    // Prediction has no effect. Tokens without it are slower at first, after each prompt.
     let mut predictions = Predictions::new(Choice::Auto, 1);
     for _ in 0..20 {
         predictions.forget();
@@ -116,7 +117,7 @@ fn a_prompt_ends_a_measurement() {
             predictions.end_token(Duration::from_millis(if token < FIRST { 1 } else { 9 }));
         }
     }
-    // What lost before is not used behind a prompt that comes into the next measurement.
+    // After a prompt during the next measurement, a strategy that lost before is not used.
     let mut lost = Auto::new(true);
     let token = |lost: &mut Auto, took| lost.end_token(Duration::from_millis(took), &[(Strategy::EarlyRouter, 1)]);
     for _ in 0..FIRST + 2 * HALF + WINDOW {
@@ -134,7 +135,8 @@ fn a_prompt_ends_a_measurement() {
     }
 }
 
-/// What is used, and what is not, with why: at the beginning, where one paid, where it did not, and where none would have gained anything.
+/// Tests the decision and its reasons in four cases: at the start, with a faster strategy, with a
+/// slower one, and without any gain.
 #[test]
 fn auto_tells_what_lost() {
     let begin = |early: bool| Auto::new(early).decided();
@@ -162,7 +164,7 @@ fn auto_tells_what_lost() {
     let slow = ("previous", "99.0ms a token, which is not 2 % less");
     assert_eq!(lost.rejected, of(&[&[slow][..], &others].concat()));
     assert_eq!((&*none.chosen, none.rejected.len(), &none.rejected[0].1), ("no prediction", 3, &gained(0)));
-    // What is asked for is no decision.
+    // A strategy that the user chose is not a decision.
     for choice in [Choice::Off, Choice::Always(Strategy::Previous)] {
         assert_eq!(Predictions::new(choice, 1).decided(), None, "{choice}");
     }
@@ -209,7 +211,7 @@ fn the_slower_the_drive_and_the_more_layers_wait_the_surer_a_guess_has_to_be() {
         predictions.sure_enough()
     };
     let sure = |idle, wrong, waits| sure_of(idle, 1_000_000, wrong, waits);
-    // Layers of a millisecond; what is begun of a wrong guess takes 0.1, 1 and 50.
+    // Layers take a millisecond; the started reads of a wrong guess take 0.1, 1 and 50 ms.
     for waits in [1, 5, 10] {
         let [fast, alike, slow] = [100, 1000, 50_000].map(|wrong| sure(1000, wrong, waits));
         assert!(fast < alike && alike < slow && slow > 0.95, "{waits}: {fast} {alike} {slow}");
@@ -217,9 +219,9 @@ fn the_slower_the_drive_and_the_more_layers_wait_the_surer_a_guess_has_to_be() {
     assert_eq!(sure(1000, 100, 1), LEAST_SURE);
     assert!((sure(1000, 1000, 10) - 0.5).abs() < 0.01);
     assert!(sure(1000, 1000, 1) < sure(1000, 1000, 5) && sure(0, 0, 0) == LEAST_SURE);
-    // Small blocks are read sooner than a layer is done.
+    // A small block is read faster than a layer runs.
     assert!((sure_of(1000, 100, 100, 10) - 0.5).abs() < 0.01);
-    // Nothing is read while nothing is idle.
+    // Nothing is read if the drive is never idle.
     assert!(sure(0, 1000, 5) > 0.99);
 }
 
@@ -229,14 +231,14 @@ fn ranks_that_are_seldom_right_are_read_no_more_and_what_is_in_memory_is_kept() 
     let mut said = Vec::new();
     for token in 0..20 {
         let base = 10 * token;
-        // The second is right, the others are not; the last one is in memory.
+        // The second is right and the others are wrong; the last one is in memory.
         predictions.given(0, &[base, base + 1, base + 2, 7]);
         said = predictions.predict(0, 4, |expert| expert == 7).iter().map(|expert| expert.wrapping_sub(base)).collect();
         observe(&mut predictions, 0, &[base + 1, base + 5]);
     }
     assert_eq!(said, [1, 7u32.wrapping_sub(190)]);
     let tally = predictions.tally(Strategy::EarlyRouter, 0);
-    // All four are scored; of use and for nothing is only what is read.
+    // All four are scored; useful and useless count only reads.
     assert_eq!((tally.predicted, tally.right), (80, 20));
     assert!(tally.useful > 17 && tally.useless < 6, "{tally:?}");
 }
