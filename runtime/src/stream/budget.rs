@@ -1,35 +1,37 @@
-//! From blocks and a budget to size classes: how many slots of which size.
+//! Division of a budget into size classes: the count and the size of the slots.
 
 use std::collections::BTreeMap;
 
 use super::slots::{SizeClass, Slots};
 use super::{Block, Form, StreamError};
 
-/// Blocks up to this part smaller share the slots of a larger size: fewer sizes are worth a few bytes.
+/// Blocks that are smaller than a slot size by at most this fraction (1/32) share it: few sizes are
+/// worth a few lost bytes.
 const CLASS_PART: u64 = 32;
-/// Staging buffers that raw blocks need at the least: one is read while one is packed.
+/// Min staging buffers for raw blocks: one is read while the other is packed.
 const LEAST_STAGING: u32 = 2;
-/// The part of the budget that staging may take beyond that.
+/// Max fraction of the budget (1/4) for staging buffers beyond the minimum.
 const STAGING_PART: u64 = 4;
 
-/// How a budget is spent.
+/// Use of a budget.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Spending {
     /// Slots, by size class.
     pub classes: Vec<SizeClass>,
-    /// Which class each block is in.
+    /// Class of each block.
     pub class_of: Vec<usize>,
-    /// Staging buffers; none where no block is raw.
+    /// Staging buffers; zero if no block is raw.
     pub staging: SizeClass,
 }
 
 impl Spending {
-    /// All bytes that it takes.
+    /// Returns the total bytes of slots and staging buffers.
     pub fn bytes(&self) -> u64 {
         Slots::bytes(&self.classes) + Slots::bytes(&[self.staging])
     }
 
-    /// The least that streaming works with: slots for the `top_k` blocks of any two groups that follow each other.
+    /// Returns the minimum for streaming: slots for the `top_k` blocks of any two consecutive
+    /// groups.
     pub fn least(blocks: &[Block], top_k: u32) -> Spending {
         let mut sizes: Vec<u64> = blocks.iter().map(Block::slot_bytes).collect();
         sizes.sort_unstable_by(|a, b| b.cmp(a));
@@ -41,7 +43,7 @@ impl Spending {
         }
         let holds = |block: &Block| classes.iter().rposition(|class| class.bytes >= block.slot_bytes()).unwrap_or(0);
         let class_of: Vec<usize> = blocks.iter().map(holds).collect();
-        // Blocks of each group in each class: at most top_k of them are wanted at once.
+        // Counts the blocks of each group in each class: a token uses at most top_k of them.
         let mut wanted: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
         for (block, &class) in blocks.iter().zip(&class_of) {
             let counts = wanted.entry(block.id.group).or_insert_with(|| vec![0; classes.len()]);
@@ -51,7 +53,7 @@ impl Spending {
         for (i, group) in groups.iter().enumerate() {
             let next = groups[(i + 1) % groups.len()];
             for (index, class) in classes.iter_mut().enumerate() {
-                // One group alone follows itself, with the same blocks or others.
+                // A single group follows itself, with the same or other blocks.
                 class.count = class.count.max(group[index] + next[index]);
             }
         }
@@ -64,10 +66,11 @@ impl Spending {
         Spending { classes, class_of, staging: SizeClass { bytes, count } }
     }
 
-    /// Spends a budget: after the least, each class gets the same part of its blocks into slots, as nearly as it goes.
+    /// Spends a budget. It first takes the minimum. It then gives each class slots for nearly the
+    /// same share of its blocks.
     ///
     /// # Errors
-    /// [`StreamError::Budget`] when it is less than the least.
+    /// [`StreamError::Budget`] if the budget is below the minimum.
     pub fn of(blocks: &[Block], top_k: u32, budget: u64, staging: Option<u32>) -> Result<Spending, StreamError> {
         let mut spending = Spending::least(blocks, top_k);
         let needed = spending.bytes();
@@ -88,7 +91,8 @@ impl Spending {
         let fits = |(class, blocks): (&SizeClass, &u32), left| class.count < *blocks && class.bytes <= left;
         loop {
             let candidates = spending.classes.iter().zip(&blocks_of).enumerate().filter(|(_, pair)| fits(*pair, left));
-            // The least part in slots: count / blocks, compared crosswise.
+            // The class with the smallest share of its blocks in slots: count / blocks, compared by
+            // cross-multiplication.
             let poorest = candidates.min_by(|(_, (a, of_a)), (_, (b, of_b))| {
                 (u64::from(a.count) * u64::from(**of_b)).cmp(&(u64::from(b.count) * u64::from(**of_a)))
             });
@@ -99,12 +103,12 @@ impl Spending {
         Ok(spending)
     }
 
-    /// Which of these blocks can stay once they are there: the first ones, as far as they take at most this part of the slots of their size, in
-    /// percent, and leave as many as streaming needs at the least. Each is named once.
+    /// Selects the blocks to keep from `wanted`, in its order; each appears there once. Per size
+    /// class, they take at most `percent` of the slots, and leave the minimum for streaming.
     pub fn kept(&self, least: &Spending, wanted: impl IntoIterator<Item = u32>, percent: u32) -> Vec<u32> {
         let room = |(class, least): (&SizeClass, &SizeClass)| {
             let part = u64::from(class.count) * u64::from(percent.min(100)) / 100;
-            // No more than there are slots.
+            // At most all slots of the class.
             (part as u32).min(class.count.saturating_sub(least.count))
         };
         let mut rooms: Vec<u32> = self.classes.iter().zip(&least.classes).map(room).collect();
@@ -136,14 +140,15 @@ mod tests {
         let error = Spending::of(&blocks, 2, 40 * PAGE - 1, None).unwrap_err();
         assert_eq!(error, StreamError::Budget { budget: 40 * PAGE - 1, needed: 40 * PAGE });
         assert!(error.to_string().contains(&(40 * PAGE).to_string()));
-        // Never more than there are.
+        // The number of blocks is the upper bound.
         assert_eq!(Spending::of(&blocks, 2, u64::MAX / 2, None).unwrap().bytes(), 240 * PAGE);
         assert_eq!(Spending::least(&blocks[..3], 2).classes[0].count, 3);
     }
 
     #[test]
     fn classes_share_a_budget_by_their_blocks_and_never_exceed_it() {
-        // Layers 0 to 5 have larger blocks, the last two smaller ones; sizes within one part in 32 share a class.
+        // Layers 0 to 5 have larger blocks than the last two. Sizes within one part in 32 share a
+        // class.
         let blocks: Vec<Block> = (0..8)
             .flat_map(|l| {
                 (0..16).map(move |e| {
@@ -170,7 +175,7 @@ mod tests {
         let counts = |spending: &Spending| spending.classes.iter().map(|class| class.count).collect::<Vec<_>>();
         let (all, few) = (counts(&spending), counts(&least));
         assert!(all[0] > few[0] + 4 && all[1] > few[1] + 1, "{all:?} {few:?}");
-        // The last layer's first, whose slots are of another size.
+        // The blocks of the last layer come first; their slots have another size.
         let wanted = || (0..32u32).rev();
         for percent in [0, 1, 25, 50, 100, 300] {
             let kept = spending.kept(&least, wanted(), percent);
@@ -181,7 +186,7 @@ mod tests {
             }
             assert!(kept.is_sorted_by(|a, b| a > b));
         }
-        // With the least nothing can stay, and numbers of no block never do.
+        // With the minimum, no block can be kept. Numbers without a block are ignored.
         assert!(least.kept(&least, wanted(), 100).is_empty());
         assert_eq!(spending.kept(&least, [77, 31], 100), [31]);
     }

@@ -1,4 +1,4 @@
-//! What the drive did: bytes, reads, how long it was busy, and how long reads took.
+//! Counters of the drive: bytes, reads, busy time and latencies.
 
 use std::time::{Duration, Instant};
 
@@ -7,33 +7,36 @@ pub use crate::reads::Class;
 /// Reads of one class.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reads {
-    /// Bytes that arrived, the rest of pages that blocks begin or end in counted.
+    /// Bytes that arrived, including the rest of the first and last page of blocks.
     pub bytes: u64,
-    /// Reads that ended, well or not.
+    /// Ended reads, successful or not.
     pub reads: u64,
 }
 
-/// Latency buckets: read `i` took at least 2^i and less than 2^(i+1) microseconds; the last takes all that took longer.
+/// Number of latency buckets. Bucket `i` counts reads of 2^i to 2^(i+1) microseconds; the last also
+/// counts all longer ones.
 pub const LATENCY_BUCKETS: usize = 24;
 
-/// What happened since the drive was started.
+/// Activity since the start of the drive.
 #[derive(Clone, Debug, Default)]
 pub struct Counters {
     /// Reads of routed blocks.
     pub routed: Reads,
     /// Reads of predicted blocks.
     pub predicted: Reads,
-    /// Time with at least one read outstanding: all bytes arrived in it, so their sum over this is the drive's rate.
+    /// Time with at least one outstanding read. All bytes arrived within it, so bytes / busy is the
+    /// drive's rate.
     pub busy: Duration,
-    /// Time with at least one read of a routed block outstanding.
+    /// Time with at least one outstanding read of a routed block.
     pub busy_routed: Duration,
-    /// Bytes of both classes that arrived in `busy_routed`: what the drive gave while misses were outstanding.
+    /// Bytes of both classes that arrived in `busy_routed`: the drive's output while misses were
+    /// outstanding.
     pub bytes_while_routed: u64,
-    /// Most reads outstanding at once.
+    /// Max number of outstanding reads.
     pub most_outstanding: usize,
-    /// Reads begun again: short ones, and those that were interrupted.
+    /// Restarted reads: short ones and interrupted ones.
     pub retries: u64,
-    /// How long reads took, by powers of two of microseconds.
+    /// Number of reads by latency, in powers of two of microseconds.
     pub latency: [u64; LATENCY_BUCKETS],
     outstanding: [usize; 2],
     busy_since: Option<Instant>,
@@ -41,7 +44,7 @@ pub struct Counters {
 }
 
 impl Counters {
-    /// A read of this class was begun.
+    /// Counts the start of a read of this class.
     pub(super) fn begin(&mut self, class: Class, now: Instant) {
         self.outstanding[class as usize] += 1;
         self.most_outstanding = self.most_outstanding.max(self.outstanding.iter().sum());
@@ -51,7 +54,7 @@ impl Counters {
         }
     }
 
-    /// A read that was begun as one of this class ended, with so many bytes.
+    /// Counts the end of a read that started with this class and read `bytes`.
     pub(super) fn end(&mut self, class: Class, bytes: u64, began: Instant, now: Instant) {
         let reads = match class {
             Class::Routed => &mut self.routed,
@@ -73,7 +76,7 @@ impl Counters {
         }
     }
 
-    /// These counters, with the time of reads that are outstanding counted up to now.
+    /// Returns these counters, with the time of outstanding reads up to now.
     pub(super) fn snapshot(&self) -> Counters {
         let (mut counters, now) = (self.clone(), Instant::now());
         counters.busy += since(&mut counters.busy_since, now);
@@ -81,7 +84,8 @@ impl Counters {
         counters
     }
 
-    /// What happened between an earlier snapshot and this one, but for `most_outstanding`, which is of all the time.
+    /// Returns the difference to an earlier snapshot; but `most_outstanding` stays the overall
+    /// maximum.
     pub fn since(&self, earlier: &Counters) -> Counters {
         let reads = |now: Reads, then: Reads| Reads {
             bytes: now.bytes.saturating_sub(then.bytes),
@@ -101,18 +105,19 @@ impl Counters {
         }
     }
 
-    /// Bytes of both classes.
+    /// Returns the bytes of both classes.
     pub fn bytes(&self) -> u64 {
         self.routed.bytes + self.predicted.bytes
     }
 
-    /// Bytes per second while at least one read was outstanding; 0 when nothing was read.
+    /// Returns bytes per second while at least one read was outstanding; 0 without reads.
     pub fn rate(&self) -> f64 {
         let seconds = self.busy.as_secs_f64();
         if seconds > 0.0 { self.bytes() as f64 / seconds } else { 0.0 }
     }
 
-    /// Bytes per second while at least one routed read was outstanding; 0 when there was none.
+    /// Returns bytes per second while at least one routed read was outstanding; 0 without routed
+    /// reads.
     pub fn routed_rate(&self) -> f64 {
         let seconds = self.busy_routed.as_secs_f64();
         if seconds > 0.0 { self.bytes_while_routed as f64 / seconds } else { 0.0 }

@@ -1,7 +1,8 @@
-//! The thread that reads: it alone owns the ring (or the pool of threads that stands in for one).
+//! The reading thread. It alone owns the ring, or the pool of threads that replaces the ring.
 //!
-//! It takes reads from a [`Queue`] as long as there is room, goes on with short ones where they stopped, begins interrupted ones
-//! again, and tells a [`Sink`] of each block that has arrived or failed. A read that fails fails its block and no other.
+//! The thread takes reads from a [`Queue`] while there is room, continues short reads and restarts
+//! interrupted ones. It reports each block that has arrived or failed to a [`Sink`]. A failed read
+//! fails only its own block.
 //!
 //! ```
 //! use ixc_runtime::stream::{Extent, drive, files::Files, queue::{Job, Queue}, counters::Class, reservation::Reservation};
@@ -23,7 +24,8 @@
 //! # Ok(()) }
 //! ```
 //!
-//! Invariant: the memory of a read is touched by nobody else until its job's result is told, and is given back only after that.
+//! Invariant: the caller leaves a read's memory alone until the job's result is reported, and frees
+//! it only after that.
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -42,103 +44,108 @@ use super::files::{Files, PAGE};
 use super::queue::{Active, Piece, Queue, State, Wake};
 use super::threaded_reader::ThreadedReader;
 
-/// How often a read is begun again without any progress before that is an error.
+/// Max restarts of a read without progress; after that the read fails.
 const MOST_RETRIES: u32 = 1000;
-/// How long dropping a drive waits for reads that are on. Longer ones end by themselves, and their memory with them.
+/// Max wait for outstanding reads when a drive is dropped. Longer reads finish later and then free
+/// their memory.
 const GRACE: Duration = Duration::from_millis(500);
-/// Linux's numbers of errors that are no failures.
+/// Error numbers that are no failures. They differ between Linux and other systems.
 pub(super) const INTERRUPTED: i32 = 4;
 pub(super) const AGAIN: i32 = if cfg!(target_os = "linux") { 11 } else { 35 };
 pub(super) const INVALID: i32 = 22;
-/// What a read that was cancelled ends with.
+/// Error number of a cancelled read.
 pub const CANCELED: i32 = if cfg!(target_os = "linux") { 125 } else { 89 };
 
-/// One read for a backend.
+/// One read, as passed to a backend.
 #[derive(Clone, Copy, Debug)]
 pub struct Read {
-    /// What its completion is known by.
+    /// Tag that identifies its completion.
     pub tag: u64,
-    /// Which of the files.
+    /// Index of the file.
     pub file: u32,
-    /// From where; a multiple of [`PAGE`] in files that are read past the page cache.
+    /// Offset in the file: a multiple of [`PAGE`] for files read past the page cache.
     pub offset: u64,
-    /// Where to, and how much.
+    /// Destination, and number of bytes.
     pub into: Region,
 }
 
 /// A read that ended.
 #[derive(Clone, Copy, Debug)]
 pub struct Completion {
-    /// Which read.
+    /// Tag of the read.
     pub tag: u64,
-    /// Bytes read, 0 at the end of the file, or an errno.
+    /// Bytes read (0 at the end of the file), or an error number of the system.
     pub result: Result<u32, i32>,
 }
 
-/// What carries out reads. One thread makes, uses and drops it. Dropping waits for the reads that are on.
+/// An executor of reads. One thread makes, uses and drops it. Dropping waits for outstanding reads.
 pub trait Backend {
-    /// What it is, in words.
+    /// Describes the backend in words.
     fn describe(&self) -> String;
 
-    /// What makes [`Backend::wait`] return when no read ends.
+    /// Returns a handle that makes [`Backend::wait`] return although no read has ended.
     fn waker(&self) -> Arc<dyn Wake>;
 
-    /// Begins a read, or takes it to be begun by the next [`Backend::wait`].
+    /// Starts a read, or queues it until the next [`Backend::wait`].
     ///
     /// # Safety
-    /// The read's memory must be mapped, and touched by nobody else, until its completion was given or the backend dropped.
+    /// The read's memory must be mapped, and no other code may access it, until its completion was
+    /// returned or the backend dropped.
     unsafe fn start(&mut self, read: Read);
 
-    /// Waits until at least one read ended or somebody woke it, and gives what ended.
+    /// Waits until a read ends or the waker is called, and appends the ended reads to `done`.
     ///
     /// # Errors
-    /// When no read can be made any more.
+    /// When the backend can make no more reads.
     fn wait(&mut self, done: &mut Vec<Completion>) -> io::Result<()>;
 
-    /// Ends reads early as far as that is possible. Each still gets its completion.
+    /// Cancels outstanding reads if possible. Each still gets its completion.
     fn cancel(&mut self) {}
 }
 
-/// Who is told of jobs that ended. Called by the drive's thread, which holds no lock then.
+/// A receiver of ended jobs. The drive's thread calls it without holding a lock.
 pub trait Sink: Send + Sync {
-    /// These jobs ended: all bytes are there, or why not.
+    /// Handles jobs that ended, each with all its bytes or an error.
     fn ended(&self, jobs: Vec<(u64, Result<(), StreamError>)>);
 }
 
 impl Sink for Mutex<mpsc::Sender<Vec<(u64, Result<(), StreamError>)>>> {
     fn ended(&self, jobs: Vec<(u64, Result<(), StreamError>)>) {
-        // Nobody listens any more: nobody waits either.
+        // Without a receiver there is also no waiting thread.
         let _ = self.lock().unwrap_or_else(PoisonError::into_inner).send(jobs);
     }
 }
 
-/// Which backend to use.
+/// Choice of the backend.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Choice {
-    /// io_uring where the system lets us, or else threads.
+    /// io_uring if the system allows it, else threads.
     #[default]
     Auto,
     /// Threads.
     ThreadedReader,
 }
 
-/// Reads of predicted blocks at once: at 256 KiB each more keep no drive busier, and a router's choice waits for all of them (on a drive of
-/// 400 MB/s, eight made tokens 2 to 4 % slower than four, one to four were alike).
+/// Max outstanding reads at which predicted blocks are read. More reads of 256 KiB keep no drive
+/// busier, and a routed block waits for all of them. On a drive of 400 MB/s, one to four gave equal
+/// speed, and eight made tokens 2 to 4 % slower than four.
 pub const PREDICTED_DEPTH: usize = 4;
 
-/// How to read.
+/// Options of a drive.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Reads outstanding at once, 1 to 1024.
+    /// Max outstanding reads, 1 to 1024.
     pub depth: usize,
-    /// Reads of predicted blocks are begun only while fewer than this are outstanding: enough to keep the drive busy, and few, since
-    /// what is begun cannot be taken back, and a routed block's reads wait for it.
+    /// Reads of predicted blocks start only while fewer reads than this are outstanding. A started
+    /// read cannot be cancelled, and reads of routed blocks wait for it. So the value is just high
+    /// enough to keep the drive busy.
     pub predicted_depth: usize,
-    /// Which backend.
+    /// Backend to use.
     pub backend: Choice,
-    /// Whether to pin the whole reservation (at once: it then takes all of its memory), which saves looking pages up.
+    /// Whether to pin the whole reservation, which saves page lookups. Pinning allocates all of its
+    /// memory at once.
     pub register: bool,
-    /// CPUs that the thread may run on; best near the drive: [`affinity::near_file`].
+    /// CPUs that the thread may run on, preferably near the drive: [`affinity::near_file`].
     pub cpus: Option<Vec<usize>>,
 }
 
@@ -149,20 +156,20 @@ impl Default for Options {
 }
 
 impl Options {
-    /// With so many reads at once, and else as usual.
+    /// Returns the default options with this max number of outstanding reads.
     pub fn of_depth(depth: usize) -> Options {
         Options { depth, predicted_depth: PREDICTED_DEPTH, backend: Choice::Auto, register: true, cpus: None }
     }
 }
 
-/// How reading is done here.
+/// Description of the drive: backend, refusals, CPUs.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
-    /// The backend in words.
+    /// Description of the backend.
     pub backend: String,
-    /// What was refused, and what is done instead.
+    /// Refused features, and their replacements.
     pub notes: Vec<String>,
-    /// CPUs that the thread is bound to, where it is.
+    /// CPUs that the thread is bound to, if any.
     pub cpus: Option<Vec<usize>>,
 }
 
@@ -172,7 +179,7 @@ struct Finished {
     changed: Condvar,
 }
 
-/// The thread, until it is dropped.
+/// The reading thread, which ends when this is dropped.
 pub struct Drive {
     queue: Arc<Queue>,
     thread: Option<JoinHandle<()>>,
@@ -181,20 +188,21 @@ pub struct Drive {
 }
 
 impl Drive {
-    /// Starts reading what is submitted to `queue`.
+    /// Starts a thread that reads the jobs submitted to `queue`.
     ///
     /// # Errors
-    /// [`StreamError::Closed`] when there is no thread, or no backend at all.
+    /// [`StreamError::Closed`] if no thread can be started, or no backend works.
     pub fn start(options: &Options, queue: &Arc<Queue>, sink: Arc<dyn Sink>) -> Result<Drive, StreamError> {
         let (depth, register, choice) = (options.depth.clamp(1, 1024), options.register, options.backend);
         let shared = Arc::clone(queue);
         Drive::start_with(options, queue, sink, move || open(&shared, choice, depth, register))
     }
 
-    /// As [`Drive::start`], with a backend that `make` makes, on the drive's thread: tests plant faults with it.
+    /// Starts a thread like [`Drive::start`], with a backend made by `make` on that thread. Tests
+    /// use it to inject faults.
     ///
     /// # Errors
-    /// [`StreamError::Closed`] when there is no thread, or what `make` says.
+    /// [`StreamError::Closed`] if no thread can be started, or with the error of `make`.
     pub fn start_with(
         options: &Options,
         queue: &Arc<Queue>,
@@ -227,7 +235,7 @@ impl Drive {
                 report.backend = backend.describe();
                 report.notes.extend(notes);
                 shared.lock().wake = Some(backend.waker());
-                // The one who started this may be gone already.
+                // The caller may be gone already.
                 let _ = tell.send(Ok(report));
                 let mut owner =
                     Owner { queue: &shared, backend, flights: Vec::new(), free: Vec::new(), depth, predicted_depth };
@@ -237,7 +245,8 @@ impl Drive {
                 Ok(Err(why)) => why,
                 Err(panic) => panic_message(&*panic),
             };
-            // The backend is gone, so nothing is read any more, nobody has to be woken, and whoever still waits is told.
+            // The backend is gone: nothing is read, and no thread needs a wake-up. All remaining
+            // jobs fail with the reason.
             shared.lock().wake = None;
             shared.close(&why);
             let left: Vec<u64> = shared.lock().jobs.drain().map(|(tag, _)| tag).collect();
@@ -257,7 +266,7 @@ impl Drive {
         }
     }
 
-    /// How reading is done, with what the files had to say too.
+    /// Describes the drive, with the notes of the files.
     pub fn report(&self) -> Report {
         let mut report = self.report.clone();
         report.notes.extend(self.queue.files().notes());
@@ -266,7 +275,7 @@ impl Drive {
 }
 
 impl Drop for Drive {
-    /// Ends the thread: at once, or where a read takes long, as soon as that has ended. What was not begun is never read.
+    /// Ends the thread: at once, or after a long read. Jobs that were not started are never read.
     fn drop(&mut self) {
         self.queue.close("the drive is dropped");
         let flag = self.finished.flag.lock().unwrap_or_else(PoisonError::into_inner);
@@ -274,13 +283,13 @@ impl Drop for Drive {
         let (flag, _) = wait.unwrap_or_else(PoisonError::into_inner);
         if let (true, Some(thread)) = (*flag, self.thread.take()) {
             drop(flag);
-            // It catches its panics.
+            // The thread catches its own panics.
             let _ = thread.join();
         }
     }
 }
 
-/// io_uring where the system lets us, or else threads, with the reason.
+/// Opens io_uring if the system allows it; else starts threads, and notes the reason.
 #[cfg(target_os = "linux")]
 pub(super) fn open(
     queue: &Queue,
@@ -313,20 +322,20 @@ fn threads(queue: &Queue, depth: usize, notes: Vec<String>) -> Result<(Box<dyn B
 #[derive(Clone, Copy)]
 struct Flight {
     job: u64,
-    /// As what it was begun.
+    /// Class when the read started.
     class: Class,
     piece: Piece,
-    /// Bytes of the piece that are there.
+    /// Bytes of the piece that have arrived.
     filled: u64,
-    /// Where in the piece the read that is on began.
+    /// Offset in the piece at which the outstanding read began.
     from: u64,
-    /// Whether the file was read past the page cache when it was begun.
+    /// Whether the read bypasses the page cache.
     direct: bool,
     retries: u32,
     began: Instant,
 }
 
-/// What becomes of a read that ended.
+/// Action after a read ended.
 enum Next {
     Again,
     Done,
@@ -335,7 +344,7 @@ enum Next {
 
 struct Owner<'a> {
     queue: &'a Queue,
-    // Dropped before what it reads into: `queue` keeps that.
+    // Dropped before the memory that it reads into, which `queue` keeps alive.
     backend: Box<dyn Backend>,
     flights: Vec<Option<Flight>>,
     /// Empty places in `flights`.
@@ -371,7 +380,7 @@ impl Owner<'_> {
         }
     }
 
-    /// Takes pieces as long as there is room, and says that it sleeps from now on.
+    /// Takes pieces while there is room, and marks the thread as sleeping.
     fn take(&mut self) -> (Vec<usize>, bool) {
         let queue = self.queue;
         let mut state = queue.lock();
@@ -396,13 +405,14 @@ impl Owner<'_> {
     fn begin(&mut self, index: usize) {
         let Some(Some(flight)) = self.flights.get_mut(index) else { return };
         flight.direct = self.queue.files().is_direct(flight.piece.file);
-        // Past the page cache, reads begin at whole pages: the page that the last one stopped in is read again.
+        // Reads past the page cache begin at whole pages, so the page in which the last read
+        // stopped is read again.
         flight.from = if flight.direct { flight.filled / PAGE * PAGE } else { flight.filled };
         let rest = flight.piece.into.bytes() - flight.from;
         let Some(into) = flight.piece.into.part(flight.from, rest) else { return };
         let read = Read { tag: index as u64, file: flight.piece.file, offset: flight.piece.start + flight.from, into };
-        // SAFETY: the region lies in the queue's reservation, which outlives the backend, and whoever submitted the job leaves it
-        // alone until the job has ended.
+        // SAFETY: the region is in the queue's reservation, which outlives the backend. The
+        // submitter of the job leaves the region alone until the job has ended.
         unsafe { self.backend.start(read) };
     }
 
@@ -414,18 +424,18 @@ impl Owner<'_> {
                 continue;
             };
             let Some(flight) = place else { continue };
-            // Asks the system: not under the lock.
+            // Calls the system, therefore without the lock.
             let mut next = judge(flight, completion.result, queue.files());
             let after = *flight;
             let mut state = queue.lock();
-            // What was cancelled failed for no other reason.
+            // A read that fails after closing was cancelled: closing is the reason.
             if let (Next::Again | Next::Failed(_), Some(why)) = (&next, &state.closed) {
                 next = Next::Failed(StreamError::Closed { why: why.clone() });
             }
             if let Next::Again = next {
                 state.counters.retries += 1;
                 drop(state);
-                // `filled` grew; the bytes are counted when the read ends.
+                // `filled` is larger now; the bytes are counted when the read ends.
                 self.begin(completion.tag as usize);
                 continue;
             }
@@ -453,7 +463,7 @@ impl Owner<'_> {
     }
 }
 
-/// Counts a piece of a job as ended, and the job where it was the last one.
+/// Counts a piece of a job as ended. If it was the last one, ends the job.
 fn end_piece(state: &mut State, tag: u64, next: Next, ended: &mut Vec<(u64, Result<(), StreamError>)>) {
     let Some(job) = state.jobs.get_mut(&tag) else { return };
     job.outstanding -= 1;
@@ -480,7 +490,7 @@ fn judge(flight: &mut Flight, result: Result<u32, i32>, files: &Files) -> Next {
             if progress {
                 return Next::Again;
             }
-            // Nothing new: the file ends here, or this was a very short read.
+            // No progress: the file ends here, or this was a very short read.
             let length = files.bytes_now(piece.file);
             flight.retries += 1;
             if length >= piece.end && flight.retries <= MOST_RETRIES {

@@ -1,4 +1,4 @@
-//! What can be wrong with streaming weights.
+//! Errors of expert streaming.
 
 use std::path::PathBuf;
 
@@ -7,117 +7,118 @@ use ixc_failure::Class;
 use super::BlockId;
 use crate::identity::ChangedFile;
 
-/// Why a block is not there, or a store is not made. Cheap to clone: all who wait for a block get its error.
+/// The reason that a block is missing or a cache cannot be made. Cheap to clone, because all
+/// waiting threads get it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StreamError {
-    /// A file can not be opened or asked about.
+    /// A file cannot be opened, or its metadata cannot be read.
     #[error("{}: cannot be opened: {why}", path.display())]
     Open {
-        /// Which file.
+        /// Path of the file.
         path: PathBuf,
-        /// What the system said.
+        /// Text of the system's error.
         why: String,
     },
     /// A read failed.
     #[error("{}: cannot read {bytes} bytes at {offset}: {why} (errno {errno})", path.display())]
     Read {
-        /// Which file.
+        /// Path of the file.
         path: PathBuf,
-        /// Its number in the store's list.
+        /// Index in the cache's list of files.
         file: u32,
-        /// From where.
+        /// Offset in the file.
         offset: u64,
-        /// How much was asked for.
+        /// Requested bytes.
         bytes: u64,
         /// The system's error number.
         errno: i32,
-        /// What that means.
+        /// Text of that error.
         why: String,
     },
-    /// A file ends before what is wanted of it.
-    #[error("{}: truncated: reading at {offset} stops at byte {found}, {expected} bytes are wanted", path.display())]
+    /// A file is shorter than the plan requires.
+    #[error("{}: truncated: the read at {offset} stops at byte {found}; the file needs {expected} bytes", path.display())]
     Truncated {
-        /// Which file.
+        /// Path of the file.
         path: PathBuf,
-        /// Where the read began.
+        /// Offset of the read.
         offset: u64,
-        /// Where it stopped, or the length of the file.
+        /// Offset at which it stopped, or the length of the file.
         found: u64,
-        /// The length that the file has to have at least.
+        /// Min length of the file.
         expected: u64,
     },
-    /// A file is another than the one that was opened.
+    /// The file is not the one that was opened, or its bytes changed.
     #[error(transparent)]
     Changed(#[from] ChangedFile),
-    /// Nobody wanted it any more before all of it was read.
-    #[error("the prediction was taken back before all of the block was read")]
+    /// The predicted read was cancelled before the whole block was read.
+    #[error("the predicted read was cancelled before it had the whole block")]
     TakenBack,
-    /// The budget is too small.
+    /// The budget is below the minimum.
     #[error("a budget of {budget} bytes is too small for streaming: at least {needed} bytes are needed")]
     Budget {
-        /// What there is.
+        /// Available bytes.
         budget: u64,
-        /// The least that works.
+        /// Minimum in bytes.
         needed: u64,
     },
-    /// There is no memory.
+    /// The system refused memory.
     #[error("no memory for streamed blocks: {why}")]
     Memory {
-        /// What the system said.
+        /// Text of the system's error.
         why: String,
     },
-    /// A block's description makes no sense.
+    /// The description of a block is invalid.
     #[error("{block}: {what} is {found}; {expected}")]
     BadBlock {
-        /// Which block.
+        /// The block.
         block: BlockId,
-        /// What is wrong.
+        /// Name of the invalid value.
         what: &'static str,
-        /// What it is.
+        /// The invalid value.
         found: u64,
-        /// What it has to be.
+        /// Text with the expected value.
         expected: String,
     },
-    /// Nobody described this block.
+    /// The block is not in the cache's list.
     #[error("there is no {block}")]
     UnknownBlock {
-        /// Which block.
+        /// The block.
         block: BlockId,
     },
-    /// More blocks than there are slots for.
-    #[error("layer {group} wants {wanted} blocks at once and slots are left for {possible}: ask for fewer at a time")]
+    /// A request for more blocks than there are free slots.
+    #[error("layer {group} requests {wanted} blocks at once, but only {possible} fit (request fewer)")]
     TooMany {
-        /// Which group.
+        /// The group.
         group: u32,
-        /// Blocks asked for.
+        /// Number of requested blocks.
         wanted: usize,
-        /// How many of them can be had.
+        /// Number of them that fit.
         possible: usize,
     },
-    /// Somebody waits for a block that nobody asked for.
-    #[error("{block} is waited for but was not requested")]
+    /// A thread waits for a block without a request.
+    #[error("a thread waits for {block}, which was not requested")]
     NotRequested {
-        /// Which block.
+        /// The block.
         block: BlockId,
     },
-    /// A block arrived and could not be packed.
+    /// A block arrived, but packing failed.
     #[error("{block} cannot be packed: {why}")]
     Pack {
-        /// Which block.
+        /// The block.
         block: BlockId,
-        /// What was wrong.
+        /// Text of the packer's error.
         why: String,
     },
-    /// The drive's thread is not there.
+    /// The reading thread has ended.
     #[error("the thread that reads weights ended: {why}")]
     Closed {
-        /// Why.
+        /// Reason.
         why: String,
     },
 }
 
 impl StreamError {
-    /// Returns the kind of failure.
+    /// Returns the class of the failure.
     pub fn class(&self) -> Class {
         match self {
             StreamError::Changed(error) => error.class(),

@@ -1,11 +1,12 @@
-//! The files that blocks are read from: opened once, past the page cache where the system allows it.
+//! The files with the blocks: opened once, past the page cache if the system allows it.
 //!
-//! With O_DIRECT the drive writes into the slots themselves, and no more memory is used than the budget: the page cache would
-//! hold every block a second time. O_DIRECT takes offset, length and memory in multiples of the drive's block, so all reads here
-//! are of whole [`PAGE`]s; a drive with larger blocks is read through the cache.
+//! With O_DIRECT the drive writes directly into the slots, and no memory beyond the budget is used.
+//! The page cache would hold every block a second time. O_DIRECT needs offset, length and memory
+//! address in multiples of the drive's block size. So all reads are of whole [`PAGE`]s; a drive
+//! with larger blocks is read through the cache.
 //!
-//! Invariant: reads go to the files that were opened; [`Files::check_unchanged`] says whether they are still the ones that
-//! the paths name, and still what they were.
+//! Invariant: reads go to the files that were opened. [`Files::check_unchanged`] checks that the
+//! paths still name these files, and that they have not changed.
 
 use std::fs::File;
 use std::io;
@@ -18,7 +19,8 @@ use ixc_files::open_regular;
 use super::StreamError;
 pub use crate::identity::{ChangedFile, Identity};
 
-/// What reads are aligned to, in the file and in memory: a page, which is a multiple of the block size of all common drives.
+/// Alignment of reads in the file and in memory: a page, which is a multiple of the block size of
+/// all common drives.
 pub const PAGE: u64 = 4096;
 
 #[derive(Debug)]
@@ -26,11 +28,11 @@ struct Open {
     path: PathBuf,
     file: File,
     identity: Identity,
-    /// Whether reads go past the page cache.
+    /// Whether reads bypass the page cache.
     direct: AtomicBool,
 }
 
-/// All files of a store, by number.
+/// All files of a cache, by number.
 #[derive(Debug)]
 pub struct Files {
     list: Vec<Open>,
@@ -38,10 +40,11 @@ pub struct Files {
 }
 
 impl Files {
-    /// Opens the files for reading; `direct` asks for reads past the page cache, where a refusal is only noted.
+    /// Opens the files for reading. With `direct`, reads bypass the page cache; a refusal is only
+    /// noted.
     ///
     /// # Errors
-    /// [`StreamError::Open`] when a file is not there or not readable.
+    /// [`StreamError::Open`] if a file is missing or not readable.
     pub fn open(paths: &[PathBuf], direct: bool) -> Result<Files, StreamError> {
         let mut notes = Vec::new();
         let mut list = Vec::with_capacity(paths.len());
@@ -62,10 +65,11 @@ impl Files {
         Ok(Files { list, notes: Mutex::new(notes) })
     }
 
-    /// Whether the files are those that somebody opened before, by number; where it is not known, any is.
+    /// Compares the files with `before`, the identities of an earlier opening, by number. `None`
+    /// matches any file.
     ///
     /// # Errors
-    /// [`StreamError::Changed`] with the first that is not.
+    /// [`StreamError::Changed`] with the first file that differs.
     pub fn check_same(&self, before: &[Option<Identity>]) -> Result<(), StreamError> {
         let pairs = self.list.iter().zip(before);
         pairs.filter_map(|(open, before)| Some((open, (*before)?))).try_for_each(|(open, before)| {
@@ -74,48 +78,48 @@ impl Files {
         })
     }
 
-    /// How many there are.
+    /// Returns the number of files.
     pub fn count(&self) -> usize {
         self.list.len()
     }
 
-    /// The files themselves, by number.
+    /// Returns the open files, by number.
     pub fn handles(&self) -> impl Iterator<Item = &File> {
         self.list.iter().map(|open| &open.file)
     }
 
-    /// A file.
+    /// Returns an open file.
     pub fn handle(&self, file: u32) -> Option<&File> {
         self.list.get(file as usize).map(|open| &open.file)
     }
 
-    /// A file's path; empty for one that is not there.
+    /// Returns a file's path; empty for an unknown number.
     pub fn path(&self, file: u32) -> PathBuf {
         self.list.get(file as usize).map_or_else(PathBuf::new, |open| open.path.clone())
     }
 
-    /// Length of a file in bytes when it was opened; 0 for one that is not there.
+    /// Returns the length of a file in bytes when it was opened; 0 for an unknown number.
     pub fn bytes(&self, file: u32) -> u64 {
         self.list.get(file as usize).map_or(0, |open| open.identity.bytes)
     }
 
-    /// Length of a file now.
+    /// Returns the length of a file in bytes now.
     pub fn bytes_now(&self, file: u32) -> u64 {
         self.handle(file).and_then(|file| file.metadata().ok()).map_or(0, |metadata| metadata.len())
     }
 
-    /// Whether a file is read past the page cache.
+    /// Returns whether reads of a file bypass the page cache.
     pub fn is_direct(&self, file: u32) -> bool {
         self.list.get(file as usize).is_some_and(|open| open.direct.load(Ordering::Acquire))
     }
 
-    /// What was not as it should be, in words.
+    /// Returns notes about refused features.
     pub fn notes(&self) -> Vec<String> {
         self.notes.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Reads a file through the page cache from now on: some file systems take O_DIRECT when a file is opened and refuse the
-    /// reads.
+    /// Reads a file through the page cache from now on. Some file systems accept O_DIRECT at
+    /// opening, but refuse the reads.
     pub(super) fn leave_direct(&self, file: u32, why: &str) {
         let Some(open) = self.list.get(file as usize) else { return };
         if !open.direct.swap(false, Ordering::AcqRel) {
@@ -128,13 +132,14 @@ impl Files {
         self.notes.lock().unwrap_or_else(PoisonError::into_inner).push(note);
     }
 
-    /// Whether all files are still the ones that were opened.
+    /// Checks that all files are still the ones that were opened.
     ///
     /// # Errors
-    /// [`StreamError::Changed`] with the first that is not.
+    /// [`StreamError::Changed`] with the first file that is not.
     pub fn check_unchanged(&self) -> Result<(), StreamError> {
         for open in &self.list {
-            // By path: a file that took its place has another inode, while the open one stays what it was.
+            // Checks the path: a file that replaced the opened one has another inode, while the
+            // open handle stays the same.
             Identity::named(&open.path)?.check_same_file(open.identity, &open.path)?;
             let held = open.file.metadata().map_err(|error| ChangedFile::unreadable(&open.path, &error))?;
             Identity::of(&held).check_same_bytes(open.identity, &open.path)?;
@@ -154,12 +159,14 @@ fn open_direct(path: &Path) -> Result<File, String> {
     }
 }
 
-/// The larger of what O_DIRECT wants of offsets and of memory, where the kernel (6.1 and later) and the file system say.
+/// Returns the larger alignment that O_DIRECT needs for offsets and memory. Needs Linux 6.1 and
+/// support by the file system.
 #[cfg(target_os = "linux")]
 fn direct_alignment(file: &File) -> Option<u64> {
     use std::os::fd::AsRawFd;
     let mut status = std::mem::MaybeUninit::<libc::statx>::zeroed();
-    // SAFETY: the descriptor is open, the path is an empty C string as AT_EMPTY_PATH wants, and `status` has room for the answer.
+    // SAFETY: the descriptor is open, the path is an empty C string as AT_EMPTY_PATH requires, and
+    // `status` has room for the result.
     let failed = unsafe {
         libc::statx(file.as_raw_fd(), c"".as_ptr(), libc::AT_EMPTY_PATH, libc::STATX_DIOALIGN, status.as_mut_ptr())
     };

@@ -1,7 +1,8 @@
-//! What is to be read, in which order: routed blocks before predicted ones.
+//! The queue of reads: routed blocks before predicted ones.
 //!
-//! A [`Job`] is one block. It is cut into reads of at most a given size, so that the drive has many of them at once. A predicted
-//! block can be taken back: those of its reads that were not begun never are. One that the router confirms becomes a routed one in place.
+//! A [`Job`] reads one block. It is divided into reads of a max size, so that the drive has many
+//! reads at once. A predicted job can be cancelled: its reads that have not started never do. A
+//! predicted job that the router confirms becomes a routed one in place.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,21 +15,23 @@ use super::files::{Files, PAGE};
 use super::reservation::Reservation;
 use super::{Extent, StreamError};
 
-/// Who wakes the thread that reads.
+/// A handle that wakes the reading thread.
 pub trait Wake: Send + Sync {
-    /// Makes a [`Backend::wait`](super::drive::Backend::wait) that is on, or else the next one, return.
+    /// Makes the current [`Backend::wait`](super::drive::Backend::wait) return. Without a current
+    /// one, the next returns at once.
     fn wake(&self);
 }
 
-/// One block to be read.
+/// A request to read one block.
 #[derive(Clone, Debug)]
 pub struct Job {
-    /// What its caller knows it by; no two unfinished jobs may share it.
+    /// Identifier for the caller. Two unfinished jobs may not share it.
     pub tag: u64,
-    /// Routed or predicted.
+    /// Class of the read: routed or predicted.
     pub class: Class,
-    /// What is read, and from where in the reservation on: a multiple of [`PAGE`], with room for [`Extent::span`] bytes. The
-    /// extent's first byte lands [`Extent::head`] bytes later.
+    /// Extents to read, each with its offset in the reservation. The offset is a multiple of
+    /// [`PAGE`], with room for [`Extent::span`] bytes. The extent's first byte is [`Extent::head`]
+    /// bytes after the offset.
     pub parts: Vec<(Extent, u64)>,
 }
 
@@ -36,27 +39,27 @@ pub struct Job {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Piece {
     pub file: u32,
-    /// Where it begins in the file, a multiple of [`PAGE`].
+    /// Offset of its begin in the file, a multiple of [`PAGE`].
     pub start: u64,
-    /// Where what is wanted ends: in the last page of the read.
+    /// Offset of its end in the file, without the unneeded rest of the last page.
     pub end: u64,
-    /// Where it lands: whole pages.
+    /// Destination: whole pages.
     pub into: Region,
 }
 
-/// The result of taking a job back; `saved` bytes are not read any more.
+/// Result of cancelling a job. `saved` bytes will not be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TakenBack {
-    /// Nothing: it is no predicted one, or all of its reads were begun.
+    /// Not cancelled: the job is not a predicted one, or all of its reads have started.
     No,
-    /// It ends when the reads that are on have ended.
+    /// Cancelled; the job ends when its outstanding reads have ended.
     Ending {
-        /// Bytes.
+        /// Bytes that will not be read.
         saved: u64,
     },
-    /// It is no more, and nobody is told of its end.
+    /// Cancelled and removed; the sink gets no report.
     Gone {
-        /// Bytes.
+        /// Bytes that will not be read.
         saved: u64,
     },
 }
@@ -64,9 +67,9 @@ pub enum TakenBack {
 pub(super) struct Active {
     pub class: Class,
     pub pieces: Vec<Piece>,
-    /// The first of `pieces` that is not begun.
+    /// Index of the first of `pieces` that has not started.
     pub next: usize,
-    /// Pieces begun and not ended.
+    /// Pieces that have started and not ended.
     pub outstanding: usize,
     pub error: Option<StreamError>,
 }
@@ -80,19 +83,19 @@ impl Active {
 #[derive(Default)]
 pub(super) struct State {
     pub jobs: HashMap<u64, Active>,
-    /// Tags; those of jobs that are gone, or changed class, are skipped.
+    /// Tags in order. Tags of removed jobs and of jobs with a new class are skipped.
     routed: VecDeque<u64>,
     predicted: VecDeque<u64>,
     pub counters: Counters,
-    /// Why no more jobs are taken.
+    /// Reason that the queue accepts no more jobs.
     pub closed: Option<String>,
-    /// The reading thread takes nothing until it is woken or a read ends.
+    /// Whether the reading thread takes nothing until it is woken or a read ends.
     pub sleeping: bool,
     pub wake: Option<Arc<dyn Wake>>,
 }
 
 impl State {
-    /// Begins the next piece: a routed one before a predicted one, which is taken only where that `may` be.
+    /// Starts the next piece: a routed one if possible, else a predicted one if `may_predict`.
     pub fn take(&mut self, may_predict: bool) -> Option<(u64, Class, Piece)> {
         for class in [Class::Routed, Class::Predicted] {
             if class == Class::Predicted && !may_predict {
@@ -120,7 +123,7 @@ impl State {
     }
 }
 
-/// The two queues of a drive: anybody adds, one thread takes.
+/// The two queues of a drive: any thread adds jobs, and one thread takes them.
 pub struct Queue {
     state: Mutex<State>,
     files: Arc<Files>,
@@ -130,42 +133,43 @@ pub struct Queue {
 }
 
 impl Queue {
-    /// For reads of at most `chunk` bytes (a multiple of [`PAGE`] is made of it) into `reservation`.
+    /// Makes a queue for reads into `reservation` of at most `chunk` bytes, rounded down to a
+    /// multiple of [`PAGE`].
     pub fn new(files: Arc<Files>, reservation: Arc<Reservation>, chunk: u64) -> Queue {
         let chunk = chunk.clamp(PAGE, 1 << 30) / PAGE * PAGE;
         Queue { state: Mutex::new(State::default()), files, reservation, chunk, trace: None }
     }
 
-    /// Tells a recorder what is read.
+    /// Records all reads with this recorder.
     pub fn traced(self, trace: Option<Arc<Recorder>>) -> Queue {
         Queue { trace, ..self }
     }
 
-    /// Who is told what is read.
+    /// Returns the recorder of reads.
     pub fn trace(&self) -> Option<&Recorder> {
         self.trace.as_deref()
     }
 
-    /// The files that are read.
+    /// Returns the files.
     pub fn files(&self) -> &Arc<Files> {
         &self.files
     }
 
-    /// Where all of it lands.
+    /// Returns the memory that all jobs read into.
     pub fn reservation(&self) -> &Arc<Reservation> {
         &self.reservation
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
-        // What panics in between leaves the tables whole: each change is one statement.
+        // A panic leaves the tables consistent, because each change is one statement.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds jobs, all at once, behind those of their class.
+    /// Appends jobs to the queues of their classes, all at once.
     ///
     /// # Errors
-    /// [`StreamError::Closed`] when the thread ended; [`StreamError::Memory`] where a job lands outside the reservation. Then
-    /// none of them is added.
+    /// [`StreamError::Closed`] if the thread has ended; [`StreamError::Memory`] if a job reads
+    /// outside the reservation. On an error no job is added.
     pub fn submit(&self, jobs: Vec<Job>) -> Result<(), StreamError> {
         let cut = |job: &Job| job.parts.iter().map(|(extent, at)| self.cut(extent, *at)).collect::<Result<Vec<_>, _>>();
         let pieces = jobs.iter().map(cut).collect::<Result<Vec<_>, _>>()?;
@@ -185,7 +189,7 @@ impl Queue {
         Ok(())
     }
 
-    /// Makes a predicted job a routed one: what is left of it goes behind the routed ones that are there.
+    /// Makes a predicted job routed. Its remaining reads go after the queued routed ones.
     pub fn upgrade(&self, tag: u64) {
         let mut state = self.lock();
         if let Some(job) = state.jobs.get_mut(&tag).filter(|job| job.class == Class::Predicted) {
@@ -197,8 +201,9 @@ impl Queue {
         }
     }
 
-    /// Takes a predicted job back: reads of it that were not begun never are. Those that are on go to their end, and then the job
-    /// ends with [`StreamError::TakenBack`], unless nothing was left to be begun. With `whole`, only if no read of it was begun.
+    /// Cancels a predicted job: its reads that have not started never do. If reads are outstanding,
+    /// the job ends with [`StreamError::TakenBack`] after them; otherwise it is removed. With
+    /// `whole`, cancels only a job without started reads.
     pub fn take_back(&self, tag: u64, whole: bool) -> TakenBack {
         let mut state = self.lock();
         let unbegun = |job: &&mut Active| {
@@ -215,12 +220,12 @@ impl Queue {
         TakenBack::Gone { saved }
     }
 
-    /// What was read so far.
+    /// Returns the counters since the start.
     pub fn counters(&self) -> Counters {
         self.lock().counters.snapshot()
     }
 
-    /// Takes no more jobs, and has the thread end as soon as no read is outstanding.
+    /// Accepts no more jobs. The thread ends as soon as no read is outstanding.
     pub(super) fn close(&self, why: &str) {
         let mut state = self.lock();
         state.closed.get_or_insert_with(|| why.to_string());
@@ -236,7 +241,7 @@ impl Queue {
         }
     }
 
-    /// Reads of at most a chunk each for one extent.
+    /// Divides one extent into reads of at most a chunk each.
     fn cut(&self, extent: &Extent, at: u64) -> Result<Vec<Piece>, StreamError> {
         let outside = || StreamError::Memory {
             why: format!("a read of {} bytes to {at} is outside the reservation", extent.bytes),

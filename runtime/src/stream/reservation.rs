@@ -1,13 +1,13 @@
-//! One piece of memory for all that is read: page-aligned, counted, and never moved.
+//! The memory for all reads: one page-aligned piece of known size, which never moves.
 
 use crate::memory::{Memory, Region};
 
 use super::StreamError;
 
-/// Where a huge page begins on x86-64 and arm64 with 4 KiB pages.
+/// Alignment of huge pages on x86-64 and on arm64 with 4 KiB pages.
 const HUGE_PAGE: u64 = 2 << 20;
 
-/// Anonymous memory that begins where a huge page does.
+/// Anonymous memory, aligned to huge pages.
 #[derive(Debug)]
 pub struct Reservation {
     _memory: Memory,
@@ -15,13 +15,14 @@ pub struct Reservation {
 }
 
 impl Reservation {
-    /// Memory of `bytes` bytes, in huge pages where the system has them. It takes none until it is touched or registered.
+    /// Maps `bytes` bytes, in huge pages if possible. The memory is not allocated until it is
+    /// touched or registered.
     ///
     /// # Errors
-    /// [`StreamError::Memory`] when the system refuses.
+    /// [`StreamError::Memory`] if the system refuses.
     pub fn new(bytes: u64) -> Result<Reservation, StreamError> {
         let error = |why: String| StreamError::Memory { why };
-        // The mapping is a little larger, so that an aligned part fits; what lies around that is never touched.
+        // The mapping is slightly larger so that an aligned part fits. The rest is never touched.
         let mapped =
             bytes.checked_add(HUGE_PAGE).ok_or_else(|| error(format!("{bytes} bytes are more than there can be")))?;
         let memory = Memory::zeroed("streamed blocks", mapped, true).map_err(|refused| error(refused.to_string()))?;
@@ -33,7 +34,7 @@ impl Reservation {
         Ok(Reservation { _memory: memory, region })
     }
 
-    /// All of it.
+    /// Returns the whole region.
     pub fn region(&self) -> Region {
         self.region
     }

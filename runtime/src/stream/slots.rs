@@ -1,10 +1,11 @@
-//! Memory for blocks, cut into slots of a few sizes.
+//! Memory for blocks, divided into slots of a few sizes.
 //!
-//! All slots lie in one [`Reservation`](super::reservation::Reservation): those of one size class behind each other, then the next class, and staging memory last,
-//! which raw blocks are read into before they are packed. A slot belongs to one block or to none, and is *primary*, which a step
-//! may read, or *shadow*: predicted, and not confirmed yet. Promotion changes the role; nothing is copied.
+//! All slots are in one [`Reservation`](super::reservation::Reservation), one size class after the
+//! other. Staging memory is last; raw blocks are read into it before they are packed. A slot is
+//! free or belongs to one block. It is *primary*, which a step may read, or *shadow*: predicted and
+//! not confirmed yet. Promotion changes the role and copies nothing.
 //!
-//! Invariant: the sum of all slots is at most the budget, and no slot is handed out twice.
+//! Invariant: the sum of all slots is at most the budget, and no slot is taken twice.
 
 use super::files::PAGE;
 
@@ -13,33 +14,33 @@ use super::files::PAGE;
 pub struct SizeClass {
     /// Bytes of a slot, whole pages.
     pub bytes: u64,
-    /// How many there are.
+    /// Number of slots.
     pub count: u32,
 }
 
-/// What a slot holds.
+/// Use of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// Nothing.
+    /// Empty.
     Free,
-    /// A block that a step may read, or that is being read for one.
+    /// A block that a step may read, or that is being read for a step.
     Primary,
-    /// A block that is predicted.
+    /// A predicted block.
     Shadow,
 }
 
-/// All slots: which are free, and what the others are.
+/// All slots, with their roles and the free ones.
 #[derive(Debug)]
 pub struct Slots {
     places: Vec<(u64, usize)>,
     roles: Vec<Role>,
-    /// By class.
+    /// Free slots, by class.
     free: Vec<Vec<u32>>,
     classes: Vec<SizeClass>,
 }
 
 impl Slots {
-    /// Slots of these classes, one behind the other from offset 0 on.
+    /// Makes free slots of these classes, one after the other from offset 0.
     pub fn new(classes: &[SizeClass]) -> Slots {
         let mut slots = Slots { places: Vec::new(), roles: Vec::new(), free: Vec::new(), classes: classes.to_vec() };
         let mut at = 0;
@@ -51,28 +52,29 @@ impl Slots {
                 slots.roles.push(Role::Free);
                 at += class.bytes;
             }
-            // Taken from the end: low offsets first, so that memory that is never needed is never touched.
+            // `take` pops from the end, so low offsets come first: memory that is never needed is
+            // never touched.
             slots.free.push((first..first + class.count).rev().collect());
         }
         slots
     }
 
-    /// Bytes of slots of all classes.
+    /// Returns the bytes of the slots of all classes.
     pub fn bytes(classes: &[SizeClass]) -> u64 {
         classes.iter().map(|class| class.bytes * u64::from(class.count)).sum()
     }
 
-    /// The classes.
+    /// Returns the size classes.
     pub fn classes(&self) -> &[SizeClass] {
         &self.classes
     }
 
-    /// Where each slot begins, by number.
+    /// Returns the offset of each slot, by number.
     pub fn offsets(&self) -> Vec<u64> {
         self.places.iter().map(|&(at, _)| at).collect()
     }
 
-    /// A free slot of a class, which is in this role from now on.
+    /// Takes a free slot of a class and gives it this role.
     pub fn take(&mut self, class: usize, role: Role) -> Option<u32> {
         let slot = self.free.get_mut(class)?.pop()?;
         debug_assert_eq!(self.roles[slot as usize], Role::Free);
@@ -80,20 +82,20 @@ impl Slots {
         Some(slot)
     }
 
-    /// Gives a slot back.
+    /// Frees a slot.
     pub fn give(&mut self, slot: u32) {
         debug_assert_ne!(self.roles[slot as usize], Role::Free);
         self.roles[slot as usize] = Role::Free;
         self.free[self.places[slot as usize].1].push(slot);
     }
 
-    /// Makes a shadow slot a primary one.
+    /// Makes a shadow slot primary.
     pub fn promote(&mut self, slot: u32) {
         debug_assert_ne!(self.roles[slot as usize], Role::Free);
         self.roles[slot as usize] = Role::Primary;
     }
 
-    /// How many slots of a class are in this role.
+    /// Returns the number of slots of a class with this role.
     pub fn count(&self, class: usize, role: Role) -> u32 {
         self.places.iter().zip(&self.roles).filter(|((_, of), is)| *of == class && **is == role).count() as u32
     }

@@ -1,4 +1,5 @@
-//! Reads by a few threads that wait for one each: where there is no io_uring, and where a drive is to be slower than it is.
+//! A backend of a few threads with blocking reads, for systems without io_uring and for the
+//! simulation of slow drives.
 
 use std::collections::VecDeque;
 use std::io;
@@ -12,7 +13,7 @@ use super::drive::{Backend, Completion, Read};
 use super::files::Files;
 use super::queue::Wake;
 
-/// Most threads: each is one read that the drive has at a time, and a stack.
+/// Max threads. Each costs a stack and makes one read at a time.
 const MOST_THREADS: usize = 16;
 
 #[derive(Default)]
@@ -23,15 +24,15 @@ struct State {
     ending: bool,
 }
 
-/// A drive that gives so many bytes per second, one read behind the other.
+/// A simulated drive with a fixed rate in bytes per second, one read after the other.
 struct Throttle {
     rate: f64,
-    /// When it is done with all that it was asked for.
+    /// Time at which all reads so far will be done.
     free: Mutex<Instant>,
 }
 
 impl Throttle {
-    /// When a read of so many bytes that is begun now ends.
+    /// Returns the time at which a read of `bytes` ends if it starts now.
     fn ends(&self, bytes: u64) -> Instant {
         let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
         *free = (*free).max(Instant::now()) + Duration::from_secs_f64(bytes as f64 / self.rate);
@@ -60,28 +61,28 @@ impl Wake for Shared {
     }
 }
 
-/// A pool of threads that read.
+/// A pool of reading threads.
 pub struct ThreadedReader {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
 }
 
 impl ThreadedReader {
-    /// With a thread for each read that may be outstanding, up to a bound.
+    /// Starts one thread for each of `depth` outstanding reads, up to a bound.
     ///
     /// # Errors
-    /// When the system gives no thread at all.
+    /// If the system starts no thread at all.
     pub fn new(files: Arc<Files>, depth: usize) -> io::Result<ThreadedReader> {
         ThreadedReader::start(files, depth, None)
     }
 
-    /// As [`ThreadedReader::new`], as slowly as a drive that gives `rate` bytes per second (at least one), where this one gives more: to measure
-    /// what other drives would bring, and what slow ones break.
+    /// Starts threads like [`ThreadedReader::new`], slowed to `rate` bytes per second (at least
+    /// one). It shows the effect of other drives, and the failures that slow drives cause.
     ///
     /// # Errors
-    /// As [`ThreadedReader::new`].
+    /// Same as [`ThreadedReader::new`].
     pub fn throttled(files: Arc<Files>, depth: usize, rate: f64) -> io::Result<ThreadedReader> {
-        // Not a number is one byte, too.
+        // NaN becomes 1 too.
         let rate = if rate > 1.0 { rate } else { 1.0 };
         ThreadedReader::start(files, depth, Some(Throttle { rate, free: Mutex::new(Instant::now()) }))
     }
@@ -104,7 +105,7 @@ impl ThreadedReader {
             {
                 Ok(thread) => pool.threads.push(thread),
                 Err(error) if pool.threads.is_empty() => return Err(error),
-                // Fewer do as well, only slower.
+                // Fewer threads only read more slowly.
                 Err(_) => break,
             }
         }
@@ -113,7 +114,7 @@ impl ThreadedReader {
 }
 
 fn work(shared: &Shared) {
-    // The thread that they read for says where it is refused.
+    // The drive's thread reports a refusal.
     let _ = affinity::prefer_short_slices();
     let mut state = shared.lock();
     loop {
@@ -137,11 +138,11 @@ fn work(shared: &Shared) {
 }
 
 fn read_at(files: &Files, read: &Read) -> Result<u32, i32> {
-    // No errno comes without one from the system, except for a file that is not there.
+    // Error number for an unknown file, and for errors without a number from the system.
     const BAD_DESCRIPTOR: i32 = 9;
     let file = files.handle(read.file).ok_or(BAD_DESCRIPTOR)?;
-    // SAFETY: the region is mapped, zeroed and stays so until the completion is given, as `Backend::start` demands, and nobody
-    // else touches it before.
+    // SAFETY: the region is mapped and zeroed, and stays mapped until the completion is returned.
+    // `Backend::start` requires this, and that no other code accesses the region before.
     let into = unsafe { std::slice::from_raw_parts_mut(read.into.base(), read.into.bytes() as usize) };
     file.read_at(into, read.offset)
         .map(|bytes| bytes as u32)
@@ -182,7 +183,7 @@ impl Backend for ThreadedReader {
 }
 
 impl Drop for ThreadedReader {
-    /// Waits for reads that are on: they write to memory that is given back after this.
+    /// Waits for outstanding reads: they write to memory that is freed after this.
     fn drop(&mut self) {
         let mut state = self.shared.lock();
         state.ending = true;
@@ -190,7 +191,7 @@ impl Drop for ThreadedReader {
         drop(state);
         self.shared.work.notify_all();
         for thread in self.threads.drain(..) {
-            // A thread that panicked reads no more.
+            // A thread that panicked makes no more reads.
             let _ = thread.join();
         }
     }

@@ -1,7 +1,9 @@
-//! Reads by io_uring: one ring, registered files, and registered memory where the system lets that much be pinned.
+//! A backend with io_uring: one ring, registered files, and registered memory if the system allows
+//! that much pinning.
 //!
-//! The ring belongs to the thread that made it, and everything here runs on that one. Others wake it by an eventfd that the ring
-//! polls. A poll has no buffer, so nothing is written late when a ring is closed.
+//! The ring belongs to the thread that made it, and all code here runs on that thread. Other
+//! threads wake it with an eventfd that the ring polls. A poll has no buffer, so closing a ring
+//! causes no late writes.
 
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
@@ -18,9 +20,9 @@ use super::files::Files;
 use super::queue::Wake;
 use super::reservation::Reservation;
 
-/// The most that one registered buffer may be: `io_uring_register(2)`.
+/// Max bytes of one registered buffer: `io_uring_register(2)`.
 const LARGEST_BUFFER: u64 = 1 << 30;
-/// The user data of the eventfd's poll, and that of a cancellation.
+/// User data of the poll of the eventfd, and of a cancellation.
 const WAKE: u64 = u64::MAX;
 const CANCELLATION: u64 = u64::MAX - 1;
 
@@ -28,56 +30,56 @@ struct Event(File);
 
 impl Event {
     fn new() -> io::Result<Event> {
-        // SAFETY: takes two numbers and gives a descriptor or -1.
+        // SAFETY: takes two numbers and returns a descriptor or -1.
         let descriptor = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
         if descriptor < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: the descriptor is new, so nobody else owns it.
+        // SAFETY: the descriptor is new, so it has no other owner.
         Ok(Event(unsafe { File::from_raw_fd(descriptor) }))
     }
 }
 
 impl Wake for Event {
     fn wake(&self) {
-        // Fails only when the counter is full, and then it wakes anyway.
+        // Fails only if the counter is full; then the ring wakes anyway.
         let _ = (&self.0).write(&1u64.to_ne_bytes());
     }
 }
 
-/// A ring.
+/// A backend with an io_uring.
 pub struct Uring {
     ring: IoUring,
     event: Arc<Event>,
-    /// The eventfd is polled.
+    /// Whether the eventfd is polled.
     armed: bool,
-    /// Reads begun and not ended.
+    /// Reads that have started and not ended.
     outstanding: usize,
-    /// Reads that the ring did not take.
+    /// Reads that the ring rejected.
     refused: Vec<Completion>,
     fixed_files: bool,
-    /// Registered parts of the reservation, in order; empty where the system refused.
+    /// Registered parts of the reservation, in order; empty if the system refused.
     buffers: Vec<Region>,
-    // The kernel reads into the one from the others: they outlive the ring.
+    // The kernel reads from the files into the reservation, so both outlive the ring.
     files: Arc<Files>,
     reservation: Arc<Reservation>,
 }
 
 impl Uring {
-    /// A ring for `depth` reads; `register` pins the whole reservation, so that no read has to look its pages up. Gives notes on
-    /// what was refused too.
+    /// Makes a ring for `depth` reads. With `register`, pins the whole reservation, so that reads
+    /// need no page lookups. Also returns notes about refused features.
     ///
     /// # Errors
-    /// Why there is no ring, in words.
+    /// The reason, as text.
     pub fn new(
         files: &Arc<Files>,
         reservation: &Arc<Reservation>,
         depth: usize,
         register: bool,
     ) -> Result<(Uring, Vec<String>), String> {
-        // Room for the poll and a cancellation beside the reads.
+        // Adds room for the poll and a cancellation.
         let entries = u32::try_from(depth + 2).unwrap_or(1024).next_power_of_two();
-        // Completions are run when this thread asks for them and never interrupt it: kernels from 6.1 on.
+        // Kernels from 6.1 run completions when this thread asks for them, and never interrupt it.
         let ring = IoUring::builder()
             .setup_single_issuer()
             .setup_defer_taskrun()
@@ -126,13 +128,14 @@ impl Uring {
             .iter()
             .map(|part| libc::iovec { iov_base: part.base().cast(), iov_len: part.bytes() as usize })
             .collect();
-        // SAFETY: the memory is mapped and stays so longer than the ring: this keeps the reservation.
+        // SAFETY: the memory stays mapped for longer than the ring lives, because `self` keeps the
+        // reservation.
         unsafe { self.ring.submitter().register_buffers(&vectors)? };
         self.buffers = parts;
         Ok(())
     }
 
-    /// The registered buffer that a region lies in, whole.
+    /// Returns the index of the registered buffer that contains the whole region.
     fn buffer(&self, region: Region) -> Option<u16> {
         let first = self.buffers.first()?.base() as u64;
         let index = (region.base() as u64).checked_sub(first)? / LARGEST_BUFFER;
@@ -143,11 +146,12 @@ impl Uring {
 
     fn push(&mut self, entry: &squeue::Entry) -> io::Result<()> {
         loop {
-            // SAFETY: what an entry points to outlives it: `Backend::start` demands it of reads, the others point nowhere.
+            // SAFETY: data behind pointers in an entry outlives it. `Backend::start` requires this
+            // for reads; other entries have no pointers.
             if unsafe { self.ring.submission().push(entry) }.is_ok() {
                 return Ok(());
             }
-            // The queue is full, which it has room not to be: the kernel takes what is in it.
+            // The queue is full, although it should have room: submit its entries to the kernel.
             match self.ring.submit() {
                 Err(error) if error.kind() != io::ErrorKind::Interrupted => return Err(error),
                 _ => {}
@@ -194,7 +198,7 @@ impl Backend for Uring {
         }
         match self.ring.submit_and_wait(1) {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            // The kernel is short of something: what is reaped here makes room.
+            // The kernel lacks resources: reaping completions frees some.
             Err(error) if matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EBUSY)) => {}
             Err(error) => return Err(error),
             Ok(_) => {}
@@ -204,7 +208,7 @@ impl Backend for Uring {
                 WAKE => {
                     self.armed = false;
                     let mut count = [0; size_of::<u64>()];
-                    // Would block when it was read before: nothing is lost then.
+                    // Would block if it was read before; then nothing is lost.
                     let _ = (&self.event.0).read(&mut count);
                 }
                 CANCELLATION => {}
@@ -218,20 +222,20 @@ impl Backend for Uring {
     }
 
     fn cancel(&mut self) {
-        // Kernels before 5.19 refuse it; the reads then end by themselves.
+        // Kernels before 5.19 refuse it; the reads then finish normally.
         let _ = self.push(&opcode::AsyncCancel2::new(CancelBuilder::any()).build().user_data(CANCELLATION));
         self.armed = false;
     }
 }
 
 impl Drop for Uring {
-    /// Waits for reads that are on: they write to memory that may be given back after this.
+    /// Waits for outstanding reads: they write to memory that may be freed after this.
     fn drop(&mut self) {
         let mut done = Vec::new();
         while self.outstanding > 0 {
             if let Err(error) = self.wait(&mut done) {
                 tracing::error!(%error, outstanding = self.outstanding, "a ring is closed with reads outstanding; its memory is kept");
-                // What may still be written to is never given back.
+                // Memory that may still be written to is never freed.
                 std::mem::forget(Arc::clone(&self.reservation));
                 return;
             }
