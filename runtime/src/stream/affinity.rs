@@ -1,7 +1,8 @@
-//! Near which CPUs a drive is, what the system knows of it, and how a thread that reads is scheduled.
+//! The CPUs near a drive, the system's data about the drive, and the scheduling of reading threads.
 //!
-//! `/sys/dev/block/MAJOR:MINOR` leads to the drive, whose PCIe device knows its NUMA node. All of this is best effort: in a
-//! virtual machine, and for most of today's desktop machines, there is one node or none, and then no CPU is nearer than another.
+//! `/sys/dev/block/MAJOR:MINOR` links to the drive, and its PCIe device has a NUMA node. All of
+//! this is best effort. Virtual machines and most desktop machines have one node or none; then no
+//! CPU is nearer than another.
 
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -14,16 +15,17 @@ use ixc_files::read_system;
 pub use crate::processors::bind;
 use crate::processors::{allowed, parse_list};
 
-/// The CPUs of the NUMA node that a device (`st_dev` of a file on it) hangs on, where there are several nodes and the system says.
+/// Returns the CPUs of the NUMA node of a device (`st_dev` of a file on it). Needs several nodes,
+/// and a known one.
 pub fn near(device: u64) -> Option<Vec<usize>> {
     near_in(Path::new("/sys"), device)
 }
 
-/// The CPUs of the NUMA node of the drive that a file lies on, those that this thread may run on: where there are several nodes, and
-/// the system says which.
+/// Returns the CPUs of the NUMA node of a file's drive, limited to those that this thread may run
+/// on. Needs several nodes, and a known one.
 pub fn near_file(path: &Path) -> Option<Vec<usize>> {
     let mut cpus = near(std::fs::metadata(path).ok()?.dev())?;
-    // Whoever started this may have said where it is to run.
+    // The parent process may have limited the CPUs.
     if let Some(allowed) = allowed() {
         cpus.retain(|cpu| allowed.contains(cpu));
     }
@@ -46,26 +48,27 @@ fn cpus_of(sys: &Path, node: u32) -> Option<Vec<usize>> {
     parse_list(list.trim()).filter(|cpus| !cpus.is_empty())
 }
 
-/// What the system knows of a drive. Names come from firmware: they may be anything.
+/// The system's data about a drive. Names come from firmware and may contain anything.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Place {
-    /// Its number, `259:3`.
+    /// Device number, `259:3`.
     pub number: String,
-    /// Its name, `nvme0n1p2`.
+    /// Device name, `nvme0n1p2`.
     pub name: String,
-    /// What it calls itself, where it does.
+    /// Model name that the drive reports, if any.
     pub model: Option<String>,
-    /// Its length in bytes, as far as the system says.
+    /// Length in bytes, if known.
     pub bytes: Option<u64>,
-    /// The PCIe root that it hangs on, `pci0000:00`.
+    /// PCIe root of the drive, `pci0000:00`.
     pub root: Option<String>,
-    /// The NUMA node of that.
+    /// NUMA node of that root.
     pub node: Option<u32>,
-    /// The node's CPUs.
+    /// CPUs of that node.
     pub cpus: Option<Vec<usize>>,
 }
 
-/// The drive that a file lies on; `None` where that is no block device (tmpfs, NFS, most overlays).
+/// Returns data about a file's drive; `None` for a file on no block device (tmpfs, NFS, most
+/// overlays).
 pub fn place(path: &Path) -> Option<Place> {
     place_in(Path::new("/sys"), std::fs::metadata(path).ok()?.dev())
 }
@@ -79,7 +82,7 @@ fn place_in(sys: &Path, device: u64) -> Option<Place> {
         Some(text.trim().to_owned()).filter(|text| !text.is_empty())
     };
     let name = folder.file_name()?.to_string_lossy().into_owned();
-    // A partition lies in its drive's folder, which has the model.
+    // A partition is inside its drive's folder, which has the model.
     let model = folder.ancestors().take(2).find_map(|folder| text(&folder.join("device/model")));
     let sectors = text(&folder.join("size")).and_then(|sectors| sectors.parse::<u64>().ok());
     let node = node_of(&folder, 4);
@@ -87,16 +90,17 @@ fn place_in(sys: &Path, device: u64) -> Option<Place> {
     let root = names
         .map(|name| name.as_os_str().to_string_lossy().into_owned())
         .find(|name| name.strip_prefix("pci").is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_hexdigit())));
-    // The kernel's sectors have 512 bytes, whatever the drive's have.
+    // The kernel counts in sectors of 512 bytes, independent of the drive's sector size.
     let bytes = sectors.and_then(|sectors| sectors.checked_mul(512));
     Some(Place { number, name, model, bytes, root, node, cpus: node.and_then(|node| cpus_of(sys, node)) })
 }
 
-/// The first `numa_node` on the way up; a mapped device (LVM, encryption, RAID) is where its first part is.
+/// Returns the first `numa_node` on the path up. A mapped device (LVM, encryption, RAID) has the
+/// node of its first part.
 fn node_of(device: &Path, most_steps: usize) -> Option<u32> {
     for folder in device.ancestors() {
         if let Some(text) = read_system(&folder.join("numa_node")) {
-            // -1 says that nobody knows.
+            // -1 means that the node is unknown.
             return text.trim().parse().ok();
         }
     }
@@ -104,49 +108,50 @@ fn node_of(device: &Path, most_steps: usize) -> Option<u32> {
     most_steps.checked_sub(1).and_then(|steps| node_of(&slave.path().canonicalize().ok()?, steps))
 }
 
-/// glibc's `gnu_dev_major` and `gnu_dev_minor`.
+/// Splits a device number like glibc's `gnu_dev_major` and `gnu_dev_minor`.
 fn split(device: u64) -> (u64, u64) {
     let major = (device >> 8 & 0xfff) | (device >> 32 & 0xffff_f000);
     let minor = (device & 0xff) | (device >> 12 & 0xffff_ff00);
     (major, minor)
 }
 
-/// How long the scheduler lets a thread that [`prefer_short_slices`] run at a time: the least that it takes.
+/// Time slice of a thread after [`prefer_short_slices`]: the minimum that the scheduler accepts.
 #[cfg(target_os = "linux")]
 const SLICE: Duration = Duration::from_micros(100);
 
-/// Has the scheduler run the calling thread soon after it is woken, also where all CPUs compute: in slices so short that it goes before
-/// threads with the usual ones. Linux has that from 6.12 on, in its usual policy; from 6.6 to 6.11 whoever runs ends its slice of some milliseconds first, and older
-/// ones let what slept long go first anyway.
+/// Asks the scheduler for short time slices for the calling thread. It then runs soon after a
+/// wake-up, before threads with default slices, even if all CPUs are busy. Linux supports this in
+/// its default policy from 6.12 on. From 6.6 to 6.11 the running thread first ends its slice of a
+/// few milliseconds. Older versions anyway prefer threads that slept for long.
 ///
 /// # Errors
-/// Why it is refused; all goes on as it is then.
+/// The reason of the refusal; the scheduling is then unchanged.
 #[cfg(target_os = "linux")]
 pub fn prefer_short_slices() -> io::Result<()> {
-    // SAFETY: takes a number and gives one; 0 is this thread.
+    // SAFETY: takes and returns a number; 0 is this thread.
     match unsafe { libc::sched_getscheduler(0) } {
         libc::SCHED_OTHER => {}
         ..0 => return Err(io::Error::last_os_error()),
         _ => return Err(io::Error::other("somebody chose another policy for it")),
     }
-    // SAFETY: all of them are numbers, for which 0 is one.
+    // SAFETY: all fields are numbers, and 0 is a valid number.
     let mut attributes: libc::sched_attr = unsafe { std::mem::zeroed() };
     attributes.size = size_of::<libc::sched_attr>() as u32;
     attributes.sched_policy = libc::SCHED_OTHER as u32;
-    // SAFETY: 0 is this thread. It stays as nice as it is.
+    // SAFETY: 0 is this thread. Its niceness does not change.
     attributes.sched_nice = unsafe { libc::getpriority(libc::PRIO_PROCESS, 0) };
     attributes.sched_runtime = SLICE.as_nanos() as u64;
-    // SAFETY: 0 is this thread; the attributes are as long as they say.
+    // SAFETY: 0 is this thread; the attributes have the size that they state.
     match unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &attributes, 0) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
     }
 }
 
-/// As on Linux, if there were such a thing.
+/// Does nothing: only Linux has this setting.
 ///
 /// # Errors
-/// Always: only Linux has it.
+/// Always [`io::ErrorKind::Unsupported`].
 #[cfg(not(target_os = "linux"))]
 pub fn prefer_short_slices() -> io::Result<()> {
     Err(io::ErrorKind::Unsupported.into())
@@ -160,21 +165,21 @@ mod tests {
     #[test]
     fn short_slices_change_neither_policy_nor_niceness() {
         let policy_and_nice = || {
-            // SAFETY: they take numbers and give one; 0 is this thread.
+            // SAFETY: both calls take and return numbers; 0 is this thread.
             unsafe { (libc::sched_getscheduler(0), libc::getpriority(libc::PRIO_PROCESS, 0)) }
         };
         std::thread::spawn(move || {
-            // SAFETY: takes numbers; 0 is this thread, and nobody needs a right to be nicer.
+            // SAFETY: takes numbers; 0 is this thread. Raising the niceness needs no privilege.
             assert_eq!(unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, policy_and_nice().1 + 1) }, 0);
             let before = policy_and_nice();
             let result = prefer_short_slices();
             assert_eq!(policy_and_nice(), before);
             if before.0 == libc::SCHED_OTHER {
-                // A container may refuse it; that it is said wrong would be EINVAL or E2BIG.
+                // A container may refuse it; wrong arguments would give EINVAL or E2BIG.
                 let refused = result.map_err(|error| error.raw_os_error()).err();
                 assert!(refused.is_none_or(|errno| matches!(errno, Some(libc::EPERM | libc::ENOSYS))), "{refused:?}");
                 let priority = libc::sched_param { sched_priority: 0 };
-                // SAFETY: 0 is this thread, the parameter is whole.
+                // SAFETY: 0 is this thread, and the parameter is complete.
                 assert_eq!(unsafe { libc::sched_setscheduler(0, libc::SCHED_BATCH, &priority) }, 0);
                 assert!(prefer_short_slices().unwrap_err().to_string().contains("another policy"));
                 assert_eq!(policy_and_nice(), (libc::SCHED_BATCH, before.1));

@@ -1,8 +1,11 @@
-//! How fast a drive is by itself: random reads of one size at several depths, and the depth that a store should keep.
+//! The speed of a drive alone: random reads of one size at several depths, and the best depth for a
+//! cache.
 //!
-//! Takes a file, which is only read, and gives bytes per second for each depth. Reads go the store's own way: past the page cache, by
-//! io_uring with registered files and memory, or by threads. One round measures all depths one after the other, each round from
-//! another depth on, and the median of the rounds counts: what disturbs a drive for a while disturbs all depths alike.
+//! The probe only reads the file, and returns bytes per second for each depth. Reads go the same
+//! way as those of the expert cache: past the page cache, by io_uring with registered files and
+//! memory, or by threads. One round measures all depths one after the other; each round starts with
+//! another depth. The median of the rounds is the result, so a temporary disturbance of the drive
+//! affects all depths alike.
 //!
 //! ```
 //! use ixc_runtime::stream::probe::{self, Options};
@@ -18,10 +21,12 @@
 //! # Ok(()) }
 //! ```
 //!
-//! A sample is the steady state: reads are begun as others end, so that as many as the depth says are outstanding, and what counts is
-//! from the first that ends to the last one before the sample's end. So neither filling the queue nor emptying it is in the rate.
+//! A sample is the steady state: a new read starts when one ends, so `depth` reads are always
+//! outstanding. The count begins when the first read ends, and ends with the last one within the
+//! sample's time. So the rate includes neither the filling nor the emptying of the queue.
 //!
-//! Invariant: at most [`Options::most_bytes`] are counted, and no sample is begun after [`Options::most`], but for a first round.
+//! Invariant: after the first round, no sample starts once [`Options::most`] or
+//! [`Options::most_bytes`] is reached.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -33,40 +38,42 @@ use super::files::{Files, PAGE};
 use super::queue::Queue;
 use super::reservation::Reservation;
 
-/// The depths that are measured.
+/// Default depths.
 pub const DEPTHS: [usize; 7] = [1, 2, 4, 8, 16, 32, 64];
-/// The part of the best rate that is good enough: deeper queues only make each read wait longer.
+/// Fraction of the best rate that is good enough. Deeper queues only make each read wait longer.
 pub const ENOUGH: f64 = 0.95;
-/// Reads that a file has room for at least: fewer say more of the drive's own memory than of the drive.
+/// Min reads that a file has room for. With fewer, the result reflects the drive's own cache more
+/// than the drive.
 const LEAST_READS: u64 = 8;
-/// How often one read is begun again before that is an error.
+/// Max restarts of one read; after that the read fails.
 const MOST_RETRIES: u32 = 100;
 
-/// What is measured, and how long.
+/// Parameters of a measurement.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Bytes of a read, a multiple of [`PAGE`].
     pub chunk: u64,
-    /// Reads outstanding at once, one after the other.
+    /// Numbers of outstanding reads to measure, in this order.
     pub depths: Vec<usize>,
     /// Samples of each depth.
     pub rounds: usize,
-    /// How long a sample takes at least; it has as many reads as its depth at least.
+    /// Min duration of a sample. A sample also has at least `depth` reads.
     pub sample: Duration,
-    /// No sample is begun later, but for those of the first round.
+    /// Time after which no sample starts, except those of the first round.
     pub most: Duration,
-    /// Nor when so many bytes were read.
+    /// Bytes read after which no sample starts, except those of the first round.
     pub most_bytes: u64,
-    /// Which backend.
+    /// Backend to measure.
     pub backend: Choice,
-    /// Reads in a row that lie behind each other, as those of a block do; 1 for all at random.
+    /// Consecutive reads at adjacent offsets, as in a block; 1 makes all reads random.
     pub together: u32,
-    /// What offsets are drawn from: other ones at each run, or the drive may have them in its memory.
+    /// Seed of the offsets. It should differ in each run, because the drive may cache earlier
+    /// offsets.
     pub seed: u64,
 }
 
 impl Options {
-    /// All depths, for some seconds.
+    /// Returns options that measure all depths for a few seconds.
     pub fn thorough() -> Options {
         Options {
             chunk: super::store::CHUNK,
@@ -81,7 +88,8 @@ impl Options {
         }
     }
 
-    /// The depths that matter, for about a quarter of a second: before a model is run.
+    /// Returns options that measure the important depths for about a quarter of a second, before a
+    /// model runs.
     pub fn quick() -> Options {
         Options {
             depths: vec![4, 8, 16, 32, 64],
@@ -93,7 +101,7 @@ impl Options {
         }
     }
 
-    /// One depth, for about so long: what the drive gives now.
+    /// Returns options that measure the current rate at one depth for about `time`.
     pub fn at(depth: usize, time: Duration) -> Options {
         Options { depths: vec![depth], rounds: 4, sample: time / 4, most: time, ..Options::thorough() }
     }
@@ -104,56 +112,57 @@ fn seed() -> u64 {
     (now.as_nanos() as u64) ^ u64::from(std::process::id()) << 40
 }
 
-/// What one depth gave.
+/// Rate at one depth.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rate {
-    /// Reads outstanding at once.
+    /// Outstanding reads.
     pub depth: usize,
     /// Bytes per second: the median of all samples.
     pub median: f64,
-    /// The slowest sample.
+    /// Rate of the slowest sample.
     pub lowest: f64,
-    /// The fastest.
+    /// Rate of the fastest sample.
     pub highest: f64,
-    /// How many there were.
+    /// Number of samples.
     pub samples: usize,
 }
 
-/// What a drive gives.
+/// Result of a measurement.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Probe {
     /// Bytes of a read.
     pub chunk: u64,
-    /// How it was read, in words.
+    /// Description of the backend.
     pub backend: String,
-    /// Whether past the page cache.
+    /// Whether the reads bypassed the page cache.
     pub direct: bool,
-    /// What was refused, and what was done instead.
+    /// Refused features, and their replacements.
     pub notes: Vec<String>,
-    /// By depth, in the order asked for.
+    /// Rates by depth, in the requested order.
     pub rates: Vec<Rate>,
     /// The smallest depth with [`ENOUGH`] of the best rate.
     pub depth: usize,
 }
 
 impl Probe {
-    /// Bytes per second at the chosen depth.
+    /// Returns the rate in bytes per second at the chosen depth.
     pub fn rate(&self) -> f64 {
         self.rates.iter().find(|rate| rate.depth == self.depth).map_or(0.0, |rate| rate.median)
     }
 }
 
-/// The smallest depth that gives [`ENOUGH`] of the best rate; 1 where there is none.
+/// Returns the smallest depth that gives [`ENOUGH`] of the best rate; 1 without rates.
 pub fn choose(rates: &[Rate]) -> usize {
     let best = rates.iter().map(|rate| rate.median).fold(0.0, f64::max);
     rates.iter().filter(|rate| rate.median >= ENOUGH * best).map(|rate| rate.depth).min().unwrap_or(1)
 }
 
-/// Measures the drive that a file lies on.
+/// Measures the drive of a file.
 ///
 /// # Errors
-/// [`StreamError::Open`] where it cannot be opened or is too small, [`StreamError::Read`] and [`StreamError::Truncated`] where it cannot be
-/// read, [`StreamError::Memory`], and [`StreamError::Closed`] where there is neither io_uring nor a thread.
+/// [`StreamError::Open`] if the file cannot be opened or is too small. [`StreamError::Read`] and
+/// [`StreamError::Truncated`] if it cannot be read. [`StreamError::Memory`] if the system refuses
+/// memory. [`StreamError::Closed`] if neither io_uring nor a thread is available.
 pub fn file(path: &Path, options: &Options) -> Result<Probe, StreamError> {
     let files = Arc::new(Files::open(&[path.to_path_buf()], true)?);
     let depth = options.depths.iter().copied().max().unwrap_or(1).clamp(1, 1024);
@@ -168,7 +177,8 @@ pub fn file(path: &Path, options: &Options) -> Result<Probe, StreamError> {
     Ok(Probe { chunk, backend: backend.describe(), direct: files.is_direct(0), notes, depth: choose(&rates), rates })
 }
 
-/// Measures with any backend, which reads the first of the queue's files into the queue's reservation, and any clock.
+/// Measures with any backend and any clock. The backend reads the first file of the queue into the
+/// queue's reservation.
 pub(super) fn rates(
     backend: &mut dyn Backend,
     queue: &Queue,
@@ -216,14 +226,14 @@ struct Sampler<'a> {
     queue: &'a Queue,
     options: &'a Options,
     random: u64,
-    /// Read so far.
+    /// Bytes read so far.
     bytes: u64,
-    /// The last offset, and how many reads are to come behind it.
+    /// The last offset, and the number of reads still to come at adjacent offsets.
     last: (u64, u32),
 }
 
 impl Sampler<'_> {
-    /// Bytes per second with so many reads outstanding.
+    /// Returns bytes per second with `depth` outstanding reads.
     fn sample(&mut self, depth: usize, now: &mut dyn FnMut() -> Duration) -> Result<f64, StreamError> {
         let mut retries = vec![0; depth];
         let mut offsets = vec![0; depth];
@@ -232,7 +242,7 @@ impl Sampler<'_> {
             self.begin(index, *offset)?;
         }
         let (mut outstanding, mut counted, mut failed) = (depth, 0u64, None);
-        // When the first read ended, and the last one that counts.
+        // Times of the first end and of the last counted end.
         let mut times: Option<(Duration, Duration)> = None;
         let mut done: Vec<Completion> = Vec::new();
         while outstanding > 0 {
@@ -248,7 +258,8 @@ impl Sampler<'_> {
                 let index = completion.tag as usize;
                 let Some(offset) = offsets.get(index).copied() else { continue };
                 match self.judge(completion, offset, &mut retries[index]) {
-                    // What failed is begun again, until all end.
+                    // Incomplete reads are restarted. After a failure the sample only waits for the
+                    // outstanding reads.
                     Ok(false) if failed.is_none() => self.begin(index, offset)?,
                     Ok(true) if failed.is_none() && counts => {
                         counted += u64::from(!first);
@@ -281,13 +292,13 @@ impl Sampler<'_> {
         let into = self.queue.reservation().region().part(index as u64 * chunk, chunk);
         let into = into.ok_or_else(|| StreamError::Memory { why: "a read outside the reservation".into() })?;
         self.bytes += chunk;
-        // SAFETY: the region lies in the queue's reservation, which outlives the backend, and no other read that is on has it: there is
-        // one for each index.
+        // SAFETY: the region is in the queue's reservation, which outlives the backend. Each index
+        // has its own region, and one read at a time.
         unsafe { self.backend.start(Read { tag: index as u64, file: 0, offset, into }) };
         Ok(())
     }
 
-    /// Whether a read brought all of its bytes; `false` where it is to be begun again.
+    /// Returns true for a complete read, and false for one to restart.
     fn judge(&self, completion: Completion, offset: u64, retries: &mut u32) -> Result<bool, StreamError> {
         let (files, bytes) = (self.queue.files(), self.options.chunk);
         let path = files.path(0);
@@ -310,7 +321,8 @@ impl Sampler<'_> {
         }
     }
 
-    /// Where to read next: behind the last read, or any page of the file that has a whole read behind it.
+    /// Returns the next offset: after the last read, or at a random page that is at least one read
+    /// before the end of the file.
     fn offset(&mut self) -> u64 {
         let (behind, left) = (self.last.0 + self.options.chunk, self.last.1);
         if left > 0 && behind + self.options.chunk <= self.queue.files().bytes(0) {
