@@ -1,4 +1,4 @@
-//! Each policy beside a naive one: a list that is searched from end to end.
+//! Tests that compare each policy with a naive one, which searches a list from end to end.
 
 use proptest::prelude::*;
 
@@ -10,7 +10,7 @@ const LAYERS: u32 = 4;
 #[derive(Clone, Debug)]
 enum Action {
     Step,
-    /// Used: inserted where it is not there, with a victim first where the cache is full.
+    /// A use. A block that is not in the cache is inserted; a full cache first evicts another.
     Use(u32),
     Remove(u32),
 }
@@ -19,12 +19,12 @@ enum Action {
 struct Entry {
     block: u32,
     step: u64,
-    /// 0 for what goes first: probation, or the small queue.
+    /// 0 for the segment that is evicted first: probation, or the small queue.
     segment: u8,
     uses: u8,
 }
 
-/// The rules, written down as plainly as can be.
+/// The rules in their simplest form.
 struct Naive {
     kind: Kind,
     step: u64,
@@ -107,7 +107,7 @@ fn actions() -> impl Strategy<Value = Vec<(Action, u32, u32)>> {
         8 => (0..32u32).prop_map(Action::Use),
         1 => (0..32u32).prop_map(Action::Remove),
     ];
-    // With each: which blocks are pinned, as a mask, and the layer that is run.
+    // Each action comes with a mask of pinned blocks and the running layer.
     prop::collection::vec((action, any::<u32>(), 0..LAYERS), 1..300)
 }
 
@@ -115,7 +115,7 @@ fn check(kind: Kind, actions: Vec<(Action, u32, u32)>) {
     let mut policy = kind.policy(CAPACITY);
     let mut naive = Naive { kind, step: 0, entries: Vec::new(), ghost: Vec::new() };
     for (action, mask, layer) in actions {
-        // Most of the time few are pinned.
+        // Few blocks are pinned most of the time.
         let pinned = |block: u32| (mask & mask >> 7 & mask >> 13) >> block & 1 == 1;
         let ahead = |block: u32| (!pinned(block)).then(|| (block % LAYERS + LAYERS - layer - 1) % LAYERS);
         match action {
@@ -150,7 +150,7 @@ fn check(kind: Kind, actions: Vec<(Action, u32, u32)>) {
             }
         }
     }
-    // What is left is the same, too: all of it goes, in the same order.
+    // Evicting all remaining blocks gives the same order too.
     let all = |block: u32| Some(block % LAYERS);
     loop {
         let victim = policy.victim(&all);
@@ -174,7 +174,8 @@ proptest! {
 
 #[test]
 fn of_blocks_used_in_the_same_step_the_one_wanted_latest_goes() {
-    // Blocks 0 to 3 are of layers 0 to 3, all used in this step; layer 2 was run last, so layer 3 comes next and layer 2 last.
+    // Blocks 0 to 3 are of layers 0 to 3, all used in this step. Layer 2 ran last, so layer 3 runs
+    // next and layer 2 last.
     for (_, kind) in Kind::ALL {
         let mut policy = kind.policy(CAPACITY);
         (0..4).for_each(|block| policy.insert(block));

@@ -1,4 +1,4 @@
-//! Reading: the right bytes, in the right order, by both backends.
+//! Tests of reading: the right bytes in the right order, with both backends.
 
 use std::sync::{Arc, Mutex};
 
@@ -21,7 +21,7 @@ fn job(tag: u64, class: Class, offset: u64, bytes: u64, at: u64) -> Job {
 
 #[test]
 fn both_backends_read_what_the_file_holds() {
-    // Not a whole number of pages: the last read ends in the page that the file ends in.
+    // The length is not a whole number of pages, so the last read ends in the file's last page.
     let length = (1 << 20) + 777;
     let content = pattern(length);
     for (choice, direct) in
@@ -60,7 +60,7 @@ fn both_backends_read_what_the_file_holds() {
         for (extent, at) in places.into_iter().flatten() {
             let found = rig.read(at + extent.head(), extent.bytes);
             assert!(found == content[extent.offset as usize..][..extent.bytes as usize], "{choice:?} {extent:?}");
-            // What lies behind the end of the file is in no read.
+            // Reads do not count bytes after the end of the file.
             let start = extent.offset - extent.head();
             in_file += extent.span().min(length - start);
         }
@@ -73,7 +73,8 @@ fn both_backends_read_what_the_file_holds() {
     }
 }
 
-/// A rig of depth 1 whose first read is stuck, and the offsets of the reads in the order in which they were begun.
+/// Makes a rig of depth 1 whose first read is stuck. Also returns the offsets of the reads in order
+/// of their start.
 fn stuck_first() -> (Rig, Arc<Gate>, Arc<Mutex<Vec<u64>>>) {
     let (gate, order) = (Arc::new(Gate::default()), Arc::new(Mutex::new(Vec::new())));
     let (inner, begun) = (Arc::clone(&gate), Arc::clone(&order));
@@ -87,7 +88,7 @@ fn stuck_first() -> (Rig, Arc<Gate>, Arc<Mutex<Vec<u64>>>) {
     (rig, gate, order)
 }
 
-/// Waits until the first read is begun: from then on the drive is full.
+/// Waits until the first read has started; from then on the drive is full.
 fn until_begun(order: &Mutex<Vec<u64>>) {
     while order.lock().unwrap().is_empty() {
         std::thread::yield_now();
@@ -118,16 +119,17 @@ fn a_confirmed_prediction_is_routed_and_what_is_left_of_a_refuted_one_is_never_r
     rig.submit(vec![job(4, Class::Routed, 40 * PAGE, PAGE, 40 * PAGE)]);
     rig.queue.upgrade(3);
     assert_eq!(rig.queue.take_back(1, true), TakenBack::Gone { saved: PAGE });
-    // One of its three reads is on; then nothing is left to be taken back.
+    // One of its three reads is outstanding, so it cannot be cancelled as a whole, and only once in
+    // part.
     assert_eq!(rig.queue.take_back(0, true), TakenBack::No);
     assert_eq!(rig.queue.take_back(0, false), TakenBack::Ending { saved: 2 * PAGE });
-    // Taken back already, unknown, routed.
+    // Already cancelled, unknown, routed.
     assert!([0, 99, 4, 3].iter().all(|&tag| rig.queue.take_back(tag, false) == TakenBack::No));
     gate.open();
     let results = rig.results(4);
     assert_eq!(results, [(0, Err(StreamError::TakenBack)), (2, Ok(())), (3, Ok(())), (4, Ok(()))]);
     assert_eq!(*order.lock().unwrap(), [0, 40, 30, 20]);
-    // A tag is free again after its job was taken back.
+    // A tag is free again after its job was cancelled.
     rig.submit(vec![job(1, Class::Routed, 10 * PAGE, PAGE, 10 * PAGE)]);
     assert_eq!(rig.results(1), [(1, Ok(()))]);
 }
@@ -158,7 +160,7 @@ fn all_of_the_depth_is_used_and_predictions_leave_room() {
     until(3);
     queue.submit(vec![job(1, Class::Routed, 30 * PAGE, 20 * PAGE, 30 * PAGE)]).unwrap();
     until(8);
-    // With three or more on, whatever they are for, no predicted one is begun.
+    // With three or more outstanding reads of any class, no predicted read starts.
     assert_eq!(*begun.lock().unwrap(), [0, 1, 2, 30, 31, 32, 33, 34]);
     assert_eq!(queue.counters().most_outstanding, 8);
     gate.open();

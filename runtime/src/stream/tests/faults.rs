@@ -1,4 +1,4 @@
-//! What goes wrong with drives and files.
+//! Tests of failing drives and files.
 
 use std::sync::Arc;
 
@@ -55,7 +55,7 @@ fn past_the_page_cache_a_short_read_begins_again_at_its_page() {
     let drive = Drive::start_with(&Options::default(), &queue, Arc::new(Mutex::new(sender)), move || {
         let planted = Planted::new(shared.files(), &Arc::new(Gate::default()), move |read| {
             log.lock().unwrap().push((read.offset, read.into.bytes()));
-            // O_DIRECT reads no part of a page: 3 pages here, in place of 3 and some.
+            // O_DIRECT reads only whole pages: 3 pages here.
             if read.offset == 0 { Fate::Short(3 * PAGE) } else { Fate::Good }
         });
         Ok((Box::new(planted) as Box<dyn Backend>, Vec::new()))
@@ -87,7 +87,7 @@ fn a_read_that_fails_fails_its_block_and_no_other() {
             }
         }
     }
-    // The tag is free again, and the drive goes on.
+    // The tag is free again, and the drive continues.
     rig.submit(blocks(1, 8 * PAGE));
     assert_eq!(rig.results(1), [(0, Ok(()))]);
 }
@@ -148,7 +148,7 @@ fn where_direct_reads_are_refused_the_page_cache_serves() {
     let notes = drive.report().notes;
     assert!(notes.len() == 1 && notes[0].contains("page cache"), "{notes:?}");
     drop(file);
-    // Then EINVAL is an error as any other.
+    // Without O_DIRECT, EINVAL is an error like any other.
     let rig = planted(8 * PAGE, |_| Fate::Errno(EINVAL));
     rig.submit(blocks(1, PAGE));
     assert!(matches!(rig.results(1)[0].1, Err(StreamError::Read { errno: EINVAL, .. })));
@@ -171,12 +171,12 @@ fn a_drive_that_answers_never_is_dropped_all_the_same_and_its_memory_is_kept_unt
         let memory = Arc::downgrade(rig.queue.reservation());
         let Rig { drive, queue, results, _file } = rig;
         drop(drive);
-        // Nothing more is taken.
+        // The queue accepts no more jobs.
         assert!(matches!(queue.submit(blocks(1, PAGE)), Err(StreamError::Closed { .. })));
         drop(queue);
         assert_eq!(memory.upgrade().is_some(), !cancels);
         gate.open();
-        // All who waited are told: the channel ends when the thread does.
+        // All waiting jobs get a result; the channel closes when the thread ends.
         let told: Vec<_> = results.iter().flatten().collect();
         assert_eq!(told.len(), 8);
         assert!(told.iter().all(|(_, result)| matches!(result, Err(StreamError::Closed { .. }))), "{told:?}");
@@ -203,7 +203,7 @@ fn a_backend_that_breaks_or_panics_ends_all_jobs() {
             assert!(!self.0, "planted panic");
         }
         fn wait(&mut self, _: &mut Vec<super::super::drive::Completion>) -> std::io::Result<()> {
-            // Until there is a job, a backend would wait; this one has nothing to wait for.
+            // Other backends would wait until there is a job; this one cannot wait.
             std::thread::yield_now();
             if self.0 { Ok(()) } else { Err(std::io::Error::other("planted error")) }
         }
@@ -213,7 +213,7 @@ fn a_backend_that_breaks_or_panics_ends_all_jobs() {
     let results = rig.results(1);
     assert!(matches!(&results[0].1, Err(StreamError::Closed { why }) if why.contains("planted panic")), "{results:?}");
     let rig = Rig::planted(&pattern(PAGE), 2, PAGE, |_| Broken(false));
-    // It broke before or after this.
+    // The backend failed before or after this.
     match rig.queue.submit(blocks(1, PAGE)) {
         Ok(()) => {
             assert!(matches!(&rig.results(1)[0].1, Err(StreamError::Closed { why }) if why.contains("planted error")))
@@ -266,7 +266,8 @@ fn files_that_were_replaced_changed_or_removed_are_noticed() {
 #[cfg(target_os = "linux")]
 #[test]
 fn where_io_uring_is_refused_threads_read_and_say_so() {
-    // On a thread of its own: the refusal lasts as long as the thread, and goes to the drive's.
+    // Runs on its own thread, because the refusal lasts as long as the thread. The drive's thread
+    // inherits it.
     let run = || {
         if let Err(error) = crate::refused::refuse(libc::SYS_io_uring_setup) {
             println!("NOT RUN: no system call can be refused here: {error}");

@@ -1,4 +1,4 @@
-//! Tests of streaming: real files through both backends, and a backend that faults are planted in.
+//! Tests of expert streaming: real files with both backends, and a backend with injected faults.
 
 mod drive;
 mod faults;
@@ -18,7 +18,7 @@ use super::files::Files;
 use super::queue::{Job, Queue};
 use super::reservation::Reservation;
 
-/// A file that is removed in the end.
+/// A file that is removed on drop.
 struct Temporary(PathBuf);
 
 impl Temporary {
@@ -37,7 +37,7 @@ impl Drop for Temporary {
     }
 }
 
-/// The byte of test files at this place: neighbours differ, and so do pages.
+/// Returns the byte of test files at this offset. Neighbours differ, and so do pages.
 fn byte_at(offset: u64) -> u8 {
     (offset.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8
 }
@@ -48,7 +48,7 @@ fn pattern(bytes: u64) -> Vec<u8> {
 
 type Results = mpsc::Receiver<Vec<(u64, Result<(), StreamError>)>>;
 
-/// A drive on one file, and where its results come.
+/// A drive on one file, with its results.
 struct Rig {
     drive: Drive,
     queue: Arc<Queue>,
@@ -71,7 +71,7 @@ impl Rig {
         Rig { drive, queue, results, _file: file }
     }
 
-    /// With a backend of the test.
+    /// Makes a rig with a backend of the test.
     fn planted<B: Backend + 'static>(
         bytes: &[u8],
         depth: usize,
@@ -93,7 +93,7 @@ impl Rig {
         self.queue.submit(jobs).unwrap();
     }
 
-    /// The next `count` results, by tag.
+    /// Waits for `count` results, and returns them ordered by tag.
     fn results(&self, count: usize) -> Vec<(u64, Result<(), StreamError>)> {
         let mut results = Vec::new();
         while results.len() < count {
@@ -104,10 +104,11 @@ impl Rig {
         results
     }
 
-    /// What lies in the reservation.
+    /// Returns bytes of the reservation.
     fn read(&self, at: u64, bytes: u64) -> Vec<u8> {
         let region = self.queue.reservation().region().part(at, bytes).unwrap();
-        // SAFETY: the region is mapped, and the drive reads nothing to it: the test waited for that.
+        // SAFETY: the region is mapped, and the test has waited until the drive reads nothing into
+        // it.
         unsafe { std::slice::from_raw_parts(region.base(), bytes as usize) }.to_vec()
     }
 }

@@ -1,4 +1,5 @@
-//! A backend that does to each read what a test says: on the drive's own thread, so that order and time are the test's.
+//! A backend with injected faults. It runs on the drive's own thread, so the test controls order
+//! and time.
 
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -8,20 +9,20 @@ use super::super::drive::{Backend, CANCELED, Completion, Read};
 use super::super::files::Files;
 use super::super::queue::Wake;
 
-/// What becomes of a read.
+/// Outcome of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// It is read.
+    /// The read succeeds.
     Good,
-    /// At most so many bytes are.
+    /// The read gets at most this many bytes.
     Short(u64),
-    /// It fails.
+    /// The read fails with this error number.
     Errno(i32),
-    /// It ends only when the gate is opened, and then well.
+    /// The read waits until the gate is open, and then succeeds.
     Stuck,
 }
 
-/// What tests open to let stuck reads end, and what wakes the drive.
+/// A gate that tests open to let stuck reads end, and that also wakes the drive.
 #[derive(Default)]
 pub struct Gate {
     state: Mutex<(bool, bool)>,
@@ -42,7 +43,7 @@ impl Wake for Gate {
     }
 }
 
-/// The backend. `fate` is asked once for each read that is begun.
+/// A backend with injected faults. It calls `fate` once for each started read.
 pub struct Planted<F> {
     pub files: Arc<Files>,
     pub gate: Arc<Gate>,
@@ -63,7 +64,8 @@ impl<F: FnMut(&Read) -> Fate> Planted<F> {
             Fate::Short(most) => most.min(read.into.bytes()),
             Fate::Good | Fate::Stuck => read.into.bytes(),
         };
-        // SAFETY: mapped, and nobody else's until the completion is given.
+        // SAFETY: the region is mapped, and no other code accesses it until the completion is
+        // returned.
         let into = unsafe { std::slice::from_raw_parts_mut(read.into.base(), bytes as usize) };
         let read = self.files.handle(read.file).unwrap().read_at(into, read.offset);
         read.map(|bytes| bytes as u32).map_err(|error| error.raw_os_error().unwrap())

@@ -1,4 +1,4 @@
-//! The drive's probe, with a drive of known latency and a clock that only it moves.
+//! Tests of the probe, with a drive of known latency and a simulated clock.
 
 use std::cell::Cell;
 use std::io;
@@ -23,11 +23,12 @@ impl Wake for Nobody {
     fn wake(&self) {}
 }
 
-/// A drive with so many channels: each takes one read at a time, and the same time for each. Reads beyond wait for a channel.
+/// A drive with several channels. Each makes one read at a time in a fixed time; further reads wait
+/// for a channel.
 struct Channels<F> {
     free_at: Vec<Duration>,
     takes: Duration,
-    /// By the end of the read.
+    /// Outstanding reads with their end times.
     on: Vec<(Duration, Read)>,
     clock: Rc<Cell<Duration>>,
     result: F,
@@ -66,7 +67,7 @@ impl<F: FnMut(u64, &Read) -> Result<u32, i32>> Backend for Channels<F> {
     }
 }
 
-/// A sparse file that is there until this is dropped.
+/// A sparse file that is removed on drop.
 struct Sparse(PathBuf);
 
 impl Sparse {
@@ -134,14 +135,14 @@ fn rates_are_those_of_the_drive_and_the_depth_is_as_many_as_it_does_at_once() {
         let (rates, offsets, _) = measure("rates", channels, &options(&probe::DEPTHS), all);
         let rates = rates.unwrap();
         for rate in &rates {
-            // 8192 bytes in 100 µs for each channel that is used.
+            // 8192 bytes in 100 µs for each used channel.
             let right = rate.depth.min(channels) as f64 * CHUNK as f64 / 100e-6;
             assert!((rate.median / right - 1.0).abs() < 0.02, "{channels} channels: {rate:?}, {right} is right");
             assert_eq!(rate.samples, 3);
         }
         assert_eq!(choose(&rates), channels.min(64));
         assert!(offsets.iter().all(|offset| offset % 4096 == 0 && offset + CHUNK <= BYTES));
-        // All over the file.
+        // The offsets cover the whole file.
         let quarters: Vec<bool> = (0..4).map(|q| offsets.iter().any(|offset| offset / (BYTES / 4) == q)).collect();
         assert_eq!(quarters, [true; 4]);
     }
@@ -153,7 +154,7 @@ fn reads_lie_behind_each_other_where_that_is_asked_for() {
     let (rates, offsets, _) = measure("together", 4, &options, all);
     assert!(rates.unwrap()[0].median > 0.0);
     let behind = offsets.windows(2).filter(|pair| pair[0] + CHUNK == pair[1]).count();
-    // Two of three, but for the end of the file.
+    // Two of three, except at the end of the file.
     assert!(behind * 100 > offsets.len() * 60 && behind * 100 < offsets.len() * 70, "{behind} of {}", offsets.len());
 }
 
@@ -161,14 +162,14 @@ fn reads_lie_behind_each_other_where_that_is_asked_for() {
 fn the_smallest_depth_that_is_nearly_as_fast_is_chosen() {
     let rate = |depth, median| Rate { depth, median, lowest: median, highest: median, samples: 1 };
     assert_eq!(choose(&[rate(1, 10.0), rate(4, 94.0), rate(8, 96.0), rate(16, 100.0)]), 8);
-    // A deeper queue that is slower changes nothing, nor does the order.
+    // Neither a deeper, slower queue nor the order changes the choice.
     assert_eq!(choose(&[rate(64, 80.0), rate(8, 100.0), rate(4, 99.0)]), 4);
     assert_eq!(choose(&[]), 1);
 }
 
 #[test]
 fn interrupted_reads_are_begun_again_and_do_not_change_the_choice() {
-    // A seventh of all reads is interrupted, and begun again.
+    // A seventh of all reads is interrupted and restarted.
     let result = |number: u64, read: &Read| if number % 7 == 3 { Err(4) } else { all(number, read) };
     let (rates, ..) = measure("interrupted", 4, &options(&[1, 2, 4, 8]), result);
     assert_eq!(choose(&rates.unwrap()), 4);
@@ -179,7 +180,7 @@ fn a_slow_drive_ends_the_probe_after_a_round() {
     let options = Options { most: Duration::from_millis(1), rounds: 100, ..options(&[1, 2, 4]) };
     let (rates, _, time) = measure("slow", 2, &options, all);
     assert!(rates.unwrap().iter().all(|rate| rate.samples == 1));
-    // Three samples of 10 ms and what fills and empties the queue.
+    // Three samples of 10 ms, plus filling and emptying the queue.
     assert!(time < Duration::from_millis(35), "{time:?}");
 }
 
@@ -191,7 +192,7 @@ fn failures_are_told_and_leave_no_read_behind() {
     let (error, ..) =
         measure("ends", 4, &options(&[8]), |number, read| if number > 20 { Ok(0) } else { all(number, read) });
     assert!(matches!(error, Err(StreamError::Truncated { .. })), "{error:?}");
-    // Always interrupted: not for ever.
+    // A read that is always interrupted ends too.
     let (error, ..) = measure("again", 4, &options(&[8]), |_, _| Err(4));
     assert!(matches!(error, Err(StreamError::Read { errno: 4, .. })), "{error:?}");
 }

@@ -1,4 +1,5 @@
-//! The store: the right block's bytes, read once, within the budget, whatever is asked in whatever order.
+//! Tests of the expert cache: it returns the right bytes, reads each block once and keeps the
+//! budget, for any order of calls.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -19,7 +20,7 @@ mod kept;
 
 const EIO: i32 = 5;
 
-/// The byte of a block's extent at this place.
+/// Returns the byte of a block's extent at this offset.
 fn byte_of(id: BlockId, extent: usize, at: u64) -> u8 {
     byte_at(at + (u64::from(id.group) << 40 | u64::from(id.expert) << 32 | (extent as u64) << 28))
 }
@@ -28,14 +29,14 @@ fn id(group: u32, expert: u32) -> BlockId {
     BlockId { group, expert }
 }
 
-/// A file of blocks, and their descriptions.
+/// A file of blocks with their descriptions.
 struct Model {
     file: Temporary,
     blocks: Vec<Block>,
 }
 
-/// Blocks of `groups` groups of `experts`: packed ones at whole pages, raw ones as a model file has them, in three parts at
-/// offsets that are no page's.
+/// Makes blocks for `groups` groups of `experts`. Packed blocks begin at pages. Raw blocks have
+/// three parts at unaligned offsets, as in a model file.
 fn model(groups: u32, experts: u32, raw: bool, bytes: impl Fn(u32) -> u64) -> Model {
     let mut content = Vec::new();
     let mut blocks = Vec::new();
@@ -64,11 +65,12 @@ fn model(groups: u32, experts: u32, raw: bool, bytes: impl Fn(u32) -> u64) -> Mo
 }
 
 fn bytes_of(region: Region) -> &'static [u8] {
-    // SAFETY: the tests look at regions only while they hold a pin on a block that is ready, or a claim: nobody writes.
+    // SAFETY: tests read regions only while they hold a pin on a ready block, or a claim, so no
+    // thread writes to them.
     unsafe { std::slice::from_raw_parts(region.base(), region.bytes() as usize) }
 }
 
-/// Packs by turning all bits of all parts round, one part behind the other.
+/// A packer that inverts all bits of all parts, and stores the parts one after the other.
 struct Inverting;
 
 impl Pack for Inverting {
@@ -77,7 +79,7 @@ impl Pack for Inverting {
         for region in raw {
             let part = slot.part(at, region.bytes()).ok_or(format!("{block} does not fit"))?;
             for (i, byte) in bytes_of(*region).iter().enumerate() {
-                // SAFETY: inside the part, which is this call's alone.
+                // SAFETY: inside the part, which only this call accesses.
                 unsafe { part.base().add(i).write(!byte) };
             }
             at += region.bytes();
@@ -86,7 +88,7 @@ impl Pack for Inverting {
     }
 }
 
-/// Whether a region holds the block.
+/// Returns whether a region contains the block.
 fn holds(region: Region, block: &Block) -> bool {
     let invert = matches!(block.form, Form::Raw { .. });
     let mut at = 0;
@@ -116,7 +118,7 @@ impl Model {
         ExpertCache::new(config, std::slice::from_ref(&self.file.0), self.blocks.clone(), self.packer()).unwrap()
     }
 
-    /// With faults.
+    /// Makes a cache with injected faults.
     fn planted(
         &self,
         config: &Config,
@@ -130,7 +132,7 @@ impl Model {
         .unwrap()
     }
 
-    /// Requests, waits and looks.
+    /// Requests experts, waits for them, and checks their bytes.
     fn use_all(&self, store: &ExpertCache, group: u32, experts: &[u32]) {
         store.request(group, experts).unwrap();
         for &expert in experts {
@@ -166,7 +168,8 @@ fn what_is_read_once_is_there_until_its_slot_is_needed() {
     // The file ends in the middle of the last block's last page.
     let bytes: u64 = stats.groups.iter().map(|group| group.bytes).sum();
     assert!((bytes - PAGE..=bytes).contains(&stats.drive.routed.bytes), "{bytes} {:?}", stats.drive);
-    // Two others take the place of two: of group 1, which was run last and comes last, and not of group 0.
+    // Two new blocks replace two of group 1, which ran last and runs again last. Group 0 keeps its
+    // blocks.
     model.use_all(&store, 1, &[1, 2]);
     store.release(1);
     let there = |group| (0..6).filter(|&expert| store.ready(id(group, expert)).is_some()).collect::<Vec<_>>();
@@ -201,7 +204,7 @@ fn a_layer_larger_than_the_store_is_used_in_windows() {
     assert_eq!(store.window(0, &all), 6);
     let refused = store.request(0, &all);
     assert_eq!(refused.map(|_| ()), Err(StreamError::TooMany { group: 0, wanted: 32, possible: 6 }));
-    // Six are on, and each that is done makes room for the next.
+    // Six are pinned, and each release makes room for the next.
     store.request(0, &all[..6]).unwrap();
     assert_eq!(store.window(0, &all), 6, "those that are pinned already need no room");
     assert_eq!(store.window(0, &all[6..]), 0);
@@ -215,7 +218,7 @@ fn a_layer_larger_than_the_store_is_used_in_windows() {
     }
     assert_eq!(store.stats().drive.bytes(), 32 * PAGE);
     assert_eq!(store.window(0, &all), 6);
-    // Pins are counted: asked for twice, released twice.
+    // Pins are counted: two requests need two releases.
     store.request(0, &[31]).unwrap();
     store.request(0, &[31]).unwrap();
     store.release_block(id(0, 31));
@@ -248,7 +251,7 @@ fn a_failed_read_is_told_to_all_who_wait_and_tried_again_when_asked() {
         broken.store(false, Ordering::Relaxed);
         model.use_all(&store, 0, &[2, 0]);
         assert_eq!(store.stats().groups[0].failures, 1);
-        // A prediction that fails is nobody's error.
+        // A failed prediction is not an error.
         store.release(0);
         broken.store(true, Ordering::Relaxed);
         model.use_all(&store, 1, &[0, 1, 2, 3]);
@@ -323,7 +326,8 @@ fn a_drive_that_dies_is_told_to_all_who_wait() {
     let model = model(1, 8, true, |_| 3 * PAGE + 100);
     let gate = Arc::default();
     let store = model.planted(&config(model.minimum(8), 8), &gate, |_| panic!("planted: the drive's thread ends"));
-    // More blocks than staging memory has room for: some have no place yet when the thread ends.
+    // The request has more blocks than staging buffers, so some have no slot yet when the thread
+    // ends.
     let experts: Vec<u32> = (0..8).collect();
     for _ in 0..2 {
         store.request(0, &experts).unwrap();
@@ -380,13 +384,14 @@ fn descriptions_that_make_no_sense_are_refused() {
 
 type Change<'a> = &'a dyn Fn(&mut Vec<Block>);
 
-/// Some experts of a group, each once.
+/// Returns distinct random experts of a group.
 fn choose(random: &mut Random, experts: u32, count: u64) -> Vec<u32> {
     let mut all: Vec<u32> = (0..experts).collect();
     (0..count).map(|_| all.swap_remove(random.below(all.len() as u64) as usize)).collect()
 }
 
-/// Tokens through groups, by several threads, with predictions that are sometimes right, groups that overlap, and windows.
+/// Runs tokens through groups with several threads, predictions that are sometimes right,
+/// overlapping groups, and windows.
 fn stress(model: &Model, store: &ExpertCache, seed: u64, top_k: u64, tokens: u32, failures: bool) {
     let mut random = Random::new(seed);
     let mut pool = Pool::new(3).unwrap();
@@ -398,7 +403,7 @@ fn stress(model: &Model, store: &ExpertCache, seed: u64, top_k: u64, tokens: u32
         let wanted = std::mem::replace(&mut next, choose(&mut random, experts, top_k));
         store.request(group, &wanted).unwrap_or_else(|error| panic!("seed {seed}, step {step}: {error}"));
         if random.below(2) == 0 {
-            // Half right.
+            // Half of the guesses are right.
             let mut guess = next[..next.len() / 2].to_vec();
             guess.extend(choose(&mut random, experts, top_k));
             store.predict((group + 1) % groups, &guess);
@@ -406,7 +411,7 @@ fn stress(model: &Model, store: &ExpertCache, seed: u64, top_k: u64, tokens: u32
         let looked: Mutex<HashMap<u32, Region>> = Mutex::new(HashMap::new());
         let looks = |thread: usize| {
             for (i, &expert) in wanted.iter().enumerate() {
-                // All threads want the first, and then each its own.
+                // All threads wait for the first expert, and then each thread for its own.
                 if i > 0 && i % 3 != thread {
                     continue;
                 }
@@ -428,7 +433,7 @@ fn stress(model: &Model, store: &ExpertCache, seed: u64, top_k: u64, tokens: u32
         for class in stats.classes {
             assert!(class.primary + class.shadow <= class.count, "{class:?}");
         }
-        // Nothing of a pinned group was moved or overwritten meanwhile, also when the next one was begun.
+        // Nothing in a pinned group was moved or overwritten, even after the next group began.
         if random.below(3) == 0 && store.window((group + 1) % groups, &next) == next.len() {
             store.request((group + 1) % groups, &next).unwrap();
             for &expert in &next {
@@ -457,7 +462,7 @@ fn stress(model: &Model, store: &ExpertCache, seed: u64, top_k: u64, tokens: u32
 #[test]
 fn whatever_is_asked_the_bytes_are_the_right_ones() {
     for raw in [false, true] {
-        // Layers of two sizes: two classes of slots.
+        // Layers of two sizes make two classes of slots.
         let model = model(4, 12, raw, |group| if group < 2 { 2 * PAGE + 100 } else { 5000 });
         for (seed, (_, policy)) in (1..).zip(Kind::ALL) {
             for (choice, room) in [(Choice::Auto, 100), (Choice::ThreadedReader, 150)] {
@@ -478,7 +483,7 @@ fn whatever_goes_wrong_the_bytes_are_the_right_ones() {
     for raw in [false, true] {
         let model = model(4, 12, raw, |_| 2 * PAGE + 100);
         let mut random = Random::new(21);
-        // Through the page cache: reads past it are never short by a part of a page.
+        // Uses the page cache, because reads past it always end at whole pages.
         let config = Config { direct: false, ..config(model.minimum(4) * 5 / 4, 4) };
         let store = model.planted(&config, &Arc::default(), move |read| match random.below(40) {
             0 => Fate::Errno(EIO),
@@ -495,7 +500,7 @@ fn many_who_want_the_same_block_have_it_read_once() {
     let model = model(4, 12, false, |_| PAGE);
     let reads = Arc::new(Mutex::new(HashMap::new()));
     let log = Arc::clone(&reads);
-    // All blocks fit, so each is read once, ever.
+    // All blocks fit, so each is read exactly once.
     let store = model.planted(&config(1 << 30, 4), &Arc::default(), move |read| {
         *log.lock().unwrap().entry(read.offset).or_insert(0) += 1;
         Fate::Good

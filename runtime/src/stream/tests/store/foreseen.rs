@@ -1,11 +1,12 @@
-//! What is read before it is requested: confirmed, taken back, announced.
+//! Tests of blocks that are read before their request: confirmed, cancelled and announced ones.
 
 use super::*;
 
-/// The pages at which reads began, in their order.
+/// Pages at which reads began, in order.
 type Reads = Arc<Mutex<Vec<u32>>>;
 
-/// A store with room for four blocks of two groups, and one read at a time, which goes on when the gate is opened.
+/// Makes a cache with room for four blocks of two groups. It makes one read at a time, which waits
+/// for the gate.
 fn stuck(model: &Model) -> (ExpertCache, Arc<Gate>, Reads) {
     let (gate, reads) = (Arc::new(Gate::default()), Reads::default());
     let log = Arc::clone(&reads);
@@ -39,7 +40,7 @@ fn a_prediction_is_read_to_the_slot_where_it_stays_and_only_once() {
     let shadow = store.stats().classes[0].shadow;
     assert_eq!(shadow, 2);
     let request = store.request(1, &[5, 3]).unwrap();
-    // The first may have come by now.
+    // The first may have arrived by now.
     assert!(matches!(request.states[..], [_, State::Ready(region)] if region.base() == at));
     assert!(holds(store.wait(id(1, 5)).unwrap(), model.block(id(1, 5))));
     let stats = store.stats();
@@ -48,7 +49,7 @@ fn a_prediction_is_read_to_the_slot_where_it_stays_and_only_once() {
     assert_eq!((group.hits, group.foreseen, group.misses), (1, 1, 1));
     assert_eq!((group.predicted_bytes, group.right_bytes, group.wasted_bytes), (2 * PAGE, PAGE, 0));
     assert_eq!((stats.drive.predicted.bytes, stats.drive.routed.bytes), (2 * PAGE, PAGE));
-    // The wrong one is the first to go, before what was used.
+    // The wrong prediction is evicted first, before any used block.
     store.release(1);
     model.use_all(&store, 0, &[0, 1]);
     assert!(store.ready(id(1, 4)).is_none() && store.ready(id(1, 3)).is_some() && store.ready(id(1, 5)).is_some());
@@ -74,7 +75,7 @@ fn requests_confirm_predictions_in_flight_and_take_others_back() {
     }
     assert_eq!(*reads.lock().unwrap(), [0, 2, 5], "the one that was on, then the confirmed one, then the miss");
     assert_eq!(store.wait(id(0, 1)).map(|_| ()), Err(StreamError::NotRequested { block: id(0, 1) }));
-    // A prediction for a group that is not run after all is taken back by hand.
+    // `refute` cancels the prediction for a group that does not run after all.
     assert_eq!(store.predict(1, &[0]), 1);
     store.refute(1);
     model.use_all(&store, 1, &[0]);
@@ -85,7 +86,7 @@ fn what_is_taken_back_half_read_is_read_again_by_those_who_want_it_after_all() {
     for wanted in [false, true] {
         let model = model(2, 8, false, |_| 6 * PAGE);
         let (store, gate, reads) = stuck(&model);
-        // The first of three reads is on.
+        // The first of three reads is outstanding.
         assert_eq!(store.predict(1, &[0]), 1);
         until_begun(&reads);
         store.refute(1);
@@ -93,7 +94,7 @@ fn what_is_taken_back_half_read_is_read_again_by_those_who_want_it_after_all() {
         assert_eq!((group.cancelled, group.predicted_bytes, group.wasted_bytes), (1, 2 * PAGE, 2 * PAGE));
         assert_eq!(group.bytes, 2 * PAGE);
         if wanted {
-            // While that is on.
+            // Requests the block while that read is outstanding.
             let request = store.request(1, &[0]).unwrap();
             assert!(matches!(request.states[..], [State::Coming]));
         }
@@ -123,7 +124,7 @@ fn what_is_announced_is_kept_until_it_is_requested_itself() {
     while store.ready(id(0, 4)).is_none() || store.ready(id(0, 5)).is_none() {
         std::thread::yield_now();
     }
-    // Another part of the group's experts comes first, and needs the room of all but one.
+    // A request for other experts of the group comes first, and needs all slots but one.
     model.use_all(&store, 0, &[0, 1, 2]);
     store.release(0);
     model.use_all(&store, 1, &[0, 1]);

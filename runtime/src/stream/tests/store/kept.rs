@@ -1,16 +1,17 @@
-//! Blocks that stay once they are there, and those that are given up because somebody says so.
+//! Tests of kept blocks, and of eviction on request.
 
 use super::super::super::store::{Evicted, Keep};
 use super::*;
 
-/// With room for `more` blocks beside the least, of which these stay as far as half of all goes.
+/// Configures room for `more` blocks beyond the minimum. The given blocks are kept in at most half
+/// of all slots.
 fn keeping(model: &Model, top_k: u32, more: u64, blocks: &[BlockId]) -> Config {
     let bytes = model.blocks[0].slot_bytes();
     let keep = Keep { blocks: blocks.to_vec(), percent: 50 };
     Config { keep, policy: Kind::Lru, ..config(model.minimum(top_k) + more * bytes, top_k) }
 }
 
-/// Reads what stays, as a load does.
+/// Reads the kept blocks, like a load.
 fn read_kept(model: &Model, store: &ExpertCache) -> Vec<BlockId> {
     let kept = store.read_kept();
     std::thread::scope(|scope| {
@@ -26,7 +27,7 @@ fn read_kept(model: &Model, store: &ExpertCache) -> Vec<BlockId> {
 fn what_is_kept_is_read_once_and_stays_whatever_else_is_wanted() {
     for raw in [false, true] {
         let model = model(3, 8, raw, |_| 3 * PAGE);
-        // Named twice, or no block at all: passed over.
+        // Duplicates and unknown blocks are ignored.
         let wanted = [id(1, 7), id(0, 3), id(1, 7), id(9, 9), id(2, 2), id(0, 0)];
         let store = model.store(&keeping(&model, 2, 4, &wanted));
         let slots: u32 = store.stats().classes.iter().map(|class| class.count).sum();
@@ -39,7 +40,7 @@ fn what_is_kept_is_read_once_and_stays_whatever_else_is_wanted() {
             |stats: &super::super::super::store::stats::Stats| stats.groups.iter().map(|g| g.bytes).sum::<u64>();
         let before = store.stats();
         assert_eq!(bytes(&before), kept.iter().map(|block| model.block(*block).span()).sum::<u64>());
-        // Nobody asked for them.
+        // Reads of kept blocks count neither as hits nor as misses.
         assert!(before.groups.iter().all(|group| (group.misses, group.hits, group.on_the_way) == (0, 0, 0)));
         for round in 0..40u32 {
             let group = round % 3;
@@ -64,7 +65,8 @@ fn what_is_kept_is_read_once_and_stays_whatever_else_is_wanted() {
     }
 }
 
-/// What is kept leaves enough for any two layers, and a prompt that wants all experts takes them in smaller windows.
+/// Tests that kept blocks leave enough slots for any two layers. A prompt that uses all experts
+/// then has smaller windows.
 #[test]
 fn a_layer_larger_than_what_is_left_is_used_in_windows() {
     let model = model(2, 16, false, |_| PAGE);
@@ -72,7 +74,7 @@ fn a_layer_larger_than_what_is_left_is_used_in_windows() {
     let mut config = keeping(&model, 2, 4, &wanted);
     config.keep.percent = 100;
     let store = model.store(&config);
-    // Eight slots, of which four are left: the least.
+    // There are eight slots, and four are left: the minimum.
     let kept = read_kept(&model, &store);
     assert_eq!(kept.len(), 4);
     let all: Vec<u32> = (0..16).collect();
@@ -89,7 +91,7 @@ fn a_layer_larger_than_what_is_left_is_used_in_windows() {
         }
     }
     assert!(kept.iter().all(|&block| store.ready(block).is_some()));
-    // With the least there is nothing to keep.
+    // With the minimum, no block can be kept.
     let least = Config { budget: model.minimum(2), ..config };
     assert!(read_kept(&model, &model.store(&least)).is_empty());
 }
@@ -101,7 +103,7 @@ fn what_is_evicted_is_read_again_when_it_is_wanted() {
     read_kept(&model, &store);
     model.use_all(&store, 0, &[1, 2]);
     model.use_all(&store, 1, &[3]);
-    // What is in use stays.
+    // Pinned blocks stay.
     assert_eq!(store.evict(1, true), Evicted { blocks: 1, bytes: PAGE });
     assert!(store.ready(id(1, 6)).is_none() && store.ready(id(1, 3)).is_some());
     store.release(0);
@@ -117,10 +119,10 @@ fn what_is_evicted_is_read_again_when_it_is_wanted() {
     model.use_all(&store, 0, &[5, 1]);
     store.release(0);
     assert_eq!(store.stats().groups[0].misses, misses + 2);
-    // All slots are there for requests again.
+    // All slots are available to requests again.
     let all: Vec<u32> = (0..8).collect();
     assert_eq!(store.window(0, &all), 8);
-    // What was predicted is not expected any more.
+    // Eviction also ends predictions.
     store.evict(1, false);
     assert!(store.predict(1, &[0, 1]) > 0);
     while store.held()[1].in_memory < 2 {
@@ -129,7 +131,7 @@ fn what_is_evicted_is_read_again_when_it_is_wanted() {
     assert_eq!(store.evict(1, false), Evicted { blocks: 2, bytes: 2 * PAGE });
 }
 
-/// What cannot be read is nobody's error until it is wanted, and is tried again then.
+/// Tests that a kept block with a failed read is read again on request, and is then kept.
 #[test]
 fn what_is_kept_and_cannot_be_read_is_read_when_it_is_wanted() {
     let model = model(1, 8, false, |_| PAGE);
@@ -152,7 +154,8 @@ fn what_is_kept_and_cannot_be_read_is_read_when_it_is_wanted() {
     }
 }
 
-/// Whatever is asked in whatever order, with any policy: nobody waits for ever, and what stays is there.
+/// Tests, for any order of calls and any policy, that no wait blocks forever and that kept blocks
+/// stay.
 #[test]
 fn nobody_waits_for_ever_beside_what_is_kept() {
     for (name, policy) in Kind::ALL {
