@@ -1,27 +1,38 @@
-//! Blocks: an expert's matrices in one piece, so that one read brings it in, laid out as kernels read them.
+//! Blocks: an expert's matrices in one piece, so that one read loads it, in the layout that kernels
+//! read.
 //!
-//! A block begins on a page with a header of 64 bytes. Its parts follow in the order of the plan's group (gate, up, down), each from a
-//! multiple of 64 on; what is between and behind them up to the next such multiple is 0. Numbers are little-endian. Places and lengths
-//! are counted in *lines* of 64 bytes.
+//! A block begins on a page with a header of 64 bytes. Its parts follow in the order of the plan's
+//! group (gate, up, down). Each part begins at a multiple of 64; the gaps before the next multiple
+//! are 0. Numbers are little-endian. Places and lengths are counted in *lines* of 64 bytes.
 //!
-//! | bytes | what |
+//! | bytes | content |
 //! | --- | --- |
 //! | 0..4 | `IXCB` |
 //! | 4 | version of this encoding, 1 |
 //! | 5 | number of parts, 1 to 3 |
-//! | 6 | rows that kernels read side by side (the tile hint): the most that a part's format has, 16 or 1 |
+//! | 6 | tile hint: max rows that kernels read side by side in a part's format, 16 or 1 |
 //! | 7 | 0 |
-//! | 8..12 | layer: the number of the group in the plan |
+//! | 8..12 | layer: number of the group in the plan |
 //! | 12..16 | expert |
 //! | 16..20 | lines of the payload: from the header's end to the end of the last part's last line |
 //! | 20..24 | CRC-32 of the payload |
-//! | 24..36 | first part: format (1 byte, its place in the format table, which the plan file's version fixes), the line of the block that it begins in (3 bytes), rows (4 bytes), columns (4 bytes); its length and where its scales are follow from these |
-//! | 36..48, 48..60 | second and third part, 0 where there is none |
+//! | 24..36 | first part |
+//! | 36..48, 48..60 | second and third part, 0 if absent |
 //! | 60..64 | CRC-32 of bytes 0..60 |
 //!
-//! All but the checksums follows from the plan, so that a block is compared with what it must be and nothing in it is trusted. For
-//! example the block of a group of three `f16_r16` matrices with 32 rows of 32 columns has 97 lines: the header, and parts that begin in
-//! lines 1, 33 and 65; the next block begins 8192 bytes later.
+//! A part's length and the place of its scales follow from its description:
+//!
+//! | bytes of a part | content |
+//! | --- | --- |
+//! | 0 | format: its index in the format table, which the plan file's version fixes |
+//! | 1..4 | line of the block at which it begins |
+//! | 4..8 | rows |
+//! | 8..12 | columns |
+//!
+//! All fields except the checksums follow from the plan. So a block is compared with its expected
+//! header, and nothing in it is trusted. For example, the block of a group of three `f16_r16`
+//! matrices with 32 rows of 32 columns has 97 lines. They are the header, and parts that begin at
+//! lines 1, 33 and 65. The next block begins 8192 bytes later.
 
 use std::path::{Path, PathBuf};
 
@@ -38,17 +49,17 @@ pub const BLOCK_HEADER: u64 = LINE;
 pub const BLOCK_MAGIC: [u8; 4] = *b"IXCB";
 /// Version of the encoding.
 pub const BLOCK_VERSION: u8 = 1;
-/// Most parts that a header describes.
+/// Max parts that a header describes.
 pub const BLOCK_PARTS: usize = 3;
-/// What lengths are counted in: a cache line, which is a vector, too.
+/// Unit of lengths: a cache line, which also is the length of a vector.
 const LINE: u64 = 64;
-/// Where parts are described, and in how many bytes each.
+/// Offset of the parts' descriptions, and bytes of each.
 const PARTS_AT: usize = 24;
 const PART_BYTES: usize = 12;
-/// Where the header's own checksum is.
+/// Offset of the header's own checksum.
 const CRC_AT: usize = 60;
 
-/// The fields of a header between version and checksum, for errors: name, offset, length.
+/// Name, offset and length of the header's fields between version and checksum, for errors.
 const FIELDS: [(&str, usize, usize); 18] = [
     ("number of parts", 5, 1),
     ("rows of a strip", 6, 1),
@@ -70,7 +81,7 @@ const FIELDS: [(&str, usize, usize); 18] = [
     ("third part's columns", 56, 4),
 ];
 
-/// A block that is not what its plan says.
+/// A block that differs from its plan.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{}: {block}: its {what} is {found:#x} where {expected:#x} is right: the file is damaged, compile the model again",
@@ -79,41 +90,41 @@ const FIELDS: [(&str, usize, usize); 18] = [
 pub struct BlockError {
     /// The plan's file.
     pub path: PathBuf,
-    /// Which block.
+    /// The block.
     pub block: BlockId,
-    /// What is wrong.
+    /// Name of the wrong field.
     pub what: &'static str,
-    /// What it is.
+    /// Value found.
     pub found: u64,
-    /// What it must be.
+    /// Value that the plan requires.
     pub expected: u64,
 }
 
 /// A matrix in a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockPart {
-    /// As kernels read it.
+    /// Format that kernels read.
     pub format: Format,
     /// Rows of the matrix.
     pub rows: u32,
-    /// Columns.
+    /// Columns of the matrix.
     pub columns: u32,
-    /// Where it begins in the block.
+    /// Offset in the block, in bytes.
     pub offset: u64,
-    /// Its length.
+    /// Length in bytes.
     pub bytes: u64,
 }
 
-/// What is where in each block of a group.
+/// Layout of the blocks of a group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BlockShape {
-    /// Its parts, in the order of the group.
+    /// Parts in the order of the group.
     pub parts: Vec<BlockPart>,
     lines: u32,
 }
 
 impl BlockShape {
-    /// Of a group with these weights; `None` where a header has no room for what they are.
+    /// Makes the layout for a group with these weights; `None` if a header cannot describe them.
     pub fn new<'a>(weights: impl IntoIterator<Item = &'a PlanWeight>) -> Option<BlockShape> {
         let (mut parts, mut lines) = (Vec::new(), 1u64);
         for weight in weights {
@@ -130,17 +141,17 @@ impl BlockShape {
         Some(BlockShape { parts, lines })
     }
 
-    /// Bytes of a block with its header.
+    /// Returns the bytes of a block with its header.
     pub fn bytes(&self) -> u64 {
         u64::from(self.lines) * LINE
     }
 
-    /// Bytes from a block to the next.
+    /// Returns the distance between blocks in bytes.
     pub fn stride(&self) -> u64 {
         self.bytes().next_multiple_of(ALIGNMENT)
     }
 
-    /// The header of a block whose payload has this checksum.
+    /// Makes the header of a block with this checksum of its payload.
     pub fn header(&self, block: BlockId, payload_crc: u32) -> [u8; BLOCK_HEADER as usize] {
         let mut bytes = [0; BLOCK_HEADER as usize];
         let mut put = |at: usize, field: &[u8]| bytes[at..at + field.len()].copy_from_slice(field);
@@ -153,7 +164,7 @@ impl BlockShape {
         put(20, &payload_crc.to_le_bytes());
         for (i, part) in self.parts.iter().enumerate() {
             let at = PARTS_AT + i * PART_BYTES;
-            // Below 2^24, as `new` has seen.
+            // Below 2^24: `new` has checked it.
             put(at + 1, &((part.offset / LINE) as u32).to_le_bytes()[..3]);
             put(at, &[part.format as u8]);
             put(at + 4, &part.rows.to_le_bytes());
@@ -164,10 +175,10 @@ impl BlockShape {
         bytes
     }
 
-    /// Whether a block of `path` with this header and this checksum of its payload is the one that it must be.
+    /// Checks the header and the payload's checksum of a block in `path` against the plan.
     ///
     /// # Errors
-    /// The first thing that is another.
+    /// The first field that differs.
     pub fn check(
         &self,
         path: &Path,
@@ -190,13 +201,13 @@ impl BlockShape {
         same("payload's checksum", payload_crc.into(), number(&header[20..24]))
     }
 
-    /// Checks a block that is in memory.
+    /// Checks a block in memory.
     ///
     /// # Errors
-    /// The first thing that is not as it must be.
+    /// The first field that differs.
     ///
     /// # Safety
-    /// The region must be readable, and nobody may write to it meanwhile.
+    /// The region must be readable, and no other code may write to it meanwhile.
     pub(crate) unsafe fn check_block(&self, path: &Path, block: BlockId, region: Region) -> Result<(), BlockError> {
         let short = || BlockError {
             path: path.into(),
@@ -232,7 +243,8 @@ mod tests {
     fn a_header_is_as_documented() {
         let gate = weight(Format::Q4KR16, 48, 512);
         let shape = BlockShape::new([&gate, &gate, &weight(Format::Q6K, 512, 256)]).unwrap();
-        // 48 rows of two blocks of 144 bytes are 216 lines, 512 of one of 210 bytes are 1680.
+        // 48 rows of two 144-byte blocks are 216 lines; 512 rows of one 210-byte block are 1680
+        // lines.
         assert_eq!((shape.bytes(), shape.stride()), (64 * (1 + 216 + 216 + 1680), 33 * 4096 + 4096));
         let header = shape.header(BLOCK, 0x0403_0201);
         let mut expected = b"IXCB".to_vec();
@@ -260,7 +272,7 @@ mod tests {
             let mut bad = good;
             bad[bit / 8] ^= 1 << (bit % 8);
             check(&bad, 5).unwrap_err();
-            // Malice makes the checksum right again.
+            // An attacker would correct the checksum.
             if bit / 8 < CRC_AT {
                 let crc = crc32fast::hash(&bad[..CRC_AT]);
                 bad[CRC_AT..].copy_from_slice(&crc.to_le_bytes());
@@ -288,7 +300,7 @@ mod tests {
         for shape in [&[32, 32][..], &[0, 32, 32], &[4, 0, 32], &[4, 1 << 32, 1], &[4, 1, 1 << 32], &[1; 4], &[]] {
             assert!(BlockShape::new([&shaped(shape)]).is_none(), "{shape:?}");
         }
-        // A part that begins at 1 GiB, and a payload of 256 GiB.
+        // A part at an offset of 1 GiB, and a payload of 256 GiB.
         let long = shaped(&[1, 1 << 19, 1 << 10]);
         assert!(BlockShape::new([&long]).is_some() && BlockShape::new([&long, &gate]).is_none());
         assert!(BlockShape::new([&shaped(&[1, 1 << 27, 1 << 10])]).is_none());

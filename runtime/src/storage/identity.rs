@@ -1,8 +1,8 @@
 //! Identity of files, to detect that an open file was replaced or written to.
 //!
 //! Model files have no checksum, and writes to a mapped file are visible at once. So the metadata
-//! of an open file is compared with its metadata at the time of opening. In the
-//! second case the bytes are the same.
+//! of an open file is compared with its metadata at the time of opening. In the second case below
+//! the bytes are the same.
 //!
 //! | difference | meaning |
 //! | --- | --- |
@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 
 use ixc_failure::Class;
 
-/// What a file is known by.
+/// Metadata that identifies a file and its version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity {
     pub(crate) device: u64,
@@ -54,7 +54,7 @@ pub struct ChangedFile {
 }
 
 impl ChangedFile {
-    /// Returns the kind of failure.
+    /// Returns the class of the failure.
     pub fn class(&self) -> Class {
         Class::Failed
     }
@@ -63,12 +63,12 @@ impl ChangedFile {
         ChangedFile { path: path.into(), what, found, expected }
     }
 
-    /// Describes a file in whose place is another since it was read.
+    /// Describes a file that was replaced since it was read.
     pub fn replaced(path: &Path) -> ChangedFile {
         ChangedFile::new(path, "file", "another".into(), "that which was read".into())
     }
 
-    /// Describes a file whose metadata cannot be read any more.
+    /// Describes a file whose metadata can no longer be read.
     pub fn unreadable(path: &Path, error: &io::Error) -> ChangedFile {
         ChangedFile::new(path, "handle", error.to_string(), "readable".into())
     }
@@ -92,12 +92,12 @@ impl Identity {
         }
     }
 
-    /// Length in bytes.
+    /// Returns the length in bytes.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// When it was last modified: seconds and nanoseconds.
+    /// Returns the time of the last modification: seconds and nanoseconds.
     pub fn modified(&self) -> [i64; 2] {
         [self.modified.0, self.modified.1]
     }
@@ -105,26 +105,26 @@ impl Identity {
     /// Reads the identity of the file at a path.
     ///
     /// # Errors
-    /// [`ChangedFile`] where nothing is there.
+    /// [`ChangedFile`] if there is no file.
     pub fn named(path: &Path) -> Result<Identity, ChangedFile> {
         let gone = |error: io::Error| ChangedFile::new(path, "path", error.to_string(), "that of the file".into());
         std::fs::metadata(path).map(|metadata| Identity::of(&metadata)).map_err(gone)
     }
 
-    /// Checks that the path still names this file, and that the file is what it was.
+    /// Checks that the path still names this file, and that the file was not written to.
     ///
     /// # Errors
-    /// [`ChangedFile`] where it is not.
+    /// [`ChangedFile`] if one of these is not true.
     pub fn check(self, path: &Path) -> Result<(), ChangedFile> {
         let now = Identity::named(path)?;
         now.check_same_file(self, path)?;
         now.check_same_bytes(self, path)
     }
 
-    /// Checks that it is the same file as the expected one, whatever became of its bytes.
+    /// Checks that it is the same file as `expected`; its bytes may differ.
     ///
     /// # Errors
-    /// [`ChangedFile`] where it is another.
+    /// [`ChangedFile`] if it is another file.
     pub fn check_same_file(self, expected: Identity, path: &Path) -> Result<(), ChangedFile> {
         match self.is_file(expected) {
             true => Ok(()),
@@ -139,7 +139,7 @@ impl Identity {
     /// identity now.
     ///
     /// # Errors
-    /// [`ChangedFile`] where the system shows that it was.
+    /// [`ChangedFile`] if the metadata show that it was.
     pub fn check_same_bytes(self, expected: Identity, path: &Path) -> Result<(), ChangedFile> {
         if self.bytes != expected.bytes {
             let (found, expected) = (self.bytes.to_string(), expected.bytes.to_string());
@@ -178,8 +178,8 @@ mod tests {
 
     use super::*;
 
-    /// The system's clock of files may stand for some milliseconds: what is done is done again
-    /// until its time is another.
+    /// Repeats `change` until the file's time of change differs, because the clock of a file system
+    /// may have steps of some milliseconds.
     fn until_noticed(file: &File, before: Identity, mut change: impl FnMut()) {
         while Identity::of(&file.metadata().unwrap()).status.changed == before.status.changed {
             change();
@@ -206,7 +206,7 @@ mod tests {
         assert_eq!(what(&file, before), None);
         until_noticed(&file, before, || file.write_all_at(b"S", 0).unwrap());
         assert_eq!(what(&file, before), Some("time of change"));
-        // As `cp --preserve` and `rsync --times` do.
+        // `cp --preserve` and `rsync --times` set the time like this.
         let (file, before) = begin();
         let modified = file.metadata().unwrap().modified().unwrap();
         until_noticed(&file, before, || {
@@ -217,7 +217,7 @@ mod tests {
         let (file, before) = begin();
         file.set_len(4).unwrap();
         assert_eq!(what(&file, before), Some("length"));
-        // The bytes of these stay.
+        // The following changes keep the bytes.
         let (file, before) = begin();
         // Modes that no new file has.
         let mut mode = 0o700;

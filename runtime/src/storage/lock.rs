@@ -1,7 +1,7 @@
 //! Weights locked in memory: the system neither swaps them out nor drops their pages.
 //!
-//! Experts are not locked where they are streamed or left to the page cache: what of them is in
-//! memory changes.
+//! Experts that are streamed or left to the page cache are not locked, because the set in memory
+//! changes.
 
 use std::io;
 
@@ -10,11 +10,11 @@ use ixc_ir::units::Bytes;
 
 use crate::memory::Region;
 
-/// Why weights cannot be locked.
+/// A refusal to lock weights.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot lock {} of weights in memory: {source}{}", Bytes(*bytes), limit_text(*limit))]
 pub struct LockError {
-    /// Bytes of all that were to be locked.
+    /// Bytes of all weights to be locked.
     pub bytes: u64,
     /// Limit of locked bytes for this process; `None` for no limit.
     pub limit: Option<u64>,
@@ -23,7 +23,7 @@ pub struct LockError {
 }
 
 impl LockError {
-    /// Returns the kind of failure.
+    /// Returns the class of the failure.
     pub fn class(&self) -> Class {
         Class::Unavailable
     }
@@ -33,10 +33,11 @@ fn limit_text(limit: Option<u64>) -> String {
     limit.map_or(String::new(), |limit| format!("; RLIMIT_MEMLOCK, the most that may be locked, is {}", Bytes(limit)))
 }
 
-/// Locks regions, which stay mapped as long as they shall be locked; gives their bytes.
+/// Locks regions and returns their total bytes. The caller keeps them mapped while they are to be
+/// locked.
 ///
 /// # Errors
-/// [`LockError`] where the system refuses; some of them may be locked then.
+/// [`LockError`] if the system refuses; some of the regions may be locked then.
 pub(crate) fn lock(regions: &[Region]) -> Result<u64, LockError> {
     let bytes = regions.iter().map(|region| region.bytes()).fold(0, u64::saturating_add);
     for region in regions.iter().filter(|region| region.bytes() > 0) {
@@ -48,8 +49,7 @@ pub(crate) fn lock(regions: &[Region]) -> Result<u64, LockError> {
 
 #[cfg(target_os = "linux")]
 fn lock_one(region: Region) -> io::Result<()> {
-    // SAFETY: the region is mapped, which its owner sees to; pages around its ends are locked as a
-    // whole.
+    // SAFETY: the owner keeps the region mapped. Pages at its ends are locked whole.
     let refused = unsafe { libc::mlock(region.base().cast_const().cast(), region.bytes() as usize) } != 0;
     if refused { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
@@ -63,7 +63,7 @@ fn lock_one(_: Region) -> io::Result<()> {
 #[cfg(target_os = "linux")]
 fn limit() -> Option<u64> {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: `limit` is a place for one.
+    // SAFETY: `limit` is valid memory for the result.
     let known = unsafe { libc::getrlimit(libc::RLIMIT_MEMLOCK, &raw mut limit) } == 0;
     (known && limit.rlim_cur != libc::RLIM_INFINITY).then_some(limit.rlim_cur)
 }

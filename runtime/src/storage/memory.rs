@@ -1,11 +1,13 @@
-//! The memory that kernels work on: model files, packed weights, arena, KV cache, rotary tables, inputs, scratch.
+//! The memory that kernels work on: model files, packed weights, arena, KV cache, rotary tables,
+//! inputs, scratch.
 //!
-//! All of it is mapped: model files read-only and in place, the rest anonymous, zeroed, and without cost until touched. So
-//! the KV cache of a long context takes memory as the sequence grows, and so do rotary tables, which are filled just before a
-//! position is first used.
+//! All of it is mapped. Model files are mapped read-only and in place. The rest is anonymous and
+//! zeroed, and costs nothing until touched. So the KV cache of a long context takes memory as the
+//! sequence grows. Rotary tables do too, because a row is filled just before its position is first
+//! used.
 //!
-//! A [`Region`] is where one buffer lies. Rust code here reads and writes regions only while no kernel runs; kernels get
-//! their pointers after [`crate::execute`] has checked the slice.
+//! A [`Region`] is the place of one buffer. Rust code accesses regions only while no kernel runs.
+//! Kernels get their pointers after [`crate::execute`] has checked the slice.
 //!
 //! Invariant: no Rust reference to this memory exists while kernels run.
 
@@ -22,68 +24,69 @@ use crate::identity::{ChangedFile, Identity};
 
 /// Bytes of an index, a position or a token id.
 pub const INDEX_BYTES: u64 = 4;
-/// Alignment of what lies in one mapping: a cache line.
+/// Alignment of the parts of a mapping: a cache line.
 const ALIGNMENT: u64 = 64;
 
-/// Bytes of the addresses of a process on x86-64: 47 bits. A plan that needs more is wrong on every
-/// machine.
+/// Bytes of the address space of a process on x86-64: 47 bits. A plan that needs more is wrong on
+/// every machine.
 const ADDRESS_SPACE: u64 = 1 << 47;
 
-/// Why there is no memory.
+/// A refusal of memory by the system.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot map {bytes} bytes for {what}: {source}")]
 pub struct MemoryError {
-    /// What for.
+    /// Purpose of the memory.
     pub what: &'static str,
-    /// How much.
+    /// Requested bytes.
     pub bytes: u64,
-    /// What the system said.
+    /// Error of the system.
     pub source: io::Error,
 }
 
 impl MemoryError {
-    /// Returns the kind of failure.
+    /// Returns the class of the failure.
     pub fn class(&self) -> Class {
         if self.bytes >= ADDRESS_SPACE { Class::Data } else { Class::Failed }
     }
 }
 
-/// A place in a mapping, which the owner of the region keeps alive.
+/// A part of a mapping. The owner of the mapping keeps it alive.
 #[derive(Clone, Copy, Debug)]
 pub struct Region {
     base: *mut u8,
     bytes: u64,
 }
 
-// SAFETY: a region is an address and a length; whoever reads or writes through it has to show why that is sound.
+// SAFETY: a region is an address and a length. Each read or write through it has its own
+// justification.
 unsafe impl Send for Region {}
 // SAFETY: as for `Send`.
 unsafe impl Sync for Region {}
 
 impl Region {
-    /// Bytes that the owner of the region keeps where they are.
+    /// Makes a region of bytes that their owner keeps in place.
     pub fn of(bytes: &mut [u8]) -> Region {
         Region { base: bytes.as_mut_ptr(), bytes: bytes.len() as u64 }
     }
 
-    /// The first byte.
+    /// Returns the address of the first byte.
     pub fn base(self) -> *mut u8 {
         self.base
     }
 
-    /// Length in bytes.
+    /// Returns the length in bytes.
     pub fn bytes(self) -> u64 {
         self.bytes
     }
 
-    /// The part of `bytes` bytes from `offset`, where it lies inside.
+    /// Returns the part of `bytes` bytes from `offset`, if it is inside.
     pub fn part(self, offset: u64, bytes: u64) -> Option<Region> {
         let end = offset.checked_add(bytes)?;
         (end <= self.bytes).then(|| Region { base: self.base.wrapping_add(offset as usize), bytes })
     }
 }
 
-/// An anonymous mapping, zeroed.
+/// A zeroed anonymous mapping.
 #[derive(Debug)]
 pub struct Memory {
     map: MmapRaw,
@@ -91,10 +94,11 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// Maps `bytes` bytes. Pages take memory when they are first touched; `huge` asks for large ones.
+    /// Maps `bytes` bytes. Pages take memory when they are first touched; `huge` requests large
+    /// pages.
     ///
     /// # Errors
-    /// When the system refuses.
+    /// If the system refuses.
     pub fn zeroed(what: &'static str, bytes: u64, huge: bool) -> Result<Memory, MemoryError> {
         let error = |source| MemoryError { what, bytes, source };
         let length = usize::try_from(bytes)
@@ -104,7 +108,7 @@ impl Memory {
         let map = MmapRaw::from(MmapOptions::new().len(length.max(1)).map_anon().map_err(error)?);
         #[cfg(target_os = "linux")]
         if huge {
-            // Only a hint: kernels without transparent huge pages refuse it.
+            // Only a hint: systems without transparent huge pages refuse it.
             if let Err(error) = map.advise(memmap2::Advice::HugePage) {
                 tracing::debug!(what, %error, "no huge pages");
             }
@@ -114,7 +118,7 @@ impl Memory {
         Ok(Memory { map, bytes })
     }
 
-    /// All of it.
+    /// Returns the whole region.
     pub fn region(&self) -> Region {
         Region { base: self.map.as_mut_ptr(), bytes: self.bytes }
     }
@@ -124,7 +128,7 @@ impl Memory {
 #[derive(Debug)]
 pub struct Mapped {
     region: Region,
-    /// The file; nothing of a part of the program.
+    /// The file; `None` for a part of the program.
     source: Option<MappedFile>,
 }
 
@@ -132,7 +136,7 @@ pub struct Mapped {
 #[derive(Debug)]
 struct MappedFile {
     path: PathBuf,
-    /// Handle that [`Mapped::check_unchanged`] asks.
+    /// Handle for [`Mapped::check_unchanged`].
     file: File,
     /// Identity when it was mapped.
     identity: Identity,
@@ -141,20 +145,20 @@ struct MappedFile {
 }
 
 impl Mapped {
-    /// Maps a file whole. Nothing in Rust ever reads the mapping, so that a file that changes while
-    /// it is mapped changes results and nothing else. [`Mapped::check_unchanged`] notices that. A
-    /// file that is cut short raises SIGBUS on access, as it does in every program that maps files;
-    /// the command line ends with an error then.
+    /// Maps a whole file. Rust code never reads the mapping, so a file that changes while it is
+    /// mapped changes only results. [`Mapped::check_unchanged`] detects the change. A file that is
+    /// cut short raises SIGBUS on access, as in every program that maps files. The command line
+    /// then ends with an error.
     ///
     /// # Errors
-    /// When the system refuses.
+    /// If the system refuses.
     pub fn open(file: &File, path: &Path, bytes: u64) -> io::Result<Mapped> {
         let identity = Identity::of(&file.metadata()?);
         let map = MmapOptions::new().map_raw_read_only(file)?;
         if map.len() as u64 != bytes {
             return Err(io::Error::other(format!("{} changed its length while it was opened", path.display())));
         }
-        // The mapping stays where it is when its owner moves.
+        // The mapping stays in place when its owner moves.
         let source = MappedFile { path: path.to_owned(), file: file.try_clone()?, identity, map };
         Ok(Mapped { region: Region { base: source.map.as_mut_ptr(), bytes }, source: Some(source) })
     }
@@ -162,7 +166,7 @@ impl Mapped {
     /// Maps a part of a file, which must not be empty.
     ///
     /// # Errors
-    /// When the system refuses.
+    /// If the system refuses.
     pub fn part_of(file: &File, path: &Path, offset: u64, bytes: u64) -> io::Result<Mapped> {
         let length = usize::try_from(bytes).map_err(|_| io::ErrorKind::OutOfMemory)?;
         let identity = Identity::of(&file.metadata()?);
@@ -171,12 +175,12 @@ impl Mapped {
         Ok(Mapped { region: Region { base: source.map.as_mut_ptr(), bytes }, source: Some(source) })
     }
 
-    /// A file that is a part of the program.
+    /// Wraps a file that is part of the program.
     pub fn built_in(bytes: &'static [u8]) -> Mapped {
         Mapped { region: Region { base: bytes.as_ptr().cast_mut(), bytes: bytes.len() as u64 }, source: None }
     }
 
-    /// What the file was when it was mapped.
+    /// Returns the identity of the file when it was mapped.
     pub fn identity(&self) -> Option<Identity> {
         self.source.as_ref().map(|source| source.identity)
     }
@@ -192,14 +196,15 @@ impl Mapped {
         Identity::of(&now).check_same_bytes(*identity, path)
     }
 
-    /// Gives back the pages of a part, so far as the system allows: they leave this process's memory, stay in the system's cache
-    /// as long as that likes, and come back from there or from the file when they are read again.
+    /// Releases the pages of a part, if the system allows it. They leave this process's memory. The
+    /// page cache may keep them. The next read maps them again, from there or from the file.
     pub fn release(&self, offset: u64, bytes: u64) {
         #[cfg(unix)]
         if let (Some(MappedFile { map, .. }), Ok(offset), Ok(bytes)) =
             (&self.source, usize::try_from(offset), usize::try_from(bytes))
         {
-            // SAFETY: the mapping is shared and read-only, so that reading a page again gives the file's bytes. Nothing borrows it.
+            // SAFETY: the mapping is shared and read-only, so reading a page again returns the
+            // file's bytes. Nothing borrows it.
             let advised = unsafe { map.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, offset, bytes) };
             if let Err(error) = advised {
                 tracing::debug!(offset, bytes, %error, "pages stay mapped");
@@ -209,8 +214,9 @@ impl Mapped {
         let _ = (offset, bytes);
     }
 
-    /// Asks for large pages, of a file that will be read whole: the system then reads it in pieces of 2 MiB, where its file system can. What is read now
-    /// and then, in smaller parts, takes longer and more of the page cache so.
+    /// Requests large pages, for a file that will be read completely. The system then reads pieces
+    /// of 2 MiB, if the file system supports it. Rare reads of smaller parts would take longer, and
+    /// more of the page cache.
     pub fn prefer_large_pages(&self) {
         #[cfg(target_os = "linux")]
         if let Some(MappedFile { map, .. }) = &self.source
@@ -220,7 +226,8 @@ impl Mapped {
         }
     }
 
-    /// Has the system begin to read the pages of a part that are not in memory. It may do so or not.
+    /// Asks the system to start reading the pages of a part that are not in memory. The system may
+    /// ignore it.
     pub fn will_need(&self, offset: u64, bytes: u64) {
         #[cfg(unix)]
         if let (Some(MappedFile { map, .. }), Ok(offset), Ok(bytes)) =
@@ -233,25 +240,25 @@ impl Mapped {
         let _ = (offset, bytes);
     }
 
-    /// All of it. Not writable.
+    /// Returns the whole region, which is read-only.
     pub fn region(&self) -> Region {
         self.region
     }
 }
 
-/// Parts of one mapping, before it is made.
+/// The layout of a mapping with several parts, before it is made.
 #[derive(Default)]
 pub(crate) struct Layout {
     pub(crate) end: u64,
 }
 
 impl Layout {
-    /// Has the next part begin at a multiple of so many bytes.
+    /// Aligns the begin of the next part to a multiple of `bytes`.
     pub(crate) fn align(&mut self, bytes: u64) {
         self.end = self.end.checked_next_multiple_of(bytes).unwrap_or(u64::MAX);
     }
 
-    /// Adds a part; gives its offset. Saturates: the mapping is then refused.
+    /// Adds a part and returns its offset. Saturates on overflow: the mapping is then refused.
     pub(crate) fn add(&mut self, bytes: u64) -> u64 {
         let at = self.end;
         self.end = at.saturating_add(bytes).checked_next_multiple_of(ALIGNMENT).unwrap_or(u64::MAX);
@@ -263,7 +270,7 @@ pub(crate) fn part(memory: &Memory, what: &'static str, offset: u64, bytes: u64)
     memory.region().part(offset, bytes).ok_or(MemoryError { what, bytes, source: io::ErrorKind::OutOfMemory.into() })
 }
 
-/// A rotary table, filled up to some position.
+/// A rotary table, filled up to a position.
 #[derive(Debug)]
 pub struct Rope {
     memory: Memory,
@@ -273,34 +280,35 @@ pub struct Rope {
 }
 
 impl Rope {
-    /// Bytes of a table of `capacity` positions.
+    /// Returns the bytes of a table of `capacity` positions.
     pub fn bytes(table: &RopeTable, capacity: u32) -> u64 {
         row_bytes(table).saturating_mul(u64::from(capacity))
     }
 
-    /// A table of `capacity` positions, for a context of no more than these.
+    /// Makes a table of `capacity` positions, for a context of at most `context` positions.
     ///
     /// # Errors
-    /// When the system refuses.
+    /// If the system refuses.
     pub fn new(table: &RopeTable, capacity: u32, context: u32) -> Result<Rope, MemoryError> {
         let memory = Memory::zeroed("a rotary table", Rope::bytes(table, capacity), false)?;
         Ok(Rope { memory, table: table.within(context), filled: 0, capacity })
     }
 
-    /// The whole table.
+    /// Returns the whole table.
     pub fn region(&self) -> Region {
         self.memory.region()
     }
 
-    /// Fills the rows of all positions below `end` that are not yet.
+    /// Fills the missing rows of all positions below `end`.
     pub fn fill(&mut self, end: u32) {
         let mut row = vec![0.0f32; row_bytes(&self.table) as usize / size_of::<f32>()];
         while self.filled < end.min(self.capacity) {
             self.table.fill_row(self.filled, &mut row);
             let bytes = size_of_val(&row[..]) as u64;
             let Some(to) = self.memory.region().part(u64::from(self.filled) * bytes, bytes) else { return };
-            // SAFETY: `to` lies in this table's mapping, which is borrowed exclusively, so no kernel runs, and has as many bytes
-            // as `row`; kernels read floats without alignment, and this copies bytes.
+            // SAFETY: `to` is in this table's mapping and has as many bytes as `row`. The table is
+            // borrowed exclusively, so no kernel runs. Kernels read floats without alignment, and
+            // this copies bytes.
             unsafe { to.base.copy_from_nonoverlapping(row.as_ptr().cast(), row.len() * size_of::<f32>()) };
             self.filled += 1;
         }
@@ -311,10 +319,10 @@ fn row_bytes(table: &RopeTable) -> u64 {
     table.style.row_bytes(u32::try_from(table.frequencies.len().saturating_mul(2)).unwrap_or(u32::MAX))
 }
 
-/// The ids before a step, as a state has them.
+/// The ids before a step, as stored in a state.
 type Before = [f32; ngram::BEFORE];
 
-/// Inputs of a step: one array of words for each.
+/// Inputs of a step: one array of words each.
 #[derive(Debug)]
 pub struct Inputs {
     _memory: Memory,
@@ -322,32 +330,35 @@ pub struct Inputs {
     pub tokens: Region,
     /// Positions.
     pub positions: Region,
-    /// Of each row the position of its sequence's last row in the step.
+    /// Position of the last row of the row's sequence in the step, for each row.
     pub ends: Region,
-    /// By how many positions ahead: each row's and so many more.
+    /// For each distance: the position of each row plus the distance.
     pub ahead: Vec<(u32, Region)>,
     /// Positions / 16.
     pub position_blocks: Region,
     /// Positions % 16.
     pub position_lanes: Region,
-    /// By how many positions: each position's place among them, and how many times they are whole.
+    /// For each number of positions that share a row: the place of each position among them, and
+    /// the number of complete groups up to it.
     pub shared: Vec<(u32, Region, Region)>,
-    /// By what an index chooses: how many places those are, and the number of the last of them.
+    /// For each choice by an index: the number of places to choose from, and the number of the last
+    /// one.
     pub chosen: Vec<(Choice, Region, Region)>,
-    /// Rows of tables that tokens name together with those before them.
+    /// For each n-gram table: the row that each token selects together with the tokens before it.
     pub ngrams: Vec<(Ngram, Region)>,
-    /// Rows whose logits are wanted.
+    /// Rows whose logits are requested.
     pub output_rows: Region,
     /// For each routing: token of each routed row, and routed row of each token's slot.
     pub routed: Vec<(Region, Region)>,
 }
 
 impl Inputs {
-    /// For steps of `max_tokens`, routings with `top_k` slots each, so many positions that share something, what indices choose, and rows that tokens
-    /// name together.
+    /// Makes inputs for steps of up to `max_tokens` tokens, and routings with `top_k` slots each.
+    /// The other parameters list numbers of positions that share a row, choices by indices,
+    /// distances ahead, and n-gram tables.
     ///
     /// # Errors
-    /// When the system refuses.
+    /// If the system refuses.
     pub fn new(
         max_tokens: u32,
         top_k: &[u32],
@@ -403,7 +414,8 @@ impl Inputs {
         })
     }
 
-    /// Writes the inputs of a step: for each row its token, its position and that of its sequence's last row, and which rows' logits are wanted.
+    /// Writes the inputs of a step: for each row its token, its position and its sequence's last
+    /// position; and the rows whose logits are requested.
     pub fn fill(&mut self, tokens: &[u32], (positions, ends): (&[u32], &[u32]), output_rows: &[u32]) {
         let positions = || positions.iter().copied();
         let words: [(Region, &mut dyn Iterator<Item = u32>); 6] = [
@@ -428,15 +440,16 @@ impl Inputs {
         }
     }
 
-    /// Writes the rows that a sequence's tokens, the first of which is row `first` of the step, name together with those before them, and remembers the tokens:
-    /// `state` gives the memory of a state of the sequence.
+    /// Writes the n-gram rows of a sequence's tokens, and remembers the tokens. The first token is
+    /// row `first` of the step. `state` returns the memory of a state of the sequence.
     pub fn fill_ngrams(&mut self, first: usize, tokens: &[u32], mut state: impl FnMut(u32) -> Option<Region>) {
         for (ngram, rows) in &self.ngrams {
             let Some(region) = state(ngram.state).filter(|region| region.bytes as usize >= size_of::<Before>()) else {
                 continue;
             };
             let place = region.base.cast::<Before>();
-            // SAFETY: the region has room for it and lies in memory that was zeroed when it was made; no kernel runs between steps.
+            // SAFETY: the region has room for it, and is in memory that was zeroed when it was
+            // mapped; no kernel runs between steps.
             let mut before = unsafe { place.read_unaligned() };
             let mut row = |&id: &u32| {
                 let row = ngram.hash.row(id, &before) as u32;
@@ -444,7 +457,7 @@ impl Inputs {
                 row
             };
             self.write_from(*rows, first, &mut tokens.iter().map(&mut row));
-            // SAFETY: as before; the states are borrowed exclusively by who calls.
+            // SAFETY: as before; the caller borrows the states exclusively.
             unsafe { place.write_unaligned(before) };
         }
     }
@@ -456,8 +469,8 @@ impl Inputs {
     fn write_from(&self, region: Region, first: usize, words: &mut dyn Iterator<Item = u32>) {
         let most = (region.bytes / INDEX_BYTES) as usize;
         for (i, word) in (first..most).zip(words) {
-            // SAFETY: `i` is below the words of the region, which lies in the mapping of these inputs; they are borrowed
-            // exclusively by who calls, so no kernel runs.
+            // SAFETY: `i` is below the number of words of the region, which is in the mapping of
+            // these inputs. The caller borrows them exclusively, so no kernel runs.
             unsafe { region.base.cast::<u32>().add(i).write_unaligned(word) };
         }
     }
@@ -470,7 +483,7 @@ mod tests {
     use super::*;
 
     fn floats(region: Region) -> Vec<f32> {
-        // SAFETY: nothing writes to the region here, and every pattern of bits is a float.
+        // SAFETY: nothing writes to the region here, and every bit pattern is a float.
         (0..region.bytes() as usize / 4)
             .map(|i| unsafe { region.base().cast::<f32>().add(i).read_unaligned() })
             .collect()
@@ -496,7 +509,8 @@ mod tests {
         }
     }
 
-    /// The others in contexts beyond those of the first ones alone, and a number for each step of positions.
+    /// Tests that contexts beyond the limit use the long frequencies, and that temperature tables
+    /// have one factor for each step of positions.
     #[test]
     fn tables_of_long_contexts_have_other_frequencies_and_those_of_temperatures_steps() {
         let long = Some(LongFrequencies { beyond: 64, frequencies: vec![0.5] });

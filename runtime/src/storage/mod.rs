@@ -1,18 +1,18 @@
-//! Where bytes are: files and what is mapped of them, memory, and how weights get from one to the other.
+//! Storage: files, their mappings and memory, and the path of weights from files to kernels.
 //!
-//! | module | what it owns |
+//! | module | owns |
 //! | --- | --- |
-//! | `identity` | which file a file is |
-//! | [`lock`] | weights that stay in memory |
+//! | `identity` | identity of files |
+//! | [`lock`] | weights locked in memory |
 //! | [`memory`] | mappings: model files, arena, rotary tables, inputs, scratch |
-//! | [`pages`] | how much of memory is in large pages |
+//! | [`pages`] | the share of memory in large pages |
 //! | `page_file` | pages in an anonymous file, for several mappings |
-//! | `program_pages` | pages of the program that are not needed any more |
+//! | `program_pages` | unneeded pages of the program |
 //! | [`shared_pages`] | prefixes that sequences share |
-//! | `pack` | weights of a model file into packed memory |
-//! | `stored` | a weight's bytes: mapped, or made of what is mapped |
-//! | `weights` | where kernels find weights, and packing them when they are first needed |
-//! | [`blocks`] | experts as they lie in a plan's file: header, parts, checksums |
+//! | `pack` | packing of weights from a model file |
+//! | `stored` | a weight's bytes: mapped, or derived from mapped bytes |
+//! | `weights` | places of weights for kernels, and packing on first use |
+//! | [`blocks`] | experts in a plan's file: header, parts, checksums |
 
 pub mod blocks;
 pub(crate) mod identity;

@@ -1,15 +1,18 @@
-//! Packing weights: from the rows of a model file to strips of 16, by all threads, before they are first needed.
+//! Packing of weights by all threads, before their first use: from rows of a model file to strips
+//! of 16 rows.
 //!
 //! ```text
-//! model file, mapped:  row 0 | row 1 | ... | row 15 | row 16 ...        q4_k, 144 bytes for each 256 columns of a row
-//! packed memory:       strip 0: block 0, block 1, ... | strip 1 ...     q4_k_r16, 16 * 144 bytes for each 256 columns
+//! file, mapped:   row 0 | row 1 | ... | row 15 | row 16 ...     q4_k: 144 bytes / 256 columns
+//! packed memory:  strip 0: block 0, block 1, ... | strip 1 ...  q4_k_r16: 16 * 144 bytes
 //! ```
 //!
-//! A job is a weight or whole strips of one; threads take strips from one counter. What a thread copies on the way is a few
-//! blocks of 16 rows, so that packing takes no memory but the result's. What packs is a kernel like any other, generated for this
-//! machine when a format is first packed; where the system gives no executable memory, it is the definition, [`packed::pack`], slowly.
+//! A job is a weight or whole strips of one. Threads take strips from one counter. A thread copies
+//! only a few blocks of 16 rows at a time, so packing needs no memory besides the result's. Packing
+//! uses a kernel, generated for this machine when a format is first packed. If the system gives no
+//! executable memory, [`packed::pack`], the definition, packs slowly.
 //!
-//! Invariant: the result is the same with any number of threads: strips are disjoint, and packing moves bits.
+//! Invariant: the result is the same with any number of threads: strips are disjoint, and packing
+//! moves bits.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -26,16 +29,17 @@ use crate::memory::Region;
 use crate::pool::{Pool, PoolError};
 use crate::stored::Stored;
 
-/// Packed weights start at multiples of this, in memory and in plan files.
+/// Alignment of packed weights, in memory and in plan files.
 pub const ALIGNMENT: u64 = 4096;
-/// Columns of a strip that are packed at a time: 16 rows of 2048 columns are 18 KiB in `q4_k` and 64 KiB in `f16`, which stay in
-/// a core's own caches together with the result. A multiple of every packed block.
+/// Columns of a strip that are packed at a time. 16 rows of 2048 columns have 18 KiB in `q4_k` and
+/// 64 KiB in `f16`. They stay in the caches of a core together with the result. A multiple of every
+/// packed block's columns.
 const COLUMNS: usize = 2048;
 /// Strips that a thread takes at a time.
 const SHARE: u64 = 4;
 
-/// Places of packed weights of these lengths, one after the other, and the end of the last. Saturates: memory of that length is
-/// refused.
+/// Returns the offsets of packed weights with these lengths, one after the other, and the end of
+/// the last. Saturates on overflow; mapping memory of that length is then refused.
 pub(crate) fn layout(lengths: impl Iterator<Item = u64>) -> (Vec<u64>, u64) {
     let mut end = 0u64;
     let offsets = lengths.map(|bytes| {
@@ -53,14 +57,15 @@ pub(crate) struct Job {
     from_format: Format,
     from: Stored,
     to: Region,
-    /// Columns of a row, whole blocks of both formats.
+    /// Columns of a row: whole blocks of both formats.
     columns: u64,
     strips: u64,
 }
 
 impl Job {
-    /// All strips in `from`, rows of `columns` in the format that `to_format` is packed from, or requantised and then packed; `None` where
-    /// that is no such format, or the regions have other lengths than that takes.
+    /// Makes a job for all strips of `from`, which has rows of `columns`. It packs them to
+    /// `to_format`, if needed after requantisation. Returns `None` if the formats do not allow
+    /// this, or if the lengths of the regions do not match.
     pub(crate) fn new(
         (from_format, to_format): (Format, Format),
         columns: u64,
@@ -80,30 +85,31 @@ impl Job {
         fits.then_some(Job { to_format, from_format, from, to, columns, strips })
     }
 
-    /// Bytes that `columns` of a row take in the file, and their share of a packed strip.
+    /// Returns the bytes of `columns` of a row in the file, and their share of a packed strip.
     fn bytes(&self, columns: u64) -> (u64, u64) {
-        // They fit: `new` has computed those of whole rows.
+        // No overflow: `new` has computed the bytes of whole rows.
         (self.from_format.row_bytes(columns).unwrap_or(0), self.to_format.row_bytes(columns).unwrap_or(0))
     }
 
-    /// Bytes of a strip in the file and packed.
+    /// Returns the bytes of a strip in the file, and packed.
     pub(crate) fn strip_bytes(&self) -> (u64, u64) {
         let (from, to) = self.bytes(self.columns);
-        // They fit: `new` has computed them.
+        // No overflow: `new` has computed the products.
         (from * STRIP as u64, to * STRIP as u64)
     }
 
-    /// What it packs.
+    /// Returns the stored bytes that it packs.
     pub(crate) fn from(&self) -> &Stored {
         &self.from
     }
 
-    /// Number of strips.
+    /// Returns the number of strips.
     pub(crate) fn strips(&self) -> u64 {
         self.strips
     }
 
-    /// `count` strips from `first` on, to their places or to `to`, which is then as long as they are packed.
+    /// Returns the job for `count` strips from `first` on. It writes to their places in the result,
+    /// or to `to`, which has their packed length.
     pub(crate) fn part(&self, first: u64, count: u64, to: Option<Region>) -> Option<Job> {
         let (from_strip, to_strip) = self.strip_bytes();
         let from = self.from.part(first.checked_mul(from_strip)?, count.checked_mul(from_strip)?)?;
@@ -112,42 +118,44 @@ impl Job {
         (to.bytes() == place.bytes()).then_some(Job { from, to, strips: count, ..self.clone() })
     }
 
-    /// Packs all strips. `rows` is only memory for use.
+    /// Packs all strips. `rows` is working memory.
     ///
     /// # Safety
-    /// `from` must be readable, `to` writable, and nobody else may use `to` meanwhile.
+    /// `from` must be readable and `to` writable, and no other code may access `to` meanwhile.
     pub(crate) unsafe fn run(&self, rows: &mut Vec<u8>) {
         for strip in 0..self.strips {
-            // SAFETY: passed on to the caller.
+            // SAFETY: the caller's promise.
             unsafe { self.strip(strip, rows) };
         }
     }
 
-    /// Packs one strip. `rows` is only memory for use.
+    /// Packs one strip. `rows` is working memory.
     ///
     /// # Safety
-    /// `from` must be readable, `to` writable, and nobody else may use the strip's part of `to` meanwhile.
+    /// `from` must be readable and `to` writable, and no other code may access the strip's part of
+    /// `to` meanwhile.
     unsafe fn strip(&self, strip: u64, rows: &mut Vec<u8>) {
-        // A scale for each row is of all its columns.
+        // A row scale covers all columns of its row.
         let most = if self.to_format.has_row_scale() { self.columns } else { COLUMNS as u64 };
         let (from_row, to_row) = self.bytes(self.columns);
         let mut first = 0;
         while first < self.columns {
             let columns = most.min(self.columns - first);
-            // No columns take no bytes, though a scale for each row does.
+            // No columns have no bytes, but a row scale would still be counted.
             let (from_at, to_at) = if first == 0 { (0, 0) } else { self.bytes(first) };
             let (from_bytes, to_bytes) = self.bytes(columns);
             rows.resize(STRIP * from_bytes as usize, 0);
-            // Together, since what is stored transposed has the same elements of several rows side by side.
+            // Reads the rows together, because a transposed tensor stores elements of several rows
+            // side by side.
             let at = strip * STRIP as u64 * from_row + from_at;
-            // SAFETY: the caller says that it is readable.
+            // SAFETY: the caller promises that it is readable.
             if !unsafe { self.from.read_rows(at, from_row, from_bytes, rows) } {
                 return;
             }
             let at = STRIP as u64 * (strip * to_row + to_at);
             let Some(part) = self.to.part(at, STRIP as u64 * to_bytes) else { return };
-            // SAFETY: the part lies in `to`, in this strip, which the caller says nobody else uses; it is initialised, as all
-            // mapped memory is.
+            // SAFETY: the part is in this strip of `to`, which no other code accesses by the
+            // caller's promise. It is initialised, like all mapped memory.
             let out = unsafe { std::slice::from_raw_parts_mut(part.base(), part.bytes() as usize) };
             match self.to_format.unpacked() {
                 Some(unpacked) if unpacked != self.from_format => {
@@ -162,13 +170,14 @@ impl Job {
     }
 }
 
-/// Whether strips of a format are made of rows in another: packed from them, or requantised.
+/// Returns whether rows of one format can become strips of another, by packing or by requantising
+/// and packing.
 pub(crate) fn makes(from: Format, to: Format) -> bool {
     let requantised = to.has_row_scale() && to.rows() > 1 && from.is_in_files();
     to.unpacked().is_some_and(|unpacked| unpacked == from || requantised)
 }
 
-/// The packing kernel of a format, where this machine can run one.
+/// Returns the packing kernel of a format, if this machine can run one.
 fn kernel(to: Format) -> Option<&'static Module> {
     static MODULES: [OnceLock<Option<Module>>; FORMATS.len()] = [const { OnceLock::new() }; FORMATS.len()];
     let compile = || {
@@ -180,7 +189,8 @@ fn kernel(to: Format) -> Option<&'static Module> {
     MODULES.get(to as usize)?.get_or_init(compile).as_ref()
 }
 
-/// Kernels that dequantise a row, by format and columns, where this machine can run one.
+/// Returns the kernel that dequantises a row of this format and number of columns, if this machine
+/// can run one.
 fn row_kernel(format: Format, columns: usize) -> Option<Arc<Module>> {
     type Modules = HashMap<(Format, usize), Option<Arc<Module>>>;
     static MODULES: LazyLock<Mutex<Modules>> = LazyLock::new(Mutex::default);
@@ -193,20 +203,21 @@ fn row_kernel(format: Format, columns: usize) -> Option<Arc<Module>> {
     modules.entry((format, columns)).or_insert_with(compile).clone()
 }
 
-/// Rows of a format of files as numbers, by a kernel where there is one.
+/// Dequantises rows of a file format, with a kernel if there is one.
 fn floats(format: Format, columns: usize, rows: &mut [u8]) -> Vec<f32> {
     let Some(module) = row_kernel(format, columns) else { return format.dequantise_rows(rows, columns) };
     let mut x = vec![0f32; format.elements(rows.len(), columns).unwrap_or(0)];
     let row_bytes = rows.len() / (x.len() / columns).max(1);
     let mut first = [0u8; 4];
     for (row, x) in rows.chunks_exact_mut(row_bytes.max(1)).zip(x.chunks_exact_mut(columns)) {
-        // SAFETY: the kernel reads row 0 of a table of one row, which is as long as its format says of so many columns, and writes these.
+        // SAFETY: the kernel reads row 0 of a table of one row, which has the length of `columns`
+        // in its format, and writes as many floats.
         unsafe { module.call(0, &[first.as_mut_ptr(), row.as_mut_ptr(), x.as_mut_ptr().cast()], &[]) };
     }
     x
 }
 
-/// [`packed::pack`], by a kernel where there is one.
+/// Packs a strip like [`packed::pack`], with a kernel if there is one.
 fn pack(to: Format, columns: u64, rows: &mut [u8], out: &mut [u8]) {
     let Some(module) = kernel(to) else { return packed::pack(to, rows, out) };
     let columns = columns as i64;
@@ -219,20 +230,21 @@ fn pack(to: Format, columns: u64, rows: &mut [u8], out: &mut [u8]) {
     let bytes = |format: Format| format.row_bytes(columns as u64).map(|bytes| bytes as usize * STRIP);
     let whole = [to.unpacked().and_then(bytes), bytes(to)] == [Some(rows.len()), Some(out.len())];
     assert!(whole, "16 rows of {columns} columns of {to}");
-    // SAFETY: the kernel reads 16 rows and writes a strip, of so many columns, whose bytes were just compared.
+    // SAFETY: the kernel reads 16 rows of `columns` and writes a strip; the lengths of both were
+    // just compared.
     unsafe { module.call(0, &[rows.as_mut_ptr(), out.as_mut_ptr()], dims) };
 }
 
-/// Jobs, their strips numbered one after the other.
+/// Jobs with consecutively numbered strips.
 #[derive(Debug)]
 pub(crate) struct Queue {
     jobs: Vec<Job>,
-    /// Of each job the number of the strip after its last.
+    /// Number of the strip after the last, by job.
     ends: Vec<u64>,
 }
 
 impl Queue {
-    /// Of these jobs.
+    /// Makes a queue of these jobs.
     pub(crate) fn new(jobs: Vec<Job>) -> Queue {
         let end = |end: &mut u64, job: &Job| {
             *end = end.saturating_add(job.strips);
@@ -242,11 +254,12 @@ impl Queue {
         Queue { jobs, ends }
     }
 
-    /// Takes strips from `next` and packs them, until there are none; `done` gets the number of the job that each was of, and its number in that.
+    /// Takes strips from `next` and packs them until none is left. Calls `done` with the number of
+    /// the job and the strip's number in it.
     ///
     /// # Safety
-    /// For every job, `from` must be readable, `to` writable, and nobody may use `to` but those who take strips from `next`; the
-    /// `to` of different jobs must not overlap.
+    /// For every job, `from` must be readable and `to` writable. Only threads that take strips from
+    /// `next` may access `to`. The `to` of different jobs must not overlap.
     pub(crate) unsafe fn work(&self, next: &AtomicU64, rows: &mut Vec<u8>, done: &dyn Fn(usize, u64)) {
         let total = self.ends.last().copied().unwrap_or(0);
         loop {
@@ -258,7 +271,8 @@ impl Queue {
                 let at = self.ends.partition_point(|end| *end <= number);
                 let job = &self.jobs[at];
                 let strip = number - (self.ends[at] - job.strips);
-                // SAFETY: the caller's promise; every number is taken once, and names one strip of one job.
+                // SAFETY: the caller's promise; every number is taken once, and belongs to one
+                // strip of one job.
                 unsafe { job.strip(strip, rows) };
                 done(at, strip);
             }
@@ -266,12 +280,12 @@ impl Queue {
     }
 }
 
-/// Runs jobs; `packed` gets the number of a job and of its strip that is packed, `done` the number of a job that is finished, both on
-/// the thread that did it.
+/// Runs jobs. Calls `packed` with the numbers of a job and of its packed strip, and `done` with the
+/// number of a finished job. Both run on the thread that packed.
 ///
 /// # Safety
-/// For every job, `from` must be readable, `to` writable, and while this runs nobody else may use `to`; the `to` of different
-/// jobs must not overlap.
+/// For every job, `from` must be readable and `to` writable, and no other code may access `to`
+/// meanwhile. The `to` of different jobs must not overlap.
 ///
 /// # Errors
 /// When a thread panics.
@@ -291,15 +305,16 @@ pub(crate) unsafe fn run(
                 done(job);
             }
         };
-        // SAFETY: the caller's promise; only these threads know `next`.
+        // SAFETY: the caller's promise; only these threads have `next`.
         unsafe { queue.work(&next, &mut Vec::new(), &strip_done) };
     })
 }
 
-/// Bytes that a thread copies before it adds them to a checksum.
+/// Bytes that a thread copies at a time for a checksum.
 const HASHED: u64 = 1 << 16;
 
-/// The CRC-32 of each region, which must be readable mapped memory of a file. `done` is told how many more bytes are.
+/// Returns the CRC-32 of each region, which must be readable mapped memory of a file. Calls `done`
+/// with the number of bytes after each piece.
 ///
 /// # Errors
 /// When a thread panics.
@@ -319,8 +334,8 @@ pub(crate) fn checksums(
             let (mut hasher, mut at) = (crc32fast::Hasher::new(), 0);
             while let Some(part) = region.part(at, HASHED.min(region.bytes() - at)).filter(|part| part.bytes() > 0) {
                 copy.resize(part.bytes() as usize, 0);
-                // SAFETY: regions lie in mapped memory, which is copied since a mapped file may change and must not be
-                // borrowed.
+                // SAFETY: regions are in mapped memory. It is copied, because a mapped file may
+                // change and must not be borrowed.
                 unsafe { copy.as_mut_ptr().copy_from_nonoverlapping(part.base(), copy.len()) };
                 hasher.update(&copy);
                 at += part.bytes();
@@ -350,7 +365,7 @@ mod tests {
 
     #[test]
     fn any_number_of_threads_packs_as_one_call_does() {
-        // More columns than are packed at a time, and not a multiple of it.
+        // More columns than are packed at a time, and not a multiple of that number.
         let (columns, strips) = (COLUMNS as u64 + 256, 11);
         for to_format in FORMATS.iter().filter(|row| row.rows > 1).map(|row| row.format) {
             let from_format = to_format.unpacked().unwrap();
@@ -402,7 +417,7 @@ mod tests {
                 assert!(found == right, "{to}, {columns} columns");
             }
         }
-        // Columns in no whole groups of four, as floats may have them.
+        // Numbers of columns that are no multiple of four, as floats may have.
         for columns in [1, 3, 4, 5, 33] {
             let mut rows: Vec<u8> = (0..2 * STRIP * columns).map(|i| (i * 37 + i / 241) as u8).collect();
             let mut found = vec![0xee; rows.len()];

@@ -1,9 +1,11 @@
-//! Pages that lie in an anonymous file, so that several mappings can have the same ones.
+//! Pages in an anonymous file, so that several mappings can share them.
 //!
-//! The file has no name and no place on a drive: it is memory (`memfd_create`), as long as somebody has it open or mapped. It takes what was written to it, whatever
-//! its length; what is punched out of it is given back.
+//! The file has no name and no place on a drive. It is memory (`memfd_create`), and exists while it
+//! is open or mapped. Independent of its length, it takes memory only for written pages. Punched
+//! pages are freed.
 //!
-//! Invariant: what is mapped here is mapped privately: who writes there has a copy of the page from then on, made by the system, and the file never changes.
+//! Invariant: all mappings are private. A write to a mapped page makes the system copy the page,
+//! and never changes the file.
 
 use std::fs::File;
 use std::io;
@@ -18,34 +20,34 @@ pub(crate) struct PageFile {
     file: File,
     /// Bytes of a page.
     page: u64,
-    /// Where it ends: places up to there are somebody's.
+    /// End of the file: all places before it are reserved.
     end: Mutex<u64>,
 }
 
 impl PageFile {
-    /// An empty one.
+    /// Makes an empty file.
     ///
     /// # Errors
-    /// When the system refuses, or has no such files.
+    /// If the system refuses, or has no such files.
     pub(crate) fn new() -> io::Result<PageFile> {
         Ok(PageFile { file: system::open()?, page: system::page_bytes()?, end: Mutex::new(0) })
     }
 
-    /// Bytes of a page: offsets and lengths of what is mapped are multiples.
+    /// Returns the bytes of a page. Offsets and lengths of mappings are multiples of it.
     pub(crate) fn page(&self) -> u64 {
         self.page
     }
 
-    /// What the system says that it takes.
+    /// Returns the memory of the file according to the system.
     #[cfg(all(test, unix))]
     pub(crate) fn resident(&self) -> u64 {
         self.file.metadata().map_or(0, |file| std::os::unix::fs::MetadataExt::blocks(&file) * 512)
     }
 
-    /// A place that nothing else has, and never had; it takes no memory before it is written.
+    /// Reserves a place that was never used. It takes no memory before it is written.
     ///
     /// # Errors
-    /// When a file may not be as long.
+    /// If the file would exceed the max length of files.
     pub(crate) fn reserve(&self, bytes: u64) -> io::Result<u64> {
         let mut end = self.end.lock().unwrap_or_else(PoisonError::into_inner);
         let at = *end;
@@ -56,18 +58,19 @@ impl PageFile {
         Ok(at)
     }
 
-    /// Writes a region to a place of it.
+    /// Writes a region to a place of the file.
     ///
     /// # Safety
     /// The region is mapped, and nothing writes it meanwhile.
     ///
     /// # Errors
-    /// When the system refuses memory.
+    /// If the system refuses memory.
     #[cfg_attr(not(unix), expect(unused_variables))]
     pub(crate) unsafe fn write(&self, offset: u64, from: Region) -> io::Result<()> {
         #[cfg(unix)]
         {
-            // SAFETY: who calls says that it is mapped, and so initialised, and that nothing writes it.
+            // SAFETY: the caller promises that the region is mapped, and so initialised, and that
+            // nothing writes it.
             let bytes = unsafe { std::slice::from_raw_parts(from.base(), from.bytes() as usize) };
             std::os::unix::fs::FileExt::write_all_at(&self.file, bytes, offset)
         }
@@ -75,36 +78,37 @@ impl PageFile {
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    /// Puts pages of it in the place of a region, privately.
+    /// Maps pages of the file privately in place of a region.
     ///
     /// # Safety
-    /// The region is whole pages of an anonymous mapping of the caller's, and nothing uses it meanwhile. What it held is lost.
+    /// The region must be whole pages of an anonymous mapping of the caller, and nothing may access
+    /// it meanwhile. Its contents are lost.
     ///
     /// # Errors
-    /// When the system refuses; the region is then as it was.
+    /// If the system refuses; the region is then unchanged.
     pub(crate) unsafe fn map(&self, offset: u64, to: Region) -> io::Result<()> {
-        // SAFETY: as who calls says.
+        // SAFETY: the caller's promise.
         unsafe { system::map(to, Some((&self.file, offset))) }
     }
 
-    /// Gives back the pages of a part, which nothing has mapped any more.
+    /// Frees the pages of a part, which must not be mapped any more.
     ///
     /// # Errors
-    /// When the system refuses; they stay then.
+    /// If the system refuses; the pages then stay.
     pub(crate) fn punch(&self, part: &Range<u64>) -> io::Result<()> {
         system::punch(&self.file, part)
     }
 }
 
-/// Puts new pages, which are zero, in the place of a region's.
+/// Maps new zero pages in place of a region.
 ///
 /// # Safety
-/// As of [`PageFile::map`].
+/// Same as [`PageFile::map`].
 ///
 /// # Errors
-/// When the system refuses; the region is then as it was.
+/// If the system refuses; the region is then unchanged.
 pub(crate) unsafe fn renew(region: Region) -> io::Result<()> {
-    // SAFETY: as who calls says.
+    // SAFETY: the caller's promise.
     unsafe { system::map(region, None) }
 }
 
@@ -124,10 +128,11 @@ mod system {
             if descriptor < 0 {
                 return Err(io::Error::last_os_error());
             }
-            // SAFETY: it is open, and nobody else has it.
+            // SAFETY: it is open, and has no other owner.
             Ok(unsafe { File::from_raw_fd(descriptor) })
         };
-        // Where files of memory must not be programs that has to be said; systems before 6.3 do not know the word.
+        // Some systems require that memory files are marked as not executable. Systems before 6.3
+        // do not know this flag.
         create(libc::MFD_CLOEXEC | libc::MFD_NOEXEC_SEAL).or_else(|error| match error.raw_os_error() {
             Some(libc::EINVAL) => create(libc::MFD_CLOEXEC),
             _ => Err(error),
@@ -143,7 +148,7 @@ mod system {
             .ok_or_else(|| io::ErrorKind::Unsupported.into())
     }
 
-    /// What `ulimit -f` says: to be longer is answered with a signal.
+    /// Returns the limit of `ulimit -f`. Exceeding it would raise a signal.
     pub(super) fn longest_file() -> u64 {
         let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
         // SAFETY: the structure lives during the call, which fills it.
@@ -153,19 +158,20 @@ mod system {
     }
 
     /// # Safety
-    /// As of [`super::PageFile::map`].
+    /// Same as [`super::PageFile::map`].
     pub(super) unsafe fn map(to: Region, file: Option<(&File, u64)>) -> io::Result<()> {
         let too_long = |_| io::Error::from(io::ErrorKind::InvalidInput);
         let (descriptor, offset, anonymous) = match file {
-            // Memory is not promised for pages that will hardly ever be written.
+            // Does not reserve memory for pages that will hardly ever be written.
             Some((file, offset)) => (file.as_raw_fd(), offset, libc::MAP_NORESERVE),
-            // As the mapping around it, so that the system makes one of both.
+            // Uses the flags of the mapping around it, so that the system merges both.
             None => (-1, 0, libc::MAP_ANONYMOUS),
         };
         let (bytes, offset) =
             (usize::try_from(to.bytes()).map_err(too_long)?, i64::try_from(offset).map_err(too_long)?);
         let (access, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_FIXED | anonymous);
-        // SAFETY: the place is a part of the caller's own mapping, as it says, so nothing else is there.
+        // SAFETY: the caller promises that the place is part of its own mapping, so nothing else is
+        // there.
         let at = unsafe { libc::mmap(to.base().cast(), bytes, access, flags, descriptor, offset) };
         if at == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
@@ -174,7 +180,7 @@ mod system {
         let number = |n: u64| i64::try_from(n).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput));
         let (at, bytes) = (number(part.start)?, number(part.end.saturating_sub(part.start))?);
         let how = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
-        // SAFETY: takes a descriptor that is open, and numbers.
+        // SAFETY: takes an open descriptor, and numbers.
         match unsafe { libc::fallocate(file.as_raw_fd(), how, at, bytes) } {
             0 => Ok(()),
             _ => Err(io::Error::last_os_error()),
@@ -222,7 +228,7 @@ mod tests {
         let page = file.page();
         let [one, two] = [(); 2].map(|()| Memory::zeroed("a test", 4 * page, false).unwrap());
         let part = |memory: &Memory, first: u64, pages: u64| memory.region().part(first * page, pages * page).unwrap();
-        // SAFETY: the memory is mapped, and nobody else has it.
+        // SAFETY: the memory is mapped, and no other code accesses it.
         unsafe { one.region().base().write_bytes(7, 4 * page as usize) };
         assert_eq!(file.reserve(3 * page).unwrap(), 0);
         let at = file.reserve(2 * page - 5).unwrap();
@@ -249,7 +255,7 @@ mod tests {
     fn punched_pages_are_given_back() {
         let file = PageFile::new().unwrap();
         let memory = Memory::zeroed("a test", 64 * file.page(), false).unwrap();
-        // SAFETY: the memory is mapped, and nobody else has it.
+        // SAFETY: the memory is mapped, and no other code accesses it.
         unsafe { memory.region().base().write_bytes(1, memory.region().bytes() as usize) };
         let at = file.reserve(memory.region().bytes()).unwrap();
         // SAFETY: as above.

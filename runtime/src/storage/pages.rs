@@ -1,9 +1,11 @@
-//! How much of some memory is in large pages: what the system says in `/proc/self/smaps`.
+//! The share of memory in large pages, according to `/proc/self/smaps`.
 //!
-//! A thread that reads memory in 4 KiB pages waits for their addresses, too: with 16 threads of a Xeon 113 to 127 GB/s instead of 135. Memory of
-//! our own asks for large pages where all of it will be used. So do mapped files ([`Mapped::prefer_large_pages`](crate::memory::Mapped::prefer_large_pages)):
-//! file systems with large folios (ext4 from Linux 6.16 on, XFS) then read 2 MiB at a time into the page cache and map that as one page. What
-//! lay in the page cache before stays as it is.
+//! A thread that reads memory in 4 KiB pages also waits for address translation. With 16 threads of
+//! a Xeon this gives 113 to 127 GB/s in place of 135. Anonymous memory that will be used completely
+//! therefore asks for large pages. Mapped files do so too
+//! ([`Mapped::prefer_large_pages`](crate::memory::Mapped::prefer_large_pages)). File systems with
+//! large folios (ext4 from Linux 6.16 on, XFS) then read 2 MiB at a time into the page cache, and
+//! map that as one page. Pages that are already in the page cache do not change.
 
 use std::path::Path;
 
@@ -11,21 +13,22 @@ use ixc_files::read_system;
 
 use crate::memory::Region;
 
-/// What mappings of pages are called that several sequences share: each has its part of them.
+/// Begin of the names of mappings whose pages several sequences share. Each sequence counts its
+/// share.
 const SHARED: &str = "/memfd:";
 
-/// Some memory, as far as it is there.
+/// Use of pages by some memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PageUse {
-    /// What it is for.
+    /// Purpose of the memory.
     pub what: &'static str,
-    /// Bytes of it that are in memory and mapped.
+    /// Bytes that are in memory and mapped.
     pub resident: u64,
-    /// Bytes of these in pages of 2 MiB.
+    /// Resident bytes in pages of 2 MiB.
     pub large: u64,
 }
 
-/// A mapping: where it lies, and what of it is in memory.
+/// A mapping: its addresses, and its resident bytes.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Mapping {
     begin: u64,
@@ -34,7 +37,8 @@ struct Mapping {
     large: u64,
 }
 
-/// What is resident of each of these, by name; of what the system says nothing, or that is nowhere in memory, nothing is said.
+/// Returns the use of pages by each list of regions, by name. Lists without resident bytes are
+/// omitted.
 pub(crate) fn page_use(regions: &[(&'static str, Vec<Region>)]) -> Vec<PageUse> {
     let mappings = read_system(Path::new("/proc/self/smaps")).map_or_else(Vec::new, |text| mappings(&text));
     let uses = regions.iter().map(|(what, regions)| {
@@ -50,8 +54,8 @@ pub(crate) fn page_use(regions: &[(&'static str, Vec<Region>)]) -> Vec<PageUse> 
     uses.filter(|sum| sum.resident > 0).collect()
 }
 
-/// Bytes of a range that are resident, and in large pages. The system joins mappings that follow each other; of one that is more than the range, the
-/// range has its part by length.
+/// Returns the resident bytes of a range, and those in large pages. The system merges adjacent
+/// mappings. For a mapping that is larger than the range, the range gets a share by length.
 fn of(mappings: &[Mapping], begin: u64, end: u64) -> (u64, u64) {
     mappings.iter().fold((0, 0), |(resident, large), mapping| {
         let (all, common) =
@@ -61,7 +65,7 @@ fn of(mappings: &[Mapping], begin: u64, end: u64) -> (u64, u64) {
     })
 }
 
-/// Reads `smaps`.
+/// Parses `smaps`.
 fn mappings(text: &str) -> Vec<Mapping> {
     let mut found: Vec<Mapping> = Vec::new();
     let mut is_shared = false;
@@ -132,11 +136,11 @@ Pss:                 100 kB
     fn what_is_touched_is_resident() {
         let memory = Memory::zeroed("a test", 8 << 20, false).unwrap();
         let regions = || vec![("a test", vec![memory.region()])];
-        // SAFETY: the memory is mapped, and nobody else has it.
+        // SAFETY: the memory is mapped, and no other code accesses it.
         (0..8 << 8).for_each(|page| unsafe { memory.region().base().add(page << 12).write(1) });
         let found = page_use(&regions());
         assert_eq!((found.len(), found[0].what), (1, "a test"));
-        // Neighbours of the mapping may be a part of it.
+        // The system may merge adjacent mappings with this one.
         assert!((4 << 20..=16 << 20).contains(&found[0].resident), "{found:?}");
         assert_eq!(page_use(&[("nothing", vec![])]), []);
     }

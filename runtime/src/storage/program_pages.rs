@@ -1,12 +1,12 @@
-//! Memory that this process does not need any more: pages of its own code, and free memory of the
-//! allocator.
+//! Release of memory that this process no longer needs: pages of its own code, and free memory of
+//! the allocator.
 //!
 //! Compiling a model runs code that no step runs: passes, code generation, readers of files. Its
-//! pages, some 20 MiB, stay mapped and count as memory of the process. They are given back before a
-//! budget is divided. They stay in the system's cache, and pages that run again come back from
+//! pages, about 20 MiB, stay mapped and count as memory of the process. They are released before a
+//! budget is divided. They stay in the system's page cache, and code that runs again is mapped from
 //! there.
 
-/// Gives back what is not needed. Does nothing where the system does not allow it.
+/// Releases unneeded memory. Does nothing if the system does not allow it.
 pub fn release_unused() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     // SAFETY: the allocator's own function, which any thread may call at any time.
@@ -17,11 +17,11 @@ pub fn release_unused() {
     release_code();
 }
 
-/// Gives back the pages of all code that lies in files.
+/// Releases the pages of all code in files.
 #[cfg(target_os = "linux")]
 fn release_code() {
     let read = |path: &str| ixc_files::read_system(path.as_ref()).unwrap_or_default();
-    // A debugger's breakpoints are written into pages that this process has alone.
+    // A debugger writes breakpoints into private pages of this process.
     let is_traced = !read("/proc/self/status").lines().any(|line| line.split_whitespace().eq(["TracerPid:", "0"]));
     if is_traced {
         return;
@@ -36,13 +36,14 @@ fn release_code() {
     }
 }
 
-/// Returns the addresses of a line of `/proc/self/maps` that is of code in a file.
+/// Returns the address range of a line of `/proc/self/maps` that describes code in a file.
 #[cfg(target_os = "linux")]
 fn code_of_file(line: &str) -> Option<(usize, usize)> {
     let mut words = line.split_whitespace();
     let (begin, end) = words.next()?.split_once('-')?;
     let access = words.next()?;
-    // Behind offset, device and inode. Files in memory alone are code that was generated.
+    // The path follows offset, device and inode. Files that exist only in memory have generated
+    // code.
     let path = words.nth(3).filter(|path| path.starts_with('/') && !path.starts_with("/memfd:"))?;
     let address = |text: &str| usize::from_str_radix(text, 16).ok();
     (access == "r-xp" && !path.is_empty() && !line.ends_with(" (deleted)")).then_some((address(begin)?, address(end)?))
@@ -67,7 +68,7 @@ mod tests {
         ] {
             assert_eq!(code_of_file(&line(access, path)), None, "{access} {path}");
         }
-        // The program goes on.
+        // The program continues to run.
         let before: Vec<u64> = (0..1000).map(|n| n * n).collect();
         release_unused();
         assert_eq!(before.iter().sum::<u64>(), 332_833_500);

@@ -1,32 +1,46 @@
-//! Prefixes that sequences share: the same pages of memory, in the states of each.
+//! Prefixes that sequences share: the same pages of memory in the states of each.
 //!
-//! The states of a sequence are one mapping, in which each column (a head's keys, or its values) has its positions one after the other. All sequences of an engine have
-//! the same layout. Where two begin alike, whole pages of each column are the same bytes at the same place; so the system's page table does what other
-//! programs do with tables of blocks, and kernels have their columns as they were.
+//! The states of a sequence are one mapping. In it, each column (a head's keys or its values) has
+//! its positions one after the other. All sequences of an engine have the same layout. If two begin
+//! with the same tokens, whole pages of each column have the same bytes at the same place. So the
+//! system's page table replaces the block tables of other programs, and kernels see unchanged
+//! columns.
 //!
 //! ```text
-//! file          [ home of a: .. keys.0 |aaaaaa      | keys.1 |aaaaaa      | .. ][ home of b: .. ]      written once, mapped privately, given back by refcount
-//! sequence a                    keys.0 |aaaaaa.aa   | keys.1 |aaaaaa.aa   |                            a = pages of the file, . = a page that has its own rows, too
-//! sequence b                    keys.0 |aaaaaa.b    | keys.1 |aaaaaa.b    |
+//! file        [ home of a: .. keys.0 |aaaaaa    | keys.1 |aaaaaa    | .. ][ home of b: .. ]
+//! sequence a                  keys.0 |aaaaaa.aa | keys.1 |aaaaaa.aa |
+//! sequence b                  keys.0 |aaaaaa.b  | keys.1 |aaaaaa.b  |
 //! ```
 //!
-//! **Freezing.** What a sequence writes lies in its own anonymous memory, as if there was nothing to share. When another shall begin as it does, its pages up to there
-//! are written to a place of the file, and the file is mapped in their stead: that takes as long as copying them once, and no more memory. From then on they are a *run*, and every
-//! further sequence that begins with it maps it: a system call for each column, whatever its length. What is no whole page, and what is not shared at all (windows, which move; recurrent states
-//! and their copies), is copied.
+//! Here `a` is a page of the file, and `.` is a page that also has the sequence's own rows.
+//! The file is written once and mapped privately, and its pages are released by reference count.
 //!
-//! **Writing.** Rows are written behind a sequence's position, and pages are shared only up to there, so that nothing writes to them. Where a sequence is cut within a run, pages from there on
-//! are its own again first ([`SharedPrefix::cut`]): the block of positions that is cut is copied, and the rest is zero. Should anything write to a shared page in spite of that, the
-//! system makes a copy of it for this sequence, for the mapping is private; nobody else's bits change. The file itself is written before anybody maps it, never after: places in it are not
-//! given twice.
+//! **Freezing.** A sequence writes into its own anonymous memory, as if there was no sharing. When
+//! another sequence begins with the same prefix, the pages of the prefix are written to a place of
+//! the file. The file is then mapped in their stead. This takes as long as one copy, and no more
+//! memory. The pages are now a *run*. Every further sequence with this prefix maps it, by one
+//! system call for each column of any length. Incomplete pages are copied, and so are states that
+//! cannot be shared: windows, which move, and recurrent states with their copies.
 //!
-//! **Counting.** A run counts who uses it and up to where; what nobody uses is punched out of the file. So a page is in memory once for all who share it, and not longer than one
-//! of them needs it. A page that is mapped is always used by who maps it: where the system refuses to take a mapping away, the use stays until the sequence is emptied.
+//! **Writing.** A sequence writes rows after its position, and shares only pages before it, so it
+//! never writes to shared pages. If a sequence is cut within a run, its pages from the cut on
+//! become its own first ([`SharedPrefix::cut`]). The block with the cut is copied, and the rest is
+//! zero. Should code write to a shared page after all, the mapping is private: the system copies
+//! the page for this sequence, and no other sequence changes. The file itself is written before it
+//! is mapped, and never after: a place in it is never used twice.
 //!
-//! **What it costs.** Each column has up to two mappings more for each run of a sequence, and a process may have so many (`vm.max_map_count`, 65,530): up to three quarters of them are taken here.
-//! Beyond, where the system has no such files, and where there is too little to share ([`WORTH_IT`]), all is copied. [`Pool::refusal`] says why, and results are the same.
+//! **Counting.** A run counts its users and the position that each needs. Pages without users are
+//! punched out of the file. So a page is in memory once for all sequences that share it, and only
+//! while one of them needs it. A mapped page always has a user: if the system refuses to remove a
+//! mapping, the use stays until the sequence is emptied.
 //!
-//! Invariant: pages of the file that a sequence maps are never written, and are not punched before they are mapped no more.
+//! **Cost.** Each column has up to two extra mappings for each run of a sequence. A process may
+//! have `vm.max_map_count` mappings (65,530); sharing takes up to three quarters of them. Prefixes
+//! are copied beyond this number, on systems without such files, and if there is too little to
+//! share ([`WORTH_IT`]). [`Pool::refusal`] returns the reason. The results are the same.
+//!
+//! Invariant: pages of the file that a sequence maps are never written, and are not punched before
+//! they are unmapped.
 
 use std::fmt;
 use std::ops::Range;
@@ -40,47 +54,50 @@ use ixc_ir::plan::ATTENTION_BLOCK;
 use crate::memory::Region;
 use crate::page_file::{PageFile, renew};
 
-/// Pages of each column, on average, that are worth mapping: a mapping takes about as long to make as these take to be copied, and a process may not have many.
+/// Mean number of pages of each column that are worth mapping: making a mapping takes about as long
+/// as copying these.
 const WORTH_IT: u64 = 4;
-/// Mappings that a process may have where the system does not say ([`MOST_MAPPINGS`]): `DEFAULT_MAX_MAP_COUNT`.
+/// Max mappings of a process if the system does not show the limit ([`MOST_MAPPINGS`]):
+/// `DEFAULT_MAX_MAP_COUNT`.
 const DEFAULT_MOST_MAPPINGS: u64 = 65_530;
-/// Where Linux says how many mappings a process may have.
+/// File in which Linux shows the max mappings of a process.
 const MOST_MAPPINGS: &str = "/proc/sys/vm/max_map_count";
-/// Mappings that pages of a column need at most: their own, and what of the column follows.
+/// Max mappings that a run adds to a column: its own, and one for the rest of the column.
 const MAPPINGS_OF_A_RUN: u64 = 2;
 
-/// When sequences share what they begin with.
+/// Condition under which sequences share a common prefix.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Sharing {
-    /// Where it takes less time and memory than a copy.
+    /// Share if it takes less time and memory than a copy.
     #[default]
     Paying,
-    /// Wherever there is a page to share.
+    /// Share if there is at least one page.
     Always,
-    /// Never: each has memory of its own.
+    /// Never share: each sequence has memory of its own.
     Never,
 }
 
-/// Rows of a state that grow with positions, as they lie in the memory of every sequence.
+/// A column of a state with one row for each position or few positions, at the same place in the
+/// memory of every sequence.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Column {
-    /// Where it begins.
+    /// Offset of its begin.
     pub(crate) offset: u64,
-    /// Its bytes.
+    /// Length in bytes.
     pub(crate) bytes: u64,
     /// Bytes of a row.
     pub(crate) row_bytes: u64,
-    /// Positions that share a row.
+    /// Positions per row.
     pub(crate) every: u32,
 }
 
 impl Column {
-    /// Where the rows end of blocks that positions below this one fill.
+    /// Returns the end of the rows of blocks that positions below this one fill.
     fn filled(&self, position: u32) -> u64 {
         self.row(position / self.every.max(1) / ATTENTION_BLOCK * ATTENTION_BLOCK)
     }
 
-    /// Where the last block ends in which a position below this one has a row.
+    /// Returns the end of the last block in which a position below this one has a row.
     fn begun(&self, position: u32) -> u64 {
         self.row(position.div_ceil(self.every.max(1)).next_multiple_of(ATTENTION_BLOCK))
     }
@@ -89,47 +106,47 @@ impl Column {
         self.offset + u64::from(row).saturating_mul(self.row_bytes).min(self.bytes)
     }
 
-    /// The whole pages of positions from one to another.
+    /// Returns the whole pages of a range of positions.
     fn pages(&self, positions: &Range<u32>, page: u64) -> Range<u64> {
         let from = self.filled(positions.start).next_multiple_of(page);
         from..(self.filled(positions.end) / page * page).max(from)
     }
 }
 
-/// Why prefixes are copied that could be shared.
+/// The reason that a prefix was copied although it could be shared.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// The system has no anonymous files, or not for this process.
+    /// The system has no anonymous files, or forbids them for this process.
     #[error("the system has no memory that sequences could share: {0}")]
     NoFile(String),
-    /// It refuses to write or map them.
+    /// The system refuses to write or map them.
     #[error("the system refused to share a sequence's memory: {0}")]
     Refused(String),
-    /// As many mappings as the process is to have.
+    /// The process would have too many mappings.
     #[error(
-        "{found} mappings of sequences' memory are shared and {wanted} more were needed, of {max} (three quarters of vm.max_map_count)"
+        "sharing needs {wanted} more mappings; {found} of at most {max} are in use (three quarters of vm.max_map_count)"
     )]
     Mappings {
-        /// Those that are there.
+        /// Mappings in use.
         found: u64,
-        /// Those that were wanted.
+        /// Additional mappings for this prefix.
         wanted: u64,
-        /// Most.
+        /// Max mappings for sharing.
         max: u64,
     },
 }
 
-/// The pages that an engine's sequences share.
+/// The pages that the sequences of an engine share.
 pub(crate) struct Pool {
     file: PageFile,
     columns: Vec<Column>,
     /// Bytes of a sequence's memory.
     layout_bytes: u64,
-    /// Bytes of the file's pages.
+    /// Bytes of pages in the file.
     held: AtomicU64,
     mappings: AtomicU64,
     max_mappings: u64,
-    /// Pages of each column, on average, that are shared at least.
+    /// Min mean number of shared pages of each column.
     least_pages: u64,
     refusal: Mutex<Option<Refusal>>,
 }
@@ -141,7 +158,8 @@ impl fmt::Debug for Pool {
 }
 
 impl Pool {
-    /// For sequences whose memory has these columns, among `layout_bytes` bytes; `None` where nothing is to be shared.
+    /// Makes a pool for sequences with `layout_bytes` bytes of memory and these columns. Returns
+    /// `None` if nothing can be shared.
     ///
     /// # Errors
     /// [`Refusal::NoFile`].
@@ -159,7 +177,7 @@ impl Pool {
         Pool::with(columns, layout_bytes, max_mappings, least_pages).map(Some)
     }
 
-    /// At most so many mappings, for so many pages of each column at least.
+    /// Makes a pool with a max number of mappings and a min number of pages of each column.
     pub(crate) fn with(
         columns: Vec<Column>,
         layout_bytes: u64,
@@ -172,17 +190,17 @@ impl Pool {
         Ok(Arc::new(pool))
     }
 
-    /// Bytes of pages that are in the file.
+    /// Returns the bytes of pages in the file.
     pub(crate) fn held(&self) -> u64 {
         self.held.load(Ordering::Relaxed)
     }
 
-    /// Mappings that sharing takes.
+    /// Returns the number of mappings for sharing.
     pub(crate) fn mappings(&self) -> u64 {
         self.mappings.load(Ordering::Relaxed)
     }
 
-    /// Why something was last copied that could have been shared.
+    /// Returns the reason of the last copy of a prefix that could have been shared.
     pub(crate) fn refusal(&self) -> Option<Refusal> {
         self.refusal.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -190,13 +208,13 @@ impl Pool {
     fn refuse(&self, refusal: Refusal) {
         let mut last = self.refusal.lock().unwrap_or_else(PoisonError::into_inner);
         if last.is_none() {
-            // Once: it will go on.
+            // Warns once, because it will happen again.
             tracing::warn!(%refusal, "what sequences begin with is copied, not shared");
         }
         *last = Some(refusal);
     }
 
-    /// What the system says that the file takes.
+    /// Returns the memory of the file according to the system.
     #[cfg(test)]
     pub(crate) fn resident(&self) -> u64 {
         self.file.resident()
@@ -206,18 +224,18 @@ impl Pool {
         self.file.page()
     }
 
-    /// Bytes of whole pages of positions from one to another, in so many columns.
+    /// Returns the bytes of whole pages of a range of positions, in the first `columns` columns.
     fn bytes(&self, positions: &Range<u32>, columns: usize) -> u64 {
         let columns = self.columns.iter().take(columns);
         columns.map(|column| column.pages(positions, self.page())).map(|pages| pages.end - pages.start).sum()
     }
 
-    /// Whether so many bytes are worth sharing.
+    /// Returns whether this number of bytes is worth sharing.
     fn is_enough(&self, bytes: u64) -> bool {
         bytes > 0 && bytes >= self.least_pages * self.page() * self.columns.len() as u64
     }
 
-    /// Whether there may be mappings for so many runs more.
+    /// Returns whether there is room for the mappings of `runs` more runs.
     fn has_room(&self, runs: usize) -> bool {
         let wanted = MAPPINGS_OF_A_RUN * (self.columns.len() * runs) as u64;
         let found = self.mappings();
@@ -229,29 +247,29 @@ impl Pool {
     }
 }
 
-/// Pages of the positions from one on, in the file.
+/// Pages of a range of positions in the file.
 #[derive(Debug)]
 struct Run {
     pool: Arc<Pool>,
-    /// Where the file has the place of the sequence that it was of.
+    /// Offset in the file of the place for the sequence that froze them.
     home: u64,
     from: u32,
-    /// The first so many columns have their pages in the file.
+    /// Number of columns, counted from the first, with pages in the file.
     columns: usize,
     extent: Mutex<Extent>,
 }
 
-/// How much of a run there is.
+/// Length and users of a run.
 #[derive(Debug)]
 struct Extent {
-    /// Up to where each user needs it.
+    /// End position of each user.
     ends: Vec<u32>,
-    /// Up to where it is in the file.
+    /// End position of the pages in the file.
     kept: u32,
 }
 
 impl Run {
-    /// The pages of each column that is in the file, up to a position.
+    /// Returns the pages of each column in the file, up to a position.
     fn pages(&self, end: u32) -> impl Iterator<Item = Range<u64>> {
         let columns = self.pool.columns.iter().take(self.columns);
         columns.map(move |column| column.pages(&(self.from..end), self.pool.page()))
@@ -261,7 +279,7 @@ impl Run {
         self.extent.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// One user needs it up to `to` only, no longer to `end`; or not at all.
+    /// Shortens a user's range from `end` to `to`, or removes the user.
     fn release(&self, end: u32, to: Option<u32>) {
         let mut extent = self.extent();
         if let Some(at) = extent.ends.iter().position(|there| *there == end) {
@@ -286,7 +304,7 @@ impl Run {
     }
 }
 
-/// What a sequence has of a run.
+/// A sequence's use of a run.
 #[derive(Debug)]
 struct Use {
     run: Arc<Run>,
@@ -294,14 +312,14 @@ struct Use {
 }
 
 impl Use {
-    /// The first of a run.
+    /// Makes the first use of a new run.
     fn first(pool: &Arc<Pool>, home: u64, positions: Range<u32>, columns: usize) -> Use {
         let extent = Mutex::new(Extent { ends: vec![positions.end], kept: positions.end });
         let run = Run { pool: Arc::clone(pool), home, from: positions.start, columns, extent };
         Use { run: Arc::new(run), end: positions.end }
     }
 
-    /// Another one, up to a position that this one has.
+    /// Makes another use, up to a position within this one.
     fn share(&self, end: u32) -> Use {
         self.run.extent().ends.push(end);
         Use { run: Arc::clone(&self.run), end }
@@ -312,7 +330,7 @@ impl Use {
         self.end = end;
     }
 
-    /// The pages of a column that are mapped.
+    /// Returns the mapped pages of a column.
     fn pages(&self, number: usize) -> Option<Range<u64>> {
         let column = self.run.pool.columns.get(number).filter(|_| number < self.run.columns)?;
         Some(column.pages(&(self.run.from..self.end), self.run.pool.page())).filter(|pages| !pages.is_empty())
@@ -325,19 +343,19 @@ impl Drop for Use {
     }
 }
 
-/// What became zero since its pages were given back.
+/// Memory that became zero because its pages were released.
 #[derive(Debug)]
 pub(crate) enum Zeroed {
-    /// Nothing.
+    /// No memory.
     Nothing,
-    /// All of the memory.
+    /// All memory of the sequence.
     All,
-    /// Of each column, these parts.
+    /// These parts of each column.
     Parts(Vec<Vec<Range<u64>>>),
 }
 
 impl Zeroed {
-    /// What of a range of a column is not zero for that.
+    /// Returns the parts of a column's range that did not become zero.
     pub(crate) fn rest(&self, column: Option<usize>, range: Range<u64>) -> Vec<Range<u64>> {
         match (self, column) {
             (Zeroed::All, _) => Vec::new(),
@@ -347,7 +365,7 @@ impl Zeroed {
     }
 }
 
-/// What of a range lies in none of these, which rise.
+/// Returns the parts of a range outside the covered ones, which are in ascending order.
 fn gaps(range: Range<u64>, covered: impl Iterator<Item = Range<u64>>) -> Vec<Range<u64>> {
     let (mut gaps, mut at) = (Vec::new(), range.start);
     for part in covered {
@@ -363,34 +381,34 @@ fn gaps(range: Range<u64>, covered: impl Iterator<Item = Range<u64>>) -> Vec<Ran
     gaps
 }
 
-/// What of a sequence lies in shared pages: runs, from the first position on.
+/// The shared prefix of a sequence: runs, from the first position on.
 ///
-/// Methods take the sequence's memory, of the layout that the pool was made for; no kernel runs meanwhile.
+/// Methods take the sequence's memory, in the layout of the pool; no kernel may run meanwhile.
 #[derive(Debug, Default)]
 pub(crate) struct SharedPrefix {
     uses: Vec<Use>,
-    /// What should be mapped no more, and could not be taken away.
+    /// Uses whose mappings could not be removed.
     lingering: Vec<Use>,
-    /// The place in the file of what this sequence freezes, and up to which position it was used.
+    /// Offset in the file of this sequence's place, and the position up to which it is used.
     home: Option<(u64, u32)>,
-    /// Those of [`Pool::mappings`] that are this sequence's.
+    /// Number of this sequence's mappings in [`Pool::mappings`].
     mappings: u64,
-    /// Bytes of pages.
+    /// Bytes of shared pages.
     bytes: u64,
 }
 
 impl SharedPrefix {
-    /// Positions that are shared; of a column, those of whole pages.
+    /// Returns the number of shared positions; of each column, only whole pages are shared.
     pub(crate) fn end(&self) -> u32 {
         self.uses.last().map_or(0, |used| used.end)
     }
 
-    /// Bytes that lie in shared pages.
+    /// Returns the bytes in shared pages.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// What of a range of a column is the sequence's own.
+    /// Returns the parts of a column's range that are the sequence's own.
     pub(crate) fn own(&self, column: Option<usize>, range: Range<u64>) -> Vec<Range<u64>> {
         match column {
             Some(column) => gaps(range, self.uses.iter().filter_map(|used| used.pages(column))),
@@ -398,15 +416,17 @@ impl SharedPrefix {
         }
     }
 
-    /// Makes the positions before `end` shared, as far as they fill pages, where that is worth it; otherwise all stays as it is.
+    /// Makes whole pages of the positions before `end` shared, if that is worth it; otherwise
+    /// changes nothing.
     pub(crate) fn freeze(&mut self, memory: Region, pool: &Arc<Pool>, end: u32) {
         let positions = self.end()..end / ATTENTION_BLOCK * ATTENTION_BLOCK;
-        // Who takes it needs mappings, too.
+        // The sequence that takes the prefix needs mappings too.
         let runs = 1 + self.uses.len() + 1;
         if positions.is_empty() || !pool.is_enough(pool.bytes(&positions, usize::MAX)) || !pool.has_room(runs) {
             return;
         }
-        // Pages of a home follow each other in the file as in memory, so that the system makes one mapping of runs that do.
+        // A place's pages are in the same order in the file and in memory, so the system merges the
+        // mappings of adjacent runs.
         let home = match self.home {
             Some((home, frozen)) if frozen <= positions.start => home,
             Some(_) | None => match pool.file.reserve(pool.layout_bytes) {
@@ -419,16 +439,18 @@ impl SharedPrefix {
         for column in &pool.columns {
             let pages = column.pages(&positions, pool.page());
             if let Some(region) = memory.part(pages.start, pages.end - pages.start).filter(|_| !pages.is_empty()) {
-                // SAFETY: the region lies in the memory of the sequence, which is mapped; who calls has it exclusively, so no kernel runs.
+                // SAFETY: the region is in the mapped memory of the sequence. The caller has
+                // exclusive access, so no kernel runs.
                 if let Err(error) = unsafe { pool.file.write(home + pages.start, region) } {
                     pool.refuse(Refusal::Refused(error.to_string()));
                     let _ = pool.file.punch(&(home + pages.start..home + pages.end));
                     break;
                 }
                 pool.held.fetch_add(pages.end - pages.start, Ordering::Relaxed);
-                // SAFETY: as above, and it is whole pages of an anonymous mapping; what it holds stands in the file.
+                // SAFETY: as above; the region is whole pages of an anonymous mapping, and its
+                // bytes are in the file.
                 if let Err(error) = unsafe { pool.file.map(home + pages.start, region) } {
-                    // It keeps pages of its own with the same bytes.
+                    // The sequence keeps its own pages with the same bytes.
                     pool.refuse(Refusal::Refused(error.to_string()));
                 }
             }
@@ -440,7 +462,8 @@ impl SharedPrefix {
         self.count(pool);
     }
 
-    /// Takes what another sequence shares, of the positions before `end`; its memory is `from_memory`. This one must be empty.
+    /// Takes another sequence's shared prefix, up to the position `end`. This sequence must be
+    /// empty; `from_memory` is the other's memory.
     pub(crate) fn take(
         &mut self,
         memory: Region,
@@ -460,11 +483,12 @@ impl SharedPrefix {
             for pages in taken.run.pages(end).filter(|pages| !pages.is_empty()) {
                 let at = |memory: Region| memory.part(pages.start, pages.end - pages.start);
                 let (Some(to), Some(original)) = (at(memory), at(from_memory)) else { continue };
-                // SAFETY: the region is whole pages of the sequence's memory, an anonymous mapping; who calls has it exclusively, so no kernel
-                // runs.
+                // SAFETY: the region is whole pages of the sequence's memory, an anonymous mapping.
+                // The caller has exclusive access, so no kernel runs.
                 if let Err(error) = unsafe { pool.file.map(taken.run.home + pages.start, to) } {
                     pool.refuse(Refusal::Refused(error.to_string()));
-                    // SAFETY: both are as long, and lie in the mappings of two sequences, of which the other is not written.
+                    // SAFETY: both have the same length, and are in the mappings of two sequences;
+                    // the other one is not written.
                     unsafe { to.base().copy_from_nonoverlapping(original.base(), to.bytes() as usize) };
                 }
             }
@@ -473,15 +497,16 @@ impl SharedPrefix {
         self.count(pool);
     }
 
-    /// Shares nothing from a position on: the rows of its block are the sequence's own, and so is what follows, which is zero as far as it was shared. At
-    /// the beginning all memory is given back.
+    /// Ends sharing from a position on. The rows of the position's block become the sequence's own.
+    /// Shared memory after the block becomes zero. With position 0, all memory is released.
     pub(crate) fn cut(&mut self, memory: Region, position: u32) -> Zeroed {
         let end = position / ATTENTION_BLOCK * ATTENTION_BLOCK;
         let Some(pool) = self.uses.iter().chain(&self.lingering).map(|used| Arc::clone(&used.run.pool)).next() else {
             return Zeroed::Nothing;
         };
         if position == 0 {
-            // SAFETY: it is all of the sequence's memory, an anonymous mapping; who calls has it exclusively, so no kernel runs.
+            // SAFETY: the region is all of the sequence's memory, an anonymous mapping. The caller
+            // has exclusive access, so no kernel runs.
             match unsafe { renew(memory) } {
                 Ok(()) => {
                     self.uses.clear();
@@ -515,7 +540,7 @@ impl SharedPrefix {
             parts.push(zeroed);
         }
         if failed {
-            // Pages that are still mapped are not to be punched.
+            // Pages that are still mapped must not be punched.
             let still: Vec<Use> =
                 self.uses.iter().filter(|used| used.end > end).map(|used| used.share(used.end)).collect();
             self.lingering.extend(still);
@@ -526,7 +551,7 @@ impl SharedPrefix {
         Zeroed::Parts(parts)
     }
 
-    /// Counts its mappings and bytes.
+    /// Updates the counts of mappings and bytes.
     fn count(&mut self, pool: &Pool) {
         let bytes = |used: &Use| pool.bytes(&(used.run.from..used.end), used.run.columns);
         self.bytes = self.uses.iter().map(bytes).sum();
@@ -536,7 +561,7 @@ impl SharedPrefix {
             let mut before = None;
             for used in uses() {
                 let Some(pages) = used.pages(column) else { continue };
-                // What follows in the file, too, is a part of the same mapping.
+                // Pages that are adjacent in the file too are part of the same mapping.
                 let follows = before == Some((used.run.home, pages.start));
                 mappings += if follows { 0 } else { MAPPINGS_OF_A_RUN };
                 before = Some((used.run.home, pages.end));
@@ -556,12 +581,13 @@ impl Drop for SharedPrefix {
     }
 }
 
-/// Makes pages a sequence's own, of which the first so many bytes stay as they are, and the others become zero.
+/// Makes pages a sequence's own. The first `stays` bytes keep their values; the others become zero.
 fn own_again(region: Region, stays: u64) -> std::io::Result<()> {
     let mut bytes = vec![0; stays as usize];
-    // SAFETY: the region lies in the memory of a sequence, which is mapped and has as many bytes there; who has it has it exclusively, so no kernel runs.
+    // SAFETY: the region is in the mapped memory of a sequence and has at least `stays` bytes. The
+    // caller has exclusive access, so no kernel runs.
     unsafe { bytes.as_mut_ptr().copy_from_nonoverlapping(region.base(), bytes.len()) };
-    // SAFETY: as above, and it is whole pages of an anonymous mapping.
+    // SAFETY: as above; the region is whole pages of an anonymous mapping.
     unsafe { renew(region) }?;
     // SAFETY: as above, for writing.
     unsafe { region.base().copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };

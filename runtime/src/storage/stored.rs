@@ -1,4 +1,4 @@
-//! The bytes of a weight as it is stored: mapped, or made of what is mapped when they are read.
+//! The stored bytes of a weight: mapped, or derived from mapped bytes on each read.
 
 use std::sync::Arc;
 
@@ -6,16 +6,16 @@ use ixc_ir::derived::{Derived, Indexed};
 
 use crate::memory::{Mapped, Region};
 
-/// A weight's bytes, or a part of them.
+/// Bytes of a weight, or a part of them.
 #[derive(Clone, Debug)]
 pub(crate) enum Stored {
-    /// They lie in memory.
+    /// Bytes in memory.
     Mapped(Region),
-    /// They are made of bytes of files.
+    /// Bytes derived from bytes of files.
     Derived(Making),
 }
 
-/// A part of a derived tensor, and the files that it is made of.
+/// A part of a derived tensor, with its source files.
 #[derive(Clone, Debug)]
 pub(crate) struct Making {
     derived: Arc<Indexed>,
@@ -30,10 +30,11 @@ impl From<Region> for Stored {
     }
 }
 
-/// What derived tensors of a plan are made of; they were checked against the files' lengths.
+/// The derived tensors of a plan with their source files. They were checked against the files'
+/// lengths.
 #[derive(Clone, Debug)]
 pub(crate) struct Makers {
-    /// Each with its bytes.
+    /// Each tensor with its length in bytes.
     derived: Vec<(Arc<Indexed>, Option<u64>)>,
     files: Arc<[Region]>,
 }
@@ -44,7 +45,7 @@ impl Makers {
         Makers { derived: derived.iter().map(made).collect(), files: files.iter().map(Mapped::region).collect() }
     }
 
-    /// Bytes of a derived tensor.
+    /// Returns a part of a derived tensor.
     pub(crate) fn part(&self, number: u32, offset: u64, bytes: u64) -> Option<Stored> {
         let (derived, all) = self.derived.get(number as usize)?;
         let (derived, files) = (Arc::clone(derived), Arc::clone(&self.files));
@@ -54,7 +55,7 @@ impl Makers {
 }
 
 impl Making {
-    /// Copies bytes of a file.
+    /// Copies bytes of a file. Returns false if they are outside it.
     ///
     /// # Safety
     /// The files must be readable.
@@ -65,7 +66,7 @@ impl Making {
 }
 
 impl Stored {
-    /// How many.
+    /// Returns the length in bytes.
     pub(crate) fn bytes(&self) -> u64 {
         match self {
             Stored::Mapped(region) => region.bytes(),
@@ -73,7 +74,7 @@ impl Stored {
         }
     }
 
-    /// Some of them, where they are all there.
+    /// Returns a part, if it is inside.
     pub(crate) fn part(&self, offset: u64, bytes: u64) -> Option<Stored> {
         match self {
             Stored::Mapped(region) => region.part(offset, bytes).map(Stored::Mapped),
@@ -85,10 +86,11 @@ impl Stored {
         }
     }
 
-    /// Copies bytes from `offset` on: whole blocks of rows, of what is derived. False where they are not there.
+    /// Copies bytes from `offset` on; of a derived tensor, whole blocks of rows. Returns false if
+    /// they are outside.
     ///
     /// # Safety
-    /// What they lie in, or are made of, must be readable.
+    /// The mapped bytes, or the source files of a derived tensor, must be readable.
     #[must_use]
     pub(crate) unsafe fn read(&self, offset: u64, out: &mut [u8]) -> bool {
         match self {
@@ -105,11 +107,12 @@ impl Stored {
         }
     }
 
-    /// Copies `each` bytes of as many rows of `row_bytes` as `out` has room for, the same part of each, from `offset` on in the first: whole blocks, of
-    /// what is derived. False where they are not there.
+    /// Copies `each` bytes from each row of `row_bytes`, the same columns of each, for as many rows
+    /// as `out` has room for. The first part begins at `offset`. Parts of a derived tensor are
+    /// whole blocks. Returns false if they are outside.
     ///
     /// # Safety
-    /// As of [`Stored::read`].
+    /// Same as [`Stored::read`].
     #[must_use]
     pub(crate) unsafe fn read_rows(&self, offset: u64, row_bytes: u64, each: u64, out: &mut [u8]) -> bool {
         let Stored::Derived(making) = self else {
@@ -125,7 +128,8 @@ impl Stored {
             && making.derived.read_rows(making.offset + offset, each, out, &fetch)
     }
 
-    /// Gives back the pages of the files that bytes of a derived tensor are made of; nothing for others.
+    /// Releases the file pages that a derived tensor's bytes are read from. Does nothing for mapped
+    /// bytes.
     pub(crate) fn release(&self, files: &[Mapped]) {
         let Stored::Derived(making) = self else { return };
         for span in making.derived.spans(making.offset, making.bytes) {
@@ -142,8 +146,8 @@ impl Stored {
 /// The region must be readable.
 unsafe fn copy(region: Region, offset: u64, out: &mut [u8]) -> bool {
     let Some(part) = region.part(offset, out.len() as u64) else { return false };
-    // SAFETY: the part lies in the region, which the caller says is readable, and is as long as `out`. It is copied, since a mapped file may
-    // change and must not be borrowed.
+    // SAFETY: the part is inside the region, which the caller promises to be readable, and is as
+    // long as `out`. It is copied, because a mapped file may change and must not be borrowed.
     unsafe { out.as_mut_ptr().copy_from_nonoverlapping(part.base(), out.len()) };
     true
 }

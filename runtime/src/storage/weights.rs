@@ -1,25 +1,28 @@
-//! Where kernels find weights: in their files, or packed, which happens when they are first needed.
+//! The places of weights for kernels: in their files, or packed on first use.
 //!
-//! A weight that kernels read otherwise than it is stored is packed part by part; a *part* is an expert's matrix, or all of a weight
-//! that has no experts. A part is in one of two states, and goes from the first to the second once:
+//! A weight whose stored format differs from the format that kernels read is packed part by part. A
+//! *part* is an expert's matrix, or a whole weight without experts. A part changes its state once:
 //!
-//! - **unpacked**: an item that takes strips of it packs them for itself, into its thread's own memory ([`Weights::tile`]), where
-//!   they stay for the items after it that multiply other rows with them.
-//! - **ready**: the part lies packed in memory. Before a stage all threads pack the parts that it needs ([`Weights::missing`]), and
-//!   the pages that they were read from are given back.
+//! - **unpacked**: an item that reads strips of it packs them into its thread's own memory
+//!   ([`Weights::tile`]). They stay there for the next items, which multiply other rows with them.
+//! - **ready**: the packed part is in memory. Before a stage, all threads pack the parts that it
+//!   needs ([`Weights::missing`]). Then the source pages are released.
 //!
-//! Memory for what is kept is the dear part: its pages must be found and zeroed, which takes as long as packing the same bytes some
-//! ten times. So a prompt keeps nothing, and its first token does not wait for that; the tokens after it make parts ready, not all in
-//! the same step, so that none takes much longer than the others ([`Step::keeps`]).
+//! Memory for kept parts is expensive: finding and zeroing its pages takes as long as packing the
+//! same bytes about ten times. So a prompt keeps nothing, and its first token does not wait for
+//! that. The next tokens make parts ready, spread over several steps, so that no step takes much
+//! longer than the others ([`Step::keeps`]).
 //!
 //! ```text
-//! prompt                   first step: strips packed by the items that read them        -> first token
-//! tokens 2 to 5            of the parts that each needs, a quarter more is packed, then read, and stays
-//! token 6                  most experts are ready; one or two are packed before
+//! prompt          first step: items pack the strips that they read               -> first token
+//! tokens 2 to 5   each packs and keeps a further quarter of the parts that it needs
+//! token 6         most experts are ready; one or two are packed before use
 //! ```
 //!
-//! Invariant: kernels read the same packed bytes in both states, so that results do not depend on what is ready.
-//! Invariant: parts become ready only where all threads of a pass meet, so that all of them see the same state between barriers.
+//! Invariant: kernels read the same packed bytes in both states, so results do not depend on the
+//! state.
+//! Invariant: parts become ready only while all threads of a pass meet. So all threads see the same
+//! state between barriers.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -29,15 +32,17 @@ use crate::memory::{Mapped, Memory, Region};
 use crate::pack::Job;
 use crate::stored::Stored;
 
-/// Steps of a prompt that keep nothing: as many uses as keeping costs, and half as many again, as prompts end.
+/// Steps of a prompt that keep nothing: as many uses as keeping costs, plus half of that, because
+/// prompts end.
 const PROMPT_STEPS: u64 = 16;
-/// Steps of few tokens over which weights that all of them need are made ready.
+/// Steps of few tokens over which commonly used weights are made ready.
 const FEW_STEPS: u64 = 4;
-/// Most tokens of a step that is no part of a prompt.
+/// Max tokens of a step that is not part of a prompt.
 const FEW_TOKENS: u32 = 16;
-/// Bytes before a page that is read which the system maps with it: some are of what was given back before, and are given back again.
+/// Bytes that the system may map before a page that is read. Some of them were released before, and
+/// are released again.
 const AROUND: u64 = 64 << 10;
-/// Bytes of a part whose pages are given back at once while it is packed.
+/// Bytes of a part whose pages are released at once during packing.
 const WINDOW: u64 = 2 << 20;
 /// Alignment of packed strips in a thread's memory: a vector of them is a cache line.
 const LINE: usize = 64;
@@ -45,30 +50,30 @@ const LINE: usize = 64;
 /// A weight.
 #[derive(Debug)]
 pub(crate) struct Weight {
-    /// All of it as kernels read it; what lies between its matrices in blocks, too.
+    /// The whole weight as kernels read it, including gaps between its matrices in blocks.
     pub region: Region,
-    /// Bytes from an expert's matrix to the next, and of a matrix, where it lies in blocks.
+    /// Distance between experts' matrices and bytes of a matrix, if the weight is in blocks.
     pub matrices: Option<(u64, u64)>,
-    /// How it is packed, where that is not how it is stored.
+    /// Packing of the weight, if its stored format differs.
     pub unpacked: Option<Unpacked>,
 }
 
-/// A weight that is packed when it is needed.
+/// A weight that is packed on demand.
 #[derive(Debug)]
 pub(crate) struct Unpacked {
-    /// Packs all of it.
+    /// Job that packs the whole weight.
     job: Job,
-    /// Its file, and where it lies there, where it lies in one.
+    /// Index of its file, and its offset there, if it is in a file.
     file: usize,
     offset: u64,
     part_strips: u64,
     ready: Box<[AtomicBool]>,
-    /// Parts that are not ready.
+    /// Number of parts that are not ready.
     left: AtomicU64,
 }
 
 impl Unpacked {
-    /// A weight in `file` that `job` packs, in `parts` parts of the same length.
+    /// Makes a weight in `file` that `job` packs, in `parts` parts of equal length.
     pub(crate) fn new(job: Job, file: usize, offset: u64, parts: u64) -> Option<Unpacked> {
         let part_strips = job.strips().checked_div(parts)?;
         let whole = part_strips > 0 && part_strips.checked_mul(parts) == Some(job.strips());
@@ -76,10 +81,11 @@ impl Unpacked {
         whole.then_some(Unpacked { job, file, offset, part_strips, ready, left: parts.into() })
     }
 
-    /// The parts that bytes of the packed weight are of; bytes outside are of none.
+    /// Returns the parts that a range of the packed weight touches. Bytes outside the weight belong
+    /// to no part.
     fn parts(&self, offset: u64, bytes: u64) -> std::ops::Range<u64> {
         let (_, strip) = self.job.strip_bytes();
-        // Not 0, since a strip is not; it fits, since the weight's length does.
+        // Not 0, because a strip is not; no overflow, because the weight's length fits.
         let part = self.part_strips * strip;
         let end = offset.saturating_add(bytes).div_ceil(part).min(self.ready.len() as u64);
         (offset / part).min(end)..end
@@ -89,7 +95,7 @@ impl Unpacked {
         self.ready.get(part as usize).is_none_or(|ready| ready.load(Ordering::Acquire))
     }
 
-    /// Gives back the pages that bytes are read from, and those before them that came with them.
+    /// Releases the source pages of bytes, and pages before them that were mapped with them.
     fn release(&self, offset: u64, bytes: u64, files: &[Mapped]) {
         match (self.job.from(), files.get(self.file)) {
             (Stored::Mapped(_), Some(file)) => release_around(file, self.offset + offset, bytes),
@@ -114,66 +120,68 @@ struct Tile {
     memory: Vec<u8>,
 }
 
-/// What a thread has packed for itself: a tile for each buffer of a kernel.
+/// The strips that a thread has packed for itself: one tile for each buffer of a kernel.
 #[derive(Debug, Default)]
 struct Tiles {
     tiles: Vec<Tile>,
-    /// Rows on their way.
+    /// Rows during packing.
     rows: Vec<u8>,
-    /// How long packing took since it was last asked.
+    /// Packing time since it was last taken.
     packing: Duration,
 }
 
-/// A step as far as it matters to what is kept.
+/// The properties of a step that decide which parts are kept.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Step {
-    /// Steps before it.
+    /// Number of steps before it.
     number: u64,
-    /// Its tokens.
+    /// Number of its tokens.
     tokens: u32,
 }
 
 impl Step {
-    /// Whether a part that this step needs is made ready for it. The same for all threads, whatever is ready.
+    /// Returns whether the step makes a needed part ready. All threads get the same answer,
+    /// independent of the parts' states.
     fn keeps(self, weight: u32, part: u64) -> bool {
         let before = if self.tokens > FEW_TOKENS { PROMPT_STEPS } else { 1 + (u64::from(weight) + part) % FEW_STEPS };
         self.number >= before
     }
 }
 
-/// Gives back pages, and those before them that came with them.
+/// Releases pages, and those before them that were mapped with them.
 fn release_around(file: &Mapped, begin: u64, bytes: u64) {
     let before = begin.min(AROUND);
     file.release(begin - before, bytes + before);
 }
 
-/// A part of a weight: which, and its number.
+/// A part: its weight, and its number there.
 pub(crate) type Part = (u32, u64);
 
 /// All weights of a plan.
 #[derive(Debug)]
 pub(crate) struct Weights {
     weights: Vec<Weight>,
-    /// What keeps packed weights.
+    /// Memory of packed weights.
     packed: Memory,
-    /// Parts that are not ready.
+    /// Number of parts that are not ready.
     left: AtomicU64,
-    /// Steps so far.
+    /// Number of steps so far.
     steps: u64,
-    /// Whether the last one was a part of a prompt.
+    /// Whether the last step was part of a prompt.
     prompt: bool,
-    /// Nanoseconds in which steps packed, all threads together.
+    /// Nanoseconds of packing in steps, summed over all threads.
     packing: AtomicU64,
     threads: Box<[Mutex<Tiles>]>,
 }
 
 impl Weights {
-    /// What keeps packed weights.
+    /// Returns the memory of packed weights.
     pub(crate) fn packed(&self) -> Region {
         self.packed.region()
     }
 
-    /// Weights, of which some lie or will lie in `packed`, for so many threads.
+    /// Makes the table of weights, partly in `packed` or will be, for a number of
+    /// threads.
     pub(crate) fn new(weights: Vec<Weight>, packed: Memory, threads: usize) -> Weights {
         let left = weights.iter().filter_map(|weight| weight.unpacked.as_ref()).map(|u| u.ready.len() as u64).sum();
         let threads = (0..threads).map(|_| Mutex::default()).collect();
@@ -188,8 +196,8 @@ impl Weights {
         }
     }
 
-    /// Returns the places of weights that kernels read, without those left out: packed memory as
-    /// one, and parts of mapped files.
+    /// Returns the places of weights that kernels read, except those left out. Packed memory is one
+    /// region; the others are parts of mapped files.
     pub(crate) fn regions(&self, leaves_out: impl Fn(usize) -> bool) -> Vec<Region> {
         let packed = self.packed.region();
         let is_packed = |region: Region| {
@@ -201,28 +209,30 @@ impl Weights {
         std::iter::once(packed).chain(others).collect()
     }
 
-    /// Parts that are not ready.
+    /// Returns the number of parts that are not ready.
     pub(crate) fn unpacked_parts(&self) -> u64 {
         self.left.load(Ordering::Acquire)
     }
 
-    /// How long steps have packed so far, all threads together.
+    /// Returns the time that steps have packed, summed over all threads.
     pub(crate) fn packing(&self) -> Duration {
         Duration::from_nanos(self.packing.load(Ordering::Relaxed))
     }
 
-    /// A thread packed so long.
+    /// Adds packing time of a thread.
     pub(crate) fn add_packing(&self, time: Duration) {
         self.packing.fetch_add(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
     }
 
-    /// How long a thread has packed for itself ([`Weights::tile`]) since this was last asked.
+    /// Returns the time that a thread has packed for itself ([`Weights::tile`]) since the last
+    /// call.
     pub(crate) fn take_packing(&self, thread: usize) -> Duration {
         let Some(tiles) = self.threads.get(thread) else { return Duration::ZERO };
         std::mem::take(&mut tiles.lock().unwrap_or_else(PoisonError::into_inner).packing)
     }
 
-    /// Begins a step of so many tokens. After a prompt, pages that it read are given back: what is packed from now on takes their place.
+    /// Begins a step with `tokens` tokens. After a prompt, releases the pages that it read, because
+    /// packed weights replace them.
     pub(crate) fn step(&mut self, tokens: u32, files: &[Mapped]) -> Step {
         let step = Step { number: self.steps, tokens };
         self.steps += 1;
@@ -236,12 +246,13 @@ impl Weights {
         step
     }
 
-    /// A weight as kernels read it. What is not ready is not there; see [`Weights::tile`].
+    /// Returns the region of a weight as kernels read it. A part that is not ready is not there:
+    /// see [`Weights::tile`].
     pub(crate) fn region(&self, weight: u32) -> Option<Region> {
         self.weights.get(weight as usize).map(|weight| weight.region)
     }
 
-    /// The matrix of an expert, of a weight that lies in blocks. Empty where there is no such expert.
+    /// Returns the matrix of an expert, for a weight in blocks; empty for an unknown expert.
     pub(crate) fn matrix(&self, weight: u32, expert: u32) -> Option<Region> {
         let weight = self.weights.get(weight as usize)?;
         let (stride, bytes) = weight.matrices?;
@@ -249,39 +260,40 @@ impl Weights {
         place.or_else(|| weight.region.part(0, 0))
     }
 
-    /// Adds the parts of bytes of a weight that are not ready and that the step keeps.
+    /// Adds the parts in a range of a weight that are not ready and that the step keeps.
     pub(crate) fn missing(&self, step: Step, weight: u32, offset: u64, bytes: u64, missing: &mut Vec<Part>) {
         missing
             .extend(self.unready(weight, offset, bytes).filter(|&part| step.keeps(weight, part)).map(|p| (weight, p)));
     }
 
-    /// The parts of bytes of a weight that are not ready.
+    /// Returns the parts in a range of a weight that are not ready.
     fn unready(&self, weight: u32, offset: u64, bytes: u64) -> impl Iterator<Item = u64> {
         let unpacked = self.weights.get(weight as usize).and_then(|weight| weight.unpacked.as_ref());
         let unpacked = unpacked.filter(|unpacked| unpacked.left.load(Ordering::Acquire) > 0).into_iter();
         unpacked.flat_map(move |unpacked| unpacked.parts(offset, bytes).filter(|part| !unpacked.is_ready(*part)))
     }
 
-    /// Whether all of a weight is ready.
+    /// Returns whether all parts of a weight are ready.
     pub fn is_ready(&self, weight: u32) -> bool {
         let unpacked = self.weights.get(weight as usize).and_then(|weight| weight.unpacked.as_ref());
         unpacked.is_none_or(|unpacked| unpacked.left.load(Ordering::Acquire) == 0)
     }
 
-    /// All parts that are not ready.
+    /// Returns all parts that are not ready.
     pub(crate) fn all_missing(&self) -> Vec<Part> {
         let unready = |weight| self.unready(weight, 0, u64::MAX).map(move |part| (weight, part));
         (0..self.weights.len() as u32).flat_map(unready).collect()
     }
 
-    /// What packs parts to where they stay.
+    /// Returns jobs that pack parts into the kept memory.
     pub(crate) fn jobs(&self, parts: &[Part]) -> Vec<Job> {
         let unpacked = |weight: u32| self.weights.get(weight as usize)?.unpacked.as_ref();
         parts.iter().filter_map(|&(weight, part)| unpacked(weight)?.part(part)).collect()
     }
 
-    /// Gives back pages behind strip `strip` of a part, which has been packed, now and then: whole parts may be large. What other
-    /// threads still read of them comes back.
+    /// Releases source pages before strip `strip` of a part, which has just been packed. It does so
+    /// once for each window, because parts may be large. Pages that other threads still read are
+    /// mapped again.
     pub(crate) fn release(&self, (weight, part): Part, strip: u64, files: &[Mapped]) {
         let unpacked = self.weights.get(weight as usize).and_then(|weight| weight.unpacked.as_ref());
         let Some(unpacked) = unpacked else { return };
@@ -293,7 +305,7 @@ impl Weights {
         }
     }
 
-    /// Notes that parts are packed, and gives back the pages that they were read from. No kernel may run meanwhile.
+    /// Marks parts as ready, and releases their source pages. No kernel may run meanwhile.
     pub(crate) fn mark_ready(&self, parts: &[Part], files: &[Mapped]) {
         for &(weight, part) in parts {
             let Some(unpacked) = self.weights.get(weight as usize).and_then(|weight| weight.unpacked.as_ref()) else {
@@ -311,11 +323,13 @@ impl Weights {
         }
     }
 
-    /// Bytes of a weight that is not ready, packed into memory of `thread` for its kernel's buffer `buffer`; `None` where the weight
-    /// is ready, or the bytes are not in it. It stays until the same thread wants other bytes for that buffer.
+    /// Packs bytes of a weight into memory of `thread` for its kernel's buffer `buffer`. Returns
+    /// `None` if the parts are ready, or if the bytes are outside the weight. The result stays
+    /// until the same thread needs other bytes for that buffer.
     ///
     /// # Safety
-    /// Only `thread` may call this with its number, and not while a kernel reads what it got for the buffer before.
+    /// Only `thread` may call this with its number, and not while a kernel reads the last result
+    /// for the buffer.
     pub(crate) unsafe fn tile(
         &self,
         thread: usize,
@@ -331,7 +345,7 @@ impl Weights {
         let (_, strip) = unpacked.job.strip_bytes();
         let first = offset / strip;
         let count = offset.checked_add(bytes)?.div_ceil(strip).checked_sub(first)?;
-        // Inside the weight, or there is no such part.
+        // Checks that the strips are inside the weight.
         unpacked.job.part(first, count, None)?;
         let length = count * strip;
         let mut tiles = self.threads.get(thread)?.lock().unwrap_or_else(PoisonError::into_inner);
@@ -351,7 +365,8 @@ impl Weights {
             tile.what = None;
             let begin = Instant::now();
             let job = unpacked.job.part(first, count, Some(region))?;
-            // SAFETY: the job's source lies in a mapped file; `region` is this thread's, and no kernel reads it now.
+            // SAFETY: the job's source is in a mapped file; `region` belongs to this thread, and no
+            // kernel reads it now.
             unsafe { job.run(rows) };
             let time = begin.elapsed();
             *packing += time;
@@ -369,7 +384,7 @@ mod tests {
 
     use super::*;
 
-    /// Three experts of two strips with 256 columns, all numbers other ones.
+    /// Three experts of two strips with 256 columns; all bytes differ.
     const STRIPS: u64 = 6;
 
     fn weights() -> (Memory, Weights, Vec<u8>) {
@@ -425,7 +440,7 @@ mod tests {
             weights.missing(step, 7, 0, u64::MAX, &mut missing);
             missing
         };
-        // Not all in one step, and a prompt late.
+        // Parts become ready in different steps, and in a prompt late.
         assert!([needs(0, 1), needs(2, 1), needs(15, 17)].iter().all(Vec::is_empty));
         assert_eq!(
             [needs(3, 16), needs(4, 1), needs(16, 17)],
@@ -443,7 +458,7 @@ mod tests {
         assert!(tile(0, 0, 2 * strip, 2 * strip).is_none(), "it is ready");
         let found = weights.region(1).unwrap().part(2 * strip, 2 * strip).unwrap();
         assert!(read(found) == right[2 * strip as usize..4 * strip as usize]);
-        // Bytes of a part that is ready and of one that is not.
+        // A range with a ready and an unpacked part.
         assert!(read(tile(0, 0, 3 * strip, 2 * strip).unwrap()) == right[3 * strip as usize..5 * strip as usize]);
     }
 }
