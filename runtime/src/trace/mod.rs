@@ -1,6 +1,8 @@
-//! What happened when, for a timeline: what each thread did, what the drive read, what lay in each slot, and the steps.
+//! Recording of events for a timeline: the work of each thread, reads of the drive, contents of
+//! slots, and steps.
 //!
-//! A [`Recorder`] is made before a plan is loaded ([`Options::trace`](crate::engine::Options::trace)), filled while steps run, and written
+//! A [`Recorder`] is made before a plan is loaded
+//! ([`Options::trace`](crate::engine::Options::trace)), and filled while steps run. It is written
 //! as a trace that Perfetto (<https://ui.perfetto.dev>) and `chrome://tracing` open.
 //!
 //! ```no_run
@@ -16,11 +18,13 @@
 //! # let _ = dropped; Ok(()) }
 //! ```
 //!
-//! Each part has a buffer with room for a fixed number of events, which [`Recorder::bytes`] counts; what comes when it is full is counted and
-//! dropped, so that the trace is whole up to there. A thread writes to a buffer of its own, whose lock nobody else takes before the end.
+//! Each source has a buffer for a fixed number of events; [`Recorder::bytes`] returns the total
+//! size. A full buffer counts and drops further events, so the trace is complete up to that time. A
+//! thread writes to its own buffer, and no other thread takes the lock of that buffer before the
+//! end.
 //!
 //! Invariant: events of a lane nest or follow each other; they never cross.
-//! Invariant: without a recorder nothing is read of any clock for it.
+//! Invariant: without a recorder, no clock is read for it.
 
 mod write;
 
@@ -33,55 +37,57 @@ use ixc_files::{Guard, Kind, Output, OutputError};
 
 use crate::reads::{BlockId, Class};
 
-/// A file with a trace. It is never written to a pipe or a device: a run's text goes to standard output.
+/// The file kind of traces. A trace is never written to a pipe or a device, because standard output
+/// is for the run's text.
 pub const KIND: Kind = Kind { name: "trace", is: write::is_trace, streams: false, private: false };
 
-/// Events of all threads together, at most.
+/// Max events of all threads together.
 const THREAD_EVENTS: usize = 1 << 20;
-/// Events of one thread, at most and at least.
+/// Min and max events of one thread.
 const EVENTS_OF_A_THREAD: (usize, usize) = (1 << 12, 1 << 18);
-/// Reads of the drive.
+/// Max reads of the drive.
 const READS: usize = 1 << 18;
-/// What was in slots.
+/// Max events of slots.
 const HELD: usize = 1 << 18;
-/// Steps.
+/// Max steps.
 const STEPS: usize = 1 << 16;
-/// What comes before steps: compiling, and parts of loading.
+/// Max events before steps: compiling, and parts of loading.
 const PHASES: usize = 1 << 6;
-/// Shares of one task that a thread takes this closely one after the other, in nanoseconds, are one event.
+/// Max gap in nanoseconds at which two shares of one task are recorded as one event.
 const CLOSE: u64 = 2_000;
 
 thread_local! {
-    /// Which of the pool's threads this is.
+    /// Number of this thread in the pool.
     static THREAD: Cell<usize> = const { Cell::new(0) };
 }
 
-/// What a thread did.
+/// Work of a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Work {
-    /// Items of a task, numbered over the whole plan, by a kernel of it: of so many rows, with so many bytes that they were given to read.
+    /// Items of a task, which is numbered over the whole plan: its kernel, its rows, and the bytes
+    /// that the items may read.
     Task { task: u32, kernel: u32, expert: Option<u32>, items: u64, rows: u64, bytes: u64 },
-    /// Waited for an expert.
+    /// Waiting for an expert.
     Wait(BlockId),
-    /// Packed an expert that was read.
+    /// Packing of an expert after its read.
     Pack(BlockId),
-    /// Packed weights that are not streamed.
+    /// Packing of weights that are not streamed.
     PackWeights,
-    /// Waited for the other threads; where it was the last to come, did what is done then.
+    /// Waiting for the other threads; for the last thread, the serial work at the barrier.
     Barrier,
-    /// Sorted a routing.
+    /// Sorting of a routing.
     Sort,
-    /// Asked for the experts of a group.
+    /// Request of the experts of a group.
     Request(u32),
-    /// Predicted which experts a group will request.
+    /// Prediction of a group's next experts.
     Predict(u32),
-    /// Released the experts of a group.
+    /// Release of the experts of a group.
     Release(u32),
-    /// Went on with experts that had not come before, or that there was no room for.
+    /// Start of the next round of experts: late ones, or those without a slot before.
     Next,
 }
 
-/// From when to when, in nanoseconds since the recorder was made.
+/// An event with start and end, in nanoseconds since the recorder was made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Span<T> {
     start: u64,
@@ -92,45 +98,45 @@ struct Span<T> {
 /// A read of the drive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Read {
-    /// Which of the reads that are outstanding at once.
+    /// Index among the outstanding reads.
     pub lane: u32,
-    /// The block's number.
+    /// Number of the block.
     pub block: u32,
-    /// As what it was begun.
+    /// Class when the read started.
     pub class: Class,
     /// Bytes that arrived.
     pub bytes: u64,
-    /// Where in the file.
+    /// Offset in the file.
     pub offset: u64,
-    /// Whether all of them did.
+    /// Whether all bytes arrived.
     pub whole: bool,
 }
 
-/// How far the block in a slot is.
+/// Stage of the block in a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stage {
-    /// It is being read.
+    /// Being read.
     Loading,
-    /// It lies in staging memory.
+    /// In staging memory.
     Arrived,
-    /// Somebody packs it.
+    /// Being packed by a thread.
     Packing,
-    /// Kernels can read it.
+    /// Readable by kernels.
     Resident,
 }
 
-/// What is in a slot.
+/// Contents of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Held {
-    /// The block's number.
+    /// Number of the block.
     pub block: u32,
-    /// How far it is.
+    /// Stage of the block.
     pub stage: Stage,
-    /// Whether nobody has requested it yet.
+    /// Whether the block has not been requested yet.
     pub shadow: bool,
 }
 
-/// What is recorded of slots: all that lies in one, and each stage of it.
+/// An event of a slot: the whole stay of a block, or one stage of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Slot {
     Whole { slot: u32, block: u32 },
@@ -140,15 +146,15 @@ enum Slot {
 /// A step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Step {
-    /// Tokens.
+    /// Number of tokens.
     pub tokens: u32,
-    /// Of the first one.
+    /// Position of the first token.
     pub position: u32,
     /// Whether it failed.
     pub failed: bool,
 }
 
-/// Events, as many as there is room for.
+/// A list of events with a max length.
 #[derive(Debug)]
 struct Buffer<T> {
     spans: Vec<Span<T>>,
@@ -162,7 +168,7 @@ impl<T> Buffer<T> {
         Buffer { spans: Vec::with_capacity(most), most, dropped: 0 }
     }
 
-    /// Leaves room for fewer.
+    /// Reduces the max length.
     fn shrink(&mut self, most: usize) {
         self.most = self.most.min(most);
     }
@@ -180,31 +186,31 @@ impl<T> Buffer<T> {
     }
 }
 
-/// A thread's events, far enough from the next one's that the two share no cache line.
+/// A thread's events. The alignment keeps lanes of two threads out of common cache lines.
 #[derive(Debug)]
 #[repr(align(128))]
 struct Lane(Mutex<Buffer<Work>>);
 
-/// The pool's threads.
+/// The threads of the pool.
 #[derive(Debug)]
 struct Threads {
     lanes: Vec<Lane>,
-    /// Of each task.
+    /// Label of each task.
     labels: Vec<String>,
-    /// Of each kernel.
+    /// Name of each kernel.
     kernels: Vec<String>,
 }
 
-/// What the store has.
+/// The blocks and slots of the expert cache.
 #[derive(Debug)]
 struct Blocks {
-    /// By number.
+    /// Ids by number.
     ids: Vec<BlockId>,
     /// Bytes of each slot.
     slots: Vec<u64>,
 }
 
-/// What lies in a slot now: since when, and since when at this stage.
+/// A block in a slot now: the begin of its stay, and of its current stage.
 #[derive(Clone, Copy, Debug)]
 struct Open {
     since: u64,
@@ -218,18 +224,18 @@ struct Slots {
     events: Buffer<Slot>,
 }
 
-/// Records what happens.
+/// Recorder of a run's events.
 #[derive(Debug)]
 pub struct Recorder {
     begun: Instant,
-    /// Events of a thread at most, where that is not [`events_of_a_thread`].
+    /// Max events of a thread, if it is not [`events_of_a_thread`].
     thread_events: OnceLock<usize>,
     threads: OnceLock<Threads>,
     blocks: OnceLock<Blocks>,
     reads: Mutex<Buffer<Read>>,
     slots: Mutex<Slots>,
     steps: Mutex<Buffer<Step>>,
-    /// What came before steps.
+    /// Events before steps.
     phases: Mutex<Buffer<&'static str>>,
 }
 
@@ -240,7 +246,7 @@ impl Default for Recorder {
 }
 
 impl Recorder {
-    /// Begins now.
+    /// Makes a recorder whose time begins now.
     pub fn new() -> Recorder {
         Recorder {
             begun: Instant::now(),
@@ -254,7 +260,7 @@ impl Recorder {
         }
     }
 
-    /// The most memory that recording takes with so many threads, in bytes.
+    /// Returns the max memory of a recorder for `threads` threads, in bytes.
     pub fn bytes(threads: usize) -> u64 {
         let threads = threads.max(1);
         let lanes = Buffer::<Work>::bytes(events_of_a_thread(threads)).saturating_mul(threads as u64);
@@ -263,8 +269,8 @@ impl Recorder {
             .fold(lanes, |sum, bytes| sum.saturating_add(*bytes))
     }
 
-    /// Limits the recorder's memory with a number of threads: fewer events of each kind are kept.
-    /// Must come before the first event.
+    /// Limits the recorder's memory for a number of threads: it then keeps fewer events of each
+    /// kind. Must be called before the first event.
     pub(crate) fn keep_within(&self, bytes: u64, threads: usize) {
         let part = (bytes as f64 / Recorder::bytes(threads).max(1) as f64).min(1.0);
         let of = |most: usize| ((most as f64 * part) as usize).max(1);
@@ -274,7 +280,7 @@ impl Recorder {
         lock(&self.steps).shrink(of(STEPS));
     }
 
-    /// Writes what was recorded to a file. Gives how many events there was no room for.
+    /// Writes the trace to a file. Returns the number of dropped events.
     ///
     /// # Errors
     /// See [`OutputError`].
@@ -282,7 +288,7 @@ impl Recorder {
         self.save_to(Output::open(path, &Guard::replacing(&KIND))?)
     }
 
-    /// As [`Recorder::save`], to an output that was opened before the run.
+    /// Writes the trace like [`Recorder::save`], to an output that was opened before the run.
     ///
     /// # Errors
     /// See [`OutputError`].
@@ -295,7 +301,8 @@ impl Recorder {
         Ok(dropped)
     }
 
-    /// Of the plan's tasks and as many threads as run it. Only the first call counts: a recorder is for one engine.
+    /// Describes the plan's tasks and kernels, and the number of threads. Only the first call
+    /// counts: a recorder is for one engine.
     pub(crate) fn describe_threads(&self, threads: usize, labels: Vec<String>, kernels: Vec<String>) {
         let most = self.thread_events.get().copied().unwrap_or_else(|| events_of_a_thread(threads));
         self.threads.get_or_init(|| Threads {
@@ -305,7 +312,7 @@ impl Recorder {
         });
     }
 
-    /// The blocks of a store, by number, and the bytes of its slots.
+    /// Describes the blocks of the expert cache, by number, and the bytes of its slots.
     pub(crate) fn describe_blocks(&self, ids: Vec<BlockId>, slots: Vec<u64>) {
         let count = slots.len();
         if self.blocks.set(Blocks { ids, slots }).is_ok() {
@@ -313,12 +320,12 @@ impl Recorder {
         }
     }
 
-    /// Which of the pool's threads the calling one is.
+    /// Sets the calling thread's number in the pool.
     pub(crate) fn enter(&self, thread: usize) {
         THREAD.set(thread);
     }
 
-    /// This thread did that since then.
+    /// Records work of this thread from `begun` until now.
     pub(crate) fn work(&self, begun: Instant, what: Work) {
         let (start, end) = (self.at(begun), self.at(Instant::now()));
         let lane = self.threads.get().and_then(|threads| threads.lanes.get(THREAD.get()));
@@ -344,12 +351,13 @@ impl Recorder {
         lane.push(Span { start, end, what });
     }
 
-    /// A read ended.
+    /// Records a read that ended.
     pub(crate) fn read(&self, began: Instant, now: Instant, read: Read) {
         lock(&self.reads).push(Span { start: self.at(began), end: self.at(now), what: read });
     }
 
-    /// What is in a slot from now on. Called under the store's lock, so that times of a slot grow.
+    /// Records new contents of a slot. Called under the lock of the cache, so that a slot's times
+    /// are in order.
     pub(crate) fn slot(&self, slot: u32, held: Option<Held>) {
         let now = self.at(Instant::now());
         let slots = &mut *lock(&self.slots);
@@ -368,14 +376,14 @@ impl Recorder {
         });
     }
 
-    /// What was done since then before there were steps: compiling the model, or a part of loading the plan. Those that are recorded are done one after
-    /// the other.
+    /// Records work before the first step, from `begun` until now: compiling the model, or a part
+    /// of loading the plan. Recorded phases follow each other.
     pub fn phase(&self, begun: Instant, what: &'static str) {
         let (start, end) = (self.at(begun), self.at(Instant::now()));
         lock(&self.phases).push(Span { start, end, what });
     }
 
-    /// A step ended.
+    /// Records a step that ended.
     pub(crate) fn step(&self, begun: Instant, step: Step) {
         let (start, end) = (self.at(begun), self.at(Instant::now()));
         lock(&self.steps).push(Span { start, end, what: step });
@@ -387,7 +395,7 @@ impl Recorder {
 }
 
 impl Open {
-    /// What lay in the slot up to now: the last stage of it, and all of it unless the block stays.
+    /// Records the last stage in the slot, and the whole stay unless the block stays.
     fn close(&self, slot: u32, now: u64, stays: bool, events: &mut Buffer<Slot>) {
         let part = Slot::Part { slot, held: self.held };
         events.push(Span { start: self.stage_since, end: now, what: part });
@@ -404,7 +412,7 @@ fn events_of_a_thread(threads: usize) -> usize {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // What panics in between leaves whole events.
+    // A panic leaves whole events.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -427,7 +435,7 @@ mod tests {
         recorder.enter(0);
         let begun = recorder.begun;
         let task = |expert| Work::Task { task: 0, kernel: 1, expert, items: 2, rows: 3, bytes: 64 };
-        // From the beginning on each: they follow each other without a gap.
+        // All begin at the start of the recorder, so they follow each other without a gap.
         for expert in [None, None, Some(1), Some(1), None] {
             recorder.work(begun, task(expert));
         }

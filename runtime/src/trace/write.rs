@@ -1,4 +1,4 @@
-//! A recorder's events as a trace in JSON: Chrome's trace event format, which Perfetto reads.
+//! Output of a recorder's events as JSON in Chrome's trace event format, which Perfetto reads.
 //!
 //! ```json
 //! {"displayTimeUnit":"ns","otherData":{"dropped_events":"0"},"traceEvents":[
@@ -7,8 +7,10 @@
 //! ]}
 //! ```
 //!
-//! Spans are complete events (`X`, with a length), each lane a thread of one of five processes. Of the drive there are counters (`C`), made
-//! here from its reads, and arrows (`s` to `f`) from a read to the thread that waited for it. Times are microseconds with three decimals, since the recorder was made.
+//! Spans are complete events (`X`, with a duration). Each lane is a thread of one of five
+//! processes. The drive has counters (`C`), computed here from its reads. Arrows (`s` to `f`) go
+//! from a read to the thread that waited for it. Times are microseconds since the recorder was
+//! made, with three decimals.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Display, Write as _};
@@ -18,29 +20,29 @@ use std::time::Instant;
 use super::{Buffer, Held, Read, Recorder, Slot, Span, Stage, Step, Work, lock};
 use crate::reads::{BlockId, Class};
 
-/// Processes, in the order in which they are shown.
+/// Process numbers, in the order of their display.
 const STEPS: u32 = 1;
 const THREADS: u32 = 2;
 const DRIVE: u32 = 3;
 const SLOTS: u32 = 4;
 const LOADING: u32 = 5;
-/// Nanoseconds over which the drive's rate is taken, at least.
+/// Min nanoseconds of an interval for the drive's rate.
 const RATE_SPAN: u64 = 10_000_000;
-/// Most values of the drive's rate.
+/// Max number of intervals for the drive's rate.
 const RATES: u64 = 4096;
 
 /// First bytes of a trace.
 const BEGIN: &[u8] = br#"{"displayTimeUnit":"ns","traceEvents":["#;
-/// Name of the first process, by which a trace of ours is told from others.
+/// Name of the first process, which identifies our traces.
 const FIRST_PROCESS: &str = "tokens";
 
-/// Whether a file that starts so is a trace of ours.
+/// Returns whether a file with this begin is one of our traces.
 pub(super) fn is_trace(head: &[u8]) -> bool {
     let named = format!("{{\"name\":\"{FIRST_PROCESS}\"}}");
     head.starts_with(BEGIN) && head.windows(named.len()).any(|window| window == named.as_bytes())
 }
 
-/// Text in a JSON string. Labels come from plans, which nobody trusts.
+/// Text in a JSON string. Labels come from plans, which are untrusted.
 struct Text<T>(T);
 
 impl<T: Display> Display for Text<T> {
@@ -51,7 +53,8 @@ impl<T: Display> Display for Text<T> {
                 text.chars().try_for_each(|c| match c {
                     '"' => self.0.write_str("\\\""),
                     '\\' => self.0.write_str("\\\\"),
-                    // JSON demands that controls are escaped. Marks that reverse the direction of writing are escaped for the reader's sake.
+                    // JSON requires escapes for control characters. Marks that reverse the writing
+                    // direction would confuse readers.
                     c if c.is_control()
                         || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}') =>
                     {
@@ -67,7 +70,7 @@ impl<T: Display> Display for Text<T> {
     }
 }
 
-/// Nanoseconds as the microseconds that the format wants.
+/// Nanoseconds, displayed in microseconds as the format requires.
 struct Micros(u64);
 
 impl Display for Micros {
@@ -76,7 +79,7 @@ impl Display for Micros {
     }
 }
 
-/// A block, or its number where nobody described it.
+/// A block's id, or its number if it was not described.
 struct Named(Option<BlockId>, u32);
 
 impl Display for Named {
@@ -92,14 +95,14 @@ fn named(id: BlockId) -> Named {
     Named(Some(id), 0)
 }
 
-/// The list of events.
+/// The list of events in the output.
 struct Out<'w> {
     out: &'w mut dyn Write,
     first: bool,
 }
 
 impl Out<'_> {
-    /// An object of these fields.
+    /// Writes an object with these fields.
     fn event(&mut self, fields: fmt::Arguments<'_>) -> io::Result<()> {
         self.out.write_all(if std::mem::take(&mut self.first) { b"\n{" } else { b",\n{" })?;
         self.out.write_fmt(fields)?;
@@ -131,7 +134,7 @@ impl Out<'_> {
         ))
     }
 
-    /// Says where a buffer was full.
+    /// Writes an event at the place at which a buffer was full.
     fn dropped<T>(&mut self, pid: u32, tid: u32, buffer: &Buffer<T>) -> io::Result<u64> {
         if buffer.dropped > 0 {
             let ts = Micros(buffer.spans.iter().map(|span| span.end).max().unwrap_or(0));
@@ -142,19 +145,19 @@ impl Out<'_> {
     }
 }
 
-/// Outer spans before those in them.
+/// Sorts spans so that outer spans come before inner ones.
 fn ordered<T: Copy>(spans: &[Span<T>]) -> Vec<Span<T>> {
-    // Of two that are equal the one that was recorded later is the outer one.
+    // Of two equal spans, the one that was recorded later is the outer one.
     let mut sorted: Vec<Span<T>> = spans.iter().rev().copied().collect();
     sorted.sort_by_key(|span| (span.start, std::cmp::Reverse(span.end)));
     sorted
 }
 
 impl Recorder {
-    /// Writes the trace as it is now, and gives how many events there was no room for.
+    /// Writes the trace so far, and returns the number of dropped events.
     ///
     /// # Errors
-    /// When `out` refuses.
+    /// If `out` refuses.
     pub fn write(&self, out: &mut dyn Write) -> io::Result<u64> {
         out.write_all(BEGIN)?;
         let mut list = Out { out, first: true };
@@ -245,10 +248,11 @@ impl Recorder {
         out.dropped(DRIVE, 0, &reads)
     }
 
-    /// From each read that somebody waited for to who did: the last read of a block that ended while a thread waited for it.
+    /// Writes arrows from reads to the threads that waited for them: from the last read of a block
+    /// that ended during the wait.
     fn write_arrows(&self, out: &mut Out<'_>) -> io::Result<()> {
         let Some(threads) = self.threads.get() else { return Ok(()) };
-        /// When a read ended and began, and in which lane.
+        /// End and begin of a read, and its lane.
         type Read = (u64, u64, u32);
         let mut ends: BTreeMap<(u32, u32), Vec<Read>> = BTreeMap::new();
         for Span { start, end, what } in &lock(&self.reads).spans {
@@ -265,7 +269,8 @@ impl Recorder {
                 let last = reads[..reads.partition_point(|(ended, ..)| ended <= end)].last();
                 let Some(&(read_end, read_start, lane)) = last.filter(|(ended, ..)| ended >= start) else { continue };
                 number += 1;
-                // Inside of what they belong to, by which viewers find it.
+                // Times inside the spans that the arrow connects, because viewers find the spans by
+                // time.
                 let inside = |start: u64, end: u64| Micros(end.saturating_sub(1).max(start));
                 let (from, to) = (inside(read_start, read_end), inside(*start, *end));
                 let common = format!(r#""cat":"wait","id":{number},"name":"waited for""#);
@@ -293,7 +298,7 @@ impl Recorder {
         out.process(SLOTS, "slots")?;
         let slots = lock(&self.slots);
         let now = self.at(Instant::now());
-        // What is in slots now is there up to now.
+        // Blocks in slots now stay until now.
         let mut open = Buffer { spans: Vec::new(), most: usize::MAX, dropped: 0 };
         for (slot, place) in (0u32..).zip(&slots.open) {
             if let Some(place) = place {
@@ -338,7 +343,7 @@ fn class_name(class: Class) -> &'static str {
     }
 }
 
-/// How many reads were outstanding, and how fast bytes arrived.
+/// Writes counters of outstanding reads and of the rate of arriving bytes.
 fn write_counters(out: &mut Out<'_>, reads: &[Span<Read>]) -> io::Result<()> {
     let points = |span: &Span<Read>| [(span.start, 1i64, span.what.class), (span.end, -1, span.what.class)];
     let mut points: Vec<(u64, i64, Class)> = reads.iter().flat_map(points).collect();
