@@ -1,7 +1,8 @@
-//! Sorting the rows of a routing by expert.
+//! Sorting of a routing's rows by expert.
 //!
-//! Takes the ids that `route` left, `[tokens][top_k]`; gives routed rows in order of experts, and among the rows of an
-//! expert in order of tokens and slots: a counting sort, stable, so the order is the same however many threads there are.
+//! The input is the ids that `route` wrote, `[tokens][top_k]`. The result has routed rows in order
+//! of experts. The rows of an expert are in order of tokens and slots. It is a stable counting
+//! sort, so the order does not depend on the number of threads.
 //!
 //! ```
 //! let mut bucket = ixc_runtime::bucket::Bucket::default();
@@ -10,40 +11,40 @@
 //! assert_eq!(bucket.slots(), [2, 0, 3, 1]); // where each token's slots went
 //! ```
 //!
-//! Invariant: every value in `tokens` is below the number of tokens, every value in `slots` below that of routed rows: both
-//! are index inputs of kernels.
+//! Invariant: every value in `tokens` is below the number of tokens, and every value in `slots` is
+//! below the number of routed rows. Both are index inputs of kernels.
 
 use ixc_ir::plan::NOBODY;
 
-/// The row of a slot that has none.
+/// Row of a slot without a routed row.
 const NO_ROW: u32 = u32::MAX;
 
-/// The routed rows of one expert that has any.
+/// The routed rows of one expert with at least one row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExpertRows {
     /// The expert.
     pub expert: u32,
-    /// Its first routed row.
+    /// Index of the first routed row.
     pub first: u32,
-    /// How many it has.
+    /// Number of rows.
     pub rows: u32,
 }
 
-/// An id that is no expert.
+/// An id without an expert.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("slot {slot} of token {token} is routed to expert {id}, there are {experts}")]
 pub struct BadExpert {
     /// Row of the token in its step.
     pub token: usize,
-    /// The slot.
+    /// Index of the slot.
     pub slot: usize,
-    /// The id.
+    /// The routed id.
     pub id: u32,
     /// Number of experts.
     pub experts: u32,
 }
 
-/// A routing's rows, sorted.
+/// The sorted rows of a routing.
 #[derive(Clone, Debug, Default)]
 pub struct Bucket {
     tokens: Vec<u32>,
@@ -52,19 +53,21 @@ pub struct Bucket {
 }
 
 impl Bucket {
-    /// Sorts; `top_k` is at least 1 and divides the number of ids. `next` is working memory, one word for each expert, which all routings share.
+    /// Sorts ids; `top_k` is at least 1 and divides the number of ids. `next` is working memory
+    /// with one word for each expert; all routings can share it.
     ///
     /// # Errors
-    /// The first id that is no expert; the bucket is empty then.
+    /// [`BadExpert`] for the first id without an expert; the bucket is empty then.
     pub fn sort(&mut self, ids: &[u32], top_k: u32, experts: u32, next: &mut Vec<u32>) -> Result<(), BadExpert> {
         self.sort_but(&|_| false, ids, (top_k, experts), next)
     }
 
-    /// Sorts ids some of which may be of no expert here: slots of [`NOBODY`] have no routed row. In [`Bucket::slots`] such a slot has the row of the token's first slot
-    /// that has one, or else the first row; its weight is to be 0.
+    /// Sorts ids like [`Bucket::sort`], but allows ids of experts elsewhere: slots of [`NOBODY`]
+    /// have no routed row. In [`Bucket::slots`] such a slot has the row of the token's first slot
+    /// with a row, or else row 0. The slot's weight must be 0.
     ///
     /// # Errors
-    /// As [`Bucket::sort`].
+    /// Same as [`Bucket::sort`].
     pub fn sort_given(&mut self, ids: &[u32], top_k: u32, experts: u32, next: &mut Vec<u32>) -> Result<(), BadExpert> {
         self.sort_but(&|id| id == NOBODY.cast_unsigned(), ids, (top_k, experts), next)?;
         for slots in self.slots.chunks_mut(top_k.max(1) as usize) {
@@ -74,7 +77,7 @@ impl Bucket {
         Ok(())
     }
 
-    /// Sorts all ids but some, whose slots are [`NO_ROW`].
+    /// Sorts all ids except the left out ones, whose slots get [`NO_ROW`].
     fn sort_but(
         &mut self,
         left_out: &dyn Fn(u32) -> bool,
@@ -114,24 +117,24 @@ impl Bucket {
         Ok(())
     }
 
-    /// Forgets all rows.
+    /// Removes all rows.
     pub fn clear(&mut self) {
         self.tokens.clear();
         self.slots.clear();
         self.active.clear();
     }
 
-    /// Token of each routed row.
+    /// Returns the token of each routed row.
     pub fn tokens(&self) -> &[u32] {
         &self.tokens
     }
 
-    /// Routed row of each slot of each token.
+    /// Returns the routed row of each slot of each token.
     pub fn slots(&self) -> &[u32] {
         &self.slots
     }
 
-    /// Experts that have rows, in order.
+    /// Returns the experts with rows, in order.
     pub fn active(&self) -> &[ExpertRows] {
         &self.active
     }
@@ -171,14 +174,14 @@ mod tests {
         let ids = [nobody, 2, nobody, nobody, 1, 2];
         bucket.sort_given(&ids, 2, 3, &mut Vec::new()).unwrap();
         assert_eq!(bucket.tokens(), [2, 0, 2]);
-        // The second token has no row: it takes the first one's, with a weight of 0.
+        // The second token has no row: it takes the first row with a weight of 0.
         assert_eq!(bucket.slots(), [1, 1, 0, 0, 0, 2]);
         let rows = |expert, first, rows| ExpertRows { expert, first, rows };
         assert_eq!(bucket.active(), [rows(1, 0, 1), rows(2, 1, 2)]);
         bucket.sort_given(&[nobody; 4], 2, 3, &mut Vec::new()).unwrap();
         assert!(bucket.active().is_empty() && bucket.tokens().is_empty());
         assert_eq!(bucket.slots(), [0; 4]);
-        // Of a model's own routing it is no expert.
+        // In a model's own routing, this id is an error.
         let bad = BadExpert { token: 0, slot: 0, id: nobody, experts: 3 };
         assert_eq!(bucket.sort(&ids, 2, 3, &mut Vec::new()), Err(bad));
     }

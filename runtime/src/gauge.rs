@@ -1,4 +1,4 @@
-//! How far something is that takes long: written by the threads that work on it, read by one that tells.
+//! Progress of a long operation: worker threads write it, one thread reads and shows it.
 //!
 //! ```
 //! use ixc_runtime::gauge::{Activity, Gauge, Reading};
@@ -12,61 +12,61 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// What is being done.
+/// Kind of operation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Activity {
-    /// A plan is made of a model; what that takes is not known before.
+    /// Making a plan from a model; the duration is unknown.
     #[default]
     Compiling,
-    /// Machine code is made of a plan; what that takes is not known before.
+    /// Generating machine code for a plan; the duration is unknown.
     Generating,
-    /// Weights are read and their checksums compared, in bytes.
+    /// Reading weights and comparing their checksums, in bytes.
     Checking,
-    /// Weights are packed, in bytes of the file.
+    /// Packing weights, in bytes of the file.
     Packing,
-    /// Experts that stay in memory are read, in bytes.
+    /// Reading kept experts, in bytes.
     Experts,
-    /// The prompt is computed, in tokens.
+    /// Computing the prompt, in tokens.
     Prompt,
-    /// Tokens are computed one by one.
+    /// Computing tokens one by one.
     Tokens,
-    /// Parts of a model and of this machine are measured; how long that takes is not known before.
+    /// Measuring parts of a model and this machine; the duration is unknown.
     Measuring,
 }
 
-/// How far it is.
+/// Progress of an operation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reading {
-    /// What is being done.
+    /// Kind of operation.
     pub activity: Activity,
-    /// How much of it is done, in what the activity counts.
+    /// Amount done, in the unit of the activity.
     pub done: u64,
-    /// How much there is.
+    /// Total amount.
     pub total: u64,
 }
 
-/// What says how far something is.
+/// A progress counter that threads share.
 #[derive(Debug, Default)]
 pub struct Gauge {
-    /// The activity, and how much there is of it.
+    /// Activity and total amount.
     what: Mutex<(Activity, u64)>,
     done: AtomicU64,
 }
 
 impl Gauge {
-    /// Something begins.
+    /// Starts an operation.
     pub fn begin(&self, activity: Activity, total: u64) {
         let mut what = self.what.lock().unwrap_or_else(PoisonError::into_inner);
         *what = (activity, total);
         self.done.store(0, Ordering::Relaxed);
     }
 
-    /// So much more of it is done.
+    /// Adds to the amount done.
     pub fn add(&self, more: u64) {
         self.done.fetch_add(more, Ordering::Relaxed);
     }
 
-    /// How far it is.
+    /// Returns the progress.
     pub fn read(&self) -> Reading {
         let (activity, total) = *self.what.lock().unwrap_or_else(PoisonError::into_inner);
         Reading { activity, done: self.done.load(Ordering::Relaxed).min(total), total }

@@ -1,6 +1,7 @@
-//! Running plans: from an `.ixp` file or a plan in memory to logits and tokens.
+//! Running of plans: from an `.ixp` file or a plan in memory to logits and tokens.
 //!
-//! [`Engine::load`](engine::Engine::load) checks a plan, maps the model files, generates code, and then runs steps:
+//! [`Engine::load`](engine::Engine::load) checks a plan, maps the model files and generates code.
+//! The engine then runs steps:
 //!
 //! ```no_run
 //! use ixc_runtime::{engine::{Engine, Options}, file, sample::{Sampler, Settings}};
@@ -14,30 +15,31 @@
 //! # let _ = next; Ok(()) }
 //! ```
 //!
-//! Layers, each of which uses what stands above it (`testing/tests/modules.rs`):
+//! Layers. Each uses only the layers above it in this table (`testing/tests/modules.rs`):
 //!
-//! | module | what it owns |
+//! | module | owns |
 //! | --- | --- |
-//! | [`processors`] | which processors there are, and binding threads to them |
-//! | [`pool`] | persistent threads and their barrier: spin, then park |
-//! | [`gauge`] | how far something is that takes long |
-//! | [`bucket`] | sorting routed rows by expert |
-//! | `reads` | what is read from a drive, and why |
-//! | `storage` | where bytes are: [`memory`], [`blocks`], packing |
-//! | [`trace`] | what happened when, as a file that Perfetto opens |
-//! | [`stream`] | the expert cache: blocks of weights read from files as they are needed, under a budget |
+//! | [`processors`] | processors and cores, and binding of threads to them |
+//! | [`pool`] | persistent threads and their barrier |
+//! | [`gauge`] | progress of a long operation |
+//! | [`bucket`] | sorting of routed rows by expert |
+//! | `reads` | identity and class of reads from a drive |
+//! | `storage` | files, mappings and memory: [`memory`], [`blocks`], packing |
+//! | [`trace`] | recording of events, as a file that Perfetto opens |
+//! | [`stream`] | the expert cache: experts read from files on demand, within a budget |
 //! | [`program`] | the check of a plan, and the tables that running it needs |
-//! | [`error`] | what goes wrong in loading, and in a step |
+//! | [`error`] | errors of loading, and of a step |
 //! | `plan_check` | the check of a whole plan, without its files |
 //! | `executor` | a step: [`execute`], [`states`], [`stats`], experts and [`page_cache_hints`] |
 //! | [`engine`] | from a plan to tokens: [`mod@file`], [`load`], [`memory_estimate`], [`sample`], [`saved`] |
 //!
-//! Invariant: a plan is hostile until checked. What depends on the step is checked for every item just before its kernel
-//! runs, so that a wrong plan gives an error and never a stray access.
-//! Invariant: results do not depend on the number of threads: items write disjoint outputs, and how rows are cut into
-//! items is fixed by the plan and the row counts alone.
-//! Invariant: weights that kernels read as they lie in a file are mapped and never copied; the others are packed when they are
-//! first needed (`weights`), stay so, and the pages that they were read from are given back.
+//! Invariant: a plan is untrusted until it is checked. Values that depend on the step are checked
+//! for every item just before its kernel runs. So a wrong plan gives an error and never an access
+//! outside its memory.
+//! Invariant: results do not depend on the number of threads. Items write disjoint outputs, and
+//! only the plan and the row counts decide the division of rows into items.
+//! Invariant: weights that kernels read in their stored format are mapped and never copied. The
+//! others are packed on first use (`weights`) and stay packed, and their source pages are released.
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 

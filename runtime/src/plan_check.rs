@@ -1,4 +1,5 @@
-//! The check of a whole plan: its tables, its kernels, and whether there is code for them. Files are left alone.
+//! Check of a whole plan: its tables, its kernels, and the generation of their code. It reads no
+//! files.
 
 use ixc_codegen::module;
 use ixc_ir::kernel::{self, Kernel};
@@ -8,7 +9,7 @@ use ixc_targets::Target;
 use crate::error::load::LoadError;
 use crate::program::Program;
 
-/// Checks a plan as loading it does before a file is opened or code is generated.
+/// Checks a plan like loading does, before a file is opened or code is generated.
 ///
 /// # Errors
 /// [`LoadError::Plan`], [`LoadError::Kernel`] or [`LoadError::Target`].
@@ -17,10 +18,11 @@ pub fn verify(plan: &Plan<Kernel>) -> Result<(), LoadError> {
     target(plan).map(drop)
 }
 
-/// Checks a plan as loading it does, for any target on any machine, and that there is code for all of its kernels. Files are left alone.
+/// Checks a plan for any target on any machine, and that code can be generated for all of its
+/// kernels. Reads no files.
 ///
 /// # Errors
-/// As [`verify`], and [`LoadError::Codegen`].
+/// Same as [`verify`], and [`LoadError::Codegen`].
 pub fn check(plan: &Plan<Kernel>) -> Result<(), LoadError> {
     verify(plan)?;
     module::lower(&plan.kernels, target(plan)?).map(drop).map_err(|source| LoadError::Codegen(Box::new(source)))

@@ -1,8 +1,9 @@
-//! Persistent threads: all of them run one job at a time, together, and meet at barriers inside it.
+//! A pool of persistent threads, which all run one job at a time and meet at barriers inside it.
 //!
-//! Thread 0 is the caller. Whoever waits spins for some microseconds, since work usually goes on at once, and then parks,
-//! so that an idle engine takes no CPU. (Offering the CPU to others between the two, by `sched_yield`, gained nothing beside a process that takes half
-//! or all of one of two CPUs: 0.96 to 1.03 times the speed.)
+//! Thread 0 is the caller. A waiting thread spins for a few microseconds, because the next work
+//! usually comes at once. Then it sleeps, so that an idle engine uses no CPU. Calls of `sched_yield`
+//! between the two gained nothing. Beside a process that uses half or all of one of two CPUs, they
+//! gave 0.96 to 1.03 times the speed.
 //!
 //! ```
 //! use ixc_runtime::pool::{Barrier, Pool};
@@ -16,8 +17,9 @@
 //! }).unwrap();
 //! ```
 //!
-//! Invariant: a panic in a job is an error of [`Pool::run`]. A job that panics on one thread while others wait for it at a
-//! barrier of its own would hang them; jobs with barriers catch panics between these (`execute` does).
+//! Invariant: a panic in a job is an error of [`Pool::run`]. A job that panics on one thread while
+//! others wait at a barrier of its own would hang them. So jobs with barriers catch panics between
+//! barriers (`execute` does).
 
 use std::any::Any;
 use std::cell::UnsafeCell;
@@ -31,28 +33,29 @@ use std::time::{Duration, Instant};
 
 use crate::processors::{self, ThreadId};
 
-/// Most threads.
+/// Max threads.
 pub const MAX_THREADS: usize = 1024;
 
-/// Rounds of spinning before a thread parks: with a pause of 15 to 45 ns, 50 to 150 µs; waking takes about as long.
+/// Rounds of spinning before a thread sleeps: with a pause of 15 to 45 ns, 50 to 150 µs. Waking
+/// takes about as long.
 const SPINS: u32 = 3000;
-/// Rounds where there are more threads than CPUs: spinning keeps the one that works from running.
+/// Rounds with more threads than CPUs, where spinning keeps a working thread from running.
 const SPINS_CROWDED: u32 = 50;
 
-/// Why a pool did not run a job.
+/// The reason that a job failed.
 #[derive(Debug, thiserror::Error)]
 pub enum PoolError {
     /// The job panicked on a thread.
     #[error("thread {thread} panicked: {message}")]
     Panicked {
-        /// Which thread, 0 is the caller.
+        /// Number of the thread; 0 is the caller.
         thread: usize,
-        /// The panic's message.
+        /// Message of the panic.
         message: String,
     },
 }
 
-/// What a panic said.
+/// Returns the message of a panic.
 pub(crate) fn panic_message(payload: &(dyn Any + Send)) -> String {
     match (payload.downcast_ref::<&str>(), payload.downcast_ref::<String>()) {
         (Some(text), _) => (*text).to_string(),
@@ -61,16 +64,16 @@ pub(crate) fn panic_message(payload: &(dyn Any + Send)) -> String {
     }
 }
 
-/// Threads that meet at one counter, before one of them goes on to meet those of the others: counters that many threads change cost
-/// each of them a trip to the one who changed it last.
+/// Threads that meet at one counter, before the last of them meets the last ones of other groups. A
+/// counter that many threads change costs each of them a transfer of its cache line.
 const TOGETHER: usize = 4;
 
-/// A value in cache lines of its own: two of them, since processors fetch lines in pairs.
+/// A value with two cache lines of its own, because processors fetch lines in pairs.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(crate) struct Line<T>(pub(crate) T);
 
-/// A counter that threads wait on: spin, then park.
+/// A counter that threads wait for: they spin, then sleep.
 struct Event {
     value: AtomicU32,
     sleepers: AtomicU32,
@@ -79,14 +82,14 @@ struct Event {
     changed: Condvar,
 }
 
-/// How many CPUs this process may use at a time.
+/// Returns the number of CPUs that this process may use at a time.
 pub(crate) fn processors() -> usize {
-    // Asking takes reading several files, and every step has a barrier.
+    // The query reads several files, and every step has a barrier.
     static CPUS: OnceLock<usize> = OnceLock::new();
     *CPUS.get_or_init(|| std::thread::available_parallelism().map_or(usize::MAX, NonZeroUsize::get))
 }
 
-/// Whether there are more threads than CPUs.
+/// Returns whether there are more threads than CPUs.
 pub(crate) fn is_crowded(threads: usize) -> bool {
     threads > processors()
 }
@@ -101,7 +104,8 @@ impl Event {
         self.value.load(Ordering::Acquire)
     }
 
-    /// Waits until the value is another than `seen`. Gives how long that took beyond spinning: nothing, where all threads have a CPU and equal work.
+    /// Waits until the value differs from `seen`. Returns the time of waiting after spinning: zero
+    /// if all threads have a CPU and equal work.
     fn wait(&self, seen: u32) -> Duration {
         for _ in 0..self.spins {
             if self.value() != seen {
@@ -111,8 +115,9 @@ impl Event {
         }
         let begin = Instant::now();
         let mut guard = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
-        // Sequentially consistent, here and in `advance`: either this thread sees the new value, or the other one sees a
-        // sleeper, and then takes the lock, which this thread gives up only when it sleeps.
+        // Sequentially consistent, here and in `advance`: either this thread sees the new value, or
+        // the other one sees a sleeper. In the second case the other one takes the lock, which this
+        // thread releases only when it sleeps.
         self.sleepers.fetch_add(1, Ordering::SeqCst);
         while self.value.load(Ordering::SeqCst) == seen {
             guard = self.changed.wait(guard).unwrap_or_else(PoisonError::into_inner);
@@ -130,11 +135,12 @@ impl Event {
     }
 }
 
-/// A place in a job where all threads meet: four at a time, the last of them then with the last of the other fours; it goes the same way
-/// back. Who arrives and who waits do so in different cache lines.
+/// A point in a job at which all threads meet. Groups of four meet first; the last thread of each
+/// then meets those of the other groups. The release goes the same way back. Arriving and waiting
+/// use different cache lines.
 pub struct Barrier {
     groups: Box<[Group]>,
-    /// Groups all of whose threads have arrived.
+    /// Number of groups with all threads arrived.
     arrived: Line<AtomicUsize>,
 }
 
@@ -146,7 +152,7 @@ struct Group {
 }
 
 impl Barrier {
-    /// For this many threads, at least 1.
+    /// Makes a barrier for this many threads, at least 1.
     pub fn new(threads: usize) -> Barrier {
         let threads = threads.max(1);
         let group = |first: usize| Group {
@@ -157,11 +163,12 @@ impl Barrier {
         Barrier { groups: (0..threads).step_by(TOGETHER).map(group).collect(), arrived: Line::default() }
     }
 
-    /// Waits for all threads; this is number `thread` of them. The last one to come runs `serial` while the others wait; what it writes
-    /// they see. They go on also where it panics. Gives how long this thread waited beyond spinning.
+    /// Waits for all threads; `thread` is the caller's number. The last thread to arrive runs
+    /// `serial` while the others wait. They see its writes, and continue even if it panics. Returns
+    /// the time that this thread waited after spinning.
     ///
     /// # Panics
-    /// Where there is no such thread.
+    /// If there is no such thread.
     pub fn wait(&self, thread: usize, serial: impl FnOnce()) -> Duration {
         struct Advance<'a>(&'a [Group]);
         impl Drop for Advance<'_> {
@@ -169,7 +176,7 @@ impl Barrier {
                 self.0.iter().for_each(|group| group.event.0.advance());
             }
         }
-        /// Counts an arrival; whether it was the last.
+        /// Counts an arrival, and returns whether it was the last.
         fn is_last(arrived: &Line<AtomicUsize>, of: usize) -> bool {
             let last = of == 1 || arrived.0.fetch_add(1, Ordering::AcqRel) + 1 == of;
             if last {
@@ -193,32 +200,33 @@ impl Barrier {
 type Job<'a> = &'a (dyn Fn(usize) + Sync);
 
 struct Shared {
-    /// The job, from just before any `start` advances until `running` is 0.
+    /// The job, from just before the first `start` advances until `running` is 0.
     job: UnsafeCell<Option<Job<'static>>>,
-    /// What each worker waits for: a job that is not for all of them wakes only those that it is for.
+    /// Event that each worker waits for. A job for some workers wakes only those.
     starts: Box<[Line<Event>]>,
-    /// Which thread of the system each worker is, once it runs.
+    /// System id of each worker, once it runs.
     ids: Box<[OnceLock<ThreadId>]>,
     done: Line<Event>,
-    /// Workers that have not finished the job.
+    /// Number of workers that have not finished the job.
     running: Line<AtomicUsize>,
     stop: AtomicBool,
-    /// The first panic of a worker.
+    /// First panic of a worker.
     panic: Mutex<Option<PoolError>>,
 }
 
-// SAFETY: `job` is the only field that is not `Sync` by itself. It is written by `Pool::run`, which has the pool exclusively,
-// while no worker runs (`running` is 0, read with acquire), and read by workers after they saw their `start` advance, which
-// `run` does after the write, with release. The job itself is `Sync`.
+// SAFETY: `job` is the only field that is not `Sync` by itself. `Pool::run` writes it with
+// exclusive access to the pool, while no worker runs (`running` is 0, read with acquire). Workers
+// read it after they saw their `start` advance. `run` advances it after the write, with release.
+// The job itself is `Sync`.
 unsafe impl Sync for Shared {}
 // SAFETY: as for `Sync`; a shared reference to a `Sync` job may be sent.
 unsafe impl Send for Shared {}
 
-/// Persistent threads.
+/// A pool of persistent threads.
 pub struct Pool {
     shared: Arc<Shared>,
     workers: Vec<JoinHandle<()>>,
-    /// The processor that the caller is bound to while it runs a job.
+    /// Processor to which the caller is bound while it runs a job.
     own: Option<usize>,
 }
 
@@ -229,10 +237,10 @@ impl std::fmt::Debug for Pool {
 }
 
 impl Pool {
-    /// A pool of `threads` threads, the caller being one of them; at least 1.
+    /// Makes a pool of `threads` threads including the caller, at least 1.
     ///
     /// # Errors
-    /// When the system gives no thread.
+    /// If the system starts no thread.
     pub fn new(threads: usize) -> io::Result<Pool> {
         let shared = Arc::new(Shared {
             job: UnsafeCell::new(None),
@@ -246,7 +254,7 @@ impl Pool {
         let mut pool = Pool { shared, workers: Vec::new(), own: None };
         for thread in 1..threads {
             let shared = Arc::clone(&pool.shared);
-            // On failure the pool is dropped, which ends the threads that there are.
+            // On failure the pool is dropped, which ends the started threads.
             let worker =
                 std::thread::Builder::new().name(format!("ixc-{thread}")).spawn(move || work(&shared, thread))?;
             pool.workers.push(worker);
@@ -254,24 +262,25 @@ impl Pool {
         Ok(pool)
     }
 
-    /// Number of threads, with the caller.
+    /// Returns the number of threads, including the caller.
     pub fn threads(&self) -> usize {
         self.workers.len() + 1
     }
 
-    /// Binds each worker to the processor that stands at its number, and the caller while it runs a job. Lets those go for which there is none: to any of
-    /// `others`.
+    /// Binds each worker to the processor at its index, and the caller while it runs a job. Workers
+    /// without a processor may run on any of `others`.
     ///
     /// # Errors
-    /// What the system says of the first that it refuses.
+    /// The first error of the system.
     pub fn bind(&mut self, processors: &[usize], others: &[usize]) -> io::Result<()> {
         self.own = None;
         let own = processors.get(1..).unwrap_or_default().iter().map(std::slice::from_ref);
-        // A worker says who it is before it does anything else.
+        // A worker sets its id before it does anything else.
         let bind = |(id, own): (&OnceLock<_>, &[usize])| processors::bind_thread(*id.wait(), own);
         let mut workers = self.shared.ids.iter().zip(own.chain(std::iter::repeat(others)));
         if let Err(error) = workers.try_for_each(bind) {
-            // All or none. What the system refuses now it has refused before, or bound none of these.
+            // All or none: unbinds the workers bound so far. If the system refuses this too, it has
+            // bound none of them.
             let _ = self.shared.ids.iter().map(|id| (id, others)).try_for_each(bind);
             return Err(error);
         }
@@ -282,33 +291,35 @@ impl Pool {
     /// Runs `job` on every thread, with the thread's number, and returns when all have finished.
     ///
     /// # Errors
-    /// When it panicked on one of them.
+    /// If the job panicked on a thread.
     pub fn run(&mut self, job: Job<'_>) -> Result<(), PoolError> {
         self.run_with(self.threads(), job)
     }
 
-    /// As [`Pool::run`], with the first `threads` threads, at least the caller's; the others sleep on.
+    /// Runs a job like [`Pool::run`], but only on the first `threads` threads, at least on the
+    /// caller's. The others sleep.
     ///
     /// # Errors
-    /// When it panicked on one of them.
+    /// If the job panicked on a thread.
     pub fn run_with(&mut self, threads: usize, job: Job<'_>) -> Result<(), PoolError> {
-        // The thread is the embedder's, and runs where it likes again behind the job.
+        // The thread belongs to the embedder, and is unbound again after the job.
         let _bound = self.own.map(processors::Bound::to);
         let shared = &*self.shared;
         let starts = &shared.starts[..threads.saturating_sub(1).min(self.workers.len())];
         if !starts.is_empty() {
-            // SAFETY: only the lifetime changes. No worker uses the job after it has counted itself off `running`, and this
-            // function does not return, nor unwind, before `running` is 0.
+            // SAFETY: only the lifetime changes. No worker uses the job after it has decremented
+            // `running`. This function neither returns nor unwinds before `running` is 0.
             let job = unsafe { std::mem::transmute::<Job<'_>, Job<'static>>(job) };
-            // SAFETY: the pool is borrowed exclusively, and workers read the job only between their `start` and their end of it.
+            // SAFETY: the pool is borrowed exclusively, and workers read the job only between their
+            // `start` and their end of it.
             unsafe { *shared.job.get() = Some(job) };
             shared.running.0.store(starts.len(), Ordering::Release);
         }
         starts.iter().for_each(|start| start.0.advance());
         let own = catch_unwind(AssertUnwindSafe(|| job(0)));
         loop {
-            // Before `running` is looked at, and anew each time: a worker counts itself off first and advances `done` then, so
-            // that of the job before may come only now.
+            // Read before `running`, and again in each round. A worker decrements `running` before
+            // it advances `done`, so the advance of the last job may come only now.
             let done = shared.done.0.value();
             if shared.running.0.load(Ordering::Acquire) == 0 {
                 break;
@@ -329,7 +340,7 @@ impl Drop for Pool {
         self.shared.stop.store(true, Ordering::Release);
         self.shared.starts.iter().for_each(|start| start.0.advance());
         for worker in self.workers.drain(..) {
-            // A worker catches every panic of a job; there is nothing to learn from how it ended.
+            // A worker catches all panics of jobs, so its result has no information.
             let _ = worker.join();
         }
     }
@@ -338,7 +349,7 @@ impl Drop for Pool {
 fn work(shared: &Shared, thread: usize) {
     let (Some(start), Some(id)) = (shared.starts.get(thread - 1), shared.ids.get(thread - 1)) else { return };
     id.get_or_init(ThreadId::own);
-    // Every start of this worker since the pool was made is seen: the pool waits for it before the next one.
+    // The worker sees each of its starts, because the pool waits for it before the next one.
     let mut seen = 0;
     loop {
         start.0.wait(seen);
@@ -346,7 +357,8 @@ fn work(shared: &Shared, thread: usize) {
         if shared.stop.load(Ordering::Acquire) {
             return;
         }
-        // SAFETY: `run` wrote the job before it advanced this worker's `start`, and does not touch it until this worker has counted itself off.
+        // SAFETY: `run` wrote the job before it advanced this worker's `start`, and does not change
+        // it until this worker has decremented `running`.
         let Some(job) = (unsafe { *shared.job.get() }) else { continue };
         if let Err(payload) = catch_unwind(AssertUnwindSafe(|| job(thread))) {
             let error = PoolError::Panicked { thread, message: panic_message(&*payload) };
@@ -396,7 +408,7 @@ mod tests {
             })
             .unwrap();
             assert_eq!(count.into_inner(), 3);
-            // Until the workers sleep: the next run must wake them.
+            // Waits until the workers sleep: the next run must wake them.
             let sleeps = |start: &Line<Event>| start.0.sleepers.load(Ordering::SeqCst) > 0;
             while !pool.shared.starts.iter().all(sleeps) {
                 std::thread::yield_now();
@@ -419,7 +431,7 @@ mod tests {
     #[cfg(target_os = "linux")]
     #[test]
     fn workers_are_bound_until_they_are_let_go_and_the_caller_as_long_as_it_works() {
-        // What the system says of this process's threads, as others see it.
+        // The masks that the system reports for this process's threads.
         let mask = |thread: ThreadId| {
             let status = std::fs::read_to_string(format!("/proc/self/task/{}/status", thread.number())).unwrap();
             let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).unwrap();

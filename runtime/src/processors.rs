@@ -1,19 +1,23 @@
-//! Which processors this process may run on, how they share cores, and binding threads to them.
+//! The processors that this process may run on, their grouping into cores, and binding of threads
+//! to them.
 //!
-//! A thread that the scheduler moves leaves its caches behind, and on a machine of many cores two of them may land on one core while another idles. Where
-//! the threads own the machine, each is bound to a core of its own. Where they do not, binding is harm: a thread that is bound beside somebody
-//! else's waits for it, though another processor is free. So with [`Pin::Auto`] threads are bound only where all of this holds:
+//! A thread that the scheduler moves loses the contents of its caches. On a machine with many
+//! cores, two threads may also run on one core while another is idle. If the threads own the
+//! machine, each is bound to its own core. Otherwise binding is harmful: a bound thread waits for
+//! another process although another processor is free. So [`Pin::Auto`] binds threads only under
+//! all of these conditions:
 //!
-//! - the process may run on every processor that is online, and no quota says that it may not use them all;
+//! - the process may run on every online processor, and no quota limits it to fewer;
 //! - there are as many threads as cores;
-//! - when the plan is loaded, nobody else wants a processor.
+//! - no other process needs a processor when the plan is loaded.
 //!
-//! Neighbours that come later are noticed by what steps wait for threads that do not run (`executor/crew.rs`), and then threads are let go.
-//! The thread that calls is the embedder's: it is bound while it runs a step, and then where it was again.
+//! Later neighbours are detected by the time that steps wait for threads that do not run
+//! (`executor/crew.rs`). Threads are then unbound. The calling thread belongs to the embedder: it
+//! is bound while it runs a step, and then gets its former processors back.
 //!
 //! ```text
-//! cpu0 cpu4   cpu1 cpu5   cpu2 cpu6   cpu3 cpu7      4 cores of two threads each
-//! 0 1 2 3 4 5 6 7                                    the order in which threads have them: siblings last
+//! cpu0 cpu4   cpu1 cpu5   cpu2 cpu6   cpu3 cpu7   4 cores with two processors each
+//! 0 1 2 3 4 5 6 7                                 order of their use: siblings last
 //! ```
 
 use std::collections::BTreeMap;
@@ -23,21 +27,22 @@ use std::str::FromStr;
 
 use ixc_files::read_system;
 
-/// Whether threads are bound to processors. By default they are not: with two threads on two processors of a virtual machine, beside a process that takes
-/// 50 ms of each 350, binding left 0.94 (0.86 to 1.01) of the speed of decode.
+/// Condition for binding threads to processors. The default is not to bind them. With two threads
+/// on two processors of a virtual machine, beside a process that runs 50 of every 350 ms, binding
+/// reduced the decode speed to 0.94 (0.86 to 1.01).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Pin {
-    /// Where they own the machine.
+    /// Bind if the threads own the machine.
     Auto,
-    /// Wherever the system lets them, each to the next of the processors that the process may run on.
+    /// Bind if the system allows it, each thread to the next of the process's processors.
     On,
-    /// Never.
+    /// Never bind.
     #[default]
     Off,
 }
 
 impl Pin {
-    /// All, by name.
+    /// All variants by name.
     pub const ALL: [(&'static str, Pin); 3] = [("auto", Pin::Auto), ("on", Pin::On), ("off", Pin::Off)];
 }
 
@@ -50,42 +55,42 @@ impl FromStr for Pin {
     }
 }
 
-/// Why threads are not bound.
+/// The reason that threads are not bound.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unpinned {
-    /// Somebody said so.
-    #[error("nobody asked for it")]
+    /// Binding was not requested.
+    #[error("not requested")]
     Off,
-    /// The system does not say which processors there are.
-    #[error("the system does not say which processors there are")]
+    /// The system does not list its processors.
+    #[error("the system does not list its processors")]
     Unknown,
-    /// There is only the caller's thread.
+    /// The pool has only the caller's thread.
     #[error("one thread")]
     OneThread,
-    /// The process has a part of the machine.
-    #[error("{usable} of {online} processors are for this process")]
+    /// The process may use only a part of the machine.
+    #[error("this process may use {usable} of {online} processors")]
     Part {
         /// Processors that it may use.
         usable: usize,
         /// Processors that are online.
         online: usize,
     },
-    /// Not one thread for each core.
+    /// The number of threads differs from the number of cores.
     #[error("{threads} threads for {cores} cores")]
     Threads {
-        /// Threads.
+        /// Number of threads.
         threads: usize,
-        /// Cores.
+        /// Number of cores.
         cores: usize,
     },
-    /// Others want processors.
-    #[error("{others} others wanted a processor when the plan was loaded")]
+    /// Other processes need processors.
+    #[error("{others} other threads needed a processor when the plan was loaded")]
     Neighbours {
-        /// Threads of others that ran or waited for a processor.
+        /// Number of other threads that ran or waited for a processor.
         others: usize,
     },
-    /// Others came later.
-    #[error("let go when others took processors")]
+    /// Other processes came later.
+    #[error("unbound when other processes took processors")]
     LetGo,
     /// The system refused.
     #[error("the system refused: {0}")]
@@ -95,29 +100,29 @@ pub enum Unpinned {
 /// A processor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Processor {
-    /// Its number.
+    /// Number of the processor.
     pub number: usize,
-    /// Its package and its core there: processors with the same of both share a core.
+    /// Number of its package, and of its core there. Processors with equal numbers share a core.
     pub core: (u64, u64),
-    /// Whether it is one of the small cores of a hybrid.
+    /// Whether its core is a small one of a hybrid CPU.
     pub is_small: bool,
 }
 
-/// What binding is decided by.
+/// Facts that decide about binding.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Machine {
-    /// Processors that are online, in the order of their numbers.
+    /// Online processors in the order of their numbers.
     pub online: Vec<Processor>,
-    /// Numbers of those that the process may run on.
+    /// Numbers of the processors that the process may run on.
     pub allowed: Vec<usize>,
-    /// How many of these a quota lets it use at a time.
+    /// Number of processors that a quota lets the process use at a time.
     pub quota: usize,
-    /// Threads that ran or waited for a processor just now, this one included; 0 where the system does not say.
+    /// Number of threads that just ran or waited for a processor, including this one; 0 if unknown.
     pub running: usize,
 }
 
 impl Machine {
-    /// This one; `None` where the system does not say.
+    /// Reads the facts of this machine; `None` if the system does not list its processors.
     pub fn here() -> Option<Machine> {
         let quota = std::thread::available_parallelism().map_or(usize::MAX, usize::from);
         Machine::read(Path::new("/sys/devices"), Path::new("/proc/loadavg"), allowed()?, quota)
@@ -130,20 +135,20 @@ impl Machine {
         let online = numbers.into_iter().map(|number| {
             let topology = cpus.join(format!("cpu{number}/topology"));
             let id = |name: &str| read_system(&topology.join(name))?.trim().parse::<i64>().ok();
-            // Firmware that knows no package says -1. A processor of which nothing is known is a core of its own.
+            // Firmware without packages reports -1. A processor without known core is its own core.
             let core = match (id("physical_package_id"), id("core_id")) {
                 (Some(package), Some(core)) => (package as u64, core as u64),
                 _ => (u64::MAX, number as u64),
             };
             Processor { number, core, is_small: small.as_ref().is_some_and(|small| small.contains(&number)) }
         });
-        // `0.20 0.18 0.12 1/80 11206`: running, of all, now.
+        // `0.20 0.18 0.12 1/80 11206`: the fourth word has the running threads and all threads.
         let running = read_system(load).and_then(|text| text.split(' ').nth(3)?.split_once('/')?.0.parse().ok());
         Some(Machine { online: online.collect(), allowed, quota, running: running.unwrap_or(0) })
     }
 
-    /// The processors that the process may run on, in the order in which threads shall have them: one of each core first, large cores before small
-    /// ones, and neighbours one after the other.
+    /// Returns the processors of this process in the order in which threads get them. First one of
+    /// each core, large cores before small ones, and neighbours one after the other.
     pub fn order(&self) -> Vec<usize> {
         let mut in_core: BTreeMap<(u64, u64), usize> = BTreeMap::new();
         let usable = self.online.iter().filter(|processor| self.allowed.contains(&processor.number));
@@ -158,7 +163,7 @@ impl Machine {
         order.into_iter().map(|(.., number)| number).collect()
     }
 
-    /// Cores of which the process may use some processor.
+    /// Returns the number of cores with at least one processor for this process.
     pub fn cores(&self) -> usize {
         let usable = self.online.iter().filter(|processor| self.allowed.contains(&processor.number));
         let mut cores: Vec<_> = usable.map(|processor| processor.core).collect();
@@ -167,10 +172,11 @@ impl Machine {
         cores.len()
     }
 
-    /// The processor of each of so many threads, the first of which is the caller's, bound while it runs a job.
+    /// Returns the processor of each of `threads` threads. The first one is the caller, which is
+    /// bound only during a job.
     ///
     /// # Errors
-    /// Why they are not bound.
+    /// The reason not to bind them.
     pub fn pinned(&self, pin: Pin, threads: usize) -> Result<Vec<usize>, Unpinned> {
         let order = self.order();
         let (online, usable) = (self.online.len(), order.len().min(self.quota));
@@ -190,43 +196,43 @@ impl Machine {
     }
 }
 
-/// `0-3,8` as numbers.
+/// Parses a list of numbers such as `0-3,8`.
 pub(crate) fn parse_list(list: &str) -> Option<Vec<usize>> {
     let mut cpus = Vec::new();
     for part in list.split(',').filter(|part| !part.is_empty()) {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
         let (first, last): (usize, usize) = (first.trim().parse().ok()?, last.trim().parse().ok()?);
-        // No machine has more.
+        // Upper bound of the processors of any machine.
         (last < 1 << 16).then_some(())?;
         cpus.extend(first..=last);
     }
     Some(cpus)
 }
 
-/// The CPUs that the calling thread may run on, where the system says.
+/// Returns the CPUs that the calling thread may run on, if known.
 #[cfg(target_os = "linux")]
 pub(crate) fn allowed() -> Option<Vec<usize>> {
-    // SAFETY: a set of CPUs is an array of integers, for which all bits 0 is the empty set.
+    // SAFETY: a set of CPUs is an array of integers, and all bits 0 is the empty set.
     let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-    // SAFETY: 0 is this thread; the set is as large as is said.
+    // SAFETY: 0 is this thread; the set has the given size.
     let result = unsafe { libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &mut set) };
     // SAFETY: the numbers are in the set's range.
     (result == 0)
         .then(|| (0..8 * size_of::<libc::cpu_set_t>()).filter(|&cpu| unsafe { libc::CPU_ISSET(cpu, &set) }).collect())
 }
 
-/// The CPUs that the calling thread may run on, where the system says.
+/// Returns the CPUs that the calling thread may run on, if known.
 #[cfg(not(target_os = "linux"))]
 pub(crate) fn allowed() -> Option<Vec<usize>> {
     None
 }
 
-/// A thread, as [`bind_thread`] takes it.
+/// A thread id for [`bind_thread`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ThreadId(i32);
 
 impl ThreadId {
-    /// The calling thread's.
+    /// Returns the id of the calling thread.
     pub fn own() -> ThreadId {
         #[cfg(target_os = "linux")]
         // SAFETY: takes nothing and gives a number.
@@ -238,7 +244,7 @@ impl ThreadId {
 
 #[cfg(all(test, target_os = "linux"))]
 impl ThreadId {
-    /// Its number, as the system has it.
+    /// Returns the system's number of the thread.
     pub(crate) fn number(self) -> i32 {
         self.0
     }
@@ -247,7 +253,7 @@ impl ThreadId {
 /// Binds the calling thread to some CPUs.
 ///
 /// # Errors
-/// What the system says, or that there is no such thing.
+/// The system's error, also if the system does not support binding.
 pub fn bind(cpus: &[usize]) -> io::Result<()> {
     bind_thread(ThreadId(0), cpus)
 }
@@ -255,40 +261,40 @@ pub fn bind(cpus: &[usize]) -> io::Result<()> {
 /// Binds a thread of this process to some CPUs.
 ///
 /// # Errors
-/// What the system says, or that there is no such thing.
+/// The system's error, also for an unknown thread.
 #[cfg(target_os = "linux")]
 pub fn bind_thread(thread: ThreadId, cpus: &[usize]) -> io::Result<()> {
     let most = 8 * size_of::<libc::cpu_set_t>();
-    // SAFETY: a set of CPUs is an array of integers, for which all bits 0 is the empty set.
+    // SAFETY: a set of CPUs is an array of integers, and all bits 0 is the empty set.
     let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
     for &cpu in cpus.iter().filter(|&&cpu| cpu < most) {
         // SAFETY: the number is in the set's range.
         unsafe { libc::CPU_SET(cpu, &mut set) };
     }
-    // SAFETY: 0 is the calling thread; the set is as large as is said.
+    // SAFETY: 0 is the calling thread; the set has the given size.
     match unsafe { libc::sched_setaffinity(thread.0, size_of::<libc::cpu_set_t>(), &set) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
     }
 }
 
-/// Binds a thread of this process to some CPUs.
+/// Does nothing: only Linux supports binding.
 ///
 /// # Errors
-/// Always: only Linux has it.
+/// Always [`io::ErrorKind::Unsupported`].
 #[cfg(not(target_os = "linux"))]
 pub fn bind_thread(_: ThreadId, _: &[usize]) -> io::Result<()> {
     Err(io::ErrorKind::Unsupported.into())
 }
 
-/// The calling thread, bound to a processor as long as this lives.
+/// Binding of the calling thread to a processor while this value lives.
 #[derive(Debug)]
 pub(crate) struct Bound {
     before: Option<Vec<usize>>,
 }
 
 impl Bound {
-    /// Binds it, where the system lets it.
+    /// Binds the thread, if the system allows it.
     pub(crate) fn to(processor: usize) -> Bound {
         Bound { before: allowed().filter(|_| bind(&[processor]).is_ok()) }
     }
@@ -308,7 +314,7 @@ impl Drop for Bound {
 mod tests {
     use super::*;
 
-    /// Processors of these cores of one package, by number; `None` is offline.
+    /// Makes a machine with one package. Each processor has the given core; `None` is offline.
     fn machine(cores: &[Option<u64>]) -> Machine {
         let online = cores
             .iter()
@@ -331,22 +337,23 @@ mod tests {
     #[test]
     fn cores_come_before_their_second_threads_and_large_ones_before_small_ones() {
         let some = |cores: &[u64]| cores.iter().map(|&core| Some(core)).collect::<Vec<_>>();
-        // Siblings far from each other, as most firmware numbers them; beside each other; none.
+        // Siblings with distant numbers, as most firmware assigns them; with adjacent numbers; no
+        // siblings.
         assert_eq!(machine(&some(&[0, 1, 2, 0, 1, 2])).order(), [0, 1, 2, 3, 4, 5]);
         assert_eq!(machine(&some(&[0, 0, 1, 1, 2, 2])).order(), [0, 2, 4, 1, 3, 5]);
         assert_eq!(machine(&some(&[7, 3, 5])).order(), [0, 1, 2]);
-        // Holes: a processor that is offline, and one whose first sibling is not for this process.
+        // Gaps: an offline processor, and a core whose first sibling is not for this process.
         let mut holes = machine(&[Some(0), None, Some(1), Some(0), Some(1)]);
         assert_eq!(holes.order(), [0, 2, 3, 4]);
         holes.allowed = vec![2, 3, 4];
         assert_eq!((holes.order(), holes.cores()), (vec![2, 3, 4], 2));
         holes.allowed = vec![2, 4, 9];
         assert_eq!((holes.order(), holes.cores()), (vec![2, 4], 1));
-        // Two large cores of two threads each, and four small ones of one.
+        // Two large cores with two threads each, and four small ones with one.
         let mut hybrid = machine(&some(&[0, 0, 1, 1, 8, 9, 10, 11]));
         hybrid.online[4..].iter_mut().for_each(|processor| processor.is_small = true);
         assert_eq!((hybrid.order(), hybrid.cores()), (vec![0, 2, 4, 5, 6, 7, 1, 3], 6));
-        // Cores of two packages have the same numbers; threads that meet first are in one package.
+        // Two packages use the same core numbers. Threads that meet first are in one package.
         let mut packages = machine(&some(&[0, 0, 1, 1]));
         for i in [1, 3] {
             packages.online[i].core.0 = 1;
@@ -364,7 +371,7 @@ mod tests {
         assert_eq!(owned.pinned(Pin::Auto, 1), Err(Unpinned::OneThread));
         assert_eq!(owned.pinned(Pin::On, 1), Err(Unpinned::OneThread));
         assert_eq!(owned.pinned(Pin::On, 6), Ok(vec![0, 1, 2, 3, 0, 1]));
-        // As many threads as processors are no longer one for each core.
+        // With one thread for each processor, cores have more than one thread.
         let siblings = machine(&[Some(0), Some(0), Some(1), Some(1)]);
         assert_eq!(siblings.pinned(Pin::Auto, 4), Err(Unpinned::Threads { threads: 4, cores: 2 }));
         assert_eq!(siblings.pinned(Pin::Auto, 2), Ok(vec![0, 2]));
@@ -406,7 +413,8 @@ mod tests {
     #[cfg(target_os = "linux")]
     #[test]
     fn a_thread_is_bound_to_a_cpu_that_is_there_and_no_other() {
-        // On a thread of its own, which ends with it. Some CPU of the first few is allowed on any machine with fewer than that.
+        // Runs on its own thread, which then ends. On any machine, one of the first CPUs is
+        // allowed.
         std::thread::spawn(|| {
             let before = allowed().unwrap();
             let possible: Vec<usize> = (0..1024).filter(|&cpu| bind(&[cpu]).is_ok()).collect();

@@ -1,11 +1,11 @@
-//! What is read from a drive, and why: the words that the reader, blocks and timelines share.
+//! Identity and class of reads, shared by the drive, the expert cache and traces.
 
 /// One expert of one group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BlockId {
-    /// The group: its index among the plan's groups of experts, one for each layer that has any.
+    /// Index among the plan's groups of experts; there is one group for each layer with experts.
     pub group: u32,
-    /// The expert's number in it.
+    /// Number of the expert in the group.
     pub expert: u32,
 }
 
@@ -15,11 +15,11 @@ impl std::fmt::Display for BlockId {
     }
 }
 
-/// Why a block is read.
+/// Reason for a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {
-    /// The router chose it: somebody waits.
+    /// The router chose the expert, and threads wait for it.
     Routed,
-    /// Somebody thinks that the router will.
+    /// A strategy predicts that the router will choose the expert.
     Predicted,
 }

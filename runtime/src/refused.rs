@@ -1,8 +1,10 @@
-//! System calls that the kernel refuses to a test.
+//! Refusal of system calls in tests.
 
-/// Has the kernel refuse a system call to this thread and those that it starts, as containers and sandboxes do.
+/// Makes the kernel refuse a system call to this thread and to threads that it starts, as
+/// containers and sandboxes do.
 pub(crate) fn refuse(call: libc::c_long) -> std::io::Result<()> {
-    // Load the system call's number; if it is that call the next line answers EPERM, else the last one allows.
+    // Loads the system call's number. If it is that call, the next line returns EPERM, else the
+    // last one allows it.
     let line = |code: u32, jt, jf, k| libc::sock_filter { code: code as u16, jt, jf, k };
     let lines = [
         line(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
@@ -11,7 +13,7 @@ pub(crate) fn refuse(call: libc::c_long) -> std::io::Result<()> {
         line(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ALLOW),
     ];
     let program = libc::sock_fprog { len: lines.len() as u16, filter: lines.as_ptr().cast_mut() };
-    // SAFETY: takes numbers only.
+    // SAFETY: takes only numbers.
     if unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) } != 0 {
         return Err(std::io::Error::last_os_error());
     }

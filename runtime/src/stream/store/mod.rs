@@ -45,9 +45,11 @@
 //! running group. Idle threads can pack any arrived block ([`ExpertCache::claim_arrived`]).
 //!
 //! Invariant: slots and staging memory are all the memory of streaming, and together never exceed
-//! the budget. Invariant: one read of a block serves all its requests (single flight). Invariant: a
-//! block is never evicted while it is pinned, being read or being packed. Invariant: kept blocks
-//! leave at least as many slots as streaming needs, and no request counts on their slots.
+//! the budget.
+//! Invariant: one read of a block serves all its requests (single flight).
+//! Invariant: a block is never evicted while it is pinned, being read or being packed.
+//! Invariant: kept blocks leave at least as many slots as streaming needs, and no request counts on
+//! their slots.
 
 mod check;
 mod state;
