@@ -1,9 +1,10 @@
 //! A pool of persistent threads, which all run one job at a time and meet at barriers inside it.
 //!
 //! Thread 0 is the caller. A waiting thread spins for a few microseconds, because the next work
-//! usually comes at once. Then it sleeps, so that an idle engine uses no CPU. Calls of `sched_yield`
-//! between the two gained nothing. Beside a process that uses half or all of one of two CPUs, they
-//! gave 0.96 to 1.03 times the speed.
+//! usually comes at once. Then it sleeps, so that an idle engine uses no CPU.
+//!
+//! Calls of `sched_yield` between the two gained nothing. Beside a process that uses half or all of
+//! one of two CPUs, they gave 0.96 to 1.03 times the speed.
 //!
 //! ```
 //! use ixc_runtime::pool::{Barrier, Pool};
@@ -216,8 +217,8 @@ struct Shared {
 
 // SAFETY: `job` is the only field that is not `Sync` by itself. `Pool::run` writes it with
 // exclusive access to the pool, while no worker runs (`running` is 0, read with acquire). Workers
-// read it after they saw their `start` advance. `run` advances it after the write, with release.
-// The job itself is `Sync`.
+// read it after they saw their `start` advance, which `run` does after the write, with release. The
+// job itself is `Sync`.
 unsafe impl Sync for Shared {}
 // SAFETY: as for `Sync`; a shared reference to a `Sync` job may be sent.
 unsafe impl Send for Shared {}

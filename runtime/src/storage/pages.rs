@@ -2,10 +2,12 @@
 //!
 //! A thread that reads memory in 4 KiB pages also waits for address translation. With 16 threads of
 //! a Xeon this gives 113 to 127 GB/s in place of 135. Anonymous memory that will be used completely
-//! therefore asks for large pages. Mapped files do so too
+//! therefore asks for large pages.
+//!
+//! Mapped files do so too
 //! ([`Mapped::prefer_large_pages`](crate::memory::Mapped::prefer_large_pages)). File systems with
-//! large folios (ext4 from Linux 6.16 on, XFS) then read 2 MiB at a time into the page cache, and
-//! map that as one page. Pages that are already in the page cache do not change.
+//! large folios (ext4 from Linux 6.16 on, XFS) then read 2 MiB at a time into the page cache. The
+//! system maps that as one page. Pages that are already in the page cache do not change.
 
 use std::path::Path;
 
@@ -13,8 +15,8 @@ use ixc_files::read_system;
 
 use crate::memory::Region;
 
-/// Begin of the names of mappings whose pages several sequences share. Each sequence counts its
-/// share.
+/// Part of the names of mappings with pages that several sequences share. Only a mapping's share of
+/// them counts (`Pss`).
 const SHARED: &str = "/memfd:";
 
 /// Use of pages by some memory.

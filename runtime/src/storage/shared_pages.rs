@@ -18,16 +18,20 @@
 //! **Freezing.** A sequence writes into its own anonymous memory, as if there was no sharing. When
 //! another sequence begins with the same prefix, the pages of the prefix are written to a place of
 //! the file. The file is then mapped in their stead. This takes as long as one copy, and no more
-//! memory. The pages are now a *run*. Every further sequence with this prefix maps it, by one
-//! system call for each column of any length. Incomplete pages are copied, and so are states that
-//! cannot be shared: windows, which move, and recurrent states with their copies.
+//! memory.
+//!
+//! The pages are now a *run*. Every further sequence with this prefix maps the run. This takes one
+//! system call for each column, independent of its length. Incomplete pages are copied, and so are
+//! states that cannot be shared: windows, which move, and recurrent states with their copies.
 //!
 //! **Writing.** A sequence writes rows after its position, and shares only pages before it, so it
 //! never writes to shared pages. If a sequence is cut within a run, its pages from the cut on
 //! become its own first ([`SharedPrefix::cut`]). The block with the cut is copied, and the rest is
-//! zero. Should code write to a shared page after all, the mapping is private: the system copies
-//! the page for this sequence, and no other sequence changes. The file itself is written before it
-//! is mapped, and never after: a place in it is never used twice.
+//! zero.
+//!
+//! If code wrote to a shared page after all, the system would copy the page for this sequence,
+//! because the mapping is private. Other sequences would not change. The file itself is written
+//! before it is mapped, and never after: a place in it is never used twice.
 //!
 //! **Counting.** A run counts its users and the position that each needs. Pages without users are
 //! punched out of the file. So a page is in memory once for all sequences that share it, and only

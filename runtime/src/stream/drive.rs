@@ -49,7 +49,8 @@ const MOST_RETRIES: u32 = 1000;
 /// Max wait for outstanding reads when a drive is dropped. Longer reads finish later and then free
 /// their memory.
 const GRACE: Duration = Duration::from_millis(500);
-/// Error numbers that are no failures. They differ between Linux and other systems.
+/// Error numbers of the system after which a read is repeated. `AGAIN` differs between Linux and
+/// other systems.
 pub(super) const INTERRUPTED: i32 = 4;
 pub(super) const AGAIN: i32 = if cfg!(target_os = "linux") { 11 } else { 35 };
 pub(super) const INVALID: i32 = 22;
@@ -126,9 +127,9 @@ pub enum Choice {
     ThreadedReader,
 }
 
-/// Max outstanding reads at which predicted blocks are read. More reads of 256 KiB keep no drive
-/// busier, and a routed block waits for all of them. On a drive of 400 MB/s, one to four gave equal
-/// speed, and eight made tokens 2 to 4 % slower than four.
+/// Number of outstanding reads from which on no read of a predicted block starts. More reads of 256
+/// KiB keep no drive busier, and a routed block waits for all of them. On a drive of 400 MB/s, one
+/// to four gave equal speed, and eight made tokens 2 to 4 % slower than four.
 pub const PREDICTED_DEPTH: usize = 4;
 
 /// Options of a drive.

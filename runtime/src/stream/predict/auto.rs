@@ -1,14 +1,19 @@
 //! The choice of a strategy by measurement.
 //!
 //! The first tokens miss most experts. They run with the plan's early routers, if it has some,
-//! because confident early routers rarely cost time. Then some tokens run without prediction, some
-//! with the best strategy, and some without again. The best strategy would have made the most
-//! useful reads minus useless ones. While the cache fills, each token is faster than the last by
-//! some factor; the geometric mean of before and after cancels this. If the median with the
-//! strategy is clearly below that mean, it is kept for a while. Then the measurement is repeated,
-//! since texts change. Otherwise prediction rests, for twice as long after each loss, so models
-//! without a benefit lose little time on measurements. A prompt in between ends a measurement,
-//! because it leaves other experts in memory. The previous state is then restored for 30 tokens.
+//! because confident early routers rarely cost time.
+//!
+//! A measurement then has three parts: tokens without prediction, tokens with the best strategy,
+//! and tokens without again. The best strategy would have made the most useful reads minus useless
+//! ones. While the cache fills, each token is faster than the last by some factor; the geometric
+//! mean of before and after cancels this.
+//!
+//! If the median with the strategy is clearly below that mean, the strategy is kept for a while.
+//! Then the measurement is repeated, since texts change. Otherwise prediction rests, for twice as
+//! long after each loss, so models without a benefit lose little time on measurements.
+//!
+//! A prompt ends a measurement, because it leaves other experts in memory. The previous state is
+//! then restored for 30 tokens.
 
 use std::collections::VecDeque;
 use std::time::Duration;

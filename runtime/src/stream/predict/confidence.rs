@@ -2,10 +2,12 @@
 //!
 //! Strategies name the likeliest experts first, and experts in memory need no reading. The first
 //! guesses of a good strategy are right more often than the last ones. The guessed expert matters
-//! just as much. An early router sees a residual without one layer's attention and experts. This
-//! shifts the scores of some experts up and of others down, almost equally for all tokens. So some
-//! experts are named again and again and never chosen. They are not in memory, because they are
-//! never chosen, and would therefore be read most.
+//! just as much.
+//!
+//! An early router sees a residual without one layer's attention and experts. This shifts the
+//! scores of some experts up and of others down, almost equally for all tokens. So some experts are
+//! named again and again and never chosen. Such experts are not in memory, because they are never
+//! chosen. Most of the reads would be for them.
 //!
 //! Each guess therefore has log-odds: the sum of a weight for its rank, one for its layer, and one
 //! for its expert in that layer. Online logistic regression learns the weights, with the step sizes

@@ -2,8 +2,10 @@
 //!
 //! Reading ahead adds no bandwidth: it only uses the idle time of the drive. Published results
 //! range from 4 times faster to a third slower. So every strategy is scored on every token, even
-//! while it is not used. Of the guesses of the current strategy, [`Predictions::predict`] returns
-//! two kinds: experts in memory, which are then kept, and experts with a high enough probability
+//! while it is not used.
+//!
+//! [`Predictions::predict`] returns two kinds of guesses of the current strategy. The first are
+//! experts in memory, which are then kept; the others have a high enough probability
 //! (`confidence.rs`). [`auto`] uses a strategy only while measurements show that tokens are faster
 //! with it.
 //!
