@@ -180,8 +180,8 @@ impl Weights {
         self.packed.region()
     }
 
-    /// Makes the table of weights, partly in `packed` or will be, for a number of
-    /// threads.
+    /// Makes the table of weights for a number of threads. Packed weights are in `packed`, now or
+    /// later.
     pub(crate) fn new(weights: Vec<Weight>, packed: Memory, threads: usize) -> Weights {
         let left = weights.iter().filter_map(|weight| weight.unpacked.as_ref()).map(|u| u.ready.len() as u64).sum();
         let threads = (0..threads).map(|_| Mutex::default()).collect();

@@ -85,7 +85,7 @@ pub enum StreamError {
         /// The block.
         block: BlockId,
     },
-    /// A request for more blocks than there are free slots.
+    /// A request for more blocks than can be pinned.
     #[error("layer {group} requests {wanted} blocks at once, but only {possible} fit (request fewer)")]
     TooMany {
         /// The group.

@@ -46,7 +46,7 @@ use files::PAGE;
 /// A part of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {
-    /// Index of the file in the store's list.
+    /// Index in the cache's list of files.
     pub file: u32,
     /// Offset of its first byte in the file.
     pub offset: u64,

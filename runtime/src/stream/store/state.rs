@@ -331,7 +331,7 @@ impl Inner {
     pub fn foresee(&mut self, fixed: &Fixed, group: u32, numbers: &[u32], sure: bool) -> usize {
         self.operation += 1;
         let mut jobs = Vec::new();
-        // Marks blocks in memory first, so that no prediction evicts another.
+        // Marks all blocks first, which protects those in memory: no prediction evicts another.
         for &number in numbers {
             let (entry, of) = (&mut self.entries[number as usize], &mut self.groups[group as usize]);
             let (flag, list) = match sure {
