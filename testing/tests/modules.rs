@@ -85,7 +85,6 @@ const KNOWN_CIRCLES: &[(&str, &str)] = &[
     ("runtime/src/lib.rs", "engine::expert_use"),
     ("runtime/src/lib.rs", "engine::sample::samplers"),
     ("runtime/src/lib.rs", "executor::execute::buffers"),
-    ("runtime/src/lib.rs", "stream::drive"),
 ];
 
 /// A file may use items of the modules that contain it: they are not counted here.

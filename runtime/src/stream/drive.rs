@@ -33,15 +33,15 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use crate::memory::Region;
 use crate::pool::panic_message;
 use crate::trace;
 
 use super::StreamError;
 use super::affinity;
+use super::backend::{AGAIN, Backend, Completion, INTERRUPTED, INVALID, Read};
 use super::counters::Class;
 use super::files::{Files, PAGE};
-use super::queue::{Active, Piece, Queue, State, Wake};
+use super::queue::{Active, Piece, Queue, State};
 use super::threaded_reader::ThreadedReader;
 
 /// Max restarts of a read without progress; after that the read fails.
@@ -49,61 +49,6 @@ const MOST_RETRIES: u32 = 1000;
 /// Max wait for outstanding reads when a drive is dropped. Longer reads finish later and then free
 /// their memory.
 const GRACE: Duration = Duration::from_millis(500);
-/// Error numbers of the system after which a read is repeated. `AGAIN` differs between Linux and
-/// other systems.
-pub(super) const INTERRUPTED: i32 = 4;
-pub(super) const AGAIN: i32 = if cfg!(target_os = "linux") { 11 } else { 35 };
-pub(super) const INVALID: i32 = 22;
-/// Error number of a cancelled read.
-pub const CANCELED: i32 = if cfg!(target_os = "linux") { 125 } else { 89 };
-
-/// One read, as passed to a backend.
-#[derive(Clone, Copy, Debug)]
-pub struct Read {
-    /// Tag that identifies its completion.
-    pub tag: u64,
-    /// Index of the file.
-    pub file: u32,
-    /// Offset in the file: a multiple of [`PAGE`] for files read past the page cache.
-    pub offset: u64,
-    /// Destination, and number of bytes.
-    pub into: Region,
-}
-
-/// A read that ended.
-#[derive(Clone, Copy, Debug)]
-pub struct Completion {
-    /// Tag of the read.
-    pub tag: u64,
-    /// Bytes read (0 at the end of the file), or an error number of the system.
-    pub result: Result<u32, i32>,
-}
-
-/// An executor of reads. One thread makes, uses and drops it. Dropping waits for outstanding reads.
-pub trait Backend {
-    /// Describes the backend in words.
-    fn describe(&self) -> String;
-
-    /// Returns a handle that makes [`Backend::wait`] return although no read has ended.
-    fn waker(&self) -> Arc<dyn Wake>;
-
-    /// Starts a read, or queues it until the next [`Backend::wait`].
-    ///
-    /// # Safety
-    /// The read's memory must be mapped, and no other code may access it, until its completion was
-    /// returned or the backend dropped.
-    unsafe fn start(&mut self, read: Read);
-
-    /// Waits until a read ends or the waker is called, and appends the ended reads to `done`.
-    ///
-    /// # Errors
-    /// When the backend can make no more reads.
-    fn wait(&mut self, done: &mut Vec<Completion>) -> io::Result<()>;
-
-    /// Cancels outstanding reads if possible. Each still gets its completion.
-    fn cancel(&mut self) {}
-}
-
 /// A receiver of ended jobs. The drive's thread calls it without holding a lock.
 pub trait Sink: Send + Sync {
     /// Handles jobs that ended, each with all its bytes or an error.

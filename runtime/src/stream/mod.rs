@@ -10,6 +10,7 @@
 //! | [`files`] | the files, opened past the page cache; detection of changed files |
 //! | [`reservation`] | the memory of all slots and staging buffers |
 //! | [`queue`] | queued reads: routed blocks before predicted ones |
+//! | [`backend`] | reads and completions of io_uring, or of the threads that replace it |
 //! | [`drive`] | the reading thread; handling of short, interrupted and failed reads |
 //! | `uring`, [`threaded_reader`] | the two ways to read: io_uring, or a pool of threads |
 //! | [`slots`], [`budget`] | division of the reservation into slots; count and size of slots |
@@ -21,6 +22,7 @@
 //! | [`affinity`] | the CPUs near a drive |
 
 pub mod affinity;
+pub mod backend;
 pub mod budget;
 pub mod cache;
 pub mod counters;

@@ -33,7 +33,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::StreamError;
-use super::drive::{self, AGAIN, Backend, Choice, Completion, INTERRUPTED, INVALID, Read};
+use super::backend::{AGAIN, Backend, Completion, INTERRUPTED, INVALID, Read};
+use super::drive::{self, Choice};
 use super::files::{Files, PAGE};
 use super::queue::Queue;
 use super::reservation::Reservation;

@@ -17,7 +17,7 @@ use super::{Extent, StreamError};
 
 /// A handle that wakes the reading thread.
 pub trait Wake: Send + Sync {
-    /// Makes the current [`Backend::wait`](super::drive::Backend::wait) return. Without a current
+    /// Makes the current [`Backend::wait`](super::backend::Backend::wait) return. Without a current
     /// one, the next returns at once.
     fn wake(&self);
 }

@@ -9,7 +9,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use super::affinity;
-use super::drive::{Backend, Completion, Read};
+use super::backend::{Backend, CANCELED, Completion, Read};
 use super::files::Files;
 use super::queue::Wake;
 
@@ -176,9 +176,7 @@ impl Backend for ThreadedReader {
     fn cancel(&mut self) {
         let mut state = self.shared.lock();
         let waiting = std::mem::take(&mut state.waiting);
-        state
-            .done
-            .extend(waiting.into_iter().map(|read| Completion { tag: read.tag, result: Err(super::drive::CANCELED) }));
+        state.done.extend(waiting.into_iter().map(|read| Completion { tag: read.tag, result: Err(CANCELED) }));
     }
 }
 

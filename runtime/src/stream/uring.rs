@@ -15,7 +15,7 @@ use io_uring::{IoUring, Probe, opcode, squeue};
 
 use crate::memory::Region;
 
-use super::drive::{Backend, Completion, Read};
+use super::backend::{Backend, Completion, Read};
 use super::files::Files;
 use super::queue::Wake;
 use super::reservation::Reservation;

@@ -64,9 +64,10 @@ use std::time::{Duration, Instant};
 use crate::memory::Region;
 use crate::trace::Recorder;
 
+use super::backend::Backend;
 use super::budget::Spending;
 use super::counters::Counters;
-use super::drive::{Backend, Drive, Options, Report, Sink};
+use super::drive::{Drive, Options, Report, Sink};
 use super::files::{Files, Identity};
 use super::queue::Queue;
 use super::reservation::Reservation;

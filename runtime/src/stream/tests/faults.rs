@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
+use super::super::backend::Read;
 use super::super::counters::Class;
-use super::super::drive::{Choice, Read};
+use super::super::drive::Choice;
 use super::super::files::{ChangedFile, PAGE};
 use super::super::queue::{Job, Wake};
 use super::super::{Extent, StreamError};
@@ -202,7 +203,7 @@ fn a_backend_that_breaks_or_panics_ends_all_jobs() {
         unsafe fn start(&mut self, _: Read) {
             assert!(!self.0, "planted panic");
         }
-        fn wait(&mut self, _: &mut Vec<super::super::drive::Completion>) -> std::io::Result<()> {
+        fn wait(&mut self, _: &mut Vec<super::super::backend::Completion>) -> std::io::Result<()> {
             // Other backends would wait until there is a job; this one cannot wait.
             std::thread::yield_now();
             if self.0 { Ok(()) } else { Err(std::io::Error::other("planted error")) }

@@ -13,7 +13,8 @@ use std::sync::{Arc, Mutex, mpsc};
 use ixc_ir::random::Random;
 
 use super::StreamError;
-use super::drive::{Backend, Choice, Drive, Options};
+use super::backend::Backend;
+use super::drive::{Choice, Drive, Options};
 use super::files::Files;
 use super::queue::{Job, Queue};
 use super::reservation::Reservation;

@@ -5,7 +5,7 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::sync::{Arc, Condvar, Mutex};
 
-use super::super::drive::{Backend, CANCELED, Completion, Read};
+use super::super::backend::{Backend, CANCELED, Completion, Read};
 use super::super::files::Files;
 use super::super::queue::Wake;
 

@@ -8,7 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::super::StreamError;
-use super::super::drive::{Backend, Choice, Completion, Read};
+use super::super::backend::{Backend, Completion, Read};
+use super::super::drive::Choice;
 use super::super::files::Files;
 use super::super::probe::{self, Options, Rate, choose};
 use super::super::queue::{Queue, Wake};

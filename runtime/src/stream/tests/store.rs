@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::memory::Region;
 use crate::pool::Pool;
 
+use super::super::backend::Read;
 use super::super::cache::Kind;
-use super::super::drive::Read;
 use super::super::files::PAGE;
 use super::super::store::{Config, ExpertCache, Pack, State};
 use super::super::{Block, BlockId, Extent, Form, StreamError};
