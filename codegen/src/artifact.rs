@@ -1,4 +1,4 @@
-//! What a lowering gives for one kernel, and why there is none.
+//! Result of lowering one kernel, and the errors that prevent it.
 
 use std::io;
 
@@ -12,7 +12,7 @@ use crate::portable::{self, PortableError};
 use crate::x64::listing::Finished;
 use crate::x64::{self, X64Error};
 
-/// Why kernels could not be made callable.
+/// Reasons why kernels could not be made callable.
 #[derive(Debug, thiserror::Error)]
 pub enum CodegenError {
     /// This machine can't run the target's code.
@@ -20,7 +20,7 @@ pub enum CodegenError {
     MissingFeatures {
         /// The target.
         target: Target,
-        /// What is missing.
+        /// CPU or system features that the target needs and this machine lacks.
         missing: Vec<cpu::Missing>,
     },
     /// The kernel breaks a rule of the IR.
@@ -28,7 +28,7 @@ pub enum CodegenError {
     Verify {
         /// Name of the kernel.
         kernel: String,
-        /// What and where.
+        /// The violated rule, and its place.
         source: VerifyError,
     },
     /// The x86-64 lowering refused a kernel.
@@ -36,7 +36,7 @@ pub enum CodegenError {
     X64 {
         /// Name of the kernel.
         kernel: String,
-        /// Why.
+        /// The reason.
         source: X64Error,
     },
     /// The `portable` lowering refused a kernel.
@@ -48,7 +48,7 @@ pub enum CodegenError {
          MemoryDenyWriteExecute=yes and some SELinux policies forbid"
     )]
     ExecutableMemory {
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
 }
@@ -64,7 +64,7 @@ impl CodegenError {
     }
 }
 
-/// What a lowering gave for one kernel, for listings and statistics.
+/// Result of lowering one kernel, for listings and statistics.
 #[derive(Clone, Debug)]
 pub enum Artifact {
     /// From [`crate::x64`].
@@ -74,7 +74,8 @@ pub enum Artifact {
 }
 
 impl Artifact {
-    /// Makes the code of a verified kernel; the texts of it, too, where they take time of their own.
+    /// Generates the code of a verified kernel. With `with_text`, also keeps listings that cost
+    /// extra time.
     ///
     /// # Errors
     /// [`CodegenError::X64`] or [`CodegenError::Portable`].
@@ -89,7 +90,7 @@ impl Artifact {
         })
     }
 
-    /// What is put in executable memory: the code, and its constants behind it.
+    /// Returns the bytes for executable memory: the code, then its constants.
     pub fn bytes(&self) -> [&[u8]; 2] {
         match self {
             Artifact::X64(compiled) => [&compiled.code, &compiled.constants],
@@ -97,7 +98,7 @@ impl Artifact {
         }
     }
 
-    /// Which statement of the kernel each instruction comes from, in the order of the code; empty where that is not known.
+    /// Returns the kernel statement of each instruction, in code order. Empty if unknown.
     pub fn lines(&self) -> &[Line] {
         match self {
             Artifact::X64(compiled) => &compiled.lines,
@@ -105,11 +106,11 @@ impl Artifact {
         }
     }
 
-    /// What listings are made of: none of code of other machines than x86-64.
+    /// Returns the input of x86-64 listings; `None` for code of other architectures.
     pub fn finished(&self) -> Option<Finished<'_>> {
         match self {
             Artifact::X64(compiled) => Some(Finished::from(compiled)),
-            // It is this machine's.
+            // The portable code runs on this machine, which is x86-64.
             Artifact::Portable(code) if cfg!(target_arch = "x86_64") => {
                 let portable::Code { name, bytes, code_bytes, constants_at, lines, .. } = code;
                 let (code, constants) = (bytes.get(..*code_bytes)?, bytes.get(*constants_at..)?);
@@ -119,8 +120,8 @@ impl Artifact {
         }
     }
 
-    /// The listing of one of several kernels; `number` keeps its labels apart from the others'. Of other machines than x86-64 it is empty where it was
-    /// made without text.
+    /// Returns the listing of one of several kernels. `number` makes its labels unique. On other
+    /// architectures than x86-64, the listing is empty if the code was compiled without text.
     pub fn listing(&self, kernel: &Kernel, number: usize) -> String {
         if let Some(code) = self.finished() {
             return x64::listing::text_of_many(code, kernel, number);

@@ -1,7 +1,8 @@
-//! Code that was not made in this process: the CPU features that its instructions need, and calling it.
+//! Code from outside this process: the CPU features that its instructions need, and calling it.
 //!
-//! A [`crate::module::Module`] runs only code that it made from verified kernels. Here is what an exported kernel needs that is read
-//! back from a file: nothing is known of it but what its author says, so calling it is unsafe.
+//! A [`crate::module::Module`] runs only code that it made from verified kernels. This module
+//! handles an exported kernel that is read back from a file. Nothing is known about such code
+//! except its author's claims, so calling it is unsafe.
 
 use iced_x86::{Decoder, DecoderOptions};
 
@@ -14,7 +15,8 @@ use ixc_targets::cpu;
 use ixc_targets::instruction;
 use ixc_targets::{Feature, Features};
 
-/// The features that the instructions of `code` need; features that no target has are not among them.
+/// Returns the features that the instructions of `code` need; features that no target has are left
+/// out.
 pub fn features(code: &[u8]) -> Features {
     let mut found = Features::default();
     let mut decoder = Decoder::with_ip(64, code, 0, DecoderOptions::NONE);
@@ -26,7 +28,7 @@ pub fn features(code: &[u8]) -> Features {
     found
 }
 
-/// Machine code from elsewhere in executable memory, at a page's start.
+/// Foreign machine code in executable memory, at the start of a page.
 #[derive(Debug)]
 pub struct ForeignCode {
     memory: ExecutableBuffer,
@@ -34,7 +36,7 @@ pub struct ForeignCode {
 }
 
 impl ForeignCode {
-    /// Places code, its entry first, with its constants.
+    /// Places code, which begins with its entry, together with its constants.
     ///
     /// # Errors
     /// [`CodegenError::ExecutableMemory`].
@@ -50,13 +52,13 @@ impl ForeignCode {
     /// [`ConventionError`], after the code has run.
     ///
     /// # Safety
-    /// The code is trusted: it returns and touches nothing but these buffers, the stack and itself; this machine has the features
-    /// that it needs.
+    /// The code is trusted: it returns and accesses only these buffers, the stack and itself. This
+    /// machine has the features that it needs.
     #[cfg(target_arch = "x86_64")]
     pub unsafe fn call(&self, buffers: &mut [Vec<u8>], dims: &[i64]) -> Result<(), ConventionError> {
         let pointers: Vec<*mut u8> = buffers.iter_mut().map(|buffer| buffer.as_mut_ptr()).collect();
         let start = self.memory.ptr(AssemblyOffset(0));
-        // SAFETY: as the caller says.
+        // SAFETY: the caller guarantees the requirements.
         unsafe { self.thunk.call(start, pointers.as_ptr(), dims.as_ptr()) }
     }
 }
@@ -78,7 +80,7 @@ mod tests {
         // mov rax, [rdi]; add dword ptr [rax], 7; ret
         let code = ForeignCode::new(&[0x48, 0x8b, 0x07, 0x83, 0x00, 0x07, 0xc3]).unwrap();
         let mut buffers = [35_u32.to_le_bytes().to_vec()];
-        // SAFETY: the code is above: it adds to the four bytes of its buffer.
+        // SAFETY: the code, shown above, adds to the four bytes of its buffer.
         unsafe { code.call(&mut buffers, &[]) }.unwrap();
         assert_eq!(buffers[0], 42_u32.to_le_bytes());
     }

@@ -2,16 +2,16 @@
 //!
 //! | module | what it owns |
 //! | --- | --- |
-//! | [`cost`] | what finished code costs on a CPU that need not be here |
+//! | [`cost`] | estimated cycles of finished code on any CPU |
 //! | [`x64`] | lowering for x86-64 targets: selection, register allocation, encoding |
 //! | [`portable`] | lowering for `portable` through cranelift |
-//! | [`line`](mod@line) | which statement an instruction comes from |
-//! | [`artifact`] | what a lowering gives for one kernel |
+//! | [`line`](mod@line) | the statement of each instruction |
+//! | [`artifact`] | the result of lowering one kernel |
 //! | [`module`] | compiled kernels in executable memory, callable |
-//! | [`profile`] | generated code under its kernels' names, for perf and gdb |
-//! | [`parallel`] | many kernels at once |
+//! | [`profile`] | kernel names for perf and gdb |
+//! | [`parallel`] | work on many kernels at once |
 //! | [`thunk`] | calling code that may not keep to the calling convention |
-//! | [`foreign`] | code that was not made in this process: what it needs, and calling it |
+//! | [`foreign`] | code from outside this process: its CPU features, and calling it |
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 

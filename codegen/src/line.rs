@@ -1,10 +1,11 @@
-//! Which statement of a kernel's IR an instruction comes from: what listings, profiles and reports show lines of.
+//! Origin of each instruction: the statement of the kernel's IR. Listings, profiles and reports use
+//! it to show lines.
 
-/// Where an instruction comes from.
+/// Origin of one instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Line {
     /// Offset of the instruction in the code.
     pub offset: u32,
-    /// The IR statement, counted in the order of the kernel's text; none of what the frame needs.
+    /// Number of the IR statement, in the order of the kernel's text; `None` for frame setup.
     pub origin: Option<u32>,
 }

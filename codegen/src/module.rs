@@ -1,7 +1,7 @@
 //! Compiled kernels in executable memory, callable.
 //!
-//! Takes kernels, verifies and compiles each for one target, and places all code in one mapping that is written first and
-//! made executable then, never both at once.
+//! Verifies kernels, compiles each for one target, and places all code in one mapping. The mapping
+//! is first written and then made executable, never both at once.
 //!
 //! ```
 //! use ixc_codegen::module::Module;
@@ -20,7 +20,8 @@
 //! assert_eq!(buffers[1], 3.0_f32.to_le_bytes().repeat(8));
 //! ```
 //!
-//! Invariant: the mapping is not writable once a [`Module`] exists, and its code calls nothing outside itself.
+//! Invariant: the mapping is not writable once a [`Module`] exists, and its code calls nothing
+//! outside itself.
 
 use std::io;
 use std::marker::PhantomData;
@@ -37,7 +38,7 @@ use ixc_targets::Target;
 
 /// Alignment of every kernel in the mapping: a cache line, and enough for vector constants.
 const ALIGNMENT: usize = 64;
-/// `int3`: what stands between kernels is never reached.
+/// `int3`, which fills the gaps between kernels. Execution never reaches it.
 const PADDING: u8 = 0xcc;
 
 #[cfg(target_arch = "x86_64")]
@@ -45,15 +46,15 @@ type Entry = unsafe extern "sysv64" fn(*const *mut u8, *const i64);
 #[cfg(not(target_arch = "x86_64"))]
 type Entry = unsafe extern "C" fn(*const *mut u8, *const i64);
 
-/// What is wrong with the arguments of a call.
+/// Errors in the arguments of a call.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ArgumentError {
-    /// No such kernel.
+    /// The kernel number is out of range.
     #[error("kernel number {kernel} of a module of {kernels}")]
     Kernel {
-        /// The number asked for.
+        /// The requested number.
         kernel: usize,
-        /// How many there are.
+        /// Number of kernels in the module.
         kernels: usize,
     },
     /// Wrong number of dims or buffers.
@@ -61,39 +62,39 @@ pub enum ArgumentError {
     Count {
         /// `dims` or `buffers`.
         what: &'static str,
-        /// Found.
+        /// The number given.
         found: usize,
-        /// What the kernel has.
+        /// The number that the kernel has.
         expected: usize,
     },
-    /// A dim outside its range.
+    /// A dim is outside its range.
     #[error("dim %{name} is {value}; it must be in {lo}..={hi}")]
     Dim {
-        /// Its name.
+        /// Name of the dim.
         name: String,
-        /// Its value.
+        /// The given value.
         value: i64,
-        /// Smallest.
+        /// Smallest allowed value.
         lo: i64,
-        /// Largest.
+        /// Largest allowed value.
         hi: i64,
     },
-    /// A buffer that is too small.
+    /// A buffer is too small.
     #[error("buffer %{name} has {found} bytes; with these dims it must have {expected}")]
     Buffer {
-        /// Its name.
+        /// Name of the buffer.
         name: String,
-        /// Bytes found.
+        /// Size of the given buffer in bytes.
         found: usize,
-        /// Bytes needed.
+        /// Required size in bytes.
         expected: i64,
     },
-    /// A value of an index buffer at or above its bound.
+    /// A value in an index buffer is not below the bound.
     #[error("index buffer %{name} has {value} at byte {offset}; every value must be below {below}")]
     Index {
-        /// The buffer.
+        /// Name of the buffer.
         name: String,
-        /// Where.
+        /// Byte offset of the value.
         offset: usize,
         /// The value.
         value: u32,
@@ -105,13 +106,13 @@ pub enum ArgumentError {
 /// A kernel of a module.
 #[derive(Debug)]
 pub struct ModuleKernel {
-    /// Its name.
+    /// The kernel's name.
     pub name: String,
-    /// Its dims.
+    /// The kernel's dims.
     pub dims: Vec<Dim>,
-    /// Its buffers.
+    /// The kernel's buffers.
     pub buffers: Vec<Buffer>,
-    /// What it became.
+    /// The compiled code.
     pub artifact: Artifact,
     offset: usize,
 }
@@ -120,22 +121,23 @@ pub struct ModuleKernel {
 #[derive(Debug)]
 pub struct Module {
     target: Target,
-    /// While this lives, gdb knows the code: no longer than the code does.
+    /// Registration with gdb; dropped together with the code.
     _registered: Option<profile::gdb::Registered>,
     memory: ExecutableBuffer,
     kernels: Vec<ModuleKernel>,
 }
 
-/// Verifies kernels and makes their code, for any target on any machine, without putting it anywhere: finds out whether
-/// [`Module::compile`] will refuse one.
+/// Verifies kernels and generates their code, for any target on any machine, without placing it in
+/// memory. Finds out whether [`Module::compile`] will refuse a kernel.
 ///
 /// # Errors
-/// [`CodegenError::Verify`], [`CodegenError::X64`] or [`CodegenError::Portable`] of the first kernel that has no code.
+/// [`CodegenError::Verify`], [`CodegenError::X64`] or [`CodegenError::Portable`] of the first
+/// kernel that has no code.
 pub fn lower(kernels: &[Kernel], target: Target) -> Result<Vec<Artifact>, CodegenError> {
     parallel::map(kernels, |kernel| artifact(kernel, target)).into_iter().collect()
 }
 
-/// The code of one kernel.
+/// Verifies one kernel and generates its code.
 fn artifact(kernel: &Kernel, target: Target) -> Result<Artifact, CodegenError> {
     verify(kernel).map_err(|source| CodegenError::Verify { kernel: kernel.name.clone(), source })?;
     Artifact::of(kernel, target, false)
@@ -180,17 +182,17 @@ impl Module {
         Ok(Module { target, _registered: registered, memory, kernels: placed })
     }
 
-    /// The target of all kernels.
+    /// Returns the target of all kernels.
     pub fn target(&self) -> Target {
         self.target
     }
 
-    /// The kernels, in the order in which they were given.
+    /// Returns the kernels in the order of [`Module::compile`]'s argument.
     pub fn kernels(&self) -> &[ModuleKernel] {
         &self.kernels
     }
 
-    /// The number of the kernel with this name.
+    /// Returns the number of the kernel with this name.
     pub fn find(&self, name: &str) -> Option<usize> {
         self.kernels.iter().position(|k| k.name == name)
     }
@@ -198,24 +200,26 @@ impl Module {
     /// Calls a kernel.
     ///
     /// # Panics
-    /// Where the module has no kernel of this number.
+    /// If the module has no kernel with this number.
     ///
     /// # Safety
     /// With the kernel's signature ([`Module::kernels`]):
     /// - `dims` has one value per dim, each in its range;
-    /// - `buffers` has one pointer per buffer, each valid for its size with these dims: for reads where it is read, index
-    ///   or read-write, for writes where it is written (exclusively, for the time of the call, but for disjoint parts);
+    /// - `buffers` has one pointer per buffer, each valid for the buffer's size with these dims.
+    ///   Index, read and read-write buffers are valid for reads. Written buffers are valid for
+    ///   writes; during the call, no other code accesses the parts that the call writes;
     /// - a written or scratch buffer overlaps no other buffer of the call;
     /// - every value in an index buffer is below the buffer's bound.
     pub unsafe fn call(&self, kernel: usize, buffers: &[*mut u8], dims: &[i64]) {
         let kernel = &self.kernels[kernel];
         debug_assert_eq!((buffers.len(), dims.len()), (kernel.buffers.len(), kernel.dims.len()));
         let start = self.memory.ptr(AssemblyOffset(kernel.offset));
-        // SAFETY: at this offset stands the code of a kernel with this signature, in memory that lives as long as `self`
-        // and is executable; the lowerings keep the calling convention. That the machine has the target's features was
-        // checked when the module was made.
+        // SAFETY: at this offset is the code of a kernel with this signature. Its memory is
+        // executable and lives as long as `self`, and the lowerings keep the calling convention.
+        // `Module::compile` checked that this machine has the target's features.
         let entry: Entry = unsafe { std::mem::transmute(start) };
-        // SAFETY: the verifier proved that a kernel stays inside its buffers if its arguments are as the caller promises.
+        // SAFETY: the verifier proved that a kernel stays inside its buffers if its arguments are
+        // as the caller promises.
         unsafe { entry(buffers.as_ptr(), dims.as_ptr()) }
     }
 
@@ -241,14 +245,14 @@ impl Module {
     /// Calls a kernel after checking all that [`Module::call`] requires.
     ///
     /// # Errors
-    /// See [`ArgumentError`]; nothing has run then.
+    /// See [`ArgumentError`]; in that case nothing has run.
     pub fn run_checked(&self, kernel: usize, dims: &[i64], buffers: &mut [Vec<u8>]) -> Result<(), ArgumentError> {
         self.bind(kernel, dims, buffers)?.call();
         Ok(())
     }
 }
 
-/// A kernel with arguments that were checked: what can be called again and again.
+/// A kernel with checked arguments, which can be called many times.
 #[derive(Debug)]
 pub struct Bound<'a> {
     module: &'a Module,
@@ -259,10 +263,10 @@ pub struct Bound<'a> {
 }
 
 impl Bound<'_> {
-    /// Calls it.
+    /// Calls the kernel.
     pub fn call(&mut self) {
-        // SAFETY: sizes, ranges and index values were checked, and a kernel writes no index buffer; distinct vectors don't
-        // overlap and stay borrowed mutably.
+        // SAFETY: sizes, ranges and index values were checked, and a kernel writes no index buffer.
+        // Distinct vectors don't overlap and stay mutably borrowed.
         unsafe { self.module.call(self.kernel, &self.pointers, &self.dims) };
     }
 }
@@ -270,7 +274,7 @@ impl Bound<'_> {
 /// Checks arguments against a kernel's signature: counts, ranges, sizes and index values.
 ///
 /// # Errors
-/// The first thing that is wrong.
+/// The first error found.
 pub fn check_arguments(
     dims: &[Dim],
     buffers: &[Buffer],
@@ -288,7 +292,7 @@ pub fn check_arguments(
             return Err(ArgumentError::Dim { name: dim.name.clone(), value, lo: dim.lo, hi: dim.hi });
         }
     }
-    // An overflow would be more than any buffer has.
+    // No buffer is large enough if the size overflows.
     let evaluate = |affine: &Affine| {
         affine.evaluate(|atom| match atom {
             Atom::Dim(d) => dim_values.get(d.index()).copied().unwrap_or(i64::MAX),
@@ -314,7 +318,7 @@ pub fn check_arguments(
     Ok(())
 }
 
-/// Copies code into memory that is then executable and no longer writable.
+/// Copies code into memory, then makes the memory executable and no longer writable.
 pub(crate) fn executable(code: &[u8]) -> io::Result<ExecutableBuffer> {
     let mut memory = MutableBuffer::new(code.len().max(1))?;
     memory.set_len(code.len().max(1));

@@ -1,4 +1,4 @@
-//! Work on many kernels at once: each is made alone, and a model has dozens.
+//! Parallel work on many kernels: a model has dozens, and each is compiled on its own.
 //!
 //! ```
 //! let squares = ixc_codegen::parallel::map(&[1, 2, 3], |n| n * n);
@@ -7,10 +7,11 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Most threads: more wait for each other's memory.
+/// Max threads: more would wait for each other's memory.
 const THREADS: usize = 8;
 
-/// What `make` makes of each item, in their order, by as many threads as there are processors, at most eight.
+/// Applies `make` to each item and returns the results in the items' order. Uses one thread per
+/// processor, at most eight.
 ///
 /// # Panics
 /// When `make` does.
@@ -28,7 +29,7 @@ pub fn map<T: Sync, R: Send>(items: &[T], make: impl Fn(&T) -> R + Sync) -> Vec<
     let mut made = std::thread::scope(|scope| {
         let others = (1..processors.min(THREADS).min(items.len()))
             .map(|_| std::thread::Builder::new().spawn_scoped(scope, work));
-        // Without a thread, the others do its part.
+        // If a thread cannot be started, the others do its share.
         let others: Vec<_> = others.filter_map(Result::ok).collect();
         let mut made = work();
         for other in others {

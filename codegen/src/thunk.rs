@@ -1,15 +1,18 @@
-//! The thunk by which code that was not made here is called: it looks at what the code left behind, and puts it right.
+//! Thunk that calls foreign code: it detects broken calling conventions and repairs the state.
 //!
-//! Our own kernels are called directly: the lowering writes what they save, and the emulator checks it of every kernel. Of other code
-//! nobody knows. A function of the System V convention keeps `rbx`, `rbp` and `r12` to `r15`, the rounding and the masks in MXCSR, and leaves the direction
-//! flag clear; if it does not, the caller fails later and somewhere else. So the thunk saves all of these, gives the registers values that nobody has by
-//! chance, and compares:
+//! Our own kernels are called directly: the lowering saves the registers, and the emulator checks
+//! this for every kernel. Foreign code offers no such guarantee. A function of the System V
+//! convention keeps `rbx`, `rbp`, `r12` to `r15` and the rounding and masks in MXCSR, and leaves
+//! the direction flag clear. If it does not, the caller fails later, at an unrelated place.
+//!
+//! The thunk therefore saves all of these, fills the registers with an unlikely value, and compares
+//! after the call:
 //!
 //! ```text
 //! push rbx … r15; push report; stmxcsr          saved; the stack stays aligned to 16
 //! mov rbx, KEPT; … call entry
 //! xor rbx, KEPT; mov [report], rbx; …           0 where it was kept
-//! cld; ldmxcsr; vzeroupper; tilerelease         what the caller may rely on, where this machine has it
+//! cld; ldmxcsr; vzeroupper; tilerelease         restores state, if the machine has the feature
 //! pop r15 … rbx; ret
 //! ```
 
@@ -23,21 +26,21 @@ use ixc_targets::{Feature, Features};
 
 use crate::module::executable;
 
-/// What registers hold when the code begins.
+/// Value of the kept registers when the code begins; unlikely to occur by chance.
 const KEPT: i64 = 0x5a5a_c3c3_6969_0ff1;
 /// The direction flag in the flags.
 const DIRECTION: i32 = 1 << 10;
-/// Rounding, masks and flushing in MXCSR; below are the exceptions that were seen.
+/// Rounding, masks and flushing in MXCSR; the bits below are exception flags.
 const CONTROL: i32 = 0xffc0;
-/// What a function keeps, in the order in which the thunk reports it.
+/// State that a function must keep, in the order of the thunk's report.
 const REPORTED: [&str; 8] =
     ["rbx", "rbp", "r12", "r13", "r14", "r15", "the control bits of MXCSR", "the direction flag"];
 
-/// Code that does not keep to the calling convention.
+/// The code broke the calling convention.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the code returned with {} changed; a function of the System V convention keeps them", changed.join(", "))]
 pub struct ConventionError {
-    /// What is not as it was.
+    /// Registers and flags that changed.
     pub changed: Vec<&'static str>,
 }
 
@@ -48,14 +51,15 @@ impl ConventionError {
     }
 }
 
-/// A thunk for code of this convention: `extern "sysv64" fn(buffers: *const *mut u8, dims: *const i64)`.
+/// A thunk for code of this convention: `extern "sysv64" fn(buffers: *const *mut u8, dims: *const
+/// i64)`.
 #[derive(Debug)]
 pub(crate) struct Thunk {
     memory: ExecutableBuffer,
 }
 
 impl Thunk {
-    /// For code that needs `tiles` or not, on a machine with these features.
+    /// Builds a thunk for a machine with these features; `tiles` says whether the code uses tiles.
     pub(crate) fn new(present: Features, tiles: bool) -> io::Result<Thunk> {
         let mut ops = VecAssembler::<X64Relocation>::new(0);
         // rdi: entry, rsi: buffers, rdx: dims, rcx: report.
@@ -68,7 +72,7 @@ impl Thunk {
             ; push r14
             ; push r15
             ; push rcx
-            // Two of eight bytes: MXCSR, and what keeps the stack aligned.
+            // Two slots of eight bytes: MXCSR, and padding that aligns the stack.
             ; sub rsp, 16
             ; stmxcsr [rsp]
             ; mov rax, rdi
@@ -108,7 +112,7 @@ impl Thunk {
             ; ldmxcsr [rsp]
         );
         if tiles && present.has(Feature::AmxTile) {
-            // tilerelease, which the assembler does not know.
+            // tilerelease; the assembler does not know it.
             dynasm!(ops ; .arch x64 ; .bytes [0xc4, 0xe2, 0x78, 0x49, 0xc0]);
         }
         if present.has(Feature::Avx) {
@@ -132,10 +136,11 @@ impl Thunk {
     /// Calls code that begins at `entry`.
     ///
     /// # Errors
-    /// What the code did not keep; it has run all the same.
+    /// The state that the code changed; the code has run to its end.
     ///
     /// # Safety
-    /// At `entry` stands a function that takes these arguments, returns, and touches nothing but what they point to, its stack and itself.
+    /// `entry` is the address of a function that takes these arguments and returns. It accesses
+    /// only memory that they point to, its stack and itself.
     #[cfg(target_arch = "x86_64")]
     pub(crate) unsafe fn call(
         &self,
@@ -145,9 +150,10 @@ impl Thunk {
     ) -> Result<(), ConventionError> {
         type Call = unsafe extern "sysv64" fn(*const u8, *const *mut u8, *const i64, *mut [u64; REPORTED.len()]);
         let mut report = [0; REPORTED.len()];
-        // SAFETY: `new` put a function of this type there, in memory that lives as long as `self`.
+        // SAFETY: `new` wrote a function of this type, in memory that lives as long as `self`.
         let thunk: Call = unsafe { std::mem::transmute(self.memory.ptr(AssemblyOffset(0))) };
-        // SAFETY: the thunk keeps the convention and writes eight numbers to `report`; for the rest as the caller says.
+        // SAFETY: the thunk keeps the convention and writes eight numbers to `report`; the caller
+        // guarantees the rest.
         unsafe { thunk(entry, buffers, dims, &raw mut report) };
         let changed: Vec<&str> =
             REPORTED.into_iter().zip(report).filter(|(_, changed)| *changed != 0).map(|(name, _)| name).collect();
@@ -161,7 +167,8 @@ mod tests {
 
     use super::*;
 
-    /// Calls code that takes no buffers, and again what does nothing, which finds all as it should be.
+    /// Calls code that takes no buffers, then calls an empty function, which must find correct
+    /// state.
     fn changed(code: &[u8]) -> Vec<&'static str> {
         let thunk = Thunk::new(cpu::present(), false).unwrap();
         let run = |code: &[u8]| {
@@ -192,7 +199,7 @@ mod tests {
 
     #[test]
     fn the_stack_is_aligned() {
-        // movaps [rsp - 24], xmm0; ret: a fault where the stack is not aligned to 16 before the call.
+        // movaps [rsp - 24], xmm0; ret: faults if the stack is not aligned to 16 before the call.
         assert!(changed(&[0x0f, 0x29, 0x44, 0x24, 0xe8, 0xc3]).is_empty());
     }
 }
