@@ -13,15 +13,15 @@ use super::lower::Lowering;
 /// Bytes of a chunk: cranelift's widest vector.
 pub(super) const CHUNK_BYTES: usize = 16;
 
-/// The chunks of a value, lowest lanes first.
+/// Chunks of a value, lowest lanes first.
 pub(super) type Chunks = Vec<Value>;
 
-/// How many chunks hold a value of this type.
+/// Returns the number of chunks that hold a value of this type.
 pub(super) fn chunk_count(ty: Type) -> usize {
     (ty.bytes() as usize).div_ceil(CHUNK_BYTES)
 }
 
-/// Cranelift's type of a chunk; halves are only bits here.
+/// Returns cranelift's type of a chunk; halves are only bits here.
 pub(super) fn chunk_type(elem: Elem) -> ir::Type {
     match elem {
         Elem::I8 => types::I8X16,
@@ -31,13 +31,14 @@ pub(super) fn chunk_type(elem: Elem) -> ir::Type {
     }
 }
 
-/// Memory that the verifier has proved in bounds; kernels assume no alignment.
+/// Returns the flags for memory that the verifier has proved in bounds; kernels assume no
+/// alignment.
 fn memory_flags() -> MemFlagsData {
     MemFlagsData::new().with_notrap()
 }
 
 impl Lowering<'_> {
-    /// The same 16 bytes as another vector type.
+    /// Reinterprets 16 bytes as another vector type.
     pub(super) fn cast(&mut self, ty: ir::Type, value: Value) -> Value {
         if self.b.func.dfg.value_type(value) == ty {
             return value;
@@ -45,23 +46,23 @@ impl Lowering<'_> {
         self.b.ins().bitcast(ty, MemFlagsData::new().with_endianness(Endianness::Little), value)
     }
 
-    /// A constant chunk.
+    /// Emits a constant chunk.
     pub(super) fn constant(&mut self, ty: ir::Type, bytes: [u8; CHUNK_BYTES]) -> Value {
         let constant = self.b.func.dfg.constants.insert(ConstantData::from(bytes.to_vec()));
         self.b.ins().vconst(ty, constant)
     }
 
-    /// A 32-bit pattern in every lane of an `I32X4` or `F32X4`.
+    /// Emits a 32-bit pattern in every lane of an `I32X4` or `F32X4`.
     pub(super) fn constant32(&mut self, ty: ir::Type, bits: u32) -> Value {
         self.constant(ty, std::array::from_fn(|i| bits.to_le_bytes()[i % 4]))
     }
 
-    /// A 64-bit pattern in every lane of an `I64X2` or `F64X2`.
+    /// Emits a 64-bit pattern in every lane of an `I64X2` or `F64X2`.
     pub(super) fn constant64(&mut self, ty: ir::Type, bits: u64) -> Value {
         self.constant(ty, std::array::from_fn(|i| bits.to_le_bytes()[i % 8]))
     }
 
-    /// The chunks of a constant of up to [`Type::MAX_BYTES`].
+    /// Emits the chunks of a constant of up to [`Type::MAX_BYTES`].
     pub(super) fn constants(&mut self, ty: Type, byte: impl Fn(usize) -> u8) -> Chunks {
         let size = ty.bytes() as usize;
         let at = |i: usize| if i < size { byte(i) } else { 0 };
@@ -70,7 +71,8 @@ impl Lowering<'_> {
             .collect()
     }
 
-    /// Byte `i` of the result is byte `from(i)` of the 32 bytes of `low` and `high`; has the type of `low`.
+    /// Shuffles bytes: byte `i` of the result is byte `from(i)` of the 32 bytes of `low` and
+    /// `high`. The result has the type of `low`.
     pub(super) fn shuffle(&mut self, low: Value, high: Value, mut from: impl FnMut(usize) -> usize) -> Value {
         let ty = self.b.func.dfg.value_type(low);
         let (low, high) = (self.cast(types::I8X16, low), self.cast(types::I8X16, high));
@@ -85,7 +87,7 @@ impl Lowering<'_> {
         self.cast(ty, shuffled)
     }
 
-    /// Two chunks on the stack, and room for a third.
+    /// Writes two chunks to the stack, with room for a third, and returns their address.
     fn spill(&mut self, chunks: [Value; 2]) -> Value {
         let slot = StackSlotData::new(StackSlotKind::ExplicitSlot, 3 * CHUNK_BYTES as u32, 4);
         let slot = self.b.create_sized_stack_slot(slot);
@@ -96,7 +98,8 @@ impl Lowering<'_> {
         base
     }
 
-    /// A chunk made byte by byte in the room that [`Self::spill`] left, from where `from` says.
+    /// Builds a chunk byte by byte in the room that [`Self::spill`] left. `from` returns the
+    /// address of each byte.
     fn gather(&mut self, base: Value, mut from: impl FnMut(&mut Self, usize) -> (Value, i32)) -> Value {
         let room = 2 * CHUNK_BYTES as i32;
         for i in 0..CHUNK_BYTES {
@@ -107,10 +110,11 @@ impl Lowering<'_> {
         self.b.ins().load(types::I8X16, memory_flags(), base, room)
     }
 
-    /// Byte `i` is byte number (byte `i` of `index`, low 4 bits) of `a`, or 0 where its top bit is set.
+    /// Shuffles `a`: the low 4 bits of byte `i` of `index` select the byte for position `i`. The
+    /// result is 0 where the top bit of the index byte is set.
     pub(super) fn shuffle_bytes(&mut self, a: Value, index: Value) -> Value {
         if self.features.shuffle_bytes {
-            // Cranelift gives 0 for every index above 15, so bits 4 to 6 must go.
+            // Cranelift's `swizzle` gives 0 for every index above 15, so clear bits 4 to 6.
             let mask = self.constant(types::I8X16, [0x8f; CHUNK_BYTES]);
             let index = self.b.ins().band(index, mask);
             return self.b.ins().swizzle(a, index);
@@ -128,24 +132,25 @@ impl Lowering<'_> {
         self.b.ins().band_not(shuffled, cleared)
     }
 
-    /// The chunk's bytes from `first` on, moved to the bottom; what is above means nothing.
+    /// Moves the chunk's bytes from `first` on to the bottom. The bytes above them are undefined.
     pub(super) fn move_down(&mut self, chunk: Value, first: usize) -> Value {
         if first == 0 { chunk } else { self.shuffle(chunk, chunk, |i| (first + i) % CHUNK_BYTES) }
     }
 
-    /// The lowest lane of `size` bytes in every lane.
+    /// Copies the lowest lane, which has `size` bytes, to every lane.
     pub(super) fn splat_lowest(&mut self, chunk: Value, size: usize) -> Value {
         self.shuffle(chunk, chunk, |i| i % size)
     }
 
-    /// An integer scalar of 32 or 64 bits in the lowest lane of a chunk.
+    /// Puts a 32- or 64-bit integer scalar into the lowest lane of a chunk.
     pub(super) fn scalar_chunk(&mut self, ty: ir::Type, scalar: Value) -> Value {
         let vector = if self.b.func.dfg.value_type(scalar) == types::I64 { types::I64X2 } else { types::I32X4 };
         let chunk = self.b.ins().scalar_to_vector(vector, scalar);
         self.cast(ty, chunk)
     }
 
-    /// Copies the tables that these statements name to the stack: code without relocations has no other data that it can index.
+    /// Copies the tables that these statements use to the stack. Code without relocations has no
+    /// other data that it can index.
     pub(super) fn copy_tables(&mut self, statements: &[Stmt]) {
         for statement in statements {
             match statement {
@@ -169,7 +174,7 @@ impl Lowering<'_> {
         }
     }
 
-    /// A table of whole chunks on the stack.
+    /// Copies a table of whole chunks to the stack.
     fn copy_table(&mut self, bytes: &[u8]) -> Value {
         let slot = StackSlotData::new(StackSlotKind::ExplicitSlot, bytes.len() as u32, 4);
         let slot = self.b.create_sized_stack_slot(slot);
@@ -181,7 +186,8 @@ impl Lowering<'_> {
         base
     }
 
-    /// Entries of a table, whose numbers are one byte of each lane, and one of the lanes beside these.
+    /// Looks up table entries. In each 32-bit lane, byte `quarter` of operand 0 is the low byte of
+    /// the entry's number, and the same byte of operand 1 the high byte.
     pub(super) fn lookup_quarter(&mut self, inst: &Inst) -> Result<Chunks, PortableError> {
         let immediate = self.immediate(inst)?;
         let (table, quarter) = ((immediate / QUARTERS) as usize, immediate % QUARTERS);
@@ -208,7 +214,8 @@ impl Lowering<'_> {
         Ok(all)
     }
 
-    /// Entries of a table of bytes.
+    /// Looks up entries of a table of bytes; the operands hold the low and high bytes of the
+    /// entries' numbers.
     pub(super) fn lookup_byte(&mut self, inst: &Inst) -> Result<Chunks, PortableError> {
         let table = self.immediate(inst)? as usize;
         let Some(base) = self.byte_tables[table] else { return Err(self.malformed("lookup_byte", "a table")) };
@@ -231,7 +238,8 @@ impl Lowering<'_> {
         })
     }
 
-    /// Of each eight bytes of `a` those that begin at the bits that `from` says.
+    /// Selects bits as `vpmultishiftqb`: byte `i` of `from` is a bit offset into the same eight
+    /// bytes of `a`. The result's byte `i` is the 8 bits that begin there, with wrap-around.
     pub(super) fn multishift(&mut self, a: Value, from: Value) -> Value {
         let [a, from] = [a, from].map(|chunk| self.cast(types::I64X2, chunk));
         let mut chunk = a;
@@ -251,7 +259,7 @@ impl Lowering<'_> {
         self.cast(types::I8X16, chunk)
     }
 
-    /// Entries of a table.
+    /// Looks up entries of a table of 32-bit values.
     pub(super) fn lookup(&mut self, inst: &Inst) -> Result<Chunks, PortableError> {
         let table = self.immediate(inst)? as usize;
         let Some(base) = self.tables[table] else { return Err(self.malformed("lookup", "a table")) };

@@ -1,4 +1,5 @@
-//! Float operations that cranelift has no op for, from operations that it has: bit-identical on every machine.
+//! Float operations that cranelift has no op for, built from its ops. They are bit-identical on
+//! every machine.
 
 use cranelift_codegen::ir::condcodes::{FloatCC, IntCC};
 use cranelift_codegen::ir::{InstBuilder, Value, types};
@@ -6,27 +7,27 @@ use cranelift_codegen::ir::{InstBuilder, Value, types};
 use super::lower::Lowering;
 
 impl Lowering<'_> {
-    /// `mask ? a : b` bit by bit, with the type of `a`.
+    /// Computes `mask ? a : b` bit by bit, with the type of `a`.
     pub(super) fn choose(&mut self, mask: Value, a: Value, b: Value) -> Value {
         let ty = self.b.func.dfg.value_type(a);
         let mask = self.cast(ty, mask);
         self.b.ins().bitselect(mask, a, b)
     }
 
-    /// `a < b ? a : b` for floats.
+    /// Computes `a < b ? a : b` for floats.
     pub(super) fn float_min(&mut self, a: Value, b: Value) -> Value {
         let less = self.b.ins().fcmp(FloatCC::LessThan, a, b);
         self.choose(less, a, b)
     }
 
-    /// `a > b ? a : b` for floats.
+    /// Computes `a > b ? a : b` for floats.
     pub(super) fn float_max(&mut self, a: Value, b: Value) -> Value {
         let greater = self.b.ins().fcmp(FloatCC::GreaterThan, a, b);
         self.choose(greater, a, b)
     }
 
-    /// Nearest integer, ties to even. Cranelift's conversion saturates: only from 2^31 up and for NaN does that differ from
-    /// `i32::MIN`.
+    /// Rounds to the nearest integer, ties to even. Cranelift's conversion saturates, so values
+    /// from 2^31 up and NaN are replaced with `i32::MIN`.
     pub(super) fn round_to_i32(&mut self, a: Value) -> Value {
         let nearest = self.nearest(a);
         let saturated = self.b.ins().fcvt_to_sint_sat(types::I32X4, nearest);
@@ -36,8 +37,8 @@ impl Lowering<'_> {
         self.choose(below, saturated, min)
     }
 
-    /// Nearest integer as a float, ties to even. Without the instruction: from 2^23 on every float is an integer, and below
-    /// it the adder rounds to one when 2^23 is added.
+    /// Rounds to the nearest integer as a float, ties to even. Without the instruction: every float
+    /// from 2^23 up is an integer. Below it, adding 2^23 makes the adder round to an integer.
     fn nearest(&mut self, a: Value) -> Value {
         if self.features.round {
             return self.b.ins().nearest(a);
@@ -91,8 +92,9 @@ impl Lowering<'_> {
         self.b.ins().sshr(a, by)
     }
 
-    /// Four halves, zero-extended to 32 bits each, as singles. Exact: a normal number gets its exponent moved by 127 - 15; a
-    /// subnormal one is its integer significand times 2^-24, a product without rounding; a NaN is made quiet.
+    /// Converts four halves, zero-extended to 32 bits each, to singles. The conversion is exact. A
+    /// normal number gets its exponent moved by 127 - 15. A subnormal number is its integer
+    /// significand times 2^-24, a product without rounding. A NaN is made quiet.
     pub(super) fn f16_to_f32(&mut self, half: Value) -> Value {
         let magnitude = self.and32(half, 0x7fff);
         let sign = self.b.ins().bxor(half, magnitude);
@@ -118,10 +120,12 @@ impl Lowering<'_> {
         self.cast(types::F32X4, bits)
     }
 
-    /// Four singles as halves, nearest even, sign-extended to 32 bits each so that they can be narrowed with saturation.
-    /// A normal result is rounded by adding half a unit less one, or exactly half where the kept part is odd; the carry
-    /// may run into the exponent, up to infinity. A subnormal result is rounded by the adder: the unit of 0.5 + |x| is the
-    /// unit of subnormal halves, 2^-24.
+    /// Converts four singles to halves, rounding to nearest even. The halves are sign-extended to
+    /// 32 bits each, so that they can be narrowed with saturation.
+    ///
+    /// A normal result is rounded by adding half a unit less one, or exactly half if the kept part
+    /// is odd. The carry may run into the exponent, up to infinity. A subnormal result is rounded
+    /// by the adder: the unit of 0.5 + |x| is the unit of subnormal halves, 2^-24.
     pub(super) fn f32_to_f16(&mut self, single: Value) -> Value {
         let bits = self.cast(types::I32X4, single);
         let magnitude = self.and32(bits, 0x7fff_ffff);
@@ -155,9 +159,10 @@ impl Lowering<'_> {
         self.shr_s(result, 16)
     }
 
-    /// Four singles as bf16, nearest even, sign-extended to 32 bits each so that they can be narrowed with saturation.
-    /// Rounding adds half a unit less one, or exactly half where the kept part is odd; the carry may run into the exponent,
-    /// up to infinity.
+    /// Converts four singles to bf16, rounding to nearest even. The results are sign-extended to 32
+    /// bits each, so that they can be narrowed with saturation. Rounding adds half a unit less one,
+    /// or exactly half if the kept part is odd. The carry may run into the exponent, up to
+    /// infinity.
     pub(super) fn f32_to_bf16(&mut self, single: Value) -> Value {
         let bits = self.cast(types::I32X4, single);
         let magnitude = self.and32(bits, 0x7fff_ffff);
@@ -178,13 +183,13 @@ impl Lowering<'_> {
         self.choose(is_normal, number, zero)
     }
 
-    /// Four bf16, extended to 32 bits each, as singles.
+    /// Converts four bf16, extended to 32 bits each, to singles.
     pub(super) fn bf16_to_f32(&mut self, bf16: Value) -> Value {
         let bits = self.shl(bf16, 16);
         self.cast(types::F32X4, bits)
     }
 
-    /// `acc` plus the odd products of pairs of bf16, then plus the even ones.
+    /// Adds to `acc` the products of the odd lanes of bf16 pairs, then those of the even lanes.
     pub(super) fn dot2_bf16(&mut self, acc: Value, a: Value, b: Value) -> Value {
         let [odd, even] = [true, false].map(|odd| {
             [a, b].map(|pairs| {
@@ -199,8 +204,11 @@ impl Lowering<'_> {
         self.fma_flushed(even, acc)
     }
 
-    /// `a * b + c` of numbers that are none of them denormal, rounded once; zero of its sign where 24 bits of it are below 2^-126. Whether they are
-    /// is looked up 2^24 higher, where no exponent ends: of factors so large that this overflows, a sum with `c` is zero or far above.
+    /// Computes `a * b + c`, rounded once, for numbers that are not denormal. If the result rounded
+    /// to 24 bits is below 2^-126, it becomes zero with the same sign.
+    ///
+    /// The comparison uses a result scaled by 2^24, where the exponent range does not end. If such
+    /// scaled factors overflow, their sum with `c` is zero or far above the limit.
     fn fma_flushed(&mut self, [a, b]: [Value; 2], c: Value) -> Value {
         let sum = self.fma(a, b, c);
         let factor = self.constant32(types::F32X4, 2f32.powi(12).to_bits());
@@ -211,7 +219,7 @@ impl Lowering<'_> {
         self.flush(sum, up, f32::MIN_POSITIVE * 2f32.powi(24))
     }
 
-    /// Zero of its sign in place of `x` where `test` is smaller than `limit`.
+    /// Replaces `x` with a zero of the same sign where `test` has a magnitude below `limit`.
     fn flush(&mut self, x: Value, test: Value, limit: f32) -> Value {
         let bits = self.cast(types::I32X4, test);
         let magnitude = self.and32(bits, 0x7fff_ffff);
@@ -224,7 +232,7 @@ impl Lowering<'_> {
         self.choose(small, zero, x)
     }
 
-    /// `a * b + c`, rounded once.
+    /// Computes `a * b + c`, rounded once.
     pub(super) fn fma(&mut self, a: Value, b: Value, c: Value) -> Value {
         if self.features.fma {
             return self.b.ins().fma(a, b, c);
@@ -235,9 +243,10 @@ impl Lowering<'_> {
         self.shuffle(low, high, |i| if i < 8 { i } else { 8 + i })
     }
 
-    /// Fused multiply-add of lanes 0 and 1 in double precision. The product of two singles is exact there; the sum is
-    /// rounded to odd, after which rounding to single is right: 53 bits are at least two more than 24 (Boldo and Melquiond,
-    /// "Emulation of FMA and correctly rounded sums: proved algorithms using rounding to odd", 2008).
+    /// Fused multiply-add of lanes 0 and 1 in double precision. The product of two singles is exact
+    /// there. The sum is rounded to odd, after which rounding to single is correct, because 53 bits
+    /// are at least two more than 24. Source: Boldo and Melquiond, "Emulation of FMA and correctly
+    /// rounded sums: proved algorithms using rounding to odd", 2008.
     fn fma_low_half(&mut self, a: Value, b: Value, c: Value) -> Value {
         let [a, b, c] = [a, b, c].map(|x| self.b.ins().fvpromote_low(x));
         let product = self.b.ins().fmul(a, b);
@@ -249,7 +258,8 @@ impl Lowering<'_> {
         let c_error = self.b.ins().fsub(c, c_part);
         let error = self.b.ins().fadd(product_error, c_error);
 
-        // Two ordered comparisons: the error of an infinite or NaN sum is NaN, and such a sum must stay as it is.
+        // Two ordered comparisons: an infinite or NaN sum has the error NaN, and must stay
+        // unchanged.
         let zero = self.constant64(types::F64X2, 0);
         let below = self.b.ins().fcmp(FloatCC::LessThan, error, zero);
         let above = self.b.ins().fcmp(FloatCC::GreaterThan, error, zero);
@@ -258,7 +268,8 @@ impl Lowering<'_> {
         let (zero, one) = (self.constant64(types::I64X2, 0), self.constant64(types::I64X2, 1));
         let lowest = self.b.ins().band(sum, one);
         let even = self.b.ins().icmp(IntCC::Equal, lowest, zero);
-        // An inexact even sum has an odd neighbour on the side of the exact one: +1 away from zero, -1 towards it.
+        // An inexact even sum has an odd neighbour on the side of the exact one: +1 away from zero,
+        // -1 towards it.
         let signs = self.b.ins().bxor(sum, error);
         let direction = self.b.ins().icmp(IntCC::SignedLessThan, signs, zero);
         let step = self.b.ins().bor(direction, one);

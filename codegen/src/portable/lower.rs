@@ -1,8 +1,9 @@
 //! Statements: loops with carried values, index loads, addresses.
 //!
-//! A loop becomes a header block whose parameters are the loop variable and the chunks of the carried values, a body that
-//! jumps back to it, and an exit. Kernel IR is structured, so the header dominates everything after the loop and its
-//! parameters serve as the loop's results too.
+//! A loop becomes three blocks. The header's parameters are the loop variable and the chunks of the
+//! carried values; the body jumps back to the header; the exit follows. Kernel IR is structured, so
+//! the header dominates everything after the loop. Its parameters are therefore also the loop's
+//! results.
 
 use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::{BlockArg, InstBuilder, MemFlagsData, SourceLoc, Value, types};
@@ -14,7 +15,7 @@ use ixc_ir::kernel::{Address, Affine, Atom, For, Kernel, Stmt, ValueId, VarId};
 use super::chunks::{Chunks, chunk_count, chunk_type};
 use super::{Features, PortableError};
 
-/// Offsets up to here go into the instruction, where a chunk's own offset still fits beside them.
+/// Max offset that goes into the instruction. A chunk's own offset still fits on top of it.
 const MAX_INSTRUCTION_OFFSET: i64 = 1 << 30;
 
 /// The state of one kernel's lowering.
@@ -26,11 +27,11 @@ pub(super) struct Lowering<'a> {
     dims: Vec<Value>,
     vars: Vec<Option<Value>>,
     values: Vec<Chunks>,
-    /// How many statements there were, in the order of the kernel's text.
+    /// Number of statements so far, in the order of the kernel's text.
     statement: u32,
-    /// Where the tables are that the kernel looks something up in.
+    /// Address of each 32-bit lookup table that the kernel uses.
     pub(super) tables: [Option<Value>; TABLES.len()],
-    /// The same of tables of bytes.
+    /// Address of each byte table that the kernel uses.
     pub(super) byte_tables: [Option<Value>; BYTE_TABLES.len()],
 }
 
@@ -77,7 +78,7 @@ impl<'a> Lowering<'a> {
         PortableError::Malformed { kernel: self.kernel.name.clone(), op, expected }
     }
 
-    /// The chunks of a value.
+    /// Returns the chunks of a value.
     pub(super) fn chunks(&self, value: ValueId) -> Result<Chunks, PortableError> {
         match self.values.get(value.index()) {
             Some(chunks) if !chunks.is_empty() => Ok(chunks.clone()),
@@ -162,8 +163,9 @@ impl<'a> Lowering<'a> {
         Ok(())
     }
 
-    /// The terms of an affine expression on top of `sum`, without the constant. Terms are sorted with dims first and outer
-    /// loops before inner ones, so that cranelift hoists the longest possible prefix of the chain.
+    /// Adds the terms of an affine expression to `sum`, without the constant. Terms are sorted:
+    /// dims first, then outer loops before inner ones. Cranelift can then hoist the longest
+    /// possible prefix of the chain.
     fn terms(&mut self, mut sum: Option<Value>, affine: &Affine) -> Result<Option<Value>, PortableError> {
         for &(atom, coefficient) in &affine.terms {
             let atom = match atom {
@@ -185,7 +187,7 @@ impl<'a> Lowering<'a> {
         Ok(sum)
     }
 
-    /// An affine expression as a 64-bit integer.
+    /// Computes an affine expression as a 64-bit integer.
     pub(super) fn affine(&mut self, affine: &Affine) -> Result<Value, PortableError> {
         let sum = self.terms(None, affine)?;
         Ok(match sum {
@@ -198,7 +200,7 @@ impl<'a> Lowering<'a> {
         })
     }
 
-    /// A place in memory as a base and an offset for the instruction.
+    /// Computes an address as a base and an offset for the instruction.
     pub(super) fn address(&mut self, address: &Address) -> Result<(Value, i32), PortableError> {
         let Some(&buffer) = self.buffers.get(address.buffer.index()) else {
             return Err(self.malformed("address", "an entry in the table of buffers"));

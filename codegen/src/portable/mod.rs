@@ -1,9 +1,11 @@
 //! The `portable` target: kernel IR through cranelift.
 //!
-//! Takes any kernel of vector ops that the verifier accepts and gives machine code for the machine that it runs on, in one blob without
-//! relocations. It computes exactly what the interpreter computes and shares no instruction selection with our own
-//! lowerings, so that it serves as their oracle. Cranelift's vectors are 16 bytes, so a value is a list of *chunks* of 16
-//! bytes; a narrower value stands in the lowest lanes of one chunk and whatever is above them means nothing.
+//! Compiles any verified kernel of vector ops into machine code for this machine, as one blob
+//! without relocations. The code computes exactly the interpreter's results. It shares no
+//! instruction selection with our own lowerings, and so serves as their oracle.
+//!
+//! Cranelift's vectors are 16 bytes, so a value is a list of *chunks* of 16 bytes. A narrower value
+//! is in the lowest lanes of one chunk; the bytes above it are undefined.
 //!
 //! ```
 //! use ixc_ir::kernel::{KernelBuilder, Type};
@@ -23,15 +25,16 @@
 //! | `lower` | statements: loops, carried values, addresses |
 //! | `ops` | one arm per row of the op table |
 //! | `chunks` | constants, shuffles, loads and stores of chunks |
-//! | `places` | where the instructions are, and which statement each comes from |
-//! | `float` | what cranelift has no op for: halves, bf16, rounding conversion, fused multiply-add without the instruction |
+//! | `places` | offsets of instructions, and the statement of each |
+//! | `float` | ops that cranelift lacks: halves, bf16, rounding conversion, fused multiply-add |
 //!
-//! Tiles are refused: their ops exist for machines with tile registers, and the interpreter is their oracle.
+//! Tiles are refused. Their ops exist for machines with tile registers, and the interpreter is
+//! their oracle.
 //!
-//! Invariant: the code calls nothing. What cranelift would call a library for on a CPU without FMA, SSE4.1 or SSSE3 is
-//! written out in `float` and `chunks`.
+//! Invariant: the code calls nothing. Without FMA, SSE4.1 or SSSE3, cranelift would call library
+//! functions; `float` and `chunks` contain replacements.
 //!
-//! Invariant: kernels are verified before they come here; what the verifier proves is not checked again.
+//! Invariant: input kernels are verified. Facts that the verifier proves are not checked again.
 
 mod chunks;
 mod float;
@@ -51,27 +54,29 @@ use ixc_ir::kernel::{Kernel, Type};
 
 use crate::line::Line;
 
-/// A compiled kernel: `extern "sysv64" fn(buffers: *const *mut u8, dims: *const i64)` on x86-64, the system's convention
-/// elsewhere.
+/// A compiled kernel: `extern "sysv64" fn(buffers: *const *mut u8, dims: *const i64)` on x86-64,
+/// the system's convention elsewhere.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Code {
     /// Name of the kernel.
     pub name: String,
-    /// Machine code and its constants; runs at any address that is a multiple of [`Code::alignment`].
+    /// Machine code and its constants; runs at any address that is a multiple of
+    /// [`Code::alignment`].
     pub bytes: Vec<u8>,
-    /// Bytes of instructions before what pads them and the constants; on other machines than x86-64 all bytes.
+    /// Bytes of instructions, before padding and constants. On other machines than x86-64, all
+    /// bytes.
     pub code_bytes: usize,
-    /// Where the constants begin.
+    /// Offset of the constants.
     pub constants_at: usize,
-    /// One for each instruction; on other machines than x86-64 one where another statement's begin.
+    /// One line per instruction on x86-64; elsewhere, one line where the statement changes.
     pub lines: Vec<Line>,
-    /// What the address of the first byte must be a multiple of; constants are read as aligned vectors.
+    /// Required alignment of the first byte: constants are read as aligned vectors.
     pub alignment: usize,
-    /// What it looks like; where it was asked for, since writing it takes longer than anything else.
+    /// Listings, if requested: writing them takes longer than everything else.
     pub text: Option<Text>,
 }
 
-/// A compiled kernel for people.
+/// Listings of a compiled kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Text {
     /// Cranelift's IR before its optimiser.
@@ -88,7 +93,7 @@ pub enum PortableError {
         "cranelift has no code generator for this machine: {reason}; the portable target needs one that it supports"
     )]
     Machine {
-        /// What cranelift says.
+        /// Cranelift's message.
         reason: String,
     },
     /// The kernel breaks a rule that the verifier checks.
@@ -96,66 +101,71 @@ pub enum PortableError {
     Malformed {
         /// Name of the kernel.
         kernel: String,
-        /// Mnemonic of the op, or what stands in its place.
+        /// Mnemonic of the op, or the part of the kernel that was read.
         op: &'static str,
-        /// What should have been there.
+        /// The missing element.
         expected: &'static str,
     },
-    /// An op that only some machines' own lowerings have.
+    /// An op that only the lowerings of some machines have.
     #[error("kernel `{kernel}`: the portable target has no `{op}` ({ty}); compile for a target with tile registers")]
     Unsupported {
         /// Name of the kernel.
         kernel: String,
         /// Mnemonic of the op.
         op: &'static str,
-        /// Its type.
+        /// Type of the result.
         ty: Type,
     },
-    /// More than compilation is meant for.
+    /// The kernel exceeds a limit.
     #[error("kernel `{kernel}` has {found} {what}; at most {most} are compiled")]
     TooLarge {
         /// Name of the kernel.
         kernel: String,
-        /// What there is too much of.
+        /// The counted thing, such as `instructions`.
         what: &'static str,
-        /// How much.
+        /// The count.
         found: usize,
         /// The limit.
         most: usize,
     },
-    /// Cranelift rejected what we gave it.
+    /// Cranelift rejected its input.
     #[error("kernel `{kernel}`: cranelift: {message}")]
     Cranelift {
         /// Name of the kernel.
         kernel: String,
-        /// Its message.
+        /// Cranelift's message.
         message: String,
     },
-    /// Cranelift would call a library function: a gap in this lowering, for this CPU.
+    /// Cranelift would call a library function: this lowering lacks an expansion for this CPU.
     #[error("kernel `{kernel}` would call {calls}, since this CPU lacks an instruction; compiled kernels call nothing")]
     RuntimeCall {
         /// Name of the kernel.
         kernel: String,
-        /// What would be called.
+        /// The library functions.
         calls: String,
     },
 }
 
-/// Most of cranelift's instructions, so that a hostile plan can't keep the compiler busy: half more than the largest kernel of the tests, a
-/// `gemm_swiglu` of 82 219 that packs two weights with grids, whose entries are looked up lane by lane; of others it has 18 316.
+/// Max cranelift instructions per kernel, so that a hostile plan can't keep the compiler busy. The
+/// limit is one and a half times the largest kernel of the tests: a `gemm_swiglu` with 82 219
+/// instructions. That kernel packs two weights in grid formats, which look up their entries lane by
+/// lane. With other formats, `gemm_swiglu` has 18 316.
 const MAX_INSTRUCTIONS: usize = 1 << 17;
-/// The same where the CPU has no `fma`, which is some sixty instructions then: more than twice the largest kernel of the tests, an
-/// `attention` of 81 848.
+/// Max cranelift instructions on a CPU without `fma`, where one `fma` becomes about sixty
+/// instructions. The limit is more than twice the largest kernel of the tests, an `attention` with
+/// 81 848.
 const MAX_INSTRUCTIONS_WITHOUT_FMA: usize = 1 << 18;
-/// Largest frame in bytes: an eighth of a thread's stack, which the runtime's threads have almost whole. `attention` has 183,712 where the
-/// CPU has no `fma`. Frames are touched page by page ([`finish_isa`]), so that one that does not fit meets the stack's guard.
+/// Max frame in bytes: an eighth of a thread's stack, which the runtime's threads have almost
+/// entirely free. On a CPU without `fma`, `attention` needs 183,712. A frame is touched page by
+/// page ([`finish_isa`]), so a frame that does not fit hits the stack's guard.
 const MAX_FRAME: usize = 1 << 18;
 
-/// Whether cranelift's verifier looks at every kernel: in what users run, and in the tests of the lowering itself. Other tests compile the
-/// same kernels thousands of times.
+/// Whether cranelift's verifier checks every kernel: yes in release builds and in the tests of this
+/// crate. Other tests compile the same kernels thousands of times.
 const VERIFY: bool = cfg!(any(test, not(debug_assertions)));
 
-/// Ops that cranelift would call a library for where the CPU lacks the instruction.
+/// CPU features that decide whether cranelift has an instruction for an op, or would call a
+/// library.
 #[derive(Clone, Copy)]
 struct Features {
     /// `fma`.
@@ -166,7 +176,8 @@ struct Features {
     shuffle_bytes: bool,
 }
 
-/// Compiles a verified kernel for this machine. Code from any other kernel may do anything, and making it may panic.
+/// Compiles a verified kernel for this machine. For an unverified kernel, compilation may panic,
+/// and the code may do anything.
 ///
 /// # Errors
 /// See [`PortableError`].
@@ -175,17 +186,20 @@ pub fn compile(kernel: &Kernel) -> Result<Code, PortableError> {
     compile_for(kernel, &*finish_isa(isa, VERIFY, Effort::Usual)?, false)
 }
 
-/// As [`compile`], without cranelift's optimiser and with registers given in one pass: the same lowering as slow code, in a fraction of the time. For
-/// those who compare another lowering with this one and run it once.
+/// Compiles like [`compile`], but without cranelift's optimiser and with one-pass register
+/// allocation. The lowering is the same, the code slow, and compilation takes a fraction of the
+/// time. For comparisons that run a kernel once.
 ///
 /// # Errors
-/// See [`PortableError`]; frames are larger than those of [`compile`], so that more are too large.
+/// See [`PortableError`]. Frames are larger than with [`compile`], so more kernels exceed the
+/// limit.
 pub fn compile_plainly(kernel: &Kernel) -> Result<Code, PortableError> {
     let isa = cranelift_native::builder().map_err(machine)?;
     compile_for(kernel, &*finish_isa(isa, VERIFY, Effort::Least)?, false)
 }
 
-/// Compiles a verified kernel for an x86-64-v2, the code that [`compile`] makes on such a CPU, a Nehalem for one. Every x86-64 CPU of ours runs it.
+/// Compiles a verified kernel for x86-64-v2, as [`compile`] does on such a CPU, for example a
+/// Nehalem. All our x86-64 CPUs can run the code.
 ///
 /// # Errors
 /// See [`PortableError`].
@@ -198,7 +212,7 @@ pub fn compile_for_v2(kernel: &Kernel) -> Result<Code, PortableError> {
     compile_for(kernel, &*finish_isa(isa, VERIFY, Effort::Usual)?, false)
 }
 
-/// As [`compile`], with the code's text.
+/// Compiles like [`compile`], with listings.
 ///
 /// # Errors
 /// See [`PortableError`].
@@ -211,14 +225,15 @@ fn machine(reason: impl ToString) -> PortableError {
     PortableError::Machine { reason: reason.to_string() }
 }
 
-/// How much cranelift does for fast code.
+/// Effort that cranelift spends on fast code.
 #[derive(Clone, Copy)]
 enum Effort {
     Usual,
     Least,
 }
 
-/// `verify`: with cranelift's verifier between its passes, which says what is wrong with the lowering.
+/// Builds the target description. `verify` runs cranelift's verifier between its passes; it reports
+/// errors of the lowering.
 fn finish_isa(isa: Builder, verify: bool, effort: Effort) -> Result<OwnedTargetIsa, PortableError> {
     let mut flags = settings::builder();
     let (opt_level, regalloc) = match effort {

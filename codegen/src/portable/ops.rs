@@ -9,7 +9,7 @@ use super::chunks::{CHUNK_BYTES, Chunks, chunk_count, chunk_type};
 use super::lower::Lowering;
 
 impl Lowering<'_> {
-    /// Lowers one computation; the chunks of its result, none for a store.
+    /// Lowers one computation and returns the chunks of its result; a store has none.
     pub(super) fn inst(&mut self, inst: &Inst) -> Result<Chunks, PortableError> {
         let ty = inst.ty;
         let lane = ty.elem.bytes() as usize;
@@ -80,7 +80,7 @@ impl Lowering<'_> {
             Op::Interleave => {
                 let a = self.operand(inst, 0)?;
                 let half = ty.bytes() as usize / 2;
-                // Of the lower half's chunks from `low`, the upper half's from `high`.
+                // Takes the lower half's chunks from `low`, and the upper half's from `high`.
                 let unit = |low: usize, high: usize| {
                     move |i: usize| {
                         (if (i / lane).is_multiple_of(2) { low } else { high }) + i / (2 * lane) * lane + i % lane
@@ -190,7 +190,7 @@ impl Lowering<'_> {
             Op::NarrowS => {
                 let mut value = self.operand(inst, 0)?;
                 let mut bytes = self.operand_type(inst, 0)?.elem.bytes();
-                // Saturating in two steps is saturating.
+                // Saturating in two steps gives the same as saturating once.
                 while bytes > ty.elem.bytes() {
                     value = self.narrow(&value);
                     bytes /= 2;
@@ -254,8 +254,9 @@ impl Lowering<'_> {
         })
     }
 
-    /// Products of unsigned and signed bytes as words: of the even bytes, then of the odd ones. Every product fits:
-    /// 255 * -128 and 255 * 127 are inside 16 bits. The bytes are extended in place, so that sums stand where they belong.
+    /// Multiplies unsigned with signed bytes and returns words: the products of the even bytes,
+    /// then of the odd ones. Every product fits: 255 * -128 and 255 * 127 are inside 16 bits. The
+    /// bytes are extended in place, so that sums are in the right lanes.
     fn products_u8s8(&mut self, u: Value, s: Value) -> (Value, Value) {
         let (u, s) = (self.cast(types::I16X8, u), self.cast(types::I16X8, s));
         let low_byte = self.constant(types::I16X8, std::array::from_fn(|i| if i % 2 == 0 { 0xff } else { 0 }));
@@ -267,7 +268,8 @@ impl Lowering<'_> {
         (self.b.ins().imul(u_even, s_even), self.b.ins().imul(u_odd, s_odd))
     }
 
-    /// Neighbouring words multiplied and summed. Cranelift selects x86's `pmaddwd` for exactly this.
+    /// Multiplies words and adds neighbouring products. Cranelift selects x86's `pmaddwd` for
+    /// exactly this.
     fn dot2_s16(&mut self, a: Value, b: Value) -> Value {
         let (a_low, b_low) = (self.b.ins().swiden_low(a), self.b.ins().swiden_low(b));
         let (a_high, b_high) = (self.b.ins().swiden_high(a), self.b.ins().swiden_high(b));
@@ -300,7 +302,8 @@ impl Lowering<'_> {
         }
     }
 
-    /// The little-endian bytes of a scalar immediate; integers wrap to the element's size by taking the lowest bytes.
+    /// Returns the little-endian bytes of a scalar immediate; an integer wraps to the element's
+    /// size.
     fn scalar_bytes(&self, inst: &Inst) -> Result<[u8; 8], PortableError> {
         match (&inst.imm, inst.ty.elem) {
             (Imm::Int(value), Elem::I8 | Elem::I16 | Elem::I32) => Ok(value.to_le_bytes()),
@@ -335,7 +338,8 @@ impl Lowering<'_> {
         })
     }
 
-    /// Each chunk as two chunks of lanes twice as wide; the first `count` of them.
+    /// Widens the lanes of each chunk to twice the size, which gives two chunks; returns the first
+    /// `count` chunks.
     fn widen(&mut self, chunks: &[Value], signed: bool, count: usize) -> Chunks {
         let mut wide = Chunks::new();
         for &chunk in chunks {
@@ -358,12 +362,12 @@ impl Lowering<'_> {
         Ok(value)
     }
 
-    /// Lanes half as wide, with signed saturation: two chunks become one.
+    /// Narrows lanes to half the size with signed saturation; two chunks become one.
     fn narrow(&mut self, chunks: &[Value]) -> Chunks {
         chunks.chunks(2).map(|pair| self.b.ins().snarrow(pair[0], *pair.last().unwrap_or(&pair[0]))).collect()
     }
 
-    /// Folds the upper half onto the lower until one lane is left.
+    /// Folds the upper half onto the lower until one lane remains.
     fn reduce(
         &mut self,
         inst: &Inst,

@@ -1,13 +1,16 @@
-//! Where the instructions of finished code are, and which statement each comes from. Cranelift says the latter of runs of instructions, and nothing of where
-//! code ends: constants stand behind it.
+//! Offsets of the instructions in finished code, and the statement of each. Cranelift reports
+//! statements only for runs of instructions. It does not report the end of the code, after which
+//! constants follow.
 
 use iced_x86::{Decoder, DecoderOptions, FlowControl};
 
 use crate::line::Line;
 
-/// Bytes of instructions at the beginning, where the constants behind them begin, and a line for each instruction; `origins` say where another statement's begin, in order.
+/// Returns the size of the instructions, the offset of the constants, and a line for each
+/// instruction. `origins` are the offsets where the statement changes, in order.
 pub(super) fn of(bytes: &[u8], origins: &[Line]) -> (usize, usize, Vec<Line>) {
-    // Constants are all read by where they stand, and code ends with what does not go on.
+    // Code reads all constants relative to the instruction pointer, and ends with an instruction
+    // that does not fall through.
     let (mut constants, mut end) = (bytes.len() as u64, 0);
     let mut lines = Vec::new();
     let (mut origins, mut origin) = (origins.iter().peekable(), None);

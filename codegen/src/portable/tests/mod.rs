@@ -18,7 +18,7 @@ use super::{Code, Effort, PortableError, Text, compile, compile_for, compile_wit
 const CANARY_BYTES: usize = 128;
 const CANARY: u8 = 0xc5;
 
-/// What to compile for.
+/// Target machine of a test compilation.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Machine {
     /// This machine as it is.
@@ -34,7 +34,7 @@ fn isa(machine: Machine) -> OwnedTargetIsa {
     finish_isa(builder, true, Effort::Usual).unwrap()
 }
 
-/// Runs compiled code; the kernel is known to stay inside buffers of these sizes.
+/// Runs compiled code. The kernel must stay inside buffers of these sizes.
 fn run(code: &Code, buffers: &mut [Vec<u8>], dims: &[i64]) {
     let mut map = memmap2::MmapMut::map_anon(code.bytes.len()).unwrap();
     map[..code.bytes.len()].copy_from_slice(&code.bytes);
@@ -47,8 +47,8 @@ fn run(code: &Code, buffers: &mut [Vec<u8>], dims: &[i64]) {
     type Entry = extern "sysv64" fn(*const *mut u8, *const i64);
     #[cfg(not(target_arch = "x86_64"))]
     type Entry = extern "C" fn(*const *mut u8, *const i64);
-    // SAFETY: the map holds code for this machine with this signature, which touches only the buffers that the caller
-    // sized for it, and outlives the call.
+    // SAFETY: the map holds code for this machine with this signature, which touches only the
+    // buffers that the caller sized for it, and outlives the call.
     let entry: Entry = unsafe { std::mem::transmute(map.as_ptr()) };
     entry(pointers.as_mut_ptr(), dims.as_ptr());
     assert_eq!(pointers, pointers_before, "{}: the array of buffers was written", code.name);
@@ -82,17 +82,18 @@ fn op_kernel(op: Op, imm: Imm, operands: &[Type], ty: Type) -> Kernel {
     b.finish()
 }
 
-/// How buffers are compared.
+/// Comparison of buffers.
 #[derive(Clone, Copy, PartialEq)]
 enum Compare {
     /// Byte by byte.
     Bytes,
-    /// As floats, any NaN for any NaN: which operand's bits a NaN result has is nobody's to say, since the compiler of the
+    /// Floats: any NaN equals any NaN. The NaN bits are unspecified, because the compiler of the
     /// interpreter may exchange operands.
     Floats,
 }
 
-/// Runs a kernel in the interpreter and compiled for each machine; all must leave the same in the buffers.
+/// Runs a kernel in the interpreter and compiled for each machine; all must produce the same
+/// buffers.
 fn agree(kernel: &Kernel, buffers: &[Vec<u8>], dims: &[i64], compare: Compare) {
     verify::verify(kernel).unwrap_or_else(|error| panic!("{}: {error}", kernel.name));
     let mut right = buffers.to_vec();
@@ -113,7 +114,7 @@ fn same_floats(a: &[u8], b: &[u8]) -> bool {
     f32s(a).into_iter().zip(f32s(b)).all(|(a, b)| a.to_bits() == b.to_bits() || a.is_nan() && b.is_nan())
 }
 
-/// Applies one op to many operands: as many vectors as the bytes of the first operand hold.
+/// Applies one op to as many vectors as the bytes of the first operand hold.
 fn apply(op: Op, imm: Imm, operands: &[(Type, &[u8])], ty: Type) {
     let types: Vec<Type> = operands.iter().map(|(ty, _)| *ty).collect();
     let count = operands.first().map_or(1, |(ty, bytes)| bytes.len() / ty.bytes() as usize);
@@ -154,7 +155,7 @@ fn code_comes_with_its_listing() {
     assert_eq!(compile(&kernel).unwrap().text, None);
 }
 
-/// Issue 16: `attention` passed the limit of instructions where the CPU has no `fma`, so that no model ran there.
+/// Issue 16: without `fma`, `attention` exceeded the limit of instructions, so no model ran there.
 #[test]
 fn attention_is_compiled_for_a_cpu_without_fma() {
     let spec: KernelSpec = "attention group=1 d=64 dv=64 scale=0.125 heads=2 rows=16".parse().unwrap();
@@ -166,7 +167,8 @@ fn attention_is_compiled_for_a_cpu_without_fma() {
     assert!(lines > 1 << 16, "{lines} lines of cranelift's IR: not what was refused");
 }
 
-/// Every statement that writes, and every loop, has instructions, and few instructions have no statement.
+/// Checks that every store and every loop has instructions, and that few instructions have no
+/// statement.
 #[test]
 fn instructions_know_their_statements() {
     for spec in [

@@ -1,4 +1,4 @@
-//! Random kernels against the interpreter: nested loops, carried values, index loads, all ops together.
+//! Random kernels against the interpreter: nested loops, carried values, index loads and all ops.
 
 use ixc_ir::kernel::random::{Options, random_buffers, random_dims, random_kernel, random_kernel_with};
 

@@ -6,7 +6,8 @@ use super::*;
 
 #[test]
 fn nested_loops_carry_values_and_may_run_no_time() {
-    // y = sum over i of (1 + sum over j of x[i][j]), with the outer sum's parity swapped between two carries.
+    // y = sum over i of (1 + sum over j of x[i][j]); the outer sum changes between two carries in
+    // each iteration.
     let mut b = KernelBuilder::new("nested");
     let (rows, columns) = (b.dim("rows", 0, 8), b.dim("columns", 0, 8));
     let (x, y) = (b.read("x", 8 * 8 * 16), b.write("y", 32));
@@ -92,7 +93,7 @@ fn large_constants_and_negative_coefficients_add_up() {
     let mut b = KernelBuilder::new("reverse");
     let count = b.dim("count", 192, 192);
     let (x, y) = (b.read("x", count * 4), b.write("y", count * 4));
-    // Too large for an instruction's offset; 192 times the coefficient takes it away again.
+    // Too large for an instruction's offset; 192 times the coefficient cancels it.
     let far = 3i64 << 30;
     b.for_each("i", count, |b, i| {
         let a = b.load_splat(Type::f32(1), x, count * (4 - (1 << 24)) + i * -4 + (far - 4));
@@ -125,12 +126,13 @@ fn many_live_values_spill_and_constants_repeat() {
     }
 }
 
-/// Loads `count` vectors, then adds them up from the last to the first, so that all of them live at once.
+/// Loads `count` vectors, then adds them from the last to the first, so that all of them live at
+/// once.
 fn alive(count: i64) -> Kernel {
     let mut b = KernelBuilder::new("alive");
     let (x, y) = (b.buffer("x", BufferKind::ReadWrite, 16 * count), b.write("y", 16));
     let values: Vec<_> = (0..count).map(|i| b.load(Type::f32(4), x, 16 * i)).collect();
-    // A store between, so that no load sinks to its use.
+    // The store keeps loads from moving to their uses.
     values.iter().for_each(|&v| b.store(x, 0, v));
     let sum = values.iter().rev().skip(1).fold(values[values.len() - 1], |sum, &v| b.add(sum, v));
     b.store(y, 0, sum);

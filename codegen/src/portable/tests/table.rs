@@ -17,13 +17,14 @@ fn types() -> impl Iterator<Item = Type> {
         .filter(|t| t.is_valid())
 }
 
-/// All operand types that go with a result type.
+/// Returns all operand types that are possible for a result type.
 fn operand_types(row: &OpRow, ty: Type, imm: i64) -> Vec<Vec<Type>> {
     let allowed = |operands: &Vec<Type>| (row.rule)(operands, ty, imm).is_ok();
     if row.operands == 0 {
         return vec![Vec::new()].into_iter().filter(allowed).collect();
     }
-    // The further operands of every rule have the first one's type or the result's, or the first has the result's.
+    // In every rule, the operands after the first have the type of the first or of the result; or
+    // the first has the result's type.
     let with_result = |rest: Type| [vec![ty], vec![rest; row.operands - 1]].concat();
     let with = |first: Type, rest: Type| [vec![first], vec![rest; row.operands - 1]].concat();
     let mut all: Vec<_> =
@@ -43,7 +44,8 @@ fn immediates(row: &OpRow, ty: Type, random: &mut Random) -> Vec<Imm> {
     }
 }
 
-/// Operands that reach the op's edges: masks for `select`, else random bits with extreme values among them.
+/// Returns operands with edge cases: masks for `select`, otherwise random bits mixed with extreme
+/// values.
 fn operand(op: Op, index: usize, ty: Type, random: &mut Random) -> Vec<u8> {
     let count = VECTORS * usize::from(ty.lanes);
     match ty.elem {
@@ -58,7 +60,7 @@ fn operand(op: Op, index: usize, ty: Type, random: &mut Random) -> Vec<u8> {
                 match random.bits() % 8 {
                     0 => element.fill(0),
                     1 => element.fill(0xff),
-                    // The smallest signed value and the largest.
+                    // The smallest and the largest signed value.
                     2 => element.iter_mut().rev().enumerate().for_each(|(i, b)| *b = if i == 0 { 0x80 } else { 0 }),
                     3 => element.iter_mut().rev().enumerate().for_each(|(i, b)| *b = if i == 0 { 0x7f } else { 0xff }),
                     _ => {}

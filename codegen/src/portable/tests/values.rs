@@ -1,4 +1,5 @@
-//! Ops that are written out where cranelift lacks them, on far more operands than the table of ops gets.
+//! Ops that have expansions because cranelift lacks them. They get far more operands here than in
+//! the table of ops.
 
 use half::f16;
 use ixc_ir::kernel::{Imm, Op, Type};
@@ -45,7 +46,7 @@ const EDGES: [f32; 36] = [
     -2_147_483_904.0,
 ];
 
-/// Random bits, and edges among them.
+/// Returns random bit patterns mixed with edge cases.
 pub(super) fn floats(seed: u64, count: usize) -> Vec<f32> {
     let mut random = Random::new(seed);
     let pick = |i: usize| match random.bits() {
@@ -91,7 +92,8 @@ fn every_bf16_becomes_the_right_single() {
 #[test]
 fn singles_become_the_right_bf16() {
     let mut singles = floats(6, 1 << 15);
-    // Each bf16, among them NaN, infinities and denormals; the middle to the next one, and both neighbours of that middle.
+    // Each bf16, including NaN, infinities and denormals; the midpoint to the next one, and both
+    // neighbours of that midpoint.
     for upper in (0..=u16::MAX).step_by(3) {
         singles.extend([0, 1, 0x7fff, 0x8000, 0x8001, 0xffff].map(|low| f32::from_bits(u32::from(upper) << 16 | low)));
     }
@@ -110,7 +112,8 @@ fn pairs_of_bf16_are_summed_without_denormals() {
     let (mut sums, mut a, mut b) = (Vec::new(), Vec::new(), Vec::new());
     for i in 0..1 << 16 {
         let [x, y, z] = std::array::from_fn(|_| random.bits() as u32);
-        // Of any size; around the least normal number, whose distance to the next these products are parts of; and where sums cancel.
+        // Three cases: any size; around the smallest normal number, with products that are
+        // fractions of its unit; and sums that cancel.
         let (sum, x, y) = match i % 3 {
             0 => (x, y, z),
             1 => (
@@ -124,7 +127,7 @@ fn pairs_of_bf16_are_summed_without_denormals() {
                 ((-odd).to_bits() ^ x & 1, y, z)
             }
         };
-        // Which NaN is left is nobody's business.
+        // The payload of a NaN result is unspecified, so leave out NaN and infinities.
         let finite = |bits: u32| if bits & 0x7f80_0000 == 0x7f80_0000 { bits & 0xbfff_ffff } else { bits };
         let finite_pair = |bits: u32| finite(bits & 0xffff_0000) | finite(bits << 16) >> 16;
         sums.extend(finite(sum).to_le_bytes());
