@@ -1,9 +1,10 @@
-//! Which line of a kernel's IR each instruction is of, as debuggers read it: a line table of DWARF (version 4, section 6.2), and the little that says of
-//! which files and functions it is.
+//! DWARF line table (version 4, section 6.2) for debuggers: the line of a kernel's IR for each
+//! instruction. Includes the few entries that name files and functions.
 //!
 //! ```text
 //! (gdb) info line *$pc
-//! Line 37 of "jit-4711.ix/gemv_q4_k.ix" starts at address 0x7ffff7fb2040 <gemv_q4_k+64> and ends at 0x7ffff7fb2046 <gemv_q4_k+70>.
+//! Line 37 of "jit-4711.ix/gemv_q4_k.ix" starts at address 0x7ffff7fb2040 <gemv_q4_k+64>
+//!    and ends at 0x7ffff7fb2046 <gemv_q4_k+70>.
 //! ```
 
 use std::path::Path;
@@ -17,18 +18,20 @@ use gimli::{Encoding, Format, LineEncoding, LittleEndian};
 
 use super::{Named, lines};
 
-/// Version 4: every debugger of the last ten years reads it, and its names stand where they are used.
+/// Version 4: every debugger of the last ten years reads it, and it stores names inline.
 const ENCODING: Encoding = Encoding { format: Format::Dwarf32, version: 4, address_size: 8 };
-/// Lines are of IR, which no debugger knows; of what it knows, this one has the fewest rules.
+/// The lines are IR, a language that no debugger knows. Among known languages, C has the fewest
+/// rules.
 const LANGUAGE: gimli::DwLang = DW_LANG_C;
 
-/// A section: its name, and what is in it.
+/// A section: name and contents.
 pub(super) type Section = (&'static str, Vec<u8>);
 
-/// Of kernels of one module, whose IR stands in files of a folder by their names; nothing where no line of any is known.
+/// Returns the sections for the kernels of one module. The IR of a kernel is in a file of `folder`
+/// with the kernel's name. Returns no sections if no line is known.
 ///
 /// # Errors
-/// None for names that files have.
+/// Fails only for names that no file can have.
 pub(super) fn sections(kernels: &[Named<'_>], folder: &Path) -> Result<Vec<Section>, gimli::write::Error> {
     let known: Vec<(&Named<'_>, Vec<(u32, u32)>)> =
         kernels.iter().map(|named| (named, lines(&named.placed))).filter(|(_, lines)| !lines.is_empty()).collect();
@@ -85,7 +88,7 @@ pub(super) fn sections(kernels: &[Named<'_>], folder: &Path) -> Result<Vec<Secti
     Ok(written)
 }
 
-/// Says where the code of an entry lies.
+/// Sets the code range of an entry.
 fn range(unit: &mut DwarfUnit, entry: UnitEntryId, begin: u64, bytes: u64) {
     let entry = unit.unit.get_mut(entry);
     entry.set(DW_AT_low_pc, AttributeValue::Address(Address::Constant(begin)));
@@ -117,10 +120,10 @@ mod tests {
         wanted: "any (Debian: binutils)",
         suits: |_| true,
     };
-    /// Where the kernels of the tests are said to lie.
+    /// Assumed address of the tests' kernels.
     const BEGIN: u64 = 0x7fff_1000;
 
-    /// A kernel with a loop, whose sums are stored.
+    /// Returns a kernel with a loop, which stores the loop's sums.
     fn kernel(name: &str) -> Kernel {
         let mut b = KernelBuilder::new(name);
         let (x, y) = (b.read("x", 32 * 8), b.write("y", 32));
@@ -146,7 +149,7 @@ mod tests {
         told(&named, &sections)
     }
 
-    /// File and line of each address, as gimli's reader finds them.
+    /// Returns file and line of each address as gimli reads them, and the function names.
     fn read(sections: &[Section]) -> (BTreeMap<u64, (PathBuf, u64)>, Vec<String>) {
         let find = |id: gimli::SectionId| {
             let section = sections.iter().find(|(name, _)| *name == id.name());
@@ -179,7 +182,7 @@ mod tests {
         (found, functions)
     }
 
-    /// Each instruction is of the line of its statement, in the file of its kernel.
+    /// Checks that each instruction has the line of its statement, in its kernel's file.
     #[test]
     fn instructions_have_the_lines_of_their_statements() {
         for target in [Target::AVX2, Target::AVX512, Target::PORTABLE] {
@@ -217,7 +220,7 @@ mod tests {
                             target.name()
                         );
                     }
-                    // What comes behind is of none.
+                    // The address after the code has no line.
                     let end = placed.address + placed.code().len() as u64;
                     assert_eq!(found[&end].1, 0);
                 }

@@ -1,5 +1,5 @@
-//! An ELF file in memory that says where kernels lie, what they are called, of which lines of IR they are and how their frames are left: what gdb reads of
-//! generated code. It holds no code; that is where the addresses say.
+//! In-memory ELF file for gdb's JIT interface. It holds addresses and names of kernels, lines of
+//! IR, and unwind tables, but no code: gdb reads the code at those addresses.
 
 use super::{Named, Placed, dwarf, unwind};
 
@@ -17,10 +17,10 @@ const NOBITS: u32 = 8;
 const ALLOC_EXECUTE: u64 = 2 | 4;
 /// A global function.
 const FUNCTION: u8 = 1 << 4 | 2;
-/// The number of `.text` among the sections.
+/// Index of `.text` in the section table.
 const TEXT: u16 = 1;
 
-/// Names, one behind the other.
+/// String table: names, each followed by a zero byte.
 struct Names(Vec<u8>);
 
 impl Names {
@@ -46,7 +46,7 @@ struct Section {
     entry: u64,
 }
 
-/// Of kernels of one module, with sections that say more of them.
+/// Returns the ELF file for the kernels of one module, with the sections in `more` added.
 pub(super) fn of(kernels: &[Named<'_>], more: &[dwarf::Section]) -> Vec<u8> {
     let begin = kernels.iter().map(|named| named.placed.address).min().unwrap_or(0);
     let end = kernels.iter().map(|Named { placed, .. }| placed.address + placed.code().len() as u64).max().unwrap_or(0);
@@ -93,12 +93,12 @@ pub(super) fn of(kernels: &[Named<'_>], more: &[dwarf::Section]) -> Vec<u8> {
             ..of(text, NOBITS, (HEADER_BYTES as u64, end - begin))
         },
         of(frame, PROGBITS, placed[0]),
-        // Behind the one symbol that is none, all are global; their names are in the next section.
+        // Only symbol 0, the null symbol, is local (`info`). The names are in section 4 (`link`).
         Section { link: 4, info: 1, entry: SYMBOL_BYTES as u64, ..of(symtab, SYMTAB, placed[1]) },
         of(strtab, STRTAB, placed[2]),
     ];
     sections.extend(more.into_iter().map(|(name, placed)| Section { alignment: 1, ..of(name, PROGBITS, placed) }));
-    // The names of sections are the last one's.
+    // The section names are in the last section.
     sections.push(of(shstrtab, STRTAB, heads));
     let table = (HEADER_BYTES + body.len()).next_multiple_of(8);
     body.resize(table - HEADER_BYTES, 0);

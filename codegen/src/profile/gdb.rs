@@ -1,11 +1,12 @@
-//! gdb's JIT interface ("JIT Compilation Interface" in its manual): a list of ELF files in memory, and a function in which gdb has a breakpoint.
-//! While a module lives, `bt` names its kernels and goes on to who called them.
+//! gdb's JIT interface ("JIT Compilation Interface" in its manual): a list of in-memory ELF files,
+//! and a function in which gdb sets a breakpoint. While a module lives, `bt` shows the names of its
+//! kernels and continues to their callers.
 
 use std::ffi::c_void;
 use std::ptr;
 use std::sync::{Mutex, PoisonError};
 
-/// What happened to the entry that [`Descriptor::relevant`] names.
+/// Values of [`Descriptor::action`]: the change made to the entry [`Descriptor::relevant`].
 const NOTHING: u32 = 0;
 const ADDED: u32 = 1;
 const REMOVED: u32 = 2;
@@ -28,41 +29,43 @@ struct Descriptor {
     first: *mut Entry,
 }
 
-/// Where gdb finds the list. Only this module touches it, under [`LIST`].
+/// Head of the list; gdb finds it by this symbol. Only this module accesses it, under [`LIST`].
 #[unsafe(no_mangle)]
 static mut __jit_debug_descriptor: Descriptor =
     Descriptor { version: 1, action: NOTHING, relevant: ptr::null_mut(), first: ptr::null_mut() };
 
-/// Where gdb has its breakpoint.
+/// Function in which gdb sets its breakpoint.
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn __jit_debug_register_code() {
-    // Whatever is written to the list is there when this is called, and the call is not left out.
+    // Forces all writes to the list to happen before this call, and keeps the call from being
+    // optimised away.
     std::hint::black_box(&raw const __jit_debug_descriptor as *const c_void);
 }
 
-/// Who changes the list.
+/// Lock for changing the list.
 static LIST: Mutex<()> = Mutex::new(());
 
-/// A file that gdb knows, until this is dropped.
+/// A file registered with gdb until this is dropped.
 #[derive(Debug)]
 pub struct Registered {
     entry: *mut Entry,
-    /// What the entry points to.
+    /// The file that the entry points to.
     _file: Box<[u8]>,
 }
 
-// SAFETY: the entry is touched by whoever holds `LIST` alone, and the file is only read.
+// SAFETY: the entry is accessed only while `LIST` is held, and the file is only read.
 unsafe impl Send for Registered {}
-// SAFETY: as above; a shared reference gives access to nothing.
+// SAFETY: as above; a shared reference gives no access.
 unsafe impl Sync for Registered {}
 
 impl Registered {
-    /// Tells gdb of a file.
+    /// Registers a file with gdb.
     pub(crate) fn new(file: Vec<u8>) -> Registered {
         let file = file.into_boxed_slice();
         let _guard = LIST.lock().unwrap_or_else(PoisonError::into_inner);
-        // SAFETY: all that is in the list was leaked by this function and not yet taken back, and `LIST` is held.
+        // SAFETY: every list entry was leaked by this function and not yet freed, and `LIST` is
+        // held.
         let entry = unsafe {
             let first = (&raw const __jit_debug_descriptor.first).read();
             let entry = Box::into_raw(Box::new(Entry {
@@ -85,7 +88,7 @@ impl Registered {
 impl Drop for Registered {
     fn drop(&mut self) {
         let _guard = LIST.lock().unwrap_or_else(PoisonError::into_inner);
-        // SAFETY: as in `new`; nobody has the entry behind this.
+        // SAFETY: as in `new`; after this, nothing refers to the entry.
         unsafe {
             let Entry { next, previous, .. } = *self.entry;
             if previous.is_null() {
@@ -102,12 +105,12 @@ impl Drop for Registered {
     }
 }
 
-/// Calls the function that gdb stops in.
+/// Records a change for gdb and calls the function with gdb's breakpoint.
 ///
 /// # Safety
 /// `LIST` is held, and the entry is one of ours.
 unsafe fn told(entry: *mut Entry, action: u32) {
-    // SAFETY: nobody else writes to it, as the caller says.
+    // SAFETY: the caller holds `LIST`, so no other thread writes to the descriptor.
     unsafe {
         (&raw mut __jit_debug_descriptor.relevant).write(entry);
         (&raw mut __jit_debug_descriptor.action).write(action);

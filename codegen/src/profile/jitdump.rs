@@ -1,16 +1,19 @@
-//! What `perf inject --jit` reads (tools/perf/Documentation/jitdump-specification.txt of Linux): code that a process made, with names, lines and
-//! unwind tables.
+//! Jitdump file, the input of `perf inject --jit`
+//! (tools/perf/Documentation/jitdump-specification.txt of Linux). It records generated code with
+//! names, lines and unwind tables.
 //!
 //! ```text
-//! perf record -k mono ixc run model.gguf --perf jitdump       writes jit-PID.dump, and IR beside it
-//! perf inject --jit -i perf.data -o named.data                makes a shared object of each kernel
-//! perf report -i named.data; perf annotate -i named.data      kernels by name, lines of IR beside instructions
+//! perf record -k mono ixc run model.gguf --perf jitdump      writes jit-PID.dump and IR
+//! perf inject --jit -i perf.data -o named.data               makes a shared object of each kernel
+//! perf report -i named.data; perf annotate -i named.data     shows kernel names and lines of IR
 //! ```
 //!
-//! Each kernel is three records: lines of its IR, which stands in `jit-PID.ix/NAME.ix`; how its frame is left; its code. `perf` finds the file by
-//! a mapping of it that could be executed. Times are of the monotonic clock, which `perf record -k mono` takes, too.
+//! Each kernel has three records: the lines of its IR, which is in `jit-PID.ix/NAME.ix`; the unwind
+//! tables; the code. `perf` finds the file because the process maps it as executable. Times are
+//! from the monotonic clock, as with `perf record -k mono`.
 //!
-//! The folder may be one that others write to: the file is made anew, for this user alone, and no link is followed.
+//! Other users may be able to write to the folder. The file is therefore created anew, for this
+//! user alone, and links are not followed.
 
 use std::fs::File;
 use std::io::Write;
@@ -27,36 +30,36 @@ const MAGIC: u32 = 0x4a69_5444;
 const VERSION: u32 = 1;
 const HEADER_BYTES: u32 = 40;
 const X86_64: u32 = 62;
-/// Bytes of a record before what is its own.
+/// Bytes of a record's header.
 const PREFIX_BYTES: usize = 16;
 
-/// Records.
+/// Types of records.
 const CODE_LOAD: u32 = 0;
 const DEBUG_INFO: u32 = 2;
 const CODE_CLOSE: u32 = 3;
 const UNWINDING_INFO: u32 = 4;
 
-/// The file.
+/// An open jitdump file.
 #[derive(Debug)]
 pub struct JitDump {
     path: PathBuf,
     file: File,
-    /// By which `perf record` sees where the file is.
+    /// Executable mapping of the file; `perf record` learns the file's path from it.
     _marker: Mmap,
-    /// Kernels so far.
+    /// Number of kernels so far.
     count: u64,
 }
 
-/// Nanoseconds of the monotonic clock.
+/// Returns the time of the monotonic clock in nanoseconds.
 fn now() -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: it writes one `timespec`.
+    // SAFETY: the call writes one `timespec`.
     let _ = unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
     (time.tv_sec as u64).wrapping_mul(1_000_000_000).wrapping_add(time.tv_nsec as u64)
 }
 
 fn thread() -> u32 {
-    // SAFETY: it takes nothing and never fails.
+    // SAFETY: the call takes no arguments and never fails.
     let id = unsafe { libc::gettid() };
     id.unsigned_abs()
 }
@@ -70,10 +73,10 @@ fn record(id: u32, body: &[u8]) -> Vec<u8> {
 }
 
 impl JitDump {
-    /// Makes this process's in a folder.
+    /// Creates this process's jitdump file in a folder.
     ///
     /// # Errors
-    /// What the system says; where somebody else's file has the name.
+    /// The system's error, also if the name is taken by another user's file.
     pub fn create(folder: &Path) -> Result<JitDump, ProfileError> {
         let folder = std::path::absolute(folder).map_err(failed(folder, "find"))?;
         let pid = std::process::id();
@@ -95,7 +98,7 @@ impl JitDump {
         Ok(JitDump { path, file, _marker: marker, count: 0 })
     }
 
-    /// Where it is.
+    /// Returns the path of the file.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -142,7 +145,8 @@ fn debug_info(placed: &Placed<'_>, source: &Path) -> Vec<u8> {
         body.extend((placed.address + u64::from(offset)).to_le_bytes());
         body.extend(line.to_le_bytes());
         body.extend(0_u32.to_le_bytes());
-        // Whole each time: that `\xff` stands for the name before, perf's reader does not know everywhere.
+        // Write the whole name each time: `\xff` means "the previous name", but not every reader of
+        // perf knows it.
         body.extend(source.as_os_str().as_encoded_bytes());
         body.push(0);
     }
@@ -152,7 +156,7 @@ fn debug_info(placed: &Placed<'_>, source: &Path) -> Vec<u8> {
 fn unwinding(placed: &Placed<'_>) -> Vec<u8> {
     let (frames, table) = unwind::eh_frame(placed.code());
     let mut body = Vec::new();
-    // All of it counts as mapped, behind the code: where it is not, perf looks no tables up.
+    // Count all of it as mapped after the code: perf ignores tables that are not mapped.
     for word in [frames.len(), table, frames.len()] {
         body.extend((word as u64).to_le_bytes());
     }

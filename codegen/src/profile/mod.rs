@@ -1,17 +1,20 @@
-//! Generated code under the names of its kernels, for profilers and debuggers that look at this process from outside.
+//! Profiles of generated code: names of kernels for profilers and debuggers outside this process.
 //!
 //! | module | what it owns |
 //! | --- | --- |
-//! | [`perf_map`] | `/tmp/perf-PID.map`: where which kernel lies |
-//! | [`jitdump`] | what `perf inject --jit` reads: code, lines of IR, unwind tables |
-//! | [`gdb`] | gdb's JIT interface: an ELF file in memory for each module |
-//! | `elf`, `dwarf`, `unwind` | that file; lines of IR in it; how a caller's frame is found from within a kernel |
-//! | `sources` | IR as source files, for whoever shows lines |
+//! | [`perf_map`] | `/tmp/perf-PID.map`: address and name of each kernel |
+//! | [`jitdump`] | the input of `perf inject --jit`: code, lines of IR, unwind tables |
+//! | [`gdb`] | gdb's JIT interface: an in-memory ELF file for each module |
+//! | `elf`, `dwarf`, `unwind` | that file; its lines of IR; tables to find a kernel's caller |
+//! | `sources` | IR as source files, for tools that show lines |
 //!
-//! Profiles are of the process and last as long as it: [`enable`] once, before code is made; every [`Module`](crate::module::Module) tells them what
-//! it has placed where. Kernels keep no frame pointer, so that call graphs need the unwind tables: `perf record --call-graph dwarf`.
+//! Profiles belong to the process and last as long as it does. Call [`enable`] once, before code is
+//! generated; after that, every [`Module`](crate::module::Module) adds its kernels and their
+//! addresses. Kernels keep no frame pointer, so call graphs need the unwind tables: `perf record
+//! --call-graph dwarf`.
 //!
-//! Invariant: without a profile nothing is written, and no code is other than with one, but that kernels lie farther apart.
+//! Invariant: without profiles nothing is written. Profiles change no code, only the distance
+//! between kernels.
 
 pub mod gdb;
 pub mod jitdump;
@@ -33,33 +36,34 @@ use ixc_ir::kernel::print::statement_lines;
 
 use crate::artifact::Artifact;
 
-/// Which profiles are kept.
+/// Selection of profiles.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Profiles {
-    /// The map that `perf report` reads of a process that has ended.
+    /// The map that `perf report` reads after the process has ended.
     pub map: bool,
-    /// What `perf inject --jit` reads: `jit-PID.dump` in the folder, and IR in `jit-PID.ix` there.
+    /// The input of `perf inject --jit`: `jit-PID.dump` in the folder, and IR in `jit-PID.ix`
+    /// there.
     pub jitdump: bool,
-    /// Whether gdb is told; IR stands in the same files.
+    /// Whether kernels are registered with gdb; their IR goes to the same files.
     pub gdb: bool,
-    /// The folder, where one is wanted.
+    /// Folder for the jitdump file and the IR.
     pub folder: PathBuf,
 }
 
-/// Why there is no profile.
+/// Reasons why profiles could not be enabled or written.
 #[derive(Debug, thiserror::Error)]
 pub enum ProfileError {
-    /// The system refused.
+    /// The system refused an operation.
     #[error("{}: cannot {action}: {source}", path.display())]
     Io {
         /// The file.
         path: PathBuf,
-        /// What was tried.
+        /// The attempted action.
         action: &'static str,
-        /// Why not.
+        /// The system's error.
         source: io::Error,
     },
-    /// A second set of profiles, other than the first.
+    /// The process already keeps profiles with other settings.
     #[error("this process keeps other profiles already")]
     Twice,
 }
@@ -79,14 +83,14 @@ fn failed(path: &Path, action: &'static str) -> impl Fn(io::Error) -> ProfileErr
     move |source| ProfileError::Io { path: path.clone(), action, source }
 }
 
-/// A kernel that was placed.
+/// A kernel and its address in memory.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Placed<'m> {
-    /// Its IR.
+    /// The kernel's IR.
     pub kernel: &'m Kernel,
-    /// Its code.
+    /// The kernel's code.
     pub artifact: &'m Artifact,
-    /// Where that begins.
+    /// Address of the first instruction.
     pub address: u64,
 }
 
@@ -96,7 +100,7 @@ impl Placed<'_> {
     }
 }
 
-/// Instructions, without what stands behind them.
+/// Returns the instructions without padding and constants.
 fn code(artifact: &Artifact) -> &[u8] {
     match artifact {
         Artifact::X64(compiled) => &compiled.code[..compiled.code_bytes],
@@ -104,8 +108,8 @@ fn code(artifact: &Artifact) -> &[u8] {
     }
 }
 
-/// Where in the code which line of IR begins: an entry where an instruction is of another statement than the one before. What the frame needs is
-/// of the kernel's first line.
+/// Returns code offsets and lines of IR, one pair where the line changes. Instructions without a
+/// statement, such as frame setup, get the kernel's first line.
 fn lines(placed: &Placed<'_>) -> Vec<(u32, u32)> {
     let of_statement = statement_lines(placed.kernel);
     let mut lines: Vec<(u32, u32)> = Vec::new();
@@ -118,8 +122,8 @@ fn lines(placed: &Placed<'_>) -> Vec<(u32, u32)> {
     lines
 }
 
-/// Bytes from where a kernel begins in which no other may: perf maps the code and its unwind tables there, one behind the other, and sees of what
-/// overlaps the later one alone.
+/// Returns the bytes to reserve for a kernel. For a jitdump, perf maps the code followed by its
+/// unwind tables; if mappings overlap, perf sees only the later one. Without a jitdump, returns 0.
 pub(crate) fn room(artifact: &Artifact) -> usize {
     match KEPT.get().is_some_and(|kept| kept.profiles.jitdump) {
         true => code(artifact).len().next_multiple_of(8) + unwind::eh_frame(code(artifact)).0.len(),
@@ -127,7 +131,8 @@ pub(crate) fn room(artifact: &Artifact) -> usize {
     }
 }
 
-/// A kernel with the name that it has in profiles: names repeat where code is made again.
+/// A kernel with its name in profiles. If code is generated again for the same name, the name gets
+/// a number.
 struct Named<'m> {
     name: String,
     placed: Placed<'m>,
@@ -144,16 +149,17 @@ struct Open {
     map: Option<perf_map::PerfMap>,
     jitdump: Option<jitdump::JitDump>,
     sources: Option<sources::Sources>,
-    /// How often each name was given.
+    /// Number of kernels so far, by name.
     names: HashMap<String, u32>,
 }
 
 static KEPT: OnceLock<Kept> = OnceLock::new();
 
-/// Keeps profiles of all modules that are made from now on; says whether that is new: the same again is nothing.
+/// Starts profiles of all modules that are made from now on. Returns `true` if this call started
+/// them. Repeating the call with the same settings has no effect.
 ///
 /// # Errors
-/// Where a file cannot be made, and for others than were asked for before.
+/// If a file cannot be created, or profiles with other settings are already kept.
 pub fn enable(profiles: &Profiles) -> Result<bool, ProfileError> {
     let Profiles { map, jitdump, gdb, ref folder } = *profiles;
     if !(map || jitdump || gdb) {
@@ -169,7 +175,7 @@ pub fn enable(profiles: &Profiles) -> Result<bool, ProfileError> {
     KEPT.set(Kept { profiles: profiles.clone(), open }).map(|()| true).map_err(|_| ProfileError::Twice)
 }
 
-/// The files that are written, for those who say where they are.
+/// Returns the files that are written, to show them to the user.
 pub fn files() -> Vec<PathBuf> {
     let Some(kept) = KEPT.get() else { return Vec::new() };
     let open = kept.open.lock().unwrap_or_else(PoisonError::into_inner);
@@ -177,7 +183,8 @@ pub fn files() -> Vec<PathBuf> {
     map.into_iter().chain(open.jitdump.as_ref().map(|dump| dump.path().to_owned())).collect()
 }
 
-/// Tells profiles of kernels that were placed. What they give stays with the module: while it lives, gdb knows it.
+/// Adds placed kernels to the profiles. The module keeps the result: while it lives, gdb knows the
+/// kernels.
 pub(crate) fn placed(kernels: &[Placed<'_>]) -> Option<gdb::Registered> {
     let kept = KEPT.get()?;
     let mut open = kept.open.lock().unwrap_or_else(PoisonError::into_inner);
@@ -191,7 +198,7 @@ pub(crate) fn placed(kernels: &[Placed<'_>]) -> Option<gdb::Registered> {
             Named { name: placed.kernel.name.clone() + &again, placed }
         })
         .collect();
-    // A profile that cannot be written any more is none; the run goes on.
+    // A profile that cannot be written is dropped; the run continues.
     let warned = |result: Result<(), ProfileError>| match result {
         Ok(()) => true,
         Err(error) => {
@@ -202,7 +209,7 @@ pub(crate) fn placed(kernels: &[Placed<'_>]) -> Option<gdb::Registered> {
     if !map.as_mut().is_none_or(|map| warned(map.add(&named))) {
         *map = None;
     }
-    // Whoever shows lines looks for the text of them.
+    // A jitdump without the IR files would refer to missing lines.
     if !sources.as_ref().is_none_or(|sources| warned(sources.add(&named))) {
         (*sources, *jitdump) = (None, None);
     }

@@ -1,10 +1,12 @@
-//! The map of generated code that `perf report` looks for: `/tmp/perf-PID.map`, a line `START SIZE NAME` for each kernel, numbers in hexadecimal.
+//! Perf map: `/tmp/perf-PID.map`, which `perf report` reads for generated code. Each kernel has a
+//! line `START SIZE NAME`, with hexadecimal numbers.
 //!
 //! ```text
 //! 7f2c4a1f0000 5c3 gemv_q4_k_r16_a8_super_t32n2048k2048_avx2
 //! ```
 //!
-//! `/tmp` is everybody's: the file is made anew, for this user alone, and no link is followed ([`ixc_files::own::create_own`]).
+//! All users can write to `/tmp`. The file is therefore created anew, for this user alone, and
+//! links are not followed ([`ixc_files::own::create_own`]).
 
 use std::fmt::Write as _;
 use std::fs::File;
@@ -15,7 +17,7 @@ use ixc_files::own::create_own;
 
 use super::{Named, ProfileError, failed};
 
-/// The file.
+/// An open perf map.
 #[derive(Debug)]
 pub struct PerfMap {
     path: PathBuf,
@@ -23,10 +25,10 @@ pub struct PerfMap {
 }
 
 impl PerfMap {
-    /// Makes this process's.
+    /// Creates this process's perf map.
     ///
     /// # Errors
-    /// What the system says; where somebody else's file has the name.
+    /// The system's error, also if the name is taken by another user's file.
     pub fn create() -> Result<PerfMap, ProfileError> {
         PerfMap::at(PathBuf::from(format!("/tmp/perf-{}.map", std::process::id())))
     }
@@ -36,7 +38,7 @@ impl PerfMap {
         Ok(PerfMap { path, file })
     }
 
-    /// Where it is.
+    /// Returns the path of the file.
     pub fn path(&self) -> &Path {
         &self.path
     }

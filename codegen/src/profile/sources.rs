@@ -1,6 +1,7 @@
-//! IR of kernels as the source files that profilers and debuggers show lines of: `jit-PID.ix/NAME.ix`.
+//! IR of kernels as source files (`jit-PID.ix/NAME.ix`), whose lines profilers and debuggers show.
 //!
-//! The folder that it is made in may be one that others write to: it is this user's alone, and no link is followed.
+//! Other users may be able to write to the parent folder. The new folder therefore belongs to this
+//! user alone, and links are not followed.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -10,18 +11,19 @@ use ixc_files::own::private_folder;
 
 use super::{Named, ProfileError, failed};
 
-/// The folder, which has a file for each kernel.
+/// The folder with one file per kernel.
 #[derive(Debug)]
 pub(super) struct Sources {
     folder: PathBuf,
 }
 
 impl Sources {
-    /// Makes this process's in a folder.
+    /// Creates this process's folder inside `folder`.
     pub(super) fn create(folder: &Path) -> Result<Sources, ProfileError> {
         let folder = std::path::absolute(folder).map_err(failed(folder, "find"))?;
         let sources = folder.join(format!("jit-{}.ix", std::process::id()));
-        // Of an earlier process of this number there may be one, as in containers; what is in it is written over.
+        // An earlier process with this number may have left a folder, as happens in containers; its
+        // files are overwritten.
         let own = private_folder(&sources).and_then(|()| match std::fs::symlink_metadata(&sources)?.is_dir() {
             true => Ok(()),
             false => Err(io::Error::other("it is a link; remove it, or choose another place")),
@@ -30,17 +32,17 @@ impl Sources {
         Ok(Sources { folder: sources })
     }
 
-    /// Where it is.
+    /// Returns the path of the folder.
     pub(super) fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// The file of a kernel.
+    /// Returns the path of a kernel's file.
     pub(super) fn file(&self, name: &str) -> PathBuf {
         self.folder.join(format!("{name}.ix"))
     }
 
-    /// Writes kernels' IR.
+    /// Writes the IR of kernels.
     pub(super) fn add(&self, kernels: &[Named<'_>]) -> Result<(), ProfileError> {
         kernels.iter().try_for_each(|Named { name, placed }| {
             let (file, text) = (self.file(name), placed.kernel.to_string());

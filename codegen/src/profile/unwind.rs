@@ -1,6 +1,10 @@
-//! How a debugger finds the caller of a kernel: where the frame lies and the caller's registers are, for each place in the code, in the form of DWARF
-//! (version 4, section 6.4). Read off the finished instructions: what saves registers and moves the stack pointer stands at the beginning and at the
-//! end of a kernel. Of the lowering of x86-64: in `portable` code, whose registers are saved by moves, the frames are right and callers' registers are not told.
+//! Unwind tables: the position of the frame and of the caller's registers at each instruction, in
+//! DWARF form (version 4, section 6.4). Debuggers use them to find a kernel's caller.
+//!
+//! The tables are derived from the finished instructions: a kernel saves registers and moves the
+//! stack pointer only at its beginning and end. The derivation follows the x86-64 lowering.
+//! `portable` code saves registers with moves; there, frames are right but callers' registers are
+//! missing.
 //!
 //! ```text
 //! push rbx                 the frame begins 16 bytes above rsp, rbx is at its end
@@ -14,12 +18,12 @@ use iced_x86::{Code, Decoder, DecoderOptions, Instruction, OpKind, Register};
 
 /// Bytes of a register on the stack.
 const WORD: i64 = 8;
-/// DWARF's number of `rax`, `rsp` and the return address.
+/// DWARF's numbers of `rax`, `rsp` and the return address.
 const RAX: u64 = 0;
 const RSP: u64 = 7;
 const RETURN: u8 = 16;
 
-// Instructions of call frame information, and of expressions in it.
+// Instructions of call frame information, and of its expressions.
 const ADVANCE_LOC4: u8 = 0x04;
 const DEF_CFA: u8 = 0x0c;
 const DEF_CFA_EXPRESSION: u8 = 0x0f;
@@ -30,9 +34,9 @@ const OP_BREG7: u8 = 0x77;
 const OP_DEREF: u8 = 0x06;
 const OP_PLUS_UCONST: u8 = 0x23;
 
-/// DWARF's number of a 64-bit register.
+/// Returns DWARF's number of a 64-bit register.
 fn number(register: Register) -> Option<u64> {
-    // The order of DWARF, which is another than that of the encoding for the first eight.
+    // DWARF's order, which differs from the encoding's for the first eight.
     let numbers = [
         Register::RAX,
         Register::RDX,
@@ -77,20 +81,21 @@ fn sleb(mut value: i64, out: &mut Vec<u8>) {
     }
 }
 
-/// What the frame is counted from.
+/// Base of the frame's address.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum From {
     StackPointer,
-    /// A register that keeps the stack pointer as it was.
+    /// A register with a copy of the stack pointer.
     Register(u64),
-    /// What lies in the frame.
+    /// A stack slot with a copy of the stack pointer.
     Slot,
 }
 
-/// The instructions by which the frame is found at each place of the code.
+/// Returns the call frame instructions that locate the frame at each place of the code.
 fn program(code: &[u8]) -> Vec<u8> {
     let mut out = Vec::new();
-    // Bytes from the stack pointer to where the caller's frame ends, and from what it was when that was kept.
+    // Bytes from the stack pointer to the end of the caller's frame: now, and at the time of the
+    // copy.
     let (mut depth, mut kept, mut from) = (WORD, WORD, From::StackPointer);
     let mut told = 0;
     for i in Decoder::with_ip(64, code, 0, DecoderOptions::NONE) {
@@ -173,7 +178,7 @@ fn program(code: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Whether an instruction changes the stack pointer by a number.
+/// Whether an instruction adds to or subtracts from the stack pointer.
 fn of_stack(i: &Instruction) -> bool {
     i.op0_kind() == OpKind::Register && i.op0_register() == Register::RSP
 }
@@ -182,7 +187,7 @@ fn in_frame(i: &Instruction, operand: u32) -> bool {
     i.op_kind(operand) == OpKind::Memory && i.memory_base() == Register::RSP && i.memory_index() == Register::None
 }
 
-/// What all kernels have in common, and what follows the header of it.
+/// Returns the body of the common entry (CIE). `data` is the augmentation data.
 fn common(augmentation: &[u8], data: &[u8]) -> Vec<u8> {
     let mut out = vec![1];
     out.extend(augmentation);
@@ -199,18 +204,18 @@ fn common(augmentation: &[u8], data: &[u8]) -> Vec<u8> {
     out
 }
 
-/// An entry: its length, what it is, and the rest padded with nothing.
+/// Returns an entry: length, id and `rest`, padded with no-ops.
 fn entry(id: u32, rest: &[u8]) -> Vec<u8> {
     let bytes = (4 + rest.len()).next_multiple_of(8) + 4;
     let mut out = (bytes as u32).to_le_bytes().to_vec();
     out.extend(id.to_le_bytes());
     out.extend(rest);
-    // Entries begin at multiples of eight bytes, their lengths' four counted.
+    // Entries begin at multiples of eight bytes, counting the four bytes of the length.
     out.resize(bytes + 4, NOP);
     out
 }
 
-/// `.debug_frame` of kernels at these addresses.
+/// Returns `.debug_frame` for kernels at these addresses.
 pub(super) fn debug_frame<'c>(kernels: impl Iterator<Item = (u64, &'c [u8])>) -> Vec<u8> {
     let mut out = entry(u32::MAX, &common(&[], &[]));
     for (address, code) in kernels {
@@ -222,17 +227,19 @@ pub(super) fn debug_frame<'c>(kernels: impl Iterator<Item = (u64, &'c [u8])>) ->
     out
 }
 
-/// `.eh_frame` and the table that leads to it, of one kernel whose code ends so many bytes after its begin, with the table behind the frames: as
-/// `perf inject` puts both behind the code, at the next multiple of eight bytes.
+/// Returns `.eh_frame` followed by its lookup table (`.eh_frame_hdr`) for one kernel, and the
+/// table's size in bytes. Relative addresses assume that `perf inject` puts both after the code, at
+/// the next multiple of eight bytes.
 pub(super) fn eh_frame(code: &[u8]) -> (Vec<u8>, usize) {
-    // Addresses are relative to where they stand, in four bytes.
+    // Addresses are relative to their own position and have four bytes.
     const PCREL_SDATA4: u8 = 0x1b;
     const DATAREL_SDATA4: u8 = 0x3b;
     const UDATA4: u8 = 0x03;
     let before = code.len().next_multiple_of(8);
     let mut out = entry(0, &common(b"zR", &[1, PCREL_SDATA4]));
     let frame = out.len();
-    // From the entry's id back to the common part; from the address' own place back to the code.
+    // The id is the distance back to the common entry; the address is the distance back to the
+    // code.
     let id = (frame + 4) as u32;
     let relative = -((before + frame + 8) as i64) as i32;
     let mut rest = relative.to_le_bytes().to_vec();
