@@ -1,15 +1,16 @@
-//! Strength-reduced addresses: which pointers a kernel needs, and where each is made.
+//! Strength-reduced addresses: the pointers that a kernel needs, and where each is computed.
 //!
-//! A *key* is a buffer and the varying terms of an address, outermost-defined first; addresses that differ only in their
-//! constant share a key and differ in displacement. The key's innermost term says where its register is made from the
-//! key without that term:
+//! A *key* is a buffer and the varying terms of an address, outermost-defined first. Addresses that
+//! differ only in their constant share a key and differ in displacement. The key's innermost term
+//! decides where its register is computed from the *parent*, the key without that term:
 //!
-//! - a loop variable: copied before the loop, `coefficient` added at the back edge;
+//! - a loop variable: copied before the loop, plus `coefficient` at each back edge;
 //! - an index value: `parent + coefficient * value` right after the value is loaded;
 //! - dims only, or nothing: at the entry of the kernel.
 //!
-//! So `%w[4096*%m + 64*%k + 32]` in loops over `%m` and `%k` is `[p + 32]`, where `p` starts as the pointer that the loop
-//! over `%m` advances by 4096 and itself advances by 64. Values of `index` and trip counts are keys without a buffer.
+//! For example, `%w[4096*%m + 64*%k + 32]` in loops over `%m` and `%k` is `[p + 32]`. The loop over
+//! `%k` advances `p` by 64. It starts from the pointer that the loop over `%m` advances by 4096.
+//! Index values and trip counts are keys without a buffer.
 
 use std::collections::HashMap;
 
@@ -17,7 +18,7 @@ use ixc_ir::kernel::{Affine, Atom, BufferId, Kernel, Stmt, VarId};
 
 use super::machine::Vreg;
 
-/// Most terms of all keys together; what `ixc` generates has a thousandth. Collection stops there.
+/// Max terms of all keys together, a thousand times what `ixc` generates. Collection stops there.
 pub const MAX_TERMS: usize = 1 << 20;
 
 /// A register's varying value: a pointer into a buffer, or (without one) an integer.
@@ -38,7 +39,7 @@ impl Key {
     }
 }
 
-/// Every key of a kernel, by the place where it is made.
+/// All keys of a kernel, by the place where they are computed.
 #[derive(Default)]
 pub struct Addresses {
     order: HashMap<VarId, usize>,
@@ -86,10 +87,10 @@ impl Addresses {
         self.order.insert(var, next);
     }
 
-    /// The key of an affine value in a buffer.
+    /// Returns the key of an affine value in a buffer.
     pub fn key(&self, buffer: Option<BufferId>, offset: &Affine) -> Key {
         let mut terms = offset.terms.clone();
-        // Of the variables in scope, the one defined later is the inner one; dims are outermost.
+        // Among variables in scope, the one defined later is the inner one; dims are outermost.
         terms.sort_by_key(|(atom, _)| match atom {
             Atom::Dim(_) => 0,
             Atom::Var(v) => 1 + self.order.get(v).copied().unwrap_or(usize::MAX - 1),
@@ -118,22 +119,23 @@ impl Addresses {
         }
     }
 
-    /// Keys made at the entry: a buffer's address alone stands before the keys that start from it.
+    /// Returns the keys computed at the entry; a plain buffer address precedes the keys that start
+    /// from it.
     pub fn at_entry(&self) -> &[Key] {
         &self.entry
     }
 
-    /// Keys made where this variable is defined.
+    /// Returns the keys computed where this variable is defined.
     pub fn at(&self, var: VarId) -> &[Key] {
         self.at.get(&var).map_or(&[], Vec::as_slice)
     }
 
-    /// The register of a key; `None` for the number 0.
+    /// Returns the register of a key; `None` for the number 0.
     pub fn register(&self, key: &Key) -> Option<Vreg> {
         self.registers.get(key).copied().flatten()
     }
 
-    /// States the register of a key.
+    /// Sets the register of a key.
     pub fn set(&mut self, key: Key, register: Vreg) {
         self.registers.insert(key, Some(register));
     }

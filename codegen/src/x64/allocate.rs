@@ -1,13 +1,18 @@
-//! Register allocation: linear scan over live ranges with holes, spilling by cost, restarted after each round of spills.
+//! Register allocation: linear scan over live ranges with holes, spilling by cost, restarted after
+//! each round of spills.
 //!
-//! Ranges are taken in order of their start; each gets the first physical register none of whose segments it meets,
-//! preferring the register of a value that it is copied from or that dies where it is made. Where none is free, the
-//! cheapest of what stands in the way goes to memory: cost is reads and writes, each ten times dearer per loop around
-//! it, over the length of the range, so that what is not used in a loop gives way to what is. Constants are cheaper, as
-//! they are read from the pool again, and first tried around inner loops only ([`super::constants`]). What spilling adds has ranges of one instruction and is never spilled itself.
+//! Ranges are placed in order of their start. Each gets the first physical register that is free
+//! for the whole range. Preferred are the registers of values that it is copied from, or that die
+//! where it is defined.
 //!
-//! Leaves every operand's virtual register with a physical one, and [`check`] proves from liveness alone, without the
-//! ranges that allocation used, that no two live values share one.
+//! If no register is free, the cheapest conflicting values are spilled. The cost is the number of
+//! reads and writes, times ten per surrounding loop, divided by the length of the range. Values
+//! outside loops are thus spilled before values used in loops. Constants cost less, because they
+//! can be reloaded from the pool; they first move to inner loops ([`super::constants`]). Spill code
+//! has ranges of one instruction and is never spilled.
+//!
+//! The result gives a physical register for the virtual register of every operand. [`check`] proves
+//! that no two live values share one. It uses liveness alone, not the ranges of the allocation.
 
 use super::X64Error;
 use super::coalesce::coalesce;
@@ -16,11 +21,11 @@ use super::machine::{Class, File, Function, Opcode, Operand, Role, Vreg};
 use super::spill::{Eviction, evict, plan};
 use super::tiles;
 
-/// Numbers of general registers in the order in which they are given out: those that need no saving first, then those
-/// that save a prefix or a displacement byte as a base.
+/// General registers in order of preference: first those that need no saving, then those whose
+/// encoding as a base saves a prefix or a displacement byte.
 const GENERAL: [u8; 15] = [0, 1, 2, 6, 7, 8, 9, 10, 11, 3, 14, 15, 5, 12, 13];
-/// Numbers of vector registers; the lower 16 first, which have shorter encodings. How many of them there are is the
-/// target's.
+/// Vector registers; the lower 16 first, which have shorter encodings. The target decides how many
+/// exist.
 const VECTOR: [u8; 32] = {
     let mut numbers = [0; 32];
     let mut i = 0;
@@ -30,19 +35,19 @@ const VECTOR: [u8; 32] = {
     }
     numbers
 };
-/// Numbers of mask registers: `k0` as a mask means that there is none.
+/// Mask registers; as a mask, `k0` means "unmasked".
 const MASK: [u8; 7] = [1, 2, 3, 4, 5, 6, 7];
-/// Numbers of tile registers.
+/// Tile registers.
 const TILE: [u8; 8] = [0, 1, 2, 3, 4, 5, 6, 7];
 /// System V: the first argument comes in `rdi`, the second in `rsi`.
 const ARGUMENTS: [u8; 2] = [7, 6];
-/// Largest frame: far below the smallest thread stack.
+/// Max frame in bytes: far below the smallest thread stack.
 const LARGEST_FRAME: u32 = 1 << 15;
-/// What one more loop around an access multiplies its cost by.
+/// Cost factor for each loop around an access.
 const LOOP_FACTOR: f32 = 10.0;
-/// Loops beyond this depth count no more, so that costs stay finite.
+/// Max loop depth that counts, so that costs stay finite.
 const DEEPEST: u32 = 8;
-/// Reading a constant again is a folded load; storing is not needed.
+/// A constant is cheaper: it is reloaded by a folded load and never stored.
 const CONSTANT_FACTOR: f32 = 0.2;
 
 /// Physical registers by virtual register.
@@ -64,8 +69,8 @@ const NONE: u8 = u8::MAX;
 /// Allocates registers, changing the function where values have to be spilled.
 ///
 /// # Errors
-/// Where spilled values, and those that are read element by element, need too large a frame; where one instruction needs
-/// more registers than there are, which no selected instruction does.
+/// If spilled values, and values that are read element by element, exceed the max frame. If one
+/// instruction needs more registers than there are; no selected instruction does.
 pub fn allocate(f: &mut Function) -> Result<Allocation, X64Error> {
     remove_dead(f);
     coalesce(f);
@@ -90,7 +95,7 @@ pub fn allocate(f: &mut Function) -> Result<Allocation, X64Error> {
                 (Some(Eviction::Constant { .. }), _) => rematerialised += usize::from(!inward.contains(&v)),
                 (_, Class::Gpr) => gpr_spills += 1,
                 (_, Class::Vector { .. }) => vector_spills += 1,
-                // They cost too much to be chosen.
+                // Their cost is infinite, so they are never chosen.
                 (_, Class::Mask | Class::Tile { .. }) => return Err(X64Error::OutOfRegisters),
             }
         }
@@ -98,10 +103,11 @@ pub fn allocate(f: &mut Function) -> Result<Allocation, X64Error> {
     }
 }
 
-/// Proves from liveness that no two values that are live at once share a register, and that every operand has one.
+/// Proves from liveness that values live at the same time have different registers, and that every
+/// operand has a register.
 ///
 /// # Errors
-/// The two registers that clash, or one without a register twice.
+/// The two clashing registers; or, twice, the register that has no physical one.
 pub fn check(f: &Function, registers: &[u8]) -> Result<(), (Vreg, Vreg)> {
     let live_out = live_out(f);
     for block in &f.layout {
@@ -139,13 +145,13 @@ pub fn check(f: &Function, registers: &[u8]) -> Result<(), (Vreg, Vreg)> {
     Ok(())
 }
 
-/// The segments of a physical register that are taken, disjoint, in order: start, end, and by what. As values are placed in order of their
-/// starts, nearly all that is asked for and added is near the end.
+/// Occupied segments of a physical register, disjoint and in order: start, end, and value. Values
+/// are placed in order of their starts, so nearly all lookups and insertions are near the end.
 #[derive(Clone, Default)]
 struct Occupied(Vec<(u32, u32, Vreg)>);
 
 impl Occupied {
-    /// Those that start before a point.
+    /// Returns the segments that start before a point.
     fn before(&self, end: u32) -> &[(u32, u32, Vreg)] {
         match self.0.last() {
             Some(last) if last.0 < end => &self.0,
@@ -165,19 +171,19 @@ impl Occupied {
     }
 }
 
-/// One attempt.
+/// One attempt at allocation, without restarts.
 struct Round<'f> {
     f: &'f Function,
     ranges: Vec<Range>,
     cost: Vec<f32>,
-    /// Registers that would save a move, best first.
+    /// Values whose registers would save a move, best first.
     hints: Vec<Vec<Vreg>>,
     registers: Vec<u8>,
-    /// What is taken, per register file and physical register.
+    /// Occupied segments, per register file and physical register.
     occupied: [Vec<Occupied>; File::COUNT],
     spilled: Vec<Vreg>,
     is_spilled: Vec<bool>,
-    /// Rows and bytes of a row of each tile register: what it holds first is what it holds throughout.
+    /// Rows and row bytes of each tile register; the first tile placed fixes them for the kernel.
     shapes: tiles::Shapes,
 }
 
@@ -261,7 +267,7 @@ impl<'f> Round<'f> {
         Ok(self)
     }
 
-    /// The register file of a value, as a number, and the registers to choose from.
+    /// Returns the register file of a value, as a number, and the registers to choose from.
     fn file(&self, v: Vreg) -> (usize, &'static [u8]) {
         let file = self.f.vregs[v.index()].file();
         let registers: &[u8] = match file {

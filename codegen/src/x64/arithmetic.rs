@@ -1,7 +1,8 @@
 //! Selection of arithmetic, comparisons, conversions and dot products.
 //!
-//! Each op is one instruction, but for narrowing and (with EVEX) `sign`. Values narrower than 16 bytes use the 128-bit
-//! form; single floats the `ss` form, so that a scalar in memory can be an operand.
+//! Each op is one instruction, except narrowing and (with EVEX) `sign`. Values narrower than 16
+//! bytes use the 128-bit form. Single floats use the `ss` form, so that a scalar in memory can be
+//! an operand.
 
 use iced_x86::Code;
 use ixc_ir::kernel::{Elem, Op, Type, ValueId};
@@ -17,7 +18,7 @@ pub(super) const LT_OQ: i64 = 17;
 /// `vcvtps2ph` rounding: nearest even, whatever MXCSR says.
 const NEAREST_EVEN: i64 = 0;
 
-/// The instruction of a two-operand op, and whether its operands may be exchanged.
+/// Returns the instruction of a two-operand op, and whether its operands may be exchanged.
 fn binary_codes(op: Op, elem: Elem, scalar: bool) -> Option<(Codes, bool)> {
     let float = |packed, single| if scalar { single } else { packed };
     let by_elem = |b, w, d| match elem {
@@ -30,7 +31,8 @@ fn binary_codes(op: Op, elem: Elem, scalar: bool) -> Option<(Codes, bool)> {
         Op::Sub => (float(SUBPS, SUBSS), false),
         Op::Mul => (float(MULPS, MULSS), true),
         Op::Div => (float(DIVPS, DIVSS), false),
-        // Both give the second operand where either is NaN or both are zeros: exactly `a < b ? a : b`.
+        // Both return the second operand if either is NaN or both are zeros: exactly `a < b ? a :
+        // b`.
         Op::Min => (float(MINPS, MINSS), false),
         Op::Max => (float(MAXPS, MAXSS), false),
         Op::IAdd => (by_elem(PADDB, PADDW, PADDD), true),
@@ -47,7 +49,7 @@ fn binary_codes(op: Op, elem: Elem, scalar: bool) -> Option<(Codes, bool)> {
 }
 
 impl Selector<'_> {
-    /// Ops of two operands.
+    /// Selects ops of two operands.
     pub fn binary(&mut self, op: Op, ty: Type, a: ValueId, b: ValueId) -> Result<Vreg, X64Error> {
         let scalar = ty == Type::f32(1);
         let bytes = ty.bytes();
@@ -62,7 +64,7 @@ impl Selector<'_> {
             }
             _ => {}
         }
-        // What the instruction reads of a memory operand.
+        // Memory operand that the instruction accepts.
         let read = match op {
             _ if scalar => Read::plain(4),
             Op::Dot2S16 => Read::plain(bytes.max(16)),
@@ -73,12 +75,13 @@ impl Selector<'_> {
         Ok(self.three(codes, bytes, a, b))
     }
 
-    /// Ops of one operand, but for lanes and widths.
+    /// Selects ops of one operand, except those on lanes and widths.
     pub fn unary(&mut self, op: Op, ty: Type, a: ValueId) -> Result<Vreg, X64Error> {
         let bytes = ty.bytes();
         let codes = match (op, ty.elem) {
             (Op::Sqrt, _) if ty.lanes == 1 => {
-                // The scalar form merges into its first source: the same register, so that it waits for nothing else.
+                // The scalar form merges into its first source. Use the same register, so that it
+                // depends on nothing else.
                 let a = self.reg(a);
                 let d = self.vector(bytes);
                 let code = Code::VEX_Vsqrtss_xmm_xmm_xmmm32;
@@ -112,7 +115,7 @@ impl Selector<'_> {
         Ok(self.two(codes, bytes, a))
     }
 
-    /// Shifts by an immediate.
+    /// Selects shifts by an immediate.
     pub fn shift(&mut self, op: Op, ty: Type, a: ValueId, by: i64) -> Result<Vreg, X64Error> {
         let codes = match (op, ty.elem) {
             (Op::Shl, Elem::I16) => PSLLW,
@@ -127,7 +130,7 @@ impl Selector<'_> {
         Ok(self.shift_lanes(codes, ty.bytes(), a, by))
     }
 
-    /// `a * b + c`.
+    /// Selects `a * b + c`.
     pub fn fma(&mut self, a: ValueId, b: ValueId, c: ValueId, ty: Type) -> Vreg {
         let scalar = ty.lanes == 1;
         let read = if scalar { Read::plain(4) } else { Read::lanes32(ty.bytes().max(16)) };
@@ -144,7 +147,7 @@ impl Selector<'_> {
         d
     }
 
-    /// `mask ? a : b`.
+    /// Selects `mask ? a : b`.
     pub fn choose(&mut self, mask: ValueId, a: ValueId, b: ValueId, ty: Type) -> Vreg {
         if self.has_evex() {
             return self.choose_evex(mask, a, b, ty);
@@ -157,7 +160,7 @@ impl Selector<'_> {
         d
     }
 
-    /// Sign or zero extension.
+    /// Selects sign or zero extension.
     pub fn extend(&mut self, signed: bool, a: ValueId, ty: Type) -> Result<Vreg, X64Error> {
         let from = self.ty(a);
         let codes = match (signed, from.elem, ty.elem) {
@@ -177,7 +180,8 @@ impl Selector<'_> {
         Ok(d)
     }
 
-    /// `a`, negated where `b` is negative, zero where it is: `vpsign` has no EVEX form.
+    /// Selects `sign`: `a`, negated where `b` is negative, and zero where `b` is zero. `vpsign` has
+    /// no EVEX form.
     fn sign_evex(&mut self, ty: Type, a: ValueId, b: ValueId) -> Vreg {
         let bytes = ty.bytes();
         let (signs, test, spread, subtract) = match ty.elem {
@@ -200,7 +204,8 @@ impl Selector<'_> {
         d
     }
 
-    /// Narrowing with signed saturation. The 256-bit packs work per 16 bytes, so without EVEX a wide source is split first.
+    /// Selects narrowing with signed saturation. The 256-bit packs work per 16 bytes, so without
+    /// EVEX a wide source is split first.
     pub fn narrow(&mut self, a: ValueId, ty: Type) -> Vreg {
         let from = self.ty(a);
         let low = self.reg(a);
@@ -225,7 +230,7 @@ impl Selector<'_> {
         packed
     }
 
-    /// Folds the upper half onto the lower until one lane is left.
+    /// Folds the upper half onto the lower until one lane remains.
     pub fn reduce(&mut self, op: Op, a: ValueId) -> Result<Vreg, X64Error> {
         let from = self.ty(a);
         let float = from.elem == Elem::F32;

@@ -1,11 +1,14 @@
-//! Selection of bf16 conversions and products: one or two instructions with AVX512-BF16, integer arithmetic and multiply-adds without.
+//! Selection of bf16 conversions and products. With AVX512-BF16 each is one or two instructions,
+//! otherwise integer arithmetic and multiply-adds.
 //!
-//! A bf16 is the upper half of a single. Rounding to nearest even adds half a unit, less one where the kept part is even;
-//! the carry may run into the exponent. NaNs, which that could make infinite, are made quiet instead, and denormals become
-//! zeros, as the instructions have it.
+//! A bf16 is the upper half of a single. Rounding to nearest even adds half a unit, less one if the
+//! kept part is even; the carry may run into the exponent. This could turn NaNs into infinities, so
+//! NaNs are made quiet instead. Denormals become zeros, as with the instructions.
 //!
-//! `vdpbf16ps` is two multiply-adds that take and give no denormals, whatever MXCSR says. Without it these are told by a comparison; see
-//! [`fma_flushed`](Selector::fma_flushed). That takes 30 instructions: what is chosen for speed multiplies otherwise there.
+//! `vdpbf16ps` is two multiply-adds without denormals in operands or results, whatever MXCSR says.
+//! Without the instruction, comparisons find the denormals; see
+//! [`fma_flushed`](Selector::fma_flushed). This takes 30 instructions, so kernels chosen for speed
+//! use other products on such targets.
 
 use ixc_ir::kernel::{Type, ValueId};
 
@@ -23,7 +26,7 @@ const UNORD_Q: i64 = 3;
 const ODD_WORDS: i64 = 0b1010_1010;
 
 impl Selector<'_> {
-    /// Singles to bf16.
+    /// Converts singles to bf16.
     pub fn to_bf16(&mut self, a: ValueId, ty: Type) -> Vreg {
         let from = self.ty(a).bytes();
         if self.f.target.has(Feature::Avx512bf16) {
@@ -46,7 +49,7 @@ impl Selector<'_> {
         self.three(PACKUSDW, 16, low, Rm::Reg(high))
     }
 
-    /// bf16 in pairs: of `a` the even lanes, of `b` the odd ones.
+    /// Converts to bf16 pairs: the even lanes come from `a`, the odd ones from `b`.
     pub fn to_bf16_pairs(&mut self, a: ValueId, b: ValueId, ty: Type) -> Vreg {
         let bytes = ty.bytes();
         if self.f.target.has(Feature::Avx512bf16) {
@@ -73,7 +76,7 @@ impl Selector<'_> {
         d
     }
 
-    /// bf16 to singles.
+    /// Converts bf16 to singles.
     pub fn bf16_to_f32(&mut self, a: ValueId, ty: Type) -> Vreg {
         let (code, width) = PMOVZXWD.of(ty.bytes());
         let read = ty.bytes().max(16) / 2;
@@ -83,7 +86,7 @@ impl Selector<'_> {
         self.shift_lanes(PSLLD, ty.bytes(), low, 16)
     }
 
-    /// `acc` plus the odd products of pairs of bf16, then plus the even ones.
+    /// Adds to `acc` the products of the odd lanes of bf16 pairs, then those of the even lanes.
     pub fn dot2_bf16(&mut self, ty: Type, acc: ValueId, a: ValueId, b: ValueId) -> Vreg {
         let bytes = ty.bytes();
         if self.f.target.has_dot2_bf16() {
@@ -105,8 +108,11 @@ impl Selector<'_> {
         sum
     }
 
-    /// `a * b + c` of numbers that are none of them denormal, rounded once; zero of its sign where 24 bits of it are below 2^-126. Whether they
-    /// are is looked up 2^24 higher, where no exponent ends: of factors so large that this overflows, a sum with `c` is zero or far above.
+    /// Computes `a * b + c`, rounded once, for numbers that are not denormal. If the result rounded
+    /// to 24 bits is below 2^-126, it becomes zero with the same sign.
+    ///
+    /// The comparison uses a result scaled by 2^24, where the exponent range does not end. If such
+    /// scaled factors overflow, their sum with `c` is zero or far above the limit.
     fn fma_flushed(&mut self, [a, b]: [Vreg; 2], c: Vreg, bytes: u32) -> Vreg {
         let sum = self.fma_lanes(a, b, c, bytes);
         let mut up = |x: Vreg, power: i32| {
@@ -118,7 +124,7 @@ impl Selector<'_> {
         self.flush(sum, up, f32::MIN_POSITIVE * 2f32.powi(24), bytes)
     }
 
-    /// `a * b + c` in every lane.
+    /// Computes `a * b + c` in every lane.
     fn fma_lanes(&mut self, a: Vreg, b: Vreg, c: Vreg, bytes: u32) -> Vreg {
         let (d, width) = (self.vector(bytes), Width::of(bytes));
         let inst = Inst::new(Opcode::Fma { scalar: false }).def(d, width);
@@ -126,7 +132,7 @@ impl Selector<'_> {
         d
     }
 
-    /// Zero of its sign in place of `x` where `test` is smaller than `limit`.
+    /// Replaces `x` with a zero of the same sign where `test` has a magnitude below `limit`.
     fn flush(&mut self, x: Vreg, test: Vreg, limit: f32, bytes: u32) -> Vreg {
         let width = Width::of(bytes);
         let magnitude = self.lanes_of(0x7fff_ffff, bytes);
@@ -144,7 +150,7 @@ impl Selector<'_> {
         self.blend_vex(small, zero, x, width)
     }
 
-    /// The bf16 of each lane in its upper half; the lower is arbitrary.
+    /// Computes the bf16 of each lane in its upper half; the lower half is undefined.
     fn round_to_bf16(&mut self, a: Vreg, bytes: u32) -> Vreg {
         let upper = self.shift_lanes(PSRLD, bytes, a, 16);
         let one = self.lanes_of(1, bytes);
@@ -175,26 +181,26 @@ impl Selector<'_> {
         self.blend_vex(is_tiny, zero, normal, width)
     }
 
-    /// `mask ? a : b`.
+    /// Computes `mask ? a : b`.
     fn blend(&mut self, mask: Vreg, a: Vreg, b: Vreg, width: Width) -> Vreg {
         let d = self.f.vreg(self.f.vregs[b.index()]);
         self.emit(Inst::code(PBLENDMD.at(width)).def(d, width).read(b, width).read(a, width).masked(mask, false));
         d
     }
 
-    /// `mask ? a : b`, the mask a vector.
+    /// Computes `mask ? a : b` with a vector mask.
     fn blend_vex(&mut self, mask: Vreg, a: Vreg, b: Vreg, width: Width) -> Vreg {
         let d = self.f.vreg(self.f.vregs[b.index()]);
         self.emit(Inst::code(BLENDVPS.at(width)).def(d, width).read(b, width).read(a, width).read(mask, width));
         d
     }
 
-    /// The constant of equal 32-bit lanes, as wide as a vector of so many bytes.
+    /// Returns the constant of equal 32-bit lanes for a vector of `bytes` bytes.
     pub fn lanes_of(&mut self, lane: u32, bytes: u32) -> Vreg {
         self.constant(lane.to_le_bytes().repeat(bytes.max(16) as usize / 4)).1
     }
 
-    /// A shift of every lane by an immediate.
+    /// Shifts every lane by an immediate.
     pub fn shift_lanes(&mut self, codes: Codes, bytes: u32, a: Vreg, by: i64) -> Vreg {
         let (code, width) = codes.of(bytes);
         let d = self.vector(bytes);

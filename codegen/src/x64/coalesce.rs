@@ -1,13 +1,14 @@
-//! Coalescing: two registers joined by a copy become one where they are never live at once.
+//! Coalescing: two registers joined by a copy become one if they are never live at the same time.
 //!
-//! Copies in deep loops come first. After them every fused multiply-add whose addend (or, failing that, a factor) dies, and every ternary one of
-//! whose sources does, is joined with its result, so that the instruction's destructive form needs no move: a chain of accumulations over a
-//! carried value becomes one register, because the carried value's range has holes where the intermediate values live.
+//! Copies in deep loops come first. Then fused multiply-adds and ternary instructions are joined
+//! with a source that dies: the addend, or failing that, a factor. The destructive form of the
+//! instruction then needs no move. For example, a chain of accumulations over a carried value
+//! becomes one register: the carried value's range has holes where the intermediate values live.
 
 use super::liveness::{Range, live_out, ranges};
 use super::machine::{Class, Function, Operand, Role, Vreg};
 
-/// Joins what can be joined, and removes copies that became void.
+/// Joins registers where possible, and removes copies that became void.
 pub fn coalesce(f: &mut Function) {
     let live = live_out(f);
     let mut classes = Classes { parent: (0..f.vregs.len() as u32).collect(), ranges: ranges(f, &live) };
@@ -23,7 +24,7 @@ pub fn coalesce(f: &mut Function) {
             }
         }
     }
-    // Stable: in one depth, in the order of the code.
+    // Stable sort: copies of one depth stay in code order.
     copies.sort_by_key(|&(depth, ..)| std::cmp::Reverse(depth));
     sums.sort_by_key(|&(depth, ..)| std::cmp::Reverse(depth));
     for (_, to, from) in copies {

@@ -1,8 +1,10 @@
-//! The instruction table: the 128-, 256- and 512-bit forms of every vector instruction that selection uses.
+//! The instruction table: the 128-, 256- and 512-bit forms of every vector instruction that
+//! selection uses.
 //!
-//! Selection names an instruction and a width and gets the shortest encoding: VEX for up to 256 bits, EVEX for 512. VEX
-//! reaches the lower 16 registers only and knows neither masks nor broadcast memory operands. Which registers an
-//! instruction has is known after allocation, so [`super::encode`] asks [`evex`] for the longer form where one is needed.
+//! Selection names an instruction and a width, and gets the shortest encoding: VEX up to 256 bits,
+//! EVEX for 512. VEX reaches only the lower 16 registers and has neither masks nor broadcast memory
+//! operands. Registers are known only after allocation, so [`super::encode`] asks [`evex`] for the
+//! longer form where needed.
 //!
 //! ```text
 //! PADDD   vpaddd ymm3, ymm1, ymm2            VEX, 4 bytes
@@ -10,8 +12,8 @@
 //!         vpaddd ymm3, ymm1, [rsi]{1to8}     EVEX
 //! ```
 //!
-//! Invariant: on a target with AVX-512, every instruction that selection emits has an EVEX form, so that allocation need
-//! not know which of its registers an instruction can reach.
+//! Invariant: on a target with AVX-512, every instruction that selection emits has an EVEX form.
+//! Allocation can therefore use any register for it.
 
 use iced_x86::Code;
 
@@ -22,13 +24,13 @@ use super::machine::Width;
 pub struct Codes(pub Code, pub Code, pub Code);
 
 impl Codes {
-    /// The form for a vector of so many bytes.
+    /// Returns the form for a vector of `bytes` bytes.
     pub fn of(self, bytes: u32) -> (Code, Width) {
         let width = Width::of(bytes);
         (self.at(width), width)
     }
 
-    /// The form for this part of a vector register.
+    /// Returns the form for this part of a vector register.
     pub fn at(self, width: Width) -> Code {
         match width {
             Width::Z => self.2,
@@ -37,7 +39,7 @@ impl Codes {
         }
     }
 
-    /// An instruction whose width says nothing about its result's.
+    /// An instruction whose width does not depend on the result's.
     const fn single(code: Code) -> Codes {
         Codes(code, code, code)
     }
@@ -52,10 +54,10 @@ macro_rules! table {
     ) => {
         $(pub(super) const $name: Codes = Codes(Code::$x, Code::$y, Code::$ez);)*
         $(pub(super) const $only: Codes = Codes(Code::$ox, Code::$oy, Code::$oz);)*
-        // Never asked for 512 bits: targets that have them use other instructions.
+        // 512 bits never occur: targets with them use other instructions.
         $(pub(super) const $vex: Codes = Codes(Code::$vx, Code::$vy, Code::INVALID);)*
 
-        /// The EVEX form of a VEX instruction.
+        /// Returns the EVEX form of a VEX instruction.
         pub fn evex(code: Code) -> Option<Code> {
             Some(match code {
                 $(Code::$x => Code::$ex,
@@ -340,7 +342,7 @@ pub(super) const DIVSS: Codes = Codes::single(Code::VEX_Vdivss_xmm_xmm_xmmm32);
 pub(super) const MINSS: Codes = Codes::single(Code::VEX_Vminss_xmm_xmm_xmmm32);
 pub(super) const MAXSS: Codes = Codes::single(Code::VEX_Vmaxss_xmm_xmm_xmmm32);
 
-/// By unit: 1, 2, 4 and 8 bytes.
+/// Interleaving of low halves, by unit: 1, 2, 4 and 8 bytes.
 pub(super) const UNPACK_LO: [Codes; 4] = [PUNPCKLBW, PUNPCKLWD, PUNPCKLDQ, PUNPCKLQDQ];
-/// By unit: 1, 2, 4 and 8 bytes.
+/// Interleaving of high halves, by unit: 1, 2, 4 and 8 bytes.
 pub(super) const UNPACK_HI: [Codes; 4] = [PUNPCKHBW, PUNPCKHWD, PUNPCKHDQ, PUNPCKHQDQ];

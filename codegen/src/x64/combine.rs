@@ -1,8 +1,8 @@
-//! Ops that become one instruction with the op that uses them.
+//! Ops that merge with their user into one instruction.
 //!
-//! | what waits | what it is made with | instruction |
+//! | deferred op | merged with | instruction |
 //! | --- | --- | --- |
-//! | a comparison whose uses are masks of choices | each choice | compare into a mask register, masked blend |
+//! | a comparison used only as a mask of choices | each choice | compare to mask, masked blend |
 //! | `and`, `or`, `xor` with one use | another of them | `vpternlogd` |
 //! | `dot2_s16` with one use | a sum of 32-bit integers | `vpdpwssd` |
 //!
@@ -24,7 +24,7 @@ use super::uses::Consumer;
 use super::values::{Deferred, Read, Value};
 use ixc_targets::Feature;
 
-/// Bit `4a + 2b + c` of a table is the result for `a`, `b` and `c`: these are the tables of the operands themselves.
+/// Truth tables of the three operands. Bit `4a + 2b + c` is the result for `a`, `b` and `c`.
 pub(super) const A: u8 = 0b1111_0000;
 pub(super) const B: u8 = 0b1100_1100;
 pub(super) const C: u8 = 0b1010_1010;
@@ -38,7 +38,7 @@ fn bitwise(op: Op, a: u8, b: u8) -> u8 {
 }
 
 impl Selector<'_> {
-    /// Puts a statement off to its user, where they can be one instruction.
+    /// Defers a statement to its user if both can be one instruction; returns whether it did.
     pub fn defer(&mut self, inst: &Statement) -> bool {
         let (Some(value), &[a, b]) = (inst.result, &inst.operands[..]) else { return false };
         let uses = self.uses.count(value);
@@ -56,7 +56,7 @@ impl Selector<'_> {
         defers
     }
 
-    /// The waiting op that defines a value, if it is one of these; it counts as used.
+    /// Takes the deferred op that defines a value, if it is one of `ops`, and counts it as used.
     fn take(&mut self, value: ValueId, ops: &[Op]) -> Option<Deferred> {
         let Value::Deferred(d) = self.values[value.index()] else { return None };
         let deferred = &mut self.deferred[d];
@@ -70,7 +70,7 @@ impl Selector<'_> {
         Some(*deferred)
     }
 
-    /// Makes a waiting op by itself.
+    /// Emits a deferred op as an instruction of its own.
     pub fn make(&mut self, d: usize) -> Vreg {
         let Deferred { op, ty, operands: [a, b], origin, .. } = self.deferred[d];
         let origin = std::mem::replace(&mut self.origin, origin);
@@ -86,7 +86,7 @@ impl Selector<'_> {
         register
     }
 
-    /// `and`, `or` and `xor`, with a waiting one of them in one instruction.
+    /// Selects `and`, `or` and `xor`, merged with a deferred one of them if possible.
     pub fn bitwise(&mut self, op: Op, ty: Type, a: ValueId, b: ValueId) -> Vreg {
         for (inner, other) in [(a, b), (b, a)] {
             if let Some(Deferred { op: first, operands: [a, b], .. }) = self.take(inner, &[Op::And, Op::Or, Op::Xor]) {
@@ -106,7 +106,7 @@ impl Selector<'_> {
         self.three(codes, ty.bytes(), a, b)
     }
 
-    /// Any function of three operands, bit by bit.
+    /// Computes any bitwise function of three operands.
     fn ternary(&mut self, table: u8, ty: Type, operands: [ValueId; 3]) -> Vreg {
         let read = Read::lanes32(ty.bytes().max(16));
         let memory = operands.iter().position(|&v| self.in_memory(v, read));
@@ -130,7 +130,7 @@ impl Selector<'_> {
         d
     }
 
-    /// A comparison as a vector of ones and zeros.
+    /// Computes a comparison as a vector of ones and zeros.
     pub fn compare(&mut self, op: Op, ty: Type, a: ValueId, b: ValueId) -> Vreg {
         let bytes = ty.bytes();
         if self.has_evex() {
@@ -157,7 +157,7 @@ impl Selector<'_> {
         }
     }
 
-    /// A comparison as a mask register.
+    /// Computes a comparison as a mask register.
     fn compare_mask(&mut self, op: Op, ty: Type, a: ValueId, b: ValueId) -> Vreg {
         let read = Read::lanes32(ty.bytes().max(16));
         let (codes, imm) = match op {
@@ -173,7 +173,7 @@ impl Selector<'_> {
         mask
     }
 
-    /// `mask ? a : b` on targets with EVEX.
+    /// Computes `mask ? a : b` on targets with EVEX.
     pub fn choose_evex(&mut self, mask: ValueId, a: ValueId, b: ValueId, ty: Type) -> Vreg {
         let bytes = ty.bytes();
         let Some(comparison) = self.take(mask, &[Op::CmpEq, Op::CmpGt, Op::CmpLtF]) else {
@@ -181,7 +181,7 @@ impl Selector<'_> {
         };
         let [x, y] = comparison.operands;
         if comparison.uses > 0 {
-            // They are read again.
+            // The comparison will be emitted again, so keep its operands in registers.
             self.reg(x);
             self.reg(y);
         }
@@ -195,7 +195,7 @@ impl Selector<'_> {
         d
     }
 
-    /// A sum of 32-bit integers one of which is a dot product that waits.
+    /// Adds 32-bit integers where one operand is a deferred dot product; `None` if neither is.
     pub fn add_dot(&mut self, ty: Type, a: ValueId, b: ValueId) -> Option<Vreg> {
         for (dot, other) in [(a, b), (b, a)] {
             if let Some(Deferred { operands: [a, b], .. }) = self.take(dot, &[Op::Dot2S16]) {
@@ -206,13 +206,14 @@ impl Selector<'_> {
         None
     }
 
-    /// `sum + a * b` by an instruction that overwrites the sum; `None` where the target lacks it.
+    /// Computes `sum + a * b` by an instruction that overwrites the sum; `None` if the target lacks
+    /// it.
     pub fn accumulate(&mut self, codes: Codes, ty: Type, sum: ValueId, factors: [ValueId; 2]) -> Option<Vreg> {
         let form = self.vnni(codes, ty.bytes())?;
         Some(self.overwrite(form, ty, sum, factors))
     }
 
-    /// `sum + a * b` by an instruction that overwrites the sum.
+    /// Computes `sum + a * b` by an instruction that overwrites the sum.
     pub fn overwrite(
         &mut self,
         (code, width): (iced_x86::Code, Width),
@@ -228,12 +229,12 @@ impl Selector<'_> {
         d
     }
 
-    /// `sum` plus four products of bytes per lane, the first factors unsigned.
+    /// Adds to `sum` four products of bytes per lane; the first factors are unsigned.
     pub fn dot4(&mut self, ty: Type, sum: ValueId, u: ValueId, s: ValueId) -> Vreg {
         if let Some(d) = self.accumulate(DPBUSD, ty, sum, [u, s]) {
             return d;
         }
-        // `vpmaddubsw` saturates: even and odd bytes become words first.
+        // `vpmaddubsw` saturates, so even and odd bytes become words first.
         let bytes = ty.bytes();
         let (u, s) = (self.reg(u), self.reg(s));
         let low_bytes = self.lanes_of(0x00ff_00ff, bytes);
@@ -249,7 +250,7 @@ impl Selector<'_> {
         self.three(PADDD, bytes, products, sum)
     }
 
-    /// The form of an integer dot product that the target has.
+    /// Returns the target's form of an integer dot product, or `None`.
     fn vnni(&self, codes: Codes, bytes: u32) -> Option<(iced_x86::Code, Width)> {
         let (code, width) = codes.of(bytes);
         if self.f.target.has(Feature::AvxVnni) && bytes <= 32 {

@@ -1,10 +1,12 @@
-//! Where constants are held in registers.
+//! Placement of constants in registers.
 //!
-//! A constant starts out defined nowhere. Around each outermost loop that uses it, it is held in a register, made before
-//! the loop; outside loops each use makes its own. If the allocator runs out of registers it moves a constant inward: to
-//! the loops inside that use it, and in the end to the instructions themselves, where it is a memory operand if the
-//! encoding allows. So a mask that an inner loop uses stays in a register throughout that loop if only there is one left
-//! there, whatever the loops around it need.
+//! Selection leaves constants undefined. In each outermost loop that uses it, a constant is held in
+//! a register that is set before the loop. Outside loops, each use sets its own.
+//!
+//! If the allocator runs out of registers, it moves a constant inward: first to the inner loops
+//! that use it, finally to the single instructions. There it is a memory operand if the encoding
+//! allows. A mask used by an inner loop thus stays in a register throughout that loop if the loop
+//! has one left. The needs of outer loops do not matter.
 
 use super::machine::{Function, LoopId, Vreg};
 use super::spill::{Eviction, evict};
@@ -15,7 +17,8 @@ pub fn place(f: &mut Function, constants: &[(u32, Vreg)]) {
     evict(f, &plan);
 }
 
-/// The loop directly inside `held` (`None`: the whole function) that `at` is, or is in.
+/// Returns the loop directly inside `held` (`None`: the whole function) that equals or contains
+/// `at`.
 pub fn inside(f: &Function, mut at: Option<LoopId>, held: Option<LoopId>) -> Option<LoopId> {
     while let Some(l) = at {
         if at == held {

@@ -1,14 +1,16 @@
 //! Encoding: machine IR with physical registers to bytes, through iced-x86.
 //!
-//! Pseudo instructions get their final form here: a fused multiply-add takes the 231, 213 or 132 form that overwrites
-//! the operand whose register the result has; a constant is a zero or ones idiom or a load; a copy within one register
-//! is nothing. An instruction that has a register above 15, a mask or a broadcast memory operand takes its EVEX form
-//! ([`super::codes`]). The frame is made only if something needs it. Constants stand behind the code, 64-byte aligned, and
-//! are addressed relative to `rip`, so that the whole can be placed at any 64-byte boundary.
+//! Pseudo instructions get their final form here. A fused multiply-add takes the 231, 213 or 132
+//! form, depending on the operand that shares the result's register. A constant becomes a zero or
+//! ones idiom or a load. A copy within one register disappears.
+//!
+//! An instruction with a register above 15, a mask or a broadcast memory operand takes its EVEX
+//! form ([`super::codes`]). A frame is created only if needed. Constants follow the code, 64-byte
+//! aligned and addressed relative to `rip`, so the whole can be placed at any 64-byte boundary.
 //!
 //! Invariant: no instruction needs a feature that the target's row lacks ([`X64Error::Feature`]).
 //!
-//! In debug builds every instruction is checked against iced-x86's own table of what it reads and writes.
+//! In debug builds, every instruction is checked against iced-x86's table of its reads and writes.
 
 use iced_x86::{
     BlockEncoder, BlockEncoderOptions, Code, Instruction, InstructionBlock, InstructionInfoFactory, OpAccess, OpKind,
@@ -22,14 +24,14 @@ use super::{Compiled, Stats, X64Error};
 use crate::line::Line;
 use ixc_targets::instruction;
 
-/// Where the encoder is told that instructions are, so that branch targets and constants can't be confused: the latter
-/// have their true addresses, far below.
+/// Base of the pretended addresses of instructions. They are far above the true addresses of
+/// constants, so that branch targets and constants can't be confused.
 const LABELS: u64 = 1 << 40;
-/// Alignment of the constants and of the whole.
+/// Alignment of the constants and of the code.
 const ALIGNMENT: usize = 64;
-/// A frame is touched page by page, so that a guard page below the stack is never jumped over.
+/// Step for touching a frame: one access per page never jumps over the guard page below the stack.
 const PAGE: u32 = 4096;
-/// System V: `rbx`, `rbp`, `r12` to `r15` belong to the caller.
+/// System V: `rbx`, `rbp`, `r12` to `r15` must be saved for the caller.
 const CALLEE_SAVED: [u8; 6] = [3, 5, 12, 13, 14, 15];
 
 const R64: [Register; 16] = [
@@ -51,15 +53,15 @@ const R64: [Register; 16] = [
     Register::R15,
 ];
 
-/// An instruction on its way to bytes.
+/// An instruction before its encoding.
 struct Pending {
     instruction: Instruction,
     origin: Option<u32>,
-    /// The constant that its displacement has to name.
+    /// The constant that its displacement refers to.
     pool: Option<u32>,
 }
 
-/// `vpternlogd`'s table of the function that is always true.
+/// Truth table of `vpternlogd` for "always true".
 const ONES: i64 = 0xff;
 
 struct Encoder<'f> {
@@ -79,7 +81,7 @@ struct Encoder<'f> {
 /// Encodes an allocated function.
 ///
 /// # Errors
-/// Where iced-x86 refuses an instruction.
+/// If iced-x86 refuses an instruction.
 pub fn encode(name: &str, f: &Function, allocation: &Allocation) -> Result<Compiled, X64Error> {
     let mut frame = 0;
     let mut slots = vec![0; f.slots.len()];
@@ -112,7 +114,7 @@ pub fn encode(name: &str, f: &Function, allocation: &Allocation) -> Result<Compi
 }
 
 impl Encoder<'_> {
-    /// `alignment` is that of the frame, where it has to be more than the stack's.
+    /// Emits the whole function. `alignment` is that of the frame, if it exceeds the stack's.
     fn function(&mut self, frame: u32, alignment: Option<u32>) {
         let mut saved: Vec<Register> = Vec::new();
         for register in CALLEE_SAVED {
@@ -124,8 +126,8 @@ impl Encoder<'_> {
         for &register in &saved {
             self.plain(Code::Push_r64, &[register]);
         }
-        // Wide slots are aligned, so that none crosses a cache line; the old stack pointer stands above them. `rax` is
-        // free here: only the arguments are live.
+        // Wide slots are aligned, so that none crosses a cache line; the old stack pointer is
+        // stored above them. `rax` is free here: only the arguments are live.
         let reserved = frame + alignment.unwrap_or(0);
         if alignment.is_some() {
             self.plain(Code::Mov_r64_rm64, &[Register::RAX, Register::RSP]);
@@ -204,7 +206,8 @@ impl Encoder<'_> {
         self.push(instruction, None, None);
     }
 
-    /// Stores `rax` at an offset from the stack pointer (`memory` is operand 0), or loads the stack pointer from there.
+    /// Stores `rax` at an offset from the stack pointer (`memory` is operand 0), or loads the stack
+    /// pointer from there.
     fn stack_slot(&mut self, code: Code, memory: u32, offset: u32) {
         let mut instruction = Instruction::default();
         instruction.set_code(code);
@@ -267,7 +270,7 @@ impl Encoder<'_> {
         self.stats.moves += 1;
         self.stats.moves_in_innermost_loops += usize::from(self.innermost);
         let code = match width {
-            // Tiles are never copied: allocation has seen to that.
+            // Tiles are never copied; allocation refuses such kernels.
             Width::R16 | Width::R32 | Width::R64 | Width::K | Width::T => Code::Mov_r64_rm64,
             Width::X => MOVAPS.0,
             Width::Y => MOVAPS.1,
@@ -281,7 +284,7 @@ impl Encoder<'_> {
         let (zero, ones) = (bytes.iter().all(|b| *b == 0), bytes.iter().all(|b| *b == 0xff));
         let high = self.number(to) > 15;
         let idiom = match width {
-            // The 128-bit form clears the rest too.
+            // The 128-bit form also clears the upper bits.
             _ if zero => Some((if high { evex(PXOR.0).unwrap_or(PXOR.0) } else { PXOR.0 }, Width::X)),
             Width::Z if ones => Some((PTERNLOGD.2, Width::Z)),
             Width::Y if ones => Some((if high { PTERNLOGD.1 } else { PCMPEQD_VEX.1 }, Width::Y)),
@@ -311,13 +314,13 @@ impl Encoder<'_> {
         }
     }
 
-    /// `to = a * b + c`, overwriting the source that `to` shares its register with.
+    /// Emits `to = a * b + c`, overwriting the source that shares its register with `to`.
     fn fma(&mut self, scalar: bool, to: Vreg, width: Width, [a, b, c]: [Operand; 3], origin: u32) {
         let shares = |o: Operand| matches!(o, Operand::Reg(v, ..) if self.number(v) == self.number(to));
-        // Factors may change places: memory is the second one.
+        // Factors may change places; memory must be the second one.
         let (a, b) = if matches!(a, Operand::Mem(_)) { (b, a) } else { (a, b) };
-        // The three forms, by which operand is overwritten and which may be memory:
-        // 231: d = s * m + d, 213: d = s * d + m, 132: d = d * m + s.
+        // The three forms differ in the overwritten operand and in the one that may be memory: 231:
+        // d = s * m + d, 213: d = s * d + m, 132: d = d * m + s.
         let (form, copied, second, third) = match (matches!(b, Operand::Mem(_)), matches!(c, Operand::Mem(_))) {
             (true, _) if shares(c) => (231, None, a, b),
             (true, _) if shares(a) => (132, None, c, b),
@@ -346,13 +349,13 @@ impl Encoder<'_> {
         self.code(code, &inst);
     }
 
-    /// `to = f(a, b, c)`, overwriting the source that `to` shares its register with.
+    /// Emits `to = f(a, b, c)`, overwriting the source that shares its register with `to`.
     fn ternary(&mut self, table: u8, to: Vreg, width: Width, sources: [Operand; 3], origin: u32) {
         let memory = |i: usize| matches!(sources[i], Operand::Mem(_));
         let shares = |i: usize| matches!(sources[i], Operand::Reg(v, ..) if self.number(v) == self.number(to));
         let overwritten = (0..3).find(|&i| shares(i));
         let first = overwritten.or((0..3).find(|&i| !memory(i))).unwrap_or(0);
-        // Memory is the third.
+        // A memory operand must be the third.
         let third = (0..3).find(|&i| memory(i)).unwrap_or(if first == 2 { 1 } else { 2 });
         let order = [first, 3 - first - third, third];
         if let (None, Operand::Reg(from, ..)) = (overwritten, sources[first]) {
@@ -360,7 +363,7 @@ impl Encoder<'_> {
         }
         let mut permuted = 0;
         for index in 0..8_u8 {
-            // Bits 2, 1 and 0 are those of the first, second and third operand.
+            // Bits 2, 1 and 0 belong to the first, second and third operand.
             let of = (0..3).fold(0, |of, place: usize| of | (index >> (2 - place) & 1) << (2 - order[place]));
             permuted |= (table >> of & 1) << index;
         }
@@ -370,7 +373,7 @@ impl Encoder<'_> {
         self.code(code, &inst.imm(permuted.into()));
     }
 
-    /// Whether only the EVEX form will do.
+    /// Whether only the EVEX form can encode the instruction.
     fn needs_evex(&self, inst: &Inst) -> bool {
         let operand = |o: &Operand| match *o {
             Operand::Reg(v, Width::X | Width::Y | Width::Z, _) => self.number(v) > 15,
@@ -411,7 +414,7 @@ impl Encoder<'_> {
                         instruction.set_memory_index_scale(scale);
                     }
                     instruction.set_memory_displacement64(disp as u64);
-                    // The encoder takes a byte where it fits.
+                    // The encoder uses one byte if it fits.
                     instruction.set_memory_displ_size(u32::from(disp != 0 || pool.is_some()));
                 }
                 Operand::Imm(value) => {
@@ -433,18 +436,19 @@ impl Encoder<'_> {
                 }
                 Operand::Block(block) => {
                     instruction.set_op_kind(i, OpKind::NearBranch64);
-                    // Patched when all blocks have a start.
+                    // Replaced when all blocks have a start.
                     instruction.set_near_branch64(u64::from(block.0));
                 }
             }
         }
-        // A configuration clears all tiles, before any is live.
+        // A configuration clears all tiles, before any tile is live.
         let configures = code == Code::VEX_Ldtilecfg_m512;
         debug_assert!(configures || self.accesses_agree(&instruction, inst), "{code:?} {inst:?}");
         self.push(instruction, Some(inst.origin), pool);
     }
 
-    /// Whether iced-x86 knows the instruction to read and write exactly the registers that allocation thought it would.
+    /// Whether iced-x86 agrees with allocation about the registers that the instruction reads and
+    /// writes.
     fn accesses_agree(&self, instruction: &Instruction, inst: &Inst) -> bool {
         let (mut read, mut written) = (Vec::new(), Vec::new());
         inst.for_each(|v, role| {
@@ -456,7 +460,7 @@ impl Encoder<'_> {
                 written.push(register.full_register());
             }
         });
-        // The frame's pointer and `rip` are no registers of ours.
+        // The stack pointer and `rip` are not allocated.
         let ours = |r: Register| r.is_vector_register() || r.is_k() || r.is_tmm() || (r.is_gpr() && r != Register::RSP);
         let (mut known_read, mut known_written) = (Vec::new(), Vec::new());
         for used in InstructionInfoFactory::new().info(instruction).used_registers() {
@@ -468,7 +472,7 @@ impl Encoder<'_> {
                 OpAccess::Read => (true, false),
                 OpAccess::Write => (false, true),
                 OpAccess::ReadWrite => (true, true),
-                // Conditional accesses: none of our instructions has one.
+                // Conditional accesses; no instruction here has one.
                 _ => return false,
             };
             if reads {
@@ -482,12 +486,12 @@ impl Encoder<'_> {
             list.sort_unstable();
             list.dedup();
         }
-        // `a - a` reads nothing, says iced-x86: to the processor it is a zero.
+        // For iced-x86, `a - a` reads nothing: the processor treats it as zero.
         let reads_agree = read == known_read || (known_read.is_empty() && read.len() == 1);
         reads_agree && written == known_written
     }
 
-    /// Holds every instruction against the target's row.
+    /// Checks that the target has the features of every instruction.
     fn fence(&self) -> Result<(), X64Error> {
         use iced_x86::CpuidFeature as Cpuid;
         let target = self.f.target;
@@ -496,7 +500,7 @@ impl Encoder<'_> {
             for &needs in code.cpuid_features() {
                 let baseline = matches!(
                     needs,
-                    // SSE: prefetches, which every x86-64 has.
+                    // SSE covers prefetches, which every x86-64 has.
                     Cpuid::INTEL8086 | Cpuid::INTEL186 | Cpuid::INTEL386 | Cpuid::INTEL486 | Cpuid::X64 | Cpuid::SSE
                 );
                 if !baseline && !instruction::feature(needs).is_some_and(|feature| target.has(feature)) {
@@ -518,11 +522,11 @@ impl Encoder<'_> {
                 instruction.set_near_branch64(LABELS + self.starts[block]);
             }
         }
-        // Constants that are memory operands, wide ones first.
+        // Constants used as memory operands, wide ones first.
         let mut used: Vec<u32> = self.out.iter().filter_map(|p| p.pool).collect();
         used.sort_by_key(|id| (std::cmp::Reverse(self.f.pool[*id as usize].len()), *id));
         used.dedup();
-        // Displacements are 32 bits wide whatever they are, so the first encoding tells how long the code is.
+        // Displacements are always 32 bits wide, so a first encoding gives the length of the code.
         let length = self.bytes(&used, 0)?.0.len();
         let start = length.next_multiple_of(ALIGNMENT);
         let (mut code, offsets) = self.bytes(&used, start as u64)?;
@@ -535,7 +539,7 @@ impl Encoder<'_> {
             constants.extend_from_slice(&self.f.pool[id as usize]);
         }
         if !constants.is_empty() {
-            // What stands between is never reached: `int3`.
+            // Execution never reaches the padding, `int3`.
             code.resize(start, 0xcc);
         }
         Ok(Compiled { name: name.to_string(), code, code_bytes: length, constants, lines, stats: self.stats })

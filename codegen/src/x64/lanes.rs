@@ -10,15 +10,15 @@ use super::values::Read;
 
 /// Selects the upper halves of both sources of `vperm2i128`.
 const UPPER_HALVES: i64 = 0x31;
-/// The same for `vshufi32x4` of 32 bytes: chunk 1 of either.
+/// Immediate of `vshufi32x4` with 32 bytes: selects chunk 1 of both sources.
 const UPPER_CHUNK: i64 = 0b1_1;
-/// And of 64 bytes: chunks 2 and 3 of either.
+/// Immediate of `vshufi32x4` with 64 bytes: selects chunks 2 and 3 of both sources.
 const UPPER_CHUNKS: i64 = 0b11_10_11_10;
-/// Exchanges neighbouring 32-bit lanes: 1, 0, 3, 2.
+/// Immediate that exchanges neighbouring 32-bit lanes: 1, 0, 3, 2.
 const SWAP_PAIRS: i64 = 0xb1;
 
 impl Selector<'_> {
-    /// The upper half of a register of 32 or 64 bytes.
+    /// Extracts the upper half of a register of 32 or 64 bytes.
     pub fn upper_half(&mut self, a: Vreg, bytes: u32, float: bool) -> Vreg {
         let (code, width) = match (bytes, float) {
             (64, true) => (Code::EVEX_Vextractf32x8_ymmm256_k1z_zmm_imm8, Width::Z),
@@ -31,7 +31,7 @@ impl Selector<'_> {
         d
     }
 
-    /// 16 bytes of a 64-byte register: chunk 2 or 3.
+    /// Extracts 16 bytes of a 64-byte register: chunk 2 or 3.
     pub fn upper_chunk(&mut self, a: Vreg, chunk: i64, float: bool) -> Vreg {
         let code = if float {
             Code::EVEX_Vextractf32x4_xmmm128_k1z_zmm_imm8
@@ -43,13 +43,14 @@ impl Selector<'_> {
         d
     }
 
-    /// The 32-bit lanes of a 16-byte register from number `first` (1 or 2) on, in the lowest lanes.
+    /// Moves the 32-bit lanes of a 16-byte register, from number `first` (1 or 2) on, to the lowest
+    /// lanes.
     pub fn upper_lanes(&mut self, a: Vreg, first: u16, float: bool) -> Vreg {
         let imm = if first == 2 { 0b_11_10_11_10 } else { 0b_11_11_01_01 };
         self.two_imm(if float { PERMILPS } else { PSHUFD }, 16, Rm::Reg(a), imm)
     }
 
-    /// Lanes from number `first` (not 0) on.
+    /// Extracts the lanes from number `first` (not 0) on.
     pub fn slice(&mut self, a: ValueId, ty: Type, first: i64) -> Vreg {
         let mut at = first * i64::from(ty.elem.bytes());
         let mut a = self.reg(a);
@@ -63,7 +64,7 @@ impl Selector<'_> {
         at %= 16;
         match at {
             0 => a,
-            // Lane shuffles stay in the float domain; the byte shift costs a bypass there.
+            // Floats use lane shuffles: the byte shift would cost a bypass delay.
             _ if float => {
                 let lane = at / 4;
                 let imm = (0..4).fold(0, |imm, i| imm | ((lane + i).min(3) << (2 * i)));
@@ -78,7 +79,7 @@ impl Selector<'_> {
         }
     }
 
-    /// Ops that put parts of two vectors together.
+    /// Selects ops that combine parts of two vectors.
     pub fn combine(&mut self, op: Op, ty: Type, a: ValueId, b: ValueId, unit: i64) -> Vreg {
         let bytes = ty.bytes();
         let float = ty.elem == Elem::F32;
@@ -97,7 +98,7 @@ impl Selector<'_> {
                 self.emit(Inst::code(code).def(d, width).read(a, width).rm(b, width).imm(imm));
                 d
             }
-            // The lower half of `b` is what an operand of half the width reads, also in memory.
+            // Only the lower half of `b` is read, so it may be a memory operand of half the width.
             Op::Concat | Op::JoinLo if bytes >= 32 => {
                 let code = match (bytes, float) {
                     (64, true) => Code::EVEX_Vinsertf32x8_zmm_k1z_zmm_ymmm256_imm8,
@@ -133,7 +134,8 @@ impl Selector<'_> {
         }
     }
 
-    /// The words of the lower half, each followed by the upper half's of its number.
+    /// Interleaves words: each word of the lower half is followed by the word of the upper half
+    /// with the same index.
     pub fn interleave(&mut self, a: ValueId, ty: Type) -> Vreg {
         let bytes = ty.bytes();
         let half = ty.lanes / 2;

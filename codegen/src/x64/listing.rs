@@ -1,7 +1,9 @@
-//! Listings: the finished bytes, disassembled, with the IR statement that each instruction comes from.
+//! Listings: the finished bytes, disassembled, with the IR statement that each instruction comes
+//! from.
 //!
-//! What is printed is decoded from the bytes, not from what the compiler meant to encode. It is what GNU as and llvm-mca take as it
-//! is: jump targets and constants have labels, constants their values, comments start with `#`.
+//! The text is decoded from the bytes, not from what the compiler meant to encode. GNU as and
+//! llvm-mca accept it unchanged: jump targets and constants have labels, constants are written out,
+//! and comments start with `#`.
 //!
 //! ```text
 //! .intel_syntax noprefix
@@ -29,18 +31,18 @@ use ixc_ir::kernel::{For, Kernel, Stmt};
 use super::Compiled;
 use crate::line::Line;
 
-/// What is listed: finished code, of whichever lowering.
+/// Finished code of any lowering, the input of a listing.
 #[derive(Clone, Copy, Debug)]
 pub struct Finished<'c> {
     /// The kernel's name.
     pub name: &'c str,
-    /// Instructions, and nothing else.
+    /// Instructions only.
     pub code: &'c [u8],
-    /// What stands behind them.
+    /// Constants, which follow the instructions.
     pub constants: &'c [u8],
-    /// Where that begins.
+    /// Offset of the constants.
     pub constants_at: usize,
-    /// One for each instruction.
+    /// One line per instruction.
     pub lines: &'c [Line],
 }
 
@@ -58,28 +60,28 @@ pub struct Listed {
     pub offset: u32,
     /// The instruction in Intel's syntax.
     pub text: String,
-    /// The IR statement that it comes from, counted in the order of the kernel's text.
+    /// The IR statement of the instruction, counted in the order of the kernel's text.
     pub origin: Option<u32>,
 }
 
 /// Column of comments.
 const COMMENT: usize = 60;
 
-/// Names what the code jumps to and the constants that it reads.
+/// Labels of jump targets and constants.
 struct Labels {
     code_bytes: u64,
-    /// What stands in front of each: kernels in one text have labels of their own.
+    /// Prefix of each label, which makes the labels of several kernels in one text unique.
     prefix: String,
 }
 
 impl Labels {
-    /// The name of an offset.
+    /// Returns the label of an offset.
     fn name(&self, offset: u64) -> String {
         let constant = if offset < self.code_bytes { "" } else { "c" };
         format!(".L{}{constant}{offset:x}", self.prefix)
     }
 
-    /// The offset that an instruction names, if it does.
+    /// Returns the offset that an instruction refers to, if any.
     fn named(i: &Instruction) -> Option<u64> {
         if i.is_ip_rel_memory_operand() {
             return Some(i.ip_rel_memory_address());
@@ -131,18 +133,19 @@ impl Finished<'_> {
             let mut text = String::new();
             formatter.format(&i, &mut text);
             if i.is_ip_rel_memory_operand() {
-                // Without it assemblers take the address of the label as a displacement of 32 bits.
+                // Without `rip`, assemblers would take the label's address as a 32-bit
+                // displacement.
                 text = text.replacen("[.L", "[rip + .L", 1);
             }
             if i.cpuid_features()
                 .iter()
                 .any(|feature| [CpuidFeature::AVX_VNNI, CpuidFeature::AVX_IFMA].contains(feature))
             {
-                // Assemblers take the form of AVX-512, which came first.
+                // Without the prefix, assemblers choose the AVX-512 form, which is older.
                 text.insert_str(0, "{vex} ");
             }
             if i.memory_size() == MemorySize::Tilecfg {
-                // No assembler has a name for this size; as large as a vector is another one to GNU as.
+                // No assembler has a name for this size, and GNU as rejects the size of a vector.
                 text = text.replacen("zmmword ptr ", "", 1);
             }
             lines.push(Listed { offset: line.offset, text, origin: line.origin });
@@ -154,7 +157,7 @@ impl Finished<'_> {
         Decoder::with_ip(64, self.code, 0, DecoderOptions::NONE).into_iter()
     }
 
-    /// The constants behind the code, each with its label, as directives.
+    /// Returns the constants after the code as directives, each with its label.
     fn constants_text(&self, named: &BTreeSet<u64>, labels: &Labels) -> String {
         let start = self.constants_at as u64;
         let end = start + self.constants.len() as u64;
@@ -162,7 +165,7 @@ impl Finished<'_> {
             return String::new();
         }
         let mut out = String::from("        .balign 64, 0xcc\n");
-        // Aligned as they were.
+        // Keep the original alignment.
         if !start.is_multiple_of(64) {
             let _ = writeln!(out, "        .skip {}, 0xcc", start % 64);
         }
@@ -188,12 +191,13 @@ impl Finished<'_> {
     }
 }
 
-/// The listing as text, with the IR statement of each instruction (the first line of a loop).
+/// Returns the listing as text, with the IR statement of each instruction (the first line of a
+/// loop).
 pub fn text<'c>(code: impl Into<Finished<'c>>, kernel: &Kernel) -> String {
     part(&code.into(), kernel, "")
 }
 
-/// The listing of one of several kernels whose listings make one text: its labels begin with its number.
+/// Returns the listing of one of several kernels in one text: its labels begin with its number.
 pub fn text_of_many<'c>(code: impl Into<Finished<'c>>, kernel: &Kernel, number: usize) -> String {
     part(&code.into(), kernel, &format!("{number}_"))
 }
@@ -209,7 +213,7 @@ fn part(compiled: &Finished<'_>, kernel: &Kernel, prefix: &str) -> String {
         if named.contains(&u64::from(line.offset)) {
             let _ = writeln!(out, "{}:", labels.name(line.offset.into()));
         }
-        // Only the first of a run of instructions repeats the statement.
+        // In a run of instructions of one statement, only the first shows it.
         let origin = line.origin.filter(|_| line.origin != last).and_then(|o| statements.get(o as usize));
         last = line.origin;
         let origin = origin.map(|o| format!("  {o}")).unwrap_or_default();
@@ -219,7 +223,8 @@ fn part(compiled: &Finished<'_>, kernel: &Kernel, prefix: &str) -> String {
     out
 }
 
-/// The first line of every statement of a kernel, in the order of its text: what origins count.
+/// Returns the first line of every statement of a kernel, in the order of its text; origins are
+/// indices into it.
 pub fn statements(kernel: &Kernel) -> Vec<String> {
     let mut statements = Vec::new();
     collect(kernel, &kernel.body, &mut statements);
@@ -230,7 +235,8 @@ fn collect(kernel: &Kernel, body: &[Stmt], out: &mut Vec<String>) {
     for stmt in body {
         match stmt {
             Stmt::For(inner) => {
-                // The head of the loop, without printing its body for every loop around it.
+                // The head of the loop; printing its body for every surrounding loop would take too
+                // long.
                 let head = Stmt::For(For { body: Vec::new(), ..inner.clone() });
                 out.push(first_line(&statement_text(kernel, &head)));
                 collect(kernel, &inner.body, out);

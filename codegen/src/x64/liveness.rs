@@ -1,9 +1,13 @@
-//! Liveness: which registers are live out of each block, and each register's live range as segments with holes.
+//! Liveness: the registers that are live out of each block, and each register's live range as
+//! segments with holes.
 //!
-//! Instruction number `i` (counted in layout order) reads at position `2i` and writes at `2i + 1`. A segment is half-open:
-//! a register last read by `i` ends at `2i + 1`, where one that `i` defines starts, so the two may share a physical
-//! register. A hole is where the value is dead: between the last read of a carried value in a loop's body and its next
-//! definition, say, which is where a chain of accumulations keeps its intermediate values.
+//! Instruction number `i`, counted in layout order, reads at position `2i` and writes at `2i + 1`.
+//! Segments are half-open: a register last read by `i` ends at `2i + 1`, where a register defined
+//! by `i` starts. The two may therefore share a physical register.
+//!
+//! A hole is a gap in which the value is dead. For example, a carried value is dead between its
+//! last read in a loop's body and its next definition. A chain of accumulations keeps its
+//! intermediate values there.
 
 use super::machine::{Function, Role, Vreg};
 
@@ -27,7 +31,7 @@ impl Set {
         self.0[v.index() / 64] &= !(1 << (v.index() % 64));
     }
 
-    /// Whether a register is in it.
+    /// Whether the set contains a register.
     pub fn contains(&self, v: Vreg) -> bool {
         self.0[v.index() / 64] >> (v.index() % 64) & 1 == 1
     }
@@ -38,17 +42,17 @@ impl Set {
         }
     }
 
-    /// Its registers, ascending.
+    /// Returns the registers in ascending order.
     pub fn iter(&self) -> impl Iterator<Item = Vreg> + '_ {
         self.0.iter().enumerate().flat_map(|(word, &bits)| {
-            // From the lowest bit that is set to the next.
+            // Each step clears the lowest set bit.
             let rests = std::iter::successors(Some(bits), |rest| Some(rest & rest.wrapping_sub(1)));
             rests.take_while(|rest| *rest != 0).map(move |rest| Vreg(word as u32 * 64 + rest.trailing_zeros()))
         })
     }
 }
 
-/// What is live out of each block, by block number.
+/// Computes the registers that are live out of each block, by block number.
 pub fn live_out(f: &Function) -> Vec<Set> {
     let n = f.vregs.len();
     let (mut reads, mut writes) = (Vec::new(), Vec::new());
@@ -98,7 +102,7 @@ pub fn live_out(f: &Function) -> Vec<Set> {
 pub struct Range(pub Vec<(u32, u32)>);
 
 impl Range {
-    /// Whether two ranges are live at once.
+    /// Whether two ranges are live at the same time.
     pub fn intersects(&self, other: &Range) -> bool {
         let (mut a, mut b) = (self.0.iter().peekable(), other.0.iter().peekable());
         while let (Some(x), Some(y)) = (a.peek(), b.peek()) {
@@ -121,7 +125,7 @@ impl Range {
         self.join();
     }
 
-    /// Positions covered.
+    /// Returns the number of covered positions.
     pub fn length(&self) -> u32 {
         self.0.iter().map(|(start, end)| end - start).sum()
     }
@@ -137,10 +141,10 @@ impl Range {
     }
 }
 
-/// Live ranges of all virtual registers.
+/// Computes the live ranges of all virtual registers.
 pub fn ranges(f: &Function, live_out: &[Set]) -> Vec<Range> {
     let mut ranges = vec![Range::default(); f.vregs.len()];
-    // Where the segment that is open while walking backwards ends; 0 where none is.
+    // End of the segment that is open during the backward walk; 0 if none is.
     let mut open = vec![0_u32; f.vregs.len()];
     let mut end = f.layout.iter().map(|b| f.blocks[b.index()].insts.len() as u32).sum::<u32>();
     for block in f.layout.iter().rev() {
@@ -190,7 +194,7 @@ pub fn ranges(f: &Function, live_out: &[Set]) -> Vec<Range> {
     ranges
 }
 
-/// Removes instructions whose results are never read and that do nothing else.
+/// Removes instructions without effects whose results are never read.
 pub fn remove_dead(f: &mut Function) {
     let mut reads = vec![0_u32; f.vregs.len()];
     for inst in f.blocks.iter().flat_map(|b| &b.insts) {

@@ -1,11 +1,12 @@
 //! Machine IR: x86 instructions over virtual registers, in blocks with explicit successors.
 //!
-//! Takes nothing for granted but the encoding: an instruction is an [`iced_x86::Code`] with operands, or one of four
-//! pseudo instructions whose form is chosen after allocation ([`Opcode::Fma`], [`Opcode::Ternary`],
-//! [`Opcode::Constant`], [`Opcode::Copy`]).
-//! AVX writes its destination apart from its sources, so virtual registers are single-assignment except where a loop
-//! carries them: those are written before the loop and at its back edge. [`super::allocate`] leaves the same function
-//! with a physical register for every virtual one.
+//! Takes nothing for granted but the encoding: an instruction is an [`iced_x86::Code`] with
+//! operands, or one of four pseudo instructions. The form of those is chosen after allocation
+//! ([`Opcode::Fma`], [`Opcode::Ternary`], [`Opcode::Constant`], [`Opcode::Copy`]).
+//!
+//! AVX has a separate destination, so virtual registers are single-assignment, except those that a
+//! loop carries. These are written before the loop and at its back edge. [`super::allocate`] leaves
+//! the same function with a physical register for every virtual one.
 //!
 //! ```text
 //! b1:                                   ; depth 1, successors b1 b2
@@ -22,18 +23,18 @@ use iced_x86::Code;
 
 use ixc_targets::Target;
 
-/// A virtual register; its class stands in [`Function::vregs`].
+/// A virtual register; its class is in [`Function::vregs`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Vreg(pub u32);
 
 impl Vreg {
-    /// Position in [`Function::vregs`].
+    /// Returns the position in [`Function::vregs`].
     pub fn index(self) -> usize {
         self.0 as usize
     }
 }
 
-/// What a virtual register holds.
+/// Class of the values that a virtual register holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Class {
     /// A 64-bit integer: pointers, counters.
@@ -43,15 +44,16 @@ pub enum Class {
         /// 16, 32 or 64.
         bytes: u32,
     },
-    /// A tile register, in a kernel's one shape for it. Nothing moves one tile register to another, and none is ever spilled.
+    /// A tile register. All its values in a kernel have one shape. Tile registers are never copied
+    /// or spilled.
     Tile {
         /// Rows.
         rows: u8,
         /// Bytes of a row.
         bytes: u8,
     },
-    /// A mask register: a bit per lane. Selection makes and uses one in neighbouring instructions, so none is ever
-    /// spilled.
+    /// A mask register: a bit per lane. It is defined and used in neighbouring instructions, so it
+    /// is never spilled.
     Mask,
 }
 
@@ -60,7 +62,7 @@ pub enum Class {
 pub enum File {
     /// General registers.
     General,
-    /// Vector registers, of which `xmm`, `ymm` and `zmm` name parts.
+    /// Vector registers; `xmm`, `ymm` and `zmm` name parts of them.
     Vector,
     /// Mask registers.
     Mask,
@@ -69,12 +71,12 @@ pub enum File {
 }
 
 impl File {
-    /// How many there are, to size tables by [`File`] as a number.
+    /// Number of files, to size tables that are indexed by [`File`].
     pub const COUNT: usize = 4;
 }
 
 impl Class {
-    /// The register file.
+    /// Returns the register file.
     pub fn file(self) -> File {
         match self {
             Class::Gpr => File::General,
@@ -84,17 +86,17 @@ impl Class {
         }
     }
 
-    /// Whether both live in the same register file.
+    /// Whether both classes use the same register file.
     pub fn same_file(self, other: Class) -> bool {
         self.file() == other.file()
     }
 
-    /// The smallest class for a vector of so many bytes.
+    /// Returns the smallest class for a vector of `bytes` bytes.
     pub fn vector(bytes: u32) -> Class {
         Class::Vector { bytes: bytes.next_power_of_two().max(16) }
     }
 
-    /// How much of a register a value of this class takes.
+    /// Returns the part of a register that a value of this class occupies.
     pub fn width(self) -> Width {
         match self {
             Class::Gpr => Width::R64,
@@ -105,7 +107,7 @@ impl Class {
     }
 }
 
-/// How much of a register an operand names.
+/// Part of a register that an operand names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Width {
     /// 16-bit general register; only read.
@@ -127,7 +129,7 @@ pub enum Width {
 }
 
 impl Width {
-    /// The part of a vector register that holds so many bytes.
+    /// Returns the part of a vector register that holds `bytes` bytes.
     pub fn of(bytes: u32) -> Width {
         match bytes {
             33.. => Width::Z,
@@ -142,18 +144,18 @@ impl Width {
 pub enum Role {
     /// Read.
     Use,
-    /// Written; the old value is gone.
+    /// Written; the old value is lost.
     Def,
     /// Read, then written.
     Update,
 }
 
-/// What a memory operand starts from.
+/// Base of a memory operand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Base {
     /// A pointer.
     Reg(Vreg),
-    /// A slot of the frame: of a spilled value, or of a vector that is read element by element.
+    /// A slot of the frame, for a spilled value or for a vector that is read element by element.
     Slot(u32),
     /// A constant of the pool.
     Pool(u32),
@@ -162,34 +164,35 @@ pub enum Base {
 /// A memory operand: `base + index * scale + disp`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mem {
-    /// Where it starts.
+    /// The base address.
     pub base: Base,
-    /// Scaled index (1, 2, 4, 8); `lea` has one here, loads and stores of tiles, whose stride it is, and entries of tables.
+    /// Scaled index (1, 2, 4, 8). Used by `lea`, by loads and stores of tiles as the stride, and by
+    /// table lookups.
     pub index: Option<(Vreg, u32)>,
     /// Displacement in bytes.
     pub disp: i32,
-    /// Whether it is 32 bits that stand for every 32-bit lane: `{1to16}`.
+    /// Whether one 32-bit element is read into every lane: `{1to16}`.
     pub broadcast: bool,
 }
 
 impl Mem {
-    /// `[base + disp]`.
+    /// Returns `[base + disp]`.
     pub fn at(base: Vreg, disp: i32) -> Mem {
         Mem { base: Base::Reg(base), index: None, disp, broadcast: false }
     }
 
-    /// A slot of the frame.
+    /// Returns a slot of the frame.
     pub fn slot(slot: u32) -> Mem {
         Mem { base: Base::Slot(slot), index: None, disp: 0, broadcast: false }
     }
 
-    /// A constant.
+    /// Returns a constant of the pool.
     pub fn pool(id: u32) -> Mem {
         Mem { base: Base::Pool(id), index: None, disp: 0, broadcast: false }
     }
 }
 
-/// A register or memory operand: what `r/m` encodes.
+/// A register or memory operand (`r/m` of the encoding).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rm {
     /// A register.
@@ -201,7 +204,7 @@ pub enum Rm {
 /// An operand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operand {
-    /// None: the instruction has fewer.
+    /// Unused.
     None,
     /// A register.
     Reg(Vreg, Width, Role),
@@ -218,55 +221,57 @@ pub enum Operand {
 pub struct BlockId(pub u32);
 
 impl BlockId {
-    /// Position in [`Function::blocks`].
+    /// Returns the position in [`Function::blocks`].
     pub fn index(self) -> usize {
         self.0 as usize
     }
 }
 
-/// What an instruction does.
+/// Operation of an instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Opcode {
     /// Exactly this encoding.
     Code(Code),
-    /// `op0 = op1 * op2 + op3`; the 132, 213 or 231 form is chosen when registers are known. At most one of the sources
-    /// is memory. `scalar` is the `ss` form.
+    /// `op0 = op1 * op2 + op3`. The 132, 213 or 231 form is chosen after allocation. At most one
+    /// source is memory. `scalar` is the `ss` form.
     Fma {
         /// One lane only.
         scalar: bool,
     },
-    /// `op0 = f(op1, op2, op3)` bit by bit; bit `4a + 2b + c` of the table is what `f` gives for `a`, `b` and `c`. At most
-    /// one of the sources is memory. Becomes `vpternlogd`, which overwrites one of them: which is chosen when registers
-    /// are known.
+    /// `op0 = f(op1, op2, op3)` bit by bit; bit `4a + 2b + c` of the table is `f(a, b, c)`. At most
+    /// one source is memory. Becomes `vpternlogd`, which overwrites one source, chosen after
+    /// allocation.
     Ternary(u8),
     /// `op0 = constant of the pool`: a zero or ones idiom or a load.
     Constant(u32),
-    /// `op0 = op1` in one register file; nothing if both get one register.
+    /// `op0 = op1` in one register file; disappears if both get the same register.
     Copy,
 }
 
 /// An instruction.
 #[derive(Clone, Copy, Debug)]
 pub struct Inst {
-    /// What it does.
+    /// The operation.
     pub opcode: Opcode,
-    /// Operands in the order of the encoding; [`Operand::None`] ends them.
+    /// Operands in the order of the encoding; the list ends at [`Operand::None`].
     pub operands: [Operand; 5],
-    /// The operand that may be memory instead of a register: where a spilled value is used or defined in place.
+    /// Index of the operand that may be memory instead of a register, to use or define a spilled
+    /// value in place.
     pub rm: Option<u8>,
-    /// The lanes that it works on, and whether the others become zero (else what they become is the instruction's).
+    /// Mask of the lanes that the instruction works on, and whether the other lanes become zero. If
+    /// not, the instruction defines them.
     pub mask: Option<(Vreg, bool)>,
-    /// The IR statement that it comes from, in the order of the kernel's text.
+    /// Number of its IR statement, in the order of the kernel's text.
     pub origin: u32,
 }
 
 impl Inst {
-    /// An instruction without operands.
+    /// Returns an instruction without operands.
     pub fn new(opcode: Opcode) -> Inst {
         Inst { opcode, operands: [Operand::None; 5], rm: None, mask: None, origin: 0 }
     }
 
-    /// An encoded instruction without operands.
+    /// Returns an encoded instruction without operands.
     pub fn code(code: Code) -> Inst {
         Inst::new(Opcode::Code(code))
     }
@@ -302,7 +307,7 @@ impl Inst {
         self.push(Operand::Mem(mem))
     }
 
-    /// Adds a register or memory that is read, in the place where the encoding allows both.
+    /// Adds a register or memory that is read, at the position where the encoding allows both.
     pub fn rm(mut self, rm: Rm, width: Width) -> Inst {
         self.rm = Some(self.len() as u8);
         match rm {
@@ -311,13 +316,13 @@ impl Inst {
         }
     }
 
-    /// Says that the operand added last may be memory as well.
+    /// Marks the operand added last as possible memory.
     pub fn or_mem(mut self) -> Inst {
         self.rm = Some(self.len() as u8 - 1);
         self
     }
 
-    /// States the mask; lanes outside it become zero if `zero`.
+    /// Sets the mask; lanes outside it become zero if `zero`.
     pub fn masked(mut self, mask: Vreg, zero: bool) -> Inst {
         self.mask = Some((mask, zero));
         self
@@ -375,8 +380,8 @@ impl Inst {
         }
     }
 
-    /// The result and the sources of an instruction that overwrites one of three sources with its result, the source
-    /// that is best overwritten first.
+    /// Returns the result and the three sources of an instruction that overwrites a source; the
+    /// source that is best overwritten comes first.
     pub fn as_overwriting(&self) -> Option<(Vreg, [Operand; 3])> {
         match (self.opcode, self.operands) {
             (Opcode::Fma { .. } | Opcode::Ternary(_), [Operand::Reg(to, ..), a, b, c, _]) => Some((to, [c, a, b])),
@@ -384,7 +389,7 @@ impl Inst {
         }
     }
 
-    /// The register written and the one copied, if this is a copy.
+    /// Returns the written and the copied register, if this is a copy.
     pub fn as_copy(&self) -> Option<(Vreg, Vreg)> {
         match (self.opcode, self.operands[0], self.operands[1]) {
             (Opcode::Copy, Operand::Reg(to, ..), Operand::Reg(from, ..)) => Some((to, from)),
@@ -392,7 +397,8 @@ impl Inst {
         }
     }
 
-    /// Whether it does something beside writing its registers: it stores, branches or sets flags for a branch.
+    /// Whether the instruction does more than write registers: it stores, branches or sets flags
+    /// for a branch.
     pub fn has_effect(&self) -> bool {
         match self.opcode {
             Opcode::Code(_) => !self.operands.iter().any(|o| matches!(o, Operand::Reg(_, _, Role::Def))),
@@ -401,18 +407,18 @@ impl Inst {
     }
 }
 
-/// A straight line of instructions.
+/// A basic block.
 #[derive(Clone, Debug, Default)]
 pub struct Block {
-    /// Instructions; branches stand last.
+    /// Instructions; branches come last.
     pub insts: Vec<Inst>,
-    /// Blocks that may come next.
+    /// Possible next blocks.
     pub successors: Vec<BlockId>,
-    /// How many loops it is inside.
+    /// Number of loops around it.
     pub depth: u32,
-    /// The innermost of them.
+    /// The innermost loop around it.
     pub in_loop: Option<LoopId>,
-    /// Whether it is in a loop that contains no other.
+    /// Whether its loop contains no other loop.
     pub innermost: bool,
 }
 
@@ -420,19 +426,19 @@ pub struct Block {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct LoopId(pub u32);
 
-/// Where a loop stands.
+/// Position of a loop.
 #[derive(Clone, Copy, Debug)]
 pub struct Loop {
-    /// The loop around it.
+    /// The surrounding loop.
     pub parent: Option<LoopId>,
-    /// The block that falls into it from outside; it ends without a branch.
+    /// The block before the loop; it ends without a branch.
     pub preheader: BlockId,
 }
 
 /// A function: blocks in the order of [`Function::layout`].
 #[derive(Clone, Debug)]
 pub struct Function {
-    /// What it is compiled for.
+    /// The target.
     pub target: Target,
     /// Blocks.
     pub blocks: Vec<Block>,
@@ -443,20 +449,20 @@ pub struct Function {
     /// Constants, each 16, 32 or 64 bytes.
     pub pool: Vec<Vec<u8>>,
     pool_ids: HashMap<Vec<u8>, u32>,
-    /// Slots of the frame: bytes of each.
+    /// Sizes of the frame's slots in bytes.
     pub slots: Vec<u32>,
-    /// Loops; an outer one stands before those inside it.
+    /// Loops; outer loops come before their inner loops.
     pub loops: Vec<Loop>,
-    /// Constants held in a register throughout a loop.
+    /// Constants held in a register throughout a loop, with the loop.
     pub held: HashMap<Vreg, LoopId>,
-    /// Registers that live for one instruction, which spilling again would not help.
+    /// Registers that live for one instruction; spilling them again would not help.
     pub unspillable: HashSet<Vreg>,
-    /// The argument that points at the buffers (first) and the one that points at the dims (second).
+    /// The arguments: the pointer to the buffers, then the pointer to the dims.
     pub arguments: Option<[Vreg; 2]>,
 }
 
 impl Function {
-    /// An empty function.
+    /// Returns an empty function.
     pub fn new(target: Target) -> Function {
         Function {
             target,
@@ -473,20 +479,20 @@ impl Function {
         }
     }
 
-    /// A new virtual register.
+    /// Creates a virtual register.
     pub fn vreg(&mut self, class: Class) -> Vreg {
         self.vregs.push(class);
         Vreg(self.vregs.len() as u32 - 1)
     }
 
-    /// A new virtual register that lives for one instruction.
+    /// Creates a virtual register that lives for one instruction.
     pub fn piece(&mut self, class: Class) -> Vreg {
         let piece = self.vreg(class);
         self.unspillable.insert(piece);
         piece
     }
 
-    /// A new block, not yet laid out.
+    /// Creates a block that is not yet in the layout.
     pub fn block(&mut self, in_loop: Option<LoopId>) -> BlockId {
         let mut depth = 0;
         let mut around = in_loop;
@@ -498,13 +504,13 @@ impl Function {
         BlockId(self.blocks.len() as u32 - 1)
     }
 
-    /// Whether a constant is made by an idiom, without reading memory.
+    /// Whether an idiom creates the constant without reading memory.
     pub fn is_idiom(&self, constant: u32) -> bool {
         let bytes = &self.pool[constant as usize];
         bytes.iter().all(|b| *b == 0) || bytes.iter().all(|b| *b == 0xff)
     }
 
-    /// The constant with these bytes.
+    /// Returns the pool entry with these bytes.
     pub fn constant(&mut self, bytes: &[u8]) -> u32 {
         if let Some(&id) = self.pool_ids.get(bytes) {
             return id;
@@ -515,7 +521,7 @@ impl Function {
         id
     }
 
-    /// How much of a physical register this virtual one takes.
+    /// Returns the part of a physical register that this virtual one occupies.
     pub fn width(&self, v: Vreg) -> Width {
         self.vregs[v.index()].width()
     }

@@ -1,7 +1,8 @@
 //! Selection of constants, loads and stores.
 //!
-//! Values of 8 and 4 bytes are loaded and stored with the scalar moves; of 2 and 1 with a broadcasting load (one
-//! instruction, and what stands above the value is arbitrary anyway) and an extracting store.
+//! Values of 8 and 4 bytes use the scalar moves. Values of 2 and 1 bytes use a broadcasting load
+//! and an extracting store. The load is one instruction, and the lanes above the value are
+//! undefined anyway.
 
 use iced_x86::Code;
 use ixc_ir::kernel::{BufferKind, Elem, Imm, Inst as Statement, Op, Type, ValueId};
@@ -16,7 +17,7 @@ use super::select::Selector;
 use super::values::Read;
 
 impl Selector<'_> {
-    /// Ops without operands: constants, indices and loads.
+    /// Selects ops without operands: constants, indices and loads.
     pub fn without_operands(&mut self, inst: &Statement) -> Result<(), X64Error> {
         let ty = inst.ty;
         if let (Op::Prefetch, Some(address)) = (inst.op, &inst.address) {
@@ -44,7 +45,7 @@ impl Selector<'_> {
             (Op::Load, Some(address)) => {
                 let mem = self.mem(address);
                 let read_only = self.kernel.buffers[address.buffer.0 as usize].kind == BufferKind::Read;
-                // As far as the addresses of its bytes are near its own.
+                // Remember the address if the displacements of all its bytes fit.
                 if read_only && ty.elem == Elem::I8 && mem.disp.checked_add(ty.bytes() as i32).is_some() {
                     self.origins.insert(result, (self.current, mem));
                 }
@@ -86,7 +87,7 @@ impl Selector<'_> {
         self.emit(Inst::code(codes.at(width)).def(d, width).mem(mem));
     }
 
-    /// Defines a value as a scalar, in a register or still in memory, in every lane.
+    /// Defines a value as a scalar in every lane; the scalar is in a register or still in memory.
     pub fn broadcast(&mut self, result: ValueId, scalar: ValueId, ty: Type) {
         let read = Read::plain(ty.elem.bytes());
         if self.in_memory(scalar, read)
@@ -102,7 +103,7 @@ impl Selector<'_> {
         self.set(result, d);
     }
 
-    /// Stores a value; loads that wait are made first, as the store could change what they read.
+    /// Stores a value. Emits deferred loads first, because the store could change what they read.
     pub fn store(&mut self, inst: &Statement, value: ValueId) -> Result<(), X64Error> {
         let ty = inst.ty;
         let Some(address) = &inst.address else { return Err(X64Error::Malformed { op: inst.op, ty }) };
@@ -128,7 +129,8 @@ impl Selector<'_> {
     }
 }
 
-/// The bytes of a splat: at least 16, so that lanes above a narrow value are of its kind too.
+/// Returns the bytes of a splat: at least 16, so that lanes above a narrow value have the same
+/// value.
 fn splat_bytes(ty: Type, imm: &Imm) -> Vec<u8> {
     let element = match (imm, ty.elem) {
         (Imm::Float(x), _) => x.to_le_bytes(),
@@ -140,8 +142,8 @@ fn splat_bytes(ty: Type, imm: &Imm) -> Vec<u8> {
     element.iter().copied().cycle().take(ty.bytes().max(16) as usize).collect()
 }
 
-/// The instruction that puts one element, from memory or from the low lane of a register, into every lane. Only
-/// `vbroadcastss` has two codes for the two.
+/// Returns the instruction that copies one element to every lane, from memory or from the low lane
+/// of a register. Only `vbroadcastss` has separate codes for the two.
 fn broadcast_codes(elem: Elem) -> Codes {
     match elem {
         Elem::I8 => PBROADCASTB,

@@ -1,31 +1,35 @@
-//! The x86-64 targets: kernel IR to machine code with 256-bit vectors (`avx2`) or 512-bit ones (`avx512`, `amx`).
+//! The x86-64 targets: kernel IR to machine code with 256-bit vectors (`avx2`) or 512-bit ones
+//! (`avx512`, `amx`).
 //!
 //! ```text
-//! kernel IR ─select, schedule─▶ machine IR ─coalesce, allocate (spill, again)─▶ machine IR with registers ─encode─▶ bytes
+//! | kernel IR ─select, schedule─▶ machine IR ─coalesce, allocate (spill, repeat)─▶
+//!     machine IR with registers ─encode─▶ bytes
 //! ```
 //!
 //! | module | what it owns |
 //! | --- | --- |
 //! | [`machine`] | machine IR: instructions over virtual registers |
-//! | [`select`] | blocks, loops; with `arithmetic`, `bf16`, `combine`, `lanes`, `memory` and `tables`, what each op becomes |
-//! | `uses`, `values` | who uses each value; where it is, and what waits for its use |
-//! | [`address`] | strength-reduced addresses: which pointers there are and how they advance |
-//! | [`constants`] | where constants are held in registers |
-//! | [`schedule`] | moving up what frees registers |
+//! | [`select`] | blocks and loops |
+//! | `arithmetic`, `bf16`, `combine`, `lanes`, `memory`, `tables` | selection of the ops |
+//! | `uses`, `values` | users of each value; its location, and ops deferred to their use |
+//! | [`address`] | strength-reduced addresses: the pointers, and how they advance |
+//! | [`constants`] | placement of constants in registers |
+//! | [`schedule`] | moving instructions up that free registers |
 //! | [`liveness`] | live ranges with holes |
 //! | [`coalesce`] | joining copies and the operands of fused multiply-adds |
 //! | [`allocate`] | linear scan; the checker |
-//! | [`spill`] | one value to memory |
+//! | [`spill`] | moving values to memory |
 //! | [`tiles`] | tile registers: selection and configuration |
 //! | [`codes`] | the instruction table: 128-, 256- and 512-bit forms |
 //! | [`encode`] | bytes, through iced-x86 |
 //! | [`mod@print`] | machine IR as text |
-//! | [`listing`] | disassembly beside the IR statement that each instruction comes from |
+//! | [`listing`] | disassembly with the IR statement of each instruction |
 //!
-//! A compiled kernel is `extern "sysv64" fn(buffers: *const *mut u8, dims: *const i64)`. It saves what the caller owns,
-//! calls nothing, and leaves the upper halves of the vector registers clear.
+//! A compiled kernel is `extern "sysv64" fn(buffers: *const *mut u8, dims: *const i64)`. It saves
+//! the caller's registers, calls nothing, and leaves the upper halves of the vector registers
+//! clear.
 //!
-//! Invariant: kernels are verified before they come here; what the verifier proves is not checked again.
+//! Invariant: input kernels are verified. Facts that the verifier proves are not checked again.
 
 pub mod address;
 pub mod allocate;
@@ -56,42 +60,42 @@ use self::select::Placement;
 use crate::line::Line;
 use ixc_targets::Target;
 
-/// Why a kernel can't be compiled for this target.
+/// Reasons why a kernel can't be compiled for this target.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum X64Error {
-    /// A vector wider than the registers.
+    /// A vector is wider than the registers.
     #[error(
         "value %{} is {ty}, {} bytes wide; {} has vectors of up to {} bytes",
         value.0, ty.bytes(), target.name(), target.isa().vector_bytes
     )]
     Unsupported {
-        /// What it was to be compiled for.
+        /// The target.
         target: Target,
         /// The value.
         value: ValueId,
-        /// Its type.
+        /// The value's type.
         ty: Type,
     },
-    /// An op that the target has no lowering for.
+    /// The target has no lowering for an op.
     #[error("{} on {ty} has no lowering for this target", op.row().mnemonic)]
     NoLowering {
         /// The op.
         op: Op,
-        /// Its type.
+        /// Type of the op's result.
         ty: Type,
     },
-    /// An op with a type, address or immediate that the verifier would have refused.
+    /// The type, address or immediate of an op is invalid; the verifier would have refused it.
     #[error("{} on {ty} is malformed: the kernel was not verified", op.row().mnemonic)]
     Malformed {
         /// The op.
         op: Op,
-        /// Its type.
+        /// Type of the op's result.
         ty: Type,
     },
-    /// More tiles live at once than there are registers.
+    /// More tiles are live at once than there are registers.
     #[error("more tiles are live at once than there are tile registers, which are never spilled")]
     OutOfTiles,
-    /// A tile that would have to be copied.
+    /// A tile would have to be copied.
     #[error("statement {statement} needs a copy of a tile: an accumulator has one use, and factors are two tiles")]
     TileCopy {
         /// The statement, counted in the order of the kernel's text.
@@ -100,7 +104,7 @@ pub enum X64Error {
     /// One instruction needs more registers than there are.
     #[error("out of registers in one instruction")]
     OutOfRegisters,
-    /// Too many values live at once, or too many vectors whose elements are read one by one.
+    /// Too many values are live at once, or too many vectors are read element by element.
     #[error("values in memory need a frame of {bytes} bytes; at most {most} are allowed")]
     FrameTooLarge {
         /// Bytes needed.
@@ -108,38 +112,38 @@ pub enum X64Error {
         /// Bytes allowed.
         most: u32,
     },
-    /// More than compilation is meant for.
+    /// The kernel exceeds a limit.
     #[error("the kernel has {found} {what}; at most {most} are compiled")]
     TooLarge {
-        /// What there is too much of.
+        /// The counted thing, such as `instructions`.
         what: &'static str,
-        /// How much.
+        /// The count.
         found: usize,
         /// The limit.
         most: usize,
     },
-    /// An instruction that the target lacks: a bug of the lowering, found before the code can run.
+    /// The target lacks an instruction: a bug of the lowering, found before the code can run.
     #[error("{instruction} needs {feature}, which {} lacks", target.name())]
     Feature {
-        /// Its mnemonic.
+        /// Mnemonic of the instruction.
         instruction: String,
         /// The feature, as the decoder names it.
         feature: String,
-        /// What was compiled for.
+        /// The target.
         target: Target,
     },
     /// The encoder refused an instruction.
     #[error("iced-x86 refused an instruction: {reason}")]
     Encoder {
-        /// Its words.
+        /// The encoder's message.
         reason: String,
     },
 }
 
-/// What compilation cost and gave.
+/// Statistics of one compilation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
-    /// Vectors that live in memory: a bug in a tuned kernel.
+    /// Vectors that live in memory. In a tuned kernel, these are a bug.
     pub vector_spills: usize,
     /// Integers that live in memory.
     pub gpr_spills: usize,
@@ -147,7 +151,7 @@ pub struct Stats {
     pub rematerialised: usize,
     /// Moves between registers.
     pub moves: usize,
-    /// Those of them in loops that contain no loop.
+    /// Moves in innermost loops.
     pub moves_in_innermost_loops: usize,
     /// Instructions.
     pub instructions: usize,
@@ -160,32 +164,32 @@ pub struct Stats {
 pub struct Compiled {
     /// The kernel's name.
     pub name: String,
-    /// Instructions, padded to where the constants start.
+    /// Instructions, padded up to the constants.
     pub code: Vec<u8>,
     /// Bytes of `code` before the padding.
     pub code_bytes: usize,
-    /// What stands behind the code.
+    /// Constants, placed directly after the code.
     pub constants: Vec<u8>,
     /// One per instruction.
     pub lines: Vec<Line>,
-    /// What it cost.
+    /// Statistics of the compilation.
     pub stats: Stats,
 }
 
-/// Most instructions before allocation: some thirty times what `ixc` generates, so that a hostile plan can't keep the
-/// allocator busy.
+/// Max instructions before allocation, so that a hostile plan can't keep the allocator busy. About
+/// thirty times what `ixc` generates.
 const MAX_INSTRUCTIONS: usize = 1 << 17;
-/// Most register-block pairs: 32 MiB for each of the sets that liveness keeps.
+/// Max register-block pairs: 32 MiB for each set that liveness keeps.
 const MAX_LIVENESS: usize = 1 << 28;
 
 fn limit(what: &'static str, found: usize, most: usize) -> Result<(), X64Error> {
     if found <= most { Ok(()) } else { Err(X64Error::TooLarge { what, found, most }) }
 }
 
-/// Machine IR of a verified kernel, with registers: all but the encoding.
+/// Lowers a verified kernel to machine IR with registers; only the encoding is missing.
 ///
 /// # Errors
-/// Where it uses vectors that the target lacks, is too large, or keeps too many values alive.
+/// If the kernel uses vectors that the target lacks, is too large, or keeps too many values alive.
 pub fn lower(kernel: &Kernel, target: Target) -> Result<(machine::Function, allocate::Allocation), X64Error> {
     let first = lower_with(kernel, target, Placement::Entry)?;
     if first.1.gpr_spills == 0 {
@@ -204,7 +208,7 @@ fn lower_with(
     let mut function = select::select(kernel, target, placement)?;
     let instructions = function.blocks.iter().map(|b| b.insts.len()).sum();
     limit("instructions", instructions, MAX_INSTRUCTIONS)?;
-    // Liveness takes a bit for each.
+    // Liveness takes one bit per pair.
     limit("registers times blocks", function.vregs.len() * function.blocks.len(), MAX_LIVENESS)?;
     schedule::reduce_pressure(&mut function);
     let allocation = allocate::allocate(&mut function)?;
@@ -214,7 +218,7 @@ fn lower_with(
 /// Compiles a verified kernel.
 ///
 /// # Errors
-/// As [`lower`], and where the encoder refuses an instruction.
+/// See [`lower`]; also if the encoder refuses an instruction.
 pub fn compile(kernel: &Kernel, target: Target) -> Result<Compiled, X64Error> {
     let (function, allocation) = lower(kernel, target)?;
     let compiled = encode::encode(&kernel.name, &function, &allocation)?;

@@ -1,7 +1,8 @@
-//! Machine IR as text, after allocation: what the encoder gets.
+//! Machine IR as text, after allocation: the input of the encoder.
 //!
-//! Each operand is a physical register with the virtual one behind it, so that a value can be followed through copies and loops.
-//! Pseudo instructions are still there: a `copy` within one register will be no instruction.
+//! Each operand is a physical register, followed by the virtual one, so that a value can be
+//! followed through copies and loops. Pseudo instructions are still present: for example, a `copy`
+//! within one register will later disappear.
 //!
 //! ```text
 //! b1:                                            ; depth 1, innermost; then b1 or b2
@@ -19,10 +20,11 @@ use super::allocate::Allocation;
 use super::listing::statements;
 use super::machine::{Base, Block, Function, Inst, Mem, Opcode, Operand, Vreg, Width};
 
-/// Column at which the IR statement stands.
+/// Column of the IR statements.
 const COMMENT: usize = 55;
 
-/// An allocated function as text, with the IR statement of each instruction beside the first of a run of them.
+/// Returns an allocated function as text. The first instruction of each statement shows the
+/// statement.
 pub fn text(kernel: &Kernel, f: &Function, allocation: &Allocation) -> String {
     let printer = Printer { f, registers: &allocation.registers };
     let statements = statements(kernel);
@@ -108,7 +110,7 @@ impl Printer<'_> {
             Width::K => Register::K0,
             Width::T => Register::TMM0,
         };
-        // Registers of a file follow each other; 255 is a value that is never used.
+        // The registers of a file have consecutive numbers; 255 marks a value that is never used.
         match number {
             u8::MAX => format!("unused(v{})", v.0),
             number => format!("{:?}(v{})", first + u32::from(number), v.0).to_lowercase(),
@@ -132,7 +134,7 @@ impl Printer<'_> {
         text + if mem.broadcast { "] to all lanes" } else { "]" }
     }
 
-    /// A constant: its first 8 bytes, as most repeat.
+    /// Returns a constant as text: its period if it repeats, otherwise its first 8 bytes.
     fn pool(&self, id: u32) -> String {
         let bytes = self.f.pool.get(id as usize).map(Vec::as_slice).unwrap_or_default();
         let head: String = bytes.iter().take(8).map(|byte| format!("{byte:02x}")).collect();

@@ -1,11 +1,12 @@
-//! Scheduling for register pressure: what frees more registers than it takes is done as soon as it can be.
+//! Scheduling for register pressure: instructions that free more registers than they take move up
+//! to the earliest possible place.
 //!
-//! An instruction that reads two or more values for the last time and defines one makes the pressure lower from there on,
-//! so it moves up to right behind the last of its operands. A sum of eight products that stand one after the other, with
-//! the additions behind them, then needs two registers and not eight. Latency is left to the processor, which reorders
-//! far better than it renames values in memory.
+//! An instruction that reads two or more values for the last time and defines one lowers the
+//! pressure. It moves up to directly after the last of its operands. For example, eight products
+//! followed by their additions then need two registers, not eight. Latency is left to the
+//! processor, which reorders instructions far better than it renames values in memory.
 //!
-//! Nothing that touches memory moves, so the order of loads and stores stays.
+//! Instructions that access memory do not move, so the order of loads and stores stays.
 
 use super::machine::{Class, Function, Inst, Opcode, Operand, Role};
 
@@ -19,7 +20,7 @@ pub fn reduce_pressure(f: &mut Function) {
             writes[v.index()] += u32::from(role != Role::Use);
         });
     }
-    // Where each register was last written in this block: the number of the instruction behind which that now stands.
+    // The instruction after which the register's last write in this block now stands.
     let mut written: Vec<Option<usize>> = vec![None; n];
     for block in &mut f.blocks {
         let mut behind: Vec<usize> = (0..block.insts.len()).collect();
@@ -32,7 +33,7 @@ pub fn reduce_pressure(f: &mut Function) {
                     dying += u32::from(reads[v.index()] == 1 && writes[v.index()] == 1 && written[v.index()].is_some());
                     last = last.max(written[v.index()]);
                 }
-                // Masks stay beside their use.
+                // Masks stay next to their use.
                 Role::Def => {
                     single &= writes[v.index()] == 1 && matches!(f.vregs[v.index()], Class::Vector { .. });
                 }
@@ -56,7 +57,7 @@ pub fn reduce_pressure(f: &mut Function) {
     }
 }
 
-/// Whether it only computes a register from registers.
+/// Whether the instruction only computes a register from registers.
 fn is_pure(inst: &Inst) -> bool {
     !matches!(inst.opcode, Opcode::Copy | Opcode::Constant(_))
         && !inst.has_effect()

@@ -1,13 +1,14 @@
 //! Instruction selection: kernel IR to machine IR, statement by statement.
 //!
-//! This file owns blocks, loops and addresses; where values are stands in [`super::values`], what each op becomes in
-//! [`super::arithmetic`], [`super::combine`], [`super::lanes`] and [`super::memory`].
+//! This file owns blocks, loops and addresses. [`super::values`] tracks where values are.
+//! [`super::arithmetic`], [`super::combine`], [`super::lanes`] and [`super::memory`] select the
+//! ops.
 //!
-//! - Equal constants are one register, which [`super::constants`] places.
-//! - A carried value has one home register: written before the loop, read in the body as the inner value, written at the
-//!   back edge, read after the loop as the result. [`super::allocate`] merges the copies away.
-//! - A value narrower than 16 bytes stands in the low part of a register. What is above it is arbitrary and never
-//!   influences a lane of the value.
+//! - Equal constants are one register; [`super::constants`] places it.
+//! - A carried value has one home register. It is written before the loop and at the back edge, and
+//!   read in the body and after the loop. [`super::allocate`] merges the copies away.
+//! - A value narrower than 16 bytes is in the low part of a register. The bytes above it are
+//!   undefined and never influence a lane of the value.
 
 use std::collections::HashMap;
 
@@ -24,19 +25,19 @@ use super::values::{Deferred, Pending, Value};
 use super::{X64Error, limit};
 use ixc_targets::{Feature, Target};
 
-/// Where pointers and sizes that vary with dims alone are made.
+/// Place where pointers and sizes are computed that vary with dims alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Placement {
     /// Once, at the entry: fewest instructions.
     Entry,
-    /// At each use outside innermost loops, and before those: fewest registers.
+    /// At each use outside innermost loops, and before innermost loops: fewest registers.
     Use,
 }
 
 /// Lowers a verified kernel.
 ///
 /// # Errors
-/// Where the kernel uses vectors wider than the target has, or too many different addresses.
+/// If the kernel uses vectors wider than the target's, or too many different addresses.
 pub fn select(kernel: &Kernel, target: Target, placement: Placement) -> Result<Function, X64Error> {
     let widest = target.isa().vector_bytes;
     if let Some(value) = kernel.values.iter().position(|ty| ty.row_bytes() > widest) {
@@ -77,40 +78,41 @@ pub fn select(kernel: &Kernel, target: Target, placement: Placement) -> Result<F
 pub struct Selector<'k> {
     /// The kernel.
     pub kernel: &'k Kernel,
-    /// What is made.
+    /// The resulting function.
     pub f: Function,
     pub(super) current: BlockId,
-    /// Where each value is.
+    /// Location of each value.
     pub(super) values: Vec<Value>,
     /// Pool entries of values that are constants.
     pub(super) constants: Vec<Option<u32>>,
     /// The register of each pool entry, not yet defined.
     pub(super) shared: Vec<(u32, Vreg)>,
-    /// Who uses each value.
+    /// Users of each value.
     pub(super) uses: Uses,
-    /// Loads that wait.
+    /// Loads that wait for their use.
     pub(super) pending: Vec<Option<Pending>>,
-    /// Ops that wait.
+    /// Ops that wait for their use.
     pub(super) deferred: Vec<Deferred>,
     addresses: Addresses,
-    /// The statement that is being selected.
+    /// The current statement.
     pub(super) origin: u32,
     statements: u32,
     pub(super) in_loop: Option<LoopId>,
     placement: Placement,
-    /// Whether the loop that statements are in contains no other.
+    /// Whether the current loop contains no other loop.
     innermost: bool,
-    /// Registers of dims, where they are made once.
+    /// Registers of dims that are loaded once.
     dims: HashMap<DimId, Vreg>,
-    /// What was made at its use, by the block that has it.
+    /// Registers computed at their use, by the block that computes them.
     made_late: HashMap<(BlockId, Key), Vreg>,
     /// Registers with the strides of tiles, by the block that sets them.
     pub(super) strides: HashMap<(BlockId, i64), Vreg>,
-    /// Where tables of the pool begin, by the block that knows it.
+    /// Base addresses of tables in the pool, by the block that computes them.
     pub(super) tables: HashMap<(BlockId, u32), Vreg>,
-    /// Numbers of entries that are ready, by the block that they are ready in.
+    /// Prepared entry numbers of table lookups, by the block that computes them.
     pub(super) numbers: HashMap<(BlockId, ValueId, ValueId, usize), Numbers>,
-    /// Where bytes were loaded from that nothing writes, and the block in which the address holds.
+    /// Address of each vector of bytes loaded from a read-only buffer, and the block in which the
+    /// address holds.
     pub(super) origins: HashMap<ValueId, (BlockId, Mem)>,
 }
 
@@ -123,7 +125,7 @@ impl Selector<'_> {
         self.f.blocks[self.current.index()].insts.push(inst);
     }
 
-    /// A new vector register for a value of so many bytes.
+    /// Creates a vector register for a value of `bytes` bytes.
     pub fn vector(&mut self, bytes: u32) -> Vreg {
         self.f.vreg(Class::vector(bytes))
     }
@@ -133,7 +135,7 @@ impl Selector<'_> {
         self.f.target.has(Feature::Avx512vl)
     }
 
-    /// The class of the register of a value.
+    /// Returns the class of a value's register.
     pub fn class_of(&self, value: ValueId) -> Class {
         let ty = self.kernel.ty(value);
         if ty.is_tile() {
@@ -143,18 +145,18 @@ impl Selector<'_> {
         Class::vector(ty.bytes())
     }
 
-    /// A new register for a value that a loop carries.
+    /// Creates the register for a value that a loop carries.
     fn home(&mut self, value: ValueId) -> Vreg {
         let class = self.class_of(value);
         self.f.vreg(class)
     }
 
-    /// A new general register.
+    /// Creates a general register.
     pub fn gpr(&mut self) -> Vreg {
         self.f.vreg(Class::Gpr)
     }
 
-    /// `code d, a, b` for a result of so many bytes.
+    /// Emits `code d, a, b` for a result of `bytes` bytes.
     pub fn three(&mut self, codes: Codes, bytes: u32, a: Vreg, b: Rm) -> Vreg {
         let (code, width) = codes.of(bytes);
         let d = self.vector(bytes);
@@ -162,7 +164,7 @@ impl Selector<'_> {
         d
     }
 
-    /// `code d, a, b, imm` for a result of so many bytes.
+    /// Emits `code d, a, b, imm` for a result of `bytes` bytes.
     pub fn three_imm(&mut self, codes: Codes, bytes: u32, a: Vreg, b: Rm, imm: i64) -> Vreg {
         let (code, width) = codes.of(bytes);
         let d = self.vector(bytes);
@@ -170,7 +172,7 @@ impl Selector<'_> {
         d
     }
 
-    /// `code d, a` for a result of so many bytes, source and result alike.
+    /// Emits `code d, a`; source and result have `bytes` bytes.
     pub fn two(&mut self, codes: Codes, bytes: u32, a: Rm) -> Vreg {
         let (code, width) = codes.of(bytes);
         let d = self.vector(bytes);
@@ -178,7 +180,7 @@ impl Selector<'_> {
         d
     }
 
-    /// `code d, a, imm` for a result of so many bytes, source and result alike.
+    /// Emits `code d, a, imm`; source and result have `bytes` bytes.
     pub fn two_imm(&mut self, codes: Codes, bytes: u32, a: Rm, imm: i64) -> Vreg {
         let (code, width) = codes.of(bytes);
         let d = self.vector(bytes);
@@ -188,7 +190,7 @@ impl Selector<'_> {
 
     // Addresses and integers.
 
-    /// The memory operand of an address.
+    /// Returns the memory operand of an address.
     pub fn mem(&mut self, address: &Address) -> Mem {
         let key = self.addresses.key(Some(address.buffer), &address.offset);
         let Some(base) = self.pointer(&key) else {
@@ -205,7 +207,7 @@ impl Selector<'_> {
         }
     }
 
-    /// An integer constant in a register.
+    /// Loads an integer constant into a register.
     fn integer(&mut self, value: i64) -> Vreg {
         let d = self.gpr();
         if u32::try_from(value).is_ok() {
@@ -216,7 +218,7 @@ impl Selector<'_> {
         d
     }
 
-    /// `a + x * coefficient`; may be `x` itself.
+    /// Computes `a + x * coefficient`; may return `x` itself.
     fn multiply_add(&mut self, a: Option<Vreg>, x: Vreg, coefficient: i64) -> Vreg {
         if a.is_none() && coefficient == 1 {
             return x;
@@ -230,7 +232,7 @@ impl Selector<'_> {
                 (d, 1)
             }
             (_, Err(_)) => {
-                // No instruction multiplies by so large an immediate.
+                // No instruction multiplies by such a large immediate.
                 let (c, d) = (self.integer(coefficient), self.gpr());
                 self.emit(Inst::new(Opcode::Copy).def(d, Width::R64).read(c, Width::R64));
                 self.emit(Inst::code(Code::Imul_r64_rm64).update(d, Width::R64).rm(Rm::Reg(x), Width::R64));
@@ -248,7 +250,8 @@ impl Selector<'_> {
         }
     }
 
-    /// The value of an affine expression without a buffer; if `own`, in a register that nothing else uses.
+    /// Computes an affine expression without a buffer; if `own`, in a register that nothing else
+    /// uses.
     pub fn affine(&mut self, value: &Affine, own: bool) -> Vreg {
         let key = self.addresses.key(None, value);
         match (self.pointer(&key), i32::try_from(value.constant)) {
@@ -296,7 +299,7 @@ impl Selector<'_> {
         }
     }
 
-    /// The register of a key; `None` for the number 0.
+    /// Returns the register of a key; `None` for the number 0.
     fn pointer(&mut self, key: &Key) -> Option<Vreg> {
         if let Some(register) = self.addresses.register(key) {
             return Some(register);
@@ -316,7 +319,8 @@ impl Selector<'_> {
         Some(register)
     }
 
-    /// Where to make what does not vary: here, or before the loop if that is innermost and runs too often for it.
+    /// Returns the block for computing loop-invariant values: the current one, or before the loop
+    /// if that is innermost.
     pub(super) fn outside_innermost(&self) -> BlockId {
         match self.in_loop {
             Some(id) if self.innermost => self.f.loops[id.0 as usize].preheader,
@@ -324,7 +328,8 @@ impl Selector<'_> {
         }
     }
 
-    /// Computes a key of dims only, from the arguments or what is made of them already.
+    /// Computes a key of dims only, from the arguments or from registers that already hold parts of
+    /// it.
     fn compute(&mut self, key: &Key) -> Vreg {
         let [buffers, dims] = self.f.arguments.unwrap_or([Vreg(0); 2]);
         let start = Key { buffer: key.buffer, terms: Vec::new() };
@@ -452,7 +457,7 @@ impl Selector<'_> {
         Ok(())
     }
 
-    /// A loop that runs exactly once is its body.
+    /// Selects a loop that runs exactly once as its body.
     fn once(&mut self, f: &For) -> Result<(), X64Error> {
         for carry in &f.carries {
             let init = self.reg(carry.init);
@@ -474,7 +479,7 @@ impl Selector<'_> {
         Ok(())
     }
 
-    /// A loop that runs once or not at all is its body behind a test.
+    /// Selects a loop that runs at most once as its body after a test.
     fn at_most_once(&mut self, f: &For) -> Result<(), X64Error> {
         self.make_all();
         let trip = self.affine(&f.trip, false);
@@ -483,7 +488,7 @@ impl Selector<'_> {
         self.emit(Inst::code(Code::Je_rel32_64).block(exit));
         self.go_to(&[body, exit]);
         self.start(body);
-        // Copies, so that what is needed behind the body can go to memory for its time.
+        // Copies, so that registers needed after the body can be spilled during it.
         for key in self.addresses.at(f.var).to_vec() {
             let Some((parent, ..)) = key.split() else { continue };
             let register = match self.pointer(&parent) {
@@ -504,7 +509,8 @@ impl Selector<'_> {
         Ok(())
     }
 
-    /// Writes all homes at once: a next value that is another carry's home is saved before any is written.
+    /// Writes all homes at once: a next value that is another carry's home is saved before any home
+    /// is written.
     fn back_edge(&mut self, carries: &[Carry], homes: &[Vreg]) {
         let mut copies = Vec::new();
         for (carry, &home) in carries.iter().zip(homes) {
@@ -540,20 +546,21 @@ impl Selector<'_> {
         }
     }
 
-    /// The smallest value of an expression over dims. In 128 bits: the proof looked only at dims for which it is computed.
+    /// Returns the smallest value of an expression over dims. Computed in 128 bits, because the
+    /// verifier's proof covers only the dims for which it is evaluated.
     fn least(&self, value: &Affine) -> i128 {
         value.terms.iter().fold(value.constant.into(), |sum, &(atom, coefficient)| {
             let bound = match atom {
                 Atom::Dim(d) if coefficient > 0 => self.kernel.dims[d.index()].lo,
                 Atom::Dim(d) => self.kernel.dims[d.index()].hi,
-                // A trip has none.
+                // A trip count has no variables.
                 Atom::Var(_) => i64::MAX,
             };
             sum + i128::from(bound) * i128::from(coefficient)
         })
     }
 
-    /// The largest value of an expression over dims.
+    /// Returns the largest value of an expression over dims.
     fn most(&self, value: &Affine) -> i128 {
         -self.least(&(value.clone() * -1))
     }
@@ -563,7 +570,8 @@ impl Selector<'_> {
         if result.is_some_and(|r| self.uses.count(r) == 0) || self.defer(inst) {
             return Ok(());
         }
-        // The verifier proves the number of operands, and that what has an address or immediate has one.
+        // The verifier proves the number of operands, and that addresses and immediates are present
+        // where needed.
         let o = &inst.operands;
         let ty = inst.ty;
         let int = match inst.imm {

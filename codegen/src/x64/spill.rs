@@ -1,9 +1,9 @@
-//! Taking values out of registers: into slots of the frame, or, as constants, inward.
+//! Spilling: values move from registers to slots of the frame; constants move inward.
 //!
-//! A value in a slot gets a register of its own for each instruction that accesses it, or is a memory operand where the
-//! encoding allows. A constant has no slot: it is held around the loops inside its own instead ([`super::constants`]),
-//! and in the end made where it is used, or read from the pool as a memory operand. All values of one round are taken out
-//! in one walk over the function.
+//! A value in a slot gets a new register for each instruction that accesses it, or is a memory
+//! operand where the encoding allows. A constant has no slot. It is held around inner loops instead
+//! ([`super::constants`]), and finally set where it is used or read from the pool as a memory
+//! operand. One walk over the function handles all values of a round.
 
 use std::collections::{HashMap, HashSet};
 
@@ -13,21 +13,22 @@ use super::codes::{MOVUPS, MOVUPS_STORE};
 use super::constants::inside;
 use super::machine::{Base, Class, Function, Inst, LoopId, Mem, Opcode, Operand, Rm, Role, Vreg};
 
-/// How one value is taken out of its register.
+/// New location of a spilled value.
 #[derive(Clone, Copy, Debug)]
 pub enum Eviction {
-    /// To this slot.
+    /// This slot of the frame.
     Slot(u32),
     /// A constant of the pool.
     Constant {
-        /// Which.
+        /// Index in the pool.
         id: u32,
-        /// Around which loop it was held (`None`: the whole function), if loops inside are to hold it now.
+        /// The loop around which it was held (`None`: the whole function), if inner loops shall
+        /// hold it now.
         held: Option<Option<LoopId>>,
     },
 }
 
-/// Decides how values are taken out: constants inward, anything else to a new slot.
+/// Decides where values go: constants inward, anything else to a new slot.
 pub fn plan(f: &mut Function, values: &[Vreg]) -> HashMap<Vreg, Eviction> {
     let mut definitions = vec![0_u32; f.vregs.len()];
     let mut constants = vec![None; f.vregs.len()];
@@ -47,7 +48,7 @@ pub fn plan(f: &mut Function, values: &[Vreg]) -> HashMap<Vreg, Eviction> {
                 f.slots.push(match f.vregs[v.index()] {
                     Class::Gpr => 8,
                     Class::Vector { bytes } => bytes,
-                    // Refused by the allocator.
+                    // The allocator refuses to spill these.
                     Class::Mask | Class::Tile { .. } => 8,
                 });
                 Eviction::Slot(f.slots.len() as u32 - 1)
@@ -58,9 +59,9 @@ pub fn plan(f: &mut Function, values: &[Vreg]) -> HashMap<Vreg, Eviction> {
     plan
 }
 
-/// Takes values out of their registers. Gives the constants that loops inside hold now.
+/// Takes values out of their registers. Returns the constants that inner loops hold now.
 pub fn evict(f: &mut Function, plan: &HashMap<Vreg, Eviction>) -> HashSet<Vreg> {
-    // Asked for every operand. What is made meanwhile is never taken out.
+    // Looked up for every operand. Registers created during the walk are never spilled.
     let mut taken = vec![false; f.vregs.len()];
     plan.keys().for_each(|v| taken[v.index()] = true);
     let mut inward = HashMap::new();
@@ -87,7 +88,7 @@ pub fn evict(f: &mut Function, plan: &HashMap<Vreg, Eviction>) -> HashSet<Vreg> 
                 let (class, width) = (f.vregs[v.index()], f.width(v));
                 let origin = inst.origin;
                 match plan[&v] {
-                    // Its one definition: every use has its own now.
+                    // Drop the only definition: every use now has its own.
                     Eviction::Constant { .. } if written => dropped = true,
                     Eviction::Constant { id, held } => {
                         let child = held.and_then(|held| inside(f, f.blocks[block].in_loop, held));
@@ -153,7 +154,8 @@ fn store_code(class: Class) -> Inst {
     })
 }
 
-/// Makes the memory an operand of the instruction itself, where its only mention of the value allows that.
+/// Makes the memory an operand of the instruction, if the value occurs once and the encoding allows
+/// it.
 fn fold(inst: &mut Inst, v: Vreg, home: Mem, class: Class) -> bool {
     let mut mentions = 0;
     inst.for_each(|w, _| mentions += u32::from(w == v));
@@ -175,12 +177,12 @@ fn fold(inst: &mut Inst, v: Vreg, home: Mem, class: Class) -> bool {
             *inst = Inst { origin: inst.origin, ..move_code(class).def(to, width).rm(Rm::Mem(home), width) };
             true
         }
-        // Any one of its sources may be memory.
+        // Any one source may be memory.
         (Opcode::Fma { .. } | Opcode::Ternary(_), _) if role == Role::Use => {
             inst.operands[place] = Operand::Mem(home);
             true
         }
-        // A pool entry is only read, and has as many bytes as the operand reads.
+        // A pool entry is read-only, and has as many bytes as the operand reads.
         _ if inst.rm == Some(place as u8) && (role == Role::Use || !matches!(home.base, Base::Pool(_))) => {
             inst.operands[place] = Operand::Mem(home);
             true

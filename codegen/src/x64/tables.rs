@@ -1,14 +1,23 @@
-//! Selection of ops that look up entries of tables, and of the one that moves bits to bytes.
+//! Selection of table lookups, and of the op that moves bits to bytes.
 //!
-//! Numbers of entries that memory has are loaded from there one by one. Others are taken out of a vector by eights of bytes: a store that narrower loads
-//! follow takes half as long again (Zen 4: 18.6 cycles for 16 entries of numbers that were stored, 12.0 of ones that are taken out, 11.0 of ones in memory).
+//! Entry numbers that are in memory are loaded one by one. Other numbers are extracted from a
+//! vector, eight bytes at a time, because narrow loads after a wide store take half as long again.
+//! On Zen 4, 16 entries take 18.6 cycles with stored numbers, 12.0 with extracted ones, and 11.0
+//! with numbers in memory.
 //!
 //! ```text
-//! lookup_quarter, 256 entries in memory: for each lane movzx, [low + 4 lane + quarter]; vpinsrd entries, [table + 4 number]
-//!                 others:                vpshufb, vpunpcklbw: words by quarters; vmovq or vpextrq, then movzx and shr four times; vpinsrd
-//!                 up to 512, AVX-512 BW: vpermt2w from each 64 entries that fit a word, for two quarters at once; vpblendmw; vpunpckwd, vpsrlvw, vpand
-//! lookup_byte, 512 entries, of whole vectors where bytes can be permuted (VBMI):
-//!     vpermt2b from each 128 entries by the low seven bits; vpblendmb by the eighth; vpblendmb by the ninth
+//! | lookup_quarter
+//!   256 entries, numbers in memory:
+//!     for each lane movzx, [low + 4 lane + quarter]; vpinsrd entries, [table + 4 number]
+//!   other numbers:
+//!     vpshufb, vpunpcklbw: words by quarters; vmovq or vpextrq;
+//!     movzx and shr four times; vpinsrd
+//!   up to 512 entries that fit a word, AVX-512 BW:
+//!     vpermt2w from each 64 entries, for two quarters at once; vpblendmw;
+//!     vpunpckwd, vpsrlvw, vpand
+//! lookup_byte, 512 entries, whole vectors, with permutations of bytes (VBMI):
+//!     vpermt2b from each 128 entries by the low seven bits;
+//!     vpblendmb by the eighth; vpblendmb by the ninth
 //! ```
 
 use iced_x86::Code;
@@ -24,40 +33,42 @@ use super::machine::{Class, Inst, Mem, Rm, Vreg, Width};
 use super::select::Selector;
 use super::values::Read;
 
-/// Bytes of the vectors that bytes are permuted in.
+/// Bytes of a whole vector, the unit of permutations.
 const WHOLE: u32 = 64;
-/// Entries that two of those have.
+/// Entries of one byte in two whole vectors.
 const TWO: usize = 2 * WHOLE as usize;
 
-/// Entries that a byte numbers all of.
+/// Number of entries that one byte can address.
 const BYTE: usize = 256;
 
-/// The most entries that are looked up as words, in whole vectors: where a word of two vectors is three instructions' worth of work (Intel), more take
-/// longer than one by one.
+/// Max entries for lookup as words in whole vectors. On Intel, a permutation of words in two
+/// vectors costs as much as three instructions, so larger tables are faster one by one.
 const MOST_WORDS: usize = 512;
 
-/// What is ready of numbers of entries.
+/// Prepared entry numbers for the four quarters of `lookup_quarter`.
 #[derive(Clone, Copy)]
 pub enum Numbers {
-    /// They are bytes in memory, the four quarters' of each lane.
+    /// Bytes in memory, four quarters for each lane.
     Memory(Mem),
-    /// They are words, four lanes' of each quarter in turn: of the first two quarters, and of the others.
+    /// Words: in each 16 bytes, four lanes of one quarter, then four of the next. The first vector
+    /// has quarters 0 and 1, the second 2 and 3.
     Apart([Vreg; 2]),
-    /// They are looked up: the words, and what makes entries of them.
+    /// The entries were looked up: packed as words in the order of `Apart`, with their packing.
     Words([Vreg; 2], Halves),
 }
 
-/// Entries of 32 bits as words: the upper half stands beside the lower one.
+/// Packing of 32-bit entries into words: the upper half is shifted to free bits next to the lower
+/// half.
 #[derive(Clone, Copy)]
 pub struct Halves {
-    /// How much higher.
+    /// Shift of the upper half, in bits.
     by: u32,
-    /// The bits that a half has.
+    /// Bits that a half can have.
     own: u16,
 }
 
 impl Halves {
-    /// Those of a table, if there is place for both.
+    /// Returns the packing for a table, or `None` if the two halves of an entry do not fit.
     fn of(entries: &[u32]) -> Option<Halves> {
         let own = entries.iter().fold(0, |own, entry| own | *entry as u16 | (entry >> 16) as u16);
         let apart = |by: u32| {
@@ -67,14 +78,14 @@ impl Halves {
         (1..u16::BITS).find(|by| apart(*by)).map(|by| Halves { by, own })
     }
 
-    /// An entry.
+    /// Packs an entry.
     fn word(self, entry: u32) -> u16 {
         entry as u16 | ((entry >> 16) as u16) << self.by
     }
 }
 
 impl Selector<'_> {
-    /// Entries of a table.
+    /// Looks up entries of a table of 32-bit values.
     pub fn lookup(&mut self, a: ValueId, ty: Type, table: i64) -> Vreg {
         let (bytes, entries) = (ty.bytes().max(16), TABLES[table as usize]);
         let (_, mask) = self.constant((entries.len() as u32 - 1).to_le_bytes().repeat(bytes as usize / 4));
@@ -91,7 +102,8 @@ impl Selector<'_> {
         self.joined(parts)
     }
 
-    /// Entries of a table, whose numbers are one byte of each lane, and one of the lanes beside these.
+    /// Looks up table entries. In each 32-bit lane, one byte of `low` is the low byte of the
+    /// entry's number, and the same byte of `high` the high byte.
     pub fn lookup_quarter(&mut self, low: ValueId, high: ValueId, ty: Type, immediate: i64) -> Vreg {
         let (table, quarter) = ((immediate / QUARTERS) as usize, (immediate % QUARTERS) as u32);
         let entries = TABLES[table];
@@ -126,7 +138,7 @@ impl Selector<'_> {
         self.joined(parts)
     }
 
-    /// The number that a byte behind a place has.
+    /// Loads the byte at an offset from an address as a number.
     fn loaded(&mut self, at: Mem, byte: u32) -> Vreg {
         let number = self.gpr();
         let mem = Mem { disp: at.disp + byte as i32, ..at };
@@ -134,7 +146,7 @@ impl Selector<'_> {
         number
     }
 
-    /// Makes numbers of all four quarters ready.
+    /// Prepares the entry numbers of all four quarters.
     fn numbers(&mut self, low: ValueId, high: ValueId, bytes: u32, entries: &[u32]) -> Numbers {
         let words = bytes == WHOLE && self.f.target.has(Feature::Avx512bw) && entries.len() <= MOST_WORDS;
         if let (true, Some(halves)) = (words, Halves::of(entries)) {
@@ -151,13 +163,14 @@ impl Selector<'_> {
         }
     }
 
-    /// Numbers as words, with what is above them: of the first two quarters, four lanes of each in turn, and of the others.
+    /// Computes the numbers as words, in the order of [`Numbers::Apart`]; the bits above a number
+    /// are not cleared.
     fn by_quarters(&mut self, low: ValueId, high: ValueId, bytes: u32, entries: &[u32]) -> [Vreg; 2] {
         let order: Vec<u8> = (0..16).map(|i| i % 4 * 4 + i / 4).collect();
         let (_, order) = self.constant(order.repeat(bytes as usize / 16));
         let low = self.reg(low);
         let low = self.three(PSHUFB, bytes, low, Rm::Reg(order));
-        // What is above a byte is not looked at where a byte is enough.
+        // If a byte addresses all entries, the high byte is ignored.
         let high = match entries.len() {
             BYTE => low,
             _ => {
@@ -168,7 +181,7 @@ impl Selector<'_> {
         [PUNPCKLBW, PUNPCKHBW].map(|codes| self.three(codes, bytes, low, Rm::Reg(high)))
     }
 
-    /// Entries as words: of the first two quarters, four lanes of each in turn, and of the others.
+    /// Looks up packed entries for all quarters, in the order of [`Numbers::Apart`].
     fn words(&mut self, low: ValueId, high: ValueId, entries: &[u32], halves: Halves) -> Numbers {
         let base = self.table(entries.iter().flat_map(|&entry| halves.word(entry).to_le_bytes()).collect());
         let words = self.by_quarters(low, high, WHOLE, entries).map(|numbers| {
@@ -184,7 +197,8 @@ impl Selector<'_> {
         Numbers::Words(words, halves)
     }
 
-    /// Entries of four lanes of each 16 bytes, of the lower words there or of the upper ones.
+    /// Unpacks entries: in each 16 bytes, the four lower words (`upper` is 0) or the four upper
+    /// ones.
     fn widened(&mut self, words: Vreg, upper: u32, halves: Halves) -> Vreg {
         let codes = if upper == 0 { PUNPCKLWD } else { PUNPCKHWD };
         let both = self.three(codes, WHOLE, words, Rm::Reg(words));
@@ -194,14 +208,15 @@ impl Selector<'_> {
         self.three(PAND, WHOLE, moved, Rm::Reg(own))
     }
 
-    /// A mask of lanes that have one of these bits.
+    /// Returns the mask of lanes in which one of these bits is set.
     fn tested(&mut self, codes: Codes, lanes: Vreg, bits: Vreg) -> Vreg {
         let mask = self.f.vreg(Class::Mask);
         self.emit(Inst::code(codes.2).def(mask, Width::K).read(lanes, Width::Z).read(bits, Width::Z));
         mask
     }
 
-    /// The numbers of eight bytes of 16, each as wide as `width` says, which `code` widens.
+    /// Extracts the numbers from the lower or upper eight of 16 bytes. Each number has the given
+    /// width, and `code` widens it.
     fn taken_out(&mut self, chunk: Vreg, upper: bool, code: Code, width: Width) -> Vec<Vreg> {
         let rest = self.gpr();
         self.emit(match upper {
@@ -220,13 +235,13 @@ impl Selector<'_> {
         numbers
     }
 
-    /// Entries of a table of bytes.
+    /// Looks up entries of a table of bytes.
     pub fn lookup_byte(&mut self, low: ValueId, high: ValueId, ty: Type, table: i64) -> Vreg {
         let entries = BYTE_TABLES[table as usize];
         if ty.bytes() == WHOLE && self.f.target.has(Feature::Avx512vbmi) {
             return self.permuted(low, high, entries);
         }
-        // As dwords, which are narrowed again: signed, as that saturates.
+        // Look up 32-bit entries and narrow them again; signed, because narrowing saturates.
         let bytes = ty.bytes().max(16);
         let (low, high) = (self.reg(low), self.reg(high));
         let mask = self.lanes_of((entries.len() as u32 - 1) * 0x0001_0001, bytes);
@@ -251,11 +266,11 @@ impl Selector<'_> {
         self.joined(parts)
     }
 
-    /// Entries of a table of bytes, of whole vectors.
+    /// Looks up entries of a table of bytes with permutations of whole vectors.
     fn permuted(&mut self, low: ValueId, high: ValueId, entries: &[u8]) -> Vreg {
         let base = self.table(entries.to_vec());
         let low = self.reg(low);
-        // What the bits of a number above the low seven choose between.
+        // Each bit of a number above the low seven chooses between two halves of the table.
         let levels = (entries.len() / TWO).trailing_zeros();
         let masks: Vec<Vreg> = (0..levels)
             .map(|level| match level {
@@ -274,12 +289,13 @@ impl Selector<'_> {
         self.chosen((PERMT2B, PBLENDMB), base, low, &masks, 0)
     }
 
-    /// Of `2 << masks.len()` vectors of a table from number `first` on, the entries that `low` and the masks say.
+    /// Selects entries from `2 << masks.len()` vectors of a table, beginning with vector `first`:
+    /// `low` chooses in two vectors, and the masks choose between pairs.
     fn chosen(&mut self, codes: (Codes, Codes), base: Vreg, low: Vreg, masks: &[Vreg], first: i32) -> Vreg {
         let (permute, blend) = codes;
         let d = self.vector(WHOLE);
         let Some((mask, masks)) = masks.split_last() else {
-            // The first of both tables is overwritten.
+            // The permutation overwrites the first of the two vectors.
             let at = |vector: i32| Mem::at(base, vector * WHOLE as i32);
             self.emit(Inst::code(Code::EVEX_Vmovdqu32_zmm_k1z_zmmm512).def(d, Width::Z).mem(at(first)));
             self.emit(Inst::code(permute.2).update(d, Width::Z).read(low, Width::Z).mem(at(first + 1)));
@@ -292,7 +308,8 @@ impl Selector<'_> {
         d
     }
 
-    /// Of each eight bytes of `a` those that begin at the bits that `from` says.
+    /// Selects bits as `vpmultishiftqb`: byte `i` of `from` is a bit offset into the same eight
+    /// bytes of `a`. The result's byte `i` is the 8 bits that begin there, with wrap-around.
     pub fn multishift(&mut self, a: ValueId, from: ValueId, ty: Type) -> Vreg {
         let bytes = ty.bytes();
         let from = self.reg(from);
@@ -323,12 +340,12 @@ impl Selector<'_> {
         all.unwrap_or(a)
     }
 
-    /// Where a table of entries begins.
+    /// Returns the base address of a table of 32-bit entries.
     fn entries_at(&mut self, entries: impl Iterator<Item = u32>) -> Vreg {
         self.table(entries.flat_map(u32::to_le_bytes).collect())
     }
 
-    /// Where a table of the pool begins.
+    /// Returns the base address of a table in the pool.
     fn table(&mut self, bytes: Vec<u8>) -> Vreg {
         let (id, _) = self.constant(bytes);
         if let Some(base) = self.tables.get(&(self.current, id)) {
@@ -340,7 +357,7 @@ impl Selector<'_> {
         base
     }
 
-    /// 16 bytes of so many.
+    /// Returns 16 bytes of a register of `bytes` bytes.
     fn chunk(&mut self, a: Vreg, chunk: u32, bytes: u32) -> Vreg {
         match (chunk, bytes) {
             (0, _) => a,
@@ -349,9 +366,12 @@ impl Selector<'_> {
         }
     }
 
-    /// Entries of 32 bits, one by one: the instruction that gathers them takes as long where it is microcode (AMD), and longer where it must not tell what
-    /// others read (Intel). Loading four lanes at an entry and blending one of them in takes no port that inserts lanes, and is 2 to 10 % slower on a Zen 4:
-    /// each fifth load crosses a line.
+    /// Loads entries of 32 bits, one by one. The gather instruction is not faster: on AMD it is
+    /// microcode, and on Intel it is slower with the mitigations against leaking others' data.
+    ///
+    /// An alternative is to load four lanes at an entry and blend one of them in. This uses no port
+    /// that inserts lanes, but is 2 to 10 % slower on a Zen 4, because each fifth load crosses a
+    /// cache line.
     fn entries(&mut self, base: Vreg, numbers: &[Vreg]) -> Vreg {
         let mut all = None;
         for (lane, &number) in (0..).zip(numbers) {
@@ -369,7 +389,7 @@ impl Selector<'_> {
         all.unwrap_or_else(|| self.vector(16))
     }
 
-    /// Chunks of 16 bytes, a power of two of them, as one vector.
+    /// Joins chunks of 16 bytes, a power of two of them, to one vector.
     fn joined(&mut self, mut parts: Vec<Vreg>) -> Vreg {
         let mut bytes = 16;
         while parts.len() > 1 {

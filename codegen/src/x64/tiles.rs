@@ -1,9 +1,10 @@
-//! Tiles: their selection, and the configuration that a kernel with tiles begins with.
+//! Tiles: selection of their ops, and the tile configuration at the start of a kernel.
 //!
-//! `ldtilecfg` stands at the start of the kernel and `tilerelease` at its end, so a tile register has one shape throughout.
-//! There is no move between tile registers and no spilling: a product overwrites its accumulator, and selection does so in
-//! place where nothing else uses the accumulator, which is how sums in loops are written. Where something does, or where more
-//! tiles live at once than there are registers, the kernel is refused.
+//! `ldtilecfg` is at the start of the kernel and `tilerelease` at its end, so a tile register has
+//! one shape throughout. Tile registers cannot be moved or spilled. A product overwrites its
+//! accumulator; selection does this in place if the accumulator has no other use, as in sums in
+//! loops. The kernel is refused if it has, or if more tiles are live at once than there are
+//! registers.
 //!
 //! ```text
 //! %c1 = tile_dot_bf16 tile<16x16xf32> %c0, %a, %b        tdpbf16ps tmm0, tmm1, tmm2
@@ -17,19 +18,20 @@ use super::machine::{Class, Function, Inst, Mem, Opcode, Vreg, Width};
 use super::select::Selector;
 use ixc_targets::Feature;
 
-/// Rows and bytes of a row of each tile register that is used.
+/// Rows and row bytes of each used tile register.
 pub type Shapes = [Option<(u8, u8)>; 8];
 
 /// The only palette with tiles.
 const PALETTE: u8 = 1;
-/// Where the bytes of a row (as words) and the rows (as bytes) of the registers stand in a configuration.
+/// Offsets of the registers' row bytes (as words) and rows (as bytes) in a configuration.
 const ROW_BYTES: usize = 16;
 const ROWS: usize = 48;
 
-/// The pool entry of the configuration, if there are tiles; refuses copies that allocation could not avoid.
+/// Returns the pool entry of the configuration, if there are tiles. Refuses copies that allocation
+/// could not avoid.
 ///
 /// # Errors
-/// Where a tile would have to be copied.
+/// If a tile would have to be copied.
 pub fn configuration(f: &mut Function, registers: &[u8], shapes: &Shapes) -> Result<Option<u32>, X64Error> {
     if shapes.iter().all(Option::is_none) {
         return Ok(None);
@@ -78,7 +80,7 @@ impl Selector<'_> {
             }
             (Op::TileStore, &[value], None) => {
                 let mem = self.rows_of(inst).ok_or(malformed)?;
-                // What waits to be loaded may be what this overwrites.
+                // Deferred loads may read memory that this store overwrites.
                 self.settle_all();
                 let value = self.reg(value);
                 self.emit(Inst::code(Code::VEX_Tilestored_sibmem_tmm).mem(mem).read(value, Width::T));
@@ -95,7 +97,7 @@ impl Selector<'_> {
                     Op::TileDotU8U8 => Code::VEX_Tdpbuud_tmm_tmm_tmm,
                     _ => Code::VEX_Tdpbf16ps_tmm_tmm_tmm,
                 };
-                // The processor refuses an instruction that names a register twice.
+                // The processor refuses an instruction with the same register twice.
                 if a == b {
                     return Err(X64Error::TileCopy { statement: self.origin });
                 }
@@ -109,13 +111,14 @@ impl Selector<'_> {
         Ok(())
     }
 
-    /// A new register for a tile.
+    /// Creates a register for a tile.
     fn tile_register(&mut self, value: ValueId) -> Vreg {
         let class = self.class_of(value);
         self.f.vreg(class)
     }
 
-    /// The register of an accumulator, to be overwritten: its own where this is its only use, else a copy.
+    /// Returns the register of an accumulator, to be overwritten: its own if this is its only use,
+    /// otherwise a copy.
     fn overwritten(&mut self, sum: ValueId, result: ValueId) -> Vreg {
         let register = self.reg(sum);
         if self.uses.count(sum) == 1 {
@@ -126,21 +129,21 @@ impl Selector<'_> {
         copy
     }
 
-    /// The memory operand of a load or store of rows: its index is the stride.
+    /// Returns the memory operand of a load or store of rows; its index is the stride.
     fn rows_of(&mut self, inst: &Statement) -> Option<Mem> {
         let (Some(address), Imm::Int(stride)) = (&inst.address, &inst.imm) else { return None };
         let stride = self.stride(*stride);
         Some(Mem { index: Some((stride, 1)), ..self.mem(address) })
     }
 
-    /// A register with the stride.
+    /// Returns a register with the stride.
     fn stride(&mut self, stride: i64) -> Vreg {
         let block = self.outside_innermost();
         if let Some(&register) = self.strides.get(&(block, stride)) {
             return register;
         }
         let register = self.f.vreg(Class::Gpr);
-        // A type rule bounds strides far below 2^31.
+        // A type rule limits strides to far below 2^31.
         let set = Inst { origin: self.origin, ..Inst::code(Code::Mov_r32_imm32).def(register, Width::R32).imm(stride) };
         self.f.blocks[block.index()].insts.push(set);
         self.strides.insert((block, stride), register);

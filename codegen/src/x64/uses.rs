@@ -1,16 +1,17 @@
-//! Who uses each value: what selection has to know before it puts an instruction off to its user.
+//! Users of each value. Selection needs them to decide whether an instruction can be deferred to
+//! its user.
 //!
 //! ```text
-//! %m = cmp_gt i32x16 %a, %b           one use, as the mask of a choice in the same body: the comparison can wait
+//! %m = cmp_gt i32x16 %a, %b           used once, as a mask in the same body: can be deferred
 //! %c = select f32x16 %m, %x, %y       vpcmpgtd k1, ...; vblendmps zmm{k1}, ...
 //! ```
 
 use ixc_ir::kernel::{Elem, Kernel, Op, Stmt, Type, ValueId};
 
-/// What all users of a value have in common.
+/// Property that all users of a value share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Consumer {
-    /// There is none.
+    /// The value has no users.
     None,
     /// `and`, `or` or `xor` in the same body.
     Bitwise,
@@ -18,7 +19,7 @@ pub enum Consumer {
     Sum,
     /// The mask of a choice in the same body.
     Choice,
-    /// Nothing.
+    /// The users have nothing in common.
     Mixed,
 }
 
@@ -27,7 +28,7 @@ pub struct Uses {
     count: Vec<u32>,
     consumer: Vec<Consumer>,
     foldable: Vec<u32>,
-    /// The body that defines it; 0 is the kernel's.
+    /// The body that defines the value; 0 is the kernel's.
     body: Vec<u32>,
     bodies: u32,
 }
@@ -47,18 +48,18 @@ impl Uses {
         uses
     }
 
-    /// How often a value is used.
+    /// Returns the number of uses of a value.
     pub fn count(&self, value: ValueId) -> u32 {
         self.count[value.index()]
     }
 
-    /// What its users have in common.
+    /// Returns the property that the users of a value share.
     pub fn consumer(&self, value: ValueId) -> Consumer {
         self.consumer[value.index()]
     }
 
-    /// Whether every use of a value of equal 32-bit lanes could read the lane from memory, so that a few of them need no
-    /// register for it.
+    /// Whether every use of a splat of 32-bit lanes could read the lane from memory. If so, a value
+    /// with few uses needs no register.
     pub fn all_fold(&self, value: ValueId) -> bool {
         self.foldable[value.index()] == self.count[value.index()]
     }
@@ -107,7 +108,7 @@ impl Uses {
     }
 }
 
-/// Whether an op can read operand number `i` as one 32-bit lane in memory that stands for all.
+/// Whether an op can read operand number `i` as one 32-bit lane in memory, broadcast to all lanes.
 fn folds(op: Op, i: usize, ty: Type) -> bool {
     if ty.lanes == 1 {
         return false;
@@ -117,8 +118,9 @@ fn folds(op: Op, i: usize, ty: Type) -> bool {
         Op::Sub | Op::Div | Op::Min | Op::Max | Op::CmpGt | Op::CmpLtF | Op::Select => i == 1,
         Op::IAdd | Op::IMul | Op::IMin | Op::IMax => ty.elem == Elem::I32,
         Op::Dot4U8S8 => i == 2,
-        // With one use it is read from memory in any case. Two start in a cycle, as many as loads do (Zen 5): with a load each, and those of
-        // the other factor, loads would bound them.
+        // With one use, it is read from memory in any case. On Zen 5, two of these start per cycle,
+        // as many as loads. With a load each, plus the loads of the other factor, loads would be
+        // the limit.
         Op::Dot2Bf16 => false,
         Op::ISub => ty.elem == Elem::I32 && i == 1,
         _ => false,

@@ -1,11 +1,14 @@
-//! Where values are while selection goes through the statements: in a register, or not made yet.
+//! Location of each value during selection: in a register, or not yet emitted.
 //!
-//! - A load with one use waits until its use, which takes it as a memory operand where the encoding allows; at a store, a
-//!   loop or a use that needs a register it becomes an instruction of its own.
-//! - On targets with EVEX so does a `load_splat` of 32 bits: its use reads `{1to16}`.
-//! - An op whose only use can be one instruction with it waits as [`Deferred`] ([`super::combine`]).
+//! - A load with one use waits until its use, which takes it as a memory operand if the encoding
+//!   allows. A store, a loop, or a use that needs a register turns it into an instruction of its
+//!   own.
+//! - On targets with EVEX, a `load_splat` of 32 bits waits too: its use reads `{1to16}`.
+//! - An op that can be one instruction with its only use waits as [`Deferred`]
+//!   ([`super::combine`]).
 //!
-//! Invariant: what waits is made before control flow, so that its register is defined wherever the value is in scope.
+//! Invariant: waiting ops are emitted before control flow, so that their registers are defined
+//! wherever the value is in scope.
 
 use iced_x86::Code;
 use ixc_ir::kernel::{Op, Type, ValueId};
@@ -13,11 +16,11 @@ use ixc_ir::kernel::{Op, Type, ValueId};
 use super::machine::{Inst, Mem, Opcode, Rm, Vreg, Width};
 use super::select::Selector;
 
-/// Most instructions that read one broadcast lane from memory instead of a register: two loads are cheaper than a
-/// register that holds the lanes, many are not.
+/// Max instructions that read one broadcast lane from memory instead of a register. Two loads are
+/// cheaper than a register that holds the lanes; many are not.
 const FOLDED_SPLATS: u32 = 2;
 
-/// Where a value is.
+/// Location of a value.
 #[derive(Clone, Copy, Debug)]
 pub enum Value {
     /// Not defined yet, or used up.
@@ -36,9 +39,9 @@ pub struct Pending {
     owner: ValueId,
     ty: Type,
     mem: Mem,
-    /// Whether it is one element that is to stand in every lane.
+    /// Whether one element is broadcast to every lane.
     splat: bool,
-    /// Uses that are still to come.
+    /// Remaining uses.
     uses: u32,
     origin: u32,
 }
@@ -46,59 +49,59 @@ pub struct Pending {
 /// An op that waits for its use.
 #[derive(Clone, Copy)]
 pub struct Deferred {
-    /// What it defines.
+    /// The value that it defines.
     pub value: ValueId,
     /// The op.
     pub op: Op,
     /// Type of the result.
     pub ty: Type,
-    /// Its operands.
+    /// The operands.
     pub operands: [ValueId; 2],
-    /// Uses that are still to come.
+    /// Remaining uses.
     pub uses: u32,
-    /// Its statement.
+    /// The statement's number.
     pub origin: u32,
 }
 
-/// What an operand may be besides a register.
+/// Memory operands that an instruction accepts in place of a register.
 #[derive(Clone, Copy)]
 pub struct Read {
     /// Bytes that an instruction reads of a memory operand.
     pub bytes: u32,
-    /// Whether it may be one 32-bit lane that stands for all.
+    /// Whether one 32-bit lane, broadcast to all lanes, is accepted.
     pub splat: bool,
 }
 
 impl Read {
-    /// Memory of so many bytes.
+    /// Accepts memory of `bytes` bytes.
     pub fn plain(bytes: u32) -> Read {
         Read { bytes, splat: false }
     }
 
-    /// Memory of so many bytes, or one 32-bit lane of it.
+    /// Accepts memory of `bytes` bytes, or one 32-bit lane broadcast to as many.
     pub fn lanes32(bytes: u32) -> Read {
         Read { bytes, splat: true }
     }
 }
 
 impl Selector<'_> {
-    /// The type of a value.
+    /// Returns the type of a value.
     pub fn ty(&self, value: ValueId) -> Type {
         self.kernel.ty(value)
     }
 
-    /// States the register of a value.
+    /// Sets the register of a value.
     pub fn set(&mut self, value: ValueId, register: Vreg) {
         self.values[value.index()] = Value::Register(register);
     }
 
-    /// Whether a value could still be a memory operand.
+    /// Whether a value can still become a memory operand.
     pub fn in_memory(&self, value: ValueId, read: Read) -> bool {
         let Value::Pending(p) = self.values[value.index()] else { return false };
         self.pending[p].as_ref().is_some_and(|p| if p.splat { read.splat } else { p.ty.bytes() >= read.bytes })
     }
 
-    /// The value in a register.
+    /// Returns the register of a value; emits a waiting load or op.
     pub fn reg(&mut self, value: ValueId) -> Vreg {
         match self.values[value.index()] {
             Value::Register(v) => v,
@@ -113,7 +116,7 @@ impl Selector<'_> {
                 self.set(value, register);
                 register
             }
-            // The verifier proves that every value is defined before it is used.
+            // The verifier proves that every value is defined before its use.
             Value::Undefined => {
                 debug_assert!(false, "{} uses an undefined value {value:?}", self.kernel.name);
                 let bytes = self.ty(value).bytes();
@@ -122,7 +125,8 @@ impl Selector<'_> {
         }
     }
 
-    /// The value as a register, or as memory if it still waits and the operand may be that.
+    /// Returns the value as memory if it still waits and `read` accepts it, otherwise as a
+    /// register.
     pub fn rm(&mut self, value: ValueId, read: Read) -> Rm {
         if self.in_memory(value, read)
             && let Value::Pending(p) = self.values[value.index()]
@@ -139,14 +143,15 @@ impl Selector<'_> {
         Rm::Reg(self.reg(value))
     }
 
-    /// Two operands of a commutative op: the one that can be memory is second. A constant could become memory, too.
+    /// Returns the operands of a commutative op, with the one that can be memory second. A constant
+    /// is the next choice, because it can become memory later.
     pub fn commute(&mut self, a: ValueId, b: ValueId, read: Read) -> (Vreg, Rm) {
         let memory = |s: &Self, v| (s.in_memory(v, read), s.constants[ValueId::index(v)].is_some());
         let (a, b) = if memory(self, a) > memory(self, b) { (b, a) } else { (a, b) };
         (self.reg(a), self.rm(b, read))
     }
 
-    /// Makes `to` another name of `from`, or of its lower lanes.
+    /// Makes `to` an alias of `from`, or of its lower lanes.
     pub fn alias(&mut self, to: ValueId, from: ValueId) {
         let uses = self.uses.count(to);
         if let Value::Pending(p) = self.values[from.index()]
@@ -165,7 +170,7 @@ impl Selector<'_> {
         self.constants[to.index()] = self.constants[from.index()];
     }
 
-    /// Gives a waiting load its register.
+    /// Emits a waiting load into a register.
     fn settle(&mut self, p: usize, register: Vreg) {
         let Some(pending) = self.pending[p].take() else { return };
         let origin = std::mem::replace(&mut self.origin, pending.origin);
@@ -178,7 +183,7 @@ impl Selector<'_> {
         self.set(pending.owner, register);
     }
 
-    /// Gives every waiting load its register.
+    /// Emits every waiting load.
     pub fn settle_all(&mut self) {
         for p in 0..self.pending.len() {
             let Some(pending) = &self.pending[p] else { continue };
@@ -189,7 +194,7 @@ impl Selector<'_> {
         self.pending.clear();
     }
 
-    /// Makes everything that waits.
+    /// Emits every waiting load and op.
     pub fn make_all(&mut self) {
         for d in 0..self.deferred.len() {
             let value = self.deferred[d].value;
@@ -201,7 +206,7 @@ impl Selector<'_> {
         self.settle_all();
     }
 
-    /// Defines a value as a load: it waits if it has one use.
+    /// Defines a value as a load, which waits if it has one use.
     pub fn define_load(&mut self, result: ValueId, ty: Type, mem: Mem) {
         self.wait(Pending { owner: result, ty, mem, splat: false, uses: 1, origin: self.origin });
         if self.uses.count(result) > 1 {
@@ -209,7 +214,8 @@ impl Selector<'_> {
         }
     }
 
-    /// Defines a value as one element of memory in every lane: it waits if an instruction may read it so.
+    /// Defines a value as one element of memory in every lane. The load waits if its uses can
+    /// broadcast from memory.
     pub fn define_splat(&mut self, result: ValueId, ty: Type, mem: Mem) {
         let uses = self.uses.count(result);
         if self.has_evex() && ty.elem.bytes() == 4 && (uses == 1 || uses <= FOLDED_SPLATS && self.uses.all_fold(result))
@@ -227,12 +233,12 @@ impl Selector<'_> {
         self.pending.push(Some(pending));
     }
 
-    /// The register that holds a constant, given its bytes, and the constant's place in the pool.
+    /// Returns the pool entry of these bytes, and the register that holds the constant.
     pub fn constant(&mut self, mut bytes: Vec<u8>) -> (u32, Vreg) {
         let whole = bytes.len().next_power_of_two().max(16);
         bytes.resize(whole, 0);
         let id = self.f.constant(&bytes);
-        // The pool grows by one entry at a time, and each gets its register here.
+        // The pool grows by one entry at a time, and each entry gets its register here.
         if id as usize == self.shared.len() {
             let register = self.vector(whole as u32);
             self.shared.push((id, register));
@@ -240,7 +246,7 @@ impl Selector<'_> {
         self.shared[id as usize]
     }
 
-    /// Defines a value as a constant, given its bytes or more.
+    /// Defines a value as a constant; bytes beyond the value's size are ignored.
     pub fn define_constant(&mut self, result: ValueId, mut bytes: Vec<u8>) {
         bytes.truncate(self.ty(result).bytes().max(16) as usize);
         let (id, register) = self.constant(bytes);
@@ -248,8 +254,9 @@ impl Selector<'_> {
         self.set(result, register);
     }
 
-    /// Writes a value to a register of its own: a carried value's home before the loop, say, or a sum that an instruction
-    /// adds to. Constants are made in place, so that several homes can start from one without a copy.
+    /// Writes a value to a register of its own: for example, a carried value's home before the
+    /// loop, or a sum that an instruction updates. Constants are emitted in place, so several homes
+    /// can start from one constant without a copy.
     pub fn write_home(&mut self, home: Vreg, init: ValueId) {
         let width = self.f.width(home);
         match (self.values[init.index()], self.constants[init.index()]) {
@@ -262,7 +269,7 @@ impl Selector<'_> {
         }
     }
 
-    /// `vmovd`: a 32-bit integer as a vector's lowest lane.
+    /// Emits `vmovd`: a 32-bit integer becomes a vector's lowest lane.
     pub fn from_integer(&mut self, x: Vreg) -> Vreg {
         let d = self.vector(4);
         self.emit(Inst::code(Code::VEX_Vmovd_xmm_rm32).def(d, Width::X).read(x, Width::R32).or_mem());
