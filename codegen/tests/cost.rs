@@ -1,5 +1,5 @@
-//! The static cost analysis: loops written by hand with known answers, the loops of our own kernels, caches against what silicon measured, and
-//! llvm-mca 19 where it is installed.
+//! Static cost analysis: hand-written loops with known answers, the loops of our own kernels,
+//! caches compared with silicon measurements, and llvm-mca 19 if installed.
 
 #[path = "cost/doc.rs"]
 mod doc;

@@ -1,8 +1,10 @@
-//! Every kernel is a row: a spec and the rows that an item has. For each row and each target the generated IR is verified, and
-//! interpreter, portable and native code must give the same bits. Kernels with a formula in f64 are compared with that as well,
-//! within a bound that stands at the comparison. Each test ends with a line that says how each target's code was run.
+//! Tests of all kernels. A test row is a spec and the number of rows of an item. For each row and
+//! target, the generated IR is verified, and interpreter, portable and native code must give the
+//! same bits. Kernels with a formula in f64 are also compared with it, within a bound that is
+//! stated at the comparison. Each test prints how each target's code was run.
 //!
-//! On failure the row's name is in the message; `cargo test -p ixc-codegen --test kernels -- NAME` runs its group again.
+//! A failure message contains the row's name; `cargo test -p ixc-codegen --test kernels -- NAME`
+//! runs its group again.
 
 #[path = "kernels/attention.rs"]
 mod attention;
@@ -26,7 +28,7 @@ use ixc_targets::Target;
 use products::formats;
 use support::Group;
 
-/// What there is where nothing is said.
+/// The default cache format.
 const HALVES: Cache = Cache { keys: Format::F16, values: Format::F16 };
 
 /// Sizes that have found most errors in kernels: around one, two and four vectors.
@@ -111,7 +113,8 @@ fn rope() {
     group.done();
 }
 
-/// Gated linear units of all kinds, alone and of two products with biases; parts of rows times numbers.
+/// Gated linear units of all kinds, alone and after two products with biases; and scaled parts of
+/// rows.
 #[test]
 fn gates() {
     let pace = Pace::default();
@@ -169,7 +172,7 @@ fn gates() {
     group.done();
 }
 
-/// A limit of what gates become.
+/// Gates with a limit on their result.
 #[test]
 fn limited_gates() {
     let pace = Pace::default();
@@ -192,7 +195,7 @@ fn limited_gates() {
     group.done();
 }
 
-/// Gates and up that are bent.
+/// Bent gates and up projections.
 #[test]
 fn bent_gates() {
     let pace = Pace::default();
@@ -215,7 +218,7 @@ fn bent_gates() {
     group.done();
 }
 
-/// What a row kept, attended to.
+/// Attention over the streams of a row.
 #[test]
 fn stream_attends() {
     let mut group = Group::new("stream_attends");
@@ -227,7 +230,7 @@ fn stream_attends() {
     group.done();
 }
 
-/// Gates of a function without numbers of its own: alone, and behind both products.
+/// Tests the gates of a function without parameters: alone, and after both products.
 fn gates_of(name: &'static str, act: Activation) {
     let pace = Pace::default();
     let mut group = Group::new(name);
@@ -261,7 +264,7 @@ fn erf_gates() {
     gates_of("erf_gates", Activation::GeluErf);
 }
 
-/// Experts that give back what they take, of ids that are all such, and none.
+/// Experts that return their input. The ids are all such experts, some, or none.
 #[test]
 fn route_identities() {
     let mut group = Group::new("route_identities");
@@ -284,7 +287,7 @@ fn expert_groups() {
     group.done();
 }
 
-/// Heads times what their position makes of two numbers of theirs.
+/// Heads times the temperature of their position, which depends on two parameters of the head.
 #[test]
 fn temperatures_of_heads() {
     let mut group = Group::new("temperatures_of_heads");
@@ -294,7 +297,7 @@ fn temperatures_of_heads() {
     group.done();
 }
 
-/// Rows less their means, rows times the number of their position, and routes whose weights are parts of what is near.
+/// Rows minus their means, rows times the temperature of their position, and sparse-mixer routing.
 #[test]
 fn layer_norms_temperatures_and_mixers() {
     let mut group = Group::new("layer_norms_temperatures_and_mixers");
@@ -450,7 +453,7 @@ fn recurrent_with_decays_of_channels() {
     group.done();
 }
 
-/// Decays whose logarithms have a bound, of heads and of channels.
+/// Decays with bounded logarithms, of heads and of channels.
 #[test]
 fn recurrent_with_bounded_decays() {
     let mut group = Group::new("recurrent_with_bounded_decays");
@@ -481,7 +484,8 @@ fn delta_net(group: &mut Group, n: u32, channels: bool, [bound, rate]: [Option<B
     }
 }
 
-/// Positions that share keys: fewer whole runs than are chosen, none, and more, up to all of a word.
+/// Positions that share keys: fewer whole runs than chosen, none, and more, up to all bits of a
+/// word.
 #[test]
 fn indices_of_runs() {
     let mut group = Group::new("indices_of_runs");
@@ -495,7 +499,8 @@ fn indices_of_runs() {
     group.done();
 }
 
-/// Blocks of positions, of which some are local: fewer than are chosen, as many, and more, of 32 positions and of several times as many; at once, and of scores
+/// Choice among blocks of positions, some of them local: fewer blocks than chosen, as many, and
+/// more. Blocks have 32 positions or a multiple. The choice runs in one kernel, and from the scores
 /// of all parts.
 #[test]
 fn indices_of_blocks() {
@@ -511,7 +516,7 @@ fn indices_of_blocks() {
     group.done();
 }
 
-/// Places are chosen: fewer than those that are whole, as many, and more.
+/// Choice of places: fewer whole ones than chosen, as many, and more.
 #[test]
 fn indices_of_entries() {
     let mut group = Group::new("indices_of_entries");
@@ -525,7 +530,7 @@ fn indices_of_entries() {
     group.done();
 }
 
-/// Sums of heads, signed roots, and convolutions whose taps lie apart.
+/// Sums of heads, signed roots, and convolutions with dilated taps.
 #[test]
 fn what_rows_of_last_tokens_go_through() {
     let mut group = Group::new("what_rows_of_last_tokens_go_through");
@@ -539,7 +544,7 @@ fn what_rows_of_last_tokens_go_through() {
     group.done();
 }
 
-/// Heads that are in no tiles, keys of odd lengths, fewer positions than are chosen, and more.
+/// Heads that don't fill tiles, keys of odd lengths, fewer positions than chosen, and more.
 #[test]
 fn indices() {
     let mut group = Group::new("indices");
@@ -554,7 +559,8 @@ fn indices() {
     group.done();
 }
 
-/// As [`indices`] and [`indices_of_entries`], in two: scores of a part, and the choice by scores of all.
+/// [`indices`] and [`indices_of_entries`] in two kernels: the scores of a part, and the choice from
+/// all scores.
 #[test]
 fn indices_in_parts() {
     let mut group = Group::new("indices_in_parts");
@@ -674,7 +680,7 @@ fn rectified_squares() {
     group.done();
 }
 
-/// Heads of one group, of all groups, and all there are.
+/// Heads of one group, of all groups, and all heads.
 #[test]
 fn ssm_scans() {
     let mut group = Group::new("ssm_scans");
@@ -710,7 +716,8 @@ fn exponentials() {
     group.done();
 }
 
-/// Heads of one key and of several, with what is found and without, rows of the state before and after.
+/// Heads that share a key or don't, with and without found values, rows of the state before and
+/// after.
 #[test]
 fn wkv() {
     let mut group = Group::new("wkv");
@@ -729,7 +736,7 @@ fn wkv() {
     group.done();
 }
 
-/// Chunks and what is left of them, around the lengths of both, of vectors, and of blocks of rows.
+/// Chunks and rest rows, around the lengths of both, of vectors, and of blocks of rows.
 #[test]
 fn recurrent_chunks() {
     delta_net_chunks("recurrent_chunks", &[false], [None; 2]);

@@ -1,6 +1,8 @@
-//! Lowering of each op of the kernel IR, by target: each case of `tests/lower/*.ix` is a kernel, and the instructions that each statement
-//! becomes, without the way in and out and without loads of addresses. Targets that give the same instructions stand together; those whose vectors are too short for the
-//! kernel, or that have no tiles, are left out. `IXC_BLESS=1 cargo test -p ixc-codegen --test lower` rewrites the expectations.
+//! Lowering of each op of the kernel IR, by target. Each case of `tests/lower/*.ix` has a kernel
+//! and the expected instructions of each statement, without prologue, epilogue and loads of
+//! addresses. Targets with the same instructions are listed together. Targets are left out if their
+//! vectors are too short or they have no tiles. `IXC_BLESS=1 cargo test -p ixc-codegen --test
+//! lower` rewrites the expectations.
 
 use std::collections::BTreeSet;
 use std::error::Error;
@@ -16,7 +18,7 @@ use ixc_testing::becomes;
 
 const TARGETS: [&str; 5] = ["avx2", "alder-lake", "avx512", "zen4", "amx"];
 
-/// Where the code finds its buffers' addresses.
+/// Operand of the instructions that load the buffers' addresses.
 const ARGUMENT: &str = ", qword ptr [rdi";
 
 fn folder() -> PathBuf {
@@ -63,7 +65,7 @@ fn each_op_becomes_what_its_file_says() -> Result<(), Box<dyn Error>> {
     becomes::check(&folder(), run)
 }
 
-/// Every op, on every target that has it.
+/// Checks that every op has a case on every target that supports it.
 #[test]
 fn every_op_has_a_case() -> Result<(), Box<dyn Error>> {
     let mut found = BTreeSet::new();

@@ -1,6 +1,7 @@
-//! Matrix products by tiles against f64: every format, rows around every block, columns around every chunk. Attention by tiles: heads that
-//! fill tiles and such that do not, rows around every unit, positions around every run. The interpreter and the machine code in the
-//! emulator must give the same bits.
+//! Matrix products by tiles against f64: every format, rows around every block, columns around
+//! every chunk. Attention by tiles: heads that fill tiles and heads that do not, rows around every
+//! unit, positions around every run. The interpreter and the machine code in the emulator must give
+//! the same bits.
 
 use half::f16;
 use ixc_codegen::x64;
@@ -38,7 +39,7 @@ fn rows_of(random: &mut Random, format: Format, elements: usize, row_len: usize)
 }
 
 fn check(format: Format, x_format: Format, k: usize, tile: usize, rows: usize, bound: f64) {
-    // With something that products are added to, and without.
+    // With and without a bias.
     for bias in [true, false] {
         check_with(format, x_format, [k, tile, rows], bias, bound);
     }
@@ -88,7 +89,7 @@ fn check_with(format: Format, x_format: Format, [k, tile, rows]: [usize; 3], has
     emulate(&kernel, &dims, &mut emulated);
     assert_eq!(emulated[result], buffers[result], "{} at {rows} rows: emulated and interpreted", spec.name());
     if format.has_row_scale() {
-        // Sums of integers are exact, in whatever order.
+        // Integer sums are exact in any order.
         let spec = spec_by(MatmulStrategy::Gemv);
         let kernel = generate(&spec, Target::AVX2).unwrap_or_else(|e| panic!("{e}"));
         let dims = spec.dims_of_rows(rows as u32);
@@ -131,11 +132,14 @@ fn emulate(kernel: &Kernel, dims: &[i64], buffers: &mut [Vec<u8>]) {
     program.call(&slices, dims).unwrap_or_else(|e| panic!("{}: {e}", kernel.name));
 }
 
-/// A weight is cut off to bf16, by up to 2^-7, and an activation rounded, by up to 2^-8; sums in f32 add little.
+/// A weight is truncated to bf16 (up to 2^-7), and an activation rounded (up to 2^-8). Sums in f32
+/// add little.
 const BF16: f64 = 6.1 / 512.0;
-/// Half a step of 127 of a row's largest, where elements are half as large on average.
+/// Half a step, with 127 steps up to a row's largest element; elements are half as large on
+/// average.
 const BYTES: f64 = 1.0 / 127.0;
-/// Of two bf16 each, without the product of both low parts: 2^-16 for what is left of either factor, and the sum's roundings.
+/// Both factors are two bf16 each, and the product of both low parts is left out. The error is
+/// 2^-16 for the rest of either factor, plus the sum's rounding.
 const TWICE: f64 = 1.0 / 16384.0;
 
 #[test]
@@ -163,7 +167,7 @@ fn products_by_tiles_are_right_in_every_format() {
         }
     }
     assert!(checked > 6, "{checked} formats");
-    // Several chunks of columns, and columns that are left.
+    // Several chunks of columns, and remaining columns.
     check(Format::Q4KR16, Format::A8SuperTile, 2 * 4096 + 256, 64, 17, BF16);
     check(Format::Q6KR16, Format::A8SuperTile, 8192 + 256, 32, 33, BF16);
     check(Format::Q8_0R16, Format::A8SmallTile, 4096 + 64, 64, 16, BF16);
@@ -174,8 +178,9 @@ fn products_by_tiles_are_right_in_every_format() {
     }
 }
 
-/// Nothing is spilled, and tiles are configured and released once. What is moved are quants on their way into mantissas: a `vpternlogd` writes over
-/// one of its three operands, all of which are needed again, and a move takes no port.
+/// Checks that nothing is spilled, and that tiles are configured and released once. Moves are
+/// allowed for quants on their way into mantissas. A `vpternlogd` overwrites one of its three
+/// operands, which are all needed again, and a move takes no port.
 #[test]
 fn code_by_tiles_is_tight() {
     let spec: KernelSpec = Linear {
@@ -201,7 +206,7 @@ fn code_by_tiles_is_tight() {
     }
 }
 
-/// A sequence that rows attend: queries of all heads, keys and values.
+/// A test sequence for attention: queries of all heads, keys and values.
 struct Sequence {
     spec: AttentionTiles,
     kernel: Kernel,
@@ -220,7 +225,7 @@ impl Sequence {
         let kernel = generate(&spec.into(), Target::AMX).unwrap_or_else(|e| panic!("{e}"));
         verify::verify(&kernel).unwrap_or_else(|e| panic!("{}: {e}", kernel.name));
         let capacity = positions.next_multiple_of(ATTENTION_BLOCK as usize);
-        // What no row may see.
+        // Positions that no row may see get large values.
         let halves = |random: &mut Random, seen: usize, all: usize| -> Vec<u8> {
             let of = |i: usize, x: f32| f16::from_f32(if i < seen { x * 2.0 } else { x * 60000.0 });
             (0..all).flat_map(|i| of(i, random.signed()).to_le_bytes()).collect()
@@ -245,18 +250,19 @@ impl Sequence {
         Sequence { spec, kernel, q: floats(&mut random, positions as u32 * heads * group * d), keys, values }
     }
 
-    /// What an item of `rows` rows from position `first` on gives, interpreted, emulated and by the formula.
+    /// Computes the result of an item of `rows` rows from position `first` on: interpreted,
+    /// emulated and by the formula.
     fn attend(&self, first: usize, rows: usize) -> Vec<u8> {
         let AttentionTiles { group, d, dv, heads, .. } = self.spec;
         let block = ATTENTION_BLOCK as usize;
         let dims = self.spec.dims(first as u64..(first + rows) as u64);
-        // Of a window memory begins with the first block that the first row sees.
+        // With a window, the buffers begin with the first block that the first row sees.
         let seen = self.spec.window.map_or(0, |window| (first + 1).saturating_sub(window as usize));
         let blocks = seen / block..(first + rows - 1) / block + 1;
         let cache = |bytes: &[u8], format: Format, n: usize, at: &dyn Fn(usize, usize) -> usize| {
             let row = format.row_bytes(n as u64).unwrap() as usize;
             let mut part = bytes[blocks.start * block * row..blocks.end * block * row].to_vec();
-            // What no row may see: elements, or the scales of blocks.
+            // Positions that no row may see: large elements, or large scales of blocks.
             for (position, i) in (0..seen % block).flat_map(|p| (0..n / format.block_len()).map(move |i| (p, i))) {
                 let lanes = KEY_LANES as usize;
                 let place = match Codes::of(format) {
@@ -277,12 +283,12 @@ impl Sequence {
             cache(&self.keys, self.spec.cache.keys, d as usize, &keys_at),
             cache(&self.values, self.spec.cache.values, dv as usize, &values_at),
         ];
-        // Those of the first heads, smaller and smaller.
+        // Slopes of the first heads, which decrease.
         let slopes = (0..group).flat_map(|h| (-1.5 - 0.5 * h as f32).exp2().to_le_bytes()).collect();
         before.extend(self.spec.slopes.then_some(slopes));
         before.extend([
             vec![0xa5; extent(dv)],
-            // No number, as bf16 and as f32.
+            // NaN, as bf16 and as f32.
             vec![0xff; scratch],
         ]);
         let result = before.len() - 2;
@@ -350,8 +356,8 @@ fn attention_by_tiles_over_blocks_is_right() {
     }
 }
 
-/// Windows shorter than a block, than the rows of an item and longer than both; such that have full runs and such that have none, and
-/// sequences shorter than the window.
+/// Windows shorter than a block, shorter than the rows of an item, and longer than both. Windows
+/// with and without full runs. Sequences shorter than the window.
 #[test]
 fn attention_over_windows_by_tiles_is_right() {
     let mut seen = [false; 5];
@@ -373,7 +379,8 @@ fn attention_over_windows_by_tiles_is_right() {
     assert_eq!(seen, [true; 5], "lead, head, full, masked and rest");
 }
 
-/// Chunks as long as a run, shorter and longer, with rows of one and of two, and scores that are bent.
+/// Chunks as long as a run, shorter and longer, with rows of one and of two chunks, and capped
+/// scores.
 #[test]
 fn attention_over_chunks_and_within_caps_by_tiles_is_right() {
     for (chunk, sizes) in [(32, [3, 16, 24]), (128, [8, 64, 64]), (256, [2, 32, 16])] {
@@ -391,7 +398,8 @@ fn attention_over_chunks_and_within_caps_by_tiles_is_right() {
     }
 }
 
-/// Scores that fall with distance: alone, bent, within windows and chunks, over blocks; and a row's result depends on no other's.
+/// Scores that fall with distance: alone, capped, within windows and chunks, and over blocks. A
+/// row's result depends on no other row.
 #[test]
 fn attention_with_slopes_by_tiles_is_right() {
     let blocks = Cache { keys: Format::Q8_0, values: Format::Q4_0 };
@@ -409,7 +417,8 @@ fn attention_with_slopes_by_tiles_is_right() {
             let whole = sequence.attend(490, 40);
             for (first, rows) in [(0, 17), (127, 33), (490, 1), (500, 25), (513, 3), (650, 32)] {
                 let part = sequence.attend(first, rows);
-                // Memory of chunks is given as that of windows, and so to each item from another block on.
+                // The buffers of chunks are given like those of windows, so they begin at another
+                // block for each item.
                 if let Some(before) = first.checked_sub(490).filter(|before| !chunked && before + rows <= 40) {
                     assert_eq!(part, &whole[before * row..][..part.len()], "{rows} rows at {first}");
                 }
@@ -418,7 +427,8 @@ fn attention_with_slopes_by_tiles_is_right() {
     }
 }
 
-/// As of all positions: whatever the first row of the item is, and so the first block.
+/// Checks that the result does not depend on the first row of the item, and so on the
+/// first block.
 #[test]
 fn a_row_of_a_window_attended_by_tiles_depends_on_no_other() {
     for window in [30, 290] {
@@ -433,7 +443,8 @@ fn a_row_of_a_window_attended_by_tiles_depends_on_no_other() {
     }
 }
 
-/// Whatever the item's first row is, and how many there are: masked or whole, in a unit or left over.
+/// Checks that the result does not depend on the item's first row or number of rows: masked or
+/// whole, in a unit or left over.
 #[test]
 fn a_row_attended_by_tiles_depends_on_no_other() {
     for exact in [false, true] {
@@ -447,7 +458,7 @@ fn a_row_attended_by_tiles_depends_on_no_other() {
     }
 }
 
-/// As products of weights: nothing is spilled where tiles are multiplied and weights made.
+/// Checks that nothing is spilled, as in products of weights.
 #[test]
 fn code_of_attention_by_tiles_is_tight() {
     for (exact, window) in [(false, None), (true, None), (false, Some(128)), (true, Some(1024))] {

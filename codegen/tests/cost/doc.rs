@@ -1,4 +1,4 @@
-//! The tables in `docs/cost-model.md` are those of the code.
+//! Checks that the tables in `docs/cost-model.md` match the code.
 
 use ixc_codegen::cost::class::Class;
 use ixc_codegen::cost::class::Width;
@@ -65,7 +65,7 @@ fn table() -> String {
     out
 }
 
-/// The text with a table between its marks.
+/// Returns the text with the table between its marks replaced.
 fn replace(text: &str, name: &str, table: &str) -> String {
     let (begin, end) = (format!("<!-- table: {name} -->\n"), "\n<!-- end -->");
     let (before, rest) = text.split_once(&begin).unwrap_or_else(|| panic!("marks for {name}"));
@@ -73,7 +73,7 @@ fn replace(text: &str, name: &str, table: &str) -> String {
     format!("{before}{begin}\n{table}{end}{after}")
 }
 
-/// Caches of every CPU.
+/// Returns the table of all CPUs' caches.
 fn caches() -> String {
     let mut out = String::from("| CPU | L1 | L2 | L3, a core's share | L3 |\n| --- | --- | --- | --- | --- |\n");
     for row in TARGETS.iter().filter(|row| row.isa.lowering == Lowering::X64) {
@@ -85,7 +85,7 @@ fn caches() -> String {
     out
 }
 
-/// What lines take, by level.
+/// Returns the table of cycles to transfer cache lines, by level.
 fn transfers() -> String {
     let ports = by_name("sapphire-rapids").cost(Class::TileLoad, Width::Scalar).expect("a row");
     let tile_ports = ports.uops.iter().map(|uop| uop.cycles).sum::<u32>() / 2;
@@ -102,7 +102,7 @@ fn transfers() -> String {
     out
 }
 
-/// Our own products by tiles, beside the same with all operands in the first level.
+/// Returns the table of our tile products: with caches, and with all operands in L1.
 fn own_kernels() -> String {
     let mut out = String::from(
         "| format | rows | tile unit's share, code alone | with caches | with no overlap at all | bounded by |\n| --- | --- | --- | --- | --- | --- |\n",

@@ -1,4 +1,4 @@
-//! Loops written by hand. What each must cost is worked out beside it.
+//! Hand-written loops. The expected cost is derived in each test.
 
 use iced_x86::{BlockEncoder, BlockEncoderOptions, Code, Instruction, InstructionBlock, MemoryOperand, Register};
 use ixc_codegen::cost::{self, Block, Bound, Report, WholeError};
@@ -35,9 +35,9 @@ fn add(register: Register) -> Instruction {
 /// Code made of straight parts and loops.
 pub enum Part {
     Code(Vec<Instruction>),
-    /// A counted loop and the IR statement that it comes from.
+    /// A counted loop, and the number of its IR statement.
     Loop(u32, Vec<Part>),
-    /// Code behind a test, and the IR statement that it comes from.
+    /// Code after a test, and the number of its IR statement.
     Once(u32, Vec<Part>),
 }
 
@@ -77,7 +77,7 @@ fn emit(parts: &[Part], depth: usize, out: &mut Vec<(Instruction, Option<u32>)>)
     }
 }
 
-/// Two nested loops, %i over the dim %n and %j over 7.
+/// Returns two nested loops: `%i` over the dim `%n`, and `%j` over 7.
 fn nest() -> Kernel {
     let mut b = KernelBuilder::new("nest");
     let n = b.dim("n", 0, 100);
@@ -201,7 +201,7 @@ fn dot(c: u32, a: u32, b: u32) -> Instruction {
     three(Code::VEX_Tdpbssd_tmm_tmm_tmm, tmm(c), tmm(a), tmm(b))
 }
 
-/// `m` x `n` tiles of C, so many instructions of address arithmetic.
+/// Returns a loop body for `m` x `n` tiles of C, with `scalar` instructions of address arithmetic.
 pub fn tiles(m: u32, n: u32, scalar: usize) -> Vec<Instruction> {
     let mut body: Vec<Instruction> = Vec::new();
     for a in 0..m {
@@ -222,7 +222,8 @@ pub fn tiles(m: u32, n: u32, scalar: usize) -> Vec<Instruction> {
 
 #[test]
 fn the_2x2_loop_of_kt_kernel_is_bound_by_the_tile_unit() {
-    // FACTS.md: 4 loads, 4 products, 6 to 30 scalar instructions. Products 4 * 16 = 64, loads 4 * 8 = 32, chains 52.
+    // FACTS.md: 4 loads, 4 products, 6 to 30 scalar instructions. Products 4 * 16 = 64, loads 4 * 8
+    // = 32, chains 52.
     for scalar in [6, 30] {
         let block = one_loop(tiles(2, 2, scalar - 2), "sapphire-rapids");
         assert_eq!((block.mix.tile_dot, block.mix.tile_other, block.mix.scalar), (4, 4, scalar as u32));

@@ -11,7 +11,7 @@ use ixc_kernels::{
 };
 use ixc_targets::{Feature, Target};
 
-/// A matrix product of one tile of 64 weight rows.
+/// Returns a matrix product with one tile of 64 weight rows.
 pub fn linear(format: Format, strategy: MatmulStrategy) -> KernelSpec {
     Linear {
         format,
@@ -27,7 +27,7 @@ pub fn linear(format: Format, strategy: MatmulStrategy) -> KernelSpec {
     .into()
 }
 
-/// The report of a kernel, if the target compiles it.
+/// Returns the report of a kernel for a target that can compile it.
 pub fn report(spec: &KernelSpec, target: Target) -> Report {
     let kernel = generate(spec, target).unwrap();
     let compiled = x64::compile(&kernel, target).unwrap_or_else(|error| panic!("{}: {error}", kernel.name));
@@ -35,7 +35,7 @@ pub fn report(spec: &KernelSpec, target: Target) -> Report {
     cost::analyse(&compiled.code[..compiled.code_bytes], &compiled.lines, &kernel, model)
 }
 
-/// The weight formats of files, or the packed ones.
+/// Returns the weight formats of files, or the packed ones.
 fn formats(packed: bool) -> impl Iterator<Item = Format> {
     let weights = FORMATS.iter().filter(move |row| row.format.is_weight() && row.unpacked.is_some() == packed);
     weights.map(|row| row.format)
@@ -108,13 +108,13 @@ fn all() -> Vec<KernelSpec> {
     all
 }
 
-/// Vector products with packed weights, and what packs them.
+/// Returns vector products with packed weights, and the kernels that pack them.
 fn packed() -> Vec<KernelSpec> {
     let of = |to| [linear(to, MatmulStrategy::Gemv), linear(to, MatmulStrategy::Gemm), Pack { to }.into()];
     formats(true).flat_map(of).collect()
 }
 
-/// Matrix products on tiles, where the target has them.
+/// Returns matrix products on tiles, if the target has tiles.
 fn tiles(target: Target) -> Vec<KernelSpec> {
     let with_tiles = formats(true).filter_map(|format| Some((format, format.tile_activation()?)));
     let product = |(format, x)| {
@@ -143,13 +143,13 @@ fn no_instruction_of_any_kernel_is_unknown_and_every_loop_is_found() {
     }
 }
 
-/// The innermost loop that multiplies most: the one that was tuned.
+/// Returns the innermost loop with most products: the tuned one.
 pub fn hot(report: &Report) -> &LoopReport {
     let products = |l: &&LoopReport| (l.body.mix.tile_dot + l.body.mix.dot + l.body.mix.fma, l.body.instructions);
     report.loops.iter().filter(|l| l.innermost && l.repeats).max_by_key(products).expect("a loop")
 }
 
-/// The innermost loop with the most other vector work: the one that unpacks.
+/// Returns the innermost loop with most other vector work: the unpacking one.
 pub fn unpacking(report: &Report) -> &LoopReport {
     let vector = |l: &&LoopReport| l.body.mix.vector;
     report.loops.iter().filter(|l| l.innermost && l.repeats).max_by_key(vector).expect("a loop")
@@ -187,7 +187,7 @@ fn hot_loops_are_as_recorded() {
     insta::assert_snapshot!("hot_loops", text);
 }
 
-/// The figure for tile products: with everything counted, at 512 rows.
+/// Checks the target for tile products: at 512 rows, with everything counted.
 #[test]
 fn tile_products_keep_the_tile_unit_busy() {
     for name in ["sapphire-rapids", "granite-rapids"] {
@@ -198,8 +198,8 @@ fn tile_products_keep_the_tile_unit_busy() {
             let whole = report.whole(&strategy.dim_values(512)).expect("a cost");
             println!("{report}\n{whole}");
             assert!(whole.share_drained >= 0.6, "{}: {whole}", report.kernel);
-            // 512 rows, 64 weight rows and 2048 columns are so many products of 16 x 16 x 32; float weights take two or three, and bytes have
-            // twice the columns.
+            // Products of 16 x 16 x 32 for 512 rows, 64 weight rows and 2048 columns. Float weights
+            // take two or three times as many; bytes cover twice the columns.
             let products = whole.tile_cycles / 16.0 / f64::from(32 * 4 * 64);
             let times = match format.codec() {
                 _ if format.has_row_scale() => 0.5,

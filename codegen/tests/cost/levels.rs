@@ -1,4 +1,4 @@
-//! Levels of small kernels, whose answers are worked out beside them.
+//! Cache levels of small kernels. The expected results are derived in each test.
 
 use ixc_codegen::cost::memory::{Levels, LevelsError, Start, levels};
 use ixc_codegen::cost::{self, WholeError, analyse};
@@ -21,7 +21,7 @@ fn counted(kernel: &Kernel, cpu: &str, dims: &[i64], starts: &[Start]) -> Result
     out
 }
 
-/// Copies %n lines that stand so many bytes from one another, twice.
+/// Returns a kernel that copies `%n` lines twice; neighbouring lines are `stride` bytes apart.
 fn copy(stride: i64) -> Kernel {
     let mut b = KernelBuilder::new("copy");
     let n = b.dim("n", 0, 1 << 30);
@@ -41,7 +41,8 @@ fn x_lines(levels: &Levels) -> [u64; 4] {
 
 #[test]
 fn what_is_walked_again_comes_from_the_level_that_holds_it() {
-    // 48 KiB, 2 MiB, and 1.875 MiB of victims: 32 KiB, 512 KiB, 3 MiB, 32 MiB.
+    // Sapphire Rapids has 48 KiB, 2 MiB, and 1.875 MiB of victims. The cases use 32 KiB, 512 KiB, 3
+    // MiB and 32 MiB.
     for (lines, level) in [(512, Level::L1), (8192, Level::L2), (49152, Level::L3), (1 << 19, Level::Memory)] {
         let levels = counted(&copy(64), "sapphire-rapids", &[lines], &[]).unwrap();
         let from = x_lines(&levels);
@@ -58,12 +59,13 @@ fn what_is_walked_again_comes_from_the_level_that_holds_it() {
 
 #[test]
 fn a_stride_of_a_page_has_a_set_of_the_first_level_alone() {
-    // 12 ways hold 11 lines beside the one that is stored to, and not 13; with a line more from one to the next they hold all.
+    // 12 ways hold 11 lines and the stored one, but not 13. With a stride that is one line longer,
+    // the cache holds all of them.
     let twice = |stride, lines| x_lines(&counted(&copy(stride), "sapphire-rapids", &[lines], &[]).unwrap());
     assert_eq!(twice(4096, 11), [22, 0, 0, 0]);
     assert_eq!(twice(4096, 13), [0, 26, 0, 0]);
     assert_eq!(twice(4096 + 64, 32), [64, 0, 0, 0]);
-    // Haswell's has 8 ways.
+    // Haswell's L1 has 8 ways.
     let haswell = |lines| {
         let mut b = KernelBuilder::new("copy");
         let x = b.read("x", 1 << 20);
@@ -118,7 +120,7 @@ fn what_cannot_be_counted_says_why() {
         "caches are not counted: the kernel touches 4294967296 lines for these dims, and at most 268435456 are walked"
     );
     assert!(matches!(counted(&copy(64), "zen4", &[], &[]), Err(LevelsError::Whole(WholeError::Count { .. }))));
-    // Nothing runs: no cycles but those outside of loops.
+    // With no iterations, only the cycles outside of loops remain.
     let none = counted(&copy(64), "zen4", &[0], &[]).unwrap();
     assert_eq!((none.traffic.len(), none.slowdown), (0, 1.0));
 }

@@ -1,11 +1,14 @@
-//! The vector part against llvm-mca, where it is installed: cycles per iteration of our kernels' innermost loops.
+//! Comparison of the vector part with llvm-mca, if installed: cycles per iteration of our kernels'
+//! innermost loops.
 //!
-//! llvm-mca simulates a pipeline with the same kind of tables: a µop takes the first port that is free, the scheduler has a size. It
-//! also states what the resources alone would allow (`Block RThroughput`). The analysis here has the closed form of the latter, and the
-//! carried chain. So what it gives must lie between the two, give or take [`BETWEEN`], and within [`FACTOR`] of the simulation but for
-//! the loops in [`OUTLIERS`], each with its reason. `docs/cost-model.md` has the table.
+//! llvm-mca simulates a pipeline with similar tables: a µop takes the first free port, and the
+//! scheduler has a size. It also prints the bound from resources alone (`Block RThroughput`). Our
+//! analysis has the closed form of that bound, and adds the loop-carried chain. Its result must
+//! therefore lie between the two, within [`BETWEEN`]. It must also be within [`FACTOR`] of the
+//! simulation, except for the loops in [`OUTLIERS`], each with its reason. `docs/cost-model.md` has
+//! the table.
 //!
-//! Zen 4 is printed only: our table for it was measured and LLVM's contradicts the machine.
+//! Zen 4 is only printed: our table for it was measured, and LLVM's contradicts the machine.
 
 use ixc_kernels::{AttentionPart, Bits, Cache, Elementwise, KernelSpec, Map, MatmulStrategy, Pack, RmsNorm, generate};
 use std::collections::BTreeMap;
@@ -24,12 +27,12 @@ use ixc_targets::Target;
 use super::kernels::{hot, linear, unpacking};
 use ixc_testing::tools::{Found, LLVM_MCA};
 
-/// Largest ratio of the simulation to the model.
+/// Max ratio of the simulation to the model.
 const FACTOR: f64 = 1.35;
-/// How far outside of the two figures of llvm-mca the model may be.
+/// Max factor between the model and the nearer figure of llvm-mca, if the model is outside the two.
 const BETWEEN: f64 = 1.25;
 
-/// Our targets and what LLVM calls the CPU.
+/// Our targets and LLVM's names of the CPUs.
 const CPUS: [(&str, &str); 6] = [
     ("haswell", "haswell"),
     ("zen3", "znver3"),
@@ -39,14 +42,14 @@ const CPUS: [(&str, &str); 6] = [
     ("sapphire-rapids", "sapphirerapids"),
 ];
 
-/// A µop takes the first free port here and the best one in the closed form.
+/// A µop takes the first free port in the simulation, and the best one in the closed form.
 const GREEDY: &str = "llvm-mca spreads µops over the ports as they come, the model as they fit best";
-/// Few iterations fit the scheduler.
+/// The scheduler holds only few iterations.
 const WINDOW: &str = "a long chain in each iteration: llvm-mca's scheduler holds too few iterations to hide it";
 const FUSED: &str = "llvm-mca counts a load and its sum as two slots";
 const FMA_LOAD: &str = "LLVM gives the accumulator of a multiply-add from memory two more cycles of latency";
 
-/// Loops in which the two differ by more, and why. That a loop is here does not mean that it has to differ.
+/// Loops in which the two may differ by more, and the reason. A listed loop need not differ.
 const OUTLIERS: &[(&str, &str, &str)] = &[
     ("haswell", "rms_norm", FUSED),
     ("haswell", "attention", WINDOW),
@@ -69,11 +72,12 @@ const OUTLIERS: &[(&str, &str, &str)] = &[
 /// The CPU that is compared with measurements instead.
 const MEASURED: &str = "zen4";
 
-/// Which innermost loop of a kernel.
+/// Function that selects an innermost loop of a kernel.
 type Choice = fn(&Report) -> &LoopReport;
 
-/// LLVM's models of Ice Lake and Sapphire Rapids are of the client parts, with one 64-byte multiplier (and three 64-byte loads). To
-/// compare all else, our models get those rows here.
+/// LLVM's models of Ice Lake and Sapphire Rapids describe the client parts, with one 64-byte
+/// multiplier (and three 64-byte loads). To compare everything else, our models get those rows
+/// here.
 const CLIENT_ICELAKE: &[Row] = &[
     both(Class::FloatAdd, "01", "0", 4, Source::Llvm),
     both(Class::FloatMul, "01", "0", 4, Source::Llvm),
@@ -99,7 +103,7 @@ fn as_llvm_has_it(model: &'static CpuModel) -> &'static CpuModel {
         "sapphire-rapids" => CLIENT_GOLDEN_COVE,
         _ => return model,
     };
-    // One for each CPU of the list, in a test: not worth freeing.
+    // Leaked: one per CPU of the list, in a test.
     let tables = Vec::leak([&[first], model.tables].concat());
     Box::leak(Box::new(CpuModel { tables, ..*model }))
 }
@@ -137,11 +141,11 @@ fn specs() -> Vec<(&'static str, KernelSpec, Choice)> {
     ]
 }
 
-/// What llvm-mca says of a loop, in cycles per iteration.
+/// llvm-mca's figures for a loop, in cycles per iteration.
 struct Theirs {
-    /// Once it runs steadily.
+    /// In the steady state.
     simulated: f64,
-    /// What the resources alone allow.
+    /// The bound from resources alone.
     resources: f64,
 }
 
@@ -174,7 +178,7 @@ fn simulate(tool: &Path, cpu: &str, text: &str) -> Result<Theirs, String> {
     Ok(Theirs { simulated, resources: figure(&short, "Block RThroughput:")? })
 }
 
-/// Instructions from `start` to `end` as text for llvm-mca.
+/// Returns the instructions from `start` to `end` as text for llvm-mca.
 fn text(code: &[u8], start: u32, end: u32) -> String {
     let mut formatter = IntelFormatter::new();
     let options = formatter.options_mut();

@@ -1,6 +1,8 @@
-//! What an Emerald Rapids measured of tile products by layout and loop order, and what the model says of the same loops.
+//! Tile products by layout and loop order: measurements on an Emerald Rapids, compared with the
+//! model's results for the same loops.
 //!
-//! 64 weight rows of 2048 columns times rows of bf16 activations: `product.c` of the measurements, statement by statement, as kernel IR.
+//! 64 weight rows of 2048 columns times rows of bf16 activations. The kernel IR follows `product.c`
+//! of the measurements, statement by statement.
 
 use std::fmt::Write;
 
@@ -11,48 +13,51 @@ use ixc_ir::kernel::{BufferId, BufferKind, Elem, Kernel, KernelBuilder, Op, Type
 use ixc_targets::Target;
 use ixc_targets::memory::Level;
 
-/// Rows of activations that were measured.
+/// Numbers of activation rows in the measurements.
 const ROWS: [i64; 4] = [32, 128, 256, 512];
 /// Columns of one chunk, in tiles of 32.
 const CHUNK: i64 = 8;
-/// Tiles of all columns.
+/// Number of tiles for all columns.
 const TILES: i64 = 64;
 /// Bytes of a tile.
 const TILE: i64 = 1024;
-/// Cycles of a product beside nothing.
+/// Cycles of a product without any other work.
 const BARE: f64 = 16.0;
-/// A measured ratio moved by less than this within quiet minutes, and by twice as much otherwise.
+/// Max relative error. Measured ratios moved by less within quiet minutes, and by twice as much
+/// otherwise.
 const TOLERANCE: f64 = 0.30;
 
 const SUM: Type = Type::tile(Elem::F32, 16, 16);
 const BF16: Type = Type::tile(Elem::Bf16, 16, 32);
 
-/// How the activations lie.
+/// Layout of the activations.
 #[derive(Clone, Copy, PartialEq)]
 enum X {
-    /// Rows of so many bytes; so many from one chunk of columns to the next.
+    /// Rows of `row` bytes; chunks of columns are `chunk` bytes apart.
     Rows { row: i64, chunk: i64 },
-    /// Tile after tile: the first 16 rows' columns, then the next ones'.
+    /// Tile after tile: all columns of the first 16 rows, then of the next 16.
     Tiles,
 }
 
-/// Blocks of 896 bytes, of which 512 are bf16 numbers: `a8_super_tile`.
+/// Rows of `a8_super_tile`: blocks of 896 bytes, with 512 bytes of bf16 numbers each.
 const SUPER: X = X::Rows { row: 7168, chunk: 896 };
-/// Plain rows and a line.
+/// Plain rows, padded by one cache line.
 const PADDED: X = X::Rows { row: 4160, chunk: 512 };
 
-/// When sums leave the tiles.
+/// Time at which sums leave the tiles.
 #[derive(Clone, Copy)]
 enum Order {
-    /// For each chunk of columns, to rows of so many bytes; they come back for the next.
+    /// After each chunk of columns, to rows of this many bytes; they are loaded again for the next
+    /// chunk.
     Chunks(i64),
     /// After all chunks.
     ChunksStay,
-    /// All columns at once, to rows of so many bytes.
+    /// After all columns at once, to rows of this many bytes.
     Whole(i64),
 }
 
-/// The rows of the table: what they are, and the measured time of a product over that of a bare one, for each of [`ROWS`].
+/// Rows of the table: description, and the measured time of a product relative to a bare one, for
+/// each of [`ROWS`].
 const MEASURED: [(&str, Order, X, [f64; 4]); 7] = [
     (
         "chunks of 256 columns, x at stride 7168, C in and out at stride 8192",
@@ -78,7 +83,8 @@ struct Product {
 }
 
 impl Product {
-    /// Four products: the block's 32 rows times two strips of the weight. `c` is the chunk, `k` its tile.
+    /// Emits four products: the block's 32 rows times two strips of the weight. `c` is the chunk,
+    /// `k` its tile.
     fn multiply(
         &self,
         b: &mut KernelBuilder,
@@ -109,7 +115,7 @@ impl Product {
     }
 }
 
-/// `product.c`'s `chunked` and `whole`, over the dim %blocks of 32 rows.
+/// Returns `chunked` or `whole` of `product.c`, over the dim `%blocks` of 32 rows.
 fn product(order: Order, layout: X) -> Kernel {
     let mut b = KernelBuilder::new("product");
     let blocks = b.dim("blocks", 1, 32);
@@ -166,7 +172,7 @@ fn product(order: Order, layout: X) -> Kernel {
     b.finish()
 }
 
-/// A kernel's cost on the CPU that was measured, or its predecessor with the same caches.
+/// Returns a kernel's cost on the predecessor of the measured CPU, which has the same caches.
 pub fn cost(kernel: &Kernel, dims: &[i64]) -> Levels {
     verify::verify(kernel).unwrap();
     let target = Target::from_name("sapphire-rapids").unwrap();
@@ -176,13 +182,14 @@ pub fn cost(kernel: &Kernel, dims: &[i64]) -> Levels {
     levels(&report, kernel, target.row().memory(), dims, &[]).unwrap()
 }
 
-/// Time of a product over that of a bare one: all columns of 64 weights, 32 rows a block.
+/// Returns the time of a product relative to a bare one: all columns of 64 weight rows, in blocks
+/// of 32 rows.
 fn ratio(order: Order, layout: X, rows: i64) -> f64 {
     let levels = cost(&product(order, layout), &[rows / 32]);
     levels.cycles / (rows / 16 * 4 * TILES) as f64 / BARE
 }
 
-/// The table of the docs: what the model says, and what was measured.
+/// Returns the table of the docs: modelled and measured ratios.
 pub fn table() -> String {
     let rows: Vec<_> = ROWS.iter().map(|rows| format!("{rows} rows")).collect();
     let mut out = format!("| | {} |\n| --- |{}\n", rows.join(" | "), " --- |".repeat(ROWS.len()));
@@ -205,7 +212,7 @@ fn products_by_layout_and_order_take_what_silicon_measured() {
     }
 }
 
-/// 2 x 2 products with all four tiles loaded each time, from so many bytes.
+/// Returns 2 x 2 products that load all four tiles each time, from `bytes` bytes.
 fn loads_from(bytes: i64) -> Kernel {
     let mut b = KernelBuilder::new("loads");
     let (x, y) = (b.read("x", bytes), b.write("y", 4 * TILE));
@@ -223,7 +230,8 @@ fn loads_from(bytes: i64) -> Kernel {
 
 #[test]
 fn tiles_take_what_was_measured_from_each_level() {
-    // 16.2 cycles a product from the first level, 17 to 40 from the second (512 KiB to 1.5 MiB), 107 to 127 from the third.
+    // Measured cycles per product: 16.2 from L1, 17 to 40 from L2 (512 KiB to 1.5 MiB), 107 to 127
+    // from L3.
     for (kib, cycles, level) in [
         (32, 16.0..=16.5, None),
         (512, 17.0..=40.0, Some(Level::L2)),
@@ -231,7 +239,7 @@ fn tiles_take_what_was_measured_from_each_level() {
         (3072, 80.0..=127.0, Some(Level::L3)),
     ] {
         let levels = cost(&loads_from(kib * 1024), &[]);
-        // A KiB is a tile, and as many products.
+        // One KiB is one tile and one product.
         let of_product = levels.loops[0].cycles / kib as f64;
         println!("{kib} KiB: {of_product:.1} cycles a product\n{levels}");
         assert!(cycles.contains(&of_product), "{kib} KiB: {of_product}\n{levels}");

@@ -9,25 +9,25 @@ use ixc_kernels::{
 use crate::support::Group;
 use crate::{HALVES, ODD};
 
-/// Attention to halves, with nothing besides.
+/// Returns attention over a cache of halves, without options.
 fn plain(group: u32, d: u32, dv: u32) -> AttentionPart {
     AttentionPart { group, d, dv, scale: Bits::of(0.125), cap: None, sinks: false, slopes: false, cache: HALVES }
 }
 
-/// The same that parts compute, by so many rows.
+/// Returns the attention of `part` for `rows` rows per item.
 fn of_rows(part: AttentionPart, heads: u32, rows: u32) -> Attention {
     let AttentionPart { group, d, dv, scale, cap, sinks, slopes, cache } = part;
     Attention { group, d, dv, scale, cap, sinks, slopes, heads, rows, cache }
 }
 
-/// The same through a window, or in chunks.
+/// Returns the attention of `part` through a window, or in chunks.
 fn of_window(part: AttentionPart, rows: u32, (window, chunked): (u32, bool)) -> AttentionWindow {
     let AttentionPart { group, d, dv, scale, cap, sinks, slopes, cache } = part;
     let both = false;
     AttentionWindow { group, d, dv, scale, cap, sinks, slopes, heads: 2, rows, window, chunked, both, cache }
 }
 
-/// As many rows as are computed together for so many heads.
+/// Returns the number of rows that are computed together for a group of `heads` heads.
 fn several(heads: u32) -> u32 {
     (16 / heads).max(2)
 }
@@ -65,7 +65,8 @@ fn attention() {
     group.done();
 }
 
-/// Attention to so many blocks of a cache: by one row and several, in parts, and through a window or in a chunk.
+/// Tests attention over `blocks` blocks of a cache: by one row and several, in parts, and through a
+/// window or in a chunk.
 fn every_way(group: &mut Group, part: AttentionPart, blocks: u32, window: (u32, bool)) {
     let several = several(part.group);
     for rows in [1, several] {
@@ -75,12 +76,13 @@ fn every_way(group: &mut Group, part: AttentionPart, blocks: u32, window: (u32, 
     group.rows(of_window(part, several, window), blocks);
 }
 
-/// A window that begins inside a block, or a chunk.
+/// Returns a window that begins inside a block, or a chunk.
 fn window_or_chunk(blocks: u32) -> (u32, bool) {
     if blocks == 2 { (32, true) } else { (20 * blocks, false) }
 }
 
-/// Scores that fall with distance: as they are, bent, with sinks, over windows and chunks, of halves and of blocks.
+/// Scores that fall with distance: plain, capped, with sinks, over windows and chunks, with caches
+/// of halves and of blocks.
 #[test]
 fn attention_slopes() {
     let mut group = Group::new("attention_slopes");
@@ -117,11 +119,11 @@ fn attention_window() {
     let mut group = Group::new("attention_window");
     for (heads, d, dv) in [(1, 64, 64), (3, 16, 24), (9, 40, 8), (2, 100, 100), (5, 10, 33)] {
         let (part, rows) = (plain(heads, d, dv), several(heads));
-        // They begin inside a block, at its edge, and before what there is.
+        // The windows begin inside a block, at its edge, and before the first position.
         for (window, blocks) in [(1, 1), (20, 2), (64, 3), (500, 3)] {
             group.rows(of_window(part, rows, (window, false)), blocks);
         }
-        // Rows on both sides of where a chunk begins.
+        // Rows on both sides of a chunk's beginning.
         let part = AttentionPart { cap: Some(Bits::of(0.5)), ..part };
         for (window, blocks) in [(32, 2), (64, 3)] {
             group.rows(of_window(part, rows, (window, true)), blocks);
@@ -130,7 +132,8 @@ fn attention_window() {
     group.done();
 }
 
-/// Keys and values in blocks: appended, and attended by one row and several, in parts and through windows.
+/// Keys and values in quantised blocks: appended, and read by one row and several, in parts and
+/// through windows.
 #[test]
 fn cached_blocks() {
     let mut group = Group::new("cached_blocks");
@@ -157,7 +160,7 @@ fn cached_blocks() {
     group.done();
 }
 
-/// Of entries beside a window: of rows that see none of a block, and of blocks that are not whole.
+/// Attention over entries and a window: rows that see nothing of a block, and incomplete blocks.
 #[test]
 fn attention_over_chosen_entries() {
     let mut group = Group::new("attention_over_chosen_entries");

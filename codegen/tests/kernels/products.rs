@@ -1,4 +1,4 @@
-//! Products of weights with rows of activations, and what lays weights out for them.
+//! Products of weights with rows of activations, and the packing of weights.
 
 use ixc_codegen::x64;
 use ixc_ir::format::{FORMATS, Format};
@@ -8,13 +8,13 @@ use ixc_targets::Target;
 use crate::ODD;
 use crate::support::{Group, run_changed};
 
-/// The weight formats of files, or the packed ones.
+/// Returns the weight formats of files, or the packed ones.
 pub fn formats(packed: bool) -> Vec<Format> {
     let weights = FORMATS.iter().filter(|row| row.format.is_weight() && row.unpacked.is_some() == packed);
     weights.map(|row| row.format).collect()
 }
 
-/// The activation formats that a weight format takes.
+/// Returns the activation formats that a weight format takes.
 fn activations(format: Format) -> Vec<Format> {
     let own = format.activation();
     let tiles = if own.is_quantised() { own.row().tiles } else { format.tile_activation() };
@@ -75,7 +75,8 @@ fn packed_gemm() {
     group.done();
 }
 
-/// Six rows of floats at a time: whole stretches of columns and what is left of them, rows that are no whole groups, weights as in the file.
+/// Products that take six rows of floats at a time: whole runs of columns and a rest, rows that are
+/// no multiple of the group, and unpacked weights.
 #[test]
 fn packed_gemm6() {
     let (pace, x, strategy) = (Pace::default(), Format::F32, MatmulStrategy::Gemm6);
@@ -148,7 +149,7 @@ fn packed_swiglu() {
     group.done();
 }
 
-/// Items of fewer weight rows than a block has results: each writes its band of the block.
+/// Items with fewer weight rows than a result block has: each writes its band of the block.
 #[test]
 fn bands() {
     let pace = Pace::default();
@@ -211,12 +212,13 @@ fn bands() {
     group.done();
 }
 
-/// Most values of a product by a grid that wait in memory.
+/// Max spilled values in a product with a grid format.
 const SPILLS_OF_GRIDS: usize = 4;
 
-/// Inner loops as a person would write them: nothing spilled, nothing copied. Of `zen4` and `zen3`, since that is what they were tuned
-/// on, and of the kind between them: 16 registers, and products of four bytes. Where strips have indices of a grid, what is looked up of a sub-block takes
-/// registers that others do not need, and a few values wait in memory.
+/// Checks that inner loops have no spills and no moves, as in hand-written code. Targets are `zen4`
+/// and `zen3`, on which the kernels were tuned, and `alder-lake`, which is between them: 16
+/// registers, and products of four bytes. In grid formats, the looked-up values of a sub-block take
+/// extra registers, so a few values are spilled.
 #[test]
 fn packed_products_keep_their_registers() {
     let pace = Pace::default();
@@ -226,7 +228,7 @@ fn packed_products_keep_their_registers() {
     {
         let target = Target::from_name(target).unwrap();
         for x in activations(format) {
-            // Made of 60 instructions where it is none, which no schedule chooses.
+            // Without the instruction, the op becomes 60 instructions, and no schedule chooses it.
             if format.pair_activation() == Some(x) && !target.has_dot2_bf16() {
                 continue;
             }
@@ -247,7 +249,7 @@ fn packed_products_keep_their_registers() {
     assert!(others.is_empty(), "{}", others.join("\n"));
 }
 
-/// Weights as they lie in the file: strips that lack rows, blocks that lack columns, and whole ones.
+/// Unpacked weights: strips that lack rows, blocks that lack columns, and whole ones.
 #[test]
 fn linear_by_packing() {
     let pace = Pace::default();
@@ -265,7 +267,7 @@ fn linear_by_packing() {
         ] {
             let (bias, residual) = (tile % 2 == 1, rows % 2 == 1);
             let (x, k, n) = (forms[blocks as usize % forms.len()], blocks * len, tile + 7);
-            // Floats have both forms only packed.
+            // Floats have both forms only if packed.
             let x = if format.is_quantised() { x } else { format.activation() };
             group.rows(Linear { format, x, k, tile, n, bias, residual, strategy, pace }, rows);
         }
@@ -336,7 +338,8 @@ fn factors_of_experts() {
     group.done();
 }
 
-/// A slot of weight 0, of either sign, adds nothing of its row; what the others give is as without it.
+/// A slot of weight 0, of either sign, ignores its row. The other slots give the same result as
+/// without it.
 #[test]
 fn slots_of_no_weight_add_nothing() {
     let floats =

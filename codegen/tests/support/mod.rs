@@ -1,4 +1,4 @@
-//! Runs kernel rows on the interpreter and on every target, and compares.
+//! Runs kernel rows on the interpreter and on every target, and compares the results.
 
 use ixc_kernels::{KernelSpec, generate};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -23,45 +23,46 @@ use ixc_testing::{bits, qemu};
 /// The targets whose kernels are tested: every lane count, every lowering.
 const TARGETS: [&str; 6] = ["portable", "avx2", "alder-lake", "avx512", "zen4", "amx"];
 
-/// A group of rows: what ran where, for the line that [`Group::done`] prints, and what came out for each target.
+/// A group of rows. Records how each target's kernels ran, for the line that [`Group::done`]
+/// prints, and the results per target.
 pub struct Group {
     name: &'static str,
     rows: u32,
     ran: BTreeMap<(usize, &'static str), u32>,
-    /// By the names of targets and weight formats: a format that is new changes no other's bits.
+    /// Results by target and weight format: a new format changes the bits of no other.
     results: BTreeMap<String, Vec<u8>>,
     codes: Codes,
     table: bits::Table,
-    /// Names of results that need not be there.
+    /// Names of results that may be missing.
     not_run: BTreeSet<String>,
 }
 
 impl Group {
     pub fn new(name: &'static str) -> Group {
-        // At run time: a kit for another machine has the tables, too.
+        // Looked up at run time: a test kit for another machine has the tables too.
         let package = std::env::var("CARGO_MANIFEST_DIR").unwrap_or_else(|_| env!("CARGO_MANIFEST_DIR").to_string());
         let table = bits::Table::new(&Path::new(&package).join(format!("tests/bits/{name}.txt")));
         let not_run = table.not_run();
         Group { name, rows: 0, ran: BTreeMap::new(), results: BTreeMap::new(), codes: Codes::default(), table, not_run }
     }
 
-    /// A kernel without dims.
+    /// Tests a kernel without dims.
     pub fn one(&mut self, spec: impl Into<KernelSpec>) {
         self.run(&spec.into(), &[]);
     }
 
-    /// A kernel with dims for so many rows (or blocks).
+    /// Tests a kernel whose dims are for `rows` rows (or blocks).
     pub fn rows(&mut self, spec: impl Into<KernelSpec>, rows: u32) {
         let spec = spec.into();
         let dims = spec.dims_of_rows(rows);
         self.run(&spec, &dims);
     }
 
-    /// Generates the kernel for every target that has one. Kernels that differ in their names alone are interpreted, compared with
-    /// the reference and run on `portable` once.
+    /// Generates the kernel for every target that has it. Kernels that differ only in their names
+    /// are interpreted, compared with the reference and run on `portable` once.
     ///
-    /// Under QEMU and as an x86-64-v2 only what that CPU can run runs, and by its recorded checksums alone: interpreter and emulator are the
-    /// same there.
+    /// Under QEMU, and with code for x86-64-v2, only targets that this CPU can run are tested, and
+    /// only by recorded checksums. Interpreter and emulator would give the same there.
     fn run(&mut self, spec: &KernelSpec, dims: &[i64]) {
         self.rows += 1;
         let wide = needs_16_lanes(spec);
@@ -110,7 +111,7 @@ impl Group {
         }
     }
 
-    /// Adds what a kernel leaves behind to what has a checksum.
+    /// Adds the result buffers of a kernel to the bytes of a checksum.
     fn add(&mut self, name: String, kernel: &Kernel, buffers: &[Vec<u8>]) {
         let results = buffers.iter().zip(&kernel.buffers).filter(|(_, buffer)| buffer.kind.is_result());
         self.results.entry(name).or_default().extend(results.flat_map(|(bytes, _)| bytes));
@@ -126,13 +127,14 @@ impl Group {
         match (by_checksums(), self.not_run.is_empty()) {
             (true, _) => table.check_part(),
             (false, true) => table.check(),
-            // All that ran has no checksum yet.
+            // The kernels that ran have no checksum yet.
             (false, false) => {}
         }
     }
 }
 
-/// Runs a kernel on every target with inputs that are changed first, as a group's rows are run, and has what came out looked at.
+/// Runs a kernel on every target like a group's rows, but with changed inputs. `look` gets the
+/// kernel, and its buffers before and after.
 pub fn run_changed(
     spec: impl Into<KernelSpec>,
     rows: u32,
@@ -156,12 +158,12 @@ pub fn run_changed(
     }
 }
 
-/// Whether results are held against recorded checksums alone.
+/// Whether results are only compared with recorded checksums.
 fn by_checksums() -> bool {
     qemu::executes_this() || qemu::portable_is_v2()
 }
 
-/// Why a target's kernels do not run on the CPU that this is a test of.
+/// Returns the reason why a target's kernels do not run on the tested CPU, or `None`.
 fn left_out(target: Target) -> Option<&'static str> {
     if qemu::portable_is_v2() && target != Target::PORTABLE {
         return Some("LEFT OUT as x86-64-v2");
@@ -169,7 +171,7 @@ fn left_out(target: Target) -> Option<&'static str> {
     (qemu::executes_this() && !target.missing().is_empty()).then_some("LEFT OUT under QEMU")
 }
 
-/// Whether a kernel makes bf16.
+/// Whether a kernel writes bf16.
 fn needs_16_lanes(spec: &KernelSpec) -> bool {
     spec.signature().buffers.iter().any(|buffer| match (buffer.role, buffer.holds) {
         (Role::Write, Holds::Activations(format, _)) => {
@@ -183,7 +185,7 @@ fn fill(spec: &KernelSpec, kernel: &Kernel, dims: &[i64]) -> Vec<Vec<u8>> {
     inputs::fill(kernel, Some(spec), dims, 0).unwrap_or_else(|e| panic!("{} {dims:?}: {e}", spec.name()))
 }
 
-/// The format of the first weight that a kernel reads or packs.
+/// Returns the format of the first weight that a kernel reads or packs.
 fn weight_format(spec: &KernelSpec) -> Option<Format> {
     spec.signature().buffers.iter().find_map(|buffer| match buffer.holds {
         Holds::Weight(format, _) | Holds::Strip(format, _) | Holds::Table(format, _) => Some(format),
@@ -191,7 +193,7 @@ fn weight_format(spec: &KernelSpec) -> Option<Format> {
     })
 }
 
-/// Inputs of a kernel and what the interpreter made of them.
+/// Inputs of a kernel and the interpreter's results.
 struct Run {
     dims: Vec<i64>,
     before: Vec<Vec<u8>>,
@@ -212,7 +214,8 @@ impl Run {
         Run { dims: dims.to_vec(), before, interpreted }
     }
 
-    /// Runs another target's kernel as `portable` lowers it and compares every bit with the interpreter's results.
+    /// Runs another target's kernel through the `portable` lowering and compares every bit with the
+    /// interpreter's results.
     fn compare_with_portable(&self, codes: &mut Codes, kernel: &Kernel) {
         let fail = |e: String| -> ! { panic!("{} {:?}: portable: {e}", kernel.name, self.dims) };
         let code = codes.get(kernel, "portable, plainly", || Code::plain(kernel)).unwrap_or_else(|e| fail(e));
@@ -223,7 +226,8 @@ impl Run {
         }
     }
 
-    /// Runs the kernel on a target and compares every bit with the interpreter's results. Says how it ran.
+    /// Runs the kernel on a target and compares every bit with the interpreter's results. Returns
+    /// how it ran.
     fn compare(&self, codes: &mut Codes, kernel: &Kernel, target: Target) -> &'static str {
         let mut found = self.before.clone();
         let how = codes.execute(kernel, target, &self.dims, &mut found);
@@ -234,21 +238,21 @@ impl Run {
     }
 }
 
-/// The code of kernels for targets. Rows of a group that differ in how many rows an item has, and so in dims alone, have the same kernel: it is
-/// compiled once, which is what tests of kernels spend most of their time on.
+/// Compiled code of kernels. Rows of a group that differ only in dims have the same kernel, which
+/// is compiled once: compilation takes most of the time of these tests.
 #[derive(Default)]
 struct Codes(HashMap<(String, &'static str), Vec<(Kernel, Code)>>);
 
-/// What a kernel became.
+/// Executable form of a kernel.
 enum Code {
     Native(Module),
-    /// Not in a module: for an older CPU, or made plainly.
+    /// Code outside a module: for an older CPU, or compiled without optimisation.
     Alone(ForeignCode),
     Emulated(Box<Program>),
 }
 
 impl Codes {
-    /// Runs the kernel on a target, emulated where this machine can't run it. Says how it ran.
+    /// Runs the kernel on a target; emulates it if this machine can't run it. Returns how it ran.
     fn execute(&mut self, kernel: &Kernel, target: Target, dims: &[i64], buffers: &mut [Vec<u8>]) -> &'static str {
         let fail = |e: String| -> ! { panic!("{} {dims:?}: {}: {e}", kernel.name, target.name()) };
         let code = self.get(kernel, target.name(), || Code::of(kernel, target)).unwrap_or_else(|e| fail(e));
@@ -260,7 +264,8 @@ impl Codes {
         }
     }
 
-    /// The code that is made of a kernel in some way: what was made before, or made now. What has the same name is the same kernel only if all of it is.
+    /// Returns the cached code of a kernel, or compiles it in the given way. A cached kernel must
+    /// be equal, not only have the same name.
     fn get(
         &mut self,
         kernel: &Kernel,
@@ -286,7 +291,8 @@ impl Code {
             Code::Alone(code) => {
                 let views: Vec<&[u8]> = buffers.iter().map(Vec::as_slice).collect();
                 check_arguments(&kernel.dims, &kernel.buffers, dims, &views).map_err(|e| e.to_string())?;
-                // SAFETY: it was compiled from a verified kernel, whose arguments these are, for this CPU or an older one.
+                // SAFETY: the code was compiled from a verified kernel, whose arguments these are,
+                // for this CPU or an older one.
                 unsafe { code.call(buffers, dims) }.map_err(|e| e.to_string())
             }
             Code::Emulated(program) => {
@@ -301,7 +307,8 @@ impl Code {
         }
     }
 
-    /// Another target's kernel as `portable` lowers it: code that runs once need not be fast.
+    /// Compiles another target's kernel through the `portable` lowering, without optimisation: the
+    /// code runs only once.
     fn plain(kernel: &Kernel) -> Result<Code, String> {
         verify(kernel).map_err(|e| e.to_string())?;
         let code = match portable::compile_plainly(kernel) {
@@ -334,7 +341,7 @@ impl Code {
     }
 }
 
-/// Finds instructions that an x86-64-v2 does not have.
+/// Checks that all instructions exist on x86-64-v2.
 fn only_v2(code: &[u8]) -> Result<(), String> {
     let mut decoder = Decoder::new(64, code, DecoderOptions::NONE);
     while decoder.can_decode() {
@@ -350,7 +357,7 @@ fn only_v2(code: &[u8]) -> Result<(), String> {
     Ok(())
 }
 
-/// What an x86-64-v2 has, as far as kernels use it.
+/// Features of x86-64-v2 that kernels use.
 const V2: [CpuidFeature; 12] = [
     CpuidFeature::INTEL8086,
     CpuidFeature::INTEL186,

@@ -1,5 +1,5 @@
-//! What AVX-512 has and AVX2 lacks is used where it counts: broadcast memory operands, masks, ternary logic, dot products
-//! that add, twice the registers.
+//! Checks that code uses AVX-512 where it counts: broadcast memory operands, masks, ternary logic,
+//! dot products that add, and twice the registers.
 
 use ixc_codegen::x64::listing;
 use ixc_ir::kernel::{Kernel, KernelBuilder, Op, Type, ValueId};
@@ -11,7 +11,7 @@ fn target(name: &str) -> Target {
     Target::from_name(name).unwrap_or_else(|| panic!("no target {name}"))
 }
 
-/// Compiles, runs and lists a kernel; there must be no spill, and no move in its loop.
+/// Compiles, runs and lists a kernel; it must have no spill, and no move in its innermost loops.
 fn clean(kernel: &Kernel, target: Target) -> String {
     let compiled = compile_for(kernel, target);
     let stats = compiled.stats;
@@ -20,12 +20,12 @@ fn clean(kernel: &Kernel, target: Target) -> String {
     listing::text(&compiled, kernel)
 }
 
-/// How many lines have all of these.
+/// Returns the number of lines that contain all of these.
 fn lines(text: &str, parts: &[&str]) -> usize {
     text.lines().filter(|line| parts.iter().all(|part| line.contains(part))).count()
 }
 
-/// 14 x 2 register tile of fused multiply-adds.
+/// Returns a 14 x 2 register tile of fused multiply-adds.
 fn fma_tile() -> Kernel {
     let mut b = KernelBuilder::new("fma_tile_z");
     let (n, ty) = (b.dim("n", 0, 64), Type::f32(16));
@@ -94,7 +94,7 @@ fn a_store_between_a_load_of_equal_lanes_and_its_use_keeps_them_in_order() {
     assert_eq!(lines(&text, &["vpbroadcastd zmm"]), 1, "{text}");
 }
 
-/// One vector per step through `f`, stored.
+/// Returns a kernel that applies `f` to one vector per step and stores the result.
 fn map(name: &str, ty: Type, f: impl Fn(&mut KernelBuilder, [ValueId; 3]) -> ValueId) -> Kernel {
     let mut b = KernelBuilder::new(name);
     let (n, bytes) = (b.dim("n", 0, 64), i64::from(ty.bytes()));
@@ -134,7 +134,7 @@ fn a_comparison_is_a_mask_and_a_choice_is_masked() {
         let text = clean(&kernel, Target::AVX512);
         assert_eq!((lines(&text, &["vcmpltps k"]) + lines(&text, &["vcmplt_oqps k"])), 2, "{text}");
         assert_eq!((lines(&text, &["vblendmps"]), lines(&text, &["vpmovm2d"])), (2, 0), "{text}");
-        // A mask that is a vector is one instruction, too.
+        // With a mask that is a vector, it is one instruction, too.
         let kernel = map("picked", Type::i32(lanes), |b, [p, q, r]| {
             let mask = b.op(Op::CmpGt, Type::i32(lanes), &[p, q]);
             let none = b.op(Op::CmpEq, Type::i32(lanes), &[q, r]);
@@ -167,7 +167,8 @@ fn word_products_are_added_where_there_is_vnni() {
     assert_eq!((lines(&text, &["vpmaddwd"]), lines(&text, &["vpaddd"])), (1, 1), "{text}");
 }
 
-/// 16 rows of a weight times `tokens` of activations: a lane is a row, and four bytes of K at a time.
+/// Returns a product of 16 weight rows with `tokens` activations: a lane is a row, and each step
+/// takes four bytes of K.
 fn dot4_tile(lanes: u16, tokens: i64) -> Kernel {
     let mut b = KernelBuilder::new(format!("dot4_tile_{lanes}_{tokens}"));
     let (ty, bytes) = (Type::i32(lanes), 4 * i64::from(lanes));

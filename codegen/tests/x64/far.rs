@@ -1,5 +1,6 @@
-//! Coefficients and constants up to the limits of the verifier: more than a displacement or an immediate of an instruction can
-//! hold, on every kind of target, emulated where this CPU is none, and as `portable`, against the interpreter.
+//! Coefficients and constants up to the limits of the verifier: more than a displacement or an
+//! immediate can hold. They run on every kind of target (emulated if this CPU lacks it) and on
+//! `portable`, against the interpreter.
 
 use ixc_codegen::module::{CodegenError, Module};
 use ixc_ir::kernel::{Affine, BufferKind, Kernel, KernelBuilder, Op, Type, interpret};
@@ -9,7 +10,7 @@ use super::native::{Engine, targets};
 use ixc_ir::random::Random;
 
 const MOST: i64 = Affine::MAX_COEFFICIENT;
-/// On both sides of what 32 bits hold, with a sign and without, and at the limit.
+/// Values around the limits of signed and unsigned 32 bits, and at the verifier's limit.
 const STRIDES: [i64; 10] = [
     (1 << 24) + 1,
     (1 << 31) - 1,
@@ -24,8 +25,8 @@ const STRIDES: [i64; 10] = [
 ];
 const ITEMS: i64 = 5;
 
-/// Reads and writes by strides that cancel, or that are multiplied with 0: of a dim, of an index value, of the variables of loops that run
-/// once, known and unknown, and of the difference of two dims.
+/// Returns a kernel whose strides cancel or are multiplied with 0. They multiply a dim, an index
+/// value, the variables of loops that run once (known and unknown), and the difference of two dims.
 fn cancelling(stride: i64) -> Kernel {
     let mut b = KernelBuilder::new("cancelling");
     let (n, m, none, once) = (b.dim("n", 1, 1), b.dim("m", 0, ITEMS), b.dim("none", 0, 0), b.dim("once", 1, 1));
@@ -33,7 +34,7 @@ fn cancelling(stride: i64) -> Kernel {
     let x = b.read("x", 64 * ITEMS);
     let y = b.write("y", 256 * ITEMS);
     let z = b.write("z", 8);
-    // Small constants are added to these, and then the sum must still be one.
+    // Small constants are added to these; the sums must still be valid constants.
     let constant = stride.clamp(1024 - MOST, MOST - 1024);
     let far = |sign: i64| n * (sign * constant) + -sign * constant;
     let whole = constant / 4 * 4;
@@ -45,7 +46,7 @@ fn cancelling(stride: i64) -> Kernel {
         let row = b.load_index("row", ids, n * whole + -whole);
         let a = b.load(Type::f32(8), x, row * stride + i * 64 + 32);
         b.store(y, row * -stride + none * stride + i * 256 + 32, a);
-        // Behind a test, and as a loop whose pointers step by the stride.
+        // After a test, and as a loop whose pointers step by the stride.
         b.for_each("j", once, |b, j| {
             let a = b.load(Type::i8(16), x, j * stride + i * 64 + 1);
             b.store(y, j * stride + i * 256 + 64, a);
@@ -58,7 +59,7 @@ fn cancelling(stride: i64) -> Kernel {
         });
         b.store(y, i * 256 + 160, counted[0]);
     });
-    // Values, not addresses: what is left of them shows every bit.
+    // Values, not addresses: every bit of the result is visible.
     let value = b.index(n * constant + (1 - constant));
     b.store(z, 0, value);
     let value = b.index(n * -stride + stride);
@@ -92,7 +93,7 @@ fn strides_and_constants_up_to_the_limit_are_computed_exactly() {
     }
 }
 
-/// Reads rows that are truly that far apart, by a loop's variable and by an index value.
+/// Reads rows that are really this far apart, by a loop variable and by an index value.
 #[test]
 fn rows_more_than_31_bits_apart_are_read_where_they_are() {
     let stride = (1i64 << 31) + 64;
@@ -109,7 +110,7 @@ fn rows_more_than_31_bits_apart_are_read_where_they_are() {
         b.store(y, i * 64 + 32, c);
     });
     let kernel = b.finish();
-    // Pages that nothing touches take no memory.
+    // Untouched pages take no memory.
     let mut x = vec![0u8; stride as usize + 64];
     let mut random = Random::new(7);
     for row in [0, stride as usize] {

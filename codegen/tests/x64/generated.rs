@@ -1,4 +1,5 @@
-//! Kernels as the generators make them: the same bits as from the `portable` target, and no spills where it counts.
+//! Generated kernels: they give the same bits as on the `portable` target, and have no spills where
+//! it counts.
 
 use ixc_ir::format::{FORMATS, Format};
 use ixc_ir::kernel::{Atom, BufferKind, Kernel};
@@ -140,7 +141,7 @@ fn buffers(kernel: &Kernel, dims: &[i64], random: &mut Random) -> Vec<Vec<u8>> {
                     let below = below.evaluate(value).unwrap() as u64;
                     (0..size / 4).flat_map(|_| ((random.bits() % below) as u32).to_le_bytes()).collect()
                 }
-                // Finite floats of magnitude below two, of either sign, whatever the width.
+                // Finite floats of magnitude below two, of either sign, for every width.
                 _ => random.bytes(size).iter().map(|b| b & 0xbf).collect(),
             }
         })
@@ -164,15 +165,17 @@ fn compare(target: Target) {
         if let Some(compiled) = native.compiled(i) {
             let stats = compiled.stats;
             println!("{}: {stats:?}", kernel.name);
-            // Others move where a value lives on: the exponential starts from a constant that it needs again.
+            // Other kernels move values that are needed again: for example, the exponential starts
+            // from a constant.
             let product = kernel.name.starts_with("gem");
             if product && !kernel.name.contains("swiglu") && kernel.name.contains("_r16_") {
                 assert_eq!(stats.moves_in_innermost_loops, 0, "{}", kernel.name);
             }
-            // What packs exchanges more vectors than there are registers.
+            // Packing exchanges more vectors than there are registers.
             let packs = kernel.name.starts_with("pack") || product && !kernel.name.contains("_r16_");
-            // Looking up indices of more than a byte takes vectors for what is above it, beside those of two scales for 32 columns (VBMI), or of products by
-            // fours (16 registers).
+            // Lookups with indices of more than a byte need vectors for the high bits. These
+            // compete with two scales for 32 columns (VBMI), or with products by fours (16
+            // registers).
             let looks_up = ["_iq2_s_", "_iq2_xs_", "_iq3_s_"].iter().any(|grid| kernel.name.contains(grid));
             assert!(stats.vector_spills == 0 || packs || looks_up, "{}", kernel.name);
         }

@@ -1,4 +1,4 @@
-//! Kernels that are more than the target takes are typed errors, soon.
+//! Kernels that exceed the target's limits give typed errors, without long delay.
 
 use ixc_codegen::x64::{X64Error, compile};
 use ixc_ir::kernel::{KernelBuilder, Op, QUARTERS, Type, ValueId};
@@ -18,7 +18,7 @@ fn vectors_wider_than_the_registers_are_refused() {
     assert!(compile(&kernel, Target::AVX512).is_ok());
 }
 
-/// Loads `count` vectors and needs all of them once more behind a loop.
+/// Loads `count` vectors and reads all of them again after a loop.
 fn alive(count: i64) -> ixc_ir::kernel::Kernel {
     let mut b = KernelBuilder::new("alive");
     let (x, y) = (b.read("x", 32 * count), b.write("y", 32 * count));
@@ -53,7 +53,7 @@ fn instructions_are_bounded() {
     assert!(matches!(compile(&b.finish(), Target::AVX2), Err(X64Error::TooLarge { what: "instructions", .. })));
 }
 
-/// Numbers of entries are taken out of vectors: none has a place in the frame.
+/// Entry numbers are extracted from vectors, so none needs a slot of the frame.
 #[test]
 fn lookups_need_no_frame() {
     let lookups = |count: usize| {

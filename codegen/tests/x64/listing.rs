@@ -1,4 +1,4 @@
-//! Listings are assembly: what stands in them assembles to what they list (issue 16, U32).
+//! Checks that listings are valid assembly and assemble to the code that they list (issue 16, U32).
 
 use std::process::Command;
 
@@ -15,7 +15,8 @@ use ixc_testing::tools::{Found, GNU_AS, LLVM_MCA, Tool};
 const KERNELS: [&str; 8] =
     ["gemv_q4_k", "gemm_q6_k", "gemv_f32", "gemv_q4_k_r16", "gemm_q4_k_r16", "tiles_q4_k_r16", "attention_64", "silu"];
 
-/// What makes an instruction the same one in another encoding at another place: jumps and constants are compared by what they name.
+/// Whether two instructions are the same apart from encoding and position. Targets of jumps and
+/// addresses of constants are compared elsewhere.
 fn same(i: &Instruction, j: &Instruction) -> bool {
     let operand = |i: &Instruction, n| match i.op_kind(n) {
         OpKind::NearBranch64 => (OpKind::NearBranch64, 0, 0),
@@ -26,7 +27,7 @@ fn same(i: &Instruction, j: &Instruction) -> bool {
             (OpKind::Memory, registers, i.memory_displacement64())
         }
         OpKind::Register => (OpKind::Register, i.op_register(n) as u64, 0),
-        // Of any width.
+        // Immediates of any width.
         _ => (OpKind::Immediate64, i.immediate(n), 0),
     };
     i.mnemonic() == j.mnemonic()
@@ -52,7 +53,7 @@ fn listings_assemble_to_what_they_list() {
         for row in ROWS.iter().filter(|row| KERNELS.contains(&row.name)) {
             let Ok(kernel) = generate(&row.spec().unwrap(), target) else { continue };
             let Ok(artifact) = Artifact::of(&kernel, target, true) else { continue };
-            // Of `portable` that is this machine's code.
+            // For `portable`, this is this machine's code.
             let Some(listed) = artifact.finished() else { continue };
             let name = format!("{}-{}", row.name, target.name());
             let [text, object, binary] = ["s", "o", "bin"].map(|end| folder.join(format!("{name}.{end}")));
@@ -67,7 +68,7 @@ fn listings_assemble_to_what_they_list() {
 
             let assembled = std::fs::read(&binary).unwrap();
             let (ours, theirs) = (decoded(listed.code), decoded(&assembled));
-            // The numbers of instructions that jumps go to.
+            // Index of the instruction that a jump goes to.
             let number = |all: &[Instruction], i: &Instruction| all.iter().position(|j| j.ip() == i.near_branch64());
             let mut image = listed.code.to_vec();
             image.resize(listed.constants_at, 0);
@@ -90,8 +91,10 @@ fn listings_assemble_to_what_they_list() {
     assert!(instructions > 10_000, "{instructions}");
 }
 
-/// Whether an assembler may have written an instruction otherwise, that is the same: moves between registers go both ways, and of a number that fits there
-/// is a shorter form, or one for `rax` alone; `vmovq` of memory has two. Where jumps and constants lie follows from the lengths before.
+/// Whether an assembler may choose this other encoding of an instruction. Moves between registers
+/// have two directions. Small immediates have a shorter form, and some have one for `rax` alone.
+/// `vmovq` from memory has two forms. Jump and constant offsets follow from the lengths of the
+/// instructions before.
 fn is_choice(i: &Instruction, j: &Instruction) -> bool {
     if i.code() == j.code() {
         return i.op0_kind() == OpKind::NearBranch64 || i.is_ip_rel_memory_operand();
@@ -100,18 +103,19 @@ fn is_choice(i: &Instruction, j: &Instruction) -> bool {
     let number =
         [("_imm32", "_imm8"), ("_rm64_imm32", "_RAX_imm32"), ("_rm32_imm32", "_EAX_imm32"), ("xmmm64", "rm64")];
     let registers = i.op_count() == 2 && i.op0_kind() == OpKind::Register && i.op1_kind() == OpKind::Register;
-    // Of the two forms of a move, one loads and one stores.
+    // One form of a move loads, the other stores.
     let is_move = registers && ["Mov", "Vmov"].iter().any(|word| format!("{:?}", i.mnemonic()).starts_with(word));
     is_move || number.iter().any(|(long, short)| ours.replace(long, short) == theirs)
 }
 
-/// All kernels with names, on every target whose instructions the assembler knows: the same bytes, but for the few forms of instructions that mean the same.
+/// Checks all named kernels on every target whose instructions the assembler knows. The bytes are
+/// the same, except for the few instructions with equivalent forms.
 #[test]
 fn every_listing_assembles_to_its_bytes() {
     let Some(Found { program, .. }) = GNU_AS.find("all listings through GNU as") else { return };
     let folder = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("listings-of-all");
     std::fs::create_dir_all(&folder).unwrap();
-    // CPUs of one instruction set differ in what is fast.
+    // CPUs with the same instruction set only differ in speed.
     let mut seen = Vec::new();
     let of_x64 = Target::all().filter(|target| target.isa().lowering == Lowering::X64);
     for target in of_x64 {
@@ -125,7 +129,7 @@ fn every_listing_assembles_to_its_bytes() {
             Some((kernel, compiled))
         });
         let made: Vec<_> = made.collect();
-        // Begin where kernels begin.
+        // Kernels begin at these multiples.
         let texts = made.iter().enumerate().map(|(number, (kernel, compiled))| {
             format!(".balign 64, 0xcc\n{}", listing::text_of_many(compiled, kernel, number))
         });
@@ -173,10 +177,10 @@ fn every_listing_assembles_to_its_bytes() {
     }
 }
 
-/// What LLVM's simulator has instructions for, it takes as it is.
+/// Checks that llvm-mca accepts listings unchanged, if it knows the instructions.
 #[test]
 fn llvm_mca_takes_listings_as_they_are() {
-    // Whichever: it is read what is written, and nothing of what it counts is compared.
+    // Any version will do: it only has to read the listing.
     const ANY: Tool = Tool { wanted: "any", suits: |_| true, ..LLVM_MCA };
     let Some(Found { program, .. }) = ANY.find("listings through llvm-mca") else { return };
     let folder = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("listings-of-mca");
@@ -196,8 +200,9 @@ fn llvm_mca_takes_listings_as_they_are() {
     }
 }
 
-/// What uiCA does with a file, without uiCA: it takes an object file as `as` makes one without options, decodes the section that is code, and with `-iacaMarkers` keeps what
-/// stands between these bytes, which is the body of a loop and nothing else.
+/// Does what uiCA does with a file, without uiCA. uiCA takes an object file that `as` made without
+/// options, and decodes its code section. With `-iacaMarkers` it keeps the instructions between
+/// these bytes, which must be exactly the body of a loop.
 #[test]
 fn a_loop_between_markers_is_what_uica_reads_of_a_listing() {
     const MARKS: [&str; 2] = ["mov ebx, 111\n.byte 0x64, 0x67, 0x90", "mov ebx, 222\n.byte 0x64, 0x67, 0x90"];
@@ -212,7 +217,8 @@ fn a_loop_between_markers_is_what_uica_reads_of_a_listing() {
             let Ok(compiled) = x64::compile(&kernel, target) else { continue };
             let text = listing::text(&compiled, &kernel);
             let lines: Vec<&str> = text.lines().collect();
-            // The first label that is jumped back to with no other label between is that of an innermost loop.
+            // The first label with a backward jump to it and no other label between belongs to an
+            // innermost loop.
             let is_label = |line: &&str| line.starts_with(".L") && line.ends_with(':');
             let begins = |at: &usize| {
                 let label = lines[*at].trim_end_matches(':');
@@ -229,7 +235,7 @@ fn a_loop_between_markers_is_what_uica_reads_of_a_listing() {
             let marked = [&lines[..first], &[MARKS[0]], &lines[first..=back], &[MARKS[1]], &lines[back + 1..]].concat();
             let [path, object] = ["s", "o"].map(|end| folder.join(format!("{}-{}.{end}", row.name, target.name())));
             std::fs::write(&path, marked.join("\n") + "\n").unwrap();
-            // As its page says: no options.
+            // No options, as uiCA's page says.
             let out = Command::new(&program).arg(&path).arg("-o").arg(&object).output().unwrap();
             assert!(out.status.success(), "{}: {}", path.display(), String::from_utf8_lossy(&out.stderr));
             let object = std::fs::read(&object).unwrap();
@@ -248,20 +254,20 @@ fn a_loop_between_markers_is_what_uica_reads_of_a_listing() {
     assert!(loops >= 10, "{loops}");
 }
 
-/// The one section of an object file that is code and not empty.
+/// Returns the contents of the only non-empty code section of an object file.
 fn executable(object: &[u8]) -> Vec<u8> {
     let number = |at: usize, bytes: usize| -> usize {
         object[at..at + bytes].iter().rev().fold(0, |number, byte| number << 8 | usize::from(*byte))
     };
     let (table, size, count) = (number(40, 8), number(58, 2), number(60, 2));
     let sections = (0..count).map(|i| table + i * size);
-    // Bits, not nothing, that may be executed.
+    // PROGBITS, executable, not empty.
     let code = sections.filter(|at| number(at + 4, 4) == 1 && number(at + 8, 8) & 4 != 0 && number(at + 32, 8) > 0);
     let [at] = code.collect::<Vec<_>>()[..] else { panic!("another number of sections with code than one") };
     object[number(at + 24, 8)..number(at + 24, 8) + number(at + 32, 8)].to_vec()
 }
 
-/// A whole plan's code is one text.
+/// Checks that the listing of a whole plan, one text, has no duplicate labels.
 #[test]
 fn listings_of_several_kernels_share_no_label() {
     let rows = ROWS.iter().filter(|row| KERNELS.contains(&row.name)).take(3);
@@ -281,7 +287,7 @@ fn listings_of_several_kernels_share_no_label() {
     assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
 }
 
-/// What assemblers would not take, without one.
+/// Checks properties that assemblers need, without an assembler.
 #[test]
 fn listings_name_jump_targets_and_state_constants() {
     let row = ROWS.iter().find(|row| row.name == "silu").unwrap();
@@ -301,7 +307,7 @@ fn listings_name_jump_targets_and_state_constants() {
     for name in named {
         assert!(labels.contains(&name), "{name} is no label");
     }
-    // A number of hexadecimal digits with an `h` behind is no number elsewhere.
+    // Other assemblers do not accept hexadecimal numbers with a trailing `h`.
     assert!(!lines.iter().any(|line| line.contains("h]") || line.contains(';')), "{text}");
     // Each constant has its value.
     let words: usize = lines.iter().filter_map(|line| Some(line.strip_prefix(".long")?.split(',').count())).sum();

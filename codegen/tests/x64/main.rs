@@ -1,16 +1,16 @@
-//! The x86-64 lowering: what it computes for every kind of target, and how good its code is.
+//! Tests of the x86-64 lowering: results on every kind of target, and quality of the code.
 //!
 //! | module | what it tests |
 //! | --- | --- |
-//! | `evex` | what AVX-512 has is used where it counts |
-//! | `far` | strides and constants that no instruction holds |
-//! | `generated` | what the generators make, against the `portable` target |
-//! | `listing` | listings assemble to what they list |
-//! | `limits` | what is refused |
-//! | `native` | (no tests) running a kernel with every buffer against a guard page, or on the emulator |
+//! | `evex` | use of AVX-512 where it counts |
+//! | `far` | strides and constants that exceed an instruction's fields |
+//! | `generated` | generated kernels, against the `portable` target |
+//! | `listing` | listings assemble to their own code |
+//! | `limits` | refused kernels |
+//! | `native` | (no tests) running kernels with guard pages, or on the emulator |
 //! | `ops` | every op with every type that its rule allows, against the interpreter |
 //! | `random` | random kernels, against the interpreter |
-//! | `quality` | hot loops come out without spills and moves; instructions keep to the target's features |
+//! | `quality` | hot loops have no spills or moves; instructions match the target's features |
 
 mod evex;
 mod far;

@@ -1,5 +1,5 @@
-//! Runs kernels with every buffer against a page that may not be touched, once at its end and once at its start, so that a
-//! byte too far is a fault and not luck; on the emulator where this CPU can't.
+//! Runs kernels with a guard page at the end of every buffer, and again with one at its start, so
+//! that any access out of bounds faults. Uses the emulator if this CPU lacks the target's features.
 
 use ixc_codegen::module::{Artifact, CodegenError, Module};
 use ixc_codegen::x64::{self, Compiled};
@@ -8,11 +8,12 @@ use ixc_ir::kernel::{BufferKind, Kernel, Op};
 use ixc_targets::Target;
 use ixc_testing::qemu;
 
-/// What QEMU (7.2) reads behind the operand of a scalar fused multiply-add in memory. Observed: `vfmadd231ss` of the last four bytes in front
-/// of a page that may not be touched is a fault of the page, since 16 bytes are read; processors read four.
+/// Bytes that QEMU (7.2) reads after the memory operand of a scalar fused multiply-add. Observed:
+/// `vfmadd231ss` on the last four bytes before a guard page faults, because QEMU reads 16 bytes;
+/// processors read four.
 const READ_BEYOND_BY_QEMU: usize = 12;
 
-/// On which side of a buffer the page stands.
+/// Side of a buffer on which the guard page is.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Guard {
     Before,
@@ -32,7 +33,7 @@ impl Guarded {
         let inside = (contents.len() + beyond).div_ceil(page) * page;
         let mapped = inside + 2 * page;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-        // SAFETY: a new anonymous mapping; nothing else is touched.
+        // SAFETY: a new anonymous mapping; it touches no other memory.
         let start = unsafe { libc::mmap(std::ptr::null_mut(), mapped, libc::PROT_NONE, flags, -1, 0) };
         assert_ne!(start, libc::MAP_FAILED);
         let usable = start.cast::<u8>().wrapping_add(page);
@@ -45,7 +46,7 @@ impl Guarded {
             Guard::Before => usable,
             Guard::After => usable.wrapping_add(inside - beyond - contents.len()),
         };
-        // SAFETY: the bytes lie inside the part of the mapping that can be written.
+        // SAFETY: the bytes are inside the writable part of the mapping.
         unsafe { std::ptr::copy_nonoverlapping(contents.as_ptr(), bytes, contents.len()) };
         Guarded { start, mapped, bytes }
     }
@@ -53,13 +54,13 @@ impl Guarded {
 
 impl Drop for Guarded {
     fn drop(&mut self) {
-        // SAFETY: the mapping that `new` made.
+        // SAFETY: `new` made the mapping.
         unsafe { libc::munmap(self.start, self.mapped) };
     }
 }
 
-/// Targets that have among them every feature that selection asks for, and lack each. Under QEMU those alone that this CPU runs: for
-/// others the emulator does the same there as without.
+/// Targets that together cover the presence and the absence of every feature that selection checks.
+/// Under QEMU, only those that this CPU runs: the emulator does the same there as elsewhere.
 pub fn targets() -> Vec<Target> {
     let mut targets = ["avx2", "alder-lake", "avx512", "zen4", "zen5", "sapphire-rapids"]
         .map(|name| Target::from_name(name).unwrap_or_else(|| panic!("no target {name}")))
@@ -79,16 +80,17 @@ pub fn has_lowering(op: Op) -> bool {
     !op.takes_tiles()
 }
 
-/// Compiled kernels that can be run here.
+/// Compiled kernels that can run here.
 pub enum Engine {
-    /// By this CPU.
+    /// On this CPU.
     Native(Module),
-    /// By the emulator, as the CPU lacks something.
+    /// In the emulator, because the CPU lacks a feature.
     Emulated(Vec<(Compiled, Program)>),
 }
 
 impl Engine {
-    /// Kernels for the target; where this CPU can't run it a line says so, and the emulator does.
+    /// Compiles kernels for the target. If this CPU can't run it, prints a line and uses the
+    /// emulator.
     pub fn new(kernels: &[Kernel], target: Target) -> Engine {
         match Module::compile(kernels, target) {
             Err(CodegenError::MissingFeatures { missing, .. }) => {
@@ -99,7 +101,7 @@ impl Engine {
         }
     }
 
-    /// What the x86-64 lowering made of a kernel.
+    /// Returns the x86-64 lowering's result for a kernel.
     pub fn compiled(&self, kernel: usize) -> Option<&Compiled> {
         match self {
             Engine::Native(module) => match &module.kernels()[kernel].artifact {
@@ -110,7 +112,8 @@ impl Engine {
         }
     }
 
-    /// Where guard pages are worth a run each: the emulator checks both ends of every buffer at once.
+    /// Returns the guard positions that need a run each. The emulator checks both ends of every
+    /// buffer at once.
     pub fn guards(&self) -> &[Guard] {
         match self {
             Engine::Native(_) => &[Guard::Before, Guard::After],
@@ -118,7 +121,7 @@ impl Engine {
         }
     }
 
-    /// Runs a kernel whose arguments are right.
+    /// Runs a kernel after checking its arguments.
     pub fn run(&self, number: usize, kernel: &Kernel, dims: &[i64], buffers: &mut [Vec<u8>], guard: Guard) {
         let views: Vec<&[u8]> = buffers.iter().map(Vec::as_slice).collect();
         ixc_codegen::module::check_arguments(&kernel.dims, &kernel.buffers, dims, &views)
@@ -127,10 +130,10 @@ impl Engine {
             Engine::Native(module) => {
                 let guarded: Vec<Guarded> = buffers.iter().map(|b| Guarded::new(b, guard)).collect();
                 let pointers: Vec<*mut u8> = guarded.iter().map(|g| g.bytes).collect();
-                // SAFETY: the arguments were checked, and each buffer has a mapping of its own.
+                // SAFETY: the arguments were checked, and each buffer has its own mapping.
                 unsafe { module.call(number, &pointers, dims) };
                 for (buffer, guarded) in buffers.iter_mut().zip(&guarded) {
-                    // SAFETY: the bytes that `new` made.
+                    // SAFETY: `new` made these bytes.
                     unsafe { std::ptr::copy_nonoverlapping(guarded.bytes, buffer.as_mut_ptr(), buffer.len()) };
                 }
             }

@@ -1,4 +1,5 @@
-//! Every op with every combination of types and immediates that its rule allows, against the interpreter. Operands come from memory twice: with one use, where they may be
+//! Every op with every combination of types and immediates that its rule allows, against the
+//! interpreter. Operands are loaded from memory in two variants: with one use, where they may be
 //! memory operands, and with two, where they are registers.
 
 use ixc_ir::kernel::op::{ImmKind, Memory, OPS, OpRow};
@@ -32,14 +33,15 @@ const EDGES: [f32; 24] = [
     2_147_483_520.0,
     2_147_483_648.0,
     -2_147_483_904.0,
-    // Half-way between two bf16, the last of them the largest and infinity; the largest denormal.
+    // Midpoints between two bf16; the last is between the largest and infinity. Then the largest
+    // denormal.
     f32::from_bits(0x3f80_8000),
     f32::from_bits(0xbf81_8000),
     f32::from_bits(0x7f7f_8000),
     f32::from_bits(0x007f_ffff),
 ];
 
-/// Types of up to so many bytes.
+/// Returns all types of up to `widest` bytes.
 fn types(widest: u32) -> Vec<Type> {
     let all = Elem::ALL.iter().flat_map(|&e| [1, 2, 4, 8, 16, 32, 64].map(|lanes| Type::new(e, lanes)));
     all.filter(|ty| ty.bytes() <= widest).collect()
@@ -91,7 +93,8 @@ fn cases(row: &OpRow, widest: u32) -> Vec<Case> {
     cases
 }
 
-/// The op on vector after vector; its result is stored, and with `reuse` the operands are as well.
+/// Returns a kernel that applies the op to vector after vector and stores the results. With
+/// `reuse`, it stores the operands too.
 fn kernel(case: &Case, reuse: bool) -> Kernel {
     let Case { op, operands, ty, imm } = case;
     let imms: String = format!("{imm:?}").chars().take(40).collect();
@@ -142,7 +145,8 @@ fn operand(random: &mut Random, op: Op, position: usize, ty: Type) -> Vec<u8> {
             lane.copy_from_slice(&[if lane[0] & 1 == 0 { 0 } else { 0xff }; 4]);
         }
     } else if op == Op::Dot2Bf16 && random.once_in(2) {
-        // Sums around the least normal number: of one of its neighbours and products that are a part of the distance to them.
+        // Sums around the smallest normal number: the number or a neighbour, plus products that are
+        // a fraction of their distance.
         for lane in bytes.as_chunks_mut::<4>().0 {
             let bits = u32::from_le_bytes(*lane);
             let lane_bits = match position {
@@ -157,7 +161,7 @@ fn operand(random: &mut Random, op: Op, position: usize, ty: Type) -> Vec<u8> {
             let edge = EDGES[(bits >> 8) as usize % EDGES.len()];
             match bits % 4 {
                 0 => lane.copy_from_slice(&edge.to_le_bytes()),
-                // Near one another, so that sums cancel and round.
+                // Close to one another, so that sums cancel and round.
                 1 | 2 => lane.copy_from_slice(&(0x3f80_0000 | bits & 0x80ff_ffff).to_le_bytes()),
                 _ => {}
             }
@@ -171,7 +175,7 @@ fn operand(random: &mut Random, op: Op, position: usize, ty: Type) -> Vec<u8> {
     bytes
 }
 
-/// Whether bytes are the same, any two NaNs counting as the same where the op computes floats.
+/// Whether bytes are the same. If the op computes floats, any two NaNs count as the same.
 fn same(case: &Case, a: &[u8], b: &[u8]) -> bool {
     if a == b {
         return true;

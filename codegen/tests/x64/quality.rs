@@ -1,4 +1,4 @@
-//! How good the code is: no spills and no needless moves where a person would need none.
+//! Quality of the generated code: no spills and no needless moves where hand-written code has none.
 
 use iced_x86::{CpuidFeature, Decoder, DecoderOptions, InstructionInfoFactory, Mnemonic, OpAccess};
 use ixc_codegen::x64::{self, Compiled, listing};
@@ -18,7 +18,8 @@ pub fn compile_for(kernel: &Kernel, target: Target) -> Compiled {
     compiled
 }
 
-/// Six activation rows times one vector of nibbles: six 16-bit sums inside, six 32-bit sums outside.
+/// Six activation rows times one vector of nibbles: six 16-bit sums inside, six 32-bit sums
+/// outside.
 fn gemm_like() -> Kernel {
     let mut b = KernelBuilder::new("gemm_like");
     let n = b.dim("n", 1, 1024);
@@ -124,7 +125,8 @@ fn a_chain_over_a_carried_value_stays_in_one_register() {
     let stats = compiled.stats;
     assert_eq!((stats.vector_spills, stats.gpr_spills, stats.moves), (0, 0, 0));
     assert_eq!(listing::text(&compiled, &kernel).matches("vfmadd231ps").count(), 8);
-    // Per step one load and one multiply-add with a memory operand; per iteration two pointers, counter, branch.
+    // Per step, one load and one multiply-add with a memory operand. Per iteration, two pointers,
+    // counter and branch.
     let body = compiled.lines.iter().filter(|l| l.origin.is_some()).count();
     assert!(body <= 16 + 4 + 20, "{body} instructions");
 }
@@ -204,7 +206,7 @@ fn instructions_keep_to_the_features_of_the_target() {
             let features = instruction.cpuid_features();
             assert!(features.iter().all(allowed), "{target:?}: {instruction:?} needs {features:?}");
             assert_ne!(instruction.mnemonic(), Mnemonic::INVALID);
-            // Nothing but the frame touches the stack pointer.
+            // Only the frame's code changes the stack pointer.
             let info = info.info(&instruction);
             let writes_stack = info.used_registers().iter().any(|r| {
                 r.register() == iced_x86::Register::RSP && matches!(r.access(), OpAccess::Write | OpAccess::ReadWrite)

@@ -1,5 +1,5 @@
-//! Random kernels against the interpreter, bit for bit: any ops, nested loops, carried values, index loads and addresses
-//! of all shapes. `IXC_SEED=n` runs one seed and prints its listing.
+//! Random kernels against the interpreter, bit for bit: any ops, nested loops, carried values,
+//! index loads and addresses of all shapes. `IXC_SEED=n` runs one seed and prints its listing.
 
 use ixc_codegen::x64::listing;
 use ixc_ir::kernel::random::{Options, random_buffers, random_dims, random_kernel_with};
@@ -8,9 +8,9 @@ use ixc_targets::Target;
 
 use super::native::{Engine, has_lowering, targets};
 
-/// First of the seeds.
+/// First seed.
 const SEED: u64 = 0x71e5;
-/// How many seeds follow it.
+/// Number of seeds.
 const KERNELS: u64 = 300;
 #[test]
 fn random_kernels_compute_what_the_interpreter_computes() {
