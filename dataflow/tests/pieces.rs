@@ -1,8 +1,10 @@
-//! IR text tests of the pass `pieces`: each file of `tests/pieces` is a list of passes up to `tile`, how small the pieces are, a module,
-//! and the plan in pieces. `IXC_BLESS=1` rewrites the expectation.
+//! IR text tests of the pass `pieces`. Each file of `tests/pieces` has a list of passes up to
+//! `tile`, the sizes of pieces, a module, and the plan in pieces. `IXC_BLESS=1` rewrites the
+//! expectation.
 //!
-//! `// pieces: beside` or `// pieces: chained` says where the pieces of a dot product are added, with `heads` where several query heads are
-//! attended together and `norms` where norms of rows are cut. Weights lie one after the other, and a step has 8 tokens.
+//! `// pieces: beside` or `// pieces: chained` selects where the pieces of a dot product are added.
+//! `heads` attends several query heads together, and `norms` cuts norms of rows. Weights are stored
+//! one after the other, and a step has 8 tokens.
 
 use std::error::Error;
 use std::path::{Path, PathBuf};
@@ -17,7 +19,7 @@ use ixc_passes::pass::{Context, Facts, GraphResult};
 use ixc_targets::Target;
 use ixc_testing::becomes::{self, Example};
 
-/// What the line of this name says.
+/// Returns the value of the option line with this name.
 fn said<'t>(input: &'t str, name: &str) -> Result<&'t str, String> {
     becomes::said(input, name).next().ok_or_else(|| format!("no `// {name}: `"))
 }
@@ -31,7 +33,8 @@ fn sizes(words: &str) -> Partition {
     Partition { dense, experts, elements: 128, silu: 128, norm, positions: 32, context: 64, heads_bytes }
 }
 
-/// The plan in pieces of a module, whose products are cut for threads as the passes say, or as `tile` does.
+/// Returns the plan in pieces of a module. Products are cut for threads as the passes say, or as
+/// `tile` does.
 fn run(input: &str, tile: Option<&str>) -> Result<String, Box<dyn Error>> {
     let mut module = parse(input)?;
     let mut file = SourceFile { path: "model.gguf".to_string(), bytes: 0, header_crc: 0, header_bytes: 0 };
@@ -73,12 +76,13 @@ fn each_file_is_cut_as_it_says() -> Result<(), Box<dyn Error>> {
     becomes::check(&folder(), |input| run(input, None))
 }
 
-/// A product of threads is one task, or one and what its tiles leave over: either way the pieces are the same.
+/// Checks that the pieces are the same however a product is divided into tiles for threads.
 #[test]
 fn tiles_of_threads_make_no_difference() -> Result<(), Box<dyn Error>> {
     for Example { path, input, .. } in becomes::files(&folder())? {
         let Ok(plan) = run(&input, None) else { continue };
-        // First whole blocks of SwiGLU's result, at the end rows that are no whole strip.
+        // The first are whole blocks of SwiGLU's result; the last are rows that do not fill a
+        // strip.
         let tile = "rows=512 gemm/8; rows=256 gemv<=4/4 gemm/8; rows=48 gemm/24; rows=16 gemm/24; rows=8 gemm/24";
         let other = run(&input, Some(tile))?;
         assert!(other == plan, "{} becomes\n{other}", path.display());

@@ -1,4 +1,5 @@
-//! Rotation head by head, keys and values without a table beside them, and attention in parts.
+//! Pieces of rotations and attention: single heads, keys and values without a rotary table next to
+//! them, and attention in parts.
 
 use ixc_ir::format::Format;
 use ixc_ir::plan::{Arg, Leaves, RopeTable, Source};
@@ -9,17 +10,17 @@ use ixc_passes::schedule::bind::{KernelChoice, Named, Parts};
 
 use super::cut::{Cutting, Whole, part};
 
-/// What finds the row of a rotary table.
+/// Arguments that select the row of a rotary table.
 const ANGLES: [&str; 3] = ["block", "lane", "table"];
 
 impl Cutting<'_> {
-    /// Arguments of a task by name, those of them that it has.
+    /// Returns those of a task's arguments that have these names.
     fn named(&mut self, whole: &Whole<'_>, names: &[&'static str]) -> Result<Vec<Named>, ScheduleError> {
         let found = names.iter().filter_map(|name| whole.optional(name).map(|arg| (*name, arg)));
         found.map(|(name, arg)| Ok((name, self.arg(arg)?))).collect()
     }
 
-    /// Each head on its own.
+    /// Cuts a rotation into single heads.
     pub(super) fn rope_heads(&mut self, whole: &Whole<'_>, spec: &RopeHeads) -> Result<(), ScheduleError> {
         self.written(whole.result("y")?)?;
         let column = if spec.heads > 1 { row_bytes(Format::F32, spec.d.into())? } else { 0 };
@@ -31,7 +32,8 @@ impl Cutting<'_> {
         self.tasks.by_rows(whole.task.label.clone(), (whole.task.rows, spec.heads.into()), (heads, &[]), args)
     }
 
-    /// Keys are rotated elsewhere: nothing but keys and values lies with the cache.
+    /// Cuts an append. Keys are rotated by separate tasks, so only keys and values are stored with
+    /// the cache.
     pub(super) fn append(&mut self, whole: &Whole<'_>, spec: &RopeAppend) -> Result<(), ScheduleError> {
         let (axis, columns) = (whole.task.rows, u64::from(whole.task.columns));
         let mut k = self.arg(whole.arg("k")?)?;
@@ -60,7 +62,7 @@ impl Cutting<'_> {
         self.tasks.by_rows(whole.task.label.clone(), (axis, columns), (append, &[]), args)
     }
 
-    /// A kernel that combines the parts of each head on its own, where there is room for them: of every task whose parts are those of
+    /// Adds kernels that combine the parts of each head alone, to every task whose parts belong to
     /// several heads.
     pub(super) fn combined_apart(&mut self) -> Result<(), ScheduleError> {
         let mut work = std::mem::take(&mut self.tasks.work);
@@ -80,7 +82,8 @@ impl Cutting<'_> {
         Ok(())
     }
 
-    /// Attention in parts that are the same for every token, for as many query heads of a key head at once as there is room for.
+    /// Cuts attention into parts that are the same for every token. As many query heads of a key
+    /// head as fit are attended together.
     pub(super) fn attention(&mut self, whole: &Whole<'_>, spec: &AttentionPart) -> Result<(), ScheduleError> {
         self.written(whole.result("part")?)?;
         let AttentionPart { group, d, dv, scale, cap, sinks, slopes, cache } = *spec;

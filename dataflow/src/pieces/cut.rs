@@ -1,7 +1,8 @@
-//! The pass: one task after the other, cut as its kernel is.
+//! The pass: cuts one task after the other, depending on its kernel.
 //!
-//! Buffers get new numbers, in the order in which they are first written: a buffer of the draft becomes one, or one for each range of its
-//! rows where sums over experts are all that reads it.
+//! Buffers get new numbers, in the order in which they are first written. A buffer of the draft
+//! becomes one buffer. If it is only read by sums over experts, it becomes one buffer for each
+//! range of its rows' elements.
 
 use ixc_ir::format::Format;
 use ixc_ir::plan::{
@@ -17,10 +18,11 @@ use ixc_passes::schedule::{arena, steps};
 
 use super::Partition;
 
-/// A plan in pieces, of tasks as `lower` leaves them. A grid has no threads that meet: none of its steps is done by one alone.
+/// Returns a plan in pieces of a draft from `lower`. On a grid no threads meet, so no step runs on
+/// a single thread.
 ///
 /// # Errors
-/// As [`run`], and as the passes `steps` and `arena`.
+/// See [`run`], and the passes `steps` and `arena`.
 pub fn plan(draft: &Draft, partition: &Partition, context: &Context<'_>) -> Result<Plan<KernelSpec>, PassError> {
     let context = context.clone().with(&steps::Options { alone: None });
     arena::run(steps::run(run(draft, partition)?, &context)?, &context)
@@ -29,7 +31,7 @@ pub fn plan(draft: &Draft, partition: &Partition, context: &Context<'_>) -> Resu
 /// Runs the pass.
 ///
 /// # Errors
-/// Where a task works on a state other than keys and values, or a number of the plan does not fit.
+/// If a task works on a state other than keys and values, or a number of the plan does not fit.
 pub fn run(draft: &Draft, partition: &Partition) -> Result<Draft, ScheduleError> {
     let mut cutting = Cutting::new(draft, partition);
     for work in &draft.work {
@@ -55,41 +57,41 @@ pub fn run(draft: &Draft, partition: &Partition) -> Result<Draft, ScheduleError>
     Ok(Draft { plan, work, steps: None, layers: Vec::new() })
 }
 
-/// The tasks as they are cut.
+/// State of the pass: the tasks cut so far.
 pub(super) struct Cutting<'a> {
     pub(super) partition: &'a Partition,
     pub(super) tasks: Tasks,
-    /// The plan as `lower` left it.
+    /// The plan from `lower`.
     whole: &'a Plan<KernelSpec>,
-    /// Whether sums over experts are all that reads a buffer of `whole`.
+    /// Whether each buffer of `whole` is only read by sums over experts.
     summed: Vec<bool>,
-    /// What a buffer of `whole` became; nothing before it is written.
+    /// New buffers of each buffer of `whole`; empty until it is written.
     made: Vec<Vec<BufferId>>,
     buffers: Vec<ArenaBuffer>,
     ropes: Vec<RopeTable>,
 }
 
-/// A task as `lower` left it.
+/// A task from `lower`.
 #[derive(Clone, Copy)]
 pub(super) struct Whole<'a> {
     pub(super) task: &'a Task,
-    /// Its first kernel, which computes what the others do.
+    /// First kernel of the task; all its kernels compute the same.
     kernel: &'a KernelSpec,
 }
 
 impl<'a> Whole<'a> {
-    /// The argument for a buffer of the kernel, where it has one.
+    /// Returns the argument for a buffer of the kernel, if the kernel has it.
     pub(super) fn optional(&self, name: &'static str) -> Option<&'a Arg> {
         let position = self.kernel.signature().buffers.iter().position(|buffer| buffer.name == name);
         position.and_then(|position| self.task.args.get(position))
     }
 
-    /// The argument for a buffer of the kernel.
+    /// Returns the argument for a buffer of the kernel.
     pub(super) fn arg(&self, name: &'static str) -> Result<&'a Arg, ScheduleError> {
         self.optional(name).ok_or_else(|| BindError::Missing { kernel: self.kernel.name(), name }.into())
     }
 
-    /// The buffer that it writes.
+    /// Returns the buffer that the task writes.
     pub(super) fn result(&self, name: &'static str) -> Result<BufferId, ScheduleError> {
         match self.arg(name)?.source {
             Source::Arena(buffer) => Ok(buffer),
@@ -97,13 +99,14 @@ impl<'a> Whole<'a> {
         }
     }
 
-    /// The names of the kernel's buffers.
+    /// Returns the names of the kernel's buffers.
     pub(super) fn names(&self) -> Vec<&'static str> {
         self.kernel.signature().names()
     }
 }
 
-/// Part of an argument: so many bytes from where it begins, and from a column to the next.
+/// Returns a part of an argument: `offset` bytes after its beginning, with this distance between
+/// columns.
 pub(super) fn part(arg: &Arg, offset: u64, column_stride: u64) -> Arg {
     Arg { offset: arg.offset.saturating_add(offset), column_stride, ..arg.clone() }
 }
@@ -112,12 +115,12 @@ fn wrong<T>(problem: String) -> Result<T, ScheduleError> {
     Err(ScheduleError::Draft { problem })
 }
 
-/// What no PE keeps.
+/// Refuses a state that no PE can keep.
 fn refused(op: &'static str) -> Result<(), ScheduleError> {
     Err(ScheduleError::Unsupported { op, problem: "a state other than keys and values, in pieces".to_string() })
 }
 
-/// Whether sums over experts are all that reads a buffer, for each.
+/// Returns, for each buffer, whether it is only read by sums over experts.
 fn summed(draft: &Draft) -> Vec<bool> {
     let (mut sums, mut others) = (vec![false; draft.plan.buffers.len()], vec![false; draft.plan.buffers.len()]);
     for work in &draft.work {
@@ -176,7 +179,7 @@ impl<'a> Cutting<'a> {
         }
     }
 
-    /// A task, cut as its kernel is.
+    /// Cuts a task, depending on its kernel.
     fn task(&mut self, task: &Task, work: &Work) -> Result<(), ScheduleError> {
         let whole: &'a Plan<KernelSpec> = self.whole;
         let kernel = first_kernel(whole, task)?;
@@ -192,7 +195,7 @@ impl<'a> Cutting<'a> {
             KernelSpec::Clamp(spec) => self.elementwise(whole, spec.n, |n| Clamp { n, ..*spec }.into()),
             KernelSpec::Xielu(spec) => self.elementwise(whole, spec.n, |n| Xielu { n, ..*spec }.into()),
             KernelSpec::Softcap(spec) => self.elementwise(whole, spec.n, |n| Softcap { n, ..*spec }.into()),
-            // A bias of heads, as a norm of them, has columns already.
+            // A bias of heads already has columns, as a norm of heads does.
             KernelSpec::AddBias(spec) if task.columns == 1 => self.elementwise(whole, spec.n, |n| AddBias { n }.into()),
             KernelSpec::RmsNorm(spec) if task.columns == 1 => match self.norm_elements(spec) {
                 Some(elements) => self.norm(whole, spec, elements),
@@ -211,12 +214,12 @@ impl<'a> Cutting<'a> {
                 refused("index.top_k")
             }
             KernelSpec::Compress(_) => refused("compress"),
-            // A new kernel, too: `place` refuses states other than keys and values.
+            // Including new kernels: `place` refuses states other than keys and values.
             _ => self.as_it_is(task, work),
         }
     }
 
-    /// A task that is not cut.
+    /// Keeps a task whole.
     fn as_it_is(&mut self, task: &Task, work: &Work) -> Result<(), ScheduleError> {
         for resource in &work.writes {
             if let Resource::Buffer(buffer) = *resource {
@@ -240,7 +243,7 @@ impl<'a> Cutting<'a> {
         Ok(Variant { kernel: self.kernel(variant.kernel)?, split, bands, ..variant.clone() })
     }
 
-    /// Another step, of buffers as they became.
+    /// Returns a step with its buffers renumbered.
     fn step(&self, step: &Step) -> Result<Step, ScheduleError> {
         let mut step = step.clone();
         match &mut step {
@@ -250,7 +253,7 @@ impl<'a> Cutting<'a> {
         Ok(step)
     }
 
-    /// Adds what waits for the buffers that those of `work` became, and writes them.
+    /// Adds work with its buffers renumbered.
     fn push(&mut self, what: What, work: &Work) -> Result<(), ScheduleError> {
         let resources = |all: &[Resource]| -> Result<Vec<Resource>, ScheduleError> {
             let became = |resource: &Resource| match *resource {
@@ -264,7 +267,7 @@ impl<'a> Cutting<'a> {
         Ok(())
     }
 
-    /// The kernel of a number of the draft.
+    /// Adds a kernel of the draft and returns its new number.
     fn kernel(&mut self, kernel: KernelId) -> Result<KernelId, ScheduleError> {
         match self.whole.kernels.get(kernel.0 as usize) {
             Some(spec) => self.tasks.kernel(spec.clone()),
@@ -272,7 +275,7 @@ impl<'a> Cutting<'a> {
         }
     }
 
-    /// An argument that is read, or whose buffer is made.
+    /// Returns an argument with its buffer renumbered; the buffer must exist already.
     pub(super) fn arg(&mut self, arg: &Arg) -> Result<Arg, ScheduleError> {
         let source = match arg.source {
             Source::Arena(buffer) => Source::Arena(self.became(buffer)?),
@@ -286,7 +289,7 @@ impl<'a> Cutting<'a> {
         Ok(Arg { source, ..arg.clone() })
     }
 
-    /// The number of a rotary table.
+    /// Returns the number of a rotary table, which is added if new.
     pub(super) fn rope(&mut self, table: &RopeTable) -> Result<u32, ScheduleError> {
         let position = self.ropes.iter().position(|other| other == table).unwrap_or(self.ropes.len());
         if position == self.ropes.len() {
@@ -295,7 +298,7 @@ impl<'a> Cutting<'a> {
         fit("number of rotary tables", position as u64)
     }
 
-    /// The table of an argument of the draft.
+    /// Returns the rotary table of an argument of the draft.
     pub(super) fn table(&self, arg: &Arg) -> Option<&'a RopeTable> {
         match arg.source {
             Source::Rope(table) => self.whole.ropes.get(table as usize),
@@ -303,7 +306,7 @@ impl<'a> Cutting<'a> {
         }
     }
 
-    /// What a buffer of the draft became, where that is one.
+    /// Returns the new buffer of a buffer of the draft, which must be a single one.
     fn became(&self, buffer: BufferId) -> Result<BufferId, ScheduleError> {
         match self.ranges(buffer) {
             [one] => Ok(*one),
@@ -312,12 +315,12 @@ impl<'a> Cutting<'a> {
         }
     }
 
-    /// What a buffer of the draft became: one, some ranges of it, or nothing yet.
+    /// Returns the new buffers of a buffer of the draft: one, one per range, or none yet.
     pub(super) fn ranges(&self, buffer: BufferId) -> &[BufferId] {
         self.made.get(buffer.0 as usize).map_or(&[], |made| made)
     }
 
-    /// A buffer of the draft became these.
+    /// Records the new buffers of a buffer of the draft.
     pub(super) fn becomes(&mut self, buffer: BufferId, ranges: Vec<BufferId>) -> Result<(), ScheduleError> {
         match self.made.get_mut(buffer.0 as usize) {
             Some(made) => *made = ranges,
@@ -326,7 +329,7 @@ impl<'a> Cutting<'a> {
         Ok(())
     }
 
-    /// A buffer like one of the draft, which it becomes.
+    /// Replaces a buffer of the draft with a new buffer of the same shape.
     pub(super) fn written(&mut self, buffer: BufferId) -> Result<(), ScheduleError> {
         let ArenaBuffer { name, row_bytes, rows, .. } = self.old(buffer)?;
         let (name, row_bytes, rows) = (name.clone(), *row_bytes, *rows);
@@ -334,7 +337,7 @@ impl<'a> Cutting<'a> {
         self.becomes(buffer, vec![new])
     }
 
-    /// A buffer of the draft.
+    /// Returns a buffer of the draft.
     pub(super) fn old(&self, buffer: BufferId) -> Result<&'a ArenaBuffer, ScheduleError> {
         match self.whole.buffers.get(buffer.0 as usize) {
             Some(buffer) => Ok(buffer),
@@ -342,20 +345,21 @@ impl<'a> Cutting<'a> {
         }
     }
 
-    /// Whether sums over experts are all that reads a buffer of the draft.
+    /// Whether a buffer of the draft is only read by sums over experts.
     pub(super) fn is_summed(&self, buffer: BufferId) -> bool {
         self.summed.get(buffer.0 as usize).copied().unwrap_or(false)
     }
 
-    /// A new buffer.
+    /// Adds a new buffer.
     fn buffer(&mut self, name: &str, rows: RowCount, row_bytes: u64) -> Result<BufferId, ScheduleError> {
         let buffer = BufferId(fit("number of buffers", self.buffers.len() as u64)?);
-        // `arena` gives it a place.
+        // `arena` sets the offset.
         self.buffers.push(ArenaBuffer { name: name.to_string(), row_bytes, rows, offset: 0 });
         Ok(buffer)
     }
 
-    /// A new buffer of rows of so many elements, and the argument that is all of a row.
+    /// Adds a new buffer with rows of `width` elements, and returns it with the argument for a
+    /// whole row.
     pub(super) fn row(
         &mut self,
         name: &str,
@@ -366,13 +370,13 @@ impl<'a> Cutting<'a> {
         Ok((buffer, self.whole_row(buffer)))
     }
 
-    /// The argument that is all of a row of a new buffer.
+    /// Returns the argument for a whole row of a new buffer.
     pub(super) fn whole_row(&self, buffer: BufferId) -> Arg {
         let row_stride = self.row_bytes(buffer);
         Arg { source: Source::Arena(buffer), offset: 0, row_stride, column_stride: 0, expert_stride: 0 }
     }
 
-    /// Bytes of a row of a new buffer.
+    /// Returns the bytes of a row of a new buffer.
     pub(super) fn row_bytes(&self, buffer: BufferId) -> u64 {
         self.buffers.get(buffer.0 as usize).map_or(0, |buffer| buffer.row_bytes)
     }

@@ -1,21 +1,28 @@
-//! `pieces`: cuts the tasks of a plan until no task's item needs more memory than a processing element (PE) has.
+//! `pieces`: cuts the tasks of a plan until each item fits the memory of a processing element (PE).
 //!
-//! Needs: tasks as the pass `lower` leaves them, which are made for threads; how large the [`Partition`] may be. Leaves: tasks for [`plan`] to
-//! put in steps. A plan of them is a plan like any other, and every engine runs it: it says which f32 are added in which order, and a
-//! dataflow machine that keeps to it has its bits. Its kernels take one row at a time. What is cut:
+//! Input: tasks from the pass `lower`, which are made for threads, and the max sizes in
+//! [`Partition`]. Result: tasks for [`plan`], which puts them into steps.
 //!
-//! | task | into |
-//! | --- | --- |
-//! | a product | columns of [`WeightTile::rows`] weight rows, and dot products of [`WeightTile::dot`] elements: a *chain* of tasks, each of which adds its piece to the sum so far |
-//! | gate, up and SwiGLU | two products, `silu`, `mul`, quantisation |
-//! | a product that is summed over experts | ranges of weight rows, each of about [`Partition::elements`] and summed by a task of its own |
-//! | elementwise functions, quantisation | columns of [`Partition::elements`] |
-//! | a norm of a whole row | pieces of [`Partition::norm`]: sums of squares, then what is scaled by all of them and quantised |
-//! | rotation | heads; keys are rotated before they are appended, so that no table lies beside the cache |
-//! | attention | parts of [`Partition::positions`], the same for every token; as many query heads together as there is room for; each head's parts are combined apart |
+//! The resulting plan is an ordinary plan, which every engine can run. It fixes the order of f32
+//! additions, so a dataflow machine that keeps this order computes the same bits. Its kernels take
+//! one row at a time. The tasks are cut as follows:
 //!
-//! A weight's products are tasks of some tiles each, as `tile` chose them for threads: the first stands for all of them, and the others are
-//! dropped. What has a state other than keys and values is refused.
+//! - Product: columns of [`WeightTile::rows`] weight rows, and dot products of [`WeightTile::dot`]
+//!   elements. The result is a *chain* of tasks; each adds its piece to the sum so far.
+//! - Gate, up and SwiGLU: two products, `silu`, `mul`, quantisation.
+//! - Product that is summed over experts: ranges of weight rows, each of about
+//!   [`Partition::elements`] and summed by its own task.
+//! - Elementwise functions, quantisation: columns of [`Partition::elements`].
+//! - Norm of a whole row: pieces of [`Partition::norm`]. Sums of squares come first; then each
+//!   piece is scaled by all of them and quantised.
+//! - Rotation: single heads. Keys are rotated before they are appended, so that no table is stored
+//!   next to the cache.
+//! - Attention: parts of [`Partition::positions`], the same for every token. As many query heads as
+//!   fit are attended together; the parts of each head are combined separately.
+//!
+//! A weight's products are tasks of some tiles each, as `tile` chose them for threads. The first
+//! stands for all of them, and the others are dropped. States other than keys and values are
+//! refused.
 //!
 //! ```text
 //! linear %x, @w, _, %r       // @w : q4_k[512, 1024], 16 rows, 512 columns, sums in products
@@ -31,8 +38,8 @@
 //!
 //! | module | what it owns |
 //! | --- | --- |
-//! | [`sizes`] | how large the pieces are |
-//! | `cut` | the pass: which kernel's tasks are cut how, buffers as they become |
+//! | [`sizes`] | sizes of the pieces |
+//! | `cut` | the pass: the choice of how to cut each kernel's tasks, and renumbering of buffers |
 //! | `products` | chains, SwiGLU, sums over experts |
 //! | `rows` | elementwise functions, quantisation, norms |
 //! | `attention` | rotation, keys and values, attention |

@@ -1,4 +1,4 @@
-//! Products: chains of short dot products, and what is summed over experts in ranges.
+//! Products: chains of short dot products, and ranges of products that are summed over experts.
 //!
 //! ```text
 //! swiglu x, gate, up, y     gate: a chain, up: a chain, silu, mul, quantise
@@ -19,7 +19,7 @@ use super::{Reduction, WeightTile};
 /// Bytes of an f32.
 const F32_BYTES: u64 = 4;
 
-/// `x w' [+ bias] [+ residual]`, to be cut.
+/// A product `x w' [+ bias] [+ residual]` to cut.
 struct Product {
     label: String,
     axis: RowAxis,
@@ -34,33 +34,34 @@ struct Product {
     residual: Option<Arg>,
 }
 
-/// A link of a chain.
+/// A product in a chain.
 struct Link {
     label: String,
     bias: Option<Arg>,
-    /// A row that is added, from the first element of the range on.
+    /// A row that is added; it begins at the first element of the range.
     added: Option<Arg>,
     y: Arg,
-    /// First weight row of the range, how many, and how many of them a column has.
+    /// The range of weight rows: the first, their number, and the number in one column.
     first: u64,
     rows: u64,
     tile: u64,
-    /// First element of the dot products, and how many.
+    /// The range of the dot products: first element, and number of elements.
     from: u64,
     dot: u64,
 }
 
-/// The thread's scratch memory.
+/// Returns the thread's scratch memory as an argument.
 fn scratch() -> Arg {
     Arg { source: Source::Scratch, offset: 0, row_stride: 0, column_stride: 0, expert_stride: 0 }
 }
 
 impl Cutting<'_> {
-    /// A product in a chain; in as many as can be summed over experts each at once where that is what becomes of it.
+    /// Cuts a product into a chain. If its result is only summed over experts, it becomes one chain
+    /// for each range that can be summed separately.
     pub(super) fn linear(&mut self, whole: &Whole<'_>, spec: &Linear) -> Result<(), ScheduleError> {
         let y = whole.result("y")?;
         if !self.ranges(y).is_empty() {
-            // Tiles of another size of the same product.
+            // The task has other tiles of a product that is already cut.
             return Ok(());
         }
         let product = Product {
@@ -88,7 +89,7 @@ impl Cutting<'_> {
         self.becomes(y, results)
     }
 
-    /// `silu(x gate') * (x up')`, quantised: one op after the other.
+    /// Cuts `silu(x gate') * (x up')`, quantised, into one op after the other.
     pub(super) fn swiglu(&mut self, whole: &Whole<'_>, spec: &Swiglu) -> Result<(), ScheduleError> {
         let y = whole.result("y")?;
         if !self.ranges(y).is_empty() {
@@ -133,7 +134,7 @@ impl Cutting<'_> {
         self.becomes(y, vec![result])
     }
 
-    /// The sum over experts of what may be in ranges.
+    /// Cuts a sum over experts into one task for each range of its input.
     pub(super) fn combine(&mut self, whole: &Whole<'_>, spec: &Combine) -> Result<(), ScheduleError> {
         let (x, y) = (whole.result("x")?, whole.result("y")?);
         self.written(y)?;
@@ -162,7 +163,8 @@ impl Cutting<'_> {
         }
     }
 
-    /// Weight rows of each range of a product that is summed over experts: about as many as elements of a row that are worked on at once.
+    /// Returns the weight rows of each range of a product that is summed over experts: about
+    /// [`Partition::elements`](super::Partition::elements).
     fn summed_ranges(&self, product: &Product) -> Vec<u64> {
         let (tile, _) = self.weight_tile(product.axis).of(product.format, product.n, product.k);
         let wanted = (u64::from(self.partition.elements) / tile.max(1)).max(1).saturating_mul(tile);
@@ -170,7 +172,7 @@ impl Cutting<'_> {
         ranges.iter().flat_map(|range| std::iter::repeat_n(range.tile, range.columns as usize)).collect()
     }
 
-    /// A chain for a range of weight rows, given as the first and how many.
+    /// Adds a chain for a range of weight rows, given as the first row and their number.
     fn chain(&mut self, product: &Product, label: &str, (first, rows): (u64, u64)) -> Result<BufferId, ScheduleError> {
         let largest = self.weight_tile(product.axis);
         let (tile, dot) = largest.of(product.format, product.n, product.k);
@@ -178,7 +180,8 @@ impl Cutting<'_> {
         for (link, from) in (0..product.k).step_by(dot.max(1) as usize).enumerate() {
             let label = if link > 0 { format!("{label} {link}") } else { label.to_string() };
             let (result, y) = self.row(&label, product.rows, (Format::F32, rows))?;
-            // What is added: the product's own, then, where sums are in products, the sum so far.
+            // The first product adds the residual. Later ones add the sum so far, if sums are part
+            // of products.
             let added = match (&sum, largest.reduction) {
                 (None, _) => product.residual.as_ref().map(|residual| part(residual, first * F32_BYTES, 0)),
                 (Some((_, sum)), Reduction::Chained) => Some(sum.clone()),
@@ -204,11 +207,11 @@ impl Cutting<'_> {
         sum.map(|(result, _)| result).ok_or_else(nothing)
     }
 
-    /// One piece of the dot products of a range of weight rows.
+    /// Adds one piece of the dot products of a range of weight rows.
     fn link(&mut self, product: &Product, link: &Link) -> Result<(), ScheduleError> {
         let format = product.format;
         let row = row_bytes(format, product.k)?;
-        // Blocks of a strip lie one behind the other.
+        // The blocks of a strip are stored one after the other.
         let within = part_bytes(format, link.from)?.saturating_mul(format.rows() as u64);
         let x = part(&product.x, part_bytes(product.x_format, link.from)?, 0);
         for columns in weight_parts(link.rows, link.tile) {
@@ -227,7 +230,7 @@ impl Cutting<'_> {
                 x: product.x_format,
                 k: fit("columns of a weight", link.dot)?,
                 tile,
-                // Of one row: the distance to the next means nothing.
+                // With one row, the distance to the next has no meaning.
                 n: tile,
                 bias: link.bias.is_some(),
                 residual: link.added.is_some(),

@@ -1,4 +1,4 @@
-//! Work on rows: columns of so many elements, and norms in two tasks.
+//! Pieces of work on rows: columns of elements, and norms in two tasks.
 
 use ixc_ir::format::Format;
 use ixc_ir::plan::{Arg, RowAxis};
@@ -11,7 +11,7 @@ use ixc_passes::tile::parts;
 use super::cut::{Cutting, Whole, part};
 
 impl Cutting<'_> {
-    /// A function of `n` elements, of which `spec` gives the kernel for fewer.
+    /// Cuts a function of `n` elements; `spec` returns the kernel for fewer elements.
     pub(super) fn elementwise(
         &mut self,
         whole: &Whole<'_>,
@@ -25,7 +25,7 @@ impl Cutting<'_> {
         self.columns(&whole.task.label, whole.task.rows, (n.into(), elements), spec, &args)
     }
 
-    /// A function of `width` f32 in columns of `elements`, whose arguments are as long.
+    /// Adds a function of `width` f32 in columns of `elements`; all arguments have this width.
     pub(super) fn columns(
         &mut self,
         label: &str,
@@ -49,7 +49,7 @@ impl Cutting<'_> {
         self.quantise_row(&whole.task.label, whole.task.rows, (spec.n.into(), spec.out), &x, &y)
     }
 
-    /// Quantisation of `width` f32 in columns of whole blocks.
+    /// Adds the quantisation of `width` f32 in columns of whole blocks.
     pub(super) fn quantise_row(
         &mut self,
         label: &str,
@@ -72,16 +72,16 @@ impl Cutting<'_> {
         Ok(())
     }
 
-    /// Elements of each piece of a norm of a row, where the row is longer than one.
+    /// Returns the elements of each piece of a row's norm, if the row is longer than one piece.
     pub(super) fn norm_elements(&self, spec: &RmsNorm) -> Option<u64> {
         let block = spec.out.block_len() as u64;
         let blocks = u64::from(spec.n).div_ceil(block);
         let each = (u64::from(self.partition.norm) / block).max(1);
-        // As even as can be.
+        // Make the pieces as even as possible.
         (each < blocks && !spec.plain).then(|| blocks.div_ceil(blocks.div_ceil(each)) * block)
     }
 
-    /// A norm of a row in pieces of so many elements.
+    /// Cuts a norm of a row into pieces of `elements` elements.
     pub(super) fn norm(&mut self, whole: &Whole<'_>, spec: &RmsNorm, elements: u64) -> Result<(), ScheduleError> {
         let (axis, label, y) = (whole.task.rows, &whole.task.label, whole.result("y")?);
         let rows = self.old(y)?.rows;
@@ -93,7 +93,7 @@ impl Cutting<'_> {
         let squares = format!("{label} squares");
         let (_, sums) = self.row(&squares, rows, (Format::F32, count))?;
         let f32_bytes = |elements: u64| row_bytes(Format::F32, elements);
-        // All sums before the first norm: it waits for all of them.
+        // All sums come before the first norm piece, because it waits for all of them.
         let mut first = 0;
         for columns in &all {
             let args = vec![
@@ -125,7 +125,7 @@ impl Cutting<'_> {
     }
 }
 
-/// The label of columns from this element on.
+/// Returns the label of the columns from this element on.
 fn tail(label: &str, first: u64) -> String {
     if first == 0 { label.to_string() } else { format!("{label} tail") }
 }

@@ -1,79 +1,87 @@
-//! How large the pieces of a plan in pieces are.
+//! Sizes of the pieces of a plan.
 
 use ixc_ir::format::Format;
 use ixc_ir::format::packed::STRIP;
 use ixc_ir::plan::Division;
 use ixc_kernels::candidates::whole_strips;
 
-/// Bytes of a query head's scores, and of what is known of them.
+/// Bytes of a query head's scores, with their maximum and sum.
 const HEAD_BYTES: u64 = 256;
 
-/// Into pieces of what size a plan is cut.
+/// Max sizes of the pieces that a plan is cut into.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Partition {
-    /// Of weights that every token meets.
+    /// Tile of weights that every token uses.
     pub dense: WeightTile,
-    /// Of experts' weights.
+    /// Tile of experts' weights.
     pub experts: WeightTile,
-    /// Elements of a row that an elementwise op takes at most; what works on blocks takes at least one.
+    /// Max elements of a row in an elementwise op. Ops on blocks take at least one block.
     pub elements: u32,
-    /// Elements that SwiGLU's `silu` and `mul` take at most, of which one takes many cycles; experts', of which there are many, take
-    /// [`Partition::elements`].
+    /// Max elements of SwiGLU's `silu` and `mul`, where one element takes many cycles. Experts have
+    /// many of these tasks and use [`Partition::elements`].
     pub silu: u32,
-    /// Elements of a piece of a norm; a row of no more is normed whole. What works on blocks takes at least one.
+    /// Elements of a piece of a norm; a row that is not longer is normed whole. Norms with block
+    /// results take at least one block.
     pub norm: u32,
     /// Positions of a part of attention, a multiple of 32.
     pub positions: u32,
-    /// Positions of the KV cache: there are parts for so many.
+    /// Number of positions of the KV cache, which decides the number of parts.
     pub context: u32,
-    /// Bytes at most of what query heads that are attended together receive, work with and make; a single head is never cut.
+    /// Max bytes that query heads attended together receive, work with and make. A single head is
+    /// never cut.
     pub heads_bytes: u64,
 }
 
 /// The largest tile of a weight that one task multiplies with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct WeightTile {
-    /// Bytes at most; a block of 16 rows of a packed weight, or of one row of another, is never cut.
+    /// Max bytes. A block of 16 rows of a packed weight, or of one row of another weight, is never
+    /// cut.
     pub bytes: u64,
-    /// Weight rows at most, at least 16 in packed ones.
+    /// Max weight rows, at least 16 in packed weights.
     pub rows: u32,
-    /// Elements of a dot product at most.
+    /// Max elements of a dot product.
     pub dot: u32,
-    /// Bytes of a weight row that a dot product reads at most: what it takes grows with them, whatever the format.
+    /// Max bytes of a weight row in a dot product: its time grows with these bytes, whatever the
+    /// format.
     pub row: u32,
-    /// Where the pieces of a dot product are added.
+    /// Place where the pieces of a dot product are added.
     pub reduction: Reduction,
 }
 
-/// Where the pieces of a dot product are added.
+/// Place where the pieces of a dot product are added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Reduction {
-    /// In the product of the next piece, which waits for the one before: fewest tasks.
+    /// In the product of the next piece, which waits for the previous one. This takes the fewest
+    /// tasks.
     Chained,
-    /// By tasks of their own: products wait for nothing but their activations, so that a single row takes the time of one piece.
+    /// In separate tasks. Products wait only for their activations, so a single row takes the time
+    /// of one piece.
     Separate,
 }
 
 impl Partition {
-    /// How positions are divided.
+    /// Returns the division of positions into parts.
     pub fn division(&self) -> Division {
         let blocks = (self.positions / ixc_ir::plan::ATTENTION_BLOCK).max(1);
         let all = self.context.div_ceil(ixc_ir::plan::ATTENTION_BLOCK);
         Division { parts: all.div_ceil(blocks).max(1), blocks }
     }
 
-    /// How many of `group` query heads are attended together: they share the conversion of keys and values.
+    /// Returns how many of `group` query heads are attended together; they share the conversion of
+    /// keys and values.
     pub(super) fn heads(&self, group: u64, (key_len, value_len): (u64, u64)) -> u64 {
-        // The query, the part, and both while they are worked on; scores of a block.
+        // The query, the part, and working copies of both; scores of a block.
         let head = key_len.saturating_add(value_len).saturating_mul(8).saturating_add(HEAD_BYTES);
         let fits = |heads: &u64| group.is_multiple_of(*heads) && head.saturating_mul(*heads) <= self.heads_bytes;
-        // Heads are as many as a model has: few.
+        // The limit is safe, because models have few heads.
         (1..=group.min(1024)).rev().find(fits).unwrap_or(1)
     }
 }
 
 impl WeightTile {
-    /// Weight rows and elements of a dot product of each piece of a matrix of `n` rows of `k` columns.
+    /// Returns the weight rows and the elements of a dot product in each piece of a matrix of `n`
+    /// rows of `k` columns.
     ///
     /// ```
     /// use ixc_ir::format::Format;
@@ -89,16 +97,16 @@ impl WeightTile {
     /// assert_eq!(tile.of(Format::Q6KR16, 512, 4096), (16, 512));
     /// ```
     pub fn of(&self, format: Format, n: u64, k: u64) -> (u64, u64) {
-        // Dot products are cut where blocks of weights and of activations both end.
+        // Dot products are cut where blocks of both weights and activations end.
         let block = format.block_len().max(format.activation().block_len()) as u64;
-        // What lies as in the file is packed beside itself, a strip at a time.
+        // Unpacked weights are packed into extra memory, a strip at a time.
         let (strip, beside) = if format.rows() > 1 { (STRIP as u64, 0) } else { (1, STRIP as u64) };
         let (blocks, block_bytes) = (k.div_ceil(block).max(1), format.row_bytes(block).unwrap_or(0).max(1));
         let most = (u64::from(self.dot) / block).min(u64::from(self.row) / block_bytes);
         let fits = self.bytes / block_bytes.saturating_mul(strip + beside);
         let each = most.min(fits).max(1);
         if each < blocks {
-            // As even as can be.
+            // Make the pieces as even as possible.
             let each = blocks.div_ceil(blocks.div_ceil(each));
             return (strip, each.saturating_mul(block).min(k));
         }
