@@ -1,53 +1,55 @@
-//! Which programs stand together.
+//! Blocks: groups of programs that are placed together.
 //!
-//! - What works on a state stands where its parts are.
-//! - The products of a chain stand below each other, each with what adds its sum: a step of the chain is a hop.
-//! - Row ops whose columns are those of the one before stand below it.
-//! - What scales a piece of a row by the sums of all pieces stands where its piece's sum is made: both receive the piece.
+//! - Programs of a state are on the PEs of its parts.
+//! - The products of a chain are below each other, each with the program that adds its sum: a step
+//!   of the chain is one hop.
+//! - Row ops with the same columns as the previous op are below it.
+//! - A program that scales a piece of a row by the sums of all pieces is on the PE that makes its
+//!   piece's sum, because both receive the piece.
 //!
 //! ```text
 //! column      0     1     2          cell 0: linear w
 //!             v     v     v          cell 1: linear w 1, linear w 1 sum
 //! ```
 //!
-//! A *lane* is a column of one expert, or one head's part: a cell for each PE of it.
+//! A *lane* is a column of one expert, or one head's part. It has one PE for each cell.
 
 use crate::descriptor::{Axis, Descriptor, Lattice, Port, Program, Slice, State};
 
-/// Programs that stand together.
+/// Programs that are placed together.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Block {
     /// Programs, by cell.
     pub(super) cells: Vec<Vec<u32>>,
-    /// What makes a line of lanes: columns, or a head's parts.
+    /// Lanes in a line: columns, or a head's parts.
     pub(super) inner: u32,
-    /// How many lines: experts, or heads.
+    /// Number of lines: experts, or heads.
     pub(super) outer: u32,
-    /// Whether lanes are parts of heads.
+    /// State whose parts are the lanes, if any.
     pub(super) state: Option<u32>,
 }
 
-/// What a cell takes of its PE.
+/// Memory that a cell needs on its PE.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Needs {
-    /// Bytes of each lane.
+    /// Bytes of each lane without code.
     pub(super) lane: u64,
-    /// Kernels.
+    /// Kernels whose code is needed.
     pub(super) kernels: Vec<u32>,
 }
 
 impl Block {
-    /// All programs.
+    /// Returns all programs.
     pub(super) fn programs(&self) -> impl Iterator<Item = u32> {
         self.cells.iter().flatten().copied()
     }
 
-    /// Lanes.
+    /// Returns the number of lanes.
     pub(super) fn lanes(&self) -> u64 {
         u64::from(self.inner) * u64::from(self.outer)
     }
 
-    /// What a cell takes.
+    /// Returns the memory that a cell needs.
     pub(super) fn needs(&self, descriptor: &Descriptor, cell: usize) -> Needs {
         let mut needs = Needs::default();
         for program in self.cells.get(cell).into_iter().flatten().filter_map(|&p| descriptor.programs.get(p as usize)) {
@@ -62,7 +64,7 @@ impl Block {
         needs
     }
 
-    /// Puts a cell's programs at a place.
+    /// Sets the place and wave of a cell's programs.
     pub(super) fn put(&self, descriptor: &mut Descriptor, cell: usize, place: &Place, wave: u32) {
         for &program in self.cells.get(cell).into_iter().flatten() {
             let Some(program) = descriptor.programs.get_mut(program as usize) else { continue };
@@ -77,7 +79,7 @@ impl Block {
     }
 }
 
-/// Where a cell is.
+/// Place of a cell.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Place {
     pub(super) x: u32,
@@ -87,14 +89,15 @@ pub(super) struct Place {
 }
 
 impl Place {
-    /// The PE of a lane.
+    /// Returns the PE of a lane.
     pub(super) fn pe(&self, inner: u32, outer: u32) -> (u32, u32) {
         let (a, b) = (self.inner.offset(inner), self.outer.offset(outer));
         (self.x.saturating_add(a.0).saturating_add(b.0), self.y.saturating_add(a.1).saturating_add(b.1))
     }
 }
 
-/// The blocks, in the order of their last programs: all that a block reads is made by blocks before it.
+/// Returns the blocks, ordered by their last programs: a block reads only results of earlier
+/// blocks.
 pub(super) fn blocks(descriptor: &Descriptor) -> Vec<Block> {
     let mut blocks: Vec<Block> = Vec::new();
     // Block and cell of each program.
@@ -138,7 +141,8 @@ pub(super) fn blocks(descriptor: &Descriptor) -> Vec<Block> {
     blocks
 }
 
-/// The program that one stands with, and whether it stands below it or in its cell.
+/// Returns the program next to which a program is placed. The flag is `true` for below it, `false`
+/// for in its cell.
 fn before(descriptor: &Descriptor, program: &Program, senders: &[Vec<u32>]) -> Option<(u32, bool)> {
     let weight = matrix(program);
     let mut found = None;
@@ -153,13 +157,13 @@ fn before(descriptor: &Descriptor, program: &Program, senders: &[Vec<u32>]) -> O
                 continue;
             }
             match (weight, matrix(sender)) {
-                // A link of the same chain.
+                // The next product of the same chain.
                 (Some(own), Some(others)) if own == others => found = Some((other, true)),
                 (Some(own), None) if is_sum(sender) && chain_weight(descriptor, sender, senders) == Some(own) => {
                     found = Some((other, true));
                 }
                 (Some(_), _) => {}
-                // A sum stands with the product that it adds, which is the last that was made.
+                // A sum is placed with the product that it adds, the last one made.
                 (None, Some(_)) if is_sum(program) => found = found.max(Some((other, false))),
                 (None, Some(_)) => {}
                 (None, None) if is_sum(program) || is_sum(sender) => {}
@@ -167,7 +171,8 @@ fn before(descriptor: &Descriptor, program: &Program, senders: &[Vec<u32>]) -> O
             }
         }
     }
-    // Products whose sums are beside have no link between them: the chain is that of the weight.
+    // If sums are separate programs, products of a chain have no stream between them; their weight
+    // identifies the chain.
     if found.is_none()
         && let Some(own) = weight
         && let Some(offset) = own_offset(program)
@@ -188,7 +193,8 @@ fn before(descriptor: &Descriptor, program: &Program, senders: &[Vec<u32>]) -> O
     found
 }
 
-/// The weight that a product multiplies with: the one whose slices differ by column, or that is a product's by its two reads.
+/// Returns the weight matrix of a product: every column receives the whole input, and the slices of
+/// the weight differ by column or expert.
 fn matrix(program: &Program) -> Option<u32> {
     match (program.ports.first(), program.ports.get(1)) {
         (Some(Port::Receive(x)), Some(Port::Weight { weight, column_stride, expert_stride, .. }))
@@ -207,7 +213,7 @@ fn own_offset(program: &Program) -> Option<u64> {
     }
 }
 
-/// Whether two offsets in a weight are in the same first rows: the same strip.
+/// Whether two offsets in a weight are in the same strip of rows.
 fn same_rows(descriptor: &Descriptor, weight: u32, a: u64, b: u64) -> bool {
     let Some(info) = descriptor.weights.get(weight as usize) else { return false };
     let Some(format) = ixc_ir::format::Format::from_name(&info.format) else { return false };
@@ -221,7 +227,7 @@ fn is_sum(program: &Program) -> bool {
         if a.bytes == b.bytes && a.bytes == y.bytes && program.label.contains(" sum"))
 }
 
-/// The weight of the chain that a sum is of.
+/// Returns the weight of the chain to which a sum belongs.
 fn chain_weight(descriptor: &Descriptor, sum: &Program, senders: &[Vec<u32>]) -> Option<u32> {
     sum.ports.iter().find_map(|port| {
         let Port::Receive(slice) = port else { return None };
@@ -230,7 +236,8 @@ fn chain_weight(descriptor: &Descriptor, sum: &Program, senders: &[Vec<u32>]) ->
     })
 }
 
-/// Whether each column of a program receives what the same column of another sends.
+/// Whether each column of a program receives exactly the slice that the same column of another
+/// sends.
 fn beside(sender: &Program, program: &Program, slice: &Slice) -> bool {
     let same = |port: &Port| match port {
         Port::Send(sent) => {
@@ -246,7 +253,8 @@ fn beside(sender: &Program, program: &Program, slice: &Slice) -> bool {
         && sender.ports.iter().any(same)
 }
 
-/// Whether each column of a program receives all that the columns of another send, and beside it what the same column of the other receives.
+/// Whether each column of a program receives the slices of all columns of another, and also the
+/// piece that the same column of the other receives.
 fn shares(sender: &Program, program: &Program, slice: &Slice) -> bool {
     let piece = |port: &Port| match port {
         Port::Receive(slice) => Some((slice.tensor, slice.offset, slice.column_stride, slice.bytes)),
@@ -260,7 +268,7 @@ fn shares(sender: &Program, program: &Program, slice: &Slice) -> bool {
         && piece(&sender.ports[0]).is_some_and(|own| program.ports.iter().any(|port| piece(port) == Some(own)))
 }
 
-/// Bytes of each PE in a wave.
+/// Returns the bytes used on each PE in a wave.
 pub(super) fn usage(descriptor: &Descriptor, blocks: &[Block], wave: u32) -> Vec<u64> {
     let width = descriptor.grid.width as usize;
     let mut bytes = vec![0u64; descriptor.grid.pes() as usize];

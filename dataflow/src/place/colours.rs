@@ -1,8 +1,11 @@
-//! Routes and colours: a colour of a link has one tensor from one end.
+//! Routes and colours: each colour of a link belongs to one tensor from one end.
 //!
-//! All streams of a tensor from one end share a route and a colour, so that each message goes once over a link. The route is the one whose busiest link has
-//! fewer messages, as all of an end's columns send at about the same time (but experts' do not); of two alike, the one with fewer links. The colour is the lowest that is free on
-//! all of them, or on those of the other route.
+//! All streams of a tensor from one end share a route and a colour, so that each message goes over
+//! a link once. The better route is the one whose busiest link has fewer messages, because all
+//! columns of a sender send at about the same time. Few experts send at a time, so for them only the
+//! number of links counts. Among equal routes, the one with fewer links is better. The colour is the
+//! lowest one that is free on all links of the better route. If there is none, the other route is
+//! used.
 //!
 //! ```text
 //! h: rms_norm -> q, k, v      XThenY, colour 1: 812 links
@@ -19,10 +22,10 @@ use super::streams::received;
 /// East, west, south, north.
 const DIRECTIONS: [&str; 4] = ["east", "west", "south", "north"];
 
-/// Gives streams their routes and colours; gives the most colours of a link.
+/// Sets the routes and colours of streams; returns the max number of colours on a link.
 pub(super) fn colours(descriptor: &mut Descriptor) -> Result<u32, PlaceError> {
     let colours = match descriptor.grid.link.routing {
-        // A mask has a bit for each: grids have 64 at most.
+        // A mask has a bit for each colour: grids have at most 64.
         Routing::Colours(colours) => Some(colours),
         Routing::Packets => None,
     };
@@ -57,7 +60,7 @@ pub(super) fn colours(descriptor: &mut Descriptor) -> Result<u32, PlaceError> {
                 count += 1;
                 used |= links.taken[link];
             });
-            // Of experts few send.
+            // Only few experts send at a time.
             (route, (if routed { 0 } else { most }, count), used)
         });
         let mut ways = [a, b];
@@ -82,7 +85,7 @@ pub(super) fn colours(descriptor: &mut Descriptor) -> Result<u32, PlaceError> {
     Ok(most)
 }
 
-/// The error of a tensor that finds no colour: the link with most.
+/// Returns the error for a tensor without a free colour. It names the link with most colours.
 fn full(
     descriptor: &Descriptor,
     links: &mut Links,
@@ -102,7 +105,7 @@ fn full(
     PlaceError::Colours { tensor, direction: DIRECTIONS[worst % 4], x, y, colours }
 }
 
-/// A sender and all that its messages go to.
+/// A sender and the destinations of its messages.
 struct Tree {
     from: (u32, u32),
     to: Vec<(u32, u32)>,
@@ -111,13 +114,14 @@ struct Tree {
 struct Links {
     /// Colours of each link, by PE and direction.
     taken: Vec<u64>,
-    /// In which walk it was seen last, and how many trees it was in there.
+    /// The last walk in which each link was seen, and the number of its trees in that walk.
     seen: Vec<(u32, u32)>,
     stamp: u32,
 }
 
 impl Links {
-    /// Calls `each` with each link of a union of trees, once; gives how many trees the busiest is in.
+    /// Calls `each` once for each link of a union of trees. Returns the number of trees on the
+    /// busiest link.
     fn walk(
         &mut self,
         descriptor: &Descriptor,
@@ -138,7 +142,7 @@ impl Links {
             busiest = busiest.max(links.seen[link].1);
         };
         for tree in trees {
-            // Along the first axis to the farthest on both sides, then from each place on it where some leave.
+            // Along the first axis to the farthest branches on both sides, then along each branch.
             let first = |(x, y): (u32, u32)| if route == Route::XThenY { x } else { y };
             let second = |(x, y): (u32, u32)| if route == Route::XThenY { y } else { x };
             let (a, b) = (first(tree.from), second(tree.from));
@@ -175,7 +179,7 @@ impl Links {
     }
 }
 
-/// The PE at the edge that is nearest to one; of those equally near the one whose edge is named first.
+/// Returns the edge PE nearest to a PE; among equally near edges, the first one named.
 fn edge(descriptor: &Descriptor, (x, y): (u32, u32)) -> (u32, u32) {
     let (width, height) = (descriptor.grid.width, descriptor.grid.height);
     let places = descriptor.grid.io.edges.iter().map(|edge| match edge {
@@ -187,7 +191,7 @@ fn edge(descriptor: &Descriptor, (x, y): (u32, u32)) -> (u32, u32) {
     places.min_by_key(|(distance, _)| *distance).map_or((x, y), |(_, place)| place)
 }
 
-/// All that a tensor from one end goes to.
+/// Returns the trees of a tensor from one end.
 fn trees(descriptor: &Descriptor, tensor: u32, from: Option<u32>, streams: &[usize]) -> Vec<Tree> {
     let receivers: Vec<&Program> = streams
         .iter()
@@ -198,7 +202,7 @@ fn trees(descriptor: &Descriptor, tensor: u32, from: Option<u32>, streams: &[usi
         .collect();
     let to_host = streams.iter().any(|&stream| descriptor.streams[stream].to == End::Host);
     let Some(sender) = from.and_then(|program| descriptor.programs.get(program as usize)) else {
-        // Each comes in at the edge nearest to its first instance.
+        // Each stream from the host enters at the edge nearest to its program's first instance.
         let tree = |program: &&Program| {
             let from = edge(descriptor, program.sites.pe(0, 0, 0));
             let mut to = Vec::new();
@@ -221,7 +225,7 @@ fn trees(descriptor: &Descriptor, tensor: u32, from: Option<u32>, streams: &[usi
                     let from = sender.sites.pe(column, expert, part);
                     let mut to = Vec::new();
                     for program in &receivers {
-                        // Rows of an expert are those of the same expert.
+                        // Rows of an expert go to the same expert.
                         let expert =
                             (program.axis == sender.axis && matches!(sender.axis, Axis::Routed(_))).then_some(expert);
                         wanted(descriptor, program, tensor, range, expert, &mut to);
@@ -244,7 +248,7 @@ fn start(slice: &Slice, column: u32, part: u32) -> u64 {
     slice.offset.saturating_add(column).saturating_add(slice.part_stride.saturating_mul(part.into()))
 }
 
-/// The PEs of a program that want some of the bytes of a tensor's row.
+/// Adds the PEs of a program that need some of these bytes of a tensor's row.
 fn wanted(
     descriptor: &Descriptor,
     program: &Program,
@@ -264,7 +268,7 @@ fn wanted(
         };
         for part in 0..count {
             let first = start(slice, 0, part);
-            // Columns whose slices meet the range.
+            // Columns whose slices overlap the range.
             let (begin, end) = match slice.column_stride {
                 0 if first < high && first.saturating_add(slice.bytes) > low => (0, program.columns),
                 0 => continue,

@@ -1,4 +1,4 @@
-//! Kernels of plans in pieces, each generated once however many sizes are tried.
+//! Kernels of plans in pieces. Each is generated once, even if several sizes are tried.
 
 use std::collections::HashMap;
 
@@ -8,8 +8,8 @@ use ixc_ir::plan::Plan;
 use ixc_kernels::{GenerateError, KernelSpec, generate};
 use ixc_targets::Target;
 
-/// What kernels are written for: sixteen lanes and products of four bytes at once, which a PE has (or does one after the other, to the same
-/// bits), so that weights need no working memory to be unpacked to.
+/// CPU target of the kernels: it has sixteen lanes and products of four bytes at once, so weights
+/// need no working memory for unpacking. A PE has both, or computes the same bits step by step.
 const WRITTEN_FOR: &str = "zen4";
 
 /// Kernels by spec.
@@ -17,10 +17,10 @@ const WRITTEN_FOR: &str = "zen4";
 pub struct Kernels(HashMap<KernelSpec, Kernel>);
 
 impl Kernels {
-    /// A plan with kernels in place of their specs.
+    /// Returns a plan with kernels in place of their specs.
     ///
     /// # Errors
-    /// When a spec asks for what its generator does not have.
+    /// If a spec needs something that its generator does not support.
     pub fn of(&mut self, plan: Plan<KernelSpec>) -> Result<Plan<Kernel>, GenerateError> {
         let target = Target::from_name(WRITTEN_FOR).unwrap_or(Target::PORTABLE);
         let new: Vec<KernelSpec> = plan.kernels.iter().filter(|spec| !self.0.contains_key(spec)).cloned().collect();

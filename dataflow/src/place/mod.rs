@@ -1,24 +1,32 @@
-//! `place`: from a plan in pieces to a descriptor of what runs where on a grid of processing elements (PEs).
+//! `place`: turns a plan in pieces into a descriptor, the placement of programs on the processing
+//! elements (PEs) of a grid.
 //!
-//! Needs: a plan in pieces ([`crate::pieces`]), whose kernels are IR; a grid. Leaves: a [`Descriptor`] in which every slice of every
-//! matrix is on one PE, no PE holds more than its memory, every program receives what it reads by a stream, and during a wave no colour of a link has
-//! two tensors. The same plan and grid give the same descriptor, and no weight is read.
+//! Input: a plan in pieces ([`crate::pieces`]) with kernels as IR, and a grid. Result: a
+//! [`Descriptor`] with these properties:
+//!
+//! - Every slice of every matrix is on one PE, and no PE holds more than its memory.
+//! - Every program receives its inputs by streams.
+//! - During a wave, no colour of a link has two tensors.
+//!
+//! Equal plans and grids give equal descriptors. No weight is read.
 //!
 //! ```text
-//! linear w:    tokens x 32, gemv_.._k512     program 3 at (4, 0), columns +1 x, on PEs (4, 0) to (35, 0)
-//! linear w 1:  tokens x 32, gemv_.._k512_add program 4 at (4, 1), columns +1 x: each receives from the PE above it
+//! linear w:    tokens x 32, gemv_.._k512       program 3 at (4, 0), columns +1 x:
+//!                                              on PEs (4, 0) to (35, 0)
+//! linear w 1:  tokens x 32, gemv_.._k512_add   program 4 at (4, 1), columns +1 x:
+//!                                              each receives from the PE above it
 //! ```
 //!
-//! | module | what it does |
+//! | module | what it owns |
 //! | --- | --- |
-//! | [`sizing`] | how large the pieces may be: a ladder from least latency to least memory |
-//! | [`search`] | the first of it that has room |
-//! | [`kernels`] | kernels of all sizes that are tried |
+//! | [`sizing`] | sizes of the pieces, from least latency to least memory |
+//! | [`search`] | the first sizes that have room |
+//! | [`kernels`] | kernels of all tried sizes |
 //! | `programs` | tasks to programs, buffers to tensors, parts to states |
-//! | `blocks` | which programs stand together: links of a chain below each other, what works on a state where it is |
+//! | `blocks` | programs placed together: chains below each other, states with their programs |
 //! | `shelves` | blocks side by side on shelves, a PE for each instance |
-//! | `shared` | many instances on a PE, and waves where they are still too many |
-//! | `streams` | who sends what to whom |
+//! | `shared` | many instances on a PE, and waves if they are still too many |
+//! | `streams` | senders and receivers of tensors |
 //! | `colours` | routes and colours |
 
 mod blocks;
@@ -38,25 +46,25 @@ use ixc_ir::kernel::Kernel;
 use ixc_ir::plan::Plan;
 use ixc_passes::decision::Decisions;
 
-/// What is decided here is called so where passes are.
+/// Name of this pass in recorded decisions.
 pub const DECIDES: &str = "place";
 
-/// How instances are put on PEs.
+/// Method of putting instances on PEs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Placement {
-    /// Those of different columns on PEs of their own.
+    /// One PE for each column's instances.
     OnePerPe,
-    /// As many on a PE as it has room for, all of the model at once.
+    /// Several instances on a PE, with the whole model on the grid at once.
     Shared,
-    /// Likewise, in as many waves as it takes.
+    /// Several instances on a PE, in as many waves as needed.
     TimeMultiplexed,
 }
 
 impl Placement {
-    /// All of them, the fastest first.
+    /// All methods, the fastest first.
     const ALL: [Placement; 3] = [Placement::OnePerPe, Placement::Shared, Placement::TimeMultiplexed];
 
-    /// In words.
+    /// Returns a description.
     fn said(self) -> &'static str {
         match self {
             Placement::OnePerPe => "a PE for each column's instances",
@@ -66,29 +74,29 @@ impl Placement {
     }
 }
 
-/// What the plan does not say.
+/// Inputs of placement in addition to the plan and the grid.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// The model, in words.
+    /// Description of the model.
     pub model: String,
-    /// Positions of the KV cache: those that the plan's pieces were made for.
+    /// Positions of the KV cache, for which the plan's pieces were made.
     pub context: u32,
-    /// How instances are put on PEs.
+    /// Method of putting instances on PEs.
     pub placement: Placement,
 }
 
-/// Why there is no descriptor.
+/// Reasons why placement failed.
 #[derive(Debug, thiserror::Error)]
 pub enum PlaceError {
-    /// The grid is none.
+    /// The grid is invalid.
     #[error(transparent)]
     Grid(#[from] GridError),
     /// The plan has something that no PE can do.
     #[error("{task}: {problem}")]
     Plan {
-        /// The task's label, or what else it is about.
+        /// Label of the task, or another name of the place.
         task: String,
-        /// What is wrong, and what would be right.
+        /// The problem, and the expected value.
         problem: String,
     },
     /// A single instance is larger than a PE's memory.
@@ -98,7 +106,7 @@ pub enum PlaceError {
     Instance {
         /// The program's label.
         task: String,
-        /// Bytes that it takes.
+        /// Bytes that it needs.
         bytes: u64,
         /// Bytes of slices of weights, and of keys and values.
         weights: u64,
@@ -110,29 +118,29 @@ pub enum PlaceError {
         scratch: u64,
         /// The grid's name.
         grid: String,
-        /// Bytes that there are.
+        /// Available bytes.
         available: u64,
     },
-    /// The grid has no room for all of it.
+    /// The grid has no room for all programs.
     #[error("no room for {task} on grid {grid}: {problem}")]
     Room {
-        /// The first program that has no place.
+        /// First program without a place.
         task: String,
         /// The grid's name.
         grid: String,
-        /// What is used up.
+        /// The resource that is used up.
         problem: String,
     },
-    /// More tensors go over a link than it has colours.
-    #[error("{tensor} needs a colour on the link {direction} from PE ({x}, {y}), all {colours} of which are taken")]
+    /// More tensors need a link than it has colours.
+    #[error("{tensor} needs a colour on the link {direction} from PE ({x}, {y}), but all {colours} colours are taken")]
     Colours {
         /// The tensor.
         tensor: String,
-        /// Where the link goes.
+        /// Direction of the link.
         direction: &'static str,
-        /// Column of the PE that it leaves.
+        /// Column of the PE at its beginning.
         x: u32,
-        /// Row of the PE.
+        /// Row of the PE at its beginning.
         y: u32,
         /// Colours of a link.
         colours: u32,
@@ -152,10 +160,10 @@ impl PlaceError {
     }
 }
 
-/// Runs the pass, and tells what it decides, if somebody is to be told.
+/// Runs the pass, and records its decisions in `decisions`, if given.
 ///
 /// # Errors
-/// When the grid is none, the plan is not in pieces, or there is no room; see [`PlaceError`].
+/// If the grid is invalid, the plan is not in pieces, or there is no room; see [`PlaceError`].
 pub fn run(
     plan: &Plan<Kernel>,
     grid: &Grid,
@@ -181,7 +189,7 @@ pub fn run(
     Ok(descriptor)
 }
 
-/// Why it is placed as it is.
+/// Returns the reasons for the placement, for people.
 fn reasons(descriptor: &Descriptor, blocks: &[blocks::Block], options: &Options, colours: u32) -> Vec<String> {
     let (usable, waves) = (descriptor.grid.usable_bytes(), descriptor.waves.len() as u32);
     let mut reasons = Vec::new();

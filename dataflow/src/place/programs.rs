@@ -1,11 +1,13 @@
-//! From tasks to programs: each task of a plan in pieces is a program, each buffer of the arena that is streamed is a tensor.
+//! From tasks to programs: each task of a plan in pieces becomes a program, and each streamed
+//! buffer of the arena a tensor.
 //!
 //! ```text
 //! gather x                    nothing: routed programs receive their token's row
-//! attention in parts          a program over heads and parts, and one over heads that receives all parts
+//! attention in parts          a program over heads and parts, and one over heads for all parts
 //! ```
 //!
-//! Leaves true: sizes of ports are those that the kernel has for one row; sites are still nowhere.
+//! Result: the sizes of ports are those that the kernel has for one row; the programs have no place
+//! yet.
 
 use std::collections::HashMap;
 
@@ -26,11 +28,11 @@ use ixc_ir::state::StateKind;
 
 use super::{Options, PlaceError};
 
-/// Rows that there is room for where nothing asks for more: the next one comes while one is worked on.
+/// Default room of a slice in rows: the next row can arrive during a firing.
 const ROWS: u32 = 2;
-/// Rows at most that wait for what goes a longer way beside them.
+/// Max rows that wait for others on a longer path.
 const MOST_ROWS: u32 = 64;
-/// Share of a PE's memory for rows that wait.
+/// Share of a PE's memory for waiting rows.
 const WAITING_SHARE: u64 = 16;
 
 fn wrong<T>(task: &str, problem: impl Into<String>) -> Result<T, PlaceError> {
@@ -44,7 +46,7 @@ struct Making<'a> {
     made: Descriptor,
     /// Tensors by buffer.
     tensors: HashMap<u32, u32>,
-    /// What copies of rows are copies of.
+    /// Original buffers of copied rows.
     copies: HashMap<u32, u32>,
     /// Kernels by the plan's number.
     kernels: HashMap<u32, u32>,
@@ -52,7 +54,7 @@ struct Making<'a> {
     division: Division,
 }
 
-/// All but sites, waves and streams.
+/// Builds a descriptor without places, waves and streams.
 pub(super) fn programs(plan: &Plan<Kernel>, grid: &Grid, options: &Options) -> Result<Descriptor, PlaceError> {
     let weights = plan.weights.iter().map(|weight| {
         let bytes = weight.bytes_in(weight.format).unwrap_or(0);
@@ -154,7 +156,7 @@ pub(super) fn programs(plan: &Plan<Kernel>, grid: &Grid, options: &Options) -> R
     Ok(making.made)
 }
 
-/// How attention's positions are divided: for all layers the same.
+/// Returns the division of attention's positions, which is the same for all layers.
 fn division(plan: &Plan<Kernel>) -> Result<Division, PlaceError> {
     let mut found = None;
     for task in tasks(plan) {
@@ -175,7 +177,8 @@ fn tasks(plan: &Plan<Kernel>) -> impl Iterator<Item = &Task> {
     })
 }
 
-/// The argument for a buffer of a task's kernel; buffers have the names of the kernel's signature.
+/// Returns the argument for a buffer of a task's kernel; buffers have the names of the kernel's
+/// signature.
 fn argument<'t>(task: &'t Task, kernel: &Kernel, name: &str) -> Result<&'t Arg, PlaceError> {
     let position = kernel.buffers.iter().position(|buffer| buffer.name == name);
     match position.and_then(|position| task.args.get(position)) {
@@ -193,7 +196,7 @@ impl<'a> Making<'a> {
         }
     }
 
-    /// Adds a task's programs; whether it is the embedding, which the host does.
+    /// Adds the programs of a task. Returns whether it is the embedding, which the host computes.
     fn task(&mut self, task: &Task) -> Result<bool, PlaceError> {
         let label = &task.label;
         let [variant] = &task.variants[..] else { return wrong(label, "several kernels; a PE has one, for one row") };
@@ -267,7 +270,8 @@ impl<'a> Making<'a> {
         Ok(false)
     }
 
-    /// The programs that combine what a task's parts have made: one, or one for each piece that can be combined alone.
+    /// Adds the programs that combine the parts of a task: one, or one for each piece that can be
+    /// combined alone.
     fn combine(
         &mut self,
         task: &Task,
@@ -331,7 +335,7 @@ impl<'a> Making<'a> {
         Ok(())
     }
 
-    /// The tensor of a task's parts: of each column, one part behind the other.
+    /// Adds the tensor of a task's parts: for each column, one part after the other.
     fn parts_tensor(&mut self, task: &Task, split: &Split, bytes: u64) -> Result<(u32, Slice), PlaceError> {
         if split.division != self.division || bytes == 0 {
             return wrong(&task.label, "parts of no bytes, or divided in another way than elsewhere");
@@ -366,7 +370,7 @@ impl<'a> Making<'a> {
         let label = &task.label;
         let written = matches!(kind, BufferKind::Write | BufferKind::ReadWrite);
         let slice = |tensor: u32, offset: u64, bytes: u64| {
-            // A single column has no next one.
+            // With a single column, the stride has no meaning.
             let column_stride = if task.columns > 1 { arg.column_stride } else { 0 };
             Slice { tensor, offset, column_stride, part_stride: 0, bytes, rows: ROWS }
         };
@@ -429,7 +433,7 @@ impl<'a> Making<'a> {
         }
     }
 
-    /// The tensor of a buffer, or of what it is a copy of.
+    /// Returns the tensor of a buffer, or of its original if it is a copy.
     fn tensor(&mut self, buffer: u32) -> Result<u32, PlaceError> {
         let buffer = self.copies.get(&buffer).copied().unwrap_or(buffer);
         if let Some(&tensor) = self.tensors.get(&buffer) {
@@ -441,7 +445,7 @@ impl<'a> Making<'a> {
         let axis = match arena.rows {
             RowCount::Tokens => Axis::Tokens,
             RowCount::Outputs => Axis::Outputs,
-            // Rows of the routing that is the last so far: tasks come after theirs.
+            // Rows of the last routing so far: tasks follow their routing.
             RowCount::Routed { .. } => match self.made.routings.len() {
                 0 => return wrong(&arena.name, "routed rows before a routing"),
                 n => Axis::Routed(n as u32 - 1),
@@ -471,7 +475,7 @@ impl<'a> Making<'a> {
         Ok(tensor)
     }
 
-    /// The kernel's number here.
+    /// Adds a kernel of the plan and returns its number in the descriptor.
     fn kernel(&mut self, label: &str, number: u32) -> Result<u32, PlaceError> {
         if let Some(&kernel) = self.kernels.get(&number) {
             return Ok(kernel);
@@ -520,7 +524,8 @@ impl<'a> Making<'a> {
     }
 }
 
-/// Gives what is received room for as many rows as are on a longer way beside it, and takes room where a PE has none.
+/// Gives each received slice room for the rows in flight on a longer parallel path. Reduces room on
+/// PEs without enough memory.
 pub(super) fn room_for_rows(descriptor: &mut Descriptor) -> Result<(), PlaceError> {
     let available = descriptor.grid.usable_bytes();
     let (of_tensor, of_program) = levels(descriptor);
@@ -532,7 +537,7 @@ pub(super) fn room_for_rows(descriptor: &mut Descriptor) -> Result<(), PlaceErro
             }
             if let Port::Receive(slice) = port {
                 if program.state.is_some() {
-                    // Many stand together with keys and values, which take the room.
+                    // Many programs share the PE with keys and values, which need the memory.
                     slice.rows = 1;
                     continue;
                 }
@@ -546,7 +551,7 @@ pub(super) fn room_for_rows(descriptor: &mut Descriptor) -> Result<(), PlaceErro
         let state = program.state.and_then(|state| descriptor.states.get(state as usize));
         let fixed = code.saturating_add(state.map_or(0, State::part_bytes));
         let total = |program: &Program| descriptor.instance_bytes(program).total().saturating_add(fixed);
-        // The longest rows go without first.
+        // The longest rows lose room first.
         for most in [ROWS, 1] {
             while total(program) > available {
                 let widest = program.ports.iter_mut().filter_map(slice_of).filter(|slice| slice.rows > most);
@@ -581,7 +586,7 @@ fn slice_of(port: &mut Port) -> Option<&mut Slice> {
     }
 }
 
-/// The longest way to each tensor and program, in programs.
+/// Returns the longest path to each tensor and program, in programs.
 fn levels(descriptor: &Descriptor) -> (Levels<u32>, Vec<usize>) {
     let mut tensors = Levels::default();
     let mut programs = Vec::with_capacity(descriptor.programs.len());

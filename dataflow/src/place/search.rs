@@ -1,6 +1,7 @@
-//! The first sizes that have room.
+//! Search for the first sizes that have room.
 //!
-//! PEs of their own for all columns first, finest pieces first; then shared PEs, coarsest first; then waves.
+//! The order is: separate PEs for all columns, finest pieces first; then shared PEs, coarsest
+//! first; then waves.
 
 use crate::descriptor::Descriptor;
 use crate::grid::Grid;
@@ -14,16 +15,16 @@ use super::kernels::Kernels;
 use super::{DECIDES, Options, PlaceError, Placement, run, sizing};
 use crate::pieces::{Partition, Reduction};
 
-/// A plan and where it runs.
+/// A plan and its placement.
 #[derive(Clone, Debug)]
 pub struct Placed {
-    /// The plan: what is computed.
+    /// The plan.
     pub plan: Plan<Kernel>,
-    /// Where.
+    /// The placement.
     pub descriptor: Descriptor,
 }
 
-/// Why there is nothing that fits.
+/// Reasons why nothing fits.
 #[derive(Debug, thiserror::Error)]
 pub enum SearchError<E> {
     /// No plan could be made.
@@ -32,15 +33,16 @@ pub enum SearchError<E> {
     /// A kernel could not be generated.
     #[error(transparent)]
     Generate(GenerateError),
-    /// The last try.
+    /// The error of the last try.
     #[error(transparent)]
     Place(PlaceError),
 }
 
-/// Tries sizes until one has room. `plan_for` makes the plan of `module` in such pieces. Tells what is decided, if somebody is to be told.
+/// Tries sizes until one has room. `plan_for` makes the plan of `module` in such pieces. Records
+/// the decisions in `decisions`, if given.
 ///
 /// # Errors
-/// When there is no plan, or no room even in waves: the error of the last try.
+/// If a plan cannot be made, or there is no room even in waves: the error of the last try.
 pub fn search<E>(
     module: &Module,
     grid: &Grid,
@@ -99,21 +101,21 @@ pub fn search<E>(
     })))
 }
 
-/// Sizes that have no room.
+/// Sizes without room, and the reason.
 struct Tried<'l> {
     partition: &'l Partition,
     placement: Placement,
     problem: String,
 }
 
-/// All sizes, and what their time is estimated of.
+/// All sizes, and the inputs of their time estimates.
 struct Ladder<'l> {
     module: &'l Module,
     grid: &'l Grid,
     all: &'l [Partition],
 }
 
-/// Sizes in words.
+/// Describes sizes in words.
 fn sizes(partition: &Partition) -> String {
     let sums = match partition.dense.reduction {
         Reduction::Separate => "added beside",
@@ -126,7 +128,7 @@ fn sizes(partition: &Partition) -> String {
     )
 }
 
-/// Tells how instances are put on PEs, and of what sizes pieces are.
+/// Records the method of putting instances on PEs, and the sizes of pieces.
 fn tell(
     decisions: &Decisions,
     tried: &[Tried<'_>],
@@ -174,7 +176,7 @@ fn tell(
     decisions.add(chosen);
 }
 
-/// Why sizes have no room, where that can be told without a plan.
+/// Returns the reason why sizes have no room, if it is known without a plan.
 fn impossible(module: &Module, grid: &Grid, partition: &Partition, placement: Placement) -> Option<String> {
     let (pes, bytes) = sizing::demand(module, partition);
     let there = grid.pes().saturating_mul(grid.usable_bytes());

@@ -1,13 +1,15 @@
-//! Many instances on a PE: each program where there is room, as few instances on a PE as can be; and waves, where even so not all have room.
+//! Many instances on a PE. Each program gets PEs with room, with as few instances on a PE as
+//! possible. If this is not enough, programs run in waves.
 //!
-//! Programs come one after the other, each from where the one before ended, over PEs in the order of their rows. Where a program's instances are
-//! more than the PEs, neighbours share one.
+//! Programs are placed one after the other. Each begins where the previous one ended, over PEs in
+//! the order of their rows. If a program has more instances than there are PEs, neighbours share
+//! one.
 //!
 //! ```text
 //! 64 columns on a grid of 4 x 4:   4 neighbours on each PE
 //! ```
 //!
-//! A wave ends before the first program that has no room in it. What it has made is read in later waves.
+//! A wave ends before the first program without room. Later waves read its results.
 
 use std::collections::HashSet;
 
@@ -18,20 +20,20 @@ use ixc_passes::decision::{Decision, Decisions};
 use super::PlaceError;
 use super::blocks::{Block, Needs, Place};
 
-/// Waves at most.
+/// Max waves.
 const MOST_WAVES: u32 = 4096;
 
-/// PEs with what they have left.
+/// PEs with their free memory.
 struct Free {
     width: u32,
     height: u32,
     bytes: Vec<u64>,
     kernels: HashSet<(usize, u32)>,
-    /// Where the next program begins.
+    /// PE at which the next program begins.
     cursor: usize,
 }
 
-/// Puts all blocks; gives the number of waves.
+/// Places all blocks; returns the number of waves.
 pub(super) fn place(
     descriptor: &mut Descriptor,
     blocks: &[Block],
@@ -71,7 +73,7 @@ pub(super) fn place(
     Ok(wave + 1)
 }
 
-/// Tells how many lanes of a unit share a PE.
+/// Records the number of a unit's lanes that share a PE.
 fn tell(decisions: &Decisions, descriptor: &Descriptor, unit: &Block, place: &Place) {
     let program = unit.programs().next().and_then(|program| descriptor.programs.get(program as usize));
     let label = program.map_or("", |program| &*program.label);
@@ -90,7 +92,8 @@ fn tell(decisions: &Decisions, descriptor: &Descriptor, unit: &Block, place: &Pl
     });
 }
 
-/// Blocks of one program each, or of those of a state, in the order of their last programs.
+/// Returns blocks of one program each, or of all programs of a state, ordered by their last
+/// programs.
 fn units(blocks: &[Block]) -> Vec<Block> {
     let mut units = Vec::new();
     for block in blocks {
@@ -105,7 +108,7 @@ fn units(blocks: &[Block]) -> Vec<Block> {
 }
 
 impl Free {
-    /// A place for a unit's lanes, which is taken.
+    /// Finds and takes a place for a unit's lanes.
     fn place(&mut self, descriptor: &Descriptor, unit: &Block, needs: &Needs) -> Option<Place> {
         let (inner, outer) = (unit.inner.max(1), unit.outer.max(1));
         let pes = u64::from(self.width) * u64::from(self.height);
@@ -152,7 +155,7 @@ impl Free {
                 .map(|kernel| kernel.code_bytes)
                 .sum::<u64>()
         };
-        // Corners from the cursor on, and around.
+        // Corners from the cursor on, with wrap-around.
         let (columns, rows) = (self.width - wide + 1, self.height - high + 1);
         let start = (self.cursor / self.width as usize).min(rows as usize - 1) as u32;
         for turn in 0..=rows {
@@ -195,7 +198,7 @@ impl Free {
     }
 }
 
-/// How so many lanes on a PE may be neighbours of a line or of several lines.
+/// Returns two ways for `share` lanes on a PE to be neighbours: along a line, or across lines.
 fn shares(inner: u32, outer: u32, share: u64) -> [(u32, u32); 2] {
     let of = |n: u32| u32::try_from(share).unwrap_or(u32::MAX).min(n);
     let rest = |taken: u32, n: u32| u32::try_from(share.div_ceil(taken.into())).unwrap_or(u32::MAX).min(n);

@@ -1,7 +1,9 @@
-//! A PE for each cell of each lane: blocks beside each other on shelves, one layer's next to the next one's.
+//! One PE for each cell of each lane: blocks are next to each other on shelves, one layer after the
+//! other.
 //!
-//! A shelf is some rows of the grid. A block is folded until it is as high as the shelf, so that it is as narrow as can be; what is low
-//! is put below others. Every other shelf is filled from the east, so that what follows is near.
+//! A shelf is some rows of the grid. A block is folded until it is as high as the shelf, and so as
+//! narrow as possible. Low blocks are put below others. Every other shelf is filled from the east,
+//! so that consecutive blocks are near each other.
 //!
 //! ```text
 //! 32 columns of 2 cells, shelf of 8 rows:  4 lines of 8 columns, each 2 high
@@ -14,10 +16,11 @@ use ixc_passes::decision::{Decision, Decisions};
 use super::PlaceError;
 use super::blocks::{Block, Place};
 
-/// Heights of shelves that are tried: low ones first, on which ways are short, up to the grid's.
+/// Heights of shelves to try, up to the grid's height. Low shelves come first, because their paths
+/// are short.
 const HEIGHTS: [u32; 8] = [32, 48, 64, 96, 128, 192, 256, 512];
 
-/// How a block is folded.
+/// Folding of a block.
 #[derive(Clone, Copy, Debug)]
 struct Fold {
     width: u32,
@@ -26,7 +29,7 @@ struct Fold {
     outer: Lattice,
 }
 
-/// Puts all blocks, in one wave; gives the number of waves.
+/// Places all blocks in one wave; returns the number of waves.
 pub(super) fn place(
     descriptor: &mut Descriptor,
     blocks: &[Block],
@@ -80,7 +83,7 @@ pub(super) fn place(
     }))
 }
 
-/// Tells how a block is folded.
+/// Records the folding of a block.
 fn tell(decisions: &Decisions, descriptor: &Descriptor, block: &Block, place: &Place) {
     let cells = block.cells.len() as u32;
     let program = block.programs().next().and_then(|program| descriptor.programs.get(program as usize));
@@ -95,7 +98,7 @@ fn tell(decisions: &Decisions, descriptor: &Descriptor, block: &Block, place: &P
     let flat = shape(block.inner.max(1), block.outer.max(1));
     let decision = Decision::of(op, name, "shape").chose(said((wide, high)));
     let decision = decision.since("the narrowest that is no higher than its shelf or what is left below another");
-    // Which was not possible, or is what was chosen.
+    // The flat shape was not possible, or was chosen.
     if flat != (wide, high) {
         decisions.add(decision.over(said(flat), "one line is wider, and what follows would be farther away"));
     }
@@ -107,9 +110,9 @@ fn room(descriptor: &Descriptor, block: &Block, problem: String) -> PlaceError {
     PlaceError::Room { task, grid: descriptor.grid.name.clone(), problem }
 }
 
-/// What is left below a block: x, y, width, height.
+/// Free space below a block: x, y, width, height.
 type Rest = (u32, u32, u32, u32);
-/// Rests that are looked at: those of the last blocks.
+/// Number of free spaces that are considered: those of the last blocks.
 const RESTS: usize = 12;
 
 fn shelves(descriptor: &Descriptor, blocks: &[Block], shelf: u32) -> Result<Vec<Place>, PlaceError> {
@@ -126,7 +129,7 @@ fn shelves(descriptor: &Descriptor, blocks: &[Block], shelf: u32) -> Result<Vec<
             Some((number, fold)) => {
                 let rest = &mut rests[number];
                 let (x, y) = (rest.0, rest.1);
-                // Beside it, in the same rest, there may be room for what is as low.
+                // The rest of this space may have room for another block that is as low.
                 (rest.1, rest.3) = (rest.1 + fold.height, rest.3 - fold.height);
                 (x, y, fold)
             }
@@ -134,7 +137,7 @@ fn shelves(descriptor: &Descriptor, blocks: &[Block], shelf: u32) -> Result<Vec<
                 let high = shelf.min(height - top);
                 let mut next = fold(block, high, width - used);
                 if next.is_none() {
-                    // The next shelf.
+                    // Begin the next shelf.
                     (top, used, from_west) = (top.saturating_add(shelf), 0, !from_west);
                     rests.clear();
                     let lanes = block.lanes().saturating_mul(block.cells.len() as u64);
@@ -160,14 +163,14 @@ fn shelves(descriptor: &Descriptor, blocks: &[Block], shelf: u32) -> Result<Vec<
     Ok(places)
 }
 
-/// The narrowest fold that is no higher and no wider.
+/// Returns the narrowest fold within this height and width.
 fn fold(block: &Block, high: u32, wide: u32) -> Option<Fold> {
     let cells = u32::try_from(block.cells.len()).ok()?.max(1);
     let (inner, outer) = (block.inner.max(1), block.outer.max(1));
     let mut best: Option<Fold> = None;
     for lines in 1..=inner.min(high / cells) {
         let across = inner.div_ceil(lines);
-        // As many lines as that takes.
+        // Number of lines that are needed for this width.
         let lines = inner.div_ceil(across);
         let group = lines * cells;
         let down = outer.min(high / group);

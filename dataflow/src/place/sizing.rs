@@ -1,9 +1,12 @@
-//! How large the pieces of a plan may be for a grid: a ladder from least latency to least memory.
+//! Sizes of a plan's pieces for a grid: a ladder from least latency to least memory.
 //!
-//! A row takes the time of the longest piece of each of its products and of a part of attention, so short ones come first, with sums beside products,
-//! whose pieces wait for nothing but activations. Longer ones take fewer PEs. The ladder is in the order of a layer's estimated cycles ([`latency`]), so
-//! the first that has room is the one with the least; which cannot have room, [`demand`] says before a plan is made. Where instances share PEs, the other
-//! end comes first: the fewer pieces, the fewer copies of activations.
+//! A row takes the time of the longest piece of each of its products and of a part of attention.
+//! Short pieces therefore come first, with sums in separate tasks: these products wait only for
+//! activations. Longer pieces take fewer PEs.
+//!
+//! The ladder is ordered by a layer's estimated cycles ([`latency`]), so the first sizes with room
+//! have the least. [`demand`] excludes sizes that cannot have room, before a plan is made. If
+//! instances share PEs, the other end comes first: fewer pieces need fewer copies of activations.
 //!
 //! ```text
 //! 48 KiB a PE:  256 elements of 16 rows (2304 bytes of q4_k), 512, 1024, .. up to what a PE holds
@@ -19,30 +22,32 @@ use ixc_passes::pack::{factors, packed_alone};
 
 /// Bytes of a PE for code and small messages.
 const CODE: u64 = 6 << 10;
-/// Elements of SwiGLU's `silu` and `mul`: short ones where there are PEs, since an element takes an exponential.
+/// Elements of SwiGLU's `silu` and `mul` if there are enough PEs: few, because an element takes an
+/// exponential.
 const SILU: u32 = 64;
-/// Bytes of a weight row in a piece that is to take as long as others in other formats: 768 elements of q4_k, 512 of q6_k.
+/// Bytes of a weight row in a piece that takes the same time in all formats: 768 elements of q4_k,
+/// 512 of q6_k.
 const EVEN_ROW: u32 = 432;
-/// Pieces of norms are a multiple of so many elements: those of the longest block of activations.
+/// Pieces of norms are a multiple of this: the elements of the longest block of activations.
 const NORM_BLOCK: u64 = 256;
-/// Positions of a part at most: more take long for one PE.
+/// Max positions of a part: more take too long for one PE.
 const MOST_POSITIONS: u32 = 128;
 
-/// Positions of a context at most: those that parts of a state may hold.
+/// Max positions of a context: as many as the parts of a state can hold.
 pub const MOST_CONTEXT: u32 = 1 << 31;
 
-/// What sizes depend on.
+/// Properties of a model that decide sizes.
 #[derive(Clone, Copy, Debug, Default)]
 struct Facts {
-    /// Bytes of keys and values of a head's position.
+    /// Bytes of keys and values of one position of a head.
     position: u64,
     /// Elements of a value head.
     value: u64,
     /// Query heads of a key head.
     group: u64,
-    /// Experts of a token, 0 where there are none.
+    /// Experts of a token; 0 without experts.
     top_k: u64,
-    /// Elements of the longest row that is normed, 0 where there is none.
+    /// Elements of the longest normed row; 0 without norms.
     row: u64,
 }
 
@@ -75,33 +80,34 @@ impl Facts {
     }
 }
 
-/// The ladder, least latency first, for a context of at most [`MOST_CONTEXT`].
+/// Returns the ladder, least latency first, for a context of at most [`MOST_CONTEXT`].
 pub fn ladder(module: &Module, grid: &Grid, context: u32) -> Vec<Partition> {
     let facts = Facts::of_step(module);
     let usable = grid.usable_bytes();
     let left = usable.saturating_sub(CODE.min(usable / 4));
     let tile = |rows: u32, dot: u32, row: u32, reduction: Reduction| {
-        // Dot products as long as leaves two thirds for weights.
+        // Dot products long enough to leave two thirds for weights.
         let most = u32::try_from(left / 9).unwrap_or(u32::MAX) / 256 * 256;
         let dot = dot.min(most.max(256));
-        // A row of quantised activations, at 11 bits an element; there is a second one where there is room.
+        // A row of quantised activations, at 11 bits an element; a second one if there is room.
         let bytes = left.saturating_sub(u64::from(dot).saturating_mul(11) / 8).max(1);
         WeightTile { bytes, rows, dot, row, reduction }
     };
     let heads_bytes = usable / 20 * 9;
     let pieces = |dense: WeightTile, experts: WeightTile, elements: u32, positions: u32| {
-        // Two rows of all slots are summed over experts, and less than that elsewhere.
+        // Two rows of all slots where experts are summed, and less elsewhere.
         let row = facts.top_k.saturating_add(2).saturating_mul(8).max(32);
         let most = u32::try_from(left / row).unwrap_or(u32::MAX) / 256 * 256;
         let most = most.max(256);
-        // Where products wait for nothing but activations, those come as early as can be; elsewhere in as few pieces as there is room for.
+        // If products wait only for activations, norms should finish as early as possible.
+        // Otherwise they use as few pieces as fit.
         let norm = norm(facts.row, grid, left, dense.reduction == Reduction::Separate);
         let elements = elements.min(most);
         let silu = if dense.reduction == Reduction::Separate { elements.min(SILU) } else { elements };
         Partition { dense, experts, elements, silu, norm, positions, context, heads_bytes }
     };
     let beside = |dot| tile(16, dot, u32::MAX, Reduction::Separate);
-    // What takes as long as 512 elements of a larger format.
+    // A piece that takes as long as 512 elements of a larger format.
     let even = |dot| tile(16, dot, EVEN_ROW, Reduction::Separate);
     let chained = |rows, dot| tile(rows, dot, u32::MAX, Reduction::Chained);
     let positions = positions(&facts, usable, left, context);
@@ -125,26 +131,28 @@ pub fn ladder(module: &Module, grid: &Grid, context: u32) -> Vec<Partition> {
         pieces(chained(1024, 16384), chained(4096, 16384), 4096, most),
     ]);
     if facts.top_k == 0 {
-        // What experts' slices are makes no difference.
+        // Without experts, sizes that differ only in experts' pieces are the same.
         ladder.dedup_by_key(|partition| (partition.dense, partition.elements, partition.positions));
     }
     ladder
 }
 
-/// Products of a layer that wait for each other, beside those with experts' weights: of attention's input, of its output, gate and up, down.
+/// Number of products in a layer that wait for each other, including those of experts: attention's
+/// input, its output, gate and up, down.
 const DENSE_PRODUCTS: f64 = 4.0;
-/// Of experts: gate and up, down.
+/// Number of these with experts' weights: gate and up, down.
 const EXPERT_PRODUCTS: f64 = 2.0;
 
-/// Cycles of a layer by estimate, of all that sizes make longer or shorter: products of pieces and their sums, attention of a part, and the parts put
-/// together, half of all there are.
+/// Estimates the cycles of a layer that depend on sizes: products and their sums, attention of a
+/// part, and the combination of half of all parts.
 ///
-/// An element of a weight takes a product of bytes, and integers to get at it and to scale what is summed. One of a key or value is converted, and
-/// multiplied for each query head.
+/// An element of a weight takes a product of bytes, and integer operations to unpack it and to
+/// scale the sum. An element of a key or value is converted, and multiplied for each query head.
 fn latency(facts: &Facts, grid: &Grid, partition: &Partition) -> f64 {
     let rates = &grid.pe.operations;
     let product = |tile: &WeightTile, row: u64| {
-        // Rows are cut by bytes where a format has more than six bits an element, which takes longest to get at.
+        // Rows are limited by bytes for formats with more than six bits an element, which take
+        // longest to unpack.
         let dot = tile.dot.min(tile.row.saturating_mul(8) / 6);
         let each = f64::from(tile.rows) * f64::from(dot) * (2.0 / rates.int8 + 3.0 / rates.int);
         let sum = f64::from(grid.pe.start_cycles + grid.link.hop_cycles) + f64::from(tile.rows) / rates.f32;
@@ -153,7 +161,7 @@ fn latency(facts: &Facts, grid: &Grid, partition: &Partition) -> f64 {
     let experts = EXPERT_PRODUCTS * f64::from(u8::from(facts.top_k > 0));
     let products = (DENSE_PRODUCTS - experts) * product(&partition.dense, facts.row)
         + experts * product(&partition.experts, facts.row);
-    // Two bytes an element.
+    // Two bytes per element.
     let elements = f64::from(partition.positions) * (facts.position / 2) as f64;
     let attention = elements * (1.0 / rates.special + facts.group as f64 / rates.f32);
     let parts = f64::from(partition.context.div_ceil(partition.positions.max(1))) / 2.0;
@@ -163,12 +171,13 @@ fn latency(facts: &Facts, grid: &Grid, partition: &Partition) -> f64 {
     products + attention + combined
 }
 
-/// Cycles of a layer by estimate: what the ladder is in the order of.
+/// Estimates the cycles of a layer; the ladder is ordered by them.
 pub(super) fn cycles(module: &Module, grid: &Grid, partition: &Partition) -> f64 {
     latency(&Facts::of_step(module), grid, partition)
 }
 
-/// PEs that a module's weights and states take at least where each slice has its own, and bytes of the weights.
+/// Returns the min PEs for a module's weights and states if each slice has its own, and the bytes
+/// of the weights.
 pub(super) fn demand(module: &Module, partition: &Partition) -> (u64, u64) {
     let (mut pes, mut bytes) = (0u64, 0u64);
     for function in module.functions.iter().filter(|function| function.name == "step") {
@@ -190,7 +199,7 @@ pub(super) fn demand(module: &Module, partition: &Partition) -> (u64, u64) {
     (pes, bytes)
 }
 
-/// The weights that products multiply with, and how they are cut.
+/// Returns the weights of products, and the tiles into which they are cut.
 fn matrices<'a>(function: &'a Function, partition: &'a Partition) -> impl Iterator<Item = (WeightId, &'a WeightTile)> {
     function.ops.iter().flat_map(move |op| {
         let names = factors(op.kind);
@@ -207,15 +216,17 @@ fn matrices<'a>(function: &'a Function, partition: &'a Partition) -> impl Iterat
     })
 }
 
-/// Bytes that a whole row's norm takes of a PE for each element: the row, its weight, the result.
+/// Bytes for each element of a whole row's norm: the row, its weight, the result.
 const NORM_BYTES: u64 = 10;
-/// Bytes for each element of a piece: two rows of it at both tasks, its weight, two rows of the result.
+/// Bytes for each element of a piece: two rows of it in both tasks, its weight, two rows of the
+/// result.
 const PIECE_BYTES: u64 = 23;
 
-/// Elements of a norm's piece: what takes the least time by estimate, or else the fewest pieces, of those that there is room for.
+/// Returns the elements of a norm's piece that has room: with least estimated time, or else with
+/// fewest pieces.
 ///
-/// An element takes its square, two products, what finds the largest of a block, a product and a conversion. Pieces start twice, and each waits for a
-/// message from every other.
+/// An element takes its square, two products, the search for a block's largest element, a product
+/// and a conversion. Pieces start twice, and each waits for a message from every other.
 fn norm(row: u64, grid: &Grid, left: u64, least_time: bool) -> u32 {
     let (pe, rates) = (&grid.pe, &grid.pe.operations);
     let element = 6.0 / rates.f32 + 2.0 / rates.int + 1.0 / rates.special;
@@ -239,9 +250,11 @@ fn norm(row: u64, grid: &Grid, left: u64, least_time: bool) -> u32 {
     best.map_or(NORM_BLOCK, |(_, piece)| piece).try_into().unwrap_or(u32::MAX)
 }
 
-/// Positions of a part, few first: from those whose parts can all be combined up to those that a PE can keep.
+/// Returns the positions of a part to try, few first: from the least for which all parts can be
+/// combined, to the most that a PE can keep.
 fn positions(facts: &Facts, usable: u64, left: u64, context: u32) -> Vec<u32> {
-    // Beside keys and values: code, the append's row, and of each query head a query and a part.
+    // In addition to keys and values: code, the append's row, and a query and a part for each query
+    // head.
     let head = facts.position.saturating_mul(2).saturating_add(1536);
     let rest = head.saturating_mul(facts.group).saturating_add(facts.position.saturating_mul(4)).saturating_add(CODE);
     let room = usable.saturating_sub(rest).checked_div(facts.position).unwrap_or(u64::MAX);

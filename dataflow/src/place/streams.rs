@@ -1,16 +1,18 @@
-//! Who sends what to whom.
+//! Senders and receivers of tensors.
 //!
-//! Leaves true: every receiving port has a stream for each program that sends a part of its slice; tensors that cross waves go by the host.
+//! Result: every receiving port has a stream from each program that sends a part of its slice.
+//! Tensors that cross waves go through the host.
 //!
 //! ```text
-//! rms_norm sends h, three products receive it      h: rms_norm -> q, h: rms_norm -> k, h: rms_norm -> v
+//! rms_norm sends h, three products receive it     streams of h: rms_norm -> q, rms_norm -> k,
+//!                                                               rms_norm -> v
 //! ```
 
 use std::collections::BTreeSet;
 
 use crate::descriptor::{Descriptor, End, Port, Route, Slice, Stream, TensorSource};
 
-/// What a port receives.
+/// Returns the slice that a port receives, if any.
 pub(super) fn received(port: &Port) -> Option<&Slice> {
     match port {
         Port::Receive(slice) | Port::ReceiveSlots(slice) | Port::ReceiveRope(slice) => Some(slice),
@@ -19,14 +21,14 @@ pub(super) fn received(port: &Port) -> Option<&Slice> {
     }
 }
 
-/// First byte and last of all that a slice's columns and parts are.
+/// Returns the range of bytes that all columns and parts of a slice cover.
 fn span(slice: &Slice, columns: u32, parts: u32) -> (u64, u64) {
     let last = |stride: u64, count: u32| stride.saturating_mul(count.saturating_sub(1).into());
     let end = slice.offset.saturating_add(last(slice.column_stride, columns));
     (slice.offset, end.saturating_add(last(slice.part_stride, parts)).saturating_add(slice.bytes))
 }
 
-/// Makes the streams, all without a route yet.
+/// Adds the streams, without routes.
 pub(super) fn streams(descriptor: &mut Descriptor) {
     let mut senders: Vec<Vec<(u32, (u64, u64))>> = vec![Vec::new(); descriptor.tensors.len()];
     for (number, program) in descriptor.programs.iter().enumerate() {
@@ -83,6 +85,6 @@ pub(super) fn streams(descriptor: &mut Descriptor) {
         .collect();
 }
 
-/// From and to; `None` is the host.
+/// Sender and receiver; `None` is the host.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct End2(Option<u32>, Option<u32>);
