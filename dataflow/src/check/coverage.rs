@@ -1,14 +1,16 @@
-//! Bytes, not counts of them: every byte of what is received, of a routing's ids and of the logits comes once.
+//! Coverage check: each byte of a received row, of a routing's ids and of the logits is sent
+//! exactly once.
 //!
-//! Senders' ranges are joined to *runs* of bytes that come at the same positions; a range that is wanted must lie in one run, and none of its bytes
-//! may come twice.
+//! Senders' ranges are joined to *runs* of bytes that are sent at the same positions. A received
+//! range must lie in one run, and none of its bytes may be sent twice.
 //!
 //! ```text
-//! two columns of 16 bytes each    0..16, 16..32: a run 0..32      column_stride 0: 0..16 twice, 16..32 from nobody
+//! | two columns of 16 bytes each: 0..16 and 16..32     one run 0..32
+//! the same with column_stride 0: 0..16 and 0..16     0..16 twice, 16..32 missing
 //! ```
 //!
-//! An instance of a part only fires for the positions that its part sees (or has, where it appends). So what is wanted for some positions must come for all
-//! of them.
+//! An instance of a part fires only for the positions that its part sees (or contains, if it
+//! appends). A range that is needed at some positions must therefore be sent at all of them.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -18,17 +20,19 @@ use crate::descriptor::{Axis, Descriptor, End, Port, Program, Slice, TensorSourc
 use super::{CheckError, malformed, received};
 use crate::layout::start;
 
-/// Ranges that are compared at most: more than the largest grid's programs have, and few enough to be through with them soon.
+/// Max number of compared ranges: more than programs on the largest grid have, and few enough to
+/// check quickly.
 const MOST_RANGES: u64 = 1 << 26;
 
-/// What is wrong with bytes of a row.
+/// Fault of some bytes of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// They come from nobody.
+    /// No program sends them.
     Missing,
-    /// They come more than once.
+    /// They are sent more than once.
     Twice,
-    /// They do not come at all positions that they are wanted for, or parts of them from different parts.
+    /// They are not sent at all positions that need them, or pieces of them come from different
+    /// parts.
     Positions,
 }
 
@@ -44,10 +48,10 @@ impl fmt::Display for Fault {
 
 /// Positions `from..to`.
 type Positions = (u64, u64);
-/// All of them.
+/// All positions.
 const ALWAYS: Positions = (0, u64::MAX);
 
-/// Bytes `low..high` of a row that come at these positions.
+/// Bytes `low..high` of a row that are sent at these positions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Run {
     low: u64,
@@ -55,11 +59,11 @@ struct Run {
     when: Positions,
 }
 
-/// Runs in order, and where they overlap.
+/// Runs in order, and their overlaps.
 #[derive(Clone, Debug, Default)]
 struct Runs {
     runs: Vec<Run>,
-    /// In order, and apart.
+    /// Overlaps, in order and disjoint.
     twice: Vec<(u64, u64)>,
 }
 
@@ -76,7 +80,7 @@ impl Runs {
                     _ => joined.twice.push(again),
                 }
             }
-            // Runs stay apart: what comes twice is in the first alone.
+            // Runs stay disjoint: overlapping bytes are only in the first.
             let rest = Run { low: range.low.max(end), ..range };
             end = end.max(range.high);
             match joined.runs.last_mut() {
@@ -88,13 +92,14 @@ impl Runs {
         joined
     }
 
-    /// A fault of `low..high`, which is wanted at some positions, with the bytes that have it; `None` where there is none.
+    /// Returns a fault of `low..high`, needed at the positions `when`, with the affected bytes;
+    /// `None` if they have no fault.
     fn fault(&self, low: u64, high: u64, when: Positions) -> Option<((u64, u64), Fault)> {
         let twice = self.twice.partition_point(|(_, end)| *end <= low);
         if let Some((from, to)) = self.twice.get(twice).filter(|(from, _)| *from < high) {
             return Some(((low.max(*from), high.min(*to)), Fault::Twice));
         }
-        // Nothing of it comes twice: runs that meet it are apart.
+        // No byte of the range is sent twice, so the runs that overlap it are disjoint.
         let first = self.runs.partition_point(|run| run.low <= low).saturating_sub(1);
         let run = match self.runs.get(first) {
             Some(run) if (run.low..run.high).contains(&low) => run,
@@ -117,13 +122,13 @@ impl Runs {
     }
 }
 
-/// When a part of a state, of so many positions each, has work.
+/// Returns the positions at which a part of a state has work; each part has `positions` positions.
 fn visible(positions: u32, part: u32, count: u32, appends: bool) -> Positions {
     let at = |part: u32| u64::from(part) * u64::from(positions);
     (at(part), if appends && part + 1 < count { at(part + 1) } else { u64::MAX })
 }
 
-/// What instances of a program do with a slice, and when: one range for each part and column.
+/// Calls `each` with the bytes and positions of a slice, once for each part and distinct column.
 fn ranges(d: &Descriptor, program: &Program, slice: &Slice, mut each: impl FnMut(u32, u32, Run) -> bool) {
     for part in 0..d.parts(program) {
         let when = match program.state {
@@ -142,22 +147,22 @@ fn ranges(d: &Descriptor, program: &Program, slice: &Slice, mut each: impl FnMut
     }
 }
 
-/// Columns whose slices differ: the first alone, where all have the same.
+/// Returns the number of columns with distinct slices: one if all have the same slice.
 fn distinct(slice: &Slice, columns: u32) -> u32 {
     if slice.column_stride == 0 { 1 } else { columns }
 }
 
-/// What has been looked at.
+/// State of the check.
 struct Check<'d> {
     d: &'d Descriptor,
-    /// Runs of what a program sends of a tensor, once joined.
+    /// Joined runs, by sending program and tensor.
     joined: HashMap<(u32, u32), Runs>,
-    /// Ranges looked at.
+    /// Number of ranges checked so far.
     count: u64,
 }
 
 impl Check<'_> {
-    /// Counts ranges.
+    /// Adds to the number of checked ranges.
     fn note(&mut self, ranges: u64) -> Result<(), CheckError> {
         self.count = self.count.saturating_add(ranges);
         if self.count > MOST_RANGES {
@@ -166,7 +171,8 @@ impl Check<'_> {
         Ok(())
     }
 
-    /// What a program's ports send of a tensor, counted before there is memory for it.
+    /// Returns the ranges of a tensor that a program's ports send. Their number is checked before
+    /// memory is allocated.
     fn sent(&mut self, program: &Program, tensor: u32) -> Result<Vec<Run>, CheckError> {
         let d = self.d;
         let mut all = Vec::new();
@@ -175,7 +181,7 @@ impl Check<'_> {
             if slice.tensor != tensor {
                 continue;
             }
-            // Of columns that all send the same, two tell as much as more.
+            // If all columns send the same slice, two of them are enough to find the overlap.
             let copies = if slice.column_stride == 0 { program.columns.min(2) } else { 1 };
             let each = u64::from(d.parts(program)).saturating_mul(distinct(slice, program.columns).into());
             self.note(each.saturating_mul(copies.into()))?;
@@ -187,7 +193,8 @@ impl Check<'_> {
         Ok(all)
     }
 
-    /// What these programs send of a tensor, together.
+    /// Returns the joined runs of a tensor that these programs send. `whole` adds the whole row,
+    /// sent by the host.
     fn together(&mut self, senders: &[u32], tensor: u32, whole: bool) -> Result<Runs, CheckError> {
         let mut all: Vec<Run> = Vec::new();
         if whole {
@@ -202,7 +209,7 @@ impl Check<'_> {
             let runs = &self.joined[&key];
             let found = (runs.runs.len() + runs.twice.len()) as u64;
             all.extend(&runs.runs);
-            // What one sends twice stays twice.
+            // Overlaps of one sender remain overlaps.
             all.extend(runs.twice.iter().map(|(low, high)| Run { low: *low, high: *high, when: ALWAYS }));
             self.note(found)?;
         }
@@ -210,14 +217,15 @@ impl Check<'_> {
     }
 }
 
-/// Who sends a tensor to whom.
+/// Senders of a tensor to one program.
 #[derive(Debug, Default)]
 struct Senders {
     programs: Vec<u32>,
     host: bool,
 }
 
-/// Checks all rows that are received, a routing's ids, and the logits. Streams' ends must be in range, and no two streams the same.
+/// Checks all received rows, the ids of routings, and the logits. The ends of streams must be in
+/// range, and no two streams may be the same.
 pub(super) fn check(d: &Descriptor) -> Result<(), CheckError> {
     let mut to_program: HashMap<(u32, u32), Senders> = HashMap::new();
     let mut to_host: HashMap<u32, Vec<u32>> = HashMap::new();
@@ -240,7 +248,7 @@ pub(super) fn check(d: &Descriptor) -> Result<(), CheckError> {
             let runs = check.together(&senders.programs, slice.tensor, senders.host)?;
             wanted(&mut check, (number, port), slice, &runs, "")?;
             if senders.host && d.tensors[slice.tensor as usize].source == TensorSource::Programs {
-                // The host has the rows that earlier waves have stored.
+                // The host has the rows that earlier waves stored.
                 let stored = to_host.get(&slice.tensor).map_or(&[][..], Vec::as_slice);
                 check.note(stored.len() as u64)?;
                 let before = |from: &u32| d.programs[*from as usize].wave < program.wave;
@@ -258,7 +266,8 @@ pub(super) fn check(d: &Descriptor) -> Result<(), CheckError> {
     whole_rows(d)
 }
 
-/// Rows end where the last sender's slice does: nobody keeps room for bytes that nobody makes.
+/// Checks that rows end with the last sender's slice. Otherwise receivers would keep room for bytes
+/// that never arrive.
 fn whole_rows(d: &Descriptor) -> Result<(), CheckError> {
     let mut ends: HashMap<u32, u64> = HashMap::new();
     for program in &d.programs {
@@ -279,7 +288,7 @@ fn whole_rows(d: &Descriptor) -> Result<(), CheckError> {
     Ok(())
 }
 
-/// A routing's ids are all made, in time for the programs that they name experts of.
+/// Checks that the ids of a routing are all made, no later than the programs that need them.
 fn ids(check: &mut Check<'_>) -> Result<(), CheckError> {
     let d = check.d;
     let mut makers: HashMap<u32, Vec<u32>> = HashMap::new();
@@ -315,7 +324,7 @@ fn ids(check: &mut Check<'_>) -> Result<(), CheckError> {
     Ok(())
 }
 
-/// Checks what a port receives.
+/// Checks the bytes that a port receives.
 fn wanted(
     check: &mut Check<'_>,
     (number, port): (usize, usize),
@@ -372,7 +381,7 @@ fn fault(
 mod tests {
     use super::*;
 
-    /// What is wrong by looking at every byte and position.
+    /// Whether a range has no fault, by looking at every byte and position.
     fn by_byte(ranges: &[Run], low: u64, high: u64, when: Positions) -> bool {
         (low..high).all(|byte| {
             let of: Vec<&Run> = ranges.iter().filter(|run| (run.low..run.high).contains(&byte)).collect();
@@ -400,7 +409,7 @@ mod tests {
             let (low, when) = (below(8), if below(3) == 0 { (8, u64::MAX) } else { ALWAYS });
             let high = low + 1 + below(8);
             let right = by_byte(&ranges, low, high, when);
-            // Of different parts is refused even where both come: see `Fault::Positions`.
+            // Runs of different parts are refused even if both are sent: see `Fault::Positions`.
             let first = ranges.iter().find(|run| (run.low..run.high).contains(&low));
             let one =
                 ranges.iter().filter(|r| r.low < high && low < r.high).all(|r| Some(r.when) == first.map(|f| f.when));

@@ -1,14 +1,18 @@
-//! What is wrong with a descriptor before anything runs: indices, sizes, kernels, memory, routes.
+//! Checks of a descriptor before a simulation: indices, sizes, kernels, memory, routes.
 //!
-//! Takes any descriptor whatever. Leaves a [`Machine`]: a descriptor whose indices are in range, whose slices lie inside what they are slices of, whose
-//! kernels verify and fit their ports, whose PEs hold what is put there, and whose streams all have both ends.
+//! The input is any descriptor. The result is a [`Machine`], which guarantees:
+//!
+//! - Indices are in range, and slices lie inside their tensors and weights.
+//! - Kernels verify and fit their ports.
+//! - The contents of each PE fit into its memory.
+//! - Both ends of each stream exist.
 //!
 //! | module | what it checks |
 //! | --- | --- |
-//! | `tables` | all that programs refer to, but streams |
-//! | `program` | a program, its ports and where it is |
+//! | `tables` | everything that programs refer to, except streams |
+//! | `program` | a program, its ports and its place |
 //! | `streams` | streams, and programs that share a state |
-//! | [`coverage`] | that every byte that is wanted comes once |
+//! | [`coverage`] | each needed byte is sent exactly once |
 
 pub mod coverage;
 mod program;
@@ -31,56 +35,57 @@ use crate::layout::Layout;
 use crate::memory::{self, MemoryError};
 use crate::routes::{self, RouteConflict};
 
-/// Instances at most: more than any grid has room for.
+/// Max instances: more than any grid has room for.
 const MOST_INSTANCES: u64 = 1 << 25;
-/// Counts of arrivals at most: 4 bytes each.
+/// Max arrival counters; each has 4 bytes.
 const MOST_ARRIVALS: u64 = 1 << 29;
-/// Streams, programs, tensors and so on at most, each.
+/// Max streams, programs, tensors and so on, each.
 const MOST_ITEMS: usize = 1 << 20;
-/// Bytes of a row at most.
+/// Max bytes of a row.
 const MOST_ROW: u64 = 1 << 26;
-/// Experts of a token at most.
+/// Max experts of a token.
 const MOST_TOP_K: u32 = 4096;
-/// Experts of all routings, and heads' parts of all states, at most: the simulator has a list for each.
+/// Max experts of all routings, and max heads' parts of all states: the simulator has a list for
+/// each.
 const MOST_LISTS: u64 = 1 << 22;
-/// Waves at most: placement makes no more.
+/// Max waves; placement makes no more.
 const MOST_WAVES: usize = 4096;
-/// Programs that work on one state at most: placement makes some four.
+/// Max programs that work on one state; placement makes about four.
 const MOST_SHARERS: usize = 256;
-/// Bytes of a kernel's buffer for a rotary table at most: a row at each position of a part.
+/// Max bytes of a kernel's buffer for a rotary table: a row at each position of a part.
 const MOST_ROPE: u64 = 1 << 28;
-/// Steps of one firing's kernel at most.
+/// Max steps of the kernel in one firing.
 pub(super) const MOST_STEPS: u64 = 1 << 32;
 
-/// Why a descriptor is none that can run.
+/// Reasons why a descriptor cannot run.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum CheckError {
-    /// Another version.
+    /// The version is not supported.
     #[error("the descriptor has version {found}; this program reads {VERSION}")]
     Version {
-        /// Its version.
+        /// Version of the descriptor.
         found: u32,
     },
-    /// A grid that is none.
+    /// The grid is invalid.
     #[error(transparent)]
     Grid(#[from] GridError),
-    /// Something that names what is not there, or a number out of range.
+    /// A reference to a missing thing, or a number out of range.
     #[error("{what}: {problem}")]
     Malformed {
-        /// Where: a program, a stream, ...
+        /// The place: a program, a stream, ...
         what: String,
-        /// What is wrong, and what would be right.
+        /// The problem, and the expected value.
         problem: String,
     },
-    /// A kernel that does not read or verify.
+    /// A kernel cannot be parsed or verified.
     #[error("kernel {name}: {source}")]
     Kernel {
         /// The kernel.
         name: String,
-        /// Why.
+        /// The reason.
         source: Box<ParseError>,
     },
-    /// An instance that lies outside of the grid.
+    /// An instance is outside of the grid.
     #[error(
         "{program}: column {column}, expert {expert}, part {part} is at ({x}, {y}); the grid has {width} x {height} PEs"
     )]
@@ -102,7 +107,7 @@ pub enum CheckError {
         /// Rows of the grid.
         height: u32,
     },
-    /// A port that receives what no stream brings.
+    /// A port receives a tensor that no stream brings.
     #[error("{program}: port {port} receives {tensor}, which no stream brings")]
     NothingSent {
         /// The program.
@@ -112,7 +117,7 @@ pub enum CheckError {
         /// The tensor.
         tensor: String,
     },
-    /// A stream to a program that has no port for it.
+    /// A stream goes to a program without a port for it.
     #[error("stream {stream} brings {tensor} to {program}, which has no port that receives it")]
     NobodyReceives {
         /// Number of the stream.
@@ -122,7 +127,7 @@ pub enum CheckError {
         /// The program.
         program: String,
     },
-    /// A program that makes what no stream takes away.
+    /// A program makes a tensor that no stream takes away.
     #[error("{program}: port {port} sends {tensor}, which no stream takes away")]
     NobodyTakes {
         /// The program.
@@ -132,7 +137,7 @@ pub enum CheckError {
         /// The tensor.
         tensor: String,
     },
-    /// A stream from a program that does not make its tensor.
+    /// A stream starts at a program that does not make its tensor.
     #[error("stream {stream} takes {tensor} from {program}, which does not send it")]
     NotSent {
         /// Number of the stream.
@@ -142,24 +147,24 @@ pub enum CheckError {
         /// The program.
         program: String,
     },
-    /// Bytes of a row that do not come once.
+    /// Bytes of a row are not sent exactly once.
     #[error("{receiver}: bytes {from}..{to} of {tensor} {fault}")]
     Coverage {
-        /// Who wants them.
+        /// The receiver.
         receiver: String,
         /// The tensor.
         tensor: String,
         /// The first byte of the row.
         from: u64,
-        /// Behind the last.
+        /// The end of the range, exclusive.
         to: u64,
-        /// What is wrong with them.
+        /// The fault of these bytes.
         fault: Fault,
     },
-    /// A PE that holds too much.
+    /// A PE holds too much.
     #[error(transparent)]
     Memory(#[from] Box<MemoryError>),
-    /// Two streams that want the same colour of a link.
+    /// Two streams need the same colour of a link.
     #[error(transparent)]
     Route(#[from] Box<RouteConflict>),
 }
@@ -184,16 +189,16 @@ impl CheckError {
     }
 }
 
-/// A descriptor that was checked, ready to run.
+/// A checked descriptor, ready to run.
 #[derive(Debug)]
 pub struct Machine {
     /// The descriptor.
     pub descriptor: Descriptor,
-    /// Its kernels, verified.
+    /// Verified kernels of the descriptor.
     pub kernels: Vec<Kernel>,
-    /// Its programs' instances.
+    /// Instances of the programs.
     pub layout: Layout,
-    /// Bytes of each PE that are taken.
+    /// Bytes used on each PE.
     pub memory: Vec<u64>,
 }
 
@@ -204,7 +209,7 @@ fn malformed(what: impl fmt::Display, problem: impl Into<String>) -> CheckError 
 impl Machine {
     /// Checks a descriptor.
     ///
-    /// # Errors
+    /// The first problem found.
     /// The first thing that is wrong.
     pub fn new(descriptor: Descriptor) -> Result<Machine, CheckError> {
         let kernels = tables::tables(&descriptor)?;
@@ -224,7 +229,7 @@ impl Machine {
             instances = instances.saturating_add(count);
             let rows = program.ports.iter().map(|port| received(port).map_or(1, |slice| slice.rows)).max().unwrap_or(1);
             arrivals = arrivals.saturating_add(count.saturating_mul(rows.into()));
-            // Those of a routing's ids need no stream, and are looked at all the same.
+            // The ids of a routing need no stream, but take time like an outlet.
             let sends = program.ports.iter().filter_map(|port| match port {
                 Port::Send(slice) => Some(taken.get(&(number as u32, slice.tensor)).copied().unwrap_or(1)),
                 _ => None,
@@ -255,7 +260,7 @@ impl Machine {
     }
 }
 
-/// Waves must load and store what programs on them have.
+/// Checks that each wave loads and stores exactly the weights and states of its programs.
 fn waves(d: &Descriptor) -> Result<(), CheckError> {
     for (number, (right, found)) in d.traffic().iter().zip(&d.waves).enumerate() {
         if found != right {
@@ -269,7 +274,7 @@ fn waves(d: &Descriptor) -> Result<(), CheckError> {
     Ok(())
 }
 
-/// What a port receives.
+/// Returns the slice that a port receives, if any.
 pub(super) fn received(port: &Port) -> Option<&Slice> {
     match port {
         Port::Receive(slice) | Port::ReceiveSlots(slice) | Port::ReceiveRope(slice) => Some(slice),

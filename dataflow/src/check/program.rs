@@ -1,4 +1,5 @@
-//! A program: its ports against what they are slices of and against its kernel's buffers, and where its instances are.
+//! Checks of a program: its ports against tensors, weights and the kernel's buffers, and the places
+//! of its instances.
 
 use std::collections::HashMap;
 
@@ -10,7 +11,8 @@ use super::{CheckError, MOST_INSTANCES, MOST_ROPE, MOST_ROW, MOST_STEPS, exists,
 use crate::cost::{cost, evaluate};
 use crate::dims::Firing;
 
-/// Steps of kernels with their dims: many programs have the same, and a kernel may take long to walk.
+/// Cached steps of kernels, by kernel and dims: many programs share both, and walking a kernel can
+/// take long.
 #[derive(Debug, Default)]
 pub(super) struct Steps(HashMap<(u32, Vec<i64>), u64>);
 
@@ -129,14 +131,15 @@ pub(super) fn check_program(
     for (i, (buffer, port)) in kernel.buffers.iter().zip(&program.ports).enumerate() {
         let (right, found) = (evaluate(&buffer.size, &values), port_bytes(d, program, port));
         if matches!(port, Port::ReceiveRope(_)) {
-            // What is found here must hold for each firing: a buffer as long as its dims say is made for it.
+            // The size must be the same for each firing: a buffer of that size is made.
             if let Some((name, dim)) = differs(&buffer.size, kernel, program) {
                 return wrong(format!(
                     "port {i} is for a rotary table; the size of buffer %{} of kernel {} has dim %{name} ({dim}), and must have none that differs from row to row",
                     buffer.name, kernel.name
                 ));
             }
-            // What a rope's row lies in has no memory but the row's: a row for each lane of a part's blocks.
+            // Only the row itself has memory. The buffer has a row for each lane of a part's
+            // blocks.
             if right != found || right > MOST_ROPE {
                 let name = &buffer.name;
                 return wrong(format!(
@@ -161,7 +164,7 @@ pub(super) fn check_program(
         {
             return wrong(format!("port {i} feeds indices %{}; only positions and slots may", buffer.name));
         }
-        // Products read what they have written before: sums so far.
+        // Products read the sums that they have written before.
         if matches!(port, Port::Send(_)) && !matches!(buffer.kind, BufferKind::Write | BufferKind::ReadWrite) {
             return wrong(format!("port {i} sends %{}, which the kernel must write", buffer.name));
         }
@@ -169,7 +172,7 @@ pub(super) fn check_program(
     Ok(())
 }
 
-/// What a port takes of a row.
+/// Part of a row that a port receives.
 enum Received {
     Row,
     Rope,
@@ -218,7 +221,7 @@ fn check_slice(d: &Descriptor, at: &str, slice: &Slice, columns: u32, parts: u32
         let problem = format!("a slice with a size or stride of {bytes} bytes; {MOST_ROW} are the most");
         return Err(malformed(at, problem));
     }
-    // They fit: each is at most 2^32 times 2^32, three of them.
+    // The sum fits: three terms, each at most 2^32 times 2^32.
     let end = u128::from(slice.offset)
         + u128::from(slice.column_stride) * u128::from(columns.saturating_sub(1))
         + u128::from(slice.part_stride) * u128::from(parts.saturating_sub(1))
@@ -232,7 +235,7 @@ fn check_slice(d: &Descriptor, at: &str, slice: &Slice, columns: u32, parts: u32
     Ok(())
 }
 
-/// A dim of a size that differs from row to row.
+/// Returns a dim of `size` that differs from row to row, if any.
 fn differs<'k>(size: &Affine, kernel: &'k Kernel, program: &'k Program) -> Option<(&'k str, &'k DimExpr)> {
     size.terms.iter().find_map(|(atom, _)| {
         let Atom::Dim(dim) = atom else { return None };
@@ -257,7 +260,7 @@ fn largest_dims(d: &Descriptor, program: &Program) -> Result<Vec<i64>, DimError>
     program.dims.iter().map(dim).collect()
 }
 
-/// Bytes that a port has for one firing.
+/// Returns the bytes that a port has for one firing.
 fn port_bytes(d: &Descriptor, program: &Program, port: &Port) -> u64 {
     let state = |index: &u32| &d.states[*index as usize];
     match port {

@@ -1,4 +1,4 @@
-//! Streams: that both ends are there and know the tensor; and programs that share a state.
+//! Checks of streams: both ends exist and know the tensor. Also checks programs that share a state.
 
 use std::collections::{HashMap, HashSet};
 
@@ -25,7 +25,7 @@ pub(super) fn streams(d: &Descriptor) -> Result<(), CheckError> {
     let mut known = HashSet::new();
     let mut brought = HashSet::new();
     let mut taken = HashSet::new();
-    // The first wave that gives a tensor to the host.
+    // The first wave that stores a tensor at the host.
     let mut stored: HashMap<u32, u32> = HashMap::new();
     for (number, stream) in d.streams.iter().enumerate() {
         let what = || format!("stream {number}");
@@ -64,7 +64,7 @@ pub(super) fn streams(d: &Descriptor) -> Result<(), CheckError> {
         match (stream.from, stream.to) {
             (End::Host, End::Host) => return Err(malformed(what(), "it goes from the host to the host")),
             (End::Host, End::Program(to)) => {
-                // What programs make and a later wave reads waits at the host.
+                // Tensors of programs that a later wave reads wait at the host.
                 let first = stored.get(&stream.tensor);
                 let there = first.is_some_and(|first| *first < d.programs[to as usize].wave);
                 if tensor.source == TensorSource::Programs && !there {
@@ -90,7 +90,7 @@ pub(super) fn streams(d: &Descriptor) -> Result<(), CheckError> {
                 let tensor = tensor_name(slice.tensor);
                 return Err(CheckError::NothingSent { program: program(), port, tensor });
             }
-            // The ids of a routing say who fires, also where nobody reads them.
+            // The ids of a routing decide which instances fire, even if no program receives them.
             if let Port::Send(slice) = at
                 && !taken.contains(&(number as u32, slice.tensor))
                 && !ids.contains(&slice.tensor)
@@ -107,7 +107,7 @@ pub(super) fn streams(d: &Descriptor) -> Result<(), CheckError> {
     Ok(())
 }
 
-/// Programs of a state must be where its parts are.
+/// Checks that the programs of a state are on the PEs of its parts.
 pub(super) fn states(d: &Descriptor) -> Result<(), CheckError> {
     let mut first: Vec<Option<usize>> = vec![None; d.states.len()];
     let mut sharers = vec![0; d.states.len()];
@@ -136,12 +136,12 @@ pub(super) fn states(d: &Descriptor) -> Result<(), CheckError> {
             }
         }
     }
-    // A slice of a part must begin somewhere in the row.
+    // The slice of a part must begin inside the row.
     debug_assert!(d.programs.iter().flat_map(|p| &p.ports).filter_map(received).all(|s| start(s, 0, 0) <= MOST_ROW));
     Ok(())
 }
 
-/// Streams have colours that links have.
+/// Checks that links have the streams' colours.
 pub(super) fn colours(d: &Descriptor) -> Result<(), CheckError> {
     let colours = match d.grid.link.routing {
         Routing::Colours(colours) => colours,

@@ -1,4 +1,5 @@
-//! Descriptors that must not run: bytes that do not come once, numbers that would take all memory or all time.
+//! Descriptors that must be refused: bytes that are not sent exactly once, and numbers that would
+//! take all memory or time.
 
 use crate::descriptor::{
     Axis, Descriptor, End, Parts, Port, Routing, Slice, State, Stream, Tensor, TensorSource, Wave,
@@ -17,7 +18,7 @@ const HALF: &str = "kernel half {
 }
 ";
 
-/// The first program's two columns make a half of the row each.
+/// Returns a descriptor whose first program has two columns, each making half of the row.
 fn halves() -> Descriptor {
     let mut d = chain("tiny", &[(1, 0), (3, 0)]);
     d.kernels.push(kernel("half", HALF));
@@ -27,7 +28,8 @@ fn halves() -> Descriptor {
     d
 }
 
-/// The second of three programs and those behind it are in another wave; each has a weight.
+/// Returns three programs, each with a weight: the first in one wave, the second and third in
+/// another.
 pub(crate) fn two_waves() -> Descriptor {
     let mut d = chain("tiny", &[(1, 0), (3, 0), (5, 0)]);
     for program in &mut d.programs {
@@ -79,7 +81,7 @@ fn bytes_that_do_not_come_once_are_named() {
     d.programs[0].columns = 1;
     assert_eq!(fault(d), (16, 32, Fault::Missing));
 
-    // The same of what the host receives as logits.
+    // The same for the logits that the host receives.
     let mut d = chain("tiny", &[(1, 0), (3, 0)]);
     d.kernels.push(kernel("half", HALF));
     d.programs[1].columns = 2;
@@ -89,7 +91,7 @@ fn bytes_that_do_not_come_once_are_named() {
     send(&mut d, 1, 1).column_stride = 0;
     assert_eq!(fault(d), (0, 16, Fault::Twice));
 
-    // From the host and from a program.
+    // Sent by the host and by a program.
     let mut d = two_waves();
     d.programs[0].wave = 1;
     d.streams[1].to = End::Program(1);
@@ -114,7 +116,8 @@ fn what_waits_for_a_later_wave_is_whole() {
 
 #[test]
 fn a_part_that_sees_nothing_yet_sends_nothing() {
-    // Two parts of 32 positions, each of which makes a half of what a program without parts wants always.
+    // Two parts of 32 positions. Each makes half of a row that a program without parts always
+    // needs.
     let mut d = chain("tiny", &[(1, 0), (3, 0)]);
     d.kernels.push(kernel("half", HALF));
     d.states.push(State { heads: 1, key_len: 1, value_len: 1, parts: Parts { positions: 32, count: 2 } });
@@ -122,7 +125,7 @@ fn a_part_that_sees_nothing_yet_sends_nothing() {
     d.programs[0].kernel = 3;
     d.programs[0].ports[1] = Port::Send(Slice { bytes: 16, part_stride: 16, ..slice(1, 2) });
     assert_eq!(fault(d.clone()), (16, 32, Fault::Positions));
-    // By parts, it comes when it is wanted.
+    // If received by parts, it is sent whenever it is needed.
     d.programs[1].axis = Axis::Tokens;
     d.programs[1].ports[0] =
         Port::ReceiveParts { slice: Slice { bytes: 16, part_stride: 16, ..slice(1, 2) }, state: 0 };
@@ -252,7 +255,7 @@ fn a_rotary_tables_buffer_has_its_rows_and_no_more() {
     Machine::new(rotate(&format!("{bytes}*%blocks"), "%table : read")).unwrap();
     refused("a TiB", rotate("1099511627776", "%table : read"), "buffer %table of kernel rotate has 1099511627776");
     refused("less than there is", rotate("0", "%table : read"), "is for 512 bytes of a rotary table");
-    // As long as it should be where a row sees whole blocks, and longer for others.
+    // The right length for rows that see whole blocks, but longer for others.
     let blocks = |size: &str| {
         let mut d = rotate(&format!("{bytes}*%blocks"), "%table : read");
         let text = ROTATE.replace("SIZE", size).replace("..=4096", "..=4096, %masked in 0..=1");
@@ -272,7 +275,7 @@ fn a_rotary_tables_buffer_has_its_rows_and_no_more() {
 
 #[test]
 fn ports_for_a_routings_ids_are_counted() {
-    // They need no stream, and each part of each port is a range.
+    // They need no stream, but each part of each port is a range.
     let count = 20;
     let outputs: String = (0..count).map(|i| format!("  buffer %y{i} : write 32\n")).collect();
     let stores: String = (0..count).map(|i| format!("  store f32x8 %y{i}[0], %0\n")).collect();

@@ -1,4 +1,5 @@
-//! What must not change silently: waves' times, times that are too long, descriptors in which one number is another.
+//! Tests of silent changes: times of waves, times that are too long, and descriptors with one
+//! changed number.
 
 use crate::descriptor::{Descriptor, End, Lattice, Port, Slice, Stream, Wave};
 use serde_json::Value;
@@ -33,7 +34,7 @@ fn the_critical_path_goes_through_all_waves() {
     assert_eq!(simulator.step(&[1], &[0]).unwrap().logits, [right]);
 }
 
-/// A state in the first of two waves.
+/// Returns a descriptor with a state in the first of two waves.
 fn state_in_waves() -> Descriptor {
     let mut d = attended();
     d.programs[1].wave = 1;
@@ -53,7 +54,7 @@ fn states_that_are_not_there_yet_are_not_loaded() {
     let machine = Machine::new(d).unwrap();
     let [first, second] = [0, 1].map(|position| timed(&machine, position, 1).unwrap());
     assert_eq!(second.io_bytes - first.io_bytes, bytes);
-    // 100 bytes a cycle.
+    // The host transfers 100 bytes per cycle.
     assert_eq!(second.wave_io_cycles - first.wave_io_cycles, bytes.div_ceil(100));
 }
 
@@ -89,19 +90,19 @@ fn what_takes_too_long_to_count_is_an_error() {
 
 #[test]
 fn the_hosts_links_are_shared_in_the_order_of_time() {
-    // Each row takes 3200 cycles in and as many out: all else is short.
+    // Each row takes 3200 cycles in and 3200 out; everything else is short.
     let mut d = chain("tiny", &[(1, 0), (3, 0)]);
     d.grid.io.bytes_per_second = 1e7;
     let report = timed(&Machine::new(d).unwrap(), 0, 8).unwrap();
     let bound = report.roofline().io;
     assert_eq!(bound, 16.0 * 3200.0);
-    // The links wait for nothing but the last row's way over the grid.
+    // The host's links never idle, except for the last row's way over the grid.
     assert!((bound..bound + 1000.0).contains(&(report.cycles as f64)), "{} {bound}", report.cycles);
 }
 
 #[test]
 fn the_simulator_keeps_watch_over_its_own_layout() {
-    // What the check of descriptors lets nobody do.
+    // The check of descriptors would refuse both changes.
     let mut machine = Machine::new(chain("tiny", &[(1, 0), (3, 0)])).unwrap();
     let consumers = &mut machine.layout.units[0].outlets[0].consumers;
     consumers.push(consumers[0]);
@@ -122,7 +123,7 @@ fn an_expert_that_there_is_not_is_named() {
     let mut simulator = Simulator::with_weights(&machine, &Table, Runner::Interpreter).unwrap();
     let error = simulator.step(&[0], &[0]).unwrap_err();
     assert!(matches!(&error, SimulateError::Expert { routing: 0, token: 0, found: 3, experts: 3 }), "{error}");
-    // Without ids there is none that could be wrong.
+    // Without ids, no expert can be wrong.
     assert_eq!(timed(&machine, 0, 1).unwrap().firings, 3 + 2);
 }
 
@@ -140,7 +141,7 @@ fn tokens_with_more_experts_than_can_be_counted_are_refused() {
 fn work_grows_with_messages_and_no_faster() {
     let mut before = 0;
     for side in [8, 16, 32] {
-        // One row to a program on every PE, whose results go to the host.
+        // One row for a program on every PE; the results go to the host.
         let mut d = chain("tiny", &[(0, 0), (0, 0)]);
         let columns = side * side;
         (d.grid.width, d.grid.height) = (side, side);
@@ -152,13 +153,14 @@ fn work_grows_with_messages_and_no_faster() {
         let report = timed(&Machine::new(d).unwrap(), 0, 4).unwrap();
         assert!(report.messages > 3 * before, "{side}: {} messages", report.messages);
         before = report.messages;
-        // A firing begins and ends by an event, a slice comes by one, and what leaves for the host by one.
+        // A firing has an event for its beginning and one for its end. An arriving slice and a
+        // message to the host have one each.
         assert!(report.events <= 4 * report.messages, "{side}: {} events, {} messages", report.events, report.messages);
         assert!(report.hops <= 2 * u64::from(side) * report.messages + 4 * u64::from(columns));
     }
 }
 
-/// Places of all numbers in a value.
+/// Collects the paths of all numbers in a value.
 fn numbers(value: &Value, path: &mut Vec<String>, all: &mut Vec<Vec<String>>) {
     match value {
         Value::Number(_) => all.push(path.clone()),
@@ -180,7 +182,8 @@ fn numbers(value: &Value, path: &mut Vec<String>, all: &mut Vec<Vec<String>>) {
     }
 }
 
-/// Numbers that say which weights and which kernels there are, and so what is computed: no check can know better.
+/// Whether a number selects weights or kernels, and so decides what is computed. No check can
+/// detect such a change.
 fn says_what_is_computed(path: &[String]) -> bool {
     let ends = |end: &[&str]| path.len() >= end.len() && path[path.len() - end.len()..].iter().eq(end);
     ends(&["weight", "offset"]) || ends(&["kernel"])
@@ -192,14 +195,15 @@ fn logits(descriptor: Descriptor) -> Option<Vec<Vec<u32>>> {
     let mut all = Vec::new();
     for (tokens, wanted) in [(&[1, 3, 2][..], &[0, 2][..]), (&[0], &[0])] {
         let step = simulator.step(tokens, wanted).ok()?;
-        // Times without weights must come to an end, too.
+        // Timing without weights must end, too.
         let _ = timed(&machine, simulator.position(), 2);
         all.extend(step.logits.into_iter().map(|row| row.iter().map(|x| x.to_bits()).collect::<Vec<u32>>()));
     }
     Some(all)
 }
 
-/// One number of a sound descriptor is another: that is refused, or ends in an error, or changes times alone.
+/// Changes one number of a valid descriptor at a time. The result must be a refusal, an error, or
+/// only other times.
 #[test]
 fn no_number_of_a_descriptor_changes_results_silently() {
     let (mut same, mut refused) = (0, 0);

@@ -1,4 +1,4 @@
-//! Firings: what arrives, when an instance begins, how long it takes, what its end makes possible.
+//! Firings: arrivals, the begin and duration of a firing, and the events after its end.
 
 use super::SimulateError;
 use super::pass::{Cause, Duration, Event, MOST_FIRING, Pass, Remembered, Why};
@@ -12,7 +12,7 @@ use crate::layout::{Kind, Unit};
 use ixc_ir::plan::DimExpr;
 
 impl Pass<'_, '_> {
-    /// Where an instance's count of what has come of a firing is.
+    /// Returns the index of an instance's arrival counter for a firing.
     pub(super) fn count(&self, unit: &Unit, instance: u32, firing: u32) -> usize {
         let depth = u64::from(unit.depth);
         (unit.arrivals + u64::from(instance - unit.first) * depth + u64::from(firing) % depth) as usize
@@ -41,7 +41,7 @@ impl Pass<'_, '_> {
         if found == expected { self.start(instance, now, cause) } else { Ok(()) }
     }
 
-    /// Begins an instance's next firing, if nothing is missing.
+    /// Begins an instance's next firing, if all conditions hold.
     pub(super) fn start(&mut self, instance: u32, now: u64, cause: Cause) -> Result<(), SimulateError> {
         let i = instance as usize;
         let firing = self.started[i];
@@ -79,7 +79,7 @@ impl Pass<'_, '_> {
         self.begin(instance, firing, row, now, cause)
     }
 
-    /// Whether programs before it on its state have fired for all rows up to a token.
+    /// Whether all earlier programs on an instance's state have fired for all rows up to a token.
     pub(super) fn state_is_ready(&self, unit: &Unit, instance: u32, token: u32) -> bool {
         let (_, column, part) = unit.place(instance);
         unit.before.iter().all(|other| {
@@ -129,7 +129,7 @@ impl Pass<'_, '_> {
         let end = now + cycles;
         self.started[instance as usize] += 1;
         self.busy[pe] = true;
-        // It fits: no PE works longer than a step takes.
+        // The sum fits: no PE works longer than the step takes.
         self.worked[pe] += cycles;
         self.firings += 1;
         self.total.add(&duration.cost, 1);
@@ -163,7 +163,7 @@ impl Pass<'_, '_> {
         duration
     }
 
-    /// What an instance's last firing is for others.
+    /// Returns an instance's last firing as the cause of another event.
     pub(super) fn cause(&self, instance: u32, why: Why) -> Cause {
         Cause { firing: self.last[instance as usize], why, transit: 0, alone: 0 }
     }
@@ -198,7 +198,7 @@ impl Pass<'_, '_> {
             let theirs = layout.units[*other as usize].instance(0, column, part);
             self.start(theirs, now, self.cause(instance, Why::State))?;
         }
-        // It waits its turn behind those that are ready.
+        // The instance queues after those that are already ready.
         self.start(instance, now, self.cause(instance, Why::Busy))?;
         let next = self.queue_first[pe];
         self.busy[pe] = false;

@@ -1,4 +1,4 @@
-//! Routings: a token's experts are known when all of its ids have been made.
+//! Routings: the experts of a token are known when all of its ids have been made.
 
 use crate::descriptor::Port;
 
@@ -8,7 +8,7 @@ use super::rows::draw;
 use crate::layout::start;
 
 impl Pass<'_, '_> {
-    /// Part of a token's experts was made.
+    /// Records that an instance has made some of a token's ids.
     #[allow(clippy::too_many_arguments, reason = "one caller, all of them plain numbers")]
     pub(super) fn ids(
         &mut self,

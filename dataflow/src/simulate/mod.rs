@@ -1,29 +1,35 @@
-//! The simulator: what a machine does with a descriptor, cycle by cycle, and, where weights are there, byte by byte.
+//! The simulator: runs a descriptor on a machine, cycle by cycle and, if weights are given, byte by
+//! byte.
 //!
-//! **Compute.** A PE runs one kernel at a time, for as many cycles as [`crate::cost`] counts and [`Pe::start_cycles`](crate::grid::Pe::start_cycles)
-//! before. What is ready waits in the order in which it became ready.
+//! **Compute.** A PE runs one kernel at a time. It takes the cycles that [`crate::cost`] counts,
+//! after [`Pe::start_cycles`](crate::grid::Pe::start_cycles). Ready firings wait in the order in
+//! which they became ready.
 //!
-//! **Messages** go as [`crate::network`] says, and leave and come as [`crate::descriptor`] says: in order, when there is room for them
-//! at all who receive them. That there is room, is known without delay; a sending slice's place is free when its message begins to leave.
+//! **Messages** move as in [`crate::network`]. They leave and arrive as in [`crate::descriptor`]:
+//! in order, when all receivers have room. Senders learn about room without delay. A sending
+//! slice's row is free when its message begins to leave.
 //!
-//! **The host** has one rate for all that goes in and out, and a latency. It sends as soon as there is room.
+//! **The host** has one rate for all input and output, and a latency. It sends as soon as there is
+//! room.
 //!
-//! **Results.** With weights each firing runs its kernel on the PE's own bytes, in the order in which firings begin; without, experts are drawn at
-//! random and nothing else is computed. Time does not depend on values but by experts.
+//! **Results.** With weights, each firing runs its kernel on the PE's own bytes, in the order in
+//! which firings begin. Without weights, only experts are drawn at random. Times depend on values
+//! only through experts.
 //!
 //! | module | what it owns |
 //! | --- | --- |
-//! | `pass` | one step: its state, and what it gives in the end |
-//! | `wave` | one wave: from what the host sends into it to what is left |
-//! | `fire` | firings, and what they wait for |
+//! | `pass` | one step: its state, and its result |
+//! | `wave` | one wave: host input, events, and the check for unfinished work |
+//! | `fire` | firings, and the conditions for them |
 //! | `ids` | a token's experts |
-//! | `send` | messages: who wants them, when they leave |
-//! | `rows` | rows: which instance fires for which |
+//! | `send` | messages: receivers, and time of leaving |
+//! | `rows` | the rows that each instance fires for |
 //! | `dims` | the kernels' dims |
-//! | `path` | the longest chain of what waited for what |
-//! | `stuck` | who waits for whom where nothing goes on |
+//! | `path` | the critical path |
+//! | `stuck` | the chain of waits in a deadlock |
 //!
-//! Invariant: a firing begins when all it receives is there, never before; what has not fired or not left at the end of a wave is an error.
+//! Invariant: a firing never begins before all its inputs are there. Unfired rows and unsent
+//! messages at the end of a wave are an error.
 
 #[cfg(test)]
 mod faults;
@@ -47,33 +53,33 @@ use ixc_failure::Class;
 use ixc_ir::plan::DimError;
 use pass::Pass;
 
-/// Experts of all tokens of a step, of all routings, at most.
+/// Max experts of all tokens of a step, over all routings.
 const MOST_ROUTED: u64 = 1 << 26;
 
-/// Why a step was not simulated to its end.
+/// Reasons why a step was not simulated to its end.
 #[derive(Debug, thiserror::Error)]
 pub enum SimulateError {
-    /// Tokens that make no step.
+    /// The tokens are not a valid step.
     #[error("{problem}")]
     Tokens {
-        /// What is wrong with them.
+        /// The problem.
         problem: String,
     },
-    /// Nothing goes on, and there is work left.
+    /// A deadlock: no event is left, but work is.
     #[error("deadlock in wave {wave} at cycle {cycle}: {waiting} instances wait; {}", chain.join("; "))]
     Deadlock {
         /// The wave.
         wave: u32,
-        /// When it came to a halt.
+        /// Cycle at which the wave stopped.
         cycle: u64,
-        /// Instances that have work left.
+        /// Number of instances with work left.
         waiting: u64,
-        /// Who waits for whom: round a circle, or up to who waits for what never comes.
+        /// Chain of waits: a circle, or up to an instance that waits for a missing thing.
         chain: Vec<String>,
-        /// Whether it is a circle.
+        /// Whether the chain is a circle.
         cyclic: bool,
     },
-    /// An instance that got more bytes of a row than its slices have.
+    /// An instance received more bytes of a row than its slices have.
     #[error(
         "{program}, column {column}, expert {expert}, part {part} received {found} bytes of row {row}; its slices have {expected}"
     )]
@@ -88,44 +94,44 @@ pub enum SimulateError {
         part: u32,
         /// The firing.
         row: u32,
-        /// Bytes that came.
+        /// Received bytes.
         found: u64,
         /// Bytes of its slices.
         expected: u64,
     },
-    /// A routing that names what is no expert.
+    /// A routing names an expert that does not exist.
     #[error("routing {routing} names expert {found} for token {token}; there are {experts}")]
     Expert {
         /// The routing.
         routing: u32,
         /// The token, counted in the step.
         token: u32,
-        /// What it names.
+        /// The named expert.
         found: u32,
-        /// How many experts there are.
+        /// Number of experts.
         experts: u32,
     },
-    /// Logits that did not all come to the host.
+    /// The host did not receive all logits.
     #[error("the host received {found} bytes of the logits of output {output}; there are {expected}")]
     Logits {
-        /// Which wanted output.
+        /// Index of the requested output.
         output: usize,
-        /// Bytes that came.
+        /// Received bytes.
         found: u64,
-        /// Bytes that there are.
+        /// Expected bytes.
         expected: u64,
     },
-    /// A step that takes too long to be counted.
+    /// The step takes too many cycles to count.
     #[error(
         "the step takes more than {} cycles, or one of its firings more than {}",
         pass::MOST_CYCLES,
         pass::MOST_FIRING
     )]
     TooLong,
-    /// A dim without a value.
+    /// A dim has no value.
     #[error("dim {0}")]
     Dim(#[from] DimError),
-    /// Bytes that cannot be computed.
+    /// Bytes could not be computed.
     #[error(transparent)]
     Data(Box<DataError>),
 }
@@ -152,16 +158,16 @@ impl From<DataError> for SimulateError {
     }
 }
 
-/// What a step gave.
+/// Result of a step.
 #[derive(Clone, Debug)]
 pub struct Step {
-    /// What it took.
+    /// Times of the step.
     pub report: Report,
-    /// Logits of each wanted row; none without weights.
+    /// Logits of each requested row; empty without weights.
     pub logits: Vec<Vec<f32>>,
 }
 
-/// A machine, and what is in its memories between steps.
+/// A machine and the contents of its memories between steps.
 pub struct Simulator<'m> {
     machine: &'m Machine,
     data: Option<Data<'m>>,
@@ -170,15 +176,15 @@ pub struct Simulator<'m> {
 }
 
 impl<'m> Simulator<'m> {
-    /// Times only: experts are drawn with `seed`.
+    /// Creates a simulator of times only; `seed` is for drawing experts.
     pub fn timed(machine: &'m Machine, seed: u64) -> Simulator<'m> {
         Simulator { machine, data: None, seed, position: 0 }
     }
 
-    /// Times and results.
+    /// Creates a simulator of times and results.
     ///
     /// # Errors
-    /// When the kernels cannot be compiled.
+    /// If the kernels cannot be compiled.
     pub fn with_weights(
         machine: &'m Machine,
         weights: &'m dyn WeightBytes,
@@ -187,21 +193,22 @@ impl<'m> Simulator<'m> {
         Ok(Simulator { machine, data: Some(Data::new(machine, weights, runner)?), seed: 0, position: 0 })
     }
 
-    /// Tokens before the next one.
+    /// Returns the number of tokens before the next one.
     pub fn position(&self) -> u32 {
         self.position
     }
 
-    /// Goes to a position, as if so many tokens had been before: for times. With weights, what is in the states of positions before must have been
-    /// computed.
+    /// Goes to a position, as if this many tokens had been processed, to time a later step. With
+    /// weights, the states must already have the positions before it.
     pub fn seek(&mut self, position: u32) {
         self.position = position;
     }
 
-    /// Simulates a step: adds `tokens` to the sequence, and gives the logits of those (by their number in `tokens`, ascending) in `wanted`.
+    /// Simulates a step: adds `tokens` to the sequence, and returns the logits of the tokens in
+    /// `wanted`. These are ascending indices into `tokens`.
     ///
     /// # Errors
-    /// See [`SimulateError`]; the sequence is then as it was.
+    /// See [`SimulateError`]; the sequence is then unchanged.
     pub fn step(&mut self, tokens: &[u32], wanted: &[u32]) -> Result<Step, SimulateError> {
         let d = &self.machine.descriptor;
         let tokens_error = |problem: String| Err(SimulateError::Tokens { problem });
@@ -241,7 +248,7 @@ impl<'m> Simulator<'m> {
     }
 }
 
-/// Whether rows of an axis are slots' rows.
+/// Whether rows of an axis belong to slots.
 fn is_routed(axis: Axis) -> bool {
     match axis {
         Axis::Routed(_) => true,

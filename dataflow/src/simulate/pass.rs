@@ -1,7 +1,12 @@
-//! One step: its state, and what it gives in the end.
+//! One step: its state, and its result.
 //!
-//! An instance begins its next firing when all bytes of the row have come, each of its outlets has a place, programs before it on its state have
-//! fired for the row, and its PE is free. All arrays are by instance, outlet, link or PE; nothing is allocated for a firing or a message.
+//! An instance begins its next firing when four conditions hold:
+//! - All bytes of the row have arrived.
+//! - Each outlet has room.
+//! - Earlier programs on its state have fired for the row.
+//! - The PE is free.
+//!
+//! Arrays are indexed by instance, outlet, link or PE. A firing or message allocates no memory.
 
 use std::collections::HashMap;
 
@@ -18,50 +23,50 @@ use crate::network::Network;
 use crate::queue::Queue;
 use crate::report::{ProgramTime, Report};
 
-/// Cycles of a step at most.
+/// Max cycles of a step.
 pub(super) const MOST_CYCLES: u64 = 1 << 60;
-/// Cycles of a firing at most.
+/// Max cycles of a firing.
 pub(super) const MOST_FIRING: u64 = 1 << 44;
-/// Firings that are remembered for the critical path.
+/// Max firings that are remembered for the critical path.
 const MOST_REMEMBERED: u64 = 12_000_000;
 
-/// Why a firing began no earlier.
+/// Condition that held last before a firing began.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Why {
-    /// Its last message came from the host.
+    /// The last message arrived, from the host.
     Host,
-    /// Its last message came, which left when it was made.
+    /// The last message arrived; it had left as soon as it was made.
     Message,
-    /// Its last message came, which had waited for room at another receiver.
+    /// The last message arrived; it had waited for room at another receiver.
     Room,
-    /// Its last message came, which had waited for a routing.
+    /// The last message arrived; it had waited for a routing.
     Routing,
-    /// Its PE was busy.
+    /// The PE became free.
     Busy,
-    /// A program before it on its state had not fired.
+    /// An earlier program on its state fired.
     State,
-    /// It had no place to put what it makes.
+    /// An outlet of the instance got room for another row.
     Place,
 }
 
-/// What made something happen: a firing that ended, and the way of a message from there.
+/// Cause of an event: a firing that ended, and the message from it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cause {
-    /// Number of the firing that is remembered, [`NONE`] where there is none.
+    /// Number of the remembered firing, or [`NONE`].
     pub firing: u32,
     pub why: Why,
-    /// Cycles of the message's way.
+    /// Cycles of the message.
     pub transit: u32,
-    /// Cycles of the way if it had been alone.
+    /// Cycles of the message without waiting.
     pub alone: u32,
 }
 
 impl Cause {
-    /// The host.
+    /// The host as a cause.
     pub const HOST: Cause = Cause { firing: NONE, why: Why::Host, transit: 0, alone: 0 };
 }
 
-/// A firing that is remembered.
+/// A firing, remembered for the critical path.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Remembered {
     pub instance: u32,
@@ -70,48 +75,48 @@ pub(super) struct Remembered {
     pub end: u64,
 }
 
-/// Something that happens at a time.
+/// An event of the simulation.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Event {
     /// An instance has made a row.
     Done { instance: u32, firing: u32 },
-    /// A part of a row is in an instance's memory.
+    /// A part of a row has arrived in an instance's memory.
     Arrived { instance: u32, firing: u32, bytes: u32, cause: Cause },
     /// The host can send the next rows, one of each of its streams.
     Input { row: u32 },
-    /// A message for the host has left the grid; the cause's way ends there.
+    /// A message to the host has left the grid; `cause` includes its way.
     Output { bytes: u32, cause: Cause },
 }
 
-/// When a wave was, and what it ended with.
+/// Times of a wave.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct WaveTime {
-    /// When its weights and states began to come.
+    /// Time when the load of its weights and states began.
     pub begin: u64,
-    /// When they were there.
+    /// Time when they were loaded.
     pub start: u64,
-    /// When its last bytes were at the host or its last firing ended, and what made it so.
+    /// Time of its last event (bytes at the host or the end of a firing), with its cause.
     pub finish: (u64, Cause),
-    /// When its states were at the host.
+    /// Time when its states were stored at the host.
     pub end: u64,
 }
 
-/// A tensor at the host.
+/// Rows of a tensor at the host.
 #[derive(Debug, Default)]
 pub(super) struct HostTensor {
-    /// Bytes of each row that came.
+    /// Received bytes of each row.
     pub came: Vec<u64>,
     pub rows: Vec<Vec<u8>>,
 }
 
-/// Cycles and products of a firing.
+/// Cycles and cost of a firing.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Duration {
     pub cycles: u64,
     pub cost: Cost,
 }
 
-/// One step.
+/// State of one step.
 pub(super) struct Pass<'a, 'w> {
     pub machine: &'a Machine,
     pub data: Option<&'a mut Data<'w>>,
@@ -119,7 +124,7 @@ pub(super) struct Pass<'a, 'w> {
     pub position: u32,
     pub tokens: &'a [u32],
     pub wanted: &'a [u32],
-    /// Number of a token among those wanted.
+    /// Index in `wanted` by token; [`NONE`] if the token is not in it.
     pub output_of: Vec<u32>,
     pub routed: Vec<Routed>,
     // By instance.
@@ -128,11 +133,11 @@ pub(super) struct Pass<'a, 'w> {
     /// Whether it waits for its PE.
     pub queued: Vec<bool>,
     pub next_queued: Vec<u32>,
-    /// What made it ready, of those that wait for their PE.
+    /// Number of the last remembered firing, or [`NONE`].
     pub last: Vec<u32>,
-    /// Outlets that wait for room there.
+    /// First outlet that waits for room at the instance.
     pub waiters: Vec<u32>,
-    /// By instance and place of a row.
+    /// Received bytes, by instance and row in flight.
     pub arrivals: Vec<u32>,
     // By outlet.
     pub departed: Vec<u32>,
@@ -144,15 +149,15 @@ pub(super) struct Pass<'a, 'w> {
     pub worked: Vec<u64>,
     pub network: Network,
     pub queue: Queue<Event>,
-    /// When the host's links are free.
+    /// Cycle from which the host's links are free.
     pub io: f64,
-    /// Of each stream from the host, when its rows are before the edge.
+    /// Arrival times at the edge of the rows from the host, by stream.
     pub host_ready: Vec<Vec<u64>>,
     pub io_bytes: u64,
     pub host: Vec<HostTensor>,
-    /// When the wave's last bytes were at the host or its last firing ended, and what made it so.
+    /// Time of the wave's last event (bytes at the host or the end of a firing), with its cause.
     pub finish: (u64, Cause),
-    /// Waves that are through.
+    /// Times of finished waves.
     pub waves: Vec<WaveTime>,
     pub durations: Vec<Option<Duration>>,
     pub by_dims: HashMap<(u32, Vec<i64>), Duration>,
@@ -227,7 +232,7 @@ impl<'a, 'w> Pass<'a, 'w> {
         let mut io_cycles = 0;
         for wave in 0..d.waves.len() as u32 {
             let plan = d.waves[wave as usize];
-            // What a sequence has not stored it does not load.
+            // A sequence without stored states loads none.
             let states = if self.position == 0 { plan.store_bytes } else { 0 };
             let load_bytes = plan.load_bytes.saturating_sub(states);
             let (load, store) = (self.io_cycles(load_bytes)?, self.io_cycles(plan.store_bytes)?);
@@ -250,14 +255,14 @@ impl<'a, 'w> Pass<'a, 'w> {
         Ok(Step { report, logits })
     }
 
-    /// Cycles that so many bytes take to or from the host.
+    /// Returns the cycles for transferring `bytes` bytes to or from the host.
     fn io_cycles(&self, bytes: u64) -> Result<u64, SimulateError> {
         let grid = &self.machine.descriptor.grid;
         let cycles = bytes as f64 * grid.clock_hz / grid.io.bytes_per_second;
         if cycles > MOST_CYCLES as f64 { Err(SimulateError::TooLong) } else { Ok(cycles.ceil() as u64) }
     }
 
-    /// The host's copy of the logits.
+    /// Returns the host's copy of the logits.
     fn logits(&mut self) -> Result<Vec<Vec<f32>>, SimulateError> {
         let d = &self.machine.descriptor;
         let expected = d.tensors[d.logits as usize].row_bytes;
@@ -312,7 +317,7 @@ impl<'a, 'w> Pass<'a, 'w> {
         }
     }
 
-    /// A row that the host sends.
+    /// Returns a row that the host sends.
     pub(super) fn host_payload(&mut self, tensor: u32, number: u32) -> Result<Option<Payload>, SimulateError> {
         let (machine, position) = (self.machine, self.position + number);
         let Some(data) = &mut self.data else { return Ok(None) };
@@ -330,7 +335,7 @@ impl<'a, 'w> Pass<'a, 'w> {
         &self.machine.descriptor.grid
     }
 
-    /// Rows that the host has room for, of a tensor that goes there.
+    /// Returns the host's rows of a tensor, with room for all rows of this step.
     pub(super) fn host_rows(&mut self, tensor: u32, axis: Axis) -> &mut HostTensor {
         let rows = self.rows_of(axis) as usize;
         let row_bytes = self.machine.descriptor.tensors[tensor as usize].row_bytes as usize;

@@ -1,17 +1,18 @@
-//! The critical path: the chain of what waited for what, from the last bytes at the host back to the first.
+//! The critical path: the chain of waits from the last bytes at the host back to the first.
 
 use super::pass::{Pass, Why};
 use super::rows::NONE;
 use crate::report::CriticalPath;
 
 impl Pass<'_, '_> {
-    /// Of the whole step; `None` where there were too many firings to remember.
+    /// Computes the critical path of the step; `None` if there were too many firings to remember.
     pub(super) fn critical_path(&self, cycles: u64) -> Option<CriticalPath> {
         let remembered = self.remembered.as_ref()?;
         let mut path = CriticalPath { cycles, ..CriticalPath::default() };
         let mut by_label: Vec<u64> = vec![0; self.machine.layout.units.len()];
         let mut waited = by_label.clone();
-        // A wave goes on where the one before has ended; between them weights and states go in and out.
+        // A wave begins when the previous one has ended. Between them, weights and states are
+        // stored and loaded.
         for wave in self.waves.iter().rev() {
             let (finish, last) = wave.finish;
             path.host += wave.end - finish + wave.start - wave.begin;
@@ -19,7 +20,7 @@ impl Pass<'_, '_> {
             path.host += finish - until;
             let mut cause = last;
             while let Some(firing) = remembered.get(cause.firing as usize) {
-                // What made it wait after the one before had ended.
+                // Waiting after the end of the firing.
                 path.wait += until.saturating_sub(firing.end);
                 let program = self.machine.layout.program[firing.instance as usize];
                 by_label[program as usize] += firing.end - firing.start;
@@ -50,7 +51,7 @@ impl Pass<'_, '_> {
         Some(path)
     }
 
-    /// Cycles by program with their labels, the most first.
+    /// Returns the cycles by program with labels, the largest first.
     fn labelled(&self, cycles: &[u64]) -> Vec<(String, u64)> {
         let labels = self.machine.descriptor.programs.iter().map(|program| program.label.clone());
         let mut labelled: Vec<(String, u64)> =

@@ -1,4 +1,4 @@
-//! Rows: which instance fires for which, and who is named by a routing.
+//! Rows: the rows that each instance fires for, and the experts in a routing.
 
 use crate::descriptor::Axis;
 
@@ -6,14 +6,14 @@ use super::pass::Pass;
 use crate::layout::{Kind, Unit};
 use ixc_ir::random::Random;
 
-/// No such thing.
+/// Marks a missing number.
 pub(super) const NONE: u32 = u32::MAX;
 
 /// A row: a token, or one of its slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct RowId {
     pub token: u32,
-    /// Number of the row among those of the routing, `token * top_k + slot`.
+    /// Number of the row in the routing: `token * top_k + slot`.
     pub routed: u32,
 }
 
@@ -21,19 +21,19 @@ pub(super) struct RowId {
 #[derive(Debug, Default)]
 pub(super) struct Routed {
     pub top_k: u32,
-    /// Of each row `token * top_k + slot`.
+    /// Expert of each row `token * top_k + slot`.
     pub expert: Vec<u32>,
-    /// How many rows of the same expert are before it.
+    /// Number of earlier rows of the same expert, by row.
     pub ordinal: Vec<u32>,
     /// Rows of each expert.
     pub rows: Vec<Vec<u32>>,
-    /// Tokens whose experts are known: all before this one.
+    /// Number of tokens with known experts; they are the first ones.
     pub known: u32,
-    /// Bytes of each token's ids that were made.
+    /// Bytes of each token's ids that were made so far.
     pub made: Vec<u64>,
-    /// When each token's ids were made.
+    /// Time when each token's ids were complete.
     pub at: Vec<u64>,
-    /// Where.
+    /// PE that made the last ids.
     pub source: u32,
     /// Outlets that wait for ids.
     pub waiting: Vec<u32>,
@@ -53,7 +53,7 @@ impl Routed {
         }
     }
 
-    /// Notes the experts of the next token.
+    /// Records the experts of the next token.
     pub fn note(&mut self, ids: &[u32], at: u64) {
         let token = self.known;
         for (slot, id) in (0..).zip(ids) {
@@ -68,12 +68,12 @@ impl Routed {
     }
 }
 
-/// So many different numbers below `experts`, drawn with a seed.
+/// Draws `top_k` different numbers below `experts`.
 pub(super) fn draw(seed: u64, experts: u32, top_k: u32) -> Vec<u32> {
     let mut random = Random::new(seed);
     let mut ids: Vec<u32> = Vec::with_capacity(top_k as usize);
     let mut drawn = std::collections::HashSet::with_capacity(top_k as usize);
-    // Floyd's: as many draws as numbers.
+    // Floyd's algorithm: as many draws as numbers.
     for top in experts - top_k..experts {
         let id = random.below(u64::from(top) + 1) as u32;
         let id = if drawn.insert(id) { id } else { top };
@@ -84,12 +84,12 @@ pub(super) fn draw(seed: u64, experts: u32, top_k: u32) -> Vec<u32> {
 }
 
 impl Pass<'_, '_> {
-    /// The first token of the step that a part has work for.
+    /// Returns the first token of the step for which a part has work.
     pub(super) fn first_token(&self, unit: &Unit, part: u32) -> u64 {
         (u64::from(part) * u64::from(unit.positions)).saturating_sub(self.position.into())
     }
 
-    /// How many times an instance fires, as far as it is known.
+    /// Returns the number of firings of an instance that are known so far.
     pub(super) fn firings(&self, unit: &Unit, instance: u32) -> u32 {
         let tokens = self.tokens.len() as u64;
         match unit.axis {
@@ -108,7 +108,7 @@ impl Pass<'_, '_> {
         }
     }
 
-    /// The row of an instance's firing.
+    /// Returns the row of an instance's firing.
     pub(super) fn row(&self, unit: &Unit, instance: u32, firing: u32) -> RowId {
         let token = |token| RowId { token, routed: NONE };
         match unit.axis {
@@ -127,7 +127,7 @@ impl Pass<'_, '_> {
         }
     }
 
-    /// A row of a tensor by its number, as the host sends it.
+    /// Returns a tensor's row by its number, in the host's order.
     pub(super) fn host_row(&self, axis: Axis, number: u32) -> RowId {
         match axis {
             Axis::Tokens => RowId { token: number, routed: NONE },
@@ -136,7 +136,7 @@ impl Pass<'_, '_> {
         }
     }
 
-    /// Rows of a tensor in this step.
+    /// Returns the number of a tensor's rows in this step.
     pub(super) fn rows_of(&self, axis: Axis) -> u32 {
         match axis {
             Axis::Tokens => self.tokens.len() as u32,
@@ -145,7 +145,7 @@ impl Pass<'_, '_> {
         }
     }
 
-    /// The number of a row among a tensor's.
+    /// Returns the number of a row in a tensor.
     pub(super) fn number_of(&self, axis: Axis, row: RowId) -> u32 {
         match axis {
             Axis::Tokens => row.token,
@@ -154,7 +154,7 @@ impl Pass<'_, '_> {
         }
     }
 
-    /// Bytes that an instance receives for a row at a position.
+    /// Returns the bytes that an instance receives for a row at a position.
     pub(super) fn needs(&self, unit: &Unit, position: u32) -> u64 {
         let parts = unit.receives.iter().map(|receive| match receive.kind {
             Kind::Parts { positions, count } => u64::from((position / positions + 1).min(count)) * receive.slice.bytes,

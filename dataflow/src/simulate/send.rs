@@ -1,4 +1,4 @@
-//! Messages: who wants them, and when they leave.
+//! Messages: their receivers, and the time when they leave.
 
 use crate::descriptor::Axis;
 
@@ -8,17 +8,17 @@ use super::rows::{NONE, RowId};
 use crate::layout::{Kind, Outlet, columns_of, edge, start};
 use crate::network::Way;
 
-/// What an outlet waits for.
+/// Waiting state of an outlet.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Waiting {
     /// The next outlet that waits for room at the same instance.
     pub next: u32,
-    /// The instance, [`NONE`] where it does not wait for room.
+    /// The instance without room; [`NONE`] if the outlet does not wait for room.
     pub at: u32,
-    /// Receivers before this one have room: a segment, and a column of it.
+    /// Receivers before this one have room: index of a segment, and a column of it.
     segment: u32,
     column: u32,
-    /// Whether it is among those that wait for its routing.
+    /// Whether it is in the waiting list of its routing.
     pub routing: bool,
 }
 
@@ -28,10 +28,10 @@ impl Default for Waiting {
     }
 }
 
-/// Receivers of a message in a row: columns of a program, for one expert and part.
+/// Consecutive receivers of a message: columns of a program, for one expert and part.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Segment {
-    /// The first instance, and from one to the next.
+    /// The first instance, and the distance to the next.
     pub first: u32,
     step: u32,
     pub count: u32,
@@ -39,11 +39,11 @@ pub(super) struct Segment {
     pub firing: u32,
     /// Rows that they have room for.
     pub rows: u32,
-    /// The first one's slice of the row, and how far the next one's is.
+    /// Offset of the first one's slice in the row, and the distance to the next.
     start: u64,
     stride: u64,
     bytes: u64,
-    /// Where the slice goes in the port's buffer.
+    /// Offset of the slice in the port's buffer.
     to: u64,
 }
 
@@ -52,7 +52,7 @@ impl Segment {
         self.first + column * self.step
     }
 
-    /// The bytes of `low..high` that a column wants.
+    /// Returns the bytes of `low..high` that a column receives.
     fn overlap(&self, column: u32, low: u64, high: u64) -> (u64, u64) {
         let start = self.start + u64::from(column) * self.stride;
         (start.max(low), (start + self.bytes).min(high))
@@ -60,7 +60,7 @@ impl Segment {
 }
 
 impl<'a> Pass<'a, '_> {
-    /// Who receives bytes of a row; `None` where that is not yet known.
+    /// Collects the receivers of some bytes of a row; `None` if they are not known yet.
     pub(super) fn receivers(
         &self,
         outlet: &Outlet,
@@ -135,7 +135,8 @@ impl<'a> Pass<'a, '_> {
         Some(())
     }
 
-    /// Sends the rows that wait at an outlet, as far as there is room. `cause` is the event that made room or a row.
+    /// Sends the waiting rows of an outlet for which there is room. `cause` is the event that made
+    /// room or a row.
     pub(super) fn send(&mut self, outlet: u32, now: u64, cause: Cause) -> Result<(), SimulateError> {
         let mut segments = std::mem::take(&mut self.segments);
         let result = self.send_rows(outlet, now, cause, &mut segments);
@@ -164,7 +165,7 @@ impl<'a> Pass<'a, '_> {
         if self.waiting[number as usize].next != NONE
             || self.waiting[number as usize].at != NONE && cause.why != Why::Room
         {
-            // It waits for room already.
+            // The outlet already waits for room.
             return Ok(());
         }
         self.waiting[number as usize].at = NONE;
@@ -181,7 +182,7 @@ impl<'a> Pass<'a, '_> {
                     (self.row(unit, owner, head), outlet.range(column, part), owner)
                 }
                 None if head >= self.rows_of(outlet.axis) => return Ok(()),
-                // The host has not sent it yet.
+                // The host has not sent the row yet.
                 None if host.is_some()
                     && head as usize >= self.host_ready[(number - layout.first_host_outlet) as usize].len() =>
                 {
@@ -230,7 +231,7 @@ impl<'a> Pass<'a, '_> {
         }
     }
 
-    /// The first receiver that has no room, from where it was found the last time on.
+    /// Returns the first receiver without room; the search continues where it ended last time.
     fn no_room(&mut self, outlet: u32, segments: &[Segment]) -> Option<u32> {
         let from = self.waiting[outlet as usize];
         for (number, segment) in segments.iter().enumerate().skip(from.segment as usize) {
@@ -249,7 +250,7 @@ impl<'a> Pass<'a, '_> {
         None
     }
 
-    /// A message leaves.
+    /// Sends a message.
     #[allow(clippy::too_many_arguments, reason = "one caller, which has them all at hand")]
     fn leave(
         &mut self,
@@ -271,7 +272,7 @@ impl<'a> Pass<'a, '_> {
             (_, None) => None,
             (owner, Some(data)) => {
                 let unit = layout.unit(owner);
-                // Other outlets of the same port may still need it.
+                // Other outlets of the same port may still need the row.
                 let others = || (0..unit.outlets.len()).filter(|o| unit.outlets[*o].port == outlet.port);
                 let last = others().all(|o| self.departed[unit.outlet(owner, o) as usize] > head);
                 Some(data.take(owner, outlet.port, head, last))
@@ -302,7 +303,7 @@ impl<'a> Pass<'a, '_> {
             for column in 0..segment.count {
                 let instance = segment.instance(column);
                 let pe = layout.pe[instance as usize];
-                // Neighbours often share a PE: the message comes there once.
+                // Neighbours often share a PE; the message arrives there once.
                 if pe != last_pe {
                     (last_pe, last_time) = (pe, self.network.arrive(from, pe, bytes));
                 }
@@ -343,7 +344,7 @@ impl<'a> Pass<'a, '_> {
         Ok(())
     }
 
-    /// Takes the host's links for so many bytes; gives when they are on the other side.
+    /// Uses the host's links for `bytes` bytes; returns the time when they arrive.
     pub(super) fn io(&mut self, at: u64, bytes: u64) -> Result<u64, SimulateError> {
         let grid = self.grid();
         let cycles = bytes as f64 * grid.clock_hz / grid.io.bytes_per_second;

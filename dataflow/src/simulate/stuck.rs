@@ -1,5 +1,5 @@
-//! Who waits for whom where nothing goes on: from one instance that has work left to what it waits for, until that is one of those before (a circle),
-//! or something that never comes.
+//! Chain of waits in a deadlock. It starts at an instance with work left, and follows each wait. It
+//! ends at an instance already in the chain (a circle), or at a missing thing.
 
 use crate::descriptor::{Axis, End, program_name};
 
@@ -7,13 +7,14 @@ use super::pass::Pass;
 use super::rows::{NONE, RowId};
 use crate::layout::{Unit, start};
 
-/// Links of a chain that are followed.
+/// Max links of a chain that are followed.
 const MOST_LINKS: usize = 4096;
-/// Links that are told.
+/// Max links of a chain in an error.
 const TOLD: usize = 12;
 
 impl Pass<'_, '_> {
-    /// What an instance waits for, link by link, and whether it is itself; `None` asks why the host cannot go on.
+    /// Returns the chain of waits of an instance, and whether it is a circle. `None` starts at the
+    /// host.
     pub(super) fn stuck(&self, first: Option<u32>) -> (Vec<String>, bool) {
         let mut chain: Vec<(u32, String)> = Vec::new();
         let mut next = match first {
@@ -40,7 +41,7 @@ impl Pass<'_, '_> {
             chain.push((instance, format!("{} {text}", self.name(instance))));
             next = other;
         }
-        // What it ends with tells most.
+        // The end of the chain is the most useful part.
         let skipped = chain.len().saturating_sub(TOLD);
         (chain.into_iter().skip(skipped).map(|(_, text)| text).collect(), false)
     }
@@ -58,7 +59,7 @@ impl Pass<'_, '_> {
         &self.machine.descriptor.tensors[tensor as usize].name
     }
 
-    /// What an instance waits for, and which instance that is up to.
+    /// Returns the reason why an instance waits, and the instance that it waits for, if any.
     fn waits_for(&self, instance: u32) -> (String, Option<u32>) {
         let layout = &self.machine.layout;
         let unit = layout.unit(instance);
@@ -103,13 +104,13 @@ impl Pass<'_, '_> {
         ("waits for bytes that nobody sends".to_owned(), None)
     }
 
-    /// Who makes a routing.
+    /// Returns the first instance of the program that makes a routing's ids.
     fn router(&self, routing: u32) -> Option<u32> {
         let makes = |unit: &&Unit| unit.makes_ids.iter().any(|ids| ids.routing == routing);
         self.machine.layout.units.iter().find(makes).map(|unit| unit.first)
     }
 
-    /// A sender of a tensor that has not sent what an instance needs of a row.
+    /// Returns a sender of a tensor that has not sent what an instance needs for a row.
     fn late(&self, from: End, tensor: u32, (to, at): (&Unit, u32), row: RowId) -> Option<(String, Option<u32>)> {
         let layout = &self.machine.layout;
         let name = self.tensor(tensor);

@@ -41,7 +41,8 @@ const EMBED: &str = "kernel embed {
   store f32x8 %y[0], %0
 }
 ";
-/// Cycles of `add8` and `copy8` on the tiny grid: 10 to start, 32 bytes through a write port of 8.
+/// Cycles of `add8` and `copy8` on the tiny grid: 10 to start, then 32 bytes through a write port
+/// of 8 bytes.
 const FIRING: u64 = 14;
 /// Cycles of a message of 32 bytes without hops.
 const FLITS: u64 = 8;
@@ -77,14 +78,15 @@ pub(crate) fn stream(tensor: u32, from: End, to: End) -> Stream {
     Stream { tensor, from, to, route: Route::XThenY, colour: 0 }
 }
 
-/// A kernel, with the bytes of code that it takes.
+/// Returns a kernel with its bytes of code.
 pub(crate) fn kernel(name: &str, text: &str) -> KernelText {
     let code_bytes = code_bytes(&ixc_ir::kernel::parse::parse(text).unwrap());
     KernelText { name: name.to_owned(), text: text.to_owned(), code_bytes }
 }
 
-/// An embedding of four tokens, eight floats each, that goes through copies at these places and then is the logits (of a vocabulary of 8, of which tokens are the
-/// first four).
+/// Returns a descriptor for an embedding of four tokens with eight floats each. The rows pass
+/// through copies at these places and become the logits. The vocabulary has 8 tokens; the embedding
+/// has the first four.
 pub(crate) fn chain(grid: &str, places: &[(u32, u32)]) -> Descriptor {
     let count = places.len() as u32;
     let mut tensors = vec![tensor("x", TensorSource::Embedding, Axis::Tokens)];
@@ -148,12 +150,12 @@ fn timed(descriptor: Descriptor, tokens: usize) -> Result<Step, SimulateError> {
     Simulator::timed(&machine, 1).step(&vec![0; tokens], &wanted)
 }
 
-/// Cycles to or from the host: 32 bytes at 100 bytes a cycle, and 100 cycles of latency.
+/// Cycles to or from the host: 32 bytes at 100 bytes per cycle, plus 100 cycles of latency.
 const HOST: f64 = 100.32;
 
 #[test]
 fn one_program_takes_its_kernel_its_hops_and_the_hosts_way() {
-    // In at (0, 2), three hops; out again to (0, 2).
+    // Enters at (0, 2), takes three hops; leaves at (0, 2) again.
     let step = timed(chain("tiny", &[(3, 2)]), 1).unwrap();
     let there = HOST.ceil() as u64 + 3 + FLITS + FIRING + 3 + FLITS;
     assert_eq!(step.report.cycles, (there as f64 + HOST).ceil() as u64);
@@ -168,13 +170,13 @@ fn two_programs_fill_a_pipeline() {
     let one = timed(chain("tiny", &[(1, 0), (3, 0)]), 1).unwrap().report;
     let from_first = HOST.ceil() as u64 + 1 + FLITS + FIRING + 2 + FLITS + FIRING + 3 + FLITS;
     assert_eq!(one.cycles, (from_first as f64 + HOST).ceil() as u64);
-    // Each further row comes a firing after the one before: the kernels are the slowest.
+    // Each further row arrives one firing after the previous one: the kernels are the slowest part.
     for rows in 2..6 {
         let more = timed(chain("tiny", &[(1, 0), (3, 0)]), rows as usize).unwrap().report;
         assert_eq!(more.cycles, one.cycles + (rows - 1) * FIRING, "{rows}");
         assert_eq!(more.firings, 2 * rows);
     }
-    // On one PE both share its cycles.
+    // On one PE, the two share its cycles.
     let shared = timed(chain("tiny", &[(1, 0), (1, 0)]), 5).unwrap().report;
     assert_eq!(shared.worked[1], 10 * FIRING);
     assert!(shared.cycles > 2 * HOST as u64 + 10 * FIRING);
@@ -221,7 +223,7 @@ fn a_byte_too_much_is_named() {
 
 #[test]
 fn two_streams_of_one_colour_are_named() {
-    // The host's way in, (0, 0) to (3, 0), and from (1, 0) to (3, 0).
+    // The host's stream from (0, 0) to (3, 0), and one from (1, 0) to (3, 0).
     let mut descriptor = chain("tiny-colours", &[(3, 0), (1, 0), (5, 0)]);
     for (colour, stream) in (0..).zip(&mut descriptor.streams) {
         stream.colour = colour;
@@ -255,7 +257,7 @@ fn a_missing_receive_and_a_missing_stream_are_named() {
     let error = Machine::new(descriptor).unwrap_err();
     assert!(matches!(&error, CheckError::NobodyTakes { port: 1, .. }), "{error}");
 
-    // The second program brings bytes that the third has got already.
+    // The second program sends bytes that the third already receives.
     let mut descriptor = chain("tiny", &[(1, 0), (3, 0), (5, 0)]);
     descriptor.programs[0].ports[1] = Port::Send(slice(2, 2));
     descriptor.programs[1].ports[0] = Port::Receive(slice(0, 2));
@@ -270,7 +272,7 @@ fn a_missing_receive_and_a_missing_stream_are_named() {
     assert!(matches!(&error, CheckError::Coverage { from: 0, to: 32, fault: Fault::Twice, .. }), "{error}");
 }
 
-/// Two programs that add what the host and the other send.
+/// Returns two programs in a circle: the first adds the host's row and the second's result.
 fn circle() -> Descriptor {
     let mut d = chain("tiny", &[(1, 0), (3, 0), (5, 0)]);
     d.programs[0].kernel = 0;
@@ -296,7 +298,7 @@ fn a_cyclic_wait_is_told_link_by_link() {
 
 #[test]
 fn bytes_that_nobody_sends_are_named() {
-    // Bytes of a half that does not fill the row.
+    // Only half of the row is made.
     let mut d = chain("tiny", &[(1, 0), (3, 0)]);
     d.tensors[1].row_bytes = 64;
     d.programs[1].kernel = 0;
@@ -308,7 +310,7 @@ fn bytes_that_nobody_sends_are_named() {
 
 #[test]
 fn a_residual_needs_room_for_what_is_on_the_way_beside_it() {
-    // x goes around four copies and is added to what comes out of them.
+    // x passes through four copies, and is added to their result.
     let around = |rows: u32, tokens: usize| {
         let mut d = chain("tiny", &[(1, 0), (2, 0), (3, 0), (3, 1), (2, 1), (1, 1)]);
         d.programs[5].kernel = 0;
@@ -318,12 +320,13 @@ fn a_residual_needs_room_for_what_is_on_the_way_beside_it() {
     };
     let (narrow, wide) = (around(2, 20), around(16, 20));
     assert_eq!(around(16, 1), around(2, 1));
-    // With room, both messages of a row to the sum follow each other all the time; without, two rows are on the whole way.
+    // With room, the two messages of each row follow each other without a gap. Without room, only
+    // two rows are in flight.
     assert_eq!(wide, around(16, 1) + 19 * 2 * FLITS);
     assert!(narrow > wide + 19 * FIRING, "{narrow} {wide}");
 }
 
-/// Tokens go to two of four experts, and their results are added.
+/// Returns a descriptor in which each token goes to two of four experts, whose results are added.
 pub(crate) fn experts(top_k: u32) -> Descriptor {
     let mut d = chain("tiny", &[(1, 0), (7, 7)]);
     d.kernels.push(kernel(
@@ -357,7 +360,7 @@ pub(crate) fn experts(top_k: u32) -> Descriptor {
         program("expert", 1, Axis::Routed(0), 2, 4, vec![Port::Receive(slice(1, 2)), Port::Send(slice(4, 2))]);
     expert.sites.experts = Lattice { share: 1, per_line: 2, pitch_x: 2, pitch_y: 1 };
     d.programs.push(expert);
-    // Both slots lie one behind the other; the kernel reads the first.
+    // The two slots are stored one after the other; the kernel reads the first.
     d.programs[1].kernel = 4;
     d.kernels.push(kernel(
         "add_first",
@@ -373,22 +376,26 @@ pub(crate) fn experts(top_k: u32) -> Descriptor {
 #[test]
 fn only_experts_that_are_named_fire() {
     let report = timed(experts(2), 6).unwrap().report;
-    // Six of the first copy, the router and the last; two experts for each token.
+    // Six firings of the first copy, of the router and of the last program; two experts for each
+    // token.
     assert_eq!(report.firings, 3 * 6 + 2 * 6);
     let expert = &report.programs[3];
     assert_eq!((expert.firings, expert.instances), (12, 4));
     let machine = Machine::new(experts(2)).unwrap();
     let mut simulator = Simulator::with_weights(&machine, &Table, Runner::Interpreter).unwrap();
-    // Token 1 is 8, 9, ...: experts 0 and 1; the sum of the first slot and the row is twice the row.
+    // Token 1 is 8, 9, ..., so its experts are 0 and 1. The first slot plus the row is twice the
+    // row.
     let step = simulator.step(&[1, 3], &[0, 1]).unwrap();
     let row = |token: u32| (0..8).map(|i| 2.0 * (token * 8 + i) as f32).collect::<Vec<f32>>();
     assert_eq!(step.logits, [row(1), row(3)]);
     assert_eq!(step.report.programs[3].firings, 4);
 }
 
-/// A state of one head and part, to which a program appends and another attends.
+/// Returns a descriptor with a state of one head and part: one program appends to it, another
+/// attends.
 pub(crate) fn attended() -> Descriptor {
-    // Appends the position's row as "values" of f16 bits, 16 bytes a position, and sums up the first lane of all blocks.
+    // Stores each position's row as "values" with the layout of 16 f16, and sums the rows of all
+    // positions.
     let mut d = chain("tiny", &[(1, 0), (7, 0)]);
     let append = "kernel append where %blocks in 1..=8 {
   buffer %a : read 32
@@ -469,7 +476,7 @@ fn tokens_that_make_no_step_are_refused() {
         assert!(matches!(simulator.step(&tokens, &wanted), Err(SimulateError::Tokens { .. })));
     }
     assert_eq!(simulator.position(), 0);
-    // Nothing wanted, nothing comes back.
+    // No requested row, so no result.
     assert_eq!(simulator.step(&[0], &[]).unwrap().report.firings, 0);
 }
 

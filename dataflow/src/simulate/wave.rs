@@ -1,10 +1,10 @@
-//! One wave: what the host sends into it, its events, and what is left when nothing happens any more.
+//! One wave: the host's input, its events, and the check for unfinished work.
 
 use super::SimulateError;
 use super::pass::{Cause, Event, MOST_CYCLES, Pass};
 
 impl Pass<'_, '_> {
-    /// One wave, from `time` on.
+    /// Runs one wave, beginning at `time`.
     pub(super) fn wave(&mut self, wave: u32, time: u64) -> Result<(), SimulateError> {
         self.queue.push(time, Event::Input { row: 0 });
         while let Some((now, event)) = self.queue.pop() {
@@ -30,7 +30,8 @@ impl Pass<'_, '_> {
         self.leftovers(wave)
     }
 
-    /// The host sends the next row of each of its streams. They share its links in the order of time with what comes back.
+    /// Sends the next row of each of the host's streams. They share its links with the output, in
+    /// order of time.
     fn input(&mut self, wave: u32, row: u32, now: u64) -> Result<(), SimulateError> {
         let layout = &self.machine.layout;
         let mut more = false;
@@ -51,7 +52,7 @@ impl Pass<'_, '_> {
         Ok(())
     }
 
-    /// What is left when nothing happens any more.
+    /// Returns an error if work is left after the last event.
     fn leftovers(&self, wave: u32) -> Result<(), SimulateError> {
         let layout = &self.machine.layout;
         let programs = || layout.waves[wave as usize].iter().map(|program| &layout.units[*program as usize]);
