@@ -1,10 +1,13 @@
-//! What an instance takes of its PE's memory: the account that placement plans by and the simulator checks by.
+//! Memory of each instance on its PE. Placement plans with this account, and the simulator checks
+//! with it.
 //!
-//! A PE's memory holds, of each of its instances, [`Descriptor::instance_bytes`]; of each state's head and part that it keeps, [`State::part_bytes`];
-//! and each kernel's code once. Instances share no buffers, also where they hold the same bytes.
+//! A PE's memory holds [`Descriptor::instance_bytes`] of each of its instances,
+//! [`State::part_bytes`] of each head and part of a state that it keeps, and the code of each
+//! kernel once. Instances share no buffers, even if these hold the same bytes.
 //!
-//! **Code** is estimated. An instruction of kernel IR is taken to be one of 8 bytes (a vector instruction with its descriptor of where operands lie), a
-//! loop 16 more. Loops that a CPU's code unrolls are loops here: a PE has no code memory to spare.
+//! **Code** is estimated. An instruction of kernel IR takes 8 bytes (a vector instruction with a
+//! descriptor of its operands), a loop 16 more. Loops that are unrolled on a CPU remain loops here:
+//! a PE has no code memory to spare.
 //!
 //! ```text
 //! for %i in 0..8 { %a = load ..  store .. }    2 * 8 + 16 = 32 bytes
@@ -15,12 +18,12 @@ use ixc_ir::kernel::{Kernel, Stmt};
 
 /// Bytes of an instruction's code.
 const INSTRUCTION: u64 = 8;
-/// Bytes of a loop's code, beside what it repeats.
+/// Bytes of a loop's code, in addition to its body.
 const LOOP: u64 = 16;
 /// Bytes of code to set up buffers and dims.
 const ENTRY: u64 = 64;
 
-/// Bytes of code that a kernel takes on a PE, estimated.
+/// Estimates the bytes of code that a kernel takes on a PE.
 pub fn code_bytes(kernel: &Kernel) -> u64 {
     let mut bytes = ENTRY;
     let mut open: Vec<&[Stmt]> = vec![&kernel.body];
@@ -38,21 +41,21 @@ pub fn code_bytes(kernel: &Kernel) -> u64 {
     bytes
 }
 
-/// Bytes of an instance, by what they are for.
+/// Bytes of an instance, by use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct InstanceBytes {
     /// Slices of weights.
     pub weights: u64,
-    /// Rows received.
+    /// Received rows.
     pub receives: u64,
-    /// Rows made.
+    /// Rows made by the instance.
     pub sends: u64,
     /// Working memory, positions and slot numbers.
     pub scratch: u64,
 }
 
 impl InstanceBytes {
-    /// All of them.
+    /// Returns the sum of all uses.
     pub fn total(&self) -> u64 {
         [self.weights, self.receives, self.sends, self.scratch].into_iter().fold(0, u64::saturating_add)
     }
@@ -64,31 +67,31 @@ const INDEX_BYTES: u64 = 4;
 const STATE_ELEMENT: u64 = 2;
 
 impl State {
-    /// Bytes of the keys of one head's part.
+    /// Returns the bytes of the keys of one head's part.
     pub fn key_bytes(&self) -> u64 {
         u64::from(self.parts.positions).saturating_mul(u64::from(self.key_len) * STATE_ELEMENT)
     }
 
-    /// Bytes of the values of one head's part.
+    /// Returns the bytes of the values of one head's part.
     pub fn value_bytes(&self) -> u64 {
         u64::from(self.parts.positions).saturating_mul(u64::from(self.value_len) * STATE_ELEMENT)
     }
 
-    /// Bytes of one head's part.
+    /// Returns the bytes of one head's part.
     pub fn part_bytes(&self) -> u64 {
         self.key_bytes().saturating_add(self.value_bytes())
     }
 }
 
 impl Slice {
-    /// Bytes of all rows that there is memory for.
+    /// Returns the bytes of all rows in this slice's buffer.
     pub fn memory_bytes(&self) -> u64 {
         self.bytes.saturating_mul(self.rows.into())
     }
 }
 
 impl Descriptor {
-    /// Experts that a program has instances for: 1 where it is not routed.
+    /// Returns the number of experts that a program has instances for: 1 if it is not routed.
     pub fn experts(&self, program: &Program) -> u32 {
         match program.axis {
             Axis::Routed(routing) => self.routings.get(routing as usize).map_or(0, |routing| routing.experts),
@@ -96,7 +99,7 @@ impl Descriptor {
         }
     }
 
-    /// Parts that a program has instances for: 1 without a state.
+    /// Returns the number of parts that a program has instances for: 1 without a state.
     pub fn parts(&self, program: &Program) -> u32 {
         match program.state {
             Some(state) => self.states.get(state as usize).map_or(0, |state| state.parts.count),
@@ -104,13 +107,14 @@ impl Descriptor {
         }
     }
 
-    /// Instances of a program.
+    /// Returns the number of instances of a program.
     pub fn instances(&self, program: &Program) -> u64 {
         let columns = u64::from(program.columns);
         columns.saturating_mul(self.experts(program).into()).saturating_mul(self.parts(program).into())
     }
 
-    /// What each instance of a program takes of its PE's memory, code and states apart. Numbers that are too large stay at the largest.
+    /// Returns the memory that each instance of a program takes on its PE, without code and states.
+    /// Sums saturate.
     pub fn instance_bytes(&self, program: &Program) -> InstanceBytes {
         let mut bytes = InstanceBytes::default();
         for port in &program.ports {
@@ -143,8 +147,8 @@ impl Descriptor {
         bytes
     }
 
-    /// What each wave loads and stores: nothing where there is one alone, whose weights stay. Indices of programs must be in range. Numbers that are too
-    /// large stay at the largest.
+    /// Returns the bytes that each wave loads and stores. A single wave loads and stores nothing,
+    /// because its weights stay on the PEs. Indices of programs must be in range. Sums saturate.
     pub fn traffic(&self) -> Vec<Wave> {
         let mut waves = vec![Wave { load_bytes: 0, store_bytes: 0 }; self.waves.len()];
         if waves.len() < 2 {

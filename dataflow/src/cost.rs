@@ -1,18 +1,22 @@
-//! Cycles of a kernel on a PE: its loops are walked with the values of its dims, its operations counted by class, its loads and stores by bytes.
+//! Cycles of a kernel on a PE. Its loops are walked with the values of its dims; operations are
+//! counted by class, loads and stores by bytes.
 //!
-//! A PE issues one stream of vector instructions, so classes add up; loads and stores go beside it, each by a port of its own. What takes longest counts:
+//! A PE issues one stream of vector instructions, so the cycles of all classes add up. Loads and
+//! stores run in parallel, each through its own port. The longest of the three counts:
 //!
 //! ```text
-//! cycles = max(int8 / rate + int / rate + f32 / rate + special / rate, bytes read / port, bytes written / port)
+//! cycles = max(int8 / rate + int / rate + f32 / rate + special / rate,
+//!              bytes read / port, bytes written / port)
 //! ```
 //!
-//! An operation of a vector counts once for each lane. Constants, addresses, and ops that only name other lanes of a register are free;
-//! shuffles are integer operations. A reduction of n lanes is n - 1 operations.
+//! A vector operation counts once for each lane. Constants, addresses, and ops that only name other
+//! lanes of a register are free. Shuffles are integer operations. A reduction of n lanes is n - 1
+//! operations.
 
 use crate::grid::Pe;
 use ixc_ir::kernel::{Affine, Atom, Inst, Kernel, Op, Stmt, Type};
 
-/// What a kernel does in one call.
+/// Work of one kernel call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cost {
     /// Products of bytes.
@@ -27,12 +31,13 @@ pub struct Cost {
     pub read: u64,
     /// Bytes stored.
     pub written: u64,
-    /// Instructions and turns of loops, also those that take no cycle: how long it takes to run it here.
+    /// Instructions and loop iterations, including those without cycles: the work of simulating the
+    /// call.
     pub steps: u64,
 }
 
 impl Cost {
-    /// Adds `times` times another.
+    /// Adds another cost `times` times.
     pub(super) fn add(&mut self, other: &Cost, times: u64) {
         let fields = [
             (&mut self.int8, other.int8),
@@ -48,14 +53,14 @@ impl Cost {
         }
     }
 
-    /// Cycles on a PE, at least 1, without those before its first operation.
+    /// Returns the cycles on a PE, at least 1, without the cycles before the first operation.
     pub fn cycles(&self, pe: &Pe) -> u64 {
         let rates = &pe.operations;
         let issue = self.int8 as f64 / rates.int8
             + self.int as f64 / rates.int
             + self.f32 as f64 / rates.f32
             + self.special as f64 / rates.special;
-        // A float that is too large stays at the largest integer.
+        // The cast of a float that is too large saturates.
         let issue = issue.ceil() as u64;
         let read = self.read.div_ceil(u64::from(pe.read_bytes).max(1));
         let written = self.written.div_ceil(u64::from(pe.write_bytes).max(1));
@@ -63,7 +68,7 @@ impl Cost {
     }
 }
 
-/// What a verified kernel does with these dims. Counts that are too large stay at the largest.
+/// Counts the work of a verified kernel with these dims. Counts saturate.
 pub fn cost(kernel: &Kernel, dims: &[i64]) -> Cost {
     block(kernel, &kernel.body, dims)
 }
@@ -86,7 +91,7 @@ fn block(kernel: &Kernel, statements: &[Stmt], dims: &[i64]) -> Cost {
     sum
 }
 
-/// An affine over dims; a negative value, and an atom that is no dim, count as nothing.
+/// Evaluates an affine over dims. Negative values, and atoms that are no dims, count as 0.
 pub(crate) fn evaluate(affine: &Affine, dims: &[i64]) -> u64 {
     let value = affine.evaluate(|atom| match atom {
         Atom::Dim(dim) => dims.get(dim.index()).copied().unwrap_or(0),
@@ -104,7 +109,8 @@ fn of(kernel: &Kernel, inst: &Inst) -> Cost {
     let float = |f32| Cost { f32, ..Cost::default() };
     let special = |special| Cost { special, ..Cost::default() };
     let int8 = |int8| Cost { int8, ..Cost::default() };
-    // Of a tile product: rows times columns times elements of a row of the first factor.
+    // Operations of a tile product: rows times columns times the elements in a row of the first
+    // factor.
     let products = || {
         let k = inst.operands.get(1).map_or(0, |id| u64::from(kernel.ty(*id).lanes));
         n * k
@@ -169,7 +175,7 @@ mod tests {
         let right = Cost { int8: 320, int: 7, f32: 1, special: 1, read: 320, written: 4, steps: 36 };
         assert_eq!(found, right);
         let pe = grids::find("tiny").unwrap().pe;
-        // 320/16 + 7/8 + 1/4 + 1 = 22.1 of operations; 320/16 to read.
+        // Operations take 320/16 + 7/8 + 1/4 + 1 = 22.1 cycles; reading takes 320/16.
         assert_eq!(found.cycles(&pe), 23);
         assert_eq!(cost(&kernel, &[0]).cycles(&pe), 3);
         assert_eq!(Cost { read: 1000, ..right }.cycles(&pe), 63);

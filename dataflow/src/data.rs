@@ -1,4 +1,5 @@
-//! The bytes, where results are wanted and not only times: the contents of PEs' memories, and the engine that runs their kernels.
+//! Bytes for simulations that compute results and not only times: the contents of PEs' memories,
+//! and the engine that runs the kernels.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -13,52 +14,52 @@ use crate::cost::evaluate;
 use ixc_codegen::module::{ArgumentError, CodegenError, Module};
 use ixc_targets::Target;
 
-/// Where weights' bytes come from.
+/// Source of the weights' bytes.
 pub trait WeightBytes {
-    /// Bytes of a weight of the descriptor, as kernels read it.
+    /// Returns bytes of a weight of the descriptor, in the format that kernels read.
     ///
     /// # Errors
-    /// Why there are none, in words.
+    /// The reason, in words.
     fn slice(&self, weight: u32, offset: u64, bytes: u64) -> Result<Cow<'_, [u8]>, String>;
 }
 
-/// What runs kernels.
+/// Engine that runs kernels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Runner {
     /// Portable machine code.
     Compiled,
-    /// The reference interpreter: slow, and the definition of what is right.
+    /// The reference interpreter: slow, but it defines the right results.
     Interpreter,
 }
 
-/// Why there are no bytes.
+/// Reasons why the bytes could not be computed.
 #[derive(Debug, thiserror::Error)]
 pub enum DataError {
-    /// A weight that cannot be read.
+    /// A weight cannot be read.
     #[error("weight {name}: {problem}")]
     Weight {
         /// The weight.
         name: String,
-        /// Why.
+        /// The reason.
         problem: String,
     },
-    /// Kernels that cannot be compiled.
+    /// Kernels cannot be compiled.
     #[error(transparent)]
     Codegen(#[from] Box<CodegenError>),
-    /// A kernel that cannot be called.
+    /// A kernel cannot be called.
     #[error("kernel {kernel}: {source}")]
     Argument {
         /// The kernel.
         kernel: String,
-        /// Why.
+        /// The reason.
         source: ArgumentError,
     },
-    /// A kernel that the interpreter refuses.
+    /// The interpreter refuses a kernel.
     #[error("kernel {kernel}: {source}")]
     Interpret {
         /// The kernel.
         kernel: String,
-        /// Why.
+        /// The reason.
         source: InterpretError,
     },
 }
@@ -67,35 +68,35 @@ impl DataError {
     /// Returns the kind of failure.
     pub fn class(&self) -> Class {
         match self {
-            // The descriptor holds the kernels.
+            // The kernels are part of the descriptor.
             DataError::Codegen(_) => Class::Data,
             DataError::Weight { .. } | DataError::Argument { .. } | DataError::Interpret { .. } => Class::Data,
         }
     }
 }
 
-/// A message's bytes.
+/// Bytes of a message.
 pub(super) type Payload = Rc<[u8]>;
 
-/// A part of a row that has come, or is on its way.
+/// A part of a row that has arrived for a firing.
 #[derive(Debug)]
 struct Pending {
     firing: u32,
     port: u32,
-    /// Where it goes in the port's buffer, and which bytes of the message.
+    /// Offset in the port's buffer, and the range of the message's bytes.
     to: u64,
     from: u64,
     bytes: u64,
     payload: Payload,
 }
 
-/// An instance's memory.
+/// Memory of an instance.
 #[derive(Debug, Default)]
 struct Local {
     /// The kernel's buffers; empty until it first fires.
     buffers: Vec<Vec<u8>>,
     pending: Vec<Pending>,
-    /// What was made and has not left: firing, port.
+    /// Rows that were made and not yet sent: firing, port, bytes.
     made: Vec<(u32, u32, Payload)>,
 }
 
@@ -110,20 +111,21 @@ enum Kernels {
     Interpreter,
 }
 
-/// All of it.
+/// The whole state of a simulation's bytes.
 pub(super) struct Data<'w> {
     weights: &'w dyn WeightBytes,
     kernels: Kernels,
     instances: Vec<Local>,
-    /// By state, then head and part; empty until a program works on it.
+    /// By state, then head and part; empty until a program works on the state.
     states: Vec<Vec<StatePart>>,
-    /// Buffers of rotary tables by port, all zeros: of each firing's only its row is somewhere.
+    /// Kernel buffers of rotary tables, by port. They are zero between firings: each firing fills
+    /// only its own row.
     ropes: HashMap<usize, Vec<u8>>,
     /// The embedding's buffers.
     embedding: Vec<Vec<u8>>,
 }
 
-/// What is different from row to row.
+/// Values that differ from row to row.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Row<'d> {
     pub position: u32,
@@ -162,7 +164,8 @@ impl<'w> Data<'w> {
         Err(DataError::Weight { name, problem })
     }
 
-    /// A part of a message for a firing of an instance: `bytes` from `from` of it on, to `to` of the port's buffer.
+    /// Delivers a part of a message for a firing of an instance: `bytes` bytes from offset `from`
+    /// of the message to offset `to` of the port's buffer.
     pub fn deliver(
         &mut self,
         (instance, port): (u32, u32),
@@ -174,7 +177,7 @@ impl<'w> Data<'w> {
         self.instances[instance as usize].pending.push(Pending { firing, port, to, from, bytes, payload });
     }
 
-    /// What an instance made in a firing, which then is no longer there.
+    /// Returns the row that an instance made in a firing; with `last`, also removes it.
     pub fn take(&mut self, instance: u32, port: u32, firing: u32, last: bool) -> Payload {
         let made = &mut self.instances[instance as usize].made;
         let Some(place) = made.iter().position(|(f, p, _)| (*f, *p) == (firing, port)) else { return Rc::from([]) };
@@ -292,7 +295,7 @@ impl<'w> Data<'w> {
         result
     }
 
-    /// The first row of a token.
+    /// Computes the first row of a token.
     pub fn embed(&mut self, machine: &Machine, token: u32) -> Result<Payload, DataError> {
         let embedding = machine.descriptor.embedding;
         let row = machine.descriptor.tensors[embedding.tensor as usize].row_bytes as usize;
@@ -306,7 +309,7 @@ impl<'w> Data<'w> {
         Ok(Rc::from(&self.embedding[2][..]))
     }
 
-    /// Bytes of a rotary table's row.
+    /// Returns the bytes of a rotary table's row.
     pub fn rope(machine: &Machine, tensor: u32, position: u32) -> Payload {
         let TensorSource::Rope(table) = machine.descriptor.tensors[tensor as usize].source else { return Rc::from([]) };
         let mut row = vec![0.0; machine.descriptor.tensors[tensor as usize].row_bytes as usize / 4];
@@ -314,7 +317,7 @@ impl<'w> Data<'w> {
         row.iter().flat_map(|x| x.to_le_bytes()).collect()
     }
 
-    /// Forgets rows that were made, and have not arrived: what an abandoned step left.
+    /// Drops rows that were made or have arrived, which an abandoned step left.
     pub fn clear(&mut self) {
         for local in &mut self.instances {
             local.pending.clear();

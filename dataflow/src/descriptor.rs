@@ -1,89 +1,115 @@
-//! The descriptor: all that a dataflow machine runs, as data. What a row of activations is, who holds which slice of which weight, what
-//! fires when, and which way everything goes.
+//! The descriptor: everything that a dataflow machine runs, as data. It defines the rows of
+//! activations, the PEs of each weight's slices, the conditions for firing, and the routes.
 //!
-//! **Rows.** A step has T tokens. A *row* is a token's vector ([`Axis::Tokens`]), a wanted token's ([`Axis::Outputs`]: those whose logits are asked for), or the
-//! vector of one slot of a token's experts ([`Axis::Routed`]; row `token * top_k + slot`). Tokens are worked on one after the other in order, as many at once as are on the way.
+//! **Rows.** A step has T tokens. There are three kinds of rows:
+//! - [`Axis::Tokens`]: the vector of a token;
+//! - [`Axis::Outputs`]: the vector of a token whose logits were requested;
+//! - [`Axis::Routed`]: row `token * top_k + slot`, the vector of one slot of a token's experts.
 //!
-//! **Programs.** A [`Program`] is a kernel over `experts x columns x parts` *instances*, each on a PE ([`Sites::pe`]). An instance of a program over
+//! Tokens are processed in order. Several can be on the grid at the same time.
+//!
+//! **Programs.** A [`Program`] is a kernel over `experts x columns x parts` *instances*, each on a
+//! PE ([`Sites::pe`]). An instance of a program over
 //! - tokens fires once for each row, in order;
-//! - outputs fires once for each wanted row;
-//! - a routing fires for those rows whose slot named the instance's expert;
-//! - parts (attention) fires for a row where its part has positions that the row sees ([`Parts`]).
+//! - outputs fires once for each requested row;
+//! - a routing fires for the rows whose slot names the instance's expert;
+//! - parts (attention) fires for a row if its part has positions that the row sees ([`Parts`]).
 //!
-//! A wanted row is its token's: a program over outputs receives a tensor of tokens for the wanted ones only, and what is sent of others goes nowhere.
+//! A requested row is a row of its token. A program over outputs receives a tensor of tokens only
+//! for the requested tokens; the rows of other tokens are not sent to it.
 //!
-//! It fires when all that it receives of that row has come and it has fired for all of its rows before. What it reads of weights, tables and states is in its PE's memory.
-//! What it sends goes to all who receive it. Columns of a *chain* (the reduction of a product whose dot products are cut) are separate programs: each receives the
-//! sum of the one before as its residual, so that the order of f32 additions is that of the plan.
+//! An instance fires when it has received all its slices of that row, and has fired for all its
+//! earlier rows. Weights, tables and states are in its PE's memory. Its results go to all
+//! receivers.
 //!
-//! **Streams.** A [`Stream`] takes a tensor from one program's instances to another's. A message is what an instance sent of one row; it goes
-//! once over each link of the union of the [`Route`]s to the PEs that want a part of it (multicast). A stream from or to the host enters or leaves at
-//! the edge PE nearest to the other end (to the receiving program's first instance, or to the sending instance), in its row (west, east) or column
-//! (north, south); of those equally near the one whose edge the grid names first.
+//! A product with divided dot products is a *chain*: its pieces are separate programs. Each
+//! receives the sum of the previous one as its residual, so the order of f32 additions is the
+//! plan's.
 //!
-//! **Flow.** Each received slice has room for [`Slice::rows`] rows: a message of the instance's `n`-th firing may come when firing `n - rows` has ended.
-//! A message leaves when it has been made, all that were sent before it by the same port and stream have left, and there is room at *all* who receive it;
-//! until then it takes one of the `rows` of its sending slice, and an instance does not begin a firing whose slice has none left. So what goes around a long way (a residual) needs as many
-//! rows as are on the way beside it. A message to routed programs leaves when the ids of its token are known at its sender: the sender of the ids tells it, by
-//! links' latency alone. Streams of the same tensor from the same program by the same route in the same colour share messages if they go to programs of the same routing, or of
-//! none; others, and each stream from the host, have their own. What the host sends waits before its edge until there is room.
+//! **Streams.** A [`Stream`] takes a tensor from one program's instances to another's. A message is
+//! the slice of one row that one instance sent. It goes once over each link of the union of the
+//! [`Route`]s to all PEs that need a part of it (multicast).
 //!
-//! **Waves.** Programs of a wave are on the grid together. Where there are several, all rows of a step go through one before the next one's weights are
-//! loaded over the edges; tensors that a later wave reads wait at the host.
+//! A stream from or to the host enters or leaves at the edge PE nearest to the other end. This end
+//! is the receiving program's first instance, or the sending instance. The edge PE is in its row
+//! (west, east) or column (north, south). Among equally near edges, the grid's first counts.
 //!
-//! **State.** Positions of the KV cache lie where they are attended: part `p` of head `h` has positions `p * positions .. (p + 1) * positions`. A program that appends fires on the part that has the
-//! row's position only. For one row, programs of the same state fire in the order of [`Descriptor::programs`].
+//! **Flow.** Each received slice has room for [`Slice::rows`] rows: a message for the instance's
+//! `n`-th firing may arrive when firing `n - rows` has ended. A message leaves when three
+//! conditions hold: it has been made, all earlier messages of the same port and stream have left,
+//! and *all* receivers have room.
 //!
-//! Invariant: sizes and offsets are bytes of the tensor's row, or of a weight as kernels read it, and every one lies inside; the simulator checks that again.
+//! Until then it takes one of the `rows` of its sending slice. An instance does not begin a firing
+//! whose slice has no row left. A row on a long path (a residual) therefore needs as many rows as
+//! are in flight on the parallel path.
+//!
+//! A message to routed programs leaves when its sender knows the ids of its token. The sender of
+//! the ids tells it, with the latency of the links and no other cost.
+//!
+//! Streams of the same tensor, program, route and colour share messages if they go to programs of
+//! the same routing, or of none. Other streams, and each stream from the host, have their own
+//! messages. A message from the host waits before its edge until there is room.
+//!
+//! **Waves.** Programs of a wave are on the grid together. If there are several waves, all rows of
+//! a step go through one wave before the next wave's weights are loaded over the edges. Tensors
+//! that a later wave reads wait at the host.
+//!
+//! **State.** Positions of the KV cache are stored where they are attended. Part `p` of head `h`
+//! has the positions `p * positions .. (p + 1) * positions`. A program that appends fires only on
+//! the part with the row's position. For one row, programs of the same state fire in the order of
+//! [`Descriptor::programs`].
+//!
+//! Invariant: sizes and offsets are bytes of the tensor's row, or of a weight as kernels read it.
+//! All of them lie inside; the simulator checks this again.
 
 use serde::{Deserialize, Serialize};
 
 use crate::grid::Grid;
 use ixc_ir::plan::{DimExpr, RopeTable, SourceFile};
 
-/// The version that this code reads and writes.
+/// Version that this code reads and writes.
 pub const VERSION: u32 = 2;
 
-/// What runs on a grid.
+/// Complete input of a dataflow machine for one model on one grid.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Descriptor {
     /// [`VERSION`].
     pub version: u32,
-    /// The model, in words.
+    /// Description of the model.
     pub model: String,
     /// The machine.
     pub grid: Grid,
-    /// Positions of the KV cache.
+    /// Number of positions of the KV cache.
     pub context: u32,
-    /// Vocabulary.
+    /// Size of the vocabulary.
     pub vocabulary: u32,
     /// Model files.
     pub files: Vec<SourceFile>,
-    /// Weights as kernels read them.
+    /// Weights in the formats that kernels read.
     pub weights: Vec<WeightInfo>,
-    /// Rotary tables; the host computes rows of them and sends them along with a token.
+    /// Rotary tables; the host computes their rows and sends them with each token.
     pub ropes: Vec<RopeTable>,
     /// Kernels of the programs.
     pub kernels: Vec<KernelText>,
-    /// What is streamed.
+    /// Tensors that are streamed.
     pub tensors: Vec<Tensor>,
     /// Routings of tokens to experts.
     pub routings: Vec<Routing>,
     /// Key and value states.
     pub states: Vec<State>,
-    /// What runs, in an order in which nothing reads what comes later.
+    /// Programs, in an order in which no program reads results of a later one.
     pub programs: Vec<Program>,
-    /// What goes where.
+    /// Streams between programs and the host.
     pub streams: Vec<Stream>,
-    /// What is on the grid together.
+    /// Waves: groups of programs that are on the grid together.
     pub waves: Vec<Wave>,
-    /// How the host makes a token's first row.
+    /// Computation of a token's first row at the host.
     pub embedding: Embedding,
-    /// The tensor that the host receives: f32 `[vocabulary]` of each wanted row.
+    /// Index of the tensor that the host receives: f32 `[vocabulary]` of each requested row.
     pub logits: u32,
-    /// Why it is placed as it is, for people: a line each.
+    /// Reasons for the placement, for people, one per line.
     pub reasons: Vec<String>,
 }
 
@@ -96,15 +122,15 @@ pub struct WeightInfo {
     pub name: String,
     /// Name of the format that kernels read.
     pub format: String,
-    /// Name of the format in the file: the same, or what `format` is packed from.
+    /// Name of the format in the file: the same, or the one that `format` is packed from.
     pub stored: String,
     /// Shape, outermost first.
     pub shape: Vec<u64>,
-    /// Which of [`Descriptor::files`].
+    /// Index in [`Descriptor::files`].
     pub file: u32,
     /// Byte offset in the file.
     pub offset: u64,
-    /// Length in bytes as kernels read it.
+    /// Length in bytes, as kernels read it.
     pub bytes: u64,
 }
 
@@ -113,28 +139,28 @@ pub struct WeightInfo {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct KernelText {
-    /// Its name.
+    /// Name of the kernel.
     pub name: String,
     /// Kernel IR.
     pub text: String,
-    /// Bytes of code that it takes on a PE, estimated: 64, 8 for each instruction and 16 for each loop.
+    /// Estimated bytes of code on a PE: 64, plus 8 for each instruction and 16 for each loop.
     pub code_bytes: u64,
 }
 
-/// What the rows of a tensor, or the firings of a program, are.
+/// Meaning of a tensor's rows, or of a program's firings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Axis {
     /// Tokens of a step.
     Tokens,
-    /// Those of them whose logits are wanted.
+    /// Tokens of a step whose logits are requested.
     Outputs,
     /// Slots of tokens in one of [`Descriptor::routings`].
     Routed(u32),
 }
 
-/// What is streamed: rows of bytes.
+/// A streamed tensor: rows of bytes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
@@ -143,13 +169,13 @@ pub struct Tensor {
     pub name: String,
     /// Bytes of a row.
     pub row_bytes: u64,
-    /// What its rows are.
+    /// Meaning of the rows.
     pub axis: Axis,
-    /// Who makes it.
+    /// Producer of the tensor.
     pub source: TensorSource,
 }
 
-/// Who makes a tensor.
+/// Producer of a tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
@@ -162,16 +188,17 @@ pub enum TensorSource {
     Rope(u32),
 }
 
-/// How the host makes a token's first row: buffers id `index[1]`, table, y.
+/// Computation of a token's first row at the host, by a kernel with the buffers id `index[1]`,
+/// table and y.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Embedding {
-    /// Which of [`Descriptor::kernels`].
+    /// Index in [`Descriptor::kernels`].
     pub kernel: u32,
-    /// The table.
+    /// Index of the table in [`Descriptor::weights`].
     pub weight: u32,
-    /// What it makes.
+    /// Index of the resulting tensor.
     pub tensor: u32,
 }
 
@@ -180,7 +207,7 @@ pub struct Embedding {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Routing {
-    /// The tensor of ids: i32 `[top_k]`, each below `experts`.
+    /// Index of the tensor of ids: i32 `[top_k]`, each below `experts`.
     pub ids: u32,
     /// Experts of a token.
     pub top_k: u32,
@@ -188,62 +215,65 @@ pub struct Routing {
     pub experts: u32,
 }
 
-/// The keys and values of a layer, spread over parts: of each head and part, keys f16 `[positions / 16][key_len][16]` and values f16 `[positions][value_len]`.
+/// Keys and values of a layer, divided into parts. Each head and part has keys f16 `[positions /
+/// 16][key_len][16]` and values f16 `[positions][value_len]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct State {
-    /// Key and value heads.
+    /// Number of key and value heads.
     pub heads: u32,
     /// Elements of a key head.
     pub key_len: u32,
     /// Elements of a value head.
     pub value_len: u32,
-    /// How positions are divided.
+    /// Division of the positions.
     pub parts: Parts,
 }
 
-/// Positions divided in parts: part `p` has positions `p * positions` up to the next part's first, or the context's end.
+/// Division of positions: part `p` begins at position `p * positions` and ends at the next part or
+/// at the context's end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Parts {
-    /// Positions of a part, a multiple of 32.
+    /// Number of positions of a part, a multiple of 32.
     pub positions: u32,
     /// Number of parts.
     pub count: u32,
 }
 
-/// A kernel over instances on PEs.
+/// A kernel with instances on PEs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Program {
-    /// What it computes: the plan's label of the task.
+    /// Description of the computation: the label of the plan's task.
     pub label: String,
-    /// Which of [`Descriptor::kernels`].
+    /// Index in [`Descriptor::kernels`].
     pub kernel: u32,
     /// The kernel's dims, for one row. `rows`, `tokens` and `outputs` are 1. `capacity` is the
     /// positions of a part, or 16 without a state. `part_begin` and `part_end` are those of the
     /// instance's part. `parts` are the parts that the row sees.
     pub dims: Vec<DimExpr>,
-    /// What it fires for.
+    /// Kind of rows that it fires for.
     pub axis: Axis,
-    /// Columns.
+    /// Number of columns.
     pub columns: u32,
-    /// Which state's parts it has an instance for each of, if it works on one.
+    /// State that it works on, if any; it has an instance for each part of this state.
     pub state: Option<u32>,
-    /// Whether it adds the row's position to its state: it fires on that position's part only.
+    /// Whether it adds the row's position to its state. If so, it fires only on that position's
+    /// part.
     pub appends: bool,
-    /// Where its instances are.
+    /// PEs of its instances.
     pub sites: Sites,
-    /// Where each of the kernel's buffers is, in order.
+    /// Contents of the kernel's buffers, in order.
     pub ports: Vec<Port>,
-    /// Which of [`Descriptor::waves`].
+    /// Index in [`Descriptor::waves`].
     pub wave: u32,
 }
 
-/// Where instances are.
+/// PEs of a program's instances.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
@@ -252,34 +282,36 @@ pub struct Sites {
     pub x: u32,
     /// Row of the first PE.
     pub y: u32,
-    /// By column.
+    /// Offset by column.
     pub columns: Lattice,
-    /// By expert.
+    /// Offset by expert.
     pub experts: Lattice,
-    /// By part.
+    /// Offset by part.
     pub parts: Lattice,
 }
 
-/// How an index moves a place: `group = index / share; dx = group % per_line * pitch_x; dy = group / per_line * pitch_y`.
+/// Offset of a PE by an index: `group = index / share; dx = group % per_line * pitch_x; dy = group
+/// / per_line * pitch_y`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Lattice {
-    /// How many neighbours share a place, at least 1.
+    /// Number of neighbouring indices on one PE, at least 1.
     pub share: u32,
-    /// Places of a line, at least 1.
+    /// PEs of a line, at least 1.
     pub per_line: u32,
-    /// PEs from a place to the next in its line.
+    /// Distance to the next PE in its line.
     pub pitch_x: u32,
-    /// PEs from a line to the next.
+    /// Distance to the next line.
     pub pitch_y: u32,
 }
 
 impl Lattice {
-    /// All at one place.
+    /// Places all indices on one PE.
     pub const ONE: Lattice = Lattice { share: 1, per_line: 1, pitch_x: 0, pitch_y: 0 };
 
-    /// How far an index is from the first. Numbers that are too large stay at the largest: outside every grid.
+    /// Returns the offset of an index from the first. Numbers saturate, which is outside every
+    /// grid.
     pub fn offset(&self, index: u32) -> (u32, u32) {
         let group = index / self.share.max(1);
         let (place, line) = (group % self.per_line.max(1), group / self.per_line.max(1));
@@ -288,76 +320,83 @@ impl Lattice {
 }
 
 impl Sites {
-    /// The PE of an instance, `(x, y)`; it may lie outside of the grid where the descriptor is wrong.
+    /// Returns the PE of an instance as `(x, y)`. In an unchecked descriptor, it may be outside of
+    /// the grid.
     pub fn pe(&self, column: u32, expert: u32, part: u32) -> (u32, u32) {
         let offsets = [self.columns.offset(column), self.experts.offset(expert), self.parts.offset(part)];
         offsets.iter().fold((self.x, self.y), |(x, y), (dx, dy)| (x.saturating_add(*dx), y.saturating_add(*dy)))
     }
 }
 
-/// A slice of a tensor's row: `offset + column * column_stride + part * part_stride`, so many bytes.
+/// A slice of a tensor's row: `bytes` bytes from offset `offset + column * column_stride + part *
+/// part_stride`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Slice {
-    /// Which of [`Descriptor::tensors`].
+    /// Index in [`Descriptor::tensors`].
     pub tensor: u32,
-    /// Bytes before the first column's.
+    /// Offset of the first column in bytes.
     pub offset: u64,
-    /// Bytes from a column to the next.
+    /// Distance from one column to the next in bytes.
     pub column_stride: u64,
-    /// Bytes from a part to the next.
+    /// Distance from one part to the next in bytes.
     pub part_stride: u64,
     /// Length in bytes.
     pub bytes: u64,
-    /// Rows that there is memory for, at least 1. With 2 the next row comes (or the one before leaves) while one is worked on.
+    /// Number of rows that fit in memory, at least 1. With 2, the next row can arrive (or the
+    /// previous one leave) during a firing.
     pub rows: u32,
 }
 
-/// Where a kernel's buffer is for an instance and a row.
+/// Content of a kernel's buffer for an instance and a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Port {
-    /// A slice of a weight, which stays in the PE's memory: `offset + column * column_stride + expert * expert_stride`.
+    /// A slice of a weight, which stays in the PE's memory, at `offset + column * column_stride +
+    /// expert * expert_stride`.
     Weight {
-        /// Which of [`Descriptor::weights`].
+        /// Index in [`Descriptor::weights`].
         weight: u32,
-        /// Bytes before the first column's.
+        /// Offset of the first column in bytes.
         offset: u64,
-        /// Bytes from a column to the next.
+        /// Distance from one column to the next in bytes.
         column_stride: u64,
-        /// Bytes from an expert to the next.
+        /// Distance from one expert to the next in bytes.
         expert_stride: u64,
         /// Length in bytes.
         bytes: u64,
     },
-    /// A slice of the same row of a tensor, of the row's token where the program is routed and the tensor is not.
+    /// A slice of the same row of a tensor. If the program is routed and the tensor is not, it is
+    /// the row of the slot's token.
     Receive(Slice),
-    /// The slices of all slots of the row's token, one behind the other, of a routed tensor.
+    /// The slices of all slots of the row's token, one after the other, from a routed tensor.
     ReceiveSlots(Slice),
-    /// The slices of all parts that the row sees, one behind the other; the slice is the first one's.
+    /// The slices of all parts that the row sees, one after the other.
     ReceiveParts {
-        /// The first part's.
+        /// Slice of the first part.
         slice: Slice,
-        /// Whose parts.
+        /// State with these parts.
         state: u32,
     },
-    /// A row of a rotary table, in its lane of the row's block of 16 ([`Port::PositionBlock`]). Only this row of the kernel's buffer has memory.
+    /// A row of a rotary table, in its lane of the row's block of 16 ([`Port::PositionBlock`]).
+    /// Only this row of the kernel's buffer has memory.
     ReceiveRope(Slice),
-    /// What the instance makes.
+    /// A slice that the instance makes.
     Send(Slice),
-    /// The state's keys of the instance's head (its column) and part.
+    /// Keys of this state, for the instance's head (its column) and part.
     Keys(u32),
-    /// The state's values of the instance's head (its column) and part.
+    /// Values of this state, for the instance's head (its column) and part.
     Values(u32),
     /// The row's position, an i32.
     Position,
-    /// The row's block of 16 positions in the instance's part; 0 for a program without a state.
+    /// Index of the row's block of 16 positions in the instance's part; 0 for a program without a
+    /// state.
     PositionBlock,
-    /// The row's lane in that block.
+    /// Lane of the row in that block.
     PositionLane,
-    /// 0, 1, 2 and so on up to the routing's experts per token.
+    /// The numbers 0, 1, 2 and so on, one for each expert of a token in this routing.
     SlotNumbers(u32),
     /// Working memory.
     Scratch {
@@ -371,30 +410,30 @@ pub enum Port {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum End {
-    /// The host, behind an edge.
+    /// The host, outside an edge.
     Host,
     /// The instances of one of [`Descriptor::programs`].
     Program(u32),
 }
 
-/// A tensor on its way.
+/// A stream of a tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Stream {
-    /// What goes.
+    /// Index of the tensor.
     pub tensor: u32,
-    /// From whom.
+    /// Sender.
     pub from: End,
-    /// To whom.
+    /// Receiver.
     pub to: End,
-    /// Which way.
+    /// Route.
     pub route: Route,
-    /// Which of the links' colours; 0 where messages are packets.
+    /// Colour on the links; 0 if messages are packets.
     pub colour: u32,
 }
 
-/// The way from a PE to another.
+/// Order of axes on the way from one PE to another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
@@ -405,19 +444,20 @@ pub enum Route {
     YThenX,
 }
 
-/// Programs that are on the grid together.
+/// Bytes of a group of programs that are on the grid together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Wave {
-    /// Bytes of weights and states that are loaded over the edges when it begins; 0 where there is one wave only, whose weights stay. A sequence's first step, which
-    /// has no states yet, loads `store_bytes` less.
+    /// Bytes of weights and states loaded over the edges when the wave begins; 0 for a single wave,
+    /// whose weights stay. The first step of a sequence has no states yet and loads `store_bytes`
+    /// less.
     pub load_bytes: u64,
-    /// Bytes of states that are stored over the edges when it ends.
+    /// Bytes of states stored over the edges when the wave ends.
     pub store_bytes: u64,
 }
 
-/// What names a program in errors: its number and label.
+/// Returns the name of a program for errors: its number and label.
 pub(crate) fn program_name(descriptor: &Descriptor, number: usize) -> String {
     let label = descriptor.programs.get(number).map_or("", |program| program.label.as_str());
     format!("program {number} ({label})")

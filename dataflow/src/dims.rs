@@ -1,22 +1,23 @@
-//! Dims of an instance's kernel: an instance works on one row at a time.
+//! Dims of an instance's kernel. An instance works on one row at a time.
 
 use ixc_ir::plan::{ATTENTION_BLOCK, DimError, DimExpr, DimInput, KEY_LANES};
 
 /// A firing: an instance and its row.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Firing {
-    /// Positions of a part of the program's state, [`KEY_LANES`] without a state.
+    /// Positions of a part of the program's state; [`KEY_LANES`] without a state.
     pub positions: u32,
     /// The instance's part.
     pub part: u32,
     /// The row's position.
     pub position: u32,
-    /// Parts that the program receives, 1 if it receives none.
+    /// Number of parts that the program receives; 1 if it receives none.
     pub parts: u32,
 }
 
 impl Firing {
-    /// The last row of a state's first part, which sees all of it, with all parts.
+    /// Returns the firing with the largest dims: the last row of a state's first part, which sees
+    /// the whole part, and all received parts.
     pub(crate) fn largest(positions: Option<u32>, parts: u32) -> Firing {
         let positions = positions.unwrap_or(KEY_LANES);
         Firing { positions, part: 0, position: positions.saturating_sub(1), parts }
@@ -35,14 +36,14 @@ impl Firing {
         let blocks = u64::from(self.positions / ATTENTION_BLOCK);
         let begin = u64::from(self.part) * blocks;
         match input {
-            // A row of its own is its step and its text.
+            // A row is a step and a text of its own.
             DimInput::Rows | DimInput::Tokens | DimInput::Outputs => 1,
             DimInput::First | DimInput::Last | DimInput::Position | DimInput::TextEnd => self.position.into(),
             DimInput::Capacity => self.positions.max(KEY_LANES).into(),
             DimInput::PartBegin => begin,
             DimInput::PartEnd => begin + blocks,
             DimInput::Parts => self.parts.into(),
-            // No state on a grid has a window, and columns are in no bands.
+            // On a grid, states have no window, and columns are not in bands.
             DimInput::WindowBegin | DimInput::Skipped | DimInput::Band => 0,
         }
     }

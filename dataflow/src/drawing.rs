@@ -1,20 +1,22 @@
-//! The programs of a descriptor as a drawing: each a box with its kernel and its instances, edges are streams.
+//! Drawing of a descriptor's programs. Each program is a box with its kernel and its instances;
+//! edges are streams.
 //!
 //! ```text
-//! [host] --token_embd, 1024 bytes--> [rms_norm blk.0.attn_norm / sum_squares_n256 / 4 instances from PE 0, 0] --> ...
+//! | [host] --token_embd, 1024 bytes-->
+//!     [rms_norm blk.0.attn_norm / sum_squares_n256 / 4 instances from PE 0, 0] --> ...
 //! ```
-//! Takes any descriptor, also one that is not checked: what an index does not name is left out.
+//! Accepts unchecked descriptors: references to missing things are left out.
 
 use ixc_ir::drawing::{Drawing, Graph, Shape};
 
 use crate::descriptor::{Descriptor, End, Program};
 
-/// The programs of a descriptor and what goes between them.
+/// Draws the programs of a descriptor and the streams between them.
 pub fn draw(descriptor: &Descriptor) -> Drawing {
     let mut graph = Graph::default();
     let programs: Vec<_> =
         descriptor.programs.iter().map(|program| graph.node(&label(descriptor, program), Shape::Box)).collect();
-    // Rows come from the host, logits go to it.
+    // Rows come from the host; logits go to it.
     let hosts = [graph.node("host", Shape::Round), graph.node("host", Shape::Round)];
     for stream in &descriptor.streams {
         let node = |end: End, host| match end {
@@ -29,7 +31,7 @@ pub fn draw(descriptor: &Descriptor) -> Drawing {
     Drawing { graphs: vec![("programs".to_owned(), graph)] }
 }
 
-/// What a program is: its task, its kernel, where its instances are.
+/// Returns the text in a program's box: task, kernel, and place of its instances.
 fn label(descriptor: &Descriptor, program: &Program) -> String {
     let kernel = descriptor.kernels.get(program.kernel as usize).map_or("", |kernel| kernel.name.as_str());
     let each = [program.columns, descriptor.experts(program), descriptor.parts(program)];

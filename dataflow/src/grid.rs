@@ -1,10 +1,11 @@
-//! A dataflow machine: a grid of processing elements (PEs), each with its own memory, joined by links to its neighbours.
+//! A dataflow machine: a grid of processing elements (PEs). Each has its own memory, and links to
+//! its neighbours.
 //!
-//! One TOML file describes one machine; each number stands there with its public source, and [`Grid::not_public`] names those that have
-//! none and are estimates.
+//! One TOML file describes one machine. It contains the public source of each number;
+//! [`Grid::not_public`] lists the numbers without one, which are estimates.
 //!
-//! Invariant: a grid that [`Grid::check`] takes has PEs, memory, links and a clock, all within what 32 bits of coordinates and a
-//! simulator's clock hold.
+//! Invariant: a grid that [`Grid::check`] accepts has PEs, memory, links and a clock. All numbers
+//! fit 32-bit coordinates and the simulator's clock.
 
 use serde::{Deserialize, Serialize};
 
@@ -15,23 +16,23 @@ use serde::{Deserialize, Serialize};
 pub struct Grid {
     /// Name, as in `--target dataflow:NAME`.
     pub name: String,
-    /// What machine it stands for, in a line.
+    /// One-line description of the machine.
     pub description: String,
-    /// Where the numbers are from: titles or addresses of public documents.
+    /// Sources of the numbers: titles or addresses of public documents.
     pub sources: Vec<String>,
-    /// Fields whose values are not public, as paths (`pe.sram_ports.read_bytes`), each an estimate.
+    /// Fields whose values are not public but estimated, as paths (`pe.sram_ports.read_bytes`).
     pub not_public: Vec<String>,
-    /// Columns of PEs; x counts from west to east.
+    /// Number of columns of PEs; x counts from west to east.
     pub width: u32,
-    /// Rows of PEs; y counts from north to south.
+    /// Number of rows of PEs; y counts from north to south.
     pub height: u32,
     /// Cycles per second of PEs and links.
     pub clock_hz: f64,
-    /// Each PE.
+    /// Properties of each PE.
     pub pe: Pe,
-    /// Each link between neighbours; there is one in each direction.
+    /// Properties of each link between neighbours; there is one in each direction.
     pub link: Link,
-    /// Where data comes in and goes out.
+    /// Input and output of the grid.
     pub io: Io,
 }
 
@@ -42,19 +43,19 @@ pub struct Grid {
 pub struct Pe {
     /// Bytes of memory for weights, buffers, state and code.
     pub sram_bytes: u64,
-    /// Bytes of it that the machine's own software takes.
+    /// Bytes of it that the machine's own software needs.
     pub reserved_bytes: u64,
-    /// Bytes read from memory in a cycle.
+    /// Bytes read from memory per cycle.
     pub read_bytes: u32,
-    /// Bytes written to memory in a cycle.
+    /// Bytes written to memory per cycle.
     pub write_bytes: u32,
-    /// Operations in a cycle, by what is computed with.
+    /// Operations per cycle, by class.
     pub operations: Operations,
-    /// Cycles from a program's being ready to its first operation.
+    /// Cycles from the time when a program is ready to its first operation.
     pub start_cycles: u32,
 }
 
-/// Operations in a cycle of a PE. A multiply-add is one.
+/// Operations per cycle of a PE. A multiply-add is one operation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
@@ -74,22 +75,23 @@ pub struct Operations {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Link {
-    /// Bytes in a cycle.
+    /// Bytes per cycle.
     pub bytes: u32,
-    /// Cycles from a PE's router to the next one's.
+    /// Cycles from one PE's router to the next one's.
     pub hop_cycles: u32,
-    /// How streams share links.
+    /// Sharing of links by streams.
     pub routing: Routing,
 }
 
-/// How streams share links.
+/// Sharing of links by streams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Routing {
-    /// A link has so many colours: virtual channels of messages that carry where they go to. During a wave a colour of a link belongs to one tensor from one end.
+    /// A link has this many colours: virtual channels of messages, which carry their destination.
+    /// During a wave, each colour of a link belongs to one tensor from one end.
     Colours(u32),
-    /// Messages carry where they go to; they only wait for each other.
+    /// Messages carry their destination, and only wait for each other.
     Packets,
 }
 
@@ -98,11 +100,11 @@ pub enum Routing {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Io {
-    /// Edges that data comes in and goes out by.
+    /// Edges for input and output.
     pub edges: Vec<Edge>,
-    /// Bytes per second, in and out together, all edges together.
+    /// Bytes per second of all edges together, input and output.
     pub bytes_per_second: f64,
-    /// Seconds from the host's sending to the edge.
+    /// Seconds from the host to the edge.
     pub latency_seconds: f64,
 }
 
@@ -121,7 +123,7 @@ pub enum Edge {
     South,
 }
 
-/// Why a grid is none.
+/// Reason why a grid is invalid.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[error("grid {grid}: {field} is {found}; {expected}")]
 pub struct GridError {
@@ -129,26 +131,26 @@ pub struct GridError {
     pub grid: String,
     /// The field.
     pub field: String,
-    /// Its value.
+    /// Value of the field.
     pub found: String,
-    /// What would be right.
+    /// The expected value.
     pub expected: String,
 }
 
-/// Columns and rows at most.
+/// Max columns, and max rows.
 const MOST_SIDE: u32 = 1 << 14;
-/// PEs at most.
+/// Max PEs.
 const MOST_PES: u64 = 1 << 22;
-/// Colours of a link at most: a mask has a bit for each.
+/// Max colours of a link: a mask has a bit for each.
 const MOST_COLOURS: u32 = 64;
-/// Bytes of a PE's memory at most.
+/// Max bytes of a PE's memory.
 const MOST_SRAM: u64 = 1 << 32;
 
 impl Grid {
     /// Checks the numbers.
     ///
     /// # Errors
-    /// The first field whose value makes no machine.
+    /// The first field with an invalid value.
     pub fn check(&self) -> Result<(), GridError> {
         let wrong = |field: &str, found: String, expected: &str| {
             Err(GridError { grid: self.name.clone(), field: field.to_owned(), found, expected: expected.to_owned() })
@@ -209,12 +211,12 @@ impl Grid {
         Ok(())
     }
 
-    /// Number of PEs.
+    /// Returns the number of PEs.
     pub fn pes(&self) -> u64 {
         u64::from(self.width) * u64::from(self.height)
     }
 
-    /// Bytes of a PE that programs may take.
+    /// Returns the bytes of a PE that programs may use.
     pub fn usable_bytes(&self) -> u64 {
         self.pe.sram_bytes.saturating_sub(self.pe.reserved_bytes)
     }

@@ -1,4 +1,4 @@
-//! Machines by name, and from TOML files.
+//! Grids by name, and from TOML files.
 //!
 //! ```
 //! let grid = ixc_dataflow::grids::find("wse3")?;
@@ -6,7 +6,7 @@
 //! # Ok::<(), ixc_dataflow::grids::GridFileError>(())
 //! ```
 //!
-//! Invariant: a grid that is given here was checked.
+//! Invariant: all returned grids are checked.
 
 use std::path::Path;
 
@@ -14,7 +14,7 @@ use ixc_failure::Class;
 
 use crate::grid::{Grid, GridError};
 
-/// The files that are built in, by name.
+/// Built-in files, by name.
 pub const GRIDS: &[(&str, &str)] = &[
     ("wse3", include_str!("grids/wse3.toml")),
     ("wse2", include_str!("grids/wse2.toml")),
@@ -25,32 +25,32 @@ pub const GRIDS: &[(&str, &str)] = &[
     ("medium", include_str!("grids/medium.toml")),
 ];
 
-/// Bytes of a file at most: those here have two thousand.
+/// Max bytes of a file; the built-in ones have about two thousand.
 const MAX_BYTES: u64 = 1 << 20;
 
-/// Why there is no grid.
+/// Reasons why a grid could not be loaded.
 #[derive(Debug, thiserror::Error)]
 pub enum GridFileError {
-    /// Neither a name nor a path.
+    /// The text is neither a name nor a path.
     #[error("no grid `{name}`: there are {names}, and a path that ends in .toml is read")]
     Unknown {
-        /// What was asked for.
+        /// The requested name.
         name: String,
         /// The names.
         names: String,
     },
-    /// A file that cannot be read.
+    /// A file cannot be read.
     #[error(transparent)]
     Read(#[from] ixc_files::ReadError),
-    /// A text that is no grid.
+    /// The text is not a valid grid.
     #[error("grid {name}: {message}")]
     Toml {
         /// Name or path.
         name: String,
-        /// What is wrong, and where.
+        /// The problem, and its place.
         message: String,
     },
-    /// Numbers that make no machine.
+    /// The numbers are invalid.
     #[error(transparent)]
     Grid(#[from] GridError),
 }
@@ -66,12 +66,12 @@ impl GridFileError {
     }
 }
 
-/// The file that a grid is read from, where it is none that is built in.
+/// Returns the path of the grid's file, unless the name is that of a built-in grid.
 pub fn file(name: &str) -> Option<&Path> {
     name.ends_with(".toml").then_some(Path::new(name))
 }
 
-/// A grid by its name, or from a file whose path ends in `.toml`.
+/// Returns a grid by its name, or from a file whose path ends in `.toml`.
 ///
 /// # Errors
 /// See [`GridFileError`].
@@ -86,10 +86,10 @@ pub fn find(name: &str) -> Result<Grid, GridFileError> {
     parse(name, &ixc_files::read_text(path, MAX_BYTES)?)
 }
 
-/// A grid from a text; `name` is for errors.
+/// Parses a grid; `name` is for errors.
 ///
 /// # Errors
-/// When it is no TOML, has other fields than a grid, or numbers that make none.
+/// If the text is not TOML, has fields that a grid does not have, or invalid numbers.
 pub fn parse(name: &str, text: &str) -> Result<Grid, GridFileError> {
     let grid: Grid = toml::from_str(text)
         .map_err(|error| GridFileError::Toml { name: name.to_owned(), message: error.to_string() })?;

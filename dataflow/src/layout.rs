@@ -1,15 +1,19 @@
-//! Programs as the simulator sees them: instances by number, what each receives, and by which *outlets* it sends.
+//! Programs in the simulator's form: numbered instances, their received slices, and their *outlets*
+//! for sending.
 //!
-//! An instance's number is its program's first plus `(expert * columns + column) * parts + part`. An outlet is what one port of a program sends by one
-//! route in one colour, to programs of the same routing: its messages leave in order, each on its own. The host has outlets, too, one for each stream.
+//! An instance's number is its program's first plus `(expert * columns + column) * parts + part`.
+//! An outlet belongs to one port of a program, one route, one colour, and receivers of the same
+//! routing. Each outlet sends its messages in order, independently of other outlets. The host has
+//! outlets too, one for each stream.
 //!
-//! Invariant: a layout comes from a descriptor that [`crate::check`] took; its indices are in range and its sums fit.
+//! Invariant: a layout comes from a descriptor that [`crate::check`] accepted. Its indices are in
+//! range, and its sums fit.
 
 use std::collections::HashMap;
 
 use crate::descriptor::{Axis, Descriptor, End, Port, Program, Route, Slice};
 
-/// What a received slice is made of.
+/// Parts of a received slice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// The row.
@@ -23,34 +27,34 @@ pub enum Kind {
     Parts {
         /// Positions of a part.
         positions: u32,
-        /// Parts.
+        /// Number of parts.
         count: u32,
     },
     /// A row of a rotary table.
     Rope,
 }
 
-/// What an instance receives by one of its ports.
+/// Slice that an instance receives by one of its ports.
 #[derive(Clone, Copy, Debug)]
 pub struct Receive {
     /// Number of the port.
     pub port: u32,
     /// The slice.
     pub slice: Slice,
-    /// What of.
+    /// Parts of the slice.
     pub kind: Kind,
 }
 
-/// Who receives what an outlet sends.
+/// Receiver of an outlet's messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Consumer {
     /// The program.
     pub program: u32,
-    /// Which of its [`Unit::receives`].
+    /// Index in [`Unit::receives`].
     pub receive: u32,
 }
 
-/// What a program sends by a port, on one route in one colour.
+/// Messages of a program by one port, one route and one colour.
 #[derive(Clone, Debug)]
 pub struct Outlet {
     /// The slice.
@@ -61,13 +65,14 @@ pub struct Outlet {
     pub route: Route,
     /// The colour.
     pub colour: u32,
-    /// Programs that receive it.
+    /// Programs that receive the messages.
     pub consumers: Vec<Consumer>,
-    /// Whether the host does.
+    /// Whether the host receives them.
     pub host: bool,
     /// The port.
     pub port: u32,
-    /// The routing that says which instances of the consumers want it, where they are routed.
+    /// Routing that decides which instances of the consumers receive a message, if the consumers
+    /// are routed.
     pub routing: Option<u32>,
 }
 
@@ -76,41 +81,41 @@ pub struct Outlet {
 pub struct Unit {
     /// Number of its first instance.
     pub first: u32,
-    /// Experts, 1 where it is not routed.
+    /// Number of experts; 1 if it is not routed.
     pub experts: u32,
-    /// Columns.
+    /// Number of columns.
     pub columns: u32,
-    /// Parts, 1 without a state.
+    /// Number of parts; 1 without a state.
     pub parts: u32,
-    /// What it fires for.
+    /// Kind of rows that it fires for.
     pub axis: Axis,
-    /// Its state.
+    /// Index of its state.
     pub state: Option<u32>,
     /// Positions of a part of its state.
     pub positions: u32,
-    /// Whether it fires on the part of the row's position only.
+    /// Whether it fires only on the part with the row's position.
     pub appends: bool,
-    /// Its wave.
+    /// Index of its wave.
     pub wave: u32,
-    /// Its kernel.
+    /// Index of its kernel.
     pub kernel: u32,
-    /// What it receives.
+    /// Received slices.
     pub receives: Vec<Receive>,
-    /// Bytes of a row that it receives in all, but for those of parts.
+    /// Bytes of a row that it receives in all, except those of parts.
     pub fixed_bytes: u64,
-    /// Most rows that any of its ports has room for.
+    /// Max rows that any of its ports has room for.
     pub depth: u32,
-    /// Where its instances' counts of what has arrived begin: `depth` of each instance.
+    /// Offset of its instances' arrival counters; each instance has `depth` of them.
     pub arrivals: u64,
-    /// What it sends.
+    /// Outlets of each instance.
     pub outlets: Vec<Outlet>,
-    /// Number of its first outlet: instances' outlets follow each other.
+    /// Number of its first outlet. The outlets of its instances follow each other.
     pub first_outlet: u32,
     /// Routings whose ids it makes, with the port and the bytes of a row.
     pub makes_ids: Vec<MakesIds>,
-    /// Programs that work on the same parts of the same state in the same wave, before it.
+    /// Programs that work on the same state in the same wave, before it.
     pub before: Vec<u32>,
-    /// The same, after it.
+    /// Programs that work on the same state in the same wave, after it.
     pub after: Vec<u32>,
 }
 
@@ -128,15 +133,15 @@ pub struct MakesIds {
 /// A stream from the host.
 #[derive(Clone, Debug)]
 pub struct HostOutlet {
-    /// What it sends.
+    /// The host's outlet.
     pub outlet: Outlet,
-    /// The PE where it comes onto the grid.
+    /// PE at which the stream enters the grid.
     pub entry: u32,
     /// The wave of the program that receives it.
     pub wave: u32,
 }
 
-/// All programs.
+/// Layout of all programs.
 #[derive(Clone, Debug, Default)]
 pub struct Layout {
     /// The programs, in the order of the descriptor.
@@ -145,13 +150,13 @@ pub struct Layout {
     pub pe: Vec<u32>,
     /// Program of each instance.
     pub program: Vec<u32>,
-    /// Instance of each outlet; the host's come last and have none.
+    /// Instance of each outlet. The host's outlets come last and have none.
     pub owner: Vec<u32>,
     /// Streams from the host.
     pub host: Vec<HostOutlet>,
     /// Number of the first outlet of the host.
     pub first_host_outlet: u32,
-    /// Counts of what has arrived, of all instances.
+    /// Number of arrival counters of all instances.
     pub arrivals: u64,
     /// Programs of each wave.
     pub waves: Vec<Vec<u32>>,
@@ -159,17 +164,17 @@ pub struct Layout {
     pub host_waves: Vec<Vec<u32>>,
 }
 
-/// What is looked up of a descriptor, by who it is about.
+/// Look-up tables of a descriptor.
 struct Index {
-    /// What programs receive.
+    /// Received slices, by program.
     receives: Vec<Vec<Receive>>,
     /// Numbers in `receives`, by program and tensor.
     consumers: HashMap<(u32, u32), Vec<u32>>,
-    /// Streams, by program that sends and tensor.
+    /// Streams, by sending program and tensor.
     sent: HashMap<(u32, u32), Vec<u32>>,
     /// Routings, by the tensor of their ids.
     routings: HashMap<u32, Vec<u32>>,
-    /// Programs that work on a state in a wave.
+    /// Programs that work on a state in a wave, by both.
     sharers: HashMap<(u32, u32), Vec<u32>>,
 }
 
@@ -203,7 +208,7 @@ impl Index {
         index
     }
 
-    /// Who receives a tensor in a program.
+    /// Returns the consumers of a tensor in a program.
     fn consumers(&self, program: u32, tensor: u32) -> impl Iterator<Item = Consumer> + '_ {
         let receives = self.consumers.get(&(program, tensor)).map_or(&[][..], Vec::as_slice);
         receives.iter().map(move |receive| Consumer { program, receive: *receive })
@@ -211,43 +216,44 @@ impl Index {
 }
 
 impl Unit {
-    /// Instances.
+    /// Returns the number of instances.
     pub fn instances(&self) -> u32 {
         self.experts * self.columns * self.parts
     }
 
-    /// Expert, column and part of an instance.
+    /// Returns expert, column and part of an instance.
     pub fn place(&self, instance: u32) -> (u32, u32, u32) {
         let local = instance - self.first;
         let (rest, part) = (local / self.parts, local % self.parts);
         (rest / self.columns, rest % self.columns, part)
     }
 
-    /// Number of an instance.
+    /// Returns the number of an instance.
     pub fn instance(&self, expert: u32, column: u32, part: u32) -> u32 {
         self.first + (expert * self.columns + column) * self.parts + part
     }
 
-    /// Number of an instance's outlet.
+    /// Returns the number of an instance's outlet.
     pub fn outlet(&self, instance: u32, outlet: usize) -> u32 {
         self.first_outlet + (instance - self.first) * self.outlets.len() as u32 + outlet as u32
     }
 }
 
 impl Outlet {
-    /// The bytes of the row that an instance sends, from the first to behind the last.
+    /// Returns the range of the row's bytes that an instance sends; the end is exclusive.
     pub fn range(&self, column: u32, part: u32) -> (u64, u64) {
         let from = start(&self.slice, column, part);
         (from, from + self.slice.bytes)
     }
 }
 
-/// Where a slice begins in the row.
+/// Returns the offset of a slice in the row.
 pub fn start(slice: &Slice, column: u32, part: u32) -> u64 {
     slice.offset + u64::from(column) * slice.column_stride + u64::from(part) * slice.part_stride
 }
 
-/// The columns, of so many, whose slices from `first` on with a stride have some of the bytes `low..high`: the first and how many.
+/// Returns the columns whose slices overlap the bytes `low..high`: the first column, and their
+/// number. Slices have `bytes` bytes and begin at `first + column * stride`.
 pub fn columns_of(first: u64, stride: u64, bytes: u64, columns: u32, low: u64, high: u64) -> (u32, u32) {
     if bytes == 0 || low >= high {
         return (0, 0);
@@ -264,7 +270,7 @@ pub fn columns_of(first: u64, stride: u64, bytes: u64, columns: u32, low: u64, h
     (begin.min(end) as u32, end.saturating_sub(begin) as u32)
 }
 
-/// The PE at the edge that is nearest to a PE.
+/// Returns the edge PE nearest to a PE.
 pub fn edge(descriptor: &Descriptor, pe: u32) -> u32 {
     use crate::grid::Edge;
     let (width, height) = (descriptor.grid.width, descriptor.grid.height);
@@ -279,7 +285,7 @@ pub fn edge(descriptor: &Descriptor, pe: u32) -> u32 {
 }
 
 impl Layout {
-    /// Of a descriptor whose indices and sizes were checked.
+    /// Builds the layout of a descriptor whose indices and sizes were checked.
     pub(super) fn new(descriptor: &Descriptor) -> Layout {
         let mut layout = Layout {
             waves: vec![Vec::new(); descriptor.waves.len()],
@@ -324,18 +330,19 @@ impl Layout {
         layout
     }
 
-    /// The program of an instance.
+    /// Returns the program of an instance.
     pub fn unit(&self, instance: u32) -> &Unit {
         &self.units[self.program[instance as usize] as usize]
     }
 
-    /// Outlets, the host's among them.
+    /// Returns the number of outlets, including the host's.
     pub fn outlets(&self) -> usize {
         self.owner.len() + self.host.len()
     }
 }
 
-/// The routing whose ids say which instances fire, where the consumer is routed and the row is not a slot's.
+/// Returns the routing whose ids decide which instances of the consumer fire, if the consumer is
+/// routed.
 fn routing(consumer: Axis, tensor: Axis) -> Option<u32> {
     match (consumer, tensor) {
         (Axis::Routed(routing), Axis::Tokens | Axis::Outputs | Axis::Routed(_)) => Some(routing),

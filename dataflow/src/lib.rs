@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! tasks ──pieces──▶ plan in pieces ──place──▶ descriptor
-//! descriptor ──read──▶ checked ──Machine::new──▶ Simulator::step ─▶ cycles, traffic, critical path; logits
+//! descriptor ──read──▶ checked ──Machine::new──▶ Simulator::step ─▶ cycles, critical path; logits
 //!   (JSON)             memory, routes, sizes         events            report, page
 //! ```
 //!
@@ -10,28 +10,30 @@
 //! | --- | --- |
 //! | [`grid`] | the machine: PEs, memory, links, clock |
 //! | [`descriptor`] | what runs on it: programs, weight slices, streams, waves, host traffic |
-//! | [`account`] | what an instance takes of its PE's memory |
+//! | [`account`] | memory of an instance on its PE |
 //! | [`pieces`] | tasks cut until each item fits a PE |
-//! | [`place`] | where a plan runs on a grid |
-//! | [`grids`] | machines by name, and from TOML files |
-//! | [`read`] | descriptors from JSON that nobody trusts |
-//! | [`check`] | what is wrong with a descriptor before anything runs |
-//! | [`memory`] | what each PE's memory holds, to the byte |
-//! | [`routes`] | streams that want the same colour of a link |
-//! | [`layout`] | programs as the simulator sees them: instances, who receives what |
+//! | [`place`] | placement of a plan on a grid |
+//! | [`grids`] | grids by name, and from TOML files |
+//! | [`read`] | descriptors from untrusted JSON |
+//! | [`check`] | checks of a descriptor before a simulation |
+//! | [`memory`] | exact contents of each PE's memory |
+//! | [`routes`] | conflicts between streams on a link's colours |
+//! | [`layout`] | programs in the simulator's form: instances, receivers |
 //! | [`cost`] | cycles of a kernel |
-//! | `dims` | what a kernel's dims are for a row |
+//! | `dims` | values of a kernel's dims for a row |
 //! | [`network`] | links, and messages on them |
-//! | [`queue`] | events in the order of time |
+//! | [`queue`] | events in order of time |
 //! | [`simulate`] | the simulator |
-//! | [`data`] | the bytes, where results are wanted and not only times |
-//! | [`drawing`] | programs and streams as a graph that is drawn |
-//! | [`report`] | what a step took |
+//! | [`data`] | bytes, for simulations with results |
+//! | [`drawing`] | programs and streams as a drawing |
+//! | [`report`] | time and bottlenecks of a step |
 //! | [`page`] | a report as a web page |
 //!
-//! Invariant: the simulator reads the descriptor and the weights' bytes and nothing else; whatever a descriptor says, it ends with a result or an
-//! error.
-//! Invariant: the same descriptor and the same tokens give the same cycles: events of the same cycle have an order.
+//! Invariant: the simulator reads only the descriptor and the weights' bytes. For any descriptor,
+//! it ends with a result or an error.
+//!
+//! Invariant: the same descriptor and tokens give the same cycles, because events of the same cycle
+//! have an order.
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 

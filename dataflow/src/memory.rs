@@ -1,4 +1,4 @@
-//! What each PE's memory holds, to the byte: the account of [`crate::account`], added up over PEs.
+//! Exact contents of each PE's memory: the account of [`crate::account`], summed for each PE.
 
 use std::collections::HashSet;
 
@@ -6,10 +6,10 @@ use crate::descriptor::{Descriptor, program_name};
 
 use crate::layout::Layout;
 
-/// Items of a full PE that are named, the largest first.
+/// Max items of a full PE in an error, the largest first.
 const NAMED: usize = 8;
 
-/// A PE whose memory does not hold what is put there.
+/// The memory of a PE is too small for its contents.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("PE ({x}, {y}) holds {found} bytes and has {available}: {}", list(items, *more))]
 pub struct MemoryError {
@@ -17,13 +17,13 @@ pub struct MemoryError {
     pub x: u32,
     /// Row of the PE.
     pub y: u32,
-    /// Bytes put there.
+    /// Bytes of the contents.
     pub found: u64,
-    /// Bytes that it has.
+    /// Bytes that the PE has.
     pub available: u64,
-    /// The most of what fills it: what, and how many bytes; the largest first.
+    /// Largest items of the contents with their bytes, the largest first.
     pub items: Vec<(String, u64)>,
-    /// How much else there is.
+    /// Number of other items.
     pub more: u64,
 }
 
@@ -32,12 +32,12 @@ fn list(items: &[(String, u64)], more: u64) -> String {
     if more > 0 { format!("{}, and {more} more", named.join(", ")) } else { named.join(", ") }
 }
 
-/// Bytes of each PE, `y * width + x`, of the fullest wave.
+/// Returns the bytes used on each PE (index `y * width + x`) in its fullest wave.
 ///
 /// # Errors
-/// The first PE that is too full.
+/// The first PE whose memory is too small.
 pub fn check(descriptor: &Descriptor, layout: &Layout) -> Result<Vec<u64>, Box<MemoryError>> {
-    // It fits: a grid has at most 2^22 PEs.
+    // The number fits: a grid has at most 2^22 PEs.
     let pes = descriptor.grid.pes() as usize;
     let mut most = vec![0u64; pes];
     let mut bytes = vec![0u64; pes];
@@ -54,7 +54,7 @@ pub fn check(descriptor: &Descriptor, layout: &Layout) -> Result<Vec<u64>, Box<M
         });
         let full = touched.iter().copied().filter(|pe| bytes[*pe as usize] > available).min();
         if let Some(pe) = full.map(|pe| pe as usize) {
-            // A PE may have all instances there are: only those that are named are kept.
+            // A PE may have all instances, so only the largest items are kept.
             let (mut largest, mut all): (Vec<(What, u64)>, u64) = (Vec::new(), 0);
             each(descriptor, layout, wave, &mut code, |other, what, count| {
                 if other as usize == pe && count > 0 {
@@ -79,13 +79,13 @@ pub fn check(descriptor: &Descriptor, layout: &Layout) -> Result<Vec<u64>, Box<M
     Ok(most)
 }
 
-/// Keeps the largest items, of equal ones the first.
+/// Keeps the largest items; among equal ones, the first.
 fn keep(items: &mut Vec<(What, u64)>) {
     items.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
     items.truncate(NAMED);
 }
 
-/// What takes memory.
+/// An item in memory.
 #[derive(Clone, Copy)]
 enum What {
     /// Weights, buffers and working memory of an instance.
@@ -114,14 +114,14 @@ fn name(descriptor: &Descriptor, what: What) -> String {
     }
 }
 
-/// Which PEs have a kernel's code, one kernel after the other.
+/// PEs that have a kernel's code, one kernel after the other.
 struct Code {
-    /// Number of the last kernel that a PE has the code of, counted on over waves.
+    /// Number of the last kernel whose code is on the PE; the numbers continue over waves.
     stamps: Vec<u32>,
     last: u32,
 }
 
-/// Calls `add` with all that is put on PEs in a wave.
+/// Calls `add` with each item that a wave puts on a PE.
 fn each(descriptor: &Descriptor, layout: &Layout, wave: u32, code: &mut Code, mut add: impl FnMut(u32, What, u64)) {
     let mut programs = layout.waves[wave as usize].clone();
     let sites = |unit: &crate::layout::Unit| {

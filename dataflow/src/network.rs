@@ -1,38 +1,42 @@
 //! Links, and messages on them.
 //!
-//! A message is a train of flits, one for each [`Link::bytes`](crate::grid::Link::bytes), or longer where the sender's memory
-//! port gives fewer bytes in a cycle. Its head takes `hop_cycles` from a router to the next; each link is taken for as many cycles as the
-//! train is long; the last flit of a message that waits for nobody comes `hops * hop_cycles + train` cycles after the first left. A PE's
-//! router has a ramp from the PE and one to it, which are links without a hop. A head that finds a link taken waits in the router before
-//! it, which has room for it (virtual cut-through): what waits does not hold up other links.
+//! A message is a train of flits of [`Link::bytes`](crate::grid::Link::bytes) each. It is longer if
+//! the sender's memory port gives fewer bytes per cycle. The head takes `hop_cycles` from one
+//! router to the next, and each link is taken for the length of the train. Without waiting, the
+//! last flit arrives `hops * hop_cycles + train` cycles after the first one left.
 //!
-//! Links are given away when a message leaves its PE, for the whole way: one that leaves later may still be let through before one that has not come
-//! yet, in the last gap that was left on each link.
+//! A PE's router has a ramp from the PE and one to it; these are links without a hop. A head that
+//! finds a link taken waits in the router before it, which has room for it (virtual cut-through).
+//! Waiting messages do not block other links.
 //!
-//! A multicast is one message: it goes once over each link of the union of the ways, and splits where they part.
+//! A message reserves all links of its way when it leaves its PE. A later message may use a link
+//! before an earlier one that has not arrived there yet, in the last gap left on that link.
 //!
-//! Invariant: a link is never taken twice in the same cycle.
+//! A multicast is one message: it goes once over each link of the union of the ways, and splits
+//! where they diverge.
+//!
+//! Invariant: no link is taken twice in the same cycle.
 
 use crate::descriptor::Route;
 use crate::grid::{Grid, Pe};
 
 use crate::routes::Direction;
 
-/// Which way a message goes.
+/// Way of a message.
 #[derive(Clone, Copy, Debug)]
 pub struct Way {
-    /// Along which axis first.
+    /// Axis that it follows first.
     pub route: Route,
-    /// Whether it comes from the host, and not out of a PE's memory.
+    /// Whether it comes from the host instead of a PE's memory.
     pub from_host: bool,
-    /// Whether the host is among those that it goes to.
+    /// Whether the host is a receiver.
     pub exit: bool,
 }
 
-/// Splits a PE's number by the width into its place along the trunk and along the branches.
+/// Splits a PE's number by the width into its coordinates along the trunk and along the branches.
 type Split = fn(u32, u32) -> (u32, u32);
 
-/// When a link is free: from `free` on, and in one gap before.
+/// Free cycles of a link: from `free` on, and in one gap before.
 #[derive(Clone, Copy, Debug, Default)]
 struct Taken {
     free: u64,
@@ -41,11 +45,11 @@ struct Taken {
 }
 
 impl Taken {
-    /// Takes the link for so many cycles from `at` on or later; gives when.
+    /// Takes the link for `cycles` cycles, at `at` or later; returns the first cycle.
     fn take(&mut self, at: u64, cycles: u64) -> u64 {
         let start = at.max(self.gap);
         if start + cycles <= self.gap_end {
-            // The larger rest stays.
+            // Keep the larger rest of the gap.
             let (before, after) = (start - self.gap, self.gap_end - (start + cycles));
             if before > after {
                 self.gap_end = start;
@@ -74,29 +78,29 @@ pub struct Network {
     write: u64,
     /// By PE and direction.
     links: Vec<Taken>,
-    /// From and to each PE.
+    /// Ramps from and to each PE.
     ramps: Vec<[Taken; 2]>,
     /// Bytes that went over each link, by PE and direction.
     pub traffic: Vec<u64>,
-    /// Cycles that heads waited.
+    /// Cycles that heads waited, in all.
     pub waited: u64,
-    /// Links that messages took, all together.
+    /// Links taken by messages, in all.
     pub hops: u64,
-    /// Messages.
+    /// Number of messages.
     pub messages: u64,
-    /// Cycles between the head and the tail of the message on its way, and whether it comes from the host.
+    /// Length of the current message's train, and whether it comes from the host.
     cycles: u64,
     from_host: bool,
-    /// When the head of the message on its way came to a router.
+    /// Cycle at which the current message's head came to each router.
     heads: Vec<u64>,
-    /// Of the message on its way: by trunk place the farthest branches.
+    /// Range of the current message's branches, by trunk coordinate.
     low: Vec<u32>,
     high: Vec<u32>,
     touched: Vec<u32>,
 }
 
 impl Network {
-    /// Without messages.
+    /// Returns a network without messages.
     pub fn new(grid: &Grid) -> Network {
         let pes = grid.pes() as usize;
         let side = grid.width.max(grid.height) as usize;
@@ -122,13 +126,15 @@ impl Network {
         }
     }
 
-    /// Cycles between a message's head and its tail: a flit each, or what the sender's memory port takes for its bytes.
+    /// Returns the cycles between a message's head and tail: one per flit, or more if the sender's
+    /// memory port is slower.
     fn train(&self, bytes: u64, from_host: bool) -> u64 {
         let read = if from_host { 0 } else { bytes.div_ceil(self.read) };
         bytes.div_ceil(self.flit).max(read).max(1)
     }
 
-    /// Cycles of the last message to one of the PEs that it was sent to, if it had waited for nobody.
+    /// Returns the cycles that the last message would take to one of its receivers without any
+    /// waiting.
     pub fn alone(&self, from: u32, to: u32, bytes: u64) -> u64 {
         let write = bytes.div_ceil(self.write);
         if from == to && !self.from_host {
@@ -137,18 +143,19 @@ impl Network {
         self.latency(from, to) + self.cycles.max(write)
     }
 
-    /// Cycles that a head takes between two PEs.
+    /// Returns the cycles that a head takes between two PEs.
     pub fn latency(&self, from: u32, to: u32) -> u64 {
         self.distance(from, to) * self.hop
     }
 
-    /// Links between two PEs.
+    /// Returns the number of links between two PEs.
     pub fn distance(&self, from: u32, to: u32) -> u64 {
         let width = self.width;
         u64::from((from % width).abs_diff(to % width)) + u64::from((from / width).abs_diff(to / width))
     }
 
-    /// Sends a message at `at`; [`Network::arrive`] then says when it is where, for each of `to`. Those at the sender's own PE take no link.
+    /// Sends a message at `at`. Afterwards, [`Network::arrive`] returns the time of arrival for
+    /// each of `to`. Receivers on the sender's own PE need no link.
     pub fn send(&mut self, from: u32, at: u64, bytes: u64, to: &[u32], way: Way) {
         let cycles = self.train(bytes, way.from_host);
         (self.cycles, self.from_host) = (cycles, way.from_host);
@@ -165,7 +172,7 @@ impl Network {
         self.messages += 1;
         let route = way.route;
         let width = self.width;
-        // In the trunk's direction `u`, in the branches' `v`.
+        // `u` is the coordinate along the trunk, `v` along the branches.
         let (turn, split): (bool, Split) = match route {
             Route::XThenY => (false, |pe, width| (pe % width, pe / width)),
             Route::YThenX => (true, |pe, width| (pe / width, pe % width)),
@@ -203,7 +210,7 @@ impl Network {
         }
     }
 
-    /// Goes `count` links straight on from a PE that the head has come to.
+    /// Follows `count` links straight on from a PE that the head has reached.
     #[allow(clippy::too_many_arguments, reason = "the hot loop, called six times a message")]
     fn line(&mut self, from: u32, count: u32, step: u32, up: bool, direction: Direction, bytes: u64, cycles: u64) {
         let mut pe = from as usize;
@@ -220,7 +227,8 @@ impl Network {
         self.hops += u64::from(count);
     }
 
-    /// When all of the last message is in the memory of one of the PEs that it was sent to. Within a PE it is read and written, and holds up nothing.
+    /// Returns the time when the last message is completely in the memory of one of its receivers.
+    /// Within a PE, the message is read and written and delays no other message.
     pub fn arrive(&mut self, from: u32, to: u32, bytes: u64) -> u64 {
         let head = self.heads[to as usize];
         let write = bytes.div_ceil(self.write);
@@ -233,7 +241,8 @@ impl Network {
         start + cycles
     }
 
-    /// When the tail of the last message has left the grid at one of the PEs that it was sent to.
+    /// Returns the time when the tail of the last message has left the grid at one of its
+    /// receivers.
     pub fn leave(&self, to: u32) -> u64 {
         self.heads[to as usize] + self.cycles
     }
@@ -263,7 +272,7 @@ mod tests {
             assert_eq!((network.hops, network.waited), (hops, 0));
         }
         network.send(3, 10, 100, &[3], way(Route::XThenY));
-        // Within a PE it is read, 16 bytes a cycle, and written, 8.
+        // Within a PE, the message is read at 16 bytes per cycle and written at 8.
         assert_eq!((network.arrive(3, 3, 100), network.messages), (10 + 7 + 13, 0));
         assert_eq!(network.alone(3, 3, 100), 7 + 13);
     }
@@ -273,19 +282,20 @@ mod tests {
         let mut grid = grids::find("tiny").unwrap();
         (grid.pe.read_bytes, grid.pe.write_bytes) = (2, 8);
         let mut network = Network::new(&grid);
-        // 40 bytes are 10 flits, but are read in 20 cycles; each link is taken as long.
+        // 40 bytes are 10 flits, but reading takes 20 cycles; each link is taken as long.
         network.send(at(0, 0), 0, 40, &[at(3, 0)], way(Route::XThenY));
         assert_eq!(network.arrive(at(0, 0), at(3, 0), 40), 3 + 20);
         assert_eq!(network.alone(at(0, 0), at(3, 0), 40), 3 + 20);
         network.send(at(1, 0), 1, 4, &[at(2, 0)], way(Route::XThenY));
         assert_eq!(network.arrive(at(1, 0), at(2, 0), 4), 1 + 20 + 1 + 2);
-        // What the host sends is not read there: it is written, also at the edge.
+        // Messages from the host are not read from a PE's memory, but they are written, even at the
+        // edge.
         let host = Way { route: Route::XThenY, from_host: true, exit: false };
         grid.pe.write_bytes = 1;
         let mut network = Network::new(&grid);
         network.send(at(0, 0), 0, 40, &[at(0, 0)], host);
         assert_eq!((network.arrive(at(0, 0), at(0, 0), 40), network.alone(at(0, 0), at(0, 0), 40)), (40, 40));
-        // And what leaves for it is read at the edge, too.
+        // Messages to the host are read from memory, even at the edge.
         network.send(at(0, 0), 50, 40, &[at(0, 0)], Way { exit: true, ..way(Route::XThenY) });
         assert_eq!(network.leave(at(0, 0)), 50 + 20);
     }
@@ -293,14 +303,14 @@ mod tests {
     #[test]
     fn messages_that_share_a_link_wait_for_each_other() {
         let mut network = Network::new(&grids::find("tiny").unwrap());
-        // 40 bytes are 10 flits. Both want the link from (2, 0) east.
+        // 40 bytes are 10 flits. Both messages need the link from (2, 0) east.
         network.send(at(0, 0), 0, 40, &[at(3, 0)], way(Route::XThenY));
         assert_eq!(network.arrive(at(0, 0), at(3, 0), 40), 13);
         network.send(at(2, 0), 0, 40, &[at(4, 0)], way(Route::XThenY));
-        // The link is taken from cycle 2 to 12 by the first; before that is no room for 10 flits.
+        // The first message takes the link from cycle 2 to 12; before that is no room for 10 flits.
         assert_eq!(network.arrive(at(2, 0), at(4, 0), 40), 12 + 2 + 10);
         assert_eq!(network.waited, 12);
-        // A short one finds room before.
+        // A short message fits before it.
         network.send(at(2, 1), 0, 4, &[at(2, 7), at(3, 0)], way(Route::YThenX));
         assert_eq!((network.arrive(at(2, 1), at(2, 7), 4), network.waited), (7, 12));
         assert_eq!(network.traffic[at(2, 0) as usize * 4 + Direction::East as usize], 84);

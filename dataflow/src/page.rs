@@ -1,7 +1,9 @@
-//! A report as a web page: one file that needs no network. It draws the grid (memory, work, traffic), the critical path, and programs over time, with their names
-//! and their kernels' IR.
+//! A report as a web page: one file that needs no network. It draws the grid (memory, work,
+//! traffic), the critical path, and programs over time. It also shows their names and their
+//! kernels' IR.
 //!
-//! Large grids are drawn in squares of PEs. The page's data is JSON, escaped so that no text in it can end the script around it.
+//! Large grids are drawn in squares of PEs. The page's data is JSON, escaped so that no text in it
+//! can end the surrounding script.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +16,7 @@ use crate::routes::Direction;
 
 const PAGE: &str = include_str!("page.html");
 
-/// Squares of a side at most.
+/// Max squares in a row or column.
 const MOST_SQUARES: u32 = 256;
 
 #[derive(Serialize)]
@@ -23,22 +25,22 @@ struct Data<'a> {
     grid: &'a crate::grid::Grid,
     cells: Cells,
     programs: Vec<&'a ProgramTime>,
-    /// Name and IR of the kernels of these, by number.
+    /// Name and IR of the programs' kernels, by number.
     kernels: BTreeMap<u32, (&'a str, &'a str)>,
 }
 
-/// PEs in squares.
+/// Values of squares of PEs.
 #[derive(Debug, PartialEq, Serialize)]
 struct Cells {
-    /// PEs of a square's side.
+    /// Side of a square in PEs.
     side: u32,
     width: u32,
     height: u32,
-    /// Share of the memory of the fullest PE.
+    /// Max share of used memory on a PE of the square.
     memory: Vec<f32>,
-    /// Share of the time, on the mean.
+    /// Mean share of time in which the PEs worked.
     work: Vec<f32>,
-    /// Bytes of a PE's links, on the mean.
+    /// Mean bytes over a PE's links.
     traffic: Vec<f32>,
 }
 
@@ -67,7 +69,7 @@ impl Cells {
     }
 }
 
-/// A file with such a page.
+/// The file kind of these pages.
 pub const KIND: Kind = Kind {
     name: "page of a simulation",
     is: |head| {
@@ -78,7 +80,7 @@ pub const KIND: Kind = Kind {
     private: false,
 };
 
-/// The page; `kernels` are those of the descriptor that was simulated.
+/// Returns the page; `kernels` are those of the simulated descriptor.
 pub fn page(report: &Report, kernels: &[KernelText]) -> String {
     let programs: Vec<&ProgramTime> = report.programs.iter().filter(|program| program.firings > 0).collect();
     let of = |program: &&ProgramTime| {
@@ -87,7 +89,7 @@ pub fn page(report: &Report, kernels: &[KernelText]) -> String {
     };
     let kernels = programs.iter().filter_map(of).collect();
     let data = Data { summary: report.summary(), grid: &report.grid, cells: Cells::new(report), programs, kernels };
-    // Numbers, strings and lists: there is nothing that could not be written.
+    // Serialisation cannot fail: the data is numbers, strings and lists.
     let json = serde_json::to_string(&data).unwrap_or_else(|_| "null".to_owned());
     ixc_files::page::filled(PAGE, &format!("{} on {}", report.model, report.grid.name), &json)
 }
@@ -134,7 +136,7 @@ mod tests {
         let most = *report.memory.iter().max().unwrap() as f32 / report.grid.pe.sram_bytes as f32;
         assert_eq!(cells.memory.iter().copied().fold(0.0, f32::max), most);
         let traffic: u64 = report.traffic.iter().sum();
-        // The last row of squares has two rows of PEs.
+        // The last row of squares has only two rows of PEs.
         let found: f32 = (0..600).map(|i| cells.traffic[i] * if i < 400 { 9.0 } else { 6.0 }).sum();
         assert!((found - traffic as f32).abs() < 1.0, "{found} {traffic}");
     }

@@ -1,7 +1,8 @@
-//! Events in the order of time: a wheel of cycles, and a heap for what lies farther ahead.
+//! Events in order of time: a wheel of cycles, and a heap for events farther ahead.
 //!
-//! Nearly all events are some hundred cycles away, where putting one in and taking it out is a push to a list and a look at a bit. Events of
-//! a cycle come out in the order in which they were put into its list.
+//! Nearly all events are some hundred cycles ahead. For them, insertion is a push to a list, and
+//! removal a look at a bit. Events of a cycle come out in the order in which they were put into its
+//! list.
 //!
 //! ```
 //! use ixc_dataflow::queue::Queue;
@@ -12,16 +13,16 @@
 //! assert_eq!(order, [(3, 'a'), (3, 'b'), (9, 'c'), (1_000_000, 'd')]);
 //! ```
 //!
-//! Invariant: time does not go back: an event that is put in for the past comes out now.
+//! Invariant: time does not go back. An event for the past comes out at the current time.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// Cycles of the wheel, a power of two.
+/// Number of cycles of the wheel, a power of two.
 const WHEEL: usize = 1 << 14;
 const WORD: usize = 64;
 
-/// An event far ahead: of equal times the one that came first is less.
+/// An event far ahead. Among equal times, the one added first is less.
 #[derive(Debug)]
 struct Later<E> {
     at: u64,
@@ -54,9 +55,9 @@ impl<E> Ord for Later<E> {
 pub struct Queue<E> {
     /// Events of cycle `now + i` at `(now + i) % WHEEL`.
     wheel: Vec<Vec<E>>,
-    /// Which of them are not empty.
+    /// Bit set of the non-empty lists of the wheel.
     full: Vec<u64>,
-    /// The list of the current cycle, and how many of it have come out.
+    /// The list of the current cycle, and the number of its events that have come out.
     current: Vec<E>,
     taken: usize,
     now: u64,
@@ -79,17 +80,17 @@ impl<E> Default for Queue<E> {
 }
 
 impl<E: Copy> Queue<E> {
-    /// The time of the event that came out last.
+    /// Returns the time of the last event that came out.
     pub fn now(&self) -> u64 {
         self.now
     }
 
-    /// How many events were put in.
+    /// Returns the number of events added so far.
     pub fn pushed(&self) -> u64 {
         self.pushed
     }
 
-    /// Puts an event in.
+    /// Adds an event.
     pub fn push(&mut self, at: u64, event: E) {
         self.pushed += 1;
         let at = at.max(self.now);
@@ -108,7 +109,7 @@ impl<E: Copy> Queue<E> {
         self.full[place / WORD] |= 1 << (place % WORD);
     }
 
-    /// Takes the next event out.
+    /// Removes and returns the next event.
     pub fn pop(&mut self) -> Option<(u64, E)> {
         loop {
             if let Some(event) = self.current.get(self.taken) {
@@ -121,7 +122,7 @@ impl<E: Copy> Queue<E> {
         }
     }
 
-    /// Goes on to the next time that has an event.
+    /// Advances to the next time with an event.
     fn advance(&mut self) -> Option<()> {
         let near = self.near();
         let far = self.later.peek().map(|Reverse(later)| later.at);
@@ -130,8 +131,8 @@ impl<E: Copy> Queue<E> {
             (near, far) => near.or(far)?,
         };
         self.now = next;
-        // Later events that the wheel reaches now move there. They keep their place: they were put in before the events that the lists of their
-        // cycles get from now on.
+        // Move later events that the wheel now reaches. They keep their order: they were added
+        // before all events that these lists will get from now on.
         while let Some(Reverse(later)) = self.later.peek() {
             if later.at - self.now >= WHEEL as u64 {
                 break;
@@ -146,7 +147,7 @@ impl<E: Copy> Queue<E> {
         Some(())
     }
 
-    /// The next time of the wheel that has an event.
+    /// Returns the next time of the wheel with an event.
     fn near(&self) -> Option<u64> {
         let start = (self.now as usize + 1) % WHEEL;
         let mut word = start / WORD;

@@ -1,4 +1,4 @@
-//! Descriptors from JSON that nobody trusts.
+//! Reading of descriptors from untrusted JSON.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -7,10 +7,10 @@ use crate::descriptor::Descriptor;
 use ixc_failure::Class;
 use ixc_files::Kind;
 
-/// Bytes of a file at most: the largest has some ten million.
+/// Max bytes of a file; the largest ones have about ten million.
 pub const MAX_BYTES: u64 = 1 << 29;
 
-/// A descriptor's file: our compact text, or the one that is indented.
+/// The file kind of descriptors, compact or indented.
 pub const KIND: Kind = Kind {
     name: "descriptor",
     is: |head| {
@@ -22,18 +22,18 @@ pub const KIND: Kind = Kind {
     private: false,
 };
 
-/// Why there is no descriptor.
+/// Reasons why a descriptor could not be read.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
-    /// A file that cannot be read.
+    /// A file cannot be read.
     #[error(transparent)]
     Read(#[from] ixc_files::ReadError),
-    /// A text that is no descriptor.
+    /// The text is not a descriptor.
     #[error("{}: it is no descriptor: {source}", path.display())]
     Json {
         /// The file.
         path: PathBuf,
-        /// What is wrong, and where.
+        /// The problem, and its place.
         source: serde_json::Error,
     },
 }
@@ -48,7 +48,7 @@ impl ReadError {
     }
 }
 
-/// Reads a descriptor. What it says is not checked: [`crate::check::Machine::new`] does that.
+/// Reads a descriptor without checking its contents; [`crate::check::Machine::new`] does that.
 ///
 /// # Errors
 /// See [`ReadError`].
@@ -60,7 +60,7 @@ pub fn open(path: &Path) -> Result<Descriptor, ReadError> {
 /// Writes a descriptor.
 ///
 /// # Errors
-/// When `out` does.
+/// If `out` fails.
 pub fn write(descriptor: &Descriptor, out: &mut dyn Write) -> io::Result<()> {
     serde_json::to_writer_pretty(&mut *out, descriptor)?;
     out.write_all(b"\n")

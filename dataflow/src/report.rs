@@ -1,4 +1,4 @@
-//! What a step took: rates, where the time went, what bounds it.
+//! Report of a step: rates, the use of time, and the limits.
 
 use std::fmt::{self, Write};
 
@@ -9,27 +9,27 @@ use serde::Serialize;
 use crate::cost::Cost;
 use crate::routes::Direction;
 
-/// Busiest programs and longest stretches that are told.
+/// Max programs that the text names.
 const TOLD: usize = 6;
 
-/// When a program worked.
+/// Times of a program.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct ProgramTime {
-    /// Its label.
+    /// The program's label.
     pub label: String,
-    /// Its kernel, by position in the descriptor.
+    /// Index of its kernel in the descriptor.
     pub kernel: u32,
-    /// Instances.
+    /// Number of instances.
     pub instances: u32,
-    /// PE of the one in the middle.
+    /// PE of the middle instance.
     pub place: (u32, u32),
-    /// Firings of all of them.
+    /// Firings of all instances.
     pub firings: u64,
-    /// Cycles of all of them.
+    /// Cycles of all instances.
     pub cycles: u64,
-    /// When the first began.
+    /// Cycle in which the first firing began.
     pub first: u64,
-    /// When the last ended.
+    /// Cycle in which the last firing ended.
     pub last: u64,
 }
 
@@ -44,61 +44,62 @@ impl ProgramTime {
     }
 }
 
-/// The critical path: from the last result back to the first input, each event with the one that it waited for. Cycles, by kind.
+/// The critical path: from the last result back to the first input, each event with the event that
+/// it waited for. Cycles are given by kind.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct CriticalPath {
-    /// All of it.
+    /// Length of the whole path.
     pub cycles: u64,
-    /// Kernels.
+    /// Cycles of kernels.
     pub compute: u64,
-    /// Messages on their way, as if each were alone.
+    /// Cycles of messages, as if each were alone.
     pub link: u64,
-    /// Messages that waited for links.
+    /// Cycles in which messages waited for links.
     pub contention: u64,
-    /// What waited for a PE, for room or for a routing.
+    /// Cycles of waiting for a PE, for room or for a routing.
     pub wait: u64,
-    /// From and to the host.
+    /// Cycles of transfers from and to the host.
     pub host: u64,
-    /// Firings.
+    /// Number of firings.
     pub firings: u64,
-    /// Firings that had to wait for their PE.
+    /// Number of firings that waited for their PE.
     pub busy: u64,
-    /// Firings that had to wait for room somewhere.
+    /// Number of firings that waited for room.
     pub room: u64,
-    /// Firings that had to wait for a routing.
+    /// Number of firings that waited for a routing.
     pub routing: u64,
-    /// Cycles of kernels by program, the most first.
+    /// Cycles of kernels by program, the largest first.
     pub programs: Vec<(String, u64)>,
-    /// Cycles for which messages waited for links, by the program that they were for, the most first.
+    /// Cycles in which messages waited for links, by the receiving program, the largest first.
     pub contended: Vec<(String, u64)>,
 }
 
-/// The least cycles that a step can take, by what bounds it, if all else were free and work spread evenly.
+/// Lower bounds of a step's cycles by resource, if all else were free and work spread evenly.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Roofline {
-    /// Operations at the rates of all PEs.
+    /// Operations at the combined rate of all PEs.
     pub compute: f64,
-    /// Bytes that kernels read, at the memory ports of all PEs.
+    /// Bytes read by kernels, at the memory ports of all PEs.
     pub memory: f64,
-    /// Bytes times links, at the rate of all links.
+    /// Bytes times links, at the combined rate of all links.
     pub links: f64,
     /// Bytes from and to the host.
     pub io: f64,
-    /// The PE with the most work, as it is placed.
+    /// Work of the busiest PE, with the actual placement.
     pub busiest: f64,
-    /// The link with the most bytes, as it is routed.
+    /// Bytes of the busiest link, with the actual routes.
     pub busiest_link: f64,
 }
 
 impl Roofline {
-    /// The bound that is largest.
+    /// Returns the largest bound.
     pub fn most(&self) -> f64 {
         let all = [self.compute, self.memory, self.links, self.io, self.busiest, self.busiest_link];
         all.into_iter().fold(0.0, f64::max)
     }
 }
 
-/// What a step took.
+/// Result of timing a step.
 #[derive(Clone, Debug)]
 pub struct Report {
     /// The machine.
@@ -107,37 +108,37 @@ pub struct Report {
     pub model: String,
     /// Tokens of the step.
     pub rows: u64,
-    /// Tokens before.
+    /// Number of tokens before the step.
     pub position: u32,
-    /// Cycles from the first byte at the host to the last.
+    /// Cycles from the first byte that leaves the host to the last that returns.
     pub cycles: u64,
-    /// Of these, cycles in which waves' weights and states went in and out.
+    /// Cycles of these in which weights and states of waves were loaded or stored.
     pub wave_io_cycles: u64,
-    /// What all kernels did.
+    /// Work of all kernels.
     pub total: Cost,
     /// Cycles of work, by PE.
     pub worked: Vec<u64>,
-    /// Bytes of memory that are taken, by PE.
+    /// Bytes of used memory, by PE.
     pub memory: Vec<u64>,
     /// Bytes over each link, by PE and direction.
     pub traffic: Vec<u64>,
-    /// Cycles that messages waited for links, all together.
+    /// Cycles that messages waited for links, in all.
     pub waited: u64,
-    /// Links that messages took.
+    /// Number of links taken by messages.
     pub hops: u64,
-    /// Messages.
+    /// Number of messages.
     pub messages: u64,
-    /// Slices that messages brought to instances.
+    /// Number of slices that messages brought to instances.
     pub deliveries: u64,
-    /// Firings.
+    /// Number of firings.
     pub firings: u64,
-    /// Events of the simulation.
+    /// Number of events in the simulation.
     pub events: u64,
-    /// Bytes from and to the host.
+    /// Bytes transferred from and to the host.
     pub io_bytes: u64,
-    /// When programs worked.
+    /// Times of the programs.
     pub programs: Vec<ProgramTime>,
-    /// The critical path; none where there were too many firings to remember.
+    /// The critical path; `None` if there were too many firings to remember.
     pub critical: Option<CriticalPath>,
 }
 
@@ -148,65 +149,66 @@ pub struct Summary {
     pub grid: String,
     /// The model.
     pub model: String,
-    /// Tokens of the step, one behind the other on the grid.
+    /// Number of tokens of the step, pipelined on the grid.
     pub rows: u64,
-    /// Tokens before.
+    /// Number of tokens before the step.
     pub position: u32,
     /// Cycles.
     pub cycles: u64,
     /// Seconds.
     pub seconds: f64,
-    /// Tokens in a second.
+    /// Tokens per second.
     pub tokens_per_second: f64,
-    /// Tokens in a second, if what bounds the step most were all that takes time.
+    /// Tokens per second if only the largest bound took time.
     pub roofline_tokens_per_second: f64,
     /// Share of all PEs' cycles in which they worked.
     pub busy: f64,
-    /// Int8 products and f32 operations (multiply-adds, additions, minima and so on), as a share of what all PEs could have done.
+    /// Int8 products and f32 operations (multiply-adds, additions, minima and so on), as a share of
+    /// the peak of all PEs.
     pub arithmetic_utilisation: f64,
-    /// PEs.
+    /// Number of PEs.
     pub pes: u64,
-    /// PEs that worked.
+    /// Number of PEs that worked.
     pub working_pes: u64,
     /// Products of bytes.
     pub int8_products: u64,
     /// f32 operations.
     pub f32_operations: u64,
-    /// Bytes times links that they went over.
+    /// Sum over bytes of the links that they crossed.
     pub byte_hops: u64,
-    /// The most loaded link: column and row of the PE that it leaves, direction, bytes.
+    /// The most loaded link: column and row of the PE at its beginning, direction, bytes.
     pub busiest_link: (u32, u32, String, u64),
     /// The fullest PE: column, row, bytes.
     pub fullest_pe: (u32, u32, u64),
-    /// Bytes of memory that are taken on all PEs.
+    /// Bytes of used memory on all PEs.
     pub memory_bytes: u64,
-    /// Bytes from and to the host.
+    /// Bytes transferred from and to the host.
     pub io_bytes: u64,
-    /// Cycles in which waves' weights and states went in and out.
+    /// Cycles in which weights and states of waves were loaded or stored.
     pub wave_io_cycles: u64,
-    /// Messages.
+    /// Number of messages.
     pub messages: u64,
-    /// Links that they took.
+    /// Number of links taken by messages.
     pub hops: u64,
-    /// Cycles that they waited for links.
+    /// Cycles that messages waited for links.
     pub waited_cycles: u64,
-    /// Firings.
+    /// Number of firings.
     pub firings: u64,
-    /// Events of the simulation.
+    /// Number of events in the simulation.
     pub events: u64,
-    /// What bounds the step.
+    /// Lower bounds of the step's cycles.
     pub roofline: Roofline,
     /// The critical path.
     pub critical: Option<CriticalPath>,
 }
 
 impl Report {
-    /// Seconds of the step.
+    /// Returns the seconds of the step.
     pub fn seconds(&self) -> f64 {
         self.cycles as f64 / self.grid.clock_hz
     }
 
-    /// The place of the largest of some numbers by PE, or by PE and direction.
+    /// Returns the index and value of the largest number.
     fn largest(numbers: &[u64]) -> (usize, u64) {
         let mut best = (0, 0);
         for (place, number) in numbers.iter().enumerate() {
@@ -221,13 +223,13 @@ impl Report {
         (pe as u32 % self.grid.width, pe as u32 / self.grid.width)
     }
 
-    /// Links of the grid.
+    /// Returns the number of links of the grid.
     fn links(&self) -> f64 {
         let (w, h) = (f64::from(self.grid.width), f64::from(self.grid.height));
         (2.0 * ((w - 1.0) * h + (h - 1.0) * w)).max(1.0)
     }
 
-    /// What bounds the step.
+    /// Computes the lower bounds of the step's cycles.
     pub fn roofline(&self) -> Roofline {
         let (pes, pe) = (self.grid.pes() as f64, &self.grid.pe);
         let rates = &pe.operations;
@@ -247,7 +249,7 @@ impl Report {
         }
     }
 
-    /// In numbers.
+    /// Returns the report in numbers.
     pub fn summary(&self) -> Summary {
         let pes = self.grid.pes() as f64;
         let cycles = self.cycles.max(1) as f64;

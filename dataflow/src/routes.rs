@@ -1,10 +1,12 @@
-//! Streams that want the same colour of a link: during a wave a colour of a link belongs to one tensor from one end.
+//! Conflicts between streams on a link's colours: during a wave, each colour of a link belongs to
+//! one tensor from one end.
 //!
-//! A colour is a virtual channel: all instances of a program share it, and their messages, which carry where they go to, may part at any router. That
-//! a router knew one way alone for each colour is not checked, and placed descriptors need more.
+//! A colour is a virtual channel. All instances of a program share it, and their messages carry
+//! their destination, so they can split at any router. It is not checked that each router has only
+//! one way per colour; placed descriptors need more.
 //!
-//! All the links that a stream may ever use are walked, also those to experts that no token names; machines whose messages carry where they go
-//! have no such conflict.
+//! The check walks all links that a stream can use, including those to experts that no token names.
+//! Machines with packets have no such conflicts.
 
 use std::fmt;
 
@@ -12,21 +14,21 @@ use crate::descriptor::{Descriptor, End, Route, program_name};
 use crate::grid::Routing;
 use crate::layout::{Layout, Outlet, Unit, columns_of, edge, start};
 
-/// Two streams on one colour of a link.
+/// Two streams use one colour of a link.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the link {direction} from PE ({x}, {y}) has two streams of colour {colour}: {first} and {second}")]
 pub struct RouteConflict {
-    /// Column of the PE that the link leaves.
+    /// Column of the PE at the link's beginning.
     pub x: u32,
-    /// Row of the PE.
+    /// Row of the PE at the link's beginning.
     pub y: u32,
-    /// Where it goes.
+    /// Direction of the link.
     pub direction: Direction,
     /// The colour.
     pub colour: u32,
-    /// One stream: its tensor, and from where.
+    /// One stream: its tensor and its sender.
     pub first: String,
-    /// The other.
+    /// The other stream.
     pub second: String,
 }
 
@@ -44,7 +46,7 @@ pub enum Direction {
 }
 
 impl Direction {
-    /// All, in the order of their numbers.
+    /// All directions, in the order of their numbers.
     pub const ALL: [Direction; 4] = [Direction::East, Direction::West, Direction::North, Direction::South];
 }
 
@@ -59,7 +61,8 @@ impl fmt::Display for Direction {
     }
 }
 
-/// Calls `step` with each link from a PE to another, as the number of the PE that it leaves and its direction; stops at the first `Err`.
+/// Calls `step` with each link from one PE to another, as the PE at its beginning and the
+/// direction. Stops at the first `Err`.
 pub fn walk<E>(
     width: u32,
     from: u32,
@@ -94,16 +97,16 @@ pub fn walk<E>(
     Ok(())
 }
 
-/// A tensor from an end, in a colour.
+/// A tensor from one end, in one colour.
 struct Group<'a> {
     tensor: u32,
     from: End,
     outlet: &'a Outlet,
-    /// The program and its first instance's place, or where the host's stream comes in.
+    /// The sending program, or the PE where the host's stream enters.
     sender: Result<&'a Unit, u32>,
 }
 
-/// Checks all links of all waves; colours are those that links have.
+/// Checks all links of all waves. Colours must be ones that links have.
 ///
 /// # Errors
 /// The first conflict.
@@ -111,7 +114,7 @@ pub fn check(descriptor: &Descriptor, layout: &Layout) -> Result<(), Box<RouteCo
     if descriptor.grid.link.routing == Routing::Packets {
         return Ok(());
     }
-    // By number of the group that was the last to take a link, counted on over colours and waves.
+    // Number of the group that took each link last; numbers continue over colours and waves.
     let mut owner = vec![0u32; descriptor.grid.pes() as usize * Direction::ALL.len()];
     let mut base = 0;
     let mut host: Vec<Vec<Group<'_>>> = descriptor.waves.iter().map(|_| Vec::new()).collect();
@@ -152,7 +155,7 @@ fn describe(descriptor: &Descriptor, group: &Group<'_>) -> String {
     }
 }
 
-/// Takes the links of a group.
+/// Marks the links of a group as taken.
 fn mark(
     descriptor: &Descriptor,
     layout: &Layout,
@@ -165,7 +168,7 @@ fn mark(
     let outlet = group.outlet;
     let mut link = |pe: u32, direction: Direction| {
         let owner = &mut owner[pe as usize * Direction::ALL.len() + direction as usize];
-        // 0 is nobody; those up to `base` had it in other colours.
+        // 0 is free; numbers up to `base` belong to other colours.
         let before = owner.checked_sub(base + 1).and_then(|before| groups.get(before as usize));
         match before {
             Some(before) if (before.tensor, before.from) != (group.tensor, group.from) => {
@@ -195,7 +198,7 @@ fn mark(
             for part in 0..slice_parts(unit, consumer.receive) {
                 let first = start(&slice, 0, part);
                 let (begin, count) = columns_of(first, slice.column_stride, slice.bytes, unit.columns, low, high);
-                // Rows of an expert stay with it.
+                // Rows of an expert go to the same expert.
                 let same = descriptor.programs[consumer.program as usize].axis == outlet.axis;
                 let experts = match expert.filter(|_| same && unit.experts > 1) {
                     Some(expert) => expert..expert + 1,
@@ -205,7 +208,7 @@ fn mark(
                     for column in begin..begin + count {
                         let part = if unit.state.is_some() { part } else { 0 };
                         let pe = layout.pe[unit.instance(expert, column, part) as usize];
-                        // Neighbours share PEs.
+                        // Neighbours may share a PE.
                         if pe != last {
                             walk(width, from, pe, outlet.route, &mut link)?;
                         }
@@ -226,7 +229,8 @@ fn mark(
     }
 }
 
-/// Parts whose slices a port takes: those of its own instances, or all of another program's.
+/// Returns the number of parts whose slices a port receives: those of its own instances, or all of
+/// another program's.
 fn slice_parts(unit: &Unit, receive: u32) -> u32 {
     match unit.receives[receive as usize].kind {
         crate::layout::Kind::Parts { count, .. } => count,
