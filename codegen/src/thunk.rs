@@ -51,8 +51,8 @@ impl ConventionError {
     }
 }
 
-/// A thunk for code of this convention: `extern "sysv64" fn(buffers: *const *mut u8, dims: *const
-/// i64)`.
+/// A thunk for code of this convention:
+/// `extern "sysv64" fn(buffers: *const *mut u8, dims: *const i64)`.
 #[derive(Debug)]
 pub(crate) struct Thunk {
     memory: ExecutableBuffer,

@@ -215,8 +215,8 @@ pub struct Routing {
     pub experts: u32,
 }
 
-/// Keys and values of a layer, divided into parts. Each head and part has keys f16 `[positions /
-/// 16][key_len][16]` and values f16 `[positions][value_len]`.
+/// Keys and values of a layer, divided into parts. Each head and part has keys f16
+/// `[positions / 16][key_len][16]` and values f16 `[positions][value_len]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
@@ -290,8 +290,8 @@ pub struct Sites {
     pub parts: Lattice,
 }
 
-/// Offset of a PE by an index: `group = index / share; dx = group % per_line * pitch_x; dy = group
-/// / per_line * pitch_y`.
+/// Offset of a PE by an index:
+/// `group = index / share; dx = group % per_line * pitch_x; dy = group / per_line * pitch_y`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
@@ -328,8 +328,8 @@ impl Sites {
     }
 }
 
-/// A slice of a tensor's row: `bytes` bytes from offset `offset + column * column_stride + part *
-/// part_stride`.
+/// A slice of a tensor's row: `bytes` bytes from offset
+/// `offset + column * column_stride + part * part_stride`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
@@ -354,8 +354,8 @@ pub struct Slice {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Port {
-    /// A slice of a weight, which stays in the PE's memory, at `offset + column * column_stride +
-    /// expert * expert_stride`.
+    /// A slice of a weight, which stays in the PE's memory, at
+    /// `offset + column * column_stride + expert * expert_stride`.
     Weight {
         /// Index in [`Descriptor::weights`].
         weight: u32,

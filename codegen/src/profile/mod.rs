@@ -10,8 +10,8 @@
 //!
 //! Profiles belong to the process and last as long as it does. Call [`enable`] once, before code is
 //! generated; after that, every [`Module`](crate::module::Module) adds its kernels and their
-//! addresses. Kernels keep no frame pointer, so call graphs need the unwind tables: `perf record
-//! --call-graph dwarf`.
+//! addresses. Kernels keep no frame pointer, so call graphs need the unwind tables:
+//! `perf record --call-graph dwarf`.
 //!
 //! Invariant: without profiles nothing is written. Profiles change no code, only the distance
 //! between kernels.

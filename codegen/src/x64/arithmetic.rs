@@ -31,8 +31,8 @@ fn binary_codes(op: Op, elem: Elem, scalar: bool) -> Option<(Codes, bool)> {
         Op::Sub => (float(SUBPS, SUBSS), false),
         Op::Mul => (float(MULPS, MULSS), true),
         Op::Div => (float(DIVPS, DIVSS), false),
-        // Both return the second operand if either is NaN or both are zeros: exactly `a < b ? a :
-        // b`.
+        // Both return the second operand if either is NaN or both are zeros:
+        // exactly `a < b ? a : b`.
         Op::Min => (float(MINPS, MINSS), false),
         Op::Max => (float(MAXPS, MAXSS), false),
         Op::IAdd => (by_elem(PADDB, PADDW, PADDD), true),
