@@ -1,9 +1,12 @@
 //! AMD's CPUs.
 //!
-//! Zen 4's vector part was measured on one: throughput and latency of each class at 32 and 64 bytes, and pairs of classes for what
-//! shares a pipe (two classes with two pipes each that together take 1.0 cycles share both, 0.5 none, 0.67 one). Pipes 0 and 1 multiply, 2 and 3
-//! add floats. Its 64-byte vectors take a pipe twice. Zen 3 follows LLVM 19 and has Zen 4's rows where that agrees. Zen 5 is Zen 4 with
-//! whole 64-byte pipes and wider integers, from general knowledge.
+//! Zen 4's vector part was measured on one: throughput and latency of each class at 32 and 64
+//! bytes. Pairs of classes show shared pipes. For two classes with two pipes each, a pair takes 1.0
+//! cycles if both pipes are shared, 0.67 if one is, and 0.5 if none is. Pipes 0 and 1 multiply; 2
+//! and 3 add floats. A 64-byte vector takes a pipe twice.
+//!
+//! Zen 3 follows LLVM 19, and uses Zen 4's rows where they agree. Zen 5 is Zen 4 with whole 64-byte
+//! pipes and wider integers, from general knowledge.
 
 use super::class::Class as C;
 use super::model::Source::{Llvm, Mem, Ran};
@@ -73,7 +76,7 @@ const ZEN4_ROWS: &[Row] = &[
     narrow(C::IntMul, "b", 3, Ran),
     narrow(C::Branch, "au", 1, Llvm),
     narrow(C::Return, "lmn&au", 5, Llvm),
-    // Three accesses a cycle, of those two vector loads or one vector store.
+    // Three accesses per cycle, at most two of them vector loads or one a vector store.
     narrow(C::LoadInt, "lmn", 4, Ran),
     narrow(C::StoreInt, "lmn&st", 1, Ran),
     same(C::Load, "lm", 7, 7, Ran),
@@ -159,7 +162,7 @@ pub static ZEN3: CpuModel = CpuModel {
     tables: &[ZEN3_ROWS, ZEN4_ROWS],
 };
 
-/// AVX-512 and VNNI.
+/// Classes that Zen 3 lacks: AVX-512 and VNNI.
 const ZEN3_LACKS: &[C] = &{
     let mut all = [C::DotInt; AVX512.len() + 1];
     let mut i = 0;
@@ -218,7 +221,7 @@ const ZEN5_ROWS: &[Row] = &[
     narrow(C::StoreInt, "lmno&st", 1, Mem),
     same(C::Load, "lm", 7, 7, Mem),
     both(C::Store, "lmno&st", "lmno&s&t", 1, Mem),
-    // Integer vectors have two cycles of latency on this core.
+    // Integer vector ops have a latency of two cycles on this core.
     same(C::VecAdd, "0123", 2, 2, Mem),
     same(C::VecCompare, "0123", 2, 2, Mem),
     same(C::Logic, "0123", 2, 2, Mem),

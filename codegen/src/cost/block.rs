@@ -1,4 +1,4 @@
-//! The cost of one iteration of a loop, or of a stretch of code that runs once.
+//! Cost of one iteration of a loop, or of straight code that runs once.
 
 use iced_x86::{Instruction, InstructionInfoFactory, Mnemonic, OpKind};
 use serde::Serialize;
@@ -8,10 +8,11 @@ use super::class::{Class, Kind, Memory, Width, Work, classify};
 use super::model::{Cost, CpuModel, Uop, WideVectors};
 use super::ports::Load;
 
-/// Cycles between two tile products: 16 rows, one a cycle.
+/// Cycles between two tile products: 16 rows, one per cycle.
 pub const TILE_DOT_CYCLES: f64 = 16.0;
 
-/// Instructions by what they do. Each is counted once, in the first column that it fits; reads and writes are counted beside.
+/// Instructions by kind of work. Each is counted once, in the first column that it fits; `reads`
+/// and `writes` are counted in addition.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Mix {
     /// Tile products.
@@ -30,17 +31,17 @@ pub struct Mix {
     pub store: u32,
     /// Integers and branches.
     pub scalar: u32,
-    /// Those of all these that read memory.
+    /// Instructions among all these that read memory.
     pub reads: u32,
-    /// Those of all these that write memory.
+    /// Instructions among all these that write memory.
     pub writes: u32,
 }
 
-/// What bounds a block.
+/// Resource that bounds a block.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Bound {
-    /// Nothing: the block is empty.
+    /// The block is empty.
     #[default]
     None,
     /// The tile unit.
@@ -51,57 +52,59 @@ pub enum Bound {
     FrontEnd,
     /// The longest carried chain of latencies.
     Chain,
-    /// One taken branch a cycle.
+    /// The limit of one taken branch per cycle.
     Branch,
 }
 
-/// A port's load.
+/// Load of a port.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct PortCycles {
-    /// Its name.
+    /// Name of the port.
     pub port: &'static str,
     /// Cycles in the most even assignment.
     pub cycles: f64,
 }
 
-/// The cost of one iteration.
+/// Cost of one iteration.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Block {
-    /// Instructions.
+    /// Number of instructions.
     pub instructions: u32,
-    /// By what they do.
+    /// Instructions by kind of work.
     pub mix: Mix,
-    /// Slots of the front end (µops that fuse counted once).
+    /// Slots of the front end; fused µops count once.
     pub slots: u32,
     /// µops on ports.
     pub uops: u32,
-    /// Cycles that the front end takes.
+    /// Cycles of the front end.
     pub front_end: f64,
-    /// Cycles that the busiest ports take, the tile unit left out.
+    /// Cycles of the busiest ports, without the tile unit.
     pub port_cycles: f64,
-    /// Those ports.
+    /// The busiest ports.
     pub busiest: String,
-    /// Every port that has work.
+    /// All ports with work.
     pub ports: Vec<PortCycles>,
-    /// Cycles that the tile unit takes.
+    /// Cycles of the tile unit.
     pub tile: f64,
-    /// Cycles of the longest carried chain; 0 in code that is no loop.
+    /// Cycles of the longest carried chain; 0 in code that is not a loop.
     pub chain: f64,
-    /// The register of that chain, where it is one register's.
+    /// Register of that chain, if it has only one.
     pub chain_register: Option<String>,
-    /// Cycles from the first operand to the last result, if nothing else ran.
+    /// Cycles from the first operand to the last result, if no other code ran.
     pub critical_path: u32,
-    /// Cycles: the largest of front end, ports, tile unit and chain.
+    /// Cycles of the block: the largest of front end, ports, tile unit and chain.
     pub cycles: f64,
-    /// Which of them.
+    /// The largest of them.
     pub bound: Bound,
-    /// Share of the tile unit's limit: 16 cycles for each tile product over the cycles.
+    /// The tile unit's share: 16 cycles for each tile product, divided by the cycles.
     pub tile_share: f64,
-    /// Share of the multipliers' limit: cycles that the integer and float products alone would take over the cycles.
+    /// The multipliers' share: cycles of the integer and float products alone, divided by the
+    /// cycles.
     pub multiply_share: f64,
 }
 
-/// What a block costs. `loops` says whether it repeats. The second value numbers the instructions that the model does not know.
+/// Returns the cost of a block, and the indices of the instructions that the model does not know.
+/// `loops` tells whether the block repeats.
 pub fn cost(block: &[Instruction], loops: bool, model: &CpuModel) -> (Block, Vec<usize>) {
     let mut out = Block { instructions: block.len() as u32, ..Block::default() };
     let mut unknown = Vec::new();
@@ -161,7 +164,7 @@ pub fn cost(block: &[Instruction], loops: bool, model: &CpuModel) -> (Block, Vec
         out.chain_register = carried.register.map(|r| format!("{r:?}").to_lowercase());
     }
     let branch = if loops { 1.0 } else { 0.0 };
-    // Of equal bounds the first: what a kernel is tuned for stands first.
+    // Among equal bounds the first counts; the one that kernels are tuned for comes first.
     let bounds = [
         (out.tile, Bound::Tile),
         (out.port_cycles, Bound::Ports),
@@ -185,21 +188,21 @@ fn is_vector_work(class: Class) -> bool {
     matches!(class.kind(), Kind::Dot | Kind::Fma | Kind::Vector) && !matches!(class, Class::VecMove | Class::Zero)
 }
 
-/// Cost with memory operands, and the µops of those.
+/// Returns the cost with memory operands, and the µops of those.
 fn full_cost(model: &CpuModel, work: Work) -> Option<(Work, Cost, Vec<Uop>)> {
-    // A CPU that halves vectors takes two loads for 64 bytes, and one where fewer are read.
+    // A CPU that halves vectors takes two loads for 64 bytes, and one if fewer bytes are read.
     let load_width = if model.wide == WideVectors::Halves { work.loaded } else { work.width };
     let width = if matches!(work.class, Class::Load | Class::BroadcastNarrow) { load_width } else { work.width };
     let mut cost = model.cost(work.class, width)?;
     let (load, store) = memory_classes(work);
     let mut memory = Vec::new();
-    // A load or store takes a slot of its own only where the work has none: it fuses with it.
+    // A load or store takes its own slot only if the work has none; otherwise they fuse.
     if let Some(class) = load {
         memory.extend(model.cost(class, load_width)?.uops);
     }
     if let Some(class) = store {
         memory.extend(model.cost(class, work.width)?.uops);
-        // Work and store are two slots, but for work without port.
+        // Work and store take two slots, unless the work needs no port.
         if !cost.uops.is_empty() {
             cost.slots += 1;
         }
@@ -211,7 +214,7 @@ fn full_cost(model: &CpuModel, work: Work) -> Option<(Work, Cost, Vec<Uop>)> {
 fn memory_classes(work: Work) -> (Option<Class>, Option<Class>) {
     let (load, store) =
         if work.width == Width::Scalar { (Class::LoadInt, Class::StoreInt) } else { (Class::Load, Class::Store) };
-    // What goes to memory from the middle of a register is at most half of it.
+    // A part of a register that goes to memory is at most half of it.
     match work.memory {
         Memory::None => (None, None),
         Memory::Read => (Some(load), None),
@@ -220,7 +223,8 @@ fn memory_classes(work: Work) -> (Option<Class>, Option<Class>) {
     }
 }
 
-/// Cycles from an address to the operand: of a load that is the whole of the instruction, its own latency counts.
+/// Returns the cycles from an address to the operand. An instruction that is only a load has its
+/// own latency instead.
 fn load_latency(model: &CpuModel, work: Work) -> u32 {
     let (load, _) = memory_classes(work);
     load.and_then(|class| model.cost(class, work.width)).map_or(0, |cost| cost.latency)
@@ -248,7 +252,7 @@ fn count(mix: &mut Mix, work: Work) {
     mix.writes += u32::from(writes);
 }
 
-/// Whether a comparison or sum and the conditional jump after it are one µop.
+/// Whether a comparison or sum and the following conditional jump fuse to one µop.
 fn fuses(instruction: &Instruction, next: &Instruction) -> bool {
     use Mnemonic::{Add, And, Cmp, Dec, Inc, Sub, Test};
     let plain = (0..instruction.op_count()).all(|n| instruction.op_kind(n) != OpKind::Memory);

@@ -1,38 +1,40 @@
-//! Dependencies through registers: how long one iteration takes from start to end, and how soon the next can follow.
+//! Dependencies through registers: the latency of one iteration, and the distance between
+//! iterations.
 //!
-//! A loop's registers at the end of an iteration are those at its start plus latencies: `end[j] = max over i (start[i] + M[i][j])`. Iterations can
-//! follow each other every `lambda` cycles, where `lambda` is the largest mean of a cycle in the graph that `M` is the weights of (Karp's
-//! theorem). An accumulator's chain is a cycle of one register, `M[j][j]`.
+//! The ready times of a loop's registers at the end of an iteration follow from those at its start:
+//! `end[j] = max over i (start[i] + M[i][j])`. Iterations can follow each other every `lambda`
+//! cycles. Here, `lambda` is the largest mean weight of a cycle in the graph with the weights `M`
+//! (Karp's theorem). An accumulator's chain is a cycle of one register, `M[j][j]`.
 //!
-//! Flags, the stack pointer and memory carry nothing here.
+//! Flags, the stack pointer and memory carry no dependency here.
 
 use std::collections::BTreeMap;
 
 use iced_x86::{Instruction, InstructionInfoFactory, OpAccess, Register};
 
-/// What one instruction waits for and makes.
+/// Registers that one instruction reads and writes, with latencies.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Node {
-    /// Registers read, with the cycles from there to the result.
+    /// Registers read, with the cycles from each to the result.
     pub reads: Vec<(Register, u32)>,
     /// Registers written.
     pub writes: Vec<Register>,
-    /// Cycles to the result with all operands there.
+    /// Cycles to the result if all operands are ready.
     pub latency: u32,
 }
 
 /// Latencies of one instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Latency {
-    /// From operands to the result.
+    /// Cycles from operands to the result.
     pub work: u32,
-    /// From an address to the operand that is loaded; 0 where nothing is.
+    /// Cycles from an address to the loaded operand; 0 without a load.
     pub load: u32,
     /// Whether the result depends on no operand (zeroing idioms).
     pub breaks: bool,
 }
 
-/// What an instruction waits for and makes.
+/// Returns the registers that an instruction reads and writes, with latencies.
 pub fn node(factory: &mut InstructionInfoFactory, instruction: &Instruction, latency: Latency) -> Node {
     let address = [instruction.memory_base(), instruction.memory_index()].map(Register::full_register);
     let mut node = Node { latency: latency.work + latency.load, ..Node::default() };
@@ -58,16 +60,17 @@ pub fn node(factory: &mut InstructionInfoFactory, instruction: &Instruction, lat
     node
 }
 
-/// The longest chain that one iteration hands to the next.
+/// The longest chain from one iteration to the next.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Carried {
     /// Cycles per iteration.
     pub cycles: f64,
-    /// A register of it, where it is one register's own.
+    /// Register of the chain, if it has only one.
     pub register: Option<Register>,
 }
 
-/// Cycles from the start of a block to its last result, all registers being there at the start.
+/// Returns the cycles from the start of a block to its last result, if all registers are ready at
+/// the start.
 pub fn critical_path(block: &[Node]) -> u32 {
     let mut times: BTreeMap<Register, u32> = BTreeMap::new();
     let mut last = 0;
@@ -82,9 +85,9 @@ pub fn critical_path(block: &[Node]) -> u32 {
     last
 }
 
-/// The longest carried chain of a loop.
+/// Computes the longest carried chain of a loop.
 pub fn carried(block: &[Node]) -> Carried {
-    // Only registers that are read before they are written, and written at all, can be on a cycle.
+    // Only registers that are read before they are written, and also written, can be on a cycle.
     let mut written = Vec::new();
     let mut live_in = Vec::new();
     for node in block {
@@ -118,10 +121,11 @@ pub fn carried(block: &[Node]) -> Carried {
     Carried { cycles, register: register.map(|(_, r)| *r).filter(|_| cycles > 0.0) }
 }
 
-/// Karp: the largest mean weight of a cycle, 0 where there is none. `weights[i][j]` is the edge from i to j.
+/// Returns the largest mean weight of a cycle by Karp's algorithm; 0 without cycles.
+/// `weights[i][j]` is the edge from i to j.
 fn largest_mean_cycle(weights: &[Vec<Option<u32>>]) -> f64 {
     let n = weights.len();
-    // `walks[k][j]`: the heaviest walk of k edges that ends at j, from anywhere.
+    // `walks[k][j]` is the weight of the heaviest walk of k edges that ends at j.
     let mut walks = vec![vec![Some(0u64); n]];
     for k in 0..n {
         let next =

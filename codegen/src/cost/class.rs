@@ -1,8 +1,9 @@
-//! Instruction classes: what kind of work an instruction is, whatever the CPU.
+//! Instruction classes: the kind of an instruction's work, independent of the CPU.
 //!
-//! A class stands for all instructions that the CPUs of the model treat alike; [`classify`] is the one place that knows
-//! mnemonics. Memory operands are not part of the class: what they add is the same for every class ([`Memory`]), except where the
-//! form with memory is another kind of work, which then is a class of its own (`ExtractStore`).
+//! A class stands for all instructions that the modelled CPUs treat alike. Only [`classify`] knows
+//! mnemonics. Memory operands are not part of the class, because their cost is the same for every
+//! class ([`Memory`]). If the form with memory is different work, it is a class of its own
+//! (`ExtractStore`).
 //!
 //! ```text
 //! vpaddd zmm1, zmm2, [rax]   VecAdd, 64 bytes wide, reads memory
@@ -22,12 +23,12 @@ macro_rules! classes {
             /// Every class.
             pub const ALL: &[Class] = &[$(Class::$variant),*];
 
-            /// Where the class is counted in an instruction mix.
+            /// Returns the column of an instruction mix that counts the class.
             pub const fn kind(self) -> Kind {
                 match self { $(Class::$variant => Kind::$kind),* }
             }
 
-            /// What is in it.
+            /// Returns a description of the instructions in the class.
             pub const fn about(self) -> &'static str {
                 match self { $(Class::$variant => $doc),* }
             }
@@ -146,7 +147,7 @@ classes! {
 /// The widest register of an instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Width {
-    /// None, or integers alone.
+    /// No vector register.
     Scalar,
     /// Up to 16 bytes.
     X,
@@ -156,33 +157,33 @@ pub enum Width {
     Z,
 }
 
-/// What an instruction does with memory beside the work of its class.
+/// Memory access of an instruction, in addition to the work of its class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Memory {
-    /// Nothing, or its class says it all.
+    /// No access, or it is part of the class.
     None,
-    /// Reads it, then works.
+    /// Reads memory before the work.
     Read,
-    /// Works, then writes it.
+    /// Writes memory after the work.
     Write,
-    /// Reads, works and writes.
+    /// Reads memory, works, and writes memory.
     Update,
 }
 
 /// A classified instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Work {
-    /// What kind.
+    /// Class of the work.
     pub class: Class,
-    /// How wide.
+    /// Width of the work.
     pub width: Width,
-    /// What memory operands add.
+    /// Additional memory access.
     pub memory: Memory,
-    /// How wide what is read from memory is: 4 bytes where they are broadcast.
+    /// Width of the bytes read from memory: 4 bytes if they are broadcast.
     pub loaded: Width,
 }
 
-/// Whether the instruction zeroes its first operand whatever is in the others.
+/// Whether the instruction zeroes its first operand, independent of the other operands.
 pub fn is_zero_idiom(i: &Instruction) -> bool {
     use Mnemonic::*;
     let last = i.op_count();
@@ -196,7 +197,7 @@ pub fn is_zero_idiom(i: &Instruction) -> bool {
     )
 }
 
-/// The class of an instruction; `None` where it has none.
+/// Returns the class of an instruction; `None` if it has none.
 pub fn classify(i: &Instruction) -> Option<Work> {
     use Class as C;
     use Mnemonic::*;
@@ -212,7 +213,7 @@ pub fn classify(i: &Instruction) -> Option<Work> {
     };
     // Work whose result goes to memory.
     let store = |class| Some(Work { class, width, memory: Memory::Write, loaded });
-    // Integer work: the first operand may be memory too.
+    // Integer work; the first operand can be memory too.
     let int = |class| {
         let memory = if to_memory { Memory::Update } else { return work(class) };
         Some(Work { class, width, memory, loaded })
@@ -408,7 +409,7 @@ pub fn classify(i: &Instruction) -> Option<Work> {
     }
 }
 
-/// Zen 4 reads 64 bytes for these, whatever they need (measured).
+/// Whether Zen 4 reads 64 bytes for this instruction, even if fewer are needed (measured).
 fn reads_whole(mnemonic: Mnemonic) -> bool {
     use Mnemonic::*;
     matches!(

@@ -1,7 +1,8 @@
 //! Intel's CPUs.
 //!
-//! Rows marked `Llvm` are LLVM 19's, checked one by one against `llvm-mca --instruction-tables` with one instruction of each class. Where
-//! LLVM's model is of the client part with one 64-byte multiplier, the server part's second one on port 5 stands here, marked `Mem`. Sapphire
+//! Rows marked `Llvm` are LLVM 19's, checked one by one against `llvm-mca --instruction-tables`
+//! with one instruction of each class. Where LLVM models the client part with one 64-byte
+//! multiplier, the rows here add the server part's second one on port 5, marked `Mem`. Sapphire
 //! Rapids' tiles are from `FACTS.md`.
 
 use super::class::Class as C;
@@ -53,7 +54,7 @@ const PORTS_GOLDEN_COVE: &[Port] = &[
     port('T', "tile"),
 ];
 
-/// Haswell, 2013: three vector ports, multiplication on port 0 alone for integers, all shuffles on port 5.
+/// Haswell, 2013: three vector ports, integer products only on port 0, all shuffles on port 5.
 pub static HASWELL: CpuModel = CpuModel {
     name: "haswell",
     about: "Intel Haswell (2013), also for the target avx2",
@@ -200,7 +201,8 @@ const SKYLAKE_X_ROWS: &[Row] = &[
     narrow(C::UpperZero, "+++", 0, Llvm),
 ];
 
-/// Ice Lake servers, 2021: two stores a cycle, a second port for shuffles within 16 bytes, VNNI and VBMI.
+/// Ice Lake servers, 2021: two stores per cycle, a second port for shuffles within 16 bytes, VNNI
+/// and VBMI.
 pub static ICELAKE: CpuModel = CpuModel {
     name: "icelake",
     about: "Intel Ice Lake servers (2021)",
@@ -223,7 +225,7 @@ const ICELAKE_ROWS: &[Row] = &[
     both(C::PermuteTwoBytes, "5+5+015", "5+5+05", 7, Mem),
     both(C::Multishift, "5", "5", 3, Mem),
     both(C::DotInt, "01", "05", 5, Llvm),
-    // LLVM has the client part's one 64-byte multiplier; servers have a second one on port 5.
+    // LLVM has the client part's only 64-byte multiplier; servers have a second one on port 5.
     both(C::FloatAdd, "01", "05", 4, Llvm).wide_from(Mem),
     both(C::FloatMul, "01", "05", 4, Llvm).wide_from(Mem),
     both(C::Fma, "01", "05", 4, Llvm).wide_from(Mem),
@@ -242,7 +244,7 @@ pub static SAPPHIRE_RAPIDS: CpuModel = CpuModel {
     tables: &[TILE_ROWS, GOLDEN_COVE_ROWS, ICELAKE_ROWS, SKYLAKE_X_ROWS, HASWELL_ROWS],
 };
 
-/// Granite Rapids, 2024: to this model the same core.
+/// Granite Rapids, 2024: the same core in this model.
 pub static GRANITE_RAPIDS: CpuModel = CpuModel {
     name: "granite-rapids",
     about: "Intel Granite Rapids (2024): modelled as Sapphire Rapids",
@@ -275,7 +277,7 @@ const GOLDEN_COVE_ROWS: &[Row] = &[
     narrow(C::LeaThree, "1", 2, Mem),
     narrow(C::LoadInt, "23B", 5, Llvm),
     narrow(C::Return, "23B&06", 7, Llvm),
-    // Two loads of 64 bytes a cycle; LLVM's three are of the client part.
+    // Two loads of 64 bytes per cycle; LLVM's three belong to the client part.
     both(C::Load, "23B", "23", 8, Mem),
     both(C::BroadcastNarrow, "23B+5", "23+5", 9, Llvm).wide_from(Mem),
     // A 64-byte store takes both data ports.
@@ -294,7 +296,7 @@ const GOLDEN_COVE_ROWS: &[Row] = &[
     both(C::Narrow, "15+5", "5+5", 4, Llvm),
     narrow(C::HorizontalAdd, "15+5+5", 5, Llvm),
     both(C::CompareMask, "5", "5", 3, Llvm),
-    // LLVM's model leaves the divider out, and has one 64-byte multiplier: the client part's.
+    // LLVM's model lacks the divider, and has only one 64-byte multiplier, as the client part.
     Row { wide_latency: 18, ..both(C::FloatDiv, "0&d:5", "0+0+5&d:10", 11, Mem) },
     Row { wide_latency: 20, ..both(C::FloatSqrt, "0&d:6", "0+0+5&d:12", 12, Mem) },
     narrow(C::FloatDivShort, "0&d:3", 11, Mem),
@@ -323,8 +325,9 @@ const GOLDEN_COVE_ROWS: &[Row] = &[
     narrow(C::UpperZero, "", 0, Llvm),
 ];
 
-/// TDP* starts every 16 cycles and takes 52. TILELOADD reads 16 rows of 64 bytes, two a cycle. TILESTORED writes one a cycle. A tile of
-/// fewer rows is counted as a whole one. How many slots loads and stores take, is not published; eight and sixteen are assumed.
+/// TDP* starts every 16 cycles and takes 52. TILELOADD reads 16 rows of 64 bytes, two per cycle.
+/// TILESTORED writes one per cycle. A tile with fewer rows counts as a whole one. The slots of tile
+/// loads and stores are not published; eight and sixteen are assumed.
 const TILE_ROWS: &[Row] = &[
     narrow(C::TileDot, "05&T:16", 52, Facts),
     narrow(C::TileLoad, "23:2+23:2+23:2+23:2+23:2+23:2+23:2+23:2", 45, Facts),

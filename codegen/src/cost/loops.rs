@@ -1,8 +1,8 @@
-//! Loops of finished code, and the loops of the kernel IR that they come from.
+//! Loops of finished code, and the loops of the kernel IR from which they come.
 //!
-//! A backward jump closes a loop that reaches from its target to itself. The jump's [`Line`] says which `for` of the kernel it is;
-//! that has the loop's name and its trip count. A `for` that runs at most once has no backward jump: it is what a forward jump of its
-//! line leaps over.
+//! A backward jump closes a loop from its target to the jump. The jump's [`Line`] identifies the
+//! `for` of the kernel, which has the loop's name and trip count. A `for` that runs at most once
+//! has no backward jump; it is the code that a forward jump of its line skips.
 
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind};
 use ixc_ir::kernel::print::AffineText;
@@ -19,7 +19,7 @@ pub struct Decoded {
     pub origin: Option<u32>,
 }
 
-/// Decodes code from its first byte to its last.
+/// Decodes the whole code.
 pub fn decode(code: &[u8], lines: &[Line]) -> Vec<Decoded> {
     Decoder::with_ip(64, code, 0, DecoderOptions::NONE)
         .into_iter()
@@ -34,21 +34,22 @@ pub fn decode(code: &[u8], lines: &[Line]) -> Vec<Decoded> {
 /// A loop, or code that runs at most once: instructions `first..=last` of the code.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Found {
-    /// Its first instruction.
+    /// Index of its first instruction.
     pub first: usize,
-    /// Its last: the jump back, if it has one.
+    /// Index of its last instruction: the jump back, if there is one.
     pub last: usize,
     /// The IR statement that it comes from.
     pub origin: Option<u32>,
-    /// Whether there is a jump back.
+    /// Whether it ends with a jump back.
     pub repeats: bool,
-    /// The smallest loop around it, by its position in the list.
+    /// Index of the smallest loop around it.
     pub parent: Option<usize>,
-    /// Steps of the IR loop in one iteration: what the counter is decremented by.
+    /// Steps of the IR loop in one iteration: the decrement of the counter.
     pub step: i64,
 }
 
-/// Finds the loops, each before those inside it. `is_loop` says whether a statement is a `for`.
+/// Finds the loops; each comes before those inside it. `is_loop` tells whether a statement is a
+/// `for`.
 pub fn find(code: &[Decoded], is_loop: impl Fn(u32) -> bool) -> Vec<Found> {
     let mut loops: Vec<Found> = Vec::new();
     for (last, decoded) in code.iter().enumerate() {
@@ -60,7 +61,7 @@ pub fn find(code: &[Decoded], is_loop: impl Fn(u32) -> bool) -> Vec<Found> {
         let Ok(first) = code[..=last].binary_search_by_key(&i.near_branch_target(), |d| d.instruction.ip()) else {
             continue;
         };
-        // Several jumps to one place close one loop, the last of them.
+        // Several jumps to one target close one loop, at the last of them.
         loops.retain(|found| found.first != first);
         let step = step(&code[first..last]);
         loops.push(Found { first, last, origin: decoded.origin, repeats: true, parent: None, step });
@@ -73,7 +74,7 @@ pub fn find(code: &[Decoded], is_loop: impl Fn(u32) -> bool) -> Vec<Found> {
         }
         let end = code.partition_point(|d| d.instruction.ip() < i.near_branch_target());
         let inside = |found: &Found| guard < found.first && found.last < end && found.origin == Some(origin);
-        // The guard of a loop that repeats leaps over the loop.
+        // The guard of a loop that repeats skips the loop.
         if end > guard + 1 && !loops.iter().any(inside) {
             let (first, last) = (guard + 1, end - 1);
             loops.push(Found { first, last, origin: Some(origin), repeats: false, parent: None, step: 1 });
@@ -87,7 +88,7 @@ pub fn find(code: &[Decoded], is_loop: impl Fn(u32) -> bool) -> Vec<Found> {
     loops
 }
 
-/// What a loop's counter is decremented by: the last sum before its jump.
+/// Returns the decrement of a loop's counter, from the last sum before its jump.
 fn step(body: &[Decoded]) -> i64 {
     let last = body.iter().rev().take(4).map(|d| &d.instruction).find(|i| {
         matches!(i.mnemonic(), Mnemonic::Dec | Mnemonic::Sub | Mnemonic::Add | Mnemonic::Cmp | Mnemonic::Test)
@@ -109,13 +110,13 @@ fn is_immediate(kind: OpKind) -> bool {
 pub struct IrLoop {
     /// Name of its variable, without the sigil.
     pub var: String,
-    /// Its trip count, over dims.
+    /// The trip count over dims.
     pub trip: Affine,
     /// The trip count as text.
     pub trip_text: String,
 }
 
-/// The `for` statements of a kernel by their statement numbers.
+/// Returns the `for` statements of a kernel by their statement numbers.
 pub fn of_kernel(kernel: &Kernel) -> Vec<(u32, IrLoop)> {
     let mut out = Vec::new();
     let mut number = 0;

@@ -1,29 +1,34 @@
-//! Static cost of finished machine code: what a kernel's loops cost on a CPU that need not be here.
+//! Static cost of finished machine code: the cycles of a kernel's loops on any CPU.
 //!
-//! It decodes the bytes that would run, not the compiler's own IR, and counts resources: slots of the front end, ports, the tile
-//! unit, and the longest chain of latencies that an iteration hands to the next. The largest of them bounds the loop.
+//! The analysis decodes the real bytes, not the compiler's IR, and counts resources: slots of the
+//! front end, ports, the tile unit, and the longest latency chain between iterations. The largest
+//! of them bounds the loop.
 //!
 //! ```text
 //! let compiled = x64::compile(&kernel, target)?;
 //! let model = cost::model(target).ok_or(...)?;
-//! let report = cost::analyse(&compiled.code[..compiled.code_bytes], &compiled.lines, &kernel, model);
+//! let code = &compiled.code[..compiled.code_bytes];
+//! let report = cost::analyse(code, &compiled.lines, &kernel, model);
 //! println!("{report}");
 //! println!("{}", report.whole(&[85, 2])?);        // all loops, for these dims
-//! println!("{}", memory::levels(&report, &kernel, target.row().memory(), &[85, 2], &[])?);    // with caches
+//! let memory = target.row().memory();
+//! println!("{}", memory::levels(&report, &kernel, memory, &[85, 2], &[])?);    // with caches
 //! ```
 //!
 //! | module | what it owns |
 //! | --- | --- |
-//! | [`class`](mod@class) | what kind of work each instruction is |
-//! | [`model`](mod@model) | CPU models: rows of µops, ports and latencies; their tables in `intel` and `amd` |
+//! | [`class`](mod@class) | kind of work of each instruction |
+//! | [`model`](mod@model) | CPU models: rows of µops, ports and latencies |
+//! | `intel`, `amd` | tables of the models |
 //! | [`ports`] | the best assignment of µops to ports |
 //! | [`chain`] | latency chains |
 //! | [`loops`] | loops of the code, and of the kernel IR |
 //! | [`block`] | the cost of one iteration |
-//! | [`report`] | what comes out, all operands being in the first-level cache |
-//! | [`memory`] | where operands come from, and what the kernel costs then |
+//! | [`report`] | results, with all operands in the first-level cache |
+//! | [`memory`] | caches, and the cost with them |
 //!
-//! What is assumed stands in `docs/cost-model.md`: branches predicted, no loop overlapping with another, memory carrying no dependency.
+//! `docs/cost-model.md` lists the assumptions: branches are predicted, loops do not overlap with
+//! each other, and memory carries no dependency.
 //!
 //! Invariant: an instruction that a model does not know is listed in [`Report::unknown`].
 

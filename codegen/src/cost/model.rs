@@ -1,6 +1,7 @@
 //! CPU models: ports, front end, and one row per instruction class.
 //!
-//! A row says which µops an instruction becomes and how long its result takes, in the notation of uops.info without its `p`:
+//! A row has the µops of an instruction and the latency of its result, in the notation of uops.info
+//! without its `p`:
 //!
 //! ```text
 //! "01"        one µop on port 0 or 1
@@ -10,10 +11,11 @@
 //! ""          no port, one slot (a move that renaming does)
 //! ```
 //!
-//! Rows stand in [`super::intel`] and [`super::amd`]. A model is a list of tables; the first that has a class counts, so that a
-//! CPU is written as what differs from the one before it.
+//! Rows are in [`super::intel`] and [`super::amd`]. A model is a list of tables, and the first one
+//! with a class counts. A CPU is therefore written as the differences from its predecessor.
 //!
-//! Invariant: every number has its source beside it. A class that has no row is unknown to a model; it is never free.
+//! Invariant: every number has its source next to it. A class without a row is unknown to a model;
+//! it is never free.
 
 use ixc_targets::Target;
 
@@ -21,12 +23,13 @@ use super::amd;
 use super::class::{Class, Width};
 use super::intel;
 
-/// Where a number comes from.
+/// Source of a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
     /// LLVM 19's scheduling model of the CPU (`llvm-mca --instruction-tables`).
     Llvm,
-    /// Measured by us on a CPU of this kind: throughput, latency, and pairs of classes for shared ports.
+    /// Measured by us on a CPU of this kind: throughput, latency, and pairs of classes for shared
+    /// ports.
     Ran,
     /// `FACTS.md` of this project, after Intel's optimisation manual.
     Facts,
@@ -35,7 +38,7 @@ pub enum Source {
 }
 
 impl Source {
-    /// As the documentation marks it.
+    /// Returns the mark of the source in the documentation.
     pub const fn mark(self) -> &'static str {
         match self {
             Source::Llvm => "llvm",
@@ -51,95 +54,97 @@ impl Source {
 pub struct Port {
     /// The letter that rows use.
     pub key: char,
-    /// What reports call it.
+    /// Name of the port in reports.
     pub name: &'static str,
 }
 
-/// One class on one CPU.
+/// Cost of one class on one CPU.
 #[derive(Clone, Copy, Debug)]
 pub struct Row {
     /// The class.
     pub class: Class,
-    /// µops of up to 32 bytes.
+    /// µops for up to 32 bytes.
     pub narrow: &'static str,
-    /// Cycles to the result of those.
+    /// Latency of those in cycles.
     pub latency: u32,
-    /// µops of 64 bytes.
+    /// µops for 64 bytes.
     pub wide: Wide,
-    /// Cycles to the result of those.
+    /// Latency of those in cycles.
     pub wide_latency: u32,
-    /// Where it comes from.
+    /// Source of the numbers.
     pub source: Source,
-    /// Where the 64-byte form comes from.
+    /// Source of the 64-byte numbers.
     pub wide_source: Source,
 }
 
 impl Row {
-    /// The row with another source of its 64-byte form.
+    /// Returns the row with another source for its 64-byte form.
     pub const fn wide_from(self, source: Source) -> Row {
         Row { wide_source: source, ..self }
     }
 }
 
-/// How 64-byte forms differ.
+/// Cost of the 64-byte form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wide {
-    /// There are none, or no model of them.
+    /// There is no such form, or no model of it.
     None,
     /// These µops.
     Uops(&'static str),
-    /// As the CPU does it for all: [`CpuModel::wide`].
+    /// The CPU's general method: [`CpuModel::wide`].
     AsNarrow,
 }
 
-/// A row without 64-byte form.
+/// Returns a row without a 64-byte form.
 pub const fn narrow(class: Class, uops: &'static str, latency: u32, source: Source) -> Row {
     Row { class, narrow: uops, latency, wide: Wide::None, wide_latency: 0, source, wide_source: source }
 }
 
-/// A row with other µops for 64 bytes.
+/// Returns a row with different µops for 64 bytes.
 pub const fn both(class: Class, uops: &'static str, wide: &'static str, latency: u32, source: Source) -> Row {
     Row { class, narrow: uops, latency, wide: Wide::Uops(wide), wide_latency: latency, source, wide_source: source }
 }
 
-/// A row where the 64-byte form has the same µops, in two halves where the CPU does that.
+/// Returns a row whose 64-byte form has the same µops, in two halves if the CPU works in halves.
 pub const fn same(class: Class, uops: &'static str, latency: u32, wide_latency: u32, source: Source) -> Row {
     Row { class, narrow: uops, latency, wide: Wide::AsNarrow, wide_latency, source, wide_source: source }
 }
 
-/// How a CPU does vectors of 64 bytes.
+/// Method of a CPU for vectors of 64 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WideVectors {
-    /// Not at all.
+    /// Not supported.
     None,
-    /// At once.
+    /// In one piece.
     Whole,
     /// In two halves: each takes a port twice.
     Halves,
 }
 
-/// A CPU as the cost analysis sees it.
+/// A CPU in the cost analysis.
 #[derive(Debug)]
 pub struct CpuModel {
-    /// Name, that of its row in the target table.
+    /// Name of the CPU's row in the target table.
     pub name: &'static str,
-    /// One line.
+    /// One-line description.
     pub about: &'static str,
     /// Slots of the front end per cycle.
     pub front_end: u32,
     /// Ports and units.
     pub ports: &'static [Port],
-    /// Ports that take no vector µop of a loop with 64-byte arithmetic: Intel joins two of them then.
+    /// Ports that take no vector µops in a loop with 64-byte arithmetic, because Intel then joins
+    /// two ports.
     pub closed_by_wide: &'static str,
-    /// Vectors of 64 bytes.
+    /// Method for vectors of 64 bytes.
     pub wide: WideVectors,
-    /// Classes that the CPU has no instruction of, though a table that it shares has a row.
+    /// Classes that the CPU lacks, although a shared table has a row for them.
     pub lacks: &'static [Class],
-    /// Tables of rows; the first that has a class counts.
+    /// Tables of rows; the first one with a class counts.
     pub tables: &'static [&'static [Row]],
 }
 
-/// A µop: ports that can take it, as a set of bits in the order of [`CpuModel::ports`], and cycles that it keeps one busy.
+/// A µop: its possible ports, as bits in the order of [`CpuModel::ports`], and the cycles that it
+/// keeps one busy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Uop {
     /// The ports.
@@ -148,19 +153,19 @@ pub struct Uop {
     pub cycles: u32,
 }
 
-/// What an instruction costs, without its memory operand.
+/// Cost of an instruction, without its memory operand.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cost {
-    /// Its µops.
+    /// µops of the instruction.
     pub uops: Vec<Uop>,
     /// Slots of the front end.
     pub slots: u32,
-    /// Cycles to its result.
+    /// Latency in cycles.
     pub latency: u32,
 }
 
 impl CpuModel {
-    /// The row of a class.
+    /// Returns the row of a class.
     pub fn row(&self, class: Class) -> Option<&'static Row> {
         if self.lacks.contains(&class) {
             return None;
@@ -168,7 +173,7 @@ impl CpuModel {
         self.tables.iter().find_map(|table| table.iter().find(|row| row.class == class))
     }
 
-    /// What a class costs; `None` where the model does not know it.
+    /// Returns the cost of a class; `None` if the model does not know it.
     pub fn cost(&self, class: Class, width: Width) -> Option<Cost> {
         let row = self.row(class)?;
         let (text, latency, times) = match (width, row.wide, self.wide) {
@@ -189,12 +194,12 @@ impl CpuModel {
         Some(cost)
     }
 
-    /// The set of some ports, by their letters; `None` where one does not exist.
+    /// Returns the set of the ports with these letters; `None` if one does not exist.
     pub fn port_set(&self, keys: &str) -> Option<u32> {
         keys.chars().try_fold(0, |set, key| Some(set | 1 << self.ports.iter().position(|port| port.key == key)?))
     }
 
-    /// Names of a set of ports, joined: `p0|p5`.
+    /// Returns the names of a set of ports, joined: `p0|p5`.
     pub fn port_names(&self, set: u32) -> String {
         let names: Vec<_> =
             self.ports.iter().enumerate().filter(|(i, _)| set >> i & 1 == 1).map(|(_, port)| port.name).collect();
@@ -202,7 +207,7 @@ impl CpuModel {
     }
 }
 
-/// Classes that came with AVX-512 and are not in a CPU without it.
+/// Classes that need AVX-512.
 pub const AVX512: &[Class] = &[
     Class::BlendMask,
     Class::PermuteWords,
@@ -226,7 +231,7 @@ pub const AVX512: &[Class] = &[
     Class::IntBroadcast,
 ];
 
-/// Every model.
+/// All models.
 pub static MODELS: &[&CpuModel] = &[
     &intel::HASWELL,
     &amd::ZEN3,
@@ -239,8 +244,8 @@ pub static MODELS: &[&CpuModel] = &[
     &intel::GRANITE_RAPIDS,
 ];
 
-/// The model for a target: that of its CPU; for a row that names an instruction set, of the first CPU that had it. `portable` has
-/// none.
+/// Returns the model of a target's CPU. A row that names an instruction set gets the first CPU with
+/// that set; `portable` has no model.
 pub fn model(target: Target) -> Option<&'static CpuModel> {
     let name = match target.name() {
         "avx2" => "haswell",

@@ -1,20 +1,21 @@
-//! How evenly a set of µops can be spread over the ports that take them.
+//! The most even distribution of µops over their possible ports.
 //!
-//! With fractions allowed (a loop runs often), the best assignment is known: no set of ports can finish before the µops that only it can
-//! take are done, and the worst such set is reached (Hall's theorem for fractions). So the cycles of a loop are
+//! A loop runs often, so fractions are allowed, and the best assignment is known. No set of ports
+//! can finish before the µops that only it can take. The worst set reaches this bound (Hall's
+//! theorem for fractions). The cycles of a loop are therefore
 //!
 //! ```text
 //! max over sets S of ports:  (cycles of µops whose ports are all in S) / |S|
 //! ```
 //!
-//! and only unions of the µops' own sets need to be tried. Fixing the worst set, taking its ports away from the other µops and
-//! asking again gives the load of every port in the most even assignment.
+//! and only unions of the µops' own sets need to be tried. For the load of every port in the most
+//! even assignment, fix the worst set, remove its ports from the other µops, and repeat.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::model::Uop;
 
-/// µops by the ports that take them.
+/// Cycles of µops, by their possible ports.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Load(BTreeMap<u32, u64>);
 
@@ -23,9 +24,9 @@ pub struct Load(BTreeMap<u32, u64>);
 pub struct Pressure {
     /// Cycles of the busiest ports.
     pub cycles: f64,
-    /// Those ports, as a set.
+    /// The busiest ports, as a set.
     pub busiest: u32,
-    /// Cycles of each port, by its bit.
+    /// Cycles of each port, by index.
     pub ports: Vec<f64>,
 }
 
@@ -35,17 +36,17 @@ impl Load {
         *self.0.entry(uop.ports).or_default() += u64::from(uop.cycles);
     }
 
-    /// Cycles of µops that only this set of ports takes.
+    /// Returns the cycles of µops that only this set of ports takes.
     pub fn within(&self, set: u32) -> u64 {
         self.0.iter().filter(|(ports, _)| *ports & !set == 0).map(|(_, cycles)| cycles).sum()
     }
 
-    /// The load without the µops that only these ports take.
+    /// Returns the load without the µops that only these ports take.
     pub fn without(&self, set: u32) -> Load {
         Load(self.0.iter().filter(|(ports, _)| *ports & !set != 0).map(|(&ports, &cycles)| (ports, cycles)).collect())
     }
 
-    /// The most even assignment to so many ports.
+    /// Computes the most even assignment to `ports` ports.
     pub fn pressure(&self, ports: usize) -> Pressure {
         let mut pressure = Pressure { ports: vec![0.0; ports], ..Pressure::default() };
         let mut left = self.clone();
@@ -69,17 +70,19 @@ impl Load {
         pressure
     }
 
-    /// The set with the most cycles per port; of equal ones the smallest, then the first.
+    /// Returns the set with the most cycles per port; among equal sets the smallest, then the
+    /// first.
     fn worst(&self) -> Option<(u32, u64)> {
         let unions = self.components().into_iter().flat_map(|sets| unions(&sets));
-        // a / |A| > b / |B| without fractions.
+        // Compares a / |A| with b / |B| without fractions.
         unions.map(|set| (set, self.within(set))).reduce(|best, next| {
             let (a, b) = (next.1 * u64::from(best.0.count_ones()), best.1 * u64::from(next.0.count_ones()));
             if a > b || a == b && next.0.count_ones() < best.0.count_ones() { next } else { best }
         })
     }
 
-    /// The µops' sets in groups that share no port: a union over two of them is never worse than the worse of its parts.
+    /// Groups the µops' sets so that different groups share no port. A union over two groups is
+    /// never worse than the worse of its parts.
     fn components(&self) -> Vec<Vec<u32>> {
         let mut groups: Vec<(u32, Vec<u32>)> = Vec::new();
         for &ports in self.0.keys() {
@@ -139,7 +142,8 @@ mod tests {
 
     #[test]
     fn no_assignment_is_better_and_the_loads_are_one() {
-        // All sets of four ports, weights from a fixed sequence: the bound by brute force over all sets of ports.
+        // All sets of four ports, with weights from a fixed sequence. The bound is computed by
+        // brute force over all sets of ports.
         let mut state = 1u32;
         for _ in 0..200 {
             let mut uops = Vec::new();

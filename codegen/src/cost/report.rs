@@ -19,58 +19,58 @@ pub struct Report {
     pub kernel: String,
     /// The CPU model's name.
     pub cpu: &'static str,
-    /// Slots of its front end per cycle.
+    /// Slots of the CPU's front end per cycle.
     pub slots_per_cycle: u32,
-    /// Instructions of the whole kernel.
+    /// Number of instructions of the whole kernel.
     pub instructions: u32,
-    /// Instructions that the model does not know: they are counted nowhere else.
+    /// Instructions that the model does not know; they are not counted anywhere else.
     pub unknown: Vec<Unknown>,
-    /// Loops, each before those inside it.
+    /// Loops; each comes before those inside it.
     pub loops: Vec<LoopReport>,
-    /// The code outside of all loops.
+    /// Cost of the code outside of all loops.
     pub outside: Block,
     /// Names and ranges of the dims, in order.
     #[serde(skip)]
     dims: Vec<(String, i64, i64)>,
 }
 
-/// An instruction without a class, or whose class the model lacks.
+/// An instruction without a class, or with a class that the model lacks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Unknown {
-    /// Where it is.
+    /// Offset in the code.
     pub offset: u32,
-    /// What it is.
+    /// The instruction as text.
     pub text: String,
 }
 
-/// A loop.
+/// Cost of a loop.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct LoopReport {
-    /// `for %kb in 0..%nb`: the loop of the kernel IR. `loop` where there is none.
+    /// The loop of the kernel IR: `for %kb in 0..%nb`, or `loop` if it is unknown.
     pub label: String,
-    /// The IR statement, counted in the order of the kernel's text.
+    /// Number of the IR statement, in the order of the kernel's text.
     pub statement: Option<u32>,
     /// Offset of its first instruction.
     pub start: u32,
     /// Offset of its last instruction: the jump back.
     pub end: u32,
-    /// Loops around it.
+    /// Number of loops around it.
     pub depth: u32,
-    /// The loop around it, by its position in [`Report::loops`].
+    /// Index of the loop around it in [`Report::loops`].
     pub parent: Option<usize>,
-    /// Whether there is a jump back: without, the code runs at most once at a time.
+    /// Whether there is a jump back. Without one, the code runs at most once at a time.
     pub repeats: bool,
     /// Whether it contains no loop.
     pub innermost: bool,
     /// Steps of the IR loop in one iteration.
     pub step: i64,
-    /// One iteration, without the loops inside.
+    /// Cost of one iteration, without the loops inside.
     pub body: Block,
     #[serde(skip)]
     trip: Option<Affine>,
 }
 
-/// Analyses a kernel: `code` is its instructions alone, `lines` where each comes from.
+/// Analyses a kernel. `code` has only its instructions; `lines` has the statement of each.
 pub fn analyse(code: &[u8], lines: &[Line], kernel: &Kernel, cpu: &'static CpuModel) -> Report {
     let code = loops::decode(code, lines);
     let ir = loops::of_kernel(kernel);
@@ -139,33 +139,33 @@ fn describe(instruction: &Instruction) -> Unknown {
     Unknown { offset: instruction.ip() as u32, text }
 }
 
-/// Why the whole kernel has no cost.
+/// Reasons why the whole kernel has no cost.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WholeError {
-    /// Wrong number of dims.
+    /// The number of dims is wrong.
     #[error("{found} dims; the kernel has {}: {}", expected.len(), expected.join(", "))]
     Count {
-        /// Found.
+        /// The number given.
         found: usize,
-        /// Names of the kernel's.
+        /// Names of the kernel's dims.
         expected: Vec<String>,
     },
-    /// A dim outside its range.
+    /// A dim is outside its range.
     #[error("dim %{name} is {value}; it must be in {lo}..={hi}")]
     Dim {
-        /// Its name.
+        /// Name of the dim.
         name: String,
-        /// Its value.
+        /// The given value.
         value: i64,
-        /// Smallest.
+        /// Smallest allowed value.
         lo: i64,
-        /// Largest.
+        /// Largest allowed value.
         hi: i64,
     },
-    /// A loop that comes from no loop of the kernel IR.
+    /// A loop of the code comes from no loop of the kernel IR.
     #[error("the loop at offset {start:#x} comes from no loop of the kernel, so that its trip count is not known")]
     Trip {
-        /// Where it starts.
+        /// Offset of the loop.
         start: u32,
     },
 }
@@ -175,53 +175,53 @@ pub enum WholeError {
 pub struct Whole {
     /// The dims.
     pub dims: Vec<i64>,
-    /// Cycles if every loop runs at its bound, one after the other.
+    /// Cycles if every loop runs at its bound, and loops run one after the other.
     pub cycles: f64,
-    /// Cycles if, beside that, each loop must have finished before anything after it starts: its first iteration's latency is paid at
-    /// every entry. Hardware is between the two.
+    /// Cycles if also each loop must finish before any later code starts: every entry takes the
+    /// first iteration's latency. Hardware is between the two.
     pub cycles_drained: f64,
-    /// Cycles that the tile products take on their unit.
+    /// Cycles of the tile products on their unit.
     pub tile_cycles: f64,
-    /// `tile_cycles / cycles`: the tile unit's share, everything counted.
+    /// The tile unit's share: `tile_cycles / cycles`.
     pub share: f64,
     /// `tile_cycles / cycles_drained`.
     pub share_drained: f64,
-    /// Share of the multipliers' limit for vector kernels, everything counted.
+    /// The multipliers' share, for vector kernels.
     pub multiply_share: f64,
     /// Cycles outside of all loops.
     pub outside: f64,
-    /// The same as in [`Whole::cycles_drained`].
+    /// Cycles outside of all loops, counted as in [`Whole::cycles_drained`].
     pub outside_drained: f64,
     /// The loops, in the order of [`Report::loops`].
     pub loops: Vec<WholeLoop>,
 }
 
-/// A loop's part of a whole kernel, without the loops inside.
+/// A loop in a whole kernel, without the loops inside.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct WholeLoop {
-    /// As in [`LoopReport::label`].
+    /// See [`LoopReport::label`].
     pub label: String,
-    /// Loops around it.
+    /// Number of loops around it.
     pub depth: u32,
-    /// How often it is entered.
+    /// Number of entries.
     pub entries: f64,
-    /// Iterations in all.
+    /// Number of iterations.
     pub iterations: f64,
-    /// Cycles in all.
+    /// Cycles of all iterations.
     pub cycles: f64,
-    /// Its part of [`Whole::cycles_drained`].
+    /// Part of [`Whole::cycles_drained`].
     pub cycles_drained: f64,
-    /// Cycles of the tile unit in all.
+    /// Cycles of the tile unit in all iterations.
     pub tile_cycles: f64,
     /// Share of the kernel's cycles.
     pub part: f64,
 }
 
 impl Report {
-    /// The whole kernel for given dims.
+    /// Computes the cycles of the whole kernel for given dims.
     ///
     /// # Errors
-    /// Where the dims are not the kernel's, or a loop's trip count is not known.
+    /// If the dims are not valid for the kernel, or a loop's trip count is unknown.
     pub fn whole(&self, dims: &[i64]) -> Result<Whole, WholeError> {
         if dims.len() != self.dims.len() {
             let expected = self.dims.iter().map(|(name, ..)| format!("%{name}")).collect();
@@ -255,7 +255,7 @@ impl Report {
             });
             let Some(trip) = trip else { return Err(WholeError::Trip { start: l.start }) };
             let entries = l.parent.map_or(1.0, |outer| out.loops[outer].iterations);
-            // A loop that takes several steps at a time leaves the rest to other code.
+            // A loop with several steps per iteration leaves the rest to other code.
             let iterations = entries * (trip.max(0) / l.step) as f64;
             let entries = if iterations > 0.0 { entries } else { 0.0 };
             let cycles = iterations * l.body.cycles;
@@ -296,7 +296,7 @@ fn tile_cycles(block: &Block) -> f64 {
 }
 
 impl Block {
-    /// What bounds the block, in words: `ports p0|p5`.
+    /// Describes the bound of the block: `ports p0|p5`.
     pub fn bound_text(&self) -> String {
         match self.bound {
             Bound::None => "nothing".into(),
@@ -308,7 +308,7 @@ impl Block {
         }
     }
 
-    /// What instructions it has.
+    /// Returns the row with numbers of instructions.
     fn instructions_row(&self) -> String {
         let m = &self.mix;
         format!(
@@ -326,7 +326,7 @@ impl Block {
         )
     }
 
-    /// What they cost.
+    /// Returns the row with cycles.
     fn cycles_row(&self) -> String {
         format!(
             "{:>5} {:>7.2} {:>7.2} {:>7.2} {:>7.2} {:>8.2}  {:>4.0}% {:>4.0}%  {}",
@@ -343,17 +343,17 @@ impl Block {
     }
 }
 
-/// What labels take at least.
+/// Min width of labels.
 const LABEL: usize = 34;
-/// Ports on a line.
+/// Number of ports on a line.
 const PORTS: usize = 8;
 
-/// As wide as the longest of these labels, so that columns stand below one another.
+/// Returns the width of the longest label, at least [`LABEL`], to align columns.
 pub(super) fn label_width(labels: impl Iterator<Item = String>) -> usize {
     labels.map(|label| label.chars().count()).fold(LABEL, usize::max)
 }
 
-/// A label below those of the loops around it.
+/// Returns a label that is indented by its depth.
 pub(super) fn indented(depth: u32, label: &str) -> String {
     format!("{:1$}{label}", "", 2 * depth as usize)
 }

@@ -1,13 +1,16 @@
-//! Caches of a core: sets of lines, of which the one used longest ago goes first.
+//! Caches of a core: sets of lines with replacement of the least recently used line.
 //!
-//! A line is named by its virtual address over 64. The first level takes its set from bits within a page, which are the same in virtual
-//! and physical addresses. The second level takes it from the physical address: pages lie anywhere, so each gets a place by a hash,
-//! the same in every run. The third level hashes the line itself.
+//! A line's number is its virtual address over 64. The first level takes its set from bits within a
+//! page, which are the same in virtual and physical addresses. The second level takes it from the
+//! physical address. Pages can be anywhere, so each gets a place by a hash, the same in every run.
+//! The third level hashes the line itself.
 //!
 //! ```text
-//! 32 rows with 8192 bytes from one to the next, a line of each
-//! first level, 64 sets of 12:     bits 6 to 11 are equal: all in one set, and the first is gone before it is used again
-//! second level, 2048 sets of 16:  each row in a page of its own, anywhere: some sets have more lines than ways
+//! | 32 rows with 8192 bytes from one to the next, a line of each
+//! first level, 64 sets of 12:     bits 6 to 11 are equal, so all lines are in one set,
+//!                                 and the first is replaced before its next use
+//! second level, 2048 sets of 16:  each row is in a page of its own, at any place,
+//!                                 so some sets have more lines than ways
 //! ```
 
 use ixc_targets::memory::{CacheShape, LINE, Level, Memory, PAGE, ThirdLevel};
@@ -17,18 +20,18 @@ const PAGE_LINES: u64 = PAGE / LINE;
 /// A way that holds no line.
 const EMPTY: u64 = u64::MAX;
 
-/// From what a cache takes the set of a line.
+/// Source of a line's set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Index {
     /// The address within its page.
     InPage,
     /// The physical address.
     Physical,
-    /// A hash of it.
+    /// A hash of the line.
     Hashed,
 }
 
-/// A line that a cache has given up.
+/// A line that leaves a cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Line {
     number: u64,
@@ -46,7 +49,7 @@ impl Line {
     }
 }
 
-/// One cache. The ways of a set stand in the order of their use, the newest first.
+/// One cache. The ways of a set are in order of their last use, the newest first.
 #[derive(Clone, Debug)]
 struct Cache {
     ways: usize,
@@ -71,7 +74,7 @@ impl Cache {
         &mut self.lines[first..first + self.ways]
     }
 
-    /// Whether the line is there; it is the newest then.
+    /// Whether the line is present; if so, makes it the newest.
     fn touch(&mut self, line: u64, write: bool) -> bool {
         let set = self.set(line);
         let Some(at) = set.iter().position(|packed| packed >> 1 == line) else { return false };
@@ -80,7 +83,7 @@ impl Cache {
         true
     }
 
-    /// Takes the line out.
+    /// Removes the line.
     fn take(&mut self, line: u64) -> Option<Line> {
         let set = self.set(line);
         let at = set.iter().position(|packed| packed >> 1 == line)?;
@@ -90,7 +93,7 @@ impl Cache {
         Some(taken)
     }
 
-    /// Puts a line in that is not there, and gives the one that goes for it.
+    /// Adds a line that is not present, and returns the line that it replaces.
     fn put(&mut self, line: Line) -> Option<Line> {
         let set = self.set(line.number);
         set.rotate_right(1);
@@ -99,7 +102,7 @@ impl Cache {
     }
 }
 
-/// Mixes the bits of a number, so that its lowest are as good as random (the end of SplitMix64).
+/// Mixes the bits of a number, so that its lowest bits are nearly random (the end of SplitMix64).
 pub(super) fn hash(mut number: u64) -> u64 {
     number = (number ^ number >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     number = (number ^ number >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -116,7 +119,7 @@ pub struct Caches {
 }
 
 impl Caches {
-    /// Empty caches of these shapes.
+    /// Creates empty caches of these shapes.
     pub fn new(memory: &Memory) -> Caches {
         Caches {
             l1: Cache::new(memory.l1, Index::InPage),
@@ -126,7 +129,8 @@ impl Caches {
         }
     }
 
-    /// Reads or writes a line, and says where it was. Then it is in the first level.
+    /// Reads or writes a line and returns the level where it was. Afterwards it is in the first
+    /// level.
     pub fn access(&mut self, line: u64, write: bool) -> Level {
         if self.l1.touch(line, write) {
             return Level::L1;
@@ -136,7 +140,7 @@ impl Caches {
         level
     }
 
-    /// Puts a line where it shall be, and nowhere nearer.
+    /// Moves a line to a level, and removes it from nearer ones.
     pub fn place(&mut self, line: u64, level: Level) {
         for cache in [&mut self.l1, &mut self.l2, &mut self.l3] {
             cache.take(line);
@@ -154,7 +158,8 @@ impl Caches {
         }
     }
 
-    /// Brings a line to the second level that is neither there nor in the first, and says from where.
+    /// Brings a line to the second level that is neither there nor in the first; returns the level
+    /// where it was.
     fn bring_to_l2(&mut self, line: u64) -> Level {
         let (level, dirty) = match self.third {
             ThirdLevel::Victims => match self.l3.take(line) {
@@ -172,7 +177,7 @@ impl Caches {
     }
 
     fn fill_l1(&mut self, line: Line) {
-        // A line that was not written is dropped; one that was goes back.
+        // A clean line is dropped; a dirty one goes back.
         if let Some(gone) = self.l1.put(line)
             && gone.dirty
             && !self.l2.touch(gone.number, true)
@@ -185,7 +190,7 @@ impl Caches {
         let Some(gone) = self.l2.put(line) else { return };
         match self.third {
             ThirdLevel::Victims => self.fill_l3(gone),
-            // It is there already.
+            // An inclusive third level already has the line.
             ThirdLevel::Inclusive => {
                 self.l3.touch(gone.number, gone.dirty);
             }
@@ -193,7 +198,8 @@ impl Caches {
     }
 
     fn fill_l3(&mut self, line: Line) {
-        // It can be there: the first level gave up a line of the second's victims that it had written.
+        // The third level may have the line: the first level can write back a line that the second
+        // already evicted.
         if self.l3.touch(line.number, line.dirty) {
             return;
         }
@@ -210,7 +216,7 @@ impl Caches {
 mod tests {
     use super::*;
 
-    /// 4 KiB of one way, 8 KiB of 2, 16 KiB.
+    /// L1: 4 KiB, 1 way. L2: 8 KiB, 2 ways. L3: 64 KiB, 16 ways.
     fn small(third: ThirdLevel) -> Caches {
         Caches::new(&Memory {
             l1: CacheShape { bytes: 4096, ways: 1 },
@@ -226,7 +232,8 @@ mod tests {
             let mut caches = small(third);
             assert_eq!(caches.access(5, false), Level::Memory);
             assert_eq!(caches.access(5, true), Level::L1);
-            // Equal bits within the page: the same set of the first level, which has one way. The second has two.
+            // Equal bits within the page: the same set of the first level, which has one way. The
+            // second has two ways.
             assert_eq!(caches.access(5 + 64, false), Level::Memory);
             assert_eq!(caches.access(5, false), Level::L2);
             for far in 2..9 {
@@ -249,7 +256,7 @@ mod tests {
             });
             (0..lines).filter(|line| caches.access(*line, false) == Level::Memory).count()
         };
-        // 1088 lines are more than 1024, and less than 1024 and 128; sets are not filled evenly.
+        // 1088 lines are more than 1024, but less than 1024 + 128; sets are not filled evenly.
         assert!(again(ThirdLevel::Victims, 1088) < again(ThirdLevel::Inclusive, 1088));
         assert_eq!(again(ThirdLevel::Victims, 128), 0);
     }

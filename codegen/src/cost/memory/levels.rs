@@ -1,4 +1,4 @@
-//! What a kernel costs where its operands come from where they lie, and which level bounds it.
+//! Cost of a kernel with caches, and the level that bounds it.
 
 use std::fmt::{Display, Formatter, Result as FmtResult};
 
@@ -15,27 +15,27 @@ use super::walk::{Access, Kind, Visitor, Walk};
 
 /// The label of the code outside of loops.
 const OUTSIDE: &str = "outside of loops";
-/// Most lines that are walked: seconds.
+/// Max lines of a walk; takes seconds.
 pub const MAX_TOUCHES: u64 = 1 << 28;
 
-/// Why levels are not known.
+/// Reasons why the levels are unknown.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LevelsError {
     /// The whole kernel has no cost.
     #[error(transparent)]
     Whole(#[from] WholeError),
-    /// A buffer that the kernel lacks.
+    /// The kernel lacks a buffer.
     #[error("the kernel has no buffer {name:?}; it has {}", expected.join(", "))]
     Buffer {
-        /// What was named.
+        /// The named buffer.
         name: String,
-        /// Those that it has.
+        /// Buffers of the kernel.
         expected: Vec<String>,
     },
-    /// Too much to walk.
+    /// The walk would be too long.
     #[error("caches are not counted: the kernel touches {touches} lines for these dims, and at most {most} are walked")]
     TooLong {
-        /// Lines that the kernel touches, at least.
+        /// Min lines that the kernel touches.
         touches: u64,
         /// The limit.
         most: u64,
@@ -54,52 +54,52 @@ impl LevelsError {
 /// The cost of a whole kernel with caches.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Levels {
-    /// The caches.
+    /// Shapes of the caches.
     pub memory: Memory,
     /// Cycles, each stretch at its bound. See [`super::spent`].
     pub cycles: f64,
-    /// Cycles if, beside that, each loop must have finished before anything after it starts, as in
+    /// Cycles if also each loop must finish before any later code starts, as in
     /// [`Whole::cycles_drained`](super::super::report::Whole::cycles_drained).
     pub cycles_drained: f64,
-    /// Cycles over those of the code alone, whose operands are all in the first level.
+    /// Cycles relative to those of the code alone, with all operands in the first level.
     pub slowdown: f64,
     /// The tile unit's share of [`Levels::cycles`].
     pub share: f64,
     /// The tile unit's share of [`Levels::cycles_drained`].
     pub share_drained: f64,
-    /// What bounds most of the cycles.
+    /// The bound of most cycles.
     pub bound: Bounded,
-    /// The loops, in the order of [`Report::loops`], and last the code outside of them.
+    /// The loops in the order of [`Report::loops`], and finally the code outside of them.
     pub loops: Vec<LoopLevels>,
     /// Lines by buffer and kind of access.
     pub traffic: Vec<Traffic>,
 }
 
-/// What bounds a kernel, or a loop of it.
+/// Bound of a kernel or of a loop.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Bounded {
-    /// The level; none where the code itself takes longer than its operands do.
+    /// The level; `None` if the code takes longer than its operands.
     pub level: Option<Level>,
-    /// What takes most of that time: `tile loads of x`, or what bounds the code.
+    /// The main cause: for example `tile loads of x`, or the bound of the code.
     pub what: String,
-    /// The loop that this is in.
+    /// The loop with this cause.
     pub place: String,
-    /// Part of the cycles that this level, or the code, bounds.
+    /// Share of the cycles that this level, or the code, bounds.
     pub part: f64,
 }
 
-/// A loop's part, without the loops inside.
+/// Cost of a loop, without the loops inside.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct LoopLevels {
-    /// As in [`LoopReport::label`](super::super::report::LoopReport::label).
+    /// See [`LoopReport::label`](super::super::report::LoopReport::label).
     pub label: String,
-    /// Loops around it.
+    /// Number of loops around it.
     pub depth: u32,
     /// Lines from each level, in the order of [`Level::ALL`].
     pub lines: [u64; 4],
     /// Cycles in all.
     pub cycles: f64,
-    /// What bounds it; nothing where it does not run.
+    /// The bound; `None` if the loop does not run.
     pub bound: Option<Bounded>,
 }
 
@@ -108,19 +108,20 @@ pub struct LoopLevels {
 pub struct Traffic {
     /// The buffer.
     pub buffer: String,
-    /// What is done.
+    /// Kind of access.
     pub kind: Kind,
     /// Lines from each level, in the order of [`Level::ALL`].
     pub lines: [u64; 4],
 }
 
-/// Walks a kernel twice through caches of these shapes and says what the second call costs. Between the two, buffers of `starts` are put
-/// where those say.
+/// Walks a kernel twice through caches of these shapes, and returns the cost of the second call.
+/// Between the two calls, the buffers of `starts` are moved to their levels.
 ///
-/// `report` is of the kernel's code.
+/// `report` must be for the kernel's code.
 ///
 /// # Errors
-/// Where the dims are not the kernel's, a start names a buffer that it lacks, or there is too much to walk.
+/// If the dims are not valid for the kernel, a start names a buffer that it lacks, or the walk
+/// would be too long.
 pub fn levels(
     report: &Report,
     kernel: &Kernel,
@@ -187,7 +188,7 @@ fn buffer(kernel: &Kernel, name: &str) -> Result<usize, LevelsError> {
     })
 }
 
-/// The call before the one that is counted.
+/// The first call, which is not counted.
 struct Warm<'a>(&'a mut Caches);
 
 impl Visitor for Warm<'_> {
@@ -199,7 +200,7 @@ impl Visitor for Warm<'_> {
     fn leave(&mut self) {}
 }
 
-/// Names of what bounds something.
+/// Names of bounds.
 struct Names<'a> {
     report: &'a Report,
     kernel: &'a Kernel,
@@ -210,14 +211,15 @@ impl Names<'_> {
         self.report.loops.get(number).map_or(OUTSIDE, |l| l.label.as_str())
     }
 
-    /// What bounds most of some loops' cycles: the code or a level, and of that the loop and the stream with the most of them.
+    /// Returns the bound of most cycles of some loops: the code or a level. Also finds the loop and
+    /// the stream with the largest part of it.
     fn bounded(&self, loops: &[(usize, &Bounds)], cycles: f64) -> Bounded {
         let streams =
             || loops.iter().flat_map(|(number, bounds)| bounds.streams.iter().map(|(s, c)| (*number, *s, *c)));
         let of_level = |level: Level| streams().filter(|(_, s, _)| s.level == level).map(|(.., c)| c).sum::<f64>();
         let code = loops.iter().map(|(_, bounds)| bounds.code).sum::<f64>();
         let levels = Level::ALL.into_iter().map(|level| (Some(level), of_level(level)));
-        // Of equal ones the first: the code.
+        // Among equal bounds the first counts: the code.
         let all = [(None, code)].into_iter().chain(levels);
         let (level, most) = all.reduce(|best, next| if next.1 > best.1 { next } else { best }).unwrap_or((None, 0.0));
         let (number, what) = match level {

@@ -1,10 +1,13 @@
-//! Where a kernel's operands come from: its accesses, one by one, through the caches of a CPU that need not be here.
+//! Caches: the accesses of a kernel, one by one, through the caches of any CPU.
 //!
-//! Every address of a kernel is affine in loop variables and dims, so that for given dims all accesses are known without running anything.
-//! They are walked in order, line by line, through caches of the CPU's sizes and ways. What a line costs that the first level does not
-//! have stands in [`ixc_targets::memory`]; it is set against the cycles that the code itself takes, stretch by stretch. A stretch is
-//! one run of an innermost loop, or one iteration of any other: inside of it loads go on beside arithmetic, and it takes the larger
-//! of both.
+//! Every address of a kernel is affine in loop variables and dims. For given dims, all accesses are
+//! therefore known without running the kernel. They are walked in order, line by line, through
+//! caches of the CPU's sizes and ways. [`ixc_targets::memory`] has the cost of a line that the
+//! first level misses.
+//!
+//! This cost is compared with the cycles of the code itself, stretch by stretch. A stretch is one
+//! run of an innermost loop, or one iteration of any other loop. Within a stretch, loads run in
+//! parallel with arithmetic, so it takes the larger of both.
 //!
 //! ```text
 //! for %k in 0..64 {
@@ -15,14 +18,14 @@
 //!
 //! | module | what it owns |
 //! | --- | --- |
-//! | [`cache`] | caches of a core, and which of them has a line |
+//! | [`cache`] | caches of a core, and the lines in them |
 //! | [`walk`] | all accesses of a kernel for given dims, in order |
-//! | [`start`] | where a buffer lies before the call |
-//! | [`spent`] | the time of each loop, and what bounds it |
-//! | [`levels`](mod@levels) | what comes out |
+//! | [`start`] | level of a buffer before the call |
+//! | [`spent`] | time of each loop, and its bound |
+//! | [`levels`](mod@levels) | the results |
 //!
-//! The call that is counted is the second of two with the same buffers: caches hold what the first left, but for buffers that a
-//! [`Start`] puts elsewhere.
+//! The counted call is the second of two with the same buffers. The caches hold the lines of the
+//! first call, except for buffers that a [`Start`] moves.
 
 pub mod cache;
 pub mod levels;

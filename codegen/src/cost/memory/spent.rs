@@ -1,10 +1,11 @@
-//! The time of each loop, where operands come from where they lie.
+//! Time of each loop with caches.
 //!
-//! A stretch takes the larger of two: the cycles of its code, and those that its lines take from beyond the first level, one after the
-//! other. A stretch is a whole run of an innermost loop, whose iterations overlap, and one iteration of any other. What the kernel does
-//! outside of loops is one stretch.
+//! A stretch takes the larger of two times: the cycles of its code, and those of its lines from
+//! beyond the first level, one after the other. A stretch is a whole run of an innermost loop,
+//! whose iterations overlap, or one iteration of any other loop. All code outside of loops is one
+//! stretch.
 //!
-//! A line that is written takes its level's time twice: it is read first, and goes back later.
+//! A written line takes its level's time twice: it is first read, and later written back.
 
 use std::collections::BTreeMap;
 
@@ -14,54 +15,55 @@ use super::super::report::{LoopReport, Report, Whole};
 use super::cache::Caches;
 use super::walk::{Access, Kind, Visitor};
 
-/// How often a line that is written is moved.
+/// Number of transfers of a written line.
 const MOVES_OF_A_STORE: f64 = 2.0;
 
-/// Accesses of one kind to one buffer that one level serves: what can bound a stretch beside its code.
+/// Accesses of one kind to one buffer that one level serves. A stream can bound a stretch, as its
+/// code can.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Stream {
-    /// Where lines come from.
+    /// Level of the lines.
     pub level: Level,
-    /// What is done with them.
+    /// Kind of access.
     pub kind: Kind,
-    /// The buffer, by its position.
+    /// Index of the buffer.
     pub buffer: usize,
 }
 
-/// Cycles of stretches by what bounds them.
+/// Cycles of stretches by bound.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Bounds {
-    /// Stretches that their code bounds.
+    /// Cycles of stretches that their code bounds.
     pub code: f64,
-    /// The others: each stream's part of the time that it takes with others.
+    /// Cycles of the other stretches: each stream's part of the combined time.
     pub streams: BTreeMap<Stream, f64>,
 }
 
-/// What a loop, or the code outside of loops, has taken.
+/// Result for a loop, or for the code outside of loops.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Total {
     /// Lines from each level, in the order of [`Level::ALL`].
     pub lines: [u64; 4],
-    /// Cycles, and those if nothing overlaps, as in [`Whole`].
+    /// Cycles, and those without any overlap, as in [`Whole`].
     pub cycles: f64,
     /// See [`Total::cycles`].
     pub cycles_drained: f64,
-    /// What bounds them.
+    /// The cycles by bound.
     pub bounds: Bounds,
-    /// Cycles that the code alone would have taken, and those without overlap.
+    /// Cycles of the code alone, and those without overlap.
     code: (f64, f64),
 }
 
-/// What the code of a loop takes, or the code outside of loops.
+/// Cycles of a loop's code, or of the code outside of loops.
 #[derive(Clone, Copy, Debug)]
 struct Code {
     /// Cycles of an iteration.
     cycles: f64,
-    /// Its latency.
+    /// Latency of an iteration.
     latency: f64,
     /// Steps of the kernel's loop in one iteration.
     step: u64,
-    /// Whether a stretch is a whole run.
+    /// Whether a stretch is a whole run of the loop.
     innermost: bool,
 }
 
@@ -71,7 +73,8 @@ impl Code {
         Code { cycles: l.body.cycles, latency, step: l.step.max(1) as u64, innermost: l.innermost && l.repeats }
     }
 
-    /// Cycles of the code alone in a stretch of so many iterations of the kernel's loop.
+    /// Returns the cycles of the code alone in a stretch of `iterations` iterations of the kernel's
+    /// loop.
     fn of_stretch(self, iterations: u64) -> f64 {
         match self.innermost {
             true => (iterations / self.step) as f64 * self.cycles,
@@ -79,7 +82,8 @@ impl Code {
         }
     }
 
-    /// Cycles of a stretch without overlap: the first iteration's latency is paid, as [`Whole::cycles_drained`] says.
+    /// Returns the cycles of a stretch without overlap: it includes the first iteration's latency,
+    /// as in [`Whole::cycles_drained`].
     fn drained(self, code: f64, lines: f64) -> f64 {
         match self.innermost {
             true => code.max(lines) + (self.latency - self.cycles).max(0.0),
@@ -88,10 +92,10 @@ impl Code {
     }
 }
 
-/// A stretch that has not ended.
+/// An unfinished stretch.
 #[derive(Debug, Default)]
 struct Open {
-    /// Whose it is, by its position in the totals.
+    /// Index of its loop in the totals.
     owner: usize,
     iterations: u64,
     streams: Vec<(Stream, f64)>,
@@ -101,25 +105,25 @@ struct Open {
 #[derive(Debug)]
 pub struct Spent<'a> {
     caches: &'a mut Caches,
-    /// The loop of the code that each statement is, where it is one.
+    /// Loops of the code by statement.
     loops: BTreeMap<u32, usize>,
     codes: Vec<Code>,
-    /// Of each loop of the code, and last of the code outside.
+    /// Results for each loop of the code, and finally for the code outside.
     totals: Vec<Total>,
     /// Lines from each level by buffer and kind of access.
     traffic: BTreeMap<usize, [[u64; 4]; Kind::ALL.len()]>,
-    /// The innermost is last; the first is the code outside of loops.
+    /// Open stretches. The innermost is last; the first is the code outside of loops.
     open: Vec<Open>,
-    /// For each open loop of the kernel whether the code has it, too.
+    /// For each open loop of the kernel, whether the code also has it.
     owns: Vec<bool>,
 }
 
 impl<'a> Spent<'a> {
-    /// Nothing spent yet. Caches are as the call before left them.
+    /// Starts with empty results. `caches` must be in the state after the previous call.
     pub fn new(report: &Report, caches: &'a mut Caches) -> Spent<'a> {
         let mut loops = BTreeMap::new();
         for (number, l) in report.loops.iter().enumerate() {
-            // Of several loops that come from one statement the first has its accesses.
+            // Among several loops of one statement, the first gets its accesses.
             if let Some(statement) = l.statement {
                 loops.entry(statement).or_insert(number);
             }
@@ -133,7 +137,7 @@ impl<'a> Spent<'a> {
         Spent { caches, loops, codes, totals, traffic: BTreeMap::new(), open, owns: Vec::new() }
     }
 
-    /// Lines from each level, by buffer and kind of access.
+    /// Returns the lines from each level, by buffer and kind of access.
     pub fn traffic(&self) -> impl Iterator<Item = (usize, Kind, [u64; 4])> {
         let kinds = |(&buffer, lines): (&usize, &[[u64; 4]; Kind::ALL.len()])| {
             Kind::ALL.into_iter().zip(*lines).map(move |(kind, lines)| (buffer, kind, lines))
@@ -141,7 +145,8 @@ impl<'a> Spent<'a> {
         self.traffic.iter().flat_map(kinds).filter(|(.., lines)| lines.iter().any(|lines| *lines > 0))
     }
 
-    /// What each loop of the code has taken, and last the code outside of loops. `whole` says what loops without accesses take.
+    /// Returns the results for each loop of the code, and finally for the code outside. `whole` has
+    /// the cycles of loops without accesses.
     pub fn finish(mut self, whole: &Whole) -> Vec<Total> {
         self.close(1);
         let outside = (whole.outside, whole.outside_drained);
@@ -155,7 +160,7 @@ impl<'a> Spent<'a> {
         self.totals
     }
 
-    /// Ends a stretch of the innermost open loop of the code; another of it begins.
+    /// Ends a stretch of the innermost open loop; the next one begins.
     fn close(&mut self, iterations: u64) {
         let Some(open) = self.open.last_mut() else { return };
         let (code, total) = (self.codes[open.owner], &mut self.totals[open.owner]);
@@ -216,7 +221,7 @@ impl Visitor for Spent<'_> {
     }
 }
 
-/// What a line takes; nothing beside the ports where the first level has it.
+/// Returns the cycles of a line; `None` in the first level, where only the ports count.
 fn cycles(kind: Kind, level: Level) -> Option<f64> {
     let once = match kind.is_tile() {
         true => tile_load(level)?.cycles / TILE_LINES as f64,

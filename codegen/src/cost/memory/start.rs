@@ -1,31 +1,31 @@
-//! Where a buffer lies before the call: `w=memory`.
+//! Level of a buffer before the call, as text: `w=memory`.
 
 use std::str::FromStr;
 
 use ixc_targets::memory::Level;
 
-/// A buffer and the level that it lies in before the call that is counted.
+/// A buffer, and its level before the counted call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Start {
     /// The buffer's name, without the sigil.
     pub buffer: String,
-    /// Where it lies. What a cache cannot hold lies in the one behind it.
+    /// Level of the buffer. Lines that do not fit into a cache are in the next one.
     pub level: Level,
 }
 
-/// Text that is no [`Start`].
+/// The text is not a [`Start`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StartError {
-    /// No `=`.
+    /// The text has no `=`.
     #[error("{found:?} is no BUFFER=LEVEL, such as w=memory")]
     Form {
         /// The text.
         found: String,
     },
-    /// No such level.
+    /// The level does not exist.
     #[error("there is no level {found:?}; there are l1, l2, l3 and memory")]
     Level {
-        /// What stands behind the `=`.
+        /// The text after the `=`.
         found: String,
     },
 }
@@ -34,7 +34,7 @@ impl FromStr for Start {
     type Err = StartError;
 
     /// # Errors
-    /// Where the text is no `BUFFER=LEVEL`. Whether a kernel has the buffer is seen where it is known.
+    /// If the text is not `BUFFER=LEVEL`. Whether the kernel has the buffer is checked later.
     fn from_str(text: &str) -> Result<Start, StartError> {
         let (buffer, level) = text.split_once('=').ok_or_else(|| StartError::Form { found: text.into() })?;
         let level = Level::from_name(level).ok_or_else(|| StartError::Level { found: level.into() })?;

@@ -1,8 +1,9 @@
-//! All accesses of a kernel for given dims, in the order in which it does them.
+//! All accesses of a kernel for given dims, in execution order.
 //!
-//! Dims are put into addresses once; loops without an access are left out. Buffers lie one after the other, each from a page on, with a
-//! free page between. A value that a kernel loads as an index is not known: it is a hash of the place that it is loaded from, below the
-//! bound of its buffer.
+//! Addresses are evaluated over dims once; loops without accesses are left out. Buffers follow each
+//! other, each at the start of a page and with a free page between. A value that a kernel loads as
+//! an index is unknown. It is replaced with a hash of its address, reduced below the bound of its
+//! buffer.
 
 use ixc_ir::kernel::op::Memory as OpMemory;
 use ixc_ir::kernel::{Address, Affine, Atom, BufferKind, Imm, Inst, Kernel, Stmt};
@@ -11,12 +12,12 @@ use serde::Serialize;
 
 use super::cache::hash;
 
-/// Where the first buffer lies: far from 0, as a prefetch may name what is before a buffer.
+/// Address of the first buffer: far from 0, because a prefetch may access memory before a buffer.
 const FIRST: u64 = 1 << 44;
 /// Bytes of an index.
 const INDEX_BYTES: u64 = 4;
 
-/// What an access is.
+/// Kind of an access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {
@@ -36,7 +37,7 @@ impl Kind {
     /// Every kind.
     pub const ALL: [Kind; 5] = [Kind::TileLoad, Kind::TileStore, Kind::Load, Kind::Store, Kind::Prefetch];
 
-    /// As reports call several of them.
+    /// Returns the plural for reports.
     pub const fn name(self) -> &'static str {
         match self {
             Kind::TileLoad => "tile loads",
@@ -47,12 +48,12 @@ impl Kind {
         }
     }
 
-    /// Whether it writes.
+    /// Whether the access writes.
     pub const fn writes(self) -> bool {
         matches!(self, Kind::TileStore | Kind::Store)
     }
 
-    /// Whether it moves tiles.
+    /// Whether the access moves tiles.
     pub const fn is_tile(self) -> bool {
         matches!(self, Kind::TileLoad | Kind::TileStore)
     }
@@ -61,9 +62,9 @@ impl Kind {
 /// An access of a kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Access {
-    /// What it is.
+    /// Kind of the access.
     pub kind: Kind,
-    /// The buffer, by its position.
+    /// Index of the buffer.
     pub buffer: usize,
     at: Offset,
     rows: u64,
@@ -71,7 +72,7 @@ pub struct Access {
     bytes: u64,
 }
 
-/// An address for given dims: a constant and multiples of variables.
+/// An address for given dims: a constant plus multiples of variables.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Offset {
     constant: i64,
@@ -79,7 +80,7 @@ struct Offset {
 }
 
 impl Offset {
-    /// The address for these variables. What a verified kernel can give does not overflow.
+    /// Returns the address for these variables. Addresses of a verified kernel do not overflow.
     fn of(&self, vars: &[i64]) -> u64 {
         let sum = |sum: i64, &(var, by): &(usize, i64)| sum.wrapping_add(by.wrapping_mul(vars[var]));
         self.terms.iter().fold(self.constant, sum) as u64
@@ -106,11 +107,12 @@ struct Loop {
     body: Vec<Step>,
 }
 
-/// What a walk tells.
+/// Receiver of a walk's events.
 pub trait Visitor {
     /// A line is accessed.
     fn line(&mut self, access: &Access, line: u64);
-    /// A loop begins that is to run so many times, at least once; it is this statement, counted in the order of the kernel's text.
+    /// A loop begins that will run `trip` times, at least once. `statement` is its number in the
+    /// order of the kernel's text.
     fn enter(&mut self, statement: u32, trip: u64);
     /// An iteration of the innermost open loop ends.
     fn iteration(&mut self);
@@ -128,7 +130,7 @@ pub struct Walk {
 }
 
 impl Walk {
-    /// Of a verified kernel, and dims in their ranges.
+    /// Creates a walk of a verified kernel with dims in their ranges.
     pub fn new(kernel: &Kernel, dims: &[i64]) -> Walk {
         let mut next = FIRST;
         let place = |buffer: &ixc_ir::kernel::Buffer| {
@@ -143,7 +145,8 @@ impl Walk {
         Walk { steps, vars: kernel.vars.len(), buffers }
     }
 
-    /// Lines that a walk touches, at least: each row of a tile and each vector is one.
+    /// Returns the min number of lines that a walk touches: each row of a tile and each vector is
+    /// one.
     pub fn touches(&self) -> u64 {
         fn count(steps: &[Step]) -> u64 {
             let each = steps.iter().map(|step| match step {
@@ -156,13 +159,13 @@ impl Walk {
         count(&self.steps)
     }
 
-    /// The lines of a buffer.
+    /// Returns the lines of a buffer.
     pub fn lines(&self, buffer: usize) -> std::ops::Range<u64> {
         let (first, bytes) = self.buffers[buffer];
         first / LINE..first.wrapping_add(bytes).div_ceil(LINE)
     }
 
-    /// Tells all accesses.
+    /// Reports all accesses to the visitor.
     pub fn tell(&self, visitor: &mut impl Visitor) {
         tell(&self.steps, &mut vec![0; self.vars], visitor);
     }
@@ -263,7 +266,7 @@ impl Reader<'_> {
     }
 }
 
-/// A size or a trip count; what is negative is 0.
+/// Evaluates a size or a trip count over dims; negative values become 0.
 fn over_dims(affine: &Affine, dims: &[i64]) -> u64 {
     let value = affine.evaluate(|atom| match atom {
         Atom::Dim(dim) => dims.get(dim.index()).copied().unwrap_or(0),
@@ -317,7 +320,8 @@ mod tests {
             b.store(y, 64, v);
         });
         let kernel = b.finish();
-        // The second vector begins in the midst of a line. x has two pages and one free, 192 lines.
+        // The second vector begins in the middle of a line. x has two pages, followed by a free
+        // one: 192 lines.
         assert_eq!(told(&kernel, &[2]), " 2x2( 0+0 1+193; 0+1 0+2 1+193;)");
         assert_eq!(told(&kernel, &[0]), "");
     }
@@ -338,7 +342,7 @@ mod tests {
             .map(|t| t.trim_end_matches([';', ')']).split(' ').next().unwrap())
             .map(|line| line.trim_end_matches(';').parse().unwrap())
             .collect();
-        // Two pages for ids, and its own bytes: x begins at line 128.
+        // Two pages for ids, one of them free: x begins at line 128.
         assert_eq!(rows.len(), 4);
         assert!(rows.chunks(2).all(|pair| (pair[0] - 128) % 64 == 0 && pair[0] < 128 + 256 && pair[1] == pair[0] + 2));
     }
