@@ -50,7 +50,7 @@ type Entry = unsafe extern "C" fn(*const *mut u8, *const i64);
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ArgumentError {
     /// The kernel number is out of range.
-    #[error("kernel number {kernel} of a module of {kernels}")]
+    #[error("there is no kernel {kernel}: the module has {kernels} kernels")]
     Kernel {
         /// The requested number.
         kernel: usize,

@@ -29,7 +29,7 @@ pub enum ReadError {
     #[error(transparent)]
     Read(#[from] ixc_files::ReadError),
     /// The text is not a descriptor.
-    #[error("{}: it is no descriptor: {source}", path.display())]
+    #[error("{} is not a descriptor: {source}", path.display())]
     Json {
         /// The file.
         path: PathBuf,

@@ -163,7 +163,7 @@ pub enum WholeError {
         hi: i64,
     },
     /// A loop of the code comes from no loop of the kernel IR.
-    #[error("the loop at offset {start:#x} comes from no loop of the kernel, so that its trip count is not known")]
+    #[error("the loop at offset {start:#x} comes from no loop of the kernel, so its trip count is unknown")]
     Trip {
         /// Offset of the loop.
         start: u32,

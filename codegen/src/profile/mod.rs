@@ -64,7 +64,7 @@ pub enum ProfileError {
         source: io::Error,
     },
     /// The process already keeps profiles with other settings.
-    #[error("this process keeps other profiles already")]
+    #[error("this process already keeps profiles with other settings")]
     Twice,
 }
 

@@ -102,7 +102,7 @@ pub enum X64Error {
         statement: u32,
     },
     /// One instruction needs more registers than there are.
-    #[error("out of registers in one instruction")]
+    #[error("one instruction needs more registers than the target has")]
     OutOfRegisters,
     /// Too many values are live at once, or too many vectors are read element by element.
     #[error("values in memory need a frame of {bytes} bytes; at most {most} are allowed")]
