@@ -172,7 +172,7 @@ fn gates() {
     group.done();
 }
 
-/// Gates with a limit on their result.
+/// Gates with a limit on the activation's result.
 #[test]
 fn limited_gates() {
     let pace = Pace::default();
@@ -195,7 +195,7 @@ fn limited_gates() {
     group.done();
 }
 
-/// Bent gates and up projections.
+/// Gates and up projections that a soft limit bends.
 #[test]
 fn bent_gates() {
     let pace = Pace::default();
@@ -218,7 +218,7 @@ fn bent_gates() {
     group.done();
 }
 
-/// Attention over the streams of a row.
+/// Attention of a row over its kept results of earlier layers.
 #[test]
 fn stream_attends() {
     let mut group = Group::new("stream_attends");
@@ -264,7 +264,7 @@ fn erf_gates() {
     gates_of("erf_gates", Activation::GeluErf);
 }
 
-/// Experts that return their input. The ids are all such experts, some, or none.
+/// Experts that return their input. All ids are such experts, or none is.
 #[test]
 fn route_identities() {
     let mut group = Group::new("route_identities");
@@ -716,8 +716,8 @@ fn exponentials() {
     group.done();
 }
 
-/// Heads that share a key or don't, with and without found values, rows of the state before and
-/// after.
+/// Heads with a key each and with a shared key, with and without reads of the state, and rows of
+/// the state before and after its update.
 #[test]
 fn wkv() {
     let mut group = Group::new("wkv");

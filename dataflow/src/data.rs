@@ -78,7 +78,7 @@ impl DataError {
 /// Bytes of a message.
 pub(super) type Payload = Rc<[u8]>;
 
-/// A part of a row that has arrived for a firing.
+/// A part of a row for a firing; it has arrived or is in flight.
 #[derive(Debug)]
 struct Pending {
     firing: u32,
@@ -317,7 +317,7 @@ impl<'w> Data<'w> {
         row.iter().flat_map(|x| x.to_le_bytes()).collect()
     }
 
-    /// Drops rows that were made or have arrived, which an abandoned step left.
+    /// Drops the rows that an abandoned step made, including those in flight.
     pub fn clear(&mut self) {
         for local in &mut self.instances {
             local.pending.clear();

@@ -229,7 +229,7 @@ impl Machine {
             instances = instances.saturating_add(count);
             let rows = program.ports.iter().map(|port| received(port).map_or(1, |slice| slice.rows)).max().unwrap_or(1);
             arrivals = arrivals.saturating_add(count.saturating_mul(rows.into()));
-            // The ids of a routing need no stream, but take time like an outlet.
+            // The ids of a routing need no stream, but are checked like an outlet.
             let sends = program.ports.iter().filter_map(|port| match port {
                 Port::Send(slice) => Some(taken.get(&(number as u32, slice.tensor)).copied().unwrap_or(1)),
                 _ => None,

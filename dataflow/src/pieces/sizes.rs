@@ -5,7 +5,7 @@ use ixc_ir::format::packed::STRIP;
 use ixc_ir::plan::Division;
 use ixc_kernels::candidates::whole_strips;
 
-/// Bytes of a query head's scores, with their maximum and sum.
+/// Bytes of a query head's scores and of the values derived from them.
 const HEAD_BYTES: u64 = 256;
 
 /// Max sizes of the pieces that a plan is cut into.
