@@ -1,4 +1,5 @@
-//! All that programs refer to, but streams: tensors, routings, states, kernels, the embedding.
+//! Checks of everything that programs refer to, except streams: tensors, routings, states, kernels,
+//! the embedding.
 
 use crate::account::code_bytes;
 use crate::descriptor::{Axis, Descriptor, TensorSource, VERSION};
@@ -7,10 +8,10 @@ use ixc_ir::kernel::{BufferKind, Kernel};
 use super::{CheckError, MOST_ITEMS, MOST_LISTS, MOST_ROW, MOST_STEPS, MOST_TOP_K, MOST_WAVES, exists, malformed};
 use crate::cost::{cost, evaluate};
 
-/// Elements of a head at most.
+/// Max elements of a head.
 const MOST_HEAD: u32 = 1 << 16;
 
-/// Checks all that programs refer to; gives the kernels.
+/// Checks everything that programs refer to; returns the kernels.
 pub(super) fn tables(d: &Descriptor) -> Result<Vec<Kernel>, CheckError> {
     if d.version != VERSION {
         return Err(CheckError::Version { found: d.version });
@@ -147,7 +148,7 @@ pub(super) fn tables(d: &Descriptor) -> Result<Vec<Kernel>, CheckError> {
     Ok(kernels)
 }
 
-/// The host runs a kernel, too.
+/// The host also runs a kernel.
 fn embedding(d: &Descriptor, kernels: &[Kernel]) -> Result<(), CheckError> {
     let what = "embedding";
     exists(what, "kernel", d.embedding.kernel, d.kernels.len())?;
