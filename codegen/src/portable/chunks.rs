@@ -5,31 +5,11 @@ use cranelift_codegen::ir::{
     self, ConstantData, Endianness, InstBuilder, MemFlagsData, StackSlotData, StackSlotKind, Value, types,
 };
 use ixc_ir::format::grids::{BYTE_TABLES, TABLES};
-use ixc_ir::kernel::{Address, Elem, Imm, Inst, Op, QUARTERS, Stmt, Type};
+use ixc_ir::kernel::{Address, Imm, Inst, Op, QUARTERS, Stmt, Type};
 
 use super::PortableError;
+use super::chunk_types::{CHUNK_BYTES, Chunks, chunk_count, chunk_type};
 use super::lower::Lowering;
-
-/// Bytes of a chunk: cranelift's widest vector.
-pub(super) const CHUNK_BYTES: usize = 16;
-
-/// Chunks of a value, lowest lanes first.
-pub(super) type Chunks = Vec<Value>;
-
-/// Returns the number of chunks that hold a value of this type.
-pub(super) fn chunk_count(ty: Type) -> usize {
-    (ty.bytes() as usize).div_ceil(CHUNK_BYTES)
-}
-
-/// Returns cranelift's type of a chunk; halves are only bits here.
-pub(super) fn chunk_type(elem: Elem) -> ir::Type {
-    match elem {
-        Elem::I8 => types::I8X16,
-        Elem::I16 | Elem::F16 | Elem::Bf16 => types::I16X8,
-        Elem::I32 => types::I32X4,
-        Elem::F32 => types::F32X4,
-    }
-}
 
 /// Returns the flags for memory that the verifier has proved in bounds; kernels assume no
 /// alignment.

@@ -12,7 +12,7 @@ use cranelift_frontend::FunctionBuilder;
 use ixc_ir::format::grids::{BYTE_TABLES, TABLES};
 use ixc_ir::kernel::{Address, Affine, Atom, For, Kernel, Stmt, ValueId, VarId};
 
-use super::chunks::{Chunks, chunk_count, chunk_type};
+use super::chunk_types::{Chunks, chunk_count, chunk_type};
 use super::{Features, PortableError};
 
 /// Max offset that goes into the instruction. A chunk's own offset still fits on top of it.

@@ -36,6 +36,7 @@
 //!
 //! Invariant: input kernels are verified. Facts that the verifier proves are not checked again.
 
+mod chunk_types;
 mod chunks;
 mod float;
 mod lower;

@@ -5,7 +5,7 @@ use cranelift_codegen::ir::{InstBuilder, Value, types};
 use ixc_ir::kernel::{Address, Elem, Imm, Inst, Op, Type, ValueId};
 
 use super::PortableError;
-use super::chunks::{CHUNK_BYTES, Chunks, chunk_count, chunk_type};
+use super::chunk_types::{CHUNK_BYTES, Chunks, chunk_count, chunk_type};
 use super::lower::Lowering;
 
 impl Lowering<'_> {

@@ -9,9 +9,9 @@ use ixc_ir::kernel::{Elem, Op, Type, ValueId};
 
 use super::X64Error;
 use super::codes::*;
+use super::locations::Read;
 use super::machine::{Class, Inst, Opcode, Rm, Vreg, Width};
 use super::select::Selector;
-use super::values::Read;
 
 /// `vcmpps` predicate: less, false with NaN, quiet.
 pub(super) const LT_OQ: i64 = 17;

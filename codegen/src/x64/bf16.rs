@@ -15,9 +15,9 @@ use ixc_ir::kernel::{Type, ValueId};
 use super::arithmetic::LT_OQ;
 use super::codes::*;
 use super::combine::{A, B, C};
+use super::locations::Read;
 use super::machine::{Class, Inst, Opcode, Rm, Vreg, Width};
 use super::select::Selector;
-use super::values::Read;
 use ixc_targets::Feature;
 
 /// `vcmpps` predicate: either is NaN, quiet.

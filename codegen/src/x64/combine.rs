@@ -18,10 +18,10 @@ use super::codes::{
     BLENDMPS, CMPPS, CMPPS_VEX, Codes, DPBUSD, DPWSSD, PADDD, PAND, PBLENDMD, PCMPEQD, PCMPEQD_VEX, PCMPGTD,
     PCMPGTD_VEX, PMADDWD, PMOVM2D, POR, PSLLW, PSRAW, PSRLW, PXOR, evex,
 };
+use super::locations::{Deferred, Read, Value};
 use super::machine::{Class, Inst, Opcode, Rm, Vreg, Width};
 use super::select::Selector;
 use super::uses::Consumer;
-use super::values::{Deferred, Read, Value};
 use ixc_targets::Feature;
 
 /// Truth tables of the three operands. Bit `4a + 2b + c` is the result for `a`, `b` and `c`.

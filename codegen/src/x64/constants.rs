@@ -8,27 +8,11 @@
 //! allows. A mask used by an inner loop thus stays in a register throughout that loop if the loop
 //! has one left. The needs of outer loops do not matter.
 
-use super::machine::{Function, LoopId, Vreg};
+use super::machine::{Function, Vreg};
 use super::spill::{Eviction, evict};
 
 /// Defines constants that selection left undefined.
 pub fn place(f: &mut Function, constants: &[(u32, Vreg)]) {
     let plan = constants.iter().map(|&(id, v)| (v, Eviction::Constant { id, held: Some(None) })).collect();
     evict(f, &plan);
-}
-
-/// Returns the loop directly inside `held` (`None`: the whole function) that equals or contains
-/// `at`.
-pub fn inside(f: &Function, mut at: Option<LoopId>, held: Option<LoopId>) -> Option<LoopId> {
-    while let Some(l) = at {
-        if at == held {
-            return None;
-        }
-        let parent = f.loops[l.0 as usize].parent;
-        if parent == held {
-            return Some(l);
-        }
-        at = parent;
-    }
-    None
 }

@@ -4,9 +4,9 @@ use iced_x86::Code;
 use ixc_ir::kernel::{Elem, Op, Type, ValueId};
 
 use super::codes::{PERMILPS, PERMW, PSHUFB, PSHUFD, PUNPCKHWD, PUNPCKLWD, UNPACK_HI, UNPACK_LO};
+use super::locations::Read;
 use super::machine::{Inst, Rm, Vreg, Width};
 use super::select::Selector;
-use super::values::Read;
 
 /// Selects the upper halves of both sources of `vperm2i128`.
 const UPPER_HALVES: i64 = 0x31;

@@ -12,9 +12,9 @@ use super::codes::{
     BROADCASTSS, BROADCASTSS_LOAD, Codes, MOVDQU, MOVDQU_STORE, MOVUPS, MOVUPS_STORE, PBROADCASTB, PBROADCASTD,
     PBROADCASTW,
 };
+use super::locations::Read;
 use super::machine::{Inst, Mem, Rm, Vreg, Width};
 use super::select::Selector;
-use super::values::Read;
 
 impl Selector<'_> {
     /// Selects ops without operands: constants, indices and loads.

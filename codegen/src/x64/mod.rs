@@ -43,6 +43,7 @@ pub mod encode;
 mod lanes;
 pub mod listing;
 pub mod liveness;
+mod locations;
 pub mod machine;
 mod memory;
 pub mod print;

@@ -18,10 +18,9 @@ use ixc_ir::kernel::{Address, Affine, Atom, Carry, DimId, For, Imm, Inst as Stat
 use super::address::{Addresses, Key, MAX_TERMS};
 use super::codes::Codes;
 use super::constants::place;
+use super::locations::{Deferred, Numbers, Pending, Value};
 use super::machine::{BlockId, Class, Function, Inst, Loop, LoopId, Mem, Opcode, Rm, Vreg, Width};
-use super::tables::Numbers;
 use super::uses::Uses;
-use super::values::{Deferred, Pending, Value};
 use super::{X64Error, limit};
 use ixc_targets::{Feature, Target};
 

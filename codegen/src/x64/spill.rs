@@ -10,7 +10,6 @@ use std::collections::{HashMap, HashSet};
 use iced_x86::Code;
 
 use super::codes::{MOVUPS, MOVUPS_STORE};
-use super::constants::inside;
 use super::machine::{Base, Class, Function, Inst, LoopId, Mem, Opcode, Operand, Rm, Role, Vreg};
 
 /// New location of a spilled value.
@@ -189,4 +188,20 @@ fn fold(inst: &mut Inst, v: Vreg, home: Mem, class: Class) -> bool {
         }
         _ => false,
     }
+}
+
+/// Returns the loop directly inside `held` (`None`: the whole function) that equals or contains
+/// `at`.
+fn inside(f: &Function, mut at: Option<LoopId>, held: Option<LoopId>) -> Option<LoopId> {
+    while let Some(l) = at {
+        if at == held {
+            return None;
+        }
+        let parent = f.loops[l.0 as usize].parent;
+        if parent == held {
+            return Some(l);
+        }
+        at = parent;
+    }
+    None
 }

@@ -29,9 +29,9 @@ use super::codes::{
     Codes, MULTISHIFT, PACKSSDW, PACKSSWB, PAND, PBLENDMB, PBLENDMW, PERMT2B, PERMT2W, PMOVB2M, POR, PSHUFB, PSLLQ,
     PSLLVQ, PSRLQ, PSRLVQ, PSRLVW, PSUBQ, PTESTMB, PTESTMW, PUNPCKHBW, PUNPCKHWD, PUNPCKLBW, PUNPCKLWD,
 };
+use super::locations::{Halves, Numbers, Read};
 use super::machine::{Class, Inst, Mem, Rm, Vreg, Width};
 use super::select::Selector;
-use super::values::Read;
 
 /// Bytes of a whole vector, the unit of permutations.
 const WHOLE: u32 = 64;
@@ -44,45 +44,6 @@ const BYTE: usize = 256;
 /// Max entries for lookup as words in whole vectors. On Intel, a permutation of words in two
 /// vectors costs as much as three instructions, so larger tables are faster one by one.
 const MOST_WORDS: usize = 512;
-
-/// Prepared entry numbers for the four quarters of `lookup_quarter`.
-#[derive(Clone, Copy)]
-pub enum Numbers {
-    /// Bytes in memory, four quarters for each lane.
-    Memory(Mem),
-    /// Words: in each 16 bytes, four lanes of one quarter, then four of the next. The first vector
-    /// has quarters 0 and 1, the second 2 and 3.
-    Apart([Vreg; 2]),
-    /// The entries were looked up: packed as words in the order of `Apart`, with their packing.
-    Words([Vreg; 2], Halves),
-}
-
-/// Packing of 32-bit entries into words: the upper half is shifted to free bits next to the lower
-/// half.
-#[derive(Clone, Copy)]
-pub struct Halves {
-    /// Shift of the upper half, in bits.
-    by: u32,
-    /// Bits that a half can have.
-    own: u16,
-}
-
-impl Halves {
-    /// Returns the packing for a table, or `None` if the two halves of an entry do not fit.
-    fn of(entries: &[u32]) -> Option<Halves> {
-        let own = entries.iter().fold(0, |own, entry| own | *entry as u16 | (entry >> 16) as u16);
-        let apart = |by: u32| {
-            let moved = u32::from(own) << by;
-            moved <= u16::MAX.into() && moved as u16 & own == 0 && own >> by & own == 0
-        };
-        (1..u16::BITS).find(|by| apart(*by)).map(|by| Halves { by, own })
-    }
-
-    /// Packs an entry.
-    fn word(self, entry: u32) -> u16 {
-        entry as u16 | ((entry >> 16) as u16) << self.by
-    }
-}
 
 impl Selector<'_> {
     /// Looks up entries of a table of 32-bit values.

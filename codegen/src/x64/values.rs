@@ -4,85 +4,23 @@
 //!   allows. A store, a loop, or a use that needs a register turns it into an instruction of its
 //!   own.
 //! - On targets with EVEX, a `load_splat` of 32 bits waits too: its use reads `{1to16}`.
-//! - An op that can be one instruction with its only use waits as [`Deferred`]
+//! - An op that can be one instruction with its only use waits as
+//!   [`Deferred`](super::locations::Deferred)
 //!   ([`super::combine`]).
 //!
 //! Invariant: waiting ops are emitted before control flow, so that their registers are defined
 //! wherever the value is in scope.
 
 use iced_x86::Code;
-use ixc_ir::kernel::{Op, Type, ValueId};
+use ixc_ir::kernel::{Type, ValueId};
 
+use super::locations::{Pending, Read, Value};
 use super::machine::{Inst, Mem, Opcode, Rm, Vreg, Width};
 use super::select::Selector;
 
 /// Max instructions that read one broadcast lane from memory instead of a register. Two loads are
 /// cheaper than a register that holds the lanes; many are not.
 const FOLDED_SPLATS: u32 = 2;
-
-/// Location of a value.
-#[derive(Clone, Copy, Debug)]
-pub enum Value {
-    /// Not defined yet, or used up.
-    Undefined,
-    /// In a register.
-    Register(Vreg),
-    /// A load that waits.
-    Pending(usize),
-    /// An op that waits.
-    Deferred(usize),
-}
-
-/// A load that waits for its use.
-#[derive(Clone, Copy)]
-pub struct Pending {
-    owner: ValueId,
-    ty: Type,
-    mem: Mem,
-    /// Whether one element is broadcast to every lane.
-    splat: bool,
-    /// Remaining uses.
-    uses: u32,
-    origin: u32,
-}
-
-/// An op that waits for its use.
-#[derive(Clone, Copy)]
-pub struct Deferred {
-    /// The value that it defines.
-    pub value: ValueId,
-    /// The op.
-    pub op: Op,
-    /// Type of the result.
-    pub ty: Type,
-    /// The operands.
-    pub operands: [ValueId; 2],
-    /// Remaining uses.
-    pub uses: u32,
-    /// The statement's number.
-    pub origin: u32,
-}
-
-/// Memory operands that an instruction accepts in place of a register.
-#[derive(Clone, Copy)]
-pub struct Read {
-    /// Bytes that an instruction reads of a memory operand.
-    pub bytes: u32,
-    /// Whether one 32-bit lane, broadcast to all lanes, is accepted.
-    pub splat: bool,
-}
-
-impl Read {
-    /// Accepts memory of `bytes` bytes.
-    pub fn plain(bytes: u32) -> Read {
-        Read { bytes, splat: false }
-    }
-
-    /// Accepts memory of `bytes` bytes, or one 32-bit lane broadcast to as many.
-    pub fn lanes32(bytes: u32) -> Read {
-        Read { bytes, splat: true }
-    }
-}
 
 impl Selector<'_> {
     /// Returns the type of a value.

@@ -1,0 +1,112 @@
+//! Types of the selection: where a value is, and in which form a lookup has its numbers.
+
+use ixc_ir::kernel::{Op, Type, ValueId};
+
+use super::machine::{Mem, Vreg};
+
+/// Location of a value.
+#[derive(Clone, Copy, Debug)]
+pub enum Value {
+    /// Not defined yet, or used up.
+    Undefined,
+    /// In a register.
+    Register(Vreg),
+    /// A load that waits.
+    Pending(usize),
+    /// An op that waits.
+    Deferred(usize),
+}
+
+/// A load that waits for its use.
+#[derive(Clone, Copy)]
+pub struct Pending {
+    /// The value that it defines.
+    pub owner: ValueId,
+    /// Type of the value.
+    pub ty: Type,
+    /// The place in memory.
+    pub mem: Mem,
+    /// Whether one element is broadcast to every lane.
+    pub splat: bool,
+    /// Remaining uses.
+    pub uses: u32,
+    /// The statement's number.
+    pub origin: u32,
+}
+
+/// An op that waits for its use.
+#[derive(Clone, Copy)]
+pub struct Deferred {
+    /// The value that it defines.
+    pub value: ValueId,
+    /// The op.
+    pub op: Op,
+    /// Type of the result.
+    pub ty: Type,
+    /// The operands.
+    pub operands: [ValueId; 2],
+    /// Remaining uses.
+    pub uses: u32,
+    /// The statement's number.
+    pub origin: u32,
+}
+
+/// Memory operands that an instruction accepts in place of a register.
+#[derive(Clone, Copy)]
+pub struct Read {
+    /// Bytes that an instruction reads of a memory operand.
+    pub bytes: u32,
+    /// Whether one 32-bit lane, broadcast to all lanes, is accepted.
+    pub splat: bool,
+}
+
+impl Read {
+    /// Accepts memory of `bytes` bytes.
+    pub fn plain(bytes: u32) -> Read {
+        Read { bytes, splat: false }
+    }
+
+    /// Accepts memory of `bytes` bytes, or one 32-bit lane broadcast to as many.
+    pub fn lanes32(bytes: u32) -> Read {
+        Read { bytes, splat: true }
+    }
+}
+
+/// Prepared entry numbers for the four quarters of `lookup_quarter`.
+#[derive(Clone, Copy)]
+pub enum Numbers {
+    /// Bytes in memory, four quarters for each lane.
+    Memory(Mem),
+    /// Words: in each 16 bytes, four lanes of one quarter, then four of the next. The first vector
+    /// has quarters 0 and 1, the second 2 and 3.
+    Apart([Vreg; 2]),
+    /// The entries were looked up: packed as words in the order of `Apart`, with their packing.
+    Words([Vreg; 2], Halves),
+}
+
+/// Packing of 32-bit entries into words: the upper half is shifted to free bits next to the lower
+/// half.
+#[derive(Clone, Copy)]
+pub struct Halves {
+    /// Shift of the upper half, in bits.
+    pub by: u32,
+    /// Bits that a half can have.
+    pub own: u16,
+}
+
+impl Halves {
+    /// Returns the packing for a table, or `None` if the two halves of an entry do not fit.
+    pub fn of(entries: &[u32]) -> Option<Halves> {
+        let own = entries.iter().fold(0, |own, entry| own | *entry as u16 | (entry >> 16) as u16);
+        let apart = |by: u32| {
+            let moved = u32::from(own) << by;
+            moved <= u16::MAX.into() && moved as u16 & own == 0 && own >> by & own == 0
+        };
+        (1..u16::BITS).find(|by| apart(*by)).map(|by| Halves { by, own })
+    }
+
+    /// Packs an entry.
+    pub fn word(self, entry: u32) -> u16 {
+        entry as u16 | ((entry >> 16) as u16) << self.by
+    }
+}
