@@ -1,14 +1,17 @@
-//! A loaded plan of experts: layers that are run on their own, for engines that have a model's other parts.
+//! A loaded plan of routed experts. Its layers run on their own, for engines that compute a model's
+//! other parts.
 //!
 //! ```text
-//! run(3, rows, ids, weights) ─▶ for each row the sum over its experts of layer 3, each times its weight
+//! run(3, rows, ids, weights) ─▶ for each row: sum of (weight x result) over its experts of layer 3
 //! ```
 //!
-//! Ids of [`NOBODY`] are left out: rows whose experts lie on several machines go to all of them, and what they give is added. A row that has no expert here
-//! is 0, and nothing is computed of it.
+//! Ids of [`NOBODY`] are skipped. If the experts lie on several machines, each row goes to all of
+//! them, and their results are added. A row without an expert on this machine is 0, and nothing is
+//! computed for it.
 //!
-//! Invariant: what a row gives does not depend on rows beside it that have other experts; nor, of quantised weights on targets without tiles, on any.
-//! Invariant: no kernel reads an expert that no id names.
+//! Invariant: a row's result does not depend on rows with other experts. With quantised weights on
+//! targets without tiles, it depends on no other row.
+//! Invariant: no kernel reads an expert without an id that names it.
 
 use std::path::Path;
 use std::sync::PoisonError;
@@ -29,17 +32,17 @@ use crate::program::Layer;
 use crate::stats::Stats;
 use crate::stream::store;
 
-/// Hidden rows, one behind the other.
+/// Hidden rows, one after the other.
 #[derive(Clone, Copy, Debug)]
 pub enum Rows<'r> {
-    /// As they are computed with.
+    /// 32-bit floats, the type of the computation.
     F32(&'r [f32]),
-    /// The upper halves of f32.
+    /// The upper halves of 32-bit floats.
     Bf16(&'r [u16]),
 }
 
 impl Rows<'_> {
-    /// Numbers of all rows.
+    /// Returns the number of elements of all rows.
     pub fn len(&self) -> usize {
         match self {
             Rows::F32(rows) => rows.len(),
@@ -47,12 +50,12 @@ impl Rows<'_> {
         }
     }
 
-    /// Whether there are none.
+    /// Returns whether there are no rows.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Row `at`, of `width` numbers, behind what `to` has; nothing where it is not there.
+    /// Appends row `at` of `width` elements to `to`; nothing if the row does not exist.
     fn push(&self, at: usize, width: usize, to: &mut Vec<f32>) {
         let range = at * width..(at + 1) * width;
         match self {
@@ -65,60 +68,60 @@ impl Rows<'_> {
     }
 }
 
-/// Why rows were not computed.
+/// The reason why rows were not computed.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum LayerError {
-    /// A layer without routed experts, or none of the model's.
+    /// The layer has no routed experts, or does not exist.
     #[error("layer {layer} has no routed experts; layers that have are {}", list(.layers))]
     NoLayer {
-        /// Its number.
+        /// Number of the layer.
         layer: u32,
-        /// Those that have.
+        /// Numbers of the layers with routed experts.
         layers: Vec<u32>,
     },
-    /// Numbers that are not as many as the ids say.
+    /// The length of a slice does not match the ids.
     #[error("{found} {what} for {rows} rows; there are to be {expected} for each")]
     Length {
-        /// What they are.
+        /// The elements of the slice.
         what: &'static str,
-        /// How many.
+        /// Length found.
         found: usize,
-        /// Rows, by the ids.
+        /// Number of rows, from the ids.
         rows: usize,
-        /// How many a row has.
+        /// Elements expected for each row.
         expected: u32,
     },
-    /// Ids that are no whole rows.
+    /// The ids do not form whole rows.
     #[error("{found} ids; a row has {used}")]
     Ids {
-        /// How many.
+        /// Number of ids.
         found: usize,
-        /// How many a row has.
+        /// Ids of a row.
         used: u32,
     },
-    /// An id that is no expert.
+    /// The id does not name an expert.
     #[error("id {slot} of row {row} is {id}; experts are 0 to {}, and {NOBODY} is none of these", .experts - 1)]
     Expert {
-        /// The row.
+        /// Number of the row.
         row: usize,
-        /// Which of its ids.
+        /// Position of the id in its row.
         slot: usize,
-        /// It.
+        /// The id.
         id: i32,
-        /// How many experts there are.
+        /// Number of experts.
         experts: u32,
     },
-    /// A weight that is no number.
+    /// The weight is NaN or infinite.
     #[error("weight {slot} of row {row} is {weight}; weights are to be finite")]
     Weight {
-        /// The row.
+        /// Number of the row.
         row: usize,
-        /// Which of its weights.
+        /// Position of the weight in its row.
         slot: usize,
-        /// It.
+        /// The weight.
         weight: f32,
     },
-    /// Experts that cannot be read, a wrong plan, or a bug.
+    /// A pass failed: experts cannot be read, the plan is wrong, or the runtime has a bug.
     #[error(transparent)]
     Execute(#[from] ExecuteError),
 }
@@ -150,25 +153,27 @@ fn list(layers: &[u32]) -> String {
     runs.iter().map(run).collect::<Vec<_>>().join(", ")
 }
 
-/// A loaded plan of experts.
+/// A loaded plan of routed experts.
 #[derive(Debug)]
 pub struct ExpertLayers {
     loaded: Loaded,
 }
 
 impl ExpertLayers {
-    /// As [`Engine::load`](crate::engine::Engine::load). Sequences, contexts and additions have no meaning here.
+    /// Loads a plan of experts. The options for sequences, contexts and additions have no effect.
+    /// See also [`Engine::load`](crate::engine::Engine::load).
     ///
     /// # Errors
-    /// See [`LoadError`]; [`LoadError::NoLayers`] where the plan is a model's.
+    /// See [`LoadError`]; [`LoadError::NoLayers`] if the plan is of a whole model.
     pub fn load(plan: Plan<Kernel>, folder: &Path, options: &Options) -> Result<ExpertLayers, LoadError> {
         ExpertLayers::load_file(PlanFile { plan, weights: None }, folder, options)
     }
 
-    /// As [`Engine::load_file`](crate::engine::Engine::load_file).
+    /// Loads a plan of experts that may have weights in its own file. See also
+    /// [`Engine::load_file`](crate::engine::Engine::load_file).
     ///
     /// # Errors
-    /// As [`ExpertLayers::load`].
+    /// See [`ExpertLayers::load`].
     pub fn load_file(file: PlanFile, folder: &Path, options: &Options) -> Result<ExpertLayers, LoadError> {
         match file.plan.output {
             Output::Experts { .. } => Ok(ExpertLayers { loaded: load::load(file, folder, options)? }),
@@ -176,12 +181,12 @@ impl ExpertLayers {
         }
     }
 
-    /// The layers, in the model's order.
+    /// Returns the layers, in the model's order.
     pub fn layers(&self) -> &[Layer] {
         &self.loaded.program.layers
     }
 
-    /// A layer by its number.
+    /// Returns a layer by its number.
     ///
     /// # Errors
     /// [`LayerError::NoLayer`].
@@ -191,7 +196,7 @@ impl ExpertLayers {
         found.ok_or_else(|| LayerError::NoLayer { layer, layers: layers.iter().map(|layer| layer.number).collect() })
     }
 
-    /// Checks what [`ExpertLayers::run`] takes; gives how many rows there are.
+    /// Checks the arguments of [`ExpertLayers::run`], and returns the number of rows.
     ///
     /// # Errors
     /// See [`LayerError`].
@@ -222,11 +227,12 @@ impl ExpertLayers {
         Ok(count)
     }
 
-    /// For each row the sum over its experts of a layer, each times its weight; `width` numbers of each row. Ids are `used` for each row, weights as many.
-    /// More rows than the plan's steps have are taken in several.
+    /// Returns, for each row, the sum over its experts of a layer, each times its weight. A row of
+    /// the result has `width` elements. Each row has `used` ids and as many weights. More rows than
+    /// a step of the plan allows take several steps.
     ///
     /// # Errors
-    /// See [`LayerError`]; nothing is computed where something given is wrong.
+    /// See [`LayerError`]. If an argument is wrong, nothing is computed.
     pub fn run(&mut self, layer: u32, rows: Rows<'_>, ids: &[i32], weights: &[f32]) -> Result<Vec<f32>, LayerError> {
         let layer = self.layer(layer)?.clone();
         let count = ExpertLayers::check(&layer, rows, ids, weights)?;
@@ -249,8 +255,9 @@ impl ExpertLayers {
             }
             self.run_some(&layer, &own_rows, &own_ids, &own_weights)?;
             let found = self.region(layer.result, some.len() as u64 * u64::from(layer.width))?;
-            // SAFETY: the region lies in the arena, a mapping that is initialised, at a multiple of 4 (the program's check); every pattern of bits is a
-            // float. Nothing else uses the arena while the engine is borrowed exclusively.
+            // SAFETY: the region lies in the arena, a mapping that is initialised, at a multiple of
+            // 4 (the program's check). Every bit pattern is a float. Nothing else uses the arena
+            // while the engine is borrowed exclusively.
             let found = unsafe { std::slice::from_raw_parts(found.base().cast::<f32>(), some.len() * width) };
             for (&row, found) in some.iter().zip(found.chunks_exact(width)) {
                 sums[row * width..][..width].copy_from_slice(found);
@@ -259,7 +266,7 @@ impl ExpertLayers {
         Ok(sums)
     }
 
-    /// Runs a layer's stages on rows each of which has an expert.
+    /// Runs a layer's stages on rows that each have an expert.
     fn run_some(&mut self, layer: &Layer, rows: &[f32], ids: &[i32], weights: &[f32]) -> Result<(), ExecuteError> {
         let count = (ids.len() / layer.used.max(1) as usize) as u32;
         for (buffer, bytes, words) in [
@@ -268,8 +275,8 @@ impl ExpertLayers {
             (layer.weights, weights.as_ptr().cast(), weights.len()),
         ] {
             let to = self.region(buffer, words as u64)?;
-            // SAFETY: the region has as many bytes, in the arena, which nothing else uses while the engine is borrowed exclusively; what is copied are
-            // words of slices that are as long.
+            // SAFETY: the region has as many bytes in the arena. Nothing else uses the arena while
+            // the engine is borrowed exclusively. The sources are slices of the same lengths.
             unsafe { to.base().copy_from_nonoverlapping(bytes, words * 4) };
         }
         let pieces = [Piece { rows: count, ..Piece::default() }];
@@ -284,7 +291,7 @@ impl ExpertLayers {
             &self.loaded.clocks,
         )?;
         self.loaded.expert_counts.add(count, &mut self.loaded.store.buckets);
-        // Another layer's run leaves these as they are.
+        // The run of another layer does not clear the buckets of this one.
         for &routing in &layer.routings {
             if let Some(bucket) = self.loaded.store.buckets.get_mut(routing) {
                 bucket.get_mut().unwrap_or_else(PoisonError::into_inner).clear();
@@ -297,25 +304,25 @@ impl ExpertLayers {
         Ok(())
     }
 
-    /// The first words of a buffer.
+    /// Returns the first words of a buffer.
     fn region(&self, buffer: BufferId, words: u64) -> Result<Region, ExecuteError> {
         let of = self.loaded.program.buffers.get(buffer.0 as usize);
         let region = of.and_then(|of| self.loaded.store.arena.region().part(of.offset, words.checked_mul(4)?));
-        // The program's check says that it lies in the arena.
+        // The program's check found the buffer inside the arena.
         region.ok_or_else(|| ExecuteError::Panic { message: "a buffer outside the arena".to_string() })
     }
 
-    /// How often each expert was chosen.
+    /// Returns the number of times that each expert was chosen.
     pub fn expert_counts(&self) -> &crate::expert_counts::ExpertCounts {
         &self.loaded.expert_counts
     }
 
-    /// The weight store, where experts are streamed.
+    /// Returns the expert cache, if experts are streamed.
     pub fn stream(&self) -> Option<&store::ExpertCache> {
         self.loaded.store.experts.as_ref().map(Experts::store)
     }
 
-    /// Where the time went so far.
+    /// Returns the statistics of time so far.
     pub fn stats(&self) -> &Stats {
         &self.loaded.stats
     }

@@ -1,8 +1,9 @@
-//! Which experts are used, and which of them stay in memory where they are streamed.
+//! Counts of chosen experts, and the streamed experts that stay in memory.
 //!
 //! ```text
 //! counts of a run     layer 0: [12, 0, 500, 7]    layer 1: [3, 3, 510, 3]
-//! pins of a later one: the most used of both layers, as many as a part of the slots holds, are read when the plan is loaded, and stay
+//! pins of a later run: the most used experts of both layers that fit into a part of the slots are
+//! read when the plan is loaded, and stay
 //! ```
 
 use super::sequence::Engine;
@@ -10,39 +11,43 @@ use crate::expert_counts::ExpertCounts;
 use crate::experts::Experts;
 use crate::stream::store::Evicted;
 
-/// Which streamed experts stay in memory: the most used.
+/// The rule for streamed experts that stay in memory: the most used ones.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Pins {
-    /// By layer with experts, in the order of a step, and expert: how often it was chosen.
+    /// Number of times that each expert was chosen, by layer with experts in the order of a step,
+    /// then by expert.
     pub chosen: Vec<Vec<u64>>,
-    /// The part of the memory for experts that they may take, in percent. What streaming needs at the least is left in any case.
+    /// Max part of the memory for experts that they may take, in percent. The minimum that
+    /// streaming needs is never taken.
     pub percent: u32,
 }
 
-/// Why no experts can be given up.
+/// The reason why no experts can be evicted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EvictError {
-    /// All are in memory, or in mapped files.
+    /// All experts are in memory or in mapped files.
     #[error("experts are not streamed here: there is no cache to give them up from")]
     NotStreamed,
-    /// There is no such layer.
+    /// The layer does not exist.
     #[error("there is no layer {layer} with experts; they go from 0 to {}", layers.saturating_sub(1))]
     NoLayer {
-        /// What was named.
+        /// The requested layer.
         layer: usize,
-        /// How many there are.
+        /// Number of layers with experts.
         layers: usize,
     },
 }
 
 impl Engine {
-    /// How often each expert of each layer was chosen since the plan was loaded, wherever experts are.
+    /// Returns how often each expert of each layer was chosen since the plan was loaded, streamed
+    /// or not.
     pub fn expert_counts(&self) -> &ExpertCounts {
         &self.loaded.expert_counts
     }
 
-    /// Gives up the experts of a layer with experts, in the order of a step, that are in memory: who needs them has them read again, and computes the
-    /// same. Those that [`Pins`] keep stay, unless `pinned` says that they are kept no longer.
+    /// Evicts the experts of one layer from memory. `layer` counts the layers with experts, in the
+    /// order of a step. A later step that needs such an expert reads it again and computes the
+    /// same. Experts that [`Pins`] keep stay, unless `pinned` unpins them.
     ///
     /// # Errors
     /// See [`EvictError`].
@@ -50,7 +55,7 @@ impl Engine {
         let layers = self.loaded.expert_counts.layers();
         let experts = self.loaded.store.experts.as_ref().map(Experts::store).ok_or(EvictError::NotStreamed)?;
         let facts = layers.get(layer).ok_or(EvictError::NoLayer { layer, layers: layers.len() })?;
-        // Of a layer that is in no group nothing is streamed.
+        // A layer that is in no group has no streamed experts.
         Ok(facts.group.map(|group| experts.evict(group, pinned)).unwrap_or_default())
     }
 }

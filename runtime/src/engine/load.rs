@@ -1,8 +1,10 @@
-//! From a plan to an engine: check, map, verify, generate.
+//! Loading a plan into an engine: checks, mapped files, verified kernels, generated code.
 //!
-//! In order: the plan's tables ([`Program::new`]), every kernel (the kernel verifier), the model files (length, and the
-//! checksum of their headers), machine code for the plan's target, memory. Weights are packed when they are first needed. Nothing is
-//! generated from a kernel that was not verified, and nothing is allocated whose size was not checked.
+//! Loading checks the plan's tables ([`Program::new`]), every kernel (the kernel verifier), and the
+//! model files (length, and the checksum of their headers). It then generates machine code for the
+//! plan's target and allocates memory. Weights are packed when they are first needed. No code is
+//! generated from a kernel that was not verified, and no memory is allocated before its size was
+//! checked.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -51,56 +53,59 @@ pub use budget::SPARE_BYTES;
 pub(crate) use budget::{Run, fixed_bytes, for_experts, needed_process_bytes, resident, resident_bytes};
 use budget::{budget, for_recorder};
 
-/// A plan that was loaded: all that steps need.
+/// A loaded plan: the data that steps need.
 #[derive(Debug)]
 pub(crate) struct Loaded {
     pub(crate) program: Program,
     pub(crate) backend: Backend,
     pub(crate) store: EngineMemory,
     pub(crate) pool: Pool,
-    /// How many of the pool's threads steps have.
+    /// Number of the pool's threads that run a step.
     pub(crate) crew: Crew,
-    /// Whether they were to be bound to processors, and the processor of each where they are.
+    /// Whether the options ask to bind threads to processors. `pinned` has the processor of each
+    /// bound thread, or the reason why they are not bound.
     pub(crate) pin: Pin,
     pub(crate) pinned: Result<Vec<usize>, Unpinned>,
     /// Processors that threads could run on when the plan was loaded.
     pub(crate) anywhere: Vec<usize>,
-    /// Longest sequence.
+    /// Longest sequence, in tokens.
     pub(crate) context: u32,
-    /// Most additions of a step.
+    /// Max additions of a step.
     pub(crate) additions: u32,
-    /// Whether each addition of a step is to have the bits that it has alone, whatever that costs.
+    /// Whether each addition of a step must have the bits that it has alone, at the expense of
+    /// speed.
     pub(crate) exact_batch: bool,
     pub(crate) clocks: Vec<Mutex<Clock>>,
     pub(crate) stats: Stats,
-    /// How often each expert was chosen.
+    /// Number of times that each expert was chosen.
     pub(crate) expert_counts: ExpertCounts,
     pub(crate) gauge: Option<Arc<Gauge>>,
     pub(crate) architecture: String,
     pub(crate) target: Target,
     pub(crate) tokenizer: Vec<u8>,
-    /// What the memory is made for.
+    /// Digest of the properties that the memory was allocated for.
     pub(crate) memory_digest: Digest,
-    /// The budget, and what of it is taken, where all weights are in memory.
+    /// The budget, and the bytes of it that are taken, if all weights are in memory.
     pub(crate) budget: Option<(u64, u64)>,
     /// Bytes of weights that are locked in memory.
     pub(crate) locked: u64,
-    /// Tells engines apart.
+    /// Identity of the engine: a variant belongs to one engine.
     pub(crate) owner: Arc<()>,
-    /// What saved states are of: the plan, where to look at its weights, and what stands there, once somebody asked.
+    /// Identity of saved states: the plan, places to sample its weights, and the digest of the
+    /// samples, once it was needed.
     pub(crate) plan_digest: Digest,
     samples: Vec<Sample>,
     weights_digest: OnceLock<Digest>,
 }
 
 impl Loaded {
-    /// What saved states are of.
+    /// Returns the identity of saved states.
     pub(crate) fn identity(&self) -> Identity {
         let weights = || identity::of_weights(&self.samples, &self.store.files);
         Identity { plan: self.plan_digest, weights: *self.weights_digest.get_or_init(weights) }
     }
 
-    /// Lets threads run on any processor again that were bound because nobody else wanted one.
+    /// Unbinds threads that were bound only because no other process wanted a processor.
     pub(crate) fn let_go(&mut self) {
         if self.pin == Pin::Auto && self.pinned.is_ok() {
             self.pinned = Err(match self.pool.bind(&[], &self.anywhere) {
@@ -111,11 +116,11 @@ impl Loaded {
     }
 }
 
-/// See [`Engine::load`](crate::engine::Engine::load).
+/// Loads a plan. See [`Engine::load`](crate::engine::Engine::load).
 pub(crate) fn load(file: PlanFile, folder: &Path, options: &Options) -> Result<Loaded, LoadError> {
     let PlanFile { mut plan, weights: own } = file;
     locate(&mut plan, folder, options.built_in);
-    // Before files are read: mapped pages are given back.
+    // This comes before files are read, because mapped pages are given back.
     let streams = options.memory.is_some() && !plan.expert_groups.is_empty();
     let begun = if streams { needed_process_bytes() } else { resident_bytes() };
     let most = plan.context_length.min(MAX_CONTEXT);
@@ -128,9 +133,9 @@ pub(crate) fn load(file: PlanFile, folder: &Path, options: &Options) -> Result<L
     let memory_digest = identity::of_memory(&plan);
     let expert_counts = ExpertCounts::new(&program, &plan.weights);
     options.pins.as_ref().map_or(Ok(()), |pins| expert_counts.check(&pins.chosen))?;
-    // No larger than MAX_CONTEXT, which is a multiple.
+    // The result is at most MAX_CONTEXT, which is a multiple of a block.
     let capacity = context.next_multiple_of(ATTENTION_BLOCK);
-    // Before threads are bound, and whatever becomes of the caller's later.
+    // This comes before threads are bound. The caller's own binding may change later.
     let anywhere = allowed().unwrap_or_default();
     let (mut pool, pinned) = pool(options)?;
     let threads = pool.threads();
@@ -141,7 +146,7 @@ pub(crate) fn load(file: PlanFile, folder: &Path, options: &Options) -> Result<L
         files.iter().chain(own.as_ref().map(|(_, mapped)| mapped)).for_each(Mapped::prefer_large_pages);
     }
     let target = target(&plan)?;
-    // Before weights are read: what is too large shall not be tried.
+    // This comes before weights are read, so that a plan that is too large is refused first.
     let sequences = options.sequences.max(1);
     let more_additions = options.more_additions;
     let run = Run { capacity, threads, sequences, more_additions };
@@ -166,7 +171,8 @@ pub(crate) fn load(file: PlanFile, folder: &Path, options: &Options) -> Result<L
     let taken = options.memory.filter(|_| layout.is_none()).map(|budget| (budget, resident(&plan, fixed)));
     if let Some((own, mapped)) = own.as_ref().filter(|_| !options.skip_weight_check) {
         let begin = std::time::Instant::now();
-        // What is streamed is checked as it arrives: reading it here would take as long as reading all of the model.
+        // Streamed weights are checked as they arrive: checking them here would read the whole
+        // model.
         let streamed = |weight: usize| streamed.as_ref().is_some_and(|s| s.get(weight).copied().unwrap_or(false));
         own.check(mapped, &plan.weights, &program.groups, &streamed, &mut pool, options.gauge.as_deref())?;
         tracing::info!(bytes = plan.own_weight_bytes, elapsed = ?begin.elapsed(), "weights checked");
@@ -221,11 +227,13 @@ pub(crate) fn load(file: PlanFile, folder: &Path, options: &Options) -> Result<L
         let prefetcher = Prefetcher::new(&program, &layout.blocks, options.prefetch, threads);
         let experts = Experts::new(layout, &paths, checked, &config, prefetcher)
             .map_err(|source| LoadError::Stream(Box::new(source)))?;
-        // Paths are opened a second time: they have to be the files whose headers and weights were checked.
+        // Paths are opened a second time, so the files must be those whose headers and weights were
+        // checked.
         let mapped: Vec<_> = store.files.iter().map(Mapped::identity).collect();
         experts.store().check_same(&mapped).map_err(|source| LoadError::Stream(Box::new(source)))?;
         store.experts = Some(experts);
-        // Nothing that is read from a mapped file is left for later: the file may change, and its pages are no part of the budget.
+        // Reads all weights from mapped files now: the files may change, and their pages are not
+        // part of the budget.
         let begin = std::time::Instant::now();
         pack_all(&mut store.weights, &store.files, &mut pool, options.gauge.as_deref())?;
         phase(begin, "bring other weights into memory");
@@ -237,7 +245,8 @@ pub(crate) fn load(file: PlanFile, folder: &Path, options: &Options) -> Result<L
         }
     }
     let locked = if options.lock {
-        // Of experts in mapped files the page cache keeps what it likes.
+        // The page cache decides which experts of mapped files stay in memory, so that they are not
+        // locked.
         let experts = |number| program.groups.iter().any(|group| group.weights.iter().any(|w| *w as usize == number));
         let is_left_out = |number| options.experts == ExpertStore::Map && experts(number);
         lock(&store.weights.regions(is_left_out))?
@@ -275,7 +284,7 @@ pub(crate) fn load(file: PlanFile, folder: &Path, options: &Options) -> Result<L
     })
 }
 
-/// What runs verified kernels.
+/// Makes the backend that runs verified kernels.
 pub(crate) fn backend(kind: BackendKind, kernels: Vec<Kernel>, target: Target) -> Result<Backend, LoadError> {
     Ok(match kind {
         BackendKind::Native => {
@@ -290,13 +299,14 @@ fn is_streamed(streamed: Option<&[bool]>, number: usize) -> bool {
     streamed.is_some_and(|streamed| streamed.get(number).copied().unwrap_or(false))
 }
 
-/// Whether a weight has memory of its own. While experts are streamed, nothing else is left in mapped files.
+/// Returns whether a weight has memory of its own. While experts are streamed, no other weight
+/// stays in mapped files.
 fn in_memory(streamed: Option<&[bool]>, number: usize, weight: &PlanWeight) -> bool {
     let made = weight.is_packed_at_load() || matches!(weight.file, WeightFile::Derived(_));
     !is_streamed(streamed, number) && weight.bytes > 0 && (made || streamed.is_some())
 }
 
-/// Where weights are read from.
+/// The files that weights are read from.
 struct Sources<'a> {
     files: &'a [Mapped],
     makers: Makers,
@@ -305,7 +315,7 @@ struct Sources<'a> {
 }
 
 impl Sources<'_> {
-    /// A weight's bytes; the number of their file, where they lie in one.
+    /// Returns a weight's bytes as stored, and the number of their file if they lie in one file.
     fn of(&self, weight: &PlanWeight) -> Result<(Option<Stored>, usize), LoadError> {
         let (file, number) = match weight.file {
             WeightFile::Source(file) => (&self.files[file as usize], file as usize),
@@ -321,14 +331,16 @@ fn packed_bytes(weight: &PlanWeight) -> u64 {
     weight.bytes_in(weight.format).unwrap_or(u64::MAX)
 }
 
-/// Where the weights that have memory of their own lie in it, in their order, and the bytes of all.
+/// Returns the offsets of the weights that have memory of their own, in their order, and the bytes
+/// of all of them.
 fn kept(weights: &[PlanWeight], streamed: Option<&[bool]>) -> (Vec<u64>, u64) {
     let kept = weights.iter().enumerate().filter(|(i, weight)| in_memory(streamed, *i, weight));
     pack::layout(kept.map(|(_, weight)| packed_bytes(weight)))
 }
 
-/// The weights' places: in the files, or in memory where they will be packed. The program's check says that each lies in its file,
-/// whose length was compared, and what packing takes.
+/// Returns the weights' places: in the files, or in the memory that they will be packed into. The
+/// program's check found each weight inside its file, whose length was compared. It also found that
+/// packing fits.
 fn weights(
     weights: &[PlanWeight],
     sources: &Sources<'_>,
@@ -346,13 +358,13 @@ fn weights(
         let (place, number) = sources.of(weight)?;
         let place = place.ok_or_else(|| no_memory("a weight in its file", weight.bytes))?;
         if !in_memory(streamed, i, weight) {
-            // What is streamed is nowhere.
+            // A streamed weight has no place.
             let region = match place {
                 Stored::Mapped(region) if is_streamed(i) => region.part(0, 0).unwrap_or(region),
                 Stored::Mapped(region) => region,
                 Stored::Derived(_) => nowhere,
             };
-            // The program's check says that what lies in blocks has experts.
+            // The program's check found that a weight in blocks has experts.
             let matrices = match (weight.file, weight.shape.first()) {
                 (WeightFile::Blocks { stride }, Some(&experts)) => Some((stride, weight.bytes / experts.max(1))),
                 _ => None,
@@ -363,7 +375,8 @@ fn weights(
         let to = offsets.next().and_then(|offset| memory.region().part(offset, packed_bytes(weight)));
         let to = to.ok_or_else(|| no_memory("a packed weight", packed_bytes(weight)))?;
         if !weight.is_packed_at_load() {
-            // SAFETY: `to` is new memory, mapped and so initialised, which nothing else uses; the others are mapped.
+            // SAFETY: `to` is new memory, mapped and so initialised, that nothing else uses. The
+            // other regions are mapped.
             let out = unsafe { std::slice::from_raw_parts_mut(to.base(), to.bytes() as usize) };
             // SAFETY: as above.
             if !unsafe { place.read(0, out) } {
@@ -377,7 +390,7 @@ fn weights(
             continue;
         }
         let columns = weight.shape.last().copied().unwrap_or(0);
-        // All but the rows and columns of a matrix.
+        // The product of all dimensions but the rows and columns of a matrix.
         let parts = weight.shape.iter().rev().skip(2).fold(1u64, |product, n| product.saturating_mul(*n));
         let unpacked = Job::new((weight.stored, weight.format), columns, place, to)
             .and_then(|job| Unpacked::new(job, number, weight.offset, parts))
@@ -387,7 +400,8 @@ fn weights(
     Ok(Weights::new(places, memory, threads))
 }
 
-/// Which weights are streamed, where there is a budget and the plan says when experts are needed. A built-in file is in memory anyway.
+/// Returns the streamed weights, if there is a budget and the plan says when experts are needed. A
+/// built-in file is in memory anyway.
 pub(crate) fn streamed(program: &Program, plan: &Plan<Kernel>, options: &Options) -> Option<Vec<bool>> {
     let built_in = |file: &SourceFile| options.built_in.is_some_and(|built_in| built_in.path == file.path);
     if options.experts == ExpertStore::Map
@@ -399,13 +413,13 @@ pub(crate) fn streamed(program: &Program, plan: &Plan<Kernel>, options: &Options
     }
     let mut streamed = vec![false; plan.weights.len()];
     for &weight in program.groups.iter().flat_map(|group| &group.weights) {
-        // The program's check says that it is there.
+        // The program's check found that the weight exists.
         streamed[weight as usize] = true;
     }
     Some(streamed)
 }
 
-/// Where streamed experts lie, and the files that they lie in.
+/// Returns the layout of streamed experts, and the files that they lie in.
 pub(crate) fn layout(
     program: &Program,
     plan: &Plan<Kernel>,
@@ -435,7 +449,7 @@ pub(crate) fn layout(
             derived.get(number as usize)?.place(offset, matrix)
         }
     };
-    // All experts of a weight are stored alike.
+    // All experts of a weight are stored alike, so that the first one decides.
     let groups = || program.groups.iter().flat_map(|group| &group.weights);
     let weights = groups().filter_map(|&weight| plan.weights.get(weight as usize));
     if let Some(weight) = weights.into_iter().find(|weight| place(weight, 0).is_none()) {
@@ -447,7 +461,8 @@ pub(crate) fn layout(
     Ok((layout, paths))
 }
 
-/// Packs all weights that are not yet packed; see [`Engine::pack_weights`](crate::engine::Engine::pack_weights).
+/// Packs all weights that are not yet packed; see
+/// [`Engine::pack_weights`](crate::engine::Engine::pack_weights).
 pub(crate) fn pack_all(
     weights: &mut Weights,
     files: &[Mapped],
@@ -468,8 +483,8 @@ pub(crate) fn pack_all(
         }
     };
     let packed = |job: usize, strip| missing.get(job).map_or((), |part| shared.release(*part, strip, files));
-    // SAFETY: the sources lie in mapped files, the destinations, one after the other, in memory that no kernel reads: the weights
-    // are borrowed exclusively.
+    // SAFETY: the sources lie in mapped files. The destinations do not overlap and lie in memory
+    // that no kernel reads, because the weights are borrowed exclusively.
     unsafe { pack::run(&jobs, pool, &packed, &done) }.map_err(|source| LoadError::Pack { source })?;
     tracing::info!(parts = missing.len(), elapsed = ?begin.elapsed(), "weights packed");
     Ok(())

@@ -2,16 +2,16 @@
 //!
 //! | module | what it owns |
 //! | --- | --- |
-//! | [`options`] | how a plan is loaded |
-//! | `model_files` | which files a plan's model is in |
+//! | [`options`] | options for loading a plan |
+//! | `model_files` | finding and opening a plan's model files |
 //! | [`mod@file`] | `.ixp` files: header, checksum, reading and writing |
-//! | [`load`] | from a plan to what steps need |
-//! | [`memory_estimate`] | what a plan takes of memory, before it is loaded |
-//! | [`expert_use`] | which experts are used, and which stay in memory |
+//! | [`load`] | loading a plan |
+//! | [`memory_estimate`] | memory that a plan needs, before it is loaded |
+//! | [`expert_use`] | counts of chosen experts; experts that stay in memory |
 //! | [`sequence`] | the sequences: prefill, step, truncate, copy, logits |
 //! | [`sample`] | the next token from logits |
 //! | [`saved`] | sequences as bytes, and back |
-//! | [`variant`] | the same model cut otherwise, run with the weights that are there |
+//! | [`variant`] | other plans of the same model, run with the loaded weights |
 
 pub mod expert_layers;
 pub mod expert_use;

@@ -1,8 +1,9 @@
-//! Which files a plan's model is in: opened where the plan says, or beside the plan, or where the user says.
+//! Finding and opening a plan's model files: at the plan's path, next to the plan, or where the
+//! user says.
 //!
-//! A plan names its model files by the paths that they had when it was made. Plans and models are moved together, so a file that is not
-//! there is looked for by its name in the plan's own folder. Wherever it is found, its length and the checksum of its header must be
-//! those that the plan has.
+//! A plan names its model files by the paths at the time it was made. Plans and models are often
+//! moved together. A missing file is therefore searched by its name in the plan's own folder. Its
+//! length and the checksum of its header must always match the plan's.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -17,11 +18,12 @@ use crate::identity::Identity;
 use crate::memory::Mapped;
 use crate::options::{BuiltIn, Options};
 
-/// Bytes of a file that are read at a time for its checksum.
+/// Bytes of a file read at a time for its checksum.
 const READ_BYTES: usize = 1 << 16;
 
-/// Makes the plan's paths those at which its model files are found; one that is found nowhere keeps its path, which loading names then.
-/// Relative paths are from `folder`, the plan's.
+/// Replaces the plan's paths by those at which its model files are found. A file that is not found
+/// keeps its path, so that the error of loading names it. Relative paths are relative to `folder`,
+/// the plan's folder.
 pub fn locate(plan: &mut Plan<Kernel>, folder: &Path, built_in: Option<BuiltIn>) {
     for source in &mut plan.files {
         if built_in.is_some_and(|built_in| built_in.path == source.path) {
@@ -32,17 +34,18 @@ pub fn locate(plan: &mut Plan<Kernel>, folder: &Path, built_in: Option<BuiltIn>)
         if !beside.is_file() || stored == beside {
             continue;
         }
-        // Of two files the one that the plan was made from: the other may have been downloaded anew since.
+        // If both files exist, the one that the plan was made from wins: the other may be a newer
+        // download.
         if !stored.is_file() || check(&stored, source).is_err() && check(&beside, source).is_ok() {
             source.path = name.to_owned();
         }
     }
 }
 
-/// Makes the plan's paths these, in the order of its files.
+/// Replaces the plan's paths by `paths`, in the order of its files.
 ///
 /// # Errors
-/// When there are more or fewer, or a path is no UTF-8, as plans need it.
+/// Fails if the number of paths differs, or if a path is not UTF-8, which plans need.
 pub fn use_files(plan: &mut Plan<Kernel>, paths: &[PathBuf]) -> Result<(), LoadError> {
     if paths.len() != plan.files.len() {
         return Err(LoadError::FileCount { found: paths.len(), expected: plan.files.len() });
@@ -57,7 +60,7 @@ pub fn use_files(plan: &mut Plan<Kernel>, paths: &[PathBuf]) -> Result<(), LoadE
     Ok(())
 }
 
-/// The plan's model files, mapped.
+/// Opens and maps the plan's model files.
 pub(crate) fn open_files(plan: &Plan<Kernel>, folder: &Path, options: &Options) -> Result<Vec<Mapped>, LoadError> {
     let files = plan.files.iter().map(|file| match options.built_in {
         Some(built_in) if built_in.path == file.path => open_built_in(built_in, file),
@@ -66,7 +69,7 @@ pub(crate) fn open_files(plan: &Plan<Kernel>, folder: &Path, options: &Options) 
     files.collect()
 }
 
-/// Makes sure that a built-in file is the one that the plan was made from.
+/// Checks that a built-in file is the one that the plan was made from.
 fn open_built_in(built_in: BuiltIn, source: &SourceFile) -> Result<Mapped, LoadError> {
     let path = PathBuf::from(built_in.path);
     let other = |what, found, expected| LoadError::OtherModel { path: path.clone(), what, found, expected };
@@ -84,7 +87,7 @@ fn open_built_in(built_in: BuiltIn, source: &SourceFile) -> Result<Mapped, LoadE
     }
 }
 
-/// Opens a model file, and makes sure that it is the one that the plan was made from.
+/// Opens a model file, and checks that it is the one that the plan was made from.
 fn open(folder: &Path, source: &SourceFile) -> Result<Mapped, LoadError> {
     let path = folder.join(&source.path);
     let error = |source| LoadError::ModelFile { path: path.clone(), source };
@@ -101,7 +104,7 @@ fn open(folder: &Path, source: &SourceFile) -> Result<Mapped, LoadError> {
     Ok(mapped)
 }
 
-/// Opens a file and compares its length and the checksum of its header with those of the plan's.
+/// Opens a file, and compares its length and the checksum of its header with the plan's.
 fn check(path: &Path, source: &SourceFile) -> Result<(File, Identity), LoadError> {
     let error = |source| LoadError::ModelFile { path: path.to_owned(), source };
     let other = |what, found, expected| LoadError::OtherModel { path: path.to_owned(), what, found, expected };

@@ -1,4 +1,4 @@
-//! How a plan is loaded.
+//! Options for loading a plan.
 
 use std::sync::Arc;
 
@@ -12,86 +12,96 @@ use crate::stream::predict;
 use crate::stream::store::Config;
 use crate::trace::Recorder;
 
-/// Context unless told otherwise, where the model has one that long: the KV cache takes memory only as it fills, but positions
-/// beyond what people use need not be reserved.
+/// Default context, if the model's context is that long. The KV cache takes memory only as it
+/// fills, but few users need more positions reserved.
 pub const DEFAULT_CONTEXT: u32 = 4096;
 
-/// What runs kernels.
+/// The backend that runs kernels.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum BackendKind {
     /// Machine code for the plan's target.
     #[default]
     Native,
-    /// The same machine code in the emulator: a thousand times slower, needs no CPU feature, and is checked at every step.
+    /// Machine code in the emulator: a thousand times slower. It needs no CPU feature and
+    /// is checked at every step.
     Emulated,
-    /// The kernel IR's reference interpreter: thousands of times slower, needs no CPU feature.
+    /// The kernel IR's reference interpreter: thousands of times slower. It needs no CPU feature.
     Interpreter,
 }
 
-/// Where experts are that a plan says are needed now and then.
+/// The place of experts, for plans that say when experts are needed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ExpertStore {
-    /// In memory as far as the budget lets them, and read from the drive when they are needed: [`crate::stream`].
+    /// Memory, within the budget; other experts are read from the drive when they are needed
+    /// ([`crate::stream`]).
     #[default]
     Stream,
-    /// In their mapped files, of which the page cache keeps what it likes: [`crate::page_cache_hints`]. There is no budget then.
+    /// Mapped files; the page cache decides which experts stay in memory
+    /// ([`crate::page_cache_hints`]). No budget applies.
     Map,
 }
 
-/// How a plan is loaded.
+/// Options for loading a plan.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// Threads; all CPUs where `None`.
+    /// Number of threads; `None` means all CPUs.
     pub threads: Option<usize>,
-    /// Whether threads are bound to processors; the caller's is while it runs a step, and not between steps.
+    /// Whether threads are bound to processors. The caller's thread is bound only while it runs a
+    /// step.
     pub pin: Pin,
-    /// Longest sequence; the model's context but at most [`DEFAULT_CONTEXT`] where `None`.
+    /// Longest sequence. `None` means the model's context, at most [`DEFAULT_CONTEXT`].
     pub context: Option<u32>,
-    /// Sequences that there can be at once; one where it is 0. Memory for the states of as many is counted, and taken as they fill.
+    /// Max sequences at once; 0 means one. The memory for all their states counts against the
+    /// budget, but is taken only as they fill.
     pub sequences: u32,
-    /// When sequences share the memory of what they begin with, where one was copied from another.
+    /// When sequences share the memory of a common beginning after a copy.
     pub sharing: Sharing,
-    /// Additions of a step beside one for each sequence: where several go to one sequence, one behind the other.
+    /// Additions of a step in addition to one for each sequence. With them, several additions can
+    /// go to one sequence, one after the other.
     pub more_additions: u32,
-    /// Whether each sequence of a step has the bits that it has alone also where tiles multiply, which round activations otherwise: its rows are then
-    /// multiplied on their own. On targets without tiles it has those bits anyway.
+    /// Whether each sequence of a step has the bits that it has alone, also on targets with tiles.
+    /// Tiles round activations otherwise, so that its rows are then multiplied on their own. On
+    /// targets without tiles it has those bits anyway.
     pub exact_batch: bool,
-    /// What runs kernels.
+    /// The backend that runs kernels.
     pub backend: BackendKind,
-    /// A model file that is a part of the program, for plans that name it.
+    /// A model file that is compiled into the program, for plans that name it.
     pub built_in: Option<BuiltIn>,
-    /// Whether the checksums of weights in the plan's own file are left unread: reading them takes all of the weights through
-    /// memory once, which for a model that is larger than memory is much.
+    /// Whether to skip the checksums of weights in the plan's own file. Checking them reads all of
+    /// the weights once, which takes long for a model that is larger than memory.
     pub skip_weight_check: bool,
-    /// Bytes that the process may take, all told. Where a plan says when its experts are needed, these are then read when they are, into
-    /// what the rest leaves of the budget; without one, and in other plans, everything stays in memory.
+    /// Max bytes of memory of the whole process. With a budget, and a plan that says when its
+    /// experts are needed, experts are streamed. They then get the part of the budget that
+    /// everything else leaves. Otherwise all weights stay in memory.
     pub memory: Option<u64>,
     /// Whether weights are locked in memory, so that the system neither swaps them out nor drops
-    /// their pages: all but experts that are not all there.
+    /// their pages. Experts that are streamed or in mapped files are not locked.
     pub lock: bool,
-    /// Where experts are.
+    /// The place of experts.
     pub experts: ExpertStore,
-    /// How experts are read; a budget in it that is not 0 is for their blocks alone, and what [`Options::memory`] leaves otherwise.
+    /// Settings of the expert cache. A budget in it that is not 0 is for experts' blocks alone;
+    /// otherwise they get the rest of [`Options::memory`].
     pub stream: Config,
-    /// Which of them stay in memory; none where nothing is said.
+    /// The streamed experts that stay in memory; `None` means that none must stay.
     pub pins: Option<Pins>,
-    /// Which of them are read ahead; by default whichever way is measured to pay.
+    /// The experts that are read ahead; the default is the method that pays by measurement.
     pub prefetch: predict::Settings,
-    /// Whether [`Engine::take_stats`](crate::engine::Engine::take_stats) shall know tasks and stalls.
+    /// Whether [`Engine::take_stats`](crate::engine::Engine::take_stats) includes tasks and stalls.
     pub stats: bool,
-    /// Who is told what happens when; of this engine alone.
+    /// The recorder of this engine's events.
     pub trace: Option<Arc<Recorder>>,
-    /// What is told how far loading is, and packing all weights.
+    /// The gauge that shows the progress of loading and of packing all weights.
     pub gauge: Option<Arc<Gauge>>,
 }
 
-/// The threads that options ask for, and the processor of each where they are bound; or why they are not.
+/// Makes the thread pool that the options ask for. Also returns the processor of each thread, or
+/// the reason why threads are not bound.
 pub(crate) fn pool(options: &Options) -> Result<(Pool, Result<Vec<usize>, Unpinned>), LoadError> {
     let threads = options.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
     if threads == 0 || threads > MAX_THREADS {
         return Err(LoadError::Threads { found: threads });
     }
-    // Before there are more threads of ours: those of others are counted.
+    // This comes before our threads start, because it counts the threads of other processes.
     let machine = Some(options.pin).filter(|pin| *pin != Pin::Off).map(|_| Machine::here().unwrap_or_default());
     let mut pool = Pool::new(threads).map_err(|source| LoadError::Thread { source })?;
     let pinned = machine.map_or(Err(Unpinned::Off), |machine| {
@@ -102,12 +112,12 @@ pub(crate) fn pool(options: &Options) -> Result<(Pool, Result<Vec<usize>, Unpinn
     Ok((pool, pinned))
 }
 
-/// A model file that is a part of the program.
+/// A model file that is compiled into the program.
 #[derive(Clone, Copy)]
 pub struct BuiltIn {
-    /// What plans name as its path.
+    /// The path that plans have for it.
     pub path: &'static str,
-    /// Its bytes.
+    /// The file's content.
     pub bytes: &'static [u8],
 }
 

@@ -2,16 +2,19 @@
 //!
 //! ```text
 //! load ─▶ prefill(prompt) ─▶ logits(0) ─▶ sample ─▶ step(&[token], &[0]) ─▶ logits(0) ─▶ ...
-//!                                                   truncate(n): go back to n tokens, or to the nearest before that states can get back to
+//!                            truncate(n): back to n tokens, or to fewer if states need it
 //! ```
 //!
-//! One sequence is there from the beginning ([`FIRST`]), and what names none is about it. Others are added ([`Engine::add_sequence`]), and one step
-//! ([`Engine::step_batch`]) adds tokens to several: weights are read once for all of them. On targets without tiles a sequence's bits are those that
-//! it has alone; with tiles [`Options::exact_batch`] makes them so. Tokens that are guessed are added each on its own, one addition behind the other, so that
-//! each has the bits of a step of one token.
+//! An engine always has one sequence ([`FIRST`]); methods that name no sequence use it. Others can
+//! be added ([`Engine::add_sequence`]). One step ([`Engine::step_batch`]) adds tokens to several
+//! sequences, so that weights are read once for all of them. On targets without tiles, a sequence
+//! has the bits that it has alone; with tiles, this needs [`Options::exact_batch`]. Each guessed
+//! token is an addition of its own, one after the other. It then has the bits of a step of one
+//! token.
 //!
-//! Invariant: the states are those behind [`Engine::position`] tokens. A step that fails leaves them where they were; where a state cannot be cut
-//! ([`Engine::cut_anywhere`]), at the last position before that was saved.
+//! Invariant: the states are those after [`Engine::position`] tokens. If a step fails, they stay
+//! where they were. A state that cannot be cut ([`Engine::cut_anywhere`]) goes back to the last
+//! saved position before.
 
 use std::path::Path;
 use std::sync::PoisonError;
@@ -39,128 +42,128 @@ use crate::stream::predict;
 use crate::stream::store;
 use crate::trace::Step;
 
-/// Why a step did not run.
+/// The reason why a step did not run.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StepError {
-    /// No token.
+    /// The step has no tokens.
     #[error("a step needs at least one token")]
     NoTokens,
-    /// More tokens than the plan was made for.
+    /// The step has more tokens than the plan allows.
     #[error("{found} tokens in one step; the plan takes at most {most}, longer prompts in several steps")]
     TooManyTokens {
-        /// How many.
+        /// Number of tokens.
         found: usize,
-        /// Most.
+        /// Max tokens of a step.
         most: u32,
     },
-    /// A token id outside the vocabulary.
+    /// A token id is outside the vocabulary.
     #[error("token {index} is {id}; ids of this model are below {vocabulary}")]
     Token {
-        /// Which of the tokens.
+        /// Position in the tokens.
         index: usize,
-        /// Its id.
+        /// The token's id.
         id: u32,
-        /// The vocabulary.
+        /// Size of the vocabulary.
         vocabulary: u32,
     },
-    /// Outputs of rows that are not there.
+    /// Outputs are requested for rows that the step does not have.
     #[error(
         "output {index} is wanted of row {row}; the step has {rows} tokens, and as many outputs, at most {MAX_OUTPUTS}"
     )]
     Output {
-        /// Which of the wanted.
+        /// Position in the requested outputs.
         index: usize,
-        /// The row.
+        /// The requested row.
         row: u32,
         /// Tokens of the step.
         rows: usize,
     },
-    /// The sequence is as long as the context.
+    /// The context has no room for the tokens.
     #[error("the context is full: {position} tokens, {tokens} more do not fit into {context}")]
     ContextFull {
-        /// Tokens so far.
+        /// Tokens in the sequence.
         position: u32,
-        /// Tokens that were to be added.
+        /// Tokens to be added.
         tokens: usize,
-        /// Longest sequence.
+        /// Max tokens of a sequence.
         context: u32,
     },
-    /// A part of a text, of a model that reads texts whole.
+    /// A part of a text is given to a model that reads texts whole.
     #[error(
         "{tokens} tokens behind {position} of their text; this model reads texts whole, at most {most} tokens in one step"
     )]
     Part {
-        /// Tokens so far.
+        /// Tokens in the sequence.
         position: u32,
-        /// Tokens that were to be added.
+        /// Tokens to be added.
         tokens: usize,
-        /// Most tokens of a step.
+        /// Max tokens of a step.
         most: u32,
     },
-    /// A sequence that there is not.
+    /// The sequence does not exist.
     #[error("there is no sequence {id}")]
     NoSequence {
-        /// Its number.
+        /// The sequence.
         id: SequenceId,
     },
-    /// A sequence that is named twice.
+    /// A sequence is named twice.
     #[error("sequence {id} is named twice in one step, with another one between")]
     SequenceTwice {
-        /// Its number.
+        /// The sequence.
         id: SequenceId,
     },
-    /// A sequence that would become a copy of itself.
+    /// A sequence would become a copy of itself.
     #[error("sequence {id} cannot become a copy of itself")]
     CopyOfItself {
-        /// Its number.
+        /// The sequence.
         id: SequenceId,
     },
-    /// More additions than the engine was loaded for.
+    /// The step has more additions than the engine was loaded for.
     #[error("{found} additions in one step; the engine was loaded for {most}")]
     TooManyAdditions {
-        /// How many.
+        /// Number of additions.
         found: usize,
-        /// Most.
+        /// Max additions of a step.
         most: u32,
     },
-    /// As many sequences as there can be.
+    /// The engine has its max number of sequences.
     #[error("there are {most} sequences, as many as the engine was loaded for")]
     TooManySequences {
-        /// How many.
+        /// Max number of sequences.
         most: u32,
     },
     /// The system refuses memory for another sequence.
     #[error("cannot map {bytes} bytes for {what}: {kind}")]
     Memory {
-        /// For what.
+        /// The purpose of the memory.
         what: &'static str,
-        /// How much.
+        /// Bytes requested.
         bytes: u64,
-        /// Why.
+        /// The kind of the system's error.
         kind: std::io::ErrorKind,
     },
-    /// Probabilities of what are no logits.
-    #[error("the plan gives hidden states, of which there are no probabilities")]
+    /// Probabilities are requested of a plan without logits.
+    #[error("the plan gives hidden states, which have no probabilities")]
     NoLogits,
-    /// Hidden states that do not go with the tokens.
+    /// The hidden states do not match the tokens.
     #[error("{found} numbers of hidden states for {rows} tokens; the plan takes {expected} with each")]
     Hidden {
-        /// How many.
+        /// Elements given.
         found: usize,
         /// Tokens of the step.
         rows: usize,
-        /// How many a token has.
+        /// Elements expected for each token.
         expected: u32,
     },
-    /// Another length than the vocabulary's.
+    /// A slice has another length than the vocabulary.
     #[error("{found} logits or probabilities; the vocabulary has {expected}")]
     Vocabulary {
-        /// How many.
+        /// Length found.
         found: usize,
-        /// How many there must be.
+        /// Length expected.
         expected: u32,
     },
-    /// The plan is wrong, or there is a bug.
+    /// A pass failed: experts cannot be read, the plan is wrong, or the runtime has a bug.
     #[error("{lead}{0}", lead = lead(.0))]
     Execute(#[from] ExecuteError),
 }
@@ -189,7 +192,8 @@ impl StepError {
     }
 }
 
-/// What is said before an error of a pass: experts that cannot be read are no fault of the plan's.
+/// Returns the beginning of the error text of a pass. Experts that cannot be read are not the
+/// plan's fault.
 fn lead(error: &ExecuteError) -> &'static str {
     match error {
         ExecuteError::Changed(_) | ExecuteError::Stream(_) | ExecuteError::Block(_) => "",
@@ -197,12 +201,13 @@ fn lead(error: &ExecuteError) -> &'static str {
     }
 }
 
-/// Probabilities from logits: what a sampler needs of an engine.
+/// A function from logits to probabilities. Samplers need nothing else of an engine.
 pub trait Softmax {
-    /// Writes `e^(logits * inverse_temperature)`, divided by its sum, to `probabilities`. All have the vocabulary's length.
+    /// Writes `e^(logits * inverse_temperature)`, divided by its sum, to `probabilities`. All have
+    /// the vocabulary's length.
     ///
     /// # Errors
-    /// When a length is another, or the plan's kernel fails.
+    /// Fails if a length differs, or if the plan's kernel fails.
     fn probabilities(
         &self,
         logits: &[f32],
@@ -215,7 +220,7 @@ pub trait Softmax {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SequenceId(pub(crate) u32);
 
-/// The sequence that an engine always has.
+/// The sequence that every engine has.
 pub const FIRST: SequenceId = SequenceId(0);
 
 impl std::fmt::Display for SequenceId {
@@ -224,15 +229,16 @@ impl std::fmt::Display for SequenceId {
     }
 }
 
-/// What a step adds to a sequence. Where one follows another of the same sequence, it goes on behind that: both have the bits that they have in steps of
-/// their own, but that states which change from token to token ([`Engine::cuts_steps`]) take the tokens of all at once.
+/// Tokens that a step adds to a sequence. Several additions of one sequence follow each other. Each
+/// has the bits that it has in a step of its own. States that change from token to token are the
+/// exception: they take all the tokens at once ([`Engine::cuts_steps`]).
 #[derive(Clone, Copy, Debug)]
 pub struct Addition<'t> {
     /// The sequence.
     pub sequence: SequenceId,
-    /// The tokens, one at least.
+    /// The tokens, at least one.
     pub tokens: &'t [u32],
-    /// The rows, positions in `tokens`, whose logits are wanted.
+    /// The rows (positions in `tokens`) whose logits are requested.
     pub outputs: &'t [u32],
 }
 
@@ -242,12 +248,13 @@ pub struct Engine {
     pub(crate) loaded: Loaded,
     /// Outputs of the last step.
     outputs: usize,
-    /// Its tokens.
+    /// Number of tokens of the last step.
     rows: usize,
 }
 
 impl Engine {
-    /// Checks a plan, maps its model files, generates its code. Relative paths in the plan are from `folder`.
+    /// Checks a plan, maps its model files, and generates its code. Relative paths in the plan are
+    /// relative to `folder`.
     ///
     /// # Errors
     /// See [`LoadError`].
@@ -255,7 +262,8 @@ impl Engine {
         Engine::load_file(PlanFile { plan, weights: None }, folder, options)
     }
 
-    /// As [`Engine::load`], for a plan that may have weights in its own file: they are mapped in place.
+    /// Loads a plan that may have weights in its own file, which are mapped in place. Otherwise the
+    /// same as [`Engine::load`].
     ///
     /// # Errors
     /// See [`LoadError`].
@@ -266,11 +274,11 @@ impl Engine {
         Ok(Engine { loaded: load::load(file, folder, options)?, outputs: 0, rows: 0 })
     }
 
-    /// Packs all weights that kernels read packed and that are not yet packed. Steps do that by themselves, each for the weights that
-    /// it needs; who measures steps does not want to measure that.
+    /// Packs all weights that kernels read packed and that are not packed yet. Steps pack the
+    /// weights that they need. Benchmarks call this first, so that they do not measure packing.
     ///
     /// # Errors
-    /// When a thread fails.
+    /// Fails if a thread fails.
     pub fn pack_weights(&mut self) -> Result<(), LoadError> {
         load::pack_all(
             &mut self.loaded.store.weights,
@@ -280,27 +288,30 @@ impl Engine {
         )
     }
 
-    /// How long packing weights in steps has taken since the plan was loaded, on average over the threads.
+    /// Returns the time that steps have spent packing weights since the plan was loaded, averaged
+    /// over the threads.
     pub fn packing_time(&self) -> Duration {
         self.loaded.store.weights.packing() / (self.loaded.pool.threads() as u32).max(1)
     }
 
-    /// How many weights, of those with experts how many experts' matrices, are still to be packed when they are needed.
+    /// Returns the number of weights that will still be packed when they are needed. A weight with
+    /// experts counts once for each expert's matrix.
     pub fn unpacked_parts(&self) -> u64 {
         self.loaded.store.weights.unpacked_parts()
     }
 
-    /// Runs one step: adds `tokens` to the sequence, and computes the logits of the rows (positions in `tokens`) in
-    /// `rows_wanted`, one row of the vocabulary's length for each.
+    /// Runs one step: adds `tokens` to the sequence. Computes the logits of the rows (positions in
+    /// `tokens`) in `rows_wanted`, one row of the vocabulary's length for each.
     ///
     /// # Errors
-    /// See [`StepError`]; the sequence is then as it was, or, where a state cannot be cut, as it was when it was last saved.
+    /// See [`StepError`]. The sequence is then as before. A state that cannot be cut is as it was
+    /// last saved.
     pub fn step(&mut self, tokens: &[u32], rows_wanted: &[u32]) -> Result<&[f32], StepError> {
         self.step_batch(&[Addition { sequence: FIRST, tokens, outputs: rows_wanted }])
     }
 
-    /// Runs one step for several sequences: adds tokens to each, and computes the logits of the rows that are wanted, in the order of the additions, one
-    /// row of the vocabulary's length for each.
+    /// Runs one step for several sequences: adds tokens to each. Computes the logits of the
+    /// requested rows in the order of the additions, one row of the vocabulary's length for each.
     ///
     /// ```no_run
     /// use ixc_runtime::engine::{Addition, Engine, FIRST};
@@ -315,16 +326,19 @@ impl Engine {
     /// ```
     ///
     /// # Errors
-    /// See [`StepError`]; the sequences are then as they were, or, where a state cannot be cut, as they were when they were last saved.
+    /// See [`StepError`]. The sequences are then as before. States that cannot be cut are as they
+    /// were last saved.
     pub fn step_batch(&mut self, additions: &[Addition<'_>]) -> Result<&[f32], StepError> {
         self.step_hidden(additions, &[])
     }
 
-    /// As [`Engine::step_batch`], for a plan that takes hidden states with its tokens ([`Engine::takes_hidden`]): a row for each token, in the order of
-    /// the additions.
+    /// Runs one step of a plan that takes hidden states with its tokens ([`Engine::takes_hidden`]).
+    /// `hidden` has a row for each token, in the order of the additions. Otherwise the same as
+    /// [`Engine::step_batch`].
     ///
     /// # Errors
-    /// As there, and [`StepError::Hidden`] where there are more or fewer than the plan takes.
+    /// See [`Engine::step_batch`], and [`StepError::Hidden`] if the plan takes another
+    /// number of elements.
     pub fn step_hidden(&mut self, additions: &[Addition<'_>], hidden: &[f32]) -> Result<&[f32], StepError> {
         self.forget_logits();
         let pieces = self.pieces(additions)?;
@@ -355,7 +369,7 @@ impl Engine {
         for table in &mut self.loaded.store.ropes {
             table.fill(end);
         }
-        // Waiting for a drive is no neighbour's doing.
+        // Waiting for a drive says nothing about other processes that use processors.
         let resident = self.loaded.store.experts.is_none() && self.loaded.store.advice.is_none();
         let adapts = counts.tokens == 1 && resident;
         let threads = if adapts { self.loaded.crew.threads() } else { self.loaded.pool.threads() };
@@ -404,7 +418,7 @@ impl Engine {
         Ok(self.all_logits())
     }
 
-    /// Puts hidden states of so many tokens where the plan takes them from.
+    /// Copies the hidden states of `rows` tokens into the plan's buffer.
     fn take_hidden(&mut self, rows: usize, hidden: &[f32]) -> Result<(), StepError> {
         let expected = self.takes_hidden().unwrap_or(0);
         let wrong = StepError::Hidden { found: hidden.len(), rows, expected };
@@ -414,34 +428,37 @@ impl Engine {
         let Some(HiddenRows { buffer, .. }) = self.loaded.program.takes else { return Ok(()) };
         let offset = self.loaded.program.buffers[buffer.0 as usize].offset;
         let region = self.loaded.store.arena.region().part(offset, hidden.len() as u64 * 4).ok_or(wrong)?;
-        // SAFETY: the region has as many bytes, in the arena, which nothing else uses while the engine is borrowed exclusively; what is copied are
-        // words of a slice that is as long.
+        // SAFETY: the region has as many bytes in the arena. Nothing else uses the arena while the
+        // engine is borrowed exclusively. The source is a slice of the same length.
         unsafe { region.base().copy_from_nonoverlapping(hidden.as_ptr().cast::<u8>(), hidden.len() * 4) };
         Ok(())
     }
 
-    /// Elements of the hidden state that the plan takes with each token; `None` where it takes tokens alone.
+    /// Returns the elements of the hidden state that the plan takes with each token; `None` if it
+    /// takes only tokens.
     pub fn takes_hidden(&self) -> Option<u32> {
         self.loaded.program.takes.map(|rows| rows.width)
     }
 
-    /// Elements of the hidden state that a step gives of each token beside logits; `None` where it gives none.
+    /// Returns the elements of the hidden state that a step returns for each token in addition to
+    /// logits; `None` if it returns none.
     pub fn gives_hidden(&self) -> Option<u32> {
         self.loaded.program.gives.map(|rows| rows.width)
     }
 
-    /// Hidden states of the last step's tokens, a row for each in the order of the additions; empty where the plan gives none, and where a sequence was changed
-    /// since.
+    /// Returns the hidden states of the last step's tokens, one row for each in the order of the
+    /// additions. Empty if the plan returns none, or if a sequence was changed since.
     pub fn hidden(&self) -> &[f32] {
         let Some(HiddenRows { buffer, width }) = self.loaded.program.gives else { return &[] };
         let count = self.rows * width as usize;
         let offset = self.loaded.program.buffers[buffer.0 as usize].offset;
         let Some(region) = self.loaded.store.arena.region().part(offset, count as u64 * 4) else { return &[] };
-        // SAFETY: as for logits: the program's check says that the buffer is of aligned floats, and it lives to the end of a step.
+        // SAFETY: the same reason as in `all_logits`. The program's check found that the buffer
+        // holds aligned floats, and that it lives to the end of a step.
         unsafe { std::slice::from_raw_parts(region.base().cast::<f32>(), count) }
     }
 
-    /// The pieces of a step, if it can be run.
+    /// Checks a step, and divides it into pieces, one for each addition.
     fn pieces(&self, additions: &[Addition<'_>]) -> Result<Vec<Piece>, StepError> {
         let (most, found) = (self.loaded.program.max_tokens, additions.iter().map(|a| a.tokens.len()).sum());
         if additions.is_empty() || additions.iter().any(|addition| addition.tokens.is_empty()) {
@@ -469,7 +486,7 @@ impl Engine {
                     return Err(StepError::Output { index, row, rows: tokens.len() });
                 }
             }
-            // All fit: there are at most `max_tokens` of them.
+            // The casts are exact, because there are at most `max_tokens` of each.
             let (rows, outputs) = (tokens.len() as u32, outputs.len() as u32);
             pieces.push(Piece { sequence: sequence.0, rows, position: at, outputs, ..next });
             (next.row, next.output) = (next.row + rows, next.output + outputs);
@@ -480,7 +497,8 @@ impl Engine {
     /// Adds an empty sequence.
     ///
     /// # Errors
-    /// [`StepError::TooManySequences`] when there are as many as [`Options::sequences`] says, and [`StepError::Memory`].
+    /// [`StepError::TooManySequences`] if the engine has [`Options::sequences`] already, and
+    /// [`StepError::Memory`].
     pub fn add_sequence(&mut self) -> Result<SequenceId, StepError> {
         let sequences = &mut self.loaded.store.sequences;
         let added = sequences.add().map_err(|MemoryError { what, bytes, source }| StepError::Memory {
@@ -491,7 +509,8 @@ impl Engine {
         added.map(SequenceId).ok_or(StepError::TooManySequences { most: sequences.most() })
     }
 
-    /// Removes a sequence, and gives its memory back; [`FIRST`] is emptied. Does nothing where it is not there.
+    /// Removes a sequence and frees its memory. [`FIRST`] is only emptied. Does nothing if the
+    /// sequence does not exist.
     pub fn remove_sequence(&mut self, id: SequenceId) {
         if id == FIRST {
             return self.reset();
@@ -500,17 +519,17 @@ impl Engine {
         self.loaded.store.sequences.remove(id.0);
     }
 
-    /// Most sequences that there can be.
+    /// Returns the max number of sequences.
     pub fn sequences(&self) -> u32 {
         self.loaded.store.sequences.most()
     }
 
-    /// A sequence, where it is there.
+    /// Returns a sequence, if it exists.
     pub fn sequence(&self, id: SequenceId) -> Option<&Sequence> {
         self.loaded.store.sequences.get(id.0)
     }
 
-    /// As [`Engine::truncate`], of any sequence.
+    /// Cuts any sequence; see [`Engine::truncate`].
     ///
     /// # Errors
     /// [`StepError::NoSequence`].
@@ -520,11 +539,13 @@ impl Engine {
         Ok(sequence.truncate(tokens))
     }
 
-    /// Makes a sequence a copy of the first `tokens` tokens of another, or of as many before that as states can get back to; gives how many it has
-    /// then. So a prompt that several begin with is computed once; and it is in memory once, where the system lets it ([`crate::shared_pages`]).
+    /// Makes `to` a copy of the first `tokens` tokens of `from`, or of the nearest shorter length
+    /// that its states can return to. Returns the length of the copy. A prompt that several
+    /// sequences share is thus computed once. It is also in memory once, if the system allows it
+    /// ([`crate::shared_pages`]).
     ///
     /// # Errors
-    /// [`StepError::NoSequence`], and [`StepError::CopyOfItself`] where they are not two.
+    /// [`StepError::NoSequence`], and [`StepError::CopyOfItself`] if both are the same.
     pub fn copy_sequence(&mut self, from: SequenceId, to: SequenceId, tokens: u32) -> Result<u32, StepError> {
         self.forget_logits();
         if from == to {
@@ -535,11 +556,11 @@ impl Engine {
         sequences.copy(from.0, to.0, tokens).ok_or(StepError::NoSequence { id: missing.unwrap_or(to) })
     }
 
-    /// Adds tokens in as many steps as they take, and gives the logits of the last one.
+    /// Adds tokens in as many steps as needed, and returns the logits of the last token.
     ///
     /// # Errors
-    /// See [`StepError`]. Wrong tokens are found before the first step; where a later step fails, the sequence holds the
-    /// tokens of those before.
+    /// See [`StepError`]. Wrong tokens are found before the first step. If a later step fails, the
+    /// sequence holds the tokens of the earlier ones.
     pub fn prefill(&mut self, tokens: &[u32]) -> Result<&[f32], StepError> {
         self.forget_logits();
         self.check_tokens(FIRST, tokens, None)?;
@@ -554,7 +575,8 @@ impl Engine {
         Ok(self.all_logits())
     }
 
-    /// Whether the tokens may follow a sequence, or what is added to it before, up to a position; gives where that is.
+    /// Checks that tokens may follow a sequence, or the position `behind` of its previous addition.
+    /// Returns the position of the first.
     fn check_tokens(&self, id: SequenceId, tokens: &[u32], behind: Option<u32>) -> Result<u32, StepError> {
         let position = self.sequence(id).ok_or(StepError::NoSequence { id })?.position();
         let position = behind.unwrap_or(position);
@@ -568,17 +590,18 @@ impl Engine {
         Ok(position)
     }
 
-    /// The sequence that is always there.
+    /// Returns the first sequence, which always exists.
     fn first(&self) -> Option<&Sequence> {
         self.sequence(FIRST)
     }
 
-    /// What the plan gives of rows that are wanted: logits, or hidden states, for which the names of logits stand here, too.
+    /// Returns the kind of a step's outputs: logits or hidden states. The methods named after
+    /// logits return either kind.
     pub fn output(&self) -> Output {
         self.loaded.program.output
     }
 
-    /// Numbers of a row of it.
+    /// Returns the elements of one output row.
     pub fn output_width(&self) -> u32 {
         match self.loaded.program.output {
             Output::Logits { .. } => self.loaded.program.vocabulary,
@@ -586,48 +609,51 @@ impl Engine {
         }
     }
 
-    /// Logits of the last step's wanted rows.
+    /// Returns the logits of the last step's requested rows.
     pub fn all_logits(&self) -> &[f32] {
         let buffer = &self.loaded.program.buffers[self.loaded.program.logits.0 as usize];
         debug_assert_eq!(buffer.rows, RowCount::Outputs);
         let bytes = buffer.row_bytes * self.outputs as u64;
         let Some(region) = self.loaded.store.arena.region().part(buffer.offset, bytes) else { return &[] };
-        // SAFETY: the region lies in the arena, a mapping that is initialised and page-aligned, and its offset is a multiple of 4
-        // (the program's check); every pattern of bits is a float. Kernels write to the arena only in `step`, which borrows
-        // the engine exclusively.
+        // SAFETY: the region lies in the arena, a mapping that is initialised and page-aligned. Its
+        // offset is a multiple of 4 (the program's check), and every bit pattern is a float.
+        // Kernels write to the arena only in `step`, which borrows the engine exclusively.
         unsafe { std::slice::from_raw_parts(region.base().cast::<f32>(), (bytes / 4) as usize) }
     }
 
-    /// What logits there are is none of a sequence that becomes another.
+    /// Drops the logits of the last step, because they do not belong to a sequence that changed.
     pub(crate) fn forget_logits(&mut self) {
         (self.outputs, self.rows) = (0, 0);
     }
 
-    /// Logits of one of the last step's wanted rows; empty where there is none.
+    /// Returns the logits of one of the last step's requested rows; empty if the row does not
+    /// exist.
     pub fn logits(&self, output: usize) -> &[f32] {
         self.all_logits().chunks_exact(self.output_width() as usize).nth(output).unwrap_or(&[])
     }
 
-    /// Goes back to the first `tokens` tokens, or to as many before that as [`Engine::reach`] says; does nothing where there are not more.
-    /// Gives how many tokens are left: those that were to stay and did not are to be computed again.
+    /// Cuts the sequence to its first `tokens` tokens, or to the shorter length that
+    /// [`Engine::reach`] returns. Does nothing if it is not longer. Returns the number of tokens
+    /// that are left; the rest must be computed again.
     pub fn truncate(&mut self, tokens: u32) -> u32 {
         self.truncate_sequence(FIRST, tokens).unwrap_or(0)
     }
 
-    /// How many tokens would be left if the sequence was to be cut to `tokens`. States that cannot be cut get back to positions
-    /// that were saved alone: the ends of the last steps of several tokens, and where [`Engine::save`] was called; and to the beginning.
+    /// Returns the number of tokens that [`Engine::truncate`] to `tokens` would leave. A state that
+    /// cannot be cut returns only to the beginning and to saved positions. These are the ends of
+    /// the last steps of several tokens, and the positions of [`Engine::save`].
     pub fn reach(&self, tokens: u32) -> u32 {
         self.first().map_or(0, |sequence| sequence.reach(tokens))
     }
 
-    /// Whether the sequence can be cut wherever one likes. With a window it can be cut back by as much as memory holds beside the window, and to the
-    /// beginning.
+    /// Returns whether the sequence can be cut at any position. With a window, it can be cut by as
+    /// many positions as memory holds beyond the window, or to the beginning.
     pub fn cut_anywhere(&self) -> bool {
         self.first().is_none_or(|sequence| sequence.states.cut_anywhere())
     }
 
-    /// Whether tokens of the last step can be cut off again, any number of them, without what was before being lost: states that change from token to token
-    /// cannot.
+    /// Returns whether any number of the last step's tokens can be cut off without losing earlier
+    /// tokens. States that change from token to token cannot do this.
     pub fn cuts_steps(&self) -> bool {
         self.first().is_none_or(|sequence| sequence.states.cuts_steps())
     }
@@ -638,18 +664,19 @@ impl Engine {
         self.loaded.program.least_rows(self.loaded.exact_batch)
     }
 
-    /// Most additions of a step.
+    /// Returns the max additions of a step.
     pub fn max_additions(&self) -> u32 {
         self.loaded.additions
     }
 
-    /// Saves this position, so that one can get back to it as long as it is among the last [`crate::states::SNAPSHOTS`]. Does nothing where every
-    /// position can be cut to.
+    /// Saves the present position, so that the sequence can return to it. Only the last
+    /// [`crate::states::SNAPSHOTS`] are kept. Does nothing if all states can be cut anywhere.
     pub fn save(&mut self) {
         self.loaded.store.sequences.get_mut(FIRST.0).into_iter().for_each(Sequence::save);
     }
 
-    /// The states of a sequence, and the bytes that those of all sequences take, copies apart.
+    /// Returns the declared states of a sequence, and the bytes of the states of all sequences,
+    /// without saved copies.
     pub fn states(&self) -> (&[State], u64) {
         let sequences = &self.loaded.store.sequences;
         (sequences.declared(), sequences.iter().map(|sequence| sequence.states.memory().bytes()).sum())
@@ -661,61 +688,63 @@ impl Engine {
         self.loaded.locked
     }
 
-    /// What states hold, of all sequences: shared and not.
+    /// Returns the bytes of the states of all sequences, shared and not.
     pub fn state_bytes(&self) -> StateBytes {
         self.loaded.store.sequences.bytes()
     }
 
-    /// The states of fixed size as the last step left them: name, elements of a row, numbers.
+    /// Returns the states of fixed size after the last step: name, elements of a row, values.
     pub fn state_values(&self) -> impl Iterator<Item = (&str, usize, Vec<f32>)> {
         self.first().into_iter().flat_map(|sequence| sequence.states.values())
     }
 
-    /// Goes back to an empty sequence.
+    /// Empties the sequence.
     pub fn reset(&mut self) {
         self.truncate(0);
     }
 
-    /// Tokens in the sequence.
+    /// Returns the number of tokens in the sequence.
     pub fn position(&self) -> u32 {
         self.first().map_or(0, Sequence::position)
     }
 
-    /// Most tokens that the sequence may have.
+    /// Returns the max tokens of a sequence.
     pub fn context(&self) -> u32 {
         self.loaded.context
     }
 
-    /// Most tokens of a step.
+    /// Returns the max tokens of a step.
     pub fn max_tokens(&self) -> u32 {
         self.loaded.program.max_tokens
     }
 
-    /// Most rows of a step whose outputs are wanted.
+    /// Returns the max rows of a step with outputs.
     pub fn max_outputs(&self) -> u32 {
         self.loaded.program.output.most(self.loaded.program.max_tokens)
     }
 
-    /// Whether attention is not causal: then a step has all of a text, for every token sees all others.
+    /// Returns whether attention is not causal. A step then has the whole text, because every token
+    /// sees all others.
     pub fn reads_whole(&self) -> bool {
         self.loaded.program.reads_whole()
     }
 
-    /// Size of the vocabulary.
+    /// Returns the size of the vocabulary.
     pub fn vocabulary(&self) -> u32 {
         self.loaded.program.vocabulary
     }
 
-    /// Threads.
+    /// Returns the number of threads.
     pub fn threads(&self) -> usize {
         self.loaded.pool.threads()
     }
 
-    /// Runs the steps that follow with fewer threads than the engine was loaded with, or with as many again. The code and what is
-    /// packed stay.
+    /// Changes the number of threads of later steps, up to the number that the engine was loaded
+    /// with. Keeps the code and the packed weights.
     ///
     /// # Errors
-    /// [`LoadError::Threads`] for none, or more than there is scratch memory for; otherwise when a thread cannot be started.
+    /// [`LoadError::Threads`] if the number is 0 or exceeds the scratch memory. Also fails if a
+    /// thread cannot be started.
     pub fn use_threads(&mut self, threads: usize) -> Result<(), LoadError> {
         if threads > self.loaded.store.scratch.len() {
             return Err(LoadError::Threads { found: threads });
@@ -727,42 +756,44 @@ impl Engine {
         Ok(())
     }
 
-    /// The processor of each thread, where they are bound to theirs, the caller's while it runs a step; or why they are not.
+    /// Returns the processor of each bound thread, or the reason why threads are not bound. The
+    /// caller's thread is bound only while it runs a step.
     pub fn pinned(&self) -> Result<&[usize], &Unpinned> {
         self.loaded.pinned.as_deref()
     }
 
-    /// The target that kernels were generated for.
+    /// Returns the target that kernels were generated for.
     pub fn target(&self) -> Target {
         self.loaded.target
     }
 
-    /// The architecture's name, for people.
+    /// Returns the architecture's name, for display.
     pub fn architecture(&self) -> &str {
         &self.loaded.architecture
     }
 
-    /// Tokenizer and chat template, as the plan has them.
+    /// Returns the tokenizer and chat template, as encoded in the plan.
     pub fn tokenizer(&self) -> &[u8] {
         &self.loaded.tokenizer
     }
 
-    /// The weight store, where experts are streamed.
+    /// Returns the expert cache, if experts are streamed.
     pub fn stream(&self) -> Option<&store::ExpertCache> {
         self.loaded.store.experts.as_ref().map(Experts::store)
     }
 
-    /// What the page cache was told, where experts stay in mapped files.
+    /// Returns the advice that the page cache was given, if experts stay in mapped files.
     pub fn advised(&self) -> Option<Advised> {
         self.loaded.store.advice.as_ref().map(Advice::advised)
     }
 
-    /// How predicting experts did, where they are streamed.
+    /// Returns the results of predicting experts, if they are streamed.
     pub fn predictions(&self) -> Option<predict::Report> {
         self.loaded.store.experts.as_ref().map(Experts::predictions)
     }
 
-    /// What is in memory of weights, activations and states, and how much of that is in large pages.
+    /// Returns the memory of weights, activations and states that is resident, and the part of it
+    /// in large pages.
     pub fn pages(&self) -> Vec<PageUse> {
         let store = &self.loaded.store;
         let experts = store.experts.as_ref().map(|experts| experts.store().memory());
@@ -775,7 +806,8 @@ impl Engine {
         ])
     }
 
-    /// Where the time went since the last call; tasks and stalls only if [`Options::stats`] said so.
+    /// Returns the statistics of time since the last call. Tasks and stalls need
+    /// [`Options::stats`].
     pub fn take_stats(&mut self) -> Stats {
         let fresh = Stats { threads: self.loaded.stats.threads, ..Stats::default() };
         let mut stats = std::mem::replace(&mut self.loaded.stats, fresh);
@@ -812,8 +844,9 @@ impl Softmax for Engine {
             (&raw const inverse_temperature).cast_mut().cast(),
             probabilities.as_mut_ptr().cast(),
         ];
-        // SAFETY: the program's check says that this kernel has no dims, reads its first two buffers and writes the third, and
-        // that they are no longer than a row of the vocabulary, one float, and a row; the slices have a row's length.
+        // SAFETY: the program's check found that this kernel has no dims, reads its first two
+        // buffers and writes the third. They are at most a row of the vocabulary, one float, and a
+        // row long. The slices have a row's length.
         unsafe { self.loaded.backend.call(kernel, &pointers, &sizes, &[]) }.map_err(|problem| {
             let (task, kernel) = ("softmax".to_string(), self.loaded.program.kernels[kernel].name.clone());
             StepError::Execute(ExecuteError::Item(Box::new(ItemError { task, kernel, problem })))

@@ -1,4 +1,5 @@
-//! Other plans of the same model, which an engine runs with the weights, states and threads that it has: for those who want to know which is faster.
+//! Other plans of a loaded model, which an engine runs with its weights, states and threads. The
+//! tuner uses them to find the fastest plan.
 //!
 //! ```no_run
 //! # use ixc_runtime::engine::Engine;
@@ -11,10 +12,13 @@
 //! # Ok(()) }
 //! ```
 //!
-//! Loading a plan twice would take the memory of its weights twice, and pages that lie elsewhere are faster or slower by themselves.
+//! Loading a plan twice would take the memory of its weights twice. It would also distort a
+//! measurement, because the placement of pages changes the speed.
 //!
-//! Invariant: a variant has the weights, states, tables and routings of the engine's plan, in the same order and places; only in steps, kernels and buffers is it another.
-//! The engine's arena, scratch memory and that for chosen places are as large as its largest variant's: they grow for one, as far as the budget lets them, and stay so.
+//! Invariant: a variant has the weights, states, tables and routings of the engine's plan, in the
+//! same order and places. Only its steps, kernels and buffers differ. The engine's arena, scratch
+//! memory and memory for chosen places are as large as its largest variant needs. They grow within
+//! the budget, and never shrink.
 
 use std::sync::{Arc, Mutex};
 
@@ -31,7 +35,7 @@ use crate::saved::Digest;
 use crate::saved::identity;
 use crate::stats::Clock;
 
-/// A plan that an engine can run in place of its own.
+/// A plan that an engine can run instead of its own.
 #[derive(Debug)]
 pub struct Variant {
     program: Program,
@@ -39,7 +43,7 @@ pub struct Variant {
     parts: Parts,
     clocks: Vec<Mutex<Clock>>,
     plan_digest: Digest,
-    /// Whose it is.
+    /// The engine that it belongs to.
     owner: Arc<()>,
 }
 
@@ -52,10 +56,12 @@ fn kind_of(backend: &Backend) -> BackendKind {
 }
 
 impl Engine {
-    /// Checks a plan of the same model, and generates its code.
+    /// Checks a plan of the same model, generates its code, and enlarges the engine's memory where
+    /// needed.
     ///
     /// # Errors
-    /// As [`Engine::load`], for the budget, too, and [`LoadError::OtherPlan`] where it is not of the same weights, states and rows, or experts are streamed.
+    /// See [`Engine::load`], including the budget. [`LoadError::OtherPlan`] if experts
+    /// are streamed, or the plan has other weights, states or rows.
     pub fn variant(&mut self, plan: &Plan<Kernel>) -> Result<Variant, LoadError> {
         let program = checked(plan)?;
         let loaded = &self.loaded;
@@ -64,7 +70,8 @@ impl Engine {
             let routings: Vec<_> = program.routings.iter().map(routing).collect();
             (routings, program.shared.clone(), program.choices.clone(), program.ngrams.clone())
         };
-        // Experts of blocks are requested by the numbers of windows, which a store was made for.
+        // Experts of blocks are requested by window numbers, and a store is made for the windows of
+        // one plan.
         let streamed = loaded.store.experts.is_some() || loaded.store.advice.is_some();
         if streamed || identity::of_memory(plan) != loaded.memory_digest || inputs(&program) != inputs(&loaded.program)
         {
@@ -106,11 +113,12 @@ impl Engine {
         Ok(Variant { program, backend, parts, clocks, plan_digest, owner: Arc::clone(&self.loaded.owner) })
     }
 
-    /// Runs the steps that follow as a variant says; what the engine had is then the variant. Sequences stay as they are; what statistics nobody took of the steps before
-    /// are lost.
+    /// Exchanges the engine's plan with a variant: the steps that follow run the variant, and
+    /// `variant` holds the old plan. Sequences stay. Statistics of earlier steps that were not
+    /// taken are lost.
     ///
     /// # Errors
-    /// [`LoadError::OtherPlan`] where it is another engine's.
+    /// [`LoadError::OtherPlan`] if the variant belongs to another engine.
     pub fn exchange(&mut self, variant: &mut Variant) -> Result<(), LoadError> {
         if !Arc::ptr_eq(&variant.owner, &self.loaded.owner) {
             return Err(LoadError::OtherPlan { streamed: false });

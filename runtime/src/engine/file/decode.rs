@@ -1,10 +1,12 @@
-//! Decoding postcard with a bound on what it becomes: memory in proportion to the bytes that were read.
+//! Decodes postcard with a limit on memory that is proportional to the bytes read.
 //!
-//! A byte can stand for much more than a byte: six of them are an empty loop of 136, one is a `String` of 24. So each element of a list
-//! is counted with the size that it has in memory, each list and each text with what lies behind it, and at every point of the bytes
-//! the sum may be at most [`MEMORY_PER_BYTE`] times the bytes read so far, plus [`SLACK`]. A larger value is refused there, before it is made.
+//! A byte can become many bytes in memory: six bytes encode an empty loop of 136, one byte a
+//! `String` of 24. The decoder therefore counts the size in memory of each list element, and of
+//! each list and text with its allocation. At every point, the sum may be at most
+//! [`MEMORY_PER_BYTE`] times the bytes read so far, plus [`SLACK`]. A larger value is refused
+//! before it is made.
 //!
-//! Plans that `ixc` makes take some eight times their bytes, tokenizers six times.
+//! Plans that `ixc` makes take about eight times their bytes, tokenizers six times.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -14,23 +16,23 @@ use postcard::de_flavors::Flavor;
 use serde::Deserialize;
 use serde::de::{self, DeserializeSeed, IntoDeserializer, Visitor};
 
-/// Bytes of memory that a byte may become.
+/// Max bytes of memory for each byte read.
 pub const MEMORY_PER_BYTE: usize = 16;
-/// Bytes of memory that may be taken beyond that: a plan may begin with what takes most.
+/// Bytes of memory allowed in addition, because a plan may begin with its largest part.
 pub const SLACK: usize = 4 << 20;
-/// What an allocation takes beside its bytes, at least (glibc's malloc).
+/// Min bytes that an allocation takes in addition to its content (glibc's malloc).
 const ALLOCATION: usize = 16;
 
-/// Why bytes are not what they should be.
+/// The problem with the bytes of a value.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
-    /// They are something else.
+    /// The bytes do not encode a value of this type.
     #[error(transparent)]
     Encoding(#[from] postcard::Error),
-    /// They become too much.
+    /// The value would take too much memory.
     #[error("its first {bytes} bytes take more than {MEMORY_PER_BYTE} times as much memory, which no plan needs")]
     Memory {
-        /// How many of them.
+        /// Bytes read so far.
         bytes: usize,
     },
 }
@@ -44,7 +46,7 @@ impl DecodeError {
     }
 }
 
-/// Decodes a value; gives it and the bytes behind it.
+/// Decodes a value. Returns it and the bytes after it.
 ///
 /// # Errors
 /// See [`DecodeError`].
@@ -64,7 +66,7 @@ pub fn take_from_bytes<'de, T: Deserialize<'de>>(bytes: &'de [u8]) -> Result<(T,
     }
 }
 
-/// Bytes, and how many of them were taken.
+/// The input, and the number of bytes taken from it.
 struct Input<'de> {
     bytes: &'de [u8],
     taken: Rc<Cell<usize>>,
@@ -95,7 +97,7 @@ impl<'de> Flavor<'de> for Input<'de> {
     }
 }
 
-/// postcard's deserializer, which counts what is made.
+/// Postcard's deserializer, which counts the memory of decoded values.
 struct Decoder<'de> {
     inner: postcard::Deserializer<'de, Input<'de>>,
     taken: Rc<Cell<usize>>,
@@ -104,12 +106,12 @@ struct Decoder<'de> {
 }
 
 impl<'de> Decoder<'de> {
-    /// Counts memory that is about to be taken.
+    /// Counts memory before it is allocated.
     fn make(&mut self, bytes: usize) -> postcard::Result<()> {
         self.made = self.made.saturating_add(bytes);
         let allowed = self.taken.get().saturating_mul(MEMORY_PER_BYTE).saturating_add(SLACK);
         self.refused |= self.made > allowed;
-        // postcard's errors carry no words; the caller asks for `refused`.
+        // Postcard's errors carry no text; the caller checks `refused`.
         if self.refused { Err(postcard::Error::SerdeDeCustom) } else { Ok(()) }
     }
 
@@ -121,14 +123,14 @@ impl<'de> Decoder<'de> {
     fn bytes(&mut self) -> postcard::Result<&'de [u8]> {
         let before = self.taken.get();
         let bytes: &'de [u8] = Deserialize::deserialize(&mut self.inner)?;
-        // A text of no bytes is no allocation.
+        // An empty text needs no allocation.
         let made = self.taken.get() - before;
         self.make(if bytes.is_empty() { 0 } else { made + ALLOCATION })?;
         Ok(bytes)
     }
 }
 
-/// What has no list in it is postcard's matter.
+/// Forwards methods for types without lists to postcard.
 macro_rules! plain {
     ($($method:ident)*) => {$(
         fn $method<V: Visitor<'de>>(self, visitor: V) -> postcard::Result<V::Value> {
@@ -203,7 +205,7 @@ impl<'de> de::Deserializer<'de> for &mut Decoder<'de> {
     }
 
     fn deserialize_map<V: Visitor<'de>>(self, _: V) -> postcard::Result<V::Value> {
-        // Nothing that is decoded here has a map.
+        // No type that is decoded here has a map.
         Err(postcard::Error::WontImplement)
     }
 
@@ -226,7 +228,8 @@ impl<'de> de::Deserializer<'de> for &mut Decoder<'de> {
     }
 }
 
-/// The elements of a list, which lie in memory of their own, or of a tuple or struct, which lie in whatever it lies in.
+/// The elements of a list, which has an allocation of its own, or of a tuple or struct, which lies
+/// inside its owner.
 struct Elements<'a, 'de> {
     decoder: &'a mut Decoder<'de>,
     left: usize,
@@ -248,7 +251,7 @@ impl<'de> de::SeqAccess<'de> for Elements<'_, 'de> {
     }
 
     fn size_hint(&self) -> Option<usize> {
-        // What is claimed may not be there; serde takes room for a mebibyte at most by this.
+        // The claimed elements may be absent. Serde reserves at most a mebibyte from this hint.
         Some(self.left)
     }
 }
@@ -318,7 +321,7 @@ mod tests {
 
     #[test]
     fn what_takes_too_much_memory_is_refused_before_it_is_made() {
-        // A text of no bytes is one byte here, and 24 in memory: eight more than it may be.
+        // An empty text is one byte here and 24 in memory: eight more than the limit for one byte.
         let texts = |count: usize| postcard::to_allocvec(&vec![String::new(); count]).unwrap();
         let allowed = SLACK / (size_of::<String>() - MEMORY_PER_BYTE);
         assert_eq!(take_from_bytes::<Vec<String>>(&texts(allowed - 100)).unwrap().0.len(), allowed - 100);
@@ -326,7 +329,7 @@ mod tests {
         let error = take_from_bytes::<Vec<String>>(&bytes).unwrap_err();
         let DecodeError::Memory { bytes: read } = error else { panic!("{error}") };
         assert!((allowed - 100..allowed + 100).contains(&read), "{read}");
-        // Numbers take what they take.
+        // Numbers stay within the limit.
         let numbers = vec![7u32; 4 << 20];
         assert_eq!(take_from_bytes::<Vec<u32>>(&postcard::to_allocvec(&numbers).unwrap()).unwrap().0, numbers);
     }

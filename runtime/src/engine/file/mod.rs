@@ -13,18 +13,23 @@
 //! | 44..48 | 0 |
 //! | 48.. | the payload: a `Plan<Kernel>` in postcard's encoding |
 //!
-//! That is all of a plan that reads its weights from the model file. Where the compiler packed weights, they follow from the next
-//! multiple of 4096 on, in the order of [`Plan::weights`], each from a multiple of 4096 and as its kernels read it, all experts
-//! one after the other; then, where the plan has groups of experts, the [`blocks`](crate::blocks) of each; then the CRC-32 of each weight that is not
-//! in blocks. They are mapped in place ([`weights`]), or streamed.
+//! A plan that reads its weights from the model file ends here. Weights that the compiler packed
+//! follow from the next multiple of 4096 on, in the order of [`Plan::weights`]. Each begins at a
+//! multiple of 4096, in the layout that its kernels read, with all experts one after the other. If
+//! the plan has groups of experts, the [`blocks`](crate::blocks) of each group come next. The
+//! CRC-32 of each weight that is not in blocks comes last. The weights are mapped in place
+//! ([`weights`]) or streamed.
 //!
-//! A file is written beside its place and renamed into it, so that there is the old plan or the new one and never half of one. One with
-//! weights is gone on with after a run that was killed ([`partial`]).
+//! A new file is written next to its place and renamed into it, so that the place holds the old
+//! plan or the new one, never half of one. If a run that writes a plan with weights is killed, the
+//! next run continues it ([`partial`]).
 //!
-//! Invariant: memory is in proportion to the plan's part of the file. What is decoded of it takes at most [`decode::MEMORY_PER_BYTE`] times
-//! its bytes, and [`decode::SLACK`]; checking it, which ends in tables of about the same size, and generating code, of whose statements there
-//! is a limit, take no more than three times that together ([`MEMORY_PER_BYTE`]). Nesting is bounded by the kernel IR's own deserialiser.
-//! The checksum finds accidents; malice is up to [`crate::program`] and the kernel verifier.
+//! Invariant: memory is proportional to the plan's part of the file. The decoded plan takes at most
+//! [`decode::MEMORY_PER_BYTE`] times its encoded bytes, plus [`decode::SLACK`]. Checking the plan
+//! ends in tables of about the same size, and the number of statements to generate code for is
+//! limited. Both together take at most three times the decoded plan ([`MEMORY_PER_BYTE`]). The
+//! kernel IR's own deserialiser bounds the nesting. The checksum finds accidents;
+//! [`crate::program`] and the kernel verifier find malice.
 
 pub mod decode;
 mod partial;
@@ -49,14 +54,17 @@ use weights::OwnWeights;
 pub const MAGIC: [u8; 8] = *b"IXCPLAN\n";
 /// A plan file.
 pub const KIND: Kind = Kind { name: "plan", is: |head| head.starts_with(&MAGIC), streams: false, private: false };
-/// Version of the encoding, of packed formats too; others are refused, as plans are cheap to make again.
+/// Version of the encoding and of the packed formats. Other versions are refused, because a plan is
+/// cheap to compile again.
 pub const VERSION: u32 = 36;
 /// Bytes before the payload.
 pub const HEADER_BYTES: usize = 48;
-/// Longest payload. A plan has one or two megabytes and its tokenizer, whose largest known have eight; what decodes takes up to
-/// [`MEMORY_PER_BYTE`] times as much memory, so that more room here would be room for harm.
+/// Max payload. A plan has one or two megabytes, plus its tokenizer; the largest known tokenizers
+/// have eight. A larger limit would let a hostile file take more memory: decoding takes up to
+/// [`MEMORY_PER_BYTE`] times the payload.
 pub const MAX_PAYLOAD: u64 = 1 << 25;
-/// Bytes of memory that loading takes at most for each byte of a payload. Memory for the model, its context and every load alike comes on top.
+/// Max bytes of memory that loading takes for each byte of a payload. Memory for the model, for its
+/// context, and the constant memory of each load come in addition.
 pub const MEMORY_PER_BYTE: usize = 3 * decode::MEMORY_PER_BYTE;
 
 /// Why a plan file could not be read or written.
@@ -67,23 +75,23 @@ pub enum FileError {
     Io {
         /// The file.
         path: PathBuf,
-        /// What was tried.
+        /// The operation that failed.
         action: &'static str,
-        /// Why not.
+        /// The system's error.
         source: io::Error,
     },
-    /// It cannot be written there, or must not be.
+    /// The output path cannot be written, or must not be.
     #[error(transparent)]
     Output(#[from] OutputError),
-    /// What is in the file is no plan.
+    /// The file's content is not a plan.
     #[error("{}: {source}", path.display())]
     Format {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The problem with its bytes.
         source: FormatError,
     },
-    /// No room for a plan with its weights. What was written is kept.
+    /// The drive has no room for a plan with its weights. The part that is already written is kept.
     #[error(
         "{}: {source}: {left} bytes more are needed of {needed}; what is written stays in {}: make room and compile again to go on there",
         path.display(), part.display()
@@ -91,22 +99,22 @@ pub enum FileError {
     Space {
         /// The file.
         path: PathBuf,
-        /// What is written of it.
+        /// The unfinished file.
         part: PathBuf,
-        /// Its length.
+        /// Length of the complete file.
         needed: u64,
-        /// How much of that is not written.
+        /// Bytes that are not written yet.
         left: u64,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// What the weights are packed from can't be had, or not be packed.
+    /// The files that weights are packed from cannot be read, or packing failed.
     #[error(transparent)]
     Source(Box<LoadError>),
-    /// The plan can't be encoded.
+    /// The plan cannot be encoded.
     #[error("the plan cannot be encoded: {source}")]
     Encode {
-        /// Why.
+        /// The encoder's error.
         source: postcard::Error,
     },
 }
@@ -136,99 +144,99 @@ impl FileError {
     }
 }
 
-/// What is wrong with the bytes of a plan file.
+/// The problem with the bytes of a plan file.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FormatError {
-    /// Not a plan file.
+    /// The file is not a plan.
     #[error("is no plan: starts with {found:02x?}, a plan starts with {MAGIC:02x?}")]
     Magic {
         /// The first bytes.
         found: Vec<u8>,
     },
-    /// Another version.
+    /// The plan has another version.
     #[error("is a plan of version {found}, this build reads version {VERSION}; compile the model again")]
     Version {
         /// The version found.
         found: u32,
     },
-    /// Ends too early.
+    /// The file ends too early.
     #[error("is cut short: {} of {}; copy it again, or compile the model again", Bytes(*found), Bytes(*expected))]
     Truncated {
         /// Bytes found.
         found: u64,
-        /// Bytes that there should be.
+        /// Bytes expected.
         expected: u64,
     },
-    /// Goes on after its end.
+    /// The file goes on after its expected end.
     #[error("has {found} bytes, its header says {expected}")]
     Trailing {
         /// Bytes found.
         found: u64,
-        /// Bytes that there should be.
+        /// Bytes expected.
         expected: u64,
     },
-    /// Longer than any plan.
+    /// The payload is longer than the limit.
     #[error("has a payload of {found} bytes, at most {MAX_PAYLOAD} are read")]
     TooLong {
-        /// Length that the header says.
+        /// The length in the header.
         found: u64,
     },
-    /// Damaged in the header.
+    /// The header is damaged.
     #[error(
         "has a header with checksum {found:08x} that says {expected:08x}: the file is damaged, compile the model again"
     )]
     Header {
-        /// Of the header.
+        /// The checksum computed from the header.
         found: u32,
-        /// In the header.
+        /// The checksum in the header.
         expected: u32,
     },
-    /// Weights of another length than the plan's.
+    /// The weights have another length than the plan declares.
     #[error("has {found} bytes of weights, its plan {expected}")]
     Weights {
-        /// In the header.
+        /// The length in the header.
         found: u64,
-        /// In the plan.
+        /// The length in the plan.
         expected: u64,
     },
-    /// Another number of checksums than the plan has weights in its file.
+    /// The file has another number of checksums than the plan has weights in it.
     #[error("has {found} checksums of weights, its plan {expected} weights")]
     Checksums {
-        /// In the header.
+        /// The number in the header.
         found: u32,
-        /// In the plan.
+        /// The number of weights in the plan.
         expected: usize,
     },
-    /// Damaged checksums of weights.
+    /// The checksums of the weights are damaged.
     #[error(
         "has damaged checksums of its weights: {found:08x} where its header says {expected:08x}; compile the model again"
     )]
     WeightChecksums {
-        /// Of the checksums.
+        /// The checksum computed from the checksums.
         found: u32,
-        /// In the header.
+        /// The checksum in the header.
         expected: u32,
     },
-    /// Damaged.
+    /// The payload is damaged.
     #[error(
         "has checksum {found:08x} where its header says {expected:08x}: the file is damaged, compile the model again"
     )]
     Checksum {
-        /// Of the payload.
+        /// The checksum computed from the payload.
         found: u32,
-        /// In the header.
+        /// The checksum in the header.
         expected: u32,
     },
-    /// Sound, but not a plan.
+    /// The payload is undamaged, but is not a plan.
     #[error("does not decode as a plan: {source}")]
     Decode {
-        /// Why.
+        /// The decoder's error.
         source: decode::DecodeError,
     },
-    /// A plan and something after it.
+    /// The payload has bytes after the plan.
     #[error("has {bytes} bytes in its payload after the plan")]
     Rest {
-        /// How many.
+        /// Their number.
         bytes: usize,
     },
 }
@@ -259,7 +267,7 @@ impl Header {
         bytes
     }
 
-    /// From the first bytes of a file of `found` bytes.
+    /// Decodes a header from the first bytes of a file of `found` bytes.
     fn decode(bytes: &[u8], found: u64) -> Result<Header, FormatError> {
         if bytes.first_chunk::<8>() != Some(&MAGIC) {
             return Err(FormatError::Magic { found: bytes.iter().take(MAGIC.len()).copied().collect() });
@@ -298,12 +306,12 @@ impl Header {
         HEADER_BYTES as u64 + self.payload
     }
 
-    /// Where the weights begin.
+    /// Returns the offset of the weights in the file.
     fn weights_at(&self) -> u64 {
         self.payload_end().next_multiple_of(ALIGNMENT)
     }
 
-    /// Length of the file. Saturates, so that no file is as long.
+    /// Returns the length of the file. The sum saturates to a length that no file has.
     fn file_bytes(&self) -> u64 {
         if self.weights == 0 && self.count == 0 {
             return self.payload_end();
@@ -332,7 +340,7 @@ impl Header {
     }
 }
 
-/// The plan's weights in its own file, as positions in [`Plan::weights`].
+/// Returns the plan's weights in its own file, as positions in [`Plan::weights`].
 fn own_weights(plan: &Plan<Kernel>) -> impl Iterator<Item = usize> {
     let own = |(i, weight): (usize, &ixc_ir::plan::PlanWeight)| (weight.file == WeightFile::Plan).then_some(i);
     plan.weights.iter().enumerate().filter_map(own)
@@ -347,10 +355,10 @@ fn payload(plan: &Plan<Kernel>) -> Result<Vec<u8>, FileError> {
     Ok(payload)
 }
 
-/// The bytes of a plan file without weights.
+/// Encodes a plan file without weights.
 ///
 /// # Errors
-/// When the plan does not encode, is longer than any that is read, or has weights of its own.
+/// Fails if the plan cannot be encoded, exceeds [`MAX_PAYLOAD`], or has weights of its own.
 pub fn encode(plan: &Plan<Kernel>) -> Result<Vec<u8>, FileError> {
     if plan.own_weight_bytes > 0 {
         let source = FormatError::Weights { found: 0, expected: plan.own_weight_bytes };
@@ -359,39 +367,39 @@ pub fn encode(plan: &Plan<Kernel>) -> Result<Vec<u8>, FileError> {
     Ok(seal(&payload(plan)?))
 }
 
-/// A payload with its header.
+/// Puts a header before a payload.
 pub fn seal(payload: &[u8]) -> Vec<u8> {
     let (payload_crc, length) = (crc32fast::hash(payload), payload.len() as u64);
     let header = Header { payload_crc, payload: length, ..Header::default() };
     [&header.encode(), payload].concat()
 }
 
-/// The plan in the bytes of a plan file; weights behind it are not looked at.
+/// Decodes the plan in the bytes of a plan file. Weights after the plan are not read.
 ///
 /// # Errors
 /// See [`FormatError`].
 pub fn decode(bytes: &[u8]) -> Result<Plan<Kernel>, FormatError> {
     let header = Header::decode(bytes, bytes.len() as u64)?;
-    // The length was compared.
+    // The header's check compared this length with the file's.
     header.plan(&bytes[HEADER_BYTES..header.payload_end() as usize])
 }
 
-/// Whether a file starts as a plan does; for telling plans from models.
+/// Returns whether a file starts as a plan does, to tell plans from models.
 ///
 /// # Errors
-/// When the file can't be read.
+/// Fails if the file cannot be read.
 pub fn is_plan(path: &Path) -> io::Result<bool> {
     let mut magic = Vec::with_capacity(MAGIC.len());
     open_regular(path)?.take(MAGIC.len() as u64).read_to_end(&mut magic)?;
     Ok(magic == MAGIC)
 }
 
-/// A plan file, open.
+/// An open plan file.
 #[derive(Debug)]
 pub struct PlanFile {
     /// The plan.
     pub plan: Plan<Kernel>,
-    /// Its own weights, where it has some.
+    /// Weights in the plan's own file, if it has any.
     pub weights: Option<OwnWeights>,
 }
 
@@ -415,7 +423,7 @@ pub fn open(path: &Path) -> Result<PlanFile, FileError> {
         return Ok(PlanFile { plan, weights: None });
     }
     file.seek(io::SeekFrom::Start(header.weights_at() + header.weights)).map_err(io)?;
-    // As many as the plan has weights.
+    // The header's check compared `count` with the number of the plan's weights, so it is small.
     let mut checksums = vec![0; 4 * header.count as usize];
     file.read_exact(&mut checksums).map_err(io)?;
     let (found, expected) = (crc32fast::hash(&checksums), header.checksums_crc);
@@ -441,7 +449,8 @@ pub fn read(path: &Path) -> Result<Plan<Kernel>, FileError> {
     Ok(open(path)?.plan)
 }
 
-/// Writes a plan file without weights, or leaves what was there. A plan that cannot be loaded is not written ([`plan_check::check`]).
+/// Writes a plan file without weights. On failure, the file that was there stays. A plan that
+/// cannot be loaded is not written ([`plan_check::check`]).
 ///
 /// # Errors
 /// See [`FileError`].
@@ -449,7 +458,7 @@ pub fn write(path: &Path, plan: &Plan<Kernel>) -> Result<(), FileError> {
     write_to(Output::open(path, &Guard::replacing(&KIND))?, plan)
 }
 
-/// As [`write()`], to an output that was opened before the plan was made.
+/// Does the same as [`write()`], to an output that was opened before the plan was made.
 ///
 /// # Errors
 /// See [`FileError`].
@@ -458,7 +467,7 @@ pub fn write_to(output: Output, plan: &Plan<Kernel>) -> Result<(), FileError> {
     put(output, plan)
 }
 
-/// Writes a plan that was checked.
+/// Writes a plan that is already checked.
 fn put(output: Output, plan: &Plan<Kernel>) -> Result<(), FileError> {
     let bytes = encode(plan)?;
     output.write(|out| out.write_all(&bytes))?;

@@ -1,32 +1,37 @@
-//! A file that is written in units, by as many runs as it takes: a run that is killed leaves it beside its place, and the next one goes
-//! on with it.
+//! An output file that is written in units. If the run is killed, the unfinished file stays next to
+//! its place, and the next run continues it.
 //!
 //! ```text
-//! .model.ixp.part            the file so far; its header is 0 until the end, so that it is no plan
-//! .model.ixp.part.journal    what it is made from, then the checksum of each unit that is done
+//! .model.ixp.part            the file so far; its header is 0 until the end, so it is no plan
+//! .model.ixp.part.journal    the identity of its inputs, then the checksum of each finished unit
 //! ```
 //!
 //! | bytes of the journal | what |
 //! | --- | --- |
-//! | 0..n - 8 | `IXCPART`, a newline, the version of plan files, what the file is made from, as the caller says |
-//! | n - 8..n | seal of all that and of the plan |
+//! | 0..n - 8 | `IXCPART`, a newline, the version of plan files, the caller's identity of inputs |
+//! | n - 8..n | seal of all these bytes and of the plan |
 //! | n + 12 i .. n + 12 i + 4 | CRC-32 of unit `i` |
-//! | n + 12 i + 4 .. n + 12 i + 12 | seal of all before the first unit, of the plan, of `i`, and of that |
+//! | n + 12 i + 4 .. n + 12 i + 12 | seal of bytes 0..n - 8, the plan, `i`, and this CRC-32 |
 //!
-//! A seal is a SipHash-2-4 with a secret that only this user's programs read ([`ixc_files::own::secret`]). The folder may be one that
-//! others write to, so what is gone on with is
+//! A seal is a SipHash-2-4 with a secret that only this user's programs read
+//! ([`ixc_files::own::secret`]). Other users may be able to write to the folder. A run therefore
+//! continues only
 //!
-//! 1. a regular file that belongs to this user, that nobody else can write to and that has no second name, opened without following a link
-//!    or waiting for a pipe; that begins as ours do, unless other files may be replaced, too; and that is not what the command reads.
-//!    Anything else in its place is refused, and stays as it is: whoever put it there did not expect it to be written to;
-//! 2. noted in a journal with our seals. Without them, as where the user's secret is gone or was never made, the file is begun anew.
+//! 1. a regular file of this user, with one name, that no other user can write to. It is opened
+//!    without following a link or waiting for a pipe. It must begin as our parts do, unless other
+//!    files may be replaced, too. It must not be an input of the command. Any other file in its
+//!    place is refused and stays unchanged, because its owner did not expect it to be overwritten;
+//! 2. a file whose units are in a journal with our seals. Without valid seals, the file is begun
+//!    again. This happens if the user's secret was lost or never made.
 //!
-//! What remains: who may write to this user's own files and yet not read the secret could give a unit that is noted other bytes of the same
-//! CRC-32. The part is readable and writable by this user alone until it is a plan.
+//! One attack remains: a program that can write to this user's files, but cannot read the secret.
+//! It could replace the bytes of a finished unit by others with the same CRC-32. Only this user can
+//! read and write the part until it is a plan.
 //!
-//! Invariant: a unit is in the journal only after it is on the disk. When a run goes on, units are read and compared with the journal,
-//! so that what a disk lost, or someone changed meanwhile, is made again.
-//! Invariant: one run at a time: the file is locked. A file that is made from something else is begun anew.
+//! Invariant: a unit is in the journal only after it is on the disk. A run that continues reads the
+//! units and compares them with the journal. Units that a disk lost, or that another program
+//! changed, are made again. Invariant: the file is locked, so that only one run at a time writes
+//! it. If the inputs differ, the file is begun again.
 
 use std::ffi::OsString;
 use std::fs::{self, File, TryLockError};
@@ -42,32 +47,33 @@ use siphasher::sip::SipHasher24;
 use super::{FileError, HEADER_BYTES, KIND, VERSION};
 
 const MAGIC: [u8; 8] = *b"IXCPART\n";
-/// What may be written over in the place of the part: its header is the last that it gets.
+/// A file that may be overwritten in the place of the part: its header is still 0, since the header
+/// is written last, or it is a plan.
 const PART: Kind = Kind {
     name: "part of a plan",
     is: |head| head.get(..HEADER_BYTES).is_some_and(|header| header == [0; HEADER_BYTES]) || (KIND.is)(head),
     streams: false,
     private: false,
 };
-/// The same of the journal.
+/// A file that may be overwritten in the place of the journal.
 const JOURNAL: Kind =
     Kind { name: "journal of such a part", is: |head| head.starts_with(&MAGIC), streams: false, private: false };
 /// Bytes of a unit's entry in the journal.
 const ENTRY: usize = 12;
 /// Bytes of a seal.
 const SEAL: usize = 8;
-/// Bytes that are read at a time.
+/// Bytes read at a time.
 const READ: usize = 1 << 20;
 
-/// A piece of the file.
+/// A part of the file that is finished as a whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Unit {
-    /// Where it begins.
+    /// Offset in the file.
     pub at: u64,
     pub bytes: u64,
 }
 
-/// A file on its way.
+/// A file that is being written.
 #[derive(Debug)]
 pub(super) struct Partial {
     place: Place,
@@ -76,21 +82,21 @@ pub(super) struct Partial {
     file: File,
     journal: File,
     units: Vec<Unit>,
-    /// The checksum of each unit that is written.
+    /// CRC-32 of each finished unit.
     done: Vec<u32>,
-    /// How many of them are in the journal.
+    /// Number of these that are in the journal.
     noted: usize,
-    /// Has seen all that a unit's seal begins with.
+    /// Hasher of the seals, after the bytes that every unit's seal begins with.
     sealing: SipHasher24,
-    /// Bytes of the journal before the first unit's.
+    /// Bytes of the journal before the first unit's entry.
     start: u64,
-    /// Bytes of units that may be lost.
+    /// Max bytes of units that a killed run may lose.
     batch: u64,
-    /// Length of the file.
+    /// Length of the complete file.
     bytes: u64,
 }
 
-/// The partial file's name and its journal's.
+/// Returns the names of the unfinished file and of its journal.
 fn names(path: &Path) -> [PathBuf; 2] {
     [".part", ".part.journal"].map(|end| {
         let mut whole = OsString::from(".");
@@ -101,8 +107,10 @@ fn names(path: &Path) -> [PathBuf; 2] {
 }
 
 impl Partial {
-    /// Opens the unfinished file in a place, or begins one of `bytes` bytes: a header, which is written last, then `payload`, then units. Units are
-    /// made from `source`, and seals with `secret`. A run that is killed loses at most some `batch` bytes of units.
+    /// Opens the unfinished file of a place, or begins one of `bytes` bytes. The file consists of a
+    /// header, which is written last, then `payload`, then `units`. `source` identifies the inputs
+    /// that units are made from, and `secret` makes the seals. A killed run loses about `batch`
+    /// bytes of units at most.
     pub(super) fn open(
         place: Place,
         secret: &Secret,
@@ -154,7 +162,8 @@ impl Partial {
                 partial.journal.set_len(partial.start + (partial.noted * ENTRY) as u64)?;
                 return partial.file.write_all_at(&[0; HEADER_BYTES], 0);
             }
-            // Never the journal of one file and the bytes of another.
+            // The order matters: the journal of one file must never lie next to the bytes of
+            // another.
             partial.journal.set_len(0)?;
             partial.journal.sync_data()?;
             partial.file.set_len(0)?;
@@ -168,7 +177,7 @@ impl Partial {
         Ok(partial)
     }
 
-    /// The checksums of the units that a journal notes and that are there.
+    /// Returns the checksums of the units that the journal lists and whose bytes match.
     fn kept(&self, noted: &[u8]) -> Vec<u32> {
         let mut kept = Vec::new();
         for ((number, unit), entry) in (0u32..).zip(&self.units).zip(noted.chunks_exact(ENTRY)) {
@@ -192,22 +201,23 @@ impl Partial {
         Ok(hasher.finalize())
     }
 
-    /// The checksum of each unit that is done.
+    /// Returns the CRC-32 of each finished unit.
     pub(super) fn done(&self) -> &[u32] {
         &self.done
     }
 
-    /// Bytes of units that are done.
+    /// Returns the total bytes of the finished units.
     pub(super) fn done_bytes(&self) -> u64 {
         self.units.iter().take(self.done.len()).map(|unit| unit.bytes).sum()
     }
 
-    /// Writes bytes of the next units.
+    /// Writes bytes of the next units at an offset.
     pub(super) fn write(&self, at: u64, bytes: &[u8]) -> Result<(), FileError> {
         self.file.write_all_at(bytes, at).map_err(|source| self.error(source))
     }
 
-    /// Notes that the next unit is written; now and then makes sure that it stays so.
+    /// Records that the next unit is written. After each batch, syncs the file and writes the
+    /// journal.
     pub(super) fn finish(&mut self, crc: u32) -> Result<(), FileError> {
         self.done.push(crc);
         let unsafe_yet = self.units.get(self.noted..self.done.len()).unwrap_or_default();
@@ -227,7 +237,7 @@ impl Partial {
         Ok(())
     }
 
-    /// Writes what follows the units, and the header, and puts the file in its place.
+    /// Writes the bytes after the units, then the header, and moves the file to its place.
     pub(super) fn seal(mut self, header: &[u8; HEADER_BYTES], tail: &[u8]) -> Result<(), FileError> {
         let sealed = (|| {
             self.note()?;
@@ -238,7 +248,8 @@ impl Partial {
         })();
         sealed.map_err(|source| self.error(source))?;
         self.place.take(&self.part, &self.file)?;
-        // Without its file it says nothing; one that stays is written over by the next run.
+        // A journal without its file has no effect. If it cannot be removed, the next run
+        // overwrites it.
         let _ = fs::remove_file(&self.journal_path);
         Ok(())
     }
@@ -253,9 +264,9 @@ impl Partial {
         entry
     }
 
-    /// Removes what was written: no other run may go on with it.
+    /// Removes the unfinished file and its journal, so that no other run continues them.
     pub(super) fn discard(self) {
-        // Emptied before it is removed: a journal that stays would be gone on with.
+        // The journal is emptied before it is removed: if removing fails, no run continues it.
         let emptied = self.journal.set_len(0).and_then(|()| self.journal.sync_data());
         let removed = [&self.journal_path, &self.part].map(fs::remove_file);
         if let Some(error) = [emptied].into_iter().chain(removed).find_map(Result::err) {
@@ -276,7 +287,8 @@ impl Partial {
     }
 }
 
-/// The user's secret. Without one it is a new one that the next run does not know: that begins anew.
+/// Returns the user's secret, or a new one. The next run does not know a new secret, and then
+/// begins again.
 pub(super) fn secret_or_new() -> io::Result<Secret> {
     let anew = "if this run is killed, the next one begins anew";
     match secret() {
@@ -287,7 +299,7 @@ pub(super) fn secret_or_new() -> io::Result<Secret> {
     Secret::random()
 }
 
-/// Opens a file for this process alone.
+/// Opens a file and locks it for this process.
 fn lock(path: &Path) -> io::Result<File> {
     loop {
         let file = open_own(path)?;
@@ -300,7 +312,8 @@ fn lock(path: &Path) -> io::Result<File> {
             // Some file systems have no locks.
             Err(TryLockError::Error(error)) => tracing::debug!(path = %path.display(), %error, "not locked"),
         }
-        // Whoever had it may have put it in its place since it was opened.
+        // The process that held the lock may have renamed the file into its place since it was
+        // opened here.
         let held = Identity::of(&file.metadata()?);
         if fs::symlink_metadata(path).is_ok_and(|named| Identity::of(&named) == held) {
             return Ok(file);
@@ -338,7 +351,8 @@ mod tests {
         let again = Partial::open(place(), &ours, b"", b"plan", vec![Unit { at: 4096, bytes: 10 }], 9000, 1).unwrap();
         assert_eq!((again.done().len(), again.done_bytes()), (1, 10));
         drop(again);
-        // What is sealed with another secret is none of ours, and is begun anew; then it is theirs.
+        // A journal that is sealed with another secret is not continued. The file is begun again,
+        // and sealed with that secret.
         let theirs = Secret([2; 16]);
         let units = || vec![Unit { at: 4096, bytes: 10 }];
         assert!(Partial::open(place(), &theirs, b"", b"plan", units(), 9000, 1).unwrap().done().is_empty());
@@ -347,7 +361,7 @@ mod tests {
         again.write(4096, &[7; 10]).unwrap();
         again.finish(crc32fast::hash(&[7; 10])).unwrap();
         drop(again);
-        // So is what is noted of another plan, as long.
+        // A journal for another plan of the same length is not continued either.
         assert!(Partial::open(place(), &ours, b"", b"nalp", units(), 9000, 1).unwrap().done().is_empty());
         let other = Partial::open(place(), &ours, b"x", b"plan", vec![Unit { at: 4096, bytes: 10 }], 9000, 1).unwrap();
         assert_eq!((other.done(), fs::metadata(&other.part).unwrap().len()), (&[][..], 52));

@@ -1,4 +1,4 @@
-//! The weights behind a plan in its file: writing them packed, and mapping them.
+//! The weights after a plan in its file: writes them packed, and maps them.
 //!
 //! ```no_run
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -11,11 +11,13 @@
 //! # let _ = (written, engine); Ok(()) }
 //! ```
 //!
-//! Experts of the plan's groups are written as blocks ([`crate::blocks`]), those of a group one after the other; weights in no group, and
-//! groups that no block describes, whole. A run that is killed is gone on with by the next ([`super::partial`]): a unit of that is a
-//! weight or a block.
+//! Experts of the plan's groups are written as blocks ([`crate::blocks`]), the blocks of a group
+//! one after the other. Weights in no group, and weights of groups that no block describes, are
+//! written whole. If a run is killed, the next one continues it ([`super::partial`]); its units are
+//! weights and blocks.
 //!
-//! Writing takes memory for [`CHUNK`] bytes of packed weights or one block, whatever the model's size.
+//! Writing takes memory for [`CHUNK`] bytes of packed weights or one block. The model's size does
+//! not matter.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -41,40 +43,40 @@ use crate::program::{BlockPlace, Group};
 use crate::stored::{Makers, Stored};
 use crate::stream::BlockId;
 
-/// Most bytes that are packed before they are written, unless a strip has more.
+/// Max bytes that are packed before they are written, unless one strip has more.
 pub const CHUNK: u64 = 64 << 20;
 
-/// Bytes of a weight that is written as it is that are copied at a time.
+/// Bytes copied at a time of a weight that is written unchanged.
 const COPIED: u64 = 1 << 20;
 
-/// In how many batches at least a file is written: a run that is killed loses no more than one.
+/// Min number of batches of a file. A killed run loses at most one batch.
 const BATCHES: u64 = 16;
 
-/// Weights behind a plan, in its file.
+/// Weights after a plan, in its file.
 #[derive(Debug)]
 pub struct OwnWeights {
     pub(super) file: File,
     pub(super) path: PathBuf,
     pub(super) offset: u64,
     pub(super) bytes: u64,
-    /// CRC-32 of each, in the order of the plan.
+    /// CRC-32 of each weight, in the order of the plan.
     pub(super) checksums: Vec<u32>,
 }
 
 impl OwnWeights {
-    /// The file, and where the weights begin in it.
+    /// Returns the file's path, and the offset of the weights in it.
     pub fn place(&self) -> (PathBuf, u64) {
         (self.path.clone(), self.offset)
     }
 
-    /// Maps them.
+    /// Maps the weights.
     pub(crate) fn map(&self) -> Result<Mapped, LoadError> {
         let mapped = Mapped::part_of(&self.file, &self.path, self.offset, self.bytes);
         mapped.map_err(|source| LoadError::ModelFile { path: self.path.clone(), source })
     }
 
-    /// Reads all of them but those that are streamed, and compares their checksums. `weights` are the plan's, `groups` its groups of
-    /// experts.
+    /// Reads all weights but the streamed ones, and compares their checksums. `weights` are the
+    /// plan's, `groups` its groups of experts.
     pub(crate) fn check(
         &self,
         mapped: &Mapped,
@@ -84,7 +86,8 @@ impl OwnWeights {
         pool: &mut Pool,
         gauge: Option<&Gauge>,
     ) -> Result<(), LoadError> {
-        // The file's header was found to have a checksum for each; the program's check says that each lies in the file.
+        // The file's check found a checksum for each weight; the program's check found each weight
+        // inside the file.
         let whole = weights.iter().enumerate().filter(|(_, weight)| weight.file == WeightFile::Plan);
         let whole: Vec<_> = whole.zip(&self.checksums).filter(|((number, _), _)| !streamed(*number)).collect();
         let region = mapped.region();
@@ -113,7 +116,8 @@ impl OwnWeights {
         }
         for ((block, shape, region), &crc) in blocks.into_iter().zip(found.iter().skip(whole.len())) {
             let mut header = [0; BLOCK_HEADER as usize];
-            // SAFETY: a block is longer than its header. It is copied, since a mapped file may change and must not be borrowed.
+            // SAFETY: a block is longer than its header. It is copied, since a mapped file may
+            // change and must not be borrowed.
             unsafe { header.as_mut_ptr().copy_from_nonoverlapping(region.base(), header.len()) };
             shape.check(&self.path, block, &header, crc)?;
         }
@@ -121,32 +125,33 @@ impl OwnWeights {
     }
 }
 
-/// What is written as one.
+/// A unit of work: its bytes are written as one unit of the file.
 #[derive(Clone, Copy, Debug)]
 enum Work {
-    /// A weight, by number.
+    /// A weight, by its number.
     Weight(usize),
-    /// A block.
+    /// A block of one expert.
     Block(BlockId),
 }
 
-/// What is where behind a plan.
+/// The layout of the weights after a plan.
 struct Layout {
-    /// The plan with its weights there.
+    /// The plan, with these places of its weights.
     plan: Plan<Kernel>,
     /// Blocks of each group.
     groups: Vec<Option<BlockPlace>>,
-    /// What is written, in order, and how long it is, from the first byte of the weights on.
+    /// The units of work in their order. Offsets count from the first byte of the weights.
     work: Vec<(Work, Unit)>,
 }
 
-/// Which weights are written behind a plan.
+/// The weights that are written after a plan.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Contents {
-    /// Those that loading would pack otherwise, and experts' blocks; all others stay in the model file, which runs need.
+    /// The weights that loading would otherwise pack, and experts' blocks. All other weights stay
+    /// in the model file, so that runs need it.
     #[default]
     Packed,
-    /// All of them: the plan needs no model file.
+    /// All weights: the plan needs no model file.
     All,
 }
 
@@ -158,10 +163,10 @@ fn layout(plan: &Plan<Kernel>, contents: Contents) -> Layout {
     let shapes: Vec<_> = plan.expert_groups.iter().map(shape).collect();
     let mut in_block = vec![false; plan.weights.len()];
     for (group, _) in plan.expert_groups.iter().zip(&shapes).filter(|(_, shape)| shape.is_some()) {
-        // The program's check says that they are there.
+        // The program's check found that these weights exist.
         group.weights.iter().for_each(|&weight| in_block[weight as usize] = true);
     }
-    // What is derived is made once, too.
+    // Derived tensors are written, too, so that they are converted only once.
     let made = |weight: &PlanWeight| weight.is_packed_at_load() || matches!(weight.file, WeightFile::Derived(_));
     let wanted = |weight: &PlanWeight| contents == Contents::All || made(weight);
     let whole = |&i: &usize| wanted(&plan.weights[i]) && !in_block[i];
@@ -202,13 +207,16 @@ fn layout(plan: &Plan<Kernel>, contents: Contents) -> Layout {
     Layout { plan: written, groups, work }
 }
 
-/// Packs the weights of `plan` that would be packed when it is loaded, and those of its groups of experts, and writes the plan with
-/// them; gives the plan as it is in the file. Relative paths in the plan are from `folder`; of the options, threads and built-in file
-/// count. `progress` is told how many bytes of how many are written, first how many of them a run before wrote, if one did.
+/// Packs the weights of `plan` that loading would pack, and those of its groups of experts, and
+/// writes the plan with them. Returns the plan as it is in the file. Relative paths in the plan are
+/// relative to `folder`. Of the options, only threads and the built-in file matter. `progress`
+/// receives the bytes written and the total. Its first call reports the bytes of an earlier run, if
+/// one is continued.
 ///
 /// # Errors
-/// When the plan is wrong or cannot be loaded, its model files are not there, are others or are written to meanwhile, or the file can't be written; what was written by then is gone on
-/// with by the next call with the same plan and model files.
+/// Fails if the plan is wrong or cannot be loaded, if its model files are absent, differ or change
+/// meanwhile, or if the file cannot be written. The next call with the same plan and model files
+/// continues the unfinished file.
 pub fn write(
     path: &Path,
     plan: &Plan<Kernel>,
@@ -220,11 +228,11 @@ pub fn write(
     write_to(output, plan, folder, options, Contents::Packed, progress)
 }
 
-/// As [`write()`], with the weights that `contents` says, to an output that was opened before the plan was made. It must be none of the plan's
-/// model files.
+/// Does the same as [`write()`] for the weights in `contents`, to an output that was opened before
+/// the plan was made. The output must not be one of the plan's model files.
 ///
 /// # Errors
-/// As [`write()`].
+/// See [`write()`].
 pub fn write_to(
     mut output: Output,
     plan: &Plan<Kernel>,
@@ -289,12 +297,13 @@ pub fn write_to(
                 let group = &plan.expert_groups[block.group as usize];
                 let shape = groups.get(block.group as usize).and_then(|blocks| Some(&blocks.as_ref()?.shape));
                 let shape = shape.ok_or_else(|| failed(LoadError::NoWeights))?;
-                // At least one, and no more than there are.
+                // The count is at least one and at most the number of remaining experts.
                 let most = (batch / shape.stride()).clamp(1, u64::from(group.experts - block.expert)) as u32;
                 let weights = group.weights.iter().filter_map(|&weight| plan.weights.get(weight as usize));
                 let source = Source { weights: weights.collect(), experts: group.experts, files: &sources };
                 let (packed, checksums) = pack_blocks(shape, block, most, &source, &mut memory, &mut pool)?;
-                // SAFETY: `packed` lies in `memory`, is mapped and so initialised, and nothing writes it until the next round.
+                // SAFETY: `packed` lies in `memory`, is mapped and so initialised, and is not
+                // written before the next round.
                 let bytes = unsafe { std::slice::from_raw_parts(packed.base(), packed.bytes() as usize) };
                 partial.write(weights_at + place.at, bytes)?;
                 checksums.into_iter().try_for_each(|crc| partial.finish(crc))?;
@@ -306,7 +315,8 @@ pub fn write_to(
     let checksums: Vec<u8> = partial.done().iter().take(whole).flat_map(|crc| crc.to_le_bytes()).collect();
     header.checksums_crc = crc32fast::hash(&checksums);
     if let Err(changed) = unchanged(plan, folder, &files) {
-        // Some of its bytes may be of before and others of after: the next run must not go on with them.
+        // Some bytes may come from before the change and others from after it: the next run must
+        // not continue the file.
         partial.discard();
         return Err(failed(LoadError::Stream(Box::new(changed.into()))));
     }
@@ -318,8 +328,9 @@ fn failed(error: LoadError) -> FileError {
     FileError::Source(Box::new(error))
 }
 
-/// What tells the model files of one run from those of another: when they had changed last as they were mapped, their lengths, and the
-/// checksums of their headers, which a plan that holds all weights does not have.
+/// Returns bytes that identify the model files of a run: the times of last change when they were
+/// mapped, their lengths, and the checksums of their headers. These are taken from the given plan,
+/// because a plan that holds all weights lists no files.
 fn identity(plan: &Plan<Kernel>, files: &[Mapped]) -> Vec<u8> {
     let changed = |file: &Mapped| file.identity().map_or([0; 2], |identity| identity.modified());
     let changed = files.iter().flat_map(changed).flat_map(i64::to_le_bytes);
@@ -327,27 +338,27 @@ fn identity(plan: &Plan<Kernel>, files: &[Mapped]) -> Vec<u8> {
     changed.chain(named.flat_map(u64::to_le_bytes)).collect()
 }
 
-/// Whether the plan's model files are still those that were mapped, and what they were then.
+/// Checks that the plan's model files are still the mapped ones, and unchanged.
 fn unchanged(plan: &Plan<Kernel>, folder: &Path, files: &[Mapped]) -> Result<(), ChangedFile> {
     let mapped = plan.files.iter().zip(files).filter_map(|(file, mapped)| Some((file, mapped.identity()?)));
     mapped.into_iter().try_for_each(|(file, identity)| identity.check(&folder.join(&file.path)))
 }
 
-/// Where the matrices of a group's blocks are packed from.
+/// The weights that a group's blocks are packed from.
 struct Source<'a> {
     weights: Vec<&'a PlanWeight>,
     experts: u32,
     files: &'a ModelFiles<'a>,
 }
 
-/// Where weights are read from.
+/// The model files, and the makers of derived tensors.
 struct ModelFiles<'a> {
     files: &'a [Mapped],
     makers: Makers,
 }
 
 impl ModelFiles<'_> {
-    /// Some bytes of a weight as it is stored.
+    /// Returns some bytes of a weight as stored, from `offset` on.
     fn of(&self, weight: &PlanWeight, offset: u64, bytes: u64) -> Option<Stored> {
         match weight.file {
             WeightFile::Source(file) => {
@@ -359,7 +370,7 @@ impl ModelFiles<'_> {
         }
     }
 
-    /// Gives back the pages that [`ModelFiles::of`] is read from.
+    /// Gives the pages back to the system that [`ModelFiles::of`] was read from.
     fn release(&self, weight: &PlanWeight, stored: &Stored, offset: u64, bytes: u64) {
         stored.release(self.files);
         if let WeightFile::Source(file) = weight.file
@@ -370,8 +381,9 @@ impl ModelFiles<'_> {
     }
 }
 
-/// Makes the blocks of `count` experts from `first` on in `memory`, which is made when it is too small: where they are, and the checksum of
-/// each with all that is up to the next.
+/// Makes the blocks of `count` experts from `first` on in `memory`, which is replaced if it is too
+/// small. Returns their region and one checksum for each block, which includes the padding up to
+/// the next.
 fn pack_blocks(
     shape: &BlockShape,
     first: BlockId,
@@ -388,8 +400,8 @@ fn pack_blocks(
         None => memory.insert(Memory::zeroed("packed experts", bytes, true).map_err(|error| failed(error.into()))?),
     };
     let packed = memory.region().part(0, bytes).ok_or_else(wrong)?;
-    // What is between parts is 0, whatever was there.
-    // SAFETY: it lies in the memory, which nothing else uses.
+    // Bytes between parts are 0, so old content is cleared.
+    // SAFETY: the region lies in `memory`, which nothing else uses.
     unsafe { packed.base().write_bytes(0, packed.bytes() as usize) };
     let checksums = |regions: &[Region], pool: &mut Pool| {
         pack::checksums(regions, pool, &|_| ()).map_err(|source| failed(LoadError::Pack { source }))
@@ -406,7 +418,8 @@ fn pack_blocks(
             if weight.is_packed_at_load() {
                 jobs.push(Job::new((weight.stored, weight.format), part.columns.into(), from, to).ok_or_else(wrong)?);
             } else if from.bytes() == to.bytes() {
-                // SAFETY: `to` lies in `memory`, is mapped and so initialised, and nothing else uses it.
+                // SAFETY: `to` lies in `memory`, is mapped and so initialised, and nothing else
+                // uses it.
                 let to = unsafe { std::slice::from_raw_parts_mut(to.base(), to.bytes() as usize) };
                 // SAFETY: `from` lies in mapped files.
                 if !unsafe { from.read(0, to) } {
@@ -419,7 +432,8 @@ fn pack_blocks(
         payloads.push(block.part(BLOCK_HEADER, shape.bytes() - BLOCK_HEADER).ok_or_else(wrong)?);
         blocks.push(block);
     }
-    // SAFETY: the jobs' sources lie in mapped files, what they write in `memory`, nowhere twice.
+    // SAFETY: the jobs' sources lie in mapped files. Their destinations lie in `memory` and do not
+    // overlap.
     unsafe { pack::run(&jobs, pool, &|_, _| (), &|_| ()) }.map_err(|source| failed(LoadError::Pack { source }))?;
     read.iter().for_each(|(weight, from, offset, bytes)| source.files.release(weight, from, *offset, *bytes));
     for ((expert, block), crc) in (first.expert..).zip(&blocks).zip(checksums(&payloads, pool)?) {
@@ -431,7 +445,7 @@ fn pack_blocks(
     Ok((packed, checksums))
 }
 
-/// Gives a weight's bytes as kernels read them, in order, some at a time.
+/// Passes a weight's bytes to `give` in the layout that kernels read, in order and in chunks.
 fn chunks(
     weight: &PlanWeight,
     files: &ModelFiles<'_>,
@@ -454,7 +468,7 @@ fn chunks(
     let mut first = 0;
     while first < strips {
         let count = most.min(strips - first);
-        // They fit: the weight's own lengths do.
+        // Both ranges lie inside the weight, because its own lengths do.
         let from = files.of(weight, first * from_strip, count * from_strip);
         let to = memory.region().part(0, count * to_strip);
         let job =
@@ -465,21 +479,22 @@ fn chunks(
         if let Some(from) = &from {
             files.release(weight, from, first * from_strip, count * from_strip);
         }
-        // SAFETY: `to` lies in `memory`, is initialised as all mapped memory, and nothing writes it until the next round.
+        // SAFETY: `to` lies in `memory`, is initialised as all mapped memory, and is not written
+        // before the next round.
         give(unsafe { std::slice::from_raw_parts(to.base(), to.bytes() as usize) })?;
         first += count;
     }
     Ok(())
 }
 
-/// Gives the bytes of a weight that kernels read as it lies in its file.
+/// Passes the bytes of a weight to `give` that kernels read in the layout of its file.
 fn copies(
     weight: &PlanWeight,
     files: &ModelFiles<'_>,
     mut give: impl FnMut(&[u8]) -> Result<(), FileError>,
 ) -> Result<(), FileError> {
     let wrong = || failed(LoadError::NoWeights);
-    // Whole blocks, which is what derived tensors are made of.
+    // Chunks are whole blocks, because derived tensors consist of whole blocks.
     let most = COPIED - COPIED % weight.stored.block_bytes() as u64;
     let (mut copy, mut at) = (Vec::new(), 0);
     while at < weight.bytes {

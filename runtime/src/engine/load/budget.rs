@@ -1,7 +1,7 @@
-//! What a plan takes of memory, and what that leaves of a budget for experts.
+//! The memory that a plan needs, and the rest of a budget for experts.
 //!
 //! ```text
-//! what the process has + weights of every token + arena + states + rotary tables + scratch + spare = fixed
+//! process now + weights of every token + arena + states + rotary tables + scratch + spare = fixed
 //! budget - fixed = slots for experts, and the recorder where there is one
 //! ```
 //!
@@ -28,7 +28,8 @@ pub const TOLERANCE_BYTES: u64 = SPARE_BYTES / 4;
 /// Bytes of a recorder in a budget that has no room for one.
 const LEAST_RECORDER_BYTES: u64 = SPARE_BYTES / 8;
 
-/// Memory of this process now, in bytes, as the system counts it; 0 where it does not tell.
+/// Returns the resident memory of this process, in bytes, as the system counts it; 0 if the system
+/// does not report it.
 pub(crate) fn resident_bytes() -> u64 {
     let status = ixc_files::read_system(std::path::Path::new("/proc/self/status")).unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
@@ -43,25 +44,26 @@ pub(crate) fn needed_process_bytes() -> u64 {
     resident_bytes()
 }
 
-/// What a run's memory depends on besides its plan.
+/// The properties of a run that determine its memory, apart from the plan.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Run {
-    /// Positions that states have room for, in whole blocks of the attention.
+    /// Positions that states have room for, in whole attention blocks.
     pub capacity: u32,
     pub threads: usize,
-    /// Sequences that there can be at once, at least 1.
+    /// Max sequences at once, at least 1.
     pub sequences: u32,
-    /// Additions of a step beside one for each.
+    /// Additions of a step in addition to one for each sequence.
     pub more_additions: u32,
 }
 
 impl Run {
-    /// Most additions of a step.
+    /// Returns the max additions of a step.
     pub(crate) fn additions(&self) -> u32 {
         self.sequences.saturating_add(self.more_additions)
     }
 
-    /// Of a plan that is loaded with these options; options that are refused later are taken to be the nearest that are not.
+    /// Returns the run of a plan that is loaded with these options. Options that loading will
+    /// refuse are clamped to the nearest valid value.
     pub(crate) fn of(plan: &Plan<Kernel>, options: &Options) -> Run {
         let most = plan.context_length.min(MAX_CONTEXT);
         let context = options.context.unwrap_or(most.min(DEFAULT_CONTEXT)).clamp(1, most.max(1));
@@ -71,8 +73,8 @@ impl Run {
     }
 }
 
-/// Bytes that a run takes besides what the process has already, experts' blocks, mapped files and a
-/// recorder.
+/// Returns the bytes that a run takes, apart from the memory of the process before, experts'
+/// blocks, mapped files and a recorder.
 pub(crate) fn fixed_bytes(program: &Program, plan: &Plan<Kernel>, streamed: Option<&[bool]>, run: &Run) -> u64 {
     let ropes = plan.ropes.iter().map(|table| Rope::bytes(table, run.capacity));
     let scratch = program.scratch_bytes.saturating_add(program.chosen_bytes).saturating_mul(run.threads as u64);
@@ -84,13 +86,15 @@ pub(crate) fn fixed_bytes(program: &Program, plan: &Plan<Kernel>, streamed: Opti
     ropes.chain(rest).fold(0, u64::saturating_add)
 }
 
-/// Bytes that a run takes with all weights in memory; `fixed` are those besides mapped files.
+/// Returns the bytes that a run takes with all weights in memory. `fixed` are the bytes other than
+/// mapped files.
 pub(crate) fn resident(plan: &Plan<Kernel>, fixed: u64) -> u64 {
     let mapped = plan.weights.iter().filter(|weight| !weight.is_packed_at_load());
     mapped.fold(fixed, |sum, weight| sum.saturating_add(weight.bytes))
 }
 
-/// What a budget leaves for experts' blocks; for other plans, whether it is enough for all of it.
+/// Returns the bytes that a budget leaves for experts' blocks. For a plan without streamed experts,
+/// checks that the budget holds all of it.
 pub(super) fn budget(
     options: &Options,
     plan: &Plan<Kernel>,

@@ -1,6 +1,8 @@
-//! What no repetition goes over: a token, and those behind it that make it that.
+//! DRY's sequence breakers: token sequences that end a repetition. Each is a head token and the
+//! tail of tokens after it.
 
-/// Such tokens and their tails, each once and in order, so that those of a token are found at once, however many there are.
+/// Sequence breakers, sorted and without duplicates, so that those of one head are found by binary
+/// search.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Breakers {
     all: Vec<(u32, Vec<u32>)>,
@@ -8,7 +10,7 @@ pub struct Breakers {
 }
 
 impl Breakers {
-    /// Of tokens and their tails.
+    /// Makes breakers from head tokens and their tails.
     pub fn new(mut all: Vec<(u32, Vec<u32>)>) -> Breakers {
         all.sort_unstable();
         all.dedup();
@@ -16,12 +18,12 @@ impl Breakers {
         Breakers { all, longest_tail }
     }
 
-    /// How many there are.
+    /// Returns the number of breakers.
     pub fn len(&self) -> usize {
         self.all.len()
     }
 
-    /// Whether there are none.
+    /// Returns whether the set is empty.
     pub fn is_empty(&self) -> bool {
         self.all.is_empty()
     }
@@ -36,13 +38,14 @@ impl Breakers {
         &rest[..rest.partition_point(|(own, _)| *own == head)]
     }
 
-    /// Whether a token is one without a tail.
+    /// Returns whether a token alone, without a tail, is a breaker.
     pub(super) fn is_alone(&self, token: u32) -> bool {
-        // The shortest comes first.
+        // The shortest tail comes first.
         self.of(token).first().is_some_and(|(_, tail)| tail.is_empty())
     }
 
-    /// How long the longest tail is that makes the first of these tokens one; `None` where it is none.
+    /// Returns the length of the longest tail with which these tokens begin with a breaker; `None`
+    /// if they do not.
     pub(super) fn tail_of(&self, tokens: &[u32]) -> Option<usize> {
         let (head, rest) = tokens.split_first()?;
         let own = self.of(*head);

@@ -1,17 +1,19 @@
-//! How likely tokens were, for those who want to know: log-probabilities as the model gives them, before any sampler. What samplers leave, [`Sampler::drawn`](super::Sampler::drawn) says.
+//! Log-probabilities of tokens as the model gives them, before any sampler.
+//! [`Sampler::drawn`](super::Sampler::drawn) returns those after the samplers.
 
 use super::largest;
 
-/// How likely a token was.
+/// A token and its log-probability.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Likely {
     /// The token.
     pub token: u32,
-    /// The logarithm of its probability; minus infinity is none.
+    /// Natural logarithm of its probability; minus infinity for probability 0.
     pub log_probability: f32,
 }
 
-/// How likely a token was, and the `count` likeliest, these first. Logits are numbers, or minus infinity.
+/// Returns the log-probability of `token`, and the `count` likeliest tokens, likeliest first.
+/// Logits are finite or minus infinity.
 pub fn likely(logits: &[f32], token: u32, count: usize) -> (Likely, Vec<Likely>) {
     let max = f64::from(logits.iter().copied().fold(f32::NEG_INFINITY, f32::max));
     let sum: f64 = logits.iter().map(|&logit| (f64::from(logit) - max).exp()).sum();

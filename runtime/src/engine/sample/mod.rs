@@ -1,28 +1,32 @@
-//! The next token from logits.
+//! Sampling: draws the next token from logits.
 //!
-//! Biases come first, and tokens that are never drawn, or that a grammar does not allow; then the samplers of [`Settings::samplers`], in their order. The
-//! default is llama.cpp's: penalties, DRY, top-n-sigma, top-k, locally typical, top-p, min-p, XTC, temperature. Temperature 0 is greedy: the largest
-//! logit, of equal ones the lowest id. Exponentials come from the plan's own softmax kernel, over the whole
-//! vocabulary; a subset's probabilities are those divided by their sum.
+//! Biases apply first. Then tokens that are never drawn, or that a grammar does not allow, are
+//! removed. Then the samplers of [`Settings::samplers`] run in their order. The default is
+//! llama.cpp's order: penalties, DRY, top-n-sigma, top-k, locally typical, top-p, min-p, XTC,
+//! temperature. Temperature 0 is greedy: it takes the largest logit, and of equal ones the lowest
+//! id. Exponentials come from the plan's own softmax kernel over the whole vocabulary. The
+//! probabilities of a subset are these, divided by their sum.
 //!
 //! ```text
-//! logits  2.0 1.0 0.5 -1.0    top-k 3     2.0 1.0 0.5    top-p 0.8    2.0 1.0    temperature 0.5    0.88 0.12
+//! logits 2.0 1.0 0.5 -1.0   top-k 3 2.0 1.0 0.5   top-p 0.8 2.0 1.0   temperature 0.5 0.88 0.12
 //! ```
 //!
 //! | file | what it owns |
 //! | --- | --- |
-//! | `settings` | numbers, their names and ranges |
+//! | `settings` | settings, their names and ranges |
 //! | `samplers` | the samplers, one row each |
-//! | `breakers` | what no repetition goes over |
-//! | `likely` | how likely tokens were |
+//! | `breakers` | DRY's sequence breakers |
+//! | `likely` | log-probabilities of tokens |
 //! | `random` | random numbers |
-//! | `resume` | samplers that go on where others were |
+//! | `resume` | saving and restoring a sampler's state |
 //!
-//! The same seed, plan and settings give the same tokens on every machine on which the logits are the same, as far as the samplers that are on take no
-//! logarithms (min-p, locally typical, dynamic temperature, mirostat), which are the system's.
+//! If the logits are the same, the same seed, plan and settings give the same tokens on every
+//! machine. This does not hold for samplers that take logarithms, which are the system's: min-p,
+//! locally typical, dynamic temperature, mirostat.
 //!
-//! Invariant: the token with the largest logit is always a candidate, of those that may be drawn, unless locally typical or XTC is on.
-//! Invariant: there is always a candidate.
+//! Invariant: the allowed token with the largest logit is always a candidate, unless locally
+//! typical or XTC is on.
+//! Invariant: at least one token is always a candidate.
 
 mod breakers;
 mod likely;
@@ -47,24 +51,24 @@ pub use settings::{MAX_REPEAT_WINDOW, NUMBERS, Number, Settings, SettingsError};
 
 /// Temperatures below this are greedy: a gap of 0.1 between logits is a factor of e^100.
 pub const LOWEST_TEMPERATURE: f32 = 1e-3;
-/// What stands for a logit of minus infinity: its exponential is 0 beside every other.
+/// Replacement for a logit of minus infinity: its exponential is 0 compared with any other.
 const LOWEST_LOGIT: f32 = -1.0e30;
 
-/// Why no token was drawn.
+/// The reason why no token was drawn.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum SampleError {
-    /// No logits.
+    /// The logits are missing.
     #[error("there are no logits; the last step wanted no such output")]
     NoLogits,
-    /// A logit that is no number.
+    /// A logit is NaN or infinite.
     #[error("the logit of token {token} is {value}; the model or its weights are broken")]
     NotFinite {
         /// The token.
         token: u32,
-        /// Its logit.
+        /// The token's logit.
         value: f32,
     },
-    /// A mask that allows no token.
+    /// The mask allows no token.
     #[error("no token is allowed")]
     NothingAllowed,
     /// The softmax kernel failed.
@@ -82,18 +86,19 @@ impl SampleError {
     }
 }
 
-/// Order of tokens: the largest logit first, of equal ones the lowest id.
+/// Orders tokens by logit, largest first, and equal ones by id, lowest first.
 fn descending(logits: &[f32], a: u32, b: u32) -> Ordering {
     logits[b as usize].total_cmp(&logits[a as usize]).then(a.cmp(&b))
 }
 
-/// The first `count` tokens in order; `count` is at least 1 and at most their number. One pass that compares most logits with
-/// nothing but the last of the best so far: a vocabulary has a hundred thousand words and takes 0.1 ms.
+/// Collects the first `count` tokens in order; `count` is at least 1 and at most their number. One
+/// pass compares most logits only with the last of the best so far. It takes 0.1 ms for a
+/// vocabulary of a hundred thousand tokens.
 fn largest(logits: &[f32], count: usize, best: &mut Vec<u32>) {
     let room = 2 * count + 64;
     let mut least = f32::NEG_INFINITY;
     for (token, &logit) in (0..).zip(logits) {
-        // Those that are equal to the last one come after it.
+        // Equal logits have a higher id than the last of the best, so they come after it.
         if logit <= least {
             continue;
         }
@@ -108,40 +113,41 @@ fn largest(logits: &[f32], count: usize, best: &mut Vec<u32>) {
     best.truncate(count);
 }
 
-/// Draws tokens.
+/// A sampler: draws tokens from logits.
 #[derive(Clone, Debug)]
 pub struct Sampler {
     settings: Settings,
     random: Random,
-    /// The last tokens, oldest first, at most the longest window.
+    /// The last tokens, oldest first; at most as many as the longest window.
     recent: VecDeque<u32>,
-    /// The surprise that mirostat allows now, in bits.
+    /// The surprise that mirostat allows at present, in bits.
     surprise: f64,
     logits: Vec<f32>,
     probabilities: Vec<f32>,
     candidates: Vec<u32>,
-    /// Whether all tokens are candidates, which are not listed then.
+    /// Whether all tokens are candidates. `candidates` is unused then.
     all: bool,
-    /// Whether candidates are in order.
+    /// Whether candidates are sorted by logit.
     sorted: bool,
-    /// What logits are still to be multiplied by.
+    /// Factor that still has to be applied to the logits.
     inverse: f32,
-    /// Whether the last token was drawn of the candidates, and not the only one that there could be.
+    /// Whether the last token was drawn from the candidates. False if it was the only possible
+    /// token.
     was_drawn: bool,
-    /// The number of drawn tokens, up to [`Settings::least`].
+    /// Number of drawn tokens, at most [`Settings::least`].
     drawn: usize,
 }
 
 impl Sampler {
-    /// A sampler that has seen nothing.
+    /// Makes a sampler without history.
     ///
     /// # Errors
-    /// When a setting is outside its range.
+    /// Fails if a setting is outside its range.
     pub fn new(settings: Settings) -> Result<Sampler, SettingsError> {
         settings.check()?;
         Ok(Sampler {
             random: Random::new(settings.seed),
-            // Where it has settled nobody knows yet: twice what it aims at.
+            // The start value of mirostat's paper: twice the target surprise.
             surprise: 2.0 * f64::from(settings.mirostat_tau),
             settings,
             recent: VecDeque::new(),
@@ -156,7 +162,8 @@ impl Sampler {
         })
     }
 
-    /// Notes a token of the prompt for penalties; [`Sampler::sample`] notes what it draws itself.
+    /// Records a token of the prompt for penalties. [`Sampler::sample`] records the tokens that it
+    /// draws.
     pub fn accept(&mut self, token: u32) {
         self.recent.push_back(token);
         while self.recent.len() > self.settings.repeat_window.max(self.settings.dry_window) as usize {
@@ -164,18 +171,19 @@ impl Sampler {
         }
     }
 
-    /// Draws the next token and notes it.
+    /// Draws the next token and records it.
     ///
     /// # Errors
-    /// When there are no logits, one is NaN or infinite, or the softmax fails.
+    /// Fails if there are no logits, if one is NaN or infinite, or if the softmax fails.
     pub fn sample(&mut self, logits: &[f32], softmax: &impl Softmax) -> Result<u32, SampleError> {
         self.sample_allowed(logits, None, softmax)
     }
 
-    /// Draws the next token of those that a mask allows, one bit each, the lowest of the first word for token 0; and notes it.
+    /// Draws the next token among those that a mask allows, and records it. The mask has one bit
+    /// for each token; bit 0 of the first word is token 0.
     ///
     /// # Errors
-    /// As for [`Sampler::sample`], and when the mask allows no token.
+    /// See [`Sampler::sample`]. Also fails if the mask allows no token.
     pub fn sample_allowed(
         &mut self,
         logits: &[f32],
@@ -195,8 +203,9 @@ impl Sampler {
         Ok(token)
     }
 
-    /// How likely the token that was drawn last was among those that it was drawn of, and the `count` likeliest of these, these first. Where none was drawn, as at
-    /// temperature 0, it was certain.
+    /// Returns the log-probability of the last drawn token among its candidates, and the `count`
+    /// likeliest candidates, likeliest first. If no token was drawn at random, as at temperature 0,
+    /// its probability is 1.
     pub fn drawn(&self, token: u32, count: usize) -> (Likely, Vec<Likely>) {
         if !self.was_drawn {
             let certain = Likely { token, log_probability: 0.0 };
@@ -223,7 +232,7 @@ impl Sampler {
             return Err(SampleError::NotFinite { token, value });
         }
         self.logits.clear();
-        // Adding 0 makes one zero of the two.
+        // Adding 0 turns -0 into 0.
         self.logits.extend(logits.iter().map(|logit| logit.max(LOWEST_LOGIT) + 0.0));
         for &(token, bias) in &self.settings.bias {
             if let Some(logit) = self.logits.get_mut(token as usize) {
@@ -240,13 +249,13 @@ impl Sampler {
         Ok(())
     }
 
-    /// Leaves what a mask allows.
+    /// Keeps only the tokens that a mask allows.
     fn allow(&mut self, allowed: &[u32]) -> Result<(), SampleError> {
         self.candidates.clear();
         for (token, logit) in (0..).zip(&mut self.logits) {
             match allowed.get(token as usize / 32).is_some_and(|word| word >> (token % 32) & 1 == 1) {
                 true => self.candidates.push(token),
-                // So that it takes no probability from the others.
+                // The token then takes no probability from the others.
                 false => *logit = LOWEST_LOGIT,
             }
         }
@@ -254,14 +263,15 @@ impl Sampler {
         if self.candidates.is_empty() { Err(SampleError::NothingAllowed) } else { Ok(()) }
     }
 
-    /// The token that the samplers leave, or one that is drawn of those.
+    /// Runs the samplers, and returns the only token that is left or draws one.
     fn chosen(&mut self, softmax: &dyn Softmax) -> Result<u32, SampleError> {
         let Settings { temperature, dynatemp_range, .. } = self.settings;
         let cold = temperature < LOWEST_TEMPERATURE && dynatemp_range == 0.0;
         let greedy = cold && self.settings.samplers.contains(&Kind::Temperature);
         let rows = self.settings.samplers.iter().map(|kind| kind.row());
         let rows: Vec<&Row> = rows.filter(|row| (row.is_on)(&self.settings)).collect();
-        // The best of what they leave is known where nothing comes that may leave another as the best.
+        // For greedy sampling, samplers that keep the best token need not run, unless a later one
+        // may remove it.
         let needed = match greedy {
             true => rows.iter().rposition(|row| !row.keeps_best).map_or(0, |last| last + 1),
             false => rows.len(),
@@ -272,7 +282,7 @@ impl Sampler {
         if greedy { Ok(self.best()) } else { self.draw(softmax) }
     }
 
-    /// The token that mirostat draws.
+    /// Draws a token with mirostat.
     fn chosen_by_surprise(&mut self, softmax: &dyn Softmax) -> Result<u32, SampleError> {
         if self.settings.temperature < LOWEST_TEMPERATURE {
             return Ok(self.best());
@@ -298,12 +308,12 @@ impl Sampler {
                 return Ok(token);
             }
         }
-        // Rounding alone leads here, so to the last that has any probability.
+        // Only rounding leads here; the last candidate with any probability is drawn.
         let likely = |token: &&u32| self.probabilities[**token as usize] > 0.0;
         Ok(self.candidates.iter().rev().find(likely).copied().unwrap_or_else(|| self.best()))
     }
 
-    /// Of the candidates the one with the largest logit, of equal ones the lowest.
+    /// Returns the candidate with the largest logit, and of equal ones the lowest id.
     fn best(&self) -> u32 {
         let better = |best: u32, token: u32| if descending(&self.logits, token, best).is_lt() { token } else { best };
         if self.all {
@@ -312,12 +322,12 @@ impl Sampler {
         self.candidates.iter().copied().reduce(better).unwrap_or(0)
     }
 
-    /// How many candidates there are.
+    /// Returns the number of candidates.
     fn count(&self) -> usize {
         if self.all { self.logits.len() } else { self.candidates.len() }
     }
 
-    /// Lists the candidates.
+    /// Fills `candidates`, if all tokens are candidates.
     fn list(&mut self) {
         if std::mem::take(&mut self.all) {
             self.candidates.clear();
@@ -326,7 +336,7 @@ impl Sampler {
         }
     }
 
-    /// Lists the candidates in order.
+    /// Sorts the candidates by logit.
     fn sort(&mut self) {
         self.list();
         if !self.sorted {
@@ -335,12 +345,13 @@ impl Sampler {
         }
     }
 
-    /// Takes the probability of tokens that are no candidates any more, and may be likelier than all others.
+    /// Gives removed candidates probability 0, because they may be likelier than all others.
     fn leave_out(&mut self, tokens: impl IntoIterator<Item = u32>) {
         tokens.into_iter().for_each(|token| self.logits[token as usize] = LOWEST_LOGIT);
     }
 
-    /// Takes the probability of all that are no candidates, beside which those of candidates that become less likely might be nothing.
+    /// Gives all tokens but the candidates probability 0. Otherwise candidates that become less
+    /// likely could all round to 0 next to the removed ones.
     fn isolate(&mut self) {
         if !self.all {
             let kept: Vec<f32> = self.candidates.iter().map(|&token| self.logits[token as usize]).collect();
@@ -349,11 +360,11 @@ impl Sampler {
         }
     }
 
-    /// Multiplies logits by what they are still to be multiplied by.
+    /// Applies the pending factor to the logits.
     fn scale(&mut self) {
         if self.inverse != 1.0 {
             let inverse = self.inverse;
-            // What is no candidate, or never drawn, stays so.
+            // Removed and forbidden tokens keep the lowest logit.
             for logit in self.logits.iter_mut().filter(|logit| **logit > LOWEST_LOGIT) {
                 *logit = (*logit * inverse).clamp(LOWEST_LOGIT, -LOWEST_LOGIT);
             }
@@ -366,12 +377,12 @@ impl Sampler {
         Ok(softmax.probabilities(&self.logits, self.inverse, &mut self.probabilities)?)
     }
 
-    /// Probability of all candidates together.
+    /// Returns the sum of the candidates' probabilities.
     fn total(&self) -> f64 {
         self.candidates.iter().map(|&token| f64::from(self.probabilities[token as usize])).sum()
     }
 
-    /// Probability of each candidate among them, which are listed.
+    /// Returns the probability of each listed candidate, relative to the sum of all candidates.
     fn shares(&mut self, softmax: &dyn Softmax) -> Result<Vec<f64>, SampleError> {
         self.softmax(softmax)?;
         let total = self.total();
@@ -399,12 +410,12 @@ mod tests {
         }
     }
 
-    /// Nothing is on.
+    /// Settings with all samplers off.
     fn plain() -> Settings {
         Settings { temperature: 1.0, top_k: 0, top_p: 1.0, min_p: 0.0, seed: 7, ..Settings::default() }
     }
 
-    /// How often each token comes up in `n` draws.
+    /// Counts how often each token is drawn in `n` draws.
     fn counts(settings: Settings, logits: &[f32], n: usize) -> Vec<usize> {
         let mut sampler = Sampler::new(settings).unwrap();
         let mut counts = vec![0; logits.len()];
@@ -421,7 +432,7 @@ mod tests {
         let mut sampler = Sampler::new(settings).unwrap();
         let drawn: Vec<u32> = (0..4).map(|_| sampler.sample(&logits, &Exact).unwrap()).collect();
         assert_eq!(drawn, [0, 0, 1, 1]);
-        // A mask that leaves nothing else goes before it.
+        // A mask that leaves no other token takes precedence.
         let mut sampler = Sampler::new(Settings { late: vec![1], least: 2, ..plain() }).unwrap();
         assert_eq!(sampler.sample_allowed(&logits, Some(&[0b010]), &Exact).unwrap(), 1);
     }
@@ -433,7 +444,7 @@ mod tests {
         assert_eq!(counts(Settings { temperature: 0.0, ..never(&[0, 9]) }, &logits, 5), [0, 5, 0]);
         let drawn = counts(never(&[0]), &logits, 500);
         assert!(drawn[0] == 0 && drawn[1] > 0 && drawn[2] > 0, "{drawn:?}");
-        // Where nothing is left, something is drawn all the same.
+        // If no token is left, one is drawn all the same.
         assert_eq!(counts(never(&[0, 1, 2]), &logits, 5).iter().sum::<usize>(), 5);
     }
 
@@ -450,7 +461,7 @@ mod tests {
 
     #[test]
     fn what_a_token_was_drawn_of_is_told() {
-        // 0.1, 0.2 and 0.7, of which the last two are left: 2/9 and 7/9.
+        // Probabilities 0.1, 0.2 and 0.7. Top-k leaves the last two: 2/9 and 7/9.
         let logits = [0.1f32, 0.2, 0.7].map(f32::ln);
         let settings = Settings { top_k: 2, ..plain() };
         let mut sampler = Sampler::new(Settings { samplers: vec![Kind::TopK, Kind::Temperature], ..settings }).unwrap();
@@ -461,7 +472,7 @@ mod tests {
         assert_eq!(Some(&own), best.iter().find(|one| one.token == token));
         assert_eq!(sampler.drawn(token, 1).1, best[..1]);
         assert!(sampler.drawn(token, 0).1.is_empty());
-        // Where there is nothing to draw, it is certain.
+        // Greedy sampling has one choice, with probability 1.
         let mut greedy = Sampler::new(Settings::greedy()).unwrap();
         let token = greedy.sample(&logits, &Exact).unwrap();
         let certain = Likely { token: 2, log_probability: 0.0 };
@@ -485,7 +496,8 @@ mod tests {
 
     #[test]
     fn draws_follow_the_probabilities() {
-        // 0.1, 0.2, 0.7 at temperature 1; squared and divided by their sum at 0.5. Four standard deviations of 20000 draws.
+        // Probabilities 0.1, 0.2, 0.7 at temperature 1; at 0.5 they are squared and divided by
+        // their sum. The limit is four standard deviations of 20000 draws.
         let logits = [0.1f32.ln(), 0.2f32.ln(), 0.7f32.ln()];
         for (temperature, expected) in [(1.0, [0.1, 0.2, 0.7]), (0.5, [0.01 / 0.54, 0.04 / 0.54, 0.49 / 0.54])] {
             let n = 20_000;
@@ -511,12 +523,12 @@ mod tests {
         assert_eq!(kept(Settings { top_p: 0.6, ..plain() }), [1, 2]);
         assert_eq!(kept(Settings { top_p: 0.66, ..plain() }), [1, 2, 3]);
         assert_eq!(kept(Settings { top_p: 0.0, ..plain() }), [1]);
-        // Of the three that top-k leaves, 0.4 / 0.85 is not yet 0.5.
+        // Among the three that top-k leaves, the first has 0.4 / 0.85, which is less than 0.5.
         assert_eq!(kept(Settings { top_k: 3, top_p: 0.5, ..plain() }), [1, 2]);
         assert_eq!(kept(Settings { top_k: 3, top_p: 0.46, ..plain() }), [1]);
         assert_eq!(kept(Settings { min_p: 0.45, ..plain() }), [1, 2, 3]);
         assert_eq!(kept(Settings { min_p: 1.0, ..plain() }), [1]);
-        // The cut by min-p is made before the temperature.
+        // Min-p applies before the temperature.
         assert_eq!(kept(Settings { min_p: 0.45, temperature: 20.0, ..plain() }), [1, 2, 3]);
     }
 
@@ -565,7 +577,7 @@ mod tests {
         assert_eq!(biased(&[(0, -100.0), (1, -100.0)]), 2);
     }
 
-    /// The candidates that are left with some settings, and their shares.
+    /// Returns the candidates that some settings leave, and their shares of the draws.
     fn left(settings: Settings, logits: &[f32]) -> Vec<(usize, f64)> {
         let n = 40_000;
         let counts = counts(settings, logits, n);
@@ -584,10 +596,10 @@ mod tests {
             (0..200).map(|_| sampler.sample_allowed(&logits, Some(&[mask]), &Exact).unwrap()).collect::<Vec<_>>()
         };
         assert!(only(Settings::greedy(), 0b1100).iter().all(|token| *token == 2));
-        // Of fewer than k.
+        // The mask leaves fewer tokens than k.
         let drawn = only(Settings { top_k: 3, ..plain() }, 0b1010);
         assert!(drawn.contains(&1) && drawn.contains(&3) && !drawn.contains(&0) && !drawn.contains(&2));
-        // Also of tokens that are never drawn.
+        // The mask can leave only tokens that are never drawn.
         let never = Settings { never: vec![2], bias: vec![(3, f32::NEG_INFINITY)], ..plain() };
         assert!(only(never, 0b1100).iter().all(|token| [2, 3].contains(token)));
         let mut sampler = Sampler::new(plain()).unwrap();
@@ -597,7 +609,8 @@ mod tests {
 
     #[test]
     fn typical_tokens_are_as_surprising_as_expected() {
-        // H = 0.5 ln 2 + 0.3 ln(1/0.3) + 0.2 ln 5 = 1.0297 nats. Surprises 0.693, 1.204, 1.609: distances 0.337, 0.174, 0.580.
+        // H = 0.5 ln 2 + 0.3 ln(1/0.3) + 0.2 ln 5 = 1.0297 nats. The surprises 0.693, 1.204, 1.609
+        // have the distances 0.337, 0.174, 0.580.
         let logits = [0.5f32, 0.3, 0.2].map(f32::ln);
         let with = |typical_p| tokens(&left(Settings { typical_p, ..plain() }, &logits));
         assert_eq!(with(0.2), [1]);
@@ -619,7 +632,7 @@ mod tests {
 
     #[test]
     fn what_no_mask_allows_is_no_part_of_the_deviation() {
-        // Of the logits that are left: mean 2, standard deviation sqrt(2 / 3 * 4) = 1.633.
+        // The mask leaves logits of mean 2 and standard deviation sqrt(2 / 3 * 4) = 1.633.
         let logits = [4.0, 2.0, 0.0, 9.0];
         let samplers = vec![Kind::Temperature, Kind::TopNSigma];
         let settings = Settings { temperature: 1.5, top_n_sigma: 1.0, samplers, ..plain() };
@@ -655,7 +668,7 @@ mod tests {
             settings
         };
         assert_eq!((with("top_k", -1.0).top_k, with("temperature", -1.0).temperature), (0, 0.0));
-        // At both ends of its range each is taken.
+        // Both ends of each range are valid.
         for number in NUMBERS {
             for value in [number.least, number.most] {
                 assert_eq!(with(number.name, value).check(), Ok(()), "{} = {value}", number.name);
@@ -672,19 +685,20 @@ mod tests {
             |xtc_probability, xtc_threshold| left(Settings { xtc_probability, xtc_threshold, ..plain() }, &logits);
         assert_eq!(tokens(&with(1.0, 0.15)), [2, 3]);
         assert_eq!(tokens(&with(1.0, 0.25)), [1, 2, 3]);
-        // One alone is left in.
+        // A single likely token stays.
         assert_eq!(tokens(&with(1.0, 0.35)), [0, 1, 2, 3]);
         assert_eq!(tokens(&with(1.0, 0.51)), [0, 1, 2, 3]);
-        // Half of the time: 0.4 / 2 of the first. Four standard deviations of 40000 draws.
+        // XTC applies to half of the draws: the first token has 0.4 / 2. The limit is four standard
+        // deviations of 40000 draws.
         let half = with(0.5, 0.15);
         assert!((half[0].1 - 0.2).abs() < 4.0 * (0.2f64 * 0.8 / 40_000.0).sqrt(), "{half:?}");
-        // Also greedily.
+        // XTC also applies to greedy sampling.
         let cold = Settings { top_p: 1.0, min_p: 0.0, xtc_probability: 1.0, xtc_threshold: 0.15, ..Settings::greedy() };
         assert_eq!(tokens(&left(cold.clone(), &logits)), [2]);
-        // Of what others leave before: 0.4 and 0.3, of which the last has enough.
+        // XTC sees the candidates of earlier samplers, 0.4 and 0.3: the last likely one stays.
         assert_eq!(tokens(&left(Settings { top_k: 2, ..cold.clone() }, &logits)), [1]);
         assert_eq!(tokens(&left(Settings { min_p: 0.6, ..cold.clone() }, &logits)), [1]);
-        // What comes behind it leaves the best.
+        // A sampler after XTC keeps the best of the rest.
         let behind = vec![Kind::Xtc, Kind::TopK, Kind::Temperature];
         assert_eq!(tokens(&left(Settings { top_k: 2, samplers: behind, ..cold }, &logits)), [2]);
     }
@@ -697,13 +711,13 @@ mod tests {
             found.sort_unstable();
             found
         };
-        // 1 2 3 came before 4 and before 5; 2 3 before 6.
+        // 1 2 3 came before 4 and before 5; 2 3 came before 6.
         assert_eq!(found(&[1, 2, 3, 4, 1, 2, 3, 5, 2, 3, 6, 1, 2, 3], &[]), [(4, 3), (5, 3), (6, 2)]);
         assert_eq!(found(&[7, 7, 7, 7], &[]), [(7, 3)]);
         assert_eq!(found(&[1, 2, 3], &[]), []);
-        // Two tokens behind the last 1.
+        // Two tokens follow the last 1.
         assert_eq!(found(&[1, 2, 3, 4, 1, 2, 3], &[(1, vec![])]), [(4, 2)]);
-        // 1 breaks only before 2, and one token is behind these.
+        // 1 is a breaker only before 2. One token follows these two.
         assert_eq!(found(&[1, 2, 3, 4, 1, 2, 3], &[(1, vec![2])]), [(4, 1)]);
         assert_eq!(found(&[1, 2, 3, 4, 1, 2, 3], &[(1, vec![9])]), [(4, 3)]);
         assert_eq!(found(&[1, 2, 3, 4, 1, 2, 3], &[(3, vec![])]), []);
@@ -729,15 +743,16 @@ mod tests {
             let settings = Settings { dry_multiplier, dry_base: 2.0, dry_breakers, ..Settings::greedy() };
             let mut sampler = Sampler::new(settings).unwrap();
             [0, 1, 2, 3, 0, 1, 2].into_iter().for_each(|token| sampler.accept(token));
-            // 3 would go on with three tokens: 0.5 * 2^(3 - 2) = 1 is taken from its logit.
+            // 3 would continue a repetition of three tokens: 0.5 * 2^(3 - 2) = 1 is subtracted from
+            // its logit.
             sampler.sample(&[0.0, 0.0, 0.5, 1.4], &Exact).unwrap()
         };
         assert_eq!(with(0.0, vec![]), 3);
         assert_eq!(with(0.4, vec![]), 3); // 1.4 - 0.8
         assert_eq!(with(0.5, vec![]), 2); // 1.4 - 1.0
-        // Behind a breaker the repetition has one token, which may be.
+        // After a breaker, the repetition has one token, which is allowed.
         assert_eq!(with(0.5, vec![(1, vec![])]), 3);
-        // A breaker itself loses nothing.
+        // A breaker itself is not penalised.
         assert_eq!(with(0.5, vec![(3, vec![])]), 3);
     }
 
@@ -771,11 +786,11 @@ mod tests {
                 for _ in 0..n {
                     let before = sampler.surprise;
                     sampler.sample(&logits, &Exact).unwrap();
-                    // What it moved by is the error times the rate.
+                    // The surprise moved by the error times the rate, 0.1.
                     sum += (before - sampler.surprise) / 0.1 + f64::from(tau);
                 }
                 let mean = sum / f64::from(n);
-                // It moves by the error, so that all it has moved is n times the mean error times the rate.
+                // The surprise stays bounded, so that the mean error is near 0.
                 assert!((mean - f64::from(tau)).abs() < 0.1, "version {mirostat}: {mean} for {tau}");
             }
         }
@@ -790,12 +805,12 @@ mod tests {
             let settings = Settings { temperature: 0.25, min_p: 0.6, top_k: 3, samplers: samplers.to_vec(), ..plain() };
             tokens(&left(settings, &logits))
         };
-        // 0.3 is at least 0.6 * 0.4, and 0.3^4 is not at least 0.6 * 0.4^4.
+        // 0.3 is at least 0.6 * 0.4, but 0.3^4 is less than 0.6 * 0.4^4.
         assert_eq!(with(&[Kind::MinP, Kind::Temperature]), [0, 1]);
         assert_eq!(with(&[Kind::Temperature, Kind::MinP]), [0]);
         assert_eq!(with(&[Kind::TopK]), [0, 1, 2]);
         assert_eq!(with(&[]), [0, 1, 2, 3]);
-        // Without a temperature none is greedy.
+        // Without the temperature sampler, temperature 0 is not greedy.
         let cold = Settings { temperature: 0.0, samplers: vec![Kind::TopK], top_k: 2, ..plain() };
         assert_eq!(tokens(&left(cold, &logits)), [0, 1]);
         for row in &SAMPLERS {

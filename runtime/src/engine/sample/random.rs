@@ -1,6 +1,6 @@
 //! xoshiro256** (Blackman and Vigna, 2018), seeded by splitmix64.
 
-/// xoshiro256**.
+/// The generator xoshiro256**.
 #[derive(Clone, Debug)]
 pub(super) struct Random {
     pub(super) state: [u64; 4],
@@ -25,7 +25,7 @@ impl Random {
         result
     }
 
-    /// In `0..1`, all 53 bits.
+    /// Returns a uniform number in `0..1` with 53 random bits.
     pub(super) fn uniform(&mut self) -> f64 {
         (self.next() >> 11) as f64 * (1.0 / (1u64 << 53) as f64)
     }

@@ -1,23 +1,24 @@
-//! A sampler that goes on where another one was: its draws, the tokens that penalties look at, and what mirostat allows. Settings are the sampler's own.
+//! The state of a sampler, so that another sampler can continue: its random generator, its recent
+//! tokens, and mirostat's surprise. The settings are not part of it.
 
 use super::{MAX_REPEAT_WINDOW, Random, Sampler};
 
-/// Where a sampler is.
+/// The state of a sampler.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SamplerState {
-    /// The generator of its draws.
+    /// State of the random generator.
     pub(crate) random: [u64; 4],
     /// The last tokens, oldest first.
     pub(crate) recent: Vec<u32>,
-    /// The bits of the surprise that mirostat allows.
+    /// Bits of the `f64` surprise that mirostat allows.
     pub(crate) surprise: u64,
 }
 
-/// Most tokens that it has.
+/// Max recent tokens of a sampler.
 pub(crate) const MAX_RECENT: u32 = MAX_REPEAT_WINDOW;
 
 impl Sampler {
-    /// Where it is.
+    /// Returns the sampler's state.
     pub fn state(&self) -> SamplerState {
         SamplerState {
             random: self.random.state,
@@ -26,13 +27,14 @@ impl Sampler {
         }
     }
 
-    /// Goes on with the draws and the last tokens of another; of these it keeps as many as its own window has.
+    /// Continues with the random generator and the recent tokens of another sampler. Keeps as many
+    /// tokens as its own window holds.
     pub fn resume(&mut self, state: &SamplerState) {
-        // All zeros would stay so: no generator was ever there.
+        // The generator would stay at all zeros, and no seed gives that state.
         if state.random != [0; 4] {
             self.random = Random { state: state.random };
         }
-        // Beside an infinite one nothing would ever count.
+        // An infinite surprise would never change again.
         let surprise = f64::from_bits(state.surprise);
         if surprise.is_finite() {
             self.surprise = surprise;

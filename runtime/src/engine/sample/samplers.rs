@@ -1,4 +1,5 @@
-//! The samplers: one row each, with llama.cpp's names and letters. Each leaves fewer candidates, or other logits.
+//! The samplers: one table row each, with llama.cpp's names and letters. Each sampler removes
+//! candidates or changes logits.
 //!
 //! | sampler | source |
 //! | --- | --- |
@@ -23,28 +24,28 @@ use crate::engine::Softmax;
 pub enum Kind {
     /// Repeat, presence and frequency penalties.
     Penalties,
-    /// What goes on with a repetition is less likely.
+    /// Makes tokens less likely that would continue a repetition.
     Dry,
-    /// Only logits near the largest.
+    /// Keeps logits near the largest.
     TopNSigma,
-    /// Only the largest logits.
+    /// Keeps the largest logits.
     TopK,
-    /// Only what is as surprising as is to be expected.
+    /// Keeps the tokens whose surprise is nearest to the entropy.
     TypicalP,
-    /// Only the likeliest that together have a probability.
+    /// Keeps the likeliest tokens that together reach a probability.
     TopP,
-    /// Only what is not much less likely than the likeliest.
+    /// Keeps tokens that are not much less likely than the likeliest.
     MinP,
-    /// Not the likeliest, sometimes.
+    /// Sometimes removes the likeliest tokens.
     Xtc,
     /// Divides logits.
     Temperature,
 }
 
-/// A sampler as it is named, and what it does.
+/// The names of a sampler, and its function.
 #[derive(Debug)]
 pub struct Row {
-    /// Which.
+    /// The sampler.
     pub kind: Kind,
     /// llama.cpp's name.
     pub name: &'static str,
@@ -52,9 +53,9 @@ pub struct Row {
     pub aliases: &'static [&'static str],
     /// llama.cpp's letter, in a sequence of letters.
     pub letter: char,
-    /// Whether the token with the largest logit stays it, and a candidate.
+    /// Whether the token with the largest logit keeps it and stays a candidate.
     pub(super) keeps_best: bool,
-    /// Whether it does anything.
+    /// Whether these settings turn the sampler on.
     pub(super) is_on: fn(&Settings) -> bool,
     pub(super) apply: Apply,
 }
@@ -90,12 +91,12 @@ pub static SAMPLERS: [Row; 9] = [
     },
     Row { aliases: &["top-p", "nucleus"], ..row(Kind::TopP, "top_p", 'p', |s| s.top_p < 1.0, top_p) },
     Row { aliases: &["min-p"], ..row(Kind::MinP, "min_p", 'm', |s| s.min_p > 0.0, min_p) },
-    // Of two tokens one has at most a half.
+    // At most one token has more than a half, and one likely token always stays.
     Row { keeps_best: false, ..row(Kind::Xtc, "xtc", 'x', |s| s.xtc_probability > 0.0 && s.xtc_threshold <= 0.5, xtc) },
     Row { aliases: &["temp"], ..row(Kind::Temperature, "temperature", 't', |_| true, temperature) },
 ];
 
-/// The samplers where nothing is said.
+/// The default samplers, in their order.
 pub const DEFAULT: [Kind; 9] = [
     Kind::Penalties,
     Kind::Dry,
@@ -109,18 +110,18 @@ pub const DEFAULT: [Kind; 9] = [
 ];
 
 impl Kind {
-    /// By its name.
+    /// Returns the sampler of a name or alias.
     pub fn named(name: &str) -> Option<Kind> {
         let name = name.trim();
         SAMPLERS.iter().find(|row| row.name == name || row.aliases.contains(&name)).map(|row| row.kind)
     }
 
-    /// By its letter.
+    /// Returns the sampler of a letter.
     pub fn lettered(letter: char) -> Option<Kind> {
         SAMPLERS.iter().find(|row| row.letter == letter).map(|row| row.kind)
     }
 
-    /// Its name.
+    /// Returns the sampler's name.
     pub fn name(self) -> &'static str {
         self.row().name
     }
@@ -141,7 +142,7 @@ fn penalties(sampler: &mut Sampler, _: &dyn Softmax) -> Result<(), SampleError> 
     recent.sort_unstable();
     for equal in recent.chunk_by(|a, b| a == b) {
         let Some(logit) = sampler.logits.get_mut(equal[0] as usize) else { continue };
-        // However often it occurred.
+        // The repeat penalty applies once, however often the token occurred.
         *logit = if *logit > 0.0 { *logit / repeat } else { *logit * repeat };
         *logit -= equal.len() as f32 * frequency + presence;
     }
@@ -149,10 +150,12 @@ fn penalties(sampler: &mut Sampler, _: &dyn Softmax) -> Result<(), SampleError> 
     Ok(())
 }
 
-/// How long the repetitions are that each token would go on with: of the texts that end the history and stand in it before, followed by the token, the longest.
+/// Returns, for each token, the length of the longest repetition that it would continue. Such a
+/// repetition ends the history, and also stands earlier in it, followed by the token.
 pub(super) fn repetitions(history: &[u32], breakers: &Breakers) -> HashMap<u32, usize> {
     let count = history.len();
-    // Gusfield's Z, from the end: `common[i]` tokens before the i-th last one, and it, are those that end the history.
+    // This is Gusfield's Z algorithm from the end: `common[i]` is the length of the longest common
+    // suffix of the history and of its prefix that ends at the i-th token from the end.
     let at = |i: usize| history[count - 1 - i];
     let mut common = vec![0usize; count];
     let (mut left, mut right) = (0, 0);
@@ -166,7 +169,8 @@ pub(super) fn repetitions(history: &[u32], breakers: &Breakers) -> HashMap<u32, 
         }
         common[i] = length;
     }
-    // No repetition goes over the last breaker; one that begins before all of them, and its tail, is no matter.
+    // A repetition cannot extend over the last breaker. A breaker that begins before all
+    // repetitions has no effect.
     let most = common.iter().copied().max().unwrap_or(0);
     let reach = count.min(most.saturating_add(breakers.longest_tail()).saturating_add(1));
     let breaks = |from_end: usize| Some(from_end - breakers.tail_of(&history[count - 1 - from_end..])?);
@@ -195,7 +199,7 @@ fn dry(sampler: &mut Sampler, _: &dyn Softmax) -> Result<(), SampleError> {
     for (token, length) in longest {
         let Some(logit) = sampler.logits.get_mut(token as usize) else { continue };
         if length >= allowed && length > 0 && !breakers.is_alone(token) {
-            // Whatever the power, the penalty is a number.
+            // The penalty is finite for any exponent.
             let penalty = f64::from(multiplier) * f64::from(base).powi((length - allowed).min(1 << 20) as i32);
             *logit -= penalty.min(f64::from(-LOWEST_LOGIT)) as f32;
             *logit = logit.max(LOWEST_LOGIT);
@@ -247,7 +251,7 @@ fn typical_p(sampler: &mut Sampler, softmax: &dyn Softmax) -> Result<(), SampleE
     let entropy = entropy(&shares);
     let mut order: Vec<(f64, usize)> =
         shares.iter().enumerate().map(|(i, share)| ((-share.ln() - entropy).abs(), i)).collect();
-    // Of equal ones the likelier first.
+    // Of equal distances, the likelier token comes first.
     order.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
     let mut sum = 0.0;
     let enough = order.iter().position(|(_, i)| {
@@ -262,7 +266,7 @@ fn typical_p(sampler: &mut Sampler, softmax: &dyn Softmax) -> Result<(), SampleE
     Ok(())
 }
 
-/// In nats.
+/// Returns the entropy in nats.
 pub(super) fn entropy(shares: &[f64]) -> f64 {
     shares.iter().filter(|share| **share > 0.0).map(|share| -share * share.ln()).sum()
 }
@@ -333,21 +337,21 @@ fn temperature(sampler: &mut Sampler, softmax: &dyn Softmax) -> Result<(), Sampl
     Ok(())
 }
 
-/// How many of the likeliest tokens mirostat looks at for how fast they become less likely.
+/// Number of the likeliest tokens from which mirostat estimates the Zipf exponent.
 const MIROSTAT_TOKENS: usize = 100;
 
-/// Cuts off what is more surprising than mirostat wants.
+/// Removes tokens that are more surprising than mirostat allows.
 pub(super) fn mirostat(sampler: &mut Sampler, softmax: &dyn Softmax) -> Result<(), SampleError> {
     sampler.sort();
     let shares = sampler.shares(softmax)?;
     let mu = sampler.surprise;
     let keep = match sampler.settings.mirostat {
-        // Algorithm 1: the exponent of a Zipf distribution is estimated, and the k that it takes.
+        // Algorithm 1 estimates the exponent of a Zipf distribution, and computes k from it.
         1 => {
             let (mut products, mut squares) = (0.0, 0.0);
             for (i, pair) in shares.windows(2).take(MIROSTAT_TOKENS - 1).enumerate() {
                 let (t, b) = (((i + 2) as f64 / (i + 1) as f64).ln(), (pair[0] / pair[1]).ln());
-                // What has no probability says nothing of the others.
+                // A token without probability gives no estimate.
                 if b.is_finite() {
                     products += t * b;
                     squares += t * t;
@@ -356,7 +360,7 @@ pub(super) fn mirostat(sampler: &mut Sampler, softmax: &dyn Softmax) -> Result<(
             let s = products / squares;
             let (epsilon, words) = (s - 1.0, sampler.logits.len() as f64);
             let k = ((epsilon * mu.exp2()) / (1.0 - words.powf(-epsilon))).powf(1.0 / s);
-            // As many as there are where the tokens are all alike.
+            // If all tokens are equally likely, all are kept.
             if k.is_nan() { shares.len() } else { k as usize }
         }
         _ => shares.iter().take_while(|share| -share.log2() <= mu).count(),

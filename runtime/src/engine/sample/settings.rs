@@ -1,4 +1,4 @@
-//! How tokens are drawn: each number's name and range stands in one table.
+//! The settings of a sampler. One table has the name and range of each number.
 
 use std::sync::Arc;
 
@@ -7,68 +7,72 @@ use ixc_failure::Class;
 use super::Breakers;
 use super::samplers::{DEFAULT, Kind};
 
-/// Longest window of penalties.
+/// Max window of penalties, in tokens.
 pub const MAX_REPEAT_WINDOW: u32 = 1 << 20;
-/// Most candidates that top-k can be asked for: more than any vocabulary.
+/// Max value of top-k: more than any vocabulary.
 const MAX_TOP_K: f64 = (1 << 24) as f64;
 
-/// How tokens are drawn.
+/// The settings of a sampler.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
-    /// Divides logits; 0 and less is greedy.
+    /// Divisor of the logits; 0 and less is greedy.
     pub temperature: f32,
-    /// How far the temperature goes below and above where tokens are certain and where they are not; 0 is off.
+    /// Max change of the temperature: down where the model is certain, up where it is not; 0 is
+    /// off.
     pub dynatemp_range: f32,
-    /// The power of the entropy by which it does.
+    /// Exponent of the normalised entropy in the dynamic temperature.
     pub dynatemp_exponent: f32,
-    /// Only this many of the largest logits; 0 is off.
+    /// Top-k: number of largest logits that are kept; 0 is off.
     pub top_k: u32,
-    /// Only the largest that together have this probability; 1 is off.
+    /// Top-p: keeps the likeliest tokens that together have this probability; 1 is off.
     pub top_p: f32,
-    /// Only those with at least this times the largest probability; 0 is off.
+    /// Min-p: keeps tokens with at least this fraction of the largest probability; 0 is off.
     pub min_p: f32,
-    /// Only those whose surprise is nearest to the expected one, that together have this probability; 1 is off.
+    /// Locally typical: keeps tokens with a surprise near the entropy, which together have this
+    /// probability; 1 is off.
     pub typical_p: f32,
-    /// Only those within so many standard deviations of the largest logit; 0 and less is off.
+    /// Top-n-sigma: keeps tokens within this many standard deviations of the largest logit; 0 and
+    /// less is off.
     pub top_n_sigma: f32,
-    /// How likely it is that the likeliest tokens are left out; 0 is off.
+    /// XTC: probability that the likeliest tokens are removed; 0 is off.
     pub xtc_probability: f32,
-    /// All but the least likely of the tokens with at least this probability are.
+    /// XTC removes all tokens with at least this probability but the least likely of them.
     pub xtc_threshold: f32,
-    /// Divides positive logits of recent tokens and multiplies negative ones; 1 is off.
+    /// Divisor of positive logits of recent tokens, and factor of negative ones; 1 is off.
     pub repeat_penalty: f32,
-    /// How many recent tokens the penalties are for.
+    /// Number of recent tokens that the penalties apply to.
     pub repeat_window: u32,
-    /// Taken from the logits of recent tokens; 0 is off.
+    /// Subtracted from the logits of recent tokens; 0 is off.
     pub presence_penalty: f32,
-    /// Taken from the logits of recent tokens as often as they occurred; 0 is off.
+    /// Subtracted from the logits of recent tokens, once for each occurrence; 0 is off.
     pub frequency_penalty: f32,
-    /// Taken from the logits of tokens that would go on with a repetition, times a power of its length; 0 is off.
+    /// DRY: subtracted from the logits of tokens that would continue a repetition, times a power
+    /// with its length; 0 is off.
     pub dry_multiplier: f32,
-    /// The base of that power.
+    /// DRY: base of that power.
     pub dry_base: f32,
-    /// The longest repetition that costs nothing.
+    /// DRY: longest repetition without a penalty.
     pub dry_allowed_length: u32,
-    /// How many recent tokens repetitions are looked for in.
+    /// DRY: number of recent tokens in which repetitions are searched.
     pub dry_window: u32,
-    /// What no repetition goes over.
+    /// DRY: sequences that end a repetition.
     pub dry_breakers: Arc<Breakers>,
-    /// Mirostat's version, in place of all samplers but the temperature; 0 is off.
+    /// Mirostat's version, 1 or 2. It replaces all samplers but the temperature; 0 is off.
     pub mirostat: u32,
-    /// The surprise that it aims at, in bits.
+    /// Mirostat's target surprise, in bits.
     pub mirostat_tau: f32,
-    /// How fast it does.
+    /// Mirostat's learning rate.
     pub mirostat_eta: f32,
     /// The samplers, in their order.
     pub samplers: Vec<Kind>,
-    /// Tokens, and what is added to the logit of each; minus infinity is never. What is no token is passed over.
+    /// Tokens and the biases of their logits; minus infinity forbids a token. Ids outside the
+    /// vocabulary are ignored.
     pub bias: Vec<(u32, f32)>,
-    /// Tokens that are never drawn, unless all are named here.
+    /// Tokens that are never drawn, unless no other token is left.
     pub never: Vec<u32>,
-    /// Tokens that are not drawn before `least` others were, unless all that may be drawn are named
-    /// here.
+    /// Tokens that are not drawn before `least` others were, unless no other token is left.
     pub late: Vec<u32>,
-    /// See `late`.
+    /// Number of tokens before one of `late` may be drawn.
     pub least: usize,
     /// Seed of the draws.
     pub seed: u64,
@@ -111,19 +115,19 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// Greedy: the same tokens every time.
+    /// Returns greedy settings: the same tokens every time.
     pub fn greedy() -> Settings {
         Settings { temperature: 0.0, ..Settings::default() }
     }
 
-    /// Refuses numbers outside their ranges.
+    /// Checks that all numbers are in their ranges.
     ///
     /// # Errors
-    /// Names the first of them.
+    /// Names the first number outside its range.
     pub fn check(&self) -> Result<(), SettingsError> {
         for number in NUMBERS {
             let found = (number.get)(self);
-            // What was set as the least or the most was rounded since.
+            // A value at an end of its range was rounded to f32 since.
             if !(number.least as f32..=number.most as f32).contains(&(found as f32)) {
                 let Number { name: setting, least, most, .. } = *number;
                 return Err(SettingsError { setting, found, least, most });
@@ -141,17 +145,17 @@ impl Settings {
     }
 }
 
-/// A setting outside its range.
+/// A setting is outside its range.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[error("{setting} is {found}, must be in {least}..={most}")]
 pub struct SettingsError {
     /// The setting's name.
     pub setting: &'static str,
-    /// Its value.
+    /// The value found.
     pub found: f64,
-    /// Its range.
+    /// Min value.
     pub least: f64,
-    /// Its range.
+    /// Max value.
     pub most: f64,
 }
 
@@ -162,20 +166,20 @@ impl SettingsError {
     }
 }
 
-/// A setting that is a number, named as llama-server's requests name it.
+/// A number among the settings, with its name in llama-server's requests.
 #[derive(Clone, Copy, Debug)]
 pub struct Number {
     /// The name.
     pub name: &'static str,
-    /// The least value that it can have.
+    /// Min value.
     pub least: f64,
-    /// The largest.
+    /// Max value.
     pub most: f64,
-    /// Whether it has no fraction.
+    /// Whether the number must be an integer.
     pub whole: bool,
-    /// Reads it.
+    /// Reads the setting.
     pub get: fn(&Settings) -> f64,
-    /// Writes it; the value is in its range.
+    /// Writes the setting; the value is in its range.
     pub set: fn(&mut Settings, f64),
 }
 
@@ -205,7 +209,7 @@ macro_rules! whole {
     };
 }
 
-/// A window, of which -1 is as long as there can be.
+/// Makes a window; -1 means the max window.
 macro_rules! window {
     ($name:literal, $field:ident) => {
         Number {
@@ -218,9 +222,9 @@ macro_rules! window {
     };
 }
 
-/// All of them.
+/// All numbers among the settings.
 pub const NUMBERS: &[Number] = &[
-    // Less than 0 is greedy, too, as in llama.cpp.
+    // A temperature below 0 is greedy, as in llama.cpp.
     Number {
         least: -1000.0,
         set: |settings, value| settings.temperature = value.max(0.0) as f32,

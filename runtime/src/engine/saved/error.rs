@@ -1,4 +1,4 @@
-//! Why a saved state is not taken.
+//! Errors of saving and loading a sequence.
 
 use std::io;
 
@@ -8,130 +8,130 @@ use ixc_files::io_class;
 use super::VERSION;
 use crate::engine::SequenceId;
 
-/// Why a state cannot be saved, or what was saved not be gone on with.
+/// The reason why a sequence cannot be saved, or a saved one not loaded.
 #[derive(Debug, thiserror::Error)]
 pub enum SavedError {
     /// The system refused.
     #[error("cannot read or write the state: {source}")]
     Io {
-        /// Why.
+        /// The system's error.
         source: io::Error,
     },
-    /// Not a saved state.
+    /// The file is not a saved state.
     #[error("is no saved state: starts with {found:02x?}, a saved state starts with {expected:02x?}")]
     Magic {
         /// The first bytes.
         found: [u8; 8],
-        /// What they must be.
+        /// The bytes expected.
         expected: [u8; 8],
     },
-    /// Not a saved state, and what else it is is not told.
+    /// The file is not a saved state. Its content is not reported.
     #[error("is no saved state")]
     NoState,
-    /// Another version.
+    /// The state has another version.
     #[error("is a saved state of version {found}, this build reads version {VERSION}; save it again")]
     Version {
         /// The version found.
         found: u32,
     },
-    /// Another length than its header says.
+    /// The file has another length than its header declares.
     #[error("has {found} bytes, its header says {expected}: the file is damaged or was cut short")]
     Length {
         /// Bytes found.
         found: u64,
-        /// Bytes that there should be.
+        /// Bytes expected.
         expected: u64,
     },
-    /// A part of it is damaged.
+    /// A part of the file is damaged.
     #[error("has checksum {found:08x} in {part} where {expected:08x} is written: the file is damaged")]
     Checksum {
-        /// Which part.
+        /// Name of the part.
         part: String,
-        /// Of its bytes.
+        /// The checksum computed from its bytes.
         found: u32,
-        /// Behind its bytes.
+        /// The checksum stored after its bytes.
         expected: u32,
     },
-    /// It was saved by another plan.
+    /// The state was saved by another plan.
     #[error(
         "was saved by another plan ({found}); this one ({expected}) has other states or other kernels, so that it would not go on as it did"
     )]
     OtherPlan {
-        /// The plan's that saved it.
+        /// Digest of the plan that saved it.
         found: String,
-        /// This plan's.
+        /// Digest of this plan.
         expected: String,
     },
-    /// It was saved with another model's weights.
+    /// The state was saved with another model's weights.
     #[error(
         "was saved with other weights ({found}) than these ({expected}): another model, or a plan with weights of its own where this has a model file's"
     )]
     OtherModel {
-        /// Of the weights that it was saved with.
+        /// Digest of the weights that it was saved with.
         found: String,
-        /// Of these.
+        /// Digest of these weights.
         expected: String,
     },
-    /// It is a part of a sequence where a whole one is needed, or the other way round.
+    /// The state has a part of a sequence where a whole one is needed, or the reverse.
     #[error("has positions from {found} on, where those from {expected} on are needed")]
     From {
-        /// The first that it has.
+        /// The state's first position.
         found: u32,
-        /// The first that is needed.
+        /// The first position needed.
         expected: u32,
     },
-    /// More positions than there is room for.
+    /// The state has more positions than the context.
     #[error("has {found} positions, and the context {context}")]
     Positions {
-        /// How many.
+        /// Number of positions.
         found: u32,
         /// Positions of the context.
         context: u32,
     },
-    /// A number in its header that makes no sense.
+    /// A number in the header is out of range.
     #[error("says {what} {found}, must be {expected}")]
     Number {
-        /// Of what.
+        /// Name of the number.
         what: String,
         /// The number.
         found: u64,
-        /// What it must be.
+        /// The values expected.
         expected: String,
     },
-    /// A token that the model does not have.
+    /// A token is outside the model's vocabulary.
     #[error("token {index} is {id}; ids of this model are below {vocabulary}")]
     Token {
-        /// Which.
+        /// Position in the tokens.
         index: usize,
-        /// Its id.
+        /// The token's id.
         id: u32,
-        /// The vocabulary.
+        /// Size of the vocabulary.
         vocabulary: u32,
     },
-    /// A position that its states cannot get to.
+    /// The states cannot be restored at this position.
     #[error("cannot be gone on with at position {position}: of {state} the last positions before it are not there")]
     NotHeld {
         /// The position.
         position: u32,
-        /// Which state.
+        /// Name of the state.
         state: String,
     },
-    /// There is no such sequence.
+    /// The sequence does not exist.
     #[error("there is no sequence {id}")]
     NoSequence {
-        /// Its number.
+        /// The sequence.
         id: SequenceId,
     },
-    /// Another number of tokens than the states are behind.
+    /// The number of tokens does not match the states.
     #[error(
         "{found} tokens were given for a sequence that holds {held}; as many at least are needed, and at most {most}"
     )]
     Tokens {
-        /// Given.
+        /// Number of tokens given.
         found: usize,
-        /// In the sequence.
+        /// Number of tokens in the sequence.
         held: u32,
-        /// The most that can be given.
+        /// Max number of tokens that can be given.
         most: u32,
     },
 }

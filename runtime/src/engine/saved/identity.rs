@@ -1,7 +1,9 @@
-//! Which plan and which weights a state is of: whoever goes on with it must compute as who saved it did.
+//! Digests of plans and weights. A saved state continues only with a plan that computes the same
+//! and the same weights.
 //!
-//! A plan is known by what it computes: target, states, rotary tables, kernels and steps. Where its files lie is none of that. Weights are known
-//! by some bytes of each, from its middle: two models of one architecture differ in nearly all of them.
+//! The digest of a plan covers its computation: target, states, rotary tables, kernels and steps,
+//! but not the places of its files. The digest of weights covers some bytes from the middle of each
+//! weight. Two models of one architecture differ in nearly all of them.
 
 use std::fmt;
 
@@ -13,10 +15,10 @@ use std::hash::Hasher;
 use crate::memory::Mapped;
 use crate::stored::Stored;
 
-/// Bytes of a weight that are looked at.
+/// Bytes of a weight that are read for the digest.
 const SAMPLE_BYTES: u64 = 1024;
 
-/// Sixteen bytes that stand for something longer.
+/// Sixteen bytes that identify a longer value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Digest(pub [u8; 16]);
 
@@ -26,12 +28,12 @@ impl fmt::Display for Digest {
     }
 }
 
-/// What a state is of.
+/// The plan and weights that a state belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Identity {
     /// The plan.
     pub plan: Digest,
-    /// Its weights.
+    /// The weights.
     pub weights: Digest,
 }
 
@@ -40,7 +42,7 @@ impl Digest {
         Digest(hasher.finish128().as_bytes())
     }
 
-    /// Of this and tokens behind it.
+    /// Returns the digest of this digest, followed by tokens.
     #[must_use]
     pub fn with(self, tokens: &[u32]) -> Digest {
         let mut hasher = SipHasher13::new();
@@ -50,7 +52,8 @@ impl Digest {
     }
 }
 
-/// Where bytes of weights are looked at: the file, in the order of the mapped ones, and its bytes.
+/// The bytes of a weight that its digest covers: the file's position among the mapped ones, and a
+/// range in it.
 #[derive(Clone, Debug)]
 pub(crate) struct Sample {
     file: usize,
@@ -58,14 +61,15 @@ pub(crate) struct Sample {
     bytes: u64,
 }
 
-/// Adds a part, by its length and bytes.
+/// Adds a part to the hash: its length, then its bytes.
 fn add(hasher: &mut SipHasher13, bytes: Result<Vec<u8>, postcard::Error>) {
     let bytes = bytes.unwrap_or_default();
     hasher.write(&(bytes.len() as u64).to_le_bytes());
     hasher.write(&bytes);
 }
 
-/// What a plan computes in a context of so many positions; where it does not encode, nothing that another one has.
+/// Returns the digest of a plan's computation with a context of `context` positions. Parts that
+/// cannot be encoded count as empty.
 pub(crate) fn of_plan(plan: &Plan<Kernel>, context: u32) -> Digest {
     let mut hasher = SipHasher13::new();
     let mut add = |bytes| add(&mut hasher, bytes);
@@ -78,15 +82,17 @@ pub(crate) fn of_plan(plan: &Plan<Kernel>, context: u32) -> Digest {
     Digest::of(&hasher)
 }
 
-/// What memory of an engine is made for: weights and where they come from, states, rotary tables, rows of a step. Two plans of which it is the same are the
-/// same model, cut otherwise at most.
+/// Returns the digest of the properties that an engine's memory is made for: weights with their
+/// files, states, rotary tables, and rows of a step. Two plans with the same digest are of the same
+/// model; only the division into kernels may differ.
 pub(crate) fn of_memory(plan: &Plan<Kernel>) -> Digest {
     let mut hasher = SipHasher13::new();
     let mut add = |bytes| add(&mut hasher, bytes);
     let Plan { architecture, target, max_tokens, context_length, vocabulary, files, derived, states, .. } = plan;
     add(postcard::to_allocvec(&(architecture, target, max_tokens, context_length, vocabulary, files, states)));
     let Plan { own_weight_bytes, expert_groups, ropes, buckets, output, takes, gives, .. } = plan;
-    // A kernel's number says how many others there are, which is another cut's own.
+    // The softmax kernel's number depends on the number of kernels, which may differ between the
+    // two plans.
     let output = match output {
         Output::Logits { .. } => None,
         Output::Hidden { .. } | Output::Experts { .. } => Some(output),
@@ -97,7 +103,7 @@ pub(crate) fn of_memory(plan: &Plan<Kernel>) -> Digest {
     Digest::of(&hasher)
 }
 
-/// Where to look at the weights of a plan.
+/// Returns the places at which a plan's weights are sampled.
 pub(crate) fn samples(plan: &Plan<Kernel>) -> Vec<Sample> {
     let sample = |file: usize, offset: u64, bytes: u64| {
         let some = bytes.min(SAMPLE_BYTES);
@@ -106,7 +112,7 @@ pub(crate) fn samples(plan: &Plan<Kernel>) -> Vec<Sample> {
     let of_weight = |weight: &ixc_ir::plan::PlanWeight| match weight.file {
         WeightFile::Source(file) => Some(sample(file as usize, weight.offset, weight.bytes)),
         WeightFile::Plan => Some(sample(plan.files.len(), weight.offset, weight.bytes)),
-        // Blocks are as long as their weights at least.
+        // A block is at least as long as its weights.
         WeightFile::Blocks { .. } => Some(sample(plan.files.len(), weight.offset, weight.bytes)),
         WeightFile::Derived(number) => {
             let pieces = &plan.derived.get(number as usize)?.pieces;
@@ -117,7 +123,7 @@ pub(crate) fn samples(plan: &Plan<Kernel>) -> Vec<Sample> {
     plan.weights.iter().filter_map(of_weight).collect()
 }
 
-/// What stands at those places of the files.
+/// Returns the digest of the bytes at those places of the files.
 pub(crate) fn of_weights(samples: &[Sample], files: &[Mapped]) -> Digest {
     let mut hasher = SipHasher13::new();
     let mut bytes = [0; SAMPLE_BYTES as usize];

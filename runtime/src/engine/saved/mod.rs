@@ -1,4 +1,4 @@
-//! What a sequence is, as bytes that another run goes on with: its states, its tokens, its sampler.
+//! A sequence as bytes, so that another run can continue it: its states, its tokens, its sampler.
 //!
 //! | bytes | what |
 //! | --- | --- |
@@ -8,23 +8,26 @@
 //! | 16..32 | the plan ([`Identity`]) |
 //! | 32..48 | its weights |
 //! | 48..64 | the [`Digest`] of all tokens before, 0 where there are none |
-//! | 64..72 | its positions: the first, and the one behind the last |
+//! | 64..72 | its positions: the first, and the end |
 //! | 72..76 | tokens that follow, from the first position on: one for each position at least |
 //! | 76..80 | states whose places follow, 0 where none do |
-//! | 80..84 | copies of what has no positions that follow |
+//! | 80..84 | copies of the states without positions that follow |
 //! | 84..88 | the last tokens of the sampler that follow, 2^32 - 1 where no sampler does |
 //! | 88..92 | CRC-32 of what follows before the places |
 //! | 92..112 | 0 |
-//! | 112.. | tokens; of each state the first place that is there; positions of the copies; the sampler's generator, mirostat's surprise and tokens |
-//! | | of each state its places, column by column ([`parts`](crate::states::parts)), and their CRC-32 |
+//! | 112.. | tokens; the first stored place of each state; positions of the copies; the sampler |
+//! | | of each state its places, by column ([`parts`](crate::states::parts)), and their CRC-32 |
 //! | | each copy, and its CRC-32 |
 //!
-//! It is as long as the positions that are used, in whole blocks of 32, and the same whatever context and however many threads. A *whole* one has
-//! position 0 on and, where there is something without positions, a copy of that at its end. A *page* has the places of some positions of a sequence, a *point*
-//! a copy at one position and no places: of pages and a point a sequence is put together again ([`Engine::load_pages`]).
+//! The length depends on the number of positions, in whole blocks of 32, but not on the context or
+//! the number of threads. A *whole* state begins at position 0. If the model has states without
+//! positions, it has a copy of them at its end. A *page* has the places of some positions of a
+//! sequence. A *point* has a copy at one position, and no places. A sequence can be put together
+//! again from pages and a point ([`Engine::load_pages`]).
 //!
-//! Invariant: what is read is hostile until checked: no length is believed before it is compared with the plan's states and the bytes that are there,
-//! and nothing of a part is gone on with unless its checksum is right. A sequence whose loading fails is empty.
+//! Invariant: bytes are hostile until they are checked. Each length is compared with the plan's
+//! states and the bytes present before it is used. A part is used only if its checksum is right. If
+//! loading fails, the sequence is empty.
 
 mod error;
 pub(crate) mod identity;
@@ -49,37 +52,37 @@ pub use identity::{Digest, Identity};
 pub const MAGIC: [u8; 8] = *b"IXSTATE\n";
 /// A saved state.
 pub const KIND: Kind = Kind { name: "saved state", is: |head| head.starts_with(&MAGIC), streams: false, private: true };
-/// Version of the encoding; others are refused.
+/// Version of the encoding; other versions are refused.
 pub const VERSION: u32 = 1;
-/// Bytes before the tokens.
+/// Bytes of the header, before the tokens.
 pub const HEADER_BYTES: usize = 112;
 /// Bytes of a checksum.
 const CRC_BYTES: u64 = 4;
-/// What stands for no sampler.
+/// The length of the sampler's tokens if no sampler is saved.
 const NO_SAMPLER: u32 = u32::MAX;
-/// Tokens that may follow those that the states are behind: the last one that was drawn, or a prompt's.
+/// Max tokens that may follow those of the states: the last token drawn, or those of a prompt.
 const MAX_PENDING: u32 = 1 << 20;
 
-/// What a saved state says of itself.
+/// The facts at the beginning of a saved state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Facts {
-    /// What it is of.
+    /// The plan and weights that it belongs to.
     pub identity: Identity,
-    /// What stands for all tokens before [`Facts::positions`].
+    /// Digest of all tokens before [`Facts::positions`].
     pub before: Digest,
-    /// Its positions.
+    /// Positions of the sequence that it holds.
     pub positions: Range<u32>,
     /// Tokens from the first position on.
     pub tokens: Vec<u32>,
-    /// Of each state, the first place that is there; empty where no places are.
+    /// The first stored place of each state; empty if no places are stored.
     firsts: Vec<u32>,
     /// Positions of the copies.
     copies: Vec<u32>,
-    /// Where the sampler was.
+    /// State of the sampler, if saved.
     pub sampler: Option<SamplerState>,
 }
 
-/// The numbers of a header that say what follows.
+/// The numbers in a header.
 #[derive(Clone, Copy, Debug)]
 struct Header {
     identity: Identity,
@@ -133,7 +136,7 @@ impl Header {
         })
     }
 
-    /// Whether it is of this plan and these weights.
+    /// Checks that the state belongs to this plan and these weights.
     fn is_of(&self, identity: &Identity) -> Result<(), SavedError> {
         let (found, expected) = (self.identity, identity);
         if found.plan != expected.plan {
@@ -146,7 +149,7 @@ impl Header {
         Ok(())
     }
 
-    /// Refuses numbers that no sequence of these states has.
+    /// Refuses numbers that no sequence with these states has.
     fn check(&self, of: &Of<'_>) -> Result<(), SavedError> {
         let &Header { from, to, tokens, states, copies, recent, .. } = self;
         let number = |what: &str, found: u32, expected: String| {
@@ -174,14 +177,14 @@ impl Header {
         Ok(())
     }
 
-    /// Bytes between the header and the places.
+    /// Returns the bytes between the header and the places.
     fn facts_bytes(&self) -> u64 {
         let sampler = if self.recent == NO_SAMPLER { 0 } else { 40 + 4 * u64::from(self.recent) };
         4 * (u64::from(self.tokens) + u64::from(self.states) + u64::from(self.copies)) + sampler
     }
 }
 
-/// What saved states are compared with.
+/// The properties of an engine that saved states are checked against.
 #[derive(Clone, Copy, Debug)]
 struct Of<'e> {
     states: &'e [State],
@@ -198,7 +201,7 @@ fn compare_crc(part: &str, found: u32, expected: u32) -> Result<(), SavedError> 
 
 impl Facts {
     fn header(&self, facts_crc: u32) -> Header {
-        // All were counted when they were made or checked.
+        // The casts are exact: the lengths were checked when the facts were made or read.
         let [tokens, states, copies] = [self.tokens.len(), self.firsts.len(), self.copies.len()].map(|n| n as u32);
         let recent = self.sampler.as_ref().map_or(NO_SAMPLER, |sampler| sampler.recent.len() as u32);
         let &Facts { identity, before, positions: Range { start: from, end: to }, .. } = self;
@@ -215,7 +218,7 @@ impl Facts {
         bytes
     }
 
-    /// Reads them from the beginning of a saved state of so many bytes.
+    /// Reads the facts at the beginning of a saved state of `bytes` bytes.
     fn read(input: &mut dyn Read, bytes: u64, identity: &Identity, of: &Of<'_>) -> Result<Facts, SavedError> {
         if bytes < HEADER_BYTES as u64 {
             let mut found = Vec::new();
@@ -235,7 +238,7 @@ impl Facts {
         if bytes < behind {
             return Err(SavedError::Length { found: bytes, expected: behind });
         }
-        // As many bytes are there.
+        // The allocation is safe, because the input has as many bytes.
         let mut facts = vec![0; header.facts_bytes() as usize];
         input.read_exact(&mut facts)?;
         compare_crc("its tokens", crc32fast::hash(&facts), header.facts_crc)?;
@@ -248,7 +251,7 @@ impl Facts {
         }
     }
 
-    /// From bytes of the length that the header says.
+    /// Decodes facts from bytes of the length in the header.
     fn decode(header: &Header, bytes: &[u8]) -> Facts {
         let mut words = bytes.chunks_exact(4).map(|word| u32::from_le_bytes([word[0], word[1], word[2], word[3]]));
         let mut take = |count: u32| words.by_ref().take(count as usize).collect::<Vec<u32>>();
@@ -263,7 +266,7 @@ impl Facts {
         Facts { identity, before, positions: from..to, tokens, firsts, copies, sampler }
     }
 
-    /// Refuses what no sequence of these states has.
+    /// Refuses facts that no sequence with these states has.
     fn check(&self, of: &Of<'_>) -> Result<(), SavedError> {
         let drawn = self.sampler.iter().flat_map(|sampler| &sampler.recent);
         for (index, &id) in self.tokens.iter().chain(drawn).enumerate() {
@@ -273,7 +276,7 @@ impl Facts {
         }
         for (state, &first) in of.states.iter().zip(&self.firsts) {
             let Range { start, end } = places(state, &self.positions);
-            // What has a window may have lost some.
+            // A state with a window may have dropped its first places.
             let last = if state.window.is_some() { end } else { start };
             if !(start..=last).contains(&first) || !first.is_multiple_of(ATTENTION_BLOCK) {
                 let what = format!("first place of {}", state.name);
@@ -292,12 +295,12 @@ impl Facts {
         Ok(())
     }
 
-    /// The places of a state that are there.
+    /// Returns the stored places of a state.
     fn places(&self, number: usize, state: &State) -> Option<Range<u32>> {
         Some(*self.firsts.get(number)?..places(state, &self.positions).end)
     }
 
-    /// Bytes of all; `None` where they do not fit.
+    /// Returns the bytes of the whole saved state; `None` if the sum overflows.
     fn bytes(&self, states: &[State]) -> Option<u64> {
         let mut bytes = HEADER_BYTES as u64 + self.header(0).facts_bytes();
         for (number, state) in states.iter().enumerate() {
@@ -310,18 +313,19 @@ impl Facts {
         Some(bytes)
     }
 
-    /// Bytes of a copy: at the end there is all, before what can be put back from copies.
+    /// Returns the bytes of a copy. The copy at the end has all states without positions; earlier
+    /// copies have only those that can be restored.
     fn copy_bytes(&self, states: &[State], position: u32) -> Option<u64> {
         copy_bytes(states, position == self.positions.end)
     }
 
-    /// The position of a point.
+    /// Returns the position of a point; `None` for a whole state or a page.
     pub fn point(&self) -> Option<u32> {
         self.copies.last().copied().filter(|_| self.firsts.is_empty())
     }
 }
 
-/// Writes what a sequence has of these facts.
+/// Writes the parts of a sequence that the facts list.
 fn write(facts: &Facts, sequence: &Sequence, out: &mut dyn Write) -> Result<(), SavedError> {
     let encoded = facts.encode();
     out.write_all(&facts.header(crc32fast::hash(&encoded)).encode())?;
@@ -351,7 +355,8 @@ fn write(facts: &Facts, sequence: &Sequence, out: &mut dyn Write) -> Result<(), 
     Ok(())
 }
 
-/// Reads the places of a saved state, whose facts were read, into a sequence that stands for them.
+/// Reads the places of a saved state into a sequence whose states stand at them. The facts are read
+/// already.
 fn read_places(facts: &Facts, sequence: &mut Sequence, input: &mut dyn Read) -> Result<(), SavedError> {
     let declared = sequence.states.declared().to_vec();
     for (number, state) in declared.iter().enumerate() {
@@ -369,11 +374,11 @@ fn read_places(facts: &Facts, sequence: &mut Sequence, input: &mut dyn Read) -> 
     Ok(())
 }
 
-/// Reads the copies of a saved state, whose places were read.
+/// Reads the copies of a saved state. The places are read already.
 fn read_copies(facts: &Facts, states: &[State], input: &mut dyn Read) -> Result<Vec<(u32, Vec<u8>)>, SavedError> {
     let mut copies = Vec::new();
     for &position in &facts.copies {
-        // They were counted when the facts were read.
+        // The size was checked when the facts were read.
         let mut bytes = vec![0; facts.copy_bytes(states, position).unwrap_or(0) as usize];
         input.read_exact(&mut bytes)?;
         let mut expected = [0; CRC_BYTES as usize];
@@ -385,17 +390,18 @@ fn read_copies(facts: &Facts, states: &[State], input: &mut dyn Read) -> Result<
     Ok(copies)
 }
 
-/// What was loaded.
+/// The tokens and the sampler of a loaded sequence.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Loaded {
-    /// All tokens, of which those behind the sequence's position are to be computed.
+    /// All tokens; those after the sequence's position are not computed yet.
     pub tokens: Vec<u32>,
-    /// Where the sampler was, where it was saved.
+    /// State of the sampler, if it was saved.
     pub sampler: Option<SamplerState>,
 }
 
 impl Engine {
-    /// Which plan and weights saved states are of. Some bytes of each weight are read when it is first asked for.
+    /// Returns the plan and weights that saved states belong to. The first call reads some bytes of
+    /// each weight.
     pub fn identity(&self) -> Identity {
         self.loaded.identity()
     }
@@ -409,11 +415,12 @@ impl Engine {
         self.sequence(id).ok_or(SavedError::NoSequence { id })
     }
 
-    /// Writes all that a sequence is. `tokens` are those that it holds and those that are to follow, such as one that was drawn; gives how many bytes
-    /// it took.
+    /// Writes a whole sequence. `tokens` are those that it holds and those that shall follow, such
+    /// as the last token drawn. Returns the number of bytes written.
     ///
     /// # Errors
-    /// When there is no such sequence, it is empty, there are fewer tokens than it holds, or `out` refuses.
+    /// Fails if the sequence does not exist or is empty, if `tokens` are fewer than it holds, or if
+    /// `out` fails.
     pub fn save_state(
         &self,
         id: SequenceId,
@@ -443,10 +450,11 @@ impl Engine {
         Ok(facts.bytes(states.declared()).unwrap_or(u64::MAX))
     }
 
-    /// Makes a sequence what another one was when it was saved, of which `input` gives all `bytes` bytes.
+    /// Restores a saved sequence from the `bytes` bytes of `input`.
     ///
     /// # Errors
-    /// See [`SavedError`]. The sequence is empty then, unless the saved state is of another model, or damaged before its places.
+    /// See [`SavedError`]. The sequence is then empty. It is unchanged if the saved state is of
+    /// another model, or damaged before its places.
     pub fn load_state(&mut self, id: SequenceId, input: &mut dyn Read, bytes: u64) -> Result<Loaded, SavedError> {
         let facts = Facts::read(input, bytes, &self.identity(), &self.of())?;
         if facts.positions.start != 0 {
@@ -491,7 +499,8 @@ impl Engine {
         });
     }
 
-    /// Where the states of a sequence are to stand for these pages, of which positions up to `position` are wanted.
+    /// Returns where the states of a sequence stand when these pages are loaded and positions up to
+    /// `position` are used.
     fn stand(&self, pages: &[&Facts], position: u32, id: SequenceId) -> Result<Stand, SavedError> {
         let sequence = self.saved_sequence(id)?;
         let used = pages.last().map_or(position, |page| page.positions.end);
@@ -512,7 +521,7 @@ impl Engine {
     }
 }
 
-/// The first place of a state from which on pages have all.
+/// Returns the first place of a state after which the pages have all places.
 fn first_held(pages: &[&Facts], state: usize) -> u32 {
     let mut first = u32::MAX;
     for page in pages.iter().rev() {

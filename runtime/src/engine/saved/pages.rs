@@ -1,4 +1,5 @@
-//! Parts of sequences, of which others with the same beginning are put together: pages of positions, and points.
+//! Pages and points: saved parts of a sequence. Sequences with the same beginning are put together
+//! from them.
 
 use std::io;
 use std::ops::Range;
@@ -10,10 +11,11 @@ use super::{Digest, Facts, Of, SavedError, has_copies, read_copies, read_places,
 use crate::engine::{Engine, Sequence, SequenceId};
 
 impl Engine {
-    /// The places of some positions of a sequence, from a multiple of 32 on. `before` stands for the tokens before, `tokens` are those of the positions.
+    /// Saves a page: the places of some positions of a sequence. `first` is a multiple of 32.
+    /// `before` is the digest of the tokens before; `tokens` are those of the positions.
     ///
     /// # Errors
-    /// When there is no such sequence, or it does not hold these positions.
+    /// Fails if the sequence does not exist, or does not hold these positions.
     pub fn save_page(
         &self,
         id: SequenceId,
@@ -37,10 +39,12 @@ impl Engine {
         Ok((facts, bytes))
     }
 
-    /// What has no positions, behind the last of these tokens, where there is such a thing and a copy of it. Otherwise as [`Engine::save_page`].
+    /// Saves a point: a copy of the states without positions, after the last of these tokens.
+    /// Returns `None` if there are no such states or no copy of them. The arguments are those of
+    /// [`Engine::save_page`].
     ///
     /// # Errors
-    /// As [`Engine::save_page`].
+    /// See [`Engine::save_page`].
     pub fn save_point(
         &self,
         id: SequenceId,
@@ -74,13 +78,13 @@ impl Engine {
         Ok(first..end.ok_or(SavedError::Tokens { found: tokens.len(), held, most })?)
     }
 
-    /// Whether sequences are put together of pages at some positions alone: those of points.
+    /// Returns whether a sequence can be put together from pages only at the positions of points.
     pub fn needs_points(&self) -> bool {
         has_copies(self.states().0)
     }
 
-    /// Positions of a sequence where a point can be saved: where copies are, and where it is. None where all can be cut, or something can not be put
-    /// back at all.
+    /// Returns the positions of a sequence at which a point can be saved: those of its copies, and
+    /// its end. Empty if all states can be cut, or if a state cannot be restored at all.
     pub fn points(&self, id: SequenceId) -> Vec<u32> {
         let (states, _) = self.states();
         let Some(sequence) = self.sequence(id).filter(|sequence| sequence.position() > 0) else { return Vec::new() };
@@ -93,32 +97,36 @@ impl Engine {
         points
     }
 
-    /// What saved bytes say of themselves, for this engine.
+    /// Reads the facts at the beginning of saved bytes, and checks that they fit this engine.
     ///
     /// # Errors
-    /// See [`SavedError`]: where they are of another model, cut short, or damaged before their places.
+    /// See [`SavedError`]. Fails if the bytes are of another model, cut short, or damaged before
+    /// the places.
     pub fn saved_facts(&self, input: &mut dyn std::io::Read, bytes: u64) -> Result<Facts, SavedError> {
         Facts::read(input, bytes, &self.identity(), &self.of())
     }
 
-    /// Whether these pages, one behind the other, have what a sequence needs that goes on at `position`.
+    /// Returns whether these consecutive pages have all that a sequence needs to continue at
+    /// `position`.
     pub fn can_load_pages(&self, id: SequenceId, pages: &[&Facts], position: u32) -> bool {
         self.stand(pages, position, id).is_ok()
     }
 
-    /// Whether a sequence holds more than a page of the same positions and tokens has: of a window, positions that another one had lost when the page was
-    /// saved.
+    /// Returns whether a sequence holds more than a page of the same positions and tokens. A state
+    /// with a window may have dropped some of them when the page was saved.
     pub fn holds_more(&self, id: SequenceId, page: &Facts) -> bool {
         let held = self.sequence(id).filter(|sequence| sequence.position() >= page.positions.end);
         let firsts = held.map(|sequence| sequence.states.firsts(&page.positions)).unwrap_or_default();
         firsts.iter().zip(&page.firsts).any(|(held, saved)| held < saved)
     }
 
-    /// Makes a sequence of pages, one behind the other from the first position on, and goes back to a position of the last; of states that cannot be cut
-    /// there, with the point that was saved there. `read` gives the bytes of each page, one after the other; none is needed behind the next.
+    /// Puts a sequence together from pages that follow each other from position 0, and cuts it to a
+    /// position in the last page. States that cannot be cut there are restored from the point that
+    /// was saved there. `read` returns the bytes of each page, in order; the bytes of a page are
+    /// dropped before the next is read.
     ///
     /// # Errors
-    /// See [`SavedError`]. The sequence is empty then.
+    /// See [`SavedError`]. The sequence is then empty.
     pub fn load_pages(
         &mut self,
         id: SequenceId,
@@ -189,10 +197,10 @@ impl Engine {
     }
 }
 
-/// Facts that fit the sequence, and where they end.
+/// A reader of facts that fit the sequence. It also returns the offset of their end.
 type ReadFacts<'r> = dyn Fn(&[u8]) -> Result<(Facts, usize), SavedError> + 'r;
 
-/// The copy of a point at a position.
+/// Returns the copy of a point, which must be at this position.
 fn point_at(bytes: &[u8], position: u32, read: &ReadFacts<'_>, of: &Of<'_>) -> Result<Vec<u8>, SavedError> {
     let (facts, behind) = read(bytes)?;
     let copies = if facts.point() == Some(position) {
