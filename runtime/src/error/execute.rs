@@ -1,4 +1,4 @@
-//! Why a pass was given up.
+//! Errors of a pass.
 
 use ixc_emulator::Fault;
 use ixc_failure::Class;
@@ -11,28 +11,28 @@ use crate::identity::ChangedFile;
 use crate::pool::PoolError;
 use crate::stream::StreamError;
 
-/// Why a pass was given up. What it wrote is of no use.
+/// The reason why a pass was abandoned. Its results must not be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ExecuteError {
-    /// An item that may not run.
+    /// An item must not run.
     #[error(transparent)]
     Item(Box<ItemError>),
-    /// A router that names an expert that is not there.
+    /// A router chose an expert that does not exist.
     #[error(transparent)]
     Expert(#[from] BadExpert),
-    /// A model file that was written to.
+    /// A model file changed.
     #[error(transparent)]
     Changed(#[from] ChangedFile),
-    /// An expert that cannot be read.
+    /// An expert cannot be read.
     #[error(transparent)]
     Stream(#[from] StreamError),
-    /// An expert that was read and is not what was written.
+    /// An expert's block is damaged.
     #[error(transparent)]
     Block(#[from] BlockError),
-    /// A bug.
+    /// A thread panicked, which is a bug.
     #[error("a thread panicked: {message}; this is a bug")]
     Panic {
-        /// What it said.
+        /// The panic's message.
         message: String,
     },
 }
@@ -50,7 +50,7 @@ impl ExecuteError {
     }
 }
 
-/// An item that may not run, and why.
+/// The reason why an item must not run.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("task {task:?}, kernel {kernel}: {problem}")]
 pub struct ItemError {
@@ -58,24 +58,24 @@ pub struct ItemError {
     pub task: String,
     /// The kernel.
     pub kernel: String,
-    /// What is wrong.
+    /// The problem.
     #[source]
     pub problem: Problem,
 }
 
-/// What is wrong with an item.
+/// A problem with an item.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Problem {
-    /// A slice outside its memory.
+    /// A slice lies outside its memory.
     #[error(
         "buffer %{buffer} takes {bytes} bytes at {offset} of {available} (row {row}, column {column}, band {band}, expert {expert})"
     )]
     Slice {
         /// The kernel's buffer.
         buffer: String,
-        /// Where the slice begins.
+        /// Offset of the slice.
         offset: u64,
-        /// Its length.
+        /// Length of the slice.
         bytes: u64,
         /// Length of the memory.
         available: u64,
@@ -83,42 +83,42 @@ pub enum Problem {
         row: u64,
         /// The item's column.
         column: u32,
-        /// Its band there.
+        /// The item's band in the column.
         band: u32,
         /// The item's expert.
         expert: u32,
     },
-    /// A size that does not fit 64 bits.
-    #[error("the size or limit of buffer %{buffer} is none for dims {dims:?}")]
+    /// A size or limit does not fit 64 bits.
+    #[error("the size or limit of buffer %{buffer} has no value for dims {dims:?}")]
     Size {
         /// The kernel's buffer.
         buffer: String,
         /// The dims.
         dims: Vec<i64>,
     },
-    /// A dim outside its range.
+    /// A dim is outside its range.
     #[error("dim %{dim} is {found}, must be in {lo}..={hi}")]
     Dim {
         /// The dim.
         dim: String,
-        /// Its value.
+        /// The value found.
         found: i64,
-        /// Smallest.
+        /// Min value.
         lo: i64,
-        /// Largest.
+        /// Max value.
         hi: i64,
     },
-    /// A dim without a value.
+    /// A dim has no value.
     #[error(transparent)]
     NoDim(#[from] DimError),
-    /// A kernel that takes smaller indices than the runtime provides.
+    /// The kernel's limit of indices is smaller than the input's.
     #[error("buffer %{buffer} takes indices below {below}, the input's are below {found}")]
     Index {
         /// The kernel's buffer.
         buffer: String,
-        /// Its limit.
+        /// The kernel's limit.
         below: u64,
-        /// The input's.
+        /// The input's limit.
         found: u64,
     },
     /// The interpreter refused the kernel.

@@ -1,4 +1,4 @@
-//! Why a plan can't be loaded.
+//! Errors of loading a plan.
 
 use std::io;
 use std::path::PathBuf;
@@ -18,25 +18,25 @@ use crate::pool::{MAX_THREADS, PoolError};
 use crate::program::PlanError;
 use crate::stream::StreamError;
 
-/// Why a plan can't be run.
+/// The reason why a plan cannot be loaded.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
     /// The plan is wrong.
     #[error("the plan is malformed: {0}")]
     Plan(#[from] PlanError),
-    /// Weights that cannot be locked in memory.
+    /// Weights cannot be locked in memory.
     #[error(transparent)]
     Lock(#[from] LockError),
-    /// A plan of layers where a model's steps are to be run.
+    /// The plan has only layers, but a model's steps are requested.
     #[error("the plan has layers of experts, each run on its own, and no steps of a model")]
     NoSteps,
-    /// A plan that is to be run with another's weights.
+    /// A plan cannot run with the weights of the loaded one.
     #[error("{}", if *streamed { "experts that are streamed belong to their plan: no other one runs with them" } else { "the plan has other weights, states, files or rows than the one that was loaded" })]
     OtherPlan {
-        /// Whether that is since experts are streamed.
+        /// Whether streamed experts are the reason.
         streamed: bool,
     },
-    /// A plan of a model's steps where layers are to be run.
+    /// The plan has a model's steps, but layers are requested.
     #[error("the plan has a model's steps, and no layers of experts that are run on their own")]
     NoLayers,
     /// A kernel of the plan is wrong.
@@ -44,55 +44,55 @@ pub enum LoadError {
     Kernel {
         /// The kernel's name.
         kernel: String,
-        /// What is wrong.
+        /// The verifier's error.
         source: Box<VerifyError>,
     },
-    /// The plan is for a target that this build does not know.
+    /// This build does not know the plan's target.
     #[error("the plan is for target {found:?}; this build has {}", target_names())]
     Target {
         /// The target's name.
         found: String,
     },
-    /// Code can't be generated or run here.
+    /// Code cannot be generated or run on this machine.
     #[error(transparent)]
     Codegen(Box<CodegenError>),
-    /// A target that the emulator does not know.
+    /// The emulator does not know the target.
     #[error("target {} runs on every machine; the emulator runs only code for x86-64 targets", target.name())]
     NotEmulated {
         /// The target.
         target: Target,
     },
-    /// Generated code that the emulator does not take: a bug.
+    /// The emulator refuses generated code, which is a bug.
     #[error("kernel {kernel}: {source}; this is a bug")]
     Fault {
         /// The kernel's name.
         kernel: String,
-        /// What and where.
+        /// The emulator's error.
         source: Box<Fault>,
     },
-    /// A model file can't be opened or read.
+    /// A model file cannot be opened or read.
     #[error("model file {}: {source}", path.display())]
     ModelFile {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The system's error.
         source: io::Error,
     },
-    /// A model file is not there.
+    /// A model file does not exist.
     #[error(
         "model file {}: No such file, nor one called {} beside the plan",
         path.display(), path.file_name().unwrap_or_default().display()
     )]
     NoModelFile {
-        /// Where the plan says that it is.
+        /// The path in the plan.
         path: PathBuf,
     },
-    /// Another number of model files than the plan was made from.
+    /// The number of model files differs from the plan's.
     #[error("{found} model file(s) given for a plan that was made from {expected}{}", if *expected == 0 { ": it holds all weights itself" } else { "" })]
     FileCount {
-        /// Given.
+        /// Number of files given.
         found: usize,
-        /// The plan's.
+        /// Number of files of the plan.
         expected: usize,
     },
     /// A model file is not the one that the plan was made from.
@@ -103,28 +103,28 @@ pub enum LoadError {
     OtherModel {
         /// The file.
         path: PathBuf,
-        /// What is different.
+        /// The property that differs.
         what: &'static str,
-        /// What it is.
+        /// The value found.
         found: u64,
-        /// What it was.
+        /// The value when the plan was made.
         expected: u64,
     },
-    /// The context asked for.
+    /// The requested context is not possible.
     #[error("a context of {found} is not possible; this model takes 1 to {most}")]
     Context {
-        /// Asked for.
+        /// The requested context.
         found: u32,
-        /// Largest.
+        /// Max context.
         most: u32,
     },
-    /// The number of threads asked for.
+    /// The requested number of threads is not possible.
     #[error("{found} threads are not possible; 1 to {MAX_THREADS} are")]
     Threads {
-        /// Asked for.
+        /// The requested number.
         found: usize,
     },
-    /// The system gives no memory.
+    /// The system refuses memory.
     #[error(transparent)]
     Memory(#[from] MemoryError),
     /// A weight in the plan's own file has another checksum than when it was written.
@@ -137,73 +137,73 @@ pub enum LoadError {
         path: PathBuf,
         /// The weight.
         name: String,
-        /// Of its bytes.
+        /// The checksum computed from its bytes.
         found: u32,
-        /// As written.
+        /// The checksum stored in the file.
         expected: u32,
     },
-    /// A block of experts in the plan's own file is not what was written.
+    /// A block of experts in the plan's own file is damaged.
     #[error(transparent)]
     Block(#[from] BlockError),
-    /// The plan has weights in its own file, which is not at hand.
+    /// The plan has weights in its own file, which was not given.
     #[error("the plan has weights in its own file, and was not loaded from it")]
     NoWeights,
-    /// The memory asked for is too little for what has to be in it.
+    /// The memory budget is too small.
     #[error(
         "a memory budget of {} is too small: {} MiB are needed besides experts, and {} MiB with the least of them",
         Bytes(*budget), mib(*fixed), mib(*needed)
     )]
     Budget {
-        /// Asked for.
+        /// The requested budget.
         budget: u64,
-        /// What is in memory all the time.
+        /// Bytes that are always in memory.
         fixed: u64,
-        /// The least that works.
+        /// The min budget.
         needed: u64,
     },
-    /// The memory asked for is too little, and nothing in the plan can be read when it is needed.
+    /// The memory budget is too small, and the plan has no experts that could be streamed.
     #[error(
         "a memory budget of {} is too small: this takes {} MiB, and keeps all of it in memory; what can stay on the drive are experts of a model in a file, in a plan that was compiled with this budget or a smaller one",
         Bytes(*budget), mib(*needed)
     )]
     Larger {
-        /// Asked for.
+        /// The requested budget.
         budget: u64,
-        /// What it takes.
+        /// Bytes that the plan takes.
         needed: u64,
     },
-    /// Experts are to stay in mapped files, and the plan packs them when it is loaded.
+    /// Experts cannot stay in mapped files, because loading packs them.
     #[error(
         "experts cannot be read where they are mapped: {weight} is packed when the plan is loaded; compile it without packing, or with packed weights in the plan's own file"
     )]
     PackedExperts {
-        /// The first weight that is.
+        /// The first such weight.
         weight: String,
     },
-    /// Experts are to be streamed, and lie in no file as they are packed.
+    /// Experts cannot be streamed, because no file has them in the kernels' format.
     #[error(
         "experts cannot be streamed from the model's own files: {weight} is converted as it is read (FP8, MXFP4, or rows in another order); stream them from a plan that has them packed"
     )]
     ConvertedExperts {
-        /// The first weight that is.
+        /// The first such weight.
         weight: String,
     },
-    /// Counts of how experts are used that are of another model.
+    /// The counts of chosen experts belong to another model.
     #[error("which experts are used is known of another model: {0}")]
     OtherExperts(#[from] OtherExperts),
-    /// Experts can't be streamed.
+    /// Experts cannot be streamed.
     #[error(transparent)]
     Stream(Box<StreamError>),
-    /// A bug, or the memory of the weights failed.
+    /// Packing weights failed.
     #[error("weights could not be packed: {source}")]
     Pack {
-        /// What happened.
+        /// The pool's error.
         source: PoolError,
     },
-    /// The system gives no thread.
+    /// The system refuses a thread.
     #[error("cannot start a thread: {source}")]
     Thread {
-        /// Why.
+        /// The system's error.
         source: io::Error,
     },
 }
@@ -256,30 +256,30 @@ impl LoadError {
     }
 }
 
-/// How layers with experts differ from those of a plan.
+/// The difference between the layers with experts of two plans.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OtherExperts {
-    /// There are more or fewer.
+    /// The number of layers differs.
     #[error("{found} layers have experts there, and {expected} here")]
     Layers {
-        /// There.
+        /// Number of layers in the counts.
         found: usize,
-        /// In the plan.
+        /// Number of layers in the plan.
         expected: usize,
     },
-    /// One has more or fewer experts.
+    /// The number of experts of a layer differs.
     #[error("layer {layer} of those with experts has {found} there, and {expected} here")]
     Experts {
-        /// Which layer, of those with experts.
+        /// Position among the layers with experts.
         layer: usize,
-        /// Its experts there.
+        /// Number of experts in the counts.
         found: usize,
-        /// In the plan.
+        /// Number of experts in the plan.
         expected: usize,
     },
 }
 
-/// Bytes as whole MiB, rounded up.
+/// Returns bytes as whole MiB, rounded up.
 fn mib(bytes: u64) -> u64 {
     bytes.div_ceil(1 << 20)
 }

@@ -1,4 +1,5 @@
-//! Errors of loading a plan and of running a step. They have a module of their own, so that the executor needs nothing of the loader.
+//! Errors of loading a plan and of running a step. They have their own module, so that the executor
+//! does not depend on the loader.
 
 pub mod execute;
 pub mod load;

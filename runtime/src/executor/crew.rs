@@ -1,48 +1,51 @@
-//! How many threads the steps of a text have, where others use the processors, too.
+//! The number of threads of decode steps, when other processes use the processors, too.
 //!
-//! All threads meet some hundred times in a step of one token, and the scheduler takes a processor away from a thread for milliseconds, with an item half
-//! done: all others wait for it. Who has 16 threads on 16 processors and one neighbour may then be slower by half, and with 15 threads by a
-//! sixteenth. So where threads wait for each other for longer than any item of such a step takes, some steps are tried with a thread less; the faster
-//! way is kept, and the other tried again after a while, each time a longer one.
+//! All threads meet some hundred times in a step of one token. The scheduler can take a processor
+//! away from a thread for milliseconds, in the middle of an item, while all others wait. With 16
+//! threads on 16 processors, one neighbour can make steps slower by half; with 15 threads, by a
+//! sixteenth. If threads wait for each other longer than any item of a step takes, some steps run
+//! with one thread less. The faster number is kept. The other is tried again after a while, each
+//! time a longer one.
 //!
 //! ```text
-//! 16 steps with 2 threads    31 ms each, of which threads waited 14 for one that did not run
-//! 8 steps with 1 thread      24 ms each: go on with one
-//! 16 steps later             8 steps with 2 threads: 33 ms each: go on with one, and try again 32 steps later
+//! 16 steps with 2 threads    31 ms each, including 14 ms of waiting for a thread that did not run
+//! 8 steps with 1 thread      24 ms each: continue with one
+//! 16 steps later             8 steps with 2 threads: 33 ms each; try again 32 steps later
 //! ```
 //!
-//! Only steps of one token count: those with more have larger items, and longer waits that are nobody's fault. What is computed does not depend on the
-//! number of threads.
+//! Only steps of one token count: larger steps have larger items, and longer waits that have other
+//! causes. Results do not depend on the number of threads.
 
 use std::time::Duration;
 
-/// Steps that are compared with as many others.
+/// Number of steps in a measurement.
 const WINDOW: u32 = 8;
-/// Windows until another number of threads is tried again, at first and at most: a try that is of no use costs a part of a thousandth of the time then.
+/// Min and max windows until another number of threads is tried again. At the max, useless trials
+/// cost less than a thousandth of the time.
 const PATIENCE: (u32, u32) = (2, 64);
-/// What steps must lose by waiting, as a part of what a thread does, for trying to go without one.
+/// Min loss by waiting, as a fraction of one thread's work, for a trial with one thread less.
 const WORTH: f64 = 0.8;
-/// What another number of threads has to gain to be kept.
+/// Min gain, as a fraction, for another number of threads to be kept.
 const GAIN: f64 = 0.03;
 
-/// How many threads steps have.
+/// The controller of the number of threads of a step.
 #[derive(Clone, Debug)]
 pub(crate) struct Crew {
     most: usize,
-    /// Processors: more threads than that cannot run at once.
+    /// Number of processors: more threads cannot run at once.
     processors: usize,
-    /// The number that was best so far.
+    /// The best number so far.
     threads: usize,
-    /// What is tried instead, and how long a step took without it.
+    /// The number on trial, and the time of a step without it.
     trial: Option<(usize, f64)>,
-    /// What was measured since the last decision.
+    /// Measurements since the last decision.
     window: Window,
-    /// How long a step took in the last window, where that was one with much waiting.
+    /// Time of a step in the last window, if threads waited long in it.
     late_step: Option<f64>,
-    /// Windows that the next trial waits for, and how many have passed.
+    /// Windows until the next trial, and windows passed.
     patience: u32,
     passed: u32,
-    /// Steps that had less threads than there are.
+    /// Number of steps with fewer than all threads.
     reduced: u64,
     /// Whether some step waited for threads that did not run.
     crowded: bool,
@@ -56,7 +59,7 @@ struct Window {
 }
 
 impl Crew {
-    /// Of so many threads, for so many processors.
+    /// Makes a controller for `most` threads on this many processors.
     pub(crate) fn new(most: usize, processors: usize) -> Crew {
         Crew {
             most,
@@ -72,22 +75,23 @@ impl Crew {
         }
     }
 
-    /// Threads of the next step of one token.
+    /// Returns the number of threads of the next step of one token.
     pub(crate) fn threads(&self) -> usize {
         self.trial.map_or(self.threads, |(threads, _)| threads)
     }
 
-    /// How many steps had less threads than there are, since this was asked last.
+    /// Returns the number of steps with fewer than all threads since the last call.
     pub(crate) fn take_reduced(&mut self) -> u64 {
         std::mem::take(&mut self.reduced)
     }
 
-    /// Whether steps ever waited for threads that did not run, so that it was worth a try to go without one.
+    /// Returns whether steps ever waited for threads that did not run, long enough for a trial.
     pub(crate) fn is_crowded(&self) -> bool {
         self.crowded
     }
 
-    /// Notes a step of one token: how long it took, and how long threads waited in it for others beyond spinning, all together.
+    /// Records a step of one token: its wall time, and the sum of all threads' waits beyond
+    /// spinning.
     pub(crate) fn note(&mut self, wall: Duration, late: Duration) {
         let threads = self.threads();
         self.reduced += u64::from(threads < self.most);
@@ -109,10 +113,12 @@ impl Crew {
             return;
         }
         self.passed = self.passed.saturating_add(1);
-        // All but one wait. Without that one work takes longer by its part of it, or by less where memory bounds it.
+        // All threads but one wait. Without that one, the work takes longer by its share, or by
+        // less if memory bounds it.
         let waited = late.as_secs_f64() / (threads.max(2) - 1) as f64;
         let is_late = threads > 1 && waited * threads as f64 >= WORTH * wall.as_secs_f64();
-        // Something that runs for a moment now and then is gone before a trial would be over.
+        // A short disturbance would be over before a trial is, so the wait must last for two
+        // windows.
         let before = std::mem::replace(&mut self.late_step, is_late.then_some(step));
         let lasts = before.filter(|_| is_late);
         self.crowded |= lasts.is_some();
@@ -131,7 +137,8 @@ impl Crew {
 mod tests {
     use super::*;
 
-    /// A machine on which a step of so many threads takes so long, of which each of them waits so long.
+    /// Runs steps on a machine that has, for each number of threads, a wall time and a wait of each
+    /// thread, in microseconds.
     fn steps(crew: &mut Crew, count: u32, machine: impl Fn(usize) -> (u64, u64)) -> Vec<usize> {
         let step = |_| {
             let threads = crew.threads();
@@ -145,7 +152,8 @@ mod tests {
     #[test]
     fn who_is_alone_keeps_all_threads() {
         let mut crew = Crew::new(16, 16);
-        // Some waits are nobody's fault, and are less than what a thread does; or much, but soon over.
+        // Short waits have other causes and are less than a thread's work. Long ones that are soon
+        // over are ignored, too.
         assert!(steps(&mut crew, 1000, |_| (10_000, 300)).into_iter().all(|threads| threads == 16));
         for _ in 0..100 {
             assert!(steps(&mut crew, 3 * WINDOW, |_| (10_000, 0)).into_iter().all(|threads| threads == 16));
@@ -171,7 +179,7 @@ mod tests {
         assert!((8..=48).contains(&with_all) && found.iter().all(|threads| (15..=16).contains(threads)), "{with_all}");
         assert_eq!(crew.take_reduced(), (1000 - first - with_all) as u64);
         assert!(crew.take_reduced() == 0 && crew.is_crowded());
-        // When it has gone, all threads are back before long, and stay.
+        // After the neighbour has gone, all threads are soon back, and stay.
         let found = steps(&mut crew, 2000, |threads| (160_000 / threads as u64, 0));
         let first = found.iter().position(|threads| *threads == 16).unwrap();
         assert!(first <= 8 * 65 && found[first..].iter().all(|threads| *threads == 16), "{first}");

@@ -1,9 +1,11 @@
-//! How often each expert was chosen, by layer.
+//! Counts of chosen experts, by layer.
 //!
-//! Counted by the thread that runs steps when one has gone well, from its sorted routings: an addition for each expert that has rows. Layers are those
-//! with experts, in the order in which a step comes to them; where some of a token's experts are computed later, a layer has several routings.
+//! The thread that runs steps counts after each successful step, from its sorted routings: one
+//! addition for each expert with rows. Only layers with experts count, in the order of a step. If
+//! some of a token's experts are computed later, a layer has several routings.
 //!
-//! Invariant: a step that failed counts nothing; counts depend neither on threads nor on where experts are.
+//! Invariant: a failed step counts nothing. Counts depend neither on the number of threads nor on
+//! the place of experts.
 
 use std::collections::HashMap;
 use std::sync::{PoisonError, RwLock};
@@ -15,28 +17,28 @@ use crate::error::load::OtherExperts;
 use crate::program::Program;
 use crate::stream::BlockId;
 
-/// A layer's experts.
+/// The counts of a layer's experts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LayerCounts {
-    /// The first of their weights that a step reads, by name.
+    /// Name of the first of their weights that a step reads.
     pub weight: String,
-    /// By expert: rows that it was chosen for.
+    /// Number of rows that each expert was chosen for.
     pub chosen: Vec<u64>,
-    /// The group that they are, where they need not all be in memory.
+    /// Group of these experts, if they need not all be in memory.
     pub group: Option<u32>,
 }
 
-/// All layers with experts.
+/// The counts of all layers with experts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ExpertCounts {
     tokens: u64,
     layers: Vec<LayerCounts>,
-    /// By routing: its layer, where its rows meet weights of experts.
+    /// The layer of each routing; `None` if its rows meet no weights of experts.
     of_routing: Vec<Option<usize>>,
 }
 
 impl ExpertCounts {
-    /// Of a checked plan, with nothing counted.
+    /// Makes counts of 0 for a checked plan.
     pub(crate) fn new(program: &Program, weights: &[PlanWeight]) -> ExpertCounts {
         let groups = (0u32..).zip(&program.groups).flat_map(|(i, group)| group.weights.iter().map(move |&w| (w, i)));
         let group_of: HashMap<u32, u32> = groups.collect();
@@ -47,9 +49,10 @@ impl ExpertCounts {
             let number = bucket.0 as usize;
             for arg in task.args.iter().filter(|arg| arg.expert_stride > 0) {
                 let Source::Weight(weight) = arg.source else { continue };
-                // The program's check says that both are there.
+                // The program's check found that both exist.
                 let (facts, routing) = (&weights[weight as usize], &program.routings[number]);
-                // No more than there are matrices: what counts take is less than these.
+                // The number of experts is at most the number of matrices, so that counts take less
+                // memory than these.
                 let experts = facts.shape.first().copied().unwrap_or(0).min(routing.experts.into());
                 let layer = of_weight.get(&weight).copied().or(of_routing[number]).unwrap_or_else(|| {
                     let chosen = vec![0; experts as usize];
@@ -64,7 +67,7 @@ impl ExpertCounts {
         ExpertCounts { tokens: 0, layers, of_routing }
     }
 
-    /// Counts a step of so many tokens that has gone well, which left its rows in these buckets.
+    /// Counts a successful step of `tokens` tokens, whose rows are in these buckets.
     pub(crate) fn add(&mut self, tokens: u32, buckets: &mut [RwLock<Bucket>]) {
         self.tokens += u64::from(tokens);
         for (bucket, layer) in buckets.iter_mut().zip(&self.of_routing) {
@@ -77,10 +80,10 @@ impl ExpertCounts {
         }
     }
 
-    /// Whether counts have the layers and experts that these have.
+    /// Checks that counts have the same layers and experts as these.
     ///
     /// # Errors
-    /// The first difference.
+    /// Returns the first difference.
     pub fn check(&self, chosen: &[Vec<u64>]) -> Result<(), OtherExperts> {
         if chosen.len() != self.layers.len() {
             return Err(OtherExperts::Layers { found: chosen.len(), expected: self.layers.len() });
@@ -95,7 +98,8 @@ impl ExpertCounts {
         }
     }
 
-    /// Experts that counts say are used, the most used first, of equal ones those of earlier layers; only those that need not all be in memory.
+    /// Returns the experts with counts above 0, most used first, and equal ones in the order of
+    /// layers. Only experts that need not all be in memory are included.
     pub(crate) fn most_used(&self, chosen: &[Vec<u64>]) -> Vec<BlockId> {
         let layers = chosen.iter().zip(&self.layers).filter_map(|(chosen, layer)| Some((chosen, layer.group?)));
         let experts = layers.flat_map(|(chosen, group)| {
@@ -106,12 +110,12 @@ impl ExpertCounts {
         used.into_iter().map(|(_, block)| block).collect()
     }
 
-    /// Tokens of all steps since the plan was loaded.
+    /// Returns the number of tokens of all steps since the plan was loaded.
     pub fn tokens(&self) -> u64 {
         self.tokens
     }
 
-    /// The layers, in the order of a step.
+    /// Returns the layers, in the order of a step.
     pub fn layers(&self) -> &[LayerCounts] {
         &self.layers
     }

@@ -1,19 +1,20 @@
-//! Predictions in the executor: when each is made, scored, and read.
+//! Predictions in the executor: when they are made, scored, and read.
 //!
-//! Tokens are made one by one. A router's choice scores every strategy, and its experts are requested. Then the next layer's experts are
-//! predicted, so that reading them begins while this layer's are multiplied with. After the last layer comes the first one of the next token.
-//! Where the plan has an early router for a layer, its experts are known before the prediction, at the same barrier.
+//! Tokens are made one by one. The choice of a router scores the strategies, and its experts are
+//! requested. Then the next layer's experts are predicted, so that reading them begins during this
+//! layer's products. After the last layer comes the first one of the next token. If the plan has an
+//! early router for a layer, its experts are known before the prediction, at the same barrier.
 //!
 //! ```text
-//! barrier     on_routed(group 3, [5, 9])             scores the guesses for group 3, which were made at group 2
-//!             on_early_router(group 4, [1, 7])       in plans without an early router, `on_routed` goes on with group 4 at once
-//!             ExpertCache::predict(group 4, ...)     the guesses of the strategy in use, read after everything that is requested
+//! barrier   on_routed(group 3, [5, 9])         scores the guesses for group 3, made at group 2
+//!           on_early_router(group 4, [1, 7])   without early routers, `on_routed` predicts at once
+//!           ExpertCache::predict(group 4, ...) reads the guesses after all requests
 //! ```
 //!
-//! Prompts are no matter of guessing: their tokens want most experts of each layer, which are read ahead anyway, and what the
-//! plan predicts in one is obeyed where early routers are used at all.
+//! Prompts need no guesses. Their tokens need most experts of each layer, which are read ahead
+//! anyway. In prompts, the plan's early routers are obeyed if the settings use early routers.
 //!
-//! Invariant: nothing here changes what is computed; it changes when blocks are read.
+//! Invariant: this module changes when blocks are read, but never results.
 
 use std::time::{Duration, Instant};
 
@@ -24,32 +25,33 @@ use crate::stream::predict::{Observed, Predictions, Report, Settings, TokenTimin
 use crate::stream::store::{CHUNK, ExpertCache};
 use crate::stream::{Block, BlockId};
 
-/// How many tokens count for the drive's pace.
+/// Number of tokens over which the drive's pace is averaged.
 const REMEMBERED: f64 = 16.0;
 
-/// What has to be known of a group of experts.
+/// The properties of a group of experts.
 #[derive(Clone, Copy, Debug, Default)]
 struct Facts {
     experts: u32,
-    /// Experts that a token needs.
+    /// Experts that one token needs.
     top_k: u32,
-    /// Bytes that reading one takes.
+    /// Bytes read for one expert.
     block_bytes: u64,
-    /// Whether the plan has an early router for it.
+    /// Whether the plan has an early router for the group.
     early_router: bool,
-    /// Windows that parts of its routing are computed in.
+    /// Number of windows that parts of its routing are computed in.
     windows: usize,
 }
 
-/// The experts that a group's router chose for the token, as far as they are known.
+/// The known experts that a group's router chose for the token.
 #[derive(Clone, Debug, Default)]
 struct Routed {
-    /// The windows whose experts are known.
+    /// Windows with known experts.
     windows: Vec<u32>,
     experts: Vec<u32>,
 }
 
-/// Experts, each once, of `ids`, which are `count` for each token, the likeliest first: all tokens' likeliest come first.
+/// Returns the experts of `ids` without repetition, ordered by rank: first the likeliest of all
+/// tokens. `ids` has `count` ids for each token, likeliest first.
 pub(crate) fn by_rank(ids: &[u32], count: u32, experts: u32) -> Vec<u32> {
     let (mut seen, mut likely) = (vec![false; experts as usize], Vec::new());
     for rank in 0..count as usize {
@@ -63,22 +65,22 @@ pub(crate) fn by_rank(ids: &[u32], count: u32, experts: u32) -> Vec<u32> {
     likely
 }
 
-/// Predictions for all groups of a plan.
+/// The predictions for all groups of a plan.
 pub(crate) struct Prefetcher {
     predictions: Predictions,
     settings: Settings,
     groups: Vec<Facts>,
     routed: Vec<Routed>,
     threads: u32,
-    /// Of the last tokens, older ones less: bytes that were read, seconds in which some were, seconds in which none were that somebody waited
-    /// for, layers.
+    /// Sums over the last tokens, with decaying weight: bytes read, seconds with a read, seconds
+    /// without a read that a thread waited for, layers.
     pace: [f64; 4],
-    /// When the token began that is made now, and what the drive had done by then; none in a prompt.
+    /// Begin of the present token, and the drive's counters then; `None` in a prompt.
     begun: Option<(Instant, Counters)>,
 }
 
 impl Prefetcher {
-    /// For the groups of a checked plan, whose blocks are these.
+    /// Makes predictions for the groups of a checked plan with these blocks.
     pub(crate) fn new(program: &Program, blocks: &[Block], settings: Settings, threads: usize) -> Prefetcher {
         let facts = |(number, group): (u32, &crate::program::Group)| Facts {
             experts: group.experts,
@@ -114,7 +116,7 @@ impl Prefetcher {
         }
     }
 
-    /// A step begins.
+    /// Begins a step.
     pub(crate) fn begin_step(&mut self, store: &ExpertCache, tokens: u32) {
         self.routed.fill_with(Routed::default);
         self.begun = (tokens == 1).then(|| (Instant::now(), store.drive()));
@@ -123,12 +125,12 @@ impl Prefetcher {
         }
     }
 
-    /// Whether the step is one of a single token.
+    /// Returns whether the step has a single token.
     pub(crate) fn is_token(&self) -> bool {
         self.begun.is_some()
     }
 
-    /// The step went well.
+    /// Ends a successful step.
     pub(crate) fn end_step(&mut self, store: &ExpertCache) {
         let Some((begun, before)) = self.begun.take() else { return };
         let (took, drive) = (begun.elapsed(), store.drive().since(&before));
@@ -142,20 +144,21 @@ impl Prefetcher {
             self.predictions.pace(TokenTiming {
                 idle: idle / layers,
                 right: reading(block),
-                // What is begun of a wrong guess is read to its end.
+                // A wrong guess is read to the end of the requests that were already submitted.
                 wrong: reading(block.min(PREDICTED_DEPTH as u64 * CHUNK)),
             });
         }
         self.predictions.end_token(took);
     }
 
-    /// The step failed.
+    /// Ends a failed step.
     pub(crate) fn forget(&mut self) {
         self.begun = None;
         self.predictions.forget();
     }
 
-    /// The experts of a window of the group are known. When those of all its windows are, in whatever order, the group's router has chosen.
+    /// Records the experts of one window of a group. When all its windows are known, in any order,
+    /// the group's router has chosen.
     pub(crate) fn on_window(&mut self, store: &ExpertCache, group: u32, window: u32, experts: &[u32]) {
         let (Some(routed), Some(facts)) = (self.routed.get_mut(group as usize), self.groups.get(group as usize)) else {
             return;
@@ -171,7 +174,7 @@ impl Prefetcher {
         }
     }
 
-    /// A group's router has chosen, and its experts were requested.
+    /// Handles the choice of a group's router, whose experts were requested.
     fn on_routed(&mut self, store: &ExpertCache, group: u32, experts: &[u32]) {
         let (Some(facts), true) = (self.groups.get(group as usize), self.begun.is_some()) else { return };
         let read_time: Duration = store.miss_time(group) / self.threads;
@@ -183,7 +186,8 @@ impl Prefetcher {
         }
     }
 
-    /// The plan's early router has named the experts that a group's router will choose: `ids` are `count` for each token, the likeliest first.
+    /// Handles the plan's early router of a group: `ids` has `count` ids for each token, likeliest
+    /// first.
     pub(crate) fn on_early_router(&mut self, store: &ExpertCache, group: u32, count: u32, ids: &[u32]) {
         let Some(facts) = self.groups.get(group as usize) else { return };
         let likely = by_rank(ids, count, facts.experts);
@@ -195,7 +199,7 @@ impl Prefetcher {
         }
     }
 
-    /// Reads ahead the experts that the strategy in use predicts for a group.
+    /// Reads the experts ahead that the strategy in use predicts for a group.
     fn prefetch(&mut self, store: &ExpertCache, group: u32) {
         let Some(facts) = self.groups.get(group as usize) else { return };
         let width = facts.top_k.saturating_add(self.settings.extra).min(facts.experts);
@@ -206,7 +210,7 @@ impl Prefetcher {
         }
     }
 
-    /// How all strategies did.
+    /// Returns the results of all strategies.
     pub(crate) fn report(&self) -> Report {
         self.predictions.report()
     }
@@ -221,7 +225,8 @@ mod tests {
 
     const PAGE: u64 = 4096;
 
-    /// Two layers of four experts of a page each, with room for six, and two of a layer for each token.
+    /// Two layers of four experts of a page each. The cache has room for six, and each token needs
+    /// two of a layer.
     struct Rig {
         store: ExpertCache,
         prefetcher: Prefetcher,
@@ -259,7 +264,8 @@ mod tests {
             Rig { store, prefetcher, path }
         }
 
-        /// As a barrier behind a router does it, with what an early router names of the next group; all experts come before it goes on.
+        /// Does the work of a barrier after a router, with an early router's ids for the next
+        /// group. All experts arrive before it returns.
         fn group(&mut self, group: u32, experts: &[u32], early: Option<&[u32]>) {
             let request = self.store.request(group, experts).unwrap();
             self.prefetcher.on_routed(&self.store, group, experts);
@@ -276,7 +282,7 @@ mod tests {
 
         fn tally(&self, strategy: Strategy, group: usize) -> Tally {
             let tally = self.prefetcher.predictions.tally(strategy, group as u32);
-            // How long reads take nobody knows.
+            // The time of reads varies, so it is not compared.
             Tally { saved: Duration::ZERO, ..tally }
         }
     }
@@ -295,12 +301,14 @@ mod tests {
             rig.group(1, &second, None);
             rig.prefetcher.end_step(&rig.store);
         }
-        // Layer 0, second and third token: [0, 1] for [0, 2], then [0, 2] for [2, 0]. All that is predicted is in memory.
+        // Layer 0, second and third token: [0, 1] for [0, 2], then [0, 2] for [2, 0]. All predicted
+        // experts are in memory.
         assert_eq!(rig.tally(Strategy::Previous, 0), tally(4, 4, 3, 0, 0));
         assert_eq!(rig.tally(Strategy::EarlyRouter, 0), Tally::default(), "no early router");
         // Layer 1: [2, 3] for [2, 3], and for [1, 3].
         assert_eq!(rig.tally(Strategy::Previous, 1), tally(4, 4, 3, 0, 0));
-        // [0, 1] for [2, 3]; [3], and no expert 9; [1, 0] for [1, 3]. Which of them anybody is sure of depends on how fast the drive is.
+        // [0, 1] for [2, 3]; [3], because expert 9 does not exist; [1, 0] for [1, 3]. The speed of
+        // the drive decides which of them the strategy is sure of.
         let tally = rig.tally(Strategy::EarlyRouter, 1);
         assert_eq!((tally.chosen, tally.predicted, tally.right), (6, 5, 2));
         let stats = rig.store.stats();
@@ -317,14 +325,16 @@ mod tests {
         rig.prefetcher.on_early_router(&rig.store, 1, 2, &[2, 3]);
         let group = rig.store.stats().groups[1];
         assert_eq!(group.predicted_bytes, 2 * PAGE, "{group:?}");
-        // Another's experts are needed: the first two of them have to leave for what the next layers request.
+        // Another group's experts are needed: the first two must make room for the requests of the
+        // next layers.
         rig.store.release(0);
         rig.group(1, &[0, 1], None);
         rig.group(0, &[2, 3], None);
         assert_eq!(rig.tally(Strategy::EarlyRouter, 1), tally(2, 2, 0, 0, 2));
         let group = rig.store.stats().groups[1];
         assert_eq!((group.right_bytes, group.misses, group.failures), (0, 2, 0), "{group:?}");
-        // Taken back before they were read, or read for nothing, unless others had to leave because one's read went on.
+        // The guesses were cancelled before they were read, or were read for nothing. Other blocks
+        // may have been evicted instead, if the read of a guess was still running.
         assert_eq!(group.cancelled * PAGE + group.predicted_bytes, 2 * PAGE, "{group:?}");
         assert!(group.wasted_bytes <= group.predicted_bytes, "{group:?}");
     }
@@ -338,7 +348,7 @@ mod tests {
             (Choice::Off, 0),
         ] {
             let mut rig = Rig::new(&format!("prompt-{choice}"), choice, true);
-            // What a token leaves is not what a prompt is judged by.
+            // The experts of the last token do not count for a prompt.
             rig.prefetcher.begin_step(&rig.store, 1);
             rig.group(0, &[0, 1], None);
             rig.prefetcher.begin_step(&rig.store, 5);

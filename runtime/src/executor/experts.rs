@@ -1,18 +1,21 @@
 //! Streamed experts: the blocks of a plan's weights, and the experts that a stage works on.
 //!
-//! A block is one expert of a group: its matrices of all the group's weights, as kernels read them. Where the plan's own file has blocks, each is read
-//! into its slot in one piece. Matrices that a model file has in another form are read into staging memory and packed from there into the slot.
+//! A block is one expert of a group: its matrices of all the group's weights, in the layout of the
+//! kernels. If the plan's own file has blocks, each is read into its slot in one piece. Matrices
+//! that a model file has in another form are read into staging memory and packed from there into
+//! the slot.
 //!
 //! ```text
-//! barrier      request experts 3 of bucket 3        all that are not in memory are submitted at once
+//! barrier      request experts 3 of bucket 3        submit reads of all that are not in memory
 //! gate, up     experts that are in memory
 //! down         the same experts
-//! barrier      if others were asked for: back to `gate, up` with these, in the order in which they were; who comes to one waits for it
-//! barrier      if there were not slots for all: release these, request the next ones, and back to `gate, up`
+//! barrier      if others were requested: back to `gate, up` with these, waiting for each
+//! barrier      if slots were too few: release these, request the next ones, and back to `gate, up`
 //! barrier      release experts 3
 //! ```
 //!
-//! Invariant: what an item computes does not depend on when its block came, so that streamed results have the bits of resident ones.
+//! Invariant: the result of an item does not depend on when its block arrived, so that streamed
+//! runs have the bits of resident ones.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -38,18 +41,18 @@ use crate::stream::store::{Config, ExpertCache, Pack, State};
 use crate::stream::{Block, BlockId, Extent, Form, StreamError};
 use crate::trace::{Recorder, Work};
 
-/// Alignment of matrices in a block that is packed here: a vector of them is a cache line.
+/// Alignment of matrices in a block that is packed here: a vector of them is then one cache line.
 const LINE: u64 = 64;
 
 /// A matrix of an expert.
 #[derive(Clone, Copy, Debug)]
 struct Part {
-    /// As kernels read it.
+    /// The format that kernels read.
     format: Format,
-    /// In its file.
+    /// The format in the file.
     stored: Format,
     columns: u64,
-    /// Its length as kernels read it.
+    /// Length in the kernels' format.
     bytes: u64,
 }
 
@@ -57,9 +60,9 @@ struct Part {
 #[derive(Clone, Debug)]
 struct Blocks {
     parts: Vec<Part>,
-    /// Where each part begins in its block, `[expert][part]`.
+    /// Offset of each part in its block, `[expert][part]`.
     offsets: Vec<u64>,
-    /// What blocks of the plan's own file are.
+    /// The layout of blocks in the plan's own file; `None` without such blocks.
     shape: Option<BlockShape>,
 }
 
@@ -69,7 +72,7 @@ impl Blocks {
     }
 }
 
-/// Packs blocks that a model file has.
+/// A packer of blocks whose matrices lie in a model file.
 struct Packer {
     groups: Arc<[Blocks]>,
     trace: Option<Arc<Recorder>>,
@@ -86,13 +89,14 @@ impl Pack for Packer {
                 if from.bytes() != to.bytes() {
                     return Err(format!("a matrix of {} bytes in {}", from.bytes(), to.bytes()));
                 }
-                // SAFETY: both are as long, and nobody else uses them until this returns.
+                // SAFETY: both regions have the same length, and are used only here until this
+                // returns.
                 unsafe { to.base().copy_from_nonoverlapping(from.base(), to.bytes() as usize) };
                 continue;
             }
             let job =
                 Job::new((part.stored, part.format), part.columns, from, to).ok_or("a matrix of no whole strips")?;
-            // SAFETY: nobody else uses either region until this returns.
+            // SAFETY: both regions are used only here until this returns.
             unsafe { job.run(&mut Vec::new()) };
         }
         if let (Some(trace), Some(begun)) = (&self.trace, begun) {
@@ -106,13 +110,13 @@ impl Pack for Packer {
 #[derive(Debug, Default)]
 pub(crate) struct Window {
     group: u32,
-    /// Experts and their rows, in the order in which they are best worked on.
+    /// Experts with their rows, in the best order of work.
     pub(crate) rows: Vec<ExpertRows>,
-    /// Those that were requested with them, and were not there yet.
+    /// Experts that were requested with them, and were not in memory yet.
     coming: Vec<ExpertRows>,
-    /// Those that are requested after them.
+    /// Experts that are requested after them.
     rest: Vec<ExpertRows>,
-    /// Whether these are the group's first in this step.
+    /// Whether these are the group's first experts in this step.
     pub(crate) first: bool,
 }
 
@@ -121,19 +125,21 @@ pub(crate) struct Experts {
     store: ExpertCache,
     groups: Arc<[Blocks]>,
     trace: Option<Arc<Recorder>>,
-    /// For each weight its group and which part of that it is.
+    /// The group of each weight, and its part number in it.
     of_weight: Vec<Option<(u32, usize)>>,
     window: RwLock<Window>,
     checks: Option<Checks>,
     prefetcher: Mutex<Prefetcher>,
 }
 
-/// Which blocks of the plan's own file were compared with their checksums: each is when it first arrives.
+/// The checks of blocks in the plan's own file. Each block is compared with its checksum when it
+/// first arrives.
 struct Checks {
     path: PathBuf,
-    /// Whether each was, `[group][expert]`. The lock keeps threads that come to one at once from doing it twice.
+    /// Whether each block was checked, `[group][expert]`. The lock prevents two threads from
+    /// checking one block at once.
     done: Vec<Vec<(AtomicBool, Mutex<()>)>>,
-    /// Those that were wrong: they are read again when they are next wanted.
+    /// Damaged blocks. They are read again when they are next needed.
     damaged: Mutex<Vec<BlockId>>,
 }
 
@@ -143,16 +149,16 @@ impl Checks {
         Checks { path, done: done.collect(), damaged: Mutex::default() }
     }
 
-    /// Checks a block unless it was.
+    /// Checks a block, unless it was checked before.
     ///
     /// # Safety
-    /// The region must be readable, and nobody may write to it meanwhile.
+    /// The region must be readable, and must not be written meanwhile.
     unsafe fn first(&self, shape: &BlockShape, block: BlockId, region: Region) -> Result<(), BlockError> {
         let done = self.done.get(block.group as usize).and_then(|group| group.get(block.expert as usize));
         let Some((done, lock)) = done.filter(|(done, _)| !done.load(Ordering::Acquire)) else { return Ok(()) };
         let _lock = lock.lock().unwrap_or_else(PoisonError::into_inner);
         if !done.load(Ordering::Acquire) {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller guarantees this.
             unsafe { shape.check_block(&self.path, block, region) }
                 .inspect_err(|_| self.damaged.lock().unwrap_or_else(PoisonError::into_inner).push(block))?;
             done.store(true, Ordering::Release);
@@ -167,23 +173,24 @@ impl std::fmt::Debug for Experts {
     }
 }
 
-/// The number of the file of a weight's byte, and where that lies there.
+/// A function from a weight and an offset in it to the number of a file and the offset there.
 type PlaceOf<'a> = dyn Fn(&PlanWeight, u64) -> Option<(u32, u64)> + 'a;
 
-/// Where a plan's experts are: the blocks that a store is made of.
+/// The blocks of a plan's experts, from which a store is made.
 #[derive(Debug)]
 pub(crate) struct Layout {
     groups: Vec<Blocks>,
     of_weight: Vec<Option<(u32, usize)>>,
     pub(crate) blocks: Vec<Block>,
-    /// Most experts that a token needs of a group.
+    /// Max experts of a group for one token.
     pub(crate) top_k: u32,
     raw: bool,
 }
 
 impl Layout {
-    /// Of a checked plan's groups; `place` gives the number of the file of a weight's byte and where that lies there. `None` where numbers
-    /// do not fit, which they do in a plan whose files are there.
+    /// Computes the layout of a checked plan's groups. `place` returns the file and offset of a
+    /// byte of a weight. `None` if numbers overflow, which cannot happen for a plan whose files
+    /// exist.
     pub(crate) fn new(program: &Program, weights: &[PlanWeight], place: &PlaceOf<'_>) -> Option<Layout> {
         let mut layout = Layout {
             groups: Vec::new(),
@@ -224,7 +231,8 @@ impl Layout {
                 let (mut at, mut extents) = (0u64, Vec::new());
                 for (part, &(weight, stored)) in parts.iter().zip(&places) {
                     let (file, offset) = place(weight, stored.checked_mul(u64::from(expert))?)?;
-                    // Whole pages are read, so that a matrix lies in its first page as it does in the file.
+                    // Whole pages are read, so a matrix has the same offset in its first page as in
+                    // the file.
                     at = match raw {
                         true => at.checked_next_multiple_of(LINE)?,
                         false => at.checked_next_multiple_of(PAGE)?.checked_add(offset % PAGE)?,
@@ -241,15 +249,15 @@ impl Layout {
         Some(layout)
     }
 
-    /// The least memory that streaming these takes, in bytes.
+    /// Returns the least memory that streaming needs, in bytes.
     pub(crate) fn least_bytes(&self) -> u64 {
         ExpertCache::minimum_bytes(&self.blocks, self.top_k)
     }
 }
 
 impl Experts {
-    /// Opens the files and starts reading on demand. `checked` is the plan's own file, if what is read of its blocks is to be compared
-    /// with their checksums.
+    /// Opens the files and starts reading on demand. `checked` is the plan's own file, if its
+    /// blocks shall be compared with their checksums.
     ///
     /// # Errors
     /// See [`ExpertCache::new`].
@@ -273,7 +281,7 @@ impl Experts {
         Ok(Experts { store, groups, trace, of_weight: layout.of_weight, window: RwLock::default(), checks, prefetcher })
     }
 
-    /// The store.
+    /// Returns the expert cache.
     pub(crate) fn store(&self) -> &ExpertCache {
         &self.store
     }
@@ -282,35 +290,37 @@ impl Experts {
         self.prefetcher.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How predictions did.
+    /// Returns the results of the predictions.
     pub(crate) fn predictions(&self) -> predict::Report {
         self.prefetcher().report()
     }
 
-    /// A step of so many tokens begins.
+    /// Begins a step of `tokens` tokens.
     pub(crate) fn begin_step(&self, tokens: u32) {
         self.prefetcher().begin_step(&self.store, tokens);
     }
 
-    /// The step went well.
+    /// Ends a successful step.
     pub(crate) fn end_step(&self) {
         self.prefetcher().end_step(&self.store);
     }
 
-    /// The experts that stages work on now.
+    /// Returns the experts that stages work on now.
     pub(crate) fn window(&self) -> RwLockReadGuard<'_, Window> {
         self.window.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Requests the experts of these rows, which window `number` works on, or as many of them as there are slots for. One thread calls this while no
-    /// other works on a window; so with [`Experts::next`] and [`Experts::end`].
+    /// Requests the experts of these rows for window `number`, or as many of them as slots allow.
+    /// One thread calls this while no other works on a window. The same holds for [`Experts::next`]
+    /// and [`Experts::end`].
     pub(crate) fn begin(&self, number: u32, group: u32, rows: &[ExpertRows]) -> Result<(), StreamError> {
         let mut window = self.window.write().unwrap_or_else(PoisonError::into_inner);
         *window = Window { group, rest: rows.to_vec(), first: true, ..Window::default() };
         self.fill(&mut window)?;
         let chosen: Vec<u32> = rows.iter().map(|rows| rows.expert).collect();
         self.prefetcher().on_window(&self.store, group, number, &chosen);
-        // Many tokens need nearly all experts of each layer: reading goes on through the next one. Where others have the first or the last experts, so they do
+        // Many tokens need nearly all experts of each layer, so reading continues with the next
+        // layer. If other machines have the first or the last experts, the same range is read
         // there.
         let (next, experts) = (group + 1, |group: u32| self.groups.get(group as usize).map(Blocks::experts));
         if !self.prefetcher().is_token()
@@ -322,7 +332,7 @@ impl Experts {
         Ok(())
     }
 
-    /// Goes on with the next experts of the window, if there are any: what was worked on is let go.
+    /// Goes to the next experts of the window, if any, and releases the previous ones.
     pub(crate) fn next(&self) -> Result<bool, StreamError> {
         let mut window = self.window.write().unwrap_or_else(PoisonError::into_inner);
         if window.coming.is_empty() && window.rest.is_empty() {
@@ -339,11 +349,13 @@ impl Experts {
         Ok(true)
     }
 
-    /// Asks for the next experts. Those that are there are worked on first, through all stages; the others are read meanwhile.
+    /// Requests the next experts. Those in memory go through all stages first, while the others are
+    /// read.
     fn fill(&self, window: &mut Window) -> Result<(), StreamError> {
         let experts: Vec<u32> = window.rest.iter().map(|rows| rows.expert).collect();
         let possible = self.store.window(window.group, &experts).clamp(1, experts.len().max(1));
-        // Where not all fit, half of what does: the other half is read meanwhile.
+        // If not all fit, takes half of those that fit, so that the other half can be read
+        // meanwhile.
         let count = if possible < experts.len() { possible.div_ceil(2) } else { experts.len() };
         let request = self.store.request(window.group, &experts[..count])?;
         if count < experts.len() {
@@ -357,20 +369,21 @@ impl Experts {
         Ok(())
     }
 
-    /// Predicts experts of a group, as the plan's early router chose them: `ids` are `count` for each token, the likeliest first.
+    /// Predicts experts of a group from the plan's early router. `ids` has `count` ids for each
+    /// token, likeliest first.
     pub(crate) fn predict(&self, group: u32, count: u32, ids: &[u32]) {
         self.prefetcher().on_early_router(&self.store, group, count, ids);
     }
 
-    /// Announces the experts that window `number` will request; they are read after everything that is needed earlier. `ids` are `count` for each
-    /// token.
+    /// Announces the experts that window `number` will request. They are read after everything that
+    /// is needed earlier. `ids` has `count` ids for each token.
     pub(crate) fn announce(&self, number: u32, group: u32, count: u32, ids: &[u32]) {
         let experts = by_rank(ids, count, self.groups.get(group as usize).map_or(0, Blocks::experts));
         self.store.announce(group, &experts);
         self.prefetcher().on_window(&self.store, group, number, &experts);
     }
 
-    /// Lets a group's experts go.
+    /// Releases a group's experts.
     pub(crate) fn end(&self, group: u32) {
         let mut window = self.window.write().unwrap_or_else(PoisonError::into_inner);
         if window.group == group {
@@ -381,7 +394,7 @@ impl Experts {
         self.store.release(group);
     }
 
-    /// Lets all go, after a pass that failed.
+    /// Releases all experts after a failed pass.
     pub(crate) fn abandon(&self) {
         for group in 0..self.groups.len() as u32 {
             self.end(group);
@@ -391,7 +404,7 @@ impl Experts {
         self.discard_damaged();
     }
 
-    /// Gives up blocks that were found damaged. Nobody reads them any more: all threads are done.
+    /// Drops blocks that were found damaged. All threads are done, so no thread reads them.
     fn discard_damaged(&self) {
         if let Some(checks) = &self.checks {
             for block in checks.damaged.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
@@ -400,10 +413,11 @@ impl Experts {
         }
     }
 
-    /// Reads the blocks that stay, by all threads. One that cannot be read, or is damaged, is told by the step that wants it.
+    /// Reads the blocks that stay in memory, with all threads. If one is unreadable or damaged, the
+    /// step that needs it fails.
     ///
     /// # Errors
-    /// When a thread panics.
+    /// Fails if a thread panics.
     pub(crate) fn read_kept(&self, pool: &mut Pool, gauge: Option<&Gauge>) -> Result<(), PoolError> {
         let kept = self.store.read_kept();
         if kept.is_empty() {
@@ -445,20 +459,23 @@ impl Experts {
         };
         let shape = self.groups.get(group as usize).and_then(|blocks| blocks.shape.as_ref());
         if let (Some(checks), Some(shape)) = (&self.checks, shape) {
-            // SAFETY: the block was requested, and stays in its slot until it is released; kernels only read it.
+            // SAFETY: the block was requested, and stays in its slot until it is released. Kernels
+            // only read it.
             unsafe { checks.first(shape, block, region) }?;
         }
         Ok(region)
     }
 
-    /// Packs blocks that have arrived and that nobody waits for, for a thread that has nothing else to do: they make room for the next.
+    /// Packs blocks that have arrived and that no thread waits for. An idle thread calls this, to
+    /// free staging memory for the next reads.
     pub(crate) fn pack_arrived(&self) {
         while let Some(arrived) = self.store.claim_arrived() {
             arrived.pack(&Packer { groups: Arc::clone(&self.groups), trace: self.trace.clone() });
         }
     }
 
-    /// Where in its block an expert's matrix of a weight lies, if that is streamed: offset and length.
+    /// Returns the offset and length, in its block, of an expert's matrix of a weight; `None` if
+    /// the weight is not streamed.
     pub(crate) fn place(&self, weight: u32, expert: u32) -> Option<(u64, u64)> {
         let (group, part) = (*self.of_weight.get(weight as usize)?)?;
         let blocks = self.groups.get(group as usize)?;

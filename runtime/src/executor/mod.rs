@@ -2,15 +2,15 @@
 //!
 //! | module | what it owns |
 //! | --- | --- |
-//! | [`states`] | what lasts from step to step, and going back to an earlier position |
-//! | [`sliding`] | of a state with a window, which positions memory holds |
-//! | `sequences` | whose states those are, and the rows of each sequence in a step |
-//! | [`stats`] | where the time went |
-//! | [`page_cache_hints`] | experts in mapped files: telling the page cache what will be needed |
-//! | [`expert_counts`] | how often each expert was chosen |
-//! | `crew` | how many threads steps have, where others use the processors, too |
-//! | `expert_prefetch` | predicting which experts the next layer needs, while tokens are made one by one |
-//! | `experts` | a step's requests to the expert cache, and what waits for them |
+//! | [`states`] | memory of states; going back to an earlier position |
+//! | [`sliding`] | the positions that memory holds of a state with a window |
+//! | `sequences` | sequences with their states, and the rows of each in a step |
+//! | [`stats`] | statistics of time |
+//! | [`page_cache_hints`] | experts in mapped files: hints for the page cache |
+//! | [`expert_counts`] | counts of chosen experts |
+//! | `crew` | number of threads, when other processes use the processors |
+//! | `expert_prefetch` | predicting the next layer's experts while decoding |
+//! | `experts` | a step's requests to the expert cache, and the waits for them |
 //! | [`execute`] | one pass over all steps by all threads |
 
 pub(crate) mod crew;

@@ -1,15 +1,17 @@
-//! Experts in mapped files: the page cache decides which of them it holds. When a layer's router has chosen, it is told which are needed next.
+//! Hints for experts in mapped files. The page cache decides which experts it holds. After a
+//! layer's router has chosen, the system is advised of the experts that are needed next.
 //!
-//! That is all that can be had of a mapping: `MADV_WILLNEED` starts reads and promises nothing, and no advice takes pages out of the
-//! cache (`MADV_DONTNEED` unmaps them, which frees nothing as long as the cache keeps them). So there is no budget here; a control group
-//! around the process is the only one that holds. For a model that nearly fits this is simple and good; for a larger one experts are
+//! A mapping offers nothing more: `MADV_WILLNEED` starts reads without any guarantee. No advice
+//! takes pages out of the cache: `MADV_DONTNEED` only unmaps them, which frees nothing while the
+//! cache keeps them. So no budget applies here; only a control group around the process limits its
+//! memory. For a model that nearly fits, this is simple and good. For a larger one, experts are
 //! streamed ([`crate::stream`]).
 //!
 //! ```text
-//! request experts 3 of bucket 3        for each expert that rows are routed to, each of its matrices: will be needed
+//! request experts 3 of bucket 3     for each matrix of each expert with rows: will be needed
 //! ```
 //!
-//! Invariant: advice changes when pages come, and never what a kernel reads.
+//! Invariant: advice changes when pages arrive, but never the bytes that a kernel reads.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -19,27 +21,27 @@ use crate::bucket::ExpertRows;
 use crate::memory::Mapped;
 use crate::program::Program;
 
-/// Matrices of one weight, an expert's behind the other's.
+/// The matrices of one weight, one expert's after the other's.
 #[derive(Clone, Copy, Debug)]
 struct Matrices {
     file: usize,
-    /// Where the first begins.
+    /// Offset of the first matrix.
     offset: u64,
-    /// Bytes from one to the next.
+    /// Bytes from one matrix to the next.
     stride: u64,
     bytes: u64,
 }
 
-/// What was said of a run's experts.
+/// Counts of the advice of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Advised {
-    /// Experts that were said to be needed.
+    /// Number of experts advised as needed.
     pub experts: u64,
-    /// Their bytes; what was in memory already is counted, too.
+    /// Bytes of these experts, including bytes that were in memory already.
     pub bytes: u64,
 }
 
-/// Where each group's experts are mapped.
+/// The mapped matrices of each group's experts.
 #[derive(Debug)]
 pub(crate) struct Advice {
     groups: Vec<Vec<Matrices>>,
@@ -48,11 +50,13 @@ pub(crate) struct Advice {
 }
 
 impl Advice {
-    /// Of a checked plan, whose own file is number `own`. A weight that is packed when the plan is loaded is the error: it is not where it is mapped.
+    /// Finds the matrices of a checked plan, whose own file has number `own`. The error is the name
+    /// of a weight that is packed when the plan is loaded, because it is not used where it is
+    /// mapped.
     pub(crate) fn new(program: &Program, weights: &[PlanWeight], own: usize) -> Result<Advice, String> {
         let matrices = |&weight: &u32| {
             let weight = weights.get(weight as usize).ok_or_else(String::new)?;
-            // The program's check says that it has experts.
+            // The program's check found that the weight has experts.
             let experts = weight.shape.first().copied().unwrap_or(1).max(1);
             if weight.is_packed_at_load() {
                 return Err(weight.name.clone());
@@ -71,13 +75,13 @@ impl Advice {
         Ok(Advice { groups, experts: AtomicU64::new(0), bytes: AtomicU64::new(0) })
     }
 
-    /// Says that a group's experts are needed now.
+    /// Advises that a group's experts are needed now.
     pub(crate) fn request(&self, group: u32, rows: &[ExpertRows], files: &[Mapped]) {
         let Some(group) = self.groups.get(group as usize) else { return };
         for expert in rows.iter().map(|rows| u64::from(rows.expert)) {
             for matrices in group {
                 if let Some(file) = files.get(matrices.file) {
-                    // It lies in its file, as the program's check says.
+                    // The program's check found the matrix inside its file.
                     file.will_need(matrices.offset + expert * matrices.stride, matrices.bytes);
                     self.bytes.fetch_add(matrices.bytes, Ordering::Relaxed);
                 }
@@ -86,7 +90,7 @@ impl Advice {
         }
     }
 
-    /// What was said so far.
+    /// Returns the counts of advice so far.
     pub(crate) fn advised(&self) -> Advised {
         Advised { experts: self.experts.load(Ordering::Relaxed), bytes: self.bytes.load(Ordering::Relaxed) }
     }

@@ -1,18 +1,21 @@
-//! Sequences: each has states of its own, and all share everything else. A step computes rows of several.
+//! Sequences: each has its own states, and all share everything else. A step computes rows of
+//! several sequences.
 //!
 //! ```text
-//! step      [ sequence 4: 1 row ][ sequence 7: 1 row ][ sequence 2: 200 rows ]     pieces, one behind the other
+//! step      [ sequence 4: 1 row ][ sequence 7: 1 row ][ sequence 2: 200 rows ]   pieces
 //! products  all 202 rows together: a weight is read once
 //! attention 1 row, 1 row and 200 rows, each with the keys and values of its own sequence
 //! ```
 //!
-//! A sequence that becomes a copy of another shares memory with it ([`crate::shared_pages`]), where the system lets it.
+//! A sequence that becomes a copy of another shares memory with it ([`crate::shared_pages`]), if
+//! the system allows it.
 //!
-//! Pieces of one sequence stand one behind the other, each with the positions behind those of the piece before. What only reads states takes them one by
-//! one, as if each was a step; what changes states takes them together ([`runs`]), in the order of rows.
+//! Pieces of one sequence follow each other, and so do their positions. Tasks that only read states
+//! take the pieces one by one, as if each was a step. Tasks that change states take them together
+//! ([`runs`]), in the order of rows.
 //!
-//! Invariant: a piece's rows follow those of the piece before, and so do its positions where it is of the same sequence; between two pieces of one sequence
-//! there is none of another.
+//! Invariant: a piece's rows follow those of the piece before, and so do its positions if both are
+//! of one sequence. No piece of another sequence lies between two pieces of one.
 
 use std::sync::{Arc, OnceLock};
 
@@ -23,68 +26,69 @@ use crate::shared_pages::{Pool, Refusal, Sharing};
 use crate::states::States;
 use crate::states::parts::Stand;
 
-/// A sequence: its states, and where they are.
+/// A sequence: its states and its position.
 #[derive(Debug)]
 pub struct Sequence {
     pub(crate) states: States,
     position: u32,
-    /// Positions that states were ever written up to, since they last went back.
+    /// End of the positions that were written to states since they last went back.
     used: u32,
 }
 
 impl Sequence {
-    /// An empty one, with room for `capacity` positions.
+    /// Makes an empty sequence, with room for `capacity` positions.
     ///
     /// # Errors
-    /// When the system refuses memory.
+    /// Fails if the system refuses memory.
     pub(crate) fn new(states: &[State], capacity: u32, max_tokens: u32) -> Result<Sequence, MemoryError> {
         Ok(Sequence { states: States::new(states, capacity, max_tokens)?, position: 0, used: 0 })
     }
 
-    /// Tokens in it.
+    /// Returns the number of tokens in the sequence.
     pub fn position(&self) -> u32 {
         self.position
     }
 
-    /// How many tokens would be left if it was to be cut to `tokens`.
+    /// Returns the number of tokens that [`Engine::truncate`](crate::engine::Engine::truncate) to
+    /// `tokens` would leave.
     pub fn reach(&self, tokens: u32) -> u32 {
         self.states.reach(tokens, Some(self.position))
     }
 
-    /// Makes room for a step's tokens, whose first is row `first_row` of the step.
+    /// Makes room for a step's tokens, beginning at row `first_row` of the step.
     pub(crate) fn begin(&mut self, first_row: u32, tokens: u32) {
         self.used = self.used.max(self.position.saturating_add(tokens));
         self.states.make_room(self.position, first_row, tokens);
     }
 
-    /// A step has added its tokens.
+    /// Records that a step has added its tokens.
     pub(crate) fn advance(&mut self, tokens: u32) {
         self.position = self.position.saturating_add(tokens);
-        // Where a prompt was read is where one wants to get back to: another answer, or another end.
+        // The end of a prompt is a likely point of return, for another answer or another end.
         if tokens > 1 {
             self.save();
         }
     }
 
-    /// Goes back to before a step that failed.
+    /// Goes back to the position before a failed step.
     pub(crate) fn fail(&mut self) {
-        // What cannot be cut may have changed already.
+        // States that cannot be cut may have changed already.
         let here = self.states.cut_anywhere().then_some(self.position);
         self.go_back(self.states.reach(self.position, here));
     }
 
-    /// Saves where it is, so that one can get back to it.
+    /// Saves the present position, so that the sequence can return to it.
     pub(crate) fn save(&mut self) {
         self.states.save(self.position);
     }
 
-    /// Goes back to `tokens` tokens, or as far before that as states reach; gives how many are left.
+    /// Goes back to `tokens` tokens, or to fewer if states need it. Returns how many are left.
     pub(crate) fn truncate(&mut self, tokens: u32) -> u32 {
         self.go_back(self.reach(tokens));
         self.position
     }
 
-    /// Goes to a position that can be reached.
+    /// Goes to a position that the states can return to.
     fn go_back(&mut self, position: u32) {
         if position < self.used {
             self.states.back_to(position, self.used);
@@ -92,14 +96,14 @@ impl Sequence {
         (self.position, self.used) = (position, position);
     }
 
-    /// Forgets all, and makes place for positions that are put here ([`States::write_places`]).
+    /// Empties the sequence, and makes room for positions that [`States::write_places`] restores.
     pub(crate) fn stand_at(&mut self, stand: &Stand) {
         self.go_back(0);
         self.states.stand_at(stand);
         (self.position, self.used) = (stand.used, stand.used);
     }
 
-    /// Goes back to a position of those that were put here, at which what has no positions is `whole`.
+    /// Goes back to one of the restored positions. `whole` has the states without positions there.
     pub(crate) fn go_back_with(&mut self, position: u32, whole: Option<Vec<u8>>) {
         self.go_back(position);
         if let Some(whole) = whole {
@@ -108,7 +112,8 @@ impl Sequence {
         }
     }
 
-    /// Becomes a copy of the first `tokens` tokens of another of the same plan, or of as many before that as its states reach; gives how many it has.
+    /// Becomes a copy of the first `tokens` tokens of another sequence of the same plan, or of
+    /// fewer if its states need it. Returns how many it has.
     fn copy_from(&mut self, from: &mut Sequence, tokens: u32, pool: Option<&Arc<Pool>>) -> u32 {
         let position = from.reach(tokens);
         self.states.copy_from(&mut from.states, (position, from.used), self.used, pool);
@@ -116,32 +121,34 @@ impl Sequence {
         position
     }
 
-    /// Bytes of its states that hold something, copies apart, and how many of them lie in pages that other sequences may have, too.
+    /// Returns the used bytes of its states, without copies, and how many of them lie in pages that
+    /// may be shared.
     pub fn bytes(&self) -> (u64, u64) {
         (self.states.used_bytes(self.used), self.states.shared_bytes())
     }
 }
 
-/// What the states of sequences hold, in bytes.
+/// The bytes that the states of sequences use.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StateBytes {
-    /// In memory that is one sequence's.
+    /// Bytes in memory of one sequence alone.
     pub own: u64,
-    /// In pages that several sequences share, each counted once.
+    /// Bytes in pages that several sequences share, each counted once.
     pub shared: u64,
-    /// The same, counted for each sequence that has them: what they would take if nothing was shared.
+    /// Bytes in shared pages, counted for each sequence: the memory they would take without
+    /// sharing.
     pub unshared: u64,
-    /// Mappings that sharing takes of those that a process may have.
+    /// Mappings used for sharing; the system limits those of a process.
     pub mappings: u64,
-    /// Sequences that were copied from others.
+    /// Number of sequences that were copied from others.
     pub copies: u64,
-    /// How many of these share nothing.
+    /// Number of these copies that share nothing.
     pub whole_copies: u64,
-    /// Why something was last copied that could have been shared.
+    /// The last reason why a copy shared nothing, although it could have.
     pub refusal: Option<Refusal>,
 }
 
-/// The sequences of an engine, by number. What was removed leaves its number to the next.
+/// The sequences of an engine, by number. The number of a removed sequence is used again.
 #[derive(Debug)]
 pub(crate) struct Sequences {
     all: Vec<Option<Sequence>>,
@@ -150,17 +157,18 @@ pub(crate) struct Sequences {
     capacity: u32,
     max_tokens: u32,
     sharing: Sharing,
-    /// What they share pages in, once a sequence was copied; nothing where they share none.
+    /// The pool of shared pages, made at the first copy; `None` inside if sequences share no pages.
     pool: OnceLock<Result<Option<Arc<Pool>>, Refusal>>,
     copies: u64,
     whole_copies: u64,
 }
 
 impl Sequences {
-    /// At most `most`, of these states, each with room for `capacity` positions; the first of them is there.
+    /// Makes room for at most `most` sequences of these states, each with `capacity` positions, and
+    /// adds the first one.
     ///
     /// # Errors
-    /// When the system refuses memory.
+    /// Fails if the system refuses memory.
     pub(crate) fn new(
         most: u32,
         states: Vec<State>,
@@ -174,20 +182,20 @@ impl Sequences {
         Ok(sequences)
     }
 
-    /// The states of each.
+    /// Returns the declared states of each sequence.
     pub(crate) fn declared(&self) -> &[State] {
         &self.states
     }
 
-    /// Most that there can be.
+    /// Returns the max number of sequences.
     pub(crate) fn most(&self) -> u32 {
         self.most
     }
 
-    /// Adds an empty one; gives its number, or `None` where there are as many as there can be.
+    /// Adds an empty sequence. Returns its number, or `None` if there is no free number.
     ///
     /// # Errors
-    /// When the system refuses memory.
+    /// Fails if the system refuses memory.
     pub(crate) fn add(&mut self) -> Result<Option<u32>, MemoryError> {
         let free = self.all.iter().position(Option::is_none).unwrap_or(self.all.len());
         if free >= self.most as usize {
@@ -201,7 +209,7 @@ impl Sequences {
         Ok(Some(free as u32))
     }
 
-    /// Removes one; whether it was there.
+    /// Removes a sequence. Returns whether it existed.
     pub(crate) fn remove(&mut self, number: u32) -> bool {
         self.all.get_mut(number as usize).is_some_and(|sequence| sequence.take().is_some())
     }
@@ -214,8 +222,8 @@ impl Sequences {
         self.all.get_mut(number as usize)?.as_mut()
     }
 
-    /// Makes one a copy of the first `tokens` tokens of another, or of as many before that as states reach; gives how many it has then, or `None` where they
-    /// are not two.
+    /// Makes `to` a copy of the first `tokens` tokens of `from`, or of fewer if the states need it.
+    /// Returns how many it then has, or `None` if the two are not different sequences.
     pub(crate) fn copy(&mut self, from: u32, to: u32, tokens: u32) -> Option<u32> {
         let (from, to) = self.all.get_disjoint_mut([from as usize, to as usize]).ok().map(|[from, to]| (from, to))?;
         let (from, to) = (from.as_mut()?, to.as_mut()?);
@@ -227,7 +235,7 @@ impl Sequences {
         Some(position)
     }
 
-    /// What the states of all hold.
+    /// Returns the bytes that the states of all sequences use.
     pub(crate) fn bytes(&self) -> StateBytes {
         let (mut own, mut unshared) = (0, 0);
         for (used, shared) in self.iter().map(Sequence::bytes) {
@@ -248,24 +256,24 @@ impl Sequences {
     }
 }
 
-/// The rows of a sequence in a step.
+/// The rows of a sequence in a step, which are consecutive.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Piece {
     /// The sequence's number.
     pub(crate) sequence: u32,
-    /// The first row of the step that is its.
+    /// The first row of the piece in the step.
     pub(crate) row: u32,
-    /// How many are.
+    /// Number of rows.
     pub(crate) rows: u32,
-    /// The position of the first.
+    /// The position of the first row.
     pub(crate) position: u32,
-    /// The first of the wanted outputs that is its.
+    /// The first requested output of the piece.
     pub(crate) output: u32,
-    /// How many are.
+    /// Number of outputs.
     pub(crate) outputs: u32,
 }
 
-/// Pieces of the same sequence as one each, with the number of the first of them.
+/// Merges consecutive pieces of the same sequence. Returns each with the number of its first piece.
 pub(crate) fn runs(pieces: &[Piece]) -> impl Iterator<Item = (u32, Piece)> {
     let mut at = 0;
     pieces.chunk_by(|a, b| a.sequence == b.sequence).filter_map(move |run| {

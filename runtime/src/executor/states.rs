@@ -1,22 +1,25 @@
-//! The memory of a plan's states: what lasts from step to step, and how it gets back to an earlier position.
+//! The memory of a plan's states, which last from step to step, and going back to an earlier
+//! position.
 //!
 //! ```text
 //! states.region(0, keys, head, block)   a head's keys, from a block of positions on
-//! states.save(96)                       a copy of what cannot be cut, at 96 tokens
-//! states.reach(100)  = 96               the furthest position up to 100 that all states can get back to
-//! states.back_to(96, used)              ... and there they are
+//! states.save(96)                       copies the states that cannot be cut, at 96 tokens
+//! states.reach(100)  = 96               the last position up to 100 that all states can return to
+//! states.back_to(96, used)              returns to it
 //! ```
 //!
-//! Of a state nothing is assumed: its row says ([`ixc_ir::state`]) which fields have positions and what a dropped one must leave, and its
-//! declaration how it gets back. States that are cut take nothing beside their memory; copies of the others are few ([`SNAPSHOTS`]), the
-//! oldest is given up first, and they are counted with the states.
+//! The table of states ([`ixc_ir::state`]) defines the fields with positions, and the bytes that a
+//! dropped position must leave. The declaration of a state defines how it goes back. States that
+//! are cut take no additional memory. Of the others, at most [`SNAPSHOTS`] copies are kept; the
+//! oldest is dropped first. Their memory counts as memory of states.
 //!
-//! Of a state with a window memory holds the last positions alone ([`Sliding`]); where a step's do not fit any more, those that are still needed
-//! move to the front.
+//! Memory holds only the last positions of a state with a window ([`Sliding`]). When a step does
+//! not fit, the positions that are still needed move to the front.
 //!
-//! Of states that hold all positions a copy shares whole pages with what it was copied from ([`crate::shared_pages`]).
+//! A copy of states that hold all positions shares whole pages with the original
+//! ([`crate::shared_pages`]).
 //!
-//! Invariant: a region given here lies inside this memory.
+//! Invariant: each region returned here lies inside this memory.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -31,22 +34,24 @@ use super::sliding::Sliding;
 use crate::memory::{Layout, Memory, MemoryError, Region, part};
 use crate::shared_pages::{Column, Pool, SharedPrefix, Zeroed};
 
-/// Copies that are kept of the states that cannot be cut. Each copy takes as much memory as those states.
+/// Max copies that are kept of the states that cannot be cut. Each copy takes as much memory as
+/// those states.
 pub const SNAPSHOTS: usize = 4;
-/// Fields with columns that are longer begin at a page of memory, so that their first rows can be shared, too. (Where pages are larger, a page less is.)
+/// A field with longer columns begins at a page of memory, so that its first rows can be shared,
+/// too. With larger pages, one page less is shared.
 const PAGE: u64 = 4096;
 
 /// A field of a state in memory: columns of equal size, one after the other.
 #[derive(Clone, Copy, Debug)]
 struct Columns {
     region: Region,
-    /// Where it begins in the memory of the states.
+    /// Offset in the memory of the states.
     offset: u64,
     field: StateField,
-    /// Bytes of a column's position, or of a column.
+    /// Bytes of one position of a column; without positions, bytes of a whole column.
     row_bytes: u64,
     column_bytes: u64,
-    /// The number of the first column among those that sequences share, where they do.
+    /// Number of the first column among those that sequences share; `None` if they do not share it.
     shared: Option<usize>,
 }
 
@@ -57,16 +62,17 @@ impl Columns {
     }
 
     fn columns(&self) -> impl Iterator<Item = Region> {
-        // Columns of no bytes may be as many as a number can say.
+        // Columns of no bytes are skipped, because their number may be huge.
         let columns = if self.column_bytes == 0 { 0 } else { self.field.columns };
         (0..columns).filter_map(|column| self.column(column))
     }
 
-    /// Of each column, where its places from one to another lie in the memory of the states, and its number among those that sequences share.
+    /// Returns, of each column, the byte range of some places in the memory of the states. Also
+    /// returns its number among the shared columns.
     fn ranges(&self, places: Range<u32>) -> impl Iterator<Item = (Option<usize>, Range<u64>)> {
         let at = |place: u32| u64::from(place).saturating_mul(self.row_bytes).min(self.column_bytes);
         let (from, to) = (at(places.start), at(places.end));
-        // Columns of no bytes may be as many as a number can say.
+        // Columns of no bytes are skipped, because their number may be huge.
         let columns = if self.column_bytes == 0 { 0 } else { self.field.columns };
         (0..columns).map(move |column| {
             let begin = self.offset + u64::from(column) * self.column_bytes;
@@ -74,44 +80,48 @@ impl Columns {
         })
     }
 
-    /// Moves the positions `dropped..there` to the front; whole blocks of [`ATTENTION_BLOCK`] lie one after the other in every field.
+    /// Moves the positions `dropped..there` to the front. In every field, whole blocks of
+    /// [`ATTENTION_BLOCK`] follow each other.
     fn drop_first(&self, dropped: u32, there: u32) {
         let end = u64::from(there.next_multiple_of(ATTENTION_BLOCK)) * self.row_bytes;
         let from = u64::from(dropped) * self.row_bytes;
         for column in self.columns() {
             let Some(kept) = column.part(from, end.saturating_sub(from)) else { continue };
-            // SAFETY: both lie in the column, which lies in the mapping of the states that this is a part of; those are borrowed exclusively by
-            // who calls, so no kernel runs. They may overlap.
+            // SAFETY: both regions lie in the column, and the column lies in the mapping of these
+            // states. The caller borrows the states exclusively, so no kernel runs. The regions may
+            // overlap.
             unsafe { column.base().copy_from(kept.base(), kept.bytes() as usize) };
         }
     }
 
-    /// Whether bytes of it may be an infinity or no number: with blocks of the cache they are not.
+    /// Returns whether bytes of the field can encode infinity or NaN. Quantised blocks of the cache
+    /// cannot.
     fn can_be_infinite(&self) -> bool {
         !self.field.format.is_quantised()
     }
 
-    /// Copies the first places of another field of the same size, or all of one without positions: of these states `memory`, and what is not shared.
+    /// Copies the first places of the same field of other states, or all of a field without
+    /// positions. `memory` belongs to these states. Shared pages are not copied.
     fn copy_from(&self, (memory, shared): (Region, &SharedPrefix), from: Region, places: u32) {
         let rows = if self.field.positions { places.next_multiple_of(ATTENTION_BLOCK) } else { 1 };
         for (number, range) in self.ranges(0..rows) {
             for own in shared.own(number, range) {
                 let at = |memory: Region| memory.part(own.start, own.end - own.start);
                 let (Some(to), Some(from)) = (at(memory), at(from)) else { continue };
-                // SAFETY: both lie in the mappings of their states, which are borrowed exclusively by who calls, so no kernel runs. They
-                // are two mappings.
+                // SAFETY: both regions lie in the mappings of their states, which the caller
+                // borrows exclusively, so no kernel runs. The mappings differ.
                 unsafe { to.base().copy_from_nonoverlapping(from.base(), to.bytes() as usize) };
             }
         }
     }
 
-    /// Makes the places `from..to` zero, as far as they are not.
+    /// Sets the places `from..to` to zero, except for bytes that are zero already.
     fn clear(&self, memory: Region, zeroed: &Zeroed, from: u32, to: u32) {
         for (number, range) in self.ranges(from..to.max(from)) {
             for rest in zeroed.rest(number, range) {
                 let Some(places) = memory.part(rest.start, rest.end - rest.start) else { continue };
-                // SAFETY: the region lies in the mapping of the states that this is a part of, which are borrowed exclusively by who calls,
-                // so no kernel runs.
+                // SAFETY: the region lies in the mapping of these states, which the caller borrows
+                // exclusively, so no kernel runs.
                 unsafe { places.base().write_bytes(0, places.bytes() as usize) };
             }
         }
@@ -130,30 +140,32 @@ struct Snapshot {
 pub struct States {
     memory: Memory,
     states: Vec<State>,
-    /// By state, then by field.
+    /// The columns, by state, then by field.
     fields: Vec<Vec<Columns>>,
-    /// By state.
+    /// The held positions of each state with a window or with shared places.
     sliding: Vec<Option<Sliding>>,
-    /// In rising order of positions.
+    /// Copies in the order of their positions.
     snapshots: VecDeque<Snapshot>,
-    /// Whether bytes were put here that no kernel wrote ([`parts`]).
+    /// Whether the memory has bytes that no kernel wrote ([`parts`]).
     foreign: bool,
-    /// What of the memory is that of other states, too.
+    /// The part of the memory that is shared with other states.
     shared: SharedPrefix,
 }
 
 impl States {
-    /// For `capacity` positions, a multiple of the attention's block, and steps of `max_tokens`.
+    /// Makes states for `capacity` positions, a multiple of the attention's block, and steps of at
+    /// most `max_tokens`.
     ///
     /// # Errors
-    /// When the system refuses.
+    /// Fails if the system refuses memory.
     pub fn new(states: &[State], capacity: u32, max_tokens: u32) -> Result<States, MemoryError> {
         let what = "the states of the sequence";
         let mut layout = Layout::default();
         let places: Vec<(u64, u64)> =
             fields_of(states, capacity, max_tokens).map(|(field, held)| place(field, held, &mut layout)).collect();
-        // Small pages: each head's first positions are far from the next one's, and large pages would all be touched by the first tokens.
-        // A long context is read in sequence, which small pages do not slow down.
+        // Uses small pages. The first positions of different heads are far apart, so the first
+        // tokens would touch all large pages. A long context is read in sequence, which small pages
+        // do not slow down.
         let memory = Memory::zeroed(what, layout.end, false)?;
         let mut places = places.into_iter();
         let mut fields = Vec::with_capacity(states.len());
@@ -163,7 +175,7 @@ impl States {
                 let row_bytes = field.row_bytes().unwrap_or(0);
                 let rows = if field.positions { state.held(capacity, max_tokens) } else { 1 };
                 let column_bytes = row_bytes.saturating_mul(rows.into());
-                // What has a window moves.
+                // A state with a window moves its positions, so it cannot be shared.
                 let is_shared = state.kind.row().shared && state.window.is_none() && column_bytes > PAGE;
                 let shared = is_shared.then_some(shared_columns);
                 shared_columns += if is_shared { field.columns as usize } else { 0 };
@@ -190,17 +202,17 @@ impl States {
         })
     }
 
-    /// What they are.
+    /// Returns the declared states.
     pub fn declared(&self) -> &[State] {
         &self.states
     }
 
-    /// All of its memory, but for copies.
+    /// Returns the memory of the states, without copies.
     pub fn memory(&self) -> Region {
         self.memory.region()
     }
 
-    /// The columns that sequences of this layout share.
+    /// Returns the columns that sequences with these states share.
     pub(crate) fn shared_columns(&self) -> Vec<Column> {
         let fields = self.states.iter().zip(&self.fields).flat_map(|(state, fields)| {
             fields.iter().filter(|columns| columns.shared.is_some()).map(move |columns| (state.every, columns))
@@ -213,12 +225,12 @@ impl States {
         columns.collect()
     }
 
-    /// Bytes of pages that are those of other states, too.
+    /// Returns the bytes of pages that are shared with other states.
     pub fn shared_bytes(&self) -> u64 {
         self.shared.bytes()
     }
 
-    /// Bytes of this memory, copies apart, that hold something of `used` positions.
+    /// Returns the bytes of this memory that `used` positions fill, without copies.
     pub fn used_bytes(&self, used: u32) -> u64 {
         let bytes = self.fields.iter().zip(&self.sliding).flat_map(|(fields, sliding)| {
             let places = sliding.as_ref().map_or(used, |sliding| sliding.places(used));
@@ -230,7 +242,7 @@ impl States {
         bytes.fold(0, u64::saturating_add)
     }
 
-    /// Bytes of all states for `capacity` positions, copies included.
+    /// Returns the bytes of all states for `capacity` positions, including copies.
     pub fn bytes(states: &[State], capacity: u32, max_tokens: u32) -> u64 {
         let mut layout = Layout::default();
         for (field, held) in fields_of(states, capacity, max_tokens) {
@@ -243,7 +255,8 @@ impl States {
         layout.end.saturating_add(copy.saturating_mul(SNAPSHOTS as u64))
     }
 
-    /// A column of a field with positions, from a block of [`ATTENTION_BLOCK`] positions on; all of a field without.
+    /// Returns a column of a field with positions, from a block of [`ATTENTION_BLOCK`] positions
+    /// on. Returns all of a field without positions.
     pub fn region(&self, state: u32, field: u32, column: u32, block: u64) -> Option<Region> {
         let columns = self.fields.get(state as usize)?.get(field as usize)?;
         if !columns.field.positions {
@@ -253,31 +266,34 @@ impl States {
         columns.column(column)?.part(skipped, columns.column_bytes.checked_sub(skipped)?)
     }
 
-    /// Whether a field with positions has one column.
+    /// Returns whether a field has positions and only one column.
     pub fn has_one_column(&self, state: u32, field: u32) -> bool {
         let columns = self.fields.get(state as usize).and_then(|fields| fields.get(field as usize));
         columns.is_some_and(|columns| columns.field.positions && columns.field.columns == 1)
     }
 
-    /// Bytes of a place of a field with positions, and whether places lie side by side in it ([`FieldRow::lanes`](ixc_ir::state::FieldRow::lanes)).
+    /// Returns the bytes of a place of a field with positions, and whether its places lie side by
+    /// side ([`FieldRow::lanes`](ixc_ir::state::FieldRow::lanes)).
     pub fn place(&self, state: u32, field: u32) -> Option<(u64, bool)> {
         let row_bytes = self.fields.get(state as usize)?.get(field as usize)?.row_bytes;
         let row = self.states.get(state as usize)?.kind.row().fields.get(field as usize)?;
         Some((row_bytes, row.lanes))
     }
 
-    /// Whether all states can be cut wherever one likes.
+    /// Returns whether all states can be cut at any position.
     pub fn cut_anywhere(&self) -> bool {
         self.states.iter().all(|state| state.rollback == Rollback::Cut && state.window.is_none())
     }
 
-    /// Whether the positions of a step can be dropped again, some of them or all: windows hold what a step's first token needs until the next step.
+    /// Returns whether positions of the last step can be dropped, some or all. A window keeps the
+    /// positions that a step's first token needs until the next step.
     pub fn cuts_steps(&self) -> bool {
         self.states.iter().all(|state| state.rollback == Rollback::Cut)
     }
 
-    /// The furthest position up to `wanted` that all states can get back to. `here` is where they are, if they are somewhere: a step that
-    /// failed leaves what cannot be cut nowhere.
+    /// Returns the last position up to `wanted` that all states can return to. `here` is their
+    /// present position. It is `None` after a failed step, because states that cannot be cut are
+    /// then invalid.
     pub fn reach(&self, wanted: u32, here: Option<u32>) -> u32 {
         if here.is_some_and(|here| wanted >= here) {
             return here.unwrap_or(0);
@@ -287,23 +303,26 @@ impl States {
             Rollback::Snapshot => self.snapshot(wanted).map_or(0, |snapshot| snapshot.position),
             Rollback::None => 0,
         };
-        // Copies are of all states that need one, so all of those reach the same positions; what reaches none is at the beginning.
+        // All states that need a copy have the same ones, so they reach the same positions. Without
+        // one, they reach 0.
         let least = self.states.iter().map(reach).min().unwrap_or(wanted);
-        // So is what needs positions that are held no more.
+        // The same applies if positions are needed that memory no longer holds.
         if self.sliding.iter().flatten().all(|sliding| sliding.reaches(least)) { least } else { 0 }
     }
 
-    /// The last copy up to a position.
+    /// Returns the last copy up to a position.
     fn snapshot(&self, position: u32) -> Option<&Snapshot> {
         self.snapshots.iter().rev().find(|snapshot| snapshot.position <= position)
     }
 
-    /// Goes back to a position that [`States::reach`] gave; `used` is how many positions were written.
+    /// Goes back to a position that [`States::reach`] returned. `used` is the number of written
+    /// positions.
     pub fn back_to(&mut self, position: u32, used: u32) {
         self.leave(position, used, u32::MAX);
     }
 
-    /// As [`States::back_to`]; of states that hold all positions only blocks of those below `held` were written.
+    /// Goes back like [`States::back_to`]. States that hold all positions were written only up to
+    /// the blocks below `held`.
     fn leave(&mut self, position: u32, used: u32, held: u32) {
         let memory = self.memory.region();
         let zeroed = self.shared.cut(memory, position);
@@ -314,7 +333,7 @@ impl States {
             };
             let blocks = held.div_ceil(state.every.max(1)).checked_next_multiple_of(ATTENTION_BLOCK);
             let used = if state.window.is_some() { used } else { used.min(blocks.unwrap_or(u32::MAX)) };
-            // In whole blocks, where nothing stays.
+            // At position 0, whole blocks are cleared.
             let used = if position == 0 { used.next_multiple_of(ATTENTION_BLOCK) } else { used };
             for (columns, row) in fields.iter().zip(state.kind.row().fields) {
                 let can_be_infinite = columns.can_be_infinite() || self.foreign && position == 0;
@@ -337,18 +356,20 @@ impl States {
                 }
                 (Rollback::Snapshot, None) | (Rollback::None | Rollback::Cut, _) => None,
             };
-            // SAFETY: the region lies in this memory, which is borrowed exclusively, so no kernel runs; a copy is as long.
+            // SAFETY: the region lies in this memory, which is borrowed exclusively, so no kernel
+            // runs. A copy has the same length.
             unsafe {
                 match copy {
                     Some(copy) => region.base().copy_from_nonoverlapping(copy.as_ptr(), length),
-                    // At the beginning there was nothing.
+                    // At position 0, the states are zero.
                     None => region.base().write_bytes(0, length),
                 }
             }
         }
     }
 
-    /// Makes room for the positions of a step's rows from `first_row` on: of states with a window what is needed no more is dropped.
+    /// Makes room for a step's rows from `first_row` on. States with a window drop the positions
+    /// that are not needed any more.
     pub fn make_room(&mut self, position: u32, first_row: u32, tokens: u32) {
         for ((state, fields), sliding) in self.states.iter().zip(&self.fields).zip(&mut self.sliding) {
             let Some(sliding) = sliding else { continue };
@@ -364,8 +385,9 @@ impl States {
         }
     }
 
-    /// Becomes a copy of other states of the same plan and as much memory, of which `used` positions were written, at a position that
-    /// [`States::reach`] gave of them; of these `own` were. What they have in common is shared, where there is a pool.
+    /// Becomes a copy of other states of the same plan and size. `used` of their positions were
+    /// written. `position` is one that their [`States::reach`] returned. `own` positions of these
+    /// states were written. With a pool, both share their common pages.
     pub(crate) fn copy_from(
         &mut self,
         from: &mut States,
@@ -382,7 +404,7 @@ impl States {
             from.shared.freeze(original, pool, position);
             self.shared.take(memory, pool, (&from.shared, original), position);
         }
-        // Of what holds all positions no more than will be left, in whole blocks.
+        // States with all positions are copied only up to `position`, in whole blocks.
         let held = used.min(position.next_multiple_of(ATTENTION_BLOCK));
         for ((state, fields), sliding) in self.states.iter().zip(&self.fields).zip(&self.sliding) {
             let written = if state.window.is_some() { used } else { held };
@@ -396,10 +418,11 @@ impl States {
         }
     }
 
-    /// The states of one value: name, elements of a row, and what they have.
+    /// Returns the fields without positions: name, elements of a row, and values.
     pub fn values(&self) -> impl Iterator<Item = (&str, usize, Vec<f32>)> {
         self.whole().map(|(state, region)| {
-            // SAFETY: the region lies in this memory, which was zeroed when it was made; a kernel that writes it borrows it exclusively.
+            // SAFETY: the region lies in this memory, which was zeroed when it was made. A kernel
+            // that writes it borrows it exclusively.
             let bytes = unsafe { std::slice::from_raw_parts(region.base(), region.bytes() as usize) };
             let floats = bytes.chunks_exact(4).map(|x| f32::from_le_bytes([x[0], x[1], x[2], x[3]]));
             let width = state.fields.first().map_or(0, |field| field.width as usize);
@@ -407,44 +430,46 @@ impl States {
         })
     }
 
-    /// What memory holds of a state with a window, or whose places positions share.
+    /// Returns the held positions of a state with a window or with shared places.
     pub fn sliding(&self, state: u32) -> Option<&Sliding> {
         self.sliding.get(state as usize)?.as_ref()
     }
 
-    /// The fields without positions, each with its state.
+    /// Returns the fields without positions, each with its state.
     fn whole(&self) -> impl Iterator<Item = (&State, Region)> {
         self.states.iter().zip(&self.fields).flat_map(|(state, fields)| {
             fields.iter().filter(|columns| !columns.field.positions).map(move |columns| (state, columns.region))
         })
     }
 
-    /// Copies what cannot be cut, which is at `position` now. Does nothing where everything can be cut, or a copy is there.
+    /// Copies the states that cannot be cut, at `position`. Does nothing if all states can be cut,
+    /// or if this copy exists.
     pub fn save(&mut self, position: u32) {
         let saved = self.snapshots.back().is_some_and(|snapshot| snapshot.position >= position);
         if saved || !self.states.iter().any(|state| state.rollback == Rollback::Snapshot) {
             return;
         }
-        // The memory of the oldest is used again.
+        // The memory of the oldest copy is used again.
         let oldest = if self.snapshots.len() < SNAPSHOTS { None } else { self.snapshots.pop_front() };
         let mut bytes = oldest.map_or_else(Vec::new, |oldest| oldest.bytes);
         bytes.clear();
         for (_, region) in self.whole().filter(|(state, _)| state.rollback == Rollback::Snapshot) {
-            // SAFETY: the region lies in this memory, which was zeroed when it was made and is borrowed exclusively, so no kernel runs.
+            // SAFETY: the region lies in this memory, which was zeroed when it was made. It is
+            // borrowed exclusively, so no kernel runs.
             bytes.extend_from_slice(unsafe { std::slice::from_raw_parts(region.base(), region.bytes() as usize) });
         }
         self.snapshots.push_back(Snapshot { position, bytes });
     }
 }
 
-/// All fields, with the positions that there is room for.
+/// Returns all fields, each with the positions that it has room for.
 fn fields_of(states: &[State], capacity: u32, max_tokens: u32) -> impl Iterator<Item = (&StateField, u32)> {
     states.iter().flat_map(move |state| state.fields.iter().map(move |field| (field, state.held(capacity, max_tokens))))
 }
 
-/// Where a field lies.
+/// Adds a field to the layout. Returns its offset and bytes.
 fn place(field: &StateField, capacity: u32, layout: &mut Layout) -> (u64, u64) {
-    // What does not fit is more than any machine has: the mapping is then refused.
+    // A size that overflows exceeds any machine's memory: the mapping then fails.
     let bytes = field.bytes(capacity).unwrap_or(u64::MAX);
     if field.positions && bytes / u64::from(field.columns.max(1)) > PAGE {
         layout.align(PAGE);
@@ -523,7 +548,7 @@ mod tests {
             fill(&states, 1, position);
             states.save(position.into());
         }
-        // Two of six were given up.
+        // Two of the six copies were dropped.
         assert_eq!([2, 3, 5, 6, 9].map(|wanted| states.reach(wanted, Some(6))), [0, 3, 5, 6, 6]);
         assert_eq!(states.reach(6, None), 6);
         states.back_to(4, 6);
@@ -574,7 +599,7 @@ mod tests {
                 u64::from(((position + 1).saturating_sub(20) - base(&states)) / 32)
             );
         }
-        // 160 and what follows is held: a token at 179 needs all from there on.
+        // Positions from 160 on are held, and a token at 179 needs all from 160 on.
         assert_eq!(base(&states), 160);
         assert_eq!([179, 178, 200].map(|wanted| states.reach(wanted, Some(200))), [179, 0, 200]);
         states.back_to(179, 200);

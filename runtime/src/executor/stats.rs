@@ -1,8 +1,9 @@
-//! Where the time of steps went: in each task, in packing weights, and at barriers, waiting for the last thread, then for what it does alone, and
-//! meeting.
+//! Statistics of the time of steps: in each task, in packing weights, and at barriers. Time at a
+//! barrier has three parts: waiting for the last thread, waiting for the work of that thread alone,
+//! and meeting.
 //!
-//! Each thread has a [`Clock`] of its own; [`Stats`] is their sum. Measuring costs two readings of the clock for each share
-//! of work that a thread takes, below 1 % of a step.
+//! Each thread has its own [`Clock`]; [`Stats`] is their sum. Measuring takes two readings of the
+//! system's clock for each share of work that a thread takes, below 1 % of a step.
 
 use std::collections::HashMap;
 use std::ops::AddAssign;
@@ -13,26 +14,27 @@ use ixc_ir::kernel::products::Products;
 
 use crate::program::Program;
 
-/// A task's share of the time.
+/// The time of a task.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TaskTime {
     /// The task's label.
     pub label: String,
-    /// What its items did.
+    /// The work of its items.
     pub work: Work,
 }
 
-/// What items did, and how long they took for it.
+/// The work of items, and the time it took.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Work {
     /// Time in kernels, summed over threads.
     pub time: Duration,
-    /// Items that ran.
+    /// Number of items that ran.
     pub items: u64,
-    /// Bytes that they were given to read: of weights and states, for each item again; where there are none, of all that they read and write.
-    /// Where an index says a row of a table, what is moved.
+    /// Bytes of weights and states that the items read, counted again for each item. Without
+    /// weights and states, all bytes that they read and write. If an index selects rows of a table,
+    /// only the bytes that are moved.
     pub bytes: u64,
-    /// Their multiply-adds.
+    /// Multiply-adds of the items.
     pub products: Products,
 }
 
@@ -45,39 +47,42 @@ impl AddAssign for Work {
     }
 }
 
-/// Where the time went.
+/// The time of steps, by cause.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
-    /// Threads.
+    /// Number of threads.
     pub threads: usize,
-    /// Steps (a prefill is one for each chunk).
+    /// Number of steps. A prefill counts once for each chunk.
     pub steps: u64,
     /// Tokens of all steps.
     pub tokens: u64,
-    /// Threads of each step, all together.
+    /// Sum of the threads of all steps.
     pub thread_steps: u64,
-    /// Steps that had fewer threads, since others use the processors, too.
+    /// Number of steps with fewer threads, because other processes use processors, too.
     pub reduced: u64,
-    /// Time of the steps, as the caller saw it.
+    /// Wall time of the steps.
     pub wall: Duration,
-    /// Time at barriers, and at the end, until the last thread came, summed over threads: shares of the work that were not even.
+    /// Time at barriers and at the end until the last thread arrived, summed over threads. It shows
+    /// uneven shares of work.
     pub imbalance: Duration,
-    /// Time at barriers from then on in which the last thread worked alone, summed over the others: small stages, and what one does for all.
+    /// Time at barriers after that, while the last thread worked alone, summed over the other
+    /// threads. It covers small stages, and work that one thread does for all.
     pub alone: Duration,
-    /// Time at barriers from then on, summed over threads: what meeting takes.
+    /// Time at barriers after that, summed over threads: the cost of meeting.
     pub meeting: Duration,
-    /// Barriers that were passed.
+    /// Number of barriers passed, counted for each thread.
     pub barriers: u64,
-    /// Time in which weights were packed that a step needed, summed over threads; no part of any task's.
+    /// Time of packing weights that a step needed, summed over threads. No task includes it.
     pub packing: Duration,
-    /// Tasks in the plan's order; those with the same label are one.
+    /// Tasks in the plan's order; tasks with the same label are added.
     pub tasks: Vec<TaskTime>,
-    /// For each of the plan's steps the time in its kernels, and behind it until the last thread came, summed over threads: so many times
-    /// what it took.
+    /// For each of the plan's steps, the time in its kernels and the wait for the last thread after
+    /// it, summed over threads. It is the step's wall time multiplied by the number of threads.
     pub stages: Vec<Duration>,
 }
 
-/// The end of a pass for all threads that had a part in it: those that were done with its last stage have waited for the last one. There is no barrier.
+/// Ends a pass for all threads that took part. Threads that finished early waited for the last one,
+/// although no barrier follows the last stage.
 pub(crate) fn end<'c>(clocks: impl Iterator<Item = &'c Mutex<Clock>>, stage: usize) {
     let mut clocks: Vec<_> = clocks.map(|clock| clock.lock().unwrap_or_else(PoisonError::into_inner)).collect();
     let last = clocks.iter().map(|clock| clock.left).max().unwrap_or_default();
@@ -88,38 +93,39 @@ pub(crate) fn end<'c>(clocks: impl Iterator<Item = &'c Mutex<Clock>>, stage: usi
     }
 }
 
-/// One thread's times.
+/// The times of one thread.
 #[derive(Clone, Debug, Default)]
 pub struct Clock {
-    /// Of each task, counted over the whole plan.
+    /// The work of each task of the whole plan.
     tasks: Vec<Work>,
-    /// Behind each stage, until the last thread came.
+    /// Wait for the last thread after each stage.
     waits: Vec<Duration>,
     imbalance: Duration,
     alone: Duration,
     meeting: Duration,
     barriers: u64,
     packing: Duration,
-    /// When this thread had done its part of a pass, from the pass's begin.
+    /// Time from the pass's begin until this thread finished its part.
     left: Duration,
 }
 
 impl Clock {
-    /// For a program.
+    /// Makes a clock for a program.
     pub fn new(program: &Program) -> Clock {
         let tasks = program.stages.iter().map(|stage| stage.tasks.len()).sum();
         let waits = vec![Duration::ZERO; program.stages.len()];
         Clock { tasks: vec![Work::default(); tasks], waits, ..Clock::default() }
     }
 
-    /// Adds to a task.
+    /// Adds work to a task.
     pub fn work(&mut self, task: usize, work: Work) {
         if let Some(entry) = self.tasks.get_mut(task) {
             *entry += work;
         }
     }
 
-    /// Adds the time at the barrier behind a stage: until the last thread came, while that one worked, and from then on.
+    /// Adds the time at the barrier after a stage: until the last thread arrived, while it worked
+    /// alone, and from then on.
     pub fn wait(&mut self, stage: usize, imbalance: Duration, alone: Duration, meeting: Duration) {
         self.waits.get_mut(stage).into_iter().for_each(|wait| *wait += imbalance);
         self.imbalance += imbalance;
@@ -128,22 +134,22 @@ impl Clock {
         self.barriers += 1;
     }
 
-    /// Notes when this thread had done its part of a pass, from the pass's begin.
+    /// Records the time from the pass's begin until this thread finished its part.
     pub fn leave(&mut self, at: Duration) {
         self.left = at;
     }
 
-    /// Adds to the time of packing weights.
+    /// Adds time of packing weights.
     pub fn pack(&mut self, time: Duration) {
         self.packing += time;
     }
 
-    /// Adds this clock to the sum.
+    /// Adds this clock to the statistics.
     pub fn add_to(&self, program: &Program, stats: &mut Stats) {
         stats.imbalance += self.imbalance;
         stats.alone += self.alone;
         stats.meeting += self.meeting;
-        // Every thread passes each.
+        // Every thread passes each barrier, so this counts each barrier once for each thread.
         stats.barriers += self.barriers;
         stats.packing += self.packing;
         stats.stages.resize(program.stages.len(), Duration::ZERO);
@@ -165,7 +171,7 @@ impl Clock {
         }
     }
 
-    /// Starts again from nothing.
+    /// Resets all times to 0.
     pub fn reset(&mut self) {
         let (tasks, waits) = (std::mem::take(&mut self.tasks), std::mem::take(&mut self.waits));
         *self = Clock { tasks, waits, ..Clock::default() };
@@ -182,7 +188,7 @@ mod tests {
     fn whoever_ends_first_waits_for_the_last_one() {
         let ms = Duration::from_millis;
         let clock = |left| Mutex::new(Clock { waits: vec![ms(1); 2], left: ms(left), ..Clock::default() });
-        // The last one had no part in it.
+        // The fourth thread took no part.
         let clocks = [clock(5), clock(9), clock(3), clock(100)];
         end(clocks.iter().take(3), 1);
         let [waits, imbalance] = [|clock: &Clock| clock.waits[1], |clock: &Clock| clock.imbalance]

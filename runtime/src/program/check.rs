@@ -1,4 +1,5 @@
-//! The checks of a plan's parts: weights, buffers, routings, tasks, logits and softmax; of what an index chose in a file of its own.
+//! The checks of a plan's parts: weights, buffers, routings, tasks, logits and softmax. Chosen
+//! places have a file of their own.
 
 mod chosen;
 
@@ -23,7 +24,7 @@ use crate::pack;
 
 type Result<T, E = PlanError> = std::result::Result<T, E>;
 
-/// A name for an error, not longer than a line.
+/// Shortens a name for an error, to at most a line.
 pub(crate) fn shortened(name: &str) -> String {
     if name.chars().nth(100).is_some() {
         name.chars().take(97).chain("...".chars()).collect()
@@ -32,13 +33,13 @@ pub(crate) fn shortened(name: &str) -> String {
     }
 }
 
-/// Bytes of a derived tensor, and of what it is made of.
+/// Sizes of a derived tensor.
 pub(super) struct Made {
     bytes: u64,
     stored: Option<u64>,
 }
 
-/// Derived tensors, each checked once: many weights may be of one.
+/// Checks each derived tensor once, because many weights may use the same one.
 pub(super) fn derived(plan: &Plan<Kernel>) -> Result<Vec<Made>> {
     let lengths: Vec<u64> = plan.files.iter().map(|file| file.bytes).collect();
     let made = |(number, derived): (usize, &Derived)| {
@@ -92,7 +93,7 @@ pub(super) fn weight(plan: &Plan<Kernel>, made: &[Made], weight: &PlanWeight) ->
     inside(what, weight.offset, weight.span(), available)
 }
 
-/// What is packed takes memory: no more is packed than the files have.
+/// Checks the bytes to be packed, which take memory: at most as many as the files have.
 pub(super) fn packed_at_load(plan: &Plan<Kernel>, made: &[Made]) -> Result<(), Problem> {
     let most = plan.files.iter().fold(0u64, |sum, file| sum.saturating_add(file.bytes));
     let stored = |weight: &PlanWeight| match weight.file {
@@ -122,7 +123,7 @@ fn check_rows(rows: RowCount) -> Result<(), Problem> {
     }
 }
 
-/// A rotary table has pairs, as many in both its lists, and steps of positions.
+/// Checks that a rotary table has pairs, the same number in both its lists, and steps of positions.
 pub(super) fn rope(table: &RopeTable) -> Result<(), Problem> {
     let pairs = table.frequencies.len();
     range("pairs", pairs as u64, 1, MAX_PAIRS as u64)?;
@@ -135,7 +136,7 @@ pub(super) fn rope(table: &RopeTable) -> Result<(), Problem> {
     range("positions of a step", length, 1, u64::from(u32::MAX))
 }
 
-/// A state is what its kind can be.
+/// Checks that a state has a form that its kind allows.
 pub(super) fn state(state: &State) -> Result<(), Problem> {
     let row = state.kind.row();
     if state.fields.len() != row.fields.len() {
@@ -174,7 +175,8 @@ pub(super) fn state(state: &State) -> Result<(), Problem> {
     }
 }
 
-/// The state with a window, or else with places that positions share, in whose memory a task's positions are counted.
+/// Returns the state in whose memory a task's positions are counted: one with a window, or else one
+/// whose places positions share.
 fn sliding(plan: &Plan<Kernel>, task: &Task) -> Result<Option<u32>, Problem> {
     let states = task.args.iter().filter_map(|arg| match arg.source {
         Source::State { state, .. } => Some(state),
@@ -184,7 +186,7 @@ fn sliding(plan: &Plan<Kernel>, task: &Task) -> Result<Option<u32>, Problem> {
     let shares = |state: &u32| plan.states.get(*state as usize).is_some_and(|state| state.every > 1);
     let Some(sliding) = states.clone().find(slides).or_else(|| states.clone().find(shares)) else { return Ok(None) };
     let alone = states.clone().all(|state| state == sliding || (slides(&sliding) && shares(&state)));
-    // Parts of places begin with the sequence's first.
+    // Parts of places begin with the sequence's first place.
     let of_places = |split: Split| split.leaves == Leaves::Words && !slides(&sliding);
     let in_parts = task.variants.iter().filter_map(|variant| variant.split).any(|split| !of_places(split));
     if !alone || task.rows != RowAxis::Tokens || in_parts {
@@ -195,7 +197,8 @@ fn sliding(plan: &Plan<Kernel>, task: &Task) -> Result<Option<u32>, Problem> {
     Ok(Some(sliding))
 }
 
-/// How far a task's rows see their text, where that is both ways: it goes through whole states then.
+/// Returns how far ahead a task's rows see, if attention is not causal. Such a task reads whole
+/// states.
 fn whole(plan: &Plan<Kernel>, task: &Task) -> Result<Option<u32>, Problem> {
     let reach = |arg: &Arg| match arg.source {
         Source::Input(Input::Ends) => Some(u32::MAX),
@@ -231,13 +234,14 @@ pub(super) fn buffer(plan: &Plan<Kernel>, buffer: &ArenaBuffer) -> Result<(), Pr
     inside("the arena", buffer.offset, bytes, plan.arena_bytes)
 }
 
-/// The routings; that each is filled once.
+/// Returns the routings. Each must be filled once.
 pub(super) fn routings(plan: &Plan<Kernel>) -> Result<Vec<Routing>> {
     let mut routings = Vec::new();
     for (i, step) in plan.steps.iter().enumerate() {
         let Step::Bucket { bucket, ids, first, top_k, experts, nobody } = step else { continue };
         let check = || {
-            // Ids in order, as a schedule numbers them; so their number is bounded by that of the steps.
+            // Ids must be in order, as a schedule numbers them. Their number is then at most the
+            // number of steps.
             if bucket.0 >= plan.buckets || bucket.0 as usize != routings.len() {
                 return Err(Problem::Order { bucket: bucket.0 });
             }
@@ -256,7 +260,8 @@ pub(super) fn routings(plan: &Plan<Kernel>) -> Result<Vec<Routing>> {
     Ok(routings)
 }
 
-/// `count` ids of each token, from one on, in a buffer that has nothing but ids.
+/// Returns the place of `count` ids of each token, from `first` on, in a buffer that holds only
+/// ids.
 fn slots(plan: &Plan<Kernel>, ids: BufferId, first: u32, count: u32) -> Result<Ids, Problem> {
     let buffer = id("buffer", ids.0, &plan.buffers)?;
     let end = (u64::from(first) + u64::from(count)) * 4;
@@ -266,7 +271,7 @@ fn slots(plan: &Plan<Kernel>, ids: BufferId, first: u32, count: u32) -> Result<I
     Ok(Ids { buffer: ids, first, stride: buffer.row_bytes / 4 })
 }
 
-/// Adds what one thread does after the last stage.
+/// Adds an action after the last stage.
 fn then(stages: &mut Vec<Stage>, then: BarrierAction) {
     if stages.is_empty() {
         stages.push(Stage::default());
@@ -283,18 +288,19 @@ pub(super) struct Checker<'a> {
 }
 
 impl Checker<'_> {
-    /// All stages, and those of each layer that is run on its own.
+    /// Checks all steps. Returns the stages, and those of each layer that runs on its own.
     pub(super) fn stages(&self) -> Result<(Vec<Stage>, Vec<Range<usize>>)> {
         let mut stages: Vec<Stage> = Vec::new();
         let mut layers = layers::steps(self.plan)?.into_iter().peekable();
         let mut parts = Vec::new();
-        // Routings that are filled when a step runs, in order: those of the layer, where it is one's.
+        // Routings that are filled before the present step, in order; only those of the layer, if
+        // layers run on their own.
         let (mut filled, mut first_task, mut requests) = (0..0, 0, 0);
-        // Requests of the layer that are not released.
+        // Number of requests of the layer that are not released.
         let mut open = 0i64;
         for (i, step) in self.plan.steps.iter().enumerate() {
             if layers.peek().is_some_and(|layer| layer.start == i) {
-                // What one thread does before the first task is done behind this.
+                // This empty stage holds the actions before the layer's first task.
                 parts.push(stages.len()..stages.len());
                 stages.push(Stage { first_task, ..Stage::default() });
                 (filled.start, open) = (filled.end, 0);
@@ -348,7 +354,7 @@ impl Checker<'_> {
                     let problem = Problem::Shape { expected: "released by the layer that requested them" };
                     return at(&format!("step {i}: experts"), Err(problem));
                 }
-                // Behind a part's last stage nothing is done.
+                // After the last stage of a layer, no action runs, so an empty stage follows.
                 if stages.last().is_some_and(|stage| !stage.then.is_empty()) {
                     stages.push(Stage { first_task, ..Stage::default() });
                 }
@@ -360,8 +366,10 @@ impl Checker<'_> {
         Ok((stages, parts))
     }
 
-    /// Whether a task takes the rows of each addition on their own. Of quantised weights all kernels without tiles give the same bits. Those of floats add
-    /// otherwise for few rows than for many, and for a row alone than for some that are taken together.
+    /// Returns whether a task takes the rows of each addition separately. For quantised weights,
+    /// all kernels without tiles give the same bits. Kernels for floats add in another order for
+    /// few rows than for many. They also do so for one row than for several that are taken
+    /// together.
     fn apart(&self, task: &Task) -> Apart {
         let signatures = || task.variants.iter().filter_map(|variant| self.kernels.get(variant.kernel.0 as usize));
         let changes = |(i, arg): (usize, &Arg)| {
@@ -378,7 +386,8 @@ impl Checker<'_> {
         if of_state || divided || dims().any(DimExpr::uses_positions) {
             return Apart::Always;
         }
-        // A kernel that asks for more than the number of rows takes several together.
+        // A kernel with a function of the number of rows among its dims takes several rows
+        // together.
         let takes_several = |dim: &DimExpr| dim.uses(DimInput::Rows) && !dim.is(DimInput::Rows);
         if task.variants.len() < 2 && !dims().any(takes_several) {
             return Apart::Never;
@@ -388,7 +397,7 @@ impl Checker<'_> {
             Source::Weight(weight) => self.plan.weights.get(weight as usize),
             _ => None,
         });
-        // Floats beside a quantised weight are added to its products.
+        // Floats next to a quantised weight are added to its products, so they do not count.
         let formats: Vec<Format> = weights.map(|weight| weight.format).collect();
         let of_floats = !formats.is_empty() && !formats.iter().any(|format| format.is_quantised());
         match (has_tiles, of_floats) {
@@ -399,7 +408,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Whether a routing is over the experts of a group.
+    /// Checks that a routing is over the experts of a group.
     fn named(&self, group: u32, bucket: BucketId) -> Result<(), Problem> {
         let group = id("group of experts", group, &self.plan.expert_groups)?;
         let routing = id("routing", bucket.0, self.routings)?;
@@ -440,14 +449,14 @@ impl Checker<'_> {
         Ok(())
     }
 
-    /// A kernel of a task, and what its dims are.
+    /// Checks a kernel of a task, and its dims.
     fn kernel(&self, task: &Task, kernel: KernelId, dims: &[DimExpr]) -> Result<&Signature, Problem> {
         let kernel = id("kernel", kernel.0, self.kernels)?;
         if dims.len() != kernel.dims.len() {
             return Err(Problem::Count { what: "dims", found: dims.len(), expected: kernel.dims.len() });
         }
         for dim in dims {
-            // It has a value for each item, whatever its inputs are.
+            // The dim must have a value for each item, for all values of its inputs.
             dim.range(DimInput::bounds)?;
             if dim.uses_positions() && task.rows != RowAxis::Tokens {
                 return Err(Problem::Dim { dim: dim.to_string(), expected: "needs rows that are tokens" });
@@ -457,7 +466,8 @@ impl Checker<'_> {
         Ok(kernel)
     }
 
-    /// That bands of a column are those that their kernel can tell apart, or that each has another place for its results.
+    /// Checks that a kernel can distinguish the bands of a column, or that each band writes another
+    /// place.
     fn bands(&self, task: &Task, variant: &Variant) -> Result<(), Problem> {
         let Some(Bands { count, kernel, dims, strides }) = &variant.bands else { return Ok(()) };
         range("bands of a column", *count, 2, MAX_BANDS)?;
@@ -487,7 +497,7 @@ impl Checker<'_> {
         Ok(())
     }
 
-    /// Where the task's parts are, behind those of the tasks before it.
+    /// Returns the place of the task's parts, after those of the tasks before it.
     fn parts(&self, task: &Task, next: &mut PartPlace) -> Result<PartPlace, Problem> {
         let (mut bytes, mut rows, mut parts) = (None, 0, 0);
         for variant in &task.variants {
@@ -501,7 +511,7 @@ impl Checker<'_> {
             range("positions of a place of parts", split.every, 1, MAX_CONTEXT)?;
             parts = parts.max(match split.leaves {
                 Leaves::Result => split.division.parts,
-                // Those of all places of the context.
+                // Words are kept for all places of the context.
                 Leaves::Words => self.plan.context_length.div_ceil(split.every).div_ceil(ATTENTION_BLOCK),
             });
             let argument = split.argument as usize;
@@ -609,7 +619,7 @@ impl Checker<'_> {
     }
 
     fn arguments(&self, kernel: &Signature, args: &[Arg]) -> Result<(), Problem> {
-        // Variants share their arguments; what one has no use for is scratch.
+        // Variants share their arguments; an argument that a kernel does not use must be scratch.
         let spare = args.get(kernel.buffers.len()..);
         if spare.is_none_or(|spare| spare.iter().any(|arg| arg.source != Source::Scratch)) {
             return Err(Problem::Count { what: "arguments", found: args.len(), expected: kernel.buffers.len() });
@@ -644,18 +654,18 @@ impl Checker<'_> {
         }
     }
 
-    /// Where a buffer lies in the arena.
+    /// Returns a buffer's range in the arena.
     pub(super) fn extent(&self, buffer: BufferId) -> std::ops::Range<u64> {
         let buffer = &self.plan.buffers[buffer.0 as usize];
         let tokens = self.plan.max_tokens;
-        // The product fits: the buffer was found to lie in the arena.
+        // The product cannot overflow, because the buffer was found inside the arena.
         buffer.offset..buffer.offset + buffer.row_bytes * buffer.rows.most(tokens, self.plan.output.most(tokens))
     }
 
     pub(super) fn logits(&self) -> Result<(), Problem> {
         let buffer = id("buffer", self.plan.logits.0, &self.plan.buffers)?;
         if let Output::Experts { width } = self.plan.output {
-            // Each layer's were checked.
+            // The buffers of each layer are checked elsewhere.
             return range("elements of a row", width, 1, MAX_WIDTH);
         }
         let expected = u64::from(output_width(self.plan)?) * 4;
@@ -668,7 +678,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Hidden states of a step's tokens.
+    /// Checks the hidden states of a step's tokens.
     pub(super) fn hidden(&self, HiddenRows { buffer, width }: HiddenRows) -> Result<(), Problem> {
         let buffer = id("buffer", buffer.0, &self.plan.buffers)?;
         range("elements of a hidden state", width, 1, MAX_WIDTH)?;
@@ -703,7 +713,7 @@ impl Checker<'_> {
     }
 }
 
-/// Elements of a row that a step gives.
+/// Returns the elements of an output row.
 fn output_width(plan: &Plan<Kernel>) -> Result<u32, Problem> {
     match plan.output {
         Output::Logits { .. } => Ok(plan.vocabulary),
@@ -712,7 +722,7 @@ fn output_width(plan: &Plan<Kernel>) -> Result<u32, Problem> {
     }
 }
 
-/// Whether a kernel's buffer may come from there.
+/// Checks that a kernel's buffer may have this source.
 fn feed(buffer: &Parameter, arg: &Arg) -> Result<(), Problem> {
     let (source_name, writable) = match arg.source {
         Source::Arena(_) => ("the arena", true),

@@ -1,92 +1,92 @@
-//! What can be wrong with a plan.
+//! Errors of a plan's check.
 
 use ixc_ir::derived::DerivedError;
 use ixc_ir::format::Format;
 use ixc_ir::plan::DimError;
 
-/// What is wrong with a plan, and where.
+/// A problem with a plan, and its place.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{place}: {problem}")]
 pub struct PlanError {
-    /// Which part of the plan.
+    /// The part of the plan.
     pub place: String,
-    /// What is wrong, and what would be right.
+    /// The problem, and the requirement.
     #[source]
     pub problem: Problem,
 }
 
-/// What can be wrong with a plan.
+/// A problem with a plan.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Problem {
-    /// A number outside its range.
+    /// A number is outside its range.
     #[error("{what} is {found}, must be in {least}..={most}")]
     Range {
-        /// Which number.
+        /// Name of the number.
         what: &'static str,
-        /// Its value.
+        /// The value found.
         found: u64,
-        /// Smallest.
+        /// Min value.
         least: u64,
-        /// Largest.
+        /// Max value.
         most: u64,
     },
-    /// An id of something that is not there.
+    /// An id names nothing.
     #[error("{what} {found} does not exist, the plan has {count}")]
     Id {
-        /// What kind of thing.
+        /// Kind of the object.
         what: &'static str,
         /// The id.
         found: u32,
-        /// How many there are.
+        /// Number of such objects.
         count: usize,
     },
-    /// Another number of things than there must be.
+    /// The number of objects is wrong.
     #[error("has {found} {what}, must have {expected}")]
     Count {
-        /// What kind of things.
+        /// Kind of the objects.
         what: &'static str,
-        /// How many.
+        /// Number found.
         found: usize,
-        /// How many there must be.
+        /// Number expected.
         expected: usize,
     },
-    /// A tensor that is not made of what the files have.
+    /// A derived tensor does not match the files.
     #[error("derived tensor: {error}")]
     Derived {
-        /// Why not.
+        /// The reason.
         error: DerivedError,
     },
-    /// Something that ends outside what it lies in.
+    /// A range ends outside its container.
     #[error("{bytes} bytes at {offset} end outside {what} of {available} bytes")]
     Outside {
-        /// What it must lie in.
+        /// Name of the container.
         what: &'static str,
-        /// Where it begins.
+        /// Offset of the range.
         offset: u64,
-        /// Its length; the largest number where that does not fit.
+        /// Length of the range; the largest number if it overflows.
         bytes: u64,
-        /// Length of what it must lie in.
+        /// Length of the container.
         available: u64,
     },
-    /// A weight whose length is not that of its shape.
+    /// The length of a weight does not match its shape.
     #[error("has {found} bytes; its format and shape take {expected}")]
     WeightBytes {
-        /// Found.
+        /// Bytes found.
         found: u64,
-        /// Expected; 0 where the shape fits no format.
+        /// Bytes expected; 0 if the shape fits no format.
         expected: u64,
     },
-    /// A weight that cannot be made of what is stored.
+    /// A weight cannot be made from its stored format.
     #[error("kernels read it as {format} and it is stored as {stored}; {expected}")]
     Stored {
-        /// What kernels read.
+        /// The format that kernels read.
         format: Format,
-        /// What is in the file.
+        /// The format in the file.
         stored: Format,
-        /// What would be right.
+        /// The requirement.
         expected: &'static str,
     },
-    /// A weight whose shape does not fit the format that kernels read.
+    /// The shape of a weight does not fit the format that kernels read.
     #[error("shape {shape:?} is no whole blocks of {format}: {} rows of {} columns", format.rows(), format.block_len())]
     Blocks {
         /// The shape.
@@ -94,62 +94,62 @@ pub enum Problem {
         /// The format.
         format: Format,
     },
-    /// A buffer that is fed from where it may not be.
+    /// A buffer has a source that it must not have.
     #[error("buffer %{buffer} is `{kind}` and comes from {source_name}; {expected}")]
     Feed {
         /// The kernel's buffer.
         buffer: String,
         /// Keyword of its kind.
         kind: &'static str,
-        /// Where it comes from.
+        /// Name of the source.
         source_name: &'static str,
-        /// What would be right.
+        /// The requirement.
         expected: &'static str,
     },
-    /// Indices at an address that is no multiple of 4.
+    /// Indices lie at an address that is not a multiple of 4.
     #[error("buffer %{buffer} of indices must lie at multiples of 4")]
     IndexAlignment {
         /// The kernel's buffer.
         buffer: String,
     },
-    /// A written buffer in the memory of another one of the same call.
+    /// A written buffer shares memory with another buffer of the same call.
     #[error("buffer %{written} is written and shares memory with buffer %{other}")]
     Overlap {
-        /// The buffer that is written.
+        /// The written buffer.
         written: String,
-        /// The other one.
+        /// The other buffer.
         other: String,
     },
-    /// Something that varies with more than dims.
+    /// A size or limit depends on more than dims.
     #[error("buffer %{buffer}: its size and limit may vary with dims only")]
     NotOverDims {
         /// The kernel's buffer.
         buffer: String,
     },
-    /// Variants that do not cover all row counts in order.
+    /// Variants do not cover all row counts in ascending order.
     #[error("row counts of variants must ascend and end with {}", u32::MAX)]
     Variants,
-    /// A dim that does not fit its task.
+    /// A dim does not fit its task.
     #[error("dim `{dim}` {expected}")]
     Dim {
         /// The dim.
         dim: String,
-        /// Requirement.
+        /// The requirement.
         expected: &'static str,
     },
-    /// A dim without a value for some items.
+    /// A dim has no value for some items.
     #[error("dim {0}")]
     NoDim(#[from] DimError),
-    /// A routing that is used before, or filled more than once, or never.
+    /// A routing is used before it is filled, is filled twice, or is never filled.
     #[error("routing {bucket} must be filled by one step, before any step that uses it")]
     Order {
         /// The routing.
         bucket: u32,
     },
-    /// The logits, the ids of a routing or the softmax kernel are not what they must be.
+    /// Logits, ids of a routing, the softmax kernel or another part have the wrong form.
     #[error("must be {expected}")]
     Shape {
-        /// What it must be.
+        /// The required form.
         expected: &'static str,
     },
 }

@@ -1,17 +1,19 @@
-//! Groups of experts whose blocks are requested and released: that every task that reads one stands where it may.
+//! Checks of groups of experts, whose blocks are requested and released: tasks read experts only in
+//! between.
 //!
 //! ```text
-//! bucket 0 by route ids           stages between request and release, from the first to the last that read the group's weights,
-//! request experts 0 of bucket 0   are a loop: they are run for some of the experts, and then again for the others
+//! bucket 0 by route ids           stages between request and release that read the group's weights
+//! request experts 0 of bucket 0   are a loop: they run for some experts, then again for the others
 //! run: expert.swiglu gate, up
 //! run: expert.down down           then: repeat from expert.swiglu on
 //! release experts 0
 //! ```
 //!
-//! Leaves true: a group's weights are matrices of its experts and in no other group; groups are requested and released one after the
-//! other, each of them once or, where some slots of a routing are computed with later than others, more often; weights are read only
-//! in such a window of their group, over the rows of the routing that its request names; and in these stages what is computed over
-//! other rows does not read what is computed over those.
+//! After the check, a group's weights are matrices of its experts, and belong to no other group.
+//! Groups are requested and released one after the other. Each is requested once, or several times
+//! if some slots of a routing are computed later than others. Weights are read only in such a
+//! window of their group, over the rows of the requested routing. In these stages, tasks over other
+//! rows do not read the results of tasks over those rows.
 
 use ixc_ir::kernel::Kernel;
 use ixc_ir::plan::{Arg, BucketId, BufferId, ExpertGroup, Plan, RowAxis, Source, Step, Task, WeightFile};
@@ -24,14 +26,15 @@ use super::{Access, BarrierAction, BlockPlace, Group, MAX_EXPERTS, PlanError, Pr
 use crate::blocks::{BLOCK_HEADER, BlockShape};
 use crate::pack::ALIGNMENT;
 
-/// What the checks of groups leave.
+/// The results of the checks of groups.
 pub(super) struct Checked {
     pub(super) stages: Vec<Stage>,
     pub(super) groups: Vec<Group>,
     pub(super) windows: Vec<Window>,
 }
 
-/// The groups of a plan and the windows in which their experts are read; stages know theirs.
+/// Checks the groups of a plan, and the windows in which their experts are read. Stores its window
+/// in each stage.
 pub(super) fn check(checker: &Checker<'_>, mut stages: Vec<Stage>) -> Result<Checked, PlanError> {
     let plan = checker.plan;
     let mut of_weight: Vec<Option<usize>> = vec![None; plan.weights.len()];
@@ -77,7 +80,7 @@ pub(super) fn check(checker: &Checker<'_>, mut stages: Vec<Stage>) -> Result<Che
         stages[last].then.insert(0, BarrierAction::Repeat { first });
         windows.push(Window { group, bucket });
     }
-    // In their windows readers were checked; elsewhere there are none.
+    // Readers in windows are checked already; no other stage may read experts.
     for (i, stage) in stages.iter().enumerate().filter(|(_, stage)| stage.window.is_none()) {
         if let Some(task) = stage.tasks.iter().find(|task| weight_args(task, &of_weight).next().is_some()) {
             let place = format!("stage {i}, task {:?}", shortened(&task.label));
@@ -85,7 +88,8 @@ pub(super) fn check(checker: &Checker<'_>, mut stages: Vec<Stage>) -> Result<Che
             return Err(PlanError { place, problem: Problem::Shape { expected } });
         }
     }
-    // What is predicted by the very ids that a window is requested by later is no guess.
+    // A prediction with exactly the ids of a later request is no guess, so it becomes an
+    // announcement.
     let mut by_ids: HashMap<_, Vec<usize>> = HashMap::new();
     for (number, window) in windows.iter().enumerate() {
         if let Some(routing) = checker.routings.get(window.bucket.0 as usize) {
@@ -107,7 +111,7 @@ pub(super) fn check(checker: &Checker<'_>, mut stages: Vec<Stage>) -> Result<Che
     Ok(Checked { stages, groups, windows })
 }
 
-/// Whether the weights are such as a group may have; notes them.
+/// Checks the weights of a group, and records the group of each.
 fn weights(
     plan: &Plan<Kernel>,
     group: &ExpertGroup,
@@ -128,7 +132,8 @@ fn weights(
     Ok(())
 }
 
-/// Where a group's blocks are, if it has some; they lie behind those that end at `end`, which becomes their own end.
+/// Returns the place of a group's blocks, if it has blocks. They lie after those that end at `end`,
+/// which becomes their own end.
 fn blocks(plan: &Plan<Kernel>, group: &ExpertGroup, end: &mut u64) -> Result<Option<BlockPlace>, Problem> {
     let weights: Vec<_> = group.weights.iter().filter_map(|&weight| plan.weights.get(weight as usize)).collect();
     if !weights.iter().any(|weight| matches!(weight.file, WeightFile::Blocks { .. })) {
@@ -160,7 +165,8 @@ struct Bounds {
     before: usize,
 }
 
-/// What is requested and released, in order: one after the other, each group at least once.
+/// Returns the requests and releases in order. They must alternate, and each group must have at
+/// least one.
 fn bounds(plan: &Plan<Kernel>, stages: &[Stage]) -> Result<Vec<Bounds>, PlanError> {
     let requests = plan.steps.iter().filter_map(|step| match step {
         Step::Request { group, bucket } => Some((*group, *bucket)),
@@ -183,7 +189,7 @@ fn bounds(plan: &Plan<Kernel>, stages: &[Stage]) -> Result<Vec<Bounds>, PlanErro
                     }
                 }
                 BarrierAction::Release(released) => match open.take() {
-                    // After the last stage nothing is done any more.
+                    // After the last stage, no action runs.
                     Some((group, bucket, after)) if group == released && i + 1 < stages.len() => {
                         missing.get_mut(group as usize).into_iter().for_each(|missing| *missing = false);
                         bounds.push(Bounds { group, bucket, after, before: i });
@@ -215,7 +221,7 @@ fn reads_group(task: &Task, of_weight: &[Option<usize>], number: usize) -> bool 
     weight_args(task, of_weight).any(|(_, _, group)| group == number)
 }
 
-/// Whether what a task reads of groups is of this one, expert by expert.
+/// Checks that a task reads experts only of this group, expert by expert.
 fn reader(
     plan: &Plan<Kernel>,
     task: &Task,
@@ -235,16 +241,17 @@ fn reader(
     Ok(())
 }
 
-/// Whether stages can be run for some experts, and again for others. No stage may write memory that an earlier stage reads for experts, since that
-/// one runs again for the others; and no task for experts may write memory that tasks over other rows read.
+/// Checks that stages can run for some experts, and again for others. An earlier stage runs again,
+/// so no stage may write memory that it reads for experts. No task for experts may write memory
+/// that tasks over other rows read.
 fn repeatable(checker: &Checker<'_>, stages: &[Stage], bucket: BucketId) -> Result<(), Problem> {
     let routed = |task: &Task| task.rows == RowAxis::Routed(bucket);
-    // Taken by tasks over other rows, of any stage.
+    // Ranges that tasks over other rows use, in any stage.
     let mut taken = Extents::default();
     for task in stages.iter().flat_map(|stage| &stage.tasks).filter(|task| !routed(task)) {
         buffers(checker, task, false)?.into_iter().for_each(|buffer| taken.add(checker.extent(buffer)));
     }
-    // Taken for experts by stages before.
+    // Ranges that earlier stages use for experts.
     let mut again = Extents::default();
     for stage in stages {
         for task in &stage.tasks {
@@ -264,7 +271,7 @@ fn repeatable(checker: &Checker<'_>, stages: &[Stage], bucket: BucketId) -> Resu
     Ok(())
 }
 
-/// Arena buffers that a task takes; those that it writes alone.
+/// Returns the arena buffers that a task uses; only those it writes if `written`.
 fn buffers(checker: &Checker<'_>, task: &Task, written: bool) -> Result<Vec<BufferId>, Problem> {
     let mut found = Vec::new();
     for variant in &task.variants {

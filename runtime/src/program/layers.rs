@@ -1,12 +1,14 @@
-//! Layers that are run on their own: that each is, with all that it needs.
+//! Checks of layers that run on their own: each must have all that it needs.
 //!
 //! ```text
-//! layer 3: steps 0 to 3        bucket by the ids that come in, gate and up, down, combine
-//! layer 4: steps 4 to 7        the same; nothing that layer 3 left is read
+//! layer 3: steps 0 to 3        bucket by the incoming ids, gate and up, down, combine
+//! layer 4: steps 4 to 7        the same; it reads no result of layer 3
 //! ```
 //!
-//! Leaves true: layers have all steps of the plan, one behind the other, and numbers of their own; what comes in and out are buffers with a row for each
-//! token; routings are sorted and experts requested and released within the layer that reads them; a layer has no states, and takes no positions.
+//! After the check, layers cover all steps of the plan, one after the other, and have distinct
+//! numbers. Their inputs and outputs are buffers with a row for each token. The layer that reads
+//! experts also sorts their routings, requests them and releases them. A layer has no states and
+//! takes no positions.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -16,32 +18,32 @@ use ixc_ir::plan::{BufferId, ExpertLayer, Output, Plan, RowCount};
 
 use super::{PlanError, Problem, Routing, at, id, range};
 
-/// A layer that is run on its own.
+/// A layer that runs on its own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Layer {
-    /// Its number in the model.
+    /// Number of the layer in the model.
     pub number: u32,
-    /// Its stages.
+    /// Stages of the layer.
     pub stages: Range<usize>,
-    /// Its routings.
+    /// Routings of the layer.
     pub routings: Vec<usize>,
-    /// Elements of a row that comes in, and of one that comes out.
+    /// Elements of an input row, and of an output row.
     pub width: u32,
     /// Experts of a row.
     pub used: u32,
-    /// Experts that there are.
+    /// Number of experts.
     pub experts: u32,
-    /// f32 `[T, width]`.
+    /// Input rows: f32 `[T, width]`.
     pub rows: BufferId,
-    /// i32 `[T, used]`.
+    /// Ids of experts: i32 `[T, used]`.
     pub ids: BufferId,
-    /// f32 `[T, used]`.
+    /// Weights of experts: f32 `[T, used]`.
     pub weights: BufferId,
-    /// f32 `[T, width]`.
+    /// Output rows: f32 `[T, width]`.
     pub result: BufferId,
 }
 
-/// The steps of each layer; none where all steps are a model's.
+/// Returns the steps of each layer; empty if all steps belong to a whole model.
 pub(super) fn steps(plan: &Plan<Kernel>) -> Result<Vec<Range<usize>>, PlanError> {
     let wrong = |expected| at(&"layers", Err(Problem::Shape { expected }));
     match plan.output {
@@ -69,7 +71,7 @@ pub(super) fn steps(plan: &Plan<Kernel>) -> Result<Vec<Range<usize>>, PlanError>
     Ok(all)
 }
 
-/// The layers, whose stages are these.
+/// Checks the layers, which have these stages.
 pub(super) fn check(
     plan: &Plan<Kernel>,
     routings: &[Routing],
@@ -81,7 +83,7 @@ pub(super) fn check(
     let checked = layers.map(|(layer, stages)| {
         let of_layer = of(plan, routings, (layer, width), stages);
         let layer = at(&format!("layer {}", layer.layer), of_layer)?;
-        // Ids are sorted for each layer by its own steps.
+        // Each layer's own steps sort its ids.
         let numbers = [(0u8, layer.number), (1, layer.ids.0)];
         if numbers.into_iter().any(|number| !seen.insert(number)) {
             let problem = Problem::Shape { expected: "with a number and ids of its own" };

@@ -1,47 +1,52 @@
-//! How many of each thing a plan may have: checked of its lists alone, before anything is made of them.
+//! Limits on the parts of a plan. They are checked on its lists alone, before tables are made from
+//! them.
 //!
-//! The deepest model known has 126 layers (Llama 3.1 405B), the one with the most experts some 60 layers of 256; plans are made of up to
-//! [`MAX_LAYERS`]. The limits for one layer are at least twice what the schedule makes of any known architecture.
+//! The deepest known model has 126 layers (Llama 3.1 405B). The one with the most experts has some
+//! 60 layers of 256. Plans have up to [`MAX_LAYERS`] layers. The limits for one layer are at least
+//! twice the numbers of the schedule of any known architecture.
 
 use ixc_ir::kernel::{Kernel, Stmt};
 use ixc_ir::plan::{Plan, Step};
 
 use super::{MAX_PAIRS, Problem, range};
 
-/// Most layers: thirty times the most known.
+/// Max layers: thirty times the most known.
 pub const MAX_LAYERS: u64 = 4096;
-/// Most routings, of all layers: two of a layer where some experts are computed later than others. Each has memory of its own.
+/// Max routings of all layers: two of a layer if some experts are computed later than others. Each
+/// has memory of its own.
 const MAX_ROUTINGS: u64 = 2 * MAX_LAYERS;
-/// Most experts that a token is routed to, in all layers together: each takes eight bytes for each token of a step.
+/// Max experts that a token is routed to, summed over all layers. Each takes eight bytes for each
+/// token of a step.
 const MAX_ROUTED: u64 = 1 << 15;
-/// Most steps, between which threads meet; a layer has up to 15.
+/// Max steps, between which threads meet; a layer has up to 15.
 const MAX_STEPS: u64 = 32 * MAX_LAYERS;
-/// Most tasks; a layer has up to 20.
+/// Max tasks; a layer has up to 20.
 const MAX_TASKS: u64 = 40 * MAX_LAYERS;
-/// Most kernels that a task chooses from by its rows; there are up to five.
+/// Max kernels of a task, from which its rows choose one; known plans have up to five.
 const MAX_VARIANTS: u64 = 16;
-/// Most weights; a layer has up to 16.
+/// Max weights; a layer has up to 16.
 const MAX_WEIGHTS: u64 = 32 * MAX_LAYERS;
-/// Most buffers of the arena; a layer has up to 20.
+/// Max buffers of the arena; a layer has up to 20.
 const MAX_ARENA_BUFFERS: u64 = 40 * MAX_LAYERS;
-/// Most kernels. They differ by shape and format, not by layer: plans have some fifty.
+/// Max kernels. They differ by shape and format, not by layer: plans have some fifty.
 const MAX_KERNELS: u64 = 4096;
-/// Most statements of all kernels. Plans have some twenty thousand; generating code takes time by them.
+/// Max statements of all kernels. Plans have some twenty thousand. They determine the time of
+/// generating code.
 const MAX_STATEMENTS: u64 = 1 << 19;
-/// Most model files; the largest models have some two hundred.
+/// Max model files; the largest models have some two hundred.
 const MAX_FILES: u64 = 4096;
-/// Most states; a layer has up to two.
+/// Max states; a layer has up to two.
 const MAX_STATES: u64 = 2 * MAX_LAYERS;
-/// Most columns of a state's field that has positions, which are heads; there are up to 128.
+/// Max columns (heads) of a state's field with positions; known models have up to 128.
 const MAX_HEADS: u64 = 4096;
-/// Most of those of all states.
+/// Max columns of such fields of all states.
 const MAX_ALL_HEADS: u64 = 1 << 19;
-/// Most fields of a state.
+/// Max fields of a state.
 const MAX_FIELDS: u64 = 4;
-/// Most experts of all groups together.
+/// Max experts of all groups together.
 const MAX_BLOCKS: u64 = 1 << 20;
 
-/// That a plan has no more of anything than a model needs.
+/// Checks that no part of a plan exceeds its limit.
 pub(super) fn check(plan: &Plan<Kernel>) -> Result<(), Problem> {
     let count = |of: &dyn Fn(&Step) -> usize| plan.steps.iter().map(of).sum::<usize>() as u64;
     let tasks = |step: &Step| if let Step::Run { tasks, .. } = step { tasks.len() } else { 0 };
@@ -90,13 +95,14 @@ pub(super) fn check(plan: &Plan<Kernel>) -> Result<(), Problem> {
     counts.into_iter().try_for_each(|(what, found, max)| range(what, found, 0, max))
 }
 
-/// The most variants that a task has.
+/// Returns the max number of variants of a task.
 fn count_variants(plan: &Plan<Kernel>) -> u64 {
     let tasks = plan.steps.iter().flat_map(|step| if let Step::Run { tasks, .. } = step { &tasks[..] } else { &[] });
     tasks.map(|task| task.variants.len() as u64).max().unwrap_or(0)
 }
 
-/// How many statements there are, those in loops included. Loops are nested as deep as they may be decoded.
+/// Returns the number of statements, including those in loops. The decoder limits the depth of
+/// loops.
 fn statements(body: &[Stmt]) -> u64 {
     let inner = |stmt: &Stmt| if let Stmt::For(each) = stmt { statements(&each.body) } else { 0 };
     body.iter().map(|stmt| 1 + inner(stmt)).sum()

@@ -1,21 +1,27 @@
-//! A plan, checked, as the tables that running it needs.
+//! A checked plan: the tables that running it needs.
 //!
-//! Takes a plan that nobody trusts, with kernels that the kernel verifier has accepted. Leaves true, where it gives a
-//! [`Program`]:
+//! The input is an untrusted plan, whose kernels the kernel verifier has accepted. If the check
+//! returns a [`Program`], the following holds:
 //!
-//! - there is no more of anything than a model needs (`limits`), and checking it took time in proportion to the plan's length;
+//! - no part of the plan exceeds the needs of a model (`limits`), and checking took time
+//!   proportional to the plan's length;
 //! - every id is in range: kernels, buffers, weights, files, tables, states, routings;
-//! - every variant has one dim rule for each dim of its kernel, and an argument for each buffer; bands of a column are those that its kernel
-//!   can tell apart, or begin at different places where it writes;
-//! - states are what their kinds can be;
-//! - a kernel writes only the arena, states and scratch; scratch buffers are in scratch memory, and nothing else is;
-//!   index buffers are fed from inputs alone, at multiples of 4; what a call writes overlaps nothing else that it takes;
-//! - a routing is used only after the one step that fills it, and a group of experts between a step that requests it for a routing and the next that releases it;
-//! - arena buffers lie in the arena, weights in their files, those in blocks as [`crate::blocks`] has them; weights that are not stored as kernels read them can be packed from
-//!   what is there.
+//! - every variant has one rule for each dim of its kernel, and an argument for each buffer;
+//! - a kernel can distinguish the bands of a column, or they write different places;
+//! - every state has a form that its kind allows;
+//! - a kernel writes only the arena, states and scratch; scratch buffers lie in scratch memory, and
+//!   no others do;
+//! - index buffers have only inputs as sources, at multiples of 4; a written buffer overlaps no
+//!   other buffer of its call;
+//! - a routing is used only after the one step that fills it;
+//! - a group of experts is read only between a step that requests it for a routing and the next
+//!   that releases it;
+//! - arena buffers lie in the arena, weights in their files, and weights in blocks as in
+//!   [`crate::blocks`];
+//! - weights in another format than the kernels' can be packed from their stored format.
 //!
-//! What it does not prove is that an item's slices lie inside their buffers: that depends on the step's row counts, and
-//! [`crate::execute`] checks it for each item.
+//! The check does not prove that an item's slices lie inside their buffers. This depends on the
+//! step's row counts, and [`crate::execute`] checks it for each item.
 
 mod check;
 mod error;
@@ -37,33 +43,35 @@ use groups::Checked;
 pub use layers::Layer;
 pub use limits::MAX_LAYERS;
 
-/// Most dims of a kernel in a plan.
+/// Max dims of a kernel in a plan.
 pub const MAX_DIMS: usize = 16;
-/// Most buffers of a kernel in a plan.
+/// Max buffers of a kernel in a plan.
 pub const MAX_BUFFERS: usize = 32;
-/// Most tokens of a step.
+/// Max tokens of a step.
 pub const MAX_TOKENS: u32 = 1 << 20;
-/// Longest context, in positions.
+/// Max context, in positions.
 pub const MAX_CONTEXT: u32 = 1 << 24;
-/// Largest vocabulary.
+/// Max vocabulary.
 pub const MAX_VOCABULARY: u32 = 1 << 24;
-/// Most elements of a hidden state.
+/// Max elements of a hidden state.
 pub const MAX_WIDTH: u32 = 1 << 24;
-/// Most experts of a routing.
+/// Max experts of a routing.
 pub const MAX_EXPERTS: u32 = 1 << 16;
-/// Most scratch memory of a kernel, in bytes.
+/// Max scratch memory of a kernel, in bytes.
 pub const MAX_SCRATCH: u64 = 1 << 28;
-/// Most memory for the parts of a stage's items, in bytes.
+/// Max memory for the parts of a stage's items, in bytes.
 pub const MAX_PARTS: u64 = 1 << 28;
-/// Most numbers of positions that inputs count by: each has memory for the rows of a step. Models have two.
+/// Max different numbers of positions that share a place. Each has inputs for the rows of a step.
+/// Models have two.
 const MAX_SHARED: u64 = 16;
-/// Most rows that tokens of a step name together: four times what models have, each of which is found anew for every token.
+/// Max n-gram rows of a token: four times those of known models. Each is looked up for every token.
 const MAX_NGRAMS: u64 = 64;
-/// Most bands of a column.
+/// Max bands of a column.
 pub const MAX_BANDS: u32 = 1 << 10;
-/// Bytes of a line of caches, with which chosen places begin, and which a row's column is taken to need for its parts at least: there is a counter for each.
+/// Bytes of a cache line. Chosen places begin at a line. The parts of a row's column are assumed to
+/// need at least one, which limits the number of their counters.
 pub const LINE_BYTES: u64 = 64;
-/// Most pairs that rotary tables turn, all together.
+/// Max pairs of all rotary tables together.
 pub const MAX_PAIRS: usize = 1 << 16;
 
 type Result<T, E = PlanError> = std::result::Result<T, E>;
@@ -81,7 +89,7 @@ fn id<'a, T>(what: &'static str, found: u32, all: &'a [T]) -> Result<&'a T, Prob
     all.get(found as usize).ok_or(Problem::Id { what, found, count: all.len() })
 }
 
-/// An affine expression over dims, for quick evaluation.
+/// An affine expression over dims, prepared for fast evaluation.
 #[derive(Clone, Debug)]
 pub struct Linear {
     constant: i64,
@@ -97,7 +105,8 @@ impl Linear {
         Some(Linear { constant: affine.constant, terms: affine.terms.iter().map(term).collect::<Option<_>>()? })
     }
 
-    /// The value, 0 where it is negative (a size that is means empty); `None` where it overflows.
+    /// Returns the value; 0 if it is negative, because a negative size means empty. `None` if it
+    /// overflows.
     pub fn at(&self, dims: &[i64]) -> Option<u64> {
         let mut sum = self.constant;
         for &(dim, coefficient) in &self.terms {
@@ -106,7 +115,7 @@ impl Linear {
         Some(u64::try_from(sum).unwrap_or(0))
     }
 
-    /// The largest value over the ranges of the dims.
+    /// Returns the largest value over the ranges of the dims.
     fn most(&self, dims: &[Dim]) -> Option<u64> {
         let corner: Vec<i64> = (0..dims.len())
             .map(|i| {
@@ -118,42 +127,42 @@ impl Linear {
     }
 }
 
-/// What a kernel does with a buffer.
+/// The access of a kernel to a buffer.
 #[derive(Clone, Debug)]
 pub enum Access {
-    /// Reads it.
+    /// The kernel reads the buffer.
     Read,
-    /// Writes it, or reads and writes it.
+    /// The kernel writes the buffer, or reads and writes it.
     Write,
-    /// Works in it.
+    /// The kernel uses the buffer as scratch memory.
     Scratch,
-    /// Reads indices below the limit.
+    /// The kernel reads indices below this limit.
     Index(Linear),
 }
 
 /// A buffer of a kernel.
 #[derive(Clone, Debug)]
 pub struct Parameter {
-    /// Its name.
+    /// Name of the buffer.
     pub name: String,
-    /// Its size in bytes.
+    /// Size in bytes.
     pub size: Linear,
-    /// What the kernel does with it.
+    /// The kernel's access.
     pub access: Access,
 }
 
-/// What a call of a kernel must look like.
+/// The form of a call of a kernel.
 #[derive(Clone, Debug)]
 pub struct Signature {
     /// The kernel's name.
     pub name: String,
-    /// Its dims.
+    /// The kernel's dims.
     pub dims: Vec<Dim>,
-    /// Its buffers.
+    /// The kernel's buffers.
     pub buffers: Vec<Parameter>,
-    /// How many products a call does.
+    /// Counter of the multiply-adds of a call.
     pub products: Counter,
-    /// Whether it has tile products.
+    /// Whether the kernel has tile products.
     pub has_tiles: bool,
 }
 
@@ -183,7 +192,7 @@ impl Signature {
         })
     }
 
-    /// Most scratch bytes that a call takes.
+    /// Returns the max scratch bytes of a call.
     fn scratch(&self) -> Result<u64, Problem> {
         let mut sizes =
             self.buffers.iter().filter(|b| matches!(b.access, Access::Scratch)).map(|b| b.size.most(&self.dims));
@@ -205,96 +214,105 @@ pub struct Routing {
     pub top_k: u32,
     /// Number of experts.
     pub experts: u32,
-    /// Where they are.
+    /// The place of the ids.
     pub ids: Ids,
-    /// Whether some may be [`NOBODY`](ixc_ir::plan::NOBODY): they come from outside, or the plan says so.
+    /// Whether ids may be [`NOBODY`](ixc_ir::plan::NOBODY), because they come from outside or the
+    /// plan allows it.
     pub nobody: bool,
 }
 
-/// Where ids are: some of those that each row of a buffer holds.
+/// The place of ids: some elements of each row of a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Ids {
     /// The arena buffer.
     pub buffer: BufferId,
-    /// The first in each row.
+    /// The first id in each row.
     pub first: u32,
-    /// From a row to the next, in ids.
+    /// Distance between rows, in ids.
     pub stride: u64,
 }
 
-/// What lies between two barriers.
+/// The work between two barriers.
 #[derive(Clone, Debug, Default)]
 pub struct Stage {
-    /// One work list from these.
+    /// Tasks, whose items form one work list.
     pub tasks: Vec<Task>,
-    /// For each task the state with a window that it touches, if it does: its positions are counted in that state's memory.
+    /// For each task, the state with a window in whose memory its positions are counted, if any.
     pub sliding: Vec<Option<u32>>,
-    /// For each task what an index chose of the positions that its rows see, if it did: its positions are counted among those.
+    /// For each task, the index's choice of the positions that its rows see, if any. Positions are
+    /// then counted among the chosen ones.
     pub listed: Vec<Option<Choice>>,
-    /// For each task how far its rows see their text, where that is both before and behind them; `u32::MAX` where it is all.
+    /// For each task without causal attention, the number of positions that rows see ahead;
+    /// `u32::MAX` for all of the text.
     pub whole: Vec<Option<u32>>,
-    /// For each task whether its items are of one sequence, or addition, each.
+    /// For each task, whether its items take the rows of sequences or additions separately.
     pub apart: Vec<Apart>,
-    /// Tasks of all stages before.
+    /// Number of tasks in all stages before.
     pub first_task: usize,
-    /// For each task where its parts are, if it has any.
+    /// For each task, the place of its parts; empty if it has none.
     pub parts: Vec<PartPlace>,
-    /// With so many rows at most it is done by the last thread to come to the barrier before it.
+    /// Max rows with which the last thread to arrive at the barrier before the stage runs it alone.
     pub alone: u32,
-    /// Then this is done, by one thread, in this order.
+    /// Actions after the stage, which one thread runs in this order.
     pub then: Vec<BarrierAction>,
-    /// Position in [`Program::windows`] of the one in whose loop this stage is.
+    /// Position in [`Program::windows`] of the window whose loop contains this stage.
     pub window: Option<u32>,
 }
 
-/// Whether a task takes the rows of each addition to a sequence on their own.
+/// Whether a task takes the rows of each addition to a sequence separately.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Apart {
-    /// Never: what it computes of a row does not depend on the others.
+    /// Never: the result of a row does not depend on other rows.
     Never,
-    /// Where each addition is to have the bits that it has alone, and the rows together would be multiplied by tiles: those round otherwise than
-    /// vectors, which give the same bits for any number of rows.
+    /// If each addition must have the bits that it has alone, and tiles would multiply the rows
+    /// together. Tiles round differently from vectors, which give the same bits for any number of
+    /// rows.
     Tiles,
-    /// Where each addition is to have the bits that it has alone: with many rows this task rounds otherwise than with few.
+    /// If each addition must have the bits that it has alone: this task rounds differently with
+    /// many rows than with few.
     Exact,
-    /// Always: it reads states or counts positions; or it adds otherwise with many rows than with few, which is dear nowhere.
+    /// Always: the task reads states or counts positions. Or it adds in another order with many
+    /// rows, and separate rows cost little.
     Always,
-    /// Always, and all rows of a sequence together: it changes a state, row by row in their order.
+    /// Always, but with all rows of a sequence together: the task changes a state, row by row in
+    /// their order.
     Sequence,
 }
 
-/// What one thread does at a barrier.
+/// An action that one thread runs at a barrier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BarrierAction {
     /// Sorts a routing.
     Sort(BucketId),
     /// Requests the blocks of a window.
     Request {
-        /// Its position in [`Program::windows`].
+        /// The window's position in [`Program::windows`].
         window: u32,
-        /// Its group.
+        /// The window's group.
         group: u32,
     },
-    /// Announces the blocks of a window before they are requested: its routing has chosen them, and other experts are computed first.
+    /// Announces the blocks of a window before they are requested: its routing has chosen them, but
+    /// other experts are computed first.
     Announce {
-        /// Its position in [`Program::windows`].
+        /// The window's position in [`Program::windows`].
         window: u32,
-        /// Its group.
+        /// The window's group.
         group: u32,
     },
-    /// Where a window has experts that were not worked on, the walk goes on for these from stage `first`, without what is done behind
-    /// this. In the stages of such a loop only tasks over the routing's rows read what such tasks wrote.
+    /// Repeats a loop from stage `first` on, if the window has experts that were not computed. The
+    /// remaining actions of this barrier are then skipped. In such a loop, only tasks over the
+    /// routing's rows read results of such tasks.
     Repeat {
-        /// The loop's first stage; this one is its last.
+        /// The loop's first stage; the stage of this action is its last.
         first: usize,
     },
-    /// Predicts which blocks of a group will be requested.
+    /// Predicts blocks of a group that will be requested.
     Predict {
         /// The group.
         group: u32,
-        /// Ids `[T][count]`.
+        /// The ids, `[T][count]`.
         ids: Ids,
-        /// Experts for each token.
+        /// Number of experts for each token.
         count: u32,
     },
     /// Releases the blocks of a group.
@@ -304,65 +322,67 @@ pub enum BarrierAction {
 /// A group of experts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Group {
-    /// Its weights, by id, in the order of a block.
+    /// The group's weights, by id, in the order of a block.
     pub weights: Vec<u32>,
     /// Number of experts.
     pub experts: u32,
-    /// Where its blocks are in the plan's own file, if they are there.
+    /// The place of its blocks in the plan's own file, if it has any.
     pub blocks: Option<BlockPlace>,
 }
 
-/// Stages that read experts of one group, between the step that requests them and the one that releases them: a loop, whose
-/// [`BarrierAction::Repeat`] ends it.
+/// The stages that read experts of one group, between the step that requests them and the one that
+/// releases them. They form a loop that ends with [`BarrierAction::Repeat`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Window {
     /// The group.
     pub group: u32,
-    /// The routing that names those that are needed.
+    /// The routing that chooses the experts.
     pub bucket: BucketId,
 }
 
 /// The blocks of a group in the plan's own file: one for each expert, one after the other.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BlockPlace {
-    /// What is where in each.
+    /// The layout of each block.
     pub shape: BlockShape,
-    /// Where the first begins, from the first byte of the plan's own weights on. A multiple of a page.
+    /// Offset of the first block from the first byte of the plan's own weights; a multiple of a
+    /// page.
     pub first: u64,
 }
 
 impl BlockPlace {
-    /// Where an expert's block begins, from the first byte of the plan's own weights on. It fits where the expert is one of the group's.
+    /// Returns the offset of an expert's block from the first byte of the plan's own weights. It
+    /// cannot overflow for an expert of the group.
     pub fn block(&self, expert: u32) -> u64 {
         self.first.saturating_add(self.shape.stride().saturating_mul(u64::from(expert)))
     }
 }
 
-/// Where the parts of a task's items are.
+/// The place of the parts of a task's items.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PartPlace {
     /// Bytes of a part.
     pub bytes: u64,
-    /// Where the first part of the first line begins. A *line* is a row's column.
+    /// Offset of the first part of the first line. A *line* is a row's column.
     pub offset: u64,
-    /// The number of the first line, counted over the tasks of a stage.
+    /// Number of the first line among those of a stage's tasks.
     pub line: usize,
-    /// Parts of a line.
+    /// Max parts of a line.
     pub parts: u32,
     /// Columns of a row.
     pub columns: u32,
-    /// Rows at most.
+    /// Max rows.
     pub rows: u64,
 }
 
 impl PartPlace {
-    /// The number of a row's column; `None` where there is none such.
+    /// Returns the number of a row's column; `None` if it does not exist.
     pub fn line(&self, (row, column): (u64, u32)) -> Option<u64> {
         let inside = row < self.rows && column < self.columns;
         inside.then(|| row.checked_mul(self.columns.into())?.checked_add(column.into())).flatten()
     }
 
-    /// Lines. Few enough for the program's check to have taken the memory of their parts.
+    /// Returns the number of lines. The program's check limits the memory of their parts.
     fn lines(&self) -> u64 {
         self.rows.saturating_mul(self.columns.into())
     }
@@ -371,7 +391,7 @@ impl PartPlace {
 /// A checked plan.
 #[derive(Debug)]
 pub struct Program {
-    /// Work, in order.
+    /// The stages, in order.
     pub stages: Vec<Stage>,
     /// Kernels, by id.
     pub kernels: Vec<Signature>,
@@ -379,7 +399,7 @@ pub struct Program {
     pub routings: Vec<Routing>,
     /// Groups of experts, by id.
     pub groups: Vec<Group>,
-    /// Windows, in order. Each group has one at least.
+    /// Windows, in order. Each group has at least one.
     pub windows: Vec<Window>,
     /// Arena buffers, by id.
     pub buffers: Vec<ArenaBuffer>,
@@ -387,42 +407,43 @@ pub struct Program {
     pub scratch_bytes: u64,
     /// Memory for the parts of a stage's items, in bytes.
     pub part_bytes: u64,
-    /// Rows' columns that have parts, in a stage.
+    /// Max lines with parts in a stage.
     pub part_lines: usize,
     /// Memory that each thread needs for places that an index chose, in bytes.
     pub chosen_bytes: u64,
-    /// By how many positions inputs count.
+    /// The numbers of positions that share a place, in inputs.
     pub shared: Vec<u32>,
-    /// What indices choose, as inputs count it.
+    /// The choices of indices that inputs count.
     pub choices: Vec<Choice>,
-    /// By how many positions inputs are ahead of rows.
+    /// The numbers of positions that inputs are ahead of rows.
     pub ahead: Vec<u32>,
-    /// Rows that tokens name together with those before them, each with a state of its own.
+    /// The n-gram rows, which a token and those before it name. Each has a state of its own.
     pub ngrams: Vec<Ngram>,
-    /// Most tokens of a step.
+    /// Max tokens of a step.
     pub max_tokens: u32,
-    /// Vocabulary.
+    /// Size of the vocabulary.
     pub vocabulary: u32,
-    /// Where what a step gives is.
+    /// The buffer of a step's output.
     pub logits: BufferId,
-    /// What it is.
+    /// The kind of a step's output.
     pub output: Output,
-    /// Hidden states that come in with the tokens.
+    /// Hidden states that the plan takes with the tokens.
     pub takes: Option<HiddenRows>,
-    /// Those that are given of them.
+    /// Hidden states that a step returns for the tokens.
     pub gives: Option<HiddenRows>,
-    /// Layers that are run on their own; none where all stages are a model's step.
+    /// Layers that run on their own; empty if all stages form a model's step.
     pub layers: Vec<Layer>,
 }
 
 impl Program {
-    /// Whether a step has all of a text, since every token of it sees all others.
+    /// Returns whether a step must have the whole text, because every token sees all others.
     pub fn reads_whole(&self) -> bool {
         self.stages.iter().any(|stage| stage.whole.iter().any(Option::is_some))
     }
 
-    /// Returns the rows of an addition from which on each task over tokens uses one kernel, if its
-    /// kernels round differently. One where tiles make no bits equal, unless `exact` makes them.
+    /// Returns the fewest rows of an addition from which on each task over tokens uses one kernel,
+    /// if its kernels round differently. Returns 1 if tiles are used without `exact`, because then
+    /// no number of rows gives equal bits.
     pub fn least_rows(&self, exact: bool) -> u32 {
         let rounds = |apart: Apart| match apart {
             Apart::Never => false,
@@ -440,12 +461,13 @@ impl Program {
         tasks.filter(|(_, apart)| rounds(**apart)).map(|(task, _)| least(task)).max().unwrap_or(1)
     }
 
-    /// Windows of a group, by position.
+    /// Returns the windows of a group, by position.
     pub fn windows_of(&self, group: u32) -> impl Iterator<Item = usize> {
         self.windows.iter().enumerate().filter(move |(_, window)| window.group == group).map(|(i, _)| i)
     }
 
-    /// How many experts of a group a token needs, in all windows of the group together.
+    /// Returns the number of experts of a group that a token needs, in all windows of the group
+    /// together.
     pub fn experts_of_token(&self, group: u32) -> u32 {
         let windows = self.windows.iter().filter(|window| window.group == group);
         let top_k = |window: &Window| self.routings.get(window.bucket.0 as usize).map_or(0, |routing| routing.top_k);
@@ -455,7 +477,7 @@ impl Program {
     /// Checks a plan whose kernels have been verified.
     ///
     /// # Errors
-    /// The first thing that is wrong with it.
+    /// Returns the first problem found.
     pub fn new(plan: &Plan<Kernel>) -> Result<Program> {
         let sizes = || {
             range("max_tokens", plan.max_tokens, 1, MAX_TOKENS)?;
@@ -502,7 +524,7 @@ impl Program {
         }
         let ends =
             |end: fn(&PartPlace) -> u64| stages.iter().flat_map(|stage| &stage.parts).map(end).max().unwrap_or(0);
-        // They fit: each was found to be at most MAX_PARTS.
+        // The sums cannot overflow: each was found to be at most MAX_PARTS.
         let part_bytes = ends(|place| place.offset + place.bytes * place.lines() * u64::from(place.parts));
         let part_lines = ends(|place| place.line as u64 + place.lines());
         let inputs = || stages.iter().flat_map(|stage| &stage.tasks).flat_map(|task| &task.args);
@@ -537,7 +559,8 @@ impl Program {
             })
             .collect();
         at(&"plan", range("rows that tokens name together", ngrams.len() as u64, 0, MAX_NGRAMS))?;
-        // Each has the ids before a step in a state of its own, which remembers them once.
+        // Each n-gram row keeps the ids before a step in a state of its own, so that they are
+        // stored once.
         let states: BTreeSet<u32> = ngrams.iter().map(|ngram| ngram.state).collect();
         let alone =
             Problem::Shape { expected: "with a state of its own for each of the rows that tokens name together" };

@@ -1,4 +1,5 @@
-//! What runs kernels: machine code, the emulator for targets that this machine is not, or the interpreter for tests and doubts.
+//! The backends that run kernels: machine code, the emulator for other targets than this machine's,
+//! and the interpreter as the reference.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -11,26 +12,26 @@ use ixc_targets::{Lowering, Target};
 use crate::error::execute::Problem;
 use crate::error::load::LoadError;
 
-/// What runs kernels.
+/// A backend that runs kernels.
 #[derive(Debug)]
 pub(crate) enum Backend {
     /// Machine code.
     Native(Module),
-    /// Machine code in the emulator: any x86 target on any machine, by any number of threads.
+    /// Machine code in the emulator: any x86 target on any machine, with any number of threads.
     Emulated(Vec<Emulated>),
-    /// The reference interpreter, one kernel at a time: slow, and the definition of what is right.
+    /// The reference interpreter, one kernel at a time. It is slow, and defines the correct result.
     Interpreter {
         /// The kernels.
         kernels: Vec<Kernel>,
-        /// Held while a kernel runs, since its buffers are copied out and in.
+        /// Lock that is held while a kernel runs, because its buffers are copied out and back.
         turn: Mutex<()>,
     },
 }
 
-/// A kernel's code in the emulator.
+/// The code of a kernel in the emulator.
 pub(crate) struct Emulated {
     program: Program,
-    /// Of each buffer its name, and whether the kernel may write it.
+    /// Name of each buffer, and whether the kernel may write it.
     buffers: Vec<(String, bool)>,
 }
 
@@ -41,10 +42,11 @@ impl std::fmt::Debug for Emulated {
 }
 
 impl Backend {
-    /// Code of verified kernels for the emulator.
+    /// Compiles verified kernels for the emulator.
     ///
     /// # Errors
-    /// When the target is none that is emulated, a kernel has no code for it, or the code is none that it may run.
+    /// Fails if the target cannot be emulated, a kernel has no code for it, or the emulator refuses
+    /// the code.
     pub(crate) fn emulated(kernels: &[Kernel], target: Target) -> Result<Backend, LoadError> {
         if target.isa().lowering != Lowering::X64 {
             return Err(LoadError::NotEmulated { target });
@@ -65,7 +67,8 @@ impl Backend {
     /// Runs a kernel.
     ///
     /// # Safety
-    /// As for [`Module::call`], with `sizes` the length of each buffer: its kernel's size for these dims.
+    /// See [`Module::call`]. `sizes` has the length of each buffer: the kernel's size
+    /// for these dims.
     pub(crate) unsafe fn call(
         &self,
         kernel: usize,
@@ -75,7 +78,7 @@ impl Backend {
     ) -> Result<(), Problem> {
         match self {
             Backend::Native(module) => {
-                // SAFETY: passed on to the caller.
+                // SAFETY: the caller guarantees the conditions of `call`.
                 unsafe { module.call(kernel, pointers, dims) };
                 Ok(())
             }
@@ -84,8 +87,9 @@ impl Backend {
                 let buffers = kernel.buffers.iter().zip(pointers.iter().zip(sizes));
                 let slices: Vec<Slice<'_>> = buffers
                     .map(|((name, writable), (&pointer, &size))| {
-                        // SAFETY: the caller says that the buffer is valid for its size, for writes where it may be
-                        // written; threads write disjoint parts, as for machine code.
+                        // SAFETY: the caller guarantees that the buffer is valid for its size, and
+                        // for writes if it is writable. Threads write disjoint parts, the same as
+                        // with machine code.
                         unsafe { Slice::new(name, pointer, size as usize, *writable) }
                     })
                     .collect();
@@ -96,14 +100,16 @@ impl Backend {
                 let mut buffers: Vec<Vec<u8>> = Vec::with_capacity(sizes.len());
                 for (&pointer, &size) in pointers.iter().zip(sizes) {
                     let mut copy = vec![0; size as usize];
-                    // SAFETY: the caller says that the buffer is valid for its size; no other kernel runs meanwhile.
+                    // SAFETY: the caller guarantees that the buffer is valid for its size. No other
+                    // kernel runs meanwhile.
                     unsafe { copy.as_mut_ptr().copy_from_nonoverlapping(pointer, copy.len()) };
                     buffers.push(copy);
                 }
                 interpret::run(&kernels[kernel], dims, &mut buffers).map_err(Problem::Interpret)?;
                 for ((buffer, copy), &pointer) in kernels[kernel].buffers.iter().zip(&buffers).zip(pointers) {
                     if buffer.kind.may_store() {
-                        // SAFETY: as above, and the caller says that buffers of this kind are valid for writes.
+                        // SAFETY: as above; the caller guarantees that buffers of this kind are
+                        // valid for writes.
                         unsafe { pointer.copy_from_nonoverlapping(copy.as_ptr(), copy.len()) };
                     }
                 }

@@ -1,9 +1,10 @@
-//! The walk of a thread through all stages, and what the last one to come to a barrier does there: sorting, requests, predictions, and stages
-//! that are less work than meeting again.
+//! The loop of a thread over all stages, and the work of the last thread to arrive at a barrier.
+//! That thread sorts routings, requests and predicts experts, and runs stages that take less time
+//! than another barrier.
 //!
 //! ```text
-//! 4 threads, 1 token      attention | quantise by the last one to come | linear     one barrier between attention and linear
-//! 4 threads, 30 tokens    attention | quantise by all | linear                      two
+//! 4 threads, 1 token      attention | quantise by the last thread | linear     one barrier
+//! 4 threads, 30 tokens    attention | quantise by all threads | linear     two barriers
 //! ```
 
 use std::sync::PoisonError;
@@ -22,7 +23,7 @@ use crate::stats::Clock;
 use crate::trace::Work;
 
 impl Pass<'_> {
-    /// What each thread does.
+    /// Runs all stages on one thread.
     pub(super) fn walk(&self, thread: usize) {
         let mut clock = self.clocks.get(thread).map(|clock| clock.lock().unwrap_or_else(PoisonError::into_inner));
         if let Some(trace) = &self.store.trace {
@@ -57,11 +58,11 @@ impl Pass<'_> {
                 if let (Some(clock), Some(begin)) = (clock.as_deref_mut(), begin) {
                     let [came, let_go] = [&self.last_came, &self.let_go]
                         .map(|at| self.begun + Duration::from_nanos(at.load(Ordering::Relaxed)));
-                    // What this thread did there itself is its tasks' time.
+                    // The last thread's own work there counts as time of its tasks.
                     let alone = if is_last { Duration::ZERO } else { let_go.saturating_duration_since(came) };
                     clock.wait(i, came.saturating_duration_since(begin), alone, let_go.elapsed());
                 }
-                // All threads see what the last one at the barrier stored: it changes only at the next one.
+                // All threads see the same value: it changes only at the next barrier.
                 i = self.after.load(Ordering::Relaxed);
             } else {
                 i += 1;
@@ -73,20 +74,21 @@ impl Pass<'_> {
         self.late.fetch_add(late.as_nanos() as u64, Ordering::Relaxed);
     }
 
-    /// Notes the time, where somebody counts.
+    /// Stores the time, if there are clocks.
     fn mark(&self, at: &AtomicU64) {
         if !self.clocks.is_empty() {
             at.store(self.begun.elapsed().as_nanos() as u64, Ordering::Relaxed);
         }
     }
 
-    /// What is done at the barrier behind stage `i`, which is not the last: what stands there for one thread, then the stages that one does alone, each
-    /// with what stands behind it. Gives the stage that all threads go on with. Runs alone.
+    /// Does the work at the barrier after stage `i`, which is not the last: its actions, then the
+    /// stages that one thread runs alone, each with its actions. Returns the stage with which all
+    /// threads continue. Only one thread runs this.
     fn between(&self, thread: usize, i: usize, groups: &mut Vec<Group>, mut clock: Option<&mut Clock>) -> usize {
         let (stages, end) = (&self.program.stages, self.stages.end.min(self.program.stages.len()));
         let mut next = i + 1;
         self.guarded(|| {
-            // Behind the last stage nothing is done any more.
+            // After the last stage, no action is needed.
             while next < end {
                 if let Some(first) = self.actions(&stages[next - 1])? {
                     next = first;
@@ -104,9 +106,9 @@ impl Pass<'_> {
         next
     }
 
-    /// Whether a stage is done by the last thread to come to the barrier before it.
+    /// Returns whether the last thread to arrive at the barrier before a stage runs it alone.
     fn is_alone(&self, stage: &Stage) -> bool {
-        // Stages that are run again for experts that come late wait for these, and that is for all threads.
+        // Stages that run again for late experts wait for these, which all threads should do.
         let repeats = stage.window.is_some() && self.store.experts.is_some();
         let rows = stage.tasks.iter().map(|task| match task.rows {
             RowAxis::Tokens | RowAxis::Routed(_) => self.counts.tokens,
@@ -116,13 +118,14 @@ impl Pass<'_> {
         !repeats && rows.max().unwrap_or(0) <= stage.alone && self.missing(stage).is_empty()
     }
 
-    /// Does what stands behind a stage for one thread; gives the stage to go on with where that is not the next one.
+    /// Runs the actions after a stage. Returns the stage to continue with, if it is not the next
+    /// one.
     fn actions(&self, stage: &Stage) -> Result<Option<usize>, ExecuteError> {
         for then in &stage.then {
             let begin = self.now(false);
             let repeated = self.then(*then);
             match (then, &repeated) {
-                // The loop ends.
+                // The loop ends here.
                 (BarrierAction::Repeat { .. }, Ok(None)) => continue,
                 _ => self.trace(begin, work_of(*then)),
             }
@@ -133,7 +136,8 @@ impl Pass<'_> {
         Ok(None)
     }
 
-    /// What is done at a barrier; the stage to go on with where a loop is run again. Runs alone.
+    /// Runs one action of a barrier. Returns the first stage of a loop that runs again. Only one
+    /// thread runs this.
     fn then(&self, then: BarrierAction) -> Result<Option<usize>, ExecuteError> {
         match then {
             BarrierAction::Repeat { first } => {
@@ -169,7 +173,7 @@ impl Pass<'_> {
         Ok(None)
     }
 
-    /// So many ids of each token.
+    /// Returns the first `count` ids of each token.
     fn ids(&self, ids: Ids, count: u32) -> Vec<u32> {
         let from = self.arena(ids.buffer.0 as usize);
         let words = from.bytes() / INDEX_BYTES;
@@ -177,12 +181,13 @@ impl Pass<'_> {
             let first = token * ids.stride + u64::from(ids.first);
             first.min(words)..(first + u64::from(count)).min(words)
         };
-        // SAFETY: the words lie in the arena; all other threads wait at the barrier. No alignment is assumed.
+        // SAFETY: the words lie in the arena, and all other threads wait at the barrier. The read
+        // needs no alignment.
         let word = |i: u64| unsafe { from.base().cast::<u32>().add(i as usize).read_unaligned() };
         (0..u64::from(self.counts.tokens)).flat_map(row).map(word).collect()
     }
 
-    /// Sorts a routing. Runs alone.
+    /// Sorts a routing. Only one thread runs this.
     fn sort(&self, id: BucketId) -> Result<(), ExecuteError> {
         let number = id.0 as usize;
         let routing = &self.program.routings[number];
@@ -194,11 +199,12 @@ impl Pass<'_> {
         let (tokens, slots) = self.store.inputs.routed[number];
         for (words, to) in [(bucket.tokens(), tokens), (bucket.slots(), slots)] {
             debug_assert!(words.len() as u64 * INDEX_BYTES <= to.bytes());
-            // Where ids are nobody's there are fewer routed rows than a kernel may be given: words of an earlier, longer step may not stay there, since
-            // kernels trust them to be below this step's tokens.
+            // With ids of no expert, there are fewer routed rows than a kernel may be given. Words
+            // of an earlier, longer step must not stay there, because kernels trust them to be
+            // below this step's tokens.
             let (bytes, rest) = (size_of_val(words), (ids.len() - words.len()) * INDEX_BYTES as usize);
-            // SAFETY: the inputs were made for `max_tokens` times `top_k` words, and there are no more ids than that; all
-            // other threads wait at the barrier.
+            // SAFETY: the inputs have room for `max_tokens` times `top_k` words, and there are at
+            // most as many ids. All other threads wait at the barrier.
             unsafe {
                 to.base().copy_from_nonoverlapping(words.as_ptr().cast(), bytes);
                 to.base().add(bytes).write_bytes(0, rest);
@@ -208,7 +214,7 @@ impl Pass<'_> {
     }
 }
 
-/// What a thread does alone.
+/// Returns the recorder's name of an action.
 fn work_of(then: BarrierAction) -> Work {
     match then {
         BarrierAction::Sort(_) => Work::Sort,

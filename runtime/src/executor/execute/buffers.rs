@@ -1,13 +1,17 @@
-//! The memory of an item's buffers: where it begins, and how many bytes a kernel may touch, for the dims of its call.
+//! The memory of an item's buffers: their base, and the bytes that a kernel may access for the dims
+//! of its call.
 //!
-//! A buffer is a slice of what its argument names (the arena, a weight, a state, inputs, scratch memory), the parts that an
-//! item leaves for `combine`, or what an index chose of a state (`chosen.rs`).
+//! A buffer is a slice of the argument's source: the arena, a weight, a state, inputs or scratch
+//! memory. It can also be the parts that an item leaves for `combine`, or places of a state that an
+//! index chose (`chosen.rs`).
 //!
-//! Invariant: a region given here lies inside the memory of its source, and the values of an index buffer are below what the
-//! kernel allows. Anything else is a [`Problem`], whatever the plan says.
+//! Invariant: each region returned here lies inside the memory of its source. The values of an
+//! index buffer are below the kernel's limit. Any other case is a [`Problem`], whatever the plan
+//! contains.
 //!
-//! Example: an argument of 4096 bytes a row, for 6 rows from row 12 on, is the 24576 bytes from byte 49152 on of the rows of its
-//! arena buffer; with fewer than 18 rows in this step it is [`Problem::Slice`].
+//! Example: an argument has 4096 bytes a row, and an item has 6 rows from row 12 on. The buffer is
+//! the 24576 bytes from byte 49152 on of its arena buffer. If the step has fewer than 18 rows, the
+//! result is [`Problem::Slice`].
 
 use ixc_ir::kernel::Dim;
 use ixc_ir::plan::{ATTENTION_BLOCK, Arg, DimExpr, DimInput, Input, KEY_LANES, RowCount, Source};
@@ -20,11 +24,11 @@ use crate::memory::{INDEX_BYTES, Region};
 use crate::program::{Access, MAX_DIMS, Parameter, PartPlace, Signature};
 use crate::states::States;
 
-/// What `combine` has beside parts and result.
+/// The argument for the scratch memory of `combine`, in addition to parts and result.
 pub(super) const SCRATCH: Arg =
     Arg { source: Source::Scratch, offset: 0, row_stride: 0, column_stride: 0, expert_stride: 0 };
 
-/// A dim's value, if the kernel takes it.
+/// Returns a dim's value, if it is in the kernel's range.
 pub(super) fn in_range(value: u64, dim: &Dim) -> Result<i64, Problem> {
     let found = i64::try_from(value).unwrap_or(i64::MAX);
     let (lo, hi) = (dim.lo, dim.hi);
@@ -32,7 +36,7 @@ pub(super) fn in_range(value: u64, dim: &Dim) -> Result<i64, Problem> {
 }
 
 impl Pass<'_> {
-    /// The memory of `count` parts from `first` on of an item's row and column.
+    /// Returns the memory of `count` parts, from `first` on, of an item's row and column.
     pub(super) fn parts(
         &self,
         place: &PartPlace,
@@ -50,7 +54,7 @@ impl Pass<'_> {
     /// Evaluates the dims of a kernel for an item.
     pub(super) fn dims(&self, dims: &[DimExpr], kernel: &Signature, item: &Item) -> Result<[i64; MAX_DIMS], Problem> {
         let mut values = [0; MAX_DIMS];
-        // Most kernels ask for no positions, and others several times.
+        // Most kernels need no positions, and some need them several times.
         let mut positions = None;
         for ((value, dim), own) in values.iter_mut().zip(dims).zip(&kernel.dims) {
             *value = in_range(dim.evaluate(|input| self.input(input, item, &mut positions))?, own)?;
@@ -58,7 +62,7 @@ impl Pass<'_> {
         Ok(values)
     }
 
-    /// The value of a dims' input for an item; `positions` keeps those of its rows.
+    /// Returns an input's value for an item. `positions` caches the positions of its rows.
     fn input(&self, input: DimInput, item: &Item, positions: &mut Option<RowPositions>) -> u64 {
         let mut rows = || *positions.get_or_insert_with(|| self.row_positions(item));
         match input {
@@ -79,35 +83,36 @@ impl Pass<'_> {
         }
     }
 
-    /// Blocks of places, each of `every` positions, of an item's part.
+    /// Returns the number of blocks in an item's part, whose places have `every` positions each.
     pub(super) fn part_blocks(&self, every: u32, item: &Item) -> u32 {
         let end = blocks_of(self.last_position(item), every).min(item.span.end());
         u32::try_from(end.saturating_sub(item.span.first())).unwrap_or(u32::MAX)
     }
 
-    /// The position of an item's last row, which is a token, in its sequence.
+    /// Returns the position of an item's last row in its sequence. The rows must be tokens.
     pub(super) fn last_position(&self, item: &Item) -> u32 {
-        // Below the positions that there are, as the pass says.
+        // The sum stays below the capacity, as the caller of the pass guarantees.
         let last = (self.line(item).row + item.rows).saturating_sub(1);
         self.piece(item.piece).position.saturating_add(u32::try_from(last).unwrap_or(u32::MAX))
     }
 
-    /// The position of the last row that the step has of an item's sequence.
+    /// Returns the position of the last row of the step in an item's sequence.
     fn text_end(&self, item: &Item) -> u64 {
         let Piece { position, rows, .. } = self.piece(item.piece);
         u64::from(position) + u64::from(rows.saturating_sub(1))
     }
 
-    /// Where an item's rows are, which are tokens, as the program's check says.
+    /// Returns the positions of an item's rows, which are tokens (the program's check).
     fn row_positions(&self, item: &Item) -> RowPositions {
         if let Some(choice) = item.listed {
-            // Several rows are taken together where they see all positions: then each is where it is among those, too.
+            // Several rows form an item only if they see all positions. Each row's place is then
+            // its position in the list, too.
             let last = u64::from(choice.count(self.last_position(item)).saturating_sub(1));
             let first = last.saturating_sub(item.rows.saturating_sub(1));
             return RowPositions { first, last, ..RowPositions::default() };
         }
         if let Some(reach) = item.whole {
-            // Rows see as far as they reach, and none further than the last one of their text.
+            // Rows see up to `reach` positions ahead, but not beyond the last one of their text.
             let (Piece { position, row, .. }, end, reach) = (self.piece(item.piece), self.text_end(item), reach.into());
             let own = u64::from(position) + item.row.saturating_sub(row.into());
             let behind = own + item.rows.saturating_sub(1);
@@ -116,7 +121,7 @@ impl Pass<'_> {
         }
         let (piece, sliding) = (self.piece(item.piece), self.sliding(item));
         let base = sliding.map_or(0, Sliding::base);
-        // Rows are at most a step's tokens.
+        // The cast is exact, because rows are at most a step's tokens.
         let row = item.row.saturating_sub(piece.row.into());
         let first = u64::from(piece.position.saturating_sub(base)) + row;
         let before_last = item.rows.saturating_sub(1);
@@ -124,33 +129,34 @@ impl Pass<'_> {
         RowPositions { first, last: first + before_last, seen, dropped: u64::from(base / ATTENTION_BLOCK) }
     }
 
-    /// Which line of its task's parts an item is in.
+    /// Returns the key of an item among its task's parts.
     pub(super) fn line(&self, item: &Item) -> Line {
         let row = item.row.saturating_sub(self.piece(item.piece).row.into());
         Line { piece: item.piece, row, column: item.column }
     }
 
-    /// A piece of the step; the first where there is no such.
+    /// Returns a piece of the step; the first one if the number is too large.
     pub(super) fn piece(&self, number: u32) -> Piece {
         self.pieces.get(number as usize).or(self.pieces.first()).copied().unwrap_or_default()
     }
 
-    /// The states of a piece's sequence.
+    /// Returns the states of a piece's sequence.
     pub(super) fn states(&self, piece: u32) -> Option<&States> {
         self.store.sequences.get(self.piece(piece).sequence).map(|sequence| &sequence.states)
     }
 
-    /// The window in which an item counts positions, where its state has one.
+    /// Returns the window in which an item's positions are counted, if its state has one.
     fn sliding(&self, item: &Item) -> Option<&Sliding> {
         self.states(item.piece)?.sliding(item.sliding?)
     }
 
-    /// Positions that there is room for where an item counts them.
+    /// Returns the number of positions that the item's state has room for.
     fn capacity(&self, item: &Item) -> u32 {
         self.sliding(item).map_or(self.store.capacity, Sliding::held)
     }
 
-    /// The memory of one of the kernel's buffers, which has a number, for an item; `band` is from a band of its column to the next.
+    /// Returns the memory of a kernel's buffer for an item. `buffer` is its number, and `band` the
+    /// distance between bands of a column.
     pub(super) fn slice(
         &self,
         (thread, buffer): (usize, usize),
@@ -166,7 +172,7 @@ impl Pass<'_> {
         };
         let size_error = || Problem::Size { buffer: parameter.name.clone(), dims: dims.to_vec() };
         let bytes = parameter.size.at(dims).ok_or_else(size_error)?;
-        // Saturated sums lie outside of everything.
+        // A saturated sum lies outside of every region.
         let offset = arg
             .offset
             .saturating_add(item.row.saturating_mul(arg.row_stride))
@@ -191,7 +197,8 @@ impl Pass<'_> {
         part(region, offset, bytes, parameter, item)
     }
 
-    /// The item as which it reads a source: of a state with one column, which its columns share, that one's.
+    /// Returns the item with which a source is read. If a state has one column for all columns of
+    /// the item, that is column 0.
     fn reading(&self, parameter: &Parameter, source: Source, item: &Item) -> Item {
         let shares = match (source, &parameter.access) {
             (Source::State { state, field }, Access::Read) => {
@@ -202,7 +209,8 @@ impl Pass<'_> {
         if shares { Item { column: 0, ..*item } } else { *item }
     }
 
-    /// The matrix of the item's expert in its block, where the argument is a weight that lies in blocks or is streamed.
+    /// Returns the matrix of the item's expert, if the argument is a weight in blocks or a streamed
+    /// weight.
     fn matrix(&self, arg: &Arg, item: &Item) -> Option<Region> {
         let Source::Weight(weight) = arg.source else { return None };
         let Some(block) = item.block else { return self.store.weights.matrix(weight, item.expert) };
@@ -210,7 +218,7 @@ impl Pass<'_> {
         block.part(offset, bytes)
     }
 
-    /// A source's memory, and for inputs what their values are below.
+    /// Returns a source's memory and, for inputs, the upper bound of the values.
     fn source(&self, thread: usize, source: Source, item: &Item) -> (Region, u64) {
         let (store, counts) = (self.store, &self.counts);
         let empty = || store.arena.region().part(0, 0).unwrap_or(store.arena.region());
@@ -221,14 +229,15 @@ impl Pass<'_> {
             Source::Arena(buffer) => (self.arena(buffer.0 as usize), 0),
             Source::Weight(weight) => (store.weights.region(weight).unwrap_or_else(empty), 0),
             Source::Rope(table) => (store.ropes[table as usize].region(), 0),
-            // A column that there is not has no memory.
+            // A column that does not exist has no memory.
             Source::State { state, field } => {
-                // What a window is beside begins with its first block.
+                // The other state's memory begins with its first block, because the window is not
+                // its own.
                 let block = if item.sliding.is_some_and(|own| own != state) { 0 } else { item.span.first() };
                 let region = self.states(item.piece).and_then(|states| states.region(state, field, item.column, block));
                 (region.unwrap_or_else(empty), 0)
             }
-            // They are put where they are read from, item by item.
+            // Chosen places are copied for each item (`chosen.rs`).
             Source::Chosen { .. } => (empty(), 0),
             Source::Scratch => (store.scratch[thread].region(), 0),
             Source::Input(Input::Tokens) => (words(store.inputs.tokens, tokens), u64::from(self.program.vocabulary)),
@@ -284,21 +293,22 @@ impl Pass<'_> {
         }
     }
 
-    /// The rows of an arena buffer that this step has.
+    /// Returns the rows of an arena buffer that this step has.
     pub(super) fn arena(&self, buffer: usize) -> Region {
         let arena = self.store.arena.region();
         let buffer = &self.program.buffers[buffer];
-        // It fits: the program's check found all rows of the largest step inside the arena.
+        // The region fits: the program's check found all rows of the largest step inside the arena.
         arena.part(buffer.offset, buffer.row_bytes * self.counts.of(buffer.rows)).unwrap_or(arena)
     }
 }
 
-/// Blocks of the places, each of so many positions, that are whole at a position.
+/// Returns the number of blocks of the complete places at a position, with `every` positions for
+/// each place.
 pub(super) fn blocks_of(position: u32, every: u32) -> u64 {
     (u64::from(position) + 1).div_euclid(u64::from(every.max(1))).div_ceil(u64::from(ATTENTION_BLOCK))
 }
 
-/// The slice of a region that a kernel touches, if it lies inside.
+/// Returns the slice of a region that a kernel accesses, if it lies inside.
 pub(super) fn part(
     region: Region,
     offset: u64,

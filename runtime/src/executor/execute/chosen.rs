@@ -1,16 +1,19 @@
-//! Places of a state that an index chose for a row, put one behind the other, so that kernels read those alone and as if there were no others.
+//! Chosen places: the places of a state that an index chose for a row, copied one after the other.
+//! Kernels then read only these, as if no others existed.
 //!
-//! Addresses in kernels come from no data, so what a bit says is read here: an item has the places that it goes through copied into its thread's memory,
-//! in their order, and laid out as the state lays them out. That is a copy of some KiB for each position, beside products of it with all heads that share
-//! its key. Where a row sees all places ([`Choice::is_all`]), nothing is copied, and the item reads the state.
+//! Addresses in kernels do not depend on data, so the bits of the choice are read here. The places
+//! of an item are copied into its thread's memory, in their order and in the layout of the state.
+//! That copies some KiB for each position, while products use it for all heads that share its key.
+//! If a row sees all places ([`Choice::is_all`]), the item reads the state directly.
 //!
 //! ```text
-//! chosen   ..1. .11. 1...          bits of 12 places, of which 4 are chosen
+//! chosen   ..1. .11. 1...          bits of 12 places; 4 of them are chosen
 //! keys     2, 5, 6, 8              as places 0 to 3 of a state with 4 places
 //! ```
 //!
-//! Invariant: what is copied lies in the state and goes to the thread's own memory, whatever the bits are, and no task of the same step writes it. What a block has behind the last chosen place is
-//! zeros: its weight is 0, and what another item left might be no number.
+//! Invariant: copies go from inside the state to the thread's own memory, whatever the bits are. No
+//! task of the same step writes the state. After the last chosen place, a block is filled with
+//! zeros: its weight is 0, but old content could be NaN.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -21,13 +24,14 @@ use super::{Item, Pass, Problem};
 use crate::memory::Region;
 use crate::program::{LINE_BYTES, Parameter};
 
-/// Bytes of an element of what is chosen: f16, as the program's check says.
+/// Bytes of an element of a chosen place: f16 (the program's check).
 const ELEMENT: usize = 2;
-/// Places that lie side by side, where those of a state do.
+/// Number of places that lie side by side, in states with that layout.
 const LANES: usize = KEY_LANES as usize;
 
 impl Pass<'_> {
-    /// The memory of a kernel's buffer of chosen places. Of the thread's memory for those, `taken` bytes are another argument's.
+    /// Returns the memory of a kernel's buffer of chosen places. `taken` bytes of the thread's
+    /// memory belong to earlier arguments.
     pub(super) fn chosen(
         &self,
         (thread, taken): (usize, &mut u64),
@@ -41,7 +45,7 @@ impl Pass<'_> {
         let bytes = parameter.size.at(dims).ok_or_else(size_error)?;
         let states = self.states(item.piece).ok_or_else(size_error)?;
         let position = self.last_position(item);
-        // Entries are beside positions, and in no parts.
+        // Entries are not divided into parts; only positions are.
         let first = if choice.of == Chosen::Entries { 0 } else { item.span.first() };
         let from = |block: u64| states.region(state, field, item.column, block).ok_or_else(size_error);
         if choice.is_all(position) {
@@ -49,23 +53,24 @@ impl Pass<'_> {
         }
         let (row_bytes, lanes) = states.place(state, field).ok_or_else(size_error)?;
         let block = row_bytes.saturating_mul(ATTENTION_BLOCK.into());
-        // What has rows of its own is one row.
+        // A copy is for one row, because each row has other places.
         if block == 0 || item.rows != 1 || !bytes.is_multiple_of(block) {
             return Err(size_error());
         }
         let to = part(self.store.chosen[thread].region(), *taken, bytes, parameter, item)?;
         *taken = taken.saturating_add(bytes).next_multiple_of(LINE_BYTES);
-        // All that the row could see is there.
+        // The state has all places that the row could see.
         let seen = choice.seen(position);
         let held = u64::from(seen).next_multiple_of(ATTENTION_BLOCK.into()).saturating_mul(row_bytes);
         let from = part(from(0)?, 0, held, parameter, item)?;
         let words = u64::from(seen.div_ceil(ATTENTION_BLOCK)) * 4;
         let row = self.program.buffers[marks.0 as usize].row_bytes.saturating_mul(item.row);
-        // Of bits that each column has its own the column's.
+        // If each column has its own bits, those of the item's column are used.
         let bits = row.saturating_add(arg.column_stride.saturating_mul(item.column.into()));
         let marks = part(self.arena(marks.0 as usize), bits, words, parameter, item)?;
-        // SAFETY: the region has as many words, and the check of the program found the buffer, its rows and their columns aligned for them. If the plan is wrong and
-        // another thread writes there meanwhile, atomic reads find one word or another.
+        // SAFETY: the region has as many words. The program's check found the buffer, its rows and
+        // their columns aligned for them. If the plan is wrong and another thread writes there
+        // meanwhile, each atomic read returns the old or the new word.
         let words = unsafe { std::slice::from_raw_parts(marks.base().cast::<AtomicU32>(), words as usize / 4) };
         let width = row_bytes as usize / ELEMENT;
         let mut places = Places::new(words, choice, position, first.saturating_mul(ATTENTION_BLOCK.into()));
@@ -73,8 +78,9 @@ impl Pass<'_> {
             let mut of_block = [0u32; ATTENTION_BLOCK as usize];
             let count = places.fill(&mut of_block);
             let chosen = &of_block[..count];
-            // SAFETY: a block of memory that is this thread's alone begins there, inside `to`; and each place is below `seen`, whose blocks lie in
-            // `from`, which nothing changes meanwhile: the program's check says that nobody writes to it in this step.
+            // SAFETY: a block begins there, inside `to`, in memory of this thread alone. Each place
+            // is below `seen`, whose blocks lie in `from`. The program's check found that no task
+            // of this step writes it.
             unsafe {
                 let to = to.base().add(at as usize);
                 to.write_bytes(0, block as usize * usize::from(count < of_block.len()));
@@ -88,21 +94,21 @@ impl Pass<'_> {
     }
 }
 
-/// Chosen places of a row, in order.
+/// The chosen places of a row, in order.
 struct Places<'w> {
     words: &'w [AtomicU32],
-    /// The word that is read next.
+    /// Number of the next word to read.
     next: usize,
-    /// Bits of the word before that, which are left.
+    /// Remaining bits of the word before it.
     bits: u32,
-    /// Places that there are.
+    /// Number of places that the row sees.
     seen: u32,
-    /// How many of those that are chosen are left.
+    /// Number of chosen places that are left.
     left: u64,
 }
 
 impl<'w> Places<'w> {
-    /// From the `skipped`-th chosen place on.
+    /// Begins after the first `skipped` chosen places.
     fn new(words: &'w [AtomicU32], choice: Choice, position: u32, mut skipped: u64) -> Places<'w> {
         let left = u64::from(choice.count(position)).saturating_sub(skipped);
         let mut places = Places { words, next: 0, bits: 0, seen: choice.seen(position), left };
@@ -118,7 +124,7 @@ impl<'w> Places<'w> {
         places
     }
 
-    /// Goes to the next word; whether there is one.
+    /// Reads the next word. Returns whether there is one.
     fn next_word(&mut self) -> bool {
         let Some(word) = self.words.get(self.next) else { return false };
         let before = self.next as u32 * ATTENTION_BLOCK;
@@ -130,7 +136,7 @@ impl<'w> Places<'w> {
         true
     }
 
-    /// The next places, as many as there are and have room.
+    /// Writes the next places to `places`, as many as are left and fit. Returns their number.
     fn fill(&mut self, places: &mut [u32]) -> usize {
         let mut count = 0;
         while count < places.len() && self.left > 0 {
@@ -151,11 +157,11 @@ impl<'w> Places<'w> {
 /// Copies places that are rows of `width` elements.
 ///
 /// # Safety
-/// Each place is one of `from`, and `to` has room for all of them, apart from those.
+/// Each place must lie in `from`. `to` must have room for all of them, and must not overlap `from`.
 unsafe fn one_by_one(from: *const u8, to: *mut u8, width: usize, places: &[u32]) {
     let row = width * ELEMENT;
     for (i, &place) in places.iter().enumerate() {
-        // SAFETY: as the caller says.
+        // SAFETY: the caller guarantees both ranges.
         unsafe { from.add(place as usize * row).copy_to_nonoverlapping(to.add(i * row), row) };
     }
 }
@@ -163,24 +169,24 @@ unsafe fn one_by_one(from: *const u8, to: *mut u8, width: usize, places: &[u32])
 /// Copies places that lie side by side.
 ///
 /// # Safety
-/// As [`one_by_one`], with room for whole strips of places.
+/// See [`one_by_one`]; `to` must have room for whole strips of places.
 unsafe fn side_by_side(from: *const u8, to: *mut u8, width: usize, places: &[u32]) {
     let strip = width * LANES * ELEMENT;
     for (i, places) in places.chunks(LANES).enumerate() {
-        // SAFETY: strips of `from` and `to`, as the caller says.
+        // SAFETY: strips of `from` and `to` are valid, as the caller guarantees.
         let to = unsafe { to.add(i * strip) }.cast::<[u16; LANES]>();
         let mut lanes = [from.cast::<u16>(); LANES];
         for (lane, &place) in lanes.iter_mut().zip(places) {
-            // SAFETY: the strip of a place, and the place in it.
+            // SAFETY: this is the strip of a place, and the place in it.
             *lane = unsafe { from.add(place as usize / LANES * strip).cast::<u16>().add(place as usize % LANES) };
         }
         for e in 0..width {
             let mut elements = [0; LANES];
             for (element, lane) in elements.iter_mut().zip(&lanes[..places.len()]) {
-                // SAFETY: an element of a place of `from`; no alignment is asked for.
+                // SAFETY: this is an element of a place of `from`. The read needs no alignment.
                 *element = unsafe { lane.add(e * LANES).read_unaligned() };
             }
-            // SAFETY: the elements of a strip of `to`.
+            // SAFETY: these are the elements of a strip of `to`.
             unsafe { to.add(e).write_unaligned(elements) };
         }
     }
@@ -212,7 +218,7 @@ mod tests {
         for (skipped, room) in (0..=23).flat_map(|skipped| [1, 5, 32].map(|room| (skipped, room))) {
             assert_eq!(all(Places::new(&words, choice, 100, skipped), room), expected[skipped as usize..], "{skipped}");
         }
-        // Bits that no index left, more of them or fewer, are no places that there are not.
+        // Bits that do not match the count, more or fewer, give no places that do not exist.
         assert_eq!(all(Places::new(&words, choice, 30, 0), 32), [0]);
         assert_eq!(all(Places::new(&words[..2], choice, 100, 0), 32), [0, 31]);
         assert_eq!(all(Places::new(&words, Choice { top_k: 2, ..choice }, 100, 0), 32), [0, 31]);

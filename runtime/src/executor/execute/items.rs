@@ -1,4 +1,4 @@
-//! A stage's items: how they are numbered, which share of them a thread takes, and the kernel calls of each.
+//! The items of a stage: their numbers, the share of a thread, and the kernel calls of each.
 
 use std::cell::Cell;
 use std::ops::Range;
@@ -20,64 +20,65 @@ use crate::program::{Access, Apart, MAX_BUFFERS, MAX_DIMS, Parameter, PartPlace,
 use crate::stats::{self, Clock};
 use crate::trace::Work;
 
-/// Items of one task and expert.
+/// The items of one task and expert.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Group {
-    /// Number of the first item, and of the first after it, in the stage.
+    /// Numbers of the first item in the stage, and of the first item after the group.
     start: u64,
     end: u64,
     task: usize,
     variant: usize,
     expert: u32,
-    /// The piece of the step whose rows they are; the first where they are of all.
+    /// The piece of the step with these rows; 0 if the rows are of all pieces.
     piece: u32,
     first_row: u64,
     rows: u64,
     chunk_rows: u64,
     chunks: u64,
-    /// Items that follow each other have the same rows and other columns, not the same column and other rows.
+    /// Whether consecutive items have the same rows and other columns. Otherwise they have the same
+    /// column and other rows.
     by_rows: bool,
     /// Whether items are bands of columns.
     banded: bool,
-    /// How the positions before an item are divided.
+    /// Division of the positions before an item.
     span: Span,
 }
 
-/// An item.
+/// The data of one item.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Item {
     pub(super) row: u64,
     pub(super) rows: u64,
     pub(super) column: u32,
-    /// Its number in the column.
+    /// Number of the band in the column.
     pub(super) band: u32,
     pub(super) expert: u32,
-    /// The piece of the step whose rows they are; the first where they are of all.
+    /// The piece of the step with these rows; 0 if the rows are of all pieces.
     pub(super) piece: u32,
-    /// The expert's block, where it is streamed.
+    /// The expert's block, if it is streamed.
     pub(super) block: Option<Region>,
     pub(super) span: Span,
     /// The state with a window in whose memory positions are counted.
     pub(super) sliding: Option<u32>,
-    /// What an index chose of the positions that its rows see, where those are counted.
+    /// The index's choice of positions, if positions are counted among chosen ones.
     pub(super) listed: Option<Choice>,
-    /// How far its rows see their text, where that is both ways.
+    /// Number of positions ahead that rows see, if attention is not causal.
     pub(super) whole: Option<u32>,
 }
 
-/// The kernel of some items, and what it is given.
+/// The kernel of some items, and its arguments.
 struct Call<'p> {
     kernel: KernelId,
     dims: &'p [DimExpr],
-    /// Items of a column.
+    /// Number of bands of a column.
     bands: u32,
-    /// From a band to the next, by argument; 0 where there are none.
+    /// Distance between bands, for each argument; empty without bands.
     strides: &'p [u64],
-    /// Dims of the last item.
+    /// The dims of the last item.
     last: Cell<Option<LastDims>>,
 }
 
-/// Dims of an item, and all of it that they depend on within a group.
+/// The dims of an item, and all its fields that they depend on within a group.
 #[derive(Clone, Copy)]
 struct LastDims {
     row: u64,
@@ -88,19 +89,20 @@ struct LastDims {
 }
 
 impl LastDims {
-    /// Whether the dims are also those of this item.
+    /// Returns whether the dims are also those of this item.
     fn are_of(&self, item: &Item) -> bool {
         (self.row, self.rows, self.band, self.span) == (item.row, item.rows, item.band, item.span)
     }
 }
 
-/// Items that a stage has for each thread where it can have so many: one that has an item more than others works an eighth longer. More
-/// would cost few threads speed: where a kernel begins, memory is not yet read ahead, and 72 KiB take one thread an eighth longer than as part
-/// of 576 (Zen 5).
+/// Items for each thread that a stage should have. A thread with one item more than others then
+/// works an eighth longer. More items would slow few threads down. Memory is not read ahead where a
+/// kernel begins: 72 KiB on their own take one thread an eighth longer than as a part of 576 (Zen
+/// 5).
 const ITEMS_OF_A_THREAD: u64 = 8;
 
 impl Pass<'_> {
-    /// Works on items of a stage, the `round`-th that is run, as long as there are some.
+    /// Works on items of a stage until none are left. The stage is the `round`-th of the pass.
     pub(super) fn work(
         &self,
         (thread, round): (usize, u64),
@@ -109,7 +111,7 @@ impl Pass<'_> {
         mut clock: Option<&mut Clock>,
     ) -> Result<(), ExecuteError> {
         let total = self.groups(stage, groups);
-        // Experts come from the drive, or are said to be needed, in the order of the items.
+        // Experts arrive from the drive, or are advised as needed, in the order of the items.
         let in_order = stage.window.is_some() && (self.store.experts.is_some() || self.store.advice.is_some());
         let turn = self.shares.turn(thread, round, total, in_order);
         while let Some(Range { start, end }) = turn.next() {
@@ -133,7 +135,7 @@ impl Pass<'_> {
         self.stretch(thread, stage, groups, 0..total, clock)
     }
 
-    /// Works on some items of a stage.
+    /// Works on a range of items of a stage.
     fn stretch(
         &self,
         thread: usize,
@@ -157,7 +159,7 @@ impl Pass<'_> {
             let kernel = bands.map_or(variant.kernel, |bands| bands.kernel).0;
             self.trace(begin, Work::Task { task, kernel, expert, items: stop - at, rows, bytes });
             if let (Some(clock), Some(begin), Some(work)) = (clock.as_deref_mut(), begin, work) {
-                // What items packed for themselves is no time of their kernels.
+                // Time in which items packed weights is not time of their kernels.
                 let packing = self.store.weights.take_packing(thread);
                 let time = begin.elapsed().saturating_sub(packing);
                 clock.work(stage.first_task + group.task, stats::Work { time, ..work });
@@ -169,7 +171,8 @@ impl Pass<'_> {
         Ok(())
     }
 
-    /// Numbers the items of a stage; gives how many there are. Where columns are few for as many threads, those that can be are divided.
+    /// Numbers the items of a stage, and returns their number. If there are too few columns for the
+    /// threads, columns are divided into bands where possible.
     fn groups(&self, stage: &Stage, groups: &mut Vec<Group>) -> u64 {
         let columns = self.columns(stage, groups);
         if columns >= ITEMS_OF_A_THREAD.saturating_mul(self.shares.threads()) {
@@ -183,7 +186,7 @@ impl Pass<'_> {
         })
     }
 
-    /// Numbers the items of a stage, each a column; gives how many there are.
+    /// Numbers the items of a stage, one for each column and chunk, and returns their number.
     fn columns(&self, stage: &Stage, groups: &mut Vec<Group>) -> u64 {
         groups.clear();
         let mut end = 0u64;
@@ -193,13 +196,15 @@ impl Pass<'_> {
                 let (Some(variant), true) = (fits, rows.rows > 0 && task.columns > 0) else { return };
                 let chosen = &task.variants[variant];
                 let listed = stage.listed.get(number).copied().flatten();
-                // Rows that see what an index chose are one at a time, each with places of its own.
+                // Rows that see chosen positions are items of their own, because each has other
+                // places.
                 let together = listed.map_or(rows.rows, |choice| {
                     let Piece { position, row, .. } = self.piece(piece);
                     let first = position.saturating_add(rows.first.saturating_sub(row));
                     rows.rows.min(choice.beyond().saturating_sub(first))
                 });
-                // Rows that are divided are one at a time, as the program's check says: each has parts of its own.
+                // Rows that are divided are items of their own (the program's check), because each
+                // has its own parts.
                 let each = |rows: u32| if chosen.split.is_some() { 1 } else { rows.max(1) };
                 let (before, behind) = ((0..together), (together..rows.rows));
                 let stretches = before.step_by(each(together) as usize).map(|first| (first, each(together), u64::MAX));
@@ -210,10 +215,10 @@ impl Pass<'_> {
                     let chunks = count.div_ceil(chunk_rows);
                     let first_row = u64::from(rows.first) + u64::from(first);
                     let span = match chosen.split {
-                        // Rows are tokens, as the check says, too.
+                        // These rows are tokens (the program's check).
                         Some(split) => {
                             let Piece { position, row, rows, .. } = self.piece(piece);
-                            // Below the positions that there are, as the pass says.
+                            // The cast is exact, because positions are below the capacity.
                             let own = first_row.saturating_sub(row.into()) as u32;
                             let whole = stage.whole.get(number).copied().flatten();
                             let last = rows.saturating_sub(1);
@@ -270,7 +275,7 @@ impl Pass<'_> {
         end
     }
 
-    /// The rows of each of these pieces, which have numbers, among some of an axis.
+    /// Calls `add` with the rows of each numbered piece, among some rows of an axis.
     fn each_piece(
         &self,
         axis: RowAxis,
@@ -301,13 +306,15 @@ impl Pass<'_> {
         }
     }
 
-    /// Whether no weight among these is packed by the items that read it, each for itself: what it packs serves those after it that multiply other rows.
+    /// Returns whether all weights among these arguments are packed already. A weight that items
+    /// pack for themselves must serve several of them, so items of one column must follow each
+    /// other.
     fn are_ready(&self, args: &[Arg]) -> bool {
         let ready = |arg: &Arg| !matches!(arg.source, Source::Weight(weight) if !self.store.weights.is_ready(weight));
         args.iter().all(ready)
     }
 
-    /// Runs some items of a group, and adds what they did, but for their time.
+    /// Runs some items of a group, and adds their work, but not their time.
     fn items(
         &self,
         thread: usize,
@@ -334,7 +341,7 @@ impl Pass<'_> {
         for number in numbers {
             let number = number - group.start;
             let parts = u64::from(group.span.parts);
-            // Below the number of parts.
+            // The cast is exact, because the value is below the number of parts.
             let (part, number) = ((number % parts) as u32, number / parts);
             let bands = u64::from(call.bands.max(1));
             let all = u64::from(task.columns) * bands;
@@ -356,7 +363,8 @@ impl Pass<'_> {
             let item = Item {
                 row,
                 rows: group.chunk_rows.min(group.rows - skipped),
-                // Below the number of columns, and of bands.
+                // The casts are exact, because the values are below the numbers of columns and
+                // bands.
                 column: (before / bands) as u32,
                 band: (before % bands) as u32,
                 expert: group.expert,
@@ -396,7 +404,7 @@ impl Pass<'_> {
         item: &Item,
         counts: bool,
     ) -> Result<Option<stats::Work>, Problem> {
-        // All heads of a row, and all tiles of a chunk of rows, have the same dims.
+        // All heads of a row have the same dims, and so do all tiles of a chunk of rows.
         let dims = match call.last.get().filter(|last| last.are_of(item)) {
             Some(last) => last.dims,
             None => self.dims(call.dims, kernel, item)?,
@@ -404,7 +412,7 @@ impl Pass<'_> {
         call.last.set(Some(LastDims { row: item.row, rows: item.rows, band: item.band, span: item.span, dims }));
         let dims = &dims[..kernel.dims.len()];
         let (mut pointers, mut sizes) = ([std::ptr::null_mut(); MAX_BUFFERS], [0; MAX_BUFFERS]);
-        // Of the thread's memory for chosen places.
+        // Bytes taken of the thread's memory for chosen places.
         let mut taken = 0;
         for (i, arg) in task.args.iter().enumerate().take(kernel.buffers.len()) {
             let region = match split {
@@ -427,11 +435,12 @@ impl Pass<'_> {
             sizes[i] = region.bytes();
         }
         let count = kernel.buffers.len();
-        // SAFETY: dims are in their ranges. Each slice lies in its memory, which `store` keeps mapped; what the kernel may write
-        // comes from the arena, a state, an item's own part or this thread's scratch memory, and overlaps nothing else of the
-        // call, as the program's check says. Index buffers come from inputs, which nothing writes now, and their values are
-        // below the kernel's limits. What other threads write at the same time, if the plan is wrong, are bytes that no
-        // address depends on.
+        // SAFETY: dims are in their ranges. Each slice lies in its memory, which `store` keeps
+        // mapped. The program's check found that the kernel writes only to the arena, a state, an
+        // item's own part or this thread's scratch memory. It also found that these overlap nothing
+        // else of the call. Index buffers come from inputs, which are not written now, and their
+        // values are below the kernel's limits. If the plan is wrong, other threads may write some
+        // bytes at the same time, but no address depends on those.
         unsafe { self.backend.call(call.kernel.0 as usize, &pointers[..count], &sizes[..count], dims) }?;
         Ok(counts.then(|| stats::Work {
             items: 1,
@@ -441,7 +450,7 @@ impl Pass<'_> {
         }))
     }
 
-    /// Makes the result of an item's parts, all of which are done.
+    /// Combines an item's parts, which are all finished.
     fn combine(
         &self,
         thread: usize,
@@ -467,13 +476,16 @@ impl Pass<'_> {
             sizes[i] = region.bytes();
         }
         let count = kernel.buffers.len();
-        // SAFETY: as for an item's kernel: the program's check says that the kernel reads its first buffer, the parts, which no
-        // thread writes any more; writes its second, a slice of what the task writes; and has scratch memory of this thread.
+        // SAFETY: the same reasons as for an item's kernel hold. The program's check found that the
+        // kernel reads its first buffer and writes its second. The first has the parts, which no
+        // thread writes any more; the second is a slice of the task's output. Scratch memory is
+        // this thread's.
         unsafe { self.backend.call(split.combine.0 as usize, &pointers[..count], &sizes[..count], &dims) }
     }
 }
 
-/// Rows of each item but the last: as many chunks as the variant's largest makes, but even ones, in whole row groups.
+/// Returns the rows of each item but the last. The number of chunks is that of the largest allowed
+/// chunk. Chunks are even, and multiples of the kernel's row group.
 fn chunk_rows(variant: &Variant, rows: u64) -> u64 {
     let most = u64::from(variant.row_chunk.max(1));
     let even = rows.div_ceil(rows.div_ceil(most).max(1));
@@ -481,7 +493,7 @@ fn chunk_rows(variant: &Variant, rows: u64) -> u64 {
     even.next_multiple_of(group.unwrap_or(1).max(1)).clamp(1, most)
 }
 
-/// What [`stats::Work::bytes`] says of a call.
+/// Returns the bytes of a call for [`stats::Work::bytes`].
 fn bytes_read(kernel: &Signature, args: &[Arg], sizes: &[u64]) -> u64 {
     let sum = |of: &dyn Fn(&Parameter, &Arg) -> bool| -> u64 {
         let buffers = kernel.buffers.iter().zip(args).zip(sizes);
@@ -492,7 +504,8 @@ fn bytes_read(kernel: &Signature, args: &[Arg], sizes: &[u64]) -> u64 {
     };
     let is_arena = |arg: &Arg| matches!(arg.source, Source::Arena(_));
     let writes = |buffer: &Parameter| matches!(buffer.access, Access::Write);
-    // Where an index says the row, a buffer is all rows: what is no table is what is moved.
+    // If an index selects rows, the buffer of the table has all rows; only the other buffers show
+    // the bytes moved.
     let picks = kernel.buffers.iter().any(|buffer| matches!(buffer.access, Access::Index(_)));
     let (first, else_all) = match picks {
         true => (sum(&|buffer, arg| is_arena(arg) && writes(buffer)), sum(&|_, arg| is_arena(arg))),
@@ -501,10 +514,12 @@ fn bytes_read(kernel: &Signature, args: &[Arg], sizes: &[u64]) -> u64 {
     if first > 0 { first } else { else_all }
 }
 
-/// Whether an item's rows of activations are more bytes than its column of a weight. With tile products what is larger then stays in the thread's
-/// cache while it goes through items that follow each other, and what is smaller is fetched for each: a tile load from the third level takes 13
-/// times as long as from the first. Vectors stream from there nearly as fast as from the second, and reading a weight again from memory for each
-/// chunk of rows made prompts 2 to 6 % slower (Zen 5, 2 threads). A state's columns are larger than any rows.
+/// Returns whether an item's rows of activations have more bytes than its column of a weight. With
+/// tile products, the larger one then stays in the thread's cache over consecutive items, and the
+/// smaller one is fetched for each. A tile load from the third-level cache takes 13 times as long
+/// as from the first. Vectors stream from the third level nearly as fast as from the second. For
+/// them, reading a weight again for each chunk of rows made prompts 2 to 6 % slower (Zen 5, 2
+/// threads). A state's columns are larger than any rows.
 fn rows_are_larger(args: &[Arg], chunk_rows: u64) -> bool {
     let of_state = args.iter().any(|arg| matches!(arg.source, Source::State { .. } | Source::Chosen { .. }));
     let is_weight = |arg: &&Arg| matches!(arg.source, Source::Weight(_));
@@ -545,7 +560,8 @@ mod tests {
             |source, row_stride, column_stride| Arg { source, offset: 0, row_stride, column_stride, expert_stride: 0 };
         let x = arg(Source::Arena(BufferId(0)), 2816, 0);
         let y = arg(Source::Arena(BufferId(1)), 8192, 128);
-        // 32 rows of a weight of 2048 columns in q4_k: 36 KiB, as much as 13 rows of activations.
+        // 32 rows of a weight of 2048 columns in q4_k take 36 KiB, as much as 13 rows of
+        // activations.
         let args = [x.clone(), arg(Source::Weight(0), 0, 32 * 1152), y.clone()];
         assert_eq!([13, 14].map(|rows| rows_are_larger(&args, rows)), [false, true]);
         let attention = [x, arg(Source::State { state: 0, field: 0 }, 0, 1 << 20), y];

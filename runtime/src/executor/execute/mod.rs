@@ -1,16 +1,20 @@
-//! One pass over all steps, by all threads together.
+//! One pass over all steps of a plan by all threads together.
 //!
-//! Every thread walks the list of stages. A stage's items (task x rows x columns) are numbered; each thread works on its own share of the
-//! numbers, then on what others have left (`shares.rs`), and they meet at a barrier. The last one to come there sorts the routings that the
-//! next stage needs, and does stages that with so few rows are not worth sharing (`barrier.rs`).
+//! Every thread goes through the list of stages. A stage's items (task x rows x columns) are
+//! numbered. Each thread works on its own share of the numbers, then on the rest of other shares
+//! (`shares.rs`). All threads meet at a barrier after each stage. The last one to arrive sorts the
+//! routings that the next stage needs. It also runs stages with too few rows to share
+//! (`barrier.rs`).
 //!
-//! Order of items: experts, then columns, then bands of a column, then chunks of rows. Neighbouring columns are neighbouring weight rows, so that a
-//! share is a sequential read; with many rows, all chunks pass one tile of the weight while it is hot. Of tile products whose chunk of rows is
-//! more than a column, all columns pass one chunk (`items.rs`, `rows_are_larger`).
+//! The order of items is: experts, columns, bands of a column, chunks of rows. Neighbouring columns
+//! are neighbouring weight rows, so that a share is a sequential read. With many rows, all chunks
+//! use one tile of the weight while it is in the cache. For tile products whose chunk of rows is
+//! larger than a column, all columns use one chunk instead (`items.rs`, `rows_are_larger`).
 //!
-//! Invariant: before a kernel runs, its dims have been checked against its ranges, every slice against its memory, and the
-//! limit of every index buffer against what the runtime put there. A plan that fails that is an [`ExecuteError`]; threads
-//! then still meet at every barrier, without work, so that none hangs. The same goes for a panic.
+//! Invariant: before a kernel runs, its dims are checked against its ranges, and every slice
+//! against its memory. The limit of every index buffer is checked against the values that the
+//! runtime put there. A plan that fails a check is an [`ExecuteError`]. Threads then still meet at
+//! every barrier, without work, so that none hangs. The same holds after a panic.
 
 mod backend;
 mod barrier;
@@ -46,52 +50,52 @@ use items::Item;
 pub(crate) use parts::Parts;
 use shares::Shares;
 
-/// All memory of an engine.
+/// The memory of an engine.
 #[derive(Debug)]
 pub(crate) struct EngineMemory {
     /// Activations.
     pub arena: Memory,
-    /// Model files, and the plan's own: what keeps the weights mapped.
+    /// Model files and the plan's own file, which keep the weights mapped.
     pub files: Vec<Mapped>,
-    /// Weights in the files or packed, by id.
+    /// Weights, in the files or packed, by id.
     pub weights: Weights,
-    /// Experts that are read when they are needed, where not all are in memory.
+    /// Streamed experts, if not all are in memory.
     pub experts: Option<Experts>,
-    /// Experts that stay in mapped files, where the page cache is told what is needed.
+    /// Hints for the page cache, if experts stay in mapped files.
     pub advice: Option<Advice>,
-    /// Who is told what happens.
+    /// The recorder of events.
     pub trace: Option<Arc<Recorder>>,
     /// Rotary tables, by id.
     pub ropes: Vec<Rope>,
-    /// What lasts from step to step, of each sequence.
+    /// The sequences, with their states.
     pub sequences: Sequences,
-    /// Positions that states have room for.
+    /// Number of positions that states have room for.
     pub capacity: u32,
-    /// What items that are parts leave.
+    /// Results of items that are parts.
     pub parts: Parts,
     /// Inputs of a step.
     pub inputs: Inputs,
     /// Scratch of each thread.
     pub scratch: Vec<Memory>,
-    /// Where each thread puts places that an index chose.
+    /// Memory for chosen places, of each thread.
     pub chosen: Vec<Memory>,
-    /// Rows of each routing, sorted.
+    /// Sorted rows of each routing.
     pub buckets: Vec<RwLock<Bucket>>,
-    /// Working memory for sorting one.
+    /// Working memory for sorting a routing.
     pub sorting: Mutex<Vec<u32>>,
 }
 
-/// What a step works on.
+/// The numbers of rows of a step.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Counts {
     /// Tokens.
     pub tokens: u32,
-    /// Wanted outputs.
+    /// Requested outputs.
     pub outputs: u32,
 }
 
 impl Counts {
-    /// Of all pieces of a step.
+    /// Sums the rows of all pieces of a step.
     pub(crate) fn of_pieces(pieces: &[Piece]) -> Counts {
         let sum = |of: fn(&Piece) -> u32| pieces.iter().map(of).fold(0, u32::saturating_add);
         Counts { tokens: sum(|piece| piece.rows), outputs: sum(|piece| piece.outputs) }
@@ -112,38 +116,42 @@ struct Pass<'a> {
     backend: &'a Backend,
     store: &'a EngineMemory,
     counts: Counts,
-    /// The stages that are run.
+    /// The stages to run.
     stages: Range<usize>,
-    /// Whose rows they are, in order.
+    /// The pieces that the rows belong to, in order.
     pieces: &'a [Piece],
-    /// Whether each piece is to have the bits that it has alone, whatever that costs.
+    /// Whether each piece must have the bits that it has alone, at the expense of speed.
     exact: bool,
     clocks: &'a [Mutex<Clock>],
     barrier: Barrier,
     shares: Shares,
-    /// Decides which weights are packed before a stage; the others are packed by the items that read them.
+    /// The rule for weights that are packed before a stage; others are packed by the items that
+    /// read them.
     step: weights::Step,
-    /// Strips taken of the weights that are packed before a stage.
+    /// Number of strips taken of the weights that are packed before a stage.
     next_strip: AtomicU64,
-    /// When the last thread came to this barrier, in nanoseconds since `begun`; where somebody counts.
+    /// Time when the last thread arrived at this barrier, in nanoseconds since `begun`. Only set if
+    /// there are clocks.
     last_came: AtomicU64,
-    /// When it let the others go on, likewise.
+    /// Time when it released the others, in the same unit.
     let_go: AtomicU64,
     begun: Instant,
-    /// The stage after this barrier, changed only there.
+    /// The stage after this barrier; changed only at barriers.
     after: AtomicUsize,
-    /// Nanoseconds that threads waited beyond spinning, all together.
+    /// Sum of the threads' waits beyond spinning, in nanoseconds.
     late: AtomicU64,
     failed: AtomicBool,
     failure: Mutex<Option<ExecuteError>>,
 }
 
-/// Runs some stages, all of them or a layer's ([`Program::layers`]), with the first `threads` threads of the pool. `clocks` has one clock for each thread, or none. Gives how long threads waited for
-/// others beyond spinning, all together.
+/// Runs a range of stages (all of them, or a layer's; see [`Program::layers`]) with the first
+/// `threads` threads of the pool. `clocks` has one clock for each thread, or none. Returns the sum
+/// of the threads' waits for others beyond spinning.
 ///
-/// The inputs of `store` must be those of `pieces`, which are one behind the other, as [`crate::executor::sequences`] says, of sequences that are there, no
-/// more than it has memory for their parts; with every token below the vocabulary, every output row below the tokens,
-/// and every position inside the cache; `store` is borrowed exclusively for that no other pass uses it.
+/// The inputs of `store` must be those of `pieces`. The pieces follow each other as in
+/// [`crate::executor::sequences`], their sequences exist, and `store` has memory for the parts of
+/// as many. Every token must be below the vocabulary, every output row below the tokens, and every
+/// position inside the cache. `store` is borrowed exclusively, so that no other pass uses it.
 ///
 /// # Errors
 /// See [`ExecuteError`].
@@ -163,7 +171,7 @@ pub(crate) fn run(
         experts.begin_step(counts.tokens);
     }
     store.parts.reset();
-    // Many sequences of one token each are no prompt.
+    // Many sequences of one token each are not a prompt.
     let longest = pieces.iter().map(|piece| piece.rows).max().unwrap_or(0);
     let step = store.weights.step(longest, &store.files);
     let pass = Pass {
@@ -190,7 +198,8 @@ pub(crate) fn run(
     let result = pool.run_with(threads, &|thread| pass.walk(thread)).map_err(ExecuteError::from);
     stats::end(clocks.iter().take(threads), pass.stages.end.saturating_sub(1));
     let failure = pass.failure.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), Err);
-    // A file that was written to while it was read may have given bytes of both: nothing else tells, blocks of a model file have no checksum.
+    // A file that changed during the pass may have given bytes of both versions. Blocks of a model
+    // file have no checksum, so only this check finds it.
     let unchanged = || -> Result<(), ExecuteError> {
         store.experts.as_ref().map_or(Ok(()), |experts| experts.store().check_unchanged())?;
         Ok(store.files.iter().try_for_each(Mapped::check_unchanged)?)
@@ -206,19 +215,19 @@ pub(crate) fn run(
 }
 
 impl Pass<'_> {
-    /// The time, where somebody wants to know it.
+    /// Returns the time, if it is needed here or by the recorder.
     fn now(&self, wanted: bool) -> Option<Instant> {
         (wanted || self.store.trace.is_some()).then(Instant::now)
     }
 
-    /// Tells who records it what this thread did since then.
+    /// Records the work of this thread since `begin`.
     fn trace(&self, begin: Option<Instant>, work: Work) {
         if let (Some(trace), Some(begin)) = (&self.store.trace, begin) {
             trace.work(begin, work);
         }
     }
 
-    /// Does something, unless the pass has failed; notes the first failure.
+    /// Runs a function, unless the pass has failed. Stores the first failure.
     fn guarded(&self, run: impl FnOnce() -> Result<(), ExecuteError>) {
         if self.failed.load(Ordering::Relaxed) {
             return;
@@ -232,9 +241,10 @@ impl Pass<'_> {
         self.failed.store(true, Ordering::Relaxed);
     }
 
-    /// Packs what a stage needs of the weights and is not yet packed, by all threads.
+    /// Packs the weights that a stage needs and that are not packed yet, with all threads.
     fn pack(&self, thread: usize, stage: &Stage, clock: Option<&mut Clock>) {
-        // The same on all threads, so that all of them meet: what is ready changes only where they do.
+        // The result is the same on all threads, so that all meet: parts become ready only at
+        // barriers.
         let missing = self.missing(stage);
         if missing.is_empty() {
             return;
@@ -243,14 +253,14 @@ impl Pass<'_> {
         self.guarded(|| {
             let queue = Queue::new(self.store.weights.jobs(&missing));
             let packed = |job, strip| self.store.weights.release(missing[job], strip, &self.store.files);
-            // SAFETY: the sources lie in mapped files. Parts that are not ready are read by no kernel, and written only here, by the
-            // threads of this pass, which share one counter.
+            // SAFETY: the sources lie in mapped files. No kernel reads parts that are not ready.
+            // Only the threads of this pass write them, here, and they share one counter.
             unsafe { queue.work(&self.next_strip, &mut Vec::new(), &packed) };
             Ok(())
         });
         self.barrier.wait(thread, || {
             self.next_strip.store(0, Ordering::Relaxed);
-            // A pass that failed may have left strips unpacked.
+            // A failed pass may have left strips unpacked.
             if !self.failed.load(Ordering::Relaxed) {
                 self.store.weights.mark_ready(&missing, &self.store.files);
             }
@@ -263,7 +273,8 @@ impl Pass<'_> {
         }
     }
 
-    /// The parts of weights that a stage needs, that are not yet packed, and that are to be kept.
+    /// Returns the parts of weights that a stage needs, that are not packed yet, and that will be
+    /// kept.
     fn missing(&self, stage: &Stage) -> Vec<Part> {
         let (weights, mut missing) = (&self.store.weights, Vec::new());
         if weights.unpacked_parts() == 0 {
@@ -285,18 +296,18 @@ impl Pass<'_> {
         missing
     }
 
-    /// The group whose experts a task takes from blocks, where they are streamed.
+    /// Returns the group whose streamed experts a task reads from blocks, if any.
     fn streamed(&self, stage: &Stage, axis: RowAxis) -> Option<(u32, &Experts)> {
         let (experts, window) = (self.store.experts.as_ref()?, self.program.windows.get(stage.window? as usize)?);
         (axis == RowAxis::Routed(window.bucket)).then_some((window.group, experts))
     }
 
-    /// Rows of an axis, expert by expert.
+    /// Calls `add` with the rows of an axis, expert by expert.
     fn each_expert(&self, stage: &Stage, axis: RowAxis, add: &mut dyn FnMut(ExpertRows)) {
         if let Some((_, experts)) = self.streamed(stage, axis) {
             return experts.window().rows.iter().copied().for_each(add);
         }
-        // In stages that are run again, what is not of experts is done the first time.
+        // In stages that run again, work without experts is done only the first time.
         if let (Some(experts), Some(_)) = (&self.store.experts, stage.window)
             && !experts.window().first
         {

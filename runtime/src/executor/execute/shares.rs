@@ -1,41 +1,45 @@
-//! How a stage's items are divided among threads.
+//! The division of a stage's items among threads.
 //!
-//! Each thread begins with its own stretch of them, the same one at every step, whose counter is in a cache line that nobody else wants yet.
-//! It takes stretches of it, shorter towards the end, and when it has none left it takes the back half of what another thread still
-//! has. So neighbouring items, which are neighbouring weight rows, are read by one thread one after the other, and no counter is shared
-//! by all: one that is costs 16 threads 0.4 µs a call.
+//! Each thread begins with its own stretch of items, the same one at every step. Its counter has a
+//! cache line that no other thread needs yet. The thread takes pieces of its stretch, shorter
+//! towards the end. When none are left, it takes the back half of another thread's rest. So one
+//! thread reads neighbouring items, which are neighbouring weight rows, one after the other. No
+//! counter is shared by all; a shared one costs 16 threads 0.4 µs a call.
 //!
-//! Items that are worth most in order (experts as they arrive from the drive) are taken from one stretch by all threads.
+//! Items that are best done in order (experts as they arrive from the drive) form one stretch for
+//! all threads.
 //!
 //! ```text
 //! 3 threads, 12 items     thread 0: 0..4, thread 1: 4..8, thread 2: 8..12
 //! thread 0 is done first  and takes 10..12 where thread 2 is at 9
 //! ```
 //!
-//! Invariant: every item of a round is given once. A stretch is only ever cut, never joined, so that no counter comes back to a value that it had in
-//! this round, and a thread that saw it then changes nothing.
+//! Invariant: every item of a round is given out once. A stretch is only cut, never joined. So no
+//! counter returns to an earlier value of this round, and a thread with an old value changes
+//! nothing.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::pool::{Line, is_crowded};
 
-/// A thread takes this part of what it has left.
+/// Each call takes one over this of the thread's rest.
 const PARTS: u64 = 8;
-/// Bits of a place in a stage: items beyond that are taken several at a time.
+/// Bits of an item's number in a counter. Stages with more items give out several at a time.
 const BITS: u32 = 20;
 const MASK: u64 = (1 << BITS) - 1;
-/// Rounds are told apart by so many; [`Shares::between`] sees to it that no counter is older than half of that.
+/// Number of distinct round tags. [`Shares::between`] ensures that no counter is older than half of
+/// that.
 const ROUNDS: u64 = 1 << (64 - 2 * BITS);
 
-/// One counter for each thread: of which round it is, the first unit that is left, the first that belongs to others.
+/// One counter for each thread: tag of the round, first unit left, first unit of other threads.
 pub(super) struct Shares {
     counters: Box<[Line<AtomicU64>]>,
-    /// There are more threads than CPUs: some may not run for long.
+    /// Whether there are more threads than CPUs, so that some may not run for long.
     is_crowded: bool,
 }
 
-/// What a counter says.
+/// The content of a counter.
 #[derive(Clone, Copy)]
 struct Stretch {
     next: u64,
@@ -47,22 +51,22 @@ impl Stretch {
         self.end.saturating_sub(self.next)
     }
 
-    /// In a counter.
+    /// Encodes the stretch for a counter.
     fn packed(self, round: u64) -> u64 {
         (round % ROUNDS) << (2 * BITS) | self.next << BITS | self.end
     }
 }
 
-/// A stage's items, as one thread is given them.
+/// The share of one thread in a stage's items.
 pub(super) struct Turn<'s> {
     shares: &'s Shares,
     thread: u64,
-    /// Of this pass; the first is 1.
+    /// Number of the round in this pass, from 1 on.
     round: u64,
     total: u64,
-    /// Items that are given at once, at least.
+    /// Min number of items given out at once.
     unit: u64,
-    /// All take from one stretch, in order.
+    /// Whether all threads take from one stretch, in order.
     in_order: bool,
 }
 
@@ -71,21 +75,22 @@ impl Shares {
         Shares { counters: (0..threads.max(1)).map(|_| Line::default()).collect(), is_crowded: is_crowded(threads) }
     }
 
-    /// How many threads share.
+    /// Returns the number of threads.
     pub(super) fn threads(&self) -> u64 {
         self.counters.len() as u64
     }
 
-    /// Called by one thread while all others wait between a round and the next.
+    /// Resets old counters. One thread calls this between two rounds, while all others wait.
     pub(super) fn between(&self, round: u64) {
-        // Counters that a round does not need keep what they had.
+        // A counter that a round does not need keeps its old tag, which would become valid again.
         if round.is_multiple_of(ROUNDS / 2) {
             let nothing = Stretch { next: 0, end: 0 }.packed(round);
             self.counters.iter().for_each(|counter| counter.0.store(nothing, Ordering::Relaxed));
         }
     }
 
-    /// Every thread has a turn of every round, with the same total and order; between two rounds all threads meet.
+    /// Begins the turn of a thread in a round. All threads pass the same total and order, and meet
+    /// between two rounds.
     pub(super) fn turn(&self, thread: usize, round: u64, total: u64, in_order: bool) -> Turn<'_> {
         let unit = total.div_ceil(MASK).max(1);
         Turn { shares: self, thread: thread as u64, round, total, unit, in_order }
@@ -101,24 +106,25 @@ impl Turn<'_> {
         self.total.div_ceil(self.unit)
     }
 
-    /// What a thread has in a counter that reads `word`.
+    /// Decodes a thread's stretch from its counter's value `word`.
     fn stretch(&self, of: u64, word: u64) -> Stretch {
         if word >> (2 * BITS) == self.round % ROUNDS {
             return Stretch { next: word >> BITS & MASK, end: word & MASK };
         }
-        // Its thread has not begun.
+        // The thread has not begun this round.
         match (self.in_order, of) {
             (true, 0) => Stretch { next: 0, end: self.units() },
             (true, _) => Stretch { next: 0, end: 0 },
             (false, _) => {
                 let (units, threads) = (self.units(), self.threads());
-                // Where there are fewer than threads, the first have them: they leave barriers first.
+                // If there are fewer units than threads, the first threads have them, because they
+                // leave barriers first.
                 Stretch { next: (units * of).div_ceil(threads), end: (units * (of + 1)).div_ceil(threads) }
             }
         }
     }
 
-    /// Cuts what a thread has left, as `cut` says of what that is: what stays, and what is taken.
+    /// Takes a part of a thread's stretch. `cut` returns the rest and the part taken.
     fn take(&self, of: u64, cut: impl Fn(Stretch) -> (Stretch, Stretch)) -> Option<Stretch> {
         let counter = &self.shares.counters[of as usize].0;
         let mut word = counter.load(Ordering::Relaxed);
@@ -128,7 +134,8 @@ impl Turn<'_> {
                 return None;
             }
             let (rest, taken) = cut(stretch);
-            // Counters order nothing but themselves: what items read was written before the threads met.
+            // The counter orders only itself: the data that items read was written before the
+            // threads met.
             match counter.compare_exchange_weak(word, rest.packed(self.round), Ordering::Relaxed, Ordering::Relaxed) {
                 Ok(_) => return Some(taken),
                 Err(found) => word = found,
@@ -136,7 +143,7 @@ impl Turn<'_> {
         }
     }
 
-    /// The next items, or `None` where there are none left.
+    /// Returns the next items, or `None` if none are left.
     pub(super) fn next(&self) -> Option<Range<u64>> {
         let own = if self.in_order { 0 } else { self.thread };
         let parts = if self.in_order { PARTS * self.threads() } else { PARTS };
@@ -147,7 +154,7 @@ impl Turn<'_> {
         let taken = self.take(own, front).or_else(|| {
             self.steal().map(|stolen| {
                 let (rest, taken) = front(stolen);
-                // Nobody else changes a counter that has nothing left.
+                // No other thread changes a counter with an empty stretch.
                 self.shares.counters[own as usize].0.store(rest.packed(self.round), Ordering::Relaxed);
                 taken
             })
@@ -155,9 +162,10 @@ impl Turn<'_> {
         taken.map(|taken| taken.next * self.unit..taken.end.saturating_mul(self.unit).min(self.total))
     }
 
-    /// The back half of what another thread has left.
+    /// Takes the back half of another thread's rest.
     fn steal(&self) -> Option<Stretch> {
-        // With one unit for each thread little is gained, since all of them are waited for; unless they wait for each other's CPU.
+        // With one unit for each thread, stealing gains little, because all units are waited for.
+        // With more threads than CPUs, it helps.
         if self.in_order || self.units() <= self.threads() && !self.shares.is_crowded {
             return None;
         }
@@ -175,7 +183,8 @@ mod tests {
     use crate::pool::Barrier;
     use std::sync::Mutex;
 
-    /// Every thread takes what it is given, in rounds of these totals; gives the ranges of each round and who took them.
+    /// Lets every thread take its items in rounds of these totals. Returns the ranges of each round
+    /// and their threads.
     fn rounds(threads: usize, totals: &[u64], in_order: bool) -> Vec<Vec<(usize, Range<u64>)>> {
         let (shares, barrier) = (Shares::new(threads), Barrier::new(threads));
         let taken: Vec<Mutex<Vec<_>>> = totals.iter().map(|_| Mutex::default()).collect();
@@ -223,7 +232,8 @@ mod tests {
             let turn = shares.turn(0, round, 10, false);
             std::iter::from_fn(|| turn.next()).map(|range| range.end - range.start).sum::<u64>()
         };
-        // Otherwise a counter that no round needed reads as used up, and so does one of a round with the same tag.
+        // Without `between`, a counter that no round needed reads as used up. So does one of a
+        // round with the same tag.
         let unused = Shares::new(2);
         unused.between(ROUNDS / 2);
         assert_eq!(count(&unused, ROUNDS), 10);
@@ -250,15 +260,16 @@ mod tests {
         let shares = Shares::new(2);
         let [first, second] = [0, 1].map(|thread| shares.turn(thread, 7, 40, false));
         assert_eq!(first.next(), Some(0..2));
-        // The second does not begin. What it has is taken by halves, from the back, the first of them when 2..20 are done.
+        // The second thread does not begin. Its stretch is stolen by halves, from the back, first
+        // when 2..20 are done.
         let rest: Vec<_> = std::iter::from_fn(|| first.next()).collect();
         let stolen = rest.iter().find(|range| range.start >= 20).unwrap();
         assert_eq!(stolen.start, 30);
         assert_eq!(rest.iter().map(|range| range.end - range.start).sum::<u64>(), 38);
         assert_eq!(second.next(), None);
-        // In the next round it has its own again.
+        // In the next round, it has its own stretch again.
         assert_eq!(shares.turn(1, 8, 4, false).next(), Some(2..3));
-        // One item each is not taken from a thread that is late, unless that may have no CPU.
+        // A single item is not stolen from a late thread, unless that thread may have no CPU.
         assert_eq!(shares.turn(0, 9, 2, false).next(), Some(0..1));
         let late = if shares.is_crowded { (Some(1..2), None) } else { (None, Some(1..2)) };
         assert_eq!((shares.turn(0, 9, 2, false).next(), shares.turn(1, 9, 2, false).next()), late);

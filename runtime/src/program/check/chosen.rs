@@ -1,11 +1,11 @@
-//! Places of a state that an index chose: what a plan may say of them.
+//! Checks of chosen places, which an index selects from a state.
 
 use ixc_ir::plan::{ATTENTION_BLOCK, Arg, BufferId, Choice, Chosen, RowAxis, RowCount, Source, Task, Variant};
 
 use super::super::{Access, LINE_BYTES, MAX_CONTEXT, Parameter, Problem, id, range};
 use super::Checker;
 
-/// A choice is of some places, in whole runs.
+/// Checks that a choice has at least one place, and whole runs.
 pub fn check(Choice { top_k, every, of }: Choice) -> Result<(), Problem> {
     range("chosen places", top_k, 1, MAX_CONTEXT)?;
     range("positions that are chosen together", every, 1, MAX_CONTEXT)?;
@@ -16,7 +16,7 @@ pub fn check(Choice { top_k, every, of }: Choice) -> Result<(), Problem> {
     if ok { Ok(()) } else { Err(Problem::Shape { expected: "with choices of whole runs or blocks" }) }
 }
 
-/// What an index chose of the positions that a task's rows see, where it chose any.
+/// Returns the index's choice of the positions that a task's rows see, if any.
 pub fn listed(task: &Task) -> Result<Option<Choice>, Problem> {
     let chosen = |arg: &Arg| match arg.source {
         Source::Chosen { choice, .. } => Some(choice),
@@ -27,7 +27,7 @@ pub fn listed(task: &Task) -> Result<Option<Choice>, Problem> {
     if task.rows != RowAxis::Tokens || choices.any(|other| other != choice) {
         return Err(Problem::Shape { expected: "for tokens, of one choice, where places are chosen" });
     }
-    // Entries are chosen beside positions.
+    // Entries are chosen in addition to positions.
     if choice.of == Chosen::Entries {
         let alone = task.variants.iter().all(|variant| variant.row_chunk == 1);
         return if alone { Ok(None) } else { Err(Problem::Shape { expected: "one row at a time, of chosen entries" }) };
@@ -39,7 +39,8 @@ pub fn listed(task: &Task) -> Result<Option<Choice>, Problem> {
 }
 
 impl Checker<'_> {
-    /// That an argument of chosen places is all of them, for there is no other way to read them; and that bits of all columns are in a row of marks.
+    /// Checks that an argument takes all chosen places, because they cannot be read in another way.
+    /// Also checks that a row of marks has the bits of all columns.
     pub(super) fn unshifted(&self, columns: u32, arg: &Arg) -> Result<(), Problem> {
         let Source::Chosen { marks, choice, .. } = arg.source else { return Ok(()) };
         let Arg { offset, row_stride, column_stride, expert_stride, .. } = *arg;
@@ -54,18 +55,19 @@ impl Checker<'_> {
         }
     }
 
-    /// Bytes of a bit for each place of the context, in words.
+    /// Returns the bytes of one bit for each place of the context, in whole words.
     fn bytes_of_bits(&self, choice: Choice) -> u64 {
         u64::from(self.plan.context_length.div_ceil(choice.of_bit()).div_ceil(ATTENTION_BLOCK)) * 4
     }
 
-    /// That an index chooses among the places of a state, with a bit for each that the context has room for.
+    /// Checks that an index chooses among the places of a state, with a bit for each place of the
+    /// context.
     pub(super) fn chosen(&self, state: u32, field: u32, marks: BufferId, choice: Choice) -> Result<(), Problem> {
         check(choice)?;
         let state = id("state", state, &self.plan.states)?;
         let held = id("field of a state", field, &state.fields)?;
         let every = choice.of_bit();
-        // They are copied as numbers of two bytes.
+        // The places are copied as elements of two bytes.
         let halves = (held.format.block_len(), held.format.block_bytes()) == (1, 2);
         if !held.positions || !halves || state.window.is_some() || state.every != every {
             return Err(Problem::Shape {
@@ -80,7 +82,8 @@ impl Checker<'_> {
         Ok(())
     }
 
-    /// That no task writes what another one of the same step has chosen places of: those are copied by the runtime, not by kernels.
+    /// Checks that no task writes a state from which another task of the same step takes chosen
+    /// places. The runtime copies those, not a kernel.
     pub(super) fn chosen_of_others(&self, tasks: &[Task]) -> Result<(), Problem> {
         let chosen = |arg: &Arg| match arg.source {
             Source::Chosen { state, field, .. } => Some((state, field)),
@@ -104,7 +107,7 @@ impl Checker<'_> {
         Ok(())
     }
 
-    /// Bytes of the places that are put one behind the other for an item of a task, at most.
+    /// Returns the max bytes of the places that are copied for an item of a task.
     pub(in crate::program) fn chosen_bytes(&self, task: &Task) -> u64 {
         let bytes = |arg: &Arg| match arg.source {
             Source::Chosen { state, field, choice, .. } => {

@@ -1,4 +1,4 @@
-//! Sequences that share what they begin with are, byte for byte, what copies of their own are.
+//! Sequences that share a common beginning have the same bytes as separate copies.
 
 use std::sync::Arc;
 
@@ -11,17 +11,18 @@ use super::*;
 use crate::refused::refuse;
 use crate::states::parts::places;
 
-/// Room of each.
+/// Positions that each sequence has room for.
 const CAPACITY: u32 = 2048;
-/// Most tokens that are added at once.
+/// Max tokens that are added at once.
 const STEP: u32 = 160;
 
 fn paged(name: &str, columns: u32, (keys, values): (u32, u32)) -> State {
     State::paged(name, columns, keys, values)
 }
 
-/// States of each kind that differs here: f16 with rows of a page's sixteenth and of an odd width, blocks, a window, places of several positions, what cannot
-/// be cut. The first so many of them: the last two are seldom cut but to the beginning.
+/// The first `count` of six kinds of states. Some have f16 rows of a sixteenth of a page or of an
+/// odd width, quantised blocks, or places of several positions. The last two, with a window and
+/// without cuts, can seldom be cut, except to the beginning.
 fn kinds(count: usize) -> Vec<State> {
     let mut blocks = paged("blocks", 2, (128, 64));
     for (field, format) in blocks.fields.iter_mut().zip([Format::Q8_0, Format::Q4_0]) {
@@ -45,14 +46,15 @@ fn kinds(count: usize) -> Vec<State> {
     all[..count].to_vec()
 }
 
-/// Bytes that stand for the row of a position, in a sequence of these tokens: of the token and of all before, as keys are.
+/// Returns a byte for the row of a position. It depends on the token and all tokens before, as keys
+/// do.
 fn pattern(history: u64, state: usize, field: u32, column: u32) -> u8 {
     let mixed = (history ^ (state as u64) << 8 ^ u64::from(field) << 16 ^ u64::from(column) << 24)
         .wrapping_mul(0x9e37_79b9_7f4a_7c15);
     (mixed >> 56) as u8
 }
 
-/// A sequence and what stands for its tokens: at each position, all up to there.
+/// A sequence, and a hash of its tokens up to each position.
 struct Text {
     sequence: Sequence,
     histories: Vec<u64>,
@@ -63,7 +65,8 @@ impl Text {
         Text { sequence: Sequence::new(states, CAPACITY, STEP).unwrap(), histories: Vec::new() }
     }
 
-    /// What a step does: writes rows behind the position, and changes what has none.
+    /// Does the work of a step: writes rows after the position, and changes the fields without
+    /// positions.
     fn append(&mut self, tokens: &[u64]) {
         self.sequence.begin(0, tokens.len() as u32);
         for (row, token) in (self.sequence.position()..).zip(tokens) {
@@ -98,8 +101,8 @@ impl Text {
         }
     }
 
-    /// Everything that a kernel could tell from another: rows of all positions that are held, in the fields that are cleared the zeros behind them,
-    /// what has no positions, copies.
+    /// Returns all bytes that a kernel could see: rows of all held positions, the zeros after them
+    /// in fields that are cleared, fields without positions, and copies.
     fn seen(&self) -> Vec<Vec<u8>> {
         let (states, position) = (&self.sequence.states, self.sequence.position());
         let mut seen = Vec::new();
@@ -134,7 +137,7 @@ impl Text {
         seen
     }
 
-    /// Takes what another holds as a saved state would, in other memory.
+    /// Restores another sequence from its bytes, like a saved state.
     fn restore(&mut self, from: &Text) {
         let (states, position) = (&from.sequence.states, from.sequence.position());
         let firsts = states.firsts(&(0..position));
@@ -166,7 +169,7 @@ impl Text {
     }
 }
 
-/// The same texts twice: those that share, and those that do not.
+/// Equal texts in two worlds: the first with sharing, the second without.
 struct Worlds {
     states: Vec<State>,
     texts: [Vec<Text>; 2],
@@ -181,7 +184,7 @@ impl Worlds {
         Worlds { states, texts, pool }
     }
 
-    /// Does one thing to both.
+    /// Does one random action to both.
     fn act(&mut self, random: &mut Random) -> String {
         let (one, other) = (random.index(4), random.index(4));
         let position = self.texts[0][one].sequence.position();
@@ -248,7 +251,8 @@ impl Worlds {
     }
 }
 
-/// Appending, cutting, copying, removing, restoring, in any order: with and without sharing the same.
+/// Any order of appending, cutting, copying, removing and restoring has the same result with and
+/// without sharing.
 #[test]
 fn sequences_that_share_are_what_copies_are() {
     let (mut shared, mut cut) = (0, 0);
@@ -263,7 +267,7 @@ fn sequences_that_share_are_what_copies_are() {
             shared += u64::from(after.clone().zip(&before).any(|(after, before)| after > *before));
             cut += u64::from(after.zip(&before).any(|(after, before)| (1..*before).contains(&after)));
         }
-        // Nothing writes to shared pages: the system made no copy of any.
+        // Shared pages are never written, so the system copied none of them.
         for text in &worlds.texts[0] {
             assert_eq!(copied_by_the_system(text.sequence.states.memory()), 0, "seed {seed}");
         }
@@ -276,7 +280,7 @@ fn sequences_that_share_are_what_copies_are() {
     assert!(shared > 30 && cut > 10, "{shared} {cut}");
 }
 
-/// Bytes of private mappings of files, within a region, that the system made copies of.
+/// Returns the bytes of private file mappings in a region that the system has copied.
 fn copied_by_the_system(region: crate::memory::Region) -> u64 {
     let text = ixc_files::read_system(std::path::Path::new("/proc/self/smaps")).unwrap();
     let (begin, end) = (region.base() as u64, region.base() as u64 + region.bytes());
@@ -294,11 +298,12 @@ fn copied_by_the_system(region: crate::memory::Region) -> u64 {
     bytes
 }
 
-/// Where a process may have few mappings more is copied than shared, which is said, and nothing else is otherwise.
+/// If few mappings are left, sequences are copied instead of shared. The refusal is reported, and
+/// results are the same.
 #[test]
 fn where_mappings_are_few_sequences_are_copied() {
     let mut random = Random::new(100);
-    // A copy takes two of each column for each run, and so does the first one of what it was copied from.
+    // A copy takes two mappings of each column and run, and so does the original at its first copy.
     let columns = Text::new(&kinds(4)).sequence.states.shared_columns().len() as u64;
     let max = 2 * columns * 2;
     let mut worlds = Worlds::new(kinds(4), max, 1);
@@ -312,7 +317,8 @@ fn where_mappings_are_few_sequences_are_copied() {
     assert!(matches!(worlds.pool.refusal(), Some(Refusal::Mappings { max: found, .. }) if found == max));
 }
 
-/// So many sequences with the same prefix have it once; what is each one's own is all that they take beside.
+/// Nine sequences with the same prefix store it once. In addition, each takes only the memory of
+/// its own positions.
 #[test]
 fn a_common_prefix_is_in_memory_once() {
     let state = vec![paged("plain", 4, (128, 128)); 3];
@@ -325,24 +331,25 @@ fn a_common_prefix_is_in_memory_once() {
         assert_eq!(sequences.add().unwrap(), Some(number));
         assert_eq!(sequences.copy(0, number, 1000), Some(1000));
     }
-    // 992 positions are whole blocks, and of 256 bytes each whole pages; 24 columns.
+    // 992 positions are whole blocks. With 256 bytes each, they are whole pages in each of 24
+    // columns.
     let prefix = 992 * 256 * 24;
     let StateBytes { own, shared, unshared, copies, whole_copies, refusal, mappings } = sequences.bytes();
     assert_eq!((shared, unshared), (prefix, 9 * prefix));
     assert_eq!((own, copies, whole_copies, refusal), (9 * 8 * 256 * 24, 8, 0, None));
     assert_eq!(mappings, 9 * 2 * 24);
-    // The one that it was copied from goes away, and then the others, but one.
+    // The original is removed, then all copies but one.
     assert!(sequences.remove(0) && sequences.bytes().shared == prefix);
     assert!((1..8).all(|number| sequences.remove(number)));
     assert_eq!((sequences.bytes().shared, sequences.bytes().unshared), (prefix, prefix));
-    // What nobody needs any more goes as soon as it is cut off: 512 positions stay.
+    // Pages that no sequence needs are freed as soon as they are cut off: 512 positions stay.
     assert_eq!(sequences.get_mut(8).unwrap().truncate(512), 512);
     assert_eq!(sequences.bytes().shared, 512 * 256 * 24);
     sequences.get_mut(8).unwrap().truncate(0);
     assert_eq!((sequences.bytes().shared, sequences.bytes().mappings), (0, 0));
 }
 
-/// Short prefixes and what is asked to be apart are copied.
+/// Short prefixes, and sequences without sharing, are copied.
 #[test]
 fn what_is_not_worth_it_is_copied() {
     let state = vec![paged("plain", 4, (128, 128))];
@@ -358,10 +365,10 @@ fn what_is_not_worth_it_is_copied() {
     }
 }
 
-/// Where the system refuses files of memory, sequences are copied, and that is said.
+/// If the system refuses memory files, sequences are copied, and the refusal is reported.
 #[test]
 fn where_there_are_no_files_of_memory_sequences_are_copied() {
-    // On a thread of its own, which the refusal is for.
+    // The refusal applies to one thread, so the test uses its own.
     let run = || {
         if let Err(error) = refuse(libc::SYS_memfd_create) {
             println!("NOT RUN: no system call can be refused here: {error}");
