@@ -1,4 +1,5 @@
-//! Experts written as blocks into a plan's file: damage anywhere in one, runs that are killed while they write, and plans that lie.
+//! Experts as blocks in a plan's file: damage at any byte, runs that are killed during writing, and
+//! false plans.
 
 #[allow(dead_code, reason = "other tests use the rest of it")]
 mod tiny;
@@ -23,7 +24,8 @@ use ixc_runtime::stream::store::Config;
 use ixc_targets::Target;
 use tiny::{EXPERTS, Factors, Folder, MAX_TOKENS, VOCABULARY, grouped};
 
-/// Bytes of a block: the header, and three matrices of 32 rows of 32 f16; the next begins after 2 pages.
+/// Bytes of a block: the header and three matrices of 32 rows of 32 f16. The next block begins
+/// after 2 pages.
 const BLOCK: usize = 64 + 3 * 2048;
 const STRIDE: usize = 8192;
 
@@ -33,7 +35,7 @@ fn options(budget: u64) -> Options {
     Options { threads: Some(2), backend, stream, ..Options::default() }
 }
 
-/// A plan, and the folder that its model is in.
+/// A plan, and the folder of its model.
 struct Made {
     folder: PathBuf,
     plan: Plan<Kernel>,
@@ -47,11 +49,12 @@ impl Made {
         Made { folder: folder.0.clone(), plan, _removed: Some(folder) }
     }
 
-    /// In a process that [`child`] started: its parent's.
+    /// In a process that [`child`] started, returns the parent's plan and folder.
     fn given() -> Option<Made> {
         let folder = PathBuf::from(std::env::var_os("IXC_TEST_FOLDER")?);
         let model = folder.join("tiny.weights");
-        // The model is made once more with the plan, and must not look as if it were another.
+        // The model is written again with the plan, and must keep its time, so that it is the same
+        // model.
         let modified = fs::metadata(&model).unwrap().modified().unwrap();
         let plan = grouped(&folder, Target::AVX512, Factors::Packed);
         File::options().write(true).open(&model).unwrap().set_modified(modified).unwrap();
@@ -70,7 +73,8 @@ impl Made {
         file::weights::write(&self.path(), &self.plan, &self.folder, &Options::default(), progress)
     }
 
-    /// Writes the plan's file, and stops at a call of the progress, without a word to anyone. `false` where there is no such call.
+    /// Writes the plan's file, and panics at a call of the progress function. Returns `false` if
+    /// there are fewer calls.
     fn write_and_stop(&self, call: usize) -> bool {
         let mut calls = 0;
         let stopped = catch_unwind(AssertUnwindSafe(|| {
@@ -83,7 +87,7 @@ impl Made {
     }
 }
 
-/// Where the first block begins in a file with these bytes.
+/// Returns the offset of the first block in a file with these bytes.
 fn first_block(bytes: &[u8], plan: &Plan<Kernel>) -> usize {
     let payload = u64::from_le_bytes(bytes[16..24].try_into().unwrap());
     let gate = plan.weights.iter().find(|weight| weight.name == "gate").unwrap();
@@ -91,7 +95,7 @@ fn first_block(bytes: &[u8], plan: &Plan<Kernel>) -> usize {
     (48 + payload).next_multiple_of(4096) as usize + gate.offset as usize - 64
 }
 
-/// Takes a step that needs all experts.
+/// Runs a step that needs all experts.
 fn step(path: &Path, options: &Options) -> Result<Vec<u32>, StepError> {
     let mut engine = Engine::load_file(file::open(path).unwrap(), path.parent().unwrap(), options).unwrap();
     let tokens: Vec<u32> = (0..MAX_TOKENS).map(|i| (i * 7 + i * i) % VOCABULARY).collect();
@@ -103,7 +107,7 @@ fn step(path: &Path, options: &Options) -> Result<Vec<u32>, StepError> {
     Ok(bits)
 }
 
-/// What arrives damaged is not kept: it is read again when it is next wanted, and checked again.
+/// A block that arrives damaged is dropped. It is read and checked again when it is next needed.
 #[test]
 fn a_block_that_arrived_damaged_is_read_again() {
     let made = Made::new();
@@ -113,8 +117,8 @@ fn a_block_that_arrived_damaged_is_read_again() {
     let streamed = options(1 << 20);
     let right = step(&path, &streamed).unwrap();
     let modified = fs::metadata(&path).unwrap().modified().unwrap();
-    // As if the drive had given other bytes: nothing else of the file is new. Another mode explains
-    // its new time of status.
+    // Simulates a drive that returned other bytes: only this block changes. A change of the mode
+    // explains the file's new status time.
     let put = |bytes: &[u8], mode: u32| {
         let mut file = File::options().write(true).open(&path).unwrap();
         file.write_all(bytes).unwrap();
@@ -136,8 +140,8 @@ fn a_block_that_arrived_damaged_is_read_again() {
     put(&good, 0o640);
     let logits = engine.step(&tokens, &[MAX_TOKENS - 1]).unwrap();
     assert!(logits.iter().map(|logit| logit.to_bits()).eq(right));
-    // It was read for each of three steps, the others once. (A step that failed leaves some on the way to the next one: those count twice
-    // among what was asked for.)
+    // The damaged block was read in each of three steps, the others once. A failed step leaves some
+    // reads running for the next one; those count twice among the requests.
     let stats = engine.stream().unwrap().stats().groups[0];
     assert_eq!(stats.bytes, (u64::from(EXPERTS) + 2) * STRIDE as u64, "{stats:?}");
 }
@@ -178,16 +182,16 @@ fn damage_anywhere_in_a_block_is_noticed() {
         bytes[first + expert * STRIDE + at] ^= 1 << (i % 7);
         check(&bytes, expert, if at < 64 { "" } else { "payload's checksum" });
         if i % 29 == 0 {
-            // Whoever says so takes experts as they are.
+            // With the check skipped, damaged experts are accepted.
             resident(&bytes, &Options { skip_weight_check: true, ..options(0) }).unwrap();
             step(&path, &Options { skip_weight_check: true, ..streamed.clone() }).unwrap();
         }
     }
-    // Sound, and another's.
+    // The block is undamaged, but belongs to another expert.
     let mut bytes = good.clone();
     bytes.copy_within(first..first + BLOCK, first + 3 * STRIDE);
     check(&bytes, 3, "expert");
-    // What is not of a block is not looked at.
+    // Bytes between blocks are not checked.
     let mut bytes = good.clone();
     bytes[first + BLOCK] ^= 1;
     resident(&bytes, &options(0)).unwrap();
@@ -206,13 +210,13 @@ fn loading_for_streaming_reads_no_experts() {
     let load = |budget| Engine::load_file(file::open(&path).unwrap(), &made.folder, &options(budget)).map(drop);
     load(1 << 20).unwrap();
     assert!(matches!(load(0), Err(LoadError::Block(_))));
-    // What stays in memory is still compared.
+    // Experts that stay in memory are still compared with their checksums.
     bytes[first - 4096] ^= 1;
     fs::write(&path, &bytes).unwrap();
     assert!(matches!(load(1 << 20), Err(LoadError::DamagedWeight { .. })));
 }
 
-/// Changes bytes of the model file, and not its time.
+/// Changes bytes of the model file, but not its time.
 fn change_unseen(model: &Path, from: usize, bytes: usize) {
     let modified = fs::metadata(model).unwrap().modified().unwrap();
     let mut content = fs::read(model).unwrap();
@@ -240,12 +244,12 @@ fn a_run_that_stops_anywhere_is_gone_on_with() {
         made.write(|done, total| steps.push((done, total))).unwrap();
         assert!(fs::read(&path).unwrap() == right, "stopped at call {call}");
         assert!(steps.is_sorted() && steps.last().is_some_and(|(done, total)| done == total));
-        // Of the last batch nothing is known: it was written, and not yet noted.
+        // The last batch was written, but is not in the journal yet, so it is written again.
         assert!(steps.len() >= count - call && steps.len() <= count - call + 3, "{call}: {}", steps.len());
         assert_eq!(fs::read_dir(&made.folder).unwrap().count(), 2, "nothing is left");
     }
     assert!(!made.write_and_stop(count));
-    // An old plan stays until there is a new one.
+    // An old plan stays until the new one is complete.
     fs::write(&path, b"old").unwrap();
     assert!(made.write_and_stop(5));
     assert_eq!(fs::read(&path).unwrap(), b"old");
@@ -259,7 +263,7 @@ fn a_model_that_is_written_to_while_it_is_packed_is_refused_and_begun_anew() {
     let (path, model) = (made.path(), made.model());
     let right = fs::read(&model).unwrap();
     let file = File::options().write(true).open(&model).unwrap();
-    // Long ago, so that what is written now is told from that.
+    // A time long ago differs from that of every later write.
     let before = std::time::UNIX_EPOCH + std::time::Duration::from_secs(1 << 30);
     file.set_modified(before).unwrap();
     for replaced in [false, true] {
@@ -320,13 +324,14 @@ fn what_is_done_is_not_done_again_and_of_another_model_all_is() {
         first.unwrap()
     };
 
-    // The first expert's block is on the disk, so that nobody looks at the model for it.
+    // The first expert's block is on the disk already, so its bytes in the model are not read
+    // again.
     assert!(made.write_and_stop(4 + 5));
     change_unseen(&model, gate.offset as usize, matrix);
     made.write(|_, _| ()).unwrap();
     assert!(fs::read(&path).unwrap() == right);
 
-    // The model is another one now. Its plan is the same, and its time is not.
+    // The model changes now. Its plan stays the same, but its time differs.
     fs::write(&model, &original).unwrap();
     assert!(made.write_and_stop(4 + 5));
     let noted = fs::read(&parts(&path)[1]).unwrap();
@@ -338,7 +343,7 @@ fn what_is_done_is_not_done_again_and_of_another_model_all_is() {
     assert!(one < 3000, "{one}: it begins with the first weight");
     let other = fs::read(&path).unwrap();
     assert!(other.len() == right.len() && other != right);
-    // So is a plan for other things.
+    // A plan with other properties is begun again, too.
     fs::write(&model, &original).unwrap();
     let longer = Plan { context_length: plan.context_length - 1, ..plan.clone() };
     assert!(made.write_and_stop(4 + 5));
@@ -348,7 +353,7 @@ fn what_is_done_is_not_done_again_and_of_another_model_all_is() {
     assert!(first.unwrap() < 3000 && written.context_length == longer.context_length);
     assert_eq!(file::read(&path).unwrap(), written);
 
-    // What is there is compared, and the journal, too.
+    // The existing bytes and the journal are checked.
     for damage in 0..6 {
         fs::remove_file(&path).unwrap();
         assert!(made.write_and_stop(4 + 5));
@@ -370,7 +375,7 @@ fn what_is_done_is_not_done_again_and_of_another_model_all_is() {
         assert!(fs::read(&path).unwrap() == right, "damage {damage}");
     }
 
-    // One run at a time.
+    // Only one run writes at a time.
     fs::remove_file(&path).unwrap();
     let held = File::create(&parts(&path)[0]).unwrap();
     held.lock().unwrap();
@@ -381,7 +386,7 @@ fn what_is_done_is_not_done_again_and_of_another_model_all_is() {
     assert!(fs::read(&path).unwrap() == right);
 }
 
-/// Runs a test of this file again as another process, in a folder.
+/// Runs a test of this file again in another process, with a folder.
 fn child(test: &str, made: &Made) -> Child {
     Command::new(std::env::current_exe().unwrap())
         .args(["--exact", test, "--nocapture", "--test-threads=1"])
@@ -401,7 +406,7 @@ fn a_process_that_is_killed_leaves_no_plan_and_the_next_one_goes_on() {
             if calls == 10 {
                 println!("\nkill me");
                 std::io::stdout().flush().unwrap();
-                // Until the end of the pipe, which is after the end of this process.
+                // Blocks until the pipe ends, which is after the end of this process.
                 let _ = std::io::stdin().read(&mut [0]);
             }
         };
@@ -429,11 +434,11 @@ fn a_process_that_is_killed_leaves_no_plan_and_the_next_one_goes_on() {
 #[cfg(target_os = "linux")]
 #[test]
 fn without_room_it_says_how_much_is_needed_and_goes_on_when_there_is() {
-    // All but the last three blocks.
+    // The file has room for all but its last three blocks.
     let room = |made: &Made| fs::read(made.folder.join("right")).unwrap().len() as u64 - 3 * STRIDE as u64;
     if let Some(made) = Made::given() {
         let limit = libc::rlimit { rlim_cur: room(&made), rlim_max: room(&made) };
-        // SAFETY: both calls change this process alone, which has been started for that.
+        // SAFETY: both calls change only this process, which was started for that.
         let limited = unsafe {
             libc::signal(libc::SIGXFSZ, libc::SIG_IGN);
             libc::setrlimit(libc::RLIMIT_FSIZE, &limit)
@@ -456,7 +461,7 @@ fn without_room_it_says_how_much_is_needed_and_goes_on_when_there_is() {
     let words: Vec<&str> = said[0].split(' ').collect();
     let (needed, left): (u64, u64) = (words[0].parse().unwrap(), words[1].parse().unwrap());
     assert_eq!(needed, right.len() as u64);
-    // A block begins before the room ends, and a batch before is not known to be kept.
+    // A block begins before the room ends, and the batch before it may not be in the journal.
     assert!((3 * STRIDE as u64..6 * STRIDE as u64).contains(&left), "{left} of {needed}");
     assert!(said[0].contains(".tiny.ixp.part") && said[0].contains("compile again to go on"), "{}", said[0]);
     assert!(!path.exists() && parts(&path)[0].exists());
@@ -496,7 +501,7 @@ fn plans_that_lie_about_their_blocks_are_refused() {
         let error = Engine::load(plan, &made.folder, &options(0)).unwrap_err().to_string();
         assert!(error.contains(expected), "{expected}: {error}");
     }
-    // No more than a header has room for.
+    // The header has no room for more weights.
     let mut plan = good.clone();
     plan.weights.push(plan.weights[down].clone());
     plan.expert_groups[0].weights.push(plan.weights.len() as u32 - 1);

@@ -1,4 +1,5 @@
-//! Plans run: by machine code and by the interpreter, with any number of threads, in any split into steps.
+//! Running plans: with machine code and the interpreter, with any number of threads, and in any
+//! division into steps.
 
 #[allow(dead_code, reason = "other tests use the rest of it")]
 mod tiny;
@@ -29,7 +30,7 @@ fn bits(logits: &[f32]) -> Vec<u32> {
     logits.iter().map(|logit| logit.to_bits()).collect()
 }
 
-/// Logits of every token, in steps of these sizes, over and over.
+/// Returns the logits of every token, in steps of these sizes, repeated.
 fn all_logits(engine: &mut Engine, tokens: &[u32], sizes: &[usize]) -> Vec<f32> {
     let (mut rest, mut logits) = (tokens, Vec::new());
     for &size in sizes.iter().cycle() {
@@ -52,7 +53,7 @@ fn machine_code_and_interpreter_agree() {
     let mut slow = Engine::load(plan.clone(), &folder.0, &options(2, BackendKind::Interpreter)).unwrap();
     let expected = all_logits(&mut slow, &tokens, &[13, 1]);
     assert!(expected.iter().all(|x| x.is_finite()) && expected.iter().any(|x| x.abs() > 0.1));
-    // The kernels' ops are defined to the bit, but for approximations of none here.
+    // All ops here are defined to the bit, because none of them is an approximation.
     let found = all_logits(&mut native(&folder, &plan, 2), &tokens, &[13, 1]);
     for (x, y) in found.iter().zip(&expected) {
         assert!((x - y).abs() <= 1e-5 * y.abs().max(1.0), "{x} and {y}");
@@ -109,8 +110,9 @@ fn threads_do_not_change_a_bit() {
     }
 }
 
-/// Behind 256 positions a token's attention is a work list of parts. They give the same bits with any number of threads and in
-/// the interpreter, and what attention of all positions at once gives, but for the order of sums.
+/// Beyond 256 positions, the attention of one token is a work list of parts. They give the same
+/// bits with any number of threads and in the interpreter. Compared with undivided attention, only
+/// the order of sums differs.
 #[test]
 fn a_long_context_in_parts_is_the_same_for_all_threads_and_close_to_the_whole() {
     let folder = Folder::new();
@@ -133,7 +135,7 @@ fn a_long_context_in_parts_is_the_same_for_all_threads_and_close_to_the_whole() 
         }
         let whole = all_logits(&mut start(native(&folder, &plan, 2)), &tokens, &[3]);
         for (i, (x, y)) in expected.iter().zip(&whole).enumerate() {
-            // As for other splits into steps: sums in another order.
+            // The order of sums differs, as for other divisions into steps.
             assert!((x - y).abs() <= 1e-4 * y.abs().max(1.0), "{x} and {y} at {i} after {before} positions");
         }
     }
@@ -150,18 +152,18 @@ fn steps_may_be_split_anywhere() {
         engine.reset();
         let found = all_logits(&mut engine, &tokens, sizes);
         for (i, (x, y)) in found.iter().zip(&expected).enumerate() {
-            // One row and many rows have their sums in another order.
+            // The order of sums differs between one row and many.
             assert!((x - y).abs() <= 1e-4 * y.abs().max(1.0), "{x} and {y} at {i} of steps {sizes:?}");
         }
         assert_eq!(found.len(), expected.len());
     }
-    // A prefill is steps of the largest size, with the logits of the last token.
+    // A prefill consists of steps of the max size, and returns the logits of the last token.
     engine.reset();
     let chunked = all_logits(&mut engine, &tokens, &[MAX_TOKENS as usize]);
     engine.reset();
     let last = engine.prefill(&tokens).unwrap().to_vec();
     for (x, y) in last.iter().zip(&chunked[chunked.len() - VOCABULARY as usize..]) {
-        // It wants one row of logits.
+        // A prefill requests one row of logits.
         assert!((x - y).abs() <= 1e-4 * y.abs().max(1.0), "{x} and {y}");
     }
     assert_eq!(bits(engine.logits(0)), bits(&last));
@@ -198,7 +200,7 @@ fn going_back_is_as_if_it_had_not_been() {
     assert_eq!(engine.position(), 20);
     let back = bits(engine.step(&[3], &[0]).unwrap());
     let mut fresh = native(&folder, &plan, 1);
-    // The same splits, so that sums have the same order.
+    // The divisions are the same, so that the order of sums is.
     fresh.step(&prompt(48), &[]).unwrap();
     fresh.truncate(20);
     assert_eq!(bits(fresh.step(&[3], &[0]).unwrap()), back);
@@ -286,11 +288,12 @@ fn steps_that_one_thread_does_alone_give_the_bits_of_shared_ones_and_take_no_bar
         let is = |(i, step): &(usize, &Step)| matches!(step, Step::Run { alone, .. } if which(*i, *alone));
         plan.steps.iter().enumerate().filter(is).count() as u64
     };
-    // All of them, every other one, all but the last; with few rows, or with any.
+    // Tests all steps, every other one, and all but the last, with a limit of few rows or any
+    // number.
     for rows in [1, 2, MAX_TOKENS] {
         for which in [|_: usize| true, |i: usize| i.is_multiple_of(2), |i: usize| i < 12] {
             let alone = tiny::alone(&plan, |i| if which(i) { rows } else { 0 });
-            // Who does the first one has no barrier before it, and behind the last one is none.
+            // The first step has no barrier before it, and the last one none after it.
             let shared = runs(&alone, &|i, rows| i == 0 || rows == 0);
             let few = shared - u64::from(!which(plan.steps.len() - 1));
             let many = if rows == MAX_TOKENS { few } else { runs(&alone, &|_, _| true) - 1 };
@@ -319,7 +322,7 @@ fn without_wanted_outputs_nothing_is_met_for_behind_the_last_token() {
         engine.step(&[1, 2], rows).unwrap();
         engine.take_stats().barriers / 2
     };
-    // The steps of outputs: the rows that are taken, their norm and the head.
+    // These are the steps of outputs: the selected rows, their norm and the head.
     assert_eq!(barriers(&[0, 1]) - barriers(&[]), 2);
 }
 
@@ -334,10 +337,12 @@ fn columns_are_divided_where_they_are_few_for_the_threads() {
         let stats = engine.take_stats();
         stats.tasks.iter().find(|task| task.label == label).map_or(0, |task| task.work.items)
     };
-    // A token's two experts have two columns each, of two bands: less than a thread should have.
+    // A token's two experts have two columns each, of two bands: fewer items than a thread should
+    // have.
     assert_eq!([1, 4].map(|threads| items(threads, 1, "swiglu")), [8, 8]);
     assert_eq!([1, 4].map(|threads| items(threads, 1, "q")), [4, 4]);
-    // More rows are a kernel's whose columns are never divided. Of five tokens' experts there are as many columns as one thread should have.
+    // A kernel for more rows never divides its columns. The experts of five tokens have as many
+    // columns as one thread should have.
     assert_eq!([5, 6].map(|tokens| items(4, tokens, "o")), [4, 2]);
     let of_five = [1, 4].map(|threads| items(threads, 5, "swiglu"));
     assert!(of_five[0] >= 8 && of_five[1] == 2 * of_five[0], "{of_five:?}");
@@ -353,7 +358,7 @@ fn a_plan_goes_through_its_file() {
     assert!(file::is_plan(&path).unwrap() && !file::is_plan(&folder.0.join("tiny.weights")).unwrap());
     let read = file::read(&path).unwrap();
     assert_eq!(read, plan);
-    // Nothing is left beside it.
+    // No temporary file is left.
     assert_eq!(std::fs::read_dir(&folder.0).unwrap().count(), 2);
     let mut engine = Engine::load(read, &folder.0, &Options::default()).unwrap();
     assert_eq!((engine.tokenizer(), engine.architecture()), (&[1, 2, 3][..], "tiny"));
@@ -392,7 +397,7 @@ fn what_does_not_fit_the_machine_or_the_model_is_an_error() {
     assert!(matches!(load(&plan, Options::default()), Err(LoadError::ModelFile { .. })));
 }
 
-/// Another cut may have other kernels, so that others have other numbers.
+/// Another division into kernels may number them differently.
 #[test]
 fn a_plan_of_the_same_model_takes_the_place_of_another() {
     let folder = Folder::new();
@@ -417,7 +422,7 @@ fn a_plan_of_the_same_model_takes_the_place_of_another() {
     assert!(matches!(engine.variant(&other), Err(LoadError::OtherPlan { streamed: false })));
 }
 
-/// Activations of another plan may take more memory.
+/// The activations of another plan may take more memory.
 #[test]
 fn a_plan_that_takes_the_place_of_another_stays_in_the_budget() {
     let folder = Folder::new();
@@ -426,7 +431,7 @@ fn a_plan_that_takes_the_place_of_another_stays_in_the_budget() {
     let Err(LoadError::Larger { needed, .. }) = Engine::load(plan.clone(), &folder.0, &with(1)) else {
         panic!("a byte is enough")
     };
-    // What the process has beside the engine counts, too, and grows meanwhile.
+    // The memory of the process outside the engine counts, too, and grows meanwhile.
     let budget = needed + (1 << 30);
     let mut engine = Engine::load(plan.clone(), &folder.0, &with(budget)).unwrap();
     let mut other = plan.clone();

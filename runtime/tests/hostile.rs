@@ -1,4 +1,4 @@
-//! Plans that are damaged or made to harm: each is a typed error, or runs inside its memory; none panics.
+//! Damaged and malicious plans: each gives a typed error, or runs inside its memory. None panics.
 
 #[allow(dead_code, reason = "other tests use the rest of it")]
 mod tiny;
@@ -19,14 +19,14 @@ use ixc_runtime::program::Program;
 use ixc_targets::Target;
 use tiny::{EXPERTS, Factors, Folder, MAX_TOKENS, VOCABULARY};
 
-/// From a seed that is printed.
+/// Makes a generator from a seed, and prints the seed.
 fn seeded(seed: u64) -> Random {
     println!("seed {seed}");
     Random::new(seed)
 }
 
 trait Trouble {
-    /// Numbers that go wrong most easily.
+    /// Returns a number that is likely to cause errors: a limit, or a number near `near`.
     fn number(&mut self, near: u64) -> u64;
 }
 
@@ -49,7 +49,7 @@ fn options() -> Options {
     Options { threads: Some(2), ..Options::default() }
 }
 
-/// Loads a plan, runs a prefill and a step of it. What comes out does not matter; that it comes out does.
+/// Loads a plan, and runs a prefill and a step. Results do not matter, but both must end.
 fn survive(folder: &Folder, plan: Plan<Kernel>) -> Result<(), String> {
     let vocabulary = plan.vocabulary;
     let mut engine = Engine::load(plan, &folder.0, &options()).map_err(|error| error.to_string())?;
@@ -67,7 +67,7 @@ fn survive(folder: &Folder, plan: Plan<Kernel>) -> Result<(), String> {
 fn every_damaged_byte_and_every_wrong_length_is_noticed() {
     let folder = Folder::new();
     let mut plan = tiny::plan(&folder.0);
-    // Without most kernels, for speed; a file does not know.
+    // Most kernels are removed for speed, which the file format does not notice.
     plan.kernels.truncate(2);
     let bytes = file::encode(&plan).unwrap();
     assert_eq!(file::decode(&bytes).unwrap(), plan);
@@ -87,7 +87,7 @@ fn every_damaged_byte_and_every_wrong_length_is_noticed() {
     }
     let longer = [&bytes[..], b"x"].concat();
     assert!(matches!(file::decode(&longer), Err(FormatError::Trailing { .. })));
-    // Longer than any, and weights beyond all numbers, with a right checksum.
+    // Lengths beyond any file, and weights beyond all numbers, with a valid checksum.
     for (at, field) in [(16, u64::MAX), (16, file::MAX_PAYLOAD + 1), (24, u64::MAX), (24, u64::MAX - 8191)] {
         let mut wrong = bytes.clone();
         wrong[at..at + 8].copy_from_slice(&field.to_le_bytes());
@@ -104,7 +104,8 @@ fn every_damaged_byte_and_every_wrong_length_is_noticed() {
     assert!(matches!(nowhere, Err(FileError::Output(OutputError::Io { action: "write", .. }))));
 }
 
-/// Loads `count` vectors and needs all of them once more behind a loop: more than a frame takes.
+/// Makes a kernel that loads `count` vectors and needs all of them again after a loop: more than a
+/// frame holds.
 fn alive(count: i64) -> Kernel {
     let mut b = KernelBuilder::new("alive");
     let (x, y) = (b.read("x", 32 * count), b.write("y", 32 * count));
@@ -134,14 +135,14 @@ fn a_plan_that_cannot_be_loaded_is_never_written() {
     let refused: [(Plan<Kernel>, Expected); 5] = [
         (with(&|plan| plan.max_tokens = 0), |error| matches!(error, LoadError::Plan(_))),
         (with(&|plan| plan.target = "z80".to_owned()), |error| matches!(error, LoadError::Target { .. })),
-        // A buffer of fewer bytes than the kernel reads.
+        // The buffer has fewer bytes than the kernel reads.
         (with(&|plan| plan.kernels[0].buffers[0].size = 1.into()), |error| matches!(error, LoadError::Kernel { .. })),
-        // What the verifier's limits refuse.
+        // The verifier's limits refuse these.
         (
             with(&|plan| plan.kernels[0].buffers[0].size = i64::MAX.into()),
             |error| matches!(error, LoadError::Kernel { source, .. } if source.to_string().contains("constant")),
         ),
-        // A kernel that verifies, and for which there is no code.
+        // The kernel verifies, but no code can be generated for it.
         (
             with(&|plan| plan.kernels.push(alive(5000))),
             |error| matches!(error, LoadError::Codegen(source) if source.to_string().contains("alive")),
@@ -162,7 +163,7 @@ fn a_plan_that_cannot_be_loaded_is_never_written() {
     assert!(path.exists());
 }
 
-/// The kernels' bytes in a plan's payload.
+/// Returns the range of the kernels in a plan's payload.
 fn kernels_in(payload: &[u8], plan: &Plan<Kernel>) -> std::ops::Range<usize> {
     let kernels = postcard::to_allocvec(&plan.kernels).unwrap();
     let start = payload.windows(kernels.len()).position(|window| window == kernels).unwrap();
@@ -187,7 +188,7 @@ fn payloads_with_a_right_checksum_and_wrong_bytes_do_no_harm() {
         }
         let Ok(mut plan) = file::decode(&file::seal(&bytes)) else { continue };
         if tasks(&mut plan).iter().any(|task| task.columns > 1 << 16) {
-            // May be right, and take an hour.
+            // Such a plan may be valid, and run for an hour.
             continue;
         }
         decoded += 1;
@@ -210,7 +211,7 @@ fn kernels_with_wrong_bytes_are_refused_or_compile() {
         bytes[kernels.start + random.index(kernels.len())] = random.bits() as u8;
         let Ok(plan) = file::decode(&file::seal(&bytes)) else { continue };
         decoded += 1;
-        // Not run: a kernel may be right and take forever.
+        // The plan is not run, because a valid kernel may run forever.
         refused += usize::from(Engine::load(plan, &folder.0, &options()).is_err());
     }
     println!("{decoded} decoded, {refused} refused");
@@ -227,7 +228,7 @@ fn loops_nested_without_end_are_refused_while_they_are_read() {
     let innermost = postcard::to_allocvec(&nest(Vec::new())).unwrap();
     let payload = postcard::to_allocvec(&plan).unwrap();
     let at = payload.windows(innermost.len()).position(|window| window == innermost).unwrap();
-    // A body of one loop, again and again.
+    // The body of each loop is the next loop.
     let opened = [&innermost[..innermost.len() - 1], &[1]].concat();
     for depth in [10, 63, 64, 1_000_000] {
         let bytes = [&payload[..at], &opened.repeat(depth), &payload[at..]].concat();
@@ -256,7 +257,7 @@ fn task<'p>(plan: &'p mut Plan<Kernel>, label: &str) -> &'p mut Task {
     tasks(plan).into_iter().find(|task| task.label == label).unwrap()
 }
 
-/// Attention to places that an index chose, whose bits nobody writes.
+/// Makes attention read places that an index chose, although no task writes the bits of the choice.
 fn choose(plan: &mut Plan<Kernel>) -> Choice {
     let choice = Choice { top_k: 5, every: 1, of: Chosen::Positions };
     let row_bytes = u64::from(plan.context_length.div_ceil(32)) * 4;
@@ -273,27 +274,27 @@ fn choose(plan: &mut Plan<Kernel>) -> Choice {
     choice
 }
 
-/// The argument of attention that is what an index chose.
+/// Returns the argument of attention with the chosen places.
 fn chosen_argument(plan: &mut Plan<Kernel>) -> &mut Arg {
     choose(plan);
     let chosen = |arg: &&mut Arg| matches!(arg.source, Source::Chosen { .. });
     task(plan, "attention").args.iter_mut().find(chosen).unwrap()
 }
 
-/// How attention of one token is divided.
+/// Returns the division of one token's attention.
 fn split(plan: &mut Plan<Kernel>) -> &mut Split {
     task(plan, "attention").variants[0].split.as_mut().unwrap()
 }
 
-/// How columns of a product of few rows are divided.
+/// Returns the bands of a product of few rows.
 fn bands(plan: &mut Plan<Kernel>) -> &mut Bands {
     task(plan, "q").variants[0].bands.as_mut().unwrap()
 }
 
-/// What an index may choose.
+/// The kinds of choices of an index.
 const CHOSEN: [Chosen; 3] = [Chosen::Positions, Chosen::Entries, Chosen::Blocks];
 
-/// Changes one thing.
+/// Changes one property of the plan.
 fn mutate(plan: &mut Plan<Kernel>, random: &mut Random) -> String {
     let what = random.index(25);
     let (kernels, buffers, weights) = (plan.kernels.len(), plan.buffers.len(), plan.weights.len());
@@ -361,7 +362,7 @@ fn mutate(plan: &mut Plan<Kernel>, random: &mut Random) -> String {
             }
         }
         23 => {
-            // A window's attention is not in parts.
+            // A state with a window cannot have its attention in parts.
             plan.states[0].window = Some(random.number(64) as u32);
             tasks(plan).into_iter().for_each(|task| task.variants.retain(|variant| variant.split.is_none()));
         }
@@ -487,7 +488,7 @@ fn mutate(plan: &mut Plan<Kernel>, random: &mut Random) -> String {
 #[test]
 fn plans_with_wrong_numbers_do_no_harm() {
     let folders = [Folder::new(), Folder::new()];
-    // One that packs weights, too, where the interpreter is not needed for it.
+    // A plan that packs weights is tested, too, if its target needs no interpreter here.
     let packs = Target::AVX512.missing().is_empty();
     let plans = [
         tiny::plan(&folders[0].0),
@@ -730,7 +731,7 @@ fn errors_say_what_is_wrong() {
             p.buffers[p.logits.0 as usize].offset = end;
         }),
         ("slot 0 of token 0 is routed to expert", |p| {
-            // The routing takes weights for ids.
+            // The routing uses weights as ids.
             let from = task(p, "route").args[2].source;
             let Source::Arena(ids) = from else { panic!("{from:?}") };
             if let Some(Step::Bucket { ids: to, .. }) = p.steps.iter_mut().find(|s| matches!(s, Step::Bucket { .. })) {

@@ -1,4 +1,5 @@
-//! Packed weights: packed when they are needed, or written into the plan's file and mapped; and such files damaged.
+//! Packed weights: packed on demand, or written into the plan's file and mapped; and damage in such
+//! files.
 
 #[allow(dead_code, reason = "other tests use the rest of it")]
 mod tiny;
@@ -12,7 +13,7 @@ use ixc_runtime::load::LoadError;
 use ixc_targets::Target;
 use tiny::{Factors, Folder, MAX_TOKENS, VOCABULARY};
 
-/// Names of the weights that have whole strips.
+/// Names of the weights that consist of whole strips.
 const PACKED: [&str; 7] = ["q", "k", "v", "o", "gate", "up", "down"];
 
 fn options(threads: usize, backend: BackendKind) -> Options {
@@ -23,7 +24,7 @@ fn tokens() -> Vec<u32> {
     (0..MAX_TOKENS + 9).map(|i| (i * 7 + i * i) % VOCABULARY).collect()
 }
 
-/// Logits of every token, in long steps and short ones.
+/// Returns the logits of every token, in long and short steps.
 fn logits(engine: &mut Engine) -> Vec<f32> {
     let (tokens, mut logits, mut at) = (tokens(), Vec::new(), 0);
     for length in [30, 1, 5, 14, 7] {
@@ -76,7 +77,7 @@ fn weights_packed_when_needed_give_the_bits_of_weights_packed_before() {
     assert_eq!(before.unpacked_parts(), 0);
     let right = bits(&logits(&mut before));
     before.pack_weights().unwrap();
-    // How rows are cut into steps chooses kernels, and with these the order of sums.
+    // The division into steps selects the kernels, and these the order of sums.
     let mut long = load(1);
     long.pack_weights().unwrap();
     let rows: Vec<u32> = (0..MAX_TOKENS).collect();
@@ -93,16 +94,17 @@ fn weights_packed_when_needed_give_the_bits_of_weights_packed_before() {
         (bits(&logits), left)
     };
     for threads in [1, 2, 3] {
-        // A first step keeps nothing; the next ones keep what they need, a quarter after the other.
+        // The first step keeps no packed weights. The next ones keep the weights that they need, a
+        // quarter at a time.
         let (found, left) = run(&mut load(threads), &[30, 1, 5, 14, 7]);
         assert!(found == right, "{threads} threads");
         assert!(left[0] == parts && left.is_sorted_by(|a, b| a >= b), "{left:?}");
         let [first, few] = [parts - left[1], 4 + 3 * u64::from(tiny::TOP_K)];
         assert!(first > 0 && first < few && parts - left[4] >= few, "{left:?}");
-        // However long it is.
+        // A first step keeps none at any length.
         let (found, left) = run(&mut load(threads), &[MAX_TOKENS as usize]);
         assert!(found == long && left[0] == parts, "{threads} threads: {left:?}");
-        // A step without outputs, then packing all of the rest.
+        // After a step without outputs, all remaining weights are packed.
         let mut engine = load(threads);
         engine.step(&tokens()[..30], &[]).unwrap();
         engine.step(&tokens()[30..31], &[]).unwrap();
@@ -113,7 +115,7 @@ fn weights_packed_when_needed_give_the_bits_of_weights_packed_before() {
     }
 }
 
-/// A plan file with weights, the plan in it, and the plan that it was made from.
+/// Returns a plan file with weights, the plan in it, and the plan that it was made from.
 fn written(folder: &Folder) -> (std::path::PathBuf, Plan<Kernel>, Plan<Kernel>) {
     let plan = tiny::plan_of(&folder.0, Target::AVX512, Factors::Packed);
     let path = folder.0.join("tiny.ixp");
@@ -121,7 +123,7 @@ fn written(folder: &Folder) -> (std::path::PathBuf, Plan<Kernel>, Plan<Kernel>) 
     let options = options(2, BackendKind::Native);
     let written = file::weights::write(&path, &plan, &folder.0, &options, |done, of| steps.push((done, of))).unwrap();
     let packed: u64 = plan.weights.iter().filter(|w| w.is_packed_at_load()).map(|w| w.bytes).sum();
-    // Packed f16 is as long as it was.
+    // Packing f16 does not change its length.
     assert_eq!(steps.last().unwrap().0, packed);
     assert!(steps.windows(2).all(|pair| pair[0].0 < pair[1].0 && pair[0].1 == pair[1].1));
     (path, written, plan)
@@ -149,7 +151,8 @@ fn weights_written_into_the_plan_are_mapped_and_the_same() {
         let found = logits(&mut Engine::load_file(file::open(&path).unwrap(), &folder.0, &options).unwrap());
         assert_eq!(bits(&found), bits(&right));
     }
-    // Without the file there are no weights; and a plan that has them is not written without, nor with them again.
+    // Without the file, the plan's weights are absent. Such a plan cannot be written without its
+    // weights, nor packed again.
     assert!(matches!(Engine::load(written.clone(), &folder.0, &native), Err(LoadError::NoWeights)));
     let again = file::write(&path, &written);
     assert!(matches!(again, Err(FileError::Format { source: FormatError::Weights { found: 0, .. }, .. })));
@@ -200,7 +203,7 @@ fn damage_anywhere_in_a_file_with_weights_is_noticed() {
                 Err(Err(LoadError::DamagedWeight { name, .. })) => assert_eq!(name, weight.name),
                 other => panic!("{}: {other:?}", weight.name),
             }
-            // Whoever says so takes weights as they are.
+            // With the check skipped, damaged weights are accepted.
             load(&bytes, true).unwrap();
         }
     }
@@ -216,7 +219,7 @@ fn damage_anywhere_in_a_file_with_weights_is_noticed() {
         assert!(matches!(error, Err(Ok(FormatError::Magic { .. } | FormatError::Truncated { .. }))), "{end} bytes");
     }
     assert!(matches!(load(&[&good[..], b"x"].concat(), false), Err(Ok(FormatError::Trailing { .. }))));
-    // A payload that is right, with no weights behind it.
+    // The payload is valid, but no weights follow.
     let end = u64::from_le_bytes(good[16..24].try_into().unwrap()) as usize;
     let without = file::seal(&good[HEADER_BYTES..HEADER_BYTES + end]);
     assert!(matches!(load(&without, false), Err(Ok(FormatError::Weights { found: 0, .. }))));

@@ -1,4 +1,5 @@
-//! Sequences that share pages of their states run as those that do not, with kernels and all.
+//! Sequences that share pages of their states give the bits of sequences that do not, with real
+//! kernels.
 
 #[allow(dead_code, reason = "other tests use the rest of it")]
 mod tiny;
@@ -9,10 +10,11 @@ use ixc_runtime::shared_pages::Sharing;
 use tiny::{Folder, MAX_TOKENS, VOCABULARY};
 
 const SEQUENCES: usize = 3;
-/// A column of so many positions, of 16 numbers each, is 8 pages.
+/// A column of this many positions, with 16 elements each, has 8 pages.
 const CONTEXT: u32 = 1024;
 
-/// Random steps, cuts and copies; every step's logits are those of an engine whose sequences have memory of their own.
+/// Runs random steps, cuts and copies. Every step must give the logits of an engine without
+/// sharing.
 #[test]
 fn steps_of_sequences_that_share_have_the_same_bits() {
     let folder = Folder::new();
@@ -73,7 +75,8 @@ fn steps_of_sequences_that_share_have_the_same_bits() {
     assert!(shared > 30 && saved >= 16_384, "{shared} {saved}");
 }
 
-/// Bytes of shared pages of this process that the system made copies of, since somebody wrote to them.
+/// Returns the bytes of shared pages of this process that the system copied because a thread wrote
+/// to them.
 fn copied_by_the_system() -> u64 {
     let text = std::fs::read_to_string("/proc/self/smaps").unwrap_or_default();
     let (mut inside, mut bytes) = (false, 0);

@@ -1,4 +1,5 @@
-//! Experts that are read when they are needed: the bits of resident ones, under any budget, and what happens to files meanwhile.
+//! Streamed experts: they give the bits of resident ones with any budget. Also changes of files
+//! during a run.
 
 #[allow(dead_code, reason = "other tests use the rest of it")]
 mod tiny;
@@ -29,7 +30,7 @@ fn native(target: Target) -> BackendKind {
 }
 
 fn options(threads: usize, budget: u64, backend: BackendKind) -> Options {
-    // Small reads, so that blocks are several.
+    // Small reads, so that a block needs several.
     let stream = Config { budget, chunk: 4096, ..Config::default() };
     Options { threads: Some(threads), backend, stream, ..Options::default() }
 }
@@ -38,7 +39,7 @@ fn tokens() -> Vec<u32> {
     (0..2 * MAX_TOKENS).map(|i| (i * 7 + i * i) % VOCABULARY).collect()
 }
 
-/// Bits of the logits of every token, in long steps and short ones.
+/// Returns the bits of the logits of every token, in long and short steps.
 fn logits(engine: &mut Engine) -> Vec<u32> {
     let (tokens, mut bits, mut at) = (tokens(), Vec::new(), 0);
     for length in [1, 30, 1, 5, MAX_TOKENS as usize, 1, 1, 3] {
@@ -49,7 +50,7 @@ fn logits(engine: &mut Engine) -> Vec<u32> {
     bits
 }
 
-/// The least budget that a plan's blocks can do with.
+/// Returns the min budget for a plan's blocks.
 fn least(load: &dyn Fn(u64) -> Result<Engine, LoadError>) -> u64 {
     match load(1) {
         Err(LoadError::Stream(error)) => match *error {
@@ -77,7 +78,7 @@ fn streamed_experts_give_the_bits_of_resident_ones() {
                 assert!(store.bytes() <= budget);
                 let stats = store.stats().groups[0];
                 assert!(stats.misses > 0 && stats.failures == 0, "{stats:?}");
-                // Where not all fit, some are read again.
+                // If not all experts fit, some are read again.
                 let all = stats.misses + stats.on_the_way;
                 assert_eq!(all > u64::from(EXPERTS), budget < 2 * least && EXPERTS > 2 * TOP_K, "{stats:?}");
             }
@@ -85,7 +86,7 @@ fn streamed_experts_give_the_bits_of_resident_ones() {
     }
 }
 
-/// Counts that say of each layer that its later experts are used more.
+/// Returns counts that grow with the expert's number in each layer.
 fn rising(layers: usize) -> Vec<Vec<u64>> {
     vec![(0..u64::from(EXPERTS)).collect(); layers]
 }
@@ -103,7 +104,7 @@ fn experts_that_stay_change_no_bit_and_every_choice_is_counted() {
         let counts = engine.expert_counts();
         (counts.tokens(), counts.layers().iter().map(|layer| layer.chosen.clone()).collect::<Vec<_>>())
     };
-    // Where all are in memory there is nothing to keep.
+    // If all experts are in memory, pinning has no effect.
     let mut resident = load(2, 0, 50).unwrap();
     let right = logits(&mut resident);
     let (tokens, chosen) = counted(&resident);
@@ -122,7 +123,7 @@ fn experts_that_stay_change_no_bit_and_every_choice_is_counted() {
         assert!(logits(&mut engine) == right, "{threads} threads, {budget} bytes, {percent} %");
         assert_eq!(counted(&engine), (tokens, chosen.clone()), "{threads} threads, {budget} bytes");
         assert!(engine.stream().unwrap().bytes() <= budget);
-        // Given up between steps, they are read again.
+        // Experts that are evicted between steps are read again.
         engine.reset();
         let evicted: u32 =
             (0..LAYERS as usize).map(|layer| engine.evict_experts(layer, layer == 1).unwrap().blocks).sum();
@@ -135,7 +136,7 @@ fn experts_that_stay_change_no_bit_and_every_choice_is_counted() {
     assert_eq!(resident.evict_experts(0, false), Err(EvictError::NotStreamed));
 }
 
-/// Tokens of the steps of [`logits`].
+/// Returns the number of tokens in the steps of [`logits`].
 fn tokens_of_logits() -> u64 {
     1 + 30 + 1 + 5 + u64::from(MAX_TOKENS) + 1 + 1 + 3
 }
@@ -160,12 +161,12 @@ fn counts_of_another_model_are_refused() {
             }
         }
     }
-    // Numbers may be what they like.
+    // Counts and percentages may be any numbers.
     let pins = Some(Pins { chosen: vec![vec![u64::MAX; EXPERTS as usize]; 2], percent: u32::MAX });
     Engine::load(plan, &folder.0, &Options { pins, ..options(1, 64 << 20, BackendKind::Native) }).unwrap();
 }
 
-/// Steps that one thread does alone are shared where they are run again for experts that come late, and nowhere else.
+/// Stages that one thread runs alone are shared if they run again for late experts, and only then.
 #[test]
 fn streamed_experts_give_the_bits_of_resident_ones_where_one_thread_works_alone() {
     let folder = Folder::new();
@@ -185,8 +186,8 @@ fn streamed_experts_give_the_bits_of_resident_ones_where_one_thread_works_alone(
     }
 }
 
-/// A plan with early routers, which are mostly wrong: each layer's repeats the choice of the layer before, the first layer's its own choice for
-/// the token before.
+/// Adds early routers, which are mostly wrong. Each layer's router repeats the choice of the layer
+/// before. The first layer's repeats its own choice for the token before.
 fn predicted(plan: &Plan<Kernel>) -> Plan<Kernel> {
     let mut plan = plan.clone();
     let layers = plan.expert_groups.len() as u32;
@@ -225,7 +226,7 @@ fn neither_predictions_nor_cache_policies_change_a_bit() {
         for (i, (name, policy)) in Kind::ALL.into_iter().enumerate() {
             for budget in [least, least + least / 2] {
                 let mut engine = load(budget, policy, Settings { choice, extra: i as u32 }).unwrap();
-                // Many tokens one by one, too.
+                // The run also has many tokens in single steps.
                 assert!(logits(&mut engine) == right, "{choice}, {name}, {budget} bytes");
                 engine.reset();
                 assert!(logits(&mut engine) == right, "{choice}, {name}, {budget} bytes, again");
@@ -237,8 +238,9 @@ fn neither_predictions_nor_cache_policies_change_a_bit() {
     }
 }
 
-/// Bits of the logits of many tokens that are made one by one, mostly the same one again: more than [`Choice::Auto`] waits for. And the bytes
-/// that were read ahead for them.
+/// Returns the bits of the logits of many tokens that are decoded one by one, and the bytes read
+/// ahead for them. Most tokens are the same. There are more than [`Choice::Auto`] needs for its
+/// measurements.
 fn many(engine: &mut Engine) -> (Vec<u32>, u64) {
     let predicted = |engine: &Engine| -> u64 {
         engine.stream().map_or(0, |store| store.stats().groups.iter().map(|layer| layer.predicted_bytes).sum())
@@ -246,7 +248,8 @@ fn many(engine: &mut Engine) -> (Vec<u32>, u64) {
     let (mut bits, mut ahead) = (Vec::new(), 0);
     for round in 0..2 {
         engine.reset();
-        // A prompt has the next layer's experts read ahead, whatever the strategy; after a token's pass none of that is left.
+        // A prompt reads the next layer's experts ahead with any strategy. After one token, none of
+        // these reads is left.
         engine.step(&tokens()[..5], &[]).unwrap();
         engine.step(&[round], &[]).unwrap();
         let before = predicted(engine);
@@ -254,7 +257,7 @@ fn many(engine: &mut Engine) -> (Vec<u32>, u64) {
             let token = if i % 8 == 7 { i % VOCABULARY } else { round };
             bits.extend(engine.step(&[token], &[0]).unwrap().iter().map(|logit| logit.to_bits()));
         }
-        // What was predicted before may have been taken back since.
+        // Predictions from before may have been cancelled since.
         ahead += predicted(engine).saturating_sub(before);
     }
     (bits, ahead)
@@ -272,13 +275,13 @@ fn what_is_predicted_for_many_tokens_and_layers_changes_no_bit() {
     let (right, _) = many(&mut load(0, Choice::Off).unwrap());
     let least = least(&|budget| load(budget, Choice::Off));
     for choice in choices() {
-        // Memory for two layers of three: what a layer used is gone when it runs again.
+        // Memory holds two layers of three: a layer's experts are evicted before it runs again.
         let mut engine = load(least, choice).unwrap();
         let (found, ahead) = many(&mut engine);
         assert!(found == right, "{choice}");
         let stats = engine.stream().unwrap().stats();
         assert_eq!(stats.groups.len(), LAYERS as usize);
-        // All but off reads ahead, `auto` when it has measured without.
+        // All choices but off read ahead. `auto` does so after it has measured without.
         assert_eq!(ahead > 0, choice != Choice::Off, "{choice}: {stats:?}");
         assert!(stats.groups.iter().all(|layer| layer.failures == 0), "{stats:?}");
     }
@@ -288,7 +291,7 @@ fn what_is_predicted_for_many_tokens_and_layers_changes_no_bit() {
 fn predictions_are_counted_for_every_token_that_is_made() {
     let folder = Folder::new();
     let plan = predicted(&plan_of(&folder.0, Target::PORTABLE, Factors::F32));
-    // A router of zeros chooses the same experts always.
+    // A router of zeros always chooses the same experts.
     let router = plan.weights.iter().find(|weight| weight.name == "router").unwrap();
     let path = folder.0.join("tiny.weights");
     let mut bytes = std::fs::read(&path).unwrap();
@@ -304,7 +307,8 @@ fn predictions_are_counted_for_every_token_that_is_made() {
         for token in &tokens()[5..12] {
             engine.step(&[*token], &[0]).unwrap();
         }
-        // The first of seven tokens had nothing before it, and what is always used stays in memory.
+        // The first of seven tokens has no token before it, and experts that are always used stay
+        // in memory.
         for (strategy, layers) in engine.predictions().unwrap().tallies {
             let counts = (layers[0].chosen, layers[0].predicted, layers[0].right, layers[0].useful, layers[0].useless);
             assert_eq!(counts, (12, 12, 12, 0, 0), "{choice}: {strategy}");
@@ -351,7 +355,8 @@ fn a_file_that_changes_is_an_error_until_it_is_loaded_again() {
     let error = engine.step(&tokens()[..4], &[]).unwrap_err().to_string();
     assert!(error.contains("tiny.weights") && error.contains("changed while running"), "{error}");
     assert_eq!(engine.position(), 0);
-    // The bytes of before in a file that was written meanwhile: nobody knows whether all of them.
+    // The old bytes return, but the file changed meanwhile, so it is not certain that all of them
+    // are back.
     std::fs::write(&path, &bytes).unwrap();
     assert!(engine.step(&tokens()[..4], &[]).is_err());
     assert!(logits(&mut load(least(&load)).unwrap()) == right);
@@ -364,7 +369,7 @@ fn a_file_that_is_replaced_while_it_is_loaded_is_refused() {
     let (path, other) = (folder.0.join("tiny.ixp"), folder.0.join("other.ixp"));
     file::weights::write(&path, &plan, &folder.0, &Options::default(), |_, _| ()).unwrap();
     let opened = file::open(&path).unwrap();
-    // The same bytes, so that nothing but the file itself tells.
+    // The bytes are the same, so that only the file's identity differs.
     std::fs::copy(&path, &other).unwrap();
     std::fs::rename(&other, &path).unwrap();
     let error = Engine::load_file(opened, &folder.0, &options(1, 1 << 20, native(Target::AVX512))).unwrap_err();
@@ -372,16 +377,16 @@ fn a_file_that_is_replaced_while_it_is_loaded_is_refused() {
     assert!(matches!(&*error, StreamError::Changed(changed) if changed.what == "device and inode"), "{error}");
 }
 
-/// What becomes of a read that begins there.
+/// The result of a read at an offset: its max bytes, or an error number.
 type Fate = dyn FnMut(u64) -> Result<u64, i32> + Send;
 
-/// A backend that reads as a test says: the last read that was begun ends first, one at a time.
+/// A backend whose reads end as a test demands: one at a time, the last one first.
 struct Planted {
     files: Arc<Files>,
     woken: Arc<Woken>,
     fate: Arc<Mutex<Fate>>,
     begun: Vec<Read>,
-    /// How often the drive has to ask before a read ends.
+    /// Number of waits of the drive before a read ends.
     patience: u64,
     asked: u64,
 }
@@ -412,14 +417,16 @@ impl Backend for Planted {
     fn wait(&mut self, done: &mut Vec<Completion>) -> std::io::Result<()> {
         self.asked += 1;
         if !self.begun.is_empty() && !self.asked.is_multiple_of(self.patience) {
-            // As if somebody had woken it: all others go on meanwhile, with this read still on.
+            // This return acts like a wake-up without a completion. Other threads continue while
+            // the read goes on.
             std::thread::yield_now();
             return Ok(());
         }
         if let Some(read) = self.begun.pop() {
             let result = (self.fate.lock().unwrap())(read.offset).map(|most| {
                 let bytes = most.min(read.into.bytes()) as usize;
-                // SAFETY: mapped, and nobody else's until the completion is given.
+                // SAFETY: the region is mapped, and used only here until the completion is
+                // returned.
                 let into = unsafe { std::slice::from_raw_parts_mut(read.into.base(), bytes) };
                 self.files.handle(read.file).unwrap().read_at(into, read.offset).unwrap() as u32
             });
@@ -432,7 +439,7 @@ impl Backend for Planted {
     }
 }
 
-/// An engine whose reads end as `fate` says.
+/// Makes an engine whose reads end with the results of `fate`.
 fn planted(
     plan: &Plan<Kernel>,
     folder: &Folder,
@@ -443,7 +450,8 @@ fn planted(
     Engine::load(plan.clone(), &folder.0, &options).unwrap()
 }
 
-/// Options with a backend whose reads end as `fate` says, each after the drive asked `patience` times.
+/// Makes options with a backend whose reads end with the results of `fate`, each after `patience`
+/// waits.
 fn with_fates(options: Options, patience: u64, fate: impl FnMut(u64) -> Result<u64, i32> + Send + 'static) -> Options {
     let fate: Arc<Mutex<Fate>> = Arc::new(Mutex::new(fate));
     let make = move |queue: &Queue| {
@@ -487,7 +495,7 @@ fn short_and_interrupted_reads_change_nothing() {
         count += 1;
         match count % 3 {
             0 => Err(EINTR),
-            // A few bytes, and whole pages.
+            // Reads return a few bytes, or whole pages.
             1 => Ok(1 + count * 977 % 4095),
             _ => Ok(u64::MAX),
         }
@@ -508,7 +516,7 @@ fn an_expert_that_cannot_be_read_fails_the_steps_that_need_it_and_no_other() {
     let mended = Arc::new(AtomicBool::new(false));
     let told = Arc::clone(&mended);
     let mut engine = planted(&plan, &folder, 96 << 10, move |offset| {
-        // Reads are of pages: one that touches the expert.
+        // Reads are whole pages: this tests whether one touches the expert.
         let touches = offset < broken.end && broken.start < offset + 4096;
         if touches && !told.load(Ordering::Relaxed) { Err(EIO) } else { Ok(u64::MAX) }
     });
@@ -544,7 +552,7 @@ fn a_file_that_is_overwritten_while_it_is_read_fails_the_step() {
     let plan = plan_of(&folder.0, Target::PORTABLE, Factors::F32);
     let path = folder.0.join("tiny.weights");
     let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
-    // Long ago, so that the clock of the file system tells what is written now from that.
+    // A time long ago, so that the clock of the file system gives later writes another time.
     file.set_modified(std::time::UNIX_EPOCH + std::time::Duration::from_secs(1 << 30)).unwrap();
     let down = plan.weights.iter().find(|weight| weight.name == "down").unwrap();
     let (begin, bytes) = (down.offset, down.bytes);
@@ -554,7 +562,7 @@ fn a_file_that_is_overwritten_while_it_is_read_fails_the_step() {
         let mut reads = counted.lock().unwrap();
         *reads += 1;
         if *reads == 2 {
-            // As long as before, and every float of the experts' last matrices is 0.
+            // The length stays, and every float of the experts' last matrices becomes 0.
             file.write_all_at(&vec![0; bytes as usize], begin).unwrap();
         }
         Ok(u64::MAX)
@@ -590,7 +598,7 @@ fn a_budget_for_everything_is_kept_or_refused() {
     };
     let Err(LoadError::Budget { budget: 1, fixed, needed }) = load(1) else { panic!("a budget of one byte") };
     assert!(fixed < needed);
-    // What the process has may grow a little in between.
+    // The memory of the process may grow a little in between.
     let engine = load(needed + (64 << 20)).unwrap();
     assert!(engine.stream().unwrap().bytes() > 0);
 }
@@ -621,12 +629,13 @@ fn groups_that_cannot_be_streamed_are_refused() {
             }
         }),
         ("in memory of its own", |p| {
-            // What `down` writes for some experts is what `gate` and `up` read for others.
+            // `down` writes the memory for some experts that `gate` and `up` read for others.
             let read = p.buffers.iter().find(|buffer| buffer.name == "g").unwrap().offset;
             p.buffers.iter_mut().find(|buffer| buffer.name == "e").unwrap().offset = read;
         }),
         ("in memory of its own", |p| {
-            // What a norm beside `down` writes, `gate` and `up` read for experts that come after those that were there.
+            // A norm in the step of `down` writes the memory that `gate` and `up` read for late
+            // experts.
             let named = |name: &str| BufferId(p.buffers.iter().position(|buffer| buffer.name == name).unwrap() as u32);
             let (norm_out, read) = (named("h2"), named("g"));
             let tasks = |step: &mut Step, label: &str| match step {
@@ -684,7 +693,7 @@ fn mapped_experts_give_the_same_bits_and_are_said_to_be_needed() {
     assert!(resident.advised().is_none() && mapped.stream().is_none());
     let advised = mapped.advised().unwrap();
     assert!(advised.experts >= u64::from(TOP_K) && advised.bytes > advised.experts, "{advised:?}");
-    // What is packed when it is loaded is not where it is mapped.
+    // A weight that loading packs cannot be used where it is mapped.
     let refused = load(Factors::Packed, ExpertStore::Map).unwrap_err();
     assert!(matches!(&refused, LoadError::PackedExperts { .. }), "{refused}");
     assert!(refused.to_string().contains("without packing"), "{refused}");

@@ -1,5 +1,6 @@
-//! Text tests: each file of a folder is one case, or several that each begin with `;; NAME`. A case is lines that say how, a module or a
-//! kernel, and what it becomes, or the error. `IXC_BLESS=1` rewrites the last.
+//! Text tests. Each file of a folder is one case, or several that each begin with `;; NAME`. A case
+//! has lines with options, a module or kernel, and the expected result or error. `IXC_BLESS=1`
+//! rewrites the result.
 //!
 //! ```text
 //! // passes: pack
@@ -17,41 +18,41 @@ use crate::bless;
 const BECOMES: &str = "// becomes\n";
 const CASE: &str = "\n;; ";
 
-/// What the line of this name says, for each that there is.
+/// Returns the values of the option lines `// NAME: value`.
 pub fn said<'t>(input: &'t str, name: &str) -> impl Iterator<Item = &'t str> {
     let start = format!("// {name}: ");
     input.lines().filter_map(move |line| line.strip_prefix(&start))
 }
 
-/// A case.
+/// A test case.
 #[derive(Debug)]
 pub struct Example {
     /// The file.
     pub path: PathBuf,
-    /// What stands before `// becomes`; lines are counted from here.
+    /// The text before `// becomes`. Line numbers begin here.
     pub input: String,
-    /// What stands behind it.
+    /// The text after it.
     pub expected: String,
 }
 
-/// The cases of a folder's files in the order of the files' names.
+/// Returns the cases of a folder's files, in the order of the files' names.
 ///
 /// # Errors
-/// When the folder or a file cannot be read.
+/// Fails if the folder or a file cannot be read.
 ///
 /// # Panics
-/// When there is none.
+/// Panics if the folder has no `.ix` file.
 pub fn files(folder: &Path) -> Result<Vec<Example>, Box<dyn Error>> {
     Ok(read(folder)?.into_iter().flat_map(|file| file.cases).collect())
 }
 
-/// Holds each case of a folder against what `run` makes of it; an error is text, too.
+/// Compares each case of a folder with the result of `run`. An error counts as text.
 ///
 /// # Errors
-/// When a file cannot be read or written.
+/// Fails if a file cannot be read or written.
 ///
 /// # Panics
-/// When one is not as it says.
+/// Panics if a case differs from its expectation.
 pub fn check(folder: &Path, run: impl Fn(&str) -> Result<String, Box<dyn Error>>) -> Result<(), Box<dyn Error>> {
     let mut wrong = Vec::new();
     for File { path, head, cases } in read(folder)? {
@@ -74,7 +75,7 @@ pub fn check(folder: &Path, run: impl Fn(&str) -> Result<String, Box<dyn Error>>
 
 struct File {
     path: PathBuf,
-    /// What stands before the first of several cases.
+    /// The text before the first of several cases.
     head: String,
     cases: Vec<Example>,
 }
@@ -85,7 +86,7 @@ fn read(folder: &Path) -> Result<Vec<File>, Box<dyn Error>> {
     paths.sort();
     assert!(!paths.is_empty(), "{} has no .ix files", folder.display());
     let read = |path: PathBuf| {
-        // As if a line began in front of the file, so that its first may begin a case.
+        // The added line break lets the first line of the file begin a case.
         let text = format!("\n{}", fs::read_to_string(&path)?);
         let case = |text: String| {
             let (input, expected) = text.split_once(BECOMES).unwrap_or((&text, ""));

@@ -1,6 +1,7 @@
-//! Tables of checksums: whether results still have the bits that they had.
+//! Tables of checksums: whether results still have the same bits.
 //!
-//! A change of structure changes none. One that has to rewrites the table (`IXC_BLESS=1` and the test) and its commit says why.
+//! A refactoring changes no checksum. A change that must change bits rewrites the table
+//! (`IXC_BLESS=1` and the test), and its commit says why.
 //!
 //! ```
 //! use ixc_testing::bits::Table;
@@ -19,30 +20,31 @@ use std::path::{Path, PathBuf};
 
 use crate::bless;
 
-/// The checksums of a test's results, and the file with those that they have to have: a line for each, `CRC32 NAME`, in the order
-/// of the names.
+/// The checksums of a test's results, and the file with the expected ones. The file has a line for
+/// each, `CRC32 NAME`, in the order of the names.
 pub struct Table {
     path: PathBuf,
     found: BTreeMap<String, u32>,
 }
 
 impl Table {
-    /// An empty table, to be compared with a file.
+    /// Makes an empty table, to be compared with a file.
     pub fn new(path: &Path) -> Table {
         Table { path: path.to_owned(), found: BTreeMap::new() }
     }
 
-    /// The names that need not be run: with `IXC_NEW` in the environment those that the file has, so that only what is new runs. None without.
+    /// Returns the names that need not be run. With `IXC_NEW` in the environment, these are the
+    /// names in the file, so that only new ones run; otherwise, the set is empty.
     pub fn not_run(&self) -> BTreeSet<String> {
         let known =
             std::env::var_os("IXC_NEW").and_then(|_| std::fs::read_to_string(&self.path).ok()).unwrap_or_default();
         known.lines().filter_map(|line| line.split_once(' ')).map(|(_, name)| name.to_owned()).collect()
     }
 
-    /// Adds a result: all its pieces, one after the other.
+    /// Adds a result, whose pieces follow each other.
     ///
     /// # Panics
-    /// Where there is one with that name.
+    /// Panics if the name exists already.
     #[track_caller]
     pub fn add<'b>(&mut self, name: &str, pieces: impl IntoIterator<Item = &'b [u8]>) {
         let mut sum = crc32fast::Hasher::new();
@@ -50,19 +52,20 @@ impl Table {
         assert_eq!(self.found.insert(name.to_owned(), sum.finalize()), None, "{name} is there twice");
     }
 
-    /// Compares all with the file; with `IXC_BLESS` in the environment, writes it.
+    /// Compares all results with the file. With `IXC_BLESS` in the environment, writes the file
+    /// instead.
     ///
     /// # Panics
-    /// Where they differ, with the names that do.
+    /// Panics if results differ, with their names.
     #[track_caller]
     pub fn check(self) {
         self.check_in(true);
     }
 
-    /// The same where only a part of the names was run.
+    /// Compares results with the file, if only some of the names were run.
     ///
     /// # Panics
-    /// Where one of these differs.
+    /// Panics if one of these results differs.
     #[track_caller]
     pub fn check_part(self) {
         self.check_in(false);
@@ -97,7 +100,7 @@ impl Table {
         })
     }
 
-    /// A line for each name that has another sum here and there, or none on one side.
+    /// Returns a line for each name whose checksums differ, or that is missing on one side.
     fn differences(&self, expected: &str, whole: bool) -> Vec<String> {
         let lines = expected.lines().filter_map(|line| line.split_once(' '));
         let mut expected: BTreeMap<&str, &str> = lines.map(|(sum, name)| (name, sum)).collect();

@@ -3,15 +3,15 @@
 
 use std::ffi::OsStr;
 
-/// The variable.
+/// The environment variable.
 const VARIABLE: &str = "IXC_BLESS";
 
-/// Whether tests write their expectations anew.
+/// Returns whether tests rewrite their expectations.
 pub fn is_asked_for() -> bool {
     is_set(std::env::var_os(VARIABLE).as_deref())
 }
 
-/// Whether a variable has a value. An empty value counts as none: `IXC_BLESS= cargo test`.
+/// Returns whether a variable has a value. An empty value counts as unset: `IXC_BLESS= cargo test`.
 fn is_set(value: Option<&OsStr>) -> bool {
     value.is_some_and(|value| !value.is_empty())
 }

@@ -1,18 +1,18 @@
-//! What the tests of several crates share. No crate depends on it but for its tests.
+//! Helpers for the tests of several crates. Crates depend on it only for their tests.
 //!
 //! | module | what it owns |
 //! | --- | --- |
-//! | [`becomes`] | text tests: files of what goes in and what becomes of it |
-//! | [`bits`] | tables of checksums, which say whether a change changed a result |
-//! | [`bless`] | whether tests write their expectations anew |
-//! | [`mod@files`] | which files of a crate use which |
-//! | [`modules`] | which modules of a crate use which |
-//! | [`mod@nmse`] | how far numbers are from exact ones |
-//! | [`pages`] | what no page of ours has |
+//! | [`becomes`] | text tests: files of inputs and expected results |
+//! | [`bits`] | tables of checksums, which show whether a change changed a result |
+//! | [`bless`] | whether tests rewrite their expectations |
+//! | [`mod@files`] | graph of the uses between a crate's files |
+//! | [`modules`] | graph of the uses between a crate's modules |
+//! | [`mod@nmse`] | distance of numbers from exact ones |
+//! | [`pages`] | text that no page of ours may contain |
 //! | [`qemu`] | whether QEMU executes the test |
 //! | [`shared_data`] | test data outside of the repository |
 //! | [`source`] | code, words and string literals of Rust sources |
-//! | [`tools`] | which version of another tool a test takes |
+//! | [`tools`] | versions of external tools |
 
 pub mod becomes;
 pub mod bits;

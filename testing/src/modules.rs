@@ -1,10 +1,12 @@
-//! The graph of a crate's modules: which of those at its top use which.
+//! The graph of uses between the top modules of a crate.
 //!
-//! Sources are read as text, without comments, literals, and what is compiled for tests alone. A path that begins with `crate` or leaves
-//! its module by `super` is an edge to the module that it names, or that the crate's root has the name from by `pub use`.
+//! Sources are read as text, without comments, literals and test code. A path that begins with
+//! `crate`, or leaves its module by `super`, is an edge. It leads to the module that it names, or
+//! from which the crate's root exports the name with `pub use`.
 //!
 //! ```text
-//! // src/plan.rs: use crate::graph::Op; fn f() -> super::Error { … }      lib.rs: pub use error::Error;
+//! // src/plan.rs: use crate::graph::Op; fn f() -> super::Error { … }
+//! // lib.rs:      pub use error::Error;
 //! plan -> {error, graph}
 //! ```
 
@@ -16,11 +18,11 @@ use crate::source::{code, words};
 /// Edges between the top modules of a crate.
 pub type Graph = BTreeMap<String, BTreeSet<String>>;
 
-/// The graph of the crate or folder of modules whose root file is `root`: `src/lib.rs`, `src/main.rs`, `src/cli/mod.rs`. Modules are those that
-/// the root declares.
+/// Returns the graph of a crate or folder of modules with the root file `root`, such as
+/// `src/lib.rs`, `src/main.rs` or `src/cli/mod.rs`. The modules are those that the root declares.
 ///
 /// # Panics
-/// When a file cannot be read or ends within a literal: this is for sources that compile.
+/// Panics if a file cannot be read or ends within a literal. The sources must compile.
 pub fn graph(root: &Path) -> Graph {
     let text = code(&read(root));
     let folder = root.parent().unwrap_or(Path::new("."));
@@ -41,7 +43,8 @@ pub(crate) fn read(path: &Path) -> String {
     std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// Adds the first names of paths out of a module, `depth` below the root, and of the modules in it.
+/// Adds the first names of paths that leave a module, and of the modules in it. The module is
+/// `depth` below the root.
 fn module(folder: &Path, name: &str, depth: usize, found: &mut BTreeSet<String>) {
     let (file, own) = (folder.join(format!("{name}.rs")), folder.join(name));
     let file = if file.is_file() { file } else { own.join("mod.rs") };
@@ -52,10 +55,10 @@ fn module(folder: &Path, name: &str, depth: usize, found: &mut BTreeSet<String>)
     }
 }
 
-/// The first names of paths from the crate's root.
+/// Adds the first names of paths from the crate's root.
 fn paths(text: &str, depth: usize, found: &mut BTreeSet<String>) {
     let words = words(text);
-    // How many inline modules are open at a word.
+    // The stack of inline modules that are open at a word, by their braces.
     let (mut braces, mut inline) = (0usize, Vec::new());
     let mut at = 0;
     while at < words.len() {
@@ -91,7 +94,7 @@ fn paths(text: &str, depth: usize, found: &mut BTreeSet<String>) {
     }
 }
 
-/// A name, or all that stand first in braces.
+/// Adds a name, or the first names in braces.
 fn names(words: &[&str], found: &mut BTreeSet<String>) {
     if words.first() != Some(&"{") {
         found.extend(words.first().map(|word| (*word).to_owned()));
@@ -120,7 +123,7 @@ pub(crate) fn declared(text: &str) -> Vec<String> {
     files.map(|words| words[1].to_owned()).collect()
 }
 
-/// Names that a root has from its modules: name, module.
+/// Returns the names that a root exports from its modules: name, module.
 fn exports(text: &str) -> BTreeMap<String, String> {
     let words = words(text);
     let mut exports = BTreeMap::new();

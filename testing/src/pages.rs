@@ -1,6 +1,8 @@
-//! Pages that we write: what their policy (`Content-Security-Policy`) would stop in silence, and what would make markup of a text.
+//! Rules for the pages that we write. Some code would be blocked silently by their policy
+//! (`Content-Security-Policy`). Other code could turn a text into markup.
 
-/// What is nowhere in a page: texts as markup or code, styles and handlers within markup.
+/// Text that no page may contain: it turns text into markup or code, or puts styles and handlers
+/// into markup.
 const NEVER: [&str; 10] = [
     "innerHTML",
     "outerHTML",
@@ -14,8 +16,9 @@ const NEVER: [&str; 10] = [
     "url(",
 ];
 
-/// What of it is in a page all the same, addresses of other places, and elements of script and style without the page's nonce or more than one of them. The
-/// page's data, where it has some, is not looked into.
+/// Returns the forbidden parts of a page: text of [`NEVER`], and addresses of other sites. There
+/// must be exactly one script and one style element, with the page's nonce. Embedded JSON data is
+/// not checked.
 pub fn forbidden(page: &str, nonce: &str) -> Vec<&'static str> {
     let mut found: Vec<&str> = NEVER.into_iter().filter(|never| page.contains(never)).collect();
     for tag in ["<script", "<style"] {
@@ -24,7 +27,8 @@ pub fn forbidden(page: &str, nonce: &str) -> Vec<&'static str> {
             found.push(tag);
         }
     }
-    // The namespace of drawings is a name, and what tells addresses in texts apart is a pattern.
+    // The SVG namespace is only a name. The pattern that finds addresses in texts is no address
+    // either.
     if page.replace("http://www.w3.org/2000/svg", "").contains("://") {
         found.push("://");
     }

@@ -1,14 +1,16 @@
-//! Whether user-mode QEMU executes the test: what it gets wrong is not held against code then. Whether it is of older processors.
+//! Whether user-mode QEMU executes the test, and whether it emulates an older processor. Tests then
+//! ignore QEMU's known errors.
 //!
-//! What that is stands where it matters: in `emulator/tests/emulator/native.rs` and `codegen/tests/x64/native.rs`, with what was observed.
+//! The errors are listed where they matter, with the observed behaviour: in
+//! `emulator/tests/emulator/native.rs` and `codegen/tests/x64/native.rs`.
 
-/// Whether `IXC_QEMU` says so, which `.ci/qemu` sets.
+/// Returns whether `IXC_QEMU` is set, as `.ci/qemu` does.
 pub fn executes_this() -> bool {
     std::env::var_os("IXC_QEMU").is_some()
 }
 
-/// Whether `IXC_AS_V2` says that kernels of `portable` run as they are made on an x86-64-v2, and nothing else does, which `.ci/qemu` sets: natively, since any
-/// x86-64 has the instructions.
+/// Returns whether `IXC_AS_V2` is set, as `.ci/qemu` does. Kernels of `portable` then run as on an
+/// x86-64-v2, and no others run. They run natively, because any x86-64 has these instructions.
 pub fn portable_is_v2() -> bool {
     std::env::var_os("IXC_AS_V2").is_some()
 }

@@ -30,7 +30,7 @@ pub fn words(text: &str) -> Vec<&str> {
 /// Returns the code without comments, the contents of literals, and items for tests.
 ///
 /// # Panics
-/// When the text ends within a literal.
+/// Panics if the text ends within a literal.
 pub fn code(text: &str) -> String {
     without_tests(&lexed(text, |_| String::new()))
 }
@@ -38,7 +38,7 @@ pub fn code(text: &str) -> String {
 /// Returns the string literals outside of comments and items for tests, as they are written.
 ///
 /// # Panics
-/// When the text ends within a literal.
+/// Panics if the text ends within a literal.
 pub fn literals(text: &str) -> Vec<String> {
     let mut all = Vec::new();
     let numbered = lexed(text, |literal| {
@@ -81,7 +81,7 @@ fn lexed(text: &str, mut shown: impl FnMut(&str) -> String) -> String {
     code
 }
 
-/// Bytes of a comment, which may have others in it.
+/// Returns the bytes of a comment, which may contain others.
 fn comment(text: &str) -> usize {
     let (mut depth, mut at) = (0usize, 0);
     while at < text.len() {
@@ -100,7 +100,7 @@ fn comment(text: &str) -> usize {
     panic!("a comment has no end");
 }
 
-/// Bytes of a string literal.
+/// Returns the bytes of a string literal.
 fn string(text: &str) -> usize {
     let mut escaped = true;
     for (at, c) in text.char_indices() {
@@ -114,7 +114,7 @@ fn string(text: &str) -> usize {
     panic!("a string has no end");
 }
 
-/// Bytes of a raw string literal, where one begins.
+/// Returns the bytes of a raw string literal, if one begins here.
 fn raw(text: &str) -> Option<usize> {
     let hashes = text.strip_prefix("br").or_else(|| text.strip_prefix('r'))?;
     let count = hashes.bytes().take_while(|byte| *byte == b'#').count();
@@ -124,7 +124,7 @@ fn raw(text: &str) -> Option<usize> {
     Some(text.len() - inner.len() + len)
 }
 
-/// Bytes of a character literal, if one begins here. A lifetime has no closing quote.
+/// Returns the bytes of a character literal, if one begins here. A lifetime has no closing quote.
 fn character(text: &str) -> Option<usize> {
     let inner = text.strip_prefix('\'')?;
     let mut chars = inner.char_indices();
@@ -134,7 +134,7 @@ fn character(text: &str) -> Option<usize> {
     }
 }
 
-/// Without items that `#[cfg(test)]` or `#[cfg(all(test, …))]` stands before.
+/// Removes items after `#[cfg(test)]` or `#[cfg(all(test, …))]`.
 fn without_tests(code: &str) -> String {
     let mut kept = String::with_capacity(code.len());
     let mut rest = code;

@@ -1,31 +1,34 @@
-//! Tools that a test uses where they are installed: each in the version that its expectations were made with, and in no other.
+//! External tools that a test uses if they are installed. Only the version counts with which its
+//! expectations were made.
 //!
-//! A test asks for its tool with [`Tool::find`]. That prints one line either way: `tool: llvm-mca 19.1.7 ...`, or `NOT RUN: ...` with
-//! the version wanted and those found. `.ci/run` collects these lines.
+//! A test asks for its tool with [`Tool::find`]. The function always prints one line: `tool:
+//! llvm-mca 19.1.7 ...`, or `NOT RUN: ...` with the required version and those found. `.ci/run`
+//! collects these lines.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// A tool that need not be there.
+/// An optional tool.
 pub struct Tool {
-    /// What it is called.
+    /// Name of the tool.
     pub name: &'static str,
-    /// Where to look: names of programs, in this order.
+    /// Names of programs to search, in this order.
     pub programs: &'static [&'static str],
     /// An environment variable that names the program instead.
     pub variable: Option<&'static str>,
-    /// Arguments with which it states its version.
+    /// Arguments with which it prints its version.
     pub ask: &'static [&'static str],
-    /// What comes before the version in what it says then.
+    /// Text before the version in that output.
     pub before: &'static str,
-    /// The version that is needed, in words.
+    /// The required version, in words.
     pub wanted: &'static str,
-    /// Whether a version is that.
+    /// Returns whether a version is suitable.
     pub suits: fn(&[u32]) -> bool,
 }
 
-/// LLVM's simulator of pipelines. Tables differ by version; those of `docs/cost-model.md` were made with 19.
+/// LLVM's simulator of pipelines. Tables differ by version; those of `docs/cost-model.md` come from
+/// 19.
 pub const LLVM_MCA: Tool = Tool {
     name: "llvm-mca",
     programs: &["llvm-mca-19", "llvm-mca"],
@@ -36,7 +39,7 @@ pub const LLVM_MCA: Tool = Tool {
     suits: |version| version.first() == Some(&19),
 };
 
-/// A browser that pages are tried in. Its headless mode is that of the browser itself from 112 on.
+/// A browser to test pages in. From 112 on, its headless mode is that of the browser itself.
 pub const CHROMIUM: Tool = Tool {
     name: "Chromium",
     programs: &["chromium", "chromium-browser", "google-chrome"],
@@ -47,7 +50,8 @@ pub const CHROMIUM: Tool = Tool {
     suits: |version| version >= &[112][..],
 };
 
-/// A Python that has the emulator Bochs; `emulator/tests/emulator/bochs/judge.py` says how to get it.
+/// A Python with the emulator Bochs. `emulator/tests/emulator/bochs/judge.py` explains how to
+/// install it.
 pub const BOCHS: Tool = Tool {
     name: "bochscpu",
     programs: &[],
@@ -58,7 +62,8 @@ pub const BOCHS: Tool = Tool {
     suits: |version| version == [0, 4, 0],
 };
 
-/// GNU as. 2.40 is the first that knows every instruction of every target, `tdpfp16ps` of Granite Rapids the last of them.
+/// GNU as. 2.40 is the first version with every instruction of every target; the latest is
+/// `tdpfp16ps` of Granite Rapids.
 pub const GNU_AS: Tool = Tool {
     name: "GNU as",
     programs: &["as"],
@@ -69,7 +74,7 @@ pub const GNU_AS: Tool = Tool {
     suits: |version| version >= &[2, 40][..],
 };
 
-/// Shells, which read the completions that are made for them.
+/// The shell bash, which reads the completions made for it.
 pub const BASH: Tool = Tool {
     name: "bash",
     programs: &["bash"],
@@ -80,7 +85,7 @@ pub const BASH: Tool = Tool {
     suits: |version| version >= &[4][..],
 };
 
-/// Likewise.
+/// The shell zsh, which reads the completions made for it.
 pub const ZSH: Tool = Tool {
     name: "zsh",
     programs: &["zsh"],
@@ -91,7 +96,7 @@ pub const ZSH: Tool = Tool {
     suits: |version| version >= &[5][..],
 };
 
-/// Likewise.
+/// The shell fish, which reads the completions made for it.
 pub const FISH: Tool = Tool {
     name: "fish",
     programs: &["fish"],
@@ -102,7 +107,7 @@ pub const FISH: Tool = Tool {
     suits: |version| version >= &[3][..],
 };
 
-/// What `man` sets pages with.
+/// The typesetter of `man` pages.
 pub const GROFF: Tool = Tool {
     name: "groff",
     programs: &["groff"],
@@ -113,17 +118,18 @@ pub const GROFF: Tool = Tool {
     suits: |version| version >= &[1, 22][..],
 };
 
-/// A tool in a version that suits.
+/// A tool in a suitable version.
 #[derive(Debug)]
 pub struct Found {
     /// The program.
     pub program: PathBuf,
-    /// What it says its version is.
+    /// The version that it prints.
     pub version: String,
 }
 
 impl Tool {
-    /// The tool, if it is here in the version that is needed; says in one line which it is, or that `test` did not run and why.
+    /// Returns the tool, if it is installed in a suitable version. Prints a line with the tool, or
+    /// with the reason why `test` did not run.
     pub fn find(&self, test: &str) -> Option<Found> {
         let path = std::env::var_os("PATH").unwrap_or_default();
         let named = self.variable.and_then(std::env::var_os);
@@ -139,10 +145,11 @@ impl Tool {
         }
     }
 
-    /// Looks in the folders of `path`, or at the program that the variable names; `ask` gives what a program says of itself.
+    /// Searches the folders of `path`, or tries the program that the variable names. `ask` returns
+    /// a program's version text.
     ///
     /// # Errors
-    /// What was wanted and what was found instead.
+    /// Returns the required version and those found.
     fn look(
         &self,
         path: &OsStr,
@@ -170,10 +177,11 @@ impl Tool {
         Ok(String::from_utf8_lossy(&out.stdout).into_owned())
     }
 
-    /// The version in what a program says of itself, and its numbers.
+    /// Returns the version in a program's version text, and its numbers.
     fn version(&self, text: &str) -> Result<(String, Vec<u32>), String> {
         let rest = text.lines().find_map(|line| Some(line.split_once(self.before)?.1));
-        // `GNU assembler (GNU Binutils for Debian) 2.40`: the first word that starts with a digit.
+        // For example, in `GNU assembler (GNU Binutils for Debian) 2.40`: the first word that
+        // starts with a digit.
         let mut words = rest.unwrap_or_default().split_whitespace();
         let version =
             words.find(|word| word.starts_with(|c: char| c.is_ascii_digit())).ok_or("does not state its version")?;
@@ -182,7 +190,7 @@ impl Tool {
     }
 }
 
-/// The first program of this name in the folders of `path`.
+/// Returns the first program of this name in the folders of `path`.
 fn on(path: &OsStr, program: &str) -> Option<PathBuf> {
     std::env::split_paths(path).map(|folder| folder.join(program)).find(|file| file.is_file())
 }
@@ -191,7 +199,7 @@ fn on(path: &OsStr, program: &str) -> Option<PathBuf> {
 mod tests {
     use super::*;
 
-    /// A folder with empty files of these names: what they would say, a test says for them.
+    /// Makes a folder with empty files of these names. A test supplies their version texts.
     fn folder(programs: &[&str]) -> tempfile::TempDir {
         let folder = tempfile::tempdir().unwrap();
         for program in programs {
@@ -200,7 +208,7 @@ mod tests {
         folder
     }
 
-    /// Issue 16: a distribution's llvm-mca 14 was taken, whose tables differ.
+    /// Issue 16: a distribution's llvm-mca 14 was used, although its tables differ.
     #[test]
     fn a_tool_of_another_version_is_not_taken() {
         let folders = (folder(&["llvm-mca"]), folder(&["llvm-mca-19"]));

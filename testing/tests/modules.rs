@@ -1,4 +1,5 @@
-//! No modules of a crate use each other in a circle: what each needs can be read before it.
+//! The modules of a crate must not use each other in a circle, so that each can be read after those
+//! it needs.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -9,7 +10,7 @@ use ixc_testing::modules::{Graph, graph};
 use petgraph::algo::{tarjan_scc, toposort};
 use petgraph::graphmap::DiGraphMap;
 
-/// Root files of all crates, and of the folder of modules that the command line is.
+/// Root files of all crates, and of the command line's folder of modules.
 const ROOTS: &[&str] = &[
     "failure/src/lib.rs",
     "files/src/lib.rs",
@@ -37,7 +38,7 @@ fn workspace() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
-/// Modules that use each other in a circle, in the order of their names.
+/// Returns the modules that use each other in a circle, in the order of their names.
 fn circles(graph: &Graph) -> Vec<Vec<&str>> {
     let edges = graph.iter().flat_map(|(name, used)| used.iter().map(move |used| (name.as_str(), used.as_str())));
     let graph: DiGraphMap<&str, ()> = DiGraphMap::from_edges(edges);
@@ -111,7 +112,7 @@ fn files_use_each_other_in_one_direction() {
     assert_eq!(mended.collect::<Vec<_>>(), [&("", ""); 0], "circles that are mended: take them out of the list");
 }
 
-/// Modules by how far they stand above those that use none of their crate.
+/// Returns the modules by height above those that use no other module of their crate.
 fn layers(graph: &Graph) -> Vec<Vec<&str>> {
     let edges = graph.iter().flat_map(|(name, used)| used.iter().map(move |used| (name.as_str(), used.as_str())));
     let mut edges: DiGraphMap<&str, ()> = DiGraphMap::from_edges(edges);
@@ -130,7 +131,7 @@ fn layers(graph: &Graph) -> Vec<Vec<&str>> {
         .collect()
 }
 
-/// `ARCHITECTURE.md` refers to it. `IXC_BLESS=1` writes it anew.
+/// Checks `docs/modules.md`, to which `ARCHITECTURE.md` refers. `IXC_BLESS=1` rewrites it.
 #[test]
 fn the_layers_of_each_crate_are_as_drawn() {
     let mut text = String::from(
@@ -162,7 +163,7 @@ fn the_layers_of_each_crate_are_as_drawn() {
     );
 }
 
-/// Every crate of the workspace is looked at.
+/// Every crate of the workspace must be in the list of roots.
 #[test]
 fn no_crate_is_left_out() {
     let manifest = std::fs::read_to_string(workspace().join("Cargo.toml")).unwrap();

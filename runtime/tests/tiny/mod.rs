@@ -1,5 +1,5 @@
-//! A transformer of one layer with routed experts, as a plan made by hand. It has every
-//! kind of step, source and input.
+//! A transformer of one layer with routed experts, as a plan made by hand. It has every kind of
+//! step, source and input.
 
 use ixc_kernels::{
     Activation, Attention, AttentionCombine, AttentionPart, Bits, Cache, Combine, Embed, Gather, KernelSpec, Linear,
@@ -22,7 +22,7 @@ const D: u32 = 16;
 pub const EXPERTS: u32 = 8;
 pub const TOP_K: u32 = 2;
 
-/// A folder that is removed in the end.
+/// A temporary folder that is removed when it is dropped.
 pub struct Folder(pub PathBuf);
 
 impl Folder {
@@ -41,7 +41,7 @@ impl Drop for Folder {
     }
 }
 
-/// Small numbers from a seed, in -0.5..0.5.
+/// Returns small numbers from a seed, in -0.5..0.5.
 pub fn numbers(seed: u64, count: usize) -> Vec<f32> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut next = || {
@@ -53,14 +53,14 @@ pub fn numbers(seed: u64, count: usize) -> Vec<f32> {
     (0..count).map(|_| next()).collect()
 }
 
-/// How the factors of products are stored and read; all else is f32.
+/// The format of the factors of products; all other weights are f32.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Factors {
-    /// As f32.
+    /// Stored and read as f32.
     F32,
-    /// As f16.
+    /// Stored and read as f16.
     F16,
-    /// As f16, packed where there are whole strips.
+    /// Stored as f16, and packed if the factor has whole strips.
     Packed,
 }
 
@@ -75,7 +75,7 @@ impl Maker {
         let count = shape.iter().product::<u32>() as usize;
         let offset = self.bytes.len() as u64;
         let values = numbers(self.plan.weights.len() as u64 + 1, count);
-        // Norms near 1, so that nothing dies out.
+        // Norms near 1 keep all values alive.
         let base = if shape.len() == 1 { 1.0 } else { 0.0 };
         let values = values.iter().map(|v| v * 0.5 + base);
         let stored = match self.factors {
@@ -99,7 +99,7 @@ impl Maker {
         Source::Weight(self.plan.weights.len() as u32 - 1)
     }
 
-    /// The format of a factor of `n` rows, as kernels read it.
+    /// Returns the format in which kernels read a factor of `n` rows.
     fn factor(&self, n: u32) -> Format {
         match self.factors {
             Factors::F32 => Format::F32,
@@ -137,8 +137,9 @@ impl Maker {
         Task { label: label.into(), rows, columns, variants: vec![variant], args }
     }
 
-    /// A product in columns of 16 weight rows, 32 of packed ones, where it has so many: few rows by `Gemv`, where threads are many in bands
-    /// of half a column, more by `Gemm`.
+    /// Makes a product in columns of 16 weight rows, or 32 if packed, if the weight has as many.
+    /// `Gemv` serves few rows; with many threads, in bands of half a column. `Gemm` serves more
+    /// rows.
     fn product(
         &mut self,
         label: &str,
@@ -175,7 +176,8 @@ impl Maker {
     }
 }
 
-/// Weight rows of a column, and of a band of it: half of them, where there are two columns at least.
+/// Returns the weight rows of a column, and of a band. A band is half a column if the weight has
+/// two at least.
 fn tile(format: Format, n: u32) -> (u32, u32) {
     let band = if format.rows() > 1 { 16 } else { 8 };
     (if n.is_multiple_of(2 * band) { 2 * band } else { band }, band)
@@ -212,7 +214,7 @@ fn weight_arg(source: Source, rows: RowAxis, column: u32, expert: u32) -> Arg {
     Arg { expert_stride: expert.into(), ..arg(source, 0, column) }
 }
 
-/// The plan as specs and the bytes of its model file.
+/// Makes the plan with specs of kernels, and the bytes of its model file.
 fn specs(factors: Factors) -> (Plan<KernelSpec>, Vec<u8>) {
     let plan = Plan {
         architecture: "tiny".into(),
@@ -292,7 +294,7 @@ fn specs(factors: Factors) -> (Plan<KernelSpec>, Vec<u8>) {
     ]);
 
     let a = m.buffer("a", HEADS * D, tokens);
-    // One token in parts, three at a time where there are more.
+    // One token is divided into parts; more tokens are taken three at a time.
     let (group, d, dv, scale) = (HEADS, D, D, Bits::of(0.25));
     let attention = Attention {
         group,
@@ -349,7 +351,7 @@ fn specs(factors: Factors) -> (Plan<KernelSpec>, Vec<u8>) {
     let args = vec![arena(x1, row), arg(w, 0, 0), arena(h2, row)];
     steps.push(vec![m.rows("norm2", RowAxis::Tokens, 1, norm, &[], args)]);
 
-    // Eight rows of which the router looks at four.
+    // The router has eight rows.
     let (wr, rl) = (m.weight("router", &[8, N]), m.buffer("router logits", 8, tokens));
     steps.push(vec![m.product("router", RowAxis::Tokens, (h2, wr, None, rl), 8)]);
 
@@ -448,17 +450,17 @@ fn specs(factors: Factors) -> (Plan<KernelSpec>, Vec<u8>) {
     (m.plan, m.bytes)
 }
 
-/// The plan for this machine; its model file is written to the folder.
+/// Makes the plan for this machine, and writes its model file to the folder.
 pub fn plan(folder: &Path) -> Plan<Kernel> {
     plan_for(folder, Target::native())
 }
 
-/// The plan for a target.
+/// Makes the plan for a target.
 pub fn plan_for(folder: &Path, target: Target) -> Plan<Kernel> {
     plan_of(folder, target, Factors::F32)
 }
 
-/// The plan for a target, with factors as said.
+/// Makes the plan for a target, with factors of a format.
 pub fn plan_of(folder: &Path, target: Target, factors: Factors) -> Plan<Kernel> {
     let (mut plan, bytes) = specs(factors);
     std::fs::write(folder.join("tiny.weights"), bytes).unwrap();
@@ -466,7 +468,8 @@ pub fn plan_of(folder: &Path, target: Target, factors: Factors) -> Plan<Kernel> 
     plan.try_map_kernels(|spec| generate(&spec, target)).unwrap()
 }
 
-/// A plan with the same steps of which one thread does those that `alone` gives rows for, by their numbers.
+/// Returns the plan with other limits for working alone: one thread runs step `i` up to `rows(i)`
+/// rows.
 pub fn alone(plan: &Plan<Kernel>, rows: impl Fn(usize) -> u32) -> Plan<Kernel> {
     let mut plan = plan.clone();
     for (i, step) in plan.steps.iter_mut().enumerate() {
@@ -477,7 +480,7 @@ pub fn alone(plan: &Plan<Kernel>, rows: impl Fn(usize) -> u32) -> Plan<Kernel> {
     plan
 }
 
-/// The tiny plan with its experts in a group, as a schedule makes it.
+/// Makes the tiny plan with its experts in a group, like a schedule does.
 pub fn grouped(folder: &Path, target: Target, factors: Factors) -> Plan<Kernel> {
     let mut plan = plan_of(folder, target, factors);
     let number = |name: &str| plan.weights.iter().position(|weight| weight.name == name).unwrap() as u32;
@@ -493,8 +496,8 @@ pub fn grouped(folder: &Path, target: Target, factors: Factors) -> Plan<Kernel> 
     plan
 }
 
-/// A plan of [`grouped`] with so many layers of experts, one after the other: the same matrices, and each layer's own routing of what the one
-/// before gave.
+/// Returns a plan of [`grouped`] with `layers` layers of experts, one after the other. All have the
+/// same matrices. Each layer routes the result of the one before.
 pub fn deepened(plan: &Plan<Kernel>, layers: u32) -> Plan<Kernel> {
     let mut plan = plan.clone();
     let named = |label: &'static str| move |step: &Step| matches!(step, Step::Run { tasks, .. } if tasks.iter().any(|task| task.label == label));
