@@ -1,8 +1,9 @@
-//! The tile unit: configuration, tile registers and what the AMX instructions do to them.
+//! The tile unit: configuration, tile registers, and the AMX instructions.
 //!
-//! Owns TILECFG and TILEDATA. Takes tile numbers and a way to reach memory, leaves every byte outside a tile's rows and
-//! columns zero, as the instructions do. Faults are those of the processor manual's exception classes AMX-E1 to AMX-E5 and
-//! say which tile and why. That the CPU has the instruction and that the system gave permission is checked before.
+//! Owns TILECFG and TILEDATA. Functions take tile numbers and access memory by callbacks. As the
+//! instructions do, they zero every byte outside a tile's rows and columns. Faults follow the
+//! manual's exception classes AMX-E1 to AMX-E5, and name the tile and the reason. The caller checks
+//! CPU support and the system's permission.
 //!
 //! ```
 //! use ixc_emulator::amx::{TileFault, Tiles};
@@ -27,36 +28,37 @@ use crate::memory::Memory;
 
 /// Tile registers of palette 1 (CPUID leaf 1DH: max_names).
 pub const TILES: usize = 8;
-/// Most rows of a tile of palette 1.
+/// Max rows of a tile of palette 1.
 pub const MAX_ROWS: usize = 16;
-/// Most bytes of a row of a tile of palette 1.
+/// Max bytes of a row of a tile of palette 1.
 pub const MAX_ROW_BYTES: usize = 64;
 /// Bytes of a tile configuration in memory.
 pub const CONFIG_BYTES: usize = 64;
 
 const DWORDS: usize = MAX_ROW_BYTES / 4;
-/// Where the rows of the tiles stand in a configuration; the bytes per row stand at 16, two bytes each.
+/// Offset of the tiles' rows in a configuration, one byte each. Their bytes per row begin at 16,
+/// two bytes each.
 const ROWS_AT: usize = 48;
 const COLUMNS_AT: usize = 16;
 
-/// Why a tile instruction faults.
+/// The reason why a tile instruction faults.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum TileFault {
-    /// `ldtilecfg` of a palette that does not exist.
+    /// `ldtilecfg` requests a palette that does not exist.
     #[error("#GP: byte 0 of the tile configuration asks for palette {palette}; there are palettes 0 and 1")]
     Palette {
-        /// What byte 0 says.
+        /// Value of byte 0.
         palette: u8,
     },
-    /// `ldtilecfg` of a configuration with a reserved byte set.
+    /// `ldtilecfg` finds a reserved byte that is set.
     #[error("#GP: byte {byte} of the tile configuration is {value}; it is reserved and must be 0")]
     Reserved {
-        /// Its position.
+        /// Position of the byte.
         byte: usize,
-        /// What it says.
+        /// Value of the byte.
         value: u8,
     },
-    /// `ldtilecfg` of a tile with too long rows.
+    /// `ldtilecfg` finds a tile with too long rows.
     #[error("#GP: byte {byte} of the tile configuration gives tmm{tile} rows of {colsb} bytes; at most 64 fit")]
     RowTooLong {
         /// Position of the low byte.
@@ -66,27 +68,27 @@ pub enum TileFault {
         /// Bytes per row.
         colsb: u16,
     },
-    /// `ldtilecfg` of a tile with too many rows.
+    /// `ldtilecfg` finds a tile with too many rows.
     #[error("#GP: byte {byte} of the tile configuration gives tmm{tile} {rows} rows; it has at most 16")]
     TooManyRows {
-        /// Its position.
+        /// Position of the byte.
         byte: usize,
         /// The tile.
         tile: usize,
-        /// Rows.
+        /// Number of rows.
         rows: u8,
     },
-    /// `ldtilecfg` of a tile with rows but no columns, or columns but no rows.
+    /// `ldtilecfg` finds a tile with rows but no columns, or columns but no rows.
     #[error(
         "#GP: byte {byte} of the tile configuration is 0: tmm{tile} has {rows} rows of {colsb} bytes; \
          both are 0 for an unused tile, neither for a used one"
     )]
     HalfConfigured {
-        /// Position of the one that is zero.
+        /// Position of the field that is zero.
         byte: usize,
         /// The tile.
         tile: usize,
-        /// Rows.
+        /// Number of rows.
         rows: u8,
         /// Bytes per row.
         colsb: u16,
@@ -97,19 +99,19 @@ pub enum TileFault {
         /// The tile.
         tile: usize,
     },
-    /// A tile that the configuration leaves out.
+    /// A tile is used that the configuration leaves out.
     #[error("#UD: tmm{tile} is used, but the tile configuration gives it no rows")]
     Unused {
         /// The tile.
         tile: usize,
     },
-    /// There is no such register.
+    /// A register is used that does not exist.
     #[error("#UD: tmm{tile} is used; palette 1 has tmm0 to tmm7")]
     NoSuchTile {
         /// The tile.
         tile: usize,
     },
-    /// A load, store or product of a tile whose rows are no whole doublewords.
+    /// A load, store or product uses a tile whose rows are not whole doublewords.
     #[error("#UD: rows of tmm{tile} have {colsb} bytes; loads, stores and products need a multiple of 4")]
     PartialDword {
         /// The tile.
@@ -117,56 +119,56 @@ pub enum TileFault {
         /// Bytes per row.
         colsb: usize,
     },
-    /// A load or store that would start behind the last row.
+    /// A load or store would start after the last row.
     #[error("#UD: the tile configuration says to go on at row {start_row}, but tmm{tile} has {rows} rows")]
     StartRow {
         /// The tile.
         tile: usize,
-        /// From the configuration.
+        /// The start row in the configuration.
         start_row: u8,
-        /// Rows of the tile.
+        /// Number of rows of the tile.
         rows: usize,
     },
-    /// A product that names one tile twice.
+    /// A product names one tile twice.
     #[error("#UD: tmm{tile} is used twice in one product; the three tiles must differ")]
     SameTile {
         /// The tile.
         tile: usize,
     },
-    /// A product whose result has not as many rows as the first factor.
+    /// The result of a product has another number of rows than the first factor.
     #[error("#UD: tmm{sum} has {sum_rows} rows, its first factor tmm{a} has {a_rows}; they must be equal")]
     RowsDiffer {
-        /// Tile of the sums.
+        /// The tile of the sums.
         sum: usize,
-        /// Its rows.
+        /// Number of rows of the sums.
         sum_rows: usize,
-        /// Tile of the first factor.
+        /// The tile of the first factor.
         a: usize,
-        /// Its rows.
+        /// Number of rows of the first factor.
         a_rows: usize,
     },
-    /// A product whose result has not rows as long as the second factor.
+    /// The result of a product has rows of another length than the second factor.
     #[error("#UD: rows of tmm{sum} have {sum_colsb} bytes, of its second factor tmm{b} {b_colsb}; they must be equal")]
     ColumnsDiffer {
-        /// Tile of the sums.
+        /// The tile of the sums.
         sum: usize,
-        /// Bytes of its rows.
+        /// Bytes of a row of the sums.
         sum_colsb: usize,
-        /// Tile of the second factor.
+        /// The tile of the second factor.
         b: usize,
-        /// Bytes of its rows.
+        /// Bytes of a row of the second factor.
         b_colsb: usize,
     },
-    /// A product whose inner dimensions differ.
+    /// The inner dimensions of a product differ.
     #[error("#UD: rows of tmm{a} have {a_dwords} doublewords, but tmm{b} has {b_rows} rows; they must be equal")]
     InnerDiffers {
-        /// Tile of the first factor.
+        /// The tile of the first factor.
         a: usize,
-        /// Doublewords of its rows.
+        /// Doublewords of a row of the first factor.
         a_dwords: usize,
-        /// Tile of the second factor.
+        /// The tile of the second factor.
         b: usize,
-        /// Its rows.
+        /// Number of rows of the second factor.
         b_rows: usize,
     },
 }
@@ -180,41 +182,41 @@ impl From<TileFault> for Trap {
 /// A decoded tile instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TileOp {
-    /// `ldtilecfg`
+    /// The instruction `ldtilecfg`.
     LoadConfig,
-    /// `sttilecfg`
+    /// The instruction `sttilecfg`.
     StoreConfig,
-    /// `tilerelease`
+    /// The instruction `tilerelease`.
     Release,
-    /// `tilezero`
+    /// The instruction `tilezero`.
     Zero {
         /// The tile.
         tile: u8,
     },
-    /// `tileloadd`, `tileloaddt1`
+    /// The instructions `tileloadd` and `tileloaddt1`.
     Load {
         /// The tile.
         tile: u8,
     },
-    /// `tilestored`
+    /// The instruction `tilestored`.
     Store {
         /// The tile.
         tile: u8,
     },
-    /// `tdp…`
+    /// The instructions `tdp…`.
     Multiply {
-        /// What is multiplied.
+        /// The types of the factors.
         product: TileProduct,
         /// The tile of the sums: the instruction's first operand.
         sum: u8,
-        /// The first factor: its second operand.
+        /// The first factor: the instruction's second operand.
         a: u8,
-        /// The second factor: its third operand.
+        /// The second factor: the instruction's third operand.
         b: u8,
     },
 }
 
-/// The tile instruction, if it is one.
+/// Decodes a tile instruction; `None` for others.
 pub fn decode(instruction: &Instruction) -> Option<TileOp> {
     let tile = |operand: u32| {
         let register = instruction.op_register(operand);
@@ -238,11 +240,12 @@ pub fn decode(instruction: &Instruction) -> Option<TileOp> {
     }
 }
 
-/// Executes a tile instruction. `address` is base plus displacement, for the configuration instructions the whole address;
-/// `stride` the index register shifted by the scale, zero without one.
+/// Executes a tile instruction. `address` is base plus displacement; for the configuration
+/// instructions, it is the whole address. `stride` is the index register shifted by the scale, or
+/// zero without one.
 ///
 /// # Errors
-/// [`FaultKind::Tile`] with a [`TileFault`] as its reason, and those of memory.
+/// [`FaultKind::Tile`] with the text of a [`TileFault`], and the faults of memory.
 pub fn execute(op: &TileOp, tiles: &mut Tiles, memory: &mut Memory, address: u64, stride: u64) -> Result<(), Trap> {
     match *op {
         TileOp::LoadConfig => tiles.load_config(&memory.load(address)?)?,
@@ -256,7 +259,7 @@ pub fn execute(op: &TileOp, tiles: &mut Tiles, memory: &mut Memory, address: u64
     Ok(())
 }
 
-/// What a tile product multiplies: the letters of `TDPBssD` stand for the first and the second factor.
+/// The types of a tile product's factors, as the letters of `TDPBssD` name them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum TileProduct {
     /// `TDPBSSD`: signed bytes times signed bytes.
@@ -267,13 +270,13 @@ pub enum TileProduct {
     UnsignedSigned,
     /// `TDPBUUD`: unsigned bytes times unsigned bytes.
     UnsignedUnsigned,
-    /// `TDPBF16PS`.
+    /// `TDPBF16PS`: bfloat16 times bfloat16.
     Bf16,
-    /// `TDPFP16PS`.
+    /// `TDPFP16PS`: half precision times half precision.
     F16,
 }
 
-/// Rows and bytes per row of a tile; both zero for an unused one.
+/// The rows and bytes per row of a tile; both are zero for an unused tile.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TileShape {
     /// Rows, at most 16.
@@ -302,25 +305,26 @@ impl Default for Tiles {
 }
 
 impl Tiles {
-    /// Whether no tiles are configured, as it must be when a kernel returns.
+    /// Returns whether no tiles are configured. This must hold when a kernel returns.
     pub fn is_init(&self) -> bool {
         !self.configured
     }
 
-    /// Rows and bytes per row of a tile, if the configuration has it.
+    /// Returns the shape of a tile, if the configuration has it.
     pub fn shape(&self, tile: usize) -> Option<TileShape> {
         self.shapes.get(tile).copied().filter(|s| s.rows != 0)
     }
 
-    /// A tile's bytes, all 16 rows of 64.
+    /// Returns a tile's bytes, all 16 rows of 64.
     pub fn bytes(&self, tile: usize) -> Option<&[[u8; MAX_ROW_BYTES]; MAX_ROWS]> {
         self.data.get(tile)
     }
 
-    /// `LDTILECFG`: zeroes all tiles; palette 0 releases them.
+    /// Executes `LDTILECFG`: zeroes all tiles. Palette 0 releases them.
     ///
     /// # Errors
-    /// What the manual's checks refuse, the first in the order of the bytes; then nothing is changed.
+    /// Returns the first violation of the manual's checks, in the order of the bytes. The tiles
+    /// then stay unchanged.
     pub fn load_config(&mut self, config: &[u8; CONFIG_BYTES]) -> Result<(), TileFault> {
         match config[0] {
             0 => {
@@ -358,7 +362,7 @@ impl Tiles {
         Ok(())
     }
 
-    /// `STTILECFG`: all zero when no tiles are configured.
+    /// Executes `STTILECFG`: returns the configuration, all zero if no tiles are configured.
     pub fn store_config(&self) -> [u8; CONFIG_BYTES] {
         let mut config = [0; CONFIG_BYTES];
         if self.configured {
@@ -372,15 +376,15 @@ impl Tiles {
         config
     }
 
-    /// `TILERELEASE`.
+    /// Executes `TILERELEASE`.
     pub fn release(&mut self) {
         *self = Tiles::default();
     }
 
-    /// `TILEZERO`.
+    /// Executes `TILEZERO`.
     ///
     /// # Errors
-    /// A tile that is not configured.
+    /// Fails if the tile is not configured.
     pub fn zero(&mut self, tile: usize) -> Result<(), TileFault> {
         self.used(tile)?;
         self.data[tile] = EMPTY;
@@ -388,11 +392,12 @@ impl Tiles {
         Ok(())
     }
 
-    /// `TILELOADD` and `TILELOADDT1`: row `r` from `base + r · stride`. Addresses wrap at 2⁶⁴, so that a stride may be
-    /// negative. `read` is called once per row.
+    /// Executes `TILELOADD` and `TILELOADDT1`: loads row `r` from `base + r · stride`. Addresses
+    /// wrap at 2⁶⁴, so that a stride may be negative. `read` is called once for each row.
     ///
     /// # Errors
-    /// A tile that can't be loaded, or what `read` gives; then the configuration says at which row to go on.
+    /// Fails if the tile cannot be loaded, or if `read` fails. The configuration then has the row
+    /// to continue with.
     pub fn load<E: From<TileFault>>(
         &mut self,
         tile: usize,
@@ -415,10 +420,12 @@ impl Tiles {
         Ok(())
     }
 
-    /// `TILESTORED`: row `r` to `base + r · stride`. `write` is called once per row.
+    /// Executes `TILESTORED`: stores row `r` to `base + r · stride`. `write` is called once for
+    /// each row.
     ///
     /// # Errors
-    /// A tile that can't be stored, or what `write` gives; then the configuration says at which row to go on.
+    /// Fails if the tile cannot be stored, or if `write` fails. The configuration then has the row
+    /// to continue with.
     pub fn store<E: From<TileFault>>(
         &mut self,
         tile: usize,
@@ -436,10 +443,11 @@ impl Tiles {
         Ok(())
     }
 
-    /// `TDPB**D`, `TDPBF16PS`, `TDPFP16PS`: adds the product of tiles `a` and `b` to the tile `sum`.
+    /// Executes `TDPB**D`, `TDPBF16PS` and `TDPFP16PS`: adds the product of tiles `a` and `b` to
+    /// the tile `sum`.
     ///
     /// # Errors
-    /// Tiles that are the same, not configured, or whose shapes do not fit.
+    /// Fails if two tiles are the same, a tile is not configured, or the shapes do not fit.
     pub fn multiply(&mut self, product: TileProduct, sum: usize, a: usize, b: usize) -> Result<(), TileFault> {
         let shape = self.product_shape(sum, a, b)?;
         let (left, right) = (&self.data[a], &self.data[b]);
@@ -466,7 +474,7 @@ impl Tiles {
         Ok(())
     }
 
-    /// A tile that the configuration has.
+    /// Returns the shape of a tile, which the configuration must have.
     fn used(&self, tile: usize) -> Result<TileShape, TileFault> {
         if !self.configured {
             return Err(TileFault::NotConfigured { tile });
@@ -486,7 +494,7 @@ impl Tiles {
         Ok(shape)
     }
 
-    /// AMX-E3.
+    /// Checks the conditions of exception class AMX-E3.
     fn transferable(&self, tile: usize) -> Result<TileShape, TileFault> {
         let shape = self.whole_dwords(tile)?;
         if usize::from(self.start_row) >= shape.rows {
@@ -495,7 +503,7 @@ impl Tiles {
         Ok(shape)
     }
 
-    /// AMX-E4.
+    /// Checks the conditions of exception class AMX-E4.
     fn product_shape(&self, sum: usize, a: usize, b: usize) -> Result<ProductShape, TileFault> {
         if sum == a || sum == b {
             return Err(TileFault::SameTile { tile: sum });
@@ -517,7 +525,7 @@ impl Tiles {
     }
 }
 
-/// In doublewords.
+/// The shape of a product, in doublewords.
 #[derive(Clone, Copy)]
 struct ProductShape {
     rows: usize,
@@ -542,10 +550,12 @@ fn unsigned(byte: u8) -> i32 {
     i32::from(byte)
 }
 
-/// Sums modulo 2³². Columns behind the shape's are computed from zeros and dropped by the caller.
+/// Adds products of bytes to the sums, modulo 2³². Columns after the shape's end are computed from
+/// zeros, and dropped by the caller.
 ///
-/// Tests run this with little optimisation: loops over arrays of known length instead of chains of iterators, and `wrapping`
-/// operations where nothing can overflow, make it several times as fast then.
+/// Tests run this with little optimisation. So it uses loops over arrays of known length instead of
+/// iterators, and `wrapping` operations although nothing can overflow. Both make it several times
+/// as fast then.
 fn bytes_product(
     sums: &mut Sums,
     left: &Tile,
@@ -562,7 +572,7 @@ fn bytes_product(
             let [a, b, c, d] = left.as_chunks::<4>().0[k];
             for n in 0..DWORDS {
                 let [e, f, g, h] = right[n];
-                // At most 4 · 255²: only adding to the sum can overflow.
+                // The products are at most 4 · 255², so only the addition to the sum can overflow.
                 let low = a.wrapping_mul(e).wrapping_add(b.wrapping_mul(f));
                 let high = c.wrapping_mul(g).wrapping_add(d.wrapping_mul(h));
                 sums[n] = sums[n].wrapping_add(low.wrapping_add(high) as u32);
@@ -571,8 +581,8 @@ fn bytes_product(
     }
 }
 
-/// Products of even and of odd elements are summed apart, in the order of the rows of `right`, then added to each other and
-/// only then to the old sum.
+/// Sums products of even and of odd elements separately, in the order of the rows of `right`. Then
+/// adds both sums, and only then the old sum.
 fn float_product(sums: &mut Sums, left: &Tile, right: &Tile, shape: ProductShape, widen: fn(u16) -> u32) {
     let halves = |row: &[u8; MAX_ROW_BYTES]| -> [u32; 2 * DWORDS] {
         std::array::from_fn(|i| widen(u16::from_le_bytes([row[2 * i], row[2 * i + 1]])))

@@ -1,4 +1,4 @@
-//! Comparisons: of floats into vectors, masks or flags, of integers into masks.
+//! Comparisons: of floats into vectors or masks, and of integers into masks.
 
 use iced_x86::{EncodingKind, Instruction, Mnemonic, OpKind};
 
@@ -7,14 +7,14 @@ use crate::lanes::{self, Lane};
 use crate::op::{MaskFn, Op};
 use crate::vector::{Row, Shape};
 
-/// For each of the 16 comparison predicates (the upper 16 differ only in what they signal): whether it holds for greater,
-/// less, equal and unordered operands, in this order from bit 0.
+/// The result of each of the 16 comparison predicates. Bits 0 to 3 are the results for greater,
+/// less, equal and unordered operands. The upper 16 predicates differ only in their exceptions.
 const PREDICATES: [u8; 16] = [
     0b0100, 0b0010, 0b0110, 0b1000, 0b1011, 0b1101, 0b1001, 0b0111, 0b1100, 0b1010, 0b1110, 0b0000, 0b0011, 0b0101,
     0b0001, 0b1111,
 ];
 
-/// Whether a predicate of `vcmpps` and its like holds.
+/// Returns the result of a predicate of `vcmpps` and similar.
 fn float_holds<T: PartialOrd>(a: T, b: T, op: &Op) -> bool {
     let relation = match a.partial_cmp(&b) {
         Some(std::cmp::Ordering::Greater) => 0,
@@ -22,12 +22,12 @@ fn float_holds<T: PartialOrd>(a: T, b: T, op: &Op) -> bool {
         Some(std::cmp::Ordering::Equal) => 2,
         None => 3,
     };
-    // Legacy instructions have eight predicates, the same as the first of the others.
+    // Legacy instructions have only the first eight predicates.
     let predicate = op.imm8() & if op.legacy { 7 } else { 15 };
     PREDICATES[usize::from(predicate)] >> relation & 1 == 1
 }
 
-/// Whether a predicate of `vpcmpd` and its like holds.
+/// Returns the result of a predicate of `vpcmpd` and similar.
 fn integer_holds<T: Ord>(a: T, b: T, op: &Op) -> bool {
     match op.imm8() & 7 {
         0 => a == b,
@@ -54,7 +54,7 @@ fn mask<T: Lane>(f: MaskFn) -> Row {
     Row::new(Shape::Mask(f), T::BYTES as u8)
 }
 
-/// The row of a comparison.
+/// Returns the row of a comparison.
 pub(crate) fn row(i: &Instruction) -> Option<Row> {
     use Mnemonic as M;
     let to_mask = i.op0_kind() == OpKind::Register && i.op0_register().is_k();

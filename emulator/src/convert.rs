@@ -1,4 +1,4 @@
-//! Conversions between number formats, widening and narrowing: a row per mnemonic.
+//! Conversions between number formats, and widening and narrowing: a row per mnemonic.
 
 use iced_x86::{Instruction, Mnemonic};
 
@@ -10,9 +10,9 @@ use crate::state::Vector;
 use crate::vector::{Row, Shape};
 use crate::{dot, half_ops};
 
-/// An integer that floats are converted to.
+/// An integer type that floats are converted to.
 pub(crate) trait Integer: Lane + TryFrom<i128> + Into<i128> {
-    /// What is given for a float that does not fit: the least signed number, the greatest unsigned one.
+    /// Result for a float that does not fit: the least signed number, or the greatest unsigned one.
     const INDEFINITE: Self;
 }
 
@@ -29,22 +29,23 @@ impl Integer for u64 {
     const INDEFINITE: u64 = u64::MAX;
 }
 
-/// A float to an integer.
+/// Converts a float to an integer.
 pub(crate) fn to_integer<F: Float, T: Integer>(x: F, rounding: Rounding) -> T {
     F::FORMAT.to_integer(x.bits(), rounding).and_then(|x| T::try_from(x).ok()).unwrap_or(T::INDEFINITE)
 }
 
-/// An integer to a float.
+/// Converts an integer to a float.
 pub(crate) fn of_integer<F: Float, T: Integer>(x: T, rounding: Rounding) -> F {
     F::of_bits(F::FORMAT.of_integer(x.into(), rounding))
 }
 
-/// A float to one of another format.
+/// Converts a float to another format.
 pub(crate) fn between<F: Float, R: Float>(x: F, rounding: Rounding) -> R {
     R::of_bits(F::FORMAT.convert(x.bits(), R::FORMAT, rounding))
 }
 
-/// Single precision to `i32`, to the nearest: the sum with 3·2^51 has the integer in its low bits.
+/// Converts single precision to `i32`, to nearest. The sum with 3·2^51 has the integer in its low
+/// bits.
 fn nearest_i32(x: f32) -> i32 {
     const MAGIC: f64 = 6_755_399_441_055_744.0;
     // 2^31 is exact; a NaN fails both tests.
@@ -58,8 +59,8 @@ fn truncated_i32(x: f32) -> i32 {
     if fits { x as i32 } else { i32::MIN }
 }
 
-/// Half precision to single: the bits as a float with an exponent too small by 112, corrected by a multiplication, which
-/// is exact for denormals too.
+/// Converts half precision to single. The shifted bits form a float with an exponent too small by
+/// 112, which a multiplication corrects. This is exact for denormals, too.
 fn widen_half(h: u16) -> u32 {
     let (sign, rest) = (u32::from(h & 0x8000) << 16, u32::from(h & 0x7fff) << 13);
     let finite = (f32::from_bits(rest) * f32::from_bits((127 + 112) << 23)).to_bits();
@@ -86,7 +87,7 @@ fn of_integers<T: Integer, F: Float>() -> Row {
     Row::new(Shape::Lanes(convert::<T, F>), F::BYTES as u8).from(T::BYTES as u8)
 }
 
-/// `r[i] = f(b[i])` with elements of different sizes.
+/// Makes the row of `r[i] = f(b[i])` with elements of different sizes.
 macro_rules! each {
     ($from:ty, $to:ty, $f:expr) => {
         Row::new(
@@ -100,7 +101,7 @@ macro_rules! each {
     };
 }
 
-/// Integers that become wider.
+/// Makes the row of a widening of integers.
 macro_rules! widen {
     ($from:ty, $to:ty) => {
         Row::new(
@@ -111,7 +112,8 @@ macro_rules! widen {
     };
 }
 
-/// Integers that become narrower: cut, or clamped to the range of the second type.
+/// Makes the row of a narrowing of integers, by truncation or by clamping to the range of the
+/// second type.
 macro_rules! narrow {
     ($from:ty, $to:ty) => {
         each!($from, $to, |x, _| x as $to)
@@ -122,17 +124,17 @@ macro_rules! narrow {
 }
 
 fn imm_rounding(op: &Op) -> Rounding {
-    // Bit 2 takes the mode from MXCSR, which is to the nearest.
+    // Bit 2 selects the mode of MXCSR, which is to nearest.
     if op.imm8() & 4 != 0 { Rounding::Nearest } else { Rounding::from_bits(op.imm8()) }
 }
 
-/// The low half of the result from `b`, the high half from `a`.
+/// Takes the low half of the result from `b`, and the high half from `a`.
 fn two_to_bf16(r: &mut Vector, a: &Vector, b: &Vector, op: &Op) {
     let half = usize::from(op.count) / 2;
     lanes::each(r, op, |i| dot::cvtneps2bf16(if i < half { u32::get(b, i) } else { u32::get(a, i - half) }));
 }
 
-/// The row of a conversion.
+/// Returns the row of a conversion.
 pub(crate) fn row(i: &Instruction) -> Option<Row> {
     use Mnemonic as M;
     Some(match i.mnemonic() {

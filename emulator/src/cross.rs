@@ -14,7 +14,7 @@ use crate::vector;
 
 type Step = Result<(), Trap>;
 
-/// Bytes of a source that is a register or memory.
+/// Returns the bytes of a source that is a general register or memory.
 fn general_source(m: &Machine, op: &Op) -> Result<u64, Trap> {
     if op.memory_bytes == 0 {
         return Ok(m.state.gpr[usize::from(op.b)]);
@@ -28,7 +28,7 @@ fn vector_source(m: &Machine, op: &Op) -> Result<Vector, Trap> {
     if op.memory_bytes == 0 { Ok(m.state.vector[usize::from(op.b)]) } else { vector::memory_source(m, op) }
 }
 
-/// Into the lowest element (of `element` bytes), all else zero.
+/// Writes the lowest element (of `element` bytes), and zero elsewhere.
 fn to_vector(m: &mut Machine, op: &Op) -> Step {
     let x = general_source(m, op)?;
     let size = usize::from(op.element);
@@ -38,7 +38,7 @@ fn to_vector(m: &mut Machine, op: &Op) -> Step {
     Ok(())
 }
 
-/// `vmovq` between vectors: the low quadword, all else zero.
+/// Executes `vmovq` between vectors: copies the low quadword, and writes zero elsewhere.
 fn low_quad(m: &mut Machine, op: &Op) -> Step {
     let mut r = Vector::ZERO;
     r.0[..8].copy_from_slice(&m.state.vector[usize::from(op.b)].0[..8]);
@@ -53,7 +53,7 @@ fn lowest(m: &Machine, op: &Op, element: usize) -> u64 {
     u64::from_le_bytes(bytes)
 }
 
-/// The element that the immediate says, to a register or memory.
+/// Copies the element with the immediate's number to a register or memory.
 fn extract(m: &mut Machine, op: &Op) -> Step {
     let count = 16 / usize::from(op.element);
     let x = lowest(m, op, op.immediate as usize % count);
@@ -76,7 +76,7 @@ fn insert(m: &mut Machine, op: &Op) -> Step {
     Ok(())
 }
 
-/// `vpbroadcastd` and its like from a general register.
+/// Executes `vpbroadcastd` and similar from a general register.
 fn broadcast(m: &mut Machine, op: &Op) -> Step {
     let x = m.state.gpr[usize::from(op.b)].to_le_bytes();
     let size = usize::from(op.element);
@@ -92,7 +92,7 @@ fn broadcast(m: &mut Machine, op: &Op) -> Step {
     Ok(())
 }
 
-/// `vpmovmskb` and its like: the sign bits.
+/// Executes `vpmovmskb` and similar: collects the sign bits.
 fn signs(m: &mut Machine, op: &Op) -> Step {
     let v = &m.state.vector[usize::from(op.b)];
     let size = usize::from(op.element);
@@ -106,7 +106,7 @@ fn set_flags(m: &mut Machine, zero: bool, carry: bool, parity: bool) {
     m.state.flags = m.state.flags & !(CF | PF | AF | ZF | SF | OF) | flags;
 }
 
-/// `vptest`, and `vtestps` and `vtestpd`, which look at sign bits alone.
+/// Executes `vptest`, and `vtestps` and `vtestpd`, which use only sign bits.
 fn test(m: &mut Machine, op: &Op) -> Step {
     let (a, b) = (m.state.vector[usize::from(op.a)], vector_source(m, op)?);
     let look = match op.element {
@@ -139,13 +139,13 @@ fn compare<T: Lane>(m: &mut Machine, op: &Op) -> Step {
 
 fn compare_half(m: &mut Machine, op: &Op) -> Step {
     let (a, b) = (u16::get(&m.state.vector[usize::from(op.a)], 0), u16::get(&vector_source(m, op)?, 0));
-    // Predicates: equal, less, unordered.
+    // The predicates are equal, less, unordered.
     let unordered = half_ops::compare(a, b, 3);
     set_flags(m, unordered || half_ops::compare(a, b, 0), unordered || half_ops::compare(a, b, 1), unordered);
     Ok(())
 }
 
-/// An integer to the lowest element, the rest from `a`.
+/// Converts an integer into the lowest element, and takes the rest from `a`.
 fn float_of<T: Integer, F: Float>(m: &mut Machine, op: &Op) -> Step {
     let x = general_source(m, op)?;
     let mut bytes = Vector::ZERO;
@@ -167,7 +167,7 @@ fn half_of<T: Lane>(m: &mut Machine, op: &Op, f: fn(T, Rounding) -> u16) -> Step
     Ok(())
 }
 
-/// The lowest element to an integer.
+/// Converts the lowest element to an integer.
 fn integer_of<F: Float, T: Integer, const TRUNCATES: bool>(m: &mut Machine, op: &Op) -> Step {
     let x = F::get(&vector_source(m, op)?, 0);
     let rounding = if TRUNCATES { Rounding::Zero } else { op.rounding };
@@ -185,11 +185,11 @@ fn integer_of_half<T: Lane>(m: &mut Machine, op: &Op, rounding: Rounding, f: fn(
     Ok(())
 }
 
-/// Makes the op of a conversion between a general register and a vector.
+/// Decodes a conversion between a general register and a vector.
 fn conversion(i: &Instruction, op: &mut Op) -> Option<Run> {
     use Mnemonic as M;
     let general = |r: Register, n: u32| (i.op_kind(n) == OpKind::Register).then(|| r.size());
-    // The integer's size: of the register, or of memory.
+    // Whether the integer, in a register or memory, has 8 bytes.
     let source = |n: u32| general(i.op_register(n), n).unwrap_or(i.memory_size().size()) == 8;
     let last = i.op_count() - 1;
     let long = match i.mnemonic() {
@@ -250,7 +250,7 @@ fn conversion(i: &Instruction, op: &mut Op) -> Option<Run> {
     Some(run)
 }
 
-/// Makes the op of an instruction between vectors and general registers or flags.
+/// Decodes an instruction between vectors and general registers or flags.
 pub(crate) fn decode(i: &Instruction, op: &mut Op) -> Option<Run> {
     use Mnemonic as M;
     if i.op_count() < 2 {
@@ -262,11 +262,11 @@ pub(crate) fn decode(i: &Instruction, op: &mut Op) -> Option<Run> {
         M::Vmovd | M::Vmovq | M::Movd | M::Movq | M::Vmovw => {
             op.element = match i.mnemonic() {
                 M::Vmovw => 2,
-                // `movd` with REX.W moves a quadword.
+                // With REX.W, `movd` moves a quadword.
                 M::Vmovd | M::Movd if !(0..2).any(|n| kind(n, Register::is_gpr64)) => 4,
                 _ => 8,
             };
-            // Not `movq` of MMX.
+            // Excludes `movq` of MMX.
             if (0..2).any(|n| kind(n, Register::is_mm)) {
                 return None;
             }

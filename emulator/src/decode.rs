@@ -1,11 +1,12 @@
-//! Which row a vector instruction is of: the tables, asked one after the other.
+//! Finds the row of a vector instruction: searches the tables one after the other.
 
 use iced_x86::{EncodingKind, Instruction, Mnemonic};
 
 use crate::op::{Op, Run};
 use crate::{compare, convert, float, integer, masks, moves, shuffle, vector};
 
-/// Instructions whose memory operand must be aligned, legacy ones aside.
+/// Returns whether an instruction's memory operand must be aligned. Legacy instructions are handled
+/// separately.
 fn is_aligned(mnemonic: Mnemonic) -> bool {
     use Mnemonic as M;
     matches!(
@@ -22,13 +23,13 @@ fn is_aligned(mnemonic: Mnemonic) -> bool {
     )
 }
 
-/// Legacy instructions with 16 bytes of memory that need not be aligned.
+/// Returns whether a legacy instruction's 16 bytes of memory need not be aligned.
 fn is_unaligned_legacy(mnemonic: Mnemonic) -> bool {
     use Mnemonic as M;
     matches!(mnemonic, M::Movups | M::Movupd | M::Movdqu | M::Lddqu)
 }
 
-/// Makes the op of a vector, mask or tile instruction.
+/// Decodes a vector, mask or tile instruction.
 pub(crate) fn decode(i: &Instruction, op: &mut Op) -> Option<Run> {
     op.legacy = i.encoding() == EncodingKind::Legacy;
     let aligned = op.legacy && op.memory_bytes == 16 && !is_unaligned_legacy(i.mnemonic());

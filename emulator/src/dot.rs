@@ -1,10 +1,12 @@
-//! Lane arithmetic of the dot products: VNNI (int8, int16), bfloat16 and the float accumulation that tiles share.
+//! Lane arithmetic of dot products: VNNI (int8, int16), bfloat16, and the float sums of tiles.
 //!
-//! Owns the value of one 32-bit lane as the processor manual's Operation sections define it. Takes and gives bits, never
-//! `f32` values, so that NaN payloads survive. Masks, broadcast and vector lengths are not known here.
+//! Computes one 32-bit lane by the Operation sections of the processor manual. Arguments and
+//! results are bits, never `f32` values, so that NaN payloads survive. Masks, broadcast and vector
+//! lengths are handled elsewhere.
 //!
-//! All float sums here are those of `TDPBF16PS`, `TDPFP16PS` and `VDPBF16PS`: fused, rounded to nearest even, denormal
-//! inputs taken as zero, denormal results flushed to zero, and MXCSR neither read nor written.
+//! All float sums here follow `TDPBF16PS`, `TDPFP16PS` and `VDPBF16PS`. They are fused, and rounded
+//! to nearest even. Denormal inputs count as zero, and denormal results are flushed to zero. MXCSR
+//! is neither read nor written.
 //!
 //! ```
 //! use ixc_emulator::dot;
@@ -13,43 +15,45 @@
 //! assert_eq!(dot::cvtneps2bf16(1.0f32.to_bits()), 0x3f80);
 //! ```
 
-/// What an invalid operation (∞ × 0, ∞ − ∞) gives: the QNaN floating-point indefinite.
+/// Result of an invalid operation (∞ × 0, ∞ − ∞): the QNaN floating-point indefinite.
 const INDEFINITE: u32 = 0xffc0_0000;
 const SIGN: u32 = 0x8000_0000;
 const QUIET: u32 = 0x0040_0000;
 const INFINITY: u32 = 0x7f80_0000;
-/// The bits of an `f64` below the last bit of an `f32`; a number of f32's range halfway between two of them has just the
-/// highest of these set.
+/// The bits of an `f64` below the last bit of an `f32`. A number halfway between two `f32` has only
+/// the highest of them set.
 const BELOW_F32: u64 = (1 << 29) - 1;
 const HALFWAY: u64 = 1 << 28;
 
-/// `VPDPBUSD`: four products of an unsigned byte of `a` and a signed byte of `b`, all added to `sum`, modulo 2³².
+/// Returns `sum` plus four products of an unsigned byte of `a` and a signed byte of `b`, modulo 2³²
+/// (`VPDPBUSD`).
 pub fn pdpbusd(sum: u32, a: u32, b: u32) -> u32 {
     sum.wrapping_add(products_us(a, b) as u32)
 }
 
-/// `VPDPBUSDS`: as [`pdpbusd`], the exact total saturated to a signed doubleword.
+/// Returns the exact total of [`pdpbusd`], saturated to a signed doubleword (`VPDPBUSDS`).
 pub fn pdpbusds(sum: u32, a: u32, b: u32) -> u32 {
     saturate(i64::from(sum as i32) + i64::from(products_us(a, b)))
 }
 
-/// `VPDPWSSD`: two products of signed words, added to `sum`, modulo 2³².
+/// Returns `sum` plus two products of signed words, modulo 2³² (`VPDPWSSD`).
 pub fn pdpwssd(sum: u32, a: u32, b: u32) -> u32 {
     (i64::from(sum as i32) + word_products(a, b)) as u32
 }
 
-/// `VPDPWSSDS`: as [`pdpwssd`], the exact total saturated to a signed doubleword.
+/// Returns the exact total of [`pdpwssd`], saturated to a signed doubleword (`VPDPWSSDS`).
 pub fn pdpwssds(sum: u32, a: u32, b: u32) -> u32 {
     saturate(i64::from(sum as i32) + word_products(a, b))
 }
 
-/// At most 4 · 255 · 128 in size: no overflow.
+/// Returns the sum of the byte products. Its magnitude is at most 4 · 255 · 128, so it cannot
+/// overflow.
 fn products_us(a: u32, b: u32) -> i32 {
     let pairs = a.to_le_bytes().into_iter().zip(b.to_le_bytes());
     pairs.map(|(x, y)| i32::from(x) * i32::from(y as i8)).sum()
 }
 
-/// In 64 bits, because 2 · (−32768)² is 2³¹.
+/// Returns the sum of the word products, in 64 bits because 2 · (−32768)² is 2³¹.
 fn word_products(a: u32, b: u32) -> i64 {
     let word = |x: u32, i: u32| i64::from((x >> (16 * i)) as i16);
     word(a, 0) * word(b, 0) + word(a, 1) * word(b, 1)
@@ -59,25 +63,28 @@ fn saturate(x: i64) -> u32 {
     x.clamp(i64::from(i32::MIN), i64::from(i32::MAX)) as i32 as u32
 }
 
-/// `VDPBF16PS`: two products of bfloat16 pairs added to `sum`, the high pair first, each by its own fused multiply-add.
+/// Adds two products of bfloat16 pairs to `sum` (`VDPBF16PS`). The high pair comes first, and each
+/// product has its own fused multiply-add.
 ///
-/// The order gives the manual's table of NaN priorities: low pair of `a`, of `b`, high pair of `a`, of `b`, then `sum`.
+/// The order gives the manual's table of NaN priorities: low pair of `a`, of `b`, high pair of `a`,
+/// of `b`, then `sum`.
 pub fn dpbf16ps(sum: u32, a: u32, b: u32) -> u32 {
     let sum = fma_flushed(a & 0xffff_0000, b & 0xffff_0000, sum);
     fma_flushed(a << 16, b << 16, sum)
 }
 
-/// `x · y + z` of single-precision bits, fused, to nearest even, denormals zero on both sides.
+/// Returns `x · y + z` of single-precision bits: fused, to nearest even, with denormal inputs and
+/// results as zero.
 ///
-/// NaN operands win in the order x, y, z and are made quiet.
+/// If operands are NaN, the first of x, y, z wins and becomes quiet.
 #[inline(always)]
 pub fn fma_flushed(x: u32, y: u32, z: u32) -> u32 {
     let (bits, settled) = fma_by_f64(x, y, z);
     if settled { bits } else { fma_with_care(zero_if_denormal(x), zero_if_denormal(y), zero_if_denormal(z)) }
 }
 
-/// `sums + x · y` lane by lane, by the rules of [`fma_flushed`]; `x` has one value for even lanes and one for odd. The common case has
-/// no branch, so that a compiler makes vectors of it.
+/// Adds `x · y` to `sums` in each lane, by the rules of [`fma_flushed`]. `x` has one value for even
+/// lanes and one for odd ones. The common case has no branch, so that a compiler can vectorise it.
 pub fn add_products_flushed<const N: usize>(sums: &mut [u32; N], x: [u32; 2], y: &[u32; N]) {
     #[cfg(target_arch = "x86_64")]
     if std::arch::is_x86_feature_detected!("avx2") {
@@ -107,24 +114,26 @@ fn add_products_by_f64<const N: usize>(sums: &mut [u32; N], x: [u32; 2], y: &[u3
     *sums = if all_settled { next } else { std::array::from_fn(|i| fma_flushed(x[i], y[i], sums[i])) };
 }
 
-/// `x · y + z`, denormals taken as zero, and whether that is surely the right result.
+/// Returns `x · y + z` with denormals as zero, and whether this is certainly the right result.
 #[inline(always)]
 fn fma_by_f64(x: u32, y: u32, z: u32) -> (u32, bool) {
     let (x, y, z) = (zero_if_denormal(x), zero_if_denormal(y), zero_if_denormal(z));
     let (product, z) = (widen(x) * widen(y), widen(z));
     let wide = product + z;
-    // Of f32's values the product is exact in f64 (48 of 53 bits), the sum is not always. Rounding it again to f32 is right
-    // unless the f64 is a midpoint of two f32 and not exact, where it may have come from either side. What the sum lost is Knuth's.
+    // The product of two `f32` is exact in `f64` (48 of 53 bits), but the sum may not be. Rounding
+    // it again to `f32` is right in most cases. It may fail if the sum was inexact and lies halfway
+    // between two `f32`, because the exact sum may lie on either side. Knuth's two-sum finds the
+    // lost part.
     let part = wide - product;
     let exact = (product - (wide - part)) + (z - part) == 0.0;
     let narrow = wide as f32;
     let normal = (narrow.abs() > f32::MIN_POSITIVE) & (narrow.abs() <= f32::MAX);
-    // An f64 sum of such values is zero only when it is exactly zero.
+    // An `f64` sum of such values is zero only if it is exactly zero.
     let settled = ((wide.to_bits() & BELOW_F32 != HALFWAY) | exact) & normal | (wide == 0.0);
     (narrow.to_bits(), settled)
 }
 
-/// `x + y` by the same rules; a NaN in `x` wins.
+/// Returns `x + y` by the same rules; a NaN in `x` wins.
 #[inline]
 pub fn add_flushed(x: u32, y: u32) -> u32 {
     fma_flushed(x, 1.0f32.to_bits(), y)
@@ -135,7 +144,7 @@ fn widen(bits: u32) -> f64 {
     f64::from(f32::from_bits(bits))
 }
 
-/// The sign stays.
+/// Replaces a denormal by a zero of the same sign.
 #[inline(always)]
 fn zero_if_denormal(bits: u32) -> u32 {
     if bits & INFINITY == 0 { bits & SIGN } else { bits }
@@ -145,7 +154,8 @@ fn is_nan(bits: u32) -> bool {
     bits & !SIGN > INFINITY
 }
 
-/// The cases that the fast way leaves: NaN, infinity, midpoints and results near the smallest normal number.
+/// Handles the cases without a settled result: NaN, infinity, midpoints, and results near the
+/// smallest normal number.
 #[cold]
 fn fma_with_care(x: u32, y: u32, z: u32) -> u32 {
     if let Some(nan) = [x, y, z].into_iter().find(|v| is_nan(*v)) {
@@ -160,10 +170,11 @@ fn fma_with_care(x: u32, y: u32, z: u32) -> u32 {
         return result;
     }
     if size == f32::MIN_POSITIVE.to_bits() {
-        // Rounded to denormal precision this is the smallest normal number. Flushing asks what rounding to 24 bits without
-        // a lower bound of the exponent would give, so round again where the exponent does not matter. The product has at
-        // most 48 bits and one of them is at or below 2^-126, so it is below 2^-78 and its smaller factor below 2^-39: the
-        // scaled values are far from overflow.
+        // Rounded to denormal precision, this is the smallest normal number. Flushing depends on
+        // rounding to 24 bits without a lower bound of the exponent, so the result is rounded again
+        // with larger exponents. The product has at most 48 bits, and one of them is at or below
+        // 2^-126. So it is below 2^-78, and its smaller factor is below 2^-39. The scaled values
+        // are thus far from overflow.
         let (small, large) = if x & !SIGN < y & !SIGN { (x, y) } else { (y, x) };
         let up = f32::from_bits((127 + 24) << 23);
         let scaled = |bits: u32| (f32::from_bits(bits) * up).to_bits();
@@ -179,7 +190,8 @@ fn fused(x: u32, y: u32, z: u32) -> u32 {
     f32::from_bits(x).mul_add(f32::from_bits(y), f32::from_bits(z)).to_bits()
 }
 
-/// `VCVTNEPS2BF16` and `VCVTNE2PS2BF16`, one lane: to nearest even, denormals to zero, NaN made quiet.
+/// Converts one lane (`VCVTNEPS2BF16`, `VCVTNE2PS2BF16`): to nearest even, denormals to zero, NaN
+/// made quiet.
 pub fn cvtneps2bf16(bits: u32) -> u16 {
     let high = (bits >> 16) as u16;
     if bits & INFINITY == 0 {
@@ -187,8 +199,8 @@ pub fn cvtneps2bf16(bits: u32) -> u16 {
     } else if is_nan(bits) {
         high | 0x0040
     } else {
-        // Carries into the exponent, and to infinity from the largest values. Infinity itself gains nothing: its low bits
-        // are zero.
+        // The sum carries into the exponent, and from the largest values to infinity. Infinity
+        // itself stays, because its low bits are zero.
         ((bits + 0x7fff + (bits >> 16 & 1)) >> 16) as u16
     }
 }

@@ -1,21 +1,21 @@
-//! What an emulated call can do wrong: what a processor would fault on, and what only we check.
+//! The faults of an emulated call: those of a processor, and those that only the emulator finds.
 
 use std::fmt;
 
 use ixc_failure::Class;
 use ixc_targets::Feature;
 
-/// What happened, without where. Boxed, so that a step's result is one word.
+/// The kind of a fault, without its place. It is boxed, so that a step's result is one word.
 pub type Trap = Box<FaultKind>;
 
-/// A fault with the instruction that made it.
+/// A fault, and the instruction that caused it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {
-    /// Offset of the instruction in the code; `None` where no instruction is at fault.
+    /// Offset of the instruction in the code; `None` if no instruction is at fault.
     pub offset: Option<u32>,
-    /// The instruction as text, empty where there is none.
+    /// The instruction as text; empty without an instruction.
     pub instruction: String,
-    /// What happened.
+    /// The kind of the fault.
     pub kind: FaultKind,
 }
 
@@ -37,135 +37,135 @@ impl fmt::Display for Fault {
 
 impl std::error::Error for Fault {}
 
-/// What happened.
+/// The kind of a fault.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum FaultKind {
-    /// A load or store that is not inside a buffer.
+    /// A load or store lies outside of every buffer.
     #[error("{} of {bytes} bytes at byte {offset} of `{buffer}`, which has {size}", access(*write))]
     OutOfBounds {
         /// The nearest buffer.
         buffer: String,
-        /// Where in it; negative before it.
+        /// Offset in the buffer; negative before it.
         offset: i64,
-        /// How many bytes.
+        /// Number of bytes.
         bytes: usize,
         /// The buffer's size.
         size: usize,
-        /// A store.
+        /// Whether it is a store.
         write: bool,
     },
-    /// A store to what may only be read.
+    /// A store goes to a read-only buffer.
     #[error("store of {bytes} bytes at byte {offset} of `{buffer}`, which is read-only")]
     ReadOnly {
         /// The buffer.
         buffer: String,
-        /// Where in it.
+        /// Offset in the buffer.
         offset: i64,
-        /// How many bytes.
+        /// Number of bytes.
         bytes: usize,
     },
-    /// An address that is near no buffer.
+    /// An address is near no buffer.
     #[error("{} of {bytes} bytes at address {address:#x}, near no buffer", access(*write))]
     Unmapped {
         /// The address.
         address: u64,
-        /// How many bytes.
+        /// Number of bytes.
         bytes: usize,
-        /// A store.
+        /// Whether it is a store.
         write: bool,
     },
-    /// An access of the stack below the red zone.
+    /// An access of the stack lies below the red zone.
     #[error("{} {below} bytes below the stack pointer; the red zone has 128", access(*write))]
     RedZone {
         /// Distance from `rsp` to the access's first byte.
         below: u64,
-        /// A store.
+        /// Whether it is a store.
         write: bool,
     },
-    /// An aligned access that is not.
+    /// An aligned access has an unaligned address.
     #[error("access of {bytes} bytes at address {address:#x}, which is no multiple of {alignment}")]
     Misaligned {
         /// The address.
         address: u64,
-        /// How many bytes.
+        /// Number of bytes.
         bytes: usize,
-        /// What it must be a multiple of.
+        /// The required alignment.
         alignment: usize,
     },
-    /// An instruction outside the target's features.
+    /// An instruction needs a feature that the target lacks.
     #[error("needs {feature}, which the target does not have")]
     Feature {
         /// The feature's name.
         feature: String,
-        /// The feature, where the target table knows it.
+        /// The feature, if the target table has it.
         known: Option<Feature>,
     },
-    /// Not an instruction that the emulator knows, or no instruction at all.
+    /// The emulator does not know the instruction, or the bytes do not form one.
     #[error("unknown instruction, bytes {bytes}")]
     Unknown {
-        /// Its bytes in hexadecimal.
+        /// The instruction's bytes in hexadecimal.
         bytes: String,
     },
-    /// A register was read that nothing has written.
+    /// A register is read before it is written.
     #[error("reads {register}, which is undefined here")]
     Undefined {
         /// The register, or a flag.
         register: String,
     },
-    /// A register of the caller's was not restored.
+    /// A register of the caller was not restored.
     #[error("returns with {register} = {found:#x}; the caller had {expected:#x}")]
     CalleeSaved {
         /// The register.
         register: &'static str,
-        /// Found.
+        /// The value found.
         found: u64,
-        /// The caller's.
+        /// The caller's value.
         expected: u64,
     },
-    /// `ret` to somewhere else.
+    /// `ret` returns to another address than the caller's.
     #[error("returns to {found:#x}, which is not where it was called from")]
     ReturnAddress {
-        /// Found on the stack.
+        /// The address found on the stack.
         found: u64,
     },
     /// The direction flag is set at return.
     #[error("returns with the direction flag set")]
     DirectionFlag,
-    /// Upper halves of vector registers in use at return: what follows would be slow.
+    /// Upper halves of vector registers are in use at return, which makes later code slow.
     #[error("returns with upper halves of vector registers in use: vzeroupper is missing")]
     DirtyUpper,
-    /// Tiles configured at return.
+    /// Tiles are configured at return.
     #[error("returns with tiles configured: tilerelease is missing")]
     TileState,
-    /// A tile instruction that the processor would refuse (`#UD` or `#GP`).
+    /// The processor would refuse a tile instruction (`#UD` or `#GP`).
     #[error("{reason}")]
     Tile {
-        /// Why, with the values that are wrong.
+        /// The reason, with the wrong values.
         reason: String,
     },
-    /// Division by zero or with a quotient that does not fit (`#DE`).
+    /// A division by zero, or with a quotient that does not fit (`#DE`).
     #[error("division by zero or overflow")]
     Divide,
-    /// A jump to where no instruction starts.
+    /// A jump to an offset where no instruction starts.
     #[error("jumps to {target:#x}, where no instruction starts")]
     Branch {
         /// Offset in the code.
         target: u64,
     },
-    /// Execution went past the last instruction.
+    /// Execution passed the last instruction.
     #[error("execution runs past the end of the code")]
     End,
-    /// More steps than allowed.
+    /// The call took more steps than allowed.
     #[error("more than {limit} instructions: an endless loop?")]
     StepLimit {
         /// The limit.
         limit: u64,
     },
-    /// Arguments that the emulator can't take.
+    /// The emulator cannot take the arguments.
     #[error("{reason}")]
     Arguments {
-        /// What is wrong.
+        /// The problem.
         reason: String,
     },
 }

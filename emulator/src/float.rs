@@ -1,7 +1,8 @@
 //! Float vector arithmetic: a row per mnemonic.
 //!
-//! Rounding to the nearest is the host's; every other mode is [`soft`](crate::soft)'s. A result that is a NaN is
-//! made again by the processor's rule: the first operand that is one, made quiet, else the "real indefinite" NaN.
+//! Rounding to nearest uses the host's arithmetic; every other mode uses [`soft`](crate::soft). A
+//! NaN result is replaced by the processor's rule: the first NaN operand, made quiet, or else the
+//! "real indefinite" NaN.
 
 use iced_x86::{Instruction, Mnemonic};
 
@@ -17,7 +18,7 @@ pub(crate) trait Float: Lane {
     const FORMAT: Format;
     fn bits(self) -> u64;
     fn of_bits(bits: u64) -> Self;
-    /// `x · y + z`, rounded once, in every lane; `x`, `y`, `z` are whole vectors.
+    /// Computes `x · y + z`, rounded once, in every lane. `x`, `y` and `z` are whole vectors.
     fn fma(r: &mut Vector, x: &Vector, y: &Vector, z: &Vector, bytes: u8);
 }
 
@@ -55,13 +56,13 @@ fn negate<T: Float>(x: T) -> T {
     T::of_bits(x.bits() ^ T::FORMAT.sign())
 }
 
-/// The NaN that an operation on these operands gives: that of the first that is one.
+/// Returns the NaN result of an operation on these operands: the first NaN among them, made quiet.
 fn nan_of<T: Float>(operands: &[T]) -> T {
     let first = operands.iter().copied().find(|x| is_nan(*x));
     T::of_bits(first.map_or(T::FORMAT.indefinite(), |x| x.bits() | T::FORMAT.quiet()))
 }
 
-/// The lanes of the result that count and are NaN.
+/// Replaces the NaN in the lanes of the result.
 #[inline(always)]
 fn repair<T: Float>(r: &mut Vector, op: &Op, nan: impl Fn(usize) -> T) {
     let mut any = false;
@@ -78,7 +79,7 @@ fn repair<T: Float>(r: &mut Vector, op: &Op, nan: impl Fn(usize) -> T) {
     }
 }
 
-/// An operation with two operands.
+/// Computes an operation with two operands.
 #[inline(always)]
 fn two<T: Float>(
     r: &mut Vector,
@@ -116,11 +117,12 @@ fn sqrt<T: Float>(r: &mut Vector, b: &Vector, op: &Op, host: impl Fn(T) -> T) {
     }
 }
 
-/// Signs of a fused multiply-add's product and addend; those of the alternating forms differ by lane.
+/// Signs of a fused multiply-add's product and addend. In the alternating forms, they differ by
+/// lane.
 #[derive(Clone, Copy)]
 struct Signs {
     product: bool,
-    /// In even lanes and in odd ones.
+    /// For even lanes and for odd ones.
     addend: [bool; 2],
 }
 
@@ -131,7 +133,8 @@ const NEGATIVE_SUB: Signs = Signs { product: true, addend: [true, true] };
 const ADD_SUB: Signs = Signs { product: false, addend: [true, false] };
 const SUB_ADD: Signs = Signs { product: false, addend: [false, true] };
 
-/// `x · y + z`; the accumulator is in `r`. Of several NaN that of `x` wins, then `y`'s, then `z`'s, with their own signs.
+/// Computes `x · y + z`; `r` holds the accumulator. Of several NaN, `x`'s wins, then `y`'s, then
+/// `z`'s, with their own signs.
 #[inline(always)]
 fn fma<T: Float>(r: &mut Vector, [x, y, z]: [&Vector; 3], op: &Op, signs: Signs) {
     let flip = T::FORMAT.sign();
@@ -162,7 +165,7 @@ fn fma<T: Float>(r: &mut Vector, [x, y, z]: [&Vector; 3], op: &Op, signs: Signs)
     }
 }
 
-/// In half precision.
+/// Computes [`fma`] in half precision.
 fn fma_half(r: &mut Vector, [x, y, z]: [&Vector; 3], op: &Op, signs: Signs) {
     let mut result = Vector::ZERO;
     lanes::each(&mut result, op, |i| {
@@ -172,7 +175,7 @@ fn fma_half(r: &mut Vector, [x, y, z]: [&Vector; 3], op: &Op, signs: Signs) {
     *r = result;
 }
 
-/// One of the lane functions above, by type.
+/// Calls one of the lane functions above, by type.
 macro_rules! fma_of {
     (half, $r:expr, $operands:expr, $op:expr, $signs:ident) => {
         fma_half($r, $operands, $op, $signs)
@@ -191,7 +194,7 @@ macro_rules! bytes_of {
     };
 }
 
-/// Three rows for each line: the forms differ in which operands are multiplied and which is added.
+/// Makes three rows for each line. The forms differ in the operands that are multiplied and added.
 macro_rules! fma_rows {
     ($i:expr; $($shape:ident $t:ident $signs:ident: $f132:ident $f213:ident $f231:ident;)*) => {
         match $i.mnemonic() {
@@ -243,7 +246,8 @@ fn fma_row(i: &Instruction) -> Option<Row> {
     )
 }
 
-/// `min` and `max` give the second operand where either is a NaN or both are zero.
+/// Returns the minimum. If an operand is NaN, or both are zero, `min` and `max` return the second
+/// one.
 fn min<T: Float>(a: T, b: T) -> T {
     if a < b { a } else { b }
 }
@@ -252,8 +256,7 @@ fn max<T: Float>(a: T, b: T) -> T {
     if a > b { a } else { b }
 }
 
-/// Horizontal sums of pairs: in each 128 bits, those of `a`, then those of `b`; `odd` gives what the second of a pair
-/// counts as.
+/// Combines pairs horizontally with `f`: in each 128 bits, those of `a`, then those of `b`.
 fn horizontal<T: Float>(r: &mut Vector, a: &Vector, b: &Vector, op: &Op, f: impl Fn(T, T) -> T) {
     let half = 8 / T::BYTES;
     lanes::by_128(r, op, |first, i| {
@@ -273,10 +276,10 @@ fn alternate<T: Float>(r: &mut Vector, a: &Vector, b: &Vector, op: &Op, f: impl 
     });
 }
 
-/// `vroundps` and its like (`scaled` false), `vrndscaleps` and its like.
+/// Executes `vroundps` and similar (`scaled` false), or `vrndscaleps` and similar.
 fn round<T: Float>(r: &mut Vector, b: &Vector, op: &Op, scaled: bool) {
     let imm = op.imm8();
-    // Bit 2 takes the mode from MXCSR, which is to the nearest.
+    // Bit 2 selects the mode of MXCSR, which is to nearest.
     let rounding = if imm & 4 != 0 { Rounding::Nearest } else { Rounding::from_bits(imm) };
     let scale = if scaled { imm >> 4 } else { 0 };
     lanes::each(r, op, |i| {
@@ -285,7 +288,7 @@ fn round<T: Float>(r: &mut Vector, b: &Vector, op: &Op, scaled: bool) {
     });
 }
 
-/// `vreduceps` and its like: what [`round`] takes away.
+/// Executes `vreduceps` and similar: returns the part that [`round`] removes.
 fn reduce<T: Float>(r: &mut Vector, b: &Vector, op: &Op) {
     let imm = op.imm8();
     let rounding = if imm & 4 != 0 { Rounding::Nearest } else { Rounding::from_bits(imm) };
@@ -302,7 +305,7 @@ fn reduce<T: Float>(r: &mut Vector, b: &Vector, op: &Op) {
     });
 }
 
-/// `vgetexpps` and its like: the exponent as a float.
+/// Executes `vgetexpps` and similar: returns the exponent as a float.
 fn exponent<T: Float>(r: &mut Vector, b: &Vector, op: &Op) {
     lanes::each(r, op, |i| {
         let x = T::get(b, i);
@@ -322,13 +325,13 @@ fn exponent<T: Float>(r: &mut Vector, b: &Vector, op: &Op) {
     });
 }
 
-/// `vscalefps` and its like: `a · 2^floor(b)`.
+/// Executes `vscalefps` and similar: `a · 2^floor(b)`.
 fn scale<T: Float>(r: &mut Vector, a: &Vector, b: &Vector, op: &Op) {
     lanes::each(r, op, |i| {
         let (a, b) = (T::get(a, i), T::get(b, i));
         let f = T::FORMAT;
         if is_nan(a) {
-            // A quiet NaN scaled by an infinity is as if it were a number.
+            // A quiet NaN that is scaled by an infinity counts as a number.
             let quiet = a.bits() & f.quiet() != 0;
             return match (quiet && f.is_infinite(b.bits()), b.bits() & f.sign() != 0) {
                 (true, false) => T::of_bits(f.infinity()),
@@ -352,7 +355,7 @@ fn scale<T: Float>(r: &mut Vector, a: &Vector, b: &Vector, op: &Op) {
         if zero || infinite {
             return a;
         }
-        // Beyond this everything overflows or vanishes.
+        // Larger exponents overflow or vanish in every case.
         let by = f.to_integer(b.bits(), Rounding::Down).unwrap_or(if b.bits() & f.sign() != 0 {
             i128::MIN
         } else {
@@ -395,7 +398,7 @@ macro_rules! half {
     };
 }
 
-/// The row of a float instruction.
+/// Returns the row of a float instruction.
 pub(crate) fn row(i: &Instruction) -> Option<Row> {
     use Mnemonic as M;
     Some(match i.mnemonic() {

@@ -1,11 +1,13 @@
 //! Lane arithmetic of AVX512-FP16: half-precision values as 16 bits.
 //!
-//! Owns what one lane of a half-precision instruction gives. Every operation is computed exactly in integers and rounded
-//! once, so there is no double rounding to argue about: a finite half is a multiple of 2⁻²⁴ below 2⁴⁰, a product of two a
-//! multiple of 2⁻⁴⁸ below 2³², and their sum fits 128 bits; quotients and roots carry whether a remainder is left.
+//! Computes one lane of a half-precision instruction. Every operation is exact in integers and
+//! rounded once, so that double rounding cannot occur. A finite half is a multiple of 2⁻²⁴ below
+//! 2⁴⁰. A product of two is a multiple of 2⁻⁴⁸ below 2³², and their sum fits 128 bits. Quotients
+//! and roots carry whether a remainder is left.
 //!
-//! Half-precision denormals are always kept: these instructions look at neither MXCSR.DAZ nor MXCSR.FTZ for them. Where
-//! single or double precision comes in, the caller applies DAZ before. Of several NaN the first operand's wins, made quiet.
+//! Half-precision denormals are always kept, because these instructions ignore MXCSR.DAZ and
+//! MXCSR.FTZ for them. For single or double precision inputs, the caller applies DAZ. Of several
+//! NaN, the first operand's wins and becomes quiet.
 //!
 //! ```
 //! use ixc_emulator::{half_ops, soft::Rounding};
@@ -20,15 +22,15 @@ use crate::soft::Rounding;
 const SIGN: u16 = 0x8000;
 const INFINITY: u16 = 0x7c00;
 const QUIET: u16 = 0x0200;
-/// What an invalid operation gives: the QNaN floating-point indefinite.
+/// Result of an invalid operation: the QNaN floating-point indefinite.
 const INDEFINITE: u16 = 0xfe00;
 const LARGEST: u16 = 0x7bff;
 /// Exponent of the last bit of a denormal.
 const UNIT: i32 = -24;
-/// Bits of a normal number's significand behind the first one.
+/// Bits of a normal number's significand after the first one.
 const FRACTION_BITS: i32 = 10;
 
-/// A number that is no NaN.
+/// A number other than NaN.
 #[derive(Clone, Copy)]
 enum Number {
     Infinite {
@@ -47,7 +49,7 @@ fn is_nan(bits: u16) -> bool {
     bits & !SIGN > INFINITY
 }
 
-/// Of bits that are no NaN.
+/// Decodes bits that are not NaN.
 fn number(bits: u16) -> Number {
     let negative = bits & SIGN != 0;
     let (exponent, fraction) = (bits >> FRACTION_BITS & 0x1f, u64::from(bits & 0x03ff));
@@ -62,12 +64,12 @@ fn signed(negative: bool, bits: u16) -> u16 {
     if negative { bits | SIGN } else { bits }
 }
 
-/// The first NaN, made quiet.
+/// Returns the first NaN, made quiet.
 fn first_nan<const N: usize>(operands: [u16; N]) -> Option<u16> {
     operands.into_iter().find(|bits| is_nan(*bits)).map(|bits| bits | QUIET)
 }
 
-/// An unsigned exact value `size · 2^exponent`, plus something smaller than that unit where `more`.
+/// An unsigned exact value `size · 2^exponent`, plus something smaller than that unit if `more`.
 #[derive(Clone, Copy)]
 struct Exact {
     size: u128,
@@ -76,7 +78,7 @@ struct Exact {
 }
 
 impl Exact {
-    /// The multiple of `2^unit` that the rounding gives. `more` may only be set where `unit` is above the exponent.
+    /// Rounds to a multiple of `2^unit`. If `more` is set, `unit` must be above the exponent.
     fn to_multiple_of(self, unit: i32, negative: bool, rounding: Rounding) -> u128 {
         let shift = unit - self.exponent;
         if shift <= 0 {
@@ -103,8 +105,9 @@ impl Exact {
         }
         let first_bit = 127 - self.size.leading_zeros() as i32 + self.exponent;
         let unit = (first_bit - FRACTION_BITS).max(UNIT);
-        // Exponent field and significand are added, so that the first bit of a normal number counts one in the field, and
-        // a significand that was rounded up to the next power of two carries.
+        // Exponent field and significand are added. The first bit of a normal number thus counts
+        // one in the field. A significand that is rounded up to the next power of two carries into
+        // it.
         let bits = (i64::from(unit - UNIT) << FRACTION_BITS) + self.to_multiple_of(unit, negative, rounding) as i64;
         if bits < i64::from(INFINITY) {
             return signed(negative, bits as u16);
@@ -119,7 +122,7 @@ impl Exact {
     }
 }
 
-/// A signed multiple of `2^exponent`; zero takes the sign that the rounding gives to x − x.
+/// Rounds `sum · 2^exponent`. A sum of zero has the sign of x − x in this rounding mode.
 fn round_sum(sum: i128, exponent: i32, rounding: Rounding) -> u16 {
     let negative = sum < 0 || sum == 0 && rounding == Rounding::Down;
     Exact { size: sum.unsigned_abs(), exponent, more: false }.to_half(negative, rounding)
@@ -129,7 +132,7 @@ fn apply_sign(negative: bool, size: u128) -> i128 {
     if negative { -(size as i128) } else { size as i128 }
 }
 
-/// `VADDPH`, `VADDSH`.
+/// Returns `a + b` (`VADDPH`, `VADDSH`).
 pub fn add(a: u16, b: u16, rounding: Rounding) -> u16 {
     if let Some(nan) = first_nan([a, b]) {
         return nan;
@@ -145,7 +148,7 @@ pub fn add(a: u16, b: u16, rounding: Rounding) -> u16 {
     }
 }
 
-/// `VSUBPH`, `VSUBSH`: `a − b`.
+/// Returns `a − b` (`VSUBPH`, `VSUBSH`).
 pub fn sub(a: u16, b: u16, rounding: Rounding) -> u16 {
     match first_nan([a, b]) {
         Some(nan) => nan,
@@ -153,7 +156,7 @@ pub fn sub(a: u16, b: u16, rounding: Rounding) -> u16 {
     }
 }
 
-/// `VMULPH`, `VMULSH`.
+/// Returns `a · b` (`VMULPH`, `VMULSH`).
 pub fn mul(a: u16, b: u16, rounding: Rounding) -> u16 {
     if let Some(nan) = first_nan([a, b]) {
         return nan;
@@ -168,7 +171,7 @@ pub fn mul(a: u16, b: u16, rounding: Rounding) -> u16 {
     }
 }
 
-/// `VDIVPH`, `VDIVSH`: `a / b`.
+/// Returns `a / b` (`VDIVPH`, `VDIVSH`).
 pub fn div(a: u16, b: u16, rounding: Rounding) -> u16 {
     if let Some(nan) = first_nan([a, b]) {
         return nan;
@@ -179,14 +182,14 @@ pub fn div(a: u16, b: u16, rounding: Rounding) -> u16 {
         (Infinite { .. }, _) | (_, Finite { size: 0, .. }) => signed(negative, INFINITY),
         (_, Infinite { .. }) => signed(negative, 0),
         (Finite { size: a, .. }, Finite { size: b, .. }) => {
-            // At least 24 bits of quotient, as a is 0 or at least 1 and b is below 2⁴⁰.
+            // The quotient has at least 24 bits, because a is 0 or at least 1, and b is below 2⁴⁰.
             let (a, b) = (u128::from(a) << 64, u128::from(b));
             Exact { size: a / b, exponent: -64, more: a % b != 0 }.to_half(negative, rounding)
         }
     }
 }
 
-/// `VSQRTPH`, `VSQRTSH`.
+/// Returns the square root (`VSQRTPH`, `VSQRTSH`).
 pub fn sqrt(a: u16, rounding: Rounding) -> u16 {
     if is_nan(a) {
         return a | QUIET;
@@ -203,22 +206,24 @@ pub fn sqrt(a: u16, rounding: Rounding) -> u16 {
     }
 }
 
-/// `VMINPH`, `VMINSH`: the second operand where one is NaN or both are zero.
+/// Returns the minimum (`VMINPH`, `VMINSH`), and the second operand if one is NaN or both are zero.
 pub fn min(a: u16, b: u16) -> u16 {
     if less(a, b) { a } else { b }
 }
 
-/// `VMAXPH`, `VMAXSH`: the second operand where one is NaN or both are zero.
+/// Returns the maximum (`VMAXPH`, `VMAXSH`), and the second operand if one is NaN or both are zero.
 pub fn max(a: u16, b: u16) -> u16 {
     if less(b, a) { a } else { b }
 }
 
-/// `VFMADD…PH`, `VFMADD…SH`: `x · y + z`, rounded once. The negated forms flip signs of numbers, see [`fma_signed`].
+/// Returns `x · y + z`, rounded once (`VFMADD…PH`, `VFMADD…SH`). See [`fma_signed`] for the negated
+/// forms.
 pub fn fma(x: u16, y: u16, z: u16, rounding: Rounding) -> u16 {
     fma_signed(x, y, z, false, false, rounding)
 }
 
-/// `±(x · y) ± z`, rounded once: `VFNMADD` negates the product, `VFMSUB` the addend, `VFNMSUB` both. NaN keep their sign.
+/// Returns `±(x · y) ± z`, rounded once: `VFNMADD` negates the product, `VFMSUB` the addend,
+/// `VFNMSUB` both. A NaN keeps its sign.
 pub fn fma_signed(x: u16, y: u16, z: u16, negate_product: bool, negate_addend: bool, rounding: Rounding) -> u16 {
     if let Some(nan) = first_nan([x, y, z]) {
         return nan;
@@ -245,19 +250,19 @@ pub fn fma_signed(x: u16, y: u16, z: u16, negate_product: bool, negate_addend: b
     }
 }
 
-/// Ordered `a < b`; false where one is NaN.
+/// Returns whether `a < b`; false if one is NaN.
 fn less(a: u16, b: u16) -> bool {
     !is_nan(a) && !is_nan(b) && order(a) < order(b)
 }
 
-/// Grows with the number; both zeros give 0.
+/// Returns an integer that grows with the number; both zeros return 0.
 fn order(bits: u16) -> i32 {
     let size = i32::from(bits & !SIGN);
     if bits & SIGN != 0 { -size } else { size }
 }
 
-/// `VCMPPH`, `VCMPSH` with the 32 predicates of `VCMPPS`: the immediate's low five bits. Whether a quiet NaN would signal
-/// (bit 4 and others) changes no result.
+/// Returns the result of `VCMPPH` and `VCMPSH`. The 32 predicates are those of `VCMPPS`, in the
+/// immediate's low five bits. Some signal a quiet NaN (bit 4 and others), which changes no result.
 pub fn compare(a: u16, b: u16, predicate: u8) -> bool {
     let unordered = is_nan(a) || is_nan(b);
     let (a, b) = (order(a), order(b));
@@ -281,8 +286,9 @@ pub fn compare(a: u16, b: u16, predicate: u8) -> bool {
     }
 }
 
-/// `VRNDSCALEPH`: to a multiple of 2^−M, M the immediate's high four bits. Rounds as its low two bits say, or as
-/// MXCSR does where bit 2 is set: to nearest, as kernels are called. The sign of a zero result is the operand's.
+/// Rounds to a multiple of 2^−M (`VRNDSCALEPH`); M is the immediate's high four bits. The low two
+/// bits are the rounding mode. Bit 2 selects MXCSR's mode instead, which is to nearest in kernels.
+/// A zero result keeps the operand's sign.
 pub fn round_scale(a: u16, imm: u8) -> u16 {
     if is_nan(a) {
         return a | QUIET;
@@ -291,11 +297,11 @@ pub fn round_scale(a: u16, imm: u8) -> u16 {
     let Finite { negative, size } = number(a) else { return a };
     let unit = -i32::from(imm >> 4);
     let size = Exact { size: size.into(), exponent: UNIT, more: false }.to_multiple_of(unit, negative, rounding);
-    // 2048 is the first integer that a larger one has no neighbour at; nothing is lost again here.
+    // From 2048 on, all halves are integers, so this conversion is exact.
     Exact { size, exponent: unit, more: false }.to_half(negative, Rounding::Nearest)
 }
 
-/// `VCVTPH2PSX`: exact.
+/// Converts to single precision (`VCVTPH2PSX`), which is exact.
 pub fn to_f32(a: u16) -> u32 {
     let sign = u32::from(a & SIGN) << 16;
     if is_nan(a) {
@@ -303,12 +309,12 @@ pub fn to_f32(a: u16) -> u32 {
     }
     match number(a) {
         Infinite { .. } => sign | 0x7f80_0000,
-        // At most 11 bits are set, and the scale is a power of two.
+        // The result is exact: at most 11 bits are set, and the scale is a power of two.
         Finite { size, .. } => sign | (size as f32 * f32::from_bits(((127 + UNIT) as u32) << 23)).to_bits(),
     }
 }
 
-/// `VCVTPH2PD`: exact.
+/// Converts to double precision (`VCVTPH2PD`), which is exact.
 pub fn to_f64(a: u16) -> u64 {
     let sign = u64::from(a & SIGN) << 48;
     if is_nan(a) {
@@ -320,8 +326,8 @@ pub fn to_f64(a: u16) -> u64 {
     }
 }
 
-/// `VCVTPS2PHX`, `VCVTSS2SH`: denormal results are kept. Denormal inputs are taken as they are: with MXCSR.DAZ the caller
-/// makes them zero.
+/// Converts from single precision (`VCVTPS2PHX`, `VCVTSS2SH`). Denormal results are kept, and so
+/// are denormal inputs: with MXCSR.DAZ, the caller replaces them by zero.
 pub fn from_f32(bits: u32, rounding: Rounding) -> u16 {
     let negative = bits >> 31 != 0;
     let (exponent, fraction) = ((bits >> 23 & 0xff) as i32, bits & 0x007f_ffff);
@@ -336,7 +342,7 @@ pub fn from_f32(bits: u32, rounding: Rounding) -> u16 {
     }
 }
 
-/// `VCVTPD2PH`, `VCVTSD2SH`: as [`from_f32`].
+/// Converts from double precision (`VCVTPD2PH`, `VCVTSD2SH`), with the rules of [`from_f32`].
 pub fn from_f64(bits: u64, rounding: Rounding) -> u16 {
     let negative = bits >> 63 != 0;
     let (exponent, fraction) = ((bits >> 52 & 0x7ff) as i32, bits & 0x000f_ffff_ffff_ffff);
@@ -351,7 +357,7 @@ pub fn from_f64(bits: u64, rounding: Rounding) -> u16 {
     }
 }
 
-/// The integer in `least..=most` that the rounding gives, else nothing.
+/// Rounds to an integer; `None` if it lies outside of `least..=most`.
 fn to_integer(a: u16, rounding: Rounding, least: i128, most: i128) -> Option<i128> {
     if is_nan(a) {
         return None;
@@ -371,8 +377,8 @@ macro_rules! integers {
         $(
             #[doc = $doc_to]
             ///
-            /// What does not fit gives the integer indefinite: the least value, or all ones where unsigned. The truncating
-            /// forms (`VCVTT…`) round to zero.
+            /// A value that does not fit becomes the integer indefinite: the least value, or all
+            /// ones if unsigned. The truncating forms (`VCVTT…`) round to zero.
             pub fn $to(a: u16, rounding: Rounding) -> $type {
                 to_integer(a, rounding, $type::MIN.into(), $type::MAX.into()).map_or($indefinite, |i| i as $type)
             }

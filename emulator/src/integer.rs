@@ -8,28 +8,28 @@ use crate::op::{LaneFn, Op};
 use crate::state::Vector;
 use crate::vector::{Row, Shape};
 
-/// `r = f(a, b)` in lanes of a type.
+/// Makes the row of `r = f(a, b)` in lanes of a type.
 macro_rules! two {
     ($t:ty, $f:expr) => {
         Row::new(Shape::Lanes(|r, a, b, op| lanes::two::<$t, $t>(r, a, b, op, $f)), size_of::<$t>() as u8)
     };
 }
 
-/// `r = f(b)` in lanes of a type.
+/// Makes the row of `r = f(b)` in lanes of a type.
 macro_rules! one {
     ($t:ty, $f:expr) => {
         Row::new(Shape::Lanes(|r, _, b, op| lanes::one::<$t, $t>(r, b, op, $f)), size_of::<$t>() as u8)
     };
 }
 
-/// `r = f(r, a, b)` in lanes of a type.
+/// Makes the row of `r = f(r, a, b)` in lanes of a type.
 macro_rules! three {
     ($t:ty, $f:expr) => {
         Row::new(Shape::Accumulate(|r, a, b, op| lanes::three::<$t>(r, a, b, op, $f)), size_of::<$t>() as u8)
     };
 }
 
-/// All bits where a condition holds (VEX and legacy comparisons).
+/// Makes the row of a VEX or legacy comparison: sets all bits of a lane if a condition holds.
 macro_rules! holds {
     ($t:ty, $f:expr) => {
         Row::new(
@@ -42,7 +42,8 @@ macro_rules! holds {
     };
 }
 
-/// A shift of every element by one count: an immediate, or the low quadword of the last operand.
+/// Makes the row of a shift of all elements by one count: an immediate, or the low quadword of the
+/// last operand.
 macro_rules! shift {
     ($i:expr, $t:ty, $f:expr) => {{
         let immediate = $i.op_kind($i.op_count() - 1) == OpKind::Immediate8;
@@ -59,7 +60,7 @@ macro_rules! shift {
                 lanes::one::<$t, $t>(r, a, op, |x| f(x, count));
             }
         };
-        // The count is one operand of 16 bytes, which is read whole.
+        // A count in memory is one operand of 16 bytes, which is read whole.
         Row { whole: !immediate, ..Row::new(Shape::Lanes(lanes), size_of::<$t>() as u8) }
     }};
 }
@@ -87,7 +88,8 @@ fn rotate_left(r: &mut Vector, a: &Vector, op: &Op, element: usize, count: impl 
     }
 }
 
-/// Rotations by an immediate or by elements of the last operand; rightward ones are leftward ones by the negated count.
+/// Makes the row of a rotation by an immediate or by elements of the last operand. A rotation to
+/// the right is one to the left by the negated count.
 fn rotate(i: &Instruction) -> Option<Row> {
     use Mnemonic as M;
     let element = match i.mnemonic() {
@@ -112,12 +114,12 @@ fn saturate<T: TryFrom<i64> + Into<i64> + Copy>(x: i64, least: T, most: T) -> T 
     T::try_from(x.clamp(least.into(), most.into())).unwrap_or(most)
 }
 
-/// `r[i] = f(pair i of a, pair i of b)` with operands half as wide as results.
+/// Computes `r[i] = f(pair i of a, pair i of b)`; operands are half as wide as results.
 fn pairs<T: Lane, R: Lane>(r: &mut Vector, a: &Vector, b: &Vector, op: &Op, f: impl Fn([T; 2], [T; 2]) -> R) {
     lanes::each(r, op, |i| f([T::get(a, 2 * i), T::get(a, 2 * i + 1)], [T::get(b, 2 * i), T::get(b, 2 * i + 1)]));
 }
 
-/// Horizontal: in each 128 bits, pairs of `a`, then pairs of `b`.
+/// Combines pairs horizontally: in each 128 bits, those of `a`, then those of `b`.
 fn horizontal<T: Lane>(r: &mut Vector, a: &Vector, b: &Vector, op: &Op, f: impl Fn(T, T) -> T) {
     let half = 8 / T::BYTES;
     lanes::by_128(r, op, |first, i| {
@@ -126,7 +128,7 @@ fn horizontal<T: Lane>(r: &mut Vector, a: &Vector, b: &Vector, op: &Op, f: impl 
     });
 }
 
-/// Narrowing with saturation: in each 128 bits, the elements of `a`, then those of `b`.
+/// Narrows with saturation: in each 128 bits, the elements of `a`, then those of `b`.
 fn pack<T: Lane + Into<i64>, R: Lane>(r: &mut Vector, a: &Vector, b: &Vector, op: &Op, f: impl Fn(i64) -> R) {
     let per = 16 / T::BYTES;
     lanes::by_128(r, op, |first, i| {
@@ -148,7 +150,7 @@ fn multishift(r: &mut Vector, a: &Vector, b: &Vector, op: &Op) {
 
 fn ternary(r: &mut Vector, a: &Vector, b: &Vector, op: &Op) {
     let table = op.imm8();
-    // The function as a sum of those of its eight products that are in the table.
+    // The function is the sum of its eight products that are in the table.
     let term = |n: u8, on: u64| if table >> n & 1 == 1 { on } else { 0 };
     lanes::three::<u64>(r, a, b, op, |r, a, b| {
         term(0, !r & !a & !b)
@@ -162,7 +164,7 @@ fn ternary(r: &mut Vector, a: &Vector, b: &Vector, op: &Op) {
     });
 }
 
-/// `x` with the sign of `s`, or zero.
+/// Makes the row of a sign operation: `x` with the sign of `s`, or zero.
 macro_rules! sign {
     ($t:ty) => {
         two!($t, |x, s| if s == 0 {
@@ -184,7 +186,7 @@ macro_rules! shift_each {
     };
 }
 
-/// The row of an integer instruction.
+/// Returns the row of an integer instruction.
 pub(crate) fn row(i: &Instruction) -> Option<Row> {
     use Mnemonic as M;
     let vex = i.encoding() != EncodingKind::EVEX;
@@ -331,7 +333,8 @@ pub(crate) fn row(i: &Instruction) -> Option<Row> {
         }
         M::Vpmultishiftqb => Row::new(Shape::Lanes(multishift), 1).whole(),
 
-        // By the manual these and `vpmuldq` suppress faults; Zen 4 does not.
+        // By the manual, masked elements of these and of `vpmuldq` do not fault. On a Zen 4, they
+        // do.
         M::Vpdpbusd => three!(u32, dot::pdpbusd).whole(),
         M::Vpdpbusds => three!(u32, dot::pdpbusds).whole(),
         M::Vpdpwssd => three!(u32, dot::pdpwssd).whole(),

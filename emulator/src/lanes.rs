@@ -1,7 +1,8 @@
 //! Loops over the lanes of vectors.
 //!
-//! What is the same in every lane goes through [`one`], [`two`] or [`three`], which work in pieces of 16 bytes so that the
-//! host's own vector instructions can be used; results beyond the vector's length are computed by nobody.
+//! Functions that are the same in every lane use [`one`], [`two`] or [`three`]. These work in
+//! pieces of 16 bytes, so that the host's vector instructions can be used. Lanes beyond the
+//! vector's length are not computed.
 
 use crate::op::Op;
 use crate::state::Vector;
@@ -9,10 +10,10 @@ use crate::state::Vector;
 /// A number that a lane can hold.
 pub(crate) trait Lane: Copy + PartialOrd {
     const BYTES: usize;
-    /// Lane `i` of a piece.
+    /// Returns lane `i` of a piece.
     fn of(piece: &[u8; 16], i: usize) -> Self;
     fn put(self, piece: &mut [u8; 16], i: usize);
-    /// Lane `i` of a vector, counted around.
+    /// Returns lane `i` of a vector, modulo the number of lanes.
     fn get(v: &Vector, i: usize) -> Self;
     fn set(self, v: &mut Vector, i: usize);
 }
@@ -50,7 +51,7 @@ fn pieces_mut(v: &mut Vector) -> &mut [[u8; 16]] {
     v.0.as_chunks_mut().0
 }
 
-/// `r = f(b)` in every lane.
+/// Computes `r = f(b)` in every lane.
 #[inline(always)]
 pub(crate) fn one<T: Lane, R: Lane>(r: &mut Vector, b: &Vector, op: &Op, f: impl Fn(T) -> R) {
     const { assert!(T::BYTES == R::BYTES) };
@@ -61,7 +62,7 @@ pub(crate) fn one<T: Lane, R: Lane>(r: &mut Vector, b: &Vector, op: &Op, f: impl
     }
 }
 
-/// `r = f(a, b)` in every lane.
+/// Computes `r = f(a, b)` in every lane.
 #[inline(always)]
 pub(crate) fn two<T: Lane, R: Lane>(r: &mut Vector, a: &Vector, b: &Vector, op: &Op, f: impl Fn(T, T) -> R) {
     const { assert!(T::BYTES == R::BYTES) };
@@ -73,7 +74,7 @@ pub(crate) fn two<T: Lane, R: Lane>(r: &mut Vector, a: &Vector, b: &Vector, op: 
     }
 }
 
-/// `r = f(r, a, b)` in every lane.
+/// Computes `r = f(r, a, b)` in every lane.
 #[inline(always)]
 pub(crate) fn three<T: Lane>(r: &mut Vector, a: &Vector, b: &Vector, op: &Op, f: impl Fn(T, T, T) -> T) {
     let pieces = pieces_mut(r).iter_mut().zip(pieces(a)).zip(pieces(b));
@@ -84,7 +85,7 @@ pub(crate) fn three<T: Lane>(r: &mut Vector, a: &Vector, b: &Vector, op: &Op, f:
     }
 }
 
-/// A bit for each lane.
+/// Returns a bit for each lane.
 #[inline(always)]
 pub(crate) fn bits<T: Lane>(a: &Vector, b: &Vector, op: &Op, f: impl Fn(T, T) -> bool) -> u64 {
     let mut bits = 0;
@@ -94,7 +95,7 @@ pub(crate) fn bits<T: Lane>(a: &Vector, b: &Vector, op: &Op, f: impl Fn(T, T) ->
     bits
 }
 
-/// `r[i] = f(i)` for every element of the result.
+/// Computes `r[i] = f(i)` for every element of the result.
 #[inline(always)]
 pub(crate) fn each<T: Lane>(r: &mut Vector, op: &Op, f: impl Fn(usize) -> T) {
     for i in 0..usize::from(op.count) {
@@ -102,7 +103,7 @@ pub(crate) fn each<T: Lane>(r: &mut Vector, op: &Op, f: impl Fn(usize) -> T) {
     }
 }
 
-/// `r[i] = f(first element of i's 128 bits, place in them)`: what most shuffles are.
+/// Computes `r[i] = f(first element of i's 128 bits, place in them)`, the form of most shuffles.
 #[inline(always)]
 pub(crate) fn by_128<T: Lane>(r: &mut Vector, op: &Op, f: impl Fn(usize, usize) -> T) {
     let per = 16 / T::BYTES;
@@ -113,7 +114,7 @@ pub(crate) fn by_128<T: Lane>(r: &mut Vector, op: &Op, f: impl Fn(usize, usize) 
     }
 }
 
-/// Elements of `old` where a mask bit is clear.
+/// Takes elements of `old` where a mask bit is clear.
 #[inline(always)]
 fn select_elements<const E: usize>(r: &mut Vector, old: &Vector, mask: u64, count: usize) {
     let pairs = r.0.as_chunks_mut::<E>().0.iter_mut().zip(old.0.as_chunks::<E>().0);
@@ -122,7 +123,7 @@ fn select_elements<const E: usize>(r: &mut Vector, old: &Vector, mask: u64, coun
     }
 }
 
-/// Puts the elements of `old` into `r` where their mask bit is clear.
+/// Takes elements of `old` into `r` where their mask bit is clear.
 #[inline]
 pub(crate) fn select(r: &mut Vector, old: &Vector, mask: u64, op: &Op) {
     let count = usize::from(op.count);

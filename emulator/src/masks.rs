@@ -23,7 +23,7 @@ fn binary(m: &mut Machine, op: &Op) -> Step {
         4 => !(a ^ b),
         5 => a.wrapping_add(b),
         _ => {
-            // The second source below the first, each half as long as the result.
+            // The second source goes below the first; each is half as long as the result.
             let half = 4 * u32::from(op.size);
             (a << half) | b & (u64::MAX >> (64 - half))
         }
@@ -45,7 +45,7 @@ fn shift(m: &mut Machine, op: &Op) -> Step {
     Ok(())
 }
 
-/// `kortest` (`element` 0) and `ktest`.
+/// Executes `kortest` (`element` 0) or `ktest`.
 fn test(m: &mut Machine, op: &Op) -> Step {
     let (a, b) = (m.state.mask[usize::from(op.a)], m.state.mask[usize::from(op.b)]);
     let (zero, carry) = if op.element == 0 {
@@ -86,7 +86,7 @@ fn store(m: &mut Machine, op: &Op) -> Step {
     m.memory.write(address, &bytes[..usize::from(op.size)])
 }
 
-/// `vpmovm2b` and its like: all ones where a bit is set.
+/// Executes `vpmovm2b` and similar: sets all bits of an element if its mask bit is set.
 fn to_vector(m: &mut Machine, op: &Op) -> Step {
     let mask = m.state.mask[usize::from(op.b)];
     let mut r = Vector::ZERO;
@@ -96,7 +96,7 @@ fn to_vector(m: &mut Machine, op: &Op) -> Step {
     Ok(())
 }
 
-/// `vpmovb2m` and its like: the sign bits.
+/// Executes `vpmovb2m` and similar: collects the sign bits.
 fn from_vector(m: &mut Machine, op: &Op) -> Step {
     let v = &m.state.vector[usize::from(op.b)];
     let size = usize::from(op.element);
@@ -105,7 +105,7 @@ fn from_vector(m: &mut Machine, op: &Op) -> Step {
     Ok(())
 }
 
-/// Makes the op of a mask instruction.
+/// Decodes a mask instruction.
 pub(crate) fn decode(i: &Instruction, op: &mut Op) -> Option<Run> {
     use Mnemonic as M;
     let (kind, size): (u8, u8) = match i.mnemonic() {

@@ -1,7 +1,9 @@
-//! Guest memory: each buffer in an address range of its own, far from all others, so that one byte too far is a fault.
+//! Guest memory. Each buffer has an address range far from all others, so that an access one byte
+//! outside faults.
 //!
-//! All `unsafe` of the emulator's memory accesses is here. A region occupies the middle of a slot of 2^38 addresses; the
-//! slot's number finds it, and an access that misses names the region that it was near.
+//! All `unsafe` code of the emulator's memory accesses is here. A region lies in the middle of a
+//! slot of 2^38 addresses. The slot's number finds it, and an access that misses names the nearest
+//! region.
 //!
 //! ```
 //! use ixc_emulator::memory::{Memory, Slice};
@@ -14,7 +16,8 @@
 //! assert_eq!(memory.load::<2>(at + 3).unwrap_err().to_string(), "load of 2 bytes at byte 3 of `x`, which has 4");
 //! ```
 //!
-//! Invariant: host memory is touched only inside a region, and written only where the region is writable.
+//! Invariant: host memory is accessed only inside a region, and written only if the region is
+//! writable.
 
 use std::marker::PhantomData;
 
@@ -22,13 +25,13 @@ use crate::fault::{FaultKind, Trap};
 
 /// Addresses of a slot, as a power of two: 256 GiB.
 const SLOT_BITS: u32 = 38;
-/// Where a region starts in its slot: far from both neighbours.
+/// Offset of a region in its slot, far from both neighbours.
 const MIDDLE: u64 = 1 << (SLOT_BITS - 1);
-/// Slots below the canonical limit of 2^47; slot 0 is left to null pointers.
+/// Number of slots below the canonical limit of 2^47. Slot 0 is reserved for null pointers.
 const SLOTS: usize = 1 << (47 - SLOT_BITS);
 /// Bytes below `rsp` that a function may use (System V).
 const RED_ZONE: u64 = 128;
-/// Alignment up to which guest addresses agree with host ones.
+/// Alignment up to which guest addresses agree with host addresses.
 const ALIGNMENT: u64 = 64;
 
 /// A buffer of a call.
@@ -42,21 +45,21 @@ pub struct Slice<'a> {
 }
 
 impl<'a> Slice<'a> {
-    /// A buffer by pointer and length.
+    /// Makes a buffer from pointer and length.
     ///
     /// # Safety
-    /// For `'a`, `ptr` is valid for reads of `len` bytes and, if `writable`, for writes. Other threads may use the same
-    /// bytes only where neither they nor the emulated code writes them.
+    /// For `'a`, `ptr` must be valid for reads of `len` bytes and, if `writable`, for writes. Other
+    /// threads may use the same bytes only if neither they nor the emulated code write them.
     pub unsafe fn new(name: &'a str, ptr: *mut u8, len: usize, writable: bool) -> Slice<'a> {
         Slice { name, ptr, len, writable, life: PhantomData }
     }
 
-    /// A buffer that may only be read.
+    /// Makes a buffer that may only be read.
     pub fn read(name: &'a str, bytes: &'a [u8]) -> Slice<'a> {
         Slice { name, ptr: bytes.as_ptr().cast_mut(), len: bytes.len(), writable: false, life: PhantomData }
     }
 
-    /// A buffer that may be written.
+    /// Makes a buffer that may be written.
     pub fn write(name: &'a str, bytes: &'a mut [u8]) -> Slice<'a> {
         Slice { name, ptr: bytes.as_mut_ptr(), len: bytes.len(), writable: true, life: PhantomData }
     }
@@ -67,29 +70,29 @@ struct Region<'a> {
     base: u64,
 }
 
-/// All that emulated code can reach.
+/// The memory that emulated code can access.
 pub struct Memory<'a> {
-    /// By slot; the first one holds nothing.
+    /// Regions by slot; the first one is empty.
     regions: Vec<Region<'a>>,
     /// Slot of the stack.
     stack: usize,
-    /// The lowest address of the stack that may be used now.
+    /// The lowest address of the stack that may be used at present.
     floor: u64,
     /// The lowest offset in the stack that was written.
     lowest: usize,
 }
 
 impl<'a> Memory<'a> {
-    /// Empty memory.
+    /// Makes empty memory.
     pub fn new() -> Memory<'a> {
         let null = Region { slice: Slice::read("null", &[]), base: 0 };
         Memory { regions: vec![null], stack: usize::MAX, floor: 0, lowest: usize::MAX }
     }
 
-    /// Adds a buffer and gives its address, which agrees with the host's in the low 6 bits.
+    /// Adds a buffer and returns its address, which agrees with the host's in the low 6 bits.
     ///
     /// # Errors
-    /// Where it is too large or there are too many.
+    /// Fails if the buffer is too large, or if there are too many.
     pub fn map(&mut self, slice: Slice<'a>) -> Result<u64, Trap> {
         let slot = self.regions.len();
         if slot >= SLOTS || slice.len as u64 >= MIDDLE - ALIGNMENT {
@@ -101,10 +104,10 @@ impl<'a> Memory<'a> {
         Ok(base)
     }
 
-    /// Adds the stack and gives the address behind its end.
+    /// Adds the stack and returns the address after its end.
     ///
     /// # Errors
-    /// As [`Memory::map`].
+    /// See [`Memory::map`].
     pub fn map_stack(&mut self, slice: Slice<'a>) -> Result<u64, Trap> {
         self.stack = self.regions.len();
         self.lowest = slice.len;
@@ -112,26 +115,26 @@ impl<'a> Memory<'a> {
         Ok(self.map(slice)? + len)
     }
 
-    /// Tells where the stack pointer is.
+    /// Sets the stack pointer, which limits the usable part of the stack.
     #[inline]
     pub fn set_stack_pointer(&mut self, rsp: u64) {
         self.floor = rsp.wrapping_sub(RED_ZONE);
     }
 
-    /// The lowest offset in the stack that was written.
+    /// Returns the lowest offset in the stack that was written.
     pub fn lowest_stack_write(&self) -> usize {
         self.lowest
     }
 
-    /// Whether an access would be inside a buffer.
+    /// Returns whether an access would be inside a buffer.
     pub fn contains(&self, address: u64, bytes: usize) -> bool {
         self.host(address, bytes, false).is_ok()
     }
 
-    /// Faults as a store would.
+    /// Returns the fault that a store would cause.
     ///
     /// # Errors
-    /// As [`Memory::store`].
+    /// See [`Memory::store`].
     pub fn check_store(&self, address: u64, bytes: usize) -> Result<(), Trap> {
         self.host(address, bytes, true).map(|_| ())
     }
@@ -139,35 +142,38 @@ impl<'a> Memory<'a> {
     /// Loads bytes.
     ///
     /// # Errors
-    /// Where they are not all in one buffer.
+    /// Fails if the bytes are not all in one buffer.
     #[inline]
     pub fn load<const N: usize>(&self, address: u64) -> Result<[u8; N], Trap> {
         let host = self.host(address, N, false)?;
-        // SAFETY: `host` gives a pointer to N bytes that are valid for reads; arrays of bytes need no alignment.
+        // SAFETY: `host` returns a pointer to N bytes that are valid for reads. Arrays of bytes
+        // need no alignment.
         Ok(unsafe { host.cast::<[u8; N]>().read_unaligned() })
     }
 
     /// Stores bytes.
     ///
     /// # Errors
-    /// Where they are not all in one buffer that may be written.
+    /// Fails if the bytes are not all in one writable buffer.
     #[inline]
     pub fn store<const N: usize>(&mut self, address: u64, bytes: [u8; N]) -> Result<(), Trap> {
         let host = self.host(address, N, true)?;
         self.wrote(address);
-        // SAFETY: `host` gives a pointer to N bytes that are valid for writes; arrays of bytes need no alignment.
+        // SAFETY: `host` returns a pointer to N bytes that are valid for writes. Arrays of bytes
+        // need no alignment.
         unsafe { host.cast::<[u8; N]>().write_unaligned(bytes) };
         Ok(())
     }
 
-    /// Loads bytes, as many as `into` has.
+    /// Loads as many bytes as `into` has.
     ///
     /// # Errors
-    /// As [`Memory::load`].
+    /// See [`Memory::load`].
     #[inline]
     pub fn read(&self, address: u64, into: &mut [u8]) -> Result<(), Trap> {
         let host = self.host(address, into.len(), false)?;
-        // SAFETY: `host` gives a pointer that is valid for reads of that many bytes; `into` is the emulator's own.
+        // SAFETY: `host` returns a pointer that is valid for reads of that many bytes. `into` is
+        // the emulator's own.
         unsafe { std::ptr::copy_nonoverlapping(host, into.as_mut_ptr(), into.len()) };
         Ok(())
     }
@@ -175,12 +181,13 @@ impl<'a> Memory<'a> {
     /// Stores bytes.
     ///
     /// # Errors
-    /// As [`Memory::store`].
+    /// See [`Memory::store`].
     #[inline]
     pub fn write(&mut self, address: u64, from: &[u8]) -> Result<(), Trap> {
         let host = self.host(address, from.len(), true)?;
         self.wrote(address);
-        // SAFETY: `host` gives a pointer that is valid for writes of that many bytes; `from` is the emulator's own.
+        // SAFETY: `host` returns a pointer that is valid for writes of that many bytes. `from` is
+        // the emulator's own.
         unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), host, from.len()) };
         Ok(())
     }
@@ -189,7 +196,7 @@ impl<'a> Memory<'a> {
         (address >> SLOT_BITS) as usize
     }
 
-    /// Remembers how far down the stack was written.
+    /// Records the lowest offset in the stack that was written.
     #[inline]
     fn wrote(&mut self, address: u64) {
         let slot = Memory::slot(address);
@@ -200,7 +207,7 @@ impl<'a> Memory<'a> {
         }
     }
 
-    /// Where an access is on the host, if it may be.
+    /// Returns the host's address of an access, if it is permitted.
     #[inline]
     fn host(&self, address: u64, bytes: usize, write: bool) -> Result<*mut u8, Trap> {
         let slot = Memory::slot(address);

@@ -20,7 +20,7 @@ fn copy(r: &mut Vector, _: &Vector, b: &Vector, op: &Op) {
     }
 }
 
-/// Unmasked load of a whole vector.
+/// Loads a whole vector without a mask.
 fn load<const BYTES: usize>(m: &mut Machine, op: &Op) -> Step {
     let address = m.address(op);
     vector::check_alignment(op, address)?;
@@ -30,14 +30,14 @@ fn load<const BYTES: usize>(m: &mut Machine, op: &Op) -> Step {
     Ok(())
 }
 
-/// Unmasked store of a whole vector.
+/// Stores a whole vector without a mask.
 fn store<const BYTES: usize>(m: &mut Machine, op: &Op) -> Step {
     let address = m.address(op);
     vector::check_alignment(op, address)?;
     m.memory.store(address, m.state.vector[usize::from(op.b)].0.as_chunks::<BYTES>().0[0])
 }
 
-/// Unmasked copy of a whole vector.
+/// Copies a whole vector without a mask.
 fn between<const BYTES: usize>(m: &mut Machine, op: &Op) -> Step {
     let mut r = Vector::ZERO;
     r.0.as_chunks_mut::<BYTES>().0[0] = m.state.vector[usize::from(op.b)].0.as_chunks::<BYTES>().0[0];
@@ -59,7 +59,7 @@ fn vzeroall(m: &mut Machine, _: &Op) -> Step {
     Ok(())
 }
 
-/// Loads the half of the low 128 bits that `element` says, the rest from `a`.
+/// Loads the half of the low 128 bits with number `c`, and takes the other from `a`.
 fn load_half(m: &mut Machine, op: &Op) -> Step {
     let mut r = Vector::ZERO;
     r.0[..16].copy_from_slice(&m.state.vector[usize::from(op.a)].0[..16]);
@@ -75,7 +75,7 @@ fn store_half(m: &mut Machine, op: &Op) -> Step {
     m.memory.store(address, x.to_le_bytes())
 }
 
-/// `vmaskmovps` and its like: elements whose mask has its sign bit set; others are neither read nor written.
+/// Executes `vmaskmovps` and similar loads: an element is read if its mask has the sign bit set.
 fn load_by_sign(m: &mut Machine, op: &Op) -> Step {
     let (address, size) = (m.address(op), usize::from(op.element));
     let mask = m.state.vector[usize::from(op.a)];
@@ -97,7 +97,7 @@ fn store_by_sign(m: &mut Machine, op: &Op) -> Step {
     Ok(())
 }
 
-/// The address of element `i` of a gather or scatter; `size` has the bytes of an index.
+/// Returns the address of element `i` of a gather or scatter. `size` has the bytes of an index.
 fn element_address(m: &Machine, op: &Op, i: usize) -> u64 {
     let indexes = &m.state.vector[usize::from(op.address.index)];
     let index = if op.size == 4 { i64::from(i32::get(indexes, i)) } else { i64::get(indexes, i) };
@@ -122,7 +122,7 @@ fn gather(m: &mut Machine, op: &Op) -> Step {
         }
     }
     m.state.vector[usize::from(op.destination)] = r;
-    // The mask is used up.
+    // The instruction clears its mask.
     if by_sign {
         m.state.vector[usize::from(op.a)] = Vector::ZERO;
     } else {
@@ -148,7 +148,7 @@ fn mask_or_all(m: &Machine, op: &Op) -> u64 {
     if op.mask == 0 { all } else { m.state.mask[usize::from(op.mask)] & all }
 }
 
-/// The elements whose bit is set, one after the other; gives how many.
+/// Moves the elements whose mask bit is set next to each other. Returns them and their bytes.
 fn compressed(m: &Machine, op: &Op) -> (Vector, usize) {
     let (size, x) = (usize::from(op.element), &m.state.vector[usize::from(op.b)]);
     let (bits, mut r, mut to) = (mask_or_all(m, op), Vector::ZERO, 0);
@@ -205,12 +205,13 @@ fn tile(m: &mut Machine, op: &Op) -> Step {
     let Some(tile) = &op.tile else { return Ok(()) };
     let base = m.state.gpr[usize::from(op.address.base)].wrapping_add(op.address.displacement);
     let stride = m.state.gpr[usize::from(op.address.index)] << op.address.scale;
-    // The configuration instructions have an ordinary address, the others a row's and the distance to the next.
+    // The configuration instructions have an ordinary address. The others have the address of a row
+    // and a stride.
     let address = if op.c == 1 { base.wrapping_add(stride) } else { base };
     amx::execute(tile, &mut m.state.tiles, &mut m.memory, address, stride)
 }
 
-/// The bytes of an element of a move.
+/// Returns the bytes of an element of a move.
 fn element(mnemonic: Mnemonic) -> Option<u8> {
     use Mnemonic as M;
     Some(match mnemonic {
@@ -238,7 +239,8 @@ fn element(mnemonic: Mnemonic) -> Option<u8> {
     })
 }
 
-/// Scalar moves: between registers, into the lowest element; to and from memory, that element alone.
+/// Decodes scalar moves. Between registers, they write the lowest element; with memory, they access
+/// only that element.
 fn scalar(i: &Instruction, op: &mut Op) -> Option<Run> {
     let size = match i.mnemonic() {
         Mnemonic::Vmovss | Mnemonic::Movss => 4,
@@ -246,7 +248,7 @@ fn scalar(i: &Instruction, op: &mut Op) -> Option<Run> {
         Mnemonic::Vmovsh => 2,
         _ => return None,
     };
-    // `movsd` is a string instruction as well.
+    // The name `movsd` also belongs to a string instruction.
     let memory = |n: u32| i.op_kind(n) == OpKind::Memory;
     if !(0..i.op_count()).all(|n| memory(n) || i.op_register(n).is_vector_register()) {
         return None;
@@ -345,7 +347,7 @@ fn packed(i: &Instruction, op: &mut Op) -> Option<Run> {
     })
 }
 
-/// Makes the op of a move or of a tile instruction.
+/// Decodes a move or a tile instruction.
 pub(crate) fn decode(i: &Instruction, op: &mut Op) -> Option<Run> {
     match i.mnemonic() {
         Mnemonic::Vzeroupper => return Some(vzeroupper),

@@ -1,4 +1,4 @@
-//! A decoded instruction as the emulator keeps it, and the machine that it acts on.
+//! A decoded instruction, and the machine that executes it.
 
 use iced_x86::{Instruction, OpKind, Register};
 
@@ -8,20 +8,21 @@ use crate::memory::Memory;
 use crate::soft::Rounding;
 use crate::state::{ALWAYS_ZERO, State, Vector};
 
-/// What an instruction does.
+/// The function that executes an instruction.
 pub(crate) type Run = fn(&mut Machine, &Op) -> Result<(), Trap>;
-/// What a vector instruction computes: `result` (zero, or the accumulator) from its sources.
+/// The function of a vector instruction: computes `result` (zero, or the accumulator) from its
+/// sources.
 pub(crate) type LaneFn = fn(result: &mut Vector, a: &Vector, b: &Vector, op: &Op);
-/// A vector instruction that computes a mask.
+/// The function of a vector instruction with a mask as result.
 pub(crate) type MaskFn = fn(a: &Vector, b: &Vector, op: &Op) -> u64;
 
-/// Registers and memory of a call.
+/// The registers and memory of a call.
 pub(crate) struct Machine<'a> {
     pub state: State,
     pub memory: Memory<'a>,
     /// Number of the next instruction.
     pub next: usize,
-    /// `ret` was executed.
+    /// Whether `ret` was executed.
     pub returned: bool,
 }
 
@@ -30,9 +31,9 @@ pub(crate) struct Machine<'a> {
 pub(crate) struct Address {
     pub base: u8,
     pub index: u8,
-    /// As a shift.
+    /// Scale of the index, as a shift.
     pub scale: u8,
-    /// The whole address where it is relative to `rip`.
+    /// Displacement; the whole address if it is relative to `rip`.
     pub displacement: u64,
 }
 
@@ -40,31 +41,32 @@ pub(crate) struct Address {
 #[derive(Clone, Copy)]
 pub(crate) struct Op {
     pub run: Run,
-    /// Registers that must be defined: general ones in bits 0 to 15, vectors in 16 to 47, masks in 48 to 55, tiles above.
+    /// Registers that must be defined. Bits 0 to 15 are general registers, 16 to 47 vectors, 48 to
+    /// 55 masks, and the rest tiles.
     pub reads: u64,
-    /// Registers that are defined then.
+    /// Registers that become defined.
     pub writes: u64,
-    /// Registers that are undefined then.
+    /// Registers that become undefined.
     pub lost: u64,
     /// Flags that must be defined, in the decoder's numbering.
     pub flags_read: u8,
-    /// Flags that are defined then.
+    /// Flags that become defined.
     pub flags_written: u8,
-    /// Flags that are undefined then.
+    /// Flags that become undefined.
     pub flags_lost: u8,
-    /// Writes more than the low half of one of the first 16 vectors.
+    /// Whether it writes more than the low half of one of the first 16 vectors.
     pub dirties: bool,
 
     pub destination: u8,
     pub a: u8,
     pub b: u8,
-    /// A fourth operand's register, or the accumulator's.
+    /// Register of a fourth operand, or of the accumulator.
     pub c: u8,
     pub address: Address,
     pub immediate: u64,
     /// Bytes of the memory operand.
     pub memory_bytes: u8,
-    /// Alignment that it must have.
+    /// Required alignment of the memory operand.
     pub alignment: u8,
     /// Bytes of the operands of an integer instruction.
     pub size: u8,
@@ -75,26 +77,26 @@ pub(crate) struct Op {
     pub bytes: u8,
     /// Elements of the result.
     pub count: u8,
-    /// Bytes of the vector that a memory operand fills when it is broadcast.
+    /// Bytes of the vector that a broadcast memory operand fills.
     pub source_bytes: u8,
-    /// Bytes of an element of the result, which a mask bit stands for.
+    /// Bytes of an element of the result; each has one mask bit.
     pub element: u8,
     /// Bytes of an element in memory.
     pub memory_element: u8,
-    /// 0 for none.
+    /// Number of the mask register; 0 for none.
     pub mask: u8,
     pub zeroing: bool,
     pub broadcast: bool,
-    /// Memory is read whole, whatever the mask says.
+    /// Whether memory is read whole, including masked elements.
     pub whole: bool,
-    /// Leaves the destination's upper bytes as they were.
+    /// Whether the destination's upper bytes stay.
     pub legacy: bool,
     pub rounding: Rounding,
     pub tile: Option<TileOp>,
 
-    /// Number of the instruction jumped to.
+    /// Number of the target instruction of a jump.
     pub target: u32,
-    /// Where it stands.
+    /// Offset of the instruction in the code.
     pub offset: u32,
 }
 
@@ -109,7 +111,7 @@ fn no_run(_: &mut Machine, _: &Op) -> Result<(), Trap> {
 }
 
 impl Op {
-    /// An op with the facts that all instructions have; what it does is yet to be set.
+    /// Makes an op with the properties that all instructions have. The function is still to be set.
     pub fn new(i: &Instruction) -> Option<Op> {
         let mut op = Op {
             run: no_run,
@@ -175,14 +177,14 @@ impl Op {
         Some(op)
     }
 
-    /// The immediate of a vector instruction.
+    /// Returns the immediate of a vector instruction.
     #[inline]
     pub fn imm8(&self) -> u8 {
         self.immediate as u8
     }
 }
 
-/// The memory operand, if it is of a kind that is emulated: 64-bit addresses without segments.
+/// Returns the memory operand, if its kind is emulated: 64-bit addresses without segments.
 fn address(i: &Instruction) -> Option<Address> {
     if i.segment_prefix() != Register::None {
         return None;
@@ -201,7 +203,7 @@ fn address(i: &Instruction) -> Option<Address> {
 }
 
 impl Machine<'_> {
-    /// The address of the memory operand.
+    /// Returns the address of the memory operand.
     #[inline]
     pub fn address(&self, op: &Op) -> u64 {
         let a = &op.address;

@@ -1,4 +1,4 @@
-//! Decoding code once, and calling it.
+//! Decoding code once, and calling it many times.
 
 use std::cell::Cell;
 
@@ -19,22 +19,22 @@ use ixc_targets::{Feature, Features};
 
 /// Bytes of the stack of a call.
 const STACK: usize = 1 << 20;
-/// What the stack holds where nothing was written: a float NaN, and a large number.
+/// Initial content of the stack: as floats NaN, as integers large numbers.
 const POISON: u8 = 0xfd;
-/// System V: `rbx`, `rbp`, `r12` to `r15` belong to the caller.
+/// Callee-saved registers of System V.
 const CALLEE_SAVED: [(usize, &str); 6] = [(3, "rbx"), (5, "rbp"), (12, "r12"), (13, "r13"), (14, "r14"), (15, "r15")];
 const RDI: usize = 7;
 const RSI: usize = 6;
-/// First bit of the vectors, the masks and the tiles in sets of registers.
+/// First bits of the vectors, the masks and the tiles in a register set.
 const VECTORS: u32 = 16;
 const MASKS: u32 = 48;
 const TILES: u32 = 56;
 const ALL_TILES: u64 = 0xff << TILES;
-/// Flags, as the decoder numbers them; the direction flag is defined at a call.
+/// Flags in the decoder's numbering. The direction flag is defined at a call.
 const DIRECTION: u8 = 64;
 const FLAGS: [(u8, &str); 7] = [(1, "of"), (2, "sf"), (4, "zf"), (8, "af"), (16, "cf"), (32, "pf"), (64, "df")];
 
-/// Code that was decoded, to be called any number of times, by any number of threads.
+/// Decoded code, which any number of threads can call any number of times.
 ///
 /// ```
 /// use ixc_emulator::memory::Slice;
@@ -53,21 +53,21 @@ const FLAGS: [(u8, &str); 7] = [(1, "of"), (2, "sf"), (4, "zf"), (8, "af"), (16,
 /// ```
 pub struct Program {
     ops: Vec<Op>,
-    /// Code and constants.
+    /// The code and its constants.
     image: Vec<u8>,
-    /// Padding in front of the code in `image`, which makes the code aligned there.
+    /// Padding before the code in `image`, which aligns the code.
     start: usize,
     limit: u64,
 }
 
-/// What a call did.
+/// Statistics of a call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CallStats {
-    /// Instructions executed.
+    /// Number of instructions executed.
     pub instructions: u64,
 }
 
-/// Alignment that code is placed at.
+/// Alignment of code in memory.
 const ALIGNMENT: usize = 64;
 
 thread_local! {
@@ -76,10 +76,11 @@ thread_local! {
 }
 
 impl Program {
-    /// Decodes code: `code_bytes` of instructions, behind them constants.
+    /// Decodes code: `code_bytes` of instructions, then constants.
     ///
     /// # Errors
-    /// At the first instruction that is unknown, needs a feature that is not allowed, or jumps to where no instruction is.
+    /// Fails at the first instruction that is unknown, needs a feature that is not allowed, or
+    /// jumps to an offset without an instruction.
     pub fn new(code: &[u8], code_bytes: usize, allowed: Features) -> Result<Program, Fault> {
         let Some(instructions) = code.get(..code_bytes).filter(|_| code.len() < i32::MAX as usize) else {
             let reason = format!("{code_bytes} bytes of instructions in {} bytes of code", code.len());
@@ -88,7 +89,7 @@ impl Program {
         let mut image = vec![0; code.len() + ALIGNMENT];
         let start = image.as_ptr().addr().next_multiple_of(ALIGNMENT) - image.as_ptr().addr();
         image[start..start + code.len()].copy_from_slice(code);
-        // The region of the code is the first that a call maps, so that its address is known here.
+        // A call maps the code's region first, so its address is known here.
         let base = Memory::new().map(Slice::read("code", &image[start..start + code.len()]))?;
 
         let mut ops = Vec::new();
@@ -123,19 +124,19 @@ impl Program {
         Ok(Program { ops, image, start, limit: u64::MAX })
     }
 
-    /// Faults after so many instructions.
+    /// Limits a call to this number of instructions; more are a fault.
     #[must_use]
     pub fn with_step_limit(mut self, limit: u64) -> Program {
         self.limit = limit;
         self
     }
 
-    /// Number of instructions.
+    /// Returns the number of instructions.
     pub fn len(&self) -> usize {
         self.ops.len()
     }
 
-    /// Whether there is no instruction.
+    /// Returns whether there is no instruction.
     pub fn is_empty(&self) -> bool {
         self.ops.is_empty()
     }
@@ -143,7 +144,7 @@ impl Program {
     /// Calls the code as `extern "sysv64" fn(buffers: *const *mut u8, dims: *const i64)`.
     ///
     /// # Errors
-    /// At the first fault. What was stored before it is stored.
+    /// Returns the first fault. Earlier stores stay in the buffers.
     pub fn call(&self, buffers: &[Slice], dims: &[i64]) -> Result<CallStats, Fault> {
         let mut state = State::default();
         for (register, n) in state.gpr.iter_mut().zip(0..16) {
@@ -159,12 +160,12 @@ impl Program {
         self.execute(&mut state, buffers, dims, Defined { registers: defined, flags: DIRECTION }, check_return)
     }
 
-    /// As [`Program::call`], with registers of the caller's choice, which count as defined and are given back. Those with
-    /// the arguments and the stack pointer are set; what must hold at a return need not, so that pieces of functions
-    /// can be looked at.
+    /// Calls the code with given registers, which count as defined, and returns the registers in
+    /// `state`. The registers of the arguments and the stack pointer are set by this function. The
+    /// conditions at a return are not checked, so that parts of functions can be tested.
     ///
     /// # Errors
-    /// As [`Program::call`].
+    /// See [`Program::call`].
     pub fn call_with(&self, state: &mut State, buffers: &[Slice], dims: &[i64]) -> Result<CallStats, Fault> {
         let registers = if state.tiles.is_init() { !ALL_TILES } else { u64::MAX };
         self.execute(state, buffers, dims, Defined { registers, flags: u8::MAX }, |_, _| Ok(()))
@@ -184,7 +185,8 @@ impl Program {
         }
         let dims: Vec<u8> = dims.iter().flat_map(|d| d.to_le_bytes()).collect();
         let mut pointers = vec![0; 8 * buffers.len()];
-        // Where each buffer is, is known before all of memory is there: its slot is its place in the order.
+        // The address of each buffer is known before all memory is mapped, because its slot is its
+        // position.
         let (mut addresses, mut memory) = (Memory::new(), Memory::new());
         memory.map(self.code())?;
         addresses.map(self.code())?;
@@ -194,7 +196,7 @@ impl Program {
         }
         state.gpr[RDI] = memory.map(Slice::read("the buffers' pointers", &pointers))?;
         state.gpr[RSI] = memory.map(Slice::read("the dims", &dims))?;
-        // As if called by an instruction at a stack pointer that is a multiple of 16.
+        // The stack is as after a call instruction at a stack pointer that is a multiple of 16.
         let entry = memory.map_stack(Slice::write("stack", &mut stack))? - 8;
         state.gpr[RSP] = entry;
         memory.set_stack_pointer(entry);
@@ -215,7 +217,7 @@ impl Program {
         result
     }
 
-    /// Runs to the return; gives the number of the instruction that returned.
+    /// Runs until the return. Returns the number of the instruction that returned.
     fn run(&self, m: &mut Machine, mut defined: Defined) -> Result<(CallStats, usize), Fault> {
         let mut instructions = 0;
         let mut number = 0;
@@ -246,7 +248,7 @@ impl Program {
         Slice::read("code", &self.image[self.start..self.image.len() - ALIGNMENT + self.start])
     }
 
-    /// The fault of an instruction, by its number.
+    /// Makes the fault of an instruction, by its number.
     #[cold]
     fn fault(&self, number: usize, kind: Trap) -> Fault {
         let Some(op) = self.ops.get(number) else {
@@ -258,7 +260,7 @@ impl Program {
     }
 }
 
-/// What has been written since the call.
+/// Registers and flags that were written since the call.
 #[derive(Clone, Copy)]
 struct Defined {
     registers: u64,
@@ -284,7 +286,7 @@ fn unknown(i: &Instruction, code: &[u8]) -> Trap {
     Box::new(FaultKind::Unknown { bytes: bytes.join(" ") })
 }
 
-/// The feature fence: what is beyond baseline x86-64 must be allowed.
+/// Checks that features beyond baseline x86-64 are allowed.
 fn fence(i: &Instruction, allowed: Features) -> Result<(), Trap> {
     for &needed in i.cpuid_features() {
         let known = instruction::feature(needed);
@@ -304,7 +306,7 @@ fn fence(i: &Instruction, allowed: Features) -> Result<(), Trap> {
                 | CpuidFeature::SSE
                 | CpuidFeature::SSE2
         );
-        // CPUs have had these as long as AVX2; the target table does not list them.
+        // All CPUs with AVX2 have these; the target table does not list them.
         let with_avx2 = matches!(
             needed,
             CpuidFeature::BMI1
@@ -368,7 +370,7 @@ fn undefined(op: &Op, defined: Defined) -> Trap {
     Box::new(FaultKind::Undefined { register })
 }
 
-/// A register's bit in sets of registers.
+/// Returns a register's bit in a register set.
 fn bit(register: Register) -> u64 {
     let n = register.full_register().number() as u32;
     if register.is_gpr() {
@@ -384,7 +386,8 @@ fn bit(register: Register) -> u64 {
     }
 }
 
-/// Whether the result is the same whatever the sources hold: the processor's idioms for zero and all ones.
+/// Returns whether the result does not depend on the sources: the processor's idioms for zero and
+/// all ones.
 fn is_constant(i: &Instruction) -> bool {
     use Mnemonic as M;
     let last = i.op_count() - 1;
@@ -438,7 +441,7 @@ fn is_constant(i: &Instruction) -> bool {
     )
 }
 
-/// Makes an op, or `None` where the instruction is not emulated.
+/// Makes an op; `None` if the instruction is not emulated.
 fn decode(i: &Instruction, factory: &mut InstructionInfoFactory) -> Option<Op> {
     let mut op = Op::new(i)?;
     op.run = match general::decode(i, &mut op) {
@@ -463,21 +466,21 @@ fn decode(i: &Instruction, factory: &mut InstructionInfoFactory) -> Option<Op> {
     if i.has_op_mask() {
         op.reads |= bit(i.op_mask());
     }
-    // A blend's mask chooses between its sources.
+    // The mask of a blend selects between its sources.
     let merges = i.has_op_mask() && !i.zeroing_masking() && !vector::is_blend(i.mnemonic());
     if i.op0_kind() == OpKind::Register && i.op0_register().is_vector_register() && merges {
         op.reads |= bit(i.op0_register());
         op.writes |= bit(i.op0_register());
     }
     if i.mnemonic() == Mnemonic::Vzeroupper {
-        // What is undefined stays so.
+        // Undefined registers stay undefined.
         (op.reads, op.writes) = (0, 0);
     }
     if i.op_count() > 0 && !i.has_op_mask() && is_constant(i) {
         op.reads = 0;
     }
     match op.tile {
-        // Tiles are zero then.
+        // A new configuration zeroes all tiles.
         Some(TileOp::LoadConfig) => op.writes |= ALL_TILES,
         Some(TileOp::Release) => op.lost |= ALL_TILES,
         _ => {}

@@ -1,4 +1,5 @@
-//! Instructions that only move elements: shuffles, permutations, blends, inserts, extracts, broadcasts. A row per mnemonic.
+//! Instructions that only move elements: shuffles, permutations, blends, inserts, extracts,
+//! broadcasts. Each mnemonic has a row.
 
 use iced_x86::{Instruction, Mnemonic, OpKind};
 
@@ -7,10 +8,10 @@ use crate::op::{LaneFn, Op};
 use crate::state::Vector;
 use crate::vector::{Row, Shape};
 
-/// Bytes of 128 bits, which most shuffles stay in.
+/// Bytes of a 128-bit piece; most shuffles stay inside of one.
 const PIECE: usize = 16;
 
-/// Elements of the low (`high` false) or high halves of each 128 bits, of `a` and `b` in turn.
+/// Interleaves elements of `a` and `b`, from the low or `high` halves of each 128 bits.
 fn interleave<T: Lane>(r: &mut Vector, a: &Vector, b: &Vector, op: &Op, high: bool) {
     let start = if high { 8 / T::BYTES } else { 0 };
     lanes::by_128(r, op, |first, i| T::get(if i % 2 == 0 { a } else { b }, first + start + i / 2));
@@ -23,7 +24,7 @@ fn shuffle_bytes(r: &mut Vector, a: &Vector, b: &Vector, op: &Op) {
     });
 }
 
-/// Field `i` of 2 bits.
+/// Returns field `i` of 2 bits.
 fn field(imm: u8, i: usize) -> usize {
     usize::from(imm >> (2 * i) & 3)
 }
@@ -46,7 +47,7 @@ fn align_elements<T: Lane>(r: &mut Vector, a: &Vector, b: &Vector, op: &Op) {
     lanes::each(r, op, |i| if i + by < count { T::get(b, i + by) } else { T::get(a, i + by - count) });
 }
 
-/// An index that selects one of `count` elements, a power of two.
+/// An index type that selects one of `count` elements, a power of two.
 trait Index: Lane {
     fn of_count(self, count: usize) -> usize;
 }
@@ -62,7 +63,7 @@ macro_rules! index {
 }
 index!(u8 u16 u32 u64);
 
-/// `a` has indexes into `b`.
+/// Selects elements of `b` by the indices in `a`.
 fn permute<T: Index>(r: &mut Vector, a: &Vector, b: &Vector, op: &Op) {
     lanes::each(r, op, |i| T::get(b, T::get(a, i).of_count(usize::from(op.count))));
 }
@@ -77,13 +78,13 @@ fn permute_two<T: Index>(r: &mut Vector, indexes: &Vector, tables: [&Vector; 2],
     *r = result;
 }
 
-/// The destination has indexes into `a` and `b`.
+/// Selects elements of `a` and `b` by the indices in the destination.
 fn permute_by_destination<T: Index>(r: &mut Vector, a: &Vector, b: &Vector, op: &Op) {
     let indexes = *r;
     permute_two::<T>(r, &indexes, [a, b], op);
 }
 
-/// `a` has indexes into the destination and `b`.
+/// Selects elements of the destination and `b` by the indices in `a`.
 fn permute_with_destination<T: Index>(r: &mut Vector, a: &Vector, b: &Vector, op: &Op) {
     let first = *r;
     permute_two::<T>(r, a, [&first, b], op);
@@ -129,19 +130,19 @@ fn extract<const BYTES: usize>(r: &mut Vector, _: &Vector, b: &Vector, op: &Op) 
     copy(r, 0, b, BYTES * (usize::from(op.imm8()) % (usize::from(op.source_bytes) / BYTES)), BYTES);
 }
 
-/// The low `BYTES` bytes again and again.
+/// Repeats the low `BYTES` bytes.
 fn broadcast<const BYTES: usize>(r: &mut Vector, _: &Vector, b: &Vector, op: &Op) {
     for to in r.0[..usize::from(op.bytes)].as_chunks_mut::<BYTES>().0 {
         *to = b.0.as_chunks::<BYTES>().0[0];
     }
 }
 
-/// By a bit of the immediate for each element, those of 128 bits again and again for words.
+/// Blends by a bit of the immediate for each element. For words, each 128 bits use the same bits.
 fn blend<T: Lane>(r: &mut Vector, a: &Vector, b: &Vector, op: &Op) {
     lanes::each(r, op, |i| T::get(if bit(op.imm8(), i % 8) == 1 { b } else { a }, i));
 }
 
-/// By the sign bits of the fourth operand, which is in `r`.
+/// Blends by the sign bits of the fourth operand, which is in `r`.
 fn blend_by_sign<T: Lane>(r: &mut Vector, a: &Vector, b: &Vector, op: &Op) {
     let by = *r;
     lanes::each(r, op, |i| T::get(if by.0[(i + 1) * T::BYTES - 1] & 0x80 != 0 { b } else { a }, i));
@@ -150,7 +151,7 @@ fn blend_by_sign<T: Lane>(r: &mut Vector, a: &Vector, b: &Vector, op: &Op) {
 fn insert_float(r: &mut Vector, a: &Vector, b: &Vector, op: &Op) {
     let imm = op.imm8();
     copy(r, 0, a, 0, PIECE);
-    // A float in memory is the only one there.
+    // A float in memory is the only element there.
     let from = if op.memory_bytes > 0 { 0 } else { usize::from(imm >> 6) };
     u32::get(b, from).set(r, usize::from(imm >> 4 & 3));
     for i in (0..4).filter(|i| bit(imm, *i) == 1) {
@@ -158,12 +159,12 @@ fn insert_float(r: &mut Vector, a: &Vector, b: &Vector, op: &Op) {
     }
 }
 
-/// The row of an instruction that moves elements within vectors.
+/// Returns the row of an instruction that moves elements within vectors.
 pub(crate) fn row(i: &Instruction) -> Option<Row> {
     use Mnemonic as M;
     let moving = |element, lanes: LaneFn| Some(Row::new(Shape::Lanes(lanes), element).whole());
     let immediate = i.op_count() > 0 && i.op_kind(i.op_count() - 1) == OpKind::Immediate8;
-    // Any number of elements of the source.
+    // The source may have any number of elements.
     let repeated = |element, lanes: LaneFn| Some(Row::new(Shape::Lanes(lanes), element).from(0));
     let within = |element, lanes: LaneFn| Some(Row::new(Shape::Lanes(lanes), element));
     let two_tables = |element, lanes: LaneFn| Some(Row::new(Shape::Accumulate(lanes), element).whole());

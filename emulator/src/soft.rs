@@ -1,8 +1,8 @@
 //! Float arithmetic in every rounding mode, bit for bit, in integers.
 //!
-//! Emulated instructions round to the nearest with the host's arithmetic, which is fast; all else comes here. A finite
-//! float is taken apart into `mantissa · 2^exponent` with the mantissa an integer, so that sums and products are exact
-//! before [`Format::round`] rounds them once.
+//! Emulated instructions round to nearest with the host's arithmetic, which is fast. Other modes
+//! use this module. A finite float is unpacked into `mantissa · 2^exponent` with an integer
+//! mantissa. Sums and products are thus exact until [`Format::round`] rounds them once.
 //!
 //! ```
 //! use ixc_emulator::soft::{F32, Rounding};
@@ -11,9 +11,9 @@
 //! assert_eq!(third, u64::from((1.0_f32 / 3.0).to_bits()));
 //! ```
 //!
-//! Callers deal with NaN operands: which of several wins depends on the instruction.
+//! Callers handle NaN operands, because the instruction decides which of several wins.
 
-/// A rounding mode, numbered as in MXCSR and in immediates.
+/// A rounding mode, with its number in MXCSR and in immediates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rounding {
     /// To the nearest, ties to even.
@@ -27,7 +27,7 @@ pub enum Rounding {
 }
 
 impl Rounding {
-    /// From the low two bits of an immediate.
+    /// Returns the mode with the low two bits of an immediate.
     pub fn from_bits(bits: u8) -> Rounding {
         [Rounding::Nearest, Rounding::Down, Rounding::Up, Rounding::Zero][usize::from(bits & 3)]
     }
@@ -49,7 +49,7 @@ pub const F32: Format = Format { fraction: 23, exponent: 8 };
 /// Double precision.
 pub const F64: Format = Format { fraction: 52, exponent: 11 };
 
-/// A number that is no NaN and not infinite: `mantissa · 2^exponent`, negative where `negative`.
+/// A finite number: `mantissa · 2^exponent`, negative if `negative`.
 #[derive(Clone, Copy, Debug)]
 pub struct Finite {
     /// Sign.
@@ -60,11 +60,12 @@ pub struct Finite {
     pub exponent: i32,
 }
 
-/// Where the highest bit of an aligned mantissa stands: one bit is left for the carry, one for its sign.
+/// Position of the highest bit of an aligned mantissa. One bit is left for the carry, and one for
+/// the sign.
 const TOP: u32 = 125;
 
 impl Format {
-    /// Bits of a float.
+    /// Returns the bits of a float.
     pub const fn bits(self) -> u32 {
         1 + self.exponent + self.fraction
     }
@@ -73,42 +74,42 @@ impl Format {
         (1 << (self.exponent - 1)) - 1
     }
 
-    /// The sign bit.
+    /// Returns the sign bit.
     pub const fn sign(self) -> u64 {
         1 << (self.bits() - 1)
     }
 
-    /// Plus infinity.
+    /// Returns plus infinity.
     pub const fn infinity(self) -> u64 {
         ((1 << self.exponent) - 1) << self.fraction
     }
 
-    /// The bit that makes a NaN quiet.
+    /// Returns the bit that makes a NaN quiet.
     pub const fn quiet(self) -> u64 {
         1 << (self.fraction - 1)
     }
 
-    /// What an invalid operation gives: the "real indefinite" NaN.
+    /// Returns the result of an invalid operation: the "real indefinite" NaN.
     pub const fn indefinite(self) -> u64 {
         self.sign() | self.infinity() | self.quiet()
     }
 
-    /// Whether it is a NaN.
+    /// Returns whether a float is NaN.
     pub const fn is_nan(self, x: u64) -> bool {
         x & !self.sign() > self.infinity()
     }
 
-    /// Whether it is infinite.
+    /// Returns whether a float is infinite.
     pub const fn is_infinite(self, x: u64) -> bool {
         x & !self.sign() == self.infinity()
     }
 
-    /// Whether it is zero.
+    /// Returns whether a float is zero.
     pub const fn is_zero(self, x: u64) -> bool {
         x & !self.sign() == 0
     }
 
-    /// Takes a finite float apart.
+    /// Unpacks a finite float.
     pub const fn unpack(self, x: u64) -> Finite {
         let fraction = x & ((1 << self.fraction) - 1);
         let field = (x & !self.sign()) >> self.fraction;
@@ -122,13 +123,14 @@ impl Format {
         }
     }
 
-    /// A signed zero.
+    /// Returns a signed zero.
     pub const fn zero(self, negative: bool) -> u64 {
         if negative { self.sign() } else { 0 }
     }
 
-    /// Rounds `x`, or a bit more than `x` (away from zero, by less than its last bit) where `sticky`; then the mantissa must
-    /// have more bits than the format. Zero stays a zero of its sign.
+    /// Rounds `x` to the format. If `sticky`, the value is slightly larger in magnitude, by less
+    /// than the last bit of `x`. The mantissa must then have more bits than the format. Zero keeps
+    /// its sign.
     pub fn round(self, x: Finite, sticky: bool, rounding: Rounding) -> u64 {
         let sign = self.zero(x.negative);
         if x.mantissa == 0 {
@@ -173,7 +175,7 @@ impl Format {
         sign | (field as u64) << self.fraction | (kept as u64 & ((1 << self.fraction) - 1))
     }
 
-    /// `a + b`.
+    /// Returns `a + b`.
     pub fn add(self, a: u64, b: u64, rounding: Rounding) -> u64 {
         match (self.is_infinite(a), self.is_infinite(b)) {
             (true, true) if a != b => self.indefinite(),
@@ -183,12 +185,12 @@ impl Format {
         }
     }
 
-    /// `a - b`.
+    /// Returns `a - b`.
     pub fn sub(self, a: u64, b: u64, rounding: Rounding) -> u64 {
         self.add(a, b ^ self.sign(), rounding)
     }
 
-    /// `a · b`.
+    /// Returns `a · b`.
     pub fn mul(self, a: u64, b: u64, rounding: Rounding) -> u64 {
         match self.product(a, b) {
             Ok(exact) => self.round(exact, false, rounding),
@@ -196,7 +198,7 @@ impl Format {
         }
     }
 
-    /// `x · y + z`, rounded once.
+    /// Returns `x · y + z`, rounded once.
     pub fn fma(self, x: u64, y: u64, z: u64, rounding: Rounding) -> u64 {
         match self.product(x, y) {
             Ok(_) if self.is_infinite(z) => z,
@@ -206,7 +208,7 @@ impl Format {
         }
     }
 
-    /// `a / b`.
+    /// Returns `a / b`.
     pub fn div(self, a: u64, b: u64, rounding: Rounding) -> u64 {
         let negative = (a ^ b) & self.sign() != 0;
         match (self.is_infinite(a), self.is_infinite(b), self.is_zero(a), self.is_zero(b)) {
@@ -215,7 +217,7 @@ impl Format {
             (_, true, ..) | (_, _, true, _) => self.zero(negative),
             _ => {
                 let (a, b) = (self.unpack(a), self.unpack(b));
-                // At least 64 bits of quotient, whatever the mantissas are.
+                // The quotient has at least 64 bits for all mantissas.
                 let shift = a.mantissa.leading_zeros();
                 let (n, d) = (a.mantissa << shift, b.mantissa);
                 let exponent = a.exponent - b.exponent - shift as i32;
@@ -224,7 +226,7 @@ impl Format {
         }
     }
 
-    /// The square root.
+    /// Returns the square root.
     pub fn sqrt(self, a: u64, rounding: Rounding) -> u64 {
         if self.is_zero(a) {
             return a;
@@ -244,7 +246,7 @@ impl Format {
         self.round(x, root * root != n, rounding)
     }
 
-    /// To another format; a NaN becomes quiet and keeps the upper bits of its payload.
+    /// Converts to another format. A NaN becomes quiet and keeps the upper bits of its payload.
     pub fn convert(self, x: u64, to: Format, rounding: Rounding) -> u64 {
         let sign = to.zero(x & self.sign() != 0);
         if self.is_nan(x) {
@@ -262,12 +264,12 @@ impl Format {
         to.round(self.unpack(x), false, rounding)
     }
 
-    /// From an integer.
+    /// Converts from an integer.
     pub fn of_integer(self, x: i128, rounding: Rounding) -> u64 {
         self.round(Finite { negative: x < 0, mantissa: x.unsigned_abs(), exponent: 0 }, false, rounding)
     }
 
-    /// To an integer; `None` for a NaN, an infinity, or what no `i128` holds.
+    /// Converts to an integer; `None` for a NaN, an infinity, or a value outside of `i128`.
     pub fn to_integer(self, x: u64, rounding: Rounding) -> Option<i128> {
         if self.is_nan(x) || self.is_infinite(x) {
             return None;
@@ -276,7 +278,8 @@ impl Format {
         if x.mantissa == 0 {
             return Some(0);
         }
-        // An exponent is left only where the number was an integer. All below 2^126, so that the cast keeps the sign.
+        // A remaining exponent means that the number was an integer. All results are below 2^126,
+        // so the cast keeps the sign.
         let fits = 127 - x.mantissa.leading_zeros() as i32 + x.exponent < 126;
         fits.then(|| {
             let magnitude = (x.mantissa << x.exponent) as i128;
@@ -284,7 +287,7 @@ impl Format {
         })
     }
 
-    /// Rounds a float that is no NaN to a multiple of `2^-scale`.
+    /// Rounds a float to a multiple of `2^-scale`. It must not be NaN.
     pub fn round_to_multiple(self, x: u64, scale: u8, rounding: Rounding) -> u64 {
         if self.is_infinite(x) {
             return x;
@@ -292,7 +295,7 @@ impl Format {
         self.round(integral(self.unpack(x), -i32::from(scale), rounding), false, rounding)
     }
 
-    /// The exact product, or the result where an operand is infinite.
+    /// Returns the exact product, or the result if an operand is infinite.
     fn product(self, a: u64, b: u64) -> Result<Finite, u64> {
         let negative = (a ^ b) & self.sign() != 0;
         if self.is_infinite(a) || self.is_infinite(b) {
@@ -318,8 +321,9 @@ impl Format {
         };
         let (a, b) = (align(a), align(b));
         let (large, small) = if (a.exponent, a.mantissa) >= (b.exponent, b.mantissa) { (a, b) } else { (b, a) };
-        // What is shifted out leaves a 1 in the last place: with at least 20 zeros below either mantissa (106 bits at most),
-        // that can't be mistaken for half a unit, and where more than one bit cancels nothing is shifted out.
+        // The bits shifted out leave a 1 in the last place. Mantissas have at most 106 bits, so at
+        // least 20 zeros are below. So this 1 cannot be mistaken for half a unit. If more than one
+        // bit cancels, no bit is shifted out.
         let distance = (large.exponent - small.exponent).cast_unsigned();
         let low = if distance > TOP {
             1
@@ -358,7 +362,7 @@ mod tests {
 
     use super::*;
 
-    /// Doubles of which many are near each other, subnormal or special.
+    /// Returns a random double; many are near each other, subnormal or special.
     fn double(random: &mut Random) -> f64 {
         let bits = random.bits();
         match bits % 8 {
@@ -399,7 +403,7 @@ mod tests {
         let mut random = Random::new(5);
         for _ in 0..100_000 {
             let [a, b] = [(); 2].map(|()| f32::from_bits(random.bits() as u32));
-            // Exact in double precision.
+            // The product is exact in double precision.
             let exact = f64::from(a) * f64::from(b);
             if !exact.is_finite() {
                 continue;

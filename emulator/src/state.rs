@@ -27,16 +27,17 @@ pub const OF: u64 = 1 << 11;
 
 /// Number of the stack pointer.
 pub const RSP: usize = 4;
-/// Number of a general register that is always zero: an absent base or index costs no branch.
+/// Number of a general register that is always zero, so that an absent base or index needs no
+/// branch.
 pub const ALWAYS_ZERO: usize = 16;
 
 /// The registers that kernels use.
 #[derive(Clone)]
 pub struct State {
-    /// General registers, in the processor's order: rax, rcx, rdx, rbx, rsp, rbp, rsi, rdi, r8 to r15; behind them
-    /// [`ALWAYS_ZERO`].
+    /// General registers, in the processor's order: rax, rcx, rdx, rbx, rsp, rbp. rsi, rdi and r8
+    /// to r15 follow. The last entry is [`ALWAYS_ZERO`].
     pub gpr: [u64; 17],
-    /// The flags above.
+    /// The flags, as the constants above.
     pub flags: u64,
     /// zmm0 to zmm31.
     pub vector: [Vector; 32],
@@ -44,7 +45,8 @@ pub struct State {
     pub mask: [u64; 8],
     /// Tile configuration and tiles.
     pub tiles: crate::amx::Tiles,
-    /// A vector register of the first 16 was written beyond its low half since `vzeroupper`.
+    /// Whether one of the first 16 vector registers was written beyond its low half since
+    /// `vzeroupper`.
     pub dirty_upper: bool,
 }
 

@@ -1,7 +1,8 @@
-//! The one path that vector instructions take: fetch operands, broadcast, compute, mask, clear what is above.
+//! The common path of vector instructions: fetch operands, broadcast, compute, mask, clear the
+//! upper bytes.
 //!
-//! What differs per instruction is a [`Row`]: how its lanes are computed and how wide an element is. Length, mask,
-//! broadcast and rounding are read from the decoded instruction.
+//! A [`Row`] has the properties of one instruction: its lane function and the width of an element.
+//! Length, mask, broadcast and rounding come from the decoded instruction.
 
 use iced_x86::{Instruction, Mnemonic, OpKind};
 
@@ -12,33 +13,34 @@ use crate::state::Vector;
 
 type Step = Result<(), Trap>;
 
-/// How the result is made.
+/// The form of an instruction's result.
 pub(crate) enum Shape {
-    /// From the sources.
+    /// Elements computed from the sources.
     Lanes(LaneFn),
-    /// From the sources and the destination's old value (or the fourth operand's).
+    /// Elements computed from the sources and the destination's old value (or the fourth
+    /// operand's).
     Accumulate(LaneFn),
-    /// As `Lanes`, in the lowest element; the others are those of `a`.
+    /// The lowest element is computed from the sources; the others are those of `a`.
     Scalar(LaneFn),
-    /// As `Accumulate`, in the lowest element; the others stay.
+    /// The lowest element is computed from the sources and the old value; the others stay.
     ScalarAccumulate(LaneFn),
     /// A mask.
     Mask(MaskFn),
     /// A mask with one bit.
     ScalarMask(MaskFn),
-    /// `b` where the mask is set, `a` elsewhere.
+    /// Elements of `b` where the mask is set, and of `a` elsewhere.
     Blend,
 }
 
-/// What is special about an instruction.
+/// The properties of one instruction.
 pub(crate) struct Row {
     pub shape: Shape,
     /// Bytes of an element of the result.
     pub element: u8,
     /// Bytes of an element of the source.
     pub source: u8,
-    /// Memory is accessed whole, whatever the mask says: where elements move, by the manual (exception classes `NF`), and
-    /// where some processor does so.
+    /// Whether memory is accessed whole, including masked elements. The manual requires this where
+    /// elements move (exception classes `NF`), and some processors do it elsewhere.
     pub whole: bool,
 }
 
@@ -47,25 +49,25 @@ impl Row {
         Row { shape, element, source: element, whole: false }
     }
 
-    /// With faults of elements that are masked away.
+    /// Makes masked elements fault, too.
     pub fn whole(self) -> Row {
         Row { whole: true, ..self }
     }
 
-    /// With elements of another size in the source.
+    /// Sets the bytes of an element of the source.
     pub fn from(self, source: u8) -> Row {
         Row { source, ..self }
     }
 }
 
-/// The bits of the mask that stand for elements.
+/// Returns the mask bits of the elements.
 #[inline]
 fn active(m: &Machine, op: &Op) -> u64 {
     let all = u64::MAX >> (64 - u32::from(op.count).max(1));
     if op.mask == 0 { all } else { m.state.mask[usize::from(op.mask)] & all }
 }
 
-/// Refuses an address that an aligned access may not have.
+/// Refuses an address that is not aligned as the instruction requires.
 #[inline]
 pub(crate) fn check_alignment(op: &Op, address: u64) -> Step {
     if op.alignment > 1 && !address.is_multiple_of(u64::from(op.alignment)) {
@@ -75,7 +77,7 @@ pub(crate) fn check_alignment(op: &Op, address: u64) -> Step {
     Ok(())
 }
 
-/// The memory operand as a vector; elements that are masked away are not read.
+/// Returns the memory operand as a vector; masked elements are not read.
 #[inline]
 pub(crate) fn memory_source(m: &Machine, op: &Op) -> Result<Vector, Trap> {
     let address = m.address(op);
@@ -106,7 +108,7 @@ pub(crate) fn memory_source(m: &Machine, op: &Op) -> Result<Vector, Trap> {
     Ok(v)
 }
 
-/// Element by element: faults of those that are masked away are suppressed.
+/// Reads memory element by element, so that masked elements do not fault.
 #[cold]
 fn masked_source(m: &Machine, op: &Op, address: u64) -> Result<Vector, Trap> {
     let mut v = Vector::ZERO;
@@ -130,7 +132,8 @@ fn second<const MEMORY: bool>(m: &Machine, op: &Op) -> Result<Vector, Trap> {
     if MEMORY { memory_source(m, op) } else { Ok(m.state.vector[usize::from(op.b)]) }
 }
 
-/// Masks a result and writes it; what is above is clear in `r`, except that legacy instructions leave it as it was.
+/// Masks a result and writes it. Upper bytes are zero in `r`; legacy instructions keep the old
+/// ones.
 #[inline(always)]
 pub(crate) fn finish<const MASKED: bool>(m: &mut Machine, op: &Op, mut r: Vector) {
     let destination = &mut m.state.vector[usize::from(op.destination)];
@@ -152,7 +155,7 @@ fn run_lanes<const MEMORY: bool, const MASKED: bool>(m: &mut Machine, op: &Op) -
     Ok(())
 }
 
-/// The first bytes of a vector, the rest zero.
+/// Returns the first bytes of a vector, with zeros after them.
 #[inline(always)]
 fn low(v: &Vector, bytes: u8) -> Vector {
     let mut r = Vector::ZERO;
@@ -175,7 +178,7 @@ fn run_accumulate<const MEMORY: bool, const MASKED: bool>(m: &mut Machine, op: &
 fn run_scalar<const MEMORY: bool, const MASKED: bool>(m: &mut Machine, op: &Op) -> Step {
     let b = second::<MEMORY>(m, op)?;
     let a = m.state.vector[usize::from(op.a)];
-    // `c` is the destination where the old value takes part, and `a` where it does not.
+    // `c` is the destination if its old value is used, and `a` otherwise.
     let mut computed = low(&m.state.vector[usize::from(op.c)], 16);
     (op.lanes)(&mut computed, &a, &b, op);
     let element = usize::from(op.element);
@@ -202,7 +205,7 @@ fn run_blend<const MEMORY: bool>(m: &mut Machine, op: &Op) -> Step {
     Ok(())
 }
 
-/// Writes the result to memory, element by element where it is masked.
+/// Writes the result to memory; if it is masked, element by element.
 pub(crate) fn store_masked(m: &mut Machine, op: &Op, r: &Vector) -> Step {
     let address = m.address(op);
     check_alignment(op, address)?;
@@ -244,21 +247,21 @@ macro_rules! by_source {
     };
 }
 
-/// Bytes that a broadcast fills, which only the name of the memory operand's size tells where the result is shorter than
-/// the source.
+/// Returns the bytes that a broadcast fills. If the result is shorter than the source, only the
+/// name of the memory operand's size has them.
 fn broadcast_bytes(i: &Instruction) -> u8 {
     let name = format!("{:?}", i.memory_size());
     let digits: String = name.trim_start_matches("Broadcast").chars().take_while(char::is_ascii_digit).collect();
     digits.parse::<u16>().map_or(0, |bits| (bits / 8) as u8)
 }
 
-/// Instructions whose mask chooses between the sources.
+/// Returns whether an instruction's mask selects between its sources.
 pub(crate) fn is_blend(mnemonic: Mnemonic) -> bool {
     use Mnemonic as M;
     matches!(mnemonic, M::Vpblendmb | M::Vpblendmw | M::Vpblendmd | M::Vpblendmq | M::Vblendmps | M::Vblendmpd)
 }
 
-/// Takes the operands of an instruction that has a row.
+/// Sets the operands of an instruction with this row.
 pub(crate) fn operands(i: &Instruction, op: &mut Op, row: &Row) -> Option<Run> {
     let count = (0..i.op_count()).filter(|n| matches!(i.op_kind(*n), OpKind::Register | OpKind::Memory)).count() as u32;
     let register = |n: u32| (i.op_kind(n) == OpKind::Register).then(|| i.op_register(n).number() as u8);
@@ -268,7 +271,7 @@ pub(crate) fn operands(i: &Instruction, op: &mut Op, row: &Row) -> Option<Run> {
     if !to_memory {
         op.destination = register(0)?;
     }
-    // Which operand is the last source, and so may be memory.
+    // Number of the last source, which may be memory.
     let last = match count {
         1 => 0,
         2 => 1,
@@ -279,7 +282,7 @@ pub(crate) fn operands(i: &Instruction, op: &mut Op, row: &Row) -> Option<Run> {
     let memory = i.op_kind(last) == OpKind::Memory;
     let mut c = op.destination;
     if count == 4 {
-        // With a fourth operand the last two may change places, which no instruction here does.
+        // No instruction here exchanges its last two of four operands.
         c = register(3)?;
     }
     let vector_bytes = |n: u32| {
@@ -304,13 +307,14 @@ pub(crate) fn operands(i: &Instruction, op: &mut Op, row: &Row) -> Option<Run> {
     op.count = if scalar {
         1
     } else if count <= 2 || to_memory {
-        // A source of any number of elements has none of its own.
+        // A source with any number of elements sets no limit.
         let limit = op.source_bytes.checked_div(row.source).unwrap_or(u8::MAX);
         (op.bytes / row.element).min(limit)
     } else {
         op.bytes / row.element
     };
-    // An embedded rounding implies the full length in packed instructions, which the registers already tell.
+    // In packed instructions, embedded rounding implies the full length, which the registers
+    // already show.
     Some(match row.shape {
         Shape::Lanes(lanes) => {
             op.lanes = lanes;

@@ -1,18 +1,19 @@
 //! Fused multiply-adds of whole vectors.
 //!
-//! `f32::mul_add` is a library call where the host's compiler may not assume FMA, far too slow for the instruction that
-//! kernels use most. Where the host has FMA it is used. Elsewhere the product of two floats is exact in double precision;
-//! its sum with the third is rounded to odd, after which rounding to single precision is right (Boldo and Melquiond,
+//! If the host's compiler may not assume FMA, `f32::mul_add` is a library call. That is far too
+//! slow for the most frequent instruction of kernels. If the host has FMA, its instruction is used.
+//! Otherwise, the product of two floats is computed exactly in double precision. Its sum with the
+//! third is rounded to odd, so that rounding it to single precision is right (Boldo and Melquiond,
 //! "Emulation of FMA and correctly rounded sums", 2008).
 
 use crate::lanes::Lane;
 use crate::state::Vector;
 
-/// `x · y + z` in single precision; which NaN comes out is open.
+/// Computes `x · y + z` in single precision. The payload of a NaN is unspecified.
 pub(crate) fn fma_f32(r: &mut Vector, x: &Vector, y: &Vector, z: &Vector, bytes: u8) {
     #[cfg(target_arch = "x86_64")]
     if host::has_fma() {
-        // SAFETY: the host has FMA, and AVX with it.
+        // SAFETY: the host has FMA and AVX.
         unsafe { host::fma_f32(r, x, y, z, bytes) };
         return;
     }
@@ -21,7 +22,7 @@ pub(crate) fn fma_f32(r: &mut Vector, x: &Vector, y: &Vector, z: &Vector, bytes:
     }
 }
 
-/// `x · y + z` in double precision; which NaN comes out is open.
+/// Computes `x · y + z` in double precision. The payload of a NaN is unspecified.
 pub(crate) fn fma_f64(r: &mut Vector, x: &Vector, y: &Vector, z: &Vector, bytes: u8) {
     for i in 0..usize::from(bytes.max(16)) / 8 {
         f64::get(x, i).mul_add(f64::get(y, i), f64::get(z, i)).set(r, i);
@@ -51,11 +52,12 @@ mod host {
 fn fma(x: f32, y: f32, z: f32) -> f32 {
     let (product, z) = (f64::from(x) * f64::from(y), f64::from(z));
     let sum = product + z;
-    // What the sum lost, exactly (Knuth's two-sum).
+    // The lost part of the sum, exactly (Knuth's two-sum).
     let part = sum - product;
     let lost = (product - (sum - part)) + (z - part);
     let bits = sum.to_bits();
-    // To odd: of the two doubles around the exact sum, the one with an odd last bit. The test fails for NaN.
+    // Rounds to odd: of the two doubles around the exact sum, selects the one with an odd last bit.
+    // The tests fail for NaN.
     let even = bits & 1 == 0;
     let away = (lost > 0.0) == (sum > 0.0);
     let inexact = lost.abs() > 0.0;
@@ -73,7 +75,7 @@ mod tests {
         let mut next = || {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             let bits = (state >> 32) as u32;
-            // Exponents near each other in three of four, so that sums cancel.
+            // Three of four exponents are near each other, so that sums cancel.
             f32::from_bits(if state & 3 == 0 { bits } else { bits & 0x87ff_ffff | 0x3800_0000 })
         };
         for _ in 0..1_000_000 {

@@ -1,9 +1,9 @@
 //! External tools that a test uses if they are installed. Only the version counts with which its
 //! expectations were made.
 //!
-//! A test asks for its tool with [`Tool::find`]. The function always prints one line: `tool:
-//! llvm-mca 19.1.7 ...`, or `NOT RUN: ...` with the required version and those found. `.ci/run`
-//! collects these lines.
+//! A test asks for its tool with [`Tool::find`]. The function always prints one line:
+//! `tool: llvm-mca 19.1.7 ...`, or `NOT RUN: ...` with the required version and those found.
+//! `.ci/run` collects these lines.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};

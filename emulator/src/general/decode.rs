@@ -1,4 +1,4 @@
-//! From decoded general-purpose instructions to ops: which function, where the operands are.
+//! Decoding of general-purpose instructions: finds their functions and operands.
 
 use iced_x86::{FlowControl, Instruction, Mnemonic, OpKind, Register};
 
@@ -18,7 +18,7 @@ macro_rules! by_form {
 
 macro_rules! by_size {
     ($op:expr, $form:expr, $f:ident $(, $kind:literal)?) => {{
-        // Sets the size, too.
+        // This also sets the size.
         let form = $form;
         match $op.size {
             1 => by_form!(1, form, $f $(, $kind)?),
@@ -29,7 +29,8 @@ macro_rules! by_size {
     }};
 }
 
-/// Where the operands are, or `None` for what is no such form.
+/// Sets the operands of an instruction with up to two, and returns its form; `None` if it has no
+/// such form.
 fn form(i: &Instruction, op: &mut Op) -> Option<u8> {
     let general = |n| i.op_kind(n) == OpKind::Register && i.op_register(n).is_gpr();
     op.b = ALWAYS_ZERO as u8;
@@ -68,7 +69,7 @@ fn unary_source(i: &Instruction, op: &mut Op, last: u32) -> Option<()> {
     Some(())
 }
 
-/// The condition's number in the processor's encoding.
+/// Returns the condition's number in the processor's encoding.
 fn condition(i: &Instruction) -> Option<u8> {
     use iced_x86::ConditionCode as C;
     Some(match i.condition_code() {
@@ -92,10 +93,10 @@ fn condition(i: &Instruction) -> Option<u8> {
     })
 }
 
-/// Makes the op of a general-purpose instruction; `None` where it is none that is emulated.
+/// Decodes a general-purpose instruction; `None` if it is not emulated.
 pub(crate) fn decode(i: &Instruction, op: &mut Op) -> Option<Run> {
     use Mnemonic as M;
-    // The second byte of the first four registers.
+    // Finds the second byte of the first four registers.
     let high = |r: Register| matches!(r, Register::AH | Register::BH | Register::CH | Register::DH);
     if i.has_lock_prefix() || i.has_rep_prefix() || i.has_repne_prefix() {
         return None;
@@ -239,7 +240,7 @@ pub(crate) fn decode(i: &Instruction, op: &mut Op) -> Option<Run> {
         }
         M::Bswap => {
             form(i, op)?;
-            // Of 16 bits it is undefined.
+            // The 16-bit form is undefined.
             if op.size < 4 {
                 return None;
             }
@@ -272,7 +273,7 @@ pub(crate) fn decode(i: &Instruction, op: &mut Op) -> Option<Run> {
             pop
         }
         M::Ret if i.op_count() == 0 => ret,
-        // Prefetches never fault, so their address is nobody's business.
+        // A prefetch never faults, so its address is ignored.
         M::Nop | M::Endbr64 | M::Prefetcht0 | M::Prefetcht1 | M::Prefetcht2 | M::Prefetchnta | M::Prefetchw => nop,
         M::Stc | M::Clc | M::Cmc | M::Std | M::Cld => {
             op.element = match i.mnemonic() {

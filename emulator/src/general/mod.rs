@@ -1,6 +1,6 @@
 //! General-purpose instructions.
 //!
-//! An operand that is a register or an immediate is `gpr[b] + immediate`, with one of them zero.
+//! An operand that is a register or an immediate is `gpr[b] + immediate`; one of the two is zero.
 
 mod decode;
 
@@ -12,7 +12,7 @@ use crate::state::{AF, CF, DF, OF, PF, RSP, SF, ZF};
 
 type Step = Result<(), Trap>;
 
-/// What a call pushes as its return address: no address of guest memory.
+/// The return address that a call pushes. It is no address of guest memory.
 pub(crate) const RETURN_ADDRESS: u64 = 0x5245_5455_524e_0000;
 
 const ARITHMETIC: u64 = CF | PF | AF | ZF | SF | OF;
@@ -28,7 +28,7 @@ fn sign_extend(x: u64, size: usize) -> i64 {
     (x << shift).cast_signed() >> shift
 }
 
-/// Sign, zero and parity of a result.
+/// Returns the sign, zero and parity flags of a result.
 #[inline]
 fn result_flags(r: u64, size: usize) -> u64 {
     let sign = (r >> (8 * size - 1) & 1) << 7;
@@ -43,7 +43,8 @@ impl Machine<'_> {
         self.state.gpr[usize::from(r)] & ones(size)
     }
 
-    /// Writes a register as the processor does: 32-bit results clear the upper half, shorter ones keep the rest.
+    /// Writes a register as the processor does: 32-bit results clear the upper half, shorter ones
+    /// keep the other bits.
     #[inline]
     pub fn set(&mut self, r: u8, size: usize, x: u64) {
         let register = &mut self.state.gpr[usize::from(r)];
@@ -107,12 +108,13 @@ impl Machine<'_> {
     }
 }
 
-/// Where the operands of a two-operand instruction are.
+/// The forms of a two-operand instruction.
 const TO_REGISTER: u8 = 0;
 const FROM_MEMORY: u8 = 1;
 const TO_MEMORY: u8 = 2;
 
-/// The arithmetic of `add`, `or`, `adc`, `sbb`, `and`, `sub`, `xor`, `cmp`, in the order of their encodings; `test` last.
+/// Numbers of the arithmetic operations: `add`, `or`, `adc`, `sbb`, `and`, `sub`, `xor`, `cmp`, as
+/// encoded. `test` is last.
 const CMP: u8 = 7;
 const TEST: u8 = 8;
 
@@ -123,7 +125,8 @@ fn arithmetic<const KIND: u8, const SIZE: usize>(m: &mut Machine, a: u64, b: u64
         0 | 2 => {
             let c = if KIND == 2 { m.carry() } else { 0 };
             let r = a.wrapping_add(b).wrapping_add(c) & mask;
-            // A carry came out where the sum is below an operand, or equal to it with a carry in.
+            // A carry occurred if the sum is below an operand, or equal to it with an incoming
+            // carry.
             let carry = r < a || (c == 1 && r == a);
             (r, carry, (a ^ r) & (b ^ r))
         }
@@ -149,7 +152,7 @@ fn binary<const KIND: u8, const SIZE: usize, const FORM: u8>(m: &mut Machine, op
         FROM_MEMORY => (m.get(op.destination, SIZE), m.load_sized(m.address(op), SIZE)?),
         _ => (m.load_sized(m.address(op), SIZE)?, register),
     };
-    // A store that faults must leave the flags as they were.
+    // A store that faults must not change the flags.
     let flags = m.state.flags;
     let r = arithmetic::<KIND, SIZE>(m, a, b);
     if KIND == CMP || KIND == TEST {
@@ -182,13 +185,13 @@ fn mov<const SIZE: usize, const FORM: u8>(m: &mut Machine, op: &Op) -> Step {
     Ok(())
 }
 
-/// The source of an instruction with one source that may be memory, `size` bytes.
+/// Reads the source of an instruction with one source, which may be memory, of `size` bytes.
 #[inline]
 fn source(m: &Machine, op: &Op, size: usize) -> Result<u64, Trap> {
     if op.memory_bytes > 0 { m.load_sized(m.address(op), size) } else { Ok(m.get(op.b, size)) }
 }
 
-/// Reads, changes and writes back the destination, which may be memory.
+/// Changes the destination, which may be memory.
 fn modify(m: &mut Machine, op: &Op, f: impl FnOnce(&mut Machine, u64) -> u64) -> Step {
     let size = usize::from(op.size);
     if op.memory_bytes > 0 {
@@ -253,7 +256,8 @@ fn lea(m: &mut Machine, op: &Op) -> Step {
     Ok(())
 }
 
-/// `imul` with a destination register: `a` and `b`, or `b` and an immediate.
+/// Executes `imul` with a destination register: multiplies destination and `b`, or `b` and an
+/// immediate.
 fn imul(m: &mut Machine, op: &Op) -> Step {
     let size = usize::from(op.size);
     let b = i128::from(sign_extend(source(m, op, size)?, size));
@@ -261,13 +265,14 @@ fn imul(m: &mut Machine, op: &Op) -> Step {
     let full = i128::from(a) * b;
     let r = full as u64 & ones(size);
     let lost = full != i128::from(sign_extend(r, size));
-    // Sign, zero, adjust and parity are undefined; processors of today set them by the result, except for AF.
+    // Sign, zero, adjust and parity are undefined. Present processors set them from the result,
+    // except for AF.
     m.set_flags(ARITHMETIC, result_flags(r, size) | u64::from(lost) | u64::from(lost) << 11);
     m.set(op.destination, size, r);
     Ok(())
 }
 
-/// `mul` and `imul` with one operand: `rdx:rax = rax · b`.
+/// Executes `mul` and `imul` with one operand: `rdx:rax = rax · b`.
 fn multiply_wide(m: &mut Machine, op: &Op) -> Step {
     let size = usize::from(op.size);
     let (a, b) = (m.get(0, size), source(m, op, size)?);
@@ -289,7 +294,7 @@ fn multiply_wide(m: &mut Machine, op: &Op) -> Step {
     Ok(())
 }
 
-/// `div` and `idiv` of `rdx:rax`.
+/// Executes `div` and `idiv` of `rdx:rax`.
 fn divide(m: &mut Machine, op: &Op) -> Step {
     let size = usize::from(op.size);
     let b = source(m, op, size)?;
@@ -321,7 +326,7 @@ fn divide(m: &mut Machine, op: &Op) -> Step {
     Ok(())
 }
 
-/// Sign extension within `rax` (`cbw`, `cwde`, `cdqe`) and into `rdx` (`cwd`, `cdq`, `cqo`).
+/// Extends the sign within `rax` (`cbw`, `cwde`, `cdqe`) or into `rdx` (`cwd`, `cdq`, `cqo`).
 fn extend_accumulator(m: &mut Machine, op: &Op) -> Step {
     let size = usize::from(op.size);
     if op.c == 1 {
@@ -334,7 +339,7 @@ fn extend_accumulator(m: &mut Machine, op: &Op) -> Step {
     Ok(())
 }
 
-/// `shl`, `shr`, `sar`, `rol`, `ror` (in `element`: 0 to 4) by an immediate or `cl`.
+/// Executes `shl`, `shr`, `sar`, `rol`, `ror` (`element` 0 to 4) by an immediate or `cl`.
 fn shift(m: &mut Machine, op: &Op) -> Step {
     let size = usize::from(op.size);
     let bits = 8 * size as u32;
@@ -370,7 +375,7 @@ fn shift(m: &mut Machine, op: &Op) -> Step {
     })
 }
 
-/// `shlx`, `shrx`, `sarx`, `rorx`: no flags.
+/// Executes `shlx`, `shrx`, `sarx`, `rorx`, which set no flags.
 fn shift_x(m: &mut Machine, op: &Op) -> Step {
     let size = usize::from(op.size);
     let bits = 8 * size as u32;
@@ -387,7 +392,7 @@ fn shift_x(m: &mut Machine, op: &Op) -> Step {
     Ok(())
 }
 
-/// `bt`, `bts`, `btr`, `btc` (in `element`: 0 to 3) of a register.
+/// Executes `bt`, `bts`, `btr`, `btc` (`element` 0 to 3) of a register.
 fn bit_test(m: &mut Machine, op: &Op) -> Step {
     let size = usize::from(op.size);
     let bit = (m.state.gpr[usize::from(op.b)].wrapping_add(op.immediate)) & (8 * size as u64 - 1);
@@ -403,7 +408,7 @@ fn bit_test(m: &mut Machine, op: &Op) -> Step {
     Ok(())
 }
 
-/// `lzcnt`, `tzcnt`, `popcnt`, `bswap`.
+/// Executes `lzcnt`, `tzcnt`, `popcnt` (`element` 0 to 2).
 fn count_bits(m: &mut Machine, op: &Op) -> Step {
     let size = usize::from(op.size);
     let bits = 8 * size as u64;
@@ -424,7 +429,8 @@ fn count_bits(m: &mut Machine, op: &Op) -> Step {
     Ok(())
 }
 
-/// `andn`, `bextr`, `blsi`, `blsmsk`, `blsr`, `bzhi`, `pdep`, `pext`, `mulx` (in `element`: 0 to 8).
+/// Executes the BMI instructions. `element` 0 to 8 are `andn`, `bextr`, `blsi`, `blsmsk`, `blsr`,
+/// `bzhi`, `pdep`, `pext` and `mulx`.
 fn bmi(m: &mut Machine, op: &Op) -> Step {
     let size = usize::from(op.size);
     let bits = 8 * size as u64;
@@ -445,7 +451,8 @@ fn bmi(m: &mut Machine, op: &Op) -> Step {
             (if n < bits { b & ((1 << n) - 1) } else { b }, n >= bits)
         }
         6 | 7 => {
-            // The bits of `b` that are set, lowest first, take the bits of `a` from below (`pdep`) or go there (`pext`).
+            // The set bits of `b`, lowest first, take the lowest bits of `a` (`pdep`), or select
+            // bits of `a` for the lowest places (`pext`).
             let (mut r, mut mask, mut k) = (0, b, 0);
             while mask != 0 {
                 let place = mask.trailing_zeros();
@@ -459,7 +466,7 @@ fn bmi(m: &mut Machine, op: &Op) -> Step {
         }
         _ => {
             let full = u128::from(m.get(2, size)) * u128::from(b);
-            // Where both results go to one register, the high half stays.
+            // If both results go to one register, it keeps the high half.
             m.set(op.a, size, full as u64 & ones(size));
             m.set(op.destination, size, (full >> bits) as u64);
             return Ok(());
@@ -479,7 +486,8 @@ fn bswap(m: &mut Machine, op: &Op) -> Step {
 
 fn cmov(m: &mut Machine, op: &Op) -> Step {
     let size = usize::from(op.size);
-    // Memory is read, and 32-bit destinations are extended, whatever the condition says.
+    // The memory operand is always read, and 32-bit destinations are always extended, also if the
+    // condition is false.
     let x = source(m, op, size)?;
     let r = if m.condition(op.c) { x } else { m.get(op.destination, size) };
     m.set(op.destination, size, r);
@@ -560,7 +568,7 @@ fn xchg(m: &mut Machine, op: &Op) -> Step {
     Ok(())
 }
 
-/// `stc`, `clc`, `cmc`, `std`, `cld` (in `element`: 0 to 4).
+/// Executes `stc`, `clc`, `cmc`, `std`, `cld` (`element` 0 to 4).
 fn flag(m: &mut Machine, op: &Op) -> Step {
     let f = m.state.flags;
     m.state.flags = match op.element {

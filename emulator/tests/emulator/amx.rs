@@ -1,4 +1,5 @@
-//! Tiles against the processor manual: its pseudocode transcribed a second time, over flat bytes and plain loops.
+//! Tests tiles against the processor manual. Its pseudocode is implemented again with flat bytes
+//! and plain loops.
 
 use iced_x86::{Code, Encoder, Instruction, MemoryOperand, Register};
 use ixc_emulator::amx::{self, TileFault, TileOp, TileProduct, TileShape, Tiles};
@@ -28,12 +29,12 @@ pub struct Model {
 }
 
 impl Model {
-    /// All tiles zero, with these shapes.
+    /// Makes tiles with these shapes, all zero.
     pub fn new(shapes: [(usize, usize); 8]) -> Model {
         Model { rows: shapes.map(|s| s.0), colsb: shapes.map(|s| s.1), tile: [[0; 1024]; 8] }
     }
 
-    /// What `ldtilecfg` reads for it.
+    /// Returns the configuration for `ldtilecfg`.
     pub fn config(&self) -> [u8; 64] {
         let mut config = [0; 64];
         config[0] = 1;
@@ -67,7 +68,7 @@ impl Model {
         self.tile[tile][64 * row..].fill(0);
     }
 
-    /// `TILELOADD` from a buffer: row `r` at `start + r · stride`.
+    /// Executes `TILELOADD` from a buffer: row `r` at `start + r · stride`.
     pub fn load(&mut self, tile: usize, buffer: &[u8], start: isize, stride: isize) {
         for row in 0..self.rows[tile] {
             let at = (start + row as isize * stride) as usize;
@@ -78,7 +79,7 @@ impl Model {
         self.zero_upper_rows(tile, self.rows[tile]);
     }
 
-    /// `TILESTORED`.
+    /// Executes `TILESTORED`.
     pub fn store(&self, tile: usize, buffer: &mut [u8], start: isize, stride: isize) {
         for row in 0..self.rows[tile] {
             for i in 0..self.colsb[tile] {
@@ -87,7 +88,7 @@ impl Model {
         }
     }
 
-    /// `TDP…`.
+    /// Executes `TDP…`.
     pub fn multiply(&mut self, product: TileProduct, c: usize, a: usize, b: usize) {
         for m in 0..self.rows[c] {
             let row: Vec<u32> = match product {
@@ -134,7 +135,7 @@ impl Model {
     }
 }
 
-/// By value; NaN keep sign and payload.
+/// Converts by value. A NaN keeps sign and payload.
 fn half_to_single(bits: u16) -> u32 {
     let sign = u32::from(bits >> 15) << 31;
     match (bits >> 10 & 0x1f, bits & 0x3ff) {
@@ -158,7 +159,7 @@ fn assert_same(tiles: &Tiles, model: &Model, context: &str) {
     }
 }
 
-/// Bytes that are interesting to a product.
+/// Returns bytes of a factor that often cause errors.
 pub fn operand(random: &mut Random, product: TileProduct, bytes: usize) -> Vec<u8> {
     match product {
         TileProduct::Bf16 => (0..bytes / 2).flat_map(|_| ((single(random) >> 16) as u16).to_le_bytes()).collect(),
@@ -167,7 +168,7 @@ pub fn operand(random: &mut Random, product: TileProduct, bytes: usize) -> Vec<u
     }
 }
 
-/// Bytes of sums; few NaN and infinities, which would hide all else.
+/// Returns bytes of sums, with few NaN and infinities, which would hide other errors.
 pub fn sums(random: &mut Random, product: TileProduct, bytes: usize) -> Vec<u8> {
     let one = |random: &mut Random| match product {
         TileProduct::Bf16 | TileProduct::F16 => single(random),
@@ -188,7 +189,7 @@ fn products_of_every_shape_are_those_of_the_manual() {
     let mut random = Random::new(0x0061_6d78);
     for rows in 1..=16 {
         for inner in 1..=16 {
-            // All widths come up, not with all rows and inner sizes.
+            // All widths occur, but not with all rows and inner sizes.
             let columns = 1 + (5 * rows + 3 * inner) % 16;
             for product in PRODUCTS {
                 let mut shapes = [(16, 64); 8];
@@ -212,7 +213,8 @@ fn products_of_every_shape_are_those_of_the_manual() {
     }
 }
 
-/// A product of one doubleword each, with every pair of bytes in every place: above 127 in both, all signednesses.
+/// Tests products of one doubleword each, with every pair of bytes in every place and all
+/// signednesses.
 #[test]
 fn every_pair_of_bytes_multiplies_as_its_signedness_says() {
     let value = |byte: usize, signed: bool| if signed { byte as u8 as i8 as i32 } else { byte as i32 };
@@ -222,7 +224,8 @@ fn every_pair_of_bytes_multiplies_as_its_signedness_says() {
         (TileProduct::UnsignedSigned, false, true),
         (TileProduct::UnsignedUnsigned, false, false),
     ];
-    // Row m of the first factor holds byte 16 · i + m, column n of the second 16 · j + n, each in one place of four.
+    // Row m of the first factor holds byte 16 · i + m, and column n of the second 16 · j + n, each
+    // in one place of four.
     let mut model = Model::new([(16, 64), (16, 4), (1, 64), (0, 0), (0, 0), (0, 0), (0, 0), (0, 0)]);
     for (product, signed_a, signed_b) in cases {
         for (i, j) in (0..16).flat_map(|i| (0..16).map(move |j| (i, j))) {
@@ -259,14 +262,15 @@ fn loads_and_stores_follow_base_and_stride() {
                 let mut bytes: Vec<u8> = (0..memory_size).map(|_| random.bits() as u8).collect();
                 let mut right = bytes.clone();
                 let start = if stride < 0 { 3200 } else { 17 };
-                // What was in the tile before is gone, in rows and columns that the shape lacks as well.
+                // The load clears the tile's old content, also in rows and columns outside of the
+                // shape.
                 model.load(3, &bytes, start, stride);
                 let mut memory = Memory::new();
                 let at = memory.map(Slice::write("buffer", &mut bytes)).unwrap();
                 let address = at + start as u64;
                 amx::execute(&TileOp::Load { tile: 3 }, &mut tiles, &mut memory, address, stride as u64).unwrap();
                 assert_same(&tiles, &model, &format!("load {rows}×{colsb}, stride {stride}"));
-                // Elsewhere, with another stride, rows overlapping.
+                // The store goes elsewhere with another stride, so that rows overlap.
                 amx::execute(&TileOp::Store { tile: 3 }, &mut tiles, &mut memory, address + 5, (stride / 2) as u64)
                     .unwrap();
                 drop(memory);
@@ -294,14 +298,14 @@ fn a_row_that_is_not_in_memory_stops_there_and_can_be_taken_up_again() {
     }
     assert_eq!(tiles.bytes(0).unwrap()[6], [7; 64]);
     assert_eq!(tiles.bytes(0).unwrap()[7], [0; 64]);
-    // With the row there, only it is read: the others are not in this buffer.
+    // With this start row, only the last row is read: the buffer has no other.
     let mut memory = Memory::new();
     let at = memory.map(Slice::read("last row", &[9; 64])).unwrap();
     amx::execute(&TileOp::Load { tile: 0 }, &mut tiles, &mut memory, at.wrapping_sub(64 * 7), 64).unwrap();
     assert_eq!(tiles.bytes(0).unwrap()[7], [9; 64]);
     assert_eq!(tiles.store_config()[1], 0);
 
-    // A store says its row as well, and what it wrote before stays.
+    // A store also sets the start row, and the rows written before stay.
     let mut out = [0; 100];
     let mut memory = Memory::new();
     let at = memory.map(Slice::write("out", &mut out)).unwrap();
@@ -311,7 +315,7 @@ fn a_row_that_is_not_in_memory_stops_there_and_can_be_taken_up_again() {
     drop(memory);
     assert_eq!((out[63], out[64]), (1, 0));
 
-    // A product starts over; so does tilezero.
+    // A product resets the start row, and so does tilezero.
     tiles.zero(1).unwrap();
     assert_eq!(tiles.store_config()[1], 0);
 }
@@ -328,7 +332,7 @@ fn configurations_are_loaded_stored_and_released() {
     assert!(!tiles.is_init());
     assert_eq!(tiles.store_config(), config);
     assert_eq!((tiles.shape(3), tiles.shape(2)), (Some(TileShape { rows: 3, colsb: 12 }), None));
-    // tilezero takes any shape; loads do not.
+    // The instruction tilezero accepts any shape; loads do not.
     tiles.zero(6).unwrap();
     config[1] = 0;
     assert_eq!(tiles.store_config(), config);
@@ -340,14 +344,14 @@ fn configurations_are_loaded_stored_and_released() {
     assert_same(&tiles, &model, "loaded");
     tiles.load_config(&model.config()).unwrap();
     assert_same(&tiles, &Model::new([(16, 64); 8]), "configured again");
-    // A refused one changes nothing.
+    // A refused configuration changes nothing.
     load_rows(&mut tiles, &mut model, 5, &[7; 1024]);
     let mut bad = model.config();
     bad[40] = 1;
     tiles.load_config(&bad).unwrap_err();
     assert_same(&tiles, &model, "refused");
 
-    // Palette 0 releases, whatever the other bytes say; so does tilerelease.
+    // Palette 0 releases the tiles, whatever other bytes are set, and so does tilerelease.
     for by_palette in [true, false] {
         let mut tiles = tiles.clone();
         if by_palette {
@@ -397,7 +401,7 @@ fn every_check_of_a_configuration_refuses() {
         );
         assert_eq!(refused(|c| c[at_rows] = 0), TileFault::HalfConfigured { byte: at_rows, tile, rows: 0, colsb: 64 });
     }
-    // Every size inside the limits is taken.
+    // Every size inside the limits is accepted.
     for rows in 1..=16 {
         for colsb in 1..=64 {
             configured(&Model::new([(rows, colsb); 8]));
@@ -434,7 +438,7 @@ fn tiles_that_are_not_configured_fault() {
         };
         assert_eq!(reason(Tiles::default()), TileFault::NotConfigured { tile: first }.to_string(), "{op:?}");
     }
-    // Not of palette 1.
+    // Palette 1 does not have this tile.
     assert_eq!(partly.clone().zero(8), Err(TileFault::NoSuchTile { tile: 8 }));
 }
 
@@ -466,14 +470,14 @@ fn shapes_that_do_not_fit_fault() {
             assert_eq!(trap.to_string(), TileFault::PartialDword { tile: 2, colsb: 8 + odd }.to_string());
         }
     }
-    // One tile twice, even where the shapes would do.
+    // One tile twice is refused, even if the shapes match.
     let mut tiles = configured(&Model::new([(16, 64); 8]));
     for product in PRODUCTS {
         assert_eq!(tiles.multiply(product, 1, 1, 2), Err(TileFault::SameTile { tile: 1 }));
         assert_eq!(tiles.multiply(product, 1, 2, 1), Err(TileFault::SameTile { tile: 1 }));
         assert_eq!(tiles.multiply(product, 1, 2, 2), Err(TileFault::SameTile { tile: 2 }));
     }
-    // Going on behind the last row.
+    // The start row lies after the last row.
     let mut config = Model::new([(5, 8); 8]).config();
     config[1] = 5;
     tiles.load_config(&config).unwrap();
@@ -483,7 +487,7 @@ fn shapes_that_do_not_fit_fault() {
     }
 }
 
-/// Encodes, with the addresses of the call's buffers in rax, rcx, rdx and r8 before.
+/// Encodes instructions, after loads of the call's buffer addresses into rax, rcx, rdx and r8.
 fn encoded(instructions: &[Instruction]) -> Program {
     let mut encoder = Encoder::new(64);
     let buffers = [Register::RAX, Register::RCX, Register::RDX, Register::R8].into_iter().enumerate().map(|(n, to)| {
@@ -502,7 +506,8 @@ fn tile_memory(base: Register, index: Register, scale: u32, displacement: i64) -
     MemoryOperand::new(base, index, scale, displacement, 8, false, Register::None)
 }
 
-/// The instructions as bytes: which operand is which, strides with every scale, a displacement, and no index at all.
+/// Tests the encodings of the instructions: the order of operands, strides with every scale, a
+/// displacement, and no index.
 #[test]
 fn encoded_tile_instructions_are_those_of_the_manual() {
     use Register::{R8, R9, RAX, RCX, RDX, TMM1, TMM3, TMM6};
@@ -520,7 +525,7 @@ fn encoded_tile_instructions_are_those_of_the_manual() {
             let stride = 128 / i64::from(scale) * if scale == 2 { -1 } else { 1 };
             // A negative stride starts at the last row.
             let start = if stride < 0 { 15 * 128 } else { 0 };
-            // tmm6 (5×12) += tmm1 (5×28) · tmm3 (7×12): shapes and values tell the operands apart.
+            // tmm6 (5×12) += tmm1 (5×28) · tmm3 (7×12): shapes and values distinguish the operands.
             let shapes = [(0, 0), (5, 28), (0, 0), (7, 12), (0, 0), (0, 0), (5, 12), (0, 0)];
             let mut model = Model::new(shapes);
             let (a, b) = (operand(&mut random, product, 2048), operand(&mut random, product, 2048));

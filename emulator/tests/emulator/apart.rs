@@ -1,12 +1,13 @@
-//! Runs a function in a process of its own, so that a signal is a result and not the end of the tests.
+//! Runs a function in a process of its own, so that a signal is a result and does not end the
+//! tests.
 //!
-//! The process is a fork: it has all that the function may read, and the permission to use tiles. What the function is to write lies in
-//! [`Shared`] memory.
+//! The process is a fork. It has all memory that the function may read, and the permission to use
+//! tiles. Outputs of the function lie in [`Shared`] memory.
 
 use dynasmrt::AssemblyOffset;
 use dynasmrt::mmap::{ExecutableBuffer, MutableBuffer};
 
-/// Why a function did not return.
+/// The signal that ended a function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Signal(pub i32);
 
@@ -20,26 +21,27 @@ impl Shared {
     pub fn new(len: usize) -> Shared {
         let flags = libc::MAP_SHARED | libc::MAP_ANONYMOUS;
         let protection = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: a new anonymous mapping; nothing else is touched.
+        // SAFETY: the mapping is new and anonymous. No other memory is touched.
         let start = unsafe { libc::mmap(std::ptr::null_mut(), len, protection, flags, -1, 0) };
         assert_ne!(start, libc::MAP_FAILED);
         Shared { start: start.cast(), len }
     }
 
     pub fn bytes(&mut self) -> &mut [u8] {
-        // SAFETY: the mapping that `new` made, borrowed as long as the result; a child that writes it has ended by then.
+        // SAFETY: `new` made the mapping, which is borrowed as long as the result. A child that
+        // writes it has ended by then.
         unsafe { std::slice::from_raw_parts_mut(self.start, self.len) }
     }
 }
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        // SAFETY: the mapping that `new` made.
+        // SAFETY: `new` made the mapping.
         unsafe { libc::munmap(self.start.cast(), self.len) };
     }
 }
 
-/// Machine code of a function that takes pointers to buffers, as kernels do.
+/// Machine code of a function that takes pointers to buffers, with the signature of kernels.
 pub struct Function(ExecutableBuffer);
 
 impl Function {
@@ -50,20 +52,23 @@ impl Function {
         Function(memory.make_exec().unwrap())
     }
 
-    /// Calls the function with these pointers; gives the signal that ended it.
+    /// Calls the function with these pointers. Returns the signal that ended it.
     ///
     /// # Safety
-    /// This CPU has the instructions. What they do may be wrong, since only the child suffers from it, but for [`Shared`] memory.
+    /// This CPU must have the instructions. Wrong accesses harm only the child, except in
+    /// [`Shared`] memory.
     pub unsafe fn call_apart(&self, buffers: &[*mut u8]) -> Result<(), Signal> {
         let start = self.0.ptr(AssemblyOffset(0));
-        // SAFETY: the start of code that keeps the calling convention.
+        // SAFETY: this is the start of code that follows the calling convention.
         let function: extern "sysv64" fn(*const *mut u8, *const i64) = unsafe { std::mem::transmute(start) };
-        // SAFETY: the child calls nothing that a fork of several threads may not: the function, and a few system calls.
+        // SAFETY: the child calls only functions that are permitted after a fork of several
+        // threads: the function, and a few system calls.
         let child = unsafe { libc::fork() };
         assert_ne!(child, -1, "fork: {}", std::io::Error::last_os_error());
         if child == 0 {
             let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-            // SAFETY: no core file, and no handler of Rust's between the fault and the end.
+            // SAFETY: these calls prevent a core file, and Rust's signal handler between the fault
+            // and the end.
             unsafe {
                 libc::setrlimit(libc::RLIMIT_CORE, &none);
                 for signal in [libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE] {
@@ -71,11 +76,11 @@ impl Function {
                 }
             }
             function(buffers.as_ptr(), std::ptr::null());
-            // SAFETY: ends the child, without destructors of the parent's.
+            // SAFETY: this ends the child without the parent's destructors.
             unsafe { libc::_exit(0) };
         }
         let mut status = 0;
-        // SAFETY: waits for the child just made.
+        // SAFETY: this waits for the child just made.
         let waited = unsafe { libc::waitpid(child, &mut status, 0) };
         assert_eq!(waited, child, "waitpid: {}", std::io::Error::last_os_error());
         if libc::WIFSIGNALED(status) {
@@ -91,7 +96,7 @@ fn a_function_apart_gives_what_it_wrote_or_its_signal() {
     let mut shared = Shared::new(64);
     let call = |code: &[u8], shared: &mut Shared| {
         let pointers = [shared.bytes().as_mut_ptr()];
-        // SAFETY: instructions of every x86-64.
+        // SAFETY: every x86-64 has these instructions.
         unsafe { Function::new(code).call_apart(&pointers) }
     };
     // mov rax, [rdi]; mov dword ptr [rax], 7; ret
@@ -99,7 +104,8 @@ fn a_function_apart_gives_what_it_wrote_or_its_signal() {
     assert_eq!(shared.bytes()[..4], [7, 0, 0, 0]);
     // ud2
     assert_eq!(call(&[0x0f, 0x0b], &mut shared), Err(Signal(libc::SIGILL)));
-    // xor eax, eax; dec rax; shr rax, 1; mov eax, [rax]: an address that is none, as #GP as that of a wrong configuration
+    // xor eax, eax; dec rax; shr rax, 1; mov eax, [rax]: a non-canonical address. It causes #GP, as
+    // a wrong configuration does.
     let wild = [0x31, 0xc0, 0x48, 0xff, 0xc8, 0x48, 0xd1, 0xe8, 0x8b, 0x00, 0xc3];
     assert_eq!(call(&wild, &mut shared), Err(Signal(libc::SIGSEGV)));
 }

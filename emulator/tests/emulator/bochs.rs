@@ -1,8 +1,8 @@
-//! Vector instructions, one by one with random operands, as a file for Bochs to judge.
+//! Vector instructions with random operands, written to a file that Bochs checks one by one.
 //!
-//! Bochs is another emulator, which knows AVX-512 without VNNI, BF16 and FP16. It is a Python package and no dependency of
-//! ours: `bochs/judge.py` says how to install it. `IXC_BOCHS` names the Python to run it with; without it the test prints
-//! that it did not run.
+//! Bochs is another emulator, which knows AVX-512 without VNNI, BF16 and FP16. It is a Python
+//! package and not a dependency. `bochs/judge.py` explains how to install it. `IXC_BOCHS` names the
+//! Python to run it with; without it, the test prints that it did not run.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -15,14 +15,14 @@ use ixc_targets::{Feature, Features};
 use crate::function::{self, Function, PAGE, Page};
 use ixc_testing::tools::{BOCHS, Found};
 
-/// How often each instruction is tried.
+/// Number of tries of each instruction.
 const TRIES: u64 = 8;
 
 fn all_features() -> Features {
     Features::of(Feature::ALL)
 }
 
-/// What the emulator makes of it; nothing where it does not know the instruction.
+/// Returns the emulator's result, or `None` if it does not know the instruction.
 pub fn emulate(function: &Function, input: &Page) -> Option<Page> {
     let program = Program::new(&function.bytes, function.bytes.len(), all_features()).ok()?;
     let mut output = Page([0; PAGE]);
@@ -31,7 +31,7 @@ pub fn emulate(function: &Function, input: &Page) -> Option<Page> {
     Some(output)
 }
 
-/// Every form of every code that the emulator knows, if its features are wanted.
+/// Checks every form of every code that the emulator knows and whose features are selected.
 fn each(wanted: impl Fn(CpuidFeature) -> bool, mut check: impl FnMut(Function, Page, Page)) {
     for code in function::codes().filter(|code| code.cpuid_features().iter().all(|f| wanted(*f))) {
         let mut random = Random::new(code as u64);
@@ -45,11 +45,11 @@ fn each(wanted: impl Fn(CpuidFeature) -> bool, mut check: impl FnMut(Function, P
     }
 }
 
-/// Forms that Bochs gets wrong: a Zen 4 gives for them what the emulator gives. The first is masked by quadwords there,
-/// not by bytes; the others ignore or refuse W1.
+/// Forms that Bochs gets wrong: a Zen 4 agrees with the emulator. Bochs masks the first by
+/// quadwords instead of bytes. It ignores or refuses W1 of the others.
 const WRONG_IN_BOCHS: [&str; 3] = ["EVEX_Vpmultishiftqb_", "EVEX_Vextractps_r64m32_", "EVEX_Vpinsrb_xmm_xmm_r64m8_"];
 
-/// What Bochs' newest AVX-512 model, Cannon Lake, has of what the emulator knows.
+/// Returns whether Bochs' newest AVX-512 model, Cannon Lake, has a feature that the emulator knows.
 fn bochs_has(feature: CpuidFeature) -> bool {
     use CpuidFeature as F;
     matches!(

@@ -6,12 +6,12 @@ use ixc_ir::kernel::random::{Options, random_buffers, random_dims, random_kernel
 use ixc_ir::kernel::{BufferKind, Kernel, Op, interpret};
 use ixc_targets::Target;
 
-/// First of the seeds.
+/// The first seed.
 const SEED: u64 = 0x71e5;
-/// How many seeds follow it.
+/// Number of seeds.
 const KERNELS: u64 = 200;
 
-/// A random kernel of all ops that the target has a lowering for, and its code, decoded again.
+/// Makes a random kernel of all ops with a lowering for the target, and decodes its code again.
 fn program(seed: u64, target: Target, full: &mut u64) -> (Kernel, Program) {
     let widest = target.isa().vector_bytes;
     let everything = Options { widest, tiles: target.isa().tile_registers > 0, has: |_| true };
@@ -22,7 +22,8 @@ fn program(seed: u64, target: Target, full: &mut u64) -> (Kernel, Program) {
     };
     let mut kernel = random_kernel_with(seed, everything);
     let compiled = match x64::compile(&kernel, target) {
-        // Random tiles live side by side and are used several times, which the target's eight can't always be.
+        // Several random tiles live at once and are used several times. The target's eight may not
+        // suffice.
         Err(
             X64Error::NoLowering { .. }
             | X64Error::Unsupported { .. }
@@ -48,7 +49,7 @@ fn decode(compiled: &Compiled, target: Target) -> Program {
     program.unwrap_or_else(|e| panic!("{}: {e}", compiled.name))
 }
 
-/// The code of a kernel, decoded again.
+/// Compiles a kernel and decodes its code again.
 pub fn decoded(kernel: &Kernel, target: Target) -> Program {
     decode(&x64::compile(kernel, target).unwrap_or_else(|e| panic!("{}: {e}", kernel.name)), target)
 }

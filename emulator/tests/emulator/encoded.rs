@@ -1,5 +1,6 @@
-//! Encoded FP16 and AVX-VNNI instructions in the emulator, which few CPUs have: operands, masks, broadcast, rounding and what stays of the destination, as the
-//! manual's Operation sections have them.
+//! Tests encoded FP16 and AVX-VNNI instructions, which few CPUs have, against the manual's
+//! Operation sections: operands, masks, broadcast, rounding, and the bytes of the destination that
+//! stay.
 
 use std::collections::BTreeSet;
 
@@ -16,13 +17,14 @@ use crate::half::{
 };
 use crate::manual::reference_vnni;
 
-/// How often each instruction is tried.
+/// Number of tries of each instruction.
 const TRIES: usize = 60;
-/// How many instructions there are.
+/// Number of instructions.
 const FP16_CODES: usize = 193;
 const VNNI_CODES: usize = 8;
 
-/// Of FP16, but not emulated: approximations, complex numbers, and what no kernel needs.
+/// FP16 instructions that are not emulated: approximations, complex numbers, and others without use
+/// in kernels.
 #[rustfmt::skip]
 const NOT_EMULATED: &[&str] = &[
     "vfcmaddcph", "vfcmaddcsh", "vfcmulcph", "vfcmulcsh", "vfmaddcph", "vfmaddcsh", "vfmulcph", "vfmulcsh", "vfpclassph",
@@ -32,21 +34,22 @@ const NOT_EMULATED: &[&str] = &[
 
 type Lane<'a> = Box<dyn Fn(usize, u64, u64, u64) -> u64 + 'a>;
 
-/// What an instruction computes.
+/// The meaning of an instruction.
 enum Meaning<'a> {
-    /// `f(lane, destination, a, b)`, with the bytes of result and source elements; of one source operand it is `b`.
+    /// Computes `f(lane, destination, a, b)`. The numbers are the bytes of result and source
+    /// elements. A single source is `b`.
     Packed(usize, usize, Lane<'a>),
-    /// The same of the lowest lane; the other bytes of the low 128 bits come from `a`.
+    /// Computes the lowest lane in the same way; the other bytes of the low 128 bits come from `a`.
     Scalar(usize, usize, Lane<'a>),
-    /// As a scalar one, but the other bytes stay.
+    /// Computes the lowest lane in the same way, but the other bytes stay.
     ScalarKept(Lane<'a>),
-    /// Mask bits.
+    /// Computes mask bits.
     Mask(bool, u8),
-    /// To a general register.
+    /// Writes a general register.
     General(Box<dyn Fn(u64) -> u64 + 'a>),
-    /// ZF and CF.
+    /// Sets ZF and CF.
     Flags,
-    /// The low word alone, by the mask where there is one.
+    /// Writes only the low word, masked if there is a mask.
     Word,
 }
 
@@ -83,7 +86,7 @@ fn meaning(i: &Instruction) -> Option<Meaning<'static>> {
         Meaning::General(Box::new(move |x| reference_to_integer(x as u16, rounding, bits, signed)))
     };
     let from_general = |is_signed: bool| {
-        // By the width of the register or the memory operand.
+        // The width is that of the register or of the memory operand.
         let register = i.op2_register();
         let bytes = match i.op2_kind() {
             OpKind::Memory => i.memory_size().size(),
@@ -124,7 +127,8 @@ fn meaning(i: &Instruction) -> Option<Meaning<'static>> {
         M::Vcmpsh => Meaning::Mask(false, imm),
         M::Vcomish | M::Vucomish => Meaning::Flags,
         M::Vmovw => Meaning::Word,
-        // Between registers the other bytes come from the second operand, from memory they are zero, to memory there are none.
+        // From memory, the other bytes are zero. Between registers, they come from the second
+        // operand. A store has none.
         M::Vmovsh if i.op_count() == 3 => Scalar(2, 2, Box::new(|_, _, _, b| b)),
         M::Vmovsh => Meaning::Word,
         M::Vcvtph2psx => Packed(4, 2, Box::new(|_, _, _, b| reference_to_f32(b as u16).into())),
@@ -166,7 +170,8 @@ fn meaning(i: &Instruction) -> Option<Meaning<'static>> {
     })
 }
 
-/// The fused multiply-adds, by their names: `VF[N]M(ADD|SUB|ADDSUB|SUBADD)(132|213|231)(PH|SH)`.
+/// Returns the meaning of a fused multiply-add by its name:
+/// `VF[N]M(ADD|SUB|ADDSUB|SUBADD)(132|213|231)(PH|SH)`.
 fn fused(i: &Instruction, rounding: Rounding) -> Option<(Lane<'static>, bool)> {
     let name = format!("{:?}", i.mnemonic()).to_lowercase();
     let rest = name.strip_prefix("vf")?;
@@ -178,7 +183,7 @@ fn fused(i: &Instruction, rounding: Rounding) -> Option<(Lane<'static>, bool)> {
     let (what, order) = rest.split_at(order);
     let (order, kind) = order.split_at(3);
     let order = order.to_string();
-    // For even and for odd lanes whether the addend is subtracted.
+    // Whether the addend is subtracted, for even and for odd lanes.
     let subtract = match what {
         "add" => [false, false],
         "sub" => [true, true],
@@ -200,7 +205,7 @@ fn fused(i: &Instruction, rounding: Rounding) -> Option<(Lane<'static>, bool)> {
     Some((Box::new(f), kind == "sh"))
 }
 
-/// The operands of a function's instruction, as its input page gives them.
+/// The operands of a function's instruction, from its input page.
 struct Operands<'a> {
     i: &'a Instruction,
     page: &'a [u8],
@@ -246,7 +251,7 @@ fn set(bytes: &mut [u8], size: usize, n: usize, x: u64) {
     bytes[size * n..size * (n + 1)].copy_from_slice(&x.to_le_bytes()[..size]);
 }
 
-/// Bits of the last source as the code's name has it, `xmmm64b16` or `zmm`.
+/// Returns the bits of the last source from the code's name, `xmmm64b16` or `zmm`.
 fn source_bits(function: &Function) -> usize {
     let name = format!("{:?}", function.code);
     let source = name.split('_').rfind(|part| part.contains("mm") && !part.starts_with("imm")).unwrap();
@@ -311,7 +316,7 @@ fn check(function: &Function, input: &Page, output: &Page) -> Result<(), String>
             let mut right = vec![0; 64];
             let result = match mask & 1 == 1 {
                 true => element(&b, 2, 0),
-                // Memory that is written starts as zeros.
+                // Memory that is written is zero at first.
                 false if i.zeroing_masking() || i.op0_kind() == OpKind::Memory => 0,
                 false => element(&operands.bytes(0), 2, 0),
             };
@@ -335,7 +340,8 @@ fn check(function: &Function, input: &Page, output: &Page) -> Result<(), String>
     }
 }
 
-/// Checks every form of a feature's instructions; returns how many there were, and the names of those not emulated.
+/// Checks every form of a feature's instructions. Returns the number of instructions, and the names
+/// of those not emulated.
 fn check_all(feature: CpuidFeature) -> (usize, Vec<String>) {
     let mut random = Random::new(0x656e_636f_6465);
     let (mut cases, mut checked, mut unknown) = (0, BTreeSet::new(), BTreeSet::new());

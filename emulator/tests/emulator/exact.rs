@@ -1,7 +1,9 @@
-//! (no tests) The manual's arithmetic a second time, built unlike the emulator's: results are found, not computed.
+//! (no tests) A second implementation of the manual's arithmetic. It searches results instead of
+//! computing them.
 //!
-//! Single precision sums are kept whole in one wide fixed-point number and rounded by looking at its bits. A half-precision
-//! result is searched among all half-precision numbers by comparing the exact value with their midpoints.
+//! Single-precision sums are kept exactly in one wide fixed-point number, and rounded by its bits.
+//! A half-precision result is searched among all halves, by comparing the exact value with their
+//! midpoints.
 
 use std::cmp::Ordering;
 
@@ -9,14 +11,15 @@ use ixc_emulator::soft::Rounding;
 
 pub const ROUNDINGS: [Rounding; 4] = [Rounding::Nearest, Rounding::Down, Rounding::Up, Rounding::Zero];
 
-/// A non-negative multiple of 2^-300: room for every product of two single-precision numbers and 276 bits above.
+/// A non-negative multiple of 2^-300, with room for every product of two single-precision numbers
+/// and 276 bits above.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Wide([u64; 9]);
 
 const WIDE_UNIT: i32 = -300;
 
 impl Wide {
-    /// `significand · 2^exponent`
+    /// Makes `significand · 2^exponent`.
     fn new(significand: u64, exponent: i32) -> Wide {
         let shift = usize::try_from(exponent - WIDE_UNIT).unwrap();
         let mut limbs = [0; 9];
@@ -42,7 +45,7 @@ impl Wide {
         }))
     }
 
-    /// Of a larger number and a smaller one.
+    /// Subtracts a smaller number.
     fn sub(&self, other: &Wide) -> Wide {
         let mut borrow = false;
         Wide(std::array::from_fn(|i| {
@@ -57,8 +60,8 @@ impl Wide {
         usize::try_from(i).is_ok_and(|i| self.0[i / 64] >> (i % 64) & 1 == 1)
     }
 
-    /// To 24 bits, nearest even, as single precision without a lower bound of the exponent; what is below 2^-126 then
-    /// becomes zero.
+    /// Rounds to 24 bits, nearest even, as single precision without a lower bound of the exponent.
+    /// A result below 2^-126 then becomes zero.
     fn flushed(&self) -> u32 {
         let Some(first) = (0..576).rev().find(|i| self.bit(*i)) else { return 0 };
         let mut significand = (0..24).fold(0u64, |bits, i| bits << 1 | u64::from(self.bit(first - i)));
@@ -86,7 +89,7 @@ enum Single {
     Finite(u64, i32),
 }
 
-/// Sign and what it is, denormals as zero.
+/// Decodes sign and value, with denormals as zero.
 fn single(bits: u32) -> (bool, Single) {
     let fraction = u64::from(bits & 0x7f_ffff);
     let class = match bits >> 23 & 0xff {
@@ -98,7 +101,8 @@ fn single(bits: u32) -> (bool, Single) {
     (bits >> 31 == 1, class)
 }
 
-/// `x · y + z` with denormals zero on both sides; of several NaN the first in the order x, y, z.
+/// Returns `x · y + z` with denormal inputs and results as zero. Of several NaN, the first of x, y,
+/// z wins.
 pub fn fma32(x: u32, y: u32, z: u32) -> u32 {
     use Single::{Finite, Infinite, NaN};
     for operand in [x, y, z] {
@@ -129,13 +133,14 @@ pub fn fma32(x: u32, y: u32, z: u32) -> u32 {
     sum.flushed() | u32::from(negative) << 31
 }
 
-/// `x + y` by the same rules.
+/// Returns `x + y` by the same rules.
 pub fn add32(x: u32, y: u32) -> u32 {
-    // For the value alone: a NaN in x is found before 1 and y.
+    // This is about the value alone: a NaN in x is found before 1 and y.
     fma32(x, 0x3f80_0000, y)
 }
 
-/// A finite, non-negative half-precision number in units of 2^-25, so that midpoints of two are integers too.
+/// Returns a finite, non-negative half in units of 2^-25, so that midpoints of two are integers,
+/// too.
 pub fn half_units(bits: u16) -> i128 {
     let (exponent, fraction) = (bits >> 10, i128::from(bits & 0x3ff));
     match exponent {
@@ -144,16 +149,16 @@ pub fn half_units(bits: u16) -> i128 {
     }
 }
 
-/// The half-precision number for an exact size, given by how it compares with a number of units of 2^-25.
+/// Returns the half for an exact magnitude. `compare` compares it with a number of units of 2^-25.
 pub fn round_to_half(negative: bool, rounding: Rounding, compare: impl Fn(i128) -> Ordering) -> u16 {
     const LARGEST: u16 = 0x7bff;
-    // The largest that is not above the size.
+    // Finds the largest half that does not exceed the magnitude.
     let (mut below, mut above) = (0, LARGEST + 1);
     while above - below > 1 {
         let middle = (below + above) / 2;
         if compare(half_units(middle)) == Ordering::Less { above = middle } else { below = middle }
     }
-    // One more than the largest would be 65536; its bits are those of infinity.
+    // The number after the largest would be 65536; its bits are those of infinity.
     let above = below + 1;
     let exact = compare(half_units(below)) == Ordering::Equal;
     let up = match rounding {

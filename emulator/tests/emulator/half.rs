@@ -1,4 +1,4 @@
-//! FP16 lanes against the processor manual's pseudocode, transcribed here a second time over `exact`.
+//! FP16 lanes against the processor manual's pseudocode, implemented here again with `exact`.
 
 use std::cmp::Ordering;
 
@@ -24,13 +24,14 @@ pub fn negative(x: u16) -> bool {
     x >> 15 == 1
 }
 
-/// Signed, in units of 2^-25.
+/// Returns the signed value in units of 2^-25.
 pub fn units(x: u16) -> i128 {
     let size = half_units(x & 0x7fff);
     if negative(x) { -size } else { size }
 }
 
-/// Rounds `sum · 2^-50`; an exact zero of unlike signs is positive, but negative where rounding down.
+/// Rounds `sum · 2^-50`. An exact zero from unlike signs is positive, and negative if the mode
+/// rounds down.
 pub fn round_units(sum: i128, both_negative: bool, unlike: bool, rounding: Rounding) -> u16 {
     let sign = match sum.cmp(&0) {
         Ordering::Less => true,
@@ -94,12 +95,12 @@ pub fn reference_add(a: u16, b: u16, rounding: Rounding) -> u16 {
     reference_fma(a, 0x3c00, b, rounding)
 }
 
-/// As `a · b ± 0`, the zero with the sign of the product, which a zero product keeps then.
+/// Returns `a · b ± 0` with a zero of the product's sign, so that a zero product keeps its sign.
 pub fn reference_mul(a: u16, b: u16, rounding: Rounding) -> u16 {
     reference_fma(a, b, (a ^ b) & 0x8000, rounding)
 }
 
-/// Greater, less, equal, unordered, as the manual's table of predicates counts them.
+/// Returns the column of the manual's predicate table: greater, less, equal, or unordered.
 fn relation(a: u16, b: u16) -> usize {
     let value = |x: u16| match x & 0x7fff {
         0x7c00 => Some(if negative(x) { i128::MIN } else { i128::MAX }),
@@ -115,7 +116,7 @@ fn relation(a: u16, b: u16) -> usize {
 }
 
 pub fn reference_compare(a: u16, b: u16, predicate: u8) -> bool {
-    // What each predicate gives for greater, less, equal, unordered.
+    // Results of each predicate for greater, less, equal, unordered.
     const TABLE: [[u8; 4]; 16] = [
         [0, 0, 1, 0], // EQ_OQ
         [0, 1, 0, 0], // LT_OS
@@ -137,17 +138,17 @@ pub fn reference_compare(a: u16, b: u16, predicate: u8) -> bool {
     TABLE[usize::from(predicate % 16)][relation(a, b)] == 1
 }
 
-/// The second operand unless the first is strictly less.
+/// Returns the second operand unless the first is strictly less.
 pub fn reference_min(a: u16, b: u16) -> u16 {
     if relation(a, b) == 1 { a } else { b }
 }
 
-/// The second operand unless the first is strictly greater.
+/// Returns the second operand unless the first is strictly greater.
 pub fn reference_max(a: u16, b: u16) -> u16 {
     if relation(a, b) == 0 { a } else { b }
 }
 
-/// Exact; NaN keep sign and payload and are made quiet.
+/// Converts exactly to double precision. A NaN keeps sign and payload and becomes quiet.
 pub fn reference_to_f64(x: u16) -> u64 {
     let sign = u64::from(negative(x)) << 63;
     match () {
@@ -157,7 +158,7 @@ pub fn reference_to_f64(x: u16) -> u64 {
     }
 }
 
-/// As [`reference_to_f64`].
+/// Converts exactly to single precision, like [`reference_to_f64`].
 pub fn reference_to_f32(x: u16) -> u32 {
     let wide = reference_to_f64(x);
     match is_nan(x) {
@@ -172,7 +173,7 @@ pub fn reference_from_f64(bits: u64, rounding: Rounding) -> u16 {
     match () {
         () if x.is_nan() => sign | 0x7e00 | (bits >> 42 & 0x3ff) as u16,
         () if x.is_infinite() => sign | 0x7c00,
-        // Multiples of 2^-25 up to 2^17 are exact in an f64, so this comparison is.
+        // Multiples of 2^-25 up to 2^17 are exact in an f64, so this comparison is exact, too.
         () => round_to_half(sign != 0, rounding, |units| x.abs().total_cmp(&(units as f64 / f64::from(1 << 25)))),
     }
 }
@@ -185,7 +186,8 @@ pub fn reference_from_f32(bits: u32, rounding: Rounding) -> u16 {
     }
 }
 
-/// In two's complement of so many bits; the integer indefinite is the least value, or all ones where unsigned.
+/// Converts to two's complement of `bits` bits. The integer indefinite is the least value, or all
+/// ones if unsigned.
 pub fn reference_to_integer(x: u16, rounding: Rounding, bits: u32, signed: bool) -> u64 {
     let (least, most) = match signed {
         true => (-1i128 << (bits - 1), (1i128 << (bits - 1)) - 1),
@@ -236,7 +238,7 @@ fn check_half(a: u16, b: u16, c: u16, rounding: Rounding) {
     assert_eq!(half_ops::sqrt(a, rounding), reference_sqrt(a, rounding), "sqrt {}", context());
     assert_eq!(half_ops::fma(a, b, c, rounding), reference_fma(a, b, c, rounding), "fma {}", context());
     for (product, addend) in [(false, true), (true, false), (true, true)] {
-        // A NaN's sign is not turned, whichever operand it is in.
+        // The sign of a NaN is never flipped, in any operand.
         let x = if product { flip(a) } else { a };
         let z = if addend { flip(c) } else { c };
         let right = reference_fma(x, b, z, rounding);
@@ -292,7 +294,7 @@ fn half_rounds_floats_as_the_manual_does() {
     let mut random = Random::new(0x6376_7470_6832);
     for rounding in ROUNDINGS {
         for bits in 0..=0x7bffu16 {
-            // Every number, every midpoint, and both with a little more and less.
+            // Tests every number, every midpoint, and both slightly increased and decreased.
             let (low, middle) = (half_units(bits) * 2, half_units(bits) + half_units(bits + 1));
             for at in [low, middle] {
                 let at = at as f64 / f64::from(1 << 26);
@@ -339,7 +341,7 @@ fn half_and_integers_convert_as_the_manual_says() {
             assert_eq!(half_ops::to_i64(x, rounding) as u64, right(64, true), "{}", context());
             assert_eq!(half_ops::to_u64(x, rounding), right(64, false), "{}", context());
 
-            // Every word as an integer, and random wider ones.
+            // Tests every word as an integer, and random wider ones.
             let right = |i: i128| reference_from_integer(i, rounding);
             assert_eq!(half_ops::from_u16(x, rounding), right(x.into()), "{}", context());
             assert_eq!(half_ops::from_i16(x as i16, rounding), right((x as i16).into()), "{}", context());

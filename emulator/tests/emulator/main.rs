@@ -1,22 +1,22 @@
-//! The emulator: what it computes, and what it refuses.
+//! Tests of the emulator: its results, and the code that it refuses.
 //!
 //! | module | what it tests |
 //! | --- | --- |
 //! | `amx` | tiles against the manual's pseudocode; every fault |
 //! | `bochs` | single vector instructions, for Bochs to judge |
-//! | `checks` | a planted bug of each kind, and what is said about it |
+//! | `checks` | a planted bug of each kind, and its fault |
 //! | `compiled` | compiled kernels against the interpreter |
 //! | `encoded` | encoded FP16 and AVX-VNNI instructions against the manual's pseudocode |
-//! | `exact` | (no tests) the manual's arithmetic a second time |
+//! | `exact` | (no tests) a second implementation of the manual's arithmetic |
 //! | `function` | (no tests) functions of one vector instruction |
 //! | `half` | FP16 lanes against the manual's pseudocode |
 //! | `manual` | VNNI and BF16 lanes against the manual's pseudocode |
 //! | `native` | every instruction that this CPU has, against this CPU |
-//! | `native_tiles` | tile instructions against this CPU, where it has tiles: results, configurations, faults |
-//! | `speed` | generated kernels against the interpreter, and how fast they are emulated |
-//! | `apart` | (no tests but its own) running a function in a process of its own, so that its signal is a result |
+//! | `native_tiles` | tile instructions against a CPU with tiles: results, configurations, faults |
+//! | `speed` | generated kernels against the interpreter, and the speed of emulating them |
+//! | `apart` | (one test) running a function in its own process, so that its signal is a result |
 //! | `state` | (no tests) random register contents |
-//! | `thunk` | (no tests) executing one instruction with all registers loaded before and stored after |
+//! | `thunk` | (no tests) executing one instruction, with all registers loaded and stored |
 
 mod amx;
 mod apart;

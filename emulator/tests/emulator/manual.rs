@@ -1,4 +1,5 @@
-//! VNNI and BF16 lanes against the processor manual's pseudocode, transcribed here a second time over `exact`.
+//! VNNI and BF16 lanes against the processor manual's pseudocode, implemented here again with
+//! `exact`.
 
 use std::cmp::Ordering;
 
@@ -7,7 +8,7 @@ use ixc_ir::random::Random;
 
 use crate::exact::{add32, fma32};
 
-/// Single precision with everything that is special about it.
+/// Special values of single precision.
 pub const SPECIAL_SINGLES: [u32; 28] = [
     0x0000_0000,
     0x8000_0000, // zeros
@@ -44,7 +45,7 @@ pub const SPECIAL_HALVES: [u16; 20] = [
     0x7c00, 0xfc00, 0x7e00, 0xfe01, 0x7c01, 0xfd55,
 ];
 
-/// A byte, often at the ends of the signed and unsigned ranges.
+/// Returns a byte, often at the ends of the signed and unsigned ranges.
 pub fn byte(random: &mut Random) -> u8 {
     let bits = random.bits();
     match bits & 3 {
@@ -57,7 +58,7 @@ pub fn dword_of_bytes(random: &mut Random) -> u32 {
     u32::from_le_bytes(std::array::from_fn(|_| byte(random)))
 }
 
-/// Bits of single precision: any, special, or of a narrow range, so that sums cancel.
+/// Returns bits of single precision: any, special, or of a narrow range, so that sums cancel.
 pub fn single(random: &mut Random) -> u32 {
     let bits = random.bits();
     let any = (bits >> 32) as u32;
@@ -81,7 +82,8 @@ pub fn half(random: &mut Random) -> u16 {
     }
 }
 
-/// What is flushed differently before and after rounding, and what sums round twice.
+/// Returns operands near two limits: flushing differs before and after rounding, or sums round
+/// twice.
 fn edges() -> Vec<[u32; 3]> {
     let mut list = Vec::new();
     for x in SPECIAL_SINGLES {
@@ -89,14 +91,16 @@ fn edges() -> Vec<[u32; 3]> {
             list.extend(SPECIAL_SINGLES.map(|z| [x, y, z]));
         }
     }
-    // (1 - 2^-24) · 2^-126 + a little: around where a tiny result rounds to the smallest normal number.
+    // (1 - 2^-24) · 2^-126 plus a little: a tiny result near this may round to the smallest normal
+    // number.
     for low in 0..64 {
         list.push([0x3f7f_ffc0 | low, 0x0080_0000, 0]);
         list.push([0x3f7f_fff0, 0x0080_0000 + low, 0]);
         list.push([0x2000_0000 + low, 0x1fff_fff0 - low, 0x8000_0000]);
         list.push([0x9fff_ffff, 0x1fff_ffc0 + low, 0x0080_0000 + low]);
     }
-    // An exact sum 2^-70 beside a midpoint of two floats: an f64 in between sees the midpoint itself.
+    // The exact sum lies 2^-70 next to a midpoint of two floats, but rounds to this midpoint in an
+    // f64.
     for half_ulp in [0x3380_0000u32, 0xb380_0000, 0x3300_0000] {
         for z in [0x3f80_0000u32, 0x3f80_0001, 0xbf80_0000, 0xbf80_0001, 0x3f7f_ffff] {
             list.push([half_ulp, 0x3f80_0000, z]);
@@ -119,7 +123,7 @@ fn fused_sums_are_those_of_the_manual() {
     for _ in 0..300_000 {
         let [x, y, z] = std::array::from_fn(|_| single(&mut random));
         check([x, y, z]);
-        // An addend that takes away most of the product, and one a midpoint away from it.
+        // One addend cancels most of the product, and one is a midpoint away from it.
         let product = (f32::from_bits(x) * f32::from_bits(y)).to_bits();
         check([x, y, product ^ 0x8000_0000]);
         check([x, y, product.wrapping_sub(0x0c00_0000)]);
@@ -127,9 +131,9 @@ fn fused_sums_are_those_of_the_manual() {
     }
 }
 
-/// `VPDPBUSD`, `VPDPBUSDS`, `VPDPWSSD`, `VPDPWSSDS` of one doubleword.
+/// Returns `VPDPBUSD`, `VPDPBUSDS`, `VPDPWSSD` and `VPDPWSSDS` of one doubleword.
 pub fn reference_vnni(sum: u32, a: u32, b: u32) -> [u32; 4] {
-    // p1word..p4word, p1dword, p2dword: exact integers.
+    // The manual's p1word to p4word, p1dword and p2dword are exact integers.
     let bytes: i128 = (0..4).map(|i| i128::from(a >> (8 * i) & 0xff) * i128::from((b >> (8 * i)) as u8 as i8)).sum();
     let words: i128 = (0..2).map(|i| i128::from((a >> (16 * i)) as i16) * i128::from((b >> (16 * i)) as i16)).sum();
     let origin = i128::from(sum as i32);
@@ -150,7 +154,7 @@ fn vnni_lanes_are_those_of_the_manual() {
         assert_eq!(found, reference_vnni(sum, a, b), "busd, busds, wssd, wssds of {sum:08x}, {a:08x}, {b:08x}");
     };
     let mut random = Random::new(0x766e_6e69);
-    // Every pair of bytes in every place, among random others.
+    // Tests every pair of bytes in every place, next to random others.
     for a in 0..=255u32 {
         for b in 0..=255u32 {
             let place = 8 * (random.bits() as u32 % 4);
@@ -172,7 +176,7 @@ fn bf16_lanes_are_those_of_the_manual() {
     let mut random = Random::new(0x6266_3136);
     for _ in 0..300_000 {
         let [sum, a, b] = std::array::from_fn(|_| single(&mut random));
-        // Bits of two bfloat16 each; the low one gets special values of its own.
+        // Each has the bits of two bfloat16; the low one gets its own special values.
         let (a, b) = (a & !0xffff | single(&mut random) >> 16, b & !0xffff | single(&mut random) >> 16);
         let make = |x: u32| (x & 0xffff) << 16;
         let right = fma32(make(a >> 16), make(b >> 16), sum);
@@ -188,7 +192,7 @@ fn bf16_conversion_is_that_of_the_manual() {
             0..=0x007f_ffff => x >> 16 & 0x8000,
             0x7f80_0000 => x >> 16,
             0x7f80_0001.. => x >> 16 | 0x40,
-            // The nearer of the two neighbours, and of equally near ones the even one.
+            // Takes the nearer of the two neighbours, and of equally near ones the even one.
             size => {
                 let (low, high) = (size & 0xffff_0000, (size & 0xffff_0000) + 0x1_0000);
                 let wide = |bits: u32| match bits {

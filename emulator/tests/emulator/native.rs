@@ -1,8 +1,9 @@
-//! Every instruction that the emulator knows and this CPU has, in all its forms, against this CPU.
+//! Tests every instruction that the emulator and this CPU have, in all its forms, against this CPU.
 //!
-//! An instruction runs here only if CPUID and the system allow everything that it needs, on any x86-64: without AVX the legacy
-//! instructions are left. The forms come from the decoder's description of each instruction: which operands it takes, whether it can be masked,
-//! broadcast, rounded. `IXC_MNEMONIC=vaddps` runs one.
+//! An instruction runs here only if CPUID and the system permit everything that it needs. This
+//! works on any x86-64: without AVX, the legacy instructions remain. The forms come from the
+//! decoder's description of each instruction: its operands, and whether it can be masked, broadcast
+//! or rounded. `IXC_MNEMONIC=vaddps` runs one instruction.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -21,21 +22,22 @@ use super::state::Trouble;
 use super::thunk::{Block, Thunks, Width};
 use ixc_ir::random::Random;
 
-/// Random operands for each form of an instruction.
+/// Number of random operands for each form of an instruction.
 const ROUNDS: usize = 6;
-/// Runs of each with masked elements behind the end of memory.
+/// Number of runs of each form with masked elements after the end of memory.
 const CUTS: usize = 2;
-/// Bytes that memory operands may touch.
+/// Bytes that memory operands may access.
 const MEMORY: usize = 4096;
-/// Where they point: in the middle.
+/// Offset that memory operands point to: the middle.
 const POINTED: usize = 2048;
-/// The general registers that operands may be: not the arguments', which the emulator sets, nor the pointer to memory.
+/// General registers for operands. The emulator sets the arguments' registers, and one register
+/// points to memory.
 const GENERAL: [u32; 12] = [0, 1, 2, 5, 8, 9, 10, 11, 12, 13, 14, 15];
 const POINTER: Register = Register::RBX;
-/// Flags, as the decoder numbers them and as the processor does.
+/// Flags in the decoder's numbering, then in the processor's.
 const FLAGS: [(u32, u64); 6] = [(1, 1 << 11), (2, 1 << 7), (4, 1 << 6), (8, 1 << 4), (16, 1), (32, 1 << 2)];
 
-/// Which form of an instruction is made.
+/// The form of an instruction.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Form {
     memory: bool,
@@ -90,7 +92,7 @@ fn forms(code: Code) -> Vec<Form> {
         }
         if info.can_use_op_mask_register() {
             forms.push(Form { masked: true, ..place });
-            // A store merges always.
+            // A masked store always merges.
             let stores = place.memory && format!("{:?}", info.op0_kind()).contains("mem");
             if info.can_use_zeroing_masking() && !stores {
                 forms.push(Form { masked: true, zeroing: true, ..place });
@@ -100,7 +102,8 @@ fn forms(code: Code) -> Vec<Form> {
     forms
 }
 
-/// An instruction of this form with random operands; `None` where an operand is of a kind that is not made.
+/// Makes an instruction of this form with random operands; `None` if an operand's kind is not
+/// supported.
 fn make(code: Code, form: Form, random: &mut Random) -> Option<Instruction> {
     use OpCodeOperandKind as K;
     let info = code.op_code();
@@ -108,7 +111,8 @@ fn make(code: Code, form: Form, random: &mut Random) -> Option<Instruction> {
     i.set_code(code);
     let evex = info.encoding() == iced_x86::EncodingKind::EVEX;
     let vectors = if evex { 32 } else { 16 };
-    // Few registers, so that operands are often the same; different ones where they must be.
+    // Few registers are used, so that operands are often equal. They differ if the instruction
+    // requires it.
     let distinct = info.requires_unique_reg_nums() || info.requires_unique_dest_reg_num();
     let mut taken: Vec<u32> = Vec::new();
     let mut vector = |random: &mut Random| {
@@ -160,7 +164,7 @@ fn make(code: Code, form: Form, random: &mut Random) -> Option<Instruction> {
                 i.set_op_kind(n, OpKind::Memory);
                 i.set_memory_base(POINTER);
                 if code.mnemonic() == Mnemonic::Lea {
-                    // An address that nothing is loaded from.
+                    // The address is only computed; no memory is accessed.
                     i.set_memory_base(Register::RAX + general);
                     i.set_memory_index(Register::RAX + random.pick(&GENERAL));
                     i.set_memory_index_scale(random.pick(&[1, 2, 4, 8]));
@@ -175,7 +179,7 @@ fn make(code: Code, form: Form, random: &mut Random) -> Option<Instruction> {
                 i.set_is_broadcast(form.broadcast);
                 true
             }
-            // `spl` to `dil` stand between.
+            // `spl` to `dil` are numbered in between.
             K::r8_reg | K::r8_opcode => register(Register::AL, if general >= 4 { general + 4 } else { general }),
             K::r16_reg | K::r16_rm | K::r16_opcode => register(Register::AX, general),
             K::r32_reg | K::r32_rm | K::r32_opcode | K::r32_vvvv => register(Register::EAX, general),
@@ -248,8 +252,9 @@ fn make(code: Code, form: Form, random: &mut Random) -> Option<Instruction> {
     Some(i)
 }
 
-/// Whether this CPU has all that an instruction needs, and the thunk loads and stores the registers that it may touch. What no CPUID
-/// bit is known for is not here: the decoder knows instructions of CPUs that were never sold as well.
+/// Returns whether this CPU has the features of an instruction, and the thunk loads and stores the
+/// registers that it may use. Features without a known CPUID bit count as absent, because the
+/// decoder also knows instructions of CPUs that were never sold.
 fn is_here(code: Code, present: Features, width: Width) -> bool {
     code.cpuid_features().iter().all(|f| match ixc_targets::instruction::feature(*f) {
         Some(feature) => present.has(feature) && Width::needed(feature).is_some_and(|needed| needed <= width),
@@ -257,7 +262,8 @@ fn is_here(code: Code, present: Features, width: Width) -> bool {
     })
 }
 
-/// Whether this CPU has what the target table has no row for, because every CPU that our code is made for has it.
+/// Returns whether this CPU has a feature without a row in the target table. All CPUs of our
+/// targets have these.
 fn is_here_without_a_row(feature: CpuidFeature) -> bool {
     use CpuidFeature as F;
     use std::arch::is_x86_feature_detected as has;
@@ -279,8 +285,8 @@ fn is_here_without_a_row(feature: CpuidFeature) -> bool {
     }
 }
 
-/// Instructions that the thunk can't hold: they move the stack pointer, jump, or change the direction. Tiles are more state than it
-/// has: `native_tiles` compares them.
+/// Returns whether the thunk cannot run an instruction: it moves the stack pointer, jumps, or
+/// changes the direction. The thunk does not hold tiles either; `native_tiles` compares them.
 fn is_left_out(code: Code) -> bool {
     use Mnemonic as M;
     let mut features = code.cpuid_features().iter().filter_map(|f| ixc_targets::instruction::feature(*f));
@@ -291,7 +297,8 @@ fn is_left_out(code: Code) -> bool {
         || code.cpuid_features().contains(&CpuidFeature::MMX)
 }
 
-/// What QEMU (7.2) refuses. Observed: SIGILL; processors execute it, and this test on them does.
+/// Instructions that QEMU (7.2) refuses. Observed: SIGILL, while processors execute them in this
+/// test.
 const UNKNOWN_TO_QEMU: [(Code, &str); 4] = {
     const SECOND_TEST: &str = "`test` has a second encoding, /1 beside /0, which QEMU does not know";
     [
@@ -302,12 +309,13 @@ const UNKNOWN_TO_QEMU: [(Code, &str); 4] = {
     ]
 };
 
-/// Flags that QEMU (7.2) gets wrong. Observed: `blsi` of 0x7fff clears the carry, which it sets where the source is not zero.
+/// Flags that QEMU (7.2) gets wrong. Observed: `blsi` of 0x7fff clears the carry, although it is
+/// set for a source other than zero.
 const FLAGS_WRONG_IN_QEMU: [(Mnemonic, u64); 1] = [(Mnemonic::Blsi, 1)];
 
-/// Bytes of an element in an instruction whose result QEMU (7.2) takes from the wrong operand where both are NaN: from the one with
-/// the larger fraction, as the x87 does, where these instructions take the first. Observed: `addps`, `divpd`, `hsubps`, `vmulsd`, ...
-/// with two quiet NaN.
+/// Returns the bytes of an element, if QEMU (7.2) takes the NaN of the wrong operand when both are
+/// NaN. These instructions take the first; QEMU takes the one with the larger fraction, as the x87
+/// does. Observed: `addps`, `divpd`, `hsubps`, `vmulsd` and others with two quiet NaN.
 fn other_nan_in_qemu(mnemonic: Mnemonic) -> Option<usize> {
     let name = format!("{mnemonic:?}").to_lowercase();
     let name = name.strip_prefix('v').unwrap_or(&name);
@@ -320,7 +328,7 @@ fn other_nan_in_qemu(mnemonic: Mnemonic) -> Option<usize> {
     }
 }
 
-/// Whether two vectors are the same but for which NaN stands in an element.
+/// Returns whether two vectors are equal, except for the payloads of NaN.
 fn same_but_for_nan(a: &[u8], b: &[u8], element: usize) -> bool {
     let is_nan = |bytes: &[u8]| match bytes.try_into() {
         Ok(single) => f32::from_le_bytes(single).is_nan(),
@@ -329,7 +337,7 @@ fn same_but_for_nan(a: &[u8], b: &[u8], element: usize) -> bool {
     a.chunks(element).zip(b.chunks(element)).all(|(a, b)| a == b || is_nan(a) && is_nan(b))
 }
 
-/// Memory that ends at a page that may not be touched.
+/// Memory that ends at a guard page.
 struct Guarded {
     start: *mut u8,
 }
@@ -340,27 +348,28 @@ impl Guarded {
     fn new() -> Guarded {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
         let protection = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: a new anonymous mapping; nothing else is touched.
+        // SAFETY: the mapping is new and anonymous. No other memory is touched.
         let start = unsafe { libc::mmap(std::ptr::null_mut(), MEMORY + Guarded::PAGE, protection, flags, -1, 0) };
         assert_ne!(start, libc::MAP_FAILED);
         let start = start.cast::<u8>();
-        // SAFETY: the last page of the mapping just made.
+        // SAFETY: this is the last page of the mapping just made.
         let rc = unsafe { libc::mprotect(start.wrapping_add(MEMORY).cast(), Guarded::PAGE, libc::PROT_NONE) };
         assert_eq!(rc, 0);
         Guarded { start }
     }
 
-    /// The last bytes.
+    /// Returns the last bytes of the memory.
     fn bytes(&mut self, len: usize) -> &mut [u8] {
         assert!(len <= MEMORY);
-        // SAFETY: inside the part of the mapping that can be written, borrowed as long as the result.
+        // SAFETY: the range lies inside the writable part of the mapping, which is borrowed as long
+        // as the result.
         unsafe { std::slice::from_raw_parts_mut(self.start.wrapping_add(MEMORY - len), len) }
     }
 }
 
 impl Drop for Guarded {
     fn drop(&mut self) {
-        // SAFETY: the mapping that `new` made.
+        // SAFETY: `new` made the mapping.
         unsafe { libc::munmap(self.start.cast(), MEMORY + Guarded::PAGE) };
     }
 }
@@ -372,7 +381,7 @@ struct Machine {
     qemu: bool,
 }
 
-/// What came of comparing a run.
+/// The outcome of a comparison.
 enum Outcome {
     Same,
     /// The instruction faults.
@@ -381,7 +390,7 @@ enum Outcome {
 }
 
 impl Machine {
-    /// Executes an instruction here and in the emulator, with so many bytes of memory.
+    /// Executes an instruction on this CPU and in the emulator, with `len` bytes of memory.
     fn compare(&mut self, made: &Made, number: usize, thunks: &mut Thunks, len: usize) -> Outcome {
         let Made { instruction: i, program, .. } = made;
         let mut block = self.block(i);
@@ -410,8 +419,8 @@ impl Machine {
         let after = memory.to_vec();
         memory.copy_from_slice(before);
         block.gpr[3] = memory.as_mut_ptr().wrapping_add(POINTED).expose_provenance() as u64;
-        // SAFETY: the CPU has the instruction; what it accesses is in the memory, as the emulator found. Where the emulator
-        // is wrong about that, the page behind the memory ends the test.
+        // SAFETY: the CPU has the instruction. Its accesses lie in the memory, as the emulator
+        // found. If the emulator is wrong about that, the guard page ends the test.
         unsafe { thunks.run(number, &mut block) };
         let mut text = compare(i, &block, &emulated, self.width, self.qemu);
         if let Some(at) = self.memory.bytes(len).iter().zip(&after).position(|(a, b)| a != b) {
@@ -439,7 +448,7 @@ impl Machine {
         block.mask = [(); 8].map(|()| random.mask());
         block.flags = FLAGS.iter().map(|(_, bit)| if random.once_in(2) { *bit } else { 0 }).sum();
         if i.memory_index().is_vector_register() {
-            // Indexes that stay inside memory, of either sign.
+            // Indices stay inside memory, with either sign.
             let wide = format!("{:?}", i.code().op_code().op_kinds()).contains("vsib64");
             let v = &mut block.vector[i.memory_index().number()];
             for part in v.chunks_exact_mut(if wide { 8 } else { 4 }) {
@@ -448,7 +457,7 @@ impl Machine {
             }
         }
         if matches!(i.mnemonic(), Mnemonic::Div | Mnemonic::Idiv) {
-            // So that most quotients fit.
+            // Most quotients then fit.
             block.gpr[2] = random.index(3) as u64;
             block.gpr[0] >>= random.index(40);
         }
@@ -456,11 +465,11 @@ impl Machine {
     }
 }
 
-/// What differs, or nothing.
+/// Returns the differences as text; empty if both agree.
 fn compare(i: &Instruction, native: &Block, emulated: &State, width: Width, qemu: bool) -> String {
     let mut text = String::new();
     for n in 0..16 {
-        // The pointer, the stack, the arguments.
+        // The pointer, the stack pointer and the arguments are not compared.
         if !matches!(n, 3 | 4 | 6 | 7) && native.gpr[n] != emulated.gpr[n] {
             let _ = write!(text, " gpr {n}: {:#x} emulated {:#x};", native.gpr[n], emulated.gpr[n]);
         }
@@ -495,7 +504,7 @@ struct Made {
     program: Program,
 }
 
-/// The forms of an instruction that can be encoded and that the emulator knows.
+/// Returns the forms of an instruction that can be encoded and that the emulator knows.
 fn all_forms(code: Code, random: &mut Random, everything: Features) -> Vec<Made> {
     // mov rbx, [rdi]; lea rbx, [rbx + POINTED]
     let load_pointer = [0x48, 0x8b, 0x1f, 0x48, 0x8d, 0x9b, 0, (POINTED >> 8) as u8, 0, 0];
@@ -508,7 +517,8 @@ fn all_forms(code: Code, random: &mut Random, everything: Features) -> Vec<Made>
                 continue;
             }
             let bytes = encoder.take_buffer();
-            // The same bytes are another instruction on the CPUs that we know: `knot` of Knights Corner is `knotw`.
+            // The same bytes are another instruction on known CPUs: `knot` of Knights Corner is
+            // `knotw`.
             if Decoder::new(64, &bytes, DecoderOptions::NONE).decode().code() != code {
                 continue;
             }
@@ -567,7 +577,7 @@ fn instructions_do_what_this_cpu_does() {
             let mut lens = vec![MEMORY];
             let bytes = i.memory_size().size();
             if i.has_op_mask() && bytes > 0 && (0..i.op_count()).any(|n| i.op_kind(n) == OpKind::Memory) {
-                // The operand ends behind the memory, so that only a mask keeps the instruction from faulting.
+                // The operand ends after the memory, so that only a mask prevents a fault.
                 let end = POINTED.wrapping_add_signed(i.memory_displacement64().cast_signed() as isize);
                 lens.extend((0..CUTS).map(|_| end + machine.random.index(bytes)));
             }

@@ -1,11 +1,13 @@
-//! Tile instructions of this CPU against the emulator: results, configurations, and what faults.
+//! Tests tile instructions against this CPU: results, configurations, and faults.
 //!
-//! A case is a whole function, from `ldtilecfg` to `tilerelease`, so that tiles live in one call. The emulator executes all of them
-//! anywhere; where the CPU has tiles, so does the CPU, in a process of its own: where the emulator finds `#GP` there must be SIGSEGV, where
-//! it finds `#UD` SIGILL. Configurations that are refused are made on purpose; random bytes would be little else.
+//! A case is a whole function, from `ldtilecfg` to `tilerelease`, so that tiles live in one call.
+//! The emulator executes all cases on any machine. A CPU with tiles executes them, too, in a
+//! separate process. If the emulator finds `#GP`, the process must end with SIGSEGV, and for `#UD`
+//! with SIGILL. Wrong configurations are made on purpose, because random bytes would rarely be
+//! valid.
 //!
-//! Sums that are NaN need not have the same bits: which NaN arithmetic makes is open everywhere in this project. How many differ is
-//! printed.
+//! NaN sums may have other bits, because this project leaves the payloads of NaN open. The number
+//! of such differences is printed.
 
 use iced_x86::{Code, Encoder, Instruction, MemoryOperand, Register};
 use ixc_emulator::amx::TileProduct;
@@ -17,17 +19,17 @@ use ixc_targets::{Feature, Features};
 use crate::amx::{Model, PRODUCTS, operand, sums};
 use crate::apart::{Function, Shared, Signal};
 
-/// Where a function finds its buffers: the configuration, three to read, one to write.
+/// Registers with the addresses of the buffers: the configuration, three to read, one to write.
 const CONFIG: Register = Register::RAX;
 const READ: [Register; 3] = [Register::RCX, Register::RDX, Register::R8];
 const OUT: Register = Register::R9;
-/// The index of tile operands.
+/// Index register of tile operands.
 const STRIDE: Register = Register::R10;
-/// The buffer to write: a tile of 1024 bytes eight times, then configurations.
+/// Layout of the output: eight tiles of 1024 bytes, then configurations.
 const TILE: usize = 1024;
 const CONFIGS_AT: usize = 8 * TILE;
 const OUT_BYTES: usize = CONFIGS_AT + 4 * 64;
-/// What it holds before.
+/// Initial content of the output.
 const POISON: u8 = 0xee;
 
 fn code_of(product: TileProduct) -> (Code, Feature) {
@@ -53,7 +55,7 @@ fn ldtilecfg() -> Instruction {
     Instruction::with1(Code::VEX_Ldtilecfg_m512, MemoryOperand::with_base(CONFIG)).unwrap()
 }
 
-/// Stores the configuration, as the `n`th of the output.
+/// Stores the configuration as number `n` of the output.
 fn sttilecfg(n: usize) -> Instruction {
     let to = MemoryOperand::with_base_displ(OUT, (CONFIGS_AT + 64 * n) as i64);
     Instruction::with1(Code::VEX_Sttilecfg_m512, to).unwrap()
@@ -87,18 +89,19 @@ fn release() -> Instruction {
     Instruction::with(Code::VEX_Tilerelease)
 }
 
-/// One call.
+/// A test case: one call.
 struct Case {
     name: String,
     code: Vec<u8>,
     /// The configuration, and three more buffers.
     read: [Vec<u8>; 4],
-    /// The output's dwords are floats.
+    /// Whether the output's dwords are floats.
     float: bool,
 }
 
 impl Case {
-    /// `body` may be anything that leaves the stack alone; what it leaves configured is released.
+    /// Makes a case. `body` may do anything that leaves the stack pointer alone; a configuration
+    /// that it leaves is released.
     fn new(name: String, config: [u8; 64], read: [Vec<u8>; 3], float: bool, body: &[Instruction]) -> Case {
         let buffers = [CONFIG].into_iter().chain(READ).chain([OUT]).enumerate().map(|(n, to)| {
             let from = MemoryOperand::with_base_displ(Register::RDI, 8 * n as i64);
@@ -113,7 +116,7 @@ impl Case {
         Case { name, code: encoder.take_buffer(), read: [config.to_vec(), a, b, c], float }
     }
 
-    /// What the emulator writes, or the signal that its fault is.
+    /// Returns the emulator's output, or the signal of its fault.
     fn emulate(&self) -> Result<Vec<u8>, Signal> {
         let mut out = vec![POISON; OUT_BYTES];
         let mut slices: Vec<Slice<'_>> = self.read.iter().map(|bytes| Slice::read("read", bytes)).collect();
@@ -125,32 +128,32 @@ impl Case {
             Ok(_) => Ok(out),
             Err(FaultKind::Tile { reason }) if reason.starts_with("#GP") => Err(Signal(libc::SIGSEGV)),
             Err(FaultKind::Tile { reason }) if reason.starts_with("#UD") => Err(Signal(libc::SIGILL)),
-            // Operands that no encoding may have.
+            // The encoding of these operands is invalid.
             Err(FaultKind::Unknown { .. }) => Err(Signal(libc::SIGILL)),
-            // A tile that no configuration came before.
+            // A tile is used without a configuration.
             Err(FaultKind::Undefined { register }) if register.starts_with("tmm") => Err(Signal(libc::SIGILL)),
             Err(other) => panic!("{}: {other}", self.name),
         }
     }
 
-    /// What this CPU makes of it.
+    /// Returns this CPU's output.
     ///
     /// # Safety
-    /// The CPU has the instructions, and the process may use tiles.
+    /// The CPU must have the instructions, and the process must have the permission to use tiles.
     unsafe fn execute(&self, shared: &mut Shared) -> Result<Vec<u8>, Signal> {
         shared.bytes().fill(POISON);
         let mut pointers: Vec<*mut u8> = self.read.iter().map(|bytes| bytes.as_ptr().cast_mut()).collect();
         pointers.push(shared.bytes().as_mut_ptr());
-        // SAFETY: as promised.
+        // SAFETY: the caller guarantees both.
         unsafe { Function::new(&self.code).call_apart(&pointers) }?;
         Ok(shared.bytes().to_vec())
     }
 }
 
-/// Runs cases, and counts.
+/// A comparison that runs cases and counts them.
 struct Comparison {
     what: &'static str,
-    /// Whether this CPU has what the cases need.
+    /// Whether this CPU has the features of the cases.
     native: bool,
     cases: usize,
     faults: usize,
@@ -176,7 +179,7 @@ impl Comparison {
         if !self.native {
             return;
         }
-        // SAFETY: nothing that the cases need is missing, permission included.
+        // SAFETY: the CPU has all that the cases need, and the permission was given.
         let native = unsafe { case.execute(&mut self.shared) };
         match (&native, &emulated) {
             (Ok(native), Ok(emulated)) => {
@@ -214,7 +217,8 @@ impl Comparison {
     }
 }
 
-/// A product with sums and factors from the three buffers, all stored afterwards, and the configuration.
+/// Makes a product with sums and factors from the three buffers. All tiles and the configuration
+/// are stored afterwards.
 fn product_case(name: String, product: TileProduct, model: &Model, tiles: [usize; 3], read: [Vec<u8>; 3]) -> Case {
     let mut body = vec![ldtilecfg(), set_stride(64)];
     body.extend(tiles.into_iter().zip(READ).map(|(tile, from)| load(tile, rows_at(from, 1, 0))));
@@ -248,7 +252,7 @@ fn tile_products_are_those_of_this_cpu() {
             let mut factor = || {
                 let mut bytes = operand(&mut random, product, TILE);
                 if !is_float(product) && (rows + inner) % 4 == 0 {
-                    // Above 127 throughout: where signedness matters most.
+                    // All bytes are above 127, where signedness matters most.
                     bytes.iter_mut().for_each(|byte| *byte |= 0x80);
                 }
                 bytes
@@ -262,7 +266,8 @@ fn tile_products_are_those_of_this_cpu() {
     }
 }
 
-/// Each pair of bytes in one place of four: above 127 in both, all signednesses.
+/// Tests each pair of bytes in one place of four, for all signednesses, so that both may be above
+/// 127.
 #[test]
 fn pairs_of_bytes_multiply_as_on_this_cpu() {
     let mut comparison = Comparison::new("products of all pairs of bytes", &[Feature::AmxInt8]);
@@ -307,7 +312,7 @@ fn tile_loads_and_stores_are_those_of_this_cpu() {
                     ldtilecfg(),
                     set_stride(stride / i64::from(scale)),
                     by_hint(load(3, rows_at(READ[0], scale, from))).unwrap(),
-                    // The row to start at was for that load alone.
+                    // The start row was for that load alone.
                     sttilecfg(0),
                     store(3, rows_at(OUT, scale, to)),
                     set_stride(64),
@@ -335,14 +340,14 @@ fn tile_configurations_are_those_of_this_cpu() {
         let mut config = Model::new(shapes).config();
         config[1] = random.bits() as u8;
         let used = shapes.iter().position(|(rows, _)| *rows > 0);
-        // A tile is zeroed whatever the row to start at; that is 0 then.
+        // A tile is zeroed for any start row, and the start row is then 0.
         let zeroed = used.map(zero);
         let body =
             [Some(sttilecfg(0)), Some(ldtilecfg()), Some(sttilecfg(1)), zeroed, Some(sttilecfg(2)), Some(release())];
         let body: Vec<Instruction> = body.into_iter().flatten().chain([sttilecfg(3)]).collect();
         comparison.run(&Case::new(format!("configuration {n}: {shapes:?}"), config, empty(), false, &body), false);
     }
-    // Palette 0 releases, whatever else stands there.
+    // Palette 0 releases the tiles, whatever other bytes are set.
     let mut config = [0xff; 64];
     config[0] = 0;
     let body = [ldtilecfg(), sttilecfg(0)];
@@ -350,7 +355,7 @@ fn tile_configurations_are_those_of_this_cpu() {
     comparison.done();
 }
 
-/// What the manual refuses, in each of its ways.
+/// Tests each kind of error that the manual lists.
 #[test]
 fn tile_faults_are_those_of_this_cpu() {
     let mut comparison = Comparison::new("faults of tile instructions", &[Feature::AmxInt8, Feature::AmxBf16]);
@@ -381,7 +386,7 @@ fn tile_faults_are_those_of_this_cpu() {
         }
     }
 
-    // Tiles that are not configured: none, or not this one.
+    // Tiles that are not configured: all of them, or only this one.
     let mut partly = [(16, 64); 8];
     partly[6] = (0, 0);
     let first = rows_at(READ[0], 1, 0);
@@ -399,7 +404,7 @@ fn tile_faults_are_those_of_this_cpu() {
         refuse(format!("{name} of a tile left out"), Model::new(partly).config(), &[set_stride(64), ldtilecfg(), i]);
     }
 
-    // Shapes that do not fit each other, rows that are no whole dwords, one tile twice.
+    // Shapes that do not match, rows that are not whole dwords, and one tile twice.
     let cases: [(&str, [(usize, usize); 3]); 7] = [
         ("rows differ", [(3, 8), (4, 20), (5, 8)]),
         ("columns differ", [(3, 12), (3, 20), (5, 8)]),

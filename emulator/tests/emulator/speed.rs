@@ -1,4 +1,5 @@
-//! How fast generated kernels are emulated: printed, since a wall clock proves nothing; what they compute is compared.
+//! The speed of emulating generated kernels. It is only printed, because a wall clock proves
+//! nothing. Results are compared.
 
 use ixc_kernels::{AttentionPart, Bits, Cache, KernelSpec, Linear, MatmulStrategy, RmsNorm, generate};
 use std::time::Instant;
@@ -26,7 +27,8 @@ fn linear(format: Format, strategy: MatmulStrategy) -> KernelSpec {
     .into()
 }
 
-/// Ordinary numbers, whatever a buffer is: of bytes like these are halves and floats between 0.03 and 1.
+/// Returns ordinary numbers for all buffers: read as halves or floats, such bytes lie between 0.03
+/// and 1.
 fn buffers(kernel: &Kernel, dims: &[i64]) -> Vec<Vec<u8>> {
     let mut random = Random::new(5);
     let sizes = kernel.buffers.iter().map(|b| {

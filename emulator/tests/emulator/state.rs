@@ -1,16 +1,16 @@
-//! Random register contents: numbers that make trouble.
+//! Random register contents that often cause errors.
 
 use ixc_ir::random::Random;
 
-/// Draws that make trouble.
+/// Random values that often cause errors.
 pub trait Trouble {
-    /// An integer of any size, often near the ends of a range.
+    /// Returns an integer of any size, often near the ends of a range.
     fn integer(&mut self) -> u64;
-    /// Bits of a float with so many bits of fraction and exponent.
+    /// Returns the bits of a float; `fraction` and `exponent` are the bits of its fields.
     fn float(&mut self, fraction: u32, exponent: u32) -> u64;
-    /// A vector of numbers of one kind.
+    /// Returns a vector of numbers of one kind.
     fn vector(&mut self) -> [u8; 64];
-    /// A mask: all bits, none, or some.
+    /// Returns a mask with all bits, none, or some.
     fn mask(&mut self) -> u64;
 }
 
@@ -36,13 +36,13 @@ impl Trouble for Random {
             1 => (0, random),
             2 => (0, few | 1),
             3 => (most, 0),
-            // NaN with a payload, of either kind.
+            // A NaN with a payload, signalling or quiet.
             4 => (most, random | 1),
             5 => (most, random | 1 << (fraction - 1)),
             6 => (most - 1, random),
             7 => (1, random),
             8 => (self.bits() & most, random),
-            // Integers, halves, and what lies beside them.
+            // Integers, halves, and numbers near them.
             9 => (bias + self.bits() % 14, random >> (fraction / 2) << (fraction / 2)),
             10 => (bias - 1 + self.bits() % 3, few),
             11 => (bias + 30 + self.bits() % 4, if self.once_in(2) { 0 } else { (1 << fraction) - 1 }),

@@ -1,9 +1,9 @@
 //! Executes one instruction on this CPU with all registers loaded before and stored after.
 //!
-//! The registers stand in a [`Block`], and `rsp` points to it throughout, so that no other register is taken; what is
-//! pushed goes below it.
+//! The registers are saved in a [`Block`]. `rsp` always points to it, so that no other register is
+//! needed. Pushed values go below it.
 
-// The assembler's macro converts numbers of registers, which are bytes already.
+// The assembler's macro converts register numbers that are bytes already.
 #![allow(clippy::useless_conversion)]
 
 use dynasmrt::mmap::{ExecutableBuffer, MutableBuffer};
@@ -14,7 +14,7 @@ use ixc_targets::{Feature, Features};
 
 type Code = VecAssembler<X64Relocation>;
 
-/// Bytes below the registers, for what is pushed and for the system's signal frames.
+/// Bytes below the registers, for pushed values and for the system's signal frames.
 const BELOW: usize = 1 << 16;
 const FLAGS: i32 = 128;
 const STACK: i32 = 136;
@@ -39,10 +39,10 @@ struct Room {
     block: Block,
 }
 
-/// Which registers there are.
+/// The registers of a CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Width {
-    /// xmm0 to xmm15, by instructions that every x86-64 has.
+    /// xmm0 to xmm15, with instructions that every x86-64 has.
     Sse,
     /// ymm0 to ymm15.
     Avx,
@@ -51,9 +51,9 @@ pub enum Width {
 }
 
 impl Width {
-    /// The registers of a CPU with these features.
+    /// Returns the registers of a CPU with these features.
     pub fn of(present: Features) -> Width {
-        // Masks of 64 bits are loaded by an instruction of AVX512BW.
+        // Loading masks of 64 bits needs AVX512BW.
         if present.contains(Features::of(&[Feature::Avx512f, Feature::Avx512bw])) {
             Width::Avx512
         } else if present.has(Feature::Avx) {
@@ -63,7 +63,7 @@ impl Width {
         }
     }
 
-    /// The registers that instructions of a feature may touch; tiles are beyond all of these.
+    /// Returns the registers that instructions of a feature may use; `None` for tiles.
     pub fn needed(feature: Feature) -> Option<Width> {
         use Feature as F;
         match feature {
@@ -80,12 +80,12 @@ impl Width {
         }
     }
 
-    /// How many vector registers.
+    /// Returns the number of vector registers.
     pub fn vectors(self) -> usize {
         if self == Width::Avx512 { 32 } else { 16 }
     }
 
-    /// Bytes of each.
+    /// Returns the bytes of each vector register.
     pub fn vector_bytes(self) -> usize {
         match self {
             Width::Sse => 16,
@@ -95,7 +95,7 @@ impl Width {
     }
 }
 
-/// Functions that each execute one instruction.
+/// Functions that execute one instruction each.
 pub struct Thunks {
     memory: ExecutableBuffer,
     starts: Vec<usize>,
@@ -108,12 +108,12 @@ impl Block {
     }
 }
 
-/// The registers that hold 64-bit numbers, but for `rsp`, and their places.
+/// Returns the 64-bit registers other than `rsp`, and their offsets.
 fn general() -> impl Iterator<Item = (u8, i32)> {
     (0..16).filter(|n| *n != 4).map(|n| (n, 8 * i32::from(n)))
 }
 
-/// Code that moves vectors and masks between registers and the block at `rsp`.
+/// Emits code that moves vectors and masks between registers and the block at `rsp`.
 fn move_vectors(ops: &mut Code, width: Width, load: bool) {
     let places = |count: u8, first: i32, each: i32| (0..count).map(move |n| (n, first + each * i32::from(n)));
     match width {
@@ -135,7 +135,7 @@ fn move_vectors(ops: &mut Code, width: Width, load: bool) {
                 }
             }
         }
-        // The assembler knows no EVEX.
+        // The assembler does not know EVEX.
         Width::Avx512 => {
             let (zmm, k) = (Register::ZMM0, Register::K0);
             let (load_zmm, store_zmm) =
@@ -159,7 +159,8 @@ fn encode(ops: &mut Code, code: EvexCode, register: Register, place: i32, load: 
     dynasm!(ops ; .arch x64 ; .bytes encoder.take_buffer());
 }
 
-/// Saves what a function keeps, and loads all registers from the block that `rdi` points to.
+/// Emits code that saves the callee-saved registers, and loads all registers from the block at
+/// `rdi`.
 fn before(ops: &mut Code, width: Width) {
     dynasm!(ops
         ; .arch x64
@@ -183,7 +184,7 @@ fn before(ops: &mut Code, width: Width) {
     }
 }
 
-/// Stores all registers and returns.
+/// Emits code that stores all registers and returns.
 fn after(ops: &mut Code, width: Width) {
     for (n, place) in general() {
         dynasm!(ops ; .arch x64 ; mov [rsp + place], Rq(n));
@@ -191,7 +192,7 @@ fn after(ops: &mut Code, width: Width) {
     dynasm!(ops
         ; .arch x64
         ; pushfq
-        // The address is computed after the stack pointer moved back.
+        // The address is computed after `pop` has moved the stack pointer.
         ; pop QWORD [rsp + FLAGS]
     );
     move_vectors(ops, width, false);
@@ -213,7 +214,7 @@ fn after(ops: &mut Code, width: Width) {
 }
 
 impl Thunks {
-    /// One for each instruction, given as bytes.
+    /// Makes a thunk for each instruction, which is given as bytes.
     pub fn new(instructions: &[Vec<u8>], width: Width) -> Thunks {
         let mut ops = Code::new(0);
         let mut starts = Vec::new();
@@ -231,16 +232,17 @@ impl Thunks {
         Thunks { memory: memory.make_exec().unwrap(), starts, room }
     }
 
-    /// Executes an instruction, by its number, with these registers, of which `rsp` is not taken.
+    /// Executes the instruction with a number. All registers but `rsp` come from `block`.
     ///
     /// # Safety
-    /// This CPU has the instruction, which jumps nowhere, leaves the stack pointer alone, and reads and writes only memory
-    /// that it may.
+    /// This CPU must have the instruction. It must not jump or change the stack pointer, and may
+    /// access only permitted memory.
     pub unsafe fn run(&mut self, number: usize, block: &mut Block) {
         self.room.block = block.clone();
         self.room.below[BELOW - 1] = 0;
         let start = self.memory.ptr(AssemblyOffset(self.starts[number]));
-        // SAFETY: the code above at its start; it keeps the calling convention as long as the instruction is as promised.
+        // SAFETY: this is the start of the code above. It follows the calling convention if the
+        // instruction is as required.
         let thunk: extern "sysv64" fn(*mut Block) = unsafe { std::mem::transmute(start) };
         thunk(&raw mut self.room.block);
         *block = self.room.block.clone();

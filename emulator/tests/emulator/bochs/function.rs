@@ -1,43 +1,46 @@
-//! (no tests) Functions of one vector instruction: registers from an input page, the instruction, registers to an output page.
+//! (no tests) Functions of one vector instruction: load registers from an input page, execute it,
+//! store registers to an output page.
 //!
-//! The same bytes run in the emulator, on this CPU and in Bochs. Forms are made from the names of the decoder's codes
-//! (`EVEX_Vpaddd_zmm_k1z_zmm_zmmm512b32`), so that no list of instructions has to be kept.
+//! The emulator, this CPU and Bochs run the same bytes. Forms are made from the names of the
+//! decoder's codes (`EVEX_Vpaddd_zmm_k1z_zmm_zmmm512b32`), so that no list of instructions is
+//! needed.
 
 use iced_x86::{Code, Encoder, Instruction, OpKind, Register, RoundingControl};
 use ixc_ir::random::Random;
 
 use crate::manual::{byte, half, single};
 
-/// Bytes of a page that are used.
+/// Used bytes of a page.
 pub const PAGE: usize = 768;
-/// Where things stand in a page. The output has the first operand's register, if it is one, in the same place.
+/// Layout of a page. The output has the first operand's register in the same place, if it is a
+/// register.
 pub const VECTORS: usize = 0;
 pub const MASKS: usize = 256;
 pub const GENERAL: usize = 288;
 pub const FLAGS: usize = 304;
 pub const MEMORY: usize = 512;
 
-/// Aligned as the moves that ask for it need it.
+/// A page, aligned for moves that require it.
 #[repr(align(64))]
 pub struct Page(pub [u8; PAGE]);
 
-/// An instruction with registers chosen, and the function around it.
+/// An instruction with chosen registers, and its function.
 #[derive(Clone)]
 pub struct Function {
-    /// The instruction's name in the decoder, with what was chosen.
+    /// The decoder's name of the instruction, with the choices.
     pub name: String,
-    /// Without the choices.
+    /// The code, without the choices.
     pub code: Code,
     pub instruction: Instruction,
-    /// With `rdi` at the addresses of input and output, as kernels are called.
+    /// The function's code. `rdi` points to the addresses of input and output, as for kernels.
     pub bytes: Vec<u8>,
 }
 
-/// One operand of a code, as its name has it.
+/// An operand of a code, from its name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Operand {
     Vector(Register),
-    /// Register, or memory that is broadcast or not.
+    /// A register or memory, which may be broadcast.
     VectorOrMemory {
         register: Register,
         broadcast: bool,
@@ -48,11 +51,11 @@ enum Operand {
     General(Register),
     GeneralOrMemory(Register),
     Immediate,
-    /// `imm4` beside a register in one byte.
+    /// The immediate `imm4`, which shares a byte with a register.
     HalfImmediate,
 }
 
-/// What a code's name says.
+/// The contents of a code's name.
 struct Form {
     operands: Vec<Operand>,
     masked: bool,
@@ -122,11 +125,13 @@ fn parse(code: Code) -> Option<Form> {
     Some(form)
 }
 
-/// The codes that functions can be made of: vector instructions without gathers, tiles and control registers.
+/// Returns the codes for which functions can be made: vector instructions without gathers, tiles
+/// and control registers.
 pub fn codes() -> impl Iterator<Item = Code> {
     Code::values().filter(|code| {
         let name = format!("{code:?}");
-        // The exception flags and unmasking are no registers here; alignment and cache hints have no effect to see.
+        // Exception flags and their masks are not registers here. Alignment and cache hints have no
+        // visible effect.
         let kept = !["ldmxcsr", "stmxcsr", "Vzero"].iter().any(|part| name.contains(part));
         kept && parse(*code).is_some_and(|form| !form.operands.is_empty())
     })
@@ -140,11 +145,13 @@ fn nth(base: Register, n: usize) -> Register {
     Register::values().nth(base as usize + n).unwrap()
 }
 
-/// A function for a code, with registers, mask, memory, broadcast and rounding chosen; nothing where they can't be encoded.
+/// Makes a function for a code with random registers, mask, memory, broadcast and rounding; `None`
+/// if they cannot be encoded.
 pub fn function(code: Code, random: &mut Random) -> Option<Function> {
     let form = parse(code)?;
     let high = !form.vex && random.bits() & 3 == 0;
-    // The sources may be the same register; the destination is one of its own, as a few instructions demand.
+    // Sources may use the same register. The destination has its own, because a few instructions
+    // require it.
     let vectors: [usize; 4] = if high { [17, 18, 29, 31] } else { [1, 2, 13, 14] };
     let general = [Register::RAX, Register::RCX];
     let mut i = Instruction::default();
@@ -201,7 +208,8 @@ pub fn function(code: Code, random: &mut Random) -> Option<Function> {
     }
     if immediate {
         let name = format!("{code:?}");
-        // Comparisons have 32 predicates; in other immediates unused bits are ignored, or reserved in rounding ones.
+        // Comparisons have 32 predicates. In other immediates, unused bits are ignored, or reserved
+        // in rounding modes.
         let bits = match name.contains("cmp") {
             true => 0x1f,
             false if name.contains("ound") || name.contains("ps2ph") => 0x07,
@@ -230,7 +238,7 @@ fn name_of(i: &Instruction) -> String {
     format!("{:?}{memory} `{i}`", i.code())
 }
 
-/// The function: `rdi` at the two pages' addresses.
+/// Returns the function; `rdi` points to the two pages' addresses.
 fn around(form: &Form, i: &Instruction, to_memory: bool) -> Option<Vec<u8>> {
     let mut encoder = Encoder::new(64);
     let mut at = 0;
@@ -281,7 +289,8 @@ fn around(form: &Form, i: &Instruction, to_memory: bool) -> Option<Vec<u8>> {
     Some(encoder.take_buffer())
 }
 
-/// Numbers of the vector registers that an instruction names, each once, in the operands' order.
+/// Returns the numbers of the vector registers of an instruction, each once, in the operands'
+/// order.
 pub fn vectors_of(i: &Instruction) -> Vec<usize> {
     let mut vectors = Vec::new();
     for n in 0..i.op_count() {
@@ -293,12 +302,13 @@ pub fn vectors_of(i: &Instruction) -> Vec<usize> {
     vectors
 }
 
-/// Random contents of an input page: special values of one of the element types in each place.
+/// Returns random contents of an input page. Each place has special values of one of the element
+/// types.
 pub fn input(random: &mut Random) -> Page {
     let mut page = Vec::with_capacity(PAGE);
     let kind = random.bits();
     while page.len() < PAGE {
-        // Mostly one kind, so that operands fit each other.
+        // Most places have the same kind, so that operands match.
         let kind = if random.bits() & 3 == 0 { random.bits() } else { kind };
         for _ in 0..8 {
             let word: [u8; 8] = match kind % 6 {
@@ -313,7 +323,7 @@ pub fn input(random: &mut Random) -> Page {
             page.extend_from_slice(&word);
         }
     }
-    // Masks, in whatever kind the page is.
+    // Masks are random for every kind of page.
     for mask in page[MASKS..GENERAL].as_chunks_mut::<8>().0 {
         *mask = random.bits().to_le_bytes();
     }
