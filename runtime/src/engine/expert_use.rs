@@ -18,7 +18,7 @@ pub struct Pins {
     /// then by expert.
     pub chosen: Vec<Vec<u64>>,
     /// Max part of the memory for experts that they may take, in percent. The minimum that
-    /// streaming needs is never taken.
+    /// streaming needs is always left.
     pub percent: u32,
 }
 

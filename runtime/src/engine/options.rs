@@ -56,7 +56,7 @@ pub struct Options {
     pub sequences: u32,
     /// When sequences share the memory of a common beginning after a copy.
     pub sharing: Sharing,
-    /// Additions of a step in addition to one for each sequence. With them, several additions can
+    /// Additions of a step beyond one for each sequence. With them, several additions can
     /// go to one sequence, one after the other.
     pub more_additions: u32,
     /// Whether each sequence of a step has the bits that it has alone, also on targets with tiles.

@@ -16,9 +16,9 @@
 //! measurement, because the placement of pages changes the speed.
 //!
 //! Invariant: a variant has the weights, states, tables and routings of the engine's plan, in the
-//! same order and places. Only its steps, kernels and buffers differ. The engine's arena, scratch
-//! memory and memory for chosen places are as large as its largest variant needs. They grow within
-//! the budget, and never shrink.
+//! same order and places. Only its steps, kernels and buffers differ.
+//! Invariant: the engine's arena, scratch memory and memory for chosen places are as large as its
+//! largest variant needs. They grow within the budget, and never shrink.
 
 use std::sync::{Arc, Mutex};
 

@@ -320,8 +320,8 @@ impl Experts {
         let chosen: Vec<u32> = rows.iter().map(|rows| rows.expert).collect();
         self.prefetcher().on_window(&self.store, group, number, &chosen);
         // Many tokens need nearly all experts of each layer, so reading continues with the next
-        // layer. If other machines have the first or the last experts, the same range is read
-        // there.
+        // layer. Other machines may have the first or the last experts, so only the range between
+        // the chosen ones is read.
         let (next, experts) = (group + 1, |group: u32| self.groups.get(group as usize).map(Blocks::experts));
         if !self.prefetcher().is_token()
             && experts(group).is_some_and(|all| 2 * rows.len() >= all as usize)

@@ -25,11 +25,11 @@
 //! next run continues it ([`partial`]).
 //!
 //! Invariant: memory is proportional to the plan's part of the file. The decoded plan takes at most
-//! [`decode::MEMORY_PER_BYTE`] times its encoded bytes, plus [`decode::SLACK`]. Checking the plan
-//! ends in tables of about the same size, and the number of statements to generate code for is
-//! limited. Both together take at most three times the decoded plan ([`MEMORY_PER_BYTE`]). The
-//! kernel IR's own deserialiser bounds the nesting. The checksum finds accidents;
-//! [`crate::program`] and the kernel verifier find malice.
+//! [`decode::MEMORY_PER_BYTE`] times its encoded bytes, plus [`decode::SLACK`]. Checking it makes
+//! tables of about the same size, and the number of statements to generate code for is limited.
+//! Decoding, checking and code generation together take at most three times the limit of the
+//! decoded plan ([`MEMORY_PER_BYTE`]). The kernel IR's own deserialiser bounds the nesting. The
+//! checksum finds accidents; [`crate::program`] and the kernel verifier find malice.
 
 pub mod decode;
 mod partial;
@@ -236,7 +236,7 @@ pub enum FormatError {
     /// The payload has bytes after the plan.
     #[error("has {bytes} bytes in its payload after the plan")]
     Rest {
-        /// Their number.
+        /// Number of these bytes.
         bytes: usize,
     },
 }

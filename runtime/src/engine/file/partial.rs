@@ -15,14 +15,14 @@
 //!
 //! A seal is a SipHash-2-4 with a secret that only this user's programs read
 //! ([`ixc_files::own::secret`]). Other users may be able to write to the folder. A run therefore
-//! continues only
+//! continues a file only under two conditions:
 //!
-//! 1. a regular file of this user, with one name, that no other user can write to. It is opened
-//!    without following a link or waiting for a pipe. It must begin as our parts do, unless other
-//!    files may be replaced, too. It must not be an input of the command. Any other file in its
-//!    place is refused and stays unchanged, because its owner did not expect it to be overwritten;
-//! 2. a file whose units are in a journal with our seals. Without valid seals, the file is begun
-//!    again. This happens if the user's secret was lost or never made.
+//! 1. The file is a regular one of this user, with one name, that no other user can write to. It is
+//!    opened without following a link or waiting for a pipe. It begins as our parts do, unless
+//!    other files may be replaced, too. It is not an input of the command. Any other file in its
+//!    place is refused and stays unchanged, because its owner did not expect it to be overwritten.
+//! 2. The units are in a journal with our seals. Without valid seals, the file is begun again. This
+//!    happens if the user's secret was lost or never made.
 //!
 //! One attack remains: a program that can write to this user's files, but cannot read the secret.
 //! It could replace the bytes of a finished unit by others with the same CRC-32. Only this user can
@@ -30,8 +30,9 @@
 //!
 //! Invariant: a unit is in the journal only after it is on the disk. A run that continues reads the
 //! units and compares them with the journal. Units that a disk lost, or that another program
-//! changed, are made again. Invariant: the file is locked, so that only one run at a time writes
-//! it. If the inputs differ, the file is begun again.
+//! changed, are made again.
+//! Invariant: the file is locked, so that only one run at a time writes it. If the inputs differ,
+//! the file is begun again.
 
 use std::ffi::OsString;
 use std::fs::{self, File, TryLockError};

@@ -52,7 +52,7 @@ pub(crate) struct Run {
     pub threads: usize,
     /// Max sequences at once, at least 1.
     pub sequences: u32,
-    /// Additions of a step in addition to one for each sequence.
+    /// Additions of a step beyond one for each sequence.
     pub more_additions: u32,
 }
 

@@ -44,8 +44,8 @@ impl Breakers {
         self.of(token).first().is_some_and(|(_, tail)| tail.is_empty())
     }
 
-    /// Returns the length of the longest tail with which these tokens begin with a breaker; `None`
-    /// if they do not.
+    /// Returns the tail length of the longest breaker at the start of these tokens; `None` if they
+    /// start with no breaker.
     pub(super) fn tail_of(&self, tokens: &[u32]) -> Option<usize> {
         let (head, rest) = tokens.split_first()?;
         let own = self.of(*head);

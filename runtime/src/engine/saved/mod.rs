@@ -9,21 +9,22 @@
 //! | 32..48 | its weights |
 //! | 48..64 | the [`Digest`] of all tokens before, 0 where there are none |
 //! | 64..72 | its positions: the first, and the end |
-//! | 72..76 | tokens that follow, from the first position on: one for each position at least |
-//! | 76..80 | states whose places follow, 0 where none do |
-//! | 80..84 | copies of the states without positions that follow |
-//! | 84..88 | the last tokens of the sampler that follow, 2^32 - 1 where no sampler does |
-//! | 88..92 | CRC-32 of what follows before the places |
+//! | 72..76 | number of tokens that follow, from the first position on: at least one for each |
+//! | 76..80 | number of states whose places follow, 0 without places |
+//! | 80..84 | number of copies that follow, of states without positions |
+//! | 84..88 | number of the sampler's last tokens that follow, 2^32 - 1 without a sampler |
+//! | 88..92 | CRC-32 of the bytes between the header and the places |
 //! | 92..112 | 0 |
-//! | 112.. | tokens; the first stored place of each state; positions of the copies; the sampler |
+//! | 112.. | tokens; the first stored place of each state; positions of the copies |
+//! | | of the sampler: its generator, mirostat's surprise, its last tokens |
 //! | | of each state its places, by column ([`parts`](crate::states::parts)), and their CRC-32 |
 //! | | each copy, and its CRC-32 |
 //!
-//! The length depends on the number of positions, in whole blocks of 32, but not on the context or
-//! the number of threads. A *whole* state begins at position 0. If the model has states without
-//! positions, it has a copy of them at its end. A *page* has the places of some positions of a
-//! sequence. A *point* has a copy at one position, and no places. A sequence can be put together
-//! again from pages and a point ([`Engine::load_pages`]).
+//! The length depends on the number of positions, in whole blocks of 32. The bytes are the same for
+//! any context and any number of threads. A *whole* state begins at position 0. If the model has
+//! states without positions, it has a copy of them at its end. A *page* has the places of some
+//! positions of a sequence. A *point* has a copy at one position, and no places. A sequence can be
+//! put together again from pages and a point ([`Engine::load_pages`]).
 //!
 //! Invariant: bytes are hostile until they are checked. Each length is compared with the plan's
 //! states and the bytes present before it is used. A part is used only if its checksum is right. If

@@ -108,7 +108,7 @@ impl Pass<'_> {
 
     /// Returns whether the last thread to arrive at the barrier before a stage runs it alone.
     fn is_alone(&self, stage: &Stage) -> bool {
-        // Stages that run again for late experts wait for these, which all threads should do.
+        // Stages that run again for late experts wait for these, and all threads share that work.
         let repeats = stage.window.is_some() && self.store.experts.is_some();
         let rows = stage.tasks.iter().map(|task| match task.rows {
             RowAxis::Tokens | RowAxis::Routed(_) => self.counts.tokens,
@@ -199,9 +199,9 @@ impl Pass<'_> {
         let (tokens, slots) = self.store.inputs.routed[number];
         for (words, to) in [(bucket.tokens(), tokens), (bucket.slots(), slots)] {
             debug_assert!(words.len() as u64 * INDEX_BYTES <= to.bytes());
-            // With ids of no expert, there are fewer routed rows than a kernel may be given. Words
-            // of an earlier, longer step must not stay there, because kernels trust them to be
-            // below this step's tokens.
+            // Some ids may name no expert. There are then fewer routed rows than a kernel may be
+            // given. Words of an earlier, longer step must not stay there, because kernels trust
+            // them to be below this step's tokens.
             let (bytes, rest) = (size_of_val(words), (ids.len() - words.len()) * INDEX_BYTES as usize);
             // SAFETY: the inputs have room for `max_tokens` times `top_k` words, and there are at
             // most as many ids. All other threads wait at the barrier.

@@ -231,8 +231,7 @@ impl Pass<'_> {
             Source::Rope(table) => (store.ropes[table as usize].region(), 0),
             // A column that does not exist has no memory.
             Source::State { state, field } => {
-                // The other state's memory begins with its first block, because the window is not
-                // its own.
+                // A state next to the one with the window is read from its first block.
                 let block = if item.sliding.is_some_and(|own| own != state) { 0 } else { item.span.first() };
                 let region = self.states(item.piece).and_then(|states| states.region(state, field, item.column, block));
                 (region.unwrap_or_else(empty), 0)

@@ -96,9 +96,9 @@ impl LastDims {
 }
 
 /// Items for each thread that a stage should have. A thread with one item more than others then
-/// works an eighth longer. More items would slow few threads down. Memory is not read ahead where a
-/// kernel begins: 72 KiB on their own take one thread an eighth longer than as a part of 576 (Zen
-/// 5).
+/// works an eighth longer. With few threads, more items would be slower, because memory is not read
+/// ahead where a kernel begins. On their own, 72 KiB take one thread an eighth longer than as a
+/// part of 576 (Zen 5).
 const ITEMS_OF_A_THREAD: u64 = 8;
 
 impl Pass<'_> {
@@ -306,9 +306,9 @@ impl Pass<'_> {
         }
     }
 
-    /// Returns whether all weights among these arguments are packed already. A weight that items
-    /// pack for themselves must serve several of them, so items of one column must follow each
-    /// other.
+    /// Returns whether no weight among these arguments is packed by the items that read it. A
+    /// weight that such an item packs serves the next items with other rows, so these must follow
+    /// each other.
     fn are_ready(&self, args: &[Arg]) -> bool {
         let ready = |arg: &Arg| !matches!(arg.source, Source::Weight(weight) if !self.store.weights.is_ready(weight));
         args.iter().all(ready)

@@ -3,8 +3,8 @@
 //! With one token, attention and index scores have few items, each with many positions of the
 //! cache. So the positions are divided ([`Division`], by the context alone). Each part is an item
 //! that leaves its result in memory here. A counter for each column finds the thread that finishes
-//! last. That thread combines the parts in their order, so it changes no bit which thread it is. No
-//! barrier is needed.
+//! last. That thread combines the parts in their order, so the bits do not depend on which thread
+//! it is. No barrier is needed.
 //!
 //! ```text
 //! context 8192, 8 key heads: 128 items of 512 positions, 8 of which combine 16 parts

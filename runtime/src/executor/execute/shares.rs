@@ -23,7 +23,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::pool::{Line, is_crowded};
 
-/// Each call takes one over this of the thread's rest.
+/// Divisor of the thread's rest: a call takes the quotient.
 const PARTS: u64 = 8;
 /// Bits of an item's number in a counter. Stages with more items give out several at a time.
 const BITS: u32 = 20;
