@@ -79,9 +79,6 @@ const KNOWN_CIRCLES: &[(&str, &str)] = &[
     ("kernels/src/lib.rs", "linear::file"),
     ("passes/src/lib.rs", "schedule::lower"),
     ("dataflow/src/lib.rs", "simulate::pass"),
-    ("runtime/src/lib.rs", "engine::expert_use"),
-    ("runtime/src/lib.rs", "engine::sample::samplers"),
-    ("runtime/src/lib.rs", "executor::execute::buffers"),
 ];
 
 /// A file may use items of the modules that contain it: they are not counted here.

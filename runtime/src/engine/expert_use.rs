@@ -1,26 +1,9 @@
-//! Counts of chosen experts, and the streamed experts that stay in memory.
-//!
-//! ```text
-//! counts of a run     layer 0: [12, 0, 500, 7]    layer 1: [3, 3, 510, 3]
-//! pins of a later run: the most used experts of both layers that fit into a part of the slots are
-//! read when the plan is loaded, and stay
-//! ```
+//! Counts of chosen experts, and eviction of streamed ones.
 
 use super::sequence::Engine;
 use crate::expert_counts::ExpertCounts;
 use crate::experts::Experts;
 use crate::stream::store::Evicted;
-
-/// The rule for streamed experts that stay in memory: the most used ones.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Pins {
-    /// Number of times that each expert was chosen, by layer with experts in the order of a step,
-    /// then by expert.
-    pub chosen: Vec<Vec<u64>>,
-    /// Max part of the memory for experts that they may take, in percent. The minimum that
-    /// streaming needs is always left.
-    pub percent: u32,
-}
 
 /// The reason why no experts can be evicted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -47,7 +30,7 @@ impl Engine {
 
     /// Evicts the experts of one layer from memory. `layer` counts the layers with experts, in the
     /// order of a step. A later step that needs such an expert reads it again and computes the
-    /// same. Experts that [`Pins`] keep stay, unless `pinned` unpins them.
+    /// same. Experts that [`Pins`](super::Pins) keep stay, unless `pinned` unpins them.
     ///
     /// # Errors
     /// See [`EvictError`].

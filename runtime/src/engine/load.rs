@@ -18,11 +18,11 @@ use ixc_targets::Target;
 
 use crate::bucket::Bucket;
 use crate::crew::Crew;
+use crate::engine::pins::Pins;
 use crate::execute::{Backend, EngineMemory, Parts};
 use crate::executor::sequences::Sequences;
 use crate::expert_counts::ExpertCounts;
 use crate::expert_prefetch::Prefetcher;
-use crate::expert_use::Pins;
 use crate::experts::{self, Experts};
 use crate::file::PlanFile;
 use crate::gauge::{Activity, Gauge};

@@ -7,7 +7,8 @@
 //! | [`mod@file`] | `.ixp` files: header, checksum, reading and writing |
 //! | [`load`] | loading a plan |
 //! | [`memory_estimate`] | memory that a plan needs, before it is loaded |
-//! | [`expert_use`] | counts of chosen experts; experts that stay in memory |
+//! | [`pins`] | experts that stay in memory |
+//! | [`expert_use`] | counts of chosen experts, and eviction |
 //! | [`sequence`] | the sequences: prefill, step, truncate, copy, logits |
 //! | [`sample`] | the next token from logits |
 //! | [`saved`] | sequences as bytes, and back |
@@ -20,13 +21,15 @@ pub mod load;
 pub mod memory_estimate;
 pub(crate) mod model_files;
 pub mod options;
+pub mod pins;
 pub mod sample;
 pub mod saved;
 pub mod sequence;
 pub mod variant;
 
 pub use crate::executor::sequences::{Sequence, StateBytes};
-pub use expert_use::{EvictError, Pins};
+pub use expert_use::EvictError;
 pub use options::{BackendKind, ExpertStore, Options};
+pub use pins::Pins;
 pub use sequence::{Addition, Engine, FIRST, SequenceId, Softmax, StepError};
 pub use variant::Variant;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::expert_use::Pins;
+use super::pins::Pins;
 use crate::error::load::LoadError;
 use crate::gauge::Gauge;
 use crate::pool::{MAX_THREADS, Pool};

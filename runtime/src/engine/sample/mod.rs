@@ -29,6 +29,7 @@
 //! Invariant: at least one token is always a candidate.
 
 mod breakers;
+mod kinds;
 mod likely;
 mod random;
 mod resume;
@@ -42,11 +43,12 @@ use crate::engine::{Softmax, StepError};
 
 pub use breakers::Breakers;
 use ixc_failure::Class;
+pub use kinds::{DEFAULT as DEFAULT_SAMPLERS, Kind};
 pub use likely::{Likely, likely};
 use random::Random;
 pub(crate) use resume::MAX_RECENT;
 pub use resume::SamplerState;
-pub use samplers::{DEFAULT as DEFAULT_SAMPLERS, Kind, Row, SAMPLERS};
+pub use samplers::{Row, SAMPLERS};
 pub use settings::{MAX_REPEAT_WINDOW, NUMBERS, Number, Settings, SettingsError};
 
 /// Temperatures below this are greedy: a gap of 0.1 between logits is a factor of e^100.

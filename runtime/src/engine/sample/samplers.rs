@@ -16,31 +16,9 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use super::kinds::Kind;
 use super::{Breakers, LOWEST_LOGIT, LOWEST_TEMPERATURE, SampleError, Sampler, Settings, largest};
 use crate::engine::Softmax;
-
-/// A sampler.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Kind {
-    /// Repeat, presence and frequency penalties.
-    Penalties,
-    /// Makes tokens less likely that would continue a repetition.
-    Dry,
-    /// Keeps logits near the largest.
-    TopNSigma,
-    /// Keeps the largest logits.
-    TopK,
-    /// Keeps the tokens whose surprise is nearest to the entropy.
-    TypicalP,
-    /// Keeps the likeliest tokens that together reach a probability.
-    TopP,
-    /// Keeps tokens that are not much less likely than the likeliest.
-    MinP,
-    /// Sometimes removes the likeliest tokens.
-    Xtc,
-    /// Divides logits.
-    Temperature,
-}
 
 /// The names of a sampler, and its function.
 #[derive(Debug)]
@@ -94,19 +72,6 @@ pub static SAMPLERS: [Row; 9] = [
     // At most one token has more than a half, and one likely token always stays.
     Row { keeps_best: false, ..row(Kind::Xtc, "xtc", 'x', |s| s.xtc_probability > 0.0 && s.xtc_threshold <= 0.5, xtc) },
     Row { aliases: &["temp"], ..row(Kind::Temperature, "temperature", 't', |_| true, temperature) },
-];
-
-/// The default samplers, in their order.
-pub const DEFAULT: [Kind; 9] = [
-    Kind::Penalties,
-    Kind::Dry,
-    Kind::TopNSigma,
-    Kind::TopK,
-    Kind::TypicalP,
-    Kind::TopP,
-    Kind::MinP,
-    Kind::Xtc,
-    Kind::Temperature,
 ];
 
 impl Kind {

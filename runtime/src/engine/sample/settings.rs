@@ -5,7 +5,7 @@ use std::sync::Arc;
 use ixc_failure::Class;
 
 use super::Breakers;
-use super::samplers::{DEFAULT, Kind};
+use super::kinds::{DEFAULT, Kind};
 
 /// Max window of penalties, in tokens.
 pub const MAX_REPEAT_WINDOW: u32 = 1 << 20;

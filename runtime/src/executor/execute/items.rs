@@ -6,16 +6,16 @@ use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 
 use ixc_ir::plan::{
-    ATTENTION_BLOCK, Arg, Bands, Choice, DimExpr, DimInput, KernelId, Leaves, RowAxis, Source, Split, Task, Variant,
+    ATTENTION_BLOCK, Arg, Bands, DimExpr, DimInput, KernelId, Leaves, RowAxis, Source, Split, Task, Variant,
 };
 
 use super::Pass;
 use super::buffers::{SCRATCH, blocks_of, in_range};
+use super::item::Item;
 use super::parts::Span;
 use crate::bucket::ExpertRows;
 use crate::error::execute::{ExecuteError, ItemError, Problem};
 use crate::executor::sequences::{Piece, runs};
-use crate::memory::Region;
 use crate::program::{Access, Apart, MAX_BUFFERS, MAX_DIMS, Parameter, PartPlace, Signature, Stage, shortened};
 use crate::stats::{self, Clock};
 use crate::trace::Work;
@@ -42,28 +42,6 @@ pub(super) struct Group {
     banded: bool,
     /// Division of the positions before an item.
     span: Span,
-}
-
-/// The data of one item.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Item {
-    pub(super) row: u64,
-    pub(super) rows: u64,
-    pub(super) column: u32,
-    /// Number of the band in the column.
-    pub(super) band: u32,
-    pub(super) expert: u32,
-    /// The piece of the step with these rows; 0 if the rows are of all pieces.
-    pub(super) piece: u32,
-    /// The expert's block, if it is streamed.
-    pub(super) block: Option<Region>,
-    pub(super) span: Span,
-    /// The state with a window in whose memory positions are counted.
-    pub(super) sliding: Option<u32>,
-    /// The index's choice of positions, if positions are counted among chosen ones.
-    pub(super) listed: Option<Choice>,
-    /// Number of positions ahead that rows see, if attention is not causal.
-    pub(super) whole: Option<u32>,
 }
 
 /// The kernel of some items, and its arguments.

@@ -20,6 +20,7 @@ mod backend;
 mod barrier;
 mod buffers;
 mod chosen;
+mod item;
 mod items;
 mod parts;
 mod shares;
@@ -46,7 +47,7 @@ use crate::weights::{self, Part, Weights};
 
 pub use crate::error::execute::{ExecuteError, ItemError, Problem};
 pub(crate) use backend::Backend;
-use items::Item;
+use item::Item;
 pub(crate) use parts::Parts;
 use shares::Shares;
 

@@ -1,0 +1,18 @@
+//! Pinned experts: streamed experts that stay in memory.
+//!
+//! ```text
+//! counts of a run     layer 0: [12, 0, 500, 7]    layer 1: [3, 3, 510, 3]
+//! pins of a later run: the most used experts of both layers that fit into a part of the slots are
+//! read when the plan is loaded, and stay
+//! ```
+
+/// The rule for streamed experts that stay in memory: the most used ones.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Pins {
+    /// Number of times that each expert was chosen, by layer with experts in the order of a step,
+    /// then by expert.
+    pub chosen: Vec<Vec<u64>>,
+    /// Max part of the memory for experts that they may take, in percent. The minimum that
+    /// streaming needs is always left.
+    pub percent: u32,
+}

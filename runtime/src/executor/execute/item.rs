@@ -1,0 +1,28 @@
+//! The unit of work of a stage: rows and columns that one call of a kernel computes.
+
+use ixc_ir::plan::Choice;
+
+use super::parts::Span;
+use crate::memory::Region;
+
+/// The data of one item.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Item {
+    pub(super) row: u64,
+    pub(super) rows: u64,
+    pub(super) column: u32,
+    /// Number of the band in the column.
+    pub(super) band: u32,
+    pub(super) expert: u32,
+    /// The piece of the step with these rows; 0 if the rows are of all pieces.
+    pub(super) piece: u32,
+    /// The expert's block, if it is streamed.
+    pub(super) block: Option<Region>,
+    pub(super) span: Span,
+    /// The state with a window in whose memory positions are counted.
+    pub(super) sliding: Option<u32>,
+    /// The index's choice of positions, if positions are counted among chosen ones.
+    pub(super) listed: Option<Choice>,
+    /// Number of positions ahead that rows see, if attention is not causal.
+    pub(super) whole: Option<u32>,
+}
