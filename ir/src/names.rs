@@ -1,18 +1,19 @@
-//! What names say: of which layer a weight, a state or a task is; of a task's label, which op it is of and what it names.
+//! Layer numbers in the names of weights, states and tasks, and the parts of a task's label.
 //!
 //! ```text
 //! blk.12.attn_q.weight              layer 12
 //! linear blk.12.attn_q combine      op `linear`, of layer 12, names `blk.12.attn_q` and `combine`
 //! ```
 //!
-//! A layer's number stands behind a dot, is as long as a part between dots, or between one and the end of a word, and is the first of its word that does.
+//! A layer's number follows a dot, and ends at the next dot or at the end of the word. The first
+//! such number in a word counts.
 
 use std::ops::Range;
 
-/// Digits of a layer's number at most; a longer one is none.
+/// Maximum digits of a layer's number. A longer number is not one.
 const DIGITS: usize = 6;
 
-/// Where a word has its layer's number, and that.
+/// Returns the place of the layer's number in a word, and its value.
 fn number(word: &str) -> Option<(Range<usize>, u32)> {
     word.match_indices('.').find_map(|(dot, _)| {
         let begin = dot + 1;
@@ -23,12 +24,13 @@ fn number(word: &str) -> Option<(Range<usize>, u32)> {
     })
 }
 
-/// The layer that a name or a label says.
+/// Returns the layer that a name or a label contains.
 pub fn layer_of(text: &str) -> Option<u32> {
     text.split(' ').find_map(number).map(|(_, number)| number)
 }
 
-/// A name or a label with something else in place of the layer's number, where it has one: so that those of all layers are alike.
+/// Replaces the layer's number in a name or a label by `mark`, so that the names of all layers are
+/// alike.
 pub fn in_layer(text: &str, mark: &str) -> String {
     let word = |word: &str| match number(word) {
         Some((place, _)) => [&word[..place.start], mark, &word[place.end..]].concat(),
@@ -37,23 +39,23 @@ pub fn in_layer(text: &str, mark: &str) -> String {
     text.split(' ').map(word).collect::<Vec<_>>().join(" ")
 }
 
-/// What a task's label says.
+/// The parts of a task's label.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Label<'l> {
-    /// The op's word.
+    /// Mnemonic of the op.
     pub op: &'l str,
-    /// What comes behind it: names with spaces between them, or nothing.
+    /// Names after it, separated by spaces, or an empty text.
     pub rest: &'l str,
 }
 
 impl<'l> Label<'l> {
-    /// Of a label.
+    /// Splits a label.
     pub fn of(label: &'l str) -> Label<'l> {
         let (op, rest) = label.split_once(' ').unwrap_or((label, ""));
         Label { op, rest }
     }
 
-    /// The names, the first of which is a weight's without its `.weight`, or a state's.
+    /// Returns the names. The first is a weight's name without `.weight`, or a state's.
     pub fn names(self) -> impl Iterator<Item = &'l str> {
         self.rest.split(' ').filter(|name| !name.is_empty())
     }

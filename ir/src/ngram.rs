@@ -1,48 +1,52 @@
-//! Rows of a table that the last tokens name together (n-gram embeddings, Qwen3.8-Flash-Next): which row, and how tokens are remembered.
+//! N-gram embeddings (Qwen3.8-Flash-Next): the last tokens together name a row of a table.
 //!
 //! ```text
 //! h = id * m0 ^ (id before) * m1 ^ (id before that) * m2 ^ ...      // 64 bits
 //! row = h mod modulus + offset
 //! ```
 //!
-//! Behind an end of text nothing is before: that id, and all before it, are the end's; and so are those before the first. A token's own id is what it is.
+//! At an end-of-text id the history stops: that id and all ids before it count as the end id. Ids
+//! before the first token also count as the end id. The token's own id is used as it is.
 //!
-//! A hash needs arithmetic of 64 bits and names a row, which no kernel may compute; who runs a step does, and has the ids before it in a state.
+//! The hash needs 64-bit arithmetic and gives a row number, which no kernel may compute. The
+//! runtime computes it, with the earlier ids from a state.
 
 use serde::{Deserialize, Serialize};
 
-/// Most tokens that name a row together.
+/// Maximum number of tokens that name a row together.
 pub const TOKENS: usize = 4;
-/// Ids that are remembered.
+/// Number of earlier ids that the state remembers.
 pub const BEFORE: usize = TOKENS - 1;
-/// Most ids: each is remembered as a single, one above, so that 0 is none.
+/// Maximum number of ids. The state holds each id plus 1 as a single-precision float, so 0 means no
+/// id.
 pub const MAX_IDS: u64 = (1 << f32::MANTISSA_DIGITS) - 1;
 
-/// How ids name a row.
+/// Hash from ids to a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Hash {
     /// The id that ends a text.
     pub end: u32,
-    /// Of the token's own id, of the one before it, and so on; 0 where fewer matter.
+    /// Multipliers of the token's own id, of the id before it, and so on. 0 for ids that do not
+    /// matter.
     pub multipliers: [u64; TOKENS],
-    /// Rows of the part of the table; at least 1.
+    /// Number of rows in the hash's part of the table, at least 1.
     pub modulus: u32,
-    /// The first of them.
+    /// First row of that part.
     pub offset: u32,
 }
 
 impl Hash {
-    /// Rows that the table must have.
+    /// Returns the minimum number of rows of the table.
     pub fn rows(&self) -> u64 {
         u64::from(self.offset) + u64::from(self.modulus)
     }
 
-    /// The row of a token behind those of a state.
+    /// Returns the row of token `id` after the ids of a state.
     pub fn row(&self, id: u32, before: &[f32; BEFORE]) -> u64 {
         let mut hash = u64::from(id).wrapping_mul(self.multipliers[0]);
         let mut ended = false;
         for (&remembered, multiplier) in before.iter().zip(&self.multipliers[1..]) {
-            // What no step wrote is as good as none.
+            // An unwritten entry counts as the end of a text.
             let id = if remembered >= 1.0 { (remembered - 1.0) as u32 } else { self.end };
             ended |= id == self.end;
             let id = if ended { self.end } else { id };
@@ -52,7 +56,7 @@ impl Hash {
     }
 }
 
-/// A state with one more id, the last one first.
+/// Adds an id to a state. The newest id is first.
 pub fn remember(before: &mut [f32; BEFORE], id: u32) {
     before.rotate_right(1);
     before[0] = id as f32 + 1.0;

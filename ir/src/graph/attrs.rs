@@ -1,17 +1,19 @@
-//! Attributes that several ops share, as structs: what [`super::builder`] takes and the interpreter and passes read back.
+//! Attributes that several ops share, as structs: [`super::builder`] takes them, and the
+//! interpreter and passes read them back.
 //!
 //! ```text
 //! %q = rope %h, %pos, _, _ {base = 10000.0, dims = 64, style = neox, scaling = none, factor = 1.0, original_context = 0,
 //!                        beta_fast = 32.0, beta_slow = 1.0, attn_factor = 1.0} : f32[T, 8, 64]
 //! ```
 //!
-//! Invariant: `from_op(op).attrs() == ` the op's attributes of these names, in the op table's order.
+//! Invariant: `from_op(op).attrs()` equals the op's attributes of these names, in the op table's
+//! order.
 
 use super::Op;
 use super::op::Attr;
 use crate::ngram::Hash;
 
-/// Which elements of a head RoPE rotates together.
+/// Elements of a head that RoPE rotates together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RopeStyle {
     /// Elements `2i` and `2i + 1`.
@@ -20,20 +22,21 @@ pub enum RopeStyle {
     Neox,
 }
 
-/// How RoPE stretches positions beyond the context that the model was trained with.
+/// Scaling of RoPE to positions beyond the context that the model was trained with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RopeScaling {
-    /// Not at all.
+    /// No scaling.
     None,
     /// Angles are divided by `factor`.
     Linear,
-    /// Low frequencies are divided by `factor`, high ones stay, a ramp between, from a whole pair to another (YaRN).
+    /// Low frequencies are divided by `factor` and high ones stay, with a ramp between them from
+    /// one whole pair to another (YaRN).
     Yarn,
-    /// The same with a ramp whose ends may lie between pairs (`truncate: false` in configurations).
+    /// YaRN with a ramp whose ends may lie between pairs (`truncate: false` in configurations).
     YarnUntruncated,
 }
 
-/// How a router turns logits into weights.
+/// Function that turns a router's logits into weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RouteScore {
     /// Softmax over all experts.
@@ -44,13 +47,16 @@ pub enum RouteScore {
     Chosen,
     /// The square root of `ln(1 + exp(logit))`.
     RootSoftplus,
-    /// Of each expert that is chosen a softmax over those that are left and whose logits are near the highest left, as inference of models
-    /// trained with SparseMixer has it (Phi-3.5-MoE): near are those at most [`SPARSE_MIXER_NEAR`] of the larger magnitude below.
+    /// A softmax for each chosen expert, over the experts that remain at that point and have logits
+    /// near the highest remaining one. Inference of models trained with SparseMixer (Phi-3.5-MoE)
+    /// does this. "Near" means a distance of at most [`SPARSE_MIXER_NEAR`] times the larger of both
+    /// magnitudes.
     SparseMixer,
 }
 
 impl RouteScore {
-    /// Whether an expert weighs by those that are left when it is chosen as the highest of them: then logits alone choose, of all experts.
+    /// Whether an expert's weight depends on the experts that remain when it is chosen. Then logits
+    /// alone choose, among all experts.
     pub fn weighs_by_those_left(self) -> bool {
         match self {
             RouteScore::Softmax | RouteScore::Sigmoid | RouteScore::Chosen | RouteScore::RootSoftplus => false,
@@ -59,21 +65,25 @@ impl RouteScore {
     }
 }
 
-/// How far below the highest of the experts that are left a logit may be, as a part of the larger of both magnitudes: twice `router_jitter_noise`.
+/// Maximum distance of a logit from the highest remaining one, relative to the larger of both
+/// magnitudes: twice `router_jitter_noise`.
 pub const SPARSE_MIXER_NEAR: f64 = 0.02;
 
-/// What the gate of a gated linear unit goes through.
+/// Activation function of the gate in a gated linear unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Activation {
     /// `x / (1 + exp(-x))`: SwiGLU.
     Silu,
-    /// `x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3)))`: GEGLU, with the usual approximation of the normal distribution.
+    /// `x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3)))`: GEGLU, with the usual approximation
+    /// of the normal distribution.
     Gelu,
     /// `x / (1 + exp(-1.702 x))`.
     QuickGelu,
-    /// `min(silu(x), limit)`: the limit is on what the gate becomes, and the gate itself has none (Step-3.5).
+    /// `min(silu(x), limit)`: the limit applies to the function's result, and the gate itself has
+    /// none (Step-3.5).
     LimitedSilu,
-    /// `bend * tanh(x / bend) / (1 + exp(-x))`: bent, and not cut off; so is up, by the limit (SiTU, Kimi K3).
+    /// `bend * tanh(x / bend) / (1 + exp(-x))`: bent instead of cut off. Up is also bent, by the
+    /// limit (SiTU, Kimi K3).
     BentSilu,
     /// `max(x, 0)`: ReGLU.
     Relu,
@@ -84,7 +94,7 @@ pub enum Activation {
 }
 
 impl Activation {
-    /// Whether a limit of the gate is one of the function's result and not of its argument.
+    /// Whether the gate's limit applies to the function's result instead of its argument.
     pub fn limits_result(self) -> bool {
         match self {
             Activation::Silu
@@ -98,7 +108,7 @@ impl Activation {
         }
     }
 
-    /// Whether gate and up are bent, and not cut off.
+    /// Whether gate and up are bent instead of cut off.
     pub fn bends(self) -> bool {
         match self {
             Activation::Silu
@@ -113,21 +123,21 @@ impl Activation {
     }
 }
 
-/// Which key head a value head takes, where there are fewer of them.
+/// Mapping from value heads to key heads, if there are fewer key heads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyHeads {
-    /// Value heads side by side share one.
+    /// Adjacent value heads share a key head.
     Grouped,
-    /// Value heads share one where they are as many apart as there are key heads.
+    /// Value heads `h` and `h + number of key heads` share a key head.
     Interleaved,
 }
 
-/// Why experts are loaded.
+/// Reason to load experts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Prefetch {
-    /// A router named them: they will be waited for.
+    /// A router chose them: an op will wait for them.
     Routed,
-    /// They will probably be named.
+    /// A router will probably choose them.
     Predicted,
 }
 
@@ -157,31 +167,32 @@ words!(Activation { Silu "silu", Gelu "gelu", QuickGelu "quick_gelu", LimitedSil
 words!(KeyHeads { Grouped "grouped", Interleaved "interleaved" });
 words!(Prefetch { Routed "routed", Predicted "predicted" });
 
-/// The attributes of `rope`, also part of `rope.heads` and `rope.append`. [`super::interpret`] says what each does.
+/// The attributes of `rope`, also part of `rope.heads` and `rope.append`. [`super::interpret`]
+/// defines each of them.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RopeAttrs {
-    /// Angle of pair `i` at position `p` is `p * base^(-2i / dims)`.
+    /// Base of the angles: pair `i` at position `p` turns by `p * base^(-2i / dims)`.
     pub base: f64,
-    /// Leading elements of a head that are rotated; even. The rest stay.
+    /// Number of leading elements of a head that are rotated, an even number. The rest stay.
     pub dims: u64,
-    /// Which elements are a pair.
+    /// Elements that form a pair.
     pub style: RopeStyle,
     /// Context extension.
     pub scaling: RopeScaling,
-    /// Context extension factor, at least 1 where it is used.
+    /// Context extension factor, at least 1 if it is used.
     pub factor: f64,
-    /// The context length of training (yarn).
+    /// Context length in training (yarn).
     pub original_context: u64,
-    /// Rotations over the original context above which a frequency stays (yarn; 32).
+    /// Rotations over the original context above which a frequency stays (yarn; usually 32).
     pub beta_fast: f64,
-    /// Rotations below which a frequency is divided by `factor` (yarn; 1).
+    /// Rotations below which a frequency is divided by `factor` (yarn; usually 1).
     pub beta_slow: f64,
-    /// Multiplies the rotated elements; yarn multiplies them by `1 + 0.1 ln(factor)` on top.
+    /// Factor on the rotated elements. Yarn also multiplies them by `1 + 0.1 ln(factor)`.
     pub attn_factor: f64,
 }
 
 impl RopeAttrs {
-    /// Plain RoPE.
+    /// Returns plain RoPE, without scaling.
     pub fn plain(base: f64, dims: u64, style: RopeStyle) -> RopeAttrs {
         RopeAttrs {
             base,
@@ -196,7 +207,7 @@ impl RopeAttrs {
         }
     }
 
-    /// As the op table orders them.
+    /// Returns the attributes in the op table's order.
     pub fn attrs(&self) -> Vec<Attr> {
         vec![
             Attr::rounded(self.base),
@@ -211,7 +222,8 @@ impl RopeAttrs {
         ]
     }
 
-    /// Of an op that has them; any other op, or one that does not verify, is a bug here.
+    /// Reads the attributes of an op that has them. Any other op, or one that does not verify, is a
+    /// bug here.
     pub fn from_op(op: &Op) -> RopeAttrs {
         let style = op.attr("style").word();
         let scaling = op.attr("scaling").word();
@@ -229,41 +241,46 @@ impl RopeAttrs {
     }
 }
 
-/// The attributes of `attention`: what scores are, besides products of queries and keys.
+/// The attributes of `attention`: changes to the scores, which are products of queries and keys.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ScoreAttrs {
     /// Factor on products.
     pub scale: f64,
-    /// What scores are bent to stay within; 0 where they are not.
+    /// Bound that the scores are bent into; 0 for none.
     pub cap: f64,
-    /// What slopes of heads follow from, by which scores fall with distance (ALiBi); 0 where they do not.
+    /// Maximum bias that the slopes of the heads follow from (ALiBi); 0 for no slopes. A slope
+    /// lowers scores with distance.
     pub max_bias: f64,
-    /// Factor on those slopes; 0 where there is none.
+    /// Factor on the slopes; 0 for none.
     pub slope: f64,
-    /// How many positions a row sees before its own and behind it, where it sees both; 0 where it sees those up to what `pos` says.
+    /// Number of positions that a row sees before and after its own, if it sees both; 0 if it sees
+    /// all positions up to `pos`.
     pub reach: u64,
 }
 
 impl ScoreAttrs {
-    /// Products times a factor.
+    /// Returns attributes for products times a factor.
     pub fn plain(scale: f64) -> ScoreAttrs {
         ScoreAttrs { scale, cap: 0.0, max_bias: 0.0, slope: 0.0, reach: 0 }
     }
 
-    /// As the op table orders them.
+    /// Returns the attributes in the op table's order.
     pub fn attrs(&self) -> Vec<Attr> {
         let scores = [self.scale, self.cap, self.max_bias, self.slope].map(Attr::rounded);
         scores.into_iter().chain([Attr::Int(self.reach.cast_signed())]).collect()
     }
 
-    /// Of an `attention`; any other op, or one that does not verify, is a bug here.
+    /// Reads the attributes of an `attention`. Any other op, or one that does not verify, is a bug
+    /// here.
     pub fn from_op(op: &Op) -> ScoreAttrs {
         let [scale, cap, max_bias, slope] = ["scale", "cap", "max_bias", "slope"].map(|name| op.attr(name).float());
         ScoreAttrs { scale, cap, max_bias, slope, reach: op.attr("reach").int().unsigned_abs() }
     }
 
-    /// By how much scores of a head, of so many, fall with each position before a row's own: "Train Short, Test Long" (arXiv 2108.12409), whose rule for
-    /// numbers of heads that are no powers of two takes the slopes of twice as many in between, times the factor. 0 where they do not fall.
+    /// Returns the slope of a head: the decrease of its scores for each position before the row's
+    /// own. 0 means no decrease. The source is "Train Short, Test Long" (arXiv 2108.12409). If the
+    /// number of heads is not a power of two, heads beyond the largest power of two below it take
+    /// slopes in between: those of twice that power. The result is multiplied by the factor.
     ///
     /// ```
     /// use ixc_ir::graph::attrs::ScoreAttrs;
@@ -288,10 +305,11 @@ impl ScoreAttrs {
     }
 }
 
-/// The attributes of `temperature`: rows are multiplied by `1 + scale * ln(1 + floor((position + offset) / length))`.
+/// The attributes of `temperature`: rows are multiplied by `1 + scale * ln(1 + floor((position +
+/// offset) / length))`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TemperatureAttrs {
-    /// On the logarithm.
+    /// Factor on the logarithm.
     pub scale: f64,
     /// Positions of a step.
     pub length: u64,
@@ -300,12 +318,13 @@ pub struct TemperatureAttrs {
 }
 
 impl TemperatureAttrs {
-    /// As the op table orders them.
+    /// Returns the attributes in the op table's order.
     pub fn attrs(&self) -> Vec<Attr> {
         vec![Attr::rounded(self.scale), int(self.length), int(self.offset)]
     }
 
-    /// Of a `temperature`; any other op, or one that does not verify, is a bug here.
+    /// Reads the attributes of a `temperature`. Any other op, or one that does not verify, is a bug
+    /// here.
     pub fn from_op(op: &Op) -> TemperatureAttrs {
         TemperatureAttrs {
             scale: op.attr("scale").float(),
@@ -314,7 +333,7 @@ impl TemperatureAttrs {
         }
     }
 
-    /// The factor at a position.
+    /// Returns the factor at a position.
     pub fn factor(&self, position: u64) -> f64 {
         1.0 + self.scale * (((position + self.offset) / self.length) as f64).ln_1p()
     }
@@ -323,24 +342,26 @@ impl TemperatureAttrs {
 /// The attributes of `route`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RouteAttrs {
-    /// Experts that a row goes to.
+    /// Number of experts for each row.
     pub top_k: u64,
-    /// Logits to weights.
+    /// Function from logits to weights.
     pub score: RouteScore,
-    /// Equal groups of experts side by side.
+    /// Number of equal groups of adjacent experts.
     pub groups: u64,
-    /// Groups whose experts can be chosen: those with the largest sum of their two highest scores, bias included.
+    /// Number of groups whose experts can be chosen: those with the largest sum of their two
+    /// highest scores, bias included.
     pub groups_kept: u64,
-    /// How many of a group's highest scores are summed for that, where not two: 1, or 0 for two.
+    /// Number of a group's highest scores that are summed to choose groups, if it is not two: 1, or
+    /// 0 for two.
     pub group_best: u64,
     /// Whether the chosen weights are divided by their sum.
     pub normalise: bool,
-    /// Multiplies the weights, last.
+    /// Factor on the weights, applied last.
     pub scale: f64,
 }
 
 impl RouteAttrs {
-    /// The best of all experts, by a softmax over all.
+    /// Returns attributes for the best of all experts, by a softmax over all.
     pub fn softmax(top_k: u64, normalise: bool) -> RouteAttrs {
         RouteAttrs {
             top_k,
@@ -353,7 +374,7 @@ impl RouteAttrs {
         }
     }
 
-    /// As the op table orders them.
+    /// Returns the attributes in the op table's order.
     pub fn attrs(&self) -> Vec<Attr> {
         vec![
             int(self.top_k),
@@ -366,7 +387,7 @@ impl RouteAttrs {
         ]
     }
 
-    /// Of a `route`; any other op, or one that does not verify, is a bug here.
+    /// Reads the attributes of a `route`. Any other op, or one that does not verify, is a bug here.
     pub fn from_op(op: &Op) -> RouteAttrs {
         let score = op.attr("score").word();
         RouteAttrs {
@@ -381,32 +402,35 @@ impl RouteAttrs {
     }
 }
 
-/// The attributes of a gated linear unit: `act(min(gate, limit)) * (clamp(up, -limit, limit) + shift)`, or with `min(act(gate), limit)`, as the activation says.
+/// The attributes of a gated linear unit:
+/// `act(min(gate, limit)) * (clamp(up, -limit, limit) + shift)`. Some activations take
+/// `min(act(gate), limit)` instead ([`Activation::limits_result`]).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct GateAttrs {
-    /// What the gate goes through.
+    /// Activation function of the gate.
     pub act: Activation,
-    /// What gate and up do not exceed; 0 for no limit.
+    /// Maximum of gate and up; 0 for no limit.
     pub limit: f64,
-    /// Added to up.
+    /// Number that is added to up.
     pub shift: f64,
-    /// What a gate that is bent does not reach; 0 where none is.
+    /// Bound of a bent gate, which it never reaches; 0 if the gate is not bent.
     pub bend: f64,
 }
 
 impl GateAttrs {
-    /// Without a limit, and with nothing added.
+    /// Returns attributes without a limit or a shift.
     pub const fn plain(act: Activation) -> GateAttrs {
         GateAttrs { act, limit: 0.0, shift: 0.0, bend: 0.0 }
     }
 
-    /// As the op table orders them.
+    /// Returns the attributes in the op table's order.
     pub fn attrs(&self) -> Vec<Attr> {
         let numbers = [self.limit, self.shift, self.bend].map(Attr::rounded);
         [Attr::Word(self.act.word().to_string())].into_iter().chain(numbers).collect()
     }
 
-    /// Of an op that has them; any other op, or one that does not verify, is a bug here.
+    /// Reads the attributes of an op that has them. Any other op, or one that does not verify, is a
+    /// bug here.
     pub fn from_op(op: &Op) -> GateAttrs {
         let act = op.attr("act").word();
         GateAttrs {
@@ -418,13 +442,13 @@ impl GateAttrs {
     }
 }
 
-/// The attributes of `ngram`.
+/// Returns the attributes of `ngram`.
 pub fn ngram_attrs(hash: &Hash) -> Vec<Attr> {
     let [m0, m1, m2, m3] = hash.multipliers.map(int);
     vec![int(hash.end.into()), m0, m1, m2, m3, int(hash.modulus.into()), int(hash.offset.into())]
 }
 
-/// How an `ngram` names rows; any other op, or one that does not verify, is a bug here.
+/// Reads the hash of an `ngram`. Any other op, or one that does not verify, is a bug here.
 pub fn ngram_hash(op: &Op) -> Hash {
     let number = |name: &str| op.attr(name).int().unsigned_abs();
     Hash {
@@ -435,7 +459,8 @@ pub fn ngram_hash(op: &Op) -> Hash {
     }
 }
 
-/// An integer attribute. Beyond `i64` it becomes `i64::MAX`, which no type rule accepts: the value stays an error.
+/// Returns an integer attribute. A value beyond `i64` becomes `i64::MAX`, which no type rule
+/// accepts: the value stays an error.
 pub(super) fn int(value: u64) -> Attr {
     Attr::Int(i64::try_from(value).unwrap_or(i64::MAX))
 }

@@ -1,4 +1,5 @@
-//! Builds a graph: one method per op, each returning what it defines or why it has no type.
+//! Builds a graph. Each op has a method, which returns the values that it defines, or the reason
+//! why it has no type.
 //!
 //! ```
 //! use ixc_ir::format::Format;
@@ -20,8 +21,8 @@
 //! # }
 //! ```
 //!
-//! Leaves true: every op fits its type rule and is defined before it is used. What the builder does not see (a token used
-//! twice, a name given twice) [`super::verify`] does.
+//! Result: every op fits its type rule and is defined before it is used. The builder does not see a
+//! token used twice or a name given twice; [`super::verify`] does.
 
 use std::collections::HashMap;
 
@@ -52,16 +53,16 @@ pub struct StepParams {
     pub ids: ValueId,
     /// Their positions, `i32[T]`.
     pub pos: ValueId,
-    /// Rows whose logits are wanted, `i32[L]`.
+    /// Output rows, `i32[L]`.
     pub rows: ValueId,
 }
 
-/// What divides the frequencies of a rotation.
+/// Divisors of the frequencies of a rotation.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RopeFactors {
-    /// Where the context is no longer than the one before scaling, or there are no others.
+    /// Divisors for contexts up to the one before scaling, or for all contexts if `long` is `None`.
     pub short: Option<WeightId>,
-    /// Where it is.
+    /// Divisors for longer contexts.
     pub long: Option<WeightId>,
 }
 
@@ -85,7 +86,7 @@ fn opt_value(value: Option<ValueId>) -> Operand {
 }
 
 impl GraphBuilder {
-    /// A new module with one open function of this name.
+    /// Starts a new module with one open function of this name.
     pub fn new(function: &str) -> GraphBuilder {
         GraphBuilder {
             function: Function { name: function.to_string(), ..Function::default() },
@@ -93,7 +94,7 @@ impl GraphBuilder {
         }
     }
 
-    /// A new function of this name in a module that exists.
+    /// Starts a new function of this name in an existing module.
     pub fn extend(module: Module, function: &str) -> GraphBuilder {
         let ids = (0..).map(WeightId);
         let names = module.weights.iter().map(|weight| weight.name.clone()).zip(ids).collect();
@@ -101,32 +102,32 @@ impl GraphBuilder {
         GraphBuilder { module, names, states, ..GraphBuilder::new(function) }
     }
 
-    /// The module so far, without the open function.
+    /// Returns the module so far, without the open function.
     pub fn module(&self) -> &Module {
         &self.module
     }
 
-    /// The open function.
+    /// Returns the open function.
     pub fn function(&self) -> &Function {
         &self.function
     }
 
-    /// The type of a value of the open function.
+    /// Returns the type of a value of the open function.
     pub fn ty(&self, value: ValueId) -> &Type {
         self.function.ty(value)
     }
 
-    /// Closes the function with these results and gives the module.
+    /// Closes the function with these results and returns the module.
     pub fn finish(mut self, results: &[ValueId]) -> Module {
         self.function.results = results.to_vec();
         self.module.functions.push(self.function);
         self.module
     }
 
-    /// Adds a weight.
+    /// Declares a weight.
     ///
     /// # Errors
-    /// When the name is taken or the shape has no whole blocks.
+    /// The name is taken, or the shape does not divide into whole blocks.
     pub fn weight(
         &mut self,
         name: &str,
@@ -140,7 +141,7 @@ impl GraphBuilder {
     /// Declares a weight that is a part of a tensor.
     ///
     /// # Errors
-    /// As [`GraphBuilder::weight`], and when the tensor has no such rows.
+    /// Those of [`GraphBuilder::weight`]. Also fails if the tensor has no such rows.
     pub fn weight_part(
         &mut self,
         name: &str,
@@ -160,7 +161,7 @@ impl GraphBuilder {
         Ok(id)
     }
 
-    /// The weight of this name.
+    /// Returns the weight of this name.
     pub fn find_weight(&self, name: &str) -> Option<WeightId> {
         self.names.get(name).copied()
     }
@@ -168,7 +169,7 @@ impl GraphBuilder {
     /// Declares a state.
     ///
     /// # Errors
-    /// When the name is taken, or the state is not one of its kind.
+    /// The name is taken, or the state does not fit its kind.
     pub fn state(&mut self, state: State) -> Result<StateId, TypeError> {
         check_state(&state)?;
         let id = StateId(self.module.states.len() as u32);
@@ -193,7 +194,7 @@ impl GraphBuilder {
         }
     }
 
-    /// Names a value, for whoever reads the text. Names must be unique in a function.
+    /// Names a value, for readers of the text. Names must be unique in a function.
     pub fn name(&mut self, value: ValueId, name: &str) {
         self.function.values[value.index()].name = Some(name.to_string());
     }
@@ -201,7 +202,7 @@ impl GraphBuilder {
     /// Adds an op.
     ///
     /// # Errors
-    /// When the type rule refuses it.
+    /// The type rule rejects it.
     pub fn op(&mut self, kind: OpKind, operands: Vec<Operand>, attrs: Vec<Attr>) -> Result<Vec<ValueId>, TypeError> {
         let types = result_types(&self.module, &self.function, kind, &operands, &attrs)?;
         Ok(self.function.push(kind, operands, attrs, types))
@@ -219,7 +220,7 @@ impl GraphBuilder {
 
 use Operand::{Value as V, Weight as W};
 
-/// One method per op of the table; each returns a [`TypeError`] when the type rule refuses it.
+/// One method per op of the table. Each returns a [`TypeError`] if the type rule rejects the op.
 #[allow(clippy::missing_errors_doc)] // said once above for all of them
 impl GraphBuilder {
     /// `embed`.
@@ -353,7 +354,8 @@ impl GraphBuilder {
         self.two(OpKind::Ngram, vec![V(tokens), V(ids)], ngram_attrs(hash))
     }
 
-    /// `index.top_k`: positions, or places that several of them share where it is `entries`, and the next token.
+    /// `index.top_k`: positions and the next token. With `entries` it gives places that several
+    /// positions share.
     pub fn index_top_k(
         &mut self,
         q: ValueId,
@@ -366,8 +368,8 @@ impl GraphBuilder {
         self.two(OpKind::IndexTopK, vec![V(q), V(w), V(kv), V(pos)], attrs)
     }
 
-    /// `index.top_k` without weights: for each head `top_k` positions in blocks of so many, of which the `local` last ones are always chosen; and the
-    /// next token.
+    /// `index.top_k` without weights: the chosen positions of each head, and the next token. It
+    /// chooses `top_k` positions in blocks of `block`. The `local` last blocks are always chosen.
     pub fn index_blocks(
         &mut self,
         q: ValueId,
@@ -439,7 +441,8 @@ impl GraphBuilder {
         self.one(OpKind::Ends, vec![V(pos)], vec![])
     }
 
-    /// `attention.entries`, of the tokens of both states, over `chosen` entries where there are any: the result and the next tokens.
+    /// `attention.entries` with the tokens of both states, over `chosen` entries if given: the
+    /// result and the next tokens.
     pub fn attention_entries(
         &mut self,
         q: ValueId,
@@ -471,7 +474,8 @@ impl GraphBuilder {
         self.two(OpKind::RouteGiven, vec![V(ids), V(p)], vec![int(experts)])
     }
 
-    /// `route.identities`: ids and weights of experts that have matrices, and the sum of the weights of the others.
+    /// `route.identities`: ids and weights of the experts that have matrices, and the sum of the
+    /// weights of the others.
     pub fn route_identities(
         &mut self,
         ids: ValueId,
@@ -611,7 +615,7 @@ impl GraphBuilder {
         self.one(OpKind::ExpertSlots, vec![], vec![])
     }
 
-    /// `expert.prefetch` of a gate, where experts have one, and up and down: the next token.
+    /// `expert.prefetch` of up, down and an optional gate: the next token.
     pub fn expert_prefetch(
         &mut self,
         slots: ValueId,

@@ -1,4 +1,4 @@
-//! Who defines and who takes each value of a function: its ops as a graph, which analyses walk.
+//! Definitions and uses of the values of a function, as a graph of its ops for analyses.
 //!
 //! ```text
 //! func @f(%x: f32[T, 4]) -> (f32[T, 4]) {
@@ -7,10 +7,12 @@
 //!   return %b
 //! }
 //! ```
-//! is `param -%x.0-> op 0 -%a.0-> op 1 -%b.0-> return`, and a second edge `-%a.1->` from op 0 to op 1.
+//! is `param -%x.0-> op 0 -%a.0-> op 1 -%b.0-> return`, and a second edge `-%a.1->` from op 0 to op
+//! 1.
 //!
-//! Takes any function, also one that does not verify: a value that nothing defines has no edges, and of two definitions the first counts.
-//! Positions are those of [`Function::ops`] when the graph was made. Making it takes time in proportion to ops and their operands.
+//! The input is any function, also one that does not verify. A value without definition has no
+//! edges, and the first of two definitions counts. Positions are those of [`Function::ops`] at the
+//! time of construction. Construction takes time in proportion to the number of ops and operands.
 
 use petgraph::Direction;
 use petgraph::graph::{DiGraph, NodeIndex};
@@ -20,7 +22,7 @@ use super::op::Effect;
 use super::view::OpView;
 use super::{Function, ValueId};
 
-/// What defines or takes values.
+/// A place that defines or uses values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Node {
     /// An op, by its position.
@@ -31,26 +33,27 @@ pub enum Node {
     Return,
 }
 
-/// That a node takes a value.
+/// Use of a value by a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Use {
     /// The value.
     pub value: ValueId,
-    /// Which operand of the op it is, or which result of the function.
+    /// Number of the op's operand, or of the function's result.
     pub operand: usize,
 }
 
 /// Definitions and uses of a function's values.
 #[derive(Clone, Debug)]
 pub struct DefUse {
-    /// Ops in their order, then parameters, then the return; an edge for each use, from what defines the value.
+    /// Ops in their order, then parameters, then the return. Each use is an edge from the
+    /// definition of the value.
     graph: DiGraph<Node, Use>,
     definitions: Vec<Option<NodeIndex>>,
     end: NodeIndex,
 }
 
 impl DefUse {
-    /// Of a function.
+    /// Builds the graph of a function.
     pub fn of(function: &Function) -> DefUse {
         let mut graph = DiGraph::with_capacity(function.ops.len() + function.params.len() + 1, function.ops.len() * 2);
         let mut definitions = vec![None; function.values.len()];
@@ -85,12 +88,13 @@ impl DefUse {
         self.definitions.get(value.index()).copied().flatten()
     }
 
-    /// The graph: an edge for each use, from what defines the value to what takes it.
+    /// Returns the graph. Each use is an edge from the definition of a value to its user.
     pub fn graph(&self) -> &DiGraph<Node, Use> {
         &self.graph
     }
 
-    /// The op that defines a value; `None` for a parameter, and for a value that nothing defines.
+    /// Returns the op that defines a value. Returns `None` for a parameter, and for a value without
+    /// definition.
     pub fn definition(&self, value: ValueId) -> Option<usize> {
         match self.graph[self.node(value)?] {
             Node::Op(at) => Some(at),
@@ -98,7 +102,7 @@ impl DefUse {
         }
     }
 
-    /// The view of the op that defines a value, where that is one of this kind.
+    /// Returns the view of the op that defines a value, if the op is of this kind.
     pub fn defining<V: OpView>(&self, function: &Function, value: ValueId) -> Option<V> {
         V::of(function.ops.get(self.definition(value)?)?)
     }
@@ -112,7 +116,8 @@ impl DefUse {
         }
     }
 
-    /// What takes a value, with the position among its operands, in order; one that takes it twice stands here twice.
+    /// Returns the users of a value, in order, with the number of the operand. A node that uses the
+    /// value twice appears twice.
     pub fn uses(&self, value: ValueId) -> Vec<(Node, usize)> {
         let edges = self.node(value).into_iter().flat_map(|node| self.graph.edges(node));
         let uses = edges.filter(|edge| edge.weight().value == value);
@@ -121,7 +126,8 @@ impl DefUse {
         uses.into_iter().map(|(node, operand)| (self.graph[node], operand)).collect()
     }
 
-    /// The only ops that take a value, in order, each once; `None` where the function gives it, too.
+    /// Returns the ops that use a value, in order, each once. Returns `None` if the function's
+    /// return uses it too.
     pub fn users(&self, value: ValueId) -> Option<Vec<usize>> {
         let uses = self.uses(value).into_iter().map(|(node, _)| match node {
             Node::Op(at) => Some(at),
@@ -132,7 +138,8 @@ impl DefUse {
         Some(users)
     }
 
-    /// For each op whether anything needs it: it has an effect, or what it defines is needed by the return or by an op that is needed.
+    /// Returns for each op whether it is needed: it has an effect, or the return or a needed op
+    /// uses its results.
     pub fn live(&self, function: &Function) -> Vec<bool> {
         let effects = function.ops.iter().enumerate().filter(|(_, op)| op.kind.row().effect == Effect::State);
         let graph = Reversed(&self.graph);
@@ -147,7 +154,8 @@ impl DefUse {
         live
     }
 
-    /// The ops, in order, that make `to` of `from` alone; `None` where `to` does not depend on `from`, or takes another parameter.
+    /// Returns the ops, in order, that compute `to` from `from` alone. Returns `None` if `to` does
+    /// not depend on `from`, or depends on another parameter.
     pub fn between(&self, from: ValueId, to: ValueId) -> Option<Vec<usize>> {
         if from == to {
             return Some(Vec::new());
@@ -159,7 +167,8 @@ impl DefUse {
         let (mut ops, mut met) = (Vec::new(), false);
         while let Some(node) = walk.next(graph) {
             let Node::Op(at) = self.graph[node] else { return None };
-            // One that stands before what defines `from` and takes values comes of a parameter in the end: it is not looked for.
+            // An op before the definition of `from` that takes values depends on a parameter in the
+            // end. The walk need not find it.
             let takes = || self.graph.edges_directed(node, Direction::Incoming).next().is_some();
             if defined.is_some_and(|defined| at < defined) && takes() {
                 return None;
@@ -209,7 +218,7 @@ mod tests {
     fn only_what_is_needed_lives() {
         let mut function = function();
         assert_eq!(DefUse::of(&function).live(&function), [true, true, false, true]);
-        // An effect is needed whatever it gives.
+        // An op with an effect is needed, even if its results are not used.
         function.ops[2].kind = OpKind::ExpertEvict;
         assert_eq!(DefUse::of(&function).live(&function), [true; 4]);
     }
@@ -221,7 +230,8 @@ mod tests {
         assert_eq!(def_use.between(x, d), Some(vec![0, 1, 3]));
         assert_eq!(def_use.between(a, d), Some(vec![1, 3]));
         assert_eq!(def_use.between(a, a), Some(vec![]));
-        // `y` comes from elsewhere, `c` does not depend on `d`, and `d` takes `a` beside `b`.
+        // `y` is another parameter, `c` does not depend on `d`, and `d` takes `a` in addition to
+        // `b`.
         assert!([(x, c), (d, c), (b, d)].iter().all(|&(from, to)| def_use.between(from, to).is_none()));
         assert_eq!(def_use.between(y, x), None);
     }
@@ -236,7 +246,8 @@ mod tests {
             attrs: Vec::new(),
             results: vec![ValueId(result)],
         };
-        // Takes its own result, is defined twice, and names values that are not there.
+        // An op that takes its own result, a value with two definitions, and values that do not
+        // exist.
         function.ops = vec![op(0, 0), op(7, 0), op(0, 9)];
         function.results = vec![x, ValueId(9)];
         let def_use = DefUse::of(&function);

@@ -25,7 +25,7 @@ use super::print::Text;
 use super::{Function, Module};
 use crate::drawing::{Graph, Shape};
 
-/// A function of a module.
+/// Draws a function of a module.
 pub fn draw(module: &Module, function: &Function) -> Graph {
     let (text, def_use) = (Text::new(module, function), DefUse::of(function));
     let uses = def_use.graph();

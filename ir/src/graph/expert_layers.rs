@@ -1,7 +1,8 @@
-//! The routed experts of a model's layers, each as a function of its own.
+//! Functions for the routed experts of single layers.
 //!
-//! What routes stays behind: rows come in with the ids and weights of their experts. Takes `@step` as a frontend writes it, and finds a layer's experts by
-//! walking back from their sum, `expert.combine`, as far as values have slots.
+//! The router is not part of them: rows come with the ids and weights of their experts. The input
+//! is `@step` as a frontend writes it. The search for a layer's experts begins at their sum,
+//! `expert.combine`. It walks back as long as values have slots.
 //!
 //! ```text
 //! func @step(%ids: i32[T], %pos: i32[T], %rows: i32[L]) -> (f32[L, 4096]) {
@@ -23,7 +24,7 @@
 //! }
 //! ```
 //!
-//! Leaves true: weights have the numbers that they had; the module has no states and no other functions.
+//! Result: weights keep their numbers, and the module has no states and no other functions.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -34,35 +35,35 @@ use super::op::Effect;
 use super::types::TypeError;
 use super::{DefUse, Dim, Element, Function, Module, OpView, ValueId, view};
 
-/// What the name of a layer's function has before the layer's number.
+/// Prefix of a layer's function name, before the layer's number.
 pub const PREFIX: &str = "experts.";
 
-/// Why a model's experts cannot be functions of their own.
+/// Reason why a model's experts cannot become functions.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum CutError {
-    /// No function `@step`.
+    /// The module has no function `@step`.
     #[error("the module has no function @step")]
     NoStep,
-    /// None of its layers has routed experts.
+    /// The model has no routed experts.
     #[error("the model has no routed experts")]
     NoExperts,
-    /// A layer's experts take something else than rows and one routing.
+    /// A layer's experts take other values than rows and one routing.
     #[error(
         "layer {layer}: its experts are to take one kind of rows and one routing, by ops without effects, and {problem}"
     )]
     Layer {
         /// The layer.
         layer: u64,
-        /// What they take.
+        /// Values that they take.
         problem: String,
     },
-    /// Two layers of one number.
+    /// Two layers with the same number.
     #[error("layer {layer} has experts twice; each layer has one function")]
     Twice {
         /// The layer.
         layer: u64,
     },
-    /// An op that has no type where it is: a bug.
+    /// An op that has no type in the new function: a bug.
     #[error(transparent)]
     Type(#[from] TypeError),
 }
@@ -80,17 +81,19 @@ impl CutError {
     }
 }
 
-/// The name of a layer's function.
+/// Returns the name of a layer's function.
 pub fn function_name(layer: u64) -> String {
     format!("{PREFIX}{layer}")
 }
 
-/// The layer whose experts a function of this name is.
+/// Returns the layer in a function's name.
 pub fn layer_of_function(name: &str) -> Option<u32> {
     name.strip_prefix(PREFIX)?.parse().ok()
 }
 
-/// The experts of all layers. `layer_of` tells a weight's layer by its name; layers of which it tells nothing are counted.
+/// Returns a module with a function for the experts of each layer. `layer_of` returns the layer in
+/// a weight's name. If it returns `None` for all weights of a layer, the layer gets the next
+/// number.
 ///
 /// # Errors
 /// [`CutError`].
@@ -118,21 +121,22 @@ pub fn cut(module: &Module, layer_of: &dyn Fn(&str) -> Option<u64>) -> Result<Mo
     if seen.is_empty() { Err(CutError::NoExperts) } else { Ok(cut) }
 }
 
-/// What stands between rows that are not routed and the rows that are summed.
+/// The ops between the rows and the sum over the experts.
 #[derive(Default)]
 struct Part {
-    /// Positions of its ops.
+    /// Positions of the ops.
     ops: BTreeSet<usize>,
-    /// Rows that it takes.
+    /// Rows that the ops take.
     rows: BTreeSet<ValueId>,
-    /// Ids that it takes.
+    /// Ids that the ops take.
     ids: BTreeSet<ValueId>,
-    /// How many experts its matrices are of.
+    /// Numbers of experts in the matrices.
     experts: BTreeSet<u64>,
 }
 
 impl Part {
-    /// Goes back from a value with slots. What is wrong, where an op is not one that can be moved.
+    /// Walks back from a value with slots. Fails at an op that cannot be moved, and returns the
+    /// reason.
     fn walk(&mut self, function: &Function, def_use: &DefUse, value: ValueId) -> Result<(), String> {
         let mut open = vec![value];
         while let Some(value) = open.pop() {
@@ -166,7 +170,7 @@ impl Part {
         Ok(())
     }
 
-    /// What is wrong with what it takes.
+    /// Returns the problem of the values that the ops take, if there is one.
     fn problem(&self) -> Option<String> {
         let counts =
             [("rows", self.rows.len()), ("routings", self.ids.len()), ("numbers of experts", self.experts.len())];
@@ -174,7 +178,7 @@ impl Part {
         Some(format!("take {count} {what}"))
     }
 
-    /// The function: `y` are the rows that are summed with the weights `p`.
+    /// Builds the function. `y` are the rows that are summed with the weights `p`.
     fn build(
         &self,
         module: Module,

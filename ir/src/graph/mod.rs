@@ -1,12 +1,15 @@
 //! Graph IR: a model as SSA over tensors.
 //!
-//! A [`Module`] has weights (symbols, printed without their bytes), states (what lasts from step to step: [`crate::state`]) and one
-//! function `@step`: what one step of the model computes for `T` tokens. Its parameters are, in this order, the token ids `i32[T]`, their
-//! positions `i32[T]` and the rows whose logits are wanted `i32[L]`; its result is the logits `f32[L, vocab]`.
+//! A [`Module`] has weights, states and one function, `@step`. Weights are symbols, printed without
+//! their bytes. States last from step to step ([`crate::state`]). `@step` computes one step of the
+//! model for `T` tokens. Its parameters are, in this order, the token ids `i32[T]`, their positions
+//! `i32[T]` and the output rows `i32[L]`. Its result is the logits `f32[L, vocab]` of the output
+//! rows.
 //!
-//! A state is touched only by ops that take and give its token, so that order is an edge and never a convention: `state.begin @kv.0`
-//! gives the first `token<@kv.0>` of a step. Where experts are loaded as they are needed, the memory that they are loaded to lasts for
-//! one step alone and has a plain `token`, which `expert.slots` gives.
+//! Only ops that take and give a state's token touch the state. Order is therefore an edge and
+//! never a convention: `state.begin @kv.0` gives the first `token<@kv.0>` of a step. If experts are
+//! loaded on demand, their memory lasts for one step alone. It has a plain `token`, which
+//! `expert.slots` gives.
 //!
 //! ```text
 //! weight @output_norm.weight : f32[256] {file = 0, offset = 0x1a000}
@@ -24,9 +27,11 @@
 //! }
 //! ```
 //!
-//! Shapes are row-major, the last dimension contiguous: a GGUF tensor with `ne = [256, 4096]` is `[4096, 256]` here.
+//! Shapes are row-major, with the last dimension contiguous: a GGUF tensor with `ne = [256, 4096]`
+//! is `[4096, 256]` here.
 //!
-//! Invariant: nothing here knows a model's architecture by name; what a model is, is in its ops and attributes.
+//! Invariant: nothing here knows a model's architecture by name. Ops and attributes describe the
+//! model.
 
 pub mod attrs;
 pub mod builder;
@@ -60,7 +65,7 @@ pub use view::OpView;
 pub enum Dim {
     /// A number.
     Fixed(u64),
-    /// A symbol: `T` tokens in this step, `L` rows whose logits are wanted.
+    /// A symbol: `T` tokens in this step, `L` output rows.
     Symbol(String),
 }
 
@@ -83,16 +88,17 @@ pub enum Type {
         /// Dimensions, outermost first.
         dims: Vec<Dim>,
     },
-    /// A token: what must be taken before something is touched, and given back after it.
+    /// A token of a state or of experts' memory. An op that touches the object takes a token and
+    /// gives the next one.
     Token(Held),
 }
 
-/// What a token stands for.
+/// Object that a token stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Held {
     /// A state of the module: `token<@kv.0>`.
     State(StateId),
-    /// The memory that experts are loaded to: `token`.
+    /// The memory that experts are loaded into: `token`.
     Experts,
 }
 
@@ -155,7 +161,7 @@ impl From<u64> for Dim {
     }
 }
 
-/// A value of a function; its type and name stand in [`Function::values`].
+/// A value of a function. [`Function::values`] has its type and name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct ValueId(pub u32);
 
@@ -188,16 +194,17 @@ impl WeightId {
     }
 }
 
-/// Where a weight's bytes are.
+/// Location of a weight's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Place {
-    /// Which of the model's files.
+    /// Number of the model file.
     pub file: u32,
     /// Byte offset in the file.
     pub offset: u64,
 }
 
-/// Rows of a tensor that are a weight of their own: of the matrix, or of that of every expert.
+/// A slice of a tensor's rows, as a weight of its own. If the tensor has a matrix for each expert,
+/// it is a slice of every matrix.
 ///
 /// ```text
 /// weight @gate : q4_k[8, 512, 256] {file = 0, offset = 0x0, tensor = "gate_up", rows = 1024, from = 0}
@@ -207,9 +214,9 @@ pub struct Place {
 pub struct Part {
     /// The tensor's name in the model file.
     pub tensor: String,
-    /// Rows of its matrix, or of each.
+    /// Rows of the tensor's matrix, or of each expert's matrix.
     pub rows: u64,
-    /// The first that is the weight's.
+    /// First row that belongs to the weight.
     pub from: u64,
 }
 
@@ -222,16 +229,17 @@ pub struct Weight {
     pub format: Format,
     /// Dimensions, outermost first.
     pub shape: Vec<u64>,
-    /// Where it is; `None` in text that was written by hand.
+    /// Location of its bytes. `None` in hand-written text.
     pub place: Option<Place>,
-    /// Of which tensor it is a part, where it is not all of it; the place is the tensor's.
+    /// Slice of a tensor that the weight is, if it is not the whole tensor. The place is the
+    /// tensor's.
     pub part: Option<Part>,
-    /// What passes have decided about it.
+    /// Decisions of passes about it.
     pub choice: Choice,
 }
 
 impl Weight {
-    /// The shape of the tensor in the file.
+    /// Returns the shape of the tensor in the file.
     pub fn tensor_shape(&self) -> Vec<u64> {
         let mut shape = self.shape.clone();
         if let (Some(part), [.., rows, _]) = (&self.part, &mut shape[..]) {
@@ -240,29 +248,30 @@ impl Weight {
         shape
     }
 
-    /// The name of the tensor in the file.
+    /// Returns the name of the tensor in the file.
     pub fn tensor(&self) -> &str {
         self.part.as_ref().map_or(&self.name, |part| &part.tensor)
     }
 
-    /// The format of the tensor in the file.
+    /// Returns the format of the tensor in the file.
     pub fn stored(&self) -> Format {
         self.choice.stored.unwrap_or(self.format)
     }
 }
 
-/// What passes have decided about a weight: nothing, as a frontend writes it. What a tiling means is the kernels' affair.
+/// Decisions of passes about a weight. A frontend leaves them empty. Only the kernels know the
+/// meaning of a tiling.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Choice {
-    /// The format of the tensor in the file, where that is not the weight's: it is requantised.
+    /// Format of the tensor in the file, if the weight is requantised from it.
     pub stored: Option<Format>,
-    /// The format that products read it in, where that is not the one in the file.
+    /// Format that products read, if it differs from the file's format.
     pub layout: Option<Format>,
-    /// The format in which products with it take their activations.
+    /// Format of the activations in products with the weight.
     pub activations: Option<Format>,
-    /// How its products are cut.
+    /// Tiling of the weight's products.
     pub tile: Option<String>,
-    /// Why they are cut so.
+    /// Reason for the tiling.
     pub why: Option<String>,
 }
 
@@ -275,27 +284,30 @@ pub struct Field {
     pub dims: Vec<Dim>,
 }
 
-/// A state: a symbol with its kind, its fields and what it can do.
+/// A state: a symbol with its kind, its fields and its abilities.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct State {
-    /// Its name.
+    /// Name of the state.
     pub name: String,
-    /// Its kind.
+    /// Kind of the state.
     pub kind: StateKind,
-    /// Its fields, as the kind lists them.
+    /// Fields, as the kind lists them.
     pub fields: Vec<Field>,
-    /// How it gets back to an earlier position.
+    /// Method to get back to an earlier position.
     pub rollback: Rollback,
-    /// How many positions, up to that of a token, are needed for the token; all where `None`.
+    /// Number of positions that a token needs, its own included. `None` means all positions up to
+    /// its own.
     pub window: Option<u64>,
-    /// How many positions share a place, in which the last of them stays; 1 where each has its own.
+    /// Number of positions that share a place, which the last of them keeps. 1 gives each position
+    /// its own.
     pub every: u64,
-    /// Whether that is a chunk: positions from the last multiple of `window` on are needed, and no more before them.
+    /// Whether the window is a chunk: a token needs the positions from the last multiple of
+    /// `window` on, and none before them.
     pub chunked: bool,
 }
 
 impl State {
-    /// Keys and values of `heads` heads for every position.
+    /// Returns a state with keys and values of `heads` heads for every position.
     pub fn paged(name: &str, heads: u64, key: u64, value: u64) -> State {
         let field = |format, width: u64| {
             let dims = vec![heads.into(), Dim::symbol(crate::state::POSITIONS), width.into()];
@@ -313,7 +325,7 @@ impl State {
         }
     }
 
-    /// A value of these dimensions that every token changes.
+    /// Returns a state with one value of these dimensions, which every token changes.
     pub fn recurrent(name: &str, dims: &[u64], rollback: Rollback) -> State {
         let fields = StateKind::Recurrent.row().fields.iter();
         let dims: Vec<Dim> = dims.iter().map(|&n| n.into()).collect();
@@ -351,7 +363,7 @@ impl Operand {
         }
     }
 
-    /// The operand, where another value may stand in place of its value.
+    /// Returns the operand with its value, if it is one, replaced by `change`.
     pub fn map_value(self, change: impl FnOnce(ValueId) -> ValueId) -> Operand {
         match self {
             Operand::Value(value) => Operand::Value(change(value)),
@@ -371,28 +383,28 @@ impl Operand {
 /// An op of a function.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Op {
-    /// What is computed.
+    /// The computation.
     pub kind: OpKind,
     /// Operands, as the op table lists them.
     pub operands: Vec<Operand>,
     /// Attributes, as the op table lists them.
     pub attrs: Vec<Attr>,
-    /// Values defined.
+    /// Values that it defines.
     pub results: Vec<ValueId>,
 }
 
 impl Op {
-    /// The values that it takes, each with its position among the operands.
+    /// Returns the values that it takes, each with its position among the operands.
     pub fn values(&self) -> impl Iterator<Item = (usize, ValueId)> + '_ {
         self.operands.iter().enumerate().filter_map(|(i, operand)| Some((i, operand.value()?)))
     }
 
-    /// The weights that it takes.
+    /// Returns the weights that it takes.
     pub fn weights(&self) -> impl Iterator<Item = WeightId> + '_ {
         self.operands.iter().filter_map(|operand| operand.weight())
     }
 
-    /// The attribute `name`, which the op table must list: anything else is a bug here.
+    /// Returns the attribute `name`, which the op table must list: anything else is a bug here.
     pub fn attr(&self, name: &str) -> &Attr {
         match self.kind.row().attrs.iter().position(|a| a.name == name) {
             Some(i) => &self.attrs[i],
@@ -400,7 +412,8 @@ impl Op {
         }
     }
 
-    /// Whether this gives data from a state: what tokens of a sequence have of each other. A layer has such an op.
+    /// Whether this op reads data of other tokens of the sequence from a state. Every layer has
+    /// such an op.
     pub fn mixes(&self, function: &Function) -> bool {
         let mut types = self.results.iter().map(|&result| function.ty(result));
         let (mut data, mut state) = (false, false);
@@ -412,7 +425,7 @@ impl Op {
         data && state
     }
 
-    /// The operand `name`, which the op table must list: anything else is a bug here.
+    /// Returns the operand `name`, which the op table must list: anything else is a bug here.
     pub fn operand(&self, name: &str) -> Operand {
         match self.kind.row().operands.iter().position(|o| o.name == name) {
             Some(i) => self.operands[i],
@@ -424,9 +437,9 @@ impl Op {
 /// A value's type and name.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ValueData {
-    /// Name without the sigil; numbered values have none.
+    /// Name without the sigil. Numbered values have none.
     pub name: Option<String>,
-    /// Its type.
+    /// Type of the value.
     pub ty: Type,
 }
 
@@ -446,12 +459,12 @@ pub struct Function {
 }
 
 impl Function {
-    /// The type of a value.
+    /// Returns the type of a value.
     pub fn ty(&self, value: ValueId) -> &Type {
         &self.values[value.index()].ty
     }
 
-    /// What a value is called in messages: `%name`, or `%` and its number.
+    /// Returns the value's label in messages: `%name`, or `%` and its number.
     pub fn label(&self, value: ValueId) -> String {
         match self.values.get(value.index()).and_then(|value| value.name.as_ref()) {
             Some(name) => format!("%{name}"),

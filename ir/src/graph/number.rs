@@ -1,7 +1,9 @@
-//! Canonical numbering: values numbered in the order of their definitions, parameters first, and none that nothing defines.
+//! Canonical numbering: values are numbered in the order of their definitions, parameters first.
+//! Values without definition are dropped.
 //!
-//! Passes delete and insert ops and leave gaps; text numbers what it prints. `parse(print(m)) == canonical(m)` for every
-//! module that verifies, and `canonical(canonical(m)) == canonical(m)`.
+//! Passes delete and insert ops and leave gaps. Printed text has consecutive numbers.
+//! `parse(print(m)) == canonical(m)` for every module that verifies, and
+//! `canonical(canonical(m)) == canonical(m)`.
 //!
 //! ```text
 //! values: %3 = silu %0, %1 = add %3, %3     becomes     %1 = silu %0, %2 = add %1, %1
@@ -9,7 +11,7 @@
 
 use super::{Function, Module, Operand, ValueId};
 
-/// The module with every function in canonical numbering. The module must verify.
+/// Returns the module with every function in canonical numbering. The module must verify.
 pub fn canonical(module: &Module) -> Module {
     let functions = module.functions.iter().map(canonical_function).collect();
     Module { weights: module.weights.clone(), states: module.states.clone(), functions }

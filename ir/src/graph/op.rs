@@ -1,12 +1,15 @@
-//! The graph op table: every op is declared here, once. The enum, parser, printer, operand and attribute checks, typed views
-//! ([`super::view`]) and the op reference come from it; the type rules (`types.rs`) and the interpreter (`interpret.rs`, the definition of every op)
-//! match on [`OpKind`] without a `_` arm.
+//! The graph op table, which declares every op once. The enum, parser, printer, operand and
+//! attribute checks, typed views ([`super::view`]) and the op reference come from it. The type
+//! rules (`types.rs`) and the interpreter (`interpret.rs`, the definition of every op) match on
+//! [`OpKind`] without a `_` arm.
 //!
-//! To add an op: add a row here, its type rule in `types.rs` and its meaning in `interpret.rs`, then its lowering in the
-//! `schedule` pass (or a rewrite that removes it before). A function of one number that is applied to every element stands here
-//! whole, among the [`Unary`] ones: type rule, meaning, random graphs and costs are those of all of them, and only its kernel is its own
-//! (`passes/src/schedule/lower/rows.rs`). An op that changes a state token by token has its row among the [`Recurrent`] ones and a file
-//! ([`super::recurrent`]).
+//! To add an op: add a row here, its type rule in `types.rs` and its meaning in `interpret.rs`.
+//! Then add its lowering in the `schedule` pass, or a rewrite that removes it before.
+//!
+//! A function of one number that applies to every element is complete in its row here, among the
+//! [`Unary`] ops. These ops share type rule, interpreter, random graphs and costs; each needs only
+//! a kernel of its own (`passes/src/schedule/lower/rows.rs`). An op that changes a state token by
+//! token has its row among the [`Recurrent`] ops, and a file ([`super::recurrent`]).
 
 use serde::{Deserialize, Serialize};
 
@@ -14,7 +17,7 @@ use crate::erf::erf;
 
 use super::attrs::{Activation, KeyHeads, Prefetch, RopeScaling, RopeStyle, RouteScore};
 
-/// What an operand may be.
+/// Kind of an operand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OperandKind {
     /// A value.
@@ -29,16 +32,16 @@ pub enum OperandKind {
     OptWeight,
 }
 
-/// What an attribute may be.
+/// Kind of an attribute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AttrKind {
     /// An integer.
     Int,
-    /// The same, which does not stand in IR text where it is 0.
+    /// An integer that IR text omits if it is 0.
     OptInt,
-    /// A float, of 32 bits.
+    /// A 32-bit float.
     Float,
-    /// The same, which does not stand in IR text where it is 0.
+    /// A 32-bit float that IR text omits if it is 0.
     OptFloat,
     /// `true` or `false`.
     Bool,
@@ -53,7 +56,8 @@ pub enum AttrKind {
 pub enum Attr {
     /// An integer.
     Int(i64),
-    /// A float of 32 bits, as model files have them and kernels take them; printed in the fewest digits that read back to the same bits.
+    /// A float of 32 bits, as model files store them and kernels take them. IR text has the fewest
+    /// digits that read back to the same bits.
     Float(f32),
     /// `true` or `false`.
     Bool(bool),
@@ -64,12 +68,12 @@ pub enum Attr {
 }
 
 impl Attr {
-    /// A float, rounded to the 32 bits that an attribute has.
+    /// Returns a float attribute, rounded to 32 bits.
     pub fn rounded(value: f64) -> Attr {
         Attr::Float(value as f32)
     }
 
-    /// The integer; the table says that it is one.
+    /// Returns the integer. The table guarantees that it is one.
     pub fn int(&self) -> i64 {
         match self {
             Attr::Int(v) => *v,
@@ -77,7 +81,7 @@ impl Attr {
         }
     }
 
-    /// The float; the table says that it is one.
+    /// Returns the float. The table guarantees that it is one.
     pub fn float(&self) -> f64 {
         match self {
             Attr::Float(v) => f64::from(*v),
@@ -85,7 +89,7 @@ impl Attr {
         }
     }
 
-    /// The bool; the table says that it is one.
+    /// Returns the bool. The table guarantees that it is one.
     pub fn bool(&self) -> bool {
         match self {
             Attr::Bool(v) => *v,
@@ -93,7 +97,7 @@ impl Attr {
         }
     }
 
-    /// The word; the table says that it is one.
+    /// Returns the word. The table guarantees that it is one.
     pub fn word(&self) -> &str {
         match self {
             Attr::Word(v) => v,
@@ -101,7 +105,7 @@ impl Attr {
         }
     }
 
-    /// The format; the table says that it is one.
+    /// Returns the format. The table guarantees that it is one.
     pub fn format(&self) -> crate::format::Format {
         match self {
             Attr::Format(v) => *v,
@@ -115,7 +119,7 @@ impl Attr {
 pub struct OperandRow {
     /// Name, for documentation and [`super::Op::operand`].
     pub name: &'static str,
-    /// What it may be.
+    /// Kind of the operand.
     pub kind: OperandKind,
 }
 
@@ -124,12 +128,12 @@ pub struct OperandRow {
 pub struct AttrRow {
     /// Name in IR text.
     pub name: &'static str,
-    /// What it may be.
+    /// Kind of the attribute.
     pub kind: AttrKind,
 }
 
 impl AttrRow {
-    /// What it is where IR text does not have it.
+    /// Returns the value of an attribute that IR text omits.
     pub fn absent(&self) -> Option<Attr> {
         match self.kind {
             AttrKind::OptInt => Some(Attr::Int(0)),
@@ -195,14 +199,15 @@ macro_rules! op_table {
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
         pub enum Unary { $(#[doc = $unary_doc] $unary),* }
 
-        /// An op that takes the token of a `recurrent` state first, and gives rows and the next token: [`super::recurrent`].
+        /// An op that takes the token of a `recurrent` state first, and gives rows and the next
+        /// token: [`super::recurrent`].
         // Shapes such as `[T]` in the table's lines are no links.
         #[allow(rustdoc::broken_intra_doc_links)]
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
         pub enum Recurrent { $(#[doc = $recurrent_doc] $recurrent),* }
 
         impl Recurrent {
-            /// What its file says.
+            /// Returns the definition in the op's file.
             pub(super) fn definition(self) -> &'static super::recurrent::Definition {
                 match self { $(Recurrent::$recurrent => &super::recurrent::$module::DEFINITION),* }
             }
@@ -253,7 +258,7 @@ macro_rules! op_table {
         }
 
         impl Unary {
-            /// What becomes of an element, in f64 and rounded once; `attrs` are the op's.
+            /// Applies the function to an element, in f64, and rounds once. `attrs` are the op's.
             pub fn apply(self, x: f32, attrs: &[Attr]) -> f32 {
                 match self {
                     $(Unary::$unary => {
@@ -349,7 +354,8 @@ macro_rules! graph_ops {
             StreamMix "stream.mix" (x: Value, y: Value, w: Value) {} -> 1 Pure, "Streams f32[T, n, d] behind a block that gave y f32[T, d]: stream k is w[n + k] * y plus the sum over j of w[(2 + j) * n + k] * x[j], for w f32[T, (2 + n) * n] as `stream.weights` gives them, or plus x[k] for w f32[T, 2 * n]: f32[T, n, d].";
             StreamAttend "stream.attend" (x: Value, y: Value, w: Weight) {eps: FLOAT} -> 1 Pure, "Attention of a row over what it kept (attention residuals): the sum of streams f32[T, n, d] and y f32[T, d], each times its share of a softmax over the products of w [d] with the `rms_norm` of each: f32[T, d].";
             TakeRows "take_rows" (x: Value, rows: Value) {} -> 1 Pure, "Rows of f32[T, d] that i32[L] numbers: f32[L, d].";
-            // As the `fuse` pass leaves them: weights are read quantised, activations are quantised once.
+            // Ops that the `fuse` pass makes: they read quantised weights, and activations are
+            // quantised once.
             Quantise "quantise" (x: Value) {format: FORMAT} -> 1 Pure, "f32[..., d] in an activation format (f32 stays as it is).";
             RmsNormQuantise "rms_norm.quantise" (x: Value, w: OptWeight) {eps: FLOAT, format: FORMAT} -> 1 Pure, "`rms_norm`, then `quantise`.";
             Linear "linear" (x: Value, w: Weight, bias: OptWeight, residual: OptValue) {} -> 1 Pure, "x[T, k] in the activation format of `w` times the transpose of `w` [n, k], plus bias [n], plus residual f32[T, n]: f32[T, n].";
@@ -360,11 +366,11 @@ macro_rules! graph_ops {
             RopeAppend "rope.append" (kv: Value, k: Value, v: Value, pos: Value, norm: OptWeight, factors: OptWeight, long: OptWeight) {heads: INT, eps: FLOAT, base: FLOAT, dims: INT, style: STYLE, scaling: SCALING, factor: FLOAT, original_context: INT, beta_fast: FLOAT, beta_slow: FLOAT, attn_factor: FLOAT} -> 1 State, "`rope.heads` of k (f32[T, heads * d]), then `kv.append` with v (f32[T, heads * dv]).";
             ExpertSwiglu "expert.swiglu" (x: Value, ids: Value, gate: Weight, up: Weight, gate_bias: OptWeight, up_bias: OptWeight) {act: ACT, limit: FLOAT, shift: FLOAT, bend: OPT_FLOAT, format: FORMAT} -> 1 Pure, "`linear.swiglu` with the experts that ids [T, s] name, biases [e, n]: format[T, s, n].";
             ExpertDown "expert.down" (x: Value, ids: Value, p: Value, w: Weight, bias: OptWeight, residual: OptValue) {} -> 1 Pure, "x[T, s, k] times the experts' matrices of `w` [e, n, k], plus their bias [e, n], combined with weights p[T, s], plus residual: f32[T, n].";
-            // As the `observe` pass leaves them.
+            // Ops that the `observe` pass makes.
             ColumnSquares "column.squares" (sums: Value, x: Value, ids: OptValue) {} -> 1 State, "Adds the squares of each column of x[T, k] (f32 or an activation format), and 1 for the row, to the `recurrent` state f32[1, k + 1]. With ids i32[T, s] into e experts the state is f32[e, k + 1]: row t of x[T, k], or rows [t, j] of x[T, s, k], count for experts ids[t, j].";
-            // As the `defer` pass leaves them.
+            // Ops that the `defer` pass makes.
             ExpertSplit "expert.split" (ids: Value, p: Value) {now: INT} -> 4 Pure, "The first `now` slots of ids i32[T, s] and weights f32[T, s], and the others, which matter least where a `route` gave them: i32[T, now], f32[T, now], i32[T, s - now], f32[T, s - now].";
-            // As the `residency` pass makes loading explicit, where experts do not all fit in memory: they compute nothing.
+            // Ops that the `residency` pass makes to load experts on demand. They compute nothing.
             ExpertSlots "expert.slots" () {} -> 1 State, "The memory that experts are loaded to, at the start of a step; once in a function.";
             ExpertPrefetch "expert.prefetch" (slots: Value, ids: Value, gate: OptWeight, up: Weight, down: Weight) {layer: INT, when: WHEN} -> 1 State, "Begins to load the experts of a layer that ids [T, s] name, their matrices of gate, where they have one, and up [e, n, k] and down [e, d, n]: needed (routed), or needed soon if the guess is right (predicted).";
             ExpertWait "expert.wait" (slots: Value, ids: Value) {layer: INT} -> 2 State, "The ids [T, s] again, once what the layer's routed prefetch asked for is in memory: readers take these.";

@@ -10,8 +10,8 @@
 //! }
 //! ```
 //!
-//! Takes hostile text: every error has a line and a column and says what was expected; memory is bounded by the text's
-//! length. Leaves true: what it returns verifies and is in canonical numbering.
+//! The text may be hostile. Every error has a line, a column and the expectation, and the text's
+//! length bounds the memory. The returned module verifies and is in canonical numbering.
 
 use std::collections::HashMap;
 
@@ -25,7 +25,7 @@ use super::{
 use crate::format::Format;
 use crate::state::{Rollback, STATES, StateKind};
 
-/// Why text is no module, and where.
+/// An error in the text, and its place.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[error("line {line}, column {column}: {problem}")]
 pub struct ParseError {
@@ -33,23 +33,23 @@ pub struct ParseError {
     pub line: usize,
     /// Column in characters, from 1.
     pub column: usize,
-    /// What is wrong.
+    /// The problem.
     #[source]
     pub problem: ParseProblem,
 }
 
-/// What is wrong with text.
+/// A problem in the text.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum ParseProblem {
-    /// Something else stands here.
+    /// Another token than expected.
     #[error("expected {expected}, found {found}")]
     Expected {
-        /// What would be right.
+        /// Expected token.
         expected: String,
-        /// What stands there.
+        /// Token in the text.
         found: String,
     },
-    /// A name that nothing has.
+    /// A name without definition.
     #[error("there is no {what} {name}")]
     Unknown {
         /// `op`, `format`, `value` or `weight`.
@@ -57,7 +57,7 @@ pub enum ParseProblem {
         /// The name.
         name: String,
     },
-    /// A name that something has already.
+    /// A name that is already used.
     #[error("there is a {what} {name} already; names must be unique")]
     Duplicate {
         /// `value`, `weight`, `attribute`.
@@ -65,7 +65,7 @@ pub enum ParseProblem {
         /// The name.
         name: String,
     },
-    /// An attribute that an op needs and that is not there.
+    /// A missing attribute.
     #[error("{op} needs the attribute {attr}; it has {known}")]
     MissingAttr {
         /// Mnemonic.
@@ -85,28 +85,28 @@ pub enum ParseProblem {
         /// All attributes of this op.
         known: String,
     },
-    /// Left of `=` stand too many values or too few.
+    /// Too many values left of `=`, or too few.
     #[error("{op} defines {expected} values, not {found}")]
     ResultCount {
         /// Mnemonic.
         op: &'static str,
-        /// In the op table.
+        /// Number in the op table.
         expected: usize,
-        /// Given.
+        /// Number in the text.
         found: usize,
     },
-    /// Types behind ` : ` or `->` that are not those of the values.
+    /// Types after ` : ` or `->` that differ from those of the values.
     #[error("the types are {found}; they must be {expected}")]
     Types {
-        /// What stands there.
+        /// Types in the text.
         found: String,
         /// The types of the values.
         expected: String,
     },
-    /// What a type rule refuses.
+    /// An error of a type rule.
     #[error("{0}")]
     Type(#[from] TypeError),
-    /// What the verifier refuses.
+    /// An error of the verifier.
     #[error("{0}")]
     Verify(#[from] Problem),
 }
@@ -114,7 +114,7 @@ pub enum ParseProblem {
 /// Reads a module and verifies it.
 ///
 /// # Errors
-/// The first thing that is wrong, with its line and column.
+/// The first problem, with its line and column.
 pub fn parse(text: &str) -> Result<Module, ParseError> {
     let mut parser = Parser {
         text,
@@ -154,7 +154,7 @@ struct Failure {
 enum Token<'t> {
     /// A mnemonic, keyword, format, attribute name or `_`.
     Word(&'t str),
-    /// A number, unread.
+    /// A number, not yet read.
     Number(&'t str),
     /// `%name` or `%12`, without the sigil.
     Value(&'t str),
@@ -194,11 +194,11 @@ struct Parser<'t> {
     module: Module,
     weights: HashMap<String, WeightId>,
     states: HashMap<String, StateId>,
-    /// Where each part of the module stands, for the verifier's errors.
+    /// Place of each part of the module in the text, for the verifier's errors.
     sites: Vec<(Site, usize)>,
 }
 
-/// The function that is being read.
+/// The function that the parser reads.
 #[derive(Default)]
 struct Open<'t> {
     function: Function,
@@ -336,7 +336,8 @@ impl<'t> Parser<'t> {
         self.states.get(name).copied().ok_or_else(|| Failure { at, problem: unknown() })
     }
 
-    /// `file = 0, offset = 0x40, layout = q4_k_r16, ...}`: any of them, but a file has an offset, and a tensor has rows and the first of them.
+    /// Reads `file = 0, offset = 0x40, layout = q4_k_r16, ...}`. All attributes are optional, but a
+    /// file needs an offset, and a tensor needs its rows and the first row of the part.
     fn weight_attrs(&mut self) -> Result<(Option<Place>, Option<Part>, Choice), Failure> {
         let (mut place, mut part, mut choice) = (None, None, Choice::default());
         self.list("}", |this| {
@@ -461,7 +462,7 @@ impl<'t> Parser<'t> {
             let (at, token) = self.next()?;
             operands.push(match token {
                 Token::Value(label) => Operand::Value(open.find(label, at)?),
-                // A state where the op table has one.
+                // A state, if the op table lists one here.
                 Token::Symbol(name)
                     if row.operands.get(operands.len()).is_some_and(|operand| operand.kind == OperandKind::State) =>
                 {
@@ -503,7 +504,7 @@ impl<'t> Parser<'t> {
         Ok(())
     }
 
-    /// `{name = value, ...}` in any order; an op without attributes has no braces.
+    /// Reads `{name = value, ...}` in any order. An op without attributes has no braces.
     fn attrs(&mut self, kind: OpKind, at: usize) -> Result<Vec<Attr>, Failure> {
         let row = kind.row();
         let known = || match row.attrs {
@@ -582,7 +583,7 @@ impl<'t> Parser<'t> {
         Ok(ty)
     }
 
-    /// `[T, 256]`.
+    /// Reads `[T, 256]`.
     fn dims(&mut self) -> Result<Vec<Dim>, Failure> {
         self.mark("[")?;
         self.list("]", |this| {
@@ -594,7 +595,7 @@ impl<'t> Parser<'t> {
         })
     }
 
-    /// Items between commas up to `end`, which may come at once.
+    /// Reads a comma-separated list, which may be empty, up to `end`.
     fn list<T>(&mut self, end: &str, mut item: impl FnMut(&mut Self) -> Result<T, Failure>) -> Result<Vec<T>, Failure> {
         let mut items = Vec::new();
         if self.take(end)? {
@@ -686,7 +687,7 @@ impl<'t> Parser<'t> {
         Ok(taken)
     }
 
-    /// The next token and where it starts.
+    /// Returns the next token and its place.
     fn next(&mut self) -> Result<(usize, Token<'t>), Failure> {
         let text: &'t str = self.text;
         loop {
@@ -729,7 +730,7 @@ impl<'t> Parser<'t> {
             }
             Some('-') if rest.starts_with("->") => (2, Token::Mark(&rest[..2])),
             Some(c) if c.is_ascii_digit() || c == '-' => {
-                // A sign may follow an exponent's e, which hexadecimal numbers do not have.
+                // A sign may follow the `e` of an exponent. Hexadecimal numbers have no exponent.
                 let mut end = run(1, is_number_char);
                 let hex = rest.starts_with("0x");
                 if !hex && rest[..end].ends_with(['e', 'E']) && rest[end..].starts_with(['+', '-']) {
@@ -747,7 +748,7 @@ impl<'t> Parser<'t> {
         Ok((at, token))
     }
 
-    /// `"..."` at `at`: its length in bytes and the text.
+    /// Reads `"..."` at `at`. Returns its length in bytes and the text.
     fn quoted(&self, at: usize) -> Result<(usize, String), Failure> {
         let body = at + 1;
         let bad = |offset: usize, what: &str| {

@@ -1,8 +1,8 @@
-//! The text form of a module, by `Display`; [`super::parse`] reads it back.
+//! The text form of a module, by `Display`. [`super::parse`] reads it back.
 //!
-//! Values without a name are `%N`, numbered by definition (parameters count); absent operands are `_`; every op line ends
-//! with the types of what it defines. Weights are printed as symbols, never as bytes. Names of tensors that are no plain
-//! names are quoted.
+//! Values without a name are `%N`, numbered by definition (parameters count). Absent operands are
+//! `_`. Every op line ends with the types of its results. Weights are printed as symbols, never as
+//! bytes. Tensor names that are not plain names are quoted.
 //!
 //! ```text
 //! weight @"blk.0 attn" : q4_k[512, 256] {file = 0, offset = 0x1a000}
@@ -14,7 +14,7 @@
 //! }
 //! ```
 //!
-//! Takes any module, also one that does not verify: what has no number is `%?`.
+//! The input is any module, also one that does not verify. A value without number is `%?`.
 
 use std::fmt::{self, Display, Formatter, Write};
 
@@ -63,7 +63,7 @@ impl Display for Weight {
 }
 
 impl Display for State {
-    /// What its kind leaves open is said, and nothing else.
+    /// Writes only the attributes that the kind leaves open.
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let row = self.kind.row();
         f.write_str("state ")?;
@@ -82,7 +82,7 @@ impl Display for State {
 }
 
 impl Type {
-    /// The type as text, with the names of the module's states.
+    /// Returns the type as text, with the names of the module's states.
     pub fn text(&self, module: &Module) -> String {
         let Type::Token(Held::State(state)) = self else { return self.to_string() };
         match module.states.get(state.index()) {
@@ -92,7 +92,7 @@ impl Type {
     }
 }
 
-/// `@name`, quoted where it is no plain name.
+/// `@name`, quoted if it is not a plain name.
 struct Symbol<'a>(&'a str);
 
 impl Display for Symbol<'_> {
@@ -114,12 +114,12 @@ impl Display for Attr {
     }
 }
 
-/// One function of a module as text.
+/// Returns one function of a module as text.
 pub fn function_text(module: &Module, function: &Function) -> String {
     fmt::from_fn(|f| Text::new(module, function).function(f)).to_string()
 }
 
-/// `@name`, quoted where it is no plain name.
+/// Writes `@name`, quoted if it is not a plain name.
 fn write_symbol(f: &mut Formatter<'_>, name: &str) -> fmt::Result {
     if is_name(name) {
         return write!(f, "@{name}");
@@ -148,7 +148,7 @@ impl Display for Quoted<'_> {
 pub(super) struct Text<'a> {
     module: &'a Module,
     function: &'a Function,
-    /// By value: its number.
+    /// Numbers of the values.
     numbers: Vec<Option<usize>>,
 }
 
@@ -205,7 +205,7 @@ impl<'a> Text<'a> {
         f.write_str("\n")
     }
 
-    /// An op without its results.
+    /// Writes an op without its results.
     pub(super) fn computed(&self, f: &mut Formatter<'_>, op: &Op) -> fmt::Result {
         let row = op.kind.row();
         f.write_str(row.mnemonic)?;

@@ -1,6 +1,7 @@
-//! How f32 becomes an activation format: the definition that kernels match bit for bit.
+//! Conversion of f32 to activation formats. Kernels match this definition bit for bit.
 //!
-//! Per 32 elements (`a8_super`), 16 (`a8_small`) or row (`a8_row`), all in f32, each operation rounded to nearest even:
+//! Per 32 elements (`a8_super`), 16 (`a8_small`) or row (`a8_row`), all in f32, each operation
+//! rounded to nearest even:
 //!
 //! ```text
 //! amax = max |x|
@@ -12,7 +13,8 @@
 //! bf16 = x to nearest even, denormal x to zero                          // the tile formats, bf16x1; bf16x2: of x, then of what is left
 //! ```
 //!
-//! For finite x with amax = 0 or amax >= 2^-120 (below that 127 / amax leaves f32's range and no kernel needs to match).
+//! The definition covers finite x with amax = 0 or amax >= 2^-120. Below that, 127 / amax leaves
+//! f32's range and no kernel needs to match.
 
 use half::bf16;
 
@@ -22,10 +24,11 @@ use crate::format::{Codec, Format};
 /// `1 / 127` in f32.
 pub const INV_127: f32 = 1.0 / 127.0;
 
-/// Rows of `row_len` elements in an activation format; `f32` gives the bytes of the values.
+/// Returns rows of `row_len` elements in an activation format. `f32` gives the bytes of the values.
 ///
 /// # Panics
-/// When `format` is no activation format or `x` is no whole rows of whole blocks; the type rules have checked both.
+/// `format` is not an activation format, or `x` does not divide into rows of whole blocks. The type
+/// rules have checked both.
 pub fn quantise_rows(format: Format, x: &[f32], row_len: usize) -> Vec<u8> {
     assert!(row_len > 0 && x.len().is_multiple_of(row_len), "{} elements are no rows of {row_len}", x.len());
     let apart = format.row_bytes(row_len as u64).unwrap_or(0) as usize;
@@ -37,10 +40,11 @@ pub fn quantise_rows(format: Format, x: &[f32], row_len: usize) -> Vec<u8> {
     x.chunks_exact(row_len).flat_map(row).collect()
 }
 
-/// `x` in an activation format: blocks, or a row of one that has a scale for each row.
+/// Returns `x` in an activation format: blocks, or one row if the format has a scale for each row.
 ///
 /// # Panics
-/// When `format` is no activation format or `x` is no whole blocks; the type rules have checked both.
+/// `format` is not an activation format, or `x` does not divide into whole blocks. The type rules
+/// have checked both.
 pub fn quantise(format: Format, x: &[f32]) -> Vec<u8> {
     assert_eq!(format.activation(), format, "{format} is no activation format");
     assert!(x.len().is_multiple_of(format.block_len()), "{} elements are no whole blocks of {format}", x.len());
@@ -66,7 +70,7 @@ pub fn quantise(format: Format, x: &[f32]) -> Vec<u8> {
     bytes
 }
 
-/// A row of signed bytes with one scale.
+/// Returns a row of signed bytes with one scale.
 fn row_of(format: Format, x: &[f32]) -> Vec<u8> {
     let (d, quants) = quantise_block(x);
     let mut bytes: Vec<u8> = quants.iter().map(|&q| q as u8).collect();
@@ -78,7 +82,7 @@ fn row_of(format: Format, x: &[f32]) -> Vec<u8> {
     bytes
 }
 
-/// A block of signed bytes: every field that the format has.
+/// Writes a block of signed bytes, with every field that the format has.
 fn bytes_of(format: Format, scaled: usize, x: &[f32], block: &mut [u8]) {
     for (s, x) in x.chunks_exact(SUB).enumerate() {
         let mut total = 0.0;
@@ -100,7 +104,7 @@ fn bytes_of(format: Format, scaled: usize, x: &[f32], block: &mut [u8]) {
     }
 }
 
-/// As the kernel op `to_bf16`: to nearest even, denormal numbers to zero.
+/// Rounds to nearest even, and denormal numbers to zero, as the kernel op `to_bf16` does.
 fn to_bf16(x: f32) -> bf16 {
     bf16::from_f32(if x.is_subnormal() { 0.0f32.copysign(x) } else { x })
 }
@@ -111,16 +115,16 @@ fn put_bf16(out: &mut [u8], x: &[f32]) {
     }
 }
 
-/// Scale and quants of one block.
+/// Returns scale and quants of one block.
 fn quantise_block(x: &[f32]) -> (f32, Vec<i8>) {
     let amax = x.iter().fold(0f32, |amax, x| amax.max(x.abs()));
     let inv = if amax > 0.0 { 127.0 / amax } else { 0.0 };
-    // `as` turns the NaN that values outside the defined range can give into 0.
+    // Values outside the defined range can give NaN, which `as` turns into 0.
     let quants = x.iter().map(|x| (x * inv).round_ties_even().clamp(-127.0, 127.0) as i8).collect();
     (amax * INV_127, quants)
 }
 
-/// At most 32 quants of 127 each: fits.
+/// Sums at most 32 quants of 127 each, which fits.
 fn sum(quants: &[i8]) -> i16 {
     quants.iter().map(|&q| i16::from(q)).sum()
 }
@@ -155,7 +159,7 @@ mod tests {
 
     #[test]
     fn sums_stand_where_the_format_table_says() {
-        // Each 32 elements end with 127, so that every scale is 1 and the quants are the values.
+        // Each 32 elements end with 127, so every scale is 1 and the quants are the values.
         let x: Vec<f32> = (0..256).map(|i| if i % 32 == 31 { 127.0 } else { (i % 100) as f32 }).collect();
         let bytes = quantise(Format::A8Super, &x);
         let float = |at: usize| f32::from_le_bytes(bytes[at..at + 4].try_into().unwrap());

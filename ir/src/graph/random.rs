@@ -1,8 +1,9 @@
-//! Random modules that verify, with bytes for their weights and arguments to run them: what property tests of the text
-//! form, the passes and the kernels draw from.
+//! Random modules that verify, with bytes for their weights and arguments to run them. Property
+//! tests of the text form, the passes and the kernels use them.
 //!
-//! - [`random_module`]: any ops in any order, every op of the table among them sooner or later;
-//! - [`random_model`]: `@step` of a small transformer as a frontend writes it, dense or with experts;
+//! - [`random_module`]: any ops in any order; over many seeds, every op of the table.
+//! - [`random_model`]: `@step` of a small transformer as a frontend writes it, dense or with
+//!   experts.
 //! - [`weight_bytes`], [`arguments`]: moderate numbers, so that nothing overflows in tens of ops.
 //!
 //! ```
@@ -14,8 +15,8 @@
 //! interpreter.run("f", arguments(&m.module, "f", 7)).unwrap();
 //! ```
 //!
-//! Leaves true: the same seed gives the same module; modules are in canonical numbering. A type error in here is a bug in
-//! here and panics.
+//! Result: a seed always gives one module, in canonical numbering. A type error here is a bug here
+//! and panics.
 
 mod mutate;
 mod soup;
@@ -36,14 +37,15 @@ use crate::format::requantise::requantise;
 use crate::format::{Codec, FORMATS, Float, Format};
 use crate::random::Random;
 
-/// `T` of [`arguments`].
+/// Value of `T` in [`arguments`].
 pub const TOKENS: usize = 3;
-/// `L` of [`arguments`].
+/// Value of `L` in [`arguments`].
 pub const ROWS: usize = 2;
-/// Every embedding table and expert tensor has at least so many rows and experts; ids in [`arguments`] stay below.
+/// Minimum number of rows of an embedding table, and of experts of an expert tensor. Ids in
+/// [`arguments`] stay below.
 const IDS: u64 = 4;
 
-/// Which formats weights have.
+/// Formats of the weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Formats {
     /// f32 only: fused and unfused graphs give the same bits but for the order of sums.
@@ -57,11 +59,11 @@ pub enum Formats {
 pub struct RandomModule {
     /// The module.
     pub module: Module,
-    /// By weight.
+    /// Bytes, by weight.
     pub weights: Vec<Vec<u8>>,
 }
 
-/// Any ops in any order in one function `@f`.
+/// Returns a module with any ops in any order, in one function `@f`.
 pub fn random_module(seed: u64, formats: Formats) -> RandomModule {
     let mut soup = Soup::new(seed, formats);
     let mut kinds: Vec<OpKind> = OPS.iter().map(|row| row.kind).filter(|_| soup.rng.once_in(2)).collect();
@@ -74,11 +76,11 @@ pub fn random_module(seed: u64, formats: Formats) -> RandomModule {
     soup.finish()
 }
 
-/// `@step` of a small transformer: one or two layers, dense or with experts, with and without biases, norms of heads, a tied
-/// output and every kind of RoPE.
+/// Returns `@step` of a small transformer. It has one or two layers, dense or with experts, and
+/// every kind of RoPE. Biases, norms of heads and a tied output are optional.
 pub fn random_model(seed: u64, formats: Formats) -> RandomModule {
     let mut rng = Random::new(seed);
-    // Two heads' worth of keys of 128 is the least that K-quant rows allow.
+    // K-quant rows need 256 elements: at least two heads of keys of 128.
     let (width, head) = if formats == Formats::F32 { (32, 8) } else { (256, 64) };
     let layers = 1 + rng.below(2);
     let (heads, kv_heads) = (width / head, rng.pick(&[1, 2]));
@@ -166,7 +168,8 @@ pub fn random_model(seed: u64, formats: Formats) -> RandomModule {
     with_weights(m.b.finish(&[logits]), seed)
 }
 
-/// Arguments for a function of a module from here: `T` is [`TOKENS`], `L` is [`ROWS`], positions are `0..T`.
+/// Returns arguments for a function of a module from here: `T` is [`TOKENS`], `L` is [`ROWS`],
+/// positions are `0..T`.
 pub fn arguments(module: &Module, function: &str, seed: u64) -> Vec<Value> {
     let mut rng = Random::new(seed ^ 0xa5);
     let Some(function) = module.functions.iter().find(|f| f.name == function) else { return Vec::new() };
@@ -200,7 +203,8 @@ pub fn arguments(module: &Module, function: &str, seed: u64) -> Vec<Value> {
     function.params.iter().map(argument).collect()
 }
 
-/// Bytes of a weight in the file: as [`weight_bytes`], row by row where rows have a scale.
+/// Returns the bytes of a weight in the file: those of [`weight_bytes`], or row by row if rows have
+/// a scale.
 pub fn bytes_of_weight(rng: &mut Random, weight: &Weight) -> Vec<u8> {
     let elements = weight.shape.iter().product::<u64>() as usize;
     let row = weight.shape.last().map_or(1, |&n| n as usize);
@@ -214,7 +218,8 @@ pub fn bytes_of_weight(rng: &mut Random, weight: &Weight) -> Vec<u8> {
     }
 }
 
-/// Bytes of `elements` (whole blocks) in a format without scales of rows: every quant random, scales such that values lie within about ±0.2.
+/// Returns bytes of `elements` (whole blocks) in a format without scales of rows. Every quant is
+/// random, and scales keep values within about ±0.2.
 pub fn weight_bytes(rng: &mut Random, format: Format, elements: usize) -> Vec<u8> {
     let mut bytes = vec![0u8; elements / format.block_len() * format.block_bytes()];
     for block in bytes.chunks_exact_mut(format.block_bytes()) {
@@ -237,14 +242,14 @@ pub fn weight_bytes(rng: &mut Random, format: Format, elements: usize) -> Vec<u8
     bytes
 }
 
-/// The weight formats of whose blocks `width` elements are a whole number.
+/// Returns the weight formats whose blocks divide rows of `width` elements.
 fn formats_of(formats: Formats, width: u64) -> Vec<Format> {
     let fits = |format: Format| format.row_bytes(width).is_some() && format.is_in_files();
     let all = FORMATS.iter().map(|row| row.format).filter(|&format| fits(format));
     all.filter(|&format| formats == Formats::All || format == Format::F32).collect()
 }
 
-/// Unwraps what a type rule said of an op that this file made.
+/// Unwraps the type rule's result for an op made in this file.
 fn ok<T>(result: Result<T, TypeError>) -> T {
     result.unwrap_or_else(|error| unreachable!("the generator made an ill-typed op: {error}"))
 }

@@ -1,15 +1,18 @@
-//! Recurrent ops: what they have in common, and where each one stands.
+//! Recurrent ops: the code that they share, and a map of their files.
 //!
-//! A recurrent op takes the token of a `recurrent` state, rows of f32 for the tokens of a step, and weights; token by token it changes the state and
-//! gives a row. So one file says of an op all that differs ([`Definition`]): the shape of its state and its result, what becomes of
-//! a token, and operands for random graphs. Type rule, interpreter and random modules are those of all of them.
+//! A recurrent op takes the token of a `recurrent` state, rows of f32 for the tokens of a step, and
+//! weights. Token by token it changes the state and gives a row. Each op has one file with all that
+//! is its own ([`Definition`]): the shapes of its state and result, the computation for a token,
+//! and operands for random graphs. All recurrent ops share type rule, interpreter and random
+//! modules.
 //!
 //! ```text
 //! %s0 = state.begin @conv.0 : token<@conv.0>                      // state @conv.0 : recurrent f32[3, 256]
 //! %y, %s1 = short_conv %s0, %x, @w {dilation = 1} : f32[T, 256], token<@conv.0>
 //! ```
 //!
-//! To add one: its row among the recurrent ones of `op.rs`, its file here, and its kernel (`passes/src/schedule/lower/recurrent.rs`).
+//! To add one: add its row to the recurrent ones of `op.rs`, its file here, and its kernel
+//! (`passes/src/schedule/lower/recurrent.rs`).
 
 pub(super) mod compress;
 pub(super) mod delta_net;
@@ -24,14 +27,14 @@ use super::{Dim, Op, OpKind, Operand, Type};
 use crate::random::Random;
 use crate::state::StateKind;
 
-/// What an op's file says of it.
+/// The parts of a recurrent op that its own file defines.
 pub struct Definition {
-    /// The shapes that operands and attributes make.
+    /// Returns the shapes for operands and attributes.
     pub(super) shape: fn(&Rule<'_>) -> Result<Shape, TypeError>,
-    /// What a token does to the state, and its row of the result, which has the row's length. Everything is computed in f64 and rounded where it is
-    /// put.
+    /// Updates the state for a token and writes its row of the result, which has the row's length.
+    /// It computes in f64 and rounds each number when it is stored.
     pub(super) step: fn(&Token<'_>, &mut [f32], &mut [f32]),
-    /// Operands and attributes that go together.
+    /// Returns matching operands and attributes.
     pub(super) example: fn(&mut Random) -> Example,
 }
 
@@ -41,22 +44,22 @@ pub struct Shape {
     pub rows: Dim,
     /// Dimensions of the state.
     pub state: Vec<u64>,
-    /// Dimensions of the result, behind the rows.
+    /// Dimensions of the result, after the rows.
     pub result: Vec<u64>,
 }
 
-/// What a token brings: by operand its row, or the weight.
+/// Data of one token: the row of each operand, or the weight.
 pub struct Token<'a> {
     /// The op.
     pub op: &'a Op,
-    /// By operand; empty for tokens and what is absent.
+    /// Rows and weights, by operand. Empty for state tokens and absent operands.
     pub operands: Vec<&'a [f32]>,
-    /// Its position, where the op takes positions; else 0.
+    /// Position of the token, or 0 if the op takes no positions.
     pub position: i32,
 }
 
 impl Token<'_> {
-    /// The row or weight of the operand of this name, which the op table must list.
+    /// Returns the row or weight of the operand of this name, which the op table must list.
     pub fn operand(&self, name: &str) -> &[f32] {
         match self.op.kind.row().operands.iter().position(|operand| operand.name == name) {
             Some(i) => self.operands[i],
@@ -65,17 +68,18 @@ impl Token<'_> {
     }
 }
 
-/// Operands of an op, as random modules make them: dimensions behind the rows, or of a weight; none of positions.
+/// Operands of an op in random modules: the dimensions after the rows, or those of a weight.
+/// Positions have no dimensions here.
 pub struct Example {
     /// Dimensions of the state.
     pub state: Vec<u64>,
-    /// By operand behind the token; of one that may be absent, nothing stands for that.
+    /// Dimensions of the operands after the token. Empty for an absent optional operand.
     pub operands: Vec<Vec<u64>>,
     /// Attributes.
     pub attrs: Vec<Attr>,
 }
 
-/// The types of an op's results.
+/// Returns the types of an op's results.
 pub(super) fn types(rule: &Rule<'_>, op: Recurrent) -> Result<Vec<Type>, TypeError> {
     let shape = (op.definition().shape)(rule)?;
     let state = rule.state("state", StateKind::Recurrent)?;
@@ -89,7 +93,8 @@ pub(super) fn types(rule: &Rule<'_>, op: Recurrent) -> Result<Vec<Type>, TypeErr
     Ok(vec![ty, rule.value("state").clone()])
 }
 
-/// The rows of an op's result, of tokens in order. `operands` are all rows of each operand, or a weight; nothing for positions, which stand beside.
+/// Computes the rows of an op's result for consecutive tokens. `operands` has all rows of each
+/// operand, or a weight. Positions have no entry there and come separately.
 pub(super) fn run(
     op: &Op,
     kind: Recurrent,

@@ -1,22 +1,28 @@
-//! [`Rewriter`]: how a pass changes a function.
+//! [`Rewriter`]: changes to a function, made by a pass.
 //!
 //! ```text
 //! %a = silu %x : f32[T, 4]         op 0
 //! %b = mul %a, %x : f32[T, 4]      op 1
 //! ```
-//! with `replace_uses(%x, %a)` but for op 0, and `insert(Position::After(1), view::Silu { x: %b })`, is
+//! with `replace_uses(%x, %a)` but for op 0, and
+//! `insert(Position::After(1), view::Silu { x: %b })`, is
 //! ```text
 //! %a = silu %x : f32[T, 4]
 //! %b = mul %a, %a : f32[T, 4]
 //! %2 = silu %b : f32[T, 4]
 //! ```
 //!
-//! Positions are those of the function as it was given, whatever is inserted or erased: an analysis of it ([`super::DefUse`]) stays right
-//! until the end. [`Rewriter::finish`] puts all in its place and leaves a function where every value is defined before it is taken, every
-//! op has the results that its type rule gives (a type that changes changes those behind it), no pure op is without use, and values are
-//! numbered in the order of their definitions.
+//! Positions always count the ops of the original function, without inserted or erased ops. An
+//! analysis of the original ([`super::DefUse`]) therefore stays valid until the end.
 //!
-//! Takes any function; what is wrong in it, or in a change, is a [`RewriteError`].
+//! [`Rewriter::finish`] applies all changes and returns a function with these properties:
+//! - Every value is defined before it is used.
+//! - Every op has the results that its type rule gives. A changed type changes the types that
+//!   depend on it.
+//! - No pure op is unused.
+//! - Values are numbered in the order of their definitions.
+//!
+//! The original may be any function. A fault in it, or in a change, is a [`RewriteError`].
 
 use std::collections::HashMap;
 
@@ -24,16 +30,16 @@ use super::types::{TypeError, result_types};
 use super::view::OpView;
 use super::{Attr, DefUse, Function, Module, Op, OpKind, Operand, ValueId};
 
-/// Where an op is put: behind others that were put there before.
+/// Place for a new op. Ops inserted at the same place keep the order of insertion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Position {
-    /// Before the op at a position; before the function's end where it is the number of ops.
+    /// Before the op at this position. The number of ops means the function's end.
     Before(usize),
-    /// After the op at a position.
+    /// After the op at this position.
     After(usize),
 }
 
-/// Why a change is none.
+/// Reason why a change is impossible.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum RewriteError {
     /// A position beyond the ops.
@@ -43,10 +49,10 @@ pub enum RewriteError {
         function: String,
         /// The position.
         at: usize,
-        /// How many there are.
+        /// Number of ops.
         ops: usize,
     },
-    /// A value that no op before defines.
+    /// A value that no earlier op defines.
     #[error("function @{function}: value {value} is taken before it is defined")]
     Undefined {
         /// The function.
@@ -54,7 +60,7 @@ pub enum RewriteError {
         /// Number of the value.
         value: u32,
     },
-    /// A value in place of one of another type.
+    /// A replacement with another type.
     #[error("function @{function}: {found} in place of {expected}")]
     Replaced {
         /// The function.
@@ -64,51 +70,52 @@ pub enum RewriteError {
         /// Type of the value that it replaces.
         expected: String,
     },
-    /// An op in place of one with another number of results.
+    /// A replacement op with another number of results.
     #[error("function @{function}: {op} gives {found} values; expected {expected}")]
     Results {
         /// The function.
         function: String,
         /// The op.
         op: &'static str,
-        /// How many values it gives.
+        /// Number of results of the new op.
         found: usize,
-        /// How many the op gives that it replaces.
+        /// Number of results of the op that it replaces.
         expected: usize,
     },
-    /// An op that its type rule refuses.
+    /// An op that its type rule rejects.
     #[error("function @{function}: {error}")]
     Type {
         /// The function.
         function: String,
-        /// What the rule says.
+        /// Error of the type rule.
         #[source]
         error: TypeError,
     },
 }
 
-/// A function that is being changed.
+/// A function under change.
 #[derive(Clone, Debug)]
 pub struct Rewriter<'m> {
     module: &'m Module,
-    /// The function with its own ops; values of those that are inserted are there, too.
+    /// The function with its original ops. It also has the values of inserted ops.
     function: Function,
-    /// By position, what stands before the op and what after it.
+    /// Ops inserted before and after each original op, by position.
     inserted: HashMap<usize, [Vec<Op>; 2]>,
     erased: Vec<bool>,
-    /// What each value was replaced by, itself where it was not.
+    /// Replacement of each value, or the value itself.
     replaced: Vec<ValueId>,
 }
 
 impl<'m> Rewriter<'m> {
-    /// Of a function of the module.
+    /// Starts to change a function of the module.
     pub fn new(module: &'m Module, function: &Function) -> Rewriter<'m> {
         let erased = vec![false; function.ops.len()];
         let replaced = (0..function.values.len() as u32).map(ValueId).collect();
         Rewriter { module, function: function.clone(), inserted: HashMap::new(), erased, replaced }
     }
 
-    /// The function with its own ops, as far as they are changed; replaced values stand where they stood.
+    /// Returns the function with its original ops, with the changes made to them so far. Replaced
+    /// values keep their places.
     pub fn function(&self) -> &Function {
         &self.function
     }
@@ -130,7 +137,7 @@ impl<'m> Rewriter<'m> {
         RewriteError::Type { function: self.name(), error }
     }
 
-    /// What stands for a value now.
+    /// Returns the current replacement of a value, or the value itself.
     pub fn resolve(&self, mut value: ValueId) -> ValueId {
         while let Some(&by) = self.replaced.get(value.index())
             && by != value
@@ -140,7 +147,7 @@ impl<'m> Rewriter<'m> {
         value
     }
 
-    /// The op at a position, where it takes what stands for its operands now.
+    /// Returns the op at a position, with its operands replaced by their current replacements.
     ///
     /// # Errors
     /// [`RewriteError::NoOp`].
@@ -152,20 +159,21 @@ impl<'m> Rewriter<'m> {
         Ok(&self.function.ops[at])
     }
 
-    /// Puts an op somewhere, and gives its results. It takes the values that it names, also where others have replaced them.
+    /// Inserts an op and returns its results. Its operands stay as given, even if those values have
+    /// replacements.
     ///
     /// # Errors
-    /// Where there is no such place, and where the type rule refuses the op.
+    /// The position does not exist, or the type rule rejects the op.
     pub fn insert<V: OpView>(&mut self, place: Position, op: V) -> Result<V::Results, RewriteError> {
         let results = self.insert_op(place, V::KIND, op.operands(), op.attrs())?;
         V::Results::try_from(&results)
             .map_err(|_| unreachable!("{:?}: {} results, as its row says", V::KIND, results.len()))
     }
 
-    /// [`Rewriter::insert`] for an op of any kind, such as a copy.
+    /// Inserts an op of any kind, such as a copy. Otherwise it equals [`Rewriter::insert`].
     ///
     /// # Errors
-    /// As there.
+    /// [`RewriteError::NoOp`], [`RewriteError::Type`].
     pub fn insert_op(
         &mut self,
         place: Position,
@@ -188,7 +196,7 @@ impl<'m> Rewriter<'m> {
         Ok(results)
     }
 
-    /// Puts an op in place of one, whose results become its own.
+    /// Replaces the op at a position. The new op takes over its results.
     ///
     /// # Errors
     /// [`RewriteError::NoOp`], [`RewriteError::Results`].
@@ -204,7 +212,7 @@ impl<'m> Rewriter<'m> {
         Ok(())
     }
 
-    /// Lets the op at a position take another value where it takes this one.
+    /// Replaces a value by another in the operands of the op at a position.
     ///
     /// # Errors
     /// [`RewriteError::NoOp`].
@@ -215,11 +223,12 @@ impl<'m> Rewriter<'m> {
         Ok(())
     }
 
-    /// Lets all ops of the function, and its return, take another value where they take this one. What was inserted takes what it took.
-    /// A value without a name takes that of the value which it replaces.
+    /// Replaces a value by another in all ops of the function and in its return. Inserted ops keep
+    /// their operands. If the new value has no name, it takes the name of the replaced one.
     ///
     /// # Errors
-    /// For a value of another type ([`RewriteError::Replaced`]), or one that is not there ([`RewriteError::Undefined`]).
+    /// The types differ ([`RewriteError::Replaced`]), or a value does not exist
+    /// ([`RewriteError::Undefined`]).
     pub fn replace_uses(&mut self, value: ValueId, by: ValueId) -> Result<(), RewriteError> {
         self.known(value)?;
         self.known(by)?;
@@ -238,17 +247,17 @@ impl<'m> Rewriter<'m> {
         Ok(())
     }
 
-    /// Takes an op away. Pure ops without use go by themselves.
+    /// Erases an op. Unused pure ops need no call; [`Rewriter::finish`] drops them.
     ///
     /// # Errors
-    /// [`RewriteError::NoOp`]; where something still takes its results, [`Rewriter::finish`] says so.
+    /// [`RewriteError::NoOp`]. If an op still uses its results, [`Rewriter::finish`] fails.
     pub fn erase(&mut self, at: usize) -> Result<(), RewriteError> {
         self.check(at, self.function.ops.len())?;
         self.erased[at] = true;
         Ok(())
     }
 
-    /// The function with all changes.
+    /// Returns the function with all changes.
     ///
     /// # Errors
     /// [`RewriteError::Undefined`], [`RewriteError::Type`].
@@ -269,7 +278,8 @@ impl<'m> Rewriter<'m> {
     }
 }
 
-/// A function of these ops, whose values are defined before they are taken and have the types that the rules say.
+/// Returns a function with these ops. Checks that values are defined before use, and gives them the
+/// types of the type rules.
 fn checked(module: &Module, mut function: Function, ops: Vec<Op>) -> Result<Function, RewriteError> {
     let name = function.name.clone();
     let undefined = |value: ValueId| RewriteError::Undefined { function: name.clone(), value: value.0 };
@@ -296,7 +306,8 @@ fn checked(module: &Module, mut function: Function, ops: Vec<Op>) -> Result<Func
     Ok(function)
 }
 
-/// Drops pure ops without use, and values without definition; numbers values in the order of their definitions.
+/// Drops unused pure ops and undefined values, and numbers values in the order of their
+/// definitions.
 fn compact(function: &Function) -> Function {
     let mut out = Function { name: function.name.clone(), ..Function::default() };
     let mut moved: Vec<ValueId> = vec![ValueId(u32::MAX); function.values.len()];
@@ -344,7 +355,7 @@ func @f(%x: f32[T, 4], %h: f32[T, 2, 2]) -> (f32[T, 4]) {
     const B: ValueId = ValueId(3);
     const C: ValueId = ValueId(4);
 
-    /// What a change leaves, as text.
+    /// Applies a change to the example and returns the new text.
     fn changed(change: impl FnOnce(&mut Rewriter<'_>) -> Result<(), RewriteError>) -> Result<String, RewriteError> {
         let module = parse(TEXT).unwrap();
         let mut rewriter = Rewriter::new(&module, &module.functions[0]);
@@ -355,7 +366,7 @@ func @f(%x: f32[T, 4], %h: f32[T, 2, 2]) -> (f32[T, 4]) {
         Ok(changed.to_string().lines().skip(3).map(|line| line.to_owned() + "\n").collect())
     }
 
-    /// What is wrong with a change.
+    /// Applies a change that must fail and returns the error.
     fn wrong(change: impl FnOnce(&mut Rewriter<'_>) -> Result<(), RewriteError>) -> String {
         changed(change).unwrap_err().to_string()
     }
@@ -444,7 +455,7 @@ func @f(%x: f32[T, 4], %h: f32[T, 2, 2]) -> (f32[T, 4]) {
                 module.functions.iter().map(|function| Rewriter::new(&module, function).finish()).collect();
             match functions {
                 Err(_) => refused += 1,
-                // What else was damaged stays for the verifier to say.
+                // The verifier reports other damage.
                 Ok(functions) => {
                     let (before, after) = (verify(&module), verify(&Module { functions, ..module.clone() }));
                     assert!(before.is_err() || after.is_ok(), "seed {seed}: {after:?}");

@@ -1,15 +1,19 @@
-//! The type rule of every op: from operands and attributes to the types of the results, or why there are none.
+//! The type rule of every op. A rule turns operands and attributes into the types of the results,
+//! or into an error with the reason.
 //!
-//! The builder, the verifier and the parser all call [`result_types`]; there is no second opinion. Symbolic dimensions are
-//! equal when their names are.
+//! The builder, the verifier and the parser all call [`result_types`], so they always agree.
+//! Symbolic dimensions are equal if their names are.
 //!
 //! ```text
 //! %8 = matmul %7, @w : f32[L, 4096]     // %7 : f32[L, 256], %w : f32[4096, 256]
 //! ```
 //!
-//! Needs: ids of values may be out of range, attributes of any kind and value: this is where hostile ones are refused.
-//! Leaves true: an op that passed can be read with [`super::Op::attr`], [`super::Op::operand`] and [`super::attrs`], its
-//! numbers divide, and every product of dimensions in its results fits `u64`.
+//! Input: any op. Ids of values may be out of range, and attributes may have any kind and value.
+//! This module rejects hostile ones.
+//!
+//! Result: an op that passes can be read with [`super::Op::attr`], [`super::Op::operand`] and
+//! [`super::attrs`]. Its divisions have no remainder, and every product of dimensions in its
+//! results fits `u64`.
 
 pub(super) mod rule;
 
@@ -21,27 +25,27 @@ use crate::ngram;
 use crate::plan::ATTENTION_BLOCK;
 use crate::state::{POSITIONS, StateKind};
 
-/// Why an op has no type.
+/// Reason why an op has no type.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum TypeError {
-    /// Too many operands or too few.
+    /// Too many operands, or too few.
     #[error("{op} takes {expected} operands, not {found}")]
     OperandCount {
         /// Mnemonic.
         op: &'static str,
-        /// In the op table.
+        /// Number in the op table.
         expected: usize,
-        /// Given.
+        /// Actual number.
         found: usize,
     },
-    /// Too many attributes or too few.
+    /// Too many attributes, or too few.
     #[error("{op} takes {expected} attributes, not {found}")]
     AttrCount {
         /// Mnemonic.
         op: &'static str,
-        /// In the op table.
+        /// Number in the op table.
         expected: usize,
-        /// Given.
+        /// Actual number.
         found: usize,
     },
     /// An operand that this op does not take.
@@ -49,11 +53,11 @@ pub enum TypeError {
     Operand {
         /// Mnemonic.
         op: &'static str,
-        /// Its name in the op table.
+        /// Name in the op table.
         operand: &'static str,
-        /// What it is.
+        /// Actual operand.
         found: String,
-        /// What would be right.
+        /// Expected operand.
         expected: String,
     },
     /// An attribute that this op does not take.
@@ -61,23 +65,23 @@ pub enum TypeError {
     Attr {
         /// Mnemonic.
         op: &'static str,
-        /// Its name.
+        /// Name of the attribute.
         attr: &'static str,
-        /// What it is.
+        /// Actual attribute.
         found: String,
-        /// What would be right.
+        /// Expected attribute.
         expected: String,
     },
     /// A weight's shape is not one that can be stored.
     #[error("weight @{name}: {format}{shape:?} {problem}")]
     Weight {
-        /// Its name.
+        /// Name of the weight.
         name: String,
-        /// Its format.
+        /// Format of the weight.
         format: Format,
-        /// Its shape.
+        /// Shape of the weight.
         shape: Vec<u64>,
-        /// What is wrong and what would be right.
+        /// The problem, and the expectation.
         problem: String,
     },
     /// A second weight of the same name.
@@ -86,12 +90,12 @@ pub enum TypeError {
         /// The name.
         name: String,
     },
-    /// A state that is none of its kind.
+    /// A state that does not fit its kind.
     #[error("state @{name} {problem}")]
     State {
-        /// Its name.
+        /// Name of the state.
         name: String,
-        /// What is wrong and what would be right.
+        /// The problem, and the expectation.
         problem: String,
     },
     /// A second state of the same name.
@@ -105,7 +109,7 @@ pub enum TypeError {
     Type {
         /// The type.
         ty: String,
-        /// What is wrong and what would be right.
+        /// The problem, and the expectation.
         problem: String,
     },
 }
@@ -122,7 +126,7 @@ pub struct CacheShape {
 }
 
 impl CacheShape {
-    /// Of a state; `None` where it is of another kind.
+    /// Returns the shape of a state, or `None` for a state of another kind.
     pub fn of(state: &State) -> Option<CacheShape> {
         if state.kind != StateKind::Paged {
             return None;
@@ -134,10 +138,10 @@ impl CacheShape {
     }
 }
 
-/// The types of an op's results.
+/// Returns the types of an op's results.
 ///
 /// # Errors
-/// A [`TypeError`] where operands or attributes do not fit the op.
+/// A [`TypeError`] if operands or attributes do not fit the op.
 pub fn result_types(
     module: &Module,
     function: &Function,
@@ -702,7 +706,8 @@ pub fn result_types(
     }
 }
 
-/// Checks that a weight can be stored: a format that files have, a rank of 1 to 4, whole blocks, a size that fits.
+/// Checks that a weight can be stored: a file format, 1 to 4 dimensions, whole blocks, and a size
+/// that fits.
 ///
 /// # Errors
 /// [`TypeError::Weight`].
@@ -728,7 +733,7 @@ pub fn check_weight(weight: &Weight) -> Result<(), TypeError> {
         return Err(error(format!("has a last dimension that is no multiple of the block of {block} elements")));
     };
     match lead.iter().try_fold(row, |bytes, &n| bytes.checked_mul(n)) {
-        // Signed offsets are what files and pointers have.
+        // Files and pointers have signed offsets.
         Some(bytes) if i64::try_from(bytes).is_ok() => {}
         Some(_) | None => return Err(error("has more bytes than fit 63 bits".to_string())),
     }
@@ -751,10 +756,11 @@ pub fn check_weight(weight: &Weight) -> Result<(), TypeError> {
     check_choice(weight).map_err(error)
 }
 
-/// Characters of a tiling, or of its reason, at most.
+/// Maximum characters of a tiling, or of its reason.
 const CHOICE_CHARS: usize = 1 << 10;
 
-/// Checks what passes have decided about a weight: formats that fit its own and its shape, texts of one line.
+/// Checks the decisions of passes about a weight: formats must fit its own format and its shape,
+/// and texts must be one line.
 fn check_choice(weight: &Weight) -> Result<(), String> {
     let Choice { stored, layout, activations, tile, why } = &weight.choice;
     if let &Some(stored) = stored {
@@ -798,7 +804,8 @@ fn check_choice(weight: &Weight) -> Result<(), String> {
     }
 }
 
-/// Checks that a state is one of its kind: the fields that the kind has, of whole sizes, and nothing that the kind cannot do.
+/// Checks that a state fits its kind: it must have the kind's fields, in whole sizes, and only the
+/// kind's abilities.
 ///
 /// # Errors
 /// [`TypeError::State`].
@@ -836,7 +843,7 @@ pub fn check_state(state: &State) -> Result<(), TypeError> {
             return error(format!("has {field} as {}; each dimension must be at least 1", expected.name));
         }
         let numbers = field.dims.iter().filter_map(Dim::fixed);
-        // As an engine counts it; columns and widths are u32 in a plan.
+        // Engines count elements in this way. In a plan, columns and widths are u32.
         let elements = numbers.clone().try_fold(4u64, |product, n| product.checked_mul(n));
         if elements.is_none_or(|n| i64::try_from(n).is_err()) || numbers.clone().any(|n| u32::try_from(n).is_err()) {
             return error(format!("has {field} as {}; it has more bytes than fit 63 bits", expected.name));
@@ -876,7 +883,8 @@ pub fn check_state(state: &State) -> Result<(), TypeError> {
         Some(window) if window == 0 || i32::try_from(window).is_err() => {
             error(format!("has a window of {window}; it must be in 1..={}", i32::MAX))
         }
-        // Memory then begins with a chunk, and what is before a chunk is known by its bits.
+        // Memory then begins with a chunk, and the bits of a position show what is before its
+        // chunk.
         Some(window) if state.chunked && !(window.is_power_of_two() && window >= ATTENTION_BLOCK.into()) => {
             error(format!("has chunks of {window}; they must be a power of two, at least {ATTENTION_BLOCK}"))
         }
@@ -885,20 +893,21 @@ pub fn check_state(state: &State) -> Result<(), TypeError> {
     }
 }
 
-/// Numbers of a row of what `n` streams have: weights of a block's input and of its output, and with a matrix of `n` rows.
+/// Returns the possible widths of a row of weights for `n` streams: weights of a block's input and
+/// output alone, or with a matrix of `n` rows.
 fn stream_widths(n: u64) -> [Option<u64>; 2] {
     [n.checked_mul(2), n.checked_add(2).and_then(|parts| parts.checked_mul(n))]
 }
 
-/// Checks that a value may have this type: `i32`, `f32` or an activation format in whole blocks, no dimension of 0, and
-/// symbols that can be written.
+/// Checks that a value may have this type: `i32`, `f32` or an activation format in whole blocks, no
+/// dimension of 0, and symbols that can be written.
 ///
 /// # Errors
 /// [`TypeError::Type`].
 pub fn check_type(ty: &Type) -> Result<(), TypeError> {
     let error = |problem: String| TypeError::Type { ty: ty.to_string(), problem };
     let Type::Tensor { element, dims } = ty else { return Ok(()) };
-    // Bounds what an op can copy from a long type that text gives once.
+    // Bounds the memory that ops need to copy a long type from the text.
     if dims.len() > 4 {
         return Err(TypeError::Type {
             ty: format!("a tensor of {} dimensions", dims.len()),
@@ -950,7 +959,7 @@ impl std::fmt::Display for Dim {
 }
 
 impl std::fmt::Display for Type {
-    /// States by number: [`Type::text`] has their names.
+    /// Writes states by number. [`Type::text`] writes their names.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Type::Token(Held::Experts) => f.write_str("token"),
@@ -975,7 +984,7 @@ fn write_dims(f: &mut std::fmt::Formatter<'_>, element: &str, dims: &[Dim]) -> s
     f.write_str("]")
 }
 
-/// `lead` and then `last`.
+/// Returns `lead`, then `last`.
 fn with(lead: &[Dim], last: Dim) -> Vec<Dim> {
     lead.iter().cloned().chain([last]).collect()
 }

@@ -1,11 +1,18 @@
-//! The graph verifier: what every pass, the interpreter and the scheduler may rely on, checked on modules that nobody vouches
-//! for (from plan files and text).
+//! The graph verifier. Passes, the interpreter and the scheduler rely on its checks. Plan files and
+//! text are untrusted, so their modules are verified first.
 //!
-//! A module that passes: weights can be stored and have unique names; functions and values have unique names that can be
-//! written; every id is in range; every value is defined once, by a parameter or an op, before it is used, and has the type
-//! that the type rule gives; each state, and experts' memory, has at most one first token in a function (a parameter's, or that of `state.begin` or
-//! `expert.slots`), every token is used at most once, and by ops of its state, so that the ops of each state form one chain; states are what their
-//! kinds can be, and attributes what the op table and the type rules allow.
+//! In a module that passes:
+//! - Weights can be stored and have unique names.
+//! - Functions and values have unique names that can be written.
+//! - Every id is in range.
+//! - A parameter or an op defines each value once, before its first use, with the type that the
+//!   type rule gives.
+//! - Each state, and experts' memory, has at most one first token in a function: a parameter, or
+//!   the result of `state.begin` or `expert.slots`.
+//! - Every token is used at most once, by an op of its state. The ops of each state thus form one
+//!   chain.
+//! - Fields and abilities of states are those of their kinds, and attributes are valid for the op
+//!   table and the type rules.
 //!
 //! ```text
 //! state @kv : paged f16[8, S, 4], f16[8, S, 4]
@@ -22,7 +29,7 @@ use super::op::Effect;
 use super::types::{TypeError, check_state, check_type, check_weight, result_types};
 use super::{Function, Held, Module, Operand, Type, ValueId};
 
-/// Where in a module.
+/// Place in a module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Site {
     /// A weight, by its number.
@@ -52,30 +59,30 @@ impl std::fmt::Display for Site {
     }
 }
 
-/// What is wrong with a module, and where.
+/// A problem of a module, and its place.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[error("{site}: {problem}")]
 pub struct VerifyError {
-    /// Where.
+    /// Place of the problem.
     pub site: Site,
-    /// What.
+    /// The problem.
     #[source]
     pub problem: Problem,
 }
 
-/// What is wrong.
+/// A problem of a module.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum Problem {
     /// A weight, a value's type or an op breaks its rule.
     #[error("{0}")]
     Type(#[from] TypeError),
-    /// A name that cannot be written.
+    /// A name that is not allowed.
     #[error("{name:?} is no name: one is a letter or _, then letters, digits, '_', '.', '$' and '-', at most 256")]
     Name {
         /// The name.
         name: String,
     },
-    /// A name that something else has.
+    /// A name that is already used.
     #[error("there is a {what} {name} already; names must be unique")]
     Duplicate {
         /// `function` or `value`.
@@ -86,12 +93,12 @@ pub enum Problem {
     /// A value that the function does not have.
     #[error("value number {value} is not one of the function's {values}")]
     NoValue {
-        /// Its number.
+        /// Number of the value.
         value: u32,
-        /// How many there are.
+        /// Number of values in the function.
         values: usize,
     },
-    /// A value that is used where nothing has defined it.
+    /// A value that is used before its definition.
     #[error("{value} is used before anything defines it")]
     Undefined {
         /// The value.
@@ -103,26 +110,26 @@ pub enum Problem {
         /// The value.
         value: String,
     },
-    /// An op that defines too many values or too few.
+    /// An op that defines too many values, or too few.
     #[error("{op} defines {expected} values, not {found}")]
     ResultCount {
         /// Mnemonic.
         op: &'static str,
-        /// In the op table.
+        /// Number in the op table.
         expected: usize,
-        /// Given.
+        /// Actual number.
         found: usize,
     },
-    /// A result whose type is not what the type rule gives.
+    /// A result with another type than the type rule gives.
     #[error("{value} has the type {found}; {op} gives {expected}")]
     ResultType {
         /// Mnemonic.
         op: &'static str,
         /// The value.
         value: String,
-        /// Its type.
+        /// Actual type.
         found: String,
-        /// What the type rule gives.
+        /// Type that the type rule gives.
         expected: String,
     },
     /// A token that two ops take.
@@ -130,7 +137,7 @@ pub enum Problem {
     TokenReused {
         /// The token.
         value: String,
-        /// What used it first.
+        /// Place of its first use.
         by: Site,
     },
     /// More than one first token of one state.
@@ -138,31 +145,31 @@ pub enum Problem {
     SecondToken {
         /// The token.
         value: String,
-        /// What it is of.
+        /// State of the token, or experts' memory.
         held: String,
     },
-    /// The token of a state that the module does not have.
+    /// A token of a state that the module does not have.
     #[error("a token of state number {state}; the module has {states}")]
     NoState {
-        /// Its number.
+        /// Number of the state.
         state: u32,
-        /// How many there are.
+        /// Number of states in the module.
         states: usize,
     },
     /// More states than any model has.
     #[error("there are {states} states; at most {max} are read")]
     ManyStates {
-        /// How many.
+        /// Actual number.
         states: usize,
-        /// The most.
+        /// Maximum number.
         max: usize,
     },
 }
 
-/// Checks a module.
+/// Verifies a module.
 ///
 /// # Errors
-/// The first thing that is wrong, in the order of the text.
+/// The first problem, in the order of the text.
 pub fn verify(module: &Module) -> Result<(), VerifyError> {
     let mut names = HashSet::new();
     for (i, weight) in module.weights.iter().enumerate() {
@@ -206,7 +213,8 @@ pub fn check_name(name: &str) -> Result<(), Problem> {
     if is_name(name) { Ok(()) } else { Err(Problem::Name { name: name.chars().take(64).collect() }) }
 }
 
-/// A letter or `_`, then letters, digits, `_`, `.`, `$` and `-`; not `_` alone, which is an absent operand.
+/// Whether a text is a letter or `_`, then letters, digits, `_`, `.`, `$` and `-`. `_` alone is an
+/// absent operand and not a name.
 pub fn is_name(name: &str) -> bool {
     let rest = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '$' | '-');
     name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
@@ -221,13 +229,13 @@ struct Body<'a> {
     index: usize,
     /// Values defined so far.
     defined: Vec<bool>,
-    /// What took each token; empty until the first is taken.
+    /// Use of each token, by value number; empty before the first use.
     used: Vec<Option<Site>>,
-    /// What had its first token.
+    /// Objects whose first token was seen.
     begun: HashSet<Held>,
 }
 
-/// Most states of a module: two for each of the most layers that plans are made of.
+/// Maximum number of states in a module: two for each of the maximum number of layers in a plan.
 const MAX_STATES: usize = 8192;
 
 impl Body<'_> {
@@ -276,11 +284,11 @@ impl Body<'_> {
                     return Err(fail(site, Problem::ResultType { op: row.mnemonic, value, found, expected }));
                 }
             }
-            // An op without a token gives the first one of what it touches.
+            // An op that takes no token gives the first token of the object that it touches.
             if !op.operands.iter().any(|operand| self.is_token(operand)) {
                 op.results.iter().try_for_each(|&result| self.begin(site, result))?;
             }
-            // The table's effect column and the type rules must agree: passes read only the column.
+            // Passes read only the table's effect column, so it must agree with the type rules.
             debug_assert_eq!(row.effect == Effect::State, types.iter().any(Type::is_token), "{}", row.mnemonic);
         }
         for (i, &value) in function.results.iter().enumerate() {
@@ -293,7 +301,7 @@ impl Body<'_> {
         matches!(operand, Operand::Value(value) if self.function.ty(*value).is_token())
     }
 
-    /// Takes note of a first token.
+    /// Records a first token.
     fn begin(&mut self, site: Site, value: ValueId) -> Result<(), VerifyError> {
         let Type::Token(held) = *self.function.ty(value) else { return Ok(()) };
         if self.begun.insert(held) {

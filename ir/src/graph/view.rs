@@ -1,4 +1,5 @@
-//! Typed views of ops: a struct for each row of the op table, whose fields are the row's operands and attributes.
+//! Typed views of ops. Each row of the op table has a struct; its fields are the row's operands and
+//! attributes.
 //!
 //! ```text
 //! RmsNorm "rms_norm" (x: Value, w: Weight) {eps: FLOAT} -> 1 Pure     // the row
@@ -17,7 +18,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Takes any op: one that has not what its row says has no view.
+//! The input is any op. An op that does not match its row has no view.
 
 use super::attrs::{Activation, KeyHeads, Prefetch, RopeScaling, RopeStyle, RouteScore};
 use super::op::{Attr, OpKind, Recurrent, Unary, graph_ops};
@@ -26,27 +27,29 @@ use crate::format::Format;
 
 /// An op of one kind, with its operands and attributes by name.
 pub trait OpView: Sized {
-    /// Its kind.
+    /// Kind of the op.
     const KIND: OpKind;
-    /// Its results, in the order of the table's line.
+    /// Results of the op, in the order of its row.
     type Results: for<'a> TryFrom<&'a [ValueId]>;
 
-    /// The view of an op; `None` of one of another kind, and of one whose operands or attributes are not those of the table.
+    /// Returns the view of an op. Returns `None` for an op of another kind, and for one whose
+    /// operands or attributes differ from the table.
     fn of(op: &Op) -> Option<Self>;
 
-    /// The op's operands, as the table orders them.
+    /// Returns the op's operands, in the table's order.
     fn operands(&self) -> Vec<Operand>;
 
-    /// The op's attributes, as the table orders them.
+    /// Returns the op's attributes, in the table's order.
     fn attrs(&self) -> Vec<Attr>;
 
-    /// The values that such an op defines; `None` of one of another kind, or that has another number of results.
+    /// Returns the values that the op defines. Returns `None` for an op of another kind, or with
+    /// another number of results.
     fn results(op: &Op) -> Option<Self::Results> {
         (op.kind == Self::KIND).then(|| Self::Results::try_from(&op.results).ok()).flatten()
     }
 }
 
-/// What a field of a view is in an op.
+/// Conversion between a view's field and an op's operand or attribute.
 trait Field<T>: Sized {
     fn read(from: &T) -> Option<Self>;
     fn write(&self) -> T;
@@ -121,7 +124,7 @@ macro_rules! word_fields {
 
 word_fields!(RopeStyle, RopeScaling, RouteScore, Activation, KeyHeads, Prefetch);
 
-/// What a field is for the table's words for operands and attributes.
+/// Types of fields, by the table's words for operands and attributes.
 macro_rules! field_type {
     (Value) => { ValueId };
     (Weight) => { WeightId };
@@ -194,7 +197,7 @@ macro_rules! views {
         );)*
         $(view!($later, OpKind::$later, $later_mnemonic ($($later_operand: $later_okind),*) {$($later_attr: $later_akind),*} -> $later_results);)*
 
-        /// Whether the view of an op's kind is the op again, with the table's number of results.
+        /// Whether the view of an op gives the same op again, with the table's number of results.
         #[cfg(test)]
         fn reads_back(op: &Op) -> bool {
             fn same<V: OpView>(op: &Op) -> bool {
@@ -252,7 +255,7 @@ mod tests {
         assert_eq!(quantise(&|op| op.attrs.clear()), None);
         assert_eq!(Quantise::results(&Op { results: Vec::new(), ..op.clone() }), None);
         assert_eq!(RmsNorm::of(&op), None);
-        // Nor does any other damage do more than that.
+        // Any other damage gives another view or none, and no panic.
         for seed in 0..200 {
             let module = mutated(&random_module(seed % 20, Formats::All).module, &mut Random::new(seed));
             module.functions.iter().flat_map(|function| &function.ops).for_each(|op| {

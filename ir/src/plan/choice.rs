@@ -1,14 +1,16 @@
-//! How many places of a state an index leaves a row to see.
+//! Number of places of a state that an index op lets a row see.
 
 use std::ops::RangeInclusive;
 
 use serde::{Deserialize, Serialize};
 
-/// Positions of a block, where an index chooses blocks for each head: a power of two among these. A word of bits is then of one block, and a block's score costs
-/// little beside its positions'.
+/// Positions of a block, for an index op that chooses blocks for each head: a power of two in this
+/// range. With at least 32, a word of bits belongs to one block. A block's score is then also cheap
+/// compared with the scores of its positions.
 pub const CHOSEN_BLOCK: RangeInclusive<u64> = 32..=4096;
 
-/// How many places an index chooses for a row. It follows from the row's position alone, and so do the blocks and parts of what is chosen.
+/// Number of places that an index op chooses for a row. It depends on the row's position alone, and
+/// so do the blocks and parts of the chosen places.
 ///
 /// ```
 /// use ixc_ir::plan::{Choice, Chosen};
@@ -30,28 +32,29 @@ pub const CHOSEN_BLOCK: RangeInclusive<u64> = 32..=4096;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Choice {
-    /// Places that are chosen at most, of those that are scored.
+    /// Maximum number of chosen places, among those that are scored.
     pub top_k: u32,
-    /// Positions that are scored together: 1, or those of a run or an entry.
+    /// Number of positions that are scored together: 1, or those of a run or an entry.
     pub every: u32,
-    /// What a place is.
+    /// Meaning of a place.
     pub of: Chosen,
 }
 
-/// What an index chooses.
+/// Unit that an index op chooses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum Chosen {
-    /// Positions, in whole runs; those behind the last whole run come along.
+    /// Positions, in whole runs. The positions after the last whole run are always chosen.
     Positions,
-    /// Entries, each of several positions, as far as they are whole.
+    /// Complete entries, each of several positions.
     Entries,
-    /// Positions, in whole blocks; of the row's own, which is always one of those that are chosen, the positions up to it.
+    /// Positions, in whole blocks. The block of the row's own position is always chosen, up to that
+    /// position.
     Blocks,
 }
 
 impl Choice {
-    /// Places that the row at a position could see.
+    /// Returns the number of places that a row at `position` could see.
     pub fn seen(self, position: u32) -> u32 {
         let positions = position.saturating_add(1);
         match self.of {
@@ -60,7 +63,7 @@ impl Choice {
         }
     }
 
-    /// Those of them that it sees.
+    /// Returns the number of places that a row at `position` sees.
     pub fn count(self, position: u32) -> u32 {
         let (seen, every) = (self.seen(position), self.every.max(1));
         match self.of {
@@ -73,13 +76,14 @@ impl Choice {
         }
     }
 
-    /// Whether it sees all of them: then they are read where they lie, and rows are taken together as without an index. It is so up to some position,
-    /// and behind it no more.
+    /// Whether a row at `position` sees all places that it could see. Kernels then read the places
+    /// in the state itself, and rows share work as without an index. This holds up to
+    /// [`Choice::beyond`], and for no position after it.
     pub fn is_all(self, position: u32) -> bool {
         self.count(position) == self.seen(position)
     }
 
-    /// The first position at which it is not so.
+    /// Returns the first position at which a row does not see all places.
     ///
     /// ```
     /// use ixc_ir::plan::{Choice, Chosen::*};
@@ -91,7 +95,7 @@ impl Choice {
     /// ```
     pub fn beyond(self) -> u32 {
         let every = self.every.max(1);
-        // The end of the first place that is too many, or the beginning of the first block.
+        // The end of the first place beyond `top_k`, or the beginning of the first such block.
         match self.of {
             Chosen::Positions => (self.top_k / every).saturating_add(1).saturating_mul(every) - 1,
             Chosen::Entries => self.top_k.saturating_add(1).saturating_mul(every) - 1,
@@ -99,7 +103,7 @@ impl Choice {
         }
     }
 
-    /// Places that the row at any position sees at most.
+    /// Returns the maximum number of places that a row sees, for any position.
     pub fn most(self) -> u64 {
         let behind = match self.of {
             Chosen::Positions => u64::from(self.every.max(1)) - 1,
@@ -108,7 +112,7 @@ impl Choice {
         u64::from(self.top_k) + behind
     }
 
-    /// Positions that share a bit of what was chosen.
+    /// Returns the number of positions that share a bit in the index op's result.
     pub fn of_bit(self) -> u32 {
         match self.of {
             Chosen::Positions | Chosen::Blocks => 1,

@@ -1,19 +1,26 @@
-//! The plan: everything that the runtime needs to run a model, except the weights' bytes, and no machine code. (A plan file may
-//! have packed weights behind the plan.)
+//! The plan: everything that the runtime needs to run a model, except the weights' bytes and
+//! machine code. A plan file may hold packed weights after the plan.
 //!
-//! A plan is a list of [`Step`]s. A step is one work list, shared by all threads, with a barrier after it, or small enough that with few rows
-//! one thread does it at the barrier before. A work list comes
-//! from [`Task`]s: a task runs one kernel for every item of its grid (columns times chunks of rows), and says where each of
-//! the kernel's buffers lies for an item. `passes::schedule` makes a `Plan<KernelSpec>`; `ixc-kernels` replaces each spec by
-//! kernel IR; the runtime verifies that and generates code when the plan is loaded.
+//! A plan is a list of [`Step`]s. A step is one work list that all threads share, with a barrier
+//! after it. With few rows, a small step is run by one thread alone, at the barrier before it
+//! ([`Step::Run`]).
 //!
-//! Example: the projection of 512 tokens on 2048 outputs by a `q4_k` weight is one task with 2048 / 32 columns and chunks of
-//! up to 96 rows; its kernel takes `x` (row stride = a row of `a8_super`), `w` (column stride = 32 rows of `q4_k`) and `y`.
+//! A work list comes from [`Task`]s. A task runs one kernel for every item of its grid: columns
+//! times chunks of rows. It also gives the memory of each of the kernel's buffers for an item.
+//! `passes::schedule` makes a `Plan<KernelSpec>`. `ixc-kernels` replaces each spec by kernel IR.
+//! When the plan is loaded, the runtime verifies the IR and generates code.
 //!
-//! Invariant: a plan names kernels' buffers only by [`Source`]; the runtime checks every item's slices against the
-//! kernel's declared sizes, so that a wrong plan is an error and never a stray access.
-//! Invariant: index buffers are fed from [`Input`]s alone, whose values the runtime has checked. What an index chose of a state is no index of a
-//! kernel's, either: the runtime puts the chosen places one behind the other ([`Source::Chosen`]), and kernels read them as if there were no others.
+//! Example: the projection of 512 tokens on 2048 outputs by a `q4_k` weight is one task. It has
+//! 2048 / 32 columns and chunks of up to 96 rows. Its kernel takes `x` (row stride = a row of
+//! `a8_super`), `w` (column stride = 32 rows of `q4_k`) and `y`.
+//!
+//! Invariant: a plan names kernels' buffers only by [`Source`]. The runtime checks every item's
+//! slices against the kernel's declared sizes, so a wrong plan is an error and never a stray
+//! access.
+//!
+//! Invariant: index buffers take their values from [`Input`]s alone, which the runtime has checked.
+//! The places that an index op chose in a state are no exception: the runtime copies them into
+//! contiguous memory ([`Source::Chosen`]), and kernels read them without indices.
 
 mod choice;
 pub mod dim;
@@ -32,30 +39,35 @@ pub use dim::{DimError, DimExpr, DimInput};
 pub use rope::{LongFrequencies, RopeStyle, RopeTable, Temperature};
 pub use state::{State, StateField};
 
-/// Positions in a block of the KV cache that attention works on at a time; cache capacity is a multiple of it.
+/// Positions in a block of the KV cache, the unit of attention. The cache's capacity is a multiple
+/// of it.
 pub const ATTENTION_BLOCK: u32 = 32;
-/// Positions that lie together in the key cache: keys are stored `[position / 16][d][position % 16]`, so that a vector lane is
-/// a position and a score needs no horizontal sum. Values are stored `[position][dv]`. That is of f16; blocks lie as [`crate::cache`] says.
+/// Positions that lie together in the key cache. In f16, keys are stored
+/// `[position / 16][d][position % 16]`, so a vector lane is a position and a score needs no
+/// horizontal sum. Values are stored `[position][dv]`. [`crate::cache`] describes the layout of
+/// other formats.
 pub const KEY_LANES: u32 = 16;
 
-/// How the positions before a token are divided into parts that are attended each on its own. It depends on the context alone and not on
-/// threads, so that results do not either.
+/// A rule that divides the positions before a token into parts, which attention processes
+/// separately. The division depends on the context alone. It does not depend on the number of
+/// threads, so results do not either.
 ///
-/// With parts enough for the whole context, each begins and ends at the same positions for every token: part `p` has blocks
-/// `p * blocks .. (p + 1) * blocks`.
+/// With enough parts for the whole context, each part begins and ends at the same positions for
+/// every token: part `p` has blocks `p * blocks .. (p + 1) * blocks`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Division {
-    /// Parts at most, at least 1.
+    /// Maximum number of parts, at least 1.
     pub parts: u32,
-    /// Blocks of [`ATTENTION_BLOCK`] positions of a part at least, at least 1.
+    /// Minimum number of blocks of a part, at least 1. A block has [`ATTENTION_BLOCK`] positions.
     pub blocks: u32,
 }
 
 impl Division {
-    /// For threads that share a token: as many as are worth combining.
+    /// Division for threads that share a token: as many parts as are worth combining.
     pub const THREADS: Division = Division { parts: 16, blocks: 8 };
 
-    /// In how many parts so many blocks are attended, and the blocks of each but the last.
+    /// Returns the number of parts for `blocks` blocks, and the number of blocks in each part but
+    /// the last.
     ///
     /// ```
     /// use ixc_ir::plan::Division;
@@ -82,13 +94,13 @@ pub struct KernelId(pub u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct BucketId(pub u32);
 
-/// Row counts that are known when a step runs.
+/// Row counts of a step, known when it runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum RowCount {
     /// Tokens in this step.
     Tokens,
-    /// Rows whose logits are wanted.
+    /// Output rows: rows whose logits are requested.
     Outputs,
     /// Tokens times experts per token.
     Routed {
@@ -97,12 +109,14 @@ pub enum RowCount {
     },
 }
 
-/// Most rows of a step whose logits are wanted, however many tokens it has: a row of logits is as long as the vocabulary, and mostly one is
-/// wanted. Of hidden states all may be ([`Output::most`]).
+/// Maximum number of rows of a step whose logits can be requested. A row of logits is as long as
+/// the vocabulary, and most steps need one row. Hidden states have no such limit
+/// ([`Output::most`]).
 pub const MAX_OUTPUTS: u32 = 512;
 
 impl RowCount {
-    /// Rows of a step of so many tokens and wanted outputs at most.
+    /// Returns the maximum row count for a step with up to `tokens` tokens and `outputs` requested
+    /// outputs.
     pub fn most(self, tokens: u32, outputs: u32) -> u64 {
         match self {
             RowCount::Tokens => tokens.into(),
@@ -112,7 +126,7 @@ impl RowCount {
     }
 }
 
-/// What a step gives of the rows that are wanted.
+/// Result of a step for the requested rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Output {
     /// Logits `[L, vocabulary]`.
@@ -120,16 +134,18 @@ pub enum Output {
         /// The sampler's softmax over one row.
         softmax: KernelId,
     },
-    /// Hidden states `[L, width]` behind the last norm, of which embeddings are made: a model without its output matrix.
+    /// Hidden states `[L, width]` after the last norm, for embeddings: the model has no output
+    /// matrix.
     Hidden {
         /// Elements of a row.
         width: u32,
-        /// How the rows of a text become one, where the model says it.
+        /// Method that combines the rows of a text into one vector, if the model names one.
         pooling: Option<Pooling>,
-        /// Whether vectors have length 1; otherwise they keep the length of what was pooled.
+        /// Whether vectors are scaled to length 1. Otherwise they keep their length after pooling.
         unit: bool,
     },
-    /// Nothing: it is no step of a model. Each of [`Plan::expert_layers`] is run on its own, on rows that come with their experts and weights.
+    /// Routed experts only, which is not a step of a whole model. The runtime runs each of
+    /// [`Plan::expert_layers`] separately, on rows that come with their experts and weights.
     Experts {
         /// Elements of a row.
         width: u32,
@@ -137,7 +153,8 @@ pub enum Output {
 }
 
 impl Output {
-    /// Most rows that may be wanted of a step of so many tokens: [`MAX_OUTPUTS`] of logits, and all of what is no longer than the stream.
+    /// Returns the maximum number of output rows of a step with `tokens` tokens: [`MAX_OUTPUTS`]
+    /// for logits, all rows for hidden states.
     pub fn most(&self, tokens: u32) -> u32 {
         match self {
             Output::Logits { .. } => tokens.min(MAX_OUTPUTS),
@@ -149,51 +166,52 @@ impl Output {
 /// Hidden states with a row for each token of a step: f32 `[T, width]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HiddenRows {
-    /// Where they are.
+    /// Arena buffer with the rows.
     pub buffer: BufferId,
     /// Elements of a row.
     pub width: u32,
 }
 
-/// The id of an expert that is not computed here: a place in a row's ids that is somebody else's, or nobody's.
+/// Id of an empty slot in a row's expert ids: the expert runs on another machine, or the slot has
+/// none.
 pub const NOBODY: i32 = -1;
 
-/// The routed experts of one layer, which are run on their own: [`Output::Experts`].
+/// The routed experts of one layer, run separately: [`Output::Experts`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExpertLayer {
     /// The layer's number in the model.
     pub layer: u32,
-    /// Its first step.
+    /// Index of the layer's first step in [`Plan::steps`].
     pub first: u32,
-    /// How many it has.
+    /// Number of the layer's steps.
     pub steps: u32,
-    /// What comes in: f32 `[T, n]`.
+    /// Input rows: f32 `[T, n]`.
     pub rows: BufferId,
-    /// Their experts: i32 `[T, used]`, [`NOBODY`] where one is not computed here.
+    /// Expert ids of the rows: i32 `[T, used]`, [`NOBODY`] in slots that are not computed here.
     pub ids: BufferId,
     /// The experts' weights: f32 `[T, used]`.
     pub weights: BufferId,
-    /// What comes out: f32 `[T, n]`, the sums over each row's experts.
+    /// Result: f32 `[T, n]`, the weighted sums over each row's experts.
     pub result: BufferId,
 }
 
-/// How the hidden states of a text become one vector.
+/// Method that combines the hidden states of a text into one vector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Pooling {
-    /// Their mean.
+    /// Mean of all rows.
     Mean,
-    /// The first token's.
+    /// Row of the first token.
     First,
-    /// The last token's.
+    /// Row of the last token.
     Last,
 }
 
 impl Pooling {
-    /// All of them, with the names that llama.cpp has for them.
+    /// All methods, with llama.cpp's names for them.
     pub const ALL: [(&'static str, Pooling); 3] =
         [("mean", Pooling::Mean), ("cls", Pooling::First), ("last", Pooling::Last)];
 
-    /// Its name.
+    /// Returns the method's name.
     pub fn name(self) -> &'static str {
         Pooling::ALL.iter().find(|(_, pooling)| *pooling == self).map_or("", |(name, _)| name)
     }
@@ -212,55 +230,59 @@ impl std::str::FromStr for Pooling {
 /// A buffer of the arena: `row_bytes` for each row.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ArenaBuffer {
-    /// Name, for dumps.
+    /// Name, shown in dumps.
     pub name: String,
     /// Bytes of a row.
     pub row_bytes: u64,
-    /// How many rows.
+    /// Number of rows.
     pub rows: RowCount,
-    /// Byte offset in the arena, sized for [`Plan::max_tokens`]; buffers whose lives do not meet may overlap.
+    /// Byte offset in the arena, sized for [`Plan::max_tokens`]. Buffers whose lifetimes are
+    /// disjoint may overlap.
     pub offset: u64,
 }
 
-/// Where a weight's bytes are.
+/// Location of a weight's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum WeightFile {
     /// In one of [`Plan::files`].
     Source(u32),
-    /// Behind the plan, in its own file; the offset counts from the first byte of the weights there.
+    /// In the plan's own file, after the plan. The offset counts from the first byte of the weights
+    /// there.
     Plan,
-    /// There, too, in blocks of a group of experts: the offset is that of the first expert's matrix, and each expert's lies `stride`
-    /// bytes behind the one before.
+    /// In the plan's own file, in blocks of a group of experts. The offset is that of the first
+    /// expert's matrix; the matrix of expert `e` lies `e * stride` bytes later.
     Blocks {
-        /// Bytes from a block to the next.
+        /// Bytes from one block to the next.
         stride: u64,
     },
-    /// One of [`Plan::derived`], whose bytes are made when they are read.
+    /// One of [`Plan::derived`], computed when it is read.
     Derived(u32),
 }
 
-/// A weight as kernels read it. Where [`PlanWeight::stored`] is [`PlanWeight::format`] they read it in place; otherwise it is
-/// packed when they are needed.
+/// A weight as kernels read it. If [`PlanWeight::stored`] equals [`PlanWeight::format`], kernels
+/// read it in place. Otherwise the runtime packs it on first use.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlanWeight {
     /// Tensor name.
     pub name: String,
     /// Format that kernels read.
     pub format: Format,
-    /// Format in the file: the same, or what [`PlanWeight::format`] is packed from.
+    /// Format in the file: [`PlanWeight::format`], or the format that it is packed from.
     pub stored: Format,
     /// Shape, outermost first.
     pub shape: Vec<u64>,
-    /// Which file.
+    /// File that holds it.
     pub file: WeightFile,
     /// Byte offset in the file.
     pub offset: u64,
-    /// Length in the file, in bytes; what lies between its matrices in blocks is not counted.
+    /// Length in the file, in bytes. For weights in blocks, the bytes between its matrices do not
+    /// count.
     pub bytes: u64,
 }
 
 impl PlanWeight {
-    /// Bytes of the file from its first to its last; `None` where they do not fit, or it lies in blocks and has no experts.
+    /// Returns the distance in the file from the weight's first byte to its end. Returns `None` on
+    /// overflow, or if a weight in blocks has no experts.
     pub fn span(&self) -> Option<u64> {
         let WeightFile::Blocks { stride } = self.file else { return Some(self.bytes) };
         let experts = *self.shape.first()?;
@@ -268,12 +290,13 @@ impl PlanWeight {
         gaps.checked_add(self.bytes.checked_div(experts)?)
     }
 
-    /// Whether loading has to pack it.
+    /// Whether its bytes must be packed before kernels read them.
     pub fn is_packed_at_load(&self) -> bool {
         self.format != self.stored
     }
 
-    /// Its length in a format; `None` where the shape is no whole blocks (and strips, in packed formats) of it, or too large.
+    /// Returns the weight's length in `format`. Returns `None` if the length overflows, or if the
+    /// shape does not divide into whole blocks (and, for packed formats, whole strips).
     pub fn bytes_in(&self, format: Format) -> Option<u64> {
         let (&last, lead) = self.shape.split_last()?;
         if format.rows() > 1 && !lead.last()?.is_multiple_of(format.rows() as u64) {
@@ -287,7 +310,7 @@ impl PlanWeight {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct SourceFile {
-    /// Path, absolute, or relative to the plan.
+    /// Path: absolute, or relative to the plan.
     pub path: String,
     /// Length in bytes.
     pub bytes: u64,
@@ -297,41 +320,44 @@ pub struct SourceFile {
     pub header_bytes: u64,
 }
 
-/// Rows of a table that tokens name together, with those before them ([`crate::ngram`]).
+/// Row lookup by the last tokens of a sequence together ([`crate::ngram`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Ngram {
-    /// The state that has the ids before a step, by position in [`Plan::states`].
+    /// State with the ids before the step, by position in [`Plan::states`].
     pub state: u32,
-    /// How ids name a row.
+    /// Hash from ids to a row.
     pub hash: crate::ngram::Hash,
 }
 
-/// Values that the runtime provides and has checked.
+/// Row data that the runtime computes and checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Input {
     /// Token id of each row, below the vocabulary.
     Tokens,
     /// Position of each row, as data (i32).
     Positions,
-    /// Position of the last row that this step has of each row's sequence, as data (i32): up to there a row sees where attention is not causal.
+    /// Position of the last row of each row's sequence in this step, as data (i32). A row of
+    /// non-causal attention sees all positions up to it.
     Ends,
-    /// Position of each row and so many more, as data (i32), also beyond the row's text.
+    /// Position of each row plus this number, as data (i32). The sum may be beyond the end of the
+    /// row's text.
     Ahead(u32),
     /// Position / [`KEY_LANES`] of each row.
     PositionBlock,
     /// Position % [`KEY_LANES`] of each row.
     PositionLane,
-    /// Place of each row's position among so many, 0 for the first.
+    /// Position of each row modulo this number.
     Phase(u32),
-    /// How many times so many positions are whole at each row, its own included, as data (i32).
+    /// Number of complete groups of this many positions up to each row's own position, which
+    /// counts, as data (i32).
     Whole(u32),
-    /// How many places are chosen for each row, as data (i32).
+    /// Number of places chosen for each row, as data (i32).
     Chosen(Choice),
-    /// The number of the last of those, as data (i32).
+    /// Number of the last chosen place of each row, as data (i32).
     LastChosen(Choice),
-    /// Row of a table that each row's token and those before it name together.
+    /// Row of an n-gram table for each row's token and the tokens before it.
     Ngram(Ngram),
-    /// Row of each wanted output.
+    /// Row of each requested output.
     OutputRows,
     /// Token row of each routed row, in order of experts.
     RoutedToken(BucketId),
@@ -339,7 +365,7 @@ pub enum Input {
     RoutedSlot(BucketId),
 }
 
-/// Where a kernel's buffer comes from.
+/// Memory that a kernel's buffer lies in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Source {
     /// The arena.
@@ -348,25 +374,28 @@ pub enum Source {
     Weight(u32),
     /// A rotary table.
     Rope(u32),
-    /// A field of a state. Of one with positions it is the item's column, from the first position of the item's part on, or where the field has one column and
-    /// is only read, that one; else all of it.
+    /// A field of a state. For a field with positions, it is the item's column, from the first
+    /// position of the item's part on. A field with one column that is only read gives that column
+    /// to every item. A field without positions is passed whole.
     State {
         /// Position in [`Plan::states`].
         state: u32,
         /// Position in its fields.
         field: u32,
     },
-    /// Of such a field the places that an index chose for the item's row, in their order and one behind the other, from the first place of the item's
-    /// part on. Where they are all that the row could see, it is the field itself. An argument's column stride is from the bits of a column to the
-    /// next one's, 0 where they are all columns'; it has no other.
+    /// The places of a state's field that an index op chose for the item's row. They are contiguous
+    /// and in ascending order, from the first place of the item's part on. If every visible place
+    /// is chosen, it is the field itself. The column stride of the argument is the distance between
+    /// the bits of two columns, or 0 if all columns share their bits. The argument has no other
+    /// stride.
     Chosen {
         /// Position in [`Plan::states`].
         state: u32,
         /// Position in its fields.
         field: u32,
-        /// Where the index left a bit for each place, rows of tokens.
+        /// Buffer with one bit for each place, in rows of tokens, written by the index op.
         marks: BufferId,
-        /// How many of them it chose.
+        /// Number of places that it chose.
         choice: Choice,
     },
     /// The thread's scratch memory.
@@ -376,7 +405,8 @@ pub enum Source {
 }
 
 impl Source {
-    /// The arena buffer that it is, or that says which places of a state it is.
+    /// Returns the arena buffer that the source reads: the buffer itself, or the bits that choose
+    /// places.
     pub fn arena(self) -> Option<BufferId> {
         match self {
             Source::Arena(buffer) | Source::Chosen { marks: buffer, .. } => Some(buffer),
@@ -385,19 +415,25 @@ impl Source {
     }
 }
 
-/// Where one of a kernel's buffers lies for an item: `source + offset + row * row_stride + column * column_stride +
-/// expert * expert_stride`, in bytes, and where columns are in [`Bands`] `band * stride` behind that.
+/// Address of one of a kernel's buffers for an item, in bytes:
+///
+/// ```text
+/// source + offset + row * row_stride + column * column_stride + expert * expert_stride
+/// ```
+///
+/// If columns are divided into [`Bands`], the product of band and stride is added.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Arg {
-    /// The memory.
+    /// Memory that the buffer lies in.
     pub source: Source,
     /// Constant byte offset.
     pub offset: u64,
-    /// Bytes from a row to the next; the row is the item's first, counted over the whole axis.
+    /// Bytes from one row to the next. The row is the item's first row, counted over the whole
+    /// axis.
     pub row_stride: u64,
-    /// Bytes from a column to the next.
+    /// Bytes from one column to the next.
     pub column_stride: u64,
-    /// Bytes from an expert to the next.
+    /// Bytes from one expert to the next.
     pub expert_stride: u64,
 }
 
@@ -406,7 +442,7 @@ pub struct Arg {
 pub enum RowAxis {
     /// Tokens of this step.
     Tokens,
-    /// Wanted outputs.
+    /// Requested outputs.
     Outputs,
     /// Routed rows; chunks never cross experts, and experts without rows have no items.
     Routed(BucketId),
@@ -415,27 +451,30 @@ pub enum RowAxis {
 /// A kernel for a range of row counts.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Variant {
-    /// Used for row counts (of the axis, or of the expert) up to this; variants are in ascending order, the last has `u32::MAX`.
+    /// Maximum row count (of the axis, or of the expert) for this variant. Variants are in
+    /// ascending order, and the last has `u32::MAX`.
     pub up_to_rows: u32,
-    /// Most rows of an item.
+    /// Maximum rows of an item.
     pub row_chunk: u32,
     /// The kernel.
     pub kernel: KernelId,
-    /// Its dims.
+    /// Dims of the kernel.
     pub dims: Vec<DimExpr>,
-    /// Whether items are divided in parts.
+    /// Division of items into parts of the context, if any.
     pub split: Option<Split>,
-    /// How columns can be divided where they are too few.
+    /// Division of columns into bands, for cases with too few columns.
     pub bands: Option<Bands>,
 }
 
-/// Columns of which each can be several items. A column is wide, so that what is read again stays in a cache, and few threads read long
-/// stretches of memory. With few rows and many threads it is so much memory to read that one thread with a column more than the others
-/// keeps all of them waiting. Then its *bands* are items. Which it is depends on the number of threads, and the results do not; tasks, their
-/// arguments and other variants stay as they are.
+/// Division of each column into several items, its *bands*. A column is wide, for two reasons: data
+/// that is read again stays in a cache, and few threads read long stretches of memory. With few
+/// rows and many threads, a wide column has a cost: one thread with a column more than the others
+/// makes all of them wait. Then bands are the items. The number of threads decides between columns
+/// and bands, and the results do not depend on it. Tasks, their arguments and other variants stay
+/// as they are.
 ///
-/// A band is a column's slice, or part of a block that columns are whole blocks of: a kernel that writes the latter takes the number of
-/// its band as a dim ([`DimInput::Band`]).
+/// A band is a slice of a column, or part of a block if columns consist of whole blocks. In the
+/// second case the kernel takes the number of its band as a dim ([`DimInput::Band`]).
 ///
 /// ```text
 /// gate and up, 5632 rows     22 columns of 256 rows, as many as a block of a8_super has: 22 items
@@ -445,61 +484,66 @@ pub struct Variant {
 pub struct Bands {
     /// Bands of a column, at least 2.
     pub count: u32,
-    /// The kernel of a band: its buffers are those of the task.
+    /// Kernel of a band. Its buffers are those of the task.
     pub kernel: KernelId,
-    /// Its dims.
+    /// Dims of that kernel.
     pub dims: Vec<DimExpr>,
-    /// Bytes from a band to the next, for each of the task's arguments: 0 where all bands of a column have the same memory.
+    /// Bytes from one band to the next, for each of the task's arguments. 0 if all bands of a
+    /// column share the memory.
     pub strides: Vec<u64>,
 }
 
 impl Variant {
-    /// Its kernels: that of a column, and that of a band.
+    /// Returns its kernels: that of a column, and that of a band.
     pub fn kernels(&self) -> impl Iterator<Item = KernelId> + '_ {
         [self.kernel].into_iter().chain(self.bands.iter().map(|bands| bands.kernel))
     }
 }
 
-/// What the parts of an item leave for the kernel that combines them.
+/// Output of the parts of an item, which the combining kernel reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Leaves {
-    /// Each part as much as every other.
+    /// Each part writes a whole result.
     Result,
-    /// A word of 32 bits for each place of its blocks: together they are those of all places.
+    /// Each part writes a 32-bit word for each place of its blocks. Together the words cover all
+    /// places.
     Words,
 }
 
 impl Leaves {
-    /// Bytes that a block of places leaves as words.
+    /// Bytes of the words of one block of places.
     pub const WORDS_OF_BLOCK: u64 = ATTENTION_BLOCK as u64 * 4;
 }
 
-/// Items that are divided by the positions before them: each part is an item of its own, of one row, whose kernel writes
-/// memory of the runtime's in place of one of the task's arguments. Whoever finishes the last part of a row and column
-/// combines them, in the order of the positions.
+/// Division of items by the positions before their row. Each part is an item of its own, with one
+/// row. Its kernel writes runtime memory instead of one of the task's arguments. The thread that
+/// finishes the last part of a row and column combines all parts, in the order of positions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Split {
     /// The task's argument that `combine` writes.
     pub argument: u32,
     /// Division of the places that a row sees.
     pub division: Division,
-    /// Positions that share a place, at least 1.
+    /// Number of positions that share a place, at least 1.
     pub every: u32,
-    /// What a part leaves.
+    /// Output of a part.
     pub leaves: Leaves,
-    /// The kernel that combines the parts to the result, such as `attention_combine`. Its buffers are the parts, one behind the other, that argument and
-    /// scratch; its dim is the number of parts, or of blocks.
+    /// Kernel that combines the parts into the result, such as `attention_combine`. Its buffers are
+    /// the contiguous parts, that argument and scratch. Its dim is the number of parts, or of
+    /// blocks.
     pub combine: KernelId,
-    /// In plans for grids of processing elements: the kernel that combines one slice of the parts to that slice of the result, with the bits of
-    /// `combine`. It has the buffers and dims of `combine`, in smaller sizes. Engines check the number of its dims and its access to each buffer,
-    /// and have no other use for it.
+    /// In plans for grids of processing elements: a kernel that combines one slice of the parts
+    /// into the same slice of the result, with the bits of `combine`. It has the buffers and dims
+    /// of `combine`, in smaller sizes. Engines only check the number of its dims and its access to
+    /// each buffer.
     pub alone: Option<KernelId>,
 }
 
 /// One kernel over a grid.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Task {
-    /// What it computes, for dumps and statistics: the graph op's mnemonic and weight, such as `linear blk.0.attn_output`.
+    /// Computation, for dumps and statistics: the graph op's mnemonic and weight, such as
+    /// `linear blk.0.attn_output`.
     pub label: String,
     /// Rows of the grid.
     pub rows: RowAxis,
@@ -507,100 +551,108 @@ pub struct Task {
     pub columns: u32,
     /// Kernels by row count.
     pub variants: Vec<Variant>,
-    /// The kernels' buffers, in the order in which their IR has them; the same for all variants. A kernel of fewer buffers has the first ones.
+    /// The kernels' buffers, in the order of their IR, the same for all variants. A kernel with
+    /// fewer buffers takes the first ones.
     pub args: Vec<Arg>,
 }
 
-/// A step: a barrier follows it, unless one thread does it alone.
+/// A step of a plan. A barrier follows it, unless one thread runs it alone.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Step {
     /// One work list from these tasks, which do not depend on each other.
     Run {
         /// The tasks.
         tasks: Vec<Task>,
-        /// Up to so many rows of a step (tokens, or wanted outputs where all tasks are over those) it is less work to do all of it than to meet
-        /// once more: the thread that comes last to the barrier before does it there, alone, and what follows that is such a step too, before it
-        /// lets the others go on. With more rows it is a step like any other. 0 for what is always shared (where there are rows).
+        /// Maximum number of rows (tokens, or requested outputs if all tasks are over those) for
+        /// which one thread runs the whole step. Another barrier would then cost more than the
+        /// step. The last thread that reaches the barrier before the step runs it there, and any
+        /// such steps that follow, before it releases the others. With more rows, all threads share
+        /// the step. 0 means that a step with rows is always shared.
         alone: u32,
     },
-    /// Sorts the rows of a routing by expert: fills the inputs of `bucket` from `top_k` ids of each token, each checked to be an expert, or
-    /// [`NOBODY`] where that may be.
+    /// Sorts the rows of a routing by expert. Fills the inputs of `bucket` from `top_k` ids of each
+    /// token. Checks that each id is an expert, or [`NOBODY`] where `nobody` allows it.
     Bucket {
         /// The routing.
         bucket: BucketId,
-        /// Where `route` left the ids: as many for each token as the buffer's rows hold.
+        /// Buffer with the ids of `route`. A row of the buffer holds the ids of one token.
         ids: BufferId,
-        /// The first of them that belongs to this routing.
+        /// Index of the first id in a row that belongs to this routing.
         first: u32,
         /// Experts per token.
         top_k: u32,
         /// Number of experts.
         experts: u32,
-        /// Whether a slot may be [`NOBODY`]'s: it has no routed row, and weighs 0. Slots of layers that are run on their own always may.
+        /// Whether a slot may be [`NOBODY`]. Such a slot has no routed row and weight 0. Slots of
+        /// expert layers that run separately may always be empty.
         nobody: bool,
     },
-    /// Asks for the blocks of the experts that a routing names, all at once. A [`Step::Release`] of the group follows before any other
-    /// request; tasks that read the group's weights stand between the two, over the rows of that routing. A group may be requested
-    /// again after that, by another routing. Does nothing where all experts are in memory, as the next two do.
+    /// Requests the blocks of all experts that a routing names, all at once. A [`Step::Release`] of
+    /// the group follows before any other request. Tasks that read the group's weights come between
+    /// the two, over the rows of that routing. After the release, another routing may request the
+    /// group again. If all experts are in memory, this step does nothing, nor do the next two.
     Request {
         /// Position in [`Plan::expert_groups`].
         group: u32,
-        /// The routing, sorted before.
+        /// Routing, already sorted.
         bucket: BucketId,
     },
-    /// Says which blocks a group's request will probably name.
+    /// Predicts the blocks that a later request of the group will need.
     Predict {
         /// Position in [`Plan::expert_groups`].
         group: u32,
-        /// Where the ids are: as many for each token as the buffer's rows hold. Those that are no experts are passed over.
+        /// Buffer with the ids. A row of the buffer holds the ids of one token. Ids that are not
+        /// experts are skipped.
         ids: BufferId,
-        /// The first of them that is meant, the likeliest.
+        /// Index of the first predicted id in a row, the likeliest.
         first: u32,
-        /// Experts for each token.
+        /// Number of predicted experts for each token.
         count: u32,
     },
-    /// Ends what [`Step::Request`] began: the group's blocks may be given up.
+    /// Ends a [`Step::Request`]: the expert cache may evict the group's blocks.
     Release {
         /// Position in [`Plan::expert_groups`].
         group: u32,
     },
 }
 
-/// Experts whose matrices are loaded together, as *blocks*: one expert's matrix of each of these weights.
+/// Experts whose matrices are loaded together, as *blocks*. A block has one expert's matrix of each
+/// of these weights.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExpertGroup {
     /// Number of experts, the outermost dimension of each weight.
     pub experts: u32,
-    /// Weights, by position in [`Plan::weights`], in the order in which they lie in a block. Each is in one group.
+    /// Weights, by position in [`Plan::weights`], in their order in a block. A weight is in one
+    /// group only.
     pub weights: Vec<u32>,
 }
 
 /// A plan, with kernels as specs (`K = KernelSpec`) or as IR (`K = Kernel`).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Plan<K> {
-    /// Architecture's name, for people.
+    /// Name of the architecture, shown to users.
     pub architecture: String,
     /// Target that the kernels were generated for.
     pub target: String,
-    /// Most tokens of a step; longer prompts take several.
+    /// Maximum tokens of a step. Longer prompts take several steps.
     pub max_tokens: u32,
-    /// Context length that the model was made for.
+    /// Context length that the model was trained for.
     pub context_length: u32,
-    /// Vocabulary.
+    /// Vocabulary size.
     pub vocabulary: u32,
     /// Model files.
     pub files: Vec<SourceFile>,
-    /// Tensors that are made of parts of those.
+    /// Tensors that are made of parts of those files.
     pub derived: Vec<Derived>,
     /// Weights.
     pub weights: Vec<PlanWeight>,
-    /// Bytes of the weights behind the plan in its own file, 0 where there are none.
+    /// Bytes of the weights after the plan in its own file, 0 without any.
     pub own_weight_bytes: u64,
-    /// Experts that need not be in memory all at once; none where all of them are to be.
+    /// Groups of experts that may be loaded on demand. Empty if all experts stay in memory.
     pub expert_groups: Vec<ExpertGroup>,
     /// Rotary tables.
     pub ropes: Vec<RopeTable>,
-    /// What lasts from step to step.
+    /// States, which last from step to step.
     pub states: Vec<State>,
     /// Number of routings; each [`BucketId`] is below it.
     pub buckets: u32,
@@ -612,15 +664,17 @@ pub struct Plan<K> {
     pub kernels: Vec<K>,
     /// Steps.
     pub steps: Vec<Step>,
-    /// Where what a step gives is: f32 `[L, n]`, a row for each that is wanted.
+    /// Buffer with the result of a step: f32 `[L, n]`, one row for each requested output.
     pub logits: BufferId,
-    /// What it is.
+    /// Kind of the result.
     pub output: Output,
-    /// Hidden states that come in with the tokens, where a step takes some: of a layer that guesses.
+    /// Hidden states that the step takes with its tokens, in the plan of a draft layer.
     pub takes: Option<HiddenRows>,
-    /// Hidden states that a step gives of all its tokens, beside logits of those that are wanted: what such a layer takes.
+    /// Hidden states of all tokens that the step gives in addition to the logits: the input of a
+    /// draft layer.
     pub gives: Option<HiddenRows>,
-    /// Parts that are run on their own, one behind the other, of all steps; none where all steps are one.
+    /// Ranges of steps that run separately and together make up all steps. Empty if all steps run
+    /// as one.
     pub expert_layers: Vec<ExpertLayer>,
     /// Tokenizer and chat template, as the frontend encodes them.
     #[serde(with = "hex")]
@@ -628,7 +682,8 @@ pub struct Plan<K> {
 }
 
 impl<K> Plan<K> {
-    /// Bytes that the blocks of all experts take in the plan's own file; nothing where those of some group are in no blocks.
+    /// Returns the bytes of all experts' blocks in the plan's own file. Returns `None` if the
+    /// weights of some group are not in blocks.
     pub fn block_bytes(&self) -> Option<u64> {
         self.expert_groups.iter().try_fold(0u64, |sum, group| {
             match self.weights.get(*group.weights.first()? as usize)?.file {
@@ -638,7 +693,7 @@ impl<K> Plan<K> {
         })
     }
 
-    /// The same plan with other kernels.
+    /// Returns the plan with each kernel replaced by `f`.
     ///
     /// # Errors
     /// The first error of `f`.

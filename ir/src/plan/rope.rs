@@ -2,13 +2,15 @@
 
 use serde::{Deserialize, Serialize};
 
-/// How a rotation's table is laid out.
+/// Layout of a rotary table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum RopeStyle {
-    /// Pairs are adjacent. A row of the table is `dims` cosines, each twice, then `dims` sines, each as `-s, s`.
+    /// Pairs are adjacent. A row of the table is `dims` cosines, each twice, then `dims` sines,
+    /// each as `-s, s`.
     Norm,
-    /// Pairs are half a rotation apart. A row of the table is `dims / 2` cosines, then `dims / 2` sines.
+    /// Pairs are half a rotation apart. A row of the table is `dims / 2` cosines, then `dims / 2`
+    /// sines.
     Neox,
 }
 
@@ -22,8 +24,8 @@ impl RopeStyle {
     }
 }
 
-/// A rotary table, filled when the plan is loaded: row `p` holds cosines and sines of `p * frequency`, times `magnitude` and the factor of
-/// `temperature`, computed in f64.
+/// A rotary table, filled when the plan is loaded. Row `p` holds cosines and sines of
+/// `p * frequency`, times `magnitude` and the factor of `temperature`, computed in f64.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct RopeTable {
@@ -33,31 +35,32 @@ pub struct RopeTable {
     pub frequencies: Vec<f64>,
     /// Factor on cosines and sines.
     pub magnitude: f64,
-    /// Positions turn as the last multiple of this before them does; 1 where each has angles of its own.
+    /// Positions are rounded down to a multiple of this. 1 gives each position its own angles.
     pub every: u32,
-    /// Whether it turns back.
+    /// Whether the rotation is reversed.
     pub back: bool,
-    /// Frequencies in place of those, in long contexts.
+    /// Frequencies that replace those in long contexts.
     pub long: Option<LongFrequencies>,
-    /// What each position puts on cosines and sines besides.
+    /// Factor on cosines and sines that depends on the position.
     pub temperature: Option<Temperature>,
 }
 
-/// Frequencies of long contexts.
+/// Frequencies for long contexts.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct LongFrequencies {
-    /// A context is long that has room for more positions than these.
+    /// Maximum context length, in positions, that still uses the short frequencies.
     pub beyond: u32,
-    /// As many as those of short contexts.
+    /// Frequencies, as many as for short contexts.
     pub frequencies: Vec<f64>,
 }
 
-/// A factor that grows with the position in steps: `1 + scale * ln(1 + floor((position + offset) / length))`.
+/// A factor that grows with the position in steps: `1 + scale * ln(1 + floor((position + offset) /
+/// length))`.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Temperature {
-    /// On the logarithm.
+    /// Factor on the logarithm.
     pub scale: f64,
     /// Positions of a step, at least 1.
     pub length: u32,
@@ -66,7 +69,7 @@ pub struct Temperature {
 }
 
 impl Temperature {
-    /// The factor at a position.
+    /// Returns the factor at a position.
     pub fn factor(&self, position: u32) -> f64 {
         let steps = (u64::from(position) + u64::from(self.offset)) / u64::from(self.length.max(1));
         1.0 + self.scale * (steps as f64).ln_1p()
@@ -74,7 +77,8 @@ impl Temperature {
 }
 
 impl RopeTable {
-    /// For keys that are rotated already: one pair that turns by no angle, since `1 * a - 0 * b` is `a`, exactly.
+    /// Returns a table for keys that are already rotated. It has one pair, with angle 0:
+    /// `1 * a - 0 * b` is exactly `a`.
     pub fn still() -> RopeTable {
         RopeTable {
             style: RopeStyle::Neox,
@@ -87,18 +91,19 @@ impl RopeTable {
         }
     }
 
-    /// The table for a context of so many positions, which has one list of frequencies.
+    /// Returns the table for a context of `context` positions, with one list of frequencies.
     pub fn within(&self, context: u32) -> RopeTable {
         let long = self.long.as_ref().filter(|long| context > long.beyond).map(|long| &long.frequencies);
         RopeTable { frequencies: long.unwrap_or(&self.frequencies).clone(), long: None, ..self.clone() }
     }
 
-    /// Elements of a head that it rotates.
+    /// Returns the number of rotated elements of a head.
     pub fn dims(&self) -> u64 {
         self.frequencies.len() as u64 * 2
     }
 
-    /// One row of the table, as [`RopeStyle`] says; `row` has its length.
+    /// Writes the table row of `position`, in the layout of [`RopeStyle`]. `row` must have the
+    /// row's length.
     pub fn fill_row(&self, position: u32, row: &mut [f32]) {
         let pairs = self.frequencies.len();
         let position = position - position % self.every.max(1);

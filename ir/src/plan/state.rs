@@ -1,4 +1,4 @@
-//! What lasts from step to step: fields of a state, and the bytes and places that it takes.
+//! States in a plan: their fields, and the bytes and places that they take.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,48 +6,51 @@ use super::ATTENTION_BLOCK;
 use crate::format::Format;
 use crate::state::{Rollback, StateKind};
 
-/// A field of a state: `columns` times `width` elements, for every position where there are positions.
+/// A field of a state: `columns` times `width` elements, for every position if it has positions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StateField {
     /// Format of the elements.
     pub format: Format,
     /// Outermost dimension: heads.
     pub columns: u32,
-    /// Whether there is something for every position.
+    /// Whether the field has data for every position.
     pub positions: bool,
-    /// Elements of a column, for each position where there are positions.
+    /// Elements of a column, per position if the field has positions.
     pub width: u32,
 }
 
 impl StateField {
-    /// Bytes of a column's position, or of a column without positions; `None` where they do not fit.
+    /// Returns the bytes of a column's position, or of a column without positions. Returns `None`
+    /// on overflow.
     pub fn row_bytes(&self) -> Option<u64> {
         self.format.row_bytes(self.width.into())
     }
 
-    /// Bytes for so many positions; `None` where they do not fit.
+    /// Returns the bytes for `positions` positions. Returns `None` on overflow.
     pub fn bytes(&self, positions: u32) -> Option<u64> {
         let rows = if self.positions { positions } else { 1 };
         self.row_bytes()?.checked_mul(rows.into())?.checked_mul(self.columns.into())
     }
 }
 
-/// What lasts from step to step, and what it can do: [`crate::state`].
+/// A state, which lasts from step to step, and its abilities: [`crate::state`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct State {
-    /// Its name, for people.
+    /// Name, shown to users.
     pub name: String,
-    /// Its kind.
+    /// Kind of the state.
     pub kind: StateKind,
-    /// Its fields, as the kind lists them.
+    /// Fields, as the kind lists them.
     pub fields: Vec<StateField>,
-    /// How it gets back to an earlier position.
+    /// Method to get back to an earlier position.
     pub rollback: Rollback,
-    /// How many positions, up to that of a token, are needed for the token; all where `None`.
+    /// Number of positions that a token needs, its own included. `None` means all positions before
+    /// it.
     pub window: Option<u32>,
-    /// How many positions share a place; 1 where each has its own.
+    /// Number of positions that share a place. 1 gives each position its own.
     pub every: u32,
-    /// Whether that is a chunk: positions from the last multiple of `window` on are needed, and no more before them.
+    /// Whether the window is a chunk: a token needs the positions from the last multiple of
+    /// `window` on, and none before them.
     pub chunked: bool,
 }
 
@@ -72,15 +75,17 @@ impl State {
         }
     }
 
-    /// Places that there must be room for, in a context of `capacity` and for steps of `max_tokens`: of each position or of so many; with a window,
-    /// those that a step's first token needs from a block of [`ATTENTION_BLOCK`] on, and the step's own.
+    /// Returns the number of places to hold for a context of `capacity` and steps of `max_tokens`.
+    /// Without a window these are the places of all positions. With a window, they are the step's
+    /// own places and those that its first token needs, rounded to blocks of [`ATTENTION_BLOCK`].
     pub fn held(&self, capacity: u32, max_tokens: u32) -> u32 {
         let Some(window) = self.window else { return self.places(capacity) };
         let own = window.saturating_add(max_tokens).saturating_add(ATTENTION_BLOCK);
         own.checked_next_multiple_of(ATTENTION_BLOCK).map_or(capacity, |own| own.min(capacity))
     }
 
-    /// Places of so many positions: all of them, or whole blocks of [`ATTENTION_BLOCK`].
+    /// Returns the places of `positions` positions. If positions share places, they are rounded up
+    /// to blocks of [`ATTENTION_BLOCK`].
     fn places(&self, positions: u32) -> u32 {
         match self.every {
             0 | 1 => positions,
@@ -88,17 +93,18 @@ impl State {
         }
     }
 
-    /// Bytes of all fields for so many places; `None` where they do not fit.
+    /// Returns the bytes of all fields for `positions` places. Returns `None` on overflow.
     pub fn bytes(&self, positions: u32) -> Option<u64> {
         self.fields.iter().try_fold(0u64, |sum, field| sum.checked_add(field.bytes(positions)?))
     }
 
-    /// Bytes that it takes whatever the context, and bytes for each position of the context, for steps of `max_tokens`.
+    /// Returns the bytes that the state takes for any context, and the bytes for each position of
+    /// the context, for steps of `max_tokens`.
     pub fn fixed_and_position_bytes(&self, max_tokens: u32) -> (u64, u64) {
         let bytes = |positions| self.bytes(positions).unwrap_or(u64::MAX);
         match self.window {
             Some(_) => (bytes(self.held(u32::MAX, max_tokens)), 0),
-            // Up to a block that no position fills.
+            // Places are rounded up to a block, which adds up to one block of bytes.
             None if self.every > 1 => {
                 (bytes(ATTENTION_BLOCK), bytes(1).saturating_sub(bytes(0)).div_ceil(self.every.into()))
             }

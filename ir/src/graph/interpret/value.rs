@@ -1,4 +1,4 @@
-//! What goes into the interpreter and comes out: bytes of weights, values, errors.
+//! Inputs and outputs of the interpreter: bytes of weights, values, errors.
 
 use std::borrow::Cow;
 
@@ -8,15 +8,15 @@ use crate::format::Format;
 use crate::graph::WeightId;
 use crate::graph::verify::VerifyError;
 
-/// Why a weight could not be read.
+/// Reason why a weight could not be read.
 pub type SourceError = Box<dyn std::error::Error + Send + Sync>;
 
-/// Where an interpreter gets the bytes of weights from.
+/// Source of the weights' bytes.
 pub trait WeightSource {
-    /// The bytes of a weight, all of them, as its format stores them.
+    /// Returns all bytes of a weight, as its format stores them.
     ///
     /// # Errors
-    /// Where it cannot be read.
+    /// The weight cannot be read.
     fn bytes(&self, weight: WeightId) -> Result<Cow<'_, [u8]>, SourceError>;
 }
 
@@ -27,21 +27,21 @@ impl WeightSource for Vec<Vec<u8>> {
     }
 }
 
-/// The value of a value.
+/// Data of an IR value.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Value {
     /// Floats.
     F32 {
         /// Dimensions, outermost first.
         dims: Vec<usize>,
-        /// Row-major.
+        /// Elements, row-major.
         data: Vec<f32>,
     },
     /// Integers.
     I32 {
         /// Dimensions, outermost first.
         dims: Vec<usize>,
-        /// Row-major.
+        /// Elements, row-major.
         data: Vec<i32>,
     },
     /// Blocks of an activation format.
@@ -50,35 +50,36 @@ pub enum Value {
         format: Format,
         /// Dimensions in elements, outermost first.
         dims: Vec<usize>,
-        /// Row-major.
+        /// Blocks, row-major.
         bytes: Vec<u8>,
     },
-    /// A dequantised weight, f32, that is read where it is used: of expert matrices only those routed to.
+    /// A dequantised weight (f32), read only where it is used: of experts' matrices only the routed
+    /// ones.
     Weight(WeightId),
-    /// State.
+    /// A token.
     Token,
 }
 
-/// Why a function could not be evaluated.
+/// Reason why a function could not be evaluated.
 #[derive(Debug, thiserror::Error)]
 pub enum InterpretError {
-    /// The module is wrong.
+    /// The module does not verify.
     #[error("the module does not verify: {0}")]
     Verify(#[from] VerifyError),
-    /// There is no such function.
+    /// The module has no such function.
     #[error("the module has no function @{name}")]
     NoFunction {
-        /// Its name.
+        /// Name of the function.
         name: String,
     },
-    /// Too many arguments or too few.
+    /// Too many arguments, or too few.
     #[error("@{function} takes {expected} arguments, not {found}")]
     ArgumentCount {
         /// The function.
         function: String,
-        /// Its parameters.
+        /// Number of its parameters.
         expected: usize,
-        /// Given.
+        /// Number of arguments.
         found: usize,
     },
     /// An argument that does not fit its parameter.
@@ -86,30 +87,30 @@ pub enum InterpretError {
     Argument {
         /// The parameter.
         name: String,
-        /// What was given.
+        /// The argument.
         found: String,
-        /// Its type, with the symbols that are known by then.
+        /// Type of the parameter, with the symbols that are known by then.
         expected: String,
     },
     /// A weight that could not be read.
     #[error("weight @{name}: {source}")]
     Weight {
-        /// Its name.
+        /// Name of the weight.
         name: String,
-        /// Why.
+        /// Reason.
         source: SourceError,
     },
-    /// A weight with too many bytes or too few.
+    /// A weight with too many bytes, or too few.
     #[error("weight @{name} has {found} bytes; its shape takes {expected}")]
     WeightBytes {
-        /// Its name.
+        /// Name of the weight.
         name: String,
-        /// What the shape takes.
+        /// Bytes of its shape.
         expected: u64,
-        /// What the source gave.
+        /// Bytes from the source.
         found: usize,
     },
-    /// A number in an i32 tensor that is out of range.
+    /// An element of an i32 tensor that is out of range.
     #[error("{op}: {what} {found} is not in 0..{bound}")]
     Index {
         /// Mnemonic.
@@ -118,7 +119,7 @@ pub enum InterpretError {
         what: &'static str,
         /// The number.
         found: i64,
-        /// What it must stay below.
+        /// Exclusive upper bound of the number.
         bound: usize,
     },
 }

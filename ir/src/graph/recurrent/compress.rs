@@ -1,5 +1,6 @@
-//! `compress`: of every so many positions one row, a mean with weights that each element makes for itself, as DeepSeek-V4 has them in place of keys
-//! and values of what lies behind a window (DeepSeek-AI, "DeepSeek-V4", 2026, 2.3).
+//! `compress`: one row for every `every` positions, a weighted mean in which each element has
+//! weights of its own. DeepSeek-V4 uses these rows as keys and values beyond the window
+//! (DeepSeek-AI, "DeepSeek-V4", 2026, 2.3).
 //!
 //! ```text
 //! each element:  weight of a position = softmax over the positions (gate + ape[position mod every])
@@ -7,8 +8,10 @@
 //! state @compressor : recurrent f32[3, d]      // maximum, sum of weights, weighted sum of the positions that came
 //! ```
 //!
-//! A row is there for each token, and is whole with the last of its positions. With `overlap` a token has two of everything: the second halves go to the
-//! row of its own positions, the first ones to that of the next `every`; the state is f32[6, d], of the row that is made and of the next one.
+//! Each token has a row, which is complete at the last of its positions. With `overlap`, a token
+//! has two of everything. The second halves go into the row of its own positions. The first halves
+//! go into the row of the next `every` positions. The state is then f32[6, d], for the current row
+//! and the next one.
 
 use super::{Definition, Example, Shape, Token};
 use crate::graph::Attr;
@@ -18,7 +21,7 @@ use crate::random::Random;
 
 pub(in crate::graph) const DEFINITION: Definition = Definition { shape, step, example };
 
-/// Numbers of an element of a row that is made.
+/// Numbers in the state for each element of an incomplete row.
 const NUMBERS: u64 = 3;
 
 fn shape(rule: &Rule<'_>) -> Result<Shape, TypeError> {
@@ -49,7 +52,7 @@ fn step(token: &Token<'_>, state: &mut [f32], y: &mut [f32]) {
             let made = &mut state[of * row..][..row];
             let score = f64::from(gate[at]) + f64::from(ape[phase * kv.len() + at]);
             let [max, sum, weighted] = [0, 1, 2].map(|number| f64::from(made[number * d + i]));
-            // Nothing came yet where there is no weight.
+            // A weight of 0 means that no position came yet.
             let top = if sum > 0.0 { max.max(score) } else { score };
             let fall = if sum > 0.0 { (max - top).exp() } else { 0.0 };
             let weight = (score - top).exp();

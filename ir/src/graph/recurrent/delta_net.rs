@@ -1,5 +1,6 @@
-//! `delta_net`: linear attention by the gated delta rule (Yang et al., "Gated Delta Networks", 2024), as Qwen3-Next and Qwen3.5 have it; and with a
-//! decay for each element of a key (Kimi Team, "Kimi Linear", 2025).
+//! `delta_net`: linear attention by the gated delta rule (Yang et al., "Gated Delta Networks",
+//! 2024). Qwen3-Next and Qwen3.5 use it. Kimi Linear uses a decay for each element of a key (Kimi
+//! Team, "Kimi Linear", 2025).
 //!
 //! ```text
 //! each head:  q, k over their lengths (sqrt of the sum of squares + eps), q over sqrt(dk)
@@ -9,15 +10,19 @@
 //! state @ssm : recurrent f32[value heads, dk, dv]          // M of each; zeros before the first token
 //! ```
 //!
-//! A bound, below 0, is what the logarithm of a decay stays above (`lower_bound` of flash-linear-attention's KDA gate); 0 stands for none.
+//! A bound, below 0, is the lower bound of the logarithm of a decay (`lower_bound` of
+//! flash-linear-attention's KDA gate). 0 means no bound.
 //!
-//! With a rate of up to 2 what the state has at a key may change its sign (Grazzi et al., "Unlocking State-Tracking in Linear RNNs Through Negative
-//! Eigenvalues", 2024; OLMo Hybrid); 0 stands for 1.
+//! With a rate of up to 2, the state's value at a key may change its sign. The source is Grazzi et
+//! al., "Unlocking State-Tracking in Linear RNNs Through Negative Eigenvalues", 2024; OLMo Hybrid
+//! uses it. A rate of 0 stands for 1.
 //!
-//! Where alpha has a number for each element of a key, so do dt and the decay, which is then one of each row of `M`; `a` is of a head all the same.
+//! If alpha has a number for each element of a key, so has dt, and each row of `M` has its own
+//! decay. `a` still has one number for each head.
 //!
-//! With fewer key heads than value heads, value head `h` takes key head `h / (value heads / key heads)` (`grouped`: Qwen3-Next), or `h mod key heads`
-//! (`interleaved`: Qwen3.5 as its files have it).
+//! With fewer key heads than value heads, value head `h` takes key head
+//! `h / (value heads / key heads)` (`grouped`: Qwen3-Next), or `h mod key heads` (`interleaved`:
+//! Qwen3.5 in its files).
 
 use super::{Definition, Example, Shape, Token};
 use crate::graph::Attr;
@@ -83,7 +88,7 @@ fn step(token: &Token<'_>, state: &mut [f32], y: &mut [f32]) {
     for (h, (m, y)) in state.chunks_exact_mut(dk * dv).zip(y.chunks_exact_mut(dv)).enumerate() {
         let key = if grouped { h / (heads / key_heads) } else { h % key_heads };
         let (q, k) = (unit(&q[key * dk..][..dk]), unit(&k[key * dk..][..dk]));
-        // Of the head, or of each element of its key.
+        // One decay for the head, or one for each element of its key.
         let decay: Vec<f64> = alpha
             .iter()
             .zip(dt)

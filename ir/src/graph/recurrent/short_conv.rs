@@ -1,4 +1,5 @@
-//! `short_conv`: a causal convolution of a few taps, each channel for itself, as linear attention has before its keys (Qwen3-Next, Kimi Linear, LFM2).
+//! `short_conv`: a causal convolution of a few taps, separate for each channel. Linear attention
+//! has it before its keys (Qwen3-Next, Kimi Linear, LFM2).
 //!
 //! ```text
 //! y[t, c] = sum of w[c, j] * x[t - (K - 1 - j) * dilation, c] over the taps j; the last is the token itself
@@ -17,7 +18,7 @@ fn shape(rule: &Rule<'_>) -> Result<Shape, TypeError> {
     let [rows, channels] = rule.f32("x")?;
     let [own, taps] = rule.weight("w")?;
     rule.same_number("w", own, channels)?;
-    // A plan's kernel keeps what it carries in registers.
+    // The kernel keeps the earlier rows in registers.
     if !(2..=MOST_TAPS).contains(&taps) {
         return Err(rule.operand("w", format!("one with 2 to {MOST_TAPS} taps")));
     }
@@ -29,9 +30,9 @@ fn shape(rule: &Rule<'_>) -> Result<Shape, TypeError> {
     Ok(Shape { rows: rows.clone(), state: vec![before, own], result: vec![own] })
 }
 
-/// Most taps; models have 3 or 4.
+/// Maximum number of taps; models have 3 or 4.
 const MOST_TAPS: u64 = 8;
-/// Most rows before a token; models have 3 or 9.
+/// Maximum number of earlier rows; models have 3 or 9.
 const MOST_BEFORE: u64 = 12;
 
 fn step(token: &Token<'_>, state: &mut [f32], y: &mut [f32]) {

@@ -1,4 +1,5 @@
-//! `ssm_scan`: a selective state space with one decay for a whole head, as Mamba-2 has it (Dao and Gu, "Transformers are SSMs", 2024).
+//! `ssm_scan`: a selective state space with one decay for a whole head, as in Mamba-2 (Dao and Gu,
+//! "Transformers are SSMs", 2024).
 //!
 //! ```text
 //! each head:  step = softplus(dt + bias)
@@ -6,9 +7,10 @@
 //! state @ssm : recurrent f32[heads, s, p]          // M of each; zeros before the first token
 //! ```
 //!
-//! Heads are in equal groups side by side, each of which shares its `b` and `c`.
+//! Heads form equal groups of adjacent heads. The heads of a group share `b` and `c`.
 //!
-//! Where a head is one element, `a` may have a number for each element of `b`, and each of the state has a decay of its own, as Mamba-1 has it (Gu and Dao, "Mamba", 2023).
+//! If a head has one element, `a` may have a number for each element of `b`. Each element of the
+//! state then has its own decay, as in Mamba-1 (Gu and Dao, "Mamba", 2023).
 
 use super::{Definition, Example, Shape, Token};
 use crate::graph::types::TypeError;
@@ -48,7 +50,7 @@ fn step(token: &Token<'_>, state: &mut [f32], y: &mut [f32]) {
     let heads = dt.len();
     let (p, s) = (x.len() / heads, state.len() / x.len());
     let of_group = heads / (b.len() / s);
-    // Of the head, or of each element of its row of the state.
+    // One rate for the head, or one for each element of its row of the state.
     let rates = a.len() / heads;
     for (h, (m, y)) in state.chunks_exact_mut(s * p).zip(y.chunks_exact_mut(p)).enumerate() {
         let (b, c) = (&b[h / of_group * s..][..s], &c[h / of_group * s..][..s]);

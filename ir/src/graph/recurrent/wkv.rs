@@ -1,4 +1,5 @@
-//! `wkv`: linear attention with a decay for each element of a key and token, as RWKV has it (Peng et al., "Eagle and Finch", 2024, and "RWKV-7 Goose", 2025).
+//! `wkv`: linear attention with a decay for each token and each element of a key, as in RWKV (Peng
+//! et al., "Eagle and Finch", 2024, and "RWKV-7 Goose", 2025).
 //!
 //! ```text
 //! each head:  M' = diag(decay) * M - remove (M^T find)^T + k v^T;   y = M'^T q       // RWKV-7
@@ -7,9 +8,11 @@
 //! state @wkv : recurrent f32[heads, d, dv]          // M of each; zeros before the first token
 //! ```
 //!
-//! What the state has at the key `find` is found before it decays, and taken away along `remove`: a delta rule whose two keys differ from the one that is written.
+//! The op reads the state's value at the key `find` before the decay, and removes it along
+//! `remove`. This is a delta rule with two keys that differ from the written key.
 //!
-//! With fewer heads of `k` and `v` than of `q`, these share them in equal groups side by side; decays are each head's own.
+//! If `k` and `v` have fewer heads than `q`, equal groups of adjacent heads of `q` share them. Each
+//! head has its own decays.
 
 use super::{Definition, Example, Shape, Token};
 use crate::graph::Attr;
@@ -46,7 +49,7 @@ fn shape(rule: &Rule<'_>) -> Result<Shape, TypeError> {
 fn step(token: &Token<'_>, state: &mut [f32], y: &mut [f32]) {
     let [q, k, v, decay, find, remove] = ["q", "k", "v", "decay", "find", "remove"].map(|name| token.operand(name));
     let [before, filled] = ["before", "filled"].map(|name| token.op.attr(name).bool());
-    // The state has a matrix of q's length by y's for each head: d * dv * heads.
+    // The state has a matrix for each head, of q's length by y's length: d * dv * heads.
     let d = state.len() / y.len();
     let heads = q.len() / d;
     let (dv, group) = (y.len() / heads, q.len() / k.len());

@@ -1,13 +1,13 @@
-//! What the type rules ask of operands and attributes: each question gives an answer or the [`TypeError`] that says what
-//! would have been right.
+//! Queries of the type rules about operands and attributes. Each returns a value, or a
+//! [`TypeError`] with the expectation.
 //!
 //! ```text
 //! let [rows, k] = rule.f32("x")?;       // f32 of two dimensions
 //! let heads = rule.positive("heads")?;  // 1..=u32::MAX
 //! ```
 //!
-//! Invariant: after [`Rule::new`] operands and attributes are of the kinds that the op table lists and ids are in range, so
-//! asking for a name that the table has cannot fail; one that it has not is a bug here.
+//! Invariant: after [`Rule::new`], operands and attributes have the kinds that the op table lists,
+//! and ids are in range. A query for a name in the table cannot fail; any other name is a bug here.
 
 use super::{CacheShape, TypeError, check_type};
 use crate::format::Format;
@@ -16,7 +16,8 @@ use crate::graph::op::{AttrKind, OpKind, OpRow, OperandKind};
 use crate::graph::{Attr, Dim, Element, Function, Held, Module, Operand, State, StateId, Type, Weight};
 use crate::state::StateKind;
 
-/// An op under its rule: operands and attributes are of the kinds that the table lists and ids are in range.
+/// An op under its rule. Operands and attributes have the kinds that the table lists, and ids are
+/// in range.
 pub(in crate::graph) struct Rule<'a> {
     module: &'a Module,
     function: &'a Function,
@@ -144,18 +145,18 @@ impl<'a> Rule<'a> {
         }
     }
 
-    /// The shape of a weight of rank `N`.
+    /// Returns the shape of a weight of rank `N`.
     pub(in crate::graph) fn weight<const N: usize>(&self, name: &'static str) -> Result<[u64; N], TypeError> {
         let shape = &self.any_weight(name).shape;
         <[u64; N]>::try_from(shape.as_slice()).map_err(|_| self.operand(name, format!("one of {N} dimensions")))
     }
 
-    /// The dimensions of a weight, of any rank.
+    /// Returns the dimensions of a weight of any rank.
     pub(in crate::graph) fn weight_shape(&self, name: &'static str) -> &'a [u64] {
         &self.any_weight(name).shape
     }
 
-    /// The dimensions of a value of this element type and rank.
+    /// Returns the dimensions of a value of this element type and rank.
     pub(in crate::graph) fn tensor<const N: usize>(
         &self,
         name: &'static str,
@@ -181,7 +182,7 @@ impl<'a> Rule<'a> {
         self.tensor(name, Element::I32)
     }
 
-    /// `x` as the activations of `weight`.
+    /// Returns the dimensions of activations for `weight`.
     pub(in crate::graph) fn activation<const N: usize>(
         &self,
         name: &'static str,
@@ -197,7 +198,7 @@ impl<'a> Rule<'a> {
         }
     }
 
-    /// f32 of any leading dimensions, and the last one.
+    /// Returns the leading dimensions and the last dimension of an f32 value.
     pub(in crate::graph) fn f32_rows(&self, name: &'static str) -> Result<(&'a [Dim], &'a Dim), TypeError> {
         match self.value(name) {
             Type::Tensor { element: Element::Format(Format::F32), dims } => match dims.split_last() {
@@ -208,7 +209,7 @@ impl<'a> Rule<'a> {
         }
     }
 
-    /// The token of experts' memory.
+    /// Checks that a value is the token of experts' memory.
     pub(in crate::graph) fn experts(&self, name: &'static str) -> Result<(), TypeError> {
         match self.value(name) {
             Type::Token(Held::Experts) => Ok(()),
@@ -218,7 +219,7 @@ impl<'a> Rule<'a> {
         }
     }
 
-    /// The state of `state.begin`.
+    /// Returns the state of `state.begin`.
     pub(in crate::graph) fn state_operand(&self, name: &'static str) -> StateId {
         match self.find(name) {
             Operand::State(state) => state,
@@ -226,7 +227,7 @@ impl<'a> Rule<'a> {
         }
     }
 
-    /// The state of a token, which must be of this kind.
+    /// Returns the state of a token, which must be of this kind.
     pub(in crate::graph) fn state(&self, name: &'static str, kind: StateKind) -> Result<&'a State, TypeError> {
         let state = match self.value(name) {
             Type::Token(Held::State(state)) => self.module.states.get(state.index()),
@@ -236,13 +237,13 @@ impl<'a> Rule<'a> {
         state.filter(|state| state.kind == kind).ok_or_else(expected)
     }
 
-    /// The shape of a `paged` state, of its token.
+    /// Returns the shape of the `paged` state of a token.
     pub(in crate::graph) fn cache(&self, name: &'static str) -> Result<CacheShape, TypeError> {
         let state = self.state(name, StateKind::Paged)?;
         CacheShape::of(state).ok_or_else(|| self.operand(name, "the token of a paged state"))
     }
 
-    /// `i32[rows]`.
+    /// Checks that a value is `i32[rows]`.
     pub(in crate::graph) fn rows(&self, name: &'static str, rows: &Dim) -> Result<(), TypeError> {
         let [dim] = self.i32(name)?;
         self.same(name, dim, rows)
@@ -269,7 +270,7 @@ impl<'a> Rule<'a> {
         dim.fixed().ok_or_else(|| self.operand(name, format!("one with a number in place of {dim}")))
     }
 
-    /// `width / heads`.
+    /// Returns `width / heads`.
     pub(in crate::graph) fn divided(&self, name: &'static str, width: &Dim, heads: u64) -> Result<u64, TypeError> {
         match self.number(name, width)? {
             width if width.is_multiple_of(heads) => Ok(width / heads),
@@ -279,18 +280,18 @@ impl<'a> Rule<'a> {
 
     pub(in crate::graph) fn positive(&self, name: &'static str) -> Result<u64, TypeError> {
         match u64::try_from(self.find_attr(name).int()) {
-            // One row's worth of anything countable stays below this, and products of two of them below 2^63.
+            // A count for one row stays below this, and the product of two counts below 2^63.
             Ok(value) if value > 0 && u32::try_from(value).is_ok() => Ok(value),
             Ok(_) | Err(_) => Err(self.attr(name, format!("in 1..={}", u32::MAX))),
         }
     }
 
-    /// Whether the word of `score` is one of those that say so.
+    /// Whether the word of `score` makes weights depend on the remaining experts.
     pub(in crate::graph) fn weighs_by_those_left(&self) -> bool {
         RouteScore::from_word(self.find_attr("score").word()).is_some_and(RouteScore::weighs_by_those_left)
     }
 
-    /// A number from 0.
+    /// Returns an attribute that is at least 0.
     pub(in crate::graph) fn not_negative(&self, name: &'static str) -> Result<u64, TypeError> {
         match u64::try_from(self.find_attr(name).int()) {
             Ok(value) if u32::try_from(value).is_ok() => Ok(value),
@@ -321,7 +322,8 @@ impl<'a> Rule<'a> {
         self.same_number(name, bias, &n.into())
     }
 
-    /// What an index chose for each of `rows`, where it is there: for all heads, or for each of so many key heads.
+    /// Checks the optional result of an index op for each of `rows`: one list for all heads, or one
+    /// for each of `heads` key heads.
     pub(in crate::graph) fn choice(&self, name: &'static str, rows: &Dim, heads: Option<u64>) -> Result<(), TypeError> {
         if self.has(name) {
             let (of_rows, chosen) = match (heads, self.value(name).dims().len()) {
@@ -342,7 +344,8 @@ impl<'a> Rule<'a> {
         Ok(())
     }
 
-    /// What an index without weights chooses, of a state of so many positions a place: blocks of positions, for each head.
+    /// Checks an index op without weights, which chooses blocks of positions for each head. `every`
+    /// is the number of positions that share a place in the state.
     pub(in crate::graph) fn blocks_of_heads(&self, top_k: u64, every: u64) -> Result<(), TypeError> {
         if every != 1 {
             return Err(self.operand("kv", "the token of a state with a place for every position, without weights"));
@@ -361,7 +364,7 @@ impl<'a> Rule<'a> {
         }
     }
 
-    /// A bias of each expert.
+    /// Checks a bias for each expert.
     pub(in crate::graph) fn expert_bias(&self, name: &'static str, [experts, n]: [u64; 2]) -> Result<(), TypeError> {
         if self.find(name) == Operand::Absent || self.any_weight(name).shape == [experts, n] {
             return Ok(());
@@ -369,7 +372,7 @@ impl<'a> Rule<'a> {
         Err(self.operand(name, format!("one of [{experts}, {n}]")))
     }
 
-    /// The attributes of a gated linear unit.
+    /// Checks the attributes of a gated linear unit.
     pub(in crate::graph) fn gate(&self) -> Result<(), TypeError> {
         let [limit, bend] = ["limit", "bend"].map(|name| self.find_attr(name).float());
         if limit < 0.0 {
@@ -383,7 +386,7 @@ impl<'a> Rule<'a> {
         }
     }
 
-    /// Whether an operand is there that may be absent.
+    /// Whether an optional operand is present.
     pub(in crate::graph) fn has(&self, name: &'static str) -> bool {
         self.find(name) != Operand::Absent
     }
@@ -411,7 +414,7 @@ impl<'a> Rule<'a> {
         Ok((lead, d.clone()))
     }
 
-    /// The result of an op that quantises to its attribute `format`.
+    /// Returns the result type of an op that quantises to its attribute `format`.
     pub(in crate::graph) fn quantised(&self, dims: impl Into<Vec<Dim>>) -> Result<Vec<Type>, TypeError> {
         let format = self.find_attr("format").format();
         if format.activation() != format {
@@ -422,7 +425,7 @@ impl<'a> Rule<'a> {
         Ok(vec![ty])
     }
 
-    /// The same of an op whose items make parts of rows.
+    /// Returns the result type of an op that quantises and whose items make parts of rows.
     pub(in crate::graph) fn quantised_in_blocks(&self, dims: impl Into<Vec<Dim>>) -> Result<Vec<Type>, TypeError> {
         match self.find_attr("format").format().has_row_scale() {
             true => Err(self.attr("format", "one whose blocks have scales of their own, such as a8_super")),
@@ -430,7 +433,8 @@ impl<'a> Rule<'a> {
         }
     }
 
-    /// Gate and up: of one shape, and with one activation format since they share `x`.
+    /// Returns gate and up. They must have one shape and, since they share `x`, one activation
+    /// format.
     pub(in crate::graph) fn gate_up(&self) -> Result<(&'a Weight, &'a Weight), TypeError> {
         let (gate, up) = (self.any_weight("gate"), self.any_weight("up"));
         if gate.shape != up.shape {
@@ -443,7 +447,7 @@ impl<'a> Rule<'a> {
         Ok((gate, up))
     }
 
-    /// The RoPE attributes, for heads of `size` elements.
+    /// Checks the RoPE attributes for heads of `size` elements.
     pub(in crate::graph) fn rope(&self, size: u64) -> Result<(), TypeError> {
         let dims = self.positive("dims")?;
         if dims > size || !dims.is_multiple_of(2) {
@@ -478,7 +482,7 @@ impl<'a> Rule<'a> {
         Ok(())
     }
 
-    /// Rows, heads and head size of `rope.heads` and of the keys of `rope.append`.
+    /// Returns rows, heads and head size of `rope.heads`, or of the keys of `rope.append`.
     pub(in crate::graph) fn rope_heads(&self, name: &'static str) -> Result<(&'a Dim, u64, u64), TypeError> {
         let [rows, width] = self.f32(name)?;
         let heads = self.positive("heads")?;
@@ -493,7 +497,7 @@ impl<'a> Rule<'a> {
         Ok((rows, heads, d))
     }
 
-    /// That there is a sum for each column and expert, and a count for each expert.
+    /// Checks that the state has a sum for each column and expert, and a count for each expert.
     pub(in crate::graph) fn column_squares(&self) -> Result<(), TypeError> {
         let x = self.value("x");
         let expected = || self.operand("x", "f32 or an activation format, [rows, k], or [rows, slots, k] as ids are");
@@ -514,7 +518,7 @@ impl<'a> Rule<'a> {
                 if lead != [rows.clone()] && lead != [rows.clone(), slots.clone()] {
                     return Err(expected());
                 }
-                // As many as the state has.
+                // The state has the number of experts.
                 held.first().copied().filter(|experts| *experts > 0)
             }
         };
@@ -527,7 +531,7 @@ impl<'a> Rule<'a> {
         }
     }
 
-    /// That what an append puts into its state is what the state holds.
+    /// Checks that an append's rows have the shape of its state.
     pub(in crate::graph) fn appended(&self, kind: OpKind) -> Result<(), TypeError> {
         let cache = self.cache("kv")?;
         let held = |name: &'static str, found: u64, expected: u64, what: &str| match found == expected {
