@@ -1,17 +1,20 @@
-//! Keys and values in blocks: what numbers they become, and how they lie in memory.
+//! Keys and values in blocks: their rounding and their memory layout.
 //!
-//! A head's key or value is cut in blocks of the format along the head. Each block has a half `d` and integers from `least` to `most`
-//! ([`Codes`]); the number of largest magnitude becomes `least`:
+//! A head's key or value is cut into blocks of the format along the head. Each block has a half `d`
+//! and integers from `least` to `most` ([`Codes`]). The number of largest magnitude becomes
+//! `least`:
 //!
 //! ```text
 //! d = half(x of largest magnitude / least), at most the largest finite half        q8_0: -127..=127, q4_0: -8..=7
 //! q = x / d to nearest even, within least..=most                                   0 where d is 0
 //! ```
 //!
-//! That is ggml's rounding of these formats, but for two things: `q` is found with the `d` that is stored, and `d` is always finite. So no
-//! bytes of a cache are an infinity or no number, and what a dropped position left, times a weight of 0, is 0.
+//! This is ggml's rounding of these formats, with two differences: `q` is computed with the stored
+//! `d`, and `d` is always finite. No bytes of a cache are infinite or NaN, and the rest of a
+//! dropped position times a weight of 0 is 0.
 //!
-//! In memory [`KEY_LANES`] positions lie together, a *panel* for each block of the head, as many bytes as their blocks have in a file:
+//! In memory [`KEY_LANES`] positions lie together, with a *panel* for each block of the head. A
+//! panel has as many bytes as its blocks have in a file:
 //!
 //! ```text
 //! panel     16 halves d, one of each position; then the codes
@@ -19,8 +22,9 @@
 //! values    all codes of position 0, then of position 1, ..: a vector lane is an element
 //! ```
 //!
-//! Codes lie in their dwords and bytes as the format's plane says. Those of keys are unsigned, the number less `least_byte`
-//! ([`Quants::byte`]), since products of bytes want one factor so; those of values are the format's own.
+//! The format's plane gives the place of codes in their dwords and bytes. Codes of keys are
+//! unsigned: the number less `least_byte` ([`Quants::byte`]), because products of bytes need one
+//! unsigned factor. Codes of values are the format's own.
 
 use half::f16;
 
@@ -39,24 +43,25 @@ pub struct Codes {
     pub len: usize,
     /// The smallest integer.
     pub least: i32,
-    /// The largest.
+    /// The largest integer.
     pub most: i32,
-    /// Where the bits of an element are among those of a block.
+    /// Place of an element's bits in a block.
     pub plane: Plane,
-    /// What an unsigned code has in addition to its integer.
+    /// Difference between an unsigned code and its integer.
     pub zero: i32,
     /// Whether the format's own codes are two's complement.
     pub signed: bool,
 }
 
 impl Codes {
-    /// Of a format: `None` for one without blocks, or whose blocks are more than a half and one plane of integers in order.
+    /// Returns the integers of a format. Returns `None` for a format without blocks, and for one
+    /// whose blocks have more than a half and one plane of integers in order.
     pub fn of(format: Format) -> Option<Codes> {
         let quants = format.quants()?;
         let Quants { low: plane, values, .. } = *quants;
         let zero = i32::from(quants.zero());
         let (least, signed) = match values {
-            // As many below 0 as above.
+            // Symmetric: as many integers below 0 as above.
             Values::Signed => (1 - zero, true),
             Values::Linear { .. } => (-zero, false),
             Values::Codebook(_) => return None,
@@ -66,22 +71,22 @@ impl Codes {
         plain.then_some(Codes { len: format.block_len(), least, most, plane, zero, signed })
     }
 
-    /// Bytes of a block's codes.
+    /// Returns the bytes of a block's codes.
     pub fn bytes(&self) -> usize {
         self.len * self.plane.bits / 8
     }
 
-    /// Bytes of a panel.
+    /// Returns the bytes of a panel.
     pub fn panel(&self) -> usize {
         LANES * (HALF + self.bytes())
     }
 
-    /// Where a panel's codes begin.
+    /// Returns the offset of a panel's codes.
     pub fn first(&self) -> usize {
         LANES * HALF
     }
 
-    /// The scale of a block, as a half.
+    /// Returns the scale of a block, as a half.
     fn scale(&self, x: &[f32]) -> f16 {
         let top = x.iter().copied().fold(f32::MIN, f32::max);
         let bottom = x.iter().copied().fold(f32::MAX, f32::min);
@@ -90,7 +95,7 @@ impl Codes {
         f16::from_f32((extreme * (self.least as f32).recip()).clamp(-largest, largest))
     }
 
-    /// The integers of a block with this scale.
+    /// Returns the integers of a block with this scale.
     fn integers<'x>(&self, d: f16, x: &'x [f32]) -> impl Iterator<Item = i32> + use<'x> {
         let d = d.to_f32();
         let inverse = if d.abs() > 0.0 { 1.0 / d } else { 0.0 };
@@ -98,7 +103,7 @@ impl Codes {
         x.iter().map(move |x| ((x * inverse).round_ties_even() as i32).clamp(least, most))
     }
 
-    /// The integer of element `i` of a block's codes, of keys or values.
+    /// Returns the integer of element `i` of a block's codes, of keys or values.
     fn integer(&self, codes: impl Fn(usize) -> u8, i: usize, keys: bool) -> i32 {
         let (byte, shift) = self.plane.place(i);
         let code = (codes(byte) >> shift) & (u8::MAX >> (8 - self.plane.bits));
@@ -106,13 +111,13 @@ impl Codes {
     }
 }
 
-/// Whether a cache's field may be in a format.
+/// Whether a cache's field may have this format.
 pub fn is_cached(format: Format) -> bool {
     STATES.iter().flat_map(|row| row.fields).any(|field| field.positions && field.formats.contains(&format))
 }
 
-/// Rounds a row of heads to what a field in a format holds of it. In formats without blocks nothing is rounded: see
-/// [`crate::graph::interpret`].
+/// Rounds a row of heads to the numbers of the field's format. Formats without blocks round
+/// nothing: see [`crate::graph::interpret`].
 pub fn round(format: Format, row: &mut [f32]) {
     let Some(codes) = Codes::of(format) else { return };
     for block in row.chunks_mut(codes.len) {
@@ -125,18 +130,18 @@ pub fn round(format: Format, row: &mut [f32]) {
 /// A field of one head in memory, for reading: keys or values of `width` elements.
 #[derive(Clone, Copy, Debug)]
 pub struct Held<'a> {
-    /// Its format.
+    /// Format of the elements.
     pub format: Format,
     /// Elements of a position.
     pub width: usize,
-    /// Whether it is keys.
+    /// Whether the field has keys.
     pub keys: bool,
-    /// From the first position of a block of [`KEY_LANES`] on.
+    /// Bytes from the first position of a block of [`KEY_LANES`] on.
     pub bytes: &'a [u8],
 }
 
 impl Held<'_> {
-    /// An element of a position; both must be there.
+    /// Returns an element of a position. Both must exist.
     pub fn at(&self, position: usize, element: usize) -> f32 {
         let (strip, lane) = (position / LANES, position % LANES);
         let half = |at: usize| f16::from_le_bytes([self.bytes[at], self.bytes[at + 1]]).to_f32();
@@ -182,7 +187,8 @@ mod tests {
                     let mut decoded = vec![0.0; codes.len];
                     format.dequantise(&bytes, &mut decoded);
                     assert_eq!(decoded, rounded);
-                    // Half a step, or a whole one at the end that the largest magnitude has not, and the half's rounding.
+                    // Half a step, or a whole one at the end without the largest magnitude, plus
+                    // the rounding of the half.
                     let largest = x.iter().fold(0f32, |most, x| most.max(x.abs()));
                     let step = largest / -codes.least as f32;
                     let close = |(x, y): (&f32, &f32)| {

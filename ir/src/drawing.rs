@@ -1,4 +1,4 @@
-//! Graphs as other programs draw them: text in the DOT language of Graphviz, or a flowchart of Mermaid.
+//! Graphs as text for other programs: the DOT language of Graphviz, or a flowchart of Mermaid.
 //!
 //! ```text
 //! digraph {                                  flowchart TD
@@ -7,7 +7,8 @@
 //!     1 -> 0 [ label = "%x : f32[T, 4]" ]      n1 -->|"%x : f32[T, 4]"| n0
 //! }
 //! ```
-//! Labels may hold anything (names of tensors are those of a hostile file): they end no string, begin no markup, and have no control characters.
+//! Labels may hold any text, since names of tensors come from hostile files. They never end a
+//! string, never begin markup, and have no control characters.
 
 use std::fmt::{self, Write};
 
@@ -15,27 +16,27 @@ use petgraph::dot::Dot;
 use petgraph::graph::{DiGraph, EdgeReference, NodeIndex};
 use petgraph::visit::EdgeRef;
 
-/// What reads a drawing.
+/// Language of a drawing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Language {
     /// Graphviz.
     Dot,
-    /// Mermaid, as Markdown of many hosts has it.
+    /// Mermaid, which many hosts support in Markdown.
     Mermaid,
 }
 
 impl Language {
-    /// All of them, with their names and what each is for.
+    /// All languages, with their names and purposes.
     pub const ALL: [(&'static str, &'static str, Language); 2] = [
         ("dot", "A drawing for Graphviz", Language::Dot),
         ("mermaid", "A drawing for Mermaid, as Markdown has it", Language::Mermaid),
     ];
 }
 
-/// What a node is drawn as.
+/// Outline of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shape {
-    /// With a round outline.
+    /// A rounded box.
     Round,
     /// A box.
     Box,
@@ -57,7 +58,7 @@ struct Edge {
     dashed: bool,
 }
 
-/// As DOT has labels, in which entities of HTML are characters.
+/// Writes the label for DOT, where HTML entities stand for characters.
 impl fmt::Display for Node {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.label.replace('&', "&amp;"))
@@ -102,7 +103,7 @@ impl Graph {
         Dot::with_attr_getters(&self.graph, &[], &style, &shape).to_string()
     }
 
-    /// Lines of nodes and edges; nodes have numbers from `first` on.
+    /// Writes lines of nodes and edges. Nodes have numbers from `first` on.
     fn mermaid(&self, first: usize, indent: &str, text: &mut String) -> fmt::Result {
         for (at, node) in self.graph.node_indices().zip(self.graph.node_weights()) {
             let (open, close) = match node.shape {
@@ -129,12 +130,13 @@ impl Graph {
 /// Graphs with their names.
 #[derive(Clone, Debug, Default)]
 pub struct Drawing {
-    /// Each with what it is of.
+    /// Graphs, each with the name of its subject.
     pub graphs: Vec<(String, Graph)>,
 }
 
 impl Drawing {
-    /// As text. In DOT each graph is a graph of its own; in Mermaid, which has one in a text, several are parts of one.
+    /// Returns the drawing as text. In DOT each graph is separate. A Mermaid text has one graph, so
+    /// several graphs become its parts.
     pub fn text(&self, language: Language) -> String {
         match language {
             Language::Dot => self.graphs.iter().map(|(_, graph)| graph.dot()).collect(),
@@ -145,7 +147,7 @@ impl Drawing {
     fn mermaid(&self) -> String {
         let (mut text, mut first) = ("flowchart TD\n".to_owned(), 0);
         for (number, (name, graph)) in self.graphs.iter().enumerate() {
-            // Text takes all that is written to it.
+            // Writing to a `String` cannot fail.
             let _ = if self.graphs.len() == 1 {
                 graph.mermaid(first, "  ", &mut text)
             } else {
@@ -159,7 +161,7 @@ impl Drawing {
     }
 }
 
-/// A label without control characters but for ends of lines.
+/// Escapes control characters of a label, except line ends.
 fn plain(label: &str) -> String {
     let mut plain = String::with_capacity(label.len());
     for c in label.chars() {
@@ -172,14 +174,15 @@ fn plain(label: &str) -> String {
     plain
 }
 
-/// A label between quotes of Mermaid, which takes labels for HTML, or for Markdown where they begin with a backtick.
+/// Escapes a label between quotes in Mermaid, which reads labels as HTML, or as Markdown after a
+/// backtick.
 fn escaped(label: &str) -> String {
     let mut escaped = String::with_capacity(label.len());
     for c in label.chars() {
         match c {
             '\n' => escaped.push_str("<br/>"),
             '"' | '#' | '&' | '<' | '>' | '`' | '\\' | ';' => {
-                // Decimal codes are what Mermaid has for any character.
+                // Mermaid accepts decimal codes for all characters.
                 let _ = write!(escaped, "#{};", u32::from(c));
             }
             c => escaped.push(c),

@@ -1,13 +1,14 @@
 //! The error function, which the standard library does not have.
 
-/// Here it is within 2e-17 of 1.
+/// Argument from which the result is within 2e-17 of 1.
 const END: f64 = 6.0;
-/// What terms below no longer change a sum of 1 and less.
+/// Relative size below which a term no longer changes the sum.
 const LEAST: f64 = 1e-18;
 
-/// `2 / sqrt(pi)` times the integral of `exp(-t^2)` from 0 to `x`, within 1e-15.
+/// Returns `2 / sqrt(pi)` times the integral of `exp(-t^2)` from 0 to `x`, within 1e-15.
 ///
-/// The sum over n of `2^n x^(2n + 1) / (1 * 3 * ... * (2n + 1))`, whose terms are all of one sign, times `2 / sqrt(pi) * exp(-x^2)` (Abramowitz and Stegun, 7.1.6).
+/// The result is the sum over n of `2^n x^(2n + 1) / (1 * 3 * ... * (2n + 1))`, times
+/// `2 / sqrt(pi) * exp(-x^2)` (Abramowitz and Stegun, 7.1.6). All terms have one sign.
 pub fn erf(x: f64) -> f64 {
     if x.is_nan() || x.abs() >= END {
         return if x.is_nan() { x } else { 1.0f64.copysign(x) };
@@ -25,7 +26,7 @@ pub fn erf(x: f64) -> f64 {
 mod tests {
     use super::*;
 
-    /// Values of Abramowitz and Stegun, table 7.1, and of its ends.
+    /// Checks values of Abramowitz and Stegun, table 7.1, and both ends.
     #[test]
     fn values_are_those_of_tables() {
         let values: [(f64, f64); 9] = [

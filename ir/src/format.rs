@@ -1,23 +1,29 @@
-//! Block formats: how weights and quantised activations are stored, declared once.
+//! Block formats: the storage of weights and quantised activations, in one table.
 //!
-//! A *block format* stores `block_len` consecutive elements of a row in `block_bytes` bytes. Rows are independent: a row
-//! of `n` elements takes `n / block_len` blocks, and `n` must divide. Scalars (`f32`, `f16`, `bf16`) are formats with
-//! blocks of one element. Everything that must know a format reads its row of [`FORMATS`]: the GGUF reader takes ids and sizes,
-//! the passes take [`Format::activation`], and all that computes with blocks takes the [`Codec`], which says what the bytes mean.
-//! Nothing names a format to know what is in it.
+//! A *block format* stores `block_len` consecutive elements of a row in `block_bytes` bytes. Rows
+//! are independent: a row of `n` elements takes `n / block_len` blocks, and `n` must divide.
+//! Scalars (`f32`, `f16`, `bf16`) are formats with blocks of one element.
 //!
-//! What all elements of a row share (`i8_row`: its scale) stands behind the row's blocks, in packed formats behind a strip's: the *tail*. So does
-//! what only keeps rows apart (`pad`).
+//! All code that depends on a format reads its row of [`FORMATS`]. The GGUF reader takes ids and
+//! sizes, and the passes take [`Format::activation`]. Code that computes with blocks takes the
+//! [`Codec`], which gives the meaning of the bytes. No code compares formats by name to find this
+//! out.
 //!
-//! A *packed* format interleaves 16 rows of a weight, so that a vector lane is a row; [`packed`] says how. It follows from the codec of
-//! the format that it is made from, and has no row that is written by hand. Its sizes are those of a row's share, so that
-//! `n * row_bytes` holds for whole strips; its fields lie in a strip's block of 16 shares.
+//! Data that all elements of a row share (`i8_row`: its scale) follows the row's blocks; in packed
+//! formats, it follows the strip's blocks. This part is the *tail*. Padding between rows (`pad`) is
+//! also there.
+//!
+//! A *packed* format interleaves 16 rows of a weight, so that a vector lane is a row ([`packed`]).
+//! It follows from the codec of its unpacked format and needs no hand-written row. Its sizes are
+//! those of one row's share, so that `n * row_bytes` holds for whole strips. Its fields are those
+//! of a strip's block of 16 shares.
 //!
 //! ```text
 //! weight @blk.0.ffn_gate_exps.weight : q4_k[16, 256, 256]     // 16 experts, 256 rows, 256 columns
 //! ```
 //!
-//! To add a weight format: a row in the table below. What is then missing, a test of the table or of the kernels says.
+//! To add a weight format, add a row to the table below. A test of the table or of the kernels
+//! reports all that is then missing.
 
 pub mod codec;
 mod decode;
@@ -39,23 +45,24 @@ use grids::{HighBits, Index, Signs};
 
 /// Elements in a K-quant super-block (ggml `QK_K`).
 pub const K_BLOCK: usize = 256;
-/// The numbers of `iq4_nl`'s codes (ggml `kvalues_iq4nl`).
+/// Numbers of `iq4_nl`'s codes (ggml `kvalues_iq4nl`).
 const IQ4_NL: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
-/// Twice the numbers of E2M1 (OCP microscaling formats, 5.3.3), so that they are integers: the sign is the highest bit.
+/// Twice the numbers of E2M1 (OCP microscaling formats, 5.3.3), to make them integers. The sign is
+/// the highest bit.
 const E2M1_TWICE: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
-/// The numbers of a bit.
+/// Numbers of a one-bit code.
 const SIGNS: [i8; 16] = [-1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
-/// The magnitudes of grids, and below them the negative ones.
+/// Magnitudes of grids, then the negative ones.
 const IQ3_XXS: [i8; 16] = [4, 12, 20, 28, 36, 44, 52, 62, -4, -12, -20, -28, -36, -44, -52, -62];
 const IQ3_S: [i8; 16] = [1, 3, 5, 7, 9, 11, 13, 15, -1, -3, -5, -7, -9, -11, -13, -15];
 const IQ2: [i8; 16] = [8, 25, 43, 0, -8, -25, -43, 0, 0, 0, 0, 0, 0, 0, 0, 0];
-/// Eight times -1, 0 and 1 of a grid, and 1 more, or less.
+/// Eight times the numbers -1, 0 and 1 of a grid, plus 1 or minus 1.
 const IQ1: [i8; 16] = [-7, 1, 9, 0, -9, -1, 7, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 
-/// A named field of a block (in packed formats, of a strip's block): where it starts and how many bytes it has.
+/// A named field of a block, or in packed formats of a strip's block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Field {
-    /// The field's name in the format's public description.
+    /// Name in the format's public description.
     pub name: &'static str,
     /// Byte offset from the start of the block.
     pub offset: usize,
@@ -63,7 +70,7 @@ pub struct Field {
     pub bytes: usize,
 }
 
-/// The fields of a block in order; they cover it without gaps.
+/// The fields of a block in order. They cover it without gaps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fields {
     list: [Field; Fields::MAX],
@@ -73,7 +80,7 @@ pub struct Fields {
 impl Fields {
     const MAX: usize = 8;
 
-    /// These fields.
+    /// Returns a list of these fields.
     const fn of(fields: &[Field]) -> Fields {
         let mut all = Fields { list: [Field { name: "", offset: 0, bytes: 0 }; Fields::MAX], count: 0 };
         while all.count < fields.len() {
@@ -83,7 +90,7 @@ impl Fields {
         all
     }
 
-    /// These and one more behind them; none where it has no bytes.
+    /// Appends a field, unless it has no bytes.
     const fn then(mut self, name: &'static str, bytes: usize) -> Fields {
         if bytes > 0 {
             self.list[self.count] = Field { name, offset: self.bytes(), bytes };
@@ -92,7 +99,7 @@ impl Fields {
         self
     }
 
-    /// Bytes of all.
+    /// Returns the bytes of all fields.
     const fn bytes(&self) -> usize {
         match self.count {
             0 => 0,
@@ -116,29 +123,31 @@ pub struct FormatRow {
     pub format: Format,
     /// Name in IR text.
     pub name: &'static str,
-    /// Tensor type id in a GGUF file; `None` for formats that only activations take, and packed ones.
+    /// Tensor type id in a GGUF file. `None` for packed formats, and for formats that only
+    /// activations take.
     pub gguf_id: Option<u32>,
     /// Elements in a block.
     pub block_len: usize,
-    /// Bytes in a block; in packed formats, a row's share of them.
+    /// Bytes in a block. In packed formats, a row's share of them.
     pub block_bytes: usize,
-    /// Rows that a block has elements of: 1, or 16 in packed formats.
+    /// Number of rows with elements in a block: 1, or 16 in packed formats.
     pub rows: usize,
     /// The block's fields.
     pub fields: Fields,
-    /// What a row has once, behind its blocks; in packed formats, what a strip of rows has.
+    /// Fields that a row has once, after its blocks. In packed formats, those of a strip of rows.
     pub tail: Fields,
-    /// What the bytes of a block mean; in packed formats, of the format that they are made from.
+    /// Meaning of the bytes of a block. In packed formats, that of their unpacked format.
     pub codec: Codec,
-    /// The format that a dot product with rows of this format takes its activations in.
+    /// Activation format of a dot product with rows of this format.
     pub activation: Format,
-    /// Of an activation format, the form that tile products take: it begins with the same fields, or is what they need instead.
+    /// Form of an activation format for tile products. It begins with the same fields, or replaces
+    /// them.
     pub tiles: Option<Format>,
-    /// Of an activation format, the form that products of pairs of bf16 take.
+    /// Form of an activation format for products of bf16 pairs.
     pub pairs: Option<Format>,
-    /// Of a weight format, its packed form.
+    /// Packed form of a weight format.
     pub packed: Option<Format>,
-    /// Of a packed format, the one that it is made from.
+    /// Unpacked form of a packed format.
     pub unpacked: Option<Format>,
 }
 
@@ -185,7 +194,7 @@ macro_rules! format_table {
     (@id $id:literal) => { Some($id) };
     (@option) => { None };
     (@option $format:ident) => { Some(Format::$format) };
-    // The one weight format that is an activation format too.
+    // F32 is the one weight format that is also an activation format.
     (@tiles F32) => { Some(Format::Bf16x2) };
     (@tiles $format:ident) => { None };
     (@pairs F32) => { Some(Format::Bf16x1) };
@@ -203,37 +212,44 @@ format_table! {
         /// ggml `block_q8_0`: `x = d * q`.
         Q8_0 "q8_0" gguf 8, 32 => 34, { d @ 0, 2; quants @ 2, 32 },
             Codec::Quants(Quants::new(Plane::new("quants", 8, 32), Values::Signed)), activation A8Small, packed Q8_0R16 "q8_0_r16";
-        /// ggml `block_q4_0`: `x = d * (q - 8)`; byte `j` holds elements `j` (low nibble) and `j + 16` (high).
+        /// ggml `block_q4_0`: `x = d * (q - 8)`. Byte `j` holds elements `j` (low nibble) and
+        /// `j + 16` (high).
         Q4_0 "q4_0" gguf 2, 32 => 18, { d @ 0, 2; quants @ 2, 16 },
             Codec::Quants(Quants::new(Plane::new("quants", 4, 16), Values::Linear { zero: 8 })), activation A8Small, packed Q4_0R16 "q4_0_r16";
-        /// ggml `block_q4_K`: eight sub-blocks of 32, `x = d * scale * q - dmin * min`, 6-bit scales and minimums.
+        /// ggml `block_q4_K`: eight sub-blocks of 32, `x = d * scale * q - dmin * min`, 6-bit
+        /// scales and minimums.
         Q4K "q4_k" gguf 12, 256 => 144, { d @ 0, 2; dmin @ 2, 2; scales @ 4, 12; quants @ 16, 128 },
             Codec::Quants(Quants::new(Plane::new("quants", 4, 32), Values::Linear { zero: 0 }).scales(Scales::SixBits)), activation A8Super, packed Q4KR16 "q4_k_r16";
         /// ggml `block_q5_K`: as `q4_k` with a fifth bit of every element in `high`.
         Q5K "q5_k" gguf 13, 256 => 176, { d @ 0, 2; dmin @ 2, 2; scales @ 4, 12; high @ 16, 32; quants @ 48, 128 },
             Codec::Quants(Quants::new(Plane::new("quants", 4, 32), Values::Linear { zero: 0 }).high(Plane::new("high", 1, 32)).scales(Scales::SixBits)), activation A8Super, packed Q5KR16 "q5_k_r16";
-        /// ggml `block_q6_K`: sixteen sub-blocks of 16, `x = d * scale * (q - 32)`, signed 8-bit scales.
+        /// ggml `block_q6_K`: sixteen sub-blocks of 16, `x = d * scale * (q - 32)`, signed 8-bit
+        /// scales.
         Q6K "q6_k" gguf 14, 256 => 210, { low @ 0, 128; high @ 128, 64; scales @ 192, 16; d @ 208, 2 },
             Codec::Quants(Quants::new(Plane::new("low", 4, 64), Values::Linear { zero: 32 }).high(Plane::new("high", 2, 32)).scales(Scales::Signed16)), activation A8Super, packed Q6KR16 "q6_k_r16";
         /// ggml `block_q4_1`: `x = d * q + m`.
         Q4_1 "q4_1" gguf 3, 32 => 20, { d @ 0, 2; m @ 2, 2; quants @ 4, 16 },
             Codec::Quants(Quants::new(Plane::new("quants", 4, 16), Values::Linear { zero: 0 }).plus_m()), activation A8Small, packed Q4_1R16 "q4_1_r16";
-        /// ggml `block_q5_0`: `x = d * (q - 16)`; bit `i` of the word `high` is the fifth bit of element `i`.
+        /// ggml `block_q5_0`: `x = d * (q - 16)`. Bit `i` of the word `high` is the fifth bit of
+        /// element `i`.
         Q5_0 "q5_0" gguf 6, 32 => 22, { d @ 0, 2; high @ 2, 4; quants @ 6, 16 },
             Codec::Quants(Quants::new(Plane::new("quants", 4, 16), Values::Linear { zero: 16 }).high(Plane::new("high", 1, 1))), activation A8Small, packed Q5_0R16 "q5_0_r16";
         /// ggml `block_q5_1`: `x = d * q + m`, with fifth bits as in `q5_0`.
         Q5_1 "q5_1" gguf 7, 32 => 24, { d @ 0, 2; m @ 2, 2; high @ 4, 4; quants @ 8, 16 },
             Codec::Quants(Quants::new(Plane::new("quants", 4, 16), Values::Linear { zero: 0 }).high(Plane::new("high", 1, 1)).plus_m()), activation A8Small, packed Q5_1R16 "q5_1_r16";
-        /// ggml `block_q8_1`: `q8_0`, and `s`, which is `d` times the sum of all `q`: products of llama.cpp take activations in it, and files may have it.
+        /// ggml `block_q8_1`: `q8_0` and `s`, which is `d` times the sum of all `q`. Products of
+        /// llama.cpp take activations in it, and files may contain it.
         Q8_1 "q8_1" gguf 9, 32 => 36, { d @ 0, 2; s @ 2, 2; quants @ 4, 32 },
             Codec::Quants(Quants::new(Plane::new("quants", 8, 32), Values::Signed)), activation A8Small, packed Q8_1R16 "q8_1_r16";
         /// ggml `block_iq4_nl`: `x = d * table[q]`.
         Iq4Nl "iq4_nl" gguf 20, 32 => 18, { d @ 0, 2; quants @ 2, 16 },
             Codec::Quants(Quants::new(Plane::new("quants", 4, 16), Values::Codebook(&IQ4_NL))), activation A8Small, packed Iq4NlR16 "iq4_nl_r16";
-        /// ggml `block_mxfp4`, the OCP microscaling format MXFP4: `x = d * table[q]`, of which `d` is a power of two in a byte.
+        /// ggml `block_mxfp4`, the OCP microscaling format MXFP4: `x = d * table[q]`. `d` is a
+        /// power of two in a byte.
         Mxfp4 "mxfp4" gguf 39, 32 => 17, { d @ 0, 1; quants @ 1, 16 },
             Codec::Quants(Quants::new(Plane::new("quants", 4, 16), Values::Codebook(&E2M1_TWICE)).d(Number::HalfOfPower)), activation A8Small, packed Mxfp4R16 "mxfp4_r16";
-        /// ggml `block_nvfp4`: `x = d * table[q]`, of which `d` is a byte for 16 elements; half of their nibbles are the low ones of eight bytes.
+        /// ggml `block_nvfp4`: `x = d * table[q]`. `d` is a byte for 16 elements. Half of their
+        /// nibbles are the low ones of eight bytes.
         Nvfp4 "nvfp4" gguf 40, 64 => 36, { d @ 0, 4; quants @ 4, 32 },
             Codec::Quants(Quants::new(Plane::new("quants", 4, 8), Values::Codebook(&E2M1_TWICE)).d(Number::HalfOfE4m3).d_of(16)), activation A8Halves, packed Nvfp4R16 "nvfp4_r16";
         /// ggml `block_q1_0`: `x = d * (2 q - 1)`, one bit.
@@ -242,55 +258,64 @@ format_table! {
         /// ggml `block_q2_0`: `x = d * (q - 1)`, two bits, neighbours in the same byte.
         Q2_0 "q2_0" gguf 42, 64 => 18, { d @ 0, 2; quants @ 2, 16 },
             Codec::Quants(Quants::new(Plane::new("quants", 2, 1), Values::Linear { zero: 1 })), activation A8Small, packed Q2_0R16 "q2_0_r16";
-        /// ggml `block_iq4_xs`: eight sub-blocks of 32, `x = d * (scale - 32) * table[q]`, 6-bit scales.
+        /// ggml `block_iq4_xs`: eight sub-blocks of 32, `x = d * (scale - 32) * table[q]`, 6-bit
+        /// scales.
         Iq4Xs "iq4_xs" gguf 23, 256 => 136, { d @ 0, 2; scales_high @ 2, 2; scales_low @ 4, 4; quants @ 8, 128 },
             Codec::Quants(Quants::new(Plane::new("quants", 4, 16), Values::Codebook(&IQ4_NL)).scales(Scales::Coded(ScaleCodes {
                 columns: 32, bits: ScaleBits::Planes(Plane::new("scales_low", 4, 1), Plane::new("scales_high", 2, 1)), number: ScaleNumber::Less(32),
             }))), activation A8Super, packed Iq4XsR16 "iq4_xs_r16";
-        /// ggml `block_q2_K`: sixteen sub-blocks of 16, `x = d * scale * q - dmin * min`, four bits each of scales and minimums.
+        /// ggml `block_q2_K`: sixteen sub-blocks of 16, `x = d * scale * q - dmin * min`, four bits
+        /// each of scales and minimums.
         Q2K "q2_k" gguf 10, 256 => 84, { scales @ 0, 16; quants @ 16, 64; d @ 80, 2; dmin @ 82, 2 },
             Codec::Quants(Quants::new(Plane::new("quants", 2, 32), Values::Linear { zero: 0 }).scales(Scales::Nibbles16)), activation A8Super, packed Q2KR16 "q2_k_r16";
-        /// ggml `block_q3_K`: sixteen sub-blocks of 16, `x = d * (scale - 32) * (q - 4)`, 6-bit scales.
+        /// ggml `block_q3_K`: sixteen sub-blocks of 16, `x = d * (scale - 32) * (q - 4)`, 6-bit
+        /// scales.
         Q3K "q3_k" gguf 11, 256 => 110, { high @ 0, 32; quants @ 32, 64; scales_low @ 96, 8; scales_high @ 104, 4; d @ 108, 2 },
             Codec::Quants(Quants::new(Plane::new("quants", 2, 32), Values::Linear { zero: 4 }).high(Plane::new("high", 1, 32)).scales(Scales::Coded(ScaleCodes {
                 columns: 16, bits: ScaleBits::Planes(Plane::new("scales_low", 4, 8), Plane::new("scales_high", 2, 4)), number: ScaleNumber::Less(32),
             }))), activation A8Super, packed Q3KR16 "q3_k_r16";
-        /// ggml `block_iq3_xxs`: `x = d / 4 * (2 scale + 1) * (grid, with signs)`, eight scales of four bits, above the signs.
+        /// ggml `block_iq3_xxs`: `x = d / 4 * (2 scale + 1) * (grid, with signs)`. Eight 4-bit
+        /// scales stand above the signs.
         Iq3Xxs "iq3_xxs" gguf 18, 256 => 98, { d @ 0, 2; quants @ 2, 64; words @ 66, 32 },
             Codec::Quants(Quants::by_grid(&Grid {
                 table: 0, len: 4, bits: 3, index: Index::Bytes { field: "quants", stride: 8, high: None }, signs: Signs::Words { field: "words", stride: 4, at: 0 },
             }, Values::Codebook(&IQ3_XXS)).d(Number::PartOfHalf { halved: 2 }).scales(Scales::Coded(ScaleCodes {
                 columns: 32, bits: ScaleBits::Spread(Plane::new("words", 4, 1), Spread { each: 8, first: 7 }), number: ScaleNumber::Odd,
             }))), activation A8Super, packed Iq3XxsR16 "iq3_xxs_r16";
-        /// ggml `block_iq3_s`: `x = d * (2 scale + 1) * (grid, with signs)`, eight scales of four bits.
+        /// ggml `block_iq3_s`: `x = d * (2 scale + 1) * (grid, with signs)`, eight scales of four
+        /// bits.
         Iq3S "iq3_s" gguf 21, 256 => 110, { d @ 0, 2; quants @ 2, 64; high @ 66, 8; signs @ 74, 32; scales @ 106, 4 },
             Codec::Quants(Quants::by_grid(&Grid {
                 table: 1, len: 4, bits: 3, index: Index::Bytes { field: "quants", stride: 8, high: Some(HighBits { bytes: 1, width: 1, apart: 1 }) }, signs: Signs::Bits { field: "signs" },
             }, Values::Codebook(&IQ3_S)).scales(Scales::Coded(ScaleCodes {
                 columns: 32, bits: ScaleBits::Plane(Plane::new("scales", 4, 1)), number: ScaleNumber::Odd,
             }))), activation A8Super, packed Iq3SR16 "iq3_s_r16";
-        /// ggml `block_iq2_xxs`: `x = d / 8 * (2 scale + 1) * (grid, with signs)`, eight scales of four bits, above the signs.
+        /// ggml `block_iq2_xxs`: `x = d / 8 * (2 scale + 1) * (grid, with signs)`. Eight 4-bit
+        /// scales stand above the signs.
         Iq2Xxs "iq2_xxs" gguf 16, 256 => 66, { d @ 0, 2; words @ 2, 64 },
             Codec::Quants(Quants::by_grid(&Grid {
                 table: 2, len: 8, bits: 2, index: Index::Bytes { field: "words", stride: 8, high: None }, signs: Signs::Words { field: "words", stride: 8, at: 4 },
             }, Values::Codebook(&IQ2)).d(Number::PartOfHalf { halved: 3 }).scales(Scales::Coded(ScaleCodes {
                 columns: 32, bits: ScaleBits::Spread(Plane::new("words", 4, 1), Spread { each: 16, first: 15 }), number: ScaleNumber::Odd,
             }))), activation A8Super, packed Iq2XxsR16 "iq2_xxs_r16";
-        /// ggml `block_iq2_xs`: `x = d / 8 * (2 scale + 1) * (grid, with signs)`, sixteen scales of four bits.
+        /// ggml `block_iq2_xs`: `x = d / 8 * (2 scale + 1) * (grid, with signs)`, sixteen scales of
+        /// four bits.
         Iq2Xs "iq2_xs" gguf 17, 256 => 74, { d @ 0, 2; words @ 2, 64; scales @ 66, 8 },
             Codec::Quants(Quants::by_grid(&Grid {
                 table: 3, len: 8, bits: 2, index: Index::Words { field: "words" }, signs: Signs::AboveIndex,
             }, Values::Codebook(&IQ2)).d(Number::PartOfHalf { halved: 3 }).scales(Scales::Coded(ScaleCodes {
                 columns: 16, bits: ScaleBits::Plane(Plane::new("scales", 4, 1)), number: ScaleNumber::Odd,
             }))), activation A8Super, packed Iq2XsR16 "iq2_xs_r16";
-        /// ggml `block_iq2_s`: `x = d / 8 * (2 scale + 1) * (grid, with signs)`, sixteen scales of four bits.
+        /// ggml `block_iq2_s`: `x = d / 8 * (2 scale + 1) * (grid, with signs)`, sixteen scales of
+        /// four bits.
         Iq2S "iq2_s" gguf 22, 256 => 82, { d @ 0, 2; quants @ 2, 32; signs @ 34, 32; high @ 66, 8; scales @ 74, 8 },
             Codec::Quants(Quants::by_grid(&Grid {
                 table: 4, len: 8, bits: 2, index: Index::Bytes { field: "quants", stride: 4, high: Some(HighBits { bytes: 1, width: 2, apart: 2 }) }, signs: Signs::Bits { field: "signs" },
             }, Values::Codebook(&IQ2)).d(Number::PartOfHalf { halved: 3 }).scales(Scales::Coded(ScaleCodes {
                 columns: 16, bits: ScaleBits::Plane(Plane::new("scales", 4, 1)), number: ScaleNumber::Odd,
             }))), activation A8Super, packed Iq2SR16 "iq2_s_r16";
-        /// ggml `block_iq1_s`: `x = d / 8 * (2 scale + 1) * (8 grid + 1 or - 1)`, eight scales of three bits, above the indices' high bits and below their sign.
+        /// ggml `block_iq1_s`: `x = d / 8 * (2 scale + 1) * (8 grid + 1 or - 1)`. Eight 3-bit
+        /// scales stand above the indices' high bits and below their sign.
         Iq1S "iq1_s" gguf 19, 256 => 50, { d @ 0, 2; quants @ 2, 32; high @ 34, 16 },
             Codec::Quants(Quants::by_grid(&Grid {
                 table: 5, len: 8, bits: 2, index: Index::Bytes { field: "quants", stride: 4, high: Some(HighBits { bytes: 2, width: 3, apart: 3 }) },
@@ -298,7 +323,8 @@ format_table! {
             }, Values::Codebook(&IQ1)).d(Number::PartOfHalf { halved: 3 }).scales(Scales::Coded(ScaleCodes {
                 columns: 32, bits: ScaleBits::Words { field: "high", each: 1, width: 3, first: 12 }, number: ScaleNumber::Odd,
             }))), activation A8Super, packed Iq1SR16 "iq1_s_r16";
-        /// ggml `block_iq1_m`: `x = d / 8 * (2 scale + 1) * (8 grid + 1 or - 1)`, sixteen scales of three bits in words that have `d` on top.
+        /// ggml `block_iq1_m`: `x = d / 8 * (2 scale + 1) * (8 grid + 1 or - 1)`. Sixteen 3-bit
+        /// scales are in words that have `d` on top.
         Iq1M "iq1_m" gguf 29, 256 => 56, { quants @ 0, 32; high @ 32, 16; d @ 48, 8 },
             Codec::Quants(Quants::by_grid(&Grid {
                 table: 5, len: 8, bits: 2, index: Index::Bytes { field: "quants", stride: 4, high: Some(HighBits { bytes: 2, width: 3, apart: 4 }) },
@@ -306,7 +332,7 @@ format_table! {
             }, Values::Codebook(&IQ1)).d(Number::TopsOfWords { halved: 3 }).scales(Scales::Coded(ScaleCodes {
                 columns: 16, bits: ScaleBits::Words { field: "d", each: 4, width: 3, first: 0 }, number: ScaleNumber::Odd,
             }))), activation A8Super, packed Iq1MR16 "iq1_m_r16";
-        /// ggml `block_tq1_0`: `x = d * (q - 1)`, codes of three values as digits, five to a byte.
+        /// ggml `block_tq1_0`: `x = d * (q - 1)`. Codes of three values are digits, five to a byte.
         Tq1_0 "tq1_0" gguf 34, 256 => 54, { quants @ 0, 48; high @ 48, 4; d @ 52, 2 },
             Codec::Quants(Quants::by_digits(&[
                 Digits { field: "quants", at: 0, run: 32, each: 5 }, Digits { field: "quants", at: 32, run: 16, each: 5 }, Digits { field: "high", at: 0, run: 4, each: 4 },
@@ -317,31 +343,39 @@ format_table! {
         /// Requantised: bytes with a scale for the whole row, `x = d * q` (KTransformers' AMXINT8).
         I8Row "i8_row", 64 => 64, { quants @ 0, 64 } row { d @ 0, 4 },
             Codec::Quants(Quants::new(Plane::new("quants", 8, 64), Values::Signed).scales(Scales::Row)), activation A8Row, packed I8RowR16 "i8_row_r16";
-        /// Requantised: four bits with a scale for the whole row, `x = d * (q - 8)` (KTransformers' AMXINT4).
+        /// Requantised: four bits with a scale for the whole row, `x = d * (q - 8)` (KTransformers'
+        /// AMXINT4).
         I4Row "i4_row", 64 => 32, { quants @ 0, 32 } row { d @ 0, 4 },
             Codec::Quants(Quants::new(Plane::new("quants", 4, 32), Values::Linear { zero: 8 }).scales(Scales::Row)), activation A8Row, packed I4RowR16 "i4_row_r16";
-        /// Requantised: four bits with a scale for 128 columns, a multiple of the row's: `x = d * (scale * (q - 8))` (AWQ, GPTQ and KTransformers'
-        /// AMXINT4_KGroup have a float there, which makes the error 2 % less and sums leave the integers every 128 columns).
+        /// Requantised: four bits with a scale for 128 columns, a multiple of the row's:
+        /// `x = d * (scale * (q - 8))`. AWQ, GPTQ and KTransformers' AMXINT4_KGroup have a float
+        /// there. That makes the error 2 % less, but sums leave the integers every 128 columns.
         I4G128 "i4_g128", 128 => 65, { quants @ 0, 64; scales @ 64, 1 } row { d @ 0, 4 },
             Codec::Quants(Quants::new(Plane::new("quants", 4, 32), Values::Linear { zero: 8 }).scales(Scales::Multiples { columns: 128 })), activation A8Row, packed I4G128R16 "i4_g128_r16";
-        /// Of checkpoints: bytes with an f32 for 64 columns, `x = d * q` (KTransformers' AMXINT8, where a row's columns are cut and each part has a scale of its own).
+        /// Format of checkpoints: bytes with an f32 for 64 columns, `x = d * q`. KTransformers'
+        /// AMXINT8 has it if a row's columns are cut into parts with scales of their own.
         I8D64 "i8_d64", 64 => 68, { d @ 0, 4; quants @ 4, 64 },
             Codec::Quants(Quants::new(Plane::new("quants", 8, 64), Values::Signed).d(Number::Single)), activation A8Small, packed I8D64R16 "i8_d64_r16";
-        /// Of checkpoints: four bits with an f32 for 128 columns, `x = d * (q - 8)` (KTransformers' AMXINT4, likewise).
+        /// Format of checkpoints: four bits with an f32 for 128 columns, `x = d * (q - 8)`.
+        /// KTransformers' AMXINT4 has it in the same case.
         I4D128 "i4_d128", 128 => 68, { d @ 0, 4; quants @ 4, 64 },
             Codec::Quants(Quants::new(Plane::new("quants", 4, 32), Values::Linear { zero: 8 }).d(Number::Single)), activation A8Small, packed I4D128R16 "i4_d128_r16";
     }
     activations {
-        /// Activations for K-quants: eight sub-blocks of 32 signed bytes in -127..=127, each with an f32 scale (ggml's `block_q8_K` has
-        /// one for 256, which costs twice the error), the sums of 16 bytes as i16, and the sums of 32 bytes times their scale.
+        /// Activations for K-quants: eight sub-blocks of 32 signed bytes in -127..=127, each with
+        /// an f32 scale. The block also has the sums of 16 bytes as i16, and the sums of 32 bytes
+        /// times their scale. ggml's `block_q8_K` has one scale for 256 elements and twice the
+        /// error.
         A8Super "a8_super", 256 => 352, { quants @ 0, 256; sums16 @ 256, 32; d @ 288, 32; sums @ 320, 32 }, Codec::Bytes { scaled: 32 }, tiles A8SuperTile;
-        /// Activations for 32-element formats: 32 signed bytes in -127..=127, an f32 scale for each 16 of them (one for all 32, as in
-        /// ggml's `block_q8_0`, has a third more error), and the sum of the elements as f32.
+        /// Activations for 32-element formats: 32 signed bytes in -127..=127, an f32 scale for each
+        /// 16 of them, and the sum of the elements as f32. One scale for all 32, as in ggml's
+        /// `block_q8_0`, has a third more error.
         A8Small "a8_small", 32 => 44, { quants @ 0, 32; d @ 32, 8; sums @ 40, 4 }, Codec::Bytes { scaled: 16 }, tiles A8SmallTile;
         /// `a8_small` with the sums of 16 bytes as i16, for formats with a float for 16 elements.
         A8Halves "a8_halves", 32 => 48, { quants @ 0, 32; sums16 @ 32, 4; d @ 36, 8; sums @ 44, 4 }, Codec::Bytes { scaled: 16 }, tiles A8HalvesTile;
-        /// `a8_super`, and the same elements as bf16 for tile products. Of all formats for those, rows are an odd number of lines apart, so that
-        /// a tile's 16 rows are in 16 sets of a cache: the line between them belongs to neither, and no product reads it.
+        /// `a8_super`, and the same elements as bf16 for tile products. In all formats for tile
+        /// products, rows are an odd number of cache lines apart. A tile's 16 rows are then in 16
+        /// sets of a cache. No product reads the padding line between two rows.
         A8SuperTile "a8_super_tile", 256 => 896, { quants @ 0, 256; sums16 @ 256, 32; d @ 288, 32; sums @ 320, 32; pad @ 352, 32; bf16 @ 384, 512 } row { pad @ 0, 64 }, Codec::Bytes { scaled: 32 };
         /// `a8_small`, and the same elements as bf16 for tile products.
         A8SmallTile "a8_small_tile", 32 => 128, { quants @ 0, 32; d @ 32, 8; sums @ 40, 4; pad @ 44, 20; bf16 @ 64, 64 } row { pad @ 0, 64 }, Codec::Bytes { scaled: 16 };
@@ -351,67 +385,71 @@ format_table! {
         Bf16x2 "bf16x2", 32 => 128, { high @ 0, 64; low @ 64, 64 } row { pad @ 0, 64 }, Codec::Bf16 { parts: 2 };
         /// Activations for bf16 weights in products of pairs, rounded to bf16.
         Bf16x1 "bf16x1", 32 => 64, { high @ 0, 64 }, Codec::Bf16 { parts: 1 };
-        /// Activations for weights with a scale for each row: signed bytes in -127..=127, behind them an f32 scale and the sum of the bytes as
-        /// i32. Rows of a multiple of 128 columns are an odd number of lines apart, no power of two.
+        /// Activations for weights with a scale for each row: signed bytes in -127..=127, then an
+        /// f32 scale and the sum of the bytes as i32. If a row has a multiple of 128 columns, rows
+        /// are an odd number of cache lines apart and no power of two.
         A8Row "a8_row", 64 => 64, { quants @ 0, 64 } row { d @ 0, 4; sum @ 4, 4; pad @ 8, 56 }, Codec::Row, tiles A8Row;
     }
 }
 
 impl Format {
-    /// This format's row of the table.
+    /// Returns this format's row of the table.
     pub fn row(self) -> &'static FormatRow {
         &FORMATS[self as usize]
     }
 
-    /// Name in IR text.
+    /// Returns the name in IR text.
     pub fn name(self) -> &'static str {
         self.row().name
     }
 
-    /// The format with this name.
+    /// Returns the format with this name.
     pub fn from_name(name: &str) -> Option<Format> {
         FORMATS.iter().find(|row| row.name == name).map(|row| row.format)
     }
 
-    /// The weight format with this GGUF tensor type id.
+    /// Returns the weight format with this GGUF tensor type id.
     pub fn from_gguf_id(id: u32) -> Option<Format> {
         FORMATS.iter().find(|row| row.gguf_id == Some(id)).map(|row| row.format)
     }
 
-    /// Elements in a block.
+    /// Returns the number of elements in a block.
     pub fn block_len(self) -> usize {
         self.row().block_len
     }
 
-    /// Elements of a quantised weight's row that share a float `d`, and what is added: those of a block in its file, or fewer.
+    /// Returns the number of elements of a quantised weight's row that share a float `d` and an
+    /// addend: those of a block in its file, or fewer.
     pub fn d_columns(self) -> usize {
         let own = self.quants().and_then(|quants| quants.columns_of_d);
         own.map_or_else(|| self.unpacked().unwrap_or(self).block_len(), usize::from)
     }
 
-    /// Writes a number near `x` for each float `name` of a file's block: for who makes blocks.
+    /// Writes a number near `x` for each float `name` of a file's block. Code that makes blocks
+    /// uses it.
     pub fn put(self, name: &str, x: f32, block: &mut [u8]) {
         let number = self.quants().map_or(Number::Half, |quants| quants.number(name));
         let floats = block[self.field(name)..].chunks_exact_mut(number.bytes());
         floats.take(self.block_len() / self.d_columns()).for_each(|float| number.put(x, float));
     }
 
-    /// Bytes in a block; in packed formats, a row's share of them.
+    /// Returns the bytes in a block. In packed formats, returns a row's share of them.
     pub fn block_bytes(self) -> usize {
         self.row().block_bytes
     }
 
-    /// Rows that a block has elements of: 1, or 16 in packed formats.
+    /// Returns the number of rows with elements in a block: 1, or 16 in packed formats.
     pub fn rows(self) -> usize {
         self.row().rows
     }
 
-    /// The activation format that a dot product with this weight format takes.
+    /// Returns the activation format of a dot product with this weight format.
     pub fn activation(self) -> Format {
         self.row().activation
     }
 
-    /// What a dot product on tiles takes activations of this weight format in; `None` where it has no tile products.
+    /// Returns the activation format of a dot product on tiles with this weight format, or `None`
+    /// if there are no tile products.
     pub fn tile_activation(self) -> Option<Format> {
         let parts = match self.codec() {
             Codec::Float(float) => float.bf16_parts(),
@@ -421,7 +459,8 @@ impl Format {
         parts.filter(|_| self.rows() > 1).and_then(|_| self.activation().row().tiles)
     }
 
-    /// What a dot product of pairs of bf16 takes activations of this weight format in; `None` where its numbers are no bf16.
+    /// Returns the activation format of a dot product of bf16 pairs with this weight format, or
+    /// `None` if its numbers are not bf16.
     pub fn pair_activation(self) -> Option<Format> {
         let exact = match self.codec() {
             Codec::Float(float) => float.bf16_parts() == Some(1),
@@ -430,12 +469,12 @@ impl Format {
         if exact && self.rows() > 1 { self.activation().row().pairs } else { None }
     }
 
-    /// The packed form of a weight format, if it has one.
+    /// Returns the packed form of a weight format, if it has one.
     pub fn packed(self) -> Option<Format> {
         self.row().packed
     }
 
-    /// The format that a packed one is made from.
+    /// Returns the unpacked form of a packed format.
     pub fn unpacked(self) -> Option<Format> {
         self.row().unpacked
     }
@@ -445,12 +484,13 @@ impl Format {
         self.row().gguf_id.is_some()
     }
 
-    /// Whether weights have this format: tensors of a file, what is requantised from them, and what is packed from either.
+    /// Whether weights have this format: a format of files, one that weights are requantised to, or
+    /// the packed form of either.
     pub fn is_weight(self) -> bool {
         self.packed().is_some() || self.unpacked().is_some()
     }
 
-    /// Whether all elements of a row share a scale, so that a row is quantised as a whole.
+    /// Whether all elements of a row share a scale, so that a row must be quantised as a whole.
     pub fn has_row_scale(self) -> bool {
         match self.codec() {
             Codec::Quants(quants) => match quants.scales {
@@ -462,7 +502,7 @@ impl Format {
         }
     }
 
-    /// The weight formats that others can be requantised to.
+    /// Returns the weight formats that others can be requantised to.
     pub fn requantised() -> impl Iterator<Item = Format> {
         let by_rows = FORMATS.iter().filter(|row| row.packed.is_some()).map(|row| row.format);
         by_rows.filter(|format| format.has_row_scale())
@@ -473,12 +513,12 @@ impl Format {
         self.activation() == self
     }
 
-    /// What the bytes of a block mean.
+    /// Returns the meaning of the bytes of a block.
     pub fn codec(self) -> &'static Codec {
         &self.row().codec
     }
 
-    /// The integers of a quantised weight format.
+    /// Returns the integers of a quantised weight format.
     pub fn quants(self) -> Option<&'static Quants> {
         match self.codec() {
             Codec::Quants(quants) => Some(quants),
@@ -496,8 +536,8 @@ impl Format {
         self.block_len() > 1
     }
 
-    /// Elements that others of their block share no scale and no sum with, so that they can be quantised without those: activations are
-    /// quantised a sub-block at a time.
+    /// Returns the number of elements that share scales and sums with each other but not with the
+    /// rest of their block. Each such sub-block of activations can be quantised separately.
     pub fn sub_block_len(self) -> usize {
         match self.codec() {
             Codec::Bytes { .. } => packed::SUB.min(self.block_len()),
@@ -505,17 +545,19 @@ impl Format {
         }
     }
 
-    /// Byte offset of the field `name` in what a row has behind its blocks, as [`Format::field`] has it in a block.
+    /// Returns the byte offset of the field `name` in a row's tail, as [`Format::field`] does for a
+    /// block.
     pub fn tail_field(self, name: &str) -> usize {
         codec::offset(&self.row().tail, name)
     }
 
-    /// Bytes that a row has behind its blocks; in packed formats, its share of them.
+    /// Returns the bytes of a row's tail. In packed formats, returns a row's share of them.
     pub fn tail_bytes(self) -> usize {
         self.row().tail.bytes() / self.rows()
     }
 
-    /// Byte offset of the field `name` in a block. The name must be one of the table's: a wrong one is a bug here.
+    /// Returns the byte offset of the field `name` in a block. The table must list the name: a
+    /// wrong one is a bug here.
     pub fn field(self, name: &str) -> usize {
         match self.row().fields.iter().find(|field| field.name == name) {
             Some(field) => field.offset,
@@ -523,33 +565,38 @@ impl Format {
         }
     }
 
-    /// Bytes from a row of `len` elements to the next, or `None` where `len` is no multiple of the block or the size overflows.
+    /// Returns the bytes from a row of `len` elements to the next. Returns `None` if `len` is not a
+    /// multiple of the block, or on overflow.
     pub fn row_bytes(self, len: u64) -> Option<u64> {
         self.blocks_bytes(len)?.checked_add(self.tail_bytes() as u64)
     }
 
-    /// Bytes of the blocks of `len` elements, or `None` where they are no whole ones or the size overflows.
+    /// Returns the bytes of the blocks of `len` elements. Returns `None` if `len` is not a multiple
+    /// of the block, or on overflow.
     pub fn blocks_bytes(self, len: u64) -> Option<u64> {
         let block = self.block_len() as u64;
         len.is_multiple_of(block).then(|| (len / block).checked_mul(self.block_bytes() as u64)).flatten()
     }
 
-    /// Bytes that `len` elements are written to: those of a row that has a scale of its own, or else of blocks, of which a row can have more.
+    /// Returns the bytes of `len` written elements: a whole row if it has a scale of its own,
+    /// otherwise blocks, which may be part of a row.
     pub fn written_bytes(self, len: u64) -> Option<u64> {
         if self.has_row_scale() { self.row_bytes(len) } else { self.blocks_bytes(len) }
     }
 
-    /// Elements of rows that take so many bytes in all, each of `row_len` elements; `None` where they are no whole rows.
+    /// Returns the number of elements in `bytes` of rows with `row_len` elements each, or `None` if
+    /// the bytes are not whole rows.
     pub fn elements(self, bytes: usize, row_len: usize) -> Option<usize> {
         let row = usize::try_from(self.row_bytes(row_len as u64)?).ok()?;
         (row > 0 && bytes.is_multiple_of(row)).then(|| bytes / row * row_len)
     }
 
-    /// Dequantises whole blocks, one after the other; in formats with a scale for each row, one row; in packed formats, one strip of
-    /// [`Format::rows`] rows, and `out` is the rows one after the other.
+    /// Dequantises consecutive whole blocks. In formats with a scale for each row, it dequantises
+    /// one row. In packed formats, it dequantises one strip of [`Format::rows`] rows, and `out`
+    /// gets one row after another.
     ///
     /// # Panics
-    /// When the lengths do not fit together; callers have checked shapes before.
+    /// The lengths do not fit together. Callers have checked shapes before.
     pub fn dequantise(self, bytes: &[u8], out: &mut [f32]) {
         let row = self.row();
         assert_eq!(
@@ -561,7 +608,7 @@ impl Format {
         );
         let all = out.len() / row.block_len * row.block_bytes;
         let whole = all + row.tail.bytes();
-        // What only keeps rows apart need not be there.
+        // Padding between rows may be missing.
         assert!(
             bytes.len() == whole || bytes.len() == all && !self.has_row_scale(),
             "{} bytes of {}",
@@ -585,7 +632,7 @@ impl Format {
     /// Dequantises rows of `row_len` elements, or strips of them.
     ///
     /// # Panics
-    /// When they are no whole ones; callers have checked shapes before.
+    /// The bytes are not whole rows or strips. Callers have checked shapes before.
     pub fn dequantise_rows(self, bytes: &[u8], row_len: usize) -> Vec<f32> {
         let elements = self.elements(bytes.len(), row_len).filter(|n| n.is_multiple_of(self.rows() * row_len));
         let Some(elements) = elements else { panic!("{} bytes are no rows of {row_len} in {self}", bytes.len()) };
@@ -608,7 +655,8 @@ impl std::fmt::Display for Format {
 mod tests {
     use super::*;
 
-    /// The first level takes its set from the number of a line, and has 64 sets: an even distance puts a tile's rows in fewer than 16.
+    /// The first-level cache has 64 sets and takes the set from the line's number. An even distance
+    /// puts a tile's rows into fewer than 16 sets.
     #[test]
     fn rows_that_tiles_read_are_an_odd_number_of_lines_apart() {
         let read: Vec<Format> = FORMATS.iter().filter_map(|row| row.tiles).collect();

@@ -1,4 +1,4 @@
-//! Longest ways, where things come in an order in which each stands behind all that it waits for.
+//! Longest paths through a sequence of items in topological order.
 //!
 //! ```
 //! use ixc_ir::levels::Levels;
@@ -10,13 +10,13 @@
 //! assert_eq!(written.longest(["c"]), None);
 //! ```
 //!
-//! The steps of a plan and the programs of a grid are both counted so: the level of a task is one more than that of what it reads, and what
-//! it writes has its level.
+//! The steps of a plan and the programs of a grid are both counted in this way. The level of a task
+//! is one more than the highest level that it reads, and its outputs have its level.
 
 use std::collections::HashMap;
 use std::hash::Hash;
 
-/// By what things leave, the length of the longest way to it: a number of links, or whatever else lengths are compared by.
+/// Length of the longest path to each key: a number of links, or another ordered measure.
 #[derive(Clone, Debug)]
 pub struct Levels<K, L = usize>(HashMap<K, L>);
 
@@ -27,12 +27,12 @@ impl<K, L> Default for Levels<K, L> {
 }
 
 impl<K: Eq + Hash, L: Copy + Ord> Levels<K, L> {
-    /// The longest of the ways to these; `None` where nothing leads to any.
+    /// Returns the longest of the paths to these keys, or `None` if no path leads to any of them.
     pub fn longest(&self, keys: impl IntoIterator<Item = K>) -> Option<L> {
         keys.into_iter().filter_map(|key| self.0.get(&key)).max().copied()
     }
 
-    /// Says that a way of this length leads there.
+    /// Records a path of this length to a key.
     pub fn reach(&mut self, key: K, level: L) {
         let longest = self.0.entry(key).or_insert(level);
         *longest = level.max(*longest);

@@ -1,19 +1,20 @@
 //! The languages of `ixc`: block formats, graph IR, kernel IR and the plan.
 //!
-//! | module | what it owns |
+//! | module | content |
 //! | --- | --- |
-//! | [`cache`] | keys and values in blocks: their numbers, and how they lie in memory |
-//! | [`derived`] | tensors that are made of the bytes of others when they are read |
-//! | [`drawing`] | graphs as other programs draw them |
+//! | [`cache`] | keys and values in blocks: rounding and memory layout |
+//! | [`derived`] | tensors that are computed from the bytes of others when they are read |
+//! | [`drawing`] | graphs as text for other programs |
 //! | [`erf`] | the error function |
 //! | [`mod@format`] | the block-format table |
 //! | [`graph`] | graph IR: a model as SSA over tensors |
 //! | [`kernel`] | kernel IR: one kernel as vector SSA, before instructions are chosen |
-//! | [`levels`] | longest ways through what comes in order |
-//! | [`names`] | what names say: layers, and of labels ops |
-//! | [`ngram`] | rows of a table that the last tokens name together |
+//! | [`levels`] | longest paths through items in topological order |
+//! | [`names`] | layers and ops in names and labels |
+//! | [`ngram`] | n-gram embeddings: rows of a table for the last tokens together |
 //! | [`plan`] | the plan: steps, buffers, weights, and its kernels |
-//! | [`random`] | numbers that look random, the same on every machine |
+//! | [`random`] | pseudorandom numbers, the same on every machine |
+//! | [`state`] | kinds of state that last from step to step |
 //! | [`units`] | numbers in text: bytes, counts, nouns that agree |
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]

@@ -1,16 +1,16 @@
-//! The one generator of numbers that look random: for inputs of kernels, draws of experts and tests.
+//! Pseudorandom numbers for inputs of kernels, draws of experts and tests.
 
-/// SplitMix64: small, seeded, the same on every machine.
+/// SplitMix64 generator: small, seeded, the same on every machine.
 #[derive(Clone, Debug)]
 pub struct Random(u64);
 
 impl Random {
-    /// From a seed.
+    /// Starts from a seed.
     pub fn new(seed: u64) -> Random {
         Random(seed)
     }
 
-    /// 64 random bits.
+    /// Returns 64 random bits.
     pub fn bits(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
@@ -19,32 +19,32 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// A number in `0..n`; `n` must not be 0.
+    /// Returns a number in `0..n`; `n` must not be 0.
     pub fn below(&mut self, n: u64) -> u64 {
         self.bits() % n
     }
 
-    /// An index into so many items; there must be one.
+    /// Returns an index in `0..len`; `len` must not be 0.
     pub fn index(&mut self, len: usize) -> usize {
         self.below(len as u64) as usize
     }
 
-    /// True once in `n`.
+    /// Returns true with a chance of one in `n`.
     pub fn once_in(&mut self, n: u64) -> bool {
         self.below(n) == 0
     }
 
-    /// A number in `-1.0..1.0`.
+    /// Returns a number in `-1.0..1.0`.
     pub fn signed(&mut self) -> f32 {
         (self.bits() >> 40) as f32 / (1u64 << 23) as f32 - 1.0
     }
 
-    /// So many bytes.
+    /// Returns `count` bytes.
     pub fn bytes(&mut self, count: usize) -> Vec<u8> {
         (0..count).map(|_| self.bits() as u8).collect()
     }
 
-    /// One of these; there must be one.
+    /// Returns one of these items; there must be one.
     pub fn pick<T: Copy>(&mut self, items: &[T]) -> T {
         items[self.index(items.len())]
     }

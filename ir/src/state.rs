@@ -1,5 +1,6 @@
-//! State: what lasts from one step of a model to the next. Its kinds are declared here, once; a graph's module declares each state
-//! that a model has, a plan has a table of them, and the runtime asks of a state what is said here, never which op touches it.
+//! State, which lasts from one step of a model to the next, and the one table of its kinds. A
+//! graph's module declares each state of a model, and a plan has a table of them. The runtime uses
+//! the properties listed here and never asks which op touches a state.
 //!
 //! | kind | fields | can be |
 //! | --- | --- | --- |
@@ -14,31 +15,32 @@
 //! state @ssm.2 : recurrent f32[32, 128, 128] {rollback = snapshot}
 //! ```
 //!
-//! To add a kind: a row here. Ops say which kind they take; memory, truncation, reuse of prefixes and figures follow from the row.
+//! To add a kind, add a row here. Ops name the kind that they take. Memory, truncation, reuse of
+//! prefixes and statistics follow from the row.
 
 use serde::{Deserialize, Serialize};
 
 use crate::format::Format;
 
-/// The symbol of a field's dimension that counts positions.
+/// Symbol of the dimension of a field that counts positions.
 pub const POSITIONS: &str = "S";
 
-/// How a state gets back to an earlier position.
+/// Return of a state to an earlier position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Rollback {
-    /// It is cut there: what belongs to later positions is dropped.
+    /// Cut at the position: data of later positions is dropped.
     Cut,
-    /// A copy that was made there is put back; to positions without one it cannot get.
+    /// Restore a copy that was made at the position. Other positions cannot be restored.
     Snapshot,
-    /// Not at all: only to the beginning.
+    /// No method: only a reset to the beginning.
     None,
 }
 
 impl Rollback {
-    /// All of them.
+    /// All methods.
     pub const ALL: [Rollback; 3] = [Rollback::Cut, Rollback::Snapshot, Rollback::None];
 
-    /// The word in IR text.
+    /// Returns the word in IR text.
     pub fn word(self) -> &'static str {
         match self {
             Rollback::Cut => "cut",
@@ -51,26 +53,29 @@ impl Rollback {
 /// A field of a kind of state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FieldRow {
-    /// Its name.
+    /// Name of the field.
     pub name: &'static str,
-    /// Formats that it can be in; in the first where nothing is said. Those with blocks ([`crate::cache`]) have whole ones in its last dimension.
+    /// Possible formats; the first is the default. In formats with blocks ([`crate::cache`]), whole
+    /// blocks fill the last dimension.
     pub formats: &'static [Format],
-    /// Whether its second dimension counts positions: `[columns, S, width]`. Otherwise all its dimensions are numbers.
+    /// Whether its second dimension counts positions: `[columns, S, width]`. Otherwise all its
+    /// dimensions are numbers.
     pub positions: bool,
-    /// Whether positions lie side by side in it, [`crate::plan::KEY_LANES`] of them: `[columns, S / 16, width, 16]`, in f16.
+    /// Whether positions are interleaved, [`crate::plan::KEY_LANES`] at a time:
+    /// `[columns, S / 16, width, 16]`, in f16.
     pub lanes: bool,
-    /// Whether what a dropped position left must be zero: where kernels multiply it with a weight of 0, an infinity would be a NaN. In
-    /// formats with blocks nothing is infinite.
+    /// Whether the bytes of a dropped position must be zeroed. Kernels multiply them by a weight of
+    /// 0, and an infinity would then give NaN. Formats with blocks have no infinities.
     pub cleared: bool,
 }
 
 impl FieldRow {
-    /// The format where nothing is said.
+    /// Returns the default format.
     pub const fn format(&self) -> Format {
         self.formats[0]
     }
 
-    /// The names of its formats: `f16, q8_0 or q4_0`.
+    /// Returns the names of its formats: `f16, q8_0 or q4_0`.
     pub fn formats(&self) -> String {
         let names: Vec<&str> = self.formats.iter().map(|format| format.name()).collect();
         match &names[..] {
@@ -85,15 +90,15 @@ impl FieldRow {
 pub struct StateRow {
     /// The kind.
     pub kind: StateKind,
-    /// Its name in IR text.
+    /// Name in IR text.
     pub name: &'static str,
     /// Fields, in order.
     pub fields: &'static [FieldRow],
-    /// How states of this kind may get back; the first where a declaration does not say.
+    /// Possible methods to get back to an earlier position; the first is the default.
     pub rollbacks: &'static [Rollback],
-    /// Whether a state may need its last positions alone (`window`).
+    /// Whether a state may need only its last positions (`window`).
     pub windowed: bool,
-    /// Whether sequences with a common beginning may share what belongs to it.
+    /// Whether sequences with a common beginning may share the state's data for it.
     pub shared: bool,
     /// One line of documentation.
     pub doc: &'static str,
@@ -122,17 +127,18 @@ state_kinds! {
 }
 
 impl StateKind {
-    /// Its row of the table.
+    /// Returns the kind's row of the table.
     pub fn row(self) -> &'static StateRow {
         &STATES[self as usize]
     }
 
-    /// The kind of this name.
+    /// Returns the kind of this name.
     pub fn from_name(name: &str) -> Option<StateKind> {
         STATES.iter().find(|row| row.name == name).map(|row| row.kind)
     }
 
-    /// Position of the field of this name, which the table must list: anything else is a bug.
+    /// Returns the position of the field of this name, which the table must list: anything else is
+    /// a bug.
     pub fn field(self, name: &str) -> u32 {
         match self.row().fields.iter().position(|field| field.name == name) {
             Some(i) => i as u32,
@@ -150,11 +156,11 @@ mod tests {
         for (i, row) in STATES.iter().enumerate() {
             assert_eq!((row.kind as usize, StateKind::from_name(row.name)), (i, Some(row.kind)));
             assert!(!row.fields.is_empty() && !row.rollbacks.is_empty());
-            // What is cut at a position has something for each of them.
+            // A state that is cut at positions has data for each position.
             let positions = row.fields.iter().all(|field| field.positions);
             assert_eq!(row.rollbacks.contains(&Rollback::Cut), positions, "{}", row.name);
             assert!(positions || !(row.windowed || row.shared), "{}", row.name);
-            // Blocks are those that caches know.
+            // Formats with blocks are those that caches support.
             let known = |format: &Format| !format.is_quantised() || crate::cache::Codes::of(*format).is_some();
             assert!(row.fields.iter().all(|field| !field.formats.is_empty() && field.formats.iter().all(known)));
         }

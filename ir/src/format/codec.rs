@@ -1,13 +1,19 @@
-//! Codecs: what the bytes of a block mean, as data.
+//! Codecs: the meaning of a block's bytes, as data.
 //!
-//! A quantised weight is small integers, *codes*, whose bits lie in one or two *planes*, and scales:
+//! A quantised weight consists of scales and small integers, *codes*. The bits of codes lie in one
+//! or two *planes*:
 //!
 //! ```text
 //! x = d [* scale] * (value - zero) [+ m | - dmin * min]
 //! ```
 //!
-//! The fields `d`, `dmin` and `m` are found by these names (and `s`, the sum of the numbers, which follows from them: it is written and not read); `dmin` and `m` are half-precision numbers, and so is `d` unless the codec says otherwise
-//! ([`Number`]). A scale `d` of a whole row is an f32 behind its blocks, which the integer `scale * (value - zero)` is multiplied with. Everything else that computes with a block, packing, kernels, bounds of sums and registers, follows from what is said here.
+//! The fields `d`, `dmin` and `m` have these names. `dmin` and `m` are half-precision numbers, and
+//! so is `d` unless the codec has another [`Number`]. A field `s`, the sum of the numbers, follows
+//! from them: it is written and not read. A scale `d` of a whole row is an f32 after its blocks,
+//! and the factor of the integer `scale * (value - zero)`.
+//!
+//! All other code that computes with a block follows from these data: packing, kernels, bounds of
+//! sums and registers.
 //!
 //! ```text
 //! plane of 4 bits, run 16: byte j holds elements j (low bits) and j + 16          q4_0
@@ -16,7 +22,8 @@
 //! plane of 2 bits, run 32: byte j holds elements j, j + 32, j + 64 and j + 96     q2_k
 //! ```
 //!
-//! Or a block has something else that codes are made of ([`Codes`]): digits, which its packed form has in planes, or indices of a grid, which that has, too.
+//! A block can also have another source of codes ([`Codes`]). Digits become planes in the packed
+//! form. Indices of a grid stay indices.
 
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
@@ -25,29 +32,31 @@ use super::Field;
 use super::digits::Digits;
 use super::grids::Grid;
 
-/// How a block's bytes make numbers.
+/// Conversion of a block's bytes to numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Codec {
-    /// A weight or value, or an activation, in one element.
+    /// One float for each element: a weight, a value, or an activation.
     Float(Float),
-    /// Weights in small integers.
+    /// Weights as small integers.
     Quants(Quants),
-    /// Activations: signed bytes in -127..=127 in `quants`, of which so many share an f32 scale in `d`. `sums` are those of 32 elements,
-    /// `sums16` (where the format has it) the integer sums of 16, `bf16` (likewise) the elements again.
+    /// Activations: signed bytes in -127..=127 in `quants`, with an f32 scale in `d` for each
+    /// `scaled` elements. `sums` are those of 32 elements. The optional `sums16` are the integer
+    /// sums of 16 elements, and the optional `bf16` the elements again.
     Bytes {
-        /// Elements with a scale in common: 16 or 32.
+        /// Number of elements that share a scale: 16 or 32.
         scaled: usize,
     },
-    /// Activations: signed bytes in -127..=127 in `quants`; behind a row's blocks their f32 scale `d` and their integer `sum`.
+    /// Activations: signed bytes in -127..=127 in `quants`. After a row's blocks come their f32
+    /// scale `d` and their integer `sum`.
     Row,
-    /// Activations as a bf16 `high`, or the sum of that and another, `low`.
+    /// Activations as a bf16 `high`, or the sum of that and another bf16, `low`.
     Bf16 {
-        /// Numbers of an element: 1 or 2.
+        /// Number of bf16 parts of an element: 1 or 2.
         parts: usize,
     },
 }
 
-/// A float of an element.
+/// Type of a float element.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Float {
     /// IEEE single.
@@ -59,7 +68,7 @@ pub enum Float {
 }
 
 impl Float {
-    /// Bytes of one.
+    /// Returns the bytes of one float.
     pub const fn bytes(self) -> usize {
         match self {
             Float::F32 => 4,
@@ -67,7 +76,8 @@ impl Float {
         }
     }
 
-    /// bf16 numbers whose sum it is; `None` where two are too few.
+    /// Returns the number of bf16 parts that sum to the float exactly, or `None` if it needs more
+    /// than two.
     pub const fn bf16_parts(self) -> Option<usize> {
         match self {
             Float::F32 => None,
@@ -76,7 +86,7 @@ impl Float {
         }
     }
 
-    /// Numbers as f32: all at once, since processors convert several together.
+    /// Converts numbers to f32, all in one call: processors convert several together.
     pub(super) fn widen(self, bytes: &[u8], out: &mut [f32]) {
         match self {
             Float::F32 => {
@@ -99,39 +109,39 @@ impl Float {
     }
 }
 
-/// Bits of every code of a block.
+/// One or more bits of every code of a block.
 ///
-/// A byte holds those of `8 / bits` elements that lie `run` apart: of `run * 8 / bits` elements, the first `run` have the lowest
-/// bits of `run` bytes, the next the bits above them.
+/// A byte holds the bits of `8 / bits` elements that lie `run` apart. Of `run * 8 / bits` elements,
+/// the first `run` have the lowest bits of `run` bytes, and the next `run` the bits above them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Plane {
-    /// The field that holds it.
+    /// Field that holds the plane.
     pub field: &'static str,
-    /// Bits of an element: 1, 2, 4 or 8.
+    /// Bits per element: 1, 2, 4 or 8.
     pub bits: usize,
-    /// Consecutive elements in consecutive bytes.
+    /// Number of consecutive elements in consecutive bytes.
     pub run: usize,
 }
 
 impl Plane {
-    /// A plane in a field.
+    /// Returns a plane in a field.
     pub const fn new(field: &'static str, bits: usize, run: usize) -> Plane {
         Plane { field, bits, run }
     }
 
-    /// Byte of the field, and bit in that byte, that element `i` begins at.
+    /// Returns the first bit of element `i`: the byte of the field, and the bit in that byte.
     pub const fn place(&self, i: usize) -> (usize, usize) {
         let shared = 8 / self.bits;
         (i / (self.run * shared) * self.run + i % self.run, i / self.run % shared * self.bits)
     }
 }
 
-/// What number a code is.
+/// Number that a code stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Values {
     /// The code less the zero point.
     Linear {
-        /// The code of 0.
+        /// Code of the number 0.
         zero: u8,
     },
     /// A byte in two's complement.
@@ -140,36 +150,38 @@ pub enum Values {
     Codebook(&'static [i8; 16]),
 }
 
-/// How a block's float is stored.
+/// Storage of a block's float.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Number {
     /// IEEE half.
     Half,
-    /// IEEE half, of which the number is a part: divided by 2 so many times.
+    /// An IEEE half, which is divided by 2 `halved` times.
     PartOfHalf {
-        /// How often.
+        /// Number of divisions by 2.
         halved: u8,
     },
-    /// The same, of which the highest four bits of four 16-bit words are a half each, the lowest first. What stands below them is something else.
+    /// An IEEE half in the highest four bits of four 16-bit words, the lowest bits first. The half
+    /// is divided by 2 `halved` times. The other bits of the words have another use.
     TopsOfWords {
-        /// How often.
+        /// Number of divisions by 2.
         halved: u8,
     },
-    /// A byte `e` that stands for `2^(e - 128)`: half of the number that E8M0 of the OCP microscaling formats has, beside a codebook of doubled
-    /// values. (`e = 255` is no number there; here, as in ggml, it is the next power.)
+    /// A byte `e` that stands for `2^(e - 128)`. This is half of the number in E8M0 of the OCP
+    /// microscaling formats, because the codebook has doubled values. `e = 255` is NaN there; here,
+    /// as in ggml, it is the next power.
     HalfOfPower,
-    /// A byte of E4M3 without its sign (OCP 8-bit floating point, 5.1; ggml's UE4M3), of which the number is half: beside a codebook of doubled values.
-    /// What is no number there is 0, as in ggml.
+    /// A byte of E4M3 without its sign (OCP 8-bit floating point, 5.1; ggml's UE4M3). It stands for
+    /// half of that number, because the codebook has doubled values. NaN becomes 0, as in ggml.
     HalfOfE4m3,
     /// IEEE single.
     Single,
 }
 
-/// The byte of E4M3 that is no number.
+/// The byte of E4M3 that is NaN.
 const E4M3_NAN: u8 = 0x7f;
 
 impl Number {
-    /// Bytes of one.
+    /// Returns the bytes of one number.
     pub const fn bytes(self) -> usize {
         match self {
             Number::Half | Number::PartOfHalf { .. } => 2,
@@ -179,7 +191,7 @@ impl Number {
         }
     }
 
-    /// How packed blocks have it: alone.
+    /// Returns the storage in packed blocks, where no other bits are in between.
     pub const fn packed(self) -> Number {
         match self {
             Number::TopsOfWords { halved } => Number::PartOfHalf { halved },
@@ -189,7 +201,7 @@ impl Number {
         }
     }
 
-    /// Bytes of [`Number::packed`] that are the same number.
+    /// Returns the same number's bytes in [`Number::packed`].
     pub(super) fn pack(self, bytes: &[u8]) -> Vec<u8> {
         match self {
             Number::TopsOfWords { .. } => {
@@ -202,32 +214,33 @@ impl Number {
         }
     }
 
-    /// What is left of 1 that is divided by 2 so many times.
+    /// Returns 1 divided by 2 `halved` times.
     pub fn part(halved: u8) -> f32 {
         f32::from(1u16 << halved).recip()
     }
 
-    /// The number that bytes stand for.
+    /// Returns the number that the bytes stand for.
     pub(super) fn at(self, bytes: &[u8], at: usize) -> f32 {
         match self {
             Number::Half => f16::from_le_bytes([bytes[at], bytes[at + 1]]).to_f32(),
             Number::PartOfHalf { halved } => Number::Half.at(bytes, at) * Number::part(halved),
             Number::TopsOfWords { .. } => self.packed().at(&self.pack(&bytes[at..]), 0),
             Number::HalfOfPower => f32::from_bits(match bytes[at] {
-                // Below the normal numbers.
+                // Denormal numbers.
                 e @ 0..2 => 0x0020_0000 << e,
                 e => u32::from(e - 1) << 23,
             }),
             Number::HalfOfE4m3 => match bytes[at] & E4M3_NAN {
                 E4M3_NAN => 0.0,
-                // Of a half-precision number that has the same bits the exponent is 8 less.
+                // A half-precision number with the same bits has an exponent that is 8 less.
                 byte => f16::from_bits(u16::from(byte) << 7).to_f32() * HALF_OF_E4M3,
             },
             Number::Single => f32_at(bytes, at),
         }
     }
 
-    /// Writes a number near this one, of its sign where there are signs, to the bytes that it has in a block: for who makes blocks.
+    /// Writes a number near `x` to its bytes in a block, with its sign if the format has signs.
+    /// Code that makes blocks uses it.
     pub fn put(self, x: f32, bytes: &mut [u8]) {
         match self {
             Number::Half => bytes[..2].copy_from_slice(&f16::from_f32(x).to_le_bytes()),
@@ -241,7 +254,7 @@ impl Number {
             }
             Number::HalfOfPower => bytes[0] = (x.abs().log2().floor() + 128.0).clamp(0.0, 254.0) as u8,
             Number::HalfOfE4m3 => {
-                // To the nearest of three bits of a mantissa.
+                // Rounds to the nearest number with three bits of mantissa.
                 let x = (x.abs() / HALF_OF_E4M3).min(2.0);
                 let half = f16::from_f32(x).to_bits() & 0x7fff;
                 bytes[0] = ((half + (1 << 6)) >> 7).min(u16::from(E4M3_NAN - 1)) as u8;
@@ -250,87 +263,91 @@ impl Number {
         }
     }
 
-    /// The number that is stored for one near this.
+    /// Returns the stored number near `x`.
     pub(super) fn near(self, x: f32) -> f32 {
         let mut bytes = [0; 8];
         self.put(x, &mut bytes);
         self.at(&bytes, 0)
     }
 
-    /// Makes of any bytes those of a number that is small, and none that is infinite or no number: for who makes blocks of all bits there are.
+    /// Changes arbitrary bytes into those of a small number, which is neither infinite nor NaN.
+    /// Code that makes random blocks uses it.
     pub fn tame(self, bytes: &mut [u8]) {
         match self {
             Number::Half | Number::PartOfHalf { .. } => bytes[1] &= 0xbb,
             Number::TopsOfWords { .. } => bytes[7] &= 0xbf,
             Number::HalfOfPower => {}
             Number::HalfOfE4m3 => bytes[0] &= E4M3_NAN,
-            // Between 2^-7 and 2^-5, of either sign.
+            // Between 2^-7 and 2^-5, with either sign.
             Number::Single => bytes[3] = bytes[3] & 0x80 | 0x3c,
         }
     }
 }
 
-/// What a half-precision number with the bits of E4M3 is multiplied with to be [`Number::HalfOfE4m3`].
+/// Factor that turns a half-precision number with the bits of E4M3 into [`Number::HalfOfE4m3`].
 pub const HALF_OF_E4M3: f32 = 128.0;
 
 /// Integer scales of sub-blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scales {
-    /// None: `d` is the scale.
+    /// No scales: `d` is the scale.
     None,
-    /// Of 32 elements, six bits, and minimums likewise: twelve bytes `scales` for eight of both (ggml `get_scale_min_k4`).
+    /// Six-bit scales of 32 elements, and minimums in the same way: twelve bytes `scales` for eight
+    /// of both (ggml `get_scale_min_k4`).
     SixBits,
-    /// Of 16 elements, signed bytes `scales`.
+    /// Signed bytes `scales`, one for 16 elements.
     Signed16,
-    /// Of 16 elements, four low bits of the bytes `scales`, and minimums in the high ones.
+    /// Four-bit scales of 16 elements in the low bits of the bytes `scales`, with minimums in the
+    /// high bits.
     Nibbles16,
-    /// Codes in planes, as those of elements are.
+    /// Codes in planes, like those of elements.
     Coded(ScaleCodes),
-    /// None, and `d` is one f32 for the whole row, behind its blocks.
+    /// No scales, and `d` is one f32 for the whole row, after its blocks.
     Row,
-    /// Of so many elements, signed bytes `scales` in -[`MOST_MULTIPLE`]..=[`MOST_MULTIPLE`]: multiples of `d`, one f32 for the whole row, behind
-    /// its blocks. A number times its scale is a byte, so that sums of a whole row stay integers.
+    /// Signed bytes `scales` in -[`MOST_MULTIPLE`]..=[`MOST_MULTIPLE`], one for `columns` elements:
+    /// multiples of `d`, one f32 for the whole row, after its blocks. A number times its scale is a
+    /// byte, so sums of a whole row stay integers.
     Multiples {
-        /// Elements with a scale in common: whole sub-blocks of 32.
+        /// Number of elements that share a scale: whole sub-blocks of 32.
         columns: usize,
     },
 }
 
-/// Integer scales whose bits lie in planes: number `i` of these is the scale of the elements from `i * columns` on.
+/// Integer scales with their bits in planes. Scale `i` is for the elements from `i * columns` on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ScaleCodes {
-    /// Elements with a scale in common: 16 or 32.
+    /// Number of elements that share a scale: 16 or 32.
     pub columns: usize,
-    /// Where the bits of codes are.
+    /// Place of the codes' bits.
     pub bits: ScaleBits,
-    /// What scale a code is.
+    /// Scale that a code stands for.
     pub number: ScaleNumber,
 }
 
-/// Where the bits of scales are.
+/// Place of the bits of scales.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ScaleBits {
     /// In a plane.
     Plane(Plane),
-    /// In a plane of which other codes or other bits stand between them.
+    /// In a plane with other codes, or other bits, between them.
     Spread(Plane, Spread),
     /// In two planes, the low bits first.
     Planes(Plane, Plane),
     /// In 16-bit words, one above the other.
     Words {
-        /// The field that holds the words.
+        /// Field that holds the words.
         field: &'static str,
-        /// Codes in a word.
+        /// Number of codes in a word.
         each: usize,
         /// Bits of a code.
         width: usize,
-        /// The lowest bit of the first.
+        /// Lowest bit of the first code.
         first: usize,
     },
 }
 
 impl ScaleBits {
-    /// Bits of a code.
+    /// Returns the bits of a code.
     pub const fn width(&self) -> usize {
         match self {
             ScaleBits::Plane(plane) | ScaleBits::Spread(plane, _) => plane.bits,
@@ -339,8 +356,8 @@ impl ScaleBits {
         }
     }
 
-    /// The parts of code `i`: the field, a byte of it, the lowest bit there and how many, which may go on in the next byte; those of the code's
-    /// low bits first.
+    /// Returns the parts of code `i`, its low bits first. A part has a field, a byte of it, the
+    /// lowest bit in that byte, and the number of bits. The bits may continue in the next byte.
     pub(super) fn parts(&self, i: usize) -> impl Iterator<Item = (&'static str, usize, usize, usize)> {
         let of = |plane: &Plane, i: usize| {
             let (byte, shift) = plane.place(i);
@@ -359,33 +376,33 @@ impl ScaleBits {
     }
 }
 
-/// Where codes are among all of a plane: number `i` is number `first + i * each`.
+/// Places of codes in a plane with others: code `i` is number `first + i * each` of the plane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Spread {
-    /// From one to the next.
+    /// Distance from one code to the next.
     pub each: usize,
-    /// The first.
+    /// Number of the first code.
     pub first: usize,
 }
 
 impl Spread {
-    /// The place of code `i`.
+    /// Returns the place of code `i`.
     pub const fn place(&self, i: usize) -> usize {
         self.first + i * self.each
     }
 }
 
-/// What scale a code is.
+/// Scale that a code stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ScaleNumber {
-    /// The code less so much.
+    /// The code minus this number.
     Less(u8),
-    /// One more than twice the code.
+    /// Twice the code plus one.
     Odd,
 }
 
 impl ScaleCodes {
-    /// The scale of a code: a signed byte.
+    /// Returns the scale of a code, a signed byte.
     pub(super) const fn number(&self, code: u8) -> i8 {
         match self.number {
             ScaleNumber::Less(zero) => code.wrapping_sub(zero) as i8,
@@ -393,7 +410,7 @@ impl ScaleCodes {
         }
     }
 
-    /// The largest magnitude of a scale.
+    /// Returns the largest magnitude of a scale.
     const fn largest(&self) -> u8 {
         let codes = 1u16 << self.bits.width();
         let (least, most) = (self.number(0).unsigned_abs(), self.number((codes - 1) as u8).unsigned_abs());
@@ -401,67 +418,69 @@ impl ScaleCodes {
     }
 }
 
-/// The largest multiple: up to 8 times it, above [`ZERO`] or below, is an unsigned byte. 8 times 16 is not, above.
+/// Largest multiple. 8 times it, above [`ZERO`] or below, is an unsigned byte. 8 times 16 above it
+/// is not.
 pub const MOST_MULTIPLE: i8 = 15;
-/// The zero point of signed bytes that are multiplied as unsigned ones.
+/// Zero point of signed bytes that are multiplied as unsigned ones.
 const ZERO: u8 = 128;
 
-/// What is added to all elements with a scale in common.
+/// Addend of all elements with a common scale.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Minimum {
-    /// Nothing.
+    /// No addend.
     None,
     /// The field `m`.
     Half,
-    /// Less `dmin` times the minimum that stands beside the scale.
+    /// Minus `dmin` times the minimum that stands beside the scale.
     Scaled,
 }
 
-/// How a file's block has codes.
+/// Storage of codes in a file's block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Codes {
     /// In planes.
     Planes,
-    /// By indices of a table.
+    /// Indices of a grid.
     Grid(&'static Grid),
-    /// As digits of bytes.
+    /// Digits of bytes.
     Digits(&'static [Digits]),
 }
 
 /// Small integers with scales.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Quants {
-    /// All bits of a code, or its four low ones.
+    /// All bits of a code, or its low bits.
     pub low: Plane,
     /// The bits above those.
     pub high: Option<Plane>,
-    /// What number a code is.
+    /// Number that a code stands for.
     pub values: Values,
-    /// How a file's block has codes.
+    /// Storage of codes in a file's block.
     pub codes: Codes,
-    /// How `d` is stored.
+    /// Storage of `d`.
     pub d: Number,
-    /// Elements that share a `d`, where a file's block has several.
+    /// Number of elements that share a `d`, if a file's block has several.
     pub columns_of_d: Option<u8>,
     /// Integer scales.
     pub scales: Scales,
-    /// What is added.
+    /// Addend of the elements.
     pub minimum: Minimum,
 }
 
 impl Quants {
-    /// Codes in one plane, with a scale for all elements of a block.
+    /// Returns codes in one plane, with one scale for all elements of a block.
     pub const fn new(low: Plane, values: Values) -> Quants {
         let (d, scales, minimum) = (Number::Half, Scales::None, Minimum::None);
         Quants { low, high: None, values, codes: Codes::Planes, d, columns_of_d: None, scales, minimum }
     }
 
-    /// Codes that are digits of base 3, which are two bits.
+    /// Returns codes that are digits of base 3, two bits each.
     pub const fn by_digits(digits: &'static [Digits], values: Values) -> Quants {
         Quants { codes: Codes::Digits(digits), ..Quants::new(Plane::new("", 2, 1), values) }
     }
 
-    /// Codes by a grid: the places of magnitudes and a sign above them, which are three or four bits.
+    /// Returns codes by a grid. A code is the place of a magnitude with a sign above it: three or
+    /// four bits.
     pub const fn by_grid(grid: &'static Grid, values: Values) -> Quants {
         let bits = grid.bits + 1;
         let low = if bits == 4 { 4 } else { 2 };
@@ -469,27 +488,27 @@ impl Quants {
         Quants { high, codes: Codes::Grid(grid), ..Quants::new(Plane::new("", low, 1), values) }
     }
 
-    /// As packed blocks have them.
+    /// Returns the codec of packed blocks.
     pub const fn packed(self) -> Quants {
         Quants { d: self.d.packed(), ..self }
     }
 
-    /// With another kind of number for `d`.
+    /// Sets the kind of number of `d`.
     pub const fn d(self, d: Number) -> Quants {
         Quants { d, ..self }
     }
 
-    /// With a `d` for so many elements each, fewer than a block has.
+    /// Sets the number of elements for each `d`, less than a block's.
     pub const fn d_of(self, columns: u8) -> Quants {
         Quants { columns_of_d: Some(columns), ..self }
     }
 
-    /// With a plane of bits above the low ones.
+    /// Adds a plane of bits above the low ones.
     pub const fn high(self, high: Plane) -> Quants {
         Quants { high: Some(high), ..self }
     }
 
-    /// With integer scales of sub-blocks.
+    /// Adds integer scales of sub-blocks.
     pub const fn scales(self, scales: Scales) -> Quants {
         let minimum = match scales {
             Scales::SixBits | Scales::Nibbles16 => Minimum::Scaled,
@@ -500,12 +519,12 @@ impl Quants {
         Quants { scales, minimum, ..self }
     }
 
-    /// With a number `m` for each block that is added to its elements.
+    /// Adds a number `m` for each block, which is added to its elements.
     pub const fn plus_m(self) -> Quants {
         Quants { minimum: Minimum::Half, ..self }
     }
 
-    /// How many codes there are.
+    /// Returns the number of codes.
     pub const fn count(&self) -> usize {
         match self.codes {
             Codes::Planes | Codes::Grid(_) => 1 << (self.low.bits + self.high_bits()),
@@ -513,7 +532,7 @@ impl Quants {
         }
     }
 
-    /// Bits of a code above those of the low plane.
+    /// Returns the bits of a code above those of the low plane.
     pub const fn high_bits(&self) -> usize {
         match self.high {
             Some(high) => high.bits,
@@ -521,7 +540,7 @@ impl Quants {
         }
     }
 
-    /// Elements with an integer scale in common; `None` where there are none.
+    /// Returns the number of elements that share an integer scale, or `None` without such scales.
     pub const fn scaled(&self) -> Option<usize> {
         match self.scales {
             Scales::None | Scales::Row => None,
@@ -532,7 +551,8 @@ impl Quants {
         }
     }
 
-    /// Elements with a scale in common that is multiplied with their codes, before these are multiplied with anything else.
+    /// Returns the number of elements that share a scale, for scales that are multiplied with codes
+    /// before any other product.
     pub const fn multiples(&self) -> Option<usize> {
         match self.scales {
             Scales::Multiples { columns } => Some(columns),
@@ -542,8 +562,8 @@ impl Quants {
         }
     }
 
-    /// The unsigned byte of each code: the number plus [`Quants::zero`]. Kernels multiply with it, or with the one of its
-    /// [multiple](Quants::multiples).
+    /// Returns the unsigned byte of a code: the number plus [`Quants::zero`]. Kernels multiply with
+    /// it, or with the byte of its [multiple](Quants::multiples).
     pub const fn byte(&self, code: u8) -> u8 {
         match self.values {
             Values::Linear { .. } => code,
@@ -552,12 +572,13 @@ impl Quants {
         }
     }
 
-    /// What [`Quants::byte`] has in addition to the number.
+    /// Returns the difference between [`Quants::byte`] and the number.
     pub const fn zero(&self) -> u8 {
         match self.values {
             Values::Linear { zero } => zero,
             Values::Signed => ZERO,
-            // The smallest that leaves no entry below 0, and is a power of two: small bytes are the more that fit a 16-bit word.
+            // The smallest power of two that leaves no entry below 0. With small bytes, more
+            // products fit a 16-bit word.
             Values::Codebook(table) => {
                 let (mut least, mut i) = (0, 0);
                 while i < table.len() {
@@ -569,7 +590,8 @@ impl Quants {
         }
     }
 
-    /// What the bytes that kernels multiply with have in addition to the numbers, or to their multiples.
+    /// Returns the difference between the bytes that kernels multiply with and the numbers, or
+    /// their multiples.
     pub const fn zero_of_products(&self) -> u8 {
         match self.scales {
             Scales::Multiples { .. } => ZERO,
@@ -579,7 +601,7 @@ impl Quants {
         }
     }
 
-    /// The largest byte of any code.
+    /// Returns the largest byte of any code.
     pub const fn max(&self) -> u8 {
         let (mut max, mut code) = (0, 0);
         while code < self.count() {
@@ -592,7 +614,8 @@ impl Quants {
         max
     }
 
-    /// How many sums of two products of a byte and an activation fit a signed 16-bit word: a power of two, or none.
+    /// Returns how many sums of two products of a byte and an activation fit a signed 16-bit word:
+    /// a power of two, or 0.
     ///
     /// ```
     /// # use ixc_ir::format::Format;
@@ -605,7 +628,8 @@ impl Quants {
         if fit == 0 { 0 } else { 1 << fit.ilog2() }
     }
 
-    /// The floats of a block: their fields, how they are stored, and the largest magnitude that each is multiplied with.
+    /// Returns the floats of a block: their fields, their storage, and the largest magnitude that
+    /// each is multiplied with.
     pub fn numbers(&self) -> Vec<(&'static str, Number, f32)> {
         let largest = f32::from(self.max() - self.zero().min(self.max())).max(f32::from(self.zero()));
         let (scale, minimum) = match self.scales {
@@ -625,14 +649,15 @@ impl Quants {
         numbers
     }
 
-    /// How the field `d`, `m` or `dmin` is stored.
+    /// Returns the storage of the field `d`, `m` or `dmin`.
     pub fn number(&self, field: &str) -> Number {
         if field == "d" { self.d } else { Number::Half }
     }
 }
 
-/// The 6-bit scale and minimum of sub-block `s` (ggml `get_scale_min_k4`): four low pairs are whole, four high ones are
-/// split between a nibble and the two top bits of the low ones.
+/// Returns the 6-bit scale and minimum of sub-block `s` (ggml `get_scale_min_k4`). The first four
+/// pairs are whole. Each of the last four is split between a nibble and the two top bits of an
+/// earlier byte.
 pub(super) fn six_bits(scales: &[u8], s: usize) -> (u8, u8) {
     if s < 4 {
         (scales[s] & 63, scales[s + 4] & 63)
@@ -641,12 +666,13 @@ pub(super) fn six_bits(scales: &[u8], s: usize) -> (u8, u8) {
     }
 }
 
-/// A scale of four bits, and the minimum above it.
+/// Returns a four-bit scale, and the minimum above it.
 pub(super) fn nibbles(byte: u8) -> (f32, f32) {
     (f32::from(byte & 15), f32::from(byte >> 4))
 }
 
-/// The offset of a field that the row has: another name is a bug of the table, which the tests of every format find.
+/// Returns the offset of a field that the row has. Another name is a bug of the table, which the
+/// tests of every format find.
 pub(super) fn offset(fields: &[Field], name: &str) -> usize {
     match fields.iter().find(|field| field.name == name) {
         Some(field) => field.offset,

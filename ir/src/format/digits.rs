@@ -1,8 +1,9 @@
-//! Digits: codes of base 3, of which a byte holds five.
+//! Digits: codes of base 3, five to a byte.
 //!
-//! A byte is a fraction of 256 whose digits come out at the top, one with each multiplication by 3: digit `n` of byte `b` is the whole part of
-//! `3 (3^n b mod 256) / 256`. No byte is divided. Five digits with the value `v`, the first highest, are the byte `v * 256 / 243`, rounded up; where there are
-//! fewer, the last ones are 0.
+//! A byte is a fraction of 256. Each multiplication by 3 moves its next digit to the top, so no
+//! byte is divided: digit `n` of byte `b` is the whole part of `3 (3^n b mod 256) / 256`. Five
+//! digits with the value `v`, the first highest, are the byte `v * 256 / 243`, rounded up. If there
+//! are fewer digits, the last ones are 0.
 //!
 //! ```text
 //! tq1_0, digits of bytes 0..32 : element 32 n + j is digit n of byte j      n in 0..5, j in 0..32
@@ -11,21 +12,23 @@
 /// Values of a digit.
 pub const BASE: u8 = 3;
 
-/// Elements whose codes are digits of a run of bytes: as planes have them, neighbours are in neighbouring bytes.
+/// Elements with codes that are digits of a run of bytes. As in planes, neighbours are in
+/// neighbouring bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Digits {
     /// The field that holds the bytes.
     pub field: &'static str,
-    /// The first of them there.
+    /// Offset of the first byte in the field.
     pub at: usize,
-    /// How many.
+    /// Number of bytes.
     pub run: usize,
-    /// Digits of each: at most 5.
+    /// Digits of each byte: at most 5.
     pub each: usize,
 }
 
 impl Digits {
-    /// The run, byte of its field, and digit in that byte, that element `i` of a block is in.
+    /// Returns the place of element `i` of a block: the run, the byte of its field, and the digit
+    /// in that byte.
     pub fn place(all: &'static [Digits], i: usize) -> (&'static Digits, usize, usize) {
         let mut rest = i;
         for digits in all {
@@ -37,16 +40,17 @@ impl Digits {
         unreachable!("element {i} is in none of {all:?}")
     }
 
-    /// What brings digit `n` to the top.
+    /// Returns the factor that brings digit `n` to the top.
     pub const fn power(n: usize) -> u8 {
         BASE.pow(n as u32)
     }
 }
 
-/// Digits of a byte.
+/// Maximum digits of a byte.
 const DIGITS: usize = 5;
 
-/// Writes the bytes of a run, whose digits these are: the first ones of all bytes, then the second ones.
+/// Writes the bytes of a run with these digits: the first digits of all bytes, then the second
+/// ones, and so on.
 pub(super) fn put(digits: &[u8], out: &mut [u8]) {
     const RUN: usize = 16;
     let run = out.len();
@@ -66,8 +70,8 @@ pub(super) fn put(digits: &[u8], out: &mut [u8]) {
     }
 }
 
-/// Writes the codes of consecutive elements, from `first` on, of a block whose fields `field`
-/// gives.
+/// Writes the codes of consecutive elements, from `first` on. `field` returns the fields of the
+/// block.
 pub(super) fn codes<'a>(all: &'static [Digits], field: impl Fn(&str) -> &'a [u8], first: usize, codes: &mut [u8]) {
     let (mut at, end) = (0, codes.len());
     while at < end {

@@ -1,7 +1,8 @@
-//! Grids: tables of several codes at once, for formats that have an index where others have codes.
+//! Grids: tables of several codes at once, for formats with indices instead of codes.
 //!
-//! The best points of a lattice are kept in a table, and a block has the numbers of entries: 8 to 10 bits for four or eight elements, beside which each
-//! element has a sign of its own. What a code is, [`super::Values`] says, as of other formats.
+//! A table keeps the best points of a lattice, and a block has indices of its entries: 8 to 10 bits
+//! for four or eight elements. Each element also has a sign of its own. [`super::Values`] gives the
+//! number of a code, as for other formats.
 //!
 //! ```text
 //! iq3_s     9 bits for 4 magnitudes of 8, 4 signs         code = place of the magnitude | sign << 3
@@ -9,15 +10,18 @@
 //! iq1_m     11 bits for 8 numbers of 3, one sign          code = place of the number | sign << 2; what the sign is of stands beside the number
 //! ```
 //!
-//! Packed strips have indices and signs, too, those of 16 rows side by side ([`super::packed`]), so that a packed weight takes the bytes that it has in its
-//! file. They are looked up as a strip is read: eight elements at a time, or, where bytes of whole vectors can be permuted, as bytes of 64 indices at once.
+//! Packed strips also have indices and signs, interleaved for 16 rows ([`super::packed`]). A packed
+//! weight therefore takes the bytes that it has in its file. Kernels look indices up as they read a
+//! strip: eight elements at a time, or, if the processor can permute bytes of whole vectors, bytes
+//! of 64 indices at once.
 
 mod data;
 
 use super::packed::SUB;
 
-/// A table of a grid, for kernels (`lookup`): entries of 32 bits, whose bytes have the codes of four elements, or of the first four of eight in
-/// their low nibbles and of the other four in the high ones.
+/// Tables of grids, for kernels (`lookup`). An entry has 32 bits. Its four bytes have the codes of
+/// four elements. For entries of eight elements, the low nibbles have the first four codes and the
+/// high nibbles the others.
 pub static TABLES: [&[u32]; 6] = [
     &expand::<256>(&data::IQ3_XXS, 3, 4),
     &expand::<512>(&data::IQ3_S, 3, 4),
@@ -27,8 +31,9 @@ pub static TABLES: [&[u32]; 6] = [
     &expand::<2048>(&data::IQ1_S, 2, 8),
 ];
 
-/// Tables of bytes, for kernels (`lookup_byte`): of each of [`TABLES`] the lower and the upper byte of entries whose codes stand side by side, the first
-/// lowest; then [`SIGNS`].
+/// Tables of bytes, for kernels (`lookup_byte`). They have the lower and the upper byte of the
+/// entries of each of [`TABLES`], with codes packed densely, the first lowest. The last table is
+/// [`SIGNS`].
 pub static BYTE_TABLES: [&[u8]; 13] = [
     &bytes::<256>(&data::IQ3_XXS, 0),
     &bytes::<256>(&data::IQ3_XXS, 8),
@@ -44,10 +49,10 @@ pub static BYTE_TABLES: [&[u8]; 13] = [
     &bytes::<2048>(&data::IQ1_S, 8),
     &even_signs(),
 ];
-/// The table that has for seven signs all eight, of which an even number is negative.
+/// Number of the table that completes seven signs to eight, with an even number of negative ones.
 pub const SIGNS: usize = 12;
 
-/// Codes of `bits` bits, `len` of an entry, as [`TABLES`] have them.
+/// Expands entries of `len` codes of `bits` bits to the layout of [`TABLES`].
 const fn expand<const N: usize>(packed: &[u16; N], bits: usize, len: usize) -> [u32; N] {
     let (mut all, mut i) = ([0; N], 0);
     while i < N {
@@ -61,12 +66,12 @@ const fn expand<const N: usize>(packed: &[u16; N], bits: usize, len: usize) -> [
     all
 }
 
-/// The bit that element `place` of an entry of [`TABLES`] begins at.
+/// Returns the first bit of element `place` in an entry of [`TABLES`].
 const fn at(place: usize) -> usize {
     place % 4 * 8 + place / 4 * 4
 }
 
-/// The byte of each entry from bit `from` on.
+/// Returns the byte of each entry from bit `from` on.
 const fn bytes<const N: usize>(packed: &[u16; N], from: u32) -> [u8; N] {
     let (mut all, mut i) = ([0; N], 0);
     while i < N {
@@ -76,7 +81,7 @@ const fn bytes<const N: usize>(packed: &[u16; N], from: u32) -> [u8; N] {
     all
 }
 
-/// See [`SIGNS`].
+/// Returns the table [`SIGNS`].
 const fn even_signs() -> [u8; 128] {
     let (mut all, mut i) = ([0; 128], 0);
     while i < 128 {
@@ -86,117 +91,119 @@ const fn even_signs() -> [u8; 128] {
     all
 }
 
-/// Seven signs, and the eighth that makes them even.
+/// Returns seven signs, and the eighth that makes the number of negative ones even.
 const fn even(seven: u8) -> u8 {
     seven | (seven.count_ones() as u8 & 1) << 7
 }
 
-/// How a block of 256 has its elements' codes by a table.
+/// Codes of a block of 256 elements by a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grid {
     /// Number of the table in [`TABLES`].
     pub table: usize,
     /// Elements of an entry: 4 or 8.
     pub len: usize,
-    /// Bits of a magnitude's place; above it stands the sign.
+    /// Bits of a magnitude's place. The sign stands above it.
     pub bits: usize,
-    /// Where indices are.
+    /// Place of the indices.
     pub index: Index,
-    /// Where signs are.
+    /// Place of the signs.
     pub signs: Signs,
 }
 
-/// Where the indices of a sub-block of 32 elements are.
+/// Place of the indices of a sub-block of 32 elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Index {
-    /// Bytes of a field, so many from one sub-block's first to the next one's.
+    /// Bytes of a field, `stride` from one sub-block's first byte to the next one's.
     Bytes {
-        /// The field.
+        /// Field with the bytes.
         field: &'static str,
-        /// Bytes of it for each sub-block.
+        /// Bytes of the field for each sub-block.
         stride: usize,
-        /// The bits above them, if any.
+        /// Bits above the bytes, if any.
         high: Option<HighBits>,
     },
     /// The low nine bits of the words of a field.
     Words {
-        /// The field.
+        /// Field with the words.
         field: &'static str,
     },
 }
 
-/// Most vectors of a packed sub-block: two of indices of four elements, and one of signs.
+/// Maximum vectors of a packed sub-block: two of indices of four elements, and one of signs.
 const MOST_VECTORS: usize = 3;
 
-/// Bits of indices above those of a byte: in the field `high`, a byte or a 16-bit word for each sub-block, the first index's lowest.
+/// Bits of indices above their bytes. The field `high` has a byte or a 16-bit word for each
+/// sub-block, the first index's bits lowest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HighBits {
     /// Bytes for each sub-block: 1 or 2.
     pub bytes: usize,
     /// Bits of an index.
     pub width: usize,
-    /// From one index's to the next one's.
+    /// Distance in bits from one index to the next.
     pub apart: usize,
 }
 
-/// Where the signs of a sub-block are: a bit for each element, set where it is negative.
+/// Place of the signs of a sub-block: a bit for each element, set for negative ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Signs {
     /// Bits of a field.
     Bits {
-        /// The field.
+        /// Field with the bits.
         field: &'static str,
     },
-    /// Of eight elements seven bits, the last sign being the others' parity: the low 28 bits of a 32-bit word for each sub-block.
+    /// Seven bits for eight elements; the last sign is the parity of the others. They are the low
+    /// 28 bits of a 32-bit word for each sub-block.
     Words {
-        /// The field.
+        /// Field with the words.
         field: &'static str,
-        /// Bytes of it for each sub-block.
+        /// Bytes of the field for each sub-block.
         stride: usize,
-        /// The word's place in these.
+        /// Offset of the word in these bytes.
         at: usize,
     },
-    /// The same: the high seven bits of each index's word.
+    /// Seven bits for eight elements, with parity, in the high seven bits of each index's word.
     AboveIndex,
-    /// One for all elements of an index: a bit among the [`HighBits`].
+    /// One sign for all elements of an index: a bit among the [`HighBits`].
     Common {
-        /// The first index's.
+        /// Bit of the first index's sign.
         first: usize,
-        /// From one index's to the next one's.
+        /// Distance in bits from one index's sign to the next.
         apart: usize,
     },
 }
 
-/// Of each sub-block of a block in a file, four bytes that a packed one has side by side.
+/// Four bytes of each sub-block in a file's block, which are a dword in the packed block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FourBytes {
-    /// The field that has them.
+    /// Field with the bytes.
     pub field: &'static str,
-    /// Bytes of it from one sub-block's to the next one's.
+    /// Bytes of the field from one sub-block to the next.
     pub stride: usize,
-    /// The first of them.
+    /// Offset of the first byte.
     pub first: usize,
-    /// From one to the next: 1, or 2 where it is every other byte of words.
+    /// Distance from one byte to the next: 1, or 2 for every other byte of words.
     pub step: usize,
 }
 
 impl Grid {
-    /// Indices of a sub-block.
+    /// Returns the number of indices of a sub-block.
     pub const fn each(&self) -> usize {
         SUB / self.len
     }
 
-    /// Bytes of a sub-block in a field of words with indices.
+    /// Returns the bytes of a sub-block in a field of words with indices.
     pub const fn words_stride(&self) -> usize {
         2 * self.each()
     }
 
-    /// Vectors of a packed sub-block that indices take.
+    /// Returns the vectors of a packed sub-block for indices.
     pub const fn index_vectors(&self) -> usize {
         self.each() / 4
     }
 
-    /// Vectors of a packed sub-block: of indices, then of signs.
+    /// Returns the vectors of a packed sub-block: of indices, then of signs.
     pub const fn vectors(&self) -> usize {
         match self.signs {
             Signs::Bits { .. } | Signs::Words { .. } | Signs::AboveIndex => self.index_vectors() + 1,
@@ -204,7 +211,7 @@ impl Grid {
         }
     }
 
-    /// What a row's dwords of vector `vector` of a packed block's sub-blocks are.
+    /// Returns the source of a row's dwords in vector `vector` of a packed block's sub-blocks.
     pub const fn vector(&self, vector: usize) -> FourBytes {
         let (is_signs, words) = (vector == self.index_vectors(), self.words_stride());
         match (is_signs, self.signs, self.index) {
@@ -216,7 +223,7 @@ impl Grid {
         }
     }
 
-    /// The bits of indices above those of a byte that stand in the field `high`.
+    /// Returns the bits of indices above their bytes, which are in the field `high`.
     pub const fn high(&self) -> Option<HighBits> {
         match self.index {
             Index::Bytes { high, .. } => high,
@@ -224,13 +231,13 @@ impl Grid {
         }
     }
 
-    /// The places of each entry's elements, the first lowest.
+    /// Returns the places of each entry's elements, the first lowest.
     pub(super) fn entries(&self) -> impl Iterator<Item = u16> {
         let [low, high] = [0, 1].map(|half| BYTE_TABLES[2 * self.table + half]);
         low.iter().zip(high).map(|(low, high)| u16::from_le_bytes([*low, *high]))
     }
 
-    /// How many neighbours' signs say each other's, from the first of as many on; 1 where each is its own.
+    /// Returns the number of neighbours with dependent signs. 1 means independent signs.
     pub(super) const fn span(&self) -> usize {
         match self.signs {
             Signs::Bits { .. } => 1,
@@ -240,8 +247,9 @@ impl Grid {
         }
     }
 
-    /// Patterns of signs that are worth a try for the elements of a [span](Grid::span), a bit for each negative one. Where an even number is, and
-    /// another number of `x`, so many of those that matter least are tried the other way.
+    /// Returns the patterns of signs to try for the elements of a [span](Grid::span), with a bit
+    /// for each negative element. If the number of negative signs must be even and that of `x` is
+    /// odd, each pattern flips one sign. The `flipped` elements that matter least are tried.
     pub(super) fn patterns(&self, x: &[f32], w: &[f32], flipped: usize) -> Vec<u32> {
         let negative = x.iter().rev().fold(0u32, |all, x| all << 1 | u32::from(*x < 0.0));
         match self.signs {
@@ -255,7 +263,8 @@ impl Grid {
         }
     }
 
-    /// Writes an index of a sub-block, to a block of zeros: `put` gets a field, a byte of it, and the bits that are set there.
+    /// Writes an index of a sub-block to a zeroed block. `put` gets a field, a byte of it, and the
+    /// bits to set there.
     pub(super) fn put_index(&self, sub: usize, number: usize, index: usize, put: &mut impl FnMut(&str, usize, u8)) {
         let low = self.vector(number / 4);
         put(low.field, sub * low.stride + low.first + number % 4 * low.step, index as u8);
@@ -267,7 +276,8 @@ impl Grid {
         }
     }
 
-    /// Writes the signs of eight elements of a sub-block, likewise.
+    /// Writes the signs of eight elements of a sub-block to a zeroed block, with `put` as for
+    /// [`Grid::put_index`].
     pub(super) fn put_signs(&self, sub: usize, eight: usize, signs: u8, put: &mut impl FnMut(&str, usize, u8)) {
         match self.signs {
             Signs::Bits { field } => put(field, sub * (SUB / 8) + eight, signs),
@@ -287,8 +297,8 @@ impl Grid {
         }
     }
 
-    /// Writes the codes of consecutive elements of a sub-block, from `first` on, of a block whose
-    /// fields `field` gives.
+    /// Writes the codes of consecutive elements of a sub-block, from `first` on. `field` returns
+    /// the fields of the block.
     pub(super) fn codes<'a>(&self, field: impl Fn(&str) -> &'a [u8], first: usize, codes: &mut [u8]) {
         let sub = first / SUB;
         let mut dwords = [[0; 4]; MOST_VECTORS];
@@ -306,7 +316,8 @@ impl Grid {
         }
     }
 
-    /// The code of element `i` of a sub-block, of which `dword` gives a row's bytes of each vector, and `high` those of the field of this name.
+    /// Returns the code of element `i` of a sub-block. `dword` returns a row's bytes of each
+    /// vector, and `high` are the sub-block's bits of the field `high`.
     pub(super) fn code_of(&self, dword: impl Fn(usize) -> [u8; 4], high: u16, i: usize) -> u8 {
         let number = i / self.len;
         let low = dword(number / 4)[number % 4];

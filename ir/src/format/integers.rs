@@ -1,4 +1,5 @@
-//! Rows whose integers are given, with their scale: what others quantised, in formats that keep it as it is.
+//! Rows of given integers and their scale, quantised by others, in formats that keep them
+//! unchanged.
 
 use half::f16;
 
@@ -6,7 +7,8 @@ use super::codec::{Codes, Minimum, Number, Quants, Scales, Values};
 use super::{Format, requantise};
 
 impl Format {
-    /// Whether rows of integers of so many bits, in two's complement, with an `f32` for each row are the same numbers in this format.
+    /// Whether this format can hold rows of `bits`-bit integers in two's complement, with an `f32`
+    /// for each row, without changing a number.
     pub fn takes_integers(self, bits: usize) -> bool {
         let takes = |quants: &Quants| {
             let values = match quants.values {
@@ -29,11 +31,12 @@ impl Format {
         (1..=8).contains(&bits) && self.rows() == 1 && self.quants().is_some_and(takes)
     }
 
-    /// Writes whole blocks of integers, of each its bits in a byte, that are to be multiplied with `d`, and with `ends` what a row has behind its last
-    /// block. They become codes.
+    /// Writes whole blocks of integers with the factor `d`, and with `ends` also the row's tail.
+    /// Each byte of `integers` has the bits of one, which become codes.
     ///
     /// # Panics
-    /// When the lengths do not fit together, or the format [takes](Format::takes_integers) no such integers; callers have checked both.
+    /// The lengths do not fit together, or the format does not [take](Format::takes_integers) such
+    /// integers. Callers have checked both.
     pub fn put_integers(self, integers: &mut [u8], d: f32, ends: bool, out: &mut [u8]) {
         let Some(quants) = self.quants() else { panic!("{self} has no integers") };
         let (blocks, tail) = out.split_at_mut(integers.len() / self.block_len() * self.block_bytes());
@@ -41,7 +44,7 @@ impl Format {
             Values::Linear { zero } => zero,
             Values::Signed | Values::Codebook(_) => 0,
         };
-        // The code of 0 is the highest bit, or 0: to add it is to change that bit.
+        // The code of 0 is the highest bit, or 0. Adding it flips that bit.
         integers.iter_mut().for_each(|bits| *bits ^= zero);
         blocks.fill(0);
         requantise::put_codes(self, quants, integers, blocks);
@@ -56,11 +59,11 @@ impl Format {
         }
     }
 
-    /// Writes a block of codes with their scale, of which the nearest half is taken, and with the code that is zero where the block says so: as what is added
-    /// to all of it.
+    /// Writes a block of codes with their scale, rounded to the nearest half. `zero` is the code of
+    /// 0, if the block stores one; it becomes the addend of all elements.
     ///
     /// # Panics
-    /// When the format is none of codes in a plane with a half.
+    /// The format does not have codes in planes with a half.
     pub(crate) fn put_group(self, codes: &[u8], d: f32, zero: Option<u8>, block: &mut [u8]) {
         let Some(quants) = self.quants() else { panic!("{self} has no integers") };
         block.fill(0);

@@ -1,37 +1,50 @@
-//! Packed formats: 16 rows of a weight side by side, so that a vector lane is a row and no horizontal sum is left.
+//! Packed formats: 16 interleaved rows of a weight, so that a vector lane is a row and no
+//! horizontal sum remains.
 //!
-//! A *strip* is 16 rows; its blocks follow each other along the columns. In a block, columns come in *groups* of four: a dword
-//! of a row holds four neighbouring columns, which is what `dot4_u8s8` takes, and 16 rows make 64 bytes. Where quants have four
-//! bits (or four low bits), a vector holds two groups: group `2j` of a sub-block of 32 in the low nibbles, `2j + 1` in the high
-//! ones. Of two bits it holds four.
+//! A *strip* is 16 rows. Its blocks follow each other along the columns. In a block, columns come
+//! in *groups* of four. A dword of a row holds four neighbouring columns, as `dot4_u8s8` takes
+//! them, and 16 rows make 64 bytes.
+//!
+//! If quants have four bits (or four low bits), a vector holds two groups: group `2j` of a
+//! sub-block of 32 in the low nibbles, `2j + 1` in the high ones. With two bits, a vector holds
+//! four groups.
 //!
 //! ```text
 //! q4_k_r16, sub-block s, vector j:   byte 4r + i = q[r][32s + 8j + i] | q[r][32s + 8j + 4 + i] << 4      r in 0..16, i in 0..4
 //! ```
 //!
-//! A block begins with what is read first, its scales, and the high bits of a sub-block's quants stand just before their low ones:
-//! kernels then read memory strictly forwards, as prefetchers like it. (High bits in a field of their own are a second stream, and
-//! cost a single row 40 % of the memory bandwidth of a Zen 4 core.)
+//! A block begins with its scales, which kernels read first. The high bits of a sub-block's quants
+//! stand just before their low bits. Kernels then read memory strictly forwards, which suits
+//! prefetchers. High bits in a field of their own are a second stream, and cost a single row 40 %
+//! of the memory bandwidth of a Zen 4 core.
 //!
-//! Scales are stored per sub-block, 16 rows side by side, a byte each. Where they have six bits, and so have minimums, the two high
-//! bits of a minimum stand above its scale, and the others are nibbles: of rows 0 to 7 the low ones of eight bytes, of rows 8 to 15 the
-//! high ones. Minimums of four bits stand above their scales of four. Other scales are signed bytes. So a packed weight takes the bytes that it had,
-//! or some more (`q6_k` 1 %, `iq4_xs` 3 %, `q3_k` 5 %: scales of six bits, and half a line that is left of a block's `d`), in memory as in what a token reads.
+//! Scales are stored per sub-block, interleaved for 16 rows, a byte each:
+//! - Six-bit scales have the two high bits of their minimum above them. The other bits of minimums
+//!   are nibbles: rows 0 to 7 have the low ones of eight bytes, rows 8 to 15 the high ones.
+//! - Four-bit scales have their four-bit minimums above them.
+//! - Other scales are signed bytes.
 //!
-//! Where a file has indices of a [grid](super::grids), so has the packed block: in the vectors of a sub-block, byte `i` of a row's dword is the low byte of
-//! index `i`, and a vector of signs follows, a row's bits of 32 columns as the file has them. What indices have above a byte, and all that stands beside
-//! it, is the field `high`, a byte or a word for each row; codes of scales stay where they are in these words and above signs, or are nibbles: of
-//! rows 0 to 7 the low ones of eight bytes, of rows 8 to 15 the high ones. So these take the bytes that they had (`iq1_m` 4 % more: scales of
-//! three bits take four).
+//! A packed weight takes the bytes of its file, or some more, in memory and for each token: `q6_k`
+//! 1 %, `iq4_xs` 3 %, `q3_k` 5 %. The causes are scales of six bits, and half a cache line of
+//! padding after a block's `d`.
+//!
+//! If a file has indices of a [grid](super::grids), so has the packed block. In the vectors of a
+//! sub-block, byte `i` of a row's dword is the low byte of index `i`. A vector of signs follows,
+//! with a row's bits of 32 columns as in the file. The field `high` has a byte or a word for each
+//! row, with the high bits of indices and the other bits of the file's field.
+//!
+//! Codes of scales stay in these words, or above the signs. Otherwise they are nibbles: rows 0 to 7
+//! have the low ones of eight bytes, rows 8 to 15 the high ones. These formats take the bytes of
+//! their files (`iq1_m` takes 4 % more, because scales of three bits take four).
 //!
 //! ```text
 //! iq3_s_r16, sub-block s, row r:   quants[192 s + 64 v + 4 r + i] = index 4 v + i, low byte      v in 0..2, i in 0..4
 //!                                  quants[192 s + 128 + 4 r ..] = 32 signs;  high[16 s + r] = bit 8 of 8 indices
 //! ```
 //!
-//! Digits of base 3 take two bits each (`tq1_0`, 26 % more).
+//! Digits of base 3 take two bits each (`tq1_0` takes 26 % more).
 //!
-//! [`pack`] changes how codes are stored and nothing else: dequantised, both are the same numbers.
+//! [`pack`] changes only the storage of codes. Both forms dequantise to the same numbers.
 //!
 //! Invariant: kernels for one row and for many read the same packed bytes.
 
@@ -47,32 +60,33 @@ pub const SUB: usize = 32;
 /// Bytes of a vector of a strip: a dword for each row.
 pub const VECTOR: usize = 4 * STRIP;
 
-/// Columns of a packed block: those of a block in the file, or two of 32 with their scales side by side, so that
-/// vectors stay on cache lines.
+/// Returns the columns of a packed block: those of a block in the file. Blocks of 32 are packed in
+/// pairs, with their scales together, so that vectors stay on cache lines.
 const fn columns(len: usize) -> usize {
     if len == SUB { 2 * SUB } else { len }
 }
 
-/// Where a packed block has the codes of [`Scales::Coded`].
+/// Place of the codes of [`Scales::Coded`] in a packed block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CodesOfScales {
-    /// Nowhere: it has the numbers, a byte each.
+    /// No codes: the block has the scales themselves, a byte each.
     Bytes,
-    /// In nibbles of the field `scales`, eight bytes for 16 rows: of rows 0 to 7 the low ones.
+    /// Nibbles of the field `scales`, eight bytes for 16 rows. Rows 0 to 7 have the low ones.
     Nibbles,
     /// The highest four bits of the dwords of signs.
     AboveSigns,
-    /// Among the bits of the words `high`.
+    /// Bits of the words `high`.
     High {
-        /// The lowest.
+        /// The lowest bit.
         first: usize,
-        /// How many.
+        /// Number of bits.
         width: usize,
     },
 }
 
 impl Quants {
-    /// Vectors of the quants of a packed sub-block: of high bits, which stand first, and of all.
+    /// Returns the vectors of the quants of a packed sub-block: those of high bits, which come
+    /// first, and all.
     pub const fn vectors(&self) -> (usize, usize) {
         match self.codes {
             Codes::Grid(grid) => (0, grid.vectors()),
@@ -80,7 +94,7 @@ impl Quants {
         }
     }
 
-    /// The grid that a packed block has indices of.
+    /// Returns the grid of a packed block's indices, if it has indices.
     pub const fn grid(&self) -> Option<&'static Grid> {
         match self.codes {
             Codes::Grid(grid) => Some(grid),
@@ -88,7 +102,7 @@ impl Quants {
         }
     }
 
-    /// Where a packed block has codes of scales.
+    /// Returns the place of codes of scales in a packed block.
     pub const fn codes_of_scales(&self) -> CodesOfScales {
         let (Some(grid), Scales::Coded(codes)) = (self.grid(), self.scales) else { return CodesOfScales::Bytes };
         match (codes.bits, grid.signs) {
@@ -100,7 +114,7 @@ impl Quants {
         }
     }
 
-    /// Fields of a packed block of `columns`, with a scale `d` for each `len` of them.
+    /// Returns the fields of a packed block of `columns`, with a scale `d` for each `len` of them.
     const fn packed_fields(&self, columns: usize, len: usize) -> Fields {
         let (numbers, subs) = (STRIP * (columns / len), columns / SUB);
         let halves = Number::Half.bytes() * numbers;
@@ -129,7 +143,8 @@ impl Quants {
             (Some(scaled), CodesOfScales::Nibbles) => STRIP / 2 * (columns / scaled),
             _ => 0,
         };
-        // What follows lies on cache lines, but where they would be more than a hundredth of the block, or where few vectors are read of it.
+        // The next field begins on a cache line. No padding if it would exceed a hundredth of the
+        // block, or if the block has few vectors.
         let pads = columns == K_BLOCK && self.grid().is_none();
         let pad = if pads { fields.bytes().next_multiple_of(VECTOR) - fields.bytes() } else { 0 };
         let high = match self.grid() {
@@ -144,7 +159,7 @@ impl Quants {
     }
 }
 
-/// The row of a packed format.
+/// Returns the table row of a packed format.
 pub(super) const fn row(
     format: Format,
     name: &'static str,
@@ -194,18 +209,18 @@ pub(super) const fn row(
     }
 }
 
-/// Where bits of a code lie in a packed block's quants: the byte, and the bit in that byte.
+/// Place of a code's bits in a packed block's quants: the byte, and the bit in that byte.
 struct Places {
     low: (usize, usize),
     high: (usize, usize),
 }
 
 impl Quants {
-    /// Of row `r`, column `c`.
+    /// Returns the places of row `r`, column `c`.
     const fn places(&self, r: usize, c: usize) -> Places {
         let (high, all) = self.vectors();
         let (first, group, byte) = (c / SUB * all, c % SUB / 4, 4 * r + c % 4);
-        // Groups that a vector holds.
+        // Number of groups in a vector.
         let (low, each_high) = (8 / self.low.bits, 8 / if high > 0 { high } else { 8 });
         Places {
             low: ((first + high + group / low) * VECTOR + byte, group % low * self.low.bits),
@@ -223,7 +238,7 @@ pub(super) struct Strip<'a> {
 }
 
 impl Strip<'_> {
-    /// What stands beside the low bytes of a sub-block's indices; 0 where nothing does.
+    /// Returns the sub-block's bits of the field `high`, or 0 without such a field.
     fn high(&self, grid: &Grid, sub: usize) -> u16 {
         grid.high().map_or(0, |high| {
             let bytes = &self.block[self.offsets.high + high.bytes * (STRIP * sub + self.r)..];
@@ -231,7 +246,7 @@ impl Strip<'_> {
         })
     }
 
-    /// The scale of element `i` as a signed byte.
+    /// Returns the scale of element `i`, a signed byte.
     fn coded(&self, codes: &codec::ScaleCodes, i: usize) -> u8 {
         let (at, quants) = (i / codes.columns, self.row.format.quants());
         let scales = &self.block[self.offsets.scales..];
@@ -271,7 +286,7 @@ impl Reader for Strip<'_> {
             let places = quants.places(self.r, i);
             let low = bits(places.low, quants.low.bits);
             *code = match quants.high {
-                // Whole bytes are stored as kernels multiply them.
+                // Whole bytes are stored in the form that kernels multiply.
                 None if quants.low.bits == 8 => low ^ quants.byte(0),
                 None => low,
                 Some(high) => low | bits(places.high, high.bits) << quants.low.bits,
@@ -305,18 +320,18 @@ impl Reader for Strip<'_> {
     }
 }
 
-/// Packs one strip, bit by bit as the codec says: `rows` are 16 rows of `to.unpacked()`, each of whole blocks of `to`; `out` gets as
-/// many blocks. The definition of packing.
+/// Packs one strip, bit by bit as the codec describes. This is the definition of packing. `rows`
+/// are 16 rows of `to.unpacked()`, each of whole blocks of `to`; `out` gets as many blocks.
 ///
 /// # Panics
-/// When `to` is no packed format or the lengths do not fit together.
+/// `to` is not a packed format, or the lengths do not fit together.
 pub fn pack(to: Format, rows: &[u8], out: &mut [u8]) {
     let from = to.unpacked().unwrap_or_else(|| panic!("{to} is no packed format"));
     let block_bytes = STRIP * to.block_bytes();
     let blocks = (out.len() - to.row().tail.bytes()) / block_bytes;
     let (out, tail) = out.split_at_mut(blocks * block_bytes);
     assert_eq!(tail.len(), to.row().tail.bytes(), "whole blocks of {to}");
-    // Blocks of a row in the file that make a packed one.
+    // Number of a file row's blocks in a packed block.
     let each = to.block_len() / from.block_len();
     let row_bytes = blocks * each * from.block_bytes() + from.tail_bytes();
     assert_eq!(rows.len(), STRIP * row_bytes, "16 rows of {from}");
@@ -331,12 +346,12 @@ pub fn pack(to: Format, rows: &[u8], out: &mut [u8]) {
             }
         }
     }
-    // Scales of whole rows, side by side.
+    // Scales of whole rows, interleaved.
     let tails = rows.chunks_exact(row_bytes).map(|row| &row[row_bytes - from.tail_bytes()..]);
     tail.copy_from_slice(&tails.collect::<Vec<_>>().concat());
 }
 
-/// Packs block `number` of a row, of those that make a packed block.
+/// Packs block `number` of a row, counted within the packed block.
 fn pack_block(to: &FormatRow, (r, number): (usize, usize), reader: &Block<'_>, out: &mut [u8]) {
     let &Block { row: from, block, .. } = reader;
     let at = |name: &str| codec::offset(&to.fields, name);
@@ -412,7 +427,7 @@ fn pack_block(to: &FormatRow, (r, number): (usize, usize), reader: &Block<'_>, o
                         let code = reader.scale_code(&codes, s) << (r / 8 * 4);
                         out[at("scales") + STRIP / 2 * s + r % 8] |= code;
                     }
-                    // They came with what they stand beside.
+                    // Already packed with their words or signs.
                     CodesOfScales::AboveSigns | CodesOfScales::High { .. } => {}
                 }
             }
@@ -430,7 +445,7 @@ fn pack_block(to: &FormatRow, (r, number): (usize, usize), reader: &Block<'_>, o
 mod tests {
     use super::*;
 
-    /// Every bit pattern of every field, so far as random bytes have them; scales are kept finite.
+    /// Tests random bit patterns of every field. Scales are kept finite.
     #[test]
     fn packed_rows_are_the_same_numbers() {
         let mut state = 1u64;
@@ -448,7 +463,7 @@ mod tests {
             }
             for block in rows.chunks_exact_mut(from.block_bytes()).filter(|_| !from.has_row_scale()) {
                 let Some(quants) = from.quants() else {
-                    // An exponent below the top: no infinity, no NaN.
+                    // Keeps the exponent below the top: no infinity, no NaN.
                     block[from.field("value") + 1] &= 0xbb;
                     continue;
                 };
@@ -463,7 +478,7 @@ mod tests {
             let mut found = vec![f32::NAN; STRIP * k];
             to.dequantise(&packed, &mut found);
             assert_eq!(found, right, "{to}");
-            // Every byte is written: what was there before makes no difference.
+            // `pack` writes every byte: earlier contents make no difference.
             let mut again = vec![0; packed.len()];
             pack(to, &rows, &mut again);
             assert!(packed == again, "{to}");

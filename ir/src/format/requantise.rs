@@ -1,42 +1,51 @@
-//! Requantising: rows of any weight format in one with a scale for the whole row. The definition, and what does it.
+//! Requantisation of rows of any weight format to one with a scale for the whole row: the
+//! definition and the code.
 //!
 //! ```text
 //! q4_k row: 8 scales and minimums for each 256 columns   ->   x, f32   ->   i4_row: q in -8..=7, one d
 //!                                                                     ->   i4_g128: the same, and a multiple of d for each 128 columns
 //! ```
 //!
-//! With eight bits the largest magnitude becomes 127. With four, a scale that the largest magnitude fits would leave most of a long row
-//! to few codes, so scales that clip are tried, and the one whose row is nearest in squares is taken, with the factor that makes it nearer still:
-//! `d = sum(x q) / sum(q q)`. What is lost is smooth in the scale's logarithm and has one minimum but for a few outliers, so some coarse steps down and
-//! ever finer ones around the best are enough: of rows of a few hundred numbers and more the error is within 1 % of that of 600 tries (a test).
+//! With eight bits, the largest magnitude becomes 127. With four bits, a scale that fits the
+//! largest magnitude would leave most of a long row to few codes. The search therefore also tries
+//! scales that clip. It takes the scale whose row has the least squared error, with the factor that
+//! reduces the error further: `d = sum(x q) / sum(q q)`.
 //!
-//! With multiples, every group's own scale is found first, by fewer tries since the largest of 128 numbers is not far out; the largest of these is the largest multiple,
-//! and of the two multiples beside each other group's the better one is taken: then, again, the factor that makes the whole row nearest.
+//! The error is smooth in the scale's logarithm and has one minimum, except with a few outliers.
+//! Some coarse steps down and ever finer ones around the best are therefore enough. For rows of a
+//! few hundred numbers and more, the error is within 1 % of that of 600 tries (a test).
 //!
-//! Functions are `inline`, so that they are compiled with the optimisations of whoever packs.
+//! With multiples, the search first finds every group's own scale. It needs fewer tries, since the
+//! largest of 128 numbers is not far out. The largest scale becomes the largest multiple. Each
+//! group takes the better of the two multiples next to its own scale. At the end comes the factor
+//! with the least error for the whole row.
+//!
+//! Functions are `inline`, so that the optimisations of the calling crate apply.
 
 use super::codec::{MOST_MULTIPLE, Quants, Values};
 use super::{Codec, Format};
 
-/// Parts of the scale that fits which are tried first, as powers of two in halves.
+/// Fractions of the fitting scale that are tried first: powers of two with steps of one half in the
+/// exponent.
 const COARSE: [f32; 5] = [1.0, std::f32::consts::FRAC_1_SQRT_2, 0.5, 0.353_553_38, 0.25];
-/// Factors of the best that are tried then, both ways: the 4th, 8th and 16th root of 2.
+/// Factors on the best scale that are tried next, in both directions: the 4th, 8th and 16th root of
+/// 2.
 const FINE: [f32; 3] = [1.189_207_1, 1.090_507_7, 1.044_273_8];
-/// Parts that are tried of a group's scale, of which only about four bits are kept.
+/// Fractions that are tried for a group's scale. Only about four bits of the scale are kept.
 const OF_GROUPS: [f32; 3] = [1.0, 0.875, 0.75];
 
-/// Rows of `row_len` elements in `from` become such rows in `to`, one of [`Format::requantised`].
+/// Converts rows of `row_len` elements in `from` to rows in `to`, one of [`Format::requantised`].
 ///
 /// # Panics
-/// When the bytes are no whole rows, or `to` is another format; callers have checked both.
+/// The bytes are not whole rows, or `to` is another format. Callers have checked both.
 pub fn requantise(from: Format, to: Format, rows: &[u8], row_len: usize) -> Vec<u8> {
     of_floats(to, &from.dequantise_rows(rows, row_len), row_len)
 }
 
-/// The same of rows of numbers.
+/// Converts rows of numbers to `to`, one of [`Format::requantised`].
 ///
 /// # Panics
-/// As [`requantise`].
+/// See [`requantise`].
 #[inline]
 pub fn of_floats(to: Format, x: &[f32], row_len: usize) -> Vec<u8> {
     let Codec::Quants(quants) = to.codec() else { panic!("{to} has no integers") };
@@ -49,7 +58,7 @@ pub fn of_floats(to: Format, x: &[f32], row_len: usize) -> Vec<u8> {
     out
 }
 
-/// A row.
+/// Converts a row.
 #[inline]
 fn row(to: Format, quants: &Quants, x: &[f32], out: &mut [u8]) {
     let range = Range::of(quants);
@@ -77,13 +86,13 @@ fn row(to: Format, quants: &Quants, x: &[f32], out: &mut [u8]) {
     }
 }
 
-/// Puts codes in a plane of blocks, whose bits there are zero.
+/// Writes codes into a plane of blocks. The bits there must be zero.
 #[inline]
 pub(super) fn put_codes(to: Format, quants: &Quants, codes: &[u8], blocks: &mut [u8]) {
     let at = to.field(quants.low.field);
     let (bits, run) = (quants.low.bits, quants.low.run);
     for (codes, block) in codes.chunks_exact(to.block_len()).zip(blocks.chunks_exact_mut(to.block_bytes())) {
-        // As `Plane::place` says, byte after byte.
+        // Follows `Plane::place`, byte after byte.
         for (codes, bytes) in codes.chunks_exact(run * 8 / bits).zip(block[at..].chunks_exact_mut(run)) {
             for (i, codes) in codes.chunks_exact(run).enumerate() {
                 bytes.iter_mut().zip(codes).for_each(|(byte, code)| *byte |= code << (i * bits));
@@ -92,20 +101,20 @@ pub(super) fn put_codes(to: Format, quants: &Quants, codes: &[u8], blocks: &mut 
     }
 }
 
-/// A scale, and what elements are multiplied with to get codes: its inverse, or nearly.
+/// A scale, and the factor that turns elements into codes: its inverse, or nearly.
 #[derive(Clone, Copy)]
 struct Scale {
     d: f32,
     inverse: f32,
 }
 
-/// Elements with a scale in common.
+/// Elements with a common scale.
 struct Group {
     multiple: i8,
     inverse: f32,
 }
 
-/// Sums of elements times their codes' numbers, and of these times themselves.
+/// Sum of elements times their codes' numbers, and sum of squares of the numbers.
 #[derive(Clone, Copy)]
 struct Sums {
     with_x: f64,
@@ -113,18 +122,19 @@ struct Sums {
 }
 
 impl Sums {
-    /// The squared distance of x and its codes, with the best scale for them, is that of x less this.
+    /// Returns the gain: with the best scale for these codes, the squared error is that of x minus
+    /// this.
     fn gained(self) -> f64 {
         self.with_x * self.with_x / self.squares
     }
 
-    /// The same with any scale.
+    /// Returns the gain with any scale.
     fn gained_with(self, scale: f64) -> f64 {
         scale * (2.0 * self.with_x - scale * self.squares)
     }
 }
 
-/// The best of the scales that were tried.
+/// The best scale so far.
 struct Best {
     scale: Scale,
     gained: f64,
@@ -132,12 +142,12 @@ struct Best {
 }
 
 impl Best {
-    /// Whether this scale is better than those before.
+    /// Tries a scale. Returns whether it is better than all before.
     #[inline]
     fn takes(&mut self, range: &Range, x: &[f32], tried: f32) -> bool {
         let inverse = tried.recip();
         let sums = range.sums(x, inverse);
-        // Not where it is no number: of scales that are none.
+        // False for NaN, which comes from scales that are not numbers.
         let better = sums.gained() > self.gained;
         if better {
             let d = (sums.with_x / sums.squares) as f32;
@@ -147,24 +157,25 @@ impl Best {
     }
 }
 
-/// The numbers that codes can be.
+/// Numbers that codes can be.
 struct Range {
     least: f32,
     most: f32,
 }
 
-/// Added to this, what is after the point is rounded away, to nearest even: an instruction of its own is not on every x86-64. The lowest bits are the
-/// integer's then.
+/// Adding this constant rounds to the nearest integer, halves to even. The lowest bits of the sum
+/// are then the integer's. Not every x86-64 has an instruction for this.
 const ROUNDS: f32 = 12_582_912.0;
-/// Sums that go on beside each other: their order is the same on every machine, and compilers make vectors of them.
+/// Number of parallel sums. Their order is the same on every machine, and compilers turn them into
+/// vectors.
 const LANES: usize = 16;
-/// Elements after which sums of f32 are added to one of f64.
+/// Number of elements after which sums of f32 are added to one of f64.
 const EXACT: usize = 1024;
 
 impl Range {
     fn of(quants: &Quants) -> Range {
         match quants.values {
-            // As activations are: two products of -128 would exceed a 16-bit word.
+            // The limit of activations: two products of -128 would exceed a 16-bit word.
             Values::Signed => Range { least: -127.0, most: 127.0 },
             Values::Linear { zero } => {
                 Range { least: -f32::from(zero), most: f32::from(quants.max()) - f32::from(zero) }
@@ -173,13 +184,13 @@ impl Range {
         }
     }
 
-    /// An element's number plus [`ROUNDS`].
+    /// Returns an element's number plus [`ROUNDS`].
     #[inline]
     fn rounded(&self, x: f32, inverse: f32) -> f32 {
         (x * inverse).clamp(self.least, self.most) + ROUNDS
     }
 
-    /// The codes of elements.
+    /// Writes the codes of elements.
     #[inline]
     fn codes(&self, quants: &Quants, x: &[f32], inverse: f32, codes: &mut [u8]) {
         let zero = match quants.values {
@@ -187,7 +198,7 @@ impl Range {
             Values::Linear { zero } => zero,
             Values::Codebook(_) => unreachable!("no requantised format has a table"),
         };
-        // Of what is no number, too, no more bits than a code has.
+        // The mask also limits codes of NaN to a code's bits.
         let mask = ((1u16 << quants.low.bits) - 1) as u8;
         for (x, code) in x.iter().zip(codes) {
             *code = (self.rounded(*x, inverse).to_bits() as u8).wrapping_add(zero) & mask;
@@ -216,7 +227,8 @@ impl Range {
         sums
     }
 
-    /// The scale that fits all elements: the extreme gets the number that has no counterpart, if there is one.
+    /// Returns the scale that fits all elements. The extreme element gets the number without
+    /// counterpart, if there is one.
     #[inline]
     fn fits(&self, x: &[f32]) -> Scale {
         let extreme = x.iter().fold(0f32, |extreme, &x| if x.abs() > extreme.abs() { x } else { extreme });
@@ -225,7 +237,7 @@ impl Range {
         Scale { d: extreme / number, inverse: number / extreme }
     }
 
-    /// The best of a row.
+    /// Returns the best scale of a row.
     #[inline]
     fn scale(&self, x: &[f32]) -> Scale {
         let fits = self.fits(x);
@@ -245,7 +257,8 @@ impl Range {
         best.scale
     }
 
-    /// The best of parts of the scale that fits, in descending order, until two are worse.
+    /// Returns the best of fractions of the fitting scale. Tries them in descending order, until
+    /// two are worse.
     #[inline]
     fn best(&self, x: &[f32], fits: Scale, parts: &[f32]) -> Best {
         let mut best = Best { scale: fits, gained: f64::NEG_INFINITY, tried: fits.d };
@@ -259,7 +272,7 @@ impl Range {
         best
     }
 
-    /// The scale of a row, and the multiples of it that groups of so many elements have.
+    /// Returns the scale of a row, and for each group of `columns` elements its multiple.
     #[inline]
     fn multiples(&self, x: &[f32], columns: usize) -> (f32, Vec<Group>) {
         let own = |x: &[f32]| match self.fits(x) {
@@ -318,7 +331,8 @@ mod tests {
             let lost: f64 = x.iter().zip(back(to, &x)).map(|(x, y)| square(x - y)).sum();
             lost / x.iter().map(|x| square(*x)).sum::<f64>()
         };
-        // Of a uniform error of a step: (amax / 127)^2 / 12, and with 16 codes a hundredth of a normal row's energy.
+        // A uniform error of one step gives (amax / 127)^2 / 12. With 16 codes, it is a hundredth
+        // of a normal row's energy.
         let amax = x.iter().fold(0f32, |m, x| m.max(x.abs()));
         let mean_square = x.iter().map(|x| f64::from(x * x)).sum::<f64>() / x.len() as f64;
         let uniform = f64::from(amax / 127.0).powi(2) / 12.0 / mean_square;
@@ -328,7 +342,7 @@ mod tests {
         assert!((0.006..0.0105).contains(&error(Format::I4G128)), "{}", error(Format::I4G128));
     }
 
-    /// Scales by groups are what a row with outliers, or with columns of different sizes, needs.
+    /// Rows with outliers, or with columns of different sizes, need scales by groups.
     #[test]
     fn an_outlier_costs_its_group_alone() {
         let mut random = Random::new(9);
@@ -339,7 +353,7 @@ mod tests {
         let before = lost(Format::I4G128, &x);
         x[700] = 12.0;
         let [by_row, by_groups] = [Format::I4Row, Format::I4G128].map(|to| lost(to, &x));
-        // Most of what is lost are the 127 others of its group.
+        // Most of the error is in the 127 other elements of its group.
         let beside: f64 = x[640..768].iter().map(|x| square(*x)).sum::<f64>() - square(x[700]);
         assert!(
             by_groups < beside + 3.0 * before && by_groups < by_row / 5.0,
@@ -350,14 +364,14 @@ mod tests {
         assert!(by_groups < by_row / 2.0, "{by_groups} {by_row}");
     }
 
-    /// Few tries lose no more than the many that there could be.
+    /// Few tries lose no more than many.
     #[test]
     fn the_scale_of_few_tries_is_as_good_as_that_of_many() {
         const ROWS: usize = 24;
         let mut random = Random::new(11);
         let square = |x: f32| f64::from(x) * f64::from(x);
         for len in [128, 512, 2048] {
-            // Uniform numbers, and such with ever longer tails.
+            // Uniform numbers, and numbers with ever longer tails.
             for power in [1, 3, 5] {
                 let (mut lost, mut least) = (0.0, 0.0);
                 for _ in 0..ROWS {
@@ -382,7 +396,8 @@ mod tests {
         assert_eq!(back(Format::I4Row, &[0.0; 64]), [0.0; 64]);
         assert_eq!(back(Format::I8Row, &[0.0; 64]), [0.0; 64]);
         assert_eq!(back(Format::I4G128, &[0.0; 128]), [0.0; 128]);
-        // Groups whose scales are multiples of one, of both signs, and one of zeros: up to what a scale is rounded.
+        // Groups with scales that are multiples of one, of both signs, and a group of zeros. Only
+        // the rounding of a scale remains.
         let scales = [7.5, 4.0, -0.5, 0.0, -7.5];
         let x: Vec<f32> =
             (0..scales.len() * 128).map(|i| (i % 16) as f32 * scales[i / 128] - 8.0 * scales[i / 128]).collect();

@@ -141,7 +141,8 @@ impl GraphBuilder {
     /// Declares a weight that is a part of a tensor.
     ///
     /// # Errors
-    /// Those of [`GraphBuilder::weight`]. Also fails if the tensor has no such rows.
+    /// The name is taken, the shape does not divide into whole blocks, or the tensor has no such
+    /// rows.
     pub fn weight_part(
         &mut self,
         name: &str,

@@ -1,10 +1,13 @@
 //! The reference interpreter: the definition of every op.
 //!
-//! Values are f32; within an op everything is accumulated in f64 and rounded once, at its result. Weights are dequantised
-//! by the format table. A fused op is defined as the ops that it replaces, rounding included, with its activations
-//! dequantised and multiplied exactly: what a kernel may differ by is only the order of its sums. RoPE, routing and
-//! attention are in [`math`], quantisation in [`super::quantise`]. State is f32, but for what is declared in a format with blocks: a row that is
-//! appended is rounded to what these hold of it ([`crate::cache`]).
+//! Values are f32. Within an op, all sums are in f64 and rounded once, at the result. The format
+//! table dequantises weights. A fused op is defined as the ops that it replaces, rounding included.
+//! Its activations are dequantised and multiplied exactly, so a kernel may differ only in the order
+//! of its sums.
+//!
+//! RoPE, routing and attention are in [`math`], quantisation in [`super::quantise`]. State is f32.
+//! If a state is declared in a format with blocks, each appended row is rounded to that format
+//! ([`crate::cache`]).
 //!
 //! ```
 //! use ixc_ir::graph::builder::GraphBuilder;
@@ -23,7 +26,8 @@
 //! assert_eq!(interpreter.run("double", vec![x]).unwrap(), [y]);
 //! ```
 //!
-//! Takes any module: it verifies it first. What depends on data (ids, positions, lengths) is checked where it is used.
+//! The input is any module, which is verified first. Conditions on data (ids, positions, lengths)
+//! are checked at each use.
 
 mod attention;
 pub mod math;
@@ -54,30 +58,32 @@ use crate::plan::NOBODY;
 pub struct Interpreter<'a> {
     module: &'a Module,
     weights: &'a dyn WeightSource,
-    /// By state, the elements of each field: `[position][column][element]` where there are positions, as many as there were.
+    /// Elements of each field, by state. Fields with positions are `[position][column][element]`,
+    /// for the positions so far.
     states: Vec<Vec<Vec<f32>>>,
-    /// Positions that a sequence may have.
+    /// Maximum number of positions of a sequence.
     context: u64,
 }
 
-/// The fields of a state at the start of a sequence.
+/// Returns the fields of a state at the start of a sequence.
 fn empty(state: &State) -> Vec<Vec<f32>> {
     let elements = |field: &Field| field.dims.iter().map(|dim| dim.fixed().unwrap_or(0) as usize).product();
     state.fields.iter().map(|field| vec![0.0; elements(field)]).collect()
 }
 
 impl<'a> Interpreter<'a> {
-    /// An interpreter at the start of a sequence.
+    /// Returns an interpreter at the start of a sequence.
     ///
     /// # Errors
-    /// When the module does not verify.
+    /// The module does not verify.
     pub fn new(module: &'a Module, weights: &'a dyn WeightSource) -> Result<Interpreter<'a>, InterpretError> {
         verify(module)?;
         Ok(Interpreter { module, weights, states: module.states.iter().map(empty).collect(), context: u64::MAX })
     }
 
-    /// The same for sequences of at most `context` positions; without this they may be of any length. It bounds nothing here, and says which
-    /// frequencies rotations have that know two.
+    /// Sets the maximum number of positions of a sequence. The default is no maximum. The
+    /// interpreter does not check it; it only selects the frequencies of rotations that have two
+    /// sets.
     #[must_use]
     pub fn within(self, context: u64) -> Interpreter<'a> {
         Interpreter { context, ..self }
@@ -88,7 +94,9 @@ impl<'a> Interpreter<'a> {
         self.states = self.module.states.iter().map(empty).collect();
     }
 
-    /// One step of a model: the logits of `rows`, row-major. States stay as it left them for the next step.
+    /// Runs one step of a model and returns the logits of `rows`, row-major. States are kept for
+    /// Runs one step of a model and returns the logits of `rows`, row-major. States are kept for
+    /// the next step.
     ///
     /// # Errors
     /// See [`Interpreter::run`].
@@ -112,7 +120,7 @@ impl<'a> Interpreter<'a> {
     /// Evaluates a function.
     ///
     /// # Errors
-    /// When arguments do not fit, a weight cannot be read, or an id, row or position is out of range.
+    /// Arguments do not fit, a weight cannot be read, or an id, row or position is out of range.
     pub fn run(&mut self, function: &str, args: Vec<Value>) -> Result<Vec<Value>, InterpretError> {
         let module = self.module;
         let function = module
@@ -200,7 +208,8 @@ impl<'a> Interpreter<'a> {
         }
     }
 
-    /// The results of an op. This is the definition of every op; the names are those of the op table.
+    /// Returns the results of an op. This is the definition of every op; the names are those of the
+    /// op table.
     fn eval(&mut self, op: &Op, env: &Env<'_>) -> Result<Vec<Value>, InterpretError> {
         let mnemonic = op.kind.row().mnemonic;
         let value = |name: &str| env.get(operand_value(op, name));
@@ -365,7 +374,7 @@ impl<'a> Interpreter<'a> {
                 let (length, top_k) = (keys.len() / dims[2].max(1), op.attr("top_k").int() as usize);
                 let Operand::Value(w) = op.operand("w") else {
                     let [block, local] = ["block", "local"].map(|name| op.attr(name).int() as usize);
-                    // As below: of columns no more than blocks that there are have.
+                    // Limits the number of columns to the blocks that exist, as below.
                     let top_k = top_k.min(length.next_multiple_of(block).max(local.saturating_mul(block)));
                     let mut data = Vec::with_capacity(dims[0] * dims[1] * top_k);
                     for (q, &position) in q.chunks_exact(dims[1] * dims[2]).zip(ints(value("pos"))) {
@@ -378,7 +387,7 @@ impl<'a> Interpreter<'a> {
                 let w = self.floats(env.get(w))?;
                 let rows = q.chunks_exact(dims[1] * dims[2]).zip(w.chunks_exact(dims[1])).zip(ints(value("pos")));
                 let entries = op.attr("entries").bool();
-                // More than there are places for cannot be chosen: columns of -1 alone are left out.
+                // There cannot be more choices than places. Columns with -1 alone are dropped.
                 let top_k = top_k.min(if entries { length } else { length.saturating_mul(every) });
                 let chosen = if entries { top_k } else { top_k + every - 1 };
                 let mut data = Vec::with_capacity(dims[0] * chosen);
@@ -654,7 +663,7 @@ impl<'a> Interpreter<'a> {
                 };
                 Ok([part(0, now), part(now, dims[1])].concat())
             }
-            // Where weights are when is not what they are.
+            // The time at which weights are loaded does not change their values.
             OpKind::StateBegin | OpKind::ExpertSlots | OpKind::ExpertPrefetch | OpKind::ExpertEvict => {
                 Ok(vec![Value::Token])
             }
@@ -662,7 +671,7 @@ impl<'a> Interpreter<'a> {
         }
     }
 
-    /// A tensor's elements as f32: blocks and weights dequantised.
+    /// Returns a tensor's elements as f32, with blocks and weights dequantised.
     fn floats<'v>(&self, value: &'v Value) -> Result<Cow<'v, [f32]>, InterpretError> {
         match value {
             Value::F32 { data, .. } => Ok(Cow::Borrowed(data)),
@@ -686,7 +695,7 @@ impl<'a> Interpreter<'a> {
         self.module.weights[weight.index()].shape.iter().map(|&n| n as usize).collect()
     }
 
-    /// A weight's bytes, as many as its shape takes.
+    /// Returns a weight's bytes, which must have the length of its shape.
     fn bytes(&self, weight: WeightId) -> Result<Cow<'a, [u8]>, InterpretError> {
         let declared = &self.module.weights[weight.index()];
         let bytes = self
@@ -714,7 +723,8 @@ impl<'a> Interpreter<'a> {
         Ok(self.matrix(weight, &self.bytes(weight)?).dequantise())
     }
 
-    /// `rms_norm` of the op's rows: of heads together where the weight has a row for each.
+    /// Computes `rms_norm` of the op's rows. If the weight has a row for each head, the heads of a
+    /// row are normed together.
     fn rms_norm(&self, op: &Op, env: &Env<'_>) -> Result<Vec<f32>, InterpretError> {
         let x = env.get(operand_value(op, "x"));
         let n = self.dims(x).last().copied().unwrap_or(1);
@@ -767,7 +777,7 @@ struct Env<'a> {
 }
 
 impl Env<'_> {
-    /// The state that an op touches, by its token.
+    /// Returns the state that an op touches, by its token.
     fn state(&self, op: &Op, token: &str) -> StateId {
         match self.function.ty(operand_value(op, token)) {
             Type::Token(Held::State(state)) => *state,
@@ -775,7 +785,7 @@ impl Env<'_> {
         }
     }
 
-    /// What an op's rows see alone, where it is said: dimensions and places.
+    /// Returns the dimensions and places of the lists that restrict an op's rows, if there are any.
     fn choice(&self, op: &Op) -> Option<Lists<'_>> {
         match op.operand("chosen") {
             Operand::Value(chosen) => match self.get(chosen) {
@@ -808,7 +818,8 @@ fn weight(op: &Op, name: &str) -> WeightId {
     }
 }
 
-/// Adds the squares of rows, `[T, k]` or `[T, s, k]`, to the sums of their experts, and 1 to their counts: `[e, k + 1]`.
+/// Adds the squares of rows, `[T, k]` or `[T, s, k]`, to the sums of their experts, and 1 to their
+/// counts: `[e, k + 1]`.
 fn column_squares(sums: &mut [f32], x: &[f32], dims: &[usize], ids: Option<&[i32]>) -> Result<(), InterpretError> {
     let columns = dims[dims.len() - 1];
     let (width, rows) = (columns + 1, dims[0]);
@@ -842,13 +853,13 @@ fn index(op: &'static str, what: &'static str, found: i32, bound: usize) -> Resu
     }
 }
 
-/// `dims` with another last one.
+/// Returns `dims` with another last dimension.
 fn with(dims: &[usize], last: usize) -> Vec<usize> {
     let lead = dims.len().saturating_sub(1);
     with_new(&dims[..lead], last)
 }
 
-/// `dims` and one more.
+/// Returns `dims` with one more dimension.
 fn with_new(dims: &[usize], last: usize) -> Vec<usize> {
     dims.iter().copied().chain([last]).collect()
 }
@@ -861,7 +872,7 @@ fn mul(a: &[f32], b: &[f32]) -> Vec<f32> {
     a.iter().zip(b).map(|(a, b)| a * b).collect()
 }
 
-/// Parts of `d` elements, each times its own number, plus `residual`.
+/// Multiplies parts of `d` elements by their own numbers and adds `residual`.
 fn scale_heads(x: &[f32], s: &[f32], d: usize, residual: Option<&[f32]>) -> Vec<f32> {
     let scaled = x.iter().enumerate().map(|(i, &x)| f64::from(x) * f64::from(s[i / d]));
     match residual {
@@ -874,7 +885,7 @@ fn add_bias(x: &[f32], bias: &[f32]) -> Vec<f32> {
     x.iter().zip(bias.iter().cycle()).map(|(x, b)| x + b).collect()
 }
 
-/// `x` in the format of the attribute `format`.
+/// Returns `x` in the format of the attribute `format`.
 fn quantised(op: &Op, dims: Vec<usize>, x: &[f32]) -> Value {
     match op.attr("format").format() {
         Format::F32 => Value::F32 { dims, data: x.to_vec() },

@@ -1,15 +1,18 @@
-//! The nearest entries of a grid, and the scale with which they are nearest.
+//! The nearest entries of a grid, and the scale that brings these entries nearest.
 //!
-//! An entry has the places of four or eight magnitudes at once, and signs are not always free: an even number of eight is negative, or all of an
-//! entry's are the same. Of elements whose signs depend on each other a few patterns are tried; with each the nearest entry is found exactly:
+//! An entry has the places of four or eight magnitudes at once. Signs are not always free: an even
+//! number of eight is negative, or all signs of an entry are the same. If signs of elements depend
+//! on each other, a few patterns are tried. For each pattern, the search for the nearest entry is
+//! exact:
 //!
 //! ```text
 //! excess[j][p] = w (scale * number(p) - x)^2 - the least of these      what it costs to give element j place p, beside the best place
 //! an entry     = a lower and an upper half, each with a sum of excesses
 //! ```
 //!
-//! Where the best places are an entry, it is that. Else entries are grouped by their lower halves, and those whose lower half alone costs more than the best
-//! entry so far are not looked at, which are nearly all.
+//! If the best places form an entry, it is the nearest. Otherwise entries are grouped by their
+//! lower halves. The search skips groups whose lower half alone costs more than the best entry so
+//! far, which are nearly all.
 
 use std::sync::OnceLock;
 
@@ -17,38 +20,39 @@ use super::super::grids::{Grid, TABLES};
 use super::super::packed::SUB;
 use super::numbers::Numbers;
 
-/// The most places that an element of a grid has.
+/// Maximum places of an element of a grid.
 const PLACES: usize = 8;
-/// The most halves of entries.
+/// Maximum number of different halves of entries.
 const HALVES: usize = 256;
-/// No entry.
+/// Mark of a pattern that is not an entry.
 const NONE: u16 = u16::MAX;
 
-/// Scales that are tried: the first is the one with which the largest number is so many times the grid's largest.
+/// First scale that is tried, as the ratio of the largest element to the grid's largest number.
 const FIRST: f32 = 1.6;
-/// From one to the next.
+/// Ratio of one tried scale to the next.
 const RATIO: f32 = 1.11;
-/// How many. Twice as many take a third of a percent from the error.
+/// Number of tried scales. Twice as many take a third of a percent from the error.
 const TRIED: usize = 7;
-/// Rounds of fitting the scale to entries, and entries to the scale.
+/// Number of rounds that fit the scale to entries, and entries to the scale.
 const ROUNDS: usize = 3;
-/// Elements whose sign is tried the other way, of those whose signs are even.
+/// Number of elements whose sign is flipped for a try, if the number of negative signs must be
+/// even.
 const FLIPPED: usize = 3;
 
-/// What is nearest to the numbers of a group.
+/// Best scale of a group.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Fit {
     pub scale: f32,
-    /// The sum of the squares of its codes' numbers, each times its weight: with these codes, what another scale adds to the error is the square of
-    /// its distance times this.
+    /// Weighted sum of the squares of the codes' numbers. With these codes, another scale adds this
+    /// times the squared distance of the scales to the error.
     pub squares: f32,
 }
 
 /// Entries of a grid by their halves.
 struct Lattice {
-    /// Of each pattern of places, the number of the entry that has it.
+    /// Number of the entry with each pattern of places.
     index: Vec<u16>,
-    /// Lower halves, and where among the upper ones theirs begin.
+    /// Lower halves, each with the start of its upper halves.
     lower: Vec<(u8, usize)>,
     upper: Vec<u8>,
 }
@@ -76,19 +80,19 @@ impl Lattice {
     }
 }
 
-/// What finds entries for numbers.
+/// Search for the entries of a grid.
 pub(super) struct Entries {
     grid: &'static Grid,
     lattice: &'static Lattice,
-    /// The numbers of places, without a sign and with one.
+    /// Numbers of places, without a sign and with one.
     numbers: [[f32; PLACES]; 2],
-    /// The largest.
+    /// The largest number.
     most: f32,
-    /// Elements whose signs are chosen together.
+    /// Number of elements whose signs are chosen together.
     span: usize,
 }
 
-/// An entry, by its places, and the error with it.
+/// An entry, by its places, and its error.
 #[derive(Clone, Copy)]
 struct Nearest {
     places: u16,
@@ -105,7 +109,8 @@ impl Entries {
         Entries { grid, lattice: Lattice::of(grid), numbers: of_places, most, span: grid.span().max(grid.len) }
     }
 
-    /// The scale with which entries are nearest to `x`, each difference's square times `w`.
+    /// Returns the scale that brings entries nearest to `x`, each squared difference weighted by
+    /// `w`.
     #[inline(always)]
     pub fn fit(&self, x: &[f32], w: &[f32]) -> Fit {
         let largest = x.iter().fold(0f32, |a, b| a.max(b.abs()));
@@ -134,7 +139,7 @@ impl Entries {
         best
     }
 
-    /// The codes of elements with a scale in common.
+    /// Returns the codes of elements with a common scale.
     #[inline(always)]
     pub fn codes(&self, scale: f32, x: &[f32], w: &[f32]) -> Vec<u8> {
         let mut group = Group::new(self, x, w, FLIPPED);
@@ -159,7 +164,7 @@ impl Entries {
         }
     }
 
-    /// The nearest entry to elements with these signs, `start` being one.
+    /// Returns the nearest entry to elements with these signs. The search begins with `start`.
     #[inline(always)]
     fn nearest(&self, numbers: &[[f32; PLACES]; 2], x: &[f32], w: &[f32], signs: u32, start: u16) -> Nearest {
         match self.grid.bits {
@@ -219,7 +224,7 @@ impl Entries {
     }
 }
 
-/// The sums of the excesses of each half.
+/// Returns the sums of the excesses of each half.
 #[inline(always)]
 fn sums<const BITS: usize>(excess: &[[f32; PLACES]]) -> [f32; HALVES] {
     let mut sums = [0f32; HALVES];
@@ -235,15 +240,15 @@ fn sums<const BITS: usize>(excess: &[[f32; PLACES]]) -> [f32; HALVES] {
     sums
 }
 
-/// Elements with a scale in common.
+/// Elements with a common scale.
 struct Group<'g> {
     entries: &'g Entries,
     x: &'g [f32],
     w: &'g [f32],
-    /// Patterns of signs of each span, a bit for each element that is negative.
+    /// Patterns of signs of each span, with a bit for each negative element.
     patterns: Vec<Vec<u32>>,
     codes: [u8; SUB],
-    /// The last entries.
+    /// Entries of the last search.
     starts: [u16; SUB / 4],
 }
 
@@ -255,7 +260,7 @@ impl<'g> Group<'g> {
         Group { entries, x, w, patterns, codes: [0; SUB], starts }
     }
 
-    /// Takes the nearest entries at a scale.
+    /// Finds the nearest entries at a scale.
     #[inline(always)]
     fn take(&mut self, scale: f32) {
         let entries = self.entries;
@@ -287,7 +292,7 @@ impl<'g> Group<'g> {
         }
     }
 
-    /// The best scale for the entries, and the square that it takes from the error.
+    /// Returns the best scale for the entries, and the squared error that it saves.
     #[inline(always)]
     fn fit(&self) -> (Fit, f32) {
         let (mut with_x, mut squares) = (0f32, 0f32);
@@ -298,7 +303,7 @@ impl<'g> Group<'g> {
             with_x += w * x * number;
             squares += w * number * number;
         }
-        // Scales are not negative.
+        // Scales are never negative.
         let gained = if with_x > 0.0 { with_x * with_x / squares } else { 0.0 };
         (Fit { scale: with_x / squares, squares }, gained)
     }
@@ -310,7 +315,7 @@ mod tests {
     use crate::format::FORMATS;
     use crate::random::Random;
 
-    /// Against every entry with every pattern of signs that the grid allows.
+    /// Compares with every entry and every pattern of signs that the grid allows.
     #[test]
     fn the_nearest_entry_is_found() {
         let mut random = Random::new(7);
@@ -335,7 +340,7 @@ mod tests {
                 };
                 let least = all.iter().map(|places| lost(*places)).fold(f32::INFINITY, f32::min);
                 assert!(all.contains(&found.places), "{grid:?}");
-                // Sums in another order.
+                // The sums are in another order.
                 let near = |a: f32, b: f32| (a - b).abs() <= 1e-5 * least;
                 assert!(near(lost(found.places), least) && near(found.lost, least), "{grid:?} {round}: {least}");
             }
@@ -343,7 +348,7 @@ mod tests {
         assert_eq!(grids, 7);
     }
 
-    /// Codes have the signs that can be written.
+    /// Codes have signs that the grid can store.
     #[test]
     fn signs_that_depend_on_each_other_are_those_of_the_grid() {
         let mut random = Random::new(8);

@@ -1,28 +1,31 @@
-//! Numbers side by side: one of each part of a row that is encoded at the same time.
+//! Vectors with one number for each of several parts of a row, which are encoded in parallel.
 //!
-//! A part is what has a `d` of its own. What follows from a sum of its elements waits for the last of them, and the next sum for that: of one part alone
-//! most of the time is waited, of several side by side nobody waits, and nothing is added up across a vector.
+//! A part has its own `d`. Each sum over a part waits for the last element, and the next sum waits
+//! for the first. With one part alone, most of the time is spent waiting. With parts in parallel
+//! lanes there are no waits, and no sum runs across a vector.
 //!
-//! Every operation is one of IEEE 754 on each number, or a choice between two: results have the same bits on vectors of all kinds.
+//! Every operation is one of IEEE 754 on each number, or a choice between two. Results thus have
+//! the same bits on vectors of all kinds.
 
 use std::ops::{Add, Div, Mul, Sub};
 
-/// The most numbers of a vector.
+/// Maximum numbers of a vector.
 pub(super) const MOST_LANES: usize = 16;
 
-/// A vector of a processor: as many numbers.
+/// A vector of numbers of a processor.
 ///
-/// Vectors that not every processor has are made only in functions that are compiled for those that do.
+/// Vectors that only some processors have may be made only in functions that are compiled for these
+/// processors.
 ///
 /// # Safety
-/// It is [`Vector::COUNT`] numbers, and nothing else.
+/// The type must consist of [`Vector::COUNT`] numbers, and nothing else.
 pub(super) unsafe trait Vector: Copy {
-    /// How many.
+    /// Number of lanes.
     const COUNT: usize;
 
-    /// From the first [`Vector::COUNT`] numbers.
+    /// Loads the first [`Vector::COUNT`] numbers.
     fn load(x: &[f32]) -> Self;
-    /// To the first [`Vector::COUNT`].
+    /// Stores to the first [`Vector::COUNT`] numbers.
     fn store(self, out: &mut [f32]);
     fn of(number: f32) -> Self;
     fn add(self, other: Self) -> Self;
@@ -30,7 +33,7 @@ pub(super) unsafe trait Vector: Copy {
     fn mul(self, other: Self) -> Self;
     fn div(self, other: Self) -> Self;
     fn sqrt(self) -> Self;
-    /// Without signs.
+    /// Returns the absolute values.
     fn size(self) -> Self;
     /// `if self > other { self } else { other }`
     fn greatest(self, other: Self) -> Self;
@@ -42,7 +45,7 @@ pub(super) unsafe trait Vector: Copy {
     fn greater_or_zero(self, other: Self, then: Self) -> Self;
 }
 
-/// A vector where nothing is known of the processor: of that the compiler makes what all have.
+/// A vector for an unknown processor. The compiler uses the instructions that all processors have.
 #[derive(Clone, Copy)]
 #[repr(transparent)]
 pub(super) struct Any<const L: usize>([f32; L]);
@@ -56,7 +59,7 @@ impl<const L: usize> Any<L> {
     }
 }
 
-// SAFETY: it is an array of them.
+// SAFETY: the type is an array of `L` numbers.
 unsafe impl<const L: usize> Vector for Any<L> {
     const COUNT: usize = L;
 
@@ -153,90 +156,91 @@ mod x86 {
     macro_rules! vector {
         ($vector:ident $count:literal $load:ident $store:ident $of:ident $add:ident $sub:ident $mul:ident $div:ident $sqrt:ident $max:ident $min:ident
             size |$x:ident| $size:expr, greater |$a:ident, $b:ident, $then:ident, $otherwise:ident| $greater:expr, or_zero |$c:ident, $d:ident, $value:ident| $or_zero:expr) => {
-            // SAFETY: it is so many numbers.
+            // SAFETY: the type is a vector of `$count` numbers.
             unsafe impl Vector for $vector {
                 const COUNT: usize = $count;
 
                 #[inline(always)]
                 fn load(x: &[f32]) -> Self {
                     let x = &x[..$count];
-                    // SAFETY: only who is compiled for the processors that have such vectors makes one, and the slice has as many numbers.
+                    // SAFETY: only functions compiled for processors with such vectors make one,
+                    // and the slice has `$count` numbers.
                     unsafe { $vector($load(x.as_ptr())) }
                 }
 
                 #[inline(always)]
                 fn store(self, out: &mut [f32]) {
                     let out = &mut out[..$count];
-                    // SAFETY: as of `load`.
+                    // SAFETY: see `load`.
                     unsafe { $store(out.as_mut_ptr(), self.0) }
                 }
 
                 #[inline(always)]
                 fn of(number: f32) -> Self {
-                    // SAFETY: only who is compiled for the processors that have such vectors makes one.
+                    // SAFETY: only functions compiled for processors with such vectors make one.
                     unsafe { $vector($of(number)) }
                 }
 
                 #[inline(always)]
                 fn add(self, other: Self) -> Self {
-                    // SAFETY: only who is compiled for the processors that have such vectors makes one.
+                    // SAFETY: only functions compiled for processors with such vectors make one.
                     unsafe { $vector($add(self.0, other.0)) }
                 }
 
                 #[inline(always)]
                 fn sub(self, other: Self) -> Self {
-                    // SAFETY: only who is compiled for the processors that have such vectors makes one.
+                    // SAFETY: only functions compiled for processors with such vectors make one.
                     unsafe { $vector($sub(self.0, other.0)) }
                 }
 
                 #[inline(always)]
                 fn mul(self, other: Self) -> Self {
-                    // SAFETY: only who is compiled for the processors that have such vectors makes one.
+                    // SAFETY: only functions compiled for processors with such vectors make one.
                     unsafe { $vector($mul(self.0, other.0)) }
                 }
 
                 #[inline(always)]
                 fn div(self, other: Self) -> Self {
-                    // SAFETY: only who is compiled for the processors that have such vectors makes one.
+                    // SAFETY: only functions compiled for processors with such vectors make one.
                     unsafe { $vector($div(self.0, other.0)) }
                 }
 
                 #[inline(always)]
                 fn sqrt(self) -> Self {
-                    // SAFETY: only who is compiled for the processors that have such vectors makes one.
+                    // SAFETY: only functions compiled for processors with such vectors make one.
                     unsafe { $vector($sqrt(self.0)) }
                 }
 
                 #[inline(always)]
                 fn size(self) -> Self {
                     let $x = self.0;
-                    // SAFETY: only who is compiled for the processors that have such vectors makes one.
+                    // SAFETY: only functions compiled for processors with such vectors make one.
                     unsafe { $vector($size) }
                 }
 
                 #[inline(always)]
                 fn greatest(self, other: Self) -> Self {
-                    // SAFETY: only who is compiled for the processors that have such vectors makes one.
+                    // SAFETY: only functions compiled for processors with such vectors make one.
                     unsafe { $vector($max(self.0, other.0)) }
                 }
 
                 #[inline(always)]
                 fn least(self, other: Self) -> Self {
-                    // SAFETY: only who is compiled for the processors that have such vectors makes one.
+                    // SAFETY: only functions compiled for processors with such vectors make one.
                     unsafe { $vector($min(self.0, other.0)) }
                 }
 
                 #[inline(always)]
                 fn greater(self, other: Self, then: Self, otherwise: Self) -> Self {
                     let ($a, $b, $then, $otherwise) = (self.0, other.0, then.0, otherwise.0);
-                    // SAFETY: only who is compiled for the processors that have such vectors makes one.
+                    // SAFETY: only functions compiled for processors with such vectors make one.
                     unsafe { $vector($greater) }
                 }
 
                 #[inline(always)]
                 fn greater_or_zero(self, other: Self, then: Self) -> Self {
                     let ($c, $d, $value) = (self.0, other.0, then.0);
-                    // SAFETY: only who is compiled for the processors that have such vectors makes one.
+                    // SAFETY: only functions compiled for processors with such vectors make one.
                     unsafe { $vector($or_zero) }
                 }
             }
@@ -260,7 +264,7 @@ mod x86 {
     }
 }
 
-/// A number of each of as many parts as a vector has.
+/// A number for each of several parts, one part in each lane.
 #[derive(Clone, Copy)]
 #[repr(transparent)]
 pub(super) struct Lanes<V>(V);
@@ -286,7 +290,7 @@ operations! {
 }
 
 impl<V: Vector> Lanes<V> {
-    /// The same number everywhere.
+    /// Returns one number in all lanes.
     #[inline(always)]
     pub fn of(number: f32) -> Lanes<V> {
         Lanes(V::of(number))
@@ -297,7 +301,7 @@ impl<V: Vector> Lanes<V> {
         Lanes::of(0.0)
     }
 
-    /// One for each lane.
+    /// Loads one number for each lane.
     #[inline(always)]
     pub fn load(x: &[f32]) -> Lanes<V> {
         Lanes(V::load(x))
@@ -308,7 +312,7 @@ impl<V: Vector> Lanes<V> {
         self.0.store(out);
     }
 
-    /// All, and behind them zeros where a vector has fewer.
+    /// Returns all numbers, followed by zeros if the vector has fewer lanes.
     #[inline(always)]
     pub fn all(self) -> [f32; MOST_LANES] {
         let mut all = [0.0; MOST_LANES];
@@ -316,13 +320,13 @@ impl<V: Vector> Lanes<V> {
         all
     }
 
-    /// One of them.
+    /// Returns the number of a lane.
     #[inline(always)]
     pub fn of_lane(self, l: usize) -> f32 {
         self.all()[l]
     }
 
-    /// These with another in a lane.
+    /// Replaces the number of a lane.
     #[inline(always)]
     pub fn with(self, l: usize, x: f32) -> Lanes<V> {
         let mut all = self.all();
@@ -330,7 +334,7 @@ impl<V: Vector> Lanes<V> {
         Lanes::load(&all)
     }
 
-    /// One after the other.
+    /// Applies a function to one lane after another.
     #[inline(always)]
     pub fn map(self, of: impl Fn(f32) -> f32) -> Lanes<V> {
         let mut all = self.all();
@@ -343,74 +347,76 @@ impl<V: Vector> Lanes<V> {
         Lanes(self.0.sqrt())
     }
 
-    /// Without signs.
+    /// Returns the absolute values.
     #[inline(always)]
     pub fn size(self) -> Lanes<V> {
         Lanes(self.0.size())
     }
 
-    /// Of the other sign.
+    /// Returns the numbers with the opposite sign.
     #[inline(always)]
     pub fn negative(self) -> Lanes<V> {
         Lanes::of(-0.0) - self
     }
 
-    /// These, where they are greater, or else the others: so where these are no numbers.
+    /// Returns these numbers where they are greater, otherwise the others, also in place of NaN.
     #[inline(always)]
     pub fn greatest(self, others: Lanes<V>) -> Lanes<V> {
         Lanes(self.0.greatest(others.0))
     }
 
-    /// These, where they are less, or else the others: so where these are no numbers.
+    /// Returns these numbers where they are less, otherwise the others, also in place of NaN.
     #[inline(always)]
     pub fn least(self, others: Lanes<V>) -> Lanes<V> {
         Lanes(self.0.least(others.0))
     }
 
-    /// `then` where these are greater than `others`, else `otherwise`; what is no number is not greater.
+    /// Returns `then` where these are greater than `others`, otherwise `otherwise`. NaN is never
+    /// greater.
     #[inline(always)]
     pub fn greater(self, others: Lanes<V>, then: Lanes<V>, otherwise: Lanes<V>) -> Lanes<V> {
         Lanes(self.0.greater(others.0, then.0, otherwise.0))
     }
 
-    /// The same, otherwise 0.
+    /// Returns `then` where these are greater than `others`, otherwise 0.
     #[inline(always)]
     pub fn greater_or_zero(self, others: Lanes<V>, then: Lanes<V>) -> Lanes<V> {
         Lanes(self.0.greater_or_zero(others.0, then.0))
     }
 
-    /// `then` where these are 0, else `otherwise`.
+    /// Returns `then` where these are 0, otherwise `otherwise`.
     #[inline(always)]
     pub fn nothing(self, then: Lanes<V>, otherwise: Lanes<V>) -> Lanes<V> {
         let not_above = self.size().greater(Lanes::zero(), otherwise, then);
-        // What is no number is not 0 either.
+        // NaN is not 0 either.
         self.greatest(Lanes::of(f32::NEG_INFINITY)).greater(Lanes::of(f32::NEG_INFINITY), not_above, otherwise)
     }
 
-    /// `then` where these are numbers that are not infinite, else `otherwise`.
+    /// Returns `then` where these are finite, otherwise `otherwise`.
     #[inline(always)]
     pub fn finite(self, then: Lanes<V>, otherwise: Lanes<V>) -> Lanes<V> {
         Lanes::of(f32::INFINITY).greater(self.size(), then, otherwise)
     }
 }
 
-/// All numbers of vectors, one after the other.
+/// Returns all numbers of vectors as one slice.
 #[inline(always)]
 pub(super) fn flat<V: Vector>(all: &mut [Lanes<V>]) -> &mut [f32] {
-    // SAFETY: a vector is so many numbers, and nothing else.
+    // SAFETY: a vector consists of `V::COUNT` numbers, and nothing else.
     unsafe { std::slice::from_raw_parts_mut(all.as_mut_ptr().cast(), all.len() * V::COUNT) }
 }
 
-/// Elements of which sums are added up apart, those whose numbers are as many apart: the sums' order is that of vectors of as many elements.
+/// Number of partial sums. Elements whose indices differ by a multiple of this share one, so the
+/// order of sums is that of vectors with this many elements.
 pub(super) const POSITIONS: usize = 8;
 
-/// The sum of what was added up position by position.
+/// Returns the total of the partial sums.
 #[inline(always)]
 pub(super) fn total<V: Vector>([a, b, c, d, e, f, g, h]: [Lanes<V>; POSITIONS]) -> Lanes<V> {
     ((a + e) + (c + g)) + ((b + f) + (d + h))
 }
 
-/// Elements, [`POSITIONS`] after [`POSITIONS`].
+/// Returns elements in groups of [`POSITIONS`].
 #[inline(always)]
 pub(super) fn positions<V>(x: &[Lanes<V>]) -> &[[Lanes<V>; POSITIONS]] {
     let (positions, rest) = x.as_chunks();

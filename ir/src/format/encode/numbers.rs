@@ -1,38 +1,42 @@
-//! The nearest number that a code stands for, where each element has a code of its own, and the scale with which these are nearest.
+//! The nearest numbers for elements with codes of their own, and the scale that brings these
+//! numbers nearest.
 //!
-//! Scales are searched for several groups side by side ([`Lanes`]).
+//! The search handles several groups in parallel, one in each lane ([`Lanes`]).
 
 use super::super::codec::{Quants, Values};
 use super::lanes::{Any, Lanes, POSITIONS, Vector, positions, total};
 
-/// Steps that are tried below and above the scale that fits.
+/// Number of steps tried below and above the scale that fits.
 const STEPS: i32 = 9;
-/// The same with a minimum, below and above.
+/// Steps tried around the scale that fits, if there is a minimum.
 const STEPS_WITH_MINIMUM: std::ops::RangeInclusive<i32> = -5..=15;
-/// A step, in distances of two codes.
+/// Size of a step, in distances of two codes.
 const STEP: f32 = 0.1;
-/// Codes of which no scale is tried but the one that fits, and those that follow from its codes: between so many there is next to nothing to gain.
+/// Number of codes that makes a search useless: with 256 codes, the scale that fits and its best
+/// correction leave next to nothing to gain.
 const BYTES: usize = 256;
-/// Of what is as good, it is the first of those whose numbers are so far apart.
+/// Distance in the order of trials. Of equally good scales, the first in that order wins.
 const APART: usize = 8;
-/// Scales that are tried at once: as many as there are registers for.
+/// Number of scales that are tried at once, as many as fit in registers.
 const TOGETHER: usize = 2;
 
 /// The numbers that codes stand for.
 pub(super) struct Numbers {
-    /// Of each code.
+    /// Number of each code.
     pub of: Vec<f32>,
-    /// The least and the largest.
+    /// Least and largest number.
     integers: Integers,
-    /// Where they are no sequence of integers.
+    /// Table of the numbers, if they are not consecutive integers.
     table: Option<Table>,
-    /// The numbers that the extreme one of a group may get: of each, a scale is tried. In their order the first counts of what is as good.
+    /// Numbers that the extreme element of a group may get. A scale is tried for each. Of equally
+    /// good scales, the first wins.
     tried: Vec<f32>,
-    /// With a minimum, the numbers that the largest may get, likewise.
+    /// Numbers that the largest element may get if there is a minimum, in the same order.
     tried_with_minimum: Vec<f32>,
 }
 
-/// In the order of the first [`APART`]s, then the second ones, and a multiple of [`TOGETHER`]; what is tried twice changes nothing.
+/// Orders trials: every [`APART`]th from the first on, then from the second on, and so on. Pads
+/// them to a multiple of [`TOGETHER`]; a repeated trial changes nothing.
 fn in_order(tried: &[f32]) -> Vec<f32> {
     let first = |first: usize| tried.iter().skip(first).step_by(APART).copied();
     let mut all: Vec<f32> = (0..APART).flat_map(first).collect();
@@ -40,12 +44,12 @@ fn in_order(tried: &[f32]) -> Vec<f32> {
     all
 }
 
-/// What makes numbers the nearest that codes stand for.
+/// Rounding to the nearest number of a code.
 trait Nearest {
     fn near<V: Vector>(&self, x: Lanes<V>) -> Lanes<V>;
 }
 
-/// All integers between two.
+/// All integers between two bounds.
 struct Integers {
     least: f32,
     most: f32,
@@ -55,7 +59,7 @@ impl Nearest for Integers {
     #[inline(always)]
     fn near<V: Vector>(&self, x: Lanes<V>) -> Lanes<V> {
         let (least, most) = (Lanes::of(self.least), Lanes::of(self.most));
-        // What is no number is the least, as in a table: its bits say nothing.
+        // NaN becomes the least number, as in a table. Its bits would give an arbitrary one.
         let behind_the_point = Lanes::of(BEHIND_THE_POINT);
         x.greatest(least).least(most) + behind_the_point - behind_the_point
     }
@@ -64,9 +68,9 @@ impl Nearest for Integers {
 /// Numbers of a codebook.
 struct Table {
     least: f32,
-    /// What is half-way from each number to the next, and how far that is.
+    /// Midpoint between each number and the next, and their difference.
     steps: Vec<(f32, f32)>,
-    /// The code of each number, by the integer that it is, from -128 on.
+    /// Code of each number, by the number as an integer, from -128 on.
     codes: Box<[u8; BYTES]>,
 }
 
@@ -77,7 +81,7 @@ impl Table {
         sorted.dedup();
         let steps = sorted.windows(2).map(|two| ((two[0] + two[1]) / 2.0, two[1] - two[0])).collect();
         let mut codes = Box::new([0; BYTES]);
-        // Of two codes with one number it is the first.
+        // If two codes have the same number, the first wins.
         for (code, number) in numbers.iter().enumerate().rev() {
             codes[(number + 128.0) as usize] = code as u8;
         }
@@ -86,7 +90,7 @@ impl Table {
 }
 
 impl Nearest for Table {
-    /// Of two as near the lesser.
+    /// Rounds to the nearest number; of two equally near ones, to the lesser.
     #[inline(always)]
     fn near<V: Vector>(&self, x: Lanes<V>) -> Lanes<V> {
         let mut numbers = Lanes::of(self.least);
@@ -102,7 +106,7 @@ impl Numbers {
         let codes = quants.count() as u16;
         let zero = f32::from(quants.zero());
         let of: Vec<f32> = (0..codes).map(|code| f32::from(quants.byte(code as u8)) - zero).collect();
-        // The least byte has no counterpart, and no kernel of llama.cpp makes one.
+        // The byte -128 has no counterpart, and no kernel of llama.cpp makes it.
         let signed = quants.values == Values::Signed;
         let least = if signed { -127.0 } else { of.iter().copied().fold(f32::INFINITY, f32::min) };
         let most = of.iter().copied().fold(f32::NEG_INFINITY, f32::max);
@@ -110,7 +114,7 @@ impl Numbers {
             Values::Linear { .. } | Values::Signed => None,
             Values::Codebook(_) => Some(Table::of(&of)),
         };
-        // The mean distance of two beside each other.
+        // Mean distance between two adjacent numbers.
         let distance = (most - least) / f32::from(codes - 1);
         let bounds = if least == -most { &[most][..] } else { &[least, most] };
         let around = |bound: &f32| {
@@ -118,7 +122,7 @@ impl Numbers {
             (-STEPS..=STEPS).map(move |step| bound + step as f32 * STEP * distance)
         };
         let mut tried: Vec<f32> = if of.len() == BYTES { Vec::new() } else { bounds.iter().flat_map(around).collect() };
-        // A scale that makes them all what is nearest to 0.
+        // A scale that turns all elements into the number nearest to 0.
         let nothing = table.as_ref().map_or(0.0, |table| table.near(Lanes::<Any<1>>::zero()).all()[0]);
         if nothing != 0.0 && !tried.len().is_multiple_of(APART) {
             tried.push(0.0);
@@ -133,20 +137,21 @@ impl Numbers {
         }
     }
 
-    /// The codes of numbers that there are.
+    /// Writes the codes of numbers, which must be numbers of codes.
     #[inline(always)]
     pub fn codes(&self, numbers: &[f32], out: &mut [u8]) {
         let least = self.integers.least;
         let pairs = out.iter_mut().zip(numbers);
         match &self.table {
-            // The first code is the least number's, of bytes in two's complement too.
+            // The first code is that of the least number, also for bytes in two's complement.
             None if self.of[0] == least => pairs.for_each(|(code, x)| *code = low_byte(x - least)),
             None => pairs.for_each(|(code, x)| *code = low_byte(*x)),
             Some(table) => pairs.for_each(|(code, x)| *code = table.codes[usize::from(low_byte(x + 128.0))]),
         }
     }
 
-    /// The numbers nearest to `x` less an addend, times the inverse of a scale; whole vectors of them.
+    /// Writes the nearest numbers to `x` minus an addend, times the inverse of a scale, for whole
+    /// vectors.
     #[inline(always)]
     pub fn near<V: Vector>(&self, x: &[f32], addend: f32, inverse: f32, out: &mut [f32]) {
         let (addend, inverse) = (Lanes::<V>::of(addend), Lanes::of(inverse));
@@ -155,7 +160,8 @@ impl Numbers {
         }
     }
 
-    /// The same of several.
+    /// Returns the nearest numbers to `x` minus an addend, times the inverse of a scale, for one
+    /// vector.
     #[inline(always)]
     pub fn near_lanes<V: Vector>(&self, x: Lanes<V>, addend: Lanes<V>, inverse: Lanes<V>) -> Lanes<V> {
         let scaled = (x - addend) * inverse;
@@ -165,18 +171,20 @@ impl Numbers {
         }
     }
 
-    /// The scale with which the numbers are nearest to `x`, each difference's square times `w`.
+    /// Returns the scale that brings the numbers nearest to `x`, each squared difference weighted
+    /// by `w`.
     #[inline(always)]
     pub fn fit<V: Vector>(&self, x: &[Lanes<V>], w: &[Lanes<V>]) -> Lanes<V> {
         let Integers { least, most } = self.integers;
         let extreme = extreme(x);
-        // The scale is the quotient of these.
+        // Numerator and denominator of the scale.
         let (mut above, mut below) = (extreme, Lanes::of(if least == -most { most } else { least }));
         let mut most_gained = Lanes::of(f32::NEG_INFINITY);
         for tried in self.tried.as_chunks::<TOGETHER>().0 {
             let inverses = tried.map(|number| Lanes::of(number) / extreme);
             for Sums { squares, with_x, .. } in self.sums::<V, false>(x, w, Lanes::zero(), inverses) {
-                // The sum of squares of the differences, with the best scale for these codes, is that of x less this.
+                // With the best scale for these codes, the weighted squared error is that of x
+                // minus this gain.
                 let gained = with_x * with_x / squares;
                 above = gained.greater(most_gained, with_x, above);
                 below = gained.greater(most_gained, squares, below);
@@ -187,7 +195,7 @@ impl Numbers {
         extreme.size().greater_or_zero(zero, extreme.finite(above / below, zero))
     }
 
-    /// The same with something that is added; `negative` if that is at most 0.
+    /// Returns the best scale and the best addend. With `negative` the addend is at most 0.
     #[inline(always)]
     pub fn fit_with_minimum<V: Vector>(&self, x: &[Lanes<V>], w: &[Lanes<V>], negative: bool) -> (Lanes<V>, Lanes<V>) {
         let zero = Lanes::<V>::zero();
@@ -197,7 +205,7 @@ impl Numbers {
             (least, most) = (x.least(least), x.greatest(most));
         }
         let range = most - least;
-        // Of w, of w times x, and its square.
+        // Sums of w, of w times x, and of w times the square of x.
         let [mut sw, mut sx, mut sxx] = [[zero; POSITIONS]; 3];
         for (x, w) in positions(x).iter().zip(positions(w)) {
             for (position, (&x, &w)) in x.iter().zip(w).enumerate() {
@@ -228,13 +236,14 @@ impl Numbers {
                 least_lost = least_lost.greater(lost, lost, least_lost);
             }
         }
-        // Equal numbers, and such as are none, have no scale.
+        // Equal elements, and elements that are not numbers, have no scale.
         let of_least = least.finite(least, zero);
         let (some, low) = (range.finite(scale, zero), range.finite(minimum, of_least));
         (most.greater(least, some, zero), most.greater(least, low, of_least))
     }
 
-    /// The sums with each of some scales, of which the inverses are given: of the numbers nearest to `x` less `least`.
+    /// Returns the sums for some scales, given by their inverses, with the numbers nearest to `x`
+    /// minus `least`.
     #[inline(always)]
     fn sums<V: Vector, const MINIMUM: bool>(
         &self,
@@ -250,14 +259,14 @@ impl Numbers {
     }
 }
 
-/// Sums of a scale.
+/// Sums for one scale.
 #[derive(Clone, Copy)]
 struct Sums<V: Vector> {
-    /// Of w times the number, with a minimum.
+    /// Sum of w times the number. Only kept with a minimum.
     numbers: Lanes<V>,
-    /// Of w times its square.
+    /// Sum of w times the number's square.
     squares: Lanes<V>,
-    /// Of w times x and the number.
+    /// Sum of w times x times the number.
     with_x: Lanes<V>,
 }
 
@@ -285,7 +294,7 @@ fn sums<V: Vector, const MINIMUM: bool>(
     all
 }
 
-/// The number farthest from 0, the first of those; 0 where there is none.
+/// Returns the element farthest from 0, the first of several, or 0 if no element is a number.
 #[inline(always)]
 fn extreme<V: Vector>(x: &[Lanes<V>]) -> Lanes<V> {
     let (mut extreme, mut most) = (Lanes::zero(), Lanes::zero());
@@ -297,11 +306,12 @@ fn extreme<V: Vector>(x: &[Lanes<V>]) -> Lanes<V> {
     extreme
 }
 
-/// A number to which this is added is rounded to the nearest integer, of two as near to the even one, which the low bits are then; if it is below 2^22.
-/// An instruction of its own is not on every x86-64, and a call for each number took most of the time.
+/// Adding this constant to a number below 2^22 rounds it to the nearest integer, halves to even.
+/// The low bits of the sum are then the integer's. Not every x86-64 has an instruction for this,
+/// and a call for each number took most of the time.
 const BEHIND_THE_POINT: f32 = 12_582_912.0;
 
-/// The low byte of an integer, which saturates nowhere: that would be done one by one.
+/// Returns the low byte of an integer, without saturation, which the compiler would not vectorise.
 #[inline(always)]
 fn low_byte(x: f32) -> u8 {
     (x + BEHIND_THE_POINT).to_bits() as u8

@@ -1,4 +1,4 @@
-//! The search for scales: of parts of a row side by side, which have a `d` each.
+//! The search for scales. It handles several parts of a row in parallel, each with its own `d`.
 
 use half::f16;
 use half::slice::HalfFloatSliceExt;
@@ -8,58 +8,60 @@ use super::entries::{Entries, Fit};
 use super::lanes::{Lanes, MOST_LANES, POSITIONS, Vector, flat, positions, total};
 use super::{Encoder, MOST, MOST_GROUPS, ScaleRange};
 
-/// Rounds of fitting `d` and `dmin` to codes, and codes to these.
+/// Number of rounds that fit `d` and `dmin` to codes, and codes to these.
 const ROUNDS: usize = 2;
 
-/// Parts of a row side by side, and what is found of them.
+/// Parts of a row in separate lanes, and the results for them.
 pub(super) struct Parts<V: Vector> {
-    /// Their elements, and how much each matters.
+    /// Elements, and the weight of each.
     x: Vec<Lanes<V>>,
     w: Vec<Lanes<V>>,
-    /// Scales and minimums of groups: integers, where `d` and `minimum` are their units, or as many ones.
+    /// Scales and minimums of groups. They are integers in units of `d` and `minimum`, or ones.
     pub scales: [Lanes<V>; MOST_GROUPS],
     pub minimums: [Lanes<V>; MOST_GROUPS],
     pub units: Units<V>,
-    /// Where codes are those of a grid.
+    /// Data of parts whose codes are those of a grid.
     pub grid: Option<GridParts<V>>,
 }
 
-/// What scales and minimums are multiplied with.
+/// Units of scales and minimums.
 #[derive(Clone, Copy)]
 pub(super) struct Units<V: Vector> {
     pub d: Lanes<V>,
-    /// Of minimums; where there are no integers, what is added.
+    /// Unit of minimums, or the addend if scales are not integers.
     pub minimum: Lanes<V>,
 }
 
-/// Parts whose codes are those of a grid: entries are looked for in one after the other.
+/// Data of parts whose codes are those of a grid. The search for entries handles one part after
+/// another.
 pub(super) struct GridParts<V: Vector> {
-    /// How many there are.
+    /// Number of parts.
     count: usize,
-    /// Elements, and how much each matters, part after part.
+    /// Elements, and the weight of each, part after part.
     x: Vec<f32>,
     w: Vec<f32>,
-    /// The numbers that are nearest with units that are tried, and their codes.
+    /// Nearest numbers for the tried units, and their codes.
     numbers: Vec<Lanes<V>>,
     codes: Vec<u8>,
-    /// The scales of groups that these are nearest with; no number where none was tried.
+    /// Scales of groups that these numbers belong to. NaN before the first try.
     scales: [Lanes<V>; MOST_GROUPS],
-    /// The nearest with the best units so far.
+    /// Nearest codes with the best units so far.
     best: Vec<u8>,
 }
 
-/// Scale, minimum and so on of a group.
+/// Scale, minimum and related numbers of a group.
 #[derive(Clone, Copy)]
 struct Group<V: Vector> {
     scale: Lanes<V>,
     inverse: Lanes<V>,
     addend: Lanes<V>,
-    /// The integers, of which x is nearly `d * a - minimum * b`: `a` is `unit` times the number.
+    /// Integers of a group, with x close to `d * a - minimum * b`: `a` is `unit` times the number.
     unit: Lanes<V>,
     b: Lanes<V>,
 }
 
-/// What is lost with some codes, and the sums of which the best scale for them follows: x is nearly `d * a - minimum * b`.
+/// Error with some codes, and the sums that give the best scale for them: x is close to
+/// `d * a - minimum * b`.
 struct Passed<V: Vector> {
     lost: Lanes<V>,
     aa: Lanes<V>,
@@ -69,7 +71,7 @@ struct Passed<V: Vector> {
     xb: Lanes<V>,
 }
 
-/// Numbers as halves, and these as numbers again.
+/// Rounds numbers to halves.
 #[inline(always)]
 fn halved<V: Vector>(x: Lanes<V>) -> Lanes<V> {
     let (mut all, mut halves) = (x.all(), [f16::ZERO; MOST_LANES]);
@@ -78,7 +80,7 @@ fn halved<V: Vector>(x: Lanes<V>) -> Lanes<V> {
     Lanes::load(&all)
 }
 
-/// The inverse of a scale; of one below the normal numbers there may be none.
+/// Returns the inverse of a scale. A scale below the normal numbers may have none; it gives 0.
 #[inline(always)]
 fn inverse(scale: f32) -> f32 {
     let inverse = scale.recip();
@@ -86,7 +88,7 @@ fn inverse(scale: f32) -> f32 {
 }
 
 impl<V: Vector> Parts<V> {
-    /// Room for parts of a format.
+    /// Returns empty parts for a format.
     pub fn new(encoder: &Encoder) -> Parts<V> {
         let none = vec![Lanes::zero(); encoder.columns];
         let grid = encoder.entries.as_ref().map(|_| GridParts {
@@ -108,7 +110,8 @@ impl<V: Vector> Parts<V> {
         }
     }
 
-    /// Takes elements of parts, at most as many as there are lanes, and how much each matters. What was in others before stays there, and nobody looks at it.
+    /// Takes elements of parts, at most one part for each lane, and their weights. Other lanes keep
+    /// their old contents, which are not read.
     #[inline(always)]
     fn take(&mut self, x: &[f32], importance: Option<&[f32]>) {
         let columns = self.x.len();
@@ -129,10 +132,11 @@ impl<V: Vector> Parts<V> {
         for (w, &x) in self.w.iter_mut().zip(&self.x) {
             let size = (least + x * x).sqrt();
             *w = if importance.is_some() { *w * size } else { size };
-            // What is no number matters.
+            // NaN counts as a weight.
             matter = w.nothing(matter, one);
         }
-        // A column that nothing was ever multiplied with matters to nobody, but a block has a scale all the same.
+        // A part whose columns are never multiplied has no weights, but its block still needs a
+        // scale. All weights become 1.
         if matter.all()[..V::COUNT].contains(&0.0) {
             self.w.iter_mut().for_each(|w| *w = matter.greater(zero, *w, one));
         }
@@ -147,7 +151,7 @@ impl<V: Vector> Parts<V> {
     }
 }
 
-/// Parts, one after the other, side by side.
+/// Spreads consecutive parts over the lanes.
 #[inline(always)]
 fn transpose<V: Vector>(x: &[f32], out: &mut [Lanes<V>]) {
     let columns = out.len();
@@ -158,13 +162,13 @@ fn transpose<V: Vector>(x: &[f32], out: &mut [Lanes<V>]) {
 }
 
 impl<V: Vector> GridParts<V> {
-    /// Looks for the entries nearest with these scales.
+    /// Finds the nearest entries with these scales.
     #[inline(always)]
     fn look(&mut self, encoder: &Encoder, entries: &Entries, groups: &[Group<V>]) {
         let (columns, group) = (encoder.columns, encoder.group);
         for l in 0..self.count {
             for (index, of_group) in groups.iter().enumerate() {
-                // Of parts whose units change no more there is nothing to look for, while others' do.
+                // Parts with unchanged units need no new search while the units of others change.
                 let scale = of_group.scale.of_lane(l);
                 if self.scales[index].of_lane(l) == scale {
                     continue;
@@ -183,12 +187,13 @@ impl<V: Vector> GridParts<V> {
 }
 
 impl Encoder {
-    /// Finds scales and minimums of parts of a row, `x`, and how much they matter follows from `importance`.
+    /// Finds scales and minimums of the parts of a row. The weights of the elements of `x` follow
+    /// from `importance`.
     #[inline(always)]
     pub(super) fn search<V: Vector>(&self, x: &[f32], importance: Option<&[f32]>, parts: &mut Parts<V>) {
         parts.take(x, importance);
         self.fit(parts);
-        // Of powers the two that are near are tried, and none follows from the codes.
+        // Of powers of two, both neighbours are tried, and codes cannot improve them.
         let fits_more = self.quants.d != Number::HalfOfPower;
         let minimum = halved(parts.units.minimum);
         let near = self.near(parts.units.d);
@@ -208,7 +213,7 @@ impl Encoder {
                     break;
                 }
                 let next = self.fitted(&passed, &units);
-                // What changes nothing stays, and loses no less.
+                // Unchanged units cannot lose less.
                 if next.d.all() == units.d.all() && next.minimum.all() == units.minimum.all() {
                     break;
                 }
@@ -218,8 +223,9 @@ impl Encoder {
         self.lengthen(parts);
     }
 
-    /// Makes `d` of parts whose codes are those of a grid so large that these are as long as the numbers that they stand for, by what matters. With the
-    /// best scale a part is too short by what it loses, the square root of `1 - e`: 4 to 10 % with the coarsest grids, all in one direction.
+    /// Raises `d` of parts with codes of a grid until the codes are as long as their numbers, with
+    /// weights. With the best scale, a part with the relative error `e` is too short by a factor of
+    /// the square root of `1 - e`. The coarsest grids lose 4 to 10 %, all in one direction.
     #[inline(always)]
     fn lengthen<V: Vector>(&self, parts: &mut Parts<V>) {
         let Some(grid) = &parts.grid else { return };
@@ -241,7 +247,7 @@ impl Encoder {
         parts.units.d = self.near(d);
     }
 
-    /// Keeps units that lose less than those before. What is no number is lost whatever is kept.
+    /// Keeps units that lose less than the earlier ones. A NaN stays an error with any units.
     #[inline(always)]
     fn keep<V: Vector>(
         &self,
@@ -270,7 +276,7 @@ impl Encoder {
         }
     }
 
-    /// Numbers near these that `d` can be.
+    /// Rounds to numbers that `d` can be.
     #[inline(always)]
     fn near<V: Vector>(&self, d: Lanes<V>) -> Lanes<V> {
         match self.quants.d {
@@ -283,7 +289,8 @@ impl Encoder {
         }
     }
 
-    /// Scales and minimums of groups, with their units: as each group alone has them, and then integers where they are such.
+    /// Finds scales and minimums of groups, with their units. Each group is fitted alone, and then
+    /// rounded if scales are integers.
     #[inline(always)]
     fn fit<V: Vector>(&self, parts: &mut Parts<V>) {
         let groups = self.columns / self.group;
@@ -308,7 +315,7 @@ impl Encoder {
                     extreme = scale.size().greater(extreme.size(), scale, extreme);
                     lowest = minimum.least(lowest);
                 }
-                // The extreme gets the integer that has no counterpart, where there is one.
+                // The extreme scale gets the integer without counterpart, if there is one.
                 let d = extreme / Lanes::of(range.of_extreme());
                 let minimum = lowest.negative() / Lanes::of(range.most);
                 let of_minimums = ScaleRange::of(0.0, range.most);
@@ -321,7 +328,7 @@ impl Encoder {
         }
     }
 
-    /// The same of parts whose codes are those of a grid, one after the other.
+    /// Finds scales of parts with codes of a grid, one after another.
     #[inline(always)]
     fn fit_entries<V: Vector>(
         &self,
@@ -334,7 +341,7 @@ impl Encoder {
         for (l, (x, w)) in all.take(grid.count).enumerate() {
             let mut fits = [Fit::default(); MOST_GROUPS];
             let groups = x.chunks_exact(self.group).zip(w.chunks_exact(self.group));
-            // No closure: what a function calls that is not inlined has no vectors.
+            // A loop instead of a closure: a call that is not inlined would not use vectors.
             for (fit, (x, w)) in fits.iter_mut().zip(groups) {
                 *fit = entries.fit(x, w);
             }
@@ -352,7 +359,7 @@ impl Encoder {
         }
     }
 
-    /// What groups have with these units.
+    /// Returns the scale and related numbers of a group with these units.
     #[inline(always)]
     fn group<V: Vector>(&self, parts: &Parts<V>, units: &Units<V>, index: usize) -> Group<V> {
         let (unit, minimum) = (parts.scales[index], parts.minimums[index]);
@@ -366,7 +373,8 @@ impl Encoder {
         Group { scale, inverse: inverse.finite(inverse, Lanes::zero()), addend, unit, b }
     }
 
-    /// What is lost with the nearest numbers, and with `FIT` the sums that the best scale follows from, with `MINIMUM` those of the minimum, too.
+    /// Returns the error with the nearest numbers. `FIT` adds the sums for the best scale, and
+    /// `MINIMUM` those for the best minimum.
     #[inline(always)]
     fn passed<V: Vector, const FIT: bool, const MINIMUM: bool>(
         &self,
@@ -418,7 +426,8 @@ impl Encoder {
         Passed { lost, aa, ab, bb, xa, xb }
     }
 
-    /// The best units for the codes that these are the sums of; the same where any are as good, or none can be fitted.
+    /// Returns the best units for codes with these sums. Keeps the units if all are equally good,
+    /// or if none can be fitted.
     #[inline(always)]
     fn fitted<V: Vector>(&self, sums: &Passed<V>, units: &Units<V>) -> Units<V> {
         let &Passed { aa, ab, bb, xa, xb, .. } = sums;
@@ -428,7 +437,7 @@ impl Encoder {
             minimum = minimum.greatest(Lanes::zero());
         }
         let (zero, least) = (Lanes::zero(), Lanes::of(1e-6) * aa * bb);
-        // Whether both follow, and each is a number, as masks of bits are: 1 or 0.
+        // Conditions as numbers: 1 if both units can be fitted, and 1 if both are finite.
         let one = Lanes::of(1.0);
         let both = bb.greater_or_zero(zero, determinant.greater_or_zero(least, one));
         let d = both.greater(zero, (xa + minimum * ab) / aa, xa / aa);
@@ -438,7 +447,7 @@ impl Encoder {
         Units { d: found.greater(zero, near_d, units.d), minimum: found.greater(zero, near_minimum, units.minimum) }
     }
 
-    /// Codes and numbers of the part `l`, of which `x` are the elements, with what was found.
+    /// Writes codes and numbers of part `l`, with elements `x`, from the results of the search.
     #[inline(always)]
     pub(super) fn codes<V: Vector>(
         &self,
@@ -474,18 +483,18 @@ impl Encoder {
 }
 
 impl ScaleRange {
-    /// The integer that the extreme scale gets.
+    /// Returns the integer of the extreme scale.
     fn of_extreme(&self) -> f32 {
         if self.least < 0.0 { self.least } else { self.most }
     }
 
-    /// The integer nearest to a value in units.
+    /// Returns the nearest integer to a value in units.
     #[inline(always)]
     fn near_in(&self, value: f32, unit: f32) -> f32 {
         if unit == 0.0 { self.near(0.0) } else { self.near(value / unit) }
     }
 
-    /// The same of several.
+    /// Returns the nearest integers to values in units.
     #[inline(always)]
     fn nearest<V: Vector>(&self, values: Lanes<V>, units: Lanes<V>) -> Lanes<V> {
         let (mut all, units) = (values.all(), units.all());
@@ -494,14 +503,15 @@ impl ScaleRange {
     }
 }
 
-/// The unit of scales with which these are least far from what they are rounded to: the largest gets any of the upper half of the integers.
+/// Returns the unit of scales with the least rounding error. The search gives the largest scale
+/// each integer of the upper half.
 fn unit(fits: &[Fit], range: ScaleRange, first: f32) -> f32 {
     let (mut best, mut least_lost) = (first, f32::INFINITY);
     let largest = fits.iter().fold(0f32, |a, b| a.max(b.scale));
     let mut top = range.most + range.step;
     while 2.0 * top > range.most {
         let tried = largest / top;
-        // The best unit for the integers that follow from the one that is tried.
+        // The best unit for the integers that follow from the tried unit.
         let (mut with_scale, mut squares) = (0f32, 0f32);
         for fit in fits {
             let integer = range.near(fit.scale / tried);

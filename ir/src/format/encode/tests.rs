@@ -22,7 +22,9 @@ fn grid(format: Format) -> bool {
     format.quants().is_some_and(|quants| quants.grid().is_some())
 }
 
-/// What grids lose of normal numbers, in blocks as long as these; ggml's search loses 8 % (`iq2_xxs`) to 60 % (`iq3_s`) more than shorter blocks lost, which lost 1 to 9 % less. The nearest place of each element, and then any entry, far more.
+/// Relative errors of grids on normal numbers, in blocks as long as the numbers. Shorter blocks
+/// lost 1 to 9 % less. ggml's search loses 8 % (`iq2_xxs`) to 60 % (`iq3_s`) more than the shorter
+/// blocks. The nearest place of each element, followed by any entry, loses far more.
 const GRIDS: [(Format, f64); 7] = [
     (Format::Iq3Xxs, 0.03151),
     (Format::Iq3S, 0.01664),
@@ -40,17 +42,18 @@ fn made() -> impl Iterator<Item = Format> {
 #[test]
 fn every_format_of_files_that_is_made_is_near() {
     let mut random = Random::new(3);
-    // Of a size at which bytes of E4M3 have all their bits; to others it makes no difference.
+    // At this size, bytes of E4M3 use all their bits. Other formats are not affected.
     let x: Vec<f32> = normal(&mut random, 1 << 14).iter().map(|x| 32.0 * x).collect();
     for format in made() {
         let y = format.dequantise_rows(&encoded(format, &x, None), x.len());
-        // What follows from the others brings nothing nearer.
+        // Redundant fields improve nothing.
         let redundant = if format.has_field("s") { Number::Half.bytes() } else { 0 };
         let bits = (format.block_bytes() - redundant) as f64 * 8.0 / format.block_len() as f64;
         let found = lost(&x, &y, |_| 1.0);
         println!("{format} {bits:.3} bits: {found:.5}");
-        // Rate distortion theory's least for normal numbers is 4^-bits; blocks with scales come within 5 of it, which is a bit and a bit more,
-        // those whose scales are powers of two within 6.
+        // Rate distortion theory gives 4^-bits as the least error of normal numbers. Blocks with
+        // scales come within a factor of 5, a little more than a bit. Blocks with powers of two as
+        // scales come within 6.
         let of_grid = GRIDS.iter().find(|(of, _)| *of == format).map(|(_, found)| 1.02 * found);
         let most = of_grid.unwrap_or(6.0 * 4f64.powf(-bits));
         assert!(found < most || bits >= 16.0, "{format}: {found}");
@@ -59,7 +62,8 @@ fn every_format_of_files_that_is_made_is_near() {
     assert!(made().filter(|format| grid(*format)).count() == GRIDS.len() && made().count() >= 29);
 }
 
-/// Blocks whose codes are those of a grid are as long as their numbers, by what matters: with the best scale they are shorter by what they lose.
+/// Blocks with codes of a grid are as long as their numbers, with weights. With the best scale,
+/// they are shorter because of their error.
 #[test]
 fn blocks_of_grids_are_as_long_as_their_numbers() {
     let x = normal(&mut Random::new(4), 1 << 13);
@@ -68,12 +72,12 @@ fn blocks_of_grids_are_as_long_as_their_numbers() {
         let length = |x: &[f32]| x.iter().map(|x| f64::from(x * x)).sum::<f64>();
         let ratio = length(&y) / length(&x);
         println!("{format}: {ratio:.4}");
-        // Halves are not exact, and what matters is not all alike; the best scale has 0.83 to 0.98.
+        // Halves are not exact, and weights differ. The best scale gives 0.83 to 0.98.
         assert!((0.99..1.1).contains(&ratio), "{format}: {ratio}");
     }
 }
 
-/// For each element alone, where it has a code of its own.
+/// Checks each element alone, if it has a code of its own.
 #[test]
 fn the_nearest_number_is_taken() {
     let mut random = Random::new(6);
@@ -95,7 +99,7 @@ fn the_nearest_number_is_taken() {
     }
 }
 
-/// On vectors of every width that this machine has.
+/// Runs on vectors of every width that this machine has.
 #[test]
 #[cfg(target_arch = "x86_64")]
 fn bytes_are_the_same_whatever_the_width_of_vectors() {
@@ -120,12 +124,12 @@ fn bytes_are_the_same_whatever_the_width_of_vectors() {
             encoder.row::<Any<16>>(&x, importance, &mut wide);
             assert_eq!(narrow, wide, "{format}, 16 side by side");
             if avx2 {
-                // SAFETY: the processor has it.
+                // SAFETY: the processor has the feature.
                 unsafe { encoder.row_by_avx2(&x, importance, &mut wide) };
                 assert_eq!(narrow, wide, "{format} with AVX2");
             }
             if avx512 {
-                // SAFETY: the processor has them: there is none with the second alone.
+                // SAFETY: the processor has both features: none has the second alone.
                 unsafe { encoder.row_by_avx512(&x, importance, &mut wide) };
                 assert_eq!(narrow, wide, "{format} with AVX-512");
             }
@@ -133,7 +137,7 @@ fn bytes_are_the_same_whatever_the_width_of_vectors() {
     }
 }
 
-/// Parts of a row are searched side by side, and know nothing of each other.
+/// Parts of a row are searched in parallel lanes and do not affect each other.
 #[test]
 fn a_block_is_the_same_in_every_row() {
     let mut random = Random::new(10);
@@ -142,7 +146,7 @@ fn a_block_is_the_same_in_every_row() {
         // Grids take long.
         let most = if grid(format) { 3 } else { 19 };
         let mut x = normal(&mut random, most * length);
-        // One that is no numbers has others beside it.
+        // A block with NaN among ordinary blocks.
         x[length..][..3].fill(f32::NAN);
         let importance: Vec<f32> = (0..x.len()).map(|_| 1.01 + random.signed()).collect();
         for importance in [None, Some(&importance[..])] {
@@ -158,7 +162,7 @@ fn a_block_is_the_same_in_every_row() {
     }
 }
 
-/// Words of codes against the place that the codec says of each.
+/// Compares words of codes with each code's place according to the codec.
 #[test]
 fn codes_are_where_their_planes_have_them() {
     let mut random = Random::new(11);
@@ -182,7 +186,7 @@ fn codes_are_where_their_planes_have_them() {
     }
 }
 
-/// What is near already stays: blocks of a format give themselves, or what is as near.
+/// Near numbers stay near: blocks of a format give themselves, or equally near ones.
 #[test]
 fn numbers_that_a_format_has_are_kept() {
     let mut random = Random::new(4);
@@ -204,7 +208,7 @@ fn columns_of_importance_are_nearer() {
         let of = |importance| format.dequantise_rows(&encoded(format, &x, importance), x.len());
         let w = |i: usize| f64::from(importance[i]);
         let (with, without) = (lost(&x, &of(Some(&importance)), w), lost(&x, &of(None), w));
-        // Bytes are as near as it matters, and powers of two and few codes leave little to choose.
+        // Bytes are exact enough, and powers of two and few codes leave little choice.
         let alike = [Format::Q8_0, Format::Mxfp4, Format::Tq1_0, Format::Q1_0];
         let gain = if alike.contains(&format) { 1.0 } else { 0.97 };
         assert!(with <= gain * without, "{format}: {with} with importance, {without} without");
@@ -225,11 +229,11 @@ fn what_is_no_ordinary_block_is_made_all_the_same() {
         ("no numbers with bits of their own", |i| if i % 3 == 0 { f32::from_bits(0x7fc0_00ff) } else { 1.0 }),
     ];
     for format in made() {
-        // Between 0 and the largest there is nothing where codes are three, and no 0 where they are two.
+        // Three codes have nothing between 0 and the largest, and two codes have no 0.
         let most = match format.quants().map(Quants::count) {
             Some(2) => 0.3,
             Some(3) => 0.2,
-            // Magnitudes of three.
+            // Grids have three magnitudes.
             _ if grid(format) => 0.17,
             _ => 0.06,
         };
@@ -245,7 +249,7 @@ fn what_is_no_ordinary_block_is_made_all_the_same() {
                 _ => {}
             }
         }
-        // A column that nothing is multiplied with.
+        // A column that is never multiplied.
         let nothing = vec![0.0; 512];
         let x: Vec<f32> = (0..512).map(|i| i as f32).collect();
         let y = format.dequantise_rows(&encoded(format, &x, Some(&nothing)), x.len());

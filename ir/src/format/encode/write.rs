@@ -1,4 +1,4 @@
-//! Writing: codes and scales to where a format's blocks have them.
+//! Writing of codes and scales to their places in a format's blocks.
 
 use super::super::Format;
 use super::super::codec::{Codes, Minimum, Number, Plane, Quants, ScaleBits, Scales};
@@ -7,37 +7,38 @@ use super::lanes::Vector;
 use super::search::Parts;
 use super::{Encoder, MOST_GROUPS};
 
-/// Where a block's parts are: fields by their bytes, which nobody looks for again.
+/// Byte offsets of a block's parts, looked up once.
 pub(super) struct Layout {
     d: usize,
-    /// What is added, and its unit.
+    /// Addend, or unit of minimums.
     minimum: Option<usize>,
-    /// The sum of the numbers.
+    /// Sum of the numbers.
     sum: Option<usize>,
-    /// Bytes of integer scales.
+    /// Integer scales.
     scales: Option<usize>,
     planes: Vec<Bits>,
-    /// The bits of each scale that is a code: its lowest first.
+    /// Bits of each scale that is a code, lowest first.
     scale_codes: Vec<Vec<ScaleCode>>,
     digits: Vec<DigitRun>,
 }
 
-/// A plane's bits of a block's codes.
+/// Bits of a block's codes in a plane.
 struct Bits {
     at: usize,
     plane: Plane,
-    /// Bits of a code that planes before this one have.
+    /// Bits of a code in earlier planes.
     below: usize,
 }
 
-/// Bits of a scale's code: a byte of the block, and which of its bits, that may go on in the next byte.
+/// Bits of a scale's code: a byte of the block, and the bits in it. They may continue in the next
+/// byte.
 struct ScaleCode {
     at: usize,
     shift: usize,
     width: usize,
 }
 
-/// Bytes that have digits.
+/// Bytes with digits.
 struct DigitRun {
     at: usize,
     digits: &'static Digits,
@@ -93,7 +94,7 @@ impl Layout {
 }
 
 impl Layout {
-    /// Puts the bits of codes in planes, which are zero.
+    /// Writes codes into planes, which must be zero.
     #[inline(always)]
     pub fn put_codes(&self, codes: &[u8], block: &mut [u8]) {
         for bits in &self.planes {
@@ -102,13 +103,14 @@ impl Layout {
     }
 }
 
-/// Codes in a word: it is shifted as a whole, and the mask takes what other codes left.
+/// Number of codes in a word. A word is shifted as a whole, and the mask removes the bits of
+/// neighbours.
 const WORD: usize = 8;
-/// The lowest bit of each.
+/// The lowest bit of each code in a word.
 const EACH: u64 = 0x0101_0101_0101_0101;
 
 impl Bits {
-    /// Puts bits of all codes in their bytes, which are zero.
+    /// Writes the bits of all codes to their bytes, which must be zero.
     #[inline(always)]
     fn put(&self, codes: &[u8], block: &mut [u8]) {
         let Plane { bits, run, .. } = self.plane;
@@ -117,7 +119,8 @@ impl Bits {
         let word = |codes: &[u8; WORD]| u64::from_le_bytes(*codes) >> self.below & mask;
         let (words, _) = codes.as_chunks();
         if run == 1 {
-            // Neighbours share a byte: twice as many at each step, whose distance is twice that before.
+            // Neighbours share a byte. Each step joins twice as many codes, from twice the distance
+            // of the step before.
             for (codes, out) in words.iter().zip(out.chunks_exact_mut(bits)) {
                 let (mut word, mut width, mut apart) = (word(codes), bits, 8);
                 while width < 8 {
@@ -140,7 +143,8 @@ impl Bits {
 }
 
 impl Encoder {
-    /// Writes a block that is zeros: its codes, and scales of the parts from `first` on. `numbers` are those that codes of the last part are.
+    /// Writes codes and scales of the parts from `first` on to a block, which must be zero.
+    /// `numbers` are those of the last part's codes.
     #[inline(always)]
     pub(super) fn write<V: Vector>(
         &self,
@@ -166,7 +170,7 @@ impl Encoder {
         }
         let units = &parts.units;
         if let Some(at) = layout.sum {
-            // Of integers, whatever their order.
+            // A sum of integers: its order does not matter.
             let sum: f32 = numbers.iter().sum();
             Number::Half.put(units.d.of_lane(first) * sum, &mut out[at..]);
         }
@@ -178,7 +182,7 @@ impl Encoder {
         }
     }
 
-    /// Integer scales and minimums of a block's groups.
+    /// Writes integer scales and minimums of a block's groups.
     fn write_scales<V: Vector>(&self, parts: &Parts<V>, l: usize, out: &mut [u8]) {
         let groups = self.columns / self.group;
         let [mut scales, mut minimums] = [[0f32; MOST_GROUPS]; 2];
@@ -213,7 +217,7 @@ impl Encoder {
     }
 }
 
-/// As [`six_bits`](super::super::codec::six_bits) reads them.
+/// Writes a scale and a minimum as [`six_bits`](super::super::codec::six_bits) reads them.
 fn put_six_bits(scales: &mut [u8], s: usize, scale: u8, minimum: u8) {
     if s < 4 {
         scales[s] |= scale;

@@ -1,4 +1,4 @@
-//! Attention of the interpreter: rotations, what is appended to a cache, and what is seen of it.
+//! Attention of the interpreter: rotations, appends to a cache, and the visible positions of a row.
 
 use super::math::{self, AttentionShape};
 use super::{InterpretError, Interpreter, index};
@@ -8,11 +8,12 @@ use crate::graph::op::OpKind;
 use crate::graph::types::CacheShape;
 use crate::graph::{Op, Operand, StateId};
 
-/// What an index chose: dimensions, of which the last is a list's length, and numbers of places.
+/// Result of an index op: dimensions, the last one being the length of a list, and numbers of
+/// places.
 pub(super) type Lists<'a> = (&'a [usize], &'a [i32]);
 
 impl Interpreter<'_> {
-    /// What divides the frequencies of a rotation.
+    /// Returns the divisors of a rotation's frequencies.
     pub(super) fn rope_factors(&self, op: &Op) -> Result<Option<Vec<f32>>, InterpretError> {
         let long = op.operand("long");
         match long != Operand::Absent && self.context > RopeAttrs::from_op(op).original_context {
@@ -35,7 +36,7 @@ impl Interpreter<'_> {
         Ok(math::rope(x, heads, size, pos, &RopeAttrs::from_op(op), factors.as_deref()))
     }
 
-    /// The shape of a `paged` state.
+    /// Returns the shape of a `paged` state.
     pub(super) fn cache(&self, state: StateId) -> CacheShape {
         match CacheShape::of(&self.module.states[state.index()]) {
             Some(shape) => shape,
@@ -43,7 +44,8 @@ impl Interpreter<'_> {
         }
     }
 
-    /// Puts rows into a `paged` state: at a position that it has, in place of that; else right behind the last.
+    /// Writes rows into a `paged` state. A row replaces the one at its position, or extends the
+    /// state by one.
     pub(super) fn append(
         &mut self,
         op: &Op,
@@ -76,7 +78,8 @@ impl Interpreter<'_> {
         Ok(())
     }
 
-    /// Over the first state's positions and, where there is another, over its places that are whole; a choice is of the last state's.
+    /// Computes attention over the first state's positions and, if there is a second state, over
+    /// its complete places. A choice restricts the last state.
     pub(super) fn attention(
         &self,
         op: &Op,
@@ -100,7 +103,8 @@ impl Interpreter<'_> {
         let sinks = self.optional(op.operand("sinks"))?;
         let mut out = Vec::with_capacity(dims[0] * shape.heads * shape.value);
         for (row, (q, &position)) in q.chunks_exact(dims[1] * dims[2]).zip(positions).enumerate() {
-            // Of the last state: what is seen before it, and the first place that is.
+            // `before` is the number of places seen in earlier states, and `begin` the first place
+            // seen in the last state.
             let (mut keys, mut values, mut seen, mut before, mut begin) = (Vec::new(), Vec::new(), 0, 0, 0);
             for state in states {
                 let [all_keys, all_values] = &self.states[state.index()][..] else {
@@ -110,7 +114,7 @@ impl Interpreter<'_> {
                 let (window, every) = (declared.window, declared.every as usize);
                 let length = all_keys.len() / (cache.heads * cache.key) as usize;
                 let position = index(op.kind.row().mnemonic, "position", position, length.saturating_mul(every))?;
-                // Both ways, as far as the step has come.
+                // In both directions, up to the last row of the step.
                 let ahead = (position + scores.reach as usize).min(length.saturating_sub(1));
                 let end = if scores.reach > 0 { ahead + 1 } else { (position + 1) / every };
                 let first = match window.map(|window| window as usize) {

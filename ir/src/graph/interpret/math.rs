@@ -1,4 +1,5 @@
-//! What the ops compute, on plain slices: f32 in and out, f64 within an op. Lengths have been checked by the type rules.
+//! Computations of the ops on plain slices: f32 in and out, f64 within an op. The type rules have
+//! checked the lengths.
 
 use crate::erf::erf;
 use crate::format::Format;
@@ -6,10 +7,10 @@ use crate::graph::attrs::{
     Activation, GateAttrs, RopeAttrs, RopeScaling, RopeStyle, RouteAttrs, RouteScore, SPARSE_MIXER_NEAR, ScoreAttrs,
 };
 
-/// The smallest sum that router weights are divided by: the smallest normal f16, as in llama.cpp.
+/// Minimum sum that router weights are divided by: the smallest normal f16, as in llama.cpp.
 pub const ROUTE_SUM_MIN: f64 = 6.103_515_625e-5;
 
-/// `x * w / sqrt(mean(x^2) + eps)` of every row of `w.len()` elements.
+/// Computes `x * w / sqrt(mean(x^2) + eps)` of every row of `w.len()` elements.
 pub fn rms_norm(x: &[f32], w: &[f32], n: usize, eps: f64) -> Vec<f32> {
     let mut y = Vec::with_capacity(x.len());
     for (row, w) in x.chunks_exact(n).zip(w.chunks_exact(n).cycle()) {
@@ -20,7 +21,7 @@ pub fn rms_norm(x: &[f32], w: &[f32], n: usize, eps: f64) -> Vec<f32> {
     y
 }
 
-/// `x - mean(x)` of every row of `n` elements.
+/// Computes `x - mean(x)` of every row of `n` elements.
 pub fn centre(x: &[f32], n: usize) -> Vec<f32> {
     let row = |row: &[f32]| {
         let mean = row.iter().map(|&x| f64::from(x)).sum::<f64>() / n as f64;
@@ -29,11 +30,10 @@ pub fn centre(x: &[f32], n: usize) -> Vec<f32> {
     x.chunks_exact(n.max(1)).flat_map(row).collect()
 }
 
-/// The angle per position of each pair, and what the rotated elements are multiplied by.
+/// Returns the angle per position of each pair, and the factor on the rotated elements.
 ///
-/// Pair `i` of `dims / 2` turns by `p * base^(-2i / dims) / factors[i]`. With `linear` that is divided by `factor`. With
-/// `yarn` (llama.cpp's `rope_yarn` with `ext_factor` 1):
-///
+/// Pair `i` of `dims / 2` turns by `p * base^(-2i / dims) / factors[i]`. `linear` divides that by
+/// `factor`. `yarn` does this (llama.cpp's `rope_yarn` with `ext_factor` 1):
 /// ```text
 /// turns(b) = dims * ln(original_context / (2 pi b)) / (2 ln base)      // the pair that turns b times over the context
 /// low  = max(0, floor(turns(beta_fast))),  high = min(dims - 1, ceil(turns(beta_slow)))
@@ -42,9 +42,11 @@ pub fn centre(x: &[f32], n: usize) -> Vec<f32> {
 /// magnitude = attn_factor * (1 + 0.1 ln factor)                        // 1 for factor <= 1
 /// ```
 ///
-/// With `yarn_untruncated` (transformers' `truncate: false`) `low` and `high` are rounded to no whole pair.
+/// With `yarn_untruncated` (transformers' `truncate: false`), `low` and `high` are not rounded to
+/// whole pairs.
 ///
-/// llama.cpp splits the magnitude between its context and its kernel; this is their product.
+/// llama.cpp splits the magnitude between its context and its kernel. The factor here is the
+/// product of both.
 pub fn rope_angles(rope: &RopeAttrs, factors: Option<&[f32]>) -> (Vec<f64>, f64) {
     let dims = rope.dims as f64;
     let turns = |beta: f64| {
@@ -102,7 +104,7 @@ pub fn rope(
     y
 }
 
-/// A gated linear unit: the gate's function rounded once, as it is where it is an op of its own.
+/// Computes a gated linear unit. The gate's activation is rounded once, as in an op of its own.
 pub fn gated(gate: &[f32], up: &[f32], attrs: &GateAttrs) -> Vec<f32> {
     let limit = if attrs.limit == 0.0 { f32::INFINITY } else { attrs.limit as f32 };
     let act = |x: f64| match attrs.act {
@@ -131,10 +133,11 @@ pub fn gated(gate: &[f32], up: &[f32], attrs: &GateAttrs) -> Vec<f32> {
     gate.iter().zip(up).map(gated).collect()
 }
 
-/// Experts and weights of each row of `experts` logits, highest score first.
+/// Returns experts and weights of each row of `experts` logits, highest score first.
 ///
-/// All scores grow with the logit, so that without a bias the choice is made on the f32 logits themselves: of equal ones the lowest id, NaN
-/// last. Groups are chosen by the sum of their two highest scores, bias included (DeepSeek-V3), or by the highest one (DeepSeek-V2).
+/// All scores grow with the logit, so without a bias the f32 logits themselves decide. Of equal
+/// logits the lowest id comes first, and NaN comes last. Groups are chosen by the sum of their two
+/// highest scores, bias included (DeepSeek-V3), or by the highest one (DeepSeek-V2).
 pub fn route(
     logits: &[f32],
     experts: usize,
@@ -173,7 +176,8 @@ pub fn route(
     (ids, weights)
 }
 
-/// Weights of each row of `experts` logits for the experts that are listed for it, by their nearest numbers.
+/// Returns the listed experts of each row of `experts` logits, and their weights. A number that is
+/// not an expert's becomes the nearest expert.
 pub fn route_listed(logits: &[f32], experts: usize, listed: &[&[i32]], route: &RouteAttrs) -> (Vec<i32>, Vec<f32>) {
     let (mut ids, mut weights) = (Vec::new(), Vec::new());
     for (row, listed) in logits.chunks_exact(experts).zip(listed) {
@@ -185,7 +189,7 @@ pub fn route_listed(logits: &[f32], experts: usize, listed: &[&[i32]], route: &R
     (ids, weights)
 }
 
-/// A row of logits as numbers, NaN last, and their scores.
+/// Returns a row of logits, with NaN as the lowest number, and their scores.
 fn scores(row: &[f32], score: RouteScore) -> (Vec<f64>, Vec<f64>) {
     let row: Vec<f64> = row.iter().map(|&x| if x.is_nan() { f64::NEG_INFINITY } else { x.into() }).collect();
     let all: Vec<usize> = (0..row.len()).collect();
@@ -199,7 +203,7 @@ fn scores(row: &[f32], score: RouteScore) -> (Vec<f64>, Vec<f64>) {
     (row, scores)
 }
 
-/// Weights of the experts `order`, but for factors.
+/// Returns the weights of the experts `order`, before the factors of the op and of experts.
 fn chosen(row: &[f64], scores: &[f64], order: &[usize], route: &RouteAttrs) -> Vec<f64> {
     let mut chosen: Vec<f64> = match route.score {
         RouteScore::Chosen => softmax(row, order),
@@ -218,14 +222,15 @@ fn chosen(row: &[f64], scores: &[f64], order: &[usize], route: &RouteAttrs) -> V
     chosen
 }
 
-/// The part of `best`, the highest of the elements of `row` that `of` names, in a softmax over those that are near it.
+/// Returns the share of `best` in a softmax over the elements of `row` that `of` names and that are
+/// near `best`. `best` must be the highest of them.
 fn share_of_near(row: &[f64], mut of: Vec<usize>, best: usize) -> f64 {
     let max = row[best];
     of.retain(|&i| max - row[i] <= SPARSE_MIXER_NEAR * row[i].abs().max(max));
     1.0 / of.iter().map(|&i| (row[i] - max).exp()).sum::<f64>()
 }
 
-/// The softmax over the elements of `row` that `of` names.
+/// Returns the softmax over the elements of `row` that `of` names.
 fn softmax(row: &[f64], of: &[usize]) -> Vec<f64> {
     let top = of.iter().map(|&i| row[i]).fold(f64::NEG_INFINITY, f64::max);
     let exp: Vec<f64> = of.iter().map(|&i| (row[i] - top).exp()).collect();
@@ -233,9 +238,10 @@ fn softmax(row: &[f64], of: &[usize]) -> Vec<f64> {
     exp.iter().map(|exp| exp / sum).collect()
 }
 
-/// The `top_k` positions up to `position` that queries `q` with weights `w` score highest, of keys that lie as `[position][element]`: by the sum over
-/// heads of `w * max(q . k, 0)`, of equal ones the first. In rising order, then -1. Where `every` positions share a key, that of whole runs of them, and
-/// all behind the last whole run.
+/// Returns the `top_k` positions up to `position` with the highest scores, in ascending order, then
+/// -1. Keys lie as `[position][element]`. A key's score is the sum over heads of
+/// `w * max(q . k, 0)`, and of equal scores the first wins. If `every` positions share a key,
+/// complete runs of `every` positions are chosen, and all positions after the last complete run.
 pub fn index_top_k(q: &[f32], w: &[f32], keys: &[f32], position: usize, (top_k, every): (usize, usize)) -> Vec<i32> {
     let whole = (position + 1) / every;
     let of_runs =
@@ -245,7 +251,7 @@ pub fn index_top_k(q: &[f32], w: &[f32], keys: &[f32], position: usize, (top_k, 
     chosen
 }
 
-/// The same of the keys themselves, `top_k` of those that are whole.
+/// Returns the `top_k` complete keys with the highest scores, as [`index_top_k`] scores them.
 pub fn index_entries(q: &[f32], w: &[f32], keys: &[f32], position: usize, (top_k, every): (usize, usize)) -> Vec<i32> {
     let best = best_keys(q, w, keys, (position + 1) / every, top_k);
     let mut chosen: Vec<i32> = best.into_iter().map(|key| key as i32).collect();
@@ -253,8 +259,9 @@ pub fn index_entries(q: &[f32], w: &[f32], keys: &[f32], position: usize, (top_k
     chosen
 }
 
-/// Of blocks of `block` positions the `local` last ones up to `position`, and of those before them as many more as make `top_k` positions: those of whose keys
-/// one has the highest `q . k`, of equal ones the first. Their positions up to `position`, in rising order, then -1.
+/// Returns positions up to `position` in chosen blocks of `block` positions, in ascending order,
+/// then -1. The `local` last blocks are always chosen. Earlier blocks fill up to `top_k` positions.
+/// The score of a block is the highest `q . k` of its keys, and of equal scores the first wins.
 pub fn index_blocks(q: &[f32], keys: &[f32], position: usize, [top_k, block, local]: [usize; 3]) -> Vec<i32> {
     let d = q.len().max(1);
     let q: Vec<f64> = q.iter().map(|&x| f64::from(x)).collect();
@@ -272,7 +279,7 @@ pub fn index_blocks(q: &[f32], keys: &[f32], position: usize, [top_k, block, loc
     chosen
 }
 
-/// The `top_k` of the first `count` keys that score highest, in rising order.
+/// Returns the `top_k` of the first `count` keys with the highest scores, in ascending order.
 fn best_keys(q: &[f32], w: &[f32], keys: &[f32], count: usize, top_k: usize) -> Vec<usize> {
     let d = q.len() / w.len().max(1);
     let q: Vec<f64> = q.iter().map(|&x| f64::from(x)).collect();
@@ -281,7 +288,7 @@ fn best_keys(q: &[f32], w: &[f32], keys: &[f32], count: usize, top_k: usize) -> 
         let heads = q.chunks_exact(d.max(1)).zip(w);
         heads.map(|(q, &w)| f64::from(w) * dot(q, key).max(0.0)).sum::<f64>() as f32
     };
-    // Zeros of both signs are one number.
+    // Adding 0 makes both zeros equal.
     let scores: Vec<f32> = (0..count).map(|key| score(key) + 0.0).collect();
     let mut best: Vec<usize> = (0..count).collect();
     best.sort_by(|&a, &b| scores[b].total_cmp(&scores[a]));
@@ -290,10 +297,12 @@ fn best_keys(q: &[f32], w: &[f32], keys: &[f32], count: usize, top_k: usize) -> 
     best
 }
 
-/// Causal attention of the queries of one row (`heads` heads) at `position` over keys and values that lie as
-/// `[position][kv head][element]`: softmax of `scale * q . k`, within `cap` where it is not 0, less the head's slope times the distance, over positions 0 to its
-/// own, or those of them that `sees` says for the key head.
-/// A head's sink is one more score, without a value.
+/// Computes causal attention of the queries of one row (`heads` heads) at `position`. Keys and
+/// values lie as `[position][kv head][element]`.
+///
+/// A score is `scale * q . k`, bent to stay within `cap` if it is not 0, less the head's slope
+/// times the distance. The softmax runs over positions 0 to the row's own, or over those that
+/// `sees` allows for the key head. A head's sink is one more score, without a value.
 pub fn attention(
     q: &[f32],
     [keys, values]: [&[f32]; 2],
@@ -335,7 +344,7 @@ pub fn attention(
     out
 }
 
-/// Head counts and sizes of an attention.
+/// Head counts and sizes of an attention op.
 #[derive(Clone, Copy, Debug)]
 pub struct AttentionShape {
     /// Query heads.
@@ -348,7 +357,8 @@ pub struct AttentionShape {
     pub value: usize,
 }
 
-/// `a . b` in f64, in four partial sums: one chain of additions would take four times as long.
+/// Computes `a . b` in f64, in four partial sums: one chain of additions would take four times as
+/// long.
 pub fn dot(a: &[f64], b: &[f32]) -> f64 {
     let mut sums = [0f64; 4];
     let (a4, b4) = (a.chunks_exact(4), b.chunks_exact(4));
@@ -362,7 +372,7 @@ pub fn dot(a: &[f64], b: &[f32]) -> f64 {
     sums[0] + sums[1] + sums[2] + sums[3] + rest
 }
 
-/// A matrix whose rows are dequantised when they are needed.
+/// A matrix whose rows are dequantised on demand.
 #[derive(Clone, Copy, Debug)]
 pub struct Matrix<'a> {
     /// Storage format.
@@ -374,22 +384,22 @@ pub struct Matrix<'a> {
 }
 
 impl<'a> Matrix<'a> {
-    /// Bytes of one row.
+    /// Returns the bytes of one row.
     pub fn row_bytes(&self) -> usize {
         self.format.row_bytes(self.width as u64).map_or(0, |bytes| bytes as usize)
     }
 
-    /// `count` rows from `first`.
+    /// Returns `count` rows from `first`.
     pub fn rows(&self, first: usize, count: usize) -> Matrix<'a> {
         Matrix { bytes: &self.bytes[first * self.row_bytes()..][..count * self.row_bytes()], ..*self }
     }
 
-    /// All of it.
+    /// Dequantises the whole matrix.
     pub fn dequantise(&self) -> Vec<f32> {
         self.format.dequantise_rows(self.bytes, self.width)
     }
 
-    /// `x` (rows of `width`) times the transpose of this.
+    /// Multiplies `x` (rows of `width`) by the transpose of the matrix.
     pub fn project(&self, x: &[f32]) -> Vec<f32> {
         let n = self.bytes.len() / self.row_bytes();
         let x: Vec<f64> = x.iter().map(|&x| f64::from(x)).collect();

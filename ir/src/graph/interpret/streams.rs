@@ -1,4 +1,5 @@
-//! Streams of a residual: what they are mixed with, and how (Xie et al., "mHC: Manifold-Constrained Hyper-Connections", 2026; DeepSeek-V4).
+//! Residual streams: their mixing weights, and the mixing itself (Xie et al., "mHC:
+//! Manifold-Constrained Hyper-Connections", 2026; DeepSeek-V4).
 //!
 //! ```text
 //! a, b, C = x                                         // of n streams: [n], [n], [n, n]
@@ -7,13 +8,16 @@
 //! mixed   = softmax of rows(C * scale[2] + base) + eps; columns over their sums + eps; then rows and columns, iterations - 1 times
 //! ```
 //!
-//! Where there is no matrix, streams stay apart (independent hyper-connections), and `eps` is added to weights of the output, too.
+//! Without a matrix, streams stay separate (independent hyper-connections), and `eps` is also added
+//! to the weights of the output.
 //!
-//! What a row kept is attended to as well (Kimi Team, "Attention Residuals", 2026).
+//! The module also has attention over the earlier streams of a row (Kimi Team, "Attention
+//! Residuals", 2026).
 //!
-//! Everything is computed in f64 and rounded once.
+//! All computations are in f64 and rounded once.
 
-/// What streams are mixed with, of each row of `x`: the first part alone where rows have no more.
+/// Returns the mixing weights of each row of `x`: those of the input, and of the output and the
+/// matrix if rows are long enough.
 pub(super) fn weights(
     x: &[f32],
     [scale, base]: [&[f32]; 2],
@@ -42,7 +46,8 @@ pub(super) fn weights(
     out
 }
 
-/// The softmax of each row of a matrix, with rows and columns divided by their sums in turn (Sinkhorn and Knopp).
+/// Returns the softmax of each row of a matrix, then divides rows and columns by their sums in turn
+/// (Sinkhorn and Knopp).
 fn balanced(x: &[f64], n: usize, iterations: i64, eps: f64) -> Vec<f64> {
     let mut matrix = Vec::with_capacity(n * n);
     for row in x.chunks_exact(n) {
@@ -65,7 +70,8 @@ fn balanced(x: &[f64], n: usize, iterations: i64, eps: f64) -> Vec<f64> {
     matrix
 }
 
-/// The weighted sum of the `n` streams of `d` elements of each row, by the first numbers of its `of_row` weights.
+/// Returns the weighted sum of the `n` streams of `d` elements of each row. The weights are the
+/// first `n` of the row's `of_row` numbers.
 pub(super) fn input(x: &[f32], w: &[f32], [n, d, of_row]: [usize; 3]) -> Vec<f32> {
     let rows = x.chunks_exact(n * d).zip(w.chunks_exact(of_row));
     let sum = |(x, w): (&[f32], &[f32]), i: usize| -> f32 {
@@ -74,7 +80,8 @@ pub(super) fn input(x: &[f32], w: &[f32], [n, d, of_row]: [usize; 3]) -> Vec<f32
     rows.flat_map(|row| (0..d).map(move |i| sum(row, i))).collect()
 }
 
-/// The `n` streams of `d` elements of each row, behind a block that gave `y`; rows have so many weights.
+/// Returns the `n` streams of `d` elements of each row after a block with the result `y`. Each row
+/// has `of_row` weights.
 pub(super) fn mix(x: &[f32], y: &[f32], w: &[f32], [n, d, of_row]: [usize; 3]) -> Vec<f32> {
     let mut out = Vec::with_capacity(x.len());
     for ((x, y), w) in x.chunks_exact(n * d).zip(y.chunks_exact(d)).zip(w.chunks_exact(of_row)) {
@@ -92,7 +99,8 @@ pub(super) fn mix(x: &[f32], y: &[f32], w: &[f32], [n, d, of_row]: [usize; 3]) -
     out
 }
 
-/// The sum of the `n` streams of `d` elements of each row and of y's, by a softmax over products of `w` with the norm of each.
+/// Returns a weighted sum of the `n` streams of `d` elements of each row and of `y`. The weights
+/// are a softmax over the products of `w` with the norm of each.
 pub(super) fn attend(x: &[f32], y: &[f32], w: &[f32], [n, d]: [usize; 2], eps: f64) -> Vec<f32> {
     let mut out = Vec::with_capacity(y.len());
     for (i, y) in y.chunks_exact(d).enumerate() {
