@@ -1,8 +1,11 @@
-//! Derived tensors: what a graph calls a weight and no file has as such, made of the bytes of files when it is read, a few rows at a time.
+//! Derived tensors: weights of a graph that no file has as such. They are computed from bytes of
+//! files when they are read, a few rows at a time.
 //!
-//! Checkpoints of Hugging Face keep each expert's matrix for itself, rotate halves of heads where a graph turns neighbours, and store
-//! numbers in formats that no kernel packs. A derived tensor says where each of its elements comes from: its rows are those of *pieces*, one
-//! behind the other, and a piece is a strided view of one stored tensor, whose elements are converted on the way.
+//! Checkpoints of Hugging Face differ from graphs. They keep each expert's matrix separately, and
+//! rotate halves of heads where a graph rotates neighbours. They also store numbers in formats that
+//! no kernel packs. A derived tensor gives the source of each of its elements. Its rows are those
+//! of *pieces*, one after another. A piece is a strided view of one stored tensor, with a
+//! conversion of its elements.
 //!
 //! ```text
 //! rows of Q whose pairs lie side by side, of 8 heads of 64 whose pairs lie half a head apart, 512 columns:
@@ -10,13 +13,14 @@
 //!     columns [512 by 1]
 //! ```
 //!
-//! Where columns of a matrix are stored apart, so many pieces stand *beside* each other, and make rows together. Integers in [tiles](Tiles) are moved, with the
-//! scale of their row, into a format that has both, and so are those with scales by [groups](Groups) of columns.
+//! If columns of a matrix are stored separately, several pieces stand *beside* each other and make
+//! rows together. Integers in [tiles](Tiles) are moved, with the scale of their row, into a format
+//! that has both. Integers with scales by [groups](Groups) of columns are also moved.
 //!
-//! What is read is rounded nowhere but where a piece's numbers do not fit the derived format: FP8 numbers times their scales, as `f32`, become
-//! the nearest `bf16`.
+//! Numbers are rounded only if they do not fit the derived format: FP8 numbers times their scales,
+//! as `f32`, become the nearest `bf16`.
 //!
-//! Invariant: after [`Derived::check`], reading asks only for bytes inside of the files.
+//! Invariant: after [`Derived::check`], reads stay inside the files.
 
 mod element;
 mod groups;
@@ -37,40 +41,44 @@ use scales::scale;
 pub use scales::{Coded, ScaleKind, Scales};
 pub use tiles::Tiles;
 
-/// Elements that are converted at a time.
+/// Number of elements that are converted at a time.
 const CHUNK: u64 = 2048;
-/// Most rows of a transposed matrix that are read together: of bf16 the columns of so many fill two cache lines.
+/// Maximum rows of a transposed matrix that are read together. With bf16, a column of this many
+/// rows fills two cache lines.
 const TILE_ROWS: u64 = 64;
-/// Columns of them that are read before they are put in rows: of bf16 a cache line of each row, and a few KiB of all.
+/// Columns of them that are read before they are put in rows. With bf16, that is a cache line of
+/// each row, and a few KiB in all.
 const TILE_COLUMNS: usize = 32;
-/// Farthest that such rows lie apart, in elements: gates and up in turns do by two.
+/// Maximum distance of such rows, in elements. Rows of interleaved gate and up matrices are two
+/// apart.
 const MAX_STEP: u64 = 4;
-/// Most axes of a view: twice as many as any checkpoint needs.
+/// Maximum axes of a view: twice as many as any checkpoint needs.
 const MAX_AXES: usize = 8;
 
-/// What becomes of each number.
+/// Change of each number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub enum Change {
-    /// Nothing.
+    /// No change.
     #[default]
     Keep,
-    /// One more: the weight of a norm that multiplies by `1 + w`.
+    /// `x + 1`: the weight of a norm that multiplies by `1 + w`.
     PlusOne,
     /// `-exp(x)`: the decay of a state whose logarithm is stored.
     MinusExp,
-    /// Times one number, then times the other.
+    /// `x` times the first number, then times the second.
     Times([f32; 2]),
     /// `exp(x)`: the rate of a decay whose logarithm is stored.
     Exp,
-    /// This number, whatever is stored.
+    /// This number, for any stored number.
     Number(f32),
-    /// So much more: the weight of a norm that multiplies by `w` and a number that is not 1.
+    /// `x` plus this number: the weight of a norm that multiplies by `w` plus a number other than
+    /// 1.
     Plus(f32),
-    /// `exp(-x)`: what a frequency is divided by, of which the logarithm of a factor is stored.
+    /// `exp(-x)`: the divisor of a frequency, from the stored logarithm of a factor.
     ExpMinus,
-    /// `1 / x`: a scale that was divided by.
+    /// `1 / x`: a factor, from a stored divisor.
     Inverse,
-    /// `x / |row|`: rows of length 1, but for those of zeros.
+    /// `x / |row|`: rows of length 1. Rows of zeros stay.
     Unit,
 }
 
@@ -86,29 +94,29 @@ impl Change {
             Change::Plus(number) => x + number,
             Change::ExpMinus => (-f64::from(x)).exp() as f32,
             Change::Inverse => 1.0 / x,
-            // What a row is divided by, all of it says: its numbers are changed as `Times`.
+            // The divisor depends on the whole row, so this change becomes `Times` for each row.
             Change::Unit => x,
         }
     }
 }
 
-/// A digit of an index, and how many elements it moves by.
+/// A digit of an index, and the number of elements that it moves by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Axis {
-    /// Values of the digit.
+    /// Number of values of the digit.
     pub len: u64,
-    /// Elements from one to the next.
+    /// Elements from one value to the next.
     pub stride: u64,
 }
 
-/// Bytes of a file.
+/// A range of bytes of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Extent {
-    /// The file's number.
+    /// Number of the file.
     pub file: u32,
-    /// The first byte.
+    /// Offset of the first byte.
     pub offset: u64,
-    /// How many.
+    /// Number of bytes.
     pub bytes: u64,
 }
 
@@ -124,19 +132,19 @@ impl Extent {
 pub struct Piece {
     /// The stored tensor.
     pub extent: Extent,
-    /// How its elements are written.
+    /// Storage of its elements.
     pub element: Element,
-    /// The element of row 0 and column 0.
+    /// Number of the element of row 0 and column 0.
     pub first: u64,
     /// Digits of a row's number, the slowest first.
     pub rows: Vec<Axis>,
-    /// Digits of a column's.
+    /// Digits of a column's number, the slowest first.
     pub columns: Vec<Axis>,
     /// Scales.
     pub scales: Option<Scales>,
     /// Scales of integers.
     pub groups: Option<Box<Groups>>,
-    /// What becomes of each number, once it is scaled.
+    /// Change of each number, after scaling.
     pub change: Change,
 }
 
@@ -144,7 +152,7 @@ fn len(axes: &[Axis]) -> Option<u64> {
     axes.iter().try_fold(1u64, |product, axis| product.checked_mul(axis.len))
 }
 
-/// The element that a number's digits move to, from 0.
+/// Returns the offset of a number's digits, in elements.
 fn at(axes: &[Axis], mut number: u64) -> u64 {
     let mut element = 0;
     for axis in axes.iter().rev() {
@@ -154,7 +162,8 @@ fn at(axes: &[Axis], mut number: u64) -> u64 {
     element
 }
 
-/// The last element of any row and column of a view; `None` where an axis has no length, or it is too far.
+/// Returns the largest element of any row and column of a view. Returns `None` if an axis has no
+/// length, or on overflow.
 fn last(first: u64, rows: &[Axis], columns: &[Axis]) -> Option<u64> {
     rows.iter()
         .chain(columns)
@@ -162,18 +171,19 @@ fn last(first: u64, rows: &[Axis], columns: &[Axis]) -> Option<u64> {
 }
 
 impl Piece {
-    /// How many rows it has.
+    /// Returns the number of its rows.
     pub fn row_count(&self) -> u64 {
         len(&self.rows).unwrap_or(0)
     }
 
-    /// Columns of the derived tensor that it has; `None` where they are too many.
+    /// Returns the number of columns of the derived tensor that it fills, or `None` on overflow.
     fn column_count(&self) -> Option<u64> {
         len(&self.columns)?.checked_mul(self.element.columns())
     }
 
-    /// Rows from `row` on, of at most `whole`, that are read together: those of a matrix that is stored transposed, whose neighbours lie a few
-    /// elements apart where columns do not.
+    /// Returns rows from `row` on, at most `whole`, that are read together. They are rows of a
+    /// matrix that is stored transposed: neighbouring rows lie a few elements apart, and columns do
+    /// not.
     fn tile(&self, row: u64, whole: u64) -> Option<Tile> {
         let (rows, columns) = (self.rows.last()?, self.columns.last()?);
         if !self.element.is_number()
@@ -190,7 +200,7 @@ impl Piece {
         (count > 1).then_some(Tile { first: row, rows: count, step: rows.stride })
     }
 
-    /// Elements from `column` on that lie one behind another.
+    /// Returns the number of contiguous elements from `column` on.
     fn run(&self, column: u64) -> u64 {
         match self.columns.last() {
             Some(axis) if axis.stride == 1 => axis.len - column % axis.len,
@@ -199,83 +209,85 @@ impl Piece {
     }
 }
 
-/// Rows of a piece whose elements of a column lie `step` elements apart.
+/// Rows of a piece whose elements in one column lie `step` elements apart.
 struct Tile {
     first: u64,
     rows: u64,
     step: u64,
 }
 
-/// A tensor that is made of others.
+/// A tensor that is made of other tensors.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Derived {
     /// Format of its rows.
     pub format: Format,
     /// Numbers of a row.
     pub columns: u64,
-    /// Pieces that stand beside each other: so many have a row's columns together.
+    /// Number of pieces that stand beside each other: together they have a row's columns.
     pub beside: u32,
-    /// Its rows, one behind the other; of those that stand beside each other the leftmost first.
+    /// Pieces in order of rows. Of pieces beside each other, the leftmost comes first.
     pub pieces: Vec<Piece>,
 }
 
-/// Why a derived tensor is none.
+/// Reason why a derived tensor is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DerivedError {
-    /// A file that is not there.
+    /// A file that does not exist.
     #[error("piece {piece} is of file {file}; there are {files}")]
     File {
-        /// Which piece.
+        /// Number of the piece.
         piece: usize,
         /// The file.
         file: u32,
-        /// How many there are.
+        /// Number of files.
         files: usize,
     },
-    /// Bytes or elements outside of what they are in.
+    /// Bytes or elements outside their file or tensor.
     #[error("piece {piece}: {what} ends outside of the {available} bytes that it is in")]
     Outside {
-        /// Which piece.
+        /// Number of the piece.
         piece: usize,
-        /// What.
+        /// Name of the bytes.
         what: &'static str,
-        /// Bytes that there are.
+        /// Number of bytes in the file or tensor.
         available: u64,
     },
-    /// What does not go together.
+    /// Properties that do not fit together.
     #[error("piece {piece}: {what}")]
     Shape {
-        /// Which piece.
+        /// Number of the piece.
         piece: usize,
-        /// What is wrong.
+        /// The problem.
         what: &'static str,
     },
 }
 
-/// A part of some rows of a piece, which become rows of a format that takes their integers.
+/// A part of some rows of a piece, for a format that takes their integers.
 pub(super) struct Part {
-    /// The piece's row, and how many there are from it on: no more than are read together.
+    /// First row of the piece, and number of rows, at most those that are read together.
     pub rows: (u64, u64),
-    /// Its columns: whole blocks of the format.
+    /// First column and number of columns: whole blocks of the format.
     pub columns: (u64, u64),
-    /// Whether they end their rows, so that what these have behind their blocks is wanted, too.
+    /// Whether the part has the ends of its rows, so that their tails are read too.
     pub ends: bool,
 }
 
-/// Where the rows of a part are written.
+/// Place to write the rows of a part.
 pub(super) struct Slots<'o> {
     pub out: &'o mut [u8],
-    /// Bytes from a row to the next.
+    /// Bytes from one row to the next.
     pub stride: usize,
-    /// Those of a row that are the part's.
+    /// Bytes of a row that belong to the part.
     pub at: Range<usize>,
 }
 
-/// Gives bytes of a file by its number and the first of them; false where they are not there.
+/// Reads bytes of a file, by its number and the offset of the first byte. Returns false if they do
+/// not exist.
 pub type Fetch<'f> = dyn Fn(u32, u64, &mut [u8]) -> bool + 'f;
 
 impl Derived {
-    /// A vector of numbers that nothing stores: each is made of the first four bytes of the first file, whatever those are.
+    /// Returns a vector of numbers that no file stores. Each is made of the first four bytes of the
+    /// first file, with any content.
     pub fn of_numbers(numbers: &[f32]) -> Derived {
         let one = || vec![Axis { len: 1, stride: 0 }];
         let piece = |&number: &f32| Piece {
@@ -292,14 +304,14 @@ impl Derived {
         Derived { format: Format::F32, columns: pieces.len() as u64, beside: pieces.len() as u32, pieces }
     }
 
-    /// Bytes of all its rows; `None` where they are too many.
+    /// Returns the bytes of all its rows, or `None` on overflow.
     pub fn bytes(&self) -> Option<u64> {
         let mut leftmost = self.pieces.iter().step_by((self.beside as usize).max(1));
         let rows = leftmost.try_fold(0u64, |rows, piece| rows.checked_add(len(&piece.rows)?))?;
         rows.checked_mul(self.format.row_bytes(self.columns)?)
     }
 
-    /// Bytes of the stored elements that it is made of, scales not counted; `None` where they are too many.
+    /// Returns the bytes of its stored elements, without scales, or `None` on overflow.
     pub fn stored_bytes(&self) -> Option<u64> {
         self.pieces.iter().try_fold(0u64, |sum, piece| {
             let elements = len(&piece.rows)?.checked_mul(len(&piece.columns)?)?;
@@ -307,10 +319,11 @@ impl Derived {
         })
     }
 
-    /// Whether every element is inside of files with these lengths, and all parts fit each other.
+    /// Checks that every element lies inside files with these lengths, and that all parts fit
+    /// together.
     ///
     /// # Errors
-    /// The first thing that does not.
+    /// The first problem.
     pub fn check(&self, files: &[u64]) -> Result<(), DerivedError> {
         if self.bytes().is_none() || self.columns == 0 {
             return Err(DerivedError::Shape { piece: 0, what: "no columns, or too many rows" });
@@ -426,7 +439,8 @@ impl Derived {
         Ok(())
     }
 
-    /// Whether the pieces that stand beside each other have as many rows, and a row's columns together.
+    /// Checks that pieces beside each other have equal numbers of rows, and together a row's
+    /// columns.
     fn check_beside(&self) -> Result<(), DerivedError> {
         let beside = self.beside as usize;
         let wrong = |piece, what| Err(DerivedError::Shape { piece, what });
@@ -452,7 +466,8 @@ impl Derived {
         Ok(())
     }
 
-    /// With where the rows of each piece end, so that a row is found at once however many pieces there are.
+    /// Adds the end of the rows of each piece, so that a row is found fast among any number of
+    /// pieces.
     pub fn indexed(self) -> Indexed {
         let mut rows = 0u64;
         let end = |piece: &Piece| {
@@ -463,7 +478,7 @@ impl Derived {
         Indexed { derived: self, ends }
     }
 
-    /// A part of a piece's row, from an element's column on.
+    /// Reads a part of a piece's row, from an element's column on.
     fn row(&self, piece: &Piece, row: u64, mut column: u64, out: &mut [u8], fetch: &Fetch<'_>) -> bool {
         if piece.change == Change::Unit {
             return match self.divided(piece, row, fetch) {
@@ -472,7 +487,7 @@ impl Derived {
             };
         }
         let base = piece.first + at(&piece.rows, row);
-        // An element is a block of the format: a number, or what MX blocks are made of.
+        // An element is a block of the format: a number, or the content of an MX block.
         let each = self.format.block_bytes() as u64;
         let mut out = out;
         while !out.is_empty() {
@@ -489,7 +504,8 @@ impl Derived {
         true
     }
 
-    /// A piece one of whose rows is divided by its length; `None` where it is not there.
+    /// Returns the piece with the numbers of one row divided by its length, or `None` if the row
+    /// cannot be read.
     fn divided(&self, piece: &Piece, row: u64, fetch: &Fetch<'_>) -> Option<Piece> {
         let plain = Piece { change: Change::Keep, ..piece.clone() };
         let numbers = Derived { format: Format::F32, columns: self.columns, beside: 1, pieces: Vec::new() };
@@ -506,8 +522,8 @@ impl Derived {
         Some(Piece { change: Change::Times([factor as f32, 1.0]), ..plain })
     }
 
-    /// Parts of rows of pieces that stand beside each other, the same of each: from a column on, and so many. With `ends` there is room for what a row
-    /// has behind its blocks.
+    /// Reads the same part of several rows of pieces beside each other: `columns` columns from
+    /// `column` on. With `ends` there is also room for the rows' tails.
     fn rows_beside(
         &self,
         pieces: &[Piece],
@@ -551,18 +567,19 @@ impl Derived {
         true
     }
 
-    /// Rows of a matrix that is stored transposed, from a column on.
+    /// Reads rows of a matrix that is stored transposed, from a column on.
     fn tile(&self, piece: &Piece, tile: &Tile, column: u64, out: &mut [u8], fetch: &Fetch<'_>) -> bool {
         match self.format.block_bytes() {
             2 => self.tile_of::<2>(piece, tile, column, out, fetch),
             4 => self.tile_of::<4>(piece, tile, column, out, fetch),
-            // No other format is made of numbers.
+            // No other format consists of single numbers.
             _ => false,
         }
     }
 
-    /// The same, of elements of `BYTES` bytes: some columns of the rows at a time, each of which lies together, and then those row by row, so that neither
-    /// side jumps from cache line to cache line.
+    /// Reads such rows, with elements of `BYTES` bytes. It reads some columns at a time, which are
+    /// contiguous, and then writes them row by row. Neither reads nor writes then jump from cache
+    /// line to cache line.
     fn tile_of<const BYTES: usize>(
         &self,
         piece: &Piece,
@@ -573,7 +590,7 @@ impl Derived {
     ) -> bool {
         let base = piece.first + at(&piece.rows, tile.first);
         let (rows, step) = (tile.rows as usize, tile.step as usize);
-        // Elements of a column, those between the rows' included.
+        // Number of elements of a column, including those between the rows.
         let count = (rows - 1) * step + 1;
         let row_bytes = out.len() / rows;
         let mut columns = vec![0u8; TILE_COLUMNS * count * BYTES];
@@ -596,7 +613,7 @@ impl Derived {
         true
     }
 
-    /// Elements that lie one behind another.
+    /// Reads contiguous elements.
     fn run(&self, piece: &Piece, first: u64, out: &mut [u8], count: u64, fetch: &Fetch<'_>) -> bool {
         let Piece { element, extent, scales, .. } = piece;
         if let Element::Block(format) = *element {
@@ -633,7 +650,7 @@ impl Derived {
             }
             return true;
         }
-        // Those of the first byte that are before.
+        // Elements of the first byte before the requested ones.
         let skipped = (first % element.block().0) as usize;
         let mut x = vec![0f32; skipped + count as usize];
         element.floats(&stored, &mut x);
@@ -648,7 +665,7 @@ impl Derived {
     }
 }
 
-/// Numbers of blocks that lie one behind another, from an element on.
+/// Reads numbers of contiguous blocks, from an element on.
 fn numbers(extent: &Extent, format: Format, first: u64, count: u64, fetch: &Fetch<'_>) -> Option<Vec<f32>> {
     let (from, bytes) = Element::Block(format).span(first, count)?;
     let mut stored = vec![0u8; bytes as usize];
@@ -662,7 +679,7 @@ fn numbers(extent: &Extent, format: Format, first: u64, count: u64, fetch: &Fetc
     Some(x.get(skipped..skipped + count as usize)?.to_vec())
 }
 
-/// Writes a number in a format of whole numbers; false where it is another, which the check refuses.
+/// Writes a number in a float format. Returns false for any other format, which `check` rejects.
 fn store(format: Format, x: f32, out: &mut [u8]) -> bool {
     match format {
         Format::F32 => out.copy_from_slice(&x.to_le_bytes()),
@@ -673,7 +690,8 @@ fn store(format: Format, x: f32, out: &mut [u8]) -> bool {
     true
 }
 
-/// Codes that share a scale, neighbours in a byte, as ggml has them: each of the first half with one of the second.
+/// Reorders codes that share a scale. Input has neighbours in a byte. Output pairs each code of the
+/// first half with one of the second half, as ggml does.
 fn halves_apart(codes: &[u8], out: &mut [u8]) {
     let code = |element: usize| codes[element / 2] >> (element % 2 * 4) & 15;
     let half = out.len();

@@ -1,4 +1,4 @@
-//! How stored elements are written: where they lie, and the numbers that they are.
+//! Elements of stored tensors: their place and their numbers.
 
 use half::{bf16, f16};
 use serde::{Deserialize, Serialize};
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use super::{Integers, Tiles};
 use crate::format::Format;
 
-/// How a stored tensor's elements are written.
+/// Storage of a tensor's elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Element {
     /// IEEE single.
@@ -15,23 +15,29 @@ pub enum Element {
     F16,
     /// The upper half of a single.
     Bf16,
-    /// `float8_e4m3fn`: no infinities, one NaN a sign.
+    /// `float8_e4m3fn`: no infinities, one NaN for each sign.
     F8E4m3,
-    /// Blocks of 32 four-bit numbers (OCP MXFP4), two neighbours in a byte, the first in its lower half. Views count blocks; scales are bytes apart.
+    /// Blocks of 32 four-bit numbers (OCP MXFP4), two neighbours in a byte, the first in its lower
+    /// half. Views count blocks. Scales are stored separately.
     Mxfp4,
-    /// Blocks of 64 four-bit numbers (NVFP4), two neighbours in a byte, the first in its lower half. Views count blocks; of each there are four scales apart, of
-    /// 16 numbers each, as bytes (E4M3).
+    /// Blocks of 64 four-bit numbers (NVFP4), two neighbours in a byte, the first in its lower
+    /// half. Views count blocks. Each block has four scales, stored separately, for 16 numbers
+    /// each, as bytes (E4M3).
     Nvfp4,
-    /// A number of a format of files, whose blocks lie one behind another. Views count numbers.
+    /// A number in contiguous blocks of a file format. Views count numbers.
     Block(Format),
-    /// An integer of a matrix in tiles, with a scale for each row. Views count integers, and are of whole rows.
+    /// An integer of a matrix in tiles, with a scale for each row. Views count integers and consist
+    /// of whole rows.
     Tiled(Tiles),
-    /// An integer of a matrix whose columns have scales by [groups](super::Groups). Views count integers.
+    /// An integer of a matrix with scales by [groups](super::Groups) of columns. Views count
+    /// integers.
     Integer(Integers),
-    /// One of the 16 numbers of [`Element::codebook`], two neighbours in a byte, the first in its upper half: bitsandbytes' NF4, whose numbers are as many parts of a
-    /// normal distribution.
+    /// One of the 16 numbers of [`Element::codebook`], two neighbours in a byte, the first in its
+    /// upper half. This is bitsandbytes' NF4: its numbers divide a normal distribution into equal
+    /// parts.
     Nf4,
-    /// The same of its FP4: a sign, an exponent of two bits and a mantissa of one, of which the largest is 1.
+    /// A code of bitsandbytes' FP4, stored like NF4: a sign, an exponent of two bits and a mantissa
+    /// of one bit. The largest number is 1.
     Fp4,
 }
 
@@ -54,27 +60,27 @@ const NF4: [f32; 16] = [
     0.72295684,
     1.0,
 ];
-/// Numbers of FP4's codes below the sign: those of bitsandbytes, over the largest of them.
+/// Numbers of FP4's codes without the sign: those of bitsandbytes, divided by the largest.
 const FP4: [f32; 8] = [0.0, 0.0625 / 12.0, 8.0 / 12.0, 1.0, 4.0 / 12.0, 6.0 / 12.0, 2.0 / 12.0, 3.0 / 12.0];
 
-/// A block of codes whose scales, a byte each, lie apart.
+/// A block of codes with scales of one byte that are stored separately.
 #[derive(Clone, Copy)]
 pub(super) struct CodesApart {
-    /// How many scales there are.
+    /// Number of scales.
     pub scales: u64,
-    /// Numbers that share one.
+    /// Numbers that share a scale.
     pub shared: u64,
 }
 
 impl CodesApart {
-    /// Bytes of its codes.
+    /// Returns the bytes of its codes.
     pub fn bytes(self) -> u64 {
         self.scales * self.shared / 2
     }
 }
 
 impl Element {
-    /// Codes whose scales lie apart, where it is a block of these.
+    /// Returns the codes of a block with separate scales, or `None` for any other element.
     pub(super) fn codes_apart(self) -> Option<CodesApart> {
         match self {
             Element::Mxfp4 => Some(CodesApart { scales: 1, shared: 32 }),
@@ -91,7 +97,7 @@ impl Element {
         }
     }
 
-    /// What the codes of four bits stand for, before they are multiplied with a scale.
+    /// Returns the numbers of four-bit codes, before scaling.
     pub fn codebook(self) -> Option<[f32; 16]> {
         match self {
             Element::Nf4 => Some(NF4),
@@ -108,13 +114,14 @@ impl Element {
         }
     }
 
-    /// How a format of files writes its numbers.
+    /// Returns the storage of a file format's numbers.
     pub fn of(format: Format) -> Element {
         let plain = [Element::F32, Element::F16, Element::Bf16];
         plain.into_iter().find(|element| element.format() == Some(format)).unwrap_or(Element::Block(format))
     }
 
-    /// Numbers of a block, and its bytes: of one alone, but where a block has more, and of the codes of MX blocks.
+    /// Returns the numbers of a block and its bytes. Plain numbers and MX blocks are blocks of one
+    /// element.
     pub(super) fn block(self) -> (u64, u64) {
         match self {
             Element::F32 => (1, 4),
@@ -128,7 +135,8 @@ impl Element {
         }
     }
 
-    /// Where elements from `first` on lie: the first byte of their blocks, and how many bytes those have.
+    /// Returns the place of `count` elements from `first` on: the first byte of their blocks, and
+    /// the number of bytes.
     pub(super) fn span(self, first: u64, count: u64) -> Option<(u64, u64)> {
         if let Element::Tiled(tiles) = self {
             return tiles.span(first, count);
@@ -138,18 +146,19 @@ impl Element {
         Some((begin.checked_mul(bytes)?, (end - begin).checked_mul(bytes)?))
     }
 
-    /// Bytes of so many elements, in whole blocks; `None` where they are too many.
+    /// Returns the bytes of `count` elements, in whole blocks, or `None` on overflow.
     pub fn bytes_of(self, count: u64) -> Option<u64> {
         self.span(0, count).map(|(_, bytes)| bytes)
     }
 
-    /// Columns that one stands for.
+    /// Returns the columns that one element stands for.
     pub fn columns(self) -> u64 {
         self.codes_apart().map_or(1, |codes| codes.scales * codes.shared)
     }
 
-    /// The format that elements have once they are multiplied with their scales: of FP8 numbers the nearest bf16, of a block's numbers what they are,
-    /// of NF4 and FP4, too, of a matrix in tiles its integers with a scale for each row, of integers in groups blocks with the nearest f16 as their scale.
+    /// Returns the format of elements after scaling. FP8, NF4 and FP4 numbers become the nearest
+    /// bf16, and a block's numbers stay exact. A matrix in tiles keeps its integers, with a scale
+    /// for each row. Integers in groups become blocks with the nearest f16 as their scale.
     pub fn scaled_format(self) -> Format {
         match self {
             Element::F32 | Element::Block(_) => Format::F32,
@@ -163,7 +172,8 @@ impl Element {
         }
     }
 
-    /// The format of rows that are divided by their length: in as many bits as plain numbers have, or halves.
+    /// Returns the format of rows that are divided by their length: that of plain numbers, or
+    /// halves for all others.
     pub fn unit_format(self) -> Format {
         match self {
             Element::F32 | Element::F16 | Element::Bf16 => self.scaled_format(),
@@ -178,7 +188,7 @@ impl Element {
         }
     }
 
-    /// The format that has the same numbers in the same bytes.
+    /// Returns the format that has the same numbers in the same bytes.
     pub fn format(self) -> Option<Format> {
         match self {
             Element::F32 => Some(Format::F32),
@@ -195,7 +205,8 @@ impl Element {
         }
     }
 
-    /// Whether it is a number by itself, which conversions give and take; others are moved as they are, with their scales.
+    /// Whether it is a number by itself, which conversions can read. Others are moved unchanged,
+    /// with their scales.
     pub fn is_number(self) -> bool {
         match self {
             Element::F32
@@ -209,7 +220,7 @@ impl Element {
         }
     }
 
-    /// Numbers of stored bytes, from the first of them on.
+    /// Converts stored bytes to numbers, from the first byte on.
     pub(super) fn floats(self, bytes: &[u8], out: &mut [f32]) {
         let pairs = || bytes.as_chunks::<2>().0.iter();
         match self {
@@ -226,13 +237,14 @@ impl Element {
                 let codes = bytes.iter().flat_map(|byte| [byte >> 4, byte & 15]);
                 out.iter_mut().zip(codes).for_each(|(x, code)| *x = numbers[usize::from(code)]);
             }
-            // Blocks are moved, never converted, or converted whole; integers are moved.
+            // Blocks are moved or converted as a whole, and integers are moved. None come here.
             Element::Mxfp4 | Element::Nvfp4 | Element::Block(_) | Element::Tiled(_) | Element::Integer(_) => {}
         }
     }
 }
 
-/// The number of a byte of `float8_e4m3fn`: exponents are 7 too large; the largest with all bits of the mantissa is NaN.
+/// Returns the number of a byte of `float8_e4m3fn`. Exponents have the bias 7, and the largest
+/// exponent with all mantissa bits set is NaN.
 pub(super) fn f8_e4m3(byte: u8) -> f32 {
     let (exponent, mantissa) = (i32::from(byte >> 3 & 15), f32::from(byte & 7));
     let size = match (exponent, byte & 7) {

@@ -1,12 +1,14 @@
-//! Matrices of integers of which so many columns of a row share a scale, and a zero where it is not the same for all: how GPTQ, AWQ and compressed-tensors
-//! write what they quantised.
+//! Matrices of integers with a scale for each group of columns of a row, and an optional zero point
+//! for each. GPTQ, AWQ and compressed-tensors store their results in this form.
 //!
 //! ```text
 //! x[row, column] = scale[row, column] * (integer[row, column] - zero[row, column])
 //! ```
 //!
-//! Integers, scales and zeros are each a [view](View) of a stored tensor of their own, which may lie in any order, columns before rows above all. Columns that share a
-//! scale are a digit of its view that moves by nothing. Where these are whole blocks, integers are moved into those of a format that has the same numbers:
+//! Integers, scales and zeros are each a [view](View) of a stored tensor, which may lie in any
+//! order, often with columns before rows. Columns that share a scale are a digit of its view with a
+//! stride of 0. If these groups are whole blocks, integers are moved into blocks of a format that
+//! has the same numbers:
 //!
 //! | integers | format |
 //! | --- | --- |
@@ -15,44 +17,46 @@
 //! | eight bits | `q8_0`: `d * q` |
 //! | two bits, of three values | `tq2_0`: `d * (q - 1)` |
 //!
-//! A scale that is no half becomes the nearest. Nothing else is rounded. Otherwise (a matrix that is transposed, or columns of a group that are no neighbours) they become
-//! numbers, the nearest of the format.
+//! A scale that is not a half becomes the nearest half. Nothing else is rounded. If groups are not
+//! whole blocks, integers become the nearest numbers of a float format. This happens if a matrix is
+//! transposed, or if columns of a group are not neighbours.
 //!
-//! Which group a column is of may be said column by column ([`Order`]): quantisers that take columns by their weight (GPTQ's `desc_act`) leave them where they were.
+//! The group of a column may also be stored for each column ([`Order`]). Quantisers that take
+//! columns by their weight (GPTQ's `desc_act`) leave them at their places.
 
 use serde::{Deserialize, Serialize};
 
 use super::{Axis, Change, Element, Extent, Fetch, Part, Piece, Slots, at, last, len, store};
 use crate::format::Format;
 
-/// Columns that are read at a time.
+/// Number of columns that are read at a time.
 const COLUMNS: u64 = 512;
-/// Most rows that are read together.
+/// Maximum rows that are read together.
 const ROWS: u64 = 64;
-/// Most integers between the first and the last that are read together, those between them included.
+/// Maximum distance between the first and the last integer that are read together.
 const SPAN: u64 = 1 << 20;
-/// Most groups that columns may be of in any order: of each a scale is held while rows are read.
+/// Maximum number of groups in an order: the reader holds a scale for each of them.
 const MAX_GROUPS: u64 = 1 << 20;
 
-/// How integers of a matrix are written, the first of a byte in its lowest bits.
+/// Storage of a matrix's integers, the first of a byte in its lowest bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Integers {
-    /// Four bits, of which 8 is zero.
+    /// Four bits with the zero point 8.
     Four,
-    /// Four bits, with a zero for each group.
+    /// Four bits, with a zero point for each group.
     FourFromZeros,
-    /// Eight bits, of which 128 is zero.
+    /// Eight bits with the zero point 128.
     Eight,
     /// Eight bits in two's complement.
     EightSigned,
-    /// Two bits, of which 1 is zero and 3 is none.
+    /// Two bits with the zero point 1. The code 3 is not used.
     Ternary,
-    /// Eight bits in two's complement, whose scale is the number that 127 stands for.
+    /// Eight bits in two's complement. The stored scale is the number that 127 stands for.
     EightOfLargest,
 }
 
 impl Integers {
-    /// Bits of one.
+    /// Returns the bits of an integer.
     pub fn bits(self) -> u8 {
         match self {
             Integers::Four | Integers::FourFromZeros => 4,
@@ -61,7 +65,7 @@ impl Integers {
         }
     }
 
-    /// The format whose blocks have the same numbers.
+    /// Returns the format whose blocks have the same numbers.
     pub(super) fn format(self) -> Format {
         match self {
             Integers::Four => Format::Q4_0,
@@ -71,7 +75,7 @@ impl Integers {
         }
     }
 
-    /// What a stored scale is divided by: the integer that it stands for.
+    /// Returns the divisor of a stored scale: the integer that the scale stands for.
     fn of_scale(self) -> f32 {
         match self {
             Integers::EightOfLargest => 127.0,
@@ -81,12 +85,12 @@ impl Integers {
         }
     }
 
-    /// How many there are in a byte.
+    /// Returns the number of integers in a byte.
     pub(super) fn per_byte(self) -> u64 {
         8 / u64::from(self.bits())
     }
 
-    /// The format's code of an element of a byte.
+    /// Returns the format's code of an element of a byte.
     fn code(self, byte: u8, element: u64) -> u8 {
         match self {
             Integers::Four | Integers::FourFromZeros => nibble(byte, element),
@@ -96,7 +100,7 @@ impl Integers {
         }
     }
 
-    /// The integer that a code is, less its zero.
+    /// Returns the integer of a code, minus its zero point.
     fn number(self, code: u8, zero: Option<u8>) -> f32 {
         match self {
             Integers::Four | Integers::FourFromZeros => f32::from(code) - f32::from(zero.unwrap_or(8)),
@@ -106,67 +110,69 @@ impl Integers {
     }
 }
 
-/// A strided view of a stored tensor: of scales or zeros, one for each row and column of the matrix.
+/// A strided view of a stored tensor: scales or zeros, one for each row and column of the matrix.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct View {
     /// The stored tensor.
     pub extent: Extent,
-    /// How its elements are written.
+    /// Storage of its elements.
     pub element: Element,
-    /// The element of row 0 and column 0.
+    /// Number of the element of row 0 and column 0.
     pub first: u64,
     /// Digits of a row's number, the slowest first.
     pub rows: Vec<Axis>,
-    /// Digits of a column's.
+    /// Digits of a column's number, the slowest first.
     pub columns: Vec<Axis>,
 }
 
-/// What the integers of a matrix are multiplied with.
+/// Scales and zero points of a matrix of integers.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Groups {
     /// Scales: numbers of two or four bytes.
     pub scales: View,
-    /// Zeros, where each group has its own.
+    /// Zero points, if each group has its own.
     pub zeros: Option<Zeros>,
-    /// Which group each column is of, where that is stored. Scales and zeros are those of the first group then.
+    /// Group of each column, if it is stored. Scales and zeros are then views of the first group.
     pub order: Option<Order>,
 }
 
 /// The group of each row and column of a matrix.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Order {
-    /// Integers of four bytes, which views call [`Element::F32`].
+    /// Integers of four bytes, in views of [`Element::F32`].
     pub view: View,
-    /// How many groups there are: no integer is larger.
+    /// Number of groups. Every integer is below it.
     pub groups: u64,
-    /// Elements of scales, and of zeros, from a group to the next.
+    /// Elements of scales, and of zeros, from one group to the next.
     pub steps: [u64; 2],
 }
 
-/// What is subtracted from integers.
+/// Zero points, which are subtracted from integers.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Zeros {
     /// Integers of four bits.
     pub view: View,
-    /// What they are more than is stored, modulo 16: GPTQ's first files have each less one.
+    /// Difference between a zero point and its stored number, modulo 16. GPTQ's first files store
+    /// each minus one.
     pub more: u8,
 }
 
 impl View {
-    /// The bytes of an element.
+    /// Reads the bytes of an element.
     fn read(&self, element: u64, out: &mut [u8; 4], fetch: &Fetch<'_>) -> Option<()> {
         let (from, bytes) = self.element.span(element, 1)?;
         let place = self.extent.part(from, bytes)?;
         fetch(self.extent.file, place, out.get_mut(..bytes as usize)?).then_some(())
     }
 
-    /// How many columns from a multiple of so many on have the same element.
+    /// Returns the number of columns, from a multiple of it on, that share an element.
     fn shared(&self) -> u64 {
         let same = self.columns.iter().rev().take_while(|axis| axis.stride == 0);
         same.fold(1, |product: u64, axis| product.saturating_mul(axis.len))
     }
 
-    /// Why it is none of a matrix of so many rows and columns, whose elements may lie `beyond` so many more.
+    /// Returns the problem of a view for a matrix of `rows` and `columns`, if there is one. The
+    /// view's elements may reach `beyond` elements further.
     fn wrong(&self, (rows, columns): (u64, u64), beyond: Option<u64>) -> Option<&'static str> {
         if self.rows.len().max(self.columns.len()) > super::MAX_AXES {
             return Some("too many axes of its groups");
@@ -187,17 +193,18 @@ impl View {
 }
 
 impl Groups {
-    /// Stored tensors that it is of.
+    /// Returns the stored tensors that the groups use.
     pub(super) fn extents(&self) -> impl Iterator<Item = Extent> {
         self.views().into_iter().flatten().map(|view| view.extent)
     }
 
-    /// Views of scales, zeros and the order.
+    /// Returns the views of scales, zeros and the order.
     fn views(&self) -> [Option<&View>; 3] {
         [Some(&self.scales), self.zeros.as_ref().map(|zeros| &zeros.view), self.order.as_ref().map(|order| &order.view)]
     }
 
-    /// How many columns from a multiple of so many on have the same scale and zero.
+    /// Returns the number of columns, from a multiple of it on, that share a scale and a zero
+    /// point.
     pub fn shared(&self) -> u64 {
         if self.order.is_some() {
             return 1;
@@ -206,7 +213,7 @@ impl Groups {
         self.scales.shared().min(of_zeros)
     }
 
-    /// The scale and the zero whose elements are these.
+    /// Reads the scale and the zero point in these elements.
     fn numbers(&self, [scale, zero]: [u64; 2], fetch: &Fetch<'_>) -> Option<(f32, Option<u8>)> {
         let (mut stored, mut number) = ([0; 4], [0f32]);
         self.scales.read(scale, &mut stored, fetch)?;
@@ -216,18 +223,19 @@ impl Groups {
         Some((number[0], Some(nibble(stored[0], zero).wrapping_add(*more) & 15)))
     }
 
-    /// What a view of scales says, and one of zeros.
+    /// Returns the elements for the views of scales and zeros.
     fn elements(&self, of: impl Fn(&View) -> u64) -> [u64; 2] {
         [of(&self.scales), self.zeros.as_ref().map_or(0, |zeros| of(&zeros.view))]
     }
 }
 
-/// The integer of four bits that an element of a byte is.
+/// Returns the four-bit integer of an element of a byte.
 fn nibble(byte: u8, element: u64) -> u8 {
     byte >> (element % 2 * 4) & 15
 }
 
-/// Why a piece is none of integers and groups, where it is none. Where its integers end is checked as that of other elements.
+/// Returns the problem of a piece of integers with groups, if there is one. The caller checks the
+/// end of the integers, as for other elements.
 pub(super) fn wrong(piece: &Piece, integers: Integers, format: Format) -> Option<&'static str> {
     let Some(groups) = &piece.groups else { return Some("integers without scales of groups") };
     let is_float = [Format::F32, Format::F16, Format::Bf16].contains(&format);
@@ -247,7 +255,7 @@ pub(super) fn wrong(piece: &Piece, integers: Integers, format: Format) -> Option
     if order.is_some_and(|order| order.view.element != Element::F32 || !(1..=MAX_GROUPS).contains(&order.groups)) {
         return Some("an order of no groups, or too many, or of no integers of four bytes");
     }
-    // Of the last group, elements are so much farther.
+    // Distance of the last group, in elements.
     let beyond = |of: usize| order.map_or(Some(0), |order| (order.groups - 1).checked_mul(order.steps[of]));
     let views = groups.views().into_iter().zip([beyond(0), beyond(1), Some(0)]);
     let view = views.filter_map(|(view, beyond)| view?.wrong((piece.row_count(), columns), beyond)).next();
@@ -255,7 +263,8 @@ pub(super) fn wrong(piece: &Piece, integers: Integers, format: Format) -> Option
     view.or((!whole).then_some("groups that are no whole blocks"))
 }
 
-/// How many rows from one on are read together: several, unless each lies together.
+/// Returns the number of rows from `row` on that are read together: several, unless each row is
+/// contiguous.
 pub(super) fn together(piece: &Piece, row: u64) -> u64 {
     let left = piece.row_count().saturating_sub(row);
     if by_rows(piece) { 1 } else { left.min(ROWS) }
@@ -263,7 +272,7 @@ pub(super) fn together(piece: &Piece, row: u64) -> u64 {
 
 /// Whether columns of a row lie nearer to each other than rows of a column.
 fn by_rows(piece: &Piece) -> bool {
-    // Integers from the first to the last of so many.
+    // Distance from the first to the last of `count` integers.
     let spread = |axes: &[Axis], count: u64| {
         let mut left = count;
         axes.iter().rev().fold(1u64, |spread, axis| {
@@ -276,7 +285,7 @@ fn by_rows(piece: &Piece) -> bool {
     of_row.saturating_mul(ROWS) <= of_column.saturating_mul(COLUMNS)
 }
 
-/// Reads a part: of each row what fits in its slot.
+/// Reads a part. Each row gets the bytes that fit its slot.
 pub(super) fn read(
     piece: &Piece,
     integers: Integers,
@@ -340,13 +349,13 @@ pub(super) fn read(
     true
 }
 
-/// An order, with what of it was read last.
+/// An order, with the data that was read last.
 struct Ordered<'o> {
     order: &'o Order,
-    /// The element of the order that a row begins with, and the columns whose groups are here.
+    /// First element of a row in the order, and first column, of the groups in `of_columns`.
     there: Option<(u64, u64)>,
     of_columns: Vec<u64>,
-    /// Numbers of groups, as far as they are known, of the scale and zero of a row's first one.
+    /// Numbers of groups that were read, and the elements of the first group that they belong to.
     known: Vec<Option<(f32, Option<u8>)>>,
     of: Option<[u64; 2]>,
 }
@@ -356,11 +365,11 @@ impl<'o> Ordered<'o> {
         Ordered { order, there: None, of_columns: Vec::new(), known: vec![None; order.groups as usize], of: None }
     }
 
-    /// Groups of so many columns of a row; false where one is none.
+    /// Reads the groups of some columns of a row. Returns false if one does not exist.
     fn read(&mut self, row: u64, (column, columns): (u64, u64), fetch: &Fetch<'_>) -> bool {
         let Order { view, groups, .. } = self.order;
         let base = view.first + at(&view.rows, row);
-        // Mostly rows have the same.
+        // Most rows have the same groups.
         if self.there == Some((base, column)) {
             return true;
         }
@@ -375,7 +384,7 @@ impl<'o> Ordered<'o> {
         self.of_columns.len() as u64 == columns
     }
 
-    /// The scale and zero of a group, by the elements that they would have in the first one.
+    /// Returns the scale and zero point of a group, by their elements in the first group.
     fn numbers(
         &mut self,
         groups: &Groups,
@@ -396,7 +405,7 @@ impl<'o> Ordered<'o> {
     }
 }
 
-/// Codes of some columns of some rows, a byte each, row by row.
+/// Reads codes of some columns of some rows, a byte each, row by row.
 fn read_codes(
     piece: &Piece,
     integers: Integers,
@@ -409,7 +418,7 @@ fn read_codes(
         (from..from + count).map(|number| at(axes, number)).collect()
     };
     let (of_rows, of_columns) = (offsets(&piece.rows, row, rows), offsets(&piece.columns, column, columns));
-    // What lies together is read together.
+    // Contiguous elements are read together.
     let lines =
         if by_rows(piece) { [(of_rows, columns), (of_columns, 1)] } else { [(of_columns, 1), (of_rows, columns)] };
     let [(outer, outer_step), (inner, inner_step)] = lines;
@@ -418,7 +427,8 @@ fn read_codes(
     let (mut there, mut stored) = (None, Vec::new());
     for (line, outer) in outer.iter().enumerate() {
         let base = piece.first + outer + least;
-        // The bytes of so many; the first of them in its byte.
+        // Reads the bytes of `count` elements, and returns the place of the first element in its
+        // byte.
         let mut read = |first: u64, count: u64, stored: &mut Vec<u8>| -> Option<u64> {
             let (from, bytes) = element.span(first, count)?;
             if there != Some((from, bytes)) {

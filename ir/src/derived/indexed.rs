@@ -1,8 +1,9 @@
-//! Reading a derived tensor: which pieces rows are of, and where their bytes come from.
+//! Reads of a derived tensor: the pieces of its rows, and the places of their bytes.
 
 use super::{Axis, Change, Derived, Element, Extent, Fetch, Piece, at, groups, tiles};
 
-/// A derived tensor, and where the rows of each of its pieces end, or of those that stand beside each other.
+/// A derived tensor, with the end of the rows of each piece, or of each set of pieces beside each
+/// other.
 #[derive(Clone, Debug)]
 pub struct Indexed {
     pub(super) derived: Derived,
@@ -18,7 +19,7 @@ impl std::ops::Deref for Indexed {
 }
 
 impl Indexed {
-    /// The pieces beside each other that a row is of, and their first row.
+    /// Returns the pieces beside each other that have a row, and their first row.
     fn beside(&self, row: u64) -> Option<(&[Piece], u64)> {
         let number = self.ends.partition_point(|end| *end <= row);
         let first = number.checked_sub(1).map_or(0, |before| self.ends[before]);
@@ -26,7 +27,8 @@ impl Indexed {
         Some((self.pieces.get(number.checked_mul(beside)?..)?.get(..beside)?, first))
     }
 
-    /// Gives the bytes from `offset` on, which are whole blocks of rows. False where they are not, or `fetch` has not what they are made of.
+    /// Reads the bytes from `offset` on, which must be whole blocks of rows. Returns false if they
+    /// are not, or if `fetch` fails.
     #[must_use]
     pub fn read(&self, offset: u64, out: &mut [u8], fetch: &Fetch<'_>) -> bool {
         let Some(row_bytes) = self.format.row_bytes(self.columns).filter(|&bytes| bytes > 0) else { return false };
@@ -34,7 +36,7 @@ impl Indexed {
         while !out.is_empty() {
             let within = offset % row_bytes;
             let whole = if within == 0 { out.len() as u64 / row_bytes } else { 0 };
-            // Whole rows, or what is read of one.
+            // Whole rows, or the requested part of one.
             let each = if whole > 0 { row_bytes } else { (row_bytes - within).min(out.len() as u64) };
             let bytes = each * whole.max(1);
             let (part, rest) = std::mem::take(&mut out).split_at_mut(bytes as usize);
@@ -46,8 +48,9 @@ impl Indexed {
         true
     }
 
-    /// Gives `each` bytes of as many rows as `out` has room for, the same part of each, from `offset` on in the first; whole blocks. False as of
-    /// [`Indexed::read`].
+    /// Reads `each` bytes of several rows, as many as `out` has room for. Each row gives the same
+    /// part, which must be whole blocks. `offset` is the place of the part in the first row.
+    /// Returns false in the same cases as [`Indexed::read`].
     #[must_use]
     pub fn read_rows(&self, offset: u64, each: u64, out: &mut [u8], fetch: &Fetch<'_>) -> bool {
         let (block_len, block_bytes) = (self.format.block_len() as u64, self.format.block_bytes() as u64);
@@ -55,7 +58,7 @@ impl Indexed {
         let (mut row, within) = (offset / row_bytes, offset % row_bytes);
         let whole = |bytes: u64| bytes.is_multiple_of(block_bytes);
         let tail = self.format.tail_bytes() as u64;
-        // With what stands behind a row's blocks, or blocks alone.
+        // Blocks with the row's tail, or blocks alone.
         let ends = within + each.min(row_bytes) == row_bytes;
         let blocks = if ends { each.saturating_sub(tail) } else { each };
         if each == 0
@@ -101,7 +104,8 @@ impl Indexed {
         true
     }
 
-    /// Where bytes are read from, more or less: for each piece that has rows of them, all between the first byte and the last.
+    /// Returns the approximate source of bytes: for each piece with rows of them, the range from
+    /// the first byte to the last.
     pub fn spans(&self, offset: u64, bytes: u64) -> Vec<Extent> {
         let mut spans = Vec::new();
         let Some(row_bytes) = self.format.row_bytes(self.columns).filter(|&bytes| bytes > 0) else { return spans };
@@ -126,7 +130,7 @@ impl Indexed {
         spans
     }
 
-    /// Where bytes lie just as they are, if they do.
+    /// Returns the place of bytes that a file has unchanged, or `None` if they need a conversion.
     pub fn place(&self, offset: u64, bytes: u64) -> Option<(u32, u64)> {
         let row_bytes = self.format.row_bytes(self.columns).filter(|&row| row > 0)?;
         if !offset.is_multiple_of(row_bytes) || !bytes.is_multiple_of(row_bytes) {
@@ -155,7 +159,7 @@ impl Indexed {
     }
 }
 
-/// How many rows from one on are read at a time of pieces that stand beside each other.
+/// Returns the number of rows from `row` on that are read at a time from pieces beside each other.
 fn together(pieces: &[Piece], row: u64) -> u64 {
     let each = pieces.iter().map(|piece| match piece.element {
         Element::Tiled(tiles) => tiles::together(piece, tiles, row),

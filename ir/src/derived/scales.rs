@@ -1,66 +1,68 @@
-//! What numbers of a stored matrix are multiplied with: a scale for each block of its rows and columns.
+//! Scales of a stored matrix: one factor for each block of its rows and columns.
 
 use serde::{Deserialize, Serialize};
 
 use super::{Element, Extent, Fetch};
 
-/// What numbers of a stored matrix are multiplied with.
+/// Factors of the numbers of a stored matrix.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Scales {
-    /// Where they are, row by row.
+    /// Bytes of the scales, row by row.
     pub extent: Extent,
-    /// How they are written.
+    /// Storage of the scales.
     pub kind: ScaleKind,
     /// Rows of the stored matrix that share a scale.
     pub block_rows: u64,
-    /// Columns that do.
+    /// Columns of the stored matrix that share a scale.
     pub block_columns: u64,
     /// Columns of the stored matrix.
     pub columns: u64,
 }
 
-/// How scales are written.
+/// Storage of scales.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum ScaleKind {
-    /// As numbers, which multiply.
+    /// Numbers, which are factors.
     Number(Element),
-    /// Powers of two in a byte, 127 too large (E8M0), which multiply.
+    /// Powers of two in a byte, biased by 127 (E8M0), which are factors.
     Power,
-    /// The bytes of blocks of codes ([`Element::Mxfp4`], [`Element::Nvfp4`]), which are moved with these.
+    /// Bytes of blocks of codes ([`Element::Mxfp4`], [`Element::Nvfp4`]), which are moved together
+    /// with the codes.
     OfBlock,
-    /// Codes of a byte, which are quantised themselves.
+    /// Codes of one byte, for scales that are quantised themselves.
     Coded(Box<Coded>),
 }
 
-/// Scales that are quantised: of each code a number, times the scale of so many of them, and some more (bitsandbytes' `nested_*`).
+/// Quantised scales: each code stands for a number, which is multiplied by the scale of its block
+/// and then shifted (bitsandbytes' `nested_*`).
 ///
 /// ```text
 /// scale[i] = numbers[code[i]] * scales[i / block] + more
 /// ```
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Coded {
-    /// The 256 numbers that codes stand for, `f32`.
+    /// The 256 numbers of the codes, `f32`.
     pub numbers: Extent,
     /// The scales of scales, `f32`.
     pub scales: Extent,
-    /// Scales that share one.
+    /// Number of scales that share one of these.
     pub block: u64,
-    /// What is added to each.
+    /// Addend of each scale.
     pub more: f32,
 }
 
-/// Codes of a byte.
+/// Number of codes of a byte.
 const CODES: u64 = 256;
 
 impl Coded {
-    /// Whether there are numbers of all codes, and scales for so many of them.
+    /// Whether all codes have numbers, and `count` codes have scales.
     fn is_whole(&self, count: u64) -> bool {
         let scales = count.checked_div(self.block).map(|_| count.div_ceil(self.block));
         let enough = |count: u64, extent: &Extent| count.checked_mul(4).is_some_and(|bytes| bytes <= extent.bytes);
         enough(CODES, &self.numbers) && scales.is_some_and(|scales| enough(scales, &self.scales))
     }
 
-    /// The scale of a number, whose code this is.
+    /// Returns scale `number`, which has this code.
     fn scale(&self, number: u64, code: u8, fetch: &Fetch<'_>) -> Option<f32> {
         let read = |extent: &Extent, at: u64| {
             let mut bytes = [0; 4];
@@ -71,7 +73,7 @@ impl Coded {
 }
 
 impl Scales {
-    /// Stored tensors that it is of.
+    /// Returns the stored tensors that the scales use.
     pub(super) fn extents(&self) -> impl Iterator<Item = Extent> {
         let of_codes = match &self.kind {
             ScaleKind::Coded(coded) => [Some(coded.numbers), Some(coded.scales)],
@@ -80,7 +82,7 @@ impl Scales {
         std::iter::once(self.extent).chain(of_codes.into_iter().flatten())
     }
 
-    /// Whether there are so many.
+    /// Whether there are at least `count` scales.
     pub(super) fn has(&self, count: u64) -> bool {
         let bytes = count.checked_mul(self.kind.bytes());
         let coded = match &self.kind {
@@ -132,7 +134,7 @@ pub(super) fn scale(scales: &Scales, first: u64, x: &mut [f32], fetch: &Fetch<'_
     true
 }
 
-/// `2^(byte - 127)`; 255 is NaN.
+/// Returns `2^(byte - 127)`; 255 is NaN.
 pub(super) fn power(byte: u8) -> f32 {
     if byte == u8::MAX { f32::NAN } else { 2f64.powi(i32::from(byte) - 127) as f32 }
 }

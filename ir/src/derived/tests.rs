@@ -23,7 +23,7 @@ fn piece(element: Element, extent: Extent, rows: &[(u64, u64)], columns: &[(u64,
     }
 }
 
-/// All of it, in reads of so many bytes.
+/// Reads all bytes, `step` at a time.
 fn read(derived: &Derived, file: &[u8], step: usize) -> Vec<u8> {
     derived.check(&[file.len() as u64]).unwrap();
     let fetch = |_: u32, offset: u64, out: &mut [u8]| {
@@ -51,7 +51,8 @@ fn numbers_are_of_no_file() {
     }
 }
 
-/// The transposes of parts of two heads' matrices, whose rows are blocks: numbers of a row of the derived tensor are of as many blocks.
+/// Transposed parts of two heads' matrices, with rows of blocks. The numbers of a derived row come
+/// from as many blocks.
 #[test]
 fn transposed_parts_of_blocks_have_their_numbers() {
     let (rows, columns, kept) = (10u64, 64u64, 3u64);
@@ -64,7 +65,7 @@ fn transposed_parts_of_blocks_have_their_numbers() {
     let stored = Format::Q8_0.dequantise_rows(&file, columns as usize);
     let extent = Extent { file: 0, offset: 0, bytes: file.len() as u64 };
     let axis = |len, stride| Axis { len, stride };
-    // Rows 2 to 4 and 7 to 9, turned.
+    // Rows 2 to 4 and 7 to 9, transposed.
     let piece = Piece {
         extent,
         element: Element::Block(Format::Q8_0),
@@ -104,7 +105,8 @@ fn transposed_parts_of_blocks_have_their_numbers() {
 
 #[test]
 fn rows_are_put_in_another_order_and_behind_each_other() {
-    // 8 rows of 3 columns, 2 heads of 4: halves become neighbours, and one more; behind them row 7 again, of a view that begins there, six times.
+    // 8 rows of 3 columns, 2 heads of 4: halves become neighbours, plus one. Then row 7 again, six
+    // times as large, from a view that begins there.
     let file: Vec<u8> = (0..24u16).flat_map(|i| f16::from_f32(i.into()).to_le_bytes()).collect();
     let turned = piece(Element::F16, extent(0, 48), &[(2, 12), (2, 3), (2, 6)], &[(3, 1)]);
     let turned = Piece { change: Change::PlusOne, ..turned };
@@ -121,7 +123,7 @@ fn rows_are_put_in_another_order_and_behind_each_other() {
         assert_eq!(read(&derived, &file, step), right, "{step} bytes at a time");
     }
     assert_eq!(derived.indexed().place(0, 12), None);
-    // As they lie, from row 2 on.
+    // The rows as stored, from row 2 on.
     let plain = Derived {
         format: Format::F16,
         columns: 3,
@@ -133,7 +135,8 @@ fn rows_are_put_in_another_order_and_behind_each_other() {
     assert_eq!(plain.spans(6, 12), [extent(6, 12)]);
 }
 
-/// Of each row all that is stored says what its numbers are divided by, in whatever parts it is read; a row of zeros stays.
+/// All stored numbers of a row determine its divisor, in any parts that are read. A row of zeros
+/// stays.
 #[test]
 fn rows_are_of_length_1() {
     let columns = 2 * CHUNK + 3;
@@ -177,7 +180,8 @@ fn columns_are_transposed() {
     assert_eq!(derived.indexed().spans(0, 12), [extent(0, 12)]);
 }
 
-/// As element by element: of every kind of element, with gates and up in turns, in reads that begin and end within tiles.
+/// Compares with reads of single elements. Covers every kind of element, interleaved gates and ups,
+/// and reads that begin and end within tiles.
 #[test]
 fn tiles_of_transposed_matrices_are_their_elements() {
     // Two experts of 6 stored rows of 150: columns 0, 2, 4, ... are rows of gates.
@@ -210,7 +214,7 @@ fn tiles_of_transposed_matrices_are_their_elements() {
             let pieces = vec![transposed];
             let derived = Derived { format, columns: 6, beside: 1, pieces };
             let each = format.block_bytes();
-            // A row's part at a time is never a tile.
+            // A read of one row's part never uses a tile.
             let right = read(&derived, &file, each);
             for bytes in [6 * each, 7 * each, 12 * each, 100 * each, 6 * 64 * each, right.len()] {
                 assert_eq!(read(&derived, &file, bytes), right, "{element:?}, step {step}: {bytes} bytes at a time");
@@ -249,7 +253,7 @@ fn tiles_of_transposed_matrices_are_their_elements() {
     }
 }
 
-/// The row of any piece is found without going through those before it.
+/// The row of any piece is found without a scan of the pieces before it.
 #[test]
 fn rows_of_many_pieces_are_found_at_once() {
     let count = 1u64 << 20;
@@ -260,7 +264,7 @@ fn rows_of_many_pieces_are_found_at_once() {
         out.fill(7);
         true
     };
-    // Going through them would take 10^12 steps.
+    // Scans would take 10^12 steps.
     for row in 0..count {
         let mut out = [0; 4];
         assert!(derived.read(4 * row, &mut out, &fetch) && out == [7; 4]);
@@ -270,7 +274,7 @@ fn rows_of_many_pieces_are_found_at_once() {
     assert!(!derived.read(4 * count, &mut [0; 4], &fetch));
 }
 
-/// Every number of the format, by its definition.
+/// Checks every number of the format against its definition.
 #[test]
 fn bytes_of_e4m3_are_their_numbers() {
     let at = |byte: u8| f8_e4m3(byte);
@@ -285,7 +289,8 @@ fn bytes_of_e4m3_are_their_numbers() {
 
 #[test]
 fn scales_are_those_of_the_stored_place() {
-    // 3 rows of 5 columns of 1.0, scales of 2 rows and 3 columns; rows are read from the last to the first, columns from 1 on.
+    // 3 rows of 5 columns of 1.0, with scales of 2 rows and 3 columns. Rows are read from the last
+    // to the first, columns from 1 on.
     let mut file = vec![0x38u8; 15];
     file.push(0);
     file.extend([1.0f32, 2.0, 3.0, 4.0].iter().flat_map(|x| x.to_le_bytes()));
@@ -315,7 +320,7 @@ fn neighbours_of_blocks_are_taken_apart() {
         [(Element::Mxfp4, Format::Mxfp4, &[121u8][..], 32), (Element::Nvfp4, Format::Nvfp4, &[0x38, 0x40, 1, 0x7e], 16)]
     {
         let len = scales.len() * shared;
-        // Two blocks of the same codes; the second's scales are one more.
+        // Two blocks of the same codes. The second's scales are one larger.
         let codes: Vec<u8> =
             (0..len).step_by(2).map(|i| ((i % shared) & 15 | ((i % shared + 1) & 15) << 4) as u8).collect();
         let all_scales: Vec<u8> = [0, 1].iter().flat_map(|more| scales.iter().map(move |scale| scale + more)).collect();
@@ -380,7 +385,8 @@ fn what_is_outside_is_refused() {
     piece_of(&|p| p.scales = Some(scales(number.clone(), 48, 2))).unwrap();
 }
 
-/// Codes of four bits with a scale for each 64 of all numbers, whatever rows there are, which are quantised themselves or not.
+/// Codes of four bits with a scale for each 64 consecutive numbers, across rows. Scales are
+/// quantised themselves or not.
 #[test]
 fn codes_of_four_bits_are_their_numbers() {
     const ROWS: u64 = 7;

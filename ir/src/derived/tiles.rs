@@ -1,8 +1,11 @@
-//! Matrices whose integers lie in tiles, as AMX multiplies them: what kt-kernel (KTransformers) writes of experts, `BufferB` of its kernels for 8 and 4 bits.
+//! Matrices of integers in tiles, as AMX multiplies them: kt-kernel (KTransformers) writes experts
+//! in this form. It is the `BufferB` of its kernels for 8 and 4 bits.
 //!
-//! A matrix of `n` rows and `k` columns is cut into blocks of so many rows, and each of those into blocks of so many columns; the last of both have
-//! what is left. A block's rows are taken 32 at a time, a *band*, and of a band 64 bytes of each row are a *tile* of 2048 bytes, in two *halves* of 16 rows. In a
-//! half, 64 bytes of a row are 16 dwords, and those of all rows with the same number lie side by side (the layout of TDPBSSD's second operand).
+//! A matrix of `n` rows and `k` columns is cut into blocks of `block_rows` rows, and each of those
+//! into blocks of `block_columns` columns. The last block of both has the remainder. The rows of a
+//! block form *bands* of 32. In a band, 64 bytes of each row form a *tile* of 2048 bytes, in two
+//! *halves* of 16 rows. In a half, 64 bytes of a row are 16 dwords. Dwords of all rows with the
+//! same number are adjacent (the layout of TDPBSSD's second operand).
 //!
 //! ```text
 //! byte of row r and column c, 8 bits, where  nb = r - r % block_rows, h = min(block_rows, n - nb);  kb = c - c % block_columns, w = min(block_columns, k - kb)
@@ -10,8 +13,9 @@
 //!     + r % 32 / 16 * 1024 + c % 64 / 4 * 64 + r % 16 * 4 + c % 4          in it
 //! ```
 //!
-//! Of four bits a row's 64 bytes are 128 columns: byte `i` has column `i` in its low nibble and column `i + 64` in its high one, and everything but what is within a
-//! tile takes half the bytes. Integers are in two's complement.
+//! With four bits, a row's 64 bytes are 128 columns: byte `i` has column `i` in its low nibble and
+//! column `i + 64` in its high one. All other terms have half the bytes. Integers are in two's
+//! complement.
 
 use serde::{Deserialize, Serialize};
 
@@ -30,14 +34,14 @@ const HALF_BYTES: usize = (HALF_ROWS * ROW_BYTES) as usize;
 /// Bytes of a row's dword.
 const DWORD: usize = 4;
 
-/// How a matrix of integers lies in tiles. Views of it count its integers row by row, as if they lay so.
+/// Layout of a matrix of integers in tiles. Views of the matrix count its integers row by row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Tiles {
     /// Bits of an integer: 8 or 4.
     pub bits: u8,
     /// Rows of the matrix.
     pub rows: u64,
-    /// Columns of it.
+    /// Columns of the matrix.
     pub columns: u64,
     /// Rows of a block.
     pub block_rows: u64,
@@ -46,17 +50,18 @@ pub struct Tiles {
 }
 
 impl Tiles {
-    /// Integers of a byte.
+    /// Returns the integers of a byte.
     pub(super) fn per_byte(self) -> u64 {
         if self.bits == 4 { 2 } else { 1 }
     }
 
-    /// Columns of a tile.
+    /// Returns the columns of a tile.
     fn tile_columns(self) -> u64 {
         ROW_BYTES * self.per_byte()
     }
 
-    /// Bytes of the matrix; `None` where it is no whole tiles, or too large.
+    /// Returns the bytes of the matrix, or `None` if it does not divide into whole tiles, or on
+    /// overflow.
     pub fn bytes(self) -> Option<u64> {
         let whole = |len: u64, of: u64| len > 0 && len.is_multiple_of(of);
         let tile = self.tile_columns();
@@ -68,7 +73,7 @@ impl Tiles {
         Some(self.rows.checked_mul(self.columns)? / self.per_byte()).filter(|_| is_whole)
     }
 
-    /// Where integers from `first` on lie: in blocks of rows.
+    /// Returns the place of `count` integers from `first` on: the bytes of their blocks of rows.
     pub(super) fn span(self, first: u64, count: u64) -> Option<(u64, u64)> {
         self.bytes()?;
         let end = first.checked_add(count)?.div_ceil(self.columns);
@@ -81,7 +86,7 @@ impl Tiles {
         Some((bytes(begin), bytes(end.saturating_sub(begin))))
     }
 
-    /// The first byte of the half tile of a row and a column.
+    /// Returns the first byte of the half tile of a row and a column.
     fn half(self, row: u64, column: u64) -> u64 {
         let (in_rows, in_columns) = (row % self.block_rows, column % self.block_columns);
         let (block_row, block_column) = (row - in_rows, column - in_columns);
@@ -95,7 +100,8 @@ impl Tiles {
         integers / self.per_byte() + in_rows % BAND / HALF_ROWS * HALF_BYTES as u64
     }
 
-    /// Bits of the integers of `rows` rows of one half tile, a byte each, of the columns of whole tiles from `column` on, row by row in `out`.
+    /// Reads integers of `rows` rows of one half tile, from `column` on, for the columns of whole
+    /// tiles. `out` gets their bits, a byte each, row by row.
     fn read(self, extent: &Extent, (row, rows): (u64, u64), column: u64, out: &mut [u8], fetch: &Fetch<'_>) -> bool {
         const NIBBLES: u32 = 0x0f0f_0f0f;
         let tile = self.tile_columns() as usize;
@@ -126,13 +132,14 @@ impl Tiles {
     }
 }
 
-/// How many rows from one on lie in the same half tile.
+/// Returns the number of rows from `row` on in the same half tile.
 pub(super) fn together(piece: &Piece, tiles: Tiles, row: u64) -> u64 {
     let stored = piece.first / tiles.columns + row;
     (HALF_ROWS - stored % HALF_ROWS).min(piece.row_count().saturating_sub(row))
 }
 
-/// Whether a piece is some of the rows of a matrix, with a scale for each, of which a format has the integers.
+/// Whether a piece consists of some rows of a matrix with a scale for each row, and the format can
+/// hold their integers.
 pub(super) fn fits(piece: &Piece, tiles: Tiles, format: Format) -> bool {
     let changes = match piece.change {
         Change::Keep | Change::Times(_) => true,
@@ -145,15 +152,15 @@ pub(super) fn fits(piece: &Piece, tiles: Tiles, format: Format) -> bool {
         | Change::Inverse
         | Change::Unit => false,
     };
-    // An axis of one row is none.
+    // An axis of one row is absent.
     let rows = piece.rows.iter().all(|axis| axis.stride == tiles.columns) && piece.rows.len() <= 1;
     let columns = piece.columns.iter().all(|axis| axis.stride == 1) && piece.columns.len() == 1;
-    // A view may begin at a row, and have the columns of all.
+    // A view may begin at any row, but has all columns.
     let columns = columns && piece.first.is_multiple_of(tiles.columns) && piece.columns[0].len == tiles.columns;
     changes && rows && columns && tiles.bytes().is_some() && format.takes_integers(tiles.bits.into())
 }
 
-/// Reads a part: of each row what fits in its slot.
+/// Reads a part. Each row gets the bytes that fit its slot.
 pub(super) fn read(
     piece: &Piece,
     tiles: Tiles,
@@ -165,7 +172,7 @@ pub(super) fn read(
     let Part { rows: (row, rows), columns: (column, columns), ends } = *part;
     let row = piece.first / tiles.columns + row;
     let tile = tiles.tile_columns();
-    // Whole tiles, of which a part may be wanted.
+    // Reads whole tiles, also if only a part of one is requested.
     let first = column / tile * tile;
     let width = ((column + columns).next_multiple_of(tile) - first) as usize;
     let mut integers = vec![0u8; rows as usize * width];
@@ -192,7 +199,8 @@ mod tests {
     use super::super::{Axis, Derived, Element, ScaleKind, Scales};
     use super::*;
 
-    /// A matrix as kt-kernel packs it: block by block, band by band, tile by tile, each row's bytes put where a transposition of dwords leaves them.
+    /// Packs a matrix as kt-kernel does: block by block, band by band, tile by tile. Each row's
+    /// bytes go where a transposition of dwords puts them.
     fn packed(integers: &[i8], tiles: Tiles) -> Vec<u8> {
         let Tiles { bits, rows, columns, block_rows, block_columns } = tiles;
         let each = if bits == 4 { 128 } else { 64 };
@@ -236,7 +244,7 @@ mod tests {
         Matrix { tiles, integers, scales: (0..rows).map(|_| random.signed()).collect() }
     }
 
-    /// Writes it behind what is in a file.
+    /// Appends the matrix to a file.
     fn piece(matrix: &Matrix, file: &mut Vec<u8>) -> Piece {
         let mut add = |bytes: &[u8]| {
             let offset = file.len() as u64;
@@ -279,7 +287,8 @@ mod tests {
         all
     }
 
-    /// Blocks that are whole and such that are not, parts of both matrices, in reads that begin and end anywhere.
+    /// Tests whole and partial blocks, parts of both matrices, and reads that begin and end
+    /// anywhere.
     #[test]
     fn tiles_become_rows() {
         for (bits, format) in [(8, Format::I8Row), (4, Format::I4Row)] {
@@ -299,7 +308,7 @@ mod tests {
             for step in [5 * row_bytes, 16 * row_bytes, 33 * row_bytes, all.len()] {
                 assert!(read(&derived, &file, step) == all, "{step} bytes at a time");
             }
-            // Blocks of a row, and what is behind them.
+            // Blocks of a row, and its tail.
             let fetch = |_: u32, offset: u64, out: &mut [u8]| {
                 out.copy_from_slice(&file[offset as usize..][..out.len()]);
                 true
@@ -313,14 +322,14 @@ mod tests {
             }
             assert!(!indexed.read(0, &mut vec![0; block + 1], &fetch) && !indexed.read(1, &mut vec![0; block], &fetch));
             assert_eq!(indexed.place(0, row_bytes as u64), None);
-            // Rows 32 to 95 lie in two blocks of rows of the first.
+            // Rows 32 to 95 lie in two blocks of rows of the first matrix.
             let bytes = |rows: u64| rows * columns * u64::from(bits) / 8;
             let spans = indexed.spans(32 * row_bytes as u64, 64 * row_bytes as u64);
             assert_eq!(spans, [Extent { file: 0, offset: 3, bytes: bytes(128) }]);
         }
     }
 
-    /// As several nodes have the columns of a matrix.
+    /// Several nodes share the columns of a matrix in this way.
     #[test]
     fn parts_beside_each_other_keep_their_scales() {
         for (bits, format) in [(8, Format::I8D64), (4, Format::I4D128)] {

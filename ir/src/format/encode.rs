@@ -6,7 +6,7 @@
 //! ```
 //!
 //! The search follows ggml's quantisers, in one form for every format:
-//! - It tries scales around the one that fits the extreme number, in steps of a tenth of the
+//! - Scales around the one that fits the extreme number are tried, in steps of a tenth of the
 //!   distance between two codes.
 //! - Each scale gives codes. Least squares then give the best scale for them, and the best minimum
 //!   if there is one.

@@ -8,15 +8,15 @@ const COLUMNS_OF_ALL: u64 = 640;
 const OF_GROUP: u64 = 64;
 const GROUPS: u64 = COLUMNS_OF_ALL / OF_GROUP;
 
-/// Integers in words of four bytes, a word for so many neighbours along rows or columns.
+/// Packs integers in words of four bytes. A word has neighbours along rows or columns.
 struct Packer {
     bits: u32,
-    /// Which of a word's integers, the lowest first.
+    /// Integers of a word, the lowest bits first.
     order: &'static [u64],
 }
 
 impl Packer {
-    /// A matrix `[lines, len]` in words `[lines, len / order]`.
+    /// Returns a matrix `[lines, len]` in words `[lines, len / order]`.
     fn words(&self, lines: u64, len: u64, integer: &dyn Fn(u64, u64) -> u8) -> Vec<u8> {
         let each = self.order.len() as u64;
         let word = |line: u64, word: u64| {
@@ -33,10 +33,10 @@ impl Packer {
 
 static IN_ORDER: Packer = Packer { bits: 4, order: &[0, 1, 2, 3, 4, 5, 6, 7] };
 static BYTES: Packer = Packer { bits: 8, order: &[0, 1, 2, 3] };
-/// AWQ's words for kernels that take even ones apart from odd ones.
+/// AWQ's words, for kernels that separate even and odd integers.
 static AWQ: Packer = Packer { bits: 4, order: &[0, 2, 4, 6, 1, 3, 5, 7] };
 
-/// With the columns of a group behind the digits of groups.
+/// Adds the columns of a group after the digits of groups.
 fn by_columns([rows, mut groups]: [Vec<Axis>; 2]) -> [Vec<Axis>; 2] {
     groups.push(Axis { len: OF_GROUP, stride: 0 });
     [rows, groups]
@@ -54,12 +54,12 @@ fn zero(row: u64, group: u64) -> u8 {
     ((row * 5 + group * 3) % 16) as u8
 }
 
-/// Not all are halves.
+/// Some of these scales are not halves.
 fn scale(row: u64, group: u64) -> f32 {
     (1 + row % 7) as f32 / 1024.0 * if group.is_multiple_of(2) { 1.0 } else { -0.3 }
 }
 
-/// A case: bytes of a file, and what is made of them.
+/// A case: bytes of a file, and the tensor that is derived from them.
 struct Case {
     name: &'static str,
     file: Vec<u8>,
@@ -68,10 +68,11 @@ struct Case {
     middle: f32,
 }
 
-/// Bytes of a scale.
+/// Conversion of a scale to bytes.
 type Write<'p> = &'p dyn Fn(f32) -> Vec<u8>;
 
-/// How a case's tensors lie: integers and their view, scales by group or by row, zeros and their view.
+/// Layout of a case's tensors: integers and their view, scales by group or by row, zeros and their
+/// view.
 struct Laid<'p> {
     integers: (Integers, Vec<u8>, [Vec<Axis>; 2]),
     scales: (Element, [Vec<Axis>; 2], Write<'p>, bool),
@@ -122,7 +123,7 @@ fn cases() -> Vec<Case> {
     let by_group = || [axes(&[[rows, 1]]), axes(&[[GROUPS, rows]])];
     let by_row = || [axes(&[[rows, GROUPS]]), axes(&[[GROUPS, 1]])];
     let four = |row: u64, column: u64| integer(row, column, 4);
-    // A word of GPTQ has eight columns of a row, which are one of so many lines of all rows.
+    // A word of GPTQ has eight columns of a row. Such words form lines over all rows.
     let down = |each: u64| [axes(&[[rows, each]]), axes(&[[columns / each, each * rows], [each, 1]])];
     let gptq = || IN_ORDER.words(columns / 8, 8 * rows, &|line, at| four(at / 8, line * 8 + at % 8));
     let awq = || [axes(&[[rows / 8, 8], [4, 1], [2, 4]]), axes(&[[columns, rows]])];
@@ -255,7 +256,7 @@ fn integers_are_their_numbers_however_they_lie() {
             };
             assert_eq!(*x, right, "{name}: row {row}, column {column}");
         }
-        // Blocks, rows, and both sides of what is read together.
+        // Blocks, rows, and reads across the limit of rows that are read together.
         let block = derived.format.block_bytes();
         for (from, bytes) in
             [(0, block), (row_bytes - block, block), (63 * row_bytes, 3 * row_bytes), (5 * block, 4 * block)]
@@ -276,7 +277,7 @@ fn integers_are_their_numbers_however_they_lie() {
     }
 }
 
-/// Numbers of three values, of rows a quarter of all apart in a byte, with one scale.
+/// Numbers of three values with one scale. Four rows share a byte, a quarter of all rows apart.
 #[test]
 fn three_values_are_blocks_of_two_bits() {
     const ROWS: u64 = 8;
@@ -313,7 +314,7 @@ fn three_values_are_blocks_of_two_bits() {
     }
 }
 
-/// A matrix transposed, whose columns have a scale each: the numbers that it has as it is.
+/// A transposed matrix with a scale for each column gives the same numbers as the matrix itself.
 #[test]
 fn integers_in_another_order_become_numbers() {
     for Case { name, file, derived, .. } in cases() {
@@ -342,7 +343,8 @@ fn integers_in_another_order_become_numbers() {
     }
 }
 
-/// Columns whose groups are no neighbours: numbers of each, as it lies and transposed, in parts, too; and what is no order.
+/// Columns of a group that are not neighbours: numbers of each, as stored and transposed, also in
+/// parts. Also tests invalid orders.
 #[test]
 fn columns_are_of_the_groups_that_an_order_says() {
     let group = |column: u64| (column * 7 + column / 9) % GROUPS;
@@ -417,14 +419,14 @@ fn columns_are_of_the_groups_that_an_order_says() {
         assert!(said(&|order| order.steps[0] = u64::MAX).contains("outside of the bytes"), "{name}");
         assert!(said(&|order| order.view.element = Element::F16).contains("four bytes"), "{name}");
         assert!(said(&|order| order.view.first = 1).contains("outside of the bytes"), "{name}");
-        // A group that there is not is no scale of another.
+        // A group that does not exist must not take another's scale.
         let last = file.len() - 4;
         file[last..].copy_from_slice(&(GROUPS as u32).to_le_bytes());
         assert!(!read(&derived, &file, 0, &mut out), "{name}");
     }
 }
 
-/// Columns of a row that lie farther apart than is read at once.
+/// Columns of a row that lie too far apart to be read at once.
 #[test]
 fn integers_that_lie_far_apart_are_read_one_by_one() {
     let far = SPAN + 2;

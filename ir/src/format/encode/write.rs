@@ -119,8 +119,8 @@ impl Bits {
         let word = |codes: &[u8; WORD]| u64::from_le_bytes(*codes) >> self.below & mask;
         let (words, _) = codes.as_chunks();
         if run == 1 {
-            // Neighbours share a byte. Each step joins twice as many codes, from twice the distance
-            // of the step before.
+            // Neighbours share a byte. Each step joins twice as many codes as the step before, at
+            // twice the distance.
             for (codes, out) in words.iter().zip(out.chunks_exact_mut(bits)) {
                 let (mut word, mut width, mut apart) = (word(codes), bits, 8);
                 while width < 8 {
