@@ -1,12 +1,13 @@
-//! Affine expressions: `constant + sum(coefficient * atom)`, the only form that addresses, sizes and trip counts take.
+//! Affine expressions: `constant + sum(coefficient * atom)`. Addresses, sizes and trip counts take
+//! only this form.
 //!
-//! Terms are kept sorted by atom, without zero coefficients, so that equal expressions are equal values.
+//! Terms are sorted by atom and have no zero coefficients, so equal expressions are equal values.
 
 use serde::{Deserialize, Serialize};
 
 use super::{DimId, VarId};
 
-/// What an affine expression may vary with.
+/// Variable part of a term.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Atom {
     /// A run-time size.
@@ -25,40 +26,42 @@ pub struct Affine {
 }
 
 impl Affine {
-    /// Largest magnitude of a coefficient in a verified kernel: a TiB, farther than from any row, strip or expert of a matrix to the
-    /// next. (An expert of 65536 rows of 65536 floats takes 2^34 bytes; 32 rows of logits over 2^24 words take 2^31.)
+    /// Maximum magnitude of a coefficient in a verified kernel: a TiB. No distance from one row,
+    /// strip or expert of a matrix to the next is larger. An expert of 65536 rows of 65536 floats
+    /// takes 2^34 bytes; 32 rows of logits over 2^24 words take 2^31.
     ///
-    /// What limits it is the proof, which multiplies a coefficient with those of the limit of its variable: see
-    /// [`super::verify::bounds`]. No lowering needs a limit: they compute addresses in 64 bits, where what the proof lets through
-    /// fits ([`super::verify::bounds::REACH_BITS`]), and load what no instruction can hold into a register.
+    /// The proof needs this limit: it multiplies a coefficient by those of its variable's limit
+    /// ([`super::verify::bounds`]). Lowerings need no limit. They compute addresses in 64 bits,
+    /// which hold all expressions that the proof accepts ([`super::verify::bounds::REACH_BITS`]).
+    /// They load into a register what no instruction can hold.
     pub const MAX_COEFFICIENT: i64 = 1 << 40;
-    /// Largest magnitude of the constant part in a verified kernel: as far as one step of a variable goes.
+    /// Maximum magnitude of the constant part in a verified kernel: that of one step of a variable.
     pub const MAX_CONSTANT: i64 = Affine::MAX_COEFFICIENT;
 
-    /// A constant.
+    /// Returns a constant expression.
     pub fn constant(constant: i64) -> Affine {
         Affine { constant, terms: Vec::new() }
     }
 
-    /// The part of the expression that is made of dims and the constant, if there is nothing else.
+    /// Whether the expression consists of dims and the constant alone.
     pub fn is_over_dims(&self) -> bool {
         self.terms.iter().all(|(atom, _)| matches!(atom, Atom::Dim(_)))
     }
 
-    /// The value, if nothing varies.
+    /// Returns the value, if nothing varies.
     pub fn as_constant(&self) -> Option<i64> {
         self.terms.is_empty().then_some(self.constant)
     }
 
-    /// The coefficient of `atom`, zero where it does not occur.
+    /// Returns the coefficient of `atom`, or zero if it does not occur.
     pub fn coefficient(&self, atom: Atom) -> i64 {
         self.terms.iter().find(|(a, _)| *a == atom).map_or(0, |(_, c)| *c)
     }
 
-    /// The value for given values of the atoms.
+    /// Computes the value for given values of the atoms.
     ///
     /// # Errors
-    /// `None` where the arithmetic overflows.
+    /// `None` if the arithmetic overflows.
     pub fn evaluate(&self, mut value: impl FnMut(Atom) -> i64) -> Option<i64> {
         self.terms.iter().try_fold(self.constant, |sum, (atom, c)| sum.checked_add(c.checked_mul(value(*atom))?))
     }

@@ -1,7 +1,7 @@
-//! Making kernels from Rust: the generators in `ixc-kernels` speak to this.
+//! Construction of kernels in Rust, for the generators in `ixc-kernels`.
 //!
-//! The builder gives out ids and keeps the statement nesting; it checks nothing that the verifier checks. Loop bodies are
-//! closures, so that Rust's own scoping keeps values from leaving the loop that made them.
+//! The builder assigns ids and keeps the nesting of statements. It makes none of the verifier's
+//! checks. Loop bodies are closures, so that Rust's scopes keep values from leaving their loop.
 
 use super::*;
 
@@ -12,7 +12,7 @@ pub struct KernelBuilder {
 }
 
 impl KernelBuilder {
-    /// A kernel without parameters or statements.
+    /// Starts a kernel without parameters or statements.
     pub fn new(name: impl Into<String>) -> KernelBuilder {
         let kernel = Kernel {
             name: name.into(),
@@ -47,12 +47,12 @@ impl KernelBuilder {
         self.buffer(name, BufferKind::Write, size)
     }
 
-    /// The type of a value.
+    /// Returns the type of a value.
     pub fn ty(&self, value: ValueId) -> Type {
         self.kernel.ty(value)
     }
 
-    /// The finished kernel.
+    /// Returns the finished kernel.
     pub fn finish(mut self) -> Kernel {
         debug_assert_eq!(self.open.len(), 1);
         self.kernel.body = self.open.pop().unwrap_or_default();
@@ -66,7 +66,7 @@ impl KernelBuilder {
 
     fn var(&mut self, name: &str) -> VarId {
         let id = self.kernel.vars.len() as u32;
-        // Names are unique, so that text needs no scopes.
+        // Unique names make scopes in the text unnecessary.
         let taken = |name: &str| {
             self.kernel.vars.iter().any(|v| v == name) || self.kernel.dims.iter().any(|dim| dim.name == name)
         };
@@ -91,38 +91,38 @@ impl KernelBuilder {
         result
     }
 
-    /// Any op without immediate or address, with its result type given.
+    /// Adds any op without immediate or address, with this result type.
     pub fn op(&mut self, op: Op, ty: Type, operands: &[ValueId]) -> ValueId {
         self.inst(op, ty, operands, Imm::None, None)
     }
 
-    /// Any op with an integer immediate, with its result type given.
+    /// Adds any op with an integer immediate, with this result type.
     pub fn op_imm(&mut self, op: Op, ty: Type, operands: &[ValueId], imm: i64) -> ValueId {
         self.inst(op, ty, operands, Imm::Int(imm), None)
     }
 
-    /// An op whose result has the type of its first operand.
+    /// Adds an op whose result has the type of its first operand.
     pub fn same(&mut self, op: Op, operands: &[ValueId]) -> ValueId {
         let ty = self.ty(operands[0]);
         self.op(op, ty, operands)
     }
 
-    /// A float in every lane.
+    /// Returns a float in every lane.
     pub fn splat_f32(&mut self, lanes: u16, value: f32) -> ValueId {
         self.inst(Op::Splat, Type::f32(lanes), &[], Imm::Float(value), None)
     }
 
-    /// An integer in every lane.
+    /// Returns an integer in every lane.
     pub fn splat_int(&mut self, ty: Type, value: i64) -> ValueId {
         self.inst(Op::Splat, ty, &[], Imm::Int(value), None)
     }
 
-    /// A constant vector.
+    /// Returns a constant vector.
     pub fn bytes(&mut self, ty: Type, bytes: Vec<u8>) -> ValueId {
         self.inst(Op::Bytes, ty, &[], Imm::Bytes(bytes), None)
     }
 
-    /// An affine value as an `i32` scalar.
+    /// Returns an affine value as an `i32` scalar.
     pub fn index(&mut self, value: impl Into<Affine>) -> ValueId {
         let result = self.value(Type::i32(1));
         let inst = Inst {
@@ -156,7 +156,7 @@ impl KernelBuilder {
         self.push(Stmt::Inst(inst));
     }
 
-    /// Says that the cache line at an address will be loaded soon; it need not lie in the buffer.
+    /// Prefetches the cache line at an address, which may lie outside the buffer.
     pub fn prefetch(&mut self, buffer: BufferId, offset: impl Into<Affine>) {
         let address = Some(Address { buffer, offset: offset.into() });
         let (op, ty) = (Op::Prefetch, Type::i8(1));
@@ -171,24 +171,24 @@ impl KernelBuilder {
         }));
     }
 
-    /// A tile of zeros.
+    /// Returns a tile of zeros.
     pub fn tile_zero(&mut self, ty: Type) -> ValueId {
         self.op(Op::TileZero, ty, &[])
     }
 
-    /// Loads a tile whose rows stand `stride` bytes from one another.
+    /// Loads a tile with rows that are `stride` bytes apart.
     pub fn tile_load(&mut self, ty: Type, buffer: BufferId, offset: impl Into<Affine>, stride: i64) -> ValueId {
         self.inst(Op::TileLoad, ty, &[], Imm::Int(stride), Some(Address { buffer, offset: offset.into() }))
     }
 
-    /// Stores a tile with `stride` bytes from one row to the next.
+    /// Stores a tile with rows that are `stride` bytes apart.
     pub fn tile_store(&mut self, buffer: BufferId, offset: impl Into<Affine>, value: ValueId, stride: i64) {
         let (ty, address) = (self.ty(value), Some(Address { buffer, offset: offset.into() }));
         let (op, operands, imm) = (Op::TileStore, vec![value], Imm::Int(stride));
         self.push(Stmt::Inst(Inst { op, ty, operands, imm, address, index: None, result: None }));
     }
 
-    /// `acc` plus the product of tiles `a` and `b`, by one of the `tile_dot_` ops.
+    /// Adds the product of tiles `a` and `b` to `acc`, by one of the `tile_dot_` ops.
     pub fn tile_dot(&mut self, op: Op, acc: ValueId, a: ValueId, b: ValueId) -> ValueId {
         self.same(op, &[acc, a, b])
     }
@@ -200,8 +200,8 @@ impl KernelBuilder {
         var
     }
 
-    /// A loop that carries values: the body takes the variable and the carried values and gives their next values. Returns
-    /// the values after the loop.
+    /// Adds a loop that carries values. The body takes the variable and the carried values and
+    /// returns their next values. Returns the values after the loop.
     pub fn for_carry(
         &mut self,
         name: &str,
@@ -222,7 +222,7 @@ impl KernelBuilder {
         results
     }
 
-    /// A loop that carries nothing.
+    /// Adds a loop that carries no values.
     pub fn for_each(&mut self, name: &str, trip: impl Into<Affine>, body: impl FnOnce(&mut KernelBuilder, VarId)) {
         self.for_carry(name, trip, &[], |b, var, _| {
             body(b, var);
@@ -230,78 +230,79 @@ impl KernelBuilder {
         });
     }
 
-    // The commonest ops, so that generators read like formulas.
+    // Methods for the most frequent ops, so that generators read like formulas.
 
-    /// `a + b` on floats.
+    /// Computes `a + b` on floats.
     pub fn add(&mut self, a: ValueId, b: ValueId) -> ValueId {
         self.same(Op::Add, &[a, b])
     }
 
-    /// `a - b` on floats.
+    /// Computes `a - b` on floats.
     pub fn sub(&mut self, a: ValueId, b: ValueId) -> ValueId {
         self.same(Op::Sub, &[a, b])
     }
 
-    /// `a * b` on floats.
+    /// Computes `a * b` on floats.
     pub fn mul(&mut self, a: ValueId, b: ValueId) -> ValueId {
         self.same(Op::Mul, &[a, b])
     }
 
-    /// `a * b + c` on floats, rounded once.
+    /// Computes `a * b + c` on floats, rounded once.
     pub fn fma(&mut self, a: ValueId, b: ValueId, c: ValueId) -> ValueId {
         self.same(Op::Fma, &[a, b, c])
     }
 
-    /// `a + b` on integers.
+    /// Computes `a + b` on integers.
     pub fn iadd(&mut self, a: ValueId, b: ValueId) -> ValueId {
         self.same(Op::IAdd, &[a, b])
     }
 
-    /// `acc` plus the products of four unsigned bytes of `u` with four signed ones of `s`, lane by lane.
+    /// Adds the products of four unsigned bytes of `u` and four signed bytes of `s` to `acc`, lane
+    /// by lane.
     pub fn dot4_u8s8(&mut self, acc: ValueId, u: ValueId, s: ValueId) -> ValueId {
         self.same(Op::Dot4U8S8, &[acc, u, s])
     }
 
-    /// `acc` plus the products of two bf16 of `a` with two of `b`, lane by lane.
+    /// Adds the products of two bf16 of `a` and two of `b` to `acc`, lane by lane.
     pub fn dot2_bf16(&mut self, acc: ValueId, a: ValueId, b: ValueId) -> ValueId {
         self.same(Op::Dot2Bf16, &[acc, a, b])
     }
 
-    /// The lower half's lanes, each followed by the upper half's of its number.
+    /// Interleaves the lower half's lanes with those of the upper half.
     pub fn interleave(&mut self, a: ValueId) -> ValueId {
         self.same(Op::Interleave, &[a])
     }
 
-    /// Floats as bf16, nearest even.
+    /// Converts floats to bf16, nearest even.
     pub fn to_bf16(&mut self, a: ValueId) -> ValueId {
         let ty = Type::bf16(self.ty(a).lanes);
         self.op(Op::ToBf16, ty, &[a])
     }
 
-    /// bf16 as floats.
+    /// Converts bf16 to floats.
     pub fn bf16_to_f32(&mut self, a: ValueId) -> ValueId {
         let ty = Type::f32(self.ty(a).lanes);
         self.op(Op::Bf16ToF32, ty, &[a])
     }
 
-    /// Two vectors of floats as bf16, in turn a lane of `a` and one of `b`.
+    /// Converts two vectors of floats to one of bf16, with alternating lanes of `a` and `b`.
     pub fn to_bf16_pairs(&mut self, a: ValueId, b: ValueId) -> ValueId {
         let ty = Type::bf16(self.ty(a).lanes * 2);
         self.op(Op::ToBf16Pairs, ty, &[a, b])
     }
 
-    /// The same bytes as another type.
+    /// Reinterprets the bytes as another type.
     pub fn bitcast(&mut self, ty: Type, a: ValueId) -> ValueId {
         self.op(Op::Bitcast, ty, &[a])
     }
 
-    /// The scalar in `lanes` lanes.
+    /// Copies the scalar to `lanes` lanes.
     pub fn broadcast(&mut self, lanes: u16, a: ValueId) -> ValueId {
         let ty = Type::new(self.ty(a).elem, lanes);
         self.op(Op::Broadcast, ty, &[a])
     }
 
-    /// A shift by an immediate.
+    /// Shifts by an immediate.
     pub fn shift(&mut self, op: Op, a: ValueId, by: i64) -> ValueId {
         let ty = self.ty(a);
         self.op_imm(op, ty, &[a], by)

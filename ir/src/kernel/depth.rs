@@ -1,7 +1,8 @@
 //! Bounded recursion while kernels are deserialised.
 //!
-//! A loop's body holds statements, which may be loops: a few bytes of a hostile plan open each further level, and each takes
-//! native stack. A thread counts the levels that it is in, and refuses the first one too many, in every serde format.
+//! A loop's body holds statements, which may be loops. A few bytes of a hostile plan open each
+//! further level, and each level takes native stack. Each thread counts its current levels and
+//! rejects the first one beyond the limit, in every serde format.
 
 use std::cell::Cell;
 
@@ -10,14 +11,14 @@ use serde::{Deserialize, Deserializer};
 
 use super::Stmt;
 
-/// Deepest nesting of loops that is read; no verified kernel is deeper.
+/// Maximum nesting of loops that can be read. No verified kernel is deeper.
 pub(super) const MAX_DEPTH: usize = 64;
 
 thread_local! {
     static DEPTH: Cell<usize> = const { Cell::new(0) };
 }
 
-/// Leaves the level also where reading it fails.
+/// Guard of a level. Dropping it leaves the level, also after an error.
 struct Level;
 
 impl Level {
@@ -36,7 +37,7 @@ impl Drop for Level {
     }
 }
 
-/// A loop's body, where it is not nested deeper than [`MAX_DEPTH`].
+/// Reads a loop's body, unless it is nested deeper than [`MAX_DEPTH`].
 pub(super) fn bounded<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Stmt>, D::Error> {
     let Some(_level) = Level::enter() else {
         return Err(D::Error::custom(format_args!("loops are nested deeper than {MAX_DEPTH}")));

@@ -1,9 +1,9 @@
 //! The reference interpreter: the definition of every op, over plain byte buffers.
 //!
-//! Takes a kernel, its dims and its buffers; leaves in the buffers what every lowering must leave there. No bound is
-//! assumed to have been proven: dims, buffer sizes, every access and every index value are checked as they come, so that
-//! the interpreter also checks the verifier. Memory is little-endian. There is no `_` arm over [`Op`]: a new op does not
-//! compile until it is defined here.
+//! Runs take a kernel, its dims and its buffers, and leaves in the buffers the bytes that every
+//! lowering must leave there. It assumes no proofs. It checks dims, buffer sizes, every access and
+//! every index value, so that it also tests the verifier. Memory is little-endian. There is no `_`
+//! arm over [`Op`]: a new op does not compile until it is defined here.
 //!
 //! ```text
 //! %a = load f32x8 %x[32*%i]     reads 32 bytes at 32 * i of buffer x, or stops with an error
@@ -23,18 +23,18 @@ use ixc_failure::Class;
 use tile::Tile;
 use vector::Vector;
 
-/// Why a kernel could not be run to its end.
+/// Reason why a kernel could not be run to its end.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InterpretError {
-    /// A kernel that has no meaning.
+    /// A malformed kernel.
     #[error(transparent)]
     Malformed(#[from] VerifyError),
-    /// Another number of dims than the kernel has.
+    /// A wrong number of dims.
     #[error("kernel takes {expected} dims, found {found}")]
     DimCount {
-        /// What the kernel has.
+        /// Number in the kernel.
         expected: usize,
-        /// What was given.
+        /// Number from the caller.
         found: usize,
     },
     /// A dim outside its range.
@@ -46,25 +46,25 @@ pub enum InterpretError {
         lo: i64,
         /// Largest value.
         hi: i64,
-        /// What was given.
+        /// Value from the caller.
         found: i64,
     },
-    /// Another number of buffers than the kernel has.
+    /// A wrong number of buffers.
     #[error("kernel takes {expected} buffers, found {found}")]
     BufferCount {
-        /// What the kernel has.
+        /// Number in the kernel.
         expected: usize,
-        /// What was given.
+        /// Number from the caller.
         found: usize,
     },
-    /// A buffer that is smaller than the kernel says.
+    /// A buffer that is smaller than its declaration.
     #[error("buffer %{name} must have {expected} bytes, found {found}")]
     BufferSize {
         /// The buffer.
         name: String,
-        /// Bytes that the kernel says it has.
+        /// Bytes of its declaration.
         expected: i64,
-        /// Bytes that were given.
+        /// Bytes from the caller.
         found: usize,
     },
     /// An access outside its buffer.
@@ -74,14 +74,14 @@ pub enum InterpretError {
         op: &'static str,
         /// The buffer.
         buffer: String,
-        /// Where the access begins.
+        /// Offset of the access.
         offset: i64,
-        /// Its size.
+        /// Size of the access.
         bytes: u64,
         /// Declared size of the buffer.
         size: i64,
     },
-    /// An access that the kind of the buffer forbids.
+    /// An access that the kind of its buffer does not allow.
     #[error("`{op}` of buffer %{buffer}, which is declared `{kind}`")]
     Forbidden {
         /// Mnemonic.
@@ -91,19 +91,19 @@ pub enum InterpretError {
         /// Keyword of its kind.
         kind: &'static str,
     },
-    /// An index value that the caller must not have passed.
+    /// An index value beyond its limit.
     #[error("index {found} at offset {offset} of buffer %{buffer} must be below {below}")]
     IndexValue {
         /// The buffer.
         buffer: String,
-        /// Where it stands.
+        /// Offset of the value.
         offset: i64,
         /// The value.
         found: u32,
-        /// The exclusive limit.
+        /// The exclusive upper bound.
         below: i64,
     },
-    /// A loop that would run a negative number of times.
+    /// A loop with a negative number of iterations.
     #[error("loop %{var} would run {trip} times, must be 0 or more")]
     Trip {
         /// Loop variable.
@@ -116,7 +116,7 @@ pub enum InterpretError {
     Mask {
         /// The lane.
         lane: usize,
-        /// Its value.
+        /// Value of the lane.
         found: u32,
     },
     /// An affine expression that does not fit 64 bits.
@@ -144,7 +144,7 @@ impl InterpretError {
 }
 
 impl BufferKind {
-    /// The keyword of this kind in IR text.
+    /// Returns the keyword of this kind in IR text.
     pub const fn keyword(&self) -> &'static str {
         match self {
             BufferKind::Read => "read",
@@ -172,10 +172,11 @@ impl BufferKind {
     }
 }
 
-/// Runs a kernel over `buffers`, in the order of [`Kernel::buffers`]; `dims` in the order of [`Kernel::dims`].
+/// Runs a kernel over `buffers`, in the order of [`Kernel::buffers`]. `dims` are in the order of
+/// [`Kernel::dims`].
 ///
 /// # Errors
-/// The first thing that the caller or the kernel does wrong; buffers then hold what was written until there.
+/// The first fault of the caller or the kernel. Buffers then keep all earlier writes.
 pub fn run(kernel: &Kernel, dims: &[i64], buffers: &mut [Vec<u8>]) -> Result<(), InterpretError> {
     verify::structure(kernel)?;
     if dims.len() != kernel.dims.len() {
@@ -200,7 +201,7 @@ pub fn run(kernel: &Kernel, dims: &[i64], buffers: &mut [Vec<u8>]) -> Result<(),
         buffers,
     };
     for (i, buffer) in kernel.buffers.iter().enumerate() {
-        // A negative size is that of an empty buffer: `32*(%n - 1) + 4` bytes, where %n is 0.
+        // A negative size means an empty buffer: `32*(%n - 1) + 4` bytes with %n = 0.
         let size = machine.affine(&buffer.size)?.max(0);
         let found = machine.buffers[i].len();
         if (found as u64) < size as u64 {
@@ -224,7 +225,7 @@ struct Machine<'a> {
     /// Limit of each index buffer's values at these dims.
     below: Vec<i64>,
     values: Vec<Vector>,
-    /// Those values that are tiles; empty for vectors.
+    /// Values that are tiles; empty for vectors.
     tiles: Vec<Tile>,
     vars: Vec<i64>,
     buffers: &'a mut [Vec<u8>],
@@ -240,7 +241,7 @@ impl Machine<'_> {
             .ok_or(InterpretError::Overflow)
     }
 
-    /// The place of an access in its buffer, checked.
+    /// Checks an access and returns its place in the buffer.
     fn place(&self, op: &'static str, address: &Address, bytes: u64) -> Result<usize, InterpretError> {
         let offset = self.affine(&address.offset)?;
         let size = self.sizes[address.buffer.index()];
@@ -272,7 +273,7 @@ impl Machine<'_> {
         if trip < 0 {
             return Err(InterpretError::Trip { var: self.kernel.vars[f.var.index()].clone(), trip });
         }
-        // All values move at once: a carried value may be the next of another.
+        // All values move at once: the next value of one may be another carried value.
         let mut carried: Vec<Vector> = f.carries.iter().map(|c| self.values[c.init.index()]).collect();
         let mut tiles: Vec<Tile> = f.carries.iter().map(|c| self.tiles[c.init.index()].clone()).collect();
         for i in 0..trip {
@@ -314,7 +315,7 @@ impl Machine<'_> {
 
     fn load(&mut self, inst: &Inst, bytes: u32) -> Result<Vector, InterpretError> {
         let op = inst.op.row().mnemonic;
-        // The verifier's structure check: every load has an address.
+        // The structure check ensures that every load has an address.
         let Some(address) = &inst.address else { return Ok(Vector::ZERO) };
         if !self.kernel.buffers[address.buffer.index()].kind.may_load() {
             return Err(self.forbidden(op, address.buffer));
@@ -485,7 +486,7 @@ impl Machine<'_> {
             }
             Op::Bf16ToF32 => {
                 let a = arg(0);
-                // As bits: moving a float may change those of a NaN.
+                // Bits, because moving a float may change those of a NaN.
                 Vector::from_lanes(lanes, |i| u32::from(a.lane::<u16>(i)) << 16)
             }
             Op::ToBf16Pairs => {
@@ -551,7 +552,7 @@ impl Machine<'_> {
 
 fn int(imm: &Imm) -> usize {
     match imm {
-        // The structure check has seen that it is in the op's range, which is never negative.
+        // The structure check ensures that the value is in the op's range, which is never negative.
         Imm::Int(value) => *value as usize,
         Imm::None | Imm::Float(_) | Imm::Bytes(_) => 0,
     }
@@ -590,18 +591,18 @@ fn unpack(ty: Type, a: &Vector, b: &Vector, unit: usize, half: usize) -> Vector 
     vector
 }
 
-/// `a < b ? a : b`: gives `b` with NaN and for two zeros, as x86 does.
+/// Returns `a < b ? a : b`. With NaN, and for two zeros, this is `b`, as on x86.
 fn min(a: f32, b: f32) -> f32 {
     if a < b { a } else { b }
 }
 
-/// `a > b ? a : b`: gives `b` with NaN and for two zeros, as x86 does.
+/// Returns `a > b ? a : b`. With NaN, and for two zeros, this is `b`, as on x86.
 fn max(a: f32, b: f32) -> f32 {
     if a > b { a } else { b }
 }
 
 fn to_i32(a: f32) -> i32 {
-    // Both limits are exact in f32; NaN is in no range.
+    // Both limits are exact in f32, and no range contains NaN.
     const RANGE: std::ops::Range<f32> = -2147483648.0..2147483648.0;
     let nearest = a.round_ties_even();
     if RANGE.contains(&nearest) { nearest as i32 } else { i32::MIN }
@@ -612,7 +613,8 @@ fn float2(lanes: usize, a: &Vector, b: &Vector, f: impl Fn(f32, f32) -> f32) -> 
     Vector::from_lanes(lanes, |i| f(a.lane(i), b.lane(i)))
 }
 
-/// Integer arithmetic in 64 bits, which hold every exact result, then cut to the element.
+/// Computes integer arithmetic in 64 bits, which hold every exact result, and cuts it to the
+/// element.
 #[inline]
 fn int2(ty: Type, a: &Vector, b: &Vector, f: impl Fn(i64, i64) -> i64) -> Vector {
     let lanes = usize::from(ty.lanes);
@@ -641,7 +643,7 @@ fn select(lanes: usize, mask: &Vector, a: &Vector, b: &Vector) -> Result<Vector,
     Ok(Vector::from_lanes(lanes, |i| if mask.lane::<u32>(i) != 0 { a.lane::<u32>(i) } else { b.lane(i) }))
 }
 
-/// Folds the upper half onto the lower, the lower as first operand, until one lane is left.
+/// Folds the upper half onto the lower until one lane is left. The lower half is the first operand.
 fn reduce(ty: Type, a: &Vector, float: impl Fn(f32, f32) -> f32, int: impl Fn(i32, i32) -> i32) -> Vector {
     let mut folded = *a;
     let mut lanes = usize::from(ty.lanes);

@@ -1,8 +1,10 @@
-//! Kernel IR: one kernel as structured vector SSA over byte buffers, before any instruction is chosen.
+//! Kernel IR: one kernel as structured vector SSA over byte buffers, before any instruction is
+//! chosen.
 //!
-//! A kernel has *dims* (run-time sizes with a stated range), *buffers* (parameters with a size in bytes that is affine in
-//! the dims) and a body of statements. Loops are counted; every address is a constant plus multiples of loop variables,
-//! dims and checked index values, so that [`verify`] proves every access in bounds without running anything.
+//! A kernel has *dims* (run-time sizes with a stated range), *buffers* (parameters with a size in
+//! bytes that is affine in the dims) and a body of statements. Loops are counted. Every address is
+//! a constant plus multiples of loop variables, dims and checked index values. [`verify`] can
+//! therefore prove every access in bounds without running the kernel.
 //!
 //! ```text
 //! kernel scale_f32 where %n in 0..=1024 {
@@ -17,18 +19,20 @@
 //! }
 //! ```
 //!
-//! | module | what it owns |
+//! | module | content |
 //! | --- | --- |
 //! | [`op`] | the op table: mnemonic, operands, type rule, one line of documentation |
 //! | [`affine`] | affine expressions over loop variables and dims |
-//! | [`builder`] | making kernels from Rust |
-//! | [`interpret`] | the reference interpreter: what every op means |
+//! | [`builder`] | construction of kernels in Rust |
+//! | [`interpret`] | the reference interpreter: the definition of every op |
 //! | [`number`] | canonical numbering of values |
 //! | [`parse`], [`mod@print`] | the text form |
+//! | [`products`] | the number of multiply-adds of a call |
 //! | [`random`] | random kernels for property and differential tests |
 //! | [`verify`] | the proof that a kernel is well formed and stays inside its buffers |
 //!
-//! Invariant: the IR says what is computed; no op names an instruction, and no op behaves differently per target.
+//! Invariant: the IR describes the computation. No op names an instruction, and no op depends on
+//! the target.
 
 pub mod affine;
 pub mod builder;
@@ -51,11 +55,11 @@ pub use op::{Op, QUARTERS};
 /// Element type of a vector or a tile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Elem {
-    /// 8-bit integer; ops say whether it is signed.
+    /// 8-bit integer. Each op defines whether it is signed.
     I8,
     /// 16-bit integer.
     I16,
-    /// 32-bit integer; comparisons give masks of this type, all ones or all zeros.
+    /// 32-bit integer. Comparisons give masks of this type, all ones or all zeros.
     I32,
     /// IEEE half: storage only, converted before arithmetic.
     F16,
@@ -69,7 +73,7 @@ impl Elem {
     /// Every element type, for tables and property tests.
     pub const ALL: [Elem; 6] = [Elem::I8, Elem::I16, Elem::I32, Elem::F16, Elem::Bf16, Elem::F32];
 
-    /// Size in bytes.
+    /// Returns the size in bytes.
     pub const fn bytes(self) -> u32 {
         match self {
             Elem::I8 => 1,
@@ -78,7 +82,7 @@ impl Elem {
         }
     }
 
-    /// Name in IR text.
+    /// Returns the name in IR text.
     pub const fn name(self) -> &'static str {
         match self {
             Elem::I8 => "i8",
@@ -91,66 +95,67 @@ impl Elem {
     }
 }
 
-/// A vector or a tile.
+/// Type of a vector or a tile.
 ///
-/// Of a vector, `lanes` is a power of two; one lane is a scalar. It is at most [`Type::MAX_BYTES`] wide. A tile is a matrix of
-/// up to [`Type::MAX_ROWS`] rows, each of 4 to [`Type::MAX_BYTES`] bytes, a multiple of 4. Only the ops whose names begin with
-/// `tile_` and carried values take tiles, and those ops take nothing else. How many tiles may be live at once is no rule of the
-/// IR: a lowering whose target has too few tile registers says so (x86 has 8).
+/// The `lanes` of a vector are a power of two, and one lane is a scalar. A vector has at most
+/// [`Type::MAX_BYTES`]. A tile is a matrix of up to [`Type::MAX_ROWS`] rows, each of 4 to
+/// [`Type::MAX_BYTES`] bytes, a multiple of 4. Only ops with names in `tile_` and carried values
+/// take tiles, and those ops take nothing else. The IR does not limit the number of live tiles. A
+/// lowering fails if its target has too few tile registers (x86 has 8).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Type {
     /// Element type.
     pub elem: Elem,
-    /// Number of elements; of a tile, in one row.
+    /// Number of elements of a vector, or of one row of a tile.
     pub lanes: u16,
     /// Number of rows of a tile, 0 for a vector.
     pub rows: u8,
 }
 
 impl Type {
-    /// Widest vector: a 512-bit register.
+    /// Maximum bytes of a vector: a 512-bit register.
     pub const MAX_BYTES: u32 = 64;
-    /// Most rows of a tile.
+    /// Maximum rows of a tile.
     pub const MAX_ROWS: u8 = 16;
-    /// Largest tile.
+    /// Maximum bytes of a tile.
     pub const MAX_TILE_BYTES: u32 = Type::MAX_BYTES * Type::MAX_ROWS as u32;
 
-    /// The vector `elem x lanes`.
+    /// Returns the vector type `elem x lanes`.
     pub const fn new(elem: Elem, lanes: u16) -> Type {
         Type { elem, lanes, rows: 0 }
     }
 
-    /// The tile of `rows` rows of `lanes` elements each.
+    /// Returns the tile type with `rows` rows of `lanes` elements each.
     pub const fn tile(elem: Elem, rows: u8, lanes: u16) -> Type {
         Type { elem, lanes, rows }
     }
 
-    /// `f32 x lanes`.
+    /// Returns `f32 x lanes`.
     pub const fn f32(lanes: u16) -> Type {
         Type::new(Elem::F32, lanes)
     }
 
-    /// `i32 x lanes`.
+    /// Returns `i32 x lanes`.
     pub const fn i32(lanes: u16) -> Type {
         Type::new(Elem::I32, lanes)
     }
 
-    /// `i16 x lanes`.
+    /// Returns `i16 x lanes`.
     pub const fn i16(lanes: u16) -> Type {
         Type::new(Elem::I16, lanes)
     }
 
-    /// `i8 x lanes`.
+    /// Returns `i8 x lanes`.
     pub const fn i8(lanes: u16) -> Type {
         Type::new(Elem::I8, lanes)
     }
 
-    /// `f16 x lanes`.
+    /// Returns `f16 x lanes`.
     pub const fn f16(lanes: u16) -> Type {
         Type::new(Elem::F16, lanes)
     }
 
-    /// `bf16 x lanes`.
+    /// Returns `bf16 x lanes`.
     pub const fn bf16(lanes: u16) -> Type {
         Type::new(Elem::Bf16, lanes)
     }
@@ -160,18 +165,19 @@ impl Type {
         self.rows > 0
     }
 
-    /// Size in bytes; of a tile, of all rows.
+    /// Returns the size in bytes, for a tile of all rows.
     pub const fn bytes(self) -> u32 {
         self.row_bytes() * if self.is_tile() { self.rows as u32 } else { 1 }
     }
 
-    /// Size in bytes of one row of a tile, or of a vector.
+    /// Returns the size in bytes of one row of a tile, or of a vector.
     pub const fn row_bytes(self) -> u32 {
         self.elem.bytes() * self.lanes as u32
     }
 
-    /// Bytes from the first that an access with `stride` bytes between rows touches to the last: the whole of a vector, and
-    /// `(rows - 1) * stride` and one row of a tile. `None` for a stride beyond [`op::MAX_STRIDE`], which the type rules refuse.
+    /// Returns the bytes from the first to the last that an access touches, with `stride` bytes
+    /// between rows. For a vector this is its size, for a tile `(rows - 1) * stride` plus one row.
+    /// Returns `None` for a stride beyond [`op::MAX_STRIDE`], which the type rules reject.
     pub const fn extent(self, stride: i64) -> Option<u64> {
         if !self.is_tile() {
             return Some(self.bytes() as u64);
@@ -182,7 +188,7 @@ impl Type {
         Some((self.rows as u64 - 1) * stride as u64 + self.row_bytes() as u64)
     }
 
-    /// Whether this is a type that kernels may use.
+    /// Whether kernels may use this type.
     pub const fn is_valid(self) -> bool {
         let bytes = self.row_bytes();
         let fits = 0 < bytes && bytes <= Type::MAX_BYTES;
@@ -194,7 +200,7 @@ impl Type {
 }
 
 impl std::fmt::Display for Type {
-    /// `f32x8`; scalars are `f32x1`; 16 rows of 64 bytes are `tile<16x64xi8>`.
+    /// Writes `f32x8`. Scalars are `f32x1`; 16 rows of 64 bytes are `tile<16x64xi8>`.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         if self.is_tile() {
             return write!(f, "tile<{}x{}x{}>", self.rows, self.lanes, self.elem.name());
@@ -210,7 +216,7 @@ macro_rules! ids {
         pub struct $name(pub u32);
 
         impl $name {
-            /// Position in the kernel's table of these.
+            /// Returns the position in the kernel's table.
             pub fn index(self) -> usize {
                 self.0 as usize
             }
@@ -219,9 +225,9 @@ macro_rules! ids {
 }
 
 ids! {
-    /// An SSA value of a kernel, a vector or a tile; its type stands in [`Kernel::values`].
+    /// An SSA value of a kernel, a vector or a tile. [`Kernel::values`] has its type.
     ValueId
-    /// A loop variable or index value of a kernel; its name stands in [`Kernel::vars`].
+    /// A loop variable or index value of a kernel. [`Kernel::vars`] has its name.
     VarId
     /// A run-time size of a kernel.
     DimId
@@ -241,23 +247,25 @@ pub struct Dim {
 }
 
 impl Dim {
-    /// Largest size that a dim may have; with the limit on coefficients, the proof that addresses stay in 64 bits does itself not
-    /// overflow.
+    /// Maximum size that a dim may have. With the limit on coefficients, it keeps the proof of
+    /// 64-bit addresses itself from overflowing.
     pub const MAX: i64 = 1 << 31;
 }
 
-/// What a kernel may do with a buffer.
+/// Access of a kernel to a buffer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum BufferKind {
-    /// Bytes that are only read.
+    /// Read only.
     Read,
-    /// Bytes that are only written; every byte may hold anything before.
+    /// Write only. The buffer may contain any bytes before.
     Write,
-    /// Bytes that are read and written.
+    /// Read and write.
     ReadWrite,
-    /// Working memory of the calling thread: read and written, holds anything before and after.
+    /// Working memory of the calling thread, to read and write. It may contain any bytes before and
+    /// after.
     Scratch,
-    /// Read-only `u32` values, each less than `below` (affine in dims), which the caller has checked.
+    /// Read-only `u32` values, each less than `below` (affine in dims), which the caller has
+    /// checked.
     Index {
         /// Exclusive upper bound of every value.
         below: Affine,
@@ -265,20 +273,20 @@ pub enum BufferKind {
 }
 
 impl BufferKind {
-    /// Whether it holds what a kernel gives: it is written, and not working memory.
+    /// Whether it holds a result of the kernel: it is written, and not working memory.
     pub fn is_result(&self) -> bool {
         matches!(self, BufferKind::Write | BufferKind::ReadWrite)
     }
 }
 
-/// A parameter of a kernel: memory that the caller hands over.
+/// A parameter of a kernel: memory from the caller.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Buffer {
     /// Name without the sigil.
     pub name: String,
-    /// What may be done with it.
+    /// Access of the kernel.
     pub kind: BufferKind,
-    /// Size in bytes, affine in dims; where negative, the buffer is empty.
+    /// Size in bytes, affine in dims. A negative size means an empty buffer.
     pub size: Affine,
 }
 
@@ -294,11 +302,11 @@ pub struct Address {
 /// An immediate of an op.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Imm {
-    /// None.
+    /// No immediate.
     None,
     /// An integer.
     Int(i64),
-    /// A float; printed so that it reads back to the same bits.
+    /// A float. Its text reads back to the same bits.
     Float(f32),
     /// One byte per byte of the result.
     Bytes(Vec<u8>),
@@ -307,32 +315,32 @@ pub enum Imm {
 /// One computation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Inst {
-    /// What is computed.
+    /// Operation.
     pub op: Op,
-    /// Type of the result, or of what is stored.
+    /// Type of the result, or of the stored value.
     pub ty: Type,
     /// Operands, in the order of the op table.
     pub operands: Vec<ValueId>,
-    /// Immediate, of the kind that the op table says.
+    /// Immediate, of the kind in the op table.
     pub imm: Imm,
-    /// Where memory is touched; for `index`, the affine value itself is in [`Inst::index`].
+    /// Place of the memory access. For `index`, [`Inst::index`] has the affine value itself.
     pub address: Option<Address>,
     /// The affine value of `index`.
     pub index: Option<Affine>,
-    /// The value defined; `None` for `store` and `tile_store`.
+    /// Value that it defines. `None` for `store` and `tile_store`.
     pub result: Option<ValueId>,
 }
 
 /// A value that a loop carries from one iteration to the next.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Carry {
-    /// The value inside the body, at its start.
+    /// Value inside the body, at its start.
     pub inner: ValueId,
-    /// Its value before the first iteration.
+    /// Value before the first iteration.
     pub init: ValueId,
-    /// What the body gives to the next iteration (the operand of `yield`).
+    /// Value that the body gives to the next iteration (the operand of `yield`).
     pub next: ValueId,
-    /// The value after the loop: `init` where the loop ran no time.
+    /// Value after the loop: `init` if the loop had no iterations.
     pub result: ValueId,
 }
 
@@ -357,11 +365,12 @@ pub enum Stmt {
     Inst(Inst),
     /// A loop.
     For(For),
-    /// Loads a `u32` from an index buffer as a variable for addresses: `%row = load_index %ids[4*%i]`.
+    /// Loads a `u32` from an index buffer as a variable for addresses: `%row = load_index
+    /// %ids[4*%i]`.
     LoadIndex {
-        /// The variable defined; its range is `0..below` of the buffer.
+        /// Variable that it defines, in `0..below` of the buffer.
         var: VarId,
-        /// Where it is loaded from: an [`BufferKind::Index`] buffer.
+        /// Place of the value, in an [`BufferKind::Index`] buffer.
         address: Address,
     },
 }
@@ -384,7 +393,7 @@ pub struct Kernel {
 }
 
 impl Kernel {
-    /// The type of a value.
+    /// Returns the type of a value.
     pub fn ty(&self, value: ValueId) -> Type {
         self.values[value.index()]
     }

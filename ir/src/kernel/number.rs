@@ -1,7 +1,8 @@
-//! Canonical numbering: values and variables numbered in the order of their definitions in the text, and none that nothing
-//! defines. A loop defines its variable and inner values, then what its body does, then its results.
+//! Canonical numbering: values and variables are numbered in the order of their definitions in the
+//! text. Those without definition are dropped. A loop defines its variable and inner values, then
+//! the values of its body, then its results.
 //!
-//! [`super::KernelBuilder`] numbers so by itself; passes that insert and delete leave gaps.
+//! [`super::KernelBuilder`] numbers in this way; passes that insert and delete leave gaps.
 //! `parse(print(k)) == canonical(k)` for every kernel that verifies.
 //!
 //! ```text
@@ -11,7 +12,7 @@
 
 use super::*;
 
-/// The kernel in canonical numbering. The kernel must verify.
+/// Returns the kernel in canonical numbering. The kernel must verify.
 pub fn canonical(kernel: &Kernel) -> Kernel {
     let mut numbering = Numbering {
         values: vec![ValueId(u32::MAX); kernel.values.len()],

@@ -1,34 +1,36 @@
-//! The kernel op table: every op is declared here, once. The enum, the mnemonics, the verifier's operand counts and type
-//! rules, and the op reference come from it; the interpreter and every lowering match on [`Op`] without a `_` arm, so that
-//! a new row does not compile until all of them know it.
+//! The kernel op table, which declares every op once. The enum, the mnemonics, the verifier's
+//! operand counts and type rules, and the op reference come from it. The interpreter and every
+//! lowering match on [`Op`] without a `_` arm, so a new row does not compile until all of them
+//! handle it.
 //!
-//! To add an op: add a row, then its arm in `interpret.rs` (which is its definition), then its lowerings in `ixc-codegen`.
+//! To add an op: add a row, then its arm in `interpret.rs` (which is its definition), then its
+//! lowerings in `ixc-codegen`.
 //!
-//! "Chunk" below means 16 bytes of a vector: ops that say "per chunk" treat each 16 bytes alone, as x86 does, so that one
-//! definition serves 128-, 256- and 512-bit machines.
+//! "Chunk" below means 16 bytes of a vector. Ops that work "per chunk" treat each 16 bytes alone,
+//! as x86 does, so one definition serves 128-, 256- and 512-bit machines.
 
 use serde::{Deserialize, Serialize};
 
 use super::{Elem, Type};
 use crate::format::grids::{BYTE_TABLES, TABLES};
 
-/// What immediate an op takes.
+/// Kind of an op's immediate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ImmKind {
-    /// None.
+    /// No immediate.
     None,
     /// An integer or float of the element type.
     Scalar,
-    /// An integer, with the meaning that the op's documentation states.
+    /// An integer. The op's documentation defines its meaning.
     Int,
-    /// As many bytes as the result has.
+    /// Bytes, as many as the result has.
     Bytes,
 }
 
-/// Whether an op touches memory.
+/// Memory access of an op.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Memory {
-    /// No.
+    /// No access.
     None,
     /// Reads [`Type::bytes`] of the result type at its address.
     Load,
@@ -36,18 +38,18 @@ pub enum Memory {
     LoadElement,
     /// Writes the operand at its address.
     Store,
-    /// Reads the rows of a tile, with the immediate's bytes from one to the next: [`Type::extent`].
+    /// Reads the rows of a tile. The immediate is the distance of rows in bytes: [`Type::extent`].
     LoadRows,
-    /// Writes the rows of a tile, with the immediate's bytes from one to the next: [`Type::extent`].
+    /// Writes the rows of a tile. The immediate is the distance of rows in bytes: [`Type::extent`].
     StoreRows,
     /// Takes an affine value instead of an address.
     Index,
-    /// Names an address and touches nothing: it need not lie in its buffer.
+    /// Names an address without an access, so it may lie outside its buffer.
     Hint,
 }
 
 impl Memory {
-    /// Whether the op gives a value.
+    /// Whether the op defines a value.
     pub const fn has_result(self) -> bool {
         match self {
             Memory::None | Memory::Load | Memory::LoadElement | Memory::LoadRows | Memory::Index => true,
@@ -56,14 +58,14 @@ impl Memory {
     }
 }
 
-/// Most bytes from one row of a tile to the next.
+/// Maximum bytes from one row of a tile to the next.
 pub const MAX_STRIDE: i64 = i32::MAX as i64;
 
-/// Bytes of a lane that `lookup_quarter` chooses one of.
+/// Number of bytes in a lane. `lookup_quarter` selects one of them.
 pub const QUARTERS: i64 = 4;
 
-/// A type rule: operand types, result type (or stored type), immediate integer (0 where there is none). `Err` says what
-/// would have been right.
+/// A type rule, which takes operand types, the result type (or stored type) and the integer
+/// immediate (0 without one). `Err` has the expectation.
 pub type TypeRule = fn(&[Type], Type, i64) -> Result<(), String>;
 
 /// One row of the op table.
@@ -194,12 +196,12 @@ op_table! {
 }
 
 impl Op {
-    /// This op's row of the table.
+    /// Returns this op's row of the table.
     pub fn row(self) -> &'static OpRow {
         &OPS[self as usize]
     }
 
-    /// Whether the op is about tiles, and takes and gives nothing else; all others are about vectors.
+    /// Whether the op takes and gives tiles only. All other ops take and give vectors only.
     pub const fn takes_tiles(self) -> bool {
         matches!(
             self,
@@ -214,7 +216,7 @@ impl Op {
         )
     }
 
-    /// The op with this mnemonic.
+    /// Returns the op with this mnemonic.
     pub fn from_mnemonic(mnemonic: &str) -> Option<Op> {
         OPS.iter().find(|row| row.mnemonic == mnemonic).map(|row| row.op)
     }
@@ -239,7 +241,8 @@ fn stride(found: i64, least: u32) -> Result<(), String> {
     Err(format!("{} to {MAX_STRIDE} bytes from one row to the next, found {found}", expected.start()))
 }
 
-/// `acc` of M x N, `a` of M rows and `b` of N columns, of which 4 bytes go into one element of `acc`.
+/// Checks a product of tiles: `acc` is M x N, `a` has M rows and `b` has N columns. Each element of
+/// `acc` sums groups of 4 bytes.
 fn tile_dot(o: &[Type], r: Type, sum: Elem, of: Elem) -> Result<(), String> {
     tile(r)?;
     elem_in(r, &[sum])?;

@@ -13,8 +13,9 @@
 //! }
 //! ```
 //!
-//! Takes hostile text: every error has a line and a column and says what was found and what would be right; recursion is
-//! bounded and memory is by the text's length. Leaves true: what [`parse()`] returns verifies and is in canonical numbering.
+//! The text may be hostile. Every error has a line and a column, the text found there and the
+//! expectation. Recursion is bounded, and memory grows with the text's length. The kernel that
+//! [`parse()`] returns verifies and is in canonical numbering.
 
 mod lex;
 
@@ -25,7 +26,7 @@ use super::verify::{MAX_DEPTH, MAX_TERMS, Problem, Site, verify};
 use super::*;
 use lex::{Lexer, Position, Token};
 
-/// Why text is no kernel, and where.
+/// An error in the text, and its place.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}, column {column}: {problem}")]
 pub struct ParseError {
@@ -33,23 +34,23 @@ pub struct ParseError {
     pub line: usize,
     /// Column in characters, from 1.
     pub column: usize,
-    /// What is wrong.
+    /// The problem.
     #[source]
     pub problem: ParseProblem,
 }
 
-/// What is wrong with text.
+/// A problem in the text.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ParseProblem {
-    /// Something else stands here.
+    /// Another token than expected.
     #[error("expected {expected}, found {found}")]
     Expected {
-        /// What would be right.
+        /// Expected token.
         expected: String,
-        /// What stands there.
+        /// Token in the text.
         found: String,
     },
-    /// A name that nothing has.
+    /// A name without definition.
     #[error("there is no {what} {name}")]
     Unknown {
         /// `op`, `value`, `buffer`, `dim or variable`.
@@ -57,7 +58,7 @@ pub enum ParseProblem {
         /// The name.
         name: String,
     },
-    /// A name that something has already.
+    /// A name that is already used.
     #[error("there is a {what} %{name} already; each is defined once")]
     Duplicate {
         /// `value`, `buffer`, `dim or variable`.
@@ -65,13 +66,13 @@ pub enum ParseProblem {
         /// The name.
         name: String,
     },
-    /// Loops in loops, too many.
+    /// Too many nested loops.
     #[error("more than {limit} nested loops")]
     TooDeep {
-        /// How many are allowed.
+        /// Maximum nesting.
         limit: usize,
     },
-    /// A kernel that reads but does not verify.
+    /// A kernel that can be read but does not verify.
     #[error(transparent)]
     Verify(#[from] Problem),
 }
@@ -79,7 +80,7 @@ pub enum ParseProblem {
 /// Reads one kernel and verifies it.
 ///
 /// # Errors
-/// The first place where the text is no kernel, else the first statement that does not verify.
+/// The first place that is not a kernel's text, otherwise the first statement that does not verify.
 pub fn parse(text: &str) -> Result<Kernel, ParseError> {
     let (kernel, positions) = parse_with_positions(text)?;
     match verify(&kernel) {
@@ -88,10 +89,10 @@ pub fn parse(text: &str) -> Result<Kernel, ParseError> {
     }
 }
 
-/// Reads one kernel, whether it verifies or not.
+/// Reads one kernel without verifying it.
 ///
 /// # Errors
-/// The first place where the text is no kernel.
+/// The first place that is not a kernel's text.
 pub fn parse_unverified(text: &str) -> Result<Kernel, ParseError> {
     Ok(parse_with_positions(text)?.0)
 }
@@ -118,7 +119,7 @@ fn parse_with_positions(text: &str) -> Result<(Kernel, Positions), ParseError> {
     Ok((parser.kernel, parser.positions))
 }
 
-/// Where the parts of a kernel stand in its text.
+/// Places of a kernel's parts in its text.
 #[derive(Default)]
 struct Positions {
     kernel: Position,
@@ -222,7 +223,7 @@ impl<'a> Parser<'a> {
         Ok(())
     }
 
-    /// Statements up to `}` or `yield`.
+    /// Reads statements up to `}` or `yield`.
     fn block(&mut self, depth: usize) -> Parsed<Vec<Stmt>> {
         let mut statements = Vec::new();
         while !matches!(self.lexer.token, Token::Symbol("}") | Token::Word("yield")) {
@@ -278,7 +279,8 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// What stands behind the mnemonic: type, then address or affine value, operands and immediate.
+    /// Reads the text after the mnemonic: type, then address or affine value, operands and
+    /// immediate.
     fn instruction(&mut self, op: Op) -> Parsed<Inst> {
         let row = op.row();
         let ty = self.ty()?;
@@ -353,7 +355,7 @@ impl<'a> Parser<'a> {
                 }
             }
             self.symbol(")")?;
-            // Defined only now: one can't be the start of another.
+            // The definitions come last, so that no carried value can start from another.
             for (position, name, init) in inner {
                 let inner = self.define(position, name, self.kernel.ty(init))?;
                 carries.push(Carry { inner, init, next: inner, result: inner });
@@ -393,7 +395,7 @@ impl<'a> Parser<'a> {
         Ok(Address { buffer, offset })
     }
 
-    /// `4*%i - %n + 12`; terms in any order, also more than one of an atom.
+    /// Reads `4*%i - %n + 12`, with terms in any order. An atom may occur several times.
     fn affine(&mut self) -> Parsed<Affine> {
         let mut affine = Affine::default();
         let mut negative = self.accept("-")?;
@@ -479,7 +481,7 @@ impl<'a> Parser<'a> {
         if let Token::Word(word) = self.lexer.token {
             let lanes_of = |elem: Elem| word.strip_prefix(elem.name())?.strip_prefix('x')?.parse().ok();
             let ty = Elem::ALL.into_iter().find_map(|elem| Some(Type::new(elem, lanes_of(elem)?)));
-            // The same type has one spelling.
+            // A type has only one spelling.
             if let Some(ty) = ty.filter(|ty| ty.is_valid() && ty.to_string() == word) {
                 self.lexer.next()?;
                 return Ok(ty);
@@ -491,7 +493,7 @@ impl<'a> Parser<'a> {
         )))
     }
 
-    /// `tile<16x64xi8>`
+    /// Reads `tile<16x64xi8>`.
     fn tile(&mut self) -> Parsed<Type> {
         self.lexer.next()?;
         self.symbol("<")?;
@@ -502,7 +504,7 @@ impl<'a> Parser<'a> {
             let elem = parts.next().and_then(|name| Elem::ALL.into_iter().find(|elem| elem.name() == name));
             if let (Some(rows), Some(lanes), Some(elem)) = (rows, lanes, elem) {
                 let ty = Type::tile(elem, rows, lanes);
-                // The same type has one spelling.
+                // A type has only one spelling.
                 if ty.is_tile() && ty.is_valid() && ty.to_string() == format!("tile<{text}>") {
                     self.lexer.next()?;
                     self.symbol(">")?;

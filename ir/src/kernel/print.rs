@@ -1,7 +1,7 @@
 //! Prints kernels as text that [`super::parse`] reads back to the same kernel.
 //!
-//! Values have their numbers, dims, buffers and variables their names. Floats are printed as the shortest decimal that
-//! reads back to the same bits; infinities and NaN as their bits.
+//! Values are printed by number; dims, buffers and variables by name. Floats are printed as the
+//! shortest decimal that reads back to the same bits, infinities and NaN as their bits.
 //!
 //! ```text
 //! kernel sum_f32 where %n in 0..=1024 {
@@ -42,7 +42,7 @@ impl Display for Kernel {
     }
 }
 
-/// One statement, a loop with its body, as it stands in the text of its kernel.
+/// Returns the text of one statement in its kernel, for a loop with its body.
 pub fn statement_text(kernel: &Kernel, statement: &Stmt) -> String {
     struct Text<'a>(&'a Kernel, &'a Stmt);
     impl Display for Text<'_> {
@@ -55,7 +55,8 @@ pub fn statement_text(kernel: &Kernel, statement: &Stmt) -> String {
     text
 }
 
-/// The line of each statement in the text of its kernel, the first line being 0. Statements are counted in the text's order, loops before what is in them.
+/// Returns the line of each statement in the text of its kernel, counted from 0. Statements are in
+/// the text's order, loops before their bodies.
 pub fn statement_lines(kernel: &Kernel) -> Vec<u32> {
     fn count(body: &[Stmt], next: &mut u32, lines: &mut Vec<u32>) {
         for statement in body {
@@ -63,7 +64,7 @@ pub fn statement_lines(kernel: &Kernel) -> Vec<u32> {
             *next += 1;
             if let Stmt::For(inner) = statement {
                 count(&inner.body, next, lines);
-                // The end of the loop, and what it yields before that.
+                // The end of the loop, and a `yield` before it.
                 *next += 1 + u32::from(!inner.carries.is_empty());
             }
         }
@@ -157,9 +158,9 @@ impl Display for AddressText<'_> {
     }
 }
 
-/// An affine expression with the names that a kernel gives its atoms.
+/// An affine expression with a kernel's names of its atoms.
 pub struct AffineText<'a>(
-    /// Whose names.
+    /// Kernel with the names.
     pub &'a Kernel,
     /// The expression.
     pub &'a Affine,

@@ -1,7 +1,8 @@
-//! Multiply-adds of a kernel: how many products a call does, by what they are made of.
+//! Number of multiply-adds in a call of a kernel, by the type of the factors.
 //!
-//! Counted are the ops that sum products; each lane of a `fma` is one, each byte of a `dot4_u8s8`, each element of both factors of a tile product.
-//! A kernel by tiles counts whole tiles, also where rows are missing.
+//! The count includes all ops that sum products. Each lane of a `fma` counts as one, as does each
+//! byte of a `dot4_u8s8`, and each product of two elements in a tile product. A kernel with tiles
+//! counts whole tiles, also if rows are missing.
 //!
 //! ```
 //! use ixc_ir::kernel::{parse::parse, products::Counter};
@@ -25,10 +26,10 @@ use std::ops::AddAssign;
 
 use super::{Affine, Atom, Inst, Kernel, Op, Stmt, Type};
 
-/// Multiply-adds by their factors.
+/// Multiply-adds, by the type of the factors.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Products {
-    /// Bytes, or words made of them.
+    /// Bytes, or words that are sums of their products.
     pub int8: u64,
     /// bf16, by tile products.
     pub bf16: u64,
@@ -52,24 +53,26 @@ impl AddAssign for Products {
     }
 }
 
-/// What a kernel does, for any values of its dims.
+/// Multiply-adds of a kernel, for any values of its dims.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counter {
-    /// Outside of loops, or in loops of constant trips alone.
+    /// Products outside loops, or in loops with constant trips alone.
     once: Products,
-    /// In loops of which some have trips that dims say: those, from outside in, and what one round of them all does.
+    /// Products in loops with trips that depend on dims: these trips from outside in, and the
+    /// products of one iteration of all.
     loops: Vec<(Vec<Affine>, Products)>,
 }
 
 impl Counter {
-    /// Of a verified kernel.
+    /// Counts a verified kernel.
     pub fn of(kernel: &Kernel) -> Counter {
         let mut counter = Counter::default();
         counter.block(kernel, &kernel.body, &mut Vec::new(), 1);
         counter
     }
 
-    /// The products of a call with these dims. A trip that is negative counts as none; counts that are too large stay at the largest.
+    /// Returns the products of a call with these dims. A negative trip counts as none, and counts
+    /// saturate.
     pub fn count(&self, dims: &[i64]) -> Products {
         let mut sum = self.once;
         for (trips, each) in &self.loops {
@@ -128,7 +131,7 @@ fn of(kernel: &Kernel, inst: &Inst) -> Products {
         Op::Dot2Bf16 => Products { bf16: 2 * n, ..Products::default() },
         Op::TileDotBf16 => Products { bf16: n * k(), ..Products::default() },
         Op::TileDotS8S8 | Op::TileDotS8U8 | Op::TileDotU8S8 | Op::TileDotU8U8 => int8(n * k()),
-        // Words that were summed of products of bytes are multiplied with scales.
+        // These words are sums of products of bytes, which are multiplied by scales.
         Op::Dot2S16 => Products::default(),
         Op::Splat
         | Op::Broadcast

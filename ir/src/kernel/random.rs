@@ -1,12 +1,15 @@
-//! Random kernels that verify, for property tests of the text form and for differential tests of lowerings.
+//! Random kernels that verify, for property tests of the text form and for differential tests of
+//! lowerings.
 //!
-//! [`random_kernel`] takes a seed and the widest vector, and builds a kernel through [`KernelBuilder`] with any vector ops of
-//! the table, nested loops, carried values, index loads and affine addresses of all shapes; [`random_kernel_with`] takes
-//! [`Options`], which also allow tiles and leave ops out. [`random_dims`] and
-//! [`random_buffers`] make what it runs on. The same seed gives the same on every machine.
+//! [`random_kernel`] takes a seed and the widest vector, and builds a kernel through
+//! [`KernelBuilder`]. The kernel has any vector ops of the table, nested loops, carried values,
+//! index loads and affine addresses of all shapes. [`random_kernel_with`] takes [`Options`], which
+//! can also allow tiles and exclude ops. [`random_dims`] and [`random_buffers`] make its arguments.
+//! A seed gives the same kernel on every machine.
 //!
-//! Invariant: results are comparable bit for bit. No op has an undefined result, and a NaN that arithmetic made, whose
-//! sign and payload IEEE 754 leaves open, is made the canonical one before anything can see its bits.
+//! Invariant: results are comparable bit for bit. No op has an undefined result. IEEE 754 leaves
+//! sign and payload of a computed NaN open, so it becomes the canonical NaN before any op can see
+//! its bits.
 //!
 //! ```text
 //! let kernel = random_kernel(7, 32);
@@ -22,33 +25,35 @@ use super::*;
 use crate::format::grids::{BYTE_TABLES, TABLES};
 use crate::random::Random;
 
-/// Statements of one body, before those that they need for operands.
+/// Number of statements of one body, without those that make their operands.
 const STATEMENTS: u64 = 12;
-/// Deepest nesting of loops.
+/// Maximum nesting of loops.
 const DEPTH: usize = 3;
-/// Values that are stored at the end, so that what was computed is seen.
+/// Number of values that are stored at the end, to make computations visible.
 const OBSERVED: usize = 24;
 
-/// Most tiles that live at once in a random kernel, so that x86's 8 registers suffice, with one to copy.
+/// Maximum live tiles in a random kernel. With one more to copy, x86's 8 registers suffice.
 pub const MAX_LIVE_TILES: usize = 6;
 
-/// What a random kernel may have.
+/// Options of a random kernel.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
     /// Bytes of the widest vector, 32 or 64.
     pub widest: u32,
-    /// Whether there are tiles: of three shapes in all, and at most [`MAX_LIVE_TILES`] live at once.
+    /// Whether the kernel has tiles: of three shapes, and at most [`MAX_LIVE_TILES`] live at once.
     pub tiles: bool,
-    /// Which ops there may be. `and`, `xor`, `cmp_eq`, `cmp_gt`, `cmp_lt_f`, `select`, `splat`, `bitcast`, loads and stores come whatever it says.
+    /// Filter of ops. `and`, `xor`, `cmp_eq`, `cmp_gt`, `cmp_lt_f`, `select`, `splat`, `bitcast`,
+    /// loads and stores may come even if it excludes them.
     pub has: fn(Op) -> bool,
 }
 
-/// A random kernel of vector ops that verifies; vectors have at most `widest` bytes (32 or 64).
+/// Returns a random kernel of vector ops that verifies. Vectors have at most `widest` bytes (32 or
+/// 64).
 pub fn random_kernel(seed: u64, widest: u32) -> Kernel {
     random_kernel_with(seed, Options { widest, tiles: false, has: |_| true })
 }
 
-/// A random kernel that verifies, with what the options allow.
+/// Returns a random kernel that verifies, within the options.
 pub fn random_kernel_with(seed: u64, options: Options) -> Kernel {
     let Options { widest, tiles, has } = options;
     let ops = OPS.iter().map(|row| row.op).filter(|op| has(*op) && (tiles || !op.takes_tiles()));
@@ -102,7 +107,7 @@ pub fn random_kernel_with(seed: u64, options: Options) -> Kernel {
     kernel
 }
 
-/// Random dims in the kernel's ranges; the ends are likely.
+/// Returns random dims in the kernel's ranges; the ends are likely.
 pub fn random_dims(kernel: &Kernel, seed: u64) -> Vec<i64> {
     let mut rng = Random::new(seed ^ 0xd1);
     let dims = kernel.dims.iter();
@@ -114,8 +119,8 @@ pub fn random_dims(kernel: &Kernel, seed: u64) -> Vec<i64> {
     .collect()
 }
 
-/// Random contents for every buffer, of exactly its size: floats of all kinds, small and large integers; index values
-/// below their limit.
+/// Returns random contents for every buffer, of exactly its size: floats of all kinds, small and
+/// large integers, and index values below their limit.
 pub fn random_buffers(kernel: &Kernel, dims: &[i64], seed: u64) -> Vec<Vec<u8>> {
     let mut rng = Random::new(seed ^ 0xb0f);
     let at = |affine: &Affine| {
@@ -196,26 +201,26 @@ fn random_float(rng: &mut Random) -> f32 {
 #[derive(Clone, Copy)]
 struct Pooled {
     value: ValueId,
-    /// Whether it may have a NaN that arithmetic made.
+    /// Whether it may be a computed NaN.
     tainted: bool,
 }
 
 struct Generator {
     rng: Random,
     b: KernelBuilder,
-    /// Those that there may be.
+    /// Allowed ops.
     ops: Vec<Op>,
     widest: u32,
     dims: [DimId; 2],
     loads: Vec<BufferId>,
     stores: Vec<BufferId>,
-    /// Sizes of the buffers, by id, but for the last.
+    /// Sizes of the buffers, by id, except the last.
     sizes: Vec<Affine>,
     tiles: Option<tiles::Tiles>,
     ids: BufferId,
     below: Affine,
     pool: Vec<Pooled>,
-    /// Variables in scope and what each is below.
+    /// Variables in scope and their exclusive upper bounds.
     vars: Vec<(VarId, Affine)>,
 }
 
@@ -255,7 +260,7 @@ impl Generator {
             .collect();
         inits.extend(self.carried_tile(depth));
         let (values, vars) = (self.pool.len(), self.vars.len());
-        // The builder's closure must own what it uses; it has the builder, this the rest.
+        // The builder's closure must own the builder. The rest stays here.
         let inner = std::mem::replace(&mut self.b, KernelBuilder::new(""));
         let mut outer = inner;
         let results = outer.for_carry("i", trip.clone(), &inits, |b, var, carried| {
@@ -281,7 +286,7 @@ impl Generator {
         self.enter_scope(&results, depth);
     }
 
-    /// Makes carried values operands for what follows.
+    /// Makes carried values available as operands.
     fn enter_scope(&mut self, values: &[ValueId], depth: usize) {
         for &value in values {
             match self.b.ty(value).is_tile() {
@@ -309,13 +314,14 @@ impl Generator {
         self.b.store(buffer, offset, value);
     }
 
-    /// A random offset at which `bytes` lie inside the buffer, a multiple of `unit`: what is left of the size after the
-    /// access is spent on the constant, the dims and the variables in scope, the latter forwards or backwards.
+    /// Returns a random offset, a multiple of `unit`, with `bytes` inside the buffer. The rest of
+    /// the size is spent on the constant, the dims and the variables in scope. Variables count
+    /// forwards or backwards.
     fn offset(&mut self, buffer: BufferId, bytes: u32, unit: i64) -> Affine {
         let size = &self.sizes[buffer.index()];
         let atoms = self.dims.map(Atom::Dim);
         let mut rest = [size.constant - i64::from(bytes), size.coefficient(atoms[0]), size.coefficient(atoms[1])];
-        // The dim m is at least 1, and what a negative rest lacks may come from it.
+        // The dim m is at least 1, so it can cover a negative rest.
         if rest[0] < 0 {
             rest[2] += rest[0];
             rest[0] = 0;
@@ -333,7 +339,7 @@ impl Generator {
             else {
                 continue;
             };
-            // A limit that falls with a dim gives nothing back.
+            // A limit that falls with a dim frees no space.
             (0..3).for_each(|i| rest[i] -= (need[i] * k).max(0));
             match self.rng.once_in(3) {
                 false => offset = offset + var * k,
@@ -362,7 +368,7 @@ impl Generator {
         self.lanes_up_to(elem, self.widest)
     }
 
-    /// A type of this element and at most so many bytes.
+    /// Returns a type of this element with at most `bytes` bytes.
     fn lanes_up_to(&mut self, elem: Elem, bytes: u32) -> Type {
         let most = u64::from((bytes / elem.bytes()).ilog2());
         Type::new(elem, 1 << self.rng.below(most + 1))
@@ -372,13 +378,14 @@ impl Generator {
         self.pool.push(Pooled { value, tainted });
     }
 
-    /// A value of this type, from the pool or new; untainted unless the op does not show the bits of NaN.
+    /// Returns a value of this type, from the pool or new. It is untainted unless the op hides the
+    /// bits of NaN.
     fn operand(&mut self, ty: Type, may_be_tainted: bool) -> ValueId {
         let fitting: Vec<ValueId> = self.pool.iter().map(|p| p.value).filter(|&v| self.b.ty(v) == ty).collect();
         if fitting.is_empty() || self.rng.once_in(6) {
             return self.fresh(ty);
         }
-        // The newest half of the time, so that chains grow.
+        // The newest in half of the cases, so that chains grow.
         let value = if self.rng.once_in(2) { fitting[fitting.len() - 1] } else { self.rng.pick(&fitting) };
         if may_be_tainted { value } else { self.clean(value) }
     }
@@ -421,7 +428,7 @@ impl Generator {
         }
     }
 
-    /// The value with every NaN made `0x7fc00000`, if arithmetic may have made one.
+    /// Replaces every NaN by `0x7fc00000`, if arithmetic may have made one.
     fn clean(&mut self, value: ValueId) -> ValueId {
         let ty = self.b.ty(value);
         let tainted = self.pool.iter().any(|p| p.value == value && p.tainted);
@@ -460,7 +467,7 @@ impl Generator {
         self.push(value, ty.elem == Elem::F32 && hides_nan_bits(op));
     }
 
-    /// One statement of this op, and whatever its operands need.
+    /// Adds one statement of this op, and statements for its operands.
     fn op(&mut self, op: Op, depth: usize) {
         let widest = self.widest;
         match op {
@@ -483,7 +490,7 @@ impl Generator {
             }
             Op::Store => self.store(),
             Op::Prefetch => {
-                // Around the buffer, not only in it.
+                // Addresses around the buffer, not only in it.
                 let buffer = BufferId(self.rng.below(self.sizes.len() as u64) as u32);
                 let mut offset = Affine::constant(self.rng.below(1 << 16) as i64 - (1 << 15));
                 for (var, _) in self.vars.clone() {
@@ -692,7 +699,7 @@ impl Generator {
     }
 }
 
-/// Whether the result says of a NaN among the operands only that it is one, or is itself tainted.
+/// Whether the result shows only that an operand is NaN, not its bits, or is itself tainted.
 fn hides_nan_bits(op: Op) -> bool {
     match op {
         Op::Add | Op::Sub | Op::Mul | Op::Div | Op::Min | Op::Max | Op::Sqrt | Op::Fma | Op::Dot2Bf16 => true,
@@ -708,7 +715,7 @@ fn hides_nan_bits(op: Op) -> bool {
         Op::Shl | Op::ShrU | Op::ShrS | Op::CmpEq | Op::CmpGt | Op::ToF32 | Op::F16ToF32 | Op::F32ToF16 => false,
         Op::ExtendS | Op::ExtendU | Op::NarrowS | Op::Dot2U8S8 | Op::Dot2S16 | Op::Dot4U8S8 => false,
         Op::ToBf16 | Op::Bf16ToF32 | Op::ToBf16Pairs => false,
-        // Their operands come from elsewhere: `tiles` says why no tile has a NaN.
+        // Their operands come from elsewhere. `tiles` explains why no tile has a NaN.
         Op::TileZero | Op::TileLoad | Op::TileStore | Op::TileDotBf16 => false,
         Op::TileDotS8S8 | Op::TileDotS8U8 | Op::TileDotU8S8 | Op::TileDotU8U8 => false,
     }

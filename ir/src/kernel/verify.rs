@@ -1,15 +1,19 @@
-//! The kernel verifier: what every lowering relies on, proven for kernels that nobody trusts.
+//! The kernel verifier: proofs of all that lowerings rely on, for untrusted kernels.
 //!
-//! Takes any [`Kernel`] whatever, also one that was read from a hostile plan. Leaves true, where it gives `Ok`:
+//! The input is any [`Kernel`], also one from a hostile plan. `Ok` guarantees:
 //!
-//! - every id is in range, every type is valid, every op has the operands, types and immediate of the op table;
-//! - every value and variable is defined once, before its uses, which are in the same body or one inside it;
-//! - no affine expression overflows 64 bits for any dims for which it is computed; trips are never negative, and a buffer whose
-//!   size is has no bytes and no access;
-//! - **every access lies inside its declared buffer**, and its kind allows it, for all dims in range and all index values
-//!   below their limit ([`bounds`] has the argument); index values are read only where the caller has checked them.
+//! - Every id is in range and every type is valid. Every op has the operands, types and immediate
+//!   of the op table.
+//! - Every value and variable is defined once, before its uses, which are in the same body or
+//!   inside it.
+//! - No affine expression overflows 64 bits for any dims that it is computed for. Trips are never
+//!   negative, and a buffer with a negative size has no bytes and no access.
+//! - **Every access lies inside its declared buffer**, and its kind allows it. This holds for all
+//!   dims in range and all index values below their limit; [`bounds`] has the argument. Index
+//!   values are read only at places that the caller has checked.
 //!
-//! Invariant: nothing here or in a lowering bounds the *time* a kernel takes; a hostile plan may loop long.
+//! Invariant: nothing here or in a lowering bounds the *time* of a kernel; a hostile plan may loop
+//! long.
 //!
 //! ```text
 //! for %i in 0..%n { %0 = load f32x8 %x[32*%i + 4] ... }     with %x of 32*%n bytes
@@ -21,16 +25,17 @@ pub mod bounds;
 use super::op::{ImmKind, Memory};
 use super::*;
 
-/// Deepest nesting of loops.
+/// Maximum nesting of loops.
 pub const MAX_DEPTH: usize = 32;
-/// Most dims, and most terms of one affine expression.
+/// Maximum number of dims, and of terms of one affine expression.
 pub const MAX_TERMS: usize = 64;
-/// Longest name in bytes.
+/// Maximum bytes of a name.
 pub const MAX_NAME: usize = 200;
-/// Most values, variables, buffers and statements; the largest kernel that `ixc` generates has a hundredth of it.
+/// Maximum number of values, variables, buffers and statements: a hundred times the largest kernel
+/// that `ixc` generates.
 pub const MAX_ITEMS: usize = 1 << 20;
 
-/// Which part of a kernel an error is about.
+/// Part of a kernel that an error is about.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Site {
     /// The kernel as a whole.
@@ -41,7 +46,7 @@ pub enum Site {
     Buffer(usize),
     /// A statement.
     Statement {
-        /// Its number in the order of the text, from 0; a loop comes before its body.
+        /// Number in the order of the text, from 0. A loop comes before its body.
         number: usize,
         /// Mnemonic, `for` or `load_index`.
         what: &'static str,
@@ -59,43 +64,43 @@ impl std::fmt::Display for Site {
     }
 }
 
-/// Why a kernel may not be run or lowered.
+/// Reason why a kernel may not be run or lowered.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{site}: {problem}")]
 pub struct VerifyError {
-    /// Where.
+    /// Place of the problem.
     pub site: Site,
-    /// What is wrong, and what would be right.
+    /// The problem, and the expectation.
     #[source]
     pub problem: Problem,
 }
 
-/// What is wrong with a kernel.
+/// A problem of a kernel.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Problem {
-    /// More than any kernel needs.
+    /// Too many items.
     #[error("{found} {what}, at most {max} are allowed")]
     TooMany {
         /// `dims`, `values`, `nested loops`…
         what: &'static str,
-        /// How many.
+        /// Actual number.
         found: usize,
         /// The limit.
         max: usize,
     },
-    /// A name that is none.
+    /// A name that is not allowed.
     #[error("name {name:?} must be a letter or `_`, then at most {MAX_NAME} letters, digits, `_` and `.`")]
     Name {
         /// The name, cut to [`MAX_NAME`].
         name: String,
     },
-    /// A name that is taken.
+    /// A name that is already used.
     #[error("name %{name} is taken; dims and variables must have unique names, and so must buffers")]
     Duplicate {
         /// The name.
         name: String,
     },
-    /// A dim whose range is not sane.
+    /// A dim with an invalid range.
     #[error("range {lo}..={hi} must satisfy 0 <= lo <= hi <= {}", Dim::MAX)]
     DimRange {
         /// Smallest value.
@@ -103,14 +108,14 @@ pub enum Problem {
         /// Largest value.
         hi: i64,
     },
-    /// An id that the kernel has not.
+    /// An id that the kernel does not have.
     #[error("{what} {found} does not exist, the kernel has {count}")]
     Id {
         /// `value`, `variable`, `dim`, `buffer`.
         what: &'static str,
         /// The id.
         found: u32,
-        /// How many there are.
+        /// Number of such items in the kernel.
         count: usize,
     },
     /// A type that kernels may not use.
@@ -123,29 +128,29 @@ pub enum Problem {
     InvalidType {
         /// The value.
         value: u32,
-        /// Its type.
+        /// Type of the value.
         ty: Type,
     },
     /// A statement that does not fit its op's row of the op table.
     #[error("must have {expected}, found {found}")]
     Shape {
-        /// What would be right.
+        /// Expected property.
         expected: String,
-        /// What was found.
+        /// Actual property.
         found: String,
     },
-    /// Types against the op's type rule.
+    /// Types that break the op's type rule.
     #[error("must be {expected}")]
     Types {
-        /// What would be right, and what was found.
+        /// Expected and actual types.
         expected: String,
     },
-    /// A carried value whose four types are not the same.
+    /// A carried value whose four types differ.
     #[error(
         "carried value {carry} must have one type throughout, found init {init}, inner {inner}, next {next}, result {result}"
     )]
     CarryTypes {
-        /// Its number in the loop.
+        /// Number of the carried value in the loop.
         carry: usize,
         /// Type before the loop.
         init: Type,
@@ -202,17 +207,17 @@ pub enum Problem {
     Negative {
         /// `trip`, `below`.
         what: &'static str,
-        /// Its least value.
+        /// Minimum value.
         least: i128,
     },
-    /// An access against the kind of its buffer.
+    /// An access that the kind of its buffer does not allow.
     #[error("buffer %{buffer} is `{kind}`, must be {expected}")]
     Forbidden {
         /// The buffer.
         buffer: String,
         /// Keyword of its kind.
         kind: &'static str,
-        /// Kinds that would be right.
+        /// Kinds that allow the access.
         expected: &'static str,
     },
     /// An access that may begin before its buffer.
@@ -220,7 +225,7 @@ pub enum Problem {
     BeforeStart {
         /// The buffer.
         buffer: String,
-        /// Its least value.
+        /// Minimum offset.
         least: i128,
     },
     /// An access that may end after its buffer.
@@ -228,13 +233,13 @@ pub enum Problem {
     AfterEnd {
         /// The buffer.
         buffer: String,
-        /// By how many bytes.
+        /// Number of bytes after the end.
         excess: i128,
     },
-    /// An index value that the caller has not checked as such.
+    /// An index value at a place that the caller has not checked.
     #[error("index values must be read at multiples of 4, as the caller checks them; found {found}")]
     IndexAlignment {
-        /// A constant or coefficient that is no multiple of 4.
+        /// A constant or coefficient that is not a multiple of 4.
         found: i64,
     },
 }
@@ -242,13 +247,14 @@ pub enum Problem {
 /// Proves that a kernel is well formed and stays inside its buffers.
 ///
 /// # Errors
-/// The first violation of what the module's page lists.
+/// The first violation of the module's list.
 pub fn verify(kernel: &Kernel) -> Result<(), VerifyError> {
     structure(kernel)?;
     bounds::prove(kernel)
 }
 
-/// Proves all but what is about memory: what [`super::interpret`] needs, which checks every access itself.
+/// Proves all but the bounds of accesses. [`super::interpret`] needs no more, since it checks every
+/// access itself.
 ///
 /// # Errors
 /// The first violation.
@@ -275,7 +281,7 @@ pub fn structure(kernel: &Kernel) -> Result<(), VerifyError> {
     checker.statements_of(&kernel.body, 0, &mut Vec::new(), &mut Vec::new())
 }
 
-/// Whether this may be a name in a kernel.
+/// Whether a kernel may have this name.
 pub fn is_name(name: &str) -> bool {
     name.len() <= MAX_NAME
         && name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
@@ -386,7 +392,7 @@ impl Checker<'_> {
         f.carries.iter().try_for_each(|carry| self.define(carry.inner))
     }
 
-    /// At the end of the body, while its values are in scope.
+    /// Checks carried values at the end of the body, while its values are in scope.
     fn carries(&mut self, f: &For) -> Result<(), Problem> {
         for (number, carry) in f.carries.iter().enumerate() {
             self.used(carry.next)?;
@@ -449,7 +455,7 @@ impl Checker<'_> {
         Ok(())
     }
 
-    /// Checks the immediate and gives its value for the type rule.
+    /// Checks the immediate and returns its value for the type rule.
     fn immediate(&self, inst: &Inst) -> Result<i64, Problem> {
         let ty = inst.ty;
         let bits = 8 * ty.elem.bytes();
@@ -564,7 +570,7 @@ impl Checker<'_> {
     }
 }
 
-/// The word that a statement begins with.
+/// Returns the first word of a statement.
 pub(super) fn what(statement: &Stmt) -> &'static str {
     match statement {
         Stmt::Inst(inst) => inst.op.row().mnemonic,

@@ -1,9 +1,9 @@
-//! Bytes in text as hexadecimal digits; in binary forms as they are.
+//! Bytes as hexadecimal digits in text, and unchanged in binary forms.
 
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// Writes them.
+/// Writes the bytes.
 pub fn serialize<S: Serializer>(bytes: &Vec<u8>, serializer: S) -> Result<S::Ok, S::Error> {
     if serializer.is_human_readable() {
         const DIGITS: &[u8; 16] = b"0123456789abcdef";
@@ -15,7 +15,7 @@ pub fn serialize<S: Serializer>(bytes: &Vec<u8>, serializer: S) -> Result<S::Ok,
     }
 }
 
-/// Reads them.
+/// Reads the bytes.
 pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<u8>, D::Error> {
     if !deserializer.is_human_readable() {
         return Vec::deserialize(deserializer);

@@ -1,4 +1,5 @@
-//! A plan as text, for people: one line for each task, weights as names, the arena as a map. There is no way back.
+//! Text of a plan for readers: one line for each task, weights as names, the arena as a map. It
+//! cannot be read back.
 //!
 //! ```text
 //! plan qwen3moe for avx2: 512 tokens a step, context 4096, vocabulary 1024
@@ -15,10 +16,10 @@ use super::{
     RowCount, Source, State, Step, Task, Temperature, WeightFile,
 };
 
-/// The plan's text. `name` gives a kernel's.
+/// Returns the plan's text. `name` returns the name of a kernel.
 pub fn print<K>(plan: &Plan<K>, name: impl Fn(&K) -> String) -> String {
     let mut out = String::new();
-    // Writing to a string does not fail.
+    // Writing to a `String` cannot fail.
     let _ = write(plan, &name, &mut out);
     out
 }
@@ -119,7 +120,8 @@ fn write<K>(plan: &Plan<K>, name: &dyn Fn(&K) -> String, out: &mut String) -> st
     }
 }
 
-/// A step of a plan, and of its tasks those that are kept, by their places in it. `number` is the step's, `name` gives a kernel's.
+/// Returns the text of a step with the tasks that `kept` selects by their number. `number` is the
+/// step's, and `name` returns the name of a kernel.
 pub fn step<K>(
     plan: &Plan<K>,
     number: usize,
@@ -128,12 +130,12 @@ pub fn step<K>(
     name: &dyn Fn(&K) -> String,
 ) -> String {
     let mut out = String::new();
-    // Writing to a string does not fail.
+    // Writing to a `String` cannot fail.
     let _ = write_step(plan, (number, step), kept, name, &mut out);
     out
 }
 
-/// A task of a plan, whose kernels `name` gives the names of.
+/// Returns the text of a task. `name` returns the name of a kernel.
 pub fn task<K>(plan: &Plan<K>, task: &Task, name: &dyn Fn(&K) -> String) -> String {
     let mut out = String::new();
     let _ = write_task(plan, task, name, &mut out);
@@ -215,7 +217,7 @@ fn kernel<K>(plan: &Plan<K>, id: u32, name: &dyn Fn(&K) -> String) -> String {
     plan.kernels.get(id as usize).map_or_else(|| format!("kernel {id}, which there is not"), name)
 }
 
-/// A state's kind and fields, and what its kind leaves open.
+/// Returns a state's kind and fields, and the properties that its kind leaves open.
 fn state(state: &State) -> String {
     let row = state.kind.row();
     let fields = state.fields.iter().map(|field| {
@@ -235,7 +237,7 @@ fn state(state: &State) -> String {
     text
 }
 
-/// A buffer of ids, from a slot on.
+/// Returns the text of a buffer of ids, from a slot on.
 fn slots<K>(plan: &Plan<K>, id: u32, first: u32) -> String {
     let name = buffer(plan, id);
     if first > 0 { format!("{name} from {first}") } else { name }
@@ -253,7 +255,7 @@ fn count(rows: RowCount) -> String {
     }
 }
 
-/// What an index chooses.
+/// Returns the text of a choice.
 fn chosen(Choice { top_k, every, of }: Choice) -> String {
     match (every, of) {
         (1, Chosen::Positions) => format!("{top_k} chosen"),

@@ -1,4 +1,4 @@
-//! Products of the interpreter: rows times a matrix, the matrices of experts, or those of heads.
+//! Products of the interpreter: rows times a matrix, experts' matrices, or heads' matrices.
 
 use std::collections::BTreeMap;
 
@@ -20,7 +20,7 @@ impl Interpreter<'_> {
         })
     }
 
-    /// `expert.matmul` with a weight, and the rows of its experts.
+    /// Computes `expert.matmul` with a weight, and returns the number of rows of an expert.
     pub(super) fn experts(
         &self,
         op: &'static str,
@@ -34,13 +34,14 @@ impl Interpreter<'_> {
         Ok((expert_project(op, &self.matrix(weight, &bytes), dims[0], x, ids, slots)?, dims[1]))
     }
 
-    /// Heads of rows, each times its own matrix of `weight`, and rows of a matrix.
+    /// Multiplies heads of rows by their own matrices of `weight`, and returns the number of rows
+    /// of a matrix.
     pub(super) fn heads(&self, weight: WeightId, x: &[f32], heads: usize) -> Result<(Vec<f32>, usize), InterpretError> {
         let bytes = self.bytes(weight)?;
         Ok((heads_project(&self.matrix(weight, &bytes), heads, x), self.weight_dims(weight)[1]))
     }
 
-    /// The rows of `y`, each plus the bias of its expert.
+    /// Adds to each row of `y` the bias of its expert.
     pub(super) fn add_expert_bias(
         &self,
         op: &'static str,
@@ -58,8 +59,9 @@ impl Interpreter<'_> {
     }
 }
 
-/// For every row and slot its row of `x` (one per row, or one per row and slot) times the transpose of its expert. Expert by
-/// expert, so that each routed one is dequantised once and no other at all.
+/// Multiplies the row of `x` for every row and slot by the transpose of its expert. `x` has one row
+/// per row, or one per row and slot. It goes expert by expert, so that each routed one is
+/// dequantised once and no other at all.
 pub(super) fn expert_project(
     op: &'static str,
     matrix: &Matrix<'_>,
@@ -89,7 +91,7 @@ pub(super) fn expert_project(
     Ok(out)
 }
 
-/// Heads of rows, each times the transpose of its own part of a matrix.
+/// Multiplies heads of rows by the transposes of their own parts of a matrix.
 pub(super) fn heads_project(matrix: &Matrix<'_>, heads: usize, x: &[f32]) -> Vec<f32> {
     let (n, k) = (matrix.bytes.len() / matrix.row_bytes() / heads, matrix.width);
     let rows = x.len() / (heads * k);
@@ -104,7 +106,7 @@ pub(super) fn heads_project(matrix: &Matrix<'_>, heads: usize, x: &[f32]) -> Vec
     out
 }
 
-/// The sum over a row's slots of `p * y`; a slot of weight 0 adds nothing, whatever its row is.
+/// Sums `p * y` over a row's slots. A slot of weight 0 adds nothing, for any row.
 pub(super) fn combine(y: &[f32], p: &[f32], slots: usize, n: usize) -> Vec<f32> {
     let mut out = Vec::with_capacity(y.len() / slots);
     for (y, p) in y.chunks_exact(slots * n).zip(p.chunks_exact(slots)) {

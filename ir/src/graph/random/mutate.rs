@@ -1,4 +1,4 @@
-//! Modules with something wrong, for tests of what must refuse them.
+//! Damaged modules, for tests of code that must reject them.
 
 use super::Random;
 use crate::format::FORMATS;
@@ -6,7 +6,8 @@ use crate::graph::op::{Attr, OPS};
 use crate::graph::{Dim, Held, Module, Operand, StateId, Type, ValueId, WeightId};
 use crate::state::{Rollback, STATES};
 
-/// A copy with one thing broken or changed at random: most do not verify, and none may make anything panic.
+/// Returns a copy with one random fault or change. Most copies do not verify, and none may cause a
+/// panic.
 pub fn mutated(module: &Module, rng: &mut Random) -> Module {
     let mut module = module.clone();
     let (weights, states) = (module.weights.len() as u64 + 1, module.states.len() as u64 + 1);

@@ -1,4 +1,4 @@
-//! Modules of any ops in any order: one routine per op, over what is there.
+//! Modules of any ops in any order, with one routine per op, over the values that exist.
 
 use super::{Formats, IDS, Random, RandomModule, formats_of, ok, random_rope, random_route, with_weights};
 use crate::format::Format;
@@ -9,7 +9,7 @@ use crate::graph::{Attr, Dim, Held, Operand, Part, Place, State, Type, Unary, Va
 use crate::ngram::{BEFORE, Hash};
 use crate::state::Rollback;
 
-/// Makes one op after the other out of what is there, or out of new parameters and weights.
+/// Makes one op after another from existing values, or from new parameters and weights.
 pub(super) struct Soup {
     b: GraphBuilder,
     pub(super) rng: Random,
@@ -61,7 +61,7 @@ impl Soup {
 
     fn name(&mut self, what: &str) -> String {
         self.made += 1;
-        // Tensor names are any text; these must come back from quotes and escapes.
+        // Tensor names are any text. These must survive quoting and escaping.
         let odd = ["", " \"quoted\"", ".\u{e9}\n\\", ".weight"];
         format!("{what}{}{}", self.made, self.rng.pick(&odd))
     }
@@ -90,7 +90,7 @@ impl Soup {
         RopeFactors { short: self.maybe_vector(rope.dims / 2), long: self.maybe_vector(rope.dims / 2) }
     }
 
-    /// A row of each expert, such as biases.
+    /// Returns a weight with a row for each expert, such as biases.
     fn table(&mut self, n: u64) -> WeightId {
         let name = self.name("w");
         ok(self.b.weight(&name, Format::F32, &[IDS, n], None))
@@ -119,7 +119,7 @@ impl Soup {
         }
     }
 
-    /// A value of this type: one that is there, or a new parameter.
+    /// Returns an existing value of this type, or a new parameter.
     fn value(&mut self, ty: Type) -> ValueId {
         let values = (0..self.b.function().values.len() as u32).map(ValueId);
         let fitting: Vec<ValueId> = values.filter(|&value| *self.b.ty(value) == ty).collect();
@@ -130,26 +130,26 @@ impl Soup {
         self.b.param(&format!("x{}", self.made), ty)
     }
 
-    /// f32[T, dims].
+    /// Returns a value of type f32[T, dims].
     fn f32(&mut self, dims: &[u64]) -> ValueId {
         let dims: Vec<Dim> = [Dim::symbol("T")].into_iter().chain(dims.iter().map(|&n| n.into())).collect();
         self.value(Type::f32(dims))
     }
 
-    /// [T, dims] in the activation format of a weight.
+    /// Returns a value [T, dims] in the activation format of a weight.
     fn activation(&mut self, weight: WeightId, dims: &[u64]) -> ValueId {
         let format = self.b.module().weights[weight.index()].format.activation();
         let x = self.f32(dims);
         if format == Format::F32 { x } else { ok(self.b.quantise(x, format)) }
     }
 
-    /// An activation format that `width` elements fit.
+    /// Returns an activation format whose blocks divide `width` elements.
     fn activation_format(&mut self, width: u64) -> Format {
         let formats: Vec<Format> = formats_of(self.formats, width).iter().map(|format| format.activation()).collect();
         self.rng.pick(&formats)
     }
 
-    /// Gate and up: one shape, one activation format.
+    /// Returns gate and up, with one shape and one activation format.
     fn gate_up(&mut self, shape: &[u64]) -> (WeightId, WeightId) {
         let gate = self.weight(shape);
         let format = self.b.module().weights[gate.index()].format;
@@ -164,7 +164,7 @@ impl Soup {
         self.rng.pick(&self.routed)
     }
 
-    /// The token of the experts' memory; a function has one.
+    /// Returns the token of the experts' memory; a function has only one.
     fn slots(&mut self) -> ValueId {
         match self.slots {
             Some(slots) => slots,
@@ -172,7 +172,8 @@ impl Soup {
         }
     }
 
-    /// The token of a state whose keys and values have these sizes: of an old one, or of a new one, a parameter or begun here.
+    /// Returns the number of a state with keys and values of these sizes: an existing one, or a new
+    /// one. The token of a new one is a parameter, or begun here.
     fn cache(&mut self, sizes: (u64, u64, u64)) -> usize {
         if let Some(cache) = self.caches.iter().position(|(cache, _)| *cache == sizes) {
             return cache;
@@ -230,7 +231,7 @@ impl Soup {
             }
             OpKind::Unary(function) => {
                 let (x, row) = (self.f32(&[k]), kind.row());
-                // Of bounded numbers: what is made of its results is finite.
+                // Bounded operands keep later results finite.
                 let x = if function == Unary::Exp { ok(self.b.sigmoid(x)) } else { x };
                 let attrs = row.attrs.iter().map(|_| Attr::rounded(self.rng.pick(&[1.0, 30.0]))).collect();
                 let y = ok(self.b.unary(function, x, attrs));
@@ -301,7 +302,7 @@ impl Soup {
                 ok(self.b.ngram(token, self.ids, &hash));
             }
             OpKind::StateBegin => {
-                // A state that nothing touches.
+                // A state that no other op touches.
                 let name = self.name("s");
                 let rollback = self.rng.pick(&[Rollback::Snapshot, Rollback::None]);
                 let state = ok(self.b.state(State::recurrent(&name, &[heads, d], rollback)));
@@ -431,7 +432,7 @@ impl Soup {
             OpKind::RouteListed => {
                 let table = self.table(2);
                 let (logits, route) = (self.f32(&[IDS]), random_route(&mut self.rng, 2));
-                // What is listed need not be near the highest.
+                // Listed experts need not be near the highest logit.
                 let score = if route.score.weighs_by_those_left() { RouteScore::Sigmoid } else { route.score };
                 let how = (score, route.normalise, route.scale);
                 let (ids, p) = ok(self.b.route_listed(logits, self.ids, table, how));

@@ -1,6 +1,7 @@
-//! bf16, the upper half of a single: how numbers become it and back, and the f32 arithmetic of its products.
+//! bf16, the upper half of a single: conversions, and the f32 arithmetic of its products.
 
-/// `x` rounded to nearest, ties to even. A denormal gives zero of its sign, a NaN is made quiet and keeps its upper payload.
+/// Rounds `x` to nearest, ties to even. A denormal gives zero of its sign. A NaN becomes quiet and
+/// keeps its upper payload.
 pub fn from_f32(x: f32) -> u16 {
     let bits = x.to_bits();
     let upper = (bits >> 16) as u16;
@@ -10,33 +11,37 @@ pub fn from_f32(x: f32) -> u16 {
     if bits & 0x7f80_0000 == 0 {
         return upper & 0x8000;
     }
-    // Half a unit less one, and that one where the kept part is odd. The carry may run into the exponent, up to infinity.
+    // Adds half a unit minus one, plus one if the kept part is odd. The carry may run into the
+    // exponent, up to infinity.
     ((bits + 0x7fff + u32::from(upper & 1)) >> 16) as u16
 }
 
-/// Exact; the bits of a NaN stay.
+/// Converts exactly; the bits of a NaN stay.
 pub fn to_f32(bits: u16) -> f32 {
     f32::from_bits(u32::from(bits) << 16)
 }
 
-/// A denormal operand is zero of its sign.
+/// Replaces a denormal operand by zero of its sign.
 fn operand(x: f32) -> f32 {
     if x.is_subnormal() { 0f32.copysign(x) } else { x }
 }
 
-/// `a + b`, nearest even; a denormal result is zero of its sign. It is exact, since both are multiples of 2^-149.
+/// Computes `a + b`, nearest even. A denormal result becomes zero of its sign. It is exact, since
+/// both operands are multiples of 2^-149.
 pub fn add(a: f32, b: f32) -> f32 {
     operand(operand(a) + operand(b))
 }
 
-/// `a * b + c` of bf16 `a` and `b`, rounded once to nearest even; a result that is tiny after rounding is zero of its sign.
+/// Computes `a * b + c` of bf16 `a` and `b`, rounded once to nearest even. A result that is tiny
+/// after rounding becomes zero of its sign.
 pub fn fma(a: f32, b: f32, c: f32) -> f32 {
-    /// What 24 bits round to less than the least normal number, had the exponent no limit: 2^-126 - 2^-151, exclusive.
+    /// Exclusive bound of sums that 24 bits round below the least normal number, without a limit on
+    /// the exponent: 2^-126 - 2^-151.
     const LEAST: f64 = f64::from_bits((1023 - 126) << 52) - f64::from_bits((1023 - 151) << 52);
     let (a, b, c) = (operand(a), operand(b), operand(c));
     let rounded = a.mul_add(b, c);
-    // The product has 16 bits and is exact. Where the sum is not, the product is below 2^-163 and `c`, a multiple of 2^-149,
-    // decides alone.
+    // The product has 16 bits and is exact. If the sum is not exact, the product is below 2^-163,
+    // and `c`, a multiple of 2^-149, decides alone.
     let sum = f64::from(a) * f64::from(b) + f64::from(c);
     if sum.abs() < LEAST { 0f32.copysign(rounded) } else { rounded }
 }
@@ -52,7 +57,7 @@ mod tests {
         // 2^-126 - 2^-152 rounds to 2^-126 in 24 bits; 2^-126 - 2^-151 is a tie, to even.
         assert_eq!(fma(-power(-76), power(-76), least), least);
         assert_eq!(fma(-power(-76), power(-75), least), least);
-        // 2^-126 - 1.5 * 2^-151 does not, though a denormal's fewer bits would.
+        // 2^-126 - 1.5 * 2^-151 does not, though it would with the fewer bits of a denormal.
         assert_eq!((-power(-76)).mul_add(1.5 * power(-75), least), least);
         assert_eq!(fma(-power(-76), 1.5 * power(-75), least).to_bits(), 0);
         assert_eq!(fma(power(-76), 1.5 * power(-75), -least).to_bits(), 0x8000_0000);

@@ -1,4 +1,4 @@
-//! What the tile ops mean: matrices of bytes, row after row without gaps.
+//! The tile ops of the interpreter: matrices of bytes, row after row without gaps.
 //!
 //! ```text
 //! acc : tile<2x3xi32>, a : tile<2x8xi8>, b : tile<2x12xi8>
@@ -12,7 +12,7 @@ use crate::kernel::{Inst, Op, Type};
 pub type Tile = Vec<u8>;
 
 impl Machine<'_> {
-    /// The rows at an address.
+    /// Returns the rows at an address.
     pub fn tile_load(&self, inst: &Inst) -> Result<Tile, InterpretError> {
         let (op, stride) = (inst.op.row().mnemonic, int(&inst.imm));
         let Some(address) = &inst.address else { return Ok(Tile::new()) };
@@ -40,7 +40,7 @@ impl Machine<'_> {
         Ok(())
     }
 
-    /// The result of a `tile_dot_` op.
+    /// Returns the result of a `tile_dot_` op.
     pub fn tile_dot(&self, inst: &Inst) -> Tile {
         let [acc, a, b] = [0, 1, 2].map(|i| &self.tiles[inst.operands[i].index()]);
         let [a_ty, b_ty] = [1, 2].map(|i| self.kernel.ty(inst.operands[i]));
@@ -54,7 +54,7 @@ impl Machine<'_> {
         }
     }
 
-    /// Defines the result.
+    /// Sets the result.
     pub fn set_tile(&mut self, inst: &Inst, tile: Tile) -> Result<(), InterpretError> {
         if let Some(value) = inst.result {
             self.tiles[value.index()] = tile;
@@ -63,23 +63,23 @@ impl Machine<'_> {
     }
 }
 
-/// Where a row of a tile stands in its bytes.
+/// Returns the place of a row in a tile's bytes.
 fn row(ty: Type, row: usize) -> std::ops::Range<usize> {
     let bytes = ty.row_bytes() as usize;
     row * bytes..(row + 1) * bytes
 }
 
-/// Column `n` of row `m`, a column being 4 bytes: one sum, two bf16 or four bytes.
+/// Returns column `n` of row `m`. A column has 4 bytes: one sum, two bf16 or four bytes.
 fn column(tile: &Tile, ty: Type, m: usize, n: usize) -> [u8; 4] {
     tile[row(ty, m)].as_chunks().0[n]
 }
 
-/// A signed or an unsigned byte.
+/// Returns a signed or an unsigned byte.
 fn byte(bits: u8, signed: bool) -> i32 {
     if signed { i32::from(bits as i8) } else { i32::from(bits) }
 }
 
-/// `acc` plus the dot products of groups of 4 bytes; sums wrap.
+/// Adds the dot products of groups of 4 bytes to `acc`; sums wrap.
 fn dot_bytes(ty: Type, acc: &Tile, (a, a_ty, a_signed): Factor, (b, b_ty, b_signed): Factor) -> Tile {
     let mut result = Tile::with_capacity(acc.len());
     for m in 0..usize::from(ty.rows) {
@@ -100,7 +100,8 @@ fn dot_bytes(ty: Type, acc: &Tile, (a, a_ty, a_signed): Factor, (b, b_ty, b_sign
 /// A tile of bytes, its type, and whether its bytes are signed.
 type Factor<'a> = (&'a Tile, Type, bool);
 
-/// `acc` plus the dot products of pairs of bf16: the even and the odd products have a sum each, which are added at the end.
+/// Adds the dot products of bf16 pairs to `acc`. Even and odd products have separate sums, which
+/// are added at the end.
 fn dot_bf16(ty: Type, acc: &Tile, (a, a_ty): (&Tile, Type), (b, b_ty): (&Tile, Type)) -> Tile {
     let single = |pair: [u8; 4], i: usize| bf16::to_f32(u16::from_le_bytes([pair[2 * i], pair[2 * i + 1]]));
     let mut result = Tile::with_capacity(acc.len());

@@ -2,18 +2,18 @@
 
 use crate::kernel::{Elem, Type};
 
-/// A register: the widest vector; lanes above a value's type are not looked at.
+/// A register of the widest vector. Lanes beyond a value's type are ignored.
 #[derive(Clone, Copy)]
 pub struct Vector(
     /// The lanes, little-endian, the lowest first.
     pub [u8; Type::MAX_BYTES as usize],
 );
 
-/// What a lane may be read and written as.
+/// Type that a lane can be read and written as.
 pub trait Lane: Copy {
-    /// The lane of this number.
+    /// Returns the lane of this number.
     fn read(vector: &Vector, lane: usize) -> Self;
-    /// Overwrites it.
+    /// Overwrites a lane.
     fn write(self, vector: &mut Vector, lane: usize);
 }
 
@@ -36,16 +36,16 @@ macro_rules! lane {
 lane! { u8 i8 u16 i16 u32 i32 f32 }
 
 impl Vector {
-    /// Nothing yet.
+    /// A register without content.
     pub const ZERO: Vector = Vector([0; Type::MAX_BYTES as usize]);
 
-    /// One lane.
+    /// Returns one lane.
     #[inline]
     pub fn lane<T: Lane>(&self, lane: usize) -> T {
         T::read(self, lane)
     }
 
-    /// The lowest lanes, the others zero.
+    /// Returns a vector with these lowest lanes and zeros.
     #[inline]
     pub fn from_lanes<T: Lane>(lanes: usize, mut value: impl FnMut(usize) -> T) -> Vector {
         let mut vector = Vector::ZERO;
@@ -55,7 +55,7 @@ impl Vector {
         vector
     }
 
-    /// A lane as a sign-extended integer of the element's width.
+    /// Returns a lane as a sign-extended integer of the element's width.
     #[inline]
     pub fn int(&self, elem: Elem, lane: usize) -> i64 {
         match elem {
@@ -65,7 +65,7 @@ impl Vector {
         }
     }
 
-    /// Lanes from integers, modulo the element's width.
+    /// Returns lanes from integers, modulo the element's width.
     #[inline]
     pub fn from_ints(ty: Type, mut value: impl FnMut(usize) -> i64) -> Vector {
         let lanes = usize::from(ty.lanes);
@@ -76,14 +76,14 @@ impl Vector {
         }
     }
 
-    /// `bytes` from byte `first` on, in the lowest bytes.
+    /// Returns `bytes` from byte `first` on, in the lowest bytes.
     pub fn bytes_from(&self, first: usize, bytes: usize) -> Vector {
         let mut vector = Vector::ZERO;
         vector.0[..bytes].copy_from_slice(&self.0[first..first + bytes]);
         vector
     }
 
-    /// `bytes` of `a` from `a_first` on, then as many of `b` from `b_first` on.
+    /// Returns `bytes` of `a` from `a_first` on, then as many of `b` from `b_first` on.
     pub fn joined(a: &Vector, b: &Vector, a_first: usize, b_first: usize, bytes: usize) -> Vector {
         let mut vector = a.bytes_from(a_first, bytes);
         vector.0[bytes..2 * bytes].copy_from_slice(&b.0[b_first..b_first + bytes]);

@@ -1,8 +1,9 @@
-//! Tokens of kernel text: words, `%names`, numbers and symbols; spaces, line ends and comments between them mean nothing.
+//! Tokens of kernel text: words, `%names`, numbers and symbols. Spaces, line ends and comments
+//! between them are skipped.
 
 use super::{ParseError, ParseProblem};
 
-/// Longest piece of text that an error quotes, in characters.
+/// Maximum characters of text that an error quotes.
 const QUOTED: usize = 40;
 
 /// A place in the text.
@@ -21,7 +22,7 @@ impl Default for Position {
 }
 
 impl Position {
-    /// An error at this place.
+    /// Returns an error at this place.
     pub fn error(self, problem: ParseProblem) -> ParseError {
         ParseError { line: self.line, column: self.column, problem }
     }
@@ -32,9 +33,9 @@ impl Position {
 pub enum Token<'a> {
     /// A keyword, mnemonic, type or kernel name.
     Word(&'a str),
-    /// What follows a `%`.
+    /// The name after a `%`.
     Name(&'a str),
-    /// A number, as it stands.
+    /// A number, not yet read.
     Number(&'a str),
     /// Punctuation.
     Symbol(&'static str),
@@ -54,22 +55,22 @@ impl std::fmt::Display for Token<'_> {
     }
 }
 
-/// Longest first where one begins another.
+/// Symbols. If one begins with another, the longer one comes first.
 const SYMBOLS: [&str; 16] = ["..=", "..", "{", "}", "(", ")", "[", "]", ",", ":", "=", "+", "-", "*", "<", ">"];
 
-/// Goes through a text token by token.
+/// Reads a text token by token.
 pub struct Lexer<'a> {
     rest: &'a str,
-    /// Where `rest` begins.
+    /// Place of `rest`.
     next: Position,
-    /// The token looked at.
+    /// The current token.
     pub token: Token<'a>,
-    /// Where it begins.
+    /// Place of the current token.
     pub position: Position,
 }
 
 impl<'a> Lexer<'a> {
-    /// Looks at the first token.
+    /// Starts at the first token.
     pub fn new(text: &'a str) -> Result<Lexer<'a>, ParseError> {
         let start = Position::default();
         let mut lexer = Lexer { rest: text, next: start, token: Token::End, position: start };
@@ -132,7 +133,8 @@ impl<'a> Lexer<'a> {
     }
 }
 
-/// Digits, letters (`0x`, `e`), a point that a digit follows (`0..4` is a range) and the sign of an exponent.
+/// Returns the end of a number: digits, letters (`0x`, `e`), a point with a digit after it (`0..4`
+/// is a range) and the sign of an exponent.
 fn number_end(text: &str) -> usize {
     let bytes = text.as_bytes();
     let hexadecimal = text.starts_with("0x");

@@ -1,21 +1,23 @@
 //! Tiles in random kernels.
 //!
-//! One kernel has three shapes, those of one matrix product, and few tiles live at once, so that every target with tile
-//! registers can compile it. Floats come from a buffer that the kernel fills with finite numbers below 2 alone, and only
-//! products of tiles add to them: no tile has a NaN, whose bits nobody could compare.
+//! A kernel has three shapes, those of one matrix product, and few live tiles. Every target with
+//! tile registers can thus compile it. Floats come from a buffer that the kernel fills with finite
+//! numbers below 2, and only products of tiles add to them. No tile has a NaN, whose bits could not
+//! be compared.
 
 use super::*;
 
-/// Size of the two buffers for tiles.
+/// Size of each of the two buffers for tiles.
 pub const BYTES: i64 = 2048;
-/// Accumulators in scope at once.
+/// Maximum accumulators in scope.
 const POOLED: usize = 2;
 
-/// What a generator knows of tiles.
+/// State of the generator for tiles.
 pub struct Tiles {
-    /// Where tiles are loaded from: words without the upper bit of the exponent, of a single and of two bf16.
+    /// Buffer that tiles are loaded from. Its words lack the upper bit of the exponent, of a single
+    /// and of two bf16.
     pub input: BufferId,
-    /// Where they are stored.
+    /// Buffer that tiles are stored to.
     pub output: BufferId,
     /// Rows of accumulators and of first factors.
     m: u8,
@@ -23,7 +25,7 @@ pub struct Tiles {
     n: u8,
     /// Rows of second factors.
     k: u8,
-    /// Accumulators in scope and how many loops are around them.
+    /// Accumulators in scope, with the number of loops around them.
     pool: Vec<(ValueId, usize)>,
 }
 
@@ -50,7 +52,7 @@ impl Tiles {
 }
 
 impl Generator {
-    /// One statement of this op, and whatever its operands need; nothing where there are no tiles.
+    /// Adds one statement of this op, and statements for its operands. Does nothing without tiles.
     pub(super) fn tile_op(&mut self, op: Op, depth: usize) {
         let Some(&Tiles { m, n, k, output, .. }) = self.tiles.as_ref() else { return };
         let sums = self.rng.pick(&[Elem::I32, Elem::F32]);
@@ -89,7 +91,7 @@ impl Generator {
         }
     }
 
-    /// Stores what is left in scope, so that it is seen.
+    /// Stores the tiles that are left in scope, to make them visible.
     pub(super) fn store_tiles(&mut self) {
         let Some(tiles) = &self.tiles else { return };
         let output = tiles.output;
@@ -98,7 +100,7 @@ impl Generator {
         }
     }
 
-    /// The tile that a loop at `depth` carries, if it does.
+    /// Returns the tile that a loop at `depth` carries, if any.
     pub(super) fn carried_tile(&mut self, depth: usize) -> Option<ValueId> {
         if self.tiles.is_none() || self.rng.once_in(3) {
             return None;
@@ -107,7 +109,7 @@ impl Generator {
         Some(self.accumulator(elem, depth))
     }
 
-    /// A value of the accumulator's shape.
+    /// Returns a value of the accumulator's shape.
     pub(super) fn accumulator(&mut self, elem: Elem, depth: usize) -> ValueId {
         let Some(tiles) = &self.tiles else { return ValueId(u32::MAX) };
         let ty = Type::tile(elem, tiles.m, tiles.n.into());
@@ -119,7 +121,7 @@ impl Generator {
         value
     }
 
-    /// Makes a tile an operand for what follows, the oldest no longer.
+    /// Makes a tile available as an operand, and drops the oldest one.
     pub(super) fn push_tile(&mut self, value: ValueId, depth: usize) {
         let Some(tiles) = &mut self.tiles else { return };
         tiles.pool.push((value, depth));
@@ -128,8 +130,8 @@ impl Generator {
         }
     }
 
-    /// Before a loop's body: an inner loop sees no tile from outside but those that it carries, since what it used of each
-    /// loop around it would live all the time.
+    /// Prepares for a loop's body. An inner loop sees only the tiles that it carries, because other
+    /// tiles of outer loops would stay live all the time.
     pub(super) fn enter_loop(&mut self, depth: usize) {
         if let Some(tiles) = &mut self.tiles
             && depth > 0
@@ -138,7 +140,7 @@ impl Generator {
         }
     }
 
-    /// At the end of a loop's body: its tiles are no longer in scope.
+    /// Drops the tiles of a loop's body at its end.
     pub(super) fn leave_tiles(&mut self, depth: usize) {
         if let Some(tiles) = &mut self.tiles {
             tiles.pool.retain(|(_, defined)| *defined <= depth);
@@ -148,7 +150,7 @@ impl Generator {
     fn load_tile(&mut self, ty: Type) -> ValueId {
         let Some(tiles) = &self.tiles else { return ValueId(u32::MAX) };
         let input = tiles.input;
-        // Between the words of the input are others, which nobody has made finite.
+        // Unaligned words of the input may not be finite.
         let unit = if matches!(ty.elem, Elem::F32 | Elem::Bf16) { 4 } else { 1 };
         let stride = self.stride(ty, 0) / unit * unit;
         let offset = self.offset(input, ty.extent(stride).unwrap_or(0) as u32, unit);
@@ -163,7 +165,8 @@ impl Generator {
         self.b.tile_store(buffer, offset, value, stride);
     }
 
-    /// A stride from `least` on with which a tile fits its buffer; often that of rows without gaps.
+    /// Returns a stride, at least `least`, that fits a tile in its buffer. It is often that of rows
+    /// without gaps.
     fn stride(&mut self, ty: Type, least: i64) -> i64 {
         let row = i64::from(ty.row_bytes());
         let most = (BYTES - row) / i64::from(ty.rows).saturating_sub(1).max(1);

@@ -1,14 +1,19 @@
 //! The proof that every access stays inside its buffer, by corners.
 //!
-//! Every expression is affine, so over a box it is least at a corner. A variable runs over `0..=limit - 1` with `limit`
-//! (the trip count, or the bound of index values) affine in dims: where the expression falls with the variable, `limit - 1`
-//! takes its place, else 0; the result is affine in dims alone, and exact. Dims then run over a box: each takes the end of
-//! its range that makes the expression least. An access of `bytes` at `offset` is proven where the least of `offset` and
-//! of `size - offset - bytes` are not negative; `bytes` of a tile reach from its first row to the end of its last. As sizes and limits stay symbolic until the variables are gone,
-//! `32*%n - 32*(%n - 1) - 32` is 0 and not a difference of two extremes.
+//! Every expression is affine, so its minimum over a box is at a corner. A variable runs over
+//! `0..=limit - 1`. Its `limit` (the trip count, or the bound of index values) is affine in dims.
+//! If the expression falls with the variable, `limit - 1` replaces the variable, otherwise 0. The
+//! result is exact and affine in dims alone. Dims then run over a box. Each takes the end of its
+//! range that minimises the expression.
 //!
-//! A body runs only where all trips around it are at least 1, and what follows a `load_index` only where its limit is; the
-//! box is narrowed by that (`DimBox::narrow`). An empty box proves anything: that code never runs.
+//! An access of `bytes` at `offset` is proven if the minimums of `offset` and of
+//! `size - offset - bytes` are not negative. The `bytes` of a tile reach from its first row to the
+//! end of its last. Sizes and limits stay symbolic until the variables are gone.
+//! `32*%n - 32*(%n - 1) - 32` is therefore 0, not a difference of two extremes.
+//!
+//! A body runs only if all trips around it are at least 1, and the code after a `load_index` only
+//! if its limit is. These conditions narrow the box (`DimBox::narrow`). An empty box proves
+//! anything: that code never runs.
 //!
 //! ```text
 //! where %n in 0..=9    buffer %x : read 32*%n
@@ -16,22 +21,28 @@
 //! for %i in 0..%n { load f32x8 %x[0] }      proven: here %n is 1..=9
 //! ```
 //!
-//! Addresses, sizes, limits and `index` values must stay below 2^61 in magnitude ([`REACH_BITS`]) for all dims of the box, with all their terms taken as
-//! positive, so that they and sums of them are computed in 64 bits in any order. The proof itself is computed in 128 bits: for each of
-//! up to 64 variables (2^6) it multiplies a coefficient (2^40) with each coefficient of a limit (2^40) and a dim (2^31), for up to
-//! 64 dims (2^6), and does so once for an offset and once for a size: 2^124, with room for the constants, which are smaller.
+//! Addresses, sizes, limits and `index` values must stay below 2^61 in magnitude ([`REACH_BITS`])
+//! for all dims of the box, with all terms taken as positive. They and their sums then fit 64 bits
+//! in any order of computation.
 //!
-//! Costs one pass, each access the product of its terms with those of the limits. Incomplete only where a limit over two
-//! or more dims is needed jointly (`for %i in 0..%n + %m`, `%x[0]`); no generator needs it.
+//! The proof itself computes in 128 bits. For each of up to 64 variables (2^6), it multiplies a
+//! coefficient (2^40) by each coefficient of a limit (2^40) and a dim (2^31). A limit has up to 64
+//! dims (2^6). The proof does this once for an offset and once for a size. The total is 2^124, with
+//! room for the constants, which are smaller.
+//!
+//! The proof is one pass, and an access costs the product of its terms with those of the limits. It
+//! is incomplete only if it needs a limit over two or more dims jointly (`for %i in 0..%n + %m`,
+//! `%x[0]`); no generator needs that.
 
 use super::{Problem, Site, VerifyError, what};
 use crate::kernel::op::Memory;
 use crate::kernel::*;
 
-/// No affine expression of a verified kernel reaches 2 to this power: sums of them still fit 64 bits.
+/// Power of 2 that no affine expression of a verified kernel reaches. Sums of them still fit 64
+/// bits.
 pub const REACH_BITS: u32 = 61;
 
-/// The derivation above: the product of all these, twice, and no more from constants.
+/// Checks the derivation above: the product of all these, twice. The constants add no more.
 const _: () = {
     let (coefficient, dim, terms) = (Affine::MAX_COEFFICIENT as i128, Dim::MAX as i128, super::MAX_TERMS as i128);
     assert!(Affine::MAX_CONSTANT <= Affine::MAX_COEFFICIENT && Affine::MAX_CONSTANT < 1 << REACH_BITS);
@@ -41,13 +52,13 @@ const _: () = {
 const LOADABLE: &str = "`read`, `read_write` or `scratch`";
 const STORABLE: &str = "`write`, `read_write` or `scratch`";
 
-/// Size of an index value, a `u32`.
+/// Bytes of an index value, a `u32`.
 const INDEX_BYTES: i64 = 4;
 
 /// Proves all accesses of a kernel whose structure has been verified.
 ///
 /// # Errors
-/// The first access, size or trip that can't be proven.
+/// The first access, size or trip that cannot be proven.
 pub fn prove(kernel: &Kernel) -> Result<(), VerifyError> {
     let ranges = kernel.dims.iter().map(|dim| (i128::from(dim.lo), i128::from(dim.hi))).collect();
     let dims = DimBox { ranges, empty: false };
@@ -64,7 +75,7 @@ pub fn prove(kernel: &Kernel) -> Result<(), VerifyError> {
 
 struct Prover<'a> {
     kernel: &'a Kernel,
-    /// What each variable in scope is below.
+    /// Exclusive upper bound of each variable in scope.
     limits: Vec<Option<&'a Affine>>,
     statements: usize,
 }
@@ -108,7 +119,7 @@ impl<'a> Prover<'a> {
             Memory::Store => (inst.ty.bytes().into(), kind.may_store(), STORABLE),
             Memory::LoadRows => (self.rows(inst)?, kind.may_load(), LOADABLE),
             Memory::StoreRows => (self.rows(inst)?, kind.may_store(), STORABLE),
-            // Touches nothing, so it may name anything that can be computed.
+            // A prefetch touches nothing, so it may name any address that can be computed.
             Memory::Hint => return self.reach(&address.offset, dims),
             Memory::None | Memory::Index => return Ok(()),
         };
@@ -118,11 +129,11 @@ impl<'a> Prover<'a> {
         self.access(address, bytes, dims)
     }
 
-    /// From a tile's first row to the end of its last.
+    /// Returns the bytes from a tile's first row to the end of its last.
     fn rows(&self, inst: &Inst) -> Result<i64, Problem> {
         let stride = if let Imm::Int(stride) = inst.imm { stride } else { -1 };
         let extent = inst.ty.extent(stride).and_then(|extent| i64::try_from(extent).ok());
-        // The type rule has refused any other stride.
+        // The type rule has rejected any other stride.
         extent.ok_or_else(|| Problem::Types { expected: format!("a stride that is not negative, found {stride}") })
     }
 
@@ -130,7 +141,7 @@ impl<'a> Prover<'a> {
         if !matches!(self.kernel.buffers[address.buffer.index()].kind, BufferKind::Index { .. }) {
             return Err(self.forbidden(address, "`index`"));
         }
-        // Across two values that the caller has checked lies one that nobody has.
+        // An unaligned value would span two checked values and be unchecked itself.
         let mut numbers = address.offset.terms.iter().map(|(_, c)| *c).chain([address.offset.constant]);
         match numbers.find(|c| c % INDEX_BYTES != 0) {
             Some(found) => Err(Problem::IndexAlignment { found }),
@@ -163,14 +174,14 @@ impl<'a> Prover<'a> {
         Ok(())
     }
 
-    /// The least value over all variables and dims.
+    /// Returns the minimum over all variables and dims.
     fn least(&self, affine: &Wide, dims: &DimBox) -> i128 {
         let mut over_dims = Wide { constant: affine.constant, dims: affine.dims.clone(), vars: Vec::new() };
         for &(var, c) in &affine.vars {
             if c < 0
                 && let Some(limit) = self.limits[var.index()]
             {
-                // `c * (limit - 1)`
+                // Adds `c * (limit - 1)`.
                 over_dims.constant += c * (i128::from(limit.constant) - 1);
                 for &(atom, by) in &limit.terms {
                     if let Atom::Dim(dim) = atom {
@@ -182,7 +193,7 @@ impl<'a> Prover<'a> {
         dims.least(over_dims.constant, &over_dims.dims)
     }
 
-    /// Checks that no partial sum of the expression overflows, in whatever order it is computed.
+    /// Checks that no partial sum of the expression overflows, in any order of computation.
     fn reach(&self, affine: &Affine, dims: &DimBox) -> Result<(), Problem> {
         if dims.empty {
             return Ok(());
@@ -203,7 +214,7 @@ fn in_reach(reach: i128) -> Result<(), Problem> {
     if reach < 1 << REACH_BITS { Ok(()) } else { Err(Problem::Reach { reach }) }
 }
 
-/// An affine expression whose sums can't overflow: see the page's derivation.
+/// An affine expression in 128 bits, whose sums cannot overflow: see the module's derivation.
 struct Wide {
     constant: i128,
     /// Coefficient of each dim.
@@ -235,12 +246,12 @@ impl Wide {
     }
 }
 
-/// What the dims may be where a statement runs.
+/// Possible dims at a statement.
 #[derive(Clone)]
 struct DimBox {
     /// `lo..=hi` of each dim.
     ranges: Vec<(i128, i128)>,
-    /// Whether the statement never runs; the ranges then say nothing.
+    /// Whether the statement never runs. The ranges then have no meaning.
     empty: bool,
 }
 
@@ -250,18 +261,18 @@ impl DimBox {
         constant + coefficients.iter().zip(&self.ranges).map(term).sum::<i128>()
     }
 
-    /// The most of an expression over dims.
+    /// Returns the maximum of an expression over dims.
     fn most(&self, affine: &Affine) -> i128 {
         affine.terms.iter().fold(i128::from(affine.constant), |sum, &(atom, c)| sum + self.extreme(atom, c, true))
     }
 
-    /// The most of an expression over dims if every term were positive.
+    /// Returns the maximum of an expression over dims, with every term taken as positive.
     fn magnitude(&self, affine: &Affine) -> i128 {
         let term = |&(atom, c): &(Atom, i64)| self.extreme(atom, c.abs(), true);
         affine.terms.iter().map(term).sum::<i128>() + i128::from(affine.constant).abs()
     }
 
-    /// The extreme of `c * atom`.
+    /// Returns the maximum or minimum of `c * atom`.
     fn extreme(&self, atom: Atom, c: i64, most: bool) -> i128 {
         match atom {
             Atom::Dim(dim) => {
@@ -284,21 +295,22 @@ impl DimBox {
         in_reach(self.magnitude(affine))
     }
 
-    /// Narrows the box to a box around the dims for which `limit >= 1`: each dim in turn, the others at their best.
+    /// Narrows the box to a box around the dims for which `limit >= 1`: each dim in turn, with the
+    /// others at their best.
     fn narrow(&mut self, limit: &Affine) {
         if self.empty {
             return;
         }
         for &(atom, c) in &limit.terms {
             let Atom::Dim(dim) = atom else { continue };
-            // c * dim >= 1 - (the most of the rest)
+            // c * dim >= 1 - (maximum of the rest)
             let need = 1 - (self.most(limit) - self.extreme(atom, c, true));
             let (lo, hi) = &mut self.ranges[dim.index()];
             let c = i128::from(c);
             if c > 0 {
                 *lo = (*lo).max(need.div_euclid(c) + i128::from(need.rem_euclid(c) != 0));
             } else {
-                // dim <= need / c, rounded down; both signs turned
+                // dim <= need / c, rounded down, with both signs flipped
                 *hi = (*hi).min((-need).div_euclid(-c));
             }
             self.empty |= *lo > *hi;
