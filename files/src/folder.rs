@@ -1,4 +1,4 @@
-//! Folders: one that is whole or not there, and one that files are put into.
+//! Folders: complete new ones, and ones that files are added to.
 
 use std::fs;
 use std::io::{self, Write};
@@ -10,23 +10,24 @@ use crate::open::FileKind;
 use crate::output::{OutputError, beside, folder_of, rename, sync_folder};
 use crate::text::STANDARD;
 
-/// What a new folder may be, before the user's mask (`umask`).
+/// Mode of a new folder, before the user's mask (`umask`).
 const NEW_FOLDER: u32 = 0o777;
 
-/// A folder that is made beside its place and renamed into it when all of its files are on the disk.
+/// A folder that is made beside its place, and renamed into it when all its files are on the disk.
 #[derive(Debug)]
 pub struct NewFolder {
     place: PathBuf,
     aside: TempDir,
-    /// Folders in it.
+    /// Subfolders.
     folders: Vec<&'static str>,
 }
 
 impl NewFolder {
-    /// Begins it: from here on it can be written, as far as can be known.
+    /// Starts the folder. It can be written from here on, except for errors that only writing can
+    /// show.
     ///
     /// # Errors
-    /// Where something is there that is no empty folder, or the system refuses.
+    /// The place has something other than an empty folder, or the system returns an error.
     pub fn create(place: &Path) -> Result<NewFolder, OutputError> {
         let failed = OutputError::io(place, "create");
         if place.as_os_str() == STANDARD {
@@ -39,7 +40,8 @@ impl NewFolder {
         match fs::symlink_metadata(place) {
             Ok(there) if FileKind::of(&there) == Some(FileKind::Folder) && empty().map_err(&failed)? => {}
             Ok(_) => return Err(OutputError::FolderIsThere { path: place.into() }),
-            // Told of the folder around it, and not of a temporary one in that, which the user never named.
+            // The error names the parent folder, not a temporary folder in it, which the user never
+            // named.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 fs::metadata(folder_of(place)).map_err(&failed)?;
             }
@@ -49,20 +51,20 @@ impl NewFolder {
         Ok(NewFolder { place: place.into(), aside, folders: Vec::new() })
     }
 
-    /// Makes a folder in it, for files whose names begin with its own and a slash.
+    /// Makes a subfolder, for files whose names begin with its name and a slash.
     ///
     /// # Errors
-    /// Where the system refuses.
+    /// The system's error.
     pub fn folder(&mut self, name: &'static str) -> Result<(), OutputError> {
         fs::create_dir(self.aside.path().join(name)).map_err(OutputError::io(&self.place.join(name), "create"))?;
         self.folders.push(name);
         Ok(())
     }
 
-    /// Writes a file into it.
+    /// Writes a file into the folder.
     ///
     /// # Errors
-    /// Where the system refuses.
+    /// The system's error.
     pub fn put(&self, name: &str, bytes: &[u8]) -> Result<(), OutputError> {
         #[expect(clippy::disallowed_methods, reason = "a new file in a folder of our own")]
         let written = fs::File::create_new(self.aside.path().join(name)).and_then(|mut file| {
@@ -72,36 +74,38 @@ impl NewFolder {
         written.map_err(OutputError::io(&self.place.join(name), "write"))
     }
 
-    /// Puts it into its place.
+    /// Renames the folder into its place.
     ///
     /// # Errors
-    /// Where something came there meanwhile, or the system refuses; nothing is left then.
+    /// The place was taken meanwhile, or the system returns an error. The new folder is then
+    /// removed.
     pub fn finish(self) -> Result<(), OutputError> {
-        // Onto an empty folder this works, onto any other it does not.
+        // The rename replaces an empty folder and no other one.
         let done = (self.folders.iter().try_for_each(|name| sync_folder(&self.aside.path().join(name))))
             .and_then(|()| sync_folder(self.aside.path()))
             .and_then(|()| rename(self.aside.path(), &self.place))
             .map_err(OutputError::io(&self.place, "create"));
         done?;
-        // It has another name now: nothing is to be removed.
+        // The folder has its final name now, so it is not removed.
         let _ = self.aside.keep();
         sync_folder(folder_of(&self.place)).map_err(OutputError::io(&self.place, "create"))
     }
 }
 
-/// A folder that files are put into, whether it is there or not; where it was made for nothing, it is removed again.
+/// A folder that files are added to, which may exist. If it was made here and stays empty, it is
+/// removed again.
 #[derive(Debug)]
 pub struct KeptFolder {
     path: PathBuf,
-    /// Whether it was made here, and no file was put into it.
+    /// Whether it was made here.
     made: bool,
 }
 
 impl KeptFolder {
-    /// Makes it, where it is not there.
+    /// Makes the folder if it does not exist.
     ///
     /// # Errors
-    /// Where something else is there, or the system refuses.
+    /// The place has something else, or the system returns an error.
     pub fn open(path: &Path) -> Result<KeptFolder, OutputError> {
         let made = match fs::create_dir(path) {
             Ok(()) => true,
@@ -111,7 +115,7 @@ impl KeptFolder {
         Ok(KeptFolder { path: path.into(), made })
     }
 
-    /// Its path.
+    /// Returns the path.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -120,7 +124,7 @@ impl KeptFolder {
 impl Drop for KeptFolder {
     fn drop(&mut self) {
         if self.made {
-            // Of a folder that is not empty nothing is removed.
+            // This fails for a folder with files, which then stays.
             let _ = fs::remove_dir(&self.path);
         }
     }

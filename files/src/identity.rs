@@ -1,4 +1,5 @@
-//! Which file a path leads to: its device and its number there, which all of its names and links share.
+//! Identity of the file at a path: its device and its number there, which all its names and links
+//! share.
 
 use std::fs::{self, Metadata};
 use std::io;
@@ -8,7 +9,7 @@ use std::path::Path;
 
 use crate::text::STANDARD;
 
-/// Of a file, whatever it is called.
+/// Identity of a file, under any name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Identity {
     device: u64,
@@ -16,15 +17,16 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// Of what was asked already.
+    /// Returns the identity in existing metadata.
     pub fn of(metadata: &Metadata) -> Identity {
         Identity { device: metadata.dev(), number: metadata.ino() }
     }
 
-    /// Of what a path leads to, links followed; `-` is standard input. Nothing where there is nothing.
+    /// Returns the identity of a path's target, with links followed. `-` is standard input. Returns
+    /// `None` if the target does not exist.
     ///
     /// # Errors
-    /// What the system says.
+    /// The system's error.
     pub fn of_input(path: &Path) -> io::Result<Option<Identity>> {
         if path.as_os_str() == STANDARD {
             let there = rustix::fs::fstat(io::stdin().as_fd())?;

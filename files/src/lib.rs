@@ -1,13 +1,14 @@
-//! How this workspace opens what others made, and writes what others read. Nothing else opens or writes a file, but the library that edits
-//! lines: it reads and writes those that it remembers, in a file that [`own`] opened first.
+//! Opening of files that others made, and writing of files that others read. No other code opens or
+//! writes files, with one exception. The library that edits lines reads and writes its history, in
+//! a file that [`own`] opened first.
 //!
-//! | file | what |
+//! | file | content |
 //! | --- | --- |
-//! | [`open`] | opening: regular files only, and never waiting for what is none |
-//! | [`text`] | reading texts, none of them without a bound |
-//! | [`identity`] | which file a path leads to, whatever it is called |
-//! | [`output`] | writing: opened before the work, whole or not there, never onto an input |
-//! | [`folder`] | folders that are whole or not there |
+//! | [`open`] | opening of regular files only, without waiting for pipes or devices |
+//! | [`text`] | reading of texts, always with a size limit |
+//! | [`identity`] | identity of the file at a path, under any name |
+//! | [`output`] | outputs: opened before the work, complete or absent, never onto an input |
+//! | [`folder`] | folders that are complete or absent |
 //! | [`page`] | pages with data in them |
 //! | [`own`] | files that this user's runs keep for themselves |
 //!
@@ -27,9 +28,12 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Invariant: what is opened is asked what it is, not its name before it is opened.
-//! Invariant: a file appears under its name when all of it is on the disk; what fails, or is killed, leaves what was there.
-//! Invariant: an output is never one of the files that a command reads, whatever name or link leads to it.
+//! Invariant: the open file is checked, not its name before opening.
+//!
+//! Invariant: a file appears under its name when all its bytes are on the disk. A run that fails or
+//! is killed leaves the old file.
+//!
+//! Invariant: an output is never an input of its command, under any name or link.
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 

@@ -1,7 +1,8 @@
-//! Opening what others made.
+//! Opening of files that others made.
 //!
-//! A path may lead to a pipe, which waits for a writer, or to a device, which never ends. To ask first and open then leaves time to put
-//! one in the place of the file that was asked about. So the path is opened without waiting, and what was opened is asked.
+//! A path may lead to a pipe, which waits for a writer, or to a device, which never ends. A check
+//! before opening would leave time to exchange the checked file for one of these. The path is
+//! therefore opened without waiting, and the open file is checked.
 
 use std::fmt;
 use std::fs::{File, Metadata, OpenOptions};
@@ -13,12 +14,12 @@ use ixc_failure::Class;
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl, fstatfs};
 use rustix::io::Errno;
 
-/// What something in the file system is, where it is no regular file.
+/// Kind of a file that is not regular.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileKind {
     /// A folder.
     Folder,
-    /// A pipe, with a name or without.
+    /// A named or anonymous pipe.
     Pipe,
     /// A socket.
     Socket,
@@ -26,15 +27,15 @@ pub enum FileKind {
     CharacterDevice,
     /// A drive.
     BlockDevice,
-    /// A file of `/proc`, `/sys` or another file system that the kernel makes up: it has no size,
-    /// and reading it may wait for ever.
+    /// A file of `/proc`, `/sys` or another virtual file system of the kernel. It has no size, and
+    /// reading it may wait for ever.
     System,
-    /// Something else.
+    /// Any other kind.
     Other,
 }
 
 impl FileKind {
-    /// What it is; nothing for a regular file.
+    /// Returns the kind, or `None` for a regular file.
     pub fn of(metadata: &Metadata) -> Option<FileKind> {
         let kind = metadata.file_type();
         let kinds = [
@@ -63,11 +64,11 @@ impl fmt::Display for FileKind {
     }
 }
 
-/// Something that is no regular file where one is needed. It comes as the inner error of an [`io::Error`].
+/// Error for a file that is not regular. It comes as the inner error of an [`io::Error`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("it is {found}, not a regular file")]
 pub struct NotRegular {
-    /// What it is.
+    /// Kind of the file.
     pub found: FileKind,
 }
 
@@ -77,7 +78,7 @@ impl From<NotRegular> for io::Error {
     }
 }
 
-/// Whether an error says that something is no regular file.
+/// Whether an error is [`NotRegular`].
 pub fn is_not_regular(error: &io::Error) -> bool {
     error.get_ref().is_some_and(|inner| inner.is::<NotRegular>())
 }
@@ -92,11 +93,11 @@ pub fn io_class(error: &io::Error) -> Class {
     }
 }
 
-/// File systems of the kernel whose files have no size: proc, sysfs, debugfs, tracefs, cgroup and
-/// cgroup2 (`linux/magic.h`).
+/// Virtual file systems of the kernel with files without a size: proc, sysfs, debugfs, tracefs,
+/// cgroup and cgroup2 (`linux/magic.h`).
 const SYSTEM: [u64; 6] = [0x9fa0, 0x6265_6572, 0x6462_6720, 0x7472_6163, 0x27_e0eb, 0x6367_7270];
 
-/// Opens a regular file for reading; links are followed.
+/// Opens a regular file for reading. Links are followed.
 ///
 /// # Errors
 /// The system's error. [`NotRegular`] is inside it for anything else, and for a file of the kernel
@@ -105,7 +106,7 @@ pub fn open_regular(path: &Path) -> io::Result<File> {
     stored(regular(path, File::options().read(true), OFlags::empty())?)
 }
 
-/// Refuses a file that the kernel makes up. Its size is 0, and its end may never come.
+/// Rejects a virtual file of the kernel. Its size is 0, and its end may never come.
 fn stored(file: File) -> io::Result<File> {
     if file.metadata()?.len() == 0 {
         let system = fstatfs(&file).is_ok_and(|found| SYSTEM.contains(&(found.f_type as u64)));
@@ -116,10 +117,11 @@ fn stored(file: File) -> io::Result<File> {
     Ok(file)
 }
 
-/// Opens a regular file for reading, where the path itself is its name: a link, which could lead elsewhere, is refused.
+/// Opens a regular file for reading, without following a link at the path, which could lead
+/// elsewhere.
 ///
 /// # Errors
-/// As [`open_regular`].
+/// See [`open_regular`].
 pub fn open_unlinked(path: &Path) -> io::Result<File> {
     stored(regular(path, File::options().read(true), OFlags::NOFOLLOW)?)
 }
@@ -127,27 +129,28 @@ pub fn open_unlinked(path: &Path) -> io::Result<File> {
 /// Opens a regular file for reads past the page cache (`O_DIRECT`).
 ///
 /// # Errors
-/// As [`open_regular`]; where the file system has no such reads.
+/// See [`open_regular`]. Also fails if the file system does not support such reads.
 #[cfg(target_os = "linux")]
 pub fn open_direct(path: &Path) -> io::Result<File> {
     regular(path, File::options().read(true), OFlags::DIRECT)
 }
 
-/// Opens a regular file to append to it and to read what is there, or makes it.
+/// Opens a regular file for appending and reading, or makes it.
 ///
 /// # Errors
-/// As [`open_regular`].
+/// See [`open_regular`].
 pub fn open_append(path: &Path) -> io::Result<File> {
     regular(path, File::options().read(true).append(true).create(true), OFlags::empty())
 }
 
-/// Opens with these options, and takes only a regular file.
+/// Opens with these options, and accepts only a regular file.
 pub(crate) fn regular(path: &Path, options: &mut OpenOptions, flags: OFlags) -> io::Result<File> {
     let flags = flags | OFlags::NONBLOCK | OFlags::NOCTTY;
     #[expect(clippy::disallowed_methods, reason = "this is where files are opened")]
     let opened = options.custom_flags(flags.bits().cast_signed()).open(path);
     let file = match opened {
-        // A socket cannot be opened at all, nor a folder for writing; /dev/zero has no reads past the page cache.
+        // A socket cannot be opened at all, nor a folder for writing. /dev/zero does not support
+        // reads past the page cache.
         Err(error) if matches!(Errno::from_io_error(&error), Some(Errno::NXIO | Errno::ISDIR | Errno::INVAL)) => {
             return Err(std::fs::metadata(path).ok().and_then(|there| FileKind::of(&there)).map_or(error, not_regular));
         }
@@ -156,7 +159,7 @@ pub(crate) fn regular(path: &Path, options: &mut OpenOptions, flags: OFlags) -> 
     if let Some(found) = FileKind::of(&file.metadata()?) {
         return Err(not_regular(found));
     }
-    // It means nothing for regular files, but to io_uring, which would give up where it could wait.
+    // Regular files ignore the flag, but io_uring would fail where it could wait.
     fcntl_setfl(&file, fcntl_getfl(&file)?.difference(OFlags::NONBLOCK))?;
     Ok(file)
 }
@@ -195,7 +198,7 @@ mod tests {
             (at("link to pipe"), FileKind::Pipe),
             (at("socket"), FileKind::Socket),
             ("/dev/zero".into(), FileKind::CharacterDevice),
-            // As /proc/kmsg, whose reader waits, and which root alone may open.
+            // Similar to /proc/kmsg, whose reader waits, and which only root may open.
             (at("link to the system"), FileKind::System),
             ("/proc/self/status".into(), FileKind::System),
         ];

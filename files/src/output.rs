@@ -1,19 +1,21 @@
-//! Outputs: opened before the work, so that a place that cannot be written is found before the work and not after it; written beside
-//! their place, and renamed into it when all of it is on the disk.
+//! Outputs. They are opened before the work, so that an unwritable place is found early. They are
+//! written beside their place, and renamed into it when all bytes are on the disk.
 //!
-//! Until then the file has no name where the file system can do that (`O_TMPFILE`), so that nothing is left of a run that is killed while it
-//! works;
-//! elsewhere it has one that cannot be guessed. What is in the place of an output is replaced only where it is
+//! If the file system supports `O_TMPFILE`, the file has no name until then, so a run that is
+//! killed leaves nothing. Otherwise it has a name that cannot be guessed. An existing file in the
+//! place of an output is replaced only if it is
 //!
-//! 1. no input of the command, by whatever name or link: this no option allows;
-//! 2. a regular file, empty or of the output's own kind, which its first bytes tell; or whatever file, with `--force`.
+//! 1. not an input of the command, under any name or link; no option allows that;
+//! 2. a regular file, empty or of the output's own kind, which its first bytes show; or any file
+//!    with `--force`.
 //!
-//! A link in the place stays, and what it leads to is replaced. A new file may be what the old one might be (its mode). A pipe or a device
-//! is written to as it is, where the kind is one that can be written without going back; so is standard output, unless it is a file that
-//! the command reads.
+//! A link in the place stays, and its target is replaced. A new file gets the mode of the old one.
+//! A pipe or a device is written directly if the kind needs no seeking. Standard output is also
+//! written directly, unless it is a file that the command reads.
 //!
-//! The place is looked at before the work and again before the file is renamed into it. In a folder that others write to, what they put
-//! there between that look and the renaming is replaced: files that are on their way keep nobody from making others.
+//! The place is checked before the work and again before the rename. In a folder that others write
+//! to, a file that appears between the second check and the rename is replaced: temporary files do
+//! not lock a place.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -31,50 +33,53 @@ use crate::identity::Identity;
 use crate::open::{FileKind, open_regular};
 use crate::text::STANDARD;
 
-/// First bytes of a file that a kind is told from.
+/// Number of first bytes that determine a file's kind.
 pub const HEAD_BYTES: usize = 4096;
-/// Most bytes of the place's name in a temporary name beside it: names have 255 at most (`NAME_MAX`).
+/// Maximum bytes of the place's name in a temporary name; a name has at most 255 bytes
+/// (`NAME_MAX`).
 const MAX_NAME: usize = 200;
-/// What new files may be, before the user's mask (`umask`).
+/// Mode of new files, before the user's mask (`umask`).
 const NEW_FILE: u32 = 0o666;
-/// What new files may be that are private.
+/// Mode of new private files.
 const PRIVATE_FILE: u32 = 0o600;
 
-/// What an output is.
+/// Kind of an output.
 #[derive(Clone, Copy, Debug)]
 pub struct Kind {
-    /// For errors: "is there already and is no NAME".
+    /// Name for errors: "is there already and is no NAME".
     pub name: &'static str,
-    /// Whether a file that starts so is one. At most [`HEAD_BYTES`] are shown.
+    /// Whether a file with these first bytes is of this kind. Gets at most [`HEAD_BYTES`].
     pub is: fn(&[u8]) -> bool,
     /// Whether it can go to a pipe, a device, or standard output (`-`).
     pub streams: bool,
-    /// Whether a new one is for this user alone, as what was said to a model is.
+    /// Whether a new file is for this user alone, as chats are.
     pub private: bool,
 }
 
-/// What keeps other files from being replaced.
+/// Rules that protect other files from being replaced.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Guard<'a> {
-    /// What the output is. Without it any file is replaced, as what a program keeps for itself.
+    /// Kind of the output. Without one any file is replaced, for files that a program keeps for
+    /// itself.
     pub kind: Option<&'a Kind>,
-    /// Whether a file of another kind is replaced, too.
+    /// Whether files of other kinds are also replaced.
     pub force: bool,
-    /// What the command reads: never replaced. `-` is standard input.
+    /// Inputs of the command, which are never replaced. `-` is standard input.
     pub inputs: &'a [&'a Path],
 }
 
 impl<'a> Guard<'a> {
-    /// What is there is replaced, whatever it is, as by a program that knows its files; by a command it is not.
+    /// Returns rules that replace any existing file. Only programs that know their files should use
+    /// them, not commands.
     pub fn replacing(kind: &'a Kind) -> Guard<'a> {
         Guard { kind: Some(kind), force: true, inputs: &[] }
     }
 }
 
-/// Why an output is not written.
+/// Reason why an output is not written.
 #[derive(Debug, thiserror::Error)]
 pub enum OutputError {
-    /// It would replace what is read.
+    /// The output would replace an input.
     #[error("{}: is the same file as {}, which is read; an output must be another file", path.display(), input.display())]
     IsInput {
         /// The output.
@@ -82,58 +87,58 @@ pub enum OutputError {
         /// The input.
         input: PathBuf,
     },
-    /// It would replace something else.
+    /// The output would replace a file of another kind.
     #[error("{}: is there already and is no {kind}", path.display())]
     Foreign {
         /// The output.
         path: PathBuf,
-        /// What it would be.
+        /// Kind of the output.
         kind: &'static str,
     },
-    /// There is something that is no regular file.
+    /// The place has something other than a regular file.
     #[error("{}: is {found}, no regular file, as a {kind} needs it", path.display())]
     NotRegular {
         /// The output.
         path: PathBuf,
-        /// What is there.
+        /// Kind of the existing file.
         found: FileKind,
-        /// What it would be.
+        /// Kind of the output.
         kind: &'static str,
     },
-    /// It cannot go to standard output.
+    /// The output cannot go to standard output.
     #[error("a {kind} cannot be written to standard output; give a path")]
     NoStream {
-        /// What it would be.
+        /// Kind of the output.
         kind: &'static str,
     },
-    /// A path without a name.
+    /// The path has no file name.
     #[error("{}: the path names no file", path.display())]
     NoName {
         /// The output.
         path: PathBuf,
     },
-    /// A folder is made and never changed.
+    /// The folder exists. Folders are only created, never changed.
     #[error("{}: cannot create: it is there already; a new or an empty folder is needed", path.display())]
     FolderIsThere {
         /// The folder.
         path: PathBuf,
     },
-    /// A link to nothing.
+    /// The place is a link to a missing file.
     #[error("{}: is a link to {}, which is not there; remove the link", path.display(), target.display())]
     BrokenLink {
         /// The output.
         path: PathBuf,
-        /// Where the link leads to.
+        /// Target of the link.
         target: PathBuf,
     },
-    /// The system refused.
+    /// The system returned an error.
     #[error("{}: cannot {action}: {source}", path.display())]
     Io {
         /// The output.
         path: PathBuf,
-        /// What was tried.
+        /// Action that failed.
         action: &'static str,
-        /// Why not.
+        /// Error of the system.
         source: io::Error,
     },
 }
@@ -165,34 +170,35 @@ impl OutputError {
         move |source| OutputError::Io { path: path.into(), action, source }
     }
 
-    /// Whether it is only that the reader of standard output went away.
+    /// Whether the error is only that the reader of standard output closed it.
     pub fn is_closed_standard_output(&self) -> bool {
         matches!(self, OutputError::Io { path, source, .. }
             if path.as_os_str() == STANDARD && source.kind() == io::ErrorKind::BrokenPipe)
     }
 }
 
-/// Where a file will be, and what must not be there. The file itself is somebody else's to write, see [`Place::take`].
+/// Place of a future file, with the files that it must not replace. Other code writes the file
+/// itself, see [`Place::take`].
 #[derive(Debug)]
 pub struct Place {
-    /// As the user said it.
+    /// Path from the user.
     named: PathBuf,
-    /// With links followed.
+    /// Path with links followed.
     path: PathBuf,
     kind: Option<Kind>,
     force: bool,
     inputs: Vec<(PathBuf, Identity)>,
-    /// What the file may be: as what is there may, or else as a new file, after the user's mask.
+    /// Mode of the file: that of the existing file, or else of a new one, after the user's mask.
     mode: u32,
 }
 
 impl Place {
-    /// The path, as the user said it.
+    /// Returns the path from the user.
     pub fn named(&self) -> &Path {
         &self.named
     }
 
-    /// The path with links followed: beside it there is room for what is on its way.
+    /// Returns the path with links followed. The folder of this path holds temporary files.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -206,13 +212,14 @@ impl Place {
     }
 
     fn add_input(&mut self, input: &Path) {
-        // What cannot be asked is no file that could be written over; whoever reads it will say so.
+        // A file whose identity cannot be read cannot be overwritten either. Its reader will report
+        // the error.
         if let Ok(Some(identity)) = Identity::of_input(input) {
             self.inputs.push((input.into(), identity));
         }
     }
 
-    /// Whether what is there may be replaced.
+    /// Checks that the existing file may be replaced.
     fn check(&self) -> Result<(), OutputError> {
         let path = self.named.clone();
         let there = match fs::metadata(&self.path) {
@@ -229,10 +236,10 @@ impl Place {
         is_of_kind(&self.named, &file, &kind)
     }
 
-    /// Whether standard output may be written, which may be a file.
+    /// Checks that standard output, which may be a file, may be written.
     fn check_stream(&self, file: &File) -> Result<(), OutputError> {
         let there = file.metadata().map_err(OutputError::io(&self.named, "write"))?;
-        // A terminal, or nothing at all, may well be read and written.
+        // A terminal or another stream may be both read and written.
         if there.is_file() { self.is_no_input(&self.named, &there) } else { Ok(()) }
     }
 
@@ -243,20 +250,22 @@ impl Place {
         }
     }
 
-    /// Whether a file beside the place, open at `path`, may be written over: by the rules for the place itself.
+    /// Checks that a file beside the place, open at `path`, may be overwritten, by the rules for
+    /// the place itself.
     ///
     /// # Errors
-    /// [`OutputError::IsInput`], [`OutputError::Foreign`]; where it cannot be read.
+    /// [`OutputError::IsInput`], [`OutputError::Foreign`], or a read error.
     pub fn check_beside(&self, path: &Path, file: &File, kind: &Kind) -> Result<(), OutputError> {
         let there = file.metadata().map_err(OutputError::io(path, "write"))?;
         self.is_no_input(path, &there)?;
         if self.force || there.len() == 0 { Ok(()) } else { is_of_kind(path, file, kind) }
     }
 
-    /// Puts a file that is whole, `from` beside the place, into it.
+    /// Renames a complete file, `from` beside the place, into the place.
     ///
     /// # Errors
-    /// Where what is there may not be replaced, `from` is not the file that was written, or the system refuses.
+    /// The existing file may not be replaced, `from` is not the written file, or the system returns
+    /// an error.
     pub fn take(&self, from: &Path, file: &File) -> Result<(), OutputError> {
         let taken = || {
             let held = file.metadata()?;
@@ -275,7 +284,7 @@ impl Place {
     }
 
     fn rename(&self, rename: impl FnOnce(&Path) -> io::Result<()>) -> Result<(), OutputError> {
-        // Again: the work may have taken an hour.
+        // The second check: the work may have taken an hour.
         self.check()?;
         rename(&self.path).and_then(|()| sync_folder(self.folder())).map_err(OutputError::io(&self.named, "write"))
     }
@@ -288,7 +297,7 @@ fn is_of_kind(path: &Path, file: &File, kind: &Kind) -> Result<(), OutputError> 
     if (kind.is)(&head[..read]) { Ok(()) } else { Err(OutputError::Foreign { path: path.into(), kind: kind.name }) }
 }
 
-/// How many bytes of the beginning there are.
+/// Reads the first bytes of a file, and returns their number.
 fn read_head(file: &File, head: &mut [u8]) -> io::Result<usize> {
     let mut read = 0;
     while read < head.len() {
@@ -302,7 +311,7 @@ fn read_head(file: &File, head: &mut [u8]) -> io::Result<usize> {
     Ok(read)
 }
 
-/// A file that will be written.
+/// An output before it is written.
 #[derive(Debug)]
 pub struct Output {
     place: Place,
@@ -311,7 +320,7 @@ pub struct Output {
 
 #[derive(Debug)]
 enum To {
-    /// Written as it is: a pipe, a device, standard output.
+    /// A pipe, a device or standard output, written directly.
     Stream(File),
     /// A file without a name, beside the place.
     Nameless(File),
@@ -320,7 +329,8 @@ enum To {
 }
 
 impl Output {
-    /// Opens it: from here on it can be written, as far as can be known.
+    /// Opens the output. It can be written from here on, except for errors that only writing can
+    /// show.
     ///
     /// # Errors
     /// See [`OutputError`].
@@ -377,13 +387,13 @@ impl Output {
         let new = || file.metadata().map(|new| mode(new) & most);
         place.mode = there.map_or_else(new, Ok).map_err(failed("write"))?;
         if most == PRIVATE_FILE {
-            // Also as long as it has another name.
+            // The mode also protects the file under its temporary name.
             place.set_mode(file).map_err(failed("write"))?;
         }
         Ok(Output { place, to })
     }
 
-    /// The path, as the user said it.
+    /// Returns the path from the user.
     pub fn named(&self) -> &Path {
         &self.place.named
     }
@@ -393,10 +403,10 @@ impl Output {
         self.place.named.as_os_str() == STANDARD
     }
 
-    /// Says of one more file that it is read.
+    /// Adds a file that the command reads.
     ///
     /// # Errors
-    /// [`OutputError::IsInput`] where that is what would be replaced.
+    /// [`OutputError::IsInput`] if the output would replace it.
     pub fn reads(&mut self, input: &Path) -> Result<(), OutputError> {
         self.place.add_input(input);
         match &self.to {
@@ -405,10 +415,11 @@ impl Output {
         }
     }
 
-    /// Writes it and puts it into its place; gives how many bytes it has.
+    /// Writes the output, renames it into its place, and returns its bytes.
     ///
     /// # Errors
-    /// When `fill` fails, the system refuses, or what is there now may not be replaced; what was there stays then.
+    /// `fill` fails, the system returns an error, or the current file in the place may not be
+    /// replaced. The existing file then stays.
     pub fn write(self, fill: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<u64, OutputError> {
         let Output { place, to } = self;
         let failed = |error| OutputError::io(&place.named, "write")(error);
@@ -440,10 +451,11 @@ impl Output {
         }
     }
 
-    /// The place alone, for what is written beside it by other means.
+    /// Returns the place alone, for code that writes the file itself.
     ///
     /// # Errors
-    /// [`OutputError::NotRegular`], [`OutputError::NoStream`] where it is none that a file is renamed to.
+    /// [`OutputError::NotRegular`] or [`OutputError::NoStream`] if files cannot be renamed into the
+    /// place.
     pub fn into_place(self) -> Result<Place, OutputError> {
         let kind = self.place.kind_name();
         match self.to {
@@ -457,7 +469,8 @@ impl Output {
     }
 }
 
-/// Writes a file that only this program cares for: all of it, or nothing; what is there is replaced.
+/// Writes a file for this program's own use, completely or not at all. An existing file is
+/// replaced.
 ///
 /// # Errors
 /// See [`OutputError`].
@@ -465,7 +478,7 @@ pub fn atomic_write(path: &Path, bytes: &[u8]) -> Result<(), OutputError> {
     Output::open(path, &Guard::default())?.write(|out| out.write_all(bytes)).map(drop)
 }
 
-/// Bytes are counted as they are written.
+/// A writer that counts bytes.
 struct Counted<W> {
     out: W,
     bytes: u64,
@@ -497,12 +510,12 @@ pub(crate) fn folder_of(path: &Path) -> &Path {
     path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// The name that leads to an open file that may have none.
+/// Returns a path to an open file, which may have no name.
 fn held(file: &File) -> PathBuf {
     format!("/proc/self/fd/{}", file.as_raw_fd()).into()
 }
 
-/// A new file beside `path`.
+/// Makes a new file beside `path`.
 fn aside(path: &Path) -> io::Result<To> {
     #[cfg(target_os = "linux")]
     {
@@ -511,31 +524,32 @@ fn aside(path: &Path) -> io::Result<To> {
         #[expect(clippy::disallowed_methods, reason = "a new file, which nobody else can reach")]
         let nameless = File::options().write(true).mode(NEW_FILE).custom_flags(flags).open(folder_of(path));
         match nameless {
-            // Without /proc it could not be given a name.
+            // Without /proc the file could not be given a name.
             Ok(file) if fs::metadata(held(&file)).is_ok() => return Ok(To::Nameless(file)),
-            // Of the folder, in which no other file could be made either; what `tempfile` says names a file that the user never named.
+            // These errors concern the folder, where any other file would fail too. The message of
+            // `tempfile` would name a file that the user never named.
             Err(error) if matches!(error.kind(), NotFound | NotADirectory | PermissionDenied | ReadOnlyFilesystem) => {
                 return Err(error);
             }
-            // Some file systems have no such files.
+            // Some file systems do not support such files.
             Ok(_) | Err(_) => {}
         }
     }
     Ok(To::Named(beside(path).tempfile_in(folder_of(path))?))
 }
 
-/// Names beside `path` that cannot be guessed.
+/// Returns names beside `path` that cannot be guessed.
 pub(crate) fn beside(path: &Path) -> TemporaryNames {
     let name = path.file_name().map(|name| name.as_bytes()).unwrap_or_default();
     let prefix = [b".", &name[..name.len().min(MAX_NAME)], b"."].concat();
     TemporaryNames(OsString::from_vec(prefix))
 }
 
-/// How temporary files and folders are named, see [`beside`].
+/// Names of temporary files and folders, see [`beside`].
 pub(crate) struct TemporaryNames(OsString);
 
 impl TemporaryNames {
-    /// Random letters of a name: 62^12 names.
+    /// Number of random letters in a name, for 62^12 names.
     const RANDOM: usize = 12;
 
     fn tempfile_in(&self, folder: &Path) -> io::Result<NamedTempFile> {
@@ -543,7 +557,7 @@ impl TemporaryNames {
         self.builder().permissions(mode).tempfile_in(folder)
     }
 
-    /// A file that only this user reads.
+    /// Makes a file that only this user can read.
     pub(crate) fn private_in(&self, folder: &Path) -> io::Result<NamedTempFile> {
         self.builder().tempfile_in(folder)
     }
@@ -554,7 +568,7 @@ impl TemporaryNames {
 
     pub(crate) fn folder_in(&self, folder: &Path, mode: u32) -> io::Result<tempfile::TempDir> {
         let made = self.builder().permissions(fs::Permissions::from_mode(mode)).tempdir_in(folder);
-        // What `tempfile` says names a folder that the user never named.
+        // The message of `tempfile` would name a folder that the user never named.
         made.map_err(|error| io::Error::from(error.kind()))
     }
 
@@ -574,12 +588,13 @@ pub(crate) fn rename(from: &Path, to: &Path) -> io::Result<()> {
     fs::rename(from, to)
 }
 
-/// Makes sure that the names in a folder are on the disk.
+/// Writes the names in a folder to the disk.
 pub(crate) fn sync_folder(folder: &Path) -> io::Result<()> {
     #[expect(clippy::disallowed_methods, reason = "a folder, not a file")]
     let synced = File::open(folder).and_then(|folder| folder.sync_all());
     match synced {
-        // Not every file system can; and who may write to a folder need not be one who may read it.
+        // Some file systems do not support this, and a user who may write to a folder may not be
+        // allowed to read it.
         Err(error)
             if matches!(
                 error.kind(),

@@ -1,9 +1,10 @@
-//! Files that this user's runs keep for themselves: a folder for them, files that later runs go on with, and a secret that shows what
-//! is ours.
+//! Files that this user's runs keep for themselves: their folder, files that later runs continue,
+//! and a secret that proves their origin.
 //!
-//! A folder of a plan may be one that others write to. What is gone on with there is regular, belongs to this user, and has one name, so
-//! that neither a link nor a file of somebody else is written to or believed. What this user's own programs wrote there cannot be told
-//! from what ixc wrote by any of that; a [`Secret`] can: it stands in a file that only this user reads.
+//! The folder of a plan may be one that others write to. A file is continued there only if it is
+//! regular, belongs to this user, and has only one name. A link or another user's file is therefore
+//! never written to or trusted. These checks cannot separate files of this user's other programs
+//! from files of `ixc`. A [`Secret`] can: it is in a file that only this user can read.
 
 use std::ffi::OsString;
 use std::fs::{self, DirBuilder, File};
@@ -17,12 +18,12 @@ use rustix::process::geteuid;
 use crate::open::{FileKind, NotRegular, open_unlinked, regular};
 use crate::output::beside;
 
-/// Bytes of a secret: the key of SipHash.
+/// Bytes of a secret, the key of SipHash.
 const SECRET_BYTES: usize = 16;
-/// Its file in the user's folder.
+/// Name of the secret's file in the user's folder.
 const SECRET_FILE: &str = "secret";
 
-/// The folder, where the user has one: `$XDG_CACHE_HOME/ixc` or `~/.cache/ixc`.
+/// Returns the user's cache folder, if there is one: `$XDG_CACHE_HOME/ixc` or `~/.cache/ixc`.
 pub fn folder() -> Option<PathBuf> {
     folder_from(std::env::var_os("XDG_CACHE_HOME"), std::env::var_os("HOME"))
 }
@@ -33,11 +34,11 @@ fn folder_from(cache: Option<OsString>, home: Option<OsString>) -> Option<PathBu
     Some(base.join("ixc"))
 }
 
-/// Returns a folder of this user's among temporary files, which it makes, for what has no place in
-/// the user's cache folder.
+/// Returns a folder of this user's among temporary files, for data that does not belong in the
+/// user's cache folder. Makes the folder if it is missing.
 ///
 /// # Errors
-/// The errors of [`private_folder`], and [`NotOurs::Link`] where a link has its name.
+/// The errors of [`private_folder`], and [`NotOurs::Link`] if a link has its name.
 pub fn temporary_folder() -> io::Result<PathBuf> {
     let folder = std::env::temp_dir().join(format!("ixc-{}", geteuid().as_raw()));
     if fs::symlink_metadata(&folder).is_ok_and(|there| there.is_symlink()) {
@@ -47,18 +48,20 @@ pub fn temporary_folder() -> io::Result<PathBuf> {
     Ok(folder)
 }
 
-/// Makes a folder that only this user looks into, and those above it; nothing where it is there.
+/// Makes a folder that only this user can open, and its missing parents. Does nothing if it exists.
 ///
 /// # Errors
-/// What the system says.
+/// The system's error.
 pub fn create_folder(path: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(path)
 }
 
-/// A folder of this user's that others do not write to, for what this user alone may know; it is made where it is not there.
+/// Makes a folder of this user's that others cannot write to, for private data, or checks an
+/// existing one.
 ///
 /// # Errors
-/// [`NotOurs`] inside of an [`io::Error`] where it is another user's, or others can write to it; what the system says.
+/// [`NotOurs`] inside an [`io::Error`] if it belongs to another user, or others can write to it; or
+/// the system's error.
 pub fn private_folder(path: &Path) -> io::Result<()> {
     create_folder(path)?;
     let there = fs::metadata(path)?;
@@ -71,36 +74,36 @@ pub fn private_folder(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Why a file is not gone on with.
+/// Reason why a file is not continued.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotOurs {
-    /// A link, which leads elsewhere.
+    /// A link to another place.
     #[error("it is a link; remove it, or choose another place")]
     Link,
-    /// Another user's.
+    /// A file of another user.
     #[error("it belongs to another user ({owner}); remove it, or choose another place")]
     Owner {
-        /// The user's number.
+        /// Number of the user.
         owner: u32,
     },
-    /// One that others can write to, or have open to write to.
+    /// A file that others can write to, or may have open for writing.
     #[error("others can write to it (mode {mode:o}); remove it, or choose another place")]
     Shared {
-        /// Its permissions.
+        /// Permissions of the file.
         mode: u32,
     },
-    /// A file that has another name elsewhere.
+    /// A file with other names elsewhere.
     #[error("it has {names} names (hard links); remove this one, or choose another place")]
     Names {
-        /// How many.
+        /// Number of its names.
         names: u64,
     },
 }
 
-/// Opens a file of this user's for reading and writing, or makes it, so that only this user can.
+/// Opens a file of this user's for reading and writing, or makes one that only this user can open.
 ///
 /// # Errors
-/// [`NotOurs`] or [`crate::NotRegular`] inside of an [`io::Error`]; what the system says.
+/// [`NotOurs`] or [`crate::NotRegular`] inside an [`io::Error`], or the system's error.
 pub fn open_own(path: &Path) -> io::Result<File> {
     use std::os::unix::fs::OpenOptionsExt;
     let mut options = File::options();
@@ -113,11 +116,13 @@ pub fn open_own(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// Makes a file that was not there, for this user alone, where others can write, too, such as `/tmp`: no link is followed. What an earlier process of
-/// this user left under the name is removed first.
+/// Makes a new file for this user alone in a folder that others can write to, such as `/tmp`. It
+/// follows no link. A file that an earlier process of this user left under the name is removed
+/// first.
 ///
 /// # Errors
-/// [`NotOurs`] inside of an [`io::Error`] where another user's file, or no file, has the name; what the system says.
+/// [`NotOurs`] inside an [`io::Error`] if the name belongs to another user's file, or to something
+/// that is not a file; or the system's error.
 pub fn create_own(path: &Path) -> io::Result<File> {
     if let Ok(there) = fs::symlink_metadata(path) {
         if there.is_symlink() {
@@ -129,7 +134,8 @@ pub fn create_own(path: &Path) -> io::Result<File> {
         if there.uid() != geteuid().as_raw() {
             return Err(not_ours(NotOurs::Owner { owner: there.uid() }));
         }
-        // In a folder with the sticky bit nobody else can have put anything in its place; elsewhere what is made below must be new, too.
+        // With the sticky bit, no other user can have replaced the file. Without it, the file that
+        // is made below must still be new.
         fs::remove_file(path)?;
     }
     use std::os::unix::fs::OpenOptionsExt;
@@ -156,15 +162,15 @@ fn not_ours(error: NotOurs) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, error)
 }
 
-/// What only this user's programs know.
+/// Random bytes that only this user's programs know.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Secret(pub [u8; SECRET_BYTES]);
 
 impl Secret {
-    /// One that nobody knows.
+    /// Returns a new random secret.
     ///
     /// # Errors
-    /// Where the system has no randomness.
+    /// The system has no randomness.
     pub fn random() -> io::Result<Secret> {
         let mut secret = [0; SECRET_BYTES];
         getrandom::fill(&mut secret).map_err(io::Error::other)?;
@@ -178,10 +184,11 @@ impl std::fmt::Debug for Secret {
     }
 }
 
-/// The user's secret; made when it is first asked for. Nothing where the user has no folder for it, or others can change that.
+/// Returns the user's secret, which the first call makes. Returns `None` if the user has no folder
+/// for it, or others can change that folder.
 ///
 /// # Errors
-/// What the system says; where others can read what is there.
+/// The system's error, or others can read the existing secret.
 pub fn secret() -> io::Result<Option<Secret>> {
     folder().map_or(Ok(None), |folder| secret_in(&folder))
 }
@@ -200,7 +207,7 @@ fn secret_in(folder: &Path) -> io::Result<Option<Secret>> {
     let mut new = beside(&path).private_in(folder)?;
     new.write_all(&secret.0)?;
     new.as_file().sync_all()?;
-    // Of two at once the first one's counts.
+    // If two runs make a secret at once, the first one counts.
     match new.persist_noclobber(&path) {
         Ok(_) => Ok(Some(secret)),
         Err(error) if error.error.kind() == io::ErrorKind::AlreadyExists => read_secret(&path),
@@ -208,7 +215,7 @@ fn secret_in(folder: &Path) -> io::Result<Option<Secret>> {
     }
 }
 
-/// A secret that is there; nothing where there is none. One that others can read is none of ours.
+/// Reads an existing secret, or returns `None`. A secret that others can read is an error.
 fn read_secret(path: &Path) -> io::Result<Option<Secret>> {
     let mut file = match open_unlinked(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -237,7 +244,7 @@ mod tests {
         let mut file = create_own(&at("perf.map")).unwrap();
         assert_eq!(file.metadata().unwrap().mode() & 0o777, 0o600);
         file.write_all(b"of an earlier process").unwrap();
-        // The same name again is another file.
+        // Making the name again gives another file.
         let again = create_own(&at("perf.map")).unwrap();
         assert_eq!((again.metadata().unwrap().len(), file.metadata().unwrap().nlink()), (0, 0));
         fs::write(at("precious"), "kept").unwrap();

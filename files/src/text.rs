@@ -1,11 +1,13 @@
-//! Reading what is read as a whole: texts, small files of ours, files of the system. Each has a bound.
+//! Reading of whole files: texts, small files of `ixc`, files of the system. Each read has a size
+//! limit.
 //!
-//! What a user names as a text on the command line may be a pipe or a terminal ([`read_argument`]): `ixc run -f <(command)`. Then its
-//! writer is waited for, as every program does that reads one; Ctrl-C ends that. `/dev/zero` is read up to the bound, and refused.
-//! Files that are named by other files, or that are no texts, are regular ([`read_bytes`], [`read_text`]).
+//! A text that a user names on the command line may be a pipe or a terminal ([`read_argument`]):
+//! `ixc run -f <(command)`. The read then waits for the writer, as any program would, and Ctrl-C
+//! ends it. `/dev/zero` is read up to the limit and rejected. Files that other files name, and
+//! files that are not texts, must be regular ([`read_bytes`], [`read_text`]).
 //!
-//! Some editors and shells write a byte order mark before a text (Notepad, PowerShell 5). It is no
-//! part of the text: [`without_mark`] passes over that of UTF-8, and refuses those of UTF-16 by
+//! Some editors and shells write a byte order mark before a text (Notepad, PowerShell 5). It is not
+//! part of the text: [`without_mark`] skips that of UTF-8, and rejects those of other encodings by
 //! name.
 
 use std::fs::{File, OpenOptions};
@@ -18,29 +20,30 @@ use rustix::fs::OFlags;
 
 use crate::open::{FileKind, NotRegular, io_class, open_regular, regular};
 
-/// What stands for standard input, or standard output, where a path is expected.
+/// Path that stands for standard input or standard output.
 pub const STANDARD: &str = "-";
 
-/// Longest text of the system that is read: `/proc/stat` and `/proc/cpuinfo` have some kilobytes for each processor.
+/// Maximum bytes of a system text: `/proc/stat` and `/proc/cpuinfo` have some kilobytes for each
+/// processor.
 const SYSTEM_BYTES: u64 = 16 << 20;
 
-/// Why a file was not read.
+/// Reason why a file was not read.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
-    /// The system refused, or it is no regular file.
+    /// The system returned an error, or the file is not regular.
     #[error("{}: cannot read it: {source}", path.display())]
     Io {
         /// The file.
         path: PathBuf,
-        /// Why not.
+        /// Error of the system.
         source: io::Error,
     },
-    /// It is longer than what is read.
+    /// The file is longer than the limit.
     #[error("{}: has more than {max} bytes, the most that are read of it", path.display())]
     TooLong {
         /// The file.
         path: PathBuf,
-        /// The bound.
+        /// The limit.
         max: u64,
     },
     /// The text has another encoding.
@@ -51,12 +54,12 @@ pub enum ReadError {
         /// The encoding.
         source: NotUtf8,
     },
-    /// It is no text.
+    /// The file is not a text.
     #[error("{}: byte {at:#x} is no UTF-8 text", path.display())]
     NotText {
         /// The file.
         path: PathBuf,
-        /// Its first byte that is none.
+        /// First byte that is not UTF-8.
         at: usize,
     },
 }
@@ -81,11 +84,11 @@ impl ReadError {
 
 /// The byte order mark of UTF-8.
 const MARK: &[u8] = b"\xef\xbb\xbf";
-/// The byte order marks of other encodings, the longer ones first.
+/// Byte order marks of other encodings, the longer ones first.
 const OTHER_MARKS: [(&[u8], &str); 4] =
     [(b"\xff\xfe\0\0", "UTF-32"), (b"\0\0\xfe\xff", "UTF-32"), (b"\xff\xfe", "UTF-16"), (b"\xfe\xff", "UTF-16")];
 
-/// A text begins with the byte order mark of an encoding that is not read.
+/// Error for a text with the byte order mark of an unsupported encoding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the text begins with the byte order mark of {encoding}; expected UTF-8 (save it as UTF-8)")]
 pub struct NotUtf8 {
@@ -93,11 +96,11 @@ pub struct NotUtf8 {
     pub encoding: &'static str,
 }
 
-/// The bytes of a text behind its byte order mark, where it has one. Every text that a user gives
+/// Returns the bytes of a text after its byte order mark, if it has one. Every text from a user
 /// passes through here.
 ///
 /// # Errors
-/// When the mark is that of another encoding than UTF-8.
+/// The mark is that of another encoding than UTF-8.
 pub fn without_mark(text: &[u8]) -> Result<&[u8], NotUtf8> {
     match OTHER_MARKS.into_iter().find(|(mark, _)| text.starts_with(mark)) {
         Some((_, encoding)) => Err(NotUtf8 { encoding }),
@@ -121,7 +124,8 @@ pub fn read_text(path: &Path, max: u64) -> Result<String, ReadError> {
     text(path, read_bytes(path, max)?)
 }
 
-/// Reads a text that the user named: a file, a pipe, a terminal, or standard input where the path is `-`.
+/// Reads a text that the user named: a file, a pipe, a terminal, or standard input for the path
+/// `-`.
 ///
 /// # Errors
 /// See [`ReadError`].
@@ -134,13 +138,13 @@ pub fn read_argument(path: &Path, max: u64) -> Result<String, ReadError> {
     text(path, bytes?)
 }
 
-/// Reads what the system says in a small file (`/proc`, `/sys`), where it does.
+/// Reads a small text of the system (`/proc`, `/sys`), if it exists.
 pub fn read_system(path: &Path) -> Option<String> {
     let file = regular(path, File::options().read(true), OFlags::empty());
     text(path, bounded(path, file, SYSTEM_BYTES).ok()?).ok()
 }
 
-/// Opens what gives bytes: not a folder, nor a drive.
+/// Opens a source of bytes, which must not be a folder or a drive.
 fn open_stream(path: &Path) -> io::Result<File> {
     let flags = OFlags::NOCTTY.bits().cast_signed();
     #[expect(clippy::disallowed_methods, reason = "what may be a pipe is opened here and nowhere else")]
@@ -186,7 +190,7 @@ mod tests {
         }
         fs::write(&path, b"ab\xff").unwrap();
         assert!(matches!(read_text(&path, 5), Err(ReadError::NotText { at: 2, .. })));
-        // It has no end.
+        // The device has no end.
         assert!(matches!(read_argument(Path::new("/dev/zero"), 1 << 16), Err(ReadError::TooLong { .. })));
         for (path, takes_streams) in [("/dev/zero", false), ("/", false), ("/", true)] {
             let read = if takes_streams { read_argument } else { read_text };

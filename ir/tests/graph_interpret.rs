@@ -1,4 +1,5 @@
-//! Every op against values worked out by hand, and every fused op against the ops that it replaces.
+//! Tests every op against values worked out by hand, and every fused op against the ops that it
+//! replaces.
 
 use ixc_ir::format::Format;
 use ixc_ir::graph::attrs::{RopeAttrs, RopeScaling, RopeStyle};
@@ -31,7 +32,7 @@ fn check(text: &str, weights: &[&[f32]], args: &[Value], expected: &[Value]) {
     assert_eq!(run(text, &weights, args).unwrap(), expected, "{text}");
 }
 
-/// Equal up to one rounding of f32 in each value.
+/// Checks that values are equal up to one rounding of f32 each.
 fn near(found: &Value, expected: &[f32]) {
     let Value::F32 { data, .. } = found else { panic!("{found:?}") };
     assert_eq!(data.len(), expected.len());
@@ -124,7 +125,7 @@ fn elementwise_ops() {
     let silu = "func @f(%x: f32[T, 2]) -> (f32[T, 2]) { %y = silu %x return %y }";
     let y = run(silu, &[], &[f32s(&[1, 2], &[0.0, 1.0])]).unwrap();
     near(&y[0], &[0.0, 0.731_058_6]);
-    // exp(-x) overflows to infinity on the one side and vanishes on the other.
+    // exp(-x) overflows to infinity on one side and vanishes on the other.
     let y = run(silu, &[], &[f32s(&[1, 2], &[-1e4, 1e4])]).unwrap();
     near(&y[0], &[0.0, 1e4]);
     let softcap = "func @f(%x: f32[T, 2]) -> (f32[T, 2]) { %y = softcap %x {cap = 30.0} return %y }";
@@ -147,11 +148,11 @@ fn streams_are_weighted_and_mixed() {
     let text = "weight @s : f32[3] weight @b : f32[8] func @f(%x: f32[T, 8]) -> (f32[T, 8]) {
         %w = stream.weights %x, @s, @b {streams = 2, iterations = 2, eps = 0.125, magnitude = 2.0} return %w }";
     let base = [0.0, 1.0, 0.0, -1.0, 0.0, 0.0, 0.0, 0.0];
-    // Scales are of the parts; ln 3 makes of two numbers 3/4 and 1/4.
+    // Each part has its own scale. The softmax of ln 3 and 0 gives 3/4 and 1/4.
     let row = [0.5, 0.0, 3.0, 0.0, 3f32.ln(), 0.0, 0.0, 3f32.ln()];
     let y = run(text, &[bytes(&[2.0, 0.0, 1.0]), bytes(&base)], &[f32s(&[1, 8], &row)]).unwrap();
     let sigmoid = |x: f64| 1.0 / (1.0 + (-x).exp());
-    // Rows and columns are alike: 7/8 and 3/8, each over the sum plus 1/8, three times.
+    // Rows and columns are alike: 7/8 and 3/8, each divided by the sum plus 1/8, three times.
     let (mut a, mut b) = (0.875, 0.375);
     for _ in 0..3 {
         (a, b) = (a / (a + b + 0.125), b / (a + b + 0.125));
@@ -162,7 +163,7 @@ fn streams_are_weighted_and_mixed() {
         %w = stream.weights %x, @s, @b {streams = 2, iterations = 2, eps = 0.125, magnitude = 2.0} return %w }";
     let y = run(text, &[bytes(&[2.0]), bytes(&[0.0, 1.0])], &[f32s(&[1, 2], &[0.5, 0.0])]).unwrap();
     near(&y[0], &expected[..2].iter().map(|&x| x as f32).collect::<Vec<_>>());
-    // Streams that stay apart: no matrix, and eps is added to weights of the output.
+    // Separate streams: no matrix, and eps is added to the output's weights.
     let text = "weight @s : f32[2] weight @b : f32[4] func @f(%x: f32[T, 4]) -> (f32[T, 4]) {
         %w = stream.weights %x, @s, @b {streams = 2, iterations = 0, eps = 0.125, magnitude = 3.0} return %w }";
     let y = run(text, &[bytes(&[2.0, 0.5]), bytes(&[0.0, 1.0, 0.0, -1.0])], &[f32s(&[1, 4], &[0.5, 0.0, 3.0, 0.0])]);
@@ -174,7 +175,7 @@ fn streams_are_weighted_and_mixed() {
     check(text, &[], &[streams.clone(), f32s(&[1, 3], &[2.0, 3.0, 9.0])], &[f32s(&[1, 2], &[32.0, 64.0])]);
     let text = "func @f(%x: f32[T, 2, 2], %y: f32[T, 2], %w: f32[T, 8]) -> (f32[T, 2, 2]) {
         %z = stream.mix %x, %y, %w return %z }";
-    // A column of the matrix is what a stream is made of.
+    // Each stream comes from a column of the matrix.
     let w = f32s(&[1, 8], &[9.0, 9.0, 100.0, 1000.0, 1.0, 2.0, 3.0, 4.0]);
     let z = f32s(&[1, 2, 2], &[131.0, 162.0, 1042.0, 1084.0]);
     check(text, &[], &[streams.clone(), f32s(&[1, 2], &[1.0, 1.0]), w], &[z]);
@@ -247,7 +248,7 @@ fn scaled_rope_follows_the_formulas() {
     assert_eq!(yarn[46], plain[46] / 4.0);
 }
 
-/// The same angles at the ends of the ramp, which lie between pairs: 20.94 and 45.03.
+/// Tests a ramp with ends between pairs: 20.94 and 45.03.
 #[test]
 fn a_ramp_that_is_not_truncated_begins_and_ends_between_pairs() {
     let plain = RopeAttrs::plain(10_000.0, 128, RopeStyle::Neox);
@@ -299,7 +300,8 @@ fn temperatures_of_heads() {
     near(&y[0], &[2.0, -4.0, 3.0, 1.5, 2.0 * one, -4.0 * one, other, 0.5 * other]);
 }
 
-/// Positions 0 and 1 are of one chunk of 32, 32 of the next; scores of 4 are bent to 2 tanh 2.
+/// Positions 0 and 1 are in one chunk of 32, position 32 in the next. Scores of 4 are bent to 2
+/// tanh 2.
 #[test]
 fn attention_in_chunks_and_within_a_cap() {
     let text = ATTEND
@@ -320,7 +322,7 @@ fn attention_in_chunks_and_within_a_cap() {
     }
 }
 
-/// Of two heads, whose slopes are 1/16 and 1/256.
+/// Tests two heads, with slopes of 1/16 and 1/256.
 #[test]
 fn scores_of_attention_fall_with_distance() {
     let module = parse(&ATTEND.replace("cap = 0.0", "cap = 0.0, max_bias = 8.0")).unwrap();
@@ -335,7 +337,7 @@ fn scores_of_attention_fall_with_distance() {
     let second = [mixed(near_by, 1.0, 5.0), mixed(near_by, 2.0, 6.0), mixed(far, 1.0, 5.0), mixed(far, 2.0, 6.0)];
     near(&y[0], &[&[1.0, 2.0, 1.0, 2.0][..], &second].concat());
 
-    // A factor on slopes.
+    // With a factor on slopes.
     let module = parse(&ATTEND.replace("cap = 0.0", "cap = 0.0, max_bias = 8.0, slope = 0.5")).unwrap();
     let mut interpreter = Interpreter::new(&module, &weights).unwrap();
     let y = interpreter.run("f", attend(&[1.0, -1.0, 0.0, 2.0], &[0.0, 4.0], &[1.0, 2.0, 5.0, 6.0], &[0, 1])).unwrap();
@@ -361,7 +363,7 @@ fn attention_is_causal_and_shares_key_heads() {
     let module = parse(ATTEND).unwrap();
     let weights: Vec<Vec<u8>> = vec![];
     let mut interpreter = Interpreter::new(&module, &weights).unwrap();
-    // Both heads of the first row see position 0 only, whatever the scores are.
+    // Both heads of the first row see only position 0, for any scores.
     let args = attend(&[1.0, -1.0, 0.0, 2.0], &[0.0, 4.0], &[1.0, 2.0, 5.0, 6.0], &[0, 1]);
     let y = interpreter.run("f", args).unwrap();
     // Row 1, head 0: q = 0, equal weights; head 1: scores 0 and 2 * 4 * 0.5 = 4.
@@ -401,7 +403,7 @@ fn an_index_chooses_the_best_of_equals_the_first_and_attention_sees_no_others() 
         %3 = kv.append %kv, %k, %k, %p
         %y, %4 = attention %q, %3, %p, _, %chosen {scale = 0.0, cap = 0.0}
         return %chosen, %y, %2, %4 }";
-    // Keys 1, 1, -2, 3 in each row's past. A head finds positive products alone.
+    // Keys 1, 1, -2, 3 in each row's past. Heads count positive products only.
     let (q, w) = ([1.0, -1.0].repeat(4), [1.0, 1.0, 1.0, 1.0, 1.0, 0.75, 0.0, -1.0]);
     let args = vec![
         Value::Token,
@@ -417,7 +419,8 @@ fn an_index_chooses_the_best_of_equals_the_first_and_attention_sees_no_others() 
     near(&found[1], &[1.0, 1.0, 1.0, 1.0, -0.5, -0.5, 1.0, 1.0]);
 }
 
-/// Two positions share a key: of whole runs the best is chosen, and what is behind the last one comes along.
+/// Two positions share a key. The best complete run is chosen, with the positions after the last
+/// complete run.
 #[test]
 fn an_index_chooses_runs_that_share_a_key() {
     let text = "state @index : paged f16[1, S, 1], f16[1, S, 1] {every = 2}
@@ -426,7 +429,7 @@ fn an_index_chooses_runs_that_share_a_key() {
         %1 = kv.append %index, %k, %k, %p
         %chosen, %2 = index.top_k %q, %w, %1, %p {top_k = 2, entries = false}
         return %chosen, %2 }";
-    // The key of a run is that of its last position: 1, 3, 2.
+    // A run has the key of its last position: 1, 3, 2.
     let args = vec![
         Value::Token,
         f32s(&[6, 1, 1], &[1.0; 6]),
@@ -439,8 +442,9 @@ fn an_index_chooses_runs_that_share_a_key() {
     assert_eq!(found[0], i32s(&[6, 3], expected.as_flattened()));
 }
 
-/// Of blocks of two positions each head chooses the row's own, as far as it is there, and one before it, by the highest product, of either sign, of one of its
-/// positions; query heads see what their key head chose.
+/// Each head chooses from blocks of two positions: the row's own block, up to the row, and one
+/// earlier block. The earlier block has a position with the highest product, which may be negative.
+/// Query heads see the choice of their key head.
 #[test]
 fn heads_of_an_index_choose_blocks_for_themselves() {
     let text = "state @index : paged f16[1, S, 1], f16[1, S, 1]
@@ -453,7 +457,7 @@ fn heads_of_an_index_choose_blocks_for_themselves() {
         %y, %4 = attention %a, %3, %p, _, %chosen {scale = 0.0, cap = 0.0}
         return %chosen, %y, %2, %4 }";
     let mut queries = [1.0, -1.0].repeat(7);
-    // Both heads' blocks are equal ones for the last row: the first is taken.
+    // The blocks of both heads tie for the last row: the first wins.
     queries[12..].fill(0.0);
     let keys = [-5.0, 3.0, -4.0, 5.0, -2.0, -3.0, 9.0];
     let values: Vec<f32> = (0..7).flat_map(|p| [p as f32, p as f32 * 100.0]).collect();
@@ -493,7 +497,7 @@ fn an_index_of_few_positions_has_few_columns() {
     assert_eq!(run(text, &[], &args).unwrap()[0], i32s(&[2, 2], &[0, -1, 0, 1]));
 }
 
-/// The limit is on what the gate becomes.
+/// Tests that the limit applies to the activation's result.
 #[test]
 fn a_limited_silu_bounds_its_result() {
     let text = "func @f(%g: f32[T, 3], %u: f32[T, 3]) -> (f32[T, 3]) {
@@ -503,7 +507,7 @@ fn a_limited_silu_bounds_its_result() {
     near(&found[0], &[2.0 * 2.0, silu(2.0) * -2.0, silu(-1.0)]);
 }
 
-/// The first row leaves a state, of which the second one finds what its decay leaves.
+/// The first row writes the state. The second row reads it after the decay.
 #[test]
 fn logarithms_of_decays_stay_above_a_bound() {
     let text = "weight @a : f32[1] weight @dt : f32[1] state @s : recurrent f32[1, 1, 1]
@@ -526,7 +530,7 @@ fn logarithms_of_decays_stay_above_a_bound() {
     }
 }
 
-/// What the state has at a key is taken away twice: it changes its sign.
+/// A rate of 2 removes the state's value twice, so its sign changes.
 #[test]
 fn rates_go_up_to_what_is_said() {
     let text = "weight @a : f32[1] weight @dt : f32[1] state @s : recurrent f32[1, 1, 1]
@@ -542,11 +546,12 @@ fn rates_go_up_to_what_is_said() {
         f32s(&[3, 1], &[0.0, 1e4, 1e4]),
     ];
     let found = run(text, &[bytes(&[0.0]), bytes(&[0.5])], &args).unwrap();
-    // Rates of 1, 2 and 2, and nothing decays.
+    // Rates of 1, 2 and 2, without decay.
     near(&found[0], &[4.0, 4.0 + 2.0 * (1.0 - 4.0), 2.0]);
 }
 
-/// Rows of a table by a token and those before it, up to an end of text; the state goes from step to step.
+/// A token and those before it select a row of a table, back to an end of text. The state lasts
+/// from step to step.
 #[test]
 fn tokens_name_rows_with_those_before_them() {
     let text = "state @s : recurrent f32[1, 3]
@@ -586,7 +591,8 @@ fn heads_are_summed_and_taps_lie_apart() {
     near(&found.unwrap()[0], &[2.0, -3.0, 0.0, -1e-3]);
 }
 
-/// What is found before the state decays is taken away along another key; or rows are of the state before, and keys count for what decays leave room for.
+/// Tests removal of the value at `find`, read before the decay, along another key. Also tests
+/// results from the state before the row, and keys scaled by one minus the decay.
 #[test]
 fn states_decay_by_the_token_and_what_is_found_is_taken_away() {
     let wkv = |find: &str, attrs: &str| {
@@ -606,7 +612,7 @@ fn states_decay_by_the_token_and_what_is_found_is_taken_away() {
         f32s(&[2, 1, 2], &[1.0, 1.0, 0.5, 1.0]),
     ];
     for (find, attrs, expected) in [
-        // The state is (3, 6), of which 3 is found, then (1.5 - 1.5 + 2, 1.5 - 3 - 2).
+        // The state is (3, 6), where 3 is found. Then it is (1.5 - 1.5 + 2, 1.5 - 3 - 2).
         ("%f, %r", "before = false, filled = false", [15.0, 5.5]),
         // (3, 6), then (1.5 + 2, 1.5 - 2).
         ("_, _", "before = false, filled = false", [15.0, 4.0]),
@@ -636,7 +642,8 @@ fn route(attrs: &str, logits: &[f32]) -> (Vec<i32>, Vec<f32>) {
     }
 }
 
-/// Of the highest, 2, the one of 1.99 is near and 1 is not; of those that are left when it is taken, 1.99 alone is near itself.
+/// The first choice is 2: 1.99 is near it, and 1 is not. Among the rest, only 1.99 itself is near
+/// 1.99.
 #[test]
 fn a_mixer_weighs_by_what_is_left_and_near() {
     let mixer = "{top_k = 2, score = sparse_mixer, groups = 1, groups_kept = 1, normalise = false, scale = 1}";
@@ -668,7 +675,8 @@ fn route_takes_the_best_and_of_equals_the_lowest_id() {
     assert!((f64::from(p[0]) / expected - 1.0).abs() < 1e-6, "{p:?}");
 }
 
-/// The two highest of the second group sum to more, of the first group one is higher than all others.
+/// The two highest of the second group have the larger sum, but the first group has the highest
+/// expert.
 #[test]
 fn groups_count_for_their_two_best_or_for_their_best() {
     let logits = [3.0, -9.0, -9.0, 2.5, 2.25, -9.0];
@@ -683,7 +691,8 @@ fn groups_count_for_their_two_best_or_for_their_best() {
     assert!(error.contains("group_best"), "{error}");
 }
 
-/// Of experts 0 to 2, which have matrices, and those behind them: a slot of the latter is one of its row's others with no weight, or the first expert's.
+/// Experts 0 to 2 have matrices, and later ones do not. A slot of a later expert becomes another of
+/// its row's experts with weight 0, or the first expert.
 #[test]
 fn identities_leave_the_sum_of_their_weights() {
     let text = "func @f(%i: i32[T, 3], %p: f32[T, 3]) -> (i32[T, 3], f32[T, 3], f32[T, 1]) {
@@ -717,7 +726,8 @@ fn experts_multiply_the_rows_that_are_routed_to_them() {
     );
     let combine = "func @f(%y: f32[T, 2, 2], %p: f32[T, 2]) -> (f32[T, 2]) { %c = expert.combine %y, %p return %c }";
     check(combine, &[], &[f32s(&[1, 2, 2], &X), f32s(&[1, 2], &[0.5, 2.0])], &[f32s(&[1, 2], &[6.5, -7.0])]);
-    // A slot of no weight adds nothing, whatever its row is; here the first one's, whose expert is infinite.
+    // A slot of weight 0 adds nothing, for any row. Here the second slot's expert gave NaN and
+    // infinity.
     let infinite = [f32::INFINITY, 1.0, f32::NAN, f32::NEG_INFINITY];
     check(
         combine,
@@ -735,7 +745,7 @@ fn an_expert_out_of_range_is_an_error() {
     assert!(matches!(error, InterpretError::Index { what: "expert", bound: 3, .. }), "{error}");
 }
 
-/// Weights whose formats differ, of 64 x 256 or 4 x 64 x 256, for the tests of fused ops.
+/// Weights of different formats, 64 x 256 or 4 x 64 x 256, for the tests of fused ops.
 const WEIGHTS: &str = "
 weight @n : f32[256]   weight @b : f32[64]   weight @hn : f32[16]   weight @ff : f32[4]
 weight @q4k : q4_k[64, 256]   weight @q5k : q5_k[64, 256]   weight @q6k : q6_k[64, 256]
@@ -763,7 +773,7 @@ fn noise(dims: &[usize], seed: u64) -> Value {
     Value::F32 { dims: dims.to_vec(), data }
 }
 
-/// Quantised activations as f32, so that unfused ops can take them.
+/// Returns quantised activations, and the same numbers as f32 for unfused ops.
 fn rounded(dims: &[usize], format: Format, seed: u64) -> (Value, Value) {
     let Value::F32 { data, .. } = noise(dims, seed) else { unreachable!() };
     let blocks = quantise(format, &data);
@@ -925,7 +935,7 @@ func @f(%ids: i32[T, 3], %p: f32[T, 3]) -> (i32[T, 2], f32[T, 2], i32[T, 1], f32
     check(text, &[], &args, &expected);
 }
 
-/// Two positions make an entry; with overlap, the two before them have a part in it, too.
+/// Two positions form an entry. With overlap, the two positions before them contribute too.
 #[test]
 fn compressed_rows_are_means_of_their_positions() {
     let text = "weight @ape : f32[2, 1] state @s : recurrent f32[3, 1]
@@ -943,7 +953,7 @@ fn compressed_rows_are_means_of_their_positions() {
         %s = state.begin @s %y, %t = compress %s, %x, %g, %pos, @ape {every = 2, overlap = true} return %y }";
     let x = [1.0, 10.0, 2.0, 20.0, 3.0, 30.0, 4.0, 40.0];
     let args = [f32s(&[4, 2], &x), f32s(&[4, 2], &[0.0; 8]), pos];
-    // The second halves of its own positions, the first ones of those before.
+    // The second halves of its own positions, the first halves of those before.
     let y = run(text, &[bytes(&[0.0; 4])], &args).unwrap();
     near(&y[0], &[10.0, 15.0, 33.0 / 3.0, 73.0 / 4.0]);
 }
@@ -961,7 +971,7 @@ fn attention_over_entries_sees_those_that_are_whole() {
         column([0.0; 5]),
         column([0.0; 5]),
         column([1.0, 2.0, 3.0, 4.0, 5.0]),
-        // The last of a place stays; the fifth is not whole.
+        // The last position of a place stays. The fifth place is incomplete.
         column([7.0, 10.0, 7.0, 40.0, 7.0]),
         i32s(&[5], &[0, 1, 2, 3, 4]),
     ];
@@ -969,7 +979,8 @@ fn attention_over_entries_sees_those_that_are_whole() {
     near(&y[0], &[1.0, 6.0, 6.5, 18.0, 55.0 / 3.0]);
 }
 
-/// Of entries that two positions share each, those of the highest keys, of equal ones the first; none of one that is not whole.
+/// Two positions share an entry. The index chooses complete entries with the highest keys; of equal
+/// ones, the first.
 #[test]
 fn an_index_chooses_entries_beside_a_window() {
     let text = "state @index : paged f16[1, S, 1], f16[1, S, 1] {every = 2}
@@ -988,7 +999,7 @@ fn an_index_chooses_entries_beside_a_window() {
     let args = [
         column([1.0; 7]),
         f32s(&[7, 1], &[1.0; 7]),
-        // The last of a place stays: 1, 3, 3, and 9 of one that is not whole.
+        // The last position of a place stays: 1, 3, 3, and 9 in an incomplete place.
         column([9.0, 1.0, 9.0, 3.0, 9.0, 3.0, 9.0]),
         column([1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0]),
         column([0.0, 10.0, 0.0, 40.0, 0.0, 70.0, 0.0]),
@@ -998,7 +1009,7 @@ fn an_index_chooses_entries_beside_a_window() {
     let expected = [[-1, -1], [0, -1], [0, -1], [0, 1], [0, 1], [1, 2], [1, 2]];
     assert_eq!(y[0], i32s(&[7, 2], expected.as_flattened()));
     near(&y[1], &[1.0, 6.0, 6.5, 18.0, 55.0 / 3.0, 116.0 / 3.0, 39.0]);
-    // Four places are held.
+    // The state has four places.
     let rows = [[-1, -1, -1, -1], [0, -1, -1, -1], [0, -1, -1, -1], [0, 1, -1, -1], [0, 1, -1, -1]];
     let expected = [rows.as_flattened(), &[0, 1, 2, -1, 0, 1, 2, -1]].concat();
     assert_eq!(y[2], i32s(&[7, 4], &expected));
@@ -1019,12 +1030,13 @@ fn listed_experts_are_weighted_by_their_scores() {
     let table: Vec<u8> = [2i32, 0, -5, 9].iter().flat_map(|id| id.to_le_bytes()).collect();
     let logits = f32s(&[2, 3], &[0.0, 9.0, 3f32.ln(), 3f32.ln(), 9.0, 0.0]);
     let y = run(text, &[table], &[logits, i32s(&[2], &[0, 1])]).unwrap();
-    // What is no expert's number is the nearest.
+    // A number that is not an expert's becomes the nearest expert.
     assert_eq!(y[0], i32s(&[2, 2], &[2, 0, 0, 2]));
     near(&y[1], &[1.5, 0.5, 1.5, 0.5]);
 }
 
-/// Queries and keys of zeros weigh all that a row sees alike: values are 1, 2, 4, 8, 16.
+/// Zero queries and keys give equal weights to all visible positions. The values are 1, 2, 4, 8,
+/// 16.
 #[test]
 fn rows_see_all_of_their_text_or_as_far_as_they_reach() {
     let attention = |pos: &str, attrs: &str| {

@@ -1,4 +1,5 @@
-//! Properties of the graph IR over random modules. Seeds are fixed: a failure names the one to rerun.
+//! Properties of the graph IR over random modules. Seeds are fixed, and a failure prints the one to
+//! rerun.
 
 use std::collections::BTreeSet;
 

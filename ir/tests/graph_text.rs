@@ -1,4 +1,5 @@
-//! Graph IR text tests: `tests/graph/*.ix` read and printed, or refused; `ixc_testing::becomes` says what stands in them.
+//! Graph IR text tests: `tests/graph/*.ix` are read and printed, or rejected.
+//! `ixc_testing::becomes` describes their content.
 //! `IXC_BLESS=1 cargo test -p ixc-ir --test graph_text` rewrites their expectations.
 
 use std::path::Path;

@@ -1,5 +1,5 @@
-//! Every kernel op on the values where lowerings go wrong: saturation, signs, NaN, ties, wrap-around. One row per case;
-//! the last test sees that no op is without a row.
+//! Tests every kernel op on difficult values: saturation, signs, NaN, ties, wrap-around. Each case
+//! is one row, and the last test checks that every op has a row.
 
 use ixc_ir::kernel::interpret::{self, InterpretError};
 use ixc_ir::kernel::op::{Memory, OPS};
@@ -40,12 +40,12 @@ fn f32_bits(lanes: &[u32]) -> Vec<u8> {
     lanes.iter().flat_map(|x| x.to_le_bytes()).collect()
 }
 
-/// A vector type over all of `bytes`.
+/// Returns a vector type over all of `bytes`.
 fn over(elem: Elem, bytes: &[u8]) -> Type {
     Type::new(elem, (bytes.len() / elem.bytes() as usize) as u16)
 }
 
-/// Runs one op on the operands and gives the bytes of its result.
+/// Runs one op on the operands and returns the bytes of its result.
 fn compute(op: Op, result: Type, operands: &[(Elem, Vec<u8>)], imm: Imm) -> Result<Vec<u8>, InterpretError> {
     let mut b = KernelBuilder::new("one_op");
     let mut buffers = Vec::new();
@@ -185,21 +185,22 @@ fn cases() -> Vec<Case> {
             Imm::None,
             (I8, chunks([15, 15, 0, 0, 0, 1, 0, 15, 2, 3, 4, 5, 6, 7, 8, 9], [16; 16])),
         ),
-        // Of iq2_xxs: eight places of two bits, in nibbles; numbers above 255 begin again.
+        // Entries of iq2_xxs: eight places of two bits, in nibbles. Numbers above 255 wrap.
         case(
             Op::Lookup,
             &[(I32, i32s(&[0, 1, 256, -255]))],
             Imm::Int(2),
             (I32, i32s(&[0x0000_0000, 0x0000_0002, 0x0000_0000, 0x0000_0002])),
         ),
-        // Of the same, by the third byte of each lane.
+        // The same entries, selected by the third byte of each lane.
         case(
             Op::LookupQuarter,
             &[(I8, vec![9, 9, 0, 9, 9, 9, 1, 9]), (I8, vec![0, 0, 7, 0, 0, 0, 0, 0])],
             Imm::Int(4 * 2 + 2),
             (I32, i32s(&[0x0000_0000, 0x0000_0002])),
         ),
-        // Of iq2_xxs the places of the first four elements; of the table of signs, seven of which make an eighth.
+        // The places of the first four elements of iq2_xxs; then the table of signs, where seven
+        // give the eighth.
         case(Op::LookupByte, &[(I8, vec![0, 1, 0, 1]), (I8, vec![0, 0, 1, 7])], Imm::Int(4), (I8, vec![0, 2, 0, 2])),
         case(
             Op::LookupByte,
@@ -222,7 +223,7 @@ fn cases() -> Vec<Case> {
         f2(Op::Min, &[1.0, -INF], &[2.0, 3.0], &[1.0, -INF]),
         f2(Op::Max, &[1.0, -INF], &[2.0, 3.0], &[2.0, 3.0]),
         case(Op::Sqrt, &[(F32, f32s(&[2.0, -0.0, INF, 4.0]))], Imm::None, (F32, f32s(&[2f32.sqrt(), -0.0, INF, 2.0]))),
-        // (1 + 2^-12)^2 - 1: rounded twice, the last bit would be lost.
+        // (1 + 2^-12)^2 - 1: two roundings would lose the last bit.
         case(
             Op::Fma,
             &[(F32, f32_bits(&[0x3f80_0800; 2])), (F32, f32_bits(&[0x3f80_0800; 2])), (F32, f32s(&[-1.0, 0.0]))],
@@ -265,7 +266,7 @@ fn cases() -> Vec<Case> {
             Imm::None,
             (F32, f32s(&[-0.0, nan])),
         ),
-        // 2^24 + 1 and + 3 lie between two floats: to the even one.
+        // 2^24 + 1 and 2^24 + 3 lie between two floats and round to the even one.
         case(
             Op::ToF32,
             &[(I32, i32s(&[16_777_217, 16_777_219, min, max]))],
@@ -284,7 +285,8 @@ fn cases() -> Vec<Case> {
             Imm::None,
             (I32, i32s(&[min, min, min, min, min, 2_147_483_520, min, min])),
         ),
-        // 1, -2, smallest subnormal, largest, -0, infinity, a signalling NaN made quiet, a quiet one kept
+        // 1, -2, smallest subnormal, largest, -0, infinity, a signalling NaN made quiet, a quiet
+        // one kept
         case(
             Op::F16ToF32,
             &[(F16, i16s(&[0x3c00, 0xc000u16 as i16, 1, 0x7bff, i16::MIN, 0x7c00, 0x7c01, 0x7e02]))],
@@ -303,7 +305,8 @@ fn cases() -> Vec<Case> {
                 ]),
             ),
         ),
-        // 1 + 2^-11 and 1 + 3 * 2^-11 are ties; 65520 is the first to give infinity; 2^-25 is a tie with 0
+        // 1 + 2^-11 and 1 + 3 * 2^-11 are ties; 65520 is the first to give infinity; 2^-25 is a tie
+        // with 0
         case(
             Op::F32ToF16,
             &[(
@@ -313,7 +316,8 @@ fn cases() -> Vec<Case> {
             Imm::None,
             (F16, i16s(&[0x3c00, 0x3c02, 0x7bff, 0x7c00, 0, 1, i16::MIN, 0x7e00])),
         ),
-        // 1 + 2^-8 and 1 + 3 * 2^-8 are ties, one more or less of the lowest bit is none; the largest singles give infinity
+        // 1 + 2^-8 and 1 + 3 * 2^-8 are ties, unless the lowest bit differs; the largest singles
+        // give infinity
         case(
             Op::ToBf16,
             &[(
@@ -332,8 +336,8 @@ fn cases() -> Vec<Case> {
             Imm::None,
             (Bf16, u16s(&[0x3f80, 0x3f82, 0xbf81, 0xbf81, 0x7f7f, 0x7f80, 0xff80, 0xff80])),
         ),
-        // Denormals, also one that would round to the least normal number, give zero; that number itself stays. A
-        // signalling NaN whose upper half alone would be infinity.
+        // Denormals give zero, also one that would round to the least normal number; that number
+        // itself stays. Then a signalling NaN whose upper half alone would be infinity.
         case(
             Op::ToBf16,
             &[(
@@ -395,7 +399,8 @@ fn cases() -> Vec<Case> {
             Imm::None,
             (I16, i16s(&[i16::MAX, i16::MIN, -5, -255])),
         ),
-        // Neither the pairs nor the four saturate, and the first factor alone is unsigned; the sum with `acc` wraps.
+        // Neither the pairs nor the four saturate. Only the first factor is unsigned. The sum with
+        // `acc` wraps.
         case(
             Op::Dot4U8S8,
             &[
@@ -412,8 +417,9 @@ fn cases() -> Vec<Case> {
             Imm::None,
             (I32, i32s(&[min, -5])),
         ),
-        // The odd product first: 1 + 2^24 is 2^24, as that and the even one's 1 is; the other way round it would be 2^24 + 2. Then an exact sum, a factor and
-        // a sum that are denormal, and a result that is.
+        // The odd product is added first: 1 + 2^24 is 2^24, and the even product's 1 does not
+        // change it. In the other order the sum would be 2^24 + 2. Then an exact sum, a denormal
+        // factor, a denormal sum, and a denormal result.
         case(
             Op::Dot2Bf16,
             &[
@@ -429,7 +435,7 @@ fn cases() -> Vec<Case> {
         case(Op::ReduceAdd, &[(F32, f32s(&[1e8, -1e8, 1.0, 1.0]))], Imm::None, (F32, f32s(&[0.0]))),
         case(Op::ReduceAdd, &[(I32, i32s(&[max, 1, 1, 0]))], Imm::None, (I32, i32s(&[min + 1]))),
         case(Op::ReduceAdd, &[(F32, f32s(&[7.0]))], Imm::None, (F32, f32s(&[7.0]))),
-        // NaN in the lower half gives the upper, in the upper half stays.
+        // A NaN in the lower half gives the upper half. A NaN in the upper half stays.
         case(Op::ReduceMax, &[(F32, f32s(&[nan, 1.0]))], Imm::None, (F32, f32s(&[1.0]))),
         case(Op::ReduceMax, &[(F32, f32s(&[1.0, nan]))], Imm::None, (F32, f32s(&[nan]))),
         case(Op::ReduceMax, &[(I32, i32s(&[-5, min, -7, -6]))], Imm::None, (I32, i32s(&[-5]))),
@@ -452,7 +458,8 @@ fn every_op_has_a_case() {
     let cases = cases();
     for row in OPS {
         let has = cases.iter().any(|case| case.op == row.op);
-        // Those with an address or an affine value have tests of their own below, those about tiles in `kernel_tiles`.
+        // Ops with an address or an affine value have their own tests below, tile ops in
+        // `kernel_tiles`.
         assert!(has || row.memory != Memory::None || row.op.takes_tiles(), "`{}` has no case", row.mnemonic);
     }
 }
@@ -517,7 +524,7 @@ fn accesses_outside_or_against_the_kind_are_errors() {
         let value = b.splat_f32(8, 1.0);
         b.store(x, 1, value);
     };
-    // The declared size counts, not the 64 bytes that are there.
+    // The declared size counts, not the actual 64 bytes.
     for kind in [BufferKind::Read, BufferKind::ReadWrite, BufferKind::Scratch] {
         assert!(matches!(run(kind.clone(), 32, load), Err(InterpretError::OutOfBounds { offset: 1, size: 32, .. })));
         assert!(matches!(run(kind.clone(), 32, splat), Err(InterpretError::OutOfBounds { offset: -1, bytes: 4, .. })));

@@ -1,5 +1,6 @@
-//! Kernel IR text: files with expectations (`tests/kernel/*.ix`; `ixc_testing::becomes` says what stands in them), round trips of random
-//! kernels, hostile text. `IXC_BLESS=1 cargo test -p ixc-ir --test kernel_text` rewrites the expectations.
+//! Kernel IR text: files with expectations (`tests/kernel/*.ix`), round trips of random kernels,
+//! hostile text. `ixc_testing::becomes` describes the files' content.
+//! `IXC_BLESS=1 cargo test -p ixc-ir --test kernel_text` rewrites the expectations.
 
 use std::path::Path;
 
@@ -55,7 +56,7 @@ proptest! {
     }
 }
 
-/// The same kernel with its values numbered backwards, after one that nothing defines.
+/// Returns the kernel with its values numbered backwards, after an undefined one.
 fn reversed(kernel: &Kernel) -> Kernel {
     fn block(statements: &mut [Stmt], number: &impl Fn(&mut ValueId)) {
         for statement in statements {

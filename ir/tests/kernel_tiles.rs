@@ -1,5 +1,5 @@
-//! Tiles: what their ops compute, on operands that are not symmetric in anything; what the verifier proves of their
-//! accesses; what takes tiles and what does not.
+//! Tests of tiles. They cover results of the ops on asymmetric operands, the verifier's proofs of
+//! their accesses, and the ops that accept and reject tiles.
 
 use std::collections::BTreeSet;
 
@@ -27,7 +27,7 @@ fn dot(op: Op, ty: Type, acc: &[u8], (a_ty, a): (Type, &[u8]), (b_ty, b): (Type,
     buffers.pop().unwrap_or_default()
 }
 
-/// One element each of `a` and `b` of four bytes, and one of `acc`.
+/// Runs an op with four bytes each of `a` and `b`, and one element of `acc`.
 fn dot_one(op: Op, acc: [u8; 4], a: [u8; 4], b: [u8; 4]) -> [u8; 4] {
     let (sum, elem) = if op == Op::TileDotBf16 { (Elem::F32, Elem::Bf16) } else { (Elem::I32, Elem::I8) };
     let group = (4 / elem.bytes()) as u16;
@@ -59,7 +59,8 @@ fn the_letters_say_which_bytes_are_signed() {
     assert_eq!(dot_one(Op::TileDotS8S8, i32::MIN.to_le_bytes(), [255, 0, 0, 0], [1, 0, 0, 0]), i32::MAX.to_le_bytes());
 }
 
-/// All sizes differ; what belongs to which row and column is written out with other loops than the interpreter's.
+/// All sizes differ. The expected places in rows and columns come from other loops than the
+/// interpreter's.
 #[test]
 fn rows_and_columns_are_where_they_belong() {
     let (m, n, k) = (3usize, 5usize, 2usize);
@@ -118,29 +119,31 @@ fn bf16_dot_one(acc: u32, a: (u16, u16), b: (u16, u16)) -> u32 {
 fn float_sums_have_their_order_and_round_and_flush() {
     const ONE: u16 = 0x3f80;
     let bits = f32::to_bits;
-    // (even + odd) is rounded before `acc` comes: 2^24 + 1 is 2^24. From the left it would be 1.
+    // (even + odd) is rounded before `acc` is added: 2^24 + 1 is 2^24. From the left it would be 1.
     let (big, minus_big) = (0x4b80, 0xcb80); // 2^24, -2^24
     assert_eq!(bf16_dot_one(bits(-16_777_216.0), (big, ONE), (ONE, ONE)), bits(0.0));
     assert_eq!(bf16_dot_one(bits(1.0), (big, minus_big), (ONE, ONE)), bits(1.0));
-    // A denormal factor, a denormal `acc`, a product below the least normal number: zero of their sign.
+    // A denormal factor, a denormal `acc`, and a product below the least normal number give zero of
+    // their sign.
     assert_eq!(bf16_dot_one(0, (0x007f, 0), (0x7f00, 0)), 0);
     assert_eq!(bf16_dot_one(0, (0x7f00, 0), (0x007f, 0)), 0);
     assert_eq!(bf16_dot_one(0x007f_ffff, (ONE, 0), (ONE, 0)), bits(1.0));
     assert_eq!(bf16_dot_one(0x0040_0000, (0, 0), (0, 0)), 0);
     assert_eq!(bf16_dot_one(0x8040_0000, (0, 0), (0, 0)), 0, "-0 + +0 is +0");
     assert_eq!(bf16_dot_one(bits(0.0), (0x0080, 0), (0x3f00, 0)), 0, "2^-126 / 2 is denormal");
-    // The two temporaries start at +0, so that no sum is -0.
+    // Both partial sums start at +0, so no sum is -0.
     assert_eq!(bf16_dot_one(0x8000_0000, (0x8000, 0x8000), (ONE, ONE)), 0);
     // A difference of normal numbers that is denormal.
     assert_eq!(bf16_dot_one(0x8080_0000, (0x00c0, 0), (ONE, 0)), 0);
-    // Infinity and NaN are what they always are.
+    // Infinity and NaN behave as usual.
     assert_eq!(bf16_dot_one(0, (0x7f80, 0), (0xbf80, 0)), bits(f32::NEG_INFINITY));
     assert!(f32::from_bits(bf16_dot_one(0, (0x7f80, 0xff80), (ONE, ONE))).is_nan());
     assert!(f32::from_bits(bf16_dot_one(0, (0x7f80, 0), (0, 0))).is_nan());
     assert!(f32::from_bits(bf16_dot_one(bits(1.0), (0x7f81, 0), (ONE, 0))).is_nan());
 }
 
-/// Two steps of k: a fused multiply-add rounds once, and even and odd products have a sum each.
+/// Tests two steps of k: a fused multiply-add rounds once, and even and odd products have separate
+/// sums.
 #[test]
 fn even_and_odd_products_are_summed_apart_without_rounding_the_product() {
     let (a_ty, b_ty) = (Type::tile(Elem::Bf16, 1, 4), Type::tile(Elem::Bf16, 2, 2));
@@ -151,7 +154,8 @@ fn even_and_odd_products_are_summed_apart_without_rounding_the_product() {
         f32::from_le_bytes(found.try_into().unwrap_or_default())
     };
     const ONE: u16 = 0x3f80;
-    // a[0][2k], a[0][2k+1]; b[k][0], b[k][1]. Even: 2^24 then -2^24. Odd: 1 then 1. One sum over all would lose the ones.
+    // a[0][2k], a[0][2k+1]; b[k][0], b[k][1]. Even: 2^24 then -2^24. Odd: 1 then 1. One sum over
+    // all would lose the ones.
     assert_eq!(run([0x4b80, ONE, 0xcb80, ONE], [ONE, ONE, ONE, ONE]), 2.0);
     // Even: 2^24 then 1 is lost; odd: -2^24 then 0.
     assert_eq!(run([0x4b80, 0xcb80, ONE, 0], [ONE, ONE, ONE, ONE]), 0.0);
@@ -207,10 +211,10 @@ fn the_whole_extent_is_proven() {
         for stride in [-1, MAX_STRIDE + 1, i64::MIN, i64::MAX] {
             assert!(matches!(problem(1 << 40, 0, stride), Some(Problem::Types { .. })), "{stride}");
         }
-        // Rows that are loaded may overlap, rows that are stored not.
+        // Loaded rows may overlap, stored rows may not.
         assert_eq!(problem(64, 0, 0).is_none(), load);
         assert_eq!(problem(1024, 0, 63).is_none(), load);
-        // The interpreter checks by itself.
+        // The interpreter checks bounds itself.
         for (size, stride, fine) in [(15 * 100 + 64, 100, true), (15 * 100 + 63, 100, false), (1024, MAX_STRIDE, false)]
         {
             let mut buffers = [vec![0; size as usize]];
@@ -260,7 +264,8 @@ fn tiles_are_valid_up_to_16_rows_of_64_bytes() {
     assert!(!Type::bf16(3).is_valid() && Type::bf16(32).is_valid() && !Type::bf16(64).is_valid());
 }
 
-/// Every row of the op table, with tiles wherever a value can be: vector ops refuse them, tile ops take nothing else.
+/// Tries tiles in every place of every op: vector ops reject them, and tile ops reject all other
+/// values.
 #[test]
 fn vector_ops_refuse_tiles_and_tile_ops_vectors() {
     let tiles = [
@@ -342,13 +347,13 @@ fn random_kernels_with_tiles_read_back_the_same() {
     }
 }
 
-/// What `random::tiles` promises to lowerings: no NaN in a tile, so that all bits can be compared.
+/// Tests the guarantee of `random::tiles`: no tile has a NaN, so all bits can be compared.
 #[test]
 fn random_tiles_hold_no_nan() {
     let mut tiles = 0;
     for seed in 0..200 {
         let mut kernel = random_kernel_with(seed, Options { widest: 32, tiles: true, has: |op| op.takes_tiles() });
-        // Every float tile that is stored goes to a buffer of its own, at its end.
+        // Stores every float tile also to a separate buffer, at its end.
         fn floats(body: &mut [Stmt], to: BufferId, count: &mut usize) {
             for statement in body {
                 match statement {
@@ -377,7 +382,7 @@ fn random_tiles_hold_no_nan() {
     assert!(tiles > 200, "{tiles}");
 }
 
-/// Tiles that live before the statements, given those that live after them.
+/// Returns the live tiles before the statements, from those after them.
 fn live_before(kernel: &Kernel, body: &[Stmt], mut live: BTreeSet<ValueId>, most: &mut usize) -> BTreeSet<ValueId> {
     let is_tile = |value: &ValueId| kernel.ty(*value).is_tile();
     for statement in body.iter().rev() {
@@ -393,7 +398,7 @@ fn live_before(kernel: &Kernel, body: &[Stmt], mut live: BTreeSet<ValueId>, most
                 live.extend(of(|c| c.result));
                 *most = live.len().max(*most);
                 live.retain(|value| of(|c| c.result).all(|result| result != *value));
-                // What the body uses from outside lives as long as the loop.
+                // Outer values that the body uses stay live as long as the loop.
                 loop {
                     let after = live.iter().copied().chain(of(|c| c.next)).collect();
                     let mut inside = live_before(kernel, &f.body, after, most);
@@ -418,7 +423,7 @@ fn live_before(kernel: &Kernel, body: &[Stmt], mut live: BTreeSet<ValueId>, most
 fn random_kernels_keep_their_promise_of_few_tiles() {
     let (mut most, mut total) = (0, 0);
     for seed in 0..400 {
-        // Tiles alone, then all ops.
+        // Tile ops alone, then all ops.
         let has = if seed % 2 == 0 { |op: Op| op.takes_tiles() } else { |_: Op| true };
         let kernel = random_kernel_with(seed, Options { widest: 32, tiles: true, has });
         let mut of_kernel = 0;

@@ -1,4 +1,5 @@
-//! What the kernel verifier accepts and rejects, one violation at a time, and that random kernels are proven and run.
+//! Tests of the kernel verifier: accepted kernels, one violation at a time, and random kernels that
+//! are proven and run.
 
 use ixc_ir::kernel::interpret;
 use ixc_ir::kernel::op::OPS;
@@ -6,7 +7,7 @@ use ixc_ir::kernel::random::{Options, random_buffers, random_dims, random_kernel
 use ixc_ir::kernel::verify::{MAX_DEPTH, Problem, Site, VerifyError, verify};
 use ixc_ir::kernel::*;
 
-/// Kernels per width; the seeds are `0..SEEDS`.
+/// Number of kernels per width. The seeds are `0..SEEDS`.
 const SEEDS: u64 = 400;
 
 fn for_each_statement(body: &[Stmt], f: &mut impl FnMut(&Stmt)) {
@@ -52,8 +53,8 @@ fn random_kernels_verify_and_run_and_have_every_op() {
     }
 }
 
-/// Random changes of a random kernel: the verifier neither panics nor accepts what then fails in the interpreter for a
-/// bound or a kind.
+/// Changes random kernels at random. The verifier must not panic, and must not accept a kernel that
+/// then breaks a bound or a kind in the interpreter.
 #[test]
 fn what_verifies_never_leaves_its_buffers() {
     let (mut accepted, mut rejected) = (0, 0);
@@ -74,7 +75,8 @@ fn what_verifies_never_leaves_its_buffers() {
             let mut buffers = random_buffers(&kernel, &dims, seed);
             let result = interpret::run(&kernel, &dims, &mut buffers);
             let fine = matches!(result, Ok(()) | Err(interpret::InterpretError::Mask { .. }))
-                // The random buffers of a limit that is 0 for these dims; a caller would have refused them.
+                // A limit of 0 for these dims has no valid index values; a caller would have
+                // rejected them.
                 || matches!(result, Err(interpret::InterpretError::IndexValue { below, .. }) if below < 1);
             assert!(fine, "seed {seed}, dims {dims:?}: {result:?}");
         }
@@ -157,7 +159,7 @@ fn problem(kernel: &Kernel) -> Option<Problem> {
     verify(kernel).err().map(|error| error.problem)
 }
 
-/// One kernel with a dim `%n` in `lo..=hi` and a buffer `%x`.
+/// Returns a kernel with a dim `%n` in `lo..=hi` and a buffer `%x`.
 fn with_n(
     lo: i64,
     hi: i64,
@@ -213,7 +215,7 @@ fn a_body_runs_only_where_its_trip_is_positive() {
     assert_eq!(verify(&steep(3)), Ok(()));
     let never = with_n(0, 9, |_| 0.into(), |b, _, x| b.for_each("i", 0, |b, _| load_at(b, x, 1000)));
     assert_eq!(verify(&never), Ok(()));
-    // After the loop nothing is known again.
+    // After the loop, its condition no longer holds.
     let after = with_n(0, 9, exact, |b, n, x| {
         b.for_each("i", n, |_, _| ());
         load_at(b, x, 0);
@@ -274,7 +276,7 @@ fn kinds_forbid_accesses() {
     }
 }
 
-/// A kernel with every kind of statement, for tests that break it in one place.
+/// Returns a kernel with every kind of statement, for tests that break one place.
 fn whole() -> Kernel {
     let mut b = KernelBuilder::new("whole");
     let n = b.dim("n", 0, 9);
@@ -333,7 +335,7 @@ fn the_structure_must_be_sound() {
     assert!(matches!(broken(|k| k.body.insert(0, k.body[0].clone())), Some(Redefined { what: "value", .. })));
     assert!(matches!(broken(|k| k.body.insert(1, k.body[1].clone())), Some(Redefined { what: "variable", .. })));
     for operand in [1, 2, 99] {
-        // A value of the body, after it; one that is nowhere.
+        // A value of the body after its end, and one that does not exist.
         let found = broken(|k| {
             let i = store(k);
             inst(&mut k.body[i]).operands[0] = ValueId(operand);
@@ -422,7 +424,7 @@ fn the_largest_numbers_do_not_overflow() {
     assert!(matches!(problem(&kernel), Some(Problem::Reach { .. })));
 }
 
-/// A kernel that reads one byte of `%x` at a multiple of `%n`, which is at most `most`.
+/// Returns a kernel that reads one byte of `%x` at a multiple of `%n`, with `%n` up to `most`.
 fn strided(coefficient: i64, most: i64) -> Kernel {
     let mut b = KernelBuilder::new("strided");
     let n = b.dim("n", 0, most);
@@ -435,7 +437,8 @@ fn strided(coefficient: i64, most: i64) -> Kernel {
 
 #[test]
 fn coefficients_are_limited_by_what_addresses_reach_and_no_real_stride_is() {
-    // 32 rows of logits over the vocabulary of Qwen3: the first stride of a real model that was once refused.
+    // 32 rows of logits over the vocabulary of Qwen3: the first stride of a real model that an
+    // earlier limit rejected.
     assert_eq!(verify(&strided(151_936 * 4 * 32, 1 << 20)), Ok(()));
     assert_eq!(verify(&strided(Affine::MAX_COEFFICIENT, (1 << 20) - 1)), Ok(()));
     let found = Affine::MAX_COEFFICIENT + 1;
@@ -444,7 +447,7 @@ fn coefficients_are_limited_by_what_addresses_reach_and_no_real_stride_is() {
         let refused = Problem::Coefficient { what: "coefficient", found: coefficient, max };
         assert_eq!(problem(&strided(coefficient, 1)), Some(refused));
     }
-    // 2^40 times 2^21 is 2^61, which is one too many; one less, and the constant fits, too.
+    // 2^40 times 2^21 is 2^61, one too many. With one less, the constant fits too.
     let reach = (1 << 61) + 32;
     assert_eq!(problem(&strided(Affine::MAX_COEFFICIENT, 1 << 21)), Some(Problem::Reach { reach }));
     assert_eq!(verify(&strided(Affine::MAX_COEFFICIENT, (1 << 21) - 1)), Ok(()));

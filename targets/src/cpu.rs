@@ -1,7 +1,7 @@
-//! What the CPU and the system under us allow: CPUID (read by `raw-cpuid`), the register state that the system saves (XCR0), and on
-//! Linux the permission to use tiles.
+//! CPU features that this machine allows. There are three sources: CPUID (read by `raw-cpuid`), the
+//! register state that the system saves (XCR0), and on Linux the permission to use tiles.
 //!
-//! A feature is there for us only if all three say so; [`Missing`] says which does not.
+//! A feature is available only if all three allow it. [`Missing`] names the one that does not.
 
 use std::fmt;
 
@@ -9,21 +9,21 @@ use serde::Serialize;
 
 use crate::feature::{Feature, Features};
 
-/// Why a feature can't be used here.
+/// Reason why a feature cannot be used here.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Missing {
-    /// CPUID does not have it.
+    /// The CPU does not have it (CPUID).
     Cpu(Feature),
     /// The CPU has it, but the system does not save its registers (XCR0).
     State {
         /// The feature.
         feature: Feature,
-        /// Bits of XCR0 that it needs and that are clear.
+        /// Bits of XCR0 that it needs and that are not set.
         bits: u64,
     },
-    /// CPU and system know tiles, but this process may not use them.
+    /// CPU and system support tiles, but this process may not use them.
     Permission {
-        /// What `arch_prctl(ARCH_REQ_XCOMP_PERM)` gave.
+        /// Error number of `arch_prctl(ARCH_REQ_XCOMP_PERM)`.
         errno: i32,
     },
 }
@@ -44,7 +44,8 @@ impl fmt::Display for Missing {
     }
 }
 
-/// What is missing, in one line: what CPUID lacks together, and of an extension whose first part it lacks only the name.
+/// Lists missing features in one line. Features that CPUID lacks come together. If an extension's
+/// base feature is missing, only the extension's name appears.
 ///
 /// ```
 /// use ixc_targets::cpu::{Missing, list};
@@ -71,7 +72,8 @@ pub fn list(missing: &[Missing]) -> String {
     cpu.into_iter().chain(others).collect::<Vec<_>>().join(", ")
 }
 
-/// What is missing of these features, in their order. Permission for tiles is asked for only where nothing else is.
+/// Returns the missing ones of these features, in their order. Requests permission for tiles only
+/// if no other feature is missing.
 pub fn missing(features: Features) -> Vec<Missing> {
     let mut missing: Vec<Missing> = features.iter().filter_map(machine::missing).collect();
     if missing.is_empty() && features.has(Feature::AmxTile) {
@@ -80,30 +82,30 @@ pub fn missing(features: Features) -> Vec<Missing> {
     missing
 }
 
-/// The features that CPUID and XCR0 report.
+/// Returns the features that CPUID and XCR0 report.
 pub fn present() -> Features {
     let here: Vec<Feature> = Feature::ALL.iter().copied().filter(|f| machine::missing(*f).is_none()).collect();
     Features::of(&here)
 }
 
-/// The CPU's own name, where it says one.
+/// Returns the CPU's name, if it has one.
 pub fn name() -> Option<String> {
     machine::name()
 }
 
-/// Sizes of the caches of the CPU that asks, in bytes; `None` where the CPU does not say, or has no such cache. CPUs of one machine may
-/// differ.
+/// Cache sizes of the CPU that runs this thread, in bytes. `None` if the CPU does not report the
+/// size, or has no such cache. CPUs of one machine may differ.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Caches {
     /// First-level data cache of a core.
     pub l1d: Option<u64>,
     /// Second-level cache of a core, or of the few that share it.
     pub l2: Option<u64>,
-    /// Third-level cache: all of it, whoever shares it.
+    /// Third-level cache: all of it, for all CPUs that share it.
     pub l3: Option<u64>,
 }
 
-/// The caches that CPUID reports.
+/// Returns the caches that CPUID reports.
 pub fn caches() -> Caches {
     machine::caches()
 }
@@ -126,10 +128,10 @@ mod machine {
     /// XCR0: tile configuration and tiles.
     const TILE_STATE: u64 = 0b11 << 17;
 
-    /// What CPUID said when it was first asked.
+    /// CPUID's answers at the first query.
     struct Cpu {
         features: Features,
-        /// XCR0; 0 where the system has not switched it on.
+        /// XCR0, or 0 if the system has not enabled it.
         state: u64,
     }
 
@@ -163,12 +165,13 @@ mod machine {
             Feature::AmxTile => extended(Extended::has_amx_tile),
             Feature::AmxInt8 => extended(Extended::has_amx_int8),
             Feature::AmxBf16 => extended(Extended::has_amx_bf16),
-            // CPUID.(7, 1):EAX[21], for which `raw-cpuid` 11 has no word; (7, 0):EAX is the last subleaf.
+            // CPUID.(7, 1):EAX[21], for which `raw-cpuid` 11 has no method; (7, 0):EAX is the last
+            // subleaf.
             Feature::AmxFp16 => extended(|_| cpuid_count(7, 0).eax >= 1 && cpuid_count(7, 1).eax >> 21 & 1 == 1),
         }
     }
 
-    /// The bits of XCR0 that a feature needs.
+    /// Returns the bits of XCR0 that a feature needs.
     fn state(feature: Feature) -> u64 {
         match feature {
             Feature::Avx | Feature::F16c | Feature::Fma | Feature::Avx2 | Feature::AvxVnni => AVX_STATE,
@@ -185,11 +188,12 @@ mod machine {
     }
 
     fn xcr0(cpu: &CpuId<CpuIdReaderNative>) -> u64 {
-        // OSXSAVE: `xgetbv` may be executed.
+        // OSXSAVE allows `xgetbv`.
         if !cpu.get_feature_info().is_some_and(|basic| basic.has_oxsave()) {
             return 0;
         }
-        // SAFETY: OSXSAVE says that the CPU has the instruction and that the system allows it.
+        // SAFETY: OSXSAVE guarantees that the CPU has the instruction and that the system allows
+        // it.
         unsafe { _xgetbv(0) }
     }
 
@@ -201,12 +205,12 @@ mod machine {
         (bits != 0).then_some(Missing::State { feature, bits })
     }
 
-    /// The CPU's own name.
+    /// Returns the CPU's own name.
     pub fn name() -> Option<String> {
         CpuId::new().get_processor_brand_string().map(|brand| brand.as_str().trim().to_owned())
     }
 
-    /// Leaf 4, or on AMD 0x8000001D.
+    /// Reads leaf 4, or on AMD 0x8000001D.
     pub fn caches() -> Caches {
         let mut caches = Caches::default();
         for cache in CpuId::new().get_cache_parameters().into_iter().flatten() {
@@ -217,21 +221,21 @@ mod machine {
                 (1, CacheType::Data | CacheType::Unified) => caches.l1d = Some(bytes),
                 (2, CacheType::Data | CacheType::Unified) => caches.l2 = Some(bytes),
                 (3, CacheType::Data | CacheType::Unified) => caches.l3 = Some(bytes),
-                // Instructions', and levels that no kernel is cut for.
+                // Instruction caches, and levels that kernels are not tiled for.
                 _ => {}
             }
         }
         caches
     }
 
-    /// Asks Linux once per process for the right to use tiles, which all threads then have.
+    /// Requests from Linux, once per process, the right to use tiles, which all threads then have.
     #[cfg(target_os = "linux")]
     pub fn tile_permission() -> Result<(), i32> {
         const ARCH_REQ_XCOMP_PERM: libc::c_long = 0x1023;
         const XFEATURE_XTILEDATA: libc::c_long = 18;
         static PERMISSION: OnceLock<Result<(), i32>> = OnceLock::new();
         *PERMISSION.get_or_init(|| {
-            // SAFETY: asks for a permission; touches no memory of ours.
+            // SAFETY: requests a permission and touches no memory of this process.
             let result = unsafe { libc::syscall(libc::SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) };
             let error = std::io::Error::last_os_error();
             if result == 0 { Ok(()) } else { Err(error.raw_os_error().unwrap_or(libc::ENOSYS)) }

@@ -1,7 +1,7 @@
 //! CPU features that generated code may need, one row each.
 //!
-//! To add one: a row here, what [`crate::cpu`] asks for it, and what the decoder calls it (`crate::instruction`); the compiler
-//! names both.
+//! To add one: add a row here, its detection in [`crate::cpu`], and the decoder's name in
+//! `crate::instruction`. The compiler points at both.
 
 macro_rules! features {
     ($($variant:ident $name:literal $doc:literal;)*) => {
@@ -10,15 +10,15 @@ macro_rules! features {
         pub enum Feature { $(#[doc = $doc] $variant),* }
 
         impl Feature {
-            /// Every feature, in the order in which CPUs got them.
+            /// All features, in the order in which CPUs got them.
             pub const ALL: &[Feature] = &[$(Feature::$variant),*];
 
-            /// As `/proc/cpuinfo` spells it.
+            /// Returns the name in `/proc/cpuinfo`.
             pub const fn name(self) -> &'static str {
                 match self { $(Feature::$variant => $name),* }
             }
 
-            /// What it is good for.
+            /// Returns the purpose of the feature.
             pub const fn gives(self) -> &'static str {
                 match self { $(Feature::$variant => $doc),* }
             }
@@ -47,7 +47,8 @@ features! {
 }
 
 impl Feature {
-    /// The extension that it is a part of, by the name that its maker gives it, and the part that all others build on.
+    /// Returns the maker's name of the extension that the feature belongs to, and the extension's
+    /// base feature.
     pub fn extension(self) -> Option<(&'static str, Feature)> {
         [("avx512", "AVX-512", Feature::Avx512f), ("amx_", "AMX", Feature::AmxTile)]
             .into_iter()
@@ -60,12 +61,12 @@ impl Feature {
 pub struct Features(u32);
 
 impl Features {
-    /// These features.
+    /// Returns the set of these features.
     pub const fn of(list: &[Feature]) -> Features {
         Features(0).with(list)
     }
 
-    /// These and more.
+    /// Returns the set with more features.
     pub const fn with(self, list: &[Feature]) -> Features {
         let mut bits = self.0;
         let mut i = 0;
@@ -81,22 +82,22 @@ impl Features {
         self.0 >> feature as u32 & 1 == 1
     }
 
-    /// Whether all of another set is in this one.
+    /// Whether this set contains another.
     pub const fn contains(self, other: Features) -> bool {
         self.0 & other.0 == other.0
     }
 
-    /// How many.
+    /// Returns the number of features.
     pub const fn len(self) -> u32 {
         self.0.count_ones()
     }
 
-    /// Whether there are none.
+    /// Whether the set is empty.
     pub const fn is_empty(self) -> bool {
         self.0 == 0
     }
 
-    /// The features, in the order of [`Feature::ALL`].
+    /// Returns the features, in the order of [`Feature::ALL`].
     pub fn iter(self) -> impl Iterator<Item = Feature> {
         Feature::ALL.iter().copied().filter(move |f| self.has(*f))
     }

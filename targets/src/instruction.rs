@@ -1,10 +1,10 @@
-//! What an instruction needs of a CPU: the decoder's names of features, as [`Feature`]s.
+//! CPU features that instructions need: the decoder's names as [`Feature`]s.
 
 use iced_x86::CpuidFeature;
 
 use crate::Feature;
 
-/// The decoder's name.
+/// Returns the decoder's name.
 const fn decoder_name(feature: Feature) -> CpuidFeature {
     match feature {
         Feature::Avx => CpuidFeature::AVX,
@@ -27,7 +27,7 @@ const fn decoder_name(feature: Feature) -> CpuidFeature {
     }
 }
 
-/// The feature that the decoder calls so; `None` where no target has it in its row.
+/// Returns the feature with the decoder's name, or `None` if no target has it in its row.
 pub fn feature(cpuid: CpuidFeature) -> Option<Feature> {
     Feature::ALL.iter().copied().find(|known| decoder_name(*known) == cpuid)
 }

@@ -1,12 +1,12 @@
-//! What code is made for: targets, their features and caches, and what this machine has of them.
+//! Targets of generated code: their features and caches, and the parts that this machine has.
 //!
-//! | module | what it owns |
+//! | module | content |
 //! | --- | --- |
-//! | [`target`] | the target table: what each target needs and how wide its registers are |
+//! | [`target`] | the target table: needs and register widths of each target |
 //! | [`feature`] | CPU features that generated code may need |
 //! | [`instruction`] | the feature that an instruction needs |
-//! | [`memory`] | shapes of caches, and what it costs to bring data from each |
-//! | [`cpu`] | what this CPU and this system allow: features and caches |
+//! | [`memory`] | shapes of caches, and costs of data from each level |
+//! | [`cpu`] | features and caches of this CPU, and limits of this system |
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 

@@ -1,4 +1,5 @@
-//! Where data can lie, and what it costs to bring it to a core: caches as a target's row has them, and costs by level.
+//! Levels of memory and the cost of bringing data to a core: caches from a target's row, and costs
+//! by level.
 //!
 //! ```
 //! use ixc_targets::memory::{Level, tile_load};
@@ -13,15 +14,16 @@ use serde::Serialize;
 
 /// Bytes of a cache line, on every x86-64.
 pub const LINE: u64 = 64;
-/// Bytes of a page. Its lines keep their order in a cache that is indexed by physical addresses; where it lies itself is for the system
-/// to say.
+/// Bytes of a page. Its lines keep their order in a cache that is indexed by physical addresses.
+/// The system chooses the page's own place.
 pub const PAGE: u64 = 4096;
 /// Lines of a whole tile: 16 rows of 64 bytes.
 pub const TILE_LINES: u64 = 16;
-/// Ways of a third-level cache. They are 11 to 16; its sets are hashed, so that little depends on it.
+/// Associativity of a third-level cache. Real ones have 11 to 16 ways. The sets are hashed, so
+/// little depends on it.
 const L3_WAYS: u32 = 16;
 
-/// Where data lies.
+/// Place of data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Level {
@@ -36,10 +38,10 @@ pub enum Level {
 }
 
 impl Level {
-    /// Every level, the nearest first.
+    /// All levels, the nearest first.
     pub const ALL: [Level; 4] = [Level::L1, Level::L2, Level::L3, Level::Memory];
 
-    /// As reports call it.
+    /// Returns the name in reports.
     pub const fn name(self) -> &'static str {
         match self {
             Level::L1 => "L1",
@@ -49,24 +51,24 @@ impl Level {
         }
     }
 
-    /// The level with this name, in either case.
+    /// Returns the level with this name, in upper or lower case.
     pub fn from_name(name: &str) -> Option<Level> {
         Level::ALL.into_iter().find(|level| level.name().eq_ignore_ascii_case(name))
     }
 }
 
-/// What a third-level cache holds.
+/// Content of a third-level cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ThirdLevel {
-    /// All that the levels before it hold: what leaves it leaves them.
+    /// All lines of the levels before it. A line that leaves it leaves them too.
     Inclusive,
-    /// What leaves the second level, and not what is there.
+    /// Lines that leave the second level, without those still there.
     Victims,
 }
 
 impl ThirdLevel {
-    /// As the documentation calls it.
+    /// Returns the description in the documentation.
     pub const fn about(self) -> &'static str {
         match self {
             ThirdLevel::Inclusive => "holds what L2 holds",
@@ -78,14 +80,14 @@ impl ThirdLevel {
 /// The shape of a cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct CacheShape {
-    /// Its bytes.
+    /// Size in bytes.
     pub bytes: u64,
-    /// Lines of a set.
+    /// Associativity: lines of a set.
     pub ways: u32,
 }
 
 impl CacheShape {
-    /// Its sets.
+    /// Returns the number of sets.
     pub const fn sets(self) -> u64 {
         self.bytes / LINE / self.ways as u64
     }
@@ -100,15 +102,15 @@ pub struct Memory {
     pub l2: CacheShape,
     /// A core's share of the third-level cache, indexed by a hash of the physical address.
     pub l3: CacheShape,
-    /// What the third level holds.
+    /// Content of the third level.
     pub third: ThirdLevel,
 }
 
 impl Memory {
-    /// Caches of these bytes: first level, second, a core's share of the third.
+    /// Returns caches of these bytes: first level, second level, a core's share of the third level.
     pub const fn of([l1, l2, l3]: [u64; 3], l2_ways: u32, third: ThirdLevel) -> Memory {
         Memory {
-            // Indexed within a page, the first level has as many ways as it has pages.
+            // The first level is indexed within a page, so it has as many ways as pages.
             l1: CacheShape { bytes: l1, ways: (l1 / PAGE) as u32 },
             l2: CacheShape { bytes: l2, ways: l2_ways },
             l3: CacheShape { bytes: l3, ways: L3_WAYS },
@@ -117,7 +119,7 @@ impl Memory {
     }
 }
 
-/// How a figure is known.
+/// Origin of a figure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Origin {
@@ -128,7 +130,7 @@ pub enum Origin {
 }
 
 impl Origin {
-    /// As the documentation marks it.
+    /// Returns the mark in the documentation.
     pub const fn mark(self) -> &'static str {
         match self {
             Origin::Measured => "measured",
@@ -137,12 +139,12 @@ impl Origin {
     }
 }
 
-/// Cycles that something takes, one after the other, and how they are known.
+/// Cycles of an operation in sequence, and the origin of the figure.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Cycles {
-    /// Cycles.
+    /// Number of cycles.
     pub cycles: f64,
-    /// How they are known.
+    /// Origin of the figure.
     pub origin: Origin,
 }
 
@@ -154,18 +156,21 @@ const fn assumed(cycles: f64) -> Cycles {
     Cycles { cycles, origin: Origin::Assumed }
 }
 
-/// TILELOADD of 16 lines from L2, L3 and memory. From L2 17 to 40 were measured over 512 KiB to 1.5 MiB, about 25 in the midst; from L3 107
-/// to 127; from memory 3 bytes a cycle are a core's part where all of them read.
+/// TILELOADD of 16 lines from L2, L3 and memory. From L2, 17 to 40 cycles were measured over 512
+/// KiB to 1.5 MiB, about 25 in the middle. From L3, 107 to 127 were measured. From memory, a core's
+/// share is 3 bytes a cycle if all cores read.
 const TILE_LOAD: [Cycles; 3] = [measured(25.0), measured(114.0), assumed(341.0)];
 /// A line that vectors or integers read: 32 bytes a cycle from L2, 16 from L3, 3 from memory.
 const LINE_LOAD: [Cycles; 3] = [assumed(2.0), assumed(4.0), assumed(21.0)];
 
-/// What a TILELOADD of 16 rows of 64 bytes takes; from the first level as long as the ports that it loads by.
+/// Returns the cost of a TILELOADD of 16 rows of 64 bytes. From the first level, only the load
+/// ports limit it, and the result is `None`.
 pub const fn tile_load(level: Level) -> Option<Cycles> {
     beyond_l1(&TILE_LOAD, level)
 }
 
-/// What a line takes that vectors or integers read; from the first level as long as the ports that they load by.
+/// Returns the cost of a line that vectors or integers read. From the first level, only the load
+/// ports limit it, and the result is `None`.
 pub const fn line_load(level: Level) -> Option<Cycles> {
     beyond_l1(&LINE_LOAD, level)
 }

@@ -1,9 +1,11 @@
-//! The target table: one row per target, the single source for `--target`, `ixc doctor` and the lowerings.
+//! The target table: one row per target, the single source for `--target`, `ixc doctor` and the
+//! lowerings.
 //!
-//! A target is a CPU as a compiler sees it: instruction set, features, register files, caches, tile shape. The rows named
-//! after an instruction set (`avx2`, `avx512`, `amx`) have the least of it that code of that kind needs, except that `amx`
-//! means the first CPU that had it; the others are CPUs. What a kernel may use is what stands in its target's row, not what
-//! the machine has: that is compared when code is to run ([`Target::missing`]).
+//! A target is a CPU as a compiler sees it: instruction set, features, register files, caches, tile
+//! shape. Rows with the name of an instruction set (`avx2`, `avx512`) have the least features that
+//! code of that kind needs. `amx` means the first CPU that had it. All other rows are CPUs. A
+//! kernel may use the features in its target's row, whatever the machine has. Before code runs,
+//! [`Target::missing`] compares both.
 //!
 //! To add a CPU: add a row.
 
@@ -13,26 +15,26 @@ use crate::cpu::{self, Missing};
 use crate::feature::{Feature, Features};
 use crate::memory::{Memory, ThirdLevel};
 
-/// What makes machine code of kernels.
+/// Code generator for kernels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lowering {
     /// Cranelift, for this machine.
     Cranelift,
-    /// Ours, for x86-64.
+    /// This project's code generator for x86-64.
     X64,
 }
 
-/// An instruction set: what kernels are written over, and what makes their code. Which ops are one instruction follows from a target's
-/// features.
+/// An instruction set: registers that kernels are written for, and the generator of their code. A
+/// target's features decide which ops are one instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Isa {
-    /// What makes the code.
+    /// Generator of the code.
     pub lowering: Lowering,
     /// Bytes of the vectors that generators should use.
     pub vector_bytes: u32,
-    /// Vector registers.
+    /// Number of vector registers.
     pub vector_registers: u8,
-    /// Tile registers, each of 16 rows of 64 bytes; 0 where there are none.
+    /// Number of tile registers, each of 16 rows of 64 bytes; 0 without tiles.
     pub tile_registers: u8,
 }
 
@@ -40,7 +42,7 @@ const fn isa(lowering: Lowering, vector_bytes: u32, vector_registers: u8, tile_r
     Isa { lowering, vector_bytes, vector_registers, tile_registers }
 }
 
-// The table of instruction sets. Kernels for cranelift are those of AVX2, whose bits they give.
+// The table of instruction sets. Kernels for cranelift are those of AVX2, with the same bits.
 const PORTABLE: Isa = isa(Lowering::Cranelift, 32, 16, 0);
 const VEX: Isa = isa(Lowering::X64, 32, 16, 0);
 const EVEX: Isa = isa(Lowering::X64, 64, 32, 0);
@@ -51,38 +53,40 @@ const AMX: Isa = isa(Lowering::X64, 64, 32, 8);
 pub struct TargetRow {
     /// Name on the command line and in plans.
     pub name: &'static str,
-    /// What its kernels are written over.
+    /// Instruction set that its kernels are written for.
     pub isa: Isa,
-    /// CPU features that the code may use, and so needs.
+    /// CPU features that the code may use and therefore needs.
     pub features: Features,
     /// First-level data cache of a core, in KiB.
     pub l1d_kib: u32,
     /// Second-level cache of a core, in KiB.
     pub l2_kib: u32,
-    /// Third-level cache, a core's share of it, in KiB.
+    /// A core's share of the third-level cache, in KiB.
     pub l3_kib: u32,
-    /// Lines of a set of the second-level cache.
+    /// Associativity of the second-level cache.
     pub l2_ways: u32,
-    /// What the third-level cache holds.
+    /// Content of the third-level cache.
     pub third: ThirdLevel,
-    /// What it stands for.
+    /// CPUs that it stands for.
     pub about: &'static str,
 }
 
-/// Bytes of cache that a core can count on, for choices that depend on it. A target's row says them ([`TargetRow::caches`]), so that the
-/// same target gives the same choices on every machine; `native` means this machine's ([`CoreCaches::here`]).
+/// Bytes of cache that a core can count on, for choices that depend on it. They come from a
+/// target's row ([`TargetRow::caches`]), so that a target gives the same choices on every machine.
+/// `native` means this machine's caches ([`CoreCaches::here`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct CoreCaches {
     /// First-level data cache.
     pub l1d: u64,
     /// Second-level cache.
     pub l2: u64,
-    /// A core's share of the third-level cache; 0 where there is none.
+    /// A core's share of the third-level cache; 0 without one.
     pub l3: u64,
 }
 
 impl CoreCaches {
-    /// Those that CPUID reports here, the third level shared by all CPUs that this process may use; `row`'s for what it does not say.
+    /// Returns the caches that CPUID reports here. All CPUs that this process may use share the
+    /// third level. Missing sizes come from `row`.
     pub fn here(row: &TargetRow) -> CoreCaches {
         let (found, row) = (cpu::caches(), row.caches());
         let cores = std::thread::available_parallelism().map_or(1, |n| n.get() as u64);
@@ -95,13 +99,13 @@ impl CoreCaches {
 }
 
 impl TargetRow {
-    /// Its caches in bytes.
+    /// Returns the caches in bytes.
     pub fn caches(&self) -> CoreCaches {
         let [l1d, l2, l3] = [self.l1d_kib, self.l2_kib, self.l3_kib].map(|kib| u64::from(kib) * 1024);
         CoreCaches { l1d, l2, l3 }
     }
 
-    /// Its caches with their shapes.
+    /// Returns the caches with their shapes.
     pub fn memory(&self) -> Memory {
         let CoreCaches { l1d, l2, l3 } = self.caches();
         Memory::of([l1d, l2, l3], self.l2_ways, self.third)
@@ -130,7 +134,8 @@ const fn row(
     TargetRow { name, isa, features, l1d_kib, l2_kib, l3_kib, l2_ways, third, about }
 }
 
-/// The target table. [`Target::native`] takes the last of those with the most features that the machine has.
+/// The target table. Of the targets that the machine supports, [`Target::native`] takes the one
+/// with the most features, and of equal ones the last.
 pub static TARGETS: &[TargetRow] = &[
     row(
         "portable",
@@ -155,42 +160,42 @@ pub static TARGETS: &[TargetRow] = &[
     row("granite-rapids", AMX, GRANITE_RAPIDS, [48, 2048, 4096], 16, Victims, "Intel servers, 2024"),
 ];
 
-/// A target that kernels are compiled for: a row of [`TARGETS`]. It is serialised as its name.
+/// A target that kernels are compiled for: a row of [`TARGETS`]. Its serialised form is its name.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Target(u8);
 
 impl Target {
-    /// `portable`.
+    /// The row `portable`.
     pub const PORTABLE: Target = Target(0);
-    /// `avx2`.
+    /// The row `avx2`.
     pub const AVX2: Target = Target(1);
-    /// `avx512`.
+    /// The row `avx512`.
     pub const AVX512: Target = Target(2);
-    /// `amx`.
+    /// The row `amx`.
     pub const AMX: Target = Target(3);
 
-    /// Every target, in the order of the table.
+    /// Returns every target, in the order of the table.
     pub fn all() -> impl DoubleEndedIterator<Item = Target> {
         (0..TARGETS.len() as u8).map(Target)
     }
 
-    /// This target's row of the table.
+    /// Returns this target's row of the table.
     pub fn row(self) -> &'static TargetRow {
         &TARGETS[usize::from(self.0)]
     }
 
-    /// Name on the command line and in plans.
+    /// Returns the name on the command line and in plans.
     pub fn name(self) -> &'static str {
         self.row().name
     }
 
-    /// What kernels are written over.
+    /// Returns the instruction set that kernels are written for.
     pub fn isa(self) -> Isa {
         self.row().isa
     }
 
-    /// What the code may use.
+    /// Returns the features that the code may use.
     pub fn features(self) -> Features {
         self.row().features
     }
@@ -200,33 +205,35 @@ impl Target {
         self.row().features.has(feature)
     }
 
-    /// Whether four products of bytes, added to each lane of its vectors (`dot4_u8s8`), are one instruction.
+    /// Whether one instruction adds four products of bytes to each lane of its vectors
+    /// (`dot4_u8s8`).
     pub fn has_dot4(self) -> bool {
         self.has(Feature::Avx512vnni) || self.has(Feature::AvxVnni) && self.isa().vector_bytes <= 32
     }
 
-    /// Whether two products of bf16, added to each lane of its vectors (`dot2_bf16`), are one instruction.
+    /// Whether one instruction adds two products of bf16 to each lane of its vectors (`dot2_bf16`).
     pub fn has_dot2_bf16(self) -> bool {
         self.has(Feature::Avx512bf16)
     }
 
-    /// Whether bytes are taken from anywhere in two vectors, and from any bit of eight bytes, by one instruction (`lookup_byte`, `multishift`).
+    /// Whether one instruction takes bytes from any place in two vectors (`lookup_byte`), and one
+    /// from any bit of eight bytes (`multishift`).
     pub fn permutes_bytes(self) -> bool {
         self.has(Feature::Avx512vbmi)
     }
 
-    /// The target with this name.
+    /// Returns the target with this name.
     pub fn from_name(name: &str) -> Option<Target> {
         Target::all().find(|target| target.name() == name)
     }
 
-    /// What this machine lacks for the target; empty where it runs natively. Where tiles are all that is left to ask for, asks
-    /// the system for them.
+    /// Returns the reasons why this machine cannot run the target's code; empty if it runs
+    /// natively. If only tiles are missing, requests them from the system.
     pub fn missing(self) -> Vec<Missing> {
         cpu::missing(self.features())
     }
 
-    /// The best target that runs on this machine.
+    /// Returns the best target that runs on this machine.
     pub fn native() -> Target {
         Target::all()
             .filter(|target| target.missing().is_empty())

@@ -1,4 +1,4 @@
-//! What is replaced, what is refused, and what is left behind.
+//! Tests of outputs: files that are replaced, files that are protected, and files that remain.
 
 use std::os::unix::fs::{MetadataExt, symlink};
 
@@ -23,7 +23,7 @@ impl Scratch {
         self.at(name)
     }
 
-    /// Names of what is there.
+    /// Returns the names in the folder.
     fn names(&self) -> Vec<String> {
         let names = fs::read_dir(self.0.path()).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
         let mut names: Vec<_> = names.collect();
@@ -87,7 +87,7 @@ fn an_input_is_never_replaced_by_whatever_name() {
                 let error = Output::open(&path, &Guard { kind, force: true, inputs }).unwrap_err();
                 assert!(matches!(error, OutputError::IsInput { .. }), "{error}");
             }
-            // What is read is known later, too, or comes into the place later.
+            // Inputs may be added later, or appear in the place later.
             let mut output = Output::open(&path, &OURS).unwrap();
             assert!(matches!(output.reads(input), Err(OutputError::IsInput { .. })));
         }
@@ -248,7 +248,7 @@ fn what_is_private_is_made_for_its_user_alone() {
     let guard = Guard { kind: Some(&secret), ..OURS };
     save(&private, &guard).unwrap();
     assert_eq!((mode(&private), mode(&open) & 0o600), (0o600, 0o600));
-    // What its user made it stays.
+    // A mode set by the user stays.
     fs::set_permissions(&private, fs::Permissions::from_mode(0o640)).unwrap();
     save(&private, &guard).unwrap();
     assert_eq!(mode(&private), 0o640);

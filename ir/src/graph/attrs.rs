@@ -305,8 +305,8 @@ impl ScoreAttrs {
     }
 }
 
-/// The attributes of `temperature`: rows are multiplied by `1 + scale * ln(1 + floor((position +
-/// offset) / length))`.
+/// The attributes of `temperature`: rows are multiplied by
+/// `1 + scale * ln(1 + floor((position + offset) / length))`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TemperatureAttrs {
     /// Factor on the logarithm.

@@ -1,6 +1,6 @@
 //! The reference interpreter: the definition of every op, over plain byte buffers.
 //!
-//! Runs take a kernel, its dims and its buffers, and leaves in the buffers the bytes that every
+//! A run takes a kernel, its dims and its buffers. It leaves in the buffers the bytes that every
 //! lowering must leave there. It assumes no proofs. It checks dims, buffer sizes, every access and
 //! every index value, so that it also tests the verifier. Memory is little-endian. There is no `_`
 //! arm over [`Op`]: a new op does not compile until it is defined here.

@@ -365,8 +365,8 @@ pub enum Stmt {
     Inst(Inst),
     /// A loop.
     For(For),
-    /// Loads a `u32` from an index buffer as a variable for addresses: `%row = load_index
-    /// %ids[4*%i]`.
+    /// Loads a `u32` from an index buffer as a variable for addresses:
+    /// `%row = load_index %ids[4*%i]`.
     LoadIndex {
         /// Variable that it defines, in `0..below` of the buffer.
         var: VarId,
