@@ -1,17 +1,18 @@
-//! Pages that need no network: a text with marks, into which a title and data go.
+//! Pages that need no network: texts with marks that a title and data replace.
 //!
 //! ```text
 //! <title>@TITLE@</title> ... <script type="application/json" id="data">@DATA@</script>
 //! ```
 //!
-//! Invariant: neither is taken for markup, nor for a mark, whatever is in them.
+//! Invariant: no title and no data can act as markup or as a mark.
 
-/// A page with a title, which is text, and data, which is JSON.
+/// Returns the page with a title (text) and data (JSON).
 pub fn filled(page: &str, title: &str, json: &str) -> String {
-    // In JSON it stands in texts alone, where an escape means the same, and without it nothing ends the element around.
+    // In JSON, `<` occurs only in texts, where its escape has the same meaning. Without `<`, no
+    // data can end the element around it.
     let json = json.replace('<', "\\u003c");
     let title = title.replace('&', "&amp;").replace('<', "&lt;");
-    // Title and data may hold the marks: only the page's own text is searched for them.
+    // Title and data may contain marks, so only the page's own text is searched for them.
     let (before, rest) = page.split_once("@TITLE@").unwrap_or((page, ""));
     let (between, after) = rest.split_once("@DATA@").unwrap_or((rest, ""));
     [before, &title, between, &json, after].concat()

@@ -5,8 +5,9 @@
 //! `least`:
 //!
 //! ```text
-//! d = half(x of largest magnitude / least), at most the largest finite half        q8_0: -127..=127, q4_0: -8..=7
-//! q = x / d to nearest even, within least..=most                                   0 where d is 0
+//! d = half(x of largest magnitude / least), at most the largest finite half
+//! q = x / d to nearest even, within least..=most, or 0 if d is 0
+//!     q8_0: -127..=127, q4_0: -8..=7
 //! ```
 //!
 //! This is ggml's rounding of these formats, with two differences: `q` is computed with the stored
@@ -18,7 +19,8 @@
 //!
 //! ```text
 //! panel     16 halves d, one of each position; then the codes
-//! keys      dwords of codes of position 0, 1, .. 15, then the next dword of each: a vector lane is a position
+//! keys      dwords of codes of position 0, 1, .. 15, then the next dword of each:
+//!           a vector lane is a position
 //! values    all codes of position 0, then of position 1, ..: a vector lane is an element
 //! ```
 //!

@@ -8,9 +8,10 @@
 //! conversion of its elements.
 //!
 //! ```text
-//! rows of Q whose pairs lie side by side, of 8 heads of 64 whose pairs lie half a head apart, 512 columns:
-//!     rows    [8 by 64*512] [32 by 512] [2 by 32*512]        row 3 is head 0, pair 1, second half: element (32 + 1) * 512
+//! rows of Q with adjacent pairs, from 8 heads of 64 with pairs half a head apart, 512 columns:
+//!     rows    [8 by 64*512] [32 by 512] [2 by 32*512]
 //!     columns [512 by 1]
+//! row 3 is head 0, pair 1, second half: element (32 + 1) * 512
 //! ```
 //!
 //! If columns of a matrix are stored separately, several pieces stand *beside* each other and make

@@ -4,13 +4,13 @@
 //!
 //! | kind | fields | can be |
 //! | --- | --- | --- |
-//! | `paged` | `keys`, `values`: something for every position, `S` of them | cut at a position; shared up to one |
-//! | `recurrent` | `value`: of one size, whatever came before | restored from a snapshot |
+//! | `paged` | `keys`, `values`: data for each of `S` positions | cut or shared at a position |
+//! | `recurrent` | `value`: of a fixed size | restored from a snapshot |
 //!
 //! ```text
 //! state @kv.0 : paged f16[8, S, 128], f16[8, S, 128]
 //! state @kv.1 : paged f16[8, S, 128], f16[8, S, 128] {window = 1024}
-//! state @entries.1 : paged f16[1, S, 512], f16[1, S, 512] {every = 128}      // a place for so many positions
+//! state @entries.1 : paged f16[1, S, 512], f16[1, S, 512] {every = 128}   // 128 positions a place
 //! state @kv.2 : paged q8_0[8, S, 128], q4_0[8, S, 128]
 //! state @ssm.2 : recurrent f32[32, 128, 128] {rollback = snapshot}
 //! ```

@@ -8,7 +8,9 @@
 //! same number are adjacent (the layout of TDPBSSD's second operand).
 //!
 //! ```text
-//! byte of row r and column c, 8 bits, where  nb = r - r % block_rows, h = min(block_rows, n - nb);  kb = c - c % block_columns, w = min(block_columns, k - kb)
+//! nb = r - r % block_rows,    h = min(block_rows, n - nb)
+//! kb = c - c % block_columns, w = min(block_columns, k - kb)
+//! byte of row r and column c, 8 bits:
 //!     nb * k + kb * h + (r - nb) / 32 * 32 * w + (c - kb) / 64 * 2048      the tile
 //!     + r % 32 / 16 * 1024 + c % 64 / 4 * 64 + r % 16 * 4 + c % 4          in it
 //! ```

@@ -2,7 +2,7 @@
 //! [`Quants`] without a scale for a row.
 //!
 //! ```text
-//! 32 numbers, and how much each matters   ->   d and codes with the least sum of w (x - d * number)^2
+//! 32 numbers x with weights w   ->   d and codes with the least sum of w (x - d * number)^2
 //! ```
 //!
 //! The search follows ggml's quantisers, in one form for every format:

@@ -5,9 +5,11 @@
 //! number of a code, as for other formats.
 //!
 //! ```text
-//! iq3_s     9 bits for 4 magnitudes of 8, 4 signs         code = place of the magnitude | sign << 3
-//! iq2_xxs   8 bits for 8 magnitudes of 3, 7 signs         code = place of the magnitude | sign << 2; an even number of signs is negative
-//! iq1_m     11 bits for 8 numbers of 3, one sign          code = place of the number | sign << 2; what the sign is of stands beside the number
+//! iq3_s     9 bits for 4 magnitudes of 8, 4 signs     code = place of the magnitude | sign << 3
+//! iq2_xxs   8 bits for 8 magnitudes of 3, 7 signs     code = place of the magnitude | sign << 2;
+//!                                                     an even number of signs is negative
+//! iq1_m     11 bits for 8 numbers of 3, one sign      code = place of the number | sign << 2;
+//!                                                     the sign is that of an addend
 //! ```
 //!
 //! Packed strips also have indices and signs, interleaved for 16 rows ([`super::packed`]). A packed

@@ -10,7 +10,8 @@
 //! four groups.
 //!
 //! ```text
-//! q4_k_r16, sub-block s, vector j:   byte 4r + i = q[r][32s + 8j + i] | q[r][32s + 8j + 4 + i] << 4      r in 0..16, i in 0..4
+//! q4_k_r16, sub-block s, vector j, for r in 0..16 and i in 0..4:
+//!     byte 4r + i = q[r][32s + 8j + i] | q[r][32s + 8j + 4 + i] << 4
 //! ```
 //!
 //! A block begins with its scales, which kernels read first. The high bits of a sub-block's quants
@@ -38,8 +39,10 @@
 //! their files (`iq1_m` takes 4 % more, because scales of three bits take four).
 //!
 //! ```text
-//! iq3_s_r16, sub-block s, row r:   quants[192 s + 64 v + 4 r + i] = index 4 v + i, low byte      v in 0..2, i in 0..4
-//!                                  quants[192 s + 128 + 4 r ..] = 32 signs;  high[16 s + r] = bit 8 of 8 indices
+//! iq3_s_r16, sub-block s, row r, for v in 0..2 and i in 0..4:
+//!     quants[192 s + 64 v + 4 r + i] = low byte of index 4 v + i
+//!     quants[192 s + 128 + 4 r ..] = 32 signs
+//!     high[16 s + r] = bit 8 of 8 indices
 //! ```
 //!
 //! Digits of base 3 take two bits each (`tq1_0` takes 26 % more).

@@ -2,8 +2,9 @@
 //! interpreter and passes read them back.
 //!
 //! ```text
-//! %q = rope %h, %pos, _, _ {base = 10000.0, dims = 64, style = neox, scaling = none, factor = 1.0, original_context = 0,
-//!                        beta_fast = 32.0, beta_slow = 1.0, attn_factor = 1.0} : f32[T, 8, 64]
+//! %q = rope %h, %pos, _, _ {base = 10000.0, dims = 64, style = neox, scaling = none, factor = 1.0,
+//!                           original_context = 0, beta_fast = 32.0, beta_slow = 1.0,
+//!                           attn_factor = 1.0} : f32[T, 8, 64]
 //! ```
 //!
 //! Invariant: `from_op(op).attrs()` equals the op's attributes of these names, in the op table's

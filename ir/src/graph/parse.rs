@@ -4,7 +4,7 @@
 //! weight @w : f32[2, 4]
 //! state @kv : paged f16[2, S, 64], f16[2, S, 64]
 //! func @f(%x: f32[T, 4]) -> (f32[T, 2]) {
-//!   %d = dequantise @w            // the types behind ` : ` may be left out: the type rule gives them
+//!   %d = dequantise @w            // types after ` : ` are optional: the type rule gives them
 //!   %y = matmul %x, %d : f32[T, 2]
 //!   return %y                     ; comments start with // or ; and end with the line
 //! }

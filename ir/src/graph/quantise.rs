@@ -6,11 +6,14 @@
 //! ```text
 //! amax = max |x|
 //! inv  = amax > 0 ? 127 / amax : 0
-//! q    = clamp(round_ties_even(x * inv), -127, 127)        // never -128: u8 x s8 products of pairs must fit i16
+//! q    = clamp(round_ties_even(x * inv), -127, 127)
+//!        // never -128: u8 x s8 products of pairs must fit i16
 //! d    = amax * (1 / 127 as f32)
 //! sum  = of all q of the row (a8_row)
-//! sums = of q per 16, and of q per 32 times d (a8_super); q[..16] * d[0] + q[16..] * d[1], summed in this order (a8_small)
-//! bf16 = x to nearest even, denormal x to zero                          // the tile formats, bf16x1; bf16x2: of x, then of what is left
+//! sums = of q per 16, and of q per 32 times d (a8_super);
+//!        q[..16] * d[0] + q[16..] * d[1], summed in this order (a8_small)
+//! bf16 = x to nearest even, denormal x to zero (the tile formats, bf16x1);
+//!        of x, then of the remainder (bf16x2)
 //! ```
 //!
 //! The definition covers finite x with amax = 0 or amax >= 2^-120. Below that, 127 / amax leaves

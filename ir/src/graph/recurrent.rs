@@ -7,7 +7,9 @@
 //! modules.
 //!
 //! ```text
-//! %s0 = state.begin @conv.0 : token<@conv.0>                      // state @conv.0 : recurrent f32[3, 256]
+//! state @conv.0 : recurrent f32[3, 256]
+//! ...
+//! %s0 = state.begin @conv.0 : token<@conv.0>
 //! %y, %s1 = short_conv %s0, %x, @w {dilation = 1} : f32[T, 256], token<@conv.0>
 //! ```
 //!

@@ -477,8 +477,9 @@ pub struct Variant {
 /// second case the kernel takes the number of its band as a dim ([`DimInput::Band`]).
 ///
 /// ```text
-/// gate and up, 5632 rows     22 columns of 256 rows, as many as a block of a8_super has: 22 items
-///                            in 8 bands: 176 items; weights 32 rows apart, the result 0 bytes apart, and which band is a dim
+/// gate and up, 5632 rows     22 columns of 256 rows, the size of a block of a8_super: 22 items
+///                            in 8 bands: 176 items; weights 32 rows apart, the result 0 bytes
+///                            apart, and the number of the band is a dim
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Bands {

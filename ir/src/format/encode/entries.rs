@@ -6,7 +6,8 @@
 //! exact:
 //!
 //! ```text
-//! excess[j][p] = w (scale * number(p) - x)^2 - the least of these      what it costs to give element j place p, beside the best place
+//! // The cost of place p for element j, compared with the best place:
+//! excess[j][p] = w (scale * number(p) - x)^2 - the least of these
 //! an entry     = a lower and an upper half, each with a sum of excesses
 //! ```
 //!

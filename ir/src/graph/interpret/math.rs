@@ -34,8 +34,10 @@ pub fn centre(x: &[f32], n: usize) -> Vec<f32> {
 ///
 /// Pair `i` of `dims / 2` turns by `p * base^(-2i / dims) / factors[i]`. `linear` divides that by
 /// `factor`. `yarn` does this (llama.cpp's `rope_yarn` with `ext_factor` 1):
+///
 /// ```text
-/// turns(b) = dims * ln(original_context / (2 pi b)) / (2 ln base)      // the pair that turns b times over the context
+/// // The pair that turns b times over the context:
+/// turns(b) = dims * ln(original_context / (2 pi b)) / (2 ln base)
 /// low  = max(0, floor(turns(beta_fast))),  high = min(dims - 1, ceil(turns(beta_slow)))
 /// keep = 1 - clamp((i - low) / max(0.001, high - low), 0, 1)
 /// angle = plain / factor * (1 - keep) + plain * keep

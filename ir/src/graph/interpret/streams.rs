@@ -5,7 +5,8 @@
 //! a, b, C = x                                         // of n streams: [n], [n], [n, n]
 //! input   = sigmoid(a * scale[0] + base) + eps        // of a block, by stream
 //! output  = magnitude sigmoid(b * scale[1] + base)
-//! mixed   = softmax of rows(C * scale[2] + base) + eps; columns over their sums + eps; then rows and columns, iterations - 1 times
+//! mixed   = softmax of rows(C * scale[2] + base) + eps; columns over their sums + eps;
+//!           then rows and columns, iterations - 1 times
 //! ```
 //!
 //! Without a matrix, streams stay separate (independent hyper-connections), and `eps` is also added

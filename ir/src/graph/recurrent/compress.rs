@@ -3,9 +3,10 @@
 //! (DeepSeek-AI, "DeepSeek-V4", 2026, 2.3).
 //!
 //! ```text
-//! each element:  weight of a position = softmax over the positions (gate + ape[position mod every])
+//! each element:  weight of a position = softmax over positions (gate + ape[position mod every])
 //!                y = sum of weight * kv
-//! state @compressor : recurrent f32[3, d]      // maximum, sum of weights, weighted sum of the positions that came
+//! state @compressor : recurrent f32[3, d]
+//!     // maximum, sum of weights, weighted sum of the positions so far
 //! ```
 //!
 //! Each token has a row, which is complete at the last of its positions. With `overlap`, a token

@@ -4,10 +4,11 @@
 //!
 //! ```text
 //! each head:  q, k over their lengths (sqrt of the sum of squares + eps), q over sqrt(dk)
-//!             decay = exp(a * softplus(alpha + dt))        // a below 0; with a bound: exp(bound / (1 + exp(-|a| (alpha + dt))))
+//!             decay = exp(a * softplus(alpha + dt))        // a below 0
+//!             decay = exp(bound / (1 + exp(-|a| (alpha + dt))))          // with a bound
 //!             rate  = 1 / (1 + exp(-beta))                 // with an attribute `rate` times that
 //!             M <- decay * M;   u = rate * (v - M' k);   M <- M + k u';   y = M' q
-//! state @ssm : recurrent f32[value heads, dk, dv]          // M of each; zeros before the first token
+//! state @ssm : recurrent f32[value heads, dk, dv]    // M of each; zeros before the first token
 //! ```
 //!
 //! A bound, below 0, is the lower bound of the logarithm of a decay (`lower_bound` of

@@ -2,8 +2,10 @@
 //! has it before its keys (Qwen3-Next, Kimi Linear, LFM2).
 //!
 //! ```text
-//! y[t, c] = sum of w[c, j] * x[t - (K - 1 - j) * dilation, c] over the taps j; the last is the token itself
-//! state @conv : recurrent f32[(K - 1) * dilation, channels]       // the rows before, the oldest first; zeros before the first token
+//! y[t, c] = sum over the taps j of w[c, j] * x[t - (K - 1 - j) * dilation, c]
+//!     // the last tap is the token itself
+//! state @conv : recurrent f32[(K - 1) * dilation, channels]
+//!     // the earlier rows, the oldest first; zeros before the first token
 //! ```
 
 use super::{Definition, Example, Shape, Token};

@@ -3,8 +3,10 @@
 //!
 //! ```text
 //! each head:  M' = diag(decay) * M - remove (M^T find)^T + k v^T;   y = M'^T q       // RWKV-7
-//!             M' = diag(decay) * M + k v^T;                         y = M^T q        // `before`: RWKV-6, which adds its bonus beside it
-//!             M' = diag(decay) * M + ((1 - decay) * k) v^T;         y = M'^T q       // `filled`: RWKV-6 in the place of Qwen2's attention
+//! with `before` (RWKV-6, which adds its bonus separately):
+//!             M' = diag(decay) * M + k v^T;                         y = M^T q
+//! with `filled` (RWKV-6 instead of Qwen2's attention):
+//!             M' = diag(decay) * M + ((1 - decay) * k) v^T;         y = M'^T q
 //! state @wkv : recurrent f32[heads, d, dv]          // M of each; zeros before the first token
 //! ```
 //!
