@@ -39,7 +39,7 @@ pub enum ReadError {
         source: io::Error,
     },
     /// The file is longer than the limit.
-    #[error("{}: has more than {max} bytes, the most that are read of it", path.display())]
+    #[error("{}: has more than {max} bytes, the maximum for this file", path.display())]
     TooLong {
         /// The file.
         path: PathBuf,

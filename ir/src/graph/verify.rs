@@ -77,7 +77,7 @@ pub enum Problem {
     #[error("{0}")]
     Type(#[from] TypeError),
     /// A name that is not allowed.
-    #[error("{name:?} is no name: one is a letter or _, then letters, digits, '_', '.', '$' and '-', at most 256")]
+    #[error("{name:?} is not a name; expected a letter or _, then letters, digits, '_', '.', '$', '-', at most 256")]
     Name {
         /// The name.
         name: String,
@@ -149,7 +149,7 @@ pub enum Problem {
         held: String,
     },
     /// A token of a state that the module does not have.
-    #[error("a token of state number {state}; the module has {states}")]
+    #[error("token of state number {state}; the module has {states} states")]
     NoState {
         /// Number of the state.
         state: u32,
@@ -157,7 +157,7 @@ pub enum Problem {
         states: usize,
     },
     /// More states than any model has.
-    #[error("there are {states} states; at most {max} are read")]
+    #[error("the module has {states} states; the maximum is {max}")]
     ManyStates {
         /// Actual number.
         states: usize,
