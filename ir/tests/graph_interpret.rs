@@ -473,7 +473,7 @@ fn heads_of_an_index_choose_blocks_for_themselves() {
     let found = run(text, &[], &args).unwrap();
     let all = [[0, -1, -1, -1], [0, 1, -1, -1], [0, 1, 2, -1], [0, 1, 2, 3]];
     let mut expected: Vec<[i32; 4]> = all.iter().flat_map(|row| [*row; 2]).collect();
-    // The highest of each block is 3 and 5, and 5 and 4 where the sign is turned.
+    // The highest products of the blocks are 3 and 5, or 5 and 4 with the other sign.
     expected.extend([[2, 3, 4, -1], [0, 1, 4, -1], [2, 3, 4, 5], [0, 1, 4, 5], [0, 1, 6, -1], [0, 1, 6, -1]]);
     assert_eq!(found[0], i32s(&[7, 2, 4], expected.as_flattened()));
     let means = expected.iter().enumerate().map(|(i, of)| {
@@ -483,7 +483,7 @@ fn heads_of_an_index_choose_blocks_for_themselves() {
     near(&found[1], &means.collect::<Vec<f32>>());
 }
 
-/// Positions that are not there take no room, however many are to be chosen.
+/// Places that do not exist take no columns, for any `top_k`.
 #[test]
 fn an_index_of_few_positions_has_few_columns() {
     let text = "state @index : paged f16[1, S, 1], f16[1, S, 1]

@@ -19,8 +19,8 @@ use super::{FormatRow, digits, packed};
 /// Most elements of a run.
 const MOST_OF_RUN: usize = 256;
 
-/// Byte offsets of the fields that numbers are made from; 0 where a format has no such field, which
-/// nothing reads then.
+/// Byte offsets of the fields that numbers are made from. A missing field has offset 0, which is
+/// never read.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Offsets {
     /// The planes of codes.
@@ -72,7 +72,7 @@ pub(super) trait Reader {
     fn offsets(&self) -> &Offsets;
 }
 
-/// A block, what stands behind all blocks of its rows, and which row of it.
+/// A row of a block, with the tail of its rows.
 pub(super) struct Place<'a> {
     pub row: &'a FormatRow,
     pub offsets: &'a Offsets,
@@ -142,8 +142,8 @@ impl Quants {
         shared.min(self.scaled().unwrap_or(len)).min(MOST_OF_RUN)
     }
 
-    /// Writes the elements of a block, in runs of `len`; `row_scale` is that of its row, where it
-    /// has one.
+    /// Writes the elements of a block, in runs of `len`. `row_scale` is the scale of its row, if
+    /// there is one.
     fn dequantise(&self, block: &impl Reader, row_scale: Option<f32>, len: usize, out: &mut [f32]) {
         let (offsets, zero) = (block.offsets(), f32::from(self.zero()));
         let mut codes = [0; MOST_OF_RUN];

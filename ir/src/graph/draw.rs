@@ -14,7 +14,8 @@
 //!     0 -> 2 [ label = "%a : f32[T, 4]" ]
 //! }
 //! ```
-//! Takes any function, also one that does not verify.
+//!
+//! The input is any function, also one that does not verify.
 
 use std::fmt::from_fn;
 

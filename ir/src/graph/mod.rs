@@ -6,10 +6,10 @@
 //! `i32[T]` and the output rows `i32[L]`. Its result is the logits `f32[L, vocab]` of the output
 //! rows.
 //!
-//! Only ops that take and give a state's token touch the state. Order is therefore an edge and
-//! never a convention: `state.begin @kv.0` gives the first `token<@kv.0>` of a step. If experts are
-//! loaded on demand, their memory lasts for one step alone. It has a plain `token`, which
-//! `expert.slots` gives.
+//! Only ops that take and return a state's token touch the state. Order is therefore an edge and
+//! never a convention: `state.begin @kv.0` returns the first `token<@kv.0>` of a step. If experts
+//! are loaded on demand, their memory lasts for one step alone. It has a plain `token`, which
+//! `expert.slots` returns.
 //!
 //! ```text
 //! weight @output_norm.weight : f32[256] {file = 0, offset = 0x1a000}
@@ -89,7 +89,7 @@ pub enum Type {
         dims: Vec<Dim>,
     },
     /// A token of a state or of experts' memory. An op that touches the object takes a token and
-    /// gives the next one.
+    /// returns the next one.
     Token(Held),
 }
 
@@ -485,7 +485,7 @@ impl Function {
         value
     }
 
-    /// Appends an op whose results have the types given.
+    /// Appends an op with results of these types.
     pub fn push(&mut self, kind: OpKind, operands: Vec<Operand>, attrs: Vec<Attr>, types: Vec<Type>) -> Vec<ValueId> {
         let results: Vec<ValueId> = types.into_iter().map(|ty| self.add_value(None, ty)).collect();
         self.ops.push(Op { kind, operands, attrs, results: results.clone() });

@@ -146,9 +146,9 @@ impl AttrRow {
 /// Whether an op touches state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// A function of its operands: may be rewritten, merged and dropped.
+    /// A function of its operands, which passes may rewrite, merge and drop.
     Pure,
-    /// Takes and gives a token: stays where it is.
+    /// Takes and returns a token, so passes must not move or drop it.
     State,
 }
 
@@ -313,7 +313,8 @@ macro_rules! graph_ops {
                 GeluErf "gelu_erf" {} |x| x / 2.0 * (1.0 + erf(x / std::f64::consts::SQRT_2)), "x / 2 * (1 + erf(x / sqrt(2))), elementwise: what `gelu` is near to.";
                 Exp "exp" {} |x| x.exp(), "exp(x), elementwise; kernels have it from -87.3 to 88, and what it is there beyond.";
             }
-            // Each takes the token of its state before these, and gives rows and the next token.
+            // Each takes its state's token before these operands, and returns rows and the next
+            // token.
             @recurrent {
                 DeltaNet delta_net "delta_net" (q: Value, k: Value, v: Value, alpha: Value, beta: Value, a: Weight, dt: Weight) {keys: KEYS, eps: FLOAT, bound: FLOAT, rate: OPT_FLOAT} "Linear attention by the gated delta rule: q and k f32[T, g, dk], v f32[T, h, dv], alpha and beta f32[T, h], a and dt [h], or alpha f32[T, h, dk] and dt [h * dk], a decay for each element of a key; decays are exp(a * softplus(alpha + dt)), or exp(bound * sigmoid(|a| * (alpha + dt))) where bound is not 0; rates are sigmoid(beta), times `rate` where that is not 0; value heads share key heads in groups side by side (grouped) or g apart (interleaved): f32[T, h, dv]. The state is f32[h, dk, dv].";
                 ShortConv short_conv "short_conv" (x: Value, w: Weight) {dilation: INT} "A causal convolution of each channel of f32[T, c] with its taps w[c, k], the last of which is the token's own, and others every `dilation` tokens before: f32[T, c]. The state, f32[(k - 1) * dilation, c], is the rows before.";

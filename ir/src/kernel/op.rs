@@ -201,7 +201,7 @@ impl Op {
         &OPS[self as usize]
     }
 
-    /// Whether the op takes and gives tiles only. All other ops take and give vectors only.
+    /// Whether the op takes and returns tiles only. All other ops take and return vectors only.
     pub const fn takes_tiles(self) -> bool {
         matches!(
             self,

@@ -115,7 +115,7 @@ impl Reader<'_> {
         if self.ops.len() > MAX_OPS { Err(DimError::Size) } else { Ok(()) }
     }
 
-    /// Reads a character, or nothing where there is another one.
+    /// Skips a character. Returns false, and skips nothing, if another one is next.
     fn sign(&mut self, sign: char) -> bool {
         self.skip();
         let is_there = self.rest().starts_with(sign);
