@@ -117,7 +117,7 @@ pub enum OutputError {
         /// The output.
         path: PathBuf,
     },
-    /// The folder exists. Folders are only created, never changed.
+    /// The place has something other than an empty folder. Folders are only created, never changed.
     #[error("{}: cannot create: it is there already; a new or an empty folder is needed", path.display())]
     FolderIsThere {
         /// The folder.
