@@ -1,4 +1,4 @@
-//! Readers of model files: GGUF files, and folders of safetensors as Hugging Face has them.
+//! Readers of model files: GGUF files, and Hugging Face folders with safetensors.
 //!
 //! Begin with [`open`]. It returns a [`Gguf`] for both: typed metadata, and a table of tensors.
 //! Their bytes stay in the mapped files. Tensors that a folder stores in another form are
@@ -9,7 +9,7 @@
 //! | [`gguf`] | GGUF files: reader, writer, vocabularies |
 //! | [`checkpoint`] | folders of safetensors, presented as GGUF files |
 //!
-//! Uses `failure`, `files`, `ir`, and of `text` the vocabularies that it returns.
+//! Uses `failure`, `files` and `ir`, and the vocabularies of `text`.
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
@@ -21,11 +21,11 @@ use std::path::Path;
 use checkpoint::CheckpointError;
 use gguf::Gguf;
 
-/// Opens a model file: a GGUF file, or a folder of safetensors. Adds nothing to its tensors;
+/// Opens a model file: a GGUF file, or a folder of safetensors. It adds no tensors;
 /// `ixc_architectures::open` does.
 ///
 /// # Errors
-/// When it is missing, malformed, or of an unsupported kind.
+/// When the file is missing, malformed, or of an unsupported type.
 pub fn open(path: &Path) -> Result<Gguf, CheckpointError> {
     if checkpoint::is_checkpoint(path) { checkpoint::open(path) } else { Ok(Gguf::open(path)?) }
 }

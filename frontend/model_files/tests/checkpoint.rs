@@ -1,4 +1,4 @@
-//! Vocabularies of folders of safetensors against the `tokenizers` crate, which reads the same files.
+//! Vocabularies of folders of safetensors, compared with the `tokenizers` crate on the same files.
 
 use std::path::{Path, PathBuf};
 
@@ -36,7 +36,7 @@ fn ids_are_those_of_the_tokenizers_crate() {
     for name in FOLDERS {
         let (ours, theirs) = (ours(name), theirs(name));
         for text in texts {
-            // SentencePiece's special tokens are looked for in text by both.
+            // Both recognise SentencePiece's special tokens in text.
             let right = theirs.encode(text, false).unwrap();
             assert_eq!(
                 ours.encode(text, true).map(|ids| without_bos(name, ids)).unwrap(),
@@ -47,7 +47,7 @@ fn ids_are_those_of_the_tokenizers_crate() {
     }
 }
 
-/// What is added to every text is not what is compared here.
+/// Removes the BOS, which is not compared here.
 fn without_bos(name: &str, ids: Vec<u32>) -> Vec<u32> {
     match (name, ids.split_first()) {
         ("deepseek-fp8", Some((1, rest))) => rest.to_vec(),
@@ -57,7 +57,7 @@ fn without_bos(name: &str, ids: Vec<u32>) -> Vec<u32> {
 
 #[test]
 fn any_text_has_their_ids() {
-    // Fixed, so that a failure repeats.
+    // The seed is fixed, so that a failure repeats.
     let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &[7; 32]);
     let mut runner = TestRunner::new_with_rng(ProptestConfig { cases: 300, ..ProptestConfig::default() }, rng);
     let words =

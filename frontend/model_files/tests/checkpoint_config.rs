@@ -1,4 +1,4 @@
-//! What configurations of folders say, and what they leave to the defaults of transformers.
+//! Configurations of folders, and the defaults of transformers for missing keys.
 
 #[path = "checkpoint_config/codebook.rs"]
 mod codebook;
@@ -20,7 +20,7 @@ use ixc_ir::graph::attrs::RopeScaling;
 use ixc_model_files::gguf::{Gguf, Value};
 use serde_json::{Value as Json, json};
 
-/// A folder with a configuration and tensors of zeros.
+/// Writes a folder with a configuration and tensors of zeros.
 fn folder(test: &str, config: &Json, tensors: &[(&str, &str, &[u64])]) -> PathBuf {
     let to = Path::new(env!("CARGO_TARGET_TMPDIR")).join("checkpoint_config").join(test);
     let _ = fs::remove_dir_all(&to);
@@ -38,7 +38,7 @@ fn folder(test: &str, config: &Json, tensors: &[(&str, &str, &[u64])]) -> PathBu
         header.insert((*name).into(), json!({"dtype": dtype, "shape": shape, "data_offsets": [end, end + bytes]}));
         end += bytes;
     }
-    // As files are written: numbers begin at multiples of eight.
+    // As in real files, data begin at a multiple of eight.
     let mut header = serde_json::to_vec(&header).unwrap();
     header.resize(header.len().next_multiple_of(8), b' ');
     let mut file = (header.len() as u64).to_le_bytes().to_vec();
@@ -48,7 +48,7 @@ fn folder(test: &str, config: &Json, tensors: &[(&str, &str, &[u64])]) -> PathBu
     to
 }
 
-/// Writes the bytes of a tensor of such a folder.
+/// Writes the bytes of a tensor in such a folder.
 fn fill(folder: &Path, tensor: &str, bytes: &[u8]) {
     let path = folder.join("model.safetensors");
     let mut file = fs::read(&path).unwrap();
@@ -63,7 +63,8 @@ fn open(folder: &Path) -> Gguf {
     ixc_architectures::open(folder).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// The smallest Gemma 3 whose heads are as a sparse configuration leaves them: 8 and 4 of 256.
+/// Opens the smallest Gemma 3 with the default heads of a sparse configuration: 8 and 4 of length
+/// 256.
 fn gemma_3(test: &str, text: &Json, [heads, kv_heads, length]: [u64; 3]) -> Gguf {
     let width = 32;
     let (q, kv) = (heads * length, kv_heads * length);
@@ -100,7 +101,7 @@ fn hyper(model: &Gguf) -> Hyper {
     ixc_architectures::build(model).unwrap_or_else(|error| panic!("{error}")).hyper
 }
 
-/// As gemma-3-4b is published: what is not said is what `Gemma3TextConfig` has.
+/// gemma-3-4b as published: missing keys have the defaults of `Gemma3TextConfig`.
 #[test]
 fn what_gemma_3_does_not_say_is_the_default() {
     let text = json!({
@@ -117,19 +118,19 @@ fn what_gemma_3_does_not_say_is_the_default() {
     let layer = &found.layers[0];
     assert_eq!((layer.heads, layer.kv_heads, layer.key_length), (8, 4, 256));
     assert_eq!(layer.attention_scale, 1.0 / 16.0);
-    // As the largest is: scores are divided by what is not the length of a head.
+    // The largest model: the divisor of scores differs from the length of a head.
     let mut text = text;
     let own =
         json!({"head_dim": 128, "num_attention_heads": 32, "num_key_value_heads": 16, "query_pre_attn_scalar": 168});
     text.as_object_mut().unwrap().extend(own.as_object().unwrap().clone());
     let found = hyper(&gemma_3("gemma3-27b", &text, [32, 16, 128]));
     assert_eq!(found.layers[0].attention_scale as f32, (1.0 / 168f64.sqrt()) as f32);
-    // Nothing but the sizes: the window is another.
+    // Sizes only: the default window differs.
     let text = json!({"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 6});
     assert_eq!(hyper(&gemma_3("gemma3-sparse", &text, [8, 4, 256])).layers[0].window, Some(4096));
 }
 
-/// A checkpoint of tests with another configuration.
+/// Opens a test checkpoint with a changed configuration.
 fn changed(test: &str, of: &str, change: impl FnOnce(&mut Json)) -> Result<Gguf, String> {
     let to = Path::new(env!("CARGO_TARGET_TMPDIR")).join("checkpoint_config").join(test);
     let _ = fs::remove_dir_all(&to);
@@ -146,7 +147,7 @@ fn changed(test: &str, of: &str, change: impl FnOnce(&mut Json)) -> Result<Gguf,
     ixc_architectures::open(&to).map_err(|error| error.to_string())
 }
 
-/// Null is a statement, and no default takes its place.
+/// A key that is null does not get the default.
 #[test]
 fn what_is_null_is_not_the_default() {
     let without = |key: &'static str| {
@@ -160,7 +161,7 @@ fn what_is_null_is_not_the_default() {
     assert_eq!(of(&null), None);
 }
 
-/// What sines and cosines are multiplied by, as transformers' `_compute_yarn_parameters` has it.
+/// Factors on sines and cosines as in transformers' `_compute_yarn_parameters`.
 #[test]
 fn yarn_multiplies_as_transformers_does() {
     let magnitude = |test: &str, of: &str, scaling: Json| {
@@ -181,12 +182,12 @@ fn yarn_multiplies_as_transformers_does() {
     let usual = 1.0 + 0.1 * 4f64.ln();
     near(magnitude("yarn", "qwen3moe", json!({"factor": 4.0})), usual, 4.0);
     near(magnitude("yarn-stated", "qwen3moe", json!({"factor": 4.0, "attention_factor": 1.25})), 1.25, 4.0);
-    // The context of 256 positions, by that before.
+    // The ratio of 256 positions and the original context.
     near(magnitude("yarn-grown", "qwen3moe", json!({"factor": null})), usual, 4.0);
     let weights = json!({"factor": 4.0, "mscale": 1.0, "mscale_all_dim": 0.5});
     let ratio = usual / (1.0 + 0.05 * 4f64.ln());
     near(magnitude("yarn-weights", "qwen3moe", weights.clone()), ratio, 4.0);
-    // Latent attention has the rest of it in the factor on scores.
+    // In latent attention, the factor on scores has the rest.
     near(magnitude("yarn-latent", "deepseek-fp8", weights), ratio, 4.0);
     near(
         magnitude("yarn-latent-equal", "deepseek-fp8", json!({"factor": 4.0, "mscale": 0.7, "mscale_all_dim": 0.7})),
@@ -194,7 +195,7 @@ fn yarn_multiplies_as_transformers_does() {
         4.0,
     );
     near(magnitude("yarn-latent-plain", "deepseek-fp8", json!({"factor": 4.0})), usual, 4.0);
-    // Its ramp begins and ends at whole pairs unless configurations say otherwise, of whatever model.
+    // In all models, the ramp begins and ends at whole pairs unless the configuration differs.
     let ramp = |test: &str, of: &str, truncate: Json| {
         let rope = json!({"rope_theta": 1e4, "rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64, "truncate": truncate});
         hyper(&changed(test, of, |json| json["rope_parameters"] = rope).unwrap()).rope.scaling
@@ -211,7 +212,7 @@ fn yarn_multiplies_as_transformers_does() {
     assert!(said.contains("key \"attention_factor\" is -1; expected a positive number"), "{said}");
 }
 
-/// Numbers of a key, as what they are: a count may be given once or for each layer.
+/// Returns the numbers of a key, which may be one count or one for each layer.
 fn numbers(value: &Value) -> Vec<f64> {
     match value {
         Value::Array(array) => {
@@ -227,13 +228,14 @@ fn numbers(value: &Value) -> Vec<f64> {
     }
 }
 
-/// Hybrids and Gemma 4, from what transformers saves of the golden models: keys and tensors are those of the files that llama.cpp's converter makes.
+/// Hybrids and Gemma 4, as transformers saves the golden models: keys and tensors are the same as
+/// in the files of llama.cpp's converter.
 #[test]
 fn keys_and_tensors_are_the_converters() {
-    // What says nothing there: RoPE that no layer has, and dimensions of positions, groups of which there is one, sizes that tensors say, kinds of layers that
-    // are listed, too, and vocabularies.
+    // Keys without information there: RoPE that no layer has, dimensions of positions, a single
+    // group, sizes that tensors show, kinds of layers that are also listed, and vocabularies.
     const SILENT: [&str; 10] = [
-        // How Falcon's files have queries, keys and values, which is as all have them.
+        // Order of queries, keys and values in Falcon's files, which all of them have.
         "tensor_data_layout",
         "rope.scaling.finetuned",
         "vocab_size",
@@ -245,12 +247,14 @@ fn keys_and_tensors_are_the_converters() {
         "rope.dimension_sections",
         "full_attention_interval",
     ];
-    // What the converter keeps in f32, and golden files that it did not write have in f16; and what graphs make f32 of, as it is written.
+    // Matrices that the converter keeps in f32, but that golden files of other writers have in f16;
+    // and matrices that graphs convert to f32.
     const SINGLE: [&str; 3] = ["ffn_gate_inp.weight", "indexer.proj.weight", "ple_conv1d.weight"];
-    // Norms whose weights are a number of the configuration, which converters write as often as a head is long.
+    // Norms whose weights are one number of the configuration; converters repeat it for each
+    // element of a head.
     const CONSTANT: [(&str, &str); 2] =
         [("muse-glimmer", "attn_q_norm.weight"), ("muse-glimmer", "attn_k_norm.weight")];
-    // What says that there is none.
+    // Values that mean the feature is absent.
     const NONE: [(&str, &str); 4] = [
         ("rope.scaling.type", "\"none\""),
         ("attention.sliding_window", "0"),
@@ -286,7 +290,7 @@ fn keys_and_tensors_are_the_converters() {
         let theirs = ixc_architectures::open(&golden).unwrap();
         let tensors = |model: &Gguf| -> Vec<(String, Vec<u64>, String)> {
             let of = |tensor: &ixc_model_files::gguf::Tensor| {
-                // Vectors may be written as matrices, and norms of streams as one.
+                // Vectors may be written as matrices, and norms of streams as one norm.
                 let dims: Vec<u64> = match tensor.name().contains("_norm") {
                     true => vec![tensor.dims().iter().product()],
                     false => tensor.dims().iter().copied().filter(|dim| *dim > 1).collect(),
@@ -295,7 +299,7 @@ fn keys_and_tensors_are_the_converters() {
                 let kind = if single { "F32".to_owned() } else { tensor.tensor_type().to_string() };
                 (tensor.name().to_owned(), dims, kind)
             };
-            // What graphs take that files need not have is made of others.
+            // Graphs derive these tensors from others, so files need not have them.
             let made = ["indexer.mean.weight", "ple_conv1d.singles"];
             let own = model.tensors().filter(|tensor| !made.iter().any(|end| tensor.name().ends_with(end)));
             let mut all: Vec<_> = own.map(of).collect();
@@ -313,13 +317,13 @@ fn keys_and_tensors_are_the_converters() {
         assert_eq!(ours.metadata().read::<&str>("general.architecture").unwrap(), architecture);
         for (key, value) in theirs.metadata().iter() {
             let Some(part) = key.strip_prefix(architecture).and_then(|key| key.strip_prefix('.')) else { continue };
-            // The epsilon of Nemotron-H is under a name of its own.
+            // Nemotron-H has another key for its epsilon.
             let found = ours
                 .metadata()
                 .get(key)
                 .or_else(|| ours.metadata().get(&key.replace("layer_norm_epsilon", "layer_norm_rms_epsilon")));
             match found {
-                // Of values Kimi Linear keeps what it keeps of keys, whatever its files say.
+                // Kimi Linear caches as much of a value as of a key, whatever its files state.
                 Some(_) if architecture == "kimi-linear" && part == "attention.value_length" => {}
                 Some(found) if numbers(found) != numbers(value) => {
                     wrong.push(format!("{name}: {key} is {found}, not {value}"))
@@ -330,7 +334,7 @@ fn keys_and_tensors_are_the_converters() {
                 _ => {}
             }
         }
-        // Factors of layers are numbers of tensors, which are zeros here.
+        // Factors of layers are one-element tensors, which are zeros here.
         let ops = |model: &Gguf| -> Vec<_> {
             let module = ixc_architectures::build(model).unwrap_or_else(|error| panic!("{name}: {error}")).module;
             module.functions[0].ops.iter().map(|op| op.kind).collect()
@@ -344,7 +348,8 @@ fn keys_and_tensors_are_the_converters() {
     assert!(count >= 70);
 }
 
-/// MiMo-V2 of two layers, the second with a window and twice as many key heads: sizes of all rows of queries, keys and values of both.
+/// MiMo-V2 with two layers, the second with a window and twice as many key heads. The sizes are
+/// those of all rows of queries, keys and values of both.
 const MIMO_ROWS: [[u64; 3]; 2] = [[128, 64, 32], [128, 128, 64]];
 
 fn mimo_2(test: &str, quantised: &Json, tensors: &[(&str, &str, &[u64])]) -> PathBuf {
@@ -357,7 +362,7 @@ fn mimo_2(test: &str, quantised: &Json, tensors: &[(&str, &str, &[u64])]) -> Pat
     folder(test, &config, tensors)
 }
 
-/// Numbers of a tensor in bf16, the first of each row.
+/// Returns the first number of each row of a bf16 tensor.
 fn firsts(model: &Gguf, tensor: &str) -> Vec<f32> {
     let tensor = model.tensor(tensor).unwrap();
     assert_eq!(tensor.tensor_type().to_string(), "BF16");
@@ -367,7 +372,8 @@ fn firsts(model: &Gguf, tensor: &str) -> Vec<f32> {
         .collect()
 }
 
-/// OLMo Hybrid: sizes of linear attention follow from the width, and every fourth layer attends, or the last one of fewer (transformers, `OlmoHybridConfig`).
+/// OLMo Hybrid: sizes of linear attention follow from the width. Every fourth layer has attention,
+/// or the last one of a shallower model (transformers, `OlmoHybridConfig`).
 #[test]
 fn sizes_of_linear_attention_follow_from_the_width() {
     let opened = |test: &str, changes: Json| {
@@ -404,7 +410,7 @@ fn every_architecture_has_folders() {
     assert_eq!(missing, ["bitnet", "rwkv7", "arwkv7", "rwkv6", "rwkv6qwen2"]);
 }
 
-/// Hunyuan has a width of experts for each layer, all the same.
+/// Hunyuan lists the width of experts for each layer; all are equal.
 #[test]
 fn a_count_may_be_given_for_each_layer() {
     let config = json!({
@@ -416,7 +422,7 @@ fn a_count_may_be_given_for_each_layer() {
     assert_eq!((key("expert_feed_forward_length"), key("expert_used_count"), key("expert_shared_count")), (16, 1, 1));
 }
 
-/// Of Phi-4-multimodal text has the matrices that stand beside what is added to them for pictures and sounds.
+/// For text, Phi-4-multimodal uses only base matrices, without the additions for images and audio.
 #[test]
 fn what_is_added_for_pictures_is_passed_by() {
     let config = json!({"model_type": "phi4mm", "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1, "num_attention_heads": 4,
@@ -450,7 +456,8 @@ fn what_is_added_for_pictures_is_passed_by() {
     assert_eq!(hyper(&model).rope.dims, 8);
 }
 
-/// What KTransformers' tools make without the rest of a model, or in other ways than are read, is refused with what is read instead.
+/// Files of KTransformers' tools without the rest of a model, or in other layouts, are refused with
+/// advice.
 #[test]
 fn other_things_of_ktransformers_are_refused() {
     let config =
@@ -469,7 +476,7 @@ fn other_things_of_ktransformers_are_refused() {
     }
 }
 
-/// What configurations say that no graph does, and what they do not say that it needs.
+/// Values that no graph supports, and missing values that a graph needs.
 #[test]
 fn what_is_not_computed_is_refused() {
     let long = |parts: Json| {
@@ -579,7 +586,7 @@ fn what_is_not_computed_is_refused() {
     }
 }
 
-/// Kinds of layers as letters, and what sines are multiplied by where Phi-3.5's experts state it.
+/// Kinds of layers as letters, and Phi-3.5's stated factor on sines for its experts.
 #[test]
 fn letters_and_stated_magnitudes_count() {
     let sizes = |own: Json| {
@@ -599,7 +606,7 @@ fn letters_and_stated_magnitudes_count() {
     assert_eq!(model.metadata().read::<f32>("phimoe.rope.scaling.attn_factor").unwrap(), 1.25);
     assert_eq!(model.metadata().read::<u32>("phimoe.rope.scaling.original_context_length").unwrap(), 64);
     assert!(model.tensor("rope_factors_long.weight").is_some() && model.tensor("rope_factors_short.weight").is_some());
-    // No caps is not the same as nothing said of caps.
+    // A null cap differs from a missing one.
     let caps = |own: Json| {
         let mut config = sizes(json!({"model_type": "gemma2"}));
         config.as_object_mut().unwrap().extend(own.as_object().unwrap().clone());
@@ -611,8 +618,9 @@ fn letters_and_stated_magnitudes_count() {
     assert_eq!(caps(json!({"attn_logit_softcapping": null, "final_logit_softcapping": null})), [0.0, 0.0]);
 }
 
-/// Gemma 4: heads of layers without a window have a length of the class, of the configuration, or of the list of what differs by layer, which says nothing of what
-/// does not.
+/// Gemma 4: the head length of layers without a window comes from the class, from the
+/// configuration, or from the list of differences by layer. A missing entry of the list means no
+/// difference.
 #[test]
 fn heads_that_do_not_differ_are_not_listed() {
     let length = |own: Json| {
@@ -628,7 +636,8 @@ fn heads_that_do_not_differ_are_not_listed() {
     assert_eq!(length(json!({"per_layer_config": {}})), 16);
 }
 
-/// What models say that their released ones all have, or that transformers writes in other words than they were published with.
+/// Keys that have the same value in all released models, or that transformers writes in another
+/// form than the published files.
 #[test]
 fn what_is_stated_is_read() {
     let key = |config: Json, key: &str| {
@@ -649,7 +658,7 @@ fn what_is_stated_is_read() {
     assert_eq!(key(json!({"model_type": "granite", "head_dim": 24}), LENGTH), [24.0]);
     assert_eq!(key(json!({"model_type": "granitemoe", "head_dim": 24}), LENGTH), [24.0]);
     assert_eq!(key(json!({"model_type": "granite", "head_dim": 16}), LENGTH), Vec::<f64>::new());
-    // DeepSeek-V2's weights are divided by their sum, or multiplied.
+    // DeepSeek-V2 either normalises the weights of experts or scales them.
     const SCALE: &str = "expert_weights_scale";
     let deepseek = |own: Json| {
         let mut config = json!({"model_type": "deepseek_v2", "routed_scaling_factor": 16.0, "n_routed_experts": 2});
@@ -658,7 +667,7 @@ fn what_is_stated_is_read() {
     };
     assert_eq!(deepseek(json!({})), [vec![], vec![16.0]]);
     assert_eq!(deepseek(json!({"norm_topk_prob": true, "num_experts_per_tok": 2})), [vec![1.0], vec![1.0]]);
-    // Of one there is nothing to divide by.
+    // A single weight is not normalised.
     assert_eq!(deepseek(json!({"norm_topk_prob": true, "num_experts_per_tok": 1})), [vec![0.0], vec![16.0]]);
     const EPS: &str = "attention.layer_norm_rms_epsilon";
     assert_eq!(key(json!({"model_type": "olmoe", "rms_norm_eps": 0.5}), EPS), [0.5]);
@@ -671,12 +680,12 @@ fn what_is_stated_is_read() {
     assert_eq!(minimax(json!({"rotary_dim": 8})), [8.0]);
     assert_eq!(minimax(json!({"rope_parameters": {"rope_theta": 5e6, "partial_rotary_factor": 0.5}})), [16.0]);
     assert_eq!(minimax(json!({})), [32.0]);
-    // A greedy router knows no groups, whatever their number.
+    // A greedy router has no groups, whatever their number.
     let greedy = json!({"model_type": "deepseek_v2", "n_group": 2, "topk_group": 1, "layer_types": null});
     assert_eq!(key(greedy, "expert_group_count"), [1.0]);
     let limited = json!({"model_type": "deepseek_v2", "n_group": 2, "topk_group": 1, "topk_method": "group_limited_greedy", "layer_types": null});
     assert_eq!(key(limited, "expert_group_count"), [2.0]);
-    // RoPE by its name of before counts whole, and what the class has where nothing is said not at all.
+    // The earlier name of the RoPE table replaces the default of the class completely.
     let scaling = json!({"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64});
     let ministral = |own: Json, name: &str| {
         let mut config = json!({"model_type": "ministral3", "head_dim": 16, "layer_types": null});
@@ -688,18 +697,18 @@ fn what_is_stated_is_read() {
     assert_eq!(ministral(before.clone(), "rope.freq_base"), [1e4]);
     assert_eq!(ministral(before, "attention.temperature_scale"), Vec::<f64>::new());
     assert_eq!(ministral(json!({}), "rope.scaling.factor"), [16.0]);
-    // A magnitude that is stated is not multiplied by itself.
+    // A stated magnitude is not multiplied by itself.
     let both = json!({"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64, "mscale": 0.5, "mscale_all_dim": 1.0});
     let ratio = (1.0 + 0.05 * 4f64.ln()) / (1.0 + 0.1 * 4f64.ln());
     let both = json!({"rope_scaling": both});
     assert_eq!(ministral(both.clone(), "rope.scaling.yarn_attn_factor"), [f64::from(ratio as f32)]);
     assert_eq!(ministral(both, "rope.scaling.attn_factor"), [1.0]);
-    // Queries grow by positions that YaRN need not have named.
+    // The temperature of queries needs an original context, even without YaRN.
     let unscaled = json!({"rope_type": "default", "rope_theta": 1e4, "llama_4_scaling_beta": 0.1, "original_max_position_embeddings": 64});
     let unscaled = json!({"rope_parameters": unscaled});
     assert_eq!(ministral(unscaled.clone(), "rope.scaling.original_context_length"), [64.0]);
     assert_eq!(ministral(unscaled, "attention.temperature_scale"), [f64::from(0.1f32)]);
-    // Norms of latent rows are not told what the others add, but in one class.
+    // Norms of latent rows ignore the epsilon of the others, except in one class.
     const LATENT_EPS: &str = "attention.latent_norm_epsilon";
     let flash = |eps: f64| {
         json!({"model_type": "glm4_moe_lite", "rms_norm_eps": eps, "n_routed_experts": 2, "kv_lora_rank": 16,
@@ -707,14 +716,14 @@ fn what_is_stated_is_read() {
     };
     assert_eq!(key(flash(1e-5), LATENT_EPS), [f64::from(1e-6f32)]);
     assert_eq!(key(flash(1e-6), LATENT_EPS), Vec::<f64>::new());
-    // By the factor that is stated, whatever the context grew by.
+    // The stated factor is used, not the growth of the context.
     let longrope = json!({"rope_type": "longrope", "factor": 4.0, "original_max_position_embeddings": 32,
         "short_factor": vec![1.0; 8], "long_factor": vec![2.0; 8]});
     let longrope = json!({"model_type": "qwen3", "head_dim": 16, "max_position_embeddings": 256, "rope_theta": 1e4,
         "rope_scaling": longrope, "layer_types": null});
     let magnitude = (1.0 + 4f64.ln() / 32f64.ln()).sqrt();
     assert_eq!(key(longrope, "rope.scaling.attn_factor"), [f64::from(magnitude as f32)]);
-    // The base by alpha is of heads as long as they are.
+    // The base by alpha depends on the actual length of heads.
     let hunyuan = json!({"model_type": "hunyuan_v1_moe", "head_dim": 32, "moe_topk": 1, "layer_types": null,
         "rope_theta": 1e4, "rope_scaling": {"type": "dynamic", "alpha": 1000.0}});
     assert_eq!(key(hunyuan, "rope.freq_base"), [f64::from((1e4 * 1000f64.powf(32.0 / 30.0)) as f32)]);
@@ -723,7 +732,7 @@ fn what_is_stated_is_read() {
     assert_eq!(key(smol, "attention.rope_pattern"), [1.0, 0.0, 1.0, 0.0]);
 }
 
-/// Whether layers without a window have RoPE depends on whether there is a window, and not on whether a layer has it.
+/// Layers without a window lack RoPE only if the model has a window.
 #[test]
 fn layers_without_a_window_that_the_model_has_are_not_turned() {
     let turns = |own: Json| {
@@ -749,7 +758,7 @@ fn layers_without_a_window_that_the_model_has_are_not_turned() {
     assert!(!turns(json!({"sliding_window": 64})));
 }
 
-/// Classes of a kin have other numbers where configurations say nothing.
+/// Related models have different defaults of their classes.
 #[test]
 fn what_kin_do_not_say_is_of_their_own_class() {
     let key = |model_type: &str, key: &str| {
@@ -773,14 +782,14 @@ fn what_kin_do_not_say_is_of_their_own_class() {
         ("gemma4_unified", "attention.sliding_window", 1024.0),
         ("mistral", "attention.sliding_window", 4096.0),
         ("olmo3", "rope.freq_base", 5e5),
-        // By transformers' name for it.
+        // The name in transformers.
         ("exaone", "attention.layer_norm_rms_epsilon", 0.5),
     ] {
         assert_eq!(key(model_type, name), [expected], "{model_type}: {name}");
     }
 }
 
-/// Sizes whose products no number holds are typed errors.
+/// Sizes whose products overflow are typed errors.
 #[test]
 fn absurd_sizes_are_refused() {
     let huge = u32::MAX;

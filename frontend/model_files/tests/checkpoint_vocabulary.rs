@@ -1,4 +1,4 @@
-//! What a folder's tokenizer files become, with one thing changed in each.
+//! Vocabularies from a folder's tokenizer files, each with one change.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use ixc_model_files::gguf::{Gguf, StringArray, read_vocabulary};
 use ixc_text::tokenizer::{Tokenizer, TokenizerSpec};
 use serde_json::{Value as Json, json};
 
-/// A copy of a checkpoint of tests, to be changed.
+/// Copy of a test checkpoint that a test may change.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -55,13 +55,14 @@ const ROWS: usize = 320;
 
 #[test]
 fn the_table_has_a_row_for_each_token() {
-    // Rows without tokens are called so; the tokenizer of this checkpoint has 304 tokens.
+    // Rows without tokens get this name; the tokenizer of this checkpoint has 304 tokens.
     let folder = Folder::new("padded", "qwen3moe");
     let model = folder.open();
     let tokens = model.metadata().read::<&StringArray>("tokenizer.ggml.tokens").unwrap();
     assert_eq!(tokens.len(), ROWS);
     assert_eq!(tokens.iter().last(), Some("[PAD319]"));
-    // An added token without a row is left out: of pictures, in Gemma 3. It is text, then.
+    // An added token without a row is left out, such as image tokens in Gemma 3. It then is plain
+    // text.
     let added = |id: usize| json!({"id": id, "content": "<image_soft_token>", "special": true, "normalized": false});
     let with = |name: &str, id: usize| {
         Folder::new(name, "qwen3moe")
@@ -72,23 +73,23 @@ fn the_table_has_a_row_for_each_token() {
     assert_eq!((beyond.tokens.len(), beyond.tokens[ROWS - 1].as_str()), (ROWS, "[PAD319]"));
     let ids = Tokenizer::new(&beyond).unwrap().encode("a<image_soft_token>", true).unwrap();
     assert!(ids.len() > 2 && ids.iter().all(|id| (*id as usize) < ROWS), "{ids:?}");
-    // The same token in the vocabulary, too.
+    // The token may also be in the vocabulary.
     let both =
         with("both", ROWS).edit("tokenizer.json", |json| json["model"]["vocab"]["<image_soft_token>"] = ROWS.into());
     assert_eq!(both.spec().tokens.len(), ROWS);
-    // Padding that has no row is no token's role.
+    // A padding token without a row has no role.
     let pad = with("pad", ROWS).edit("tokenizer_config.json", |json| json["pad_token"] = "<image_soft_token>".into());
     let pad = pad.edit("generation_config.json", |json| json["pad_token_id"] = ROWS.into());
     let pad = pad.edit("config.json", |json| json["pad_token_id"] = ROWS.into());
     assert_eq!(pad.spec().special.pad, None);
-    // Text could become a token that no row is for.
+    // Text could become a token without a row.
     let word =
         Folder::new("word", "qwen3moe").edit("tokenizer.json", |json| json["model"]["vocab"]["zz"] = (ROWS + 3).into());
     let said = word.refused();
     assert!(said.contains("key \"model.vocab\" is of \"zz\" with id 323; expected ids below 320, the rows"), "{said}");
 }
 
-/// PLaMo's, a line for each token; rows without one are padding.
+/// PLaMo's tokenizer has a line for each token; rows without a token are padding.
 #[test]
 fn tokens_may_be_lines() {
     let names = [
@@ -127,18 +128,18 @@ fn both_ends_of_a_text_are_said_by_the_processor_then_by_flags() {
     let text = json!({"Sequence": {"id": "A", "type_id": 0}});
     let template = |single: Vec<Json>| json!({"type": "TemplateProcessing", "single": single, "pair": []});
     let cases = [
-        // SentencePiece's models begin with BOS where nothing is said.
+        // SentencePiece's models begin with BOS by default.
         (json!(null), json!({}), (true, false, Some(2), None)),
         (json!(null), json!({"add_bos_token": false, "add_eos_token": true}), (false, true, Some(2), None)),
-        // A processor of bytes says no, whatever the flags are.
+        // `ByteLevel` adds no token, whatever the flags are.
         (json!({"type": "ByteLevel"}), json!({"add_bos_token": true}), (false, false, Some(2), None)),
-        // What a template does not say, a flag does.
+        // A flag applies to an end that no template sets.
         (
             template(vec![special("<s>"), text.clone()]),
             json!({"add_bos_token": false, "add_eos_token": true}),
             (true, true, Some(2), None),
         ),
-        // What stands at its end is EOS, and what was that ends a turn.
+        // The token at the end of a template becomes EOS, and the former EOS ends a turn.
         (template(vec![text.clone(), special("<unk>")]), json!({}), (true, true, Some(0), Some(2))),
     ];
     for (number, (processor, flags, expected)) in cases.into_iter().enumerate() {
@@ -154,7 +155,7 @@ fn both_ends_of_a_text_are_said_by_the_processor_then_by_flags() {
     }
 }
 
-/// All ends of answers that a configuration lists, where nothing is said of generation.
+/// Without `generation_config.json`, all listed ends of answers are used.
 #[test]
 fn all_ends_of_answers_count() {
     let ends = |name: &str, generation: &str| {
@@ -194,7 +195,7 @@ fn templates_are_found_wherever_they_are() {
     assert_eq!(found(&additional).as_deref(), Some("usual"));
 }
 
-/// DeepSeek's files, whose patterns hold line feeds themselves.
+/// DeepSeek's files, whose patterns contain line feeds.
 #[test]
 fn deepseeks_pre_tokenizers_are_known() {
     let split = |pattern: &str| json!({"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": false});

@@ -29,7 +29,7 @@ fn message(writer: GgufWriter) -> String {
     read(writer.finish()).unwrap_err().to_string()
 }
 
-/// What an accepted file promises.
+/// Checks the guarantees of an accepted file.
 fn assert_sound(gguf: &Gguf) {
     let mut ranges: Vec<_> = gguf.tensors().map(|t| (t.file(), t.offset(), t.offset() + t.bytes())).collect();
     ranges.sort_unstable();
@@ -87,7 +87,7 @@ fn bad_gguf_gets_what_its_manifest_says() {
                 assert_eq!(error.class(), Class::Data, "{text}");
             }
         }
-        // The others are well-formed GGUF: they fail when model, tokenizer or template is used.
+        // The others are well-formed GGUF; they fail when model, tokenizer or template is used.
         let expect = if matches!(class, "model" | "vocab" | "template") { "accept" } else { expect };
         if (expect == "reject" && result.is_ok()) || (expect == "accept" && result.is_err()) {
             wrong.push(format!("{line}: {result:?}"));
@@ -172,7 +172,7 @@ fn errors_say_what_where_and_what_would_be_right() {
     assert!(message(GgufWriter::new().version(3 << 24)).contains("big-endian"));
     assert!(message(GgufWriter::new().tensor("t", 137, &[1], vec![0; 4])).contains("ik_llama.cpp"));
     assert!(message(GgufWriter::new().key("k", 1u8).key("k", 1u8)).contains("appears twice, first at byte 0x18"));
-    // One array of an array of u8 that is empty: 9 is the type of arrays.
+    // An array whose element is an empty array of u8: 9 is the type of arrays.
     let mut nested = GgufWriter::new().key("k", vec![1u32]).finish();
     let at = nested.windows(4).rposition(|word| word == 4u32.to_le_bytes()).unwrap();
     nested[at..at + 4].copy_from_slice(&9u32.to_le_bytes());
@@ -183,7 +183,7 @@ fn errors_say_what_where_and_what_would_be_right() {
     assert!(text.contains("65537 keys"), "{text}");
 }
 
-/// The error of a cut download has both sizes; that of a damaged header has the place.
+/// The error of an incomplete download has both sizes; that of a damaged header has the place.
 #[test]
 fn a_file_that_is_cut_says_how_much_is_missing() {
     let whole = good().finish();
@@ -195,10 +195,10 @@ fn a_file_that_is_cut_says_how_much_is_missing() {
     }
     let text = read(whole[..40].to_vec()).unwrap_err().to_string();
     assert!(text.contains("fit into the rest of the file"), "{text}");
-    // Tensors that do not lie one after the other are a damaged table, whatever they would need.
+    // If tensors are not contiguous, the table is damaged, whatever size it needs.
     let mut damaged = whole;
     let name = damaged.windows(5).position(|word| word == b"three").unwrap();
-    // Behind the name: four dimensions with their number, the type, and the offset.
+    // After the name: number of dimensions, four dimensions, type and offset.
     damaged[name + 5 + 4 + 4 * 8 + 4..][..8].copy_from_slice(&(1u64 << 40).to_le_bytes());
     let text = read(damaged).unwrap_err().to_string();
     assert!(text.contains("ends after the file's data section"), "{text}");
@@ -242,7 +242,7 @@ fn missing_files_and_directories_are_told_apart_from_bad_ones() {
     assert!(error.to_string().contains("no such model.gguf: cannot open"), "{error}");
 }
 
-/// A folder that is removed at the end.
+/// Folder that is removed at the end.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -290,11 +290,11 @@ fn any_shard_opens_all() {
     // The same tensor twice.
     dir.write("m-00002-of-00003.gguf", &shard(1, 3, "t0"));
     assert!(Gguf::open(&paths[0]).unwrap_err().to_string().contains("\"t0\": appears twice"));
-    // A tensor too few.
+    // One tensor is missing.
     dir.write("m-00002-of-00003.gguf", &GgufWriter::new().key("split.no", 1u32).key("split.count", 3u32));
     let text = Gguf::open(&paths[0]).unwrap_err().to_string();
     assert!(text.contains("number of tensors in all shards is 2; this file of a split model must have 3"), "{text}");
-    // Another number in the last file alone.
+    // The last file alone has another number.
     dir.write("m-00002-of-00003.gguf", &shard(1, 3, "t1"));
     let writer = GgufWriter::new().key("split.no", 2u32).key("split.count", 3u32).key("split.tensors.count", 7i32);
     dir.write("m-00003-of-00003.gguf", &writer.f32_tensor("t2", &[2], &[2.0, 1.0]));
@@ -305,17 +305,17 @@ fn any_shard_opens_all() {
     dir.write("m-00002-of-00003.gguf", &shard(1, 3, "t1").key("general.architecture", "gpt2"));
     let text = Gguf::open(&paths[0]).unwrap_err().to_string();
     assert!(text.contains("general.architecture is gpt2; this file of a split model must have llama"), "{text}");
-    // A shard in the wrong place.
+    // A shard at the wrong position.
     dir.write("m-00002-of-00003.gguf", &shard(2, 3, "t1"));
     assert!(Gguf::open(&paths[0]).unwrap_err().to_string().contains("split.no is 2"));
-    // A shard that is not there.
+    // A missing shard.
     fs::remove_file(&paths[1]).unwrap();
     let error = Gguf::open(&paths[2]).unwrap_err();
     assert!(
         error.to_string().contains("shard 2 of 3 is missing") && error.to_string().contains("m-00002-of-00003.gguf")
     );
     assert_eq!(error.class(), Class::NoInput);
-    // A shard that was renamed.
+    // A renamed shard.
     let renamed = dir.write("other.gguf", &shard(0, 3, "t0"));
     assert!(Gguf::open(&renamed).unwrap_err().to_string().contains("-00001-of-00003.gguf"));
 }

@@ -1,7 +1,9 @@
-//! Stored tensors, taken apart and put together again without reading them: shapes, and where each element is.
+//! Views of stored tensors: they are split, reordered and joined without reading them. A view has a
+//! shape and the place of each element.
 //!
 //! ```text
-//! q.split(0, &[heads, 2, half]).swap(1, 2).join(0).join(0)      // NumPy: reshape(heads, 2, half, n).swapaxes(1, 2).reshape(rows, n)
+//! q.split(0, &[heads, 2, half]).swap(1, 2).join(0).join(0)
+//! // NumPy: reshape(heads, 2, half, n).swapaxes(1, 2).reshape(rows, n)
 //! ```
 
 use ixc_ir::derived::{Axis, Change, Derived, Element, Extent, Groups, Order, Piece, Scales, View, Zeros};
@@ -15,40 +17,41 @@ pub(super) struct Array {
     dtype: &'static str,
     scales: Option<Scales>,
     groups: Option<Box<Grouped>>,
-    /// A number that it is to be multiplied with, which becomes a tensor of its own.
+    /// Additional factor on the numbers, which becomes a tensor of its own.
     factor: Option<Box<Array>>,
     change: Change,
-    /// What its numbers are rounded to once they are scaled, where that is no matter of how they are stored.
+    /// Format to which scaled numbers are rounded, if the stored type does not determine it.
     rounded: Option<Format>,
-    /// Whether elements are integers, in the bytes of as many floats.
+    /// Whether elements are integers, stored as bits of f32.
     table: bool,
     first: u64,
     /// Digits of the index along each dimension, the slowest first.
     dims: Vec<Vec<Axis>>,
 }
 
-/// Scales of integers, one for each of them, and zeros: those of a group are the same element.
+/// Scales and zeros of integers, one for each. Those of a group are the same stored element.
 #[derive(Clone, Debug)]
 pub(super) struct Grouped {
     pub scales: Array,
-    /// With what is to be added to each.
+    /// Zeros, and a number that is added to each.
     pub zeros: Option<(Array, u8)>,
-    /// Which group each is of, where that is stored: the others are those of the first group then.
+    /// Group of each integer, if it is stored; `scales` and `zeros` are then those of the first
+    /// group.
     pub order: Option<InOrder>,
 }
 
-/// The group of each element.
+/// Group of each integer.
 #[derive(Clone, Debug)]
 pub(super) struct InOrder {
     pub order: Array,
-    /// How many groups there are.
+    /// Number of groups.
     pub groups: u64,
-    /// Elements of scales, and of zeros, from a group to the next.
+    /// Elements between consecutive groups, in the scales and in the zeros.
     pub steps: [u64; 2],
 }
 
 impl Array {
-    /// A tensor as it is stored; `None` where it has no elements, or no dimension.
+    /// Returns a whole stored tensor; `None` if it has no elements or no dimension.
     pub(super) fn whole(extent: Extent, element: Element, shape: &[u64]) -> Option<Array> {
         if shape.contains(&0) {
             return None;
@@ -75,7 +78,7 @@ impl Array {
         })
     }
 
-    /// One whose elements are of a type that weights are not read from.
+    /// Returns a placeholder for a tensor of a type that weights cannot have.
     pub(super) fn unreadable(dtype: &'static str) -> Array {
         let extent = Extent { file: 0, offset: 0, bytes: 0 };
         Array {
@@ -93,7 +96,8 @@ impl Array {
         }
     }
 
-    /// One of integers of four or eight bytes, of which the lower four are taken: no weight is read from it, but a table may be.
+    /// Returns a tensor of four-byte or eight-byte integers, truncated to their lower four bytes.
+    /// Weights cannot be read from it, but a table can.
     pub(super) fn integers(extent: Extent, dtype: &'static str, bytes: u64, shape: &[u64]) -> Option<Array> {
         let last = shape.len().checked_sub(1)?;
         let words: Vec<u64> = shape.iter().copied().chain([bytes / 4]).collect();
@@ -101,7 +105,7 @@ impl Array {
         Some(Array { element: None, dtype, ..array })
     }
 
-    /// Its integers, where it has such.
+    /// Returns the integers as a table; `None` for a tensor of another type.
     pub(super) fn table(self) -> Option<Array> {
         let integers = self.element.is_none() && !self.dims.is_empty();
         integers.then_some(Array { element: Some(Element::F32), table: true, ..self })
@@ -115,13 +119,13 @@ impl Array {
         self.scales = Some(scales);
     }
 
-    /// Integers with their scales, of the same shape.
+    /// Adds scales and zeros of the same shape to integers.
     pub(super) fn grouped(mut self, groups: Grouped) -> Array {
         self.groups = Some(Box::new(groups));
         self
     }
 
-    /// With the format that its numbers are rounded to.
+    /// Sets the format to which numbers are rounded.
     pub(super) fn rounded_to(self, format: Format) -> Array {
         Array { rounded: Some(format), ..self }
     }
@@ -135,7 +139,7 @@ impl Array {
         self.factor.as_deref()
     }
 
-    /// What is done to integers done to their scales and zeros.
+    /// Applies a reordering of integers to their scales, zeros and groups.
     fn with_groups(mut self, done: impl Fn(Array) -> Option<Array>) -> Option<Array> {
         let Some(groups) = self.groups.take() else { return Some(self) };
         let Grouped { scales, zeros, order } = *groups;
@@ -151,15 +155,15 @@ impl Array {
         Some(self)
     }
 
-    /// Each element of the last dimension so many times.
+    /// Repeats each element of the last dimension.
     pub(super) fn repeated(mut self, times: u64) -> Option<Array> {
         (times > 0).then_some(())?;
         self.dims.last_mut()?.push(Axis { len: times, stride: 0 });
         Some(self)
     }
 
-    /// The format that its elements have once they are multiplied with their scales, where it is no vector: of integers one of blocks, if these have a
-    /// scale each.
+    /// Returns the format of the elements of a matrix after scaling. Integers become a block format
+    /// only if all integers of a block share a scale, otherwise f16.
     pub(super) fn scaled_format(&self) -> Option<Format> {
         if self.rounded.is_some() {
             return self.rounded;
@@ -178,7 +182,7 @@ impl Array {
         Some(if self.groups.as_deref().is_none_or(whole) { format } else { Element::F16.scaled_format() })
     }
 
-    /// With numbers that something becomes of.
+    /// Sets a change of the numbers.
     pub(super) fn changed(mut self, change: Change) -> Array {
         self.change = change;
         self
@@ -204,7 +208,7 @@ impl Array {
         self.shape().get(dim).copied().unwrap_or(0)
     }
 
-    /// A dimension as several, whose product it is.
+    /// Splits a dimension into several, whose product is its length.
     pub(super) fn split(self, dim: usize, lens: &[u64]) -> Option<Array> {
         let mut this = self.with_groups(|array| array.split(dim, lens))?;
         let mut digits = this.dims.get(dim)?.clone();
@@ -216,7 +220,7 @@ impl Array {
         let mut split: Vec<Vec<Axis>> = Vec::with_capacity(lens.len());
         for &len in lens.iter().rev() {
             let (mut left, mut own) = (len, Vec::new());
-            // Whole digits, the fastest first, and what is left of the next.
+            // Takes whole digits, the fastest first, and a part of the next.
             while left > 1 {
                 let axis = digits.pop()?;
                 if left.is_multiple_of(axis.len) {
@@ -238,14 +242,14 @@ impl Array {
         Some(this)
     }
 
-    /// Two dimensions in each other's place.
+    /// Swaps two dimensions.
     pub(super) fn swap(self, a: usize, b: usize) -> Option<Array> {
         let mut this = self.with_groups(|array| array.swap(a, b))?;
         (a.max(b) < this.dims.len()).then(|| this.dims.swap(a, b))?;
         Some(this)
     }
 
-    /// A dimension and the next as one.
+    /// Joins a dimension and the next.
     pub(super) fn join(self, dim: usize) -> Option<Array> {
         let mut this = self.with_groups(|array| array.join(dim))?;
         if dim + 1 >= this.dims.len() {
@@ -253,7 +257,7 @@ impl Array {
         }
         let next = this.dims.remove(dim + 1);
         this.dims[dim].extend(next);
-        // Digits that count on are one.
+        // Merges consecutive digits with contiguous strides.
         let mut digits: Vec<Axis> = Vec::new();
         for axis in std::mem::take(&mut this.dims[dim]) {
             match digits.last_mut() {
@@ -267,14 +271,14 @@ impl Array {
         Some(this)
     }
 
-    /// Indices `from .. from + len` of a dimension.
+    /// Keeps indices `from .. from + len` of a dimension.
     pub(super) fn slice(self, dim: usize, from: u64, len: u64) -> Option<Array> {
         let mut this = self.with_groups(|array| array.slice(dim, from, len))?;
         if len == 0 || from.checked_add(len)? > this.len(dim) {
             return None;
         }
         let (mut from, digits) = (from, this.dims.get_mut(dim)?);
-        // Of digits that all indices have in common there is one value.
+        // A digit that all indices share becomes an offset.
         while let [slowest, faster @ ..] = &mut digits[..] {
             let each: u64 = faster.iter().map(|axis| axis.len).product();
             if from.is_multiple_of(each) && len.is_multiple_of(each) {
@@ -292,20 +296,20 @@ impl Array {
         None
     }
 
-    /// Every second index of a dimension, from 0 or 1 on.
+    /// Keeps every second index of a dimension, from 0 or 1 on.
     pub(super) fn every_second(self, dim: usize, from: u64) -> Option<Array> {
         let half = self.len(dim) / 2;
         self.split(dim, &[half, 2])?.slice(dim + 1, from, 1)?.join(dim)
     }
 
-    /// Without dimensions of length 1 but the last.
+    /// Removes a dimension of length 1, but not the last one.
     pub(super) fn squeeze(self, dim: usize) -> Option<Array> {
         let mut this = self.with_groups(|array| array.squeeze(dim))?;
         (this.len(dim) == 1 && this.dims.len() > 1).then(|| this.dims.remove(dim))?;
         Some(this)
     }
 
-    /// The digits of its rows and columns.
+    /// Returns the digits of rows and columns.
     fn axes(&self) -> Option<[Vec<Axis>; 2]> {
         let (columns, rows) = self.dims.split_last()?;
         let kept =
@@ -313,7 +317,8 @@ impl Array {
         Some([kept(&mut rows.iter().flatten()), kept(&mut columns.iter())])
     }
 
-    /// Elements from an index of a dimension to the next, where all are as far apart.
+    /// Returns the distance in elements between consecutive indices of a dimension, if it is
+    /// constant.
     pub(super) fn step(&self, dim: usize) -> Option<u64> {
         match &self.dims.get(dim)?[..] {
             [axis] => Some(axis.stride),
@@ -321,13 +326,13 @@ impl Array {
         }
     }
 
-    /// As a view of scales or zeros.
+    /// Returns a view of scales or zeros.
     fn view(&self) -> Option<View> {
         let [rows, columns] = self.axes()?;
         Some(View { extent: self.extent, element: self.element?, first: self.first, rows, columns })
     }
 
-    /// As a part of a derived tensor's rows.
+    /// Returns a part of a derived tensor's rows.
     fn piece(&self) -> Option<Piece> {
         let [rows, columns] = self.axes()?;
         let groups = match &self.groups {
@@ -351,8 +356,9 @@ impl Array {
     }
 }
 
-/// A tensor of arrays, one behind the other, and its dimensions in `ne` order. Of several with `stacked`, each is a matrix; without it, their rows are
-/// those of one. `None` where they do not fit.
+/// Concatenates arrays to a derived tensor; also returns its dimensions in `ne` order. If
+/// `stacked`, each array is a matrix of its own; otherwise their rows form one. `None` if shapes or
+/// types differ.
 pub(super) fn derived(arrays: &[Array], stacked: bool, format: Format) -> Option<(Derived, Vec<u64>)> {
     let first = arrays.first()?;
     let element = first.element?;
@@ -373,7 +379,7 @@ pub(super) fn derived(arrays: &[Array], stacked: bool, format: Format) -> Option
     *shape.last_mut()? *= element.columns();
     let pieces = arrays.iter().map(Array::piece).collect::<Option<Vec<_>>>()?;
     let columns = *shape.last()?;
-    // Vectors make a longer one.
+    // Vectors form a longer vector.
     let beside = if tail.is_empty() && !stacked { u32::try_from(arrays.len()).ok()? } else { 1 };
     shape.reverse();
     Some((Derived { format, columns, beside, pieces }, shape))

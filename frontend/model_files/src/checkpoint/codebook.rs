@@ -1,21 +1,26 @@
-//! Matrices of codes of four bits, with a scale for each so many numbers one behind another, as bitsandbytes writes them.
+//! Matrices of four-bit codes with a scale for each block of consecutive numbers, as bitsandbytes
+//! writes them.
 //!
 //! ```text
-//! q_proj.weight                                 U8  [n / 2, 1]     codes of all rows, two neighbours in a byte, the first in its upper half
-//! q_proj.weight.absmax                          F32 [n / 64]       scales of 64 numbers each, whatever rows they are of
-//! q_proj.weight.quant_map                       F32 [16]           what codes stand for
-//! q_proj.weight.quant_state.bitsandbytes__nf4   U8  [length]       JSON: {"quant_type": "nf4", "blocksize": 64, "dtype": "bfloat16", "shape": [4096, 4096]}
+//! q_proj.weight                                 U8  [n / 2, 1]  codes of all rows,
+//!                                                                two in a byte, upper half first
+//! q_proj.weight.absmax                          F32 [n / 64]    scales of 64 numbers each
+//! q_proj.weight.quant_map                       F32 [16]        numbers that codes stand for
+//! q_proj.weight.quant_state.bitsandbytes__nf4   U8  [length]    JSON: {"quant_type": "nf4",
+//!     "blocksize": 64, "dtype": "bfloat16", "shape": [4096, 4096]}
 //! ```
 //!
-//! Scales that are quantised themselves are bytes, with two tensors and two numbers of the JSON more:
+//! Quantised scales are bytes, with two more tensors and two more numbers in the JSON:
 //!
 //! ```text
-//! q_proj.weight.absmax                          U8  [n / 64]       scale = nested_quant_map[code] * nested_absmax[i / nested_blocksize] + nested_offset
+//! q_proj.weight.absmax                          U8  [n / 64]
+//!     scale = nested_quant_map[code] * nested_absmax[i / nested_blocksize] + nested_offset
 //! q_proj.weight.nested_quant_map                F32 [256]
 //! q_proj.weight.nested_absmax                   F32 [n / 64 / 256]
 //! ```
 //!
-//! The numbers are rounded to what the JSON has as `dtype`, as bitsandbytes rounds them before it multiplies. What codes stand for is the same in all files, which is checked.
+//! The numbers are rounded to `dtype` of the JSON, because bitsandbytes rounds them so before it
+//! multiplies. All files must have the same `quant_map`; this is checked.
 
 use ixc_ir::derived::{Coded, Element, Extent, ScaleKind, Scales};
 use serde::Deserialize;
@@ -25,21 +30,22 @@ use super::error::CheckpointError;
 use super::safetensors::Entry;
 use super::shards::Shards;
 
-/// Ends of names of what says how a matrix is quantised, and by which codes.
+/// Name endings of the JSON tensor, with the name of the code and its element type.
 const STATES: [(&str, &str, Element); 2] =
     [(".quant_state.bitsandbytes__nf4", "nf4", Element::Nf4), (".quant_state.bitsandbytes__fp4", "fp4", Element::Fp4)];
-/// Ends of names of the other tensors that are beside a matrix.
+/// Name endings of the other tensors of a matrix.
 const BESIDE: [&str; 4] = [".absmax", ".quant_map", ".nested_absmax", ".nested_quant_map"];
-/// Longest JSON of a matrix; those that are known have some 200 bytes.
+/// Maximum length of a matrix's JSON in bytes; known ones have about 200.
 const MAX_STATE: u64 = 1 << 16;
-/// Scales that are looked at of each matrix, where they are no codes.
+/// Number of scales that are checked in each matrix with unquantised scales.
 const LOOKED_AT: u64 = 1 << 14;
-/// Rows and columns, and experts.
+/// Maximum number of dimensions: experts, rows, columns.
 const MAX_DIMS: usize = 3;
-/// How far a number of a file may be from that which its code stands for: they were computed in several ways.
+/// Maximum difference between a number in a file and the one that its code stands for. Writers
+/// computed them in several ways.
 const TOLERANCE: f32 = 1e-4;
 
-/// What is said of a matrix.
+/// JSON of a matrix.
 #[derive(Deserialize)]
 struct State {
     quant_type: Option<String>,
@@ -50,16 +56,16 @@ struct State {
     nested_offset: Option<f64>,
 }
 
-/// Whether a tensor is of a matrix, and not its codes.
+/// Returns whether a tensor holds scales or other data of a matrix of codes.
 pub(super) fn is_beside(shards: &Shards, name: &str) -> bool {
     let ends = BESIDE.iter().copied().chain(STATES.map(|(end, ..)| end));
     ends.into_iter().filter_map(|end| name.strip_suffix(end)).any(|of| shards.tensors.contains_key(of))
 }
 
-/// The matrix of a tensor that is codes; `None` of one that is not.
+/// Returns the matrix whose codes the tensor `name` holds; `None` for other tensors.
 ///
 /// # Errors
-/// When what belongs to it is missing, or of another shape or type, or no numbers.
+/// When its scales or its JSON are missing, or have another shape, type or value.
 pub(super) fn weight(shards: &Shards, name: &str) -> Result<Option<Array>, CheckpointError> {
     let state = STATES.iter().find_map(|(end, kind, element)| {
         let (state, _) = shards.tensors.get_key_value(&*format!("{name}{end}"))?;
@@ -67,7 +73,7 @@ pub(super) fn weight(shards: &Shards, name: &str) -> Result<Option<Array>, Check
     });
     let Some((file, entry)) = shards.tensors.get(name) else { return Ok(None) };
     let Some((state_name, kind, element)) = state else {
-        // Weights that stayed as they are have none. Of codes it says the shape.
+        // Unquantised weights have no JSON. Codes without it have no shape.
         if entry.dtype.name != "U8" {
             return Ok(None);
         }
@@ -158,7 +164,7 @@ fn read_state(shards: &Shards, name: &str) -> Result<State, CheckpointError> {
     serde_json::from_slice(bytes).map_err(|error| shards.wrong(name, format!("no such JSON ({error})"), expected))
 }
 
-/// A tensor that there must be.
+/// Returns a tensor, or an error if it is missing.
 fn there<'s>(shards: &'s Shards, name: &str) -> Result<(u32, &'s Entry), CheckpointError> {
     let missing = || CheckpointError::TensorMissing { path: shards.folder.clone(), tensor: name.into() };
     shards.tensors.get(name).map(|(file, entry)| (*file, entry)).ok_or_else(missing)
@@ -168,7 +174,8 @@ fn extent(file: u32, entry: &Entry) -> Extent {
     Extent { file, offset: entry.offset, bytes: entry.bytes }
 }
 
-/// The first so many of the numbers of a tensor, of which there must be `count`, and all finite as far as they are looked at.
+/// Returns the first numbers of a tensor, at most `most`. The tensor must have `count` numbers, and
+/// the returned ones must be finite.
 fn numbers(shards: &Shards, name: &str, count: u64, most: u64) -> Result<Vec<f32>, CheckpointError> {
     let (_, entry) = there(shards, name)?;
     if entry.dtype.name != "F32" || entry.shape.iter().product::<u64>() != count {

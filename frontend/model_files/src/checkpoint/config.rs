@@ -1,7 +1,8 @@
-//! `config.json`, and what else is JSON: keys with the kinds of values that they must have.
+//! `config.json` and other JSON files: keys with the types that their values must have.
 //!
-//! Models that see and hear keep what is said of their decoder under `text_config`; it is looked for there first. What a configuration does not say
-//! is what transformers' class of it has, where a family states that ([`Config::with_defaults`]).
+//! Multimodal models have the decoder's keys under `text_config`, which takes precedence. A missing
+//! key has the default of the model's class in transformers, if the family states it
+//! ([`Config::with_defaults`]).
 
 use std::path::Path;
 
@@ -9,16 +10,17 @@ use serde_json::{Map, Value};
 
 use super::error::CheckpointError;
 
-/// Longest JSON file beside the weights: `tokenizer.json` of the largest vocabularies has some 35 MB.
+/// Maximum length of a JSON file in bytes; `tokenizer.json` of the largest vocabularies has about
+/// 35 MB.
 const MAX_BYTES: u64 = 256 << 20;
 
 /// An object of a JSON file.
 #[derive(Clone, Debug)]
 pub(super) struct Config {
     path: Box<Path>,
-    /// Objects in which a key is looked for, first to last.
+    /// Objects in which a key is looked up, in this order.
     objects: Vec<Map<String, Value>>,
-    /// What keys mean that none of these has.
+    /// Defaults of keys that no object has.
     defaults: Map<String, Value>,
 }
 
@@ -28,7 +30,7 @@ pub(super) fn read(path: &Path) -> Result<Value, CheckpointError> {
     serde_json::from_str(&text).map_err(|source| CheckpointError::Json { path: path.into(), source })
 }
 
-/// The same, where there is such a file.
+/// Reads a JSON file if it exists.
 pub(super) fn read_optional(path: &Path) -> Result<Option<Value>, CheckpointError> {
     match read(path) {
         Err(CheckpointError::Read(ixc_files::ReadError::Io { source, .. }))
@@ -40,7 +42,7 @@ pub(super) fn read_optional(path: &Path) -> Result<Option<Value>, CheckpointErro
     }
 }
 
-/// What kind of value this is, for errors.
+/// Describes a value for an error.
 fn kind(value: &Value) -> String {
     match value {
         Value::Null => "null".to_owned(),
@@ -66,7 +68,7 @@ impl Config {
                 expected: "an object".into(),
             });
         };
-        // Models that speak have one that thinks, whose decoder it is.
+        // Models that speak contain a model that thinks; the decoder is part of the latter.
         let mut objects = vec![root];
         for keys in [&["thinker_config"][..], &["text_config", "llm_config", "language_config"]] {
             let inner = keys.iter().find_map(|key| match objects[0].remove(*key) {
@@ -78,15 +80,16 @@ impl Config {
         Ok(Config { path: path.into(), objects, defaults: Map::new() })
     }
 
-    /// With what keys mean that it does not have: an object, as JSON. Keys that it has as null mean nothing.
+    /// Sets defaults, an object as JSON. A key that is null has no default.
     pub(super) fn with_defaults(self, json: &str) -> Config {
         let mut defaults: Map<String, Value> =
             serde_json::from_str(json).unwrap_or_else(|error| unreachable!("a constant, and tested: {error}"));
         const BASE: &str = "rope_theta";
-        // One thing by two names, of which that which is stated counts whole.
+        // Two names of one table. If the configuration has one, the default of the other is
+        // dropped.
         for (stated, other) in [("rope_scaling", "rope_parameters"), ("rope_parameters", "rope_scaling")] {
             if self.has(stated) {
-                // But for the base, which is the class's wherever it stands.
+                // Only the base is kept: the class has it wherever it is stored.
                 let dropped = defaults.remove(other);
                 if let Some(base) = dropped.as_ref().and_then(|table| table.get(BASE)) {
                     defaults.entry(BASE).or_insert_with(|| base.clone());
@@ -100,7 +103,7 @@ impl Config {
         &self.path
     }
 
-    /// The error for a key that has another value than it must.
+    /// Returns the error for a key with an invalid value.
     pub(super) fn wrong(
         &self,
         key: &str,
@@ -115,7 +118,7 @@ impl Config {
         }
     }
 
-    /// The first of some keys that is there and not null.
+    /// Returns the first of some keys that exists and is not null.
     fn find<'a>(&self, keys: &[&'a str]) -> Option<(&'a str, &Value)> {
         let stated = self.objects.iter().find_map(|object| {
             keys.iter().find_map(|&key| Some((key, object.get(key).filter(|value| !value.is_null())?)))
@@ -125,7 +128,7 @@ impl Config {
         stated.or_else(|| if silent() { default() } else { None })
     }
 
-    /// Keys of the innermost object.
+    /// Returns the keys of the innermost object.
     pub(super) fn keys(&self) -> impl Iterator<Item = &str> {
         self.objects.first().into_iter().flat_map(Map::keys).map(String::as_str)
     }
@@ -138,7 +141,7 @@ impl Config {
         self.find(&[key]).map(|(_, value)| value)
     }
 
-    /// A key of the outermost object alone.
+    /// Returns a key of the outermost object.
     pub(super) fn outer(&self, key: &str) -> Option<&Value> {
         self.objects.last()?.get(key).filter(|value| !value.is_null())
     }
@@ -187,7 +190,7 @@ impl Config {
         numbers.map(Some).ok_or_else(|| self.wrong(key, kind(value), "an array of numbers"))
     }
 
-    /// An object of it, as a configuration of its own.
+    /// Returns an object as a configuration of its own.
     pub(super) fn object(&self, key: &str) -> Result<Option<Config>, CheckpointError> {
         match self.find(&[key]) {
             None => Ok(None),

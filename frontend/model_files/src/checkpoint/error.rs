@@ -1,4 +1,4 @@
-//! Why a folder of safetensors is no model that can be read, and where.
+//! Errors of folders of safetensors, with their place.
 
 use std::path::Path;
 
@@ -8,36 +8,36 @@ use ixc_ir::derived::DerivedError;
 
 use crate::gguf::{GgufError, among, quoted};
 
-/// Why a checkpoint cannot be used.
+/// Reason why a checkpoint cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum CheckpointError {
-    /// The file is a GGUF one, or was presented as one, and something of it is wrong.
+    /// An error in a GGUF file, or in files that are presented as one.
     #[error(transparent)]
     Gguf(#[from] GgufError),
     /// A file that cannot be read.
     #[error(transparent)]
     Read(#[from] ReadError),
-    /// A text that is no JSON, or not such as is expected.
+    /// A text that is not JSON, or has an unexpected structure.
     #[error("{}: {source}", path.display())]
     Json {
         /// The file.
         path: Box<Path>,
-        /// What is wrong, and where.
+        /// Fault and its position in the text.
         source: serde_json::Error,
     },
-    /// A key of a JSON file that has another kind of value, or none.
+    /// A key of a JSON file is missing, or its value has another type.
     #[error("{}: key \"{}\" is {found}; expected {expected}", path.display(), quoted(key))]
     Key {
         /// The file.
         path: Box<Path>,
         /// The key.
         key: Box<str>,
-        /// What it is.
+        /// Type of the value.
         found: Box<str>,
-        /// What it should be.
+        /// Expected type.
         expected: Box<str>,
     },
-    /// A model that the table has no row for.
+    /// A model type without a row in the table.
     #[error(
         "{}: model_type \"{}\" is not supported as safetensors; supported are {}",
         path.display(), quoted(found), among(found, known)
@@ -45,27 +45,27 @@ pub enum CheckpointError {
     UnknownModel {
         /// The configuration.
         path: Box<Path>,
-        /// What it says.
+        /// Model type in the configuration.
         found: Box<str>,
-        /// What is known.
+        /// Known model types.
         known: Vec<&'static str>,
     },
-    /// A quantisation that is not read.
-    #[error("{}: weights are quantised as \"{}\"; supported are fp8 (e4m3), mxfp4, modelopt (FP8, NVFP4), gptq, awq, auto-round, bitsandbytes, and compressed-tensors with 8-bit floats, mxfp4, nvfp4 or integers of 4 or 8 bits", path.display(), quoted(found))]
+    /// A quantisation method that is not supported.
+    #[error("{}: quantisation \"{}\" is not supported. Supported: fp8 (e4m3), mxfp4, modelopt (FP8 and NVFP4), gptq, awq, auto-round, bitsandbytes; also compressed-tensors with 8-bit floats, mxfp4, nvfp4 or integers of 4 or 8 bits", path.display(), quoted(found))]
     Quantisation {
-        /// The configuration.
+        /// The configuration file.
         path: Box<Path>,
-        /// What it says.
+        /// Method in the configuration.
         found: Box<str>,
     },
-    /// Experts as KTransformers' converter packs them, in another way than is read.
+    /// Experts that KTransformers' converter packed in an unsupported layout.
     #[error("{}: tensor \"{}\" is of experts that KTransformers packed{fault}; take the folder that they were converted from", path.display(), quoted(tensor))]
     Packed {
         /// The folder.
         path: Box<Path>,
-        /// One of them.
+        /// Name of a packed tensor.
         tensor: Box<str>,
-        /// What is another way.
+        /// Reason why the layout is not supported.
         fault: PackedFault,
     },
     /// The folder has no weights.
@@ -73,39 +73,39 @@ pub enum CheckpointError {
     NoWeights {
         /// The folder.
         path: Box<Path>,
-        /// What there is instead.
+        /// Hint about other files in the folder.
         hint: &'static str,
     },
-    /// A file of the index that is not there.
+    /// A file of the index is missing.
     #[error("{}: shard {} is missing: it has tensor \"{}\"", path.display(), missing.display(), quoted(tensor))]
     MissingShard {
-        /// The index.
+        /// The index file.
         path: Box<Path>,
-        /// The file.
+        /// The missing file.
         missing: Box<Path>,
-        /// A tensor of it.
+        /// Name of a tensor in the missing file.
         tensor: Box<str>,
     },
-    /// A name of a file that is none of the folder's.
+    /// A name of a shard that is not the name of a file in the folder.
     #[error("{}: shard \"{}\" is no name of a file beside it", path.display(), quoted(shard))]
     ShardName {
-        /// The index.
+        /// The index file.
         path: Box<Path>,
-        /// What it says.
+        /// Shard name in the index.
         shard: Box<str>,
     },
-    /// Bytes that are no safetensors file.
+    /// Bytes that are not a safetensors file.
     #[error("{}: {}{fault}", path.display(), tensor.as_deref().map(|name| format!("tensor \"{}\": ", quoted(name))).unwrap_or_default())]
     Malformed {
         /// The file.
         path: Box<Path>,
-        /// The tensor that it is about.
+        /// Name of the malformed tensor, if the fault concerns one.
         tensor: Option<Box<str>>,
-        /// What is wrong.
+        /// Fault.
         fault: HeaderFault,
     },
-    /// A tensor that the model's row does not know.
-    #[error("{}: tensor \"{}\" is none that {model} has", path.display(), quoted(tensor))]
+    /// A tensor without a rule in the model's row.
+    #[error("{}: tensor \"{}\" does not belong to model {model}", path.display(), quoted(tensor))]
     UnknownTensor {
         /// The folder.
         path: Box<Path>,
@@ -114,7 +114,7 @@ pub enum CheckpointError {
         /// The model.
         model: &'static str,
     },
-    /// A tensor that is not there.
+    /// A tensor is missing.
     #[error("{}: tensor \"{}\" is missing", path.display(), quoted(tensor))]
     TensorMissing {
         /// The folder.
@@ -122,120 +122,120 @@ pub enum CheckpointError {
         /// The tensor.
         tensor: Box<str>,
     },
-    /// A tensor of another shape or type than its use takes.
+    /// A tensor has another shape or type than required.
     #[error("{}: tensor \"{}\" is {found}; expected {expected}", path.display(), quoted(tensor))]
     Tensor {
         /// The folder.
         path: Box<Path>,
         /// The tensor.
         tensor: Box<str>,
-        /// What it is.
+        /// Shape or type of the tensor.
         found: Box<str>,
-        /// What it should be.
+        /// Required shape or type.
         expected: Box<str>,
     },
-    /// A tensor that cannot be derived from what is there.
+    /// A tensor that cannot be derived from the stored tensors.
     #[error("{}: tensor \"{}\": {source}", path.display(), quoted(tensor))]
     Derived {
         /// The folder.
         path: Box<Path>,
-        /// What is made.
+        /// Name of the derived tensor.
         tensor: Box<str>,
-        /// Why not.
+        /// Reason of the failure.
         source: DerivedError,
     },
 }
 
-/// Why packed experts are not read.
+/// Reason why packed experts are not read.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum PackedFault {
-    /// A name that none of the methods that are read has.
+    /// A tensor name that belongs to none of the supported methods.
     #[error(" by another method than int8 and int4 (AWQ, perhaps), which is not read")]
     Name,
-    /// Rows without the integer that their largest number has.
+    /// Rows whose largest integer does not have the expected value.
     #[error(
         " for other kernels than AMX's (moe_int8 or moe_int4, perhaps), whose order is not read: row {row} has {found} for its largest number, and of {method} it is {expected}"
     )]
     Order {
-        /// The row.
+        /// Index of the row.
         row: usize,
-        /// Its largest integer, as it is read.
+        /// Largest integer of the row, as read.
         found: f32,
-        /// What was expected.
+        /// Expected method.
         method: &'static str,
-        /// Its largest integer.
+        /// Expected largest integer.
         expected: u8,
     },
 }
 
-/// What is wrong with a safetensors file.
+/// Fault in a safetensors file.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HeaderFault {
-    /// No room for the header's length.
+    /// The file is shorter than the length of the header.
     #[error("has {found} bytes; a safetensors file has 8 for the length of its header")]
     Short {
-        /// Bytes of the file.
+        /// Size of the file in bytes.
         found: u64,
     },
-    /// A header that is longer than the file, or than any.
+    /// A header that is longer than the file, or longer than the limit.
     #[error("claims a header of {found} bytes; at most {limit} are read, and in the file")]
     Length {
-        /// What it claims.
+        /// Length that the file claims.
         found: u64,
-        /// The most.
+        /// Maximum length.
         limit: u64,
     },
-    /// A name that is there twice.
+    /// A name that appears twice.
     #[error("appears twice")]
     Duplicate,
-    /// More tensors than any model has.
+    /// More tensors than the limit.
     #[error("has more than {limit} tensors")]
     Count {
-        /// The most.
+        /// Maximum number of tensors.
         limit: usize,
     },
     /// A type that does not exist.
     #[error("has type \"{}\", which safetensors have not", quoted(found))]
     Type {
-        /// What it says.
+        /// Name of the type in the header.
         found: Box<str>,
     },
-    /// A shape whose bytes are others than the tensor has.
+    /// A shape that needs another number of bytes than the tensor has.
     #[error("has {found} bytes; {shape:?} of {dtype} take {expected}")]
     Bytes {
-        /// The shape.
+        /// Shape of the tensor.
         shape: Box<[u64]>,
-        /// The type.
+        /// Type of the tensor.
         dtype: &'static str,
-        /// Bytes that it has.
+        /// Bytes of the tensor.
         found: u64,
-        /// Bytes that it should have.
+        /// Bytes that the shape needs.
         expected: u128,
     },
-    /// Offsets that are in no order, or outside of the file.
+    /// Offsets that are not ascending, or outside of the file.
     #[error("data_offsets are {begin} to {end}; the file has {limit} bytes of data")]
     Offsets {
-        /// The first byte.
+        /// First byte.
         begin: u64,
-        /// The one behind the last.
+        /// End, exclusive.
         end: u64,
         /// Bytes of data.
         limit: u64,
     },
-    /// A tensor that does not begin where the one before it ends.
+    /// A tensor that does not begin at the end of the previous one.
     #[error("begins at byte {begin} of the data; the tensor before it ends at {expected}")]
     Gap {
-        /// Where it begins.
+        /// Begin of the tensor.
         begin: u64,
-        /// Where it should.
+        /// End of the previous tensor.
         expected: u64,
     },
-    /// Data that are of no tensor.
+    /// Data after the last tensor.
     #[error("has {found} bytes of data; its tensors end at {expected}")]
     Rest {
-        /// Bytes of data.
+        /// Bytes of data in the file.
         found: u64,
-        /// Where the last tensor ends.
+        /// End of the last tensor.
         expected: u64,
     },
 }
@@ -245,7 +245,7 @@ impl CheckpointError {
     pub fn class(&self) -> Class {
         match self {
             CheckpointError::Gguf(error) => error.class(),
-            // The folder is there, and its file is a pipe or a device.
+            // The folder exists, and the file in it is a pipe or a device.
             CheckpointError::Read(ReadError::Io { source, .. }) if is_not_regular(source) => Class::Io,
             CheckpointError::Read(error) => error.class(),
             CheckpointError::NoWeights { .. } | CheckpointError::MissingShard { .. } => Class::NoInput,

@@ -1,18 +1,28 @@
-//! Matrices of integers with scales by groups of columns, as GPTQ, AWQ and compressed-tensors pack them.
+//! Matrices of integers with scales for groups of columns, as GPTQ, AWQ and compressed-tensors pack
+//! them.
 //!
 //! ```text
-//! gptq                q_proj.qweight        I32 [in / 8, out]      word w of a row holds columns 8 w .. 8 w + 7 of the matrix, the first in its lowest bits
-//!                     q_proj.scales         F16 [groups, out]
-//!                     q_proj.qzeros         I32 [groups, out / 8]  zeros, of rows 8 w .. 8 w + 7, each less one (not so in `gptq_v2`)
-//!                     q_proj.g_idx          I32 [in]               the group of each column
-//! awq, gemm           q_proj.qweight        I32 [in, out / 8]      word w holds rows 8 w + 0, 2, 4, 6, 1, 3, 5, 7; zeros and scales likewise
-//! pack-quantized      q_proj.weight_packed  I32 [out, in / 8]      as they lie; scales [out, groups], zeros I32 [out / 8, groups]
-//! int-quantized       q_proj.weight         I8  [out, in]          scales [out, 1], or one
-//! bitsandbytes        q_proj.weight         I8  [out, in]          the largest number of each row, which 127 stands for: q_proj.SCB F32 [out]
-//! bitnet              q_proj.weight         U8  [out / 4, in]      byte r of a column holds rows r, r + out / 4, r + out / 2, r + 3 out / 4; one scale
+//! gptq             q_proj.qweight        I32 [in / 8, out]
+//!     word w of a row holds columns 8 w .. 8 w + 7 of the matrix, the first in its lowest bits
+//!                  q_proj.scales         F16 [groups, out]
+//!                  q_proj.qzeros         I32 [groups, out / 8]
+//!     zeros of rows 8 w .. 8 w + 7, each minus 1 (not so in `gptq_v2`)
+//!                  q_proj.g_idx          I32 [in]
+//!     the group of each column
+//! awq, gemm        q_proj.qweight        I32 [in, out / 8]
+//!     word w holds rows 8 w + 0, 2, 4, 6, 1, 3, 5, 7; zeros and scales have the same order
+//! pack-quantized   q_proj.weight_packed  I32 [out, in / 8]
+//!     in order; scales [out, groups], zeros I32 [out / 8, groups]
+//! int-quantized    q_proj.weight         I8  [out, in]
+//!     scales [out, 1], or one
+//! bitsandbytes     q_proj.weight         I8  [out, in]
+//!     127 stands for the largest number of the row, in q_proj.SCB F32 [out]
+//! bitnet           q_proj.weight         U8  [out / 4, in]
+//!     byte r of a column holds rows r, r + out / 4, r + out / 2, r + 3 out / 4; one scale
 //! ```
 //!
-//! With eight bits a word holds four. What is said of a matrix becomes [`Groups`](ixc_ir::derived::Groups): its numbers are those of Q4_0, Q4_1, Q8_0 and TQ2_0.
+//! With eight bits a word holds four integers. The matrix is described by
+//! [`Groups`](ixc_ir::derived::Groups); it becomes Q4_0, Q4_1, Q8_0 or TQ2_0.
 
 use ixc_ir::derived::{Element, Extent, Integers};
 
@@ -24,36 +34,36 @@ use super::shards::Shards;
 
 /// Bits of a word.
 const WORD: u64 = 32;
-/// Columns of a block of the formats that matrices become.
+/// Columns of a block in the formats that matrices become.
 const BLOCK: u64 = 32;
-/// Bytes of zeros that are looked at where all should be the same.
+/// Bytes of zeros that are checked for equality.
 const LOOKED_AT: u64 = 4096;
 
-/// How matrices are packed.
+/// Packing of the integers of a matrix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Layout {
     /// compressed-tensors: words along rows.
     Words,
     /// compressed-tensors: bytes in two's complement.
     Bytes,
-    /// GPTQ, whose zeros are so much more than is stored.
+    /// GPTQ; `more` is added to stored zeros.
     Gptq { more: u8 },
     /// AWQ.
     Awq,
-    /// bitsandbytes: bytes in two's complement, with the number that the largest stands for.
+    /// bitsandbytes: bytes in two's complement, with the largest number of each row.
     Largest,
-    /// BitNet: parts of rows in a byte.
+    /// BitNet: a byte holds integers of four parts of the rows.
     Ternary,
 }
 
-/// What a configuration says of packed matrices.
+/// Properties of packed matrices in a configuration.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Scheme {
     layout: Layout,
     bits: u8,
-    /// Whether each group has a zero of its own.
+    /// Whether each group has its own zero.
     zeros: bool,
-    /// Columns of a group, where it is said and is not all of a row.
+    /// Columns of a group; `None` if unstated or if a group is a whole row.
     group: Option<u64>,
 }
 
@@ -61,10 +71,10 @@ impl Scheme {
     /// Formats of compressed-tensors whose weights are integers.
     pub(super) const FORMATS: [&str; 2] = ["pack-quantized", "int-quantized"];
 
-    /// What `quantization_config` says, where it is one of these methods and the same for all matrices.
+    /// Reads `quantization_config`; `None` for other methods.
     ///
     /// # Errors
-    /// When it says what no format has.
+    /// When a property has a value that no format supports.
     pub(super) fn read(said: &Config) -> Result<Option<Scheme>, CheckpointError> {
         match said.text(&["quant_method"])? {
             Some("gptq") => Scheme::gptq(said).map(Some),
@@ -83,7 +93,7 @@ impl Scheme {
     }
 
     fn gptq(said: &Config) -> Result<Scheme, CheckpointError> {
-        // Another name of the same.
+        // `format` is another name for `checkpoint_format`.
         match said.text(&["format"])? {
             Some(format) if !["gptq", "gptq_v2"].contains(&format) => {
                 return Err(said.wrong("format", format, "gptq or gptq_v2"));
@@ -99,7 +109,8 @@ impl Scheme {
         Scheme::of(said, Layout::Gptq { more }, &[4, 8], "bits", ("sym", symmetric))
     }
 
-    /// Of three values, which were chosen before and are multiplied with their scale: the class that divides by it, and weights that are rounded as they are used, are others.
+    /// Reads BitNet's scheme: ternary weights, quantised offline and multiplied by their scale.
+    /// Refuses the class that divides by the scale, and weights that are rounded at run time.
     fn ternary(said: &Config) -> Result<Scheme, CheckpointError> {
         for (key, usual, right) in
             [("linear_class", "bitlinear", "autobitlinear"), ("quantization_mode", "offline", "offline")]
@@ -119,7 +130,7 @@ impl Scheme {
     }
 
     fn awq(said: &Config) -> Result<Scheme, CheckpointError> {
-        // The last two are of those who quantise for several methods.
+        // Quantisers that support several methods write the last two keys.
         for key in ["version", "checkpoint_format", "format"] {
             match said.text(&[key])? {
                 Some(kernel) if !kernel.eq_ignore_ascii_case("gemm") => return Err(said.wrong(key, kernel, "gemm")),
@@ -132,10 +143,11 @@ impl Scheme {
         Scheme::of(said, Layout::Awq, &[4], "bits", ("zero_point", false))
     }
 
-    /// What a group of compressed-tensors says of its weights in such a format, where they are integers; `None` where they are other numbers.
+    /// Reads the scheme of a group of compressed-tensors in this format; `None` if the weights are
+    /// not integers.
     ///
     /// # Errors
-    /// When it says what no format has.
+    /// When a property has a value that no format supports.
     pub(super) fn compressed(weights: &Config, format: &str) -> Result<Option<Scheme>, CheckpointError> {
         let (layout, widths) = match format {
             "pack-quantized" => (Layout::Words, &[4, 8][..]),
@@ -150,7 +162,8 @@ impl Scheme {
         Scheme::of(weights, layout, widths, "num_bits", ("symmetric", symmetric)).map(Some)
     }
 
-    /// With what all methods say: the width of integers, the columns of a group, and whether there are zeros.
+    /// Returns a scheme with the properties common to all methods: width of integers, columns of a
+    /// group, presence of zeros.
     fn of(
         said: &Config,
         layout: Layout,
@@ -166,12 +179,12 @@ impl Scheme {
         if bits == 8 && !symmetric {
             return Err(said.wrong(of_zeros, "zeros of integers of 8 bits", "none: they are of 4 bits alone"));
         }
-        // -1 is all of a row.
+        // -1 means a whole row.
         let group = said.value("group_size").and_then(serde_json::Value::as_u64).filter(|group| *group > 0);
         Ok(Scheme { layout, bits, zeros: !symmetric, group })
     }
 
-    /// The matrix whose integers a tensor is, by the name that it would have as numbers.
+    /// Returns the name of the matrix whose integers a tensor holds.
     fn matrix(&self, name: &str, entry: &Entry) -> Option<String> {
         match self.layout {
             Layout::Words => name.strip_suffix("_packed").map(str::to_owned),
@@ -183,7 +196,7 @@ impl Scheme {
         }
     }
 
-    /// Whether a tensor is of a matrix, and not its integers.
+    /// Returns whether a tensor holds scales, zeros or other data of a matrix.
     pub(super) fn is_beside(&self, shards: &Shards, name: &str) -> bool {
         let has = |name: String| shards.tensors.contains_key(&*name);
         let ends: &[&str] = match self.layout {
@@ -197,7 +210,7 @@ impl Scheme {
             Layout::Bytes | Layout::Ternary => of.is_some_and(|of| has(of.to_owned())),
             Layout::Largest => of.is_some_and(|of| has(format!("{of}.weight"))),
             Layout::Gptq { .. } | Layout::Awq => {
-                // The first quantisers wrote biases of models that have none.
+                // The first quantisers wrote biases for models without biases.
                 of.is_some_and(|of| has(format!("{of}.qweight")))
                     || name.strip_suffix(".bias").is_some_and(|of| has(format!("{of}.qweight")))
                         && shards.bytes(name, u64::MAX).is_some_and(|bytes| bytes.iter().all(|byte| *byte == 0))
@@ -205,10 +218,10 @@ impl Scheme {
         }
     }
 
-    /// The matrix of a tensor that is its integers.
+    /// Returns the matrix whose integers the tensor `name` holds.
     ///
     /// # Errors
-    /// When what belongs to it is missing, or of another shape or type.
+    /// When its scales or zeros are missing, or have another shape or type.
     pub(super) fn weight(&self, shards: &Shards, name: &str) -> Result<Option<(String, Array)>, CheckpointError> {
         let Some((file, entry)) = shards.tensors.get(name) else { return Ok(None) };
         let Some(matrix) = self.matrix(name, entry) else { return Ok(None) };
@@ -241,7 +254,8 @@ impl Scheme {
             let expected = format!("scales of the rows of {name}, {:?}, by groups of columns", entry.shape);
             wrong(&scales_name, stored, expected)
         })?;
-        // As many groups as there are with fewer columns in the last one, which are of other columns than groups of one size.
+        // A smaller last group would give the same number of groups, but with other columns than
+        // groups of equal size.
         if let Some(said) = self.group.filter(|said| groups > 1 && columns.div_ceil(*said) == groups && group != *said)
         {
             let found = format!("of {groups} groups of {said} columns (group_size)");
@@ -256,7 +270,7 @@ impl Scheme {
         Ok(Some((matrix, array.grouped(grouped))))
     }
 
-    /// What integers are.
+    /// Returns the type of the integers.
     fn integers(&self) -> Integers {
         match (self.bits, self.zeros, self.layout) {
             (_, _, Layout::Bytes) => Integers::EightSigned,
@@ -268,7 +282,7 @@ impl Scheme {
         }
     }
 
-    /// The matrix `[.., rows, columns]` of a tensor of words, or of bytes.
+    /// Returns the matrix `[.., rows, columns]` from a tensor of words or bytes.
     fn laid(&self, file: u32, entry: &Entry) -> Option<Array> {
         let whole = |shape: &[u64]| Array::whole(extent(file, entry), Element::Integer(self.integers()), shape);
         let each = WORD / u64::from(self.bits);
@@ -278,7 +292,7 @@ impl Scheme {
                 let words: Vec<u64> = shape.iter().copied().chain([each]).collect();
                 whole(&words)?.join(shape.len() - 1)
             }
-            // Words of neighbouring columns, of which each row has one.
+            // A word holds neighbouring columns of one row.
             (Layout::Gptq { .. }, &[words, rows]) => whole(&[words, rows, each])?.swap(0, 1)?.join(1),
             (Layout::Awq, &[columns, words]) => awq(whole(&[columns, words, 2, 4])?)?.swap(0, 1),
             (Layout::Ternary, &[rows, columns]) => whole(&[rows, columns, 4])?.swap(1, 2)?.swap(0, 1)?.join(0),
@@ -286,23 +300,23 @@ impl Scheme {
         }
     }
 
-    /// Scales `[.., rows, groups]`, of what is stored.
+    /// Returns scales `[.., rows, groups]` from the stored ones.
     fn in_order(&self, stored: Option<Array>, rows: &[u64]) -> Option<Array> {
         let stored = stored?;
         match (self.layout, rows) {
-            // One for all rows.
+            // One scale for all rows.
             (Layout::Bytes | Layout::Ternary, &[rows]) if stored.shape() == [1] => {
                 stored.repeated(rows)?.split(0, &[rows, 1])
             }
             (Layout::Words | Layout::Bytes | Layout::Ternary, _) => Some(stored),
-            // One for each row.
+            // One scale for each row.
             (Layout::Largest, &[rows]) => stored.split(0, &[rows, 1]),
             (Layout::Largest, _) => None,
             (Layout::Gptq { .. } | Layout::Awq, _) => stored.swap(0, 1),
         }
     }
 
-    /// The name of a matrix's scales, where they are, and their numbers.
+    /// Returns the name of a matrix's scales, their place, and their number type.
     fn scales<'s>(
         &self,
         shards: &'s Shards,
@@ -325,7 +339,7 @@ impl Scheme {
         Ok((scales_name, (*file, entry), number))
     }
 
-    /// Zeros of a matrix, where groups have their own.
+    /// Returns the zeros of a matrix, if its groups have their own.
     fn zeros(
         &self,
         shards: &Shards,
@@ -360,7 +374,7 @@ impl Scheme {
             (Layout::Awq, &[groups, words]) => whole(&[groups, words, 2, 4]).and_then(|array| awq(array)?.swap(0, 1)),
             _ => None,
         };
-        // The last word may have fewer.
+        // The last word may be only partly used.
         let array = array.filter(|array| array.len(1) == groups).and_then(|array| array.slice(0, 0, rows));
         let array = array.ok_or_else(|| {
             let found = format!("{:?} of {}", entry.shape, entry.dtype.name);
@@ -369,13 +383,15 @@ impl Scheme {
         Ok(Some((array, more)))
     }
 
-    /// Zeros that should all be the middle are, as far as they are looked at.
+    /// Checks that stored zeros of a symmetric matrix are in the middle of the range; looks at a
+    /// limited number of bytes.
     fn check_middle(&self, shards: &Shards, name: &str, entry: &Entry, more: u8) -> Result<(), CheckpointError> {
         let middle = match self.bits {
             4 => (8 - more) * 0x11,
             _ => 0x80 - more,
         };
-        // compressed-tensors has them in two's complement where they are in no words, and nothing in what is left of a word.
+        // compressed-tensors stores zeros outside of words in two's complement. The unused rest of
+        // a word is 0.
         let (byte, other) = match self.layout {
             Layout::Gptq { .. } | Layout::Awq => (middle, middle),
             Layout::Words | Layout::Bytes if entry.dtype.name == "I32" => (middle, 0),
@@ -388,7 +404,8 @@ impl Scheme {
         })
     }
 
-    /// That bytes of bitsandbytes lie in rows: what was saved in the order of a GPU says so.
+    /// Checks that bytes of bitsandbytes lie in rows. `weight_format` is another number for
+    /// matrices saved in the tile order of a GPU.
     fn check_rows(&self, shards: &Shards, base: &str) -> Result<(), CheckpointError> {
         let name = format!("{base}.weight_format");
         match shards.bytes(&name, LOOKED_AT).unwrap_or_default() {
@@ -397,7 +414,7 @@ impl Scheme {
         }
     }
 
-    /// The group of each column, where those of a group are no neighbours.
+    /// Returns the group of each column, unless groups are neighbouring columns.
     fn order(
         &self,
         shards: &Shards,
@@ -422,7 +439,7 @@ impl Scheme {
             return Err(wrong(format!("{:?} of {}", entry.shape, entry.dtype.name)));
         }
         let numbers = || bytes.as_chunks::<4>().0.iter().map(|bytes| i32::from_le_bytes(*bytes));
-        // compressed-tensors has -1 where groups are of neighbours.
+        // compressed-tensors writes -1 if groups are neighbouring columns.
         if (0..).zip(numbers()).all(|(at, of): (u64, _)| u64::try_from(of) == Ok(at / group))
             || !matches!(self.layout, Layout::Gptq { .. }) && numbers().all(|of| of == -1)
         {
@@ -432,19 +449,21 @@ impl Scheme {
         if let Some((column, of)) = numbers().enumerate().find(|(_, of)| !is_group(of)) {
             return Err(wrong(format!("group {of} of column {column}")));
         }
-        // Every order that a quantiser takes columns in leaves as many in each. Of zeros alone programs think otherwise: some, that there is no order.
+        // Every order that quantisers use puts the same number of columns into each group. Some
+        // programs read an order of zeros as no order.
         let mut counts = vec![0u64; groups as usize];
         numbers().for_each(|of| counts[of as usize] += 1);
         if let Some((of, count)) = counts.iter().enumerate().find(|(_, count)| **count != group) {
             return Err(wrong(format!("{count} columns of group {of}")));
         }
-        // Integers of four bytes, as they lie.
+        // Four-byte integers, read unchanged.
         let order = Array::whole(stored, Element::F32, &[columns, 1]);
         order.map(Some).ok_or_else(|| wrong("empty".to_owned()))
     }
 }
 
-/// Scales and zeros `[.., rows, groups]` as those of each column: of groups that are neighbours, or of those that an order `[columns, 1]` says.
+/// Expands scales and zeros `[.., rows, groups]` to columns. Groups are neighbouring columns, or
+/// `order`, `[columns, 1]`, has the group of each column.
 fn grouped(
     scales: Array,
     zeros: Option<(Array, u8)>,
@@ -474,7 +493,7 @@ fn grouped(
     Some(Grouped { scales: first(scales)?, zeros, order: Some(InOrder { order, groups, steps }) })
 }
 
-/// Whether matrices of bitsandbytes are of eight bits, and not of four.
+/// Returns whether bitsandbytes' matrices have eight bits rather than four.
 fn is_eight_bits(said: &Config) -> Result<bool, CheckpointError> {
     Ok(said.flag(&["load_in_8bit", "_load_in_8bit"])?.unwrap_or(false))
 }
@@ -483,7 +502,7 @@ fn extent(file: u32, entry: &Entry) -> Extent {
     Extent { file, offset: entry.offset, bytes: entry.bytes }
 }
 
-/// Rows of AWQ's words `[.., words, 2, 4]`, in order.
+/// Puts the rows of AWQ's words `[.., words, 2, 4]` into their order.
 fn awq(words: Array) -> Option<Array> {
     let last = words.rank() - 1;
     words.swap(last - 1, last)?.join(last - 1)?.join(last - 2)

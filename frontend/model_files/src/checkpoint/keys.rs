@@ -1,8 +1,10 @@
-//! Keys of a configuration as GGUF has them.
+//! GGUF keys from the keys of a configuration.
 //!
 //! ```text
 //! num_hidden_layers: 28                                  ->  qwen3.block_count = 28
-//! rope_parameters: {rope_type: "yarn", factor: 4.0, …}   ->  qwen3.rope.scaling.type = "yarn", qwen3.rope.scaling.factor = 4.0
+//! rope_parameters: {rope_type: "yarn", factor: 4.0, …}
+//!                                ->  qwen3.rope.scaling.type = "yarn"
+//!                                    qwen3.rope.scaling.factor = 4.0
 //! ```
 
 use super::config::Config;
@@ -12,7 +14,7 @@ use super::modules::Modules;
 use super::names::{Factors, Sizes};
 use crate::gguf::{Array, Value};
 
-/// Counts that all models have, or may have: GGUF's key and those of configurations.
+/// GGUF keys of counts, with the names that configurations use for them.
 const COUNTS: [(&str, &[&str]); 8] = [
     ("block_count", &LAYERS),
     (
@@ -33,64 +35,65 @@ const COUNTS: [(&str, &[&str]); 8] = [
     ("expert_group_count", &["n_group"]),
     ("expert_group_used_count", &["topk_group"]),
 ];
-/// GGUF's key for the longest text, and for whether attention sees only what is before a token.
+/// GGUF's keys for the maximum context, and for whether attention is causal.
 const CONTEXT: &str = "context_length";
 const CAUSAL: &str = "attention.causal";
-/// Positions of a block of attention: tables of positions have whole blocks.
+/// Positions of a block of attention; tables of positions have whole blocks.
 const POSITIONS: u64 = ixc_ir::plan::ATTENTION_BLOCK as u64;
-/// What configurations call their number of layers.
+/// Names for the number of layers in configurations.
 const LAYERS: [&str; 4] = ["num_hidden_layers", "n_layer", "num_layers", "n_layers"];
-/// And the width of their residual stream, and their query heads.
+/// Names for the width of the residual stream, and for the number of query heads.
 const WIDTH: [&str; 4] = ["hidden_size", "n_embd", "d_model", "n_embed"];
 const HEADS: [&str; 3] = ["num_attention_heads", "n_head", "n_heads"];
-/// And their experts, of which one may be a list, of a number for each kind of experts.
+/// Names for the number of experts. `OF_KINDS` may be a list with a number for each kind of
+/// experts.
 const EXPERTS: [&str; 5] =
     ["num_local_experts", "num_experts", "n_routed_experts", OF_KINDS, "moe_num_primary_experts"];
 const OF_KINDS: &str = "moe_num_experts";
-/// Most layers, of each of which some keys have an element.
+/// Maximum number of layers: some keys have an array with an element for each layer.
 const MAX_LAYERS: u32 = 1 << 16;
-/// Longest head whose frequencies are divided.
+/// Maximum length of a head whose RoPE frequencies are divided.
 const MAX_HEAD: u64 = 1 << 16;
-/// What configurations call the function of a router's logits.
+/// Names for the function that a router applies to its logits.
 const SCORE_KEYS: [&str; 5] =
     ["score_function", "scoring_func", "score_func", "moe_router_activation_func", "expert_selection_fn"];
-/// `expert_gating_func` by what configurations call it.
+/// Values of `expert_gating_func`, with their names in configurations.
 const SCORES: [(&str, u32); 3] = [("softmax", 1), ("sigmoid", 2), ("sqrtsoftplus", 4)];
 
-/// Numbers of RoPE that configurations may list for each layer, and what they call the list.
+/// Numbers of RoPE that configurations may list for each layer, and the name of the list.
 const LISTED: [(&str, &str); 2] = [("rope_theta", "rope_theta"), ("partial_rotary_factor", "partial_rotary_factors")];
 
-/// Keys as they are collected.
+/// Keys of a model while they are collected.
 pub(super) struct Keys<'a> {
     pub config: &'a Config,
     architecture: &'static str,
     entries: Vec<(Box<str>, Value)>,
 }
 
-/// What a configuration says.
+/// Result of reading a configuration.
 pub(super) struct Described {
-    /// GGUF's keys.
+    /// Keys as in a GGUF file.
     pub entries: Vec<(Box<str>, Value)>,
-    /// The numbers that its tensors are taken apart by.
+    /// Numbers that determine how tensors are split.
     pub sizes: Sizes,
-    /// The numbers that are each layer's own.
+    /// Numbers that differ from layer to layer.
     pub layers: Vec<OfLayer>,
-    /// Tensors that no shard has: divisors of the frequencies of RoPE, where they are divided.
+    /// Tensors that no shard has: divisors of RoPE frequencies, for models that divide them.
     pub constants: Vec<(&'static str, Vec<f32>)>,
 }
 
-/// What tensors of a layer are taken apart by.
+/// Numbers of a layer that determine how its tensors are split.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct OfLayer {
-    /// Key heads.
+    /// Number of key heads.
     pub kv_heads: u64,
-    /// Whether it has a window.
+    /// Whether attention has a sliding window.
     pub windowed: bool,
-    /// Whether queries and keys are rotated.
+    /// Whether RoPE rotates queries and keys.
     pub roped: bool,
 }
 
-/// That there are no more layers than any model has, before anything is listed for each.
+/// Checks the number of layers against its maximum, before anything is listed for each layer.
 pub(super) fn bounded(config: &Config) -> Result<(), CheckpointError> {
     for key in LAYERS {
         if let Some(layers) = config.count(&[key])?.filter(|layers| *layers > MAX_LAYERS) {
@@ -100,7 +103,7 @@ pub(super) fn bounded(config: &Config) -> Result<(), CheckpointError> {
     Ok(())
 }
 
-/// The keys of a model, and what follows from them.
+/// Reads the keys of a model, and the data derived from them.
 pub(super) fn keys(config: &Config, family: &Family, modules: &Modules) -> Result<Described, CheckpointError> {
     let mut keys = Keys { config, architecture: family.architecture, entries: Vec::new() };
     keys.entries.push(("general.architecture".into(), family.architecture.into()));
@@ -110,7 +113,8 @@ pub(super) fn keys(config: &Config, family: &Family, modules: &Modules) -> Resul
     for (key, from) in COUNTS {
         keys.count(key, from)?;
     }
-    // As many as queries have, where neither a configuration nor its class has a number.
+    // The default is the number of query heads, if neither the configuration nor its class has a
+    // number.
     match config.count(&["num_key_value_heads"])? {
         Some(heads) => keys.put("attention.head_count_kv", heads),
         None => keys.count("attention.head_count_kv", &HEADS)?,
@@ -130,7 +134,7 @@ pub(super) fn keys(config: &Config, family: &Family, modules: &Modules) -> Resul
     }
     keys.rope(family.other_rope)?;
     keys.truncated(family.truncated_yarn)?;
-    // Some configurations state a window that they do not use.
+    // Some configurations have a window that the model does not use.
     let used = config.flag(&["use_sliding_window"])?;
     if used.unwrap_or(family.window) {
         keys.stated_window()?;
@@ -158,12 +162,12 @@ impl Keys<'_> {
         self.find(key).is_some()
     }
 
-    /// States that a token sees all of its text.
+    /// Marks attention as not causal: a token attends to the whole text.
     pub(super) fn not_causal(&mut self) {
         self.put(CAUSAL, false);
     }
 
-    /// Puts what sentence-transformers' modules say of vectors and of the longest text.
+    /// Adds the pooling and the maximum length from the modules of sentence-transformers.
     fn embeddings(&mut self, modules: &Modules) {
         if let Some(pooling) = modules.pooling {
             self.put("pooling_type", pooling);
@@ -181,19 +185,19 @@ impl Keys<'_> {
         }
     }
 
-    /// What a key has so far: the last that was put.
+    /// Returns the current value of a key: the last one that was put.
     fn find(&self, key: &str) -> Option<&Value> {
         let is_key =
             |name: &str| name.strip_prefix(self.architecture).and_then(|name| name.strip_prefix('.')) == Some(key);
         self.entries.iter().rev().find(|(name, _)| is_key(name)).map(|(_, value)| value)
     }
 
-    /// The number that a key has so far.
+    /// Returns the current value of a key as a number.
     fn number_of(&self, key: &str) -> Option<u64> {
         self.find(key).and_then(Value::integer).and_then(|number| u64::try_from(number).ok())
     }
 
-    /// The numbers of each layer, as far as there are any.
+    /// Returns the numbers of each layer; empty if the number of key heads is unknown.
     fn of_layers(&self) -> Vec<OfLayer> {
         let flag = |key: &str, layer: usize, usual: bool| match self.find(key) {
             Some(Value::Array(array)) => array.bool(layer).unwrap_or(usual),
@@ -208,7 +212,7 @@ impl Keys<'_> {
         heads.map(of_layer).collect()
     }
 
-    /// Key heads of each layer, as far as there are any.
+    /// Returns the key heads of each layer; empty if their number is unknown.
     fn kv_heads(&self) -> Vec<u64> {
         let heads = |number: i128| u64::try_from(number).unwrap_or(0);
         match self.find("attention.head_count_kv") {
@@ -245,7 +249,7 @@ impl Keys<'_> {
         self.put(key, Value::Array(Array::Bool(flags.collect())));
     }
 
-    /// Whether experts' weights are divided by their sum.
+    /// Sets whether the weights of a token's experts are divided by their sum.
     pub(super) fn normalise(&mut self, from: &[&str]) -> Result<(), CheckpointError> {
         if let Some(flag) = self.config.flag(from)? {
             self.put("expert_weights_norm", flag);
@@ -253,7 +257,8 @@ impl Keys<'_> {
         Ok(())
     }
 
-    /// Limits of gates and up, of each layer: a null is none, and so is what a shorter list does not have.
+    /// Puts the limit of gates and up for each layer. Null means no limit; layers after the end of
+    /// the list have none.
     pub(super) fn limits(&mut self, key: &str, from: &str) -> Result<(), CheckpointError> {
         let Some(value) = self.config.value(from) else { return Ok(()) };
         let limit = |item: &serde_json::Value| if item.is_null() { Some(0.0) } else { item.as_f64() };
@@ -265,7 +270,7 @@ impl Keys<'_> {
         Ok(())
     }
 
-    /// A count, or an array of one for each layer.
+    /// Puts a count, or an array with a count for each layer.
     pub(super) fn counts_of_layers(&mut self, key: &str, from: &str) -> Result<(), CheckpointError> {
         if self.config.value(from).is_some_and(|value| value.is_array()) {
             let counts = self.config.counts(from)?.unwrap_or_default();
@@ -275,7 +280,7 @@ impl Keys<'_> {
         self.count(key, &[from])
     }
 
-    /// A count, or an array of the same count for each layer.
+    /// Puts a count that the configuration may repeat for each layer.
     pub(super) fn same_for_all(&mut self, key: &str, from: &str) -> Result<(), CheckpointError> {
         if self.config.value(from).is_some_and(|value| value.is_array()) {
             let counts = self.config.counts(from)?.unwrap_or_default();
@@ -288,7 +293,7 @@ impl Keys<'_> {
         self.count(key, &[from])
     }
 
-    /// Refuses a key with a value that changes what is computed and that no graph here does.
+    /// Refuses a value of a key that changes the computation in a way that no graph supports.
     pub(super) fn refuse(
         &self,
         key: &str,
@@ -304,7 +309,8 @@ impl Keys<'_> {
         }
     }
 
-    /// Tables of RoPE's parameters: of transformers 5 (`rope_parameters`, for kinds of layers where these differ), and of those before.
+    /// Returns the tables of RoPE parameters: those of transformers 5 (`rope_parameters`, nested by
+    /// kind of layer if these differ), and those of earlier versions.
     fn rope_tables(&self) -> Result<[Option<Config>; 2], CheckpointError> {
         let now = self.config.object("rope_parameters")?;
         let full = match &now {
@@ -317,7 +323,7 @@ impl Keys<'_> {
         Ok([full.or(now), self.config.object("rope_scaling")?])
     }
 
-    /// A number of RoPE's parameters.
+    /// Returns a number of the RoPE parameters.
     pub(super) fn rope_number(&self, key: &str) -> Result<Option<f64>, CheckpointError> {
         for table in self.rope_tables()?.iter().flatten() {
             if let Some(number) = table.number(&[key])? {
@@ -333,7 +339,7 @@ impl Keys<'_> {
         }
     }
 
-    /// The same of layers with a window, where theirs are others.
+    /// Returns a RoPE parameter of layers with a window, if it differs.
     pub(super) fn local_rope_number(&self, key: &str) -> Result<Option<f64>, CheckpointError> {
         const LOCAL: &str = "sliding_attention";
         match self.config.object("rope_parameters")? {
@@ -342,7 +348,7 @@ impl Keys<'_> {
         }
     }
 
-    /// A number that is listed for each layer: that of the first layer of a kind.
+    /// Returns a number that is listed for each layer, from the first layer of a kind.
     fn of_kind(&self, key: &str, kind: &str) -> Result<Option<f64>, CheckpointError> {
         let Some((_, listed)) = LISTED.iter().find(|(of, _)| *of == key) else { return Ok(None) };
         let Some(kinds) = self.config.texts("layer_types")? else { return Ok(None) };
@@ -353,7 +359,7 @@ impl Keys<'_> {
         Ok(kinds.iter().position(|of| *of == kind).and_then(|layer| numbers.get(layer).copied()))
     }
 
-    /// The kind of RoPE's scaling.
+    /// Returns the type of RoPE scaling.
     pub(super) fn rope_kind(&self) -> Result<Option<String>, CheckpointError> {
         for table in self.rope_tables()?.iter().flatten() {
             if let Some(kind) = table.text(&["rope_type", "type"])? {
@@ -363,7 +369,7 @@ impl Keys<'_> {
         Ok(None)
     }
 
-    /// YaRN, where positions are scaled by it.
+    /// Returns the parameters of YaRN if it scales the positions.
     pub(super) fn yarn(&self) -> Result<Option<Yarn>, CheckpointError> {
         if self.rope_kind()?.as_deref() != Some("yarn") {
             return Ok(None);
@@ -372,7 +378,7 @@ impl Keys<'_> {
         let context = context.filter(|x| *x >= 1.0 && *x <= f64::from(u32::MAX)).ok_or_else(|| {
             self.config.wrong("original_max_position_embeddings", "missing, or no count", "a count, for yarn")
         })?;
-        // What the context grew by, where no factor is stated.
+        // Without a stated factor, the growth of the context is the factor.
         let factor = match self.rope_number("factor")? {
             Some(factor) => factor,
             None => f64::from(self.config.require(&["max_position_embeddings"])?) / context,
@@ -432,7 +438,8 @@ impl Keys<'_> {
         Ok(())
     }
 
-    /// Whether YaRN's ramp begins and ends at whole pairs, where that is not what graphs of the architecture take files for that do not say.
+    /// Sets whether YaRN's ramp begins and ends at whole pairs, if this differs from the default of
+    /// the architecture's graph.
     fn truncated(&mut self, usual: bool) -> Result<(), CheckpointError> {
         const KEY: &str = "truncate";
         let mut stated = None;
@@ -446,7 +453,8 @@ impl Keys<'_> {
         Ok(())
     }
 
-    /// Scaling by two lists of factors: what sines and cosines are multiplied by is stated, or follows from what the context grew by (transformers,
+    /// Puts the keys of scaling by two lists of factors. The magnitude of sines and cosines is
+    /// stated, or follows from the growth of the context (transformers,
     /// `_compute_longrope_parameters`).
     fn longrope(&mut self) -> Result<(), CheckpointError> {
         const ORIGINAL: &str = "original_max_position_embeddings";
@@ -481,7 +489,7 @@ impl Keys<'_> {
         Ok(())
     }
 
-    /// Divisors of the frequencies of RoPE, where they are divided.
+    /// Returns the divisors of RoPE frequencies, for models that divide them.
     fn divisors(&self) -> Result<Vec<(&'static str, Vec<f32>)>, CheckpointError> {
         let factors = match self.rope_kind()?.as_deref() {
             Some("llama3") => llama_3_divisors(self)?,
@@ -497,7 +505,8 @@ impl Keys<'_> {
         Ok(vec![("rope_freqs.weight", factors)])
     }
 
-    /// The leading part of a head that is rotated: this share where the configuration does not say another.
+    /// Puts the length of the leading part of a head that RoPE rotates. `share` is the default
+    /// share.
     pub(super) fn rotated_part(&mut self, share: f64) -> Result<(), CheckpointError> {
         let share = self.rope_number("partial_rotary_factor")?.unwrap_or(share);
         let dims = head_dim(self.config)? as f64 * share;
@@ -508,7 +517,8 @@ impl Keys<'_> {
         Ok(())
     }
 
-    /// The window of a model whose layers mostly have none: of the layers that are said to have it, of those behind so many, or of all.
+    /// Puts the window of a model in which most layers have none. It applies to the layers that the
+    /// configuration lists, to those from `max_window_layers` on, or to all.
     pub(super) fn stated_window(&mut self) -> Result<(), CheckpointError> {
         let Some(window) = self.config.count(&["sliding_window"])? else { return Ok(()) };
         let layers = self.config.require(&LAYERS)?;
@@ -529,12 +539,12 @@ impl Keys<'_> {
         Ok(())
     }
 
-    /// Which layers have the window.
+    /// Puts which layers have the sliding window.
     pub(super) fn windows(&mut self) -> Result<(), CheckpointError> {
         if let Some(types) = self.config.texts("layer_types")? {
             self.flags("attention.sliding_window_pattern", types.iter().map(|kind| *kind == "sliding_attention"));
         } else if let Some(letters) = self.config.value("sliding_window_pattern").and_then(|value| value.as_str()) {
-            // Those of one period: L has the window.
+            // Letters of one period: L means a layer with the window.
             let layers = self.config.require(&["num_hidden_layers"])? as usize;
             self.flags(
                 "attention.sliding_window_pattern",
@@ -549,32 +559,34 @@ impl Keys<'_> {
 
 /// Scaling by YaRN.
 pub(super) struct Yarn {
-    /// How much longer the context is.
+    /// Growth of the context.
     pub factor: f64,
-    /// The context before.
+    /// Context before scaling.
     pub context: u32,
-    /// What sines and cosines are multiplied by: `attention_factor`, or what follows from the factor.
+    /// Factor on sines and cosines: `attention_factor`, or a value derived from the growth of the
+    /// context.
     pub magnitude: f64,
 }
 
-/// What YaRN multiplies sines and cosines by, with a weight on the logarithm (transformers, `_compute_yarn_parameters`).
+/// Returns YaRN's factor on sines and cosines; `weight` multiplies its logarithm (transformers,
+/// `_compute_yarn_parameters`).
 pub(super) fn yarn_magnitude(factor: f64, weight: f64) -> f64 {
     if factor <= 1.0 { 1.0 } else { 1.0 + 0.1 * weight * factor.ln() }
 }
 
-/// Length of a head.
+/// Returns the length of a head.
 pub(super) fn head_dim(config: &Config) -> Result<u64, CheckpointError> {
     if let Some(length) = config.count(&["head_dim"])? {
         return Ok(length.into());
     }
-    // The last is GPT-Neo's name, and of others a number of other heads.
+    // The last name is GPT-Neo's. In other models it counts other heads.
     let [first, second, third] = HEADS;
     let heads = config.require(&[first, second, third, "num_heads"])?;
     let width = config.require(&WIDTH)?;
     Ok(u64::from(width.checked_div(heads).unwrap_or(0)))
 }
 
-/// Numbers that tensors are taken apart by; 0 for those that a model has not.
+/// Returns the numbers that determine how tensors are split; absent ones are 0.
 fn sizes(keys: &Keys<'_>) -> Result<Sizes, CheckpointError> {
     let config = keys.config;
     let count = |keys: &[&str]| Ok::<_, CheckpointError>(u64::from(config.count(keys)?.unwrap_or(0)));
@@ -584,7 +596,7 @@ fn sizes(keys: &Keys<'_>) -> Result<Sizes, CheckpointError> {
         layer_kv_heads: 0,
         experts_of_group: keys.number_of("experts_per_group").unwrap_or(0),
         experts: match count(
-            // Where there are several numbers, or none, it is said elsewhere.
+            // If there are several numbers, or none, the GGUF key has the count.
             if config.value(OF_KINDS).is_some_and(|value| value.is_array()) { &EXPERTS[..0] } else { &EXPERTS },
         )? {
             0 => keys.number_of("expert_count").unwrap_or(0),
@@ -617,10 +629,10 @@ fn sizes(keys: &Keys<'_>) -> Result<Sizes, CheckpointError> {
     })
 }
 
-/// Factors on what matrices give; 1 where a model has none.
+/// Returns factors on the results of matrices; absent ones are 1.
 fn factors(config: &Config) -> Result<Factors, CheckpointError> {
     let number = |key: &str| Ok::<_, CheckpointError>(config.number(&[key])?.unwrap_or(1.0) as f32);
-    // Jais's names, of which those of logits are two.
+    // Jais's names; it has two factors on logits.
     let width = config.number(&["width_scale"])?.unwrap_or(1.0);
     let alpha =
         config.number(&["mup_output_alpha"])?.unwrap_or(1.0) * config.number(&["mup_width_scale"])?.unwrap_or(width);
@@ -647,9 +659,10 @@ fn factors(config: &Config) -> Result<Factors, CheckpointError> {
     })
 }
 
-/// Gemma 4's, of layers without a window: the first pairs of a head turn as those of a whole head do, the others stand still.
+/// Returns Gemma 4's divisors for layers without a window. The first pairs of a head rotate as in a
+/// whole head; the others do not rotate.
 fn proportional_divisors(keys: &Keys<'_>) -> Result<Vec<f32>, CheckpointError> {
-    /// As good as no rotation: what llama.cpp's converter writes.
+    /// Divisor that practically stops the rotation; llama.cpp's converter writes the same.
     const STILL: f32 = 1e30;
     let dims = keys.number_of("rope.dimension_count").unwrap_or(0);
     if dims > MAX_HEAD {
@@ -663,7 +676,8 @@ fn proportional_divisors(keys: &Keys<'_>) -> Result<Vec<f32>, CheckpointError> {
     Ok((0..dims / 2).map(|pair| if pair < turned { 1.0 } else { STILL }).collect())
 }
 
-/// One of two lists of factors, of which the longer contexts have the second: a factor for each pair.
+/// Returns one of two lists of factors, one factor for each pair; the second list serves longer
+/// contexts.
 fn longrope_divisors(keys: &Keys<'_>, key: &str) -> Result<Vec<f32>, CheckpointError> {
     for table in keys.rope_tables()?.iter().flatten() {
         if let Some(factors) = table.numbers(key)? {
@@ -673,8 +687,8 @@ fn longrope_divisors(keys: &Keys<'_>, key: &str) -> Result<Vec<f32>, CheckpointE
     Err(keys.config.wrong(key, "missing", "an array of numbers, for longrope"))
 }
 
-/// Those of Llama 3's: high ones stay, low ones are divided by the factor, and between they change smoothly
-/// (transformers, `_compute_llama3_parameters`).
+/// Returns Llama 3's divisors: 1 for high frequencies, the factor for low ones, and a smooth
+/// transition between them (transformers, `_compute_llama3_parameters`).
 fn llama_3_divisors(keys: &Keys<'_>) -> Result<Vec<f32>, CheckpointError> {
     let config = keys.config;
     let number = |key: &str, default: f64| Ok::<_, CheckpointError>(keys.rope_number(key)?.unwrap_or(default));
@@ -685,13 +699,13 @@ fn llama_3_divisors(keys: &Keys<'_>) -> Result<Vec<f32>, CheckpointError> {
     if length == 0 || length > MAX_HEAD || [factor, low, high, context].iter().any(|x| !(x.is_finite() && *x > 0.0)) {
         return Err(config.wrong("rope_scaling", "numbers that are not positive", "positive numbers, for llama3"));
     }
-    // Where keys have no leading part that turns, layers may turn a part of what is the whole of others.
+    // Without a key for the rotated part of a head, a model may still rotate only a part of it.
     let dims = match keys.has("rope.dimension_count") {
         true => length,
         false => (length as f64 * number("partial_rotary_factor", 1.0)?.clamp(0.0, 1.0)) as u64,
     };
     let [factor, low, high, context] = [factor, low, high, context].map(|x| x as f32);
-    // In single precision, as it is computed elsewhere, so that files and folders have the same divisors.
+    // Single precision as in other programs, so that files and folders have the same divisors.
     let divisors = (0..dims / 2).map(|pair| {
         let frequency = 1.0 / base.powf((2 * pair) as f32 / dims as f32);
         let length = (2.0 * std::f64::consts::PI) as f32 / frequency;

@@ -1,8 +1,10 @@
-//! `tokenizer.jsonl` of PLaMo 2 and 3, as GGUF's keys: a line for each token, of its text, its score and its type, and numbers that are no part of it.
+//! GGUF keys from `tokenizer.jsonl` of PLaMo 2 and 3. Each line is an array with a token's text,
+//! score and type; later elements are ignored.
 //!
 //! ```text
 //! ["<|plamo:unk|>", 0.0, "UNKNOWN", …]
-//! ["の", -4.25, "NORMAL", …]                 ->  tokenizer.ggml.model = "plamo2", tokens, scores and token_type
+//! ["の", -4.25, "NORMAL", …]
+//!     ->  tokenizer.ggml.model = "plamo2", tokens, scores and token_type
 //! ```
 
 use std::path::Path;
@@ -16,17 +18,17 @@ use super::special;
 use super::vocabulary::{BYTE, CONTROL, MAX_BYTES, NORMAL, UNKNOWN, UNUSED};
 use crate::gguf::{Array, StringArray, Value};
 
-/// The file.
+/// Name of the file.
 pub(super) const NAME: &str = "tokenizer.jsonl";
-/// Score of tokens that rows of the table stand for and the file has not: that of what is no token.
+/// Score of padding tokens, for rows of the embedding table without a token in the file.
 const PADDING: f32 = -1000.0;
-/// Ends a turn, of which no configuration says so.
+/// Token that ends a turn; no configuration names it.
 const END_OF_TURN: &str = "<|plamo:op|>";
 
-/// Adds the keys of the tokens of a folder, whose embedding table has so many rows.
+/// Adds the keys of a folder's tokens. `rows` is the number of rows of the embedding table.
 ///
 /// # Errors
-/// When a line is no token, or there are more tokens than rows.
+/// When a line is not a token, or there are more tokens than rows.
 pub(super) fn keys(
     folder: &Path,
     config: &Config,
@@ -62,7 +64,7 @@ pub(super) fn keys(
         tokens.push(token);
     }
     let count = tokens.len() as u64;
-    // Without a table, which is said later, there is nothing to hold them against.
+    // A missing embedding table is reported later.
     if rows > 0 && count > rows || rows > MAX_TOKENS as u64 {
         let expected = format!("at most {} tokens, the rows of the embedding table", rows.min(MAX_TOKENS as u64));
         return Err(wrong("tokens".to_owned(), count.to_string(), &expected));
@@ -95,7 +97,7 @@ pub(super) fn keys(
     Ok(())
 }
 
-/// A line's text, score and type.
+/// Parses a line into text, score and type.
 fn token(line: &str) -> Option<(String, f32, String)> {
     let parts: Vec<Json> = serde_json::from_str(line).ok()?;
     let [text, score, rest @ ..] = &parts[..] else { return None };

@@ -1,38 +1,42 @@
-//! Checkpoints of Hugging Face: a folder with `config.json`, safetensors and a tokenizer, presented as a GGUF file would be.
+//! Hugging Face checkpoints: a folder with `config.json`, safetensors and a tokenizer, presented
+//! like a GGUF file.
 //!
-//! In: a folder. Out: a [`Gguf`], with GGUF's keys and names of tensors, so that everything behind it is what it is for a GGUF file. Weights
-//! stay in the mapped files; what GGUF has in another form (experts as one tensor, rows of heads in another order, numbers that FP8 and scales
-//! stand for) is [derived](ixc_ir::derived) when it is read. Tensors, their conversions and keys are rows of tables.
+//! The input is a folder, the output a [`Gguf`] with GGUF's keys and tensor names. Later stages
+//! need not distinguish the two. Weights stay in the mapped files. Tensors that GGUF stores in
+//! another form are [derived](ixc_ir::derived) when they are read: stacked experts, reordered rows
+//! of heads, FP8 numbers with scales. Tables list tensors, their conversions and keys.
 //!
 //! ```text
-//! model.layers.3.mlp.experts.{0..127}.up_proj.weight  bf16[768, 2048] each  ->  blk.3.ffn_up_exps.weight  bf16[128, 768, 2048]
+//! model.layers.3.mlp.experts.{0..127}.up_proj.weight  bf16[768, 2048] each
+//!     ->  blk.3.ffn_up_exps.weight  bf16[128, 768, 2048]
 //! ```
 //!
-//! Everything read is checked as GGUF files are: lengths and offsets against the file, names and shapes against each other. A tensor that
-//! no rule names is an error, so that nothing of a model is left out in silence.
+//! All input is checked as for GGUF files: lengths and offsets against the file, names and shapes
+//! against each other. A tensor without a rule is an error, so that no part of a model is silently
+//! dropped.
 //!
 //! | file | what it owns |
 //! | --- | --- |
-//! | `safetensors` | the header of a file |
-//! | `shards` | the files of a checkpoint, their tensors, and scales of quantised ones |
+//! | `safetensors` | header of a file |
+//! | `shards` | files of a checkpoint, their tensors, and scales of quantised ones |
 //! | `array` | views of stored tensors |
-//! | `names` | which tensor is which, and how it is made |
-//! | `codebook` | matrices of codes with scales by blocks |
-//! | `integers` | matrices of integers with scales by groups of columns |
-//! | `parts` | experts that several machines have parts of |
+//! | `names` | rules that map tensor names and make tensors |
+//! | `codebook` | matrices of codes with scales for blocks |
+//! | `integers` | matrices of integers with scales for groups of columns |
+//! | `parts` | experts divided among several machines |
 //! | `packed` | experts that KTransformers' converter packed |
-//! | `targets` | which modules a part of a quantisation is of |
+//! | `targets` | modules to which a part of a quantisation applies |
 //! | `families` | models, by `model_type` |
 //! | `keys` | keys of a configuration as GGUF's |
 //! | `vocabulary` | `tokenizer.json` as GGUF's keys |
 //! | `lines` | `tokenizer.jsonl`, as PLaMo has it |
-//! | `word_pieces` | BERT's WordPiece, of `tokenizer.json` and of `vocab.txt` |
+//! | `word_pieces` | BERT's WordPiece, from `tokenizer.json` and `vocab.txt` |
 //! | `modules` | `modules.json` of sentence-transformers |
-//! | `special` | tokens with a role, and which of them are added to texts |
+//! | `special` | tokens with a role, and those added to texts |
 //! | `template` | the chat template |
 //! | `unit_columns` | output matrices whose columns are of length 1 |
 //! | `config` | JSON, typed |
-//! | `error` | what can be wrong, and where |
+//! | `error` | errors and their places |
 
 mod array;
 mod codebook;
@@ -72,15 +76,16 @@ use names::{Made, OneOf, SHARED, Sizes};
 use packed::Packed;
 use shards::{Quantisation, Shards};
 
-/// The configuration of a checkpoint's folder.
+/// Name of the configuration file.
 const CONFIG: &str = "config.json";
-/// GGUF's number for tables of integers of four bytes.
+/// GGUF's type number for tables of four-byte integers.
 const TABLE: u32 = 26;
-/// Most files of a folder that are looked at.
+/// Maximum number of a folder's files that are examined.
 const MAX_ENTRIES: usize = 4096;
-/// Where weights that kernels read in their files have to begin: at multiples of what GGUF allows at least.
+/// Alignment of weights that kernels read in place: the minimum that GGUF allows.
 const ALIGNMENT: u64 = crate::gguf::MIN_ALIGNMENT as u64;
-/// Beginnings of names of tensors that no decoder of text has: towers of pictures and sounds, and layers that only draft.
+/// Name beginnings of tensors outside of the text decoder: vision and audio encoders, and layers
+/// that only draft.
 const OTHER_PARTS: [&str; 55] = [
     "visual.",
     "model.visual.",
@@ -138,9 +143,9 @@ const OTHER_PARTS: [&str; 55] = [
     "model.image_newline",
     "model.view_sep",
 ];
-/// What stands before the number of a layer.
+/// Name prefix before the number of a layer.
 const LAYER: &str = "model.layers.";
-/// What stands before a decoder's names in models that have other parts, and what is meant.
+/// Prefixes of decoder names in models with other parts, and their replacements.
 const PREFIXES: [(&str, &str); 23] = [
     ("bert.", ""),
     ("model.language_model.", "model."),
@@ -154,9 +159,9 @@ const PREFIXES: [(&str, &str); 23] = [
     ("model.backbone.", "model."),
     ("model.lm_head.", "lm_head."),
     ("transformer.", "model."),
-    // As KTransformers' converter renames them.
+    // Names that KTransformers' converter writes.
     ("blk.", "model.layers."),
-    // Models without a head.
+    // Names in models without an output head.
     ("decoder.", "model.decoder."),
     ("layers.", "model.layers."),
     ("embed_tokens.", "model.embed_tokens."),
@@ -169,7 +174,8 @@ const PREFIXES: [(&str, &str); 23] = [
     ("word_embeddings_layernorm.", "model.word_embeddings_layernorm."),
 ];
 
-/// Whether a folder is a checkpoint: it has a configuration, and weights as safetensors or nothing else that is a model.
+/// Returns whether a folder is a checkpoint: it has a configuration, and it has safetensors or no
+/// GGUF file.
 pub fn is_checkpoint(folder: &Path) -> bool {
     let has_gguf = || {
         let entries = std::fs::read_dir(folder).into_iter().flatten().take(MAX_ENTRIES).filter_map(Result::ok);
@@ -178,7 +184,7 @@ pub fn is_checkpoint(folder: &Path) -> bool {
     folder.join(CONFIG).is_file() && (shards::has_weights(folder) || !has_gguf())
 }
 
-/// Names of all `model_type`s that are read, with the architectures that they are.
+/// Returns all supported `model_type`s with their architectures.
 pub fn supported() -> impl Iterator<Item = (&'static str, &'static str)> {
     families::all().flat_map(|family| family.model_types.iter().map(|name| (*name, family.architecture)))
 }
@@ -186,7 +192,7 @@ pub fn supported() -> impl Iterator<Item = (&'static str, &'static str)> {
 /// Opens the model of a folder.
 ///
 /// # Errors
-/// When a file is missing or malformed, or the model is none that the tables know.
+/// When a file is missing or malformed, or the tables do not have the model.
 pub fn open(folder: &Path) -> Result<Gguf, CheckpointError> {
     if !shards::has_weights(folder) {
         return Err(CheckpointError::NoWeights { path: folder.into(), hint: shards::hint(folder) });
@@ -234,7 +240,8 @@ pub fn open(folder: &Path) -> Result<Gguf, CheckpointError> {
     Ok(Gguf::presented(shards.files, metadata, tensors, derived, &constants)?)
 }
 
-/// That layers which a configuration has as dense have no router, and others no dense network alone.
+/// Checks that listed dense layers have no router, and that other layers have one if they have a
+/// network.
 fn check_dense(shards: &Shards, made: &BTreeMap<String, Group>, dense: &[bool]) -> Result<(), CheckpointError> {
     for (layer, dense) in dense.iter().enumerate() {
         let has = |part: &str| made.contains_key(&format!("blk.{layer}.{part}.weight"));
@@ -255,7 +262,8 @@ fn check_dense(shards: &Shards, made: &BTreeMap<String, Group>, dense: &[bool]) 
     Ok(())
 }
 
-/// Tensors where they lie as they are, in one of the files, and what the others are made of, each of which counts as a file behind these.
+/// Places tensors: in a file if they lie there unchanged and aligned, otherwise as derived tensors,
+/// numbered after the files.
 fn placed(
     shards: &Shards,
     made: BTreeMap<String, Group>,
@@ -275,7 +283,7 @@ fn placed(
         let first = arrays.first().ok_or_else(|| unusable("made of nothing".to_owned()))?;
         let element = first.element().map_err(|dtype| unusable(format!("of type {dtype}")))?;
         let scaled = first.scaled_format().unwrap_or_else(|| element.scaled_format());
-        // Experts of which some have groups of neighbours and others have not are all numbers.
+        // If only some experts have groups of neighbouring columns, all of them become F16.
         let same = arrays.iter().all(|array| array.scaled_format() == first.scaled_format());
         let scaled = if same { scaled } else { Element::F16.scaled_format() };
         let format = format(&name, first.rank() + usize::from(stacked), (element, scaled), first.change(), single);
@@ -311,10 +319,11 @@ fn placed(
 
 /// The row of a configuration.
 fn family(config: &Config) -> Result<&'static Family, CheckpointError> {
-    // What is outside says which parts a model has, what is inside which decoder: the decoder's is more special where both are known.
+    // The outer `model_type` describes the parts of a model, the inner one its decoder. The
+    // decoder's is more specific if both are known.
     let inner = config.text(&["model_type"])?;
     let outer = config.outer("model_type").and_then(|value| value.as_str());
-    // Some have neither, and a class.
+    // Some configurations have no `model_type`, but a class.
     let class = config.texts("architectures")?.and_then(|names| names.first().copied());
     for name in [inner, outer, class].into_iter().flatten() {
         for family in families::all().filter(|family| family.model_types.contains(&name)) {
@@ -327,18 +336,19 @@ fn family(config: &Config) -> Result<&'static Family, CheckpointError> {
     Err(CheckpointError::UnknownModel { path, found, known: families::known() })
 }
 
-/// The layer in one of GGUF's names; what is of no layer comes before.
+/// Returns the layer in a GGUF name. Tensors without a layer sort first.
 fn layer(name: &str) -> Option<u64> {
     name.strip_prefix("blk.")?.split('.').next()?.parse().ok()
 }
 
-/// What a tensor is made of.
+/// Arrays that form one tensor.
 struct Group {
     arrays: Vec<Array>,
     stacked: bool,
 }
 
-/// A stored name as the rules have it; `None` for what is no part of the decoder.
+/// Returns the name that the rules use for a stored tensor; `None` if it is not part of the
+/// decoder.
 fn decoder_name(name: &str) -> Option<String> {
     if OTHER_PARTS.iter().any(|part| name.starts_with(part)) {
         return None;
@@ -347,7 +357,7 @@ fn decoder_name(name: &str) -> Option<String> {
     Some(found.unwrap_or_else(|| name.to_owned()))
 }
 
-/// A name with the number that its layer has among those that are not passed by; `None` where it is passed by.
+/// Renumbers the layer in a name after removal of skipped layers; `None` if the layer is skipped.
 fn renumbered(name: String, passed_by: &[u32]) -> Option<String> {
     let Some((number, part)) = name.strip_prefix(LAYER).and_then(|rest| rest.split_once('.')) else {
         return Some(name);
@@ -360,7 +370,7 @@ fn renumbered(name: String, passed_by: &[u32]) -> Option<String> {
     Some(format!("{LAYER}{}.{part}", number - before))
 }
 
-/// All tensors by GGUF's names.
+/// Makes all tensors, by GGUF name.
 fn made(
     shards: &Shards,
     config: &Config,
@@ -376,7 +386,7 @@ fn made(
         let rules = family.tensors.iter().copied().flatten().chain(SHARED);
         let Some((rule, found)) = rules.into_iter().find_map(|rule| Some((rule, names::matches(rule, sizes, &name)?)))
         else {
-            // Behind the decoder's layers are some that only draft, with tensors of their own.
+            // Layers after the decoder's own only draft, and have other tensors.
             if layer(&name.replacen("model.layers.", "blk.", 1)).is_some_and(|layer| layer >= sizes.layers) {
                 continue;
             }
@@ -399,7 +409,7 @@ fn made(
         })?;
         for Made { part, arrays } in parts {
             let to = found.to.replace("{P}", part);
-            // What a matrix is multiplied with besides stands beside it, of experts as a vector.
+            // An additional factor becomes a tensor `.scale`; for experts it is a vector.
             let factor = arrays.first().and_then(Array::factor).cloned();
             let beside = factor.map(|factor| (format!("{}.scale", to.trim_end_matches(".weight")), vec![factor]));
             let stacked = found.one_of.is_some_and(|of| of.stacked);
@@ -435,8 +445,8 @@ fn made(
     Ok(made)
 }
 
-/// The format of a tensor: vectors, norms, biases and those that a family has as `single` are f32, as in GGUF files; FP8 numbers times their scales
-/// are the nearest bf16.
+/// Returns the format of a tensor. Vectors, norms, biases and matrices listed in `single` are f32,
+/// as in GGUF files. FP8 numbers times their scales become the nearest bf16.
 fn format(name: &str, rank: usize, (element, scaled): (Element, Format), change: Change, single: &[&str]) -> Format {
     let single = rank <= 1
         || matches!(
@@ -446,6 +456,6 @@ fn format(name: &str, rank: usize, (element, scaled): (Element, Format), change:
         || name.ends_with("_norm.weight")
         || name.ends_with(".bias")
         || single.iter().any(|end| name.ends_with(end));
-    // What is moved as it is stays in its blocks.
+    // Tensors that are only reordered keep their blocks.
     if single && element.is_number() { Format::F32 } else { scaled }
 }

@@ -1,14 +1,15 @@
-//! `modules.json` of sentence-transformers: how the hidden states of a text become its vector.
+//! `modules.json` of sentence-transformers: the steps from the hidden states of a text to its
+//! vector.
 //!
-//! | module | what is read |
+//! | module | content |
 //! | --- | --- |
 //! | `Transformer` | `sentence_bert_config.json`: max text length, and whether to lowercase |
-//! | `Pooling` | the way in which rows become one |
-//! | `Dense` | a matrix that multiplies the result, for models whose graph has a place for it |
+//! | `Pooling` | pooling of rows to one row |
+//! | `Dense` | a matrix that multiplies the result, for models whose graph supports it |
 //! | `Normalize` | vectors have length 1 |
 //! | `Dropout` | nothing: it changes training only |
 //!
-//! Any other module, or another order, is an error: vectors would silently be different ones.
+//! Any other module, or another order, is an error: vectors would silently be wrong.
 
 use std::path::{Path, PathBuf};
 
@@ -21,29 +22,29 @@ use super::{shards, vocabulary};
 
 const MODULES: &str = "modules.json";
 pub(super) const SENTENCE: &str = "sentence_bert_config.json";
-/// Ways of pooling: sentence-transformers' flag, its newer word, and llama.cpp's number.
+/// Pooling methods: sentence-transformers' flag, its newer name, and llama.cpp's number.
 const POOLINGS: [(&str, &str, u32); 3] = [
     ("pooling_mode_mean_tokens", "mean", 1),
     ("pooling_mode_cls_token", "cls", 2),
     ("pooling_mode_lasttoken", "lasttoken", 3),
 ];
-/// The beginning of flags of ways of pooling.
+/// Prefix of the flags of pooling methods.
 const FLAG: &str = "pooling_mode_";
-/// Functions of a `Dense` module that change nothing.
+/// Activation functions of a `Dense` module that change nothing.
 const IDENTITY: [&str; 2] = ["torch.nn.modules.linear.Identity", "torch.nn.modules.Identity"];
-/// Most modules.
+/// Maximum number of modules.
 const MAX_MODULES: usize = 64;
 
 /// Settings of a folder's modules.
 #[derive(Debug, Default)]
 pub(super) struct Modules {
-    /// llama.cpp's number of the pooling, where a module says it.
+    /// llama.cpp's number of the pooling, if a module states it.
     pub pooling: Option<u32>,
-    /// Whether vectors keep the length that they have: there are modules, and none normalises.
+    /// Whether vectors are not normalised: there are modules, and none normalises.
     pub unscaled: bool,
     /// Files of `Dense` modules, in order.
     pub dense: Vec<PathBuf>,
-    /// Most tokens of a text.
+    /// Maximum tokens of a text.
     pub longest: Option<u32>,
     /// Whether text is lowercased before it is tokenized.
     pub lowercase: bool,
@@ -93,7 +94,7 @@ impl Modules {
         Ok(found)
     }
 
-    /// Reads the transformer's own file. The tokenizer's longest text counts where that has none.
+    /// Reads the transformer's own file. Without a maximum length there, the tokenizer's applies.
     fn transformer(&mut self, folder: &Path) -> Result<(), CheckpointError> {
         let path = folder.join(SENTENCE);
         if path.is_file() {
@@ -103,7 +104,7 @@ impl Modules {
         }
         if self.longest.is_none() {
             let said = config::read_optional(&folder.join(vocabulary::CONFIG))?.unwrap_or_default();
-            // A number beyond all counts means none.
+            // A number beyond the range of counts means no maximum.
             self.longest = said.get("model_max_length").and_then(Json::as_u64).and_then(|n| u32::try_from(n).ok());
         }
         self.longest = self.longest.filter(|longest| *longest > 0);
@@ -119,7 +120,7 @@ fn wrong(path: &Path, key: &str, found: String, expected: &str) -> CheckpointErr
     CheckpointError::Key { path: path.into(), key: key.into(), found: found.into(), expected: expected.into() }
 }
 
-/// Returns llama.cpp's number of a `Pooling` module's way.
+/// Returns llama.cpp's number for the method of a `Pooling` module.
 fn pooling(config: &Config) -> Result<u32, CheckpointError> {
     const WORD: &str = "pooling_mode";
     const EXPECTED: &str = "one of mean, cls and lasttoken: nothing else is supported";

@@ -1,74 +1,96 @@
-//! Names of Hugging Face's tensors, and which of GGUF's they are.
+//! Rules that map the names of Hugging Face's tensors to those of GGUF.
 //!
-//! A rule names a tensor by a pattern, in which `{L}` is a layer, `{U}` one of the upper of two stacks, `{H}` a half of one that is a layer in GGUF files, and `{E}` an expert, `{X}` one of which there may be more than have matrices,
-//! `{G}` a small expert of a group, `{Q}` a query head, `{K}` a key head, `{S}` a part of a table, `{A}` a stream, `{C}` the letter of queries, keys or values, or `{R}` a
-//! machine's part of a matrix, of each of which there is a tensor that are one in GGUF files, and says what is made of it. A name matches with `.weight` or
-//! `.bias` behind the pattern, which the other name then has, too, or as it is. The first rule that matches counts: those of a model, then [`SHARED`].
+//! A rule has two name patterns and a function that makes the GGUF tensors from the stored one. A
+//! pattern matches a name exactly, or with `.weight` or `.bias` appended; the GGUF name then gets
+//! the same ending. The rules of a model come first, then [`SHARED`]; the first rule that matches
+//! is used.
+//!
+//! Placeholders of a pattern stand for a number or a letter:
+//!
+//! | placeholder | stands for |
+//! | --- | --- |
+//! | `{L}` | a layer |
+//! | `{U}` | a layer of the upper of two stacks |
+//! | `{H}` | half of a layer; each half is a layer in GGUF files |
+//! | `{E}` | an expert |
+//! | `{X}` | an expert; files may have more experts than the configuration counts |
+//! | `{G}` | a small expert of a group |
+//! | `{Q}`, `{K}` | a query head, a key head |
+//! | `{S}` | a part of a table |
+//! | `{A}` | a residual stream |
+//! | `{C}` | the letter of queries, keys or values |
+//! | `{R}` | one machine's part of a matrix |
+//!
+//! Except for `{L}`, `{U}` and `{H}`, the tensors that differ in a placeholder are one tensor in
+//! GGUF files.
 
 use super::array::Array;
 use super::keys::OfLayer;
 use ixc_ir::derived::Change;
 
-/// Numbers of a configuration that tensors are taken apart by.
+/// Numbers of a configuration that determine how tensors are split.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Sizes {
     pub layers: u64,
-    /// Layers of each of two stacks, where there are such.
+    /// Layers of each of two stacks, for models with two.
     pub stack: u64,
     pub experts: u64,
-    /// Experts of a group that shares a small one.
+    /// Experts of a group that shares a small expert.
     pub experts_of_group: u64,
     pub heads: u64,
     pub kv_heads: u64,
-    /// Key heads of the layer that a tensor is of, as GGUF has them: 0 where it does not attend.
+    /// Key heads of the tensor's layer, as in GGUF files; 0 if the layer has no attention.
     pub layer_kv_heads: u64,
     pub head_dim: u64,
-    /// Of the residual stream, and of an expert.
+    /// Width of the residual stream. `expert_width` is that of an expert.
     pub width: u64,
     pub expert_width: u64,
-    /// Latent attention: lengths of a head's key without its rotated part, of that part, and of its value.
+    /// Latent attention: lengths of a head's unrotated key part, of its rotated part, and of its
+    /// value.
     pub still: u64,
     pub turned: u64,
     pub value: u64,
-    /// Heads and these of layers with a window, where they are others.
+    /// Number of heads, unrotated key length and value length of layers with a window, if they
+    /// differ.
     pub local: [u64; 3],
-    /// Linear attention: key heads, value heads, lengths of both.
+    /// Linear attention: numbers of key heads and value heads, lengths of a key and a value.
     pub key_heads: u64,
     pub value_heads: u64,
     pub key_len: u64,
     pub value_len: u64,
-    /// Leading elements of a head that turn.
+    /// Leading elements of a head that RoPE rotates.
     pub rotated: u64,
-    /// State spaces: groups of heads, elements of a key, and of the values of all heads.
+    /// State spaces: groups of heads, elements of a key, and elements of the values of all heads.
     pub groups: u64,
     pub state: u64,
     pub inner: u64,
-    /// Streams of a residual, where it is several.
+    /// Number of residual streams, for models with several.
     pub streams: u64,
-    /// Rows of the embedding table, where a configuration says so.
+    /// Rows of the embedding table, if the configuration has this number.
     pub vocabulary: u64,
-    /// Positions of the longest text.
+    /// Positions of the longest supported text.
     pub context: u64,
-    /// An index: elements of all its queries.
+    /// Elements of all queries of the indexer.
     pub index: u64,
-    /// Parts that a table of rows is stored in.
+    /// Number of parts in which a table is stored.
     pub table_parts: u64,
     pub factors: Factors,
 }
 
-/// Factors on what matrices give that are no keys of GGUF files, where a model has them: matrices are multiplied by them.
+/// Factors on the results of matrices that have no GGUF key; the matrices are multiplied by them.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Factors {
     pub embedding: f32,
     pub logits: f32,
-    /// On what goes into attention, on its keys, and on what it gives.
+    /// On the input of attention, on its keys, and on its output.
     pub attention: f32,
     pub key: f32,
     pub attention_out: f32,
-    /// On gates of networks, and on what these give.
+    /// On the gates of feed-forward networks, and on their output.
     pub gate: f32,
     pub down: f32,
-    /// On what goes into state spaces, on its gates, values, keys, queries and steps, and on what they give.
+    /// On the input of state spaces, on their gates, values, keys, queries and steps, and on their
+    /// output.
     pub ssm: f32,
     pub ssm_parts: [f32; 5],
     pub ssm_out: f32,
@@ -91,16 +113,17 @@ impl Default for Factors {
     }
 }
 
-/// What a stored tensor becomes: arrays whose rows are one behind the other, under the name with `{P}` replaced.
+/// Result of a rule for one stored tensor: the concatenated rows of `arrays`. `part` replaces `{P}`
+/// in the GGUF name.
 pub(super) struct Made {
     pub part: &'static str,
     pub arrays: Vec<Array>,
 }
 
-/// How a tensor is made; `None` where its shape is not such.
+/// Function that makes GGUF tensors from a stored tensor; returns `None` for an unexpected shape.
 pub(super) type How = fn(&Sizes, Array) -> Option<Vec<Made>>;
 
-/// A row.
+/// Rule for tensors whose name matches a pattern.
 pub(super) struct Rule {
     pub from: &'static str,
     pub to: &'static str,
@@ -119,14 +142,15 @@ fn parts<const N: usize>(parts: [(&'static str, Option<Array>); N]) -> Option<Ve
     parts.into_iter().map(|(part, array)| Some(Made { part, arrays: vec![array?] })).collect()
 }
 
-/// As it is.
+/// Returns the tensor unchanged.
 pub(super) fn plain(_: &Sizes, x: Array) -> Option<Vec<Made>> {
     one(x)
 }
 
-/// A table with a row for each token, of which a file may have no rows of the last ones: those have the first one, as transformers reads it.
+/// Returns a table with a row for each token. Rows of the last tokens may be missing in the file;
+/// they become copies of the first row, as in transformers.
 pub(super) fn rows_for_all_tokens(s: &Sizes, x: Array) -> Option<Vec<Made>> {
-    /// Most such tokens: those of pictures and sounds.
+    /// Maximum of missing rows: tokens of images and audio.
     const MOST: u64 = 1 << 12;
     let missing = s.vocabulary.saturating_sub(x.len(0));
     if missing > MOST {
@@ -138,37 +162,38 @@ pub(super) fn rows_for_all_tokens(s: &Sizes, x: Array) -> Option<Vec<Made>> {
     Some(vec![Made { part: "", arrays }])
 }
 
-/// Integers, which are no weight.
+/// Returns a table of integers, which is not a weight.
 pub(super) fn table(_: &Sizes, x: Array) -> Option<Vec<Made>> {
     one(x.table()?)
 }
 
-/// Not a part of the model as it is run.
+/// Drops a tensor that inference does not use.
 pub(super) fn skip(_: &Sizes, _: Array) -> Option<Vec<Made>> {
     Some(Vec::new())
 }
 
-/// The weight of a norm that multiplies by one more.
+/// Returns the weight of a norm that multiplies by `1 + weight`.
 pub(super) fn plus_one(_: &Sizes, x: Array) -> Option<Vec<Made>> {
     one(x.changed(Change::PlusOne))
 }
 
-/// The weight of a norm behind attention that multiplies by a fifth more.
+/// Returns the weight of a norm after attention that multiplies by `1/5 + weight`.
 pub(super) fn plus_fifth(_: &Sizes, x: Array) -> Option<Vec<Made>> {
     one(x.changed(Change::Plus(1.0 / 5.0)))
 }
 
-/// That of a norm behind a network, which multiplies by `5^-1.5` more.
+/// Returns the weight of a norm after a feed-forward network that multiplies by `5^-1.5 + weight`.
 pub(super) fn plus_root_of_fifths(_: &Sizes, x: Array) -> Option<Vec<Made>> {
     one(x.changed(Change::Plus((1.0 / 5f64.powf(1.5)) as f32)))
 }
 
-/// Queries of heads those of one key of which lie as far apart as there are keys, so that they lie side by side.
+/// Reorders query heads so that the heads of one key head are adjacent; stored, key heads
+/// alternate.
 pub(super) fn query_in_turns(s: &Sizes, x: Array) -> Option<Vec<Made>> {
     one(together(s, x, 0)?)
 }
 
-/// Columns of what such heads give.
+/// Reorders the columns of the output matrix like [`query_in_turns`].
 pub(super) fn output_in_turns(s: &Sizes, x: Array) -> Option<Vec<Made>> {
     one(together(s, x, 1)?)
 }
@@ -178,7 +203,8 @@ fn together(s: &Sizes, x: Array, dim: usize) -> Option<Array> {
     x.split(dim, &[each, s.layer_kv_heads, s.head_dim])?.swap(dim, dim + 1)?.join(dim)?.join(dim)
 }
 
-/// Rows of heads whose pairs lie half a head apart, so that they lie side by side.
+/// Reorders the rows of each head so that RoPE pairs are adjacent; stored, they are half a head
+/// apart.
 fn neighbours(x: Array, heads: u64) -> Option<Array> {
     let half = x.len(0).checked_div(heads)? / 2;
     x.split(0, &[heads, 2, half])?.swap(1, 2)?.join(0)?.join(0)
@@ -192,17 +218,18 @@ pub(super) fn key(s: &Sizes, x: Array) -> Option<Vec<Made>> {
     one(neighbours(x, s.kv_heads)?)
 }
 
-/// Keys of a layer with heads of its own number.
+/// Makes RoPE pairs of keys adjacent, for layers that differ in their number of key heads.
 pub(super) fn key_of_layer(s: &Sizes, x: Array) -> Option<Vec<Made>> {
     one(neighbours(x, s.layer_kv_heads)?)
 }
 
-/// Queries, of which a part of each head turns, by pairs that lie half of that part apart: so that they lie side by side.
+/// Makes RoPE pairs of queries adjacent if RoPE rotates only a leading part of each head. Stored,
+/// the elements of a pair are half of this part apart.
 pub(super) fn query_of_part(s: &Sizes, x: Array) -> Option<Vec<Made>> {
     neighbours_of_part(s, x, s.heads)
 }
 
-/// The same of keys.
+/// Does what [`query_of_part`] does, for keys.
 pub(super) fn key_of_part(s: &Sizes, x: Array) -> Option<Vec<Made>> {
     neighbours_of_part(s, x, s.kv_heads)
 }
@@ -222,12 +249,12 @@ fn neighbours_of_part(s: &Sizes, x: Array, heads: u64) -> Option<Vec<Made>> {
     Some(vec![Made { part: "", arrays: arrays?.into_iter().flatten().collect() }])
 }
 
-/// Queries whose RoPE turns the other way: with the second half of each head before the first, it turns the usual one.
+/// Swaps the halves of each query head, for models whose RoPE rotates in the opposite direction.
 pub(super) fn query_turned_back(s: &Sizes, x: Array) -> Option<Vec<Made>> {
     second_halves_first(&x, s.heads)
 }
 
-/// The same of keys.
+/// Does what [`query_turned_back`] does, for keys.
 pub(super) fn key_turned_back(s: &Sizes, x: Array) -> Option<Vec<Made>> {
     second_halves_first(&x, s.kv_heads)
 }
@@ -239,17 +266,18 @@ fn second_halves_first(x: &Array, heads: u64) -> Option<Vec<Made>> {
     Some(vec![Made { part: "", arrays: arrays? }])
 }
 
-/// The norm behind attention where a layer attends, and that before its network where it does not.
+/// Names a norm by its layer: after attention in layers with attention, otherwise before the
+/// network.
 pub(super) fn norm_of_layer(s: &Sizes, x: Array) -> Option<Vec<Made>> {
     parts([(if s.layer_kv_heads > 0 { "post_attention_norm" } else { "ffn_norm" }, Some(x))])
 }
 
-/// Gates and up of experts, behind which some may have none, but rows all the same.
+/// Splits gate and up matrices of experts. Drops trailing rows of experts that do not exist.
 pub(super) fn gate_up_of_experts(s: &Sizes, x: Array) -> Option<Vec<Made>> {
     gate_up(s, x.slice(0, 0, s.experts)?)
 }
 
-/// A matrix of gates, then up, or one for each expert: dimension `-2` in halves.
+/// Splits a matrix, or one for each expert, into gate and up: halves of dimension `-2`.
 pub(super) fn gate_up(_: &Sizes, x: Array) -> Option<Vec<Made>> {
     let dim = x.rank().checked_sub(2)?;
     let half = x.len(dim) / 2;
@@ -259,12 +287,13 @@ pub(super) fn gate_up(_: &Sizes, x: Array) -> Option<Vec<Made>> {
     parts([("gate", x.clone().slice(dim, 0, half)), ("up", x.slice(dim, half, half))])
 }
 
-/// The same of experts, whose matrices are transposed in files that were published, and not in those that transformers 5 writes.
+/// Splits gate and up matrices of experts. Published files store them transposed; files that
+/// transformers 5 writes do not.
 pub(super) fn gate_up_either(s: &Sizes, x: Array) -> Option<Vec<Made>> {
     gate_up(s, if x.len(1) == s.width { transposed_array(x)? } else { x })
 }
 
-/// Theirs of the other product.
+/// Returns the down matrices of the same experts, transposed if necessary.
 pub(super) fn down_either(s: &Sizes, x: Array) -> Option<Vec<Made>> {
     one(if x.len(1) == s.expert_width { transposed_array(x)? } else { x })
 }
@@ -274,35 +303,36 @@ fn transposed_array(x: Array) -> Option<Array> {
     x.swap(last.checked_sub(1)?, last)
 }
 
-/// Matrices transposed.
+/// Returns transposed matrices.
 pub(super) fn transposed(_: &Sizes, x: Array) -> Option<Vec<Made>> {
     one(transposed_array(x)?)
 }
 
-/// Gates, then up, of matrices that are transposed.
+/// Splits transposed matrices into gate and up.
 pub(super) fn transposed_gate_up(s: &Sizes, x: Array) -> Option<Vec<Made>> {
     gate_up(s, transposed_array(x)?)
 }
 
-/// Gates and up in turns, of matrices: row by row.
+/// Splits matrices whose rows alternate between gate and up.
 pub(super) fn gate_up_rows(_: &Sizes, x: Array) -> Option<Vec<Made>> {
     let dim = x.rank().checked_sub(2)?;
     parts([("gate", x.clone().every_second(dim, 0)), ("up", x.every_second(dim, 1))])
 }
 
-/// Of matrices that are transposed.
+/// Splits transposed matrices whose columns alternate between gate and up.
 pub(super) fn gate_up_columns(s: &Sizes, x: Array) -> Option<Vec<Made>> {
     gate_up_rows(s, transposed_array(x)?)
 }
 
-/// Of vectors.
+/// Splits vectors whose elements alternate between gate and up.
 pub(super) fn gate_up_elements(_: &Sizes, x: Array) -> Option<Vec<Made>> {
     let dim = x.rank().checked_sub(1)?;
     parts([("gate", x.clone().every_second(dim, 0)), ("up", x.every_second(dim, 1))])
 }
 
 impl Sizes {
-    /// Those of a layer. Of one that is not rotated, all of a key is made of its latent row.
+    /// Returns the sizes of a layer. In a layer without RoPE, the whole key is made from the latent
+    /// row.
     pub fn of_layer(self, of: &OfLayer) -> Sizes {
         let still = if of.roped { self.still } else { self.still.saturating_add(self.turned) };
         let own = Sizes { layer_kv_heads: of.kv_heads, still, ..self };
@@ -313,15 +343,16 @@ impl Sizes {
     }
 }
 
-/// The weight of the norm of a short row of latent attention, whose models multiply it by the root of how much wider the stream is.
+/// Returns the norm weight of a latent row, times the root of `width / rank`: models apply this
+/// factor.
 pub(super) fn norm_of_rank(s: &Sizes, x: Array) -> Option<Vec<Made>> {
     let rank = x.len(0);
     one(times(x, [(s.width as f64 / rank as f64).sqrt() as f32, 1.0]))
 }
 
-/// Keys and values of latent attention: for each head, keys transposed and values.
+/// Splits the latent matrix of keys and values: for each head, transposed keys and values.
 pub(super) fn latent_keys_values(s: &Sizes, x: Array) -> Option<Vec<Made>> {
-    // Blocks of codes lie along what is transposed.
+    // Blocks of quantised weights lie along the dimension to transpose.
     if x.element().is_ok_and(|element| element.columns() > 1) {
         return None;
     }
@@ -332,7 +363,7 @@ pub(super) fn latent_keys_values(s: &Sizes, x: Array) -> Option<Vec<Made>> {
     ])
 }
 
-/// Queries, keys and values of one matrix.
+/// Splits a matrix into queries, keys and values.
 pub(super) fn query_key_value(s: &Sizes, x: Array) -> Option<Vec<Made>> {
     let (q, k) = (s.heads.checked_mul(s.head_dim)?, s.kv_heads.checked_mul(s.head_dim)?);
     let behind = q.checked_add(k)?;
@@ -340,31 +371,33 @@ pub(super) fn query_key_value(s: &Sizes, x: Array) -> Option<Vec<Made>> {
     parts([("q", part(0, q)), ("k", part(q, k)), ("v", part(behind, k))])
 }
 
-/// Gates of what attention gives, queries, keys and values of one matrix, as many of each.
+/// Splits a matrix into four equal parts: output gates of attention, queries, keys and values.
 pub(super) fn gate_query_key_value(_: &Sizes, x: Array) -> Option<Vec<Made>> {
     let each = x.len(0) / 4;
     let part = |number| x.clone().slice(0, number * each, each);
     parts([("gate", part(0)), ("q", part(1)), ("k", part(2)), ("v", part(3))])
 }
 
-/// Numbers of each head's elements, a row for each, whose pairs lie half a head apart, so that they lie side by side.
+/// Makes RoPE pairs adjacent in a matrix with one row for each head; stored, they are half a head
+/// apart.
 pub(super) fn halves_side_by_side(_: &Sizes, x: Array) -> Option<Vec<Made>> {
     let half = x.len(1) / 2;
     one(x.split(1, &[2, half])?.swap(1, 2)?.join(1)?)
 }
 
-/// The same as one vector.
+/// Does the same and returns one vector.
 pub(super) fn all_halves_side_by_side(_: &Sizes, x: Array) -> Option<Vec<Made>> {
     let half = x.len(1) / 2;
     one(x.split(1, &[2, half])?.swap(1, 2)?.join(1)?.join(0)?)
 }
 
-/// Queries whose RoPE turns the other way: with the other sign of each head's second half it turns the usual one.
+/// Negates the second half of each query head, for models whose RoPE rotates in the opposite
+/// direction.
 pub(super) fn query_signs(s: &Sizes, x: Array) -> Option<Vec<Made>> {
     second_halves_negated(&x, s.heads)
 }
 
-/// The same of keys.
+/// Does what [`query_signs`] does, for keys.
 pub(super) fn key_signs(s: &Sizes, x: Array) -> Option<Vec<Made>> {
     second_halves_negated(&x, s.kv_heads)
 }
@@ -380,7 +413,7 @@ fn second_halves_negated(x: &Array, heads: u64) -> Option<Vec<Made>> {
     Some(vec![Made { part: "", arrays: arrays? }])
 }
 
-/// Queries, values and keys of one matrix, in this order for each of four machines.
+/// Splits a matrix that has queries, values and keys, in this order, for each of four machines.
 pub(super) fn query_value_key_of_four(_: &Sizes, x: Array) -> Option<Vec<Made>> {
     const MACHINES: u64 = 4;
     let rows = x.len(0).checked_div(3 * MACHINES)?;
@@ -389,35 +422,37 @@ pub(super) fn query_value_key_of_four(_: &Sizes, x: Array) -> Option<Vec<Made>> 
     parts([("q", part(0)), ("v", part(1)), ("k", part(2))])
 }
 
-/// Rows of the table of positions behind the first two, which are no position's.
+/// Drops the first two rows of a table of positions, which belong to no position.
 pub(super) fn rows_behind_two(_: &Sizes, x: Array) -> Option<Vec<Made>> {
     let rows = x.len(0).checked_sub(2)?;
     one(x.slice(0, 2, rows)?)
 }
 
-/// Rows of a table of positions, for those of the longest text.
+/// Keeps the rows of a table of positions up to the maximum context.
 pub(super) fn rows_of_context(s: &Sizes, x: Array) -> Option<Vec<Made>> {
     one(x.slice(0, 0, s.context)?)
 }
 
-/// Rows of a table for the tokens of a vocabulary, without those behind them, which are for tokens of pictures.
+/// Keeps the rows of the tokens of the vocabulary; later rows are for image tokens.
 pub(super) fn rows_of_vocabulary(s: &Sizes, x: Array) -> Option<Vec<Made>> {
     one(x.slice(0, 0, s.vocabulary)?)
 }
 
-/// A number for each head of queries: as files have it, and as often as a head is long.
+/// Returns a number for each query head twice: as stored, and repeated for each element of the
+/// head.
 pub(super) fn gains_of_heads(s: &Sizes, x: Array) -> Option<Vec<Made>> {
     let (heads, rows) = (x.len(0), x.clone().repeated(s.head_dim)?);
     parts([("norm", Some(x)), ("gain", rows.split(0, &[heads, s.head_dim]))])
 }
 
-/// Keys and values of one matrix, as many of each.
+/// Splits a matrix into halves: keys and values.
 pub(super) fn key_value(_: &Sizes, x: Array) -> Option<Vec<Made>> {
     let half = x.len(0) / 2;
     parts([("k", x.clone().slice(0, 0, half)), ("v", x.slice(0, half, half))])
 }
 
-/// The same of models whose pairs of RoPE lie half a head apart, and side by side in GGUF files.
+/// Splits a matrix into queries, keys and values, and makes RoPE pairs of queries and keys
+/// adjacent.
 pub(super) fn turned_query_key_value(s: &Sizes, x: Array) -> Option<Vec<Made>> {
     let (q, k) = (s.heads.checked_mul(s.head_dim)?, s.kv_heads.checked_mul(s.head_dim)?);
     let part = |from, len| x.clone().slice(0, from, len);
@@ -428,7 +463,8 @@ pub(super) fn turned_query_key_value(s: &Sizes, x: Array) -> Option<Vec<Made>> {
     ])
 }
 
-/// The same, where values are of another length and layers differ in key heads; or an equal part of each.
+/// Splits a matrix into queries, keys and values, for values of another length and for layers that
+/// differ in key heads. The matrix may be an equal part of each.
 pub(super) fn query_key_value_of_layer(s: &Sizes, x: Array) -> Option<Vec<Made>> {
     let lens = [(s.heads, s.head_dim), (s.layer_kv_heads, s.head_dim), (s.layer_kv_heads, s.value)];
     let rows = |(heads, length): (u64, u64)| heads.checked_mul(length);
@@ -444,7 +480,8 @@ pub(super) fn query_key_value_of_layer(s: &Sizes, x: Array) -> Option<Vec<Made>>
     parts([("q", part(q)), ("k", part(k)), ("v", part(v))])
 }
 
-/// Queries, keys and values of one matrix, in which queries of the heads that share a key come before it; pairs as [`query`] and [`key`] have them.
+/// Splits a matrix in which the query heads of a key head precede it. RoPE pairs become adjacent,
+/// as in [`query`] and [`key`].
 pub(super) fn grouped(s: &Sizes, x: Array) -> Option<Vec<Made>> {
     let each = s.heads.checked_div(s.kv_heads)?;
     let heads = x.split(0, &[s.kv_heads, each.checked_add(2)?, 2, s.head_dim / 2])?;
@@ -453,26 +490,26 @@ pub(super) fn grouped(s: &Sizes, x: Array) -> Option<Vec<Made>> {
     parts([("q", turned(0, each)), ("k", turned(each, 1)), ("v", values)])
 }
 
-/// The same, pairs of RoPE as they are, one behind the other.
+/// Reorders such a matrix to queries, then keys, then values, without reordering RoPE pairs.
 pub(super) fn by_key_heads(s: &Sizes, x: Array) -> Option<Vec<Made>> {
     let each = s.heads.checked_div(s.layer_kv_heads)?;
     let of_head = each.checked_add(2)?;
     let length = x.len(0).checked_div(s.layer_kv_heads.checked_mul(of_head)?)?;
     let heads = x.split(0, &[s.layer_kv_heads, of_head, length])?;
     if each == 1 {
-        // Biases, too, of which several views make no vector.
+        // This path also serves biases, for which several views cannot form a vector.
         return one(heads.swap(0, 1)?.join(0)?.join(0)?);
     }
     let part = |from, len| heads.clone().slice(1, from, len)?.join(0)?.join(0);
     Some(vec![Made { part: "", arrays: vec![part(0, each)?, part(each, 1)?, part(each + 1, 1)?] }])
 }
 
-/// Matrices of experts that are one: the rows of each behind those of the one before.
+/// Splits a matrix that has the rows of all experts, one expert after the other.
 pub(super) fn of_experts(s: &Sizes, x: Array) -> Option<Vec<Made>> {
     one(rows_of_experts(s, x)?)
 }
 
-/// The same, transposed.
+/// Splits and transposes such a matrix.
 pub(super) fn transposed_of_experts(s: &Sizes, x: Array) -> Option<Vec<Made>> {
     one(transposed_array(rows_of_experts(s, x)?)?)
 }
@@ -482,7 +519,7 @@ fn rows_of_experts(s: &Sizes, x: Array) -> Option<Array> {
     x.split(0, &[s.experts, rows])
 }
 
-/// Times a factor of the model, or two.
+/// Multiplies by one or two factors of the model.
 fn times(x: Array, factors: [f32; 2]) -> Array {
     if factors == [1.0; 2] { x } else { x.changed(Change::Times(factors)) }
 }
@@ -495,13 +532,13 @@ pub(super) fn logits(s: &Sizes, x: Array) -> Option<Vec<Made>> {
     one(times(x, [s.factors.logits, 1.0]))
 }
 
-/// A table of embeddings that is the output matrix, too, times another factor.
+/// Returns a table that is both the embedding and the output matrix, each times its factor.
 pub(super) fn embedding_and_logits(s: &Sizes, x: Array) -> Option<Vec<Made>> {
     let [embedded, logits] = [s.factors.embedding, s.factors.logits].map(|factor| times(x.clone(), [factor, 1.0]));
     parts([("token_embd", Some(embedded)), ("output", Some(logits))])
 }
 
-/// Queries, or values.
+/// Multiplies queries or values by the factor on the input of attention.
 pub(super) fn of_attention(s: &Sizes, x: Array) -> Option<Vec<Made>> {
     one(times(x, [s.factors.attention, 1.0]))
 }
@@ -522,7 +559,7 @@ pub(super) fn out_of_network(s: &Sizes, x: Array) -> Option<Vec<Made>> {
     one(times(x, [s.factors.down, 1.0]))
 }
 
-/// Gates, values, keys, queries and steps of state spaces.
+/// Multiplies gates, values, keys, queries and steps of state spaces by their factors.
 pub(super) fn into_states(s: &Sizes, x: Array) -> Option<Vec<Made>> {
     let keys = s.groups.checked_mul(s.state)?;
     let behind = s.inner.checked_add(keys)?.checked_mul(2)?;
@@ -541,49 +578,50 @@ pub(super) fn out_of_states(s: &Sizes, x: Array) -> Option<Vec<Made>> {
     one(times(x, [s.factors.ssm_out, 1.0]))
 }
 
-/// A kernel of one channel each: `[channels, 1, taps]`.
+/// Returns the taps of a depthwise convolution: `[channels, 1, taps]` without the middle dimension.
 pub(super) fn taps(_: &Sizes, x: Array) -> Option<Vec<Made>> {
     one(if x.rank() == 3 { x.squeeze(1)? } else { x })
 }
 
-/// A vector that is stored as a matrix of one row.
+/// Returns a vector that is stored as a matrix of one row.
 pub(super) fn row(_: &Sizes, x: Array) -> Option<Vec<Made>> {
     one(if x.rank() == 2 { x.squeeze(0)? } else { x })
 }
 
-/// The first row of a matrix, as a vector.
+/// Returns the first row of a matrix as a vector.
 pub(super) fn first_row(_: &Sizes, x: Array) -> Option<Vec<Made>> {
     one(if x.rank() == 2 { x.slice(0, 0, 1)?.squeeze(0)? } else { x })
 }
 
-/// Gates of what attention gives, or of what a state gives: a layer has one of both.
+/// Names gates by their layer: output gates of attention, or of a recurrent state.
 pub(super) fn gates_of_layer(s: &Sizes, x: Array) -> Option<Vec<Made>> {
     parts([(if s.layer_kv_heads > 0 { "attn_gate" } else { "ssm_g_a" }, Some(x))])
 }
 
-/// Queries and keys of an index.
+/// Splits a matrix into queries and keys of an indexer.
 pub(super) fn index_query_key(s: &Sizes, x: Array) -> Option<Vec<Made>> {
     let rest = x.len(0).checked_sub(s.index)?;
     parts([("q", x.clone().slice(0, 0, s.index)), ("k", x.slice(0, s.index, rest))])
 }
 
-/// The weight of a norm of streams side by side, which multiplies by one more: a row for each.
+/// Returns the norm weight of several streams, one row for each; the norm multiplies by `1 +
+/// weight`.
 pub(super) fn plus_one_by_stream(s: &Sizes, x: Array) -> Option<Vec<Made>> {
     let length = x.len(0).checked_div(s.streams)?;
     one(x.split(0, &[s.streams, length])?.changed(Change::PlusOne))
 }
 
-/// The same, where gates of what a state gives are of one matrix.
+/// Does what [`gates_of_layer`] does, for models that store the gates of a state as one matrix.
 pub(super) fn whole_gates_of_layer(s: &Sizes, x: Array) -> Option<Vec<Made>> {
     parts([(if s.layer_kv_heads > 0 { "attn_gate" } else { "ssm_g" }, Some(x))])
 }
 
-/// A matrix whose rows are of length 1.
+/// Returns a matrix whose rows are scaled to length 1.
 pub(super) fn of_length_1(_: &Sizes, x: Array) -> Option<Vec<Made>> {
     one(x.changed(Change::Unit))
 }
 
-/// A number for each head, that may have other dimensions of length 1.
+/// Removes other dimensions of length 1 from a tensor that has a number for each head.
 fn of_heads(mut x: Array) -> Option<Array> {
     while let Some(dim) = (0..x.rank()).find(|dim| x.len(*dim) == 1).filter(|_| x.rank() > 1) {
         x = x.squeeze(dim)?;
@@ -591,37 +629,37 @@ fn of_heads(mut x: Array) -> Option<Array> {
     Some(x)
 }
 
-/// The decay of states whose logarithm is stored, of a number for each head.
+/// Returns the decay of states from its logarithm, one number for each head.
 pub(super) fn decay_of_heads(s: &Sizes, x: Array) -> Option<Vec<Made>> {
     decay(s, of_heads(x)?)
 }
 
-/// The same, where there may be more numbers than heads: the first count.
+/// Does the same for files that may have more numbers than heads; keeps the first ones.
 pub(super) fn decay_of_first_heads(s: &Sizes, x: Array) -> Option<Vec<Made>> {
     decay(s, of_heads(x)?.slice(0, 0, s.heads)?)
 }
 
-/// The same, where files have its magnitude.
+/// Returns the magnitude of the decay from its logarithm, one number for each head.
 pub(super) fn rate_of_heads(_: &Sizes, x: Array) -> Option<Vec<Made>> {
     one(of_heads(x)?.changed(Change::Exp))
 }
 
-/// The decay of states whose logarithm is stored.
+/// Returns the decay of states from its logarithm.
 pub(super) fn decay(_: &Sizes, x: Array) -> Option<Vec<Made>> {
     one(x.changed(Change::MinusExp))
 }
 
-/// What frequencies are divided by, where files have the logarithm of what they are multiplied by.
+/// Returns divisors of RoPE frequencies from the logarithms of their multipliers.
 pub(super) fn divisors(_: &Sizes, x: Array) -> Option<Vec<Made>> {
     one(x.changed(Change::ExpMinus))
 }
 
-/// The weight of a norm of each group of heads: a row for each, where there are several.
+/// Returns the norm weight for groups of heads: one row for each group if there are several.
 pub(super) fn by_group(s: &Sizes, x: Array) -> Option<Vec<Made>> {
     one(if s.groups > 1 { x.clone().split(0, &[s.groups, x.len(0).checked_div(s.groups)?])? } else { x })
 }
 
-/// Gates and up of what is the shared expert, or all of the network where there are no experts.
+/// Splits gate and up of the shared expert, or of the network in models without experts.
 pub(super) fn shared_gate_up(s: &Sizes, x: Array) -> Option<Vec<Made>> {
     let mut made = gate_up(s, x)?;
     if s.experts > 0 {
@@ -630,18 +668,19 @@ pub(super) fn shared_gate_up(s: &Sizes, x: Array) -> Option<Vec<Made>> {
     Some(made)
 }
 
-/// Its other product.
+/// Names the down matrix that belongs to [`shared_gate_up`].
 pub(super) fn shared_down(s: &Sizes, x: Array) -> Option<Vec<Made>> {
     parts([(if s.experts > 0 { "down_shexp" } else { "down" }, Some(x))])
 }
 
-/// Value heads, those of a key head together, in the order in which key heads repeat: a dimension of `value_heads * len`.
+/// Reorders value heads along a dimension of `value_heads * len`. Stored, the value heads of a key
+/// head are adjacent; in the result, key heads alternate.
 fn in_turns(s: &Sizes, x: Array, dim: usize, len: u64) -> Option<Array> {
     let each = s.value_heads.checked_div(s.key_heads)?;
     x.split(dim, &[s.key_heads, each, len])?.swap(dim, dim + 1)?.join(dim)?.join(dim)
 }
 
-/// Queries and keys as they are, then values whose heads are put in turns.
+/// Returns queries and keys unchanged, then values in the order of [`in_turns`].
 pub(super) fn values_in_turns(s: &Sizes, x: Array) -> Option<Vec<Made>> {
     let keys = s.key_heads.checked_mul(s.key_len)?.checked_mul(2)?;
     let values = s.value_heads.checked_mul(s.value_len)?;
@@ -670,7 +709,7 @@ pub(super) fn turned_columns(s: &Sizes, x: Array) -> Option<Vec<Made>> {
     one(in_turns(s, x, 1, s.value_len)?)
 }
 
-/// Qwen3-Next's fused projection: for each key head its query, key, values and gates.
+/// Splits Qwen3-Next's fused projection, which has query, key, values and gates for each key head.
 pub(super) fn by_key_head(s: &Sizes, x: Array) -> Option<Vec<Made>> {
     let values = s.value_heads.checked_div(s.key_heads)?.checked_mul(s.value_len)?;
     let keys = s.key_len.checked_mul(2)?;
@@ -682,7 +721,7 @@ pub(super) fn by_key_head(s: &Sizes, x: Array) -> Option<Vec<Made>> {
     Some(vec![Made { part: "qkv", arrays: vec![q, k, v] }, Made { part: "gate", arrays: vec![z] }])
 }
 
-/// What most decoders have.
+/// Rules that most decoders share.
 pub(super) static SHARED: &[Rule] = &[
     rule("model.embed_tokens", "token_embd", plain),
     rule("model.norm", "output_norm", plain),
@@ -721,31 +760,32 @@ pub(super) static SHARED: &[Rule] = &[
     rule("model.layers.{L}.block_sparse_moe.experts.{E}.w3", "blk.{L}.ffn_up_exps", plain),
 ];
 
-/// Models whose RoPE turns neighbours in GGUF files.
+/// Rules for models whose GGUF files have adjacent RoPE pairs.
 pub(super) static TURNED: &[Rule] = &[
     rule("model.layers.{L}.self_attn.q_proj", "blk.{L}.attn_q", query),
     rule("model.layers.{L}.self_attn.k_proj", "blk.{L}.attn_k", key),
 ];
 
-/// Models whose norm before the feed-forward network is called so.
+/// Rule for models that call the norm before the feed-forward network `post_attention_norm`.
 pub(super) static POST_ATTENTION: &[Rule] =
     &[rule("model.layers.{L}.post_attention_layernorm", "blk.{L}.post_attention_norm", plain)];
 
-/// What a model has several of, which are one of GGUF's tensors.
+/// Row of the table of placeholders that stand for parts of one GGUF tensor.
 struct Several {
-    /// As patterns have it.
+    /// Placeholder in patterns.
     place: &'static str,
-    /// A word for one.
+    /// Name of one part, for error messages.
     word: &'static str,
-    /// How many there are, where a configuration says that.
+    /// Number of parts, if the configuration has it.
     count: fn(&Sizes) -> Option<u64>,
-    /// Whether each is a matrix of its own there; their rows are those of one otherwise.
+    /// Whether each part is a matrix of its own in the GGUF tensor; otherwise the rows are
+    /// concatenated.
     stacked: bool,
-    /// Whether there may be more, which nobody reads.
+    /// Whether a file may have more parts, which are not read.
     more: bool,
 }
 
-/// What stands for queries, keys and values in names, in the order in which they are one.
+/// Letters of queries, keys and values in names, in the order of their rows in the GGUF tensor.
 const LETTERS: [char; 3] = ['q', 'k', 'v'];
 
 const SEVERAL: [Several; 9] = [
@@ -761,7 +801,7 @@ const SEVERAL: [Several; 9] = [
     Several { place: "{Q}", word: "head", count: |sizes| Some(sizes.heads), stacked: true, more: false },
     Several { place: "{K}", word: "key head", count: |sizes| Some(sizes.kv_heads), stacked: true, more: false },
     Several { place: "{S}", word: "part", count: |sizes| Some(sizes.table_parts), stacked: false, more: false },
-    // All but the one that is the embedding itself.
+    // The embedding itself is the first stream and has no tensor.
     Several {
         place: "{A}",
         word: "stream",
@@ -773,22 +813,22 @@ const SEVERAL: [Several; 9] = [
     Several { place: "{R}", word: "part", count: |_| None, stacked: false, more: false },
 ];
 
-/// One of several that are one in GGUF files.
+/// Position of a stored tensor among the parts of one GGUF tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct OneOf {
-    /// Its number.
+    /// Number of this part.
     pub number: u64,
-    /// What it is.
+    /// Name of one part, for error messages.
     pub word: &'static str,
-    /// How many there are, where that is known before.
+    /// Number of parts, if it is known beforehand.
     pub count: Option<u64>,
-    /// Whether it stays a matrix of its own.
+    /// Whether the part is a matrix of its own in the GGUF tensor.
     pub stacked: bool,
-    /// Whether there may be more, which nobody reads.
+    /// Whether a file may have more parts, which are not read.
     pub more: bool,
 }
 
-/// A name that matched: the other name, with the part still open, and numbers.
+/// Result of a match: the GGUF name, with `{P}` still open, and the numbers of the placeholders.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Match {
     pub to: String,
@@ -796,7 +836,8 @@ pub(super) struct Match {
     pub one_of: Option<OneOf>,
 }
 
-/// Whether a name matches a rule. Of layers that are two of GGUF's, `{L}` of the other name is that of the half, and `{2L}` the first of both.
+/// Matches a name against a rule. If the halves of a layer are two GGUF layers, `{L}` in the GGUF
+/// name is the layer of the half, and `{2L}` is the first of the two.
 pub(super) fn matches(rule: &Rule, sizes: &Sizes, name: &str) -> Option<Match> {
     let (mut layer, mut half, mut one_of) = (None, None, None);
     let mut rest = name;
@@ -855,7 +896,7 @@ mod tests {
         ] {
             assert_eq!(matches(&row, &sizes, other), None, "{other}");
         }
-        // Layers that are two of GGUF's.
+        // Halves of a layer, which are two layers in GGUF files.
         let halves = rule("model.layers.{L}.norm.{H}", "blk.{L}.attn_norm", plain);
         let of = |name: &str| matches(&halves, &sizes, name).map(|found| (found.to, found.layer));
         assert_eq!(of("model.layers.3.norm.1.weight"), Some(("blk.7.attn_norm.weight".into(), Some(7))));

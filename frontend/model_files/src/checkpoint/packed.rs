@@ -1,20 +1,25 @@
-//! Experts as KTransformers' converter packs them (kt-kernel, `convert_cpu_weights.py`, of methods `int8` and `int4`), read as they are.
+//! Reads experts as KTransformers' converter packs them (kt-kernel, `convert_cpu_weights.py`,
+//! methods `int8` and `int4`).
 //!
-//! Such a folder has a copy of everything that is no expert, under its name in transformers with `blk.` for `model.layers.` and without `model.`, and of the
-//! experts of each layer two vectors for each matrix and NUMA node:
+//! The folder has a copy of all other tensors. Their names are those of transformers, with
+//! `blk.` for `model.layers.` and without `model.`. The experts of each layer have two vectors for
+//! each matrix and NUMA node:
 //!
 //! ```text
-//! blk.3.ffn_up_exps.7.numa.0.weight   I8    integers in tiles of AMX ([`Tiles`]), of two to a byte where they have four bits
-//! blk.3.ffn_up_exps.7.numa.0.scale    F32   a number for each row: x = scale * integer, of four bits x = 16 * scale * integer
+//! blk.3.ffn_up_exps.7.numa.0.weight   I8    integers in tiles of AMX ([`Tiles`]), 4 or 8 bits each
+//! blk.3.ffn_up_exps.7.numa.0.scale    F32   a number for each row:
+//!     8 bits: x = scale * integer; 4 bits: x = 16 * scale * integer
 //! ```
 //!
-//! A node's part of gates and up are rows of an expert, one node's behind the other's, and of its last matrix the columns that go with these. Each part was quantised for
-//! itself. So rows have one scale, but those of the last matrix of several nodes as many as there are nodes: the first become a format with a
-//! scale for each row, the others one with a number for a few columns. No number is rounded in either.
+//! Gate and up are divided among nodes by rows, down by columns. Each node's part was quantised
+//! separately. Rows of gate and up therefore have one scale, and rows of down have one scale for
+//! each node. Gate and up become a format with a scale for each row; down becomes one with a scale
+//! for a few columns. Neither rounds a number.
 //!
-//! What files do not say is which kernels they were packed for: AMX's, or those of other machines (`moe_int8`, `moe_int4`), whose bytes have the same lengths and names in
-//! another order. Both give the largest number of each row the largest integer that there is, so rows in which that is not found were packed
-//! otherwise ([`check`]).
+//! Files do not record the kernels for which they were packed: AMX's, or others (`moe_int8`,
+//! `moe_int4`). The latter have the same names and lengths, with the bytes in another order. Both
+//! quantise the largest number of a row to the largest integer. Rows without this integer were
+//! therefore packed for other kernels ([`check`]).
 
 use std::collections::BTreeMap;
 
@@ -26,25 +31,28 @@ use super::names::Sizes;
 use super::safetensors::Entry;
 use super::shards::Shards;
 
-/// Most NUMA nodes that an expert is cut for.
+/// Maximum number of NUMA nodes.
 const MAX_NODES: u64 = 256;
-/// Rows that are looked at to tell by which kernels a folder was packed, and bytes of integers that are held meanwhile.
+/// Rows that are checked to detect the kernels for which a folder was packed.
 const LOOKED_AT: u64 = 16;
 
-/// How integers of a method lie.
+/// Layout of a method's integers.
 struct Packing {
     method: &'static str,
     bits: u8,
-    /// Rows and columns of a block of tiles (`N_BLOCK` and `K_BLOCK` of kt-kernel's `GemmKernel224Int8` and `GemmKernel224Int4`).
+    /// Rows and columns of a block of tiles (`N_BLOCK` and `K_BLOCK` of kt-kernel's
+    /// `GemmKernel224Int8` and `GemmKernel224Int4`).
     block: [u64; 2],
-    /// What scales are multiplied with: integers of four bits are the upper ones of a byte there.
+    /// Factor on scales: 16 for four-bit integers, which kt-kernel holds in the upper half of a
+    /// byte.
     scale: f32,
-    /// The integer of a row's largest number.
+    /// Integer that stands for the largest number of a row.
     largest: u8,
 }
 
 impl Packing {
-    /// The format that has its integers as they are, with a scale for each row, or for a few columns.
+    /// Returns the format with the same integers, and with a scale for each row or for a few
+    /// columns.
     fn format(&self, by_row: bool) -> Format {
         let mut formats = FORMATS.iter().map(|row| row.format);
         let found = formats.find(|format| format.takes_integers(self.bits.into()) && format.has_row_scale() == by_row);
@@ -57,44 +65,45 @@ static PACKINGS: [Packing; 2] = [
     Packing { method: "AMXINT4", bits: 4, block: [128, 3584], scale: 16.0, largest: 7 },
 ];
 
-/// What an expert's matrix is cut along, for nodes.
+/// Dimension in which an expert's matrix is divided among nodes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Cut {
     Rows,
     Columns,
 }
 
-/// The matrices of an expert: their name, and how they are cut.
+/// Names of an expert's matrices, and the dimension in which each is divided.
 static MATRICES: [(&str, Cut); 3] =
     [("ffn_gate_exps", Cut::Rows), ("ffn_up_exps", Cut::Rows), ("ffn_down_exps", Cut::Columns)];
-/// Matrices that are turned, for training: what they say is said by the others.
+/// Transposed copies of matrices for training; they add no information.
 const FOR_TRAINING: &str = "_bwd_exps";
 
-/// A tensor of all experts of a layer.
+/// Tensor of all experts of a layer.
 pub(super) struct Packed {
-    /// Its name in GGUF files.
+    /// Name in GGUF files.
     pub name: String,
     pub derived: Derived,
-    /// Its dimensions in `ne` order.
+    /// Dimensions in `ne` order.
     pub dims: Vec<u64>,
 }
 
-/// Weight and scales of a node's part.
+/// Weight and scales of one node's part.
 #[derive(Default)]
 struct Part {
     weight: Option<(u32, Entry)>,
     scale: Option<(u32, Entry)>,
 }
 
-/// Layer, and number in [`MATRICES`].
+/// Layer, and index in [`MATRICES`].
 type Place = (u64, usize);
-/// Parts by expert and node.
+/// Parts, by expert and node.
 type Parts = BTreeMap<(u64, u64), Part>;
 
-/// Takes packed experts out of a folder's tensors.
+/// Removes packed experts from a folder's tensors, and returns them.
 ///
 /// # Errors
-/// When one is missing, or has other bytes than its matrix takes; and when they were packed in another way.
+/// When a part is missing, has another number of bytes than its matrix needs, or was packed for
+/// other kernels.
 pub(super) fn experts(shards: &mut Shards, sizes: &Sizes) -> Result<Vec<Packed>, CheckpointError> {
     let is_packed = |name: &str| name.starts_with("blk.") && name.contains("_exps.");
     let names: Vec<Box<str>> = shards.tensors.keys().filter(|name| is_packed(name)).cloned().collect();
@@ -123,7 +132,7 @@ pub(super) fn experts(shards: &mut Shards, sizes: &Sizes) -> Result<Vec<Packed>,
         let (name, cut) = MATRICES[matrix];
         let name = format!("blk.{layer}.{name}");
         packed.push(stacked(shards, sizes, &name, cut, &parts)?);
-        // One folder is packed by the same kernels.
+        // All tensors of a folder are packed for the same kernels.
         if number == 0 {
             check(shards, &name, &packed[0])?;
         }
@@ -131,7 +140,7 @@ pub(super) fn experts(shards: &mut Shards, sizes: &Sizes) -> Result<Vec<Packed>,
     Ok(packed)
 }
 
-/// What a tensor is of: a layer's matrix, an expert, a node; and whether it has scales.
+/// Parses a name: layer and matrix, expert, node, and whether the tensor has scales.
 fn place(name: &str) -> Option<(Place, u64, u64, bool)> {
     let mut words = name.strip_prefix("blk.")?.split('.');
     let mut word = || words.next();
@@ -149,7 +158,7 @@ fn place(name: &str) -> Option<(Place, u64, u64, bool)> {
     words.next().is_none().then_some(((layer, matrix), expert, node, is_scale))
 }
 
-/// All experts of a matrix.
+/// Returns the tensor of all experts of a matrix.
 fn stacked(shards: &Shards, sizes: &Sizes, name: &str, cut: Cut, parts: &Parts) -> Result<Packed, CheckpointError> {
     let nodes = parts.keys().map(|(_, node)| node + 1).max().unwrap_or(1);
     let [rows, columns] = match cut {
@@ -206,7 +215,7 @@ fn stacked(shards: &Shards, sizes: &Sizes, name: &str, cut: Cut, parts: &Parts) 
     Ok(Packed { name: format!("{name}.weight"), derived: Derived { format, columns, beside, pieces }, dims })
 }
 
-/// A node's part.
+/// Returns one node's part as a piece.
 fn piece(tiles: Tiles, packing: &Packing, weight: &(u32, Entry), scale: &(u32, Entry)) -> Piece {
     let extent = |(file, entry): &(u32, Entry)| Extent { file: *file, offset: entry.offset, bytes: entry.bytes };
     let Tiles { rows, columns, .. } = tiles;
@@ -228,7 +237,8 @@ fn piece(tiles: Tiles, packing: &Packing, weight: &(u32, Entry), scale: &(u32, E
     }
 }
 
-/// Whether the first rows of a matrix are such as AMX's kernels leave: each has the largest integer, but rows of zeros.
+/// Checks that the first rows of a matrix are packed for AMX's kernels: each has the largest
+/// integer, except rows of zeros.
 fn check(shards: &Shards, name: &str, packed: &Packed) -> Result<(), CheckpointError> {
     let lengths = shards.lengths();
     let Packed { derived, .. } = packed;

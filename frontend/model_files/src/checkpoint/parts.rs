@@ -1,12 +1,15 @@
-//! Experts of which each of several machines has a part, in a file of its own, under the same name: Grok 2 as it was published, for eight.
+//! Experts that are divided among several machines: each has a file with its parts, under the same
+//! names. Grok 2 was published so, for eight machines.
 //!
 //! ```text
-//! pytorch_model-00000-TP-common.safetensors     what is whole
-//! pytorch_model-00006-TP-003.safetensors        the fourth machine's parts: model.layers.0.block_sparse_moe.experts.7.w1.weight  bf16[2048, 8192]
+//! pytorch_model-00000-TP-common.safetensors     undivided tensors
+//! pytorch_model-00006-TP-003.safetensors        parts of the fourth machine:
+//!     model.layers.0.block_sparse_moe.experts.7.w1.weight  bf16[2048, 8192]
 //! ```
 //!
-//! There is no index. A machine's part of gates and up are rows of an expert, one machine's behind the other's, and of its last matrix the columns that go with these: which
-//! of both, shapes say (`_prepare_presharded_weights` and `use_presharded_weights` of SGLang's `grok.py`, which Grok 2's authors wrote for it). All that is no expert's is whole.
+//! There is no index. Gate and up are divided by rows, down by columns; the shapes show which. The
+//! division is that of `_prepare_presharded_weights` and `use_presharded_weights` in SGLang's
+//! `grok.py`, which Grok 2's authors wrote. All other tensors are undivided.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -20,15 +23,17 @@ use super::packed::Packed;
 use super::safetensors::Entry;
 use super::shards::Shards;
 
-/// What stands before a machine's number in names of files, and what in place of the number where all have a file in common.
+/// Text before a machine's number in file names, and the word that replaces the number in files of
+/// all machines.
 const OF_MACHINE: &str = "-TP-";
 const OF_ALL: &str = "common";
-/// Most machines.
+/// Maximum number of machines.
 const MAX_MACHINES: u64 = 256;
-/// A matrix of experts that is cut along its columns.
+/// Matrix of experts that is divided by columns.
 const LAST: &str = "ffn_down_exps.weight";
 
-/// The files of a folder that are one machine's, with its number, or all machines', in order.
+/// Returns a folder's files in order, each with its machine's number; `None` for files of all
+/// machines.
 pub(super) fn files(folder: &Path) -> Vec<(Box<str>, Option<u64>)> {
     let entries = std::fs::read_dir(folder).into_iter().flatten().take(super::MAX_ENTRIES).filter_map(Result::ok);
     let mut files: Vec<_> = entries
@@ -43,16 +48,17 @@ pub(super) fn files(folder: &Path) -> Vec<(Box<str>, Option<u64>)> {
     files
 }
 
-/// A machine's tensors, by name and machine.
+/// Tensors by name and machine.
 pub(super) type Parts = BTreeMap<Box<str>, BTreeMap<u64, (u32, Entry)>>;
 
-/// A matrix's experts by number: the stored name, and the parts of all machines in order.
+/// Experts of a matrix by number: the stored name, and the parts of all machines in order.
 type Experts = BTreeMap<u64, (Box<str>, Vec<(u32, Entry)>)>;
 
-/// Takes experts that machines have parts of out of a folder's tensors, as those of all experts of a layer.
+/// Removes divided experts from a folder's tensors, and returns a tensor of all experts for each
+/// layer and matrix.
 ///
 /// # Errors
-/// When a part is missing, or what machines have parts of is no expert's matrix, or of other shapes than its parts have.
+/// When a part is missing or has another shape, or when a divided tensor is not an expert's matrix.
 pub(super) fn experts(shards: &mut Shards, family: &Family, sizes: &Sizes) -> Result<Vec<Packed>, CheckpointError> {
     let parts = std::mem::take(&mut shards.parts);
     let machines = parts.values().flat_map(|of| of.keys()).max().map_or(0, |last| last.saturating_add(1));
@@ -89,7 +95,7 @@ pub(super) fn experts(shards: &mut Shards, family: &Family, sizes: &Sizes) -> Re
     found.into_iter().map(|(name, experts)| stacked(shards, sizes, name, &experts, machines)).collect()
 }
 
-/// All experts of a matrix.
+/// Returns the tensor of all experts of a matrix.
 fn stacked(
     shards: &Shards,
     sizes: &Sizes,

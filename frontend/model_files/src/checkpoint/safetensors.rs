@@ -1,4 +1,4 @@
-//! The safetensors format: a length, a JSON header of so many bytes, and the tensors' bytes one behind the other.
+//! The safetensors format: the length of the header, a JSON header, and the bytes of the tensors.
 //!
 //! ```text
 //! 8 bytes       length of the header, little-endian
@@ -6,7 +6,7 @@
 //! 12 bytes      w
 //! ```
 //!
-//! Checked as the reference reader does: every byte of the data is of one tensor, and no other.
+//! The checks are those of the reference reader: each byte of data belongs to exactly one tensor.
 
 use std::fmt;
 use std::path::Path;
@@ -17,19 +17,19 @@ use serde::de::{IgnoredAny, MapAccess, Visitor};
 
 use super::error::{CheckpointError, HeaderFault};
 
-/// Longest header (the reference reader's `MAX_HEADER_SIZE`).
+/// Maximum length of the header (the reference reader's `MAX_HEADER_SIZE`).
 const MAX_HEADER: u64 = 100_000_000;
-/// Most tensors of a file.
+/// Maximum number of tensors in a file.
 const MAX_TENSORS: usize = 1 << 20;
-/// Most dimensions of a tensor.
+/// Maximum number of dimensions of a tensor.
 const MAX_DIMENSIONS: usize = 8;
 
-/// A type of elements.
+/// Type of elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Dtype {
     pub name: &'static str,
     pub bytes: u64,
-    /// How weights of it are read; others may be there, and are used by no weight.
+    /// Element type of weights; `None` for types that weights cannot have.
     pub element: Option<Element>,
 }
 
@@ -37,7 +37,7 @@ const fn row(name: &'static str, bytes: u64, element: Option<Element>) -> Dtype 
     Dtype { name, bytes, element }
 }
 
-/// Every type that the format has, but those of less than a byte.
+/// All types of the format, except those smaller than a byte.
 static DTYPES: [Dtype; 17] = [
     row("F64", 8, None),
     row("F32", 4, Some(Element::F32)),
@@ -58,21 +58,21 @@ static DTYPES: [Dtype; 17] = [
     row("C64", 8, None),
 ];
 
-/// A tensor of a file.
+/// Tensor of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Entry {
     pub name: Box<str>,
     pub dtype: Dtype,
     pub shape: Box<[u64]>,
-    /// Where it begins in the file.
+    /// Offset in the file, in bytes.
     pub offset: u64,
     pub bytes: u64,
 }
 
-/// What a file's header says.
+/// Content of a file's header.
 #[derive(Debug)]
 pub(super) struct Header {
-    /// Its length with the eight bytes before it.
+    /// Length including the eight bytes before it.
     pub bytes: u64,
     pub tensors: Vec<Entry>,
 }
@@ -84,7 +84,7 @@ struct Raw {
     data_offsets: [u64; 2],
 }
 
-/// Tensors in the order of the header, those that are there twice too.
+/// Tensors in the order of the header, including duplicates.
 struct Table(Vec<(String, Raw)>);
 
 impl<'de> Deserialize<'de> for Table {
@@ -113,10 +113,10 @@ impl<'de> Deserialize<'de> for Table {
     }
 }
 
-/// Reads the header of a file whose bytes these are.
+/// Reads the header from the bytes of a file.
 ///
 /// # Errors
-/// The first thing that is wrong.
+/// Returns the first fault.
 pub(super) fn header(path: &Path, data: &[u8]) -> Result<Header, CheckpointError> {
     let malformed = |tensor: Option<&str>, fault| CheckpointError::Malformed {
         path: path.into(),
@@ -160,7 +160,7 @@ pub(super) fn header(path: &Path, data: &[u8]) -> Result<Header, CheckpointError
     if let Some(pair) = tensors.windows(2).find(|pair| pair[0].name == pair[1].name) {
         return Err(malformed(Some(&pair[1].name), HeaderFault::Duplicate));
     }
-    // In the order of the data, so that what is read together is listed together.
+    // Sorts in the order of the data, so that tensors that are read together are listed together.
     tensors.sort_by_key(|entry| (entry.offset, entry.bytes));
     let mut expected = 0;
     for entry in &tensors {
@@ -204,7 +204,7 @@ mod tests {
         assert_eq!(tensors, [("a", "BF16", 0, 12), ("b", "F32", 12, 4), ("none", "F32", 16, 0)]);
     }
 
-    /// Hostile headers, each with what is said of it.
+    /// Hostile headers, each with its error.
     #[test]
     fn what_is_wrong_is_said() {
         let fault = |bytes: &[u8]| match header("x".as_ref(), bytes) {

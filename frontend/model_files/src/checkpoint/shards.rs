@@ -1,4 +1,4 @@
-//! The files of a checkpoint: one, or those that its index names; mapped, and what tensors are in them.
+//! Mapped files of a checkpoint, one or those that its index names, and the tensors in them.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Component, Path};
@@ -17,24 +17,24 @@ use super::safetensors::{self, Entry};
 use super::targets::Targets;
 use crate::gguf::{Array as Integers, GgufError, ShardFile, Value};
 
-/// The list of a checkpoint of several files.
+/// Index of a checkpoint with several files.
 const INDEX: &str = "model.safetensors.index.json";
-/// The file of one that has no more.
+/// File of a checkpoint with one file.
 pub(super) const SINGLE: &str = "model.safetensors";
-/// Most files.
+/// Maximum number of files.
 const MAX_SHARDS: usize = 4096;
 
 /// All stored tensors of a checkpoint, by name.
 pub(super) struct Shards {
     pub folder: Box<Path>,
     pub files: Vec<ShardFile>,
-    /// The file of each, and what is there.
+    /// File index and entry of each tensor.
     pub tensors: BTreeMap<Box<str>, (u32, Entry)>,
-    /// Those of which several machines have a part.
+    /// Tensors that are divided among several machines.
     pub parts: Parts,
 }
 
-/// A name of a file in the folder itself.
+/// Returns whether a name is that of a file in the folder itself.
 pub(super) fn is_plain(name: &str) -> bool {
     let mut parts = Path::new(name).components();
     matches!((parts.next(), parts.next()), (Some(Component::Normal(part)), None) if part == name)
@@ -75,7 +75,8 @@ impl Shards {
             let header = safetensors::header(&path, file.data())?;
             let number = shards.files.len() as u32;
             for entry in header.tensors {
-                // The index says where each is; what it does not name, or names elsewhere, is not read.
+                // The index assigns tensors to files. Tensors that it omits, or assigns to another
+                // file, are not read.
                 if said.as_ref().is_some_and(|said| said.get(&entry.name).is_none_or(|shard| *shard != name)) {
                     continue;
                 }
@@ -98,10 +99,10 @@ impl Shards {
         Ok(shards)
     }
 
-    /// Adds a module's file, whose tensors are called by the module's name and their own.
+    /// Adds the file of a module; its tensors get the module's name as a prefix.
     ///
     /// # Errors
-    /// When it cannot be read, or is no safetensors file.
+    /// When the file cannot be read, or is not a safetensors file.
     pub(super) fn add(&mut self, path: &Path, module: &str) -> Result<(), CheckpointError> {
         let file = ShardFile::mapped(path)?;
         let header = safetensors::header(path, file.data())?;
@@ -113,26 +114,26 @@ impl Shards {
         Ok(())
     }
 
-    /// Lengths of all files.
+    /// Returns the lengths of all files.
     pub(super) fn lengths(&self) -> Vec<u64> {
         self.files.iter().map(|file| file.data().len() as u64).collect()
     }
 
-    /// The first bytes of a tensor, where it is there.
+    /// Returns the first bytes of a tensor, if it exists.
     pub(super) fn bytes(&self, name: &str, most: u64) -> Option<&[u8]> {
         let (file, entry) = self.tensors.get(name)?;
         let rest = self.files.get(*file as usize)?.data().get(entry.offset as usize..)?;
         rest.get(..entry.bytes.min(most) as usize)
     }
 
-    /// Copies bytes of a file; false where they are not there.
+    /// Copies bytes of a file; returns false if they are out of range.
     pub(super) fn fetch(&self, file: u32, offset: u64, out: &mut [u8]) -> bool {
         let data = self.files.get(file as usize).map_or(&[][..], |file| file.data());
         let part = usize::try_from(offset).ok().and_then(|from| data.get(from..)?.get(..out.len()));
         part.map(|part| out.copy_from_slice(part)).is_some()
     }
 
-    /// The error for a tensor that is not what it must be.
+    /// Returns the error for a tensor with an unexpected shape, type or value.
     pub(super) fn wrong(&self, tensor: &str, found: String, expected: impl Into<Box<str>>) -> CheckpointError {
         let path = self.folder.clone();
         CheckpointError::Tensor { path, tensor: tensor.into(), found: found.into(), expected: expected.into() }
@@ -143,7 +144,7 @@ fn key(path: &Path, key: &str, found: impl Into<Box<str>>, expected: &str) -> Ch
     CheckpointError::Key { path: path.into(), key: key.into(), found: found.into(), expected: expected.into() }
 }
 
-/// `weight_map` of an index: tensors and the names of their files.
+/// Reads `weight_map` of an index: tensors and the names of their files.
 fn weight_map(index: &Path, value: &Json) -> Result<HashMap<Box<str>, Box<str>>, CheckpointError> {
     let map = value.get("weight_map").and_then(Json::as_object);
     let map = map.ok_or_else(|| key(index, "weight_map", "missing, or no object", "an object of names of files"))?;
@@ -158,12 +159,12 @@ fn weight_map(index: &Path, value: &Json) -> Result<HashMap<Box<str>, Box<str>>,
         .collect()
 }
 
-/// Whether there are weights.
+/// Returns whether a folder has weights.
 pub(super) fn has_weights(folder: &Path) -> bool {
     folder.join(INDEX).is_file() || folder.join(SINGLE).is_file() || !parts::files(folder).is_empty()
 }
 
-/// What there is instead of weights.
+/// Returns a hint about the files of a folder without weights.
 pub(super) fn hint(folder: &Path) -> &'static str {
     let has = |name: &str| folder.join(name).exists();
     if has("pytorch_model.bin") || has("pytorch_model.bin.index.json") {
@@ -179,26 +180,26 @@ pub(super) fn hint(folder: &Path) -> &'static str {
     }
 }
 
-/// How weights of a checkpoint are quantised.
+/// Quantisation of a checkpoint's weights.
 #[derive(Clone, Debug)]
 pub(super) struct Quantisation {
-    /// Rows and columns that share a scale, where it says.
+    /// Rows and columns of a block that shares a scale, if stated.
     block: Option<[u64; 2]>,
-    /// Matrices of integers, by the names of their modules; of other numbers `None`.
+    /// Schemes of integer matrices, by module name; `None` for floats.
     integers: Targets<Option<Scheme>>,
     /// Whether matrices may be codes of four bits.
     codes: bool,
 }
 
-/// The end of names of modules' matrices.
+/// Name ending of a module's matrix.
 const MATRIX: &str = ".weight";
-/// Of compressed-tensors: what stands where groups have a format each.
+/// Format name of compressed-tensors if each group has its own format.
 const MIXED: &str = "mixed-precision";
-/// Formats whose weights are no integers: what is 4 bits wide there has other names for them.
+/// Formats of floats. Their four-bit weights have other tensor names than integers.
 const OF_FLOATS: [&str; 4] = ["float-quantized", "naive-quantized", "mxfp4-pack-quantized", "nvfp4-pack-quantized"];
 
 impl Quantisation {
-    /// `quantization_config` of the configuration.
+    /// Reads `quantization_config` of the configuration.
     pub(super) fn read(config: &Config) -> Result<Quantisation, CheckpointError> {
         let none = Quantisation { block: None, integers: Targets::none(), codes: false };
         let Some(said) = config.object("quantization_config")? else { return Ok(none) };
@@ -209,7 +210,7 @@ impl Quantisation {
         let is_four_bits = || Ok::<_, CheckpointError>(said.flag(&["load_in_4bit", "_load_in_4bit"])?.unwrap_or(false));
         let method = match said.text(&["quant_method"])? {
             Some(method) => method,
-            // Before transformers had other methods.
+            // Transformers wrote no method before it had several.
             None if is_four_bits()? => "bitsandbytes",
             None => "none",
         };
@@ -244,7 +245,7 @@ impl Quantisation {
                 }
                 let scheme = Scheme::compressed(weights, own)?;
                 block = block.map_or_else(|| weights.counts("block_structure"), |block| Ok(Some(block)))?;
-                // Of one alone are all that are quantised.
+                // A single group applies to all quantised modules.
                 if groups.len() == 1 {
                     integers = Targets::all(scheme);
                     break;
@@ -262,14 +263,14 @@ impl Quantisation {
         Ok(Quantisation { block: block.transpose()?, integers, codes: false })
     }
 
-    /// How a module's matrix of integers is packed, where it is of such; of a matrix that is no module's by its own name.
+    /// Returns the scheme of an integer matrix. A matrix outside of a module goes by its own name.
     fn scheme(&self, name: &str) -> Option<Scheme> {
         let matrix = name.strip_suffix(PACKED).unwrap_or(name);
         self.integers.of(matrix.strip_suffix(MATRIX).unwrap_or(matrix)).flatten()
     }
 }
 
-/// Groups of compressed-tensors that quantise weights, and what they say of these.
+/// Returns the groups of compressed-tensors that quantise weights, with their weight settings.
 fn groups(said: &Config) -> Result<Vec<(Config, Config)>, CheckpointError> {
     let Some(all) = said.object("config_groups")? else { return Ok(Vec::new()) };
     let mut groups = Vec::new();
@@ -283,7 +284,7 @@ fn groups(said: &Config) -> Result<Vec<(Config, Config)>, CheckpointError> {
     Ok(groups)
 }
 
-/// The format that a group's weights have where it says none (compressed-tensors, `infer_module_format`).
+/// Returns the default format of a group's weights (compressed-tensors, `infer_module_format`).
 fn usual(group: &Config, weights: &Config) -> Result<&'static str, CheckpointError> {
     let bits = weights.count(&["num_bits"])?.unwrap_or(8);
     Ok(match (weights.text(&["type"])?.unwrap_or("int"), bits) {
@@ -294,24 +295,26 @@ fn usual(group: &Config, weights: &Config) -> Result<&'static str, CheckpointErr
     })
 }
 
-/// Types of bytes with two numbers of four bits.
+/// Types of bytes that hold two four-bit numbers.
 const CODES: [&str; 2] = ["I8", "U8"];
-/// The end of names of such weights, where it is not that of others.
+/// Name ending of such weights in some checkpoints.
 const PACKED: &str = "_packed";
-/// Ends of names of what only says how activations are quantised, which they are not here.
+/// Name endings of scales of activations, which are not quantised here.
 const OF_ACTIVATIONS: [&str; 5] = [".input_scale", ".input_global_scale", ".activation_scale", ".k_scale", ".v_scale"];
-/// Ends of names of a number that all of a matrix of NVFP4 is to be multiplied with, and of one that it is to be divided by (ModelOpt, compressed-tensors).
+/// Name endings of the number that multiplies an NVFP4 matrix, and of the number that divides it
+/// (ModelOpt, compressed-tensors).
 const FACTORS: [(&str, Change); 2] = [("_scale_2", Change::Keep), ("_global_scale", Change::Inverse)];
 
-/// Numbers of machines that matrices were quantised on, each its rows: those that were published, and one.
+/// Numbers of machines among which matrices were divided by rows before quantisation: those of
+/// published models, and one.
 const RANKS: [u64; 3] = [8, 4, 1];
-/// Most integers that are taken for a key.
+/// Maximum number of integers in a key.
 const MAX_NUMBERS: u64 = 1 << 16;
 
-/// Integers of a tensor whose name ends so, where there is one.
+/// Returns the integers of the first tensor whose name ends with `end`, if one exists.
 ///
 /// # Errors
-/// When they are no vector of integers of eight bytes.
+/// When the tensor is not a vector of eight-byte integers.
 pub(super) fn numbers(shards: &Shards, end: &str) -> Result<Option<Value>, CheckpointError> {
     let Some((name, (file, entry))) = shards.tensors.iter().find(|(name, _)| name.ends_with(end)) else {
         return Ok(None);
@@ -328,10 +331,10 @@ pub(super) fn numbers(shards: &Shards, end: &str) -> Result<Option<Value>, Check
     Ok(Some(Value::Array(Integers::I64(words.iter().map(|word| i64::from_le_bytes(*word)).collect()))))
 }
 
-/// Numbers of layers, which are tensors of one element whose names end so.
+/// Returns a number for each layer, from one-element tensors whose names end with `end`.
 ///
 /// # Errors
-/// When a layer has none, or one of another type.
+/// When a layer's number is missing or has another type.
 pub(super) fn numbers_of_layers(shards: &Shards, end: &str, layers: u64) -> Result<Value, CheckpointError> {
     let layer_of = |name: &str| -> Option<u64> {
         let (before, layer) = name.strip_suffix(end)?.strip_suffix('.')?.rsplit_once('.')?;
@@ -354,7 +357,7 @@ fn one_number(shards: &Shards, name: &str, file: u32, entry: &Entry) -> Result<f
     let is_one = entry.shape.iter().all(|len| *len == 1);
     match (entry.dtype.name, bytes) {
         ("F32", [a, b, c, d, ..]) if is_one => Ok(f32::from_le_bytes([*a, *b, *c, *d])),
-        // The upper half of the same.
+        // bf16 is the upper half of an f32.
         ("BF16", [c, d, ..]) if is_one => Ok(f32::from_le_bytes([0, 0, *c, *d])),
         (dtype, _) => {
             let said = format!("{:?} of {dtype}", entry.shape);
@@ -363,7 +366,7 @@ fn one_number(shards: &Shards, name: &str, file: u32, entry: &Entry) -> Result<f
     }
 }
 
-/// The number that is a tensor, where there is one of that name.
+/// Returns the value of a one-element tensor, if it exists.
 pub(super) fn number(shards: &Shards, name: &str) -> Result<Option<f32>, CheckpointError> {
     match shards.tensors.get(name) {
         Some((file, entry)) => one_number(shards, name, *file, entry).map(Some),
@@ -371,7 +374,8 @@ pub(super) fn number(shards: &Shards, name: &str) -> Result<Option<f32>, Checkpo
     }
 }
 
-/// Of FP8 matrices whose names end so, which machines quantised row by row of theirs, on how many: so many that their scales fit, or else 1.
+/// Returns the number of machines that quantised FP8 matrices, each its own rows: the number that
+/// fits the scales, otherwise 1. `ends` are the name endings of these matrices.
 fn ranks(shards: &Shards, of: &Quantisation, ends: &[&str]) -> u64 {
     let Some([block, _]) = of.block else { return 1 };
     let of_ends = shards.tensors.iter().filter(|(name, _)| ends.iter().any(|end| name.ends_with(end)));
@@ -389,8 +393,9 @@ fn ranks(shards: &Shards, of: &Quantisation, ends: &[&str]) -> u64 {
     RANKS.into_iter().find(|ranks| !shapes.is_empty() && fits(ranks)).unwrap_or(1)
 }
 
-/// Weights with their scales: stored tensors by the names that they have without quantisation. Those whose names end as `by_rank` says and that several
-/// machines quantised are several, of which `weight.0` is the first. Vectors that are multiplied by others have these as their scales.
+/// Returns weights with their scales, by the names that they have without quantisation. A matrix
+/// listed in `by_rank` that several machines quantised becomes several matrices, from `weight.0`
+/// on. Vectors with a factor vector get it as their scales.
 pub(super) fn weights(
     shards: &Shards,
     of: &Quantisation,
@@ -403,7 +408,7 @@ pub(super) fn weights(
         let names = [Some(format!("{name}_scale_inv")), Some(format!("{name}_scale")), beside];
         names.into_iter().flatten().find_map(|name| shards.tensors.get_key_value(name.as_str()))
     };
-    // As few as there are: each is asked for each tensor.
+    // Each scheme once, because each is asked about each tensor.
     let mut schemes: Vec<Scheme> = Vec::new();
     for scheme in of.integers.values().flatten() {
         if !schemes.contains(&scheme) {
@@ -463,13 +468,13 @@ pub(super) fn weights(
         }
         let unreadable = || shards.wrong(name, entry.dtype.name.to_owned(), "F32, F16, BF16 or F8_E4M3");
         let Some(element) = entry.dtype.element else {
-            // Counters, tables of tokenizers and the like: refused where a weight is made of them.
+            // Counters, tables of tokenizers and the like are refused only if a weight needs them.
             let integers = ["I32", "I64"].contains(&entry.dtype.name);
             let table = Array::integers(extent, entry.dtype.name, entry.dtype.bytes, &entry.shape).filter(|_| integers);
             weights.insert(name.clone(), table.unwrap_or_else(|| Array::unreadable(entry.dtype.name)));
             continue;
         };
-        // Refused where something is made of it: towers that are passed by may have such.
+        // Empty tensors are refused only if a weight needs them: unused encoders may have some.
         if entry.shape.contains(&0) {
             weights.insert(name.clone(), Array::unreadable("empty"));
             continue;
@@ -497,7 +502,7 @@ pub(super) fn weights(
     Ok(weights)
 }
 
-/// Scales of a vector, one for each number: another vector of the same length.
+/// Returns the scales of a vector, one for each number: another vector of the same length.
 fn number_by_number(shards: &Shards, shape: &[u64], name: &str) -> Result<Scales, CheckpointError> {
     let (file, found) = shards
         .tensors
@@ -517,7 +522,8 @@ fn number_by_number(shards: &Shards, shape: &[u64], name: &str) -> Result<Scales
     }
 }
 
-/// The rows of one of so many machines, with their scales: each has as many rows, and scales of its own.
+/// Returns the rows of one machine with their own scales; all machines have the same number of
+/// rows.
 fn of_rank(
     shards: &Shards,
     name: &str,
@@ -542,7 +548,8 @@ fn of_rank(
     Ok(array)
 }
 
-/// Scales of an FP8 matrix, or of several of the same shape, by blocks, by rows, or one.
+/// Returns the scales of one or several FP8 matrices of the same shape: by blocks, by rows, or a
+/// single one.
 fn scales(
     shards: &Shards,
     weight: &str,
@@ -562,7 +569,7 @@ fn scales(
     let (Some((&columns, lead)), false) = (shape.split_last(), shape.contains(&0)) else {
         return Err(shards.wrong(weight, format!("{shape:?}"), "a matrix"));
     };
-    // None of them is 0 from here on, so that no product is larger than the file.
+    // No dimension is 0 from here on, so no product is larger than the file.
     if found.shape.contains(&0) {
         return Err(shards.wrong(name, format!("{:?}", found.shape), "at least one scale"));
     }
@@ -570,7 +577,7 @@ fn scales(
     let count: u64 = found.shape.iter().product();
     let shape_of = |block: [u64; 2]| -> Option<Vec<u64>> {
         let (&of_rows, outer) = lead.split_last()?;
-        // Matrices one behind the other: their blocks must not go from one to the next.
+        // Matrices are concatenated; a block must not extend from one to the next.
         if !outer.is_empty() && !of_rows.is_multiple_of(block[0]) {
             return None;
         }
@@ -593,7 +600,8 @@ fn scales(
     Ok(Scales { extent, kind, block_rows: block[0], block_columns: block[1], columns })
 }
 
-/// A matrix of MXFP4 (DeepSeek-V4, compressed-tensors) or NVFP4 (ModelOpt, compressed-tensors): bytes `[.., rows, columns / 2]`, neighbours in a byte, with scales
+/// Returns a matrix of MXFP4 (DeepSeek-V4, compressed-tensors) or NVFP4 (ModelOpt,
+/// compressed-tensors). Bytes are `[.., rows, columns / 2]` with neighbours in a byte; scales are
 /// `[.., rows, columns / 32]` or `[.., rows, columns / 16]`.
 fn pairs(
     shards: &Shards,
@@ -627,7 +635,7 @@ fn pairs(
     blocks_of(element, extent, &units, *file, scales).ok_or_else(|| wrong("a matrix".to_owned()))
 }
 
-/// The number that a matrix of such codes is multiplied with besides, where it has one.
+/// Returns the additional factor on a matrix of such codes, if it has one.
 fn factor(shards: &Shards, weight: &str) -> Result<Option<Array>, CheckpointError> {
     let found = FACTORS.iter().find_map(|(end, change)| {
         let name = format!("{weight}{end}");
@@ -642,7 +650,7 @@ fn factor(shards: &Shards, weight: &str) -> Result<Option<Array>, CheckpointErro
     Ok(Some(array.changed(change)))
 }
 
-/// Blocks of codes, and their scales.
+/// Returns blocks of codes with their scales.
 fn blocks_of(element: Element, extent: Extent, units: &[u64], file: u32, scales: &Entry) -> Option<Array> {
     let mut array = Array::whole(extent, element, units)?;
     array.set_scales(Scales {
@@ -655,7 +663,8 @@ fn blocks_of(element: Element, extent: Extent, units: &[u64], file: u32, scales:
     Some(array)
 }
 
-/// Blocks of MXFP4 (gpt-oss): bytes `[.., rows, blocks, 16]`, with scales `[.., rows, blocks]`.
+/// Returns blocks of MXFP4 (gpt-oss): bytes `[.., rows, blocks, 16]`, with scales `[.., rows,
+/// blocks]`.
 fn blocks(
     shards: &Shards,
     name: &str,

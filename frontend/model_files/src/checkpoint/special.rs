@@ -1,13 +1,15 @@
-//! Tokens with a role, and which of them every text begins and ends with: what `tokenizer.json` says, then `tokenizer_config.json`, then `config.json` and
-//! `generation_config.json`, in the order in which llama.cpp's converter resolves them (gguf-py, `SpecialVocab`).
+//! Tokens with a role, and those added to both ends of a text. They are read from `tokenizer.json`,
+//! `tokenizer_config.json`, `config.json` and `generation_config.json`. The order is that of
+//! llama.cpp's converter (gguf-py, `SpecialVocab`).
 //!
-//! | says | begins with BOS | ends with EOS |
+//! | source | begins with BOS | ends with EOS |
 //! | --- | --- | --- |
-//! | a processor `ByteLevel` | no, unless another processor says so | likewise |
+//! | a processor `ByteLevel` | no, unless another processor adds one | likewise |
 //! | `RobertaProcessing`, `BertProcessing` | yes | yes |
-//! | `TemplateProcessing` | where its first part is that token | where its last part is a special token, which is EOS then |
-//! | none of them | `add_bos_token` | `add_eos_token` |
-//! | nothing at all | as is usual of the kind of tokenizer: no key is written | likewise |
+//! | `TemplateProcessing` | if its first part is that token | if its last part is a special token,
+//! which then is EOS |
+//! | no processor | `add_bos_token` | `add_eos_token` |
+//! | no source | default of the tokenizer kind: no key is written | likewise |
 
 use std::path::Path;
 
@@ -17,13 +19,13 @@ use super::config::{self, Config};
 use super::error::CheckpointError;
 use super::vocabulary::{kind, sequence};
 
-/// What is said of roles.
+/// Roles of a folder's tokens.
 pub(super) struct Roles {
     /// Ids by GGUF's keys.
     pub ids: Vec<(&'static str, u32)>,
-    /// Whether a text begins with BOS, where something says so.
+    /// Whether a text begins with BOS, if a source determines this.
     pub add_bos: Option<bool>,
-    /// Whether it ends with EOS.
+    /// Whether a text ends with EOS, if a source determines this.
     pub add_eos: Option<bool>,
 }
 
@@ -33,13 +35,13 @@ struct Ends<'j> {
     bos: Option<&'j str>,
     cls: Option<&'j str>,
     eos: Option<&'j str>,
-    /// EOS of the configuration, where a template ends with another.
+    /// EOS of the configuration, if a template ends with another token.
     other_eos: Option<&'j str>,
     add_bos: Option<bool>,
     add_eos: Option<bool>,
 }
 
-/// The text of a token of `tokenizer_config.json`.
+/// Returns the text of a token in `tokenizer_config.json`.
 fn named<'j>(said: &'j Json, key: &str) -> Option<&'j str> {
     let token = said.get(key)?;
     token.as_str().or_else(|| token.get("content")?.as_str()).filter(|text| !text.is_empty())
@@ -70,7 +72,7 @@ impl<'j> Ends<'j> {
         ends
     }
 
-    /// What a template puts around a text.
+    /// Reads the tokens that a template puts around a text.
     fn template(&mut self, part: &'j Json) {
         let single = part.get("single").and_then(Json::as_array).map_or(&[][..], Vec::as_slice);
         let ([first, .., last], special) = (single, |part: &'j Json| part.get("SpecialToken")?.get("id")?.as_str())
@@ -88,7 +90,8 @@ impl<'j> Ends<'j> {
     }
 }
 
-/// Roles of the tokens of a folder whose `tokenizer_config.json` is `said`; ids from `count` on are no tokens.
+/// Returns the roles of a folder's tokens. `said` is its `tokenizer_config.json`; ids from `count`
+/// on are invalid.
 pub(super) fn roles(
     folder: &Path,
     config: &Config,
@@ -120,10 +123,11 @@ pub(super) fn roles(
     ] {
         ids.extend(token.and_then(id_of).or_else(|| first(number)).map(|id| (key, id)));
     }
-    // What ends an answer beside the end of a text.
+    // Other tokens that end an answer.
     let eos = ids.iter().find(|(key, _)| *key == "eos_token_id").map(|(_, id)| *id);
     let mut others: Vec<u32> = ends.other_eos.and_then(id_of).into_iter().collect();
-    // What is said of generation, or else all that a model lists; one alone is often a default that its tokenizer does not have.
+    // `generation_config.json` takes precedence over a list in `config.json`. A single id in
+    // `config.json` is often a default that the tokenizer lacks.
     let said = generation.get("eos_token_id").filter(|ends| !ends.is_null());
     let listed = config.value("eos_token_id").filter(|ends| ends.is_array());
     for id in numbers(said.or(listed)) {
@@ -142,7 +146,7 @@ mod tests {
 
     use super::*;
 
-    /// BOS, EOS and the two flags.
+    /// Returns BOS, EOS and the two flags.
     fn found<'j>(
         said: &'j Json,
         processor: &'j Json,
@@ -164,19 +168,19 @@ mod tests {
         assert_eq!(found(&said, &Json::Null), (b, e, Some(true), Some(true)));
         assert_eq!(found(&said, &bytes), (b, e, Some(false), Some(false)));
         let begins = template(&[special("<s>"), text.clone()]);
-        // What a template does not say, the flag does; where bytes were said to add nothing, it does not.
+        // The flag applies to an end that no template sets, unless `ByteLevel` set it to no.
         assert_eq!(found(&said, &begins), (b, e, Some(true), Some(true)));
         assert_eq!(found(&said, &all(&[bytes.clone(), begins.clone()])), (b, e, Some(true), Some(false)));
         assert_eq!(found(&said, &all(&[begins.clone(), bytes])), (b, e, Some(true), Some(false)));
-        // Another token at the end is EOS from then on.
+        // Another token at the end becomes EOS.
         let ends = template(&[special("<s>"), text.clone(), special("<end>")]);
         assert_eq!(found(&said, &ends), (b, Some("<end>"), Some(true), Some(true)));
         assert_eq!(Ends::read(&said, &ends).other_eos, Some("</s>"));
-        // One that is not BOS at the beginning, where the configuration has a CLS of its own.
+        // A first token that is not BOS, in a configuration with its own CLS.
         let said = json!({"bos_token": "<s>", "cls_token": "[CLS]"});
         assert_eq!(found(&said, &template(&[special("[X]"), text.clone()])), (b, None, Some(false), None));
         assert_eq!(found(&said, &template(&[special("[CLS]"), text.clone()])), (b, None, Some(true), None));
-        // Nothing is said.
+        // Sources that set no role.
         assert_eq!(found(&json!({}), &Json::Null), (None, None, None, None));
         assert_eq!(found(&Json::Null, &begins), (b, None, Some(true), None));
         assert_eq!(found(&said, &template(&[text])), (b, None, None, None));

@@ -1,4 +1,5 @@
-//! Which modules a part of a quantisation is of, as compressed-tensors says it (`compressed_tensors.utils.match`).
+//! Modules to which a part of a quantisation applies, in the notation of compressed-tensors
+//! (`compressed_tensors.utils.match`).
 //!
 //! ```text
 //! model.layers.0.mlp.down_proj     a module by its name
@@ -6,7 +7,8 @@
 //! Linear                           those of a class: all matrices
 //! ```
 //!
-//! Of several that are right for a module, a name counts before patterns, and these, in their order as texts, before classes.
+//! If several match a module, a name takes precedence over patterns, and a pattern over classes.
+//! Patterns are tried in the order of their texts.
 
 use std::collections::BTreeMap;
 
@@ -16,16 +18,16 @@ use regex_automata::{Anchored, Input};
 use super::config::Config;
 use super::error::CheckpointError;
 
-/// What a pattern begins with.
+/// Prefix of a pattern.
 const PATTERN: &str = "re:";
-/// The class of all matrices.
+/// Class of all matrices.
 const MATRICES: &str = "Linear";
-/// Most memory that a pattern may take.
+/// Maximum memory for a pattern, in bytes.
 const MAX_PATTERN: usize = 1 << 20;
-/// Most patterns: each is looked for in the name of each tensor.
+/// Maximum number of patterns: each is matched against the name of each tensor.
 const MAX_PATTERNS: usize = 1024;
 
-/// What modules have, by what names them.
+/// Settings of modules, by name, pattern or class.
 #[derive(Clone, Debug)]
 pub(super) struct Targets<T> {
     names: BTreeMap<Box<str>, T>,
@@ -38,21 +40,21 @@ impl<T: Copy> Targets<T> {
         Targets { names: BTreeMap::new(), patterns: BTreeMap::new(), matrices: None }
     }
 
-    /// The same for all modules.
+    /// Returns a table with one setting for all modules.
     pub(super) fn all(what: T) -> Targets<T> {
         Targets { matrices: Some(what), ..Targets::none() }
     }
 
-    /// With modules of one more text of a configuration. The last of the same counts.
+    /// Adds a target of a configuration. A repeated target replaces the earlier setting.
     ///
     /// # Errors
-    /// When it is a pattern that is none, or too large, or there are too many.
+    /// When a pattern is invalid or too large, or there are too many.
     pub(super) fn add(&mut self, said: &Config, target: &str, what: T) -> Result<(), CheckpointError> {
         let Some(pattern) = target.strip_prefix(PATTERN) else {
             if target == MATRICES {
                 self.matrices = Some(what);
             }
-            // Other classes are of no names, and nothing is called so.
+            // Names of other classes are stored like names of modules, and match no module.
             self.names.insert(target.into(), what);
             return Ok(());
         };
@@ -65,7 +67,7 @@ impl<T: Copy> Targets<T> {
         }
         let limits = Limits::new().nfa_size_limit(Some(MAX_PATTERN)).hybrid_cache_capacity(MAX_PATTERN);
         let regex = Regex::builder().configure(limits).build(pattern).map_err(|error| {
-            // What is wrong with it is what that comes of, where it comes of something.
+            // The source of an error, if it has one, has the reason.
             let reason = std::error::Error::source(&error).map_or_else(|| error.to_string(), ToString::to_string);
             let reason: String = reason.split_whitespace().collect::<Vec<_>>().join(" ");
             let found: String = format!("{target:?} ({reason})").chars().take(256).collect();
@@ -75,7 +77,7 @@ impl<T: Copy> Targets<T> {
         Ok(())
     }
 
-    /// What a module has, where one of them names it.
+    /// Returns the setting of a module, if a target matches it.
     pub(super) fn of(&self, module: &str) -> Option<T> {
         let begins = |regex: &Regex| regex.is_match(Input::new(module).anchored(Anchored::Yes));
         let named = self.names.get(module).copied();
@@ -83,7 +85,7 @@ impl<T: Copy> Targets<T> {
         named.or_else(matched).or(self.matrices)
     }
 
-    /// All that modules have.
+    /// Returns all settings.
     pub(super) fn values(&self) -> impl Iterator<Item = T> {
         let patterns = self.patterns.values().map(|(_, what)| what);
         self.names.values().chain(patterns).chain(&self.matrices).copied()
@@ -124,7 +126,7 @@ mod tests {
         assert_eq!(targets.of("model.layers.0.self_attn.q_proj"), Some(1));
         assert_eq!(targets.of("model.layers.0.mlp.experts.7.up_proj"), Some(2));
         assert_eq!(targets.of("model.layers.0.mlp.up_proj"), Some(8));
-        // Patterns are right from the beginning of a name on.
+        // Patterns match from the beginning of a name.
         assert_eq!(targets.of("lm_head.model"), Some(0));
         assert_eq!(Targets::<u8>::none().of("lm_head"), None);
         assert_eq!(Targets::all(7).of("lm_head"), Some(7));

@@ -1,13 +1,16 @@
-//! The chat template of a folder, wherever it has it.
+//! The chat template of a folder, from any of several files.
 //!
-//! | where | what it is |
+//! | source | content |
 //! | --- | --- |
-//! | `chat_template.jinja` | the default one |
-//! | `tokenizer_config.json`, `chat_template` | one, several with names, or an object of names |
-//! | `chat_template.json`, `chat_template` | the same; models that see and hear have it |
-//! | `additional_chat_templates/default.jinja` | the default one, beside others for other purposes |
+//! | `chat_template.jinja` | the default template |
+//! | `tokenizer_config.json`, `chat_template` | a template, a list with names, or an object by name
+//! |
+//! | `chat_template.json`, `chat_template` | the same; used by multimodal models |
+//! | `additional_chat_templates/default.jinja` | the default template, next to those for other
+//! purposes |
 //!
-//! The first that is there counts. Of several with names it is `default`, or else the first.
+//! The first existing source is used. Of several templates, the one named `default` is used,
+//! otherwise the first.
 
 use std::path::Path;
 
@@ -16,14 +19,14 @@ use serde_json::Value as Json;
 use super::config;
 use super::error::CheckpointError;
 
-/// Longest template.
+/// Maximum length of a template in bytes.
 const MAX_BYTES: u64 = 16 << 20;
-/// The name of the template that is for all purposes.
+/// Name of the template for all purposes.
 const DEFAULT: &str = "default";
-/// The key of templates in JSON.
+/// Key of templates in JSON.
 const KEY: &str = "chat_template";
 
-/// The template of a folder whose `tokenizer_config.json` is `said`.
+/// Returns the template of a folder whose `tokenizer_config.json` is `said`.
 pub(super) fn template(folder: &Path, said: &Json) -> Result<Option<String>, CheckpointError> {
     if let Some(text) = file(&folder.join("chat_template.jinja"))? {
         return Ok(Some(text));
@@ -42,7 +45,7 @@ fn file(path: &Path) -> Result<Option<String>, CheckpointError> {
     Ok(if path.is_file() { Some(ixc_files::read_text(path, MAX_BYTES)?) } else { None })
 }
 
-/// A template that is a text, or one of several.
+/// Returns the template of a value that is a text or has several templates.
 fn chosen(value: &Json) -> Option<String> {
     let text = match value {
         Json::String(_) => Some(value),

@@ -1,10 +1,13 @@
-//! Output matrices whose columns are divided by their length as they are used (`norm_head` of Ling 1): what they are divided by is divided out of the norm before them.
+//! Output matrices whose columns the model divides by their length (`norm_head` of Ling 1). The
+//! division is moved into the weight of the norm before the matrix.
 //!
 //! ```text
-//! logits = sum_j head[i, j] / (|head[.., j]| + 1e-7) * norm[j] * x[j]        so norm[j] becomes norm[j] / (|head[.., j]| + 1e-7)
+//! logits = sum_j head[i, j] / (|head[.., j]| + 1e-7) * norm[j] * x[j]
+//! so norm[j] becomes norm[j] / (|head[.., j]| + 1e-7)
 //! ```
 //!
-//! A column's length is a sum over all rows, so the matrix is read once when a folder is opened, some rows at a time. The matrix stays as it is in its file.
+//! A column's length is a sum over all rows. The matrix is therefore read once when a folder is
+//! opened, some rows at a time. It stays unchanged in its file.
 
 use std::collections::BTreeMap;
 
@@ -19,15 +22,15 @@ use super::shards::Shards;
 
 const HEAD: &str = "output.weight";
 const NORM: &str = "output_norm.weight";
-/// What is added to lengths (`modeling_bailing_moe`, `compute_logit`).
+/// Term that is added to lengths (`modeling_bailing_moe`, `compute_logit`).
 const MORE: f64 = 1e-7;
 /// Rows that are read at a time.
 const ROWS: u64 = 64;
 
-/// The norm before the output matrix, of numbers that no file has; the stored one is taken out.
+/// Returns the new norm before the output matrix, and removes the stored one.
 ///
 /// # Errors
-/// When there is no such matrix, or no norm of as many numbers as it has columns.
+/// When the matrix is missing, or no norm has as many numbers as the matrix has columns.
 pub(super) fn norm(shards: &Shards, made: &mut BTreeMap<String, Group>) -> Result<Packed, CheckpointError> {
     let missing = |name: &str| CheckpointError::TensorMissing { path: shards.folder.clone(), tensor: name.into() };
     let head = made.get(HEAD).ok_or_else(|| missing(HEAD))?;
@@ -49,7 +52,7 @@ pub(super) fn norm(shards: &Shards, made: &mut BTreeMap<String, Group>) -> Resul
     Ok(Packed { name: NORM.to_owned(), derived, dims })
 }
 
-/// Gives each row of a tensor in single precision.
+/// Passes each row of a tensor to `take` in single precision.
 fn rows(shards: &Shards, name: &str, group: &Group, mut take: impl FnMut(&[f32])) -> Result<(), CheckpointError> {
     let wrong =
         || shards.wrong(name, "of a type or shape that no numbers are read from".to_owned(), "a tensor of numbers");

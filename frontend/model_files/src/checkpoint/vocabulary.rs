@@ -1,14 +1,16 @@
-//! `tokenizer.json` and what stands beside it, as GGUF's keys.
+//! GGUF keys from `tokenizer.json` and related files.
 //!
-//! | kind | known by | becomes |
+//! | kind | recognised by | becomes |
 //! | --- | --- | --- |
-//! | byte-level BPE | a `ByteLevel` pre-tokenizer | `gpt2`, with the pre-tokenizer whose patterns are the same |
+//! | byte-level BPE | a `ByteLevel` pre-tokenizer | `gpt2`, with the pre-tokenizer of its patterns
+//! |
 //! | WordPiece | its model's type, or `vocab.txt` | `bert` ([`super::word_pieces`]) |
-//! | SentencePiece's BPE | `byte_fallback`, spaces as `▁` | `llama`: a token's score is the rank of the first merge that makes it |
+//! | SentencePiece's BPE | `byte_fallback`, spaces as `▁` | `llama`, scores from ranks of merges |
 //! | the same of Gemma 4 | its family | `gemma4`, with its merges |
-//! | PLaMo 2's and 3's | `tokenizer.jsonl` in its place | `plamo2` ([`super::lines`]) |
+//! | PLaMo 2's and 3's | `tokenizer.jsonl` | `plamo2` ([`super::lines`]) |
 //!
-//! For others (unigrams) the model takes token ids only, and a warning names the tokenizer.
+//! With any other tokenizer (unigrams) the model takes token ids only, and a warning names the
+//! tokenizer. The score of a `llama` token is minus the rank of the first merge that makes it.
 //!
 //! The embedding table has a row for each token. Rows without a token in `tokenizer.json` get the
 //! name `[PAD…]`, as in GGUF files. Added tokens without a row are left out, with a warning. Any
@@ -31,7 +33,7 @@ use crate::gguf::{Array, StringArray, Value};
 const TOKENIZER: &str = "tokenizer.json";
 /// Settings of the tokenizer.
 pub(super) const CONFIG: &str = "tokenizer_config.json";
-/// Longest `tokenizer.json`.
+/// Maximum length of `tokenizer.json` in bytes.
 pub(super) const MAX_BYTES: u64 = 256 << 20;
 /// ggml's `tokenizer.ggml.token_type`.
 pub(super) const NORMAL: i32 = 1;
@@ -40,9 +42,9 @@ pub(super) const CONTROL: i32 = 3;
 const USER_DEFINED: i32 = 4;
 pub(super) const UNUSED: i32 = 5;
 pub(super) const BYTE: i32 = 6;
-/// SentencePiece's sign for a space.
+/// SentencePiece's character for a space.
 const SPACE: &str = "\u{2581}";
-/// Score of tokens that no merge makes: below that of all others.
+/// Score of tokens that no merge makes; lower than all others.
 const NEVER_MERGED: f32 = -1e6;
 
 /// `tokenizer.json`.
@@ -59,7 +61,7 @@ pub(super) struct File {
     pub model: Model,
 }
 
-/// A token that is looked for in text before it is cut.
+/// Token that is recognised before text is split.
 #[derive(Deserialize)]
 pub(super) struct Added {
     pub id: u32,
@@ -68,7 +70,7 @@ pub(super) struct Added {
     pub special: bool,
 }
 
-/// The algorithm and its tables.
+/// Algorithm and its tables.
 #[derive(Deserialize)]
 pub(super) struct Model {
     #[serde(default, rename = "type")]
@@ -88,16 +90,16 @@ pub(super) struct Model {
     pub max_input_chars_per_word: Option<u64>,
 }
 
-/// Tokens.
+/// Tokens with their ids or scores.
 #[derive(Deserialize)]
 #[serde(untagged)]
 pub(super) enum Vocabulary {
     Ids(HashMap<String, u32>),
-    // Unigrams with their logarithms; not read further.
+    // Unigrams with their logarithms, which are not supported.
     Scores(#[expect(dead_code, reason = "only its shape tells it from the other")] Vec<(String, f64)>),
 }
 
-/// Two tokens that become one.
+/// Two tokens that merge to one.
 #[derive(Deserialize)]
 #[serde(untagged)]
 pub(super) enum Merge {
@@ -120,7 +122,8 @@ fn read(path: &Path) -> Result<File, CheckpointError> {
     serde_json::from_str(&text).map_err(|source| CheckpointError::Json { path: path.into(), source })
 }
 
-/// Keys of a checkpoint's vocabulary, whose embedding table has so many rows.
+/// Returns the keys of a checkpoint's vocabulary. `rows` is the number of rows of the embedding
+/// table.
 pub(super) fn keys(
     folder: &Path,
     config: &Config,
@@ -166,7 +169,7 @@ pub(super) fn keys(
     if rows > MAX_TOKENS as u64 {
         return Err(wrong("model.vocab", format!("for an embedding table of {rows} rows"), "at most 524288"));
     }
-    // Without a table, which is said later, there is nothing to hold them against.
+    // A missing embedding table is reported later; the largest id then gives the count.
     let count = if rows == 0 { u64::from(most) + 1 } else { rows };
     let has_row = |id: u32| u64::from(id) < count;
     let added: HashSet<u32> = file.added_tokens.iter().map(|token| token.id).collect();
@@ -175,7 +178,7 @@ pub(super) fn keys(
         let found = format!("of \"{}\" with id {id}", crate::gguf::quoted(token));
         return Err(wrong("model.vocab", found, &format!("ids below {count}, the rows of the embedding table")));
     }
-    // Those of pictures, mostly, which a table for text has no rows for.
+    // Mostly tokens for images; the embedding table of a text model has no rows for them.
     file.added_tokens.retain(|token| {
         if !has_row(token.id) {
             let (path, text) = (path.display(), crate::gguf::quoted(&token.content));
@@ -298,10 +301,10 @@ pub(super) fn keys(
     Ok(keys)
 }
 
-/// Has text lowercased before it is cut, as sentence-transformers' `do_lower_case` does it.
+/// Enables lowercasing of text before it is split, like `do_lower_case` of sentence-transformers.
 ///
 /// # Errors
-/// When the tokenizer is one that cannot do it.
+/// When the tokenizer does not support lowercasing.
 pub(super) fn lowercase(folder: &Path, keys: &mut [(Box<str>, Value)]) -> Result<(), CheckpointError> {
     const LOWERCASE: &str = "tokenizer.ggml.normalizer.lowercase";
     let Some((_, flag)) = keys.iter_mut().find(|(key, _)| &**key == LOWERCASE) else {
@@ -316,7 +319,7 @@ pub(super) fn lowercase(folder: &Path, keys: &mut [(Box<str>, Value)]) -> Result
     Ok(())
 }
 
-/// Whether a token is no text, though nobody says so: as llama.cpp's converter decides it.
+/// Returns whether a token is a control token by its text, as in llama.cpp's converter.
 fn looks_special(text: &str) -> bool {
     let between = |open: &str, close: &str| text.starts_with(open) && text.ends_with(close);
     ["<pad>", "<mask>", "<2mass>", "[@BOS@]"].contains(&text)
@@ -325,7 +328,7 @@ fn looks_special(text: &str) -> bool {
         || between("<unused", ">")
 }
 
-/// All objects of a part of the file: itself, or those of a `Sequence`.
+/// Returns all objects of a part of the file: itself, or the members of a `Sequence`.
 pub(super) fn sequence(part: &Json) -> Vec<&Json> {
     let inner = ["normalizers", "pretokenizers", "processors"].iter().find_map(|key| part.get(key)?.as_array());
     match inner {
@@ -335,12 +338,12 @@ pub(super) fn sequence(part: &Json) -> Vec<&Json> {
     }
 }
 
-/// What an object of the file is.
+/// Returns the type of an object of the file.
 pub(super) fn kind(part: &Json) -> &str {
     part.get("type").and_then(Json::as_str).unwrap_or("")
 }
 
-/// Whether a text begins with a space that is not in it (SentencePiece).
+/// Returns whether the tokenizer adds a leading space to a text (SentencePiece).
 fn leading_space(file: &File) -> bool {
     sequence(&file.normalizer).iter().any(|part| kind(part) == "Prepend")
         || sequence(&file.pre_tokenizer).iter().any(|part| {
@@ -350,7 +353,7 @@ fn leading_space(file: &File) -> bool {
         })
 }
 
-/// The name of the pre-tokenizer whose patterns the file has.
+/// Returns the name of the pre-tokenizer with the same patterns as the file.
 fn pre_tokenizer(file: &File) -> Option<&'static str> {
     let mut patterns: Vec<String> = Vec::new();
     for part in sequence(&file.pre_tokenizer) {

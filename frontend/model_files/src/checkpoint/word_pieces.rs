@@ -14,15 +14,15 @@ use serde_json::{Value as Json, json};
 use super::error::CheckpointError;
 use super::vocabulary::{Added, File, MAX_BYTES, Model, Vocabulary, kind, sequence};
 
-/// The list of words.
+/// Name of the list of words.
 pub(super) const LIST: &str = "vocab.txt";
-/// The beginning of tokens that go on with a word.
+/// Prefix of tokens that continue a word.
 const GOES_ON: &str = "##";
-/// SentencePiece's sign for a space.
+/// SentencePiece's character for a space.
 const SPACE: char = '\u{2581}';
-/// Longest word that is looked up, in characters: what the tokenizer has.
+/// Maximum length of a word that is looked up, in characters; fixed in the tokenizer.
 const LONGEST_WORD: u64 = 100;
-/// Tokens of a list that are no text, by their keys in `tokenizer_config.json`.
+/// Control tokens of a list, by their keys in `tokenizer_config.json`.
 const CONTROL: [(&str, &str); 5] = [
     ("pad_token", "[PAD]"),
     ("unk_token", "[UNK]"),
@@ -31,7 +31,7 @@ const CONTROL: [(&str, &str); 5] = [
     ("mask_token", "[MASK]"),
 ];
 
-/// Changes to text before it is cut into words.
+/// Changes to text before it is split into words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct WordPieces {
     pub lowercase: bool,
@@ -39,16 +39,16 @@ pub(super) struct WordPieces {
 }
 
 impl WordPieces {
-    /// Whether a file is of WordPiece.
+    /// Returns whether a file has a WordPiece model.
     pub(super) fn is_such(file: &File) -> bool {
         match file.model.kind.as_deref() {
             Some(kind) => kind == "WordPiece",
-            // Older files do not say it.
+            // Older files do not have the type.
             None => file.model.continuing_subword_prefix.as_deref() == Some(GOES_ON),
         }
     }
 
-    /// Reads the steps before the model; `None` where one of them is not BERT's.
+    /// Reads the steps before the model; `None` if a step is not BERT's.
     pub(super) fn read(file: &File) -> Option<WordPieces> {
         let (normalizers, cutters) = (sequence(&file.normalizer), sequence(&file.pre_tokenizer));
         let ([normalizer], [cutter]) = (&normalizers[..], &cutters[..]) else { return None };
@@ -71,20 +71,20 @@ impl WordPieces {
     }
 }
 
-/// Whether a folder without `tokenizer.json` has BERT's list of words.
+/// Returns whether a folder without `tokenizer.json` has BERT's list of words.
 pub(super) fn has_list(folder: &Path, said: &Json, model_type: Option<&str>) -> bool {
     let class = said.get("tokenizer_class").and_then(Json::as_str);
     let is_bert = class.map_or(model_type == Some("bert"), |class| class.starts_with("BertTokenizer"));
     is_bert && folder.join(LIST).is_file()
 }
 
-/// Reads a list of words as the `tokenizer.json` that transformers makes of it.
+/// Reads a list of words as the `tokenizer.json` that transformers makes from it.
 ///
 /// # Errors
 /// When the file cannot be read.
 pub(super) fn list(folder: &Path, said: &Json) -> Result<File, CheckpointError> {
     let text = ixc_files::read_text(&folder.join(LIST), MAX_BYTES)?;
-    // Of equal words the last counts, as in transformers.
+    // The last of equal words is used, as in transformers.
     let ids = text.lines().map(str::to_owned).zip(0..);
     let ids: std::collections::HashMap<String, u32> = ids.collect();
     let flag = |key: &str| said.get(key).and_then(Json::as_bool);

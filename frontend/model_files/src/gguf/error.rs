@@ -1,5 +1,5 @@
-//! What can be wrong with a GGUF file, and where: one enum, with the file, the byte offset, the key or tensor, what was
-//! found and what would have been right. Names from the file are escaped and shortened when printed.
+//! Errors of GGUF files, with the file, the byte offset, the key or tensor, the value found and the
+//! expected value. Names from the file are escaped and shortened when printed.
 
 use std::fmt;
 use std::io;
@@ -11,20 +11,20 @@ use ixc_ir::units::Bytes;
 
 use super::tensor_type::TensorType;
 
-/// Longest name that a message repeats in full, in bytes before escaping.
+/// Maximum length of a name in a message, in bytes before escaping.
 const SHOWN_NAME_BYTES: usize = 96;
 
-/// Why a GGUF file cannot be used.
+/// Reason why a GGUF file cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum GgufError {
-    /// The operating system refused.
+    /// Error of the operating system.
     #[error("{}: cannot {action}: {source}", path.display())]
     Io {
         /// The file.
         path: Box<Path>,
-        /// What was tried.
+        /// Operation that failed.
         action: &'static str,
-        /// The system's reason.
+        /// Reason that the system gives.
         source: io::Error,
     },
     /// The path names a directory, a pipe or a device.
@@ -33,69 +33,68 @@ pub enum GgufError {
         /// The path.
         path: Box<Path>,
     },
-    /// A folder, or a file of a kind that people take for a model.
+    /// A folder, or a file of a type that is often mistaken for a model.
     #[error("{}: is {what}; ixc reads GGUF files and folders of safetensors: {advice}", path.display())]
     Foreign {
         /// The path.
         path: Box<Path>,
-        /// What it is.
+        /// Type of the file.
         what: &'static str,
-        /// How to come to a GGUF file.
+        /// Advice on how to get a GGUF file.
         advice: Box<str>,
-        /// What kind of failure it is: a folder is no file, and other files are malformed ones.
+        /// Class of the failure: a folder is a missing file, other files are malformed.
         class: Class,
     },
-    /// The file begins as no model does that `ixc` reads.
+    /// The file does not begin like any model that `ixc` reads.
     #[error("{}: is no GGUF file, plan or folder of a model ({})", path.display(), beginning(found))]
     NotModel {
         /// The file.
         path: Box<Path>,
-        /// The first bytes, at most eight; none where the file is empty.
+        /// First bytes, at most eight; empty if the file is empty.
         found: Box<[u8]>,
     },
-    /// Tensors lie one after the other, and the file ends before the last one does: a download or a
-    /// copy that was cut.
+    /// The file ends before its last tensor does: an incomplete download or copy.
     #[error("{}: is cut short: {} of {}; download or copy it again", path.display(), Bytes(*bytes), Bytes(*expected))]
     CutShort {
         /// The file.
         path: Box<Path>,
-        /// Bytes that it has.
+        /// Size of the file in bytes.
         bytes: u64,
-        /// Bytes that its tensors need.
+        /// Bytes that the tensors need.
         expected: u64,
     },
-    /// The bytes are no valid GGUF.
+    /// Bytes that are not valid GGUF.
     #[error("{}: byte {offset:#x}: {place}{fault}", path.display())]
     Malformed {
         /// The file.
         path: Box<Path>,
-        /// Where in the file the fault was seen.
+        /// Byte offset of the fault.
         offset: u64,
         /// The key or tensor being read.
         place: Place,
-        /// What is wrong.
+        /// Fault.
         fault: Fault,
     },
-    /// A shard of a split model is not there.
+    /// A shard of a split model is missing.
     #[error("{}: shard {} of {count} is missing: no file {}", path.display(), number + 1, missing.display())]
     MissingShard {
         /// The shard that was opened.
         path: Box<Path>,
-        /// The file that should be there.
+        /// Expected path of the missing shard.
         missing: Box<Path>,
-        /// Its index, from 0.
+        /// Index of the missing shard, from 0.
         number: u64,
-        /// How many shards there are.
+        /// Number of shards.
         count: u64,
     },
-    /// A key is not there.
+    /// A key is missing.
     #[error("{}: key \"{}\" is missing; expected {expected}", path.display(), quoted(key))]
     KeyMissing {
         /// The file.
         path: Box<Path>,
         /// The key.
         key: Box<str>,
-        /// What it should hold.
+        /// Expected type of the value.
         expected: &'static str,
     },
     /// A key has a value of another type.
@@ -105,24 +104,24 @@ pub enum GgufError {
         path: Box<Path>,
         /// The key.
         key: Box<str>,
-        /// The type that it has.
+        /// Type of the value.
         found: Box<str>,
-        /// The type that it should have.
+        /// Expected type.
         expected: &'static str,
     },
-    /// A key has a value that cannot be meant.
+    /// A key has an invalid value.
     #[error("{}: key \"{}\" is {found}; must be {limit}", path.display(), quoted(key))]
     KeyValue {
         /// The file.
         path: Box<Path>,
         /// The key.
         key: Box<str>,
-        /// Its value.
+        /// Value.
         found: Box<str>,
-        /// What it must be.
+        /// Condition that the value must meet.
         limit: Box<str>,
     },
-    /// A tensor is not there.
+    /// A tensor is missing.
     #[error("{}: tensor \"{}\" is missing", path.display(), quoted(tensor))]
     TensorMissing {
         /// The file.
@@ -130,7 +129,7 @@ pub enum GgufError {
         /// The tensor.
         tensor: Box<str>,
     },
-    /// A tensor has a type that `ixc` has no block format for.
+    /// A tensor has a type without a block format in `ixc`.
     #[error(
         "{}: tensor \"{}\" has type {found}, which is not supported; supported are {}",
         path.display(), quoted(tensor), supported_types()
@@ -140,7 +139,7 @@ pub enum GgufError {
         path: Box<Path>,
         /// The tensor.
         tensor: Box<str>,
-        /// Its type.
+        /// Type of the tensor.
         found: TensorType,
     },
 }
@@ -172,7 +171,7 @@ impl GgufError {
     }
 }
 
-/// The beginning of a file, as a part of a message.
+/// Formats the beginning of a file for a message.
 fn beginning(bytes: &[u8]) -> String {
     match bytes {
         [] => "it is empty".to_owned(),
@@ -180,18 +179,18 @@ fn beginning(bytes: &[u8]) -> String {
     }
 }
 
-/// The key or tensor at which a fault was seen.
+/// Key or tensor in which a fault was found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// The fixed part at the start.
+    /// Fixed part at the start of the file.
     Header,
-    /// The key with this index, its name not read yet.
+    /// Key with this index, before its name was read.
     KeyNumber(u64),
-    /// The key with this name.
+    /// Key with this name.
     Key(Box<str>),
-    /// The tensor with this index, its name not read yet.
+    /// Tensor with this index, before its name was read.
     TensorNumber(u64),
-    /// The tensor with this name.
+    /// Tensor with this name.
     Tensor(Box<str>),
 }
 
@@ -207,15 +206,15 @@ impl fmt::Display for Place {
     }
 }
 
-/// What is wrong with the bytes.
+/// Fault in the bytes of a file.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Fault {
     /// The file ends too early.
     #[error("needs {needed} more bytes, the file has {left}: it is cut short or damaged; download or copy it again")]
     Truncated {
-        /// Bytes needed from here.
+        /// Bytes needed from this offset.
         needed: u64,
-        /// Bytes left from here.
+        /// Bytes left from this offset.
         left: u64,
     },
     /// A big-endian file.
@@ -227,38 +226,38 @@ pub enum Fault {
         /// The version.
         found: u32,
     },
-    /// More items than the rest of the file can hold, or than any file has.
+    /// More items than the rest of the file can hold, or more than any file has.
     #[error("claims {found} {what}; at most {limit} are read, and fit into the rest of the file")]
     Count {
-        /// What is counted.
+        /// Name of the counted items.
         what: &'static str,
         /// The claimed count.
         found: u64,
-        /// Most that are read, and that fit.
+        /// Maximum that is read and that fits.
         limit: u64,
     },
     /// A string or name is too long.
     #[error("{what} of {found} bytes; at most {limit} are allowed here")]
     Length {
-        /// Which string.
+        /// Name of the string.
         what: &'static str,
-        /// Its length.
+        /// Length in bytes.
         found: u64,
-        /// The most allowed.
+        /// Maximum length in bytes.
         limit: u64,
     },
     /// A name is empty.
     #[error("{what} is empty")]
     Empty {
-        /// Which name.
+        /// Name of the empty field.
         what: &'static str,
     },
     /// A string is not UTF-8.
     #[error("{what} is not UTF-8: \"{found}\"")]
     NotUtf8 {
-        /// Which string.
+        /// Name of the string.
         what: &'static str,
-        /// Its start, escaped.
+        /// Start of the string, escaped.
         found: Box<str>,
     },
     /// A value type that does not exist.
@@ -267,12 +266,12 @@ pub enum Fault {
         /// The type id.
         found: u32,
     },
-    /// A value has another type than its key demands.
+    /// A value has another type than its key requires.
     #[error("is {found}; must be {expected}")]
     WrongType {
-        /// Its type.
+        /// Type of the value.
         found: Box<str>,
-        /// The type demanded.
+        /// Required type.
         expected: &'static str,
     },
     /// A bool that is neither 0 nor 1.
@@ -284,13 +283,13 @@ pub enum Fault {
     /// An array of arrays.
     #[error("array of arrays; expected numbers, bools or strings as elements")]
     NestedArray,
-    /// A name was there before.
+    /// A name that appears twice.
     #[error("appears twice, first at byte {first:#x}")]
     Duplicate {
-        /// Where the first is.
+        /// Offset of the first occurrence.
         first: u64,
     },
-    /// `general.alignment` is no alignment.
+    /// `general.alignment` is not a valid alignment.
     #[error("alignment is {found}; must be a power of two from {min} to {max}")]
     Alignment {
         /// The value.
@@ -300,28 +299,28 @@ pub enum Fault {
         /// Largest allowed.
         max: u32,
     },
-    /// Too many or no dimensions.
+    /// Too many dimensions, or none.
     #[error("has {found} dimensions; must be 1 to {limit}")]
     DimensionCount {
-        /// Their number.
+        /// Number of dimensions.
         found: u32,
-        /// The most allowed.
+        /// Maximum number of dimensions.
         limit: u32,
     },
     /// A dimension that is zero or negative.
     #[error("dimension {index} is {found:#x}; must be 1 to 2^63 - 1")]
     Dimension {
-        /// Which dimension.
+        /// Index of the dimension.
         index: usize,
-        /// Its value.
+        /// Value of the dimension.
         found: u64,
     },
     /// Elements or bytes that do not fit in 63 bits.
     #[error("{dims:?} elements of {ty} are more than 2^63 - 1 elements or bytes")]
     TensorSize {
-        /// Its dimensions.
+        /// Dimensions.
         dims: Box<[u64]>,
-        /// Its type.
+        /// Type of the tensor.
         ty: TensorType,
     },
     /// A tensor type that does not exist.
@@ -330,7 +329,7 @@ pub enum Fault {
         /// The type id.
         found: u32,
     },
-    /// A row that is no whole number of blocks.
+    /// A row that is not a whole number of blocks.
     #[error("rows of {found} elements are no whole number of {ty} blocks of {}", ty.block_len)]
     RowLength {
         /// Elements in a row.
@@ -346,14 +345,14 @@ pub enum Fault {
         /// The alignment.
         alignment: u32,
     },
-    /// A tensor is not inside the file.
+    /// A tensor extends beyond the data section.
     #[error("data of {bytes} bytes at data offset {offset:#x} ends after the file's data section of {limit} bytes")]
     OutsideFile {
-        /// Start within the data section.
+        /// Start of the tensor within the data section.
         offset: u64,
-        /// Length.
+        /// Length in bytes.
         bytes: u64,
-        /// Bytes that the data section has.
+        /// Length of the data section in bytes.
         limit: u64,
     },
     /// Two tensors share bytes.
@@ -362,19 +361,19 @@ pub enum Fault {
         /// The other tensor.
         other: Box<str>,
     },
-    /// A split file whose parts do not fit together.
+    /// Shards of a split model do not match.
     #[error("{what} is {found}; this file of a split model must have {expected}")]
     Split {
-        /// What does not fit.
+        /// Name of the value that does not match.
         what: &'static str,
-        /// Its value.
+        /// Value in this file.
         found: Box<str>,
-        /// What would fit.
+        /// Expected value.
         expected: Box<str>,
     },
 }
 
-/// `name` escaped for a terminal, and cut where it is long.
+/// Returns `name` escaped for a terminal, and shortened if it is long.
 pub fn quoted(name: &str) -> String {
     let mut end = name.len().min(SHOWN_NAME_BYTES);
     while !name.is_char_boundary(end) {
@@ -384,9 +383,9 @@ pub fn quoted(name: &str) -> String {
     format!("{}{more}", name[..end].escape_debug())
 }
 
-/// How many names are known where `found` is not one, and those of them that begin most like it.
+/// Returns the number of known names, and those that share the longest beginnings with `found`.
 pub fn among(found: &str, known: &[&str]) -> String {
-    /// Most that are named, and what they share at least.
+    /// Maximum number of names shown, and minimum number of shared letters.
     const SHOWN: usize = 6;
     const LEAST: usize = 3;
     let letters = |name: &str| -> Vec<u8> {

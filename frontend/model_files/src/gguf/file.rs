@@ -1,6 +1,8 @@
-//! Opening a model: map the file, read its header, and for a split model do the same for every shard.
+//! Opens a model: maps the file, reads its header, and does the same for the other shards of a
+//! split model.
 //!
-//! A shard is named `NAME-00001-of-0000N.gguf`; any of them opens them all. The first shard's keys are the model's.
+//! A shard is named `NAME-00001-of-0000N.gguf`; any shard opens all of them. The keys of the first
+//! shard are the model's.
 
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};
@@ -17,14 +19,14 @@ use super::metadata::Metadata;
 use super::parse::{ARCHITECTURE, Parsed, Tensor, parse};
 use super::tensor_type::TensorType;
 
-/// What tells whether a file is still the one that was read.
+/// Data that identify a file, to detect that it changed after it was read.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct FileIdentity {
-    /// Where it was.
+    /// Path of the file.
     pub path: PathBuf,
-    /// Its length in bytes.
+    /// Length of the file in bytes.
     pub bytes: u64,
-    /// Its modification time, seconds and nanoseconds since 1970, where it has one.
+    /// Modification time, seconds and nanoseconds since 1970, if the file has one.
     pub modified: Option<(u64, u32)>,
     /// CRC-32 of header, keys and tensor table.
     pub header_crc: u32,
@@ -49,36 +51,38 @@ enum Backing {
     Memory(Cow<'static, [u8]>),
 }
 
-/// A model in GGUF's terms: metadata and tensors of all its files, checked. Files of another kind are presented so, too
-/// ([`Gguf::presented`]); what they do not have as GGUF does is derived from what they have.
+/// A model in GGUF's terms: checked metadata and tensors of all its files. Files of other formats
+/// are presented in the same terms ([`Gguf::presented`]), with derived tensors where they differ
+/// from GGUF.
 #[derive(Debug)]
 pub struct Gguf {
     files: Vec<ShardFile>,
     metadata: Metadata,
     tensors: Vec<Tensor>,
-    /// How many of them the files have, or what they are presented as: those behind were made for a graph.
+    /// Number of tensors of the files, or of their presentation. Later ones were added by
+    /// [`Gguf::with`].
     own: usize,
-    /// What tensors are made of whose file's number is not below that of the files.
+    /// Derived tensors. A tensor's `file` indexes `files`, then `derived`, then `constants`.
     derived: Vec<Indexed>,
-    /// Tensors that are neither, counted behind these.
+    /// Constant tensors, as bytes.
     constants: Vec<Vec<u8>>,
     /// Indices into `tensors`, sorted by name.
     by_name: Vec<usize>,
 }
 
-/// A tensor that no file has, with its 1 to 4 dimensions in `ne` order.
+/// A tensor that no file has, with 1 to 4 dimensions in `ne` order.
 #[derive(Clone, Debug)]
 pub struct Made {
-    /// Its name.
+    /// Name of the tensor.
     pub name: String,
-    /// Its dimensions.
+    /// Dimensions of the tensor.
     pub dims: Vec<u64>,
-    /// What it is made of.
+    /// Parts of files from which the tensor is derived.
     pub derived: Derived,
 }
 
 impl Gguf {
-    /// Opens the model that `path` is a file of.
+    /// Opens the model to which the file `path` belongs.
     ///
     /// # Errors
     /// When it or one of its shards is missing, unreadable or malformed.
@@ -93,7 +97,7 @@ impl Gguf {
         }
     }
 
-    /// Reads a model of one file from memory; `name` stands for its path in errors.
+    /// Reads a model of one file from memory; `name` replaces the path in errors.
     ///
     /// # Errors
     /// When it is malformed.
@@ -115,11 +119,12 @@ impl Gguf {
         Ok(Gguf { files, metadata, tensors, own, derived: Vec::new(), constants: Vec::new(), by_name })
     }
 
-    /// A model of files of another kind: keys and tensors as a GGUF file would have them. A tensor's file is one of `files`, or, counted
-    /// behind these, one of `derived`. `constants` are vectors that no file has; graphs may take them, and kernels not.
+    /// Presents files of another format with the keys and tensors of a GGUF file. A tensor's file
+    /// is an index into `files`, then into `derived`. `constants` are vectors that no file has;
+    /// graphs may use them, kernels may not.
     ///
     /// # Errors
-    /// When a tensor is there twice, or is not inside its file.
+    /// When a tensor name appears twice, or a tensor is not inside its file.
     pub fn presented(
         files: Vec<ShardFile>,
         metadata: Metadata,
@@ -152,10 +157,10 @@ impl Gguf {
         Ok(Gguf { files, metadata, tensors, own, derived, constants, by_name })
     }
 
-    /// The same model with tensors that none of its files has, made of what they have.
+    /// Adds tensors that are derived from the model's files.
     ///
     /// # Errors
-    /// When a tensor is there already, or is not made of what is inside of the files.
+    /// When a tensor of this name exists, or needs bytes outside of the files.
     pub fn with(mut self, made: Vec<Made>) -> Result<Gguf, GgufError> {
         let lengths: Vec<u64> = self.files.iter().map(|file| file.data().len() as u64).collect();
         let first = self.files.len() + self.derived.len();
@@ -176,17 +181,17 @@ impl Gguf {
             added.push(tensor);
             self.derived.push(derived.indexed());
         }
-        // Constants are counted behind what is derived.
+        // Constants are numbered after derived tensors.
         self.tensors.iter_mut().filter(|tensor| tensor.file >= first).for_each(|tensor| tensor.file += added.len());
         self.tensors.extend(added);
         self.by_name = by_name(&self.tensors, &self.files, self.metadata.path())?;
         Ok(self)
     }
 
-    /// The same model with the tensor `of` under another name, too, where it has none of that name.
+    /// Adds the name `name` for the tensor `of`, unless a tensor of that name exists.
     ///
     /// # Errors
-    /// When a tensor is there twice.
+    /// When a tensor name appears twice.
     pub fn with_same(mut self, name: &str, of: &str) -> Result<Gguf, GgufError> {
         let there = self.tensor(name).is_some();
         if let Some(tensor) = self.tensor(of).filter(|_| !there) {
@@ -197,33 +202,34 @@ impl Gguf {
         Ok(self)
     }
 
-    /// What tensors are made of that no file has as they are.
+    /// Returns the derived tensors.
     pub fn derived(&self) -> impl ExactSizeIterator<Item = &Derived> {
         self.derived.iter().map(|derived| &**derived)
     }
 
-    /// The model's keys (the first shard's).
+    /// Returns the model's keys, which are those of the first shard.
     pub fn metadata(&self) -> &Metadata {
         &self.metadata
     }
 
-    /// All tensors, shard by shard in file order.
+    /// Returns all tensors, shard by shard in file order.
     pub fn tensors(&self) -> impl ExactSizeIterator<Item = &Tensor> {
         self.tensors.iter()
     }
 
-    /// The same without those that [`Gguf::with`] made of others: what a file of the model has, or would have.
+    /// Returns the tensors without those that [`Gguf::with`] added: the tensors that a file of the
+    /// model has.
     pub fn own_tensors(&self) -> impl ExactSizeIterator<Item = &Tensor> {
         self.tensors[..self.own].iter()
     }
 
-    /// The tensor called `name`.
+    /// Returns the tensor called `name`.
     pub fn tensor(&self, name: &str) -> Option<&Tensor> {
         let at = self.by_name.binary_search_by(|&i| (*self.tensors[i].name).cmp(name)).ok()?;
         Some(&self.tensors[self.by_name[at]])
     }
 
-    /// The tensor called `name`.
+    /// Returns the tensor called `name`, or an error.
     ///
     /// # Errors
     /// [`GgufError::TensorMissing`].
@@ -232,7 +238,7 @@ impl Gguf {
             .ok_or_else(|| GgufError::TensorMissing { path: self.metadata.path().into(), tensor: name.into() })
     }
 
-    /// The format to compute with `tensor` in.
+    /// Returns the block format of `tensor`.
     ///
     /// # Errors
     /// [`GgufError::UnsupportedType`].
@@ -244,22 +250,23 @@ impl Gguf {
         })
     }
 
-    /// The bytes of `tensor`.
+    /// Returns the bytes of `tensor`.
     ///
     /// # Panics
-    /// When `tensor` is another model's.
+    /// When `tensor` belongs to another model.
     pub fn tensor_data(&self, tensor: &Tensor) -> Cow<'_, [u8]> {
         self.tensor_part(tensor, 0, tensor.bytes)
     }
 
-    /// Some bytes of `tensor`, whole blocks of its rows; those of one that is derived are made, the others lie in their file.
+    /// Returns some bytes of `tensor`, in whole blocks of its rows. Bytes of a derived tensor are
+    /// computed; others are borrowed from the file.
     ///
     /// # Panics
-    /// When `tensor` is another model's, or has no such bytes.
+    /// When `tensor` belongs to another model, or the range is outside of it.
     pub fn tensor_part(&self, tensor: &Tensor, offset: u64, bytes: u64) -> Cow<'_, [u8]> {
         assert!(offset.checked_add(bytes).is_some_and(|end| end <= tensor.bytes), "bytes outside of {}", tensor.name);
         let Some(derived) = tensor.file.checked_sub(self.files.len()) else {
-            // All fit in a usize: the range was checked against the mapped length.
+            // The range fits in a usize: it was checked against the mapped length.
             return Cow::Borrowed(
                 &self.files[tensor.file].data()[(tensor.offset + offset) as usize..][..bytes as usize],
             );
@@ -277,13 +284,13 @@ impl Gguf {
         Cow::Owned(made)
     }
 
-    /// The model's files; tensors name them by index.
+    /// Returns the model's files; tensors refer to them by index.
     pub fn files(&self) -> &[ShardFile] {
         &self.files
     }
 }
 
-/// The numbers of tensors, in the order of their names, of which each may be there once.
+/// Returns the indices of tensors, sorted by name. Each name may appear once.
 fn by_name(tensors: &[Tensor], files: &[ShardFile], path: &Path) -> Result<Vec<usize>, GgufError> {
     let mut by_name: Vec<usize> = (0..tensors.len()).collect();
     by_name.sort_by(|&a, &b| tensors[a].name.cmp(&tensors[b].name));
@@ -296,7 +303,8 @@ fn by_name(tensors: &[Tensor], files: &[ShardFile], path: &Path) -> Result<Vec<u
     Ok(by_name)
 }
 
-/// What is wrong with a tensor of one of `files`, or, where it is of none, of the model at `path`.
+/// Returns an error about a tensor, with the path of its file. `path` replaces it for a tensor
+/// without a file.
 fn malformed(tensor: &Tensor, files: &[ShardFile], path: &Path, fault: Fault) -> GgufError {
     let path = files.get(tensor.file).map_or(path, ShardFile::path).into();
     GgufError::Malformed { path, offset: tensor.offset, place: Place::Tensor(tensor.name.clone()), fault }
@@ -307,10 +315,10 @@ impl ShardFile {
         ShardFile::mapped(path)?.parsed(index)
     }
 
-    /// Maps a file of another kind; [`ShardFile::with_header`] says which bytes tell it from others.
+    /// Maps a file of another format. [`ShardFile::with_header`] sets the bytes that identify it.
     ///
     /// # Errors
-    /// When it is missing, unreadable, or no regular file.
+    /// When the file is missing, unreadable, or not a regular file.
     pub fn mapped(path: &Path) -> Result<ShardFile, GgufError> {
         let failed = |action| move |source| GgufError::Io { path: path.into(), action, source };
         let file = ixc_files::open_regular(path).map_err(|error| match error {
@@ -319,9 +327,10 @@ impl ShardFile {
         })?;
         let modified = file.metadata().map_err(failed("inspect"))?.modified().ok();
         let modified = modified.and_then(|time| time.duration_since(UNIX_EPOCH).ok());
-        // SAFETY: the mapping is read-only and lives as long as every slice lent from it. Its bytes are only ever read as
-        // bytes: whatever the header decides is copied out before it is checked and used. Rust asks besides that nobody
-        // changes the file meanwhile; that is the user's to keep, as with every mapped model (the documentation says so).
+        // SAFETY: the mapping is read-only and lives as long as every slice lent from it. Its
+        // contents are only read as bytes: values of the header are copied before they are checked
+        // and used. Rust also requires that the file does not change meanwhile. The user must
+        // ensure this, as with every mapped model (this is documented).
         let map = unsafe { Mmap::map(&file) }.map_err(failed("map"))?;
         let modified = modified.map(|time| (time.as_secs(), time.subsec_nanos()));
         Ok(ShardFile::new(path.into(), Backing::Mapped(map), modified))
@@ -337,18 +346,18 @@ impl ShardFile {
         Ok((self, parsed))
     }
 
-    /// The same file, whose first bytes, no more than it has, say what is in it.
+    /// Sets the number of leading bytes that identify the file, at most its length.
     pub fn with_header(self, bytes: u64) -> ShardFile {
         let header_bytes = bytes.min(self.data().len() as u64);
         ShardFile { header_bytes, ..self }
     }
 
-    /// Its path.
+    /// Returns the path of the file.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// All its bytes.
+    /// Returns all bytes of the file.
     pub fn data(&self) -> &[u8] {
         match &self.backing {
             Backing::Mapped(map) => map,
@@ -356,22 +365,22 @@ impl ShardFile {
         }
     }
 
-    /// Its GGUF version, 2 or 3; 0 for a file of another kind.
+    /// Returns the GGUF version, 2 or 3; 0 for a file of another format.
     pub fn version(&self) -> u32 {
         self.version
     }
 
-    /// The alignment of its tensors' data.
+    /// Returns the alignment of the tensors' data.
     pub fn alignment(&self) -> u32 {
         self.alignment
     }
 
-    /// Whether it is mapped from a file system (and so can be read again), rather than in memory.
+    /// Returns whether the file is mapped, so that it can be read again, rather than in memory.
     pub fn is_mapped(&self) -> bool {
         matches!(self.backing, Backing::Mapped(_))
     }
 
-    /// What tells whether it is still the file that was read.
+    /// Returns the identity of the file as it was read.
     pub fn identity(&self) -> FileIdentity {
         let header = &self.data()[..self.header_bytes as usize];
         FileIdentity {
@@ -384,16 +393,16 @@ impl ShardFile {
     }
 }
 
-/// A split model, as one of its shards describes it.
+/// Split model, as one of its shards describes it.
 struct Split {
-    /// Directory and name before `-00001-of-0000N.gguf`.
+    /// Directory, and name before `-00001-of-0000N.gguf`.
     directory: PathBuf,
     prefix: String,
     count: u64,
 }
 
 impl Split {
-    /// The path of shard `number` (from 0).
+    /// Returns the path of shard `number` (from 0).
     fn path(&self, number: u64) -> PathBuf {
         self.directory.join(format!("{}-{:05}-of-{:05}.gguf", self.prefix, number + 1, self.count))
     }

@@ -1,4 +1,5 @@
-//! What a path that is no GGUF file is instead, so that its user is told how to get one. The table below has a row for each kind.
+//! Paths that are not GGUF files. The error names the type of the file and advises how to get a
+//! GGUF file. The table has a row for each type.
 //!
 //! ```
 //! use ixc_model_files::gguf::{Gguf, GgufError};
@@ -13,18 +14,18 @@ use ixc_failure::Class;
 
 use super::error::GgufError;
 
-/// A kind of file that people take for a model.
+/// Type of file that is often mistaken for a model.
 struct Kind {
     what: &'static str,
     advice: &'static str,
-    /// Whether a file that begins so is one.
+    /// Tests whether the beginning of a file has this type.
     is: fn(&[u8]) -> bool,
 }
 
 const CONVERT: &str = "convert its folder with llama.cpp's `python convert_hf_to_gguf.py FOLDER`";
 const UNPACK: &str = "unpack it first";
 
-/// Most specific first.
+/// Types of files, the most specific first.
 const KINDS: [Kind; 19] = [
     Kind { what: "a safetensors file", advice: "give the folder that it is in, with config.json", is: is_safetensors },
     Kind {
@@ -101,28 +102,29 @@ const KINDS: [Kind; 19] = [
     },
 ];
 
-/// Bytes that are looked at.
+/// Leading bytes of a file that are examined.
 const LOOK: usize = 1024;
-/// Files of a folder that are looked at.
+/// Maximum number of a folder's files that are examined.
 const FILES: usize = 10_000;
 
 fn holds(bytes: &[u8], word: &[u8]) -> bool {
     bytes.windows(word.len()).any(|window| window == word)
 }
 
-/// The text that a file begins with, without white space before it; up to the first byte that is none.
+/// Returns the leading text of a file, up to the first byte that is not text, without leading white
+/// space.
 fn text_of(bytes: &[u8]) -> &str {
     bytes.utf8_chunks().next().map_or("", |chunk| chunk.valid()).trim_start_matches('\u{feff}').trim_start()
 }
 
-/// The length of a JSON object, and that object.
+/// Returns whether bytes are the length of a JSON object and its beginning.
 fn is_safetensors(bytes: &[u8]) -> bool {
     let Some((length, json)) = bytes.split_first_chunk::<8>() else { return false };
-    // No header is as long as 256 MiB: what has a byte more is something else.
+    // No header is as long as 256 MiB.
     u64::from_le_bytes(*length) < 1 << 28 && json.starts_with(b"{\"")
 }
 
-/// A protobuf message whose first field is a small version and whose second is the name of who made it.
+/// Returns whether bytes are a protobuf message with a small version and the name of a producer.
 fn is_onnx(bytes: &[u8]) -> bool {
     match *bytes {
         [0x08, 1..=32, 0x12, length, ref name @ ..] => {
@@ -132,14 +134,14 @@ fn is_onnx(bytes: &[u8]) -> bool {
     }
 }
 
-/// What a file that begins with these bytes is, if it is something known.
+/// Returns the error for a file of a known type that begins with these bytes.
 pub(super) fn file(path: &Path, bytes: &[u8]) -> Option<GgufError> {
     let bytes = &bytes[..bytes.len().min(LOOK)];
     let kind = KINDS.iter().find(|kind| (kind.is)(bytes))?;
     Some(GgufError::Foreign { path: path.into(), what: kind.what, advice: kind.advice.into(), class: Class::Data })
 }
 
-/// What a folder is.
+/// Returns the error for a folder.
 pub(super) fn folder(path: &Path) -> GgufError {
     let entries = fs::read_dir(path).into_iter().flatten().take(FILES).filter_map(Result::ok);
     let mut files: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
@@ -152,7 +154,7 @@ pub(super) fn folder(path: &Path) -> GgufError {
         }
         [] => ("a folder without a GGUF file in it", "give the file of a model".to_owned()),
         [model] => ("a folder", format!("give the file in it, {}", model.display())),
-        // Any file of a split model opens all of them.
+        // Any file of a split model opens all of its files.
         [model, ..] => ("a folder", format!("give one of the {} in it, such as {}", models.len(), model.display())),
     };
     GgufError::Foreign { path: path.into(), what, advice: advice.into(), class: Class::NoInput }

@@ -1,6 +1,7 @@
-//! Typed access to a file's keys: an error names the key, what it holds and what was expected.
+//! Typed access to a file's keys. An error has the key, its value and the expected type.
 //!
-//! Integers of any width are read as the integer asked for when their value fits; everything else must have its type.
+//! An integer of any width is read as any integer type that holds its value. All other values must
+//! have the requested type.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -17,30 +18,30 @@ pub struct Metadata {
     by_name: Vec<u32>,
 }
 
-/// Why a value is not the wanted one.
+/// Reason why a value does not match.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mismatch {
-    /// It has another type.
+    /// The type differs.
     Type,
-    /// It has a fitting type and a value outside of this range.
+    /// The type fits, but the value is outside of this range.
     Range(&'static str),
 }
 
-/// A type that a key can be read as.
+/// Type as which a key can be read.
 pub trait FromValue<'a>: Sized {
-    /// The type in words, for errors.
+    /// Name of the type, for errors.
     const EXPECTED: &'static str;
-    /// Reads it.
+    /// Reads a value.
     fn from_value(value: &'a Value) -> Result<Self, Mismatch>;
 }
 
 impl Metadata {
-    /// `by_name` sorts `entries`; keys are unique.
+    /// Creates metadata; `by_name` sorts `entries`, whose keys are unique.
     pub(super) fn new(path: Arc<Path>, entries: Vec<(Box<str>, Value)>, by_name: Vec<u32>) -> Metadata {
         Metadata { path, entries, by_name }
     }
 
-    /// Keys that a file of another kind stands for; of those that are there twice, the last counts.
+    /// Creates metadata for a file of another format; the last of several equal keys is used.
     pub fn of(path: &Path, entries: Vec<(Box<str>, Value)>) -> Metadata {
         let last: std::collections::HashMap<Box<str>, usize> =
             entries.iter().enumerate().map(|(index, (key, _))| (key.clone(), index)).collect();
@@ -57,33 +58,33 @@ impl Metadata {
         Metadata::new(path.into(), entries, by_name)
     }
 
-    /// The file that the keys are from.
+    /// Returns the path of the file.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// How many keys.
+    /// Returns the number of keys.
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// Whether there are none.
+    /// Returns whether there are no keys.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
-    /// Keys and values in file order.
+    /// Returns keys and values in file order.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = (&str, &Value)> {
         self.entries.iter().map(|(key, value)| (&**key, value))
     }
 
-    /// The value of `key`.
+    /// Returns the value of `key`.
     pub fn get(&self, key: &str) -> Option<&Value> {
         let at = self.by_name.binary_search_by(|&i| (*self.entries[i as usize].0).cmp(key)).ok()?;
         Some(&self.entries[self.by_name[at] as usize].1)
     }
 
-    /// The value of `key` as a `T`.
+    /// Returns the value of `key` as a `T`.
     ///
     /// # Errors
     /// [`GgufError::KeyMissing`], [`GgufError::KeyType`] or [`GgufError::KeyValue`].
@@ -91,7 +92,7 @@ impl Metadata {
         self.read_optional(key)?.ok_or_else(|| self.missing(key, T::EXPECTED))
     }
 
-    /// The value of `key` as a `T`, or `None` where there is no such key.
+    /// Returns the value of `key` as a `T`, or `None` if the key is missing.
     ///
     /// # Errors
     /// [`GgufError::KeyType`] or [`GgufError::KeyValue`].
@@ -103,7 +104,7 @@ impl Metadata {
         })
     }
 
-    /// The value of `key` as a `T`, or `default` where there is no such key.
+    /// Returns the value of `key` as a `T`, or `default` if the key is missing.
     ///
     /// # Errors
     /// [`GgufError::KeyType`] or [`GgufError::KeyValue`].
@@ -111,17 +112,17 @@ impl Metadata {
         Ok(self.read_optional(key)?.unwrap_or(default))
     }
 
-    /// The error for a key that is missing.
+    /// Returns the error for a missing key.
     pub fn missing(&self, key: &str, expected: &'static str) -> GgufError {
         GgufError::KeyMissing { path: (&*self.path).into(), key: key.into(), expected }
     }
 
-    /// The error for a key whose value has the wrong type.
+    /// Returns the error for a key whose value has the wrong type.
     pub fn wrong_type(&self, key: &str, found: &Value, expected: &'static str) -> GgufError {
         GgufError::KeyType { path: (&*self.path).into(), key: key.into(), found: found.type_name().into(), expected }
     }
 
-    /// The error for a key whose value cannot be meant: `found` is it, `limit` completes "must be …".
+    /// Returns the error for a key with the invalid value `found`; `limit` completes "must be …".
     pub fn bad_value(&self, key: &str, found: impl ToString, limit: impl Into<String>) -> GgufError {
         GgufError::KeyValue {
             path: (&*self.path).into(),

@@ -1,26 +1,31 @@
-//! The GGUF reader: a model file, checked whole, then lent out as typed metadata and tensor byte ranges.
+//! The GGUF reader: it checks a model file completely, and then lends typed metadata and byte
+//! ranges of tensors.
 //!
-//! In: a path (or bytes). Out: [`Gguf`], for which everything below holds, so that nobody after it checks again:
+//! The input is a path or bytes, the output a [`Gguf`]. The following holds for it and need not be
+//! checked again:
 //!
-//! - every count, length and offset was compared with the file's size before it was used, in arithmetic that cannot wrap;
+//! - every count, length and offset was compared with the file's size before use, in arithmetic
+//!   that cannot wrap;
 //! - memory taken for metadata is a small multiple of the bytes that hold it in the file;
 //! - keys and tensor names are UTF-8, non-empty and unique; metadata arrays hold no arrays;
-//! - each tensor has 1 to 4 dimensions, none zero, a known type, whole blocks in a row, an aligned start, and a byte range
-//!   that lies inside its file and overlaps no other's.
+//! - each tensor has 1 to 4 dimensions, all non-zero, a known type, and whole blocks in a row;
+//! - the start of each tensor is aligned; its byte range lies inside its file and overlaps no
+//!   other.
 //!
-//! Weights stay in the mapped file. A tensor of a type that `ixc` cannot compute with (F64, IQ1_S, …) still opens, so that it
-//! can be inspected; [`Gguf::require_format`] is where a model that uses it is refused.
+//! Weights stay in the mapped file. A file with tensors of a type that `ixc` cannot compute with
+//! (F64, IQ1_S, …) can still be opened and inspected. [`Gguf::require_format`] refuses a model that
+//! uses such a type.
 //!
 //! | file | what it owns |
 //! | --- | --- |
 //! | `file` | opening: mapping, split files, tensor bytes, identity |
 //! | `parse` | bytes to metadata and tensor table: the only code that reads unchecked bytes |
 //! | `metadata` | typed access to keys |
-//! | `value` | the values that a key can have |
+//! | `value` | values that a key can have |
 //! | `vocabulary` | keys of a vocabulary to a `TokenizerSpec` |
 //! | `tensor_type` | ggml's tensor types: id, name, block |
-//! | `error` | what can be wrong, and where |
-//! | `foreign` | what a file that is no GGUF is instead |
+//! | `error` | errors, with their places |
+//! | `foreign` | errors for files of other types |
 //! | [`mod@write`] | the inverse, for tests and tools |
 //!
 //! ```

@@ -1,11 +1,14 @@
-//! Bytes to metadata and tensor table: the only code that reads bytes nobody has checked.
+//! Reads metadata and tensor table from a file's bytes. This is the only code that reads unchecked
+//! bytes.
 //!
-//! The rule that bounds memory and time: before `n` items are read or room is made for them, `n` is compared with how many
-//! of the smallest such item the rest of the file can hold. What passes costs at most a small multiple of the file.
+//! Memory and time are bounded by one rule. Before `n` items are read or allocated, `n` is compared
+//! with the number of smallest items that fit in the rest of the file. The cost is therefore at
+//! most a small multiple of the file's size.
 //!
-//! Policies where the format leaves a choice: keys may have any UTF-8 but no length of zero; bools are 0 or 1; alignments
-//! below 8, scalars (no dimensions), empty tensors and arrays of arrays are refused; holes between tensors, tensors out of order and bytes
-//! after the last tensor are fine.
+//! The reader decides as follows where the format leaves a choice. Keys may have any UTF-8 text
+//! except the empty one; bools are 0 or 1. It refuses alignments below 8, scalars (no dimensions),
+//! empty tensors and arrays of arrays. It accepts gaps between tensors, tensors out of order, and
+//! bytes after the last tensor.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -16,15 +19,15 @@ use super::metadata::Metadata;
 use super::tensor_type::TensorType;
 use super::value::{Array, StringArray, TYPE_NAMES, Value};
 
-/// Longest key, in bytes (GGUF: 2^16 - 1).
+/// Maximum length of a key in bytes (GGUF: 2^16 - 1).
 pub const MAX_KEY_BYTES: u64 = 65_535;
-/// Longest tensor name, in bytes (GGUF: 64).
+/// Maximum length of a tensor name in bytes (GGUF: 64).
 pub const MAX_TENSOR_NAME_BYTES: u64 = 64;
-/// Most dimensions (ggml `GGML_MAX_DIMS`).
+/// Maximum number of dimensions (ggml `GGML_MAX_DIMS`).
 pub const MAX_DIMENSIONS: u32 = 4;
-/// Most keys: known files have some hundred.
+/// Maximum number of keys; known files have some hundred.
 pub const MAX_KEYS: u64 = 1 << 16;
-/// Most tensors: the largest models, with a tensor for each expert, have some 40,000.
+/// Maximum number of tensors: the largest models, with a tensor for each expert, have some 40,000.
 pub const MAX_TENSORS: u64 = 1 << 17;
 /// Smallest alignment (GGUF: a multiple of 8).
 pub const MIN_ALIGNMENT: u32 = 8;
@@ -33,16 +36,17 @@ pub const MAX_ALIGNMENT: u32 = 65_536;
 
 /// Key of the model's architecture.
 pub(super) const ARCHITECTURE: &str = "general.architecture";
-/// Most elements of an array; what is less is bounded by the file.
+/// Maximum number of elements of an array; smaller arrays are bounded by the file.
 const MAX_ELEMENTS: u64 = u32::MAX as u64;
-/// Alignment of tensor data where the file names none (ggml `GGUF_DEFAULT_ALIGNMENT`).
+/// Default alignment of tensor data (ggml `GGUF_DEFAULT_ALIGNMENT`).
 const DEFAULT_ALIGNMENT: u32 = 32;
 /// Smallest key: name length, one byte of name, value type, one byte of value.
 const MIN_KEY_ENTRY: u64 = 8 + 1 + 4 + 1;
-/// Smallest tensor entry: name length, one byte of name, dimension count, one dimension, type, offset.
+/// Smallest tensor entry: name length, one byte of name, dimension count, one dimension, type,
+/// offset.
 const MIN_TENSOR_ENTRY: u64 = 8 + 1 + 4 + 8 + 4 + 8;
 
-/// A tensor of the file: where its bytes are and how they are to be read.
+/// A tensor of the file: the place of its bytes, its type and its shape.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tensor {
     pub(super) name: Box<str>,
@@ -55,7 +59,8 @@ pub struct Tensor {
 }
 
 impl Tensor {
-    /// A tensor of a file of another kind, with 1 to 4 dimensions in `ne` order; `None` where these have no whole blocks, or too many.
+    /// Returns a tensor of a file of another format, with 1 to 4 dimensions in `ne` order. `None`
+    /// if a row is not whole blocks, or the dimensions or bytes are too many.
     pub fn new(name: &str, tensor_type: TensorType, dims: &[u64], file: usize, offset: u64) -> Option<Tensor> {
         let bytes = tensor_type.tensor_bytes(dims).filter(|&bytes| bytes <= i64::MAX as u64)?;
         let mut padded = [1; MAX_DIMENSIONS as usize];
@@ -64,43 +69,43 @@ impl Tensor {
         Some(Tensor { name, tensor_type, dims: padded, dimensions, file, offset, bytes })
     }
 
-    /// Its name, as in the file: escape it before printing.
+    /// Returns the name as in the file; escape it before printing.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Its type.
+    /// Returns the type.
     pub fn tensor_type(&self) -> TensorType {
         self.tensor_type
     }
 
-    /// Its 1 to 4 dimensions in ggml's `ne` order: the row length first.
+    /// Returns the 1 to 4 dimensions in ggml's `ne` order: the row length first.
     pub fn dims(&self) -> &[u64] {
         &self.dims[..self.dimensions]
     }
 
-    /// Elements.
+    /// Returns the number of elements.
     pub fn elements(&self) -> u64 {
         self.dims().iter().product()
     }
 
-    /// Index into [`Gguf::files`](super::Gguf::files).
+    /// Returns the index into [`Gguf::files`](super::Gguf::files).
     pub fn file(&self) -> usize {
         self.file
     }
 
-    /// Byte offset of its data from the start of its file.
+    /// Returns the byte offset of the data from the start of the file.
     pub fn offset(&self) -> u64 {
         self.offset
     }
 
-    /// Length of its data in bytes.
+    /// Returns the length of the data in bytes.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 }
 
-/// What a file's header says.
+/// Content of a file's header.
 #[derive(Debug)]
 pub(super) struct Parsed {
     pub version: u32,
@@ -123,7 +128,7 @@ pub(super) fn parse(path: &Arc<Path>, bytes: &[u8], file: usize) -> Result<Parse
     Ok(Parsed { version, alignment, metadata, tensors, header_bytes: cursor.at as u64 })
 }
 
-/// Most bytes of a file's beginning that an error shows.
+/// Maximum number of leading bytes of a file in an error.
 const SHOWN_BYTES: usize = 8;
 
 fn magic_and_version(cursor: &mut Cursor<'_>) -> Result<u32, GgufError> {
@@ -153,7 +158,7 @@ fn keys(cursor: &mut Cursor<'_>, count: u64) -> Result<Metadata, GgufError> {
         cursor.place = Place::Key(key.clone());
         let type_at = cursor.at;
         let value = cursor.value()?;
-        // These two are read by every user of a file, so their types are part of its being well-formed.
+        // Every user of a file reads these two keys, so a well-formed file has the right types.
         let expected = match (&*key, &value) {
             (ARCHITECTURE, Value::String(_)) | ("general.alignment", Value::U32(_)) => None,
             (ARCHITECTURE, _) => Some("string"),
@@ -183,7 +188,7 @@ fn alignment(metadata: &Metadata) -> Result<u32, GgufError> {
     metadata.read_or("general.alignment", DEFAULT_ALIGNMENT)
 }
 
-/// Indices 0..len sorted by name, equal names by index.
+/// Returns indices 0..len sorted by name; equal names are sorted by index.
 fn sorted<'a>(len: usize, name: impl Fn(usize) -> &'a str) -> Vec<u32> {
     // A u32 holds every index: there are no more than MAX_KEYS or MAX_TENSORS.
     let mut by_name: Vec<u32> = (0..len as u32).collect();
@@ -191,7 +196,7 @@ fn sorted<'a>(len: usize, name: impl Fn(usize) -> &'a str) -> Vec<u32> {
     by_name
 }
 
-/// The first two equal neighbours of a sorted index.
+/// Returns the first two equal neighbours of a sorted index.
 fn duplicate<'a>(by_name: &[u32], name: impl Fn(usize) -> &'a str) -> Option<(usize, usize)> {
     by_name.windows(2).map(|pair| (pair[0] as usize, pair[1] as usize)).find(|&(a, b)| name(a) == name(b))
 }
@@ -215,7 +220,7 @@ fn tensors(cursor: &mut Cursor<'_>, count: u64, alignment: u32, file: usize) -> 
     Ok(tensors)
 }
 
-/// Reads one tensor entry; `offset` is still from the start of the data section.
+/// Reads a tensor entry; `offset` is still relative to the start of the data section.
 fn tensor(cursor: &mut Cursor<'_>, alignment: u32, file: usize) -> Result<Tensor, GgufError> {
     let name: Box<str> = cursor.name("tensor name", MAX_TENSOR_NAME_BYTES)?.into();
     cursor.place = Place::Tensor(name.clone());
@@ -252,9 +257,8 @@ fn tensor(cursor: &mut Cursor<'_>, alignment: u32, file: usize) -> Result<Tensor
     Ok(Tensor { name, tensor_type: ty, dims, dimensions, file, offset, bytes })
 }
 
-/// Returns where the last tensor ends in the data section, where tensors lie one after the other
-/// without holes, as writers of GGUF lay them out. Offsets that a damaged header makes up seldom
-/// do.
+/// Returns the end of the last tensor in the data section if tensors are contiguous, as writers of
+/// GGUF place them. Offsets of a damaged header are seldom contiguous.
 fn sequential_end(tensors: &[Tensor], alignment: u32) -> Option<u64> {
     let mut ranges: Vec<(u64, u64)> = tensors.iter().map(|tensor| (tensor.offset, tensor.bytes)).collect();
     ranges.sort_unstable();
@@ -270,7 +274,7 @@ fn sequential_end(tensors: &[Tensor], alignment: u32) -> Option<u64> {
     Some(end)
 }
 
-/// Makes offsets absolute, and checks that every range is in the file and none overlaps another.
+/// Makes offsets absolute. Checks that every range is in the file and overlaps no other.
 fn place_tensors(
     cursor: &mut Cursor<'_>,
     tensors: &mut [Tensor],
@@ -305,7 +309,7 @@ fn place_tensors(
     Ok(())
 }
 
-/// A place in the file, with what an error there says.
+/// Position in the file, with the place for errors.
 struct Cursor<'a> {
     path: &'a Arc<Path>,
     bytes: &'a [u8],
@@ -350,14 +354,15 @@ impl<'a> Cursor<'a> {
         self.array().map(u64::from_le_bytes)
     }
 
-    /// Allows `found` items of at least `smallest` bytes each, if the rest of the file can hold them and they are no more than `max`.
+    /// Returns `found` as a count, if it is at most `max` and the rest of the file can hold as many
+    /// items of `smallest` bytes.
     fn count(&self, what: &'static str, found: u64, smallest: u64, max: u64) -> Result<usize, GgufError> {
         let limit = (self.left() / smallest).min(max);
         let fits = if found <= limit { usize::try_from(found).ok() } else { None };
         fits.ok_or_else(|| self.fault_at(self.at, Fault::Count { what, found, limit }))
     }
 
-    /// Length-prefixed UTF-8 of at most `limit` bytes.
+    /// Reads length-prefixed UTF-8 of at most `limit` bytes.
     fn string(&mut self, what: &'static str, limit: u64) -> Result<&'a str, GgufError> {
         let at = self.at;
         let found = self.u64()?;
@@ -435,7 +440,7 @@ impl<'a> Cursor<'a> {
                 }
                 Array::String(strings)
             }
-            // No known file has one, and llama.cpp reads none either.
+            // No known file has nested arrays, and llama.cpp does not read them.
             9 => return Err(self.fault_at(type_at, Fault::NestedArray)),
             10 => Array::U64(self.numbers(len, u64::from_le_bytes)?),
             11 => Array::I64(self.numbers(len, i64::from_le_bytes)?),
@@ -444,10 +449,10 @@ impl<'a> Cursor<'a> {
         })
     }
 
-    /// `len` elements of `N` bytes each.
+    /// Reads `len` elements of `N` bytes each.
     fn numbers<const N: usize, T>(&mut self, len: u64, from: fn([u8; N]) -> T) -> Result<Vec<T>, GgufError> {
         let len = self.count("array elements", len, N as u64, MAX_ELEMENTS)?;
-        // `count` has made sure that len * N is at most what is left.
+        // `count` checked that len * N is at most the rest of the file.
         let bytes = self.take(len as u64 * N as u64)?;
         let (elements, _) = bytes.as_chunks::<N>();
         Ok(elements.iter().map(|&element| from(element)).collect())

@@ -1,14 +1,16 @@
-//! ggml's tensor types: every id that a GGUF file may name, with its block, whether or not `ixc` computes with it.
+//! ggml's tensor types: every id that a GGUF file may have, with its block, even if `ixc` cannot
+//! compute with the type.
 //!
-//! Sizes let a file be read and inspected; [`TensorType::format`] says which types have a row in the format table. Tensors of checkpoints may have
-//! formats that no GGUF file has: these are types, too, without an id.
+//! The sizes suffice to read and inspect a file; [`TensorType::format`] returns the row of the
+//! format table, if there is one. Tensors of checkpoints may have formats that no GGUF file has.
+//! These are types without an id.
 
 use ixc_ir::format::Format;
 
 /// A ggml tensor type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct TensorType {
-    /// Id in the file (ggml `enum ggml_type`); [`NO_ID`] where no file has the type.
+    /// Id in the file (ggml `enum ggml_type`); [`NO_ID`] if no file has the type.
     pub id: u32,
     /// ggml's name, or ours.
     pub name: &'static str,
@@ -16,18 +18,18 @@ pub struct TensorType {
     pub block_len: u32,
     /// Bytes in a block.
     pub block_bytes: u32,
-    /// Bytes of a row behind its blocks.
+    /// Bytes at the end of a row, after its blocks.
     tail_bytes: u32,
 }
 
-/// The id of types that no GGUF file has.
+/// Id of types that no GGUF file has.
 pub const NO_ID: u32 = u32::MAX;
 
 const fn row(id: u32, name: &'static str, block_len: u32, block_bytes: u32) -> TensorType {
     TensorType { id, name, block_len, block_bytes, tail_bytes: 0 }
 }
 
-/// All types of ggml that a file can hold; ids that are not here were removed from ggml or never existed.
+/// All types of ggml that a file can have. Other ids were removed from ggml or never existed.
 pub static TENSOR_TYPES: &[TensorType] = &[
     row(0, "F32", 1, 4),
     row(1, "F16", 1, 2),
@@ -67,12 +69,13 @@ pub static TENSOR_TYPES: &[TensorType] = &[
 ];
 
 impl TensorType {
-    /// The type with this id.
+    /// Returns the type with this id.
     pub fn from_id(id: u32) -> Option<TensorType> {
         TENSOR_TYPES.iter().find(|row| row.id == id).copied()
     }
 
-    /// The type of weights in a format, whether or not GGUF files have it; `None` for what is no weight as it is stored.
+    /// Returns the type of a weight format, even if GGUF files lack it; `None` for formats that
+    /// stored weights cannot have.
     pub fn of(format: Format) -> Option<TensorType> {
         let row = format.row();
         if let Some(id) = row.gguf_id {
@@ -85,18 +88,18 @@ impl TensorType {
         row.packed.map(|_| own)
     }
 
-    /// Whether GGUF files have it.
+    /// Returns whether GGUF files have the type.
     pub fn is_in_files(self) -> bool {
         self.id != NO_ID
     }
 
-    /// The format to compute with, or `None` where `ixc` has none.
+    /// Returns the format to compute with; `None` if `ixc` has none.
     pub fn format(self) -> Option<Format> {
         if self.is_in_files() { Format::from_gguf_id(self.id) } else { Format::from_name(self.name) }
     }
 
-    /// Bytes of a tensor of this type with dimensions `dims` (`ne` order: `dims[0]` is the row length). `None` where a row
-    /// is no whole number of blocks or the size does not fit.
+    /// Returns the bytes of a tensor with dimensions `dims` (`ne` order: `dims[0]` is the row
+    /// length). `None` if a row is not a whole number of blocks, or the size does not fit.
     pub fn tensor_bytes(self, dims: &[u64]) -> Option<u64> {
         let (row, rest) = dims.split_first()?;
         if row % u64::from(self.block_len) != 0 {

@@ -1,8 +1,8 @@
 //! The values that a GGUF key can have.
 //!
-//! Arrays keep their element type: a `&[f32]` is lent out as it was read, and an array of the wrong element type is an
-//! error, never a reinterpretation. Strings of an array lie behind each other in one buffer, so that an array takes about
-//! the bytes that it has in the file.
+//! Arrays keep their element type. A `&[f32]` is lent as it was read; another element type is an
+//! error, never a reinterpretation. Strings of an array are stored in one buffer, so an array needs
+//! about as many bytes as in the file.
 
 use std::fmt;
 
@@ -39,7 +39,7 @@ pub enum Value {
     F64(f64),
 }
 
-/// An array value: elements of one type, which is no array itself.
+/// An array value: elements of one type, which cannot be arrays.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Array {
     /// Elements of type 0.
@@ -68,7 +68,7 @@ pub enum Array {
     F64(Vec<f64>),
 }
 
-/// Strings behind each other in one buffer.
+/// Strings stored one after the other in one buffer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StringArray {
     text: String,
@@ -76,7 +76,7 @@ pub struct StringArray {
 }
 
 impl StringArray {
-    /// An empty array with room for the ends of `len` strings.
+    /// Returns an empty array with room for the ends of `len` strings.
     pub(super) fn with_capacity(len: usize) -> StringArray {
         StringArray { text: String::new(), ends: Vec::with_capacity(len) }
     }
@@ -86,24 +86,24 @@ impl StringArray {
         self.ends.push(self.text.len());
     }
 
-    /// How many strings.
+    /// Returns the number of strings.
     pub fn len(&self) -> usize {
         self.ends.len()
     }
 
-    /// Whether there are none.
+    /// Returns whether there are no strings.
     pub fn is_empty(&self) -> bool {
         self.ends.is_empty()
     }
 
-    /// String number `index`.
+    /// Returns string number `index`.
     pub fn get(&self, index: usize) -> Option<&str> {
         let end = *self.ends.get(index)?;
         let start = index.checked_sub(1).map_or(0, |before| self.ends[before]);
         self.text.get(start..end)
     }
 
-    /// All strings in order.
+    /// Returns all strings in order.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = &str> {
         let mut start = 0;
         self.ends.iter().map(move |&end| {
@@ -129,7 +129,7 @@ impl<S: AsRef<str>> Extend<S> for StringArray {
 }
 
 impl Array {
-    /// How many elements.
+    /// Returns the number of elements.
     pub fn len(&self) -> usize {
         match self {
             Array::U8(v) => v.len(),
@@ -147,12 +147,12 @@ impl Array {
         }
     }
 
-    /// Whether there are none.
+    /// Returns whether there are no elements.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Id of the element type in the file.
+    /// Returns the id of the element type in the file.
     pub fn element_type_id(&self) -> u32 {
         match self {
             Array::U8(_) => 0,
@@ -170,7 +170,7 @@ impl Array {
         }
     }
 
-    /// Element `index`, where elements are bools.
+    /// Returns element `index` of an array of bools.
     pub fn bool(&self, index: usize) -> Option<bool> {
         match self {
             Array::Bool(v) => v.get(index).copied(),
@@ -178,7 +178,7 @@ impl Array {
         }
     }
 
-    /// Element `index` as an integer, where elements are integers.
+    /// Returns element `index` of an array of integers.
     pub fn integer(&self, index: usize) -> Option<i128> {
         match self {
             Array::U8(v) => v.get(index).map(|&x| x.into()),
@@ -210,7 +210,7 @@ pub(super) const TYPE_NAMES: [&str; 13] =
     ["u8", "i8", "u16", "i16", "u32", "i32", "f32", "bool", "string", "array", "u64", "i64", "f64"];
 
 impl Value {
-    /// Id of the type in the file.
+    /// Returns the id of the type in the file.
     pub fn type_id(&self) -> u32 {
         match self {
             Value::U8(_) => 0,
@@ -229,7 +229,7 @@ impl Value {
         }
     }
 
-    /// The type in words: `u32`, `array of i32`.
+    /// Returns the type in words: `u32`, `array of i32`.
     pub fn type_name(&self) -> String {
         match self {
             Value::Array(array) => format!("array of {}", TYPE_NAMES[array.element_type_id() as usize]),
@@ -237,7 +237,7 @@ impl Value {
         }
     }
 
-    /// The value as an integer, where it is one of any width.
+    /// Returns the value of an integer of any width.
     pub fn integer(&self) -> Option<i128> {
         match *self {
             Value::U8(x) => Some(x.into()),
@@ -253,7 +253,7 @@ impl Value {
     }
 }
 
-/// Elements of an array that are printed.
+/// Maximum number of elements that are printed.
 const SHOWN_ELEMENTS: usize = 8;
 
 impl fmt::Display for Array {
@@ -265,7 +265,7 @@ impl fmt::Display for Array {
 }
 
 impl fmt::Display for Value {
-    /// Escaped, and shortened where long.
+    /// Escapes the value, and shortens a long one.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Value::F32(x) => write!(f, "{x}"),

@@ -1,4 +1,4 @@
-//! Vocabularies of model files: keys of the metadata to a [`TokenizerSpec`].
+//! Vocabularies of model files: reads a [`TokenizerSpec`] from the metadata.
 
 use ixc_failure::Class;
 use ixc_text::tokenizer::keys::{BOS, CHARSMAP, EOM, EOS, EOT, FIM_ENDS, MERGES, PAD, SCORES, TOKENS, TYPES, UNK};
@@ -8,22 +8,22 @@ use ixc_text::tokenizer::{
 
 use super::{Array, GgufError, Metadata, StringArray, Value};
 
-/// A kind of tokenizer, and the pre-tokenizer that it has.
+/// Tokenizer of Gemma 4, and the name of its pre-tokenizer.
 const GEMMA_4: &str = "gemma4";
-/// Another.
+/// Tokenizer of PLaMo 2.
 const PLAMO_2: &str = "plamo2";
-/// Another.
+/// Tokenizer of RWKV.
 const RWKV: &str = "rwkv";
-/// Another: BERT's.
+/// Tokenizer of BERT.
 const BERT: &str = "bert";
-/// Another: that of T5 and XLM-R.
+/// Tokenizer of T5 and XLM-R.
 const T5: &str = "t5";
 
-/// Separator of texts. The misspelling is GGUF's.
+/// Separator of texts. GGUF misspells the key.
 const SEP: &str = "tokenizer.ggml.seperator_token_id";
-/// Class of a text.
+/// Class token of a text.
 const CLS: &str = "tokenizer.ggml.cls_token_id";
-/// Keys of ids that most models do not use, but that must be ids all the same.
+/// Keys of ids that most models do not use, but that must be valid ids.
 const OTHER_IDS: [&str; 9] = [
     SEP,
     CLS,
@@ -36,7 +36,7 @@ const OTHER_IDS: [&str; 9] = [
     "tokenizer.ggml.middle_token_id",
 ];
 
-/// Why a file has no vocabulary that can be used.
+/// Reason why a file has no usable vocabulary.
 #[derive(Debug, thiserror::Error)]
 pub enum VocabularyError {
     /// A key is missing or has the wrong type.
@@ -91,7 +91,7 @@ pub fn read_vocabulary(metadata: &Metadata) -> Result<TokenizerSpec, VocabularyE
         }
     };
     let pre_tokenizer = match metadata.read_or("tokenizer.ggml.model", "")? {
-        // A BPE whose pre-tokenizer has its name, whatever the file calls it.
+        // The pre-tokenizer of this BPE has the same name, whatever the file states.
         GEMMA_4 => GEMMA_4,
         _ => metadata.read_or("tokenizer.ggml.pre", "")?,
     };
@@ -128,7 +128,7 @@ pub fn read_vocabulary(metadata: &Metadata) -> Result<TokenizerSpec, VocabularyE
         fim_ends: Vec::new(),
     };
     if model == ModelKind::WordPiece {
-        // Texts stand between a token for their class and one that ends a part.
+        // A text begins with the class token and ends with the separator.
         let named = |name: &str| tokens.iter().position(|text| text == name).map(|id| id as u32);
         special.bos = id(CLS, None)?.or(special.bos).or_else(|| named("[CLS]"));
         special.eos = id(SEP, None)?.or_else(|| named("[SEP]"));
@@ -165,14 +165,14 @@ pub fn read_vocabulary(metadata: &Metadata) -> Result<TokenizerSpec, VocabularyE
         merges,
         special,
         add_bos: match bos {
-            // XLM-R has one at the beginning, and T5 has none.
+            // XLM-R has a BOS, T5 has none.
             Bos::IfStated if model == ModelKind::Sentence => stated_bos.unwrap_or(has_bos),
             Bos::IfStated => stated_bos.unwrap_or(false),
             Bos::UnlessStated => stated_bos.unwrap_or(true),
             Bos::Always => true,
         },
         add_eos: match model {
-            // By either name.
+            // Either key.
             ModelKind::WordPiece => {
                 metadata.read_or("tokenizer.ggml.add_sep_token", true)?
                     || metadata.read_or("tokenizer.ggml.add_eos_token", false)?

@@ -1,8 +1,9 @@
-//! A small GGUF writer, for tests and tools: what it writes, the reader reads back.
+//! A small GGUF writer for tests and tools; the reader reads its output.
 //!
-//! It writes what it is told, also what no reader should accept: a key twice, a tensor with a wrong length. Tensors may be holes
-//! ([`GgufWriter::hole`]): a file written with [`GgufWriter::write_to`] takes no room on the drive for them, so that a model of any
-//! size can be described.
+//! The writer accepts any input, even for files that a reader should refuse: a repeated key, a
+//! tensor with a wrong length. Tensors may be holes ([`GgufWriter::hole`]).
+//! [`GgufWriter::write_to`] stores no bytes for holes on the drive, so that it can write a model of
+//! any size.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -10,7 +11,7 @@ use std::io::{self, Read, Seek, SeekFrom, Write};
 use super::tensor_type::TensorType;
 use super::value::{Array, Value};
 
-/// Collects keys and tensors, then makes the file's bytes.
+/// Collects keys and tensors, and then makes the file's bytes.
 #[derive(Clone, Debug)]
 pub struct GgufWriter {
     version: u32,
@@ -30,7 +31,7 @@ struct WrittenTensor {
 #[derive(Clone, Debug)]
 enum Data {
     Bytes(Vec<u8>),
-    /// Zeros that are written nowhere.
+    /// Zeros that are not stored.
     Hole(u64),
 }
 
@@ -50,7 +51,7 @@ impl Default for GgufWriter {
 }
 
 impl GgufWriter {
-    /// An empty file of version 3 with the default alignment.
+    /// Returns an empty file of version 3 with the default alignment.
     pub fn new() -> GgufWriter {
         GgufWriter { version: 3, alignment: 32, keys: Vec::new(), tensors: Vec::new() }
     }
@@ -61,10 +62,10 @@ impl GgufWriter {
         self
     }
 
-    /// Sets the alignment, and its key.
+    /// Sets the alignment and its key.
     ///
     /// # Panics
-    /// When it is zero.
+    /// When the alignment is zero.
     pub fn alignment(mut self, alignment: u32) -> GgufWriter {
         assert_ne!(alignment, 0);
         self.alignment = alignment as usize;
@@ -95,7 +96,7 @@ impl GgufWriter {
     /// Appends a tensor of zero bytes of the right length.
     ///
     /// # Panics
-    /// When type and dimensions have no length.
+    /// When type and dimensions have no valid length.
     pub fn zero_tensor(self, name: &str, tensor_type: TensorType, dims: &[u64]) -> GgufWriter {
         let bytes = tensor_bytes(tensor_type, dims);
         self.tensor(name, tensor_type.id, dims, vec![0; bytes as usize])
@@ -104,12 +105,12 @@ impl GgufWriter {
     /// Appends a tensor whose bytes are a hole of the right length.
     ///
     /// # Panics
-    /// When type and dimensions have no length.
+    /// When type and dimensions have no valid length.
     pub fn hole(self, name: &str, tensor_type: TensorType, dims: &[u64]) -> GgufWriter {
         self.put(name, tensor_type.id, dims, Data::Hole(tensor_bytes(tensor_type, dims)))
     }
 
-    /// The file's bytes, those of holes too.
+    /// Returns the file's bytes, including those of holes.
     pub fn finish(&self) -> Vec<u8> {
         let mut out = self.header();
         for tensor in &self.tensors {
@@ -123,10 +124,11 @@ impl GgufWriter {
         out
     }
 
-    /// Writes the bytes of [`GgufWriter::finish`] to an empty file, without those of holes and between tensors.
+    /// Writes the bytes of [`GgufWriter::finish`] to an empty file, except holes and padding, which
+    /// become gaps.
     ///
     /// # Errors
-    /// When the file cannot be written, or be so long.
+    /// When the file cannot be written, or cannot have this length.
     pub fn write_to(&self, file: &mut File) -> io::Result<()> {
         let header = self.header();
         file.write_all(&header)?;
@@ -142,10 +144,11 @@ impl GgufWriter {
         file.set_len(end.next_multiple_of(self.alignment as u64))
     }
 
-    /// Writes the bytes of [`GgufWriter::finish`] one after the other; `fill` writes those of each hole, by its tensor's number.
+    /// Writes the bytes of [`GgufWriter::finish`] in order; `fill` writes those of a hole, by its
+    /// tensor's number.
     ///
     /// # Errors
-    /// When `out` refuses, or `fill` fails or writes more or fewer bytes than the hole has.
+    /// When `out` fails, or when `fill` fails or writes another number of bytes than the hole has.
     pub fn write_with(
         &self,
         out: &mut dyn Write,
@@ -177,7 +180,7 @@ impl GgufWriter {
         pad(out, end).map(drop)
     }
 
-    /// Magic, keys and the table of tensors.
+    /// Returns magic, keys and the table of tensors.
     fn header(&self) -> Vec<u8> {
         let mut out = Vec::new();
         out.extend(b"GGUF");
@@ -202,7 +205,7 @@ impl GgufWriter {
     }
 }
 
-/// Counts what is written.
+/// Counts written bytes.
 struct Counted<'o> {
     out: &'o mut dyn Write,
     written: u64,

@@ -1,4 +1,4 @@
-//! Matrices of codes of four bits (bitsandbytes): what is said of them, and what is beside them.
+//! Matrices of four-bit codes (bitsandbytes): their JSON and their other tensors.
 
 use ixc_ir::derived::Element;
 use serde_json::{Value as Json, json};
@@ -6,11 +6,11 @@ use serde_json::{Value as Json, json};
 use crate::{fill, mimo_2};
 
 const MATRIX: &str = "model.layers.0.self_attn.q_proj.weight";
-/// Rows and columns, and blocks of 64 numbers of them.
+/// Rows and columns, and blocks of 64 of their numbers.
 const SHAPE: [u64; 2] = [128, 32];
 const BLOCKS: u64 = 64;
 
-/// A folder's one quantised matrix.
+/// The only quantised matrix of a folder.
 #[derive(Clone)]
 struct Coded {
     codes: (&'static str, Vec<u64>),
@@ -42,7 +42,7 @@ impl Coded {
         }
     }
 
-    /// The type that the matrix is read as, or the error.
+    /// Returns the type of the matrix, or the error.
     fn read(&self, test: &str) -> Result<String, String> {
         let text =
             if self.state.is_string() { self.state.as_str().unwrap().to_owned() } else { self.state.to_string() };
@@ -94,7 +94,7 @@ fn codes_are_numbers_of_the_type_that_they_had() {
             assert_eq!(coded.read(&format!("{dtype}-{nested}")).as_deref(), Ok(right));
         }
     }
-    // Codes in elements of two bytes, as FSDP wants them.
+    // Codes in two-byte elements, which FSDP requires.
     let stored = Coded { codes: ("BF16", vec![1024, 1]), ..Coded::new(true) };
     assert_eq!(stored.read("stored").as_deref(), Ok("BF16"));
     let mut fp4 = Coded { kind: "fp4", ..Coded::new(false) };
@@ -152,7 +152,7 @@ fn codes_that_do_not_fit_what_is_beside_them_are_refused() {
     }
 }
 
-/// Weights that stayed as they are need nothing beside them; other methods than these two are none.
+/// Unquantised weights need no other tensors; only two methods are supported.
 #[test]
 fn what_is_not_quantised_is_as_it_is() {
     let said = json!({"load_in_4bit": true, "llm_int8_skip_modules": ["q_proj"]});

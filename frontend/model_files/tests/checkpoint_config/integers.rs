@@ -1,10 +1,10 @@
-//! Matrices of packed integers: what is said of them, and what is beside them.
+//! Matrices of packed integers: their configuration and their other tensors.
 
 use serde_json::{Value as Json, json};
 
 use crate::{changed, fill, folder, mimo_2};
 
-/// Packed integers that no format has, and shapes that do not fit each other, are refused by what is wrong.
+/// Unsupported packed integers and inconsistent shapes are refused with the reason.
 #[test]
 fn packed_integers_that_are_not_read_are_refused() {
     const MATRIX: &str = "model.layers.0.self_attn.q_proj";
@@ -168,7 +168,7 @@ fn packed_integers_that_are_not_read_are_refused() {
             &[("qweight", "I32", &[32, 16]), ("scales", "F16", &[1, 128]), ("qzeros", "I32", &[16, 1])],
             "zeros of 128 rows and 1 groups",
         ),
-        // 96 columns are three groups, but not of 32.
+        // 96 columns are three groups, but not of size 32.
         (
             "part",
             compressed(json!({"num_bits": 4, "group_size": 40})),
@@ -187,7 +187,8 @@ fn packed_integers_that_are_not_read_are_refused() {
     }
 }
 
-/// Zeros beside integers that a configuration says have none are looked at: those of the middle are none, others are refused.
+/// Zeros of symmetric integers are checked: those in the middle of the range are ignored, others
+/// are refused.
 #[test]
 fn zeros_of_symmetric_integers_are_the_middle() {
     const ZEROS: &str = "model.layers.0.self_attn.q_proj.weight_zero_point";
@@ -207,14 +208,14 @@ fn zeros_of_symmetric_integers_are_the_middle() {
         let count = zeros.2.iter().product::<u64>() as usize * if zeros.1 == "I32" { 4 } else { 1 };
         for (byte, right) in [(middle, true), (middle + 1, false)] {
             fill(&at, ZEROS, &vec![byte; count]);
-            // Right or not, other tensors are missing.
+            // Other tensors are missing in either case.
             let error = ixc_architectures::open(&at).err().map_or_else(String::new, |error| error.to_string());
             assert_eq!(!error.contains("symmetric"), right, "{test}, {byte:#04x}: {error}");
         }
     }
 }
 
-/// A group of more columns than a matrix has is all of a row.
+/// A group that is wider than its matrix means the whole row.
 #[test]
 fn a_group_wider_than_its_matrix_is_a_row() {
     let weights = json!({"num_bits": 4, "symmetric": true, "group_size": 128});
@@ -227,7 +228,8 @@ fn a_group_wider_than_its_matrix_is_a_row() {
     assert!(error.is_none(), "{error:?}");
 }
 
-/// Columns of groups in an order of their own: those that are of no group are refused, and those of one are numbers.
+/// Groups with an explicit order of columns: an invalid group is refused, and valid columns become
+/// f16.
 #[test]
 fn an_order_of_groups_is_of_groups_that_there_are() {
     const ORDER: &str = "model.layers.0.self_attn.q_proj.g_idx";
@@ -256,7 +258,7 @@ fn an_order_of_groups_is_of_groups_that_there_are() {
     }
 }
 
-/// bitsandbytes' eight bits: rows with their largest numbers, and in no order of a GPU.
+/// bitsandbytes' eight-bit matrices: rows with their largest numbers, not in the order of a GPU.
 #[test]
 fn bytes_with_their_largest_numbers_are_rows() {
     const FORMAT: &str = "model.layers.0.self_attn.q_proj.weight_format";
@@ -276,7 +278,7 @@ fn bytes_with_their_largest_numbers_are_rows() {
     assert!(open("integers", &[128], "I32", 0).unwrap_err().contains("F32, F16 or BF16"));
 }
 
-/// Groups of compressed-tensors: each matrix is of the group whose targets name it.
+/// Groups of compressed-tensors: each matrix belongs to the group whose targets match it.
 #[test]
 fn matrices_are_of_the_groups_that_name_them() {
     const Q: &str = "model.layers.0.self_attn.q_proj";
@@ -290,7 +292,7 @@ fn matrices_are_of_the_groups_that_name_them() {
         group
     };
     let said = |format: &str, first: Json, second: Json| json!({"quant_method": "compressed-tensors", "format": format, "config_groups": {"group_0": first, "group_1": second}});
-    // Four bits of queries, and eight of keys: a word has eight columns, or four.
+    // Four bits for queries, eight for keys: a word has eight or four columns.
     let tensors = [
         (format!("{Q}.weight_packed"), "I32", [128u64, 4]),
         (format!("{Q}.weight_scale"), "BF16", [128, 1]),
@@ -335,7 +337,7 @@ fn matrices_are_of_the_groups_that_name_them() {
             "targets of config_groups name",
         ),
         ("bits", said("pack-quantized", group(linear(), 3, None), group(pattern(), 8, None)), "\"num_bits\" is 3"),
-        // Of the other group they have other columns.
+        // With the settings of the other group they would have other columns.
         (
             "turned",
             said("pack-quantized", group(linear(), 8, None), group(pattern(), 4, None)),
@@ -347,7 +349,7 @@ fn matrices_are_of_the_groups_that_name_them() {
     }
 }
 
-/// Experts of one tensor of which some have groups of neighbours and others have not: all are numbers.
+/// If only some experts of a tensor have groups of neighbouring columns, all of them become f16.
 #[test]
 fn experts_in_an_order_make_numbers_of_all() {
     let kind = |test: &str, sorted: &[u32]| {
@@ -368,7 +370,7 @@ fn experts_in_an_order_make_numbers_of_all() {
     assert_eq!(kind("experts-sorted", &[0, 1, 2, 3]), "Q4_0");
 }
 
-/// Keys of latent attention are transposed, which blocks of four-bit floats are not.
+/// Keys of latent attention are transposed, which is not possible for blocks of four-bit floats.
 #[test]
 fn transposed_blocks_of_codes_are_refused() {
     const KV: &str = "model.layers.0.self_attn.kv_b_proj.weight";

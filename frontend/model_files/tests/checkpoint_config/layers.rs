@@ -1,4 +1,4 @@
-//! Which layers are of which kind, have a window, or are dense.
+//! Kinds of layers: attention or recurrent, with a window, or dense.
 
 use std::fs;
 use std::path::Path;
@@ -7,7 +7,8 @@ use serde_json::{Value as Json, json};
 
 use crate::{changed, folder, hyper, numbers, open};
 
-/// Ling 3 as it was published: every so many layers attend, and those behind the last whole group.
+/// Ling 3 as published: the last layer of each group has attention, and so have those after the
+/// last complete group.
 #[test]
 fn layers_behind_the_last_group_attend() {
     let config = json!({"model_type": "bailing_hybrid", "hidden_size": 32, "num_hidden_layers": 8, "num_attention_heads": 2, "layer_group_size": 3,
@@ -18,7 +19,8 @@ fn layers_behind_the_last_group_attend() {
     assert_eq!(key("swiglu_clamp_exp"), [0.0, 7.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]);
 }
 
-/// Mistral Large 4: which layers turn, and which have an index, is listed, or follows from numbers (transformers, `MistralLarge4TextConfig`).
+/// Mistral Large 4: layers with RoPE and with an indexer are listed, or follow from numbers
+/// (transformers, `MistralLarge4TextConfig`).
 #[test]
 fn kinds_of_layers_are_listed_or_follow() {
     let vector = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/vectors/checkpoints/mistral-large4-own.json");
@@ -48,13 +50,14 @@ fn kinds_of_layers_are_listed_or_follow() {
     let lists = json!({"no_rope_layers": [0, 1, 1, 1, 1, 0, 1, 1], "index_topk_pattern": "FFSFSS", "kv_source_layers": [0, 1, 1, 3, 1, 0]});
     let expected = [[0.0, 1.0, 1.0, 1.0, 1.0, 0.0], [1.0, 1.0, 0.0, 1.0, 0.0, 0.0], [0.0, 1.0, 1.0, 3.0, 1.0, 0.0]];
     assert_eq!(of("lists", lists), expected.map(|list| list.to_vec()));
-    // As transformers reads it: not the first layer's, as a later one of that kind is read, too.
+    // Transformers would read the rows of a later shared layer of the same kind, not those of the
+    // first.
     let other = opened("other", json!({"no_rope_layers": [1, 1, 1, 1, 1, 0], "kv_source_layers": [0, 1, 0, 1, 4, 5]}))
         .unwrap_err();
     assert!(other.contains("is 0 for layer 2; expected 1 or 2: the last layer before it"), "{other}");
 }
 
-/// Layers of PLaMo 2 that attend (every second one here) have a window, but for those that are listed.
+/// Layers of PLaMo 2 with attention (every second one here) have a window, except the listed ones.
 #[test]
 fn windows_of_layers_that_are_not_listed() {
     let windows = |test: &str, own: Json| {
@@ -73,7 +76,8 @@ fn windows_of_layers_that_are_not_listed() {
     assert_eq!(windows("full", json!({"full_attention_idx": [1, 3]})), (vec![], vec![]));
 }
 
-/// Which layers have the window that a configuration states: those that it lists, those behind so many, or all; none where it is not used.
+/// A window applies to the listed layers, to those from a number on, or to all. It applies to none
+/// if it is not used.
 #[test]
 fn windows_are_of_the_layers_that_configurations_say() {
     let windows = |config: Json| -> (Option<u32>, Option<Vec<bool>>) {
@@ -91,7 +95,7 @@ fn windows_are_of_the_layers_that_configurations_say() {
     };
     let kinds = json!(["sliding_attention", "full_attention", "sliding_attention"]);
     assert_eq!(windows(json!({"model_type": "mistral"})), (Some(24), None));
-    // Its class has none.
+    // Its class has no window.
     assert_eq!(windows(json!({"model_type": "llama"})), (None, None));
     assert_eq!(windows(json!({"model_type": "qwen2"})), (None, None));
     let behind = json!({"model_type": "qwen2", "use_sliding_window": true, "max_window_layers": 1});
@@ -107,7 +111,8 @@ fn windows_are_of_the_layers_that_configurations_say() {
     );
 }
 
-/// GPT-Neo lists layers, or runs of them, of no more layers than there are: what more would be is not made first.
+/// GPT-Neo lists layers or runs of them. Runs with more layers than the model has are refused
+/// before they are expanded.
 #[test]
 fn layers_of_gpt_neo_are_as_many_as_there_are() {
     let opened = |name: &str, value: Json| {
@@ -132,7 +137,7 @@ fn layers_of_gpt_neo_are_as_many_as_there_are() {
     }
 }
 
-/// Layers of Qwen's without a router are dense, which configurations and tensors have to agree on.
+/// Qwen's layers without a router are dense; configuration and tensors must agree on them.
 #[test]
 fn layers_without_routers_are_dense() {
     for (test, dense) in [("layers", json!({"mlp_only_layers": [0]})), ("sparse", json!({"decoder_sparse_step": 2}))] {

@@ -1,4 +1,4 @@
-//! Matrices that are taken apart, put together, or multiplied.
+//! Matrices that are split, joined, or multiplied.
 
 use std::fs;
 use std::path::Path;
@@ -11,13 +11,14 @@ use crate::{MIMO_ROWS, fill, firsts, folder, mimo_2, open};
 
 const FUSED: [&str; 2] = ["model.layers.0.self_attn.qkv_proj.weight", "model.layers.1.self_attn.qkv_proj.weight"];
 
-/// One matrix of queries, keys and values is taken apart by the heads of its layer.
+/// A matrix of queries, keys and values is split by the heads of its layer.
 #[test]
 fn a_fused_matrix_is_taken_apart_by_its_layer() {
     let shapes = MIMO_ROWS.map(|rows| [rows.iter().sum::<u64>(), 32]);
     let at = mimo_2("mimo-fused", &Json::Null, &[(FUSED[0], "BF16", &shapes[0]), (FUSED[1], "BF16", &shapes[1])]);
     for (name, [rows, width]) in FUSED.iter().zip(shapes) {
-        // Each row is its number, and those of bf16 are exact up to 256, and in steps of 2 behind.
+        // The values of a row are its number. bf16 has integers exactly up to 256, and then in
+        // steps of 2.
         let row = |row: u64| ((row / 2 * 2) as f32).to_bits().to_le_bytes()[2..].repeat(width as usize);
         fill(&at, name, &(0..rows).flat_map(row).collect::<Vec<u8>>());
     }
@@ -35,7 +36,8 @@ fn a_fused_matrix_is_taken_apart_by_its_layer() {
     assert!(said.contains("qkv_proj.weight") && said.contains("[225, 32]"), "{said}");
 }
 
-/// Four machines quantised their rows of it, each queries, keys and values, with scales that begin anew for each.
+/// Four machines quantised one part each of a fused matrix: queries, keys and values, with separate
+/// scales.
 #[test]
 fn a_fused_matrix_of_several_machines_is_put_together() {
     const RANKS: u64 = 4;
@@ -54,7 +56,7 @@ fn a_fused_matrix_of_several_machines_is_put_together() {
             (&scales[1], "F32", &[RANKS * blocks[1], 2]),
         ],
     );
-    // 1, 2 and 4 in turns, and scales that count.
+    // Codes repeat 1, 2 and 4; scales count up.
     let code = |row: u64| [0x38u8, 0x40, 0x48][row as usize % 3];
     let number = |row: u64| [1.0f32, 2.0, 4.0][row as usize % 3];
     for layer in 0..2 {
@@ -79,7 +81,8 @@ fn a_fused_matrix_of_several_machines_is_put_together() {
     }
 }
 
-/// Kimi K3 as it was published: scores are of a norm's weight times another's, gates have a name by their layer, and there are more decays than heads.
+/// Kimi K3 as published: scores are multiplied by a norm's weight, gates are named by their layer,
+/// and there are more decays than heads.
 #[test]
 fn vectors_are_multiplied_by_others() {
     let config = json!({
@@ -146,7 +149,7 @@ fn vectors_are_multiplied_by_others() {
 /// Name, shape and bytes of a matrix.
 type Stored = (String, [u64; 2], Vec<u8>);
 
-/// Writes a folder's tensors again, by file: those of machines have a file each, and there is no index.
+/// Writes a folder's tensors again, in a file for each machine and without an index.
 fn by_machine(folder: &Path, files: &[(&str, &[Stored])]) {
     for (file, tensors) in files {
         let (mut header, mut bytes) = (serde_json::Map::new(), Vec::new());
@@ -161,7 +164,8 @@ fn by_machine(folder: &Path, files: &[(&str, &[Stored])]) {
     }
 }
 
-/// Grok 2 has a file for each of several machines, with its rows of gates and up of each expert, and its columns of the matrix behind them.
+/// Grok 2 has a file for each machine. It has rows of gate and up of each expert, and columns of
+/// down.
 #[test]
 fn experts_of_several_machines_are_put_together() {
     const WIDTH: u64 = 8;
@@ -172,7 +176,7 @@ fn experts_of_several_machines_are_put_together() {
         "model_type": "git", "architectures": ["Grok1ForCausalLM"], "hidden_size": WIDTH, "intermediate_size": 32, "moe_intermediate_size": WIDE,
         "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 4, "num_local_experts": EXPERTS, "vocab_size": 16,
     });
-    // Of each element the upper half of a number that says which it is.
+    // The upper half of a number that identifies the element.
     let number =
         |expert: u64, matrix: u64, row: u64, column: u64| (expert << 12 | matrix << 10 | row << 5 | column) as u16;
     let name =
@@ -236,7 +240,8 @@ fn experts_of_several_machines_are_put_together() {
     assert!(said.ends_with("is a machine's part; expected the matrix of an expert, or whole"), "{said}");
 }
 
-/// Codes of four bits with a scale for 32 are blocks whatever they are called, and FP8's scales may stand beside the weight.
+/// Four-bit codes with a scale for 32 become blocks under any name, and FP8's scales may have the
+/// name `scale`.
 #[test]
 fn blocks_and_scales_go_by_several_names() {
     let config = json!({"model_type": "mixtral", "hidden_size": 64, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2,
@@ -269,13 +274,14 @@ fn blocks_and_scales_go_by_several_names() {
     for said in [bad, dtype] {
         assert!(said.contains("w1.scale") && said.contains("one for each 16 bytes of"), "{said}");
     }
-    // Integers are no weights.
+    // Integers cannot be weights.
     let at = folder("integers", &config, &[(&o, "I64", &[64, 64])]);
     let said = ixc_architectures::open(&at).unwrap_err().to_string();
     assert!(said.contains("blk.0.attn_output.weight") && said.contains("of type I64"), "{said}");
 }
 
-/// Rows of output matrices are divided by their length where a model does so as it uses them: Baichuan 2, known by its vocabulary.
+/// The rows of an output matrix are normalised if the model does so at run time: Baichuan 2,
+/// identified by its vocabulary.
 #[test]
 fn rows_of_heads_may_be_of_length_1() {
     let divided = |test: &str, own: Json, rows: u64| {
@@ -289,7 +295,8 @@ fn rows_of_heads_may_be_of_length_1() {
     assert_eq!(divided("baichuan-2", json!({"model_type": "baichuan"}), 125_696), 1);
 }
 
-/// MiniMax-01's decays are made, wherever in the file what is there lies: here all of it is made, too, as nothing begins where a tensor may.
+/// MiniMax-01's decays are computed even if no tensor lies unchanged in its file. Here all tensors
+/// are derived, because none begins at an aligned place.
 #[test]
 fn numbers_are_made_where_no_tensor_lies_as_it_is() {
     let config = json!({"model_type": "minimax", "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
@@ -308,7 +315,8 @@ fn numbers_are_made_where_no_tensor_lies_as_it_is() {
     assert_eq!(decays, [-slope(0.0) as f32, -slope(1.0) as f32]);
 }
 
-/// An output matrix that is there counts, also where a configuration says that the table is to be it: they may differ, and transformers and converters take its own.
+/// A stored output matrix is used even if the configuration ties it to the embedding. The two may
+/// differ, and transformers and converters use the stored one.
 #[test]
 fn a_head_that_is_there_counts() {
     let head = |test: &str, config: Json| {
@@ -328,7 +336,8 @@ fn a_head_that_is_there_counts() {
     assert!(head("llama", llama));
 }
 
-/// Ling 1: columns of the output matrix are divided by their length, which the norm before it has.
+/// Ling 1: columns of the output matrix are divided by their length; the division is part of the
+/// norm before it.
 #[test]
 fn columns_of_a_head_are_of_length_1() {
     const HEAD: &str = "lm_head.weight";

@@ -1,4 +1,4 @@
-//! `modules.json` of sentence-transformers: what it says of vectors, and what is refused.
+//! `modules.json` of sentence-transformers: keys of vectors, and refused modules.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use ixc_model_files::gguf::read_vocabulary;
 use ixc_text::tokenizer::Tokenizer;
 use serde_json::{Value as Json, json};
 
-/// A copy of a folder of an encoder, to be changed.
+/// Copy of an encoder's folder that a test may change.
 struct Folder(PathBuf);
 
 fn copy(from: &Path, to: &Path) {
@@ -34,7 +34,7 @@ impl Folder {
         fs::write(path, serde_json::to_vec(&json).unwrap()).unwrap();
     }
 
-    /// The key of the way of pooling, whether vectors have length 1, and the longest text.
+    /// Returns the pooling key, whether vectors have length 1, and the maximum text length.
     fn facts(&self) -> (Option<u32>, bool, u32) {
         let gguf = ixc_architectures::open(&self.0).unwrap_or_else(|error| panic!("{error}"));
         let model = build_parts(&gguf, Parts { head: false, ..Parts::ALL }).unwrap();
@@ -68,13 +68,14 @@ fn pooling_and_length_are_those_of_the_modules() {
         bert.edit(POOLING, |json| *json = config);
         assert_eq!(bert.facts().0, Some(number));
     }
-    // Without Normalize vectors keep their length.
+    // Without Normalize, vectors keep their length.
     bert.edit(MODULES, |json| drop(json.as_array_mut().unwrap().pop()));
     assert_eq!(bert.facts(), (Some(3), false, 128));
-    // What a module for training does is nothing.
+    // A module for training has no effect.
     bert.edit(MODULES, |json| json.as_array_mut().unwrap().push(module("Dropout", "2_Dropout")));
     assert_eq!(bert.facts(), (Some(3), false, 128));
-    // The longest text: whole blocks of it; that of the tokenizer; that of the model.
+    // The maximum length is rounded up to whole blocks; it comes from the module, the tokenizer or
+    // the model.
     bert.edit("sentence_bert_config.json", |json| json["max_seq_length"] = 75.into());
     assert_eq!(bert.facts().2, 96);
     bert.edit("sentence_bert_config.json", |json| json["max_seq_length"] = Json::Null);
@@ -170,15 +171,15 @@ fn a_list_of_words_is_a_tokenizer() {
     fs::remove_file(bert.0.join("tokenizer.json")).unwrap();
     bert.edit("tokenizer_config.json", |json| json["tokenizer_class"] = "BertTokenizer".into());
     assert_eq!(spec(&bert), whole);
-    // Cased models say so.
+    // Cased models have this flag.
     bert.edit("tokenizer_config.json", |json| json["do_lower_case"] = false.into());
     let cased = spec(&bert);
     assert!(!cased.lowercase && !cased.strip_accents);
-    // What sentence-transformers lowercases itself keeps its accents.
+    // Text that sentence-transformers lowercases itself keeps its accents.
     bert.edit("sentence_bert_config.json", |json| json["do_lower_case"] = true.into());
     let lowercased = spec(&bert);
     assert!(lowercased.lowercase && !lowercased.strip_accents);
-    // A list of another tokenizer's words is not read.
+    // A list for another tokenizer is not read.
     bert.edit("sentence_bert_config.json", |json| json["do_lower_case"] = false.into());
     bert.edit("tokenizer_config.json", |json| json["tokenizer_class"] = "CPMTokenizer".into());
     assert_eq!(spec(&bert).tokens.len(), 0);

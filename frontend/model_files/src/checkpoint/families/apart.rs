@@ -1,4 +1,4 @@
-//! Models that share neither names of tensors nor keys with others.
+//! Models that share neither tensor names nor keys with others.
 
 use super::super::error::CheckpointError;
 use super::super::keys::Keys;
@@ -29,7 +29,8 @@ pub(super) static ROWS: &[Family] = &[
             "position_embedding_type": "learned_absolute", "group_query_attention": true, "num_query_groups": 1}"#,
         ..USUAL
     },
-    // Their configurations have no `model_type`, but a class. In its second form heads share keys, and what turns them is not said.
+    // The configurations have a class, but no `model_type`. In CogVLM 2 heads share keys, and its
+    // RoPE is not described.
     Family {
         model_types: &["CogVLMForCausalLM"],
         architecture: "cogvlm",
@@ -80,7 +81,7 @@ pub(super) static ROWS: &[Family] = &[
             "max_position_embeddings": 2048, "rms_norm_eps": 1e-5, "rope_theta": 5e5}"#,
         ..USUAL
     },
-    // Attention without latent rows, beside which DeepSeek-V2's configurations say so.
+    // Attention without latent rows, in spite of DeepSeek-V2's configuration class.
     Family {
         model_types: &["deepseek_vl_v2", "deepseek_v2", "deepseek_ocr2_text", "deepseek_ocr2"],
         architecture: "deepseek2-ocr",
@@ -109,10 +110,10 @@ static OPENELM: &[Rule] = &[
     rule("model.layers.{L}.ffn.proj_2", "blk.{L}.ffn_down", plain),
 ];
 
-/// CodeShell: as GPT-2, with RoPE.
+/// CodeShell: like GPT-2, with RoPE.
 static CODESHELL: &[Rule] = &[rule("model.h.{L}.attn.rotary_emb.inv_freq", "", skip)];
 
-/// CogVLM: matrices of texts, and of pictures.
+/// CogVLM: matrices for text, and others for images.
 static COGVLM: &[Rule] = &[
     rule("model.layers.{L}.self_attn.language_expert_query_key_value", "blk.{L}.attn_qkv", plain),
     rule("model.layers.{L}.self_attn.language_expert_dense", "blk.{L}.attn_output", plain),
@@ -126,7 +127,7 @@ static COGVLM: &[Rule] = &[
     rule("model.layers.{L}.mlp.vision_mlp.down_proj", "blk.{L}.vis_down", plain),
 ];
 
-/// HRM-Text: layers of the upper stack come behind those of the lower one.
+/// HRM-Text: layers of the upper stack follow those of the lower one.
 static HRM_TEXT: &[Rule] = &[
     rule("model.z_L_init", "hrm.z_l_init", plain),
     rule("model.L_module.layers.{L}.self_attn.gate_proj", "blk.{L}.attn_gate", plain),
@@ -159,7 +160,7 @@ static BITNET: &[Rule] = &[
     rule("model.layers.{L}.mlp.ffn_sub_norm", "blk.{L}.ffn_sub_norm", plain),
 ];
 
-/// Chameleon: norms of each head's queries and keys turn with them.
+/// Chameleon: norm weights of queries and keys are reordered like their rows.
 static CHAMELEON: &[Rule] = &[
     rule("model.layers.{L}.self_attn.q_norm.bias", "blk.{L}.attn_q_norm.bias", all_halves_side_by_side),
     rule("model.layers.{L}.self_attn.k_norm.bias", "blk.{L}.attn_k_norm.bias", all_halves_side_by_side),
@@ -167,7 +168,7 @@ static CHAMELEON: &[Rule] = &[
     rule("model.layers.{L}.self_attn.k_norm", "blk.{L}.attn_k_norm", halves_side_by_side),
 ];
 
-/// Talkie: RoPE turns the other way, which signs undo.
+/// Talkie: RoPE rotates in the opposite direction; changed signs compensate.
 static TALKIE: &[Rule] = &[
     rule("model.embed.weight", "token_embd.weight", plain),
     rule("model.embed", "token_embd.weight", plain),
@@ -192,7 +193,7 @@ fn openelm(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     let config = keys.config;
     let (layers, width) = (config.require(&["num_transformer_layers"])?, config.require(&["model_dim"])?);
     let divisor = f64::from(config.count(&["ffn_dim_divisor"])?.unwrap_or(256).max(1));
-    // The nearest multiple, but no tenth below what it is near to.
+    // Rounds to the nearest multiple, but at most 10 % down.
     let inner = |factor: f64| {
         let exact = factor * f64::from(width);
         let near = (((exact + divisor / 2.0) / divisor).floor() * divisor).max(divisor);
@@ -215,7 +216,7 @@ fn openelm(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     keys.put("embedding_length", width);
     keys.count("context_length", &["max_context_length"])?;
     keys.number("rope.freq_base", &["rope_freq_constant"])?;
-    // As its code has it.
+    // The constant is from the model's code.
     keys.put("attention.layer_norm_rms_epsilon", 1e-6f32);
     keys.refuse("normalize_qk_projections", |value| value.as_bool() != Some(true), "true")?;
     keys.refuse("activation_fn_name", |value| value.as_str() != Some("swish"), "swish")?;
@@ -232,7 +233,7 @@ fn codeshell(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     if config.flag(&["group_query_attention"])? == Some(true) {
         keys.count("attention.head_count_kv", &["num_query_groups"])?;
     }
-    // As the converter writes it, where positions are not scaled.
+    // llama.cpp's converter writes these keys for unscaled positions.
     if !keys.has("rope.scaling.type") {
         keys.put("rope.scaling.type", "linear");
         keys.put("rope.scaling.factor", 1f32);
@@ -243,7 +244,7 @@ fn codeshell(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
 
 fn hrm_text(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     let config = keys.config;
-    // What counts layers counts those of a stack, or all that are computed where these are counted, too.
+    // The count is that of one stack; `num_hidden_layers` may count all computed layers.
     let layers = config.require(&["num_layers_per_stack", "num_hidden_layers"])?;
     let (cycles, lower) = (config.require(&["H_cycles"])?, config.require(&["L_cycles"])?);
     let all = u64::from(layers) * u64::from(cycles).saturating_mul(u64::from(lower) + 1);
@@ -266,7 +267,7 @@ fn deepseek_ocr(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     keys.count("expert_shared_count", &["n_shared_experts"])?;
     keys.count("leading_dense_block_count", &["first_k_dense_replace"])?;
     keys.number("expert_weights_scale", &["routed_scaling_factor"])?;
-    // As files have it, which graphs pass by.
+    // GGUF files have this key; graphs ignore it.
     keys.count("attention.sliding_window", &["sliding_window_size", "sliding_window"])?;
     keys.refuse("n_group", |value| value.as_u64() != Some(1), "1")?;
     keys.normalise(&["norm_topk_prob"])

@@ -1,4 +1,4 @@
-//! Dense models with names of tensors of their own.
+//! Dense models with their own tensor names.
 
 use super::super::error::CheckpointError;
 use super::super::keys::Keys;
@@ -42,7 +42,8 @@ pub(super) static ROWS: &[Family] = &[
             "factor": 8.0, "original_max_position_embeddings": 8192, "low_freq_factor": 1.0, "high_freq_factor": 4.0}}"#,
         ..USUAL
     },
-    // With tokens of pictures and sounds, which are read and not written: they have rows of the table, and none of the output matrix.
+    // Image and audio tokens are input only: they have rows in the embedding table, but not in the
+    // output matrix.
     Family {
         model_types: &["apertus1p5_text", "apertus1p5"],
         architecture: "apertus",
@@ -68,7 +69,7 @@ pub(super) static ROWS: &[Family] = &[
         defaults: r#"{"max_position_embeddings": 4096, "rms_norm_eps": 1e-5}"#,
         ..USUAL
     },
-    // The one that sees and hears: what is added to matrices for pictures and for sounds is nothing for text.
+    // The multimodal model: additions to matrices for images and audio do not apply to text.
     Family {
         model_types: &["phi4mm", "phi4_multimodal"],
         architecture: "phi3",
@@ -145,7 +146,8 @@ pub(super) static ROWS: &[Family] = &[
         model_types: &["plamo"],
         architecture: "plamo",
         keys: |keys| {
-            // Configurations count a key head for each query head, which share theirs.
+            // Configurations count one key head for each query head, although several query heads
+            // share one.
             let (heads, shared) =
                 (keys.config.require(&["num_attention_heads"])?, keys.config.require(&["n_shared_head"])?);
             keys.put("attention.head_count_kv", heads.checked_div(shared).unwrap_or(0));
@@ -188,7 +190,7 @@ pub(super) static ROWS: &[Family] = &[
     Family {
         model_types: &["orion"],
         architecture: "orion",
-        // Its norms are layer norms, whatever the key is called.
+        // Its norms are layer norms in spite of the name of the key.
         keys: |keys| keys.number("attention.layer_norm_epsilon", &["rms_norm_eps"]),
         defaults: r#"{"max_position_embeddings": 4096, "rms_norm_eps": 1e-5}"#,
         ..USUAL
@@ -203,7 +205,7 @@ pub(super) static ROWS: &[Family] = &[
         model_types: &["nanochat"],
         architecture: "nanochat",
         keys: |keys| {
-            // Without this key files mean what the released models have.
+            // Files without this key mean the value of the released models.
             let cap = keys.config.number(&["final_logit_softcapping"])?.unwrap_or(0.0);
             keys.put("final_logit_softcapping", cap as f32);
             keys.refuse("attention_bias", |value| value.as_bool() == Some(true), "false")
@@ -233,7 +235,7 @@ pub(super) static ROWS: &[Family] = &[
         model_types: &["cohere"],
         architecture: "command-r",
         keys: |keys| {
-            // The other one is that of the first part of training.
+            // The other key is the context of the first part of training.
             keys.count("context_length", &["model_max_length", "max_position_embeddings"])?;
             keys.number("logit_scale", &["logit_scale"])
         },
@@ -262,7 +264,7 @@ pub(super) static ROWS: &[Family] = &[
         defaults: r#"{"max_position_embeddings": 131072, "rms_norm_eps": 1.5625e-7, "num_key_value_heads": 2, "head_dim": 128}"#,
         ..USUAL
     },
-    // Those that see: of text, positions of all sections are one.
+    // Vision models: for text, positions of all sections are equal.
     Family {
         model_types: &["glm4v_text", "glm4v", "glm46v", "glmga"],
         architecture: "glm4",
@@ -316,10 +318,10 @@ pub(super) static ROWS: &[Family] = &[
     },
 ];
 
-/// Rows of the vocabulary of Baichuan 2, by which it is known.
+/// Vocabulary size of Baichuan 2, which identifies the model.
 const BAICHUAN_2_TOKENS: u32 = 125_696;
 
-/// Apertus: numbers of activations are keys.
+/// Apertus: parameters of activations are keys.
 static APERTUS: &[Rule] = &[
     rule("model.layers.{L}.attention_layernorm", "blk.{L}.attn_norm", plain),
     rule("model.layers.{L}.feedforward_layernorm", "blk.{L}.ffn_norm", plain),
@@ -343,7 +345,7 @@ static PHI_2: &[Rule] = &[
     rule("model.layers.{L}.mlp.fc2", "blk.{L}.ffn_down", plain),
 ];
 
-/// nanochat: RoPE turns the other way.
+/// nanochat: RoPE rotates in the opposite direction.
 static NANOCHAT: &[Rule] = &[
     rule("model.layers.{L}.self_attn.q_proj", "blk.{L}.attn_q", query_turned_back),
     rule("model.layers.{L}.self_attn.k_proj", "blk.{L}.attn_k", key_turned_back),
@@ -351,13 +353,13 @@ static NANOCHAT: &[Rule] = &[
     rule("model.layers.{L}.mlp.fc2", "blk.{L}.ffn_down", plain),
 ];
 
-/// Spark X2.5: queries, keys and values in one matrix, and a gate of each head.
+/// Spark X2.5: queries, keys and values in one matrix, and a gate for each head.
 static SPARK: &[Rule] = &[
     rule("model.layers.{L}.self_attn.q_k_v_proj", "blk.{L}.attn_qkv", plain),
     rule("model.layers.{L}.self_attn.g_proj", "blk.{L}.attn_gate", plain),
 ];
 
-/// StableLM: each head has a norm of its own, where there are such.
+/// StableLM: larger models have a norm for each head.
 static STABLELM: &[Rule] = &[
     rule("model.layers.{L}.self_attn.q_layernorm.norms.{Q}", "blk.{L}.attn_q_norm", plain),
     rule("model.layers.{L}.self_attn.k_layernorm.norms.{K}", "blk.{L}.attn_k_norm", plain),
@@ -369,14 +371,14 @@ static STARCODER_2: &[Rule] = &[
     rule("model.layers.{L}.mlp.c_proj", "blk.{L}.ffn_down", plain),
 ];
 
-/// Nemotron: weights of norms multiply by one more.
+/// Nemotron: norms multiply by `1 + weight`.
 static NEMOTRON: &[Rule] = &[
     rule("model.norm.weight", "output_norm.weight", plus_one),
     rule("model.layers.{L}.input_layernorm.weight", "blk.{L}.attn_norm.weight", plus_one),
     rule("model.layers.{L}.post_attention_layernorm.weight", "blk.{L}.ffn_norm.weight", plus_one),
 ];
 
-/// GLM-4 of 2025: norms on both sides of a block, and one matrix of gates and up.
+/// GLM-4 of 2025: norms before and after each block, and one matrix for gates and up.
 static GLM_4: &[Rule] = &[
     rule("model.layers.{L}.post_self_attn_layernorm", "blk.{L}.post_attention_norm", plain),
     rule("model.layers.{L}.post_mlp_layernorm", "blk.{L}.post_ffw_norm", plain),
@@ -386,7 +388,7 @@ static GLM_4: &[Rule] = &[
 /// GLM-4 of 2024.
 static GLM: &[Rule] = &[rule("model.layers.{L}.mlp.gate_up_proj", "blk.{L}.ffn_up", plain)];
 
-/// The same, and ChatGLM 3, in files with code of their own.
+/// GLM-4 of 2024 and ChatGLM 3, in files with their own code.
 static CHATGLM: &[Rule] = &[
     rule("model.embedding.word_embeddings", "token_embd", plain),
     rule("model.encoder.final_layernorm", "output_norm", plain),
@@ -406,13 +408,13 @@ static HUNYUAN: &[Rule] = &[
     rule("model.layers.{L}.self_attn.key_layernorm", "blk.{L}.attn_k_norm", plain),
 ];
 
-/// Phi-3: one matrix of queries, keys and values, one of gates and up.
+/// Phi-3: one matrix for queries, keys and values, one for gates and up.
 static PHI_3: &[Rule] = &[
     rule("model.layers.{L}.self_attn.qkv_proj", "blk.{L}.attn_qkv", plain),
     rule("model.layers.{L}.mlp.gate_up_proj", "blk.{L}.ffn_up", plain),
 ];
 
-/// Phi-4-multimodal, whose matrices stand beside what is added to them.
+/// Phi-4-multimodal: base matrices, and their additions (LoRA) for images and audio.
 static PHI_4_MULTIMODAL: &[Rule] = &[
     rule("model.layers.{L}.self_attn.qkv_proj.base_layer", "blk.{L}.attn_qkv", plain),
     rule("model.layers.{L}.self_attn.o_proj.base_layer", "blk.{L}.attn_output", plain),
@@ -436,10 +438,10 @@ static PHI_4_MULTIMODAL: &[Rule] = &[
     rule("model.layers.{L}.mlp.down_proj.lora_B.speech", "", skip),
 ];
 
-/// A table of which there are the rows that the output matrix has.
+/// Embedding table, limited to the rows of the output matrix.
 static TEXT_ALONE: &[Rule] = &[rule("model.embed_tokens.weight", "token_embd.weight", rows_of_vocabulary)];
 
-/// PLaMo 1: heads that share a key lie apart.
+/// PLaMo 1: heads that share a key are not adjacent.
 static PLAMO: &[Rule] = &[
     rule("model.layers.layers.{L}.norm", "blk.{L}.attn_norm", plain),
     rule("model.layers.layers.{L}.self_attn.q_proj", "blk.{L}.attn_q", query_in_turns),
@@ -452,7 +454,7 @@ static PLAMO: &[Rule] = &[
     rule("model.layers.layers.{L}.mlp.down_proj", "blk.{L}.ffn_down", plain),
 ];
 
-/// PLaMo 2 and 3: weights of norms of the stream multiply by more than they are.
+/// PLaMo 2 and 3: norms of the residual stream add a constant to the stored weight.
 pub(super) static PLAMO_BLOCKS: &[Rule] = &[
     rule("model.norm", "output_norm", plus_one),
     rule("model.layers.layers.{L}.pre_mixer_norm", "blk.{L}.attn_norm", plus_one),
@@ -464,18 +466,18 @@ pub(super) static PLAMO_BLOCKS: &[Rule] = &[
     rule("model.layers.layers.{L}.mlp.down_proj", "blk.{L}.ffn_down", plain),
 ];
 
-/// PLaMo 3: those of queries and keys, too; gates and up are one matrix.
+/// PLaMo 3: norms of queries and keys also add 1; gates and up are one matrix.
 static PLAMO_3: &[Rule] = &[
     rule("model.layers.layers.{L}.mixer.q_norm", "blk.{L}.attn_q_norm", plus_one),
     rule("model.layers.layers.{L}.mixer.k_norm", "blk.{L}.attn_k_norm", plus_one),
     rule("model.layers.layers.{L}.mlp.gate_up_proj", "blk.{L}.ffn_up", plain),
 ];
 
-/// Baichuan: queries, keys and values in one matrix, one behind the other.
+/// Baichuan: queries, keys and values in one matrix, one after the other.
 static BAICHUAN: &[Rule] =
     &[rule("model.layers.{L}.self_attn.W_pack.weight", "blk.{L}.attn_{P}.weight", turned_query_key_value)];
 
-/// Output matrices whose rows are divided by their length as they are used.
+/// Output matrix whose rows the model divides by their length.
 static UNIT_HEAD: &[Rule] = &[rule("lm_head.weight", "output.weight", of_length_1)];
 
 fn spark(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
@@ -484,7 +486,7 @@ fn spark(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     keys.count("attention.sliding_window", &["sliding_window"])?;
     keys.windows()?;
     keys.rotated_part(1.0)?;
-    // As long a part as in other layers, where a configuration does not say another.
+    // The default is the length of the rotated part in other layers.
     if let Some(share) = keys.local_rope_number("partial_rotary_factor")? {
         let dims = f64::from(keys.config.require(&["head_dim"])?) * share;
         if !(0.0..=f64::from(u32::MAX)).contains(&dims) {
@@ -496,14 +498,14 @@ fn spark(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
 }
 
 fn baichuan(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
-    // The one whose scores fall with distance says how many positions it was made for by another key than that of others, which turn.
+    // Models with ALiBi have another key for their context than models with RoPE.
     if keys.config.value("max_position_embeddings").is_none() {
         keys.put("attention.max_alibi_bias", 8f32);
     }
     Ok(())
 }
 
-/// That inner values go through GELU as graphs have it.
+/// Refuses activations other than the GELU of graphs.
 pub(super) fn gelu(keys: &Keys<'_>) -> Result<(), CheckpointError> {
     let known = ["gelu_new", "gelu_pytorch_tanh", "gelu_fast"];
     let other = |value: &serde_json::Value| value.as_str().is_none_or(|name| !known.contains(&name));
@@ -517,7 +519,7 @@ fn hunyuan_vl(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     if let Some(alpha) = keys.rope_number("alpha")? {
         keys.put("rope.scaling.alpha", alpha as f32);
     }
-    // Nothing else of it is scaled.
+    // RoPE is not scaled otherwise.
     keys.put("rope.scaling.type", "none");
     keys.put("rope.scaling.factor", keys.rope_number("factor")?.unwrap_or(1.0) as f32);
     keys.count("rope.scaling.original_context_length", &["max_position_embeddings"])

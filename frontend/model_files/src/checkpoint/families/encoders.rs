@@ -1,11 +1,11 @@
-//! Encoders: models that read a text whole and give hidden states for embeddings.
+//! Encoders: models that read a whole text and return hidden states for embeddings.
 
 use super::super::error::CheckpointError;
 use super::super::keys::Keys;
 use super::super::names::{Rule, plain, rows_of_context, rule, skip};
 use super::{Family, USUAL, gemma};
 
-/// Tables that are F32 in GGUF files, whatever the folder has.
+/// Tables that are F32 in GGUF files, whatever their type in the folder.
 const TABLES: [&str; 2] = ["position_embd.weight", "token_types.weight"];
 
 pub(super) static ROWS: &[Family] = &[
@@ -49,7 +49,7 @@ pub(super) static ROWS: &[Family] = &[
             "local_attention": 128, "global_attn_every_n_layers": 3, "hidden_activation": "gelu"}"#,
         ..USUAL
     },
-    // EmbeddingGemma has Gemma 3's name; only the key in `when` tells them apart.
+    // EmbeddingGemma has the same name as Gemma 3; only the key in `when` distinguishes them.
     Family {
         model_types: &["gemma3_text", "gemma3"],
         architecture: "gemma-embedding",
@@ -63,7 +63,7 @@ pub(super) static ROWS: &[Family] = &[
     },
 ];
 
-/// BERT: norms stand behind sums. Older files call the parts of a norm `gamma` and `beta`.
+/// BERT: norms follow sums. Older files call the parts of a norm `gamma` and `beta`.
 static BERT: &[Rule] = &[
     rule("embeddings.word_embeddings", "token_embd", plain),
     rule("embeddings.position_embeddings", "position_embd", rows_of_context),
@@ -84,7 +84,7 @@ static BERT: &[Rule] = &[
     rule("encoder.layer.{L}.output.LayerNorm", "blk.{L}.layer_output_norm", plain),
     rule("encoder.layer.{L}.output.LayerNorm.gamma", "blk.{L}.layer_output_norm.weight", plain),
     rule("encoder.layer.{L}.output.LayerNorm.beta", "blk.{L}.layer_output_norm.bias", plain),
-    // Heads that BERT was trained with: no embedding is made by them.
+    // Heads for BERT's training, which embeddings do not use.
     rule("pooler.dense", "", skip),
     rule("cls.predictions", "", skip),
     rule("cls.predictions.decoder", "", skip),
@@ -95,7 +95,7 @@ static BERT: &[Rule] = &[
     rule("cls.seq_relationship", "", skip),
 ];
 
-/// Nomic Embed: gates and up of the network are called by number.
+/// Nomic Embed: gate and up of the network have numbers as names.
 static NOMIC: &[Rule] = &[
     rule("embeddings.word_embeddings", "token_embd", plain),
     rule("embeddings.token_type_embeddings", "token_types", plain),
@@ -123,16 +123,16 @@ static MODERN: &[Rule] = &[
     rule("model.layers.{L}.mlp.Wo", "blk.{L}.ffn_down", plain),
     rule("final_norm", "output_norm", plain),
     rule("model.final_norm", "output_norm", plain),
-    // The head that it was trained with.
+    // The head for training.
     rule("head.dense", "", skip),
     rule("head.norm", "", skip),
     rule("model.decoder", "", skip),
 ];
 
-/// The matrices that sentence-transformers has behind EmbeddingGemma's mean.
+/// Matrices of sentence-transformers after EmbeddingGemma's mean pooling.
 static DENSE: &[Rule] = &[rule("dense_2.linear", "dense_2", plain), rule("dense_3.linear", "dense_3", plain)];
 
-/// States that attention is not causal, and refuses what would make it so.
+/// Marks attention as not causal, and refuses configurations with causal attention.
 fn whole(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     for key in ["is_causal", "causal", "is_decoder"] {
         keys.refuse(key, |value| value.as_bool() == Some(true), "false")?;
@@ -146,7 +146,7 @@ fn bert(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     keys.refuse("position_embedding_type", |value| value.as_str() != Some("absolute"), "absolute")
 }
 
-/// The hub's configuration has GPT-2's names; transformers writes others.
+/// Puts keys of Nomic Embed: those on the hub have GPT-2's names, those of transformers others.
 fn nomic(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     whole(keys)?;
     let is_true = |value: &serde_json::Value| value.as_bool() == Some(true);
@@ -159,7 +159,7 @@ fn nomic(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     keys.refuse("activation_function", |value| value.as_str() != Some("swiglu"), "swiglu")?;
     keys.count("feed_forward_length", &["n_inner", "intermediate_size"])?;
     keys.number("rope.freq_base", &["rotary_emb_base"])?;
-    // For texts beyond the training length, the hub's code changes RoPE with the length of a text.
+    // For texts beyond the training length, the hub's code changes RoPE with the length.
     const TRAINED: u32 = 2048;
     if let Some(positions) = keys.config.count(&["n_positions"])? {
         let trained = keys.config.count(&["max_trained_positions"])?.unwrap_or(TRAINED);
@@ -168,7 +168,7 @@ fn nomic(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     Ok(())
 }
 
-/// Layers with a window see half of it before a token and half behind.
+/// Puts keys of ModernBERT, whose window has equal halves before and after a token.
 fn modern(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     whole(keys)?;
     keys.number("attention.layer_norm_epsilon", &["norm_eps"])?;

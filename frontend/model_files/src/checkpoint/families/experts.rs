@@ -1,4 +1,4 @@
-//! Models with experts that are no other model's kin.
+//! Models with experts that belong to no other family.
 
 use super::super::config::Config;
 use super::super::error::CheckpointError;
@@ -16,7 +16,7 @@ pub(super) static ROWS: &[Family] = &[
         model_types: &["olmoe"],
         architecture: "olmoe",
         keys: |keys| {
-            // Of what is normalised, and not before as OLMo's.
+            // This limit would apply after normalisation, unlike OLMo's.
             keys.refuse("clip_qkv", |_| true, "null")?;
             keys.normalise(&["norm_topk_prob"])
         },
@@ -43,7 +43,7 @@ pub(super) static ROWS: &[Family] = &[
             "sliding_attention": {"rope_type": "default", "rope_theta": 1e4}}}"#,
         ..USUAL
     },
-    // Its code has no key for the limit of gates.
+    // The limit of gates is a constant of its code, without a key.
     Family {
         model_types: &["maple"],
         architecture: "maple",
@@ -93,7 +93,7 @@ pub(super) static ROWS: &[Family] = &[
         defaults: r#"{"max_seq_len": 2048}"#,
         ..USUAL
     },
-    // Grok 2's configuration has a `model_type` that is none of a decoder's, and is known by its class.
+    // Grok 2's `model_type` does not identify a decoder, so the class does.
     Family {
         model_types: &["Grok1ForCausalLM", "Grok1ModelForCausalLM"],
         architecture: "grok",
@@ -104,7 +104,7 @@ pub(super) static ROWS: &[Family] = &[
             "tie_word_embeddings": false}"#,
         ..USUAL
     },
-    // As it is in files that others made of what was released.
+    // Names in files that others converted from the release.
     Family {
         model_types: &["grok-1"],
         architecture: "grok",
@@ -120,7 +120,7 @@ pub(super) static ROWS: &[Family] = &[
         architecture: "grovemoe",
         keys: |keys| {
             keys.count("expert_feed_forward_length", &["moe_intermediate_size"])?;
-            // Numbers of the code, which has no names for them.
+            // Constants of the model's code, without keys.
             let width = keys.config.count(&["head_dim"])?.unwrap_or(128);
             keys.put("expert_chunk_feed_forward_length", width);
             keys.put("experts_per_group", 2u32);
@@ -177,7 +177,7 @@ pub(super) static ROWS: &[Family] = &[
             "num_experts_per_tok": 6, "norm_topk_prob": true}"#,
         ..USUAL
     },
-    // Without dense layers, and all of a head turns.
+    // No dense layers, and RoPE rotates the whole head.
     Family {
         model_types: &["solar_open"],
         architecture: "glm4moe",
@@ -209,7 +209,8 @@ pub(super) static ROWS: &[Family] = &[
         architecture: "minimax-m2",
         keys: |keys| {
             keys.count("expert_feed_forward_length", &["intermediate_size"])?;
-            // Configurations say how much of a head turns, or what part of it, which transformers writes.
+            // Configurations have the number of rotated elements; those of transformers have their
+            // share.
             match keys.config.has("rotary_dim") {
                 true => keys.count("rope.dimension_count", &["rotary_dim"]),
                 false => keys.rotated_part(1.0),
@@ -217,7 +218,7 @@ pub(super) static ROWS: &[Family] = &[
         },
         defaults: r#"{"max_position_embeddings": 196608, "rms_norm_eps": 1e-6, "num_key_value_heads": 8, "head_dim": 128, "rope_theta": 5e6,
             "num_experts_per_tok": 8}"#,
-        // Of this name is MiniMax-01, too.
+        // MiniMax-01 has the same name.
         when: |config| Ok(!attends_linearly(config)?),
         ..USUAL
     },
@@ -231,7 +232,7 @@ pub(super) static ROWS: &[Family] = &[
             "moe_layer_start_index": 1, "moe_num_shared_experts": 2}"#,
         ..USUAL
     },
-    // Text goes through the first of both groups of experts, those of text; of the others, which pictures go through, nothing is read.
+    // Text uses the first of two groups of experts. The second group serves images and is not read.
     Family {
         model_types: &["ernie4_5_vl_moe", "ernie4_5_vl_moe_text", "ernie4_5_moe_vl"],
         architecture: "ernie4_5-moe",
@@ -248,7 +249,7 @@ pub(super) static ROWS: &[Family] = &[
         architecture: "bailingmoe",
         keys: |keys| {
             if keys.config.flag(&["norm_head"])? == Some(true) {
-                // The table would be divided, too.
+                // The embedding table would also be divided.
                 let says = "false, since norm_head divides the output matrix";
                 keys.refuse("tie_word_embeddings", |value| value.as_bool() == Some(true), says)?;
             }
@@ -269,7 +270,7 @@ pub(super) static ROWS: &[Family] = &[
         tensors: &[LING_2],
         ..USUAL
     },
-    // Biases that experts are chosen by are less their mean there, which chooses the same.
+    // Selection biases are stored minus their mean, which selects the same experts.
     Family {
         model_types: &["sarvam_moe"],
         architecture: "bailingmoe2",
@@ -359,7 +360,7 @@ pub(super) static ROWS: &[Family] = &[
         keys: minimax_m3,
         tensors: &[MINIMAX_M3],
         single: &["ffn_gate_inp.weight", "indexer.q_proj.weight", "indexer.k_proj.weight"],
-        // What graphs do is what they all have: gates and up that are clamped.
+        // Graphs clamp gates and up, which all these values mean.
         activations: &["silu", "swish", "swigluoai"],
         defaults: r#"{"hidden_size": 6144, "intermediate_size": 3072, "num_hidden_layers": 60, "num_attention_heads": 64,
             "num_key_value_heads": 4, "head_dim": 128, "max_position_embeddings": 524288, "rms_norm_eps": 1e-6, "rope_theta": 5e6,
@@ -394,7 +395,7 @@ pub(super) static ROWS: &[Family] = &[
     },
 ];
 
-/// ERNIE 4.5 VL, for text: experts of text come first, and so do their biases; routers are transposed.
+/// ERNIE 4.5 VL, for text: experts and biases for text come first; routers are transposed.
 static ERNIE_VL: &[Rule] = &[
     rule("model.layers.{L}.mlp.gate.weight", "blk.{L}.ffn_gate_inp.weight", transposed),
     rule("model.layers.{L}.mlp.gate.weight_1", "", skip),
@@ -404,13 +405,13 @@ static ERNIE_VL: &[Rule] = &[
     rule("model.layers.{L}.mlp.experts.{X}.down_proj", "blk.{L}.ffn_down_exps", plain),
 ];
 
-/// Flint, as it was published and as transformers writes it.
+/// Flint, as published and as transformers writes it.
 static FLINT: &[Rule] = &[
     rule("model.layers.{L}.self_attn.softmax_offset", "blk.{L}.attn_sinks.weight", plain),
     rule("model.layers.{L}.self_attn.sinks", "blk.{L}.attn_sinks.weight", plain),
 ];
 
-/// DBRX: matrices of all experts are one.
+/// DBRX: one matrix has all experts.
 static DBRX: &[Rule] = &[
     rule("model.wte", "token_embd", plain),
     rule("model.norm_f", "output_norm", plain),
@@ -470,7 +471,7 @@ static GROK_1: &[Rule] = &[
     rule("model.decoder_layer.{L}.moe.{E}.linear_1", "blk.{L}.ffn_down_exps", plain),
 ];
 
-/// Grok 2: names of norms are its own.
+/// Grok 2: norms have other names.
 static GROK_2: &[Rule] = &[
     rule("model.layers.{L}.pre_attn_norm", "blk.{L}.attn_norm", plain),
     rule("model.layers.{L}.post_attn_norm", "blk.{L}.attn_output_norm", plain),
@@ -485,11 +486,11 @@ fn grok_2(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     if !keys.has("attention.output_scale") {
         keys.put("attention.output_scale", f64::from(config.require(&["head_dim"])?).powf(-0.5) as f32);
     }
-    // Less than one is none.
+    // A value below 1 means none.
     if let Some(length) = config.number(&["attn_temperature_len"])?.filter(|length| *length >= 1.0) {
         keys.put("attention.temperature_length", length as u32);
     }
-    // As converters write what is called "original", which scales nothing.
+    // llama.cpp's converter writes "original", which scales nothing, as YaRN.
     if let Some("original" | "yarn") = config.text(&["rope_type"])? {
         keys.put("rope.scaling.type", "yarn");
         for (key, from) in [
@@ -517,7 +518,7 @@ fn grok(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     keys.number("final_logit_softcapping", &["final_logit_softcapping"])
 }
 
-/// GroveMoE: small experts that groups share, and biases that nothing reads.
+/// GroveMoE: small experts that groups share, and biases that are not read.
 static GROVE: &[Rule] = &[
     rule("model.layers.{L}.mlp.chunk_experts.{G}.gate_proj", "blk.{L}.ffn_gate_chexps", plain),
     rule("model.layers.{L}.mlp.chunk_experts.{G}.up_proj", "blk.{L}.ffn_up_chexps", plain),
@@ -525,7 +526,7 @@ static GROVE: &[Rule] = &[
     rule("model.layers.{L}.mlp.expert_bias", "", skip),
 ];
 
-/// SmallThinker: experts' matrices without `proj` behind their names.
+/// SmallThinker: names of experts' matrices without `proj`.
 static SMALL_THINKER: &[Rule] = &[
     rule("model.layers.{L}.block_sparse_moe.primary_router", "blk.{L}.ffn_gate_inp", plain),
     rule("model.layers.{L}.block_sparse_moe.experts.{E}.gate", "blk.{L}.ffn_gate_exps", plain),
@@ -533,7 +534,8 @@ static SMALL_THINKER: &[Rule] = &[
     rule("model.layers.{L}.block_sparse_moe.experts.{E}.down", "blk.{L}.ffn_down_exps", plain),
 ];
 
-/// Arctic: a dense network beside the experts, whose norm is the one behind attention by name.
+/// Arctic: a dense network in parallel to the experts. The norm of the experts is named
+/// `post_attention_layernorm`.
 static ARCTIC: &[Rule] = &[
     rule("model.layers.{L}.post_attention_layernorm", "blk.{L}.ffn_norm_exps", plain),
     rule("model.layers.{L}.residual_layernorm", "blk.{L}.ffn_norm", plain),
@@ -542,7 +544,7 @@ static ARCTIC: &[Rule] = &[
     rule("model.layers.{L}.residual_mlp.w3", "blk.{L}.ffn_up", plain),
 ];
 
-/// Windows and RoPE are listed by layer, and layers with a window are those that turn.
+/// Puts keys of SmallThinker: windows and RoPE are listed by layer, and must agree.
 fn small_thinker(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     let config = keys.config;
     keys.count("expert_count", &["moe_num_primary_experts"])?;
@@ -569,14 +571,15 @@ fn small_thinker(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     Ok(())
 }
 
-/// MiMo-V2, and V2.5 with one matrix of queries, keys and values.
+/// MiMo-V2, and V2.5 with one matrix for queries, keys and values.
 static MIMO_2: &[Rule] = &[
     rule("model.layers.{L}.self_attn.attention_sink_bias", "blk.{L}.attn_sinks.weight", plain),
     rule("model.layers.{L}.self_attn.qkv_proj", "blk.{L}.attn_{P}", query_key_value_of_layer),
     rule("model.layers.{L}.self_attn.qkv_proj.weight.{R}", "blk.{L}.attn_{P}.weight", query_key_value_of_layer),
 ];
 
-/// Step-3.5 and 3.7 Flash, as they were published: norms multiply by one more, and experts are one behind another.
+/// Step-3.5 and 3.7 Flash, as published: norms multiply by `1 + weight`, and experts are
+/// concatenated.
 static STEP_3_5: &[Rule] = &[
     rule("model.norm", "output_norm", plus_one),
     rule("model.layers.{L}.input_layernorm", "blk.{L}.attn_norm", plus_one),
@@ -603,13 +606,13 @@ static HY_3: &[Rule] = &[
     rule("model.layers.{L}.mlp.shared_mlp.down_proj", "blk.{L}.ffn_down_shexp", plain),
 ];
 
-/// Laguna: gates on what attention gives.
+/// Laguna: gates on the output of attention.
 static LAGUNA: &[Rule] = &[
     rule("model.layers.{L}.self_attn.g_proj", "blk.{L}.attn_gate", plain),
     rule("model.layers.{L}.mlp.experts.e_score_correction_bias", "blk.{L}.exp_probs_b.bias", plain),
 ];
 
-/// MiniMax-M3, as it was published and as transformers writes it: norms multiply by one more.
+/// MiniMax-M3, as published and as transformers writes it: norms multiply by `1 + weight`.
 static MINIMAX_M3: &[Rule] = &[
     rule("model.norm", "output_norm", plus_one),
     rule("model.layers.{L}.input_layernorm", "blk.{L}.attn_norm", plus_one),
@@ -631,7 +634,7 @@ static MINIMAX_M3: &[Rule] = &[
     rule("model.layers.{L}.block_sparse_moe.shared_experts.down_proj", "blk.{L}.ffn_down_shexp", plain),
 ];
 
-/// gpt-oss: matrices of experts transposed, or blocks of MXFP4 that are not.
+/// gpt-oss: transposed matrices of experts, or MXFP4 blocks that are not transposed.
 static GPT_OSS: &[Rule] = &[
     rule("model.layers.{L}.post_attention_layernorm", "blk.{L}.post_attention_norm", plain),
     rule("model.layers.{L}.self_attn.sinks", "blk.{L}.attn_sinks.weight", plain),
@@ -675,7 +678,7 @@ static HUNYUAN_MOE: &[Rule] = &[
     rule("model.layers.{L}.mlp.shared_mlp.down_proj", "blk.{L}.ffn_down_shexp", plain),
 ];
 
-/// `turned` is the share of a head that turns.
+/// Puts keys of Ling 2. `turned` is the share of a head that RoPE rotates.
 fn ling_2(keys: &mut Keys<'_>, turned: f64) -> Result<(), CheckpointError> {
     keys.rotated_part(turned)?;
     keys.count("leading_dense_block_count", &["first_k_dense_replace"])?;
@@ -686,7 +689,7 @@ fn ling_2(keys: &mut Keys<'_>, turned: f64) -> Result<(), CheckpointError> {
     keys.normalise(&["norm_topk_prob"])
 }
 
-/// `turned` is the share of a head that turns.
+/// Puts keys of GLM-4 with experts. `turned` is the share of a head that RoPE rotates.
 fn glm_4_moe(keys: &mut Keys<'_>, turned: f64) -> Result<(), CheckpointError> {
     keys.default("expert_gating_func", SIGMOID);
     keys.rotated_part(turned)?;
@@ -708,7 +711,7 @@ fn gpt_oss(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
 fn ernie_moe(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     let config = keys.config;
     let last = i64::from(config.require(&["num_hidden_layers"])?) - 1;
-    // -1 is the last one, too.
+    // -1 also means the last layer.
     let before = |value: &serde_json::Value| value.as_i64().is_none_or(|end| end != -1 && end < last);
     keys.refuse("moe_layer_end_index", before, &format!("{last}, the last layer"))?;
     keys.count("expert_count", &["moe_num_experts"])?;
@@ -719,7 +722,8 @@ fn ernie_moe(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     keys.count("expert_shared_count", &["moe_num_shared_experts"])
 }
 
-/// Of text and of pictures there are two numbers, the first of text; and shared experts are as wide as text's.
+/// Puts keys of ERNIE 4.5 VL. Some values have a number for text and one for images, in this order;
+/// shared experts have the width of text experts.
 fn ernie_vl_moe(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     let config = keys.config;
     let of_text = |key: &str| match config.value(key).is_some_and(|value| value.is_array()) {
@@ -754,7 +758,7 @@ fn hunyuan_moe(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     base_by_alpha(keys)
 }
 
-/// Experts beside as many shared ones side by side, behind dense layers.
+/// Puts keys of models with shared experts that are merged into one, after leading dense layers.
 fn shared_beside(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     let config = keys.config;
     let width = config.require(&["moe_intermediate_size"])?;
@@ -818,7 +822,7 @@ fn cohere_2_moe(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     if config.has("layer_types") {
         return keys.windows();
     }
-    // Layers at the front have a period of their own.
+    // Leading dense layers have their own period.
     let period = |key| config.require(&[key]).map(|period| period.max(1));
     let (front, behind) = (period("prefix_dense_sliding_window_pattern")?, period("sliding_window_pattern")?);
     let windowed = |layer: u32| match layer.checked_sub(dense) {
@@ -901,7 +905,7 @@ fn mimo_2(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
 fn step_3_5(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     let config = keys.config;
     let layers = config.require(&["num_hidden_layers"])? as usize;
-    // Files as they were published list layers that draft, too, behind the others.
+    // Published files also list the layers that draft, after the others.
     let windowed: Vec<bool> = match config.texts("layer_types")? {
         Some(kinds) => kinds.into_iter().map(|kind| kind == "sliding_attention").take(layers).collect(),
         None => vec![false; layers],
@@ -944,7 +948,7 @@ fn step_3_5(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
         keys.count("attention.sliding_window", &["sliding_window"])?;
         keys.flags("attention.sliding_window_pattern", windowed.into_iter());
     }
-    // Graphs turn half of a head in layers without a window, and all of it in the others.
+    // The graph rotates half of a head in layers without a window, and the whole head in others.
     for (found, expected) in
         [(keys.rope_number("partial_rotary_factor")?, 0.5), (keys.local_rope_number("partial_rotary_factor")?, 1.0)]
     {
@@ -975,7 +979,8 @@ fn step_3_5(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     keys.limits("swiglu_clamp_shexp", "swiglu_limits_shared")
 }
 
-/// The first layer with experts: by kinds of layers, or by a list of those that have some, which may be one text.
+/// Returns the first layer with experts, from the kinds of layers, or from a list of layers that
+/// may be one text.
 fn first_sparse(config: &Config) -> Result<u32, CheckpointError> {
     const LIST: &str = "moe_layers_enum";
     if let Some(dense) = leading_dense(config)? {

@@ -60,7 +60,7 @@ pub(super) static ROWS: &[Family] = &[
         model_types: &["gemma"],
         architecture: "gemma",
         tensors: &[GEMMA],
-        // "gelu" in published files means the other.
+        // "gelu" in published files means `gelu_pytorch_tanh`.
         activations: &["gelu_pytorch_tanh", "gelu"],
         defaults: r#"{"max_position_embeddings": 8192, "rms_norm_eps": 1e-6, "num_key_value_heads": 16, "head_dim": 256, "tie_word_embeddings": true}"#,
         ..USUAL
@@ -89,12 +89,12 @@ pub(super) static ROWS: &[Family] = &[
     },
 ];
 
-/// Keys that transformers' class of Gemma 3 has.
+/// Defaults of transformers' class of Gemma 3.
 pub(super) const GEMMA_3_DEFAULTS: &str = r#"{"hidden_size": 2304, "intermediate_size": 9216, "num_hidden_layers": 26,
     "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256, "max_position_embeddings": 131072, "rms_norm_eps": 1e-6,
     "rope_theta": 1e6, "sliding_window": 4096, "query_pre_attn_scalar": 256, "tie_word_embeddings": true}"#;
 
-/// Gemma 4's tokens.
+/// Tokenizer of Gemma 4.
 const GEMMA_4_PIECES: Pieces = Pieces::Merged {
     name: "gemma4",
     visible: &[
@@ -108,14 +108,14 @@ const GEMMA_4_PIECES: Pieces = Pieces::Merged {
     ],
 };
 
-/// Gemma 1: norms multiply by one more.
+/// Gemma 1: norms multiply by `1 + weight`.
 static GEMMA: &[Rule] = &[
     rule("model.norm", "output_norm", plus_one),
     rule("model.layers.{L}.input_layernorm", "blk.{L}.attn_norm", plus_one),
     rule("model.layers.{L}.post_attention_layernorm", "blk.{L}.ffn_norm", plus_one),
 ];
 
-/// Gemma 3: norms multiply by one more, and stand on both sides of a block.
+/// Gemma 3: norms multiply by `1 + weight`, and come before and after each block.
 pub(super) static GEMMA_3: &[Rule] = &[
     rule("model.norm", "output_norm", plus_one),
     rule("model.layers.{L}.input_layernorm", "blk.{L}.attn_norm", plus_one),
@@ -126,7 +126,7 @@ pub(super) static GEMMA_3: &[Rule] = &[
     rule("model.layers.{L}.self_attn.k_norm", "blk.{L}.attn_k_norm", plus_one),
 ];
 
-/// Gemma 3n: norms multiply by what is stored; matrices of streams are one tensor.
+/// Gemma 3n: norms multiply by the stored weight; matrices of streams are one tensor.
 static GEMMA_3N: &[Rule] = &[
     rule("model.layers.{L}.post_attention_layernorm", "blk.{L}.post_attention_norm", plain),
     rule("model.layers.{L}.pre_feedforward_layernorm", "blk.{L}.ffn_norm", plain),
@@ -149,7 +149,8 @@ static GEMMA_3N: &[Rule] = &[
     rule("model.layers.{L}.post_per_layer_input_norm", "blk.{L}.post_norm", plain),
 ];
 
-/// Gemma 4: norms multiply by what is stored; experts stand beside the dense network, gates and up in one tensor.
+/// Gemma 4: norms multiply by the stored weight. Experts run in parallel to the dense network;
+/// their gates and up are one tensor.
 static GEMMA_4: &[Rule] = &[
     rule("model.layers.{L}.post_attention_layernorm", "blk.{L}.post_attention_norm", plain),
     rule("model.layers.{L}.pre_feedforward_layernorm", "blk.{L}.ffn_norm", plain),
@@ -171,9 +172,9 @@ static GEMMA_4: &[Rule] = &[
     rule("model.layers.{L}.post_per_layer_input_norm", "blk.{L}.post_norm", plain),
 ];
 
-/// What scores are divided by, and what logits stay within.
+/// Puts the scale of attention scores and the limit of logits.
 pub(super) fn scores(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
-    // The root of this: of a head's length, where files need no key for it.
+    // The divisor is the root of this number. If it is the length of a head, files need no key.
     if let Some(scalar) = keys.config.number(&["query_pre_attn_scalar"])?
         && keys.config.number(&["head_dim"])? != Some(scalar)
     {
@@ -182,7 +183,7 @@ pub(super) fn scores(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     keys.number("final_logit_softcapping", &["final_logit_softcapping"])
 }
 
-/// Refuses attention to what is behind a token.
+/// Refuses attention to later tokens.
 fn causal(keys: &Keys<'_>) -> Result<(), CheckpointError> {
     keys.refuse("use_bidirectional_attention", |value| value.as_bool() == Some(true), "false")
 }
@@ -192,7 +193,7 @@ fn gemma_2(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     scores(keys)?;
     keys.count("attention.sliding_window", &["sliding_window"])?;
     keys.number("attn_logit_softcapping", &["attn_logit_softcapping"])?;
-    // Files without these keys mean what the released models have.
+    // Files without these keys mean the values of the released models.
     for cap in ["attn_logit_softcapping", "final_logit_softcapping"] {
         if !keys.has(cap) {
             keys.put(cap, 0f32);
@@ -207,7 +208,7 @@ fn gemma_3(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     windowed(keys)
 }
 
-/// Layers with a window, which have a RoPE of their own.
+/// Puts keys of layers with a window, which have their own RoPE base.
 pub(super) fn windowed(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     if let Some(base) = keys.config.number(&["rope_local_base_freq"])? {
         keys.put("rope.freq_base_swa", base as f32);
@@ -217,7 +218,7 @@ pub(super) fn windowed(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     keys.windows()
 }
 
-/// Streams that follow one, layers that read keys and values of others, and gates of which a part stays.
+/// Puts keys of streams, of layers that share keys and values, and of sparse gates.
 fn gemma_3n(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     windowed(keys)?;
     keys.number("final_logit_softcapping", &["final_logit_softcapping"])?;
@@ -234,7 +235,7 @@ fn gemma_3n(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     const SPARSITY: &str = "activation_sparsity_pattern";
     let parts = match config.numbers(SPARSITY)? {
         Some(parts) => parts,
-        // As the class has it: the first ten layers of more.
+        // The default of the class: sparse gates in the first ten layers of deeper models.
         None => (0..layers).map(|layer| if layers > 10 && layer < 10 { 0.95 } else { 0.0 }).collect(),
     };
     if let Some(part) = parts.iter().find(|part| !(0.0..1.0).contains(*part)) {
@@ -245,13 +246,15 @@ fn gemma_3n(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     Ok(())
 }
 
-/// How many deviations above the mean of a normal distribution what is above such a part of it is, as torch computes it in single precision; -inf of 0.
+/// Returns the quantile of the normal distribution, in standard deviations, below which `part` of
+/// it lies. The result is that of torch in single precision; -inf for 0.
 fn deviations_of_part(part: f32) -> f32 {
     let part = f64::from(part);
     if part <= 0.0 {
         return f32::NEG_INFINITY;
     }
-    // Of the distribution, by its series: x + x^3 / 3 + x^5 / (3 * 5) + ... times the density is what is between 0 and x.
+    // The distribution by its series: (x + x^3 / 3 + x^5 / (3 * 5) + ...) times the density is the
+    // part between 0 and x.
     let below = |x: f64| {
         let (mut term, mut sum, mut power) = (x, 0.0, 1.0);
         while sum + term != sum {
@@ -261,7 +264,7 @@ fn deviations_of_part(part: f32) -> f32 {
         }
         0.5 + sum * (-x * x / 2.0).exp() / (2.0 * std::f64::consts::PI).sqrt()
     };
-    // It rises, so that halves of where it is are where it is.
+    // The function is monotonic, so bisection finds the quantile.
     let (mut low, mut high) = (-8.0, 8.0);
     for _ in 0..64 {
         let middle: f64 = (low + high) / 2.0;
@@ -270,17 +273,18 @@ fn deviations_of_part(part: f32) -> f32 {
     (low / std::f64::consts::SQRT_2) as f32 * std::f32::consts::SQRT_2
 }
 
-/// Layers with a window have heads of other sizes than those without, and those at the end read keys and values of others.
+/// Puts keys of layers with a window, whose heads have other sizes, and of the last layers, which
+/// share keys and values.
 fn gemma_4(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     let config = keys.config;
     keys.refuse("use_bidirectional_attention", |value| value.as_str() == Some("all"), "null or vision")?;
     let layers = config.require(&["num_hidden_layers"])?;
     let windowed: Vec<bool> = match config.texts("layer_types")? {
         Some(types) => types.iter().map(|kind| *kind == "sliding_attention").collect(),
-        // Every sixth, and the last.
+        // Every sixth layer and the last one have no window.
         None => (1..=layers).map(|layer| layer % 6 != 0 && layer != layers).collect(),
     };
-    // Newer configurations list what differs layer by layer.
+    // Newer configurations list the differences layer by layer.
     let full = windowed.iter().position(|windowed| !windowed).map(|layer| layer.to_string());
     let own = match (config.object("per_layer_config")?, full) {
         (Some(layers), Some(full)) => layers.object(&full)?,
@@ -291,7 +295,8 @@ fn gemma_4(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
         found => Ok::<_, CheckpointError>(found),
     };
     let local = config.require(&["head_dim"])?;
-    // What such a list does not have is as in other layers; older ones have a number of the class.
+    // A missing entry of such a list means the value of other layers; older configurations use a
+    // default of the class.
     let usual = if config.has("per_layer_config") { local } else { 512 };
     let length = of_full("head_dim", "global_head_dim")?.unwrap_or(usual);
     for (key, length) in
@@ -299,7 +304,7 @@ fn gemma_4(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     {
         keys.put(&format!("attention.{key}"), length);
     }
-    // All of a head turns; `rope_freqs` says which pairs stand still.
+    // The whole head is rotated; `rope_freqs` disables some pairs.
     keys.put("rope.dimension_count", length);
     keys.put("rope.dimension_count_swa", local);
     let heads = config.require(&["num_key_value_heads"])?;

@@ -1,4 +1,5 @@
-//! GPT-2 and what came after it: learned positions, none, or slopes; layer norms with biases, and networks without a gate, but for a few.
+//! GPT-2 and related models: learned positions, ALiBi or none, layer norms with biases, and
+//! networks without a gate, with a few exceptions.
 
 use super::super::error::CheckpointError;
 use super::super::keys::Keys;
@@ -73,7 +74,7 @@ pub(super) static ROWS: &[Family] = &[
             let parallel = keys.config.flag(&["use_parallel_residual"])?.unwrap_or(true);
             keys.put("use_parallel_residual", parallel);
             keys.number("rope.freq_base", &["rotary_emb_base"])?;
-            // The first one has what is near to the error function's, the others that itself, as graphs do.
+            // The first model has an approximation of GELU, the others the exact one, as graphs do.
             let near = keys.config.require(&["hidden_size"])? == 6144;
             let expected = if near { "gelu_fast" } else { "gelu" };
             keys.refuse("hidden_act", |value| (value.as_str() == Some("gelu")) == near, expected)?;
@@ -124,7 +125,7 @@ pub(super) static ROWS: &[Family] = &[
         defaults: r#"{"n_positions": 4096, "layer_norm_epsilon": 1e-5, "multi_query": true}"#,
         ..USUAL
     },
-    // Where its head is the table, factors on both are others.
+    // With tied embeddings the two factors differ.
     Family {
         model_types: &["jais"],
         architecture: "jais",
@@ -181,7 +182,7 @@ static GPT_J: &[Rule] = &[
     rule("model.h.{L}.attn.causal_mask", "", skip),
 ];
 
-/// GPT-2, and SantaCoder and StarCoder after it.
+/// GPT-2, SantaCoder and StarCoder.
 pub(super) static GPT_2: &[Rule] = &[
     rule("model.wte", "token_embd", plain),
     rule("model.wpe", "position_embd", plain),
@@ -212,7 +213,7 @@ static GPT_NEOX: &[Rule] = &[
     rule("gpt_neox.layers.{L}.attention.masked_bias", "", skip),
 ];
 
-/// Falcon, whose larger ones have a norm for attention and one for the network.
+/// Falcon: larger models have separate norms for attention and for the network.
 static FALCON: &[Rule] = &[
     rule("model.word_embeddings", "token_embd", plain),
     rule("model.ln_f", "output_norm", plain),
@@ -257,7 +258,7 @@ static MPT: &[Rule] = &[
 const JAIS_DEFAULTS: &str = r#"{"n_positions": 1024, "layer_norm_epsilon": 1e-5, "activation_function": "gelu_new", "position_embedding_type": "learned",
     "mup_scale_qk_dot_by_d": false, "tie_word_embeddings": true}"#;
 
-/// Jais: as GPT-2, with a gate, and factors on embeddings and logits.
+/// Jais: like GPT-2, with a gate, and factors on embeddings and logits.
 static JAIS: &[Rule] = &[
     rule("model.wte", "token_embd", embedding),
     rule("lm_head", "output", logits),
@@ -266,7 +267,7 @@ static JAIS: &[Rule] = &[
     rule("model.h.{L}.mlp.c_fc2", "blk.{L}.ffn_gate", plain),
 ];
 
-/// The same whose head is the table of embeddings.
+/// Jais with the embedding table as output matrix.
 static JAIS_TIED: &[Rule] = &[rule("model.wte.weight", "{P}.weight", embedding_and_logits)];
 
 /// Refact: keys and values in one matrix, gates and up in one.
@@ -282,7 +283,7 @@ static REFACT: &[Rule] = &[
     rule("model.h.{L}.mlp.c_proj", "blk.{L}.ffn_down", plain),
 ];
 
-/// GPT-2's matrices, which are transposed.
+/// GPT-2's matrices, which are stored transposed.
 static TRANSPOSED: &[Rule] = &[
     rule("model.h.{L}.attn.c_attn.weight", "blk.{L}.attn_qkv.weight", transposed),
     rule("model.h.{L}.attn.c_proj.weight", "blk.{L}.attn_output.weight", transposed),
@@ -294,7 +295,7 @@ fn falcon(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     let config = keys.config;
     let wide = config.require(&["hidden_size"])?.saturating_mul(4);
     keys.put("feed_forward_length", config.count(&["ffn_hidden_size"])?.unwrap_or(wide));
-    // One is all that the first ones have, whatever they say, unless each head has its own.
+    // The first models have one key head, whatever they state, unless each query head has its own.
     let [grouped, one] = ["new_decoder_architecture", "multi_query"]
         .map(|key| Ok::<_, CheckpointError>(config.flag(&[key])? == Some(true)));
     match (grouped?, one?) {
@@ -303,7 +304,8 @@ fn falcon(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
         (false, false) => {}
     }
     keys.refuse("activation", |value| value.as_str() != Some("gelu"), "gelu")?;
-    // Those of new decoders stand beside each other, whatever is said.
+    // In the new architecture attention and network are parallel, whatever the configuration
+    // states.
     if config.flag(&["new_decoder_architecture"])? != Some(true) && config.flag(&["parallel_attn"])? == Some(false) {
         keys.put("use_parallel_residual", false);
     }
@@ -311,7 +313,7 @@ fn falcon(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
         keys.put("attention.max_alibi_bias", 8f32);
         return Ok(());
     }
-    // All of a head turns.
+    // RoPE rotates the whole head.
     keys.rotated_part(1.0)
 }
 
@@ -334,7 +336,7 @@ fn mpt(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
             keys.put(key, number as f32);
         }
     }
-    // One is all that there is where each head of queries does not have its own.
+    // There is one key head unless each query head has its own.
     let kind = attention.text(&["attn_type"])?.unwrap_or_default().to_owned();
     match (attention.count(&["kv_n_heads"])?, kind.as_str()) {
         (Some(heads), _) => keys.put("attention.head_count_kv", heads),
@@ -353,7 +355,7 @@ fn jais(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     keys.refuse("scale_attn_by_inverse_layer_idx", |value| value.as_bool() == Some(true), "false")?;
     keys.refuse("scale_attn_weights", |value| value.as_bool() == Some(false), "true")?;
     keys.put("attention.max_alibi_bias", 8f32);
-    // By the length of a key, or by its root.
+    // Scores are divided by the length of a key, or by its root.
     if config.flag(&["scale_qk_dot_by_d", "mup_scale_qk_dot_by_d"])? != Some(true) {
         let (width, heads) = (config.require(&["n_embd"])?, config.require(&["n_head"])?);
         keys.put("attention.scale", (f64::from(heads) / f64::from(width)).sqrt() as f32);
@@ -362,10 +364,10 @@ fn jais(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
 }
 
 fn refact(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
-    /// Widths of networks are multiples of it.
+    /// Network widths are multiples of this number.
     const MULTIPLE: u32 = 256;
     let width = keys.config.require(&["n_embd"])?;
-    // Two thirds of four times the width, as of networks with gates.
+    // Two thirds of four times the width, as for networks with gates.
     let inner = (u64::from(width) * 8 / 3).next_multiple_of(MULTIPLE.into());
     keys.put("feed_forward_length", u32::try_from(inner).unwrap_or(u32::MAX));
     keys.number("attention.layer_norm_rms_epsilon", &["layer_norm_epsilon"])?;
@@ -413,7 +415,7 @@ fn gpt_neo(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
         "global" => Some(false),
         _ => None,
     };
-    // Runs of kinds, each so often, of no more layers than there are.
+    // Runs of layer kinds, each repeated; in total no more than the number of layers.
     let of_runs = |runs: &[serde_json::Value]| -> Option<Vec<bool>> {
         let mut all = Vec::new();
         for run in runs {
@@ -457,7 +459,7 @@ fn gpt_j(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     keys.put("feed_forward_length", keys.config.count(&["n_inner"])?.unwrap_or(width.saturating_mul(4)));
     keys.put("rope.freq_base", 10_000f32);
     gelu(keys)?;
-    // All of a head turns where none is said.
+    // Without this key RoPE rotates the whole head.
     match keys.config.count(&["rotary_dim"])? {
         Some(dims) => keys.put("rope.dimension_count", dims),
         None => keys.rotated_part(1.0)?,

@@ -1,4 +1,4 @@
-//! Granite, dense, with experts and with layers of Mamba-2.
+//! Granite: dense, with experts, and with layers of Mamba-2.
 
 use super::super::error::CheckpointError;
 use super::super::keys::Keys;
@@ -9,7 +9,7 @@ use super::super::names::{
 use super::recurrent::{Kind, heads_of_kinds, kinds, mamba};
 use super::{Family, USUAL, WITHOUT_ROPE};
 
-/// Granite's, dense and with experts.
+/// Defaults of Granite, dense and with experts.
 const GRANITE: &str = r#"{"max_position_embeddings": 2048, "rms_norm_eps": 1e-6, "attention_multiplier": 1.0,
     "embedding_multiplier": 1.0, "residual_multiplier": 1.0, "logits_scaling": 1.0}"#;
 
@@ -72,7 +72,7 @@ pub(super) static ROWS: &[Family] = &[
         when: |config| Ok(kinds(config)?.contains(&Kind::Recurrent)),
         ..USUAL
     },
-    // As converters of GGUF files call it.
+    // Converters of GGUF files use this architecture.
     Family {
         model_types: &["bamba"],
         architecture: "granitehybrid",
@@ -110,7 +110,7 @@ pub(super) static ROWS: &[Family] = &[
             "shared_intermediate_size": 0, "sliding_window": 128}"#,
         ..USUAL
     },
-    // Of the same class, without a layer of its kind.
+    // The same class without layers of Mamba-2.
     Family {
         model_types: &["granitemoehybrid"],
         architecture: "granitemoe",
@@ -135,7 +135,8 @@ pub(super) static ROWS: &[Family] = &[
     },
 ];
 
-/// Granite with experts: gates and up of all experts, or of the shared one, in one tensor; its RoPE turns neighbours.
+/// Granite with experts: gates and up of all experts, or of the shared one, in one tensor. RoPE
+/// pairs are adjacent in GGUF files.
 static GRANITE_MOE: &[Rule] = &[
     rule("model.layers.{L}.self_attn.q_proj", "blk.{L}.attn_q", query),
     rule("model.layers.{L}.self_attn.k_proj", "blk.{L}.attn_k", key),
@@ -146,7 +147,7 @@ static GRANITE_MOE: &[Rule] = &[
     rule("model.layers.{L}.shared_mlp.output_linear", "blk.{L}.ffn_down_shexp", plain),
 ];
 
-/// Granite with windows: sinks, and gates and up of experts, or of the shared one, in one tensor.
+/// Granite with windows: sinks. Gates and up of experts, or of the shared one, are one tensor.
 static GRANITE_WINDOWS: &[Rule] = &[
     rule("model.layers.{L}.self_attn.q_proj", "blk.{L}.attn_q", query),
     rule("model.layers.{L}.self_attn.k_proj", "blk.{L}.attn_k", key),
@@ -158,7 +159,8 @@ static GRANITE_WINDOWS: &[Rule] = &[
     rule("model.layers.{L}.shared_mlp.output_linear", "blk.{L}.ffn_down_shexp", plain),
 ];
 
-/// Granite with layers of Mamba-2: what all of its layers have behind them is the shared expert, or the network where there are no experts.
+/// Granite with layers of Mamba-2. In all layers, the last block is the shared expert, or the
+/// network in models without experts.
 static GRANITE_HYBRID: &[Rule] = &[
     rule("model.layers.{L}.self_attn.q_proj", "blk.{L}.attn_q", query),
     rule("model.layers.{L}.self_attn.k_proj", "blk.{L}.attn_k", key),
@@ -177,7 +179,7 @@ static GRANITE_HYBRID: &[Rule] = &[
     rule("model.layers.{L}.shared_mlp.output_linear.weight", "blk.{L}.ffn_{P}.weight", shared_down),
 ];
 
-/// Bamba: the dense network and its norm as Jamba has them, and half of a head that turns.
+/// Bamba: dense network and norm like Jamba's; RoPE rotates half of a head.
 static BAMBA: &[Rule] = &[
     rule("model.final_layernorm", "output_norm", plain),
     rule("model.layers.{L}.pre_ff_layernorm", "blk.{L}.ffn_norm", plain),
@@ -188,7 +190,7 @@ static BAMBA: &[Rule] = &[
     rule("model.layers.{L}.feed_forward.down_proj", "blk.{L}.ffn_down", plain),
 ];
 
-/// HyperCLOVA X: norms behind blocks, too.
+/// HyperCLOVA X: norms also follow blocks.
 static HYPERCLOVA_X: &[Rule] = &[
     rule("model.layers.{L}.post_norm1", "blk.{L}.post_attention_norm", plain),
     rule("model.layers.{L}.post_norm2", "blk.{L}.post_ffw_norm", plain),
@@ -207,7 +209,8 @@ fn granite(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     Ok(())
 }
 
-/// Heads of another length than the width by their number; those of converted files have none.
+/// Puts the length of heads if it is not the width divided by their number; converted files have no
+/// keys otherwise.
 fn head_length(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     let config = keys.config;
     let Some(length) = config.count(&["head_dim"])? else { return Ok(()) };
@@ -230,7 +233,7 @@ fn granite_windows(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     }
     const BASES: &str = "layer_rope_theta";
     if let Some(bases) = config.numbers(BASES)? {
-        // 0 is none.
+        // 0 means no RoPE.
         let mut turned = bases.iter().copied().filter(|base| *base != 0.0);
         if let Some(base) = turned.next() {
             if let Some(other) = turned.find(|other| *other != base) {
@@ -253,7 +256,7 @@ fn granite_hybrid(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
         keys.put("context_length", WITHOUT_ROPE);
     }
     if config.count(&["num_local_experts"])?.unwrap_or(0) == 0 {
-        // What the shared expert would be is all that there is.
+        // The shared expert is then the whole network.
         keys.count("feed_forward_length", &["shared_intermediate_size"])?;
         keys.put("expert_used_count", 0u32);
     }
@@ -271,12 +274,12 @@ fn bamba(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     states(keys, &kinds)
 }
 
-/// Sizes of states, and which layers have them.
+/// Puts the sizes of states, and the layers that have them.
 fn states(keys: &mut Keys<'_>, kinds: &[Kind]) -> Result<(), CheckpointError> {
     let config = keys.config;
     heads_of_kinds(keys, kinds)?;
     let heads = config.require(&["mamba_n_heads"])?;
-    // "auto" is what the heads share.
+    // "auto" divides the inner width among the heads.
     let length = match config.value("mamba_d_head").is_some_and(|value| value.is_number()) {
         true => config.require(&["mamba_d_head"])?,
         false => {

@@ -12,7 +12,8 @@ pub(super) static ROWS: &[Family] = &[
         architecture: "deepseek2",
         keys: |keys| {
             latent(keys)?;
-            // Its authors' router does one or the other; that of transformers knows no sum.
+            // The original router either normalises or scales; that of transformers does not divide
+            // by a sum.
             if keys.config.flag(&["norm_topk_prob"])? == Some(true) {
                 match keys.config.count(&["num_experts_per_tok"])? {
                     Some(1) => keys.put("expert_weights_norm", false),
@@ -32,7 +33,7 @@ pub(super) static ROWS: &[Family] = &[
         model_types: &["deepseek_v3", "kimi_k2"],
         architecture: "deepseek2",
         keys: |keys| {
-            // Configurations that transformers wrote itself have no `scoring_func`.
+            // Configurations written by transformers itself have no `scoring_func`.
             keys.default("expert_gating_func", SIGMOID);
             latent(keys)
         },
@@ -89,7 +90,7 @@ pub(super) static ROWS: &[Family] = &[
             "qk_nope_head_dim": 128, "v_head_dim": 128}"#,
         ..USUAL
     },
-    // Without experts.
+    // Models without experts.
     Family {
         model_types: &["youtu"],
         architecture: "deepseek2",
@@ -214,7 +215,7 @@ pub(super) static ROWS: &[Family] = &[
             "routed_scaling_factor": 6.0, "rope_theta": 1e7}"#,
         ..USUAL
     },
-    // Not latent, but of the same kin.
+    // A related model without latent attention.
     Family {
         model_types: &["deepseek_v4"],
         architecture: "deepseek4",
@@ -280,7 +281,7 @@ static DEEPSEEK_4: &[Rule] = &[
     rule("model.layers.{L}.ffn.shared_experts.w3", "blk.{L}.ffn_up_shexp", plain),
 ];
 
-/// Latent attention.
+/// Matrices of latent attention.
 pub(super) static LATENT: &[Rule] = &[
     rule("model.layers.{L}.self_attn.q_a_proj", "blk.{L}.attn_q_a", plain),
     rule("model.layers.{L}.self_attn.q_a_layernorm", "blk.{L}.attn_q_a_norm", plain),
@@ -290,14 +291,15 @@ pub(super) static LATENT: &[Rule] = &[
     rule("model.layers.{L}.self_attn.kv_b_proj.weight", "blk.{L}.attn_{P}.weight", latent_keys_values),
 ];
 
-/// A.X K1: a norm of what experts give, which its own files have beside them.
+/// A.X K1: a norm after the experts. Its own files list it outside of `mlp`.
 static AXK_1: &[Rule] = &[
     rule("model.layers.{L}.post_mlp_layernorm", "blk.{L}.post_ffw_norm", plain),
     rule("model.layers.{L}.mlp.post_mlp_layernorm", "blk.{L}.post_ffw_norm", plain),
 ];
 
-/// LongCat-Flash: two of GGUF's layers are one, whose experts are the first one's. Of identities, which have no matrices, transformers has gates and up all the
-/// same. What latent rows are multiplied by is in the norms.
+/// LongCat-Flash: a layer is two layers in GGUF files, and its experts belong to the first.
+/// Identity experts have no matrices, but transformers still lists their gates and up. Factors on
+/// latent rows are multiplied into the norms.
 static LONGCAT_FLASH: &[Rule] = &[
     rule("model.layers.{L}.input_layernorm.{H}", "blk.{L}.attn_norm", plain),
     rule("model.layers.{L}.post_attention_layernorm.{H}", "blk.{L}.ffn_norm", plain),
@@ -320,7 +322,7 @@ static LONGCAT_FLASH: &[Rule] = &[
     rule("model.layers.{L}.mlp.experts.down_proj", "blk.{2L}.ffn_down_exps.weight", plain),
 ];
 
-/// What chooses the positions of attention.
+/// Indexer, which selects the positions for attention.
 pub(super) static INDEX: &[Rule] = &[
     rule("model.layers.{L}.self_attn.indexer.k_norm", "blk.{L}.indexer.k_norm", plain),
     rule("model.layers.{L}.self_attn.indexer.weights_proj", "blk.{L}.indexer.proj", plain),
@@ -328,7 +330,8 @@ pub(super) static INDEX: &[Rule] = &[
     rule("model.layers.{L}.self_attn.indexer.wq_b", "blk.{L}.indexer.attn_q_b", plain),
 ];
 
-/// dots.3 note: gates of heads, a norm of what turns, and factors that GGUF files have in norms.
+/// dots.3 note: gates of heads, a norm of the rotated part, and factors that GGUF files have in
+/// norms.
 static DOTS_3: &[Rule] = &[
     rule("model.layers.{L}.self_attn.g_proj", "blk.{L}.attn_gate", plain),
     rule("model.layers.{L}.self_attn.k_rope_only_layernorm", "blk.{L}.attn_k_norm", plain),
@@ -336,7 +339,7 @@ static DOTS_3: &[Rule] = &[
     rule("model.layers.{L}.self_attn.kv_a_layernorm", "blk.{L}.attn_kv_a_norm", norm_of_rank),
 ];
 
-/// Hy4: streams, gates and sinks of attention.
+/// Hy4: streams, and gates and sinks of attention.
 static HY_4: &[Rule] = &[
     rule("model.hc_head.hc_head_fn", "output_hc_fn.weight", plain),
     rule("model.hc_head.hc_head_base", "output_hc_base.weight", plain),
@@ -355,7 +358,7 @@ static HY_4: &[Rule] = &[
 static MISTRAL_4: &[Rule] =
     &[rule("model.layers.{L}.mlp.experts.gate_up_proj", "blk.{L}.ffn_gate_up_exps.weight", plain)];
 
-/// Mistral Large 4, as transformers names its tensors and as they are on the hub.
+/// Mistral Large 4, with the names of transformers and those on the hub.
 static MISTRAL_LARGE_4: &[Rule] = &[
     rule("tok_embeddings", "token_embd", plain),
     rule("output", "output", plain),
@@ -394,13 +397,14 @@ static MISTRAL_LARGE_4: &[Rule] = &[
     rule("model.layers.{L}.shared_experts.w3", "blk.{L}.ffn_up_shexp", plain),
 ];
 
-/// What norms of latent rows add to mean squares (transformers, `q_a_layernorm` and `kv_a_layernorm`), and the key that says it.
+/// Epsilon in norms of latent rows (transformers, `q_a_layernorm` and `kv_a_layernorm`), and its
+/// key.
 const LATENT_EPS: f64 = 1e-6;
 pub(super) const NORM_EPS: &str = "attention.latent_norm_epsilon";
 
 pub(super) fn latent(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     keys.refuse("rope_interleave", |value| value.as_bool() != Some(true), "true")?;
-    // Absorbed: one key head, which is what is kept of a position.
+    // Absorbed attention has one key head: the row that is cached for a position.
     keys.put("attention.head_count_kv", 1u32);
     let rank = keys.config.require(&["kv_lora_rank"])?;
     let turned = keys.config.require(&["qk_rope_head_dim"])?;
@@ -409,7 +413,7 @@ pub(super) fn latent(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
         return Err(keys.config.wrong("kv_lora_rank", rank.to_string(), "a length of a row"));
     };
     keys.put("attention.kv_lora_rank", rank);
-    // Classes do not tell these norms what `rms_norm_eps` says.
+    // Classes ignore `rms_norm_eps` for these norms.
     if keys.config.number(&["rms_norm_eps"])?.is_some_and(|eps| eps != LATENT_EPS) {
         keys.put(NORM_EPS, LATENT_EPS as f32);
     }
@@ -432,17 +436,18 @@ pub(super) fn latent(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
         keys.put("expert_weights_norm", true);
     }
     if let Some(weight) = keys.rope_number("mscale_all_dim")? {
-        // GGUF has a tenth of it.
+        // GGUF stores a tenth of it.
         keys.put("rope.scaling.yarn_log_multiplier", (0.1 * weight) as f32);
     }
     if let Some(yarn) = keys.yarn()? {
-        // Scores have their factor: what turns is multiplied by nothing else than this.
+        // Scores have their own factor; rotated elements get only this one.
         keys.put("rope.scaling.yarn_attn_factor", yarn.magnitude as f32);
     }
     Ok(())
 }
 
-/// DeepSeek-V2: its greedy router knows no groups (transformers, `DeepseekV2TopkRouter`).
+/// Puts keys of DeepSeek-V2's groups; its greedy router has none (transformers,
+/// `DeepseekV2TopkRouter`).
 fn groups_by_method(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     const METHOD: &str = "topk_method";
     let config = keys.config;
@@ -468,7 +473,7 @@ pub(super) fn indexed(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
 fn longcat_flash(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     latent(keys)?;
     let config = keys.config;
-    // Each is two of GGUF's, which is what transformers says where it says `num_hidden_layers`.
+    // Each layer is two layers in GGUF files; `num_hidden_layers` of transformers counts these.
     let layers = config.require(&["num_layers"])?;
     keys.put("block_count", layers.saturating_mul(2));
     for (key, from) in [
@@ -490,7 +495,8 @@ fn longcat_flash(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     keys.refuse("zero_expert_type", |value| value.as_str() != Some("identity"), "identity")
 }
 
-/// Which layers are rotated, which have an index, and whose latent rows each reads (transformers, `MistralLarge4TextConfig`).
+/// Puts which layers are rotated, which have an indexer, and from which layer each reads latent
+/// rows (transformers, `MistralLarge4TextConfig`).
 fn mistral_large_4(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     indexed(keys)?;
     keys.put("expert_weights_norm", true);
@@ -522,15 +528,16 @@ fn mistral_large_4(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     Ok(())
 }
 
-/// That layers which read latent rows of one before read those of the last one of their kind that is read: transformers' code reads these, whatever the configuration
-/// says, and what it says would be something else.
+/// Checks `kv_source_layers`: a layer that reads earlier latent rows must read those of the last
+/// shared layer of its kind. Transformers' code reads these in any case, so any other value would
+/// describe another model.
 fn of_the_last(config: &Config, turned: &[bool], sources: &[u32]) -> Result<(), CheckpointError> {
-    // By layer, the last one that reads its rows.
+    // For each layer, the last layer that reads its rows.
     let mut readers = vec![0; sources.len()];
     for (at, source) in sources.iter().enumerate() {
         readers.get_mut(*source as usize).into_iter().for_each(|reader| *reader = at);
     }
-    // Of those that turn, and of the others.
+    // The last shared layers: without rotation, and with it.
     let mut last = [None; 2];
     for (at, (&source, &turns)) in sources.iter().zip(turned).enumerate() {
         let last = &mut last[usize::from(turns)];
@@ -600,7 +607,7 @@ fn hy_4(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     let config = keys.config;
     keys.default("expert_gating_func", SIGMOID);
     let layers = config.require(&["num_hidden_layers"])?;
-    // What attention is to was called otherwise before.
+    // Earlier versions have another name for sparse attention.
     let is_sparse = |kind: &&str| ["indexed_attention", "deepseek_sparse_attention", "sparse_attention"].contains(kind);
     let own: Option<Vec<bool>> = match (config.texts("indexer_types")?, config.texts("layer_types")?) {
         (Some(kinds), _) => Some(kinds.iter().map(|kind| *kind == "full").collect()),
@@ -617,7 +624,7 @@ fn hy_4(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     keys.count("hyper_connection.count", &["hc_mult"])?;
     keys.number("hyper_connection.epsilon", &["hc_eps"])?;
     keys.number("hyper_connection.magnitude", &["hc_magnitude"])?;
-    // Of routed experts alone.
+    // The limit applies to routed experts only.
     if let Some(limit) = config.number(&["swiglu_limit"])?.filter(|limit| *limit > 0.0) {
         keys.put("swiglu_clamp_exp", vec![limit as f32; layers as usize]);
     }

@@ -1,4 +1,4 @@
-//! Llama and models whose tensors have its names.
+//! Llama and models with the same tensor names.
 
 use super::super::error::CheckpointError;
 use super::super::keys::{Keys, Yarn, yarn_magnitude};
@@ -8,9 +8,9 @@ use super::super::names::{
 };
 use super::{Family, USUAL, turned_layers};
 
-/// The key of the layers of Llama 3.2 that attend to pictures.
+/// Key of the layers of Llama 3.2 that attend to images.
 const CROSS_ATTENTION: &str = "cross_attention_layers";
-/// Its table.
+/// Embedding table of Llama 3.2.
 static MLLAMA: &[Rule] = &[rule("model.embed_tokens.weight", "token_embd.weight", rows_of_vocabulary)];
 
 pub(super) static ROWS: &[Family] = &[
@@ -30,7 +30,7 @@ pub(super) static ROWS: &[Family] = &[
             "max_position_embeddings": 131072, "rms_norm_eps": 1e-6, "num_key_value_heads": 8, "sliding_window": 4096}"#,
         ..USUAL
     },
-    // Of Llama's class, under names of their own.
+    // Models of Llama's class with their own names.
     Family {
         model_types: &["iquestcoder"],
         architecture: "llama",
@@ -56,7 +56,7 @@ pub(super) static ROWS: &[Family] = &[
             "low_freq_factor": 1.0, "high_freq_factor": 4.0}}"#,
         ..USUAL
     },
-    // Where it does not say which layers have the window, all have.
+    // Without a list, all layers have the window.
     Family {
         model_types: &["ministral"],
         architecture: "cwm",
@@ -72,7 +72,8 @@ pub(super) static ROWS: &[Family] = &[
         defaults: r#"{"max_position_embeddings": 131072, "rms_norm_eps": 1e-6, "num_key_value_heads": 8, "sliding_window": 4096}"#,
         ..USUAL
     },
-    // Llama 3.2 that sees. Layers that attend to pictures are passed by where there are none, and the tokens of these have rows of the table and none of the output matrix.
+    // Llama 3.2 with vision. Layers that attend to images are skipped. Image tokens have rows in
+    // the embedding table, but not in the output matrix.
     Family {
         model_types: &["mllama_text_model", "mllama"],
         architecture: "llama",
@@ -89,7 +90,7 @@ pub(super) static ROWS: &[Family] = &[
             "cross_attention_layers": [3, 8, 13, 18, 23, 28, 33, 38]}"#,
         ..USUAL
     },
-    // Its pairs are adjacent ones, as those of GGUF's `llama` are.
+    // RoPE pairs are adjacent, as in GGUF's `llama`.
     Family {
         model_types: &["helium"],
         architecture: "llama",
@@ -125,7 +126,7 @@ pub(super) static ROWS: &[Family] = &[
         defaults: r#"{"max_position_embeddings": 524288, "rms_norm_eps": 1e-6, "num_key_value_heads": 8, "head_dim": 128}"#,
         ..USUAL
     },
-    // Of those that see, some have a decoder of Mistral's first kind, which says so.
+    // Some vision models have a decoder of the first Mistral, which the configuration names.
     Family {
         model_types: &["ministral3", "mistral3"],
         architecture: "mistral3",
@@ -200,7 +201,7 @@ pub(super) static ROWS: &[Family] = &[
         defaults: r#"{"max_position_embeddings": 2048, "layer_norm_epsilon": 1e-5, "rope_theta": 1e4}"#,
         ..USUAL
     },
-    // Norms have no weights, and no other epsilon than their code.
+    // Norms have no weights; their epsilon is fixed in the code.
     Family {
         model_types: &["olmo"],
         architecture: "olmo",
@@ -314,13 +315,13 @@ pub(super) static ROWS: &[Family] = &[
     },
 ];
 
-/// Norms behind blocks, and none before.
+/// Norms after blocks, and none before.
 static POST_NORMS: &[Rule] = &[
     rule("model.layers.{L}.post_attention_layernorm", "blk.{L}.post_attention_norm", plain),
     rule("model.layers.{L}.post_feedforward_layernorm", "blk.{L}.post_ffw_norm", plain),
 ];
 
-/// Llama 4: matrices of experts are transposed where they are one tensor.
+/// Llama 4: experts in one tensor are stored transposed.
 static LLAMA_4: &[Rule] = &[
     rule("model.layers.{L}.feed_forward.gate_proj", "blk.{L}.ffn_gate", plain),
     rule("model.layers.{L}.feed_forward.up_proj", "blk.{L}.ffn_up", plain),
@@ -336,7 +337,7 @@ static LLAMA_4: &[Rule] = &[
     rule("model.layers.{L}.feed_forward.shared_expert.down_proj", "blk.{L}.ffn_down_shexp", plain),
 ];
 
-/// Trinity: gates on what attention gives, and norms on both sides of a block.
+/// Trinity: gates on the output of attention, and norms before and after each block.
 static AFMOE: &[Rule] = &[
     rule("model.layers.{L}.post_attention_layernorm", "blk.{L}.post_attention_norm", plain),
     rule("model.layers.{L}.pre_mlp_layernorm", "blk.{L}.ffn_norm", plain),
@@ -346,7 +347,8 @@ static AFMOE: &[Rule] = &[
     rule("model.layers.{L}.mlp.expert_bias", "blk.{L}.exp_probs_b.bias", plain),
 ];
 
-/// Muse Glimmer: gates on what attention gives, and norms on both sides of a block, whose weights multiply by one more.
+/// Muse Glimmer: gates on the output of attention, and norms before and after each block, which
+/// multiply by `1 + weight`.
 static MUSE_GLIMMER: &[Rule] = &[
     rule("model.layers.{L}.input_layernorm.weight", "blk.{L}.attn_norm.weight", plus_one),
     rule("model.layers.{L}.post_attention_layernorm.weight", "blk.{L}.post_attention_norm.weight", plus_one),
@@ -371,7 +373,7 @@ static EXAONE: &[Rule] = &[
     rule("model.h.{L}.mlp.c_proj", "blk.{L}.ffn_down", plain),
 ];
 
-/// Nemotrons of Llama of which parts were taken away: a matrix in place of attention.
+/// Nemotron models made from Llama by removing parts: a matrix may replace attention.
 static NEMOTRON_NAS: &[Rule] = &[
     rule("model.layers.{L}.self_attn.linear_attn", "blk.{L}.attn_output", plain),
     rule("model.layers.{L}.self_attn.k_proj", "blk.{L}.attn_k", key_of_layer),
@@ -390,7 +392,7 @@ static INTERNLM_2: &[Rule] = &[
     rule("model.layers.{L}.feed_forward.w3", "blk.{L}.ffn_up", plain),
 ];
 
-/// The graph rotates all layers but every fourth.
+/// Checks that RoPE rotates all layers except every fourth, as the graph does.
 fn fourth_without_rope(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     let Some(layers) = keys.config.counts("no_rope_layers")? else { return Ok(()) };
     let usual = layers.iter().enumerate().all(|(layer, roped)| (*roped == 1) == ((layer + 1) % 4 != 0));
@@ -404,13 +406,14 @@ fn fourth_without_rope(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
 fn ministral_3(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     if let Some(scale) = keys.rope_number("llama_4_scaling_beta")? {
         keys.put("attention.temperature_scale", scale as f32);
-        // Without YaRN no key has it yet.
+        // Without YaRN this key is not set yet.
         if let Some(context) = keys.rope_number("original_max_position_embeddings")? {
             keys.default("rope.scaling.original_context_length", context as u32);
         }
     }
     if let (Some(weight), Some(Yarn { factor, magnitude, .. })) = (keys.rope_number("mscale_all_dim")?, keys.yarn()?) {
-        // What files have beside it is what is left of the magnitude, where that is not a key of its own.
+        // GGUF files have the rest of the magnitude as a factor, unless the magnitude is a key of
+        // its own.
         let beside = match keys.has("rope.scaling.yarn_attn_factor") {
             true => 1.0,
             false => magnitude * yarn_magnitude(factor, weight) / yarn_magnitude(factor, 1.0),
@@ -422,7 +425,7 @@ fn ministral_3(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
 }
 
 fn llama_4(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
-    /// Experts of the model that does not normalise queries and keys.
+    /// Number of experts of the model that does not normalise queries and keys.
     const PLAIN_EXPERTS: u32 = 128;
     let config = keys.config;
     keys.count("feed_forward_length", &["intermediate_size_mlp"])?;
@@ -457,7 +460,7 @@ fn muse_glimmer(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     keys.number("final_logit_softcapping", &["final_logit_softcapping"])?;
     keys.count("attention.sliding_window", &["sliding_window"])?;
     keys.refuse("post_norm_eps", |value| value.as_f64() != Some(1e-8), "1e-8")?;
-    // Layers without a window have no RoPE, and the others one base.
+    // Layers without a window have no RoPE; the others share one base.
     let bases = keys.config.numbers("layer_rope_theta")?;
     let kinds = keys.config.texts("layer_types")?;
     if let (Some(bases), Some(kinds)) = (&bases, &kinds) {
@@ -471,14 +474,15 @@ fn muse_glimmer(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
             ));
         }
     }
-    // Norms of heads have no weights here; in GGUF files that of queries is this number.
+    // Norms of heads have no weights here; in GGUF files this number is the weight of the queries'
+    // norm.
     let scale = keys.config.number(&["qk_scale_factor"])?.unwrap_or(1.0);
     let length = f64::from(keys.config.require(&["head_dim"])?);
     keys.put("attention.scale", (scale / length.sqrt()) as f32);
     keys.windows()
 }
 
-/// What each layer has left, and how wide its network is.
+/// Puts the remaining parts of each layer, and the width of its network.
 fn nemotron_nas(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     const BLOCKS: &str = "block_configs";
     let config = keys.config;
@@ -499,7 +503,7 @@ fn nemotron_nas(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
         if network.get("replace_with_linear").and_then(|flag| flag.as_bool()) == Some(true) {
             return Err(wrong("a matrix in place of a network"));
         }
-        // As the model's code has it: two thirds, whole 256s.
+        // The model's code rounds two thirds to a multiple of 256.
         let factor = network.get("ffn_mult").and_then(|factor| factor.as_f64()).unwrap_or(0.0);
         widths.push((((2.0 * factor * width / 3.0) as u32).saturating_add(255)) / 256 * 256);
     }
@@ -512,7 +516,7 @@ fn nemotron_nas(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     keys.rotated_part(1.0)
 }
 
-/// MiniCPM 3: keys and values of all heads are one matrix, as its GGUF files have them.
+/// MiniCPM 3: keys and values of all heads are one matrix, as in its GGUF files.
 static MINICPM_3: &[Rule] = &[
     rule("model.layers.{L}.self_attn.q_a_proj", "blk.{L}.attn_q_a", plain),
     rule("model.layers.{L}.self_attn.q_a_layernorm", "blk.{L}.attn_q_a_norm", plain),
@@ -522,7 +526,8 @@ static MINICPM_3: &[Rule] = &[
     rule("model.layers.{L}.self_attn.kv_b_proj", "blk.{L}.attn_kv_b", plain),
 ];
 
-/// Latent attention whose keys and values of all heads are one matrix, as older GGUF files have it.
+/// Puts keys of latent attention with one matrix for keys and values of all heads, as in older GGUF
+/// files.
 fn of_all_heads(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     let config = keys.config;
     let [still, turned] = ["qk_nope_head_dim", "qk_rope_head_dim"].map(|key| config.require(&[key]));
@@ -544,7 +549,7 @@ fn minicpm(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     Ok(())
 }
 
-/// Layers with a window, where there is one, say so.
+/// Puts the window and the layers that have it, if there is one.
 fn windowed(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     if keys.config.has("sliding_window") {
         keys.count("attention.sliding_window", &["sliding_window"])?;

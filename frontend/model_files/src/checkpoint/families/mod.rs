@@ -1,4 +1,5 @@
-//! Models by `model_type`: which of GGUF's architectures each is, the keys that differ, and its tensors.
+//! Table of models by `model_type`: the GGUF architecture, the keys that differ, and the tensors of
+//! each.
 
 mod apart;
 mod dense;
@@ -17,81 +18,89 @@ use super::error::CheckpointError;
 use super::keys::{Keys, head_dim};
 use super::names::Rule;
 
-/// `expert_gating_func` of a softmax, and of sigmoids.
+/// Values of `expert_gating_func` for softmax and sigmoid.
 const SOFTMAX: u32 = 1;
 const SIGMOID: u32 = 2;
-/// Positions that models without RoPE are said to have, as llama.cpp's converter says.
+/// Context length of models without RoPE, as llama.cpp's converter writes it.
 const WITHOUT_ROPE: u32 = 1 << 20;
 
-/// Those of most that are f32: routers and kernels of convolutions.
+/// Matrices that are f32 in most models: routers and kernels of convolutions.
 const SINGLE: [&str; 4] =
     ["ffn_gate_inp.weight", "ffn_gate_inp_shexp.weight", "ssm_conv1d.weight", "shortconv.conv.weight"];
-/// With what an index weighs its heads by.
+/// Routers, and the head weights of an indexer.
 const INDEXED: [&str; 2] = ["ffn_gate_inp.weight", "indexer.proj.weight"];
-/// With the convolutions of linear attention whose queries, keys and values have one each.
+/// Routers, and the convolutions of linear attention with one each for queries, keys and values.
 const CONVOLVED: [&str; 4] =
     ["ffn_gate_inp.weight", "ssm_conv1d_q.weight", "ssm_conv1d_k.weight", "ssm_conv1d_v.weight"];
 
-/// A row.
+/// Row of the table: models that are read in the same way.
 #[derive(Clone, Copy)]
 pub(super) struct Family {
     /// Values of `model_type`.
     pub model_types: &'static [&'static str],
     /// GGUF's `general.architecture`.
     pub architecture: &'static str,
-    /// Keys beyond those that all have.
+    /// Function that adds keys beyond the common ones.
     pub keys: fn(&mut Keys<'_>) -> Result<(), CheckpointError>,
-    /// Rules of tensors before those that are shared, the first to be tried first.
+    /// Lists of rules for tensors, tried in this order before the shared rules.
     pub tensors: &'static [&'static [Rule]],
-    /// Ends of names of matrices that are f32 whatever they are stored as: small, and what is chosen by them is sensitive.
+    /// Name endings of matrices that become f32 in any case: they are small, and decisions that
+    /// depend on them are sensitive.
     pub single: &'static [&'static str],
-    /// Ends of names of tensors of integers that are keys of GGUF files, and those keys.
+    /// Name endings of integer tensors that are keys of GGUF files, and those keys.
     pub numbers: &'static [(&'static str, &'static str)],
-    /// Ends of names of tensors of one number, of which each layer has one, that are keys of GGUF files, and those keys, which have no architecture before them.
+    /// Name endings of one-element tensors of each layer that are keys of GGUF files, and those
+    /// keys without the architecture.
     pub numbers_of_layers: &'static [(&'static str, &'static str)],
-    /// Names of tensors of one number that are keys of GGUF files, and those keys.
+    /// Names of one-element tensors that are keys of GGUF files, and those keys.
     pub numbers_of_model: &'static [(&'static str, &'static str)],
-    /// Ends of names of matrices that several machines may have quantised, each its part: equal parts of queries, keys and values one behind another.
+    /// Name endings of matrices that several machines may have quantised part by part. Each part
+    /// has an equal share of queries, keys and values, one after the other.
     pub by_rank: &'static [&'static str],
-    /// Ends of names of vectors that are multiplied, number by number, by those whose names end otherwise, as the second says.
+    /// Name endings of vectors to multiply element by element with another vector, and the endings
+    /// of the other vectors' names.
     pub multiplied: &'static [(&'static str, &'static str)],
-    /// The key of a list of layers that are passed by where there is nothing but text, so that those behind them have other numbers.
+    /// Key of a list of layers that are skipped for text-only input; later layers are renumbered.
     pub passed_by: Option<&'static str>,
-    /// Whether heads are as long as the width by their number, whatever `head_dim` says.
+    /// Whether a head's length is always the width divided by the number of heads; `head_dim` is
+    /// then ignored.
     pub ignores_head_dim: bool,
-    /// Values of `hidden_act` that are what the graph does.
+    /// Values of `hidden_act` that the graph supports.
     pub activations: &'static [&'static str],
     /// Whether all layers have the window that a configuration states.
     pub window: bool,
-    /// A kind of RoPE's scaling that no other model has, and of which the row's keys say what it is.
+    /// Type of RoPE scaling that only this model has, and that its own keys describe.
     pub other_rope: Option<&'static str>,
-    /// Whether graphs begin and end YaRN's ramp at whole pairs where files do not say.
+    /// Whether graphs round the ends of YaRN's ramp to whole pairs by default.
     pub truncated_yarn: bool,
-    /// What keys mean that a configuration does not have, as JSON: what transformers' class of it has. Configurations of models that see keep of
-    /// their decoder's only what differs from that.
+    /// Defaults of configuration keys, as JSON, from the model's class in transformers.
+    /// Configurations of vision models list only the decoder's keys that differ from these.
     pub defaults: &'static str,
-    /// Whether a configuration is this row's, where several rows have its `model_type`.
+    /// Whether the row applies to a configuration, for rows that share a `model_type`.
     pub when: fn(&Config) -> Result<bool, CheckpointError>,
-    /// Which layers a configuration has as dense among those with experts, where it says so of each: tensors have to agree, by which graphs know them.
+    /// Whether each layer is dense, in configurations that list this. Graphs go by the tensors,
+    /// which must agree.
     pub dense: fn(&Config) -> Result<Vec<bool>, CheckpointError>,
-    /// Whether `norm_head` says that columns of the output matrix are divided by their length.
+    /// Whether `norm_head` means that columns of the output matrix are divided by their length.
     pub unit_columns: bool,
-    /// How a vocabulary of pieces is given.
+    /// Tokenizer of a vocabulary of pieces.
     pub pieces: Pieces,
-    /// Matrices that graphs have in place of sentence-transformers' `Dense` modules, in order.
+    /// Matrices of the graph that correspond to the `Dense` modules of sentence-transformers, in
+    /// order.
     pub dense_modules: &'static [&'static str],
 }
 
-/// How a vocabulary of pieces with byte fallback is given to tokenizers.
+/// Tokenizer of a vocabulary of pieces with byte fallback.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Pieces {
-    /// With scores, as SentencePiece's: `llama`.
+    /// Scored pieces, like SentencePiece's: `llama`.
     Scored,
-    /// With merges.
+    /// Pieces with merges.
     Merged {
-        /// What GGUF calls such a tokenizer.
+        /// GGUF's name of the tokenizer.
         name: &'static str,
-        /// Tokens that are text, though the file says that they are not: answers are taken apart by them.
+        /// Tokens that are shown as text although the file marks them as hidden: answers are parsed
+        /// by them.
         visible: &'static [&'static str],
     },
 }
@@ -121,7 +130,7 @@ const USUAL: Family = Family {
     dense_modules: &[],
 };
 
-/// Every model that is read, by kin.
+/// All models, by family.
 static FAMILIES: [&[Family]; 11] = [
     encoders::ROWS,
     llama::ROWS,
@@ -136,12 +145,12 @@ static FAMILIES: [&[Family]; 11] = [
     recurrent::ROWS,
 ];
 
-/// All rows, in the order in which they are tried.
+/// Returns all rows, in the order in which they are tried.
 pub(super) fn all() -> impl Iterator<Item = &'static Family> {
     FAMILIES.into_iter().flatten()
 }
 
-/// All values of `model_type`.
+/// Returns all values of `model_type`.
 pub(super) fn known() -> Vec<&'static str> {
     let mut known: Vec<&str> = all().flat_map(|family| family.model_types).copied().collect();
     known.sort_unstable();
@@ -149,7 +158,7 @@ pub(super) fn known() -> Vec<&'static str> {
     known
 }
 
-/// Layers at the front whose networks are dense, where a configuration says how many.
+/// Returns the number of leading dense layers, if the configuration has it.
 fn leading_dense(config: &Config) -> Result<Option<u32>, CheckpointError> {
     if let Some(kinds) = config.texts("mlp_layer_types")? {
         return Ok(Some(kinds.iter().take_while(|kind| **kind == "dense").count() as u32));
@@ -161,7 +170,8 @@ fn leading_dense(config: &Config) -> Result<Option<u32>, CheckpointError> {
     config.count(&["first_k_dense_replace"])
 }
 
-/// Which layers have RoPE: those that a configuration says, which may be more than there are, or all but the last of every so many.
+/// Returns for each layer whether it has RoPE. A configuration lists the layers (the list may be
+/// too long), or has a period whose last layer has none.
 fn turned_layers(config: &Config) -> Result<Vec<bool>, CheckpointError> {
     let layers = config.require(&["num_hidden_layers"])?;
     if let Some(turned) = config.counts("no_rope_layers")? {
@@ -171,7 +181,8 @@ fn turned_layers(config: &Config) -> Result<Vec<bool>, CheckpointError> {
     Ok((1..=layers).map(|layer| layer.checked_rem(period) != Some(0)).collect())
 }
 
-/// NTK by alpha: the base alone changes (llama.cpp's conversion, and the report of Hunyuan's model of 13 billion parameters).
+/// Changes the RoPE base for NTK scaling by alpha (llama.cpp's conversion, and the report of
+/// Hunyuan's model of 13 billion parameters).
 fn base_by_alpha(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     let (Some("dynamic"), Some(alpha)) = (keys.rope_kind()?.as_deref(), keys.rope_number("alpha")?) else {
         return Ok(());

@@ -145,7 +145,7 @@ pub(super) static ROWS: &[Family] = &[
         dense: dense_layers,
         ..USUAL
     },
-    // What is added to layers for pictures is of none of its files.
+    // Additions to layers for images are not part of its files.
     Family {
         model_types: &["qwen3_omni_moe_text"],
         architecture: "qwen3vlmoe",
@@ -161,7 +161,7 @@ pub(super) static ROWS: &[Family] = &[
     },
 ];
 
-/// Qwen 1: what goes through the gate's function is the second matrix.
+/// Qwen 1: the gate is the second matrix.
 static QWEN_1: &[Rule] = &[
     rule("model.wte", "token_embd", plain),
     rule("model.ln_f", "output_norm", plain),
@@ -175,7 +175,8 @@ static QWEN_1: &[Rule] = &[
     rule("model.rotary_emb.inv_freq", "", skip),
 ];
 
-/// Qwen3-Next: fused projections by key head; norms multiply by one more, but for that of linear attention.
+/// Qwen3-Next: fused projections by key head. Norms multiply by `1 + weight`, except in linear
+/// attention.
 static QWEN_3_NEXT: &[Rule] = &[
     rule("model.norm", "output_norm", plus_one),
     rule("model.layers.{L}.input_layernorm", "blk.{L}.attn_norm", plus_one),
@@ -191,7 +192,7 @@ static QWEN_3_NEXT: &[Rule] = &[
     rule("model.layers.{L}.linear_attn.out_proj", "blk.{L}.ssm_out", plain),
 ];
 
-/// Qwen3.5: value heads in turns.
+/// Qwen3.5: value heads are reordered so that key heads alternate.
 static QWEN_3_5: &[Rule] = &[
     rule("model.norm", "output_norm", plus_one),
     rule("model.layers.{L}.input_layernorm", "blk.{L}.attn_norm", plus_one),
@@ -209,7 +210,8 @@ static QWEN_3_5: &[Rule] = &[
     rule("model.layers.{L}.linear_attn.out_proj", "blk.{L}.ssm_out", turned_columns),
 ];
 
-/// Qwen3.8-Flash-Next: norms of streams, rows that tokens name, and an index; all norms multiply by one more.
+/// Qwen3.8-Flash-Next: norms of streams, rows selected by token ids, and an indexer. All norms
+/// multiply by `1 + weight`.
 static QWEN_4_EXP: &[Rule] = &[
     rule("model.hyper_connection_mixer.hc_norm", "output_hc_norm", plus_one_by_stream),
     rule("model.hyper_connection_mixer.input_mix_weight_down", "output_hc_down", plain),
@@ -238,7 +240,7 @@ static QWEN_4_EXP: &[Rule] = &[
     rule("model.layers.{L}.self_attn.indexer.k_layernorm", "blk.{L}.indexer.k_norm", plus_one),
 ];
 
-/// Qwen3-VL with experts: their matrices are transposed, mostly.
+/// Qwen3-VL with experts: most files store their matrices transposed.
 static QWEN_3_VL_MOE: &[Rule] = &[
     rule("model.layers.{L}.mlp.experts.gate_up_proj", "blk.{L}.ffn_{P}_exps.weight", gate_up_either),
     rule("model.layers.{L}.mlp.experts.down_proj", "blk.{L}.ffn_down_exps.weight", down_either),
@@ -247,14 +249,15 @@ static QWEN_3_VL_MOE: &[Rule] = &[
 fn qwen_moe(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     keys.count("expert_feed_forward_length", &["moe_intermediate_size"])?;
     keys.count("expert_shared_feed_forward_length", &["shared_expert_intermediate_size"])?;
-    // Which layers have a window where that is not listed differs from model to model, and from what they say.
+    // Without a list, the layers with a window differ among models, and from their configurations.
     if !keys.config.has("layer_types") {
         keys.refuse("use_sliding_window", |value| value.as_bool() == Some(true), "false")?;
     }
     keys.normalise(&["norm_topk_prob"])
 }
 
-/// Layers without experts: some by their number, and all but every so many.
+/// Returns which layers have no experts: those listed, and all except every n-th
+/// (`decoder_sparse_step`).
 fn dense_layers(config: &Config) -> Result<Vec<bool>, CheckpointError> {
     const STEP: &str = "decoder_sparse_step";
     let layers = config.count(&["num_hidden_layers"])?.unwrap_or(0);
@@ -266,19 +269,19 @@ fn dense_layers(config: &Config) -> Result<Vec<bool>, CheckpointError> {
     Ok((0..layers).map(|layer| dense.contains(&layer) || !(layer + 1).is_multiple_of(step)).collect())
 }
 
-/// That all layers have experts.
+/// Refuses configurations with layers without experts.
 fn all_sparse(keys: &Keys<'_>) -> Result<(), CheckpointError> {
     keys.refuse("mlp_only_layers", |value| value.as_array().is_none_or(|layers| !layers.is_empty()), "an empty array")?;
     keys.refuse("decoder_sparse_step", |value| value.as_u64() != Some(1), "1")
 }
 
-/// What only pictures need is left out.
+/// Sets keys to text only: no layers for images.
 fn vision(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     keys.put("n_deepstack_layers", 0u32);
     Ok(())
 }
 
-/// Layers of linear attention between others.
+/// Puts the keys of layers with linear attention.
 fn linear(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     keys.count("expert_feed_forward_length", &["moe_intermediate_size"])?;
     keys.count("expert_shared_feed_forward_length", &["shared_expert_intermediate_size"])?;
@@ -292,7 +295,8 @@ fn linear(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     keys.rotated_part(0.25)
 }
 
-/// Sizes of linear attention by the gated delta rule: key heads, value heads, and the lengths of both.
+/// Puts sizes of linear attention by the gated delta rule: key heads, value heads, and the lengths
+/// of both.
 pub(super) fn delta_rule(
     keys: &mut Keys<'_>,
     [key_heads, value_heads, key, value]: [u32; 4],
@@ -312,7 +316,7 @@ fn qwen_4_exp(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     let config = keys.config;
     linear(keys)?;
     keys.normalise(&["norm_topk_prob"])?;
-    // What transformers takes where none is stated is another one.
+    // The default in transformers is another gate.
     if config.text(&["output_gate_type"])? != Some("sigmoid") {
         let found =
             config.text(&["output_gate_type"])?.map_or_else(|| "missing".to_owned(), |found| format!("\"{found}\""));
@@ -335,7 +339,7 @@ fn qwen_4_exp(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     if named.is_empty() {
         return Ok(());
     }
-    // They count from 1.
+    // The numbers count from 1.
     let layers = named.iter().map(|layer| layer.checked_sub(1)).collect::<Option<Vec<u32>>>();
     let layers =
         layers.ok_or_else(|| config.wrong("ple_layer_ids", format!("{named:?}"), "numbers of layers, from 1"))?;
@@ -362,7 +366,7 @@ fn qwen_4_exp(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
 }
 
 fn qwen_1(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
-    // As many as it was trained with, beyond which its own code changes RoPE and queries.
+    // Longer texts than in training would change RoPE and queries in the model's own code.
     keys.count("context_length", &["seq_length"])?;
     keys.count("attention.key_length", &["kv_channels"])?;
     keys.count("attention.value_length", &["kv_channels"])?;

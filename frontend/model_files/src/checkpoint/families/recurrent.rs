@@ -1,4 +1,4 @@
-//! Models with layers of state spaces, of convolutions or of linear attention.
+//! Models with layers of state spaces, convolutions or linear attention.
 
 use std::collections::HashSet;
 
@@ -223,7 +223,8 @@ pub(super) static ROWS: &[Family] = &[
     },
 ];
 
-/// OLMo Hybrid: norms behind blocks in layers that attend, and before them in the others, whose projections are one by one.
+/// OLMo Hybrid: norms follow blocks in layers with attention, and precede them in the others. The
+/// latter have separate projections.
 static OLMO_HYBRID: &[Rule] = &[
     rule("model.layers.{L}.attention_layer_norm", "blk.{L}.attn_norm", plain),
     rule("model.layers.{L}.feedforward_layer_norm.weight", "blk.{L}.{P}.weight", norm_of_layer),
@@ -243,7 +244,7 @@ static OLMO_HYBRID: &[Rule] = &[
     rule("model.layers.{L}.linear_attn.o_proj", "blk.{L}.ssm_out", plain),
 ];
 
-/// Falcon-H1: attention and state spaces side by side. GGUF files have its factors in the matrices.
+/// Falcon-H1: attention and state spaces in parallel. GGUF files have its factors in the matrices.
 static FALCON_H1: &[Rule] = &[
     rule("model.embed_tokens", "token_embd", embedding),
     rule("model.final_layernorm", "output_norm", plain),
@@ -280,7 +281,7 @@ static KDA: &[Rule] = &[
     rule("model.layers.{L}.self_attn.o_norm", "blk.{L}.ssm_norm", plain),
 ];
 
-/// GLM-5.3-Flash: streams, and keys of an index that positions share.
+/// GLM-5.3-Flash: streams, and indexer keys that positions share.
 static GLM_5_NEXT: &[Rule] = &[
     rule("model.layers.{L}.hc_attn_fn", "blk.{L}.hc_attn_fn.weight", plain),
     rule("model.layers.{L}.hc_attn_base", "blk.{L}.hc_attn_base.weight", plain),
@@ -296,7 +297,7 @@ static GLM_5_NEXT: &[Rule] = &[
     rule("model.layers.{L}.self_attn.indexer.index_kpool_compress_ape", "blk.{L}.indexer_compressor_ape.weight", plain),
 ];
 
-/// Ling 3: gates of linear attention are one matrix each, and attention's parts have other names.
+/// Ling 3: each gate of linear attention is one matrix, and attention's parts have other names.
 static LING_3: &[Rule] = &[
     rule("model.word_embeddings", "token_embd", plain),
     rule("model.layers.{L}.attention.q_proj", "blk.{L}.attn_q", plain),
@@ -321,7 +322,8 @@ static LING_3: &[Rule] = &[
     rule("model.layers.{L}.mlp.gate.expert_bias", "blk.{L}.exp_probs_b.bias", plain),
 ];
 
-/// Kimi K3: attention residuals, whose norms are multiplied into what gives scores, experts of a narrower row, and gates of both kinds of layers.
+/// Kimi K3: attention residuals, experts on a narrower row, and gates in both kinds of layers.
+/// Norms of attention residuals are multiplied into the score matrices.
 static KIMI_K3: &[Rule] = &[
     rule("model.output_attn_res_proj.weight", "output_res_score.weight", row),
     rule("model.layers.{L}.self_attention_res_proj.weight", "blk.{L}.attn_res_score.weight", row),
@@ -333,7 +335,8 @@ static KIMI_K3: &[Rule] = &[
     rule("model.layers.{L}.block_sparse_moe.routed_expert_up_proj", "blk.{L}.ffn_routed_up", plain),
 ];
 
-/// Kimi Linear: such layers between others of latent attention. The dense network is called experts by transformers.
+/// Kimi Linear: linear attention between layers of latent attention. Transformers names the dense
+/// network like experts.
 static KIMI_LINEAR: &[Rule] = &[
     rule("model.layers.{L}.block_sparse_moe.gate_proj", "blk.{L}.ffn_gate", plain),
     rule("model.layers.{L}.block_sparse_moe.up_proj", "blk.{L}.ffn_up", plain),
@@ -367,14 +370,15 @@ static LFM_2: &[Rule] = &[
     rule("model.layers.{L}.feed_forward.experts.down_proj", "blk.{L}.ffn_down_exps.weight", plain),
 ];
 
-/// LFM3: gates of heads, and norms behind blocks.
+/// LFM3: gates of heads, and norms after blocks.
 static LFM_3: &[Rule] = &[
     rule("model.layers.{L}.post_operator_norm", "blk.{L}.post_attention_norm", plain),
     rule("model.layers.{L}.post_ffn_norm", "blk.{L}.post_ffw_norm", plain),
     rule("model.layers.{L}.self_attn.gate_proj", "blk.{L}.attn_gate", plain),
 ];
 
-/// Nemotron-H: each layer is one part behind one norm. Nothing turns queries and keys, which are in the order of those that turn neighbours all the same.
+/// Nemotron-H: each layer is one part after one norm. There is no RoPE, but queries and keys are
+/// ordered as for adjacent RoPE pairs.
 static NEMOTRON_H: &[Rule] = &[
     rule("model.embeddings", "token_embd", plain),
     rule("model.norm_f", "output_norm", plain),
@@ -405,13 +409,13 @@ static NEMOTRON_H: &[Rule] = &[
     rule("model.layers.{L}.mixer.fc2_latent_proj", "blk.{L}.ffn_latent_up", plain),
 ];
 
-/// Mamba-1: beside those of Mamba-2 what steps, keys and queries are made by.
+/// Mamba-1: in addition to Mamba-2's, the matrices that make steps, keys and queries.
 static MAMBA: &[Rule] = &[
     rule("model.layers.{L}.mixer.x_proj", "blk.{L}.ssm_x", plain),
     rule("model.layers.{L}.mixer.dt_proj", "blk.{L}.ssm_dt", plain),
 ];
 
-/// PLaMo 2: what it has beside the blocks of PLaMo 3.
+/// PLaMo 2: tensors in addition to the blocks of PLaMo 3.
 static PLAMO_2: &[Rule] = &[
     rule("model.layers.layers.{L}.mixer.q_weight", "blk.{L}.attn_q_norm.weight", plain),
     rule("model.layers.layers.{L}.mixer.k_weight", "blk.{L}.attn_k_norm.weight", plain),
@@ -429,7 +433,7 @@ static PLAMO_2: &[Rule] = &[
     rule("model.layers.layers.{L}.mlp.gate_up_proj", "blk.{L}.ffn_up", plain),
 ];
 
-/// Jamba: state spaces as those of Mamba-1, with norms, and networks that are experts where there are several.
+/// Jamba: state spaces of Mamba-1 with norms. Layers have either experts or a dense network.
 static JAMBA: &[Rule] = &[
     rule("model.final_layernorm", "output_norm", plain),
     rule("model.layers.{L}.pre_ff_layernorm", "blk.{L}.ffn_norm", plain),
@@ -452,7 +456,7 @@ static JAMBA: &[Rule] = &[
     rule("model.layers.{L}.mamba.out_proj", "blk.{L}.ssm_out", plain),
 ];
 
-/// MiniMax-01: linear attention with constant decays, which follow from the sizes.
+/// MiniMax-01: linear attention with constant decays that follow from the sizes.
 static MINIMAX_01: &[Rule] = &[
     rule("model.layers.{L}.self_attn.qkv_proj", "blk.{L}.attn_qkv", plain),
     rule("model.layers.{L}.self_attn.out_proj", "blk.{L}.attn_output", plain),
@@ -464,7 +468,7 @@ static MINIMAX_01: &[Rule] = &[
     rule("model.layers.{L}.self_attn.diagonal_decay", "", skip),
 ];
 
-/// What a layer of a hybrid is.
+/// Kind of a layer in a hybrid model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Recurrent,
@@ -473,7 +477,7 @@ pub(super) enum Kind {
     Experts,
 }
 
-/// Layers of a hybrid, by the words or the letters that configurations have for them.
+/// Returns the kinds of layers, from the words or letters in a configuration.
 pub(super) fn kinds(config: &Config) -> Result<Vec<Kind>, CheckpointError> {
     const KEYS: [&str; 5] =
         ["layer_types", "layers_block_type", "hybrid_override_pattern", "full_attn_idxs", "attn_layer_indices"];
@@ -506,7 +510,7 @@ pub(super) fn kinds(config: &Config) -> Result<Vec<Kind>, CheckpointError> {
     Ok((0..layers).map(of).collect())
 }
 
-/// Key heads of layers that attend, 0 in the others.
+/// Puts the number of key heads: 0 in layers without attention.
 pub(super) fn heads_of_kinds(keys: &mut Keys<'_>, kinds: &[Kind]) -> Result<(), CheckpointError> {
     let heads = keys.config.require(&["num_key_value_heads", "num_attention_heads"])?;
     let heads = kinds.iter().map(|kind| if *kind == Kind::Attention { heads } else { 0 });
@@ -514,7 +518,7 @@ pub(super) fn heads_of_kinds(keys: &mut Keys<'_>, kinds: &[Kind]) -> Result<(), 
     Ok(())
 }
 
-/// Sizes of the states of Mamba-2: taps, elements of a key, groups, heads and the length of a head.
+/// Puts sizes of Mamba-2's states: taps, elements of a key, groups, heads and the length of a head.
 pub(super) fn mamba(
     keys: &mut Keys<'_>,
     [taps, state, groups, heads, length]: [u32; 5],
@@ -533,8 +537,8 @@ pub(super) fn mamba(
     Ok(())
 }
 
-/// Sizes of the states of Mamba-1: taps, elements of a key, and what the width grows by; steps are made of a row of a sixteenth of the width where `rank` says
-/// nothing.
+/// Puts sizes of Mamba-1's states: taps, elements of a key, and growth of the width. The rank of
+/// steps is a sixteenth of the width, unless the key `rank` has a number.
 fn selective(keys: &mut Keys<'_>, [taps, state, expand]: [u32; 3], rank: &str) -> Result<(), CheckpointError> {
     let config = keys.config;
     let width = config.require(&["hidden_size"])?;
@@ -566,7 +570,7 @@ fn mamba_1(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     selective(keys, [taps?, state?, expand?], "time_step_rank")
 }
 
-/// Whether a configuration is of a model some of whose layers have linear attention.
+/// Returns whether a configuration has layers with linear attention.
 pub(super) fn attends_linearly(config: &Config) -> Result<bool, CheckpointError> {
     let listed = config.counts("attn_type_list")?.is_some_and(|kinds| kinds.contains(&0));
     Ok(listed || config.texts("layer_types")?.is_some_and(|kinds| kinds.contains(&"linear_attention")))
@@ -575,7 +579,7 @@ pub(super) fn attends_linearly(config: &Config) -> Result<bool, CheckpointError>
 fn minimax_01(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     let config = keys.config;
     let layers = config.require(&["num_hidden_layers"])?;
-    // What transformers' class does not find in a file is 1.
+    // The default in transformers' class is 1.
     let factor = |keys: [&str; 2]| Ok::<_, CheckpointError>(config.number(&keys)?.unwrap_or(1.0));
     let alpha = factor(["mlp_alpha_factor", "layernorm_mlp_alpha"])?;
     for names in [
@@ -609,7 +613,7 @@ fn minimax_01(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     } else if config.has("layer_types") {
         kinds(config)?.into_iter().map(|kind| kind == Kind::Recurrent).collect()
     } else {
-        // As the class has it.
+        // Default of the class.
         (0..layers).map(|layer| layer % 2 == 1).collect()
     };
     keys.flags("attention.recurrent_layers", recurrent.into_iter());
@@ -620,7 +624,7 @@ fn plamo_2(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     let config = keys.config;
     keys.refuse("mamba_enabled", |value| value.as_bool() != Some(true), "true")?;
     let (layers, step) = (config.require(&["num_hidden_layers"])?, config.require(&["mamba_step"])?.max(1));
-    // Of few layers the last attends.
+    // In a shallow model only the last layer attends.
     let attends = |layer: u32| if layers <= step / 2 { layer + 1 == layers } else { layer % step == step / 2 };
     let kinds: Vec<Kind> =
         (0..layers).map(|layer| if attends(layer) { Kind::Attention } else { Kind::Recurrent }).collect();
@@ -628,7 +632,7 @@ fn plamo_2(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     let heads = config.require(&["num_attention_heads"])?;
     let of_layer = kinds.iter().map(|kind| if *kind == Kind::Attention { heads } else { 0 });
     keys.put("attention.head_count", of_layer.collect::<Vec<u32>>());
-    // Layers that attend have a window, but for those that are listed.
+    // Layers with attention have a window, except the listed ones.
     let listed: HashSet<u32> = config.counts("full_attention_idx")?.unwrap_or_default().into_iter().collect();
     let windowed: Vec<bool> = (0..layers).map(|layer| attends(layer) && !listed.contains(&layer)).collect();
     if windowed.contains(&true) {
@@ -713,7 +717,7 @@ fn lfm_3(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
             heads_of_kinds(keys, &kinds(config)?)?;
             words.into_iter().map(|word| word == "sliding_attention").collect()
         }
-        // Layers that attend are every other one, and every other one of these has the window.
+        // By default every second layer attends, and every second of these has the window.
         None => {
             let layers = config.require(&["num_hidden_layers"])?;
             let of = |layer| if layer % 2 == 0 && layer > 0 { Kind::Attention } else { Kind::Recurrent };
@@ -739,8 +743,8 @@ fn lfm_2_moe(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     keys.normalise(&["norm_topk_prob"])
 }
 
-/// Linear attention with a decay for each element of a key: its sizes, by what configurations call them or where these have an object for them, by what
-/// they are called there.
+/// Puts sizes of linear attention with a decay for each element of a key. They are keys of a nested
+/// object if there is one, with other names.
 fn delta_attention(keys: &mut Keys<'_>, nested: Option<&Config>) -> Result<(), CheckpointError> {
     let config = keys.config;
     let of = |inner: &str, outer: &str| match nested {
@@ -757,7 +761,7 @@ fn delta_attention(keys: &mut Keys<'_>, nested: Option<&Config>) -> Result<(), C
     Ok(())
 }
 
-/// The row that is kept of a position in layers that attend; nothing in others.
+/// Puts the number of cached rows: 1 in layers with attention, 0 in others.
 fn kept_rows(keys: &mut Keys<'_>, kinds: &[Kind]) {
     let kept = kinds.iter().map(|kind| u32::from(*kind == Kind::Attention));
     keys.put("attention.head_count_kv", kept.collect::<Vec<u32>>());
@@ -770,7 +774,7 @@ fn kimi_linear(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     delta_attention(keys, nested.as_ref())?;
     let kinds = match &nested {
         Some(nested) => {
-            // They count from 1.
+            // The numbers count from 1.
             let attention = nested.counts("full_attn_layers")?.unwrap_or_default();
             let kind = |layer| if attention.contains(&layer) { Kind::Attention } else { Kind::Recurrent };
             (1..=config.require(&["num_hidden_layers"])?).map(kind).collect()
@@ -799,7 +803,7 @@ fn kimi_k3(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
 fn glm_5_next(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     let config = keys.config;
     indexed(keys)?;
-    // Its class does.
+    // The class uses `rms_norm_eps` here.
     keys.number(NORM_EPS, &["rms_norm_eps"])?;
     let nested = config.object("linear_attn_config")?;
     delta_attention(keys, nested.as_ref())?;
@@ -816,7 +820,7 @@ fn glm_5_next(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
         false => every(config.require(&["num_hidden_layers"])?, 4),
     };
     kept_rows(keys, &kinds);
-    // Added to the variance in the norm of the index's keys.
+    // Epsilon of the norm of the indexer's keys.
     keys.put("attention.layer_norm_epsilon", 1e-6f32);
     if let Some(own) = own_indexes(config)? {
         keys.flags("attention.indexer.types", own.into_iter());
@@ -839,7 +843,8 @@ fn glm_5_next(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     Ok(())
 }
 
-/// Layers with an index of their own: listed, or by letters, or every so many from one on.
+/// Returns which layers have their own indexer, from a list, from letters, or from a period and an
+/// offset.
 fn own_indexes(config: &Config) -> Result<Option<Vec<bool>>, CheckpointError> {
     if let Some(kinds) = config.texts("indexer_types")? {
         return Ok(Some(kinds.iter().map(|kind| *kind == "full").collect()));
@@ -853,7 +858,7 @@ fn own_indexes(config: &Config) -> Result<Option<Vec<bool>>, CheckpointError> {
     Ok(Some(layers.map(|layer| (layer + 1).saturating_sub(before).is_multiple_of(period.max(1))).collect()))
 }
 
-/// Layers of which every so many attend, the last of them.
+/// Returns kinds in which the last of every `period` layers attends.
 fn every(layers: u32, period: u32) -> Vec<Kind> {
     let attends = |layer: u32| (layer + 1).is_multiple_of(period.max(1));
     (0..layers).map(|layer| if attends(layer) { Kind::Attention } else { Kind::Recurrent }).collect()
@@ -863,14 +868,14 @@ fn ling_3(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     let config = keys.config;
     latent(keys)?;
     keys.count("ssm.conv_kernel", &["short_conv_kernel_size"])?;
-    // Of files that transformers writes, `head_dim` is the part that turns.
+    // In files written by transformers, `head_dim` is the rotated part.
     keys.count("kda.head_dim", &["linear_head_dim", "head_dim"])?;
     keys.put("kda.safe_gate", config.flag(&["kda_safe_gate"])?.unwrap_or(true));
     keys.number("kda.gate_lower_bound", &["kda_lower_bound"])?;
     let kinds = match config.has("layer_types") {
         true => kinds(config)?,
         false => {
-            // What is behind the last whole group attends, too.
+            // Layers after the last complete group also attend.
             let (layers, group) =
                 (config.require(&["num_hidden_layers"])?, config.require(&["layer_group_size"])?.max(1));
             let mut kinds = every(layers, group);
@@ -896,14 +901,14 @@ fn olmo_hybrid(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     let kinds = match config.has("layer_types") {
         true => kinds(config)?,
         false => {
-            // The last of four attends, or the last of fewer.
+            // The last of each four layers attends; in a shallower model, the last.
             let mut kinds = every(layers, 4);
             kinds.last_mut().into_iter().filter(|_| layers < 4).for_each(|last| *last = Kind::Attention);
             kinds
         }
     };
     heads_of_kinds(keys, &kinds)?;
-    // Parameters without a base are none of RoPE, as in the released models.
+    // Parameters without a base mean no RoPE, as in the released models.
     let roped = config.object("rope_parameters")?.is_none() || keys.rope_number("rope_theta")?.is_some();
     keys.put("rope.scaling.finetuned", roped);
     let count = |key: &str| config.count(&[key]);
@@ -936,7 +941,7 @@ fn falcon_h1(keys: &mut Keys<'_>) -> Result<(), CheckpointError> {
     if config.flag(&["mamba_rms_norm"])? == Some(true) {
         keys.refuse("mamba_norm_before_gate", |value| value.as_bool() == Some(true), "false")?;
     }
-    // The table's own factor is another than that of logits.
+    // The factor on the embedding differs from that on logits.
     keys.refuse("tie_word_embeddings", |value| value.as_bool() == Some(true), "false")?;
     let [taps, state, groups] = ["mamba_d_conv", "mamba_d_state", "mamba_n_groups"].map(|key| config.require(&[key]));
     mamba(keys, [taps?, state?, groups?, heads, length])
