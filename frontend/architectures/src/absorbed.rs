@@ -1,9 +1,10 @@
-//! What older files of models with latent attention lack: `attn_k_b`, of each head the matrix that queries are taken by to where keys come from. Those
-//! files have keys and values of all heads as one matrix, `attn_kv_b`, of which it is a part, head by head transposed.
+//! Derives `attn_k_b`, which older files of models with latent attention lack. This is each head's
+//! matrix that projects queries to latent rows. Older files have one matrix for keys and values of
+//! all heads, `attn_kv_b`. Its parts for keys, transposed head by head, are `attn_k_b`.
 //!
 //! ```text
-//! attn_kv_b [r, heads * (still + value)]      // per head rows that keys are made by, then those of values
-//! attn_k_b  [still, r, heads]                 // row j of a head: column j of its first rows
+//! attn_kv_b [r, heads * (still + value)]      // for each head, rows for keys, then for values
+//! attn_k_b  [still, r, heads]                 // row j of a head: column j of its rows for keys
 //! ```
 
 use ixc_ir::derived::{Axis, Change, Derived, Element, Extent, Piece};
@@ -11,10 +12,10 @@ use ixc_model_files::gguf::{Gguf, GgufError, Made, Tensor};
 
 use super::hyper::latent_lengths;
 
-/// The tensors that are to be made.
+/// Returns the missing tensors.
 ///
 /// # Errors
-/// When keys are missing, or the matrix is of another shape than they say.
+/// When keys are missing, or the matrix has another shape than they require.
 pub(super) fn tensors(gguf: &Gguf, architecture: &str) -> Result<Vec<Made>, GgufError> {
     let mut made = Vec::new();
     for tensor in gguf.tensors() {

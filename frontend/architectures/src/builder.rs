@@ -1,7 +1,9 @@
-//! What the architecture files write graphs with: weights looked up by name and checked for shape, ops with their types.
+//! Builder of graphs, used by the files of architectures: weights looked up by name and checked for
+//! shape, and ops with their types.
 //!
-//! In: a checked file and its hyperparameters. Out: a module whose one function is `@step` (see [`ixc_ir::graph`]). A weight
-//! that is asked for twice (tied output) is one weight. A tensor that is never asked for, nor known to be read by nobody, is refused at the end.
+//! The input is a checked file with its hyperparameters, the output a module with one function,
+//! `@step` (see [`ixc_ir::graph`]). A weight used twice (tied output) is one weight. At the end, a
+//! tensor that is neither used nor known to be unused is refused.
 
 mod attention;
 mod experts;
@@ -23,29 +25,29 @@ use ixc_model_files::gguf::{Gguf, Tensor};
 use super::error::ArchError;
 use super::hyper::{Adjugate, Alternating, GuessFrom, Hyper, KEPT_EVERY, LayerInputs, Ngrams, Streams, Xielu};
 
-/// Whether a matrix has a bias beside it.
+/// Presence of a bias in addition to a matrix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Bias {
-    /// Where the file has one.
+    /// If the file has one.
     Optional,
     /// Always.
     Required,
 }
 
-/// The output matrix with rows of length 1, where a file's are to be so and are not.
+/// Output matrix with rows of length 1, for models that normalise these at run time.
 pub(super) const UNIT_HEAD: &str = "output_unit";
 
-/// Numbers of a layer's heads of queries, of each as often as it is long.
+/// Gains of query heads: a number for each head, repeated for each of its elements.
 pub(super) const HEAD_GAIN: &str = "attn_q_gain";
 
-/// What a graph has of guessing by the model's own layers.
+/// Role of the graph in drafting by the model's own layers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Guessing {
-    /// Nothing.
+    /// No drafting.
     None,
-    /// It gives what they take.
+    /// The graph returns the input of the draft layers.
     Fed(GuessFrom),
-    /// It is the first of them.
+    /// The graph is the first draft layer.
     Alone(GuessFrom),
 }
 
@@ -54,27 +56,27 @@ pub(super) struct Builder<'a> {
     gguf: &'a Gguf,
     pub hyper: &'a Hyper,
     architecture: &'static str,
-    /// Whether the model ends with its output matrix, or before it.
+    /// Whether the graph contains the output matrix.
     head: bool,
     guessing: Guessing,
     graph: GraphBuilder,
     step: StepParams,
-    /// The hidden states that come in, where it guesses, and those that it gives.
+    /// Hidden states that a draft layer takes, and those that the graph returns.
     hidden: Option<ValueId>,
     given: Option<ValueId>,
     used: HashSet<String>,
-    /// Factors of experts that routers have in their weights.
+    /// Factors of experts that are part of the router's weights.
     routed_scales: HashSet<String>,
-    /// The token of each layer's keys and values, behind what was done with them last.
+    /// State token of each layer's keys and values, after their last use.
     caches: HashMap<usize, ValueId>,
-    /// Which time the layers are built, from 0.
+    /// Repetition of the layers that is being built, from 0.
     round: usize,
-    /// The same of entries beside them.
+    /// State token of each layer's compressed entries.
     entries: HashMap<usize, ValueId>,
 }
 
 impl<'a> Builder<'a> {
-    /// A function with its parameters and no ops.
+    /// Returns a function with its parameters and no ops.
     pub fn new(
         gguf: &'a Gguf,
         hyper: &'a Hyper,
@@ -103,7 +105,8 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// Ends the function with its results; refuses tensors that nothing used, unless layers were left out on purpose.
+    /// Ends the function with its results. Refuses unused tensors, unless layers were left out on
+    /// purpose.
     pub fn finish(self, logits: ValueId, whole: bool) -> Result<Module, ArchError> {
         if whole {
             self.check_unused()?;
@@ -112,7 +115,7 @@ impl<'a> Builder<'a> {
         Ok(self.graph.finish(&results))
     }
 
-    /// The layers that are built.
+    /// Returns the layers to build.
     pub fn layers(&self) -> Range<usize> {
         let count = self.hyper.layers.len();
         match self.guessing {
@@ -146,23 +149,23 @@ impl<'a> Builder<'a> {
         self.gguf.metadata().path().into()
     }
 
-    /// The value of an op, or its type error with the file's name.
+    /// Returns the value of an op, or its type error with the file's name.
     fn typed<T>(&self, result: Result<T, TypeError>) -> Result<T, ArchError> {
         result.map_err(|source| ArchError::Graph { path: self.path(), source: Box::new(source) })
     }
 
-    /// The weight `name`, which must have `shape` (outermost first).
+    /// Returns the weight `name`, which must have `shape` (outermost first).
     pub fn weight(&mut self, name: &str, shape: &[u64]) -> Result<WeightId, ArchError> {
         let tensor = self.gguf.require_tensor(name)?;
         self.add_weight(tensor, shape)
     }
 
-    /// The F32 vector `name` of `len` elements.
+    /// Returns the F32 vector `name` of `len` elements.
     pub fn vector(&mut self, name: &str, len: u64) -> Result<WeightId, ArchError> {
         self.vectors(name, &[len])
     }
 
-    /// F32 vectors `name`.
+    /// Returns the F32 vectors `name`.
     pub fn vectors(&mut self, name: &str, shape: &[u64]) -> Result<WeightId, ArchError> {
         let tensor = self.gguf.require_tensor(name)?;
         if tensor.tensor_type().name != "F32" {
@@ -172,12 +175,12 @@ impl<'a> Builder<'a> {
         self.add_weight(tensor, shape)
     }
 
-    /// The F32 vector `name`, where the file has it.
+    /// Returns the F32 vector `name`, if the file has it.
     pub fn optional_vector(&mut self, name: &str, len: u64) -> Result<Option<WeightId>, ArchError> {
         if self.has(name) { self.vector(name, len).map(Some) } else { Ok(None) }
     }
 
-    /// What `hidden_activation` says that gates go through, in files that say it.
+    /// Returns the activation of gates from the key `hidden_activation`; `usual` without the key.
     pub fn hidden_activation(&self, usual: Activation) -> Result<Activation, ArchError> {
         let (metadata, key) = (self.gguf.metadata(), format!("{}.hidden_activation", self.architecture));
         match metadata.read_optional::<&str>(&key)? {
@@ -188,12 +191,13 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// Whether the file has a tensor `name`.
+    /// Returns whether the file has a tensor `name`.
     pub fn has(&self, name: &str) -> bool {
         self.gguf.tensor(name).is_some()
     }
 
-    /// A tensor that files may have though nothing reads it: it has a place, and no weight is made of it. Its shape is checked as any other's.
+    /// Accepts a tensor that files may have although no graph uses it. Its shape is checked like
+    /// any other.
     pub fn unread(&mut self, name: &str, shape: &[u64]) -> Result<(), ArchError> {
         if let Some(tensor) = self.gguf.tensor(name) {
             self.check_shape(tensor, shape)?;
@@ -202,12 +206,12 @@ impl<'a> Builder<'a> {
         Ok(())
     }
 
-    /// Rows of the matrix `name`, where the file has it.
+    /// Returns the number of rows of the matrix `name`, if the file has it.
     pub fn rows(&self, name: &str) -> Option<u64> {
         self.gguf.tensor(name)?.dims().get(1).copied()
     }
 
-    /// The number that is the F32 tensor `name`, where the file has it.
+    /// Returns the number in the F32 tensor `name`, if the file has it.
     pub fn optional_scalar(&mut self, name: &str) -> Result<Option<f64>, ArchError> {
         let Some(tensor) = self.gguf.tensor(name) else { return Ok(None) };
         let bytes = self.gguf.tensor_data(tensor);
@@ -223,13 +227,14 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// The number that is the F32 tensor `name`.
+    /// Returns the number in the F32 tensor `name`.
     pub fn scalar(&mut self, name: &str) -> Result<f64, ArchError> {
         self.gguf.require_tensor(name)?;
         Ok(self.optional_scalar(name)?.unwrap_or_default())
     }
 
-    /// Rows of the matrices of `tensor`, one for each of `shape[0]` experts, as a weight called `name`: `shape[1]` of `rows` from row `from` on.
+    /// Returns a part of `tensor` as a weight called `name`: for each of `shape[0]` experts,
+    /// `shape[1]` of `rows` rows, beginning at row `from`.
     fn part(
         &mut self,
         name: &str,
@@ -241,7 +246,7 @@ impl<'a> Builder<'a> {
             return Ok(id);
         }
         let found = self.gguf.require_tensor(tensor)?;
-        // Matrices may be one behind another in one.
+        // A matrix may have the rows of all experts.
         match found.dims() {
             [_, _] => self.check_shape(found, &[shape[0].saturating_mul(rows), shape[2]])?,
             _ => self.check_shape(found, &[shape[0], rows, shape[2]])?,
@@ -255,8 +260,8 @@ impl<'a> Builder<'a> {
     }
 
     fn check_shape(&self, tensor: &Tensor, shape: &[u64]) -> Result<(), ArchError> {
-        // Dimensions of 1 say nothing, as elements lie the same without them: ggml pads to four dimensions, `ssm_a` has rows of one element, and taps
-        // of a convolution matrices of one row.
+        // Dimensions of 1 do not affect the layout: ggml pads to four dimensions, `ssm_a` has rows
+        // of one element, and taps of a convolution are matrices of one row.
         let found = tensor.dims();
         let expected: Vec<u64> = shape.iter().rev().copied().collect();
         let [significant, wanted] = [found, &expected].map(|dims| dims.iter().filter(|&&dim| dim != 1));
@@ -283,12 +288,14 @@ impl<'a> Builder<'a> {
         self.typed(weight)
     }
 
-    /// Rows of `token_embd.weight` for the step's ids. What guesses has them beside the hidden states that come in, and takes both by one matrix (DeepSeek-V3's
-    /// report, arXiv 2412.19437, section 2.2).
+    /// Builds rows of `token_embd.weight` for the step's ids. A draft layer concatenates them with
+    /// the hidden states that it takes, and multiplies both by one matrix (DeepSeek-V3's report,
+    /// arXiv 2412.19437, section 2.2).
     pub fn embed(&mut self) -> Result<ValueId, ArchError> {
         let own = self.of_guess("nextn.embed_tokens.weight").filter(|own| self.has(own));
         let x = self.rows_of(own.as_deref().unwrap_or("token_embd.weight"), self.hyper.embedding_length)?;
-        // The stream is what the model's is divided by `residual`: then what blocks add needs no factor, and norms take it away again.
+        // The stream of the graph is the model's divided by `residual`. Outputs of blocks then need
+        // no factor, and norms cancel the division.
         let x = self.scale(x, self.hyper.scales.embedding / self.hyper.scales.residual)?;
         let names = ["nextn.enorm.weight", "nextn.hnorm.weight", "nextn.eh_proj"].map(|part| self.of_guess(part));
         let (Some(hidden), [Some(enorm), Some(hnorm), Some(matrix)]) = (self.hidden, names) else { return Ok(x) };
@@ -298,20 +305,21 @@ impl<'a> Builder<'a> {
         self.linear(both, &matrix, 2 * width, width, Bias::Optional)
     }
 
-    /// The name of a tensor of the layer that guesses, where that is what is built.
+    /// Returns the name of a tensor of the draft layer, if the graph is that layer.
     fn of_guess(&self, part: &str) -> Option<String> {
         let layer = self.layers().start;
         matches!(self.guessing, Guessing::Alone(_)).then(|| format!("blk.{layer}.{part}"))
     }
 
-    /// Rows of `len` elements of the table `name` for the step's ids.
+    /// Builds rows of `len` elements of the table `name` for the step's ids.
     pub fn rows_of(&mut self, name: &str, len: u64) -> Result<ValueId, ArchError> {
         let table = self.weight(name, &[self.hyper.vocabulary, len])?;
         let x = self.graph.embed(self.step.ids, table);
         self.typed(x)
     }
 
-    /// Rows of the table `name`, which has one for each position of the context, for the step's positions.
+    /// Builds rows of the table `name` for the step's positions; the table has a row for each
+    /// position of the context.
     pub fn position_rows(&mut self, name: &str) -> Result<ValueId, ArchError> {
         const BLOCK: u64 = ixc_ir::plan::ATTENTION_BLOCK as u64;
         let rows = self.hyper.context_length;
@@ -324,7 +332,7 @@ impl<'a> Builder<'a> {
         self.typed(x)
     }
 
-    /// Rows plus the first row of `token_types.weight`: that of texts of one part.
+    /// Adds the first row of `token_types.weight`, which is that of texts with one part.
     pub fn first_token_type(&mut self, x: ValueId) -> Result<ValueId, ArchError> {
         const NAME: &str = "token_types.weight";
         let (tensor, width) = (self.gguf.require_tensor(NAME)?, self.hyper.embedding_length);
@@ -342,7 +350,7 @@ impl<'a> Builder<'a> {
         self.typed(y)
     }
 
-    /// `x` times a factor.
+    /// Builds `x` times a factor.
     pub fn scale(&mut self, x: ValueId, factor: f64) -> Result<ValueId, ArchError> {
         if factor == 1.0 {
             return Ok(x);
@@ -351,14 +359,15 @@ impl<'a> Builder<'a> {
         self.typed(y)
     }
 
-    /// Rows times what their positions make of them, where the model has a temperature.
+    /// Multiplies rows by a function of their positions, for models with a temperature.
     pub fn temperature(&mut self, x: ValueId) -> Result<ValueId, ArchError> {
         let Some(of) = self.hyper.temperature else { return Ok(x) };
         let y = self.graph.temperature(x, self.step.pos, &of);
         self.typed(y)
     }
 
-    /// Heads times what their positions make of two numbers of each head, `NAME.bias + NAME.weight * ln(1 + position)`.
+    /// Multiplies heads by a function of their positions, with two parameters for each head:
+    /// `NAME.bias + NAME.weight * ln(1 + position)`.
     pub fn heads_temperature(&mut self, x: ValueId, name: &str, heads: u64) -> Result<ValueId, ArchError> {
         let scales = self.vector(&format!("{name}.weight"), heads)?;
         let biases = self.vector(&format!("{name}.bias"), heads)?;
@@ -366,21 +375,22 @@ impl<'a> Builder<'a> {
         self.typed(y)
     }
 
-    /// `output_norm` and the output matrix (tied to the embedding table where the file has none) on the wanted rows.
+    /// Builds `output_norm` and the output matrix (tied to the embedding table if the file has
+    /// none) on the requested rows.
     pub fn logits(&mut self, x: ValueId) -> Result<ValueId, ArchError> {
         self.logits_behind(x, "output_norm.weight")
     }
 
-    /// The same with a norm of another name.
+    /// Does what [`Builder::logits`] does, with a norm of another name.
     pub fn logits_behind(&mut self, x: ValueId, norm: &str) -> Result<ValueId, ArchError> {
-        // Some files have the norm of what guesses by another name.
+        // In some files the norm of draft layers has another name.
         let own = ["nextn.shared_head_norm.weight", "layer_output_norm.weight"].map(|part| self.of_guess(part));
         let own = own.into_iter().flatten().find(|own| self.has(own));
         let norm = own.as_deref().unwrap_or(norm);
         match self.guessing {
             Guessing::None => {}
             Guessing::Fed(GuessFrom::Stream) | Guessing::Alone(GuessFrom::Stream) => self.given = Some(x),
-            // Logits are computed as they are without.
+            // Logits are computed as without drafting.
             Guessing::Fed(GuessFrom::Norm) => self.given = Some(self.norm(x, norm)?),
             Guessing::Alone(GuessFrom::Norm) => {
                 let x = self.norm(x, norm)?;
@@ -393,19 +403,20 @@ impl<'a> Builder<'a> {
         self.head(x, norm)
     }
 
-    /// The rows whose logits are wanted.
+    /// Builds the rows whose logits are requested.
     pub fn wanted(&mut self, x: ValueId) -> Result<ValueId, ArchError> {
         let x = self.graph.take_rows(x, self.step.rows);
         self.typed(x)
     }
 
-    /// Logits of rows: a norm, and the output matrix.
+    /// Builds logits of rows: a norm, and the output matrix.
     pub fn head(&mut self, x: ValueId, norm: &str) -> Result<ValueId, ArchError> {
         let x = self.norm(x, norm)?;
         self.output(x)
     }
 
-    /// Logits of rows that are normalised already; the rows themselves of a model that ends before its output matrix.
+    /// Builds logits of normalised rows; returns the rows themselves if the graph ends before the
+    /// output matrix.
     pub fn output(&mut self, x: ValueId) -> Result<ValueId, ArchError> {
         let Hyper { vocabulary, embedding_length, scales, .. } = *self.hyper;
         if !self.head {
@@ -433,19 +444,19 @@ impl<'a> Builder<'a> {
         if scales.softcap == 0.0 { Ok(y) } else { self.softcap(y, scales.softcap) }
     }
 
-    /// Elements, bent so that they stay within a cap.
+    /// Limits elements softly to a cap.
     pub fn softcap(&mut self, x: ValueId, cap: f64) -> Result<ValueId, ArchError> {
         let y = self.graph.unary(Unary::Softcap, x, vec![Attr::rounded(cap)]);
         self.typed(y)
     }
 
-    /// How far elements are above a number; 0 for those below.
+    /// Builds `max(x - from, 0)`, elementwise.
     pub fn relu(&mut self, x: ValueId, from: f64) -> Result<ValueId, ArchError> {
         let y = self.graph.unary(Unary::Relu, x, vec![Attr::rounded(from)]);
         self.typed(y)
     }
 
-    /// Elements, cut off to stay within a limit; as they are where that is 0.
+    /// Clamps elements to a limit; 0 means no limit.
     pub fn clamp(&mut self, x: ValueId, limit: f64) -> Result<ValueId, ArchError> {
         if limit == 0.0 {
             return Ok(x);
@@ -454,32 +465,33 @@ impl<'a> Builder<'a> {
         self.typed(y)
     }
 
-    /// Rows plus the vector `name`, where the file has it.
+    /// Adds the vector `name` to rows, if the file has it.
     pub fn optional_bias(&mut self, x: ValueId, name: &str, len: u64) -> Result<ValueId, ArchError> {
         if self.has(name) { self.bias(x, name, len) } else { Ok(x) }
     }
 
-    /// Rows plus the vector `name`.
+    /// Adds the vector `name` to rows.
     pub fn bias(&mut self, x: ValueId, name: &str, len: u64) -> Result<ValueId, ArchError> {
         let bias = self.vector(name, len)?;
         let y = self.graph.add_bias(x, bias);
         self.typed(y)
     }
 
-    /// `x` times the transpose of a matrix.
+    /// Builds `x` times the transpose of a matrix.
     pub fn matmul(&mut self, x: ValueId, weight: WeightId) -> Result<ValueId, ArchError> {
         let y = self.graph.dequantise(weight).and_then(|w| self.graph.matmul(x, w));
         self.typed(y)
     }
 
-    /// A product with `NAME.weight` times the number `NAME.scale`, where the file has one: formats whose own scales have a short range leave the
-    /// rest of it to that.
+    /// Multiplies a product with `NAME.weight` by the number `NAME.scale`, if the file has one.
+    /// Formats whose own scales have a small range need this factor.
     fn scaled(&mut self, y: ValueId, name: &str) -> Result<ValueId, ArchError> {
         let factor = self.optional_scalar(&format!("{name}.scale"))?;
         self.scale(y, factor.unwrap_or(1.0))
     }
 
-    /// `x` times the transpose of `NAME.weight` (`to` rows of `from`), times `NAME.scale`, plus `NAME.bias`.
+    /// Builds `x` times the transpose of `NAME.weight` (`to` rows of `from`), times `NAME.scale`,
+    /// plus `NAME.bias`.
     pub fn linear(&mut self, x: ValueId, name: &str, from: u64, to: u64, bias: Bias) -> Result<ValueId, ArchError> {
         let weight = self.weight(&format!("{name}.weight"), &[to, from])?;
         let y = self.matmul(x, weight)?;
@@ -494,25 +506,25 @@ impl<'a> Builder<'a> {
         self.typed(y)
     }
 
-    /// Elementwise sum.
+    /// Builds an elementwise sum.
     pub fn add(&mut self, a: ValueId, b: ValueId) -> Result<ValueId, ArchError> {
         let y = self.graph.add(a, b);
         self.typed(y)
     }
 
-    /// Elementwise product.
+    /// Builds an elementwise product.
     pub fn mul(&mut self, a: ValueId, b: ValueId) -> Result<ValueId, ArchError> {
         let y = self.graph.mul(a, b);
         self.typed(y)
     }
 
-    /// A function without attributes of every element.
+    /// Builds a function without attributes of every element.
     pub fn unary(&mut self, function: Unary, x: ValueId) -> Result<ValueId, ArchError> {
         let y = self.graph.unary(function, x, Vec::new());
         self.typed(y)
     }
 
-    /// What stands between up and down of a layer's network, without a gate.
+    /// Builds the activation between up and down of a layer's network without a gate.
     pub fn activation(&mut self, layer: usize, function: Unary, x: ValueId) -> Result<ValueId, ArchError> {
         let attrs = match (function, self.hyper.layers[layer].xielu) {
             (Unary::Xielu, Some(Xielu { alpha_n, alpha_p, beta, eps })) => {
@@ -525,135 +537,137 @@ impl<'a> Builder<'a> {
         self.typed(y)
     }
 
-    /// `x / (1 + exp(-x))`, elementwise.
+    /// Builds `x / (1 + exp(-x))`, elementwise.
     pub fn silu(&mut self, x: ValueId) -> Result<ValueId, ArchError> {
         let y = self.graph.silu(x);
         self.typed(y)
     }
 
-    /// Logistic function of every element.
+    /// Builds the logistic function of every element.
     pub fn sigmoid(&mut self, x: ValueId) -> Result<ValueId, ArchError> {
         let y = self.graph.sigmoid(x);
         self.typed(y)
     }
 
-    /// The equal parts of every row of `x`, each times its number of `s`.
+    /// Multiplies each of the equal parts of a row of `x` by its number of `s`.
     pub fn scale_heads(&mut self, x: ValueId, s: ValueId) -> Result<ValueId, ArchError> {
         let y = self.graph.scale_heads(x, s);
         self.typed(y)
     }
 
-    /// A gated linear unit.
+    /// Builds a gated linear unit.
     pub fn gated(&mut self, gate: ValueId, up: ValueId, attrs: &GateAttrs) -> Result<ValueId, ArchError> {
         let y = self.graph.gated(gate, up, attrs);
         self.typed(y)
     }
 
-    /// `[T, heads * d]` as `[T, heads, d]`.
+    /// Reshapes `[T, heads * d]` to `[T, heads, d]`.
     pub fn split_heads(&mut self, x: ValueId, heads: u64) -> Result<ValueId, ArchError> {
         let y = self.graph.split_heads(x, heads);
         self.typed(y)
     }
 
-    /// `[T, heads, d]` as `[T, heads * d]`.
+    /// Reshapes `[T, heads, d]` to `[T, heads * d]`.
     pub fn merge_heads(&mut self, x: ValueId) -> Result<ValueId, ArchError> {
         let y = self.graph.merge_heads(x);
         self.typed(y)
     }
 
-    /// Elements `from` to `from + count` of each row, or of each head.
+    /// Builds elements `from` to `from + count` of each row, or of each head.
     pub fn slice(&mut self, x: ValueId, from: u64, count: u64) -> Result<ValueId, ArchError> {
         let y = self.graph.slice(x, from, count);
         self.typed(y)
     }
 
-    /// Rows of `a`, each followed by that of `b`.
+    /// Builds rows of `a`, each followed by the row of `b`.
     pub fn concat(&mut self, a: ValueId, b: ValueId) -> Result<ValueId, ArchError> {
         let y = self.graph.concat(a, b);
         self.typed(y)
     }
 
-    /// Builds the layers another time: those that follow have keys and values of their own.
+    /// Begins another repetition of the layers: later layers have their own keys and values.
     pub fn next_round(&mut self) {
         self.round += 1;
     }
 
-    /// A tensor, where the file has it, that changes nothing of what is built.
+    /// Accepts a tensor, if the file has it, that does not affect the graph.
     pub fn leave_out(&mut self, name: &str) {
         self.used.insert(name.to_owned());
     }
 
-    /// How many streams the residual is, and how they are mixed, which the file must say.
+    /// Returns the residual streams and their mixing, which the file must have.
     pub fn streams(&self) -> Result<Streams, ArchError> {
         let key = format!("{}.hyper_connection.count", self.architecture);
         self.hyper.streams.ok_or_else(|| self.gguf.metadata().missing(&key, "u32").into())
     }
 
-    /// How many streams the residual is, and the length of the row that weights of their elements are made of, which the file must say.
+    /// Returns the number of residual streams, and the length of the row from which weights of
+    /// their elements are made. The file must have both.
     pub fn weighted_streams(&self) -> Result<(u64, u64), ArchError> {
         let Streams { count, rank, .. } = self.streams()?;
         let key = format!("{}.hyper_connection.low_rank", self.architecture);
         Ok((count, rank.ok_or_else(|| self.gguf.metadata().missing(&key, "u32"))?))
     }
 
-    /// Small experts that groups of experts share, which the file must have.
+    /// Returns the small experts that groups share, which the file must have.
     pub fn adjugate(&self) -> Result<Adjugate, ArchError> {
         let key = format!("{}.experts_per_group", self.architecture);
         self.hyper.adjugate.ok_or_else(|| self.gguf.metadata().missing(&key, "u32").into())
     }
 
-    /// The streams of which layers compute with one, which the file must have.
+    /// Returns the alternating streams (AltUp), which the file must have.
     pub fn alternating(&self) -> Result<Alternating, ArchError> {
         let key = format!("{}.altup.num_inputs", self.architecture);
         self.hyper.alternating.ok_or_else(|| self.gguf.metadata().missing(&key, "u32").into())
     }
 
-    /// What each layer takes of a token beside the stream, which the file must have.
+    /// Returns the additional input of each layer from the token, which the file must have.
     pub fn layer_inputs(&self) -> Result<LayerInputs, ArchError> {
         let key = format!("{}.embedding_length_per_layer_input", self.architecture);
         self.hyper.layer_inputs.ok_or_else(|| self.gguf.metadata().missing(&key, "u32").into())
     }
 
-    /// What streams are mixed with, of projections `x` with these scales and this base.
+    /// Builds the weights of streams from projections `x`, with two vectors: scales and base.
     pub fn stream_weights(&mut self, x: ValueId, vectors: [WeightId; 2]) -> Result<ValueId, ArchError> {
         let Streams { count, iterations, eps, magnitude, .. } = self.streams()?;
         let y = self.graph.stream_weights(x, vectors, count, (iterations, eps, magnitude));
         self.typed(y)
     }
 
-    /// The sum of the streams `x` with their weights in a block's input.
+    /// Builds a block's input: the weighted sum of the streams `x`.
     pub fn stream_input(&mut self, x: ValueId, w: ValueId) -> Result<ValueId, ArchError> {
         let y = self.graph.stream_input(x, w);
         self.typed(y)
     }
 
-    /// The streams `x` behind a block that gave `y`.
+    /// Builds the streams after a block: `x` mixed with the output `y`.
     pub fn stream_mix(&mut self, x: ValueId, y: ValueId, w: ValueId) -> Result<ValueId, ArchError> {
         let z = self.graph.stream_mix(x, y, w);
         self.typed(z)
     }
 
-    /// Attention of `y` over the streams `x` that rows kept, scored with the weight `name`.
+    /// Builds attention of `y` over the saved streams `x`, scored with the weight `name`.
     pub fn stream_attend(&mut self, x: ValueId, y: ValueId, name: &str) -> Result<ValueId, ArchError> {
         let weight = self.vector(name, self.hyper.embedding_length)?;
         let z = self.graph.stream_attend(x, y, weight, self.hyper.norm_eps);
         self.typed(z)
     }
 
-    /// Layers between two streams that rows keep to attend to, which the file must say.
+    /// Returns the number of layers between two saved streams, which the file must have.
     pub fn kept_every(&self) -> Result<usize, ArchError> {
         let key = format!("{}.{KEPT_EVERY}", self.architecture);
         let every = self.hyper.kept_every.ok_or_else(|| self.gguf.metadata().missing(&key, "u32"))?;
         Ok(every as usize)
     }
 
-    /// The error of a key whose value no graph is made for.
+    /// Returns the error of a key whose value no graph supports.
     pub fn refused(&self, key: &str, found: u64, limit: &str) -> ArchError {
         let key = format!("{}.{key}", self.architecture);
         self.gguf.metadata().bad_value(&key, found, limit).into()
     }
 
-    /// The rows of `length` elements of a part of the table `name` of so many rows, which the step's ids name together with those before them.
+    /// Builds rows of `length` elements from `rows` rows of the table `name`. A hash of each id and
+    /// the ids before it selects the row.
     pub fn ngram_rows(
         &mut self,
         (state, hash): (&str, &Hash),
@@ -670,18 +684,18 @@ impl<'a> Builder<'a> {
         self.typed(x)
     }
 
-    /// How the last tokens name rows of a table, where the file has one.
+    /// Returns the table whose rows are selected by the last tokens, if the file has one.
     pub fn ngrams(&self) -> Option<Ngrams> {
         self.hyper.ngrams.clone()
     }
 
-    /// The sum of each head.
+    /// Builds the sum of each head.
     pub fn heads_sum(&mut self, x: ValueId) -> Result<ValueId, ArchError> {
         let y = self.graph.heads_sum(x);
         self.typed(y)
     }
 
-    /// Each head of `x` times its own matrix of `name` (`to` rows of `from`).
+    /// Multiplies each head of `x` by its own matrix of `name` (`to` rows of `from`).
     pub fn heads_linear(&mut self, x: ValueId, name: &str, [heads, to, from]: [u64; 3]) -> Result<ValueId, ArchError> {
         let weight = self.weight(&format!("{name}.weight"), &[heads, to, from])?;
         let y = self.graph.dequantise(weight).and_then(|w| self.graph.heads_matmul(x, w));
@@ -689,7 +703,8 @@ impl<'a> Builder<'a> {
         self.scaled(y, name)
     }
 
-    /// As [`Builder::heads_linear`], of a matrix whose rows, those of one head behind the other's, may be in the file as one.
+    /// Does what [`Builder::heads_linear`] does. In the file, the rows of all heads may form one
+    /// matrix.
     pub fn rows_linear(&mut self, x: ValueId, stem: &str, [heads, to, from]: [u64; 3]) -> Result<ValueId, ArchError> {
         let name = format!("{stem}.weight");
         let tensor = self.gguf.require_tensor(&name)?;
@@ -708,7 +723,8 @@ impl<'a> Builder<'a> {
         self.scaled(y, stem)
     }
 
-    /// The same with a part of `tensor`, whose heads have `before` rows before it, as a weight called `name`.
+    /// Does what [`Builder::heads_linear`] does, with a part of `tensor` as a weight called `name`.
+    /// The part follows `before` rows of each head.
     pub fn heads_part(
         &mut self,
         x: ValueId,
@@ -722,13 +738,13 @@ impl<'a> Builder<'a> {
     }
 }
 
-/// The layer of a tensor `blk.LAYER.NAME`.
+/// Returns the layer of a tensor `blk.LAYER.NAME`.
 pub fn layer_of(name: &str) -> Option<u64> {
     name.strip_prefix("blk.")?.split_once('.')?.0.parse().ok()
 }
 
-/// Tensors that change nothing: frequencies that old converters wrote out, which follow from keys, and scales of activations, for targets that
-/// round those to the same format as weights.
+/// Returns whether a tensor changes nothing: frequencies that old converters wrote, which follow
+/// from keys, and scales of activations, for targets that round those to the format of weights.
 fn is_harmless(name: &str) -> bool {
     name.ends_with(".attn_rot_embd") || name.ends_with(".rotary_emb.inv_freq") || name.ends_with(".input_scale")
 }

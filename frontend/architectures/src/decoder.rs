@@ -1,7 +1,9 @@
-//! Decoders: layers of an attention and a feed-forward network, each behind a norm and added to what goes by it.
+//! Decoders: layers with attention and a feed-forward network, each applied to the normalised
+//! stream and added to it.
 //!
-//! What differs between architectures is a [`Style`]; a file of one says its own and no more, unless its layers are of other parts than
-//! these. Those can be taken alone: [`attention`], [`feed_forward`] and [`experts`].
+//! The differences between architectures are a [`Style`]; the file of an architecture states only
+//! these. An architecture with other parts of layers can use the common parts alone: [`attention`],
+//! [`feed_forward`] and [`experts`].
 
 use ixc_ir::graph::attrs::{Activation, GateAttrs, RopeStyle};
 use ixc_ir::graph::{Unary, ValueId};
@@ -13,124 +15,134 @@ use super::hyper::{Bends, BlockIndex, Experts};
 /// RMS norms of queries and keys.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum HeadNorm {
-    /// None.
+    /// No norm.
     Absent,
-    /// Of every head, before RoPE.
+    /// On each head, before RoPE.
     Heads,
-    /// Of every head, before RoPE, in files that have the weights.
+    /// On each head, before RoPE, if the file has the weights.
     Optional,
-    /// Of every head, before RoPE, with a weight in files that have one.
+    /// On each head, before RoPE, with a weight if the file has one.
     OrPlain,
-    /// Of every head, behind RoPE.
+    /// On each head, after RoPE.
     AfterRope,
-    /// Of all heads of a row as one, before RoPE.
+    /// On the whole row of all heads, before RoPE.
     Row,
-    /// The same, as norms of the stream are, in files that have the weights.
+    /// On the whole row, before RoPE, with the type of norm of the stream, if the file has the
+    /// weights.
     RowAsStream,
-    /// Of every head with a weight of its own, before RoPE, as norms of the stream are, in files that have the weights.
+    /// On each head with its own weight, before RoPE, with the type of norm of the stream, if the
+    /// file has the weights.
     Each,
-    /// Of every head, behind RoPE, without a weight, in layers that rotate them.
+    /// On each head, after RoPE, without a weight, in layers with RoPE.
     PlainAfterRope,
-    /// Of every head, behind RoPE, without a weight, but queries of each head are multiplied by a number of its own.
+    /// On each head, after RoPE, without a weight; queries of each head are also multiplied by a
+    /// number.
     GainAfterRope,
-    /// Layer norms of every head with weights and biases of its own, before RoPE, which add so much to mean squares.
+    /// Layer norms of each head with its own weights and biases, before RoPE, with this epsilon.
     EachCentred(f64),
 }
 
-/// Which layers rotate queries and keys.
+/// Layers in which RoPE rotates queries and keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Roped {
     /// All of them.
     All,
-    /// Those with a window, or all in files that state none.
+    /// Layers with a window, or all layers in files without one.
     Windowed,
-    /// The same, and those with a dense network in models with experts.
+    /// Layers with a window and, in models with experts, dense layers; all layers in files without
+    /// a window.
     WindowedOrDense,
-    /// None, though files say how much of a head would be rotated.
+    /// No layers, even if files state a length to rotate.
     None,
 }
 
-/// What weights the result of attention before the output matrix.
+/// Gate on the result of attention, before the output matrix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum OutputGate {
-    /// Nothing.
+    /// No gate.
     None,
-    /// Sigmoids of as many numbers as a head's values, which `attn_q` has behind the queries of each head.
+    /// Sigmoid of one number for each element of a head's value; `attn_q` has these after the
+    /// queries of each head.
     WithQueries,
-    /// This function of `attn_gate` times what queries are made of: of a number for each element, or for each head.
+    /// This function of a product with `attn_gate`, which has a number for each element, or for
+    /// each head.
     Own(Unary),
 }
 
-/// Which layers have sinks.
+/// Layers with attention sinks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Sinks {
-    /// None.
+    /// No layers.
     None,
     /// All of them.
     All,
-    /// Those with a window.
+    /// Layers with a window.
     Windowed,
 }
 
-/// What differs between decoders.
+/// Differences between decoders.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Style {
     /// Pairing of RoPE.
     pub pairs: RopeStyle,
-    /// Where it is.
+    /// Layers with RoPE.
     pub roped: Roped,
-    /// Whether queries that are rotated have the model's temperature, too.
+    /// Whether the model's temperature also applies to rotated queries.
     pub tempered: bool,
-    /// Whether queries have a temperature that is each head's own, whose numbers are tensors; in latent attention alone.
+    /// Whether each head's queries have their own temperature, with parameters in tensors; only in
+    /// latent attention.
     pub tempered_heads: bool,
     /// Bias of Q, K and V.
     pub bias: Bias,
-    /// Which layers' heads have sinks: a logit each that takes a part of the weights and has no value.
+    /// Layers with attention sinks: a logit for each head that takes a part of the weights and has
+    /// no value.
     pub sinks: Sinks,
     /// RMS norms of queries and keys.
     pub head_norm: HeadNorm,
-    /// Whether values go through an RMS norm of every head without a weight.
+    /// Whether each head's values are normalised by an RMS norm without a weight.
     pub value_norm: bool,
-    /// Whether keys, before all that is done to them, are values, too, where there is no `attn_v`.
+    /// Whether keys, before norm and RoPE, are also the values if there is no `attn_v`.
     pub keys_as_values: bool,
-    /// What weights the result of attention.
+    /// Gate on the result of attention.
     pub output_gate: OutputGate,
-    /// Whether what attention gives goes through an RMS norm before its matrix, and gated values before theirs.
+    /// Whether the result of attention and the gated values of the network go through an RMS norm
+    /// before their matrices.
     pub inner_norms: bool,
-    /// Whether attention and the feed-forward network stand behind a norm each.
+    /// Whether a norm precedes attention and the feed-forward network.
     pub pre_norms: bool,
-    /// Whether the feed-forward network takes what attention takes, beside it, where there is no norm of its own.
+    /// Whether the feed-forward network has the same input as attention, in parallel, if it has no
+    /// norm of its own.
     pub parallel: bool,
     /// The norm before the feed-forward network.
     pub ffn_norm: &'static str,
-    /// Norms of what attention and the feed-forward network give, before it is added.
+    /// Norms of the outputs of attention and of the feed-forward network, before they are added.
     pub post_norms: Option<[&'static str; 2]>,
-    /// What these add to the mean square, where it is not what other norms do.
+    /// Epsilon of these norms, if it differs from that of other norms.
     pub post_eps: Option<f64>,
     /// Whether the dense network is one matrix of gates, then up, in `ffn_up`.
     pub fused_gate: bool,
-    /// Whether the shared expert is so, in `ffn_up_shexp`.
+    /// Whether the shared expert has the same form, in `ffn_up_shexp`.
     pub fused_shared: bool,
-    /// How gates weight.
+    /// Activation of gates.
     pub gate: GateAttrs,
-    /// What stands between up and down where there is no gate.
+    /// Activation between up and down in networks without a gate.
     pub ungated: Option<Unary>,
     /// Whether embeddings are multiplied by the root of their length.
     pub root_embedding: bool,
-    /// Whether they go through an RMS norm without a weight.
+    /// Whether embeddings are normalised by an RMS norm without a weight.
     pub normed_embedding: bool,
-    /// The norm of embeddings, where they have one as the stream has.
+    /// Norm of embeddings, of the same type as those of the stream.
     pub embedding_norm: Option<&'static str>,
-    /// Whether each position has a row of a table (`position_embd`), which is added to them.
+    /// Whether a row of a table is added to the embedding of each position (`position_embd`).
     pub learned_positions: bool,
-    /// Whether a number of each token weights its shared expert.
+    /// Whether the shared expert has a weight for each token.
     pub gated_shared: bool,
-    /// Whether routed and shared experts count half each.
+    /// Whether routed and shared experts each have the weight 1/2.
     pub halved: bool,
 }
 
 impl Style {
-    /// Llama's.
+    /// Style of Llama.
     pub const LLAMA: Style = Style {
         pairs: RopeStyle::Norm,
         roped: Roped::All,
@@ -159,11 +171,11 @@ impl Style {
         gated_shared: false,
         halved: false,
     };
-    /// The same but for RoPE, which turns halves of a head.
+    /// Style of Llama, with RoPE pairs half a head apart.
     pub const NEOX: Style = Style { pairs: RopeStyle::Neox, ..Style::LLAMA };
 }
 
-/// From the step's ids to logits.
+/// Builds a decoder, from token ids to logits.
 pub(super) fn decoder(b: &mut Builder<'_>, style: &Style) -> Result<ValueId, ArchError> {
     let mut x = b.embed()?;
     if style.root_embedding {
@@ -190,7 +202,7 @@ pub(super) fn decoder(b: &mut Builder<'_>, style: &Style) -> Result<ValueId, Arc
     b.logits(x)
 }
 
-/// Attention and the feed-forward network beside it, behind these norms, or behind one.
+/// Builds attention and the feed-forward network in parallel, after one norm or after a norm each.
 pub(super) fn beside(
     b: &mut Builder<'_>,
     layer: usize,
@@ -206,14 +218,14 @@ pub(super) fn beside(
     feed_forward_of(b, layer, x, h, style)
 }
 
-/// Norm, attention, output matrix, residual.
+/// Builds norm, attention, output matrix, residual.
 pub(super) fn attention(b: &mut Builder<'_>, layer: usize, x: ValueId, style: &Style) -> Result<ValueId, ArchError> {
     let h = if style.pre_norms { b.norm(x, &format!("blk.{layer}.attn_norm.weight"))? } else { x };
     let y = attention_of(b, layer, h, style)?;
     add(b, layer, x, y, style.post_norms.map(|[norm, _]| norm), style)
 }
 
-/// Whether a layer rotates queries and keys.
+/// Returns whether RoPE rotates the queries and keys of a layer.
 fn is_roped(b: &Builder<'_>, layer: usize, style: &Style) -> bool {
     let windowed = || b.hyper.local_rope.is_none() || b.hyper.layers[layer].window.is_some();
     b.hyper.roped
@@ -226,7 +238,7 @@ fn is_roped(b: &Builder<'_>, layer: usize, style: &Style) -> bool {
         }
 }
 
-/// Whether a layer's heads have sinks.
+/// Returns whether a layer's heads have attention sinks.
 pub(super) fn has_sinks(b: &Builder<'_>, layer: usize, style: &Style) -> bool {
     match style.sinks {
         Sinks::None => false,
@@ -235,13 +247,14 @@ pub(super) fn has_sinks(b: &Builder<'_>, layer: usize, style: &Style) -> bool {
     }
 }
 
-/// What attention makes of rows: with its output matrix.
+/// Builds attention on normalised rows, including its output matrix.
 pub(super) fn attention_of(b: &mut Builder<'_>, layer: usize, h: ValueId, style: &Style) -> Result<ValueId, ArchError> {
     let chosen = chosen_blocks(b, layer, h, style)?;
     attention_to(b, layer, h, style, chosen)
 }
 
-/// The blocks of positions that each key head of a layer sees, by its normalised rows; `None` where it sees all.
+/// Returns the blocks of positions that each key head of a layer attends to, selected from
+/// normalised rows; `None` for all positions.
 fn chosen_blocks(b: &mut Builder<'_>, layer: usize, h: ValueId, style: &Style) -> Result<Option<ValueId>, ArchError> {
     let Some(index) = b.hyper.block_index.clone().filter(|index| index.own[layer]) else { return Ok(None) };
     let BlockIndex { heads, key_length, top_k, block, local, .. } = index;
@@ -256,7 +269,7 @@ fn chosen_blocks(b: &mut Builder<'_>, layer: usize, h: ValueId, style: &Style) -
     b.index_blocks(&format!("index.{layer}"), [q, k], key_length, [top_k, block, local]).map(Some)
 }
 
-/// The same over `chosen` positions, where there are any.
+/// Builds attention over the positions `chosen`, or over all.
 pub(super) fn attention_to(
     b: &mut Builder<'_>,
     layer: usize,
@@ -354,7 +367,8 @@ pub(super) fn attention_to(
     b.linear(y, &name("attn_output"), facts.heads * facts.value_length, width, Bias::Optional)
 }
 
-/// The result `y` of attention, values of so many elements, weighted by what `attn_gate` makes of rows: element by element, or head by head.
+/// Multiplies the result `y` of attention by a function of `attn_gate` times rows: element by
+/// element, or head by head. A value has `value_length` elements.
 pub(super) fn gated_output(
     b: &mut Builder<'_>,
     layer: usize,
@@ -370,7 +384,7 @@ pub(super) fn gated_output(
     if by_head { b.scale_heads(y, gate) } else { b.mul(y, gate) }
 }
 
-/// `y` added to the stream, behind a norm where there is one.
+/// Adds `y` to the stream, after a norm if there is one.
 pub(super) fn add(
     b: &mut Builder<'_>,
     layer: usize,
@@ -386,7 +400,8 @@ pub(super) fn add(
     b.add(y, x)
 }
 
-/// Queries of rows, and keys and values where the layer has its own: by three matrices, or by one, where the file has them so.
+/// Builds queries, and keys and values unless the layer shares those of another: from three
+/// matrices, or from one, as the file has them.
 fn projections(
     b: &mut Builder<'_>,
     layer: usize,
@@ -409,7 +424,8 @@ fn projections(
         let q = b.linear(h, &name("attn_q"), width, q, bias)?;
         let q = b.clamp(q, limit)?;
         if shares {
-            // Checkpoints have the matrices of all layers, read or not, and converters keep them.
+            // Checkpoints have the matrices of all layers, even unused ones, and converters keep
+            // them.
             let head = b.hyper.layers[layer].key_length;
             for (part, shape) in [("attn_k", &[k, width][..]), ("attn_v", &[v, width]), ("attn_k_norm", &[head])] {
                 b.unread(&name(&format!("{part}.weight")), shape)?;
@@ -436,18 +452,20 @@ fn projections(
     Ok((q, kv))
 }
 
-/// Rows of that length behind a norm as the stream has, where the file has its weight.
+/// Applies a norm of the same type as the stream's to rows of this length, if the file has its
+/// weight.
 fn row_as_stream(b: &mut Builder<'_>, x: ValueId, norm: &str, width: u64) -> Result<ValueId, ArchError> {
     if b.has(norm) { b.norm_of_rows(x, norm, width, b.hyper.norm_eps) } else { Ok(x) }
 }
 
-/// Norm, routed experts or the dense network where the layer has none, residual.
+/// Builds norm, routed experts (in dense layers the network), residual.
 pub(super) fn feed_forward(b: &mut Builder<'_>, layer: usize, x: ValueId, style: &Style) -> Result<ValueId, ArchError> {
     let h = if style.pre_norms { b.norm(x, &format!("blk.{layer}.{}.weight", style.ffn_norm))? } else { x };
     feed_forward_of(b, layer, x, h, style)
 }
 
-/// What routed experts, or the dense network where the layer has none, make of `h`, added to the stream `x`.
+/// Builds the routed experts, or in dense layers the network, on `h`, and adds the result to the
+/// stream `x`.
 fn feed_forward_of(
     b: &mut Builder<'_>,
     layer: usize,
@@ -458,8 +476,8 @@ fn feed_forward_of(
     let norm = style.post_norms.map(|[_, norm]| norm);
     match b.hyper.layers[layer].experts.clone() {
         Some(of) => {
-            // What the shared ones give is added to the stream first, but where a norm takes it all: nothing of it waits for the router, so it is
-            // computed beside it.
+            // Unless a norm takes the sum of all experts, the output of shared experts is added to
+            // the stream first. It does not depend on the router, so it is computed in parallel.
             let stream = if norm.is_none() { Some(x) } else { None };
             match (experts(b, layer, stream, h, &of, style)?, norm) {
                 ((routed, Some(with_shared)), None) => b.add(routed, with_shared),
@@ -477,7 +495,7 @@ fn feed_forward_of(
     }
 }
 
-/// What routed and shared experts, or the dense network where the layer has none, make of `h`.
+/// Builds routed and shared experts, or in dense layers the network, on `h`.
 pub(super) fn networks(b: &mut Builder<'_>, layer: usize, h: ValueId, style: &Style) -> Result<ValueId, ArchError> {
     let Some(of) = b.hyper.layers[layer].experts.clone() else {
         return network(b, layer, h, "", b.hyper.layers[layer].feed_forward, style);
@@ -488,7 +506,7 @@ pub(super) fn networks(b: &mut Builder<'_>, layer: usize, h: ValueId, style: &St
     }
 }
 
-/// How gates weight, with a layer's own limit where it has one, or bent where the model's are.
+/// Returns the activation of gates, with a layer's own limit, or with the model's soft limits.
 fn limited(b: &Builder<'_>, style: &Style, limit: f64) -> GateAttrs {
     match b.hyper.bends {
         Some(Bends { gate, up }) => GateAttrs { bend: gate, limit: up, ..GateAttrs::plain(Activation::BentSilu) },
@@ -497,7 +515,8 @@ fn limited(b: &Builder<'_>, style: &Style, limit: f64) -> GateAttrs {
     }
 }
 
-/// The network, gated in most, of the tensors `ffn_gate`, `ffn_up` and `ffn_down`, with this behind their names.
+/// Builds a network from the tensors `ffn_gate`, `ffn_up` and `ffn_down`, with `suffix` appended to
+/// their names. Most networks have gates.
 pub(super) fn network(
     b: &mut Builder<'_>,
     layer: usize,
@@ -527,8 +546,8 @@ pub(super) fn network(
     b.linear(y, &name("ffn_down"), inner, width, Bias::Optional)
 }
 
-/// What the routed experts of `h` give, and what stands beside them, where something does, added to `x` where that is given: shared experts, and those that give
-/// back what they take.
+/// Builds routed experts on `h`. Also returns the sum of shared experts, identity experts and `x`,
+/// if there are any.
 pub(super) fn experts(
     b: &mut Builder<'_>,
     layer: usize,
@@ -541,16 +560,16 @@ pub(super) fn experts(
     given(b, layer, x, (h, chosen), of, style)
 }
 
-/// The experts of rows, and their weights.
+/// Experts selected for each row, and their weights.
 #[derive(Clone, Copy)]
 pub(super) struct Chosen {
     ids: ValueId,
     weights: ValueId,
-    /// The sum of the weights of those that give back what they take, where there are such.
+    /// Sum of the weights of identity experts, for models with such experts.
     passed: Option<ValueId>,
 }
 
-/// What a router chooses of `h`.
+/// Builds the router on `h`.
 pub(super) fn chosen(
     b: &mut Builder<'_>,
     layer: usize,
@@ -573,7 +592,7 @@ pub(super) fn chosen(
     Ok(Chosen { ids, weights, passed })
 }
 
-/// As [`experts`], with what was chosen of `h` before.
+/// Does what [`experts`] does, with experts that are already selected for `h`.
 pub(super) fn given(
     b: &mut Builder<'_>,
     layer: usize,
@@ -593,7 +612,7 @@ pub(super) fn given(
     Ok((routed(b, layer, h, (ids, weights), of, style)?, beside))
 }
 
-/// What the experts `ids` make of `h`, summed with their weights.
+/// Builds the experts `ids` on `h`, and sums their outputs with their weights.
 pub(super) fn routed(
     b: &mut Builder<'_>,
     layer: usize,
@@ -604,7 +623,8 @@ pub(super) fn routed(
 ) -> Result<ValueId, ArchError> {
     let (width, count, inner) = (b.hyper.embedding_length, of.count, of.feed_forward);
     let name = |part: &str| format!("blk.{layer}.{part}");
-    // Experts may be of a narrower row than the stream, which Kimi K3's files call otherwise, and normalise.
+    // Experts may have a narrower input than the stream. Kimi K3's files have other names for its
+    // matrices, and a norm.
     let own = of.latent.unwrap_or(width);
     let latent = |b: &Builder<'_>, part: &str| {
         let [usual, other] = ["latent", "routed"].map(|of| name(&format!("ffn_{of}_{part}")));
@@ -635,7 +655,7 @@ pub(super) fn routed(
     b.linear(y, &up, own, width, Bias::Optional)
 }
 
-/// What every token goes through beside its experts, weighted where the style says so.
+/// Builds the shared expert, weighted if the style requires it.
 pub(super) fn shared_expert(
     b: &mut Builder<'_>,
     layer: usize,

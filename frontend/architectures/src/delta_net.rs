@@ -1,4 +1,5 @@
-//! Layers of linear attention by the gated delta rule, as Qwen3-Next and Qwen3.5 have them (llama.cpp `qwen3next.cpp`, `qwen35.cpp`, `delta-net-base.cpp`).
+//! Layers of linear attention by the gated delta rule, as in Qwen3-Next and Qwen3.5 (llama.cpp
+//! `qwen3next.cpp`, `qwen35.cpp`, `delta-net-base.cpp`).
 //!
 //! ```text
 //! q, k, v = silu(conv(attn_qkv x))         // a causal convolution of each channel
@@ -6,7 +7,7 @@
 //! ssm_out (rms_norm(y; ssm_norm) * silu(attn_gate x))
 //! ```
 //!
-//! What differs is which key head a value head takes, and how files hold the projections.
+//! Models differ in the key head of each value head, and in the form of the projections in files.
 
 use ixc_ir::graph::attrs::KeyHeads;
 use ixc_ir::graph::{Unary, ValueId};
@@ -16,7 +17,7 @@ use super::decoder::{HeadNorm, OutputGate, Style, attention, feed_forward};
 use super::error::ArchError;
 use super::hyper::Ssm;
 
-/// The projections of a layer's input: rows of all heads, one behind another.
+/// Projections of a layer's input: rows with all heads, one after the other.
 struct Projected {
     /// Queries, keys and values, before the convolution.
     qkv: ValueId,
@@ -26,7 +27,8 @@ struct Projected {
     alpha: ValueId,
 }
 
-/// From the step's ids to logits: layers with a recurrent state are these, others attend as `style` says.
+/// Builds a decoder, from token ids to logits. Layers with a recurrent state are linear attention;
+/// others have attention in this style.
 pub(super) fn decoder(b: &mut Builder<'_>, style: &Style, key_heads: KeyHeads) -> Result<ValueId, ArchError> {
     let linear = Linear::usual(key_heads, Unary::Silu);
     let mut x = b.embed()?;
@@ -40,7 +42,7 @@ pub(super) fn decoder(b: &mut Builder<'_>, style: &Style, key_heads: KeyHeads) -
     b.logits(x)
 }
 
-/// What Qwen's decoders of this kind have in common.
+/// Common style of Qwen's decoders with linear attention.
 pub(super) const QWEN: Style = Style {
     head_norm: HeadNorm::Heads,
     output_gate: OutputGate::WithQueries,
@@ -49,36 +51,36 @@ pub(super) const QWEN: Style = Style {
     ..Style::NEOX
 };
 
-/// What differs between such layers.
+/// Differences between such layers.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Linear {
-    /// Which key head a value head takes.
+    /// Key head of each value head.
     pub key_heads: KeyHeads,
-    /// What gates of the result go through.
+    /// Function of the result's gates.
     pub gate: Unary,
-    /// What the norm of the result adds to mean squares, where it is not what other norms add.
+    /// Epsilon of the norm of the result, if it differs from that of other norms.
     pub norm_eps: Option<f64>,
-    /// What is added to the sums of squares of queries and keys, where it is not what norms add.
+    /// Epsilon on the squared lengths of queries and keys, if it differs from that of norms.
     pub unit_eps: Option<f64>,
-    /// Whether files have queries, keys and values apart.
+    /// Whether files have separate queries, keys and values.
     pub apart: bool,
 }
 
 impl Linear {
-    /// As most have it.
+    /// Returns the usual properties.
     pub const fn usual(key_heads: KeyHeads, gate: Unary) -> Linear {
         Linear { key_heads, gate, norm_eps: None, unit_eps: None, apart: false }
     }
 }
 
-/// Norm, linear attention, output matrix, residual.
+/// Builds norm, linear attention, output matrix, residual.
 pub(super) fn mixer(b: &mut Builder<'_>, layer: usize, x: ValueId, linear: &Linear) -> Result<ValueId, ArchError> {
     let h = b.rms_norm(x, &format!("blk.{layer}.attn_norm.weight"), b.hyper.embedding_length)?;
     let y = mixer_of(b, layer, h, linear)?;
     b.add(y, x)
 }
 
-/// What linear attention makes of normalised rows: with its output matrix.
+/// Builds linear attention on normalised rows, including its output matrix.
 pub(super) fn mixer_of(b: &mut Builder<'_>, layer: usize, h: ValueId, linear: &Linear) -> Result<ValueId, ArchError> {
     let Linear { key_heads, gate, norm_eps, unit_eps, apart } = *linear;
     let [norm_eps, unit_eps] = [norm_eps, unit_eps].map(|eps| eps.unwrap_or(b.hyper.norm_eps));
@@ -107,8 +109,9 @@ pub(super) fn mixer_of(b: &mut Builder<'_>, layer: usize, h: ValueId, linear: &L
     b.linear(y, &name("ssm_out"), values, width, Bias::Optional)
 }
 
-/// Projections as files have them: one by one, queries, keys and values together or apart (OLMo Hybrid), or fused by key head (Qwen3-Next's `ssm_ba`, and `ssm_in` of
-/// its first files).
+/// Builds the projections, which files have in one of several forms. Queries, keys and values are
+/// one matrix, or separate (OLMo Hybrid). They may also be fused by key head (Qwen3-Next's
+/// `ssm_ba`, and `ssm_in` of its first files).
 fn projected(b: &mut Builder<'_>, layer: usize, h: ValueId, sizes: &Ssm, apart: bool) -> Result<Projected, ArchError> {
     let Ssm { heads, groups, key_length, value_length, .. } = *sizes;
     let width = b.hyper.embedding_length;
@@ -141,7 +144,8 @@ fn projected(b: &mut Builder<'_>, layer: usize, h: ValueId, sizes: &Ssm, apart: 
     Ok(Projected { qkv, z, beta, alpha })
 }
 
-/// Rows whose key heads each have parts of these lengths, as a row of all heads for each part.
+/// Splits rows in which each key head has parts of these lengths; returns a row of all heads for
+/// each part.
 fn by_key_head<const N: usize>(
     b: &mut Builder<'_>,
     rows: ValueId,

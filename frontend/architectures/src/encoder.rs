@@ -1,5 +1,5 @@
-//! Encoders: layers of attention over a whole text and of a feed-forward network, each added to what goes by it, with a layer norm behind the sum. They give hidden
-//! states, and have no output matrix.
+//! Encoders: layers with attention over the whole text and a feed-forward network. Each is added to
+//! its input, with a layer norm after the sum. They return hidden states and have no output matrix.
 //!
 //! ```text
 //! x = norm(token_embd[id] + token_types[0] + position_embd[position])
@@ -13,7 +13,8 @@ use super::builder::Builder;
 use super::decoder::{self, Style};
 use super::error::ArchError;
 
-/// From the step's ids to hidden states of the wanted rows; of a style's parts attention, the network and embeddings count.
+/// Builds an encoder, from token ids to hidden states of the requested rows. It uses the parts of
+/// the style for attention, network and embeddings.
 pub(super) fn encoder(b: &mut Builder<'_>, style: &Style) -> Result<ValueId, ArchError> {
     let mut x = b.embed()?;
     if b.has("token_types.weight") {

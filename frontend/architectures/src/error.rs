@@ -1,4 +1,4 @@
-//! Why a well-formed GGUF file makes no model that `ixc` can build.
+//! Errors of well-formed GGUF files that do not make a supported model.
 
 use std::path::Path;
 
@@ -6,10 +6,10 @@ use ixc_failure::{Class, Remedy};
 use ixc_ir::graph::types::TypeError;
 use ixc_model_files::gguf::{GgufError, TensorType, among, quoted};
 
-/// Why no graph can be built.
+/// Reason why no graph can be built.
 #[derive(Debug, thiserror::Error)]
 pub enum ArchError {
-    /// A key is missing or impossible, a tensor is missing, or its type has no format.
+    /// A key is missing or invalid, a tensor is missing, or its type has no format.
     #[error(transparent)]
     Gguf(#[from] GgufError),
     /// The architecture is not in the registry.
@@ -20,66 +20,66 @@ pub enum ArchError {
     UnknownArchitecture {
         /// The file.
         path: Box<Path>,
-        /// The architecture that it names.
+        /// Architecture in the file.
         found: Box<str>,
-        /// Those of the registry.
+        /// Architectures in the registry.
         known: Vec<&'static str>,
     },
-    /// A tensor has another shape than the hyperparameters demand.
+    /// A tensor has another shape than the hyperparameters require.
     #[error("{}: tensor \"{}\" has dimensions {found:?}; must be {expected:?}", path.display(), quoted(tensor))]
     Shape {
         /// The file.
         path: Box<Path>,
         /// The tensor.
         tensor: Box<str>,
-        /// Its dimensions in the file's order, row length first.
+        /// Dimensions in the file's order, row length first.
         found: Box<[u64]>,
-        /// What they must be.
+        /// Required dimensions.
         expected: Box<[u64]>,
     },
-    /// A vector that is added or multiplied elementwise is not F32.
+    /// A vector for elementwise operations is not F32.
     #[error("{}: tensor \"{}\" has type {found}; vectors must be F32", path.display(), quoted(tensor))]
     VectorType {
         /// The file.
         path: Box<Path>,
         /// The tensor.
         tensor: Box<str>,
-        /// Its type.
+        /// Type of the tensor.
         found: TensorType,
     },
-    /// A table of numbers of experts that holds none.
+    /// A table of expert numbers has another type than I32.
     #[error("{}: tensor \"{}\" has type {found}; a table of experts must be I32", path.display(), quoted(tensor))]
     TableType {
         /// The file.
         path: Box<Path>,
         /// The tensor.
         tensor: Box<str>,
-        /// Its type.
+        /// Type of the tensor.
         found: TensorType,
     },
-    /// A table of numbers of experts with one that there is not.
+    /// A table of expert numbers has an invalid one.
     #[error("{}: tensor \"{}\" names expert {found}; there are {count}, numbered from 0", path.display(), quoted(tensor))]
     TableId {
         /// The file.
         path: Box<Path>,
         /// The tensor.
         tensor: Box<str>,
-        /// The number.
+        /// Invalid number.
         found: i32,
-        /// Experts.
+        /// Number of experts.
         count: u64,
     },
-    /// A tensor of one number that is none.
+    /// A tensor of one number that is not finite, or has another shape.
     #[error("{}: tensor \"{}\" is {found}; it must be one finite number", path.display(), quoted(tensor))]
     Scalar {
         /// The file.
         path: Box<Path>,
         /// The tensor.
         tensor: Box<str>,
-        /// What it is.
+        /// Number in the tensor.
         found: f32,
     },
-    /// A tensor that would change the result has no place in the architecture.
+    /// A tensor would change the result, and the architecture does not use it.
     #[error(
         "{}: tensor \"{}\" has no place in architecture {architecture}; without it the result would be wrong",
         path.display(), quoted(tensor)
@@ -92,7 +92,7 @@ pub enum ArchError {
         /// The architecture.
         architecture: &'static str,
     },
-    /// Logits of a model whose attention is not causal.
+    /// Logits were requested from a model whose attention is not causal.
     #[error(
         "{}: the model is an encoder ({architecture}): every token sees all of its text, so there are vectors of texts and no logits",
         path.display()
@@ -103,39 +103,39 @@ pub enum ArchError {
         /// The architecture.
         architecture: &'static str,
     },
-    /// The model's own layers do not guess.
+    /// The model's own layers cannot draft.
     #[error("{}: {problem}", path.display())]
     Nextn {
         /// The file.
         path: Box<Path>,
-        /// Why not.
+        /// Reason.
         problem: NextnProblem,
     },
-    /// The keys and tensors fit each other, but no op can be made of them.
+    /// Keys and tensors agree, but an op with them is invalid.
     #[error("{}: the model has no graph: {source}", path.display())]
     Graph {
         /// The file.
         path: Box<Path>,
-        /// Which op, and why.
+        /// The op and its type error.
         source: Box<TypeError>,
     },
 }
 
-/// Why a model's own layers do not guess.
+/// Reason why a model's own layers cannot draft.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NextnProblem {
-    /// There are none.
+    /// The model has no draft layers.
     #[error("the model has no layers of its own that guess (nextn), or the file was made without them")]
     None,
-    /// Wrong guesses could not be taken back.
+    /// Rejected drafts could not be undone.
     #[error("tokens cannot be guessed: recurrent states cannot be cut, so a wrong guess could not be taken back")]
     Recurrent,
-    /// Nobody knows what they take.
+    /// The input of this architecture's draft layers is not known.
     #[error("layers of {architecture} that guess (nextn) are left out; those of {} are not", known.join(", "))]
     Architecture {
-        /// The model's.
+        /// Architecture of the model.
         architecture: &'static str,
-        /// Those whose layers are built.
+        /// Architectures whose draft layers are supported.
         known: Vec<&'static str>,
     },
 }

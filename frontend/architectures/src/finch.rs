@@ -1,12 +1,14 @@
-//! Layers of RWKV-6 (Peng et al., "Eagle and Finch: RWKV with Matrix-Valued States and Dynamic Recurrence", 2024; llama.cpp `rwkv6-base.cpp`).
+//! Layers of RWKV-6 (Peng et al., "Eagle and Finch: RWKV with Matrix-Valued States and Dynamic
+//! Recurrence", 2024; llama.cpp `rwkv6-base.cpp`).
 //!
 //! ```text
-//! xw, xk, xv, xr, xg = h + shift * (lerp + w2 tanh(w1 (h + shift * lerp_x)))      // each by its own matrix of w2
+//! xw, xk, xv, xr, xg = h + shift * (lerp + w2 tanh(w1 (h + shift * lerp_x)))   // five matrices w2
 //! decay = exp(-exp(decay + decay_w2 tanh(decay_w1 xw)))
-//! y = wkv(receptance xr, key xk, value xv, decay), rows before the state changes, + (sum of r * k * first) v
+//! y = wkv(receptance xr, key xk, value xv, decay)            // from the state before its update
+//!     + (sum of r * k * first) v
 //! output (layer norm of each head of y * silu(gate xg))
-//! in the place of Qwen2's attention:
-//! y = wkv(receptance xr / sqrt(d), (1 - decay) * key xk, value xv, decay), rows behind it
+//! instead of Qwen2's attention:
+//! y = wkv(receptance xr / sqrt(d), (1 - decay) * key xk, value xv, decay)   // updated state
 //! output (y * sigmoid(gate xg))
 //! ```
 
@@ -18,7 +20,7 @@ use super::goose::HEAD_EPS;
 use super::hyper::{Precise, Wkv};
 use super::shift::{Between, FINCH, FINCH_LERPS, FUSED, mixed, shift, through_short};
 
-/// What llama-quantize leaves alone.
+/// Matrices that llama-quantize does not quantise.
 pub(super) const PRECISE: Precise = Precise {
     kept: &[
         "time_mix_first.weight",
@@ -31,7 +33,8 @@ pub(super) const PRECISE: Precise = Precise {
     in_bytes: &[],
 };
 
-/// What a layer's first part makes of normalised rows, with its output matrix: RWKV's own where it has a bonus (`time_mix_first`), else as it stands for attention.
+/// Builds a layer's first part on normalised rows, including its output matrix. Layers with a bonus
+/// (`time_mix_first`) are RWKV's own; others replace attention.
 pub(super) fn time_mix(b: &mut Builder<'_>, layer: usize, h: ValueId) -> Result<ValueId, ArchError> {
     let width = b.hyper.embedding_length;
     let Wkv { heads, length, .. } = b.wkv_sizes()?;
@@ -77,7 +80,7 @@ pub(super) fn time_mix(b: &mut Builder<'_>, layer: usize, h: ValueId) -> Result<
     b.linear(y, &name("output"), width, width, Bias::Optional)
 }
 
-/// Rows of five kinds, each of whose elements has a share of the row before that the rows themselves say.
+/// Mixes rows with previous rows for five inputs; each element's share depends on the rows.
 fn five(b: &mut Builder<'_>, layer: usize, h: ValueId, before: ValueId) -> Result<[ValueId; 5], ArchError> {
     let width = b.hyper.embedding_length;
     let count = FINCH.len() as u64;
@@ -89,7 +92,7 @@ fn five(b: &mut Builder<'_>, layer: usize, h: ValueId, before: ValueId) -> Resul
     let x = b.split_heads(x, count)?;
     let x = b.heads_linear(x, &name("w2"), [count, width, rank])?;
     let x = b.merge_heads(x)?;
-    // Files have one tensor of all, read as the vector that it is, or, older ones, one of each.
+    // Files have one fused tensor, used as a vector, or, if they are older, five tensors.
     let fused = b.has(&format!("blk.{layer}.{FUSED}"));
     b.unread(&format!("blk.{layer}.{FUSED}"), &[count, width])?;
     let x = if fused { b.bias(x, &format!("blk.{layer}.{FINCH_LERPS}"), count * width)? } else { x };

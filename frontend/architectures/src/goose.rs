@@ -1,10 +1,11 @@
-//! Layers of RWKV-7 (Peng et al., "RWKV-7 Goose with Expressive Dynamic State Evolution", 2025; llama.cpp `rwkv7-base.cpp`).
+//! Layers of RWKV-7 (Peng et al., "RWKV-7 Goose with Expressive Dynamic State Evolution", 2025;
+//! llama.cpp `rwkv7-base.cpp`).
 //!
 //! ```text
-//! xr, xw, xk, xv, xa, xg = h + shift * lerp           // each with its own shares of the row before
+//! xr, xw, xk, xv, xa, xg = h + shift * lerp           // each with its own shares
 //! decay = exp(-0.606531 sigmoid(w0 + w2 tanh(w1 xw)))
 //! rate  = sigmoid(a0 + a2 a1 xa)
-//! v     = value xv, behind the first layer moved to the first one's by sigmoid(v0 + v2 v1 xv)
+//! v     = value xv; after the first layer: v + (v of the first layer - v) sigmoid(v0 + v2 v1 xv)
 //! find  = unit(key xk * k_k);   k = key xk * (1 + (rate - 1) * k_a)
 //! y = wkv(receptance xr, k, v, decay, find, find * rate)         // ir/src/graph/recurrent/wkv.rs
 //! y = layer norm of each head of y + (sum of r * k * r_k) v
@@ -18,14 +19,15 @@ use super::error::ArchError;
 use super::hyper::{Precise, Wkv};
 use super::shift::{Between, FUSED, lerp, mixed, shift, through_short};
 
-/// What the logarithm of a decay stays above: -exp(-1/2), in as many digits as the model's authors have.
+/// Minimum logarithm of a decay: -exp(-1/2), with the digits of the model's authors.
 const LEAST_LOG: f64 = -0.606_531;
-/// Added to variances of heads: 1e-5 for each of the 64 elements that a head has in all models.
+/// Epsilon on variances of heads: 1e-5 for each of the 64 elements of a head, which all models
+/// have.
 pub(super) const HEAD_EPS: f64 = 64e-5;
-/// Added to the squares of a key's length, about: they are 0 or far above.
+/// Approximate epsilon on a key's squared length, which is either 0 or far larger.
 const LENGTH_EPS: f64 = 1e-24;
 
-/// What llama-quantize leaves alone.
+/// Matrices that llama-quantize does not quantise.
 pub(super) const PRECISE: Precise = Precise {
     kept: &[
         "time_mix_w1.weight",
@@ -41,7 +43,8 @@ pub(super) const PRECISE: Precise = Precise {
     in_bytes: &[],
 };
 
-/// What a layer's first part makes of normalised rows, with its output matrix. `first` are the values of the first layer, which that leaves there.
+/// Builds a layer's first part on normalised rows, including its output matrix. The first layer
+/// stores its values in `first`.
 pub(super) fn time_mix(
     b: &mut Builder<'_>,
     layer: usize,
@@ -52,7 +55,8 @@ pub(super) fn time_mix(
     let Wkv { heads, length, .. } = b.wkv_sizes()?;
     let name = |part: &str| format!("blk.{layer}.time_mix_{part}");
     let gated = b.has(&name("g1.weight"));
-    // Read as the vectors that it is; where there are none, it is what is missing.
+    // The fused tensor is used through its vectors. Without them it is required, which gives the
+    // right error.
     let (fused, shares) = (format!("blk.{layer}.{FUSED}"), if gated { 6 } else { 5 });
     b.unread(&fused, &[shares, width])?;
     if !b.has(&format!("blk.{layer}.{}", lerp("r"))) {
@@ -124,14 +128,15 @@ pub(super) fn time_mix(
     b.linear(y, &name("output"), width, width, Bias::Optional)
 }
 
-/// `sigmoid(NAME0 + NAME2 NAME1 x)`.
+/// Builds `sigmoid(NAME0 + NAME2 NAME1 x)`.
 fn sigmoid_of_short(b: &mut Builder<'_>, x: ValueId, name: &str, width: u64) -> Result<ValueId, ArchError> {
     let x = through_short(b, x, name, Between::Nothing)?;
     let x = b.bias(x, &format!("{name}0.weight"), width)?;
     b.unary(Unary::Sigmoid, x)
 }
 
-/// The first layer's values move nowhere, but files have tensors for that, made of others.
+/// Accepts tensors for moving values in the first layer: files have them, derived from others, but
+/// the layer does not use them.
 fn unused_values(b: &mut Builder<'_>, name: &dyn Fn(&str) -> String, width: u64) -> Result<(), ArchError> {
     let rank = b.rows(&name("v1.weight")).unwrap_or(0);
     for (part, shape) in [("v0", &[width][..]), ("v1", &[rank, width]), ("v2", &[width, rank])] {

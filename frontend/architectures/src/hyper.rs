@@ -1,8 +1,9 @@
-//! Hyperparameters: what a file's keys say about its model, every value checked before anything is built from it.
+//! Hyperparameters of a model, from the keys of its file. Every value is checked before anything is
+//! built from it.
 //!
-//! Keys that a decoder may give per layer (heads, feed-forward lengths, experts used) are read as a scalar or as an array
-//! of exactly `block_count` elements. Keys that would change what is computed in a way that no builder here does are refused
-//! unless they hold the value that changes nothing.
+//! Keys that a decoder may list per layer (heads, feed-forward lengths, experts used) are read as a
+//! scalar or as an array of exactly `block_count` elements. A key that changes the computation in a
+//! way that no builder supports is refused, unless its value changes nothing.
 
 mod adjugate;
 mod alternating;
@@ -44,102 +45,106 @@ use self::recurrent::RATE;
 use self::rope::{rope, sectioned, yarn_magnitude};
 use self::shares::share;
 
-/// Largest embedding, feed-forward and head sizes: an order of magnitude above any model's, far below what could wrap.
+/// Maximum embedding, feed-forward and head sizes: an order of magnitude above any model's, and far
+/// below overflow.
 const MAX_WIDTH: u64 = 1 << 24;
-/// Most heads, experts and layers.
+/// Maximum number of heads, experts and layers.
 const MAX_COUNT: u64 = 1 << 16;
-/// Most layers that follow each other where each does so several times: no tensors speak for them. (As many as llama.cpp has.)
+/// Maximum number of layers over all rounds of a model that repeats its layers. The number of
+/// tensors does not bound it. (llama.cpp has the same limit.)
 const MAX_ROUNDED: u64 = 512;
-/// Most streams of a residual, and most iterations of what balances the matrix that mixes them.
+/// Maximum number of residual streams, and of Sinkhorn iterations on the matrix that mixes them.
 const MAX_STREAMS: u64 = 1 << 8;
 const MAX_ITERATIONS: u64 = 1 << 10;
-/// Longest context: positions are i32.
+/// Maximum context: positions are i32.
 const MAX_CONTEXT: u64 = i32::MAX as u64;
 
-/// What a model's keys say.
+/// Hyperparameters of a model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Hyper {
     /// `general.architecture`.
     pub architecture: String,
-    /// Positions that the model was made for.
+    /// Maximum number of positions of the model.
     pub context_length: u64,
     /// Width of the residual stream.
     pub embedding_length: u64,
     /// Rows of the embedding table.
     pub vocabulary: u64,
-    /// Added to the mean square in norms.
+    /// Epsilon that norms add to the mean square.
     pub norm_eps: f64,
-    /// Whether a token sees those before it alone, and not all of its text.
+    /// Whether a token attends only to itself and earlier tokens, rather than to the whole text.
     pub causal: bool,
-    /// Whether norms take the mean away first (layer norms), and have biases where files have them.
+    /// Whether norms subtract the mean first (layer norms), and have biases if the file has them.
     pub layer_norms: bool,
     /// Whether norms have weights.
     pub weighted_norms: bool,
-    /// Whether the file says that attention and the network stand beside each other; where it says nothing, they do.
+    /// Whether the file has attention and network in parallel; true if it has no key.
     pub parallel: bool,
-    /// How often the layers follow each other, each time with keys and values of their own.
+    /// Number of times the layers are repeated, each time with their own keys and values.
     pub rounds: u64,
-    /// Whether the last norm stands between these, too.
+    /// Whether the last norm is also applied between repetitions.
     pub normed_rounds: bool,
-    /// Two stacks that the layers are, and how often these follow each other, where they are such.
+    /// Two stacks of layers and the numbers of their repetitions, for models with such stacks.
     pub stacks: Option<Stacks>,
-    /// Whether norms of the stream stand behind blocks and not before them, in architectures whose files say which.
+    /// Whether norms of the stream follow blocks instead of preceding them, in architectures whose
+    /// files may have either.
     pub normed_behind: bool,
     /// Rotary embedding.
     pub rope: Rope,
-    /// Whether layers have it at all: the files of some models switch it off.
+    /// Whether the model has RoPE: the files of some models disable it.
     pub roped: bool,
-    /// The same of layers with a window, where the file states one that layers may have, though none might have it.
+    /// RoPE of layers with a window, if the file states a window, even if no layer has one.
     pub local_rope: Option<Rope>,
-    /// Whether positions are of several dimensions, for images: of text all are one number.
+    /// Whether positions have several dimensions, for images; in a text, all of them are equal.
     pub sectioned: bool,
-    /// What queries of far positions are multiplied by, where layers do that.
+    /// Factor on queries that depends on the position, for models with one.
     pub temperature: Option<TemperatureAttrs>,
-    /// Factors on what layers pass on.
+    /// Factors on the outputs of layers.
     pub scales: Scales,
-    /// Streams that the residual is, where it is more than one.
+    /// Residual streams, for models with several.
     pub streams: Option<Streams>,
-    /// Small experts that groups of experts share, where they do.
+    /// Small experts that groups of experts share.
     pub adjugate: Option<Adjugate>,
-    /// Streams of which a layer computes with one, where the residual is such.
+    /// Alternating residual streams: each layer computes one of them (AltUp).
     pub alternating: Option<Alternating>,
-    /// Layers between two streams that rows keep to attend to (attention residuals), where they do.
+    /// Layers between two saved streams that later layers attend to (attention residuals).
     pub kept_every: Option<u64>,
-    /// What gates and up are bent to stay within, where they are.
+    /// Soft limits of gates and up.
     pub bends: Option<Bends>,
-    /// Rows of a table that the last tokens name together, where a layer takes them.
+    /// Rows of a table that are selected by the last tokens together.
     pub ngrams: Option<Ngrams>,
-    /// Compressed entries beside windows, where layers have them.
+    /// Compressed entries in addition to a window.
     pub compressed: Option<Compressed>,
-    /// Ranks and sizes of latent attention, where layers have it.
+    /// Ranks and sizes of latent attention.
     pub mla: Option<Mla>,
-    /// The same of layers with a window, where theirs are others.
+    /// Ranks and sizes of latent attention in layers with a window, if they differ.
     pub local_mla: Option<Mla>,
-    /// What chooses the positions of attention, where something does.
+    /// Indexer that selects the positions for attention.
     pub indexer: Option<Indexer>,
-    /// An index whose heads choose blocks, where it leaves any out.
+    /// Indexer whose heads select blocks of positions, unless it always selects all.
     pub block_index: Option<BlockIndex>,
-    /// Sizes of recurrent states, where layers have them.
+    /// Sizes of recurrent states.
     pub ssm: Option<Ssm>,
-    /// Sizes of the recurrent states of RWKV, where layers have these.
+    /// Sizes of the recurrent states of RWKV.
     pub wkv: Option<Wkv>,
-    /// Taps of the convolutions that layers have in place of attention, where they have them.
+    /// Taps of the convolutions that some layers have instead of attention.
     pub conv_taps: Option<u64>,
-    /// Length of what each layer takes of a token beside the stream, where layers do.
+    /// Additional input of each layer from the token.
     pub layer_inputs: Option<LayerInputs>,
-    /// One for each decoder layer; where what guesses is built ([`super::Nextn::Alone`]), with those that guess at the end.
+    /// All decoder layers; for a draft graph ([`super::Nextn::Alone`]), followed by the draft
+    /// layers.
     pub layers: Vec<Layer>,
-    /// Layers behind those, which guess the tokens after the next one ("nextn", multi-token prediction) and which the model itself does not
-    /// have.
+    /// Number of layers after those that draft tokens ("nextn", multi-token prediction) and are not
+    /// part of the model itself.
     pub draft_layers: u64,
 }
 
-/// What each layer takes of a token beside the stream (per-layer embeddings).
+/// Additional input of each layer from the token (per-layer embeddings).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LayerInputs {
-    /// Elements of a layer's.
+    /// Elements of one layer's input.
     pub length: u64,
-    /// Layers that have one, side by side in a row of the table.
+    /// Layers with such an input; a row of the table has all of them.
     pub layers: u64,
 }
 
@@ -148,30 +153,30 @@ pub struct LayerInputs {
 pub struct Scales {
     /// On rows of the embedding table.
     pub embedding: f64,
-    /// On what a block adds to the stream.
+    /// On the output of a block, before it is added to the stream.
     pub residual: f64,
-    /// What logits are divided by.
+    /// Divisor of logits.
     pub logit: f64,
-    /// What logits are bent to stay within; 0 where they are not.
+    /// Soft limit of logits; 0 for none.
     pub softcap: f64,
-    /// The same of scores of attention.
+    /// Soft limit of attention scores; 0 for none.
     pub attention_softcap: f64,
-    /// The same of logits of routers.
+    /// Soft limit of router logits; 0 for none.
     pub router_softcap: f64,
-    /// What slopes follow from, by which scores of attention fall with distance (ALiBi); 0 where they do not.
+    /// Maximum bias, which determines the ALiBi slopes; 0 without ALiBi.
     pub max_bias: f64,
-    /// Whether these slopes have the factor on products of queries and keys, too.
+    /// Whether the factor on attention scores also applies to these slopes.
     pub scaled_slopes: bool,
-    /// What queries, keys and values are cut off to stay within; 0 where they are not.
+    /// Limit to which queries, keys and values are clamped; 0 for none.
     pub clamp: f64,
-    /// On what attention gives.
+    /// On the output of attention.
     pub value: f64,
-    /// On the normalised input of a block, where that is what it adds to.
+    /// On the normalised input of a block, for models that add the output to it.
     pub normed: f64,
 }
 
 impl Scales {
-    /// Nothing is scaled.
+    /// Neutral values.
     pub const NONE: Scales = Scales {
         embedding: 1.0,
         residual: 1.0,
@@ -185,22 +190,23 @@ impl Scales {
         value: 1.0,
         normed: 1.0,
     };
-    /// Scores fall with distance as in "Train Short, Test Long" (arXiv 2108.12409), where files have no key for it.
+    /// ALiBi of "Train Short, Test Long" (arXiv 2108.12409), for files without a key.
     pub(super) const ALIBI: Scales = Scales { max_bias: 8.0, ..Scales::NONE };
 }
 
-/// Streams that the residual is, where it is more than one (hyper-connections).
+/// Several residual streams (hyper-connections).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Streams {
-    /// How many.
+    /// Number of streams.
     pub count: u64,
-    /// Length of the row that weights of their elements are made of, where a block's input is weighted element by element.
+    /// Length of the row from which weights of elements are made, if a block's input is weighted
+    /// element by element.
     pub rank: Option<u64>,
-    /// How often the columns of the matrix that mixes them are divided by their sums; 0 where there is none.
+    /// Sinkhorn iterations on the mixing matrix; 0 without such a matrix.
     pub iterations: u64,
-    /// What is added to weights and to sums.
+    /// Epsilon on weights and on sums.
     pub eps: f64,
-    /// What weights of a block's output do not exceed.
+    /// Maximum weight of a block's output.
     pub magnitude: f64,
 }
 
@@ -208,7 +214,8 @@ impl Streams {
     fn read(keys: &Keys<'_>) -> Result<Option<Streams>, GgufError> {
         let Some(count) = keys.optional("hyper_connection.count", 1, MAX_STREAMS)? else { return Ok(None) };
         let rank = keys.optional("hyper_connection.low_rank", 1, MAX_WIDTH)?;
-        // Streams that stay apart (independent hyper-connections) have no matrix that is balanced; others have a magnitude of 2, and no key for it.
+        // Independent hyper-connections have no mixing matrix to balance. Other streams have a
+        // magnitude of 2 and no key for it.
         const MAGNITUDE: &str = "hyper_connection.magnitude";
         let apart = keys.metadata.get(&keys.name(MAGNITUDE)).is_some();
         let magnitude = keys.float(MAGNITUDE, 2.0, |x| x > 0.0, "a positive number")?;
@@ -222,15 +229,15 @@ impl Streams {
     }
 }
 
-/// Of a file that says so: after how many layers rows keep a stream.
+/// Key of the number of layers between two saved streams.
 pub(super) const KEPT_EVERY: &str = "attn_res.block_size";
 
-/// What gates and up are bent to stay within (SiTU, Kimi K3): `bend * tanh(x / bend)`.
+/// Soft limits of gates and up (SiTU, Kimi K3): `bend * tanh(x / bend)`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Bends {
-    /// Of gates.
+    /// Soft limit of gates.
     pub gate: f64,
-    /// Of up; 0 where it is not bent.
+    /// Soft limit of up; 0 for none.
     pub up: f64,
 }
 
@@ -240,7 +247,7 @@ impl Bends {
         if keys.metadata.get(&keys.name(GATE)).is_none() {
             return Ok(None);
         }
-        // A cap is divided by: it has an inverse, as have those of all models.
+        // Caps have an inverse, like those of all models, because the formula divides by them.
         let cap = |x: f64| (1e-3..=1e6).contains(&x);
         Ok(Some(Bends {
             gate: keys.float(GATE, 0.0, cap, "from 0.001 to 1000000")?,
@@ -254,29 +261,30 @@ impl Bends {
     }
 }
 
-/// Latent attention (MLA): queries and keys are made of short rows, of which the keys' alone are kept.
+/// Latent attention (MLA): queries and keys are made from short rows. Only the row for keys and
+/// values is cached.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Mla {
-    /// Length of the row that queries are made of, where they are not made of the stream itself.
+    /// Length of the row from which queries are made; `None` if they are made from the stream.
     pub query_rank: Option<u64>,
-    /// Length of the row that keys and values are made of.
+    /// Length of the row from which keys and values are made.
     pub rank: u64,
-    /// Length of a query of one head, its rotated part included.
+    /// Length of a query of one head, including its rotated part.
     pub key_length: u64,
     /// Length of a value of one head.
     pub value_length: u64,
-    /// What norms of these rows add to mean squares, where it is not what others add.
+    /// Epsilon of the norms of these rows, if it differs from that of other norms.
     pub norm_eps: Option<f64>,
 }
 
 /// One decoder layer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Layer {
-    /// Whether it mixes tokens by a recurrent state and not by attention.
+    /// Whether the layer mixes tokens by a recurrent state instead of attention.
     pub recurrent: bool,
     /// Query heads.
     pub heads: u64,
-    /// Key and value heads; divides `heads`. 0 where there is no attention.
+    /// Key and value heads; divides `heads`. 0 in a layer without attention.
     pub kv_heads: u64,
     /// Length of a query or key of one head.
     pub key_length: u64,
@@ -284,27 +292,30 @@ pub struct Layer {
     pub value_length: u64,
     /// Factor on attention scores.
     pub attention_scale: f64,
-    /// How many positions a row sees, its own included, where not all before it.
+    /// Number of positions that a row attends to, including its own; `None` for all earlier ones.
     pub window: Option<u64>,
-    /// Whether that is a chunk: it sees the positions from the last multiple of `window` on.
+    /// Whether the window is a chunk: a row attends to positions from the last multiple of `window`
+    /// on.
     pub chunked: bool,
-    /// The layer whose keys and values it reads, where it has none of its own.
+    /// Layer whose keys and values this layer uses, if it has none of its own.
     pub shares: Option<usize>,
-    /// Width of the dense feed-forward network; 0 where only experts are given.
+    /// Width of the dense feed-forward network; 0 if the file has only that of experts.
     pub feed_forward: u64,
     /// Experts, where the layer has them.
     pub experts: Option<Experts>,
-    /// What gates and up do not exceed.
+    /// Limits of gates and up.
     pub limits: Limits,
-    /// Whether queries and keys are rotated, where the model's are. With latent attention, all of a key is made of the latent row where they are not.
+    /// Whether RoPE rotates queries and keys, if the model has RoPE. In latent attention without
+    /// it, the whole key is made from the latent row.
     pub roped: bool,
-    /// The numbers of what stands between up and down, where that is xIELU.
+    /// Parameters of xIELU between up and down, for networks with it.
     pub xielu: Option<Xielu>,
-    /// How many deviations above their mean gates of the dense network must be, where not all count.
+    /// Standard deviations above the mean that a gate of the dense network needs to count; `None`
+    /// if all count.
     pub sparsity: Option<f64>,
 }
 
-/// What gates and up of a layer's networks do not exceed; 0 where there is no limit.
+/// Limits of gates and up in a layer's networks; 0 for none.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Limits {
     /// In routed experts.
@@ -314,7 +325,7 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// One for each layer, of an architecture whose files have such keys.
+    /// Reads the limits of each layer, for architectures with these keys.
     fn read(keys: &Keys<'_>, layers: usize) -> Result<Vec<Limits>, GgufError> {
         const ROUTED: &str = "swiglu_clamp_exp";
         const SHARED: &str = "swiglu_clamp_shexp";
@@ -333,71 +344,74 @@ impl Limits {
 /// The experts of a layer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Experts {
-    /// How many there are.
+    /// Number of experts with matrices.
     pub count: u64,
-    /// How many there are behind these, without matrices, which give back what they take.
+    /// Number of identity experts after these: they have no matrices and return their input.
     pub identities: u64,
-    /// How many each token is routed to.
+    /// Number of experts for each token.
     pub used: u64,
     /// Width of one expert.
     pub feed_forward: u64,
-    /// Whether the weights of the used ones are divided by their sum.
+    /// Whether the weights of a token's experts are divided by their sum.
     pub normalise: bool,
     /// Factor on the weights.
     pub scale: f64,
-    /// How logits become weights.
+    /// Function from router logits to weights.
     pub score: RouteScore,
-    /// Width of what every token goes through beside its experts (the shared expert, or several side by side); 0 where there is none.
+    /// Width of the network for every token (the shared expert, or several merged into one); 0 for
+    /// none.
     pub shared: u64,
-    /// Width of the row that experts take and give, where it is not the stream's.
+    /// Width of the experts' input and output, if it differs from the stream's.
     pub latent: Option<u64>,
-    /// Equal groups that the experts are in.
+    /// Number of groups of equal size.
     pub groups: u64,
-    /// Groups that a token's experts are chosen of.
+    /// Number of groups from which a token's experts are selected.
     pub groups_kept: u64,
-    /// Whether a group counts for its best expert, where scores are a softmax; for the sum of its two best otherwise.
+    /// Whether a group is ranked by its best expert, for softmax scores; otherwise by the sum of
+    /// its two best.
     pub best_of_group: bool,
 }
 
 impl Experts {
-    /// How many a router chooses from.
+    /// Returns the number of experts in the router's logits.
     pub fn routed(&self) -> u64 {
         self.count.saturating_add(self.identities)
     }
 }
 
-/// Rotary position embedding, without the pairing, which is the architecture's.
+/// Rotary position embedding, without the pairing, which depends on the architecture.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rope {
     /// Base of the frequencies.
     pub base: f64,
-    /// Leading dimensions of a head that are rotated; even. 0 where none are.
+    /// Leading dimensions of a head that are rotated; even. 0 for none.
     pub dims: u64,
-    /// How positions beyond the trained context are reached.
+    /// Method to extend the trained context.
     pub scaling: RopeScaling,
-    /// By which factor; 1 without scaling.
+    /// Factor of this method; 1 without scaling.
     pub factor: f64,
-    /// The context before scaling.
+    /// Context before scaling.
     pub original_context: u64,
-    /// YaRN: rotations above which a frequency is left alone.
+    /// YaRN: rotations above which a frequency is unchanged.
     pub beta_fast: f64,
     /// YaRN: rotations below which a frequency is interpolated.
     pub beta_slow: f64,
-    /// Factor on the rotated values, beside the one that YaRN implies.
+    /// Factor on the rotated values, in addition to that of YaRN.
     pub attn_factor: f64,
-    /// Whether the frequencies are divided by `rope_freqs.weight`, or by `rope_factors_short.weight` and `rope_factors_long.weight`, where the file
-    /// has them.
+    /// Whether the frequencies are divided by `rope_freqs.weight`, or by
+    /// `rope_factors_short.weight` and `rope_factors_long.weight`, if the file has them.
     pub divided: bool,
 }
 
 impl Rope {
-    /// The same without a scaling.
+    /// Returns the same RoPE without scaling.
     pub(super) fn unscaled(&self) -> Rope {
         Rope { scaling: RopeScaling::None, factor: 1.0, attn_factor: 1.0, ..self.clone() }
     }
 }
 
-/// Whether a file says that its attention is causal, as most do that say nothing; `only_before` is whether its layers can see nothing else.
+/// Reads whether attention is causal; most files have no key. `only_before` means that the layers
+/// support only causal attention.
 fn is_causal(keys: &Keys<'_>, only_before: bool) -> Result<bool, GgufError> {
     let name = keys.name("attention.causal");
     let causal = keys.metadata.read_or(&name, keys.defaults.causal)?;
@@ -411,13 +425,14 @@ fn is_causal(keys: &Keys<'_>, only_before: bool) -> Result<bool, GgufError> {
     Ok(causal)
 }
 
-/// Of a file that says so: how often its layers follow each other.
+/// Key of the number of times the layers are repeated.
 const ROUNDS: &str = "num_loops";
 
-/// Of a file whose scores of attention fall with distance: what slopes follow from.
+/// Key of the maximum bias of ALiBi.
 pub(super) const MAX_BIAS: &str = "attention.max_alibi_bias";
 
-/// Keys that change the computation, with the values that change nothing. A builder that learns one takes it out.
+/// Keys that change the computation, with the values that change nothing. An architecture that
+/// supports a key lists it in `reads`.
 const NEUTRAL: [(&str, &[f64]); 19] = [
     ("attention.clamp_kqv", &[0.0]),
     (MAX_BIAS, &[0.0]),
@@ -441,10 +456,11 @@ const NEUTRAL: [(&str, &[f64]); 19] = [
 ];
 
 impl Hyper {
-    /// Reads and checks the keys of `gguf`, whose architecture is `architecture`. Layers that guess come behind the model's, or are left out.
+    /// Reads and checks the keys of `gguf`, whose architecture is `architecture`. Draft layers are
+    /// read only if `guessing` is set.
     ///
     /// # Errors
-    /// The key or tensor that is missing or cannot be meant.
+    /// When a key or tensor is missing or invalid.
     pub(super) fn read(
         gguf: &Gguf,
         architecture: &str,
@@ -453,11 +469,12 @@ impl Hyper {
     ) -> Result<Hyper, GgufError> {
         let keys = Keys { metadata: gguf.metadata(), architecture, defaults };
         if gguf.tensors().len() == 0 {
-            // A file with nothing but a vocabulary, which is sound, but no model.
+            // A file with only a vocabulary is valid, but has no model.
             let path = gguf.metadata().path().into();
             return Err(GgufError::TensorMissing { path, tensor: "token_embd.weight".into() });
         }
-        // Every layer has tensors, so a layer count beyond their number is a lie, and what is made per layer is bounded.
+        // Every layer has tensors, so their number bounds that of layers, and thereby the size of
+        // all lists by layer.
         let most = MAX_COUNT.min(gguf.tensors().len() as u64);
         let stacks = if defaults.stacked { Some(Stacks::read(&keys, most)?) } else { None };
         let layers = match stacks {
@@ -478,7 +495,7 @@ impl Hyper {
         let windows = match defaults.windows {
             // Files of an architecture with windows may have none.
             Some(windows) => Some(windows).filter(|_| window > 0),
-            // And those of one without may have one that means something.
+            // Files of an architecture without windows may have a window smaller than the context.
             None => Some(Windows::STATED).filter(|_| (1..context_length).contains(&window)),
         };
         let defaults = Defaults { windows, ..defaults };
@@ -500,7 +517,8 @@ impl Hyper {
         let score = defaults.score_of.filter(known).map_or(defaults.score, |of| of.score);
         let defaults = Defaults { score, ..defaults };
         let keys = Keys { defaults, ..keys };
-        // Those of Nemotron-H may have the one of their drafts alone, and llama.cpp's converter of today calls Qwen 1's so.
+        // Files of Nemotron-H may have only the epsilon of their draft layers. Current files of
+        // llama.cpp's converter have this key for Qwen 1.
         let [own, other] =
             ["attention.layer_norm_rms_epsilon", "attention.layer_norm_epsilon"].map(|key| keys.name(key));
         let [has_own, has_other] = [&own, &other].map(|key| keys.metadata.get(key).is_some());
@@ -595,7 +613,7 @@ impl Hyper {
         alternating::sparsity(&keys, &mut layers)?;
         xielu::xielu(&keys, &mut layers)?;
         let compressed = Compressed::read(&keys, layers.len(), &rope, context_length)?;
-        // An index of entries is read with them.
+        // An indexer of compressed entries is read with them.
         let indexer = match compressed {
             Some(_) => None,
             None => Indexer::read(&keys, &layers, context_length)?,
@@ -608,7 +626,7 @@ impl Hyper {
             Some(length) => Some(LayerInputs { length, layers: layers.len() as u64 }),
         };
         let scales = Scales::read(&keys, &Widths { layers: layers.len() as u64, embedding: embedding_length })?;
-        // A window is half before a row and half behind it, in architectures of encoders.
+        // In encoders, half of a window precedes a row and half follows it.
         let symmetric = |window: u64| !defaults.causal && window > 1;
         let only_before = layers
             .iter()
@@ -664,10 +682,10 @@ impl Hyper {
     }
 }
 
-/// Elements of a head's query, of a model whose layers have the same heads.
+/// Returns the length of a head's query, for models in which all layers have the same heads.
 ///
 /// # Errors
-/// When keys say nothing of that, or it cannot be meant.
+/// When the keys lack it, or a value is invalid.
 pub(super) fn head_length(gguf: &Gguf, architecture: &str) -> Result<u64, GgufError> {
     let keys = Keys { metadata: gguf.metadata(), architecture, defaults: Defaults::USUAL };
     let stated = keys.optional("attention.key_length", 1, MAX_WIDTH)?;
@@ -677,7 +695,7 @@ pub(super) fn head_length(gguf: &Gguf, architecture: &str) -> Result<u64, GgufEr
 }
 
 impl Rope {
-    /// That of layers which are not rotated.
+    /// Returns the RoPE of layers that are not rotated.
     fn none(context_length: u64) -> Rope {
         Rope {
             base: 10_000.0,
@@ -694,7 +712,7 @@ impl Rope {
 }
 
 impl Windows {
-    /// RoPE of layers with a window, whose keys are so long.
+    /// Returns the RoPE of layers with a window and keys of this length.
     fn rope(&self, keys: &Keys<'_>, rope: &Rope, key_length: u64) -> Result<Rope, GgufError> {
         const DIMS: &str = "rope.dimension_count_swa";
         let dims = keys.optional(DIMS, 1, key_length)?.unwrap_or(rope.dims);
@@ -709,8 +727,9 @@ impl Windows {
     }
 }
 
-/// Of `layers` those that only draft, which come last. Files may count some that they do not have (early ones of DeepSeek-V4): a layer that
-/// is there drafts if it has the matrix of one.
+/// Returns the number of trailing layers that only draft. Files may count draft layers that they
+/// lack (early ones of DeepSeek-V4): an existing layer drafts only if it has the matrix of a draft
+/// layer.
 fn draft_layers(gguf: &Gguf, keys: &Keys<'_>, layers: u64) -> Result<u64, GgufError> {
     let stated = keys.optional("nextn_predict_layers", 0, layers - 1)?.unwrap_or(0);
     let first = format!("blk.{}.", layers - stated);
@@ -719,7 +738,8 @@ fn draft_layers(gguf: &Gguf, keys: &Keys<'_>, layers: u64) -> Result<u64, GgufEr
     Ok(if is_there && !drafts { 0 } else { stated })
 }
 
-/// Whether each of `count` layers has a window, of which `drafts` only draft: files may leave those out.
+/// Returns for each of `count` layers whether it has a window. Files may omit the last `drafts`
+/// layers, which only draft.
 fn windowed(keys: &Keys<'_>, windows: Windows, [count, drafts]: [usize; 2]) -> Result<Vec<bool>, GgufError> {
     const KEY: &str = "attention.sliding_window_pattern";
     if let Some(Value::Array(pattern)) = keys.metadata.get(&keys.name(KEY)) {
@@ -736,7 +756,7 @@ fn windowed(keys: &Keys<'_>, windows: Windows, [count, drafts]: [usize; 2]) -> R
     Ok((0..count as u64).map(|layer| layer % period != full).collect())
 }
 
-/// What queries of far positions are multiplied by.
+/// Reads the factor on queries that depends on the position.
 fn temperature(keys: &Keys<'_>, rope: &Rope) -> Result<Option<TemperatureAttrs>, GgufError> {
     const SCALE: &str = "attention.temperature_scale";
     const LENGTH: &str = "attention.temperature_length";
@@ -768,7 +788,7 @@ impl Scales {
             if !reads(key) {
                 return Ok(usual);
             }
-            // 0 stands for an absent key in files of some converters.
+            // Some converters write 0 for an absent key.
             let found = keys.float(key, 0.0, |x| x >= 0.0, "0 or a positive number")?;
             Ok(if found == 0.0 { usual } else { found })
         };
@@ -796,7 +816,7 @@ impl Scales {
     }
 }
 
-/// The rows of the embedding table, with which every other claim about the vocabulary must agree.
+/// Returns the rows of the embedding table; all other sizes of the vocabulary must agree.
 fn vocabulary(gguf: &Gguf, keys: &Keys<'_>) -> Result<u64, GgufError> {
     let table = gguf.require_tensor("token_embd.weight")?;
     let rows = table.dims().get(1).copied().unwrap_or(1);
@@ -821,7 +841,8 @@ fn vocabulary(gguf: &Gguf, keys: &Keys<'_>) -> Result<u64, GgufError> {
     Ok(rows)
 }
 
-/// One for each of `windowed`, which says whether it has a window: those may have heads of other sizes.
+/// Reads all layers. `windowed` has an element for each: layers with a window may have heads of
+/// other sizes.
 fn read_layers(
     keys: &Keys<'_>,
     windowed: &[bool],
@@ -829,10 +850,10 @@ fn read_layers(
     wkv: Option<Wkv>,
 ) -> Result<Vec<Layer>, GgufError> {
     let count = windowed.len();
-    // Layers without any attention may have no heads.
+    // Layers without attention may have no heads.
     let least = u64::from(keys.defaults.parts == Parts::All);
     let heads = match wkv {
-        // Files have a key for that, and 0 there.
+        // Files have this key with the value 0.
         Some(wkv) => vec![wkv.heads; count],
         None => keys
             .per_layer("attention.head_count", count, least, MAX_COUNT)?
@@ -848,7 +869,7 @@ fn read_layers(
             ["attention.key_length_swa", "attention.value_length_swa"].map(|key| keys.optional(key, 1, MAX_WIDTH));
         local = [key_length?.or(full[0]), value_length?.or(full[1])];
     }
-    // Grok's files call it otherwise.
+    // Grok's files have another key.
     let [scale, other] = ["attention.scale", "attention.output_scale"]
         .map(|key| keys.float(key, 0.0, |x| x >= 0.0, "0 or a positive number"));
     let (scale, other) = (scale?, other?);
@@ -869,7 +890,7 @@ fn read_layers(
     if feed_forward.is_none() && experts.is_none() {
         return Err(keys.missing("feed_forward_length"));
     }
-    // Of a model that was cut short there may be more than layers.
+    // A truncated model may have fewer layers than this.
     let leading_dense = keys.optional("leading_dense_block_count", 0, MAX_COUNT)?.unwrap_or(0) as usize;
     let step = keys.optional("interleave_moe_layer_step", 1, MAX_COUNT)?.unwrap_or(1) as usize;
     let limits = Limits::read(keys, count)?;

@@ -1,5 +1,5 @@
-//! Layers of Kimi Delta Attention: linear attention by the gated delta rule with a decay for each element of a key (Kimi Team, "Kimi Linear", 2025; llama.cpp
-//! `kimi-linear.cpp`).
+//! Layers of Kimi Delta Attention: linear attention by the gated delta rule with a decay for each
+//! element of a key (Kimi Team, "Kimi Linear", 2025; llama.cpp `kimi-linear.cpp`).
 //!
 //! ```text
 //! q, k, v = silu(conv(attn_q h)), …        // three causal convolutions
@@ -17,10 +17,11 @@ use super::error::ArchError;
 use super::hyper::Ssm;
 use super::mla;
 
-/// Added to the squares of a key's length, whatever a file's norms add (`l2norm` of flash-linear-attention).
+/// Epsilon on a key's squared length, whatever epsilon the file has (`l2norm` of
+/// flash-linear-attention).
 const LENGTH_EPS: f64 = 1e-6;
 
-/// From the step's ids to logits: layers of these, and of latent attention.
+/// Builds a decoder with such layers and layers of latent attention, from token ids to logits.
 pub(super) fn decoder(b: &mut Builder<'_>, style: &Style) -> Result<ValueId, ArchError> {
     let sizes = b.mla()?;
     let mut x = b.embed()?;
@@ -34,14 +35,14 @@ pub(super) fn decoder(b: &mut Builder<'_>, style: &Style) -> Result<ValueId, Arc
     b.logits(x)
 }
 
-/// Norm, linear attention, output matrix, residual.
+/// Builds norm, linear attention, output matrix, residual.
 pub(super) fn mixer(b: &mut Builder<'_>, layer: usize, x: ValueId) -> Result<ValueId, ArchError> {
     let h = b.norm(x, &format!("blk.{layer}.attn_norm.weight"))?;
     let y = mixer_of(b, layer, h)?;
     b.add(y, x)
 }
 
-/// What linear attention makes of normalised rows: with its output matrix.
+/// Builds linear attention on normalised rows, including its output matrix.
 pub(super) fn mixer_of(b: &mut Builder<'_>, layer: usize, h: ValueId) -> Result<ValueId, ArchError> {
     let width = b.hyper.embedding_length;
     let Ssm { taps, heads, key_length, .. } = b.ssm()?;
@@ -77,7 +78,8 @@ pub(super) fn mixer_of(b: &mut Builder<'_>, layer: usize, h: ValueId) -> Result<
     b.linear(y, &name("attn_output"), inner, width, Bias::Optional)
 }
 
-/// A gate of all heads: two matrices with a row as long as a head between them, or one, where the file has it so.
+/// Builds a gate of all heads: two matrices with a row of a head's length between them, or one, as
+/// the file has them.
 fn gate(
     b: &mut Builder<'_>,
     layer: usize,

@@ -1,8 +1,11 @@
-//! Per-layer embeddings, as Gemma 3n and the small models of Gemma 4 have them: each layer takes a short row of the token besides the stream.
+//! Per-layer embeddings of Gemma 3n and the small models of Gemma 4: each layer also takes a short
+//! row that depends on the token.
 //!
 //! ```text
-//! e = (rms_norm(per_layer_model_proj x / root d) + root P * per_layer_token_embd[id]) / root 2    // of all layers, P elements each
-//! y = post_norm(proj (gelu(inp_gate x) * e[layer]))                                               // what a layer adds
+//! // of all layers, P elements each
+//! e = (rms_norm(per_layer_model_proj x / root d) + root P * per_layer_token_embd[id]) / root 2
+//! // output of a layer
+//! y = post_norm(proj (gelu(inp_gate x) * e[layer]))
 //! ```
 
 use ixc_ir::graph::ValueId;
@@ -14,13 +17,13 @@ use super::hyper::LayerInputs;
 
 const GELU: GateAttrs = GateAttrs::plain(Activation::Gelu);
 
-/// What all layers take of each token, side by side.
+/// Builds the additional inputs of all layers, concatenated for each token.
 pub(super) fn all(b: &mut Builder<'_>, x: ValueId, of: LayerInputs) -> Result<ValueId, ArchError> {
     let LayerInputs { length, layers } = of;
     let width = b.hyper.embedding_length;
     let y = b.linear(x, "per_layer_model_proj", width, length * layers, Bias::Optional)?;
     let y = b.split_heads(y, layers)?;
-    // A norm takes away what its rows are divided by, but for epsilon.
+    // A norm cancels the division of its rows, except in epsilon.
     let eps = b.hyper.norm_eps * width as f64;
     let y = b.rms_norm_of(y, "per_layer_proj_norm.weight", length, eps)?;
     let y = b.merge_heads(y)?;
@@ -30,7 +33,7 @@ pub(super) fn all(b: &mut Builder<'_>, x: ValueId, of: LayerInputs) -> Result<Va
     b.add(y, own)
 }
 
-/// What a layer makes of `x` and its own row of the token.
+/// Builds a layer's output from `x` and its additional input.
 pub(super) fn of_layer(
     b: &mut Builder<'_>,
     layer: usize,

@@ -1,13 +1,15 @@
-//! Linear attention whose heads have a constant decay each ("lightning attention", as MiniMax-01 has it), as a selective state space that selects nothing.
+//! Linear attention in which each head has a constant decay ("lightning attention" of MiniMax-01),
+//! built as a selective state space with constant steps.
 //!
 //! ```text
-//! q, k, v = silu(attn_qkv h)                          // of each head side by side
-//! M <- exp(-slope) M + k v';   y = M' q               // ssm_scan with steps of 1: ir/src/graph/recurrent/ssm_scan.rs
+//! q, k, v = silu(attn_qkv h)                          // together for each head
+//! M <- exp(-slope) M + k v';   y = M' q               // ssm_scan with steps of 1
 //! attn_output (sigmoid(attn_gate h) * rms_norm(y; attn_norm_2))
 //! slope = 2^(-8 (head + 1) / heads) * (1 - layer / (layers - 1) + 1e-5)
 //! ```
 //!
-//! No file has the numbers that the scan takes as weights: they are made ([`tensors`]).
+//! No file has the weights of the scan, so they are derived ([`tensors`]). The scan is in
+//! `ir/src/graph/recurrent/ssm_scan.rs`.
 
 use ixc_ir::derived::Derived;
 use ixc_ir::format::Format;
@@ -19,16 +21,17 @@ use super::error::ArchError;
 use super::hyper::Ssm;
 use super::numbers;
 
-/// The norm that such layers have and others have not.
+/// Norm that identifies such layers.
 const NORM: &str = "attn_norm_2.weight";
-/// What the names of those numbers end with: decays, what steps are made of, and what goes by the state.
+/// Name endings of those weights: decays, biases of steps, and factors that bypass the state.
 const NUMBERS: [&str; 3] = ["lightning.decays", "lightning.steps", "lightning.skipped"];
-/// Most heads of all layers together: an order of magnitude above those of any model.
+/// Maximum number of heads in all layers together: an order of magnitude above any model's.
 const MOST: u64 = 1 << 16;
-/// What a layer's slopes and the number of layers have besides, so that nothing is 0 (transformers, `MiniMaxLightningAttention`).
+/// Epsilon in slopes and in the number of layers, so that neither is 0 (transformers,
+/// `MiniMaxLightningAttention`).
 const LITTLE: f64 = 1e-5;
 
-/// What attention makes of normalised rows: with its output matrix.
+/// Builds attention on normalised rows, including its output matrix.
 pub(super) fn attention_of(b: &mut Builder<'_>, layer: usize, h: ValueId) -> Result<ValueId, ArchError> {
     let width = b.hyper.embedding_length;
     let Ssm { heads, key_length, .. } = b.ssm()?;
@@ -42,7 +45,7 @@ pub(super) fn attention_of(b: &mut Builder<'_>, layer: usize, h: ValueId) -> Res
         b.slice(all, key_length, key_length)?,
         b.slice(all, 2 * key_length, key_length)?,
     ];
-    // Nothing of a row is in its steps.
+    // Steps do not depend on rows.
     let none = b.heads_sum(q)?;
     let none = b.scale(none, 0.0)?;
     let [decays, steps, skipped] = NUMBERS.map(name);
@@ -56,10 +59,10 @@ pub(super) fn attention_of(b: &mut Builder<'_>, layer: usize, h: ValueId) -> Res
     b.linear(y, &name("attn_output"), inner, width, Bias::Optional)
 }
 
-/// Numbers of each head of such layers.
+/// Returns the derived weights of each head in such layers.
 ///
 /// # Errors
-/// When keys are of another type.
+/// When a key has another type.
 pub(super) fn tensors(gguf: &Gguf, architecture: &str) -> Result<Vec<Made>, GgufError> {
     let count = |key: &str| gguf.metadata().read_optional::<u64>(&format!("{architecture}.{key}"));
     let mut made = Vec::new();
@@ -73,7 +76,7 @@ pub(super) fn tensors(gguf: &Gguf, architecture: &str) -> Result<Vec<Made>, Gguf
         let Some(layer) = super::layer_of(norm.name()) else { continue };
         let of_layer = 1.0 - layer as f64 / (layers.saturating_sub(1) as f64 + LITTLE) + LITTLE;
         let slope = |head: u64| 2f64.powf(-8.0 * (head + 1) as f64 / heads as f64) * of_layer;
-        // The softplus of this is 1.
+        // Softplus of this number is 1.
         let step = (std::f64::consts::E - 1.0).ln();
         let all = [
             (0..heads).map(|head| numbers::all(-slope(head) as f32, 1, 1)).collect(),

@@ -1,25 +1,30 @@
-//! Latent attention (MLA, DeepSeek-V2): what is kept of a position is one short row, of which keys and values of all heads are made.
+//! Latent attention (MLA, DeepSeek-V2). One short row is cached for each position; keys and values
+//! of all heads are made from it.
 //!
 //! ```text
-//! c, p = attn_kv_a_mqa x                   // r elements, normalised, and one rotated part for all heads
-//! q    = attn_k_b q_nope | rope(q_pe)      // absorbed: queries are taken to where keys come from, head by head
+//! c, p = attn_kv_a_mqa x                   // r normalised elements, and one rotated part
+//! q    = attn_k_b q_nope | rope(q_pe)      // absorbed: queries become latent rows, by head
 //! y    = attn_v_b attention(q, c | p, c)   // values too: the first r elements of keys
 //! ```
 //!
-//! An index (DeepSeek sparse attention, V3.2) chooses the positions that a row attends to, by queries of the row that queries are made of, and keys of its own:
+//! An indexer (DeepSeek sparse attention, V3.2) selects the positions that a row attends to. Its
+//! queries are made from the same row as those of attention; it has its own keys:
 //!
 //! ```text
 //! k = rope(layer_norm(indexer.attn_k x)),  q = rope(indexer.attn_q_b a)
 //! attention over index.top_k(q, indexer.proj x, k)    // ir/src/graph/op.rs
 //! ```
 //!
-//! Where queries are made of the stream itself (Mistral Large 4), so are the index's, behind a layer norm, and its heads have temperatures of their own.
+//! Without a row for queries (Mistral Large 4), the indexer's queries are made from the stream,
+//! after a layer norm, and its heads have their own temperatures.
 //!
-//! Where positions share keys (GLM-5.3-Flash), a key is their mean by weights of a gate, element by element (`compress`), and neither it nor queries turn.
+//! If positions share keys (GLM-5.3-Flash), a key is their mean, weighted element by element by a
+//! gate (`compress`). RoPE then rotates neither keys nor queries.
 //!
-//! Of some models the last elements of its queries and keys turn, as in attention (Hy4).
+//! In some models RoPE rotates the last elements of its queries and keys, as in attention (Hy4).
 //!
-//! The factor on its scores, and the Hadamard turn of queries and keys before they are rounded to 8 bits, change no choice and are left out.
+//! The factor on its scores, and the Hadamard transform of queries and keys before rounding to 8
+//! bits, do not change the selection and are left out.
 
 use ixc_ir::graph::ValueId;
 use ixc_ir::graph::attrs::RopeStyle;
@@ -29,43 +34,44 @@ use super::decoder::{OutputGate, Roped, Style, feed_forward, gated_output, has_s
 use super::error::ArchError;
 use super::hyper::{Indexer, Mla};
 
-/// Added to the variance in the norm of an index's keys, whatever a file's norms add (DeepSeek's `model.py`).
+/// Epsilon of the norm of an indexer's keys, whatever epsilon the file has (DeepSeek's `model.py`).
 const INDEX_EPS: f64 = 1e-6;
 
-/// How queries and keys of an index are made.
+/// Form of an indexer's queries and keys.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct IndexStyle {
     /// Pairing of RoPE.
     pub pairs: RopeStyle,
-    /// Whether the last elements turn, and not the first.
+    /// Whether RoPE rotates the last elements instead of the first.
     pub last_turned: bool,
-    /// Whether the norm of keys adds what the stream's do.
+    /// Whether the norm of keys has the epsilon of the stream's norms.
     pub eps_of_stream: bool,
-    /// Whether queries are made of the rows that go into the layer, behind a layer norm of their own, and each head has a temperature.
+    /// Whether queries are made from the layer's input after a separate layer norm, and each head
+    /// has a temperature.
     pub of_stream: bool,
 }
 
 impl IndexStyle {
-    /// As DeepSeek has it, with pairs like these.
+    /// Returns the form of DeepSeek's indexer, with these RoPE pairs.
     pub const fn usual(pairs: RopeStyle) -> IndexStyle {
         IndexStyle { pairs, last_turned: false, eps_of_stream: false, of_stream: false }
     }
 }
 
-/// Which positions layers attend to.
+/// Selection of the positions that layers attend to.
 pub(super) struct Choice {
     style: IndexStyle,
     sizes: Indexer,
-    /// What the last layer with an index of its own chose.
+    /// Positions that the last layer with its own indexer selected.
     last: Option<ValueId>,
 }
 
-/// From the step's ids to logits.
+/// Builds a decoder with latent attention, from token ids to logits.
 pub(super) fn decoder(b: &mut Builder<'_>, style: &Style) -> Result<ValueId, ArchError> {
     layers(b, style, None)
 }
 
-/// The same with an index.
+/// Builds such a decoder with an indexer.
 pub(super) fn indexed(b: &mut Builder<'_>, style: &Style, index: IndexStyle) -> Result<ValueId, ArchError> {
     let choice = Choice::new(b, index)?;
     layers(b, style, Some(choice))
@@ -82,17 +88,17 @@ fn layers(b: &mut Builder<'_>, style: &Style, mut choice: Option<Choice>) -> Res
 }
 
 impl Choice {
-    /// By the file's index.
+    /// Returns a selection by the file's indexer, which it must have.
     pub(super) fn new(b: &Builder<'_>, style: IndexStyle) -> Result<Choice, ArchError> {
         Ok(Choice { style, sizes: b.indexer()?, last: None })
     }
 
-    /// The same, where the file has one.
+    /// Returns a selection by the file's indexer, if it has one.
     pub(super) fn optional(b: &Builder<'_>, style: IndexStyle) -> Option<Choice> {
         b.hyper.indexer.clone().map(|sizes| Choice { style, sizes, last: None })
     }
 
-    /// Heads of an index, turned.
+    /// Applies RoPE to heads of the indexer.
     fn turned(&self, b: &mut Builder<'_>, layer: usize, x: ValueId) -> Result<ValueId, ArchError> {
         let (length, turned) = (self.sizes.key_length, b.hyper.rope.dims);
         if !b.hyper.roped || !b.hyper.layers[layer].roped {
@@ -110,12 +116,13 @@ impl Choice {
         b.concat(first, last)
     }
 
-    /// The positions of a layer, by its normalised rows and the rows that queries are made of.
+    /// Builds the positions for a layer, from its normalised rows and from the rows for queries.
     fn of(&mut self, b: &mut Builder<'_>, layer: usize, h: ValueId, row: ValueId) -> Result<ValueId, ArchError> {
         let name = |part: &str| format!("blk.{layer}.indexer.{part}");
         let Indexer { heads, key_length, top_k, run, ref own } = self.sizes;
         if let (Some(last), false) = (self.last, own[layer]) {
-            // Files may have what nobody reads; not those of models without such files, which say what layers have.
+            // Files may have unused tensors of an indexer. Models with `of_stream` have no such
+            // files.
             if !self.style.of_stream {
                 let parts = ["attn_q_b.weight", "attn_k.weight", "k_norm.weight", "k_norm.bias", "proj.weight"];
                 parts.into_iter().for_each(|part| b.leave_out(&name(part)));
@@ -159,7 +166,7 @@ impl Choice {
     }
 }
 
-/// Norm, attention, output matrix, residual.
+/// Builds norm, attention, output matrix, residual.
 pub(super) fn attention(
     b: &mut Builder<'_>,
     layer: usize,
@@ -173,7 +180,7 @@ pub(super) fn attention(
     b.add(y, x)
 }
 
-/// What attention makes of normalised rows: with its output matrix.
+/// Builds attention on normalised rows, including its output matrix.
 pub(super) fn attention_of(
     b: &mut Builder<'_>,
     layer: usize,
@@ -185,7 +192,7 @@ pub(super) fn attention_of(
     let Mla { query_rank, rank, key_length, value_length, norm_eps } = *mla;
     let eps = norm_eps.unwrap_or(b.hyper.norm_eps);
     let (width, heads) = (b.hyper.embedding_length, b.hyper.layers[layer].heads);
-    // Of a layer that does not turn, where others do, all of a key is made of the row.
+    // In a layer without RoPE, the whole key is made from the latent row.
     let turned = if b.hyper.layers[layer].roped { b.hyper.rope.dims } else { 0 };
     let still = key_length - turned;
     let name = |part: &str| format!("blk.{layer}.{part}");
@@ -200,7 +207,7 @@ pub(super) fn attention_of(
     let chosen = choice.map(|choice| choice.of(b, layer, h, row)).transpose()?;
     let q = b.split_heads(q, heads)?;
     let roped = style.roped != Roped::None;
-    // The first elements of a row or head, and those that turn, where there are such.
+    // Splits a row or head into its first elements and the rotated rest, if there is one.
     let parted = |b: &mut Builder<'_>, x: ValueId, first: u64| -> Result<(ValueId, Option<ValueId>), ArchError> {
         if turned == 0 { Ok((x, None)) } else { Ok((b.slice(x, 0, first)?, Some(b.slice(x, first, turned)?))) }
     };
@@ -220,7 +227,7 @@ pub(super) fn attention_of(
         let c = b.split_heads(c, 1)?;
         let norm = name("attn_k_norm.weight");
         let k = match k {
-            // Of some models it is normalised before it turns (dots.3 note).
+            // In some models it is normalised before RoPE (dots.3 note).
             Some(k) if b.has(&norm) => Some(b.rms_norm(k, &norm, turned)?),
             k => k,
         };
@@ -231,10 +238,10 @@ pub(super) fn attention_of(
     let y = b.attend_to(layer, q, has_sinks(b, layer, style), chosen)?;
     let (own, of_both) = (name("attn_v_b.weight"), name("attn_kv_b.weight"));
     let y = match !b.has(&own) && b.has(&of_both) {
-        // Older files have it with what `attn_k_b` is made of (`absorbed`).
+        // Older files have one matrix for this and `attn_k_b` (`absorbed`).
         true => b.heads_part(y, [&own, &of_both], [heads, value_length, rank], still)?,
         false => {
-            // Some have that matrix beside the two that are made of it (ik_llama.cpp).
+            // Some files have that matrix in addition to its two parts (ik_llama.cpp).
             b.leave_out(&of_both);
             b.heads_linear(y, &name("attn_v_b"), [heads, value_length, rank])?
         }

@@ -1,8 +1,9 @@
-//! Tensors of one number that no file has.
+//! Tensors with a constant value that no file has.
 
 use ixc_ir::derived::{Axis, Change, Element, Extent, Piece};
 
-/// Rows of `columns` times the same number: in place of the first bytes of the model, none of which counts, whatever its tensors are.
+/// Returns rows of `columns` times the same number. The piece refers to the first bytes of the
+/// model, which are ignored.
 pub(super) fn all(number: f32, rows: u64, columns: u64) -> Piece {
     Piece {
         extent: Extent { file: 0, offset: 0, bytes: 4 },

@@ -1,10 +1,10 @@
-//! Layers with a selective state space whose states have a decay for each of their elements, as Mamba-1 has them (Gu and Dao, "Mamba", 2023; llama.cpp
-//! `mamba-base.cpp`).
+//! Layers with the selective state space of Mamba-1, which has a decay for each element of a state
+//! (Gu and Dao, "Mamba", 2023; llama.cpp `mamba-base.cpp`).
 //!
 //! ```text
 //! x, z     = ssm_in h
-//! x        = silu(conv(x) + bias)               // a causal convolution of each channel, which is a head of its own
-//! dt, b, c = ssm_x x                            // normalised each in some models
+//! x        = silu(conv(x) + bias)               // a causal convolution; each channel is a head
+//! dt, b, c = ssm_x x                            // each normalised in some models
 //! y        = ssm_scan(x, b, c, ssm_dt dt)       // ir/src/graph/recurrent/ssm_scan.rs
 //! ssm_out (y * silu(z))
 //! ```
@@ -15,10 +15,10 @@ use super::builder::{Bias, Builder};
 use super::error::ArchError;
 use super::hyper::Ssm;
 
-/// Added to the mean square in norms without weights: what Falcon Mamba's class has, and all files of it mean.
+/// Epsilon of norms without weights: the default of Falcon Mamba's class, which all its files use.
 const NORM_EPS: f64 = 1e-6;
 
-/// Norm, state space, output matrix, residual.
+/// Builds norm, state space, output matrix, residual.
 pub(super) fn mixer(b: &mut Builder<'_>, layer: usize, x: ValueId) -> Result<ValueId, ArchError> {
     let width = b.hyper.embedding_length;
     let Ssm { taps, heads: inner, key_length: state, .. } = b.ssm()?;
@@ -43,7 +43,7 @@ pub(super) fn mixer(b: &mut Builder<'_>, layer: usize, x: ValueId) -> Result<Val
     let step = part("ssm_dt_norm.weight", 0, rank)?;
     let key = part("ssm_b_norm.weight", rank, state)?;
     let query = part("ssm_c_norm.weight", rank + state, state)?;
-    // Its bias is the scan's.
+    // Its bias is a weight of the scan.
     let matrix = b.weight(&name("ssm_dt.weight"), &[inner, rank])?;
     let step = b.matmul(step, matrix)?;
     let values = [b.split_heads(mixed, inner)?, b.split_heads(key, 1)?, b.split_heads(query, 1)?, step];

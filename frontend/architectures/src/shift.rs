@@ -1,12 +1,14 @@
-//! What RWKV's rows take of those before (the token shift), and projections through short rows, as its layers have them.
+//! Token shift of RWKV, which mixes each row with the previous one, and projections through short
+//! rows.
 //!
 //! ```text
-//! shift = (row before) - row                      // short_conv with taps 1 and -1: zeros before the first row
-//! x + shift * lerp                                // of each element a share of the row before
+//! shift = (row before) - row                      // short_conv with taps 1 and -1 after zeros
+//! x + shift * lerp                                // a share of the previous row, for each element
 //! act(x w1') w2' + w0                             // a projection through a short row
 //! ```
 //!
-//! No file has those taps: they are made, and so are vectors of what files have as one tensor ([`tensors`]).
+//! No file has these taps, so they are derived. Vectors that files fuse into one tensor are
+//! derived, too ([`tensors`]).
 
 use ixc_ir::derived::{Axis, Change, Derived, Element, Extent, Piece};
 use ixc_ir::format::Format;
@@ -17,32 +19,32 @@ use super::builder::{Bias, Builder};
 use super::error::ArchError;
 use super::numbers;
 
-/// The taps, which all layers share.
+/// Name of the taps, which all layers share.
 const TAPS: &str = "token_shift.taps";
-/// Shares of the rows before, of all that a layer's first part is made of, in one tensor.
+/// Name of the shares of previous rows for all inputs of a layer's first part, in one tensor.
 pub(super) const FUSED: &str = "time_mix_lerp_fused.weight";
-/// What they are of, in RWKV-7's order, whose last one models without a gate lack.
+/// Inputs with shares, in RWKV-7's order; models without a gate lack the last.
 const GOOSE: [&str; 6] = ["r", "w", "k", "v", "a", "g"];
-/// The same in RWKV-6's order.
+/// Inputs with shares, in RWKV-6's order.
 pub(super) const FINCH: [&str; 5] = ["w", "k", "v", "r", "g"];
-/// All of RWKV-6's, behind `blk.LAYER.`.
+/// Name of all of RWKV-6's shares, after `blk.LAYER.`.
 pub(super) const FINCH_LERPS: &str = "time_mix_lerps";
 
-/// What is to be added to a row so that it is the one before.
+/// Builds the difference between the previous row and a row.
 pub(super) fn shift(b: &mut Builder<'_>, state: &str, x: ValueId) -> Result<ValueId, ArchError> {
     b.short_conv(state, x, TAPS, [b.hyper.embedding_length, 2])
 }
 
-/// Rows, of each element of which the vector `name` says what share is the row's before.
+/// Mixes rows with previous rows; the vector `name` has the share of each element.
 pub(super) fn mixed(b: &mut Builder<'_>, x: ValueId, shift: ValueId, name: &str) -> Result<ValueId, ArchError> {
     let share = b.weighted(shift, name, b.hyper.embedding_length)?;
     b.add(x, share)
 }
 
-/// What stands between two matrices.
+/// Function between two matrices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Between {
-    /// Nothing.
+    /// No function.
     Nothing,
     /// The hyperbolic tangent.
     Tanh,
@@ -50,7 +52,8 @@ pub(super) enum Between {
     Sigmoid,
 }
 
-/// Rows through the matrix `NAME1`, a function, and the matrix `NAME2`: as wide as they were.
+/// Projects rows through the matrix `NAME1`, a function, and the matrix `NAME2`, to their original
+/// width.
 pub(super) fn through_short(
     b: &mut Builder<'_>,
     x: ValueId,
@@ -69,7 +72,7 @@ pub(super) fn through_short(
     b.linear(x, &second, rank, width, Bias::Optional)
 }
 
-/// `max(key' x, 0)^2` times the matrix of values: what RWKV has for a network, of rows that are mixed already.
+/// Builds `max(key' x, 0)^2` times the matrix of values: RWKV's network, on mixed rows.
 pub(super) fn squared(b: &mut Builder<'_>, layer: usize, x: ValueId) -> Result<ValueId, ArchError> {
     let (width, inner) = (b.hyper.embedding_length, b.hyper.layers[layer].feed_forward);
     let name = |part: &str| format!("blk.{layer}.channel_mix_{part}");
@@ -78,14 +81,15 @@ pub(super) fn squared(b: &mut Builder<'_>, layer: usize, x: ValueId) -> Result<V
     b.linear(k, &name("value"), inner, width, Bias::Optional)
 }
 
-/// Taps of the shift, and vectors of fused tensors: of RWKV-7 each by itself, of RWKV-6 all behind one another.
+/// Returns the taps of the shift, and vectors of fused tensors: one by one for RWKV-7, concatenated
+/// for RWKV-6.
 ///
 /// # Errors
-/// When keys are of another type.
+/// When a key has another type.
 pub(super) fn tensors(gguf: &Gguf, architecture: &str) -> Result<Vec<Made>, GgufError> {
     let mut made = Vec::new();
     let width = gguf.metadata().read_optional::<u64>(&format!("{architecture}.embedding_length"))?.unwrap_or(0);
-    // A width that the last norm has not is none.
+    // A width that differs from the last norm's is invalid.
     if width == 0 || gguf.tensor("output_norm.weight").is_none_or(|norm| norm.dims() != [width]) {
         return Ok(made);
     }
@@ -99,7 +103,7 @@ pub(super) fn tensors(gguf: &Gguf, architecture: &str) -> Result<Vec<Made>, Gguf
     for tensor in gguf.tensors() {
         let Some(prefix) = tensor.name().strip_suffix(FUSED) else { continue };
         let element = Element::of(gguf.require_format(tensor)?);
-        // What is itself made has its vectors from whoever made it.
+        // Vectors of a derived tensor are made together with it.
         if matches!(element, Element::Block(_)) || tensor.file() >= gguf.files().len() {
             continue;
         }
@@ -109,7 +113,7 @@ pub(super) fn tensors(gguf: &Gguf, architecture: &str) -> Result<Vec<Made>, Gguf
             true => vec![(FINCH_LERPS.to_owned(), 0, FINCH.len() as u64 * width)],
             false => GOOSE.iter().zip(0..count).map(|(part, i)| (lerp(part), i * width, width)).collect(),
         };
-        // Too short or too long a tensor is refused where it is read.
+        // A tensor of another length is refused where it is used.
         let fits = |(_, first, len): &(String, u64, u64)| first + len <= tensor.elements();
         for (name, first, len) in parts.into_iter().filter(fits) {
             let piece = Piece {
@@ -129,7 +133,7 @@ pub(super) fn tensors(gguf: &Gguf, architecture: &str) -> Result<Vec<Made>, Gguf
     Ok(made)
 }
 
-/// What the share of a layer's rows before is called behind `blk.LAYER.`, of what the letter says.
+/// Returns the name of a layer's share of previous rows for an input, after `blk.LAYER.`.
 pub(super) fn lerp(letter: &str) -> String {
     format!("time_mix_lerp.{letter}")
 }

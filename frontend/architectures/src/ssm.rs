@@ -1,4 +1,4 @@
-//! Layers with a selective state space, as Mamba-2 has them (llama.cpp `mamba-base.cpp`).
+//! Layers with the selective state space of Mamba-2 (llama.cpp `mamba-base.cpp`).
 //!
 //! ```text
 //! z, xbc, dt = ssm_in h
@@ -13,14 +13,14 @@ use super::builder::{Bias, Builder};
 use super::error::ArchError;
 use super::hyper::Ssm;
 
-/// Norm, state space, output matrix, residual.
+/// Builds norm, state space, output matrix, residual.
 pub(super) fn mixer(b: &mut Builder<'_>, layer: usize, x: ValueId) -> Result<ValueId, ArchError> {
     let h = b.norm(x, &format!("blk.{layer}.attn_norm.weight"))?;
     let y = mixed(b, layer, h)?;
     b.add(y, x)
 }
 
-/// State space and output matrix, of normalised rows.
+/// Builds state space and output matrix on normalised rows.
 pub(super) fn mixed(b: &mut Builder<'_>, layer: usize, h: ValueId) -> Result<ValueId, ArchError> {
     let width = b.hyper.embedding_length;
     let Ssm { taps, heads, groups, key_length: state, value_length, .. } = b.ssm()?;
@@ -43,7 +43,8 @@ pub(super) fn mixed(b: &mut Builder<'_>, layer: usize, h: ValueId) -> Result<Val
     b.linear(y, &name("ssm_out"), inner, width, Bias::Optional)
 }
 
-/// The scan of a layer's values, keys, queries and steps, of `heads` heads, times SiLU of `z`: as wide as `z`.
+/// Builds the scan of a layer's values, keys, queries and steps, with `heads` heads, times SiLU of
+/// `z`; the result has the width of `z`.
 pub(super) fn gated_scan(
     b: &mut Builder<'_>,
     layer: usize,

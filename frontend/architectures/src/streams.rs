@@ -1,5 +1,6 @@
-//! Hyper-connections (DeepSeek-V4's, constrained to a manifold): the residual is several streams, of which each block gets a weighted sum, and which
-//! are mixed with what it gives by weights that a row makes for itself (llama.cpp `deepseek4.cpp`).
+//! Hyper-connections (DeepSeek-V4's, constrained to a manifold): several residual streams. Each
+//! block's input is a weighted sum of the streams. The streams are then mixed with its output, with
+//! weights computed from each row (llama.cpp `deepseek4.cpp`).
 //!
 //! ```text
 //! w = stream.weights(hc_attn_fn rms_norm(all streams as one row); hc_attn_scale, hc_attn_base)
@@ -7,7 +8,8 @@
 //! streams = stream.mix(streams, y, w)
 //! ```
 //!
-//! Independent hyper-connections (Hy4) have no matrix: streams stay apart, and each gets its part of what a block gives.
+//! Independent hyper-connections (Hy4) have no mixing matrix: the streams stay separate, and each
+//! gets a part of a block's output.
 
 use ixc_ir::graph::ValueId;
 
@@ -15,19 +17,19 @@ use super::builder::Builder;
 use super::error::ArchError;
 use super::hyper::Streams;
 
-/// The streams before the first layer: the embedding in each.
+/// Builds the streams before the first layer: each is the embedding.
 pub(super) fn begin(b: &mut Builder<'_>, x: ValueId) -> Result<ValueId, ArchError> {
     let Streams { count, .. } = b.streams()?;
     let row = repeated(b, x, count)?;
     b.split_heads(row, count)
 }
 
-/// A row as often as there are streams, side by side.
+/// Repeats a row once for each stream.
 pub(super) fn repeated(b: &mut Builder<'_>, x: ValueId, count: u64) -> Result<ValueId, ArchError> {
     (1..count).try_fold(x, |row, _| b.concat(row, x))
 }
 
-/// The mean of streams that lie side by side.
+/// Builds the mean of concatenated streams.
 pub(super) fn mean(b: &mut Builder<'_>, x: ValueId, count: u64) -> Result<ValueId, ArchError> {
     let width = b.hyper.embedding_length;
     let mut sum = b.slice(x, 0, width)?;
@@ -38,7 +40,8 @@ pub(super) fn mean(b: &mut Builder<'_>, x: ValueId, count: u64) -> Result<ValueI
     b.scale(sum, 1.0 / count as f64)
 }
 
-/// `block` between the streams `x` of a layer: `part` is the name of its tensors, `hc_attn` or `hc_ffn`.
+/// Builds `block` between the streams `x` of a layer. The names of its tensors begin with `part`:
+/// `hc_attn` or `hc_ffn`.
 pub(super) fn around(
     b: &mut Builder<'_>,
     layer: usize,
@@ -54,7 +57,7 @@ pub(super) fn around(
     b.stream_mix(x, y, w)
 }
 
-/// Logits of the streams behind the last layer, summed with weights of their own.
+/// Builds logits from the streams after the last layer, summed with computed weights.
 pub(super) fn logits(b: &mut Builder<'_>, x: ValueId) -> Result<ValueId, ArchError> {
     let Streams { count, .. } = b.streams()?;
     let x = b.merge_heads(x)?;
@@ -65,7 +68,7 @@ pub(super) fn logits(b: &mut Builder<'_>, x: ValueId) -> Result<ValueId, ArchErr
     b.head(x, "output_norm.weight")
 }
 
-/// Logits of the mean of the streams behind the last layer.
+/// Builds logits from the mean of the streams after the last layer.
 pub(super) fn logits_of_mean(b: &mut Builder<'_>, x: ValueId) -> Result<ValueId, ArchError> {
     let Streams { count, .. } = b.streams()?;
     let x = b.merge_heads(x)?;
@@ -74,14 +77,14 @@ pub(super) fn logits_of_mean(b: &mut Builder<'_>, x: ValueId) -> Result<ValueId,
     b.head(mean, "output_norm.weight")
 }
 
-/// `width` weights of streams, by the tensors `NAME_fn`, `NAME_scale` and `NAME_base`.
+/// Builds `width` weights of streams from the tensors `NAME_fn`, `NAME_scale` and `NAME_base`.
 fn weights(b: &mut Builder<'_>, name: &str, x: ValueId, width: u64) -> Result<ValueId, ArchError> {
     let Streams { count, .. } = b.streams()?;
     let x = b.merge_heads(x)?;
     let x = b.plain_norm(x)?;
     let matrix = b.weight(&format!("{name}_fn.weight"), &[width, count * b.hyper.embedding_length])?;
     let x = b.matmul(x, matrix)?;
-    // A part of the matrix has one: of a block's input, of its output, of the streams.
+    // Each part of the matrix has one: for a block's input, for its output, for the streams.
     let parts = (width / count).min(3);
     let scale = b.vector(&format!("{name}_scale.weight"), parts)?;
     let base = b.vector(&format!("{name}_base.weight"), width)?;

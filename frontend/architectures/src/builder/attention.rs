@@ -1,4 +1,4 @@
-//! Attention: rotations, caches, what is attended to, and what chooses among it.
+//! Attention: rotations, caches, and the selection of positions.
 
 use std::collections::HashMap;
 
@@ -12,7 +12,8 @@ use crate::error::ArchError;
 use crate::hyper::{Compressed, Indexer, Mla, Rope, Scales};
 
 impl Builder<'_> {
-    /// Rotates heads by the step's positions, each rounded down to a multiple of `every`, and `back` where it is to be undone.
+    /// Rotates heads by the step's positions, each rounded down to a multiple of `every`; `back`
+    /// rotates in the opposite direction.
     pub fn rope_by(
         &mut self,
         x: ValueId,
@@ -31,8 +32,9 @@ impl Builder<'_> {
         self.typed(y)
     }
 
-    /// Rotates heads by the step's positions; `rope_freqs.weight` divides the frequencies where the file has it, or
-    /// `rope_factors_short.weight` and, in long contexts, `rope_factors_long.weight`.
+    /// Rotates heads by the step's positions. Frequencies are divided by `rope_freqs.weight`, or by
+    /// `rope_factors_short.weight` and, in long contexts, `rope_factors_long.weight`, if the file
+    /// has them.
     pub fn rope(&mut self, layer: usize, x: ValueId, style: RopeStyle) -> Result<ValueId, ArchError> {
         let local = self.hyper.local_rope.as_ref().filter(|_| self.hyper.layers[layer].window.is_some());
         let rope = local.unwrap_or(&self.hyper.rope);
@@ -51,7 +53,8 @@ impl Builder<'_> {
         self.typed(y)
     }
 
-    /// What divides the frequencies of `rope`, where the file has it: a number for each pair, or for as many as turn in the layers that rotate most.
+    /// Returns the divisors of the frequencies of `rope`, if the file has them: a number for each
+    /// pair, or for each pair of the layers that rotate most.
     pub(super) fn divisors(&mut self, name: &str, rope: &Rope) -> Result<Option<WeightId>, ArchError> {
         let Some(tensor) = self.gguf.tensor(name) else { return Ok(None) };
         let pairs = rope.dims / 2;
@@ -68,17 +71,17 @@ impl Builder<'_> {
         self.typed(weight).map(Some)
     }
 
-    /// The number of a layer's keys and values.
+    /// Returns the number of a layer's keys and values.
     pub(super) fn cache(&self, layer: usize) -> usize {
         self.round * self.hyper.layers.len() + layer
     }
 
-    /// Appends `k` and `v` to the state of `layer`; both `[T, heads, d]`.
+    /// Appends `k` and `v` to the state of `layer`; both are `[T, heads, d]`.
     pub fn append(&mut self, layer: usize, k: ValueId, v: ValueId) -> Result<(), ArchError> {
         let facts = &self.hyper.layers[layer];
         let cache = self.cache(layer);
         let state = State::paged(&format!("kv.{cache}"), facts.kv_heads, facts.key_length, facts.value_length);
-        // Of where rows see both ways all positions are kept.
+        // If attention is not causal, all positions are kept.
         let window = facts.window.filter(|_| self.hyper.causal);
         let state = State { window, chunked: facts.chunked, ..state };
         let state = self.graph.state(state);
@@ -91,12 +94,13 @@ impl Builder<'_> {
         Ok(())
     }
 
-    /// Attends in `layer` with `q`, `[T, heads, d]`, over what was appended, there or in the layer that it shares, with `sinks` or without.
+    /// Attends in `layer` with `q`, `[T, heads, d]`, over the appended positions of this layer, or
+    /// of the layer whose keys it shares. `sinks` adds attention sinks.
     pub fn attend(&mut self, layer: usize, q: ValueId, sinks: bool) -> Result<ValueId, ArchError> {
         self.attend_to(layer, q, sinks, None)
     }
 
-    /// As [`Builder::attend`], over `chosen` positions where there are any.
+    /// Does what [`Builder::attend`] does, over the positions `chosen` if there are any.
     pub fn attend_to(
         &mut self,
         layer: usize,
@@ -106,7 +110,7 @@ impl Builder<'_> {
     ) -> Result<ValueId, ArchError> {
         let facts = &self.hyper.layers[layer];
         let (scale, heads, of) = (facts.attention_scale, facts.heads, self.cache(facts.shares.unwrap_or(layer)));
-        // A window is half before a row and half behind it, where rows see both ways.
+        // If attention is not causal, half of a window precedes a row and half follows it.
         let reach = facts.window.filter(|_| !self.hyper.causal).map_or(0, |window| window / 2);
         let kv =
             *self.caches.get(&of).unwrap_or_else(|| unreachable!("layer {of} appends before layer {layer} attends"));
@@ -130,7 +134,8 @@ impl Builder<'_> {
         Ok(y)
     }
 
-    /// Appends rows of one head, which are keys and values, to the entries of `layer`: each to that of its `every` positions.
+    /// Appends rows of one head, which are keys and values, to the entries of `layer`; an entry
+    /// covers `every` positions.
     pub fn append_entries(&mut self, layer: usize, entry: ValueId, every: u64) -> Result<(), ArchError> {
         let facts = &self.hyper.layers[layer];
         let state = State::paged(&format!("entries.{layer}"), facts.kv_heads, facts.key_length, facts.value_length);
@@ -144,7 +149,8 @@ impl Builder<'_> {
         Ok(())
     }
 
-    /// Attends in `layer` with `q`, `[T, heads, d]`, over what was appended and over whole entries, or those of them that are `chosen`, with sinks.
+    /// Attends in `layer` with `q`, `[T, heads, d]`, over the appended positions and over complete
+    /// entries, or only the entries `chosen`, with sinks.
     pub fn attend_entries(&mut self, layer: usize, q: ValueId, chosen: Option<ValueId>) -> Result<ValueId, ArchError> {
         let facts = &self.hyper.layers[layer];
         let (scale, heads) = (facts.attention_scale, facts.heads);
@@ -160,7 +166,8 @@ impl Builder<'_> {
         Ok(y)
     }
 
-    /// Of every `every` positions a row: the mean of the first of the values by the second plus its row of the weight `ape`; with the state `state`.
+    /// Compresses each `every` positions to a row, with the state `state`. The row is the mean of
+    /// the first values, weighted by the second plus rows of the weight `ape`.
     pub fn compress(
         &mut self,
         state: &str,
@@ -177,32 +184,34 @@ impl Builder<'_> {
         self.recurrent(Recurrent::Compress, (state, &[rows, d]), &operands, attrs)
     }
 
-    /// Keys of compressed entries, which the file must have.
+    /// Returns the keys of compressed entries, which the file must have.
     pub fn compressed(&self) -> Result<Compressed, ArchError> {
         let key = format!("{}.attention.compress_ratios", self.architecture);
         self.hyper.compressed.clone().ok_or_else(|| self.gguf.metadata().missing(&key, "array of u32").into())
     }
 
-    /// Sizes of latent attention, which the file must have.
+    /// Returns the sizes of latent attention, which the file must have.
     pub fn mla(&self) -> Result<Mla, ArchError> {
         let key = format!("{}.attention.kv_lora_rank", self.architecture);
         self.hyper.mla.ok_or_else(|| self.gguf.metadata().missing(&key, "u32").into())
     }
 
-    /// Length of the row that queries of latent attention are made of, which the file must have.
+    /// Returns the length of the row from which queries of latent attention are made, which the
+    /// file must have.
     pub fn query_rank(&self) -> Result<u64, ArchError> {
         let key = format!("{}.attention.q_lora_rank", self.architecture);
         self.mla()?.query_rank.ok_or_else(|| self.gguf.metadata().missing(&key, "u32").into())
     }
 
-    /// The index that chooses positions, which the file must have.
+    /// Returns the indexer that selects positions, which the file must have.
     pub fn indexer(&self) -> Result<Indexer, ArchError> {
         let key = format!("{}.attention.indexer.head_count", self.architecture);
         self.hyper.indexer.clone().ok_or_else(|| self.gguf.metadata().missing(&key, "u32").into())
     }
 
-    /// Positions that an index chooses, with the state `state`; values are its queries `[T, heads, d]`, their weights `[T, heads]` and keys `[T, 1, d]`, which
-    /// are of `run` positions as far as they came. Of `entries` it chooses those of so many positions themselves.
+    /// Builds the positions that an indexer selects, with the state `state`. The values are its
+    /// queries `[T, heads, d]`, their weights `[T, heads]` and keys `[T, 1, d]`. A key covers `run`
+    /// positions, up to its own. If `entries` is set, it selects such runs themselves.
     pub fn index_top_k(
         &mut self,
         state: &str,
@@ -215,7 +224,8 @@ impl Builder<'_> {
         Ok(self.typed(chosen)?.0)
     }
 
-    /// Positions that each head of an index chooses for itself, in blocks, with the state `state`; values are its queries `[T, heads, d]` and keys `[T, 1, d]`.
+    /// Builds the blocks of positions that each head of an indexer selects for itself, with the
+    /// state `state`. The values are its queries `[T, heads, d]` and keys `[T, 1, d]`.
     pub fn index_blocks(
         &mut self,
         state: &str,
@@ -228,7 +238,7 @@ impl Builder<'_> {
         Ok(self.typed(chosen)?.0)
     }
 
-    /// The token of a new state with keys of an index, `run` positions each.
+    /// Returns the token of a new state with keys of an indexer; each covers `run` positions.
     pub(super) fn index_keys(
         &mut self,
         state: &str,
@@ -236,7 +246,7 @@ impl Builder<'_> {
         key_length: u64,
         run: u64,
     ) -> Result<ValueId, ArchError> {
-        // A state of keys and values, of which nobody reads the latter.
+        // A state of keys and values; the values are not used.
         let state = self.graph.state(State { every: run, ..State::paged(state, 1, key_length, 1) });
         let state = self.typed(state)?;
         let none = self.slice(k, 0, 1)?;

@@ -1,4 +1,4 @@
-//! Experts: which of them tokens go to, and their matrices.
+//! Experts: the router's selection, and products with their matrices.
 
 use ixc_ir::format::Format;
 use ixc_ir::graph::attrs::{RouteAttrs, RouteScore};
@@ -9,7 +9,8 @@ use crate::error::ArchError;
 use crate::hyper::Experts;
 
 impl Builder<'_> {
-    /// Ids and weights of the experts that the table `name` has for each of the step's ids.
+    /// Builds ids and weights of experts; the table `name` lists the experts for each of the step's
+    /// ids.
     pub fn route_listed(
         &mut self,
         logits: ValueId,
@@ -29,7 +30,7 @@ impl Builder<'_> {
             return Err(ArchError::TableId { path: self.path(), tensor: name.into(), found, count: experts.count });
         }
         let place = Some(Place { file: tensor.file() as u32, offset: tensor.offset() });
-        // No format is of integers: these have the bytes of as many floats.
+        // No format has integers: these are stored with the bytes of as many f32.
         let table = self.graph.weight(name, Format::F32, &shape, place);
         let table = self.typed(table)?;
         self.used.insert(name.to_owned());
@@ -38,13 +39,14 @@ impl Builder<'_> {
         self.typed(routed)
     }
 
-    /// The experts of a layer, which the file must have.
+    /// Returns the experts of a layer, which the file must have.
     pub fn experts(&self, layer: usize) -> Result<Experts, ArchError> {
         let key = format!("{}.expert_count", self.architecture);
         self.hyper.layers[layer].experts.clone().ok_or_else(|| self.gguf.metadata().missing(&key, "u32").into())
     }
 
-    /// Ids and weights of experts that have matrices, so many, and the sum of the weights of those that have none.
+    /// Separates ids and weights of the `experts` experts with matrices, and the sum of the weights
+    /// of identity experts.
     pub fn identities(
         &mut self,
         (ids, weights): (ValueId, ValueId),
@@ -55,26 +57,27 @@ impl Builder<'_> {
         Ok(((ids, weights), passed))
     }
 
-    /// The groups of so many experts that these ids are of.
+    /// Builds the groups of `size` experts that contain these ids.
     pub fn expert_groups(&mut self, ids: ValueId, size: u64) -> Result<ValueId, ArchError> {
         let groups = self.graph.expert_groups(ids, size);
         self.typed(groups)
     }
 
-    /// Ids and weights of the experts of each row of router logits.
+    /// Builds ids and weights of the experts for each row of router logits.
     ///
-    /// `exp_probs_b.bias` is added for choosing alone, where the file has it. What an expert gives is a product with `ffn_down_exps`, and the factor
-    /// `ffn_down_exps.scale` of it, where nothing is added, a factor of the expert's weight.
+    /// `exp_probs_b.bias` is added for the selection only, if the file has it. The output of an
+    /// expert is a product with `ffn_down_exps`. Its factor `ffn_down_exps.scale` is multiplied
+    /// into the expert's weight, unless the product has a bias.
     pub fn route(&mut self, layer: usize, logits: ValueId, experts: &Experts) -> Result<(ValueId, ValueId), ArchError> {
         let down = |part: &str| format!("blk.{layer}.ffn_down_exps.{part}");
-        // What is no expert with matrices has no factor.
+        // Identity experts have no factor.
         let apart = self.has(&down("bias")) || experts.identities > 0;
         let scales = if apart { None } else { self.optional_vector(&down("scale"), experts.count)? };
         self.routed_scales.extend(scales.map(|_| down("scale")));
         self.route_of(layer, logits, experts, scales)
     }
 
-    /// As [`Builder::route`], with these factors of experts.
+    /// Does what [`Builder::route`] does, with these factors of experts.
     pub fn route_of(
         &mut self,
         layer: usize,
@@ -85,7 +88,7 @@ impl Builder<'_> {
         let Experts { used: top_k, score, groups, groups_kept, best_of_group, normalise, scale, .. } = *experts;
         let count = experts.routed();
         let bias = match self.optional_vector(&format!("blk.{layer}.exp_probs_b.bias"), count)? {
-            // As Hy3's files have it.
+            // Hy3's files have this name.
             None => self.optional_vector(&format!("blk.{layer}.exp_probs_b"), count)?,
             bias => bias,
         };
@@ -96,7 +99,8 @@ impl Builder<'_> {
         self.typed(routed)
     }
 
-    /// `x` times the matrices `name` (`to` rows of `from`) of the experts `ids`: `[T, used, to]`.
+    /// Builds `x` times the matrices `name` (`to` rows of `from`) of the experts `ids`: `[T, used,
+    /// to]`.
     pub fn expert_linear(
         &mut self,
         x: ValueId,
@@ -116,7 +120,8 @@ impl Builder<'_> {
         self.typed(y)
     }
 
-    /// Products with `NAME.weight`, each times its expert's number of `NAME.scale`, where the file has these and no router has them in its weights.
+    /// Multiplies products with `NAME.weight` by their expert's number of `NAME.scale`, if the file
+    /// has it and the router's weights do not include it.
     pub(super) fn expert_scaled(
         &mut self,
         y: ValueId,
@@ -138,7 +143,8 @@ impl Builder<'_> {
         self.typed(y)
     }
 
-    /// `x` times the gate and up matrices (`to` rows of `from`) of the experts `ids`, which files have as two tensors or as one.
+    /// Builds `x` times the gate and up matrices (`to` rows of `from`) of the experts `ids`; files
+    /// have one or two tensors.
     pub fn expert_gate_up(
         &mut self,
         layer: usize,
@@ -160,7 +166,7 @@ impl Builder<'_> {
         Ok([half("gate", 0)?, half("up", to)?])
     }
 
-    /// The experts' rows `[T, used, n]` summed with their weights.
+    /// Sums the experts' rows `[T, used, n]` with their weights.
     pub fn combine(&mut self, y: ValueId, weights: ValueId) -> Result<ValueId, ArchError> {
         let y = self.graph.expert_combine(y, weights);
         self.typed(y)

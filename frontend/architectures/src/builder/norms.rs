@@ -6,18 +6,18 @@ use ixc_ir::graph::{Place, ValueId, WeightId};
 use super::{Builder, HEAD_GAIN};
 use crate::error::ArchError;
 
-/// 2^40: the sum of its square and what rows' squares are is its square in 32 bits, and 64.
+/// 2^40. Its square absorbs a row's mean square: the sum is 2^80 in f32 and in f64.
 const ROOT: f64 = (1u64 << 40) as f64;
 
 impl Builder<'_> {
-    /// Norm of the residual stream, with the weight `name`, where the model's norms have some: of RMS, or a layer norm, whose bias is beside the weight where the
-    /// file has one.
+    /// Builds a norm of the residual stream, with the weight `name` if the model's norms have
+    /// weights. It is an RMS norm, or a layer norm, with a bias if the file has one.
     pub fn norm(&mut self, x: ValueId, name: &str) -> Result<ValueId, ArchError> {
         let eps = self.hyper.norm_eps / self.hyper.scales.residual.powi(2);
         self.norm_of_rows(x, name, self.hyper.embedding_length, eps)
     }
 
-    /// The same of rows of another length, of which `eps` is added to mean squares.
+    /// Builds a norm of the same type for rows of another length, with the epsilon `eps`.
     pub fn norm_of_rows(&mut self, x: ValueId, name: &str, width: u64, eps: f64) -> Result<ValueId, ArchError> {
         let name = self.as_written(name);
         let layer_norms = self.hyper.layer_norms;
@@ -33,7 +33,8 @@ impl Builder<'_> {
         }
     }
 
-    /// Norm of heads of `d` elements, each with a weight of its own, as the stream's but without a bias.
+    /// Builds a norm of heads of `d` elements, each with its own weight. The type is that of the
+    /// stream's norms, without a bias.
     pub fn norm_of_each(&mut self, x: ValueId, name: &str, [heads, d]: [u64; 2]) -> Result<ValueId, ArchError> {
         let weight = self.vectors(name, &[heads, d])?;
         let x = if self.hyper.layer_norms { self.centre(x)? } else { x };
@@ -41,8 +42,8 @@ impl Builder<'_> {
         self.typed(y)
     }
 
-    /// Layer norm of heads of `d` elements, each with a weight and a bias of its own, which files may have as one vector of all heads, with another number added
-    /// to the mean square.
+    /// Builds a layer norm of heads of `d` elements, each with its own weight and bias, with the
+    /// epsilon `eps`. Files may have one vector for all heads.
     pub fn layer_norm_of_each(
         &mut self,
         x: ValueId,
@@ -64,7 +65,7 @@ impl Builder<'_> {
             1 => self.check_shape(tensor, &[heads * d])?,
             _ => self.check_shape(tensor, &[heads, d])?,
         }
-        // Those of all heads, one behind the other, are the bias of a row.
+        // The concatenated biases of all heads are the bias of a row.
         let place = Some(Place { file: tensor.file() as u32, offset: tensor.offset() });
         let bias = self.graph.weight(&name, Format::F32, &[heads * d], place);
         let bias = self.typed(bias)?;
@@ -75,7 +76,8 @@ impl Builder<'_> {
         self.split_heads(y, heads)
     }
 
-    /// RMS norm of a layer's queries, of which each head's are multiplied by a number, which files have once and graphs ([`HEAD_GAIN`]) as often as a head is long.
+    /// Builds an RMS norm of a layer's queries, and multiplies each head by a number. Files have
+    /// each number once, graphs once for each element of the head ([`HEAD_GAIN`]).
     pub fn norm_with_gains(&mut self, x: ValueId, layer: usize, [heads, d]: [u64; 2]) -> Result<ValueId, ArchError> {
         self.leave_out(&format!("blk.{layer}.attn_q_norm.weight"));
         let weight = self.vectors(&format!("blk.{layer}.{HEAD_GAIN}.weight"), &[heads, d])?;
@@ -83,19 +85,20 @@ impl Builder<'_> {
         self.typed(y)
     }
 
-    /// RMS norm along the last dimension, of length `len`, with the weight `name`.
+    /// Builds an RMS norm along the last dimension, of length `len`, with the weight `name`.
     pub fn rms_norm(&mut self, x: ValueId, name: &str, len: u64) -> Result<ValueId, ArchError> {
         self.rms_norm_of(x, name, len, self.hyper.norm_eps)
     }
 
-    /// As [`Builder::rms_norm`], with another number added to the mean square.
+    /// Does what [`Builder::rms_norm`] does, with the epsilon `eps`.
     pub fn rms_norm_of(&mut self, x: ValueId, name: &str, len: u64, eps: f64) -> Result<ValueId, ArchError> {
         let weight = self.vector(self.as_written(name), len)?;
         let y = self.graph.rms_norm(x, weight, eps);
         self.typed(y)
     }
 
-    /// RMS norm of each of `groups` equal parts of every row, which have weights of their own; nothing where the file has no weight `name`.
+    /// Builds an RMS norm of each of `groups` equal parts of a row, with separate weights. Without
+    /// a weight `name` in the file, returns the rows unchanged.
     pub fn grouped_norm(&mut self, x: ValueId, name: &str, [groups, len]: [u64; 2]) -> Result<ValueId, ArchError> {
         if !self.has(name) {
             return Ok(x);
@@ -110,7 +113,8 @@ impl Builder<'_> {
         self.merge_heads(y)
     }
 
-    /// RMS norm of each of so many streams of a row, side by side, with weights of their own, which files may have as one vector.
+    /// Builds an RMS norm of each of `count` concatenated streams, with separate weights, which
+    /// files may have as one vector.
     pub fn norm_of_streams(&mut self, x: ValueId, name: &str, [count, len]: [u64; 2]) -> Result<ValueId, ArchError> {
         let weight = self.parted(name, [count, len])?;
         let x = self.split_heads(x, count)?;
@@ -119,7 +123,7 @@ impl Builder<'_> {
         self.merge_heads(y)
     }
 
-    /// F32 vectors `name`, so many of this length, which files may have as one.
+    /// Returns `count` F32 vectors `name` of length `len`, which files may have as one vector.
     fn parted(&mut self, name: &str, [count, len]: [u64; 2]) -> Result<WeightId, ArchError> {
         let tensor = self.gguf.require_tensor(name)?;
         if tensor.dims() != [count.saturating_mul(len)] || tensor.tensor_type().name != "F32" {
@@ -134,19 +138,20 @@ impl Builder<'_> {
         self.typed(weight)
     }
 
-    /// Rows, or heads, less their means.
+    /// Subtracts their means from rows or heads.
     pub fn centre(&mut self, x: ValueId) -> Result<ValueId, ArchError> {
         let y = self.graph.centre(x);
         self.typed(y)
     }
 
-    /// Rows times the vector `name`, element by element: a norm to whose mean squares so much is added that these no longer count.
+    /// Multiplies rows by the vector `name`, element by element. This is a norm with an epsilon so
+    /// large that the rows' mean squares do not count.
     pub fn weighted(&mut self, x: ValueId, name: &str, len: u64) -> Result<ValueId, ArchError> {
         let y = self.rms_norm_of(x, name, len, ROOT * ROOT)?;
         self.scale(y, ROOT)
     }
 
-    /// The same of heads, of which each has a vector of its own.
+    /// Does what [`Builder::weighted`] does, for heads with a vector each.
     pub fn weighted_heads(&mut self, x: ValueId, name: &str, [heads, d]: [u64; 2]) -> Result<ValueId, ArchError> {
         let weight = self.parted(name, [heads, d])?;
         let y = self.graph.rms_norm(x, weight, ROOT * ROOT);
@@ -154,18 +159,19 @@ impl Builder<'_> {
         self.scale(y, ROOT)
     }
 
-    /// RMS norm along the last dimension, without a weight.
+    /// Builds an RMS norm along the last dimension, without a weight.
     pub fn plain_norm(&mut self, x: ValueId) -> Result<ValueId, ArchError> {
         self.plain_norm_of(x, self.hyper.norm_eps)
     }
 
-    /// The same with another number added to the mean square.
+    /// Does what [`Builder::plain_norm`] does, with the epsilon `eps`.
     pub fn plain_norm_of(&mut self, x: ValueId, eps: f64) -> Result<ValueId, ArchError> {
         let y = self.graph.rms_norm(x, None, eps);
         self.typed(y)
     }
 
-    /// The name of a norm's weight as the file has it: those of Falcon-H1 have `ffn_norm` without `.weight`, those of PLaMo 3 norms behind blocks.
+    /// Returns the name of a norm's weight in the file: files of Falcon-H1 have `ffn_norm` without
+    /// `.weight`, those of PLaMo 3 norms after blocks.
     fn as_written<'n>(&self, name: &'n str) -> &'n str {
         name.strip_suffix(".weight").filter(|bare| self.has(bare) && !self.has(name)).unwrap_or(name)
     }

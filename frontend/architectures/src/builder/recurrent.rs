@@ -1,4 +1,4 @@
-//! Layers with states that are no caches.
+//! Layers with states that are not KV caches.
 
 use ixc_ir::graph::attrs::KeyHeads;
 use ixc_ir::graph::{Attr, OpKind, Operand, Recurrent, State, ValueId, WeightId};
@@ -9,31 +9,33 @@ use crate::error::ArchError;
 use crate::hyper::{Ssm, Wkv};
 
 impl Builder<'_> {
-    /// Sizes of the recurrent states, which the file must have.
+    /// Returns the sizes of the recurrent states, which the file must have.
     pub fn ssm(&self) -> Result<Ssm, ArchError> {
         let key = format!("{}.ssm.state_size", self.architecture);
         self.hyper.ssm.ok_or_else(|| self.gguf.metadata().missing(&key, "u32").into())
     }
 
-    /// Length of the row that steps of state spaces are made of, which the file must have.
+    /// Returns the length of the row from which steps of state spaces are made, which the file must
+    /// have.
     pub fn step_rank(&self) -> Result<u64, ArchError> {
         let key = format!("{}.ssm.time_step_rank", self.architecture);
         self.ssm()?.rank.ok_or_else(|| self.gguf.metadata().missing(&key, "u32").into())
     }
 
-    /// Sizes of RWKV's layers, which the file must have.
+    /// Returns the sizes of RWKV's layers, which the file must have.
     pub fn wkv_sizes(&self) -> Result<Wkv, ArchError> {
         let key = format!("{}.wkv.head_size", self.architecture);
         self.hyper.wkv.ok_or_else(|| self.gguf.metadata().missing(&key, "u32").into())
     }
 
-    /// Taps of convolutions in place of attention, which the file must have.
+    /// Returns the taps of convolutions instead of attention, which the file must have.
     pub fn conv_taps(&self) -> Result<u64, ArchError> {
         let key = format!("{}.shortconv.l_cache", self.architecture);
         self.hyper.conv_taps.ok_or_else(|| self.gguf.metadata().missing(&key, "u32").into())
     }
 
-    /// An op with a recurrent state `state` of these dimensions, which it takes first: its rows.
+    /// Builds an op with a recurrent state `state` of these dimensions as its first operand, and
+    /// returns its rows.
     pub(super) fn recurrent(
         &mut self,
         op: Recurrent,
@@ -50,7 +52,7 @@ impl Builder<'_> {
         Ok(self.typed(results)?[0])
     }
 
-    /// A causal convolution of each channel of `x` with its taps, of the weight `name`.
+    /// Builds a causal convolution of each channel of `x` with its taps, the weight `name`.
     pub fn short_conv(
         &mut self,
         state: &str,
@@ -61,7 +63,7 @@ impl Builder<'_> {
         self.dilated_conv(state, x, name, [channels, taps], 1)
     }
 
-    /// The same with taps of every `dilation` tokens.
+    /// Builds such a convolution with taps at every `dilation` tokens.
     pub fn dilated_conv(
         &mut self,
         state: &str,
@@ -76,8 +78,9 @@ impl Builder<'_> {
         self.recurrent(Recurrent::ShortConv, (state, &[(taps - 1) * dilation, channels]), &operands, attrs)
     }
 
-    /// Linear attention by the gated delta rule; values are queries, keys, values, alpha and beta, weights are `a` and `dt`; `eps` is added to the squares of
-    /// lengths. Decays have the model's bound, where it has one.
+    /// Builds linear attention by the gated delta rule. The values are queries, keys, values, alpha
+    /// and beta; the weights are `a` and `dt`. `eps` is the epsilon on squared lengths. Decays have
+    /// the model's bound, if it has one.
     pub fn delta_net(
         &mut self,
         state: &str,
@@ -95,7 +98,8 @@ impl Builder<'_> {
         self.recurrent(Recurrent::DeltaNet, (state, &[heads, key_length, value_length]), &operands, attrs)
     }
 
-    /// A selective state space; values are `x`, `b`, `c` and `dt`, weights are `a`, the bias of `dt`, and `d`.
+    /// Builds a selective state space. The values are `x`, `b`, `c` and `dt`; the weights are `a`,
+    /// the bias of `dt`, and `d`.
     pub fn ssm_scan(
         &mut self,
         state: &str,
@@ -108,8 +112,9 @@ impl Builder<'_> {
         self.recurrent(Recurrent::SsmScan, (state, &[heads, key_length, value_length]), &operands, Vec::new())
     }
 
-    /// Linear attention with decays of each token (RWKV): values are queries, keys, values and decays, then what is found and what is taken away, where something is;
-    /// whether rows are of the state before them, and whether keys count times what decays take away.
+    /// Builds linear attention with decays for each token (RWKV). The values are queries, keys,
+    /// values and decays; `deltas` are the key to find and the value to remove, if any. `before`
+    /// reads rows from the state before its update; `filled` multiplies keys by the decayed part.
     pub fn wkv(
         &mut self,
         state: &str,

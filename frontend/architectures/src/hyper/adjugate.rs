@@ -5,14 +5,15 @@ use ixc_model_files::gguf::GgufError;
 use super::MAX_WIDTH;
 use super::keys::Keys;
 
-/// Small experts beside the others: whenever an expert is used, so is the one of its group, with the same weight.
+/// Small experts in addition to the others: whenever an expert is used, so is the small one of its
+/// group, with the same weight.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Adjugate {
-    /// Experts of a group, side by side: a power of two.
+    /// Experts of a group: a power of two.
     pub size: u64,
-    /// Width of a small expert; `None` where it is as wide as a head.
+    /// Width of a small expert; `None` for the length of a head.
     pub feed_forward: Option<u64>,
-    /// Factor on what they give.
+    /// Factor on their output.
     pub scale: f64,
 }
 

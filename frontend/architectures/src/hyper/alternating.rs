@@ -1,9 +1,11 @@
-//! Keys of alternating updates (AltUp, arXiv 2301.13310) and of gates of which few stay, as Gemma 3n has both.
+//! Keys of alternating updates (AltUp, arXiv 2301.13310) and of sparse gates, both of Gemma 3n.
 //!
 //! ```text
 //! gemma3n.altup.num_inputs          = 4                     // streams
-//! gemma3n.altup.active_idx          = 0                     // the one that a layer reads and writes; the others are predicted and corrected
-//! gemma3n.activation_sparsity_scale = [1.6448, …, -inf]     // deviations above their mean that a layer's gates must be; -inf: all stay
+//! // the stream that a layer reads and writes; the others are predicted and corrected
+//! gemma3n.altup.active_idx          = 0
+//! // deviations above the mean that a layer's gate needs to count; -inf: all count
+//! gemma3n.activation_sparsity_scale = [1.6448, …, -inf]
 //! ```
 
 use ixc_model_files::gguf::{Array, GgufError, Value};
@@ -11,12 +13,12 @@ use ixc_model_files::gguf::{Array, GgufError, Value};
 use super::keys::Keys;
 use super::{Layer, MAX_STREAMS};
 
-/// Streams of which a layer reads and writes one, and the others follow.
+/// Residual streams of AltUp: a layer reads and writes one of them, and the others follow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Alternating {
-    /// How many.
+    /// Number of streams.
     pub count: u64,
-    /// The one that layers compute with.
+    /// Stream that layers compute with.
     pub active: u64,
 }
 
@@ -28,7 +30,7 @@ impl Alternating {
     }
 }
 
-/// Gives layers how many deviations above their mean their gates must be, where files say that.
+/// Sets the deviations above the mean that a layer's gates need to count, if files have them.
 pub(super) fn sparsity(keys: &Keys<'_>, layers: &mut [Layer]) -> Result<(), GgufError> {
     const KEY: &str = "activation_sparsity_scale";
     let name = keys.name(KEY);

@@ -6,41 +6,43 @@ use ixc_model_files::gguf::GgufError;
 use super::keys::Keys;
 use super::{MAX_CONTEXT, MAX_COUNT, MAX_WIDTH, Rope};
 
-/// Attention over the last positions and compressed entries of those before, one for every so many.
+/// Attention over the last positions, and over compressed entries of earlier ones.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Compressed {
-    /// Of each layer, how many positions an entry is of; 0 where it has none.
+    /// Positions of an entry for each layer; 0 in a layer without entries.
     pub ratios: Vec<u64>,
     /// Rotary embedding of layers with entries.
     pub rope: Rope,
-    /// Length of the row that queries are made of.
+    /// Length of the row from which queries are made.
     pub query_rank: u64,
-    /// Equal groups of heads, each of which is taken to a row of its own before the output matrix.
+    /// Groups of heads of equal size. Each group is projected to a row before the output matrix.
     pub output_groups: u64,
-    /// Length of that row.
+    /// Length of this row.
     pub output_rank: u64,
-    /// Layers at the front whose experts are those of a table, by token.
+    /// Leading layers whose experts are listed in a table by token.
     pub listed_layers: u64,
-    /// What chooses entries where they overlap; none where the context has room for no more than are chosen.
+    /// Indexer that selects entries if they overlap; `None` if the context has room for no more
+    /// entries than it would select.
     pub index: Option<EntryIndex>,
 }
 
-/// An index of entries.
+/// Indexer of entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EntryIndex {
     /// Query heads.
     pub heads: u64,
     /// Elements of a query and of a key.
     pub key_length: u64,
-    /// Entries that a token attends to, where there are more.
+    /// Entries that a token attends to, if there are more.
     pub top_k: u64,
 }
 
-/// Positions of an entry where a layer's entries overlap, and a token chooses among them.
+/// Positions of an entry in layers whose entries overlap; an indexer selects among them.
 pub const CHOSEN_RATIO: u64 = 4;
 
 impl Compressed {
-    /// For files that have entries and such a context, whose other layers have this rotary embedding.
+    /// Reads the keys of a file with entries. `context` is its context, `rope` the RoPE of its
+    /// other layers.
     pub(super) fn read(
         keys: &Keys<'_>,
         layers: usize,
@@ -55,7 +57,7 @@ impl Compressed {
         let index = if ratios.contains(&CHOSEN_RATIO) { EntryIndex::read(keys, context / CHOSEN_RATIO)? } else { None };
         let base =
             keys.float("attention.compress_rope_freq_base", rope.base as f32, |x| x > 0.0, "a positive number")?;
-        // What YaRN would multiply rotated elements by is left out.
+        // YaRN's magnitude on rotated elements is left out.
         let attn_factor = match rope.scaling {
             RopeScaling::Yarn | RopeScaling::YarnUntruncated => rope.attn_factor / (1.0 + 0.1 * rope.factor.ln()),
             RopeScaling::None | RopeScaling::Linear => rope.attn_factor,
@@ -73,7 +75,7 @@ impl Compressed {
 }
 
 impl EntryIndex {
-    /// Of a file whose context has room for so many entries.
+    /// Reads the keys of an indexer; `entries` is the maximum number of entries in the context.
     fn read(keys: &Keys<'_>, entries: u64) -> Result<Option<EntryIndex>, GgufError> {
         let top_k = keys.required("attention.indexer.top_k", 1, MAX_CONTEXT)?;
         if entries <= top_k {

@@ -1,111 +1,120 @@
-//! What keys mean that a file does not have, where architectures differ in that.
+//! Defaults of keys that a file lacks, by architecture.
 
 use ixc_ir::graph::attrs::{RouteScore, TemperatureAttrs};
 use ixc_model_files::gguf::{Gguf, GgufError, Made};
 
 use super::Scales;
 
-/// Matrices of an architecture that quantisers leave alone beside those of every model's, or nearly so: parts of their names, as llama-quantize has them.
+/// Matrices that quantisers leave precise in addition to those of all models. They are parts of
+/// names, as in llama-quantize.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Precise {
-    /// They stay as they are.
+    /// Matrices that are not quantised.
     pub kept: &'static [&'static str],
-    /// They have a byte for each number, whatever others get.
+    /// Matrices with at least a byte for each number.
     pub in_bytes: &'static [&'static str],
 }
 
-/// What keys mean that a file does not have, where architectures differ in that.
+/// Properties of an architecture that its files do not state, and defaults of keys that a file
+/// lacks.
 #[derive(Clone, Copy, Debug)]
 pub struct Defaults {
-    /// Matrices that quantisers leave alone, or nearly so.
+    /// Matrices that quantisers leave precise.
     pub precise: Precise,
-    /// How logits of experts become weights.
+    /// Function from router logits to weights.
     pub score: RouteScore,
-    /// Whether the weights of the used experts are divided by their sum.
+    /// Whether the weights of a token's experts are divided by their sum.
     pub normalise: bool,
-    /// Another score in the files of one model, which are known by these numbers alone.
+    /// Another function in the files of one model, which only its sizes identify.
     pub score_of: Option<ScoreOf>,
     /// Whether layers have RoPE.
     pub rotates: Rotates,
     /// Keys of [`NEUTRAL`](super::NEUTRAL) that the architecture reads.
     pub reads: &'static [&'static str],
-    /// Tensors that older files lack, and what they are made of there.
+    /// Tensors that older files lack, derived from others.
     pub made: fn(&Gguf, &str) -> Result<Vec<Made>, GgufError>,
-    /// Whether the table of embeddings is the output matrix in files that have the latter alone.
+    /// Whether the output matrix is also the embedding table, in files that have only the former.
     pub embeds_by_output: bool,
     /// Whether layers without a router (`ffn_gate_inp`) are dense: files have no key for that.
     pub dense_by_tensor: bool,
-    /// Whether a token sees those before it alone; the layers of encoders see all of a text.
+    /// Whether a token attends only to itself and earlier tokens; encoders attend to the whole
+    /// text.
     pub causal: bool,
-    /// What norms are.
+    /// Type of norms.
     pub norms: Norms,
-    /// What queries of far positions are multiplied by.
+    /// Factor on queries that depends on the position.
     pub temperature: Temperature,
-    /// Whether the ramp of YaRN begins and ends at whole pairs, in files that do not say (`rope.scaling.yarn_truncate`).
+    /// Whether YaRN's ramp begins and ends at whole pairs, in files without
+    /// `rope.scaling.yarn_truncate`.
     pub truncated_yarn: bool,
-    /// Whether RoPE is not scaled, though files say that it is.
+    /// Whether RoPE is not scaled even if files state a scaling.
     pub unscaled: bool,
-    /// Whether all of a head turns, whatever files say.
+    /// Whether RoPE rotates the whole head, whatever files state.
     pub turns_whole: bool,
-    /// Whether the base of RoPE grows by `rope.scaling.alpha`.
+    /// Whether the base of RoPE depends on `rope.scaling.alpha`.
     pub based_by_alpha: bool,
-    /// The last of every so many layers has no RoPE, in files without `attention.rope_pattern`.
+    /// Period of layers without RoPE, the last of each period, in files without
+    /// `attention.rope_pattern`.
     pub unroped_every: Option<usize>,
-    /// Whether no layer has a window, though files state one.
+    /// Whether no layer has a window, even if files state one.
     pub unwindowed: bool,
-    /// Whether layers are two stacks, which follow each other several times.
+    /// Whether layers form two stacks that are repeated.
     pub stacked: bool,
-    /// The key of a number of positions behind which layers do what no graph here does: the context is cut to it.
+    /// Key of the number of positions after which layers change in a way that no graph supports.
+    /// The context is limited to it.
     pub context_of: Option<&'static str>,
-    /// What scales the stream and logits where files have no keys.
+    /// Default factors on the stream and on logits.
     pub scales: fn(&Widths) -> Scales,
-    /// Whether `logit_scale` multiplies logits; it divides them otherwise.
+    /// Whether `logit_scale` multiplies logits; otherwise it divides them.
     pub logits_multiplied: bool,
-    /// Which layers have the window of `attention.sliding_window`; where the architecture has no such layers, those that a file says, or all of them.
+    /// Layers with the window of `attention.sliding_window`. For architectures without such layers,
+    /// `None`: a window then applies to the layers that the file lists, or to all.
     pub windows: Option<Windows>,
-    /// Whether layers may have compressed entries beside a window.
+    /// Whether layers may have compressed entries in addition to a window.
     pub compressed: bool,
-    /// Whether files say by layer how many positions share a key of an index (`attention.compress_ratios`).
+    /// Whether files list for each layer how many positions share an indexer key
+    /// (`attention.compress_ratios`).
     pub runs_by_layer: bool,
-    /// Whether limits of routed experts are those of shared ones, too, in files that have no others.
+    /// Whether the limits of routed experts also apply to shared ones, in files without other
+    /// limits.
     pub one_limit: bool,
-    /// What recurrent states are of.
+    /// Type of recurrent states.
     pub states: States,
-    /// Whether blocks add to their normalised input times `residual_scale`.
+    /// Whether blocks add their output to the normalised input times `residual_scale`.
     pub adds_to_normed: bool,
-    /// What norms of latent rows add to mean squares, where it is not what others add.
+    /// Epsilon of the norms of latent rows, if it differs from that of other norms.
     pub latent_eps: Option<f64>,
-    /// Whether xIELU stands between up and down.
+    /// Whether networks have xIELU between up and down.
     pub xielu: bool,
-    /// Whether layers without a window rotate half of what `rope.dimension_count` says.
+    /// Whether layers without a window rotate half of `rope.dimension_count` elements.
     pub half_rotated: bool,
-    /// Whether `feed_forward_length` counts gates and up together.
+    /// Whether `feed_forward_length` is the sum of gate and up.
     pub gates_counted: bool,
-    /// Whether groups of experts count for their best, where scores are a softmax.
+    /// Whether groups of experts are ranked by their best expert, for softmax scores.
     pub best_of_group: bool,
-    /// Which layers have no attention.
+    /// Meaning of zeros in keys listed per layer: missing parts of layers.
     pub parts: Parts,
-    /// A number of layers in whose model scores are divided by the root of `embedding_length / head_count`, for which files have no key; 0 where
-    /// there is no such model.
+    /// Number of layers of a model whose scores are divided by the root of `embedding_length /
+    /// head_count`, for which files have no key; 0 if there is no such model.
     pub scaled_by_width: usize,
-    /// The factor on attention scores; 0 where it is one by the root of the length of a key.
+    /// Factor on attention scores; 0 for the inverse root of the length of a key.
     pub attention_scale: f64,
-    /// Whether it is one by that length and not by its root (muP).
+    /// Whether this factor is the inverse of that length instead of its root (muP).
     pub scaled_by_length: bool,
-    /// What layers that guess take of the last one, where they are built.
+    /// Input of draft layers from the last layer, if the graph can be built.
     pub guess_from: Option<GuessFrom>,
 }
 
-/// What a layer that guesses takes of the last one, and of itself for the next guess.
+/// Input of a draft layer: the last layer's output for the first draft, its own for the next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GuessFrom {
     /// The residual stream.
     Stream,
-    /// The stream behind the last norm: what the output matrix takes.
+    /// The stream after the last norm, which is the input of the output matrix.
     Norm,
 }
 
-/// What norms are.
+/// Type of norms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Norms {
     /// Root mean square.
@@ -116,24 +125,26 @@ pub enum Norms {
     Bare,
     /// Root mean square, without weights.
     Plain,
-    /// Layer norms in files that say `attention.layer_norm_epsilon` and no `attention.layer_norm_rms_epsilon`.
+    /// Layer norms in files with `attention.layer_norm_epsilon` and without
+    /// `attention.layer_norm_rms_epsilon`.
     ByKey,
 }
 
-/// What queries of far positions are multiplied by: `1 + attention.temperature_scale * ln(1 + floor((position + offset) / length))`.
+/// Factor on queries: `1 + attention.temperature_scale * ln(1 + floor((position + offset) /
+/// length))`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Temperature {
-    /// Nothing.
+    /// No factor.
     None,
-    /// Steps are as long as the context before scaling.
+    /// `length` is the context before scaling.
     OfContext,
-    /// Steps are `attention.temperature_length` long.
+    /// `length` is `attention.temperature_length`.
     OfLength,
-    /// The same, with what files mean that lack these keys.
+    /// `length` is `attention.temperature_length`; these are the defaults of the keys.
     Or(TemperatureAttrs),
 }
 
-/// Sizes that scales may follow from.
+/// Sizes from which default factors may follow.
 #[derive(Clone, Copy, Debug)]
 pub struct Widths {
     /// Layers.
@@ -142,23 +153,24 @@ pub struct Widths {
     pub embedding: u64,
 }
 
-/// What zeros in keys that are given per layer say.
+/// Meaning of zeros in keys listed per layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Parts {
-    /// Nothing: there are none.
+    /// Zeros are not allowed.
     All,
-    /// A layer without key heads (`attention.head_count_kv`) has a recurrent state and no attention.
+    /// A layer without key heads (`attention.head_count_kv`) has a recurrent state instead of
+    /// attention.
     Keyless,
-    /// A layer is one part alone: a network where it has the width of one (`feed_forward_length`), else attention where it has key heads, else
-    /// it has a recurrent state.
+    /// Each layer is one part: a network if it has a width (`feed_forward_length`), otherwise
+    /// attention if it has key heads, otherwise a recurrent state.
     One,
-    /// A layer without heads (`attention.head_count`) has no attention; with heads and without key heads it has a matrix in its place. Without a width it
-    /// has no network.
+    /// A layer without heads (`attention.head_count`) has no attention. A layer with heads but
+    /// without key heads has a matrix instead. A layer without a width has no network.
     Fewer,
 }
 
 impl Parts {
-    /// Whether layers may have neither heads nor a network.
+    /// Returns whether layers may have neither heads nor a network.
     pub fn lack_both(self) -> bool {
         match self {
             Parts::All | Parts::Keyless => false,
@@ -167,42 +179,42 @@ impl Parts {
     }
 }
 
-/// Whether layers have RoPE. Where they have none, its keys say nothing, and are not read.
+/// Condition for RoPE. Without RoPE, its keys are not read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rotates {
-    /// They have.
+    /// Always.
     Always,
     /// Unless `rope.scaling.finetuned` is false.
     IfFinetuned,
-    /// Unless scores fall with distance.
+    /// Unless the model has ALiBi.
     IfUnbiased,
-    /// They have none.
+    /// Never.
     Never,
 }
 
-/// A model whose files lack `expert_gating_func`.
+/// Model whose files lack `expert_gating_func`.
 #[derive(Clone, Copy, Debug)]
 pub struct ScoreOf {
-    /// Its numbers of layers, with those that draft or without.
+    /// Numbers of its layers, with and without draft layers.
     pub layers: &'static [u64],
     /// Rows of its embedding table.
     pub vocabulary: u64,
-    /// How logits of its experts become weights.
+    /// Function from its router logits to weights.
     pub score: RouteScore,
 }
 
-/// What recurrent states are of.
+/// Type of recurrent states.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum States {
-    /// Heads, of which files say how many there are.
+    /// Heads, whose number files state.
     Usual,
     /// Single elements, with a decay for each element of a key (Mamba-1).
     Selective,
     /// Heads of attention with constant decays (MiniMax-01).
     Lightning,
-    /// Heads of all layers, with decays of each token (RWKV); how many parts of a layer mix rows with those before.
+    /// Heads in all layers, with decays for each token (RWKV).
     Wkv {
-        /// 2 where the network does, too.
+        /// Parts of a layer that mix a row with the previous one; 2 if the network is one.
         shifts: u64,
     },
 }
@@ -210,29 +222,31 @@ pub enum States {
 /// Layers with a window.
 #[derive(Clone, Copy, Debug)]
 pub struct Windows {
-    /// Every so many layers one has none: the last of them; 0 where files say which.
+    /// Period of layers without a window, the last of each period; 0 if files list them.
     pub period: u64,
-    /// Whether it is the first of them.
+    /// Whether it is the first of each period instead.
     pub first_is_full: bool,
-    /// How many positions a row sees in files that do not say; `None` where they must.
+    /// Default number of positions that a row attends to; `None` if files must state it.
     pub length: Option<u64>,
-    /// Whether no layer has a window in files that say 0, or say nothing where there is no `length`.
+    /// Whether a file without a window is valid: it states 0, or nothing while `length` is `None`.
     pub optional: bool,
-    /// Whether a window is a chunk: a row sees its chunk's positions up to its own.
+    /// Whether a window is a chunk: a row attends to its chunk up to its own position.
     pub chunked: bool,
-    /// Base of their RoPE, where it is not the others'.
+    /// Base of RoPE in layers with a window, if it differs.
     pub base: Option<f32>,
-    /// Whether their RoPE is scaled as the others' is.
+    /// Whether RoPE in layers with a window is scaled like that of others.
     pub scaled: bool,
-    /// Whether `rope_freqs.weight` is for them, too.
+    /// Whether `rope_freqs.weight` also applies to layers with a window.
     pub divided: bool,
 }
 
 impl Windows {
-    /// Of architectures without layers of two kinds: where a file has a window (Mistral's first, Phi-3, StarCoder 2), all have it, or those that it says.
+    /// Architectures with one kind of layers: if a file has a window (Mistral's first, Phi-3,
+    /// StarCoder 2), all layers have it, or those that the file lists.
     pub const STATED: Windows = Windows::every(u64::MAX);
 
-    /// As most have them: every so many layers the last one sees all, with RoPE as those with a window have it.
+    /// Usual windows: the last layer of each period attends to all positions, and all layers have
+    /// the same RoPE.
     pub const fn every(period: u64) -> Windows {
         Windows {
             period,
@@ -248,7 +262,7 @@ impl Windows {
 }
 
 impl Defaults {
-    /// Those of most.
+    /// Usual properties.
     pub const USUAL: Defaults = Defaults {
         precise: Precise { kept: &[], in_bytes: &[] },
         score: RouteScore::Softmax,

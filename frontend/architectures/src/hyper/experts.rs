@@ -6,10 +6,11 @@ use ixc_model_files::gguf::GgufError;
 use super::keys::Keys;
 use super::{Experts, MAX_COUNT, MAX_WIDTH};
 
-/// Of a file that says so: experts behind the others, without matrices, which give back what they take.
+/// Key of the number of identity experts, which follow the others, have no matrices and return
+/// their input.
 pub(super) const IDENTITIES: &str = "expert_identity_count";
 
-/// The keys about experts, before they are given to layers.
+/// Keys of experts, before they are assigned to layers.
 pub(super) struct ExpertKeys {
     count: u64,
     identities: u64,
@@ -18,7 +19,7 @@ pub(super) struct ExpertKeys {
     normalise: bool,
     scale: f64,
     score: RouteScore,
-    /// Shared experts, where no key says how wide they are together.
+    /// Number of shared experts, if no key has their total width.
     shared_count: u64,
     shared_feed_forward: Option<u64>,
     latent: Option<u64>,
@@ -26,7 +27,7 @@ pub(super) struct ExpertKeys {
     groups_kept: u64,
 }
 
-/// `expert_gating_func`: what llama.cpp numbers (`LLAMA_EXPERT_GATING_FUNC_TYPE_*`).
+/// Reads `expert_gating_func`, with llama.cpp's numbers (`LLAMA_EXPERT_GATING_FUNC_TYPE_*`).
 fn score(keys: &Keys<'_>) -> Result<RouteScore, GgufError> {
     match keys.optional("expert_gating_func", 0, u64::MAX)?.unwrap_or(0) {
         0 => Ok(keys.defaults.score),
@@ -59,7 +60,7 @@ pub(super) fn experts(keys: &Keys<'_>, layers: usize) -> Result<Option<ExpertKey
     let feed_forward = keys.per_layer("expert_feed_forward_length", layers, least, MAX_WIDTH)?;
     let normalise = keys.metadata.read_or(&keys.name("expert_weights_norm"), keys.defaults.normalise)?;
     let scale = keys.float("expert_weights_scale", 1.0, |x| x >= 0.0, "0 or a positive number")?;
-    // 0 stands for an absent key in files of some converters.
+    // Some converters write 0 for an absent key.
     let scale = if scale == 0.0 { 1.0 } else { scale };
     let groups = keys.optional("expert_group_count", 0, count)?.unwrap_or(1).max(1);
     if !count.is_multiple_of(groups) || (groups > 1 && count / groups < 2) {
@@ -84,7 +85,7 @@ pub(super) fn experts(keys: &Keys<'_>, layers: usize) -> Result<Option<ExpertKey
         score: score(keys)?,
         shared_count: keys.optional("expert_shared_count", 0, MAX_COUNT)?.unwrap_or(0),
         shared_feed_forward: keys.optional("expert_shared_feed_forward_length", 0, MAX_WIDTH)?,
-        // Kimi K3's files call it otherwise.
+        // Kimi K3's files have another key.
         latent: match keys.optional("moe_latent_size", 0, MAX_WIDTH)? {
             None => keys.optional("expert_latent_length", 0, MAX_WIDTH)?,
             found => found,

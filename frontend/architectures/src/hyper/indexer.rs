@@ -1,14 +1,18 @@
-//! Keys of an index, which chooses the positions that a layer attends to.
+//! Keys of an indexer, which selects the positions that a layer attends to.
 //!
 //! ```text
 //! glm-dsa.attention.indexer.head_count = 32      // its query heads
 //! glm-dsa.attention.indexer.key_length = 128     // elements of a query and of a key
-//! glm-dsa.attention.indexer.top_k      = 2048    // positions that it chooses
-//! glm-dsa.attention.indexer.types      = [true, true, true, false, …]   // layers with one of their own
-//! minimax-m3.attention.indexer.block_size = 128  // its heads choose blocks of so many positions, each for itself: top_k of them
-//! minimax-m3.attention.indexer.local_blocks = 1  // of which so many are the last ones up to a row's own
-//! glm5-next.attention.indexer.kpool       = 4    // it chooses runs of so many, by a key for each, and those behind the last whole one
-//! qwen4exp.attention.compress_ratios      = [0, 4, 0, 4]     // the same, by layer: 0 where a layer has none
+//! glm-dsa.attention.indexer.top_k      = 2048    // positions that it selects
+//! // layers with their own indexer
+//! glm-dsa.attention.indexer.types      = [true, true, true, false, …]
+//! // each head selects top_k blocks of this size for itself
+//! minimax-m3.attention.indexer.block_size = 128
+//! minimax-m3.attention.indexer.local_blocks = 1  // of these, the last blocks up to a row's own
+//! // it selects runs of this length, by a key for each, and positions after the last whole run
+//! glm5-next.attention.indexer.kpool       = 4
+//! // the same, by layer; 0 without an indexer
+//! qwen4exp.attention.compress_ratios      = [0, 4, 0, 4]
 //! ```
 
 use ixc_ir::plan::CHOSEN_BLOCK;
@@ -17,35 +21,36 @@ use ixc_model_files::gguf::{Gguf, GgufError, Value};
 use super::keys::Keys;
 use super::{Layer, MAX_CONTEXT, MAX_COUNT, MAX_WIDTH};
 
-/// Files of GLM-5.2 without `types` are known by this context.
+/// Context that identifies files of GLM-5.2 without `types`.
 const LONG_CONTEXT: u64 = 1 << 20;
 
-/// Most positions that share a key: those of a word of bits.
+/// Maximum number of positions that share a key: the bits of a word.
 const MAX_RUN: u64 = 32;
-/// Positions that share a key, in one number or by layer.
+/// Keys of the number of positions that share a key: one number, or one for each layer.
 const RUN: &str = "attention.indexer.kpool";
 const RATIOS: &str = "attention.compress_ratios";
-/// Positions of a block.
+/// Key of the positions of a block.
 const BLOCK: &str = "attention.indexer.block_size";
 const TOP_K: &str = "attention.indexer.top_k";
 
-/// An index.
+/// Indexer of positions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Indexer {
     /// Query heads.
     pub heads: u64,
     /// Elements of a query and of a key.
     pub key_length: u64,
-    /// Positions that are chosen, where there are more.
+    /// Positions that it selects, if there are more.
     pub top_k: u64,
-    /// Positions that share a key; 1 where each has its own.
+    /// Positions that share a key; 1 if each has its own.
     pub run: u64,
-    /// By layer, whether it has an index of its own; others take the choice of the last one that has.
+    /// Whether each layer has its own indexer; other layers use the selection of the last one with
+    /// an indexer.
     pub own: Vec<bool>,
 }
 
 impl Indexer {
-    /// Of a file that has one, for these layers.
+    /// Reads the keys of a file's indexer, if it has one, for these layers.
     pub(super) fn read(keys: &Keys<'_>, of: &[Layer], context: u64) -> Result<Option<Indexer>, GgufError> {
         let layers = of.len();
         if keys.optional(BLOCK, 1, MAX_CONTEXT)?.is_some() {
@@ -63,7 +68,7 @@ impl Indexer {
             let limit = format!("a power of two up to {MAX_RUN}");
             return Err(keys.metadata.bad_value(&keys.name(key), run.unwrap_or(1), limit));
         }
-        // What is behind the last whole run is chosen, too.
+        // Positions after the last whole run are also selected.
         keys.is_true("attention.indexer.kpool_select_tail")?;
         let top_k = keys.required(TOP_K, 1, MAX_CONTEXT)?;
         if !top_k.is_multiple_of(run.unwrap_or(1)) {
@@ -75,7 +80,7 @@ impl Indexer {
             key_length: keys.required("attention.indexer.key_length", 2, MAX_WIDTH)?,
             top_k,
             run: run.unwrap_or(1),
-            // Files with runs say which layers share.
+            // Files with runs list the layers with an indexer.
             own: match own_by_run {
                 Some(own) => own,
                 None => own(keys, of, if run.is_some() { 0 } else { context })?,
@@ -84,7 +89,8 @@ impl Indexer {
     }
 }
 
-/// Positions that share a key of the file's index, where files say that by layer; what is wrong with it is said when its keys are read.
+/// Returns the positions that share an indexer key, if files list them by layer. Faults are
+/// reported when the keys are read.
 pub(crate) fn index_run(gguf: &Gguf, architecture: &str) -> Option<u64> {
     let name = format!("{architecture}.{RATIOS}");
     let Some(Value::Array(ratios)) = gguf.metadata().get(&name) else { return None };
@@ -92,7 +98,8 @@ pub(crate) fn index_run(gguf: &Gguf, architecture: &str) -> Option<u64> {
     run.and_then(|run| u64::try_from(run).ok()).filter(|run| *run <= MAX_RUN)
 }
 
-/// Positions that share a key, and which layers have an index, of files that say the former by layer; none where no layer has one.
+/// Returns the positions that share a key, and the layers with an indexer, for files that list the
+/// former by layer. `None` without such layers.
 fn runs_by_layer(keys: &Keys<'_>, layers: usize) -> Result<Option<(u64, Vec<bool>)>, GgufError> {
     if keys.metadata.get(&keys.name(RATIOS)).is_none() {
         return Ok(None);
@@ -106,26 +113,27 @@ fn runs_by_layer(keys: &Keys<'_>, layers: usize) -> Result<Option<(u64, Vec<bool
     Ok(Some((run, runs.into_iter().map(|run| run > 0).collect())))
 }
 
-/// An index whose heads choose blocks of positions, each for the key head of its number.
+/// Indexer whose heads select blocks of positions, each for the key head with its number.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BlockIndex {
-    /// Query heads, as many as there are key heads.
+    /// Query heads; their number is that of key heads.
     pub heads: u64,
     /// Elements of a query and of a key.
     pub key_length: u64,
-    /// Positions of the blocks that are chosen.
+    /// Positions of the selected blocks.
     pub top_k: u64,
     /// Positions of a block.
     pub block: u64,
-    /// Blocks of the chosen ones that are the last up to a row's own.
+    /// Number of selected blocks that are always the last ones up to a row's own.
     pub local: u64,
-    /// By layer, whether it has one; others attend to all positions.
+    /// Whether each layer has the indexer; other layers attend to all positions.
     pub own: Vec<bool>,
 }
 
 impl BlockIndex {
-    /// Of a file that has one, if the context is longer than the blocks that are chosen: up to there nobody asks it. Layers with experts have it
-    /// (llama.cpp, `minimax-m3.cpp`).
+    /// Reads the keys of such an indexer. Returns `None` if the selected blocks cover the whole
+    /// context, because the indexer then has no effect. Layers with experts have it (llama.cpp,
+    /// `minimax-m3.cpp`).
     pub(super) fn read(keys: &Keys<'_>, of: &[Layer], context: u64) -> Result<Option<BlockIndex>, GgufError> {
         let Some(block) = keys.optional(BLOCK, 1, MAX_CONTEXT)? else { return Ok(None) };
         let count = keys.required(TOP_K, 1, MAX_CONTEXT)?;
@@ -162,9 +170,9 @@ fn own(keys: &Keys<'_>, of: &[Layer], context: u64) -> Result<Vec<bool>, GgufErr
         let shares = |layer: usize| context >= LONG_CONTEXT && layer >= 2 && !(layer - 2).is_multiple_of(4);
         return Ok((0..layers).map(|layer| !shares(layer)).collect());
     };
-    // Files may count layers that only draft, which come last.
+    // Files may list layers that only draft, at the end.
     match found.get(..layers) {
-        // Layers with a window see all that is in it.
+        // Layers with a window attend to all positions in it.
         Some(own) => match own.iter().zip(of).find(|(_, layer)| layer.window.is_none()) {
             Some((false, _)) => {
                 Err(keys.metadata.bad_value(&name, "false in the first layer", "true there: none is before it"))

@@ -1,10 +1,10 @@
-//! The keys of one architecture, read with the range that each may be in.
+//! Keys of an architecture, read with their valid ranges.
 
 use ixc_model_files::gguf::{Array, GgufError, Metadata, Value};
 
 use super::Defaults;
 
-/// The keys of one architecture.
+/// Keys of an architecture.
 pub(super) struct Keys<'a> {
     pub(super) metadata: &'a Metadata,
     pub(super) architecture: &'a str,
@@ -36,7 +36,7 @@ impl Keys<'_> {
         self.optional(key, least, most)?.ok_or_else(|| self.missing(key))
     }
 
-    /// A scalar for all layers, or an array with one element for each.
+    /// Reads a scalar for all layers, or an array with one element for each.
     pub(super) fn per_layer(
         &self,
         key: &str,
@@ -55,7 +55,8 @@ impl Keys<'_> {
         self.elements(key, array, layers, least, most).map(Some)
     }
 
-    /// The first `layers` elements of an array of integers or bools, which has so many.
+    /// Returns the first `layers` elements of an array of integers or bools, which has at least as
+    /// many.
     fn elements(&self, key: &str, array: &Array, layers: usize, least: u64, most: u64) -> Result<Vec<u64>, GgufError> {
         let name = self.name(key);
         let element = |layer| {
@@ -68,7 +69,7 @@ impl Keys<'_> {
         (0..layers).map(element).collect()
     }
 
-    /// An array with one element for each layer or more: those of the first layers.
+    /// Reads an array with at least one element for each layer; returns those of the first layers.
     pub(super) fn first_per_layer(
         &self,
         key: &str,
@@ -88,7 +89,8 @@ impl Keys<'_> {
         }
     }
 
-    /// Limits of layers, as a number or an array with one for each layer or more; none where the key is absent.
+    /// Reads limits of layers: a number, or an array with at least one for each layer. `None`
+    /// without the key.
     pub(super) fn limits(&self, key: &str, layers: usize) -> Result<Option<Vec<f64>>, GgufError> {
         let name = self.name(key);
         let limits: Vec<f32> = match self.metadata.get(&name) {
@@ -120,7 +122,7 @@ impl Keys<'_> {
         Err(self.metadata.bad_value(&self.name(key), found, limit))
     }
 
-    /// Whether a switch is on, where a file has it; what is off is not supported.
+    /// Refuses a switch that is off, which is not supported; it may be absent.
     pub(super) fn is_true(&self, key: &str) -> Result<(), GgufError> {
         let name = self.name(key);
         match self.metadata.read_or(&name, true)? {
@@ -129,7 +131,7 @@ impl Keys<'_> {
         }
     }
 
-    /// Refuses a key that asks for something no builder does.
+    /// Refuses a key that requests a feature without support.
     pub(super) fn neutral(&self, key: &str, neutral: &[f64]) -> Result<(), GgufError> {
         let name = self.name(key);
         let found = match self.metadata.get(&name) {

@@ -7,7 +7,8 @@ use super::keys::Keys;
 use super::rope::stated_magnitude;
 use super::{Defaults, Layer, MAX_COUNT, MAX_WIDTH, Mla, Rope, Rotates};
 
-/// Elements of a head's keys or values; older files have no other than these, and some say of values nothing but the width of all heads.
+/// Returns the elements of a head's keys or values. Older files have only the second key; some have
+/// only the width of all heads for values.
 fn length(keys: &Keys<'_>, of: &str) -> Result<u64, GgufError> {
     if let Some(length) = keys.optional(&format!("attention.{of}_length_mla"), 1, MAX_WIDTH)? {
         return Ok(length);
@@ -20,10 +21,10 @@ fn length(keys: &Keys<'_>, of: &str) -> Result<u64, GgufError> {
     if width.is_multiple_of(heads) { Ok(width / heads) } else { Err(keys.missing(&format!("attention.{of}_length"))) }
 }
 
-/// Elements of a head's keys that are not rotated, and those of its values.
+/// Returns the number of unrotated elements of a head's keys, and of elements of its values.
 ///
 /// # Errors
-/// When keys say nothing of that, or it cannot be meant.
+/// When keys are missing or invalid.
 pub fn latent_lengths(gguf: &Gguf, architecture: &str) -> Result<(u64, u64), GgufError> {
     let keys = Keys { metadata: gguf.metadata(), architecture, defaults: Defaults::USUAL };
     let (key, value) = (length(&keys, "key")?, length(&keys, "value")?);
@@ -31,8 +32,8 @@ pub fn latent_lengths(gguf: &Gguf, architecture: &str) -> Result<(u64, u64), Ggu
     Ok((key - turned, value))
 }
 
-/// What is added to mean squares of latent rows, where that is not what other norms add: of folders, as transformers' classes have 1e-6 whatever
-/// `rms_norm_eps` says.
+/// Key of the epsilon in norms of latent rows, if it differs from that of other norms. Folders have
+/// it: transformers' classes use 1e-6, whatever `rms_norm_eps` is.
 const NORM_EPS: &str = "attention.latent_norm_epsilon";
 
 impl Mla {
@@ -50,7 +51,7 @@ impl Mla {
         }))
     }
 
-    /// Of layers with a window, where files have other sizes for them: rows of queries are as long.
+    /// Reads the sizes of layers with a window, if they differ; the rank of queries is the same.
     pub(super) fn read_local(&self, keys: &Keys<'_>) -> Result<Option<Mla>, GgufError> {
         let Some(rank) = keys.optional("attention.kv_lora_rank_swa", 1, MAX_WIDTH)? else { return Ok(None) };
         let length = |of: &str, full: u64| -> Result<u64, GgufError> {
@@ -60,7 +61,8 @@ impl Mla {
         Ok(Some(Mla { rank, key_length, value_length, ..*self }))
     }
 
-    /// Of older files, which say how long keys and values of all heads are: layers that keep one row for all heads.
+    /// Sets one latent row as the cache of all heads, for older files, whose keys describe keys and
+    /// values of all heads.
     pub(super) fn absorb(&self, keys: &Keys<'_>, layers: &mut [Layer], rope: &Rope) {
         if keys.metadata.get(&keys.name("attention.key_length_mla")).is_none() {
             for layer in layers {
@@ -70,10 +72,11 @@ impl Mla {
         }
     }
 
-    /// That the lengths in the cache are those of the row that is kept, one for all heads. Of values it is the row's, whatever `attention.value_length`
-    /// says: in files of Kimi Linear that is of nothing. Layers that are not rotated, where others are, keep no part that would be.
+    /// Checks that the lengths in the cache are those of one latent row for all heads. The length
+    /// of values is the row's, whatever `attention.value_length` is: in files of Kimi Linear that
+    /// key has no meaning. In models with RoPE, layers without it cache no rotated part.
     pub(super) fn check(&self, keys: &Keys<'_>, layers: &mut [&mut Layer], rope: &Rope) -> Result<(), GgufError> {
-        // Layers without RoPE may have no part that would turn.
+        // Models without RoPE may have no rotated part.
         let least = u64::from(keys.defaults.rotates != Rotates::Never);
         keys.in_range("rope.dimension_count", rope.dims, least, self.key_length - 1)?;
         for layer in layers.iter_mut().filter(|layer| !layer.recurrent) {
@@ -88,9 +91,10 @@ impl Mla {
         Ok(())
     }
 
-    /// The factor on scores. What YaRN would multiply rotated elements by is in it, squared and with a weight of its own, and they stay as they
-    /// are (DeepSeek-V3; llama.cpp stores a tenth of `mscale_all_dim`). Without such a weight, scores have no such factor, and rotated elements theirs, as in
-    /// transformers; llama.cpp multiplies both then.
+    /// Returns the factor on scores. It includes YaRN's magnitude, squared and with its own weight,
+    /// and rotated elements are not multiplied by it (DeepSeek-V3; llama.cpp stores a tenth of
+    /// `mscale_all_dim`). Without such a weight, only rotated elements have the magnitude, as in
+    /// transformers; llama.cpp multiplies both.
     pub(super) fn attention_scale(&self, keys: &Keys<'_>, rope: &mut Rope) -> Result<f64, GgufError> {
         let scale = 1.0 / (self.key_length as f64).sqrt();
         let weight = keys.float("rope.scaling.yarn_log_multiplier", 0.0, |x| x >= 0.0, "0 or a positive number")?;

@@ -1,11 +1,12 @@
-//! Keys of embeddings that the last tokens name together (n-gram embeddings).
+//! Keys of embeddings that the last tokens select together (n-gram embeddings).
 //!
 //! ```text
 //! qwen4exp.ple.layers            = [1]       // the layer that takes them
-//! qwen4exp.ple.ngram_size        = 3         // tokens of the longest
-//! qwen4exp.ple.heads_per_ngram   = 8         // rows of each length, from 2 on
-//! qwen4exp.ple.conv_kernel       = 4         // taps of the convolution behind them, every ngram_size tokens
-//! qwen4exp.ple.layer_multipliers = [u64; 3]  // how ids name rows (ir/src/ngram.rs), of parts of one table that begin and end as these say:
+//! qwen4exp.ple.ngram_size        = 3         // maximum tokens of an n-gram
+//! qwen4exp.ple.heads_per_ngram   = 8         // rows for each length, from 2 on
+//! qwen4exp.ple.conv_kernel       = 4         // taps of the convolution, every ngram_size tokens
+//! qwen4exp.ple.layer_multipliers = [u64; 3]  // hash of ids (ir/src/ngram.rs)
+//! // begins and ends of the parts of a table, and the token that ends an n-gram
 //! qwen4exp.ple.head_offsets, qwen4exp.ple.head_vocab_sizes, qwen4exp.ple.eos_token_id
 //! qwen4exp.embedding_length_per_layer_input = 160    // elements of a row
 //! ```
@@ -16,29 +17,30 @@ use ixc_model_files::gguf::{GgufError, Value};
 use super::MAX_WIDTH;
 use super::keys::Keys;
 
-/// Most rows of a length: eight times as many as any model has. Each is an op of the graph.
+/// Maximum number of rows for a length: eight times that of any model. Each row is an op of the
+/// graph.
 const MAX_ROWS: u64 = 64;
-/// Most taps and most rows before a row: the op takes no more.
+/// Maximum numbers of taps and of rows before a row, which are the op's limits.
 const MAX_TAPS: u64 = 8;
 const MAX_BEFORE: u64 = 12;
 
-/// Rows of a table that the last tokens name together.
+/// Rows of a table that the last tokens select together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ngrams {
-    /// The layer that takes them.
+    /// Layer that takes them.
     pub layer: u64,
     /// Elements of a row.
     pub length: u64,
-    /// How each row of a token is named.
+    /// Hashes that select each row of a token.
     pub hashes: Vec<Hash>,
-    /// Taps of the convolution behind them.
+    /// Taps of the convolution after them.
     pub taps: u64,
-    /// Tokens from a tap's to the next one's.
+    /// Tokens between consecutive taps.
     pub dilation: u64,
 }
 
 impl Ngrams {
-    /// Of a file that has such a layer.
+    /// Reads the keys of a file with such a layer.
     pub(super) fn read(keys: &Keys<'_>, layers: usize, vocabulary: u64) -> Result<Option<Ngrams>, GgufError> {
         const LAYERS: &str = "ple.layers";
         const SIZES: &str = "ple.head_vocab_sizes";
@@ -87,7 +89,7 @@ impl Ngrams {
     }
 }
 
-/// The first numbers of an array, up to `most`.
+/// Returns the first numbers of an array; each is at most `most`.
 fn numbers(keys: &Keys<'_>, key: &str, count: usize, most: u64) -> Result<Vec<u64>, GgufError> {
     let name = keys.name(key);
     let Some(value) = keys.metadata.get(&name) else { return Err(keys.metadata.missing(&name, "array of u64")) };

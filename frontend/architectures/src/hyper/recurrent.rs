@@ -1,17 +1,22 @@
-//! Keys of layers that mix tokens by a recurrent state instead of attention: which layers those are, and the sizes of their states.
+//! Keys of layers that mix tokens by a recurrent state instead of attention: the layers, and the
+//! sizes of their states.
 //!
 //! ```text
 //! qwen3next.ssm.state_size     = 128     // elements of a key
 //! qwen3next.ssm.inner_size     = 4096    // of the values of all heads
 //! qwen3next.ssm.time_step_rank = 32      // heads
 //! qwen3next.ssm.group_count    = 16      // groups of heads that share a key
-//! qwen3next.ssm.conv_kernel    = 4       // taps of the convolution before
+//! qwen3next.ssm.conv_kernel    = 4       // taps of the convolution before the state
 //! qwen3next.full_attention_interval = 4  // layers 3, 7, 11, … attend
-//! mamba.ssm.time_step_rank     = 160     // Mamba-1: elements of the row that steps are made of; each element of the values is a head
-//! falcon_mamba's mamba.ssm.dt_b_c_rms = true   // whether that row, keys and queries are normalised
-//! kimi-linear.kda.head_dim     = 128     // elements of a key and of a value, of as many heads as attention has, in place of all but the taps
-//! glm5-next.kda.gate_lower_bound = -5.0  // what logarithms of decays stay above
-//! olmo-hybrid.ssm.beta_scale   = 2.0     // what rates of the delta rule are multiplied by
+//! // Mamba-1: elements of the row for steps; each element of the values is a head
+//! mamba.ssm.time_step_rank     = 160
+//! // falcon_mamba: whether that row, keys and queries are normalised
+//! mamba.ssm.dt_b_c_rms         = true
+//! // elements of a key and of a value, with the heads of attention; replaces the keys above
+//! // except conv_kernel
+//! kimi-linear.kda.head_dim     = 128
+//! glm5-next.kda.gate_lower_bound = -5.0  // lower bound of logarithms of decays
+//! olmo-hybrid.ssm.beta_scale   = 2.0     // factor on rates of the delta rule
 //! ```
 
 use ixc_model_files::gguf::{Gguf, GgufError};
@@ -19,19 +24,19 @@ use ixc_model_files::gguf::{Gguf, GgufError};
 use super::keys::Keys;
 use super::{MAX_COUNT, MAX_WIDTH, States};
 
-/// Most taps of a convolution: the op takes no more.
+/// Maximum number of taps of a convolution, which is the op's limit.
 const MAX_TAPS: u64 = 8;
 
-/// Of a file that says so: what rates of the delta rule are multiplied by.
+/// Key of the factor on rates of the delta rule.
 pub(super) const RATE: &str = "ssm.beta_scale";
 
-/// Every so many layers one attends, in files of MiniMax-01 that do not say.
+/// Default period of layers with attention in files of MiniMax-01.
 const LIGHTNING_INTERVAL: u64 = 8;
 
 /// Sizes of the recurrent states.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Ssm {
-    /// Taps of the convolution before; 0 where there is none.
+    /// Taps of the convolution before the state; 0 for none.
     pub taps: u64,
     /// Heads, each with a state.
     pub heads: u64,
@@ -41,18 +46,19 @@ pub struct Ssm {
     pub key_length: u64,
     /// Elements of a head's value.
     pub value_length: u64,
-    /// What the logarithm of a decay stays above; 0 where it has no bound.
+    /// Lower bound of the logarithm of a decay; 0 for none.
     pub decay_bound: f64,
-    /// Length of the row that steps are made of, where each head is one element with a decay for each element of a key (Mamba-1).
+    /// Length of the row from which steps are made. Each head then is one element, with a decay for
+    /// each element of a key (Mamba-1).
     pub rank: Option<u64>,
-    /// Whether that row, keys and queries are normalised where the file has no weights for that.
+    /// Whether that row, keys and queries are normalised even without weights in the file.
     pub normed: bool,
-    /// What rates of the delta rule stay below.
+    /// Upper bound of rates of the delta rule.
     pub rate: f64,
 }
 
 impl Ssm {
-    /// Of a file that has such layers.
+    /// Reads the sizes of a file's recurrent states, if it has such layers.
     pub(super) fn read(keys: &Keys<'_>) -> Result<Option<Ssm>, GgufError> {
         if let Some(length) = keys.optional("kda.head_dim", 1, MAX_WIDTH)? {
             let taps = keys.required("ssm.conv_kernel", 2, MAX_TAPS)?;
@@ -89,7 +95,7 @@ impl Ssm {
             return Ok(Some(Ssm { taps, heads, groups, key_length, value_length, decay_bound, rank, normed, rate }));
         }
         let heads = keys.required("ssm.time_step_rank", 1, MAX_COUNT)?;
-        // Files of PLaMo 2 say 0 of one for all.
+        // Files of PLaMo 2 have 0 for one group of all heads.
         let groups = keys.required("ssm.group_count", 0, MAX_COUNT)?.max(1);
         let inner = keys.required("ssm.inner_size", 1, MAX_WIDTH)?;
         if !heads.is_multiple_of(groups) {
@@ -106,17 +112,18 @@ impl Ssm {
     }
 }
 
-/// Taps of convolutions without any other state (LFM2).
+/// Reads the taps of convolutions without any other state (LFM2).
 pub(super) fn conv_taps(keys: &Keys<'_>) -> Result<Option<u64>, GgufError> {
     keys.optional("shortconv.l_cache", 2, MAX_TAPS)
 }
 
-/// For each of `layers` whether it has a recurrent state: by `attention.recurrent_layers`, else by `full_attention_interval`, else where the
-/// file has the convolution of such a layer.
+/// Returns for each of `layers` whether it has a recurrent state. The sources are
+/// `attention.recurrent_layers`, then `full_attention_interval`, then the presence of such a
+/// layer's convolution.
 pub(super) fn layers(gguf: &Gguf, keys: &Keys<'_>, layers: usize) -> Result<Vec<bool>, GgufError> {
     let name = keys.name("attention.recurrent_layers");
     if let Some(found) = keys.metadata.read_optional::<&[bool]>(&name)? {
-        // Files count layers that only draft, which come last.
+        // Files also list layers that only draft, at the end.
         return match found.get(..layers) {
             Some(found) => Ok(found.to_vec()),
             None => {

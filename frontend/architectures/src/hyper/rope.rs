@@ -6,7 +6,8 @@ use ixc_model_files::gguf::{GgufError, Value};
 use super::keys::Keys;
 use super::{MAX_CONTEXT, Rope};
 
-/// Whether YaRN's ramp begins and ends at whole pairs: a key of ours, `truncate` of configurations.
+/// Key of our own for YaRN's ramp, which may begin and end at whole pairs; `truncate` in
+/// configurations.
 const TRUNCATED: &str = "rope.scaling.yarn_truncate";
 
 pub(super) fn rope(keys: &Keys<'_>, context_length: u64, key_length: u64) -> Result<Rope, GgufError> {
@@ -25,7 +26,8 @@ pub(super) fn rope(keys: &Keys<'_>, context_length: u64, key_length: u64) -> Res
         ));
     }
     let type_key = keys.name("rope.scaling.type");
-    // llama.cpp's default; older files give the factor of linear scaling as `rope.scale_linear`, 0 meaning none.
+    // The default is llama.cpp's. Older files have the factor of linear scaling as
+    // `rope.scale_linear`; 0 means none.
     let kind = keys.metadata.read_or(&type_key, "linear")?;
     let legacy = keys.float("rope.scale_linear", 0.0, |x| x >= 0.0, "0 or a positive number")?;
     let factor = keys.float("rope.scaling.factor", legacy as f32, |x| x >= 0.0, "0 or a positive number")?;
@@ -34,7 +36,7 @@ pub(super) fn rope(keys: &Keys<'_>, context_length: u64, key_length: u64) -> Res
         "none" => (RopeScaling::None, 1.0),
         "linear" if factor == 0.0 || factor == 1.0 => (RopeScaling::None, 1.0),
         "linear" => (RopeScaling::Linear, factor),
-        // Tensors say what it divides frequencies by.
+        // Tensors have the divisors of frequencies.
         "longrope" => (RopeScaling::None, 1.0),
         "yarn" if factor >= 1.0 => match keys.metadata.read_or(&keys.name(TRUNCATED), keys.defaults.truncated_yarn)? {
             true => (RopeScaling::Yarn, factor),
@@ -64,7 +66,7 @@ pub(super) fn rope(keys: &Keys<'_>, context_length: u64, key_length: u64) -> Res
     })
 }
 
-/// The base grown by an alpha, where a file has one (NTK).
+/// Returns the base increased by an alpha, if a file has one (NTK).
 fn by_alpha(keys: &Keys<'_>, base: f64, key_length: u64) -> Result<f64, GgufError> {
     const ALPHA: &str = "rope.scaling.alpha";
     let alpha = keys.float(ALPHA, 0.0, |x| (0.0..=1e9).contains(&x), "from 0, which is none, to 1000000000")?;
@@ -78,14 +80,14 @@ fn by_alpha(keys: &Keys<'_>, base: f64, key_length: u64) -> Result<f64, GgufErro
     Ok(base * alpha.powf(dims / (dims - 2.0)))
 }
 
-/// What rotated elements are multiplied by: what the file states, or where `yarn_log_multiplier` has a part in it (`mscale_all_dim`) the ratio of what it makes of
-/// the factor and of what 1 does, where files have one for both.
+/// Sets YaRN's factor on rotated elements. It is the stated one, otherwise the ratio of the
+/// magnitudes with weight 1 and with the weight `yarn_log_multiplier` (`mscale_all_dim`).
 pub(super) fn yarn_magnitude(keys: &Keys<'_>, rope: &mut Rope) -> Result<(), GgufError> {
     let weight = keys.float("rope.scaling.yarn_log_multiplier", 0.0, |x| x >= 0.0, "0 or a positive number")?;
     let stated = stated_magnitude(keys)?;
     match rope.scaling {
         RopeScaling::None | RopeScaling::Linear => {}
-        // Compressed entries have their own.
+        // Compressed entries have their own factor.
         RopeScaling::Yarn | RopeScaling::YarnUntruncated if keys.defaults.compressed => {}
         RopeScaling::Yarn | RopeScaling::YarnUntruncated => match stated {
             Some(stated) => rope.attn_factor *= stated / (1.0 + 0.1 * rope.factor.ln()),
@@ -95,14 +97,16 @@ pub(super) fn yarn_magnitude(keys: &Keys<'_>, rope: &mut Rope) -> Result<(), Ggu
     Ok(())
 }
 
-/// What rotated elements are multiplied by in place of what follows from the factor, where the file states it: `attention_factor` of configurations, which
-/// llama.cpp's converter writes, and llama.cpp itself does not use (its `llama-context.cpp` computes it anew).
+/// Reads the factor on rotated elements that replaces YaRN's, if the file states it. This is
+/// `attention_factor` of configurations. llama.cpp's converter writes it, but llama.cpp itself
+/// computes it anew (`llama-context.cpp`).
 pub(super) fn stated_magnitude(keys: &Keys<'_>) -> Result<Option<f64>, GgufError> {
     let stated = keys.float("rope.scaling.yarn_attn_factor", 0.0, |_| true, "a number")?;
     Ok(Some(stated).filter(|stated| *stated > 0.0))
 }
 
-/// Whether pairs are shared out among dimensions of positions (M-RoPE): the first two have some.
+/// Returns whether RoPE pairs are divided among dimensions of positions (M-RoPE): the first two
+/// have some.
 pub(super) fn sectioned(keys: &Keys<'_>) -> bool {
     match keys.metadata.get(&keys.name("rope.dimension_sections")) {
         Some(Value::Array(sections)) => (0..2).all(|of| sections.integer(of).is_some_and(|pairs| pairs > 0)),

@@ -1,8 +1,10 @@
-//! Layers that read keys and values of one before them.
+//! Layers that use keys and values of an earlier layer.
 //!
 //! ```text
-//! gemma4.attention.shared_kv_layers         = 2                     // so many at the end: of the last one of their kind before those
-//! mistral-large4.attention.kv_source_layers = [0, 1, 2, 3, 0, 1]    // by layer, whose it reads: its own number where it has some of its own
+//! // last layers, which use those of the last layer of their kind before them
+//! gemma4.attention.shared_kv_layers         = 2
+//! // for each layer, the layer whose keys and values it uses: itself if it has its own
+//! mistral-large4.attention.kv_source_layers = [0, 1, 2, 3, 0, 1]
 //! ```
 
 use ixc_model_files::gguf::GgufError;
@@ -10,10 +12,10 @@ use ixc_model_files::gguf::GgufError;
 use super::keys::Keys;
 use super::{Layer, MAX_COUNT};
 
-/// By layer, whose keys and values it reads.
+/// Key of the layer whose keys and values each layer uses.
 const SOURCES: &str = "attention.kv_source_layers";
 
-/// Says of each layer whose keys and values it reads, where it has none of its own.
+/// Sets for each layer without keys and values the layer whose it uses.
 pub(super) fn share(keys: &Keys<'_>, layers: &mut [Layer]) -> Result<(), GgufError> {
     match keys.metadata.get(&keys.name(SOURCES)) {
         Some(_) => by_layer(keys, layers),
@@ -41,7 +43,8 @@ fn by_layer(keys: &Keys<'_>, layers: &mut [Layer]) -> Result<(), GgufError> {
     Ok(())
 }
 
-/// Layers at the end that read the keys and values of the last layer before them that has a window as they have, or none.
+/// Sets the source of the last layers: the last earlier layer of the same kind, with a window or
+/// without one.
 fn at_the_end(keys: &Keys<'_>, layers: &mut [Layer]) -> Result<(), GgufError> {
     const KEY: &str = "attention.shared_kv_layers";
     let count = layers.len();

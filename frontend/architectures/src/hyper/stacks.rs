@@ -1,29 +1,30 @@
-//! Keys of layers that are two stacks.
+//! Keys of layers in two stacks.
 
 use ixc_model_files::gguf::GgufError;
 
 use super::keys::Keys;
 use super::{MAX_COUNT, MAX_ROUNDED};
 
-/// Two stacks of layers: the lower one is computed several times, then the upper one, and all of that several times.
+/// Two stacks of layers: the lower one is computed several times, then the upper one once, and all
+/// of this is repeated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stacks {
-    /// Layers of each.
+    /// Layers of each stack.
     pub layers: u64,
-    /// How often all is computed.
+    /// Number of times that both stacks are computed.
     pub cycles: u64,
-    /// How often the lower one is in each.
+    /// Number of times that the lower stack is computed in each of these.
     pub lower_cycles: u64,
 }
 
 impl Stacks {
-    /// Those of a file, of which there are at most so many layers that it has tensors of.
+    /// Reads the stacks of a file; `most` bounds the layers by the number of tensors.
     pub(super) fn read(keys: &Keys<'_>, most: u64) -> Result<Stacks, GgufError> {
         const COUNT: &str = "block_count";
         let layers = keys.required("hrm.layers_per_stack", 1, (most / 2).max(1))?;
         let cycles = keys.required("hrm.h_cycles", 1, MAX_ROUNDED)?;
         let lower_cycles = keys.required("hrm.l_cycles", 1, MAX_ROUNDED)?;
-        // Every one has keys and values of its own, and is counted.
+        // Each computation of a layer has its own keys and values, and is counted.
         let all = layers.saturating_mul(cycles).saturating_mul(lower_cycles + 1);
         let count = keys.required(COUNT, 1, MAX_COUNT)?;
         if count != all {

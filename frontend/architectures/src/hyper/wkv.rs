@@ -1,10 +1,13 @@
-//! Keys of models whose layers all have the recurrent state of RWKV.
+//! Keys of models with RWKV's recurrent state in all layers.
 //!
 //! ```text
-//! rwkv7.wkv.head_size          = 64   // elements of a key and of a value: heads are as many as a row has such parts
-//! rwkv7.token_shift_count      = 2    // parts of a layer that mix rows with those before: both, or the first alone
-//! rwkv6.rescale_every_n_layers = 6    // layers behind which the stream is halved; 0, or no such key, where it is not
-//! rwkv7.attention.head_count   = 0    // says nothing
+//! // elements of a key and of a value; the width divided by it is the number of heads
+//! rwkv7.wkv.head_size          = 64
+//! // parts of a layer that mix a row with the previous one: both, or only the first
+//! rwkv7.token_shift_count      = 2
+//! // layers after which the stream is halved; 0 or absent: never
+//! rwkv6.rescale_every_n_layers = 6
+//! rwkv7.attention.head_count   = 0    // no meaning
 //! ```
 
 use ixc_model_files::gguf::GgufError;
@@ -19,12 +22,12 @@ pub struct Wkv {
     pub length: u64,
     /// Heads of a layer.
     pub heads: u64,
-    /// Layers behind which the stream is halved, where it is.
+    /// Layers after which the stream is halved, if it is.
     pub halved_every: Option<u64>,
 }
 
 impl Wkv {
-    /// Of an architecture that has such layers.
+    /// Reads the sizes, for architectures with such layers.
     pub(super) fn read(keys: &Keys<'_>, width: u64) -> Result<Option<Wkv>, GgufError> {
         const LENGTH: &str = "wkv.head_size";
         const SHIFTS: &str = "token_shift_count";
@@ -34,7 +37,7 @@ impl Wkv {
             let limit = format!("a divisor of embedding_length, {width}, with at most {MAX_COUNT} heads");
             return Err(keys.metadata.bad_value(&keys.name(LENGTH), length, limit));
         }
-        // Files that do not say mean both.
+        // The default is both parts.
         let found = keys.optional(SHIFTS, 0, u64::MAX)?.unwrap_or(2);
         if found != shifts {
             return Err(keys.metadata.bad_value(

@@ -1,10 +1,11 @@
-//! Keys of xIELU, whose numbers each layer has for itself. They have no architecture before them.
+//! Keys of xIELU, whose parameters differ from layer to layer. The keys have no architecture as
+//! prefix.
 //!
 //! ```text
 //! xielu.alpha_n = [-1.05, …]     // the factor below 0 is beta + softplus of it
 //! xielu.alpha_p = [0.2, …]       // the factor of squares is softplus of it
 //! xielu.beta    = [0.5, …]
-//! xielu.eps     = [-1e-6, …]     // what an exponent does not exceed
+//! xielu.eps     = [-1e-6, …]  // upper bound of an exponent
 //! ```
 
 use ixc_model_files::gguf::{Array, GgufError, Value};
@@ -12,20 +13,20 @@ use ixc_model_files::gguf::{Array, GgufError, Value};
 use super::Layer;
 use super::keys::Keys;
 
-/// The numbers of a layer's activation, as the op has them.
+/// Parameters of a layer's activation, as in the op.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Xielu {
-    /// The factor below 0.
+    /// Factor below 0.
     pub alpha_n: f64,
-    /// The factor of squares.
+    /// Factor of squares.
     pub alpha_p: f64,
-    /// The slope at 0.
+    /// Slope at 0.
     pub beta: f64,
-    /// What an exponent does not exceed.
+    /// Upper bound of an exponent.
     pub eps: f64,
 }
 
-/// Largest magnitude of such a number: far above any model's, far below what could overflow.
+/// Maximum magnitude of a parameter: far above any model's, and far below overflow.
 const MOST: f32 = 1e6;
 
 pub(super) fn xielu(keys: &Keys<'_>, layers: &mut [Layer]) -> Result<(), GgufError> {
@@ -44,7 +45,7 @@ pub(super) fn xielu(keys: &Keys<'_>, layers: &mut [Layer]) -> Result<(), GgufErr
     Ok(())
 }
 
-/// A number for each layer, or one for all.
+/// Returns a number for each layer, from one number or from a list.
 fn numbers(keys: &Keys<'_>, key: &str, layers: usize) -> Result<Vec<f64>, GgufError> {
     let limit = || format!("a float or an array of {layers} floats, one for each layer (block_count)");
     let numbers: Vec<f32> = match keys.metadata.get(key) {
