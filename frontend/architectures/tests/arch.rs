@@ -1,4 +1,4 @@
-//! Architectures: what is refused, and that the golden models build.
+//! Architectures: refused files, and builds of the golden models.
 
 #[path = "arch/indices.rs"]
 mod indices;
@@ -27,7 +27,7 @@ fn bad_models_are_refused_with_the_key_or_tensor() {
     let manifest = fs::read_to_string(dir.join("manifest.tsv")).unwrap();
     for line in manifest.lines().skip(1) {
         let columns: Vec<_> = line.split('\t').collect();
-        // No file here has all the tensors of a model, so none of them builds.
+        // No file here has all tensors of a model, so none of them builds.
         let Ok(gguf) = Gguf::open(&dir.join(columns[0])) else { continue };
         let error = ixc_architectures::build(&gguf).unwrap_err();
         let text = error.to_string();
@@ -49,7 +49,7 @@ fn a_small_model_builds_and_ties_its_output() {
     assert_eq!(attentions.len(), 2);
     assert_eq!(attentions[1].attr("scale").float(), f64::from(0.5f32.sqrt()));
     assert_eq!(step.results.len(), 1);
-    // Heads may differ from layer to layer.
+    // The number of heads may differ by layer.
     let model = small()
         .key("llama.attention.head_count", vec![4u32, 2])
         .key("llama.attention.head_count_kv", vec![2i32, 1])
@@ -62,7 +62,7 @@ fn a_small_model_builds_and_ties_its_output() {
         .build()
         .unwrap();
     assert_eq!((model.hyper.layers[0].heads, model.hyper.layers[1].heads), (4, 2));
-    // A bias is part of a matrix wherever it stands.
+    // A bias always belongs to a matrix.
     let model = small().tensor("blk.0.attn_output.bias", 0, &[8]).build().unwrap();
     assert_eq!(model.module.functions[0].ops.iter().filter(|op| op.kind == OpKind::AddBias).count(), 1);
 }
@@ -190,7 +190,7 @@ fn golden_models_build_or_are_refused_by_name() {
         match ixc_architectures::build(&gguf) {
             Ok(model) => {
                 built += 1;
-                // All tensors have a place, but those of layers that only draft.
+                // The graph uses all tensors except those of layers that only draft.
                 let layers = model.hyper.layers.len();
                 let drafts = |name: &str| {
                     (0..model.hyper.draft_layers).any(|i| name.starts_with(&format!("blk.{}.", layers as u64 + i)))
@@ -212,7 +212,7 @@ fn golden_models_build_or_are_refused_by_name() {
     assert!(built >= 31, "{built}");
 }
 
-/// What files have no key for, and switches that change a model.
+/// Properties without a key in files, and switches that change a model.
 #[test]
 fn what_no_key_says_is_known_of_the_architecture() {
     let gemma = |layers: u32| {
@@ -239,7 +239,8 @@ fn what_no_key_says_is_known_of_the_architecture() {
         let model = all.fold(model, |model, (name, dims)| model.tensor(&name, 0, dims)).build().unwrap();
         model.hyper.layers[0].attention_scale
     };
-    // Scores are divided by the root of a head's length, of the model of 62 layers by that of its part of the width.
+    // Scores are divided by the root of a head's length; in the model of 62 layers, by the root of
+    // its share of the width.
     assert_eq!((gemma(6), gemma(62)), (1.0 / 8f64.sqrt(), 1.0 / 2f64.sqrt()));
     for (model, expected) in [
         (
@@ -268,7 +269,7 @@ fn what_no_key_says_is_known_of_the_architecture() {
                 "gemma3",
                 &[("attention.sliding_window", 4u32.into()), ("attention.key_length_swa", 4u32.into())],
             ),
-            // Heads of layers with a window may have other sizes, which tensors must have, too.
+            // Heads of layers with a window may have other sizes, which tensors must match.
             "tensor \"blk.0.attn_q.weight\" has dimensions [8, 8]; must be [8, 16]",
         ),
         (
@@ -293,7 +294,8 @@ fn what_no_key_says_is_known_of_the_architecture() {
     }
 }
 
-/// Of Qwen 1 gates and up count together; its files may call the epsilon of its norms that of layer norms, as those of no model whose norms these are.
+/// `feed_forward_length` of Qwen 1 is the sum of gate and up. Its files may have the epsilon key of
+/// layer norms, unlike other models with RMS norms.
 #[test]
 fn gates_and_up_may_count_together() {
     let qwen = |length: u32| {
@@ -318,7 +320,7 @@ fn gates_and_up_may_count_together() {
     assert!(error.contains("even: that of gates and up together"), "{error}");
 }
 
-/// By how much scores of attention fall, by a key or by what is known of the architecture; then nothing is rotated.
+/// ALiBi by a key or by a property of the architecture; RoPE is then off.
 #[test]
 fn what_scores_fall_by_is_a_key_or_known() {
     let of = |model: Small| {
@@ -340,7 +342,7 @@ fn what_scores_fall_by_is_a_key_or_known() {
         Some(6.0)
     );
     assert_eq!(of(known("jais", None)), (Some(0.0), 0));
-    // Of Baichuan the one of 40 layers alone.
+    // Only the Baichuan model with 40 layers has ALiBi.
     assert_eq!(of(known("baichuan", None)), (Some(0.0), 4));
     assert_eq!(of(known("baichuan", Some(8.0))), (Some(8.0), 0));
     let parts: Vec<_> = small().tensors.into_iter().filter(|(name, ..)| name.starts_with("blk.0.")).collect();
@@ -358,7 +360,8 @@ fn what_scores_fall_by_is_a_key_or_known() {
     }
 }
 
-/// An architecture that is none is told some that begin like it, and how many there are, in a line that can be read.
+/// The error for an unknown architecture has some similar names and the number of all, in a
+/// readable line.
 #[test]
 fn an_unknown_architecture_is_told_those_that_begin_like_it() {
     let count = ixc_architectures::ARCHITECTURES.len();
@@ -372,7 +375,8 @@ fn an_unknown_architecture_is_told_those_that_begin_like_it() {
     }
 }
 
-/// Limits of queries, keys and values, caps of routers, layers that follow each other several times, groups of experts, and norms without weights.
+/// Limits of queries, keys and values, caps of routers, repeated layers, groups of experts, and
+/// norms without weights.
 #[test]
 fn keys_of_older_models_are_checked() {
     let experts = |changes: &[(&'static str, ixc_model_files::gguf::Value)]| {
@@ -404,7 +408,7 @@ fn keys_of_older_models_are_checked() {
             "key \"grovemoe.experts_per_group\" is 3; must be a power of two that divides expert_count, 4",
         ),
         (experts(&[("experts_per_group", 2u32.into())]), "key \"grovemoe.expert_group_scale\" is missing"),
-        // Norms without weights ask for none, and refuse some.
+        // Architectures without norm weights need none, and refuse them.
         (
             as_architecture("olmo", &[("attention.layer_norm_epsilon", 1e-5f32.into())]),
             "tensor \"output_norm.weight\" has no place in architecture olmo",
@@ -415,7 +419,7 @@ fn keys_of_older_models_are_checked() {
         let text = model.refused();
         assert!(text.starts_with(expected), "{text}\n{expected}");
     }
-    // What changes behind a number of positions is not computed.
+    // Changes after a number of positions are not supported.
     let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden/models");
     let hyper =
         |name: &str| ixc_architectures::build(&ixc_architectures::open(&golden.join(name)).unwrap()).unwrap().hyper;
@@ -423,7 +427,7 @@ fn keys_of_older_models_are_checked() {
     assert_eq!(hyper("nanbeige.gguf").rounds, 3);
 }
 
-/// A small model whose blocks stand between two norms.
+/// A small model with a norm before and after each block.
 fn between_norms(name: &'static str, keys: &[(&str, ixc_model_files::gguf::Value)]) -> Small {
     let names = (0..2).flat_map(|layer| ["post_attention_norm", "post_ffw_norm"].map(|norm| (layer, norm)));
     names.fold(as_architecture(name, keys), |model, (layer, norm)| {
@@ -431,7 +435,7 @@ fn between_norms(name: &'static str, keys: &[(&str, ixc_model_files::gguf::Value
     })
 }
 
-/// Gemma 2's first files have no keys for its caps; of others 0 means none.
+/// Gemma 2's first files have no keys for its caps; in other files 0 means none.
 #[test]
 fn caps_that_files_do_not_state_are_those_of_the_released_models() {
     let caps = |keys: &[(&str, ixc_model_files::gguf::Value)]| {
@@ -443,7 +447,7 @@ fn caps_that_files_do_not_state_are_those_of_the_released_models() {
     assert_eq!(caps(&stated), (0.0, 7.0));
 }
 
-/// The converter of models with latent attention leaves out what is false.
+/// The converter of models with latent attention omits keys that are false.
 #[test]
 fn weights_of_experts_are_normalised_where_files_say_so() {
     let normalised = |name: &'static str, keys: &[(&str, ixc_model_files::gguf::Value)]| {
@@ -499,7 +503,7 @@ fn weights_of_experts_are_normalised_where_files_say_so() {
     }
 }
 
-/// Models with layer norms whose files have both numbers take theirs.
+/// Layer norms use their own epsilon if a file has both.
 #[test]
 fn layer_norms_add_their_own_number() {
     let eps = |name: &'static str| {

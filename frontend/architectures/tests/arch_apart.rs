@@ -1,4 +1,4 @@
-//! Architectures whose files say what others do not: what of it counts, and what is refused.
+//! Architectures with special keys: supported values, and refused ones.
 
 use std::path::Path;
 
@@ -8,7 +8,8 @@ use ixc_ir::graph::{Op, OpKind, Operand, Recurrent};
 use ixc_model_files::gguf::write::GgufWriter;
 use ixc_model_files::gguf::{Array, Gguf, Value};
 
-/// A golden model's keys and tensors, of zeros, with some keys changed, or left out where they are empty arrays, and without a tensor.
+/// Returns a golden model's keys and tensors of zeros. Some keys are changed, or removed if their
+/// value is an empty array; a tensor may be removed.
 fn changed(name: &str, keys: &[(&str, Value)], without: Option<&str>) -> Gguf {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../tests/golden/models/{name}.gguf"));
     let golden = Gguf::open(&path).unwrap();
@@ -31,7 +32,7 @@ fn refused(name: &str, keys: &[(&str, Value)], without: Option<&str>) -> String 
     error.to_string().strip_prefix("m.gguf: ").unwrap().to_owned()
 }
 
-/// Each layer of OpenELM has heads and a width of its own.
+/// In OpenELM, heads and widths differ by layer.
 #[test]
 fn layers_differ_in_heads_and_widths() {
     let layers = built("openelm", &[]).hyper.layers;
@@ -39,7 +40,7 @@ fn layers_differ_in_heads_and_widths() {
     assert_eq!(of, [(4, 2, 48), (6, 3, 80), (6, 2, 96)]);
 }
 
-/// DeepSeek-OCR's decoder turns whole heads and has no window, whatever its files say.
+/// DeepSeek-OCR's decoder rotates whole heads and has no window, whatever its files state.
 #[test]
 fn what_a_decoder_has_nothing_of_is_passed_by() {
     let hyper = built("deepseek2-ocr", &[]).hyper;
@@ -47,7 +48,7 @@ fn what_a_decoder_has_nothing_of_is_passed_by() {
     assert!(hyper.layers.iter().all(|layer| layer.window.is_none()));
 }
 
-/// The base of RoPE grows by an alpha, as heads are long.
+/// The base of RoPE grows by an alpha, depending on the length of heads.
 #[test]
 fn a_base_grows_by_its_alpha() {
     let base = |alpha: f32| built("hunyuan_vl", &[("hunyuan_vl.rope.scaling.alpha", alpha.into())]).hyper.rope.base;
@@ -59,7 +60,8 @@ fn a_base_grows_by_its_alpha() {
     );
 }
 
-/// Layers of two stacks are counted as often as they are computed, each time with keys and values of their own.
+/// Layers of two stacks are counted each time that they are computed, with separate keys and
+/// values.
 #[test]
 fn stacks_follow_each_other() {
     let Model { hyper, module, .. } = built("hrm_text", &[]);
@@ -76,7 +78,7 @@ fn stacks_follow_each_other() {
     assert_eq!(refused("hrm_text", &[], Some("hrm.z_l_init")), "tensor \"hrm.z_l_init\" is missing");
 }
 
-/// Nothing reaches logits of Chameleon's tokens of pictures, where a vocabulary names them.
+/// Chameleon's image tokens, if the vocabulary has them, have no logits.
 #[test]
 fn tokens_of_pictures_are_not_written() {
     let words = |at: usize| if (4..60).contains(&at) { format!("IMGIMG{at}Z") } else { format!("w{at}") };
@@ -95,14 +97,15 @@ fn tokens_of_pictures_are_not_written() {
     assert_eq!(last(&changed("chameleon", &[], None)), OpKind::Matmul);
 }
 
-/// A number that each layer must have.
+/// Each layer must have this number.
 #[test]
 fn layers_say_how_much_of_the_embedding_they_add() {
     let missing = "blk.1.layer_output_scale.weight";
     assert_eq!(refused("talkie", &[], Some(missing)), format!("tensor \"{missing}\" is missing"));
 }
 
-/// Layers of RWKV have as many heads as a row has keys, whatever files say of heads, and a recurrent state each.
+/// RWKV's layers have a head for each key of a row, whatever number of heads files state, and a
+/// recurrent state each.
 #[test]
 fn heads_of_rwkv_follow_from_their_size() {
     let hyper = built("rwkv7", &[]).hyper;
@@ -126,7 +129,8 @@ fn heads_of_rwkv_follow_from_their_size() {
     }
 }
 
-/// A state of each head, and the last row of each part that mixes rows with those before; RWKV-7 takes away what it finds, RWKV-6 gives rows of the state before.
+/// States are a matrix for each head, and the last row of each part that mixes a row with the
+/// previous one. RWKV-7 removes what it finds; RWKV-6 reads rows before the state's update.
 #[test]
 fn states_of_rwkv_are_matrices_and_rows() {
     for (name, states, finds, words) in [
@@ -145,7 +149,8 @@ fn states_of_rwkv_are_matrices_and_rows() {
     }
 }
 
-/// The output matrix is CodeShell's table of embeddings, too, in files that lack that: the same bytes under both names, of which one is the file's own.
+/// CodeShell's output matrix is also the embedding table in files without one. Both names have the
+/// same bytes; the file has one of them.
 #[test]
 fn embeddings_may_be_the_output_matrix() {
     let place =
@@ -157,22 +162,23 @@ fn embeddings_may_be_the_output_matrix() {
     ixc_architectures::build(&model).unwrap();
     let model = changed("codeshell", &[], None);
     assert_ne!(place(&model, "token_embd.weight"), place(&model, "output.weight"));
-    // No other architecture's.
+    // Other architectures do not do so.
     assert_eq!(refused("starcoder2", &[], Some("token_embd.weight")), "tensor \"token_embd.weight\" is missing");
 }
 
-/// Scores of Falcon fall with distance where files say so, by slopes that have the factor on products; such layers turn nothing, and follow each other where files say that.
+/// Falcon has ALiBi if files state it, with the factor on products applied to slopes. Such layers
+/// have no RoPE, and attention and network are sequential if files state this.
 #[test]
 fn slopes_have_the_factor_of_products() {
     let ops = |keys: &[(&str, Value)]| built("falcon-rw", keys).module.functions[0].ops.clone();
-    // Of heads of eight elements.
+    // The length of heads is eight.
     let slope = 8f64.sqrt().recip() as f32;
     let found = |op: &Op| (ScoreAttrs::from_op(op).slope as f32, ScoreAttrs::from_op(op).max_bias);
     let all = ops(&[]);
     let attention: Vec<_> = all.iter().filter(|op| op.kind == OpKind::Attention).map(found).collect();
     assert_eq!(attention, [(slope, 8.0); 2]);
     assert!(all.iter().all(|op| op.kind != OpKind::Rope));
-    // Without the key, heads turn and nothing falls.
+    // Without the key, layers have RoPE and no ALiBi.
     let none = ops(&[("falcon.attention.max_alibi_bias", 0f32.into())]);
     assert!(none.iter().any(|op| op.kind == OpKind::Rope));
     assert!(none.iter().filter(|op| op.kind == OpKind::Attention).all(|op| found(op) == (0.0, 0.0)));

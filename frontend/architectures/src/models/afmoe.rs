@@ -1,5 +1,6 @@
-//! `afmoe`: Trinity: three layers of four have a window, and those alone have RoPE; a gate weights what attention gives, blocks stand between two
-//! norms, experts are chosen by sigmoids with a bias, beside a shared one, and the first layers are dense.
+//! `afmoe`: Trinity. Three layers of four have a window, and only these have RoPE. A gate
+//! multiplies the output of attention, and a norm precedes and follows each block. Experts are
+//! selected by sigmoids with a bias, next to a shared expert. The first layers are dense.
 
 use ixc_ir::graph::Unary;
 use ixc_ir::graph::attrs::RouteScore;

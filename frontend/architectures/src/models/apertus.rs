@@ -1,4 +1,5 @@
-//! `apertus`: Apertus: norms of every head, and between up and down, without a gate, xIELU with numbers of the layer's own.
+//! `apertus`: Apertus. Norms of every head. The network has no gate; its activation is xIELU, with
+//! parameters for each layer.
 
 use ixc_ir::graph::Unary;
 

@@ -1,4 +1,4 @@
-//! `arcee`: AFM: a network without a gate, whose inner values are rectified and squared.
+//! `arcee`: AFM. A network without a gate, whose activation is the square of ReLU.
 
 use ixc_ir::graph::Unary;
 

@@ -1,4 +1,5 @@
-//! `arctic`: Snowflake Arctic: a dense network as wide as the stream, and beside it experts of what attention took, behind a norm of their own.
+//! `arctic`: Snowflake Arctic. A dense network as wide as the stream. In parallel, experts take the
+//! input of attention after their own norm.
 
 use ixc_ir::graph::ValueId;
 

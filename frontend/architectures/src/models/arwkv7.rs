@@ -1,4 +1,4 @@
-//! `arwkv7`: ARWKV-7: Qwen2 with the states of RWKV-7 ([`crate::goose`]) in place of attention; RMS
+//! `arwkv7`: ARWKV-7. Qwen2 with the states of RWKV-7 ([`crate::goose`]) instead of attention, RMS
 //! norms, and gated networks.
 
 use ixc_ir::graph::ValueId;

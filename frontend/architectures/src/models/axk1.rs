@@ -1,4 +1,5 @@
-//! `axk1`: A.X K1: as `deepseek2`, and what experts give goes through a norm before it is added. No GGUF file by others is known.
+//! `axk1`: A.X K1. Like `deepseek2`, with a norm on the output of experts before it is added. No
+//! GGUF file by others is known.
 
 use ixc_ir::graph::ValueId;
 
@@ -27,7 +28,7 @@ fn decoder(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
         x = mla::attention(b, layer, x, &mla, &deepseek2::STYLE, None)?;
         let sparse = b.hyper.layers[layer].experts.is_some();
         if !sparse {
-            // The checkpoint has it in the dense layer, too, where nothing reads it.
+            // The checkpoint also has it in the dense layer, where it is unused.
             b.leave_out(&format!("blk.{layer}.{NORM}.weight"));
         }
         x = feed_forward(b, layer, x, if sparse { &SPARSE } else { &deepseek2::STYLE })?;

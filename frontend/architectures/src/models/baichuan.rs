@@ -1,8 +1,10 @@
-//! `baichuan`: Baichuan 1 and 2: as `llama`. Scores of the models of 13 billion parameters fall with distance (ALiBi), and they have no RoPE. The converter writes no key that says
-//! which of both a file is: llama.cpp knows it by its 40 layers, and so is it here, where there is no `attention.max_alibi_bias`.
+//! `baichuan`: Baichuan 1 and 2. Like `llama`. The models of 13 billion parameters have ALiBi
+//! instead of RoPE. The converter writes no key for this. Without `attention.max_alibi_bias`, the
+//! 40 layers identify these models, as in llama.cpp.
 //!
-//! Rows of Baichuan 2's output matrix are divided by their length as they are used. The converter leaves them as they are, and llama.cpp does not divide; so it is known by the rows of its
-//! vocabulary, where no `norm_head` of ours says it. Rows that were divided before stay as they are.
+//! Baichuan 2 divides the rows of the output matrix by their length at run time. The converter
+//! leaves them unchanged, and llama.cpp does not divide them. The size of the vocabulary identifies
+//! the model, unless our key `norm_head` is set. Rows of length 1 stay unchanged.
 
 use ixc_ir::derived::{Axis, Change, Derived, Element, Extent, Piece};
 use ixc_model_files::gguf::{Gguf, GgufError, Made};
@@ -13,7 +15,7 @@ use crate::decoder::{Style, decoder};
 use crate::hyper::{Defaults, MAX_BIAS, Rotates, Scales};
 
 const STYLE: Style = Style::LLAMA;
-/// Layers of the models of 13 billion parameters; those of 7 have 32.
+/// Layers of the models of 13 billion parameters; those of 7 billion have 32.
 const BIASED_LAYERS: u64 = 40;
 /// Rows of the vocabulary of Baichuan 2.
 const SECOND: u64 = 125_696;
@@ -31,9 +33,10 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
     build: |b| decoder(b, &STYLE),
 };
 
-/// The output matrix with rows of length 1, in as many bits as numbers of the file's have, or halves.
+/// Derives the output matrix with rows of length 1, with the precision of the file's numbers, or
+/// f16.
 fn unit_head(gguf: &Gguf, architecture: &str) -> Result<Vec<Made>, GgufError> {
-    // Of a folder it is made so already.
+    // In a folder it is already derived.
     let Some(head) = gguf.tensor("output.weight").filter(|head| head.file() < gguf.files().len()) else {
         return Ok(Vec::new());
     };

@@ -1,4 +1,4 @@
-//! `bailingmoe`: Ling of 2024 and 2025: `llama` with experts beside shared ones.
+//! `bailingmoe`: Ling of 2024 and 2025. Like `llama`, with experts next to shared experts.
 
 use crate::architecture::Architecture;
 use crate::decoder::{Style, decoder};

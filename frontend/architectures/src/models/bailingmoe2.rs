@@ -1,5 +1,5 @@
-//! `bailingmoe2`: Ling 2: queries, keys and values by one matrix; experts are chosen by sigmoids with a bias, of some of their groups, beside
-//! shared ones; the first layers are dense.
+//! `bailingmoe2`: Ling 2. One matrix for queries, keys and values. Experts are selected by sigmoids
+//! with a bias, from some of their groups, next to shared experts. The first layers are dense.
 
 use ixc_ir::graph::attrs::RouteScore;
 

@@ -1,13 +1,17 @@
-//! `bert`: BERT and what was made of it for embeddings (BGE, E5, MiniLM, MPNet's kin of XLM-R): tokens, their first type and their positions are rows of tables, sums of
-//! blocks go through layer norms, and between up and down stands GELU by the error function; llama.cpp has what is near to it.
+//! `bert`: BERT and embedding models made from it (BGE, E5, MiniLM, MPNet and relatives of XLM-R).
+//! The input is the sum of table rows for tokens, for the first token type, and for positions. Sums
+//! after blocks go through layer norms. The activation is GELU with the error function; llama.cpp
+//! approximates it.
 //!
 //! ```text
 //! x = norm(token_embd[id] + token_types[0] + position_embd[position])
-//! x = norm(x + attn_output softmax(q . k / sqrt(d)) v)               q, k, v = attn_q, attn_k, attn_v of x, with biases
+//! // q, k, v = attn_q, attn_k, attn_v of x, with biases
+//! x = norm(x + attn_output softmax(q . k / sqrt(d)) v)
 //! x = norm(x + ffn_down gelu(ffn_up x))
 //! ```
 //!
-//! Tables of positions of XLM-R and RoBERTa begin with rows for no position, which the converter leaves out.
+//! Position tables of XLM-R and RoBERTa begin with rows for no position; the converter removes
+//! these.
 
 use ixc_ir::graph::Unary;
 

@@ -1,7 +1,8 @@
-//! `bitnet`: BitNet b1.58: `llama` with a norm before the matrix behind attention, and one before the matrix behind gates.
+//! `bitnet`: BitNet b1.58. Like `llama`, with a norm before the output matrix of attention, and one
+//! before the down matrix.
 //!
-//! Of the models that have this name in files, the one that Microsoft trained, of 2 billion parameters and Llama 3's vocabulary, squares its rectified gates; files
-//! have no key for that.
+//! Microsoft's model of this name, with 2 billion parameters and Llama 3's vocabulary, squares its
+//! rectified gates. Files have no key for this.
 
 use super::bitnet_b1_58;
 use crate::architecture::Architecture;
@@ -9,7 +10,7 @@ use crate::decoder::{Style, decoder};
 use crate::hyper::Defaults;
 
 const STYLE: Style = Style { inner_norms: true, ..Style::NEOX };
-/// Llama 3's.
+/// Vocabulary size of Llama 3.
 const VOCABULARY: u64 = 128_256;
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {

@@ -1,4 +1,5 @@
-//! `bitnet-b1.58`: BitNet b1.58 2B4T: a norm before the matrix behind attention, and one before the matrix behind gates, which are rectified and squared.
+//! `bitnet-b1.58`: BitNet b1.58 2B4T. A norm before the output matrix of attention, and one before
+//! the down matrix. Gates go through the square of ReLU.
 
 use ixc_ir::graph::attrs::{Activation, GateAttrs};
 

@@ -1,5 +1,6 @@
-//! `bloom`: BLOOM and BLOOMZ: no RoPE; scores of attention fall with distance (ALiBi), embeddings go through a layer norm, and there is a network without a gate. The
-//! converter writes no key for the slopes; files may have one (`attention.max_alibi_bias`).
+//! `bloom`: BLOOM and BLOOMZ. ALiBi instead of RoPE, a layer norm on embeddings, and a network
+//! without a gate. The converter writes no key for the slopes; files may have one
+//! (`attention.max_alibi_bias`).
 //!
 //! ```text
 //! x = norm(token_embd[id])

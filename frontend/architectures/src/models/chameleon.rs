@@ -1,6 +1,8 @@
-//! `chameleon`: the text part of Chameleon: `llama` with layer norms of each head of queries and keys, whose weights and biases are the head's own. In the larger model norms stand behind blocks
-//! and not before them (`swin_norm`). Tokens of pictures, which a vocabulary calls `IMGIMG` and letters, are not written: nothing reaches their logits. (transformers `chameleon`; llama.cpp knows them
-//! by their numbers, 4 to 8,195.)
+//! `chameleon`: the text part of Chameleon. Like `llama`, with layer norms of each query and key
+//! head, whose weights and biases differ by head. In the larger model norms follow blocks instead
+//! of preceding them (`swin_norm`). Image tokens, whose names in the vocabulary begin with
+//! `IMGIMG`, are never generated: their logits have a bias. (transformers `chameleon`; llama.cpp
+//! identifies them by their ids, 4 to 8,195.)
 
 use ixc_ir::derived::{Axis, Change, Derived, Element, Extent, Piece};
 use ixc_ir::format::Format;
@@ -11,7 +13,7 @@ use crate::decoder::{HeadNorm, Style, decoder};
 use crate::hyper::Defaults;
 
 const STYLE: Style = Style { head_norm: HeadNorm::EachCentred(1e-5), ..Style::LLAMA };
-/// Norms behind blocks, under the same names.
+/// Norms after blocks, with the same names.
 const BEHIND: Style = Style { pre_norms: false, post_norms: Some(["attn_norm", "ffn_norm"]), ..STYLE };
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {
@@ -21,9 +23,9 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
     build: |b| decoder(b, if b.hyper.normed_behind { &BEHIND } else { &STYLE }),
 };
 
-/// A bias of logits that keeps tokens of pictures from being chosen.
+/// Derives a bias of logits that excludes image tokens.
 fn without_pictures(gguf: &Gguf, _: &str) -> Result<Vec<Made>, GgufError> {
-    /// How words for parts of pictures begin.
+    /// Prefix of the names of image tokens.
     const PICTURE: &str = "IMGIMG";
     const NAME: &str = "output.bias";
     let Some(tokens) = gguf.metadata().read_optional::<&StringArray>("tokenizer.ggml.tokens")? else {

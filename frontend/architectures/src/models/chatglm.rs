@@ -1,4 +1,5 @@
-//! `chatglm`: ChatGLM 3 and GLM-4 of 2024, dense: gate and up are one matrix, and RoPE turns half of a head.
+//! `chatglm`: ChatGLM 3 and GLM-4 of 2024, dense. Gate and up are one matrix, and RoPE rotates half
+//! of a head.
 
 use crate::architecture::Architecture;
 use crate::decoder::{Style, decoder};

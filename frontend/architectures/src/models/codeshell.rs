@@ -1,5 +1,6 @@
-//! `codeshell`: CodeShell: layer norms, RoPE, queries, keys and values of one matrix, and a network without a gate, whose inner values go through GELU. Files may lack the
-//! table of embeddings (`token_embd`), which is the output matrix then.
+//! `codeshell`: CodeShell. Layer norms, RoPE, one matrix for queries, keys and values, and a
+//! network without a gate, with GELU. Files may lack the embedding table (`token_embd`), which then
+//! is the output matrix.
 
 use ixc_ir::graph::Unary;
 

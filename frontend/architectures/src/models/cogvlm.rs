@@ -1,5 +1,6 @@
-//! `cogvlm`: the text part of CogVLM: `llama` with one matrix of queries, keys and values. Tokens of pictures go through matrices of their own (`vis_attn_qkv` and the like),
-//! which nothing of a text reads. (llama.cpp turns by a base of 10,000 whatever `rope.freq_base` says; here that counts.)
+//! `cogvlm`: the text part of CogVLM. Like `llama`, with one matrix for queries, keys and values.
+//! Image tokens have their own matrices (`vis_attn_qkv` and similar), which text does not use.
+//! (llama.cpp's RoPE has the base 10,000 whatever `rope.freq_base` is; here the key is used.)
 
 use ixc_ir::graph::ValueId;
 

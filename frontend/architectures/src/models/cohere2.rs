@@ -1,5 +1,5 @@
-//! `cohere2`: Command R7B and Command A: attention and network stand beside each other behind one layer norm; three layers of four have a window,
-//! and those alone have RoPE.
+//! `cohere2`: Command R7B and Command A. Attention and network are parallel, after one layer norm.
+//! Three layers of four have a window, and only these have RoPE.
 
 use crate::architecture::Architecture;
 use crate::decoder::{Roped, Style, decoder};

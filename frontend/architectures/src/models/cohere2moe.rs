@@ -1,5 +1,6 @@
-//! `cohere2moe`: Command A with experts: as `cohere2`, with layer norms or RMS norms; the first of four layers sees all, and leading dense ones have
-//! RoPE, too. Experts are chosen by sigmoids, and the mean of them and of the shared ones counts.
+//! `cohere2moe`: Command A with experts. Like `cohere2`, with layer norms or RMS norms. The first
+//! of four layers has no window, and leading dense layers also have RoPE. Experts are selected by
+//! sigmoids; the output is the mean of routed and shared experts.
 
 use ixc_ir::graph::attrs::RouteScore;
 

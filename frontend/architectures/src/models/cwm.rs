@@ -1,5 +1,5 @@
-//! `cwm`: CWM: Llama's layers, of which three of four have a window, behind one without. No GGUF file by others is known: keys are those of architectures
-//! with windows.
+//! `cwm`: CWM. Layers like Llama's. The first of each four layers has no window, the others have
+//! one. No GGUF file by others is known: keys are those of architectures with windows.
 
 use crate::architecture::Architecture;
 use crate::decoder::{Style, decoder};

@@ -1,4 +1,5 @@
-//! `dbrx`: DBRX: experts behind layer norms without biases; queries, keys and values are cut off to stay within a limit (`attention.clamp_kqv`).
+//! `dbrx`: DBRX. Experts after layer norms without biases. Queries, keys and values are clamped to
+//! a limit (`attention.clamp_kqv`).
 
 use crate::architecture::Architecture;
 use crate::decoder::{Style, decoder};

@@ -1,5 +1,5 @@
-//! `deci`: Llama-3.x Nemotron (51B, Super, Ultra) and DeciLM: `llama` of which a search took parts of layers away: attention, for which one matrix may
-//! stand, or the network.
+//! `deci`: Llama-3.x Nemotron (51B, Super, Ultra) and DeciLM. Like `llama`, but a search removed
+//! parts of layers: the network, or attention, which one matrix may replace.
 
 use ixc_ir::graph::ValueId;
 
@@ -18,7 +18,7 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
     build: decoder,
 };
 
-/// From the step's ids to logits.
+/// Builds the decoder, from token ids to logits.
 fn decoder(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
     let width = b.hyper.embedding_length;
     let mut x = b.embed()?;

@@ -1,5 +1,6 @@
-//! `deepseek`: DeepSeek's first model with experts: attention as in `llama`; weights of experts stay as the softmax over all gives them, beside
-//! shared ones; the first layers are dense.
+//! `deepseek`: DeepSeek's first model with experts. Attention like `llama`. Weights of experts are
+//! a softmax over all experts and not normalised again; shared experts are added. The first layers
+//! are dense.
 
 use crate::architecture::Architecture;
 use crate::decoder::{Style, decoder};

@@ -2,8 +2,9 @@
 //! Experts are chosen from some of their groups, next to shared ones. The first layers are dense.
 //! Mistral Large 3 multiplies queries of far positions.
 //!
-//! Groups count by the sum of their two best experts where scores are sigmoids (V3), and by the best one where they are a softmax (V2), as in DeepSeek's own code; llama.cpp sums
-//! two in both.
+//! The score of a group depends on the scores of experts, as in DeepSeek's own code. With sigmoids
+//! (V3) it is the sum of its two best experts, with a softmax (V2) its best one. llama.cpp sums two
+//! in both cases.
 
 use ixc_ir::graph::attrs::RouteScore;
 
@@ -20,7 +21,7 @@ pub(super) const DEFAULTS: Defaults = Defaults {
     reads: &["rope.scaling.yarn_log_multiplier", "attention.temperature_scale"],
     temperature: Temperature::OfLength,
     made: absorbed::tensors,
-    // GLM-4.7-Flash.
+    // Layer counts of GLM-4.7-Flash.
     score_of: Some(ScoreOf { layers: &[47, 48], vocabulary: 154_880, score: RouteScore::Sigmoid }),
     guess_from: Some(GuessFrom::Norm),
     ..Defaults::USUAL

@@ -1,6 +1,10 @@
-//! `deepseek2-ocr`: the text part of DeepSeek-OCR, DeepSeek-OCR 2 and Unlimited-OCR: DeepSeek-V2's experts behind attention as in `llama`, all of whose heads turn, by pairs half a head
-//! apart. Files say how much of a latent key would turn (`rope.dimension_count`: 0), and those of Unlimited-OCR state a window: of both there is nothing in this decoder, and nothing of them
-//! is read. (In Unlimited-OCR's own code what is written sees the whole prompt, and of what was written before it so much; neither graphs nor llama.cpp tell the one from the other, and both see all.)
+//! `deepseek2-ocr`: the text part of DeepSeek-OCR, DeepSeek-OCR 2 and Unlimited-OCR. DeepSeek-V2's
+//! experts after attention like `llama`. RoPE rotates the whole head, with pairs half a head apart.
+//!
+//! Files have the rotated length of a latent key (`rope.dimension_count`: 0), and those of
+//! Unlimited-OCR a window. This decoder has neither and ignores both keys. In Unlimited-OCR's own
+//! code, generated tokens attend to the whole prompt and to a window of generated tokens. Graphs
+//! and llama.cpp do not distinguish the two, and attend to all tokens.
 
 use crate::architecture::Architecture;
 use crate::decoder::{Style, decoder};

@@ -5,21 +5,25 @@
 //!
 //! ```text
 //! q  = turned(norm of each head(attn_q_b norm(attn_q_a h)));  kv = turned(norm(attn_kv h))
-//! e  = turned(norm(compress(attn_compressor_kv h, attn_compressor_gate h)))       // one for every so many positions
-//! y  = turned back(attention(q; kv of the window, whole e or those that are chosen; sinks))
+//! e  = turned(norm(compress(attn_compressor_kv h, attn_compressor_gate h)))    // one per ratio
+//! y  = turned back(attention(q; kv of the window, all e or the selected ones; sinks))
 //! attn_output_b (attn_output_a of each group of heads y)
 //! ```
 //!
-//! Where entries are of four positions they overlap, and a token attends to those that an index chooses, by keys of its own that are made as entries are.
-//! Where the context has room for no more than it chooses, it is left out.
+//! Entries of four positions overlap, and a token attends to those that an indexer selects. Its
+//! keys are made like entries. If the context has room for no more entries than it selects, it is
+//! left out.
 //!
 //! ```text
-//! k = turned(norm(compress(indexer_compressor_kv h, indexer_compressor_gate h))),  q = turned(indexer.attn_q_b a)     // a: what attn_q_b takes
-//! attention over index.top_k(q, indexer.proj h, k) {entries = true}    // ir/src/graph/op.rs
+//! // a: the input of attn_q_b
+//! k = turned(norm(compress(indexer_compressor_kv h, indexer_compressor_gate h)))
+//! q = turned(indexer.attn_q_b a)
+//! attention over index.top_k(q, indexer.proj h, k) {entries = true} // ir/src/graph/op.rs
 //! ```
 //!
-//! The factor on its scores, and the Hadamard turn of queries and keys before they are rounded, change no choice and are left out. The published code and llama.cpp
-//! choose among the entries that are whole at a token, and so does this.
+//! The factor on its scores, and the Hadamard transform of queries and keys before rounding, do not
+//! change the selection and are left out. The indexer selects among the entries that are complete
+//! at a token, as in the published code and in llama.cpp.
 
 use ixc_ir::graph::ValueId;
 use ixc_ir::graph::attrs::RouteScore;
@@ -31,9 +35,9 @@ use crate::error::ArchError;
 use crate::hyper::{CHOSEN_RATIO, Compressed, Defaults, EntryIndex, Windows};
 use crate::streams;
 
-/// What matrices of an index's compressor begin with.
+/// Prefix of the matrices of an indexer's compressor.
 const INDEX: &str = "indexer_compressor";
-/// Every layer has a window.
+/// Windows of all layers.
 const WINDOWS: Windows = Windows { divided: false, ..Windows::every(u64::MAX) };
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {
@@ -62,7 +66,7 @@ fn build(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
     streams::logits(b, x)
 }
 
-/// Norm, attention, output matrices.
+/// Builds norm, attention, output matrices.
 fn attention(b: &mut Builder<'_>, layer: usize, x: ValueId, of: &Compressed) -> Result<ValueId, ArchError> {
     let width = b.hyper.embedding_length;
     let (heads, d) = (b.hyper.layers[layer].heads, b.hyper.layers[layer].key_length);
@@ -97,7 +101,7 @@ fn attention(b: &mut Builder<'_>, layer: usize, x: ValueId, of: &Compressed) -> 
     b.linear(y, &name("attn_output_b"), groups * rank, width, Bias::Optional)
 }
 
-/// The entry of so many elements that a token's positions make, as far as they came, by these matrices.
+/// Builds the entry of `d` elements from a token's positions up to its own, with these matrices.
 fn entry(
     b: &mut Builder<'_>,
     layer: usize,
@@ -118,7 +122,8 @@ fn entry(
     turned(b, layer, (entry, d), of, (ratio, false))
 }
 
-/// The entries that a token attends to, by normalised rows and the rows that queries are made of; none where it sees all.
+/// Builds the selection of entries that a token attends to, from normalised rows and from the rows
+/// for queries. `None` if it attends to all entries.
 fn chosen(
     b: &mut Builder<'_>,
     layer: usize,
@@ -145,7 +150,8 @@ fn chosen(
     b.index_top_k(&format!("index.{layer}"), [q, w, k], key_length, (top_k, CHOSEN_RATIO, true)).map(Some)
 }
 
-/// Heads of `d` elements, of which the last ones are rotated, by positions rounded down to a multiple, and maybe back.
+/// Rotates the last elements of heads of `d` elements. Positions are rounded down to a multiple,
+/// and the rotation may be reversed.
 fn turned(
     b: &mut Builder<'_>,
     layer: usize,
@@ -168,7 +174,7 @@ fn turned(
     b.concat(still, last)
 }
 
-/// Norm, routed and shared experts.
+/// Builds norm, routed and shared experts.
 fn experts(b: &mut Builder<'_>, layer: usize, x: ValueId, of: &Compressed) -> Result<ValueId, ArchError> {
     let width = b.hyper.embedding_length;
     let name = |part: &str| format!("blk.{layer}.{part}");
@@ -177,13 +183,13 @@ fn experts(b: &mut Builder<'_>, layer: usize, x: ValueId, of: &Compressed) -> Re
     let logits = b.linear(h, &name("ffn_gate_inp"), width, experts.count, Bias::Optional)?;
     let chosen = match (layer as u64) < of.listed_layers {
         true => {
-            // Nothing is chosen by it.
+            // The bias selects nothing here.
             b.leave_out(&name("exp_probs_b.bias"));
             b.route_listed(logits, &name("ffn_gate_tid2eid.weight"), &experts)?
         }
         false => b.route(layer, logits, &experts)?,
     };
-    // Another bias of the same, for images.
+    // A second selection bias, for images.
     b.leave_out(&name("exp_probs_b_vl.bias"));
     let y = routed(b, layer, h, chosen, &experts, &Style::LLAMA)?;
     if experts.shared == 0 {

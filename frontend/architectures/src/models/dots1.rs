@@ -1,4 +1,5 @@
-//! `dots1`: dots.llm1: experts are chosen by sigmoids with a bias, beside shared ones; the first layers are dense.
+//! `dots1`: dots.llm1. Experts are selected by sigmoids with a bias, next to shared experts. The
+//! first layers are dense.
 
 use ixc_ir::graph::attrs::RouteScore;
 

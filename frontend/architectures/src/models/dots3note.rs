@@ -16,7 +16,7 @@ use crate::mla::{self, Choice, IndexStyle};
 
 const STYLE: Style = Style { output_gate: OutputGate::Own(Unary::Sigmoid), ..Style::LLAMA };
 
-/// As transformers turns them; llama.cpp turns halves.
+/// RoPE pairs of the indexer as in transformers; llama.cpp pairs elements half a head apart.
 const INDEX: IndexStyle = IndexStyle::usual(RopeStyle::Norm);
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {

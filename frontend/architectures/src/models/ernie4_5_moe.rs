@@ -1,4 +1,5 @@
-//! `ernie4_5-moe`: ERNIE 4.5 with experts, which are chosen by a softmax over all with a bias, beside a shared one; the first layers are dense.
+//! `ernie4_5-moe`: ERNIE 4.5 with experts, selected by a softmax over all with a bias, next to a
+//! shared expert. The first layers are dense.
 
 use crate::architecture::Architecture;
 use crate::decoder::{Style, decoder};

@@ -1,4 +1,5 @@
-//! `eurobert`: EuroBERT and Jina Embeddings 5: a decoder as Llama's, with rotations of halves, but every token sees all of its text, and there is no output matrix.
+//! `eurobert`: EuroBERT and Jina Embeddings 5. Layers like Llama's, with RoPE pairs half a head
+//! apart, but attention is not causal, and there is no output matrix.
 
 use crate::architecture::Architecture;
 use crate::decoder::{Style, decoder};

@@ -1,4 +1,4 @@
-//! `exaone`: EXAONE 3 and 3.5: `llama` whose RoPE turns halves of a head.
+//! `exaone`: EXAONE 3 and 3.5. Like `llama`, with RoPE pairs half a head apart.
 
 use crate::architecture::Architecture;
 use crate::decoder::{Style, decoder};

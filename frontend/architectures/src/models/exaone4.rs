@@ -1,4 +1,5 @@
-//! `exaone4`: EXAONE 4: norms stand behind blocks alone; the larger model has a window in three layers of four, and RoPE in those alone.
+//! `exaone4`: EXAONE 4. Norms only follow blocks. In the larger model, three layers of four have a
+//! window, and only these have RoPE.
 
 use crate::architecture::Architecture;
 use crate::decoder::{HeadNorm, Roped, Style, decoder};

@@ -1,5 +1,5 @@
-//! `exaone-moe`: K-EXAONE: three layers of four have a window, and those alone have RoPE; experts are chosen by sigmoids with a bias, beside shared
-//! ones; the first layers are dense.
+//! `exaone-moe`: K-EXAONE. Three layers of four have a window, and only these have RoPE. Experts
+//! are selected by sigmoids with a bias, next to shared experts. The first layers are dense.
 
 use ixc_ir::graph::attrs::RouteScore;
 

@@ -1,9 +1,12 @@
-//! `falcon`: Falcon and Falcon 2: attention and the network stand beside each other, behind one layer norm, or behind two (`attn_norm_2` is then attention's). Between up
-//! and down stands GELU by the error function, as the models were trained.
+//! `falcon`: Falcon and Falcon 2. Attention and network are parallel, after one layer norm or after
+//! one each (then `attn_norm_2` is attention's). The activation is GELU with the error function, as
+//! in training.
 //!
-//! Those trained on RefinedWeb alone follow each other (`use_parallel_residual` is false, and `ffn_norm` the network's), and have no RoPE: scores fall with distance
-//! (`attention.max_alibi_bias`) by what is divided by the root of a head's length, as products are. Transformers' class rounds slopes, and slopes times positions, to eight
-//! bits; here they are as they are meant. No converter writes such files: keys are as folders have them.
+//! In models trained only on RefinedWeb, the network follows attention (`use_parallel_residual` is
+//! false, `ffn_norm` is its norm). They have ALiBi (`attention.max_alibi_bias`) instead of RoPE,
+//! and its slopes are divided by the root of a head's length, like products. Transformers' class
+//! rounds slopes, and slopes times positions, to eight bits; here they are exact. No converter
+//! writes such files: keys are those of folders.
 //!
 //! ```text
 //! softmax((q . k - slope * distance) / sqrt(d)) v
@@ -18,7 +21,7 @@ use crate::error::ArchError;
 use crate::hyper::{Defaults, MAX_BIAS, Norms, Rotates, Scales};
 
 const STYLE: Style = Style { ungated: Some(Unary::GeluErf), ..Style::NEOX };
-/// Attention's norm, where it has its own.
+/// Name of attention's own norm, in files with one.
 const OWN_NORM: &str = "attn_norm_2";
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {

@@ -1,5 +1,5 @@
-//! `falcon-h1`: Falcon-H1: in every layer attention and Mamba-2 side by side, of the same normalised row, whose sum is added. Factors of the model are in
-//! its file's matrices already.
+//! `falcon-h1`: Falcon-H1. Attention and Mamba-2 in parallel in every layer: both take the same
+//! normalised row, and their sum is added. The file's matrices include the model's factors.
 
 use ixc_ir::graph::ValueId;
 

@@ -1,5 +1,6 @@
-//! `flint`: Flint: most layers have a window, and those alone have RoPE; all heads have sinks; experts are chosen by sigmoids, beside a shared one, and the
-//! first layers are dense. No GGUF file by others is known: keys are those of architectures with windows.
+//! `flint`: Flint. Most layers have a window, and only these have RoPE. All heads have sinks.
+//! Experts are selected by sigmoids, next to a shared expert. The first layers are dense. No GGUF
+//! file by others is known: keys are those of architectures with windows.
 
 use ixc_ir::graph::attrs::RouteScore;
 

@@ -1,4 +1,5 @@
-//! `gemma`: Gemma 1: embeddings are multiplied by the root of their length, and gates go through GELU.
+//! `gemma`: Gemma 1. Embeddings are multiplied by the root of their length, and gates go through
+//! GELU.
 
 use ixc_ir::graph::attrs::{Activation, GateAttrs};
 

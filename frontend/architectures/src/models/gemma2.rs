@@ -1,5 +1,6 @@
-//! `gemma2`: Gemma 2: every other layer has a window, blocks stand between two norms, gates go through GELU, and scores and logits are bent to stay
-//! within a cap. The first files have no keys for the caps, and mean those of the released models.
+//! `gemma2`: Gemma 2. Every other layer has a window, a norm precedes and follows each block, gates
+//! go through GELU, and scores and logits have soft limits. The first files lack keys for these
+//! limits, and mean those of the released models.
 
 use ixc_ir::graph::attrs::{Activation, GateAttrs};
 
@@ -18,7 +19,7 @@ pub(super) const DEFAULTS: Defaults = Defaults {
     reads: &["attn_logit_softcapping", "final_logit_softcapping"],
     scales: |_| Scales { softcap: 30.0, attention_softcap: 50.0, ..Scales::NONE },
     windows: Some(Windows { length: Some(4096), ..Windows::every(2) }),
-    // The one of 27 billion parameters.
+    // Layers of the model with 27 billion parameters.
     scaled_by_width: 46,
     ..Defaults::USUAL
 };

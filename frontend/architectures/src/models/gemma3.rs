@@ -1,4 +1,5 @@
-//! `gemma3`: Gemma 3: five layers of six have a window and a RoPE of their own, blocks stand between two norms, and gates go through GELU.
+//! `gemma3`: Gemma 3. Five layers of six have a window and their own RoPE. A norm precedes and
+//! follows each block, and gates go through GELU.
 
 use ixc_ir::graph::attrs::{Activation, GateAttrs};
 
@@ -19,9 +20,9 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
     doc: "Gemma 3",
     defaults: Defaults {
         windows: Some(Windows { base: Some(10_000.0), scaled: false, ..Windows::every(6) }),
-        // Of none of its released models, of which the class knows it.
+        // No released model uses this key, but the class supports it.
         reads: &["final_logit_softcapping"],
-        // The one of 27 billion parameters.
+        // Layers of the model with 27 billion parameters.
         scaled_by_width: 62,
         ..Defaults::USUAL
     },

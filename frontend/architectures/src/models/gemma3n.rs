@@ -1,21 +1,26 @@
-//! `gemma3n`: Gemma 3n. The residual is several streams of which a layer reads and writes one (alternating updates, AltUp, arXiv 2301.13310): it predicts all
-//! of them by coefficients that the active one makes for itself, computes with the prediction, and corrects all by what came of it. Beside attention stands a
-//! product of two thin matrices (Laurel), gates of the first layers stay where they are so many deviations above their mean, the last layers read keys and
-//! values of layers before them, and each layer takes a short row of the token
-//! ([`crate::layer_inputs`]).
+//! `gemma3n`: Gemma 3n. The residual has several streams, and a layer reads and writes one of them
+//! (alternating updates, AltUp, arXiv 2301.13310). The layer first predicts all streams, with
+//! coefficients computed from the active one. It computes with the prediction, and corrects all
+//! streams by its result.
+//!
+//! In parallel to attention there is a product of two thin matrices (Laurel). In the first layers,
+//! only gates far above their mean count. The last layers use keys and values of earlier layers.
+//! Each layer also takes a short row of the token ([`crate::layer_inputs`]).
 //!
 //! ```text
-//! c(x)    = tanh(altup_router rms_norm(x; altup_router_norm) / d)               // a number for each stream
+//! c(x)    = tanh(altup_router rms_norm(x; altup_router_norm) / d)     // a number for each stream
 //! p_k     = h_k + sum over j of (altup_predict_coef c(h_a))[k, j] * h_j
 //! h       = attn_norm(p_a)
-//! y       = (p_a + post_attention_norm(attention h) + h + laurel_post_norm(laurel_r laurel_l h)) / root 2
+//! y    = p_a + post_attention_norm(attention h) + h + laurel_post_norm(laurel_r laurel_l h)
+//! y    = y / root 2
 //! y       = y + post_ffw_norm(network(ffn_norm(y)))
 //! h_k     = p_k + (1 + (altup_correct_coef c(y))_k) * (y - p_a)
 //! h_k     = h_k + of_layer(h_a * altup_correct_scale)                           // k > 0
 //! ```
 //!
-//! Streams before the first layer are the embedding and products with `altup_proj`, made as long as it; behind the last one products with
-//! `altup_unembd_proj`, made as long as the first stream, are averaged with that.
+//! The first stream begins as the embedding. The others begin as products with `altup_proj`, scaled
+//! to its length. After the last layer, products with `altup_unembd_proj`, scaled to the length of
+//! the first stream, are averaged with it.
 
 use ixc_ir::graph::attrs::{Activation, GateAttrs};
 use ixc_ir::graph::{Unary, ValueId};
@@ -32,7 +37,7 @@ const GELU: GateAttrs = GateAttrs::plain(Activation::Gelu);
 
 const STYLE: Style = Style { head_norm: HeadNorm::Heads, value_norm: true, gate: GELU, ..Style::NEOX };
 
-/// Added to a mean square that rows are divided by the root of: only so that zeros stay zeros.
+/// Epsilon on a mean square before division by its root, so that zeros stay zeros.
 const NOTHING: f64 = 1e-12;
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {
@@ -78,7 +83,8 @@ fn decoder(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
     b.head(x, "output_norm.weight")
 }
 
-/// Products of `count` rows side by side, each with its own matrix of `name`, made as long as `x`.
+/// Multiplies each of `count` concatenated rows by its matrix of `name`, and scales the products to
+/// the length of `x`.
 fn as_long(b: &mut Builder<'_>, rows: ValueId, x: ValueId, name: &str, count: u64) -> Result<ValueId, ArchError> {
     let width = b.hyper.embedding_length;
     let rows = b.split_heads(rows, count)?;
@@ -89,7 +95,7 @@ fn as_long(b: &mut Builder<'_>, rows: ValueId, x: ValueId, name: &str, count: u6
     b.scale_heads(rows, length)
 }
 
-/// The root of the mean square of each row of so many elements.
+/// Builds the root of the mean square of each row of `width` elements.
 fn root_mean_square(b: &mut Builder<'_>, x: ValueId, width: u64) -> Result<ValueId, ArchError> {
     let squares = b.mul(x, x)?;
     let squares = b.split_heads(squares, 1)?;
@@ -98,7 +104,7 @@ fn root_mean_square(b: &mut Builder<'_>, x: ValueId, width: u64) -> Result<Value
     b.unary(Unary::SignedRoot, mean)
 }
 
-/// Coefficients that a row makes for itself: `to` of them, by the matrix `name`.
+/// Builds `to` coefficients from a row, with the matrix `name`.
 fn coefficients(
     b: &mut Builder<'_>,
     layer: usize,
@@ -115,7 +121,7 @@ fn coefficients(
     b.linear(x, &of_layer(name), count, to, Bias::Optional)
 }
 
-/// What the streams will be behind a layer.
+/// Predicts the streams after a layer.
 fn predict(b: &mut Builder<'_>, layer: usize, streams: ValueId, of: Alternating) -> Result<ValueId, ArchError> {
     let Alternating { count, active } = of;
     let width = b.hyper.embedding_length;
@@ -137,7 +143,8 @@ fn predict(b: &mut Builder<'_>, layer: usize, streams: ValueId, of: Alternating)
     }
 }
 
-/// The predicted streams, corrected by how far the active one is from what the layer made of it.
+/// Corrects the predicted streams by the difference between the layer's result and the predicted
+/// active stream.
 fn correct(
     b: &mut Builder<'_>,
     layer: usize,
@@ -154,7 +161,7 @@ fn correct(
     b.add(weighted, sum)
 }
 
-/// What a layer makes of one stream: attention beside two thin matrices, and the network.
+/// Builds the layer on one stream: attention in parallel to two thin matrices, then the network.
 fn block(b: &mut Builder<'_>, layer: usize, x: ValueId) -> Result<ValueId, ArchError> {
     let width = b.hyper.embedding_length;
     let name = |part: &str| format!("blk.{layer}.{part}");
@@ -182,7 +189,8 @@ fn block(b: &mut Builder<'_>, layer: usize, x: ValueId) -> Result<ValueId, ArchE
     b.add(y, x)
 }
 
-/// How far elements of a row are above its mean and so many deviations; 0 for the others.
+/// Builds the excess of elements over the row's mean plus `deviations` standard deviations; 0 for
+/// smaller ones.
 fn above(b: &mut Builder<'_>, x: ValueId, deviations: f64, width: u64) -> Result<ValueId, ArchError> {
     let x = b.centre(x)?;
     let deviation = root_mean_square(b, x, width)?;

@@ -1,8 +1,11 @@
-//! `gemma4`: Gemma 4: layers with a window have heads of other sizes than those without, whose RoPE turns a quarter of a head (`rope_freqs` says which
-//! pairs stand still); values are normalised without a weight, and scores are not scaled. The last layers may read keys and values of layers before
-//! them. With experts, those stand beside the dense network, each behind a norm of its own, and the router has a norm, too. The small
-//! models (E2B, E4B) also give each layer a short row of the token, after the feed-forward network
-//! ([`crate::layer_inputs`]).
+//! `gemma4`: Gemma 4. Layers with a window have heads of other sizes than those without. RoPE of
+//! the latter rotates a quarter of a head (`rope_freqs` disables the other pairs). Values are
+//! normalised without a weight, and scores are not scaled. The last layers may use keys and values
+//! of earlier layers.
+//!
+//! Experts are parallel to the dense network, each after its own norm, and the router has a norm,
+//! too. In the small models (E2B, E4B) each layer also takes a short row of the token, after the
+//! feed-forward network ([`crate::layer_inputs`]).
 
 use ixc_ir::graph::ValueId;
 use ixc_ir::graph::attrs::{Activation, GateAttrs};
@@ -56,7 +59,7 @@ fn decoder(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
     b.logits(x)
 }
 
-/// The dense network, and experts beside it where the layer has them.
+/// Builds the dense network, and experts in parallel in layers with experts.
 fn feed_forward(b: &mut Builder<'_>, layer: usize, x: ValueId) -> Result<ValueId, ArchError> {
     let (width, inner) = (b.hyper.embedding_length, b.hyper.layers[layer].feed_forward);
     let name = |part: &str| format!("blk.{layer}.{part}.weight");
@@ -72,7 +75,7 @@ fn feed_forward(b: &mut Builder<'_>, layer: usize, x: ValueId) -> Result<ValueId
     add(b, layer, x, y, STYLE.post_norms.map(|[_, norm]| norm), &STYLE)
 }
 
-/// What the experts of the stream `x` make of it; they are chosen by the stream itself, normalised.
+/// Builds the experts on the stream `x`. The router takes the normalised stream.
 fn experts_of(b: &mut Builder<'_>, layer: usize, x: ValueId, of: &Experts) -> Result<ValueId, ArchError> {
     let width = b.hyper.embedding_length;
     let name = |part: &str| format!("blk.{layer}.{part}");

@@ -1,5 +1,7 @@
-//! `gemma-embedding`: EmbeddingGemma: Gemma 3, but every token sees all of its text, in layers with a window so many positions before and behind it. Behind the last norm
-//! stand the two matrices that sentence-transformers has behind the mean of rows, where files have them (`dense_2`, `dense_3`): a mean of products is the product of the mean.
+//! `gemma-embedding`: EmbeddingGemma. Like Gemma 3, but attention is not causal; windows extend
+//! before and after a position. In sentence-transformers, two matrices follow the mean of rows.
+//! Here they follow the last norm, if files have them (`dense_2`, `dense_3`): the mean of products
+//! is the product of the mean.
 
 use super::gemma3;
 use crate::architecture::Architecture;

@@ -1,5 +1,5 @@
-//! `glm4moe`: GLM-4.5 and later with experts, which are chosen by sigmoids with a bias, beside a shared one; the first layers are dense. The
-//! larger models normalise queries and keys.
+//! `glm4moe`: GLM-4.5 and later with experts, selected by sigmoids with a bias, next to a shared
+//! expert. The first layers are dense. The larger models normalise queries and keys.
 
 use ixc_ir::graph::attrs::RouteScore;
 

@@ -4,7 +4,8 @@
 //! Experts are chosen by sigmoids with a bias, next to shared ones. Keys have the limits of gates
 //! and up (llama.cpp `glm5-next.cpp`).
 //!
-//! Latent attention is to positions that an index chooses, runs of a few at a time, and those behind the last whole run.
+//! Latent attention is over positions that an indexer selects, in runs of a few, and over those
+//! after the last whole run.
 
 use ixc_ir::graph::ValueId;
 use ixc_ir::graph::attrs::RouteScore;

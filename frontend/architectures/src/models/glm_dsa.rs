@@ -1,4 +1,5 @@
-//! `glm-dsa`: GLM-5: as `deepseek32`, but an index turns neighbours, and layers may take the choice of one before them.
+//! `glm-dsa`: GLM-5. Like `deepseek32`, but the RoPE pairs of the indexer are adjacent, and layers
+//! may use the selection of an earlier layer.
 
 use ixc_ir::graph::attrs::{RopeStyle, RouteScore};
 

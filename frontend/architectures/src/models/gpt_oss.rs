@@ -1,7 +1,8 @@
-//! `gpt-oss`: every other layer has a window, heads have sinks, all matrices have biases, and a clamped gate weights one more than up.
+//! `gpt-oss`: gpt-oss. Every other layer has a window, heads have sinks, all matrices have biases,
+//! and a clamped gate multiplies up plus 1.
 //!
-//! YaRN's ramp does not begin and end at whole pairs: the configuration of the released models says so (`truncate` is false), which files have no
-//! key for. llama.cpp rounds it to such.
+//! YaRN's ramp does not begin and end at whole pairs: `truncate` is false in the configuration of
+//! the released models. Files have no key for it, and llama.cpp rounds the ramp.
 
 use ixc_ir::graph::attrs::{Activation, GateAttrs, RouteScore};
 

@@ -1,5 +1,6 @@
-//! `gptj`: GPT-J and CodeGen: attention and network stand beside each other behind one layer norm, a part of each head turns, neighbours together, and the network has no gate.
-//! The output matrix has a bias. llama.cpp has the name and nothing behind it; keys are as others'.
+//! `gptj`: GPT-J and CodeGen. Attention and network are parallel, after one layer norm. RoPE
+//! rotates a part of each head, in adjacent pairs. The network has no gate, and the output matrix
+//! has a bias. llama.cpp only has the name; keys are like those of other architectures.
 //!
 //! ```text
 //! h = norm(x)

@@ -1,5 +1,6 @@
-//! `gptneo`: GPT-Neo: `gpt2` whose scores of attention are products as they are (`attention.scale` is 1), with layers that have a window (`attention.sliding_window_pattern`). No
-//! converter writes such files; keys are as others'.
+//! `gptneo`: GPT-Neo. Like `gpt2`, with unscaled attention scores (`attention.scale` is 1), and
+//! layers with a window (`attention.sliding_window_pattern`). No converter writes such files; keys
+//! are like those of other architectures.
 
 use super::gpt2;
 use crate::architecture::Architecture;

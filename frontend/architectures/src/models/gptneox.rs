@@ -1,6 +1,7 @@
-//! `gptneox`: GPT-NeoX, Pythia, StableLM of the first year: attention and the network stand beside each other, each behind a layer norm of its own, or one behind the
-//! other where files say so (`use_parallel_residual`). Between up and down stands GELU by the error function, as the models were trained, but for GPT-NeoX itself, which had what is near to
-//! it; files have no key for that.
+//! `gptneox`: GPT-NeoX, Pythia, and StableLM of the first year. Attention and network are parallel,
+//! each after its own layer norm, or sequential if files state this (`use_parallel_residual`). The
+//! activation is GELU with the error function, as in training. Only GPT-NeoX itself was trained
+//! with an approximation; files have no key for it.
 
 use ixc_ir::graph::{Unary, ValueId};
 
@@ -12,7 +13,7 @@ use crate::hyper::{Defaults, Norms};
 
 const STYLE: Style = Style::NEOX;
 
-/// The width of GPT-NeoX, and of no other model of its kind.
+/// Width of GPT-NeoX; no other model of this architecture has it.
 const NEAR: u64 = 6144;
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {

@@ -1,4 +1,4 @@
-//! `granite`: Granite, dense: embeddings, what blocks add, scores and logits are scaled.
+//! `granite`: Granite, dense. Embeddings, outputs of blocks, scores and logits are scaled.
 
 use crate::architecture::Architecture;
 use crate::decoder::{Style, decoder};

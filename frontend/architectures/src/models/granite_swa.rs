@@ -1,5 +1,6 @@
-//! `granite_swa`: Granite with windows, dense or with experts: scaled as `granite` is; three layers of four have a window, all heads have sinks, and files say
-//! which layers have RoPE. The shared expert's gates and up are one matrix.
+//! `granite_swa`: Granite with windows, dense or with experts, scaled like `granite`. Three layers
+//! of four have a window, all heads have sinks, and files list the layers with RoPE. Gate and up of
+//! the shared expert are one matrix.
 
 use crate::architecture::Architecture;
 use crate::decoder::{Sinks, Style, decoder};

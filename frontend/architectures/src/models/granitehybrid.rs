@@ -1,5 +1,6 @@
-//! `granitehybrid`: Granite 4 with layers of Mamba-2, dense or with experts: scaled as `granite` is, mostly without RoPE. Bamba is the same, dense and
-//! without scales, and turns half of a head.
+//! `granitehybrid`: Granite 4 with layers of Mamba-2, dense or with experts. Scaled like `granite`,
+//! mostly without RoPE. Bamba is the same architecture, dense and without scales; RoPE rotates half
+//! of a head.
 
 use ixc_ir::graph::ValueId;
 

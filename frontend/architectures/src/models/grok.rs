@@ -1,9 +1,12 @@
-//! `grok`: Grok 1 and 2: blocks stand between two norms, gates go through GELU, and scores of attention and logits of routers are bent to stay within caps; in Grok 2
-//! a dense network stands beside the experts, and both count by the root of a half.
+//! `grok`: Grok 1 and 2. A norm precedes and follows each block, gates go through GELU, and
+//! attention scores and router logits have soft limits. In Grok 2 a dense network is parallel to
+//! the experts, and both are multiplied by the root of a half.
 //!
-//! Chosen experts have their shares of a softmax over all, which their sum does not divide. RoPE is not scaled: what Grok 2's configuration calls "original" is that,
-//! and converters write it as YaRN. Behind `attention.temperature_length` scores grow with their position, which is not computed: the context ends there.
-//! (Released code: `xai-org/grok-1`; `grok.py` of SGLang, which Grok 2's authors wrote for it.)
+//! Weights of experts are a softmax over all, not normalised again. RoPE is not scaled: this is the
+//! meaning of "original" in Grok 2's configuration, which converters write as YaRN. After
+//! `attention.temperature_length` scores grow with their position. This is not supported, so the
+//! context ends there. (Released code: `xai-org/grok-1`; `grok.py` of SGLang, which Grok 2's
+//! authors wrote.)
 
 use ixc_ir::graph::ValueId;
 use ixc_ir::graph::attrs::{Activation, GateAttrs};
@@ -19,7 +22,7 @@ const STYLE: Style = Style {
     gate: GateAttrs::plain(Activation::Gelu),
     ..Style::NEOX
 };
-/// The norm behind experts in files of Grok 1.
+/// Name of the norm after experts in files of Grok 1.
 const OTHER_NORM: &str = "layer_output_norm";
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {
@@ -44,7 +47,7 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
     build: decoder,
 };
 
-/// Those of Grok 1, whose first files have no keys for them.
+/// Scales of Grok 1, whose first files have no keys for them.
 fn scales(_: &Widths) -> Scales {
     Scales {
         embedding: 78.383_671_769_061_69,

@@ -1,8 +1,10 @@
-//! `grovemoe`: Grove MoE: `qwen3moe` whose experts are in groups, each with a small expert (`*_chexps`) that is used whenever one of the group is, with its weight, and
-//! counts `expert_group_scale`.
+//! `grovemoe`: Grove MoE. Like `qwen3moe`, with groups of experts. Each group has a small expert
+//! (`*_chexps`), which is used with the weight of every selected expert of its group, times
+//! `expert_group_scale`.
 //!
-//! Small experts take what the others take, and have the weights of the experts that were chosen, as in the code that the models' authors released
-//! (`inclusionAI/GroveMoE`). That chooses by sigmoids of logits, which are in the order of the softmax whose shares the weights are.
+//! Small experts have the same input as the others, and the weights of the selected experts, as in
+//! the code of the model's authors (`inclusionAI/GroveMoE`). That code selects by sigmoids of
+//! logits, which have the same order as the softmax of the weights.
 
 use ixc_ir::graph::ValueId;
 
@@ -26,7 +28,7 @@ fn decoder(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
         x = attention(b, layer, x, &STYLE)?;
         let h = b.norm(x, &name("ffn_norm.weight"))?;
         let logits = b.linear(h, &name("ffn_gate_inp"), width, of.count, Bias::Optional)?;
-        // Factors of experts are not those of their groups.
+        // Factors of experts do not apply to those of groups.
         let (ids, weights) = b.route_of(layer, logits, &of, None)?;
         let y = routed(b, layer, h, (ids, weights), &of, &STYLE)?;
         let groups = b.expert_groups(ids, groups_of.size)?;

@@ -1,5 +1,7 @@
-//! `hrm_text`: HRM-Text: two stacks of layers, which follow each other several times, each time with keys and values of their own. What the lower one gives goes into the upper one, and what
-//! that gives is the stream of the next cycle. Norms have no weights, and sigmoids weight what attention gives (transformers `hrm_text`).
+//! `hrm_text`: HRM-Text. Two stacks of layers, repeated several times, each time with their own
+//! keys and values. The output of the lower stack is input of the upper one, whose output is the
+//! stream of the next cycle. Norms have no weights, and sigmoids gate the output of attention
+//! (transformers `hrm_text`).
 //!
 //! ```text
 //! h = scale * token_embd[id],  l = z_l_init                 // of every token
@@ -7,8 +9,9 @@
 //!                   h = norm(layers n..2n of (h + l))       // n = hrm.layers_per_stack
 //! ```
 //!
-//! `block_count` counts layers as often as they are computed. That a prompt's tokens see those behind them (`hrm.prefix_lm`) is what transformers does where it is told which tokens these
-//! are, and neither here nor in llama.cpp: all see what is before them.
+//! `block_count` counts each computation of a layer. In transformers, tokens of a prompt attend to
+//! later ones (`hrm.prefix_lm`) if the caller marks the prompt. Here and in llama.cpp, attention is
+//! always causal.
 
 use ixc_ir::graph::{Unary, ValueId};
 
@@ -51,7 +54,7 @@ fn build(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
     b.output(x)
 }
 
-/// What layers make of `x`, behind a norm; none of those that are left out.
+/// Builds the layers on `x`, then a norm. Skips layers that the graph leaves out.
 fn stack(b: &mut Builder<'_>, layers: std::ops::Range<usize>, mut x: ValueId) -> Result<ValueId, ArchError> {
     for layer in layers.filter(|layer| *layer < b.hyper.layers.len()).collect::<Vec<_>>() {
         x = attention(b, layer, x, &STYLE)?;

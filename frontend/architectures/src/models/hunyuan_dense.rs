@@ -1,4 +1,4 @@
-//! `hunyuan-dense`: Hunyuan, dense: queries and keys are normalised behind RoPE.
+//! `hunyuan-dense`: Hunyuan, dense. Queries and keys are normalised after RoPE.
 
 use crate::architecture::Architecture;
 use crate::decoder::{HeadNorm, Style, decoder};

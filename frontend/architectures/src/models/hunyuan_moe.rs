@@ -1,4 +1,5 @@
-//! `hunyuan-moe`: Hunyuan with experts: queries and keys are normalised behind RoPE, and a shared expert is added.
+//! `hunyuan-moe`: Hunyuan with experts. Queries and keys are normalised after RoPE, and a shared
+//! expert is added.
 
 use crate::architecture::Architecture;
 use crate::decoder::{HeadNorm, Style, decoder};

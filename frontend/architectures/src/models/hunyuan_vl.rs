@@ -1,5 +1,6 @@
-//! `hunyuan_vl`: the text part of HunyuanVL and HunyuanOCR: `hunyuan-dense`. RoPE's sections say which of an image's positions turns a pair; a text's are equal. The base of RoPE
-//! grows by `rope.scaling.alpha`, to the power `d / (d - 2)` of a head of `d` elements.
+//! `hunyuan_vl`: the text part of HunyuanVL and HunyuanOCR. Like `hunyuan-dense`. RoPE's sections
+//! assign pairs to dimensions of an image's position, which are equal in text. The base of RoPE is
+//! multiplied by `rope.scaling.alpha` to the power `d / (d - 2)`, for heads of `d` elements.
 
 use crate::architecture::Architecture;
 use crate::decoder::{HeadNorm, Style, decoder};

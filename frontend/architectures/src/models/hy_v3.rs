@@ -1,4 +1,5 @@
-//! `hy_v3`: Hy3: experts are chosen by sigmoids with a bias, beside a shared one; the first layers are dense.
+//! `hy_v3`: Hy3. Experts are selected by sigmoids with a bias, next to a shared expert. The first
+//! layers are dense.
 
 use ixc_ir::graph::attrs::RouteScore;
 

@@ -3,7 +3,8 @@
 //! chosen by sigmoids with a bias, next to a shared one, and their gates and up have a limit. The
 //! first layers are dense (llama.cpp `hy-v4.cpp`, transformers `hy_v4`).
 //!
-//! Attention is to positions that an index chooses, in files that have one; layers may take the choice of one before them.
+//! Attention is over positions that an indexer selects, in files with one. Layers may use the
+//! selection of an earlier layer.
 
 use ixc_ir::graph::attrs::RouteScore;
 use ixc_ir::graph::{Unary, ValueId};

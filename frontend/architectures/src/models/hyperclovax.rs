@@ -1,5 +1,6 @@
-//! `hyperclovax`: HyperCLOVA X SEED Think: scaled as `granite` is, but that logits are multiplied; of most, blocks stand between two norms. No GGUF file by
-//! others is known: keys are Granite's.
+//! `hyperclovax`: HyperCLOVA X SEED Think. Scaled like `granite`, except that logits are
+//! multiplied. In most models a norm precedes and follows each block. No GGUF file by others is
+//! known: keys are Granite's.
 
 use crate::architecture::Architecture;
 use crate::decoder::{Style, decoder};

@@ -1,4 +1,4 @@
-//! `internlm2`: InternLM 2, whose fused queries, keys and values the converter takes apart: as `llama`.
+//! `internlm2`: InternLM 2. Like `llama`; the converter splits its fused queries, keys and values.
 
 use crate::architecture::Architecture;
 use crate::decoder::{Style, decoder};

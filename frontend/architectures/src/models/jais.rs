@@ -1,5 +1,7 @@
-//! `jais`: Jais of the first years: layer norms and biases, gates, scores of attention that fall with distance (`attention.max_alibi_bias`) and are divided by the length of a
-//! key and not by its root (muP). Factors of the model are in its embedding table and its output matrix, as the converter leaves them.
+//! `jais`: Jais of the first years. Layer norms, biases, gates and ALiBi
+//! (`attention.max_alibi_bias`). Attention scores are divided by the length of a key instead of its
+//! root (muP). The embedding table and the output matrix include the model's factors, as the
+//! converter writes them.
 
 use crate::architecture::Architecture;
 use crate::decoder::{Style, decoder};

@@ -1,4 +1,5 @@
-//! `jais2`: Jais 2: layer norms, biases, and a network without a gate, whose inner values are rectified and squared.
+//! `jais2`: Jais 2. Layer norms, biases, and a network without a gate, whose activation is the
+//! square of ReLU.
 
 use ixc_ir::graph::Unary;
 

@@ -6,7 +6,8 @@
 //! to the kept streams and the current one (attention residuals; llama.cpp `kimi-k3.cpp`).
 //!
 //! ```text
-//! h = stream.attend(kept, x; attn_res_score),  x = attention(h) + x    // without x where it was kept: kept = kept | x
+//! // without x if it was kept: kept = kept | x
+//! h = stream.attend(kept, x; attn_res_score),  x = attention(h) + x
 //! h = stream.attend(kept, x; ffn_res_score),   x = experts(h) + x
 //! ```
 
@@ -35,7 +36,7 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
     build,
 };
 
-/// Streams that rows kept, side by side.
+/// Streams that rows kept, concatenated.
 #[derive(Default)]
 struct Kept {
     rows: Option<ValueId>,
@@ -43,17 +44,18 @@ struct Kept {
 }
 
 impl Kept {
-    /// Another one.
+    /// Keeps another stream.
     fn push(&mut self, b: &mut Builder<'_>, x: ValueId) -> Result<(), ArchError> {
         self.rows = Some(self.rows.map_or(Ok(x), |rows| b.concat(rows, x))?);
         self.count += 1;
         Ok(())
     }
 
-    /// What attention to them and to `x` gives, with scores by this weight; `x` where nothing is kept.
+    /// Builds attention over them and `x`, scored with this weight; returns `x` if no stream is
+    /// kept.
     fn attend(&self, b: &mut Builder<'_>, x: ValueId, weight: &str) -> Result<ValueId, ArchError> {
         let Some(rows) = self.rows else {
-            // It would have nothing to choose from.
+            // There is no choice without kept streams.
             b.unread(weight, &[b.hyper.embedding_length])?;
             return Ok(x);
         };
@@ -83,7 +85,7 @@ fn build(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
         let y = networks(b, layer, h, &STYLE)?;
         x = b.add(y, x)?;
     }
-    // Only what gives logits is attended from: what is kept is taken of the same rows.
+    // Only requested rows attend here, so kept streams are reduced to the same rows.
     let all = kept.rows.map(|rows| b.wanted(rows)).transpose()?;
     let x = b.wanted(x)?;
     let x = Kept { rows: all, ..kept }.attend(b, x, "output_res_score.weight")?;

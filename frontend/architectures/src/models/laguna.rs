@@ -1,5 +1,7 @@
-//! `laguna`: Laguna: a gate weights what attention gives, by heads or by elements; layers may have a window, three of four behind one without, with
-//! other heads and another RoPE; experts are chosen by sigmoids with a bias, beside a shared one, and the first layers are dense.
+//! `laguna`: Laguna. A gate multiplies the output of attention, by head or by element. Layers may
+//! have a window: the first of each four has none, and the others have other heads and another
+//! RoPE. Experts are selected by sigmoids with a bias, next to a shared expert. The first layers
+//! are dense.
 
 use ixc_ir::graph::Unary;
 use ixc_ir::graph::attrs::RouteScore;

@@ -1,9 +1,10 @@
-//! `lfm2`: LFM2, dense: most layers mix tokens by a gated convolution of a few taps, the others attend with normalised queries and keys (llama.cpp
-//! `lfm2.cpp`).
+//! `lfm2`: LFM2, dense. Most layers mix tokens by a gated convolution with a few taps; the others
+//! have attention with normalised queries and keys (llama.cpp `lfm2.cpp`).
 //!
 //! ```text
 //! b, c, x = shortconv.in_proj h                       // three rows of the stream's width
-//! shortconv.out_proj (c * short_conv(b * x))          // no activation; the three have biases where checkpoints say `conv_bias`
+//! // no activation; all three have biases in checkpoints with `conv_bias`
+//! shortconv.out_proj (c * short_conv(b * x))
 //! ```
 
 use ixc_ir::graph::ValueId;
@@ -23,7 +24,7 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
     build: |b| decoder(b, &STYLE),
 };
 
-/// From the step's ids to logits.
+/// Builds the decoder, from token ids to logits.
 pub(super) fn decoder(b: &mut Builder<'_>, style: &Style) -> Result<ValueId, ArchError> {
     let mut x = b.embed()?;
     for layer in 0..b.hyper.layers.len() {
@@ -33,11 +34,11 @@ pub(super) fn decoder(b: &mut Builder<'_>, style: &Style) -> Result<ValueId, Arc
         };
         x = feed_forward(b, layer, x, style)?;
     }
-    // Files have the last norm by this name.
+    // Files have the last norm with this name.
     b.logits_behind(x, "token_embd_norm.weight")
 }
 
-/// Norm, gated convolution, output matrix, residual.
+/// Builds norm, gated convolution, output matrix, residual.
 fn convolution(b: &mut Builder<'_>, layer: usize, x: ValueId, style: &Style) -> Result<ValueId, ArchError> {
     let (width, taps) = (b.hyper.embedding_length, b.conv_taps()?);
     let name = |part: &str| format!("blk.{layer}.{part}");

@@ -1,4 +1,5 @@
-//! `lfm2moe`: LFM2 with experts, which are chosen by sigmoids with a bias; the first layers are dense. Its layers are those of `lfm2`.
+//! `lfm2moe`: LFM2 with experts, selected by sigmoids with a bias. The first layers are dense.
+//! Layers are like those of `lfm2`.
 
 use ixc_ir::graph::attrs::RouteScore;
 

@@ -1,5 +1,7 @@
-//! `lfm3`: LFM3, dense: layers of `lfm2` between two norms each; those that attend weight each head by a gate, and every other one has a window and a RoPE of
-//! its own. No GGUF file by others is known: keys and tensors are those of `lfm2` and of architectures with windows.
+//! `lfm3`: LFM3, dense. Layers of `lfm2` with a norm before and after each block. In layers with
+//! attention, a gate multiplies each head, and every other one has a window and its own RoPE. No
+//! GGUF file by others is known: keys and tensors are those of `lfm2` and of architectures with
+//! windows.
 
 use ixc_ir::graph::Unary;
 
@@ -19,7 +21,7 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
         ..Defaults::USUAL
     },
     build: |b| {
-        // A configuration may be without either.
+        // A configuration may lack either.
         let post_norms = b.has(&format!("blk.0.{}.weight", POST_NORMS[0])).then_some(POST_NORMS);
         let gated = b.layers().any(|layer| b.has(&format!("blk.{layer}.attn_gate.weight")));
         let output_gate = if gated { OutputGate::Own(Unary::Sigmoid) } else { OutputGate::None };

@@ -1,7 +1,7 @@
 //! `llama`: Llama and Mistral (dense), Mixtral (experts).
 //!
-//! RoPE turns adjacent pairs, since the converter permutes the rows of Q and K. Mixtral's router is a softmax over all experts
-//! whose chosen weights are divided by their sum.
+//! RoPE pairs are adjacent, because the converter permutes the rows of Q and K. Mixtral's router is
+//! a softmax over all experts, and the weights of the selected ones are divided by their sum.
 
 use crate::architecture::Architecture;
 use crate::decoder::{Style, decoder};

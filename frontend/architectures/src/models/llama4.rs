@@ -1,6 +1,7 @@
-//! `llama4`: Llama 4: three layers of four attend in chunks, with RoPE, behind which queries and keys are normalised without a weight; the fourth sees
-//! all, without RoPE, and multiplies queries of far positions. A token goes to one expert, which takes the row *times* the sigmoid of its logit,
-//! and to a shared one beside it.
+//! `llama4`: Llama 4. Three layers of four attend in chunks, with RoPE, and then normalise queries
+//! and keys without a weight. The fourth attends to all positions, without RoPE, and multiplies
+//! queries of far positions. A token is routed to one expert, whose input is the row *times* the
+//! sigmoid of its logit, and to a shared expert in parallel.
 //!
 //! ```text
 //! _, w   = route logits {score = sigmoid}      // the sigmoid of the highest logit
@@ -8,7 +9,8 @@
 //! y      = expert(id, w * h) * p + shared(h)
 //! ```
 //!
-//! Files have no key for the length of a chunk, which is 8192, or for the temperature; where they have one, it counts.
+//! Files have no keys for the length of a chunk, which is 8192, or for the temperature. If a file
+//! has them, they are used.
 
 use ixc_ir::graph::ValueId;
 use ixc_ir::graph::attrs::{RouteScore, TemperatureAttrs};
@@ -24,7 +26,8 @@ const STYLE: Style =
 
 /// Positions of a chunk, and of a step of the temperature, in all released models.
 const CHUNK: u64 = 8192;
-/// Experts of the model (Maverick) that does not normalise queries and keys, for which files have no key.
+/// Number of experts of the model (Maverick) that does not normalise queries and keys; files have
+/// no key for it.
 const PLAIN_EXPERTS: u64 = 128;
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {
@@ -56,7 +59,7 @@ fn decoder(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
     b.logits(x)
 }
 
-/// Norm, the expert and the shared one, residual.
+/// Builds norm, the expert and the shared one, residual.
 fn experts_of(b: &mut Builder<'_>, layer: usize, x: ValueId, of: &Experts) -> Result<ValueId, ArchError> {
     if of.used != 1 {
         return Err(b.refused("expert_used_count", of.used, "1: an expert takes a row that its own weight multiplies"));

@@ -6,20 +6,23 @@
 //! the softmax, not divided by its sum.
 //!
 //! ```text
-//! h = ffn_norm x;   s = sum over chosen experts of p * expert(h)  +  (sum over chosen identities of p) * h
+//! h = ffn_norm x
+//! s = sum over selected experts of p * expert(h)  +  (sum over selected identities of p) * h
 //! x = x + network(h)
-//! x = x + attention(x)  ...  x + network(x) + s               // of the layer behind
+//! x = x + attention(x)  ...  x + network(x) + s      // of the next layer
 //! ```
 //!
 //! Norms of latent rows add 1e-6 to mean squares, whatever the others add.
 //!
-//! No GGUF files of it are known: keys and tensors are as those of `deepseek2`, and these. What latent rows are multiplied by (`mla_scale_q_lora`,
-//! `mla_scale_kv_lora`: the root of how much wider the stream is) is in the weights of their norms.
+//! No GGUF files of it are known: keys and tensors are those of `deepseek2`, and the ones below.
+//! Factors on latent rows (`mla_scale_q_lora`, `mla_scale_kv_lora`) are the root of the ratio of
+//! widths; weights of their norms include them.
 //!
 //! ```text
 //! longcat-flash.block_count           = 56     // twice the layers of its configuration
 //! longcat-flash.expert_count          = 512    // those with matrices
-//! longcat-flash.expert_identity_count = 256    // those behind them without: ffn_gate_inp and exp_probs_b have a row for each of both
+//! // those after them, without matrices: ffn_gate_inp and exp_probs_b have rows for both
+//! longcat-flash.expert_identity_count = 256
 //! ```
 
 use ixc_ir::graph::ValueId;
@@ -40,14 +43,14 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
         normalise: false,
         reads: &["expert_identity_count", "rope.scaling.yarn_log_multiplier"],
         dense_by_tensor: true,
-        // That of transformers' norms where nothing is said.
+        // Default of transformers' norms.
         latent_eps: Some(1e-6),
         ..Defaults::USUAL
     },
     build,
 };
 
-/// Experts that were chosen, and whose sum is not yet added.
+/// Selected experts whose sum is not yet added.
 struct Shortcut {
     layer: usize,
     h: ValueId,
@@ -56,7 +59,7 @@ struct Shortcut {
 }
 
 impl Shortcut {
-    /// The stream with what they give.
+    /// Adds their output to the stream.
     fn add(self, b: &mut Builder<'_>, x: ValueId) -> Result<ValueId, ArchError> {
         let (routed, beside) = given(b, self.layer, Some(x), (self.h, self.chosen), &self.of, &STYLE)?;
         b.add(routed, beside.unwrap_or(x))

@@ -1,4 +1,4 @@
-//! `maincoder`: Maincoder: `llama` with norms of each head of queries and keys behind RoPE.
+//! `maincoder`: Maincoder. Like `llama`, with norms of each query and key head after RoPE.
 
 use crate::architecture::Architecture;
 use crate::decoder::{HeadNorm, Style, decoder};

@@ -1,5 +1,6 @@
-//! `maple`: Maple: most layers have a window, and those alone have RoPE; all have experts, whose weights are a softmax's and divided by their sum, and their
-//! gates and up have a limit.
+//! `maple`: Maple. Most layers have a window, and only these have RoPE. All layers have experts,
+//! whose weights are a softmax divided by the sum of the selected ones. Their gates and up have a
+//! limit.
 
 use crate::architecture::Architecture;
 use crate::decoder::{HeadNorm, Roped, Style, decoder};

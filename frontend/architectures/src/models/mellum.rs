@@ -1,4 +1,5 @@
-//! `mellum`: Mellum 2: experts as `qwen3moe` has them; layers may have a window, three of four, and RoPE without a scaling there.
+//! `mellum`: Mellum 2. Experts like `qwen3moe`. Three layers of four may have a window; their RoPE
+//! then is not scaled.
 
 use crate::architecture::Architecture;
 use crate::decoder::{HeadNorm, Style, decoder};

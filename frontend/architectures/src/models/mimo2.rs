@@ -1,5 +1,6 @@
-//! `mimo2`: MiMo-V2-Flash: windowed layers have sinks and more key heads than the others, values are shorter than keys, and what attention gives has a factor.
-//! Which layers have experts, their tensors say.
+//! `mimo2`: MiMo-V2-Flash. Layers with a window have sinks and more key heads than others. Values
+//! are shorter than keys, and the output of attention has a factor. Tensors show which layers have
+//! experts.
 
 use ixc_ir::graph::attrs::RouteScore;
 

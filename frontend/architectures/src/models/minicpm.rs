@@ -1,5 +1,5 @@
-//! `minicpm`: MiniCPM: embeddings, what blocks add, and logits are scaled; older files have no keys for that, and mean the model of 2 billion
-//! parameters.
+//! `minicpm`: MiniCPM. Embeddings, outputs of blocks, and logits are scaled. Older files have no
+//! keys for this, and mean the model of 2 billion parameters.
 
 use crate::architecture::Architecture;
 use crate::decoder::{Style, decoder};
@@ -9,12 +9,14 @@ const STYLE: Style = Style::LLAMA;
 
 /// `scale_emb` of the released models.
 const EMBEDDING: f64 = 12.0;
-/// `scale_depth` of the released models: over the root of the number of layers it is the factor on what blocks add.
+/// `scale_depth` of the released models. Divided by the root of the number of layers, it is the
+/// factor on outputs of blocks.
 const DEPTH: f64 = 1.4;
-/// `dim_model_base` of the released models: logits are divided by how many times as wide a model is.
+/// `dim_model_base` of the released models. Logits are divided by the ratio of a model's width to
+/// it.
 const BASE_WIDTH: f64 = 256.0;
 
-/// What older files mean that have no keys for it.
+/// Returns the scales of older files, which have no keys for them.
 pub(super) fn scales(of: &Widths) -> Scales {
     Scales {
         embedding: EMBEDDING,

@@ -11,7 +11,8 @@ use crate::mla::decoder;
 
 const STYLE: Style = Style::NEOX;
 
-/// Added to the mean squares of latent rows: what the class of the model's norms has, whatever its configuration says.
+/// Epsilon of the norms of latent rows: the default of the norms' class, whatever the configuration
+/// has.
 const LATENT_EPS: f64 = 1e-6;
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {

@@ -1,5 +1,5 @@
-//! `minimax-m2`: MiniMax-M2: all heads of a row are normalised as one, RoPE turns half of a head, and experts are chosen by sigmoids
-//! with a bias.
+//! `minimax-m2`: MiniMax-M2. All heads of a row are normalised together, RoPE rotates half of a
+//! head, and experts are selected by sigmoids with a bias.
 
 use ixc_ir::graph::attrs::RouteScore;
 

@@ -1,12 +1,15 @@
-//! `minimax-m3`: MiniMax-M3: normalised heads, gates as gpt-oss has them, a dense network in the first layers, shared experts in the others, whose attention is over
-//! blocks of positions that an index chooses (transformers `minimax_m3_vl`, llama.cpp `minimax-m3.cpp`).
+//! `minimax-m3`: MiniMax-M3. Normalised heads, gates like gpt-oss, and a dense network in the first
+//! layers. Other layers have shared experts, and attention over blocks of positions that an indexer
+//! selects (transformers `minimax_m3_vl`, llama.cpp `minimax-m3.cpp`).
 //!
 //! ```text
-//! k = rope(norm(indexer.k_proj h)),  q[g] = rope(norm(indexer.q_proj h))     // one key; a query for each key head g
-//! attention over index.top_k(q, _, k) {block, local}                         // by head: local blocks, and those with the highest q[g] . k of a position
+//! // one key; a query for each key head g
+//! k = rope(norm(indexer.k_proj h)),  q[g] = rope(norm(indexer.q_proj h))
+//! // by head: local blocks, and those with the highest q[g] . k of a position
+//! attention over index.top_k(q, _, k) {block, local}
 //! ```
 //!
-//! Where the context is no longer than what is chosen, all is, and nobody asks the index.
+//! If the selection covers the whole context, the indexer has no effect and is left out.
 
 use ixc_ir::graph::ValueId;
 use ixc_ir::graph::attrs::{Activation, GateAttrs, RouteScore};
@@ -31,7 +34,7 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
 };
 
 fn decoder(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
-    // Where all blocks are chosen, nobody asks the index.
+    // The indexer is left out if it would always select all blocks.
     if b.hyper.block_index.is_none() {
         for layer in 0..b.hyper.layers.len() {
             for part in ["q_proj", "k_proj", "q_norm", "k_norm"] {

@@ -1,4 +1,5 @@
-//! `mistral3`: Ministral 3 and Devstral 2: queries of far positions are multiplied by a number that grows with each context that they are away.
+//! `mistral3`: Ministral 3 and Devstral 2. Queries are multiplied by a factor that grows with the
+//! position, in steps of the original context.
 
 use crate::architecture::Architecture;
 use crate::decoder::{Style, decoder};

@@ -8,12 +8,18 @@
 //! No GGUF files of it are known: keys and tensors are as those of `glm-dsa`, and these.
 //!
 //! ```text
-//! mistral-large4.attention.rope_pattern      = [true, true, true, false]   // a layer that does not turn keeps the latent row alone
-//! mistral-large4.attention.kv_source_layers  = [0, 1, 0, 3]                // whose latent rows a layer reads
-//! blk.N.attn_temperature.weight, .bias                                     // queries times bias + weight * ln(1 + position), a number each for a head
-//! blk.N.indexer.temperature.weight, .bias                                  // the same of the index's
-//! blk.N.indexer.q_norm.weight, .bias                                       // a layer norm before indexer.attn_q_b
-//! rope_freqs.weight                                                        // exp(-alpha) of LeRoPE: frequencies are times exp(alpha)
+//! // without RoPE, a layer caches only the latent row
+//! mistral-large4.attention.rope_pattern     = [true, true, true, false]
+//! // layers whose latent rows a layer uses
+//! mistral-large4.attention.kv_source_layers = [0, 1, 0, 3]
+//! // queries times bias + weight * ln(1 + position), a number each for a head
+//! blk.N.attn_temperature.weight, .bias
+//! // the same for queries of the indexer
+//! blk.N.indexer.temperature.weight, .bias
+//! // a layer norm before indexer.attn_q_b
+//! blk.N.indexer.q_norm.weight, .bias
+//! // exp(-alpha) of LeRoPE, which multiplies frequencies by exp(alpha)
+//! rope_freqs.weight
 //! ```
 
 use ixc_ir::graph::attrs::RopeStyle;

@@ -1,6 +1,8 @@
-//! `modern-bert`: ModernBERT and what was made of it for embeddings (GTE, Granite Embedding 2): blocks behind layer norms, but that the first one's attention takes embeddings as their own
-//! norm leaves them; rotations of halves; and gates and what they weight in one matrix. Every third layer, from the first on, sees all of a text, with a base of its own for rotations;
-//! the others see so many positions before a row and behind it.
+//! `modern-bert`: ModernBERT and embedding models made from it (GTE, Granite Embedding 2). Layer
+//! norms precede blocks, except the first attention, whose input is the normalised embedding. RoPE
+//! pairs are half a head apart, and gate and up are one matrix. Every third layer, beginning with
+//! the first, attends to the whole text, with its own RoPE base. The others have a window before
+//! and after each row.
 
 use ixc_ir::graph::attrs::{Activation, GateAttrs};
 

@@ -1,7 +1,8 @@
-//! `mpt`: MPT: layer norms without biases, a network without a gate, and scores of attention that fall with distance (`attention.max_alibi_bias`) or rows of a table for
-//! positions (`position_embd`). Queries, keys and values are cut off to stay within a limit where files have one (`attention.clamp_kqv`); those of all heads
-//! together go through layer norms where files have them (`attn_q_norm`, `attn_k_norm`). Between up and down stands GELU by the error function, as the models were trained;
-//! llama.cpp has what is near to it.
+//! `mpt`: MPT. Layer norms without biases, and a network without a gate. It has ALiBi
+//! (`attention.max_alibi_bias`) or a table of positions (`position_embd`). Queries, keys and values
+//! are clamped to a limit if files have one (`attention.clamp_kqv`). Rows of all heads go through
+//! layer norms if files have them (`attn_q_norm`, `attn_k_norm`). The activation is GELU with the
+//! error function, as in training; llama.cpp approximates it.
 
 use ixc_ir::graph::Unary;
 
@@ -10,7 +11,7 @@ use crate::decoder::{HeadNorm, Style, decoder};
 use crate::hyper::{Defaults, MAX_BIAS, Norms, Rotates};
 
 const STYLE: Style = Style { head_norm: HeadNorm::RowAsStream, ungated: Some(Unary::GeluErf), ..Style::LLAMA };
-/// The table of positions.
+/// Name of the table of positions.
 const POSITIONS: &str = "position_embd.weight";
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {

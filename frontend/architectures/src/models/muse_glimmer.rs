@@ -1,5 +1,6 @@
-//! `muse-glimmer`: Muse Glimmer, dense: embeddings are normalised, three layers of four have a window, and those alone have RoPE; a gate weights what
-//! attention gives, and blocks stand between two norms.
+//! `muse-glimmer`: Muse Glimmer, dense. Embeddings are normalised. Three layers of four have a
+//! window, and only these have RoPE. A gate multiplies the output of attention, and a norm precedes
+//! and follows each block.
 
 use ixc_ir::graph::Unary;
 
@@ -7,7 +8,7 @@ use crate::architecture::Architecture;
 use crate::decoder::{HeadNorm, OutputGate, Roped, Style, decoder};
 use crate::hyper::{Defaults, Windows};
 
-/// What norms behind blocks add to the mean square: files have the other number alone.
+/// Epsilon of norms after blocks: files only have that of the other norms.
 const POST_EPS: f64 = 1e-8;
 
 const STYLE: Style = Style {

@@ -1,5 +1,6 @@
-//! `nanbeige`: Nanbeige 4.2: Llama whose layers follow each other several times (`num_loops`), each time with keys and values of their own; the last norm stands
-//! between, too, unless files say that it does not (`skip_loop_final_norm`).
+//! `nanbeige`: Nanbeige 4.2. Llama with layers that are repeated (`num_loops`), each time with
+//! their own keys and values. The last norm is also applied between repetitions, unless files
+//! disable this (`skip_loop_final_norm`).
 
 use ixc_ir::graph::ValueId;
 

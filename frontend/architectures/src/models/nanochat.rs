@@ -1,8 +1,10 @@
-//! `nanochat`: nanochat: norms have no weights, one more of them stands behind the embedding, queries and keys go through theirs behind RoPE, and
-//! the network has no gate; its inner values are rectified and squared. Logits have a cap (transformers `nanochat`).
+//! `nanochat`: nanochat. Norms have no weights; there is one after the embedding, too. Queries and
+//! keys are normalised after RoPE. The network has no gate; its activation is the square of ReLU.
+//! Logits have a cap (transformers `nanochat`).
 //!
-//! No GGUF files of it are known. Its RoPE turns the other way: with the second half of each head's rows of `attn_q` and `attn_k` before the first, as files
-//! here have them, that is the usual one.
+//! No GGUF files of it are known. Its RoPE rotates in the opposite direction. Files here have the
+//! second half of each head's rows of `attn_q` and `attn_k` before the first, which makes the
+//! rotation the usual one.
 
 use ixc_ir::graph::Unary;
 

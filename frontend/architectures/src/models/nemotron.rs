@@ -1,4 +1,5 @@
-//! `nemotron`: Nemotron 4 and Minitron, dense: layer norms, and a network without a gate, whose inner values are rectified and squared.
+//! `nemotron`: Nemotron 4 and Minitron, dense. Layer norms, and a network without a gate, whose
+//! activation is the square of ReLU.
 
 use ixc_ir::graph::Unary;
 

@@ -1,5 +1,5 @@
-//! `nemotron_h`: Nemotron-H and Nemotron Nano 2: each layer is one part behind one norm: Mamba-2, attention without RoPE, or a network without
-//! a gate, whose inner values are rectified and squared.
+//! `nemotron_h`: Nemotron-H and Nemotron Nano 2. Each layer is one part after one norm: Mamba-2,
+//! attention without RoPE, or a network without a gate, whose activation is the square of ReLU.
 
 use ixc_ir::graph::{Unary, ValueId};
 
@@ -19,7 +19,7 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
     build: decoder,
 };
 
-/// From the step's ids to logits.
+/// Builds the decoder, from token ids to logits.
 pub(super) fn decoder(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
     let mut x = b.embed()?;
     for layer in 0..b.hyper.layers.len() {

@@ -1,5 +1,6 @@
-//! `nemotron_h_moe`: Nemotron 3: layers of `nemotron_h`, with experts, which are chosen by sigmoids with a bias, beside a shared one. In larger models
-//! experts take a narrower row than the shared one and the router do.
+//! `nemotron_h_moe`: Nemotron 3. Layers of `nemotron_h`, with experts, selected by sigmoids with a
+//! bias, next to a shared expert. In larger models experts have a narrower input than the shared
+//! expert and the router.
 
 use ixc_ir::graph::attrs::RouteScore;
 

@@ -1,8 +1,10 @@
-//! `nomic-bert`: Nomic Embed 1 and 1.5: `bert`, but queries and keys are rotated, there is no table of positions, and the network is gated; matrices have no biases.
+//! `nomic-bert`: Nomic Embed 1 and 1.5. Like `bert`, but with RoPE instead of a table of positions,
+//! with a gated network, and without biases of matrices.
 //!
 //! ```text
 //! x = norm(token_embd[id] + token_types[0])
-//! x = norm(x + attn_output softmax(q . k / sqrt(d)) v)               q, k, v = attn_qkv x, q and k rotated by halves
+//! // q, k, v = attn_qkv x; q and k rotated, with pairs half a head apart
+//! x = norm(x + attn_output softmax(q . k / sqrt(d)) v)
 //! x = norm(x + ffn_down (silu(ffn_gate x) * ffn_up x))
 //! ```
 

@@ -1,4 +1,5 @@
-//! `olmo`: OLMo 1: layer norms without weights; queries, keys and values are cut off to stay within a limit where files have one (`attention.clamp_kqv`).
+//! `olmo`: OLMo 1. Layer norms without weights. Queries, keys and values are clamped to a limit if
+//! files have one (`attention.clamp_kqv`).
 
 use crate::architecture::Architecture;
 use crate::decoder::{Style, decoder};

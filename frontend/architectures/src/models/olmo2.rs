@@ -1,5 +1,5 @@
-//! `olmo2`: OLMo 2 and 3: norms stand behind blocks alone, and all heads of a row are normalised as one; in OLMo 3 three layers of four have a window,
-//! whose RoPE is not scaled.
+//! `olmo2`: OLMo 2 and 3. Norms only follow blocks, and all heads of a row are normalised together.
+//! In OLMo 3, three layers of four have a window; their RoPE is not scaled.
 
 use crate::architecture::Architecture;
 use crate::decoder::{HeadNorm, Style, decoder};

@@ -3,13 +3,17 @@
 //! those of OLMo 2, with norms after blocks only. Released models have no RoPE there (transformers
 //! `olmo_hybrid`).
 //!
-//! No GGUF files of it are known: keys are as those of `granitehybrid` and `qwen3next`, and one more; tensors are theirs, with projections one by one.
+//! No GGUF files of it are known. Keys are those of `granitehybrid` and `qwen3next`, and one more;
+//! tensors are theirs, with separate projections.
 //!
 //! ```text
-//! olmo-hybrid.attention.head_count_kv = [0, 0, 0, 30, ...]   // 0 where a layer has linear attention
+//! // 0 in a layer with linear attention
+//! olmo-hybrid.attention.head_count_kv = [0, 0, 0, 30, ...]
 //! olmo-hybrid.rope.scaling.finetuned  = false                // without RoPE
-//! olmo-hybrid.ssm.beta_scale          = 2.0                  // what rates are multiplied by (linear_allow_neg_eigval)
-//! blk.N.attn_q, .attn_k, .attn_v                             // of linear attention, too; ssm_conv1d has their channels one behind another
+//! // factor on rates (linear_allow_neg_eigval)
+//! olmo-hybrid.ssm.beta_scale    = 2.0
+//! // also in linear attention; ssm_conv1d has their channels, one after the other
+//! blk.N.attn_q, .attn_k, .attn_v
 //! ```
 
 use ixc_ir::graph::attrs::KeyHeads;
@@ -25,7 +29,8 @@ use crate::hyper::{Defaults, Parts, Rotates};
 
 const LINEAR: Style = Style::NEOX;
 const ATTENDING: Style = olmo2::STYLE;
-/// What the norm of results adds to mean squares, and what queries and keys add to sums of squares, whatever other norms add (transformers has these numbers).
+/// Epsilons of the norm of results, and of the squared lengths of queries and keys, whatever
+/// epsilon other norms have (the numbers are from transformers).
 const MIXER: Linear =
     Linear { key_heads: KeyHeads::Grouped, gate: Unary::Silu, norm_eps: Some(1e-5), unit_eps: Some(1e-6), apart: true };
 

@@ -1,4 +1,5 @@
-//! `olmoe`: OLMoE: all heads of a row are normalised as one; weights of experts stay as the softmax over all gives them.
+//! `olmoe`: OLMoE. All heads of a row are normalised together. Weights of experts are a softmax
+//! over all, not normalised again.
 
 use crate::architecture::Architecture;
 use crate::decoder::{HeadNorm, Style, decoder};

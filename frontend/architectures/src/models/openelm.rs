@@ -1,6 +1,7 @@
-//! `openelm`: OpenELM: layers have heads and networks of their own numbers (arrays of `attention.head_count`, `attention.head_count_kv` and `feed_forward_length`), queries, keys and
-//! values are of one matrix, and each head of queries and keys is normalised before RoPE. The output matrix is the table of embeddings.
-//! (Apple's `modeling_openelm.py`.)
+//! `openelm`: OpenELM. Numbers of heads and widths of networks differ by layer (arrays
+//! `attention.head_count`, `attention.head_count_kv` and `feed_forward_length`). Queries, keys and
+//! values are one matrix, and each query and key head is normalised before RoPE. The output matrix
+//! is the embedding table. (Apple's `modeling_openelm.py`.)
 
 use crate::architecture::Architecture;
 use crate::decoder::{HeadNorm, Style, decoder};

@@ -1,5 +1,7 @@
-//! `opt`: OPT: `gpt2`, but inner values of the network are rectified. The table of positions has no rows before that of the first position: folders have two, which are left out.
-//! Models whose norms stand behind what they normalise, of another width than their embeddings (OPT-350M), are not read. No converter writes such files; keys are as GPT-2's.
+//! `opt`: OPT. Like `gpt2`, with ReLU. The table of positions has no rows before the first
+//! position: folders have two, which are removed. A model with norms after blocks and with another
+//! width than its embeddings (OPT-350M) is not supported. No converter writes such files; keys are
+//! GPT-2's.
 
 use ixc_ir::graph::Unary;
 

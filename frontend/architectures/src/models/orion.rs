@@ -1,4 +1,4 @@
-//! `orion`: Orion: `llama` with layer norms, whose RoPE turns halves of a head.
+//! `orion`: Orion. Like `llama`, with layer norms and RoPE pairs half a head apart.
 
 use crate::architecture::Architecture;
 use crate::decoder::{Style, decoder};

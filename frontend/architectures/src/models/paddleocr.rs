@@ -1,4 +1,5 @@
-//! `paddleocr`: the text part of PaddleOCR-VL: ERNIE 4.5, whose pairs of RoPE lie half a head apart. RoPE's sections say which of an image's positions turns a pair; a text's are equal.
+//! `paddleocr`: the text part of PaddleOCR-VL. Like ERNIE 4.5, with RoPE pairs half a head apart.
+//! RoPE's sections assign pairs to dimensions of an image's position, which are equal in text.
 
 use crate::architecture::Architecture;
 use crate::decoder::{Style, decoder};

@@ -1,4 +1,5 @@
-//! `pangu-embedded`: openPangu Embedded: RoPE turns halves of a head, and what attention gives has a bias.
+//! `pangu-embedded`: openPangu Embedded. RoPE pairs are half a head apart, and the output matrix of
+//! attention has a bias.
 
 use crate::architecture::Architecture;
 use crate::decoder::{Style, decoder};

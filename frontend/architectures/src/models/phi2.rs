@@ -1,4 +1,5 @@
-//! `phi2`: Phi-1.5 and Phi-2: attention and network stand beside each other behind one layer norm, and the network has no gate.
+//! `phi2`: Phi-1.5 and Phi-2. Attention and network are parallel, after one layer norm, and the
+//! network has no gate.
 
 use ixc_ir::graph::Unary;
 

@@ -1,6 +1,8 @@
-//! `phi3`: Phi-3 and later, dense: queries, keys and values by one matrix, gate and up by another. Those of long contexts divide frequencies by one
-//! of two lists of factors (longrope): `rope_factors_long.weight` where the context has room for more positions than
-//! `rope.scaling.original_context_length`, `rope_factors_short.weight` where it does not. (Transformers goes by the positions that there are.)
+//! `phi3`: Phi-3 and later, dense. One matrix for queries, keys and values, another for gate and
+//! up. Models with long contexts divide RoPE frequencies by one of two lists of factors (longrope).
+//! If the context has more positions than `rope.scaling.original_context_length`, the list is
+//! `rope_factors_long.weight`, otherwise `rope_factors_short.weight`. (Transformers decides by the
+//! length of the text.)
 
 use crate::architecture::Architecture;
 use crate::decoder::{Style, decoder};

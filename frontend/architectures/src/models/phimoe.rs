@@ -1,6 +1,7 @@
-//! `phimoe`: Phi-3.5 with experts: layer norms, biases, and a router of its own, SparseMixer: the weight of each of the two experts is its part in a
-//! softmax over those that are left and near it. llama.cpp takes a softmax over all and divides by the sum of the chosen, which the model was not
-//! trained with; this is what its authors' code does.
+//! `phimoe`: Phi-3.5 with experts. It has layer norms and biases, and the router SparseMixer. The
+//! weight of each of the two experts is its part in a softmax over the remaining experts with
+//! similar scores. The authors' code does the same. In llama.cpp the weights are a softmax over all
+//! experts, normalised over the selected ones, which differs from training.
 
 use ixc_ir::graph::attrs::RouteScore;
 

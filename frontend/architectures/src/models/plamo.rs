@@ -1,4 +1,5 @@
-//! `plamo`: PLaMo 1: `llama` whose attention and network stand beside each other behind one norm, and whose RoPE turns halves of a head.
+//! `plamo`: PLaMo 1. Like `llama`, with attention and network in parallel after one norm, and RoPE
+//! pairs half a head apart.
 
 use crate::architecture::Architecture;
 use crate::decoder::{Style, decoder};

@@ -1,5 +1,7 @@
-//! `plamo2`: PLaMo 2: blocks stand between two norms; few layers attend, by heads with norms of their own, the others have a selective state space, whose heads have one decay each. Of that
-//! gates and values lie head by head, and keys, queries and steps are made of what goes in, normalised.
+//! `plamo2`: PLaMo 2. A norm precedes and follows each block. A few layers have attention, with a
+//! norm for each head. The others have a selective state space, with one decay for each head. Its
+//! gates and values alternate by head; keys, queries and steps are made from its values and
+//! normalised.
 //!
 //! ```text
 //! z, x    = each head's halves of ssm_in h
@@ -9,7 +11,8 @@
 //! ssm_out (silu(z) * y)
 //! ```
 //!
-//! In the model's own code attention has a window of 2,048 positions, and so it has here in folders; files do not say so, and llama.cpp has none.
+//! The model's own code limits attention to a window of 2,048 positions; folders have this window.
+//! GGUF files lack it, and llama.cpp has none.
 
 use ixc_ir::graph::ValueId;
 
@@ -22,7 +25,7 @@ use crate::ssm::gated_scan;
 
 const STYLE: Style =
     Style { head_norm: HeadNorm::Each, post_norms: Some([NORM, "post_ffw_norm"]), fused_gate: true, ..Style::NEOX };
-/// That of what a mixer gives.
+/// Name of the norm after a mixer.
 const NORM: &str = "post_attention_norm";
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {
@@ -48,7 +51,7 @@ fn decoder(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
     b.logits(x)
 }
 
-/// State space and output matrix, of normalised rows.
+/// Builds state space and output matrix on normalised rows.
 fn mixed(b: &mut Builder<'_>, layer: usize, h: ValueId) -> Result<ValueId, ArchError> {
     let width = b.hyper.embedding_length;
     let Ssm { taps, heads, key_length: state, value_length, .. } = b.ssm()?;
@@ -61,7 +64,7 @@ fn mixed(b: &mut Builder<'_>, layer: usize, h: ValueId) -> Result<ValueId, ArchE
     let x = b.short_conv(&format!("conv.{layer}"), x, &name("ssm_conv1d.weight"), [inner, taps])?;
     let x = b.optional_bias(x, &name("ssm_conv1d.bias"), inner)?;
     let x = b.silu(x)?;
-    // No key says how long the row is that steps are made of.
+    // No key has the length of the row for steps.
     let rows = b.rows(&name("ssm_x.weight")).unwrap_or(0);
     let rank = rows.saturating_sub(2 * state).max(1);
     let all = b.linear(x, &name("ssm_x"), inner, 2 * state + rank, Bias::Optional)?;
@@ -72,7 +75,7 @@ fn mixed(b: &mut Builder<'_>, layer: usize, h: ValueId) -> Result<ValueId, ArchE
     let key = part("ssm_b_norm.weight", 0, state)?;
     let query = part("ssm_c_norm.weight", state, state)?;
     let step = part("ssm_dt_norm.weight", 2 * state, rank)?;
-    // Its bias is the scan's.
+    // Its bias is a weight of the scan.
     let matrix = b.weight(&name("ssm_dt.weight"), &[heads, rank])?;
     let step = b.matmul(step, matrix)?;
     let values = [b.split_heads(x, heads)?, b.split_heads(key, 1)?, b.split_heads(query, 1)?, step];

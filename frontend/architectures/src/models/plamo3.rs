@@ -1,4 +1,5 @@
-//! `plamo3`: PLaMo 3: blocks stand between two norms, heads of queries and keys are normalised, and seven layers of eight have a window, whose RoPE is not scaled.
+//! `plamo3`: PLaMo 3. A norm precedes and follows each block, and query and key heads are
+//! normalised. Seven layers of eight have a window; their RoPE is not scaled.
 
 use crate::architecture::Architecture;
 use crate::decoder::{HeadNorm, Style, decoder};

@@ -1,9 +1,10 @@
-//! `plm`: PLM: latent attention ([`crate::mla`]), whose queries are products of the stream itself,
-//! and a network without a gate. Its inner values are rectified and squared. The output matrix is
-//! the table of embeddings.
+//! `plm`: PLM. Latent attention ([`crate::mla`]), with queries made from the stream, and a network
+//! without a gate, whose activation is the square of ReLU. The output matrix is the embedding
+//! table.
 //!
 //! ```text
-//! x += attn_output attention(attn_q norm(x), latent row of norm(x))      keys and values: attn_kv_b
+//! // keys and values: attn_kv_b
+//! x += attn_output attention(attn_q norm(x), latent row of norm(x))
 //! x += ffn_down max(ffn_up norm(x), 0)^2
 //! ```
 

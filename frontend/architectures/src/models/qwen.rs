@@ -1,8 +1,10 @@
-//! `qwen`: Qwen 1, and the text of Qwen-VL: as `llama`, with RoPE that turns halves of a head, and one matrix with a bias for queries, keys and values. Files count gates and
-//! up together in `feed_forward_length`.
+//! `qwen`: Qwen 1, and the text part of Qwen-VL. Like `llama`, with RoPE pairs half a head apart,
+//! and one matrix with a bias for queries, keys and values. `feed_forward_length` of files is the
+//! sum of gate and up.
 //!
-//! The model's own code changes RoPE's base, and multiplies queries by a logarithm of their position, in texts longer than those of its training (8,192 positions; 2,048 in the first
-//! files). Neither is done here, nor in llama.cpp: such texts are as with RoPE alone.
+//! For texts longer than in training (8,192 positions; 2,048 in the first files), the model's own
+//! code changes RoPE's base and multiplies queries by a logarithm of their position. Neither this
+//! graph nor llama.cpp does so.
 
 use crate::architecture::Architecture;
 use crate::builder::Bias;

@@ -1,4 +1,4 @@
-//! `qwen2`: Qwen2 and Qwen2.5, dense: Q, K and V have biases.
+//! `qwen2`: Qwen2 and Qwen2.5, dense. Q, K and V have biases.
 
 use crate::architecture::Architecture;
 use crate::builder::Bias;

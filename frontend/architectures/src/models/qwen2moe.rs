@@ -1,5 +1,6 @@
-//! `qwen2moe`: Qwen1.5 and Qwen2 with experts: attention as in `qwen2`; weights of experts stay as the softmax over all gives them, and a gated
-//! shared expert is added. Layers without a router are dense, and those of checkpoints that say `qkv_bias: false` have no biases.
+//! `qwen2moe`: Qwen1.5 and Qwen2 with experts. Attention like `qwen2`. Weights of experts are a
+//! softmax over all, not normalised again, and a gated shared expert is added. Layers without a
+//! router are dense. Layers of checkpoints with `qkv_bias: false` have no biases.
 
 use crate::architecture::Architecture;
 use crate::builder::Bias;

@@ -1,4 +1,5 @@
-//! `qwen2vl`: the text part of Qwen2-VL and Qwen2.5-VL: `qwen2`. RoPE's sections say which of an image's positions turns a pair; a text's are equal.
+//! `qwen2vl`: the text part of Qwen2-VL and Qwen2.5-VL. Like `qwen2`. RoPE's sections assign pairs
+//! to dimensions of an image's position, which are equal in text.
 
 use crate::architecture::Architecture;
 use crate::builder::Bias;

@@ -1,4 +1,4 @@
-//! `qwen3`: Qwen3, dense: every query and key head is normalised before RoPE.
+//! `qwen3`: Qwen3, dense. Every query and key head is normalised before RoPE.
 
 use crate::architecture::Architecture;
 use crate::decoder::{HeadNorm, Style, decoder};

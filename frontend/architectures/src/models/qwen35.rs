@@ -1,7 +1,9 @@
-//! `qwen35`: the dense models of Qwen3.5 and later: layers of linear attention, and every fourth of gated attention.
+//! `qwen35`: the dense models of Qwen3.5 and later. Layers of linear attention; every fourth layer
+//! has gated attention.
 //!
-//! Value heads of files stand in the order in which those that share a key head are as many apart as there are key heads. RoPE's sections say which
-//! of an image's positions turns a pair; a text's are equal.
+//! In files, key heads alternate in the order of value heads: the value heads of a key head are as
+//! far apart as there are key heads. RoPE's sections assign pairs to dimensions of an image's
+//! position, which are equal in text.
 
 use ixc_ir::graph::attrs::KeyHeads;
 

@@ -1,4 +1,5 @@
-//! `qwen35moe`: Qwen3.5 and later with experts: mixers as in `qwen35`, and a gated shared expert beside the routed ones.
+//! `qwen35moe`: Qwen3.5 and later with experts. Mixers like `qwen35`, and a gated shared expert
+//! next to routed experts.
 
 use ixc_ir::graph::attrs::KeyHeads;
 

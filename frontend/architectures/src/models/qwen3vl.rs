@@ -1,4 +1,5 @@
-//! `qwen3vl`: the text part of Qwen3-VL: `qwen3`. RoPE's sections say which of an image's positions turns a pair; a text's are equal.
+//! `qwen3vl`: the text part of Qwen3-VL. Like `qwen3`. RoPE's sections assign pairs to dimensions
+//! of an image's position, which are equal in text.
 
 use crate::architecture::Architecture;
 use crate::decoder::{HeadNorm, Style, decoder};

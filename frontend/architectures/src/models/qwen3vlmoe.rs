@@ -1,4 +1,5 @@
-//! `qwen3vlmoe`: the text part of Qwen3-VL with experts: `qwen3moe`, as `qwen3vl` is `qwen3`.
+//! `qwen3vlmoe`: the text part of Qwen3-VL with experts. Like `qwen3moe`, with the differences of
+//! `qwen3vl`.
 
 use crate::architecture::Architecture;
 use crate::decoder::{HeadNorm, Style, decoder};

@@ -1,16 +1,20 @@
-//! `qwen4exp`: Qwen3.8-Flash-Next: mixers and experts as in `qwen35moe` with gates of linear attention that are sigmoids, between streams of a residual that
-//! are weighted element by element, and a table of rows that the last tokens name together (llama.cpp `qwen4exp.cpp`, transformers `qwen4_exp`).
+//! `qwen4exp`: Qwen3.8-Flash-Next. Mixers and experts like `qwen35moe`, with sigmoids as gates of
+//! linear attention. The residual has several streams, weighted element by element. The last tokens
+//! together select rows of a table (llama.cpp `qwen4exp.cpp`, transformers `qwen4_exp`).
 //!
 //! ```text
-//! n = norm of each stream;  block's input = mean over streams of sigmoid(up silu(down n / streams)) * n
-//! stream k += 2 sigmoid((inject n)[k] / streams) * what the block gives
+//! n = norm of each stream
+//! block's input = mean over streams of sigmoid(up silu(down n / streams)) * n
+//! stream k += 2 sigmoid((inject n)[k] / streams) * output of the block
 //! ```
 //!
-//! One layer takes of a token rows of a table, which it and those before it name (`ngram`), before its mixer: of each stream a gate says how much of their value it gets,
-//! and a convolution of what all streams get is added.
+//! Before its mixer, one layer also takes rows of a table, selected by a token and those before it
+//! (`ngram`). For each stream a gate multiplies their value, and a convolution of all streams'
+//! values is added.
 //!
-//! Attention is to runs of positions that an index chooses, and to those behind the last whole run. Of a run its key is the mean of those of its positions, normalised and
-//! turned by the first of them; queries of all heads count alike.
+//! Attention is over runs of positions that an indexer selects, and over those after the last whole
+//! run. The key of a run is the mean of its positions' keys, normalised and rotated by the first
+//! position. Queries of all heads have the same weight.
 //!
 //! ```text
 //! k = rope(rms_norm(mean of indexer.k_proj h)),  q = rope(rms_norm(indexer.q_proj h))
@@ -41,13 +45,13 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
     build,
 };
 
-/// What weights of a run's positions begin with: zeros, which no file has.
+/// Name of the weights of positions in a run: zeros, which no file has.
 const MEAN: &str = "mean";
-/// The norm of an index's keys, which they are as long as.
+/// Name of the norm of an indexer's keys, whose length is that of a key.
 const KEY_NORM: &str = "indexer.k_norm.weight";
-/// The table of rows that tokens name.
+/// Name of the table whose rows tokens select.
 const TABLE: &str = "per_layer_token_embd.weight";
-/// The taps of the convolution behind them, and these as singles where a file has halves.
+/// Names of the convolution's taps, and of their f32 form for files with f16 taps.
 const TAPS: &str = "ple_conv1d.weight";
 const TAPS_IN_SINGLES: &str = "ple_conv1d.singles";
 
@@ -76,12 +80,13 @@ fn build(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
     b.output(x)
 }
 
-/// The positions that a layer attends to, by its normalised rows; `None` where it has no index.
+/// Builds the positions that a layer attends to, from its normalised rows; `None` in a layer
+/// without an indexer.
 fn chosen(b: &mut Builder<'_>, layer: usize, h: ValueId) -> Result<Option<ValueId>, ArchError> {
     let name = |part: &str| format!("blk.{layer}.indexer.{part}");
     let Some(Indexer { heads, key_length, top_k, run, .. }) = b.hyper.indexer.clone().filter(|index| index.own[layer])
     else {
-        // Files may have what nobody reads.
+        // Files may have unused tensors.
         for part in ["q_proj", "k_proj", "q_norm", "k_norm", MEAN] {
             b.leave_out(&name(&format!("{part}.weight")));
         }
@@ -89,7 +94,7 @@ fn chosen(b: &mut Builder<'_>, layer: usize, h: ValueId) -> Result<Option<ValueI
     };
     let (width, rope) = (b.hyper.embedding_length, b.hyper.rope.clone());
     let q = b.linear(h, &name("q_proj"), width, heads * key_length, Bias::Optional)?;
-    // One number for all heads changes no choice.
+    // The same weight for all heads does not change the selection.
     let w = b.slice(q, 0, heads)?;
     let w = b.scale(w, 0.0)?;
     let w = b.sigmoid(w)?;
@@ -97,7 +102,7 @@ fn chosen(b: &mut Builder<'_>, layer: usize, h: ValueId) -> Result<Option<ValueI
     let q = b.rms_norm(q, &name("q_norm.weight"), key_length)?;
     let q = b.rope_by(q, &rope, STYLE.pairs, (1, false))?;
     let k = b.linear(h, &name("k_proj"), width, key_length, Bias::Optional)?;
-    // Weights that are all the same: a mean.
+    // With equal weights, the result is the mean.
     let gate = b.scale(k, 0.0)?;
     let (state, mean) = (format!("compressor.{layer}"), name(&format!("{MEAN}.weight")));
     let k = b.compress(&state, [k, gate], &mean, [run, key_length], false)?;
@@ -107,7 +112,7 @@ fn chosen(b: &mut Builder<'_>, layer: usize, h: ValueId) -> Result<Option<ValueI
     b.index_top_k(&format!("index.{layer}"), [q, w, k], key_length, (top_k, run, false)).map(Some)
 }
 
-/// The streams `x`, side by side, behind a block.
+/// Builds the concatenated streams `x` after a block.
 fn around(
     b: &mut Builder<'_>,
     name: &str,
@@ -126,7 +131,7 @@ fn around(
     b.add(y, x)
 }
 
-/// Normalised streams, and what a block gets of them.
+/// Builds normalised streams, and the input of a block from them.
 fn input(
     b: &mut Builder<'_>,
     name: &str,
@@ -144,7 +149,7 @@ fn input(
     Ok((n, streams::mean(b, weighted, count)?))
 }
 
-/// The streams `x` with what they get of the rows that tokens name.
+/// Adds the table rows that tokens select to the streams `x`.
 fn named(b: &mut Builder<'_>, layer: usize, x: ValueId, of: &Ngrams, count: u64) -> Result<ValueId, ArchError> {
     let (width, all) = (b.hyper.embedding_length, count * b.hyper.embedding_length);
     let name = |part: &str| format!("blk.{layer}.ple_{part}");
@@ -186,14 +191,14 @@ fn named(b: &mut Builder<'_>, layer: usize, x: ValueId, of: &Ngrams, count: u64)
     b.add(y, x)
 }
 
-/// What files lack.
+/// Derives tensors that files lack.
 fn made(gguf: &Gguf, architecture: &str) -> Result<Vec<Made>, GgufError> {
     let mut made = taps_in_singles(gguf)?;
     made.extend(zeros(gguf, architecture)?);
     Ok(made)
 }
 
-/// Zeros for each position of a run, of layers with an index.
+/// Derives zeros for each position of a run, in layers with an indexer.
 fn zeros(gguf: &Gguf, architecture: &str) -> Result<Vec<Made>, GgufError> {
     let mut made = Vec::new();
     let Some(run) = index_run(gguf, architecture) else { return Ok(made) };
@@ -207,7 +212,7 @@ fn zeros(gguf: &Gguf, architecture: &str) -> Result<Vec<Made>, GgufError> {
     Ok(made)
 }
 
-/// Taps as singles, where a file has them as halves: converters take them for a matrix.
+/// Derives f32 taps if a file has f16 ones: converters treat them as a matrix.
 fn taps_in_singles(gguf: &Gguf) -> Result<Vec<Made>, GgufError> {
     let mut made = Vec::new();
     for tensor in gguf.tensors() {

@@ -1,5 +1,6 @@
-//! `refact`: Refact: as `llama`, but scores of attention fall with distance (ALiBi) in place of RoPE, and all heads of queries share one of keys. The converter writes no key
-//! for the slopes; files may have one (`attention.max_alibi_bias`).
+//! `refact`: Refact. Like `llama`, with ALiBi instead of RoPE, and one key head for all query
+//! heads. The converter writes no key for the slopes; files may have one
+//! (`attention.max_alibi_bias`).
 
 use crate::architecture::Architecture;
 use crate::decoder::{Style, decoder};

@@ -1,5 +1,5 @@
-//! `rwkv6`: RWKV-6 "Finch": no attention, but a state of each head with decays of each token
-//! ([`crate::finch`]), and squared networks that rows weight themselves.
+//! `rwkv6`: RWKV-6 "Finch". Instead of attention, each head has a state with decays computed from
+//! each token ([`crate::finch`]). Networks use the square of ReLU and are gated by their rows.
 
 use ixc_ir::graph::{Unary, ValueId};
 

@@ -1,5 +1,5 @@
-//! `rwkv6qwen2`: QRWKV6: Qwen2.5 with the states of RWKV-6 ([`crate::finch`]) in place of
-//! attention. Groups of heads share keys and values. RMS norms, and gated networks.
+//! `rwkv6qwen2`: QRWKV6. Qwen2.5 with the states of RWKV-6 ([`crate::finch`]) instead of attention.
+//! Groups of heads share keys and values. RMS norms, and gated networks.
 
 use ixc_ir::graph::ValueId;
 

@@ -1,6 +1,6 @@
-//! `rwkv7`: RWKV-7 "Goose": no attention, but a state of each head that every token changes by a
-//! delta rule ([`crate::goose`]). Networks are squared, and their rows contain a share of earlier
-//! rows.
+//! `rwkv7`: RWKV-7 "Goose". Instead of attention, each head has a state that every token changes by
+//! a delta rule ([`crate::goose`]). Networks use the square of ReLU, and mix each row with the
+//! previous one.
 
 use ixc_ir::graph::ValueId;
 

@@ -1,4 +1,4 @@
-//! `seed_oss`: Seed-OSS: Q, K and V have biases.
+//! `seed_oss`: Seed-OSS. Q, K and V have biases.
 
 use crate::architecture::Architecture;
 use crate::builder::Bias;

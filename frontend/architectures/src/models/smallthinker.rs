@@ -1,5 +1,6 @@
-//! `smallthinker`: SmallThinker: the router takes the stream before attention, so that experts are known early, and gates go through ReLU; layers have no RoPE, or
-//! a window and RoPE, three of four.
+//! `smallthinker`: SmallThinker. The router takes the stream before attention, so that the
+//! selection of experts is known early, and gates go through ReLU. Three layers of four have a
+//! window and RoPE; the first of each four has neither.
 
 use ixc_ir::graph::ValueId;
 use ixc_ir::graph::attrs::{Activation, GateAttrs};

@@ -1,4 +1,4 @@
-//! `smollm3`: SmolLM3: every fourth layer has no RoPE.
+//! `smollm3`: SmolLM3. Every fourth layer has no RoPE.
 
 use crate::architecture::Architecture;
 use crate::decoder::{Style, decoder};

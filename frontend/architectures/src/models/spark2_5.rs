@@ -1,5 +1,6 @@
-//! `spark2_5`: Spark X2.5: as `llama`; a sigmoid of each head weights what attention gives, some layers have a window, with RoPE of their own in a part of each head, and gates
-//! go through GELU by the error function, as the model's configuration says (`gelu`).
+//! `spark2_5`: Spark X2.5. Like `llama`. A sigmoid for each head gates the output of attention.
+//! Some layers have a window, with their own RoPE on a part of each head. Gates go through GELU
+//! with the error function, as in the model's configuration (`gelu`).
 
 use ixc_ir::graph::Unary;
 use ixc_ir::graph::attrs::{Activation, GateAttrs};

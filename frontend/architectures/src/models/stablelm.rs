@@ -1,5 +1,5 @@
-//! `stablelm`: StableLM: layer norms; the model of 12 billion parameters normalises each head of queries and keys, and has attention and network beside
-//! each other.
+//! `stablelm`: StableLM. Layer norms. The model of 12 billion parameters normalises each query and
+//! key head, and has attention and network in parallel.
 
 use crate::architecture::Architecture;
 use crate::decoder::{HeadNorm, Style, decoder};

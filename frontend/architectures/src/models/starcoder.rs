@@ -1,4 +1,4 @@
-//! `starcoder`: SantaCoder and StarCoder: `gpt2` whose heads of queries share one of keys.
+//! `starcoder`: SantaCoder and StarCoder. Like `gpt2`, with one key head for all query heads.
 
 use super::gpt2;
 use crate::architecture::Architecture;

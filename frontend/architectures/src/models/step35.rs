@@ -1,6 +1,7 @@
-//! `step35`: Step-3.5 and 3.7 Flash: layers without a window have fewer heads and rotate half of each; a gate of each head weights what attention gives; experts
-//! are chosen by sigmoids with a bias, beside a shared one, and in some layers what their gates become has a limit. Which layers have experts, their
-//! tensors say.
+//! `step35`: Step-3.5 and 3.7 Flash. Layers without a window have fewer heads and rotate half of
+//! each. A gate for each head multiplies the output of attention. Experts are selected by sigmoids
+//! with a bias, next to a shared expert, and in some layers activations of gates have a limit.
+//! Tensors show which layers have experts.
 
 use ixc_ir::graph::Unary;
 use ixc_ir::graph::attrs::{Activation, GateAttrs, RouteScore};

@@ -1,9 +1,12 @@
-//! `talkie`: Talkie: norms have no weights, queries and keys go through theirs behind RoPE, queries of each head times a number of its own, and every layer adds the normalised embedding,
-//! times a number, once more.
+//! `talkie`: Talkie. Norms have no weights. Queries and keys are normalised after RoPE, and queries
+//! of each head are multiplied by a number. Every layer also adds the normalised embedding, times a
+//! number.
 //!
 //! ```text
 //! e = norm(token_embd[id])
-//! x += attn_output.scale * attn_output attention(g[head] * norm(rope q), norm(rope k), v)        q, k, v of norm(x); g: attn_q_norm
+//! // q, k, v from norm(x); g: attn_q_norm
+//! y = attention(g[head] * norm(rope q), norm(rope k), v)
+//! x += attn_output.scale * attn_output y
 //! x += ffn_down.scale * ffn_down (silu(ffn_gate norm(x)) * ffn_up norm(x))
 //! x += layer_output_scale * e
 //! ```
@@ -47,7 +50,8 @@ fn build(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
     b.logits(x)
 }
 
-/// Numbers of heads as rows of weights, which norms take: each as often as a head is long.
+/// Derives rows of norm weights from the numbers of heads: each number is repeated for each element
+/// of its head.
 fn gains(gguf: &Gguf, architecture: &str) -> Result<Vec<Made>, GgufError> {
     const STORED: &str = "attn_q_norm.weight";
     let length = head_length(gguf, architecture)?;

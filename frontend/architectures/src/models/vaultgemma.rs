@@ -1,4 +1,5 @@
-//! `vaultgemma`: VaultGemma: as Gemma 2, without norms behind blocks (transformers `vaultgemma`). No GGUF files of it are known.
+//! `vaultgemma`: VaultGemma. Like Gemma 2, without norms after blocks (transformers `vaultgemma`).
+//! No GGUF files of it are known.
 
 use super::gemma2;
 use crate::architecture::Architecture;

@@ -1,11 +1,11 @@
-//! Keys of what chooses among positions: indices of tokens, runs and compressed entries.
+//! Keys of indexers, which select positions, runs or compressed entries.
 
 use ixc_ir::graph::{OpKind, Recurrent};
 use ixc_model_files::gguf::Array;
 
 use crate::small::as_architecture;
 
-/// Sizes of an index of positions, and which layers have one.
+/// Sizes of an indexer of positions, and the layers with one.
 #[test]
 fn keys_of_an_index_are_checked() {
     let sizes = [("head_count", 2u32), ("key_length", 4), ("top_k", 3)];
@@ -44,7 +44,7 @@ fn keys_of_an_index_are_checked() {
             with("glm-dsa", Some(vec![true])),
             "key \"glm-dsa.attention.indexer.types\" is an array of 1; must be an array of 2",
         ),
-        // Latent attention is missing.
+        // Keys of latent attention are missing.
         (with("glm-dsa", Some(vec![true, false, true])), "key \"glm-dsa.attention.kv_lora_rank\" is missing"),
         (
             as_architecture("minimax-m3", &[("attention.indexer.block_size", 4u32.into())]),
@@ -74,7 +74,7 @@ fn keys_of_an_index_are_checked() {
     }
 }
 
-/// GLM-5.3-Flash: what its keys of decays and of its index may be.
+/// GLM-5.3-Flash: valid keys of decays and of its indexer.
 #[test]
 fn keys_of_bounded_decays_and_of_indices_of_runs_are_checked() {
     let with = |keys: &[(&str, ixc_model_files::gguf::Value)]| {
@@ -181,7 +181,8 @@ fn keys_of_bounded_decays_and_of_indices_of_runs_are_checked() {
     }
 }
 
-/// Compressed entries: of two layers the first has entries that a token may choose among, and experts by a table.
+/// Compressed entries: the first of two layers has entries with a selection, and experts from a
+/// table.
 #[test]
 fn keys_of_compressed_entries_are_checked() {
     let whole = |changes: &[(&str, ixc_model_files::gguf::Value)]| {
@@ -252,7 +253,8 @@ fn keys_of_compressed_entries_are_checked() {
         }
         model.tensor("blk.0.ffn_gate_tid2eid.weight", 26, &[1, 5]).tensor("blk.1.exp_probs_b.bias", 0, &[2])
     };
-    // Of a context with room for more entries than are chosen, an index chooses those of the layer whose entries overlap.
+    // If the context has room for more entries than are selected, an indexer selects those of the
+    // layer with overlapping entries.
     let indexed = |changes: &[(&str, ixc_model_files::gguf::Value)]| {
         let parts: [(&str, &[u64]); 6] = [
             ("indexer.proj", &[8, 3]),
@@ -279,11 +281,11 @@ fn keys_of_compressed_entries_are_checked() {
     assert_eq!(states(&model), [&first[..], &of_index, &second].concat());
     let index = model.module.functions[0].ops.iter().find(|op| op.kind == OpKind::IndexTopK).unwrap();
     assert_eq!((index.attr("top_k").int(), index.attr("entries").bool()), (8, true));
-    // With room for eight entries, all are seen, and nobody asks it.
+    // With room for eight entries, attention is over all, and the indexer is left out.
     let model = indexed(&[("context_length", 32u32.into())]).build().unwrap();
     assert_eq!(counts.map(|kind| count(&model, kind)), [2, 0, 1, 1]);
     assert_eq!(states(&model), [first, second].concat());
-    // Without choice there is none.
+    // A layer without a selection has no indexer.
     let plain = whole(&[("attention.compress_ratios", vec![16u32, 16].into())]);
     let plain = ["kv", "gate"]
         .iter()
@@ -291,7 +293,7 @@ fn keys_of_compressed_entries_are_checked() {
     let plain = plain.tensor("blk.0.attn_compressor_ape.weight", 0, &[4, 16]).build().unwrap();
     assert_eq!((plain.hyper.context_length, count(&plain, OpKind::IndexTopK)), (4096, 0));
 
-    // Layers with a window may have shorter keys than those that the rotation is for.
+    // Layers with a window may have keys shorter than the rotated length.
     let short = [
         ("attention.sliding_window_pattern", Array::Bool(vec![true, false]).into()),
         ("attention.key_length_swa", 2u32.into()),

@@ -1,11 +1,11 @@
-//! Layers of other kinds than attention, that share what others have, or that guess.
+//! Layers other than attention, layers that share, and draft layers.
 
 use ixc_architectures::{Nextn, Parts};
 use ixc_model_files::gguf::Array;
 
 use crate::small::{Small, as_architecture, small};
 
-/// Sizes of recurrent states, and which layers have them.
+/// Sizes of recurrent states, and the layers with them.
 #[test]
 fn keys_of_recurrent_layers_are_checked() {
     let with = |changes: &[(&'static str, u32)]| {
@@ -57,9 +57,9 @@ fn keys_of_recurrent_layers_are_checked() {
             "key \"qwen35.attention.recurrent_layers\" is array of u32; expected array of bool",
         ),
         (interval(with(&[]), 0), "key \"qwen35.full_attention_interval\" is 0; must be from 1 to 65536"),
-        // Layer 0 has a state, and layer 1 attends.
+        // Layer 0 has a state, and layer 1 has attention.
         (interval(with(&[]), 2), "tensor \"blk.0.attn_qkv.weight\" is missing"),
-        // All attend, with gates behind their queries.
+        // All layers have attention, with gates after their queries.
         (interval(with(&[]), 1), "tensor \"blk.0.attn_q.weight\" has dimensions [8, 8]; must be [8, 16]"),
         (with(&[]).tensor("blk.1.ssm_conv1d.weight", 0, &[4, 64]), "tensor \"blk.0.attn_q.weight\" has dimensions"),
         (with(&[]).tensor("blk.0.ssm_conv1d.weight", 0, &[4, 64]), "tensor \"blk.0.attn_qkv.weight\" is missing"),
@@ -71,7 +71,8 @@ fn keys_of_recurrent_layers_are_checked() {
     }
 }
 
-/// Streams that follow one, gates of which a part stays, numbers of xIELU, layers without RoPE, and states of single elements.
+/// Alternating streams, sparse gates, parameters of xIELU, layers without RoPE, and states of
+/// single elements.
 #[test]
 fn keys_of_what_layers_have_of_their_own_are_checked() {
     let windowed = [("attention.sliding_window", 4u32.into()), ("attention.scale", 1f32.into())];
@@ -134,7 +135,7 @@ fn keys_of_what_layers_have_of_their_own_are_checked() {
     }
 }
 
-/// A file may say by layer whose keys and values it reads: those of one before it that has some, and is of its kind.
+/// A file may list for each layer the earlier layer of the same kind whose keys and values it uses.
 #[test]
 fn layers_may_read_keys_and_values_of_one_before() {
     let with = |sources: Vec<u32>| small().key("llama.attention.kv_source_layers", sources);
@@ -163,7 +164,8 @@ fn layers_may_read_keys_and_values_of_one_before() {
     }
 }
 
-/// Published files of Gemma 4's small models have keys and values in layers that read those of others: nobody reads them, and nothing else is let through.
+/// Published files of Gemma 4's small models have key and value tensors in layers that share those
+/// of others. These are ignored; all other unused tensors are refused.
 #[test]
 fn tensors_of_layers_that_share_keys_and_values_may_be_there() {
     let model = || {
@@ -217,7 +219,8 @@ fn tensors_of_layers_that_share_keys_and_values_may_be_there() {
     }
 }
 
-/// Layers that only draft come last and are counted; a layer that is there and has not the matrix of one is the model's.
+/// Layers that only draft come last and are counted. An existing layer without the matrix of a
+/// draft layer belongs to the model.
 #[test]
 fn layers_that_draft_are_those_that_are_there() {
     let with = |model: Small| model.key("llama.nextn_predict_layers", 1u32);
@@ -228,7 +231,7 @@ fn layers_that_draft_are_those_that_are_there() {
         let hyper = model.build().unwrap().hyper;
         assert_eq!((hyper.layers.len(), hyper.draft_layers), expected);
     }
-    // Files may say of those that draft, too, whether they have a window, or not (K-EXAONE).
+    // Files may also state a window for draft layers, or not (K-EXAONE).
     let of = |pattern: &[bool]| {
         let keys: [(&str, ixc_model_files::gguf::Value); 3] = [
             ("nextn_predict_layers", 1u32.into()),
@@ -246,7 +249,7 @@ fn layers_that_draft_are_those_that_are_there() {
     assert!(text.starts_with(expected), "{text}");
 }
 
-/// Of which a model's own layers that guess are made, and which are not.
+/// Models whose draft layers are built, and others.
 #[test]
 fn layers_that_guess_are_built_alone() {
     let [fed, alone] = [Nextn::Fed, Nextn::Alone].map(|nextn| Parts { nextn, ..Parts::ALL });
@@ -282,7 +285,7 @@ fn layers_that_guess_are_built_alone() {
     assert!(own(&layer).iter().all(|name| !name.starts_with("blk.0.")));
     let has = |model: &ixc_architectures::Model, name: &str| own(model).iter().any(|own| own == name);
     assert!(has(&layer, "token_embd.weight") && has(&layer, "output_norm.weight"), "{:?}", own(&layer));
-    // Some have their own of everything.
+    // Some draft layers have their own versions of all these tensors.
     let parts = [("embed_tokens", &[8u64, 5][..]), ("shared_head_norm", &[8]), ("shared_head_head", &[8, 5])];
     let whole =
         parts.iter().fold(glm(), |model, (part, dims)| model.tensor(&format!("blk.1.nextn.{part}.weight"), 0, dims));
@@ -290,7 +293,7 @@ fn layers_that_guess_are_built_alone() {
     assert!(!has(&layer, "token_embd.weight") && !has(&layer, "output_norm.weight"), "{:?}", own(&layer));
     let named = glm().tensor("blk.1.layer_output_norm.weight", 0, &[8]).build_parts(alone).unwrap();
     assert!(has(&named, "blk.1.layer_output_norm.weight") && !has(&named, "output_norm.weight"));
-    // What is missing, and what would change the result.
+    // Missing tensors, and tensors that would change the result.
     let text = glm().without("blk.1.nextn.hnorm.weight").refused_parts(alone);
     assert!(text.starts_with("tensor \"blk.1.nextn.hnorm.weight\""), "{text}");
     let text = glm().tensor("blk.1.mystery.weight", 0, &[8]).refused_parts(alone);

@@ -1,4 +1,4 @@
-//! What turns, by which angles, and how far back attention goes.
+//! RoPE, its angles, and the reach of attention.
 
 use ixc_ir::graph::OpKind;
 use ixc_model_files::gguf::Array;
@@ -6,7 +6,7 @@ use ixc_model_files::gguf::Array;
 use crate::between_norms;
 use crate::small::{Small, as_architecture};
 
-/// Granite's files switch RoPE off by a key that means nothing elsewhere.
+/// Granite's files disable RoPE by a key that other architectures ignore.
 #[test]
 fn rope_can_be_switched_off() {
     let ropes = |finetuned: bool| {
@@ -16,7 +16,7 @@ fn rope_can_be_switched_off() {
     assert_eq!((ropes(true), ropes(false)), (4, 0));
 }
 
-/// Keys of RoPE say nothing where no layer has it.
+/// Keys of RoPE are ignored if no layer has it.
 #[test]
 fn rope_is_not_asked_of_layers_without_it() {
     let odd: [(&str, ixc_model_files::gguf::Value); 4] = [
@@ -28,7 +28,7 @@ fn rope_is_not_asked_of_layers_without_it() {
     let with = |name: &'static str, keys: &[(&str, ixc_model_files::gguf::Value)]| {
         as_architecture(name, &[&odd[..], keys].concat())
     };
-    // Attention alone, with a network of its own behind each.
+    // Only layers with attention, each followed by a network.
     let nemotron = |model: Small| {
         let model = (0..2).fold(model, |model, layer| {
             let of_network = ["ffn_norm", "ffn_gate", "ffn_up", "ffn_down"];
@@ -50,7 +50,7 @@ fn rope_is_not_asked_of_layers_without_it() {
     }
 }
 
-/// Of GLM-4 that sees the converter permutes what turns.
+/// The converter permutes the rotated rows of GLM-4 with vision.
 #[test]
 fn sections_of_positions_turn_halves() {
     let pairs = |sections: Option<Vec<i32>>| {
@@ -70,7 +70,8 @@ fn sections_of_positions_turn_halves() {
     assert_eq!(pairs(Some(vec![1, 1, 1, 0])), ["neox"]);
 }
 
-/// Of an architecture whose layers mostly have no window, a file's window is that of all of them, or of those that it says; one that the context fits in is none.
+/// In an architecture with mostly full attention, a file's window applies to all layers, or to the
+/// listed ones. A window as large as the context is ignored.
 #[test]
 fn a_stated_window_is_a_window() {
     let windows = |window: u32, pattern: Option<Vec<bool>>| -> Vec<_> {
@@ -90,7 +91,8 @@ fn a_stated_window_is_a_window() {
     assert_eq!(windows(64, None), [None, None]);
 }
 
-/// Step-3.5: layers without a window rotate half of a head, and divide frequencies by the first of a list that is as long as the others'; layers have limits.
+/// Step-3.5: layers without a window rotate half of a head, with the first divisors of a list that
+/// is as long as the others'. Layers have limits.
 #[test]
 fn halves_of_heads_are_rotated_by_the_first_frequencies() {
     let with = |keys: &[(&str, ixc_model_files::gguf::Value)], frequencies: u64| {
@@ -128,12 +130,12 @@ fn halves_of_heads_are_rotated_by_the_first_frequencies() {
     assert_eq!(frequencies.shape, [2]);
     let limits: Vec<f64> = model.hyper.layers.iter().map(|layer| layer.limits.shared).collect();
     assert_eq!(limits, [0.5, 0.0]);
-    // A scaling is of layers without a window alone.
+    // Only layers without a window have a scaling.
     let scaled = [("rope.scaling.type", "yarn".into()), ("rope.scaling.factor", 4f32.into())];
     let model = with(&scaled, 4).build().unwrap();
     let factors = (model.hyper.rope.factor, model.hyper.local_rope.as_ref().map(|rope| rope.factor));
     assert_eq!(factors, (4.0, Some(1.0)));
-    // A list as long as what is rotated is one, too.
+    // A list may also be as long as the rotated part.
     with(&[], 2).build().unwrap();
     for (model, expected) in [
         (with(&[], 3), "tensor \"rope_freqs.weight\" has dimensions [3]; must be [2]"),

@@ -1,11 +1,11 @@
-//! Keys of streams: those that stay apart, those that are kept, and rows by the last tokens.
+//! Keys of streams: separate ones, saved ones, and rows selected by the last tokens.
 
 use ixc_ir::graph::OpKind;
 use ixc_model_files::gguf::Array;
 
 use crate::small::as_architecture;
 
-/// Hy4: streams that stay apart, sinks, and an index whose queries turn at their ends, or none.
+/// Hy4: separate streams, sinks, and an indexer whose queries rotate at their ends, or no indexer.
 #[test]
 fn keys_of_streams_that_stay_apart_are_checked() {
     let with = |keys: &[(&str, ixc_model_files::gguf::Value)]| {
@@ -67,10 +67,10 @@ fn keys_of_streams_that_stay_apart_are_checked() {
     let ops = &model.module.functions[0].ops;
     let streams = ops.iter().find(|op| op.kind == OpKind::StreamWeights).unwrap();
     assert_eq!((streams.attr("iterations").int(), streams.attr("magnitude").float()), (0, 1.5));
-    // The second layer takes the first one's choice.
+    // The second layer uses the first one's selection.
     let count = |kind: OpKind| ops.iter().filter(|op| op.kind == kind).count();
     assert_eq!((count(OpKind::IndexTopK), count(OpKind::Attention)), (1, 2));
-    // Without an index attention is to all.
+    // Without an indexer, attention is over all positions.
     let mut dense = with(&[]).without("hy_v4.attention.indexer.head_count");
     dense.tensors.retain(|(name, ..)| !name.contains("indexer"));
     let ops = dense.build().unwrap().module.functions[0].ops.clone();
@@ -103,12 +103,12 @@ fn keys_of_streams_that_stay_apart_are_checked() {
         short.refused(),
         "key \"hy_v4.attention.indexer.key_length\" is 2; must be more than 2, the elements that turn"
     );
-    // Streams that are mixed are another model's.
+    // Other models mix the streams.
     let text = with(&[]).without("hy_v4.hyper_connection.magnitude").refused();
     assert_eq!(text, "key \"hy_v4.hyper_connection.sinkhorn_iterations\" is missing; expected u32");
 }
 
-/// Kimi K3: streams that rows keep, gates that are bent, and experts of a narrower row.
+/// Kimi K3: saved streams, gates with soft limits, and experts with a narrower row.
 #[test]
 fn keys_of_streams_that_are_kept_are_checked() {
     let with = |keys: &[(&str, ixc_model_files::gguf::Value)]| {
@@ -180,7 +180,8 @@ fn keys_of_streams_that_are_kept_are_checked() {
     };
     let model = with(&[]).build().unwrap();
     let ops = &model.module.functions[0].ops;
-    // Before the first layer nothing is kept: of two layers and the output three blocks and the logits attend.
+    // No stream is saved before the first layer: in two layers and the output, three blocks and the
+    // logits attend.
     let attends: Vec<u64> = ops
         .iter()
         .filter(|op| op.kind == OpKind::StreamAttend)
@@ -214,7 +215,8 @@ fn keys_of_streams_that_are_kept_are_checked() {
     }
 }
 
-/// Qwen3.8-Flash-Next: what its keys of rows that tokens name may be. The table has 7 and 5 rows, of 3 elements.
+/// Qwen3.8-Flash-Next: valid keys of rows that tokens select. The table has 7 and 5 rows of 3
+/// elements.
 #[test]
 fn keys_of_rows_by_the_last_tokens_are_checked() {
     let with = |keys: &[(&str, ixc_model_files::gguf::Value)]| {
@@ -277,13 +279,13 @@ fn keys_of_rows_by_the_last_tokens_are_checked() {
         all.fold(model, |model, (name, dims)| model.tensor(&name, 0, dims))
     };
     let model = with(&[]).build().unwrap();
-    // Without a number of positions that share a key of the index, nothing is chosen.
+    // Without the number of positions that share an indexer key, there is no selection.
     assert_eq!((model.hyper.context_length, &model.hyper.indexer), (4096, &None));
     let rows: Vec<_> = model.module.functions[0].ops.iter().filter(|op| op.kind == OpKind::Ngram).collect();
     let of_rows: Vec<_> = rows.iter().map(|op| ["m0", "m1", "m2", "modulus"].map(|attr| op.attr(attr).int())).collect();
     assert_eq!(of_rows, [[3, 1 << 40, 0, 7], [3, 1 << 40, 0, 5]]);
     let cases: [((&str, ixc_model_files::gguf::Value), &str); 11] = [
-        // Each would be an op.
+        // Each row would be an op.
         (("ple.heads_per_ngram", 65u32.into()), "key \"qwen4exp.ple.heads_per_ngram\" is 65; must be from 1 to 64"),
         (
             ("ple.layers", vec![0u32, 1].into()),
