@@ -1,4 +1,5 @@
-//! Tokenizers against golden ids, hostile vocabularies, arbitrary text, and the `tokenizers` crate.
+//! Tokenizers, tested with golden ids, hostile vocabularies, arbitrary text, and the `tokenizers`
+//! crate.
 
 #[path = "tokenizer/encoders.rs"]
 mod encoders;
@@ -17,7 +18,7 @@ use ixc_text::tokenizer::{
 };
 use proptest::prelude::*;
 
-/// Fixed, so that a failure repeats.
+/// The seed is fixed, so that a failure repeats.
 const SEED: u64 = 7;
 
 fn spec_of(path: &Path) -> Result<TokenizerSpec, VocabularyError> {
@@ -28,7 +29,8 @@ fn tokenizer_of(path: &Path) -> Tokenizer {
     Tokenizer::new(&spec_of(path).unwrap()).unwrap()
 }
 
-/// Bytes of all lengths, words with and without a space, digits, and merges between them: letters of GPT-2's alphabet.
+/// Returns bytes of all lengths, words with and without a space, digits, and merges between them,
+/// in GPT-2's alphabet.
 fn small_bpe(pre_tokenizer: &str) -> TokenizerSpec {
     let plain = (0u8..=255).filter(|b| matches!(b, b'!'..=b'~' | 0xa1..=0xac | 0xae..=0xff));
     let letters = plain.map(char::from).chain((0x100..0x100 + 68).filter_map(char::from_u32));
@@ -65,7 +67,8 @@ fn small_bpe(pre_tokenizer: &str) -> TokenizerSpec {
     }
 }
 
-/// Characters and bytes, spaces as `▁`, and runs of line feeds, which no merge of the file can make.
+/// Returns characters and bytes, spaces as `▁`, and runs of line feeds, which no merge of the file
+/// can make.
 fn small_characters(pre_tokenizer: &str) -> TokenizerSpec {
     let mut tokens = ["<pad>", "<eos>", "<bos>", "<unk>"].map(String::from).to_vec();
     let mut types = vec![TokenType::Control; tokens.len()];
@@ -89,7 +92,7 @@ fn small_characters(pre_tokenizer: &str) -> TokenizerSpec {
     }
 }
 
-/// A SentencePiece vocabulary with all bytes.
+/// Returns a SentencePiece vocabulary with all bytes.
 fn small_spm() -> TokenizerSpec {
     let mut tokens = ["<unk>", "<s>", "</s>"].map(String::from).to_vec();
     let mut types = vec![TokenType::Unknown, TokenType::Control, TokenType::Control];
@@ -152,7 +155,8 @@ fn golden_ids() {
     }
 }
 
-/// Phi-3's special tokens take the line feed that its template writes behind them: its tokenizer.json has `rstrip` of all but three.
+/// Phi-3's special tokens absorb the line feed that its template writes after them: in its
+/// tokenizer.json all but three have `rstrip`.
 #[test]
 fn special_tokens_of_phi_3_take_the_space_behind_them() {
     let mut spec = small_spm();
@@ -180,14 +184,15 @@ fn special_tokens_of_phi_3_take_the_space_behind_them() {
     let literal = plain.encode("<|user|> a", false).unwrap();
     let expected = [&[first][..], &text, &[first + 1, first], &literal, &[first + 1]].concat();
     assert_eq!(tokenizer.encode_rendered(&prompt, &values).unwrap(), expected);
-    // Of others nothing is taken.
+    // Special tokens of other vocabularies absorb nothing.
     spec.tokens[first as usize + 2] = "<|other|>".into();
     let other = Tokenizer::new(&spec).unwrap();
     assert_ne!(other.encode("<|user|>\na b", true).unwrap(), tokenizer.encode("<|user|>\na b", true).unwrap());
 }
 
-/// For tokenizers of others, on request: `[{"path": FILE_OR_FOLDER, "bos": ID_OR_NULL, "eos": …, "ends": […], "cases": [{"text": …, "ids": …,
-/// "ids_no_special": …}]}]`, of which BOS and EOS are what is put around a text.
+/// Tokenizers of other files, on request: `[{"path": FILE_OR_FOLDER, "bos": ID_OR_NULL, "eos": …,
+/// "ends": […], "cases": [{"text": …, "ids": …, "ids_no_special": …}]}]`. BOS and EOS are the
+/// tokens around a text.
 #[test]
 fn tokenizers_of_others_agree() {
     #[derive(serde::Deserialize)]
@@ -278,7 +283,8 @@ fn bad_vocabularies_and_templates_are_errors() {
         let fields: Vec<_> = line.split('\t').collect();
         let [file, _, class @ ("vocab" | "template"), ..] = fields[..] else { continue };
         seen += 1;
-        // Eight rows of embeddings, as in the files; then the tokenizer, then the template, as a chat would.
+        // Eight rows of embeddings, as in the files; then the tokenizer and the template, as in a
+        // chat.
         let used = spec_of(&folder.join(file)).and_then(|spec| {
             spec.check_embedding_rows(8)?;
             Tokenizer::new(&spec)?;
@@ -335,7 +341,7 @@ fn errors_name_key_found_and_expected() {
     let none = read(GgufWriter::new().key("tokenizer.ggml.model", "no_vocab")).unwrap();
     assert!(matches!(Tokenizer::new(&none), Err(TokenizerError::NoVocabulary)));
 
-    // A plan is hostile too, and has not been through the reader.
+    // A plan is also untrusted, and did not pass the reader.
     let mut specs = [small_spm(), small_spm(), small_spm(), small_spm(), small_bpe("qwen2"), small_bpe("qwen2")];
     specs[0].special.eom = Some(1 << 20);
     specs[1].scores[5] = f32::NAN;
@@ -360,7 +366,7 @@ fn special_tokens_match_when_they_may() {
 
     let tokenizer = Tokenizer::new(&small_spm()).unwrap();
     let space_the = 259 + 2;
-    // A space is added at the start and after every special token, and only there.
+    // A space is added at the start and after every special token, and nowhere else.
     assert_eq!(tokenizer.encode("the", true).unwrap(), [space_the]);
     assert_eq!(tokenizer.encode("<s>the</s>the", true).unwrap(), [1, space_the, 2, space_the]);
     assert_eq!(tokenizer.add_bos(), Some(1));
@@ -370,7 +376,7 @@ fn special_tokens_match_when_they_may() {
     assert_eq!(tokenizer.decode(&tokenizer.encode("日 <s>\n", false).unwrap()).unwrap(), "日 <s>\n");
 }
 
-/// What a user says is text, whatever it is; the template's own words around it are tokens.
+/// User text is always ordinary text; the template's own words around it are tokens.
 #[test]
 fn values_in_a_prompt_are_text() {
     let tokenizer = Tokenizer::new(&small_bpe("qwen2")).unwrap();
@@ -395,10 +401,10 @@ fn values_in_a_prompt_are_text() {
         // Names of user-defined tokens are tokens everywhere.
         assert_eq!(ids.contains(&tool), said.contains("<tool>"));
     }
-    // Without values it is what a prompt always was.
+    // Without values the prompt is encoded as before.
     let (text, values) = ("<|im_end|>the <tool>\n<|im_end|>", tokenizer.values([]));
     assert_eq!(tokenizer.encode_rendered(text, &values).unwrap(), tokenizer.encode(text, true).unwrap());
-    // SPM's space comes behind control tokens, and not behind the user's words for them.
+    // SPM's space follows control tokens, but not the user's text with their names.
     let tokenizer = Tokenizer::new(&small_spm()).unwrap();
     let mut values = tokenizer.values([]);
     let rendered = format!("<s>the{}the</s>the", values.protect("</s>"));
@@ -407,7 +413,7 @@ fn values_in_a_prompt_are_text() {
     assert_eq!(tokenizer.encode_rendered(&rendered, &values).unwrap(), expected.concat());
 }
 
-/// Templates look into what was said; stand-ins may not change what they find.
+/// Templates examine messages; stand-ins must not change the result.
 #[test]
 fn templates_see_values_as_they_are() {
     let tokenizer = Tokenizer::new(&small_bpe("qwen2")).unwrap();
@@ -424,7 +430,7 @@ fn templates_see_values_as_they_are() {
     assert_eq!(tokenizer.decode_with(&ids, shown).unwrap(), "yes<|im_end|><|im_end|><|im_end|>é11<|im_end|>");
 }
 
-/// What bounds the time and memory of tokenizing: how many tokens there are and how long they are.
+/// Limits on the number and length of tokens, which bound the time and memory of tokenization.
 #[test]
 fn vocabularies_have_limits() {
     let refused = |change: &dyn Fn(&mut TokenizerSpec)| {
@@ -444,7 +450,7 @@ fn vocabularies_have_limits() {
     });
     assert!(text.contains("has 524289 elements; expected 1 to 524288"), "{text}");
     let text = refused(&|spec| {
-        // Each begins in a way of its own: 240 bytes for each of 1200.
+        // Each has a different beginning: 240 bytes for each of 1200.
         spec.tokens.extend((0..1200).map(|i| format!("{i:0240}").chars().rev().collect::<String>()));
         spec.types.resize(spec.tokens.len(), TokenType::Control);
     });
@@ -483,7 +489,7 @@ fn long_runs_take_near_linear_time() {
     }
 }
 
-/// The `tokenizers` crate set up from the same vocabulary.
+/// Returns the `tokenizers` crate with the same vocabulary.
 fn oracle(spec: &TokenizerSpec) -> tokenizers::Tokenizer {
     use tokenizers::models::bpe::{BPE, Vocab};
     use tokenizers::pre_tokenizers::byte_level::ByteLevel;
@@ -527,7 +533,8 @@ fn both() -> &'static [(String, Both)] {
     })
 }
 
-/// Text with what tokenizers trip over: spaces and newlines in runs, contractions, digits, marks, emoji, anything.
+/// Returns text with difficult cases: runs of spaces and newlines, contractions, digits, marks,
+/// emoji, arbitrary characters.
 fn text() -> impl Strategy<Value = String> {
     let piece = prop_oneof![
         3 => "[a-z]{1,6}",
@@ -566,7 +573,7 @@ fn byte_level_bpe_gives_back_any_text_and_agrees_with_the_oracle() {
     run.unwrap_or_else(|error| panic!("{error}"));
 }
 
-/// Every row of the table, over a vocabulary that spells text as the row has it.
+/// Every row of the table, over a vocabulary with the row's spelling of text.
 #[test]
 fn every_pre_tokenizer_gives_back_any_text() {
     let tokenizers = supported_pre_tokenizers().into_iter().map(|name| {
@@ -591,7 +598,8 @@ fn every_pre_tokenizer_gives_back_any_text() {
     run.unwrap_or_else(|error| panic!("{error}"));
 }
 
-/// Hugging Face's merges over the whole text, with bytes for what has no token, and with merges of line feeds, which GGUF cannot hold.
+/// Hugging Face's merges over the whole text, with bytes for text without tokens, and with merges
+/// of line feeds, which GGUF cannot have.
 #[test]
 fn bpe_of_characters_agrees_with_the_oracle() {
     use tokenizers::models::bpe::{BPE, Vocab};
@@ -614,7 +622,8 @@ fn bpe_of_characters_agrees_with_the_oracle() {
     run.unwrap_or_else(|error| panic!("{error}"));
 }
 
-/// The kind `plamo2`: the highest sum of scores; spaces are written as they are, special tokens are where files of it mostly have them, and BOS is put where a file says so.
+/// The tokenizer `plamo2`: the highest sum of scores. Spaces are unchanged, special tokens have
+/// their usual ids, and a BOS is added if the file states it.
 #[test]
 fn plamo_tokens_have_the_highest_sum_of_scores() {
     let tokens =
@@ -645,13 +654,14 @@ fn plamo_tokens_have_the_highest_sum_of_scores() {
     let ids = tokenizer.encode(" ab a▁é<|plamo:op|>", true).unwrap();
     assert_eq!(ids, [263, 261, 264, 5 + 0xc3, 5 + 0xa9, 4]);
     assert_eq!(tokenizer.decode(&ids).unwrap(), " ab a▁é");
-    // Of a user's text no token is made that ends a turn, though its score is the best.
+    // User text never becomes a token that ends a turn, even if its score is the best.
     let ids = tokenizer.encode("b<|plamo:op|><|plamo:eos|>", false).unwrap();
     assert!(ids.len() > 20 && ids.iter().all(|id| *id > 4), "{ids:?}");
     assert_eq!(Tokenizer::new(&spec(writer().key("tokenizer.ggml.add_bos_token", true))).unwrap().add_bos(), Some(1));
 }
 
-/// The kind `rwkv`: at each place the longest token, of bytes that are written as Python writes them; nothing of it is a control token but on request.
+/// The tokenizer `rwkv`: the longest token at each position. Tokens are bytes in Python's notation,
+/// and control tokens are matched only on request.
 #[test]
 fn the_longest_token_at_each_place() {
     let (mut tokens, mut types) = (vec!["<s>".to_owned()], vec![3i32]);
@@ -663,7 +673,8 @@ fn the_longest_token_at_each_place() {
         b' '..=b'~' => char::from(byte).to_string(),
         byte => format!("\\x{byte:02x}"),
     }));
-    // What Python's quotes leave; half of a character; the beginning of a token that is none itself; and what only fills the table.
+    // Escapes in Python's quotes, half of a character, a token whose beginning is not a token, and
+    // padding of the table.
     let words = ["\\n\\n", "ab", "abcd", "it\\'s", "\\xc3\\xa9", "\\xa9x", "\\\\n", "[PAD264]"];
     tokens.extend(words.map(str::to_owned));
     types.extend([1; 256].into_iter().chain([1; 7]).chain([5]));
@@ -703,7 +714,7 @@ fn the_longest_token_at_each_place() {
         let error = read(&tokens).unwrap_err().to_string();
         assert!(error.contains("at index 258") && error.contains("as Python writes them"), "{error}");
     }
-    // A byte that no token has.
+    // A byte without a token.
     let spec = TokenizerSpec { tokens: vec!["a".into()], model: ModelKind::Longest, ..TokenizerSpec::default() };
     assert!(matches!(
         Tokenizer::new(&spec).unwrap().encode("ab", false),
@@ -711,7 +722,7 @@ fn the_longest_token_at_each_place() {
     ));
 }
 
-/// The kind `gemma4` implies its pre-tokenizer, and its BOS against what the file says.
+/// The tokenizer `gemma4` implies its pre-tokenizer, and a BOS, whatever the file states.
 #[test]
 fn gemma_4_is_read() {
     let writer = GgufWriter::new()
@@ -728,13 +739,13 @@ fn gemma_4_is_read() {
     let gguf = Gguf::from_bytes("m.gguf".as_ref(), writer.finish()).unwrap();
     let tokenizer = Tokenizer::new(&read_vocabulary(gguf.metadata()).unwrap()).unwrap();
     assert_eq!(tokenizer.add_bos(), Some(0));
-    // No space before the text, and one token for two line feeds, which no merge makes.
+    // There is no space before the text. Two line feeds are one token, which no merge makes.
     assert_eq!(tokenizer.encode("a a\n\na\n", true).unwrap(), [2, 3, 4, 2, 5]);
     assert_eq!(tokenizer.decode(&[3, 4, 5]).unwrap(), " a\n\n\n");
     assert_eq!(tokenizer.end_of_generation(), [6, 8]);
 }
 
-/// Harmony's `<|end|>` ends a message, elsewhere the answer.
+/// `<|end|>` ends a message in harmony, and the answer in other formats.
 #[test]
 fn ends_depend_on_the_format() {
     let ends = |special: &[&str]| {
@@ -752,7 +763,8 @@ fn ends_depend_on_the_format() {
     assert_eq!(ends(&["[PAD]", "[EOT]", "<|fim_repo|>", "[e~[", "x"]), (vec![0, 1, 2, 3], false));
 }
 
-/// Files of DeepSeek Coder say that its marks of code to be filled in are always tokens. What a user says has none.
+/// In files of DeepSeek Coder, the tokens around code to fill in always match. User text must not
+/// contain them.
 #[test]
 fn marks_of_code_to_fill_in_are_tokens_on_request() {
     let mut spec = small_bpe("gpt-2");
@@ -780,7 +792,7 @@ fn spm_gives_back_any_text() {
 #[test]
 fn a_stream_gives_what_decoding_at_once_gives() {
     let tokenizers = [small_bpe("qwen2"), small_spm()].map(|spec| Tokenizer::new(&spec).unwrap());
-    // Ids at random: mostly bytes that make no character, or half of one.
+    // Random ids: mostly bytes that form no character, or half of one.
     let ids = prop::collection::vec(any::<prop::sample::Index>(), 0..40);
     let run = runner().run(&(ids, any::<bool>(), any::<bool>(), text()), |(ids, show_special, at_start, text)| {
         let options = DecodeOptions { show_special, at_start };

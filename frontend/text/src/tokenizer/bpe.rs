@@ -1,9 +1,10 @@
-//! BPE: words from the pre-tokenizer, in each word the merge with the lowest rank first. It begins with bytes, or with characters, as the
-//! vocabulary spells text ([`Alphabet`]).
+//! BPE: in each word of the pre-tokenizer, the merge with the lowest rank first. It begins with
+//! bytes or characters, depending on the spelling of the vocabulary ([`Alphabet`]).
 //!
-//! Own code and not the `tokenizers` crate, which is the oracle in the tests: its splitter backtracks (and on reaching
-//! its limit leaves the rest of the text unsplit), it refuses vocabularies whose merges make texts that are not tokens,
-//! which llama.cpp takes, and SPM needs the same merge loop with other priorities.
+//! This is our own code; the `tokenizers` crate is only the oracle in the tests. The crate's
+//! splitter backtracks, and at its limit leaves the rest of the text unsplit. It also refuses
+//! vocabularies whose merges make texts that are not tokens, which llama.cpp accepts. SPM needs the
+//! same merge loop with other priorities.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -14,25 +15,25 @@ use super::spec::{TokenizerSpec, byte_token, split_merge};
 use super::vocabulary::{SPM_SPACE, Vocabulary};
 use super::{TokenizerError, byte_level};
 
-/// The id of a character that no merge has, and that is no token.
+/// Id of a character that is in no merge and is not a token.
 const NO_SYMBOL: u32 = u32::MAX;
 
-/// The model. A symbol's id is a token's, or comes after all tokens' where its text is none.
+/// BPE tokenizer. A symbol's id is that of a token, or a larger number if its text is not a token.
 #[derive(Clone, Debug)]
 pub struct Bpe {
     splitter: Splitter,
     whole_words: WholeWords,
     alphabet: Alphabet,
-    /// What each byte is where nothing larger is a token.
+    /// Token of each byte, for text without larger tokens.
     byte_ids: Vec<u32>,
-    /// Texts in merges that are no tokens.
+    /// Texts in merges that are not tokens.
     others: HashMap<String, u32>,
-    /// (left, right) to (rank, merged).
+    /// Merges: (left, right) to (rank, merged).
     merges: HashMap<(u32, u32), Join>,
 }
 
 impl Bpe {
-    /// From a spec that is valid.
+    /// Returns the tokenizer of a valid spec.
     pub fn new(spec: &TokenizerSpec, vocabulary: &Vocabulary) -> Result<Bpe, TokenizerError> {
         let pre_tokenizer = PreTokenizer::named(&spec.pre_tokenizer)?;
         let alphabet = pre_tokenizer.alphabet;
@@ -59,7 +60,7 @@ impl Bpe {
         Ok(Bpe { splitter, whole_words, alphabet, byte_ids, others, merges })
     }
 
-    /// Appends the ids of `text`, which holds no special tokens.
+    /// Appends the ids of `text`, which contains no special tokens.
     pub fn encode(
         &self,
         vocabulary: &Vocabulary,
@@ -96,7 +97,7 @@ impl Bpe {
                     ids.push(symbol.id);
                     continue;
                 }
-                // Merged into a text that is no token, or a character that is none: its bytes.
+                // A merged text or a character that is not a token becomes its bytes.
                 for byte in word.bytes().skip(symbol.start as usize).take(symbol.len as usize) {
                     let id = self.byte_ids[byte as usize];
                     let token = Some(id).filter(|&id| (id as usize) < vocabulary.len()).or(unknown);
@@ -107,7 +108,7 @@ impl Bpe {
         Ok(())
     }
 
-    /// The token that a word is without merges.
+    /// Returns the token of a whole word without merges.
     fn whole_word(&self, vocabulary: &Vocabulary, word: &str) -> Option<u32> {
         let looks = match self.whole_words {
             WholeWords::Never => false,

@@ -1,17 +1,18 @@
-//! GPT-2's alphabet: each byte as one printable character, so that vocabularies of byte strings are readable text.
+//! GPT-2's alphabet: each byte is one printable character, so that vocabularies of byte strings are
+//! readable.
 //!
 //! Printable Latin-1 bytes stand for themselves; the other 68 become U+0100, U+0101, … in order
 //! (`bytes_to_unicode` in GPT-2's `encoder.py`). A space is `Ġ`, a newline `Ċ`.
 
-/// How many bytes are not printable and map to U+0100 onwards.
+/// Number of bytes that are not printable and map to U+0100 onwards.
 const SHIFTED: u32 = 68;
 
-/// Whether a byte stands for itself.
+/// Returns whether a byte stands for itself.
 const fn is_plain(byte: u8) -> bool {
     matches!(byte, b'!'..=b'~' | 0xa1..=0xac | 0xae..=0xff)
 }
 
-/// `BYTES[n]` is the byte that U+0100 + n stands for.
+/// `BYTES[n]` is the byte of U+0100 + n.
 const BYTES: [u8; SHIFTED as usize] = {
     let mut bytes = [0; SHIFTED as usize];
     let (mut byte, mut n) = (0, 0);
@@ -25,7 +26,7 @@ const BYTES: [u8; SHIFTED as usize] = {
     bytes
 };
 
-/// The character for a byte.
+/// Returns the character of a byte.
 pub fn letter(byte: u8) -> char {
     if is_plain(byte) {
         return byte as char;
@@ -34,7 +35,7 @@ pub fn letter(byte: u8) -> char {
     char::from_u32(0x100 + shift).unwrap_or(char::REPLACEMENT_CHARACTER)
 }
 
-/// The byte for a character, where it has one.
+/// Returns the byte of a character, if it has one.
 pub fn byte(letter: char) -> Option<u8> {
     match u32::from(letter) {
         code @ 0..=0xff => is_plain(code as u8).then_some(code as u8),
@@ -42,7 +43,7 @@ pub fn byte(letter: char) -> Option<u8> {
     }
 }
 
-/// The bytes that a token's text stands for. Characters outside of the alphabet stand for their own UTF-8.
+/// Returns the bytes of a token's text. Characters outside of the alphabet become their UTF-8.
 pub fn decode(text: &str) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(text.len());
     for c in text.chars() {

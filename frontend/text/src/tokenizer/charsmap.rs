@@ -1,22 +1,25 @@
-//! What SentencePiece makes of characters before it looks for tokens (`precompiled_charsmap`): a table of texts and what stands in their place, as a double array.
+//! SentencePiece's map of characters before tokenization (`precompiled_charsmap`): a table of texts
+//! and their replacements, as a double array.
 //!
 //! ```text
-//! u32 bytes of the array | the array, a u32 for each unit | texts, each with a zero behind it
-//! unit  value 31 bits | leaf                   in place of a text: where it begins
+//! u32 bytes of the array | the array, a u32 for each unit | texts, each with a zero after it
+//! unit  value 31 bits | leaf       // value: start of the replacement
 //! unit  offset 22 bits | by 8 | has leaf | label 8 bits
 //! ```
 //!
-//! A cluster of characters of up to five bytes is looked for as a whole, and else each of its characters, as Hugging Face's tokenizers do it: what is found is the
-//! shortest text of the table that the cluster begins with.
+//! A cluster of characters of up to five bytes is looked up as a whole; if this fails, each of its
+//! characters is looked up. The result is the shortest text of the table that is a prefix of the
+//! cluster. Hugging Face's tokenizers do the same.
 
 use unicode_segmentation::UnicodeSegmentation;
 
-/// Bytes of the longest cluster that is looked for.
+/// Maximum length of a cluster that is looked up, in bytes.
 const CLUSTER: usize = 5;
-/// Bytes of the longest text that stands in a character's place: ten times those of Unicode's longest, so that a damaged table makes no text of gigabytes.
+/// Maximum length of a replacement in bytes: ten times Unicode's longest, so that a damaged table
+/// cannot make gigabytes of text.
 const REPLACEMENT: usize = 330;
 
-/// The table.
+/// Table of replacements.
 #[derive(Clone, Debug, Default)]
 pub struct Charsmap {
     units: Vec<u32>,
@@ -24,7 +27,8 @@ pub struct Charsmap {
 }
 
 impl Charsmap {
-    /// From a file's bytes; `None` where they are cut off, or texts are no UTF-8. No bytes are an empty table.
+    /// Reads the table from a file's bytes; `None` if they are truncated, or texts are not UTF-8.
+    /// No bytes mean an empty table.
     pub fn read(bytes: &[u8]) -> Option<Charsmap> {
         let Some((length, rest)) = bytes.split_first_chunk::<4>() else {
             return bytes.is_empty().then(Charsmap::default);
@@ -34,7 +38,7 @@ impl Charsmap {
         Some(Charsmap { units: units.collect(), texts: std::str::from_utf8(texts).ok()?.to_owned() })
     }
 
-    /// A text with what stands in the place of its characters.
+    /// Returns a text with its characters replaced.
     pub fn apply(&self, text: &str) -> String {
         if self.units.is_empty() {
             return text.to_owned();
@@ -56,14 +60,15 @@ impl Charsmap {
         out
     }
 
-    /// What stands in the place of the shortest text of the table that this one begins with. What a damaged table has elsewhere is nothing.
+    /// Returns the replacement of the shortest text in the table that is a prefix of this one.
+    /// Invalid positions in a damaged table mean no replacement.
     fn find(&self, text: &str) -> Option<&str> {
         let offset = |unit: u32| ((unit >> 10) << ((unit & (1 << 9)) >> 6)) as usize;
         let mut at = offset(*self.units.first()?);
         for byte in text.bytes().take_while(|byte| *byte != 0) {
             at ^= usize::from(byte);
             let unit = *self.units.get(at)?;
-            // A leaf's value is marked by the highest bit, and is no label.
+            // The highest bit marks a leaf's value, which is not a label.
             if unit & (1 << 31 | 0xff) != u32::from(byte) {
                 return None;
             }

@@ -1,32 +1,32 @@
-//! What can be wrong with a vocabulary, a text or an id.
+//! Errors of vocabularies, texts and ids.
 
 use ixc_failure::Class;
 
-/// Why there is no tokenizer, or no tokens.
+/// Reason why there is no tokenizer, or no tokens.
 #[derive(Debug, thiserror::Error)]
 pub enum TokenizerError {
-    /// A key has a value that cannot be meant.
+    /// A key has an invalid value.
     #[error("key \"{key}\" {found}; expected {expected}")]
     Invalid {
         /// The key.
         key: String,
-        /// What it holds, as a verb phrase: `is 8`, `has 7 elements`.
+        /// Value of the key as a verb phrase: `is 8`, `has 7 elements`.
         found: String,
-        /// What would have been right.
+        /// Valid values.
         expected: String,
     },
-    /// The model comes without a vocabulary (`no_vocab`), and one is needed.
+    /// A vocabulary is needed, and the model has none (`no_vocab`).
     #[error(
         "the model has no vocabulary (tokenizer.ggml.model is missing, \"no_vocab\" or \"none\"): it takes and gives token ids only"
     )]
     NoVocabulary,
-    /// The pre-tokenizer is not known.
+    /// The pre-tokenizer is not supported.
     #[error("key \"tokenizer.ggml.pre\" is {found:?}; supported are {}", super::supported_pre_tokenizers().join(", "))]
     UnknownPreTokenizer {
-        /// Its name.
+        /// Name of the pre-tokenizer.
         found: String,
     },
-    /// The vocabulary and the embedding matrix disagree.
+    /// The vocabulary and the embedding matrix differ in size.
     #[error(
         "key \"tokenizer.ggml.tokens\" has {tokens} elements; expected {rows}, one for each row of token_embd.weight"
     )]
@@ -36,7 +36,7 @@ pub enum TokenizerError {
         /// Rows of the embedding matrix.
         rows: u64,
     },
-    /// The vocabulary has no token for a byte of the text, and none for "unknown".
+    /// The vocabulary has neither a token for a byte of the text, nor an unknown token.
     #[error("byte {byte:#04x} of the text has no token in this vocabulary")]
     NoTokenForByte {
         /// The byte.
@@ -45,9 +45,9 @@ pub enum TokenizerError {
     /// The text is too long to index.
     #[error("the text has {bytes} bytes; the limit is {limit}")]
     TextTooLong {
-        /// Its length.
+        /// Length in bytes.
         bytes: usize,
-        /// The limit.
+        /// Maximum length in bytes.
         limit: usize,
     },
     /// A token id outside of the vocabulary.
@@ -55,7 +55,7 @@ pub enum TokenizerError {
     UnknownId {
         /// The id.
         id: u32,
-        /// How many tokens there are.
+        /// Number of tokens.
         tokens: usize,
     },
 }

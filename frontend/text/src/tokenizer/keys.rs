@@ -20,8 +20,8 @@ pub const EOM: &str = "tokenizer.ggml.eom_token_id";
 pub const UNK: &str = "tokenizer.ggml.unknown_token_id";
 /// Padding.
 pub const PAD: &str = "tokenizer.ggml.padding_token_id";
-/// Keys whose token ends generation where it is stated.
+/// Keys whose token ends generation if the file has them.
 pub const FIM_ENDS: [&str; 3] =
     ["tokenizer.ggml.fim_pad_token_id", "tokenizer.ggml.fim_rep_token_id", "tokenizer.ggml.fim_sep_token_id"];
-/// Map of characters, as SentencePiece writes it.
+/// SentencePiece's map of characters.
 pub const CHARSMAP: &str = "tokenizer.ggml.precompiled_charsmap";

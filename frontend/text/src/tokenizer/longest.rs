@@ -1,4 +1,5 @@
-//! At each place of a text the longest token that stands there, as the World vocabulary of RWKV is used; tokens are bytes, which files write as Python's `repr` does.
+//! Tokenizer of RWKV's World vocabulary: it takes the longest token at each position of a text.
+//! Tokens are bytes, which files write like Python's `repr`.
 //!
 //! ```text
 //! tokens  "a", "ab", "b", "\xe4"        text "abba\u{4e00}"  ->  "ab" "b" "a" "\xe4" ...
@@ -8,19 +9,21 @@ use super::TokenizerError;
 use super::spec::{TokenType, TokenizerSpec};
 use super::vocabulary::Vocabulary;
 
-/// The model.
+/// Longest-match tokenizer.
 #[derive(Clone, Debug)]
 pub struct Longest {
-    /// Tokens of text, by their bytes: of those that begin equally the shortest first. Of tokens with the same bytes there is the last.
+    /// Tokens of text, sorted by bytes; a prefix precedes longer tokens. The last of several tokens
+    /// with the same bytes is kept.
     tokens: Vec<(Box<[u8]>, u32)>,
-    /// Where those begin whose first byte is so much, and where the last ones end.
+    /// Index of the first token for each first byte, and the end of the last tokens.
     by_first: Vec<usize>,
 }
 
 impl Longest {
-    /// From a spec that is valid.
+    /// Returns the tokenizer of a valid spec.
     pub fn new(spec: &TokenizerSpec, vocabulary: &Vocabulary) -> Longest {
-        // What a user writes must not become the end of a turn: no control token is made of text, and none that only fills the table.
+        // User text must not end a turn, so it never becomes a control token, nor a token that only
+        // pads the table.
         let is_text = |id: &u32| {
             matches!(
                 vocabulary.token_type(*id),
@@ -51,10 +54,10 @@ impl Longest {
         Ok(())
     }
 
-    /// The longest token that `text` begins with, and its length.
+    /// Returns the longest token that is a prefix of `text`, and its length.
     fn longest(&self, text: &[u8]) -> Option<(u32, usize)> {
         let first = usize::from(*text.first()?);
-        // Those whose first bytes are the text's; the shortest of them stands first.
+        // Tokens that share the text's first bytes, the shortest first.
         let mut tokens = &self.tokens[self.by_first[first]..self.by_first[first + 1]];
         let mut longest = None;
         for len in 1.. {
@@ -64,7 +67,7 @@ impl Longest {
                 tokens = &tokens[1..];
             }
             let Some(&next) = text.get(len) else { break };
-            // All that are left are longer than `len`.
+            // All remaining tokens are longer than `len`.
             let from = tokens.partition_point(|(bytes, _)| bytes[len] < next);
             let to = tokens.partition_point(|(bytes, _)| bytes[len] <= next);
             tokens = &tokens[from..to];
@@ -73,8 +76,9 @@ impl Longest {
     }
 }
 
-/// The bytes of a token as files of such a vocabulary write them: `\t`, `\n`, `\r`, `\xNN`, and any other character behind a backslash as it is. `None` where a
-/// backslash ends the text, or no two digits stand behind `\x`.
+/// Returns the bytes of a token as files of such a vocabulary write them: `\t`, `\n`, `\r`, `\xNN`;
+/// any other character after a backslash is unchanged. `None` if a backslash ends the text, or `\x`
+/// is not followed by two digits.
 pub fn unescaped(text: &str) -> Option<Vec<u8>> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut left = text.bytes();

@@ -1,48 +1,50 @@
 //! The merge loop of BPE and SPM: always the best adjacent pair first, the leftmost among equals.
 //!
-//! In: symbols that cover a text. Left true: no two neighbours have a merge. A heap of candidate pairs over a linked list
-//! makes it O(n log n), where the textbook loop is O(n²): 100 KB of one letter is a question of milliseconds.
+//! The input is symbols that cover a text. In the result, no merge applies to two neighbours. A
+//! heap of candidate pairs over a linked list takes O(n log n), while the textbook loop takes
+//! O(n²). 100 KB of one letter therefore take milliseconds.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// No neighbour.
+/// Marks a missing neighbour.
 const NONE: u32 = u32::MAX;
 
-/// Longest text that can be merged, in symbols or bytes.
+/// Maximum length of a text that can be merged, in symbols or bytes.
 pub const MAX_LEN: usize = u32::MAX as usize - 1;
 
-/// A stretch of the text that is one unit so far.
+/// Part of the text that is one unit so far.
 #[derive(Clone, Copy, Debug)]
 pub struct Symbol {
     /// First byte in the text.
     pub start: u32,
     /// Length in bytes; 0 once merged into the symbol to its left.
     pub len: u32,
-    /// What it is, as the model numbers it.
+    /// Id of the symbol in the model.
     pub id: u32,
     previous: u32,
     next: u32,
 }
 
 impl Symbol {
-    /// A symbol that is not linked yet.
+    /// Returns a symbol that is not linked yet.
     pub fn new(start: u32, len: u32, id: u32) -> Symbol {
         Symbol { start, len, id, previous: NONE, next: NONE }
     }
 }
 
-/// What a pair would become.
+/// Result of merging a pair.
 #[derive(Clone, Copy, Debug)]
 pub struct Join {
-    /// Lower goes first.
+    /// Priority; the lowest merges first.
     pub priority: u32,
-    /// The id of the result.
+    /// Id of the merged symbol.
     pub id: u32,
 }
 
-/// Ordered as the heap takes them out: priority, then position. The rest never decides: a position is in the heap with one
-/// right neighbour and one length for each time that it grew, and a stale entry is dropped whenever it comes.
+/// Candidate pair, ordered by priority, then position. Other fields never decide: a position has
+/// one right neighbour and one length for each time that it grew, and stale entries are always
+/// dropped.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Candidate {
     priority: u32,
@@ -52,7 +54,8 @@ struct Candidate {
     id: u32,
 }
 
-/// Merges until nothing merges; `join` says what two neighbours become. At most [`MAX_LEN`] symbols.
+/// Merges until no merge applies; `join` returns the result of merging two neighbours. There may be
+/// at most [`MAX_LEN`] symbols.
 pub fn merge(symbols: &mut Vec<Symbol>, join: impl Fn(&Symbol, &Symbol) -> Option<Join>) {
     let count = symbols.len() as u32;
     for (i, symbol) in (0..count).zip(symbols.iter_mut()) {
@@ -67,7 +70,7 @@ pub fn merge(symbols: &mut Vec<Symbol>, join: impl Fn(&Symbol, &Symbol) -> Optio
     let mut heap: BinaryHeap<_> = (1..count).filter_map(|right| candidate(symbols, right - 1, right)).collect();
     while let Some(Reverse(best)) = heap.pop() {
         let (left, right) = (symbols[best.left as usize], symbols[best.right as usize]);
-        // Symbols only grow or vanish, so equal lengths mean that neither has changed since.
+        // Symbols only grow or vanish, so equal lengths mean that neither changed since.
         if left.len == 0 || right.len == 0 || left.len + right.len != best.len {
             continue;
         }
@@ -89,7 +92,7 @@ mod tests {
 
     #[test]
     fn takes_the_best_then_the_leftmost() {
-        // Every pair of equal ids doubles; small ids go first. 7 symbols: 4 + 2 + 1.
+        // Equal ids merge to the next one; small ids go first. 7 symbols: 4 + 2 + 1.
         let mut symbols = (0..7).map(|i| Symbol::new(i, 1, 0)).collect();
         merge(&mut symbols, |l, r| (l.id == r.id).then(|| Join { priority: l.id, id: l.id + 1 }));
         assert_eq!(

@@ -1,24 +1,24 @@
 //! Tokenizers: text to token ids and back, from a model file's own metadata.
 //!
-//! In: [`TokenizerSpec`], plain data from a model file or from a plan, both hostile. Out:
-//! [`Tokenizer`], which gives the ids that llama.cpp gives for the same file. Encoding any text
-//! takes O(n log n) time, and memory in proportion to the text.
+//! The input is a [`TokenizerSpec`], plain data from a model file or a plan, which are both
+//! untrusted. The output is a [`Tokenizer`], which returns the same ids as llama.cpp for the same
+//! file. Encoding takes O(n log n) time, and memory in proportion to the text.
 //!
 //! | file | what it owns |
 //! | --- | --- |
-//! | `spec` | what a file says about its vocabulary, checked |
+//! | `spec` | checked vocabulary of a file |
 //! | `keys` | keys of a vocabulary in a model file |
 //! | `vocabulary` | each token's bytes and class; which tokens end generation |
-//! | `special` | finding special tokens in text |
-//! | `values` | text of others among a template's words |
+//! | `special` | search for special tokens in text |
+//! | `values` | values among a template's own words |
 //! | `pretokenize` | splitting text into words: one table row per pre-tokenizer |
 //! | `byte_level` | GPT-2's bytes as letters |
 //! | `merge` | the merge loop that BPE and SPM share |
-//! | `charsmap` | characters as SentencePiece spells them |
-//! | `bpe`, `spm`, `unigram`, `sentence`, `longest`, `wordpiece` | the models |
-//! | `tokenizer` | the public face |
+//! | `charsmap` | SentencePiece's map of characters |
+//! | `bpe`, `spm`, `unigram`, `sentence`, `longest`, `wordpiece` | the algorithms |
+//! | `tokenizer` | the public interface |
 //! | `stream` | ids to text, one at a time |
-//! | `error` | what can be wrong |
+//! | `error` | errors |
 //!
 //! ```
 //! use ixc_text::tokenizer::{ModelKind, Tokenizer, TokenizerSpec};

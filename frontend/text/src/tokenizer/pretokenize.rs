@@ -1,13 +1,19 @@
-//! Pre-tokenizers: where BPE may not merge across. One row of [`TABLE`] each.
+//! Pre-tokenizers: they split text into words; BPE does not merge across words. Each has a row in
+//! [`TABLE`].
 //!
-//! The published patterns end in `\s+(?!\S)|\s+`: a run of white space leaves its last character to the word that follows.
-//! That look-ahead is all that keeps most of them from being regular, so it is done by hand here and the rest runs on a
-//! linear-time engine. (A backtracking engine gives up, or stops splitting without a word, on a megabyte of spaces.) The other one is
-//! `\d{1,3}(?=(?:\d{3})*\b)`, digits in threes from the right: a run of digits is found, and cut by counting.
+//! The published patterns end in `\s+(?!\S)|\s+`: a run of white space leaves its last character to
+//! the following word. Without this look-ahead most patterns are regular. It is therefore coded by
+//! hand, and the rest runs on a linear-time engine. A backtracking engine fails on a megabyte of
+//! spaces, or silently stops splitting.
 //!
-//! Patterns are the models' own, from their `tokenizer.json`. llama.cpp replaces some by what its engines can do: it does not cut words at
-//! capitals for `kimi-k2`, and cuts digits from the right for `tiny_aya` also where a letter follows. Text with such words gets the ids there that
-//! the model was trained on, and others in llama.cpp. Names of embedding models are left out (`jina-*`, `granite-embed-*`, `roberta-bpe`).
+//! The other look-ahead is `\d{1,3}(?=(?:\d{3})*\b)`, digits in threes from the right: a run of
+//! digits is found, and split by counting.
+//!
+//! Patterns are those of the models' `tokenizer.json`. In llama.cpp some are replaced by simpler
+//! ones. It does not split words at capitals for `kimi-k2`, and splits digits from the right for
+//! `tiny_aya` even before a letter. For such words, the ids here are those of the model's training,
+//! and those of llama.cpp differ. Names of embedding models are left out (`jina-*`,
+//! `granite-embed-*`, `roberta-bpe`).
 
 use std::ops::Range;
 
@@ -22,121 +28,126 @@ use WholeWords::{Always, LineFeeds};
 pub struct PreTokenizer {
     /// `tokenizer.ggml.pre`.
     names: &'static [&'static str],
-    /// Applied one after the other, each to the pieces that the one before left.
+    /// Stages in order: each splits the pieces of the previous one.
     stages: &'static [Stage],
-    /// Which words are looked up before they are built from merges.
+    /// Words that are looked up before they are built from merges.
     pub whole_words: WholeWords,
-    /// How the vocabulary spells text.
+    /// Spelling of text in the vocabulary.
     pub alphabet: Alphabet,
-    /// Whether a sequence starts with BOS.
+    /// Condition for a BOS at the start of a sequence.
     pub bos: Bos,
 }
 
-/// How a stage cuts text.
+/// Method of a stage to split text.
 #[derive(Clone, Copy, Debug)]
 enum Stage {
-    /// At both ends of each match.
+    /// Splits at both ends of each match.
     Matches(&'static str),
-    /// As `Matches`, and where this pattern has none at runs of white space, which leave their last character to the word that follows.
+    /// Like `Matches`. Between matches it splits at runs of white space, which leave their last
+    /// character to the following word.
     Words(&'static str),
-    /// As `Words`; a run is cut into such lengths further, the longest that is left to fill first.
+    /// Like `Words`. Splits runs further into these lengths, using the longest that still fits
+    /// first.
     WordsAndRuns(&'static str, &'static [usize]),
-    /// At both ends of each match, and in it before every three characters, counted from its end.
+    /// Splits at both ends of each match, and inside it before every three characters, counted from
+    /// its end.
     Threes(&'static str),
-    /// As `Threes` of the second pattern, and nowhere in a match of the first.
+    /// Like `Threes` with the second pattern, but never inside a match of the first.
     ThreesUnless(&'static str, &'static str),
-    /// Before every three characters of a match, counted from its end, and nowhere else.
+    /// Splits a match only before every three characters, counted from its end.
     BeforeThrees(&'static str),
 }
 
-/// Words that are tokens as a whole, whatever the merges say.
+/// Words that are tokens as a whole, regardless of merges.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WholeWords {
-    /// None.
+    /// No words.
     Never,
-    /// All (`ignore_merges`).
+    /// All words (`ignore_merges`).
     Always,
-    /// Runs of line feeds: no merge can name them, since a list of merges has one on a line.
+    /// Runs of line feeds: no merge can have them, because lists of merges have one merge on a
+    /// line.
     LineFeeds,
 }
 
-/// How a vocabulary spells text.
+/// Spelling of text in a vocabulary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Alphabet {
-    /// Each byte as one of GPT-2's letters.
+    /// Each byte is one of GPT-2's letters.
     Bytes,
-    /// As it is, with a space as `▁`; what has no token becomes tokens like `<0x0A>`.
+    /// Unchanged text, with a space as `▁`; characters without a token become tokens like `<0x0A>`.
     Characters,
 }
 
-/// Whether a sequence starts with BOS.
+/// Condition for a BOS at the start of a sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bos {
-    /// Where the file says so.
+    /// If the file states it.
     IfStated,
-    /// Unless the file says otherwise.
+    /// Unless the file states otherwise.
     UnlessStated,
-    /// Whatever the file says: early Gemma 4 files say no, and are wrong.
+    /// Always: early Gemma 4 files state no, wrongly.
     Always,
 }
 
-/// The pattern of a `ByteLevel` pre-tokenizer that has none beside it.
+/// Pattern of a `ByteLevel` pre-tokenizer without another pattern.
 pub const BYTE_LEVEL_PATTERN: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+";
 /// GPT-2's pattern, without its white space.
 const GPT_2: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+";
-/// Llama 3: contractions in any case, digits in threes, newlines apart.
+/// Llama 3: contractions in any case, digits in threes, separate newlines.
 const LLAMA_3: &str = r"'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD]|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+";
-/// Qwen2: as Llama 3, digits one by one.
+/// Qwen2: like Llama 3, with single digits.
 const QWEN_2: &str = r"'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD]|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+";
-/// Qwen3.5: as Qwen2, marks belong to words.
+/// Qwen3.5: like Qwen2, with marks as parts of words.
 const QWEN_35: &str = r"'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD]|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+";
 /// DeepSeek-V3's third pattern.
 const DEEPSEEK_3: &str = r##"[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+"##;
-/// GPT-4o: words change at capitals and keep their contraction.
+/// GPT-4o: words are split at capitals and keep their contraction.
 const GPT_4O: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+";
-/// Mistral's Tekken: as GPT-4o without contractions, digits one by one.
+/// Mistral's Tekken: like GPT-4o, without contractions and with single digits.
 const TEKKEN: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+";
 
-/// Falcon: GPT-2 behind punctuation, which is apart, and digits in threes from the left.
+/// Falcon: GPT-2 after separate punctuation, and digits in threes from the left.
 const FALCON_PUNCTUATION: &str = r"[\p{P}$+<=>^~|`]+";
-/// Han, Hiragana and Katakana, of DeepSeek-V3.
+/// Han, Hiragana and Katakana of DeepSeek-V3.
 const CHINESE_JAPANESE: &str = "[一-龥぀-ゟ゠-ヿ]+";
-/// Spark 2.5: as DeepSeek-V3's, each newline by itself.
+/// Spark 2.5: like DeepSeek-V3, with single newlines.
 const SPARK_25: &str =
     r##"[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+|[\r\n]"##;
-/// Kimi K2: Han apart, and else as GPT-4o.
+/// Kimi K2: separate Han, otherwise like GPT-4o.
 const KIMI_K2: &str = r"\p{Han}+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+";
-/// Ling: more contractions, one newline ends a run.
+/// Ling: more contractions; a newline ends a run.
 const BAILING: &str =
     r"'(?:[sSdDmMtT]|[lL][lL]|[vV][eE]|[rR][eE])|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]";
-/// Seed: as Qwen2, punctuation takes no newlines.
+/// Seed: like Qwen2, with punctuation without newlines.
 const SEED: &str = r"'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD]|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}\r\n]+|\s*[\r\n]+";
-/// MiniCPM5's second pattern: as Llama 3, its digits are cut before.
+/// MiniCPM5's second pattern: like Llama 3, after its digits were split.
 const MINICPM_5: &str = r"'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD]|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}+| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+";
-/// As Qwen2, without contractions: Turkish puts its endings behind apostrophes.
+/// Like Qwen2, without contractions: Turkish has endings after apostrophes.
 const UFAKZEKA: &str = r"[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+";
-/// EXAONE MoE: words with single spaces between them stay together.
+/// EXAONE MoE: words separated by single spaces stay together.
 const EXAONE_MOE: &str = r"'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD]|[^\r\n\p{L}\p{N}]?(?:\p{L}\p{M}*(?: \p{L}\p{M}*)*)+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]?|\s*[\r\n]";
-/// Youtu's first pattern: Korean, full-width punctuation, Bopomofo, Chinese and Japanese apart.
+/// Youtu's first pattern: separate Korean, full-width punctuation, Bopomofo, Chinese and Japanese.
 const YOUTU_SCRIPTS: &str = "[가-힣ㄱ-ㆎ]+|[！…“”‘’—：；，、-〿︰-﹏]+|[ㄅ-ㄯ]+|[一-龥぀-ゟ゠-ヿ]+";
-/// Youtu's second pattern: as GPT-4o, digits one by one.
+/// Youtu's second pattern: like GPT-4o, with single digits.
 const YOUTU: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])?|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+";
-/// Trinity: Asian scripts apart.
+/// Trinity: separate Asian scripts.
 const AFMOE_SCRIPTS: &str = "[一-鿿㐀-䶿豈-﫿぀-ゟ゠-ヿ･-ﾟ⼀-⿟เ-๿຀-໿ក-៿က-႟ꩠ-ꩿꧠ-꧿가-힯ᄀ-ᇿ]+";
-/// DeepSeek LLM: letters of scripts with cases, as its authors list them.
+/// DeepSeek LLM: letters of scripts with cases, as listed by its authors.
 const DEEPSEEK_LLM_LETTERS: &str = r"\s?[A-Za-zµÀ-ÖØ-öø-ƺƼ-ƿǄ-ʓʕ-ʯͰ-ͳͶͷͻ-ͽͿΆΈ-ΊΌΎ-ΡΣ-ϵϷ-ҁҊ-ԯԱ-ՖႠ-ჅᎠ-Ᏽᏸ-ᏽᲐ-ᲺᲽ-Ჿᴀ-ᴫᵫ-ᵷᵹ-ᶚḀ-ἕἘ-Ἕἠ-ὅὈ-Ὅὐ-ὗὙὛὝὟ-ώᾀ-ᾴᾶ-ᾼιῂ-ῄῆ-ῌῐ-ΐῖ-Ίῠ-Ῥῲ-ῴῶ-ῼℂℇℊ-ℓℕℙ-ℝℤΩℨK-ℭℯ-ℴℹℼ-ℿⅅ-ⅉⅎↃↄⰀ-ⱻⱾ-ⳤⳫ-ⳮⳲⳳꙀ-ꙭꚀ-ꚛꜢ-ꝯꝱ-ꞇꞋ-ꞎꭰ-ꮿﬀ-ﬆﬓ-ﬗＡ-Ｚａ-ｚ𐐀-𐑏𐒰-𐓓𐓘-𐓻𐲀-𐲲𐳀-𐳲𑢠-𑣟𞤀-𞥃]+";
-/// DeepSeek LLM: punctuation, also full-width.
+/// DeepSeek LLM: punctuation, including full-width.
 const DEEPSEEK_LLM_PUNCTUATION: &str = r"\s?[!-/:-~！-／：-～‘-‟　-。]+";
-/// DeepSeek LLM and Coder: Chinese, Japanese, Korean and what lies between.
+/// DeepSeek LLM and Coder: Chinese, Japanese, Korean and the code points between them.
 const DEEPSEEK_ASIAN: &str = "[一-龥ࠀ-一가-퟿]+";
 /// BLOOM: words up to common punctuation.
 const BLOOM: &str = r" ?[^(\s|.,!?…。，、।۔،)]+";
-/// Digits that a word goes on behind: where `\d{1,3}(?=(?:\d{3})*\b)` finds none. (Words as Oniguruma has them: with all numbers.)
+/// Digits with the rest of a word after them, in which `\d{1,3}(?=(?:\d{3})*\b)` finds no match.
+/// (Words as in Oniguruma: with all numbers.)
 const DIGITS_IN_WORD: &str = r"\d+[[\p{L}\p{M}\p{N}\p{Pc}]--\d]";
-/// Runs of line feeds apart from all else.
+/// Runs of line feeds, separate from other text.
 const LINES: &str = r"[^\n]+|\n+";
 
-/// What most rows have.
+/// Values of most rows.
 const USUAL: PreTokenizer = PreTokenizer {
     names: &[],
     stages: &[],
@@ -145,8 +156,8 @@ const USUAL: PreTokenizer = PreTokenizer {
     bos: Bos::IfStated,
 };
 
-/// Every supported pre-tokenizer; stages as in llama.cpp's `llm_tokenizer_bpe`, less their white-space tail. The first
-/// row is for files that name none.
+/// All supported pre-tokenizers. Stages are those of llama.cpp's `llm_tokenizer_bpe`, without their
+/// white-space tail. The first row is for files without a name.
 #[rustfmt::skip]
 const TABLE: &[PreTokenizer] = &[
     PreTokenizer { names: &["default", ""], stages: &[Matches(r"[\p{P}$+<=>^~|]+"), Words(GPT_2), Matches(r"\p{N}+"), Matches("[0-9][0-9][0-9]")], ..USUAL },
@@ -184,13 +195,13 @@ const TABLE: &[PreTokenizer] = &[
     PreTokenizer { names: &["sarvam-moe"], stages: &[Matches(LINES)], alphabet: Alphabet::Characters, ..USUAL },
 ];
 
-/// The names that `tokenizer.ggml.pre` may have.
+/// Returns the valid names of `tokenizer.ggml.pre`.
 pub fn supported_pre_tokenizers() -> Vec<&'static str> {
     TABLE.iter().flat_map(|row| row.names).copied().filter(|name| !name.is_empty()).collect()
 }
 
 impl PreTokenizer {
-    /// The row for a name.
+    /// Returns the row for a name.
     ///
     /// # Errors
     /// [`TokenizerError::UnknownPreTokenizer`].
@@ -201,8 +212,8 @@ impl PreTokenizer {
             .ok_or_else(|| TokenizerError::UnknownPreTokenizer { found: name.chars().take(64).collect() })
     }
 
-    /// The name of a row whose patterns these are, each written as in a `tokenizer.json` (`Split`, matches isolated), and which looks whole words
-    /// up if `whole_words` says so.
+    /// Returns the name of the row with these patterns, written as in a `tokenizer.json` (`Split`,
+    /// isolated matches). If `whole_words` is set, the row must look up whole words.
     pub fn with_patterns(patterns: &[&str], whole_words: bool) -> Option<&'static str> {
         let wanted: Vec<(bool, String)> = patterns.iter().map(|pattern| published(pattern)).collect();
         let same = |row: &&PreTokenizer| {
@@ -214,31 +225,32 @@ impl PreTokenizer {
         rows().find(fits).or_else(|| rows().next()).and_then(|row| row.names.first().copied())
     }
 
-    /// The machine that splits.
+    /// Returns the compiled pre-tokenizer.
     pub fn splitter(&self) -> Splitter {
         Splitter { stages: self.stages.iter().map(|stage| (*stage, stage.regex())).collect() }
     }
 }
 
-/// A published pattern as the rows have it, and whether runs of white space are left to be cut behind it.
+/// Converts a published pattern to the form in the rows; also returns whether it splits runs of
+/// white space after it.
 fn published(pattern: &str) -> (bool, String) {
-    // In any case: the engine here has no such group, and needs none.
+    // Contractions in any case: the engine here does not have such groups.
     const CONTRACTIONS: [(&str, &str); 3] = [
         ("(?i:'s|'t|'re|'ve|'m|'ll|'d)", "'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD]"),
         ("(?i:[sdmt]|ll|ve|re)", "(?:[sSdDmMtT]|[lL][lL]|[vV][eE]|[rR][eE])"),
         ("\\p{N}{1}|", "\\p{N}|"),
     ];
     let mut pattern = pattern.to_owned();
-    // Behind a word contractions are optional, as a group.
+    // After a word, contractions are an optional group.
     pattern = pattern.replace(&format!("{}?", CONTRACTIONS[0].0), &format!("(?:{})?", CONTRACTIONS[0].1));
     for (from, to) in CONTRACTIONS {
         pattern = pattern.replace(from, to);
     }
-    // Some files have the characters themselves where others have escapes.
+    // Some files have the characters themselves instead of escapes.
     for (character, escape) in [("\r", r"\r"), ("\n", r"\n"), ("\t", r"\t")] {
         pattern = pattern.replace(character, escape);
     }
-    // Possessive: nothing goes back here.
+    // Possessive quantifiers are unnecessary: this engine does not backtrack.
     pattern = pattern.replace("?+", "?").replace("++", "+").replace("\\$", "$");
     for tail in [r"|\s+(?!\S)|\s+", r"|\s+(?!\S)|\s"] {
         if let Some(words) = pattern.strip_suffix(tail) {
@@ -249,7 +261,7 @@ fn published(pattern: &str) -> (bool, String) {
 }
 
 impl Stage {
-    /// The same of a stage; `None` for those that no such pattern says.
+    /// Returns the published pattern of a stage; `None` for stages that one pattern cannot express.
     fn published(self) -> Option<(bool, String)> {
         match self {
             Words(pattern) => Some((true, pattern.to_owned())),
@@ -260,7 +272,7 @@ impl Stage {
 
     fn regex(self) -> Regex {
         let regex = match self {
-            // Leftmost first: white space is tried where the pattern has no match.
+            // Leftmost first: white space is tried at places without a match of the pattern.
             Words(pattern) | WordsAndRuns(pattern, _) => Regex::new_many(&[pattern, r"\s+"]),
             ThreesUnless(except, pattern) => Regex::new_many(&[except, pattern]),
             Matches(pattern) | Threes(pattern) | BeforeThrees(pattern) => Regex::new(pattern),
@@ -269,24 +281,24 @@ impl Stage {
     }
 }
 
-/// The number of a stage's second pattern.
+/// Index of a stage's second pattern.
 const SECOND: usize = 1;
 
-/// A pre-tokenizer, compiled.
+/// Compiled pre-tokenizer.
 #[derive(Clone, Debug)]
 pub struct Splitter {
     stages: Vec<(Stage, Regex)>,
 }
 
 impl Splitter {
-    /// Cuts `text` into words that cover it.
+    /// Splits `text` into words that cover it.
     pub fn split<'t>(&self, text: &'t str) -> Vec<&'t str> {
         let mut pieces: Vec<_> = std::iter::once(0..text.len()).collect();
         for (stage, regex) in &self.stages {
             let mut cut = Vec::with_capacity(pieces.len());
             for piece in pieces {
                 let mut from = piece.start;
-                // A stage sees a piece and nothing around it.
+                // A stage sees a piece without its context.
                 cut_piece(*stage, regex, &text[piece.clone()], |at| {
                     let to = piece.start + at;
                     cut.extend((from < to).then_some(from..to));
@@ -300,7 +312,7 @@ impl Splitter {
     }
 }
 
-/// Gives the places at which a stage cuts `text`, in order.
+/// Passes the positions at which a stage splits `text` to `cut`, in order.
 fn cut_piece(stage: Stage, regex: &Regex, text: &str, mut cut: impl FnMut(usize)) {
     let mut at = 0;
     while let Some(found) = regex.find(Input::new(text).range(at..)) {
@@ -328,8 +340,9 @@ fn cut_piece(stage: Stage, regex: &Regex, text: &str, mut cut: impl FnMut(usize)
     }
 }
 
-/// `\s+(?!\S)|\s+`: a run of white space that ends `text`, which something follows unless it is `last`. It gives its last character back unless
-/// this is the only one. Cuts it into lengths of `runs`, if there are any, and gives the place where it ends.
+/// Splits at a run of white space at the end of `text`: `\s+(?!\S)|\s+`. Other text follows unless
+/// `last` is set; the run then returns its last character, unless it is the only one. It is split
+/// into lengths of `runs`, if there are any. Returns the end of the run.
 fn cut_run(text: &str, start: usize, last: bool, runs: &[usize], cut: &mut impl FnMut(usize)) -> usize {
     let run = &text[start..];
     let given_back = run.chars().next_back().filter(|c| !last && c.len_utf8() < run.len()).map_or(0, char::len_utf8);
@@ -346,7 +359,7 @@ fn cut_run(text: &str, start: usize, last: bool, runs: &[usize], cut: &mut impl 
     end
 }
 
-/// Where three characters, or six, or nine … are left.
+/// Returns the positions before the last three, six, nine … characters.
 fn threes(digits: &str) -> impl Iterator<Item = usize> {
     let count = digits.chars().count();
     digits
@@ -393,13 +406,14 @@ mod tests {
         assert_eq!(split("qwen2", &"1".repeat(1 << 16)).len(), 1 << 16);
     }
 
-    /// What Hugging Face's tokenizers make of the published patterns: `tests/vectors/pretokenizers.py`.
+    /// Words of Hugging Face's tokenizers with the published patterns:
+    /// `tests/vectors/pretokenizers.py`.
     #[test]
     fn words_are_those_of_the_published_patterns() {
         #[derive(serde::Deserialize)]
         struct Vectors {
             texts: Vec<String>,
-            /// For each name and text, characters of each word.
+            /// For each name and text, the number of characters of each word.
             words: std::collections::BTreeMap<String, Vec<Vec<usize>>>,
         }
         let vectors: Vectors = serde_json::from_str(include_str!("../../tests/vectors/pretokenizers.json")).unwrap();
@@ -418,7 +432,7 @@ mod tests {
     fn digits_are_counted_from_the_right() {
         assert_eq!(split("afmoe", "1234567"), ["1", "234", "567"]);
         assert_eq!(split("tiny_aya", "1234567 123456"), ["1", "234", "567", " ", "123", "456"]);
-        // No boundary, so the second pattern counts from the left.
+        // There is no boundary, so the second pattern counts from the left.
         assert_eq!(split("tiny_aya", "1234x"), ["123", "4", "x"]);
         assert_eq!(split("superbpe", "in 1234 words"), ["in ", "1", "234", " words"]);
     }
@@ -438,7 +452,7 @@ mod tests {
         }
     }
 
-    /// Patterns as `tokenizer.json` has them.
+    /// Patterns as in `tokenizer.json`.
     #[test]
     fn published_patterns_are_known_by_what_they_are() {
         const CONTRACTIONS: &str = "(?i:'s|'t|'re|'ve|'m|'ll|'d)";
@@ -463,7 +477,7 @@ mod tests {
         assert_eq!(known(&[&qwen(r"\p{N}{1,3}")], false), Some("dbrx"));
         assert_eq!(known(&[&gpt_4o], false), Some("gpt-4o"));
         assert_eq!(known(&deepseek, false), Some("deepseek-v3"));
-        // As DeepSeek's files have it: JSON's escapes are the characters, not the pattern's.
+        // DeepSeek's files have JSON escapes of the characters, not escapes of the pattern.
         let literal = deepseek.map(|pattern| pattern.replace(r"\r\n", "\r\n"));
         assert!(literal[2].contains("[\r\n]*"));
         assert_eq!(known(&literal.each_ref().map(String::as_str), false), Some("deepseek-v3"));

@@ -1,53 +1,57 @@
-//! SentencePiece's unigram model, as XLM-R is tokenised: characters become those of a table, spaces `▁`, and of all ways to write that in tokens the one is taken whose
-//! scores add up to the most.
+//! SentencePiece's unigram tokenizer, as for XLM-R. A table maps characters, and spaces become `▁`.
+//! Of all tokenisations of the result, it selects the one with the highest sum of scores.
 //!
 //! ```text
-//! "Ａ  b"  ->  "▁A▁b"                                           by the table, with one space before and none of a run but the first
-//! best[0]      = 0
-//! best[at + n] = max of best[at] + score of a token of n bytes that begins at `at`      from the beginning to the end; of equals the first
+//! // by the table, with a space before it; a run of spaces is one
+//! "Ａ  b"  ->  "▁A▁b"
+//! best[0]       = 0
+//! // from the beginning to the end; the first of equal ones
+//! best[at + n]  = max of best[at] + score of a token of n bytes that begins at `at`
 //! ```
 //!
-//! A character that is no token itself costs 10 more than the worst token, and a run of such is one unknown token.
+//! A character without a token costs 10 more than the worst token, and a run of such characters is
+//! one unknown token.
 
 use super::TokenizerError;
 use super::charsmap::Charsmap;
 use super::spec::{TokenType, TokenizerSpec};
 use super::vocabulary::{SPM_SPACE, Vocabulary};
 
-/// What an unknown character costs beyond the token of the lowest score.
+/// Cost of an unknown character in addition to that of the worst token.
 const UNKNOWN: f64 = 10.0;
 
-/// The model.
+/// SentencePiece's unigram tokenizer.
 #[derive(Clone, Debug)]
 pub struct Sentence {
     charsmap: Charsmap,
-    /// Whether text begins with a space that is not in it.
+    /// Whether a space is put before a text.
     prefix: bool,
-    /// Whether runs of spaces are one, and none stand at the ends.
+    /// Whether runs of spaces are merged, and spaces at both ends removed.
     squeezes: bool,
-    /// Tokens of text, by their texts: of those that begin equally the shortest first.
+    /// Tokens of text, sorted by text; a prefix precedes longer texts.
     tokens: Vec<(Box<str>, u32, f64)>,
-    /// The score of an unknown character.
+    /// Score of an unknown character.
     unknown: f64,
 }
 
-/// The best way to a place.
+/// Best tokenisation up to a position.
 #[derive(Clone, Copy)]
 struct Best {
     score: f64,
-    /// Where its last token begins, and which that is.
+    /// Start of its last token, and the token's id.
     from: Option<(usize, Option<u32>)>,
 }
 
 impl Sentence {
-    /// From a spec that is valid.
+    /// Returns the tokenizer of a valid spec.
     pub fn new(spec: &TokenizerSpec, vocabulary: &Vocabulary) -> Sentence {
         let score = |id: usize| f64::from(spec.scores.get(id).copied().unwrap_or(0.0));
-        // What a user writes must not become a token of control, and what fills the table is none of the model's.
+        // User text must not become a control token, and padding of the table is not part of the
+        // model.
         let is_text = |id: u32| matches!(vocabulary.token_type(id), TokenType::Normal | TokenType::UserDefined);
         let texts = spec.tokens.iter().enumerate().filter(|(id, text)| !text.is_empty() && is_text(*id as u32));
         let mut tokens: Vec<_> = texts.map(|(id, text)| (text.as_str().into(), id as u32, score(id))).collect();
-        // Of tokens with one text the last counts.
+        // The last of several tokens with the same text is used.
         tokens.sort_by(|a: &(Box<str>, u32, f64), b| a.0.cmp(&b.0).then(b.1.cmp(&a.1)));
         tokens.dedup_by(|other, first| other.0 == first.0);
         let lowest = tokens.iter().map(|(.., score)| *score).fold(f64::INFINITY, f64::min);
@@ -60,10 +64,11 @@ impl Sentence {
         }
     }
 
-    /// Appends the ids of `text`, which holds no special tokens.
+    /// Appends the ids of `text`, which contains no special tokens.
     ///
     /// # Errors
-    /// [`TokenizerError::NoTokenForByte`] where a character is no token and there is none for unknown ones.
+    /// [`TokenizerError::NoTokenForByte`] if a character has no token and there is no unknown
+    /// token.
     pub fn encode(&self, unknown: Option<u32>, text: &str, ids: &mut Vec<u32>) -> Result<(), TokenizerError> {
         let text = self.spelled(text);
         let mut best = vec![Best { score: 0.0, from: None }; text.len() + 1];
@@ -88,7 +93,7 @@ impl Sentence {
         while let Some((from, id)) = best[at].from {
             let byte = text.as_bytes()[from];
             match id.map_or_else(|| unknown.ok_or(TokenizerError::NoTokenForByte { byte }), Ok)? {
-                // A run of unknown characters is one.
+                // A run of unknown characters is one token.
                 id if reversed.last() == Some(&id) && Some(id) == unknown => {}
                 id => reversed.push(id),
             }
@@ -98,7 +103,7 @@ impl Sentence {
         Ok(())
     }
 
-    /// A text as tokens spell it.
+    /// Spells a text like the tokens.
     fn spelled(&self, text: &str) -> String {
         let text = self.charsmap.apply(text);
         let text = if self.squeezes { text.trim_matches(' ') } else { &text };
@@ -116,11 +121,11 @@ impl Sentence {
         out
     }
 
-    /// Every token that `text` begins with, the shortest first.
+    /// Passes every token that is a prefix of `text` to `found`, the shortest first.
     fn begin(&self, text: &[u8], mut found: impl FnMut(&(Box<str>, u32, f64))) {
         let mut left = &self.tokens[..];
         for (depth, &byte) in text.iter().enumerate() {
-            // All that are left have the bytes before in common; one that ends here is the first.
+            // The remaining tokens share the bytes before; the first of them may end here.
             let at = |token: &(Box<str>, u32, f64)| token.0.as_bytes().get(depth).copied();
             let from = left.partition_point(|token| at(token) < Some(byte));
             let to = left.partition_point(|token| at(token) <= Some(byte));

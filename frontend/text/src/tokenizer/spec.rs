@@ -1,4 +1,4 @@
-//! A vocabulary as a model file states it: plain data that goes into plans, and its rules.
+//! A vocabulary as in a model file: plain data, which plans include, and its checks.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,18 +9,18 @@ use super::longest;
 use super::pretokenize::PreTokenizer;
 use super::special::{self, MAX_SPECIAL_BYTES, MAX_STATES};
 
-/// Most tokens: twice the largest vocabulary known (Gemma's 262,144).
+/// Maximum number of tokens: twice the largest known vocabulary (Gemma's 262,144).
 pub const MAX_TOKENS: usize = 1 << 19;
-/// Most merges: twice as many as the most known (446,189 of gpt-4o's vocabulary).
+/// Maximum number of merges: twice the largest known number (446,189 in gpt-4o's vocabulary).
 pub const MAX_MERGES: usize = 1 << 20;
-/// Longest text of a token, in bytes: four times the longest known (128 bytes, as letters of two bytes each). Merging takes time in
-/// proportion to it.
+/// Maximum length of a token's text in bytes: four times the longest known one (128 bytes, as
+/// two-byte letters). The time for merging is proportional to it.
 pub const MAX_TOKEN_BYTES: usize = 1024;
 
-/// Which algorithm a vocabulary is for.
+/// Algorithm of a vocabulary.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ModelKind {
-    /// No vocabulary: the model is fed with ids.
+    /// No vocabulary: the input of the model is ids.
     #[default]
     None,
     /// SentencePiece, `tokenizer.ggml.model = "llama"`: merges by score, bytes as fallback.
@@ -29,22 +29,22 @@ pub enum ModelKind {
     Bpe,
     /// PLaMo 2's and 3's, `"plamo2"`: the highest sum of scores, bytes as fallback.
     Unigram,
-    /// RWKV's, `"rwkv"`: the longest token at each place; tokens are bytes.
+    /// RWKV's, `"rwkv"`: the longest token at each position; tokens are bytes.
     Longest,
-    /// BERT's, `"bert"`: of each word the longest tokens, from its beginning.
+    /// BERT's, `"bert"`: the longest tokens of each word, from its beginning.
     WordPiece,
-    /// SentencePiece's unigram model, `"t5"`, which XLM-R has, too: the highest sum of scores.
+    /// SentencePiece's unigram model, `"t5"`, also of XLM-R: the highest sum of scores.
     Sentence,
 }
 
 /// ggml's `tokenizer.ggml.token_type`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum TokenType {
-    /// 0: nothing was said.
+    /// 0: not stated.
     Undefined,
     /// 1: text.
     Normal,
-    /// 2: stands for what has no token.
+    /// 2: replaces text without a token.
     Unknown,
     /// 3: not text; matched in text only on request, not shown.
     Control,
@@ -62,18 +62,20 @@ impl TokenType {
         usize::try_from(number).ok().and_then(|number| TOKEN_TYPES.get(number)).copied()
     }
 
-    /// Whether such tokens are looked for in text before it is tokenized: always, or on request.
+    /// Returns whether such tokens are matched in text before it is tokenized: always, or on
+    /// request.
     pub fn is_special(self) -> bool {
         matches!(self, TokenType::UserDefined | TokenType::Control | TokenType::Unknown)
     }
 
-    /// Whether what a vocabulary has of such tokens is a name as it stands, whatever texts of others are written in.
+    /// Returns whether a vocabulary has the names of such tokens unchanged, regardless of its
+    /// spelling of text.
     pub(super) fn is_name(self) -> bool {
         self.is_special() || self == TokenType::Byte
     }
 }
 
-/// `TokenType`s by their number.
+/// Types of tokens, by number.
 const TOKEN_TYPES: [TokenType; 7] = [
     TokenType::Undefined,
     TokenType::Normal,
@@ -99,24 +101,24 @@ pub struct SpecialIds {
     pub unk: Option<u32>,
     /// Padding.
     pub pad: Option<u32>,
-    /// Fill-in-the-middle padding, repository and file separators: each ends generation.
+    /// Fill-in-the-middle padding, and separators of repositories and files: each ends generation.
     pub fim_ends: Vec<u32>,
 }
 
-/// A vocabulary as the file states it.
+/// Vocabulary as in the file.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct TokenizerSpec {
-    /// The algorithm.
+    /// Algorithm.
     pub model: ModelKind,
-    /// The pre-tokenizer's name (BPE); empty where the file names none.
+    /// Name of the pre-tokenizer (BPE); empty if the file has none.
     pub pre_tokenizer: String,
     /// Token texts; the index is the id.
     pub tokens: Vec<String>,
-    /// Scores, one for each token, or none: of SPM and of PLaMo's.
+    /// Scores of SPM's and PLaMo's tokens: one for each token, or empty.
     pub scores: Vec<f32>,
-    /// Token types, one for each token, or none: all normal.
+    /// Types, one for each token; if empty, all tokens are normal.
     pub types: Vec<TokenType>,
-    /// BPE merges, best first: left and right with a space between.
+    /// BPE merges, best first: left and right separated by a space.
     pub merges: Vec<String>,
     /// Tokens with a role.
     pub special: SpecialIds,
@@ -124,30 +126,30 @@ pub struct TokenizerSpec {
     pub add_bos: bool,
     /// Whether a sequence ends with EOS.
     pub add_eos: bool,
-    /// Whether text starts with a space that is not in it (SPM).
+    /// Whether a space is put before a text (SPM).
     pub add_space_prefix: bool,
-    /// The chat template's source.
+    /// Source of the chat template.
     pub chat_template: Option<String>,
-    /// Whether text is written small first (WordPiece).
+    /// Whether text is lowercased first (WordPiece).
     pub lowercase: bool,
-    /// Whether letters lose their accents first (WordPiece).
+    /// Whether accents of letters are removed first (WordPiece).
     pub strip_accents: bool,
-    /// What characters become first, as SentencePiece writes it; empty where they stay (`Sentence`).
+    /// Table that maps characters first, in SentencePiece's format; empty for none (`Sentence`).
     pub charsmap: Vec<u8>,
-    /// Whether runs of spaces are one, and none stand at the ends of a text (`Sentence`).
+    /// Whether runs of spaces are merged, and spaces at both ends removed (`Sentence`).
     pub squeezes_spaces: bool,
 }
 
-/// The error for a key with a value that cannot be meant.
+/// Returns the error for a key with an invalid value.
 fn invalid(key: &str, found: impl Into<String>, expected: impl Into<String>) -> TokenizerError {
     TokenizerError::Invalid { key: key.into(), found: found.into(), expected: expected.into() }
 }
 
 impl TokenizerSpec {
-    /// Checks what building a tokenizer relies on; a spec from a plan has seen no other check.
+    /// Checks the properties on which a tokenizer relies. The spec of a plan has no other check.
     ///
     /// # Errors
-    /// [`TokenizerError`], naming the key, what it holds and what was expected.
+    /// [`TokenizerError`], with the key, its value and the expected value.
     pub fn validate(&self) -> Result<(), TokenizerError> {
         let count = self.tokens.len();
         if self.model == ModelKind::None {
@@ -231,7 +233,7 @@ impl TokenizerSpec {
         Ok(())
     }
 
-    /// Checks that the embedding matrix has a row for each token and no more.
+    /// Checks that the embedding matrix has exactly one row for each token.
     ///
     /// # Errors
     /// [`TokenizerError::RowsMismatch`].
@@ -243,7 +245,7 @@ impl TokenizerSpec {
     }
 }
 
-/// Checks the id that a key has against the number of tokens, and returns it.
+/// Checks the id of a key against the number of tokens, and returns it.
 ///
 /// # Errors
 /// [`TokenizerError::Invalid`].
@@ -256,19 +258,19 @@ pub fn check_id(key: &str, id: Option<u32>, tokens: usize) -> Result<Option<u32>
     }
 }
 
-/// The text of the token that stands for a byte.
+/// Returns the text of the token for a byte.
 pub(super) fn byte_token(byte: u8) -> String {
     format!("<0x{byte:02X}>")
 }
 
-/// The byte that a text like `<0x0A>` stands for.
+/// Returns the byte of a text like `<0x0A>`.
 pub fn byte_of(text: &str) -> Option<u8> {
     let hex = text.strip_prefix("<0x")?.strip_suffix('>')?;
-    // `from_str_radix` would take a sign.
+    // `from_str_radix` would accept a sign.
     (hex.len() == 2 && hex.bytes().all(|c| c.is_ascii_hexdigit())).then(|| u8::from_str_radix(hex, 16).ok())?
 }
 
-/// Both sides of a merge. The left side may be a space itself.
+/// Splits a merge into both sides. The left side may be a space itself.
 pub fn split_merge(merge: &str) -> Option<(&str, &str)> {
     let first = merge.chars().next()?.len_utf8();
     let space = first + merge.get(first..)?.find(' ')?;

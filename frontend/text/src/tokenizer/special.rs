@@ -1,21 +1,23 @@
-//! Finding special tokens in text: the leftmost, and of those that begin there the longest, as Hugging Face's tokenizers do. With tokens
-//! `ab` and `bcd`, the text `abcd` is `ab`, `cd`. (llama.cpp looks for the longest token first wherever it stands, which would
-//! be `a`, `bcd`; no known vocabulary has special tokens that overlap so.)
+//! Finds special tokens in text: the leftmost, and the longest of those that begin there, like
+//! Hugging Face's tokenizers. With tokens `ab` and `bcd`, the text `abcd` is `ab`, `cd`. (llama.cpp
+//! searches the longest token first at any position, which gives `a`, `bcd`. No known vocabulary
+//! has special tokens with such an overlap.)
 //!
-//! Cost: an automaton of at most [`MAX_STATES`] states, and for each byte of text at most [`MAX_SPECIAL_BYTES`] steps; nothing is
-//! kept but the fragments.
+//! The cost is an automaton of at most [`MAX_STATES`] states, and at most [`MAX_SPECIAL_BYTES`]
+//! steps for each byte of text. Memory holds only the fragments.
 
 use aho_corasick::{AhoCorasick, AhoCorasickKind, MatchKind};
 
-/// Longest text of a special token, in bytes. The longest known have 93: 31 times `▁`.
+/// Maximum length of a special token's text, in bytes. The longest known has 93: 31 times `▁`.
 pub const MAX_SPECIAL_BYTES: usize = 256;
-/// Most states of the automaton: different beginnings of special tokens, in bytes. 28,672 custom tokens of a speech model have some 60,000.
+/// Maximum number of states of the automaton, which are the different prefixes of special tokens in
+/// bytes. A speech model with 28,672 custom tokens has about 60,000.
 pub const MAX_STATES: usize = 1 << 18;
 
 /// Part of a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fragment<'t> {
-    /// To be tokenized.
+    /// Text to tokenize.
     Text(&'t str),
     /// A special token.
     Token(u32),
@@ -24,13 +26,13 @@ pub enum Fragment<'t> {
 /// Token texts as one automaton.
 #[derive(Clone, Debug, Default)]
 pub struct SpecialTokens {
-    /// None where there is no token to find.
+    /// Automaton; `None` without tokens to find.
     automaton: Option<AhoCorasick>,
     /// Ids by the automaton's pattern.
     ids: Vec<u32>,
 }
 
-/// How many states the automaton of these texts has, beside its root.
+/// Returns the number of states of the automaton of these texts, not counting its root.
 pub fn states<'t>(texts: impl IntoIterator<Item = &'t str>) -> usize {
     let mut sorted: Vec<&[u8]> = texts.into_iter().map(str::as_bytes).collect();
     sorted.sort_unstable();
@@ -45,8 +47,10 @@ pub fn states<'t>(texts: impl IntoIterator<Item = &'t str>) -> usize {
 }
 
 impl SpecialTokens {
-    /// From texts and ids; of equal texts the first counts, and empty ones match nothing. The texts keep the limits above, which
-    /// [`super::TokenizerSpec::validate`] sees to; those of automatons that cannot be made match nothing.
+    /// Returns the automaton of texts and their ids. The first of equal texts is used, and empty
+    /// ones match nothing. The texts must respect the limits above, which
+    /// [`super::TokenizerSpec::validate`] checks. If the automaton cannot be built, nothing
+    /// matches.
     pub fn new<'t>(tokens: impl IntoIterator<Item = (&'t str, u32)>) -> SpecialTokens {
         let mut tokens: Vec<_> = tokens.into_iter().filter(|(text, _)| !text.is_empty()).collect();
         tokens.sort_unstable();
@@ -54,7 +58,8 @@ impl SpecialTokens {
         if tokens.is_empty() {
             return SpecialTokens::default();
         }
-        // Of the crate's forms the one whose size is a small multiple of the states, however many there are.
+        // The form of the crate whose size is a small multiple of the number of states, for any
+        // number.
         let automaton = AhoCorasick::builder()
             .match_kind(MatchKind::LeftmostLongest)
             .kind(Some(AhoCorasickKind::ContiguousNFA))
@@ -70,12 +75,12 @@ impl SpecialTokens {
         }
     }
 
-    /// Cuts `text` at its special tokens.
+    /// Splits `text` at its special tokens.
     pub fn partition<'t>(&self, text: &'t str) -> Vec<Fragment<'t>> {
         let mut fragments = Vec::new();
         let mut end = 0;
         for found in self.automaton.iter().flat_map(|automaton| automaton.find_iter(text)) {
-            // Token texts are UTF-8, so that matches begin and end between characters.
+            // Token texts are UTF-8, so matches begin and end between characters.
             fragments.extend(text.get(end..found.start()).filter(|text| !text.is_empty()).map(Fragment::Text));
             fragments.extend(self.ids.get(found.pattern().as_usize()).map(|&id| Fragment::Token(id)));
             end = found.end();
@@ -84,7 +89,8 @@ impl SpecialTokens {
         fragments
     }
 
-    /// Where tokens stand in `text`, also where they overlap: each position at which one begins, in order.
+    /// Returns each position at which a token begins in `text`, in order, including overlapping
+    /// tokens.
     pub fn begins<'t>(&self, text: &'t str) -> impl Iterator<Item = usize> + use<'t, '_> {
         let mut from = 0;
         std::iter::from_fn(move || {
@@ -133,7 +139,7 @@ mod tests {
         assert_eq!(states(["<a>", "<b>", "<a>", ""]), 5);
     }
 
-    /// 255 tokens begin at nearly every byte of this text. As a list of all matches it would be 6 GB.
+    /// 255 tokens begin at nearly every byte of this text. A list of all matches would have 6 GB.
     #[test]
     fn memory_does_not_grow_with_the_matches() {
         let long = "a".repeat(255);

@@ -1,34 +1,36 @@
-//! SentencePiece as llama.cpp does it: characters, then always the neighbours whose joined text is the token with the
-//! highest score; what is no token in the end becomes its bytes.
+//! SentencePiece as in llama.cpp. It begins with characters, and repeatedly merges the neighbours
+//! that together are the token with the highest score. Remaining text that is not a token becomes
+//! its bytes.
 
 use super::TokenizerError;
 use super::merge::{Join, Symbol, merge};
 use super::spec::{TokenizerSpec, byte_token};
 use super::vocabulary::{SPM_SPACE, Vocabulary};
 
-/// The id of a symbol that is no token.
+/// Id of a symbol that is not a token.
 const NO_TOKEN: u32 = u32::MAX;
 
-/// The model.
+/// SentencePiece tokenizer.
 #[derive(Clone, Debug)]
 pub struct Spm {
-    /// For each token, its score as a merge priority.
+    /// Score of each token as a merge priority.
     priorities: Vec<u32>,
     /// `<0x00>` to `<0xFF>`.
     byte_ids: Vec<Option<u32>>,
     longest: usize,
 }
 
-/// A score as a number that is lower the higher the score is.
+/// Converts a score to a number that decreases with the score.
 fn priority(score: f32) -> u32 {
-    // Adding zero makes -0.0 equal to 0.0. Then, as integers, floats sort by magnitude: turn negative ones around.
+    // Adding zero makes -0.0 equal to 0.0. As integers, floats then sort by magnitude, so the order
+    // of negative ones is reversed.
     let bits = (score + 0.0).to_bits();
     let ascending = if bits >> 31 == 0 { bits | 1 << 31 } else { !bits };
     !ascending
 }
 
 impl Spm {
-    /// From a spec that is valid.
+    /// Returns the tokenizer of a valid spec.
     pub fn new(spec: &TokenizerSpec, vocabulary: &Vocabulary) -> Spm {
         let priorities = match spec.scores.len() {
             0 => vec![priority(0.0); spec.tokens.len()],
@@ -41,7 +43,8 @@ impl Spm {
         }
     }
 
-    /// Appends the ids of `text`, which holds no special tokens; `prefix` puts a space before it.
+    /// Appends the ids of `text`, which contains no special tokens; `prefix` puts a space before
+    /// it.
     pub fn encode(
         &self,
         vocabulary: &Vocabulary,
@@ -59,7 +62,7 @@ impl Spm {
         let mut symbols = symbols.by_ref().collect();
         merge(&mut symbols, |left, right| {
             let (start, len) = (left.start as usize, left.len as usize + right.len as usize);
-            // Looking up what is longer than any token would make long tokens quadratic.
+            // Looking up text longer than any token would make long tokens quadratic.
             let id = (len <= self.longest).then(|| vocabulary.id(&text[start..start + len]))??;
             Some(Join { priority: *self.priorities.get(id as usize)?, id })
         });

@@ -1,16 +1,17 @@
-//! Ids to text, one at a time: a token may end inside of a character, so bytes wait until they are one.
+//! Converts ids to text, one at a time. A token may end inside a character, so bytes are kept until
+//! the character is complete.
 
 use super::{Tokenizer, TokenizerError};
 
-/// Decodes token by token. All that [`Stream::push`] and [`Stream::finish`] give is what [`Tokenizer::decode_with`] gives
-/// for all ids at once.
+/// Decoder for one token at a time. The texts of [`Stream::push`] and [`Stream::finish`] together
+/// are the text that [`Tokenizer::decode_with`] returns for all ids.
 #[derive(Clone, Debug)]
 pub struct Stream<'t> {
     tokenizer: &'t Tokenizer,
     show_special: bool,
-    /// Whether the next text loses one leading space.
+    /// Whether a leading space is removed from the next text.
     strip_space: bool,
-    /// The beginning of a character: at most three bytes between calls.
+    /// Incomplete character: at most three bytes between calls.
     pending: Vec<u8>,
 }
 
@@ -19,7 +20,7 @@ impl<'t> Stream<'t> {
         Stream { tokenizer, show_special, strip_space, pending: Vec::new() }
     }
 
-    /// The text that is certain after this token: whole characters, perhaps none.
+    /// Returns the text that is certain after this token: whole characters, possibly none.
     ///
     /// # Errors
     /// [`TokenizerError::UnknownId`].
@@ -44,12 +45,12 @@ impl<'t> Stream<'t> {
         Ok(text)
     }
 
-    /// What is left: the beginning of a character that was never finished, as U+FFFD.
+    /// Returns the rest: an incomplete character, as U+FFFD.
     pub fn finish(self) -> String {
         String::from_utf8_lossy(&self.pending).into_owned()
     }
 
-    /// A token's bytes as they are shown here.
+    /// Returns a token's bytes as they are shown here.
     pub(super) fn shown_bytes(&mut self, id: u32) -> Result<&'t [u8], TokenizerError> {
         let bytes = self.tokenizer.token_bytes(id)?;
         if !self.show_special && !self.tokenizer.is_text(id) {

@@ -1,4 +1,4 @@
-//! The public face: a vocabulary, ready to encode and decode.
+//! The public interface: a vocabulary, ready to encode and decode.
 
 use super::TokenizerError;
 use super::bpe::Bpe;
@@ -14,31 +14,31 @@ use super::values::{ControlNames, Values};
 use super::vocabulary::Vocabulary;
 use super::wordpiece::WordPiece;
 
-/// Text to token ids and back, for one model.
+/// Converts text to token ids and back, for one model.
 #[derive(Clone, Debug)]
 pub struct Tokenizer {
     vocabulary: Vocabulary,
     model: Model,
-    /// Matched in text always.
+    /// Tokens that are always matched in text.
     user_defined: SpecialTokens,
-    /// Matched in text on request: control and unknown tokens too.
+    /// Tokens that are matched in text on request, including control and unknown tokens.
     all_special: SpecialTokens,
-    /// What of these text of others may not be.
+    /// Names of control tokens, which user text must not form.
     control: ControlNames,
-    /// Bytes of the longest token.
+    /// Length of the longest token in bytes.
     longest: usize,
     special: SpecialIds,
     add_bos: bool,
     add_eos: bool,
     add_space_prefix: bool,
-    /// Whether special tokens take the white space behind them.
+    /// Whether special tokens absorb the white space after them.
     takes_space: bool,
 }
 
-/// A token that Phi-3's vocabulary has, and no other: its `tokenizer.json` says that special tokens take the white space behind them (`rstrip`), which
-/// GGUF has no key for.
+/// Token that only Phi-3's vocabulary has. In its `tokenizer.json`, special tokens absorb the white
+/// space after them (`rstrip`); GGUF has no key for this.
 const PHI_3: &str = "<|placeholder1|>";
-/// Those of it that do not.
+/// Special tokens of Phi-3 that do not absorb white space.
 const LEAVE_SPACE: [&[u8]; 3] = [b"<unk>", b"<s>", b"<|endoftext|>"];
 
 #[derive(Clone, Debug)]
@@ -51,13 +51,13 @@ enum Model {
     Sentence(Sentence),
 }
 
-/// How ids become text.
+/// Options for decoding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DecodeOptions {
-    /// Show control tokens as their text instead of as nothing.
+    /// Whether control tokens are shown as their text; otherwise they are omitted.
     pub show_special: bool,
-    /// The ids are the start of a text, so that the space that SPM put there goes away. `false` for what a model wrote
-    /// after a prompt.
+    /// Whether the ids are the start of a text, so that the space that SPM added is removed.
+    /// `false` for the output of a model after a prompt.
     pub at_start: bool,
 }
 
@@ -109,11 +109,13 @@ impl Tokenizer {
         })
     }
 
-    /// The ids of `text`, without BOS and EOS. With `parse_special`, the text of a control token is that token; without,
-    /// it is text like any other (what comes from a user must not end its own turn). User-defined tokens match always.
+    /// Returns the ids of `text`, without BOS and EOS. With `parse_special`, the text of a control
+    /// token becomes that token. Without it, it is ordinary text, because user text must not end
+    /// its own turn. User-defined tokens always match.
     ///
     /// # Errors
-    /// [`TokenizerError::NoTokenForByte`] where the vocabulary cannot say the text; [`TokenizerError::TextTooLong`].
+    /// [`TokenizerError::NoTokenForByte`] if the vocabulary cannot express the text;
+    /// [`TokenizerError::TextTooLong`].
     pub fn encode(&self, text: &str, parse_special: bool) -> Result<Vec<u32>, TokenizerError> {
         let special = if parse_special { &self.all_special } else { &self.user_defined };
         let mut ids = Vec::with_capacity(text.len() / 3);
@@ -121,23 +123,25 @@ impl Tokenizer {
         Ok(ids)
     }
 
-    /// What a prompt of these texts (a template's source and what it is rendered with) makes of values.
+    /// Returns a protector for values in a prompt with these texts: a template's source and its
+    /// input.
     pub fn values<'v>(&self, texts: impl IntoIterator<Item = &'v str>) -> Values<'_> {
         Values::new(&self.control, texts)
     }
 
-    /// The ids of a rendered prompt: names of control tokens that the template wrote are those tokens, those in the values that `values`
-    /// protected are text.
+    /// Returns the ids of a rendered prompt. Names of control tokens in the template's own text
+    /// become those tokens; names in values that `values` protected are ordinary text.
     ///
     /// # Errors
-    /// As for [`Tokenizer::encode`].
+    /// See [`Tokenizer::encode`].
     pub fn encode_rendered(&self, text: &str, values: &Values<'_>) -> Result<Vec<u32>, TokenizerError> {
         let mut ids = Vec::with_capacity(text.len() / 3);
         let (mut stretch, mut before) = (String::new(), None);
         for fragment in self.all_special.partition(text) {
             match fragment {
                 Fragment::Text(text) => stretch.push_str(text),
-                // Found again in the stretch, among what the stand-ins stand for.
+                // User-defined tokens are matched again in the stretch, together with the restored
+                // values.
                 Fragment::Token(id) if self.vocabulary.token_type(id) == TokenType::UserDefined => {
                     stretch.push_str(&String::from_utf8_lossy(self.vocabulary.bytes(id)?));
                 }
@@ -153,7 +157,7 @@ impl Tokenizer {
         Ok(ids)
     }
 
-    /// Appends the ids of a text that stands at the beginning or behind a special token, `before`.
+    /// Appends the ids of a text at the beginning, or after the special token `before`.
     fn encode_stretch(
         &self,
         text: &str,
@@ -161,7 +165,7 @@ impl Tokenizer {
         before: Option<u32>,
         ids: &mut Vec<u32>,
     ) -> Result<(), TokenizerError> {
-        // A space is three bytes to SPM.
+        // SPM spells a space with three bytes.
         let limit = MAX_LEN / 3 - 1;
         if text.len() > limit {
             return Err(TokenizerError::TextTooLong { bytes: text.len(), limit });
@@ -200,57 +204,58 @@ impl Tokenizer {
         Ok(())
     }
 
-    /// Whether a special token takes the white space behind it.
+    /// Returns whether a special token absorbs the white space after it.
     fn takes_space(&self, id: u32) -> bool {
         self.takes_space && self.vocabulary.bytes(id).is_ok_and(|text| !LEAVE_SPACE.contains(&text))
     }
 
-    /// Bytes of text that a token covers at most.
+    /// Returns the maximum bytes of text that a token covers.
     pub fn longest_token(&self) -> usize {
         self.longest
     }
 
-    /// The token to put before a sequence, if there is one to put.
+    /// Returns the token to put before a sequence, if any.
     pub fn add_bos(&self) -> Option<u32> {
         self.special.bos.filter(|_| self.add_bos)
     }
 
-    /// The token to put after a whole sequence, if there is one to put.
+    /// Returns the token to put after a whole sequence, if any.
     pub fn add_eos(&self) -> Option<u32> {
         self.special.eos.filter(|_| self.add_eos)
     }
 
-    /// The beginning of a sequence.
+    /// Returns the token for the beginning of a sequence.
     pub fn bos(&self) -> Option<u32> {
         self.special.bos
     }
 
-    /// The end of a sequence.
+    /// Returns the token for the end of a sequence.
     pub fn eos(&self) -> Option<u32> {
         self.special.eos
     }
 
-    /// All tokens with a stated role.
+    /// Returns all tokens with a stated role.
     pub fn special_ids(&self) -> &SpecialIds {
         &self.special
     }
 
-    /// Whether a model that gives this token is done: EOS, EOT, EOM, and the texts that mean the same in known models.
+    /// Returns whether this token ends generation: EOS, EOT, EOM, and equivalent texts in known
+    /// models.
     pub fn is_end_of_generation(&self, id: u32) -> bool {
         self.vocabulary.is_end(id)
     }
 
-    /// Every token for which [`Tokenizer::is_end_of_generation`] holds, ascending.
+    /// Returns all tokens for which [`Tokenizer::is_end_of_generation`] holds, in ascending order.
     pub fn end_of_generation(&self) -> Vec<u32> {
         self.vocabulary.ends().collect()
     }
 
-    /// How many tokens there are.
+    /// Returns the number of tokens.
     pub fn token_count(&self) -> usize {
         self.vocabulary.len()
     }
 
-    /// The bytes that a token stands for; for a control token its name.
+    /// Returns the bytes of a token; for a control token its name.
     ///
     /// # Errors
     /// [`TokenizerError::UnknownId`].
@@ -258,12 +263,13 @@ impl Tokenizer {
         self.vocabulary.bytes(id)
     }
 
-    /// Whether a token is text: control, unknown and unused tokens are not, and are shown on request only.
+    /// Returns whether a token is text. Control, unknown and unused tokens are not, and are shown
+    /// only on request.
     pub fn is_text(&self, id: u32) -> bool {
         matches!(self.vocabulary.token_type(id), TokenType::Normal | TokenType::UserDefined | TokenType::Byte)
     }
 
-    /// The text of a whole sequence, without control tokens. Bytes that are no UTF-8 become U+FFFD.
+    /// Returns the text of a whole sequence, without control tokens. Invalid UTF-8 becomes U+FFFD.
     ///
     /// # Errors
     /// [`TokenizerError::UnknownId`].
@@ -271,7 +277,7 @@ impl Tokenizer {
         self.decode_with(ids, DecodeOptions::default())
     }
 
-    /// As [`Tokenizer::decode`], with options.
+    /// Does what [`Tokenizer::decode`] does, with options.
     ///
     /// # Errors
     /// [`TokenizerError::UnknownId`].
@@ -279,7 +285,7 @@ impl Tokenizer {
         Ok(String::from_utf8_lossy(&self.decode_bytes(ids, options)?).into_owned())
     }
 
-    /// The bytes of a sequence, as they are.
+    /// Returns the bytes of a sequence, including invalid UTF-8.
     ///
     /// # Errors
     /// [`TokenizerError::UnknownId`].
@@ -292,7 +298,7 @@ impl Tokenizer {
         Ok(bytes)
     }
 
-    /// Decodes token by token.
+    /// Returns a decoder for one token at a time.
     pub fn stream(&self, options: DecodeOptions) -> Stream<'_> {
         let strip_space = options.at_start && self.add_space_prefix;
         Stream::new(self, options.show_special, strip_space)

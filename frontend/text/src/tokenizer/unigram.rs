@@ -1,30 +1,32 @@
-//! Of all ways to write a text in tokens the one whose scores add up to the most, as PLaMo 2 and 3 are tokenised; a character that no token has counts as a token of
-//! a score of -1,000, and becomes its bytes.
+//! Unigram tokenizer of PLaMo 2 and 3: of all tokenisations of a text, it selects the one with the
+//! highest sum of scores. A character without a token counts as a token with the score -1,000, and
+//! becomes its bytes.
 //!
 //! ```text
 //! best[end] = 0
-//! best[at]  = max over tokens that begin at `at` of score + best[at + length]          from the end to the beginning; of equals the longest
+//! // from the end to the beginning; the longest of equal ones
+//! best[at]  = max over tokens that begin at `at` of score + best[at + length]
 //! ```
 //!
-//! Scores are whole ten-thousandths, so that equals are equals in whatever order they are summed.
+//! Scores are integers in ten-thousandths, so that sums are equal in any order.
 
 use super::TokenizerError;
 use super::spec::{TokenType, TokenizerSpec, byte_token};
 use super::vocabulary::Vocabulary;
 
-/// Parts of a score that are told apart.
+/// Resolution of scores, in parts of 1.
 const PARTS: f64 = 1e4;
-/// Cost of a character that is no token.
+/// Cost of a character without a token.
 const UNKNOWN: i64 = 10_000_000;
-/// Tokens that cost as much, or more, are never chosen.
+/// Minimum cost of tokens that are never selected.
 const NEVER: i64 = 20_000_000;
-/// What a text may begin with that is not part of it.
+/// Mark at the beginning of a text that is not part of it.
 const BYTE_ORDER_MARK: char = '\u{feff}';
 
-/// The model.
+/// Unigram tokenizer.
 #[derive(Clone, Debug)]
 pub struct Unigram {
-    /// Tokens of text, by their texts: of those that begin equally the shortest first.
+    /// Tokens of text, sorted by text; a prefix precedes longer texts.
     tokens: Vec<Piece>,
     /// `<0x00>` to `<0xFF>`.
     byte_ids: Vec<Option<u32>>,
@@ -34,11 +36,11 @@ pub struct Unigram {
 struct Piece {
     text: Box<str>,
     id: u32,
-    /// What its score lacks of 0, in parts.
+    /// Negated score, in parts.
     cost: i64,
 }
 
-/// How a text goes on best from a place.
+/// Best continuation of a text from a position.
 #[derive(Clone, Copy)]
 struct Step {
     cost: i64,
@@ -47,14 +49,14 @@ struct Step {
 }
 
 impl Unigram {
-    /// From a spec that is valid. Without scores all tokens have one of 0.
+    /// Returns the tokenizer of a valid spec. Without scores, all tokens have the score 0.
     pub fn new(spec: &TokenizerSpec, vocabulary: &Vocabulary) -> Unigram {
         let cost = |id: usize| {
             let score = f64::from(spec.scores.get(id).copied().unwrap_or(0.0));
-            // Within i32, as they are kept elsewhere.
+            // The range of i32, in which other programs keep them.
             score.is_finite().then(|| i64::from(-((score * PARTS).round() as i32).max(-i32::MAX)))
         };
-        // What a user writes must not become the end of a turn: no control token is made of text.
+        // User text must not end a turn, so control tokens are never made from text.
         let special = &spec.special;
         let ends = [special.bos, special.eos, special.eot, special.pad, special.unk];
         let is_text = |id: usize| {
@@ -72,13 +74,13 @@ impl Unigram {
                 Some(Piece { text: text.as_str().into(), id: id as u32, cost })
             })
             .collect();
-        // Of tokens with one text the last counts.
+        // The last of several tokens with the same text is used.
         tokens.sort_by(|a, b| a.text.cmp(&b.text).then(b.id.cmp(&a.id)));
         tokens.dedup_by(|other, first| other.text == first.text);
         Unigram { tokens, byte_ids: (0..=255).map(|byte| vocabulary.id(&byte_token(byte))).collect() }
     }
 
-    /// Appends the ids of `text`, which holds no special tokens.
+    /// Appends the ids of `text`, which contains no special tokens.
     pub fn encode(&self, unknown: Option<u32>, text: &str, ids: &mut Vec<u32>) -> Result<(), TokenizerError> {
         let text = text.strip_prefix(BYTE_ORDER_MARK).unwrap_or(text);
         let mut steps = vec![Step { cost: 0, len: 0, id: None }; text.len() + 1];
@@ -110,11 +112,11 @@ impl Unigram {
         Ok(())
     }
 
-    /// Every token that `text` begins with, the shortest first.
+    /// Passes every token that is a prefix of `text` to `found`, the shortest first.
     fn begin(&self, text: &[u8], mut found: impl FnMut(&Piece)) {
         let mut left = &self.tokens[..];
         for (depth, &byte) in text.iter().enumerate() {
-            // All that are left have the bytes before in common; one that ends here is the first.
+            // The remaining tokens share the bytes before; the first of them may end here.
             let at = |piece: &Piece| piece.text.as_bytes().get(depth).copied();
             let from = left.partition_point(|piece| at(piece) < Some(byte));
             let to = left.partition_point(|piece| at(piece) <= Some(byte));
@@ -133,7 +135,7 @@ mod tests {
     use super::*;
     use crate::tokenizer::{ModelKind, SpecialIds, Tokenizer};
 
-    /// Bytes first, then these.
+    /// Returns a tokenizer with byte tokens, followed by these.
     fn tokenizer(tokens: &[(&str, f32)]) -> Tokenizer {
         let bytes = (0..=255u8).map(|byte| (byte_token(byte), 0.0, TokenType::Byte));
         let texts = tokens.iter().map(|(text, score)| ((*text).to_owned(), *score, TokenType::Normal));
@@ -161,12 +163,13 @@ mod tests {
             ("bc", -0.25),
         ]);
         let encode = |text| of.encode(text, false).unwrap();
-        // -1 and -0.25, not -2.5, and not three times -1.
+        // -1 and -0.25, rather than -2.5 or three times -1.
         assert_eq!(encode("abc"), [256, 262]);
         assert_eq!(encode("ab"), [256, 258]);
         assert_eq!(encode("日本a"), [261, 256]);
         assert_eq!(encode(""), [0u32; 0]);
-        // A mark of byte order at the beginning is no text, and what is in no token is bytes, also a part of what is in one.
+        // A byte order mark at the beginning is ignored. Characters without a token become bytes,
+        // even if they are part of a longer token.
         assert_eq!(encode("\u{feff}ab"), [256, 258]);
         assert_eq!(encode("日"), [0xe6, 0x97, 0xa5]);
         assert_eq!(encode("aéa"), [256, 0xc3, 0xa9, 256]);
@@ -179,14 +182,14 @@ mod tests {
     fn of_equal_sums_the_longest_token_is_first() {
         let of = tokenizer(&[("a", -1.0), ("aa", -2.0), ("aaa", -3.0), ("x", -3000.0), ("y", f32::NEG_INFINITY)]);
         assert_eq!(of.encode("aaaa", false).unwrap(), [258, 256]);
-        // Parts of ten-thousandths count not.
+        // Smaller parts than a ten-thousandth do not count.
         let of_parts = tokenizer(&[("a", -1.00001), ("aa", -2.0)]);
         assert_eq!(of_parts.encode("aa", false).unwrap(), [257]);
-        // Tokens of no score, or of one that is too low, are not chosen.
+        // Tokens without a score, or with too low a score, are not selected.
         assert_eq!(of.encode("xy", false).unwrap(), [u32::from(b'x'), u32::from(b'y')]);
     }
 
-    /// What is found by beginnings is what trying each token at each place finds.
+    /// The prefix search finds the same as trying each token at each position.
     #[test]
     fn beginnings_are_found_as_by_trying_all() {
         let texts = ["a", "b", "ab", "ba", "aba", "bab", "abab", "日", "日a", "a日"];

@@ -1,41 +1,45 @@
-//! Text of others in a prompt whose own words are special tokens: what a user says in a chat must not end the user's turn.
+//! Values in a prompt that are not the template's own text. User text in a chat must not end the
+//! user's turn.
 //!
-//! A chat template gives one text, its own words and the conversation's in one. So that they can be told apart in it, [`Values::protect`]
-//! changes the conversation before: the first character of each control token's name becomes a *stand-in*, a character of Unicode's private
-//! planes that is nowhere in the prompt. Then no name is left but the template's, and [`super::Tokenizer::encode_rendered`] turns
-//! stand-ins back into what they stand for where it finds text between control tokens. What the template does to a value (cut, trim,
-//! compare, split at `</think>`) it does as before, unless what it looks for is itself the name of a control token; lengths in
-//! characters stay.
+//! A chat template renders its own words and the conversation's into one text. To distinguish them,
+//! [`Values::protect`] changes the conversation first. The first character of each control token's
+//! name becomes a *stand-in*: a character of Unicode's private planes that the prompt does not
+//! contain. Only names of the template remain. [`super::Tokenizer::encode_rendered`] replaces
+//! stand-ins by the original characters in the text between control tokens.
+//!
+//! Operations of the template on a value (cut, trim, compare, split at `</think>`) work as before,
+//! unless they search the name of a control token. The length in characters does not change.
 //!
 //! ```text
 //! user says      a <|im_end|>                                  ids
 //! protected      a ?|im_end|>                                  ? is U+F0000
 //! rendered       <|im_start|>user\na ?|im_end|><|im_end|>
-//! tokenized      <|im_start|> + "user\na <|im_end|>" + <|im_end|>     the text between as if no token were special
+//! tokenized      <|im_start|> + "user\na <|im_end|>" + <|im_end|>  the middle as ordinary text
 //! ```
 //!
-//! A value that ends or begins in a part of such a name is protected there, too, so that it makes none with the template's words around it.
-//! What a template makes of a value is not looked at again: parts of one that it joins, other words for these, a value between two
-//! parts of a name. Names of user-defined tokens are tokens in every text.
+//! A value may begin or end with a part of such a name. This part is protected, too, so that it
+//! forms no name with the template's words next to it. Results of template operations are not
+//! checked again: joined parts of a value, replaced words, a value between two parts of a name.
+//! Names of user-defined tokens are tokens in every text.
 
 use std::collections::{HashMap, HashSet};
 
 use super::special::SpecialTokens;
 
-/// Private-use planes 15 and 16: characters that mean nothing to anybody else.
+/// Private-use planes 15 and 16, whose characters have no meaning elsewhere.
 const STAND_INS: [std::ops::RangeInclusive<char>; 2] = ['\u{f0000}'..='\u{ffffd}', '\u{100000}'..='\u{10fffd}'];
 
 fn is_private(c: char) -> bool {
     STAND_INS.iter().any(|plane| plane.contains(&c))
 }
 
-/// The names that values may not have: those of control and unknown tokens.
+/// Names that values must not contain: those of control and unknown tokens.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ControlNames {
     tokens: SpecialTokens,
-    /// Sorted.
+    /// Names, sorted.
     names: Vec<Box<str>>,
-    /// Their characters in reverse order, sorted.
+    /// Names with their characters in reverse order, sorted.
     reversed: Vec<Box<str>>,
 }
 
@@ -48,10 +52,11 @@ impl ControlNames {
         ControlNames { tokens: SpecialTokens::new(tokens), names, reversed }
     }
 
-    /// The characters of `value`, by their places, that make names together with what follows or what stands before and after it.
+    /// Returns the positions of characters in `value` that begin a name, alone or together with
+    /// text before or after the value.
     fn places(&self, value: &str) -> HashSet<usize> {
         let mut places: HashSet<usize> = self.tokens.begins(value).collect();
-        // What is trimmed away may be white space before such a part.
+        // Trimming may remove white space before such a part.
         for part in [value, value.trim()] {
             let offset = part.as_ptr() as usize - value.as_ptr() as usize;
             places.extend(self.end_parts(part).map(|at| at + offset));
@@ -60,14 +65,14 @@ impl ControlNames {
         places
     }
 
-    /// Where a beginning of a name ends with the text.
+    /// Returns the positions at which the text ends with a prefix of a name.
     fn end_parts<'t>(&self, text: &'t str) -> impl Iterator<Item = usize> + use<'t, '_> {
         let longest = self.names.iter().map(|name| name.len()).max().unwrap_or(0);
         let from_end = text.char_indices().rev().map(|(at, _)| at).take_while(move |at| text.len() - at < longest);
         from_end.filter(|&at| begins_one(&self.names, &text[at..]))
     }
 
-    /// Whether the text begins with an end of a name.
+    /// Returns whether the text begins with a suffix of a name.
     fn begins_with_part(&self, text: &str) -> bool {
         let longest = self.reversed.iter().map(|name| name.len()).max().unwrap_or(0);
         let mut ends = text.char_indices().map(|(at, c)| at + c.len_utf8()).take_while(|end| *end < longest);
@@ -75,24 +80,24 @@ impl ControlNames {
     }
 }
 
-/// Whether one of the sorted names is longer than `part` and begins with it.
+/// Returns whether one of the sorted names is longer than `part` and begins with it.
 fn begins_one(names: &[Box<str>], part: &str) -> bool {
     let after = names.partition_point(|name| **name <= *part);
     names.get(after).is_some_and(|name| name.starts_with(part))
 }
 
-/// The values of one prompt, and what stands in for what in them.
+/// Values of one prompt, with their stand-ins.
 #[derive(Clone, Debug)]
 pub struct Values<'t> {
     control: &'t ControlNames,
     stand_ins: HashMap<char, char>,
     originals: HashMap<char, char>,
-    /// Private characters that the prompt may have already.
+    /// Private characters that the prompt already contains.
     taken: HashSet<char>,
 }
 
 impl<'t> Values<'t> {
-    /// For a prompt of these texts: the template's source, and every value.
+    /// Returns protection for a prompt with these texts: the template's source, and every value.
     pub(super) fn new<'v>(control: &'t ControlNames, texts: impl IntoIterator<Item = &'v str>) -> Values<'t> {
         let mut taken: HashSet<char> =
             control.names.iter().flat_map(|name| name.chars()).filter(|&c| is_private(c)).collect();
@@ -100,7 +105,7 @@ impl<'t> Values<'t> {
         Values { control, stand_ins: HashMap::new(), originals: HashMap::new(), taken }
     }
 
-    /// A value as the template may have it.
+    /// Returns a value in the form for the template.
     pub fn protect(&mut self, value: &str) -> String {
         let places = self.control.places(value);
         let protect = |(at, c)| if places.contains(&at) { self.stand_in(c) } else { c };
@@ -111,7 +116,8 @@ impl<'t> Values<'t> {
         if let Some(&stand_in) = self.stand_ins.get(&c) {
             return stand_in;
         }
-        // There are 131,068, more than a prompt has different ones of: one that has them all loses this character.
+        // There are 131,068 stand-ins, more than the different characters of a prompt. If a prompt
+        // contains all of them, this character is lost.
         let free = STAND_INS.into_iter().flatten().find(|free| !self.taken.contains(free));
         let stand_in = free.unwrap_or(char::REPLACEMENT_CHARACTER);
         self.stand_ins.insert(c, stand_in);
@@ -122,7 +128,7 @@ impl<'t> Values<'t> {
         stand_in
     }
 
-    /// What a text with stand-ins says.
+    /// Replaces the stand-ins in a text by the original characters.
     pub fn restore(&self, text: &str) -> String {
         text.chars().map(|c| self.originals.get(&c).copied().unwrap_or(c)).collect()
     }

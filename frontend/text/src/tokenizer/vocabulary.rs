@@ -1,5 +1,5 @@
-//! Each token's bytes and class, and which tokens end generation. The names are llama.cpp's (`llama_vocab::impl::load`):
-//! files often leave roles unsaid, so well-known texts have them everywhere.
+//! Bytes and class of each token, and the tokens that end generation. Files often omit roles, so
+//! well-known texts have them in every file. The names are llama.cpp's (`llama_vocab::impl::load`).
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -7,7 +7,7 @@ use super::pretokenize::{Alphabet, PreTokenizer};
 use super::spec::{ModelKind, TokenType, TokenizerSpec, byte_of};
 use super::{TokenizerError, byte_level, longest};
 
-/// Texts that end generation, and are control tokens whatever their type says.
+/// Texts that end generation, and are control tokens whatever type the file states.
 const END_NAMES: [&str; 33] = [
     "<|eot_id|>",
     "<|im_end|>",
@@ -45,7 +45,8 @@ const END_NAMES: [&str; 33] = [
     "<|file_sep|>",
 ];
 
-/// Texts around code that is filled in: where a file says that they are always tokens, they are so on request only. A user's text holds none.
+/// Texts around code that is filled in. Even if a file states that they are always tokens, they are
+/// matched only on request, so that user text never contains them.
 const FILL_IN_NAMES: [&str; 18] = [
     "<|fim_prefix|>",
     "<|fim_suffix|>",
@@ -67,13 +68,14 @@ const FILL_IN_NAMES: [&str; 18] = [
     "<|code_middle|>",
 ];
 
-/// gpt-oss's structure, shown to the reader.
+/// Names of gpt-oss's structure, which are shown to the reader.
 const SHOWN_NAMES: [&str; 4] = ["<|channel|>", "<|message|>", "<|start|>", "<|constrain|>"];
 
-/// SentencePiece's visible space.
+/// SentencePiece's character for a space.
 pub const SPM_SPACE: char = '▁';
 
-/// Tokens as texts, bytes and classes. `text` and `bytes` differ where the vocabulary encodes spaces or bytes.
+/// Tokens as texts, bytes and classes. `text` and `bytes` differ if the vocabulary encodes spaces
+/// or bytes.
 #[derive(Clone, Debug)]
 pub struct Vocabulary {
     ids: HashMap<Box<str>, u32>,
@@ -83,7 +85,7 @@ pub struct Vocabulary {
 }
 
 impl Vocabulary {
-    /// From a spec that is valid. Of tokens with one text, text finds the first.
+    /// Reads a valid spec. The first of several tokens with the same text is found by it.
     ///
     /// # Errors
     /// [`TokenizerError::UnknownPreTokenizer`].
@@ -109,7 +111,7 @@ impl Vocabulary {
         };
         let ends = set_roles(spec, &ids, &mut types);
         let of = |(text, ty): (&String, &TokenType)| match (spec.model, ty) {
-            // Spaces are written as they are.
+            // Spaces are unchanged.
             (ModelKind::Unigram, ty) if *ty != TokenType::Byte => text.as_bytes().into(),
             (ModelKind::Longest, ty) if !ty.is_name() => longest::unescaped(text).unwrap_or_default().into(),
             (_, ty) => token_bytes(alphabet, text, *ty),
@@ -118,39 +120,39 @@ impl Vocabulary {
         Ok(Vocabulary { ids, types, bytes, ends })
     }
 
-    /// How many tokens.
+    /// Returns the number of tokens.
     pub fn len(&self) -> usize {
         self.bytes.len()
     }
 
-    /// The token with this text.
+    /// Returns the token with this text.
     pub fn id(&self, text: &str) -> Option<u32> {
         self.ids.get(text).copied()
     }
 
-    /// The bytes that a token stands for.
+    /// Returns the bytes of a token.
     pub fn bytes(&self, id: u32) -> Result<&[u8], TokenizerError> {
         let bytes = self.bytes.get(id as usize);
         bytes.map(|bytes| &**bytes).ok_or(TokenizerError::UnknownId { id, tokens: self.len() })
     }
 
-    /// A token's class, after roles.
+    /// Returns a token's class, with roles taken into account.
     pub fn token_type(&self, id: u32) -> TokenType {
         self.types.get(id as usize).copied().unwrap_or(TokenType::Undefined)
     }
 
-    /// Whether generation ends with this token.
+    /// Returns whether this token ends generation.
     pub fn is_end(&self, id: u32) -> bool {
         self.ends.contains(&id)
     }
 
-    /// The tokens that end generation.
+    /// Returns the tokens that end generation.
     pub fn ends(&self) -> impl Iterator<Item = u32> {
         self.ends.iter().copied()
     }
 }
 
-/// Gives well-known texts their classes; returns what ends generation.
+/// Sets the classes of well-known texts; returns the tokens that end generation.
 fn set_roles(spec: &TokenizerSpec, ids: &HashMap<Box<str>, u32>, types: &mut [TokenType]) -> BTreeSet<u32> {
     let find = |text: &str| ids.get(text).copied();
     let special = &spec.special;
@@ -168,14 +170,14 @@ fn set_roles(spec: &TokenizerSpec, ids: &HashMap<Box<str>, u32>, types: &mut [To
     }
     ends.extend(special.fim_ends.iter().chain(&special.eos).chain(&special.eot).chain(&special.eom));
 
-    // Harmony-like formats: `<|end|>` ends a message and not the answer.
+    // In formats like harmony, `<|end|>` ends a message but not the answer.
     let has = |name: &str| find(name).is_some();
     let harmony = (has("<|return|>") && has("<|call|>")) || (has("<|calls|>") && has("<|flush|>"));
     if let (true, Some(end)) = (harmony, find("<|end|>")) {
         ends.remove(&end);
         types[end as usize] = TokenType::UserDefined;
     }
-    // Gemma 4: `</s>` is text (HTML).
+    // In Gemma 4, `</s>` is text (HTML).
     if let (true, Some(end)) = (has("<|tool_response>"), find("</s>")) {
         ends.remove(&end);
         types[end as usize] = TokenType::Normal;
@@ -183,7 +185,7 @@ fn set_roles(spec: &TokenizerSpec, ids: &HashMap<Box<str>, u32>, types: &mut [To
     ends
 }
 
-/// The bytes that a token's text stands for.
+/// Returns the bytes of a token's text.
 fn token_bytes(alphabet: Alphabet, text: &str, ty: TokenType) -> Box<[u8]> {
     match (ty, alphabet) {
         (TokenType::Unknown | TokenType::Control | TokenType::UserDefined, _) => text.as_bytes().into(),

@@ -1,11 +1,14 @@
-//! BERT's WordPiece: text is cleaned and cut into words at white space, at punctuation and around ideographs; of a word the longest token that it begins with is taken,
-//! then the longest one of what is left, and so on. A word that comes to no end so is one unknown token.
+//! BERT's WordPiece. Text is cleaned and split into words at white space, at punctuation and around
+//! ideographs. In each word, it takes the longest token at the beginning, then the longest token of
+//! the rest, and so on. If this fails, the word is one unknown token.
 //!
 //! ```text
-//! tokens  "▁un", "▁believ", "believ", "able"       text "Unbelievable!"  ->  words "unbelievable" "!"  ->  "▁un" "believ" "able" "▁!"
+//! tokens  "▁un", "▁believ", "believ", "able"
+//! text "Unbelievable!"  ->  words "unbelievable" "!"  ->  "▁un" "believ" "able" "▁!"
 //! ```
 //!
-//! Files have the tokens as llama.cpp's converter writes them: those that begin words behind a `▁`, and those that go on without the `##` of BERT's own lists.
+//! Files have the tokens as llama.cpp's converter writes them: those at the beginning of words with
+//! a prefix `▁`, others without the `##` of BERT's own lists.
 
 use unicode_categories::UnicodeCategories;
 use unicode_normalization_alignments::UnicodeNormalization;
@@ -14,29 +17,29 @@ use super::TokenizerError;
 use super::spec::{TokenType, TokenizerSpec};
 use super::vocabulary::{SPM_SPACE, Vocabulary};
 
-/// Characters of a word that is looked up; longer ones are unknown.
+/// Maximum characters of a word that is looked up; longer words are unknown.
 const MOST_CHARACTERS: usize = 100;
 
-/// The model.
+/// WordPiece tokenizer.
 #[derive(Clone, Debug)]
 pub struct WordPiece {
     lowercase: bool,
     strip_accents: bool,
-    /// Bytes of the longest token.
+    /// Length of the longest token in bytes.
     longest: usize,
 }
 
 impl WordPiece {
-    /// From a spec that is valid.
+    /// Returns the tokenizer of a valid spec.
     pub fn new(spec: &TokenizerSpec) -> WordPiece {
         let longest = spec.tokens.iter().map(String::len).max().unwrap_or(0);
         WordPiece { lowercase: spec.lowercase, strip_accents: spec.strip_accents, longest }
     }
 
-    /// Appends the ids of `text`, which holds no special tokens.
+    /// Appends the ids of `text`, which contains no special tokens.
     ///
     /// # Errors
-    /// [`TokenizerError::NoTokenForByte`] where a word is no token and there is none for unknown ones.
+    /// [`TokenizerError::NoTokenForByte`] if a word has no tokens and there is no unknown token.
     pub fn encode(
         &self,
         vocabulary: &Vocabulary,
@@ -55,10 +58,10 @@ impl WordPiece {
         Ok(())
     }
 
-    /// Appends the tokens of a word; `None` where it comes to no end.
+    /// Appends the tokens of a word; `None` if they do not cover it.
     fn pieces(&self, vocabulary: &Vocabulary, word: &str, ids: &mut Vec<u32>) -> Option<()> {
         let spaced: String = [SPM_SPACE].into_iter().chain(word.chars()).collect();
-        // What begins with the space begins a word, and is looked for nowhere else.
+        // A token with the space begins a word, and matches nowhere else.
         let (mut left, mut begins) = (&spaced[..], true);
         while !left.is_empty() {
             let least = if begins { SPM_SPACE.len_utf8() + 1 } else { 1 };
@@ -66,7 +69,7 @@ impl WordPiece {
             let ends: Vec<usize> = ends.take_while(|end| *end <= self.longest).filter(|end| *end >= least).collect();
             let found = ends.into_iter().rev().find_map(|end| {
                 let piece = &left[..end];
-                // The space alone is a piece that goes on with one.
+                // The space alone is a token that may continue a word.
                 let fits = begins || !piece.starts_with(SPM_SPACE) || piece.chars().count() == 1;
                 let id = vocabulary.id(piece).filter(|&id| fits && is_text(vocabulary.token_type(id)))?;
                 Some((id, end))
@@ -78,7 +81,7 @@ impl WordPiece {
         Some(())
     }
 
-    /// Words of a text as the vocabulary spells them.
+    /// Returns the words of a text, spelled like the vocabulary.
     fn words(&self, text: &str) -> Vec<String> {
         let clean = |c: &char| !(matches!(c, '\0' | '\u{fffd}') || is_control(*c));
         let spaced = text.chars().filter(clean).flat_map(|c| {
@@ -108,7 +111,7 @@ impl WordPiece {
     }
 }
 
-/// What a user writes must not become a token of control.
+/// Returns whether a token may be made from text: user text must not become a control token.
 fn is_text(ty: TokenType) -> bool {
     matches!(ty, TokenType::Undefined | TokenType::Normal | TokenType::UserDefined)
 }
@@ -121,7 +124,8 @@ fn is_punctuation(c: char) -> bool {
     c.is_ascii_punctuation() || c.is_punctuation()
 }
 
-/// Of the blocks of Chinese characters that BERT's authors listed, as Hugging Face's tokenizers have them (one of them begins later there).
+/// Returns whether a character is in the blocks of Chinese characters that BERT's authors listed.
+/// They are those of Hugging Face's tokenizers, in which one block begins later.
 fn is_ideograph(c: char) -> bool {
     matches!(
         u32::from(c),

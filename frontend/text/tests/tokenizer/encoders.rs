@@ -1,4 +1,5 @@
-//! Tokenizers of encoders: WordPiece and SentencePiece's unigrams, against the `tokenizers` crate.
+//! Tokenizers of encoders: WordPiece and SentencePiece's unigrams, compared with the `tokenizers`
+//! crate.
 
 use ixc_model_files::gguf::write::GgufWriter;
 use ixc_model_files::gguf::{Gguf, read_vocabulary};
@@ -11,7 +12,7 @@ const PIECES: [&str; 42] = [
     "é", "##é", "İ", "i", "##i", "日", "本", "##本", "日本", "-", "#", "##", "▁", "##▁", "##c", "c", "x", "##x", "λ", "ς", "\u{307}", "##\u{307}",
 ];
 
-/// The same as llama.cpp's converter writes them.
+/// Returns this list as llama.cpp's converter writes it.
 fn wordpiece(lowercase: bool, strip_accents: bool) -> TokenizerSpec {
     let written = |(id, piece): (usize, &&str)| match piece.strip_prefix("##") {
         _ if id < 4 => (*piece).to_owned(),
@@ -41,7 +42,8 @@ fn wordpiece_is_that_of_hugging_face() {
     use tokenizers::normalizers::bert::BertNormalizer;
     use tokenizers::pre_tokenizers::bert::BertPreTokenizer;
 
-    // What texts are made of: tokens, spaces, controls, ideographs, accents as letters of their own and not, and what is small in two letters.
+    // Parts of texts: tokens, spaces, control characters, ideographs, combined and separate
+    // accents, and a letter whose lowercase form is two letters.
     #[rustfmt::skip] // As it is read.
     let parts = [
         "un", "believ", "able", "Unbelievable", "a", "ab", "B", "!", "'s", " ", "\t", "\n", "\u{a0}", "\u{200b}", "\u{ad}", "\0", "\u{fffd}", "é", "e\u{301}", "É", "İ", "日", "本",
@@ -70,13 +72,13 @@ fn wordpiece_is_that_of_hugging_face() {
             assert_eq!(own.encode(&text, false).unwrap(), oracle.encode(text.as_str(), false).unwrap().get_ids());
         }
     }
-    // Names of special tokens are those, on request.
+    // Names of special tokens are matched on request.
     let own = Tokenizer::new(&wordpiece(true, true)).unwrap();
     assert_eq!(own.encode("[CLS]a[SEP]", true).unwrap(), [2, 10, 3]);
     assert_eq!((own.add_bos(), own.add_eos()), (None, None));
 }
 
-/// What a file of BERT's says, and what it means where it says nothing.
+/// Keys of BERT's files, and their defaults.
 #[test]
 fn texts_of_bert_stand_between_tokens() {
     let mut tokens: Vec<String> = (0..110).map(|id| format!("▁{id}")).collect();
@@ -110,7 +112,8 @@ fn texts_of_bert_stand_between_tokens() {
     );
 }
 
-/// A table of texts and what stands in their place, as SentencePiece writes it: a block of 256 units for what follows each beginning.
+/// Returns a table of texts and their replacements in SentencePiece's format: a block of 256 units
+/// for the continuations of each prefix.
 fn charsmap(pairs: &[(&str, &str)]) -> Vec<u8> {
     let mut beginnings = vec![Vec::new()];
     for (text, _) in pairs {
@@ -194,7 +197,7 @@ fn unigrams_are_those_of_hugging_face() {
     };
     for _ in 0..5000 {
         let text: String = (0..next() % 10).map(|_| parts[next() % parts.len()]).collect();
-        // What spaces there are is the table's to say.
+        // The table determines spaces.
         if text.contains('▁') || text.contains('\r') {
             continue;
         }
@@ -202,7 +205,7 @@ fn unigrams_are_those_of_hugging_face() {
         assert_eq!(own.encode(&text, false).unwrap(), expected.get_ids(), "{text:?}: {:?}", expected.get_tokens());
     }
     assert_eq!(own.decode(&own.encode("ab ﬁb", false).unwrap()).unwrap(), "ab fib");
-    // A table that is cut off, or names places that there are not.
+    // A table that is truncated, or refers to invalid positions.
     for cut in [1, 3, 4, 1000] {
         let error = TokenizerSpec { charsmap: map[..cut].to_vec(), ..spec.clone() }.validate().unwrap_err().to_string();
         assert!(error.contains("precompiled_charsmap\" has") && error.contains("double array"), "{error}");
@@ -219,14 +222,15 @@ fn unigrams_are_those_of_hugging_face() {
             made.encode("Ａ\u{3000}ﬁ ①①ab\u{301} e\u{301}", false).unwrap();
         }
     }
-    // What no table of SentencePiece's has in a character's place is nothing: a text of megabytes would be one of terabytes.
+    // A replacement longer than any of SentencePiece's is ignored: it would turn megabytes of text
+    // into terabytes.
     let long = charsmap(&[("b", &"c".repeat(10_000))]);
     let of =
         |charsmap| Tokenizer::new(&TokenizerSpec { charsmap, ..spec.clone() }).unwrap().encode("ab bc", false).unwrap();
     assert_eq!(of(long), of(Vec::new()));
 }
 
-/// What a file of SentencePiece's unigrams says, and what it means where it says nothing.
+/// Keys of files with SentencePiece's unigrams, and their defaults.
 #[test]
 fn texts_of_unigrams_end_with_a_token() {
     let base = |types: Vec<i32>| {
@@ -242,7 +246,7 @@ fn texts_of_unigrams_end_with_a_token() {
         let made = Tokenizer::new(&spec).unwrap();
         (made.add_bos(), made.add_eos(), spec.special.unk, spec.add_space_prefix, spec.squeezes_spaces)
     };
-    // T5's, and XLM-R's.
+    // T5's file, then XLM-R's.
     assert_eq!(read(base(vec![1; 5])), (None, Some(1), Some(2), true, true));
     let roberta = base(vec![3, 3, 3, 2, 1])
         .key("tokenizer.ggml.bos_token_id", 0u32)
