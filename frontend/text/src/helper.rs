@@ -43,7 +43,7 @@ pub struct Limits {
     pub niceness: i32,
 }
 
-/// Why a helper gave no answer.
+/// Reason why a helper gave no answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Death {
     /// The system did not start the helper.
@@ -73,7 +73,7 @@ pub enum Death {
 /// When the system does not provide the path.
 pub fn own_program() -> io::Result<PathBuf> {
     let open = Path::new("/proc/self/exe");
-    // Without /proc the path is good enough.
+    // Without /proc the path is used.
     if open.exists() { Ok(open.into()) } else { std::env::current_exe() }
 }
 
@@ -109,7 +109,7 @@ pub fn ask(
         let child = &child;
         let watch = scope.spawn(move || kill_unwanted(child, &ended, is_wanted));
         // The helper reads its whole input before it writes, so one after the other cannot block.
-        // It may also be dead by now, which its status tells better than a broken pipe.
+        // The helper may have ended by now; its status is more informative than a broken pipe.
         let written = stdin.map_or(Ok(()), |mut stdin| stdin.write_all(request));
         let answer = read_up_to(stdout, answer_bytes);
         let complaint = read_up_to(stderr, MAX_COMPLAINT_BYTES);

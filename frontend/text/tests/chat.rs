@@ -1,4 +1,4 @@
-//! What models write, taken apart: each format, in pieces of any size, and whatever else the text may be.
+//! Parsing of models' output: each format, in pieces of any size, and with arbitrary text.
 
 use ixc_text::chat::format::{FORMATS, find};
 use ixc_text::chat::{Answer, Format, Parser, Part, TextParameters, format_of};
@@ -8,15 +8,15 @@ fn format(name: &str) -> &'static Format {
     find(name).unwrap_or_else(|| panic!("no format {name}"))
 }
 
-/// Tools of which nothing is said but their names.
+/// Tools with names only.
 const TOOLS: &str = r#"[{"function": {"name": "f"}}, {"function": {"name": "g"}}]"#;
 
-/// For an answer to this prompt, which may call these tools.
+/// Returns a parser for an answer to this prompt, which may call these tools.
 fn parser_of(format: &'static Format, prompt: &str) -> Parser {
     Parser::new(format, prompt).with_texts(TextParameters::of_tools(TOOLS))
 }
 
-/// The answer to a text that comes in pieces.
+/// Returns the answer to a text in pieces.
 fn parse<'t>(parser: Parser, pieces: impl IntoIterator<Item = &'t str>) -> Answer {
     let (mut parser, mut answer) = (parser, Answer::default());
     for piece in pieces {
@@ -26,7 +26,8 @@ fn parse<'t>(parser: Parser, pieces: impl IntoIterator<Item = &'t str>) -> Answe
     answer
 }
 
-/// Name, end of the prompt, what the model writes, and what it means: reasoning, content, and calls as `id name arguments`.
+/// Name, end of the prompt, output of the model, and its parts: reasoning, content, and calls as
+/// `id name arguments`.
 type Case = (&'static str, &'static str, &'static str, &'static str, &'static str, &'static [&'static str]);
 
 #[rustfmt::skip]
@@ -35,14 +36,14 @@ const CASES: &[Case] = &[
      "<|channel|>analysis<|message|>Need weather.<|end|><|start|>assistant<|channel|>commentary<|message|>Let me look.<|end|>\
       <|start|>assistant<|channel|>commentary to=functions.get_weather <|constrain|>json<|message|>{\"city\": \"<|x|> Paris\"}<|call|>",
      "Need weather.", "Let me look.", &["call_0 get_weather {\"city\": \"<|x|> Paris\"}"]),
-    // As the template writes it; the token that ends the answer is not in the text.
+    // The text of the template; the token that ends the answer is not part of it.
     ("harmony", "<|start|>assistant", " to=functions.f<|channel|>commentary json<|message|>{\"a\":1}", "", "", &["call_0 f {\"a\":1}"]),
     ("harmony", "<|start|>assistant", "<|channel|>final<|message|>Hi <|there\n", "", "Hi <|there\n", &[]),
     ("harmony", "<|start|>assistant", "Hello, world", "", "Hello, world", &[]),
     ("harmony", "<|start|>assistant",
      "<|channel|>analysis<|message|>a<|end|><|start|>assistant<|channel|>analysis<|message|>b<|end|><|start|>assistant<|channel|>final<|message|>c<|return|>",
      "a\nb", "c", &[]),
-    // Code for a tool that takes no JSON is no call.
+    // Code for a tool without JSON arguments is not a call.
     ("harmony", "<|start|>assistant", "<|channel|>analysis to=python code<|message|>print(1)<|call|>",
      "", "<|channel|>analysis to=python code<|message|>print(1)<|call|>", &[]),
     ("muse-glimmer", "<|start|>assistant",
@@ -50,7 +51,7 @@ const CASES: &[Case] = &[
       <atem:invoke name=\"weather.get\">\n<atem:parameter name=\"city\">Paris</atem:parameter>\n<atem:parameter name=\"days\">[1, 2]</atem:parameter>\n</atem:invoke>\n</atem:function_calls><|eom|>\
       <|start|>assistant to=now<|message|><atem:function_calls>\n<atem:invoke name=\"now\">\n</atem:invoke>\n</atem:function_calls><|eot|>",
      "Hm <|x|>.", "One moment.", &["call_0 weather.get {\"city\": \"Paris\", \"days\": [1, 2]}", "call_1 now {}"]),
-    // The token that ends the answer is not in the text; a message to a tool that is no call.
+    // Without the token that ends the answer; a message to a tool that is not a call.
     ("muse-glimmer", "<|start|>assistant", " to=user<|message|>Hi <|there\n", "", "Hi <|there\n", &[]),
     ("muse-glimmer", "<|start|>assistant", " to=self<|message|>So", "So", "", &[]),
     ("muse-glimmer", "<|start|>assistant", " to=f<|message|>print(1)<|eot|>", "", "to=f<|message|>print(1)<|eot|>", &[]),
@@ -62,7 +63,7 @@ const CASES: &[Case] = &[
     ("qwen3", "<|im_start|>assistant\n<think>\n\n</think>\n\n", "  No <think thought </think>?\n", "", "  No <think thought </think>?\n", &[]),
     // Arguments in a string; a call without its end.
     ("qwen3", "", "<tool_call>{\"name\": \"f\", \"arguments\": \"{\\\"a\\\": 1}\"}", "", "", &["call_0 f {\"a\": 1}"]),
-    // No calls: they are content, and what stands around them is not lost. The last is one.
+    // Not calls: they become content, and the text around them is kept. The last one is a call.
     ("qwen3", "", "a <tool_call>{broken}</tool_call> b <tool_call>{\"name\": 1}</tool_call>\n<tool_call>{\"name\": \"f\"}</tool_call>",
      "", "a <tool_call>{broken}</tool_call> b <tool_call>{\"name\": 1}</tool_call>", &["call_0 f {}"]),
     // Arguments of a known tool are streamed, so that a call without its end stays a call. Other
@@ -70,9 +71,9 @@ const CASES: &[Case] = &[
     ("qwen3", "", "<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": \"cut </tool_call> off", "", "", &["call_0 f {\"a\": \"cut </tool_call> off"]),
     ("qwen3", "", "<tool_call>{\"name\": \"h\", \"arguments\": {\"a\": \"cut </tool_call> off", "",
      "<tool_call>{\"name\": \"h\", \"arguments\": {\"a\": \"cut </tool_call> off", &[]),
-    // A bracket too few.
+    // A missing bracket.
     ("qwen3", "", "<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": 1}</tool_call>b", "", "b", &["call_0 f {\"a\": 1}"]),
-    // The quote that never ends hides no other call.
+    // A quote without an end hides no other call.
     ("qwen3", "", "<tool_call>{\"name\": \"f</tool_call><tool_call>{\"name\": \"g\"}</tool_call>",
      "", "<tool_call>{\"name\": \"f</tool_call>", &["call_0 g {}"]),
     ("qwen3-coder", "<think>\n",
@@ -178,13 +179,13 @@ const CASES: &[Case] = &[
     ("minicpm5", "<think>\n", "t</think><function name=\"f\"><param name=\"a\"><![CDATA[<b> </param>\n1]]></param><param name=\"n\">2</param></function>\n<function name=\"g\"></function>",
      "t", "", &["call_0 f {\"a\": \"<b> </param>\\n1\", \"n\": 2}", "call_1 g {}"]),
     ("functionary-v3.1", "", "c<function=f>{\"a\": \"</function>\"}</function><function=g>{}</function>", "", "c", &["call_0 f {\"a\": \"</function>\"}", "call_1 g {}"]),
-    // An object alone, several, and with the marker of another kind of tools before it.
+    // A single object, several, and one after the marker of another kind of tools.
     ("llama3", "", " {\"name\": \"f\", \"parameters\": {\"a\": {\"b\": \"}\"}}}\n", "", "", &["call_0 f {\"a\": {\"b\": \"}\"}}"]),
     ("llama3", "", "{\"type\": \"function\", \"name\": \"f\", \"parameters\": {}}; {\"name\": \"g\", \"parameters\": {\"a\": 1}}", "", "",
      &["call_0 f {}", "call_1 g {\"a\": 1}"]),
     ("llama3", "", "<|python_tag|>{\"type\": \"function\", \"function\": {\"name\": \"f\", \"arguments\": {}}}", "", "", &["call_0 f {}"]),
     ("llama3", "", "<|python_start|><|python_end|>{\"name\": \"f\", \"parameters\": {}}", "", "", &["call_0 f {}"]),
-    // Objects that are none of the tools', or where they do not stand first, are answers.
+    // Objects with names of no tool, or not at the beginning, are answers.
     ("llama3", "", "{\"name\": \"Ann\", \"age\": 3}", "", "{\"name\": \"Ann\", \"age\": 3}", &[]),
     ("llama3", "", "{\"name\": \"f\"} is one.\n", "", "{\"name\": \"f\"} is one.\n", &[]),
     ("llama3", "", "See {\"name\": \"f\", \"parameters\": {}}", "", "See {\"name\": \"f\", \"parameters\": {}}", &[]),
@@ -194,7 +195,8 @@ const CASES: &[Case] = &[
     ("pythonic", "", "[f(a='x', b=[True]), g()]", "", "", &["call_0 f {\"a\": \"x\", \"b\": [true]}", "call_1 g {}"]),
     ("pythonic", "", "<|python_start|>[f(a=1)]<|python_end|>", "", "", &["call_0 f {\"a\": 1}"]),
     ("pythonic", "", "[h(a=1)] and [f](b)", "", "[h(a=1)] and [f](b)", &[]),
-    // Calls in JSON and one behind the other; `\n}` that ends another object; and the one of three that is none.
+    // JSON calls in sequence; a `\n}` that ends another object; and the one of three that is not a
+    // call.
     ("generic", "", "{\"tool_call\":\n{\"name\": \"f\", \"arguments\": {\"a\": {\"b\": \"\\n}\"\n}\n}}\n\n}\n{\"tool_call\":\n{\"name\": \"g\", \"arguments\": {}}\n\n}", "", "",
      &["call_0 f {\"a\": {\"b\": \"\\n}\"\n}\n}", "call_1 g {}"]),
     ("generic", "", "Yes: {\"tool_call\": 1\n} {\"tool\": 1}", "", "Yes: {\"tool_call\": 1\n} {\"tool\": 1}", &[]),
@@ -221,8 +223,8 @@ fn each_format_is_taken_apart() {
     assert!(FORMATS.iter().all(covered), "a format without a case");
 }
 
-/// Text is given as soon as it can be no marker.
-/// Wherever a message is cut that an answer goes on with: the two together say what the whole says, and nothing is said twice.
+/// Cuts a message at every position and continues it: both parts together have the same content as
+/// the whole, without repetition.
 #[test]
 fn an_answer_goes_on_with_what_was_said() {
     for &(name, prompt, text, ..) in CASES {
@@ -248,12 +250,13 @@ fn an_answer_goes_on_with_what_was_said() {
     let (parser, said) = parser_of(format("harmony"), "").continuing(Part::Reasoning, "It ");
     let answer = parse(parser, ["is.", "<|end|><|start|>assistant<|channel|>final<|message|>Yes"]);
     assert_eq!((&*said.reasoning, &*answer.reasoning, &*answer.content), ("It ", "is.", "Yes"));
-    // What parts it from what was said before is not counted as said.
+    // The separator from earlier text is not part of the content.
     let (parser, said) = parser_of(format("qwen3"), "").continuing(Part::Content, "Hi<think>so</think><th");
     let answer = parse(parser, ["e> b", "c"]);
     assert_eq!((&*said.content, &*said.reasoning, &*answer.content), ("Hi<th", "so", "e> bc"));
 }
 
+/// Text is returned as soon as it cannot be a marker.
 #[test]
 fn only_what_may_be_a_marker_is_held_back() {
     let mut parser = parser_of(format("qwen3"), "");
@@ -281,7 +284,7 @@ fn calls_can_be_written_in_every_format() {
     assert_ne!(format_of("").name, "generic");
     for format in FORMATS {
         let own = format.for_calls();
-        // Those whose arguments are no JSON, or that have no calls, are told another form.
+        // Formats without JSON arguments, or without calls, use another form.
         let is_own = own.name == format.name;
         assert!(is_own || own.name.starts_with("generic"), "{}", own.name);
         assert_eq!(is_own, format.has_headers() || format.call_frame("f").is_some(), "{}", format.name);
@@ -289,7 +292,7 @@ fn calls_can_be_written_in_every_format() {
     }
 }
 
-/// A text that a schema calls a text is no number.
+/// A parameter with the schema of a string is not a number.
 #[test]
 fn schemas_say_what_is_a_text() {
     let tools = r#"[{"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties":
@@ -306,7 +309,7 @@ fn schemas_say_what_is_a_text() {
     assert!(parse(parser_of(format("glm4.5"), ""), [glm]).calls[0].arguments.contains("\"01234\""), "not JSON");
 }
 
-/// Templates write values of tags as Python does, and models with them.
+/// Templates write values in tags in Python's syntax, and so do models.
 #[test]
 fn values_of_tags_are_what_their_schemas_say() {
     let tools = r#"[{"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties":
@@ -318,13 +321,14 @@ fn values_of_tags_are_what_their_schemas_say() {
     let answer = parse(Parser::new(format("qwen3-coder"), "").with_texts(TextParameters::of_tools(tools)), [text]);
     let expected = r#"{"on": true, "o": {"a": [null, "it's"]}, "n": 1e-05, "s": null, "e": "1", "any": "True"}"#;
     assert_eq!(answer.calls[0].arguments, expected);
-    // What is neither is a text, and is not lost.
+    // Other text becomes a string and is not lost.
     let wrong = "<tool_call><function=f><parameter=on>\nmaybe\n</parameter></function></tool_call>";
     let answer = parse(Parser::new(format("qwen3-coder"), "").with_texts(TextParameters::of_tools(tools)), [wrong]);
     assert_eq!(answer.calls[0].arguments, r#"{"on": "maybe"}"#);
 }
 
-/// Where only a text itself tells a call from an answer, an answer is given as soon as it can be no call, and nothing of a call is shown.
+/// If only its text distinguishes a call from an answer, an answer is returned as soon as it cannot
+/// be a call, and no part of a call is shown.
 #[test]
 fn answers_that_look_like_calls_are_given_as_they_come() {
     for (name, answer, seen) in [
@@ -380,7 +384,8 @@ fn answers_that_look_like_calls_are_given_as_they_come() {
 #[test]
 fn calls_that_were_cut_are_a_beginning_or_nothing() {
     for &(name, prompt, text, reasoning, content, calls) in CASES {
-        // Only texts that consist of calls of known tools. A cut content marker counts as content.
+        // Only texts that consist of calls of known tools. An incomplete content marker counts as
+        // content.
         let tools = calls.iter().map(|call| call.split(' ').nth(1).unwrap());
         if !content.is_empty()
             || !reasoning.is_empty()
@@ -398,7 +403,7 @@ fn calls_that_were_cut_are_a_beginning_or_nothing() {
             assert_eq!(cut.content.trim(), "", "{name}: {:?}", &text[..at]);
             for (cut, whole) in cut.calls.iter().zip(&whole.calls) {
                 let is_beginning = whole.arguments.starts_with(&cut.arguments) && cut.name == whole.name;
-                // Without their end some are whole, and have other white space.
+                // Some calls are complete without their end, with other white space.
                 let is_value = serde_json::from_str::<serde_json::Value>(&cut.arguments).is_ok();
                 assert!(is_beginning || is_value, "{name}: {cut:?} of {whole:?}");
             }
@@ -406,7 +411,7 @@ fn calls_that_were_cut_are_a_beginning_or_nothing() {
     }
 }
 
-/// Whatever looks like a call is text, as it was written, where no tool may be called.
+/// Without calls, text that looks like one is returned unchanged.
 #[test]
 fn without_calls_text_stays_as_it_is() {
     for (name, text) in [
@@ -430,7 +435,7 @@ fn without_calls_text_stays_as_it_is() {
     assert!(answer.calls.is_empty() && answer.content.ends_with("<|message|>{\"a\": 1}"), "{answer:?}");
 }
 
-/// Without tools an answer that begins as a call does is an answer, and is given as it comes.
+/// Without tools, an answer that begins like a call is an answer, and is streamed.
 #[test]
 fn answers_without_tools_are_no_calls() {
     for (name, text) in [("llama3", "{\"name\": \"f\", \"parameters\": {}}"), ("pythonic", "[f(a=1)]")] {
@@ -467,7 +472,7 @@ fn templates_tell_their_format() {
     }
 }
 
-/// Hostile text takes time in proportion to it: quadratic loops would take minutes here.
+/// Hostile text takes time in proportion to its length: quadratic loops would take minutes here.
 #[test]
 fn long_texts_take_linear_time() {
     let units = [
@@ -505,7 +510,7 @@ fn long_texts_take_linear_time() {
     }
 }
 
-/// Parts of all formats' texts, in any order.
+/// Returns parts of all formats' texts, in any order.
 fn text() -> impl Strategy<Value = String> {
     let parts = CASES.iter().flat_map(|case| {
         let mut parts = vec![case.2.to_owned()];
@@ -544,7 +549,7 @@ fn any_chopping_gives_the_same_answer() {
             for call in &whole.calls {
                 let is_begun = call.arguments.starts_with('{');
                 prop_assert!(is_begun && !call.name.is_empty() && !call.id.is_empty());
-                // Only calls of known tools give arguments before they are whole.
+                // Only calls of known tools return arguments before they are complete.
                 let arguments = serde_json::from_str::<serde_json::Value>(&call.arguments);
                 prop_assert!(arguments.is_ok_and(|it| it.is_object()) || ["f", "g"].contains(&&*call.name));
             }
@@ -554,7 +559,7 @@ fn any_chopping_gives_the_same_answer() {
     run.unwrap_or_else(|error| panic!("{error}"));
 }
 
-/// Without a call, all that was written is there, in order, but for the markers of reasoning and white space.
+/// Without a call, all text is returned in order, except markers of reasoning and white space.
 #[test]
 fn nothing_is_lost() {
     let words = prop::sample::select(vec![
@@ -576,7 +581,8 @@ fn nothing_is_lost() {
         prop_assert!(answer.calls.is_empty());
         let (mut rest, mut thinking) = (squeezed(&text), false);
         let (mut content, mut reasoning) = (squeezed(&answer.content), squeezed(&answer.reasoning));
-        // Reads the text again: each character is the next one of what was said, or stands in a marker of reasoning.
+        // Reads the text again: each character is the next one of the returned text, or part of a
+        // reasoning marker.
         while !rest.is_empty() {
             let said = if thinking { &mut reasoning } else { &mut content };
             let marker = if thinking { "</think>" } else { "<think>" };
@@ -596,7 +602,8 @@ fn nothing_is_lost() {
     run.unwrap_or_else(|error| panic!("{error}"));
 }
 
-/// What a result names is one call: also of those that a conversation has already, and where the model numbered two alike.
+/// A result identifies one call, even among the conversation's earlier calls, or if the model
+/// repeats a number.
 #[test]
 fn ids_of_calls_are_each_used_once() {
     let kimi = "<|tool_calls_section_begin|><|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{}<|tool_call_end|>\
@@ -615,7 +622,7 @@ fn ids_of_calls_are_each_used_once() {
     );
     assert_eq!(ids("qwen3", &qwen, &[]), ["c-1", "c-2"]);
     assert_eq!(ids("qwen3", &qwen, &["c-2"]), ["c-1", "c-3"]);
-    // Mistral's templates take only ids of nine letters and digits.
+    // Mistral's templates accept only ids of nine letters and digits.
     let mistral = ids("mistral", &"[TOOL_CALLS]f[ARGS]{}".repeat(3), &[]);
     let fits = |id: &String| id.len() == 9 && id.bytes().all(|c| c.is_ascii_alphanumeric());
     assert!(mistral.len() == 3 && mistral.iter().all(fits), "{mistral:?}");

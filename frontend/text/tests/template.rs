@@ -1,4 +1,4 @@
-//! Templates against Python's Jinja: `tests/vectors/templates.py` says what it makes of them.
+//! Templates, compared with Python's Jinja: `tests/vectors/templates.py` has its results.
 
 use std::collections::BTreeMap;
 
@@ -22,7 +22,7 @@ enum Rendered {
     Error(String),
 }
 
-/// Templates that differ, with both texts.
+/// Returns templates whose results differ, with both texts.
 fn differences(vectors: &str) -> (usize, Vec<String>) {
     let Vectors { conversations, sources, rendered } = serde_json::from_str(vectors).unwrap();
     let (mut count, mut different) = (0, Vec::new());
@@ -35,7 +35,8 @@ fn differences(vectors: &str) -> (usize, Vec<String>) {
                 Err(TemplateError::Raised { message }) => Rendered::Raised(message),
                 Err(error) => Rendered::Error(error.to_string()),
             };
-            // What Python cannot do has other words here, or works: `for x in none` is an empty loop.
+            // Errors of Python have other texts here, or do not occur: `for x in none` is an empty
+            // loop.
             let same =
                 matches!(expected, Rendered::Error(_)) && !matches!(ours, Rendered::Raised(_)) || ours == *expected;
             if !same {
@@ -53,7 +54,7 @@ fn templates_render_as_in_python() {
     assert_eq!(count, 45);
 }
 
-/// Files of RWKV made by early converters have a name where others have a template.
+/// Files of RWKV from early converters have a name instead of a template.
 #[test]
 fn a_name_in_the_place_of_a_source_is_a_known_format() {
     let conversation = Conversation {
@@ -68,8 +69,8 @@ fn a_name_in_the_place_of_a_source_is_a_known_format() {
 /// Reasoning, content, and each call's name and arguments.
 type Read = (String, String, Vec<(String, Value)>);
 
-/// What an assistant's turn with calls becomes by a template, and what is read out of that. Nothing where the template refuses the
-/// turn.
+/// Renders an assistant's message with calls, and parses the result. `None` if the template refuses
+/// the message.
 fn there_and_back(source: &str, turn: &Message, tools: &[Json]) -> Option<Read> {
     let template = ChatTemplate::from_source(source).unwrap();
     let user = Message::new("user", "How is the weather?");
@@ -86,7 +87,8 @@ fn there_and_back(source: &str, turn: &Message, tools: &[Json]) -> Option<Read> 
     };
     let prompt = render(vec![user.clone()], true)?;
     let whole = render(vec![user.clone(), turn.clone()], false)?;
-    // Prompts may end with an empty reasoning, where the turn has one; and what both share may end in the middle of a marker.
+    // Prompts may end with an empty reasoning that the message replaces. The shared part may end
+    // inside a marker.
     let shared = prompt.bytes().zip(whole.bytes()).take_while(|(a, b)| a == b).count();
     let (before, _) = whole.split_at(whole.floor_char_boundary(shared));
     let before = before.rfind('<').filter(|at| before.len() - at < 3).map_or(before, |at| &before[..at]);
@@ -99,7 +101,7 @@ fn there_and_back(source: &str, turn: &Message, tools: &[Json]) -> Option<Read> 
     Some((answer.reasoning, answer.content, calls.collect()))
 }
 
-/// A turn with two calls, and what calls it has.
+/// Returns a message with two calls, and its calls.
 fn calls() -> (Message, Vec<Json>, Vec<(String, Value)>) {
     let arguments = r#"{"city": "Paris <x> \"é\"\nFrance", "days": 2, "deep": {"z": [1.5, true]}}"#;
     let call = |name: &str, arguments: &str| ToolCall {
@@ -130,7 +132,8 @@ fn what_a_template_writes_is_read_again() {
     assert_eq!((&*reasoning, &*content, read), ("Look.", "", calls));
 }
 
-/// DeepSeek-V3's template joins arguments to text. In transformers it can do nothing with values, and servers give it their JSON.
+/// DeepSeek-V3's template concatenates arguments with text. It fails with values in transformers,
+/// and servers pass the JSON text.
 #[test]
 fn templates_that_join_arguments_to_text_get_their_json() {
     let source = "{% for m in messages %}{% for c in m.tool_calls %}{{ c.function.name + '\n' + c.function.arguments + ';' }}{% endfor %}{% endfor %}";
@@ -139,7 +142,7 @@ fn templates_that_join_arguments_to_text_get_their_json() {
     let conversation = Conversation { messages: vec![turn], ..Conversation::default() };
     let rendered = |source: &str| ChatTemplate::from_source(source).unwrap().render(&conversation);
     assert_eq!(rendered(source).unwrap(), format!("get_weather\n{json};now\n{{}};"));
-    // What is wrong otherwise is said as it is with values.
+    // Other errors are the same as with values.
     let error = rendered("{{ 1 + messages[0].tool_calls[0].function.arguments }}").unwrap_err();
     assert!(error.to_string().contains("number and map"), "{error}");
 }
@@ -177,18 +180,17 @@ fn templates_that_print_arguments_get_their_text() {
     ] {
         assert_eq!(rendered(code, arguments), format!("Hi<{json}><{{}}>ok"), "{code}");
     }
-    // Integers of more than 64 bits, and what is walked through.
+    // Integers of more than 64 bits, and a template that traverses arguments.
     let long = r#"{"a": 123456789012345678901234567890, "b": [-99999999999999999999], "c": 1.5}"#;
     assert_eq!(rendered("{{ t.function.arguments | tojson }}", long), format!("Hi<{long}><{{}}>ok"));
     let walked = "{% for k, v in t.function.arguments | items %}{{ k }}={{ v }};{% endfor %}";
     assert_eq!(rendered(walked, long), "Hi<a=123456789012345678901234567890;b=[-99999999999999999999];c=1.5;><>ok");
-    // A call that was cut off has the members that are whole, where nothing else can be done with
-    // it.
+    // A call that was cut off is reduced to its complete members if the template fails otherwise.
     assert_eq!(rendered(walked, r#"{"a": 1, "b": "x"#), "Hi<a=1;><>ok");
     assert_eq!(rendered("{{ t.function.arguments }}", r#"{"a": 1, "b": "x"#), "Hi<{\"a\": 1, \"b\": \"x><{}>ok");
 }
 
-/// Templates of models that see pictures often take a list of parts, and of a text make nothing or an error.
+/// Templates of vision models often need a list of parts; with a text they print nothing or fail.
 #[test]
 fn templates_that_take_content_in_parts_get_it_so() {
     let parts = "{% for m in messages %}<{{ m.role }}>{% for part in m.content %}{% if part['type'] == 'text' %}{{ part['text'] }}{% endif %}{% endfor %}{% endfor %}";
@@ -207,12 +209,13 @@ fn templates_that_take_content_in_parts_get_it_so() {
     assert_eq!(rendered(strict, &messages), "<user>Hi<assistant>Yes?<user>Bye");
     assert_eq!(rendered(neither, &messages), "<user><assistant><user>");
     assert_eq!(rendered(parts, &[Message::new("user", " ")]), "<user>");
-    // What stands in the prompt anyway was not said by that.
+    // A text that the prompt contains anyway does not prove that the message was printed.
     assert_eq!(rendered(parts, &[Message::new("user", "user")]), "<user>user");
     assert_eq!(rendered(both, &[Message::new("user", "user")]), "<user>user");
 }
 
-/// DeepSeek-V3's and R1's write calls only of messages whose content is none, as OpenAI's clients send them; others write that as a word.
+/// DeepSeek-V3's and R1's templates write calls only of messages without content, as OpenAI's
+/// clients send them. Other templates print `none` as a word.
 #[test]
 fn calls_are_written_also_where_they_stand_for_content() {
     let (turn, tools, _) = calls();
@@ -236,7 +239,7 @@ fn calls_are_written_also_where_they_stand_for_content() {
     }
 }
 
-/// A conversation that ends with what the assistant has begun to say.
+/// Returns a conversation whose last message was begun by the assistant.
 fn begun(last: Message, part: Option<Part>) -> Conversation {
     Conversation {
         messages: vec![Message::new("user", "A"), Message::new("assistant", "B"), Message::new("user", "C"), last],
@@ -247,8 +250,9 @@ fn begun(last: Message, part: Option<Part>) -> Conversation {
     }
 }
 
-/// What an answer goes on with ends the prompt as it was said, white space and all, and the rest is as in the whole conversation. Gives what is not so;
-/// nothing of what the template refuses as it is.
+/// Checks that a prompt ends with the message to continue, including its white space, and equals
+/// the whole conversation before it. Returns the difference, if any; ignores messages that the
+/// template refuses anyway.
 fn wrongly_begun(source: &str) -> Option<String> {
     let template = ChatTemplate::from_source(source).unwrap();
     let rendered = |said: &str, part| template.render(&begun(Message::new("assistant", said), part));
@@ -281,7 +285,7 @@ fn reasoning_goes_on_where_the_template_or_its_prompt_has_it() {
     let rendered =
         |source: &str, part| ChatTemplate::from_source(source).unwrap().render(&begun(thought.clone(), Some(part)));
     let turn = "{% for m in messages %}[{{ m.role }}]";
-    // As Qwen 3 writes it; as DeepSeek R1, which leaves it out; and where nobody would know where it ends.
+    // Templates like Qwen 3's, like DeepSeek R1's, which omits reasoning, and with an unknown end.
     let written = format!(
         "{turn}{{% if m.reasoning_content %}}<think>\n{{{{ m.reasoning_content.strip() }}}}\n</think>\n\n{{% endif %}}{{{{ m.content }}}};{{% endfor %}}"
     );
@@ -320,7 +324,7 @@ fn reasoning_goes_on_where_the_template_or_its_prompt_has_it() {
     assert!(matches!(template.render(&none), Err(TemplateError::NotContinued { .. })));
 }
 
-/// For templates of others, on request.
+/// Templates of other files, on request.
 #[test]
 fn templates_of_others_render_as_in_python() {
     let Some(file) = std::env::var_os("IXC_TEMPLATES") else { return };

@@ -1,27 +1,30 @@
-//! The formats: where reasoning and calls begin and end, and how a call is written. One row each.
+//! Chat formats: the markers of reasoning and calls, and the grammar of a call. Each has a row.
 //!
-//! A row is a little automaton. Text is content, reasoning, what stands between calls, a call, or the header of a message; a marker of the
-//! row leads from one to another. Shapes are those of the models' templates and of what their authors document:
-//! <https://cookbook.openai.com/articles/openai-harmony>, <https://huggingface.co/deepseek-ai/DeepSeek-V3.2> (`encoding`),
-//! <https://huggingface.co/moonshotai/Kimi-K2-Instruct> (`docs/tool_call_guidance.md`), <https://huggingface.co/MiniMaxAI/MiniMax-M2>
-//! (`docs/tool_calling_guide.md`), and the chat templates of Qwen, GLM, Gemma and Mistral.
+//! A row is a small automaton. Text is content, reasoning, between calls, a call, or the header of
+//! a message; markers of the row change this state. The formats are those of the chat templates of
+//! Qwen, GLM, Gemma, Mistral and others, and of these documents:
+//!
+//! - harmony: <https://cookbook.openai.com/articles/openai-harmony>
+//! - DeepSeek: <https://huggingface.co/deepseek-ai/DeepSeek-V3.2> (`encoding`)
+//! - Kimi: <https://huggingface.co/moonshotai/Kimi-K2-Instruct> (`docs/tool_call_guidance.md`)
+//! - MiniMax: <https://huggingface.co/MiniMaxAI/MiniMax-M2> (`docs/tool_calling_guide.md`)
 
 use State::{Call, Content, Header, Reasoning, Section};
 
 use super::grammar::{Grammar, Id};
 
-/// What a stretch of text is.
+/// Kind of a stretch of text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
     /// The answer.
     Content,
     /// Thinking.
     Reasoning,
-    /// What stands around calls; text in it is content.
+    /// Around calls; text here is content.
     Section,
     /// A call.
     Call,
-    /// What says whom a message is for and in which channel it goes: harmony's, and Muse Glimmer's.
+    /// Header with the recipient and the channel of a message, in harmony and Muse Glimmer.
     Header,
 }
 
@@ -29,29 +32,30 @@ impl State {
     pub(super) const ALL: [State; 5] = [Content, Reasoning, Section, Call, Header];
 }
 
-/// From any of some states, by a marker, to a state.
+/// Transition from some states to another state, by a marker.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Move {
     pub from: &'static [State],
     pub marker: &'static str,
     pub to: State,
-    /// Whether it is one only where content begins, of answers that may call: elsewhere it is what it looks like.
+    /// Whether the marker counts only at the beginning of content, in answers with tools; elsewhere
+    /// it is text.
     pub only_first: bool,
 }
 
-/// A format of what models write.
+/// Format of a model's output.
 #[derive(Debug)]
 pub struct Format {
-    /// Its name.
+    /// Name of the format.
     pub name: &'static str,
-    /// Models that write so.
+    /// Models with this format.
     pub models: &'static str,
-    /// A template that contains all texts of one of these lists is of this format.
+    /// Signs of the format: a template that contains all texts of one of these lists has it.
     signs: &'static [&'static [&'static str]],
-    /// What an answer begins as where the prompt ends with a text; else as content.
+    /// State at the beginning of an answer, by the end of the prompt; otherwise content.
     pub(super) begins: &'static [(&'static str, State)],
     pub(super) moves: &'static [Move],
-    /// What a call is.
+    /// Grammar of a call.
     pub(super) call: Grammar,
 }
 
@@ -63,11 +67,11 @@ const fn first(marker: &'static str, to: State) -> Move {
     Move { from: &[Content], marker, to, only_first: true }
 }
 
-/// What a message of harmony may be.
+/// States of a message in harmony.
 const SAID: &[State] = &[Content, Reasoning, Call];
-/// `<think>` of most models.
+/// `<think>`, which most models have.
 const THINK: &[(&str, State)] = &[("<think>", Reasoning)];
-/// All formats. The first that fits is a template's, so that what has more signs stands before what has fewer.
+/// All formats. The first match is used, so formats with more signs come first.
 pub static FORMATS: &[Format] = &[
     Format {
         name: "harmony",
@@ -80,7 +84,7 @@ pub static FORMATS: &[Format] = &[
             at(SAID, "<|call|>", Content),
             at(SAID, "<|start|>", Header),
             at(&[Content, Reasoning], "<|channel|>", Header),
-            // Where it leads to is said by the header.
+            // The header determines the next state.
             at(&[Header], "<|message|>", Content),
             at(&[Header], "<|start|>", Header),
         ],
@@ -97,7 +101,7 @@ pub static FORMATS: &[Format] = &[
             at(SAID, "<|start|>", Header),
             at(&[Header], " to=self<|message|>", Reasoning),
             at(&[Header], " to=user<|message|>", Content),
-            // To whom else it is, is a tool.
+            // Any other recipient is a tool.
             at(&[Header], "<|message|>", Content),
             at(&[Header], "<|start|>", Header),
         ],
@@ -526,7 +530,7 @@ pub static FORMATS: &[Format] = &[
         moves: &[at(&[Content], "functools[", Call)],
         call: Grammar::Bare(&Grammar::Objects),
     },
-    // A tool that stands for none, `directly-answer`, is no call.
+    // The tool `directly-answer`, which stands for none, is not a call.
     Format {
         name: "command-r",
         models: "Command R and R+",
@@ -564,7 +568,8 @@ pub static FORMATS: &[Format] = &[
         moves: &[first("[", Call), at(&[Content], "<|python_start|>", Call), at(&[Call], "<|python_end|>", Content)],
         call: Grammar::Bare(&Grammar::Python),
     },
-    // No template's: what is told and demanded where a call must be made in one of the last two. Only `\n}` ends a call, which no text in JSON has.
+    // Not a template's format. The prompt describes it to models of the last two formats if a call
+    // is required. Only `\n}` ends a call, which JSON strings cannot contain.
     Format {
         name: "generic",
         models: "those of `plain`, where they must call",
@@ -622,24 +627,25 @@ const FUNCTION_FORM: Grammar = Grammar::Tags {
     sections: false,
 };
 
-/// The format of what a model with this chat template writes.
+/// Returns the format of a model with this chat template.
 pub fn format_of(template: &str) -> &'static Format {
     let fits = |format: &&Format| format.signs.iter().any(|signs| signs.iter().all(|sign| template.contains(sign)));
     FORMATS.iter().find(fits).unwrap_or(&FORMATS[FORMATS.len() - 1])
 }
 
-/// The format of that name.
+/// Returns the format with this name.
 pub fn find(name: &str) -> Option<&'static Format> {
     FORMATS.iter().find(|format| format.name == name)
 }
 
 impl Format {
-    /// Whether there is anything to take apart.
+    /// Returns whether the format has markers.
     pub fn has_markers(&self) -> bool {
         !self.moves.is_empty()
     }
 
-    /// The format of answers that must call: this, or where it has no calls, or none with arguments in JSON, one that has, of which the model is to be told
+    /// Returns the format for answers that must call a tool. This is `self` if its calls have
+    /// arguments in JSON. Otherwise it is a generic format, which the prompt must describe
     /// ([`Conversation::with_tools_told`](crate::template::Conversation::with_tools_told)).
     pub fn for_calls(&'static self) -> &'static Format {
         let thinks = self.moves.iter().any(|of| of.to == Reasoning);
@@ -651,7 +657,7 @@ impl Format {
         find(name).unwrap_or(self)
     }
 
-    /// What an answer to this prompt begins as.
+    /// Returns the state at the beginning of an answer to this prompt.
     pub(super) fn begin(&self, prompt: &str) -> State {
         let end = prompt.trim_end();
         self.begins.iter().find(|(text, _)| end.ends_with(text)).map_or(Content, |(_, state)| *state)

@@ -1,4 +1,5 @@
-//! What stands around an answer that is to be of a form: reasoning before it, and the words of a call around its arguments.
+//! Text around an answer of a required form: reasoning before it, and the markers of a call around
+//! its arguments.
 //!
 //! ```
 //! use ixc_text::chat::{format_of, Frame, Word};
@@ -12,38 +13,38 @@ use super::format::{Format, Move, State};
 use super::grammar::{FUNCTIONS, Grammar, Id};
 use super::json;
 
-/// What stands before a call's arguments.
+/// Part of the text before a call's arguments.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Word {
-    /// This.
+    /// This text.
     Text(String),
-    /// A number, which the model says: of the call, among those of the conversation.
+    /// The number of the call in the conversation, which the model writes.
     Number,
 }
 
-/// A call's words around its arguments, which are JSON. Markers, which may be tokens of their own, are parts for themselves.
+/// Text around a call's JSON arguments. Markers are separate parts, because they may be tokens.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Frame {
-    /// What stands before all calls.
+    /// Text before all calls.
     pub open: Vec<String>,
-    /// What stands before the arguments.
+    /// Text before the arguments.
     pub before: Vec<Word>,
-    /// What stands behind them.
+    /// Text after the arguments.
     pub after: Vec<String>,
-    /// What stands behind all calls.
+    /// Text after all calls.
     pub close: Vec<String>,
     /// Whether more calls can follow the first.
     pub several: bool,
 }
 
-/// Where reasoning begins and ends.
+/// Markers of reasoning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Thinking {
-    /// Whether the answer begins in it.
+    /// Whether the answer begins inside reasoning.
     pub begun: bool,
-    /// The marker that begins it.
+    /// Marker that begins reasoning.
     pub open: &'static str,
-    /// The marker that ends it.
+    /// Marker that ends reasoning.
     pub close: &'static str,
 }
 
@@ -52,24 +53,25 @@ impl Format {
         self.moves.iter().find(|of| is_it(of)).map(|of| of.marker)
     }
 
-    /// Whether what is said has headers before it, which say what it is.
+    /// Returns whether messages have headers, which describe them.
     pub fn has_headers(&self) -> bool {
         self.moves.iter().any(|of| of.to == State::Header)
     }
 
-    /// Whether it is known how reasoning stands in what is said.
+    /// Returns whether the format has markers for reasoning.
     pub fn has_reasoning(&self) -> bool {
         self.has_headers() || self.moves.iter().any(|of| of.to == State::Reasoning)
     }
 
-    /// How reasoning stands before an answer to this prompt; `None` where there is none.
+    /// Returns the markers of reasoning in an answer to this prompt; `None` if the format has none.
     pub fn thinking(&self, prompt: &str) -> Option<Thinking> {
         let open = self.marker(|of| of.from.contains(&State::Content) && of.to == State::Reasoning)?;
         let close = self.marker(|of| of.from.contains(&State::Reasoning) && of.to == State::Content)?;
         Some(Thinking { begun: self.begin(prompt) == State::Reasoning, open, close })
     }
 
-    /// The words of a call of a tool, where its arguments are JSON; `None` where they are not, or there is no way to call one.
+    /// Returns the text around a call of a tool; `None` if its arguments are not JSON, or the
+    /// format has no calls.
     pub fn call_frame(&self, name: &str) -> Option<Frame> {
         let section = self.marker(|of| of.from.contains(&State::Content) && of.to == State::Section);
         let from = if section.is_some() { State::Section } else { State::Content };
@@ -81,7 +83,7 @@ impl Format {
             Grammar::Objects => {
                 (vec![text(&format!("\n{{\"name\": {}, \"arguments\": ", json::string(name)))], "}\n".to_owned())
             }
-            // The marker is the beginning of the object, and `parameters` what Llama calls them.
+            // The marker is the beginning of the object, and Llama names arguments `parameters`.
             Grammar::Bare(Grammar::Objects) if open == "{" => {
                 (vec![text(&format!("\"name\": {}, \"parameters\": ", json::string(name)))], "}".to_owned())
             }
@@ -106,7 +108,7 @@ impl Format {
             before: [text(open)].into_iter().chain(before).collect(),
             after: after.into_iter().chain(texts(close)).collect(),
             close: texts(end).collect(),
-            // One that nothing ends cannot be told from the next.
+            // Without an end marker, a call cannot be separated from the next.
             several: close.is_some(),
         })
     }
@@ -127,7 +129,7 @@ mod tests {
         }
     }
 
-    /// What a call's words say is read as that call.
+    /// A call built from its frame is parsed as that call.
     #[test]
     fn calls_in_their_words_are_read() {
         let mut count = 0;
@@ -146,7 +148,7 @@ mod tests {
             for call in &answer.calls {
                 assert_eq!((&*call.name, &*call.arguments), ("look_up", "{\"at\": [1, 2]}"), "{}", format.name);
             }
-            // Also where the model says the same number twice.
+            // Ids differ even if the model writes the same number twice.
             let ids: HashSet<&str> = answer.calls.iter().map(|call| &*call.id).collect();
             assert_eq!(ids.len(), times, "{}: {:?}", format.name, answer.calls);
             count += 1;

@@ -1,68 +1,75 @@
-//! How a call says its name and arguments. One function for each grammar; a format's row has the words that stand in it.
+//! Grammars of a call's name and arguments: one function for each. The row of a format has the
+//! markers of its grammar.
 //!
-//! What is read may end too early, where a marker that ends calls stands in an argument: then a call is [`Reading::Unfinished`], and the parser
-//! looks for the next one.
+//! The text of a call may end too early, if an argument contains the marker that ends calls. The
+//! call is then [`Reading::Unfinished`], and the parser searches the next marker.
 
 use super::json;
 use super::reading::Reading;
 use super::tools::{Kind, TextParameters};
 
-/// Longest name of a tool, in bytes. OpenAI's interface has 64.
+/// Maximum length of a tool's name, in bytes. OpenAI's interface allows 64.
 const MAX_NAME: usize = 256;
-/// How deep values may nest. Tools take a few levels.
+/// Maximum depth of nested values. Tools need a few levels.
 pub(super) const MAX_DEPTH: usize = 64;
-/// What Kimi and harmony put before names of the caller's functions.
+/// Prefix of the caller's functions in Kimi and harmony.
 pub(super) const FUNCTIONS: &str = "functions.";
 
 /// The form of a call's text.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Grammar {
-    /// `{"name": N, "arguments": {…}}`, a list of such, or several one behind the other.
+    /// `{"name": N, "arguments": {…}}`, a list of such objects, or several in sequence.
     Objects,
     /// `[{N: {…}}]`, or one such object.
     Keyed,
-    /// As this, with the bracket that its marker ends with; and calls of the tools that there are: nothing else tells it from an answer.
+    /// Like the inner grammar, including the bracket at the end of its marker. Only calls of
+    /// available tools are accepted, because nothing else distinguishes them from an answer.
     Bare(&'static Grammar),
-    /// The arguments alone; the name stood in the message's header.
+    /// Only the arguments; the header of the message has the name.
     Arguments,
-    /// The name, a separator, and the arguments as JSON; or as `Objects`.
+    /// Name, separator, and arguments as JSON; or like `Objects`.
     Named { separator: &'static str, id: Id },
-    /// A kind that says nothing, a separator, the name, and the arguments as JSON in a code block.
+    /// A type without meaning, a separator, the name, and the arguments as JSON in a code block.
     Fenced { separator: &'static str },
-    /// The name in a tag, what ends the call, and the parameters in tags: what begins one, what ends its name, and what ends its value. Values
-    /// are texts as they are, others JSON.
+    /// The name in a tag, the end of the call, and the parameters in tags. `parameter` has the
+    /// beginning of a tag, the end of its name, and the end of its value. Strings are unchanged
+    /// text, other values are JSON.
     Tags {
         name: (&'static str, &'static str),
         end: &'static str,
         parameter: (&'static str, &'static str, &'static str),
-        /// Whether a value may be in a section of characters, `<![CDATA[…]]>`, where it would end the tag.
+        /// Whether a value may be a CDATA section, `<![CDATA[…]]>`, if it contains the end of its
+        /// tag.
         sections: bool,
     },
-    /// The name and what may stand behind it, then keys and values between two tags each. Values as in `Tags`.
+    /// The name and an optional text after it, then keys and values, each between two tags. Values
+    /// are like those of `Tags`.
     Pairs { behind_name: &'static str, key: (&'static str, &'static str), value: (&'static str, &'static str) },
-    /// `call:N{k:v,…}`: texts in quotes of the format's own, keys without.
+    /// `call:N{k:v,…}`: strings in the format's own quotes, keys without quotes.
     Braces { quote: &'static str },
-    /// The name in a tag, and what a mark makes tags: each parameter, each member of an object, and `<item>` of a list.
+    /// The name in a tag. A mark makes tags for each parameter, each member of an object, and
+    /// `<item>` of a list.
     Marked { name: (&'static str, &'static str), mark: &'static str },
-    /// `[f(a="x", b=1), g()]`: calls and values as Python writes them; or one on each line, perhaps in a block of code.
+    /// `[f(a="x", b=1), g()]`: calls and values in Python's syntax; or one on each line, possibly
+    /// in a code block.
     Python,
 }
 
-/// Where a call's id is.
+/// Position of a call's id.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Id {
-    /// Nowhere.
+    /// No id in the text; the parser numbers calls.
     Numbered,
-    /// It is what stands for the name, `functions.N:0`.
+    /// The id is in the place of the name, `functions.N:0`.
     Whole,
-    /// Before the name and this.
+    /// Before the name and this separator.
     Before(&'static str),
     /// After the name and `mark`: letters and digits, `length` of them. Mistral's templates refuse
     /// other ids.
     After { mark: &'static str, length: usize },
 }
 
-/// A call as read.
+/// A call that was read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Found {
     pub id: Option<String>,
@@ -70,34 +77,34 @@ pub struct Found {
     pub arguments: String,
 }
 
-/// What is known beside a call's text.
+/// Known properties of a call in addition to its text.
 #[derive(Clone, Copy, Debug)]
 pub struct Circumstances<'c> {
-    /// The name that a header gave.
+    /// Name in the header, if there is one.
     pub callee: Option<&'c str>,
-    /// The marker that the call began with.
+    /// Marker at the beginning of the call.
     pub opening: &'c str,
-    /// Whether a marker ended the text, and not the answer.
+    /// Whether a marker ended the text, rather than the end of the answer.
     pub closed: bool,
-    /// Which parameters are texts.
+    /// Parameters that are strings.
     pub texts: &'c TextParameters,
 }
 
 impl Grammar {
-    /// What an id that the format numbers begins with, before its number.
+    /// Returns the prefix of an id, before its number, if the format numbers ids.
     pub(super) fn stem(self, id: &str) -> Option<&str> {
         let Grammar::Named { id: Id::Whole, .. } = self else { return None };
         let (name, number) = id.rsplit_once(':')?;
         number.bytes().all(|c| c.is_ascii_digit()).then(|| &id[..=name.len()])
     }
 
-    /// Returns the length of an id, if the format has ids of letters and digits alone.
+    /// Returns the length of an id, if ids of the format consist of letters and digits.
     pub(super) fn id_length(self) -> Option<usize> {
         let Grammar::Named { id: Id::After { length, .. }, .. } = self else { return None };
         Some(length)
     }
 
-    /// Reads a call, or several.
+    /// Reads one or several calls.
     pub(super) fn read(self, text: &str, known: Circumstances<'_>) -> Reading<Vec<Found>> {
         let text = text.trim();
         let one = |id, name: &str, arguments: &str| {
@@ -141,7 +148,7 @@ impl Grammar {
             Grammar::Tags { name, end, parameter, sections } => {
                 tags(text, name, end, (parameter, sections), known.texts)
             }
-            // Without its end it cannot be known to be whole.
+            // A call without its end may be incomplete.
             Grammar::Pairs { .. } if !known.closed => Reading::Unfinished,
             Grammar::Pairs { behind_name, key, value } => pairs(text, behind_name, key, value, known.texts),
             Grammar::Braces { quote } => Braces { rest: text, quote }.call().map(|call| vec![call]),
@@ -151,19 +158,19 @@ impl Grammar {
     }
 }
 
-/// The bracket that a marker ends with, which is the call's own; empty where it ends with none.
+/// Returns the bracket at the end of a marker, which is part of the call; empty without one.
 pub(super) fn bracket(opening: &str) -> &str {
     let opening = opening.trim_end();
     if opening.ends_with(['{', '[']) { &opening[opening.len() - 1..] } else { "" }
 }
 
-/// Whether a text can be the name of a tool: what calls say of it is read again.
+/// Returns whether a text is a valid name of a tool, because names in calls are parsed again.
 pub fn is_name(name: &str) -> bool {
     let may_be_in = |c: char| !c.is_whitespace() && !c.is_control() && !matches!(c, '<' | '>' | '"' | '{' | '}');
     !name.is_empty() && name.len() <= MAX_NAME && name.chars().all(may_be_in)
 }
 
-/// A call, if its name can be one.
+/// Returns a call, if its name is valid.
 pub(super) fn found(id: Option<String>, name: &str, arguments: String) -> Reading<Found> {
     if !is_name(name) {
         return Reading::Wrong;
@@ -171,7 +178,7 @@ pub(super) fn found(id: Option<String>, name: &str, arguments: String) -> Readin
     Reading::Whole(Found { id: id.filter(|id| !id.is_empty()), name: name.to_owned(), arguments })
 }
 
-/// The name in `functions.N:0`.
+/// Returns the name in `functions.N:0`.
 pub(super) fn whole_name(id: &str) -> &str {
     let name = id.strip_prefix(FUNCTIONS).unwrap_or(id);
     name.rsplit_once(':')
@@ -179,7 +186,8 @@ pub(super) fn whole_name(id: &str) -> &str {
         .map_or(name, |(name, _)| name)
 }
 
-/// The recipient and the channel that a header of harmony names. A recipient may stand before the channel or behind it.
+/// Returns the recipient and the channel in a header of harmony. The recipient may precede or
+/// follow the channel.
 pub(super) fn header(text: &str) -> (Option<&str>, &str) {
     let word = |mark: &str| {
         let rest = text.split_once(mark)?.1;
@@ -189,7 +197,7 @@ pub(super) fn header(text: &str) -> (Option<&str>, &str) {
     (recipient.map(|name| name.strip_prefix(FUNCTIONS).unwrap_or(name)), word("<|channel|>").unwrap_or_default())
 }
 
-/// Arguments from JSON: an object, a string that says one, or nothing.
+/// Reads arguments from JSON: an object, a string with an object, or nothing.
 fn arguments_of(text: &str, closed: bool) -> Reading<String> {
     let text = text.trim();
     if closed && (text.is_empty() || text == "null") {
@@ -210,11 +218,11 @@ fn objects(text: &str) -> Reading<Vec<Found>> {
         let mut calls = Vec::new();
         let lists = values.iter().map(|value| if value.starts_with('[') { json::list(value) } else { vec![*value] });
         for element in lists.flatten() {
-            // As OpenAI's interface has it.
+            // Form of OpenAI's interface.
             let function = json::member(element, "function").filter(|function| function.starts_with('{'));
             let element = function.unwrap_or(element);
             let text = |name| json::member(element, name).and_then(json::text);
-            // Command A has names of its own.
+            // Command A has other names.
             let Some(name) = text("name").or_else(|| text("tool_name")) else { return Reading::Wrong };
             let id = text("id").or_else(|| text("tool_call_id"));
             let arguments = json::member(element, "arguments").or_else(|| json::member(element, "parameters"));
@@ -241,7 +249,7 @@ fn keyed(text: &str) -> Reading<Vec<Found>> {
     })
 }
 
-/// A value that is written as it is.
+/// Converts a value without quotes to JSON.
 pub(super) fn plain_value(text: &str, kind: Option<Kind>) -> String {
     let text = text.strip_prefix('\n').unwrap_or(text);
     let text = text.strip_suffix('\n').unwrap_or(text);
@@ -250,22 +258,23 @@ pub(super) fn plain_value(text: &str, kind: Option<Kind>) -> String {
         Some(Kind::Text) => false,
         Some(Kind::TextOrNull) => json == "null",
         Some(Kind::Value) => true,
-        // A text in quotes is more often a text with quotes than JSON, unless the model says otherwise.
+        // A text in quotes is more often a string with quotes than JSON, unless the schema states
+        // otherwise.
         None => !json.starts_with('"'),
     };
     match may_be_json && json::is_value(json) {
         true => json.to_owned(),
-        // Templates write such values as Python does, and so do models.
+        // Templates write such values in Python's syntax, and so do models.
         false if kind == Some(Kind::Value) => super::python::literal(json).unwrap_or_else(|| json::string(text)),
         false => json::string(text),
     }
 }
 
-/// A name in a tag, perhaps in quotes, and whether the tag says that the value is a text.
+/// Returns the name in a tag, possibly in quotes, and the type of the value if the tag has it.
 pub(super) fn attribute(head: &str) -> (&str, Option<Kind>) {
     let head = head.trim();
     let Some((name, rest)) = head.strip_prefix('"').and_then(|rest| rest.split_once('"')) else { return (head, None) };
-    // Kimi K3 names the value's type.
+    // Kimi K3 states the type of the value.
     let says = |attribute: &str| rest.contains(attribute);
     if says("string=\"true\"") || says("type=\"string\"") {
         return (name, Some(Kind::Text));
@@ -273,7 +282,8 @@ pub(super) fn attribute(head: &str) -> (&str, Option<Kind>) {
     (name, (says("string=\"false\"") || says("type=\"")).then_some(Kind::Value))
 }
 
-/// Splits at the first `close` behind which the text goes on as `follows` says: others are part of a value.
+/// Splits at the first `close` after which `follows` accepts the text; earlier ones are part of a
+/// value.
 fn value_before<'t>(text: &'t str, close: &str, follows: impl Fn(&str) -> bool) -> Option<(&'t str, &'t str)> {
     text.match_indices(close).find_map(|(at, _)| {
         let rest = text[at + close.len()..].trim_start();
@@ -365,7 +375,7 @@ fn marked(text: &str, name: (&str, &str), mark: &str, texts: &TextParameters) ->
     })
 }
 
-/// Marked elements, and what follows them.
+/// Reads marked elements; also returns the text after them.
 fn elements<'t>(
     text: &'t str,
     mark: &str,
@@ -402,7 +412,7 @@ fn elements<'t>(
     Reading::Whole((members, rest))
 }
 
-/// A list of items, or an object.
+/// Returns a list if all members are items, otherwise an object.
 fn collection(members: Vec<(String, String)>) -> String {
     if members.iter().all(|(key, _)| key == "item") {
         let items: Vec<String> = members.into_iter().map(|(_, value)| value).collect();
@@ -411,7 +421,7 @@ fn collection(members: Vec<(String, String)>) -> String {
     json::object(members.iter().map(|(key, value)| (&**key, value.clone())))
 }
 
-/// Gemma 4's values.
+/// Reader of Gemma 4's values.
 struct Braces<'t> {
     rest: &'t str,
     quote: &'static str,
@@ -428,7 +438,7 @@ impl Braces<'_> {
         })
     }
 
-    /// Takes a word of punctuation, behind white space.
+    /// Takes a punctuation mark, after white space.
     fn takes(&mut self, word: &str) -> bool {
         let after = self.rest.trim_start().strip_prefix(word);
         self.rest = after.unwrap_or(self.rest);
@@ -473,7 +483,7 @@ impl Braces<'_> {
         Reading::Whole([open, &inner, close].concat())
     }
 
-    /// A key and its colon.
+    /// Reads a key and its colon.
     fn key(&mut self) -> Reading<String> {
         let quote = self.quote;
         if self.takes(quote) {
@@ -484,7 +494,7 @@ impl Braces<'_> {
         Reading::Whole(key.trim().to_owned())
     }
 
-    /// What stands up to the closing quote.
+    /// Reads the text up to the closing quote.
     fn text(&mut self) -> Reading<String> {
         let Some((text, rest)) = self.rest.split_once(self.quote) else { return Reading::Unfinished };
         self.rest = rest;

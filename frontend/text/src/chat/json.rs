@@ -1,10 +1,11 @@
-//! JSON as it was written: its members' texts, and whether it is whole.
+//! JSON in its original form: the texts of members, and whether a text is complete.
 
 use serde::de::IgnoredAny;
 
 use super::reading::Reading;
 
-/// Whether a text is one JSON value, and nothing else. (The parser keeps no stack for what it ignores, so that depth does no harm.)
+/// Checks that a text is exactly one JSON value. (The parser keeps no stack for ignored values, so
+/// depth is harmless.)
 pub fn check(text: &str) -> Reading<()> {
     match serde_json::from_str::<IgnoredAny>(text) {
         Ok(_) => Reading::Whole(()),
@@ -13,7 +14,8 @@ pub fn check(text: &str) -> Reading<()> {
     }
 }
 
-/// The values of a text that is one or several, with nothing but white space, commas or semicolons between.
+/// Returns the values of a text with one or several values, separated by white space, commas or
+/// semicolons.
 pub fn sequence(text: &str) -> Reading<Vec<&str>> {
     let between = |c: char| c.is_whitespace() || matches!(c, ',' | ';');
     let (mut values, mut rest) = (Vec::new(), text.trim_start());
@@ -28,27 +30,27 @@ pub fn sequence(text: &str) -> Reading<Vec<&str>> {
         values.push(value.trim());
         rest = behind.trim_start_matches(between);
         if rest.is_empty() {
-            // A comma waits for what it parts, and a semicolon may end all.
+            // A value must follow a comma; a semicolon may end the text.
             return if behind.contains(',') { Reading::Unfinished } else { Reading::Whole(values) };
         }
-        // Nothing parts numbers and words from each other but white space.
+        // Only white space separates numbers and words.
         if !rest.starts_with(['{', '[']) {
             return Reading::Wrong;
         }
     }
 }
 
-/// Whether a text is a JSON value.
+/// Returns whether a text is a JSON value.
 pub fn is_value(text: &str) -> bool {
     matches!(check(text), Reading::Whole(()))
 }
 
-/// A text as a JSON string.
+/// Returns a text as a JSON string.
 pub fn string(text: &str) -> String {
     serde_json::Value::from(text).to_string()
 }
 
-/// What a JSON string says.
+/// Returns the text of a JSON string.
 pub fn text(value: &str) -> Option<String> {
     serde_json::from_str(value).ok()
 }
@@ -86,17 +88,19 @@ fn elements(text: &str) -> Vec<&str> {
     elements
 }
 
-/// The elements of a valid JSON list; none of anything else.
+/// Returns the elements of a valid JSON list; empty for other values.
 pub fn list(text: &str) -> Vec<&str> {
     if text.trim_start().starts_with('[') { elements(text) } else { Vec::new() }
 }
 
-/// The value of a member of a valid JSON object, as it was written; the first of that name.
+/// Returns the value of a member of a valid JSON object in its original form; the first with this
+/// name.
 pub fn member<'t>(text: &'t str, name: &str) -> Option<&'t str> {
     members(text).into_iter().find_map(|(key, value)| (key == name).then_some(value))
 }
 
-/// The members of a valid JSON object, values as they were written; none of anything else.
+/// Returns the members of a valid JSON object, with values in their original form; empty for other
+/// values.
 pub fn members(text: &str) -> Vec<(String, &str)> {
     if !text.trim_start().starts_with('{') {
         return Vec::new();
@@ -104,7 +108,7 @@ pub fn members(text: &str) -> Vec<(String, &str)> {
     elements(text)
         .into_iter()
         .filter_map(|element| {
-            // A key is a string, so its end is the first quote that no backslash escapes.
+            // A key is a string, so its end is the first quote that is not escaped.
             let mut escaped = false;
             let end = element.char_indices().skip(1).find(|(_, c)| {
                 let ends = *c == '"' && !escaped;
@@ -117,7 +121,7 @@ pub fn members(text: &str) -> Vec<(String, &str)> {
         .collect()
 }
 
-/// An object of keys and JSON values.
+/// Returns an object of keys and JSON values.
 pub fn object<'t>(members: impl IntoIterator<Item = (&'t str, String)>) -> String {
     let members: Vec<String> = members.into_iter().map(|(key, value)| format!("{}: {value}", string(key))).collect();
     format!("{{{}}}", members.join(", "))

@@ -1,4 +1,4 @@
-//! Finding a state's markers in text that comes in pieces.
+//! Search for a state's markers in text that comes in pieces.
 
 use aho_corasick::{AhoCorasick, MatchKind};
 
@@ -7,13 +7,14 @@ use super::format::{Format, Move, State};
 /// The markers of one state.
 #[derive(Clone, Debug)]
 pub struct Markers {
-    /// None where there are none.
+    /// Automaton; `None` for a state without markers.
     automaton: Option<AhoCorasick>,
     moves: Vec<Move>,
 }
 
 impl Markers {
-    /// Those of a format's state; where something was said already, without those that are only where it begins.
+    /// Returns the markers of a format's state. Markers that count only at the beginning of content
+    /// are included if `is_first` is set.
     pub fn new(format: &Format, state: State, is_first: bool) -> Markers {
         Markers::of(format, |step| step.from.contains(&state) && (is_first || !step.only_first))
     }
@@ -32,13 +33,13 @@ impl Markers {
         Markers { automaton, moves }
     }
 
-    /// The first marker: its place, and what it is.
+    /// Returns the first marker and its position.
     pub fn find(&self, text: &str) -> Option<(usize, Move)> {
         let found = self.automaton.as_ref()?.find(text)?;
         Some((found.start(), self.moves[found.pattern().as_usize()]))
     }
 
-    /// Where the beginning of a marker ends the text; its end where none does.
+    /// Returns the position of an incomplete marker at the end of the text, or the end of the text.
     pub fn begun(&self, text: &str) -> usize {
         let longest = self.moves.iter().map(|step| step.marker.len()).max().unwrap_or(0);
         let from = text.len().saturating_sub(longest.saturating_sub(1));
@@ -47,7 +48,7 @@ impl Markers {
         (from..text.len()).find(begins).unwrap_or(text.len())
     }
 
-    /// Whether a text is the beginning of a marker that leads to a call.
+    /// Returns whether a text is the beginning of a marker that leads to a call.
     pub fn begins_call(&self, text: &str) -> bool {
         !text.is_empty() && self.moves.iter().any(|step| leads_to_call(step) && step.marker.starts_with(text))
     }

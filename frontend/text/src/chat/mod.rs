@@ -1,22 +1,23 @@
-//! What a model says in a chat, taken apart: its reasoning, its answer, and the tools that it calls.
+//! Parses a model's output in a chat into its reasoning, its answer, and its tool calls.
 //!
-//! A model writes one text, with markers in it that it was trained on. [`mod@format`] has a row for each such format, found by what the chat
-//! template contains; a [`Parser`] takes the text in whatever pieces it comes and gives [`Delta`]s. Any chopping of a text gives the same
-//! answer. Whatever the text, parsing takes time and memory in proportion to it, and loses none of it but markers and the white space next to
-//! them: what looks like a call and is none comes back as content.
+//! A model writes one text with markers from its training. [`mod@format`] has a row for each such
+//! format, selected by the chat template. A [`Parser`] takes the text in pieces of any size and
+//! returns [`Delta`]s. The answer does not depend on the pieces. Parsing takes time and memory in
+//! proportion to the text. It loses only markers and the white space next to them: text that only
+//! looks like a call is returned as content.
 //!
 //! | file | what it owns |
 //! | --- | --- |
-//! | `format` | the formats: one row each |
-//! | `parser` | the machine that follows a row's markers |
-//! | `markers` | finding the next marker, and the beginning of one at the end of a piece |
-//! | `frame` | what stands around a call that an answer must be |
-//! | `grammar` | how a call says its name and arguments: one function for each grammar |
-//! | `python` | calls in Python's words |
-//! | `json` | members of JSON as they were written, and writing them |
-//! | `streaming` | calls as they are written, before their ends |
-//! | `reading` | what comes of a text that may end too early |
-//! | `tools` | which parameters are texts, which names tools can have |
+//! | `format` | the formats, one row each |
+//! | `parser` | parser that follows a row's markers |
+//! | `markers` | search for the next marker, and for the beginning of one at the end of a piece |
+//! | `frame` | text around a call that is required |
+//! | `grammar` | grammars of a call's name and arguments, one function each |
+//! | `python` | calls in Python's syntax |
+//! | `json` | members of JSON in their original form, and a writer |
+//! | `streaming` | calls while they are written |
+//! | `reading` | result of reading a text that may end too early |
+//! | `tools` | parameters that are strings, valid names of tools |
 //!
 //! ```
 //! use ixc_text::chat::{self, Answer, Parser};
@@ -52,28 +53,29 @@ pub use json::whole_arguments;
 pub use parser::Parser;
 pub use tools::TextParameters;
 
-/// A tool that the model wants called.
+/// A tool call of the model.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ToolCall {
-    /// What the result will name: the format's own, or what the parser was told that ids begin with and a number. No two calls have one.
+    /// Id that the result will name: the format's own, or the parser's prefix and a number. Ids of
+    /// calls differ.
     pub id: String,
-    /// The tool's name.
+    /// Name of the tool.
     pub name: String,
-    /// The arguments: a JSON object, as the model wrote it where it wrote JSON. A call that was cut
-    /// off has the beginning of one.
+    /// Arguments: a JSON object, unchanged if the model wrote JSON. A call that was cut off has the
+    /// beginning of one.
     pub arguments: String,
 }
 
-/// A part of what an assistant says, which text goes on with.
+/// Part of an assistant's message, to which further text belongs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Part {
-    /// What it says to the user.
+    /// Text for the user.
     Content,
-    /// What it thinks before.
+    /// Reasoning before the text.
     Reasoning,
 }
 
-/// What a further piece of text adds to the answer.
+/// Addition of a further piece of text to the answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Delta {
     /// Text of the reasoning.
@@ -89,11 +91,11 @@ pub enum Delta {
 /// An answer so far.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Answer {
-    /// What the model thought.
+    /// Reasoning of the model.
     pub reasoning: String,
-    /// What it says to the user.
+    /// Text for the user.
     pub content: String,
-    /// What it wants called, in order.
+    /// Tool calls, in order.
     pub calls: Vec<ToolCall>,
 }
 

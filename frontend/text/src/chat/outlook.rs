@@ -1,7 +1,10 @@
-//! Whether what looks like a call can still become one, where nothing but its own text tells it from an answer.
+//! Decides early whether a text that looks like a call can still be one, in formats without other
+//! signs of a call.
 //!
-//! A call of such a format names one of the tools early: an object by the first of its members that are not the words around a call, a list as in Python by its first word. So
-//! `{"answer": …` and `[1, 2` are answers as soon as that is seen, and are given as they come; what names a tool is held back to its end.
+//! A call of such a format names one of the tools early. In an object, the name is in the first
+//! member that is not part of the usual wrapping; in Python's syntax, it is the first word of a
+//! list. `{"answer": …` and `[1, 2` are therefore recognised as answers at that point, and
+//! streamed. A text that names a tool is held back to its end.
 //!
 //! ```text
 //! {"type": "function", "function": {"name": "look      may become one, of a tool look_up
@@ -11,31 +14,32 @@
 use super::grammar::Grammar;
 use super::tools::TextParameters;
 
-/// What a text may become.
+/// Possible results for a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outlook {
-    /// A call, or none.
+    /// May still become a call.
     Open,
-    /// It names a tool: whether it is a call, its end says.
+    /// Names a tool; its end decides whether it is a call.
     Named,
-    /// No call: so many bytes say that.
+    /// Is no call; this number of bytes proves it.
     None(usize),
 }
 
-/// Longest id that stands before a name, in bytes.
+/// Maximum length of an id before a name, in bytes.
 const MAX_ID: usize = 256;
-/// Longest beginning that names no tool: it is looked at again with each piece of an answer.
+/// Maximum length of a beginning that names no tool: it is examined again with each piece of an
+/// answer.
 const MAX_OPEN: usize = 4096;
-/// Members that have the name, an id, arguments, and all of it.
+/// Members with the name, an id, the arguments, and the whole call.
 const NAMES: [&str; 2] = ["name", "tool_name"];
 const IDS: [&str; 2] = ["id", "tool_call_id"];
 const ARGUMENTS: [&str; 2] = ["arguments", "parameters"];
 const INNER: &str = "function";
-/// The member that says what it is, and what that says.
+/// Member with the type, and the type of calls.
 const KIND: &str = "type";
 const KIND_OF_CALLS: &str = "function";
 
-/// What a text of a grammar, with its first bracket, may become.
+/// Returns the outlook of a text of a grammar, including its first bracket.
 pub(super) fn outlook(grammar: &Grammar, text: &str, tools: &TextParameters) -> Outlook {
     let mut reader = Reader { text, at: 0, tools };
     let found = match grammar {
@@ -49,7 +53,7 @@ pub(super) fn outlook(grammar: &Grammar, text: &str, tools: &TextParameters) -> 
     }
 }
 
-/// Reads on until something is decided, which is what stops it.
+/// Reader that stops with an error when the outlook is decided.
 struct Reader<'t> {
     text: &'t str,
     at: usize,
@@ -59,7 +63,7 @@ struct Reader<'t> {
 type Read<T> = Result<T, Outlook>;
 
 impl Reader<'_> {
-    /// The next character, white space left out.
+    /// Returns the next character after white space.
     fn next(&mut self) -> Read<char> {
         let rest = &self.text[self.at..];
         let trimmed = rest.trim_start();
@@ -67,7 +71,7 @@ impl Reader<'_> {
         trimmed.chars().next().ok_or(Outlook::Open)
     }
 
-    /// No call, for the character that is next.
+    /// Returns the outlook of no call, because of the next character.
     fn wrong<T>(&self) -> Read<T> {
         let next = self.text[self.at..].chars().next().map_or(0, char::len_utf8);
         Err(Outlook::None(self.at + next))
@@ -81,7 +85,7 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// A string each beginning of which is such as `may_be` says. What is written by escapes is not looked into.
+    /// Reads a string; `may_be` must accept each of its prefixes. Escapes are not decoded.
     fn string(&mut self, may_be: impl Fn(&str) -> bool) -> Read<&str> {
         self.needs('"')?;
         let from = self.at;
@@ -103,7 +107,7 @@ impl Reader<'_> {
         Err(Outlook::Open)
     }
 
-    /// A tool's name, in whole.
+    /// Reads a tool's whole name.
     fn tool(&mut self) -> Read<()> {
         let tools = self.tools;
         let is_tool = tools.has_tool(self.string(|name| tools.may_be_tool(name))?);
@@ -141,7 +145,7 @@ impl Reader<'_> {
                     continue;
                 }
                 key if NAMES.contains(&key) => return self.tool(),
-                // Before the name: an answer seldom begins so.
+                // Arguments before the name: an answer seldom begins so.
                 key if ARGUMENTS.contains(&key) => return Err(Outlook::Named),
                 _ => self.id()?,
             }
@@ -149,7 +153,7 @@ impl Reader<'_> {
         }
     }
 
-    /// A string of some length, a number, or a word.
+    /// Reads a string of limited length, a number, or a word.
     fn id(&mut self) -> Read<()> {
         if self.next()? == '"' {
             return self.string(|id| id.len() <= MAX_ID).map(|_| ());
@@ -163,7 +167,7 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// The first call of a list as Python writes it.
+    /// Reads the first call of a list in Python's syntax.
     fn python(&mut self) -> Read<()> {
         self.needs('[')?;
         self.next()?;
@@ -191,7 +195,7 @@ impl Reader<'_> {
 mod tests {
     use super::*;
 
-    /// What decides, and where: no text that goes on with what does not says anything else.
+    /// A decision is final: no continuation of a text changes it.
     #[test]
     fn what_cannot_become_a_call_is_known_early() {
         let tools = TextParameters::of_tools(r#"[{"function": {"name": "look_up"}}, {"function": {"name": "look"}}]"#);
@@ -237,7 +241,7 @@ mod tests {
         }
     }
 
-    /// Neither a call within a call without end nor white space without end is held, or read over and over.
+    /// Endless nesting and endless white space are neither held back nor read repeatedly.
     #[test]
     fn what_never_names_a_tool_is_given_up() {
         let tools = TextParameters::of_tools(r#"[{"function": {"name": "look"}}]"#);

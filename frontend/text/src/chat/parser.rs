@@ -1,4 +1,4 @@
-//! The machine that follows a format's markers through a text that comes in pieces.
+//! Parser that follows a format's markers through a text in pieces.
 //!
 //! A text that may be the beginning of a marker is held back until more is known. So is white
 //! space, which belongs to the marker that follows, and the beginning of a call up to its
@@ -17,62 +17,63 @@ use super::streaming::{CallStream, Piece};
 use super::tools::TextParameters;
 use super::{Answer, Delta, Part, ToolCall};
 
-/// Ends of calls that may stand in one call's arguments. Each is an attempt to read the call, so that they cannot be many.
+/// Maximum number of end markers in one call's arguments. Each is an attempt to read the call.
 const MAX_ATTEMPTS: usize = 16;
-/// Longest header of a message, in bytes. A channel, a recipient and a content type take some 80.
+/// Maximum length of a message's header, in bytes. A channel, a recipient and a content type need
+/// about 80.
 const MAX_HEADER: usize = 320;
-/// What a header says between the role and the text, beside letters and digits.
+/// Characters of a header between the role and the text, in addition to letters and digits.
 const HEADER_CHARACTERS: &str = " <|>=._-:/";
-/// The channel of what is thought.
+/// Name of the channel for reasoning.
 const ANALYSIS: &str = "analysis";
 
-/// Takes apart what a model writes.
+/// Splits a model's output into its parts.
 #[derive(Clone, Debug)]
 pub struct Parser {
     format: &'static Format,
-    /// For each state.
+    /// Markers of each state.
     markers: [Markers; State::ALL.len()],
-    /// Those of content where it begins, if there are others there.
+    /// Markers at the beginning of content, if they differ.
     first_markers: Option<Markers>,
     texts: TextParameters,
     state: State,
     buffer: String,
-    /// What of the buffer is done with; only within [`Parser::push`] is it ever large.
+    /// End of the processed part of the buffer; it is large only inside [`Parser::push`].
     start: usize,
-    /// In a call or a header, where in the buffer the next marker may begin.
+    /// Position in a call or a header from which the next marker may begin.
     scanned: usize,
-    /// What stood before the buffer since the call or the header began: white space and markers.
+    /// Text before the buffer since the beginning of the call or header: white space and markers.
     opening: String,
-    /// Whom the header of a call names.
+    /// Recipient in the header of a call.
     callee: Option<String>,
-    /// Ends of the call that turned out to stand in it, and the first of them.
+    /// End markers that turned out to be part of the call; `first_end` is the first of them.
     attempts: usize,
-    /// Whether the call names a tool, so that only its end says what it is.
+    /// Whether the call names a tool, so that only its end decides whether it is a call.
     named: bool,
-    /// Reads the call as it is written.
+    /// Reader of the call while it is written.
     stream: CallStream,
-    /// Whether calls are given when they are whole, and not before.
+    /// Whether calls are returned only when they are complete.
     holds_calls: bool,
-    /// Whether there are calls at all.
+    /// Whether calls are recognised.
     has_calls: bool,
     first_end: Option<(usize, Move)>,
-    /// Whether a marker stands before what comes, and white space is its own.
+    /// Whether a marker precedes the next text, so that white space belongs to it.
     behind_marker: bool,
-    /// White space that a marker may claim.
+    /// White space that may belong to a marker.
     space: String,
-    /// Whether something was said already, in content and in reasoning.
+    /// Whether there was text already, in content and in reasoning.
     said: [bool; 2],
     next_call: usize,
-    /// Bytes of what was said before the answer, and may still be given as text.
+    /// Bytes of the preceding message that may still be returned as text.
     before: usize,
-    /// What ids of calls begin with that have none of their own, and those that there are already.
+    /// Prefix of ids for calls without an id. `taken` has the existing ids.
     ids: String,
     taken: HashSet<String>,
     deltas: Vec<Delta>,
 }
 
 impl Parser {
-    /// For an answer to this prompt, of which the end counts: it may have opened the reasoning.
+    /// Returns a parser for an answer to this prompt, whose end may have begun the reasoning.
     pub fn new(format: &'static Format, prompt: &str) -> Parser {
         Parser {
             format,
@@ -106,8 +107,10 @@ impl Parser {
         }
     }
 
-    /// For an answer that goes on with a message: its text so far, and which part of it that begins in. What that says is given beside, with what may
-    /// still turn out to be the beginning of a marker; of the answer's own text nothing of it is a part. A call that it began is given whole.
+    /// Returns a parser for an answer that continues a message, from the message's text and the
+    /// part in which it begins. Also returns the parsed message, including a possible incomplete
+    /// marker at its end. This text is not part of the answer. A call that the message began is
+    /// returned as a whole.
     #[must_use]
     pub fn continuing(mut self, part: Part, text: &str) -> (Parser, Answer) {
         self.begin(match part {
@@ -129,12 +132,13 @@ impl Parser {
         (self, said)
     }
 
-    /// The format that it reads.
+    /// Returns the format that the parser reads.
     pub fn format(&self) -> &'static Format {
         self.format
     }
 
-    /// The part that text goes on with; none within a call, between calls and in a header.
+    /// Returns the part to which further text belongs; `None` inside a call, between calls and in a
+    /// header.
     pub fn part(&self) -> Option<Part> {
         match self.state {
             State::Content => Some(Part::Content),
@@ -143,7 +147,7 @@ impl Parser {
         }
     }
 
-    /// With what the tools' schemas say.
+    /// Sets the types from the tools' schemas.
     #[must_use]
     pub fn with_texts(self, texts: TextParameters) -> Parser {
         Parser { texts, ..self }
@@ -159,25 +163,26 @@ impl Parser {
         self
     }
 
-    /// With the number of the first call that has no id of its own: ids in one conversation must differ.
+    /// Sets the number of the first call without an id: ids in one conversation must differ.
     #[must_use]
     pub fn numbered_from(self, next_call: usize) -> Parser {
         Parser { next_call, ..self }
     }
 
-    /// With what ids begin with of calls that have none of their own.
+    /// Sets the prefix of ids for calls without an id.
     #[must_use]
     pub fn with_ids(self, ids: String) -> Parser {
         Parser { ids, ..self }
     }
 
-    /// With the ids that the conversation has already: no call of the answer gets one of them.
+    /// Sets the ids that the conversation already has; no call of the answer gets one of them.
     #[must_use]
     pub fn beside_ids(self, taken: HashSet<String>) -> Parser {
         Parser { taken, ..self }
     }
 
-    /// Takes a piece of the answer: all text that the model wrote, control tokens by their names, but not the token that ended it.
+    /// Parses a piece of the answer. This is all text that the model wrote, with names of control
+    /// tokens, but without the token that ended it.
     pub fn push(&mut self, piece: &str) -> Vec<Delta> {
         self.buffer.push_str(piece);
         while self.step() {}
@@ -190,13 +195,13 @@ impl Parser {
         std::mem::take(&mut self.deltas)
     }
 
-    /// The answer is at its end: gives what was held back.
+    /// Ends the answer; returns the text that was held back.
     pub fn finish(self) -> Vec<Delta> {
         self.ended(false)
     }
 
-    /// Ends an answer that was cut off. Gives the text that was held back, but for the beginning of
-    /// a call. Arguments that were begun end where they are.
+    /// Ends an answer that was cut off. Returns the text that was held back, except the beginning
+    /// of a call. Arguments that began end here.
     pub fn finish_cut(self) -> Vec<Delta> {
         self.ended(true)
     }
@@ -213,7 +218,7 @@ impl Parser {
                 }
                 State::Call => {
                     self.stream_call(self.buffer.len());
-                    // Without the marker, which the token that ended the answer may have been.
+                    // The marker may be missing, because it may be the token that ended the answer.
                     if let Reading::Whole(calls) = self.read(self.buffer.len(), false) {
                         self.emit(calls);
                         break;
@@ -241,21 +246,22 @@ impl Parser {
         self.deltas
     }
 
-    /// Whether the text that was held back begins a marker that leads to a call.
+    /// Returns whether the text that was held back begins a marker that leads to a call.
     fn begins_call(&self) -> bool {
         let rest = &self.buffer[self.start..];
         let markers = self.first_markers.iter().filter(|_| !self.said[0]).chain([&self.markers[self.state as usize]]);
         self.state == State::Section || markers.into_iter().any(|markers| markers.begins_call(rest))
     }
 
-    /// Decides on what stands before the next marker. Gives whether there may be more to decide.
+    /// Processes the text before the next marker. Returns whether there may be more to process.
     fn step(&mut self) -> bool {
         let markers = &self.markers[self.state as usize];
         let from = match self.state {
             State::Content | State::Reasoning | State::Section => self.start,
             State::Call | State::Header => self.scanned.max(self.start),
         };
-        // What is longer is no header: a text with many beginnings of some is looked through once, not from each to its end.
+        // Longer text is not a header. A text with many beginnings of headers is therefore scanned
+        // once, not from each of them to its end.
         let until = match self.state {
             State::Header => self.buffer.floor_char_boundary(self.start + 2 * MAX_HEADER),
             State::Content | State::Reasoning | State::Section | State::Call => self.buffer.len(),
@@ -263,7 +269,7 @@ impl Parser {
         let looked_at = &self.buffer[from..until];
         let is_first = self.state == State::Content && !self.said[0] && self.texts.has_tools();
         let first_markers = self.first_markers.as_ref().filter(|_| is_first);
-        // What stands behind something is no longer the first.
+        // A marker after other text is no longer the first.
         let first = |at: usize| looked_at[..at].trim().is_empty();
         let found = first_markers.and_then(|markers| markers.find(looked_at));
         let found = found.filter(|(at, step)| !step.only_first || first(*at)).or_else(|| markers.find(looked_at));
@@ -306,7 +312,7 @@ impl Parser {
         found.is_some()
     }
 
-    /// Goes where the marker at the start of the buffer leads.
+    /// Enters the state of the marker at the start of the buffer.
     fn enter(&mut self, step: Move) {
         match step.to {
             State::Content | State::Reasoning | State::Section => {
@@ -334,7 +340,7 @@ impl Parser {
         self.callee = None;
     }
 
-    /// Gives the certain part of a call whose end is not seen yet.
+    /// Streams the certain part of a call whose end is not known yet.
     fn stream_call(&mut self, end: usize) {
         if self.holds_calls {
             return;
@@ -349,14 +355,15 @@ impl Parser {
         }
     }
 
-    /// In a call that looks like an answer: what of the buffer up to `end` says that it is none, if anything does.
+    /// In a call that may be an answer: returns the position in the buffer, up to `end`, at which
+    /// it certainly is no call.
     fn no_call(&mut self, end: usize) -> Option<usize> {
         let Grammar::Bare(grammar) = self.format.call else { return None };
         let opening = bracket(&self.opening);
         if self.named || opening.is_empty() {
             return None;
         }
-        // Little is looked at, over and over: names of members and of tools are short.
+        // Only a short text is examined repeatedly: names of members and of tools are short.
         let seen = [opening, &self.buffer[self.start..end]].concat();
         match outlook(grammar, &seen, &self.texts) {
             Outlook::None(length) => Some(self.start + length.saturating_sub(opening.len())),
@@ -368,10 +375,10 @@ impl Parser {
         }
     }
 
-    /// At a marker that may be the end of a call.
+    /// Handles a marker that may be the end of a call.
     fn end_call(&mut self, at: usize, step: Move) {
         if self.stream.may_hold(step.marker) {
-            // It stands in an argument.
+            // The marker is part of an argument.
             self.first_end.get_or_insert((at, step));
             self.scanned = at + step.marker.len();
             return;
@@ -395,7 +402,7 @@ impl Parser {
         }
     }
 
-    /// At a marker behind a header.
+    /// Handles a marker after a header.
     fn end_header(&mut self, at: usize, step: Move) {
         if step.to == State::Header {
             self.leave_header();
@@ -426,19 +433,20 @@ impl Parser {
         self.callee = callee;
     }
 
-    /// What looked like a header is content, with the marker before it; what stands in it is looked at again.
+    /// Turns what looked like a header into content, including the marker before it, and parses its
+    /// text again.
     fn leave_header(&mut self) {
         let opening = std::mem::take(&mut self.opening);
         self.begin(State::Content);
         self.say_text(&opening);
     }
 
-    /// Turns what looked like a call into content: up to its first end, with that marker, or to the
-    /// end of the text. Text that was already given as a call is not repeated.
+    /// Turns what looked like a call into content: up to its first end marker, inclusive, or to the
+    /// end of the text. Text that was already returned as a call is not repeated.
     fn give_up(&mut self) {
         let is_given = self.stream.calls > 0;
         let (until, end, to) = match self.first_end {
-            // A marker that begins something is looked at again.
+            // A marker that begins a state is parsed again.
             Some((at, step)) if matches!(step.to, State::Call | State::Header) => (at, at, State::Content),
             Some((at, step)) => (if is_given { at } else { at + step.marker.len() }, at + step.marker.len(), step.to),
             None => (self.buffer.len(), self.buffer.len(), State::Content),
@@ -463,7 +471,7 @@ impl Parser {
         self.format.call.read(&self.buffer[self.start..end], known)
     }
 
-    /// Gives calls, but for what was given of them already.
+    /// Returns calls, except the parts that were already returned.
     fn emit(&mut self, calls: Vec<Found>) {
         let given = std::mem::take(&mut self.stream);
         for (number, call) in (1..).zip(calls) {
@@ -479,7 +487,7 @@ impl Parser {
     fn begin_call(&mut self, id: Option<String>, name: String, arguments: String) {
         self.before = 0;
         let mut id = id.unwrap_or_else(|| self.new_id(&self.ids));
-        // A result names one call. Calls that the model numbered alike get other numbers.
+        // A result names one call, so calls with the same number get other numbers.
         let stem = self.format.call.stem(&id).map(str::to_owned);
         let stem = stem.unwrap_or_else(|| self.ids.clone());
         while !self.taken.insert(id.clone()) {
@@ -490,7 +498,8 @@ impl Parser {
         self.deltas.push(Delta::Call(ToolCall { id, name, arguments }));
     }
 
-    /// Returns an id with the number of the next call, in the form that the model's template takes.
+    /// Returns an id with the number of the next call, in the form that the model's template
+    /// accepts.
     fn new_id(&self, stem: &str) -> String {
         let id = format!("{stem}{}", self.next_call);
         match self.format.call.id_length() {
@@ -509,13 +518,13 @@ impl Parser {
     }
 
     fn say(&mut self, range: std::ops::Range<usize>) {
-        // The buffer lends its text to what changes all else.
+        // The buffer is taken, because it is borrowed while other fields change.
         let buffer = std::mem::take(&mut self.buffer);
         self.say_text(&buffer[range]);
         self.buffer = buffer;
     }
 
-    /// Adds a text to what is said, but for white space that a marker may claim.
+    /// Adds a text to the current part, except white space that may belong to a marker.
     fn say_text(&mut self, text: &str) {
         let mut text = text;
         if self.behind_marker {
@@ -525,7 +534,7 @@ impl Parser {
             }
             self.behind_marker = false;
             self.space.clear();
-            // What a marker parted stays apart.
+            // Parts separated by a marker stay separate.
             if self.said[usize::from(self.state == State::Reasoning)] && self.before == 0 {
                 self.space.push('\n');
             }
@@ -556,8 +565,8 @@ impl Parser {
     }
 }
 
-/// Returns a name of `length` letters and digits for a text. Other texts have other names, but for
-/// collisions of a 64-bit hash.
+/// Returns a name of `length` letters and digits for a text. Names of different texts differ,
+/// except in collisions of a 64-bit hash.
 fn letters_and_digits(text: &str, length: usize) -> String {
     const DIGITS: &[u8; 62] = b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
     let mut hasher = std::hash::DefaultHasher::new();
@@ -571,7 +580,7 @@ fn letters_and_digits(text: &str, length: usize) -> String {
     (0..length).map(|_| next()).collect()
 }
 
-/// Whether a text may be a header, or the beginning of one.
+/// Returns whether a text may be a header, or the beginning of one.
 fn is_header(text: &str) -> bool {
     text.len() <= MAX_HEADER && text.chars().all(|c| c.is_ascii_alphanumeric() || HEADER_CHARACTERS.contains(c))
 }

@@ -1,4 +1,5 @@
-//! Calls as Python writes them, with values that are literals: `[f(a="x", b=[1, True]), g()]`, or each on a line.
+//! Calls in Python's syntax, with literals as values: `[f(a="x", b=[1, True]), g()]`, or one on
+//! each line.
 
 use super::grammar::{Found, MAX_DEPTH, found};
 use super::json;
@@ -6,7 +7,7 @@ use super::reading::Reading;
 
 /// Reads a list of calls.
 pub(super) fn calls(text: &str) -> Reading<Vec<Found>> {
-    // MiniCPM3 writes them in a block of code.
+    // MiniCPM3 writes them in a code block.
     let text = text.trim();
     let text = text.strip_prefix("```python").map_or(text, |code| code.strip_suffix("```").unwrap_or(code)).trim();
     let mut reader = Reader { rest: text };
@@ -18,16 +19,16 @@ pub(super) fn calls(text: &str) -> Reading<Vec<Found>> {
     }
 }
 
-/// A literal as JSON, if a text is one.
+/// Returns a literal as JSON, if the text is one.
 pub(super) fn literal(text: &str) -> Option<String> {
-    // What ends a word.
+    // The comma ends the last word.
     let text = format!("{text},");
     let mut reader = Reader { rest: &text };
     let value = reader.value(MAX_DEPTH).ok()?;
     (reader.rest.trim() == ",").then_some(value)
 }
 
-/// Why reading stopped.
+/// Reason why reading stopped.
 enum Stop {
     Ended,
     Wrong,
@@ -75,7 +76,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Takes a word, behind white space.
+    /// Takes a word, after white space.
     fn takes(&mut self, word: &str) -> bool {
         let after = self.rest.trim_start().strip_prefix(word);
         self.rest = after.unwrap_or(self.rest);
@@ -89,7 +90,7 @@ impl Reader<'_> {
         Err(if self.rest.trim().is_empty() { Stop::Ended } else { Stop::Wrong })
     }
 
-    /// A name, and what ends it.
+    /// Reads a name and the character after it.
     fn until(&mut self, end: char) -> Result<&str, Stop> {
         let rest = self.rest.trim_start();
         let length = rest.find(|c: char| !c.is_alphanumeric() && !"_-.:".contains(c)).ok_or(Stop::Ended)?;
@@ -98,7 +99,7 @@ impl Reader<'_> {
         Ok(name)
     }
 
-    /// A literal, as JSON.
+    /// Reads a literal, and returns it as JSON.
     fn value(&mut self, depth: usize) -> Result<String, Stop> {
         if depth == 0 {
             return Err(Stop::Wrong);
@@ -115,7 +116,7 @@ impl Reader<'_> {
             while !self.takes(close) {
                 if !parts.is_empty() {
                     self.needs(",")?;
-                    // One may stand behind the last.
+                    // A comma may follow the last element.
                     if self.takes(close) {
                         break;
                     }
@@ -145,7 +146,7 @@ impl Reader<'_> {
         }
     }
 
-    /// What stands up to the closing quote.
+    /// Reads the text up to the closing quote.
     fn text(&mut self, quote: &str) -> Result<String, Stop> {
         let mut text = String::new();
         loop {
@@ -184,7 +185,7 @@ impl Reader<'_> {
                         None => text.extend(['\\', c]),
                     }
                 }
-                // Any other stays, as in Python.
+                // Other escapes are unchanged, as in Python.
                 c => text.extend(['\\', c]),
             }
             self.rest = chars.as_str();

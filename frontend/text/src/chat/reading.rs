@@ -1,23 +1,23 @@
-//! What comes of reading a text that may end too early.
+//! Results of reading a text that may end too early.
 
-/// What a text is.
+/// Result of reading a text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reading<T> {
-    /// This, and nothing else.
+    /// The text is exactly this value.
     Whole(T),
-    /// The beginning of something.
+    /// The text is the beginning of a value.
     Unfinished,
-    /// No such thing.
+    /// The text is not such a value.
     Wrong,
 }
 
 impl<T> Reading<T> {
-    /// What is made of a whole one.
+    /// Maps a whole value.
     pub fn map<U>(self, f: impl FnOnce(T) -> U) -> Reading<U> {
         self.and_then(|value| Reading::Whole(f(value)))
     }
 
-    /// What is read further in a whole one.
+    /// Continues reading with a whole value.
     pub fn and_then<U>(self, f: impl FnOnce(T) -> Reading<U>) -> Reading<U> {
         match self {
             Reading::Whole(value) => f(value),

@@ -1,9 +1,9 @@
-//! Calls as they are written: their names and arguments, before the end of a call is seen.
+//! Streams calls while they are written: names and arguments, before the end of a call.
 //!
 //! A [`CallStream`] reads the text of a call once, from left to right. It begins a call as soon as
 //! the text names one of the request's tools and its arguments begin. From there on the call stays
-//! one, whatever follows. The concatenation of all pieces is what [`Grammar::read`] gives for the
-//! whole text.
+//! one, whatever follows. The concatenation of all pieces is the result of [`Grammar::read`] for
+//! the whole text.
 //!
 //! ```text
 //! {"name": "look", "arguments": {"at    begins look with {"at
@@ -11,16 +11,16 @@
 //! }}                                    more arguments: }
 //! ```
 //!
-//! Grammars that write values in a notation of their own (Gemma 4, MiniMax M3, Python) are not
-//! streamed: their calls come whole.
+//! Grammars with their own notation of values (Gemma 4, MiniMax M3, Python) are not streamed: their
+//! calls are returned as a whole.
 
 use super::grammar::{Circumstances, Grammar, Id, attribute, bracket, found, plain_value, whole_name};
 use super::json;
 use super::reading::Reading;
 use super::tools::Kind;
 
-/// Longest text before the arguments of a call, in bytes. It is read again with each piece of an
-/// answer.
+/// Maximum length of a text before the arguments of a call, in bytes. It is read again with each
+/// piece of an answer.
 const MAX_HEAD: usize = 4096;
 
 /// A further part of a call.
@@ -32,15 +32,15 @@ pub(super) enum Piece {
     Arguments(String),
 }
 
-/// Reads a call, or several, as they are written.
+/// Reader of one or several calls while they are written.
 #[derive(Clone, Debug, Default)]
 pub(super) struct CallStream {
-    /// Bytes of the text that were read.
+    /// Bytes of the text that were processed.
     pub(super) at: usize,
     stage: Stage,
-    /// Calls that were begun.
+    /// Number of calls that began.
     pub(super) calls: usize,
-    /// Arguments of the last of them so far.
+    /// Arguments of the last of these calls, so far.
     pub(super) arguments: String,
 }
 
@@ -49,7 +49,7 @@ enum Stage {
     /// Before the arguments.
     #[default]
     Head,
-    /// In arguments that are JSON.
+    /// In JSON arguments.
     Json { depth: usize, in_string: bool, escaped: bool },
     /// Between two calls of a list.
     Tail,
@@ -61,35 +61,35 @@ enum Stage {
     Off,
 }
 
-/// A value that is written as it is, between tags.
+/// A value without quotes, between tags.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Value {
     tool: String,
-    /// The parameter's position in the call, from 0.
+    /// Position of the parameter in the call, from 0.
     number: usize,
     key: String,
     kind: Option<Kind>,
-    /// The position of its first byte.
+    /// Position of its first byte.
     from: usize,
-    /// The first possible position of its closing tag.
+    /// First possible position of its closing tag.
     searched: usize,
-    /// The end of the part that was given, for a text.
+    /// End of the part of a string that was already returned.
     given: Option<usize>,
 }
 
-/// The tags of parameters.
+/// Tags of parameters.
 struct Tags {
     key: (&'static str, &'static str),
-    /// Stands before the value, behind the key's.
+    /// Text before the value, after the key's tag.
     open: &'static str,
     close: &'static str,
-    /// Ends the call; empty where only a marker does.
+    /// End of the call; empty if only a marker ends it.
     end: &'static str,
-    /// Whether a value may be in a section of characters.
+    /// Whether a value may be a CDATA section.
     sections: bool,
 }
 
-/// Why reading stopped.
+/// Reason why reading stopped.
 enum Stop {
     /// The text ends too early.
     Wait,
@@ -99,7 +99,7 @@ enum Stop {
 
 type Read<T> = Result<T, Stop>;
 
-/// A name and an id before arguments, and the position of the arguments.
+/// Name and id before the arguments, and the position of the arguments.
 struct Head {
     id: Option<String>,
     name: String,
@@ -107,12 +107,13 @@ struct Head {
 }
 
 impl CallStream {
-    /// Whether arguments in JSON have begun and have not ended.
+    /// Returns whether JSON arguments have begun and not ended.
     pub(super) fn is_open(&self) -> bool {
         matches!(self.stage, Stage::Json { .. })
     }
 
-    /// Whether a marker may stand in arguments that have begun: in a string, or where it is JSON.
+    /// Returns whether arguments that have begun may contain a marker: inside a string, or if it is
+    /// valid JSON.
     pub(super) fn may_hold(&self, marker: &str) -> bool {
         match self.stage {
             Stage::Json { in_string, .. } => in_string || marker.chars().all(is_json),
@@ -120,7 +121,7 @@ impl CallStream {
         }
     }
 
-    /// Reads on in the text of a call. The text before was read already.
+    /// Continues reading the text of a call, after the part that was already read.
     pub(super) fn read(&mut self, grammar: Grammar, text: &str, known: Circumstances<'_>) -> Vec<Piece> {
         let mut pieces = Vec::new();
         loop {
@@ -169,7 +170,7 @@ impl CallStream {
     /// Reads the text before the arguments.
     fn head(&mut self, grammar: Grammar, text: &str, known: Circumstances<'_>, pieces: &mut Vec<Piece>) -> Read<()> {
         let rest = &text[self.at..];
-        // Of a longer text the same is read, in whatever pieces it comes.
+        // The same part of a longer text is read, regardless of its pieces.
         let seen = &rest[..rest.floor_char_boundary(MAX_HEAD)];
         // A marker may end with the call's own bracket.
         let own = if self.at == 0 && matches!(grammar, Grammar::Bare(_)) { bracket(known.opening) } else { "" };
@@ -197,7 +198,7 @@ impl CallStream {
         }
     }
 
-    /// An object in JSON, up to the bracket that closes it.
+    /// Reads a JSON object up to its closing bracket.
     fn json(
         &mut self,
         text: &str,
@@ -251,7 +252,7 @@ impl CallStream {
         }
     }
 
-    /// The next parameter, or the end of the call.
+    /// Reads the next parameter, or the end of the call.
     fn members(
         &mut self,
         grammar: Grammar,
@@ -274,7 +275,7 @@ impl CallStream {
             Ok(None) => {
                 self.give("}", pieces);
                 self.at = at + tags.end.len();
-                // A further call comes whole, when its end is seen.
+                // Further calls are returned as a whole, at their end.
                 Err(Stop::Off)
             }
             Ok(Some((key, kind, value))) => {
@@ -293,7 +294,7 @@ impl CallStream {
         }
     }
 
-    /// A value up to its closing tag: the first behind which the call goes on as it should.
+    /// Reads a value up to its closing tag: the first after which the call continues correctly.
     fn value(&mut self, grammar: Grammar, text: &str, mut value: Value, pieces: &mut Vec<Piece>) -> Read<()> {
         let Some(tags) = tags_of(grammar) else { return Err(Stop::Off) };
         let mut end = None;
@@ -324,7 +325,7 @@ impl CallStream {
         };
         match value.given {
             Some(given) => {
-                // The last line break is the tag's.
+                // The last line break belongs to the tag.
                 let rest = text[given.min(end)..end].strip_suffix('\n').unwrap_or(&text[given.min(end)..end]);
                 self.give(&inside(rest), pieces);
                 self.give("\"", pieces);
@@ -342,17 +343,17 @@ impl CallStream {
         Ok(())
     }
 
-    /// Gives what is certain of a value that goes on, where it is a text: all before `safe`.
+    /// Returns the certain part of an incomplete string: the text before `safe`.
     fn wait_in(&mut self, text: &str, mut value: Value, tags: &Tags, safe: usize, pieces: &mut Vec<Piece>) -> Read<()> {
         if value.kind == Some(Kind::Text) && !tags.sections && safe > value.from {
             let given = value.given.unwrap_or_else(|| {
                 let key = key_of(&value);
                 self.give(&key, pieces);
                 self.give("\"", pieces);
-                // The first line break is the tag's.
+                // The first line break belongs to the tag.
                 value.from + usize::from(text[value.from..].starts_with('\n'))
             });
-            // The last one may be.
+            // The last line break may belong to the tag.
             let certain = safe - usize::from(text[..safe].ends_with('\n'));
             if certain > given {
                 self.give(&inside(&text[given..certain]), pieces);
@@ -364,23 +365,23 @@ impl CallStream {
     }
 }
 
-/// Whether a character may stand in JSON outside of strings.
+/// Returns whether a character may be part of JSON outside of strings.
 fn is_json(c: char) -> bool {
     c.is_ascii_alphanumeric() || c.is_ascii_whitespace() || "{}[]\",:+-.".contains(c)
 }
 
-/// The beginning of a member of an object, with what parts it from the one before.
+/// Returns the beginning of a member of an object, with the separator before it.
 fn key_of(value: &Value) -> String {
     format!("{}{}: ", if value.number > 0 { ", " } else { "" }, json::string(&value.key))
 }
 
-/// A text as it stands in a JSON string, between the quotes.
+/// Returns a text as in a JSON string, without the quotes.
 fn inside(text: &str) -> String {
     let quoted = json::string(text);
     quoted[1..quoted.len() - 1].to_owned()
 }
 
-/// The rest of a text behind a word that it begins with.
+/// Returns the text after a word at its beginning.
 fn word<'t>(text: &'t str, word: &str) -> Read<&'t str> {
     match text.strip_prefix(word) {
         Some(rest) if !word.is_empty() => Ok(rest),
@@ -389,8 +390,8 @@ fn word<'t>(text: &'t str, word: &str) -> Read<&'t str> {
     }
 }
 
-/// A parameter behind its first tag: its name, what the tag says of its value, and the text from
-/// its value on.
+/// Reads a parameter after its first tag: its name, the type of its value if stated, and the text
+/// from its value on.
 fn parameter<'t>(text: &'t str, tags: &Tags) -> Read<(&'t str, Option<Kind>, &'t str)> {
     let (head, after) = text.split_once(tags.key.1).ok_or(Stop::Wait)?;
     if tags.open.is_empty() {
@@ -400,7 +401,7 @@ fn parameter<'t>(text: &'t str, tags: &Tags) -> Read<(&'t str, Option<Kind>, &'t
     Ok((head.trim(), None, word(after.trim_start(), tags.open)?))
 }
 
-/// Whether several calls may stand in one text, each an object.
+/// Returns whether one text may contain several calls, each an object.
 fn is_list(grammar: Grammar) -> bool {
     match grammar {
         Grammar::Objects | Grammar::Keyed | Grammar::Named { .. } => true,
@@ -409,7 +410,7 @@ fn is_list(grammar: Grammar) -> bool {
     }
 }
 
-/// The tags of a grammar that writes parameters in such.
+/// Returns the tags of a grammar with parameters in tags.
 fn tags_of(grammar: Grammar) -> Option<Tags> {
     match grammar {
         Grammar::Tags { end, parameter: (open, between, close), sections, .. } => {
@@ -471,14 +472,14 @@ fn head(grammar: Grammar, text: &str, known: Circumstances<'_>) -> Read<Head> {
     }
 }
 
-/// Reads members of JSON that stand before arguments.
+/// Reader of JSON members before arguments.
 struct Cursor<'t> {
     text: &'t str,
     at: usize,
 }
 
 impl Cursor<'_> {
-    /// The next character, white space left out.
+    /// Returns the next character after white space.
     fn peek(&mut self) -> Read<char> {
         let rest = &self.text[self.at..];
         let trimmed = rest.trim_start();
@@ -508,7 +509,7 @@ impl Cursor<'_> {
         json::text(&self.text[from..self.at]).ok_or(Stop::Off)
     }
 
-    /// A string, or a number or word, which says nothing.
+    /// Reads a string, or a number or word, which is ignored.
     fn string_or_word(&mut self) -> Read<Option<String>> {
         if self.peek()? == '"' {
             return self.string().map(Some);
@@ -526,8 +527,8 @@ impl Cursor<'_> {
         self.needs('{')
     }
 
-    /// `{"name": N, "arguments": {`, perhaps in a list, and perhaps with an id, or as OpenAI's
-    /// interface has it.
+    /// Reads `{"name": N, "arguments": {`, possibly in a list, with an id, or in the form of
+    /// OpenAI's interface.
     fn object(mut self) -> Read<Head> {
         self.open()?;
         let (mut id, mut name, mut is_inner) = (None, None, false);
@@ -553,7 +554,7 @@ impl Cursor<'_> {
         }
     }
 
-    /// `{N: {`, perhaps in a list.
+    /// Reads `{N: {`, possibly in a list.
     fn keyed(mut self) -> Read<Head> {
         self.open()?;
         let name = self.string()?;
@@ -570,8 +571,8 @@ mod tests {
 
     const TOOLS: &str = r#"[{"function": {"name": "look", "parameters": {"properties": {"at": {"type": "string"}}}}}]"#;
 
-    /// Pieces of a text that comes character by character: with `|` where one ends and `>` where a
-    /// call begins.
+    /// Returns the pieces of a text that comes character by character. `|` marks the end of a
+    /// piece, `>` the beginning of a call.
     fn pieces(format: &str, text: &str) -> String {
         let (format, tools) = (find(format).unwrap(), TextParameters::of_tools(TOOLS));
         let known = Circumstances { callee: Some("look"), opening: "", closed: false, texts: &tools };
@@ -596,7 +597,7 @@ mod tests {
             ("kimi-k2", r#"functions.look:0<|tool_call_argument_begin|>{}"#, "look>{|}|"),
             ("deepseek-r1", "function<｜tool▁sep｜>look\n```json\n{}\n```", "look>{|}|"),
             ("apertus", r#"[{"look": {}}, {"look": {}}]"#, "look>{|}|look>{|}|"),
-            // A text is given but for what may end it; other values when they are whole.
+            // A string is streamed, except its possible end; other values are returned as a whole.
             (
                 "qwen3-coder",
                 "<function=look>\n<parameter=at>\na\"b\n</p>c\n</parameter>\n</function>",
@@ -608,7 +609,7 @@ mod tests {
                 r#"look>{|"n": 1|, "at": ""|}|"#,
             ),
             ("glm4.5", "look\n<arg_key>at</arg_key>\n<arg_value>xy</arg_value>", r#"look>{|"at": "|x|y|"#),
-            // No tool of the request, arguments before the name, and what is no JSON.
+            // Names that are not tools of the request, arguments before the name, and invalid JSON.
             ("qwen3", r#"{"name": "other", "arguments": {}}"#, ""),
             ("qwen3", r#"{"arguments": {}, "name": "look"}"#, ""),
             ("qwen3", r#"{"name": "look", "arguments": "{}"}"#, ""),

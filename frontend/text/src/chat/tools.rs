@@ -1,21 +1,22 @@
-//! What the tools' schemas say of parameters. Formats that write values as they are cannot tell the text `1` from the number; the schemas can.
+//! Types of parameters in the tools' schemas. Formats that write values without quotes cannot
+//! distinguish the string `1` from the number; the schemas can.
 
 use std::collections::{HashMap, HashSet};
 
 use serde_json::Value;
 
-/// What a parameter is.
+/// Type of a parameter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// A text.
+    /// A string.
     Text,
-    /// A text or `null`.
+    /// A string or `null`.
     TextOrNull,
-    /// Another value of JSON.
+    /// Another JSON value.
     Value,
 }
 
-/// Parameters of tools, as far as their schemas say which are strings; and which tools there are.
+/// Names of tools, and types of parameters as stated in their schemas.
 #[derive(Clone, Debug, Default)]
 pub struct TextParameters {
     tools: HashSet<String>,
@@ -23,8 +24,8 @@ pub struct TextParameters {
 }
 
 impl TextParameters {
-    /// From a list of tools as OpenAI's interface has it, `[{"type": "function", "function": {"name": …, "parameters": …}}, …]`. What is
-    /// not of that form says nothing.
+    /// Reads a list of tools in the form of OpenAI's interface, `[{"type": "function", "function":
+    /// {"name": …, "parameters": …}}, …]`. Ignores elements of another form.
     pub fn of_tools(tools: &str) -> TextParameters {
         let tools: Value = serde_json::from_str(tools).unwrap_or_default();
         let mut known = TextParameters::default();
@@ -42,34 +43,34 @@ impl TextParameters {
         known
     }
 
-    /// Of tools one by one, each as JSON.
+    /// Reads tools one by one, each as JSON.
     pub fn of_each<'t>(tools: impl Iterator<Item = &'t str>) -> TextParameters {
         TextParameters::of_tools(&format!("[{}]", tools.collect::<Vec<_>>().join(",")))
     }
 
-    /// Whether there is a tool at all.
+    /// Returns whether there are tools.
     pub(super) fn has_tools(&self) -> bool {
         !self.tools.is_empty()
     }
 
-    /// Whether there is this tool.
+    /// Returns whether a tool with this name exists.
     pub(super) fn has_tool(&self, tool: &str) -> bool {
         self.tools.contains(tool)
     }
 
-    /// Whether this begins the name of a tool.
+    /// Returns whether a tool's name has this prefix.
     pub(super) fn may_be_tool(&self, beginning: &str) -> bool {
         self.tools.iter().any(|tool| tool.starts_with(beginning))
     }
 
-    /// What a parameter is; `None` where nothing says so.
+    /// Returns the type of a parameter; `None` if no schema states it.
     pub(super) fn kind(&self, tool: &str, parameter: &str) -> Option<Kind> {
-        // The map is small, and a key of borrowed halves is no key of it.
+        // The map is small, and its keys cannot be looked up by borrowed parts.
         self.kinds.get(&(tool.to_owned(), parameter.to_owned())).copied()
     }
 }
 
-/// What a schema says of a value: by its types, those of its alternatives, or by the values that it lists.
+/// Returns the type of a schema's value, from its types, its alternatives, or its listed values.
 fn kind_of(schema: &Value) -> Option<Kind> {
     let mut types: Vec<&str> = match &schema["type"] {
         Value::String(one) => vec![one],
@@ -96,7 +97,7 @@ fn kind_of(schema: &Value) -> Option<Kind> {
         _ if types.is_empty() || has("") => None,
         (true, false) if types.iter().all(|one| *one == "string") => Some(Kind::Text),
         (true, true) if types.iter().all(|one| matches!(*one, "string" | "null")) => Some(Kind::TextOrNull),
-        // It may be a text, and something else.
+        // It may be a string or another value.
         (true, _) => None,
         (false, _) => Some(Kind::Value),
     }

@@ -1,47 +1,50 @@
-//! How much a template may use. Text that the user sent may cost more the more there is of it; the template may not.
+//! Resource limits of templates. The limits grow with the user's text, but not with the template.
 
 use super::Conversation;
 
-/// Longest template source, in bytes. The longest in use have about 20 KiB.
+/// Maximum length of a template's source, in bytes. The longest in use have about 20 KiB.
 pub const MAX_SOURCE_BYTES: usize = 64 << 10;
 
-/// Stack of the rendering thread: four times what the deepest template takes. What nests is bounded by
-/// [`MAX_SOURCE_BYTES`] (chains of operators and branches) and [`Budget::steps`] (lists in lists); the worst of each, in
-/// `render`'s tests, overflows 32 MiB and fits into 64 MiB in a debug build. Unused stack costs nothing.
+/// Stack of the rendering thread: four times the maximum need. Nesting is bounded by
+/// [`MAX_SOURCE_BYTES`] (chains of operators and branches) and by [`Budget::steps`] (lists in
+/// lists). The worst cases, in `render`'s tests, overflow 32 MiB and fit into 64 MiB in a debug
+/// build. Unused stack costs nothing.
 pub const STACK_BYTES: usize = 256 << 20;
 
-/// Processor time of a rendering child. Real templates take milliseconds.
+/// Processor time of a rendering process, in seconds. Real templates take milliseconds.
 pub const CPU_SECONDS: u64 = 2;
 
-/// Steps that any template may take.
+/// Steps for any template.
 const BASE_STEPS: u64 = 100_000;
-/// Further steps for each message; a message takes a few dozen in real templates.
+/// Further steps for each message; real templates use a few dozen.
 const STEPS_PER_MESSAGE: u64 = 1_000;
-/// Further steps for each byte of the tools' schemas, which templates walk through and write as types: of seventy templates eight take more
-/// than one, none takes eight.
+/// Further steps for each byte of the tools' schemas, which templates traverse and print as types.
+/// Of seventy templates, eight use more than one step, and all use fewer than eight.
 const STEPS_PER_TOOL_BYTE: u64 = 8;
-/// And no more: what a value can nest grows with the steps, and must fit into [`STACK_BYTES`].
+/// Maximum number of steps: nesting of values grows with the steps, and must fit into
+/// [`STACK_BYTES`].
 const MAX_STEPS: u64 = 1_000_000;
-/// Output that any template may make.
+/// Output bytes for any template.
 const BASE_OUTPUT: u64 = 1 << 20;
-/// Memory that any template may use, beside its stack.
+/// Memory for any template, in addition to its stack.
 const BASE_MEMORY: u64 = 48 << 20;
-/// Copies of the input that rendering may hold: the request as JSON and as values, slices, the output and its JSON.
+/// Copies of the input during rendering: the request as JSON and as values, slices, the output and
+/// its JSON.
 const MEMORY_PER_INPUT_BYTE: u64 = 32;
 
-/// The bounds for one conversation.
+/// Limits for one conversation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Budget {
-    /// Instructions of minijinja's machine.
+    /// Instructions of minijinja's virtual machine.
     pub steps: u64,
-    /// Bytes of output.
+    /// Output in bytes.
     pub output_bytes: u64,
-    /// Bytes of heap, in a child process.
+    /// Heap in bytes, in a rendering process.
     pub memory_bytes: u64,
 }
 
 impl Budget {
-    /// The budget for a conversation.
+    /// Returns the budget for a conversation.
     pub fn of(conversation: &Conversation) -> Budget {
         let input = conversation.text_bytes();
         let messages = conversation.messages.len() as u64;

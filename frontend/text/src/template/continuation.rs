@@ -1,7 +1,8 @@
-//! The last message left open, so that an answer goes on with what the assistant has begun to say.
+//! Prompts with an open last message, which the assistant's answer continues.
 //!
-//! Templates close each message with words of their own, and some trim what they are given. So a mark, a character that is nowhere else, is put behind
-//! the text that is to go on, and what the template writes is cut off there:
+//! Templates end each message with their own words, and some trim texts. A mark, which is a
+//! character without other use, is therefore put after the text to continue. The output of the
+//! template is cut off at the mark:
 //!
 //! ```text
 //! the last message  Once upon
@@ -10,19 +11,21 @@
 //! cut               <|im_start|>assistant\nOnce upon
 //! ```
 //!
-//! What stands around the text is so the template's own: an empty reasoning before an answer, or the channel of harmony's. A template that leaves out
-//! what was thought (DeepSeek R1) but opens the reasoning of a new message has it behind that. Where the text is written not at all, or twice,
-//! nobody knows what would go on, and that is an error.
+//! The text before the message is therefore the template's own: an empty reasoning before an
+//! answer, or the channel of harmony. Some templates omit reasoning (DeepSeek R1) but open the
+//! reasoning of a new message; the message's reasoning is then appended to this. If the text
+//! appears twice or not at all, the place to continue is unknown, which is an error.
 
 use std::collections::HashSet;
 
 use super::{Conversation, TemplateError};
 use crate::chat::{Part, format_of};
 
-/// Characters that mean nothing to anybody else: Unicode's last private plane.
+/// Characters without a meaning elsewhere: Unicode's last private plane.
 const MARKS: std::ops::RangeInclusive<char> = '\u{100000}'..='\u{10fffd}';
 
-/// Renders a conversation whose last message goes on; `closed` renders one as it is.
+/// Renders a conversation with an open last message; `closed` renders one with a complete last
+/// message.
 pub(super) fn render(
     source: &str,
     conversation: &Conversation,
@@ -69,14 +72,14 @@ pub(super) fn render(
     }
 }
 
-/// A character that is in none of the texts which a template could write.
+/// Returns a character that no text of the template or the conversation contains.
 fn mark(source: &str, conversation: &Conversation) -> Option<char> {
     let mut taken = HashSet::new();
     let mut note = |text: &str| taken.extend(text.chars().filter(|c| MARKS.contains(c)));
     [source, &conversation.bos_token, &conversation.eos_token].into_iter().for_each(&mut note);
     conversation.messages.iter().for_each(|message| note(&message.role));
     conversation.variables.iter().for_each(|(name, _)| note(name));
-    // The copy is dropped: its texts alone are looked at.
+    // The copy is dropped; only its texts are examined.
     let _ = conversation.map_texts(|text| {
         note(text);
         String::new()

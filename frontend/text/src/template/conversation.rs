@@ -1,5 +1,5 @@
-//! What a template is rendered with. Names of members are those that transformers gives to templates; messages are as in OpenAI's interface, but
-//! that arguments of calls are objects for a template.
+//! Input of a template. Members have the names of transformers. Messages have the form of OpenAI's
+//! interface, but a template gets arguments of calls as objects.
 
 use std::collections::BTreeSet;
 
@@ -14,31 +14,31 @@ use crate::chat::{self, Part, ToolCall};
 /// One turn of a conversation.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Message {
-    /// `system`, `developer`, `user`, `assistant`, `tool`, or what else the template knows.
+    /// `system`, `developer`, `user`, `assistant`, `tool`, or another role of the template.
     pub role: String,
-    /// What was said, or what a tool gave.
+    /// Text of the message, or result of a tool.
     pub content: String,
-    /// What the assistant thought before.
+    /// Reasoning of the assistant before the text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reasoning: Option<String>,
-    /// What the assistant wanted called.
+    /// Tool calls of the assistant.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tool_calls: Vec<ToolCall>,
-    /// Which call a tool answers.
+    /// Id of the call whose result this is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tool_call_id: Option<String>,
-    /// Who speaks: a tool's name, or a user's.
+    /// Name of a tool or a user.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
 }
 
 impl Message {
-    /// A message.
+    /// Returns a message.
     pub fn new(role: impl Into<String>, content: impl Into<String>) -> Message {
         Message { role: role.into(), content: content.into(), ..Message::default() }
     }
 
-    /// Whether it says nothing beside its calls.
+    /// Returns whether the message has calls and no text.
     fn only_calls(&self) -> bool {
         self.content.is_empty() && !self.tool_calls.is_empty()
     }
@@ -51,7 +51,8 @@ impl Message {
             false => text,
         };
         let mut members = vec![("role", Value::from(&*self.role)), ("content", content)];
-        // As Qwen, GLM, Kimi and DeepSeek, then as gpt-oss, and as Solar and Cohere call it.
+        // Names in templates of Qwen, GLM, Kimi and DeepSeek, then of gpt-oss, then of Solar and
+        // Cohere.
         if let Some(reasoning) = &self.reasoning {
             members
                 .extend(["reasoning_content", "thinking", "reasoning"].map(|name| (name, Value::from(&**reasoning))));
@@ -66,23 +67,27 @@ impl Message {
     }
 }
 
-/// Bytes of a text that stands in a prompt for no other reason than that somebody said it.
+/// Minimum length of a text, in bytes, whose presence in a prompt proves that the prompt contains
+/// the message.
 const TELLING: usize = 32;
 /// See [`Conversation::marked`].
 pub(super) const MARK: &str = " [7f3a91c4]";
 
-/// How a template is given what others said.
+/// Form in which a template gets the conversation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Form {
-    /// Whether arguments of calls are their JSON as text, which some templates join to others' (DeepSeek-V3, functionary). Else they are values, as
-    /// transformers has them; those that are no JSON the text that they are.
+    /// Whether arguments of calls are JSON text, which some templates concatenate with other text
+    /// (DeepSeek-V3, functionary). Otherwise they are values, as in transformers; invalid JSON
+    /// stays text.
     pub(super) text_arguments: bool,
-    /// Whether content is a list of one part, `[{"type": "text", "text": …}]`, as some templates of models that see pictures take it, and nothing else.
+    /// Whether content is a list of one part, `[{"type": "text", "text": …}]`. Some templates of
+    /// vision models accept nothing else.
     pub(super) content_in_parts: bool,
-    /// Whether content is none where calls stand instead, as OpenAI's interface has it: some templates write calls only then. Else it is an empty text,
-    /// which others join to their own.
+    /// Whether a message with only calls has no content, as in OpenAI's interface: some
+    /// templates write calls only then. Otherwise it is an empty text, which other templates
+    /// concatenate.
     pub(super) no_content: bool,
-    /// Whether arguments that were cut off are the members that are whole.
+    /// Whether arguments that were cut off are reduced to their complete members.
     pub(super) whole_arguments: bool,
 }
 
@@ -100,30 +105,34 @@ fn call_value(call: &ToolCall, form: Form) -> Value {
     Value::from_pairs([("id", Value::from(&*call.id)), ("type", Value::from("function")), ("function", function)])
 }
 
-/// What a template is rendered with.
+/// Input of a template.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Conversation {
-    /// The turns so far.
+    /// Messages so far.
     pub messages: Vec<Message>,
-    /// Whether the prompt ends where the assistant is to begin.
+    /// Whether the prompt ends at the beginning of the assistant's answer.
     pub add_generation_prompt: bool,
-    /// The part of the last message that the answer goes on with, which ends the prompt then. Its calls are none, and behind reasoning there is no content.
+    /// Part of the last message that the answer continues, which then ends the prompt. That message
+    /// has no calls, and reasoning that continues has no content after it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub continued: Option<Part>,
-    /// The text of the BOS token, or nothing.
+    /// Text of the BOS token, or empty.
     pub bos_token: String,
-    /// The text of the EOS token, or nothing.
+    /// Text of the EOS token, or empty.
     pub eos_token: String,
-    /// What may be called: `{"type": "function", "function": {"name": …, "description": …, "parameters": …}}` each.
+    /// Available tools, each `{"type": "function", "function": {"name": …, "description": …,
+    /// "parameters": …}}`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tools: Vec<Json>,
-    /// Variables that templates of some models know: `enable_thinking`, `reasoning_effort`, `clear_thinking`.
+    /// Variables of some models' templates: `enable_thinking`, `reasoning_effort`,
+    /// `clear_thinking`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub variables: Vec<(String, Json)>,
 }
 
 impl Conversation {
-    /// With every text in it replaced that is not this program's own: all but roles, special tokens and names of variables.
+    /// Replaces every text from outside of this program: all except roles, special tokens and names
+    /// of variables.
     #[must_use]
     pub fn map_texts(&self, mut map: impl FnMut(&str) -> String) -> Conversation {
         let mut messages = self.messages.clone();
@@ -146,7 +155,8 @@ impl Conversation {
         Conversation { messages, tools, variables, ..self.clone() }
     }
 
-    /// Whether a text has anything of what users said, if they said anything; `None` where that is too short to tell.
+    /// Returns whether a text contains a user's message, or there are no user messages; `None` if
+    /// they are too short to decide.
     pub(super) fn is_said_in(&self, text: &str) -> Option<bool> {
         let users = self.messages.iter().filter(|message| message.role == "user");
         let said: Vec<&str> = users.map(|message| message.content.trim()).filter(|said| !said.is_empty()).collect();
@@ -157,7 +167,7 @@ impl Conversation {
         })
     }
 
-    /// With something at the end of what users say that stands nowhere else.
+    /// Returns a copy with a unique mark at the end of the users' messages.
     pub(super) fn marked(&self) -> Conversation {
         let mut marked = self.clone();
         for message in marked.messages.iter_mut().filter(|message| message.role == "user") {
@@ -173,18 +183,19 @@ impl Conversation {
         calls.map(|call| &*call.arguments).find(|arguments| {
             let value = Json::new(*arguments).and_then(|json| json.value());
             let shown = value.map(|value| python::text(&value)).unwrap_or_default();
-            // Short ones are alike in both.
+            // Short arguments are the same in both notations.
             shown.len() > 2 && shown != **arguments && text.contains(&shown)
         })
     }
 
-    /// Whether arguments of a call end before they are whole.
+    /// Returns whether arguments of a call were cut off.
     pub(super) fn has_cut_arguments(&self) -> bool {
         let calls = self.messages.iter().flat_map(|message| &message.tool_calls);
         calls.map(|call| &*call.arguments).any(|arguments| chat::whole_arguments(arguments).is_some())
     }
 
-    /// How often names of tools that messages call, which say nothing else, stand in a text; `None` where there are no such messages.
+    /// Counts the names of tools in a text, for tools that messages without text call. `None`
+    /// without such messages.
     pub(super) fn calls_named_in(&self, text: &str) -> Option<usize> {
         let calls = self.messages.iter().filter(|message| message.only_calls()).flat_map(|message| &message.tool_calls);
         let names: BTreeSet<&str> = calls.map(|call| &*call.name).filter(|name| !name.is_empty()).collect();
@@ -192,7 +203,7 @@ impl Conversation {
         Some(finder.find_iter(text).count())
     }
 
-    /// Bytes of all that others said.
+    /// Returns the bytes of all texts from outside of this program.
     pub(super) fn text_bytes(&self) -> u64 {
         let message = |m: &Message| {
             let named = [&m.reasoning, &m.tool_call_id, &m.name].into_iter().flatten();
@@ -203,10 +214,10 @@ impl Conversation {
         self.messages.iter().map(message).sum::<u64>() + json.map(|json| json.as_str().len() as u64).sum::<u64>()
     }
 
-    /// A template's variables.
+    /// Returns a template's variables.
     pub(super) fn value(&self, form: Form) -> Result<Value, TemplateError> {
         let tools: Vec<Value> = self.tools.iter().map(Json::value).collect::<Result<_, _>>()?;
-        // Of two with one name the later counts: none replaces what stands here already.
+        // The later of two variables with one name is used; the program's own variables come last.
         let mut members: Vec<(String, Value)> = Vec::new();
         for (name, value) in &self.variables {
             members.push((name.clone(), value.value()?));
@@ -217,7 +228,7 @@ impl Conversation {
             ("add_generation_prompt", self.add_generation_prompt.into()),
             ("bos_token", Value::from(&*self.bos_token)),
             ("eos_token", Value::from(&*self.eos_token)),
-            // transformers passes them always; templates ask whether they are none.
+            // Transformers always passes these; templates compare them with none.
             ("tools", if tools.is_empty() { none() } else { tools.into() }),
             ("documents", none()),
         ];

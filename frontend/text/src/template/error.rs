@@ -1,11 +1,11 @@
-//! What can go wrong between a template and its text.
+//! Errors of rendering a template.
 
 use std::fmt;
 
 use ixc_failure::Class;
 use serde::{Deserialize, Serialize};
 
-/// A bound on rendering.
+/// Limit on rendering.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Limit {
     /// Bytes of source.
@@ -35,53 +35,53 @@ impl fmt::Display for Limit {
     }
 }
 
-/// Why a template gave no text.
+/// Reason why a template gave no text.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 pub enum TemplateError {
-    /// It needs more than it may have.
+    /// The template needs more than a limit allows.
     #[error("the chat template needs more than {allowed} {limit}")]
     Limit {
-        /// Of what.
+        /// Kind of the limit.
         limit: Limit,
-        /// How much it may have.
+        /// Value of the limit.
         allowed: u64,
     },
-    /// It is no valid template, or does what cannot be done.
+    /// The template is invalid, or an operation in it failed.
     #[error("the chat template{}: {reason}", .line.map(|line| format!(", line {line}")).unwrap_or_default())]
     Invalid {
-        /// Where in the template.
+        /// Line of the template.
         line: Option<usize>,
-        /// What is wrong.
+        /// Fault.
         reason: String,
     },
-    /// It refused the conversation with `raise_exception`.
+    /// The template refused the conversation with `raise_exception`.
     #[error("the chat template refuses this conversation: {message}")]
     Raised {
-        /// Its words.
+        /// Message of the template.
         message: String,
     },
-    /// The last message cannot be gone on with.
+    /// The answer cannot continue the last message.
     #[error("an answer cannot go on with the last message: {reason}")]
     NotContinued {
-        /// Why.
+        /// Reason.
         reason: String,
     },
-    /// A tool, arguments or a variable are no JSON.
-    #[error("what the chat template is given is no JSON: {reason}")]
+    /// A tool, arguments or a variable are not JSON.
+    #[error("input of the chat template is not JSON: {reason}")]
     Json {
-        /// What is wrong, and where.
+        /// Fault and its position.
         reason: String,
     },
     /// Rendering could not be started.
     #[error("cannot render the chat template: {reason}")]
     Start {
-        /// What the system said.
+        /// Error of the system.
         reason: String,
     },
-    /// Rendering ended without an answer.
+    /// The renderer ended without an answer.
     #[error("cannot render the chat template: {reason}")]
     Failed {
-        /// What happened.
+        /// Cause of the failure.
         reason: String,
     },
 }

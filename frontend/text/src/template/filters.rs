@@ -1,11 +1,11 @@
-//! Filters and methods where Jinja's and Python's differ from minijinja's, or that it has not.
+//! Filters and methods of Jinja and Python that minijinja lacks, or that differ there.
 
 use minijinja::value::{Kwargs, Value, ValueKind};
 use minijinja::{Environment, Error, ErrorKind, State};
 
 use super::python;
 
-/// Adds them.
+/// Adds the filters and methods.
 pub fn add_to(environment: &mut Environment<'_>) {
     environment.add_filter(CHARACTERS, characters);
     environment.add_filter("e", escape);
@@ -22,7 +22,7 @@ pub fn add_to(environment: &mut Environment<'_>) {
     });
 }
 
-/// `e`: `<` and its like as HTML has them, with the entities of Python's markupsafe.
+/// `e`: escapes `<` and similar characters for HTML, with the entities of Python's markupsafe.
 fn escape(value: &Value) -> Value {
     let text = python::text(value);
     let mut out = String::with_capacity(text.len());
@@ -39,7 +39,8 @@ fn escape(value: &Value) -> Value {
     Value::from_safe_string(if value.is_safe() { text } else { out })
 }
 
-/// `indent(text, width=4, first=False, blank=False)`: by a number of spaces or by a text. A line feed at the end stays, and each line ends in one.
+/// `indent(text, width=4, first=False, blank=False)`: indents by a number of spaces or by a text.
+/// Each line ends in a line feed; one at the end of the text stays.
 fn indent(
     text: &Value,
     width: Option<Value>,
@@ -69,9 +70,9 @@ fn indent(
     Ok(out)
 }
 
-/// As many spaces as a number says.
+/// Returns a number of spaces.
 pub(super) fn spaces(width: &Value) -> Result<String, Error> {
-    /// No indentation is wider: the number may be anything.
+    /// Maximum indentation: the template may give any number.
     const WIDEST: i64 = 256;
     let width =
         if width.kind() == ValueKind::Bool { i64::from(width.is_true()) } else { i64::try_from(width.clone())? };
@@ -81,7 +82,8 @@ pub(super) fn spaces(width: &Value) -> Result<String, Error> {
     Ok(" ".repeat(usize::try_from(width).unwrap_or(0)))
 }
 
-/// The lines of a text, of which what is behind the last end of a line is one: Python's `(text + "\n").splitlines()`.
+/// Splits a text into lines, including the text after the last line end: Python's `(text +
+/// "\n").splitlines()`.
 fn lines(text: &str) -> Vec<&str> {
     const ENDS: [char; 10] =
         ['\n', '\r', '\u{b}', '\u{c}', '\u{1c}', '\u{1d}', '\u{1e}', '\u{85}', '\u{2028}', '\u{2029}'];
@@ -92,7 +94,7 @@ fn lines(text: &str) -> Vec<&str> {
         let end = behind.chars().next().map_or(0, char::len_utf8);
         rest = behind.strip_prefix("\r\n").unwrap_or(&behind[end..]);
     }
-    // A return at the end and the line feed that is added are one.
+    // A carriage return at the end and the added line feed are one line end.
     if !(rest.is_empty() && text.ends_with('\r')) {
         lines.push(rest);
     }
@@ -132,7 +134,7 @@ fn float(value: &Value, default: Option<Value>, named: Kwargs) -> Result<Value, 
     Ok(found.map(Value::from).or(default).unwrap_or_else(|| Value::from(0.0)))
 }
 
-/// `items`: of what is undefined there are none.
+/// `items`: an undefined value has none.
 fn items(value: &Value) -> Result<Value, Error> {
     match value.is_undefined() {
         true => Ok(Value::from(Vec::<Value>::new())),
@@ -180,9 +182,9 @@ fn replace(text: &Value, old: &Value, new: &Value, count: Option<i64>, named: Kw
     })
 }
 
-/// What is left of a text without white space, or characters of these, at either end.
+/// Strips white space, or the given characters, from the ends of a text.
 fn stripped<'t>(text: &'t str, characters: Option<&str>, left: bool, right: bool) -> &'t str {
-    // As Python has it; to Unicode the last are none.
+    // Python counts the last four as white space; Unicode does not.
     let goes = |c: char| match characters {
         Some(characters) => characters.contains(c),
         None => c.is_whitespace() || ('\u{1c}'..='\u{1f}').contains(&c),
@@ -191,7 +193,8 @@ fn stripped<'t>(text: &'t str, characters: Option<&str>, left: bool, right: bool
     if right { text.trim_end_matches(goes) } else { text }
 }
 
-/// What makes a list of a text's characters, and leaves all else as it is.
+/// Name of the filter that converts a text to a list of characters, and leaves other values
+/// unchanged.
 pub(super) const CHARACTERS: &str = "characters_of_text";
 
 fn characters(value: Value) -> Value {
@@ -201,10 +204,10 @@ fn characters(value: Value) -> Value {
     }
 }
 
-/// The name of the method that [`reversed`](super::render) slices are written as.
+/// Name of the method that replaces [`reversed`](super::render) slices.
 pub(super) const REVERSED: &str = "reversed_slice";
 
-/// Methods of Python's that minijinja-contrib has not; then those that it has.
+/// Calls Python's methods that minijinja-contrib lacks, then those that it has.
 pub fn method(state: &mut State<'_, '_>, value: &Value, name: &str, arguments: &[Value]) -> Result<Value, Error> {
     let known = match value.as_str() {
         Some(text) => text_method(text, name, arguments)?,
@@ -224,12 +227,12 @@ fn text_method(text: &str, name: &str, arguments: &[Value]) -> Result<Option<Val
         let width = whole(0).and_then(|width| usize::try_from(width).ok()).unwrap_or(0).min(MOST_PADDED);
         let missing = width.saturating_sub(text.chars().count());
         let before = match (left, right) {
-            // Python puts the odd one behind, or before where the width is odd.
+            // Python puts the odd space at the end, or at the beginning if the width is odd.
             (true, true) => missing / 2 + (missing & width & 1),
             (true, false) => missing,
             (false, _) => 0,
         };
-        // Python takes nothing else.
+        // Python accepts only a single character.
         let fill = words(1).filter(|fill| fill.chars().count() == 1).unwrap_or(" ");
         Some(Value::from([&*fill.repeat(before), text, &*fill.repeat(missing - before)].concat()))
     };
@@ -284,7 +287,7 @@ fn text_method(text: &str, name: &str, arguments: &[Value]) -> Result<Option<Val
     })
 }
 
-/// The widest that a text is made by filling it up: the number may be anything.
+/// Maximum width of padded text: the template may give any number.
 const MOST_PADDED: usize = 4096;
 
 fn other_method(value: &Value, name: &str, arguments: &[Value]) -> Result<Option<Value>, Error> {

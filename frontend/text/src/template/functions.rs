@@ -1,5 +1,5 @@
-//! What templates written for Hugging Face transformers expect beside Jinja: `raise_exception`, `strftime_now`, and a
-//! `tojson` that writes what Python's `json.dumps(…, ensure_ascii=False)` writes.
+//! Functions for templates of Hugging Face transformers, in addition to Jinja: `raise_exception`,
+//! `strftime_now`, and a `tojson` with the output of Python's `json.dumps(…, ensure_ascii=False)`.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -25,7 +25,7 @@ pub fn tojson(value: &Value, ascii: Option<Value>, indent: Option<Value>, named:
         }),
     };
     let (between, behind_key) = match separators.filter(|separators| !separators.is_none()) {
-        // A space at the end of each line would be none.
+        // Lines do not end in a space.
         None => ((if indent.is_some() { "," } else { ", " }).to_owned(), ": ".to_owned()),
         Some(separators) => {
             let texts: Vec<Value> = separators.try_iter()?.collect();
@@ -40,23 +40,25 @@ pub fn tojson(value: &Value, ascii: Option<Value>, indent: Option<Value>, named:
     style.write(value).map(Value::from).ok_or_else(|| invalid("cannot serialize to JSON"))
 }
 
-/// `from_json`: the value that a JSON text says.
+/// `from_json`: returns the value of a JSON text.
 pub fn from_json(text: &str) -> Result<Value, Error> {
     let value = super::Json::new(text).and_then(|json| json.value());
     value.map_err(|error| Error::new(ErrorKind::InvalidOperation, error.to_string()))
 }
 
-/// `is iterable` as Python has it: nothing (`none`) is not, where minijinja takes it for an empty list.
+/// `is iterable` as in Python: `none` is not, although minijinja treats it like an empty list.
 pub fn is_iterable(value: &Value) -> bool {
     value.kind() == ValueKind::Iterable || is_sequence(value)
 }
 
-/// `is sequence` as Python has it: what has a length and elements, texts and maps too, and to Jinja what is undefined.
+/// `is sequence` as in Python: a value with a length and elements, including texts and maps; in
+/// Jinja also an undefined value.
 pub fn is_sequence(value: &Value) -> bool {
     matches!(value.kind(), ValueKind::Seq | ValueKind::Map | ValueKind::String | ValueKind::Undefined)
 }
 
-/// `strftime_now(format)`: the time now, in UTC (the machine's time zone is nothing that a prompt should tell).
+/// `strftime_now(format)`: the current time in UTC, because a prompt should not reveal the
+/// machine's time zone.
 pub fn strftime_now(format: &str) -> Result<String, Error> {
     let seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     strftime(format, seconds)
@@ -78,7 +80,7 @@ const MONTHS: [&str; 12] = [
     "December",
 ];
 
-/// C's `strftime` in the C locale for a time in seconds since 1970, UTC.
+/// Formats a time in seconds since 1970, UTC, like C's `strftime` in the C locale.
 fn strftime(format: &str, seconds: u64) -> Result<String, Error> {
     let (days, second) = (seconds / 86_400, seconds % 86_400);
     let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
@@ -95,7 +97,7 @@ fn strftime(format: &str, seconds: u64) -> Result<String, Error> {
             out.push(c);
             continue;
         }
-        // `%-d`: without padding.
+        // `%-d`: no padding.
         let mut code = chars.next();
         let bare = code == Some('-');
         if bare {
@@ -135,13 +137,14 @@ fn strftime(format: &str, seconds: u64) -> Result<String, Error> {
     Ok(out)
 }
 
-/// Days from 1970-01-01 to the first of January of a later year.
+/// Returns the days from 1970-01-01 to the first of January of a later year.
 fn days_before(year: u64) -> u64 {
     let leaps = |year: u64| year / 4 - year / 100 + year / 400;
     (year - 1970) * 365 + leaps(year - 1) - leaps(1969)
 }
 
-/// Year, month and day of a day after 1970-01-01 (Howard Hinnant, "chrono-compatible low-level date algorithms").
+/// Returns year, month and day of a day after 1970-01-01 (Howard Hinnant, "chrono-compatible
+/// low-level date algorithms").
 fn civil_from_days(days: u64) -> (u64, u64, u64) {
     let z = days + 719_468;
     let era = z / 146_097;

@@ -50,8 +50,8 @@ fn of(death: Death, budget: Budget) -> TemplateError {
     }
 }
 
-/// The helper's whole program. Call it before anything else is set up, when [`RENDER_ARGUMENT`] is
-/// the first argument.
+/// Runs the helper's whole program. Call it before anything else is set up, if [`RENDER_ARGUMENT`]
+/// is the first argument.
 pub fn serve_render_request() -> ExitCode {
     let parse = |request: &[u8]| -> io::Result<(Request, Limits)> {
         let request: Request = serde_json::from_slice(request)?;

@@ -1,5 +1,5 @@
-//! JSON that came from elsewhere: tools, arguments of calls, variables. It is kept as text, so that keys stay in their order and numbers as they
-//! were written, also on the way to a rendering process.
+//! JSON from outside: tools, arguments of calls, variables. It is kept as text, so that the order
+//! of keys and the digits of numbers do not change, even on the way to a rendering process.
 
 use std::fmt;
 
@@ -10,28 +10,28 @@ use serde::{Deserialize, Serialize};
 use super::TemplateError;
 use crate::chat;
 
-/// A JSON value as text; valid, unless it was read from a hostile plan or request.
+/// A JSON value as text; it is valid unless it comes from an untrusted plan or request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Json(String);
 
 impl Json {
-    /// From its text.
+    /// Checks and wraps a JSON text.
     ///
     /// # Errors
-    /// [`TemplateError::Json`] where it is none, or is nested deeper than 127 levels.
+    /// [`TemplateError::Json`] if it is invalid, or nested deeper than 127 levels.
     pub fn new(text: impl Into<String>) -> Result<Json, TemplateError> {
         let json = Json(text.into());
         json.value()?;
         Ok(json)
     }
 
-    /// As text.
+    /// Returns the text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// With each string in it replaced, keys too.
+    /// Replaces each string in it, including keys.
     #[must_use]
     pub fn map_texts(&self, mut map: impl FnMut(&str) -> String) -> Json {
         let mut out = String::with_capacity(self.0.len());
@@ -56,12 +56,12 @@ impl Json {
         Json(out)
     }
 
-    /// A value without members.
+    /// Returns a value without members.
     fn plain(&self) -> Value {
         Element.deserialize(&mut serde_json::Deserializer::from_str(&self.0)).unwrap_or_default()
     }
 
-    /// As a template has it.
+    /// Returns the value for a template.
     pub(super) fn value(&self) -> Result<Value, TemplateError> {
         let failed = |error: serde_json::Error| TemplateError::Json { reason: error.to_string() };
         let mut reader = serde_json::Deserializer::from_str(&self.0);
@@ -71,16 +71,16 @@ impl Json {
     }
 }
 
-/// Digits that an integer of 64 bits has at most.
+/// Maximum digits of a 64-bit integer.
 const LONGEST_NUMBER: usize = 19;
 
-/// Whether a text has numbers that 64 bits may not hold.
+/// Returns whether a text has numbers that may not fit in 64 bits.
 fn has_long_numbers(text: &str) -> bool {
     text.as_bytes().split(|byte| !byte.is_ascii_digit()).any(|digits| digits.len() >= LONGEST_NUMBER)
 }
 
-/// A valid value with all digits of its integers, up to 128 bits. Nesting is bounded, since the
-/// text was read before.
+/// Returns a valid value with all digits of its integers, up to 128 bits. Nesting is bounded,
+/// because the text was read before.
 fn exact(text: &str) -> Value {
     let text = text.trim();
     match text.as_bytes().first() {
@@ -97,7 +97,7 @@ fn exact(text: &str) -> Value {
     }
 }
 
-/// A value of JSON; `serde_json` bounds how deep it nests.
+/// Deserializer of a JSON value; `serde_json` limits its depth.
 struct Element;
 
 impl<'de> DeserializeSeed<'de> for Element {

@@ -1,7 +1,8 @@
-//! Formats of conversations that many models share, for model files that have no template: a table, and a Jinja source for each row.
+//! Conversation formats that many models share, for model files without a template: a table, and a
+//! Jinja source for each row.
 //!
-//! The sources say where each format is described. Roles are `system`, `user` and `assistant`; formats without a place for the system message
-//! put it before what the user says first, as their authors do.
+//! The sources refer to the description of each format. Roles are `system`, `user` and `assistant`.
+//! Formats without a system message put it before the first user message, as their authors do.
 //!
 //! ```
 //! use ixc_text::template::{Conversation, Message, known};
@@ -13,10 +14,10 @@
 
 use super::ChatTemplate;
 
-/// A format.
+/// Conversation format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Known {
-    /// Its name, as llama.cpp has it where it has the format.
+    /// Name of the format, which is llama.cpp's if it has the format.
     pub name: &'static str,
     /// Models that use it.
     pub models: &'static str,
@@ -24,7 +25,7 @@ pub struct Known {
 }
 
 impl Known {
-    /// As a template.
+    /// Returns the format as a template.
     pub fn template(&self) -> ChatTemplate {
         ChatTemplate { source: self.source.to_owned() }
     }
@@ -61,12 +62,12 @@ known! {
     "zephyr":     "Zephyr, StableLM 2, TinyLlama";
 }
 
-/// The format of that name.
+/// Returns the format with this name.
 pub fn find(name: &str) -> Option<&'static Known> {
     KNOWN.iter().find(|known| known.name == name)
 }
 
-/// The names of all formats.
+/// Returns the names of all formats.
 pub fn names() -> Vec<&'static str> {
     KNOWN.iter().map(|known| known.name).collect()
 }
@@ -76,7 +77,7 @@ mod tests {
     use super::*;
     use crate::template::{Conversation, Message};
 
-    /// Every format's text of one conversation, `<s>` and `</s>` being the special tokens.
+    /// Text of one conversation in every format, with the special tokens `<s>` and `</s>`.
     #[test]
     fn formats_are_as_their_authors_describe_them() {
         let expected = [

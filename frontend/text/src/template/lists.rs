@@ -1,13 +1,15 @@
-//! Lists that change. minijinja's do not, and templates keep queues in a namespace: `ns.ids.append(id)`, `ns.ids.pop(0)`.
+//! Mutable lists. Lists of minijinja are immutable, but templates keep queues in a namespace:
+//! `ns.ids.append(id)`, `ns.ids.pop(0)`.
 //!
-//! A list that is given to `namespace` becomes a [`List`]. It takes what holds nothing else, so that none can come to hold itself.
+//! A list passed to `namespace` becomes a [`List`]. It accepts only values that contain no other
+//! values, so that no list can contain itself.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use minijinja::value::{Enumerator, Object, ObjectRepr, Value, ValueKind, ValueOrKwargs};
 use minijinja::{Error, ErrorKind, State, functions};
 
-/// A list in a namespace.
+/// Mutable list in a namespace.
 #[derive(Debug)]
 struct List {
     values: Mutex<Vec<Value>>,
@@ -59,7 +61,7 @@ impl Object for List {
     }
 }
 
-/// `namespace(…)` with lists that change.
+/// `namespace(…)` with mutable lists.
 pub fn namespace(values: Option<ValueOrKwargs>) -> Result<Value, Error> {
     let Some(values) = values.map(ValueOrKwargs::into_value) else { return functions::namespace(None) };
     if values.kind() != ValueKind::Map {

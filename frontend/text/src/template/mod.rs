@@ -1,38 +1,44 @@
 //! Chat templates: a conversation to the prompt text that a model was trained on.
 //!
-//! A template is a Jinja program from a model file, and hostile. Rendering it is bounded as follows.
+//! A template is a Jinja program from a model file, and untrusted. Rendering has the following
+//! limits.
 //!
-//! | of | bound | by |
+//! | resource | limit | enforced by |
 //! | --- | --- | --- |
-//! | source | [`MAX_SOURCE_BYTES`] | checked before it is parsed |
-//! | steps | [`Budget::steps`], of each rendering (a template is rendered again where it left out what was said, at most five times) | minijinja's fuel |
+//! | source | [`MAX_SOURCE_BYTES`] | check before parsing |
+//! | steps | [`Budget::steps`] for each rendering, of which there are at most six | minijinja's
+//! fuel |
 //! | output | [`Budget::output_bytes`] | a writer that refuses |
-//! | native stack | [`STACK_BYTES`] | own thread; what source and steps can nest fits (measured in `render`'s tests) |
+//! | native stack | [`STACK_BYTES`] | own thread; the deepest nesting fits (`render`'s tests) |
 //! | memory | [`Budget::memory_bytes`] | **child process only** (`RLIMIT_DATA`, `RLIMIT_AS`) |
 //! | processor time | [`CPU_SECONDS`] | **child process only** (`RLIMIT_CPU`) |
 //!
-//! Fuel bounds neither memory nor time: forty times `s = s ~ s` is two hundred steps and a terabyte, 64 KiB of `-` take
-//! half a minute to parse, minijinja offers no hook on either, and a Rust process that is refused memory aborts. So a template that nobody vouches for
-//! is rendered by [`ChatTemplate::render_isolated`], in a process that may die: the helper is any program that calls
-//! [`serve_render_request`], in practice `ixc` itself ([`own_program`]), started again with [`RENDER_ARGUMENT`]. It opens no file and has
-//! no descriptor but its three pipes. Whatever then happens, the
-//! caller gets text or a [`TemplateError`]. [`ChatTemplate::render`] stays in this process and keeps the other bounds.
+//! Fuel limits neither memory nor time. Forty times `s = s ~ s` is two hundred steps and a
+//! terabyte, and 64 KiB of `-` take half a minute to parse. Minijinja has no hook for either, and a
+//! Rust process without memory aborts. [`ChatTemplate::render_isolated`] therefore renders
+//! untrusted templates in a process that may die.
+//!
+//! This helper is any program that calls [`serve_render_request`], usually `ixc` itself
+//! ([`own_program`]), started with [`RENDER_ARGUMENT`]. It opens no file and has only three pipes
+//! as descriptors. In any case, the caller gets text or a [`TemplateError`].
+//! [`ChatTemplate::render`] runs in this process and has the other limits.
 //!
 //! | file | what it owns |
 //! | --- | --- |
-//! | `budget` | the limits |
-//! | `render` | minijinja's set-up, on a thread of its own |
-//! | `functions` | what Hugging Face's templates expect: `tojson`, `strftime_now`, `raise_exception` |
-//! | `filters` | filters and methods as Jinja and Python have them |
-//! | `python` | values as Python writes them |
+//! | `budget` | limits |
+//! | `render` | configuration of minijinja, on its own thread |
+//! | `functions` | functions for Hugging Face's templates: `tojson`, `strftime_now`,
+//! `raise_exception` |
+//! | `filters` | filters and methods of Jinja and Python |
+//! | `python` | values in Python's notation |
 //! | `lists` | lists in a namespace that templates append to |
 //! | `json` | tools, arguments and variables |
-//! | `conversation` | what a template is rendered with |
-//! | `continuation` | a last message that an answer goes on with |
-//! | `told` | tools in words, for templates that know none |
+//! | `conversation` | input of a template |
+//! | `continuation` | a last message that the answer continues |
+//! | `told` | tools in words, for templates without tools |
 //! | [`known`] | formats that many models share, for files without a template |
-//! | `isolate` | the child process, both ends |
-//! | `error` | what can go wrong |
+//! | `isolate` | the rendering process, both ends |
+//! | `error` | errors |
 //!
 //! ```
 //! use ixc_text::template::{ChatTemplate, Conversation, Message};
@@ -66,14 +72,16 @@ pub use isolate::{RENDER_ARGUMENT, serve_render_request};
 pub use json::Json;
 pub use told::Demand;
 
-/// A chat template's source. It is parsed when it is rendered: also the parser needs its bounds.
+/// Source of a chat template. It is parsed during rendering, because the parser needs its limits,
+/// too.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChatTemplate {
     source: String,
 }
 
 impl ChatTemplate {
-    /// A template from its source, or from the name of a known format, which some files have in the place of a source.
+    /// Returns a template from its source, or from the name of a known format, which some files
+    /// have instead.
     ///
     /// # Errors
     /// [`TemplateError::Limit`] for [`Limit::Source`].
@@ -84,13 +92,13 @@ impl ChatTemplate {
         Ok(known::find(source).map_or_else(|| ChatTemplate { source: source.to_owned() }, known::Known::template))
     }
 
-    /// The source.
+    /// Returns the source.
     pub fn source(&self) -> &str {
         &self.source
     }
 
-    /// Renders in this process, on a thread of its own. Memory and time are not bounded: for templates from a trusted
-    /// source only.
+    /// Renders in this process, on its own thread. Memory and time are not limited, so the template
+    /// must come from a trusted source.
     ///
     /// # Errors
     /// [`TemplateError`].
@@ -98,11 +106,11 @@ impl ChatTemplate {
         continuation::render(&self.source, conversation, |closed| render::render(&self.source, closed))
     }
 
-    /// Renders in a child process, with all bounds: `helper`, run with [`RENDER_ARGUMENT`], must call
-    /// [`serve_render_request`].
+    /// Renders in a helper process, with all limits. `helper`, started with [`RENDER_ARGUMENT`],
+    /// must call [`serve_render_request`].
     ///
     /// # Errors
-    /// [`TemplateError`], also for whatever the template did to the child.
+    /// [`TemplateError`], even if the template killed the process.
     pub fn render_isolated(&self, helper: &Path, conversation: &Conversation) -> Result<String, TemplateError> {
         continuation::render(&self.source, conversation, |closed| isolate::render(helper, &self.source, closed))
     }

@@ -1,23 +1,24 @@
-//! Values as Python writes them: what `{{ value }}`, `string` and `join` give of one (`str`, and `repr` of what is in it), and `json.dumps`.
+//! Values in Python's notation: `str` for `{{ value }}`, `string` and `join`, `repr` for their
+//! elements, and `json.dumps`.
 //!
-//! minijinja's own differ in numbers (`1e+20`, not `100000000000000000000.0`), in characters that are not shown (`'\u2028'`), and in the options that
-//! `tojson` has in transformers.
+//! Differences to minijinja are numbers (`1e+20`, not `100000000000000000000.0`), characters that
+//! are not shown (`'\u2028'`), and the options of `tojson` in transformers.
 
 use std::fmt::{self, Write};
 
 use minijinja::value::{Value, ValueKind};
 
-/// Decimal exponents of numbers that Python writes without one: `float.__repr__`.
+/// Decimal exponents of numbers that Python writes without exponent: `float.__repr__`.
 const PLAIN_EXPONENTS: std::ops::Range<i32> = -4..16;
 
-/// What `str(value)` gives.
+/// Returns the result of `str(value)`.
 pub fn text(value: &Value) -> String {
     let mut out = String::new();
     let _ = write_text(&mut out, value);
     out
 }
 
-/// Writes what `str(value)` gives; nothing for what is undefined.
+/// Writes the result of `str(value)`; an undefined value is empty.
 pub fn write_text(out: &mut dyn Write, value: &Value) -> fmt::Result {
     match value.as_str() {
         Some(text) => out.write_str(text),
@@ -25,7 +26,7 @@ pub fn write_text(out: &mut dyn Write, value: &Value) -> fmt::Result {
     }
 }
 
-/// Writes what `repr(value)` gives.
+/// Writes the result of `repr(value)`.
 fn write_repr(out: &mut dyn Write, value: &Value) -> fmt::Result {
     match value.kind() {
         ValueKind::String => write_quoted(out, value.as_str().unwrap_or_default()),
@@ -40,7 +41,7 @@ fn write_repr(out: &mut dyn Write, value: &Value) -> fmt::Result {
                 write_repr(out, &element)?;
                 count += 1;
             }
-            // `(1,)`: brackets around one value alone make no tuple.
+            // `(1,)`: parentheses around a single value do not make a tuple.
             out.write_str(if value.is_tuple() && count == 1 { "," } else { "" })?;
             out.write_char(close)
         }
@@ -63,12 +64,12 @@ fn write_repr(out: &mut dyn Write, value: &Value) -> fmt::Result {
         | ValueKind::Invalid => {
             write!(out, "{value}")
         }
-        // The enumeration may grow.
+        // The enumeration may get more variants.
         _ => write!(out, "{value}"),
     }
 }
 
-/// Whether a number has a fraction, or could have one.
+/// Returns a number that is not an integer type.
 fn as_float(value: &Value) -> Option<f64> {
     (!value.is_integer()).then(|| f64::try_from(value.clone()).ok())?
 }
@@ -80,7 +81,7 @@ fn write_number(out: &mut dyn Write, value: &Value) -> fmt::Result {
     }
 }
 
-/// What `repr` gives of a float: the fewest digits that say it.
+/// Returns the `repr` of a float: the fewest digits that identify it.
 pub fn float(number: f64) -> String {
     if !number.is_finite() {
         let sign = if number < 0.0 { "-" } else { "" };
@@ -90,14 +91,14 @@ pub fn float(number: f64) -> String {
     let (digits, exponent) = scientific.split_once('e').unwrap_or((&scientific, "0"));
     let exponent: i32 = exponent.parse().unwrap_or(0);
     if PLAIN_EXPONENTS.contains(&exponent) {
-        // With `.0` where there is no fraction.
+        // This form has `.0` for whole numbers.
         return format!("{number:?}");
     }
     let sign = if exponent < 0 { '-' } else { '+' };
     format!("{digits}e{sign}{:02}", exponent.abs())
 }
 
-/// Writes a text as Python quotes it: in `'`, unless that is in it and `"` is not.
+/// Writes a text with Python's quotes: `'`, unless the text contains `'` and no `"`.
 fn write_quoted(out: &mut dyn Write, text: &str) -> fmt::Result {
     let quote = if text.contains('\'') && !text.contains('"') { '"' } else { '\'' };
     out.write_char(quote)?;
@@ -119,29 +120,31 @@ fn write_quoted(out: &mut dyn Write, text: &str) -> fmt::Result {
     out.write_char(quote)
 }
 
-/// Whether Python shows a character as it is: no control or format character, no separator but the space, none that is private or of no meaning.
-/// Rust's `Debug` of texts escapes those too, and at the beginning only marks beside.
+/// Returns whether Python shows a character unchanged. Control, format, private and unassigned
+/// characters are escaped, and separators except the space. Rust's `Debug` of texts escapes the
+/// same characters, and also marks at the beginning.
 fn is_shown(c: char) -> bool {
     (' '..='~').contains(&c) || format!("a{c}").escape_debug().nth(1) == Some(c)
 }
 
-/// How JSON is written: the options of `json.dumps`.
+/// Style of JSON: the options of `json.dumps`.
 #[derive(Clone, Debug)]
 pub struct JsonStyle {
-    /// Whether what is not ASCII is escaped.
+    /// Whether non-ASCII characters are escaped.
     pub ascii: bool,
-    /// What a level is indented by, each member being on a line of its own.
+    /// Indentation of each level, with members on separate lines.
     pub indent: Option<String>,
-    /// What parts members.
+    /// Separator of members.
     pub between: String,
-    /// What stands behind a key.
+    /// Separator after a key.
     pub behind_key: String,
-    /// Whether members stand in the order of their keys.
+    /// Whether members are sorted by key.
     pub sorted: bool,
 }
 
 impl JsonStyle {
-    /// What `json.dumps(value)` gives; what is undefined counts as `null`. `None` for what is no value of JSON.
+    /// Returns the result of `json.dumps(value)`, with `null` for an undefined value. `None` for
+    /// values that JSON cannot represent.
     pub fn write(&self, value: &Value) -> Option<String> {
         let mut out = String::new();
         self.write_value(&mut out, value, 0)?;
@@ -232,7 +235,7 @@ impl JsonStyle {
     }
 }
 
-/// A number as JSON has it in Python, which has names for what is none.
+/// Returns a number in Python's JSON, which has names for NaN and infinities.
 fn number(value: &Value) -> String {
     match as_float(value) {
         Some(number) if number.is_nan() => "NaN".to_owned(),

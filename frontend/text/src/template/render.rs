@@ -1,4 +1,5 @@
-//! Rendering in this process: minijinja set up as transformers sets up Jinja, on a thread with a stack for the worst case.
+//! Rendering in this process: minijinja, configured like Jinja in transformers, on a thread with a
+//! stack for the worst case.
 
 use std::io::{self, Write};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,17 +14,18 @@ use super::functions::{from_json, is_iterable, is_sequence, strftime_now, tojson
 use super::lists::namespace;
 use super::{Budget, Conversation, Limit, STACK_BYTES, TemplateError, filters, python};
 
-/// Longest error text that is passed on.
+/// Maximum length of an error text.
 const MAX_REASON_CHARS: usize = 400;
 
-/// Renders within the conversation's budget, but for memory and time.
+/// Renders within the conversation's budget, except memory and time.
 pub fn render(source: &str, conversation: &Conversation) -> Result<String, TemplateError> {
     let failed = |reason: String| TemplateError::Failed { reason };
     thread::scope(|scope| {
         let thread = thread::Builder::new().name("chat-template".into()).stack_size(STACK_BYTES);
         let running = thread.spawn_scoped(scope, || render_here(source, conversation));
         let running = running.map_err(|error| failed(format!("no thread for it: {error}")))?;
-        // Values and the syntax tree have been dropped on that thread: dropping nests as deep as making did.
+        // Values and the syntax tree were dropped on that thread: dropping nests as deeply as
+        // building.
         running.join().unwrap_or_else(|_| Err(failed("the renderer panicked".to_owned())))
     })
 }
@@ -79,12 +81,13 @@ fn render_here(source: &str, conversation: &Conversation) -> Result<String, Temp
     let mut form = Form::default();
     let mut usual = rendered(form);
     let has_calls = conversation.messages.iter().any(|message| !message.tool_calls.is_empty());
-    // Calls of answers that were cut off have arguments that no template can walk through.
+    // Answers that were cut off have incomplete arguments, which templates cannot traverse.
     if has_calls && matches!(usual, Err(TemplateError::Invalid { .. })) && conversation.has_cut_arguments() {
         form.whole_arguments = true;
         usual = rendered(form);
     }
-    // Some templates join arguments to text, or print them as they are: these take them as text.
+    // Some templates concatenate arguments with text, or print them unchanged: these need arguments
+    // as text.
     let takes_text = match &usual {
         Err(TemplateError::Invalid { .. }) => has_calls.then_some(""),
         Ok(text) => conversation.arguments_shown_in(text),
@@ -98,17 +101,17 @@ fn render_here(source: &str, conversation: &Conversation) -> Result<String, Temp
             (form, usual) = (with_text, Ok(text));
         }
     }
-    // A text of a few letters is found in any prompt: then a longer one is looked for in its place.
+    // A text of a few letters is found in any prompt, so a longer one is searched instead.
     let says = |text: &str, form: Form| {
         let marked = || rendered_of(&conversation.marked(), form).is_ok_and(|text| text.contains(MARK));
         conversation.is_said_in(text).unwrap_or_else(marked)
     };
-    // Some take content in parts, and leave out a text.
+    // Some templates need content in parts, and omit a text.
     let in_parts = || {
         let in_parts = Form { content_in_parts: true, ..form };
         rendered(in_parts).ok().filter(|text| says(text, in_parts))
     };
-    // And some write calls only where there is no content, and leave them out beside an empty text.
+    // Other templates write calls only without content, and omit them if it is an empty text.
     let with_calls = |usual: &str| {
         let count = conversation.calls_named_in(usual).filter(|_| source.contains("none"))?;
         let no_content = Form { no_content: true, ..form };
@@ -124,13 +127,13 @@ fn render_here(source: &str, conversation: &Conversation) -> Result<String, Temp
     }
 }
 
-/// A block's line break and indent are not output: `trim_blocks=True, lstrip_blocks=True`.
+/// Omits the line break and the indentation of a block: `trim_blocks=True, lstrip_blocks=True`.
 fn white_space_of_transformers() -> Result<SyntaxConfig, TemplateError> {
     let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
     syntax.map_err(|error| TemplateError::Failed { reason: error.to_string() })
 }
 
-/// Whether steps ran out, here or in a macro.
+/// Returns whether the steps ran out, here or in a macro.
 fn is_out_of_fuel(error: &Error) -> bool {
     let causes = std::iter::successors(Some(error as &dyn std::error::Error), |error| error.source());
     causes.filter_map(|cause| cause.downcast_ref::<Error>()).any(|error| error.kind() == ErrorKind::OutOfFuel)
@@ -143,13 +146,13 @@ fn reason(error: &Error) -> String {
     }
 }
 
-/// A template's words, fit for a terminal: not too many, and no control characters.
+/// Returns a template's message in a form for terminals: shortened, without control characters.
 fn shortened(text: &str) -> String {
     let escaped = |c: char| if c.is_control() { c.escape_default().collect() } else { String::from(c) };
     text.chars().take(MAX_REASON_CHARS).map(escaped).collect()
 }
 
-/// Collects output up to a limit.
+/// Writer that collects output up to a limit.
 struct CappedWriter {
     bytes: Vec<u8>,
     limit: u64,
@@ -171,9 +174,11 @@ impl Write for CappedWriter {
     }
 }
 
-/// A template in the words that minijinja has. `{% generation %} … {% endgeneration %}` marks what the assistant wrote, for training: a condition that
-/// always holds renders the same, and keeps the tag's white-space control. And `[::-1]` is a method here, since of an empty list minijinja makes no slice.
-/// Loops go through the characters of a text as a list, where a template asks which is the last: minijinja does not know how many a text has.
+/// Rewrites a template for minijinja. `{% generation %} … {% endgeneration %}` marks the
+/// assistant's text for training; a condition that always holds renders the same, with the tag's
+/// white-space control. `[::-1]` becomes a method, because minijinja makes no slice of an empty
+/// list. If a template asks for the last element, loops traverse the characters of a text as a
+/// list, because minijinja does not know the length of a text.
 fn with_known_tags(source: &str) -> Cow<'_, str> {
     const BACKWARDS: &str = "[::-1]";
     const COUNTED: [&str; 3] = ["loop.last", "loop.length", "loop.revindex"];
@@ -210,7 +215,8 @@ fn with_known_tags(source: &str) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// A tag of a loop, which goes through a list where it went through a text; `None` for other tags, and for loops that leave elements out.
+/// Rewrites the tag of a loop so that it traverses a list instead of a text. `None` for other tags,
+/// and for loops that skip elements.
 fn through_lists(inside: &str) -> Option<String> {
     let body = inside.trim_matches(['-', '+']);
     let (names, through) = body.trim_start().strip_prefix("for ")?.split_once(" in ")?;
@@ -275,7 +281,7 @@ mod tests {
             text("{% for m in messages %}{% if loop.index > 1 %}{% break %}{% endif %}{{ m.role }}{% endfor %}"),
             "system"
         );
-        // Of a text, too, one character is the last.
+        // The last character of a text is also recognised.
         let last = "{{ c }}{{ '.' if loop.last else ',' }}{{ loop.length }}{%- endfor %}";
         for (through, expected) in [
             ("'aé'", "a,2é.2"),
@@ -346,11 +352,11 @@ mod tests {
 
     type Around = fn(String) -> String;
 
-    /// The claim of [`STACK_BYTES`]: every construct that nests, as deep as source and steps let it.
+    /// Verifies [`STACK_BYTES`]: every nested construct, as deep as source and steps allow.
     #[test]
     fn the_deepest_templates_do_not_overflow_the_stack() {
-        // Folding a chain of unary operators takes quadratic time, so `-` is tested shorter than it could be: at full
-        // length it takes half a minute, and fits into 64 MiB too.
+        // Folding a chain of unary operators takes quadratic time, so `-` is tested with a shorter
+        // chain. The maximum length takes half a minute, and also fits into 64 MiB.
         let fill = |unit: &str, around: Around| {
             let bytes = if unit == "-" { MAX_SOURCE_BYTES / 16 } else { MAX_SOURCE_BYTES - 100 };
             around(unit.repeat(bytes / unit.len()))
@@ -383,7 +389,7 @@ mod tests {
             assert!(source.len() <= MAX_SOURCE_BYTES);
             let _text_or_error = render(&source, &conversation());
         }
-        // Values nest by steps, and then are shown, written, compared and dropped.
+        // Values nest by steps, and are then shown, written, compared and dropped.
         let mut long = conversation();
         long.messages = vec![Message::new("user", ""); 1000];
         for deep in [

@@ -17,7 +17,7 @@ use crate::chat::{Format, Word, json};
 const NAME: &str = "NAME";
 const ARGUMENTS: &str = "ARGUMENTS";
 
-/// Whether the answer has to be a call.
+/// Requirement for calls in the answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Demand {
     /// A call is required.
@@ -35,7 +35,7 @@ impl Demand {
     }
 }
 
-/// Stands behind the names of tools where a prompt is looked through for them.
+/// Suffix of tools' names in a prompt that is searched for them.
 const NAME_MARK: &str = "_7f3a91c4";
 
 impl Conversation {
@@ -91,8 +91,8 @@ impl Conversation {
         Conversation { messages, tools: Vec::new(), ..self.clone() }
     }
 
-    /// Whether a prompt that a template made of this conversation presents all its tools. Names
-    /// that also stand elsewhere prove nothing: then `render` makes a prompt of a short
+    /// Returns whether a prompt that a template made from this conversation presents all its tools.
+    /// Names that also appear elsewhere prove nothing: then `render` makes a prompt of a short
     /// conversation with other names.
     pub fn presents_tools(
         &self,
@@ -126,7 +126,7 @@ impl Conversation {
     }
 }
 
-/// A call as a format writes it; `None` where its arguments are not JSON.
+/// Returns a call as a format writes it; `None` if its arguments are not JSON.
 fn written(format: &Format, name: &str, arguments: &str) -> Option<String> {
     let frame = format.call_frame(name)?;
     let before = frame.before.iter().map(|word| match word {
@@ -137,13 +137,13 @@ fn written(format: &Format, name: &str, arguments: &str) -> Option<String> {
     Some(before.chain([arguments]).chain(after).collect())
 }
 
-/// The name of a tool.
+/// Returns the name of a tool.
 fn name_of(tool: &Json) -> Option<String> {
     let tool: Value = serde_json::from_str(tool.as_str()).ok()?;
     Some(tool.get("function").unwrap_or(&tool)["name"].as_str()?.to_owned())
 }
 
-/// A tool with a mark behind its name.
+/// Returns a tool with a mark after its name.
 fn renamed(tool: &Json) -> Option<Json> {
     let mut tool: Value = serde_json::from_str(tool.as_str()).ok()?;
     let name = tool.pointer_mut("/function/name")?;
@@ -190,7 +190,7 @@ mod tests {
         names.iter().map(tool).collect()
     }
 
-    /// Whether a template presents the tools of a conversation whose user says this.
+    /// Returns whether a template presents the tools of a conversation with this user message.
     fn presents(source: &str, names: &[&str], said: &str) -> bool {
         let template = ChatTemplate::from_source(source).unwrap();
         let messages = vec![Message::new("user", said)];
