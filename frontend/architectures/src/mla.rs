@@ -121,8 +121,8 @@ impl Choice {
         let name = |part: &str| format!("blk.{layer}.indexer.{part}");
         let Indexer { heads, key_length, top_k, run, ref own } = self.sizes;
         if let (Some(last), false) = (self.last, own[layer]) {
-            // Files may have unused tensors of an indexer. Models with `of_stream` have no such
-            // files.
+            // Files may have tensors of an indexer that this layer does not use. No files of
+            // models with `of_stream` do.
             if !self.style.of_stream {
                 let parts = ["attn_q_b.weight", "attn_k.weight", "k_norm.weight", "k_norm.bias", "proj.weight"];
                 parts.into_iter().for_each(|part| b.leave_out(&name(part)));

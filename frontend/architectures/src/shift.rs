@@ -2,7 +2,8 @@
 //! rows.
 //!
 //! ```text
-//! shift = (row before) - row                      // short_conv with taps 1 and -1 after zeros
+//! // short_conv with taps 1 and -1; zeros precede the first row
+//! shift = (row before) - row
 //! x + shift * lerp                                // a share of the previous row, for each element
 //! act(x w1') w2' + w0                             // a projection through a short row
 //! ```

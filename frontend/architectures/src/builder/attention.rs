@@ -211,7 +211,8 @@ impl Builder<'_> {
 
     /// Builds the positions that an indexer selects, with the state `state`. The values are its
     /// queries `[T, heads, d]`, their weights `[T, heads]` and keys `[T, 1, d]`. A key covers `run`
-    /// positions, up to its own. If `entries` is set, it selects such runs themselves.
+    /// positions, up to its own. If `entries` is set, the result is compressed entries of `run`
+    /// positions instead.
     pub fn index_top_k(
         &mut self,
         state: &str,

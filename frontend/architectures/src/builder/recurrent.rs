@@ -113,8 +113,9 @@ impl Builder<'_> {
     }
 
     /// Builds linear attention with decays for each token (RWKV). The values are queries, keys,
-    /// values and decays; `deltas` are the key to find and the value to remove, if any. `before`
-    /// reads rows from the state before its update; `filled` multiplies keys by the decayed part.
+    /// values and decays. `deltas` are the vectors to look up in the state and to remove from it,
+    /// if any. `before` reads rows from the state before its update; `filled` multiplies keys by
+    /// the decayed part.
     pub fn wkv(
         &mut self,
         state: &str,

@@ -6,7 +6,7 @@
 //! qwen4exp.ple.heads_per_ngram   = 8         // rows for each length, from 2 on
 //! qwen4exp.ple.conv_kernel       = 4         // taps of the convolution, every ngram_size tokens
 //! qwen4exp.ple.layer_multipliers = [u64; 3]  // hash of ids (ir/src/ngram.rs)
-//! // begins and ends of the parts of a table, and the token that ends an n-gram
+//! // offsets and sizes of the parts of a table, and the id that ends a text
 //! qwen4exp.ple.head_offsets, qwen4exp.ple.head_vocab_sizes, qwen4exp.ple.eos_token_id
 //! qwen4exp.embedding_length_per_layer_input = 160    // elements of a row
 //! ```

@@ -404,8 +404,8 @@ impl Scheme {
         })
     }
 
-    /// Checks that bytes of bitsandbytes lie in rows. `weight_format` is another number for
-    /// matrices saved in the tile order of a GPU.
+    /// Checks that bytes of bitsandbytes lie in rows. `weight_format` is not 0 for matrices saved
+    /// in the tile order of a GPU.
     fn check_rows(&self, shards: &Shards, base: &str) -> Result<(), CheckpointError> {
         let name = format!("{base}.weight_format");
         match shards.bytes(&name, LOOKED_AT).unwrap_or_default() {

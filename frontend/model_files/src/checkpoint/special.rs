@@ -6,10 +6,11 @@
 //! | --- | --- | --- |
 //! | a processor `ByteLevel` | no, unless another processor adds one | likewise |
 //! | `RobertaProcessing`, `BertProcessing` | yes | yes |
-//! | `TemplateProcessing` | if its first part is that token | if its last part is a special token,
-//! which then is EOS |
+//! | `TemplateProcessing` | if its first part is BOS | if its last part is a special token |
 //! | no processor | `add_bos_token` | `add_eos_token` |
 //! | no source | default of the tokenizer kind: no key is written | likewise |
+//!
+//! A special token that is the last part of a template becomes EOS.
 
 use std::path::Path;
 

@@ -3,11 +3,9 @@
 //! | source | content |
 //! | --- | --- |
 //! | `chat_template.jinja` | the default template |
-//! | `tokenizer_config.json`, `chat_template` | a template, a list with names, or an object by name
-//! |
+//! | `tokenizer_config.json`, `chat_template` | a template, or several by name |
 //! | `chat_template.json`, `chat_template` | the same; used by multimodal models |
-//! | `additional_chat_templates/default.jinja` | the default template, next to those for other
-//! purposes |
+//! | `additional_chat_templates/default.jinja` | the default template, next to others |
 //!
 //! The first existing source is used. Of several templates, the one named `default` is used,
 //! otherwise the first.

@@ -2,15 +2,14 @@
 //!
 //! | kind | recognised by | becomes |
 //! | --- | --- | --- |
-//! | byte-level BPE | a `ByteLevel` pre-tokenizer | `gpt2`, with the pre-tokenizer of its patterns
-//! |
+//! | byte-level BPE | a `ByteLevel` pre-tokenizer | `gpt2`, pre-tokenizer by its patterns |
 //! | WordPiece | its model's type, or `vocab.txt` | `bert` ([`super::word_pieces`]) |
 //! | SentencePiece's BPE | `byte_fallback`, spaces as `▁` | `llama`, scores from ranks of merges |
 //! | the same of Gemma 4 | its family | `gemma4`, with its merges |
 //! | PLaMo 2's and 3's | `tokenizer.jsonl` | `plamo2` ([`super::lines`]) |
 //!
-//! With any other tokenizer (unigrams) the model takes token ids only, and a warning names the
-//! tokenizer. The score of a `llama` token is minus the rank of the first merge that makes it.
+//! The score of a `llama` token is minus the rank of the first merge that makes it. With any other
+//! tokenizer (unigrams) the model takes token ids only, and a warning names the tokenizer.
 //!
 //! The embedding table has a row for each token. Rows without a token in `tokenizer.json` get the
 //! name `[PAD…]`, as in GGUF files. Added tokens without a row are left out, with a warning. Any

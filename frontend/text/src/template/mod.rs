@@ -1,13 +1,11 @@
 //! Chat templates: a conversation to the prompt text that a model was trained on.
 //!
-//! A template is a Jinja program from a model file, and untrusted. Rendering has the following
-//! limits.
+//! A template is a Jinja program from a model file, and untrusted. Rendering has these limits:
 //!
 //! | resource | limit | enforced by |
 //! | --- | --- | --- |
 //! | source | [`MAX_SOURCE_BYTES`] | check before parsing |
-//! | steps | [`Budget::steps`] for each rendering, of which there are at most six | minijinja's
-//! fuel |
+//! | steps | [`Budget::steps`] for each rendering; there are at most six | minijinja's fuel |
 //! | output | [`Budget::output_bytes`] | a writer that refuses |
 //! | native stack | [`STACK_BYTES`] | own thread; the deepest nesting fits (`render`'s tests) |
 //! | memory | [`Budget::memory_bytes`] | **child process only** (`RLIMIT_DATA`, `RLIMIT_AS`) |
@@ -27,8 +25,7 @@
 //! | --- | --- |
 //! | `budget` | limits |
 //! | `render` | configuration of minijinja, on its own thread |
-//! | `functions` | functions for Hugging Face's templates: `tojson`, `strftime_now`,
-//! `raise_exception` |
+//! | `functions` | functions of Hugging Face: `tojson`, `strftime_now`, `raise_exception` |
 //! | `filters` | filters and methods of Jinja and Python |
 //! | `python` | values in Python's notation |
 //! | `lists` | lists in a namespace that templates append to |
