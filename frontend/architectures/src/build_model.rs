@@ -102,8 +102,8 @@ pub fn complete(gguf: Gguf) -> Result<Gguf, GgufError> {
     if architecture.defaults.embeds_by_output { gguf.with_same("token_embd.weight", "output.weight") } else { Ok(gguf) }
 }
 
-/// Returns the tensors of an architecture that quantisers leave alone. An unknown one has no such
-/// tensors.
+/// Returns the tensors of an architecture that quantisers leave precise; none for an unknown
+/// architecture.
 pub fn precise(architecture: &str) -> Precise {
     let known = ARCHITECTURES.iter().find(|row| row.name == architecture);
     known.map_or(Defaults::USUAL.precise, |row| row.defaults.precise)

@@ -21,23 +21,23 @@
 //! | `build_model` | opening a file, and building the model of a row |
 //! | `hyper` | keys to hyperparameters, with every range check |
 //! | `builder` | weights by name and shape; ops with their types |
-//! | `decoder` | the parts that decoders share, and in what they differ |
-//! | `encoder` | the same of encoders, whose attention sees all of a text |
+//! | `decoder` | common parts of decoders, and their differences |
+//! | `encoder` | common parts of encoders, whose attention is not causal |
 //! | `mla` | latent attention |
-//! | `absorbed` | what older files of it lack |
+//! | `absorbed` | a tensor of latent attention that older files lack |
 //! | `delta_net` | layers of linear attention by the gated delta rule |
-//! | `kda` | the same with a decay for each element of a key |
+//! | `kda` | linear attention with a decay for each element of a key |
 //! | `ssm` | layers with a selective state space |
-//! | `selective` | the same with a decay for each element of a state |
+//! | `selective` | state spaces with a decay for each element of a state |
 //! | `lightning` | layers of linear attention with constant decays |
-//! | `shift` | what rows of RWKV take of those before, and projections through short rows |
+//! | `shift` | the token shift of RWKV, and projections through short rows |
 //! | `goose` | layers of RWKV-7 |
 //! | `finch` | layers of RWKV-6 |
-//! | `streams` | residuals of several streams |
-//! | `layer_inputs` | what each layer takes of a token beside the stream |
-//! | `numbers` | tensors of one number that no file has |
-//! | `weights` | a model's bytes, for the interpreter |
-//! | `error` | errors of files that make no model |
+//! | `streams` | several residual streams |
+//! | `layer_inputs` | additional input of each layer from the token |
+//! | `numbers` | constant tensors that no file has |
+//! | `weights` | bytes of a model's weights, for the interpreter |
+//! | `error` | errors of files that do not make a model |
 //!
 //! To add an architecture, write a file with its row, and add the row to [`ARCHITECTURES`].
 //!

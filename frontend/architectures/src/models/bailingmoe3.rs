@@ -1,6 +1,6 @@
-//! `bailingmoe3`: Ling 3: layers of linear attention with a bounded decay for each element of a key
-//! ([`crate::kda`]), and some of latent attention ([`crate::mla`]), whose heads have a gate each.
-//! Experts are chosen by sigmoids with a bias, from some of their groups, next to shared ones
+//! `bailingmoe3`: Ling 3. Layers of linear attention with a bounded decay for each element of a key
+//! ([`crate::kda`]), and some of latent attention with a gate for each head ([`crate::mla`]).
+//! Experts are selected by sigmoids with a bias, from some of their groups, next to shared experts
 //! (llama.cpp `bailingmoe3.cpp`).
 
 use ixc_ir::graph::Unary;

@@ -1,6 +1,6 @@
 //! `deepseek2`: DeepSeek-V2, V3 and R1, Kimi K2 and others with latent attention ([`crate::mla`]).
-//! Experts are chosen from some of their groups, next to shared ones. The first layers are dense.
-//! Mistral Large 3 multiplies queries of far positions.
+//! Experts are selected from some of their groups, next to shared experts. The first layers are
+//! dense. Mistral Large 3 multiplies queries of far positions.
 //!
 //! The score of a group depends on the scores of experts, as in DeepSeek's own code. With sigmoids
 //! (V3) it is the sum of its two best experts, with a softmax (V2) its best one. llama.cpp sums two

@@ -1,5 +1,5 @@
-//! `deepseek32`: DeepSeek-V3.2: as `deepseek2`, with an index that chooses the positions of
-//! attention ([`crate::mla`]). Queries and keys of the index rotate by halves.
+//! `deepseek32`: DeepSeek-V3.2. Like `deepseek2`, with an indexer that selects the positions for
+//! attention ([`crate::mla`]). RoPE pairs of the indexer's queries and keys are half a head apart.
 
 use ixc_ir::graph::attrs::{RopeStyle, RouteScore};
 

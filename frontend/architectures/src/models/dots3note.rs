@@ -1,8 +1,8 @@
-//! `dots3note`: dots.3 note: latent attention ([`crate::mla`]) in layers of two kinds: with a
-//! window, or over positions that an index chooses. The kinds differ in the sizes of heads and
+//! `dots3note`: dots.3 note. Two kinds of layers have latent attention ([`crate::mla`]): over a
+//! window, or over positions that an indexer selects. The kinds differ in the sizes of heads and
 //! rows. The rotated part of a key is normalised, and a number for each head gates its result.
-//! Experts are chosen by sigmoids with a bias, next to a shared one. The first layers are dense
-//! (transformers `dots3_note`, llama.cpp `dots3note.cpp`).
+//! Experts are selected by sigmoids with a bias, next to a shared expert. The first layers are
+//! dense (transformers `dots3_note`, llama.cpp `dots3note.cpp`).
 
 use ixc_ir::graph::attrs::{RopeStyle, RouteScore};
 use ixc_ir::graph::{Unary, ValueId};

@@ -1,8 +1,8 @@
-//! `glm5-next`: GLM-5.3-Flash. The residual is several streams ([`crate::streams`]), and the mean
-//! of the last layer's goes to the output. Layers have linear attention with a bounded decay for
+//! `glm5-next`: GLM-5.3-Flash. The residual has several streams ([`crate::streams`]); the output
+//! uses the mean of the last layer's streams. Layers have linear attention with a bounded decay for
 //! each element of a key ([`crate::kda`]), or latent attention without RoPE ([`crate::mla`]).
-//! Experts are chosen by sigmoids with a bias, next to shared ones. Keys have the limits of gates
-//! and up (llama.cpp `glm5-next.cpp`).
+//! Experts are selected by sigmoids with a bias, next to shared experts. Files have keys for the
+//! limits of gates and up (llama.cpp `glm5-next.cpp`).
 //!
 //! Latent attention is over positions that an indexer selects, in runs of a few, and over those
 //! after the last whole run.

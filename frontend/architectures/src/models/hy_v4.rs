@@ -1,6 +1,6 @@
-//! `hy_v4`: Hy4: latent attention ([`crate::mla`]) with sinks and a gate for each element of its
-//! result. The residual is several streams that stay apart ([`crate::streams`]). Experts are
-//! chosen by sigmoids with a bias, next to a shared one, and their gates and up have a limit. The
+//! `hy_v4`: Hy4. Latent attention ([`crate::mla`]) with sinks, and a gate for each element of its
+//! result. The residual has several streams that stay separate ([`crate::streams`]). Experts are
+//! selected by sigmoids with a bias, next to a shared expert; their gates and up have a limit. The
 //! first layers are dense (llama.cpp `hy-v4.cpp`, transformers `hy_v4`).
 //!
 //! Attention is over positions that an indexer selects, in files with one. Layers may use the

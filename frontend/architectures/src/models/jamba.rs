@@ -1,6 +1,6 @@
-//! `jamba`: Jamba: layers of a selective state space ([`crate::selective`]) between a few layers
-//! with attention, without RoPE. Every other network has experts, whose weights are not divided by
-//! their sum.
+//! `jamba`: Jamba. Layers with a selective state space ([`crate::selective`]), and a few with
+//! attention without RoPE. Every other network has experts, whose weights are not divided by their
+//! sum.
 
 use ixc_ir::graph::ValueId;
 

@@ -1,9 +1,11 @@
-//! `kimi-k3`: Kimi K3: layers of linear attention with a bounded decay for each element of a key
-//! ([`crate::kda`]), and some of latent attention without RoPE ([`crate::mla`]), whose results
-//! are gated. Experts have a narrower row than the stream. They are chosen by sigmoids with a
-//! bias, next to shared ones, and gates and up have soft limits (SiTU). At regular intervals of
-//! layers, a row keeps its stream, and a new stream begins. The input of each block is attention
-//! to the kept streams and the current one (attention residuals; llama.cpp `kimi-k3.cpp`).
+//! `kimi-k3`: Kimi K3. Layers of linear attention with a bounded decay for each element of a key
+//! ([`crate::kda`]), and some of latent attention without RoPE ([`crate::mla`]); their results are
+//! gated. Experts have a narrower input than the stream. They are selected by sigmoids with a bias,
+//! next to shared experts, and gates and up have soft limits (SiTU).
+//!
+//! At regular intervals of layers, the stream is saved and a new one begins. The input of each
+//! block is attention over the saved streams and the current one (attention residuals; llama.cpp
+//! `kimi-k3.cpp`).
 //!
 //! ```text
 //! // without x if it was kept: kept = kept | x

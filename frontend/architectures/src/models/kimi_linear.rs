@@ -1,6 +1,6 @@
-//! `kimi-linear`: Kimi Linear: layers of linear attention with a decay for each element of a key
-//! ([`crate::kda`]), and some of latent attention without RoPE ([`crate::mla`]). Experts are as
-//! `deepseek2`'s.
+//! `kimi-linear`: Kimi Linear. Layers of linear attention with a decay for each element of a key
+//! ([`crate::kda`]), and some of latent attention without RoPE ([`crate::mla`]). Experts are those
+//! of `deepseek2`.
 
 use crate::architecture::Architecture;
 use crate::decoder::{Roped, Style};

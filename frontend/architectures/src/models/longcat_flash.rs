@@ -1,9 +1,9 @@
-//! `longcat-flash`: LongCat-Flash: latent attention ([`crate::mla`]) and a dense network in every
-//! layer. Every other layer also has experts, which take the input of its network. Their sum is
-//! added after the next layer's network (shortcut-connected experts; layers of transformers'
-//! `longcat_flash` are two of these). Some choices of a router have no matrices: they return their
-//! input (zero-computation experts). Experts are chosen by a softmax and a bias. Their weights are
-//! the softmax, not divided by its sum.
+//! `longcat-flash`: LongCat-Flash. Latent attention ([`crate::mla`]) and a dense network in every
+//! layer. Every other layer also has experts with the same input as its network. Their output is
+//! added after the next layer's network (shortcut-connected experts; a layer of transformers'
+//! `longcat_flash` is two of these). Some experts of the router have no matrices and return their
+//! input (zero-computation experts). Experts are selected by a softmax and a bias. Their weights
+//! are the softmax, not divided by its sum.
 //!
 //! ```text
 //! h = ffn_norm x

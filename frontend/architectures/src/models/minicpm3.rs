@@ -1,5 +1,5 @@
-//! `minicpm3`: MiniCPM 3: latent attention ([`crate::mla`]) in the scales of `minicpm`. Keys and
-//! values of all heads are one matrix. Norms of latent rows add another number than the other
+//! `minicpm3`: MiniCPM 3. Latent attention ([`crate::mla`]) with the scales of `minicpm`. Keys and
+//! values of all heads are one matrix. Norms of latent rows have another epsilon than the other
 //! norms; files have no key for it.
 
 use super::minicpm;

@@ -1,7 +1,7 @@
-//! `minimax-01`: MiniMax-Text-01 and MiniMax-M1: seven layers of eight have linear attention with
-//! constant decays ([`crate::lightning`]). The others attend, with RoPE of half a head. All
-//! networks are experts. Blocks add to their normalised input times a factor, not to the stream
-//! before the norm.
+//! `minimax-01`: MiniMax-Text-01 and MiniMax-M1. Seven layers of eight have linear attention with
+//! constant decays ([`crate::lightning`]). The others have attention, with RoPE on half of a head.
+//! All networks are experts. Blocks add their output to their normalised input times a factor,
+//! rather than to the stream.
 
 use ixc_ir::graph::ValueId;
 

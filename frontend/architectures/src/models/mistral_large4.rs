@@ -1,11 +1,10 @@
-//! `mistral-large4`: Mistral Large 4: latent attention ([`crate::mla`]), whose queries are
-//! products of the stream, to positions that an index chooses. Layers may take the choice of an
-//! earlier layer, and read its latent rows. Queries of attention and of the index have a
-//! temperature for each head. Experts are chosen by a softmax, from some of their groups, next to
-//! a shared one. The first layers are dense, and logits have a cap (transformers
-//! `mistral_large4`).
+//! `mistral-large4`: Mistral Large 4. Latent attention ([`crate::mla`]) over positions that an
+//! indexer selects, with queries made from the stream. Layers may use the selection and the latent
+//! rows of an earlier layer. Queries of attention and of the indexer have a temperature for each
+//! head. Experts are selected by a softmax, from some of their groups, next to a shared expert. The
+//! first layers are dense, and logits have a cap (transformers `mistral_large4`).
 //!
-//! No GGUF files of it are known: keys and tensors are as those of `glm-dsa`, and these.
+//! No GGUF files of it are known: keys and tensors are those of `glm-dsa`, and the ones below.
 //!
 //! ```text
 //! // without RoPE, a layer caches only the latent row

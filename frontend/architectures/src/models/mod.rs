@@ -151,7 +151,7 @@ mod xverse;
 
 use crate::architecture::Architecture;
 
-/// Every architecture that can be built.
+/// All supported architectures.
 pub static ARCHITECTURES: &[Architecture] = &[
     llama::ARCHITECTURE,
     qwen2::ARCHITECTURE,

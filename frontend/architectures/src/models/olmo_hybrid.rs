@@ -1,7 +1,7 @@
-//! `olmo-hybrid`: OLMo Hybrid: three layers of four have linear attention by the gated delta rule
-//! ([`crate::delta_net`]), with rates up to 2, and norms as in Llama. The other layers attend as
-//! those of OLMo 2, with norms after blocks only. Released models have no RoPE there (transformers
-//! `olmo_hybrid`).
+//! `olmo-hybrid`: OLMo Hybrid. Three layers of four have linear attention by the gated delta rule
+//! ([`crate::delta_net`]), with rates up to 2, and norms like Llama. The other layers have
+//! attention like OLMo 2, with norms only after blocks. Released models have no RoPE there
+//! (transformers `olmo_hybrid`).
 //!
 //! No GGUF files of it are known. Keys are those of `granitehybrid` and `qwen3next`, and one more;
 //! tensors are theirs, with separate projections.
