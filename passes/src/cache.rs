@@ -1,10 +1,11 @@
-//! `cache`: keys and values in another format than f16, where somebody asks for it.
+//! `cache`: stores keys and values in another format than f16, on request.
 //!
-//! It changes what a model computes, as `requantise` does, so it does nothing unless it is told to. Every state that has something for each
-//! position gets the formats that are asked for; what is appended to it is rounded then ([`ixc_ir::cache`]), and attention reads that.
-//! Heads of which blocks of a format are no whole number are an error.
+//! The pass changes what a model computes, as `requantise` does. It does nothing unless an option
+//! requests it. Every state that has a field per position gets the requested formats. Rows appended
+//! to the state are rounded ([`ixc_ir::cache`]), and attention reads the rounded rows. The pass
+//! fails for a head whose width is not a multiple of the format's block length.
 //!
-//! Needs: a graph. Leaves: the same ops; states of keys and values in other formats.
+//! Needs: a graph. Leaves: the same ops; states of keys and values in the requested formats.
 //!
 //! ```text
 //! state @kv.0 : paged f16[8, S, 128], f16[8, S, 128]
@@ -42,7 +43,7 @@ pass_options! {
     }
 }
 
-/// A format that a cache's field may be in; `None` is what the graph has.
+/// A format that a cache's field may have; `None` keeps the graph's format.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cached(pub Option<Format>);
 
@@ -53,7 +54,7 @@ impl Cached {
     }
 }
 
-/// The word for no other format.
+/// The word that keeps the graph's format.
 const KEEP: &str = "keep";
 
 impl OptionValue for Cached {

@@ -1,7 +1,8 @@
-//! `canonicalise`: drops what does nothing and merges what repeats.
+//! `canonicalise`: drops ops without effect and merges equal ops.
 //!
-//! Needs: a verified module. Leaves: the same function, where no two pure ops are equal, every op has a use or an effect,
-//! `merge_heads` and `split_heads` do not undo each other, and values stand in the order of their definitions.
+//! Needs: a verified module. Leaves: an equal function in which no two pure ops are equal and every
+//! op has a use or an effect. `merge_heads` and `split_heads` do not undo each other there, and
+//! values stand in the order of their definitions.
 //!
 //! ```text
 //!   %1 = split_heads %x {heads = 4} : f32[T, 4, 64]
@@ -40,7 +41,7 @@ pub static PASS: Pass = Pass {
 /// Runs the pass.
 ///
 /// # Errors
-/// None for a module that verifies.
+/// Returns no error for a module that verifies.
 pub fn run(mut module: Module, _: &Context<'_>) -> Result<Module, PassError> {
     let functions = module.functions.iter().map(|function| merge(&module, function));
     module.functions = functions.collect::<Result<_, _>>()?;
@@ -66,7 +67,7 @@ impl Key {
     }
 }
 
-/// Replaces values by equal ones that are defined before; drops ops without use.
+/// Replaces values by equal values that are defined earlier; drops ops without use.
 fn merge(module: &Module, function: &Function) -> Result<Function, RewriteError> {
     let def_use = DefUse::of(function);
     let mut rewriter = Rewriter::new(module, function);
@@ -89,7 +90,7 @@ fn merge(module: &Module, function: &Function) -> Result<Function, RewriteError>
     rewriter.finish()
 }
 
-/// The value that an op gives back unchanged.
+/// Returns the value that an op returns unchanged.
 fn undone(function: &Function, def_use: &DefUse, at: usize) -> Option<ValueId> {
     let op = &function.ops[at];
     let value = match op.kind {
@@ -98,6 +99,6 @@ fn undone(function: &Function, def_use: &DefUse, at: usize) -> Option<ValueId> {
         OpKind::Quantise => view::Quantise::of(op).filter(|quantise| quantise.format == Format::F32)?.x,
         _ => return None,
     };
-    // Split into another number of heads than was merged is no way back.
+    // A split into a different number of heads than was merged does not undo the merge.
     (function.ty(value) == function.ty(op.results[0])).then_some(value)
 }

@@ -1,7 +1,9 @@
-//! What passes decided where something else was possible, told to whoever compiles with [`Decisions`].
+//! Decisions of passes: each records the choice, the alternatives that lost, and the reasons.
 //!
-//! A pass tells what it chose where it chooses, with what lost against it and why ([`Context::decide`](crate::pass::Context::decide)); the manager adds which pass
-//! it was. Nothing is told, and nothing is made to be told, where nobody asks. What is told changes no plan.
+//! A pass records a decision where it makes the choice
+//! ([`Context::decide`](crate::pass::Context::decide)); the manager adds the name of the pass.
+//! Without a [`Decisions`] in the context, no decision is computed or recorded. Recording changes
+//! no plan.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -21,68 +23,68 @@ use std::sync::{Mutex, PoisonError};
 
 use serde::Serialize;
 
-/// A decision.
+/// A decision of a pass.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
 pub struct Decision {
     /// The pass that made it.
     pub pass: &'static str,
-    /// What it is about: an op's word, `weight`, `state`, `step`.
+    /// Subject of the decision: an op's mnemonic, `weight`, `state` or `step`.
     pub op: String,
-    /// The name of its weight or state; empty where there is none.
+    /// Name of the op's weight or state; empty if it has neither.
     pub name: String,
-    /// What was asked, in a word or two: `layout`, `rows of an item`.
+    /// The question in a word or two: `layout`, `rows of an item`.
     pub question: &'static str,
-    /// What was chosen.
+    /// The alternative that won.
     pub chosen: String,
-    /// What speaks for it, where what speaks against the others does not say so.
+    /// The reason for the choice, unless the reasons against the alternatives already explain it.
     pub why: Option<String>,
-    /// What lost.
+    /// The alternatives that lost.
     pub rejected: Vec<Rejected>,
 }
 
-/// What was not chosen.
+/// An alternative that lost.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
 pub struct Rejected {
-    /// What it is.
+    /// The alternative.
     pub what: String,
     /// Why it lost.
     pub why: String,
 }
 
 impl Rejected {
-    /// What, and why.
+    /// Creates a rejected alternative with its reason.
     pub fn new(what: impl Into<String>, why: impl Into<String>) -> Rejected {
         Rejected { what: what.into(), why: why.into() }
     }
 }
 
 impl Decision {
-    /// Of an op and the name of a weight or state, which may be empty.
+    /// Creates a decision about an op and the name of a weight or state; the name may be empty.
     pub fn of(op: impl Into<String>, name: impl Into<String>, question: &'static str) -> Decision {
         let (op, name) = (op.into(), name.into());
         Decision { pass: "", op, name, question, chosen: String::new(), why: None, rejected: Vec::new() }
     }
 
-    /// With what was chosen.
+    /// Sets the alternative that won.
     #[must_use]
     pub fn chose(self, chosen: impl Into<String>) -> Decision {
         Decision { chosen: chosen.into(), ..self }
     }
 
-    /// With what speaks for it.
+    /// Sets the reason for the choice.
     #[must_use]
     pub fn since(self, why: impl Into<String>) -> Decision {
         Decision { why: Some(why.into()), ..self }
     }
 
-    /// With something that lost.
+    /// Adds an alternative that lost.
     #[must_use]
     pub fn over(mut self, what: impl Into<String>, why: impl Into<String>) -> Decision {
         self.rejected.push(Rejected::new(what, why));
         self
     }
 
-    /// With several that lost.
+    /// Adds several alternatives that lost.
     #[must_use]
     pub fn over_all(mut self, rejected: impl IntoIterator<Item = Rejected>) -> Decision {
         self.rejected.extend(rejected);
@@ -90,7 +92,7 @@ impl Decision {
     }
 }
 
-/// Decisions as they are made.
+/// Decisions recorded so far.
 #[derive(Debug, Default)]
 pub struct Decisions(Mutex<Told>);
 
@@ -101,12 +103,12 @@ struct Told {
 }
 
 impl Decisions {
-    /// Those that come next are of this pass.
+    /// Assigns the decisions that follow to this pass.
     pub fn begin(&self, pass: &'static str) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).pass = pass;
     }
 
-    /// Adds one, unless nothing lost.
+    /// Adds a decision, unless it has no rejected alternative.
     pub fn add(&self, decision: Decision) {
         if !decision.rejected.is_empty() {
             let mut told = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -115,7 +117,7 @@ impl Decisions {
         }
     }
 
-    /// All so far, in the order in which they were made; none is left.
+    /// Returns all decisions so far in the order in which they were made, and clears the record.
     pub fn take(&self) -> Vec<Decision> {
         std::mem::take(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner).all)
     }

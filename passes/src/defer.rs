@@ -1,10 +1,13 @@
-//! `defer`: a token's lowest-weighted experts are computed one layer later, where that is asked for. It changes results, so it is off by
-//! default.
+//! `defer`: computes each token's lowest-weighted experts one layer later, on request. The pass
+//! changes results, so it is off by default.
 //!
-//! Needs: fused ops. Leaves: another function, whose distance from the first is to be measured. Where [`Options::experts`] is 0 nothing changes.
-//! Otherwise a layer with experts adds only those of most weight to its residual; the last `defer` of each token are multiplied with
-//! the same rows during the next layer, and added there. Attention and router of that layer do not see them. So their reads have until
-//! then: with `residency` behind it, the next layer's own experts are read while these are computed (KTransformers calls this deferral).
+//! Needs: fused ops. Leaves: a function with different results; measure how far they differ. Where
+//! [`Options::experts`] is 0, nothing changes. Otherwise a layer with experts adds only its
+//! highest-weighted experts to its residual. The last `defer` experts of each token are multiplied
+//! with the same rows during the next layer, and added there. The attention and the router of the
+//! next layer do not see them. Reads of deferred experts thus have more time: with `residency`
+//! after this pass, the next layer's own experts are read while the deferred ones are computed.
+//! KTransformers calls this deferral.
 //!
 //! ```text
 //!   %ids0, %p0 = route %logits0, _, _ {top_k = 4, score = softmax, groups = 1, groups_kept = 1, normalise = true, scale = 1.0} : i32[T, 4], f32[T, 4]
@@ -29,8 +32,9 @@
 //!   %y1 = expert.down %a1, %ids1, %p1, @down1, _, %31 : f32[T, 256]
 //! ```
 //!
-//! The last layer with experts defers none, nor does one that the next layer has none behind, or whose experts are no `expert.swiglu` and
-//! `expert.down` of one routing; the log says so. Shared experts and dense layers stay as they are.
+//! The last layer with experts defers none. A layer also defers none if the next layer has no
+//! experts, or if its own experts are not an `expert.swiglu` and an `expert.down` of one routing.
+//! The log reports each such layer. Shared experts and dense layers do not change.
 
 use ixc_ir::graph::rewrite::{Position, RewriteError};
 use ixc_ir::graph::{DefUse, Function, Module, Op, OpKind, OpView, Rewriter, view};
@@ -51,7 +55,7 @@ pub static PASS: Pass = Pass {
 pass_options! {
     /// Options of the pass.
     pub struct Options for "defer" {
-        #[doc = "How many of a token's experts, the lowest-weighted, are computed during the next layer; 0 defers none. It changes results."]
+        #[doc = "Lowest-weighted experts of each token that are computed during the next layer; 0 defers none. It changes results."]
         pub experts: u32 = 0,
     }
 }
@@ -72,7 +76,8 @@ pub fn run(mut module: Module, context: &Context<'_>) -> Result<Module, PassErro
     }
     for i in 0..module.functions.len() {
         let function = &module.functions[i];
-        // Where slots are split already, it has been said what is computed when; loading is made explicit last.
+        // Split slots or explicit loading mean that the graph already fixes when each expert is
+        // computed.
         let done = |op: &Op| matches!(op.kind, OpKind::ExpertSplit | OpKind::ExpertSlots);
         if function.ops.iter().any(done) {
             continue;
@@ -113,7 +118,8 @@ struct Layer {
     sum: (usize, view::ExpertDown),
 }
 
-/// Layers with experts, by how many ops before mix tokens; `None` for one that is of another form.
+/// Returns each layer with experts, with the number of earlier ops that mix tokens; `None` for a
+/// layer of another form.
 fn layers(function: &Function) -> Vec<(usize, Option<Layer>)> {
     let (mut layers, mut number) = (Vec::new(), 0);
     let def_use = DefUse::of(function);
@@ -126,7 +132,8 @@ fn layers(function: &Function) -> Vec<(usize, Option<Layer>)> {
     layers
 }
 
-/// The layer of a route whose results only one `expert.swiglu` and one `expert.down` of that take, which adds to a value that is there before.
+/// Returns the layer of a `route`. One `expert.swiglu` and one `expert.down` must be the only users
+/// of its results, and the `expert.down` must add to a value that is defined before them.
 fn layer(function: &Function, def_use: &DefUse, at: usize) -> Option<Layer> {
     let op = &function.ops[at];
     let (route, [ids, p]) = (view::Route::of(op)?, view::Route::results(op)?);
@@ -139,13 +146,13 @@ fn layer(function: &Function, def_use: &DefUse, at: usize) -> Option<Layer> {
     (right && before).then_some(Layer { route: (at, route), product: (first, product), sum: (last, sum) })
 }
 
-/// Whether what a layer's experts give can be added where the next layer's are.
+/// Returns whether the results of a layer's experts can be added where the next layer's are added.
 fn fit(function: &Function, layer: &Layer, next: &Layer) -> bool {
     let sum = |layer: &Layer| function.ty(function.ops[layer.sum.0].results[0]);
     layer.sum.0 < next.route.0 && sum(layer) == sum(next)
 }
 
-/// The function, where the first layer of each pair defers experts to the second.
+/// Returns the function in which the first layer of each pair defers experts to the second.
 fn deferring(
     module: &Module,
     function: &Function,
@@ -157,11 +164,11 @@ fn deferring(
         let (ids, p, slots) = (product.ids, sum.p, routed.top_k - i64::from(deferred));
         let split = view::ExpertSplit { ids, p, now: slots };
         let [ids_now, p_now, ids_later, p_later] = rewriter.insert(Position::After(*route), split)?;
-        // What this layer's experts take in place of all slots.
+        // This layer's experts take the slots of `now` instead of all slots.
         rewriter.replace_uses_in(*first, ids, ids_now)?;
         rewriter.replace_uses_in(*last, ids, ids_now)?;
         rewriter.replace_uses_in(*last, p, p_now)?;
-        // The others, added to what the next layer adds its own to.
+        // Adds the deferred experts to the residual of the next layer.
         let place = Position::Before(next.product.0);
         let [x] = rewriter.insert(place, view::ExpertSwiglu { ids: ids_later, ..*product })?;
         let residual = next.sum.1.residual;

@@ -1,4 +1,4 @@
-//! A plan between `lower` and `arena`: tasks, which say what they read and write.
+//! A plan between `lower` and `arena`: tasks with the resources that they read and write.
 
 use std::ops::Range;
 
@@ -12,13 +12,14 @@ use crate::error::ScheduleError;
 /// A plan between `lower` and `arena`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Draft {
-    /// All of the plan but its steps, and where its buffers lie.
+    /// The plan without its steps and without the offsets of its buffers.
     pub plan: Plan<KernelSpec>,
-    /// Tasks, and what else a step may be, in the order of the graph.
+    /// Tasks and other work of steps, in the order of the graph.
     pub work: Vec<Work>,
-    /// What each step does; nothing before `steps`.
+    /// The work of each step; `None` before `steps`.
     pub steps: Option<Vec<DraftStep>>,
-    /// Where in [`Draft::work`] that of each of [`Plan::expert_layers`] begins; no step has work of two.
+    /// Position in [`Draft::work`] where the work of each of [`Plan::expert_layers`] begins; no
+    /// step has work of two layers.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub layers: Vec<usize>,
 }
@@ -26,21 +27,22 @@ pub struct Draft {
 /// A step of a draft.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DraftStep {
-    /// What it does, as positions in [`Draft::work`].
+    /// Work of the step, as positions in [`Draft::work`].
     pub work: Vec<usize>,
-    /// With how many rows one thread does its tasks alone, as in [`Step::Run`].
+    /// Rows up to which one thread does the step's tasks alone, as in [`Step::Run`].
     pub alone: u32,
 }
 
 impl Draft {
-    /// Work that may share steps: of each layer, or all of it.
+    /// Returns the ranges of work that may share steps: one range for each layer, or one for all
+    /// work.
     pub fn parts(&self) -> impl Iterator<Item = Range<usize>> + '_ {
         let firsts = if self.layers.is_empty() { &[0][..] } else { &self.layers[..] };
         let ends = firsts.iter().skip(1).copied().chain([self.work.len()]);
         firsts.iter().copied().zip(ends).map(|(first, end)| first..end)
     }
 
-    /// Checks one that was read: what its numbers name is there.
+    /// Checks a draft read from text: every number in it must name an existing item.
     ///
     /// # Errors
     /// [`ScheduleError::Draft`].
@@ -89,7 +91,7 @@ impl Draft {
         if seen.contains(&false) {
             return Err(error("work that no step does"));
         }
-        // `arena` counts on a step for each buffer's life.
+        // `arena` requires a step for each buffer's lifetime.
         if steps.iter().any(|step| step.work.is_empty()) {
             return Err(error("a step without work"));
         }
@@ -97,44 +99,45 @@ impl Draft {
     }
 }
 
-/// What tasks wait for.
+/// A resource that tasks wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Resource {
-    /// A buffer: written once, by one op.
+    /// A buffer, written once by one op.
     Buffer(u32),
-    /// A routing's order.
+    /// The order of rows of a routing.
     Bucket(u32),
     /// A state.
     State(u32),
-    /// The experts of a group being in memory.
+    /// A group of experts in memory.
     Group(u32),
-    /// The memory that experts are loaded to.
+    /// The memory into which experts are loaded.
     Slots,
 }
 
 /// A task or another step, with what it reads and writes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Work {
-    /// What is done.
+    /// The work itself.
     pub what: What,
-    /// What it waits for the writers of.
+    /// Resources that it reads; it waits for their writers.
     pub reads: Vec<Resource>,
-    /// What it writes.
+    /// Resources that it writes.
     pub writes: Vec<Resource>,
 }
 
-/// What a step may do.
+/// Work that a step may have.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum What {
     /// A task of a [`Step::Run`].
     Task(Task),
     /// A [`Step::Bucket`].
     Bucket(Step),
-    /// A step that says something of experts in memory: one thread's, at the barrier after what it waits for.
+    /// A step that loads or evicts experts: one thread runs it, at the barrier after the work that
+    /// it waits for.
     Residency(Step),
 }
 
-/// A number as the plan holds it; `what` is its name in the error.
+/// Converts a number to the plan's 32 bits; `what` names it in the error.
 ///
 /// # Errors
 /// [`ScheduleError::TooLarge`].
@@ -146,7 +149,7 @@ pub fn fit(what: &str, value: u64) -> Result<u32, ScheduleError> {
     })
 }
 
-/// Bytes from a row of `width` elements to the next.
+/// Returns the bytes from one row of `width` elements to the next.
 ///
 /// # Errors
 /// [`ScheduleError::TooLarge`].
@@ -154,7 +157,7 @@ pub fn row_bytes(format: Format, width: u64) -> Result<u64, ScheduleError> {
     format.row_bytes(width).ok_or_else(|| too_large(format, width))
 }
 
-/// Bytes of so many elements of a row, from its start on or between others.
+/// Returns the bytes of `width` elements of a row, from its start or between other elements.
 ///
 /// # Errors
 /// [`ScheduleError::TooLarge`].

@@ -1,4 +1,4 @@
-//! What can go wrong in passes.
+//! Errors of passes.
 
 use ixc_failure::Class;
 use ixc_ir::format::Format;
@@ -10,7 +10,7 @@ use ixc_kernels::tiling::TilingError;
 
 use crate::options::OptionError;
 
-/// Why a pipeline ended.
+/// Why a pipeline failed.
 #[derive(Debug, thiserror::Error)]
 pub enum PassError {
     /// No pass has this name.
@@ -18,50 +18,50 @@ pub enum PassError {
     Unknown {
         /// The name.
         name: String,
-        /// Those there are.
+        /// Names of all passes.
         known: Vec<&'static str>,
     },
-    /// What the pass was given does not verify.
+    /// The input of the pass does not verify.
     #[error("the module does not verify: {0}")]
     Input(#[source] Box<VerifyError>),
-    /// What the pass made does not verify: a bug in the pass.
+    /// The output of the pass does not verify: a bug in the pass.
     #[error("after pass {pass} the module does not verify: {error}")]
     Output {
         /// The pass.
         pass: &'static str,
-        /// What is wrong.
+        /// The failed check.
         #[source]
         error: Box<VerifyError>,
     },
-    /// The pass works on something else.
+    /// The pass takes another kind of IR.
     #[error("pass {pass} takes {expected}; what it was given is {found}")]
     Kind {
         /// The pass.
         pass: &'static str,
-        /// What it takes.
+        /// Kind of IR that the pass takes.
         expected: &'static str,
-        /// What there is.
+        /// Kind of IR that it got.
         found: &'static str,
     },
-    /// A pass that needs to know of a model what its graph does not say.
+    /// A pass needs facts about the model that its graph does not hold.
     #[error("pass {pass} needs a model: the files that its weights lie in, and its tokenizer")]
     NoModel {
         /// The pass.
         pass: &'static str,
     },
-    /// An option that no pass has, or that has no such value.
+    /// An option that no pass has, or an invalid value of an option.
     #[error(transparent)]
     Option(#[from] OptionError),
-    /// A change that leaves no function.
+    /// A rewrite that leaves no valid function.
     #[error(transparent)]
     Rewrite(#[from] RewriteError),
-    /// A weight cannot be cut so.
+    /// A weight cannot be cut as requested.
     #[error(transparent)]
     Tile(#[from] TileError),
-    /// There is no plan.
+    /// No plan can be made.
     #[error(transparent)]
     Schedule(#[from] ScheduleError),
-    /// Keys or values that are no whole blocks of a format.
+    /// Heads of keys or values whose width is not a multiple of the format's block length.
     #[error(
         "the {field} of @{state} have heads of {width} elements, and {format} has blocks of {}: heads must be multiples of that; f16 takes any",
         format.block_len()
@@ -76,7 +76,7 @@ pub enum PassError {
         /// The format.
         format: Format,
     },
-    /// Experts are to be deferred, and there are none.
+    /// Experts are to be deferred, but the model has no experts.
     #[error("{deferred} experts of a token cannot be deferred: the model has no experts")]
     NoExperts {
         /// Experts that were to be deferred.
@@ -90,7 +90,7 @@ pub enum PassError {
         /// Experts of a token.
         top_k: u64,
     },
-    /// A value is used that no op before defines.
+    /// A value is used before an op defines it.
     #[error("function @{function}: value {value} is used before it is defined")]
     Undefined {
         /// The function.
@@ -121,17 +121,17 @@ impl PassError {
     }
 }
 
-/// Why there is no plan.
+/// Why no plan can be made.
 #[derive(Debug, thiserror::Error)]
 pub enum ScheduleError {
-    /// A function that is no layer's experts.
+    /// A function that does not compute a layer's experts.
     #[error(
         "a layer's experts are a function @experts.N(x: f32[T, n], ids: i32[T, k], p: f32[T, k]) -> (f32[T, n]); @{name}: {problem}"
     )]
     Layer {
-        /// Its name.
+        /// Name of the function.
         name: String,
-        /// What is wrong.
+        /// The problem.
         problem: String,
     },
     /// The module has no function `@step` of the right kind.
@@ -139,60 +139,60 @@ pub enum ScheduleError {
         "a plan is made from a function @step(ids: i32[T], pos: i32[T], rows: i32[L]) -> (f32[L, vocabulary]), or one that takes or gives hidden: f32[T, n] besides; {problem}"
     )]
     Step {
-        /// What is not so.
+        /// The requirement that is not met.
         problem: String,
     },
-    /// No kernel does this.
+    /// No kernel does the op.
     #[error("{op}: no kernel does this: {problem}")]
     Unsupported {
         /// The op's mnemonic.
         op: &'static str,
-        /// What is not supported, and what would be.
+        /// The unsupported property, and the supported ones.
         problem: String,
     },
-    /// What the schedule gives a kernel is not what the kernel takes.
+    /// The schedule gives a kernel other arguments than the kernel takes.
     #[error(transparent)]
     Bind(#[from] BindError),
-    /// A weight that products read does not say how they are cut.
+    /// A weight that products read has no tiling.
     #[error("weight @{name} does not say how its products are cut; the pass `tile` does")]
     NotTiled {
         /// The weight.
         name: String,
     },
-    /// A weight's products cannot be cut as it says.
+    /// A weight's products cannot be cut as its `tile` attribute says.
     #[error("weight @{name}: tile = {tile:?}: {error}")]
     Tiling {
         /// The weight.
         name: String,
-        /// What it says.
+        /// The attribute's value.
         tile: String,
         /// Why not.
         error: TilingError,
     },
-    /// Tasks that were read are none that `lower` writes.
+    /// Tasks read from text that `lower` does not write.
     #[error("these tasks have {problem}")]
     Draft {
-        /// What is wrong.
+        /// The problem.
         problem: String,
     },
     /// A number of the plan is too large.
     #[error("{what} is {value}, which does not fit {limit}")]
     TooLarge {
-        /// Which number.
+        /// Name of the number.
         what: String,
-        /// Its value, as text where it does not even fit 64 bits.
+        /// Value of the number, as text because it may exceed 64 bits.
         value: String,
         /// The largest.
         limit: u64,
     },
-    /// The module's text has no place for a weight.
+    /// The module's text gives no place in a file for a weight.
     #[error("weight @{name} has no place in a file; a plan needs {{file = N, offset = N}}")]
     NoPlace {
         /// The weight.
         name: String,
     },
-    /// A weight does not lie in its file.
-    #[error("weight @{name} is {bytes} bytes at {offset} of file {file}, of which there are {available}")]
+    /// A weight extends beyond its file.
+    #[error("weight @{name} is {bytes} bytes at {offset} of file {file}, which has {available} bytes")]
     Place {
         /// The weight.
         name: String,
@@ -242,10 +242,10 @@ pub enum TileError {
     NoWeight {
         /// The pattern.
         pattern: String,
-        /// Some that there are.
+        /// Some of the names that exist.
         known: String,
     },
-    /// A tuned choice that is none of a weight's candidates.
+    /// A tuned choice that is not among the weight's candidates.
     #[error(
         "{choice:?} is no candidate of @{name}, whose products are cut into {own}: tune it again, or give no file that says so"
     )]
@@ -254,17 +254,17 @@ pub enum TileError {
         name: String,
         /// The choice.
         choice: String,
-        /// What the caches say.
+        /// Tiling chosen from the cache sizes.
         own: String,
     },
-    /// What is asked for is no candidate.
+    /// A requested tiling that is not among the weight's candidates.
     #[error("@{name} cannot be cut into {asked}; its candidates are {candidates}")]
     NoCandidate {
         /// The weight.
         name: String,
-        /// What was asked for.
+        /// The requested tiling.
         asked: String,
-        /// What there is.
+        /// The candidates of the weight.
         candidates: String,
     },
 }

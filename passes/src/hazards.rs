@@ -1,11 +1,13 @@
-//! What tasks wait for, as a drawing: tasks are boxes, what they write and read is between them.
+//! Drawing of task dependencies: tasks are boxes, and the resources that they write and read lie
+//! between them.
 //!
 //! ```text
 //! embed t -> embed t -> take_rows -> take_rows     // a task, its buffer, the task that reads it, ...
 //! ```
 //!
-//! Whoever reads something waits for all that wrote it. Where something is written that was read before (a state, the memory of experts),
-//! it stands there again, and a dashed edge leads there from each that read what was there: the writer waits for these.
+//! A reader of a resource waits for all its writers. A resource that is written after it was read
+//! (a state, the memory of experts) appears again as a new version. A dashed edge leads to it from
+//! each reader of the old version: the writer waits for these readers.
 //!
 //! Cost: nodes and edges in proportion to what tasks read and write.
 
@@ -16,13 +18,13 @@ use ixc_ir::plan::Step;
 
 use crate::draft::{Draft, Resource, What};
 
-/// Something from when it is first written until it is written after it was read.
+/// A version of a resource: from its first write until a write that follows a read.
 struct Version {
     node: NodeId,
     readers: Vec<NodeId>,
 }
 
-/// Tasks and what they wait for.
+/// Draws tasks and their dependencies.
 pub(crate) fn draw(draft: &Draft) -> Graph {
     let mut steps = vec![None; draft.work.len()];
     for (number, step) in draft.steps.iter().flatten().enumerate() {

@@ -1,21 +1,21 @@
-//! From a model's graph as a frontend wrote it to a plan: graph passes, and the schedule.
+//! Passes: they turn a model's graph from a frontend into a plan, by graph passes and the schedule.
 //!
 //! | module | what it owns |
 //! | --- | --- |
-//! | [`manager`] | the list of passes, and running them with a check after each |
-//! | [`canonicalise`] | dropping what does nothing, merging what repeats |
-//! | [`fuse`] | reading weights quantised, fusing (egg) |
-//! | [`cache`] | keys and values in blocks, where that is asked for |
-//! | [`decision`] | what passes chose over what else, for those who ask |
-//! | [`defer`] | experts of least weight one layer later, where that is asked for |
-//! | [`pass`], [`error`] | what a pass is and knows, and what can go wrong in one |
-//! | [`options`] | options of passes, which each pass declares |
-//! | [`pack`] | the format that products read each weight in |
-//! | [`residency`] | when experts are loaded, where they do not all fit in memory |
-//! | [`draft`], `hazards` | what is between `lower` and `arena`, and a drawing of it |
+//! | [`manager`] | the list of passes; runs them and checks the IR after each |
+//! | [`canonicalise`] | drops ops without effect, merges equal ops |
+//! | [`fuse`] | reads quantised weights, fuses ops (egg) |
+//! | [`cache`] | block formats for keys and values, on request |
+//! | [`decision`] | records of choices and their alternatives |
+//! | [`defer`] | experts of least weight one layer later, on request |
+//! | [`pass`], [`error`] | the pass interface and context, and the errors of passes |
+//! | [`options`] | options that each pass declares |
+//! | [`pack`] | the format in which products read each weight |
+//! | [`residency`] | loading of experts that do not all fit in memory |
+//! | [`draft`], `hazards` | the form between `lower` and `arena`, and a drawing of it |
 //! | [`schedule`] | `lower`, `steps`, `arena`: kernels, work lists, barriers, one arena |
-//! | [`tile`] | how each weight's products are cut, by the caches |
-//! | [`tuned`] | what was measured to be faster than that |
+//! | [`tile`] | blocking of each weight's products, from cache sizes |
+//! | [`tuned`] | blockings that were measured to be faster |
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 

@@ -5,9 +5,10 @@
 //! ixc opt fused.ix --model model.gguf --passes pack,tile,lower,steps,arena
 //! ```
 //!
-//! Needs: IR that verifies. Leaves: IR that verifies; a pass that breaks it is named in the error. A pass is a file with a `PASS` and one
-//! `run`; its options stand there, too. After each the IR can be printed and read back ([`Ir::text`], [`Ir::parse`]), so that what one
-//! left can be changed and the next be run on it.
+//! Needs: IR that verifies. Leaves: IR that verifies; the error names a pass that breaks it. A pass
+//! is a file with a `PASS`, one `run` and the pass's options. After each pass the IR can be printed
+//! and read back ([`Ir::text`], [`Ir::parse`]), so that a person can edit the output of one pass
+//! and run the next on it.
 
 use ixc_failure::Class;
 use ixc_ir::drawing::Drawing;
@@ -41,26 +42,26 @@ pub static PASSES: &[&Pass] = &[
     &arena::PASS,
 ];
 
-/// What is between two passes, for people.
+/// Names of the kinds of [`Ir`] in messages.
 const GRAPH: &str = "a graph";
 const TASKS: &str = "tasks";
 const PLAN: &str = "a plan";
 
-/// What is between two passes.
+/// IR between two passes.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Ir {
     /// A graph.
     Graph(Module),
-    /// Tasks, and what else a plan has.
+    /// Tasks, and the rest of a plan.
     Draft(Box<Draft>),
     /// A plan.
     Plan(Box<Plan<KernelSpec>>),
 }
 
 impl Ir {
-    /// As text that reads back: a graph as graph IR, the rest as JSON.
+    /// Returns text that reads back: a graph as graph IR, the rest as JSON.
     pub fn text(&self) -> String {
-        // Maps with keys that are no strings are all that JSON cannot have; there are none.
+        // JSON fails only for maps whose keys are not strings, and this value has no such map.
         let json = |value: serde_json::Result<String>| value.map(|text| text + "\n").unwrap_or_default();
         match self {
             Ir::Graph(module) => module.to_string(),
@@ -69,7 +70,8 @@ impl Ir {
         }
     }
 
-    /// As a drawing: of a graph one for each function, of tasks what they wait for. A plan has none: its steps are all that it says of order.
+    /// Returns a drawing: one for each function of a graph, or the dependencies of tasks. A plan
+    /// has none: its steps alone fix the order.
     pub fn drawing(&self) -> Option<Drawing> {
         match self {
             Ir::Graph(module) => {
@@ -81,7 +83,7 @@ impl Ir {
         }
     }
 
-    /// Reads what [`Ir::text`] wrote, whatever comments stand before it. Takes hostile text.
+    /// Reads the text of [`Ir::text`], and skips comments before it. Takes hostile text.
     ///
     /// # Errors
     /// A [`TextError`].
@@ -103,7 +105,7 @@ impl Ir {
         }
     }
 
-    /// What it is, for people.
+    /// Returns the name of the IR's kind in messages.
     pub fn kind(&self) -> &'static str {
         match self {
             Ir::Graph(_) => GRAPH,
@@ -113,7 +115,7 @@ impl Ir {
     }
 }
 
-/// What stands behind the comments that a text begins with.
+/// Returns the text after its leading comments.
 fn behind_comments(text: &str) -> &str {
     let mut rest = text.trim_start();
     while rest.starts_with(';') || rest.starts_with("//") {
@@ -122,7 +124,8 @@ fn behind_comments(text: &str) -> &str {
     rest
 }
 
-/// IR between two passes, and which pass left it: where compiling stopped, and can go on.
+/// IR between two passes and the name of the pass that left it: a point where compilation stopped
+/// and can continue.
 ///
 /// ```text
 /// ; after fuse
@@ -131,24 +134,24 @@ fn behind_comments(text: &str) -> &str {
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct Stop {
-    /// What the pass left.
+    /// Output of the pass.
     pub ir: Ir,
-    /// The pass; none for a graph as a frontend wrote it.
+    /// Name of the pass; `None` for a graph from a frontend.
     pub after: Option<&'static str>,
 }
 
 impl Stop {
-    /// What a text begins with that says which pass left it.
+    /// Prefix of the line that names the pass.
     const AFTER: &str = "; after ";
-    /// What stands there in place of a pass for a graph as a frontend wrote it.
+    /// Word in place of a pass for a graph from a frontend.
     const FRONTEND: &str = "frontend";
 
-    /// As text that reads back.
+    /// Returns text that reads back.
     pub fn text(&self) -> String {
         format!("{}{}\n{}", Stop::AFTER, self.after.unwrap_or(Stop::FRONTEND), self.ir.text())
     }
 
-    /// Reads what [`Stop::text`] wrote. Takes hostile text.
+    /// Reads the text of [`Stop::text`]. Takes hostile text.
     ///
     /// # Errors
     /// A [`StopError`].
@@ -158,7 +161,7 @@ impl Stop {
         let name = said.ok_or(StopError::Unsaid)?.trim();
         let after = if name == Stop::FRONTEND { None } else { Some(find(name)?.name) };
         let stop = Stop { ir, after };
-        // What a pass leaves is what the next one takes.
+        // The output of a pass is the input of the next one.
         let expected = stop.passes().first().map_or(PLAN, |next| next.takes());
         if stop.ir.kind() == expected {
             Ok(stop)
@@ -167,20 +170,20 @@ impl Stop {
         }
     }
 
-    /// The passes that follow.
+    /// Returns the passes that follow.
     pub fn passes(&self) -> &'static [&'static Pass] {
         let at = self.after.and_then(|name| PASSES.iter().position(|pass| pass.name == name));
         &PASSES[at.map_or(0, |at| at + 1)..]
     }
 }
 
-/// Why text says nowhere to go on from.
+/// Why text gives no point to continue from.
 #[derive(Debug, thiserror::Error)]
 pub enum StopError {
-    /// It is no IR.
+    /// The text is not IR.
     #[error(transparent)]
     Text(#[from] TextError),
-    /// It does not say which pass left it.
+    /// The text does not name the pass that left it.
     #[error(
         "no line says which pass left this; put one at its beginning such as \"{}fuse\", or \"{}{}\" for a graph as it was before all passes",
         Stop::AFTER,
@@ -188,17 +191,17 @@ pub enum StopError {
         Stop::FRONTEND
     )]
     Unsaid,
-    /// No pass of that name.
+    /// No pass has this name.
     #[error(transparent)]
     Pass(#[from] PassError),
-    /// It is something else than that pass leaves.
+    /// The IR is of another kind than that pass leaves.
     #[error("what {after} leaves is {expected}; this is {found}")]
     Other {
         /// The pass.
         after: String,
-        /// What it leaves.
+        /// Kind of IR that the pass leaves.
         expected: &'static str,
-        /// What this is.
+        /// Kind of this IR.
         found: &'static str,
     },
 }
@@ -215,7 +218,7 @@ impl StopError {
     }
 }
 
-/// The JSON of what is no graph.
+/// JSON form of IR other than a graph.
 #[derive(serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum Text {
@@ -223,19 +226,19 @@ enum Text {
     Plan(Box<Plan<KernelSpec>>),
 }
 
-/// Why text is no IR.
+/// Why text is not IR.
 #[derive(Debug, thiserror::Error)]
 pub enum TextError {
-    /// It is no graph.
+    /// The text is not a graph.
     #[error(transparent)]
     Graph(#[from] ParseError),
-    /// It is no plan.
+    /// The text is not tasks or a plan.
     #[error("no tasks or plan as passes write them: {0}")]
     Json(#[from] serde_json::Error),
-    /// Numbers in it name nothing.
+    /// Numbers in the text name missing items.
     #[error(transparent)]
     Schedule(#[from] ScheduleError),
-    /// A kernel that there is none of.
+    /// A kernel spec that is invalid.
     #[error(transparent)]
     Spec(#[from] SpecError),
 }
@@ -251,24 +254,24 @@ impl TextError {
     }
 }
 
-/// The names of all passes, in their order.
+/// Returns the names of all passes, in their order.
 pub fn names() -> Vec<&'static str> {
     PASSES.iter().map(|pass| pass.name).collect()
 }
 
-/// The names of those that make a graph of a graph, in their order.
+/// Returns the names of the passes from graph to graph, in their order.
 pub fn graph_passes() -> Vec<&'static str> {
     let graph = PASSES.iter().filter(|pass| matches!(pass.run, Run::Graph(_)));
     graph.map(|pass| pass.name).collect()
 }
 
-/// The names of those that make a plan of a graph, in their order.
+/// Returns the names of the passes that make a plan from a graph, in their order.
 pub fn plan_passes() -> Vec<&'static str> {
     let graph = graph_passes();
     names().into_iter().filter(|name| !graph.contains(name)).collect()
 }
 
-/// The pass of a name.
+/// Returns the pass with a name.
 ///
 /// # Errors
 /// [`PassError::Unknown`].
@@ -299,10 +302,10 @@ pub fn set(options: &mut OptionSet, text: &str) -> Result<(), OptionError> {
     }
 }
 
-/// Runs passes by name on a graph, those that make a graph of it.
+/// Runs passes by name on a graph; each must be a pass from graph to graph.
 ///
 /// # Errors
-/// As [`run`], and for a pass that makes something else.
+/// Errors of [`run`], and one for a pass that does not return a graph.
 pub fn run_pipeline(module: Module, names: &[&str], context: &Context<'_>) -> Result<Module, PassError> {
     for name in names {
         let pass = find(name)?;
@@ -321,17 +324,17 @@ pub fn run_pipeline(module: Module, names: &[&str], context: &Context<'_>) -> Re
 /// Runs passes by name, one after the other, and verifies graphs before the first and after each.
 ///
 /// # Errors
-/// For a name that no pass has (before anything runs), where a pass takes something else than the one before made, and where a graph, or
-/// what a pass made of it, does not verify.
+/// For a name that no pass has (before anything runs), and where a pass takes another kind of IR
+/// than the one before left. Also where a graph does not verify, before or after a pass.
 pub fn run(ir: Ir, names: &[&str], context: &Context<'_>) -> Result<Ir, PassError> {
     let passes = names.iter().map(|name| find(name)).collect::<Result<Vec<_>, _>>()?;
     run_watched(ir, &passes, context, &mut |_, _, _| {})
 }
 
-/// As [`run`], and shows what each pass left, and whether it changed anything.
+/// Runs passes like [`run`], and shows the output of each pass and whether it changed anything.
 ///
 /// # Errors
-/// As [`run`].
+/// Errors of [`run`].
 pub fn run_watched(
     ir: Ir,
     passes: &[&'static Pass],
@@ -349,7 +352,7 @@ pub fn run_watched(
 }
 
 impl Pass {
-    /// What it works on, as [`Ir::kind`] calls it.
+    /// Returns the kind of IR that the pass takes, as [`Ir::kind`] names it.
     fn takes(&self) -> &'static str {
         match self.run {
             Run::Graph(_) | Run::Lower(_) => GRAPH,
@@ -361,7 +364,7 @@ impl Pass {
         PassError::Kind { pass: self.name, expected: self.takes(), found: ir.kind() }
     }
 
-    /// What it leaves, and whether that is something else.
+    /// Returns the output of the pass, and whether it differs from the input.
     fn apply(&self, ir: Ir, context: &Context<'_>) -> Result<(Ir, bool), PassError> {
         if let Some(decisions) = &context.decisions {
             decisions.begin(self.name);
@@ -418,7 +421,8 @@ mod tests {
         assert_eq!(error.as_deref(), Some("pass steps takes tasks; what it was given is a graph"));
     }
 
-    /// Who is told sees what each pass chose over what, and the passes leave what they leave without.
+    /// Checks that passes record their choices and alternatives, and that recording does not change
+    /// their output.
     #[test]
     fn passes_tell_what_they_decide() {
         use crate::decision::{Decision, Decisions};
@@ -471,7 +475,7 @@ func @step(%x: f32[T, 256]) -> (f32[T, 520]) {
             kernels.rejected.iter().any(|lost| lost.why.ends_with(" cycles for an element and a row")),
             "{kernels:#?}"
         );
-        // Nothing is told of what had no other way.
+        // A decision without an alternative is not recorded.
         assert!(all.iter().all(|each| !each.rejected.is_empty() && each.pass != "canonicalise"));
     }
 

@@ -1,11 +1,13 @@
-//! `observe`: sums the squares of what each weight is multiplied with, where that is asked for: what an importance matrix is made of.
+//! `observe`: sums the squares of each weight's inputs, on request. An importance matrix is made
+//! from these sums.
 //!
-//! Needs: fused ops. Leaves: the same results, and a `recurrent` state for each tensor that rows are multiplied with, named after it: the sum of the
-//! squares of each of its columns' numbers, and last how many rows there were, for each of its experts. Where [`Options::inputs`] is false
-//! nothing changes. Rows are summed as the op takes them, quantised where it takes them so. Of a tensor of which several weights are parts
-//! (`ffn_gate_up_exps`) one is counted; where each head has a matrix of its own, all heads of a row lie side by side in the state, as in the files of
-//! llama-imatrix.
-//!
+//! Needs: fused ops. Leaves: the same results, and a `recurrent` state for each tensor that rows
+//! are multiplied with, named after the tensor. For each expert the state holds the sum of squares
+//! of each column, and last the number of rows. Where [`Options::inputs`] is false, nothing
+//! changes. Rows are summed in the format in which the op takes them, quantised if the op takes
+//! quantised rows. If several weights are parts of one tensor (`ffn_gate_up_exps`), only one is
+//! counted. If each head has a matrix of its own, all heads of a row lie side by side in the state,
+//! as in the files of llama-imatrix.
 //! ```text
 //!   %y = linear %x, @w, _, _ : f32[T, 512]                // @w : q4_k[512, 256], %x : a8_super[T, 256]
 //! ```
@@ -44,13 +46,13 @@ pass_options! {
     }
 }
 
-/// What a state's name has before the name of its weight.
+/// Prefix of a state's name, before the name of its weight.
 pub const PREFIX: &str = "squares.";
 
 /// Runs the pass.
 ///
 /// # Errors
-/// None that a verified module has.
+/// Returns no error for a verified module.
 pub fn run(mut module: Module, context: &Context<'_>) -> Result<Module, PassError> {
     if !context.options.of::<Options>().inputs {
         return Ok(module);
@@ -67,7 +69,7 @@ pub fn run(mut module: Module, context: &Context<'_>) -> Result<Module, PassErro
             }
             let (experts, columns) = match weight.shape[..] {
                 [_, k] => (1, k),
-                // All heads of a row side by side.
+                // All heads of a row lie side by side.
                 [heads, _, k] if is_of_heads(&function.ops[factor.at]) => (1, heads.saturating_mul(k)),
                 [experts, _, k] => (experts, k),
                 _ => continue,
@@ -76,7 +78,8 @@ pub fn run(mut module: Module, context: &Context<'_>) -> Result<Module, PassErro
             module.states.push(State::recurrent(&name, &[experts, columns.saturating_add(1)], Rollback::None));
         }
         let mut rewriter = Rewriter::new(&module, function);
-        // The token of each state, and the weight whose rows it counts: parts of a tensor are multiplied with the same rows.
+        // Token of each state, and the weight whose rows it counts: all parts of a tensor are
+        // multiplied with the same rows.
         let mut tokens: BTreeMap<StateId, (ValueId, WeightId)> = BTreeMap::new();
         for Factor { at, weight, mut x, ids } in found {
             let Some(&state) = states.get(&state_name(&module.weights[weight.index()])) else { continue };
@@ -100,7 +103,7 @@ pub fn run(mut module: Module, context: &Context<'_>) -> Result<Module, PassErro
     Ok(module)
 }
 
-/// What the state of a weight is called: after its tensor, of which it may be a part.
+/// Returns the name of a weight's state: the name of its tensor, which may hold several weights.
 fn state_name(weight: &Weight) -> String {
     let tensor = weight.part.as_ref().map_or(&weight.name, |part| &part.tensor);
     format!("{PREFIX}{tensor}")
@@ -115,7 +118,7 @@ struct Factor {
     ids: Option<ValueId>,
 }
 
-/// All of a function's.
+/// Returns all factors of a function.
 fn factors(function: &Function) -> Vec<Factor> {
     let def_use = DefUse::of(function);
     let mut found = Vec::new();
@@ -132,7 +135,7 @@ fn factors(function: &Function) -> Vec<Factor> {
                     Operand::Value(ids) => Some(ids),
                     Operand::Weight(_) | Operand::State(_) | Operand::Absent => continue,
                 },
-                // Heads are merged before they are counted, which is of floats alone.
+                // Heads are merged before they are counted, and only floats can be merged.
                 OpKind::LinearHeads => {
                     x = def_use.defining(function, x).map_or(x, |view::Quantise { x, .. }| x);
                     None
@@ -145,7 +148,8 @@ fn factors(function: &Function) -> Vec<Factor> {
     found
 }
 
-/// The operands of a product that are rows, each with the weight that they are multiplied with.
+/// Returns the operands of a product that are rows, each with the weight that they are multiplied
+/// with.
 fn pairs(op: &Op) -> &'static [(&'static str, &'static str)] {
     match op.kind {
         OpKind::Linear | OpKind::LinearHeads | OpKind::ExpertDown => &[("x", "w")],
@@ -156,7 +160,7 @@ fn pairs(op: &Op) -> &'static [(&'static str, &'static str)] {
     }
 }
 
-/// Whether each head has a matrix of its own.
+/// Returns whether each head has a matrix of its own.
 fn is_of_heads(op: &Op) -> bool {
     matches!(op.kind, OpKind::LinearHeads | OpKind::HeadsMatmul)
 }

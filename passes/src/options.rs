@@ -1,5 +1,5 @@
-//! Options of passes. Each pass declares its own in its file, and nowhere else does one stand: its text, `PASS.KEY = VALUE`, its
-//! documentation and what it is where nothing is said come from there.
+//! Options of passes. Each pass declares its options in its own file and nowhere else. The text
+//! `PASS.KEY = VALUE`, the documentation and the default come from that declaration.
 //!
 //! ```
 //! use ixc_passes::{defer, manager, options::OptionSet};
@@ -19,37 +19,37 @@ use ixc_failure::Class;
 /// An option in a pass's table.
 #[derive(Clone, Copy, Debug)]
 pub struct OptionRow {
-    /// Its key; in text behind the pass's name and a dot.
+    /// Key of the option; in text it follows the pass's name and a dot.
     pub key: &'static str,
     /// One line of documentation.
     pub doc: &'static str,
-    /// What it is where nothing is said, as text.
+    /// Default value, as text.
     pub default: fn() -> String,
-    /// What text may say.
+    /// Description of valid text.
     pub expected: &'static str,
-    /// Whether text says a value.
+    /// Returns whether text is a valid value.
     pub check: fn(&str) -> bool,
 }
 
-/// Options of one pass; [`pass_options!`](crate::options::pass_options) makes it.
+/// Options of one pass; [`pass_options!`](crate::options::pass_options) implements it.
 pub trait PassOptions: Sized {
-    /// The pass.
+    /// Name of the pass.
     const PASS: &'static str;
-    /// The table.
+    /// Table of the options.
     const ROWS: &'static [OptionRow];
-    /// Reads them; `text` gives what is said for a key.
+    /// Reads the options; `text` returns the value set for a key.
     fn read(text: impl Fn(&'static str) -> Option<String>) -> Self;
-    /// All of them as text.
+    /// Returns all options as text.
     fn write(&self) -> Vec<(&'static str, String)>;
 }
 
-/// A value that an option may have.
+/// A value of an option.
 pub trait OptionValue: Sized {
-    /// What text may say.
+    /// Description of valid text.
     const EXPECTED: &'static str;
-    /// Of text.
+    /// Reads the value from text.
     fn read(text: &str) -> Option<Self>;
-    /// As text that reads back.
+    /// Returns text that reads back.
     fn text(&self) -> String;
 }
 
@@ -88,11 +88,12 @@ impl OptionValue for bool {
     }
 }
 
-/// Whether a name matches a pattern of `*` and `?`. Takes time in proportion to the product of their lengths.
+/// Returns whether a name matches a pattern of `*` and `?`. Takes time proportional to the product
+/// of their lengths.
 pub fn matches(pattern: &str, name: &str) -> bool {
     let (pattern, name): (Vec<char>, Vec<char>) = (pattern.chars().collect(), name.chars().collect());
     let (mut p, mut n) = (0, 0);
-    // Where the last `*` stands, and how much of the name it has taken.
+    // Place of the last `*`, and how much of the name it has matched.
     let mut star: Option<(usize, usize)> = None;
     while n < name.len() {
         match pattern.get(p) {
@@ -123,25 +124,25 @@ pub enum OptionError {
     Form {
         /// The text.
         found: String,
-        /// One that is right.
+        /// A valid example.
         example: String,
     },
-    /// No pass has it.
+    /// No pass has the option.
     #[error("no pass has an option {found:?}; there are {}", known.join(", "))]
     Unknown {
         /// The key.
         found: String,
-        /// All there are.
+        /// All options.
         known: Vec<String>,
     },
-    /// A value that it cannot have.
+    /// A value that the option cannot have.
     #[error("{key} is {found:?}; expected {expected}")]
     Value {
         /// The key.
         key: String,
         /// The value.
         found: String,
-        /// What would be right.
+        /// Description of valid text.
         expected: &'static str,
     },
 }
@@ -155,36 +156,36 @@ impl OptionError {
     }
 }
 
-/// What is said about options of passes; what is not said is each pass's default.
+/// Options that were set; every other option has its pass's default.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OptionSet(BTreeMap<(&'static str, &'static str), String>);
 
 impl OptionSet {
-    /// The options of a pass.
+    /// Returns the options of a pass.
     pub fn of<O: PassOptions>(&self) -> O {
         O::read(|key| self.0.get(&(O::PASS, key)).cloned())
     }
 
-    /// Whether nothing is said.
+    /// Returns whether no option is set.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// With these for one pass.
+    /// Sets the options of one pass.
     #[must_use]
     pub fn with<O: PassOptions>(mut self, options: &O) -> OptionSet {
         self.0.extend(options.write().into_iter().map(|(key, text)| ((O::PASS, key), text)));
         self
     }
 
-    /// With what another says, where it says something.
+    /// Sets every option that another set has.
     #[must_use]
     pub fn over(mut self, other: &OptionSet) -> OptionSet {
         self.0.extend(other.0.iter().map(|(key, text)| (*key, text.clone())));
         self
     }
 
-    /// Sets one.
+    /// Sets one option from text.
     ///
     /// # Errors
     /// [`OptionError::Value`].
@@ -199,7 +200,7 @@ impl OptionSet {
 }
 
 impl fmt::Display for OptionSet {
-    /// As it would be set: `requantise.weights=i8_row tile.choose=...`.
+    /// Writes the options as they would be set: `requantise.weights=i8_row tile.choose=...`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.iter().enumerate().try_for_each(|(index, ((pass, key), value))| {
             let space = if index == 0 { "" } else { " " };
@@ -208,7 +209,8 @@ impl fmt::Display for OptionSet {
     }
 }
 
-/// Declares the options of a pass: a struct with a default, its table, and its text both ways.
+/// Declares the options of a pass: a struct with defaults, its table, and conversion from and to
+/// text.
 macro_rules! pass_options {
     (
         $(#[$outer:meta])*
@@ -238,7 +240,7 @@ macro_rules! pass_options {
 
             fn read(text: impl Fn(&'static str) -> Option<String>) -> $name {
                 let default = <$name as Default>::default();
-                // Text was read once already, when it was set.
+                // The text was already validated when it was set.
                 $name { $($key: text(stringify!($key))
                     .and_then(|text| $crate::options::OptionValue::read(&text)).unwrap_or(default.$key),)* }
             }

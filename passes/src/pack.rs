@@ -1,13 +1,18 @@
-//! `pack`: the format in which products read each weight, and their activations.
+//! `pack`: chooses the format in which products read each weight, and the format of their
+//! activations.
 //!
-//! A weight is packed for matrix products, where its rows (of each expert) are whole strips of 16 and its columns whole packed blocks. A
-//! tied embedding is in the plan twice, as in the file for its rows too. Gate and up are both packed or neither, since one kernel reads
-//! both. Where the target has tiles, activations have bf16 beside them. Where it has products of pairs of bf16 and no tiles, those of packed bf16 weights
-//! are rounded to bf16, a router's too where that is stored so: that is the error of llama.cpp on the same weights, for half of the instructions and
-//! less to read. Not packed, they stay f32.
+//! A weight is packed for matrix products if its rows (of each expert) are whole strips of 16 and
+//! its columns whole packed blocks. A tied embedding is in the plan twice: packed for products, and
+//! as in the file for row look-up. Gate and up are both packed or neither, since one kernel reads
+//! both. On targets with tiles, activations carry bf16 next to their integers.
 //!
-//! Needs: a verified module. Leaves: the same functions, and weights that products read with `layout` and `activations`, where these are not
-//! those of the format in the file.
+//! Some targets have products of pairs of bf16 but no tiles. They round the activations of packed
+//! bf16 weights to bf16, including those of a router stored as bf16. The rounding error equals that
+//! of llama.cpp on the same weights. It halves the instructions and reduces the bytes read. The
+//! activations of unpacked weights stay f32.
+//!
+//! Needs: a verified module. Leaves: the same functions. Weights that products read have `layout`
+//! and `activations` where these differ from those of the format in the file.
 //!
 //! ```text
 //! weight @w : q4_k[520, 256]     // 520 is no multiple of 16: stays
@@ -46,21 +51,23 @@ pass_options! {
     }
 }
 
-/// What kernels for matrix products a target has.
+/// Kinds of matrix-product kernels that a target has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct MatrixTarget {
     /// Whether weights are packed.
     packed: bool,
-    /// Tile products for many rows of packed weights: activations are bf16, too. Means nothing without `packed`.
+    /// Tile products for many rows of packed weights; activations then carry bf16 too. Requires
+    /// `packed`.
     tiles: bool,
-    /// Products of pairs of bf16 without tiles: bf16 weights take their activations as bf16. Means nothing without `packed`.
+    /// Products of pairs of bf16 without tiles; bf16 weights then take their activations as bf16.
+    /// Requires `packed`.
     pairs: bool,
 }
 
 /// Runs the pass.
 ///
 /// # Errors
-/// None; passes have one signature.
+/// Returns no error; all passes share one signature.
 pub fn run(mut module: Module, context: &Context<'_>) -> Result<Module, PassError> {
     let packed = context.options.of::<Options>().weights;
     let tiles = context.target.isa().tile_registers > 0;
@@ -91,7 +98,7 @@ pub fn run(mut module: Module, context: &Context<'_>) -> Result<Module, PassErro
         let layout = layouts[w.index()];
         let format = layout.unwrap_or(weight.format);
         let own = format.activation();
-        // All values that are quantised have bf16 beside them, so that every product can take every value.
+        // All quantised values carry bf16 too, so that every product can take every value.
         let activations = match format.tile_activation() {
             Some(tiles) if target.tiles => Some(tiles),
             _ if pairs[w.index()] => format.pair_activation(),
@@ -100,43 +107,43 @@ pub fn run(mut module: Module, context: &Context<'_>) -> Result<Module, PassErro
         let choice = &mut weight.choice;
         if (choice.layout, choice.activations) != (layout, activations) {
             (choice.layout, choice.activations) = (layout, activations);
-            // Cut for another format.
+            // The tiling was made for another format.
             (choice.tile, choice.why) = (None, None);
         }
     }
     Ok(module)
 }
 
-/// Weights that products read.
+/// Returns the weights that products read.
 fn products(module: &Module) -> BTreeSet<WeightId> {
     let ops = module.functions.iter().flat_map(|function| &function.ops);
     ops.flat_map(|op| factors(op.kind).iter().map(|name| op.operand(name))).filter_map(Operand::weight).collect()
 }
 
-/// The gate and the up projection of an op that multiplies with both.
+/// Returns the gate and the up projection of an op that multiplies with both.
 pub(crate) fn gate_and_up(op: &Op) -> Option<(WeightId, WeightId)> {
     let linear = view::LinearSwiglu::of(op).map(|swiglu| (swiglu.gate, swiglu.up));
     linear.or_else(|| view::ExpertSwiglu::of(op).map(|swiglu| (swiglu.gate, swiglu.up)))
 }
 
-/// Why a weight is read as it lies in the file.
+/// Why a weight is read as stored in the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Unpacked {
-    /// Nothing is to be packed.
+    /// The option turns packing off.
     Off,
-    /// Its format has no packed form.
+    /// The format has no packed form.
     NoForm,
-    /// It is no matrix.
+    /// The weight is not a matrix.
     NoMatrix,
-    /// Its rows are no whole strips.
+    /// The rows are not whole strips.
     Rows(u64),
-    /// It is a part of a tensor that begins or ends within a strip.
+    /// The weight is a part of a tensor that begins or ends within a strip.
     Part,
-    /// Its columns are no whole packed blocks.
+    /// The columns are not whole packed blocks.
     Columns(u64, Format),
-    /// Nor blocks of the activations that it is multiplied with.
+    /// The columns are not whole blocks of the activations that the weight is multiplied with.
     Activations(u64, Format),
-    /// One kernel reads it with another weight that is not packed alike.
+    /// One kernel reads it together with another weight that is not packed alike.
     With(WeightId),
 }
 
@@ -161,14 +168,16 @@ impl Unpacked {
     }
 }
 
-/// For each weight of the module the format that kernels read, where that is not the one in the file.
+/// Returns for each weight of the module the format that kernels read, or the reason why they read
+/// the file's format.
 fn layouts(module: &Module, target: MatrixTarget) -> Vec<Result<Format, Unpacked>> {
     let mut formats: Vec<Result<Format, Unpacked>> = module.weights.iter().map(|_| Err(Unpacked::Off)).collect();
-    // What has a scale for a whole row, requantised or stored so, is packed in any case: no kernel reads it otherwise.
+    // A format with one scale per row is always packed, both requantised and as stored: no kernel
+    // reads it otherwise.
     let packs = |weight: &Weight| target.packed || weight.format.has_row_scale();
     for (format, weight) in formats.iter_mut().zip(&module.weights).filter(|(_, weight)| packs(weight)) {
         let part = weight.part.as_ref().map_or([0; 2], |part| [part.rows, part.from]);
-        // A part of a tensor is whole strips of it.
+        // A part of a tensor must be whole strips of it.
         let strips = part.iter().all(|rows| rows.is_multiple_of(STRIP as u64));
         *format = packable(weight.format, &weight.shape, target);
         if format.is_ok() && !strips {
@@ -176,14 +185,16 @@ fn layouts(module: &Module, target: MatrixTarget) -> Vec<Result<Format, Unpacked
         }
     }
     let pairs: Vec<_> = module.functions.iter().flat_map(|function| &function.ops).filter_map(gate_and_up).collect();
-    // A weight may be in several pairs: until nothing changes, which each round but the last does to one more weight.
+    // A weight may be in several pairs. The loop ends because every round but the last unpacks one
+    // more weight.
     while let Some((w, with)) = pairs.iter().find_map(|&(gate, up)| odd_one(&formats, gate, up, target)) {
         formats[w.index()] = Err(Unpacked::With(with));
     }
     formats
 }
 
-/// The packed one of two weights, where the other is not, and that; one of both, where tile products would take other activations for each.
+/// Finds a packed weight of a pair whose other weight is not packed, and returns both. Also finds a
+/// pair whose tile products would take different activations.
 fn odd_one(
     formats: &[Result<Format, Unpacked>],
     gate: WeightId,
@@ -198,7 +209,8 @@ fn odd_one(
     }
 }
 
-/// For each weight of the module whether its products are of pairs of bf16. Gate and up read the same activations: both are, or neither.
+/// Returns for each weight whether its products use pairs of bf16. Gate and up read the same
+/// activations, so both do or neither.
 fn by_pairs(module: &Module, layouts: &[Option<Format>], target: MatrixTarget) -> Vec<bool> {
     let takes = |(weight, layout): (&Weight, &Option<Format>)| {
         let activation = layout.and_then(Format::pair_activation).filter(|_| target.pairs);
@@ -207,14 +219,14 @@ fn by_pairs(module: &Module, layouts: &[Option<Format>], target: MatrixTarget) -
     };
     let mut pairs: Vec<bool> = module.weights.iter().zip(layouts).map(takes).collect();
     let both: Vec<_> = module.functions.iter().flat_map(|function| &function.ops).filter_map(gate_and_up).collect();
-    // A weight may be in several.
+    // A weight may be in several pairs.
     while let Some((gate, up)) = both.iter().find(|(gate, up)| pairs[gate.index()] != pairs[up.index()]) {
         (pairs[gate.index()], pairs[up.index()]) = (false, false);
     }
     pairs
 }
 
-/// The packed form of a weight of this format and shape.
+/// Returns the packed form of a weight of this format and shape.
 fn packable(format: Format, shape: &[u64], target: MatrixTarget) -> Result<Format, Unpacked> {
     let packed = format.packed().ok_or(Unpacked::NoForm)?;
     let &[.., n, k] = shape else { return Err(Unpacked::NoMatrix) };
@@ -229,18 +241,19 @@ fn packable(format: Format, shape: &[u64], target: MatrixTarget) -> Result<Forma
     if k.is_multiple_of(activation.block_len() as u64) { Ok(packed) } else { Err(Unpacked::Activations(k, activation)) }
 }
 
-/// The format of a weight that nothing but products read, packed where it can be, for targets without tiles.
+/// Returns the format of a weight that only products read, packed if possible, for targets without
+/// tiles.
 pub fn packed_alone(format: Format, shape: &[u64]) -> Format {
     packable(format, shape, MatrixTarget { packed: true, ..MatrixTarget::default() }).unwrap_or(format)
 }
 
-/// The operands of an op that are weights which a product multiplies with.
+/// Returns the names of an op's operands that are weights of products.
 pub fn factors(kind: OpKind) -> &'static [&'static str] {
     match kind {
         OpKind::Dequantise | OpKind::Linear | OpKind::LinearHeads | OpKind::ExpertDown => &["w"],
         OpKind::LinearQkv => &["wq", "wk", "wv"],
         OpKind::LinearSwiglu | OpKind::ExpertSwiglu => &["gate", "up"],
-        // Loads what products read.
+        // Prefetches load the weights that products read.
         OpKind::ExpertPrefetch => &["gate", "up", "down"],
         OpKind::Embed
         | OpKind::Matmul

@@ -1,4 +1,4 @@
-//! A pass, and what it knows beside its IR.
+//! A pass, and the context that it gets besides its IR.
 
 use std::sync::Arc;
 
@@ -17,17 +17,17 @@ use crate::options::{OptionRow, OptionSet, PassOptions};
 /// A pass.
 #[derive(Debug)]
 pub struct Pass {
-    /// Name, for `--passes`.
+    /// Name on the command line.
     pub name: &'static str,
     /// One line of documentation.
     pub doc: &'static str,
-    /// Its options.
+    /// Options of the pass.
     pub options: &'static [OptionRow],
     /// The pass itself.
     pub run: Run,
 }
 
-/// What a pass takes and gives.
+/// Function of a pass, by input and output.
 #[derive(Clone, Copy, Debug)]
 pub enum Run {
     /// A graph from a graph.
@@ -40,40 +40,40 @@ pub enum Run {
     Plan(fn(Draft, &Context<'_>) -> Result<Plan<KernelSpec>, PassError>),
 }
 
-/// What passes know beside their IR.
+/// Context of passes besides their IR.
 #[derive(Clone, Debug)]
 pub struct Context<'a> {
-    /// What code will be made for.
+    /// Target of the code.
     pub target: Target,
     /// Caches of a core: those of the target's row, or this machine's for `native`.
     pub caches: CoreCaches,
     /// Options of passes.
     pub options: OptionSet,
-    /// What a plan says of a model that its graph does not: `lower` needs it.
+    /// Facts of the model that its graph does not hold; `lower` needs them.
     pub facts: Option<Facts<'a>>,
-    /// Whom passes tell what they decide, if anybody.
+    /// Record of decisions, if requested.
     pub decisions: Option<Arc<Decisions>>,
 }
 
 impl Context<'_> {
-    /// For a target, with the caches of its row and no options.
+    /// Creates a context for a target, with the caches of its row and no options.
     pub fn new(target: Target) -> Context<'static> {
         Context { target, caches: target.row().caches(), options: OptionSet::default(), facts: None, decisions: None }
     }
 
-    /// Tells a decision, which is made only where somebody wants to know.
+    /// Records a decision; computes it only if decisions are requested.
     pub fn decide(&self, decision: impl FnOnce() -> Decision) {
         if let Some(decisions) = &self.decisions {
             decisions.add(decision());
         }
     }
 
-    /// Whether somebody wants to know decisions.
+    /// Returns whether decisions are recorded.
     pub fn tells(&self) -> bool {
         self.decisions.is_some()
     }
 
-    /// With options of a pass.
+    /// Sets the options of a pass.
     #[must_use]
     pub fn with<O: PassOptions>(mut self, options: &O) -> Self {
         self.options = self.options.with(options);
@@ -81,45 +81,45 @@ impl Context<'_> {
     }
 }
 
-/// What a graph's result is, which is rows of numbers in any case.
+/// Meaning of a graph's result; it is rows of numbers in any case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GraphResult {
     /// Logits of the vocabulary.
     Logits,
     /// Hidden states.
     Hidden {
-        /// Rows of the embedding table: ids are below.
+        /// Rows of the embedding table; token ids are less than this.
         vocabulary: u32,
-        /// How those of a text become one vector, where the model says it.
+        /// Pooling of a text's rows into one vector, if the model gives one.
         pooling: Option<Pooling>,
-        /// Whether vectors have length 1; otherwise they keep the length of what was pooled.
+        /// Whether vectors are scaled to length 1; otherwise they keep the length after pooling.
         unit: bool,
     },
-    /// Sums over rows' experts, each of its functions of one layer: [`ixc_ir::graph::expert_layers`].
+    /// Sums over rows' experts; each function computes one layer: [`ixc_ir::graph::expert_layers`].
     Experts {
-        /// Ids of the model's embedding table, as plans say it of every model.
+        /// Rows of the model's embedding table; every plan records them.
         vocabulary: u32,
     },
 }
 
-/// What the plan says that the graph does not.
+/// Facts for the plan that the graph does not hold.
 #[derive(Clone)]
 pub struct Facts<'a> {
-    /// Architecture's name, for people.
+    /// Name of the architecture, for messages.
     pub architecture: String,
-    /// Most tokens of a step, at least 1.
+    /// Max tokens of a step, at least 1.
     pub max_tokens: u32,
-    /// Context length that the model was made for.
+    /// Context length that the model was trained for.
     pub context_length: u32,
-    /// What the graph's result is.
+    /// Meaning of the graph's result.
     pub result: GraphResult,
-    /// Model files; weights' places count them.
+    /// Model files; the places of weights index them.
     pub files: Vec<SourceFile>,
-    /// Tensors that are made of parts of those; weights' places count them behind the files.
+    /// Tensors made from parts of the files; the places of weights index them after the files.
     pub derived: Vec<Derived>,
     /// Tokenizer and chat template, as the frontend encodes them.
     pub tokenizer: Vec<u8>,
-    /// The weights: asked for frequency factors of rotations, a few hundred bytes, and nothing else.
+    /// Source of the weights; read only for frequency factors of rotations, a few hundred bytes.
     pub weights: &'a dyn WeightSource,
 }
 

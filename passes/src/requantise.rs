@@ -1,11 +1,15 @@
-//! `requantise`: weights in another format than the file's, where somebody asks for it.
+//! `requantise`: stores weights in another format than the file's, on request.
 //!
-//! It changes what a model computes, as `defer` does, so it does nothing unless it is told to. A weight's format becomes one with a
-//! scale for each row, and what it was is kept as `stored`: who reads the file requantises. From then on every pass sees the new format alone.
-//! What a layer chooses experts with stays as it is, as does what is read by rows (an embedding, and an output tied to it), and what has no whole
-//! strips of 16 rows in whole blocks of the format (64 columns, or 128 that have a scale in common).
+//! The pass changes what a model computes, as `defer` does. It does nothing unless an option
+//! requests it. A weight's format becomes one with a scale for each row, and its old format is kept
+//! as `stored`: the reader of the file requantises. All later passes see only the new format.
 //!
-//! Needs: a graph as frontends write it, before `fuse`. Leaves: the same ops; weights that only products read in other formats.
+//! Some weights do not change: routers, and weights read by rows (an embedding, and an output tied
+//! to it). A weight also stays if it is not whole strips of 16 rows in whole blocks of the format
+//! (64 columns, or 128 with a common scale).
+//!
+//! Needs: a graph from a frontend, before `fuse`. Leaves: the same ops; weights that only products
+//! read in other formats.
 //!
 //! ```text
 //! weight @w : q4_k[512, 256]
@@ -42,28 +46,28 @@ pub static PASS: Pass = Pass {
 pass_options! {
     /// Options of the pass.
     pub struct Options for "requantise" {
-        #[doc = "The format of weights by their names: i8_row, i4_row, i4_g128, or PATTERN=FORMAT,.. of which the last that matches counts; keep leaves them as they are."]
+        #[doc = "Formats of weights by name: i8_row, i4_row, i4_g128, or a list PATTERN=FORMAT,.. in which the last match counts; keep leaves the format unchanged."]
         pub weights: Formats = Formats::default(),
     }
 }
 
-/// Formats by patterns of names.
+/// Formats by patterns of weight names.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Formats(Vec<(String, Option<Format>)>);
 
 impl Formats {
-    /// What a weight is to be requantised to.
+    /// Returns the format to which a weight is requantised.
     fn of(&self, name: &str) -> Option<Format> {
         self.0.iter().rev().find(|(pattern, _)| matches(pattern, name)).and_then(|(_, format)| *format)
     }
 
-    /// Whether nothing is asked for.
+    /// Returns whether no format is requested.
     pub fn is_empty(&self) -> bool {
         self.0.iter().all(|(_, format)| format.is_none())
     }
 }
 
-/// The word for no other format.
+/// Word that keeps the format.
 const KEEP: &str = "keep";
 
 impl OptionValue for Formats {
@@ -93,7 +97,7 @@ impl OptionValue for Formats {
 /// Runs the pass.
 ///
 /// # Errors
-/// None; passes have one signature.
+/// Returns no error; all passes share one signature.
 pub fn run(mut module: Module, context: &Context<'_>) -> Result<Module, PassError> {
     let Options { weights: formats } = context.options.of();
     if formats.is_empty() {
@@ -132,7 +136,7 @@ pub fn run(mut module: Module, context: &Context<'_>) -> Result<Module, PassErro
     Ok(module)
 }
 
-/// Weights that products read, and nothing else, but for those whose products choose experts.
+/// Returns the weights that only products read, without those that score experts.
 fn products(module: &Module) -> BTreeSet<WeightId> {
     let mut found: BTreeMap<WeightId, bool> = BTreeMap::new();
     for function in &module.functions {
@@ -149,7 +153,8 @@ fn products(module: &Module) -> BTreeSet<WeightId> {
     found.into_iter().filter_map(|(w, products)| products.then_some(w)).collect()
 }
 
-/// Whether what is multiplied with a dequantised weight is what experts are chosen by, directly or with a bias.
+/// Returns whether a product with a dequantised weight scores experts, directly or after adding a
+/// bias.
 fn chooses(function: &Function, uses: &DefUse, dequantised: ValueId) -> bool {
     let users = |value| uses.users(value).into_iter().flatten().map(|user| &function.ops[user]);
     let is_chosen_by = |value| users(value).any(|op| matches!(op.kind, OpKind::Route | OpKind::RouteListed));

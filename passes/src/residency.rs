@@ -1,10 +1,12 @@
-//! `residency`: where experts do not all fit in memory, says in the graph when each layer's are loaded, needed and given up.
+//! `residency`: if memory does not hold all experts, writes into the graph when each layer's
+//! experts are loaded, awaited and evicted.
 //!
-//! Needs: fused ops, for prediction; loading alone is made explicit in graphs as a frontend writes them, too. Leaves: the same
-//! function. Where [`Options::memory`] is not said, or holds the experts of all layers as they are stored and as kernels
-//! read them, nothing changes. Otherwise each layer's experts are asked for directly after its `route`, waited for before the first
-//! op that reads them, which takes its ids from there, and given up after the last. Tokens from one `expert.slots` order all that.
-//!
+//! Needs: fused ops, for prediction; explicit loading alone also works on graphs from a frontend.
+//! Leaves: the same function. Nothing changes if [`Options::memory`] is not set, or if it holds the
+//! experts of all layers both as stored and as kernels read them. Otherwise each layer's experts
+//! are requested directly after its `route`. An `expert.wait` stands before the first op that reads
+//! them, which takes its ids from there. They are evicted after the last. Tokens from one
+//! `expert.slots` order all these ops.
 //! ```text
 //!   %logits = linear %h, @router, _, _ : f32[T, 16]
 //!   %ids, %p = route %logits, _, _ {top_k = 4, score = softmax, groups = 1, groups_kept = 1, normalise = true, scale = 1.0} : i32[T, 4], f32[T, 4]
@@ -23,19 +25,26 @@
 //!   %12 = expert.evict %9, %y {layer = 0} : token
 //! ```
 //!
-//! **Prediction** ([`Options::predict`]): a layer's router is applied a layer early, to the residual between attention and
-//! experts of the layer before (Eliseev and Mazur 2023, section 3.2), and what it names is prefetched as `predicted` behind what the
-//! layer before needs. It is computed beside that layer's own router, of a chain as long, so it takes no barrier; and reads
-//! of the next layer begin before this one's experts have been multiplied with. Which ops that takes is found by walking from the
-//! router's logits back to the residual of the layer's `expert.down`; a layer where that walk meets anything else than pure ops and
-//! weights has no prediction.
+//! **Prediction** ([`Options::predict`]): a layer's router is applied one layer early, to the
+//! residual between attention and experts of the layer before (Eliseev and Mazur 2023, section
+//! 3.2). The experts that it selects are prefetched as `predicted`, after those that the layer
+//! before needs. The early router runs next to that layer's own router and its chain is as long, so
+//! it adds no barrier. Reads for the next layer thus begin before this layer's experts have been
+//! multiplied.
 //!
-//! **Deferral** (pass [`defer`](crate::defer)): experts that a layer leaves to the next one are asked for as `predicted` as soon as they
-//! are known, directly behind those that it needs itself, and as `routed` when their turn comes. So are the next layer's own, which come
-//! after them: whatever is to be waited for is being read while something else is computed.
+//! The pass finds the ops of a router by walking from its logits back to the residual of the
+//! layer's `expert.down`. A layer is not predicted if that walk meets anything but pure ops and
+//! weights.
 //!
-//! A layer whose experts are not three matrices of one routing, gate, up and down, each read nowhere else, stays as it is: all of its
-//! experts are in memory. The log says so.
+//! **Deferral** (pass [`defer`](crate::defer)): experts that a layer leaves to the next one are
+//! requested twice. They are requested as `predicted` directly after the experts that the layer
+//! itself needs, and as `routed` when their turn comes. The next layer's own experts, which come
+//! later, are requested the same way. Every expert is thus being read while something else is
+//! computed.
+//!
+//! A layer's experts are loaded only if they are matrices of one routing (gate, up and down, or up
+//! and down) and nothing else reads them. All other layers stay as they are, with all experts in
+//! memory. The log reports each such layer.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -67,7 +76,7 @@ pass_options! {
     pub struct Options for "residency" {
         #[doc = "Bytes that experts' weights may take in memory; `none` where all of them stay there."]
         pub memory: Option<u64> = None,
-        #[doc = "How many experts more than a token is routed to are predicted for the next layer; `none` predicts nothing."]
+        #[doc = "Number of experts predicted for the next layer in addition to a token's top-k; `none` predicts nothing."]
         pub predict: Option<u32> = None,
     }
 }
@@ -75,7 +84,7 @@ pass_options! {
 /// Runs the pass.
 ///
 /// # Errors
-/// None; passes have one signature.
+/// Returns no error; all passes share one signature.
 pub fn run(mut module: Module, context: &Context<'_>) -> Result<Module, PassError> {
     let options: Options = context.options.of();
     let reads_experts = |op: &Op| matches!(op.kind, OpKind::ExpertSwiglu | OpKind::ExpertDown | OpKind::ExpertMatmul);
@@ -88,7 +97,7 @@ pub fn run(mut module: Module, context: &Context<'_>) -> Result<Module, PassErro
         }
         return Ok(module);
     };
-    // Functions share the memory.
+    // All functions share the memory.
     let read = |function| Uses::of(function).readers.into_iter().flat_map(|(_, weights)| weights);
     let all: BTreeSet<WeightId> = module.functions.iter().flat_map(read).collect();
     let bytes = all.iter().map(|w| module.weights.get(w.index()).map_or(0, bytes)).fold(0, u64::saturating_add);
@@ -110,13 +119,13 @@ pub fn run(mut module: Module, context: &Context<'_>) -> Result<Module, PassErro
     let mut number = 0;
     for i in 0..module.functions.len() {
         let function = &module.functions[i];
-        // Who has it already has said what is to be loaded when.
+        // A function with slots already states what is loaded when.
         if function.ops.iter().any(|op| op.kind == OpKind::ExpertSlots) {
             continue;
         }
         let uses = Uses::of(function);
         let layers = uses.layers(&module, function, number, context);
-        // Layers of functions that stand behind this one have numbers of their own.
+        // Layers of later functions get numbers of their own.
         number = layers.last().map_or(number, |layer| layer.number + 1);
         tell_prediction(&module, function, &uses, &layers, (options.predict, context));
         if !layers.is_empty() {
@@ -126,7 +135,7 @@ pub fn run(mut module: Module, context: &Context<'_>) -> Result<Module, PassErro
     Ok(module)
 }
 
-/// Tells whether each layer's experts are predicted, and by what.
+/// Records whether each layer's experts are predicted, and from what.
 fn tell_prediction(
     module: &Module,
     function: &Function,
@@ -162,7 +171,8 @@ fn tell_prediction(
     }
 }
 
-/// Bytes of a weight in memory: as it is stored or as kernels read it packed, whatever is more.
+/// Returns the bytes of a weight in memory: as stored or as kernels read it packed, whichever is
+/// more.
 fn bytes(weight: &Weight) -> u64 {
     let Some((&last, lead)) = weight.shape.split_last() else { return 0 };
     let strips = lead.last().is_some_and(|n| n.is_multiple_of(STRIP as u64));
@@ -171,26 +181,29 @@ fn bytes(weight: &Weight) -> u64 {
     lead.iter().fold(row, |bytes, &n| bytes.saturating_mul(n))
 }
 
-/// Who reads experts.
+/// Ops that read experts.
 struct Uses {
     def_use: DefUse,
-    /// Ops that multiply with experts, and the weights, in order.
+    /// Ops that multiply with experts, each with its weights, in order.
     readers: Vec<(usize, Vec<WeightId>)>,
-    /// By the ids that they take: positions in `readers`, and positions of `expert.split`s.
+    /// Positions in `readers`, and positions of `expert.split`s, by the ids that they take.
     readers_of: HashMap<ValueId, Vec<usize>>,
     splits_of: HashMap<ValueId, Vec<usize>>,
-    /// How many ops read each weight; a `dequantise` counts for as many as read its result.
+    /// Number of ops that read each weight; a `dequantise` counts once for each reader of its
+    /// result.
     reads: HashMap<WeightId, usize>,
 }
 
 /// A layer whose experts can be loaded on their own.
 struct Layer {
     number: i64,
-    /// Position of the op that gives its ids: a `route`, or what takes experts without matrices out of one.
+    /// Position of the op that gives the ids: a `route`, or the op that removes experts without
+    /// matrices from its result.
     route: usize,
-    /// Gate, where there is one, up, down.
+    /// Weights: gate (if present), up, down.
     weights: Vec<WeightId>,
-    /// All that is routed, or what is computed here and what later, in the order of their readers.
+    /// Parts of the routing in the order of their readers: all of it, or the slots computed here
+    /// and those computed later.
     parts: Vec<Part>,
 }
 
@@ -200,7 +213,7 @@ struct Part {
     ids: ValueId,
     /// Position of the op that gives the ids.
     named: usize,
-    /// Positions of the ops that read the experts, in order; the first and the last.
+    /// Positions of the ops that read the experts, in order; then the first and the last of them.
     readers: Vec<usize>,
     first: usize,
     last: usize,
@@ -236,18 +249,18 @@ impl Uses {
                 splits_of.entry(split.ids).or_default().push(i);
             }
         }
-        // A weight that the function returns dequantised is read by more than its products.
+        // If the function returns a dequantised weight, that counts as one more reader.
         for weight in function.results.iter().filter_map(|&result| dequantised(result)) {
             *reads.entry(weight).or_default() += 1;
         }
         Uses { def_use, readers, readers_of, splits_of, reads }
     }
 
-    /// The layers, the first of which has at least this number.
+    /// Returns the layers; the first has at least the number `first`.
     fn layers(&self, module: &Module, function: &Function, first: i64, context: &Context<'_>) -> Vec<Layer> {
         let (mut layers, mut number, mut mixed): (Vec<Layer>, i64, i64) = (Vec::new(), first, first);
         for (i, op) in function.ops.iter().enumerate() {
-            // Experts follow what mixes the tokens of their layer.
+            // A layer's experts follow the op that mixes its tokens.
             if op.mixes(function) {
                 number = number.max(mixed);
                 mixed += 1;
@@ -276,7 +289,8 @@ impl Uses {
         layers
     }
 
-    /// Whether experts without matrices are taken out of what an op gives: what is left is what is read.
+    /// Returns whether a later op removes experts without matrices from an op's result; readers
+    /// then take the result of that op.
     fn is_parted(&self, function: &Function, op: &Op) -> bool {
         let users = op.results.first().and_then(|&ids| self.def_use.users(ids)).unwrap_or_default();
         users.iter().any(|&user| function.ops[user].kind == OpKind::RouteIdentities)
@@ -304,7 +318,7 @@ impl Uses {
         let ([experts, n, k], [down_experts, _, inner]) = (shape(up)?, shape(down)?);
         let gate = gate.map_or(Some([experts, n, k]), shape)?;
         let fits = gate == [experts, n, k] && (down_experts, inner) == (experts, n);
-        // Each read once by each part is each another, too.
+        // Weights that each part reads once, and nothing else reads, are also distinct.
         let own = weights.iter().all(|weight| self.reads.get(weight) == Some(&parts.len()));
         let same = parts.iter().all(|(_, of_part)| *of_part == weights);
         let apart = parts.windows(2).all(|pair| pair[0].0.last < pair[1].0.first);
@@ -318,23 +332,25 @@ impl Uses {
     }
 }
 
-/// What a layer's experts are added to; what was left from the layer before, which is added first, left out.
+/// Returns the value to which a layer's experts are added. Experts deferred from the layer before,
+/// which are added first, are skipped.
 fn residual(function: &Function, uses: &Uses, layer: &Layer) -> Option<ValueId> {
     let mut at = layer.parts.first()?.last;
     loop {
         let value = view::ExpertDown::of(&function.ops[at])?.residual?;
         match uses.def_use.definition(value) {
-            // Ops stand behind what they take: this ends.
+            // The loop ends because every op comes after its operands.
             Some(before) if before > layer.route && before < at => at = before,
             _ => return Some(value),
         }
     }
 }
 
-/// Ops that add something beside the routed experts at most: shared experts.
+/// Max ops that add something in parallel with the routed experts: shared experts.
 const BESIDE: usize = 2;
 
-/// What goes by a layer's experts, shared ones too, and what its router is applied to.
+/// Returns the value that bypasses a layer's experts, shared ones included, and that its router
+/// reads.
 fn passed_by(function: &Function, uses: &Uses, layer: &Layer) -> Option<ValueId> {
     let logits = view::Route::of(&function.ops[layer.route])?.logits;
     let mut value = residual(function, uses, layer)?;
@@ -350,10 +366,10 @@ fn passed_by(function: &Function, uses: &Uses, layer: &Layer) -> Option<ValueId>
     Some(value)
 }
 
-/// Positions of parts or layers, by the op where something is said of them.
+/// Positions of parts or layers, by position of an op.
 type ByOp = HashMap<usize, BTreeSet<usize>>;
 
-/// The function, where loading is explicit.
+/// Returns the function with explicit loading.
 fn explicit(
     module: &Module,
     function: &Function,
@@ -365,7 +381,7 @@ fn explicit(
     let [mut slots] = rewriter.insert(Position::Before(0), view::ExpertSlots {})?;
     let parts: Vec<(&Layer, &Part)> =
         layers.iter().flat_map(|layer| layer.parts.iter().map(move |part| (layer, part))).collect();
-    // By the op that each part begins with, the last op of all that begin no later.
+    // Last op of all parts that begin no later, by the first op of each part.
     let mut ends: BTreeMap<usize, usize> = BTreeMap::new();
     let mut end = 0;
     let mut by_first: Vec<&Part> = parts.iter().map(|(_, part)| *part).collect();
@@ -374,9 +390,10 @@ fn explicit(
         end = end.max(part.last);
         ends.insert(part.first, end);
     }
-    // Whether these experts are named while those of an earlier part are still computed with. Parts are computed one after the other.
+    // Returns whether the ids of a part are known while an earlier part is still computed. Parts
+    // are computed one after the other.
     let is_early = |part: &Part| ends.range(..part.first).next_back().is_some_and(|(_, &last)| part.named < last);
-    // Parts and layers, by the ops where something is said of them.
+    // Parts by their first and last op, and layers by the ops that give their ids.
     let (mut firsts, mut lasts, mut named) = (ByOp::new(), ByOp::new(), ByOp::new());
     for (at, (_, part)) in parts.iter().enumerate() {
         firsts.entry(part.first).or_default().insert(at);
@@ -425,7 +442,7 @@ fn explicit(
     rewriter.finish()
 }
 
-/// The matrices of experts, with a gate or without.
+/// Returns the matrices of experts, with or without a gate.
 fn gate_up_down(weights: &[WeightId]) -> Option<(Option<WeightId>, [WeightId; 2])> {
     match *weights {
         [gate, up, down] => Some((Some(gate), [up, down])),
@@ -442,22 +459,22 @@ fn prefetch(
     layer: &Layer,
     when: Prefetch,
 ) -> Result<ValueId, RewriteError> {
-    // A layer has two or three.
+    // A layer always has two or three matrices.
     let Some((gate, [up, down])) = gate_up_down(&layer.weights) else { return Ok(slots) };
     let op = view::ExpertPrefetch { slots, ids, gate, up, down, layer: layer.number, when };
     let [slots] = rewriter.insert(place, op)?;
     Ok(slots)
 }
 
-/// The next layer's router, applied behind this layer's.
+/// The next layer's router, applied after this layer's router.
 struct Router {
-    /// What it is applied to, and what the next layer applies it to.
+    /// Value that the router reads here, and the value that it reads in the next layer.
     here: ValueId,
     there: ValueId,
-    /// Its ops.
+    /// Ops of the router.
     ops: Vec<usize>,
     route: view::Route,
-    /// How many experts there are.
+    /// Number of experts.
     experts: i64,
 }
 
@@ -472,7 +489,7 @@ impl Router {
         (fits && pure).then_some(Router { here, there, ops, route, experts })
     }
 
-    /// The ids that it names, and `extra` for each token.
+    /// Inserts the router's ops, and returns the ids of top-k plus `extra` experts for each token.
     fn predict(
         &self,
         rewriter: &mut Rewriter<'_>,
