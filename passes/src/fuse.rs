@@ -1,10 +1,14 @@
-//! `fuse`: reads weights quantised, and does in one op what one pass over memory can do.
+//! `fuse`: makes products read quantised weights, and replaces ops that one pass over memory can do
+//! by one op.
 //!
-//! Needs: a verified module. Leaves: the same function of the same parameters but for rounding, where every matrix product
-//! that can is a `linear`, `linear.qkv`, `linear.swiglu`, `expert.swiglu` or `expert.down`. **The rounding is part of what
-//! the pass means**: a product with a quantised weight takes its rows in that weight's activation format (8-bit integers
-//! with a scale for 32 or 256), so `fuse` puts in a `quantise` that the graph as written has not. With `f32`, `f16` and
-//! `bf16` weights nothing rounds.
+//! Needs: a verified module. Leaves: a function that is equal but for rounding. Matrix products
+//! become `linear`, `linear.qkv`, `linear.swiglu`, `expert.swiglu` or `expert.down` wherever
+//! possible.
+//!
+//! **The rounding is part of what the pass means.** A product with a quantised weight takes its
+//! rows in that weight's activation format. These rows are 8-bit integers with one scale for each
+//! 32 or 256. `fuse` therefore inserts a `quantise` that the written graph does not have. With
+//! `f32`, `f16` and `bf16` weights nothing rounds.
 //!
 //! ```text
 //!   %h = rms_norm %x, @norm {eps = 1e-6} : f32[T, 256]
@@ -17,15 +21,18 @@
 //!   %y = linear %1, @w, _, _ : f32[T, 512]
 //! ```
 //!
-//! How: a function is cut into regions where no rule reaches across ([`region`]). The pure ops of a region are one e-graph
-//! ([`language`], [`egraph`]), its rules ([`rules`]) run until nothing is new, and the cheapest DAG ([`extract`]) is written back
-//! in the order in which the ops with effects, which stay where they are, need it. Regions that are equal but for the weights
-//! and layers that they name, as those of a model's layers are, are fused once and written as often as they are there. What an
-//! append takes from a rotation is fused last and without egg ([`append`]): an append has effects.
+//! Method: a function is cut into regions that no rule crosses ([`region`]). The pure ops of a
+//! region are one e-graph ([`language`], [`egraph`]). Its rules ([`rules`]) run until they find
+//! nothing new, and the cheapest DAG ([`extract`]) is written back. Ops with effects keep their
+//! order; pure ops are written in the order in which those need them. Regions that differ only in
+//! the names of weights and layers, as a model's layers do, are fused once and written for each
+//! occurrence. An append that takes a rotated value is fused last and without egg ([`append`]),
+//! because an append has effects.
 //!
-//! Cost: a line of text for each op, which tells equal regions, and for each region that is unlike all before it about 40 nodes
-//! for each layer's 25 ops and the square of them in bits. A region has at most [`Options::region`] ops: what has no place for
-//! a cut in so many is cut all the same, and what could be fused across that cut is not.
+//! Cost: each op takes a line of text, which identifies equal regions. Each new region costs about
+//! 40 nodes for each layer's 25 ops, and the square of the node count in bits. A region has at most
+//! [`Options::region`] ops: a longer stretch without a place for a cut is cut anyway, and fusions
+//! across that cut are lost.
 
 mod append;
 mod egraph;
@@ -56,7 +63,8 @@ pub static PASS: Pass = Pass {
 };
 
 pass_options! {
-    /// Options of the pass: the ops of twenty layers, where a layer is two regions; the longest chain of rules is 8 long.
+    /// Options of the pass. The default region holds the ops of twenty layers; a layer is two
+    /// regions. The longest chain of rules has 8 links.
     pub struct Options for "fuse" {
         #[doc = "Most ops that are one e-graph; choosing among their nodes takes the square of these in bits."]
         pub region: usize = 512,
@@ -83,15 +91,15 @@ pub fn run(mut module: Module, context: &Context<'_>) -> Result<Module, PassErro
     canonicalise::run(module, context)
 }
 
-/// What is fused already, by the region's text.
+/// Cache of fused regions, by the text of the region.
 struct Fuser<'o> {
     options: &'o Options,
     rewrites: Vec<Rewrite<Node, Types>>,
     closed: rules::Closed,
     fused: HashMap<String, Rc<(Function, Vec<Told>)>>,
-    /// How egg's runs went, one for each region that is unlike all before it.
+    /// Statistics of egg's runs, one for each region unlike all earlier ones.
     runs: Vec<egraph::Run>,
-    /// Whether decisions are to be told, and those that were made.
+    /// Whether to record decisions, and the decisions made.
     tells: bool,
     told: Vec<Decision>,
 }
@@ -110,7 +118,7 @@ impl<'o> Fuser<'o> {
     }
 
     fn function(&mut self, module: &Module, function: &Function) -> Result<Function, PassError> {
-        // Without what nothing uses: it would be in the way of cuts.
+        // Drops ops without use first: they would prevent cuts.
         let function = &Rewriter::new(module, function).finish()?;
         let (runs_before, spans) = (self.runs.len(), Spans::new(function));
         let cuts = spans.cut(function, self.options.region, |op| self.closed.op(op));
@@ -153,7 +161,7 @@ impl<'o> Fuser<'o> {
         Ok(out)
     }
 
-    /// The region fused: by egg where it is unlike all before it.
+    /// Returns the fused region; runs egg only for a region unlike all earlier ones.
     fn piece(&mut self, piece: &Piece) -> Result<Rc<(Function, Vec<Told>)>, PassError> {
         let key = piece.module.to_string();
         if let Some(fused) = self.fused.get(&key) {
@@ -248,7 +256,7 @@ mod tests {
         parse(&text).unwrap_or_else(|error| panic!("{error}\n{text}"))
     }
 
-    /// The module fused, and how egg's runs went.
+    /// Returns the fused module and the statistics of egg's runs.
     fn fused(module: &Module, options: &Options) -> (Function, Vec<egraph::Run>) {
         let mut fuser = Fuser::new(options);
         let function = fuser.function(module, &module.functions[0]).unwrap();
@@ -270,7 +278,8 @@ mod tests {
             assert_eq!(count(OpKind::LinearSwiglu), formats.len());
             (runs.len(), runs.iter().map(|run| run.nodes * run.rounds).sum::<usize>())
         };
-        // The embedding, two halves of a layer, the rows that are wanted and their logits: however many layers there are.
+        // The regions are the embedding, two halves of a layer, the requested rows and their
+        // logits, for any number of layers.
         assert_eq!(runs(&like[..1]), runs(&like));
         assert_eq!(runs(&like).0, 5);
         // Two halves more for the other kind of layer.
@@ -289,7 +298,8 @@ mod tests {
         }
     }
 
-    /// What one layer makes and all others use forbids no cut among those: they are regions as they are without it, and like each other.
+    /// Checks that a value made by one layer and used by all others forbids no cut among those.
+    /// Their regions are the same as without the value, and equal to each other.
     #[test]
     fn what_all_layers_use_is_in_the_way_of_no_cut() {
         let text = |layers: usize| {
@@ -314,17 +324,18 @@ mod tests {
             assert_eq!(cuts.forced, 0, "{layers} layers");
             cuts.regions.len()
         };
-        // Within reach it may be fused with what uses it, behind that each layer is a region.
+        // Within reach the value may be fused with its users; beyond that each layer is a region.
         assert!(regions(3 * options.region) > 2 * options.region);
         assert!(regions(options.region / 8) < options.region / 8);
     }
 
-    /// One region that has no place for a cut is cut all the same: an e-graph has no more nodes than that.
+    /// Checks that a region without a place for a cut is cut anyway: the nodes of an e-graph stay
+    /// bounded.
     #[test]
     fn a_long_region_is_cut_where_it_must_be() {
         let mut text = "weight @w : f32[8, 8]\nfunc @f(%x0: f32[T, 8]) -> (f32[T, 8]) {\n".to_owned();
         for i in 0..5000 {
-            // Rules look into products, so that no place is one for a cut.
+            // Rules look into products, so no place allows a cut.
             write!(text, "  %s{i} = mul %x{i}, %x{i}\n  %x{} = mul %s{i}, %x{i}\n", i + 1).unwrap();
         }
         text += "  return %x5000\n}";

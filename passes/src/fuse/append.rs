@@ -1,4 +1,5 @@
-//! `kv.append` of rotated keys becomes `rope.append`: the rotated row goes from registers into the cache.
+//! `kv.append` of rotated keys becomes `rope.append`: the rotated row goes from registers into the
+//! cache.
 //!
 //! ```text
 //!   %k = rope.heads %0, %pos, @k_norm, _, _ {...} : f32[T, 2, 64]
@@ -10,8 +11,8 @@
 //!   %kv1 = rope.append %kv, %0, %1, %pos, @k_norm, _, _ {heads = 2, ...} : token<@kv.0>
 //! ```
 //!
-//! Needs: fused rotations. Not done where the rotated keys have another
-//! use (they would be computed twice) or other positions than the append.
+//! Needs: fused rotations. The rule does not apply if the rotated keys have another use (they would
+//! be computed twice) or if their positions differ from those of the append.
 
 use ixc_ir::graph::rewrite::{Position, RewriteError};
 use ixc_ir::graph::{DefUse, Function, Held, Module, OpView, Rewriter, Type, view};
@@ -47,7 +48,7 @@ pub(crate) fn run(module: &Module, function: &Function, context: &Context<'_>) -
         });
         let v = match def_use.defining::<view::SplitHeads>(function, append.v) {
             Some(split) => split.x,
-            // Heads that were never split, as one row.
+            // Heads that were never split become one row.
             None => rewriter.insert(Position::Before(at), view::MergeHeads { x: append.v })?[0],
         };
         let view::RopeHeads { x: k, pos, norm, factors, long, heads, eps, base, dims, style, scaling, .. } = rope;

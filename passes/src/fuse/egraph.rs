@@ -1,11 +1,14 @@
-//! One e-graph: a region's pure ops go in, its rules run until nothing is new, and the cheapest DAG is written back.
+//! E-graph of one region: takes the region's pure ops, runs the rules until they find nothing new,
+//! and writes back the cheapest DAG.
 //!
-//! Takes a region as a function of its own ([`super::region`]): a leaf is a parameter or the result of an op with effects. Leaves
-//! a function with the same parameters, results and ops with effects, these in their order; pure ops stand where the first of
-//! them needs it. Nothing depends on names: a value that stays keeps its name.
+//! Takes a region as a function of its own ([`super::region`]): a leaf is a parameter or the result
+//! of an op with effects. Leaves a function with the same parameters, results and ops with effects,
+//! in the same order. A pure op stands right before the first op that needs it. The result does not
+//! depend on names, and a value that stays keeps its name.
 //!
-//! Limits on nodes and rounds (never on time: the same region must give the same result) end a run that misbehaves, and what
-//! was found until then is used; [`Run`] says why a run ended.
+//! Limits on nodes and rounds end a run that grows too far. There is no limit on time: the same
+//! region must give the same result. A run that hits a limit uses the best result so far; [`Run`]
+//! gives the reason why a run ended.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -19,13 +22,13 @@ use super::language::{self, AttrKey, Graph, Head, Node, Types};
 use super::told::{self, Told};
 use crate::error::PassError;
 
-/// egg must have a limit on time; this one is never met.
+/// egg requires a time limit; no run reaches this one.
 const NO_TIME_LIMIT: Duration = Duration::from_secs(u32::MAX as u64);
-/// Most nodes that rules may make of one. What frontends write doubles; each op is the root of few rules, and a rule adds three nodes
-/// at most.
+/// Max nodes that rules may make of one node. The ops of a frontend double at most; each op is the
+/// root of few rules, and a rule adds at most three nodes.
 const GROWTH: usize = 16;
 
-/// How a run of egg went.
+/// Statistics of a run of egg.
 #[derive(Clone, Debug)]
 pub(crate) struct Run {
     /// Nodes before the first rule.
@@ -38,10 +41,10 @@ pub(crate) struct Run {
     pub(crate) reason: StopReason,
 }
 
-/// Fuses what a function of `module` does. What lost is given, too, where it is to be told.
+/// Fuses a function of `module`. Also returns the rejected alternatives if `tells` is set.
 ///
 /// # Errors
-/// When it uses a value before it is defined.
+/// If the function uses a value before it is defined.
 pub(crate) fn fuse(
     module: &Module,
     function: &Function,
@@ -59,7 +62,8 @@ pub(crate) fn fuse(
         .with_node_limit(nodes_before.saturating_mul(GROWTH))
         .with_iter_limit(rounds)
         .with_time_limit(NO_TIME_LIMIT);
-    // A clock that stands still: no time counts here, and the real one calibrates itself for up to 200 ms first.
+    // The clock stands still: no time limit applies here, and the real clock calibrates itself for
+    // up to 200 ms first.
     let runner = quanta::with_clock(&quanta::Clock::mock().0, || runner.run(rewrites));
     for iteration in &runner.iterations {
         for (rule, count) in &iteration.applied {
@@ -95,7 +99,7 @@ impl<'a> Region<'a> {
         for &param in &function.params {
             region.leaf(param);
         }
-        // The append that each token comes from: what an attention reads stands there.
+        // The append that each token comes from: its keys and values are what an attention reads.
         let mut appends: HashMap<ValueId, view::KvAppend> = HashMap::new();
         for op in &function.ops {
             match op.kind.row().effect {
@@ -150,7 +154,8 @@ impl<'a> Region<'a> {
         Ok(())
     }
 
-    /// Marks what an attention reads: its queries, and the keys and values of the append that its token comes from.
+    /// Marks the inputs of an attention: its queries, and the keys and values of the append that
+    /// its token comes from.
     fn attend(&mut self, op: &Op, appends: &HashMap<ValueId, view::KvAppend>) -> Result<(), PassError> {
         let Some(attention) = view::Attention::of(op) else { return Ok(()) };
         if let Some(append) = appends.get(&attention.kv) {
@@ -161,7 +166,7 @@ impl<'a> Region<'a> {
         Ok(())
     }
 
-    /// What must be computed: what ops with effects take, and the results.
+    /// Returns the classes that must be computed: operands of ops with effects, and the results.
     fn roots(&self) -> Vec<Id> {
         let state = self.function.ops.iter().filter(|op| op.kind.row().effect == Effect::State);
         let operands = state.flat_map(|op| op.values().map(|(_, value)| value));
@@ -175,9 +180,9 @@ struct Writer<'a> {
     region: &'a Region<'a>,
     choice: Choice,
     out: Function,
-    /// What each class is in `out`.
+    /// Form of each class in `out`.
     done: HashMap<Id, Written>,
-    /// A value's name in the function as it was, by class.
+    /// Name of each class's value in the original function.
     names: HashMap<Id, &'a str>,
 }
 
@@ -188,8 +193,9 @@ enum Written {
     Attr(Attr),
 }
 
-/// A node's children in the order in which they are written: what a result is added to was there before what is added, as a shared expert's
-/// is before its layer's routed ones.
+/// Returns a node's children in the order in which they are written. The residual comes first: it
+/// exists before the value added to it, as a shared expert's result does before the routed experts
+/// of its layer.
 fn in_order(node: &Node) -> impl DoubleEndedIterator<Item = Id> {
     let operands = match &node.head {
         Head::Op(kind) => kind.row().operands,
@@ -220,7 +226,8 @@ impl<'a> Writer<'a> {
             self.out.params.push(value);
             self.define(param, value);
         }
-        // What takes no value could stand anywhere: it is written right before what takes its token, wherever regions are cut.
+        // An op that takes no value could stand anywhere. It is written right before the op that
+        // takes its token, independent of the regions.
         let mut begun: Vec<&Op> = Vec::new();
         for op in function.ops.iter().filter(|op| op.kind.row().effect == Effect::State) {
             if !op.operands.iter().any(|operand| matches!(operand, Operand::Value(_))) {
@@ -281,7 +288,7 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// Writes a class and all that it needs; `None` where something is not there or needs itself.
+    /// Writes a class and all classes that it needs; `None` where one is missing or needs itself.
     fn class(&mut self, root: Id) -> Option<Written> {
         let mut stack = vec![(root, false)];
         let mut open = std::collections::HashSet::new();
@@ -309,7 +316,8 @@ impl<'a> Writer<'a> {
     fn node(&mut self, id: Id, node: &Node) -> Option<Written> {
         let child = |i: usize| self.done.get(&self.region.graph.find(node.children[i]));
         match &node.head {
-            // Written with the ops that define them; a leaf that is asked for before is used before it is defined.
+            // Leaves are written with the ops that define them; a leaf requested earlier is used
+            // before its definition.
             Head::Leaf(_) | Head::Attend | Head::Activation => None,
             Head::Weight(weight) => Some(Written::Operand(Operand::Weight(*weight))),
             Head::Absent => Some(Written::Operand(Operand::Absent)),
@@ -350,7 +358,7 @@ impl<'a> Writer<'a> {
     }
 
     fn name(&mut self, id: Id, value: ValueId) {
-        // Two classes may not have one name, and a name stands for one value: the class's first.
+        // Two classes may not have one name; a name belongs to the first value of its class.
         self.out.values[value.index()].name = self.names.remove(&id).map(str::to_string);
     }
 }

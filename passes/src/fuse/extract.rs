@@ -1,10 +1,13 @@
-//! Chooses one node for every class that is needed, so that the whole costs least; a node that several others use costs once.
+//! Extraction: chooses one node for every class that is needed, so that the total cost is least. A
+//! node with several users costs once.
 //!
-//! egg's own extractor minimises the cost of trees, and weights times activations are no tree: a quantised row that four
-//! projections read would count four times. This one is greedy on the DAG: bottom up, each class takes the node for which
-//! the *set* of nodes below is cheapest; then, from the top, a class changes its node where that makes the whole cheaper
-//! (greedy alone would put a residual into a projection whose plain result somebody else needs too, and compute it twice).
-//! Everything is in the order of class ids: the same module gives the same result.
+//! egg's own extractor minimises the cost of trees, but a graph of matrix products is a DAG: a
+//! quantised row that four projections read would count four times. This extractor is greedy on the
+//! DAG. From the bottom up, each class takes the node whose *set* of nodes below is cheapest. From
+//! the top down, a class then changes its node where that lowers the total. Greedy choice alone
+//! would add a residual inside a projection whose plain result has another user, and compute the
+//! projection twice. All loops follow the order of class ids, so the same module gives the same
+//! result.
 
 use std::collections::HashMap;
 
@@ -13,9 +16,10 @@ use ixc_ir::graph::OpKind;
 
 use super::language::{Graph, Head, Node};
 
-/// What a node costs, about as nanoseconds of a small step: a pass over the rows and its barrier 100, a matrix product
-/// 1000, a weight written as floats more than anything. Of forms with equal work the one with fewer barriers is cheaper.
-/// An op with several results must be cheaper than any single op that it replaces, because every result is chosen by itself.
+/// Returns the cost of a node, roughly in nanoseconds of a small step. A pass over the rows with
+/// its barrier is 100, a matrix product 1000; a weight written as floats costs more than anything.
+/// Of forms with equal work, the one with fewer barriers is cheaper. An op with several results
+/// must be cheaper than any single op that it replaces, because each result is chosen separately.
 fn cost(node: &Node) -> u64 {
     let Head::Op(kind) = &node.head else { return 0 };
     match kind {
@@ -32,9 +36,11 @@ fn cost(node: &Node) -> u64 {
         OpKind::RouteIdentities | OpKind::ExpertGroups => 100,
         OpKind::StreamWeights | OpKind::StreamInput | OpKind::StreamMix | OpKind::StreamAttend => 100,
         OpKind::RmsNorm | OpKind::RmsNormQuantise => 110,
-        // Less than a rotation alone: that splits its heads first, which costs nothing only because it is done here.
+        // Costs less than a rotation alone: that needs split heads, and the split is free only
+        // because it is done here.
         OpKind::RopeHeads => 90,
-        // More than a second norm: two norms run beside each other, a quantisation waits for its norm.
+        // Costs more than a second norm: two norms run in parallel, but a quantisation waits for
+        // its norm.
         OpKind::Quantise => 120,
         OpKind::Linear | OpKind::LinearHeads | OpKind::LinearSwiglu | OpKind::ExpertSwiglu | OpKind::ExpertDown => 1000,
         OpKind::LinearQkv => 600,
@@ -48,11 +54,12 @@ fn cost(node: &Node) -> u64 {
     }
 }
 
-/// Rounds of the greedy choice. The first settles a region without cycles and the second sees that; only classes on a cycle
-/// (no rule makes any but `x` from `x`) could want more.
+/// Max rounds of the greedy choice. The first settles a region without cycles, and the second
+/// confirms it. Only classes on a cycle could need more, and the only rule that makes one gives `x`
+/// from `x`.
 const MAX_ROUNDS: usize = 8;
 
-/// The nodes chosen, by class.
+/// The chosen nodes, by class.
 pub(crate) type Choice = HashMap<Id, Node>;
 
 struct Candidates {
@@ -78,14 +85,14 @@ impl Candidates {
                     let cost = cost(&node);
                     (node, children, cost)
                 });
-                // `x` as `quantise x {format = f32}` is true and of no use.
+                // `x` as `quantise x {format = f32}` is true but useless.
                 nodes.filter(|(_, children, _)| !children.contains(&i)).collect()
             })
             .collect();
         Candidates { nodes, ids, index }
     }
 
-    /// Classes so that children come first, but for cycles.
+    /// Returns the classes in an order in which children come first, except on cycles.
     fn order(&self) -> Vec<usize> {
         let mut order = Vec::with_capacity(self.nodes.len());
         let mut seen = vec![false; self.nodes.len()];
@@ -104,7 +111,7 @@ impl Candidates {
         order
     }
 
-    /// The greedy choice, from below: for each class the position of its node.
+    /// Returns the greedy choice from the bottom up: the position of each class's node.
     fn greedy(&self) -> Vec<Option<usize>> {
         let mut choice: Vec<Option<usize>> = vec![None; self.nodes.len()];
         let mut below: Vec<Set> = vec![Set::default(); self.nodes.len()];
@@ -138,7 +145,8 @@ impl Candidates {
         choice
     }
 
-    /// What the roots cost with a choice; `None` where it has a cycle or a gap. Gives the classes used, too.
+    /// Returns the cost of the roots under a choice and the classes used; `None` if the choice has
+    /// a cycle or a gap.
     fn total(&self, choice: &[Option<usize>], roots: &[usize]) -> Option<(u64, Vec<usize>)> {
         #[derive(Clone, Copy, PartialEq)]
         enum Mark {
@@ -176,7 +184,7 @@ impl Candidates {
         Some((total, used))
     }
 
-    /// Changes single nodes while that makes the whole cheaper.
+    /// Changes single nodes while that lowers the total cost.
     fn improve(&self, mut choice: Vec<Option<usize>>, roots: &[usize]) -> Vec<Option<usize>> {
         let Some((mut least, mut used)) = self.total(&choice, roots) else { return choice };
         loop {
@@ -200,7 +208,7 @@ impl Candidates {
 }
 
 impl Candidates {
-    /// What the other nodes of each class that is used would cost.
+    /// Returns the added cost of each other node of every used class.
     fn losses(&self, mut choice: Vec<Option<usize>>, roots: &[usize]) -> Vec<Loss> {
         let Some((least, mut used)) = self.total(&choice, roots) else { return Vec::new() };
         used.sort_unstable();
@@ -255,14 +263,16 @@ impl Set {
     }
 }
 
-/// A class that is used, its node, and the others that it could have had, with what all would cost more then: nothing where they need the class itself.
+/// A used class with its node and the other nodes that it could have had. Each of those comes with
+/// the added total cost; `None` where the node needs the class itself.
 pub(crate) struct Loss {
     pub(crate) class: Id,
     pub(crate) used: Node,
     pub(crate) others: Vec<(Node, Option<u64>)>,
 }
 
-/// The cheapest nodes for `roots` and all that they need; and what lost, where it is to be told.
+/// Returns the cheapest nodes for `roots` and everything below them. Also returns the rejected
+/// nodes if `tells` is set.
 pub(crate) fn extract(graph: &Graph, roots: &[Id], tells: bool) -> (Choice, Vec<Loss>) {
     let candidates = Candidates::new(graph);
     let mut roots: Vec<usize> = roots.iter().map(|&root| candidates.index[&graph.find(root)]).collect();

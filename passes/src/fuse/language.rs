@@ -1,13 +1,15 @@
-//! The e-graph's language: graph ops with operands and attributes as children, so that a rule is text such as
-//! `(rms_norm ?x ?w ?eps)`. Names and arities come from the op table.
+//! The e-graph's language: graph ops with operands and attributes as children, so that a rule is
+//! text such as `(rms_norm ?x ?w ?eps)`. Names and arities come from the op table.
 //!
-//! A node of one e-class may replace any other of it, so every class has one type: [`Types`] computes it by the graph's own
-//! type rules, and a rule's result joins a class only where the types agree. A rule therefore needs no conditions on
-//! formats and shapes: what does not type is not applied.
+//! A node of an e-class may replace any other node of it, so every class has one type. [`Types`]
+//! computes it by the graph's own type rules. A rule's result joins a class only if the types
+//! agree. Rules therefore need no conditions on formats and shapes: a result that does not type is
+//! not applied.
 //!
-//! Besides ops there are leaves (values from outside the region, weights, `_`, attributes), `(result.N op)` for ops with
-//! several results, `(activation ?w)`, which is the activation format of a weight, and `(attend ?q ?k ?v)`, which stands
-//! for an attention and the append before it: state stays outside, but rules may see what it reads.
+//! Besides ops there are leaves: values from outside the region, weights, `_` and attributes.
+//! `(result.N op)` selects a result of an op with several results. `(activation ?w)` is the
+//! activation format of a weight. `(attend ?q ?k ?v)` stands for an attention and the append before
+//! it: state stays outside, but rules may see what it reads.
 
 use egg::{Analysis, DidMerge, EGraph, FromOp, FromOpError, Id, Language};
 use ixc_ir::format::Format;
@@ -47,7 +49,7 @@ impl AttrKey {
     }
 }
 
-/// What a node is.
+/// Kind of a node.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Head {
     /// A parameter or a result of an op with effects.
@@ -61,7 +63,7 @@ pub(crate) enum Head {
     Result(usize),
     /// The activation format of a weight.
     Activation,
-    /// What an attention reads: queries, keys, values.
+    /// Inputs of an attention: queries, keys, values.
     Attend,
 }
 
@@ -113,7 +115,7 @@ impl std::fmt::Display for Node {
     }
 }
 
-/// Reads what stands in the rules; leaves of a function have no text.
+/// Reads nodes from the text of rules; leaves of a function have no text.
 impl FromOp for Node {
     type Error = FromOpError;
 
@@ -140,13 +142,14 @@ impl FromOp for Node {
     }
 }
 
-/// Whether an attribute of some op can be this word. `silu` is an op too, which takes an operand.
+/// Returns whether an attribute of some op can be this word. `silu` is also an op, which takes an
+/// operand.
 fn is_word(text: &str) -> bool {
     let attrs = OPS.iter().flat_map(|row| row.attrs);
     attrs.into_iter().any(|attr| matches!(attr.kind, AttrKind::Word(words) if words.contains(&text)))
 }
 
-/// What an e-class is.
+/// Kind of an e-class.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Class {
     Value(Type),
@@ -155,9 +158,9 @@ pub(crate) enum Class {
     Attr(Attr),
     /// An op with several results.
     Tuple(Vec<Type>),
-    /// `attend`: there to be matched.
+    /// `attend`, which exists only to be matched.
     Mark,
-    /// A rule's result that does not type; nothing is ever equal to it.
+    /// A rule's result that does not type; no class is ever equal to it.
     Untyped,
 }
 
@@ -181,7 +184,7 @@ impl Types {
     fn op(&self, kind: OpKind, children: &[&Class]) -> Option<Class> {
         let row = kind.row();
         let (operands, attrs) = children.split_at(row.operands.len());
-        // The type rules read operands from a function: this one has just their types.
+        // The type rules read operands from a function; this one holds only their types.
         let mut function = Function::default();
         let operands = operands.iter().map(|class| match class {
             Class::Value(ty) => Some(Operand::Value(function.add_value(None, ty.clone()))),
@@ -225,7 +228,8 @@ impl Analysis<Node> for Types {
     }
 
     fn merge(&mut self, a: &mut Class, b: Class) -> DidMerge {
-        // Appliers join equal classes only; an untyped one can come to equal another by congruence, and is then typed too.
+        // Appliers join only equal classes. An untyped class can become equal to another by
+        // congruence, and then gets its type.
         if *a == Class::Untyped && b != Class::Untyped {
             *a = b;
             return DidMerge(true, false);
@@ -234,7 +238,7 @@ impl Analysis<Node> for Types {
     }
 
     fn modify(egraph: &mut Graph, id: Id) {
-        // `activation` is computed, and the result is what equal attributes are: a leaf.
+        // `activation` is computed; its result is an attribute leaf, as equal attributes are.
         if let Class::Attr(attr) = &egraph[id].data {
             let leaf = Node::new(Head::Attr(AttrKey::of(attr)), Vec::new());
             let leaf = egraph.add(leaf);

@@ -1,10 +1,13 @@
-//! Regions: where a function is cut, and each stretch between two cuts as a function of its own.
+//! Regions: places where a function is cut, and each stretch between two cuts as a function of its
+//! own.
 //!
-//! A cut loses nothing where no rule matches on both sides of it. What rules see of the other side is the values that cross:
-//! those that are defined before the cut and used after it. Parameters and results of ops with effects are leaves on both sides
-//! anyway. Any other value may cross where it is *closed* ([`super::rules::Closed`]): no rule looks inside it from a use; and where nothing
-//! before the cut uses it, so that what both sides make of it (the same rows quantised) need not be shared. The residual stream
-//! between a layer's attention and its network, and from there to the next layer, is both:
+//! A cut loses nothing where no rule matches across it. Rules see only the values that cross: those
+//! defined before the cut and used after it. Parameters and results of ops with effects are leaves
+//! on both sides anyway. Any other value may cross if two conditions hold. It is *closed*
+//! ([`super::rules::Closed`]): no rule looks inside it from a use. And no op before the cut uses
+//! it, so that both sides need not share what they make of it (the same rows quantised). The
+//! residual stream between a layer's attention and its network, and from there to the next layer,
+//! meets both:
 //!
 //! ```text
 //!   %x1 = add %x, %attended : f32[T, 256]      // a residual is added into a product; no rule looks into the sum
@@ -12,9 +15,10 @@
 //!   %h = rms_norm %x1, @norm {eps = 1e-6} : f32[T, 256]
 //! ```
 //!
-//! So a model's layer is two regions, and those of equal layers have the same text once weights, states, values and layers are numbered from
-//! the region's start. A region that would be too long is cut where fewest values cross; what crosses there is a parameter
-//! behind the cut, which is right for any value, if not as good.
+//! A layer of a model is thus two regions. Weights, states, values and layers are numbered from the
+//! region's start, so regions of equal layers have equal text. A region that would be too long is
+//! cut where fewest values cross. A value that crosses there is a parameter after the cut, which is
+//! correct for any value but may lose a fusion.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -26,7 +30,7 @@ use ixc_ir::graph::{
 
 use crate::error::PassError;
 
-/// A value's place in the function as rebuilt.
+/// Returns a value's place in the rebuilt function.
 ///
 /// # Errors
 /// [`PassError::Undefined`] where it has none.
@@ -35,7 +39,8 @@ pub(crate) fn moved_to(moved: &[Option<ValueId>], function: &Function, value: Va
     place.ok_or_else(|| PassError::Undefined { function: function.name.clone(), value: value.0 })
 }
 
-/// Where each value is used, as positions of ops; results of the function are used behind the last.
+/// Positions of the first and last op that use each value; results of the function count as used
+/// after the last op.
 pub(crate) struct Spans {
     first_use: Vec<usize>,
     last_use: Vec<usize>,
@@ -50,7 +55,7 @@ pub(crate) struct Cuts {
 }
 
 impl Spans {
-    /// Of a function without dead ops.
+    /// Creates the spans of a function without dead ops.
     pub(crate) fn new(function: &Function) -> Spans {
         let end = function.ops.len();
         let mut spans = Spans { first_use: vec![end; function.values.len()], last_use: vec![0; function.values.len()] };
@@ -64,11 +69,14 @@ impl Spans {
         spans
     }
 
-    /// Cuts a function wherever that loses nothing, and at least every `longest` ops. A value that is used farther than half of that from where it is made (what
-    /// the first layer hands to all others: RWKV-7's values, Gemma 4's rows of its own) is in other regions there whatever is cut: those uses forbid nothing.
+    /// Cuts a function wherever that loses nothing, and at least every `longest` ops. A use farther
+    /// than half of `longest` from the definition forbids no cut: the user is in another region
+    /// whatever is cut. Examples are values that the first layer hands to all others, such as
+    /// RWKV-7's values and Gemma 4's per-layer rows.
     pub(crate) fn cut(&self, function: &Function, longest: usize, mut closed: impl FnMut(&Op) -> bool) -> Cuts {
         let end = function.ops.len();
-        // Changes, from each position to the next, of how many values cross there, and of how many forbid a cut.
+        // For each position, the change in how many values cross there, and in how many forbid a
+        // cut.
         let (mut crossing, mut forbidding) = (vec![0i64; end + 2], vec![0i64; end + 2]);
         let add = |counts: &mut [i64], positions: Range<usize>| {
             if positions.start < positions.end {
@@ -76,7 +84,7 @@ impl Spans {
                 counts[positions.end] -= 1;
             }
         };
-        // The last use of each value that is near; 0 without one.
+        // The last near use of each value; 0 without one.
         let (mut near, mut made) = (vec![0; function.values.len()], vec![None; function.values.len()]);
         for (at, op) in function.ops.iter().enumerate() {
             for (_, value) in op.values() {
@@ -115,7 +123,7 @@ impl Spans {
                 cuts.regions.push(start..at);
                 start = at;
             } else if at - start == longest {
-                // In the second half: no region is so short that there are many more of them than there must be.
+                // Cuts in the second half: a minimum length bounds the number of regions.
                 let best = (start + longest / 2 + 1..=at).rev().min_by_key(|&at| crossing[at]).unwrap_or(at);
                 cuts.regions.push(start..best);
                 cuts.forced += 1;
@@ -126,24 +134,24 @@ impl Spans {
     }
 }
 
-/// A region as a function of its own: weights, states, values and layers are numbered in the order in which it names them, so that
-/// the text of equal regions is equal.
+/// A region as a function of its own. Weights, states, values and layers are numbered in the order
+/// in which the region names them, so that the text of equal regions is equal.
 pub(crate) struct Piece<'a> {
-    /// Its weights and its function.
+    /// Weights of the region and its function.
     pub(crate) module: Module,
     function: &'a Function,
-    /// The original values, by their numbers here.
+    /// Original values, by their numbers in the region.
     values: Vec<ValueId>,
-    /// The original weights.
+    /// Original weights, by their numbers in the region.
     weights: Vec<WeightId>,
-    /// The original states.
+    /// Original states, by their numbers in the region.
     states: Vec<StateId>,
-    /// The original ops with effects and attributes, in order: fusing keeps it.
+    /// Original ops with effects and attributes, in order; fusing keeps the order.
     state: Vec<&'a Op>,
 }
 
 impl<'a> Piece<'a> {
-    /// Of a function that defines what it uses.
+    /// Creates the piece from a function that defines every value it uses.
     pub(crate) fn new(module: &Module, function: &'a Function, ops: Range<usize>, spans: &Spans) -> Piece<'a> {
         let end = ops.end;
         let mut own = Function { name: "region".to_owned(), ..Function::default() };
@@ -190,7 +198,8 @@ impl<'a> Piece<'a> {
             for (&old, new) in op.results.iter().zip(own.push(op.kind, operands, attrs, types)) {
                 values.insert(old, new);
                 piece.values.push(old);
-                // Names tell which value it is; that one has a name is part of what regions must agree in.
+                // A name holds the number of the original value. Equal regions must also agree in
+                // which values have a name.
                 let named = function.values[old.index()].name.is_some();
                 own.values[new.index()].name = named.then(|| name_of(new));
                 if spans.last_use[old.index()] >= end {
@@ -202,15 +211,16 @@ impl<'a> Piece<'a> {
         piece
     }
 
-    /// A weight of the module, by its number here.
+    /// Returns the module's weight for a weight of the region.
     pub(crate) fn weight(&self, own: WeightId) -> WeightId {
         self.weights.get(own.index()).copied().unwrap_or(own)
     }
 
-    /// Appends the region as it was fused. `moved` says where the function's values are in `out`, and then those of this region, too.
+    /// Appends the fused region to `out`. `moved` gives the places of the function's values in
+    /// `out`; this adds the places of the region's values.
     ///
     /// # Errors
-    /// [`PassError::Undefined`] where a value that it takes is nowhere.
+    /// [`PassError::Undefined`] where a value that the region takes has no place.
     pub(crate) fn paste(
         &self,
         fused: &Function,
@@ -232,7 +242,7 @@ impl<'a> Piece<'a> {
             });
             let operands = operands.collect::<Result<_, _>>()?;
             let attrs = match op.kind.row().effect {
-                // With its own layer.
+                // The original op has its own layer.
                 Effect::State if !op.attrs.is_empty() => {
                     state.next().map_or_else(|| op.attrs.clone(), |original| original.attrs.clone())
                 }
@@ -253,7 +263,7 @@ impl<'a> Piece<'a> {
         Ok(())
     }
 
-    /// The number that a state has here.
+    /// Returns the number of a state in the region.
     fn own_state(&mut self, module: &Module, state: StateId) -> StateId {
         let number = self.states.iter().position(|known| *known == state).unwrap_or_else(|| {
             let own = State { name: format!("s{}", self.states.len()), ..module.states[state.index()].clone() };
@@ -283,14 +293,14 @@ impl<'a> Piece<'a> {
     }
 }
 
-/// The `count`th weight of a region: what matters of it to rules.
+/// Returns the `count`th weight of a region with only the properties that rules read.
 fn own_weight(module: &Module, weight: WeightId, count: usize) -> Weight {
     let Weight { format, shape, .. } = &module.weights[weight.index()];
     let (shape, choice) = (shape.clone(), Choice::default());
     Weight { name: format!("w{count}"), format: *format, shape, place: None, part: None, choice }
 }
 
-/// A name that says which of a region's values it is.
+/// Returns a name that holds the number of a value in its region.
 fn name_of(value: ValueId) -> String {
     format!("v{}", value.0)
 }

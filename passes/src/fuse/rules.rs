@@ -1,11 +1,13 @@
-//! The rules: what is fused into what, and why that is faster.
+//! Rules: each replaces a pattern of ops by a faster form, with the reason.
 //!
-//! Rules only ever go from more passes over memory to fewer; there is no commutativity or associativity, so that the e-graph
-//! saturates after as many rounds as the longest chain of rules is long, whatever the model's depth. Where a frontend may
-//! write operands in either order, both are rules.
+//! Rules only go from more passes over memory to fewer. There is no commutativity and no
+//! associativity. The e-graph therefore saturates after as many rounds as the longest chain of
+//! rules has links, whatever the model's depth. Where a frontend may write operands in either
+//! order, there are two rules.
 //!
-//! A rule's right side joins the left side's class only where both have the same type (see [`super::language`]): a gate and
-//! an up projection whose formats take different activations are simply not `linear.swiglu`.
+//! A rule's right side joins the left side's class only if both have the same type (see
+//! [`super::language`]). A gate and an up projection whose formats take different activations thus
+//! never become `linear.swiglu`.
 
 use std::collections::HashMap;
 
@@ -20,27 +22,29 @@ use super::language::{Class, Graph, Head, Node, Types};
 pub(crate) struct Rule {
     /// Name in the log.
     pub(crate) name: &'static str,
-    /// What is found; `ROPE` stands for the attributes of a rotation.
+    /// Pattern to find; `ROPE` stands for the attributes of a rotation.
     pub(crate) from: &'static str,
-    /// What is as good.
+    /// Equivalent form.
     pub(crate) to: &'static str,
-    /// What must hold besides the types.
+    /// Condition besides the types.
     when: fn(&Graph, &Subst) -> bool,
 }
 
 #[rustfmt::skip]
 pub(crate) static RULES: &[Rule] = &[
-    // A dot product reads the weight's blocks as they are: dequantising it first would move 4 to 8 times the bytes. The rows it
-    // meets must be integers too, so they are quantised: this is where fusing rounds.
+    // A dot product reads the weight's blocks as stored: dequantising them first would move 4 to 8
+    // times the bytes. The rows must be integers too, so they are quantised: this is where fusing
+    // rounds.
     rule("linear",               "(matmul ?x (dequantise ?w))",                                "(linear (quantise ?x (activation ?w)) ?w _ _)", always),
-    // Weights of whole floats take whole floats.
+    // Float weights take float rows.
     rule("quantise_f32",         "(quantise ?x f32)",                                          "?x", always),
-    // An epilogue on a tile that is still in registers costs nothing; an op of its own is a pass over the rows and a barrier.
+    // An epilogue on a tile that is still in registers costs nothing; an op of its own is a pass
+    // over the rows and a barrier.
     rule("bias",                 "(add_bias (linear ?x ?w _ _) ?b)",                           "(linear ?x ?w ?b _)", always),
     rule("residual_left",        "(add ?r (linear ?x ?w ?b _))",                               "(linear ?x ?w ?b ?r)", always),
     rule("residual_right",       "(add (linear ?x ?w ?b _) ?r)",                               "(linear ?x ?w ?b ?r)", always),
     rule("linear_heads",         "(heads.matmul ?x (dequantise ?w))",                          "(linear.heads (quantise ?x (activation ?w)) ?w)", always),
-    // What a gate weights is added in the same pass.
+    // The gated value is added in the same pass.
     rule("scale_residual_left",  "(add ?r (scale_heads ?x ?s _))",                             "(scale_heads ?x ?s ?r)", always),
     rule("scale_residual_right", "(add (scale_heads ?x ?s _) ?r)",                             "(scale_heads ?x ?s ?r)", always),
     // The normalised row is in L1 when it is quantised; a quarter of the bytes is written.
@@ -48,9 +52,10 @@ pub(crate) static RULES: &[Rule] = &[
     // One pass over two wide results in place of two.
     rule("silu_gate",            "(mul (silu ?g) ?u)",                                         "(gated ?g ?u silu 0.0 0.0 0.0)", always),
     rule("silu_gate_right",      "(mul ?u (silu ?g))",                                         "(gated ?g ?u silu 0.0 0.0 0.0)", always),
-    // Gate and up read the same rows: one pass over them, and neither of the two wide results is ever written.
+    // Gate and up read the same rows: one pass over them, and neither of the two wide results is
+    // ever written.
     rule("swiglu",               "(gated (linear ?x ?g ?gb _) (linear ?x ?u ?ub _) ?a ?l ?s ?b)", "(linear.swiglu ?x ?g ?u ?gb ?ub ?a ?l ?s ?b f32)", always),
-    // What `down` takes is quantised by whoever makes it, block by block while the block is in L1.
+    // The producer of `down`'s input quantises it block by block, while the block is in L1.
     rule("swiglu_quantise",      "(quantise (linear.swiglu ?x ?g ?u ?gb ?ub ?a ?l ?s ?b f32) ?f)", "(linear.swiglu ?x ?g ?u ?gb ?ub ?a ?l ?s ?b ?f)", by_blocks),
     // Rows are quantised once for all experts, not once for each expert that reads them.
     rule("expert_swiglu",        "(gated (expert.matmul ?x ?ids (dequantise ?g)) (expert.matmul ?x ?ids (dequantise ?u)) ?a ?l ?s ?b)",
@@ -58,7 +63,8 @@ pub(crate) static RULES: &[Rule] = &[
     rule("expert_swiglu_biased", "(gated (expert.add_bias (expert.matmul ?x ?ids (dequantise ?g)) ?ids ?gb) (expert.add_bias (expert.matmul ?x ?ids (dequantise ?u)) ?ids ?ub) ?a ?l ?s ?b)",
                                  "(expert.swiglu (quantise ?x (activation ?g)) ?ids ?g ?u ?gb ?ub ?a ?l ?s ?b f32)", always),
     rule("expert_swiglu_quantise", "(quantise (expert.swiglu ?x ?ids ?g ?u ?gb ?ub ?a ?l ?s ?b f32) ?f)", "(expert.swiglu ?x ?ids ?g ?u ?gb ?ub ?a ?l ?s ?b ?f)", by_blocks),
-    // The sum over a token's experts, weighted, and the residual are one pass over the experts' results.
+    // The sum over a token's experts, weighted, and the residual are one pass over the experts'
+    // results.
     rule("expert_down",          "(expert.combine (expert.matmul ?y ?ids (dequantise ?w)) ?p)", "(expert.down (quantise ?y (activation ?w)) ?ids ?p ?w _ _)", always),
     rule("expert_down_biased",   "(expert.combine (expert.add_bias (expert.matmul ?y ?ids (dequantise ?w)) ?ids ?b) ?p)", "(expert.down (quantise ?y (activation ?w)) ?ids ?p ?w ?b _)", always),
     rule("expert_residual_left", "(add ?r (expert.down ?x ?ids ?p ?w ?b _))",                  "(expert.down ?x ?ids ?p ?w ?b ?r)", always),
@@ -68,8 +74,9 @@ pub(crate) static RULES: &[Rule] = &[
     rule("rope_heads_norm",      "(rope (rms_norm (split_heads ?x ?h) ?n ?eps) ?pos ?f ?l ROPE)", "(rope.heads ?x ?pos ?n ?f ?l ?h ?eps ROPE)", weighted),
 ];
 
-/// Three projections of the same rows that feed one attention are one work list: three barriers fewer for decode, where each
-/// alone is too short to keep all threads busy. The rows may be in three formats (a `q8_0` value projection beside `q4_k`).
+/// Three projections of the same rows that feed one attention become one work list. This saves
+/// three barriers in decode, where each projection alone is too short to keep all threads busy. The
+/// rows may be in three formats: a `q8_0` value projection next to `q4_k`.
 const QKV: &str = "(attend (rope.heads (linear (quantise ?x ?fq) ?wq ?bq _) ?pq ?nq ?rq ?lq ?hq ?eq ROPEq) \
                            (rope.heads (linear (quantise ?x ?fk) ?wk ?bk _) ?pk ?nk ?rk ?lk ?hk ?ek ROPEk) \
                            (split_heads (linear (quantise ?x ?fv) ?wv ?bv _) ?hv))";
@@ -85,22 +92,22 @@ fn always(_: &Graph, _: &Subst) -> bool {
     true
 }
 
-/// `?n` is a weight: a norm without one is none that a rotation does.
+/// Returns whether `?n` is a weight: a rotation does no norm without a weight.
 fn weighted(graph: &Graph, subst: &Subst) -> bool {
     matches!(graph[subst[var("n")]].data, Class::Weight(_))
 }
 
-/// `?f` is a format that rounds.
+/// Returns whether `?f` is a format that rounds.
 fn rounds(graph: &Graph, subst: &Subst) -> bool {
     !matches!(graph[subst[var("f")]].data, Class::Attr(Attr::Format(Format::F32)))
 }
 
-/// `?f` has scales for parts of a row, each of which one item makes alone.
+/// Returns whether `?f` has scales for parts of a row, and one item makes each part alone.
 fn by_blocks(graph: &Graph, subst: &Subst) -> bool {
     !matches!(graph[subst[var("f")]].data, Class::Attr(Attr::Format(format)) if format.has_row_scale())
 }
 
-/// All rules, compiled.
+/// Returns all rules, compiled.
 pub(crate) fn rewrites() -> Vec<Rewrite<Node, Types>> {
     let compile =
         |name: &str, searcher: Pattern<Node>, applier: Box<dyn Applier<Node, Types> + Send + Sync>| match Rewrite::new(
@@ -119,7 +126,7 @@ pub(crate) fn rewrites() -> Vec<Rewrite<Node, Types>> {
     rewrites
 }
 
-/// A side of a rule.
+/// Returns the pattern of one side of a rule.
 pub(crate) fn pattern_of(text: &str) -> PatternAst<Node> {
     pattern(text).ast
 }
@@ -140,7 +147,7 @@ fn var(name: &str) -> Var {
     }
 }
 
-/// So that appliers of different types are one type.
+/// Box of an applier, which makes appliers of different types one type.
 struct Boxed(Box<dyn Applier<Node, Types> + Send + Sync>);
 
 impl Applier<Node, Types> for Boxed {
@@ -166,7 +173,7 @@ fn join(graph: &mut Graph, class: Id, new: Id) -> Option<Id> {
         .then_some(class)
 }
 
-/// A right side that is applied where it has the left side's type.
+/// A right side that is applied only if it has the left side's type.
 struct Typed {
     to: Pattern<Node>,
     when: fn(&Graph, &Subst) -> bool,
@@ -219,18 +226,19 @@ impl Applier<Node, Types> for Qkv {
     }
 }
 
-/// What is known of an operand or attribute without looking at an e-graph.
+/// Knowledge about an operand or attribute without an e-graph.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Child {
     /// `_`.
     Absent,
     /// Anything but `_`.
     Present,
-    /// Either.
+    /// Unknown.
     Any,
 }
 
-/// An op with what is known of its children: what stands at a place of a pattern, or what a class may hold.
+/// An op with the knowledge about its children, either at a place of a pattern or as a possible
+/// member of a class.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Shape {
     kind: OpKind,
@@ -246,7 +254,8 @@ impl Shape {
         Shape { kind: op.kind, children: operands.chain(op.attrs.iter().map(|_| Child::Present)).collect() }
     }
 
-    /// Of a place in a pattern, where an op stands there. `present` are variables that are never `_`.
+    /// Returns the shape at a place in a pattern, if an op stands there. `present` are variables
+    /// that are never `_`.
     fn at(ast: &PatternAst<Node>, place: &ENodeOrVar<Node>, present: &[Var]) -> Option<Shape> {
         let ENodeOrVar::ENode(node) = place else { return None };
         let Head::Op(kind) = node.head else { return None };
@@ -259,7 +268,7 @@ impl Shape {
         Some(Shape { kind, children: node.children().iter().map(child).collect() })
     }
 
-    /// Whether one node can be both.
+    /// Returns whether one node can match both shapes.
     fn meets(&self, other: &Shape) -> bool {
         let pairs = self.children.iter().zip(&other.children);
         let apart = |pair| matches!(pair, (Child::Absent, Child::Present) | (Child::Present, Child::Absent));
@@ -267,7 +276,7 @@ impl Shape {
     }
 }
 
-/// Variables of a pattern that stand for an operand which the op table does not let be absent.
+/// Returns the variables of a pattern that stand for an operand which the op table requires.
 fn present(ast: &PatternAst<Node>) -> Vec<Var> {
     let mut present = Vec::new();
     for place in ast.as_ref() {
@@ -282,14 +291,17 @@ fn present(ast: &PatternAst<Node>) -> Vec<Var> {
     present
 }
 
-/// Which ops are *closed*: nothing that rules make of one, or of what equals it, is looked into from its uses. A rule sees the
-/// result of a closed op as a variable and no more, so that no match lies on both sides of it.
+/// Test for *closed* ops, with a memo. No rule looks from a use into a closed op, nor into anything
+/// that rules make of it. A rule sees the result of a closed op only as a variable, so no match
+/// lies on both sides of it.
 ///
-/// An `add` is: it may become a `linear` with a residual, and rules look only into those without.
+/// An `add` is closed: it may become a `linear` with a residual, and rules look only into those
+/// without.
 pub(crate) struct Closed {
-    /// What stands inside left sides, below their roots.
+    /// Shapes inside left sides, below their roots.
     inside: Vec<Shape>,
-    /// From a left side's root to the root of the right side; `None` where the right side is a variable, which stands for any op.
+    /// Steps from a left side's root to the right side's root; `None` where the right side is a
+    /// variable, which stands for any op.
     steps: Vec<(Shape, Option<Shape>)>,
     known: HashMap<Shape, bool>,
 }
@@ -309,12 +321,12 @@ impl Closed {
                 steps.push((root_from, root(&to, &present(&from))));
             }
         }
-        // What this one makes is a result of an op, into which no rule looks.
+        // This rule gives a result of an op, into which no rule looks.
         look(&pattern(QKV).ast);
         Closed { inside, steps, known: HashMap::new() }
     }
 
-    /// Whether an op is closed.
+    /// Returns whether an op is closed.
     pub(crate) fn op(&mut self, op: &Op) -> bool {
         let shape = Shape::of(op);
         if let Some(&known) = self.known.get(&shape) {

@@ -1,12 +1,12 @@
-//! What fusing decided in a region, for whoever wants to know: what lost against each node that was chosen, by how much, and which fusion was
-//! nearly taken, and where its pattern ended.
+//! Decisions of fusing in a region. For each chosen node they list the nodes that lost and the
+//! added cost, and the fusions that nearly applied, with the place where the pattern failed.
 //!
 //! ```text
 //! rms_norm     chosen: rms_norm       over rms_norm.quantise: ...
 //! add          chosen: add            over residual_left: it takes what a linear gives, and finds what mul gives
 //! ```
 //!
-//! Nothing of it is computed where nobody asks.
+//! This module computes nothing unless decisions are recorded.
 
 use std::collections::HashMap;
 
@@ -18,7 +18,7 @@ use super::language::{Graph, Head, Node};
 use super::rules::{RULES, Rule, pattern_of};
 use crate::decision::{Decision, Rejected};
 
-/// A decision of a region: about an op, and the region's weight that says which.
+/// A decision in a region: the op, and the region's weight that identifies it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Told {
     pub(crate) op: &'static str,
@@ -28,14 +28,15 @@ pub(crate) struct Told {
 }
 
 impl Told {
-    /// With the weight's name.
+    /// Returns the decision with the weight's name.
     pub(crate) fn decision(&self, name: impl Fn(WeightId) -> String) -> Decision {
         let name = self.weight.map_or_else(String::new, name);
         Decision::of(self.op, name, "fusion").chose(self.chosen.clone()).over_all(self.rejected.iter().cloned())
     }
 }
 
-/// What lost in a region, for each class that is used: nodes that cost more, and rules that were not applied.
+/// Returns, for each used class of a region, the nodes that would cost more and the rules that were
+/// not applied.
 pub(crate) fn told(graph: &Graph, choice: &Choice, losses: &[Loss]) -> Vec<Told> {
     let patterns: Vec<Pattern> =
         RULES.iter().map(|rule| Pattern { rule, from: pattern_of(rule.from), to: pattern_of(rule.to) }).collect();
@@ -60,7 +61,7 @@ pub(crate) fn told(graph: &Graph, choice: &Choice, losses: &[Loss]) -> Vec<Told>
         }
         let weight = weight_of(graph, choice, used);
         let one = Told { op: op.row().mnemonic, weight, chosen: op.row().mnemonic.to_owned(), rejected };
-        // An op of several results is decided for each of them.
+        // An op with several results is decided for each result.
         if !one.rejected.is_empty() && !told.contains(&one) {
             told.push(one);
         }
@@ -68,13 +69,13 @@ pub(crate) fn told(graph: &Graph, choice: &Choice, losses: &[Loss]) -> Vec<Told>
     told
 }
 
-/// The op of a node, or of what it is a result of.
+/// Returns the op of a node, or the op whose result it is.
 fn op_of(graph: &Graph, choice: &Choice, node: &Node) -> Option<OpKind> {
     match &node.head {
         Head::Op(kind) => Some(*kind),
         Head::Result(_) => match choice.get(&graph.find(*node.children.first()?)) {
             Some(Node { head: Head::Op(kind), .. }) => Some(*kind),
-            // One that was not chosen.
+            // The node is not a chosen one.
             _ => graph[*node.children.first()?].nodes.iter().find_map(|node| match node.head {
                 Head::Op(kind) => Some(kind),
                 _ => None,
@@ -84,7 +85,8 @@ fn op_of(graph: &Graph, choice: &Choice, node: &Node) -> Option<OpKind> {
     }
 }
 
-/// The weight that says which op it is: its own first, or that of the nearest op below it that has one.
+/// Returns the weight that identifies an op: its own first weight, or that of the nearest op below
+/// it that has one.
 fn weight_of(graph: &Graph, choice: &Choice, node: &Node) -> Option<WeightId> {
     let mut open = std::collections::VecDeque::from([node]);
     let mut seen = std::collections::HashSet::new();
@@ -101,14 +103,14 @@ fn weight_of(graph: &Graph, choice: &Choice, node: &Node) -> Option<WeightId> {
     None
 }
 
-/// A rule, with both of its sides.
+/// A rule with both of its sides.
 struct Pattern {
     rule: &'static Rule,
     from: PatternAst<Node>,
     to: PatternAst<Node>,
 }
 
-/// The root of a side, where an op stands there.
+/// Returns the root of a side, if an op stands there.
 fn root(ast: &PatternAst<Node>) -> Option<&Node> {
     match ast.as_ref().last() {
         Some(ENodeOrVar::ENode(node)) => Some(node),
@@ -116,12 +118,13 @@ fn root(ast: &PatternAst<Node>) -> Option<&Node> {
     }
 }
 
-/// Rules whose left side begins with the op of a class and goes on below, but does not hold there: those that got furthest.
+/// Returns the rules that begin with the op of a class but fail at a lower place; only those that
+/// matched the most places.
 fn not_taken(graph: &Graph, class: Id, kind: OpKind, patterns: &[Pattern]) -> Vec<Rejected> {
     let mut furthest: Vec<(usize, Rejected)> = Vec::new();
     for Pattern { rule, from, to } in patterns {
         let (Some(left), Some(right)) = (root(from), root(to)) else { continue };
-        // Where it was applied, what it gives is one of the nodes that cost more.
+        // If the rule was applied, its result is one of the nodes that cost more.
         if left.head != Head::Op(kind) || graph[class].nodes.iter().any(|node| right.matches(node)) {
             continue;
         }
@@ -130,7 +133,7 @@ fn not_taken(graph: &Graph, class: Id, kind: OpKind, patterns: &[Pattern]) -> Ve
             Ok(matched) => (matched, "what it gives is of another type, or a format that it is not for".to_owned()),
             Err(ended) => ended,
         };
-        // What only the op itself fits is no fusion that was near.
+        // A rule that matches only the op itself was not close.
         if matched > 1 {
             furthest.push((matched, Rejected::new(format!("rule {}", rule.name), why)));
         }
@@ -139,7 +142,8 @@ fn not_taken(graph: &Graph, class: Id, kind: OpKind, patterns: &[Pattern]) -> Ve
     furthest.into_iter().filter(|(matched, _)| Some(*matched) == most).map(|(_, rejected)| rejected).collect()
 }
 
-/// How many places of a pattern hold for a class; or how many did until one did not, and why not.
+/// Returns the number of places of a pattern that match a class. On failure, returns the number
+/// matched before it and the reason.
 fn holds(
     graph: &Graph,
     ast: &PatternAst<Node>,
@@ -194,7 +198,7 @@ fn said(head: &Head) -> String {
     }
 }
 
-/// What a class may be, each once.
+/// Returns what a class may be, each alternative once.
 fn found(graph: &Graph, class: Id) -> String {
     let mut all: Vec<String> = graph[class].nodes.iter().map(|node| said(&node.head)).collect();
     all.sort();
