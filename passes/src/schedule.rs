@@ -1,8 +1,10 @@
-//! From a graph to a plan: kernels, work lists, barriers, one arena, by the passes [`lower`], [`steps`] and [`arena`].
+//! Schedule: turns a graph into a plan of kernels, work lists, barriers and one arena, by the
+//! passes [`lower`], [`steps`] and [`arena`].
 //!
-//! Needs: a verified module whose function `@step` has the parameters and results that [`ixc_ir::graph`] says, and whose weights say how
-//! products read them (`pack`, `tile`). Leaves: a [`Plan`](ixc_ir::plan::Plan) whose kernels are specs; a graph as a frontend wrote it can be scheduled too, it
-//! just is not fast.
+//! Needs: a verified module. Its function `@step` has the parameters and results given in
+//! [`ixc_ir::graph`], and its weights carry layouts and tilings (`pack`, `tile`). Leaves: a
+//! [`Plan`](ixc_ir::plan::Plan) whose kernels are specs. A graph from a frontend can be scheduled
+//! too, but it is not fast.
 //!
 //! ```text
 //!   %h = rms_norm.quantise %y, @norm {eps = 1e-6, format = a8_super} : a8_super[L, 256]
@@ -17,10 +19,11 @@
 //!   linear w tail: outputs x 1, gemv_q4_k_a8_super_t8n520k256 by 5 to 5 rows, gemm_q4_k_a8_super_t8n520k256 by 96
 //! ```
 //!
-//! Each op becomes tasks that read and write buffers ([`lower`], and `matrix` for products; [`bind`]
-//! puts each kernel's arguments, which they name, in its order); tasks go into the earliest step
-//! after all that they read is written ([`steps`]), so that there are as many barriers as the longest chain of tasks is long that are worth
-//! sharing ([`alone`]), and no fewer are possible; and buffers whose lives do not meet share the arena's bytes ([`arena`]).
+//! [`lower`] turns each op into tasks that read and write buffers; `matrix` does so for products.
+//! [`bind`] puts a task's named arguments into the order of each kernel's signature. [`steps`] puts
+//! a task into the earliest step after all writes that it reads. The number of barriers is then the
+//! length of the longest chain of tasks worth sharing ([`alone`]), which is the minimum. [`arena`]
+//! lets buffers with disjoint lifetimes share bytes.
 
 pub mod alone;
 pub mod arena;
@@ -32,5 +35,6 @@ pub mod steps;
 use crate::draft::{Draft, Resource, What, Work};
 use crate::error::ScheduleError;
 
-/// Tokens of a step unless told otherwise: enough for matrix products at full speed, and some ten megabytes of activations.
+/// Default max tokens of a step: enough for matrix products at full speed, with some ten megabytes
+/// of activations.
 pub const DEFAULT_MAX_TOKENS: u32 = 512;

@@ -1,22 +1,31 @@
-//! `tile`: how each weight's products are cut into items, and which kernel does how many rows: weight-stationary planning.
+//! `tile`: chooses how each weight's products are cut into items, and which kernel does how many
+//! rows: weight-stationary blocking.
 //!
-//! An item is some weight rows times a chunk of rows of activations, so that each weight is read once for many rows and what is read again
-//! and again stays in a cache. Kernels offer candidates and say what each takes ([`ixc_kernels::candidates`]); here one is chosen, by the
-//! caches of the target's row, or of this machine where the target is `native`:
+//! An item is some weight rows times a chunk of rows of activations. Each weight is thus read once
+//! for many rows, and repeatedly read data stays in a cache. Kernels offer candidates with their
+//! costs ([`ixc_kernels::candidates`]). This pass chooses one by the caches of the target's row, or
+//! of this machine if the target is `native`:
 //!
-//! 1. **Weight rows of an item**: those that make at least [`MIN_ITEMS`] items, so that a few threads stay busy with a single row; of these
-//!    the cheapest, the larger where equal.
-//! 2. **Rows of a chunk**, for each kernel: the cheapest for a row of activations, the larger where equal.
-//! 3. **Which kernel for how many rows**: the next one takes over where its arithmetic first takes no longer.
-//! 4. **Bands**: where the first kernel, for few rows, has less items than [`Options::items`], they can be divided in bands of fewer weight
-//!    rows, the most that make so many; of [`Options::band_bytes`] at least. The runtime divides them where there are so many threads.
+//! 1. **Weight rows of an item**: the cheapest that make at least [`MIN_ITEMS`] items, so that a
+//!    few threads stay busy with a single row. Of equals the larger.
+//! 2. **Rows of a chunk**, for each kernel: the cheapest per row of activations. Of equals the
+//!    larger.
+//! 3. **Kernel for each number of rows**: the next kernel takes over at the first number where its
+//!    arithmetic takes no longer.
+//! 4. **Bands**: if the first kernel, for few rows, has fewer items than [`Options::items`], each
+//!    can be divided in bands of fewer weight rows. The pass takes the largest band that makes
+//!    enough items; a band has at least [`Options::band_bytes`]. The runtime uses bands if it has
+//!    enough threads.
 //!
-//! Where somebody measured something faster for weights of a shape ([`Options::tuned`]), that is obeyed in place of 1, 2 and 4; 3 stays as it is.
+//! Choices measured for weights of a shape ([`Options::tuned`]) replace the results of 1, 2 and 4;
+//! 3 stays.
 //!
-//! What is left when items are full is a part of its own. A gate and its up projection are read by one kernel and cut as the gate is.
+//! Rows after the last full item are a part of their own. One kernel reads a gate and its up
+//! projection, and both are cut like the gate.
 //!
-//! Needs: a module that `pack` went over. Leaves: the same functions; each weight that products read says how (`tile`) and the reason
-//! (`why`). A weight that says it already stays as it is, so that text can be changed and gone on with; [`Options::choose`] wins over it.
+//! Needs: a module after `pack`. Leaves: the same functions; each weight that products read has a
+//! blocking (`tile`) and its reason (`why`). A weight that already has a `tile` keeps it, so that
+//! edited text can be compiled further; only [`Options::choose`] overrides it.
 //!
 //! ```text
 //! weight @w : q4_k[2048, 2048] {layout = q4_k_r16}
@@ -55,9 +64,9 @@ pub static PASS: Pass = Pass {
 pass_options! {
     /// Options of the pass.
     pub struct Options for "tile" {
-        #[doc = "What weights whose names match a pattern are cut into in place of what the caches say: `PATTERN: rows=16 gemm/48`, the last of several that match; `;` between them."]
+        #[doc = "Blockings for weights whose names match a pattern, in place of those from cache sizes: `PATTERN: rows=16 gemm/48`, the last of several that match; `;` between them."]
         pub choose: Overrides = Overrides::default(),
-        #[doc = "What was measured to be faster for weights of a shape, as `ixc kernel tune` writes it to a file; `;` between several."]
+        #[doc = "Blockings that were measured to be faster for weights of a shape, in the form of `ixc kernel tune`; `;` between several."]
         pub tuned: Tuned = Tuned::default(),
         #[doc = "Items that a product of few rows can have for many threads: where a weight makes fewer, they can be divided in bands; 0 divides none."]
         pub items: u64 = FEW_ROWS_ITEMS,
@@ -66,24 +75,25 @@ pass_options! {
     }
 }
 
-/// Items that a product of one row should have, so that a few threads stay busy.
+/// Min items of a product of one row, so that a few threads stay busy.
 const MIN_ITEMS: u64 = 16;
-/// Items that a product of few rows can have: 8 for each of 32 threads, so that one with an item more than others works an eighth longer at
-/// most. With 64 items 15 threads take as long as 13.
+/// Items of a product of few rows: 8 for each of 32 threads. A thread with one extra item then
+/// works at most an eighth longer. With 64 items, 15 threads take as long as 13.
 const FEW_ROWS_ITEMS: u64 = 256;
-/// Bytes of weights that a band has at least: a thread that shares memory with 15 others takes 2 µs for them, and 0.1 µs to call a kernel.
+/// Min bytes of weights of a band: a thread that shares memory with 15 others reads them in 2 µs,
+/// and a kernel call takes 0.1 µs.
 const MIN_BAND_BYTES: u64 = 16 << 10;
-/// The kernel whose items can be bands: that for few rows.
+/// The kernel whose items can be bands: the one for few rows.
 const BANDED: MatmulStrategy = MatmulStrategy::Gemv;
-/// Rows up to which kernels are compared.
+/// Max rows up to which kernels are compared.
 const MOST_COMPARED: u32 = 128;
 
-/// Which items can be divided, and in what bands.
+/// Limits of the division of items into bands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Limits {
-    /// Those that are fewer.
+    /// Number of items below which they are divided.
     items: u64,
-    /// Bytes of a band at least.
+    /// Min bytes of a band.
     band_bytes: u64,
 }
 
@@ -93,23 +103,23 @@ impl Options {
     }
 }
 
-/// What is asked for by the names of weights.
+/// Requested blockings, by the names of weights.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Overrides(pub Vec<Override>);
 
-/// What is asked for weights whose names match.
+/// Requested blocking for weights whose names match.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Override {
     /// A name, in which `*` is any text and `?` any character.
     pub pattern: String,
     /// Weight rows of an item.
     pub rows: Option<u64>,
-    /// Kernels by rows; none where the caches say which.
+    /// Kernels by rows; empty if cache sizes choose them.
     pub uses: Vec<Use>,
 }
 
 impl Override {
-    /// Of `PATTERN: rows=32 gemv<=5/5x16 gemm/48`.
+    /// Reads an override such as `PATTERN: rows=32 gemv<=5/5x16 gemm/48`.
     pub fn read(text: &str) -> Option<Override> {
         let (pattern, asked) = text.split_once(':')?;
         let (mut rows, mut uses) = (None, Vec::new());
@@ -159,17 +169,17 @@ pub fn run(mut module: Module, context: &Context<'_>) -> Result<Module, PassErro
     let roles = roles(&module);
     for each in overrides {
         if !roles.keys().any(|w| matches(&each.pattern, &module.weights[w.index()].name)) {
-            // As patterns are written: without the `@` of a weight in text.
+            // Names have the form of patterns: without the `@` of a weight in text.
             let names = roles.keys().map(|w| module.weights[w.index()].name.clone());
             let more = if roles.len() > 8 { format!(" and {} more", roles.len() - 8) } else { String::new() };
             let known = names.take(8).collect::<Vec<_>>().join(", ") + &more;
             return Err(TileError::NoWeight { pattern: each.pattern.clone(), known }.into());
         }
     }
-    // Equal weights, of which a model has one for each layer, are decided once.
+    // Equal weights are decided once: a model has one of each kind per layer.
     let mut decided: HashMap<candidates::Weight, Cut> = HashMap::new();
     for (&w, role) in &roles {
-        // A gate's override is its up projection's, too.
+        // A gate's override also holds for its up projection.
         let name = |w: WeightId| module.weights[w.index()].name.as_str();
         let asked = overrides.iter().rev().find(|each| matches(&each.pattern, name(role.cut_as)));
         let weight = &module.weights[w.index()];
@@ -209,36 +219,37 @@ pub fn run(mut module: Module, context: &Context<'_>) -> Result<Module, PassErro
     Ok(module)
 }
 
-/// How a weight of this shape is cut where nobody says otherwise, with the default options, and why.
+/// Returns the blocking of a weight of this shape from cache sizes, with the default options, and
+/// its reason.
 pub fn by_caches(weight: &candidates::Weight, target: Target, caches: &CoreCaches) -> (Tiling, String) {
     let limits = Options::default().limits();
     let Cut { tiling, why, .. } = Cut::cheapest(weight, &item_rows(weight, target), (target, caches), limits, false);
     (tiling, why)
 }
 
-/// The same of items of so many weight rows.
+/// Returns the blocking from cache sizes for items of `rows` weight rows.
 pub fn by_caches_of(weight: &candidates::Weight, rows: u64, target: Target, caches: &CoreCaches) -> Tiling {
     Cut::cheapest(weight, &[rows], (target, caches), Options::default().limits(), false).tiling
 }
 
-/// Whether a weight can be cut as these choices say together, with the default options.
+/// Returns whether a weight can be cut by all these choices together, with the default options.
 pub fn accepts(weight: &candidates::Weight, choices: &[&Choice], target: Target, caches: &CoreCaches) -> bool {
     Cut::tuned(weight, choices, "", (target, caches), Options::default().limits(), false).is_ok()
 }
 
-/// What the reason of a tuned weight begins with.
+/// Prefix of the reason of a tuned weight.
 pub const TUNED: &str = "tuned: ";
 
-/// How products read a weight.
+/// Use of a weight by products.
 #[derive(Clone, Copy, Debug)]
 struct Role {
     /// The weight whose format and name decide: itself, or its gate.
     cut_as: WeightId,
     /// Weights that are read together.
     products: u32,
-    /// The block that results are quantised in.
+    /// Block length in which results are quantised.
     block: u64,
-    /// And how many of it are quantised without the others.
+    /// Elements of a block that can be quantised without the rest.
     sub_block: u64,
 }
 
@@ -264,7 +275,7 @@ fn roles(module: &Module) -> BTreeMap<WeightId, Role> {
     roles
 }
 
-/// What kernels are asked for; nothing for a weight that is no matrix.
+/// Returns the weight's description for kernels; `None` for a weight that is not a matrix.
 fn offered(module: &Module, role: &Role) -> Option<candidates::Weight> {
     let weight = &module.weights[role.cut_as.index()];
     let &[.., n, k] = &weight.shape[..] else { return None };
@@ -274,17 +285,18 @@ fn offered(module: &Module, role: &Role) -> Option<candidates::Weight> {
     Some(candidates::Weight { format, x, n, k, products, block, sub_block })
 }
 
-/// How a weight is cut, and why.
+/// Blocking of a weight, with its reason.
 #[derive(Clone, Debug)]
 struct Cut {
     tiling: Tiling,
     why: String,
-    /// What lost, where somebody wants to know: decisions about a weight of no name.
+    /// Decisions with the alternatives that lost, if requested; the weight's name is empty in them.
     told: Vec<Decision>,
 }
 
 impl Cut {
-    /// The cheapest of items of so many weight rows, in ascending order; what lost is kept where it is to be told.
+    /// Returns the cheapest blocking with items of one of these numbers of weight rows, in
+    /// ascending order. Records the alternatives that lost if `tells` is set.
     fn cheapest(
         weight: &candidates::Weight,
         rows: &[u64],
@@ -327,7 +339,8 @@ impl Cut {
         Cut { tiling: Tiling { parts: parts.collect() }, why, told }
     }
 
-    /// The cheapest, but for what was measured to be faster. Which kernel does how many rows is not among that: of float weights sums depend on it.
+    /// Returns the cheapest blocking with the tuned choices applied. Tuning does not change which
+    /// kernel does how many rows, because sums of float weights depend on it.
     fn tuned(
         weight: &candidates::Weight,
         choices: &[&Choice],
@@ -397,7 +410,8 @@ impl Cut {
         Ok(cut)
     }
 
-    /// What is asked for, where that is a candidate. What is left when items are full is cut as the caches say.
+    /// Returns the requested blocking, if it is a candidate. Rows after the last full item are cut
+    /// by cache sizes.
     fn asked(
         weight: &candidates::Weight,
         asked: &Override,
@@ -448,16 +462,16 @@ impl Cut {
     }
 }
 
-/// The kernels of items of so many weight rows.
+/// The kernels of items with this number of weight rows.
 struct Kernels {
     rows: u64,
-    /// Each with the rows of activations from which on it is used, in ascending order.
+    /// Kernels in ascending order, each with the min rows of activations for its use.
     from: Vec<(u32, Candidate)>,
-    /// What lost, where it is to be told.
+    /// Alternatives that lost, if requested.
     rejected: Vec<Rejected>,
 }
 
-/// A cost for a row of activations and an element of the weight.
+/// Formats a cost per row of activations and element of the weight.
 fn cycles(cost: f64) -> String {
     format!("{:.4} cycles for an element and a row", cost * candidates::UNIT)
 }
@@ -465,7 +479,7 @@ fn cycles(cost: f64) -> String {
 impl Kernels {
     fn cheapest(weight: &candidates::Weight, rows: u64, target: Target, caches: &CoreCaches, tells: bool) -> Kernels {
         let (mut from, mut rejected): (Vec<(u32, Candidate)>, Vec<Rejected>) = Default::default();
-        // Chunks that lost, with those that won.
+        // Chunks that lost, each with the chunk that won.
         let mut chunks_lost: Vec<(Candidate, Candidate)> = Vec::new();
         let name = |each: &Candidate| format!("{} by {}", each.strategy, each.row_chunk);
         for chunks in candidates(weight, rows, target).chunk_by(|a, b| a.strategy == b.strategy) {
@@ -516,7 +530,7 @@ impl Kernels {
         }
         let kernels = Kernels { rows, from, rejected: Vec::new() };
         let lost = chunks_lost.iter().filter_map(|(each, best)| {
-            // More rows than the kernel is given are as many as it is given.
+            // A chunk of more rows than the kernel ever gets equals a chunk of that max.
             let most =
                 kernels.uses().find(|(_, used, _)| used.strategy == best.strategy).map_or(u32::MAX, |used| used.2);
             let [lost, won] = [each, best].map(|each| each.row_chunk.min(most));
@@ -528,13 +542,13 @@ impl Kernels {
         Kernels { rejected, ..kernels }
     }
 
-    /// Kernels with the least and the most rows that each is given.
+    /// Returns the kernels, each with the min and max rows that it gets.
     fn uses(&self) -> impl Iterator<Item = (u32, &Candidate, u32)> {
         let ends = self.from.iter().skip(1).map(|(from, _)| from - 1).chain([u32::MAX]);
         self.from.iter().zip(ends).map(|((from, candidate), up_to)| (*from, candidate, up_to))
     }
 
-    /// Which kernel does how many rows, over which others.
+    /// Returns the decision about the kernel for each number of rows, with the alternatives.
     fn told(&self, caches: &CoreCaches) -> Decision {
         let each = |(from, candidate, up_to): (u32, &Candidate, u32)| {
             let from = if from > 1 { format!(" from {from} rows") } else { String::new() };
@@ -563,7 +577,7 @@ impl Kernels {
         tiling::RowTiles { rows: self.rows, uses: uses.collect() }
     }
 
-    /// Weight rows of a band of the items for few rows, where those can be divided.
+    /// Returns the weight rows of a band of the items for few rows, if those can be divided.
     fn band(&self, weight: &candidates::Weight, limits: Limits, told: Option<&mut Vec<Rejected>>) -> Option<u32> {
         let all = bands(weight, self.rows);
         let mut rejected = Vec::new();
@@ -573,7 +587,7 @@ impl Kernels {
                 rejected.push(Rejected::new(format!("bands of {band} weight rows"), why()));
             }
         };
-        // One kernel alone is for many rows, too.
+        // A single kernel also serves many rows.
         let few = matches!(&self.from[..], [(_, few), _, ..] if few.strategy == BANDED);
         let items = weight.n / self.rows;
         let chosen = if !few {
@@ -610,7 +624,7 @@ impl Kernels {
         chosen.and_then(|band| u32::try_from(band).ok())
     }
 
-    /// Why these, in a line.
+    /// Returns the reason for this choice in a line.
     fn why(&self, weight: &candidates::Weight, caches: &CoreCaches, limits: Limits) -> String {
         let mut why = counted(weight.n / self.rows, "item");
         if let Some(band) = self.band(weight, limits, None) {
@@ -638,20 +652,21 @@ impl Kernels {
 pub struct ColumnSplit {
     /// Rows, or elements, of a tile.
     pub tile: u64,
-    /// The first of them.
+    /// First weight row of the tiles.
     pub first: u64,
-    /// How many tiles.
+    /// Number of tiles.
     pub columns: u64,
 }
 
-/// Full tiles, then the rest.
+/// Splits `n` into full tiles and a rest.
 pub fn parts(n: u64, tile: u64) -> Vec<ColumnSplit> {
     let full = ColumnSplit { tile, first: 0, columns: n / tile };
     let rest = ColumnSplit { tile: n % tile, first: n - n % tile, columns: 1 };
     [full, rest].into_iter().filter(|part| part.tile > 0 && part.columns > 0).collect()
 }
 
-/// [`parts`] of a weight's rows, of which a rest is whole strips, and then what is none.
+/// Splits a weight's rows like [`parts`], and splits the rest into whole strips and rows that fill
+/// no strip.
 pub fn weight_parts(n: u64, tile: u64) -> Vec<ColumnSplit> {
     let split = |part: ColumnSplit| {
         let strips = part.tile / STRIP as u64 * STRIP as u64;
@@ -707,7 +722,7 @@ mod tests {
                             at + placed.part.rows * placed.columns
                         });
                         assert_eq!(end, n);
-                        // What is written is what `lower` reads.
+                        // The printed form is what `lower` reads.
                         assert_eq!(tiling.to_string().parse(), Ok(tiling));
                     }
                 }
@@ -715,7 +730,8 @@ mod tests {
         }
     }
 
-    /// What was measured: unpacking pays from 6 rows, tiles from a block of 16, and rows of activations stay in L2.
+    /// Checks the measured thresholds: unpacking pays from 6 rows, tiles from a block of 16, and
+    /// rows of activations stay in L2.
     #[test]
     fn kernels_take_over_where_they_were_measured_to() {
         for target in Target::all() {
@@ -749,7 +765,7 @@ mod tests {
         assert_eq!(decided(long, zen4, caches(32, 4096, 0)), "rows=32 gemv<=5/5x16 gemm/96");
         assert_eq!(decided(long, zen4, caches(32, 1024, 0)), "rows=32 gemv<=5/5x16 gemm/32");
         let tiles = candidates::Weight { x: Format::A8SuperTile, ..long };
-        // Rows of activations lie beside a panel.
+        // Rows of activations lie in the cache together with a panel.
         assert_eq!(decided(tiles, Target::AMX, caches(48, 8704, 0)), "rows=64 gemv<=5/5x16 gemm<=15/15 tiles/256");
         assert_eq!(decided(tiles, Target::AMX, caches(48, 8192, 0)), "rows=64 gemv<=5/5x16 gemm<=15/15 tiles/128");
     }
@@ -771,12 +787,12 @@ mod tests {
     #[test]
     fn bands_are_as_large_as_makes_enough_of_them() {
         let banded = |weight: candidates::Weight| decided(weight, Target::AVX512, Target::AVX512.row().caches());
-        // 256 items as they are, and fewer.
+        // 256 items without bands, and then fewer.
         assert_eq!(banded(candidates::Weight { n: 8192, ..WEIGHT }), "rows=32 gemv<=5/5 gemm/96");
         assert_eq!(banded(candidates::Weight { n: 8160, ..WEIGHT }), "rows=32 gemv<=5/5x16 gemm/96");
-        // The matrix of an expert whose bands would be too small.
+        // An expert's matrix, whose bands would be too small.
         assert_eq!(banded(candidates::Weight { k: 768, ..WEIGHT }), "rows=32 gemv<=5/5 gemm/96");
-        // Of bands that make items enough, those of the most weight rows.
+        // Of bands that make enough items, those with the most weight rows.
         let wide = |n| {
             decided(candidates::Weight { n, x: Format::A8SuperTile, ..WEIGHT }, Target::AMX, Target::AMX.row().caches())
         };
@@ -787,7 +803,8 @@ mod tests {
         assert_eq!(banded(pair(32768)), "rows=256 gemv<=5/5x128 gemm/48");
     }
 
-    /// What was measured replaces widths, chunks and paces, never which kernel does how many rows; what is no candidate is refused.
+    /// Checks that tuned choices replace widths, chunks and paces, but never which kernel does how
+    /// many rows; others than candidates are refused.
     #[test]
     fn tuned_choices_are_candidates_or_refused() {
         let (target, caches) = (Target::AVX2, Target::AVX2.row().caches());

@@ -1,5 +1,5 @@
-//! What somebody measured to be faster than what `tile` would choose, by the shape of a weight: how wide items are, how many rows of activations
-//! they have, and at what pace a kernel goes along its weight.
+//! Measured choices that replace those of `tile`, by the shape of a weight. A choice gives the
+//! width of items, their rows of activations, and a kernel's pace along its weight.
 //!
 //! ```text
 //! q4_k_r16 x=a8_super n=2048 k=2048: gemv x16@2048/2        bands of 16, half a page ahead, unrolled twice
@@ -7,8 +7,9 @@
 //! q4_k_r16 x=a8_super n=768 k=2048 products=2 block=256/32: gemm/24
 //! ```
 //!
-//! Nothing here says which kernel does how many rows: that decides in which order float weights are added, and stays as it is. All that a choice
-//! says is a candidate of the weight, which `tile` checks before it obeys: so no bits change by tuning.
+//! A choice never changes which kernel does how many rows: that fixes the order in which float
+//! weights are added. Every part of a choice must be a candidate of the weight, and `tile` checks
+//! this. Tuning therefore changes no bits.
 
 use std::fmt;
 use std::str::FromStr;
@@ -25,20 +26,20 @@ use crate::options::OptionValue;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tuned(pub Vec<Choice>);
 
-/// What a kernel of a weight of this shape shall be.
+/// Choice for one kernel of a weight of this shape.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Choice {
     /// The weight, as its products read it.
     pub weight: Weight,
-    /// Weight rows of an item, where they are chosen; for the kernel for most rows alone.
+    /// Weight rows of an item, if chosen; only for the kernel for most rows.
     pub rows: Option<u64>,
     /// The kernel.
     pub strategy: MatmulStrategy,
-    /// Most rows of activations of an item, where they are chosen.
+    /// Max rows of activations of an item, if chosen.
     pub row_chunk: Option<u32>,
-    /// Weight rows of a band, where they are chosen.
+    /// Weight rows of a band, if chosen.
     pub band: Option<u32>,
-    /// How it goes along the weight.
+    /// Pace of the kernel along the weight.
     pub pace: Pace,
 }
 
@@ -46,7 +47,8 @@ pub struct Choice {
 pub type Kernel = (Weight, MatmulStrategy);
 
 impl Choice {
-    /// What it is for: of several for one the last counts.
+    /// Returns the kernel that the choice is for; of several choices for one kernel the last
+    /// counts.
     pub fn kernel(&self) -> Kernel {
         (self.weight, self.strategy)
     }
@@ -80,7 +82,7 @@ impl fmt::Display for Choice {
     }
 }
 
-/// The strategy of a word, as tilings spell them.
+/// Reads a strategy from its word in tilings.
 fn strategy(word: &str) -> Option<MatmulStrategy> {
     format!("{word}/1").parse::<Use>().ok().map(|each| each.strategy)
 }
@@ -104,7 +106,7 @@ fn read(text: &str) -> Option<Choice> {
     let (mut x, mut n, mut k, mut products, mut block) = (None, None, None, None, None);
     for word in words {
         let (name, value) = word.split_once('=')?;
-        // Each once.
+        // Each key may occur once.
         let is_first = match name {
             "x" => x.replace(Format::from_name(value)?).is_none(),
             "n" => n.replace(positive(value)?).is_none(),

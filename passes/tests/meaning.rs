@@ -1,4 +1,5 @@
-//! What the pipeline leaves computes what the graph as written does. Seeds are fixed; a failure names its own.
+//! Checks that the pipeline's output computes the same as the written graph. Seeds are fixed; a
+//! failure prints its seed.
 
 use ixc_ir::graph::interpret::{Interpreter, Value};
 use ixc_ir::graph::parse::parse;
@@ -12,12 +13,12 @@ use ixc_passes::{defer, fuse, residency};
 use ixc_targets::Target;
 use ixc_testing::nmse::nmse_above;
 
-/// What passes are told where a test tells them nothing.
+/// Returns the context of tests that set no options.
 fn context() -> Context<'static> {
     Context::new(Target::AVX2)
 }
 
-/// Results before and after the pipeline.
+/// Runs a module before and after the pipeline, and returns both results.
 fn both(m: &RandomModule, seed: u64) -> (Vec<Value>, Vec<Value>) {
     let name = m.module.functions[0].name.clone();
     let run = |module| {
@@ -31,7 +32,7 @@ fn both(m: &RandomModule, seed: u64) -> (Vec<Value>, Vec<Value>) {
     (run(&m.module), run(&fused))
 }
 
-/// Of numbers that may all be 0.
+/// Returns the NMSE of numbers that may all be 0.
 fn nmse(found: &[f32], exact: &[f32]) -> f64 {
     nmse_above(found, exact, 1e-30)
 }
@@ -51,8 +52,9 @@ fn assert_near(seed: u64, m: &RandomModule, limit: f64) {
     }
 }
 
-/// Nothing is quantised: what differs is that a fused op rounds to f32 once, not once for each op that it replaces. A
-/// rounding is 2^-24 relative, NMSE 4e-15; 100 in a row that each grow tenfold stay below 1e-10.
+/// Bound without quantisation: a fused op rounds to f32 once, not once for each op that it
+/// replaces. A rounding is 2^-24 relative, NMSE 4e-15; 100 in a row that each grow tenfold stay
+/// below 1e-10.
 const ROUNDING: f64 = 1e-10;
 
 #[test]
@@ -69,16 +71,19 @@ fn any_ops_of_floats_keep_their_results() {
     }
 }
 
-/// A block's step is amax / 127, the error of an element uniform in half of it: variance amax² / (12 * 127²). Elements with a
-/// tenth of the block's peak on average (rms = amax / 10; uniform ones have amax / 1.7, normal ones amax / 3) give a noise
-/// of 100 / (12 * 127²) = 5e-4 of the signal for a product; a chain of two layers has 9 of them, whose noise adds.
+/// Bound with quantisation. A block's step is amax / 127, and the error of an element is uniform in
+/// half of it: variance amax² / (12 * 127²). Assume elements with a tenth of the block's peak on
+/// average (rms = amax / 10; uniform ones have amax / 1.7, normal ones amax / 3). The noise of a
+/// product is then 100 / (12 * 127²) = 5e-4 of the signal. A chain of two layers has 9 products,
+/// whose noise adds.
 const QUANTISED: f64 = 9.0 * 5e-4;
 
 #[test]
 fn models_of_all_formats_keep_their_logits_but_for_quantised_rows() {
     for seed in 300..312 {
         let mut m = random_model(seed, Formats::All);
-        // Where two experts score nearly the same, noise decides which is taken: here every token goes to all of them.
+        // Noise decides between two experts with nearly equal scores, so every token goes to all
+        // experts here.
         let experts = m.module.weights.iter().find(|w| w.name.ends_with("_exps.weight")).map(|w| w.shape[0]);
         if let Some(experts) = experts {
             let text = m.module.to_string().replace("top_k = 2", &format!("top_k = {experts}"));
@@ -114,7 +119,7 @@ fn running_the_pipeline_again_changes_nothing() {
     }
 }
 
-/// When experts are loaded changes no bit of what is computed.
+/// Checks that the time of loading changes no bit of the results.
 #[test]
 fn residency_and_prediction_keep_all_results() {
     let mut explicit = 0;
@@ -139,8 +144,8 @@ fn residency_and_prediction_keep_all_results() {
     assert!(explicit > 50, "{explicit}");
 }
 
-/// Where the second layer's rows, router and attention do not depend on the first layer's experts, nothing is lost and nothing comes
-/// twice by computing some of those later.
+/// Checks that deferring loses no expert and adds none twice. The second layer's rows, router and
+/// attention do not depend on the first layer's experts here.
 #[test]
 fn deferred_experts_are_added_once() {
     let text = "
@@ -203,7 +208,8 @@ fn deferral_is_refused_where_nothing_can_be_deferred() {
     assert!(refused.iter().all(|&count| count > 0), "{refused:?}");
 }
 
-/// All layers with experts but the last, and what they leave to the next one is what loading names, too.
+/// Checks that all layers with experts but the last defer some, and that loading names the deferred
+/// experts too.
 #[test]
 fn the_last_layer_defers_nothing() {
     let mut layers = 0;
@@ -219,7 +225,7 @@ fn the_last_layer_defers_nothing() {
         let ops = &deferred.functions[0].ops;
         let at = |kind: OpKind| (0..ops.len()).filter(|&i| ops[i].kind == kind).collect::<Vec<_>>();
         let (routes, splits) = (at(OpKind::Route), at(OpKind::ExpertSplit));
-        // Where gate and up are of different formats they are no one op, and nothing is deferred.
+        // A gate and an up projection of different formats are not one op, so nothing is deferred.
         let expected = if seed.is_multiple_of(4) { splits.len().min(routes.len() - 1) } else { routes.len() - 1 };
         assert_eq!(splits.len(), expected, "seed {seed}\n{deferred}");
         assert!(
@@ -241,7 +247,7 @@ fn the_last_layer_defers_nothing() {
     assert!(layers > 10, "{layers}");
 }
 
-/// Where a region is cut though a rule reaches across, less is fused and the same is computed.
+/// Checks that a cut across a rule's match loses a fusion but does not change results.
 #[test]
 fn regions_that_are_cut_anywhere_keep_their_results() {
     let mut unlike = 0;

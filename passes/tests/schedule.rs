@@ -1,4 +1,5 @@
-//! Properties of plans of random models: data are written before they are read, and buffers in use never overlap.
+//! Properties of plans of random models: data are written before they are read, and live buffers
+//! never overlap.
 
 use std::collections::BTreeMap;
 
@@ -31,7 +32,7 @@ struct Made<'m> {
     bytes: u64,
 }
 
-/// The plan that passes make of a module, and the graph it was made of.
+/// Returns the plan that passes make from a module, and the graph before the plan.
 fn planned(
     made: Made<'_>,
     pipeline: &[&str],
@@ -58,7 +59,7 @@ fn planned(
     }
 }
 
-/// Puts weights one after the other; gives the file's length.
+/// Places weights one after the other; returns the file's length.
 fn place(m: &mut RandomModule) -> u64 {
     let mut end = 0;
     for (weight, bytes) in m.module.weights.iter_mut().zip(&m.weights) {
@@ -85,7 +86,7 @@ fn plan_with(seed: u64, pipeline: &[&str], target: (Target, bool), options: &Opt
     (plan, layers)
 }
 
-/// Buffers that each step reads and writes.
+/// Returns the buffers that each step reads and writes.
 fn accesses(plan: &Plan<KernelSpec>) -> Vec<(Vec<BufferId>, Vec<BufferId>)> {
     let step = |step: &Step| {
         let (mut reads, mut writes) = (Vec::new(), Vec::new());
@@ -118,7 +119,7 @@ fn check(seed: u64, plan: &Plan<KernelSpec>) {
     let mut lives: Vec<Option<(usize, usize)>> = vec![None; plan.buffers.len()];
     for (number, (reads, writes)) in accesses.iter().enumerate() {
         for read in reads {
-            // Written in a step before, and never in this one.
+            // A buffer is written in an earlier step, and never in this one.
             let life = lives[read.0 as usize].as_mut();
             let life = life.unwrap_or_else(|| panic!("seed {seed}: step {number} reads {read:?} before it is written"));
             assert!(!writes.contains(read), "seed {seed}: step {number} reads and writes {read:?}");
@@ -154,7 +155,8 @@ fn data_are_written_before_they_are_read_and_buffers_in_use_never_overlap() {
     }
 }
 
-/// What a kernel of products reads and writes fits the target, and weights are what their kernels read.
+/// Checks that the formats that products' kernels read and write fit the target, and that kernels
+/// read their weights' formats.
 #[test]
 fn packed_weights_have_kernels_for_packed_weights_and_nothing_else_does() {
     let (mut packed, mut floats) = (0, 0);
@@ -233,8 +235,8 @@ impl<'p> Items<'p> {
     }
 }
 
-/// Bytes of a row of its result that an item writes, where its kernel is a product: those of a column and band. Of a block that several bands write
-/// it is the band's share of each field.
+/// Returns the bytes of a row of the result that an item writes, if its kernel is a product: those
+/// of a column and band. If several bands write one block, a band writes its share of each field.
 fn written(plan: &Plan<KernelSpec>, task: &Task, items: &Items<'_>, (column, band): (u32, u32)) -> Option<Vec<u64>> {
     let spec = &plan.kernels[items.kernel.0 as usize];
     let (tile, out) = match *spec {
@@ -258,7 +260,8 @@ fn written(plan: &Plan<KernelSpec>, task: &Task, items: &Items<'_>, (column, ban
     Some(out.row().fields.iter().flat_map(share).collect())
 }
 
-/// Whatever kernel a row count has: all items of a product together write each byte of a row of the result, and none writes another's.
+/// Checks for each row count and its kernel that all items of a product together write each byte of
+/// a row of the result exactly once.
 #[test]
 fn items_of_products_write_each_byte_of_a_row_once() {
     let small = OptionSet::default().with(&tile::Options { band_bytes: 0, ..tile::Options::default() });
@@ -280,7 +283,7 @@ fn items_of_products_write_each_byte_of_a_row_once() {
                         let spec = &plan.kernels[items.kernel.0 as usize];
                         let y = spec.signature().buffers.iter().position(|buffer| buffer.name == "y").unwrap();
                         let Source::Arena(buffer) = task.args[y].source else { panic!("{}", task.label) };
-                        // What only keeps rows apart nobody writes.
+                        // No item writes the padding between rows.
                         let apart = match spec {
                             KernelSpec::Swiglu(Swiglu { out, .. }) if !out.has_row_scale() => out.tail_bytes(),
                             _ => 0,
@@ -301,12 +304,13 @@ fn items_of_products_write_each_byte_of_a_row_once() {
     assert!(banded > 500 && shared > 100, "{banded} in bands, {shared} of them of a block");
 }
 
-/// A layer with experts: norm, projections, rotation and append, attention, output, norm, router, route, bucket, gather, gate
-/// and up, down, combine. A dense one: norm to output, then norm, gate and up, down. With quantised weights there is one more:
-/// what attention gives is quantised (`tests/ir/schedule_layer.ix`).
+/// Steps of a layer with experts: norm, projections, rotation and append, attention, output, norm.
+/// Then router, route, bucket, gather, gate and up, down, combine. A dense layer has norm to
+/// output, then norm, gate and up, down. Quantised weights add one step, which quantises the result
+/// of attention (`tests/ir/schedule_layer.ix`).
 const STEPS_OF_EXPERTS: usize = 13;
 const STEPS_OF_DENSE: usize = 8;
-/// Embedding, wanted rows, norm, logits.
+/// Steps outside layers: embedding, selection of rows, norm, logits.
 const STEPS_AROUND: usize = 4;
 
 #[test]
@@ -318,7 +322,7 @@ fn a_layer_has_as_many_steps_as_its_longest_chain() {
     }
 }
 
-/// Numbers of the steps whose tasks read a weight of a group.
+/// Returns the numbers of the steps whose tasks read a weight of a group.
 fn readers(plan: &Plan<KernelSpec>, group: usize) -> Vec<usize> {
     let weights = &plan.expert_groups[group].weights;
     let reads = |step: &Step| match step {
@@ -364,17 +368,19 @@ fn experts_are_requested_and_released_around_what_reads_them_and_no_barrier_is_a
                         "seed {seed}"
                     );
                     assert!(predict.iter().all(|&predict| predict < request[0]), "seed {seed}");
-                    // The first layer has none before it.
+                    // The first layer has no layer before it.
                     assert_eq!(predict.len(), usize::from(predict_extra.is_some() && group > 0), "seed {seed}");
                     predictions += predict.len();
                     let names = facts.weights.iter().map(|&w| plan.weights[w as usize].name.as_str());
                     let parts: Vec<&str> = names.map(|name| name.split('.').nth(2).unwrap_or(name)).collect();
                     let (mut found, mut right) = (parts, vec!["ffn_gate_exps", "ffn_up_exps", "ffn_down_exps"]);
-                    // Which of gate and up a fused graph reads first is open where each has a product of its own.
+                    // A fused graph may read gate and up in either order, if each has a product of
+                    // its own.
                     found[..2].sort_unstable();
                     right[..2].sort_unstable();
                     assert_eq!(found, right, "seed {seed}");
-                    // These steps are run again for experts that come late: what they touch must last through all of them.
+                    // These steps run again for experts that arrive late, so the buffers that they
+                    // touch must live through all of them.
                     let window = &accesses[first..=last];
                     let mut touched: Vec<usize> =
                         window.iter().flat_map(|(r, w)| r.iter().chain(w)).map(|buffer| buffer.0 as usize).collect();
@@ -394,7 +400,7 @@ fn experts_are_requested_and_released_around_what_reads_them_and_no_barrier_is_a
     assert!(groups > 100 && predictions > 20, "{groups} groups, {predictions} predictions");
 }
 
-/// Experts that are computed with a layer later are requested again there, one window after the other.
+/// Checks that deferred experts are requested again in the next layer, one window after the other.
 #[test]
 fn deferred_experts_have_windows_of_their_own() {
     let (mut windows, mut again) = (0, 0);
@@ -452,7 +458,7 @@ fn deferred_experts_have_windows_of_their_own() {
                     }
                 }
                 assert!(open.is_none(), "seed {seed}");
-                // Once by each routing.
+                // Each routing requests once.
                 assert_eq!(requests.iter().sum::<u32>(), plan.buckets, "seed {seed}");
                 assert!(requests.iter().all(|count| (1..=2).contains(count)), "seed {seed}: {requests:?}");
                 assert_eq!(requests.last(), Some(&1), "seed {seed}: {requests:?}");
@@ -468,7 +474,8 @@ fn the_same_module_gives_the_same_plan() {
     assert_eq!(plan(3, &graph_passes()).0, plan(3, &graph_passes()).0);
 }
 
-/// Text that verifies but that no frontend writes: a typed error or a plan, never a panic.
+/// Checks that text that verifies, but that no frontend writes, gives a typed error or a plan,
+/// never a panic.
 #[test]
 fn any_module_that_verifies_gets_a_plan_or_an_error() {
     let mut plans = 0;

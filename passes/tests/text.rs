@@ -1,9 +1,12 @@
-//! IR text tests: each file of `tests/ir` is a list of passes, a module, and what they make of it. `IXC_BLESS=1` rewrites
-//! the expectation. A file's first example is the one that stands in the pass's documentation.
+//! IR text tests. Each file of `tests/ir` is a list of passes, a module, and the expected result;
+//! `IXC_BLESS=1` rewrites the expectation. The first example of a file also stands in the pass's
+//! documentation.
 //!
-//! A plan is shown as `ixc dump --stage plan` shows it, for 8 tokens a step; weights without a place lie one after the other. Lines before the
-//! module say what passes are told: `// target: amx` (else avx2), `// set: residency.memory = 1000` options, `// caches: 32,256,2048` KiB of a
-//! core's caches. `// as: dot` shows what was made as Graphviz draws it, `// as: mermaid` as Mermaid does.
+//! A plan is printed in the form of `ixc dump --stage plan`, for 8 tokens a step. Weights without a
+//! place lie one after the other. Lines before the module set the context: `// target: amx`
+//! (default avx2), `// set: residency.memory = 1000` for options, `// caches: 32,256,2048` for a
+//! core's caches in KiB. `// as: dot` prints the result as a Graphviz drawing, `// as: mermaid` as
+//! a Mermaid drawing.
 
 use std::path::Path;
 
@@ -53,7 +56,7 @@ fn run(input: &str) -> Result<String, Box<dyn std::error::Error>> {
     };
     let Context { target, caches, options, .. } = context;
     let context = Context { target, caches, options, facts: Some(facts), decisions: None };
-    // Through its text after each pass: what one leaves is all that the next needs.
+    // The IR passes through its text after each pass: the text holds all that the next pass needs.
     let mut ir = Ir::Graph(module);
     for pass in passes {
         ir = manager::run(ir, &[pass], &context)?;

@@ -1,15 +1,18 @@
-//! What is not worth sharing: tasks that one thread is sooner done with than all threads have met again.
+//! Tasks that are not worth sharing: one thread finishes them before all threads could meet at a
+//! barrier.
 //!
-//! With one token a norm is one item, and all threads but one wait for it: at a barrier before, where they wait anyway, it costs no second
-//! barrier. Where there are several items, other threads could take all but one of them, and that is what is lost when they do not. So
-//!
+//! With one token a norm is one item, and all threads but one wait for it. If the item runs at the
+//! barrier before, where they wait anyway, it costs no second barrier. If a task has several items,
+//! other threads could take all but one of them; doing it alone loses that work. The rule is
+//! therefore
 //! ```text
 //! bytes of all items with n rows, less those of one item     at most    bytes that a thread gets through while threads meet
 //! ```
 //!
-//! is what this says of a task, as the largest such `n`: 0 where a single row is worth sharing. Bytes are those that items read and write, by the
-//! strides of the task's arguments, and some for the call; what the items of a row or a token share counts once. Where an item goes through the
-//! positions of a context there is no bound, and the task is always shared.
+//! and this module computes the largest such `n` for a task, or 0 if even a single row is worth
+//! sharing. Bytes are those that items read and write, by the strides of the task's arguments, and
+//! some for the call. Bytes that the items of a row or a token share count once. An item that reads
+//! the positions of a context has no bound, and its task is always shared.
 //!
 //! ```text
 //! rms_norm of 2048 f32 to a8_super      one item, 13.3 KiB a row: with 40 KiB, up to 4 rows
@@ -21,39 +24,40 @@ use ixc_ir::plan::{ArenaBuffer, Arg, Plan, RopeTable, RowAxis, Source, Task};
 use ixc_kernels::KernelSpec;
 use ixc_kernels::signature::{Buffer, Holds, Role};
 
-/// An item's call, as bytes: 0.1 µs for its dims and slices, checks included, before it reads any.
+/// Cost of an item's call, as bytes: 0.1 µs for its dims, slices and checks, before it reads any
+/// data.
 const CALL_BYTES: u64 = 2 << 10;
 
-/// What some tasks have to do, in bytes.
+/// Work of some tasks, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Effort {
-    /// For each row of a step.
+    /// Bytes for each row of a step.
     row: u64,
-    /// Once, however many rows there are.
+    /// Bytes for the whole step, for any number of rows.
     once: u64,
-    /// Of the item that takes longest.
+    /// Bytes of the longest item.
     item: u64,
 }
 
-/// What is touched of an argument.
+/// Bytes touched of an argument.
 #[derive(Clone, Copy)]
 enum Touched {
-    /// So many bytes by each item.
+    /// Bytes that each item touches.
     Item(u64),
-    /// So many by all columns of a row: the same.
+    /// Bytes that all columns of a row touch: the same bytes for each.
     Row(u64),
-    /// So many by all items of a token.
+    /// Bytes that all items of a token touch.
     Token(u64),
-    /// So many by all items of a step.
+    /// Bytes that all items of a step touch.
     Step(u64),
 }
 
 impl Effort {
-    /// What a task has to do with few rows; `None` where that has no bound.
+    /// Returns the work of a task with few rows; `None` if it has no bound.
     pub fn of(plan: &Plan<KernelSpec>, task: &Task) -> Option<Effort> {
         let variant = task.variants.first()?;
         let buffers = plan.kernels.get(variant.kernel.0 as usize)?.signature().buffers;
-        // Rows that are routed are several of a token.
+        // A token has several routed rows.
         let rows = match task.rows {
             RowAxis::Tokens | RowAxis::Outputs => 1,
             RowAxis::Routed(_) => arena(plan, task).map(|buffer| buffer.rows.most(1, 1)).max().unwrap_or(1),
@@ -83,7 +87,7 @@ impl Effort {
         Some(effort)
     }
 
-    /// Both.
+    /// Returns the work of both.
     #[must_use]
     pub fn and(self, other: Effort) -> Effort {
         Effort {
@@ -93,7 +97,8 @@ impl Effort {
         }
     }
 
-    /// With how many rows one thread does it alone, at most `rows`, where threads have met by the time that one gets through `meeting` bytes.
+    /// Returns the max rows, at most `rows`, with which one thread does the work alone. `meeting`
+    /// is the bytes that a thread processes while threads meet.
     pub fn rows(self, meeting: u64, rows: u32) -> u32 {
         let spare = meeting.saturating_add(self.item).saturating_sub(self.once);
         let alone = spare.checked_div(self.row).unwrap_or(u64::MAX);
@@ -101,12 +106,12 @@ impl Effort {
     }
 }
 
-/// The arena buffers of a task.
+/// Returns the arena buffers of a task.
 fn arena<'p>(plan: &'p Plan<KernelSpec>, task: &'p Task) -> impl Iterator<Item = &'p ArenaBuffer> {
     task.args.iter().filter_map(|arg| plan.buffers.get(arg.source.arena()?.0 as usize))
 }
 
-/// What of an argument is touched; `None` where that has no bound.
+/// Returns the bytes touched of an argument; `None` if they have no bound.
 fn touched(plan: &Plan<KernelSpec>, arg: &Arg, buffer: &Buffer, bands: u64) -> Option<Touched> {
     if arg.column_stride > 0 {
         return Some(Touched::Item(arg.column_stride / bands));
@@ -148,14 +153,14 @@ fn touched(plan: &Plan<KernelSpec>, arg: &Arg, buffer: &Buffer, bands: u64) -> O
         Source::State { state, field } => {
             let field = plan.states.get(state as usize)?.fields.get(field as usize)?;
             match buffer.role {
-                // What stands at positions before.
+                // Earlier positions of the context.
                 Role::Read if field.positions => return None,
                 Role::Read | Role::Index | Role::Write | Role::Update | Role::Scratch => {
                     Touched::Item(field.row_bytes()?)
                 }
             }
         }
-        // What stands at positions before.
+        // Earlier positions of the context.
         Source::Chosen { .. } => return None,
         Source::Scratch | Source::Input(_) => Touched::Row(0),
     })
@@ -170,11 +175,11 @@ mod tests {
     #[test]
     fn what_sharing_saves_is_all_but_one_item() {
         let norm = Effort { row: 13 * KIB, once: 8 * KIB, item: 21 * KIB };
-        // One item is nobody else's, however long it takes.
+        // No other thread can share a single item, however long it takes.
         assert_eq!(norm.rows(0, 100), 1);
         assert_eq!([38, 39, 40].map(|meeting| norm.rows(meeting * KIB, 100)), [3, 4, 4]);
         assert_eq!(norm.rows(40 * KIB, 2), 2);
-        // The longest of two tasks is what one thread has anyway.
+        // One thread has the longest of two tasks in any case.
         let both = norm.and(Effort { row: 5 * KIB, once: 0, item: 5 * KIB });
         assert_eq!([4, 5].map(|meeting| both.rows(meeting * KIB, 100)), [0, 1]);
         let router = Effort { row: 8 * 130 * KIB, once: 0, item: 130 * KIB };

@@ -1,9 +1,11 @@
-//! `arena`: where buffers lie: in one arena, over each other where their lives do not meet.
+//! `arena`: places all buffers in one arena; buffers with disjoint lifetimes may overlap.
 //!
-//! A buffer lives from the first step that writes it to the last that reads it, both included: within a step tasks run in
-//! any order, so two buffers of one step never overlap. Steps that read the experts of a group can be run for some of them and
-//! then again for others, so what one of them touches lives through all of them. Largest first, each at the lowest free offset: for lives that are
-//! nested like a layer's this comes out near the largest sum of what lives at once.
+//! A buffer lives from the first step that writes it to the last that reads it, both included.
+//! Tasks of one step run in any order, so two buffers of one step never overlap. Steps that read
+//! the experts of a group can run for some experts and again for others. A buffer touched by one of
+//! these steps therefore lives through all of them. Buffers are placed largest first, each at the
+//! lowest free offset. For nested lifetimes like those of a layer, the arena is then close to the
+//! largest sum of buffers alive at once.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -29,7 +31,7 @@ pub static PASS: Pass = Pass {
 /// Runs the pass.
 ///
 /// # Errors
-/// Where the arena does not fit, or the tasks are in no steps.
+/// If the arena is too large, or the tasks are not in steps.
 pub fn run(draft: Draft, context: &Context<'_>) -> Result<Plan<KernelSpec>, PassError> {
     let Draft { plan, work, steps, .. } = draft;
     let in_steps = || ScheduleError::Draft { problem: "no steps; the pass `steps` makes them".to_string() };
@@ -53,13 +55,13 @@ pub fn run(draft: Draft, context: &Context<'_>) -> Result<Plan<KernelSpec>, Pass
     Ok(Plan { buffers, arena_bytes, steps: steps::build(work, &steps), ..plan })
 }
 
-/// Buffers start on cache lines: two threads never write to one line because buffers meet in it.
+/// Alignment of buffers to cache lines: threads that write different buffers never share a line.
 pub(super) const ALIGNMENT: u64 = 64;
 
-/// First and last step of a buffer's life; `None` for one that no task touches.
+/// First and last step of a buffer's life; `None` if no task touches it.
 pub(super) type Life = Option<(usize, usize)>;
 
-/// The lives of `count` buffers. `result` lives to the end.
+/// Returns the lives of `count` buffers. `result` lives to the end.
 pub(super) fn lives(work: &[Work], steps: &[DraftStep], count: usize, result: BufferId) -> Vec<Life> {
     let mut lives: Vec<Life> = vec![None; count];
     for (number, step) in steps.iter().enumerate() {
@@ -72,7 +74,8 @@ pub(super) fn lives(work: &[Work], steps: &[DraftStep], count: usize, result: Bu
             }
         }
     }
-    // By step, so that a window looks only at what lives in it: a model has as many windows as layers, and buffers in each.
+    // Live buffers by step, so that a window looks only at buffers alive in it. A model has as many
+    // windows as layers, with buffers in each.
     let mut alive: Vec<Vec<usize>> = vec![Vec::new(); steps.len()];
     for (buffer, life) in lives.iter().enumerate() {
         let Some((first, last)) = *life else { continue };
@@ -97,7 +100,7 @@ pub(super) fn lives(work: &[Work], steps: &[DraftStep], count: usize, result: Bu
     lives
 }
 
-/// A buffer lives in these steps, too.
+/// Extends the life of a buffer to these steps.
 fn live_in(lives: &mut [Life], buffer: BufferId, steps: Range<usize>) {
     if let Some(life) = lives.get_mut(buffer.0 as usize) {
         let own = life.map_or(steps.clone(), |(first, last)| first..last + 1);
@@ -105,7 +108,8 @@ fn live_in(lives: &mut [Life], buffer: BufferId, steps: Range<usize>) {
     }
 }
 
-/// What comes into a layer that is run on its own lives from its first step on, and what comes out until its last.
+/// Extends the buffers of a layer that runs on its own: inputs live from its first step on, and the
+/// result lives until its last.
 fn outlive(lives: &mut [Life], layer: &ExpertLayer) {
     let (first, last) = (layer.first as usize, layer.first.saturating_add(layer.steps).saturating_sub(1) as usize);
     let ExpertLayer { rows, ids, weights, result, .. } = *layer;
@@ -119,7 +123,8 @@ fn outlive(lives: &mut [Life], layer: &ExpertLayer) {
     }
 }
 
-/// First and last step that read the experts of each group, for each routing that names some of them.
+/// Returns the first and last step that read the experts of each group, for each routing that
+/// selects some of them.
 fn windows(work: &[Work], steps: &[DraftStep]) -> impl Iterator<Item = (usize, usize)> {
     let mut windows: BTreeMap<(u32, BucketId), (usize, usize)> = BTreeMap::new();
     for (number, step) in steps.iter().enumerate() {
@@ -135,7 +140,8 @@ fn windows(work: &[Work], steps: &[DraftStep]) -> impl Iterator<Item = (usize, u
     windows.into_values()
 }
 
-/// Places buffers, of steps of so many tokens and outputs at most; gives them and the arena's length.
+/// Places buffers for steps of at most these numbers of tokens and outputs; returns them and the
+/// arena's length.
 pub(super) fn place(
     drafts: &[ArenaBuffer],
     lives: &[Life],
@@ -152,13 +158,14 @@ pub(super) fn place(
     let mut order: Vec<usize> = (0..drafts.len()).collect();
     order.sort_by_key(|&i| (std::cmp::Reverse(sizes[i]), i));
     let mut offsets = vec![0u64; drafts.len()];
-    // What has a place, by the steps in which it lives: few buffers do in one, however many a model has.
+    // Placed buffers by the steps in which they live: a step has few, however many buffers a model
+    // has.
     let steps = lives.iter().flatten().map(|(_, last)| last + 1).max().unwrap_or(0);
     let mut placed: Vec<Vec<usize>> = vec![Vec::new(); steps];
     let mut end = 0u64;
     for i in order {
         let life = lives[i].map_or(0..0, |(first, last)| first..last + 1);
-        // Ends fit u64: what is placed was checked below.
+        // The sums fit u64: the ends of placed buffers were checked below.
         let others = placed[life.clone()].iter().flatten();
         let mut taken: Vec<(u64, u64)> = others.map(|&i| (offsets[i], offsets[i] + sizes[i])).collect();
         taken.sort_unstable();
@@ -187,7 +194,7 @@ pub(super) fn place(
     Ok((buffers.collect(), end))
 }
 
-/// Length of a buffer in whole cache lines.
+/// Returns the length of a buffer in whole cache lines.
 fn bytes(draft: &ArenaBuffer, (tokens, outputs): (u32, u32)) -> Option<u64> {
     draft.row_bytes.checked_mul(draft.rows.most(tokens, outputs))?.checked_next_multiple_of(ALIGNMENT)
 }

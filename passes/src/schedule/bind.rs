@@ -1,13 +1,15 @@
-//! Tasks of kernels and of arguments by name.
+//! Construction of tasks from kernels and named arguments.
 //!
-//! Who makes a task says what each buffer of its kernel is; here alone is it put in the kernel's order, by its signature. What a task waits
-//! for follows from its arguments and their roles.
+//! The caller gives each buffer of a kernel by name. This module alone puts the buffers in the
+//! order of the kernel's signature. A task's dependencies follow from its arguments and their
+//! roles.
 //!
 //! ```text
 //! ("keys", whole(Source::Keys(0)))     the argument where the signature of `attention` has `keys`
 //! ```
 //!
-//! Leaves true: a task's arguments are those of each of its kernels, none is missing, none is there twice.
+//! Invariant: a task's arguments are those of each of its kernels; none is missing and none occurs
+//! twice.
 
 use std::collections::HashMap;
 
@@ -19,20 +21,20 @@ use ixc_kernels::tiling::Use;
 use crate::draft::{Resource, What, Work, fit};
 use crate::error::ScheduleError;
 
-/// An argument, and the kernel's buffer that it is for.
+/// An argument with the name of the kernel's buffer.
 pub type Named = (&'static str, Arg);
 
 /// A kernel of a task, for a range of row counts.
 pub struct KernelChoice {
-    /// Used for row counts up to this.
+    /// Max row count for which it is used.
     pub up_to_rows: u32,
-    /// Most rows of an item.
+    /// Max rows of an item.
     pub row_chunk: u32,
     /// The kernel.
     pub spec: KernelSpec,
-    /// How its items are divided by positions, where they are.
+    /// Division of its items by positions, if any.
     pub parts: Option<Parts>,
-    /// How its columns can be divided, where they can.
+    /// Division of its columns into bands, if possible.
     pub bands: Option<NamedBands>,
 }
 
@@ -40,30 +42,30 @@ pub struct KernelChoice {
 pub struct NamedBands {
     /// Bands of a column.
     pub count: u64,
-    /// The kernel of one.
+    /// Kernel of one band.
     pub spec: KernelSpec,
-    /// Bytes from a band to the next, by the kernel's buffers; 0 for those that are not here.
+    /// Bytes from one band to the next, by the kernel's buffers; 0 for buffers not listed.
     pub strides: Vec<(&'static str, u64)>,
 }
 
 impl KernelChoice {
-    /// As the weight's tiling says.
+    /// Creates the choice from a use in the weight's tiling.
     pub fn of(each: Use, spec: impl Into<KernelSpec>, bands: Option<NamedBands>) -> KernelChoice {
         let Use { up_to_rows, row_chunk, .. } = each;
         KernelChoice { up_to_rows, row_chunk, spec: spec.into(), parts: None, bands }
     }
 
-    /// For any number of rows, so many at a time.
+    /// Creates a choice for any number of rows, `row_chunk` at a time.
     pub fn by_chunks(row_chunk: u32, spec: impl Into<KernelSpec>) -> KernelChoice {
         KernelChoice { up_to_rows: u32::MAX, row_chunk, spec: spec.into(), parts: None, bands: None }
     }
 
-    /// For any number of rows, one by one.
+    /// Creates a choice for any number of rows, one by one.
     fn by_rows(spec: impl Into<KernelSpec>) -> KernelChoice {
         KernelChoice::by_chunks(1, spec)
     }
 
-    /// The kernel's signature with the names of the task's arguments.
+    /// Returns the kernel's signature with the names of the task's arguments.
     fn signature(&self) -> Signature {
         let mut signature = self.spec.signature();
         if let Some(parts) = &self.parts {
@@ -76,22 +78,22 @@ impl KernelChoice {
 
 /// Parts of a result, which another kernel combines.
 pub struct Parts {
-    /// The kernel's buffer that a part is written to.
+    /// The kernel's buffer for a part.
     pub part: &'static str,
-    /// The task's argument that `combine` writes, by the name of its buffer there.
+    /// The task's argument that `combine` writes, by the name of its buffer in that kernel.
     pub result: &'static str,
-    /// Division of the places that a row sees.
+    /// Division of the places that a row attends to.
     pub division: Division,
-    /// Positions that share a place.
+    /// Number of positions that share a place.
     pub every: u32,
-    /// What a part leaves.
+    /// Contents of a part.
     pub leaves: Leaves,
-    /// Makes the result of the parts.
+    /// Kernel that combines the parts into the result.
     pub combine: KernelSpec,
 }
 
 impl NamedBands {
-    /// The strides in the order of a task's arguments.
+    /// Returns the strides in the order of a task's arguments.
     fn strides(&self, args: &[Named], kernel: &str) -> Result<Vec<u64>, ScheduleError> {
         let mut strides = vec![0; args.len()];
         for (name, stride) in &self.strides {
@@ -104,7 +106,7 @@ impl NamedBands {
     }
 }
 
-/// That a kernel takes the arguments of its task, whose signature that is.
+/// Checks that a kernel takes the arguments of its task, which `signature` gives.
 fn fits(own: &Signature, kernel: &str, signature: &Signature) -> Result<(), BindError> {
     if own.buffers.iter().map(|b| (b.name, b.role)).eq(signature.buffers.iter().map(|b| (b.name, b.role))) {
         return Ok(());
@@ -112,32 +114,33 @@ fn fits(own: &Signature, kernel: &str, signature: &Signature) -> Result<(), Bind
     Err(BindError::Order { kernel: kernel.to_owned(), found: own.names(), expected: signature.names() })
 }
 
-/// What the buffers of a kernel that combines parts are called, but for its result.
+/// Buffer names of a kernel that combines parts, without its result.
 const COMBINED: [&str; 2] = ["parts", "scratch"];
 
-/// Tasks as they are made, and the kernels that they run.
+/// Tasks made so far, and the kernels that they run.
 #[derive(Debug, Default)]
 pub struct Tasks {
-    /// Tasks, and what else a step may be.
+    /// Tasks, and other work of steps.
     pub work: Vec<Work>,
-    /// The group of each weight of the plan that is in one: what reads the weight waits for the group.
+    /// Expert group of each weight of the plan that is in one; a reader of the weight waits for the
+    /// group.
     pub groups: HashMap<u32, u32>,
     kernels: Vec<KernelSpec>,
     ids: HashMap<KernelSpec, KernelId>,
 }
 
 impl Tasks {
-    /// None yet, where weights are in groups already.
+    /// Creates an empty list; `groups` gives the groups of weights.
     pub fn of_groups(groups: HashMap<u32, u32>) -> Tasks {
         Tasks { groups, ..Tasks::default() }
     }
 
-    /// The kernels, each once and in the order in which they came up, and the tasks.
+    /// Returns the kernels, each once and in the order of first use, and the tasks.
     pub fn into_parts(self) -> (Vec<KernelSpec>, Vec<Work>) {
         (self.kernels, self.work)
     }
 
-    /// The kernel of a spec.
+    /// Returns the id of a spec, and adds the spec if it is new.
     ///
     /// # Errors
     /// [`ScheduleError::TooLarge`].
@@ -152,15 +155,16 @@ impl Tasks {
         Ok(id)
     }
 
-    /// The spec of a kernel.
+    /// Returns the spec of a kernel.
     pub fn spec(&self, kernel: KernelId) -> Option<&KernelSpec> {
         self.kernels.get(kernel.0 as usize)
     }
 
-    /// Adds a task of columns times rows. `dims` are those that are not the kernels' own.
+    /// Adds a task of columns times rows. `dims` are dimensions that the kernels do not set
+    /// themselves.
     ///
     /// # Errors
-    /// Where there is no kernel, or the arguments are not those of each.
+    /// If there is no kernel, or the arguments do not match every kernel.
     pub fn task(
         &mut self,
         label: String,
@@ -199,7 +203,7 @@ impl Tasks {
                 Source::Rope(_) | Source::Scratch | Source::Input(_) => continue,
             };
             match signature.buffer(name).map(|buffer| buffer.role) {
-                // Whoever changes something waits for whoever did before.
+                // An update waits for the previous update.
                 Some(Role::Update) => {
                     reads.push(resource);
                     writes.push(resource);
@@ -213,10 +217,10 @@ impl Tasks {
         Ok(())
     }
 
-    /// A task with an item for each row and column.
+    /// Adds a task with an item for each row and column.
     ///
     /// # Errors
-    /// Where the arguments are not the kernel's.
+    /// If the arguments do not match the kernel.
     pub fn by_rows(
         &mut self,
         label: String,
@@ -227,7 +231,7 @@ impl Tasks {
         self.task(label, axis, vec![KernelChoice::by_rows(spec)], dims, args)
     }
 
-    /// A kernel of a task whose arguments are those of `signature`.
+    /// Returns the variant of a task for one kernel; its arguments must match `signature`.
     fn variant(
         &mut self,
         choice: &KernelChoice,
@@ -265,7 +269,7 @@ impl Tasks {
         let Parts { result, division, every, leaves, combine, .. } = parts;
         let missing = || BindError::Missing { kernel: kernel.to_owned(), name: result };
         let argument = args.iter().position(|(name, _)| name == result).ok_or_else(missing)?;
-        // As the runtime calls it.
+        // The runtime calls it in this order.
         combine.order(vec![(COMBINED[0], ()), (result, ()), (COMBINED[1], ())])?;
         Ok(Split {
             argument: fit("arguments of a task", argument as u64)?,

@@ -1,15 +1,16 @@
-//! `lower`: from graph ops to tasks, which say what they read and write.
+//! `lower`: turns graph ops into tasks with the resources that they read and write.
 //!
-//! Every value of the graph is a buffer of rows ([`ArenaRows`]): a row is all of a token's elements, or of a token's slot once
-//! it is routed, so that splitting and merging heads is nothing at all. Routed values lie in the order of their experts,
-//! whatever the graph's `[T, slots, n]` says: only `expert.*` ops and elementwise ones touch them before they are combined.
+//! Every value of the graph is a buffer of rows ([`ArenaRows`]). A row holds all elements of a
+//! token, or of a token's slot after routing, so splitting and merging heads needs no task. Routed
+//! values lie in the order of their experts, although the graph's type is `[T, slots, n]`. That is
+//! safe because only `expert.*` ops and elementwise ops touch them before they are combined.
 //!
 //! ```text
 //! expert.swiglu %x, %ids, @gate, @up    bucket (ids sorted by expert), gather (rows of %x), swiglu
 //! expert.down %y, %ids, %p, @down, _, %r   linear, combine (+ %r)
 //! ```
 //!
-//! | module | what it lowers |
+//! | module | lowers |
 //! | --- | --- |
 //! | `rows` | ops on rows: embedding, elementwise, norms, quantisation |
 //! | `attention` | rotation, cache, attention |
@@ -66,8 +67,8 @@ pub static PASS: Pass = Pass {
 /// Runs the pass.
 ///
 /// # Errors
-/// When `@step` is missing or of another kind, an op cannot be lowered, a size does not fit, a weight has no place or does not say how its
-/// products are cut.
+/// If `@step` is missing or of another kind, an op cannot be lowered, or a size does not fit. Also
+/// if a weight has no place or no tiling.
 pub fn run(module: &Module, context: &Context<'_>) -> Result<Draft, PassError> {
     let facts = context.facts.as_ref().ok_or(PassError::NoModel { pass: PASS.name })?;
     Ok(lower(module, facts, context)?)
@@ -109,7 +110,7 @@ fn lower(module: &Module, facts: &Facts<'_>, context: &Context<'_>) -> Result<Dr
         GraphResult::Hidden { vocabulary, pooling, unit } => {
             (vocabulary, Output::Hidden { width: fit("width of hidden states", result.width)?, pooling, unit })
         }
-        // Returned above.
+        // This case returned above.
         GraphResult::Experts { vocabulary } => {
             (vocabulary, Output::Experts { width: fit("width of rows", result.width)? })
         }
@@ -130,7 +131,7 @@ fn lower(module: &Module, facts: &Facts<'_>, context: &Context<'_>) -> Result<Dr
 }
 
 impl Lowering<'_> {
-    /// The draft, after all ops.
+    /// Returns the draft, after all ops were lowered.
     fn draft(
         mut self,
         context: &Context<'_>,
@@ -176,12 +177,12 @@ impl Lowering<'_> {
     }
 }
 
-/// What the rows of a value are.
+/// Kind of the rows of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Rows {
     Tokens,
     Outputs,
-    /// Tokens' slots in the order of a routing.
+    /// Slots of tokens in the order of a routing.
     Routed {
         bucket: BucketId,
         top_k: u32,
@@ -213,7 +214,7 @@ pub(super) struct ArenaRows {
     pub(super) rows: Rows,
     /// Elements of a row.
     pub(super) width: u64,
-    /// `f32` for ids, which are as wide.
+    /// Element format; `f32` for ids, which are as wide.
     pub(super) format: Format,
 }
 
@@ -227,81 +228,84 @@ impl ArenaRows {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Slots {
     of: ArenaRows,
-    /// The first.
+    /// First slot.
     first: u64,
-    /// How many.
+    /// Number of slots.
     count: u64,
 }
 
-/// What a value of the graph is in the plan.
+/// Place of a graph value in the plan.
 #[derive(Clone, Copy, Debug)]
 enum Binding {
     ArenaRows(ArenaRows),
-    /// Some of a route's slots, which only experts take.
+    /// Some of a route's slots; only experts take them.
     Chosen(Slots),
-    /// What an index chose, as a bit for each position, or for each entry, which only attention takes; of each head, so many bytes behind the one before, where
-    /// they choose for themselves.
+    /// Bits of an index, one for each position or for each entry; only attention takes them. Where
+    /// heads choose separately, each head has its own bits, `stride` bytes after those of the head
+    /// before.
     Marks {
         bits: ArenaRows,
         choice: Choice,
         stride: u64,
     },
     Ids,
-    /// Rows of a table, by tokens and those before them, which only its look-up takes.
+    /// Rows of a table, by tokens and their predecessors; only the table's look-up takes them.
     Ngram(Ngram),
     Positions,
-    /// Of each row the position of its sequence's last row in the step, which only attention takes.
+    /// For each row the position of its sequence's last row in the step; only attention takes them.
     Ends,
-    /// Positions to turn by: each as the last multiple of `every` before it, and maybe back.
+    /// Positions of a rotation: each is rounded down to a multiple of `every`; `back` rotates in
+    /// the other direction.
     Turned {
         every: u32,
         back: bool,
     },
     WantedRows,
-    /// A token: what it is of stands in its type.
+    /// A token; its type names its state.
     Token,
-    /// A dequantised weight, which only products may read, as it is stored.
+    /// A dequantised weight; only products may read it, in its stored form.
     Weight(WeightId),
 }
 
-/// The plan as it grows.
+/// State of lowering: the plan under construction.
 pub(super) struct Lowering<'a> {
     pub(super) module: &'a Module,
     function: &'a Function,
     def_use: DefUse,
     facts: &'a Facts<'a>,
     meanings: Vec<Option<Binding>>,
-    /// Ids and weights that come in with the rows.
+    /// Input buffers of ids and weights that come with the rows.
     given: Option<(BufferId, BufferId)>,
-    /// Hidden states that come in with the tokens, and those that are given of them.
+    /// Hidden states that come with the tokens, and hidden states that are returned.
     takes: Option<HiddenRows>,
     gives: Option<HiddenRows>,
-    /// Experts of the `route` that gave these ids.
+    /// Number of experts of the `route` that gave these ids.
     routes: HashMap<BufferId, u64>,
-    /// Such ids of which some may be nobody's.
+    /// Buffers of ids in which some slots may have no expert.
     partial: HashSet<BufferId>,
     routings: HashMap<Slots, Rows>,
-    /// Experts of each bucket.
+    /// Number of experts of each bucket.
     experts: Vec<u64>,
     quantised: HashMap<(BufferId, Format), ArenaRows>,
     gathered: HashMap<(BufferId, BucketId), ArenaRows>,
     weight_ids: HashMap<(WeightId, Format), u32>,
-    /// Tensors in the plan: name, as kernels read it, as it is stored, and where.
+    /// Tensors in the plan, by name, kernels' format, stored format and place.
     tensors: HashMap<(String, Format, Format, Place), u32>,
-    /// Whether quantised values have bf16 beside them, which some products take: then all do, so that every product can take every value.
+    /// Whether quantised values carry bf16 too. Some products need it; all values then carry it, so
+    /// that every product can take every value.
     beside: bool,
     /// Whether the target has tile registers.
     tiles: bool,
-    /// Whom to tell what is decided, if anybody.
+    /// Record of decisions, if requested.
     decisions: Option<Arc<Decisions>>,
     pub(super) residency: Residency,
     pub(super) buffers: Vec<ArenaBuffer>,
     pub(super) tasks: Tasks,
     pub(super) plan_weights: Vec<PlanWeight>,
-    /// Vectors that no file has, and where they are among the plan's weights.
+    /// Vectors that are in no file, with their numbers among the plan's weights.
     made: Vec<(Derived, u32)>,
     pub(super) ropes: Vec<RopeTable>,
-    /// By the module's numbers.
+    /// States, by the module's numbers.
     pub(super) states: Vec<State>,
     pub(super) buckets: u32,
 }
@@ -310,7 +314,7 @@ fn unsupported<T>(op: &'static str, problem: impl Into<String>) -> Result<T, Sch
     Err(ScheduleError::Unsupported { op, problem: problem.into() })
 }
 
-/// A state as the plan has it.
+/// Returns the plan's form of a state.
 fn plan_state(state: &graph::State) -> Result<State, ScheduleError> {
     let field = |field: &graph::Field| {
         let (columns, inner) =
@@ -334,22 +338,22 @@ fn plan_state(state: &graph::State) -> Result<State, ScheduleError> {
     })
 }
 
-/// An argument that is the same for every item.
+/// Returns an argument that is the same for every item.
 fn whole(source: Source) -> Arg {
     by_row(source, 0)
 }
 
-/// An argument that is a row of the item's.
+/// Returns an argument that is one row per row of the item.
 fn by_row(source: Source, row_stride: u64) -> Arg {
     by_column(source, row_stride, 0)
 }
 
-/// An argument that is a column of a row.
+/// Returns an argument that is one column of a row.
 fn by_column(source: Source, row_stride: u64, column_stride: u64) -> Arg {
     Arg { source, offset: 0, row_stride, column_stride, expert_stride: 0 }
 }
 
-/// Ids and positions are i32.
+/// Bytes of an index: ids and positions are i32.
 const INDEX_BYTES: u64 = 4;
 
 impl<'a> Lowering<'a> {
@@ -392,7 +396,7 @@ impl<'a> Lowering<'a> {
         Ok(lowering)
     }
 
-    /// What the parameters of a step are.
+    /// Binds the parameters of a step.
     fn step_params(&mut self) -> Result<(), ScheduleError> {
         let function = self.function;
         let kinds = [Binding::Ids, Binding::Positions, Binding::WantedRows];
@@ -464,7 +468,7 @@ impl<'a> Lowering<'a> {
             OpKind::RmsNormQuantise => self.rms_norm(op, op.attr("format").format())?,
             OpKind::SplitHeads | OpKind::MergeHeads => {
                 let x = self.operand(op, "x")?;
-                // A routed row is one slot's, not all of a token's.
+                // A routed row holds one slot, not all slots of a token.
                 if matches!(x.rows, Rows::Routed { .. }) {
                     return unsupported(name, "slots as heads");
                 }
@@ -582,7 +586,7 @@ impl<'a> Lowering<'a> {
                     return unsupported(name, "a product of two values; one must be a dequantised weight");
                 };
                 let x = self.operand(op, "x")?;
-                // Quantised first: a row is quantised once for all its experts, and the copies are shorter.
+                // A row is quantised once for all its experts, and the gathered copies are shorter.
                 let x = self.quantise(x, self.activation(w))?;
                 let x = self.routed(op, x)?;
                 Binding::ArenaRows(
@@ -623,7 +627,7 @@ impl<'a> Lowering<'a> {
         Ok(())
     }
 
-    // Operands. Their kinds are the op table's, which the verifier has checked.
+    // Operands. The op table gives their kinds, which the verifier has checked.
 
     fn meaning(&self, op: &'static str, value: ValueId) -> Result<Binding, ScheduleError> {
         match self.meanings.get(value.index()) {
@@ -632,7 +636,7 @@ impl<'a> Lowering<'a> {
         }
     }
 
-    /// A value that lies in the arena.
+    /// Returns a value that lies in the arena.
     pub(super) fn stored(&self, op: &'static str, value: ValueId) -> Result<ArenaRows, ScheduleError> {
         match self.meaning(op, value)? {
             Binding::ArenaRows(stored) => Ok(stored),
@@ -662,7 +666,7 @@ impl<'a> Lowering<'a> {
         self.stored(op.kind.row().mnemonic, self.value_operand(op, name)?)
     }
 
-    /// Ids or weights of slots.
+    /// Returns the ids or weights of slots.
     fn slots(&self, op: &Op, name: &str) -> Result<Slots, ScheduleError> {
         match self.meaning(op.kind.row().mnemonic, self.value_operand(op, name)?)? {
             Binding::Chosen(slots) => Ok(slots),
@@ -691,7 +695,7 @@ impl<'a> Lowering<'a> {
         }
     }
 
-    /// `x` is rows of `width` in `format`.
+    /// Checks that `x` has rows of `width` elements in `format`.
     pub(super) fn expect(
         &self,
         op: &'static str,
@@ -710,7 +714,7 @@ impl<'a> Lowering<'a> {
         format!("{} {}", kind.row().mnemonic, name.strip_suffix(".weight").unwrap_or(name))
     }
 
-    /// The state of a token.
+    /// Returns the state of a token.
     pub(super) fn state(&self, op: &Op, name: &str) -> Result<StateId, ScheduleError> {
         match self.function.ty(self.value_operand(op, name)?) {
             Type::Token(Held::State(state)) => Ok(*state),
@@ -718,12 +722,12 @@ impl<'a> Lowering<'a> {
         }
     }
 
-    /// A field of a state, as an argument's memory.
+    /// Returns the memory of a state's field, as an argument's source.
     pub(super) fn field(&self, state: StateId, field: &str) -> Source {
         Source::State { state: state.0, field: self.module.states[state.index()].kind.field(field) }
     }
 
-    /// Rows take positions one to one: only tokens have them.
+    /// Checks that the rows are tokens with the parameter's positions, one for each row.
     fn positions(&self, op: &Op, x: &ArenaRows) -> Result<(), ScheduleError> {
         let name = op.kind.row().mnemonic;
         match (self.meaning(name, self.value_operand(op, "pos")?)?, x.rows) {
@@ -732,7 +736,7 @@ impl<'a> Lowering<'a> {
         }
     }
 
-    /// What positions rows turn by.
+    /// Returns the rounding and the direction of the positions that rotate the rows.
     fn turned(&self, op: &Op, x: &ArenaRows) -> Result<(u32, bool), ScheduleError> {
         match (self.meaning(op.kind.row().mnemonic, self.value_operand(op, "pos")?)?, x.rows) {
             (Binding::Turned { every, back }, Rows::Tokens) => Ok((every, back)),
@@ -742,24 +746,25 @@ impl<'a> Lowering<'a> {
 
     // Formats.
 
-    /// The format in which kernels read a weight.
+    /// Returns the format in which kernels read a weight.
     pub(super) fn format_of(&self, w: WeightId) -> Format {
         let weight = &self.module.weights[w.index()];
         weight.choice.layout.unwrap_or(weight.format)
     }
 
-    /// The format in which values of a format lie in the arena.
+    /// Returns the format in which values of a format lie in the arena.
     pub(super) fn stored_format(&self, format: Format) -> Format {
         format.row().tiles.filter(|_| self.beside && format.is_quantised()).unwrap_or(format)
     }
 
-    /// The format in which products with a weight take their activations.
+    /// Returns the format in which products with a weight take their activations.
     pub(super) fn activation(&self, w: WeightId) -> Format {
         let own = self.format_of(w).activation();
         self.module.weights[w.index()].choice.activations.unwrap_or_else(|| self.stored_format(own))
     }
 
-    /// `x` as products with a weight take it, where the graph has f32: once for all products.
+    /// Returns `x` in the format that products with a weight take; quantises f32 rows once for all
+    /// products.
     pub(super) fn factor(&mut self, x: ArenaRows, w: WeightId) -> Result<ArenaRows, ScheduleError> {
         let wanted = self.activation(w);
         match x.format == Format::F32 && wanted != Format::F32 {
@@ -778,7 +783,7 @@ impl<'a> Lowering<'a> {
         width: u64,
     ) -> Result<ArenaRows, ScheduleError> {
         let format = self.stored_format(format);
-        // `arena` gives it a place.
+        // `arena` sets the offset.
         let new =
             ArenaBuffer { name: name.to_string(), row_bytes: row_bytes(format, width)?, rows: rows.count(), offset: 0 };
         let buffer = BufferId(fit("number of buffers", self.buffers.len() as u64)?);
@@ -786,7 +791,7 @@ impl<'a> Lowering<'a> {
         Ok(ArenaRows { buffer, rows, width, format })
     }
 
-    /// A task with an item for each row and column.
+    /// Adds a task with an item for each row and column.
     pub(super) fn by_rows(
         &mut self,
         label: String,
@@ -798,7 +803,8 @@ impl<'a> Lowering<'a> {
         self.tasks.by_rows(label, (rows.axis(), columns), kernel, args)
     }
 
-    /// Tells which kernels of a task do how many rows. For each but the last, `why` says why the next one does not do its rows.
+    /// Records which kernels of a task do how many rows. For each but the last, `why` gives the
+    /// reason why the next kernel does not do its rows.
     pub(super) fn tell_by_rows(&self, label: &str, choices: &[KernelChoice], why: &[&str], never: &[(&str, &str)]) {
         let Some(decisions) = &self.decisions else { return };
         let limit = |choice: &KernelChoice| match choice.up_to_rows {
@@ -819,26 +825,26 @@ impl<'a> Lowering<'a> {
         decisions.add(decision.over_all(never));
     }
 
-    /// How products with a weight are cut, as it says.
+    /// Returns the tiling of the products with a weight, from its attribute.
     pub(super) fn tiling(&self, w: WeightId) -> Result<Tiling, ScheduleError> {
         let weight = &self.module.weights[w.index()];
         let tile = weight.choice.tile.as_ref().ok_or_else(|| ScheduleError::NotTiled { name: weight.name.clone() })?;
         tile.parse().map_err(|error| self.wrong_tiling(w, error))
     }
 
-    /// The error for a tiling that is none for its weight.
+    /// Returns the error for a tiling that does not fit its weight.
     pub(super) fn wrong_tiling(&self, w: WeightId, error: TilingError) -> ScheduleError {
         let weight = &self.module.weights[w.index()];
         let tile = weight.choice.tile.clone().unwrap_or_default();
         ScheduleError::Tiling { name: weight.name.clone(), tile, error }
     }
 
-    /// A weight's position in the plan.
+    /// Returns a weight's number in the plan.
     pub(super) fn weight(&mut self, w: WeightId) -> Result<u32, ScheduleError> {
         self.weight_in(w, self.format_of(w))
     }
 
-    /// A weight as it lies in its file.
+    /// Returns the number of a weight in its stored format.
     pub(super) fn stored_weight(&mut self, w: WeightId) -> Result<u32, ScheduleError> {
         let weight = &self.module.weights[w.index()];
         if weight.part.is_some() {
@@ -855,7 +861,7 @@ impl<'a> Lowering<'a> {
         let name = || weight.name.clone();
         let place = weight.place.ok_or_else(|| ScheduleError::NoPlace { name: name() })?;
         let (&last, lead) = weight.shape.split_last().ok_or_else(|| ScheduleError::NoPlace { name: name() })?;
-        // Parts of a tensor are read of all of it, which is in the plan once.
+        // Parts of a tensor are read from the whole tensor, which is in the plan once.
         let tensor = (weight.tensor().to_string(), format, weight.stored(), place);
         if let Some(&id) = weight.part.as_ref().and_then(|_| self.tensors.get(&tensor)) {
             self.weight_ids.insert((w, format), id);
@@ -892,7 +898,7 @@ impl<'a> Lowering<'a> {
         Ok(id)
     }
 
-    /// A vector that no file has. The same numbers are one vector.
+    /// Adds a vector that is in no file. Equal numbers share one vector.
     pub(super) fn made_vector(&mut self, name: String, numbers: &[f32]) -> Result<u32, ScheduleError> {
         let derived = Derived::of_numbers(numbers);
         if let Some((_, id)) = self.made.iter().find(|(of, _)| *of == derived) {
@@ -913,7 +919,7 @@ impl<'a> Lowering<'a> {
         Ok(id)
     }
 
-    /// A weight of floats that kernels read as such.
+    /// Returns the number of a float weight that kernels read as stored.
     pub(super) fn vector(&mut self, op: &'static str, w: WeightId) -> Result<u32, ScheduleError> {
         let weight = &self.module.weights[w.index()];
         if weight.format != Format::F32 {
@@ -923,7 +929,7 @@ impl<'a> Lowering<'a> {
     }
 }
 
-/// Whether a format of activations is a quantised one with bf16 beside it.
+/// Returns whether an activation format is a quantised one that also carries bf16.
 fn is_beside(format: Format) -> bool {
     FORMATS.iter().any(|row| row.tiles == Some(format) && row.format.is_quantised())
 }

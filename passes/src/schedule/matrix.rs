@@ -1,7 +1,7 @@
-//! Tasks of matrix products, cut as their weights say ([`ixc_kernels::tiling`]).
+//! Tasks of matrix products, cut by the tilings of their weights ([`ixc_kernels::tiling`]).
 //!
-//! A product's columns are tiles of weight rows, so that an item reads its part of the weight once for all rows of its chunk.
-//! What is left over when the tiles are full is a second task in the same step.
+//! A product's columns are tiles of weight rows, so an item reads its part of the weight once for
+//! all rows of its chunk. Rows after the last full tile are a second task in the same step.
 //!
 //! ```text
 //! linear %x, @w, _, _       // @w : q4_k[1000, 256]
@@ -9,7 +9,8 @@
 //! linear w tail:  1 column of 8 rows
 //! ```
 //!
-//! Where the tiling says so, columns for few rows can be divided in bands: `gemv<=5/5x16` can make 62 items of the columns above.
+//! If the tiling has bands, columns for few rows can be divided: `gemv<=5/5x16` can make 62 items
+//! of the columns above.
 
 use ixc_ir::format::Format;
 use ixc_ir::graph::attrs::{self, GateAttrs};
@@ -34,19 +35,19 @@ pub(super) struct Product {
     pub(super) residual: Option<ArenaRows>,
 }
 
-/// Two products and what gates one by the other.
+/// Two products and the gating of one by the other.
 pub(super) struct Swiglu {
     pub(super) label: String,
     pub(super) x: ArenaRows,
     pub(super) gate: WeightId,
     pub(super) up: WeightId,
-    /// Of gate and up.
+    /// Biases of gate and up.
     pub(super) biases: [Option<WeightId>; 2],
     /// Format of the result.
     pub(super) out: Format,
 }
 
-/// How an op gates, as kernels have it.
+/// Gating of an op, in the form of kernels.
 pub(super) struct Gate {
     pub(super) act: Activation,
     pub(super) limit: Option<Bits>,
@@ -54,7 +55,7 @@ pub(super) struct Gate {
     pub(super) bend: Option<Bits>,
 }
 
-/// How an op with the attributes of a gated linear unit gates.
+/// Returns the gating of an op with the attributes of a gated linear unit.
 pub(super) fn gate(op: &Op) -> Gate {
     let GateAttrs { act, limit, shift, bend } = GateAttrs::from_op(op);
     let act = match act {
@@ -71,21 +72,21 @@ pub(super) fn gate(op: &Op) -> Gate {
     Gate { act, limit: other_than_0(limit), shift: other_than_0(shift), bend: other_than_0(bend) }
 }
 
-/// What all products need to know of a weight.
+/// Properties of a weight that all products use.
 pub(super) struct Matrix {
     pub(super) format: Format,
     pub(super) n: u64,
     pub(super) k: u64,
     /// Bytes of a row.
     row: u64,
-    /// Where it begins in its tensor, or in that of each expert, in bytes.
+    /// Start of the weight in its tensor, or in each expert's tensor, in bytes.
     begin: u64,
-    /// Bytes from an expert's tensor to the next, 0 where there are none.
+    /// Bytes from an expert's tensor to the next, 0 without experts.
     pub(super) expert: u64,
 }
 
 impl Matrix {
-    /// The bytes of `rows` rows; part of the weight, whose bytes fit.
+    /// Returns the bytes of `rows` rows; they cannot overflow, as part of a weight that fits.
     pub(super) fn rows(&self, rows: u64) -> u64 {
         self.row * rows
     }
@@ -96,7 +97,7 @@ impl Lowering<'_> {
         let weight = &self.module.weights[w.index()];
         let unsupported = |problem: String| ScheduleError::Unsupported { op, problem };
         let (routed, n, k) = match (rows, &weight.shape[..]) {
-            // Ids are below the routing's experts: the weight must have them all.
+            // Ids are less than the routing's number of experts: the weight must have them all.
             (Rows::Routed { bucket, .. }, &[experts, n, k]) if self.experts_of(bucket) == Some(experts) => (true, n, k),
             (Rows::Tokens | Rows::Outputs, &[n, k]) => (false, n, k),
             _ => return Err(unsupported(format!("a weight {:?} for rows {rows:?}", weight.shape))),
@@ -105,12 +106,12 @@ impl Lowering<'_> {
         let row = row_bytes(format, k)?;
         let (begin, rows) = weight.part.as_ref().map_or((0, n), |part| (part.from, part.rows));
         let tensor = row.checked_mul(rows).ok_or_else(|| unsupported("a weight beyond 64 bits".to_string()))?;
-        // Within it.
+        // The product cannot overflow, because it lies within the tensor.
         let begin = begin * row;
         Ok(Matrix { format, n, k, row, begin, expert: if routed { tensor } else { 0 } })
     }
 
-    /// `x w' [+ bias] [+ residual]`.
+    /// Lowers `x w' [+ bias] [+ residual]`.
     pub(super) fn product(&mut self, op: &'static str, product: &Product) -> Result<ArenaRows, ScheduleError> {
         let (m, x) = &self.factors(op, product)?;
         let Product { label, w, bias, residual, .. } = product;
@@ -177,8 +178,9 @@ impl Lowering<'_> {
         Ok(y)
     }
 
-    /// Each head of the rows `x` times its own matrix of `w`, `[heads, n, k]`. Heads of rows are too far apart for a kernel of several rows, so each
-    /// row is done alone; a column is a head.
+    /// Lowers the product of each head of the rows `x` with its own matrix of `w`, `[heads, n, k]`.
+    /// Heads of different rows are too far apart for a kernel of several rows, so each row is done
+    /// alone. A column is a head.
     pub(super) fn product_of_heads(
         &mut self,
         op: &'static str,
@@ -198,7 +200,7 @@ impl Lowering<'_> {
         self.expect(op, &x, self.activation(w), width)?;
         let format = self.format_of(w);
         let row = row_bytes(format, k)?;
-        // Of a part of a tensor, heads are as far apart as there.
+        // In a part of a tensor, heads are as far apart as in the whole tensor.
         let (begin, rows) = self.module.weights[w.index()].part.as_ref().map_or((0, n), |part| (part.from, part.rows));
         let head = row.checked_mul(rows).ok_or_else(|| problem("a weight beyond 64 bits".to_string()))?;
         let width = heads.checked_mul(n).ok_or_else(|| problem("rows beyond 64 bits".to_string()))?;
@@ -232,7 +234,8 @@ impl Lowering<'_> {
         Ok(y)
     }
 
-    /// The bands of items, where the tiling of `w` has some: `band` gives kernel and strides for so many weight rows.
+    /// Returns the bands of items, if the tiling of `w` has some. `band` returns kernel and strides
+    /// for a number of weight rows.
     fn banded(
         &self,
         w: WeightId,
@@ -245,7 +248,8 @@ impl Lowering<'_> {
         Ok(Some(NamedBands { count, spec, strides }))
     }
 
-    /// A product's weight and activations, checked to fit each other and what is added.
+    /// Returns a product's weight and activations, after checking that they fit each other and the
+    /// residual.
     fn factors(&mut self, op: &'static str, product: &Product) -> Result<(Matrix, ArenaRows), ScheduleError> {
         let Product { x, w, residual, .. } = product;
         let m = self.matrix(op, *w, x.rows)?;
@@ -261,7 +265,7 @@ impl Lowering<'_> {
         Ok((m, x))
     }
 
-    /// `gated` of two products of the same rows, quantised.
+    /// Lowers `gated` of two products of the same rows; quantises the result.
     pub(super) fn swiglu(&mut self, op: &Op, swiglu: &Swiglu) -> Result<ArenaRows, ScheduleError> {
         let name = op.kind.row().mnemonic;
         let Swiglu { label, x, gate, up, biases, out } = swiglu;
@@ -320,7 +324,7 @@ impl Lowering<'_> {
                 })
             };
             let bands = |rows: u64| {
-                // Bands of a block have the block in common, and write what is theirs of it.
+                // Bands of a block share the block; each writes its own share of every field.
                 let y = part_bytes(out, rows).unwrap_or(0);
                 let biases = biases.iter().filter(|(_, bias)| bias.is_some()).map(|(name, _)| (*name, rows * 4));
                 [("gate", g.rows(rows)), ("up", u.rows(rows)), ("y", y)].into_iter().chain(biases).collect()
@@ -340,7 +344,8 @@ impl Lowering<'_> {
     }
 }
 
-/// A bias of a matrix's rows from `first` on, or of those of every expert, for columns of `rows`.
+/// Returns the argument of a bias for a matrix's rows from `first` on, for columns of `rows` rows;
+/// routed weights have one bias per expert.
 fn bias_arg(bias: u32, matrix: &Matrix, first: u64, rows: u64) -> Arg {
     let expert_stride = if matrix.expert > 0 { matrix.n * 4 } else { 0 };
     Arg { expert_stride, ..columns_arg(Source::Weight(bias), first * 4, 0, rows * 4) }
@@ -354,7 +359,7 @@ fn columns_arg(source: Source, offset: u64, row_stride: u64, column_stride: u64)
     Arg { source, offset, row_stride, column_stride, expert_stride: 0 }
 }
 
-/// The thread's scratch memory.
+/// Returns the argument of the thread's scratch memory.
 pub(super) fn scratch_arg() -> Arg {
     columns_arg(Source::Scratch, 0, 0, 0)
 }

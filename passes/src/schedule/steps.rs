@@ -1,11 +1,12 @@
-//! `steps`: which tasks share a step, and which steps one thread does alone.
+//! `steps`: chooses which tasks share a step, and which steps one thread does alone.
 //!
-//! A task's step is the first after all that it waits for: after what wrote the buffers and the routing that it reads, and
-//! for a state after what touched it before. The number of barriers is then the length of the longest chain, which no
-//! order can undercut.
+//! A task's step is the first after all work that it waits for. That is the writers of the buffers
+//! and the routing that it reads, and for a state the previous access to it. The number of barriers
+//! is then the length of the longest chain, which no order can undercut.
 //!
-//! With few rows only what is worth sharing counts in that chain. A task that is not ([`super::alone`]) is done at the barrier behind what it
-//! waits for, by the thread that came last, one after the other, and what is shared goes on behind them:
+//! With few rows, only tasks worth sharing count in that chain. A task that is not
+//! ([`super::alone`]) runs at the barrier after its dependencies. The thread that arrives last runs
+//! all such tasks, one after the other. Then the shared work continues:
 //!
 //! ```text
 //! step 3: run                          attention                 all threads
@@ -13,13 +14,15 @@
 //! step 5: run                          linear attn_output        all threads
 //! ```
 //!
-//! Where nothing waits for such a task before the shared step behind it, it is one of that step's.
+//! If no work waits for such a task before the next shared step, the task joins that step.
 //!
-//! Layers that are run on their own share no steps ([`Draft::layers`]): each has the steps that it would have alone.
+//! Layers that run on their own share no steps ([`Draft::layers`]): each has the steps that it
+//! would have alone.
 //!
-//! A routing is bucketed likewise, in a step of its own kind; what is said of experts in memory is said at the barrier after the run that makes it
-//! known, so that it adds no level either. With many rows all of these are steps like others: of chains that go beside each other
-//! some steps are then more than the fewest.
+//! A routing is bucketed in the same way, in a step of its own kind. Requests and releases of
+//! experts run at the barrier after the run that produces their input, so they add no level either.
+//! With many rows these are ordinary steps. Parallel chains may then have a few more steps than the
+//! minimum.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashSet};
@@ -46,8 +49,9 @@ pub static PASS: Pass = Pass {
     run: Run::Draft(run),
 };
 
-/// Bytes that a thread gets through while 16 threads meet: 2 µs (1.4 µs for the barrier, 0.6 µs until the last of them has begun; measured on an
-/// Emerald Rapids Xeon) at 20 GB/s, as norms and quantisation go.
+/// Bytes that a thread processes while 16 threads meet. They take 2 µs: 1.4 µs for the barrier, and
+/// 0.6 µs until the last thread has started (measured on an Emerald Rapids Xeon). Norms and
+/// quantisation run at 20 GB/s.
 const MEETING_BYTES: u64 = 40 << 10;
 
 pass_options! {
@@ -61,7 +65,7 @@ pass_options! {
 /// Runs the pass.
 ///
 /// # Errors
-/// Where something is said of experts that nothing is computed after.
+/// If the work ends with a request or release of experts, with no computation after it.
 pub fn run(mut draft: Draft, context: &Context<'_>) -> Result<Draft, PassError> {
     let Options { alone } = context.options.of();
     let mut steps = Vec::new();
@@ -85,7 +89,7 @@ pub fn run(mut draft: Draft, context: &Context<'_>) -> Result<Draft, PassError> 
     Ok(Draft { steps: Some(steps), ..draft })
 }
 
-/// Tells of each step whether all threads share it.
+/// Records for each step whether all threads share it.
 fn tell(draft: &Draft, steps: &[DraftStep], alone: Option<u64>, context: &Context<'_>) {
     for step in steps {
         let tasks = step.work.iter().filter_map(|&i| match &draft.work[i].what {
@@ -112,28 +116,29 @@ fn tell(draft: &Draft, steps: &[DraftStep], alone: Option<u64>, context: &Contex
     }
 }
 
-/// Where in the order of steps something is.
+/// Position in the order of steps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 struct Level {
-    /// Steps that all threads share, before it.
+    /// Number of earlier steps that all threads share.
     shared: usize,
-    /// What one thread does at the barrier after these, before it and with it.
+    /// Number of steps, up to this one, that one thread runs at the barrier after the shared ones.
     alone: usize,
 }
 
 impl Level {
-    /// Behind what all threads have to meet for.
+    /// Returns the level after the next barrier of all threads.
     fn next(self) -> Level {
         Level { shared: self.shared + 1, alone: 0 }
     }
 
-    /// Behind it, at the same barrier.
+    /// Returns the next level at the same barrier.
     fn then(self) -> Level {
         Level { alone: self.alone + 1, ..self }
     }
 }
 
-/// Work by step; each step is all tasks or one of something else. `alone` is [`Options::alone`].
+/// Returns the work by step; a step is some tasks, or one piece of other work. `alone` is
+/// [`Options::alone`].
 fn steps(plan: &Plan<KernelSpec>, work: &[Work], alone: Option<u64>) -> Vec<DraftStep> {
     let mut by_level: BTreeMap<Level, Vec<usize>> = BTreeMap::new();
     for (i, level) in levels(plan, work, alone).into_iter().enumerate() {
@@ -152,7 +157,7 @@ fn steps(plan: &Plan<KernelSpec>, work: &[Work], alone: Option<u64>) -> Vec<Draf
     steps
 }
 
-/// The level of each piece of work.
+/// Returns the level of each piece of work.
 fn levels(plan: &Plan<KernelSpec>, work: &[Work], alone: Option<u64>) -> Vec<Level> {
     let is_small = |items: &[usize]| alone.is_some_and(|meeting| alone_rows(plan, work, items, meeting) > 0);
     let is_task = |i: usize| matches!(work[i].what, What::Task(_));
@@ -163,8 +168,9 @@ fn levels(plan: &Plan<KernelSpec>, work: &[Work], alone: Option<u64>) -> Vec<Lev
         for (i, level) in levels.iter().enumerate().filter(|(i, level)| level.alone > 0 && is_task(*i)) {
             together.entry(*level).or_default().push(i);
         }
-        // Each of some tasks can be less than a meeting where all of them are not: then all threads share them. Layers that are alike are
-        // found in the same round, so that these are few.
+        // Each of some tasks can be less work than a meeting while all of them together are more:
+        // then all threads share them. Equal layers are found in the same round, so there are few
+        // rounds.
         let too_many: Vec<usize> = together.into_values().filter(|tasks| !is_small(tasks)).flatten().collect();
         if too_many.is_empty() {
             break levels;
@@ -175,15 +181,15 @@ fn levels(plan: &Plan<KernelSpec>, work: &[Work], alone: Option<u64>) -> Vec<Lev
     levels
 }
 
-/// The first level of each piece of work, where tasks that are `small` are done at the barrier behind what they wait for; and so are routings
-/// sorted, where `alone`.
+/// Returns the first possible level of each piece of work. Tasks that are `small` run at the
+/// barrier after their dependencies; with `alone`, so does the sorting of routings.
 fn placed(work: &[Work], small: &[bool], alone: bool) -> Vec<Level> {
     let (mut read, mut written): (Levels<&Resource, Level>, Levels<&Resource, Level>) = Default::default();
     let mut levels = Vec::with_capacity(work.len());
     for (item, small) in work.iter().zip(small) {
         let after_write = written.longest(&item.reads);
-        // Two tasks may fill parts of one buffer or state beside each other, since parts never meet; but not while another
-        // reads what was there before.
+        // Two tasks may fill parts of one buffer or state in parallel, since parts never overlap;
+        // but not while a third task reads the earlier contents.
         let after_read = read.longest(&item.writes);
         let level = match (after_write.max(after_read), &item.what) {
             (None, _) => Level::default(),
@@ -199,13 +205,14 @@ fn placed(work: &[Work], small: &[bool], alone: bool) -> Vec<Level> {
     levels
 }
 
-/// Moves what one thread would do alone to the step that is shared behind it, where there is one and nothing waits for it before: there others can
-/// do something else meanwhile.
+/// Moves a task that one thread would do alone into the next shared step, if there is one and no
+/// earlier work waits for the task. Other threads can then do other tasks meanwhile.
 fn beside(work: &[Work], levels: &mut [Level]) {
     let is_task = |i: usize| matches!(work[i].what, What::Task(_));
     let shared: HashSet<Level> =
         (0..work.len()).filter(|&i| is_task(i) && levels[i].alone == 0).map(|i| levels[i]).collect();
-    // Of what comes later, the first to read and to write something: the lowest level is the longest way from the end.
+    // First later readers and writers of each resource: the lowest level is the longest way from
+    // the end.
     let mut read: Levels<&Resource, Reverse<Level>> = Levels::default();
     let mut written: Levels<&Resource, Reverse<Level>> = Levels::default();
     for (i, item) in work.iter().enumerate().rev() {
@@ -219,7 +226,8 @@ fn beside(work: &[Work], levels: &mut [Level]) {
     }
 }
 
-/// With how many rows one thread does all of these tasks alone; 0 where a row is worth sharing.
+/// Returns the max rows with which one thread does all these tasks alone; 0 if even one row is
+/// worth sharing.
 fn alone_rows(plan: &Plan<KernelSpec>, work: &[Work], items: &[usize], meeting: u64) -> u32 {
     let tasks = items.iter().filter_map(|&i| match &work[i].what {
         What::Task(task) => Some(task),
@@ -229,12 +237,12 @@ fn alone_rows(plan: &Plan<KernelSpec>, work: &[Work], items: &[usize], meeting: 
     all.map_or(0, |all| all.rows(meeting, plan.max_tokens))
 }
 
-/// Whether something is said of experts in memory after the last barrier, where nobody acts on it.
+/// Returns whether the last step has a request or release of experts, which would have no effect.
 pub(super) fn ends_with_residency(work: &[Work], steps: &[DraftStep]) -> bool {
     steps.last().is_some_and(|step| step.work.iter().any(|&i| matches!(work[i].what, What::Residency(_))))
 }
 
-/// The plan's steps.
+/// Returns the plan's steps.
 pub(super) fn build(work: Vec<Work>, steps: &[DraftStep]) -> Vec<Step> {
     let mut work: Vec<Option<What>> = work.into_iter().map(|item| Some(item.what)).collect();
     let mut built = Vec::with_capacity(steps.len());

@@ -1,4 +1,4 @@
-//! Routing, rows in the order of their experts, and their sum.
+//! Routing, gathering of rows in the order of their experts, and their sum.
 //!
 //! ```text
 //! route %logits                       ids and weights of each token's slots
@@ -57,7 +57,7 @@ impl Lowering<'_> {
         Ok(Binding::ArenaRows(ids))
     }
 
-    /// Experts of a table, by the step's ids.
+    /// Reads the experts of each token from a table, by the step's ids.
     pub(super) fn route_listed(&mut self, op: &Op) -> Result<Binding, ScheduleError> {
         let name = op.kind.row().mnemonic;
         let logits = self.operand(op, "logits")?;
@@ -98,7 +98,7 @@ impl Lowering<'_> {
         Ok(Binding::ArenaRows(ids))
     }
 
-    /// A route's experts without those that give back what they take, whose slots are nobody's.
+    /// Removes the experts that return their input from a route; their slots get no expert.
     pub(super) fn route_identities(&mut self, op: &Op) -> Result<Binding, ScheduleError> {
         let (name, experts) = (op.kind.row().mnemonic, op.attr("experts").int().unsigned_abs());
         let (ids, p) = (self.operand(op, "ids")?, self.operand(op, "p")?);
@@ -125,10 +125,11 @@ impl Lowering<'_> {
         Ok(Binding::ArenaRows(own))
     }
 
-    /// Groups of experts that a route gave: a routing of its own, into groups.
+    /// Makes a routing to groups from a route's experts.
     pub(super) fn groups_of_experts(&mut self, op: &Op) -> Result<Binding, ScheduleError> {
         let (name, size) = (op.kind.row().mnemonic, op.attr("size").int().unsigned_abs());
-        // Routings are numbered in the order in which steps fill them: that of the experts is before that of their groups.
+        // Routings are numbered in the order in which steps fill them: the experts' routing comes
+        // before that of their groups.
         let slots = self.slots(op, "ids")?;
         self.routing(name, slots)?;
         let ids = slots.of;
@@ -161,7 +162,7 @@ impl Lowering<'_> {
         Ok(ids)
     }
 
-    /// The rows of the routing that `ids` is, bucketed where it was not yet.
+    /// Returns the rows of the routing of `ids`; adds its bucket on first use.
     pub(super) fn routing(&mut self, op: &'static str, ids: Slots) -> Result<Rows, ScheduleError> {
         if let Some(&rows) = self.routings.get(&ids) {
             return Ok(rows);
@@ -188,12 +189,12 @@ impl Lowering<'_> {
         Ok(rows)
     }
 
-    /// How many experts a routing is into.
+    /// Returns the number of experts of a routing.
     pub(in crate::schedule) fn experts_of(&self, bucket: BucketId) -> Option<u64> {
         self.experts.get(bucket.0 as usize).copied()
     }
 
-    /// `x` in the order of the op's routing; the same rows are copied once.
+    /// Returns `x` in the order of the op's routing; equal rows are copied once.
     pub(super) fn routed(&mut self, op: &Op, x: ArenaRows) -> Result<ArenaRows, ScheduleError> {
         let name = op.kind.row().mnemonic;
         let ids = self.slots(op, "ids")?;
@@ -221,7 +222,7 @@ impl Lowering<'_> {
         Ok(y)
     }
 
-    /// Rows of experts, each plus its expert's bias.
+    /// Adds its expert's bias to each routed row.
     pub(super) fn expert_add_bias(&mut self, op: &Op) -> Result<Binding, ScheduleError> {
         let name = op.kind.row().mnemonic;
         let (y, ids, bias) = (self.operand(op, "y")?, self.slots(op, "ids")?, self.weight_operand(op, "bias"));
@@ -243,7 +244,7 @@ impl Lowering<'_> {
         Ok(Binding::ArenaRows(out))
     }
 
-    /// Rows of experts, each times its expert's number.
+    /// Multiplies each routed row by its expert's factor.
     pub(super) fn expert_scale(&mut self, op: &Op) -> Result<Binding, ScheduleError> {
         let name = op.kind.row().mnemonic;
         let (y, ids, factors) = (self.operand(op, "y")?, self.slots(op, "ids")?, self.weight_operand(op, "s"));
@@ -265,7 +266,7 @@ impl Lowering<'_> {
         Ok(Binding::ArenaRows(out))
     }
 
-    /// The sum over slots of the rows `y`.
+    /// Sums the rows `y` over each token's slots.
     pub(super) fn combine(
         &mut self,
         op: &'static str,

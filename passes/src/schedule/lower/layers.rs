@@ -1,4 +1,5 @@
-//! Experts of layers that are run on their own: functions of rows, ids and weights, one behind the other in one plan.
+//! Experts of layers that run on their own: functions of rows, ids and weights, one after the other
+//! in one plan.
 //!
 //! ```text
 //! func @experts.3(%x: f32[T, 256], %ids: i32[T, 4], %p: f32[T, 4])    buffers that the runtime fills
@@ -6,7 +7,8 @@
 //! return %y                                                           the buffer that the runtime reads
 //! ```
 //!
-//! Leaves true: no task of one layer reads or writes a buffer of another's, and [`Draft::layers`] says where each one's work begins.
+//! Invariant: no task of a layer reads or writes a buffer of another layer. [`Draft::layers`] gives
+//! the start of each layer's work.
 
 use ixc_ir::format::Format;
 use ixc_ir::graph::expert_layers::layer_of_function;
@@ -17,7 +19,7 @@ use super::{ArenaRows, Binding, Lowering, Rows, fit, unsupported};
 use super::{Draft, ScheduleError};
 use crate::pass::{Context, Facts};
 
-/// The tasks of all functions. Plans name a vocabulary in any case.
+/// Returns the tasks of all functions. `vocabulary` is recorded in the plan.
 pub(super) fn lower(
     module: &Module,
     facts: &Facts<'_>,
@@ -64,7 +66,7 @@ pub(super) fn lower(
 }
 
 impl<'a> Lowering<'a> {
-    /// Begins with another function, which shares kernels and weights with those before.
+    /// Begins another function, which shares kernels and weights with the earlier ones.
     fn enter(&mut self, function: &'a Function) {
         self.function = function;
         self.def_use = DefUse::of(function);
@@ -72,7 +74,7 @@ impl<'a> Lowering<'a> {
         self.given = None;
     }
 
-    /// Buffers of the function's parameters: rows, ids, weights.
+    /// Returns the buffers of the function's parameters: rows, ids, weights.
     fn given(&mut self, function: &Function) -> Result<[ArenaRows; 3], ScheduleError> {
         let wrong = || ScheduleError::Layer {
             name: function.name.clone(),
@@ -100,7 +102,8 @@ impl<'a> Lowering<'a> {
         Ok([rows, ids, p])
     }
 
-    /// Ids and weights of the function's parameters: they are checked as they come in, and sorted as if a route had given them.
+    /// Binds the ids and weights to the function's parameters. The runtime checks them on input and
+    /// sorts them as if a route had given them.
     pub(super) fn route_given(&mut self, op: &Op) -> Result<Binding, ScheduleError> {
         let name = op.kind.row().mnemonic;
         let (ids, p) = (self.operand(op, "ids")?, self.operand(op, "p")?);

@@ -1,10 +1,12 @@
-//! Recurrent ops: one task each, whose items are some columns of the state with all rows of the step, since a row changes what the next one finds.
+//! Recurrent ops: one task each. An item is some columns of the state with all rows of the step,
+//! because each row changes the state for the next.
 //!
 //! ```text
 //! short_conv %s, %x, @w {dilation = 1}    short_conv: tokens x 16 at once, the state's channels in 16 parts
 //! ```
 //!
-//! The kernel's buffers have the names of the op's operands; `y` is the result. What a call takes of a row or of the state is its column's part.
+//! The kernel's buffers have the names of the op's operands; `y` is the result. A call takes its
+//! column's part of a row or of the state.
 
 use ixc_ir::format::Format;
 use ixc_ir::graph::op::Recurrent;
@@ -16,28 +18,31 @@ use ixc_kernels::{Bits, Compress, DeltaNet, DeltaNetChunks, KernelSpec, ShortCon
 use super::{Binding, KernelChoice, Lowering, ScheduleError};
 use super::{INDEX_BYTES, by_column, by_row, fit, row_bytes, scratch_arg, unsupported};
 
-/// Channels of an item of a convolution: enough for a few vectors, few enough for threads to share a row.
+/// Channels of an item of a convolution: enough for a few vectors, few enough for threads to share
+/// a row.
 const CHANNELS: u64 = 256;
 
-/// Elements of a compressed row that an item makes: each has two or three exponentials to compute.
+/// Elements of a compressed row per item: each takes two or three exponentials.
 const COMPRESSED: u64 = 128;
 
-/// Elements of the states of a scan's item: enough that a call is small beside them where a step is one row, few enough for threads to share.
+/// Elements of the states of a scan's item. They are enough that the call costs little even if a
+/// step is one row, and few enough that threads share the work.
 const STATE: u64 = 1 << 14;
 
 /// A kernel for some columns of a state.
 struct Columns {
     spec: KernelSpec,
-    /// Another one, for at least so many rows.
+    /// Another kernel, with the min rows for its use.
     many: Option<(u32, KernelSpec)>,
-    /// How many calls do all of it.
+    /// Number of calls for the whole op.
     count: u64,
-    /// Elements from a column to the next, by buffer, where that is not all of it by the number of columns.
+    /// Elements from a column to the next, by buffer; for other buffers, the width divided by the
+    /// number of columns.
     strides: Vec<(&'static str, u64)>,
 }
 
 impl Lowering<'_> {
-    /// The kernel of an op.
+    /// Returns the kernel of an op.
     fn columns(&self, op: &Op, kind: Recurrent) -> Result<Columns, ScheduleError> {
         let size = |name: &str| -> Result<u64, ScheduleError> { Ok(self.operand(op, name)?.width) };
         let dims = |name: &str| -> Result<[u32; 2], ScheduleError> {
@@ -58,7 +63,8 @@ impl Lowering<'_> {
                 let group = all / heads.max(1);
                 let spec = DeltaNet { heads, group, d, dv, eps, interleaved, channels, bound, rate }.into();
                 let many = DeltaNetChunks { heads, group, d, dv, eps, interleaved, channels, bound, rate }.into();
-                // Side by side, a key head's value heads are an even part of everything.
+                // Unless heads are interleaved, a key head's value heads lie side by side and are
+                // an even part of every buffer.
                 let matrix = u64::from(d) * u64::from(dv);
                 let decays = if channels { d.into() } else { 1 };
                 let one_head = [("alpha", decays), ("beta", 1), ("a", 1), ("dt", decays)];
@@ -93,7 +99,8 @@ impl Lowering<'_> {
                     every: fit("positions of a row", op.attr("every").int().unsigned_abs())?,
                     overlap,
                 };
-                // Rows of all are whole ones' apart.
+                // In every buffer a column starts `n` elements after the one before; the rows of a
+                // column are whole rows apart.
                 let strides = ["state", "kv", "gate", "ape", "y"].map(|name| (name, n)).to_vec();
                 Ok(Columns { spec: spec.into(), many: None, count: d / n, strides })
             }
@@ -102,7 +109,7 @@ impl Lowering<'_> {
                 let [before, filled] = ["before", "filled"].map(|name| op.attr(name).bool());
                 let finds = op.operand("find") != Operand::Absent;
                 let spec = Wkv { heads, group: all / heads.max(1), d, dv, before, finds, filled }.into();
-                // Side by side, heads that share a key are an even part of everything.
+                // Heads that share a key lie side by side and are an even part of every buffer.
                 Ok(Columns { spec, many: None, count: heads.into(), strides: Vec::new() })
             }
             Recurrent::SsmScan => {
@@ -112,7 +119,7 @@ impl Lowering<'_> {
                 let channels = self.shape(op, "a").len() == 2;
                 let spec = |of, n| SsmScan { heads, groups, of, n, p, s, channels }.into();
                 if groups > of_group {
-                    // Everything is in even parts, one for each group.
+                    // Every buffer is in even parts, one for each group.
                     return Ok(Columns {
                         spec: spec(1, of_group),
                         many: None,
@@ -120,7 +127,8 @@ impl Lowering<'_> {
                         strides: Vec::new(),
                     });
                 }
-                // Some heads of every group, whose places in a row are as far apart as groups are.
+                // An item has some heads of every group; the groups' places in a row are `of_group`
+                // heads apart.
                 let enough =
                     (STATE / head.saturating_mul(groups.into()).max(1)).clamp(1, of_group.max(1).into()) as u32;
                 let n = (1..=enough).rev().find(|&n| of_group.is_multiple_of(n)).unwrap_or(1);
@@ -144,7 +152,7 @@ impl Lowering<'_> {
         }
     }
 
-    /// Dimensions of a weight operand.
+    /// Returns the dimensions of a weight operand.
     fn shape(&self, op: &Op, name: &str) -> &[u64] {
         &self.module.weights[self.weight_operand(op, name).index()].shape
     }
@@ -194,7 +202,7 @@ impl Lowering<'_> {
             };
             args.push((buffer.name, arg));
         }
-        // All rows at once: a row changes what the next one finds.
+        // A call takes all rows, because each row changes the state for the next.
         let mut choices = vec![KernelChoice::by_chunks(u32::MAX, spec)];
         if let Some((least, many)) = many {
             choices[0].up_to_rows = least.saturating_sub(1);

@@ -1,5 +1,6 @@
-//! Experts that need not be in memory all at once: the weights of a layer are a group, and the ops of the `residency` pass are steps
-//! that say what one thread tells the runtime at a barrier.
+//! Experts that need not be in memory all at once. The weights of a layer are a group. The ops of
+//! the `residency` pass become steps, in which one thread sends requests to the runtime at a
+//! barrier.
 //!
 //! ```text
 //! %1 = expert.prefetch %0, %ids, @gate, @up, @down {layer = 0, when = routed}      bucket, request
@@ -8,8 +9,9 @@
 //! %4 = expert.evict %3, %y {layer = 0}                                             release, after the last of those
 //! ```
 //!
-//! Leaves true: groups are requested and released one after the other, each once by a routing, in the work list's order and by
-//! [`Resource::Group`], and what reads a group's weights stands between, over the rows of the routing that names its experts.
+//! Invariant: groups are requested and released one after the other, each once by a routing. The
+//! work list's order and [`Resource::Group`] enforce this. Readers of a group's weights stand
+//! between request and release, and take the rows of the routing that selects its experts.
 
 use std::collections::HashMap;
 
@@ -19,7 +21,7 @@ use ixc_ir::plan::{BucketId, ExpertGroup, RowAxis, Source, Step};
 
 use super::{Binding, Lowering, Resource, Rows, ScheduleError, Slots, What, Work, fit, unsupported};
 
-/// Groups of experts as they come up.
+/// Groups of experts found so far.
 #[derive(Default)]
 pub(in crate::schedule) struct Residency {
     groups: Vec<Group>,
@@ -28,10 +30,10 @@ pub(in crate::schedule) struct Residency {
 }
 
 struct Group {
-    /// As the prefetch names them.
+    /// Weights in the order of the prefetch's operands.
     weights: Vec<WeightId>,
     plan: ExpertGroup,
-    /// The routings that requested it so far.
+    /// Routings that requested the group so far.
     buckets: Vec<BucketId>,
 }
 
@@ -71,7 +73,8 @@ impl Lowering<'_> {
         Ok(Binding::Token)
     }
 
-    /// The ids as they are: what reads the group's weights waits for the request by [`Resource::Group`].
+    /// Returns the ids unchanged: readers of the group's weights wait for the request by
+    /// [`Resource::Group`].
     pub(super) fn expert_wait(&mut self, op: &Op) -> Result<Binding, ScheduleError> {
         let name = op.kind.row().mnemonic;
         let ids = self.slots(op, "ids")?;
@@ -97,11 +100,11 @@ impl Lowering<'_> {
         Ok(Binding::Token)
     }
 
-    /// The plan's groups, after all ops.
+    /// Returns the plan's groups, after all ops were lowered.
     ///
     /// # Errors
-    /// Where the graph reads experts that it has not requested, or has given up, or does not give up; the `residency` pass makes no
-    /// such graph.
+    /// If the graph reads experts that it has not requested or has already evicted, or if it never
+    /// evicts them. The `residency` pass makes no such graph.
     pub(in crate::schedule) fn expert_groups(&mut self) -> Result<Vec<ExpertGroup>, ScheduleError> {
         let mut open: Option<(u32, BucketId)> = None;
         for work in &self.tasks.work {
@@ -146,7 +149,8 @@ impl Lowering<'_> {
         }
     }
 
-    /// The group of a prefetch's weights: one for each layer, in the order in which layers come up.
+    /// Returns the group of a prefetch's weights: one for each layer, in the order of the layers'
+    /// first prefetch.
     fn group(&mut self, op: &Op) -> Result<u32, ScheduleError> {
         let name = op.kind.row().mnemonic;
         let layer = op.attr("layer").int();
@@ -162,7 +166,7 @@ impl Lowering<'_> {
         let mut ids = Vec::with_capacity(weights.len());
         for &w in &weights {
             let id = self.weight(w)?;
-            // Parts of one tensor.
+            // Both are parts of one tensor.
             if ids.contains(&id) && self.module.weights[w.index()].part.is_some() {
                 continue;
             }

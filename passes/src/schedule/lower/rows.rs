@@ -1,4 +1,4 @@
-//! Ops on rows: embedding, elementwise ones, norms, quantisation, taking the wanted rows.
+//! Ops on rows: embedding, elementwise ops, norms, quantisation, selection of the requested rows.
 //!
 //! ```text
 //! rms_norm %x, @norm    rms_norm: tokens x 1, or x heads where the norm is of a head
@@ -18,7 +18,8 @@ use super::{ArenaRows, Binding, INDEX_BYTES, KernelChoice, Lowering, Named, Rows
 use super::{by_column, by_row, fit, part_bytes, row_bytes, unsupported, whole};
 
 impl Lowering<'_> {
-    /// Sums of squares: an expert's rows are one item, since they go to the same sums.
+    /// Lowers sums of squares. All rows of an expert are one item, since they are added to the same
+    /// sums.
     pub(super) fn column_squares(&mut self, op: &Op) -> Result<Binding, ScheduleError> {
         let name = op.kind.row().mnemonic;
         let (state, mut x) = (self.state(op, "sums")?, self.operand(op, "x")?);
@@ -68,7 +69,7 @@ impl Lowering<'_> {
         Ok(Binding::ArenaRows(y))
     }
 
-    /// Rows of a table, which the runtime finds: nothing is computed in the plan.
+    /// Binds rows of a table that the runtime looks up; the plan computes nothing.
     pub(super) fn ngram(&mut self, op: &Op) -> Result<Binding, ScheduleError> {
         let name = op.kind.row().mnemonic;
         let Binding::Ids = self.meaning(name, self.value_operand(op, "ids")?)? else {
@@ -91,7 +92,8 @@ impl Lowering<'_> {
         Ok(Binding::ArenaRows(y))
     }
 
-    /// A kernel of rows that are as long as its operands' and its result's: `spec` gives it for so many elements.
+    /// Lowers an elementwise op whose operands and result have rows of equal length; `spec` returns
+    /// the kernel for that number of elements.
     pub(super) fn elementwise(&mut self, op: &Op, spec: impl Fn(u32) -> KernelSpec) -> Result<Binding, ScheduleError> {
         let name = op.kind.row().mnemonic;
         let operands = op.operands.len();
@@ -184,7 +186,7 @@ impl Lowering<'_> {
         Ok(Binding::ArenaRows(y))
     }
 
-    /// Streams of a row, and the weights that they have.
+    /// Returns the streams of a row, their weights, and the number of streams.
     fn streams(&self, op: &Op) -> Result<(ArenaRows, ArenaRows, u64), ScheduleError> {
         let name = op.kind.row().mnemonic;
         let (x, w, streams) = (self.operand(op, "x")?, self.operand(op, "w")?, self.parts(op, "x")?);
@@ -264,7 +266,7 @@ impl Lowering<'_> {
         Ok(Binding::ArenaRows(z))
     }
 
-    /// Elements in the last dimension of a weight, at least 1.
+    /// Returns the elements in the last dimension of a weight, at least 1.
     fn last(&self, w: WeightId) -> u64 {
         self.module.weights[w.index()].shape.last().copied().unwrap_or(1).max(1)
     }
@@ -286,7 +288,7 @@ impl Lowering<'_> {
             ("y", by_column(Source::Arena(y.buffer), y.row_bytes()?, part_bytes(out, n)?)),
         ];
         if let Some(w) = w {
-            // Heads share their weight, or have one each.
+            // Heads share a weight, or each has its own.
             let part = if self.module.weights[w.index()].shape.len() == 1 { 0 } else { row_bytes(Format::F32, n)? };
             args.push(("w", by_column(Source::Weight(self.vector(name, w)?), 0, part)));
         }
@@ -313,7 +315,7 @@ impl Lowering<'_> {
         Ok(Binding::ArenaRows(y))
     }
 
-    /// A copy of a part of each head of a row, or of the row where it has none.
+    /// Copies a part of each head of a row, or of the row if it has no heads.
     pub(super) fn slice(&mut self, op: &Op) -> Result<Binding, ScheduleError> {
         let x = self.operand(op, "x")?;
         let (parts, from, count) = (self.parts(op, "x")?, op.attr("from").int(), op.attr("count").int());
@@ -323,7 +325,7 @@ impl Lowering<'_> {
         Ok(Binding::ArenaRows(y))
     }
 
-    /// Copies of both, head by head.
+    /// Copies both operands into the result, head by head.
     pub(super) fn concat(&mut self, op: &Op) -> Result<Binding, ScheduleError> {
         let name = op.kind.row().mnemonic;
         let (a, b, parts) = (self.operand(op, "a")?, self.operand(op, "b")?, self.parts(op, "a")?);
@@ -337,7 +339,7 @@ impl Lowering<'_> {
         Ok(Binding::ArenaRows(y))
     }
 
-    /// Heads of an operand's row; 1 where it has none. Slots are rows of their own.
+    /// Returns the heads of an operand's row; 1 if it has none. Slots are rows of their own.
     fn parts(&self, op: &Op, name: &str) -> Result<u64, ScheduleError> {
         let mnemonic = op.kind.row().mnemonic;
         let value = self.value_operand(op, name)?;
@@ -348,7 +350,8 @@ impl Lowering<'_> {
         }
     }
 
-    /// Copies `count` elements of each of a row's parts, from one element of them on to another.
+    /// Copies `count` elements of each part of a row, from element `from` of the source part to
+    /// element `to` of the target part.
     fn copy(
         &mut self,
         op: &Op,
@@ -367,7 +370,7 @@ impl Lowering<'_> {
         self.by_rows(name.to_string(), x.rows, parts, (Copy { n: fit("elements of a row", count)? }, &[]), args)
     }
 
-    /// `x` in an activation format; the same rows are quantised once.
+    /// Returns `x` in an activation format; the same rows are quantised once.
     pub(in crate::schedule) fn quantise(&mut self, x: ArenaRows, out: Format) -> Result<ArenaRows, ScheduleError> {
         let out = self.stored_format(out);
         if x.format == out {
@@ -409,18 +412,19 @@ impl Lowering<'_> {
     }
 }
 
-/// Elements of streams that an item does: a few kilobytes of each, where those part a stream equally.
+/// Returns the elements of each stream in an item: a few kilobytes, if they divide the stream
+/// evenly.
 fn of_stream(d: u64) -> u64 {
     const ELEMENTS: u64 = 512;
     if d.is_multiple_of(ELEMENTS) { ELEMENTS.min(d.max(1)) } else { d.max(1) }
 }
 
-/// The kernel of a function of two rows, or of one.
+/// Returns a kernel for a function of one or two rows.
 pub(super) fn map(function: Elementwise) -> impl Fn(u32) -> KernelSpec {
     move |n| Map { function, n }.into()
 }
 
-/// The kernel of a function of every element, which is the op's.
+/// Returns the kernel of the op's function of every element.
 pub(super) fn unary(function: Unary, op: &Op) -> impl Fn(u32) -> KernelSpec {
     debug_assert_eq!(op.kind, OpKind::Unary(function));
     move |n| match function {
@@ -444,7 +448,7 @@ pub(super) fn unary(function: Unary, op: &Op) -> impl Fn(u32) -> KernelSpec {
     }
 }
 
-/// The arguments of a kernel that reads `inputs`, in their order, and writes `y`.
+/// Returns the arguments of a kernel that reads `inputs`, in their order, and writes `y`.
 fn elementwise_args(
     spec: &KernelSpec,
     inputs: &[ArenaRows],
