@@ -1,4 +1,4 @@
-//! A vector added to a row.
+//! Addition of a vector to a row.
 
 use ixc_ir::kernel::{Kernel, KernelBuilder, Type};
 
@@ -18,7 +18,7 @@ spec! {
     }
 }
 
-/// Representative ones.
+/// Representative specs.
 #[rustfmt::skip] // One line each.
 const ROWS: &[Row] = &[
     row("add_bias", 1, "add_bias n=2048"),

@@ -1,4 +1,5 @@
-//! Keys and values of a step's rows into places of the cache that several positions share, in the order of rows: the last one stays.
+//! Append of a step's keys and values to cache places that several positions share. Rows are stored
+//! in order, so the last row of a place stays.
 
 use ixc_ir::kernel::{BufferKind, Kernel, KernelBuilder, Op, Type};
 use ixc_ir::plan::DimInput;
@@ -14,18 +15,19 @@ use crate::text::spec;
 use crate::vectors::for_vectors;
 
 spec! {
-    /// Keys and values of a head into the cache as f16, all rows of a step. Items: column = head.
+    /// Append of a head's keys and values to the cache as f16, for all rows of a step. Items:
+    /// column = head.
     pub struct AppendPlaces "append_places" {
         /// Elements of a key.
         pub d: u32,
         /// Elements of a value.
         pub dv: u32,
-        /// Heads of a row: how far rows are apart.
+        /// Heads of a row; they give the distance between rows.
         pub heads: u32,
     }
 }
 
-/// Representative ones.
+/// Representative specs.
 #[rustfmt::skip] // One line each.
 const ROWS: &[Row] = &[
     row("append_places", 16, "append_places d=512 dv=512 heads=1"),

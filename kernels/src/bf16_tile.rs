@@ -1,10 +1,12 @@
-//! Tiles of bf16 and their products: 16 rows of 32 summed elements, times 16 columns of which a tile's row has two elements each, give 16 x 16 f32.
+//! Products of bf16 tiles. One tile has 16 rows of 32 summed elements. The other has 16 columns,
+//! and each of its rows holds two elements of every column. Their product is 16 x 16 f32.
 //!
-//! What does not fit bf16 is split in two, high and low; of four products the one of both low parts is left out.
+//! A number that bf16 cannot hold is split in a high and a low part. The product of both low parts
+//! is left out of the four.
 
 use ixc_ir::kernel::{Elem, KernelBuilder, Op, Type, ValueId};
 
-/// Rows of a tile, and of a strip of what fills tiles.
+/// Rows of a tile, and of a strip that fills tiles.
 pub const ROWS: i64 = 16;
 /// f32 lanes of a vector, and columns of a tile.
 pub const LANES: u16 = 16;
@@ -14,21 +16,24 @@ pub const STEP: i64 = 32;
 pub const LINE: i64 = 64;
 /// Bytes of a tile.
 pub const TILE: i64 = 1024;
-/// The upper half of a single: a bf16.
+/// Mask of the upper half of an f32: a bf16.
 pub const UPPER: i64 = 0xffff_0000u32 as i32 as i64;
 
-/// A factor.
+/// Type of a factor.
 pub const BF16: Type = Type::tile(Elem::Bf16, 16, 32);
-/// Sums.
+/// Type of sums.
 pub const SUM: Type = Type::tile(Elem::F32, 16, 16);
 
-/// Makes a tile of a product: of which rows or columns, counted in tiles, and which part.
+/// Makes a tile of one side of a product: takes the number of the tile among rows or columns, and
+/// the number of the part.
 pub type Make<'a> = &'a dyn Fn(&mut KernelBuilder, i64, i64) -> ValueId;
 
-/// Tiles of one side of a product: parts, how many tiles there are side by side, and each.
+/// One side of a product: number of parts, number of tiles side by side, and the function that
+/// makes a tile.
 pub type Side<'a> = (i64, i64, Make<'a>);
 
-/// Adds `rows(row) * columns(column)` to `sums[row][column]`: high times high, low times high, high times low, of the parts that there are.
+/// Adds `rows(row) * columns(column)` to `sums[row][column]`: high times high, low times high, high
+/// times low, for the parts that exist.
 pub fn multiply(
     b: &mut KernelBuilder,
     sums: &mut [ValueId],
@@ -49,14 +54,15 @@ pub fn multiply(
     }
 }
 
-/// The upper halves of singles, or of dwords, in place; the lower halves are zeros.
+/// Keeps the upper halves of f32 or of dwords in place, and zeroes the lower halves.
 pub fn cut(b: &mut KernelBuilder, value: ValueId) -> ValueId {
     let dwords = Type::i32(b.ty(value).lanes);
     let (bits, upper) = (b.bitcast(dwords, value), b.splat_int(dwords, UPPER));
     b.same(Op::And, &[bits, upper])
 }
 
-/// Upper halves of dwords in pairs, of `even` the lower words; the lower halves of `odd` must be zeros.
+/// Joins upper halves of dwords in pairs; those of `even` become the lower words. The lower halves
+/// of `odd` must be zeros.
 pub fn pair(b: &mut KernelBuilder, even: ValueId, odd: ValueId) -> ValueId {
     let even = b.shift(Op::ShrU, even, 16);
     b.same(Op::Or, &[odd, even])

@@ -1,5 +1,5 @@
-//! The KV cache as kernels see it: the formats of keys and values, and how those with blocks are written and read. How they lie is said in
-//! [`ixc_ir::cache`].
+//! KV cache formats in kernels: the formats of keys and values, and the reading and writing of
+//! block formats. [`ixc_ir::cache`] defines the memory layout.
 //!
 //! ```text
 //! append   largest magnitude / least -> half d;  x / d -> integers -> codes: a position's part of a panel
@@ -21,24 +21,24 @@ use crate::reference::{Buffers, Mismatch};
 use crate::signature::Holds;
 use crate::text::{FieldKind, Value};
 
-/// Positions that lie together.
+/// Positions in a strip.
 pub(crate) const STRIP: i64 = KEY_LANES as i64;
-/// Bytes of a half.
+/// Bytes of an f16.
 const HALF: i64 = 2;
-/// The largest half.
+/// Largest f16.
 const MOST: f32 = 65504.0;
 
-/// The formats of keys and values.
+/// Formats of keys and values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Cache {
-    /// Of keys.
+    /// Format of keys.
     pub keys: Format,
-    /// Of values.
+    /// Format of values.
     pub values: Format,
 }
 
 impl Default for Cache {
-    /// What states have where nothing is said.
+    /// Returns the formats of a state that sets none.
     fn default() -> Cache {
         let format = |name: &str| {
             let row = StateKind::Paged.row();
@@ -73,17 +73,17 @@ impl Value for Cache {
 }
 
 impl Cache {
-    /// What it adds to a kernel's name: nothing where it is the default.
+    /// Returns the suffix of a kernel's name; empty for the default formats.
     pub(crate) fn suffix(&self) -> String {
         if *self == Cache::default() { String::new() } else { format!("_k{}_v{}", self.keys, self.values) }
     }
 
-    /// The keys of a head.
+    /// Returns the field of a head's keys.
     pub(crate) fn keys(&self, d: u32) -> Field {
         Field { format: self.keys, width: d.into(), keys: true }
     }
 
-    /// The values of a head.
+    /// Returns the field of a head's values.
     pub(crate) fn values(&self, dv: u32) -> Field {
         Field { format: self.values, width: dv.into(), keys: false }
     }
@@ -108,12 +108,12 @@ pub(crate) struct Field {
 }
 
 impl Field {
-    /// How its blocks are; `None` for elements on their own.
+    /// Returns the block structure; `None` for formats without blocks.
     pub(crate) fn codes(&self) -> Option<Blocks> {
         Codes::of(self.format).map(|codes| Blocks { codes, count: self.width / codes.len as i64 })
     }
 
-    /// What a buffer of it holds.
+    /// Returns the declaration of the field's buffer.
     pub(crate) fn holds(&self) -> Holds {
         match Codes::of(self.format) {
             Some(_) => Holds::Panels(self.format),
@@ -121,22 +121,23 @@ impl Field {
         }
     }
 
-    /// Bytes of a position: where [`KEY_LANES`] lie together, its part of theirs.
+    /// Returns the bytes of a position; for panels of [`KEY_LANES`] positions, its share of the
+    /// panel.
     pub(crate) fn position_bytes(&self) -> i64 {
         self.format.row_bytes(self.width.unsigned_abs()).map_or(0, u64::cast_signed)
     }
 
-    /// Bytes of [`KEY_LANES`] positions.
+    /// Returns the bytes of [`KEY_LANES`] positions.
     pub(crate) fn strip_bytes(&self) -> i64 {
         STRIP * self.position_bytes()
     }
 
-    /// Bytes of [`ATTENTION_BLOCK`] positions.
+    /// Returns the bytes of [`ATTENTION_BLOCK`] positions.
     pub(crate) fn block_bytes(&self) -> i64 {
         i64::from(ATTENTION_BLOCK) * self.position_bytes()
     }
 
-    /// A reader of a buffer: an element of a position.
+    /// Returns a reader of a buffer, which takes a position and an element.
     pub(crate) fn reader<'a>(
         &self,
         buffers: &Buffers<'a>,
@@ -148,12 +149,14 @@ impl Field {
         Ok(move |position, element| f64::from(held.at(position, element)))
     }
 
-    /// A bound of what rounding to the format changes of elements whose block has the largest magnitude `largest`.
+    /// Returns a bound of the rounding error of element `x`. `largest` is the largest magnitude of
+    /// its block.
     pub(crate) fn rounding(&self, x: f64, largest: f64) -> f64 {
         match Codes::of(self.format) {
-            // Half precision: 11 bits.
+            // f16 has 11 bits.
             None => x.abs() / 2048.0,
-            // Half a step, or a whole one where the largest magnitude is of the other sign and there is no code for it; and that of the scale.
+            // The error is half a step. It is a whole step if the largest magnitude has the other
+            // sign and no code. The rounding of the scale is added.
             Some(codes) => {
                 let step = largest / f64::from(-codes.least);
                 let lacks = f64::from(-codes.least - codes.most);
@@ -162,7 +165,7 @@ impl Field {
         }
     }
 
-    /// Elements with a scale in common.
+    /// Returns the number of elements with a common scale.
     pub(crate) fn block_len(&self) -> usize {
         self.format.block_len()
     }
@@ -172,61 +175,63 @@ impl Field {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Blocks {
     codes: Codes,
-    /// How many a head has.
+    /// Blocks per head.
     pub(crate) count: i64,
 }
 
-/// Makes `lanes` elements of a block, from an offset on.
+/// Makes `lanes` elements of a block from an offset on.
 pub(crate) type Elements<'a> = &'a dyn Fn(&mut KernelBuilder, Affine, u16) -> ValueId;
 
 impl Blocks {
-    /// Elements of a block.
+    /// Returns the elements of a block.
     pub(crate) fn len(&self) -> i64 {
         self.codes.len as i64
     }
 
-    /// Bytes of a panel.
+    /// Returns the bytes of a panel.
     pub(crate) fn panel(&self) -> i64 {
         self.codes.panel() as i64
     }
 
-    /// Bytes of a position's codes in a panel.
+    /// Returns the bytes of a position's codes in a panel.
     pub(crate) fn bytes(&self) -> i64 {
         self.codes.bytes() as i64
     }
 
-    /// Dwords of a position's codes in a panel.
+    /// Returns the dwords of a position's codes in a panel.
     pub(crate) fn dwords(&self) -> i64 {
         self.bytes() / 4
     }
 
-    /// Codes in a byte.
+    /// Returns the number of codes in a byte.
     pub(crate) fn shared(&self) -> i64 {
         8 / self.codes.plane.bits as i64
     }
 
-    /// What a key's unsigned code has in addition to its integer.
+    /// Returns the zero point of a key's unsigned code: the code less the zero point is the
+    /// integer.
     pub(crate) fn zero(&self) -> i64 {
         self.codes.zero.into()
     }
 
-    /// The first element of the four whose codes are number `part` of the bytes of a dword.
+    /// Returns the first of the four elements whose codes are number `part` of the bytes of a
+    /// dword.
     pub(crate) fn element(&self, dword: i64, part: i64) -> i64 {
         let (run, first) = (self.codes.plane.run as i64, dword * 4);
         first / run * run * self.shared() + first % run + part * run
     }
 
-    /// Where a dword of all positions' keys begins in a panel.
+    /// Returns the offset in a panel of a dword of all positions' keys.
     pub(crate) fn dword(&self, dword: i64) -> i64 {
         self.codes.first() as i64 + dword * STRIP * 4
     }
 
-    /// Where a position's codes of values begin in a panel.
+    /// Returns the offset in a panel of a position's value codes.
     pub(crate) fn position(&self, position: impl Into<Affine>) -> Affine {
         position.into() * self.bytes() + self.codes.first() as i64
     }
 
-    /// The scales of `lanes` positions of the panel at `panel`, from position `first` on.
+    /// Loads the scales of `lanes` positions of the panel at `panel`, from position `first` on.
     pub(crate) fn scales(
         &self,
         b: &mut KernelBuilder,
@@ -239,7 +244,7 @@ impl Blocks {
         b.op(Op::F16ToF32, Type::f32(lanes), &[d])
     }
 
-    /// Unsigned codes number `part` of the bytes of dwords, as dwords.
+    /// Extracts the unsigned codes number `part` of the bytes of dwords, as dwords.
     pub(crate) fn codes(&self, b: &mut KernelBuilder, dwords: ValueId, part: i64) -> ValueId {
         if self.shared() == 1 {
             return dwords;
@@ -250,7 +255,7 @@ impl Blocks {
         b.same(Op::And, &[shifted, mask])
     }
 
-    /// Integers of keys in f32: those of byte `byte` of dwords of [`Blocks::codes`].
+    /// Converts keys to integers in f32: the codes in byte `byte` of dwords of [`Blocks::codes`].
     pub(crate) fn key(&self, b: &mut KernelBuilder, codes: ValueId, byte: i64) -> ValueId {
         let ty = b.ty(codes);
         let shifted = if byte == 0 { codes } else { b.shift(Op::ShrU, codes, 8 * byte) };
@@ -265,7 +270,8 @@ impl Blocks {
         b.op(Op::ToF32, Type::f32(ty.lanes), &[integer])
     }
 
-    /// Integers of a position's values in f32: `lanes` elements from `element` of the block on, whose codes begin at `codes`.
+    /// Converts a position's values to integers in f32: `lanes` elements from `element` of the
+    /// block on. The codes begin at `codes`.
     pub(crate) fn value(
         &self,
         b: &mut KernelBuilder,
@@ -295,7 +301,8 @@ impl Blocks {
         b.op(Op::ToF32, Type::f32(lanes), &[integer])
     }
 
-    /// Puts a position's elements into the panel at `panel` of `to`: the codes of keys by way of scratch memory, of which `keys` says the buffer and where they begin.
+    /// Stores a position's elements in the panel at `panel` of `to`. The codes of keys go through
+    /// scratch memory; `keys` gives its buffer and offset.
     pub(crate) fn append(
         &self,
         b: &mut KernelBuilder,
@@ -305,7 +312,7 @@ impl Blocks {
         keys: Option<(BufferId, i64)>,
     ) {
         let plane = self.codes.plane;
-        // Vectors whose codes lie side by side.
+        // A vector's codes must lie side by side.
         let lanes = lanes.min(plane.run as u16).min(16);
         let (width, i32s) = (i64::from(lanes), Type::i32(lanes));
         let x: Vec<ValueId> =
@@ -349,7 +356,7 @@ impl Blocks {
                 None => (to, panel.clone() + lane.clone() * self.bytes() + (at + byte)),
             }
         };
-        // Of bytes that are unsigned, what is above 127 less 256.
+        // An unsigned byte above 127 is stored as the value less 256.
         let plain = self.codes.signed && keys.is_none();
         let mut byte = 0;
         while byte < self.bytes() {

@@ -1,4 +1,4 @@
-//! A row less its mean: what layer norms do before their root mean square.
+//! Subtraction of a row's mean: layer norms do this before their root mean square.
 
 use ixc_ir::kernel::{Kernel, KernelBuilder, Type};
 
@@ -18,7 +18,7 @@ spec! {
     }
 }
 
-/// Representative ones.
+/// Representative specs.
 #[rustfmt::skip] // One line each.
 const ROWS: &[Row] = &[
     row("centre", 1, "centre n=2048"),
@@ -56,7 +56,8 @@ impl Definition for Centre {
         let (x, y) = (run.input().floats("x")?, run.output().floats("y")?);
         let n = x.len() as f64;
         let mean = x.iter().sum::<f64>() / n;
-        // A rounding for each addition, one for the inverse, one for the product and one for the difference.
+        // Roundings: one for each addition, one for the inverse, one for the product and one for
+        // the difference.
         let size = x.iter().map(|x| x.abs()).sum::<f64>();
         for (i, (x, y)) in x.iter().zip(&y).enumerate() {
             close(format_args!("y[{i}]"), *y, x - mean, (size * (n + 2.0) / n + (x - mean).abs()) * UNIT)?;

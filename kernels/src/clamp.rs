@@ -1,4 +1,5 @@
-//! What stays within a limit: `y = min(max(x, -limit), limit)`, as OLMo, DBRX and MPT have queries, keys and values.
+//! Clamp to a limit: `y = min(max(x, -limit), limit)`. OLMo, DBRX and MPT clamp queries, keys and
+//! values.
 
 use ixc_ir::kernel::{Kernel, KernelBuilder, Op, Type};
 
@@ -15,12 +16,12 @@ spec! {
     pub struct Clamp "clamp" {
         /// Elements of a row.
         pub n: u32,
-        /// What no magnitude exceeds, 0 or above.
+        /// Largest magnitude, 0 or above.
         pub limit: Bits,
     }
 }
 
-/// Representative ones.
+/// Representative specs.
 #[rustfmt::skip] // One line each.
 const ROWS: &[Row] = &[
     row("clamp", 1, "clamp n=8192 limit=8.0"),

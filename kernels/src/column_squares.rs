@@ -1,6 +1,8 @@
-//! Sums of the squares of each column of rows, and their count: what weights' importance is told by.
+//! Sums of the squares of each column of rows, and the number of rows. Importance matrices of
+//! weights are made from these.
 //!
-//! `sums[c] += sum over rows of x[t, c]^2`, and `sums[n] += rows`. A vector's lanes are columns; its sums stay in a register from row to row.
+//! `sums[c] += sum over rows of x[t, c]^2`, and `sums[n] += rows`. A vector's lanes are columns;
+//! its sums stay in a register from row to row.
 
 use ixc_ir::format::{Codec, Format};
 use ixc_ir::kernel::{Affine, BufferId, BufferKind, Kernel, KernelBuilder, Op, Type, ValueId, VarId};
@@ -16,7 +18,7 @@ use crate::text::spec;
 use crate::vectors::for_vectors;
 
 spec! {
-    /// Sums of the squares of each column of rows, and how many rows they are.
+    /// Sums of the squares of each column of rows, and the number of rows.
     pub struct ColumnSquares "column_squares" {
         /// The rows' format: f32 or an activation format.
         pub format: Format,
@@ -25,7 +27,7 @@ spec! {
     }
 }
 
-/// Representative ones.
+/// Representative specs.
 #[rustfmt::skip] // One line each.
 const ROWS: &[Row] = &[
     row("column_squares", 32, "column_squares format=f32 n=2048"),
@@ -60,7 +62,7 @@ impl Definition for ColumnSquares {
                 rows_of.add(b, at.clone(), lanes, |b, row| b.load(Type::f32(lanes), x, row + at.clone() * 4));
             }),
             Codec::Bytes { scaled } => {
-                // The numbers of a scale, some at a time.
+                // The numbers of one scale, some at a time.
                 let lanes = vectors.lanes.min(scaled as u16);
                 b.for_each("block", i64::from(n) / block.0, |b, i| {
                     for first in (0..block.0).step_by(lanes.into()) {
@@ -137,7 +139,7 @@ impl Definition for ColumnSquares {
     }
 }
 
-/// The rows, and where their sums are.
+/// The rows, and the place of their sums.
 struct Rows {
     rows: ixc_ir::kernel::DimId,
     bytes: i64,
@@ -145,7 +147,7 @@ struct Rows {
 }
 
 impl Rows {
-    /// Adds the squares of the columns from `at` on; `load` gives them of the row at an offset.
+    /// Adds the squares of the columns from `at` on; `load` loads them from the row at an offset.
     fn add(
         &self,
         b: &mut KernelBuilder,
@@ -162,7 +164,7 @@ impl Rows {
     }
 }
 
-/// Integers times their scale.
+/// Returns integers times their scale.
 fn integers(b: &mut KernelBuilder, x: BufferId, at: Affine, lanes: u16, d: ValueId) -> ValueId {
     let quants = b.load(Type::i8(lanes), x, at);
     let quants = b.op(Op::ExtendS, Type::i32(lanes), &[quants]);

@@ -1,7 +1,9 @@
-//! The weighted sum of the rows that a token's slots name: what its experts made, put together.
+//! Weighted sum of the rows of a token's slots: it combines the results of the token's experts.
 //!
-//! A slot of weight 0 adds nothing, also where its row is infinite or no number: slots without an expert of their own (`route.given`) have that weight and
-//! another slot's row. Such a row is taken as zeros of the signs that it has, so that sums of finite rows have the bits that they have by multiplying.
+//! A slot of weight 0 adds nothing, even if its row is infinite or NaN. Slots without an expert of
+//! their own (`route.given`) have weight 0 and the row of another slot. Such a row counts as zeros
+//! with the signs of its elements. Sums of finite rows thus have the same bits as with
+//! multiplication by 0.
 
 use ixc_ir::kernel::{Affine, BufferId, BufferKind, Kernel, KernelBuilder, Op, Type, ValueId};
 
@@ -15,7 +17,8 @@ use crate::vectors::for_vectors;
 use crate::work::{Arithmetic, Call, Work};
 
 spec! {
-    /// `y = sum over slots s of p[s] * x[slot[s]] [+ residual]`, slots in order, of those whose `p` is not 0; `x` has as many rows as the dim says.
+    /// `y = sum over slots s of p[s] * x[slot[s]] [+ residual]`, in the order of slots, over slots
+    /// whose `p` is not 0. The dim gives the rows of `x`.
     pub struct Combine "combine" {
         /// Elements of a row.
         pub n: u32,
@@ -26,7 +29,7 @@ spec! {
     }
 }
 
-/// Representative ones.
+/// Representative specs.
 #[rustfmt::skip] // One line each.
 const ROWS: &[Row] = &[
     row("combine", 64, "combine n=2048 slots=8 residual"),
@@ -67,10 +70,11 @@ impl Definition for Combine {
             };
             b.store(y, at * 4, v);
         });
-        // Slots in the outer loop, so that one row pointer is live at a time; y stays in the first-level cache.
+        // Slots are the outer loop, so that one row pointer is live at a time; y stays in the L1
+        // cache.
         b.for_each("s", i64::from(slots), |b, s| {
             let row = b.load_index("r", slot, s * 4);
-            // For the rest of a row, which has fewer lanes, again.
+            // Computed again for the rest of a row, which has fewer lanes.
             let whole = (n >= u32::from(lanes)).then(|| (lanes, taken(b, lanes, p, s * 4)));
             for_vectors(b, lanes, n, |b, at, lanes| {
                 let taken = match whole {
@@ -115,10 +119,11 @@ impl Definition for Combine {
     }
 }
 
-/// The bits of a row's elements that a slot takes: all, or the sign alone where its weight is 0.
+/// Returns the mask of a row's bits that a slot takes: all bits, or only the sign if its weight is
+/// 0.
 fn taken(b: &mut KernelBuilder, lanes: u16, p: BufferId, at: Affine) -> ValueId {
     let ty = Type::i32(lanes);
-    // Without its sign.
+    // The shift drops the sign.
     let weight = b.load_splat(ty, p, at);
     let weight = b.shift(Op::Shl, weight, 1);
     let [none, sign, all] = [0, i64::from(i32::MIN), -1].map(|bits| b.splat_int(ty, bits));

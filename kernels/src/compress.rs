@@ -1,8 +1,9 @@
-//! Of every so many positions a row, as far as they came: means whose weights each element makes for itself, over the rows of a step; see the graph op
-//! `compress`.
+//! Compression of `every` positions into one row, up to the current position. Each element is a
+//! mean with its own softmax weights, over the rows of a step; see the graph op `compress`.
 //!
-//! A vector's lanes are elements, and maximum, sum of weights and weighted sum stay in registers from row to row, in the manner of an online softmax; they go
-//! to the state at the end. A row's place among the positions names its row of `ape`, and says whether it is the last.
+//! A vector's lanes are elements. Maximum, sum of weights and weighted sum stay in registers from
+//! row to row, as in an online softmax, and are stored to the state at the end. A row's place among
+//! the `every` positions selects its row of `ape`, and tells whether it is the last.
 
 use ixc_ir::kernel::{Affine, BufferKind, Kernel, KernelBuilder, Op, Type, ValueId};
 use ixc_ir::plan::DimInput;
@@ -17,27 +18,27 @@ use crate::text::spec;
 use crate::vectors::for_vectors;
 
 spec! {
-    /// Rows of every so many positions, for some of their elements.
+    /// Compressed rows of `every` positions each, for some of their elements.
     pub struct Compress "compress" {
         /// Elements of a row.
         pub d: u32,
-        /// Those of them that a call does.
+        /// Elements that a call computes.
         pub n: u32,
-        /// Positions of a row.
+        /// Positions that a row compresses.
         pub every: u32,
-        /// Whether as many positions before have a part in it.
+        /// Whether the row also includes the `every` positions before.
         pub overlap: bool,
     }
 }
 
-/// Representative ones.
+/// Representative specs.
 #[rustfmt::skip] // One line each.
 const ROWS: &[Row] = &[
     row("compress", 1, "compress d=512 n=128 every=128"),
     row("compress_overlap", 32, "compress d=512 n=128 every=4 overlap"),
 ];
 
-/// Numbers of an element of a row that is made: maximum, sum of weights, weighted sum.
+/// Numbers of an element of a compressed row: maximum, sum of weights, weighted sum.
 const NUMBERS: i64 = 3;
 
 impl Compress {
@@ -72,7 +73,7 @@ impl Definition for Compress {
         let wide = series * row;
         let mut b = KernelBuilder::new(name);
         let rows = b.dim("rows", 1, MAX_ROWS);
-        // Some elements of rows that stand as far apart as all of them.
+        // A call has some elements of rows; the distance between rows is the whole width.
         let state = b.buffer("state", BufferKind::ReadWrite, (NUMBERS * series - 1) * row + own);
         let phase = b.buffer("phase", BufferKind::Index { below: i64::from(every).into() }, rows * 4);
         let kv = b.read("kv", rows * wide + (own - row));
@@ -97,7 +98,7 @@ impl Definition for Compress {
                 }
                 let mean = b.same(Op::Div, &[made[2], made[1]]);
                 b.store(y, t * row + at.clone(), mean);
-                // Behind the last position the next row is the one that is made.
+                // After the last position, the next row is the one under construction.
                 let (place, last) = (b.index(place), b.splat_int(Type::i32(1), i64::from(every) - 1));
                 let last = b.same(Op::CmpEq, &[place, last]);
                 let last = if lanes == 1 { last } else { b.broadcast(lanes, last) };
@@ -139,7 +140,8 @@ impl Definition for Compress {
                     state[number(2)] = weighted * fall + weight * kv[t * series * d + at];
                 }
                 let expected = state[2 * d + i] / state[d + i];
-                // What is summed is at most as large as the largest element; weights are positive, and their sum at least 1 once one came.
+                // A sum is at most as large as its largest element. Weights are positive, and their
+                // sum is at least 1 after the first.
                 let bound = 2e-5 * (phases.len() as f64) * (1.0 + expected.abs() + state[2 * d + i].abs());
                 close(format_args!("y[{t}, {i}]"), y[t * d + i], expected, bound)?;
                 if phase as usize + 1 == every {
@@ -167,7 +169,8 @@ impl Definition for Compress {
     }
 }
 
-/// Maximum, sum of weights and weighted sum with one more score and its element; where there is no weight, nothing came yet.
+/// Adds a score and its element to maximum, sum of weights and weighted sum. A sum of weights of 0
+/// means that no element came yet.
 fn with(b: &mut KernelBuilder, numbers: &[ValueId], score: ValueId, x: ValueId) -> [ValueId; 3] {
     let [max, sum, weighted] = [numbers[0], numbers[1], numbers[2]];
     let ty = b.ty(score);
@@ -175,7 +178,7 @@ fn with(b: &mut KernelBuilder, numbers: &[ValueId], score: ValueId, x: ValueId) 
     let some = b.op(Op::CmpLtF, Type::i32(ty.lanes), &[zero, sum]);
     let both = b.same(Op::Max, &[max, score]);
     let top = b.op(Op::Select, ty, &[some, both, score]);
-    // Of nothing the maximum is no number to go by.
+    // Without elements the maximum has no meaning.
     let fall = b.sub(max, top);
     let fall = b.same(Op::Min, &[fall, zero]);
     let fall = math::exp_of_negative(b, fall);

@@ -1,4 +1,4 @@
-//! A part of a row, copied.
+//! Copy of a part of a row.
 
 use ixc_ir::kernel::{Kernel, KernelBuilder, Type};
 
@@ -18,7 +18,7 @@ spec! {
     }
 }
 
-/// Representative ones.
+/// Representative specs.
 #[rustfmt::skip] // One line each.
 const ROWS: &[Row] = &[
     row("copy", 1, "copy n=2048"),

@@ -1,4 +1,4 @@
-//! What a kernel's file says of it, and the registry of all of them.
+//! Interface of a kernel's file, and the registry of all kernels.
 
 use ixc_ir::kernel::Kernel;
 
@@ -8,55 +8,57 @@ use crate::reference::{Mismatch, Run};
 use crate::signature::Signature;
 use crate::work::{Call, Work};
 
-/// A kernel: its spec is the implementer, made by [`spec!`](crate::text::spec).
+/// A kernel. The implementer is its spec, made by [`spec!`](crate::text::spec).
 pub trait Definition {
-    /// Its name, without the target: cache key, profiler symbol and dump file name. Two specs have the same name only if they are
-    /// equal.
+    /// Returns the name without the target: cache key, profiler symbol and dump file name. Two
+    /// specs have the same name only if they are equal.
     fn name(&self) -> String;
 
-    /// Its buffers and dims by name, in the order in which the kernel takes them.
+    /// Returns the buffers and dims by name, in the kernel's order.
     fn signature(&self) -> Signature;
 
-    /// The kernel, with `name`, for a target with such vectors.
+    /// Generates the kernel with `name`, for a target with these vectors.
     ///
     /// # Errors
-    /// When the spec's sizes make no kernel.
+    /// If the spec's sizes make no kernel.
     fn generate(&self, name: String, vectors: Vectors) -> Result<Kernel, GenerateError>;
 
-    /// Compares what a run left behind with the formula, in f64 and from the same inputs.
+    /// Compares the results of a run with the formula, in f64 and from the same inputs.
     ///
     /// # Errors
-    /// The first value that is not within the bound that the implementation states and derives.
+    /// The first value beyond the bound that the implementation states and derives.
     fn reference(&self, run: &Run<'_>) -> Result<(), Mismatch>;
 
-    /// What a call does at the least.
+    /// Returns the min work of a call.
     fn work(&self, call: &Call<'_>) -> Work {
         Work::of_bytes(call.all_bytes())
     }
 
-    /// Values of the dims for so many rows: rows of a table, blocks of the KV cache.
+    /// Returns the dims for `rows` rows: rows of a table, or blocks of the KV cache.
     fn dims_of_rows(&self, rows: u32) -> Vec<i64> {
         vec![rows.into(); self.signature().dims.len()]
     }
 
-    /// Most rows that a kernel takes, where its spec says so.
+    /// Returns the max rows that the kernel takes, if its spec has a limit.
     fn most_rows(&self) -> u32 {
         u32::MAX
     }
 
-    /// Representative kernels with names. Sizes are those of a dense model with 1 billion parameters (width 2048, 5632 inside, heads
-    /// of 64) and of a mixture of experts with 4 billion (2048, experts of 768, heads of 128), in tiles as the schedule makes them.
+    /// Returns representative kernels with names. Sizes are those of a dense model with 1 billion
+    /// parameters: width 2048, 5632 inside, heads of 64. Others are those of a mixture of experts
+    /// with 4 billion: width 2048, experts of 768, heads of 128. Tiles are as the schedule makes
+    /// them.
     fn rows() -> &'static [Row]
     where
         Self: Sized;
 }
 
-/// Collects the kernels: a line for each, `module::Name`.
+/// Declares all kernels: a line for each, `module::Name`.
 macro_rules! registry {
     ($($module:ident::$name:ident,)*) => {
         $(pub use $module::$name;)*
 
-        /// What a kernel must compute: the spec of one of the kernels.
+        /// Spec of one of the kernels: the computation that it must do.
         #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
         pub enum KernelSpec {
             $(#[doc = concat!("See [`struct@", stringify!($name), "`].")] $name($name),)*

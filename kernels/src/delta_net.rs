@@ -1,6 +1,8 @@
-//! Linear attention by the gated delta rule, of the value heads that share a key head, over all rows of a step.
+//! Linear attention by the gated delta rule, for the value heads that share a key head, over all
+//! rows of a step.
 //!
-//! For each row: `q` and `k` become as long as 1 (`q` then `1 / sqrt(d)`), and for each value head
+//! For each row: `q` and `k` are scaled to length 1 (`q` then by `1 / sqrt(d)`), and for each value
+//! head
 //!
 //! ```text
 //! decay = exp(a * softplus(alpha + dt)),  rate = sigmoid(beta)
@@ -11,10 +13,11 @@
 //!
 //! With a `bound` the decay is `exp(bound * sigmoid(|a| * (alpha + dt)))`.
 //!
-//! With `channels` each element of a key has its own decay: `alpha` and `dt` have as many numbers for a head as a key, and `decay * M` is a product of rows.
+//! With `channels` each element of a key has its own decay. `alpha` and `dt` then have as many
+//! numbers for a head as a key has elements, and `decay * M` scales each row of `M`.
 //!
-//! A vector's lanes are elements of the value, so that nothing is summed across lanes: a head's state `[d, dv]` is read for `M' k`, then read and
-//! written once for the rest.
+//! A vector's lanes are elements of the value, so nothing is summed across lanes. A head's state
+//! `[d, dv]` is read for `M' k`, and then read and written once for the rest.
 
 use ixc_ir::kernel::{Affine, BufferId, BufferKind, Kernel, KernelBuilder, Op, Type, ValueId, VarId};
 use ixc_ir::plan::DimInput;
@@ -40,20 +43,20 @@ spec! {
         pub d: u32,
         /// Elements of a value.
         pub dv: u32,
-        /// Added to the squares of a key's or query's length.
+        /// Epsilon added to the squared length of a key or query.
         pub eps: Bits,
-        /// Whether the value heads of a key head are `heads` apart, and not side by side.
+        /// Whether the value heads of a key head are `heads` apart instead of side by side.
         pub interleaved: bool,
         /// Whether each element of a key has its own decay.
         pub channels: bool,
-        /// What a decay's logarithm stays above, where it has a bound.
+        /// Lower bound of a decay's logarithm, if any.
         pub bound: Option<Bits>,
-        /// What rates stay below, where that is not 1.
+        /// Upper bound of rates, if it is not 1.
         pub rate: Option<Bits>,
     }
 }
 
-/// Representative ones.
+/// Representative specs.
 #[rustfmt::skip] // One line each.
 const ROWS: &[Row] = &[
     row("delta_net", 1, "delta_net heads=16 group=2 d=128 dv=128 eps=1e-6"),
@@ -64,12 +67,12 @@ const ROWS: &[Row] = &[
 ];
 
 impl DeltaNet {
-    /// Heads from a value head to the next of the same key head.
+    /// Returns the distance between value heads of the same key head, in heads.
     fn spread(&self) -> i64 {
         if self.interleaved { self.heads.into() } else { 1 }
     }
 
-    /// Decays of a value head.
+    /// Returns the number of decays of a value head.
     fn decays(&self) -> u32 {
         if self.channels { self.d } else { 1 }
     }
@@ -92,7 +95,7 @@ impl DeltaNet {
         check(name, "bound (its bits)", bound.0.into(), ok, "those of a number below 0")
     }
 
-    /// The buffers.
+    /// Returns the buffers.
     pub(crate) fn buffers() -> Signature {
         Signature::new()
             .update("state", Holds::Floats)
@@ -107,7 +110,8 @@ impl DeltaNet {
             .scratch("scratch")
     }
 
-    /// Holds a run over so many rows against the recurrence. `each` bounds, relative to sums of terms of one sign, what a row adds to the error.
+    /// Compares a run over `rows` rows with the recurrence. `each` bounds the error that a row
+    /// adds, relative to sums of absolute terms.
     pub(crate) fn compare(&self, run: &Run<'_>, rows: usize, each: f64) -> Result<(), Mismatch> {
         let DeltaNet { heads, group, d, dv, eps, .. } = *self;
         let (input, output) = (run.input(), run.output());
@@ -115,13 +119,13 @@ impl DeltaNet {
         let (q, k, v) = (read("q")?, read("k")?, read("v")?);
         let (alpha, beta, a, dt) = (read("alpha")?, read("beta")?, read("a")?, read("dt")?);
         let (mut state, after, y) = (read("state")?, output.floats("state")?, output.floats("y")?);
-        // The same with all terms of one sign: what errors are relative to.
+        // Sums of absolute terms, to which errors are relative.
         let mut size: Vec<f64> = state.iter().map(|m| m.abs()).collect();
         let (heads, group, d, dv, spread) =
             (heads as usize, group as usize, d as usize, dv as usize, self.spread() as usize);
         let all = heads * group;
         let decays = self.decays() as usize;
-        // What a row leaves in the state goes into the next ones.
+        // An error in the state carries over to the next rows.
         let bound = |row: usize| (row + 1) as f64 * each;
         for t in 0..rows {
             let unit = |x: &[f64]| -> Vec<f64> {
@@ -173,7 +177,7 @@ impl DeltaNet {
     }
 }
 
-/// Buffers of a call, and how far apart things stand in them: for few rows and for many.
+/// Buffers of a call and distances in them, for few and for many rows.
 pub(crate) struct Layout {
     spec: DeltaNet,
     pub(crate) lanes: u16,
@@ -196,11 +200,12 @@ pub(crate) struct Layout {
 }
 
 impl Layout {
-    /// The buffers for so many rows, and so much scratch memory: what belongs to a key head of rows that are as long as all heads.
+    /// Declares the buffers for `rows` rows and `scratch` bytes of scratch memory. They hold one
+    /// key head's part of rows that contain all heads.
     pub(crate) fn declare(b: &mut KernelBuilder, spec: &DeltaNet, lanes: u16, rows: Affine, scratch: i64) -> Layout {
         let DeltaNet { heads, group, d, dv, .. } = *spec;
         let (key, value, all) = (i64::from(d) * 4, i64::from(dv) * 4, i64::from(heads) * i64::from(group));
-        // Heads from the first of the group to behind the last.
+        // Heads from the first of the group to the end of the last.
         let span = (i64::from(group) - 1) * spec.spread() + 1;
         let part = |row: i64, own: i64| rows.clone() * row + (own - row);
         let keys = part(i64::from(heads) * key, key);
@@ -215,12 +220,12 @@ impl Layout {
         Layout { spec: *spec, lanes, state, q, k, v, alpha, beta, a, dt, y, scratch, key, value, all }
     }
 
-    /// Where the matrix of a value head of the group begins.
+    /// Returns the start of the matrix of a value head of the group.
     pub(crate) fn matrix(&self, h: VarId) -> Affine {
         h * (self.spec.spread() * self.key * i64::from(self.spec.dv))
     }
 
-    /// The rates of betas.
+    /// Returns the rates of betas.
     pub(crate) fn rate(&self, b: &mut KernelBuilder, beta: ValueId) -> ValueId {
         let share = math::sigmoid(b, beta);
         let Some(most) = self.spec.rate else { return share };
@@ -229,13 +234,15 @@ impl Layout {
         b.mul(share, most)
     }
 
-    /// Where a value head's number is in `a`, and in the row `t` of `beta`; in `dt` and `alpha`, too, where a head has one decay.
+    /// Returns the place of a value head's number in `a`, and in the row `t` of `beta`. They also
+    /// hold for `dt` and `alpha` if a head has one decay.
     pub(crate) fn numbers(&self, t: Affine, h: VarId) -> (Affine, Affine) {
         let of_head = h * (self.spec.spread() * 4);
         (of_head.clone(), t * (self.all * 4) + of_head)
     }
 
-    /// What is left of each row of a value head's state by row `t`, at `to` in scratch memory: elements of a key have their own.
+    /// Stores the decays of a value head's state by row `t` at `to` in scratch memory, one for each
+    /// element of a key.
     pub(crate) fn decays(&self, b: &mut KernelBuilder, (t, h): (Affine, VarId), to: &Affine) {
         let (of_head, of_row) = self.numbers(t, h);
         let d = i64::from(self.spec.d);
@@ -250,7 +257,8 @@ impl Layout {
         });
     }
 
-    /// The logarithm of what is left of the state: `a * softplus(alpha + dt)`, or `bound * sigmoid(|a| * (alpha + dt))`.
+    /// Returns the logarithm of the decay: `a * softplus(alpha + dt)`, or `bound * sigmoid(|a| *
+    /// (alpha + dt))`.
     pub(crate) fn log_decay(&self, b: &mut KernelBuilder, alpha: ValueId, dt: ValueId, a: ValueId) -> ValueId {
         let x = b.add(alpha, dt);
         let Some(bound) = self.spec.bound else {
@@ -264,22 +272,23 @@ impl Layout {
         b.mul(share, bound)
     }
 
-    /// Where a value head's value, or result, of row `t` begins.
+    /// Returns the start of a value head's value or result of row `t`.
     fn place(&self, t: Affine, h: VarId) -> Affine {
         t * (self.all * self.value) + h * (self.spec.spread() * self.value)
     }
 
-    /// Loads of a value.
+    /// Loads a part of a value.
     pub(crate) fn load_v(&self, b: &mut KernelBuilder, lanes: u16, (t, h): (Affine, VarId), at: Affine) -> ValueId {
         b.load(Type::f32(lanes), self.v, self.place(t, h) + at)
     }
 
-    /// Stores of a result.
+    /// Stores a part of a result.
     pub(crate) fn store_y(&self, b: &mut KernelBuilder, (t, h): (Affine, VarId), at: Affine, y: ValueId) {
         b.store(self.y, self.place(t, h) + at, y);
     }
 
-    /// The query or key `x` of row `t`, over its length and times `factor`, at `to` in scratch memory.
+    /// Stores the query or key `x` of row `t`, divided by its length and times `factor`, at `to` in
+    /// scratch memory.
     pub(crate) fn unit(&self, b: &mut KernelBuilder, x: BufferId, factor: f32, t: &Affine, to: &Affine) {
         let DeltaNet { heads, d, eps, .. } = self.spec;
         let row = t.clone() * (i64::from(heads) * self.key);
@@ -296,19 +305,20 @@ impl Layout {
         });
     }
 
-    /// What queries are multiplied with, beside their lengths.
+    /// Returns the factor of queries in addition to the inverse of their lengths.
     pub(crate) fn query_factor(&self) -> f32 {
         (1.0 / f64::from(self.spec.d).sqrt()) as f32
     }
 
-    /// Bytes of scratch memory that the recurrence takes.
+    /// Returns the bytes of scratch memory of the recurrence.
     pub(crate) fn row_scratch(spec: &DeltaNet) -> i64 {
-        // A query, a key; decays, and the key times them.
+        // A query and a key; with channels also decays, and the key times them.
         let keys = if spec.channels { 4 } else { 2 };
         keys * i64::from(spec.d) * 4
     }
 
-    /// A row, by the recurrence. Takes [`Layout::row_scratch`] of scratch memory, from its beginning.
+    /// Computes a row by the recurrence. Uses [`Layout::row_scratch`] bytes of scratch memory from
+    /// its beginning.
     pub(crate) fn row(&self, b: &mut KernelBuilder, t: Affine) {
         let DeltaNet { group, d, dv, .. } = self.spec;
         let (query, key) = (Affine::constant(0), Affine::constant(self.key));
@@ -333,7 +343,7 @@ impl Layout {
                 let x = self.log_decay(b, alpha, dt, a);
                 Some(math::exp(b, x))
             };
-            // Found with what is left of the state: the decay is in each element of the key, or in the sum.
+            // `M' k` uses the decayed state: the decay is in each element of the key, or in the sum.
             let finder = if self.spec.channels { &decayed } else { &key };
             let rate = scalar(b, self.beta, &of_row);
             let rate = self.rate(b, rate);
@@ -379,10 +389,10 @@ impl Layout {
     }
 }
 
-/// Vectors of a value that a row's loops do together: sums that wait for each other are so far apart.
+/// Vectors of a value in one loop of a row, so that dependent sums are this far apart.
 const BUNDLE: u32 = 4;
 
-/// A scalar in so many lanes.
+/// Returns a scalar in `lanes` lanes.
 fn wide(b: &mut KernelBuilder, lanes: u16, x: ValueId) -> ValueId {
     if lanes == 1 { x } else { b.broadcast(lanes, x) }
 }
@@ -411,7 +421,8 @@ impl Definition for DeltaNet {
     }
 
     fn reference(&self, run: &Run<'_>) -> Result<(), Mismatch> {
-        // Of each row: sums of d products, lengths by sums of d squares, two exponentials, a logarithm and a dozen operations.
+        // A row has sums of d products, lengths by sums of d squares, two exponentials, a logarithm
+        // and a dozen operations.
         let each = f64::from(3 * self.d + 32) * UNIT + 2.0 * EXP_BOUND;
         self.compare(run, run.dim("rows") as usize, each)
     }

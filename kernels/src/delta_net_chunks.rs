@@ -1,6 +1,8 @@
-//! The gated delta rule ([`crate::DeltaNet`]) for many rows: rows in chunks, whose products with the state are matrix products.
+//! Gated delta rule ([`crate::DeltaNet`]) for many rows: rows in chunks, whose products with the
+//! state are matrix products.
 //!
-//! Within a chunk that begins with the state `M`, with `c` the sums of the logarithms of the decays up to and with each row,
+//! Consider a chunk that begins with the state `M`. `c[i]` is the sum of the logarithms of the
+//! decays up to and including row `i`.
 //!
 //! ```text
 //! u[i] = rate[i] * (v[i] - e^c[i] M' k[i]) - sum over j < i of rate[i] e^(c[i] - c[j]) (k[i] . k[j]) u[j]
@@ -8,20 +10,26 @@
 //! M <- e^c[last] M + sum over j of k[j] (e^(c[last] - c[j]) u[j])'
 //! ```
 //!
-//! which is the recurrence with its changes `u` solved for (the "UT transform" of Yang et al., "Parallelizing Linear Transformers with the Delta Rule",
-//! 2024, applied to the right side, so that no second one of keys is needed). The state is read twice and written once for a chunk and not for each
-//! row, and a row's sums are [`Vectors`]' registers wide and some rows high, where the recurrence waits for each sum.
+//! This is the recurrence solved for its changes `u`: the "UT transform" of Yang et al.,
+//! "Parallelizing Linear Transformers with the Delta Rule", 2024. It is applied to the right side,
+//! so that keys need no second transform. The state is read twice and written once for each chunk
+//! instead of each row. Sums over a row are as wide as [`Vectors`]' registers and several rows
+//! high, while the recurrence waits for each sum.
 //!
-//! **Length of a chunk.** Products with the state are `3 d dv` multiply-adds for a row whatever it is, what is within a chunk takes `length * (dv + d)` more
-//! of them, and the state's traffic is `3 d dv / length` elements. With vectors of f32, 16 rows make the traffic an eighth of the arithmetic already, and
-//! the triangles are 6 % of it; with 64 they would be a quarter. Rows behind the last whole chunk go by the recurrence.
+//! **Length of a chunk.** Products with the state take `3 d dv` multiply-adds for a row with any
+//! length. Products within a chunk add `length * (dv + d)`, and the state's traffic is `3 d dv /
+//! length` elements. With vectors of f32, 16 rows already reduce the traffic to an eighth of the
+//! arithmetic, and the triangles are 6 % of it. With 64 rows they would be a quarter. Rows after
+//! the last whole chunk use the recurrence.
 //!
-//! **Decays of channels.** With a decay for each element of a key, `e^c` and its quotients are vectors, products with keys are sums over elements of
-//! products of three, and `e^(c[i] - c[j])` cannot be parted: `e^-c[j]` overflows. Keys of the rows before are kept, each times what the rows since have left of
-//! it, as columns of a matrix `[d][16]`; a row multiplies all of them by its decays and adds its own. These are what its key and query meet, and behind the last row
-//! what the changes are put into the state with.
+//! **Decays of channels.** With a decay for each element of a key, `e^c` and its quotients are
+//! vectors. Products of keys are then sums of products of three factors. `e^(c[i] - c[j])` cannot
+//! be split into two factors, because `e^-c[j]` overflows. The earlier keys are kept as columns of
+//! a matrix `[d][16]`, each times the decay since its row. A row multiplies all of them by its
+//! decays and adds its own key. The row's key and query are multiplied with this matrix. After the
+//! last row, the matrix puts the changes into the state.
 //!
-//! Sums are in the order of their index for every lane count, as the recurrence's.
+//! Sums follow the order of their index for every lane count, as in the recurrence.
 
 use ixc_ir::kernel::{Affine, Kernel, KernelBuilder, Type, ValueId, VarId};
 use ixc_ir::plan::DimInput;
@@ -39,15 +47,17 @@ use crate::work::{Arithmetic, Call, Work};
 
 /// Rows of a chunk.
 const CHUNK: u32 = 16;
-/// Bytes of a number for each row of a chunk.
+/// Bytes of one f32 for each row of a chunk.
 const NUMBERS: i64 = CHUNK as i64 * 4;
-/// Vectors of a value that a chunk's sums are wide.
+/// Width of a chunk's sums, in vectors of a value.
 const BUNDLE: u32 = 2;
-/// Sums over a key's elements that are computed beside each other: each waits four cycles, and two are of one element.
+/// Sums over a key's elements that are computed in parallel. Each addition takes four cycles, and
+/// each element adds to two sums.
 const APART: u32 = 4;
 
 spec! {
-    /// The gated delta rule over many rows, for the value heads of a key head: fields as those of `delta_net`.
+    /// Gated delta rule over many rows, for the value heads of a key head; the fields are those of
+    /// `delta_net`.
     pub struct DeltaNetChunks "delta_net_chunks" {
         /// Key heads of a row.
         pub heads: u32,
@@ -57,20 +67,20 @@ spec! {
         pub d: u32,
         /// Elements of a value.
         pub dv: u32,
-        /// Added to the squares of a key's or query's length.
+        /// Epsilon added to the squared length of a key or query.
         pub eps: Bits,
-        /// Whether the value heads of a key head are `heads` apart, and not side by side.
+        /// Whether the value heads of a key head are `heads` apart instead of side by side.
         pub interleaved: bool,
         /// Whether each element of a key has its own decay.
         pub channels: bool,
-        /// What a decay's logarithm stays above, where it has a bound.
+        /// Lower bound of a decay's logarithm, if any.
         pub bound: Option<Bits>,
-        /// What rates stay below, where that is not 1.
+        /// Upper bound of rates, if it is not 1.
         pub rate: Option<Bits>,
     }
 }
 
-/// Representative ones.
+/// Representative specs.
 #[rustfmt::skip] // One line each.
 const ROWS: &[Row] = &[
     row("delta_net_chunks", 128, "delta_net_chunks heads=16 group=2 d=128 dv=128 eps=1e-6 interleaved"),
@@ -80,10 +90,10 @@ const ROWS: &[Row] = &[
 ];
 
 impl DeltaNetChunks {
-    /// Fewest rows that it takes: a chunk.
+    /// Min rows that it takes: a chunk.
     pub const LEAST_ROWS: u32 = CHUNK;
 
-    /// The same by the recurrence.
+    /// Returns the recurrence's spec of the same sizes.
     fn recurrence(&self) -> DeltaNet {
         let DeltaNetChunks { heads, group, d, dv, eps, interleaved, channels, bound, rate } = *self;
         DeltaNet { heads, group, d, dv, eps, interleaved, channels, bound, rate }
@@ -119,8 +129,9 @@ impl Definition for DeltaNetChunks {
 
     fn reference(&self, run: &Run<'_>) -> Result<(), Mismatch> {
         let rows = run.dim("chunks") as usize * CHUNK as usize + run.dim("rest") as usize;
-        // As the recurrence's, with sums over a chunk's rows and products of keys beside. Differences of sums of decays' logarithms are
-        // not as exact as each: a chunk's sums are below 16 * 8 in what is tested.
+        // Bound of the recurrence, plus sums over a chunk's rows and products of keys. Differences
+        // of sums of decays' logarithms are less exact than each sum; in tests a chunk's sums are
+        // below 16 * 8.
         let each = f64::from(5 * self.d + 4 * CHUNK + 32) * UNIT + 4.0 * EXP_BOUND + 256.0 * UNIT;
         self.recurrence().compare(run, rows, each)
     }
@@ -142,23 +153,28 @@ impl Definition for DeltaNetChunks {
     }
 }
 
-/// Where things are in scratch memory: of a key head a row of the chunk each, then numbers of a value head, then columns of it.
+/// Places in scratch memory: each row of the chunk for a key head, then numbers of a value head,
+/// then columns of it.
 struct Places {
-    /// Queries, of length 1 / sqrt(d), and keys, of length 1: `[CHUNK][d]`. The recurrence has what it takes at the beginning.
+    /// Queries, of length 1 / sqrt(d), and keys, of length 1: `[CHUNK][d]`. The recurrence uses the
+    /// beginning, too.
     q: i64,
     k: i64,
-    /// Keys again: [d][CHUNK].
+    /// Transposed keys: `[d][CHUNK]`.
     across: i64,
     /// Products of queries, and of keys, with keys: `[CHUNK][CHUNK]`.
     qk: i64,
     kk: i64,
-    /// By row of the chunk: `alpha`, then the decay's logarithm, then the sum of those up to the row.
+    /// Numbers by row of the chunk: `alpha`, then the decay's logarithm, then the sum of the
+    /// logarithms up to the row.
     log: i64,
-    /// By row: the rate; what is left of the state before the chunk; what is left at its end of what the row puts there.
+    /// Numbers by row: the rate; the decay since the chunk's start; the decay from the row to the
+    /// chunk's end.
     rate: i64,
     left: i64,
     after: i64,
-    /// What a change takes from later ones, and gives to results: `[CHUNK][CHUNK]`, of which the triangles are read.
+    /// Factors of earlier changes in later changes, and of changes in results: `[CHUNK][CHUNK]`.
+    /// Only the triangles are read.
     change: i64,
     give: i64,
     /// Changes and results: `[CHUNK][dv]`.
@@ -168,16 +184,17 @@ struct Places {
     end: i64,
 }
 
-/// The same where each element of a key has a decay, of a value head.
+/// Places for a value head in which each element of a key has a decay.
 struct Channels {
-    /// What a row leaves of the state before it, what rows up to it leave of the state before the chunk, then queries and keys times that: `[CHUNK][d]`.
+    /// Decay of each row, decay since the chunk's start, then queries and keys times the latter:
+    /// `[CHUNK][d]`.
     decay: i64,
     left: i64,
     q: i64,
     k: i64,
-    /// Keys times what is left of them: `[d][CHUNK]`.
+    /// Keys times the decay since their row: `[d][CHUNK]`.
     kept: i64,
-    /// Which row a number is of: `[CHUNK][CHUNK]`, of ones and zeros.
+    /// Unit matrix that selects the row of a number: `[CHUNK][CHUNK]`.
     unit: i64,
 }
 
@@ -186,7 +203,7 @@ impl Places {
         let (key, value) = (i64::from(spec.d) * 4, i64::from(spec.dv) * 4);
         let mut end = 0;
         let mut place = |bytes: i64| {
-            // On cache lines, as scratch memory is.
+            // Every place begins on a cache line, as scratch memory does.
             end = (end + bytes + 63) / 64 * 64;
             end - (bytes + 63) / 64 * 64
         };
@@ -223,7 +240,7 @@ impl Places {
     }
 }
 
-/// What code for a chunk is made of.
+/// Generator of the code for a chunk.
 struct Chunk {
     spec: DeltaNetChunks,
     layout: Layout,
@@ -232,7 +249,7 @@ struct Chunk {
     block: u32,
 }
 
-/// Vectors of a value: where the first is in bytes, and how wide and many they are.
+/// Vectors of a value: byte offset of the first, lanes and number.
 #[derive(Clone)]
 struct Columns {
     at: Affine,
@@ -245,7 +262,7 @@ impl Columns {
         Type::f32(self.lanes)
     }
 
-    /// Where each is.
+    /// Returns the byte offset of each vector.
     fn each(&self) -> impl Iterator<Item = Affine> + use<> {
         let (at, bytes) = (self.at.clone(), i64::from(self.lanes) * 4);
         (0..i64::from(self.count)).map(move |n| at.clone() + n * bytes)
@@ -253,7 +270,7 @@ impl Columns {
 }
 
 impl Chunk {
-    /// The chunk that begins with row `first`.
+    /// Generates the chunk that begins with row `first`.
     fn generate(&self, b: &mut KernelBuilder, first: &Affine) {
         self.keys(b, first);
         b.for_each("h", i64::from(self.spec.group), |b, h| {
@@ -270,12 +287,12 @@ impl Chunk {
         });
     }
 
-    /// A number of scratch memory in every lane.
+    /// Loads a number of scratch memory into every lane.
     fn splat(&self, b: &mut KernelBuilder, ty: Type, at: impl Into<Affine>) -> ValueId {
         b.load_splat(ty, self.layout.scratch, at)
     }
 
-    /// Queries and keys of the key head, and their products.
+    /// Stores queries and keys of the key head, and their products.
     fn keys(&self, b: &mut KernelBuilder, first: &Affine) {
         let (Layout { key, lanes, scratch, .. }, places) = (&self.layout, &self.places);
         let (key, lanes, scratch) = (*key, *lanes, *scratch);
@@ -284,7 +301,7 @@ impl Chunk {
             let own: Affine = r * key;
             self.layout.unit(b, self.layout.q, self.layout.query_factor(), &t, &(own.clone() + places.q));
             self.layout.unit(b, self.layout.k, 1.0, &t, &(own.clone() + places.k));
-            // Four by four, so that loop control is not most of it.
+            // Four elements at a time, so that loop control is not most of the work.
             for_vectors(b, 4, self.spec.d, |b, at, count| {
                 for e in (0..i64::from(count)).map(|n| at.clone() + n) {
                     let x = b.load(Type::f32(1), scratch, own.clone() + e.clone() * 4 + places.k);
@@ -293,7 +310,7 @@ impl Chunk {
             });
         });
         if self.spec.channels {
-            // Products are of a value head's decays, too.
+            // Products also depend on a value head's decays.
             return;
         }
         for (rows, products) in [(places.k, places.kk), (places.q, places.qk)] {
@@ -317,13 +334,13 @@ impl Chunk {
         }
     }
 
-    /// Something of each row of a block, given where it is in rows of so many bytes.
+    /// Maps each row of a block; `of` gets the row's offset, for rows of `row_bytes` bytes.
     fn of_block<T, U>(&self, block: VarId, row_bytes: i64, items: &[T], mut of: impl FnMut(Affine, &T) -> U) -> Vec<U> {
         let row = |r: usize| block * (i64::from(self.block) * row_bytes) + r as i64 * row_bytes;
         items.iter().enumerate().map(|(r, item)| of(row(r), item)).collect()
     }
 
-    /// Decays and rates of a value head, and the triangles.
+    /// Stores decays and rates of a value head, and the triangles.
     fn numbers(&self, b: &mut KernelBuilder, first: &Affine, h: VarId) {
         let (layout, places) = (&self.layout, &self.places);
         let (lanes, scratch) = (layout.lanes, layout.scratch);
@@ -378,7 +395,7 @@ impl Chunk {
         });
     }
 
-    /// Which row a number is of.
+    /// Stores the unit matrix.
     fn units(&self, b: &mut KernelBuilder, channels: &Channels) {
         for_vectors(b, self.layout.lanes, CHUNK * CHUNK, |b, at, lanes| {
             let none = b.splat_f32(lanes, 0.0);
@@ -388,7 +405,8 @@ impl Chunk {
         b.for_each("r", i64::from(CHUNK), |b, r| b.store(self.layout.scratch, r * (NUMBERS + 4) + channels.unit, one));
     }
 
-    /// Decays of a value head's channels and its rates, queries and keys times what is left of the state, and the triangles.
+    /// Stores decays of a value head's channels and its rates, queries and keys times their decays,
+    /// and the triangles.
     fn channels(&self, b: &mut KernelBuilder, first: &Affine, h: VarId, channels: &Channels) {
         let (layout, places) = (&self.layout, &self.places);
         let (lanes, scratch, key, d) = (layout.lanes, layout.scratch, layout.key, self.spec.d);
@@ -419,7 +437,7 @@ impl Chunk {
             let none = b.splat_f32(lanes, 0.0);
             b.store(scratch, at * 4 + channels.kept, none);
         });
-        // Sums of every so many elements are apart, so that they do not wait for each other.
+        // Every `apart`th element has sums of its own, so that the sums do not wait for each other.
         let apart = if d.is_multiple_of(APART) { APART } else { 1 };
         for_vectors(b, lanes, CHUNK, |b, at, lanes| {
             let (ty, at): (Type, Affine) = (Type::f32(lanes), at * 4);
@@ -455,7 +473,8 @@ impl Chunk {
         });
     }
 
-    /// What rows find in the state: of keys, to right sides of their changes; of queries, to results.
+    /// Multiplies rows with the state: keys give the right sides of their changes, queries give
+    /// results.
     fn found(&self, b: &mut KernelBuilder, first: &Affine, h: VarId, columns: &Columns) {
         let (layout, places) = (&self.layout, &self.places);
         let (ty, scratch) = (columns.ty(), layout.scratch);
@@ -476,7 +495,7 @@ impl Chunk {
                 });
                 let sums: Vec<(usize, &[ValueId])> = sums.chunks(columns.count as usize).enumerate().collect();
                 self.of_block(block, NUMBERS / i64::from(CHUNK), &sums, |number, (r, sums)| {
-                    // In queries and keys already where it is of channels.
+                    // With channels the decay is already in queries and keys.
                     let left =
                         if self.spec.channels { None } else { Some(self.splat(b, ty, number.clone() + places.left)) };
                     let rate = self.splat(b, ty, number + places.rate);
@@ -495,7 +514,8 @@ impl Chunk {
         });
     }
 
-    /// Solves for the changes, one after another, and adds what they give to results. Changes are left as they are at the chunk's end.
+    /// Solves for the changes one after another, and adds their share to results. Leaves each
+    /// change times its decay to the chunk's end.
     fn triangles(&self, b: &mut KernelBuilder, first: &Affine, h: VarId, columns: &Columns) {
         let (layout, places) = (&self.layout, &self.places);
         let (ty, scratch) = (columns.ty(), layout.scratch);
@@ -503,7 +523,7 @@ impl Chunk {
         let load = |b: &mut KernelBuilder, of: i64, row: i64| -> Vec<ValueId> {
             columns.each().map(|at| b.load(ty, scratch, at + row * layout.value + of)).collect()
         };
-        // `sums` and the changes before `end`, times a row of a triangle.
+        // Returns `sums` plus the changes before `end` times a row of a triangle.
         let with_changes = |b: &mut KernelBuilder, sums: Vec<ValueId>, triangle: i64, end: i64| -> Vec<ValueId> {
             (0..end).fold(sums, |sums, j| {
                 let x = self.splat(b, ty, triangle + j * 4);
@@ -526,7 +546,7 @@ impl Chunk {
             }
         }
         if self.spec.channels {
-            // What is left of them is in the keys.
+            // With channels the keys contain these decays.
             return;
         }
         for i in 0..rows {
@@ -538,7 +558,7 @@ impl Chunk {
         }
     }
 
-    /// The state after the chunk.
+    /// Stores the state after the chunk.
     fn state(&self, b: &mut KernelBuilder, h: VarId, columns: &Columns) {
         let d = self.spec.d;
         let whole = d / self.block;
@@ -552,7 +572,7 @@ impl Chunk {
         }
     }
 
-    /// Some rows of the state: those of the elements from `from` of a key.
+    /// Stores some rows of the state: those of `count` elements of a key from `from` on.
     fn state_rows(&self, b: &mut KernelBuilder, h: VarId, columns: &Columns, from: &Affine, count: u32) {
         let (layout, places) = (&self.layout, &self.places);
         let (ty, scratch) = (columns.ty(), layout.scratch);

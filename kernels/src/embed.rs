@@ -1,4 +1,4 @@
-//! Embedding: one row of a table, dequantised.
+//! Embedding: a row of a table, dequantised.
 
 use ixc_ir::format::Format;
 use ixc_ir::kernel::{BufferKind, Kernel, KernelBuilder};
@@ -13,7 +13,7 @@ use crate::work::{Call, Work};
 use crate::{linear, quantise};
 
 spec! {
-    /// One row of a table, as f32.
+    /// A row of a table, as f32.
     pub struct Embed "embed" {
         /// The table's format.
         pub format: Format,
@@ -24,7 +24,7 @@ spec! {
     }
 }
 
-/// Representative ones.
+/// Representative specs.
 #[rustfmt::skip] // One line each.
 const ROWS: &[Row] = &[
     row("embed_f16", 1, "embed format=f16 rows=512 n=2048"),
@@ -67,7 +67,7 @@ impl Definition for Embed {
     }
 
     fn work(&self, _: &Call<'_>) -> Work {
-        // A row of the table is read, not all of it.
+        // Only one row of the table is read.
         Work::of_bytes(self.format.row_bytes(u64::from(self.n)).unwrap_or(0))
     }
 

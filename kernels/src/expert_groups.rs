@@ -1,4 +1,4 @@
-//! Groups that experts are of: ids divided by how many experts a group has, a power of two.
+//! Groups of experts: ids divided by the number of experts in a group, a power of two.
 
 use ixc_ir::kernel::{Kernel, KernelBuilder, Op, Type};
 
@@ -11,7 +11,7 @@ use crate::text::spec;
 use crate::vectors::for_vectors;
 
 spec! {
-    /// The groups of a row's experts.
+    /// Groups of a row's experts.
     pub struct ExpertGroups "expert_groups" {
         /// Ids of a row.
         pub n: u32,
@@ -20,7 +20,7 @@ spec! {
     }
 }
 
-/// Representative ones.
+/// Representative specs.
 #[rustfmt::skip] // One line each.
 const ROWS: &[Row] = &[
     row("expert_groups", 1, "expert_groups n=64 size=2"),

@@ -1,8 +1,9 @@
 //! Gated linear units: a function of the gate times the up projection, element by element.
 //!
-//! `y = act(min(gate, limit)) * (clamp(up, -limit, limit) + shift)`, where no limit is one of infinity. Of one activation the limit is on what the gate
-//! becomes: `min(act(gate), limit)`. Another bends both, by limits of their own: `bend * tanh(gate / bend) / (1 + exp(-gate))`, and
-//! `limit * tanh(up / limit)`.
+//! `y = act(min(gate, limit)) * (clamp(up, -limit, limit) + shift)`; no limit means infinity.
+//! `limited_silu` limits the function's result instead: `min(act(gate), limit)`. `bent_silu` bends
+//! both by limits of their own: `bend * tanh(gate / bend) / (1 + exp(-gate))`, and `limit * tanh(up
+//! / limit)`.
 
 use ixc_ir::erf::erf;
 use ixc_ir::kernel::{Kernel, KernelBuilder, Op, Type, ValueId};
@@ -17,7 +18,7 @@ use crate::signature::{Holds, Signature};
 use crate::text::{Bits, Words, spec, words};
 use crate::vectors::for_vectors;
 
-/// What a gate goes through.
+/// Function of the gate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Activation {
     /// `x / (1 + exp(-x))`.
@@ -26,7 +27,7 @@ pub enum Activation {
     Gelu,
     /// `x / (1 + exp(-1.702 x))`.
     QuickGelu,
-    /// `silu`, which the limit is on, and not the gate.
+    /// `silu` with the limit on its result instead of the gate.
     LimitedSilu,
     /// `bend * tanh(x / bend) / (1 + exp(-x))`; up is bent by the limit.
     BentSilu,
@@ -43,11 +44,11 @@ words! { Activation {
     ReluSquared "relu_squared", GeluErf "gelu_erf"
 } }
 
-/// Of [`Activation::QuickGelu`].
+/// Factor of [`Activation::QuickGelu`].
 const QUICK: f32 = 1.702;
 
 impl Activation {
-    /// Whether a limit of the gate is one of the function's result and not of its argument.
+    /// Returns whether the limit applies to the function's result instead of its argument.
     fn limits_result(self) -> bool {
         match self {
             Activation::Silu
@@ -61,7 +62,7 @@ impl Activation {
         }
     }
 
-    /// Whether gate and up are bent, and not cut off.
+    /// Returns whether gate and up are bent instead of cut off.
     fn bends(self) -> bool {
         match self {
             Activation::Silu
@@ -75,7 +76,7 @@ impl Activation {
         }
     }
 
-    /// In kernel IR.
+    /// Applies the function in kernel IR.
     fn apply(self, b: &mut KernelBuilder, x: ValueId, bend: f32) -> ValueId {
         match self {
             Activation::Silu | Activation::LimitedSilu => math::silu(b, x),
@@ -104,7 +105,7 @@ impl Activation {
         }
     }
 
-    /// In f64.
+    /// Returns the function in f64.
     fn exact(self, x: f64, bend: f64) -> f64 {
         match self {
             Activation::Silu | Activation::LimitedSilu => x / (1.0 + (-x).exp()),
@@ -120,7 +121,7 @@ impl Activation {
         }
     }
 
-    /// How much steeper than its argument it is at most, where that is `x`.
+    /// Returns a bound of the function's slope at `x`.
     fn slope(self, x: f64) -> f64 {
         match self {
             Activation::Silu
@@ -130,13 +131,13 @@ impl Activation {
             | Activation::BentSilu
             | Activation::Relu
             | Activation::GeluErf => 1.13,
-            // With room for an argument that is a little larger.
+            // Leaves room for a slightly larger argument.
             Activation::ReluSquared => 2.1 * x.max(0.0) + 0.1,
         }
     }
 }
 
-/// A function of a gate and what it gates.
+/// Function of a gate and an up projection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Gate {
     pub(crate) act: Activation,
@@ -146,12 +147,12 @@ pub(crate) struct Gate {
 }
 
 impl Gate {
-    /// What a gate that is bent does not reach.
+    /// Returns the bound of a bent gate.
     fn bend(&self) -> f32 {
         self.bend.map_or(f32::INFINITY, Bits::value)
     }
 
-    /// In kernel IR.
+    /// Applies the gate in kernel IR.
     pub(crate) fn apply(&self, b: &mut KernelBuilder, gate: ValueId, up: ValueId) -> ValueId {
         let lanes = b.ty(gate).lanes;
         let (mut gate, mut up) = (gate, up);
@@ -178,7 +179,7 @@ impl Gate {
         b.mul(gate, up)
     }
 
-    /// The result in f64, and by how much it changes at most with the gate and with the other.
+    /// Returns the result in f64, and bounds of its slope in the gate and in up.
     pub(crate) fn exact(&self, gate: f64, up: f64) -> (f64, f64, f64) {
         let limit = self.limit.map_or(f64::INFINITY, |limit| limit.value().into());
         let (bends, bend) = (self.act.bends(), f64::from(self.bend()));
@@ -195,7 +196,7 @@ impl Gate {
         (gate * up, slope * up.abs(), gate.abs())
     }
 
-    /// For names of kernels: nothing for SwiGLU as it was first.
+    /// Returns the suffix of kernel names; empty for the original SwiGLU.
     pub(crate) fn suffix(&self) -> String {
         let act = if self.act == Activation::Silu { String::new() } else { format!("_{}", self.act.word()) };
         let bits =
@@ -203,7 +204,7 @@ impl Gate {
         format!("{act}{}{}{}", bits("c", self.limit), bits("p", self.shift), bits("b", self.bend))
     }
 
-    /// Refuses limits that are none.
+    /// Refuses invalid limits.
     pub(crate) fn check(&self, name: &str) -> Result<(), GenerateError> {
         let bends = self.act.bends();
         let limits =
@@ -224,22 +225,23 @@ impl Gate {
 }
 
 spec! {
-    /// `y = act(min(gate, limit)) * (clamp(up, -limit, limit) + shift)`, or with `min(act(gate), limit)`.
+    /// `y = act(min(gate, limit)) * (clamp(up, -limit, limit) + shift)`, or with `min(act(gate),
+    /// limit)`.
     pub struct Gated "gated" {
-        /// The function of the gate.
+        /// Function of the gate.
         pub act: Activation,
         /// Elements of a row.
         pub n: u32,
-        /// What gate and up do not exceed.
+        /// Upper bound of gate and up.
         pub limit: Option<Bits>,
-        /// Added to up.
+        /// Shift added to up.
         pub shift: Option<Bits>,
-        /// What a gate that is bent does not reach.
+        /// Bound of a bent gate.
         pub bend: Option<Bits>,
     }
 }
 
-/// Representative ones.
+/// Representative specs.
 #[rustfmt::skip] // One line each.
 const ROWS: &[Row] = &[
     row("gated_silu", 1, "gated act=silu n=5632"),

@@ -1,4 +1,4 @@
-//! A row copied from where an index says.
+//! Copy of the row that an index selects.
 
 use ixc_ir::kernel::{BufferKind, Kernel, KernelBuilder, Type};
 
@@ -11,14 +11,14 @@ use crate::text::spec;
 use crate::work::{Call, Work};
 
 spec! {
-    /// Copies a row of `x`, which has as many as the dim says.
+    /// Copy of a row of `x`; the dim gives the rows of `x`.
     pub struct Gather "gather" {
         /// Bytes of a row.
         pub bytes: u32,
     }
 }
 
-/// Representative ones.
+/// Representative specs.
 #[rustfmt::skip] // One line each.
 const ROWS: &[Row] = &[
     row("gather", 64, "gather bytes=2816"),

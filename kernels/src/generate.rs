@@ -1,4 +1,4 @@
-//! From a spec to kernel IR.
+//! Generation of kernel IR from a spec.
 
 use std::fmt;
 
@@ -17,19 +17,19 @@ pub enum GenerateError {
     Size {
         /// The kernel's name.
         kernel: String,
-        /// Which of them.
+        /// Name of the size or format.
         what: &'static str,
-        /// What it is.
+        /// Value of the size or format.
         found: String,
-        /// What would be right.
+        /// The valid values.
         expected: String,
     },
-    /// The generator's kernel is not what the spec's signature says.
+    /// The generated kernel does not match the spec's signature.
     #[error("kernel {kernel}: its {what} are not those of its signature")]
     Signature {
         /// The kernel's name.
         kernel: String,
-        /// What differs.
+        /// The part that differs.
         what: &'static str,
     },
 }
@@ -43,17 +43,17 @@ impl GenerateError {
     }
 }
 
-/// Largest number of rows (tokens, routed rows) that any kernel takes.
+/// Max rows (tokens, routed rows) of any kernel.
 pub const MAX_ROWS: i64 = 1 << 20;
-/// Largest number of KV cache positions.
+/// Max number of KV cache positions.
 pub const MAX_POSITIONS: i64 = 1 << 24;
 
-/// The kernel of a spec, for a target.
+/// Generates the kernel of a spec for a target.
 ///
 /// # Errors
-/// When the spec's sizes make no kernel.
+/// If the spec's sizes make no kernel.
 pub fn generate(spec: &KernelSpec, target: Target) -> Result<Kernel, GenerateError> {
-    // Names of kernels have no hyphen, those of targets do.
+    // Kernel names have no hyphens, but target names do.
     let name = format!("{}_{}", spec.name(), target.name().replace('-', "_"));
     let kernel = spec.generate(name, Vectors::of(target))?;
     match spec.signature().difference(&kernel) {
@@ -62,21 +62,23 @@ pub fn generate(spec: &KernelSpec, target: Target) -> Result<Kernel, GenerateErr
     }
 }
 
-/// What generators know of a target.
+/// Properties of a target that generators use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Vectors {
     /// f32 lanes of a vector.
     pub(crate) lanes: u16,
-    /// Whether `dot4_u8s8` is one instruction: sums of pairs of products in words are not worth their trouble then.
+    /// Whether `dot4_u8s8` is one instruction; sums of pairs of products in words then cost too
+    /// much.
     pub(crate) dot4: bool,
-    /// Whether `lookup_byte` and `multishift` are a few instructions: tables are looked up by bytes then.
+    /// Whether `lookup_byte` and `multishift` are a few instructions; tables are then looked up by
+    /// bytes.
     pub(crate) permutes: bool,
     /// Whether there are tile registers.
     pub(crate) tiles: bool,
 }
 
 impl Vectors {
-    /// Of a target.
+    /// Returns the properties of a target.
     pub(crate) fn of(target: Target) -> Vectors {
         let row = target.row();
         // f32 lanes of a vector. Targets with narrower registers split it.
@@ -96,7 +98,7 @@ pub(crate) fn check(
     check_word(kernel, what, found, ok, expected)
 }
 
-/// [`check`] of what is no size.
+/// Checks a value that is not a size; see [`check`].
 pub(crate) fn check_word(
     kernel: &str,
     what: &'static str,

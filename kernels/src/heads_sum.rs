@@ -1,4 +1,4 @@
-//! The sum of a head's elements.
+//! Sum of a head's elements.
 
 use ixc_ir::kernel::{Kernel, KernelBuilder, Type};
 
@@ -18,7 +18,7 @@ spec! {
     }
 }
 
-/// Representative ones.
+/// Representative specs.
 #[rustfmt::skip] // One line each.
 const ROWS: &[Row] = &[
     row("heads_sum", 1, "heads_sum n=2560"),

@@ -1,5 +1,6 @@
-//! A head times what its position makes of two numbers of the head's own: queries of far positions are made sharper, head by head. The table is that of
-//! [`temperature`](crate::temperature) whose numbers are one more than a logarithm.
+//! Multiplication of a head by a factor of its position and two numbers of the head. It sharpens
+//! queries of far positions, head by head. The table is that of [`temperature`](crate::temperature)
+//! whose numbers are one more than a logarithm.
 
 use ixc_ir::kernel::{Kernel, KernelBuilder, Type};
 use ixc_ir::plan::{KEY_LANES, RopeStyle};
@@ -16,19 +17,20 @@ use crate::vectors::for_vectors;
 use crate::work::{Call, Work};
 
 spec! {
-    /// `y = x * (bias + scale * (table[16 * block + lane] - 1))`: the cosine of one pair, in the order of halves.
+    /// `y = x * (bias + scale * (table[16 * block + lane] - 1))`: the cosine of one pair, in the
+    /// order of halves.
     pub struct HeadsTemperature "heads_temperature" {
         /// Elements of a head.
         pub n: u32,
     }
 }
 
-/// Rows of the table: a cosine and a sine, of which the first is read.
+/// Style of the table: a cosine and a sine; only the cosine is read.
 const STYLE: RopeStyle = RopeStyle::Neox;
 /// Elements of the one pair.
 const PAIR: u32 = 2;
 
-/// Representative ones.
+/// Representative specs.
 #[rustfmt::skip] // One line each.
 const ROWS: &[Row] = &[
     row("heads_temperature", 16, "heads_temperature n=576"),
@@ -78,7 +80,7 @@ impl Definition for HeadsTemperature {
         let log = input.floats("table")?[position * PAIR as usize] - 1.0;
         let (scale, bias) = (input.floats("scale")?[0], input.floats("bias")?[0]);
         let factor = bias + scale * log;
-        // A rounding each of the logarithm, of the factor, and of the product.
+        // Roundings: one each for the logarithm, the factor and the product.
         let error = ((scale * log).abs() + factor.abs()) * UNIT;
         let (x, y) = (input.floats("x")?, run.output().floats("y")?);
         for (i, (x, y)) in x.iter().zip(&y).enumerate() {

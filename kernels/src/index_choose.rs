@@ -1,4 +1,5 @@
-//! Which positions a row attends to, by the scores that parts of them have ([`crate::IndexScores`]): as [`crate::IndexTopK`] chooses, which says how.
+//! Choice of the positions that a row attends to, from scores of parts ([`crate::IndexScores`]).
+//! The rule is that of [`crate::IndexTopK`].
 
 use ixc_ir::kernel::{BufferKind, Kernel, KernelBuilder};
 use ixc_ir::plan::ATTENTION_BLOCK;
@@ -14,20 +15,21 @@ use crate::text::spec;
 const BLOCK: i64 = ATTENTION_BLOCK as i64;
 
 spec! {
-    /// A bit for each of the places with the highest scores, of equal ones the first. Scores are integers, of which the lowest is no place's.
+    /// Bits of the places with the highest scores; of equal scores the first places. Scores are
+    /// integers, and the lowest integer marks no place.
     pub struct IndexChoose "index_choose" {
-        /// Places that are chosen, where there are more.
+        /// Places to choose, if there are more.
         pub chosen: u32,
-        /// Most places.
+        /// Max places.
         pub positions: u32,
-        /// Positions of a block, where those are chosen.
+        /// Positions of a block, if blocks are chosen.
         pub every: Option<u32>,
-        /// Then, how many of them are chosen whatever their score is, up to the last position that has one.
+        /// Number of blocks chosen regardless of their score, up to the last position with a score.
         pub local: Option<u32>,
     }
 }
 
-/// Representative ones.
+/// Representative specs.
 #[rustfmt::skip] // One line each.
 const ROWS: &[Row] = &[
     row("index_choose", 1024, "index_choose chosen=2048 positions=163840"),

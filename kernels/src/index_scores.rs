@@ -1,5 +1,6 @@
-//! The scores by which a row's positions are chosen ([`crate::index_top_k`]), of a part of them: one row alone has few items of other kinds, so threads take
-//! parts. [`crate::IndexChoose`] chooses among the scores of all parts.
+//! Scores of a part of a row's positions, from which positions are chosen ([`crate::index_top_k`]).
+//! One row alone has few items, so threads share its positions in parts. [`crate::IndexChoose`]
+//! chooses from the scores of all parts.
 
 use ixc_ir::kernel::{Kernel, KernelBuilder, Type};
 use ixc_ir::plan::ATTENTION_BLOCK;
@@ -17,22 +18,23 @@ use crate::work::{Arithmetic, Call, Work};
 const BLOCK: i64 = ATTENTION_BLOCK as i64;
 
 spec! {
-    /// Of each position of a part an integer in the order of the scores, above the lowest one, which those behind the row's own have.
+    /// Scores of a part's positions as integers of the same order. Positions after the row's own
+    /// have the lowest integer, and all others a higher one.
     pub struct IndexScores "index_scores" {
         /// Query heads of the index.
         pub heads: u32,
         /// Elements of a query or key.
         pub d: u32,
-        /// Most positions.
+        /// Max positions.
         pub positions: u32,
-        /// Positions of an entry, where those are scored.
+        /// Positions of an entry, if entries are scored.
         pub every: Option<u32>,
-        /// Whether there is one head, whose products are scores.
+        /// Whether there is one head, whose products are the scores.
         pub plain: bool,
     }
 }
 
-/// Representative ones.
+/// Representative specs.
 #[rustfmt::skip] // One line each.
 const ROWS: &[Row] = &[
     row("index_scores", 128, "index_scores heads=64 d=128 positions=163840"),
@@ -110,7 +112,7 @@ impl Definition for IndexScores {
                 if self.plain { (sum, size) } else { (w[h] * sum.max(0.0), w[h].abs() * size) }
             };
             let (score, size) = (0..heads).map(head).fold((0.0, 0.0), |(s, m), (x, own)| (s + x, m + own));
-            // The order is undone as it is made.
+            // Undoes the mapping from floats to ordered integers.
             let bits = if found < 0 { found ^ i32::MAX } else { found };
             let found = f64::from(f32::from_bits(bits as u32));
             close(format_args!("the score of place {p}"), found, score, size * (d + heads + 2) as f64 * UNIT)?;
@@ -119,7 +121,7 @@ impl Definition for IndexScores {
     }
 
     fn dims_of_rows(&self, rows: u32) -> Vec<i64> {
-        // Not the first part.
+        // The second number is not 0, so this is not the first part.
         vec![8, rows.into()]
     }
 

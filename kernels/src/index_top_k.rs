@@ -1,27 +1,34 @@
-//! Which positions a row attends to, where a model chooses: those whose keys score highest with the queries of an index.
+//! Choice of the positions that a row attends to: those whose keys score highest with the queries
+//! of an index.
 //!
 //! ```text
 //! score(j) = sum over heads of w[h] * max(q[h] . k[j], 0)      // j up to the row's own position
 //! ```
 //!
-//! The `top_k` highest are chosen, of equal ones the first. What is left is a bit for each position, 32 of them to a word, by which the runtime puts what attention reads
-//! one behind the other.
+//! The `top_k` highest positions are chosen; of equal scores the first. The result is a bit for
+//! each position, 32 of them to a word. From these bits the runtime gathers the chosen keys and
+//! values.
 //!
-//! A score becomes an integer of the same order. The lowest that is chosen is found bit by bit, from the highest: it is the largest number that at least `top_k`
-//! scores are not below, so that each bit costs a count over the scores, and nothing depends on them but what is counted. How far the ones that equal it are
-//! chosen is found in the same way. Counts are one operation for a vector of positions; the scores are `heads * d` of them.
+//! A score becomes an integer of the same order. The lowest chosen score is found bit by bit, from
+//! the highest bit. It is the largest number for which at least `top_k` scores are not below it.
+//! Each bit thus costs a count over the scores. The last chosen position of an equal score is found
+//! in the same way. A count is one operation for a vector of positions; a score takes `heads * d`
+//! of them.
 //!
-//! One row alone is scored in parts by several threads ([`crate::IndexScores`]), whose scores are chosen among as one ([`crate::IndexChoose`]): what is chosen
-//! is the same.
+//! For one row alone, several threads compute the scores in parts ([`crate::IndexScores`]), and one
+//! choice covers them all ([`crate::IndexChoose`]). The result is the same.
 //!
-//! **Runs.** Where so many positions share a key (GLM-5.3-Flash), whole runs of them are scored and chosen in place of positions; a row sees the positions of the
-//! chosen ones, and those behind the last whole run. Of a word of bits each run has some side by side.
+//! **Runs.** If `every` positions share a key (GLM-5.3-Flash), whole runs of positions are scored
+//! and chosen. A row then sees the positions of the chosen runs, and those after the last whole
+//! run. A run's bits lie side by side in a word.
 //!
-//! **Blocks.** Where each position has a key and blocks of them are chosen, for each head alone (MiniMax-M3), a block's score is the highest `q . k` of its
-//! positions. Those up to the row's own that are local have the highest score of all, and the others' positions the score of their block: of as many positions as
-//! are in the chosen blocks, none is then of a block of which not all are.
+//! **Blocks.** If each position has a key and each head chooses blocks of positions (MiniMax-M3), a
+//! block's score is the highest `q . k` of its positions. Positions of local blocks, up to the
+//! row's own, get the highest score of all; other positions get the score of their block. The
+//! number of chosen positions is that of the chosen blocks, so blocks are chosen whole.
 //!
-//! **Entries.** Where it is places that are chosen and not their positions (DeepSeek-V4), those that are whole are as positions up to a row's own, and have a bit each.
+//! **Entries.** If places are chosen instead of positions (DeepSeek-V4), each whole place has a
+//! bit, like a position up to a row's own.
 
 use ixc_ir::kernel::{Affine, BufferId, BufferKind, Kernel, KernelBuilder, Op, Type, ValueId, VarId};
 use ixc_ir::plan::{ATTENTION_BLOCK, CHOSEN_BLOCK, KEY_LANES};
@@ -37,31 +44,32 @@ use crate::work::{Arithmetic, Call, Work};
 
 const BLOCK: i64 = ATTENTION_BLOCK as i64;
 const KEYS: i64 = KEY_LANES as i64;
-/// Blocks behind those that a row sees whole: its own.
+/// Max blocks after those that a row sees whole: its own.
 const MOST_MASKED: i64 = 1;
 
 spec! {
-    /// A bit for each position that a row attends to.
+    /// Bits of the positions that a row attends to.
     pub struct IndexTopK "index_top_k" {
         /// Query heads of the index.
         pub heads: u32,
         /// Elements of a query or key.
         pub d: u32,
-        /// Positions that are chosen, where there are more.
+        /// Positions to choose, if there are more.
         pub chosen: u32,
-        /// Most positions.
+        /// Max positions.
         pub positions: u32,
-        /// Positions that share a key, where each has not its own.
+        /// Positions that share a key, if they share one.
         pub every: Option<u32>,
-        /// Whether what they share is chosen, and has the bit.
+        /// Whether the shared places are chosen and have the bits.
         pub entries: bool,
-        /// Where each has its own key, and blocks of so many are chosen by the highest product of one head: how many are chosen whatever their
-        /// score is, up to and with the row's own.
+        /// Number of blocks that are chosen regardless of their score, up to and including the
+        /// row's own. If set, each position has its own key, and blocks of `every` positions are
+        /// chosen by the highest product of one head.
         pub local: Option<u32>,
     }
 }
 
-/// Representative ones.
+/// Representative specs.
 #[rustfmt::skip] // One line each.
 const ROWS: &[Row] = &[
     row("index_top_k", 128, "index_top_k heads=64 d=128 chosen=2048 positions=163840"),
@@ -81,7 +89,8 @@ impl Definition for IndexTopK {
 
     fn signature(&self) -> Signature {
         let signature = Signature::new().read("q", Holds::Floats).read_if(self.local.is_none(), "w", Holds::Floats);
-        // Where a row's position is: among those that share a key, too; or how many are whole before it.
+        // Place of the row's position, with its phase among positions that share a key; or the
+        // number of whole places before it.
         let of_blocks = self.local.is_some();
         let signature = match (self.every.filter(|_| !of_blocks), self.entries) {
             (Some(_), false) => signature.read("place", Holds::Whole).index("phase"),
@@ -134,7 +143,7 @@ impl Definition for IndexTopK {
         let phase = every.map(|every| b.buffer("phase", below(every), 4));
         let keys = b.read("keys", scored(BLOCK * d * 2));
         let chosen = b.write("chosen", of_positions(4));
-        // Of all runs that have a bit, those behind the last whole one, too.
+        // Scores of runs after the last whole one need space too, because all runs have bits.
         let behind = every.map_or_else(Affine::default, |every| of_positions(BLOCK / i64::from(every) * 4));
         let scores = b.buffer("scores", BufferKind::Scratch, scored(BLOCK * 4) + behind);
         let blocks = entries.map_or_else(|| Affine::from(full) + masked, Affine::from);
@@ -149,7 +158,7 @@ impl Definition for IndexTopK {
         };
         let phase = b.load_index("phase", phase, 0);
         let phase = b.index(phase);
-        // Of the row's own position, and of the one behind it.
+        // The row's own position, and the next one.
         let (length, one) = (b.splat_int(Type::i32(1), every.into()), b.splat_int(Type::i32(1), 1));
         let own = b.same(Op::IMul, &[own, length]);
         let own = b.iadd(own, phase);
@@ -176,7 +185,7 @@ impl Definition for IndexTopK {
         let input = run.input();
         let (q, w, keys) = (input.floats("q")?, input.floats("w")?, input.halves("keys")?);
         let key = |p: usize, e: usize| keys[(p / 16 * d + e) * 16 + p % 16];
-        // Scores, and the same with all terms of one sign.
+        // Scores, and sums of absolute terms.
         let score = |p: usize| {
             let head = |h: usize| {
                 let products = (0..d).map(|e| q[h * d + e] * key(p, e));
@@ -186,7 +195,7 @@ impl Definition for IndexTopK {
         };
         let words = run.output().ints("chosen")?;
         let has_bit = |p: usize| words[p / 32] >> (p % 32) & 1 == 1;
-        // Runs, of one position where each has a key.
+        // Length of a run; 1 if each position has a key.
         let length = if entries { 1 } else { every.unwrap_or(1) as usize };
         // Positions up to the row's own, or entries.
         let (top_k, seen) = match (every, entries) {
@@ -210,7 +219,7 @@ impl Definition for IndexTopK {
         falling.sort_by(|a, b| b.total_cmp(a));
         let Some(&least) = falling[..expected].last() else { return Ok(()) };
         for (p, (score, size)) in scores.iter().enumerate() {
-            // Sums of d products and of the heads', whose differences decide.
+            // Differences of the sums of d products and of heads decide.
             let bound = 2.0 * size * (d + heads + 2) as f64 * UNIT;
             let wrong = if is_chosen(p) { least - score } else { score - least };
             close(format_args!("how far position {p} is on the wrong side"), wrong.max(0.0), 0.0, bound)?;
@@ -227,7 +236,7 @@ impl Definition for IndexTopK {
     }
 
     fn work(&self, call: &Call<'_>) -> Work {
-        // Keys are of positions, or of runs or entries.
+        // Keys belong to positions, or to runs or entries.
         let keys = match self.every.filter(|_| self.local.is_none()) {
             Some(_) => call.dims.last().map_or(&[][..], std::slice::from_ref),
             None => call.dims,
@@ -242,18 +251,19 @@ impl Definition for IndexTopK {
     }
 }
 
-/// Blocks of which a head chooses some.
+/// Blocks from which a head chooses.
 pub(crate) struct Blocks {
-    /// Positions of all that are chosen.
+    /// Positions of all chosen blocks.
     top_k: u32,
-    /// Positions of one: a power of two of [`BLOCK`]s.
+    /// Positions of a block: a power of two of [`BLOCK`]s.
     every: u32,
-    /// How many are chosen whatever they score, up to the row's own.
+    /// Number of blocks chosen regardless of their score, up to the row's own.
     local: u32,
 }
 
 impl Blocks {
-    /// Of so many heads, positions, positions of a block and local blocks.
+    /// Creates the blocks from numbers of heads, chosen positions, positions of a block and local
+    /// blocks.
     pub fn of((heads, top_k, every, local): (u32, u32, Option<u32>, u32), name: &str) -> Result<Blocks, GenerateError> {
         check(name, "heads", heads.into(), heads == 1, "1, of blocks")?;
         let every = every.unwrap_or(1);
@@ -267,18 +277,19 @@ impl Blocks {
         Ok(Blocks { top_k, every, local })
     }
 
-    /// Runs of [`BLOCK`] positions of one.
+    /// Returns the [`BLOCK`]s of positions in a block.
     fn runs(&self) -> i64 {
         i64::from(self.every / ATTENTION_BLOCK)
     }
 
-    /// Bytes of a score for each [`BLOCK`] positions of so many, with those of no position before and behind them.
+    /// Returns the bytes of a score for each [`BLOCK`] positions of `blocks`, with padding scores
+    /// before and after them.
     pub fn best_bytes(&self, blocks: Affine) -> Affine {
         blocks * 4 + 2 * (self.runs() - 1) * 4
     }
 }
 
-/// The kernel that chooses blocks of positions.
+/// Generates the kernel that chooses blocks of positions.
 fn of_blocks(mut b: KernelBuilder, lanes: u16, spec: &IndexTopK, of: &Blocks) -> Kernel {
     let most = i64::from(spec.positions.div_ceil(ATTENTION_BLOCK));
     let (full, masked) = (b.dim("full", 0, most), b.dim("masked", 0, MOST_MASKED));
@@ -303,7 +314,7 @@ impl IndexTopK {
         let d = self.d as usize;
         let input = run.input();
         let (q, keys, own) = (input.floats("q")?, input.halves("keys")?, input.id("position")?);
-        // The score of a block, and the highest that its products are with all terms of one sign.
+        // The score of a block, and the largest sum of absolute terms of its products.
         let product = |p: usize| {
             let products = (0..d).map(|e| q[e] * keys[(p / 16 * d + e) * 16 + p % 16]);
             (products.clone().sum::<f64>(), products.map(f64::abs).sum::<f64>())
@@ -328,7 +339,7 @@ impl IndexTopK {
         falling.sort_by(|a, b| b.total_cmp(a));
         let Some(&least) = falling[..expected].last() else { return Ok(()) };
         for (block, (score, size)) in scores.iter().enumerate() {
-            // Sums of d products, whose differences decide.
+            // Differences of sums of d products decide.
             let bound = 2.0 * size * (d + 2) as f64 * UNIT;
             let wrong = if is_chosen(block) { least - score } else { score - least };
             close(format_args!("how far block {block} is on the wrong side"), wrong.max(0.0), 0.0, bound)?;
@@ -337,7 +348,7 @@ impl IndexTopK {
     }
 }
 
-/// The kernel that chooses entries, of so many positions each.
+/// Generates the kernel that chooses entries of `every` positions each.
 fn of_entries(mut b: KernelBuilder, lanes: u16, spec: &IndexTopK, every: u32) -> Kernel {
     let entries = spec.positions.div_ceil(every);
     let blocks = b.dim("entries", 0, i64::from(entries.div_ceil(ATTENTION_BLOCK)));
@@ -354,7 +365,7 @@ fn of_entries(mut b: KernelBuilder, lanes: u16, spec: &IndexTopK, every: u32) ->
     b.finish()
 }
 
-/// The number of the last entry that is whole: one less than how many are.
+/// Returns the number of the last whole entry: one less than their count.
 pub(crate) fn last_entry(b: &mut KernelBuilder, whole: BufferId) -> ValueId {
     let (whole, one) = (b.load(Type::i32(1), whole, 0), b.splat_int(Type::i32(1), 1));
     b.same(Op::ISub, &[whole, one])
@@ -363,23 +374,23 @@ pub(crate) fn last_entry(b: &mut KernelBuilder, whole: BufferId) -> ValueId {
 /// Scores in memory.
 pub(crate) struct Scored {
     pub lanes: u16,
-    /// Of each position, as integers of the same order; the lowest one is no position's.
+    /// Scores of positions as integers of the same order; the lowest integer marks no position.
     pub scores: BufferId,
-    /// Blocks of positions that have scores, or of runs.
+    /// Blocks of positions, or of runs, that have scores.
     pub blocks: Affine,
 }
 
-/// What scores are made of.
+/// Inputs of scores.
 pub(crate) struct Index {
-    /// Where they go.
+    /// Destination of the scores.
     pub scored: Scored,
     pub heads: i64,
     pub d: i64,
     pub q: BufferId,
-    /// Weights of heads; without them there is one, whose products are scores.
+    /// Weights of heads; `None` for a single head, whose products are the scores.
     pub w: Option<BufferId>,
     pub keys: BufferId,
-    /// The number of the first block.
+    /// Number of the first block.
     pub first: Affine,
 }
 
@@ -392,7 +403,7 @@ impl std::ops::Deref for Index {
 }
 
 impl Scored {
-    /// A bit for each of the `top_k` best positions, of at most so many.
+    /// Stores a bit for each of the `top_k` best of at most `positions` positions.
     pub fn choose(&self, b: &mut KernelBuilder, chosen: BufferId, top_k: u32, positions: u32) {
         let top_k = b.splat_int(Type::i32(1), top_k.into());
         let least = self.least(b, top_k);
@@ -400,8 +411,9 @@ impl Scored {
         self.mark(b, chosen, least, end);
     }
 
-    /// A bit for each position of the best blocks. Scores of positions are in a buffer, of which those of blocks may take the place; behind so many bytes of
-    /// their own is room for [`Blocks::best_bytes`].
+    /// Stores a bit for each position of the best blocks. The scores of positions are in the buffer
+    /// `from`, which may be the buffer of these scores. The own buffer has room for
+    /// [`Blocks::best_bytes`] from byte `best` on.
     pub fn choose_blocks(
         &self,
         b: &mut KernelBuilder,
@@ -410,7 +422,7 @@ impl Scored {
         (of, positions): (&Blocks, u32),
     ) {
         self.share(b, (from, best), own, of);
-        // Of the row's own block as many positions as there are.
+        // The row's own block counts only the positions up to the row's own.
         let scalar = Type::i32(1);
         let inside = b.splat_int(scalar, i64::from(of.every) - 1);
         let inside = b.same(Op::And, &[own, inside]);
@@ -421,11 +433,13 @@ impl Scored {
         self.mark(b, chosen, least, end);
     }
 
-    /// Gives each position up to the row's own the score of its block, and those of local blocks the highest of all.
+    /// Gives each position up to the row's own the score of its block; positions of local blocks
+    /// get the highest score of all.
     fn share(&self, b: &mut KernelBuilder, (from, best): (BufferId, Affine), own: ValueId, of: &Blocks) {
         let (lanes, width, scalar) = (self.lanes, i64::from(self.lanes), Type::i32(1));
         let (ty, runs) = (Type::i32(lanes), of.runs());
-        // Of each 32 positions the highest; none is before and behind them.
+        // Stores the highest score of each 32 positions, with the lowest integer as padding before
+        // and after.
         let lowest = b.splat_int(scalar, i32::MIN.into());
         for i in 0..runs - 1 {
             b.store(self.scores, best.clone() + i * 4, lowest);
@@ -441,7 +455,7 @@ impl Scored {
             b.store(self.scores, best.clone() + (runs - 1) * 4 + block * 4, highest);
         });
         let number = |b: &mut KernelBuilder, value: i64| b.splat_int(scalar, value);
-        // The first of the local ones, in 32 positions.
+        // First local block, in units of 32 positions.
         let first = b.shift(Op::ShrS, own, of.every.trailing_zeros().into());
         let before = number(b, i64::from(of.local) - 1);
         let first = b.same(Op::ISub, &[first, before]);
@@ -452,7 +466,7 @@ impl Scored {
             let (mask, outside) = (number(b, runs - 1), number(b, -runs));
             let phase = b.same(Op::And, &[at, mask]);
             let highest = b.for_carry("near", 2 * runs - 1, &[lowest], |b, near, carried| {
-                // So many behind the first of its block, which has `runs` of them.
+                // Place of this score relative to the start of its block, which has `runs` scores.
                 let (place, back) = (b.index(near), number(b, runs - 1));
                 let place = b.iadd(phase, place);
                 let place = b.same(Op::ISub, &[place, back]);
@@ -463,7 +477,7 @@ impl Scored {
                 let score = b.op(Op::Select, scalar, &[is_own, score, carried[0]]);
                 vec![b.same(Op::IMax, &[score, carried[0]])]
             });
-            // A NaN's may be the highest.
+            // A NaN may have the highest integer.
             let (all, below) = (number(b, i32::MAX.into()), number(b, i64::from(i32::MAX) - 1));
             let highest = b.same(Op::IMin, &[highest[0], below]);
             let is_other = b.same(Op::CmpGt, &[first, at]);
@@ -478,7 +492,7 @@ impl Scored {
         });
     }
 
-    /// The position of a row: one less than how many have a score.
+    /// Returns the position of a row: one less than the number of positions with a score.
     pub fn last(&self, b: &mut KernelBuilder, from: BufferId) -> ValueId {
         let lowest = self.number(b, i32::MIN.into());
         let seen = self.count_of(b, from, |b, score, _| b.same(Op::CmpGt, &[score, lowest]));
@@ -486,7 +500,7 @@ impl Scored {
         b.same(Op::ISub, &[seen, one])
     }
 
-    /// Vectors of a block of positions.
+    /// Returns the vectors of a block of positions.
     fn vectors(&self) -> i64 {
         BLOCK / i64::from(self.lanes)
     }
@@ -499,7 +513,7 @@ impl Scored {
         if self.lanes == 1 { x } else { b.broadcast(self.lanes, x) }
     }
 
-    /// The numbers of the positions of a vector.
+    /// Returns the numbers of the positions of a vector.
     fn positions(&self, b: &mut KernelBuilder, first: Affine) -> ValueId {
         let first = b.index(first);
         let first = self.wide(b, first);
@@ -509,11 +523,11 @@ impl Scored {
 }
 
 impl Index {
-    /// Scores of all positions; those behind the row's own have the lowest.
+    /// Stores the scores of all positions; those after the row's own get the lowest.
     pub fn scores(&self, b: &mut KernelBuilder, own: ValueId) {
         let (lanes, width) = (self.lanes, i64::from(self.lanes));
         let ty = Type::f32(lanes);
-        // Strips of keys whole, and as many heads as make sums enough to hide the latency of a product.
+        // Whole strips of keys, and enough heads that the sums hide the latency of a product.
         let vectors = (KEYS / width).max(2).min(self.vectors());
         let most = if lanes >= 16 { 8 } else { 4 };
         let together =
@@ -541,10 +555,10 @@ impl Index {
                 });
                 let own = self.wide(b, own);
                 let (lowest, all) = (self.number(b, i32::MIN.into()), self.number(b, i32::MAX.into()));
-                // The lowest is a NaN's otherwise.
+                // A NaN could otherwise have the lowest integer.
                 let above = self.number(b, i64::from(i32::MIN) + 1);
                 for (v, score) in scores.into_iter().enumerate() {
-                    // Of a negative number's bits all but the sign are turned.
+                    // For a negative number, all bits but the sign are inverted.
                     let bits = b.bitcast(Type::i32(lanes), score);
                     let sign = b.shift(Op::ShrS, bits, 31);
                     let turn = b.same(Op::And, &[sign, all]);
@@ -560,7 +574,7 @@ impl Index {
         });
     }
 
-    /// Products of some heads with some vectors of positions, by head.
+    /// Returns the products of some heads with some vectors of positions, by head.
     fn products(
         &self,
         b: &mut KernelBuilder,
@@ -589,7 +603,8 @@ impl Index {
 }
 
 impl Scored {
-    /// How many positions are so: `mask` gives all ones for those, of scores and the first position of a vector.
+    /// Counts positions: `mask` gets the scores and the first position of a vector, and returns all
+    /// ones for positions to count.
     fn count(
         &self,
         b: &mut KernelBuilder,
@@ -598,7 +613,7 @@ impl Scored {
         self.count_of(b, self.scores, mask)
     }
 
-    /// The same of scores that are in a buffer.
+    /// Counts positions like [`Scored::count`], for scores in any buffer.
     fn count_of(
         &self,
         b: &mut KernelBuilder,
@@ -621,12 +636,13 @@ impl Scored {
         b.op(Op::ReduceAdd, Type::i32(1), &[counts[0]])
     }
 
-    /// The lowest score that is chosen: where fewer than `top_k` positions are there, the lowest that a position can have.
+    /// Returns the lowest chosen score. If there are fewer than `top_k` positions, returns the
+    /// lowest score that a position can have.
     fn least(&self, b: &mut KernelBuilder, top_k: ValueId) -> ValueId {
         let all = b.index(self.blocks.clone() * BLOCK);
         let most_below = b.same(Op::ISub, &[all, top_k]);
         let lowest = b.splat_int(Type::i32(1), i32::MIN.into());
-        // The first step goes from the lowest to 0.
+        // The first step goes from the lowest integer to 0.
         let found = b.for_carry("bit", 32, &[lowest, lowest], |b, _, carried| {
             let [least, step] = [carried[0], carried[1]];
             let next = b.iadd(least, step);
@@ -641,7 +657,7 @@ impl Scored {
         b.same(Op::IMax, &[found[0], above])
     }
 
-    /// The position up to which those are chosen that score no more than the lowest.
+    /// Returns the position before which positions with exactly the lowest chosen score are chosen.
     fn end(&self, b: &mut KernelBuilder, (top_k, least): (ValueId, ValueId), positions: u32) -> ValueId {
         let wide = self.wide(b, least);
         let above = self.count(b, |b, score, _| b.same(Op::CmpGt, &[score, wide]));
@@ -665,7 +681,7 @@ impl Scored {
         found[0]
     }
 
-    /// A word of bits for each block.
+    /// Stores a word of bits for each block.
     fn mark(&self, b: &mut KernelBuilder, chosen: BufferId, least: ValueId, end: ValueId) {
         let (lanes, width) = (self.lanes, i64::from(self.lanes));
         let (least, end) = (self.wide(b, least), self.wide(b, end));
@@ -684,13 +700,14 @@ impl Scored {
                 let own = b.same(Op::And, &[is, bit]);
                 word = b.same(Op::Or, &[word, own]);
             }
-            // Bits of different lanes are different.
+            // Different lanes have different bits, so the sum joins them.
             let word = b.op(Op::ReduceAdd, Type::i32(1), &[word]);
             b.store(chosen, block * 4, word);
         });
     }
 
-    /// A word of bits for each block of positions: those of the chosen runs, and those from the last whole run up to the row's own.
+    /// Stores a word of bits for each block of positions: those of the chosen runs, and those from
+    /// the last whole run up to the row's own.
     fn mark_runs(
         &self,
         b: &mut KernelBuilder,
@@ -736,7 +753,7 @@ impl Scored {
     }
 }
 
-/// The bits of a vector of positions from `first` on, in the word of their block.
+/// Returns the bits of a vector of positions from `first` on, in the word of their block.
 pub(crate) fn bits(b: &mut KernelBuilder, lanes: u16, first: i64) -> ValueId {
     let bit = |lane: i64| (1u32 << (first + lane)).to_le_bytes();
     b.bytes(Type::i32(lanes), (0..i64::from(lanes)).flat_map(bit).collect())

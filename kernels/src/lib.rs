@@ -1,29 +1,30 @@
-//! Kernels: what a step of a plan computes. A kernel is one file: its spec, its signature (buffers and dims by name), its generator
-//! (kernel IR, written over the target's lane count; it knows no instruction), its reference in f64, its work in bytes and operations,
-//! and its rows of the catalogue.
+//! Kernels: the computations of a plan's steps. A kernel is one file, with its spec, its signature
+//! (buffers and dims by name) and its generator. The generator writes kernel IR over the target's
+//! lane count; it knows no instructions. The file also has a reference in f64, the work in bytes
+//! and operations, and rows of the catalogue.
 //!
-//! | kernels | what they compute |
+//! | kernels | computation |
 //! | --- | --- |
 //! | [`embed`], [`rms_norm`], [`sum_squares`], [`rms_norm_piece`], [`centre`], [`quantise`], [`map`], [`copy`], [`add_bias`], [`scale_by`], [`heads_sum`], [`softcap`], [`softmax`], [`relu`], [`xielu`], [`clamp`] | rows |
 //! | [`linear`] | matrix products of every format, with bias, residual or SwiGLU; packing |
-//! | [`rope_heads`], [`rope_append`], [`append_places`], [`temperature`], [`heads_temperature`] | rotation of heads, the append to the KV cache, and what positions multiply queries by |
+//! | [`rope_heads`], [`rope_append`], [`append_places`], [`temperature`], [`heads_temperature`] | rotation of heads, append to the KV cache, and factors of queries by position |
 //! | [`attention`], [`attention_part`], [`attention_combine`], [`attention_window`], [`attention_entries`], [`attention_tiles`] | attention over the KV cache: all of it, in parts, its last positions, these and entries, or of many rows |
 //! | [`short_conv`], [`delta_net`], [`delta_net_chunks`], [`ssm_scan`], [`wkv`], [`compress`] | recurrent states, all rows of a step in order, or in chunks |
-//! | [`stream_weights`], [`stream_input`], [`stream_mix`], [`stream_attend`] | streams of a residual: what they are mixed with, what a block gets, what becomes of them, attention to what a row kept |
-//! | [`index_top_k`], [`index_scores`], [`index_choose`] | what a row attends to, where a model chooses: at once, or scores of parts and the choice among them |
-//! | [`route`], [`route_identities`], [`gather`], [`combine`] | experts: who gets a row, who gives it back as it is, its rows, what becomes of them |
+//! | [`stream_weights`], [`stream_input`], [`stream_mix`], [`stream_attend`] | hyper-connections: mixing weights, a block's input, the mixed streams, attention to a row's earlier outputs |
+//! | [`index_top_k`], [`index_scores`], [`index_choose`] | positions that a row attends to, if a model chooses them: at once, or scores of parts and a choice among them |
+//! | [`route`], [`route_identities`], [`gather`], [`combine`] | experts: the choice for a row, experts that return the row unchanged, the gathered rows, the combined results |
 //!
-//! | what they are made of | what it owns |
+//! | building blocks | what they own |
 //! | --- | --- |
-//! | [`definition`] | what a kernel's file says, and the registry |
-//! | [`spec`], [`text`], [`limits`] | what can be asked of any spec; its text; what a typed one may be |
+//! | [`definition`] | the interface of a kernel's file, and the registry |
+//! | [`spec`], [`text`], [`limits`] | queries on any spec; its text; limits of typed specs |
 //! | [`signature`] | buffers and dims by name, and binding to them |
-//! | [`generate`](mod@generate) | from a spec to kernel IR, for a target |
+//! | [`generate`](mod@generate) | kernel IR from a spec, for a target |
 //! | [`vectors`], [`math`], [`rms`], [`rotation`], [`cache`], [`online_softmax`], [`bf16_tile`] | pieces of generators |
-//! | [`reference`](mod@reference), [`work`] | runs held against formulas; what a call does |
+//! | [`reference`](mod@reference), [`work`] | comparison of runs with formulas; work of a call |
 //! | [`catalogue`] | named kernels, inputs for them and comparison of runs: for tests and `ixc kernel` |
 //!
-//! To add a kernel: its file, `mod` and a line of the registry below.
+//! To add a kernel, add its file, a `mod` and a line in the registry below.
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 

@@ -1,11 +1,12 @@
-//! What a spec that somebody typed must be like: sizes that no generator trips over, and formats in places where they can be.
+//! Limits of typed specs: sizes that every generator can handle, and formats only in valid places.
 
 use ixc_ir::format::Format;
 
 use crate::signature::Holds;
 use crate::{KernelSpec, SpecError};
 
-/// Largest sizes: many times those of any model, and small enough that no generator overflows or unrolls without end.
+/// Largest sizes: many times those of any model, and small enough that no generator overflows or
+/// unrolls without end.
 pub static LIMITS: &[(&str, u32)] = &[
     ("n", 1 << 24),
     ("row", 1 << 24),
@@ -13,7 +14,7 @@ pub static LIMITS: &[(&str, u32)] = &[
     ("tile", 1 << 16),
     ("rows", 1 << 24),
     ("bytes", 1 << 24),
-    // Of states of Mamba-1 each element of a row is one.
+    // In Mamba-1 each element of a row is a head.
     ("heads", 1 << 16),
     ("group", 1 << 8),
     ("size", 1 << 12),
@@ -44,17 +45,19 @@ pub static LIMITS: &[(&str, u32)] = &[
 ];
 
 impl KernelSpec {
-    /// Elements of the rows that are read: of products `k`, else `n`, where the spec has them.
+    /// Returns the elements of the rows that are read: `k` for products, else `n`, if the spec has
+    /// them.
     pub(crate) fn row_len(&self) -> Option<usize> {
         let text = self.to_string();
         let field = |name: &str| text.split(' ').find_map(|word| word.strip_prefix(name)?.parse().ok());
         field("k=").or_else(|| field("n="))
     }
 
-    /// Refuses what no schedule asks for, and generators need not expect: huge sizes, and formats in places where they cannot be.
+    /// Refuses specs that no schedule requests and generators need not handle: huge sizes, and
+    /// formats in invalid places.
     ///
     /// # Errors
-    /// The field, and what it may be.
+    /// The field and its valid values.
     pub fn check(&self) -> Result<(), SpecError> {
         let text = self.to_string();
         let pairs = text.split(' ').filter_map(|word| word.split_once('='));

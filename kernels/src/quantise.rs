@@ -31,7 +31,7 @@ spec! {
     }
 }
 
-/// Representative ones.
+/// Representative specs.
 #[rustfmt::skip] // One line each.
 const ROWS: &[Row] = &[
     row("quantise_a8_super", 1, "quantise n=5632 out=a8_super"),

@@ -21,7 +21,7 @@ spec! {
     }
 }
 
-/// Representative ones.
+/// Representative specs.
 #[rustfmt::skip] // One line each.
 const ROWS: &[Row] = &[
     row("relu", 1, "relu n=8192 from=1.6448"),

@@ -25,7 +25,7 @@ spec! {
     }
 }
 
-/// Representative ones.
+/// Representative specs.
 #[rustfmt::skip] // One line each.
 const ROWS: &[Row] = &[
     row("rms_norm_f32", 1, "rms_norm n=2048 eps=1e-5 out=f32"),

@@ -28,7 +28,7 @@ spec! {
     }
 }
 
-/// Representative ones.
+/// Representative specs.
 #[rustfmt::skip] // One line each.
 const ROWS: &[Row] = &[
     row("rms_norm_piece", 1, "rms_norm_piece n=512 row=8192 parts=16 eps=1e-5 out=a8_super"),

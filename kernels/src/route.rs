@@ -66,7 +66,7 @@ spec! {
     }
 }
 
-/// Representative ones.
+/// Representative specs.
 #[rustfmt::skip] // One line each.
 const ROWS: &[Row] = &[
     row("route", 1, "route experts=128 top_k=8 score=softmax normalise scale=1.0"),

@@ -22,7 +22,7 @@ spec! {
     }
 }
 
-/// Representative ones.
+/// Representative specs.
 #[rustfmt::skip] // One line each.
 const ROWS: &[Row] = &[
     row("route_identities", 1, "route_identities n=12 experts=512"),

@@ -20,7 +20,7 @@ spec! {
     }
 }
 
-/// Representative ones.
+/// Representative specs.
 #[rustfmt::skip] // One line each.
 const ROWS: &[Row] = &[
     row("scale", 1, "scale n=2048 factor=12.0"),

@@ -29,7 +29,7 @@ spec! {
     }
 }
 
-/// Representative ones.
+/// Representative specs.
 #[rustfmt::skip] // One line each.
 const ROWS: &[Row] = &[
     row("short_conv", 1, "short_conv channels=8192 n=512 taps=4"),

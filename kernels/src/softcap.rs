@@ -21,7 +21,7 @@ spec! {
     }
 }
 
-/// Representative ones.
+/// Representative specs.
 #[rustfmt::skip] // One line each.
 const ROWS: &[Row] = &[
     row("softcap", 1, "softcap n=32000 cap=30.0"),

@@ -43,7 +43,7 @@ spec! {
     }
 }
 
-/// Representative ones.
+/// Representative specs.
 #[rustfmt::skip] // One line each.
 const ROWS: &[Row] = &[
     row("ssm_scan", 1, "ssm_scan heads=128 groups=1 of=1 n=2 p=64 s=128"),

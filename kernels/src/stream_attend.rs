@@ -30,7 +30,7 @@ spec! {
     }
 }
 
-/// Representative ones.
+/// Representative specs.
 #[rustfmt::skip] // One line each.
 const ROWS: &[Row] = &[
     row("stream_attend", 1, "stream_attend streams=4 d=4096 eps=1e-5"),

@@ -23,7 +23,7 @@ spec! {
     }
 }
 
-/// Representative ones.
+/// Representative specs.
 #[rustfmt::skip] // One line each.
 const ROWS: &[Row] = &[
     row("stream_input", 1, "stream_input streams=4 d=4096 n=512"),

@@ -28,7 +28,7 @@ spec! {
     }
 }
 
-/// Representative ones.
+/// Representative specs.
 #[rustfmt::skip] // One line each.
 const ROWS: &[Row] = &[
     row("stream_mix", 1, "stream_mix streams=4 d=4096 n=512"),

@@ -69,7 +69,7 @@ spec! {
     }
 }
 
-/// Representative ones.
+/// Representative specs.
 #[rustfmt::skip] // One line each.
 const ROWS: &[Row] = &[
     row("stream_weights", 1, "stream_weights streams=4 parts=mixed iterations=20 eps=1e-6 magnitude=2.0"),

@@ -28,7 +28,7 @@ const STYLE: RopeStyle = RopeStyle::Neox;
 /// Elements of the one pair.
 const PAIR: u32 = 2;
 
-/// Representative ones.
+/// Representative specs.
 #[rustfmt::skip] // One line each.
 const ROWS: &[Row] = &[
     row("temperature", 16, "temperature n=4096"),

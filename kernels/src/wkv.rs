@@ -41,7 +41,7 @@ spec! {
     }
 }
 
-/// Representative ones.
+/// Representative specs.
 #[rustfmt::skip] // One line each.
 const ROWS: &[Row] = &[
     row("wkv7", 1, "wkv heads=32 group=1 d=64 dv=64 finds"),

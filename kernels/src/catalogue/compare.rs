@@ -1,5 +1,5 @@
-//! What two runs of a kernel have to agree on: every byte of every buffer but scratch; of a float that is no number in both only that it is none,
-//! since which bits a NaN that arithmetic made has is open.
+//! Comparison of two runs of a kernel. They must agree in every byte of every buffer but scratch. A
+//! float that is NaN in both is equal: arithmetic may give any NaN bits.
 //!
 //! ```text
 //! buffer %y: 2 of 32 f32 differ, first element 5 (byte 20): expected 1.5 (0x3fc00000), found 1.25 (0x3fa00000)
@@ -19,15 +19,15 @@ pub struct Difference {
     pub elem: Elem,
     /// Number of the element.
     pub element: usize,
-    /// Where it starts, in bytes.
+    /// Byte offset of the element.
     pub offset: usize,
-    /// Its bytes as they should be.
+    /// Expected bytes of the element.
     pub expected: Vec<u8>,
-    /// Its bytes as they are.
+    /// Bytes found.
     pub found: Vec<u8>,
-    /// Elements that differ.
+    /// Number of elements that differ.
     pub different: usize,
-    /// Elements of the buffer.
+    /// Number of elements in the buffer.
     pub elements: usize,
 }
 
@@ -45,7 +45,7 @@ impl fmt::Display for Difference {
     }
 }
 
-/// An element: its value and its bits.
+/// An element, shown by its value and its bits.
 struct Shown<'a>(Elem, &'a [u8]);
 
 impl fmt::Display for Shown<'_> {
@@ -69,8 +69,8 @@ impl fmt::Display for Shown<'_> {
     }
 }
 
-/// The type that a kernel loads from each of its buffers, or stores to it; bytes where there are several, `None` where the
-/// buffer is not accessed.
+/// Returns the type that a kernel loads from or stores to each of its buffers. The type is bytes if
+/// there are several, and `None` if the buffer is not accessed.
 pub fn elements(kernel: &Kernel) -> Vec<Option<Elem>> {
     let mut elements = vec![None; kernel.buffers.len()];
     visit(&kernel.body, &mut elements);
@@ -83,7 +83,7 @@ fn visit(body: &[Stmt], elements: &mut [Option<Elem>]) {
             Stmt::For(inner) => visit(&inner.body, elements),
             Stmt::LoadIndex { address, .. } => note(elements, address.buffer.index(), Elem::I32),
             Stmt::Inst(inst) => {
-                // A hint says nothing of elements.
+                // A prefetch implies no element type.
                 if let Some(address) = inst.address.as_ref().filter(|_| inst.op != Op::Prefetch) {
                     note(elements, address.buffer.index(), inst.ty.elem);
                 }
@@ -98,7 +98,7 @@ fn note(elements: &mut [Option<Elem>], buffer: usize, elem: Elem) {
     }
 }
 
-/// The first difference in the buffers of a kernel.
+/// Returns the first difference in the buffers of a kernel.
 pub fn first_difference(kernel: &Kernel, expected: &[Vec<u8>], found: &[Vec<u8>]) -> Option<Difference> {
     let elements = elements(kernel);
     let pairs = kernel.buffers.iter().zip(elements).zip(expected.iter().zip(found));
@@ -107,7 +107,7 @@ pub fn first_difference(kernel: &Kernel, expected: &[Vec<u8>], found: &[Vec<u8>]
         .find_map(|((buffer, elem), (expected, found))| difference(&buffer.name, elem, expected, found))
 }
 
-/// Whether an element is a float that is no number.
+/// Returns whether an element is NaN.
 fn is_nan(elem: Elem, bytes: &[u8]) -> bool {
     match (elem, bytes) {
         (Elem::F32, &[a, b, c, d]) => f32::from_le_bytes([a, b, c, d]).is_nan(),
@@ -117,7 +117,7 @@ fn is_nan(elem: Elem, bytes: &[u8]) -> bool {
     }
 }
 
-/// The squares of what differs, over those of what was expected; none for what is no float.
+/// Returns the squared errors over the squared expected values; `None` for types other than floats.
 pub fn nmse(elem: Elem, expected: &[u8], found: &[u8]) -> Option<f64> {
     let value: fn(&[u8]) -> f64 = match elem {
         Elem::F32 => |bytes| f32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]).into(),
@@ -131,7 +131,8 @@ pub fn nmse(elem: Elem, expected: &[u8], found: &[u8]) -> Option<f64> {
     Some(if error == 0.0 { 0.0 } else { error / all })
 }
 
-/// The first difference in one buffer. Where lengths differ, what one lacks differs.
+/// Returns the first difference in one buffer. If lengths differ, the missing elements count as
+/// different.
 pub fn difference(buffer: &str, elem: Option<Elem>, expected: &[u8], found: &[u8]) -> Option<Difference> {
     if expected == found {
         return None;
@@ -173,13 +174,13 @@ mod tests {
         );
         let short = difference("y", None, &[1, 2], &[1]).unwrap();
         assert_eq!(short.to_string(), "buffer %y: 1 of 2 i8 differ, first element 1 (byte 1): expected 0x02, found 0x");
-        // Which bits a NaN has is open; that it is one is not.
+        // A NaN may have any bits, but both must be NaN.
         let nan = |bits: [u32; 2]| bits.iter().flat_map(|bits| bits.to_le_bytes()).collect::<Vec<u8>>();
         let (a, b) = (nan([0x7fc0_0000, 1]), nan([0xffc0_1234, 1]));
         assert_eq!(difference("y", Some(Elem::F32), &a, &b), None);
         assert!(difference("y", Some(Elem::I32), &a, &b).is_some());
         assert!(difference("y", Some(Elem::F32), &a, &nan([0x7f80_0000, 1])).is_some());
-        // Negative zero is another result than zero.
+        // Negative zero differs from zero.
         assert!(difference("y", Some(Elem::F32), &bytes(&[0.0]), &bytes(&[-0.0])).is_some());
     }
 }

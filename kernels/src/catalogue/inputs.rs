@@ -1,8 +1,9 @@
 //! Valid inputs of a kernel: buffers of ordinary numbers.
 //!
-//! What a buffer holds stands in the spec's signature: blocks of a weight, quantised activations, halves of the KV cache. A kernel without a
-//! spec gets numbers of the type that it loads. What a kernel changes begins as numbers, too; everything that it writes alone starts poisoned. The same seed gives the same
-//! bytes on every machine.
+//! The spec's signature gives the contents of a buffer: blocks of a weight, quantised activations,
+//! halves of the KV cache. A kernel without a spec gets numbers of the type that it loads. Buffers
+//! that a kernel updates also begin as numbers; buffers that it only writes start poisoned. The
+//! same seed gives the same bytes on every machine.
 
 use half::{bf16, f16};
 use ixc_failure::Class;
@@ -17,41 +18,42 @@ use super::compare;
 use crate::KernelSpec;
 use crate::signature::{Holds, Role};
 
-/// What written buffers hold before a kernel runs: no float that a kernel computes, and nothing that looks like zeros.
+/// Fill byte of written buffers before a kernel runs: it resembles neither a computed float nor
+/// zeros.
 pub const POISON: u8 = 0xa5;
-/// Most bytes of all buffers together.
+/// Max bytes of all buffers together.
 pub const MOST_BYTES: u64 = 2 << 30;
 
-/// Why there are no inputs.
+/// Why no inputs can be made.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InputError {
-    /// Another number of dims than the kernel has.
+    /// The number of dims differs from the kernel's.
     #[error("{found} dims; the kernel has {expected}")]
     Count {
-        /// How many were given.
+        /// Number of dims given.
         found: usize,
-        /// How many it has.
+        /// Number of dims of the kernel.
         expected: usize,
     },
     /// A dim outside its range.
     #[error("dim %{name} is {value}; it must be in {lo}..={hi}")]
     Dim {
-        /// Its name.
+        /// Name of the dim.
         name: String,
-        /// Its value.
+        /// Value of the dim.
         value: i64,
-        /// Smallest.
+        /// Min value.
         lo: i64,
-        /// Largest.
+        /// Max value.
         hi: i64,
     },
-    /// More than memory is meant for.
+    /// The buffers exceed the memory limit.
     #[error("the buffers need more than {most} bytes; take smaller sizes or fewer rows")]
     TooLarge {
         /// The limit.
         most: u64,
     },
-    /// An index buffer without a value that it may hold.
+    /// An index buffer that has no valid value.
     #[error("index buffer %{name} may hold only values below {below}")]
     NoIndex {
         /// The buffer.
@@ -77,7 +79,8 @@ fn floats(random: &mut Random, n: usize) -> Vec<f32> {
     (0..n).map(|_| random.signed() * 2.0).collect()
 }
 
-/// Value of an affine size with these dims; `None` where it overflows or names another thing than a dim.
+/// Returns the value of an affine size for these dims; `None` if it overflows or names something
+/// other than a dim.
 pub fn evaluate(size: &Affine, dims: &[i64]) -> Option<i64> {
     let known = std::cell::Cell::new(true);
     let value = size.evaluate(|atom| match atom {
@@ -90,10 +93,10 @@ pub fn evaluate(size: &Affine, dims: &[i64]) -> Option<i64> {
     known.get().then_some(value)
 }
 
-/// Sizes of a kernel's buffers.
+/// Returns the sizes of a kernel's buffers.
 ///
 /// # Errors
-/// When the dims are not the kernel's, or the buffers are larger than [`MOST_BYTES`] together.
+/// If the dims do not fit the kernel, or the buffers together are larger than [`MOST_BYTES`].
 pub fn sizes(kernel: &Kernel, dims: &[i64]) -> Result<Vec<usize>, InputError> {
     if kernel.dims.len() != dims.len() {
         return Err(InputError::Count { found: dims.len(), expected: kernel.dims.len() });
@@ -112,10 +115,10 @@ pub fn sizes(kernel: &Kernel, dims: &[i64]) -> Result<Vec<usize>, InputError> {
     sizes.collect()
 }
 
-/// Contents of a kernel's buffers before it runs.
+/// Returns the contents of a kernel's buffers before it runs.
 ///
 /// # Errors
-/// As [`sizes`], and where an index buffer can hold nothing.
+/// Errors of [`sizes`], and an error if an index buffer has no valid value.
 pub fn fill(kernel: &Kernel, spec: Option<&KernelSpec>, dims: &[i64], seed: u64) -> Result<Vec<Vec<u8>>, InputError> {
     let sizes = sizes(kernel, dims)?;
     let name = spec.map_or_else(|| kernel.name.clone(), KernelSpec::name);
@@ -139,7 +142,8 @@ pub fn fill(kernel: &Kernel, spec: Option<&KernelSpec>, dims: &[i64], seed: u64)
     buffers.collect()
 }
 
-/// Bytes of a weight in a format of files: blocks with random quants, and scales of ordinary size; whole blocks of so many bytes.
+/// Returns `bytes` bytes of whole blocks in a weight format of files, with random quants and scales
+/// of ordinary size.
 pub fn blocks(format: Format, bytes: usize, seed: u64) -> Vec<u8> {
     weights(&mut Random::new(seed), format, bytes)
 }
@@ -155,7 +159,7 @@ fn indices(random: &mut Random, buffer: &Buffer, below: i64, size: usize) -> Res
     Ok(bytes)
 }
 
-/// What a buffer that is read is filled with.
+/// Contents of a buffer that is read.
 #[derive(Clone, Copy, Debug)]
 enum Content {
     /// Blocks with random quants, and scales of ordinary size.
@@ -174,13 +178,14 @@ enum Content {
     Positive,
     /// Singles below 0.
     Negative,
-    /// Small singles above 0, so that far positions count, too.
+    /// Small f32 above 0, so that far positions also count.
     Slopes,
-    /// Positions side by side that end inside the last block of 32, so that some of the block's are masked.
+    /// Consecutive positions that end inside the last block of 32, so that some positions of the
+    /// block are masked.
     Positions,
     /// A number of places that ends inside the last block of 32.
     Whole,
-    /// Small numbers, some of them below 0.
+    /// Small numbers, some of them negative.
     Ids,
     /// Any bytes.
     Bytes,
@@ -207,7 +212,7 @@ impl From<Holds> for Content {
 }
 
 impl Content {
-    /// By the type of its elements, where that is all that is known.
+    /// Returns the contents for the type of a buffer's elements, if nothing else is known.
     fn elements(elem: Option<Elem>) -> Content {
         match elem {
             Some(Elem::F32) => Content::Floats,
@@ -262,29 +267,31 @@ impl Content {
                     |name: &str| kernel.dims.iter().position(|dim| dim.name == name).and_then(|i| dims.get(i)).copied();
                 let rows = (size / 4) as i64;
                 let blocks = |name: &str| 32 * dim(name).unwrap_or(0);
-                // A part's own are in its last block.
+                // A part's own positions are in its last block.
                 let before = (blocks("places") - 32).max(0);
                 let start = blocks("first") + blocks("run_lead") + 4 * blocks("head_runs") + blocks("full") + before;
                 let own = match (dim("full_runs"), dim("masked_runs"), dim("run_rest")) {
-                    // The first row sees all full runs whole, and the last one ends in the last block.
+                    // The first row sees all full runs whole, and the last row ends in the last
+                    // block.
                     (Some(full), Some(masked), Some(rest)) => {
                         let (start, end) = (start + 128 * full, start + 128 * (full + masked) + 32 * rest);
                         let least = (start - 1).max(end - 31 - rows).max(0);
                         let most = match dim("run_lead") {
-                            // Of a window the last one sees all full runs whole, too: where the least does not, no other does.
+                            // In a window, the last row also sees all full runs whole. If this
+                            // fails for the least position, it fails for all.
                             Some(_) => least,
                             None => end - rows,
                         };
                         least + (random.bits() % 32) as i64 % (most - least + 1).max(1)
                     }
-                    // Behind the full blocks, and what stands before a part.
+                    // The position comes after the full blocks and the places before the part.
                     _ => start + (random.bits() % 32) as i64 % (33 - rows).max(1),
                 };
                 (own..own + rows).flat_map(|p| (p as i32).to_le_bytes()).collect()
             }
             Content::Whole => {
                 let dim = |name: &str| kernel.dims.iter().position(|dim| dim.name == name).and_then(|i| dims.get(i));
-                // Those of a part are behind those of the parts before.
+                // The places of a part come after those of the earlier parts.
                 let part = dim("places").map(|places| dim("first").copied().unwrap_or(0) + places);
                 let most = 32 * dim("entries").copied().or(part).unwrap_or(0);
                 let whole = |random: &mut Random| (most - (random.bits() % 32) as i64).max(0) as i32;
@@ -293,20 +300,21 @@ impl Content {
             Content::Ids => (0..size / 4).flat_map(|_| ((random.bits() % 40) as i32 - 4).to_le_bytes()).collect(),
             Content::Bytes => (0..size).map(|_| random.bits() as u8).collect(),
         };
-        // What is no whole element.
+        // The rest is less than an element.
         bytes.resize(size, 0);
         bytes
     }
 }
 
-/// Elements of a row of a buffer in a format with a scale for each row: as the spec says, or else it is 16 rows.
+/// Returns the elements of a row of a buffer whose format has a scale for each row: from the spec,
+/// or for 16 rows.
 fn row_len(format: Format, size: usize, spec: Option<&KernelSpec>) -> usize {
     let of_strip =
         (size / packed::STRIP).saturating_sub(format.tail_bytes()) / format.block_bytes() * format.block_len();
     spec.and_then(KernelSpec::row_len).unwrap_or(of_strip).max(format.block_len())
 }
 
-/// Weights with a scale for each row.
+/// Returns weights with a scale for each row.
 fn rows(random: &mut Random, format: Format, size: usize, spec: Option<&KernelSpec>) -> Vec<u8> {
     let row = row_len(format, size, spec);
     let elements = format.elements(size, row).unwrap_or(0);
@@ -326,7 +334,7 @@ fn rows(random: &mut Random, format: Format, size: usize, spec: Option<&KernelSp
 fn weights(random: &mut Random, format: Format, size: usize) -> Vec<u8> {
     let block_bytes = format.rows() * format.block_bytes();
     if let Some(rows) = format.unpacked() {
-        // A strip's blocks follow each other, so that each can be packed alone.
+        // A strip's blocks follow each other, so each can be packed alone.
         let mut data = vec![0u8; size / block_bytes * block_bytes];
         let row_bytes = format.block_len() / rows.block_len() * rows.block_bytes();
         for block in data.chunks_exact_mut(block_bytes) {

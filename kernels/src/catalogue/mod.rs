@@ -1,9 +1,9 @@
-//! Kernels with names: representative specs, valid inputs for any spec, and what two runs have to agree on. Tests, `ixc kernel`
-//! and CI's table take them from here. Each kernel's file has its rows.
+//! Named kernels: representative specs, valid inputs for any spec, and comparison of two runs.
+//! Tests, `ixc kernel` and CI's table use them. Each kernel's file has its rows.
 //!
 //! | module | what it owns |
 //! | --- | --- |
-//! | [`inputs`] | buffers filled with what the spec says they hold |
+//! | [`inputs`] | buffers filled with the contents that the spec declares |
 //! | [`compare`] | the first element in which two runs differ |
 //!
 //! ```
@@ -31,10 +31,10 @@ use crate::KINDS;
 pub use crate::text::Row;
 pub(crate) use crate::text::row;
 
-/// The rows of all kernels.
+/// Rows of all kernels.
 pub static ROWS: LazyLock<Vec<Row>> = LazyLock::new(|| KINDS.iter().flat_map(|kind| (kind.rows)()).copied().collect());
 
-/// The row with this name.
+/// Returns the row with this name.
 pub fn find(name: &str) -> Option<&'static Row> {
     ROWS.iter().find(|row| row.name == name)
 }
@@ -45,7 +45,7 @@ mod tests {
     use crate::generate;
     use ixc_targets::Target;
 
-    /// Every row has a kernel for the target that has most; for others it may have none.
+    /// Checks that every row has a kernel for the most capable target; it may have none for others.
     #[test]
     fn rows_have_kernels_and_one_name_each() {
         for (i, row) in ROWS.iter().enumerate() {

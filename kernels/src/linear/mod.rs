@@ -299,7 +299,7 @@ spec! {
     }
 }
 
-/// Representative ones.
+/// Representative specs.
 #[rustfmt::skip] // One line each.
 const ROWS: &[Row] = &[
     row("gemv_f32", 1, "linear format=f32 k=2048 tile=32 n=2048 shape=gemv"),
