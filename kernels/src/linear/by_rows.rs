@@ -1,15 +1,18 @@
-//! Products with weights that have a scale for each row: integers to the end, of all columns.
+//! Products with weights that have a scale for each row: integer sums over all columns.
 //!
 //! ```text
 //! y[r][n] += float(sum over k of q[n][k] * x[r][k]  -  zero * sum[r]) * dx[r] * d[n]
 //! ```
 //!
-//! Integers are exact, so the order of sums means nothing, and every strategy gives the same bits on every target, tiles too. A strip's
-//! block of 64 columns of bytes is what a tile of `tile_dot_s8u8` takes, as it lies in memory: 16 groups of four columns times 16 rows. Only
+//! Integers are exact, so the order of sums does not matter. Every strategy gives the same bits on
+//! every target, tiles included. A strip's block of 64 columns of bytes is a tile of
+//! `tile_dot_s8u8` as it lies in memory: 16 groups of four columns times 16 rows. Only codes of
 //! four bits are unpacked for tiles, to a panel in scratch, once for all rows of an item.
 //!
-//! Where columns have scales of their own, these are multiples of the row's, so small that a code times its scale is a byte. It becomes that when it
-//! is unpacked, by two instructions for 64 of them, and everything else is as with bytes. Without products by fours, sums of two are multiplied instead.
+//! Columns may have scales of their own, as multiples of the row's scale. They are so small that a
+//! code times its multiple is a byte. Unpacking makes these bytes with two instructions for 64 of
+//! them, and all other steps are the same as with bytes. Targets without products by fours multiply
+//! sums of two instead.
 
 use ixc_ir::format::Format;
 use ixc_ir::format::packed::STRIP as STRIP_ROWS;
@@ -30,9 +33,9 @@ const STEP: i64 = 64;
 const LINE: i64 = 64;
 /// Bytes of a tile.
 const TILE: i64 = 1024;
-/// Most sums of vectors in flight: with words beside them, what 16 registers hold.
+/// Max sums of vectors in flight: together with sums of words they fill 16 registers.
 const FEW_SUMS: usize = 4;
-/// The same of products by fours, or where there are 32 registers.
+/// Max sums for products by fours, or with 32 registers.
 const SUMS: usize = 8;
 /// Weight rows of a panel.
 const PANEL_ROWS: i64 = 64;
@@ -40,23 +43,23 @@ const PANEL_ROWS: i64 = 64;
 const BYTES: Type = Type::tile(Elem::I8, 16, 64);
 const SUM: Type = Type::tile(Elem::I32, 16, 16);
 
-/// Most columns: sums of bytes times bytes fit 32 bits, with and without the zero point.
+/// Max columns: sums of bytes times bytes fit 32 bits, with and without the zero point.
 pub const MAX_COLUMNS: u32 = 1 << 16;
 
-/// Integer sums of a row of activations and a strip, and where what makes floats of them is.
+/// Last stage of a product: turns integer sums of a row of activations and a strip into floats.
 struct Ends<'p> {
     product: &'p Product,
     to: &'p Destination,
 }
 
 impl Ends<'_> {
-    /// Where something of a row of `x` is that stands behind its bytes.
+    /// Returns the place of a field after the bytes of a row of `x`.
     fn of_row(&self, row: &Affine, field: &str) -> Affine {
         let Product { k, x_format, .. } = *self.product;
         row.clone() * row_bytes(x_format, k) + (i64::from(k) + x_format.tail_field(field) as i64)
     }
 
-    /// Adds the product of a row and a strip's part to what is at the destination.
+    /// Adds the product of a row and a strip's part to the destination.
     fn add(&self, b: &mut KernelBuilder, row: &Affine, strip: &Affine, part: Part, sum: ValueId, zero: u8) {
         let Product { format, k, x, w: (w, w_at), .. } = *self.product;
         let sum = match zero {
@@ -84,12 +87,12 @@ impl Ends<'_> {
     }
 }
 
-/// Adds the product to what is at the destination, by vectors.
+/// Adds the product to the destination, by vectors.
 pub fn multiply(b: &mut KernelBuilder, product: &Product, rows: &super::Rows, to: &Destination, dots: Dots) {
     let parts = Part::all(product.vectors);
     let most = if dots == Dots::Dot4 { SUMS } else { FEW_SUMS };
     rows.for_sizes(b, |b, first, groups, count| {
-        // A single row goes through a strip once, strictly forwards.
+        // A single row reads a strip once, strictly forwards.
         let sets: Vec<&[Part]> = if count == 1 { vec![&parts] } else { parts.chunks(1).collect() };
         b.for_each("strip", i64::from(product.tile) / STRIP, |b, strip| {
             b.for_each("group", groups, |b, group| {
@@ -116,7 +119,7 @@ impl Vectors<'_> {
     fn multiply(&self, b: &mut KernelBuilder) {
         let Product { format, k, .. } = *self.ends.product;
         let count = self.parts.len() * self.rows.len();
-        // Few sums are few chains: two for each.
+        // With few sums there are few chains, so each sum gets two.
         let chains = if count < FEW_SUMS { 2 } else { 1 };
         let zero = b.splat_int(self.parts[0].dwords(), 0);
         let columns = Columns { strip: self.source(), k: i64::from(k), parts: self.parts };
@@ -125,7 +128,8 @@ impl Vectors<'_> {
             self.sub_block(b, sub, &mut sums);
             sums
         });
-        // Magnitudes go with signs, and have no zero point, nor have words that it was taken from.
+        // Magnitudes come with signs and have no zero point. Scaled words have already subtracted
+        // it.
         let without = has_magnitudes(format, self.dots) || self.scales_words();
         let zero = if without { 0 } else { strip::quants(format).zero_of_products() };
         for (p, part) in self.parts.iter().enumerate() {
@@ -140,20 +144,22 @@ impl Vectors<'_> {
         }
     }
 
-    /// Whether multiples are of sums of two products, for the price of adding those: without products by fours a multiple is too large a byte. The
-    /// zero point, which is times the multiple then, is taken from sums of two.
+    /// Returns whether the multiples apply to sums of two products, which costs extra additions.
+    /// Without products by fours a multiple makes too large a byte. The zero point is then also
+    /// multiplied, so it is subtracted from the sums of two.
     fn scales_words(&self) -> bool {
         self.dots == Dots::Dot2 && strip::quants(self.ends.product.format).multiples().is_some()
     }
 
-    /// The strip in memory.
+    /// Returns the strip in memory.
     fn source(&self) -> Source {
         let Product { format, k, w: (w, w_at), .. } = *self.ends.product;
         let offset = self.strip.clone() * super::strip_bytes(format, k) + w_at;
         Source { panel: false, format, dots: self.dots, buffer: w, offset }
     }
 
-    /// Adds the products of 32 columns: of even groups to the first chain, of odd ones to the last.
+    /// Adds the products of 32 columns: those of even groups to the first chain, those of odd
+    /// groups to the last.
     fn sub_block(&self, b: &mut KernelBuilder, columns: &SubBlock, sums: &mut [ValueId]) {
         let Product { format, k, x, x_format, .. } = *self.ends.product;
         let SubBlock { source, first, sub, multiples } = columns;
@@ -171,7 +177,8 @@ impl Vectors<'_> {
         let magnitudes = has_magnitudes(format, self.dots);
         let scales_words = self.scales_words();
         let mut pairs: Vec<Option<ValueId>> = vec![None; count];
-        // The zero point times the sums of two of each row, where they are for several parts; for one they go where they are taken from.
+        // The zero point times each row's sums of two, if several parts share it. A single part
+        // subtracts it directly.
         let mut zeros: Vec<Option<ValueId>> = vec![None; rows.len()];
         for pair in 0..SUB / 8 {
             for (p, part) in self.parts.iter().enumerate() {
@@ -211,7 +218,7 @@ impl Vectors<'_> {
                     }
                 }
             }
-            // As many as fit a word.
+            // Max pairs whose sums fit a word.
             let fit = (strip::quants(format).pairs_in_a_word() as i64 / 2).clamp(1, SUB / 8);
             if (pair + 1) % fit == 0 {
                 for (own, two) in pairs.iter_mut().enumerate() {
@@ -231,27 +238,28 @@ impl Vectors<'_> {
     }
 }
 
-/// All columns of a strip's parts, to be read a sub-block of 32 at a time.
+/// All columns of a strip's parts, read a sub-block of 32 at a time.
 struct Columns<'p> {
     strip: Source,
     k: i64,
     parts: &'p [Part],
 }
 
-/// A sub-block: number `sub` of those that begin at column `first`, which is where `source` begins, too.
+/// Sub-block number `sub` of those from column `first` on; `source` begins at the same column.
 struct SubBlock {
     source: Source,
     first: Affine,
     sub: VarId,
-    /// What makes bytes of the codes of each part, where their scales do: see [`Source::multiples`].
+    /// Factors that turn the codes of each part into bytes, if columns have scales: see
+    /// [`Source::multiples`].
     multiples: Vec<Vec<ValueId>>,
 }
 
-/// What is computed of a sub-block, with the values that are carried from one to the next.
+/// Computation for a sub-block, with the values carried from one sub-block to the next.
 type OfSubBlock<'a> = &'a mut dyn FnMut(&mut KernelBuilder, &SubBlock, &[ValueId]) -> Vec<ValueId>;
 
 impl Columns<'_> {
-    /// Runs `body` for every sub-block: in one loop, or in one for the columns of each scale.
+    /// Runs `body` for every sub-block: in one loop, or in one loop for the columns of each scale.
     fn for_sub_blocks(&self, b: &mut KernelBuilder, carried: &[ValueId], body: OfSubBlock<'_>) -> Vec<ValueId> {
         let format = self.strip.format;
         let Some(columns) = strip::quants(format).multiples() else {
@@ -275,10 +283,10 @@ impl Columns<'_> {
     }
 }
 
-/// Where things are in scratch memory, from its start in the buffer on.
+/// Places in scratch memory, relative to its start in the buffer.
 #[derive(Clone, Copy)]
 struct Layout {
-    /// Bytes of a strip in the panel; none where tiles are read from the weight.
+    /// Bytes of a strip in the panel; 0 if tiles are read from the weight.
     strip: i64,
     x_at: i64,
     x_row: i64,
@@ -296,7 +304,7 @@ impl Layout {
     }
 }
 
-/// Whether codes are no bytes, so that tiles take them from a panel.
+/// Returns whether codes are less than a byte, so that tiles take them from a panel.
 pub fn unpacks(format: Format) -> bool {
     strip::quants(format).low.bits < 8
 }
@@ -305,17 +313,19 @@ fn panel_rows(tile: u32) -> i64 {
     i64::from(tile).min(PANEL_ROWS)
 }
 
-/// Bytes of what tiles of weights are read from again and again: a panel, or the weight rows that would be in one.
+/// Returns the bytes of weights that tiles read repeatedly: a panel, or the weight rows that would
+/// be in one.
 pub fn panel_bytes(k: u64, rows: u64) -> u64 {
     k.saturating_mul(rows.min(PANEL_ROWS.unsigned_abs()))
 }
 
-/// Bytes of scratch memory of products by tiles: the panel, 16 rows of x for the rows that fill no tile, and four tiles of sums.
+/// Returns the bytes of scratch memory of products by tiles: the panel, 16 rows of x for a partial
+/// tile, and four tiles of sums.
 pub fn scratch_bytes(format: Format, x: Format, k: u32, tile: u32) -> i64 {
     Layout::new(format, x, k, tile).end
 }
 
-/// Adds the product to what is at the destination, by tiles.
+/// Adds the product to the destination, by tiles.
 pub fn multiply_tiles(
     b: &mut KernelBuilder,
     product: &Product,
@@ -341,7 +351,8 @@ pub fn multiply_tiles(
     }
 }
 
-/// Rows of x that fill a tile: where they are, the first of them in the result, and how many there are if not all.
+/// Rows of x that fill a tile: their place, the first of them in the result, and their number if
+/// the tile is partial.
 #[derive(Clone)]
 struct Source16 {
     buffer: BufferId,
@@ -350,19 +361,19 @@ struct Source16 {
     count: Option<DimId>,
 }
 
-/// The strips of a panel, with all rows.
+/// Strips of a panel, with all rows.
 struct Group<'p> {
     ends: Ends<'p>,
     scratch: (BufferId, i64),
     layout: Layout,
     rows: tiles::Rows,
-    /// The first strip.
+    /// First strip.
     first: Affine,
     strips: i64,
 }
 
 impl Group<'_> {
-    /// Fills the panel, where there is one.
+    /// Fills the panel, if there is one.
     fn unpack(&self, b: &mut KernelBuilder) {
         let Product { format, k, vectors, w: (w, w_at), .. } = *self.ends.product;
         if !unpacks(format) {
@@ -401,8 +412,8 @@ impl Group<'_> {
         b.for_each("half", rows.half, |b, half| {
             self.block(b, &[whole(rows.blocks * (2 * ROWS) + half * ROWS)]);
         });
-        // Rows that fill no tile are copied to where a tile's worth of memory is; what stands in the other rows is multiplied
-        // too, and stays there.
+        // Rows that fill no tile are copied to scratch memory with room for a tile. The other rows
+        // of that memory are multiplied too, but their results stay there.
         b.for_each("partial", rows.partial, |b, _| {
             let (scratch, at) = self.scratch;
             let line = Type::i8(LINE as u16);
@@ -417,11 +428,12 @@ impl Group<'_> {
         });
     }
 
-    /// 16 or 32 rows times all strips: two strips at a time with 32 rows, four with 16, so that four sums are in flight.
+    /// Multiplies 16 or 32 rows with all strips: two strips at a time with 32 rows, four with 16,
+    /// so that four sums are in flight.
     fn block(&self, b: &mut KernelBuilder, x: &[Source16]) {
         let width = (4 / x.len() as i64).min(self.strips);
         let mut first = 0;
-        // Two are written out: a loop would need registers for its counter and pointers.
+        // Two iterations are written out: a loop would need registers for its counter and pointers.
         if self.strips / width > 2 {
             b.for_each("column", self.strips / width, |b, i| self.micro(b, x, i * width, width));
             first = self.strips / width * width;
@@ -433,7 +445,7 @@ impl Group<'_> {
         }
     }
 
-    /// The micro-kernel: sums of `x` times `width` strips from `strip` on, then what is made of them.
+    /// Micro-kernel: sums `x` times `width` strips from `strip` on, then computes the results.
     fn micro(&self, b: &mut KernelBuilder, x: &[Source16], strip: Affine, width: i64) {
         let Product { format, k, vectors, w: (w, w_at), x_format, .. } = *self.ends.product;
         let (scratch, at) = self.scratch;

@@ -1,9 +1,11 @@
-//! The ways to cut a weight's products, with their costs: the candidates of the pass `tile`.
+//! Candidates of the pass `tile`: the ways to cut a weight's products, with their costs.
 //!
-//! A candidate is a kernel, the weight rows of an item and the most rows of activations of one. All of them read all columns of their
-//! weight rows, so that sums stay in registers and every candidate of a quantised weight gives the same bits but for tiles, which multiply bf16;
-//! `gemv` and `gemm` (`gemm6` alike) sum float weights otherwise. The time of a candidate is the larger of two:
-//! that of its arithmetic, and that of moving the bytes that it reads repeatedly from the cache, or the memory, in which they lie:
+//! A candidate is a kernel, the weight rows of an item and the max rows of activations of an item.
+//! All candidates read all columns of their weight rows, so sums stay in registers. Every candidate
+//! of a quantised weight gives the same bits, except tiles, which multiply bf16. For float weights,
+//! `gemv` sums in another order than `gemm` and `gemm6`. The time of a candidate is the larger of
+//! two: that of its arithmetic, and that of moving the bytes that it reads repeatedly from their
+//! cache level or memory:
 //!
 //! | kernel | reads again | how often |
 //! | --- | --- | --- |
@@ -20,13 +22,15 @@
 //! | `gemv`, `gemm`, pairs of bf16 | its rows of activations | for each two strips |
 //! | | a stretch of two strips | for each 4 rows |
 //!
-//! Of few rows a kernel takes the time that its weight rows take to come from memory, and what counts is that threads have as many of them. So
-//! items for few rows can be divided in bands ([`bands`]).
+//! With few rows, a kernel takes as long as its weight rows take to come from memory, so all
+//! threads need equal shares of them. Items for few rows can therefore be divided in bands
+//! ([`bands`]).
 //!
-//! Costs are in [`UNIT`]s of a cycle for each element of the weight. They were measured on AVX-512 with byte products (Zen 4, Sapphire
-//! Rapids), as kernels meet: unpacking pays from 6 rows; 16 rows by vectors take an eighth of a cycle, and so does a block of 16 rows by
-//! tiles, of which three quarters go into making bf16 of the weight. Where a vector is shorter, or a product of bytes takes two
-//! instructions, all of it takes so much longer.
+//! Costs are in [`UNIT`]s of a cycle for each element of the weight. They were measured on AVX-512
+//! with byte products (Zen 4, Sapphire Rapids), at the row counts where kernels take equally long.
+//! Unpacking pays from 6 rows. By vectors, 16 rows take an eighth of a cycle. A block of 16 rows by
+//! tiles takes as long; three quarters of that convert the weight to bf16. All costs grow in
+//! proportion for shorter vectors, and where a product of bytes takes two instructions.
 
 use ixc_ir::format::Format;
 use ixc_ir::format::packed::STRIP;
@@ -35,104 +39,115 @@ use ixc_targets::{CoreCaches, Target};
 use super::{MatmulStrategy, by_rows, packed, takes, tiles};
 use crate::generate::Vectors;
 
-/// Costs are in so many parts of a cycle.
+/// Unit of costs, as a fraction of a cycle.
 pub const UNIT: f64 = 1.0 / 2048.0;
-/// A row of activations by `gemv`: a strip is unpacked for each four of them, which `gemm` does for each eight.
+/// Cost of a row of activations by `gemv`: it unpacks a strip for each four rows, `gemm` for each
+/// eight.
 const GEMV_ROW: f64 = 18.0;
-/// The same where nothing is unpacked: pairs of bf16 in a float weight. 16 rows take an eighth of a cycle.
+/// Cost of a row without unpacking: pairs of bf16 in a float weight. 16 rows take an eighth of a
+/// cycle.
 const PAIRS_ROW: f64 = 16.0;
-/// A row of activations by `gemm`, or `gemm6`, whose bits are the same: `gemv` gives way to both at as many rows.
+/// Cost of a row of activations by `gemm`, or by `gemm6`, which gives the same bits: `gemv` gives
+/// way to both at the same number of rows.
 const GEMM_ROW: f64 = 15.0;
-/// What `gemm` takes before its first row; with it, it meets `gemv` at 6 rows.
+/// Cost of `gemm` before its first row; with this value it meets `gemv` at 6 rows.
 const GEMM_UNPACK: f64 = 16.0;
-/// A block of 16 rows by tiles: 1/32 of a cycle, whether all of its rows are there or not.
+/// Cost of a block of 16 rows by tiles: 1/32 of a cycle, even if the block is partial.
 const TILES_BLOCK: f64 = 64.0;
-/// Making bf16 of the weight: three times as much.
+/// Cost of converting the weight to bf16: three times as much.
 const TILES_UNPACK: f64 = 192.0;
-/// Making bytes of four bits for tiles.
+/// Cost of unpacking four bits to bytes for tiles.
 const TILES_BYTES: f64 = 48.0;
-/// Making them multiples of their numbers: of 128 bytes, four instructions more.
+/// Cost of multiplying codes by their multiples: four more instructions for 128 bytes.
 const TILES_MULTIPLES: f64 = 32.0;
 /// Bytes of a bf16.
 const BF16_BYTES: f64 = 2.0;
-/// Products of f32 take a multiply-add each where bytes take a quarter of an instruction.
+/// Cost factor of f32: a product takes a multiply-add, while a byte takes a quarter of an
+/// instruction.
 const FLOAT_PRODUCTS: f64 = 4.0;
-/// Products of bf16 in pairs take half of one.
+/// Cost factor of bf16 in pairs: a product takes half a multiply-add.
 const BF16_PRODUCTS: f64 = 2.0;
-/// Bytes without an instruction for four products take one for pairs and one that adds those.
+/// Cost factor of bytes without an instruction for four products: one instruction for pairs and one
+/// that adds them.
 const PAIRS_OF_PRODUCTS: f64 = 2.0;
-/// Bytes of the vectors that costs were measured with.
+/// Vector length in bytes for which costs were measured.
 const MEASURED_VECTOR: f64 = 64.0;
 
-/// Bytes that vectors of a core read in a cycle from L1, L2 and L3, and from memory: two loads of 32 bytes; half of that; half of that again; and
-/// a core's part of a socket's memory. Assumed, but for the first two. Reads of several levels go on beside each other.
+/// Bytes that a core's vectors read in a cycle from L1, L2, L3 and memory. L1 has two loads of 32
+/// bytes; L2 has half of that, and L3 half again. Memory is a core's share of a socket's. The last
+/// two are assumptions. Reads of several levels run in parallel.
 const BYTES_PER_CYCLE: [f64; 4] = [64.0, 32.0, 16.0, 3.0];
-/// The same of tile loads, measured on an Emerald Rapids: a tile of 1 KiB takes 8 cycles of the load ports, 17 to 40 from L2, 107 to 127 from
-/// L3.
+/// Bytes that a core's tile loads read in a cycle, measured on an Emerald Rapids. A tile of 1 KiB
+/// takes 8 cycles of the load ports, 17 to 40 from L2, and 107 to 127 from L3.
 const TILE_BYTES_PER_CYCLE: [f64; 4] = [128.0, 36.0, 9.0, 3.0];
-/// Cores at least that read the same rows of activations, each with other weight rows: they lie in the third level once.
+/// Min cores that read the same rows of activations, each with other weight rows: L3 holds the rows
+/// once.
 const SHARING: u64 = 8;
 
 /// Weight rows of an item of vector kernels: 32 rows of a `q4_k` weight of 2048 columns are 36 KiB.
 const VECTOR_ITEMS: [u64; 2] = [16, 32];
-/// Weight rows of an item of tile products: two tiles of 16, or four, so that a block of 16 rows has four sums in flight.
+/// Weight rows of an item of tile products: two or four tiles of 16; with four, a block of 16 rows
+/// has four sums in flight.
 const TILES_ITEMS: [u64; 2] = [32, 64];
-/// Rows of an item of vector kernels at most. Beyond 12 groups of 8 rows an unpacked strip gains nothing more.
+/// Max rows of an item of vector kernels. Beyond 12 groups of 8 rows an unpacked strip gains
+/// nothing more.
 const VECTOR_CHUNKS: [u32; 7] = [8, 16, 24, 32, 48, 64, 96];
-/// The same of `gemm6`, whose groups are 12 rows.
+/// Max rows of an item of `gemm6`, whose groups are 12 rows.
 const SIXES_CHUNKS: [u32; 5] = [12, 24, 36, 48, 96];
-/// Rows of an item of tile products at most: with 256 rows a fifth of the time goes into unpacking.
+/// Max rows of an item of tile products: with 256 rows a fifth of the time is unpacking.
 const TILES_CHUNKS: [u32; 5] = [32, 64, 128, 256, tiles::MOST_ROWS as u32];
 
-/// Most columns of weights with a scale for each row: their integer sums fit 32 bits.
+/// Max columns of weights with a scale for each row: their integer sums fit 32 bits.
 pub const MAX_COLUMNS_BY_ROWS: u64 = by_rows::MAX_COLUMNS as u64;
 
 /// A weight, as its products read it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Weight {
-    /// The format that kernels read.
+    /// Format that kernels read.
     pub format: Format,
-    /// The activations' format.
+    /// Format of the activations.
     pub x: Format,
-    /// Its rows; of each expert.
+    /// Rows of the weight, or of each expert.
     pub n: u64,
-    /// Its columns.
+    /// Columns of the weight.
     pub k: u64,
-    /// Weights that a kernel multiplies with together: 2 for gate and up. Their sums share the cache, so that an item has half the rows.
+    /// Weights that a kernel multiplies together: 2 for gate and up. Their sums share the cache, so
+    /// an item has half the rows.
     pub products: u32,
-    /// Weight rows of an item are a multiple of this, the block that results are quantised in.
+    /// Weight rows of an item are a multiple of this block length, in which results are quantised.
     pub block: u64,
-    /// And those of a band a multiple of this: so many results are quantised without others.
+    /// Weight rows of a band are a multiple of this: the number of results that can be quantised
+    /// without others.
     pub sub_block: u64,
 }
 
 impl Weight {
-    /// Bytes that an item of so many weight rows reads of all its weights.
+    /// Returns the bytes that an item of `rows` weight rows reads of all its weights.
     pub fn bytes(&self, rows: u64) -> u64 {
         let row = self.format.row_bytes(self.k).unwrap_or(u64::MAX);
         row.saturating_mul(rows).saturating_mul(self.products.into())
     }
 }
 
-/// Bytes that an item reads again and again.
+/// Bytes that an item reads repeatedly.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Reuse {
-    /// What they are, for people.
+    /// Name of the bytes, for messages.
     pub what: &'static str,
-    /// Bytes that are to stay in a cache, whatever rows of activations the item has.
+    /// Bytes that must stay in a cache for any number of rows of activations.
     fixed: u64,
-    /// Bytes of something else that is to stay there beside them.
+    /// Bytes of other data that must stay in the same cache.
     beside: u64,
-    /// The same for each row that it has at most, and for how many.
+    /// Bytes per row of activations that must stay in the cache, and the max rows.
     row: (u64, u32),
-    /// Whether other cores read them, too.
+    /// Whether other cores read the same bytes.
     shared: bool,
-    /// Bytes that are read for each element of the weight and row of activations.
+    /// Bytes read for each element of the weight and row of activations.
     reads: f64,
 }
 
 impl Reuse {
-    /// Bytes that are to stay in a cache, where the item has all its rows.
+    /// Returns the bytes that must stay in a cache for an item with its max rows.
     pub fn bytes(&self) -> u64 {
         self.of(self.row.1)
     }
@@ -141,7 +156,7 @@ impl Reuse {
         self.row.0.saturating_mul(rows.into()).saturating_add(self.fixed)
     }
 
-    /// Where they lie then.
+    /// Returns the cache level that holds the bytes.
     pub fn level(&self, caches: &CoreCaches) -> Level {
         let l3 = caches.l3.saturating_mul(if self.shared { SHARING } else { 1 });
         [(Level::L1, caches.l1d), (Level::L2, caches.l2), (Level::L3, l3)]
@@ -158,37 +173,38 @@ pub struct Candidate {
     pub strategy: MatmulStrategy,
     /// Weight rows of an item.
     pub rows: u64,
-    /// Most rows of activations of an item.
+    /// Max rows of activations of an item.
     pub row_chunk: u32,
-    /// What it reads again, once it has all its rows.
+    /// Bytes that it reads repeatedly, at its max rows.
     pub reuse: Vec<Reuse>,
-    /// Units for an element of the weight, before the first row.
+    /// Units for an element of the weight before the first row.
     unpack: f64,
-    /// Units for an element and so many rows.
+    /// Units for an element and a block of rows, and the rows of a block.
     block: (f64, u32),
 }
 
-/// Where a set of bytes lies that is read again and again.
+/// Cache level of bytes that are read repeatedly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
-    /// First-level data cache.
+    /// L1 data cache.
     L1,
-    /// Second-level cache.
+    /// L2 cache.
     L2,
-    /// A core's share of the third.
+    /// A core's share of the L3 cache.
     L3,
-    /// No cache holds it.
+    /// Memory: no cache holds the bytes.
     Memory,
 }
 
 impl Candidate {
-    /// Units that arithmetic takes for an element of the weight and so many rows of activations.
+    /// Returns the units of arithmetic for an element of the weight and `rows` rows of activations.
     pub fn arithmetic(&self, rows: u32) -> f64 {
         let (block, size) = self.block;
         self.unpack + block * f64::from(rows.div_ceil(size))
     }
 
-    /// Units for an element and a row, where an item has all its rows: those of arithmetic or of what is read, whatever is more.
+    /// Returns the units for an element and a row at an item's max rows: those of arithmetic or of
+    /// reads, whichever are more.
     pub fn cost_of_a_row(&self, caches: &CoreCaches) -> f64 {
         let speeds = match self.strategy {
             MatmulStrategy::Tiles => TILE_BYTES_PER_CYCLE,
@@ -200,7 +216,7 @@ impl Candidate {
     }
 }
 
-/// Weight rows that an item can have, in ascending order.
+/// Returns the possible weight rows of an item, in ascending order.
 pub fn item_rows(weight: &Weight, target: Target) -> Vec<u64> {
     let sizes = if has_tiles(weight, target) { TILES_ITEMS } else { VECTOR_ITEMS };
     let mut rows: Vec<u64> = sizes.map(|rows| whole_strips(rows.next_multiple_of(weight.block).min(weight.n))).to_vec();
@@ -208,14 +224,16 @@ pub fn item_rows(weight: &Weight, target: Target) -> Vec<u64> {
     rows
 }
 
-/// Weight rows of the bands that items of `rows` weight rows can be divided in, in ascending order.
+/// Returns the weight rows of the possible bands of items with `rows` weight rows, in ascending
+/// order.
 pub fn bands(weight: &Weight, rows: u64) -> Vec<u64> {
     let smallest = VECTOR_ITEMS[0].next_multiple_of(weight.sub_block.max(1));
     let sizes = std::iter::successors(Some(smallest), |band| band.checked_mul(2)).take_while(|band| *band < rows);
     sizes.filter(|band| rows.is_multiple_of(*band)).collect()
 }
 
-/// All candidates of items of so many weight rows, in the order in which they take over as rows of activations become more.
+/// Returns all candidates of items with `rows` weight rows, in the order in which they take over as
+/// rows of activations increase.
 pub fn candidates(weight: &Weight, rows: u64, target: Target) -> Vec<Candidate> {
     let Weight { format, x, k, products, .. } = *weight;
     let vectors = Vectors::of(target);
@@ -293,7 +311,8 @@ pub fn candidates(weight: &Weight, rows: u64, target: Target) -> Vec<Candidate> 
     if has_tiles(weight, target) && rows.is_multiple_of(TILES_ITEMS[0]) {
         let sums = |chunk: u32| u64::from(products * chunk) * rows * size_of::<f32>() as u64;
         match format.has_row_scale() {
-            // Bytes take half of the products. Four bits become bytes by two instructions for 128 of them.
+            // A byte takes half of the products of bf16. Four bits become bytes by two instructions
+            // for 128 of them.
             true => {
                 let (fixed, block) = (by_rows::panel_bytes(k, rows), (TILES_BLOCK / 2.0, 16));
                 let multiplied = strips.quants().is_some_and(|codec| codec.multiples().is_some());
@@ -303,12 +322,13 @@ pub fn candidates(weight: &Weight, rows: u64, target: Target) -> Vec<Candidate> 
                     let of_panel = 1.0 / rows.min(TILES_ITEMS[1]) as f64;
                     let reads = 1.0 / f64::from(MatmulStrategy::Tiles.row_groups()[0]);
                     let panel = Reuse { what: "panel", fixed, beside: 0, row: (0, chunk), shared: false, reads };
-                    // Of gate and up the sums wait in scratch memory.
+                    // The sums of gate and up wait in scratch memory.
                     let sums = if products > 1 { sums(chunk) } else { 0 };
                     vec![Reuse { beside: fixed + sums, ..x_rows(chunk, k, of_panel) }, panel]
                 });
             }
-            // The others multiply bf16, whatever the weight is stored in: of a chunk of columns all weight rows, then of the next one.
+            // The other formats multiply bf16, whatever the weight's format: all weight rows of a
+            // chunk of columns, then the next chunk.
             false => add(MatmulStrategy::Tiles, &TILES_CHUNKS, TILES_UNPACK, (TILES_BLOCK, 16), 1.0, &|chunk| {
                 let columns = u32::try_from(k).unwrap_or(u32::MAX);
                 let (of_chunk, leaves) = (tiles::chunk_bytes(format, x, columns), tiles::leaves(format, x, columns));
@@ -317,7 +337,7 @@ pub fn candidates(weight: &Weight, rows: u64, target: Target) -> Vec<Candidate> 
                     Reuse { what: "columns of activations", beside: sums(chunk), ..x_rows(chunk, of_chunk, reads) };
                 let of_row = k.saturating_mul(BF16_BYTES as u64);
                 let all = Reuse { beside: sums(chunk), ..x_rows(chunk, of_row, BF16_BYTES / rows as f64) };
-                // Loaded and stored, and while they wait a chunk of activations passes by.
+                // Sums are loaded and stored, and a chunk of activations is read in between.
                 let reads = (2 * leaves) as f64 * size_of::<f32>() as f64 / k.max(1) as f64;
                 let row = products as u64 * rows * size_of::<f32>() as u64;
                 let beside = of_chunk.saturating_mul(chunk.into());
@@ -329,19 +349,20 @@ pub fn candidates(weight: &Weight, rows: u64, target: Target) -> Vec<Candidate> 
     found
 }
 
-/// So many rows, or fewer: whole strips, or less than one.
+/// Rounds down to whole strips, unless there is less than one strip.
 pub fn whole_strips(rows: u64) -> u64 {
     if rows > STRIP as u64 { rows / STRIP as u64 * STRIP as u64 } else { rows }
 }
 
-/// Whether activations are such that tiles can multiply with them.
+/// Returns whether tiles can multiply with these activations.
 fn has_tiles(weight: &Weight, target: Target) -> bool {
     target.isa().tile_registers > 0
         && weight.format.tile_activation() == Some(weight.x)
         && takes(weight.format, weight.x)
 }
 
-/// Whether a float weight is multiplied with pairs of bf16, of which nothing is unpacked: there is nothing for `gemm` to save.
+/// Returns whether a float weight is multiplied with pairs of bf16. Nothing is unpacked then, so
+/// `gemm` could save nothing.
 fn packed_floats_by_pairs(weight: &Weight, target: Target) -> bool {
     !weight.format.activation().is_quantised() && has_tiles(weight, target)
 }

@@ -1,11 +1,11 @@
-//! How a product's kernel is cut, for those who try others: what a tuner changes of a spec, and what it leaves.
+//! Cut of a product's kernel: the parts of a spec that a tuner changes.
 
 use super::candidates::Weight;
 use super::pace::Pace;
 use super::{Linear, MatmulStrategy, Swiglu};
 use crate::KernelSpec;
 
-/// How a product is cut.
+/// Cut of a product.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cut {
     /// The weight, as its products read it.
@@ -14,12 +14,12 @@ pub struct Cut {
     pub strategy: MatmulStrategy,
     /// Weight rows of an item.
     pub tile: u32,
-    /// How it goes along the weight.
+    /// Pace along the weight.
     pub pace: Pace,
 }
 
 impl Cut {
-    /// Of a spec; `None` for what is no product with a weight.
+    /// Returns the cut of a spec; `None` if it is not a product with a weight.
     pub fn of(spec: &KernelSpec) -> Option<Cut> {
         if let KernelSpec::Linear(Linear { format, x, k, tile, n, strategy, pace, .. }) = *spec {
             let weight = Weight { format, x, n: n.into(), k: k.into(), products: 1, block: 1, sub_block: 1 };
@@ -31,7 +31,8 @@ impl Cut {
         Some(Cut { weight, strategy, tile, pace })
     }
 
-    /// The same product with items of `tile` weight rows and of `rows` rows of activations at most, at another pace; `None` as for [`Cut::of`].
+    /// Returns the same product with items of `tile` weight rows and at most `rows` rows of
+    /// activations, at another pace. Returns `None` like [`Cut::of`].
     pub fn other(spec: &KernelSpec, tile: u32, rows: u32, pace: Pace) -> Option<KernelSpec> {
         if let KernelSpec::Linear(linear) = spec {
             return Some(Linear { tile, pace, ..*linear }.into());

@@ -1,4 +1,4 @@
-//! A weight row as f32: the embedding's lookup.
+//! Dequantisation of a weight row to f32, for the embedding's look-up.
 
 use ixc_ir::format::{Codec, Format, Minimum, Scales};
 use ixc_ir::kernel::{Affine, BufferId, KernelBuilder, Op, Type, ValueId};
@@ -93,7 +93,7 @@ pub fn dequantise_row(b: &mut KernelBuilder, format: Format, n: u32, w: BufferId
     });
 }
 
-/// Scale `number` of those that [`Block::scales`] gave.
+/// Returns scale `number` of those that [`Block::scales`] returned.
 fn scale(b: &mut KernelBuilder, scales: Scales, bytes: ValueId, number: i64) -> ValueId {
     let byte = b.op_imm(Op::Extract, Type::i8(1), &[bytes], number);
     let extend = match scales {
@@ -108,7 +108,7 @@ fn scale(b: &mut KernelBuilder, scales: Scales, bytes: ValueId, number: i64) -> 
     b.same(Op::And, &[scale, mask])
 }
 
-/// The minimum beside it.
+/// Returns the minimum that belongs to a scale.
 fn minimum(b: &mut KernelBuilder, scales: Scales, bytes: ValueId, number: i64) -> ValueId {
     let together = scales == Scales::Nibbles16;
     let byte = b.op_imm(Op::Extract, Type::i8(1), &[bytes], if together { number } else { number + 8 });
@@ -116,7 +116,7 @@ fn minimum(b: &mut KernelBuilder, scales: Scales, bytes: ValueId, number: i64) -
     if together { b.shift(Op::ShrU, minimum, 4) } else { minimum }
 }
 
-/// `d` times an integer, in all lanes.
+/// Returns `d` times an integer, in all lanes.
 fn scaled(b: &mut KernelBuilder, integer: ValueId, d: ValueId) -> ValueId {
     let s = b.op(Op::ToF32, Type::f32(1), &[integer]);
     let v = b.mul(d, s);

@@ -1,4 +1,5 @@
-//! Blocks as they lie in a model file: codes, scales and floats of a row, wherever the codec says that they are.
+//! Blocks as they lie in a model file: codes, scales and floats of a row, at the places that the
+//! codec gives.
 
 use ixc_ir::format::codec::HALF_OF_E4M3;
 use ixc_ir::format::digits::{BASE, Digits};
@@ -11,9 +12,9 @@ use ixc_ir::kernel::{Affine, BufferId, KernelBuilder, Op, Type, ValueId};
 
 use super::packed::strip;
 
-/// A sub-block's codes.
+/// Type of a sub-block's codes.
 pub const BYTES: Type = Type::i8(SUB as u16);
-/// Elements of half of it.
+/// Elements of half a sub-block.
 const HALF: usize = SUB / 2;
 
 /// A block of a weight row in memory.
@@ -29,18 +30,18 @@ impl Block {
         strip::quants(self.format)
     }
 
-    /// Address of a field.
+    /// Returns the address of a field.
     pub fn field(&self, name: &str) -> Affine {
         self.offset.clone() + self.format.field(name) as i64
     }
 
-    /// Number `at` of the block's floats `name` as f32.
+    /// Returns number `at` of the block's floats `name` as f32.
     pub fn number(&self, b: &mut KernelBuilder, name: &str, at: i64) -> ValueId {
         let number = self.codec().number(name);
         numbers(b, number, 1, self.buffer, self.field(name) + at * number.bytes() as i64)
     }
 
-    /// The codes of a sub-block of 32 elements, a byte each.
+    /// Returns the codes of a sub-block of 32 elements, a byte each.
     pub fn codes(&self, b: &mut KernelBuilder, sub: i64) -> ValueId {
         let codec = self.codec();
         match (codec.codes, &codec.high) {
@@ -55,7 +56,8 @@ impl Block {
         }
     }
 
-    /// A sub-block's digits. Both bytes of a word are digits of the same number in their bytes, as runs are longer.
+    /// Returns a sub-block's digits. Runs are long enough that both bytes of a word have the same
+    /// digit number.
     fn digits(&self, b: &mut KernelBuilder, all: &'static [Digits], sub: i64) -> ValueId {
         let halves = [0, 1].map(|half| {
             let first = (2 * sub as usize + half) * HALF;
@@ -63,7 +65,7 @@ impl Block {
             let at = self.field(digits.field) + byte as i64;
             match digits.run {
                 HALF.. => b.load(Type::i8(HALF as u16), self.buffer, at),
-                // The same four bytes again, for the next digits.
+                // Loads the same four bytes again, for the next digits.
                 4 => {
                     let four = b.load_splat(Type::i32(HALF as u16 / 4), self.buffer, at);
                     b.bitcast(Type::i8(HALF as u16), four)
@@ -93,7 +95,7 @@ impl Block {
         b.bitcast(BYTES, both)
     }
 
-    /// A sub-block's bits of a plane, from bit `to` of a byte on.
+    /// Returns a sub-block's bits of a plane, shifted to bit `to` of a byte.
     fn plane(&self, b: &mut KernelBuilder, plane: &Plane, sub: i64, to: i64) -> ValueId {
         let (byte, from) = plane.place(sub as usize * SUB);
         let (at, from, width) = (self.field(plane.field) + byte as i64, from as i64, plane.bits as i64);
@@ -114,7 +116,7 @@ impl Block {
                 let (low, high) = (moved(b, bytes, from), moved(b, bytes, from + width));
                 b.op(Op::Concat, BYTES, &[low, high])
             }
-            // Of two times eight bytes the low bits, then the high ones.
+            // Two times eight bytes: the low bits, then the high ones.
             (8, 4) => {
                 let ty = Type::i8(16);
                 let bytes = b.load(ty, self.buffer, at);
@@ -122,7 +124,8 @@ impl Block {
                 let halves = [Op::UnpackLo, Op::UnpackHi].map(|op| b.op_imm(op, ty, &[low, high], 8));
                 b.op(Op::Concat, BYTES, &halves)
             }
-            // Four neighbours' in a byte: all four times, of which each lane keeps its own.
+            // A byte has four neighbouring codes: each byte is repeated four times, and each lane
+            // keeps its own code.
             (1, 2) => {
                 let eight = b.load(Type::i8(8), self.buffer, at);
                 let both = b.op(Op::Concat, Type::i8(16), &[eight, eight]);
@@ -148,7 +151,7 @@ impl Block {
         }
     }
 
-    /// The codes of a sub-block by a grid.
+    /// Returns the codes of a sub-block by a grid.
     fn grid_codes(&self, b: &mut KernelBuilder, grid: &Grid, sub: i64) -> ValueId {
         let numbers = self.grid_indices(b, grid, sub);
         let mut entries = b.op_imm(Op::Lookup, b.ty(numbers), &[numbers], grid.table as i64);
@@ -158,7 +161,7 @@ impl Block {
         let places = match grid.len {
             4 => b.bitcast(BYTES, entries),
             _ => {
-                // Four low nibbles of each, then four high ones.
+                // Four low nibbles of each entry, then four high ones.
                 let ty = Type::i8(BYTES.lanes / 2);
                 let both = b.bitcast(ty, entries);
                 let (low, high) = (bits(b, both, None, 15), bits(b, both, Some((Op::ShrU, 4)), 15));
@@ -172,17 +175,17 @@ impl Block {
             Signs::Bits { field } => self.plane(b, &Plane::new(field, 1, 1), sub, to),
             Signs::Words { .. } | Signs::AboveIndex => {
                 let signs = self.sevens(b, grid, sub);
-                // Of each dword the lowest byte.
+                // Uses the lowest byte of each dword.
                 let top = each_bit(b, signs, 4);
                 bits(b, top, Some((Op::ShrU, 7 - to)), 1 << to)
             }
-            // They stand in the entries.
+            // The entries contain these signs.
             Signs::Common { .. } => return places,
         };
         b.same(Op::Or, &[places, signs])
     }
 
-    /// The indices of a sub-block, in dwords.
+    /// Returns the indices of a sub-block, in dwords.
     fn grid_indices(&self, b: &mut KernelBuilder, grid: &Grid, sub: i64) -> ValueId {
         let dwords = Type::i32(grid.each() as u16);
         match grid.index {
@@ -203,7 +206,8 @@ impl Block {
         }
     }
 
-    /// The bits that a sub-block's indices have beyond a byte, and what stands between them, in as many dwords as there are indices.
+    /// Returns the bits of a sub-block's indices above a byte, with the bits between them, in one
+    /// dword for each index.
     fn high_bits(&self, b: &mut KernelBuilder, grid: &Grid, high: HighBits, sub: i64) -> ValueId {
         let bytes = high.bytes as i64;
         let word = b.load(whole(high.bytes), self.buffer, self.field("high") + sub * bytes);
@@ -211,7 +215,8 @@ impl Block {
         b.broadcast(grid.each() as u16, word)
     }
 
-    /// The signs that all elements of an index have, where entries of the table have room for them.
+    /// Returns the sign that all elements of an index share, for grids whose entries have room for
+    /// it.
     fn common_signs(&self, b: &mut KernelBuilder, grid: &Grid, sub: i64) -> Option<ValueId> {
         let (Signs::Common { first, apart }, Index::Bytes { high: Some(high), .. }) = (grid.signs, grid.index) else {
             return None;
@@ -223,21 +228,22 @@ impl Block {
         Some(b.same(Op::IMul, &[signs, every]))
     }
 
-    /// A sub-block's words of 16 bits, in dwords.
+    /// Returns a sub-block's words of 16 bits, in dwords.
     fn grid_words(&self, b: &mut KernelBuilder, grid: &Grid, field: &str, sub: i64) -> ValueId {
         let at = self.field(field) + sub * grid.words_stride() as i64;
         let words = b.load(Type::i16(grid.each() as u16), self.buffer, at);
         b.op(Op::ExtendU, Type::i32(grid.each() as u16), &[words])
     }
 
-    /// The signs of each eight elements, of which a block has seven, in the lowest bytes of four dwords, twice.
+    /// Returns the signs of each eight elements, in the lowest bytes of four dwords, twice. The
+    /// block stores seven of the eight.
     fn sevens(&self, b: &mut KernelBuilder, grid: &Grid, sub: i64) -> ValueId {
         let dwords = Type::i32(BYTES.lanes / 8);
         let seven = match (grid.signs, grid.index) {
             (Signs::Words { field, stride, at }, _) => {
                 let at = self.field(field) + sub * stride as i64 + at as i64;
                 let word = b.load_splat(dwords, self.buffer, at);
-                // Seven bits each to the top, and down from there.
+                // Moves each seven bits to the top, and then down.
                 let up = b.bytes(dwords, (0..4).flat_map(|i| (1u32 << (25 - 7 * i)).to_le_bytes()).collect());
                 let top = b.same(Op::IMul, &[word, up]);
                 b.shift(Op::ShrU, top, 25)
@@ -250,7 +256,7 @@ impl Block {
                 unreachable!("{} has eight signs, or one", self.format)
             }
         };
-        // The eighth makes them even.
+        // The eighth sign makes the number of negative signs even.
         let parity = [4, 2, 1].into_iter().fold(seven, |all, by| {
             let half = b.shift(Op::ShrU, all, by);
             b.same(Op::Xor, &[all, half])
@@ -263,8 +269,9 @@ impl Block {
         b.op(Op::Concat, BYTES, &[signs, signs])
     }
 
-    /// The integer scales of a block of 256 in sixteen bytes: eight scales, then eight minimums, all below 64; sixteen signed ones, or eight; or
-    /// sixteen scales of four bits with minimums above.
+    /// Returns the integer scales of a block of 256 in sixteen bytes. They are eight scales, then
+    /// eight minimums, all less than 64; or sixteen or eight signed scales; or sixteen scales of
+    /// four bits with minimums in the upper bits.
     pub fn scales(&self, b: &mut KernelBuilder) -> ValueId {
         let load = |b: &mut KernelBuilder| b.load(SCALES, self.buffer, self.field("scales"));
         match self.codec().scales {
@@ -283,7 +290,7 @@ impl Block {
         }
     }
 
-    /// The codes of scales, in sixteen bytes.
+    /// Returns the codes of scales, in sixteen bytes.
     pub fn scale_codes(&self, b: &mut KernelBuilder, codes: &ScaleCodes) -> ValueId {
         let dense = Spread { each: 1, first: 0 };
         match &codes.bits {
@@ -302,7 +309,8 @@ impl Block {
         }
     }
 
-    /// So many codes of 16-bit words, `each` of a word from bit `first` on, in bytes of their own.
+    /// Returns `count` codes of 16-bit words in bytes of their own: `each` per word, from bit
+    /// `first` on.
     fn in_words(
         &self,
         b: &mut KernelBuilder,
@@ -323,7 +331,7 @@ impl Block {
             let order = b.bytes(SCALES, order.collect());
             let own = b.same(Op::ShuffleBytes, &[words, order]);
             let own = b.bitcast(eight, own);
-            // Each to the top, and down from there.
+            // Moves each code to the top, and then down.
             let up = (0..8).flat_map(|i| (1u16 << (16 - width - first - number(i) % each * width)).to_le_bytes());
             let up = b.bytes(eight, up.collect());
             let top = b.same(Op::IMul, &[own, up]);
@@ -333,8 +341,9 @@ impl Block {
         b.op(Op::Concat, SCALES, &halves)
     }
 
-    /// Scales' bits of a plane in bytes of their own, from bit `to` of a byte on: each gets its byte, and of all that are moved alike, a mask
-    /// keeps those.
+    /// Returns the bits of scales in a plane, in bytes of their own, shifted to bit `to`. Each
+    /// scale gets a copy of its byte. Bytes with the same shift are shifted together, and a mask
+    /// selects them.
     fn small_plane(&self, b: &mut KernelBuilder, columns: usize, plane: &Plane, spread: Spread, to: usize) -> ValueId {
         let lanes = usize::from(SCALES.lanes);
         let field = self.format.field(plane.field);
@@ -344,7 +353,8 @@ impl Block {
         };
         let places: Vec<(usize, usize)> = (0..self.format.block_len() / columns).map(place).collect();
         let mut all = None;
-        // Sixteen bytes of the block at a time; the last may begin before others end, as the block may end with the field.
+        // Sixteen bytes of the block at a time. The last load may overlap others, because the block
+        // may end with the field.
         let mut rest = places.as_slice();
         let mut first = 0;
         while let Some(&(least, _)) = rest.first() {
@@ -389,7 +399,7 @@ impl Block {
     }
 }
 
-/// The numbers of codes of scales.
+/// Returns the numbers of codes of scales.
 pub fn scale_numbers(b: &mut KernelBuilder, scales: &ScaleCodes, codes: ValueId) -> ValueId {
     let ty = b.ty(codes);
     match scales.number {
@@ -404,10 +414,10 @@ pub fn scale_numbers(b: &mut KernelBuilder, scales: &ScaleCodes, codes: ValueId)
     }
 }
 
-/// Scales of a block.
+/// Type of a block's scales.
 const SCALES: Type = Type::i8(16);
 
-/// What a number is, of the half that is stored for it.
+/// Returns a number from the f16 that stores it.
 fn part(b: &mut KernelBuilder, number: Number, whole: ValueId) -> ValueId {
     match number {
         Number::PartOfHalf { halved } | Number::TopsOfWords { halved } => {
@@ -418,10 +428,10 @@ fn part(b: &mut KernelBuilder, number: Number, whole: ValueId) -> ValueId {
     }
 }
 
-/// Half of what stands behind the largest number of E4M3.
+/// Half of the number that would follow the largest of E4M3.
 const E4M3_BEYOND: f32 = 240.0;
 
-/// A block's floats, or those of several rows side by side, as f32.
+/// Returns a block's floats, or those of several rows side by side, as f32.
 pub fn numbers(b: &mut KernelBuilder, number: Number, lanes: u16, buffer: BufferId, at: Affine) -> ValueId {
     match number {
         Number::Half => {
@@ -447,15 +457,16 @@ pub fn numbers(b: &mut KernelBuilder, number: Number, lanes: u16, buffer: Buffer
             let whole = b.op(Op::F16ToF32, Type::f32(lanes), &[halves]);
             let (factor, nan) = (b.splat_f32(lanes, HALF_OF_E4M3), b.splat_f32(lanes, E4M3_BEYOND));
             let whole = b.mul(whole, factor);
-            // What is no number is what would be the next number, here; it is 0.
+            // E4M3's NaN has the bits of that next number here; it becomes 0.
             let is_number = b.op(Op::CmpLtF, Type::i32(lanes), &[whole, nan]);
             let bits = b.bitcast(Type::i32(lanes), whole);
             let bits = b.same(Op::And, &[bits, is_number]);
             b.bitcast(Type::f32(lanes), bits)
         }
         Number::HalfOfPower => {
-            // The exponent of `2^(e - 128)` is `e - 1`, and where that is none of a normal number, the mantissa's bit is larger: of 0 and of 1,
-            // `e + 1` is the number in units of 2^-128.
+            // The exponent of `2^(e - 128)` is `e - 1`. For `e` of 0 and 1 the number is subnormal,
+            // and `e + 1` is its value in units of 2^-128. Its mantissa bits are then the larger of
+            // both.
             let bytes = b.load(Type::i8(lanes), buffer, at);
             let e = b.op(Op::ExtendU, Type::i32(lanes), &[bytes]);
             let one = b.splat_int(Type::i32(lanes), 1);
@@ -468,7 +479,7 @@ pub fn numbers(b: &mut KernelBuilder, number: Number, lanes: u16, buffer: Buffer
     }
 }
 
-/// An integer of one, two or four bytes.
+/// Returns the type of an integer of one, two or four bytes.
 pub fn whole(bytes: usize) -> Type {
     match bytes {
         1 => Type::i8(1),
@@ -477,7 +488,7 @@ pub fn whole(bytes: usize) -> Type {
     }
 }
 
-/// The bits of a block's float as packed blocks have them.
+/// Returns the bits of a block's float in the form of packed blocks.
 pub fn number_bits(b: &mut KernelBuilder, number: Number, buffer: BufferId, at: Affine) -> ValueId {
     match number {
         Number::Half | Number::PartOfHalf { .. } | Number::HalfOfPower | Number::HalfOfE4m3 | Number::Single => {
@@ -485,7 +496,7 @@ pub fn number_bits(b: &mut KernelBuilder, number: Number, buffer: BufferId, at: 
         }
         Number::TopsOfWords { .. } => {
             let dword = Type::i32(1);
-            // Of each word the top four bits: of two words one beside the other.
+            // Takes the top four bits of each word, and joins those of two words.
             let tops = [0, 4].map(|from| {
                 let words = b.load(dword, buffer, at.clone() + from);
                 let [low, high] = [(12, 15), (24, 0xf0)].map(|(by, mask)| {
@@ -503,12 +514,13 @@ pub fn number_bits(b: &mut KernelBuilder, number: Number, buffer: BufferId, at: 
     }
 }
 
-/// Of a dword in all lanes, in each its own `width` bits, the first from bit `first` on and the others `apart` from there, moved to bit `to`.
+/// Takes from a dword in all lanes the `width` bits of each lane, moved to bit `to`. The first
+/// lane's bits begin at bit `first`; the others are `apart` bits further each.
 fn each_to(b: &mut KernelBuilder, word: ValueId, (first, apart): (usize, usize), width: usize, to: usize) -> ValueId {
     let (ty, lanes) = (b.ty(word), usize::from(b.ty(word).lanes));
     let dwords = |of: &dyn Fn(usize) -> u32| (0..lanes).flat_map(|i| of(i).to_le_bytes()).collect();
     let at = |i: usize| first + apart * i;
-    // All to the bit that the last has, or the one that they go to, and down from there.
+    // Multiplies all bits up to the bit of the last lane or to bit `to`, and shifts them down.
     let top = at(lanes - 1).max(to);
     let own = b.bytes(ty, dwords(&|i| ((1 << width) - 1) << at(i)));
     let up = b.bytes(ty, dwords(&|i| 1 << (top - at(i))));
@@ -517,11 +529,13 @@ fn each_to(b: &mut KernelBuilder, word: ValueId, (first, apart): (usize, usize),
     if top > to { b.shift(Op::ShrU, moved, (top - to) as i64) } else { moved }
 }
 
-/// Eight scales and eight minimums of twelve bytes. What is read behind these is not used.
+/// Returns eight scales and eight minimums from twelve bytes. Bytes after these are loaded but not
+/// used.
 fn six_bits(b: &mut KernelBuilder, packed: ValueId) -> ValueId {
     let ty = b.ty(packed);
-    // Dwords u0 u1 u2 hold twelve bytes. Low six bits of u0: scales 0-3; of u1: minimums 0-3. Scales 4-7 are the low nibbles of
-    // u2 with the top bits of u0 above, minimums 4-7 the high nibbles of u2 with the top bits of u1.
+    // Dwords u0 u1 u2 hold twelve bytes. The low six bits of u0's bytes are scales 0-3, those of
+    // u1's are minimums 0-3. Scales 4-7 are the low nibbles of u2 with the top bits of u0 above.
+    // Minimums 4-7 are the high nibbles of u2 with the top bits of u1.
     let dwords = |order: [Option<u8>; 4]| -> Vec<u8> {
         order.iter().flat_map(|d| (0..4u8).map(move |i| d.map_or(0x80, |d| 4 * d + i))).collect()
     };
@@ -546,8 +560,9 @@ fn six_bits(b: &mut KernelBuilder, packed: ValueId) -> ValueId {
     b.same(Op::Or, &[both, top])
 }
 
-/// Of each bit of four bytes in both halves of a vector, `apart` bytes apart, a byte that has it on top; what is below means nothing. A byte that keeps its bit
-/// alone, or its negative, has the top bit where it is not 0.
+/// Expands each bit of four bytes, `apart` bytes apart in both halves of a vector, to the top bit
+/// of a byte; the lower bits are undefined. A byte that keeps only its bit, or the byte's negative,
+/// has the top bit set unless it is 0.
 fn each_bit(b: &mut KernelBuilder, four: ValueId, apart: u8) -> ValueId {
     let order = b.bytes(BYTES, (0..BYTES.lanes as u8).map(|i| i / 8 * apart).collect());
     let bytes = b.same(Op::ShuffleBytes, &[four, order]);
@@ -557,7 +572,7 @@ fn each_bit(b: &mut KernelBuilder, four: ValueId, apart: u8) -> ValueId {
     b.same(Op::Or, &[bit, negative])
 }
 
-/// Codes as the bytes that kernels multiply with: see [`Quants::byte`].
+/// Returns codes as the bytes that kernels multiply with: see [`Quants::byte`].
 pub fn bytes(b: &mut KernelBuilder, codec: &Quants, codes: ValueId) -> ValueId {
     let ty = b.ty(codes);
     match codec.values {
@@ -574,7 +589,8 @@ pub fn bytes(b: &mut KernelBuilder, codec: &Quants, codes: ValueId) -> ValueId {
     }
 }
 
-/// `(bytes >> by) & mask` on each byte: shifts are on words, the mask drops what came from the neighbour.
+/// Returns `(bytes >> by) & mask` for each byte. Shifts work on words; the mask drops bits from the
+/// neighbour.
 pub fn bits(b: &mut KernelBuilder, bytes: ValueId, shift: Option<(Op, i64)>, mask: i64) -> ValueId {
     let lanes = b.ty(bytes).lanes;
     let shifted = match shift {

@@ -1,21 +1,22 @@
 //! Matrix products with weights of every format.
 //!
-//! A vector lane is a weight row, so that no horizontal sum is left: that is how weights are packed, and [`packed`] multiplies with
-//! strips of 16 rows. A weight that lies as in its file is packed by the product itself, a strip at a time to scratch memory, so that both
-//! give the same bits. What a block's bytes mean, every part reads from the format's codec.
+//! A vector lane is a weight row, so no horizontal sums are needed. Weights are packed in this way,
+//! and [`packed`] multiplies with strips of 16 rows. A product with a weight in its file layout
+//! packs the weight itself, a strip at a time to scratch memory, so both give the same bits. All
+//! parts read the meaning of a block's bytes from the format's codec.
 //!
 //! | module | what it owns |
 //! | --- | --- |
-//! | [`strategy`] | how a product is computed, and its dims |
-//! | [`candidates`], [`tiling`] | how a weight's products can be cut and what that costs; how they are, as text |
-//! | [`cut`] | what a tuner changes of a product |
-//! | [`pace`] | how far ahead a product reads, and unrolled loops |
-//! | `swiglu` | two products and what is made of them: a kernel of its own |
-//! | [`packed`] | products with strips, few rows and many |
+//! | [`strategy`] | kernels of a product, and their dims |
+//! | [`candidates`], [`tiling`] | ways to cut a weight's products and their costs; the chosen cut, as text |
+//! | [`cut`] | the parts of a product that a tuner changes |
+//! | [`pace`] | distance of prefetches, and unrolled loops |
+//! | `swiglu` | two products and their gating, in one kernel |
+//! | [`packed`] | products with strips, for few rows and many |
 //! | [`tiles`] | many rows, by tile products |
-//! | [`by_rows`] | weights with a scale for each row: all of it |
+//! | [`by_rows`] | all products with weights that have a scale for each row |
 //! | [`pack`](mod@pack) | strips from rows as they lie in the file: a kernel, and a part of products |
-//! | [`file`](mod@file) | what is read from blocks in the file |
+//! | [`file`](mod@file) | reads of blocks in the file layout |
 //! | [`dequantise`] | rows as f32, for the embedding |
 
 mod by_rows;
@@ -51,20 +52,22 @@ pub use self::strategy::MatmulStrategy;
 pub use self::swiglu::Swiglu;
 pub use dequantise::dequantise_row;
 
-/// f32 lanes of what reads blocks as they lie in the file: 256-bit registers, which blocks of 32 bytes fill.
+/// f32 lanes of code that reads blocks in the file layout: blocks of 32 bytes fill 256-bit
+/// registers.
 const LANES: u16 = 8;
 /// Columns of a sub-block.
 const SUB: i64 = layout::SUB as i64;
-/// Most rows of an item with a strip that lacks some, whose results pass through scratch memory: of a kernel for few rows.
+/// Max rows of an item with a partial strip, whose results pass through scratch memory, for a
+/// kernel for few rows.
 const MAX_FEW_PARTIAL_ROWS: i64 = 1 << 4;
-/// The same of a kernel for many.
+/// Max rows of an item with a partial strip, for a kernel for many rows.
 const MAX_PARTIAL_ROWS: i64 = 1 << 8;
 
 /// Rows of an item, in groups of some sizes: see [`MatmulStrategy::row_groups`].
 struct Rows {
-    /// How many groups, and of how many rows, largest first.
+    /// Number of groups, and rows of each, largest groups first.
     groups: Vec<(DimId, u32)>,
-    /// Whether the last groups are no whole tile, for [`MatmulStrategy::Tiles`].
+    /// Whether the last groups are a partial tile, for [`MatmulStrategy::Tiles`].
     partial: Option<DimId>,
 }
 
@@ -87,12 +90,13 @@ impl Rows {
         self.groups.iter().fold(Affine::constant(0), |sum, (groups, size)| sum + *groups * i64::from(*size))
     }
 
-    /// Most rows beyond those that whole groups of the first size have.
+    /// Returns the max rows after the whole groups of the first size.
     fn most_rest(&self) -> i64 {
         self.groups.first().map_or(0, |(_, size)| i64::from(*size))
     }
 
-    /// Runs `body` for every size of groups: it gets the first row of these groups, their number and their size.
+    /// Runs `body` for every size of groups, with the first row of these groups, their number and
+    /// their size.
     fn for_sizes(&self, b: &mut KernelBuilder, mut body: impl FnMut(&mut KernelBuilder, Affine, DimId, u32)) {
         let mut first = Affine::constant(0);
         for (groups, size) in &self.groups {
@@ -101,7 +105,7 @@ impl Rows {
         }
     }
 
-    /// Runs `body` for every group: it gets the first row of the group and how many rows that has.
+    /// Runs `body` for every group, with the group's first row and number of rows.
     fn for_each(&self, b: &mut KernelBuilder, mut body: impl FnMut(&mut KernelBuilder, Affine, u32)) {
         self.for_sizes(b, |b, first, groups, size| {
             let name = if size == 1 { "row" } else { "group" };
@@ -110,13 +114,13 @@ impl Rows {
     }
 }
 
-/// Where a product goes: row `r`, weight row `n` at `offset + r * row_bytes + 4 * n`.
+/// Destination of a product: row `r`, weight row `n` at `offset + r * row_bytes + 4 * n`.
 #[derive(Clone)]
 struct Destination {
     buffer: BufferId,
     offset: Affine,
     row_bytes: i64,
-    /// Whether nothing stands there, so that a product is stored and not added.
+    /// Whether the destination is empty, so that a product is stored instead of added.
     fresh: bool,
 }
 
@@ -128,16 +132,17 @@ struct Product {
     tile: u32,
     x: BufferId,
     x_format: Format,
-    /// The weight, and where it starts.
+    /// The weight, and its start.
     w: (BufferId, i64),
     strategy: MatmulStrategy,
     vectors: Vectors,
-    /// Working memory, and where it starts there.
+    /// Scratch memory, and its start in the buffer.
     scratch: Option<(BufferId, i64)>,
 }
 
-/// Whether a product with a weight in `format` reads activations in `x`: the format's own, or a form of it for tiles, which begins
-/// with the same fields, or of which packed floats take either; of bf16 in pairs only gemv and gemm read those.
+/// Returns whether a product with a weight in `format` reads activations in `x`. That is the
+/// format's own activation format, or a form of it for tiles that begins with the same fields.
+/// Packed floats take either; only gemv and gemm read pairs of bf16.
 fn takes(format: Format, x: Format) -> bool {
     let own = format.activation();
     x == own
@@ -182,7 +187,7 @@ fn checked(
         check(name, "tile", u64::from(tile), tile.is_multiple_of(32), "a multiple of 32")?;
         check(name, "dot product length", u64::from(k), k.is_multiple_of(32), "a multiple of 32")?;
     } else {
-        // Of no whole strip there is one: code for both would be twice as much.
+        // A tile is whole strips or less than one strip: code for both would be twice as long.
         let whole = tile.is_multiple_of(STRIP as u32) || format.rows() == 1 && tile < STRIP as u32;
         let expected = if format.rows() == 1 { "a multiple of 16, or less" } else { "a multiple of 16" };
         check(name, "tile", u64::from(tile), whole, expected)?;
@@ -192,23 +197,25 @@ fn checked(
     Ok((x_row, w))
 }
 
-/// Bytes from one row to the next; the number of columns was checked before.
+/// Returns the bytes from one row to the next; the number of columns was checked before.
 fn row_bytes(format: Format, k: u32) -> i64 {
     quantise::row_bytes("", format, k).unwrap_or(0)
 }
 
-/// The format that a product's strips have: the weight's own, or the one that it packs them in.
+/// Returns the format of a product's strips: the weight's own, or the one into which it is packed.
 fn strips_of(format: Format) -> Format {
     format.packed().unwrap_or(format)
 }
 
-/// Bytes of a strip of rows of `k` columns. The last block may lack sub-blocks, but is there.
+/// Returns the bytes of a strip of rows of `k` columns. The last block may lack sub-blocks, but has
+/// its full size.
 fn strip_bytes(format: Format, k: u32) -> i64 {
     let blocks = (k as usize).div_ceil(format.block_len()) * format.block_bytes();
     (STRIP * (blocks + format.tail_bytes())) as i64
 }
 
-/// Bytes of working memory that a product needs for items of at most so many rows, if it needs some.
+/// Returns the bytes of scratch memory that a product needs for items of at most `rows` rows, if
+/// any.
 fn scratch_bytes(
     format: Format,
     x: Format,
@@ -230,12 +237,13 @@ fn scratch_bytes(
     }
 }
 
-/// Whether a product needs nothing to add to: see [`Destination::fresh`].
+/// Returns whether a product can store its results without adding: see [`Destination::fresh`].
 fn stores(format: Format, strategy: MatmulStrategy) -> bool {
     format.has_row_scale() || strategy == MatmulStrategy::Tiles
 }
 
-/// Adds the product to what is at the destination, unless that is fresh. Where the weight lies as in the file, that has room for whole strips.
+/// Adds the product to the destination, or stores it there if that is fresh. For a weight in its
+/// file layout, the destination has room for whole strips.
 fn multiply(b: &mut KernelBuilder, product: &Product, rows: &Rows, to: &Destination) {
     match (product.scratch, rows.partial) {
         (Some(scratch), Some(partial)) => {
@@ -256,7 +264,7 @@ fn by_packing(b: &mut KernelBuilder, product: &Product, scratch: (BufferId, i64)
     let format = strips_of(product.format);
     let row_bytes = quantise::row_bytes("", product.format, product.k).unwrap_or(0);
     let bytes = strip_bytes(format, product.k);
-    // How much that is does not matter here: it is there.
+    // The number of bytes does not matter here, because the scratch memory has room for them.
     let needs = packed::scratch_bytes(format, product.x_format, product.k, product.strategy, 0, product.vectors);
     let strip = |b: &mut KernelBuilder, strip: Affine, count: i64| {
         let (w, from) = product.w;
@@ -276,7 +284,8 @@ fn by_packing(b: &mut KernelBuilder, product: &Product, scratch: (BufferId, i64)
 }
 
 spec! {
-    /// `y = x w' [+ bias] [+ residual]` for `tile` rows of the weight and the item's rows; rows of `y` and `residual` are `n` elements apart.
+    /// `y = x w' [+ bias] [+ residual]` for `tile` rows of the weight and the item's rows; rows of
+    /// `y` and `residual` are `n` elements apart.
     pub struct Linear "linear" {
         /// The weight's format.
         pub format: Format,
@@ -292,9 +301,9 @@ spec! {
         pub bias: bool,
         /// Whether a residual is added.
         pub residual: bool,
-        /// How it is computed.
+        /// Kernel of the product.
         pub strategy as "shape": MatmulStrategy,
-        /// How it reads ahead and how often its innermost loops are unrolled, where a tuner says so; no bits depend on it.
+        /// Prefetch distance and unrolling of the innermost loops, if tuned; no bits depend on it.
         pub pace: Pace = Pace::default(),
     }
 }
@@ -407,7 +416,8 @@ impl Definition for Linear {
         let x_format = x;
         check(&name, "rows of the weight", u64::from(n), n >= tile, format!("at least {tile}"))?;
         let mut b = KernelBuilder::new(name);
-        // Results of no whole strips are complete in scratch memory before they go to their places.
+        // Results of partial strips are completed in scratch memory, and then copied to their
+        // places.
         let partial = !tile.is_multiple_of(STRIP as u32);
         let most = most_rows(strategy, tile);
         let rows = Rows::dims(&mut b, strategy, most);
@@ -415,7 +425,7 @@ impl Definition for Linear {
         let x = b.read("x", rows.count() * x_row);
         let w = b.read("w", i64::from(tile) * w_row);
         let bias = bias.then(|| b.read("bias", tile_bytes));
-        // The last row ends with the tile. Where there are no rows this is negative, which means empty.
+        // The last row ends with the tile. Without rows the size is negative, which means empty.
         let size = rows.count() * row_bytes + (tile_bytes - row_bytes);
         let residual = residual.then(|| b.read("residual", size.clone()));
         let y = b.buffer("y", BufferKind::ReadWrite, size);
@@ -430,7 +440,7 @@ impl Definition for Linear {
             _ => result.clone(),
         };
 
-        // What the products are added to.
+        // Initial values, to which the products are added.
         let before = |b: &mut KernelBuilder, row: Affine, count: u32| {
             b.for_each("r", i64::from(count), |b, r| {
                 for_vectors(b, lanes, tile, |b, at, lanes| {
@@ -449,7 +459,7 @@ impl Definition for Linear {
                     };
                     b.store(sums.buffer, (row.clone() + r) * sums.row_bytes + at * 4, v);
                 });
-                // What no weight row adds to.
+                // Lanes without a weight row.
                 if partial {
                     let zero = b.splat_f32(1, 0.0);
                     for at in i64::from(tile)..sums_row / 4 {
@@ -515,20 +525,20 @@ impl Definition for Linear {
     }
 }
 
-/// Most rows of activations of an item with so many weight rows.
+/// Returns the max rows of activations of an item with `tile` weight rows.
 fn most_rows(strategy: MatmulStrategy, tile: u32) -> i64 {
     let partial = !tile.is_multiple_of(STRIP as u32);
     match strategy {
         MatmulStrategy::Gemv if partial => MAX_FEW_PARTIAL_ROWS,
         MatmulStrategy::Gemm if partial => MAX_PARTIAL_ROWS,
-        // Its sums are in scratch memory, too.
+        // The sums of `gemm6` are in scratch memory, too.
         MatmulStrategy::Gemm6 => MAX_PARTIAL_ROWS,
         MatmulStrategy::Gemv | MatmulStrategy::Gemm => MAX_ROWS,
         MatmulStrategy::Tiles => tiles::MOST_ROWS,
     }
 }
 
-/// What a product of `k` columns is off by at most, beside the sum of magnitudes.
+/// Returns the error bound of a product of `k` columns, relative to the sum of magnitudes.
 fn relative(format: Format, k: usize, strategy: MatmulStrategy) -> f64 {
     let rounding = match strategy {
         MatmulStrategy::Tiles if format.has_row_scale() => 0.0,
@@ -538,12 +548,12 @@ fn relative(format: Format, k: usize, strategy: MatmulStrategy) -> f64 {
     k as f64 * UNIT * 4.0 + rounding
 }
 
-/// Multiply-adds of a product.
+/// Returns the multiply-adds of a product.
 fn multiply_adds(strategy: MatmulStrategy, (k, tile): (u32, u32), dims: &[i64]) -> u64 {
     u64::from(k) * u64::from(tile) * strategy.rows(dims).max(0).unsigned_abs()
 }
 
-/// What a product's multiply-adds are made of.
+/// Returns the arithmetic of a product's multiply-adds.
 fn arithmetic(x: Format, strategy: MatmulStrategy) -> Arithmetic {
     match strategy {
         MatmulStrategy::Tiles if !x.has_row_scale() => Arithmetic::Bf16,

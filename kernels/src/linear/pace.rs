@@ -1,5 +1,6 @@
-//! How a product goes along its weight: how far before its loads it asks for bytes, and how often its innermost loops are unrolled. Both are speed
-//! alone: prefetches compute nothing, and an unrolled loop does the same operations in the same order.
+//! Pace of a product along its weight: the distance of prefetches ahead of loads, and the unrolling
+//! of the innermost loops. Both affect only speed: prefetches compute nothing, and an unrolled loop
+//! does the same operations in the same order.
 //!
 //! ```text
 //! 4096/1      a page ahead, loops as the generator writes them: where nobody tunes
@@ -20,19 +21,20 @@ use super::packed::ahead::{AHEAD, LINE};
 use crate::generate::{GenerateError, check};
 use crate::text::{FieldKind, Value};
 
-/// Farthest that a prefetch asks ahead: beyond it lines are gone from the first cache before they are read.
+/// Max prefetch distance: beyond it, lines leave the L1 cache before they are read.
 pub const MOST_AHEAD: u32 = 1 << 16;
-/// Most iterations that are one.
+/// Max iterations unrolled into one.
 pub const MOST_UNROLLED: u32 = 8;
-/// Statements that an unrolled body has at most: code beyond it leaves the caches of decoded instructions.
+/// Max statements of an unrolled body: longer code exceeds the caches of decoded instructions.
 const MOST_STATEMENTS: usize = 512;
 
-/// How a product goes along its weight.
+/// Pace of a product along its weight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Pace {
-    /// Bytes from those that are read to those that are asked for, whole cache lines; 0 asks for none.
+    /// Bytes from the current loads to the prefetched lines, in whole cache lines; 0 turns
+    /// prefetches off.
     pub ahead: u32,
-    /// Iterations of an innermost loop that are one.
+    /// Iterations of an innermost loop that are unrolled into one.
     pub unroll: u32,
 }
 
@@ -43,7 +45,7 @@ impl Default for Pace {
 }
 
 impl Pace {
-    /// Whether a tuner may say so.
+    /// Returns whether a tuner may choose this pace.
     pub fn is_valid(self) -> bool {
         self.ahead <= MOST_AHEAD
             && self.ahead.is_multiple_of(LINE as u32)
@@ -51,7 +53,7 @@ impl Pace {
             && self.unroll <= MOST_UNROLLED
     }
 
-    /// What it adds to a kernel's name: nothing where it is the default.
+    /// Returns the suffix of a kernel's name; empty for the default.
     pub(crate) fn suffix(self) -> String {
         if self == Pace::default() { String::new() } else { format!("_a{}u{}", self.ahead, self.unroll) }
     }
@@ -62,7 +64,7 @@ impl Pace {
         check(name, "bytes ahead", self.ahead.into(), self.is_valid(), most)
     }
 
-    /// The kernel at this pace.
+    /// Returns the kernel at this pace.
     pub(crate) fn apply(self, mut kernel: Kernel) -> Kernel {
         if self == Pace::default() {
             return kernel;
@@ -92,7 +94,7 @@ impl Pace {
     }
 }
 
-/// Makes `times` iterations one, where the loop holds no other and has a number of iterations that comes out even.
+/// Unrolls a loop `times` times, if it is innermost and its number of iterations is a multiple.
 fn unroll(values: &mut Vec<Type>, inner: &mut For, times: u32) {
     let is_innermost = inner.body.iter().all(|statement| matches!(statement, Stmt::Inst(_)));
     let trip = inner.trip.as_constant().filter(|trip| trip % i64::from(times) == 0 && *trip > i64::from(times));
@@ -100,7 +102,7 @@ fn unroll(values: &mut Vec<Type>, inner: &mut For, times: u32) {
         return;
     };
     let mut body = Vec::with_capacity(inner.body.len() * times as usize);
-    // What the iteration before gives, by carried value.
+    // Results of the iteration before, by carried value.
     let mut given: Vec<ValueId> = inner.carries.iter().map(|carry| carry.inner).collect();
     for iteration in 0..i64::from(times) {
         let mut names: Vec<(ValueId, ValueId)> = inner.carries.iter().map(|carry| carry.inner).zip(given).collect();
@@ -117,12 +119,12 @@ fn unroll(values: &mut Vec<Type>, inner: &mut For, times: u32) {
     inner.body = body;
 }
 
-/// The last name that a value was given.
+/// Returns the last name that a value was given.
 fn renamed(names: &[(ValueId, ValueId)], value: ValueId) -> ValueId {
     names.iter().rev().find(|(from, _)| *from == value).map_or(value, |(_, to)| *to)
 }
 
-/// An instruction as iteration `iteration` of `times` has it, with a result of its own.
+/// Returns a copy of an instruction for iteration `iteration` of `times`, with a result of its own.
 fn copied(
     values: &mut Vec<Type>,
     inst: &Inst,
@@ -197,7 +199,7 @@ mod tests {
     use crate::catalogue::inputs;
     use crate::{KernelSpec, generate};
 
-    /// Kernels for few rows and for many, quantised and of floats, of one weight and of two.
+    /// Kernels for few rows and for many, quantised and float, with one weight and with two.
     const SPECS: [&str; 5] = [
         "linear format=q4_k_r16 k=512 tile=32 n=32 shape=gemv",
         "linear format=q6_k_r16 k=512 tile=16 n=32 residual shape=gemm",
@@ -224,7 +226,7 @@ mod tests {
                 let spec: KernelSpec = format!("{text} pace={pace}").parse().unwrap();
                 let other = generate(&spec, Target::AVX2).unwrap();
                 verify(&other).unwrap();
-                // Inputs follow from a spec's name: both get those of the one.
+                // Inputs depend on a spec's name, so both kernels get those of one spec.
                 assert_eq!(results(&other, &own), results(&kernel, &own), "{spec}");
                 let prefetches = |kernel: &Kernel| kernel.to_string().matches("prefetch").count();
                 match pace.starts_with('0') {

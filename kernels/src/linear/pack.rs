@@ -1,8 +1,9 @@
-//! Packing: 16 rows of a weight as they lie in the file become a strip.
+//! Packing: turns 16 rows of a weight in its file layout into a strip.
 //!
-//! A sub-block's codes of 16 rows are bytes, four neighbouring ones a dword; dwords of 8 rows by 8 groups are exchanged, and then a
-//! vector holds a group of all rows, from which low and high bits go to their places. Scales are exchanged as bytes, floats of two bytes as
-//! words. Vectors have 32 bytes on every target: what this waits for are shuffles, of which wider ones are no faster.
+//! A sub-block's codes of 16 rows are bytes, and four neighbouring ones are a dword. Dwords of 8
+//! rows by 8 groups are transposed. A vector then holds a group of all rows, from which low and
+//! high bits go to their places. Scales are transposed as bytes, floats of two bytes as words.
+//! Vectors have 32 bytes on every target: shuffles limit the speed, and wider ones are no faster.
 //!
 //! ```text
 //! row r: | q0 q1 q2 q3 | q4 .. |     ->     group g: | q[4g..4g+4] of row 0 | of row 1 | .. of row 15 |
@@ -24,12 +25,12 @@ use crate::signature::{Holds, Signature};
 use crate::text::spec;
 
 const STRIP: i64 = STRIP_ROWS as i64;
-/// Columns of floats that are exchanged together.
+/// Columns of floats that are transposed together.
 const FLOATS: i64 = 16;
 /// Bytes of a vector: half of the rows.
 const HALF: i64 = VECTOR / 2;
 
-/// Most columns of a call.
+/// Max columns of a call.
 const MAX_COLUMNS: i64 = 1 << 24;
 
 /// Rows of a strip in a file: row `r`, if there is one, at `first + r * row_bytes`.
@@ -37,18 +38,18 @@ pub struct Rows {
     pub buffer: BufferId,
     pub first: Affine,
     pub row_bytes: Affine,
-    /// How many; of those beyond, packed numbers are 0.
+    /// Number of rows; the packed numbers of missing rows are 0.
     pub count: i64,
 }
 
 impl Rows {
-    /// Row `r` from byte `at` on.
+    /// Returns the place of byte `at` of row `r`.
     fn at(&self, r: i64, at: Affine) -> Affine {
         self.first.clone() + self.row_bytes.clone() * r + at
     }
 }
 
-/// Where a strip's packed blocks go.
+/// Destination of a strip's packed blocks.
 pub struct Place {
     pub format: Format,
     pub buffer: BufferId,
@@ -62,14 +63,14 @@ impl Place {
 }
 
 spec! {
-    /// Packs 16 rows of a weight: a strip.
+    /// Packing of 16 rows of a weight into a strip.
     pub struct Pack "pack" {
         /// The packed format.
         pub to: Format,
     }
 }
 
-/// Of each format.
+/// Representative specs, one for each format.
 #[rustfmt::skip] // One line each.
 const ROWS: &[Row] = &[
     row("pack_f32_r16", 8, "pack to=f32_r16"),
@@ -100,7 +101,7 @@ impl Definition for Pack {
         format!("pack_{}", self.to)
     }
 
-    /// Dims: packed blocks; of floats, columns / 16 and columns % 16.
+    /// Returns the signature. Dims: packed blocks; for floats, columns / 16 and columns % 16.
     fn signature(&self) -> Signature {
         let from = self.to.unpacked().unwrap_or(self.to);
         let signature = Signature::new().read("rows", Holds::Table(from, "to")).write("y", Holds::Strip(self.to, "to"));
@@ -160,7 +161,7 @@ impl Definition for Pack {
     }
 }
 
-/// Packs rows of `k` columns, whole blocks of the file: the last packed block may lack some.
+/// Packs rows of `k` columns in whole blocks of the file; the last packed block may lack some.
 pub fn pack_columns(b: &mut KernelBuilder, rows: &Rows, k: i64, to: &Place) {
     let len = to.format.block_len() as i64;
     match to.format.codec() {
@@ -171,7 +172,7 @@ pub fn pack_columns(b: &mut KernelBuilder, rows: &Rows, k: i64, to: &Place) {
     }
 }
 
-/// Packs so many blocks, and so many columns more.
+/// Packs `blocks` blocks, and `rest` more columns.
 fn quants(b: &mut KernelBuilder, rows: &Rows, blocks: Affine, rest: i64, to: &Place) {
     let from = to.format.unpacked().unwrap_or(to.format);
     let each = to.format.block_len() as i64 / from.block_len() as i64;
@@ -204,7 +205,7 @@ fn quants(b: &mut KernelBuilder, rows: &Rows, blocks: Affine, rest: i64, to: &Pl
     }
 }
 
-/// Packs block `number` of those that make a packed one, of all rows.
+/// Packs block `number` of those that make a packed block, for all rows.
 fn pack_block(b: &mut KernelBuilder, codec: &Quants, rows: &[Option<Block>], number: i64, to: &Place) {
     let field = |name: &str| to.format.field(name) as i64;
     let format = to.format;
@@ -229,7 +230,7 @@ fn pack_block(b: &mut KernelBuilder, codec: &Quants, rows: &[Option<Block>], num
     if let Some(grid) = codec.grid() {
         pack_grid(b, grid, rows, subs as usize, to);
     }
-    // Others have codes in planes.
+    // Formats without a grid have codes in planes.
     let of_planes = if codec.grid().is_some() { 0 } else { subs };
     for sub in 0..of_planes {
         for (half, rows) in rows.chunks_exact(STRIP_ROWS / 2).enumerate() {
@@ -240,7 +241,7 @@ fn pack_block(b: &mut KernelBuilder, codec: &Quants, rows: &[Option<Block>], num
                         Some(row) => row.codes(b, sub),
                         None => b.splat_int(file::BYTES, 0),
                     };
-                    // Whole bytes are stored as they are multiplied.
+                    // Whole bytes are stored in the form in which they are multiplied.
                     let codes = if codec.low.bits == 8 { file::bytes(b, codec, codes) } else { codes };
                     b.bitcast(Type::i32(8), codes)
                 })
@@ -257,7 +258,7 @@ fn pack_block(b: &mut KernelBuilder, codec: &Quants, rows: &[Option<Block>], num
         Scales::None | Scales::Row => {}
         Scales::SixBits | Scales::Signed16 | Scales::Nibbles16 | Scales::Coded(_) => match codec.codes_of_scales() {
             CodesOfScales::Bytes | CodesOfScales::Nibbles => pack_scales(b, codec, rows, to),
-            // They come with what they stand beside.
+            // These codes are packed together with the signs or the high bits.
             CodesOfScales::AboveSigns | CodesOfScales::High { .. } => {}
         },
         Scales::Multiples { columns } => {
@@ -275,12 +276,13 @@ fn pack_block(b: &mut KernelBuilder, codec: &Quants, rows: &[Option<Block>], num
     }
 }
 
-/// Indices of a grid, signs, and what stands beside them: four bytes of each sub-block and row for each vector, eight at a time exchanged.
+/// Packs indices of a grid, signs, and the bits stored with them: four bytes of each sub-block and
+/// row for each vector, transposed eight at a time.
 fn pack_grid(b: &mut KernelBuilder, grid: &Grid, rows: &[Option<Block>], subs: usize, to: &Place) {
     let at = |name: &str, at: usize| Affine::constant((to.format.field(name) + at) as i64);
     let vectors: Vec<FourBytes> = (0..grid.vectors()).map(|vector| grid.vector(vector)).collect();
     for (i, own) in vectors.iter().enumerate() {
-        // Vectors of the same field come with the first of them.
+        // Vectors of the same field are packed together with the first of them.
         let is_own = |other: &FourBytes| other.field == own.field;
         if vectors[..i].iter().any(is_own) {
             continue;
@@ -291,7 +293,7 @@ fn pack_grid(b: &mut KernelBuilder, grid: &Grid, rows: &[Option<Block>], subs: u
                     let Some(row) = row else { return b.splat_int(Type::i32(8), 0) };
                     let mut bytes = b.load(file::BYTES, row.buffer, row.field(own.field) + from as i64);
                     if own.step == 2 {
-                        // Of four words the low bytes, then the high ones.
+                        // The low bytes of four words, then the high ones.
                         let order = [0, 2, 4, 6, 1, 3, 5, 7].map(|byte| [byte, byte + 8]);
                         let order: Vec<u8> = (0..2).flat_map(|eight| order.map(|byte| byte[eight])).collect();
                         let order = b.bytes(file::BYTES, order.repeat(2));
@@ -301,7 +303,7 @@ fn pack_grid(b: &mut KernelBuilder, grid: &Grid, rows: &[Option<Block>], subs: u
                 });
                 let bytes: Vec<ValueId> = bytes.collect();
                 for (dword, bytes) in exchange(b, &bytes).into_iter().enumerate() {
-                    // Whose it is.
+                    // Finds the vector of these bytes.
                     let place = from + 4 * dword;
                     let whose = vectors.iter().enumerate().filter(|(_, other)| is_own(other)).find(|(_, other)| {
                         place % other.stride == if other.step == 2 { 4 * other.first } else { other.first }
@@ -330,7 +332,7 @@ fn pack_grid(b: &mut KernelBuilder, grid: &Grid, rows: &[Option<Block>], subs: u
     }
 }
 
-/// The vectors of a sub-block, of 8 rows: of high bits, then of low ones.
+/// Returns the vectors of a sub-block for 8 rows: those of high bits, then those of low bits.
 fn vectors(b: &mut KernelBuilder, codec: &Quants, groups: &[ValueId]) -> Vec<ValueId> {
     let (low, mut all) = (codec.low.bits as i64, Vec::new());
     if low == 8 {
@@ -341,7 +343,7 @@ fn vectors(b: &mut KernelBuilder, codec: &Quants, groups: &[ValueId]) -> Vec<Val
         for groups in groups.chunks_exact(8 / high.bits) {
             let mut vector = None;
             for (place, group) in (0..).zip(groups) {
-                // From above the low bits to the group's place.
+                // Moves the bits from above the low bits to the group's place.
                 let to = width * place;
                 let shift = if to <= low { (Op::ShrU, low - to) } else { (Op::Shl, to - low) };
                 let bits = bits(b, *group, Some(shift), ((1 << width) - 1) << to);
@@ -364,7 +366,7 @@ fn vectors(b: &mut KernelBuilder, codec: &Quants, groups: &[ValueId]) -> Vec<Val
     all
 }
 
-/// Scales of a block, with minimums as [`super::packed`] says.
+/// Packs the scales of a block, with minimums in the layout of [`super::packed`].
 fn pack_scales(b: &mut KernelBuilder, codec: &Quants, rows: &[Option<Block>], to: &Place) {
     let ty = Type::i8(16);
     let nibbles = codec.codes_of_scales() == CodesOfScales::Nibbles;
@@ -379,7 +381,7 @@ fn pack_scales(b: &mut KernelBuilder, codec: &Quants, rows: &[Option<Block>], to
     let columns = interleave(b, all, 1);
     let at = |name: &str, at: i64| Affine::constant(to.format.field(name) as i64 + at);
     if codec.scales != Scales::SixBits {
-        // Sixteen, or eight.
+        // Sixteen or eight scales.
         let count = codec.scaled().map_or(0, |columns| to.format.block_len() / columns);
         for (s, scales) in (0..).zip(columns.into_iter().take(count)) {
             if nibbles {
@@ -401,7 +403,8 @@ fn pack_scales(b: &mut KernelBuilder, codec: &Quants, rows: &[Option<Block>], to
     }
 }
 
-/// The low nibbles of 16 rows' bytes: of rows 0 to 7 as the low ones of eight bytes, of rows 8 to 15 as the high ones.
+/// Joins the low nibbles of 16 rows' bytes: rows 0 to 7 become the low nibbles of eight bytes, rows
+/// 8 to 15 the high ones.
 fn nibbles_of_rows(b: &mut KernelBuilder, rows: ValueId) -> ValueId {
     let ty = b.ty(rows);
     let low = bits(b, rows, None, 15);
@@ -411,7 +414,7 @@ fn nibbles_of_rows(b: &mut KernelBuilder, rows: ValueId) -> ValueId {
     b.op_imm(Op::Slice, Type::i8(8), &[both], 0)
 }
 
-/// Packs floats: so many times 16 columns, and so many columns more.
+/// Packs floats: `sixteens` times 16 columns, and `rest` more columns.
 fn floats(b: &mut KernelBuilder, float: Float, rows: &Rows, sixteens: Affine, rest: Affine, to: &Place) {
     let bytes = float.bytes() as i64;
     if sixteens != Affine::constant(0) {
@@ -448,7 +451,7 @@ fn floats(b: &mut KernelBuilder, float: Float, rows: &Rows, sixteens: Affine, re
     });
 }
 
-/// 32 bytes of floats of 16 rows, column by column: parts of columns, and where they go.
+/// Transposes 32 bytes of floats of 16 rows: returns parts of columns, each with its place.
 fn exchanged(b: &mut KernelBuilder, float: Float, rows: Vec<ValueId>) -> Vec<(i64, ValueId)> {
     let mut all = Vec::new();
     match float {
@@ -460,7 +463,7 @@ fn exchanged(b: &mut KernelBuilder, float: Float, rows: Vec<ValueId>) -> Vec<(i6
             }
         }
         Float::F16 | Float::Bf16 => {
-            // In each half of a vector, 8 columns, of which each is two vectors' halves then.
+            // Each half of a vector has 8 columns; a column is then the halves of two vectors.
             for (c, pair) in (0..).zip(interleave(b, rows, 2).chunks_exact(2)) {
                 let (low, high) = (b.same(Op::JoinLo, pair), b.same(Op::JoinHi, pair));
                 all.extend([(c * HALF, low), ((8 + c) * HALF, high)]);
@@ -470,7 +473,7 @@ fn exchanged(b: &mut KernelBuilder, float: Float, rows: Vec<ValueId>) -> Vec<(i6
     all
 }
 
-/// Exchanges rows and columns of eight vectors of eight dwords.
+/// Transposes eight vectors of eight dwords.
 fn exchange(b: &mut KernelBuilder, rows: &[ValueId]) -> Vec<ValueId> {
     let ty = b.ty(rows[0]);
     let mut unpack = |op, x, y, unit| b.op_imm(op, ty, &[x, y], unit);
@@ -490,8 +493,9 @@ fn exchange(b: &mut KernelBuilder, rows: &[ValueId]) -> Vec<ValueId> {
     columns
 }
 
-/// Exchanges rows and columns of 16 vectors, in each chunk of 16 bytes, of elements of `unit` bytes: interleaving the first half of the rows
-/// with the second turns an element's number, row then column in bits, by one bit; four times, by the row.
+/// Transposes 16 vectors in each chunk of 16 bytes, with elements of `unit` bytes. Consider an
+/// element's number as bits, row then column. Interleaving the first half of the rows with the
+/// second rotates this number by one bit; four times rotate it by the row.
 fn interleave(b: &mut KernelBuilder, mut rows: Vec<ValueId>, unit: i64) -> Vec<ValueId> {
     let ty = b.ty(rows[0]);
     for _ in 0..4 {

@@ -1,4 +1,4 @@
-//! How a matrix product is computed, and the dims that follow from it.
+//! Kernels of a matrix product, and the dims that follow from them.
 
 use std::fmt;
 
@@ -8,19 +8,21 @@ use serde::{Deserialize, Serialize};
 use crate::signature::Dim;
 use crate::text::{Words, words};
 
-/// How a matrix product is computed.
+/// Kernel of a matrix product.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum MatmulStrategy {
-    /// For few rows, one after the other along strips of the weight. Dims: [`MatmulStrategy::row_groups`].
+    /// Few rows, one after the other along strips of the weight. Dims:
+    /// [`MatmulStrategy::row_groups`].
     Gemv,
-    /// For many rows: a strip is read once for a group of them. Dims: [`MatmulStrategy::row_groups`].
+    /// Many rows: a strip is read once for a group of them. Dims: [`MatmulStrategy::row_groups`].
     Gemm,
-    /// The same of floats where 16 registers hold the sums: 12 of six rows, four more than hide the latency of a multiply-add, so that
-    /// what delays one is caught up. The order of sums is that of [`MatmulStrategy::Gemm`]. Dims: [`MatmulStrategy::row_groups`].
+    /// [`MatmulStrategy::Gemm`] of floats where 16 registers hold the sums: 12 sums of six rows.
+    /// These are four more than hide the latency of a multiply-add, so that a delay is caught up.
+    /// The order of sums is that of [`MatmulStrategy::Gemm`]. Dims: [`MatmulStrategy::row_groups`].
     Gemm6,
-    /// For many rows, with tile products: strips of a packed weight become bf16 panels, which blocks of 32 rows, then of 16, are
-    /// multiplied with. Dims: `[rows / 32, rows % 32 / 16, rows % 16, 1 if rows % 16 > 0]`; the tile's weight rows are a multiple of
-    /// 32.
+    /// Many rows, with tile products. Strips of a packed weight become bf16 panels, which are
+    /// multiplied with blocks of 32 rows, then of 16. Dims: `[rows / 32, rows % 32 / 16, rows % 16,
+    /// 1 if rows % 16 > 0]`; the tile's weight rows are a multiple of 32.
     Tiles,
 }
 
@@ -33,12 +35,14 @@ impl fmt::Display for MatmulStrategy {
 }
 
 impl MatmulStrategy {
-    /// Rows of activations that a product works on at a time, largest first; each divides the one
-    /// before. The kernel's dims are how many groups of each size there are: `[rows / 8, rows % 8 / 4, rows % 4]` of `gemm`.
+    /// Returns the rows of activations that a product works on at a time, largest first; each
+    /// divides the one before. The kernel's dims are the numbers of groups of each size: `[rows /
+    /// 8, rows % 8 / 4, rows % 4]` of `gemm`.
     ///
-    /// For eight rows, a strip's float sums and two integer sums are 24 of 32 registers, the rest is for the weight;
-    /// more rows share its unpacking among them and gain nothing (on Zen 4: 325 GOP/s with 8 and with 12). Four rows are as
-    /// many chains as hide the latency of a product. Twelve are twice six, and thrice the four that the rest is divided in.
+    /// For eight rows, a strip's float sums and two integer sums take 24 of 32 registers; the
+    /// weight takes the rest. More rows would share the weight's unpacking but gain nothing (on Zen
+    /// 4: 325 GOP/s with 8 and with 12). Four rows are enough chains to hide the latency of a
+    /// product. Twelve are twice six, and three times the four into which the rest is divided.
     pub fn row_groups(self) -> &'static [u32] {
         match self {
             MatmulStrategy::Gemv => &[4, 1],
@@ -48,7 +52,7 @@ impl MatmulStrategy {
         }
     }
 
-    /// The dims of a product.
+    /// Returns the dims of a product.
     pub fn dims(self) -> Vec<Dim> {
         let groups = self.row_groups();
         let mut dims: Vec<Dim> = groups
@@ -68,7 +72,7 @@ impl MatmulStrategy {
         dims
     }
 
-    /// The values of [`MatmulStrategy::dims`] for so many rows.
+    /// Returns the values of [`MatmulStrategy::dims`] for `rows` rows.
     pub fn dim_values(self, rows: u32) -> Vec<i64> {
         let mut rest = rows;
         let mut values: Vec<i64> = self
@@ -86,7 +90,7 @@ impl MatmulStrategy {
         values
     }
 
-    /// The rows that values of [`MatmulStrategy::dims`] stand for.
+    /// Returns the number of rows for values of [`MatmulStrategy::dims`].
     pub fn rows(self, dims: &[i64]) -> i64 {
         self.row_groups().iter().zip(dims).map(|(&n, groups)| groups.saturating_mul(n.into())).sum()
     }

@@ -1,4 +1,5 @@
-//! Gate and up projection and a gated linear unit of them ([`crate::gated`]), quantised: `silu(x gate') * (x up')` first of all.
+//! Gate and up projection with their gated linear unit ([`crate::gated`]), quantised. The first of
+//! these is `silu(x gate') * (x up')`.
 
 use ixc_ir::format::Format;
 use ixc_ir::format::packed::STRIP;
@@ -23,15 +24,17 @@ use crate::vectors::for_vectors;
 use crate::work::{Call, Work};
 
 spec! {
-    /// `act(x gate' + gate_bias) * (x up' + up_bias)` for `tile` rows of both weights and the item's rows, quantised. `gate` and `up` take the same activations
-    /// and are both packed or both not. The tile is a multiple of out's block, or so many of its sub-blocks that the block is a multiple of
-    /// it: then `y` is the whole block, and a dim says which band of it the item writes.
+    /// `act(x gate' + gate_bias) * (x up' + up_bias)` for `tile` rows of both weights and the
+    /// item's rows, quantised. `gate` and `up` take the same activations and are both packed or
+    /// both unpacked. The tile is a multiple of out's block, or some of its sub-blocks that divide
+    /// the block. In the latter case `y` is the whole block, and a dim gives the band that the item
+    /// writes.
     pub struct Swiglu "swiglu" {
         /// Format of the gate's weight.
         pub gate: Format,
         /// Format of the up projection's weight.
         pub up: Format,
-        /// The activations' format.
+        /// Format of the activations.
         pub x: Format = gate.activation(),
         /// Elements of a dot product.
         pub k: u32,
@@ -41,23 +44,23 @@ spec! {
         pub n: u32,
         /// Format of the result.
         pub out: Format,
-        /// Most rows of an item (bounds the scratch memory).
+        /// Max rows of an item (bounds the scratch memory).
         pub rows: u32,
-        /// The function of the gate.
+        /// Function of the gate.
         pub act: Activation = Activation::Silu,
-        /// What gate and up do not exceed.
+        /// Upper bound of gate and up.
         pub limit: Option<Bits>,
-        /// Added to up.
+        /// Shift added to up.
         pub shift: Option<Bits>,
-        /// What a gate that is bent does not reach.
+        /// Bound of a bent gate.
         pub bend: Option<Bits>,
         /// Whether the gate has a bias.
         pub gate_bias: bool,
-        /// Whether up has one.
+        /// Whether up has a bias.
         pub up_bias: bool,
-        /// How it is computed.
+        /// Kernel of the products.
         pub strategy as "shape": MatmulStrategy,
-        /// How it reads ahead and how often its innermost loops are unrolled, where a tuner says so; no bits depend on it.
+        /// Prefetch distance and unrolling of the innermost loops, if tuned; no bits depend on it.
         pub pace: Pace = Pace::default(),
     }
 }
@@ -93,8 +96,9 @@ const ROWS: &[Row] = &[
     row("gemm_swiglu_q4_k_expert", 24, "swiglu gate=q4_k up=q4_k k=2048 tile=256 n=768 out=a8_super rows=48 shape=gemm"),
 ];
 
-/// Bytes between rows of sums in scratch memory: a line where tiles are stored there, so that a tile's 16 rows, of which each has whole
-/// kilobytes, do not meet in a few sets of the first-level cache.
+/// Returns the bytes between rows of sums in scratch memory: a cache line if tiles are stored
+/// there. A tile's 16 rows are whole kilobytes long; without the line they would share a few sets
+/// of the L1 cache.
 fn pad(strategy: MatmulStrategy) -> i64 {
     match strategy {
         MatmulStrategy::Tiles => 64,
@@ -103,7 +107,7 @@ fn pad(strategy: MatmulStrategy) -> i64 {
 }
 
 impl Swiglu {
-    /// How many items a block of the result takes, where it takes several.
+    /// Returns the number of items for a block of the result, if there are several.
     fn bands(&self) -> Option<i64> {
         let (tile, block) = (self.tile.max(1), self.out.block_len() as u32);
         (block > tile).then(|| i64::from(block / tile))
@@ -114,7 +118,7 @@ impl Swiglu {
         Gate { act, limit, shift, bend }
     }
 
-    /// Elements of the result that `y` has of a row.
+    /// Returns the elements of a result row in `y`.
     fn stored(&self) -> u32 {
         self.tile.max(self.out.block_len() as u32)
     }
@@ -179,7 +183,7 @@ impl Definition for Swiglu {
         let biases = [bias("gate_bias", gate_bias), bias("up_bias", up_bias)];
         // The last row ends with the tile.
         let y = b.write("y", rows.count() * y_row + (y_tile - y_row));
-        // Both products of all rows, then what a product needs.
+        // Both products of all rows, then the scratch memory of a product.
         let row_bytes = i64::from(tile.next_multiple_of(STRIP as u32)) * 4 + pad(strategy);
         let product_bytes = (most + rows.most_rest()) * row_bytes;
         let bytes = [gate, up]
@@ -194,7 +198,7 @@ impl Definition for Swiglu {
             let bias = biases[i];
             let fresh = bias.is_none() && stores(format, strategy);
             let to = Destination { buffer: scratch, offset: offset.into(), row_bytes, fresh };
-            // What the products are added to; nothing but zeros is added to rows that no weight has.
+            // Initial values of the products; lanes without a weight row get zeros.
             let before = |b: &mut KernelBuilder, row: Affine, count: u32| {
                 b.for_each("r", i64::from(count), |b, r| {
                     let row = (row.clone() + r) * row_bytes + offset;
@@ -222,7 +226,7 @@ impl Definition for Swiglu {
             let product = Product { format, k, tile, x, x_format, w: (w, 0), strategy, vectors, scratch: spare };
             multiply(&mut b, &product, &rows, &to);
         }
-        // Activation in place of the gate's product; then the quantiser reads it.
+        // The activation replaces the gate's product, and then the quantiser reads it.
         rows.for_each(&mut b, |b, row, count| {
             b.for_each("r", i64::from(count), |b, r| {
                 let from = (row.clone() + r) * row_bytes;
@@ -261,7 +265,8 @@ impl Definition for Swiglu {
             let mut y = vec![0f32; stored];
             out.dequantise(&bytes[r * row..][..part], &mut y);
             let y = &y[band * tile..][..tile];
-            // What belongs to the block's other bands is not touched: of each field the share of the band is what changes.
+            // Other bands of the block stay unchanged: an item changes only its band's share of
+            // each field.
             for field in out.row().fields.iter().filter(|_| self.bands().is_some()) {
                 let share = field.bytes * tile / stored;
                 for at in (0..field.bytes).filter(|at| at / share != band).map(|at| r * row + field.offset + at) {
@@ -277,13 +282,14 @@ impl Definition for Swiglu {
             let (g, u) = (products(&g, &gate_bias), products(&u, &up_bias));
             let gated: Vec<_> = g.iter().zip(&u).map(|((g, _), (u, _))| function.exact(*g, *u)).collect();
             let expected: Vec<f64> = gated.iter().map(|(y, _, _)| *y).collect();
-            // What each product is off by, as for `Linear`.
+            // Error of each product, as for `Linear`.
             let off = |(_, magnitude): (f64, f64)| (magnitude + 1.0) * relative(gate, k, strategy);
             for (c, y) in y.iter().enumerate() {
                 let len = out.sub_block_len();
                 let block = &expected[c / len * len..][..len];
                 let amax = block.iter().fold(0.0, |m: f64, v| m.max(v.abs()));
-                // The quantiser's rounding, which follows the block's largest element, and the products'.
+                // The quantiser's rounding, which depends on the block's largest element, and the
+                // errors of the products.
                 let products = off(g[c]) * gated[c].1 + off(u[c]) * gated[c].2;
                 let bound = step(out, amax) * 1.01 + products + (amax + 1.0) * 1e-5;
                 close(format_args!("y[{r}, {c}]"), f64::from(*y), expected[c], bound)?;
@@ -292,7 +298,7 @@ impl Definition for Swiglu {
         Ok(())
     }
 
-    /// Of bands another one for each number of rows.
+    /// Returns the dims for a number of rows; different numbers use different bands.
     fn dims_of_rows(&self, rows: u32) -> Vec<i64> {
         let band = self.bands().map(|bands| i64::from(rows) % bands);
         self.strategy.dim_values(rows).into_iter().chain(band).collect()

@@ -1,11 +1,13 @@
-//! Many rows, on machines with tile products: strips of a packed weight become bf16 panels, which every row of activations is
-//! multiplied with.
+//! Products of many rows on machines with tile products: strips of a packed weight become bf16
+//! panels, and every row of activations is multiplied with them.
 //!
-//! Block-quantised weights have a scale for 16 or 32 columns, and a tile product sums over 32 (bf16) or 64 (int8) of them. With
-//! int8 tiles the sums would have to leave the tiles for scaling after every 32 columns, in half-filled tiles; so quants are
-//! dequantised to bf16, scales and minimums included, once for all rows of the item, and sums stay in tiles over a whole
-//! [`chunk`] of columns. `docs/cost-model.md` has the two beside each other. Activations come as bf16 too, rounded from f32 and
-//! not from their bytes, so that this path has less error than the byte paths, not more. Sums of a weight of one chunk leave the tiles once.
+//! Block-quantised weights have a scale for 16 or 32 columns, and a tile product sums over 32
+//! (bf16) or 64 (int8) of them. With int8 tiles the sums would leave the tiles for scaling after
+//! every 32 columns, and tiles would be half filled. Quants are therefore dequantised to bf16,
+//! scales and minimums included, once for all rows of the item. Sums stay in tiles over a whole
+//! [`chunk`] of columns. `docs/cost-model.md` compares the two. Activations are bf16 too, rounded
+//! from f32 and not from their bytes, so this path has less error than the byte paths. Sums of a
+//! weight of one chunk leave the tiles once.
 //!
 //! ```text
 //! for each 256 columns
@@ -17,15 +19,18 @@
 //!     for what is left: the same on rows copied to scratch
 //! ```
 //!
-//! Four sums are in flight in both shapes: a product takes 52 cycles and one can start every 16. Between chunks of columns sums wait in scratch
-//! memory, tile after tile: of all columns at once they would never leave the tiles, but a panel of those lies in the second level, so that all four
-//! tiles of a step come from there, 100 cycles for the 64 of its products, and so does what unpacking stores. Of the result's rows, which
-//! are often a power of two apart, each line is written once.
+//! Four sums are in flight in both shapes: a product takes 52 cycles and one can start every 16.
+//! Between chunks of columns sums wait in scratch memory, tile after tile. With all columns in one
+//! chunk they would never leave the tiles, but the panel would then lie in L2. All four tiles of a
+//! step would come from there, 100 cycles for the 64 of its products, and unpacking would store
+//! there too. Result rows are often a power of two apart, and each of their lines is written once.
 //!
-//! Activations beyond the second level are read once for all weight rows of the item: those of a chunk are all that the next two strips read again.
+//! Activations beyond L2 are read once for all weight rows of the item: only those of a chunk are
+//! read again for the next two strips.
 //!
-//! Float weights of 16 bits do not fit bf16, nor does an f32 activation: both are split in two bf16 (`bf16x2`), and three
-//! products (high·high, low·high, high·low) give 16 bits. bf16 weights need two.
+//! Float weights of 16 bits do not fit bf16, nor does an f32 activation. Both are split in two bf16
+//! (`bf16x2`), and three products (high·high, low·high, high·low) give 16 bits. bf16 weights need
+//! two.
 
 mod unpack;
 
@@ -38,31 +43,32 @@ use crate::bf16_tile::{self, BF16, LINE, ROWS, STEP, SUM, TILE};
 
 /// Weight rows of a strip.
 const STRIP: i64 = packed::STRIP as i64;
-/// Columns of a chunk: two strips of them are 16 KiB of the first level's 48, as are 32 rows of activations. Of twice as many, rows that pass by
-/// would drive the panel out; of half as many, sums would leave the tiles twice as often.
+/// Columns of a chunk: two strips of them are 16 KiB of the 48 KiB of L1, and so are 32 rows of
+/// activations. With twice as many columns, passing rows would evict the panel; with half as many,
+/// sums would leave the tiles twice as often.
 const CHUNK: i64 = 256;
-/// Strips of a panel: as many as 16 rows are multiplied with at once.
+/// Strips of a panel: the number that 16 rows are multiplied with at once.
 const PANEL_STRIPS: i64 = 4;
-/// Strips that are unpacked at once, and multiplied with 32 rows.
+/// Strips that are unpacked together, and multiplied with 32 rows.
 const PAIR: i64 = 2;
-/// Most rows of activations of an item, which bounds the sums in scratch memory.
+/// Max rows of activations of an item, which bounds the sums in scratch memory.
 pub const MOST_ROWS: i64 = 512;
 
-/// The rows of an item, as the dims give them.
+/// Rows of an item, from the dims.
 #[derive(Clone, Copy)]
 pub struct Rows {
     /// Blocks of 32 rows.
     pub blocks: DimId,
-    /// Whether 16 more follow.
+    /// Whether 16 more rows follow.
     pub half: DimId,
-    /// Rows after that, fewer than 16.
+    /// Rows after these, fewer than 16.
     pub rest: DimId,
-    /// Whether there are such.
+    /// Whether there are such rows.
     pub partial: DimId,
 }
 
 impl Rows {
-    /// The dims of [`MatmulStrategy::Tiles`](super::MatmulStrategy::Tiles), by their names.
+    /// Returns the dims of [`MatmulStrategy::Tiles`](super::MatmulStrategy::Tiles), by their names.
     pub fn of(rows: &super::Rows, partial: DimId) -> Rows {
         match rows.groups[..] {
             [(blocks, 32), (half, 16), (rest, 1)] => Rows { blocks, half, rest, partial },
@@ -70,19 +76,19 @@ impl Rows {
         }
     }
 
-    /// Rows in tiles that are full.
+    /// Returns the rows in full tiles.
     pub fn whole(self) -> Affine {
         self.blocks * (2 * ROWS) + self.half * ROWS
     }
 }
 
-/// Whether a weight of this format, with activations in that one, has tile products: both must be in the forms that this file
-/// reads.
+/// Returns whether a weight of this format with these activations has tile products: both must be
+/// in the forms that this file reads.
 pub fn takes(format: Format, x: Format) -> bool {
     format.tile_activation() == Some(x)
 }
 
-/// Parts that a weight's elements are split into: bf16 numbers whose sum they are.
+/// Returns the number of bf16 parts whose sum is a weight's element.
 fn parts(format: Format) -> i64 {
     match format.codec() {
         // The others have no tile products.
@@ -91,26 +97,28 @@ fn parts(format: Format) -> i64 {
     }
 }
 
-/// Columns that a panel has at once. Of two parts, of the weight or of activations, half as many take the memory of as many.
+/// Returns the columns of a panel. If the weight or the activations have two parts, half as many
+/// columns take the same memory.
 fn chunk(format: Format, x: Format, k: u32) -> i64 {
     (CHUNK / parts(format).max(x_parts(x))).min(i64::from(k))
 }
 
-/// Bytes that are read again for each two strips: of each row of activations those of a chunk.
+/// Returns the bytes that are read again for each two strips: a chunk of each row of activations.
 pub fn chunk_bytes(format: Format, x: Format, k: u32) -> u64 {
     (chunk(format, x, k) * 2 * x_parts(x)).unsigned_abs()
 }
 
-/// Weight rows that activations are read for at once.
+/// Weight rows for one read of the activations.
 pub const ROWS_AT_ONCE: u64 = (PAIR * STRIP) as u64;
 
-/// How often sums leave the tiles, but for the last time.
+/// Returns how often sums leave the tiles before the last time.
 pub fn leaves(format: Format, x: Format, k: u32) -> u64 {
     ((i64::from(k) - 1) / chunk(format, x, k)).unsigned_abs()
 }
 
-/// What roundings of both factors make of a product at most, relative: a weight's lower half is cut off, which takes up to 2^-7, and an
-/// activation is rounded to nearest; where both are split in two, what is left of them and of the low parts' product.
+/// Returns a bound of the relative error of a product from the roundings of both factors. Cutting
+/// off a weight's lower half costs up to 2^-7, and an activation is rounded to nearest. If both are
+/// split in two, only the remainders and the product of the low parts are lost.
 pub fn rounding(format: Format) -> f64 {
     match format.codec() {
         Codec::Float(_) => 1.0 / 16384.0,
@@ -118,16 +126,16 @@ pub fn rounding(format: Format) -> f64 {
     }
 }
 
-/// Bytes of scratch memory for items of at most so many rows of activations: the panel, a chunk of 16 rows of x for the rows that fill no tile,
-/// and the sums.
+/// Returns the bytes of scratch memory for items of at most `rows` rows of activations: the panel,
+/// a chunk of 16 rows of x for a partial tile, and the sums.
 pub fn scratch_bytes(format: Format, x: Format, k: u32, tile: u32, rows: i64) -> i64 {
     let layout = Layout::new(format, x, k, tile);
-    // Of 16 rows that are no whole 32, and of those that fill no tile.
+    // Adds 16 rows that fill half a block, and the rows of a partial tile.
     let blocks = rows / (2 * ROWS) * 2 + 2;
     layout.sums_at + blocks * layout.sums_block
 }
 
-/// Where things are in scratch memory, from its start in the buffer on.
+/// Places in scratch memory, relative to its start in the buffer.
 #[derive(Clone, Copy)]
 struct Layout {
     chunk: i64,
@@ -150,7 +158,7 @@ impl Layout {
     }
 }
 
-/// bf16 numbers per activation.
+/// Returns the bf16 numbers per activation.
 fn x_parts(x: Format) -> i64 {
     match x.codec() {
         Codec::Bf16 { parts } => *parts as i64,
@@ -158,7 +166,8 @@ fn x_parts(x: Format) -> i64 {
     }
 }
 
-/// The offset in a row of activations of part `part` of the columns from `column` on, a multiple of 32.
+/// Returns the offset in a row of activations of part `part` of the columns from `column` on, a
+/// multiple of 32.
 fn x_offset(x: Format, column: i64, part: i64) -> i64 {
     let (len, bytes) = (x.block_len() as i64, x.block_bytes() as i64);
     let field = match (x.codec(), part) {
@@ -169,7 +178,7 @@ fn x_offset(x: Format, column: i64, part: i64) -> i64 {
     column / len * bytes + x.field(field) as i64 + column % len * 2
 }
 
-/// Rows of x that are multiplied at once: where they are, and how far from another.
+/// Rows of x that are multiplied together: their place, and the distance between rows.
 #[derive(Clone)]
 struct Source {
     buffer: BufferId,
@@ -179,8 +188,8 @@ struct Source {
 }
 
 impl Source {
-    /// The offset of the columns from `column` on: in a row as the schedule lays it out, or in scratch memory, where a step's
-    /// parts stand side by side.
+    /// Returns the offset of the columns from `column` on: in a row of the schedule's layout, or in
+    /// scratch memory, where a step's parts lie side by side.
     fn offset(&self, column: i64, part: i64, parts: i64) -> i64 {
         match self.format {
             Some(format) => x_offset(format, column, part),
@@ -189,7 +198,7 @@ impl Source {
     }
 }
 
-/// Adds the product to what is at the destination, or stores it there where it is [fresh](Destination::fresh).
+/// Adds the product to the destination, or stores it there if that is [fresh](Destination::fresh).
 pub fn multiply(b: &mut KernelBuilder, product: &Product, scratch: (BufferId, i64), rows: &Rows, to: &Destination) {
     let layout = Layout::new(product.format, product.x_format, product.k, product.tile);
     let k = i64::from(product.k);
@@ -209,12 +218,12 @@ pub fn multiply(b: &mut KernelBuilder, product: &Product, scratch: (BufferId, i6
     }
 }
 
-/// Where a chunk is among all columns.
+/// Position of a chunk among all columns.
 #[derive(Clone, Copy)]
 struct Place {
-    /// Whether sums begin with it: with what is at the destination, or with nothing.
+    /// Whether sums begin with this chunk: from the destination, or from zero.
     first: bool,
-    /// Whether they end with it, and go to the destination.
+    /// Whether sums end with this chunk, and go to the destination.
     last: bool,
 }
 
@@ -230,17 +239,17 @@ struct Chunk<'p> {
     place: Place,
 }
 
-/// Strips of a weight that are multiplied with at once.
+/// Strips of a weight that are multiplied together.
 #[derive(Clone)]
 struct Strips {
-    /// The first.
+    /// First strip.
     first: Affine,
-    /// Its place in the panel.
+    /// Place of the first strip in the panel.
     in_panel: Affine,
     count: i64,
 }
 
-/// Where sums of 16 rows and the first strip are, and how far from another rows and strips are.
+/// Place of the sums of 16 rows and the first strip, and distances between rows and between strips.
 #[derive(Clone)]
 struct Sums {
     buffer: BufferId,
@@ -249,7 +258,7 @@ struct Sums {
     strip: i64,
 }
 
-/// Where sums of some rows begin, and where they go; they begin with zeros where that says nothing.
+/// Source and destination of the sums of some rows; without a source they begin with zeros.
 #[derive(Clone)]
 struct Ends {
     from: Option<Sums>,
@@ -257,7 +266,7 @@ struct Ends {
 }
 
 impl Chunk<'_> {
-    /// Columns of an iteration over them: eight steps where there are enough.
+    /// Returns the columns of an iteration: eight steps if there are enough.
     fn unit(&self) -> i64 {
         [256, 128, 64, 32].into_iter().find(|unit| self.columns % unit == 0).unwrap_or(STEP)
     }
@@ -276,7 +285,7 @@ impl Chunk<'_> {
         }
     }
 
-    /// All rows times the strips of a panel, from `first` on.
+    /// Multiplies all rows with the strips of a panel, from `first` on.
     fn panel(&self, b: &mut KernelBuilder, first: Affine, strips: i64) {
         let rows = self.rows;
         let pair = |b: &mut KernelBuilder, pair: Affine| {
@@ -289,7 +298,7 @@ impl Chunk<'_> {
                 self.micro(b, &x, &strips, &ends);
             });
         };
-        // Written out: a loop would need registers for its counter and pointers.
+        // The iterations are written out: a loop would need registers for its counter and pointers.
         (0..strips / PAIR).for_each(|i| pair(b, i.into()));
         let all = Strips { first, in_panel: 0.into(), count: strips };
         b.for_each("half", rows.half, |b, half| {
@@ -320,7 +329,7 @@ impl Chunk<'_> {
         });
     }
 
-    /// The chunk's columns of rows of x from this one on.
+    /// Returns the chunk's columns of rows of x from this row on.
     fn x(&self, row: Affine) -> Source {
         let Product { k, x, x_format, .. } = *self.product;
         let bytes = row_bytes(x_format, k);
@@ -328,21 +337,21 @@ impl Chunk<'_> {
         Source { buffer: x, at: row * bytes + self.number.clone() * chunk, row: bytes, format: Some(x_format) }
     }
 
-    /// Where sums of these 16 rows wait between chunks.
+    /// Returns the place of the sums of these 16 rows between chunks.
     fn waiting(&self, block: Affine, strips: &Strips) -> Sums {
         let (buffer, at) = self.scratch;
         let at = block * self.layout.sums_block + strips.first.clone() * TILE + (at + self.layout.sums_at);
         Sums { buffer, at, row: LINE, strip: TILE }
     }
 
-    /// The result's place for these 16 rows.
+    /// Returns the result's place for these 16 rows.
     fn result(&self, row: Affine, strips: &Strips) -> Sums {
         let Destination { buffer, offset, row_bytes, .. } = self.to;
         let at = row * *row_bytes + strips.first.clone() * LINE + offset.clone();
         Sums { buffer: *buffer, at, row: *row_bytes, strip: LINE }
     }
 
-    /// Where sums of the 16 rows of a block come from and go to.
+    /// Returns the source and the destination of the sums of a block's 16 rows.
     fn ends(&self, block: Affine, strips: &Strips) -> Ends {
         let (waiting, result) = (self.waiting(block.clone(), strips), self.result(block * ROWS, strips));
         let to = if self.place.last { result.clone() } else { waiting.clone() };
@@ -354,7 +363,7 @@ impl Chunk<'_> {
         Ends { from, to }
     }
 
-    /// Copies the chunk of rows that fill no tile to where a tile's worth of memory is.
+    /// Copies a chunk of the rows of a partial tile to scratch memory with room for a tile.
     fn copy_partial(&self, b: &mut KernelBuilder) {
         let ((scratch, at), layout, rows) = (self.scratch, self.layout, self.rows);
         let parts = x_parts(self.product.x_format);
@@ -376,7 +385,8 @@ impl Chunk<'_> {
         });
     }
 
-    /// Multiplies the copied rows; what stands in the other rows of their tile is multiplied too, and stays in scratch memory.
+    /// Multiplies the copied rows. The other rows of their tile are multiplied too, but their
+    /// results stay in scratch memory.
     fn partial(&self, b: &mut KernelBuilder, strips: &Strips) {
         let ((scratch, at), layout, rows) = (self.scratch, self.layout, self.rows);
         b.for_each("partial", rows.partial, |b, _| {
@@ -403,7 +413,7 @@ impl Chunk<'_> {
         });
     }
 
-    /// The micro-kernel: sums of `x` times strips, 2 x 2 or 1 x 4 tiles.
+    /// Micro-kernel: sums `x` times strips, 2 x 2 or 1 x 4 tiles.
     fn micro(&self, b: &mut KernelBuilder, x: &[Source], strips: &Strips, ends: &[Ends]) {
         let (panel, panel_at) = self.scratch;
         let (w_parts, x_parts) = (parts(self.product.format), x_parts(self.product.x_format));

@@ -1,16 +1,19 @@
-//! How a weight's products are cut into items, and which kernel does how many rows: what the pass `tile` writes, and `lower` obeys.
+//! Tiling: the cut of a weight's products into items, and the kernel for each number of rows. The
+//! pass `tile` writes it, and `lower` obeys it.
 //!
 //! ```text
 //! rows=64 gemv<=5/5x16 gemm<=15/15 tiles/256; rows=16 gemv<=5/5 gemm/96
 //! ```
 //!
-//! says: as many items of 64 weight rows as there are, then items of 16. Of an item of 64, up to 5 rows of activations are multiplied by
-//! `gemv`, up to 15 by `gemm`, and more by `tiles`, at most 256 of them at a time. `5x16` is 5 rows of activations times 16 weight rows:
-//! where threads are many, the item can be divided in 4 bands of 16 ([`ixc_ir::plan::Bands`]). `gemv<=5/5x16@2048/2` goes along the weight at a
-//! [pace](super::pace) of its own.
+//! means: as many items of 64 weight rows as fit, then items of 16. For an item of 64, `gemv`
+//! multiplies up to 5 rows of activations, `gemm` up to 15, and `tiles` more, at most 256 at a
+//! time. `5x16` is 5 rows of activations times 16 weight rows: with many threads, the item can be
+//! divided in 4 bands of 16 ([`ixc_ir::plan::Bands`]). `gemv<=5/5x16@2048/2` also gives a
+//! [pace](super::pace) along the weight.
 //!
-//! Takes hostile text; an error says what would be right. Leaves true: parts have rows, chunks are at least 1, bands divide the part's
-//! rows, limits ascend, and a part's last kernel takes any number of rows.
+//! Takes hostile text; an error gives the expected form. Invariants: parts have rows, chunks are at
+//! least 1, bands divide the part's rows, limits ascend, and a part's last kernel takes any number
+//! of rows.
 
 use std::fmt;
 use std::str::FromStr;
@@ -19,14 +22,14 @@ use super::MatmulStrategy;
 use super::pace::Pace;
 use crate::text::{Value, Words};
 
-/// How a weight's products are cut.
+/// Tiling of a weight's products.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tiling {
-    /// Parts of the weight's rows, one behind the other.
+    /// Parts of the weight's rows, one after the other.
     pub parts: Vec<RowTiles>,
 }
 
-/// Items of so many weight rows, as many as fit in what is left of the weight.
+/// Items of the same number of weight rows, as many as fit in the rest of the weight.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RowTiles {
     /// Weight rows of an item.
@@ -40,31 +43,31 @@ pub struct RowTiles {
 pub struct Use {
     /// The kernel.
     pub strategy: MatmulStrategy,
-    /// Used for so many rows and fewer; `u32::MAX` for any number.
+    /// Max rows for which it is used; `u32::MAX` for any number.
     pub up_to_rows: u32,
-    /// Most rows of an item.
+    /// Max rows of an item.
     pub row_chunk: u32,
-    /// Weight rows of a band, where the item can be divided in bands.
+    /// Weight rows of a band, if the item can be divided in bands.
     pub band: Option<u32>,
-    /// How it goes along the weight.
+    /// Pace along the weight.
     pub pace: Pace,
 }
 
-/// A part's place in a weight: `columns` items from weight row `first`.
+/// Place of a part in a weight: `columns` items from weight row `first`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Placed<'t> {
     /// The part.
     pub part: &'t RowTiles,
-    /// Its first weight row.
+    /// First weight row of the part.
     pub first: u64,
-    /// How many items.
+    /// Number of items.
     pub columns: u64,
 }
 
-/// Why text is no tiling, or a tiling does not fit its weight.
+/// Why text is not a tiling, or a tiling does not fit its weight.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TilingError {
-    /// A word that says nothing.
+    /// A word that is not part of a tiling.
     #[error("{found:?}; expected rows=N, or a kernel with its limit and its rows: gemv<=5/5x16, gemm/96, tiles/256")]
     Word {
         /// The word.
@@ -76,13 +79,13 @@ pub enum TilingError {
         /// The name.
         found: String,
     },
-    /// A number that is none, or none that may stand there.
+    /// Text that is not a number, or a number out of range.
     #[error("{found:?} is no number from 1 to {}", u32::MAX - 1)]
     Number {
         /// The text.
         found: String,
     },
-    /// A pace that no kernel has.
+    /// Text that is not a pace.
     #[error("{found:?} is no pace; expected {}", <Pace as Value>::expected())]
     Pace {
         /// The text.
@@ -91,25 +94,25 @@ pub enum TilingError {
     /// A part that does not begin with its rows.
     #[error("a part needs rows=N once, first")]
     Rows,
-    /// A part whose kernels leave some row counts out.
+    /// A part whose kernels leave out some row counts.
     #[error("limits must ascend, and the last kernel of a part has none: gemv<=5/5 gemm/96")]
     Limits,
-    /// Bands that do not come out even with the part's rows.
+    /// Bands that do not divide the part's rows.
     #[error("{rows} rows are no two or more bands of {band}")]
     Band {
         /// Weight rows of a band.
         band: u32,
-        /// Those of the part.
+        /// Weight rows of the part.
         rows: u64,
     },
-    /// Bands of no whole blocks of results, in items of several.
+    /// Bands that are not whole blocks of results, in items of several blocks.
     #[error(
         "bands of {band} in items of {rows} rows, whose results are quantised in blocks of {block}; expected items of one block"
     )]
     Block {
         /// Weight rows of a band.
         band: u32,
-        /// Those of the part.
+        /// Weight rows of the part.
         rows: u64,
         /// Results that are quantised together.
         block: u64,
@@ -119,13 +122,13 @@ pub enum TilingError {
     Chunk {
         /// Rows of an item.
         rows: u32,
-        /// What the kernel takes.
+        /// Max rows of the kernel.
         most: u32,
     },
-    /// Items that do not come out even with the weight's rows.
+    /// Items that do not fill the weight's rows exactly.
     #[error("the parts end at row {end} of the weight's {rows}")]
     Length {
-        /// Where they end.
+        /// End of the last part.
         end: u64,
         /// Rows of the weight.
         rows: u64,
@@ -133,7 +136,7 @@ pub enum TilingError {
 }
 
 impl Tiling {
-    /// Where each part of a weight of `rows` rows lies.
+    /// Returns the place of each part in a weight of `rows` rows.
     ///
     /// # Errors
     /// [`TilingError::Length`].
@@ -152,7 +155,8 @@ impl Tiling {
 }
 
 impl RowTiles {
-    /// In how many bands a use of the part has its items; `None` where they are not divided.
+    /// Returns the number of bands of an item in a use of the part; `None` if items are not
+    /// divided.
     ///
     /// # Errors
     /// [`TilingError::Band`].

@@ -1,4 +1,4 @@
-//! Activations beside packed weights: numbers of a row's sub-block, each in all lanes.
+//! Activations of products with packed weights: numbers of a row's sub-block, each in all lanes.
 
 use ixc_ir::format::Format;
 use ixc_ir::kernel::{Affine, BufferId, KernelBuilder, Op, Type, ValueId, VarId};
@@ -8,7 +8,7 @@ use super::SUB;
 /// Bytes of four quants.
 pub const GROUP: i64 = 4;
 
-/// A block of a row of activations, and which of its sub-blocks.
+/// A block of a row of activations, and the number of a sub-block in it.
 pub struct RowBlock {
     pub buffer: BufferId,
     pub format: Format,
@@ -17,7 +17,7 @@ pub struct RowBlock {
 }
 
 impl RowBlock {
-    /// Item `i` of `field`, of which a sub-block has `bytes`.
+    /// Returns the place of item `i` of `field`; a sub-block has `bytes` bytes of the field.
     pub fn field(&self, field: &str, bytes: i64, i: i64) -> Affine {
         let at = self.at.clone() + (self.format.field(field) as i64 + i);
         match self.sub {
@@ -26,13 +26,14 @@ impl RowBlock {
         }
     }
 
-    /// The number there, in all lanes.
+    /// Loads the number there into all lanes.
     pub fn splat(&self, b: &mut KernelBuilder, ty: Type, field: &str, bytes: i64, i: i64) -> ValueId {
         let at = self.field(field, bytes, i);
         b.load_splat(ty, self.buffer, at)
     }
 
-    /// Minimums of both halves of the sub-block, words in a dword for each row of the weight, times the sums of these: as floats.
+    /// Returns the minimums of both halves of the sub-block times the sums of these halves, as
+    /// floats. The minimums are words in a dword for each row of the weight.
     pub fn minimums(&self, b: &mut KernelBuilder, minimums: ValueId) -> ValueId {
         let (words, lanes) = (b.ty(minimums), b.ty(minimums).lanes / 2);
         let sums = self.splat(b, Type::i32(lanes), "sums16", 4, 0);
@@ -41,7 +42,7 @@ impl RowBlock {
         b.op(Op::ToF32, Type::f32(lanes), &[both])
     }
 
-    /// The four quants of a group, in all lanes.
+    /// Loads the four quants of a group into all lanes.
     pub fn group(&self, b: &mut KernelBuilder, lanes: u16, group: i64) -> ValueId {
         let x = self.splat(b, Type::i32(lanes), "quants", SUB, GROUP * group);
         b.bitcast(Type::i8(4 * lanes), x)

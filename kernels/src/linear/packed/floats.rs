@@ -10,12 +10,13 @@ use super::panel::{self, Dots, Source};
 /// Columns of a step.
 const UNROLL: i64 = 4;
 
-/// Sums of each strip with each row, as [`Block::sums`] has them, in chains that are added in the end.
+/// Sums of each strip with each row, in the order of [`Block::sums`], in chains that are added at
+/// the end.
 type Chains = Vec<Vec<ValueId>>;
 
 /// See [`Block::sums`].
 pub fn sums(block: &Block, b: &mut KernelBuilder) -> Vec<ValueId> {
-    // Few rows are few chains: two for each.
+    // A single row has few chains, so each sum gets two.
     let each = if block.rows.len() == 1 { 2 } else { 1 };
     let zero = b.splat_f32(block.lanes, 0.0);
     let sums = vec![vec![zero; block.strips.len() * block.rows.len()]; each];
@@ -43,7 +44,7 @@ pub fn sums(block: &Block, b: &mut KernelBuilder) -> Vec<ValueId> {
                     step(b, block, [column.clone()], sums, |b, row| {
                         [b.load_splat(Type::f32(block.lanes), block.x, row + column.clone() * 4)]
                     });
-                    // The next column is for the next chain.
+                    // The next column uses the next chain.
                     sums.rotate_left(1);
                 }
             };
@@ -60,7 +61,7 @@ pub fn sums(block: &Block, b: &mut KernelBuilder) -> Vec<ValueId> {
     sums.iter().fold(first, |total, chain| total.iter().zip(chain).map(|(t, c)| b.add(*t, *c)).collect())
 }
 
-/// A loop that carries chains of sums.
+/// Emits a loop that carries chains of sums.
 fn carry(
     b: &mut KernelBuilder,
     name: &str,
@@ -74,8 +75,8 @@ fn carry(
     split(&flat)
 }
 
-/// Adds columns of every strip times those of every row, of which `x` makes them; each column to a chain of its own, as far as there
-/// are so many.
+/// Adds columns of every strip times those of every row, which `x` loads. Each column uses a chain
+/// of its own, if there are enough chains.
 fn step<const N: usize>(
     b: &mut KernelBuilder,
     block: &Block,
@@ -103,7 +104,7 @@ fn step<const N: usize>(
     }
 }
 
-/// Two columns of a row in `bf16x2`, each in all lanes: high plus low part, which is exact.
+/// Returns two columns of a row in `bf16x2`, each in all lanes: high plus low part, which is exact.
 fn bf16_pair(b: &mut KernelBuilder, block: &Block, at: Affine) -> [ValueId; 2] {
     let (dwords, floats) = (Type::i32(block.lanes), Type::f32(block.lanes));
     let parts = ["high", "low"].map(|part| {

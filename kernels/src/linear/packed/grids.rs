@@ -1,14 +1,16 @@
 //! Codes of a packed strip that has indices of a grid.
 //!
-//! Where bytes are permuted in whole vectors, the bytes of entries are looked up for 64 indices at once, and each group's codes are moved out of a
-//! row's bytes, two rows in eight bytes, by the bits that they begin at:
+//! On targets that permute bytes in whole vectors, the bytes of entries are looked up for 64
+//! indices at once. Each group's codes are then taken out of a row's bytes at their first bits;
+//! eight bytes hold two rows:
 //!
 //! ```text
 //! iq2_xxs, 16 rows x 32 columns: 64 indices -> 64 bytes of elements 0..4, 64 of elements 4..8 -> group g: bits of row's byte g / 2 -> places | signs
 //! ```
 //!
-//! Otherwise entries of 32 bits are looked up, for each row's index of four or eight columns, and an entry has places in the bytes, or nibbles, of a group. A
-//! row has four indices side by side, so these are numbers by quarters of its dword, beside which stands a dword of what indices have above a byte.
+//! On other targets, entries of 32 bits are looked up for each row's index of four or eight
+//! columns. An entry has places in the bytes, or nibbles, of a group. A row has four indices side
+//! by side, as the quarters of a dword. A second dword has the bits of the indices above a byte.
 
 use ixc_ir::format::grids::{Grid, HighBits, Index, SIGNS, Signs};
 use ixc_ir::kernel::{Affine, KernelBuilder, Op, QUARTERS, Type, ValueId};
@@ -16,16 +18,16 @@ use ixc_ir::kernel::{Affine, KernelBuilder, Op, QUARTERS, Type, ValueId};
 use super::super::file::bits;
 use super::strip::{ROWS, StripBlock, VECTOR};
 
-/// Groups of four columns that a dword of bits stands for.
+/// Groups of four columns that share a dword of bits.
 const GROUP: usize = 4;
 
 impl StripBlock {
-    /// What groups of a sub-block are made of.
+    /// Returns the vectors from which the groups of a sub-block are made.
     pub fn grid_vectors(&self, b: &mut KernelBuilder, grid: &Grid, sub: Affine) -> Vec<ValueId> {
         if self.part.permutes { self.looked_up(b, grid, sub) } else { self.numbers_and_signs(b, grid, sub) }
     }
 
-    /// The codes of groups `2 * pair` and `2 * pair + 1` of a sub-block.
+    /// Returns the codes of groups `2 * pair` and `2 * pair + 1` of a sub-block.
     pub fn grid_pair(&self, b: &mut KernelBuilder, grid: &Grid, pair: i64, vectors: &[ValueId]) -> [ValueId; 2] {
         let pair = pair as usize;
         if !self.part.permutes {
@@ -34,7 +36,8 @@ impl StripBlock {
         let quants = self.part.quants();
         [0, 1].map(|half| {
             let group = 2 * pair + half;
-            // Of eight bytes, in which two rows have a dword each, or four words between them, the first bit of row `row`'s element `i`.
+            // Eight bytes hold a dword of each of two rows, or their four words in turn. Finds the
+            // first bit of element `i` of row `row`.
             let (entries, first, row_bits) = match grid.len {
                 GROUP => (vectors[pair], 32 * half, 16),
                 _ => (vectors[half], 8 * pair, 32),
@@ -45,7 +48,7 @@ impl StripBlock {
                     Signs::Common { first, apart } => first + apart * (group * GROUP / grid.len),
                     Signs::Bits { .. } | Signs::Words { .. } | Signs::AboveIndex => GROUP * group + i,
                 };
-                // To the bit above the place's.
+                // Moves the sign to the bit above the place.
                 row * 32 + bit + 64 - grid.bits
             });
             let [mask, sign] = [(1 << grid.bits) - 1, 1 << grid.bits].map(|mask| b.splat_int(quants, mask));
@@ -54,12 +57,12 @@ impl StripBlock {
         })
     }
 
-    /// A vector of a sub-block.
+    /// Loads a vector of a sub-block.
     fn grid_vector(&self, b: &mut KernelBuilder, sub: Affine, vector: usize) -> ValueId {
         b.load(self.part.quants(), self.buffer, self.quants(sub) + vector as i64 * VECTOR)
     }
 
-    /// What the field `high` has for the rows of a sub-block, in dwords.
+    /// Returns the field `high` for the rows of a sub-block, in dwords.
     pub fn high_words(&self, b: &mut KernelBuilder, grid: &Grid, sub: Affine) -> Option<ValueId> {
         let high = grid.high()?;
         let (bytes, lanes) = (high.bytes as i64, self.part.lanes);
@@ -69,7 +72,8 @@ impl StripBlock {
         Some(b.op(Op::ExtendU, self.part.dwords(), &[words]))
     }
 
-    /// The bytes of entries, the first half of eight elements' and the second, or those of two groups in words; then signs.
+    /// Returns the bytes of entries, then signs. The bytes are those of the first and second half
+    /// of eight elements, or those of two groups in words.
     fn looked_up(&self, b: &mut KernelBuilder, grid: &Grid, sub: Affine) -> Vec<ValueId> {
         let quants = self.part.quants();
         let high = self.high_words(b, grid, sub.clone()).map(|high| b.bitcast(quants, high));
@@ -89,7 +93,7 @@ impl StripBlock {
                 }
                 _ => low,
             };
-            // Of two rows' words one beside the other, where entries of both are to be in eight bytes.
+            // Puts the words of two rows side by side, if eight bytes are to hold entries of both.
             let [low, above] = match grid.len {
                 GROUP => {
                     let order = |t: u8| 4 * (t / 4 % 2 * 2 + t % 2) + t / 8 * 2 + t / 2 % 2;
@@ -121,8 +125,9 @@ impl StripBlock {
         all
     }
 
-    /// The low bytes of indices, then as many vectors of what stands above these, then signs of even groups and of odd ones, moved to the bit above places
-    /// and those behind it, or the words that have them.
+    /// Returns the low bytes of indices, then as many vectors of their bits above a byte. Signs of
+    /// even and of odd groups follow, moved to the bits from the one above places on; or the words
+    /// that have the signs.
     fn numbers_and_signs(&self, b: &mut KernelBuilder, grid: &Grid, sub: Affine) -> Vec<ValueId> {
         let (quants, dwords) = (self.part.quants(), self.part.dwords());
         let vectors = grid.index_vectors();
@@ -137,14 +142,15 @@ impl StripBlock {
         }
         let signs = self.grid_vector(b, sub, vectors);
         if high.is_none() {
-            // The words' upper bytes; where numbers have no bits above a byte, it makes no difference.
+            // Uses the words' upper bytes; for indices without bits above a byte their value does
+            // not matter.
             all.push(signs);
             all.resize(2 * vectors, signs);
         }
         let signs = b.bitcast(dwords, signs);
         let eight = match grid.signs {
             Signs::Words { .. } => {
-                // Seven bits each to a byte of their own.
+                // Moves each seven bits to a byte of its own.
                 let sevens = (0..4).map(|byte| {
                     let moved = b.shift(Op::Shl, signs, byte);
                     let own = b.splat_int(dwords, 0x7f << (8 * byte));
@@ -170,7 +176,7 @@ impl StripBlock {
         all
     }
 
-    /// The codes of two groups, by entries.
+    /// Returns the codes of two groups, by entries.
     fn entries(&self, b: &mut KernelBuilder, grid: &Grid, pair: usize, vectors: &[ValueId]) -> [ValueId; 2] {
         let (quants, dwords) = (self.part.quants(), self.part.dwords());
         let entry = |b: &mut KernelBuilder, number: usize| {
@@ -200,7 +206,8 @@ impl StripBlock {
         if let Signs::Common { .. } = grid.signs {
             return places;
         }
-        // A sign is the smaller of its own bit, which is none below, and the bit above a place.
+        // A sign is the smaller of its own bit, which is at or above the bit over a place, and that
+        // bit.
         let [own, sign] = [
             b.bytes(quants, (0..quants.lanes).map(|i| 1 << (grid.bits + usize::from(i) % 4)).collect()),
             b.splat_int(quants, 1 << grid.bits),
@@ -215,7 +222,8 @@ impl StripBlock {
     }
 }
 
-/// Of each row's dword of `words` four bytes, which have above them the lowest bits of indices `first` to `first + 3`: what stands there for these.
+/// Returns for each row's dword of `words` four bytes whose lowest bits are the bits above a byte
+/// of indices `first` to `first + 3`.
 fn bytes_above(b: &mut KernelBuilder, bits: HighBits, words: ValueId, first: usize) -> ValueId {
     let dwords = b.ty(words);
     let quants = Type::i8(4 * dwords.lanes);
@@ -232,7 +240,8 @@ fn bytes_above(b: &mut KernelBuilder, bits: HighBits, words: ValueId, first: usi
         let bit = b.same(Op::And, &[all, own]);
         return b.same(Op::IMin, &[bit, one]);
     }
-    // Each moved to its byte, where others' bits may stand above it, but not in its place.
+    // Each index's bits are moved to its byte. Bits of other indices may stand above them, but not
+    // in their place.
     let up = |i: usize| 8 * i as i64 - from(i);
     let in_others = |i: usize, j: usize| {
         let begins = 8 * j as i64 - up(i);
@@ -252,7 +261,8 @@ fn bytes_above(b: &mut KernelBuilder, bits: HighBits, words: ValueId, first: usi
     b.bitcast(quants, all)
 }
 
-/// Of each eight bytes of `a`, for each of two rows four bytes that begin at bits `from(row, i)`, modulo 64.
+/// Returns, for each of two rows in each eight bytes of `a`, four bytes that begin at bits
+/// `from(row, i)`, modulo 64.
 fn taken(b: &mut KernelBuilder, a: ValueId, from: impl Fn(usize, usize) -> usize) -> ValueId {
     let ty = b.ty(a);
     let eight: Vec<u8> = (0..8).map(|byte| (from(byte / 4, byte % 4) % 64) as u8).collect();
@@ -260,7 +270,8 @@ fn taken(b: &mut KernelBuilder, a: ValueId, from: impl Fn(usize, usize) -> usize
     b.op(Op::Multishift, ty, &[a, from])
 }
 
-/// Bytes of seven signs, with the eighth that makes them even: of a nibble and the three bits above it.
+/// Returns bytes of seven signs with the eighth that makes them even, from a nibble and the three
+/// bits above it.
 fn even(b: &mut KernelBuilder, sevens: ValueId, quants: Type) -> ValueId {
     let dwords = b.ty(sevens);
     let sevens = b.bitcast(quants, sevens);

@@ -1,13 +1,18 @@
-//! Some rows of activations times a stretch of a strip, for vectors of which a strip takes two, and for targets without products of
-//! four bytes.
+//! Products of some rows of activations with a stretch of a strip. They serve targets whose vectors
+//! hold half a strip, and targets without products of four bytes.
 //!
-//! With 16 registers a block is four rows by two parts of a strip, so that six loads serve eight products. Eight registers are their
-//! integer sums; float sums of a block, and integer sums that are no whole sub-block yet, stand in memory (*slots*), which is read and
-//! written once for 16 or 32 columns. With a scale for 16 columns and six bits, which would do so every 8, a block is two rows by two parts.
-//! Of floats, which have one kind of sums, a block is six rows where [`MatmulStrategy::Gemm6`](crate::MatmulStrategy::Gemm6) has them: eight chains are just as many as two
-//! multiply-adds a cycle of a latency of four take.
+//! With 16 registers a block is four rows by two parts of a strip, so six loads serve eight
+//! products. Eight registers hold their integer sums. Float sums of a block, and integer sums of
+//! partial sub-blocks, stay in memory (*slots*), which is read and written once for 16 or 32
+//! columns. Formats with a scale for 16 columns and six bits would do so every 8 columns; there a
+//! block is two rows by two parts.
 //!
-//! Products by pairs ([`Dots::Dot2`]) are summed in 16-bit words as long as they fit, then one `dot2_s16` widens and scales them:
+//! Floats have one kind of sums. With [`MatmulStrategy::Gemm6`](crate::MatmulStrategy::Gemm6) a
+//! block of floats is six rows: two multiply-adds a cycle with a latency of four need just eight
+//! chains.
+//!
+//! Products by pairs ([`Dots::Dot2`]) are summed in 16-bit words as long as they fit. Then one
+//! `dot2_s16` widens and scales them:
 //!
 //! ```text
 //! 4 bits    15 * 127 * 2 * 8 = 30480     32 columns; 16 where these have a scale of the activations
@@ -17,7 +22,8 @@
 //! 8 bits   128 * 127 * 2     = 32512      4 columns, of magnitudes: signs go to the activations
 //! ```
 //!
-//! Then, with `d` and `dmin` of the weight (lanes) and `dx` and sums of the activations (one number in all lanes):
+//! The results follow from `d` and `dmin` of the weight (lanes) and `dx` and sums of the
+//! activations (one number in all lanes):
 //!
 //! ```text
 //! integer scales   y += -dmin * (sum over sub-blocks of min * sums);              t += sum * dx for eight sub-blocks;  y += t * d
@@ -38,27 +44,29 @@ use super::ahead;
 use super::panel::{self, Dots, Item, Source};
 use super::strip::{self, Part};
 
-/// Most sums of a block: rows times parts.
+/// Max sums of a block: rows times parts.
 const SUMS: usize = 8;
-/// The same of floats, which have no others beside them.
+/// Max sums of a block of floats, which have no other sums.
 const FLOAT_SUMS: usize = 12;
-/// Most float sums that stay in registers beside those of integers.
+/// Max float sums that stay in registers together with integer sums.
 const HELD: usize = 2;
-/// Most integer sums that stay in registers beside those of words.
+/// Max integer sums that stay in registers together with sums of words.
 const HELD_INTEGERS: usize = 4;
 /// Columns of floats in a step.
 const UNROLL: i64 = 4;
 
-/// Rows of activations of a block, of which `size` are so many blocks.
+/// Returns the rows of activations of a block; `size` is a multiple of it.
 pub fn rows(format: Format, vectors: Vectors, size: u32) -> u32 {
-    // Two scales for 32 columns, and for pairs the shortest runs in words: half of the rows leave registers for both kinds of sums.
+    // With two scales for 32 columns, pairs have the shortest runs in words. Half of the rows then
+    // leave registers for both kinds of sums.
     let kinds = |codec: &Quants| codec.scaled().map_or(1, |columns| SUB as usize / columns);
     let sums = format.quants().map_or(FLOAT_SUMS, |codec| SUMS / kinds(codec));
     let most = (sums / Part::all(vectors).len()) as u32;
     (1..=most).rev().find(|rows| size.is_multiple_of(*rows)).unwrap_or(1)
 }
 
-/// Bytes that the sums of a block take in memory: of floats, and of integers that are no whole sub-block yet.
+/// Returns the bytes of a block's sums in memory: float sums, and integer sums of partial
+/// sub-blocks.
 pub fn slot_bytes(lanes: u16) -> i64 {
     2 * SUMS as i64 * 4 * i64::from(lanes)
 }
@@ -66,16 +74,16 @@ pub fn slot_bytes(lanes: u16) -> i64 {
 /// Rows of activations and a stretch of a strip. Sums are in the order of parts, then rows.
 pub struct Micro {
     pub vectors: Vectors,
-    /// The first block of the stretch.
+    /// First block of the stretch.
     pub source: Source,
     pub x: BufferId,
     pub x_format: Format,
-    /// Where the stretch begins in each row of `x`.
+    /// Start of the stretch in each row of `x`.
     pub rows: Vec<Affine>,
-    /// Where the strip's results are, for each row.
+    /// Place of the strip's results, for each row.
     pub results: Vec<Affine>,
     pub to: BufferId,
-    /// See [`slot_bytes`]; there for more than [`HELD`] sums.
+    /// See [`slot_bytes`]; present for more than [`HELD`] sums.
     pub slots: Option<(BufferId, i64)>,
 }
 
@@ -87,7 +95,7 @@ struct Step {
 }
 
 impl Micro {
-    /// Adds the product with so many columns to the results.
+    /// Adds the product of `columns` columns to the results.
     pub fn multiply(&self, b: &mut KernelBuilder, columns: i64) {
         match self.source.format.quants() {
             None => self.columns(b, columns),
@@ -107,7 +115,7 @@ impl Micro {
         Part::all(self.vectors)
     }
 
-    /// Parts that are worked on together: high bits take registers, and so do indices.
+    /// Returns the sets of parts that are computed together: high bits and indices take registers.
     fn sets(&self) -> Vec<Vec<Part>> {
         let high = self.codec().high.is_some() || self.codec().grid().is_some();
         match high && !self.source.panel {
@@ -116,7 +124,7 @@ impl Micro {
         }
     }
 
-    /// The places of sums in memory, where they are there: floats, then integers.
+    /// Returns the places of sums in memory, if they are there: floats, then integers.
     fn slots(&self) -> Option<Vec<(BufferId, i64)>> {
         let sums = self.rows.len() * self.parts().len();
         let (buffer, at) = self.slots.filter(|_| sums > HELD)?;
@@ -146,7 +154,7 @@ impl Micro {
         }
     }
 
-    /// Asks for what follows the sub-block, where strips are read as they come from memory.
+    /// Prefetches the data after the sub-block, if strips are read directly from memory.
     fn prefetch(&self, b: &mut KernelBuilder, step: &Step) {
         if !self.source.panel {
             let format = self.source.format;
@@ -155,7 +163,7 @@ impl Micro {
         }
     }
 
-    /// A block of 256 columns.
+    /// Multiplies a block of 256 columns.
     fn super_block(&self, b: &mut KernelBuilder, i: VarId) {
         let weights = self.source.block(i);
         let x_bytes = self.x_format.block_bytes() as i64;
@@ -169,7 +177,8 @@ impl Micro {
         let zero = b.splat_f32(self.vectors.lanes, 0.0);
         let count = self.rows.len() * self.parts().len();
         let mut sums = vec![zero; count];
-        // First, whatever the rows: they need no registers then while there are sums, and a row's bits are those that it has among others.
+        // Minimums come first for any number of rows. They then need no registers while there are
+        // sums, and a row's bits do not depend on other rows.
         if let Some(minimums) = &minimums {
             self.add(b, &weights, Item::Dmin, &mut |_, i| minimums[i]);
         }
@@ -212,7 +221,8 @@ impl Micro {
         });
     }
 
-    /// The weight's minimums times the activations' sums, without the scale of the minimums.
+    /// Returns the weight's minimums times the activations' sums, without the scale of the
+    /// minimums.
     fn minimums(&self, b: &mut KernelBuilder, weights: &Source, rows: &[RowBlock]) -> Option<Vec<ValueId>> {
         if self.codec().minimum != Minimum::Scaled {
             return None;
@@ -238,7 +248,7 @@ impl Micro {
         Some(sums.into_iter().flatten().collect())
     }
 
-    /// The same where both halves of a sub-block have a minimum each.
+    /// Returns these products for formats in which both halves of a sub-block have a minimum.
     fn two_minimums(&self, b: &mut KernelBuilder, weights: &Source, rows: &[RowBlock]) -> Vec<ValueId> {
         let parts = self.parts();
         let zero = b.splat_f32(self.vectors.lanes, 0.0);
@@ -258,10 +268,10 @@ impl Micro {
         })
     }
 
-    /// A sub-block's sums of products with its integer scales, as floats.
+    /// Returns a sub-block's sums of products with its integer scales, as floats.
     fn terms(&self, b: &mut KernelBuilder, step: &Step, parts: &[Part]) -> Vec<ValueId> {
         let high: Vec<Vec<ValueId>> = parts.iter().map(|part| step.weights.high(b, step.sub, *part)).collect();
-        // Sub-blocks may be two with a scale each, which sums in words may not last for.
+        // A sub-block may be two units with a scale each; sums in words may overflow within a unit.
         let codec = self.codec();
         let units = SUB / codec.scaled().map_or(SUB, |columns| columns as i64);
         let pairs = 4 / units;
@@ -307,7 +317,7 @@ impl Micro {
         }
         let mut terms = vec![None; parts.len() * self.rows.len()];
         for unit in 0..units {
-            // Made for each part, as a product overwrites its sum.
+            // Each part gets its own copy, because a product overwrites its sum.
             let starts = parts.iter().flat_map(|part| step.rows.iter().map(move |row| (row, *part)));
             let mut sums: Vec<ValueId> = starts.map(|(row, part)| self.start(b, row, (unit, units), part)).collect();
             self.groups(b, step, unit * pairs..(unit + 1) * pairs, parts, &high, |b, i, quants, x| {
@@ -338,7 +348,7 @@ impl Micro {
         values.chunks_exact_mut(self.rows.len())
     }
 
-    /// Sums of products by pairs as floats, without what the zero point adds.
+    /// Returns sums of products by pairs as floats, without the contribution of the zero point.
     fn converted(&self, b: &mut KernelBuilder, step: &Step, parts: &[Part], mut sums: Vec<ValueId>) -> Vec<ValueId> {
         if self.codec().zero() > 0 && !panel::has_magnitudes(self.source.format, self.source.dots) {
             self.correct(b, step, parts, &mut sums);
@@ -346,7 +356,7 @@ impl Micro {
         sums.into_iter().map(|sum| b.op(Op::ToF32, parts[0].floats(), &[sum])).collect()
     }
 
-    /// Takes what the zero point adds away from sums of products by pairs.
+    /// Subtracts the contribution of the zero point from sums of products by pairs.
     fn correct(&self, b: &mut KernelBuilder, step: &Step, parts: &[Part], sums: &mut [ValueId]) {
         for (part, sums) in parts.iter().zip(self.by_part_mut(sums)) {
             let scales = step.weights.item(b, Item::Correction, step.sub, *part);
@@ -359,7 +369,7 @@ impl Micro {
         }
     }
 
-    /// What sums of products by fours begin with.
+    /// Returns the initial value of sums of products by fours.
     fn start(&self, b: &mut KernelBuilder, row: &RowBlock, unit: (i64, i64), part: Part) -> ValueId {
         match self.codec().zero() {
             0 => b.splat_int(part.dwords(), 0),
@@ -367,7 +377,7 @@ impl Micro {
         }
     }
 
-    /// Sums of some pairs of groups, in words.
+    /// Returns the sums of some pairs of groups, in words.
     fn words(
         &self,
         b: &mut KernelBuilder,
@@ -384,7 +394,8 @@ impl Micro {
         words.into_iter().flatten().collect()
     }
 
-    /// For both groups of each pair, all parts and rows: number of the sum, quants and activations.
+    /// Calls `product` for both groups of each pair, all parts and rows, with the number of the
+    /// sum, quants and activations.
     fn groups(
         &self,
         b: &mut KernelBuilder,
@@ -408,8 +419,8 @@ impl Micro {
         }
     }
 
-    /// Adds products by pairs, of which a word has those of one group, to sums: each times the scale of its part, in words. Beside parts stand their high
-    /// bits.
+    /// Adds products by pairs to sums, each times the scale of its part, in words. A word has the
+    /// products of one group. Each part comes with its high bits.
     fn by_groups(
         &self,
         b: &mut KernelBuilder,
@@ -440,7 +451,8 @@ impl Micro {
         }
     }
 
-    /// Without integer scales: blocks of two sub-blocks, of which the last may lack one.
+    /// Multiplies formats without integer scales: blocks of two sub-blocks; the last block may lack
+    /// one.
     fn small(&self, b: &mut KernelBuilder, columns: i64) {
         let slots = self.slots();
         let parts = self.parts();
@@ -486,7 +498,7 @@ impl Micro {
     ) -> Vec<ValueId> {
         let (parts, rows) = (self.parts(), self.rows.len());
         let magnitudes = panel::has_magnitudes(self.source.format, self.source.dots);
-        // Magnitudes go with signs.
+        // Magnitudes come with signs.
         let in_integers = strip::begins_with_zero_point(self.source.format, self.x_format);
         let zero = if magnitudes || in_integers { 0 } else { self.codec().zero() };
         let by_halves = strip::by_halves_of_d(self.source.format);
@@ -496,7 +508,7 @@ impl Micro {
         for half in 0..2 {
             let pairs = 2 * half..2 * half + 2;
             let starts = |b: &mut KernelBuilder| -> Vec<ValueId> {
-                // Made for each part, as a product overwrites its sum.
+                // Each part gets its own copy, because a product overwrites its sum.
                 let each = parts.iter().flat_map(|part| step.rows.iter().map(move |row| (row, *part)));
                 each.map(|(row, part)| zero_point(b, row, (half, 2), self.codec().zero(), part.lanes)).collect()
             };
@@ -596,7 +608,7 @@ impl Micro {
         next
     }
 
-    /// Columns of floats.
+    /// Multiplies columns of floats.
     fn columns(&self, b: &mut KernelBuilder, columns: i64) {
         let parts = self.parts();
         let mut init = Vec::new();
@@ -629,7 +641,7 @@ impl Micro {
     }
 }
 
-/// Parts, each with its vectors of high bits.
+/// Returns parts, each with its vectors of high bits.
 fn beside<'v>(parts: &[Part], high: &'v [Vec<ValueId>]) -> Vec<(Part, &'v [ValueId])> {
     parts.iter().zip(high).map(|(part, high)| (*part, high.as_slice())).collect()
 }
@@ -642,10 +654,12 @@ fn accumulate(b: &mut KernelBuilder, sum: &mut Option<ValueId>, value: ValueId) 
     });
 }
 
-/// What the sum of a scale's columns begins with: those of unit `unit` of so many of a sub-block, as quants are stored plus `zero`.
+/// Returns the initial value of the sum of a scale's columns: minus `zero` times the activations'
+/// sums, because quants are stored plus `zero`. The columns are unit `unit` of `units` in a
+/// sub-block.
 pub fn zero_point(b: &mut KernelBuilder, row: &RowBlock, (unit, units): (i64, i64), zero: u8, lanes: u16) -> ValueId {
     let part = Part { lanes, index: 0, permutes: false };
-    // The zero point, negated, beside the sums of 16 columns that are the unit's.
+    // The negated zero point for the unit's sums of 16 columns, and 0 for the others.
     let minus = -i16::from(zero);
     let pair = [0, 1].map(|half| if units == 1 || half == unit { minus } else { 0 });
     let pair: Vec<u8> = pair.iter().flat_map(|word| word.to_le_bytes()).collect();

@@ -1,4 +1,5 @@
-//! Products with packed weights: a lane is a weight row, so that there are no horizontal sums and nothing is transposed.
+//! Products with packed weights. A lane is a weight row, so there are no horizontal sums and no
+//! transposition.
 //!
 //! ```text
 //! row of x:  .. b0 b1 b2 b3 ..        four neighbouring quants, in every dword of a vector by the load itself
@@ -6,33 +7,39 @@
 //! dot4_u8s8: 16 lanes += 4 products each
 //! ```
 //!
-//! Rows of activations come in groups ([`MatmulStrategy::row_groups`]), and a strip is read once for a group. How depends on the target:
+//! Rows of activations come in groups ([`MatmulStrategy::row_groups`]), and a strip is read once
+//! for a group. The method depends on the target:
 //!
-//! - A vector takes a whole strip and four products are one instruction: quants are unpacked on the fly. For 32 columns of `q4_k` that
-//!   is 12 operations beside eight rows' 64 products, 8 conversions and 24 scalings, and they run on the units that the products leave
-//!   free; a panel of bytes in scratch would save them, but double what is loaded (Zen 5, 96 rows: `q4_k` 687 GOP/s, with a panel 576).
-//!   Codes of a grid take more than is free: of these a whole strip is unpacked for all rows of an item ([`unpacks_whole`]; `iq3_s` 432
-//!   GOP/s on the fly, 600 so; of eight rows alone 5 % slower).
-//! - Otherwise a stretch of a strip is unpacked to a panel in scratch, once for all rows, and multiplied with four rows at a time
-//!   ([`micro`]). On the fly that would be done for each four rows, for which registers suffice, and take a quarter of their time.
+//! - If a vector holds a whole strip and four products are one instruction, quants are unpacked on
+//!   the fly. For 32 columns of `q4_k` this takes 12 operations, next to eight rows' 64 products, 8
+//!   conversions and 24 scalings. They run on units that the products leave free. A panel of bytes
+//!   in scratch would save them, but double the loads (Zen 5, 96 rows: `q4_k` 687 GOP/s, with a
+//!   panel 576). Codes of a grid need more than the free units. For them a whole strip is unpacked
+//!   for all rows of an item ([`unpacks_whole`]; `iq3_s` 600 GOP/s, on the fly 432; eight rows
+//!   alone are 5 % slower).
+//! - Otherwise a stretch of a strip is unpacked to a panel in scratch, once for all rows, and
+//!   multiplied with four rows at a time ([`micro`]). Unpacking on the fly would be repeated for
+//!   each four rows, the most that registers hold, and take a quarter of their time.
 //!
-//! A single row is for decoding, where weights come from memory: it goes through one strip after the other, strictly forwards, which
-//! is what hardware prefetches best (Zen 4, one core: 28 of 29 GB/s; two strips at a time 19), and asks for what comes a page later
-//! itself ([`ahead`]). Two integer sums for each sub-block are chains enough.
+//! A single row is decode, where weights come from memory. It reads one strip after the other,
+//! strictly forwards, which hardware prefetches best (Zen 4, one core: 28 of 29 GB/s; two strips at
+//! a time 19). The kernel also prefetches the data a page further on ([`ahead`]). Two integer sums
+//! for each sub-block are enough chains.
 //!
-//! What bounds a kernel on Zen 4 is that products, multiplications and multiply-adds share two 256-bit units: 64 + 24 operations
-//! take 88 cycles, so that `q4_k` can have 8/11 of the peak of products and has 91 to 93 % of that. Products by pairs are four
-//! operations of 256 bits, of which two add words on units of their own, for what is two of 512 bits.
+//! On Zen 4, products, multiplications and multiply-adds share two 256-bit units, which bounds the
+//! speed. For `q4_k`, 64 + 24 operations take 88 cycles, so the kernel can reach 8/11 of the peak
+//! of products; it reaches 91 to 93 % of that. Products by pairs take four operations of 256 bits
+//! where products by fours take two of 512 bits. Two of the four add words and run on other units.
 //!
 //! | module | what it owns |
 //! | --- | --- |
-//! | [`ahead`] | asking for what will be read |
+//! | [`ahead`] | prefetches |
 //! | [`strip`] | reading a strip's blocks: quants, scales, minimums |
-//! | [`activations`] | what stands beside them: quants and scales in all lanes |
+//! | [`activations`] | activations' quants and scales in all lanes |
 //! | [`quants`] | sums over quantised blocks, four products at a time, unpacked on the fly |
 //! | [`grids`] | codes by indices of a grid |
 //! | [`floats`] | sums over `f16` and `bf16`, converted on the fly |
-//! | [`pairs`] | the same of bf16 with activations that are bf16, two products at a time |
+//! | [`pairs`] | sums over bf16 with bf16 activations, two products at a time |
 //! | [`panel`] | unpacking a strip, and reading it packed or unpacked |
 //! | [`micro`] | sums over either, two or four products at a time |
 
@@ -59,7 +66,7 @@ use super::{Destination, MatmulStrategy, Product, Rows, SUB, Vectors, by_rows, q
 /// Bytes of the strip's results for one row of activations.
 const RESULT: i64 = 4 * STRIP as i64;
 
-/// Some parts of strips and some rows of activations, of which each part is multiplied with each row.
+/// Some parts of strips and some rows of activations; each part is multiplied with each row.
 struct Block {
     lanes: u16,
     format: Format,
@@ -71,7 +78,7 @@ struct Block {
     rows: Vec<Affine>,
     /// See [`quants::scratch_bytes`].
     scratch: Option<(BufferId, i64)>,
-    /// The strip in scratch memory, where it was unpacked.
+    /// Unpacked strip in scratch memory, if any.
     unpacked: Option<Unpacked>,
     /// Whether the weight comes from memory, so that it is prefetched.
     streams: bool,
@@ -82,7 +89,7 @@ impl Block {
         self.scratch.filter(|_| quants::begins_in_scratch(self.format))
     }
 
-    /// Asks for what follows `bytes` bytes of each strip, `at` bytes behind its first.
+    /// Prefetches the data after `bytes` bytes of each strip, from byte `at` of the strip on.
     fn prefetch(&self, b: &mut KernelBuilder, at: &Affine, bytes: i64) {
         // Parts of a strip are read side by side.
         for (strip, _) in self.strips.iter().filter(|(_, part)| self.streams && part.index == 0) {
@@ -90,7 +97,7 @@ impl Block {
         }
     }
 
-    /// The products of all parts and rows: rows of the first part, then of the second.
+    /// Returns the products of all parts and rows: rows of the first part, then of the second.
     fn sums(&self, b: &mut KernelBuilder) -> Vec<ValueId> {
         if self.format.is_quantised() { quants::sums(self, b) } else { floats::sums(self, b) }
     }
@@ -100,7 +107,7 @@ fn dots(vectors: Vectors) -> Dots {
     if vectors.dot4 { Dots::Dot4 } else { Dots::Dot2 }
 }
 
-/// Whether strips are unpacked to a panel for several rows.
+/// Returns whether strips are unpacked to a panel for several rows.
 pub fn unpacks(format: Format, x: Format, vectors: Vectors) -> bool {
     if format.has_row_scale() {
         return false;
@@ -109,32 +116,35 @@ pub fn unpacks(format: Format, x: Format, vectors: Vectors) -> bool {
     if format.is_quantised() { !whole || !vectors.dot4 } else { !whole && matches!(x.codec(), Codec::Float(_)) }
 }
 
-/// Whether sums of a strip with all rows are in scratch memory while it is multiplied stretch after stretch. Where results have rows of a power of
-/// two, these share a few sets of the first level, and with activations of as many columns those of the second (Zen 4, `f16`, 2048 rows: 83 % of
-/// the peak without, 94 % with; 2080 rows: 94 %). Sums of quantised weights gained nothing.
+/// Returns whether sums of a strip with all rows are in scratch memory while the strip is
+/// multiplied stretch after stretch. Rows of results that are a power of two long share a few sets
+/// of the L1 cache, and with activations of as many columns also of L2. Measured on Zen 4 with
+/// `f16` and 2048 rows: 83 % of the peak without, 94 % with; 2080 rows: 94 %. Sums of quantised
+/// weights gained nothing.
 fn gathers(strategy: MatmulStrategy) -> bool {
     strategy == MatmulStrategy::Gemm6
 }
 
-/// Where they are: behind slots and panel.
+/// Returns the place of these sums: after slots and panel.
 fn gathered_at(format: Format, vectors: Vectors) -> i64 {
     let dots = dots(vectors);
     micro::slot_bytes(vectors.lanes) + panel::stretch(format, dots) * panel::block_bytes(format, dots)
 }
 
-/// Whether a whole strip is unpacked for many rows, with the sums that strips unpacked on the fly give.
+/// Returns whether a whole strip is unpacked for many rows, with the same sums as strips unpacked
+/// on the fly.
 pub fn unpacks_whole(format: Format, strategy: MatmulStrategy, vectors: Vectors) -> bool {
     let whole = usize::from(vectors.lanes) == STRIP && vectors.dot4 && strategy == MatmulStrategy::Gemm;
     let grid = format.quants().is_some_and(|codec| codec.grid().is_some());
     whole && grid && !format.has_row_scale() && strip::by_sub_blocks(format)
 }
 
-/// Bytes of an unpacked strip of `k` columns.
+/// Returns the bytes of an unpacked strip of `k` columns.
 pub fn unpacked_bytes(format: Format, k: u64) -> u64 {
     (k / SUB as u64).saturating_mul(Unpacked::bytes(format, SUB).unsigned_abs())
 }
 
-/// Bytes of scratch that a product of at most `rows` rows of `k` columns takes.
+/// Returns the bytes of scratch of a product of at most `rows` rows of `k` columns.
 pub fn scratch_bytes(
     format: Format,
     x: Format,
@@ -147,7 +157,7 @@ pub fn scratch_bytes(
         return None;
     }
     if unpacks(format, x, vectors) {
-        // Dims of whole groups and of the rest may say a group more than there is.
+        // The dims of whole groups and of the rest may add up to one group too many.
         let most = rows + i64::from(strategy.row_groups()[0]);
         return Some(gathered_at(format, vectors) + if gathers(strategy) { most * RESULT } else { 0 });
     }
@@ -161,7 +171,7 @@ pub fn scratch_bytes(
     }
 }
 
-/// Adds the product to what is at the destination.
+/// Adds the product to the destination.
 pub fn multiply(b: &mut KernelBuilder, product: &Product, rows: &Rows, to: &Destination) {
     if product.format.has_row_scale() {
         return by_rows::multiply(b, product, rows, to, dots(product.vectors));
@@ -187,7 +197,7 @@ pub fn multiply(b: &mut KernelBuilder, product: &Product, rows: &Rows, to: &Dest
     }
 }
 
-/// A product and what follows from it.
+/// A product and the sizes derived from it.
 struct Packed<'p> {
     product: &'p Product,
     to: &'p Destination,
@@ -198,11 +208,12 @@ struct Packed<'p> {
 }
 
 impl Packed<'_> {
-    /// Groups of `count` rows from `first` on, with quants that are unpacked on the fly.
+    /// Multiplies groups of `count` rows from `first` on, with quants unpacked on the fly.
     fn on_the_fly(&self, b: &mut KernelBuilder, first: &Affine, groups: Affine, count: u32) {
         let Product { format, vectors, .. } = *self.product;
         let parts = Part::all(vectors).len();
-        // Two strips of floats, where that halves the loads of activations and registers suffice; a single row wants one stream.
+        // Two strips of floats halve the loads of activations, if registers suffice. A single row
+        // needs one stream.
         let together = if count == 1 || format.is_quantised() || parts > 1 { 1 } else { self.strips.min(2) };
         for (from, number, together) in
             [(0, self.strips / together, together), (self.strips / together * together, self.strips % together, 1)]
@@ -217,7 +228,8 @@ impl Packed<'_> {
         }
     }
 
-    /// Some strips and groups of rows: the first row, how many groups, and of how many rows.
+    /// Multiplies some strips with groups of rows, given by the first row, the number of groups and
+    /// the rows of a group.
     fn groups(
         &self,
         b: &mut KernelBuilder,
@@ -226,10 +238,10 @@ impl Packed<'_> {
         (first, groups, count): (&Affine, Affine, u32),
     ) {
         let Product { format, k, x, x_format, w: (w, w_at), strategy, vectors, .. } = *self.product;
-        // That of panels is something else.
+        // The scratch memory of panels has another use.
         let scratch = self.product.scratch.filter(|_| !unpacks(format, x_format, vectors));
         let parts = Part::all(vectors);
-        // Of several rows, registers hold one part.
+        // With several rows, registers hold one part.
         let sets: Vec<&[Part]> = if count == 1 { vec![&parts] } else { parts.chunks(1).collect() };
         b.for_each("group", groups, |b, group| {
             let row = first.clone() + group * i64::from(count);
@@ -263,7 +275,7 @@ impl Packed<'_> {
         });
     }
 
-    /// All rows, strip after strip, which is unpacked for all of them.
+    /// Multiplies all rows with strip after strip; each strip is unpacked once for all rows.
     fn by_whole_strips(&self, b: &mut KernelBuilder, rows: &Rows, (buffer, at): (BufferId, i64)) {
         let Product { format, k, strategy, vectors, .. } = *self.product;
         let begins = quants::scratch_bytes(format, strategy.row_groups()[0]).unwrap_or(0);
@@ -282,10 +294,11 @@ impl Packed<'_> {
         row.clone() * self.to.row_bytes + strip.clone() * RESULT + self.to.offset.clone()
     }
 
-    /// All rows, several of them with panels; a single row of few directly.
+    /// Multiplies all rows: several rows with panels; a single row of a kernel for few rows
+    /// directly.
     fn by_panels(&self, b: &mut KernelBuilder, rows: &Rows, scratch: (BufferId, i64)) {
         let Product { format, strategy, vectors, .. } = *self.product;
-        // How many blocks of how many rows, from which row on.
+        // Blocks: first row, number of blocks, rows of a block.
         let mut blocks: Vec<(Affine, Affine, u32)> = Vec::new();
         let mut single = None;
         let mut first = Affine::constant(0);
@@ -304,7 +317,8 @@ impl Packed<'_> {
         if strategy != MatmulStrategy::Gemv {
             self.panels(b, scratch, &blocks);
         } else if let Some((groups, size)) = rows.groups.iter().find(|(_, size)| *size > 1) {
-            // Few rows, and mostly one: nothing is unpacked where there is none of these groups.
+            // A kernel for few rows mostly gets one: without groups of several rows nothing is
+            // unpacked.
             for (first, _, rows) in &blocks {
                 b.for_each("group", *groups, |b, group| {
                     let first = first.clone() + group * i64::from(*size);
@@ -313,7 +327,7 @@ impl Packed<'_> {
             }
         }
         if let Some((first, number)) = single {
-            // In the order of several rows: bits do not depend on how many there are.
+            // The order is that of several rows, so that bits do not depend on the number of rows.
             if format.is_quantised() {
                 b.for_each("strip", self.strips, |b, strip| {
                     b.for_each("row", number, |b, row| {
@@ -328,13 +342,14 @@ impl Packed<'_> {
         }
     }
 
-    /// The first block of a strip.
+    /// Returns the first block of a strip.
     fn source(&self, strip: Affine) -> Source {
         let Product { format, w: (w, at), .. } = *self.product;
         Source { panel: false, format, dots: self.dots, buffer: w, offset: strip * self.strip_bytes + at }
     }
 
-    /// Some rows and the blocks of a strip from `source` on, which begin `x` bytes into a row of activations.
+    /// Returns the micro-kernel of some rows and the blocks of a strip from `source` on; they begin
+    /// `x` bytes into a row of activations.
     fn micro(
         &self,
         source: Source,
@@ -356,7 +371,8 @@ impl Packed<'_> {
         }
     }
 
-    /// Unpacks every stretch of every strip once, for all of the rows: `(first, number, rows)` is a number of blocks of so many rows.
+    /// Unpacks every stretch of every strip once for all rows. `(first, number, rows)` is `number`
+    /// blocks of `rows` rows from row `first` on.
     fn panels(&self, b: &mut KernelBuilder, (scratch, at): (BufferId, i64), rows: &[(Affine, Affine, u32)]) {
         let Product { format, k, x_format, strategy, vectors, .. } = *self.product;
         let (k, len) = (i64::from(k), format.block_len() as i64);
@@ -399,7 +415,7 @@ impl Packed<'_> {
                 });
             }
         };
-        // Results of all rows to scratch memory, or back.
+        // Copies the results of all rows to scratch memory, or back.
         let copy = |b: &mut KernelBuilder, strip: &Affine, back: bool| {
             let Some(gathered) = gathered else { return };
             let number = rows

@@ -1,4 +1,6 @@
-//! Sums over packed bf16 with activations rounded to bf16 ([`Format::pair_activation`](ixc_ir::format::Format::pair_activation)): two products for each lane at a time.
+//! Sums over packed bf16 with activations rounded to bf16
+//! ([`Format::pair_activation`](ixc_ir::format::Format::pair_activation)): two products for each
+//! lane at a time.
 //!
 //! ```text
 //! row of x:   .. x0 x1 x2 x3 ..            two neighbours, in every dword of a vector by the load itself
@@ -6,10 +8,14 @@
 //! dot2_bf16:  16 lanes += w1 * x1, then w0 * x0
 //! ```
 //!
-//! Columns are summed in stretches, even and odd pairs in a chain each, and what a stretch gives is added to the result: the same additions in the same order for
-//! one row and for many, so that every candidate and every number of rows gives the same bits. Of several rows a stretch of two strips stays in the first level
-//! while all of them are multiplied with it. A block is four rows by two strips: 16 sums in flight, where a product takes six cycles and two can start in
-//! each (Zen 5); six loads and two exchanges of words for eight products. With a row and a strip two sums are what memory needs: 64 bytes in three cycles.
+//! Columns are summed in stretches, with one chain for even and one for odd pairs. The sums of a
+//! stretch are added to the result. One row and many rows use the same additions in the same order,
+//! so every candidate and every number of rows gives the same bits. With several rows, a stretch of
+//! two strips stays in L1 while all rows are multiplied with it.
+//!
+//! A block is four rows by two strips: 16 sums in flight. A product takes six cycles, and two can
+//! start in each cycle (Zen 5). Six loads and two exchanges of words serve eight products. With one
+//! row and one strip, two sums suffice for memory: 64 bytes in three cycles.
 
 use ixc_ir::format::packed::STRIP;
 use ixc_ir::format::{Codec, Format};
@@ -21,7 +27,7 @@ use crate::linear::{MatmulStrategy, Rows};
 
 /// Columns of a stretch: 16 KiB of a strip.
 pub const STRETCH: i64 = 512;
-/// Strips that several rows are multiplied with together, where a vector is a column of a strip.
+/// Strips that several rows are multiplied with together, if a vector is a column of a strip.
 pub const TOGETHER: i64 = 2;
 /// Rows of a block, of `gemv` and `gemm` alike.
 pub const ROWS: u32 = 4;
@@ -32,13 +38,13 @@ const PAIR: i64 = 2;
 /// Bytes of a column of a strip.
 const COLUMN: i64 = 2 * STRIP as i64;
 
-/// Whether products are by pairs.
+/// Returns whether products are by pairs.
 pub fn takes(x: Format) -> bool {
     *x.codec() == Codec::Bf16 { parts: 1 }
 }
 
 impl Packed<'_> {
-    /// All rows.
+    /// Multiplies all rows.
     pub(super) fn by_pairs(&self, b: &mut KernelBuilder, rows: &Rows) {
         let mut first = Affine::constant(0);
         for (groups, size) in &rows.groups {
@@ -62,7 +68,7 @@ impl Packed<'_> {
         Part::all(self.product.vectors)
     }
 
-    /// Strips times so many blocks of `count` rows, stretch after stretch.
+    /// Multiplies strips with `blocks` blocks of `count` rows, stretch after stretch.
     fn stretches(&self, b: &mut KernelBuilder, strips: &[Affine], first: &Affine, blocks: &Affine, count: u32) {
         let k = i64::from(self.product.k);
         let stretch = |b: &mut KernelBuilder, from: Affine, columns: i64| {
@@ -93,7 +99,7 @@ impl Packed<'_> {
     ) {
         let (w, w_at) = self.product.w;
         let x_format = self.product.x_format;
-        // Blocks of activations have nothing else, so that a row's pairs follow each other.
+        // Blocks of activations have no other fields, so a row's pairs follow each other.
         let x_at = from.clone() * 2 + x_format.field("high") as i64;
         let zero = b.splat_f32(part.lanes, 0.0);
         let sums = vec![zero; CHAINS as usize * strips.len() * rows.len()];
@@ -140,7 +146,7 @@ impl Packed<'_> {
     }
 }
 
-/// Two columns of some rows of a strip, side by side for each row.
+/// Loads two columns of some rows of a strip, side by side for each row.
 fn weights(b: &mut KernelBuilder, w: BufferId, at: Affine, part: Part) -> ValueId {
     let both = Type::bf16(2 * part.lanes);
     let columns = match usize::from(part.lanes) == STRIP {

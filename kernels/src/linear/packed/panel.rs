@@ -1,7 +1,9 @@
-//! What sums are made of: quants, a byte each, and scales, read from a strip's block or from a *panel*, a strip's blocks unpacked.
+//! Inputs of sums: quants, a byte each, and scales. They are read from a strip's block or from a
+//! *panel*, a strip's blocks unpacked.
 //!
-//! A panel holds for each block, in vectors of 64 bytes (16 rows), the quants of every group of four columns, then each [`Item`] as
-//! often as the block has it. What [`Source`] gives is the same from both.
+//! A panel holds for each block, in vectors of 64 bytes (16 rows), the quants of every group of
+//! four columns. Then follows each [`Item`], as often as the block has it. [`Source`] returns the
+//! same values from both.
 
 use ixc_ir::format::packed::STRIP;
 use ixc_ir::format::{Codec, Float, Format, Minimum};
@@ -11,16 +13,17 @@ use super::super::Vectors;
 use super::SUB;
 use super::strip::{self, Part, StripBlock, VECTOR};
 
-/// Columns that a panel of quants covers: 16 KiB of bytes, which stay in a first-level cache.
+/// Columns that a panel of quants covers: 16 KiB of bytes, which stay in L1.
 const STRETCH: i64 = 1024;
-/// The same of a format with magnitudes beside the quants, and of floats.
+/// Columns of a panel for a format with magnitudes as well as quants, and for floats.
 const LONG_STRETCH: i64 = 512;
 const FLOAT_STRETCH: i64 = 256;
 
-/// What a block has beside its quants, a lane for each row.
+/// Items of a block besides its quants, a lane for each row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Item {
-    /// The scale of 16 or 32 columns: in both words of a lane for products by pairs, as a float for those by fours.
+    /// The scale of 16 or 32 columns. Products by pairs have it in both words of a lane; products
+    /// by fours have it as a float.
     Scale,
     /// The minimum of a sub-block, as a float.
     Minimum,
@@ -36,7 +39,7 @@ pub enum Item {
     M,
 }
 
-/// How products of bytes are summed.
+/// Summation of products of bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dots {
     /// Two to a 16-bit word.
@@ -45,7 +48,7 @@ pub enum Dots {
     Dot4,
 }
 
-/// Items of a format's block in the order of a panel, and how many.
+/// Returns the items of a format's block in the order of a panel, with their numbers.
 fn items(format: Format, dots: Dots) -> Vec<(Item, i64)> {
     let (codec, len) = (strip::quants(format), format.block_len() as i64);
     let numbers = len / format.d_columns() as i64;
@@ -55,7 +58,7 @@ fn items(format: Format, dots: Dots) -> Vec<(Item, i64)> {
         return items;
     };
     let mut items = vec![(Item::Scale, len / scaled as i64)];
-    // Products by fours begin with what the zero point takes away.
+    // Products by fours begin with the zero point's contribution, negated.
     let corrects = codec.zero() > 0 && dots == Dots::Dot2 && !has_magnitudes(format, dots);
     items.extend(corrects.then_some((Item::Correction, len / SUB)));
     let minimum = if codec.scaled() == Some(SUB as usize) { Item::Minimum } else { Item::Minimums };
@@ -65,31 +68,33 @@ fn items(format: Format, dots: Dots) -> Vec<(Item, i64)> {
     items
 }
 
-/// Whether products by pairs want signed quants and, unsigned, their magnitudes: two products of the largest byte exceed a word, or four, two groups of
-/// columns, where sums of words are always of these.
+/// Returns whether products by pairs take signed quants and their unsigned magnitudes. This is so
+/// if two products of the largest byte exceed a word; or four products, two groups of columns, in
+/// formats whose words always sum that many.
 pub fn has_magnitudes(format: Format, dots: Dots) -> bool {
     let least = if format.has_row_scale() { 2 } else { 1 };
     dots == Dots::Dot2 && format.quants().is_some_and(|codec| codec.pairs_in_a_word() < least)
 }
 
-/// Whether a word has products of one group of columns alone: four of the largest byte exceed it, or of magnitudes.
+/// Returns whether a word has the products of only one group of columns: four products of the
+/// largest byte, or of magnitudes, exceed it.
 pub fn by_groups(format: Format, dots: Dots) -> bool {
     dots == Dots::Dot2 && format.quants().is_some_and(|codec| codec.pairs_in_a_word() < 2)
 }
 
-/// Where the items of a block begin.
+/// Returns the start of an item of a block.
 fn place(format: Format, dots: Dots, item: Option<Item>) -> i64 {
     let vectors = format.block_len() as i64 / 4 * if has_magnitudes(format, dots) { 2 } else { 1 };
     let before = items(format, dots).into_iter().take_while(|(other, _)| Some(*other) != item);
     (vectors + before.map(|(_, count)| count).sum::<i64>()) * VECTOR
 }
 
-/// Bytes of a block of a panel; of floats, of a column.
+/// Returns the bytes of a block of a panel; for floats, of a column.
 pub fn block_bytes(format: Format, dots: Dots) -> i64 {
     if format.is_quantised() { place(format, dots, None) } else { VECTOR }
 }
 
-/// Blocks (of floats, columns) of a panel.
+/// Returns the blocks (for floats, columns) of a panel.
 pub fn stretch(format: Format, dots: Dots) -> i64 {
     let columns = match format.is_quantised() {
         true if has_magnitudes(format, dots) => LONG_STRETCH,
@@ -102,7 +107,7 @@ pub fn stretch(format: Format, dots: Dots) -> i64 {
 /// A block of weights.
 #[derive(Clone)]
 pub struct Source {
-    /// Where it is: in a strip, or unpacked in a panel.
+    /// Whether the block is unpacked in a panel; otherwise it is in a strip.
     pub panel: bool,
     pub format: Format,
     pub dots: Dots,
@@ -115,7 +120,7 @@ impl Source {
         StripBlock { format: self.format, buffer: self.buffer, offset: self.offset.clone(), part }
     }
 
-    /// Block `i` behind this one.
+    /// Returns block `i` after this one.
     pub fn block(&self, i: impl Into<Affine>) -> Source {
         let bytes = match self.panel {
             true => block_bytes(self.format, self.dots),
@@ -124,23 +129,24 @@ impl Source {
         Source { offset: self.offset.clone() + i.into() * bytes, ..self.clone() }
     }
 
-    /// This one from sub-block `number` on; its scales are no longer found then.
+    /// Returns this block from sub-block `number` on; its scales cannot be read from there.
     pub fn sub_block(&self, number: i64) -> Source {
         let bytes = strip::quants(self.format).vectors().1 as i64 * VECTOR;
         Source { offset: self.offset.clone() + number * bytes, ..self.clone() }
     }
 
-    /// What [`Source::pair`] needs of a sub-block.
+    /// Returns the vectors that [`Source::pair`] needs for a sub-block.
     pub fn high(&self, b: &mut KernelBuilder, sub: VarId, part: Part) -> Vec<ValueId> {
         if self.panel { Vec::new() } else { self.strip(part).high(b, sub) }
     }
 
-    /// The same of columns whose scale is number `at` of a block, where codes are multiplied with it.
+    /// Returns these vectors for columns whose scale is number `at` of a block, in formats whose
+    /// codes are multiplied with it.
     pub fn multiples(&self, b: &mut KernelBuilder, at: i64, part: Part) -> Vec<ValueId> {
         self.strip(part).multiples(b, at)
     }
 
-    /// Groups `2 * pair` and `2 * pair + 1` of a sub-block; signed if there are magnitudes.
+    /// Returns groups `2 * pair` and `2 * pair + 1` of a sub-block; signed if there are magnitudes.
     pub fn pair(&self, b: &mut KernelBuilder, sub: VarId, pair: i64, part: Part, high: &[ValueId]) -> [ValueId; 2] {
         if self.panel {
             let at = self.offset.clone() + sub * (8 * VECTOR) + (2 * pair * VECTOR + part.at(4));
@@ -150,7 +156,7 @@ impl Source {
         if !has_magnitudes(self.format, self.dots) {
             return quants;
         }
-        // The number plus the zero point.
+        // The quants are numbers plus the zero point.
         match strip::quants(self.format).zero() {
             128 => {
                 let top = b.splat_int(part.quants(), -128);
@@ -163,7 +169,7 @@ impl Source {
         }
     }
 
-    /// The magnitudes of quants that [`Source::pair`] gave.
+    /// Returns the magnitudes of quants that [`Source::pair`] returned.
     pub fn magnitudes(&self, b: &mut KernelBuilder, sub: VarId, group: i64, part: Part, quants: ValueId) -> ValueId {
         if !self.panel {
             return b.same(Op::IAbs, &[quants]);
@@ -173,15 +179,16 @@ impl Source {
         b.load(part.quants(), self.buffer, at)
     }
 
-    /// Which [`Item::D`] or [`Item::M`] holds for half `half` of sub-block `sub`.
+    /// Returns the number of the [`Item::D`] or [`Item::M`] for half `half` of sub-block `sub`.
     pub fn number_of(&self, sub: VarId, half: i64, part: Part) -> Affine {
         self.strip(part).number_of(sub, half)
     }
 
-    /// Number `at` of an item.
+    /// Returns number `at` of an item.
     pub fn item(&self, b: &mut KernelBuilder, item: Item, at: impl Into<Affine>, part: Part) -> ValueId {
         let at = at.into();
-        // Where there are no integer scales, they are 1: of words, which products by pairs are multiplied with all the same.
+        // Formats without integer scales have the scale 1, as words: products by pairs are
+        // multiplied with it in any case.
         let constant = match (item, strip::quants(self.format).scaled()) {
             (Item::Scale, None) => Some(1),
             (Item::Correction, None) => Some(strip::quants(self.format).zero()),
@@ -222,7 +229,7 @@ impl Source {
         }
     }
 
-    /// Unpacks this block of a strip to a panel's: its first `filled` sub-blocks.
+    /// Unpacks this block of a strip to a block of a panel: its first `filled` sub-blocks.
     pub fn unpack(&self, b: &mut KernelBuilder, to: &Source, filled: i64, vectors: Vectors) {
         let store =
             |b: &mut KernelBuilder, at: Affine, value: ValueId| b.store(to.buffer, to.offset.clone() + at, value);
@@ -269,7 +276,7 @@ pub fn unpack_column(b: &mut KernelBuilder, strip: &Source, to: &Source, vectors
     }
 }
 
-/// A column of floats.
+/// Loads a column of floats.
 pub fn column(b: &mut KernelBuilder, source: &Source, part: Part) -> ValueId {
     if source.panel {
         return b.load(part.floats(), source.buffer, source.offset.clone() + part.at(4));
@@ -285,7 +292,7 @@ pub fn column(b: &mut KernelBuilder, source: &Source, part: Part) -> ValueId {
     }
 }
 
-/// Floats of a weight as f32.
+/// Loads floats of a weight as f32.
 pub fn floats(b: &mut KernelBuilder, float: Float, lanes: u16, buffer: BufferId, at: Affine) -> ValueId {
     match float {
         Float::F32 => b.load(Type::f32(lanes), buffer, at),
@@ -300,7 +307,7 @@ pub fn floats(b: &mut KernelBuilder, float: Float, lanes: u16, buffer: BufferId,
     }
 }
 
-/// Integers times a zero point.
+/// Returns integers times a zero point.
 pub fn times(b: &mut KernelBuilder, integers: ValueId, zero: u8) -> ValueId {
     match zero.is_power_of_two() {
         true => b.shift(Op::Shl, integers, zero.trailing_zeros().into()),

@@ -1,7 +1,7 @@
 //! Sums over quantised strips, a sub-block of 32 columns at a time.
 //!
-//! A sub-block's products are summed in integers, exactly. Then, with `d` and `scale` of the weight (lanes) and `dx` of the activations
-//! (one number in all lanes), in this order:
+//! A sub-block's products are summed in integers, exactly. The results follow from `d` and `scale`
+//! of the weight (lanes) and `dx` of the activations (one number in all lanes), in this order:
 //!
 //! ```text
 //! integer scales   t = low * (d * scale) [+ high * (d * scale)];      y += t * dx;  y += -(dmin * min) * sums
@@ -11,8 +11,10 @@
 //! d of 16 columns  t = low * dx;  y += t * d;  t = high * dx;         y += t * d
 //! ```
 //!
-//! `low` and `high` are the sums of 16 columns each; where the weight and the activations have one scale for 32, there is one sum. Where activations
-//! have one, or weights one for 16, a zero point is in what the sums begin with: `-zero * sums16`. What is in parentheses is computed once for all rows.
+//! `low` and `high` are the sums of 16 columns each; there is one sum if the weight and the
+//! activations have one scale for 32. If activations have one scale for 32, or weights one for 16,
+//! the initial value of the sums contains the zero point: `-zero * sums16`. Terms in parentheses
+//! are computed once for all rows.
 
 use ixc_ir::format::packed::STRIP;
 use ixc_ir::format::{Format, Minimum, Quants, Values};
@@ -26,21 +28,22 @@ use super::{Block, SUB};
 
 /// Sums of 16 elements of a block of `a8_super`.
 const SUMS16: u16 = 16;
-/// Bytes of the zero point times these, negated, as dwords.
+/// Bytes of the zero point times these sums, negated, as dwords.
 const OFFSETS: i64 = 4 * SUMS16 as i64;
 
-/// Whether the sums of 16 columns begin with what they have to in scratch, put there once for a block: then a sum begins with a load,
-/// which is free, instead of a product, which is not.
+/// Returns whether the sums of 16 columns begin with values in scratch, stored once for a block. A
+/// sum then begins with a load, which is free, instead of a product, which is not.
 pub fn begins_in_scratch(format: Format) -> bool {
     format.quants().is_some_and(|codec| codec.scaled() == Some(16) && codec.zero() > 0)
 }
 
-/// Bytes of scratch that what the sums of so many rows begin with takes.
+/// Returns the bytes of scratch for the initial values of `rows` rows' sums.
 pub fn scratch_bytes(format: Format, rows: u32) -> Option<i64> {
     begins_in_scratch(format).then(|| i64::from(rows) * OFFSETS)
 }
 
-/// A strip in scratch memory: of each sub-block the bytes of its eight groups, then each of its scales times `d`, all in whole vectors.
+/// A strip in scratch memory: for each sub-block the bytes of its eight groups, then each of its
+/// scales times `d`, all in whole vectors.
 #[derive(Clone)]
 pub struct Unpacked {
     pub buffer: BufferId,
@@ -48,7 +51,7 @@ pub struct Unpacked {
 }
 
 impl Unpacked {
-    /// Bytes of so many columns of a strip.
+    /// Returns the bytes of `columns` columns of a strip.
     pub fn bytes(format: Format, columns: i64) -> i64 {
         columns / SUB * Self::sub_block(format)
     }
@@ -57,23 +60,23 @@ impl Unpacked {
         Self::scale_at(scales(strip::quants(format)))
     }
 
-    /// Where scale `unit` of a sub-block stands.
+    /// Returns the place of scale `unit` in a sub-block.
     fn scale_at(unit: i64) -> i64 {
         (SUB / GROUP + unit) * VECTOR
     }
 
-    /// Block `i` of a format.
+    /// Returns block `i` of a format.
     fn block(&self, format: Format, i: impl Into<Affine>) -> Unpacked {
         let at = self.at.clone() + i.into() * Self::bytes(format, format.block_len() as i64);
         Unpacked { buffer: self.buffer, at }
     }
 
-    /// Sub-block `sub` of a block.
+    /// Returns the place of sub-block `sub` of a block.
     fn sub(&self, format: Format, sub: VarId) -> Affine {
         self.at.clone() + sub * Self::sub_block(format)
     }
 
-    /// Unpacks so many columns of a strip, which is whole in the lanes of `part`.
+    /// Unpacks `columns` columns of a strip; the lanes of its part must hold whole strips.
     pub fn fill(&self, b: &mut KernelBuilder, strip: &StripBlock, columns: i64) {
         let format = strip.format;
         let (len, bytes) = (format.block_len() as i64, STRIP as i64 * format.block_bytes() as i64);
@@ -104,19 +107,20 @@ impl Unpacked {
     }
 }
 
-/// How many scales a sub-block has: integers, or `d` alone.
+/// Returns the number of scales of a sub-block: integers, or `d` alone.
 fn scales(codec: &Quants) -> i64 {
     SUB / codec.scaled().map_or(SUB, |columns| columns as i64)
 }
 
-/// Scale `at` of a block times `d`, which may be there already.
+/// Returns scale `at` of a block times `d`, which may be loaded already.
 fn scale_times_d(b: &mut KernelBuilder, strip: &StripBlock, d: Option<ValueId>, at: Affine) -> ValueId {
     let scale = strip.codec().scaled().map(|_| strip.scale(b, at));
     let d = d.unwrap_or_else(|| strip.numbers(b, "d", 0));
     scale.map_or(d, |scale| b.mul(scale, d))
 }
 
-/// Whether a block's `d` stays in a register: with two scales for 32 columns and a table there is none left for it.
+/// Returns whether a block's `d` stays in a register: two scales for 32 columns and a table leave
+/// none for it.
 fn holds_d(codec: &Quants) -> bool {
     match codec.values {
         Values::Codebook(_) => codec.scaled() != Some(16),
@@ -141,7 +145,7 @@ pub fn sums(block: &Block, b: &mut KernelBuilder) -> Vec<ValueId> {
                 let unpacked = block.unpacked.as_ref().map(|unpacked| unpacked.block(format, i.clone()));
                 let block = StripBlock { format, buffer: block.w, offset: at.clone() + i.clone() * bytes, part: *part };
                 let scale = |b: &mut KernelBuilder, name: &str| block.numbers(b, name, 0);
-                // Others are read with each sub-block.
+                // Other formats read it with each sub-block.
                 let d = (unpacked.is_none() && strip::by_sub_blocks(format) && holds_d(codec)).then(|| scale(b, "d"));
                 let dmin = (codec.minimum == Minimum::Scaled).then(|| {
                     let dmin = scale(b, "dmin");
@@ -188,12 +192,12 @@ pub fn sums(block: &Block, b: &mut KernelBuilder) -> Vec<ValueId> {
     sums
 }
 
-/// A block of a strip, with the scales that hold for all of it.
+/// A block of a strip, with the scales of the whole block.
 struct Strip {
     block: StripBlock,
-    /// Where its bytes are in scratch memory.
+    /// Unpacked bytes in scratch memory, if any.
     unpacked: Option<Unpacked>,
-    /// Of a block, where a register [holds](holds_d) it.
+    /// Scale of the block, if a register [holds](holds_d) it.
     d: Option<ValueId>,
     dmin: Option<ValueId>,
 }
@@ -207,12 +211,12 @@ struct Step<'a> {
 }
 
 impl Step<'_> {
-    /// A float of row `r`'s sub-block, in all lanes.
+    /// Loads a float of row `r`'s sub-block into all lanes.
     fn splat(&self, b: &mut KernelBuilder, r: usize, field: &str, bytes: i64, i: i64) -> ValueId {
         self.rows[r].splat(b, Type::f32(self.block.lanes), field, bytes, i)
     }
 
-    /// The new sums of all rows for one strip.
+    /// Returns the new sums of all rows for one strip.
     fn strip(&self, b: &mut KernelBuilder, strip: &Strip, sums: &[ValueId]) -> Vec<ValueId> {
         match strip::by_sub_blocks(self.block.format) {
             true => self.by_sub_blocks(b, strip, sums),
@@ -220,7 +224,8 @@ impl Step<'_> {
         }
     }
 
-    /// Adds the products of pairs of groups to `chains`: of even groups to the first chain of a row, of odd ones to its last.
+    /// Adds the products of pairs of groups to `chains`: those of even groups to the first chain of
+    /// a row, those of odd groups to its last.
     fn dots(
         &self,
         b: &mut KernelBuilder,
@@ -239,11 +244,11 @@ impl Step<'_> {
         }
     }
 
-    /// A sum for the columns of each integer scale, or of the sub-block.
+    /// Computes a sum for the columns of each integer scale, or of the sub-block.
     fn by_sub_blocks(&self, b: &mut KernelBuilder, strip: &Strip, sums: &[ValueId]) -> Vec<ValueId> {
         let units = scales(self.codec);
         let pairs = 4 / units;
-        // Two chains for few rows, so that there are enough of them.
+        // A single row has few chains, so each sum gets two.
         let each = if self.rows.len() == 1 && units == 1 { 2 } else { 1 };
         let unpacked =
             strip.unpacked.as_ref().map(|unpacked| (unpacked.buffer, unpacked.sub(self.block.format, self.sub)));
@@ -299,7 +304,7 @@ impl Step<'_> {
         next.collect()
     }
 
-    /// What the sum of a scale's columns begins with.
+    /// Returns the initial value of the sum of a scale's columns.
     fn start(&self, b: &mut KernelBuilder, r: usize, unit: i64, units: i64) -> ValueId {
         let dwords = Type::i32(self.block.lanes);
         match self.block.offsets() {
@@ -311,7 +316,7 @@ impl Step<'_> {
         }
     }
 
-    /// A sum for the columns of each of the activations' scales.
+    /// Computes a sum for the columns of each of the activations' scales.
     fn by_halves(&self, b: &mut KernelBuilder, strip: &StripBlock, sums: &[ValueId]) -> Vec<ValueId> {
         let mut parts: Vec<Option<ValueId>> = vec![None; self.rows.len()];
         let high = strip.high(b, self.sub);
@@ -370,7 +375,7 @@ impl Step<'_> {
     }
 }
 
-/// The sum of chains, as floats.
+/// Returns the sum of chains, as floats.
 fn convert(b: &mut KernelBuilder, chains: &[ValueId]) -> ValueId {
     let sum = chains[1..].iter().fold(chains[0], |sum, chain| b.iadd(sum, *chain));
     let floats = Type::f32(b.ty(sum).lanes);

@@ -1,7 +1,9 @@
-//! Reading a block of a packed strip: vectors of unsigned quants, and scales with a lane for each row.
+//! Reads a block of a packed strip: vectors of unsigned quants, and scales with a lane for each
+//! row.
 //!
-//! All formats are read as sub-blocks of 32 columns, which are eight groups of four, in pairs: where quants have four bits or four low
-//! ones, a vector in memory is a pair; of two bits it is two. What is read are the rows of one [`Part`]: all 16, or 8 where vectors have 8 lanes.
+//! All formats are read as sub-blocks of 32 columns, which are eight groups of four, in pairs. A
+//! vector in memory is a pair if quants have four bits or four low bits, and two pairs if they have
+//! two. The rows read are those of one [`Part`]: all 16, or 8 if vectors have 8 lanes.
 
 use ixc_ir::format::packed::{CodesOfScales, STRIP, SUB};
 use ixc_ir::format::{Codec, Format, Quants, Scales};
@@ -16,29 +18,29 @@ pub const ROWS: i64 = STRIP as i64;
 /// Columns of half a sub-block.
 const HALF: usize = SUB / 2;
 
-/// The rows of a strip that stand in the lanes of a vector.
+/// Rows of a strip in the lanes of a vector.
 #[derive(Clone, Copy, Debug)]
 pub struct Part {
     pub lanes: u16,
-    /// Of the parts of a strip.
+    /// Number of the part in its strip.
     pub index: i64,
     /// See [`Vectors`].
     pub permutes: bool,
 }
 
 impl Part {
-    /// The parts of a strip.
+    /// Returns the parts of a strip.
     pub fn all(vectors: Vectors) -> Vec<Part> {
         let Vectors { lanes, permutes, .. } = vectors;
         (0..ROWS / i64::from(lanes)).map(|index| Part { lanes, index, permutes }).collect()
     }
 
-    /// Where the part begins, of `bytes` for each row.
+    /// Returns the start of the part in a field with `bytes` for each row.
     pub fn at(self, bytes: i64) -> i64 {
         self.index * i64::from(self.lanes) * bytes
     }
 
-    /// Four neighbouring columns of each row, a byte each.
+    /// Returns the type of four neighbouring columns of each row, a byte each.
     pub fn quants(self) -> Type {
         Type::i8(4 * self.lanes)
     }
@@ -66,17 +68,18 @@ pub struct StripBlock {
 }
 
 impl StripBlock {
-    /// What the block's integers mean.
+    /// Returns the codec of the block's integers.
     pub fn codec(&self) -> &'static Quants {
         quants(self.format)
     }
 
-    /// The part's share of a field with `bytes` for each row.
+    /// Returns the place of the part's share of a field with `bytes` for each row.
     fn field(&self, name: &str, bytes: i64) -> Affine {
         self.offset.clone() + (self.format.field(name) as i64 + self.part.at(bytes))
     }
 
-    /// Which of the floats of a block holds for half `half` of sub-block `sub`: the only one, or one of the sub-block's, or one of its own.
+    /// Returns the number of a block's float for half `half` of sub-block `sub`: the block has one,
+    /// or one for each sub-block, or one for each half.
     pub fn number_of(&self, sub: impl Into<Affine>, half: i64) -> Affine {
         match self.format.d_columns() {
             SUB => sub.into(),
@@ -85,14 +88,14 @@ impl StripBlock {
         }
     }
 
-    /// Number `at` of the floats `name` that a block has for each row.
+    /// Loads number `at` of the floats `name` that a block has for each row.
     pub fn numbers(&self, b: &mut KernelBuilder, name: &str, at: impl Into<Affine>) -> ValueId {
         let number = self.codec().number(name);
         let bytes = number.bytes() as i64;
         file::numbers(b, number, self.part.lanes, self.buffer, self.field(name, bytes) + at.into() * (bytes * ROWS))
     }
 
-    /// Scale `at` of the rows.
+    /// Returns scale `at` of the rows.
     pub fn scale(&self, b: &mut KernelBuilder, at: impl Into<Affine>) -> ValueId {
         let at = at.into();
         if let Some(scales) = self.coded_scales(b, at.clone()) {
@@ -103,7 +106,7 @@ impl StripBlock {
         self.widen(b, scales)
     }
 
-    /// The minimum beside scale `at` of the rows.
+    /// Returns the minimum that belongs to scale `at` of the rows.
     pub fn minimum(&self, b: &mut KernelBuilder, at: impl Into<Affine>) -> ValueId {
         let minimums = match self.codec().scales {
             Scales::Nibbles16 => {
@@ -120,7 +123,7 @@ impl StripBlock {
         self.widen(b, minimums)
     }
 
-    /// Scale `at` of the rows as integers, where a block has codes of scales.
+    /// Returns scale `at` of the rows as integers, if a block has codes of scales.
     fn coded_scales(&self, b: &mut KernelBuilder, at: Affine) -> Option<ValueId> {
         let (Scales::Coded(scales), Some(grid)) = (self.codec().scales, self.codec().grid()) else { return None };
         let (lanes, dwords) = (self.part.lanes, self.part.dwords());
@@ -157,13 +160,13 @@ impl StripBlock {
         Some(file::scale_numbers(b, &scales, codes))
     }
 
-    /// Scales or minimums as floats.
+    /// Returns scales or minimums as floats.
     fn widen(&self, b: &mut KernelBuilder, bytes: ValueId) -> ValueId {
         let ints = b.op(self.extend(), self.part.dwords(), &[bytes]);
         b.op(Op::ToF32, self.part.floats(), &[ints])
     }
 
-    /// What makes wider integers of scales.
+    /// Returns the op that widens scales.
     fn extend(&self) -> Op {
         match self.codec().scales {
             Scales::Signed16 | Scales::Coded(_) | Scales::Multiples { .. } => Op::ExtendS,
@@ -171,7 +174,7 @@ impl StripBlock {
         }
     }
 
-    /// Scales without the bits of minimums that are stored above them.
+    /// Returns scales without the bits of minimums that are stored above them.
     fn scale_bits(&self, b: &mut KernelBuilder, scales: ValueId) -> ValueId {
         match self.codec().scales {
             Scales::SixBits => bits(b, scales, None, 63),
@@ -180,9 +183,10 @@ impl StripBlock {
         }
     }
 
-    /// Minimums of sub-block `at`: two high bits from above the scales, four from a field of their own.
+    /// Returns the minimums of sub-block `at`: two high bits from above the scales, four from a
+    /// field of their own.
     fn minimums(&self, b: &mut KernelBuilder, at: Affine) -> ValueId {
-        // What is read beyond the rows belongs to the block.
+        // The load reads past the rows, but stays in the block.
         let ty = Type::i8(16);
         let high = b.load(ty, self.buffer, self.field("scales", 1) + at.clone() * ROWS);
         let high = bits(b, high, Some((Op::ShrU, 2)), 48);
@@ -201,11 +205,11 @@ impl StripBlock {
         if self.part.lanes == 8 { b.op_imm(Op::Slice, Type::i8(8), &[minimums], 0) } else { minimums }
     }
 
-    /// Numbers `first` and `second` of the rows' scales as the words of a dword.
+    /// Returns numbers `first` and `second` of the rows' scales as the words of a dword.
     pub fn scale_words(&self, b: &mut KernelBuilder, first: impl Into<Affine>, second: impl Into<Affine>) -> ValueId {
         let (first, second) = (first.into(), second.into());
         if let Some(low) = self.coded_scales(b, first.clone()) {
-            // They are positive.
+            // These scales are positive.
             let high = if second == first { Some(low) } else { self.coded_scales(b, second) };
             let high = b.shift(Op::Shl, high.unwrap_or(low), 16);
             let both = b.same(Op::Or, &[low, high]);
@@ -216,7 +220,8 @@ impl StripBlock {
         b.op(self.extend(), self.part.words(), &[pairs])
     }
 
-    /// The minimums of both halves of sub-block `sub` as the words of a dword, where these have one each.
+    /// Returns the minimums of both halves of sub-block `sub` as the words of a dword, in formats
+    /// with a minimum for each half.
     pub fn minimum_words(&self, b: &mut KernelBuilder, sub: impl Into<Affine>) -> ValueId {
         let first = sub.into() * 2;
         let pairs = self.scale_pairs(b, first.clone(), first + 1);
@@ -224,9 +229,9 @@ impl StripBlock {
         b.op(Op::ExtendU, self.part.words(), &[pairs])
     }
 
-    /// Bytes `first` and `second` of the rows' scales side by side.
+    /// Returns bytes `first` and `second` of the rows' scales side by side.
     fn scale_pairs(&self, b: &mut KernelBuilder, first: Affine, second: Affine) -> ValueId {
-        // What is read beyond the part belongs to the block.
+        // The load reads past the part, but stays in the block.
         let ty = Type::i8(16);
         let [first, second] = [first, second].map(|at| {
             let at = self.field("scales", 1) + at * ROWS;
@@ -242,12 +247,13 @@ impl StripBlock {
         }
     }
 
-    /// Where a sub-block's quants begin.
+    /// Returns the start of a sub-block's quants.
     pub fn quants(&self, sub: Affine) -> Affine {
         self.field("quants", 4) + sub * (self.codec().vectors().1 as i64 * VECTOR)
     }
 
-    /// The vectors of high bits of a sub-block, or what else is made of a sub-block once, for [`StripBlock::pair`].
+    /// Returns the vectors of high bits of a sub-block, or other values computed once for it, for
+    /// [`StripBlock::pair`].
     pub fn high(&self, b: &mut KernelBuilder, sub: impl Into<Affine>) -> Vec<ValueId> {
         let sub = sub.into();
         if let Some(grid) = self.codec().grid() {
@@ -258,7 +264,8 @@ impl StripBlock {
         (0..high as i64).map(|v| b.load(self.part.quants(), self.buffer, at.clone() + v * VECTOR)).collect()
     }
 
-    /// The low bits of groups `2 * pair` and `2 * pair + 1` as they lie in memory: bytes of four bits of the first and four of the second.
+    /// Loads the low bits of groups `2 * pair` and `2 * pair + 1` as they lie in memory: bytes of
+    /// four bits of each.
     pub fn both(&self, b: &mut KernelBuilder, sub: impl Into<Affine>, pair: i64) -> ValueId {
         let at = self.quants(sub.into());
         self.both_at(b, at, pair)
@@ -269,9 +276,11 @@ impl StripBlock {
         b.load(self.part.quants(), self.buffer, quants + (high as i64 + vector) * VECTOR)
     }
 
-    /// What makes bytes of codes whose scale is number `at`: the words that they are multiplied with, and those that are added then. Both bytes
-    /// of a word are made at once, since a whole word is right where each of its bytes is one: `(256 a + b) s + 257 t = 256 (a s + t) + (b s + t)`,
-    /// of which `t = 128 - zero s` leaves both parts in 0..=255. Nothing of formats whose codes are multiplied as they are.
+    /// Returns the vectors that turn codes with scale number `at` into bytes: words to multiply
+    /// with, and words to add. Both bytes of a word are made at once, because a word is right if
+    /// each of its bytes is: `(256 a + b) s + 257 t = 256 (a s + t) + (b s + t)`. With `t = 128 -
+    /// zero s` both parts are in 0..=255. Returns nothing for formats whose codes are multiplied
+    /// unchanged.
     pub fn multiples(&self, b: &mut KernelBuilder, at: i64) -> Vec<ValueId> {
         let codec = self.codec();
         if codec.multiples().is_none() {
@@ -285,8 +294,9 @@ impl StripBlock {
         vec![scales, b.same(Op::ISub, &[top, zero])]
     }
 
-    /// Groups `2 * pair` and `2 * pair + 1` of a sub-block: bytes as [`Quants::byte`] says. `vectors` are those of [`StripBlock::high`], or, for multiples of
-    /// those bytes, [`StripBlock::multiples`].
+    /// Returns groups `2 * pair` and `2 * pair + 1` of a sub-block, as bytes in the form of
+    /// [`Quants::byte`]. `vectors` are those of [`StripBlock::high`], or those of
+    /// [`StripBlock::multiples`] for multiples of these bytes.
     pub fn pair(&self, b: &mut KernelBuilder, sub: impl Into<Affine>, pair: i64, vectors: &[ValueId]) -> [ValueId; 2] {
         let (at, quants, codec) = (self.quants(sub.into()), self.part.quants(), self.codec());
         if let Some(grid) = codec.grid() {
@@ -298,7 +308,7 @@ impl StripBlock {
             return [0, VECTOR].map(|next| b.load(quants, self.buffer, at.clone() + next));
         }
         let low = codec.low.bits as i64;
-        // Of four bits a vector holds one pair, of two bits two.
+        // With four bits a vector holds one pair, with two bits two.
         let both = self.both_at(b, at, 2 * pair * low / 8);
         let mut groups = [0, low].map(|next| {
             let from = 2 * pair * low % 8 + next;
@@ -306,7 +316,7 @@ impl StripBlock {
         });
         for (group, quants) in (2 * pair..).zip(&mut groups) {
             if let Some(high) = codec.high {
-                // Where a group's high bits are, and where they go: above the low ones.
+                // Moves a group's high bits above the low ones.
                 let width = high.bits as i64;
                 let (vector, from) = (group * width / 8, group * width % 8);
                 let shift = if from <= low { (Op::Shl, low - from) } else { (Op::ShrU, from - low) };
@@ -325,24 +335,26 @@ impl StripBlock {
     }
 }
 
-/// Whether the activations of a format have one scale for a sub-block, and the integer sums of its halves, so that sums of products stay
-/// integers for a sub-block; otherwise they have a scale for each half.
+/// Returns whether the activations of a format have one scale for a sub-block, and the integer sums
+/// of its halves. Sums of products then stay integers for a sub-block. Otherwise activations have a
+/// scale for each half.
 pub fn by_sub_blocks(format: Format) -> bool {
     matches!(format.activation().codec(), Codec::Bytes { scaled } if *scaled == SUB)
 }
 
-/// Whether both halves of a sub-block have a float of their own, which their sums are multiplied with.
+/// Returns whether each half of a sub-block has its own float, which its sums are multiplied with.
 pub fn by_halves_of_d(format: Format) -> bool {
     format.d_columns() == HALF
 }
 
-/// Whether sums of products with activations of a format begin with what the zero point takes away, of halves of a sub-block with a scale each: the integer sums of
-/// these are beside their bytes.
+/// Returns whether sums of products with activations of a format begin with the zero point's
+/// contribution, negated. Halves of a sub-block then have a scale each, and the activations hold
+/// the integer sums of the halves.
 pub fn begins_with_zero_point(format: Format, x_format: Format) -> bool {
     !by_sub_blocks(format) && quants(format).zero() > 0 && x_format.has_field("sums16")
 }
 
-/// The codec of a packed format of integers: what is not quantised is read elsewhere.
+/// Returns the codec of a packed format of integers; other formats are read elsewhere.
 pub fn quants(format: Format) -> &'static Quants {
     format.quants().unwrap_or_else(|| unreachable!("{format} has no integers"))
 }

@@ -1,4 +1,5 @@
-//! Strips of a packed weight to bf16: rows of tiles, of two columns of 16 weight rows each.
+//! Unpacking of a packed weight's strips to bf16: each row of a tile is two columns of 16 weight
+//! rows.
 //!
 //! ```text
 //! q4_k, 16 weight rows x 32 columns: quants -> mantissas -> scale and minimum in one multiply-add -> upper halves in pairs
@@ -12,22 +13,22 @@ use super::super::packed::strip::{self, StripBlock};
 use super::{STRIP, parts};
 use crate::bf16_tile::{LANES, LINE, STEP, TILE, cut, pair};
 
-/// A strip on its way to the panel.
+/// A strip to unpack to the panel.
 pub(super) struct Unpack {
     pub(super) format: Format,
     pub(super) w: BufferId,
     pub(super) panel: BufferId,
     pub(super) columns: i64,
-    /// Where it lies in the weight.
+    /// Place of the strip in the weight.
     pub(super) from: Affine,
-    /// Where it goes in the panel's buffer.
+    /// Place of the strip in the panel's buffer.
     pub(super) to: Affine,
     /// See [`crate::generate::Vectors`].
     pub(super) permutes: bool,
 }
 
 impl Unpack {
-    /// Fills its part of the panel.
+    /// Fills the strip's part of the panel.
     pub(super) fn strip(&self, b: &mut KernelBuilder) {
         match self.format.codec() {
             Codec::Float(float) => self.floats(b, *float),
@@ -35,7 +36,8 @@ impl Unpack {
         }
     }
 
-    /// Stores two columns as a row of a panel's tile; `pair` counts from the start of the strip's part in the panel.
+    /// Stores two columns as a row of a panel's tile, at offset `at` of the strip's part in the
+    /// panel.
     fn store(&self, b: &mut KernelBuilder, at: Affine, even: ValueId, odd: ValueId) {
         let pair = b.to_bf16_pairs(even, odd);
         b.store(self.panel, self.to.clone() + at, pair);
@@ -81,7 +83,7 @@ impl Unpack {
                 let centre = b.splat_f32(LANES, TRUNCATED);
                 b.mul(v, centre)
             };
-            // What holds for all of the block is read once.
+            // Scales of the whole block are read once.
             let d = (len > STEP && self.format.d_columns() as i64 == len).then(|| halves(b, "d", 0.into()));
             let dmin = (codec.minimum == Minimum::Scaled).then(|| halves(b, "dmin", 0.into()));
             b.for_each("sub", len / STEP, |b, sub| {
@@ -96,7 +98,7 @@ impl Unpack {
                     None if strip::by_halves_of_d(self.format) => vec![own, halves(b, "d", strip.number_of(sub, 1))],
                     None => vec![own],
                 };
-                // What is added to the columns of each scale.
+                // Minimums, or floats `m`, that are added to the columns of each scale.
                 let added: Vec<Option<ValueId>> = match (codec.minimum, dmin) {
                     (Minimum::Scaled, Some(dmin)) => (0..scales.len() as i64)
                         .map(|i| {
@@ -143,30 +145,34 @@ impl Unpack {
     }
 }
 
-/// What a weight is multiplied with before its lower half is cut off, which makes it smaller by a quarter of a unit to half of one of bf16, by
-/// where it stands between two powers of two: so it is right in the middle. Dot products are 5 % further from the exact ones than with
-/// weights rounded to nearest, and 2 % when activations are rounded too (q4_k, normal activations); conversions would take five
-/// instructions of two ports for two vectors where cutting takes two.
+/// Factor of a weight before its lower half is cut off. The cut makes a weight smaller by a quarter
+/// to half of a unit of bf16, depending on its place between two powers of two. With this factor
+/// the error is centred. Dot products have 5 % more error than with weights rounded to nearest, and
+/// 2 % more if activations are rounded too (q4_k, normal activations). Conversions would take five
+/// instructions of two ports for two vectors; cutting takes two.
 const TRUNCATED: f32 = 1.0 + 0.72 / 256.0;
 
-/// How a vector's quants become floats without a conversion each: put into a mantissa, below an exponent of 0, so that the float is
-/// `1 + q * 2^(bit - 23)`. A scale and what is added undo that in the multiply-add that there is anyway ([`Line`]).
+/// Conversion of a vector's quants to floats without an instruction for each. A quant is put into a
+/// mantissa below an exponent of 0, so the float is `1 + q * 2^(bit - 23)`. The multiply-add with
+/// scale and offset, which is needed anyway, undoes this ([`Line`]).
 ///
-/// What is added is rounded to 2^-24 of `2^(23 - bit)` scales: for bit 8 to 2^-9 of a scale, less than what bf16 makes of a quant of 1.
+/// The offset is rounded to 2^-24 of `2^(23 - bit)` scales. For bit 8 this is 2^-9 of a scale, less
+/// than the rounding of a quant of 1 to bf16.
 struct Fields {
-    /// Whether a vector in memory, of four low and four high bits, is read as it is, so that it has eight columns.
+    /// Whether a vector in memory, of four low and four high bits, is read unchanged, so that it
+    /// has eight columns.
     of_pairs: bool,
-    /// Of each column of a vector: the first four are those of the first group.
+    /// Places of the columns of a vector; the first four are those of the first group.
     places: &'static [Place],
     /// Bits of a quant.
     width: u32,
 }
 
-/// Where a column's quant gets into a mantissa.
+/// Place of a column's quant in a mantissa.
 struct Place {
-    /// What moves it there from where it is in a dword: left, if positive.
+    /// Shift from the place in a dword to the mantissa; positive is left.
     shift: i64,
-    /// Its lowest bit then.
+    /// Lowest bit of the quant in the mantissa.
     bit: u32,
 }
 
@@ -174,7 +180,7 @@ const fn place(shift: i64, bit: u32) -> Place {
     Place { shift, bit }
 }
 
-/// Two groups' four-bit quants in the low and high bits of bytes.
+/// Places of two groups' four-bit quants in the low and high bits of bytes.
 const NIBBLES: &[Place] = &[
     place(12, 12),
     place(0, 8),
@@ -185,9 +191,9 @@ const NIBBLES: &[Place] = &[
     place(-12, 8),
     place(-12, 16),
 ];
-/// Bytes of up to seven bits.
+/// Places of bytes with up to seven bits.
 const BYTES: &[Place] = &[place(16, 16), place(0, 8), place(0, 16), place(-8, 16)];
-/// Bytes of eight.
+/// Places of bytes with eight bits.
 const WHOLE_BYTES: &[Place] = &[place(15, 15), place(7, 15), place(-1, 15), place(-9, 15)];
 
 /// Bits of a mantissa.
@@ -205,7 +211,7 @@ impl Fields {
         Fields { of_pairs, places, width }
     }
 
-    /// What undoes each place there is, in `(q - zero) * scale + added`.
+    /// Returns the multiply-adds that undo each place, for `(q - zero) * scale + added`.
     fn lines(&self, b: &mut KernelBuilder, scale: ValueId, added: Option<ValueId>, zero: u8) -> Vec<Line> {
         let mut bits: Vec<u32> = self.places.iter().map(|place| place.bit).collect();
         bits.sort_unstable();
@@ -223,7 +229,7 @@ impl Fields {
         bits.into_iter().map(line).collect()
     }
 
-    /// The columns of a vector, each as `1 + q * 2^(bit - 23)`.
+    /// Returns the columns of a vector, each as `1 + q * 2^(bit - 23)`.
     fn mantissas(&self, b: &mut KernelBuilder, quants: ValueId) -> Vec<ValueId> {
         let dwords = Type::i32(LANES);
         let quants = b.bitcast(dwords, quants);
@@ -246,7 +252,7 @@ impl Fields {
     }
 }
 
-/// The weight of a mantissa with the quant at a bit: a multiply-add.
+/// A multiply-add that gives the weight from a mantissa with the quant at a bit.
 struct Line {
     bit: u32,
     scale: ValueId,
