@@ -153,7 +153,8 @@ mod tests {
     }
 
     /// Checks that blocks have every position that a row sees, and that every row sees full runs.
-    /// Runs begin at positions that depend neither on other rows nor on the memory's first position.
+    /// Runs begin at positions that depend neither on other rows nor on the memory's first
+    /// position.
     #[test]
     fn runs_of_a_window_have_what_its_rows_see() {
         let mut full_runs = 0;

@@ -343,7 +343,8 @@ impl Layout {
                 let x = self.log_decay(b, alpha, dt, a);
                 Some(math::exp(b, x))
             };
-            // `M' k` uses the decayed state: the decay is in each element of the key, or in the sum.
+            // `M' k` uses the decayed state: the decay is in each element of the key, or in the
+            // sum.
             let finder = if self.spec.channels { &decayed } else { &key };
             let rate = scalar(b, self.beta, &of_row);
             let rate = self.rate(b, rate);

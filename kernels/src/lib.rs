@@ -10,7 +10,7 @@
 //! | [`rope_heads`], [`rope_append`], [`append_places`], [`temperature`], [`heads_temperature`] | rotation of heads, append to the KV cache, and factors of queries by position |
 //! | [`attention`], [`attention_part`], [`attention_combine`], [`attention_window`], [`attention_entries`], [`attention_tiles`] | attention over the KV cache: all of it, in parts, its last positions, these and entries, or of many rows |
 //! | [`short_conv`], [`delta_net`], [`delta_net_chunks`], [`ssm_scan`], [`wkv`], [`compress`] | recurrent states, all rows of a step in order, or in chunks |
-//! | [`stream_weights`], [`stream_input`], [`stream_mix`], [`stream_attend`] | hyper-connections: mixing weights, a block's input, the mixed streams, attention to a row's earlier outputs |
+//! | [`stream_weights`], [`stream_input`], [`stream_mix`], [`stream_attend`] | hyper-connections: mixing weights, a block's input, the mixed streams, attention to a row's kept streams |
 //! | [`index_top_k`], [`index_scores`], [`index_choose`] | positions that a row attends to, if a model chooses them: at once, or scores of parts and a choice among them |
 //! | [`route`], [`route_identities`], [`gather`], [`combine`] | experts: the choice for a row, experts that return the row unchanged, the gathered rows, the combined results |
 //!

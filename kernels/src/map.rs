@@ -13,7 +13,7 @@ use crate::signature::{Holds, Signature};
 use crate::text::{Words, spec, words};
 use crate::vectors::for_vectors;
 
-/// Elementwise functions.
+/// Elementwise function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Elementwise {
     /// `a + b`.
@@ -30,15 +30,15 @@ pub enum Elementwise {
     Softplus,
     /// `a / 2 * (1 + tanh(sqrt(2 / pi) * (a + 0.044715 a^3)))`.
     Gelu,
-    /// `sqrt(max(|a|, 1e-6))` with the sign of `a`; 0 of 0.
+    /// `sqrt(max(|a|, 1e-6))` with the sign of `a`; 0 for 0.
     SignedRoot,
     /// `a / 2 * (1 + erf(a / sqrt(2)))`.
     GeluErf,
-    /// `exp(a)`, of a from -87.3 to 88.
+    /// `exp(a)`, for a from -87.3 to 88.
     Exp,
 }
 
-/// What [`Elementwise::SignedRoot`] takes for numbers nearer to 0.
+/// Smallest magnitude whose root [`Elementwise::SignedRoot`] takes; smaller ones are raised to it.
 const LEAST_ROOTED: f32 = 1e-6;
 
 words! {
@@ -49,7 +49,7 @@ words! {
 }
 
 impl Elementwise {
-    /// Whether it takes a second operand, `b`.
+    /// Returns whether the function takes a second operand, `b`.
     pub fn has_second(self) -> bool {
         match self {
             Elementwise::Add | Elementwise::Mul => true,
@@ -66,7 +66,7 @@ impl Elementwise {
 }
 
 spec! {
-    /// An elementwise function of a row, or of two.
+    /// Elementwise function of one or two rows.
     pub struct Map "map" {
         /// The function.
         pub function: Elementwise,
@@ -108,7 +108,7 @@ impl Definition for Map {
         let mut b = KernelBuilder::new(name);
         let size = i64::from(n) * 4;
         let x = b.read("a", size);
-        // One that takes no second operand never reads it.
+        // A function without a second operand never reads it.
         let second = if function.has_second() { b.read("b", size) } else { x };
         let y = b.write("y", size);
         for_vectors(&mut b, lanes, n, |b, at, lanes| {

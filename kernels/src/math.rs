@@ -1,19 +1,21 @@
-//! Exponentials as kernel IR: range reduction to `2^n * e^r` with |r| <= ln(2)/2, and a polynomial for `e^r`.
+//! Functions in kernel IR. Exponentials reduce the range to `2^n * e^r` with |r| <= ln(2)/2, and
+//! use a polynomial for `e^r`.
 //!
-//! The polynomial is Cephes' `expf` (degree 5 after the linear part), relative error below 2e-7 on the reduced range.
+//! The polynomial is Cephes' `expf` (degree 5 after the linear part), relative error below 2e-7 on
+//! the reduced range.
 
 use ixc_ir::kernel::{KernelBuilder, Op, Type, ValueId};
 
-/// Arguments are clamped here: `e^-87.3` is the smallest normal float.
+/// Lower bound of arguments: `e^-87.3` is the smallest normal float.
 const EXP_LOW: f32 = -87.3;
-/// `e^88.3` stays below the largest float with `n <= 127`.
+/// Upper bound of arguments: `e^88.3` stays below the largest float with `n <= 127`.
 const EXP_HIGH: f32 = 88.0;
-/// ln(2) split so that `n * LN2_HIGH` is exact for the n that occur (Cephes).
+/// ln(2), split so that `n * LN2_HIGH` is exact for every n that occurs (Cephes).
 const LN2_HIGH: f32 = 0.693_359_4;
 const LN2_LOW: f32 = -2.121_944_4e-4;
 const POLYNOMIAL: [f32; 6] = [1.987_569_1e-4, 1.398_199_9e-3, 8.333_452e-3, 4.166_579_6e-2, 1.666_666_5e-1, 0.5];
 
-/// `e^x`, lane by lane, for x clamped to the range where the result is a normal float.
+/// Returns `e^x`, lane by lane, for x clamped to the range where the result is a normal float.
 pub fn exp(b: &mut KernelBuilder, x: ValueId) -> ValueId {
     let lanes = b.ty(x).lanes;
     let (low, high) = (b.splat_f32(lanes, EXP_LOW), b.splat_f32(lanes, EXP_HIGH));
@@ -42,17 +44,20 @@ pub fn exp(b: &mut KernelBuilder, x: ValueId) -> ValueId {
     b.mul(y, power)
 }
 
-/// 2^x for |x| <= 1/2 is 1 + x P(x) within 1.7e-7 (Cephes' `exp2f`).
+/// Polynomial P: 2^x for |x| <= 1/2 is 1 + x P(x) within 1.7e-7 (Cephes' `exp2f`).
 const EXP2: [f32; 6] = [1.535_336_2e-4, 1.339_887_4e-3, 9.618_437e-3, 5.550_332_5e-2, 2.402_264_7e-1, 6.931_472e-1];
-/// The same within 2.9e-6, minimax; a product of what becomes bf16, whose rounding is 2^-8, needs no more.
+/// Shorter polynomial within 2.9e-6, minimax. It is enough for results that become bf16, whose
+/// rounding is 2^-8.
 const EXP2_SHORT: [f32; 4] = [9.582_853e-3, 5.590_642_6e-2, 2.402_41e-1, 6.931_242e-1];
-/// Arguments are clamped here: `2^-126` is the smallest normal float.
+/// Lower bound of arguments: `2^-126` is the smallest normal float.
 const EXP2_LOW: f32 = -126.0;
 
-/// `e^x`, lane by lane, for x of 0 and less, and no less than `2^-126`: a third shorter than [`exp`].
+/// Returns `e^x`, lane by lane, for x <= 0 and a result of at least `2^-126`: a third shorter than
+/// [`exp`].
 ///
-/// As `2^y`, y = x log2 e, whose rounding is an error of |x| / 2^24. The power of two goes to the exponent's bits by an integer sum: the polynomial is in 0.7..1.42 there, and at least 1 where the
-/// power is the smallest one, so that the sum stays a normal float.
+/// The result is `2^y` with y = x log2 e; rounding y costs an error of |x| / 2^24. The power of two
+/// is added to the exponent bits as an integer. The polynomial is in 0.7..1.42 there. It is at
+/// least 1 for the smallest power, so the sum stays a normal float.
 pub fn exp_of_negative(b: &mut KernelBuilder, x: ValueId) -> ValueId {
     let lanes = b.ty(x).lanes;
     let (low, log2e) = (b.splat_f32(lanes, EXP2_LOW), b.splat_f32(lanes, std::f32::consts::LOG2_E));
@@ -60,8 +65,8 @@ pub fn exp_of_negative(b: &mut KernelBuilder, x: ValueId) -> ValueId {
     power_of_two(b, x, low, &EXP2)
 }
 
-/// `2^x`, lane by lane, for x of 0 and less, and no less than `2^-126`; 1 for 0. Within 4e-6: for what becomes bf16,
-/// which loses 500 times as much.
+/// Returns `2^x`, lane by lane, for x <= 0 and a result of at least `2^-126`; 1 for 0. The error is
+/// below 4e-6. Results that become bf16 lose 500 times as much.
 pub fn exp2_of_negative(b: &mut KernelBuilder, x: ValueId) -> ValueId {
     let low = b.splat_f32(b.ty(x).lanes, EXP2_LOW);
     power_of_two(b, x, low, &EXP2_SHORT)
@@ -84,7 +89,7 @@ fn power_of_two(b: &mut KernelBuilder, x: ValueId, low: ValueId, polynomial: &[f
     b.bitcast(Type::f32(lanes), bits)
 }
 
-/// `1 / (1 + e^-x)`.
+/// Returns `1 / (1 + e^-x)`.
 pub fn sigmoid(b: &mut KernelBuilder, x: ValueId) -> ValueId {
     let lanes = b.ty(x).lanes;
     let (zero, one) = (b.splat_f32(lanes, 0.0), b.splat_f32(lanes, 1.0));
@@ -94,7 +99,7 @@ pub fn sigmoid(b: &mut KernelBuilder, x: ValueId) -> ValueId {
     b.same(Op::Div, &[one, denominator])
 }
 
-/// `x / (1 + e^-x)`.
+/// Returns `x / (1 + e^-x)`.
 pub fn silu(b: &mut KernelBuilder, x: ValueId) -> ValueId {
     let lanes = b.ty(x).lanes;
     let (zero, one) = (b.splat_f32(lanes, 0.0), b.splat_f32(lanes, 1.0));
@@ -104,7 +109,8 @@ pub fn silu(b: &mut KernelBuilder, x: ValueId) -> ValueId {
     b.same(Op::Div, &[x, denominator])
 }
 
-/// `x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3)))`, which is x times the logistic function of twice what `tanh` is taken of.
+/// Returns `x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3)))`. This is x times the logistic
+/// function of twice the argument of `tanh`.
 pub fn gelu(b: &mut KernelBuilder, x: ValueId) -> ValueId {
     /// `2 sqrt(2 / pi)`.
     const LINEAR: f32 = 1.595_769;
@@ -117,7 +123,8 @@ pub fn gelu(b: &mut KernelBuilder, x: ValueId) -> ValueId {
     b.mul(x, share)
 }
 
-/// `ln(erfc(z) / t) + z^2` as a polynomial of `t = 1 / (1 + z / 2)`, for z of 0 and more, within 1.2e-7 (Press et al., "Numerical Recipes", `erfcc`), the highest power first.
+/// `ln(erfc(z) / t) + z^2` as a polynomial of `t = 1 / (1 + z / 2)`, for z >= 0, within 1.2e-7
+/// (Press et al., "Numerical Recipes", `erfcc`); the highest power comes first.
 const ERFC: [f32; 10] = [
     0.170_872_77,
     -0.822_152_23,
@@ -131,7 +138,8 @@ const ERFC: [f32; 10] = [
     -1.265_512_2,
 ];
 
-/// `x / 2 * (1 + erf(x / sqrt(2)))`, as `max(x, 0) - |x| / 2 * erfc(|x| / sqrt(2))`: nothing cancels on either side of 0.
+/// Returns `x / 2 * (1 + erf(x / sqrt(2)))` as `max(x, 0) - |x| / 2 * erfc(|x| / sqrt(2))`: nothing
+/// cancels on either side of 0.
 pub fn gelu_erf(b: &mut KernelBuilder, x: ValueId) -> ValueId {
     let lanes = b.ty(x).lanes;
     let [zero, half, one] = [0.0, 0.5, 1.0].map(|x| b.splat_f32(lanes, x));
@@ -155,21 +163,22 @@ pub fn gelu_erf(b: &mut KernelBuilder, x: ValueId) -> ValueId {
     b.sub(positive, tail)
 }
 
-/// Where [`TANH`] ends (Cephes' `tanhf`): below it `1 - 2 / (e^2t + 1)` cancels.
+/// Bound below which [`TANH`] is used (Cephes' `tanhf`): there `1 - 2 / (e^2t + 1)` cancels.
 const TANH_NEAR: f32 = 0.625;
 /// `tanh t = t + t^3 P(t^2)` for |t| below [`TANH_NEAR`], within 1.3e-7 of it (Cephes' `tanhf`).
 const TANH: [f32; 5] = [-5.704_988_7e-3, 2.063_908_8e-2, -5.373_971_5e-2, 1.333_144_2e-1, -3.333_328e-1];
-/// Error of `cap * tanh(x / cap)`, relative. Far from 0 the exponential's 2e-7 and two roundings count by `2 / (e^2t + 1)`, at most 0.45, of a
-/// result of at least 0.55: 2.7e-7. Near 0 the polynomial has 1.3e-7 and two roundings. The factor on x, the one on the result and their
+/// Relative error of `cap * tanh(x / cap)`. Far from 0 the exponential's 2e-7 and two roundings
+/// count by `2 / (e^2t + 1)`, at most 0.45, of a result of at least 0.55: 2.7e-7. Near 0 the
+/// polynomial has 1.3e-7 and two roundings. The factor on x, the one on the result and their
 /// roundings add 3e-7.
 pub const SOFTCAP_BOUND: f64 = 1e-6;
 
-/// What keeps a number from being a cap: one that is no normal number has no inverse.
+/// Returns whether a number can be a cap: it and its inverse must be normal.
 pub fn is_cap(cap: f32) -> bool {
     cap > 0.0 && cap.is_normal() && (1.0 / cap).is_normal()
 }
 
-/// `cap * tanh(x / cap)`, lane by lane.
+/// Returns `cap * tanh(x / cap)`, lane by lane.
 pub fn softcap(b: &mut KernelBuilder, x: ValueId, cap: f32) -> ValueId {
     let lanes = b.ty(x).lanes;
     let (inverse, cap) = (b.splat_f32(lanes, 1.0 / cap), b.splat_f32(lanes, cap));
@@ -178,13 +187,13 @@ pub fn softcap(b: &mut KernelBuilder, x: ValueId, cap: f32) -> ValueId {
     b.mul(x, cap)
 }
 
-/// `tanh x`, lane by lane.
+/// Returns `tanh x`, lane by lane.
 fn tanh(b: &mut KernelBuilder, x: ValueId) -> ValueId {
     let ty = b.ty(x);
     let (lanes, bits) = (ty.lanes, Type::i32(ty.lanes));
     let (one, two) = (b.splat_f32(lanes, 1.0), b.splat_f32(lanes, 2.0));
     let magnitude = abs(b, x);
-    // Far from 0: of the magnitude, with the sign put back.
+    // Far from 0: uses the magnitude, and puts the sign back.
     let twice = b.add(magnitude, magnitude);
     let e = exp(b, twice);
     let denominator = b.add(e, one);
@@ -210,10 +219,10 @@ fn tanh(b: &mut KernelBuilder, x: ValueId) -> ValueId {
     b.op(Op::Select, ty, &[is_near, near, far])
 }
 
-/// `ln(1 + e^x)`, as `max(x, 0) + ln(1 + u)` for `u = e^-|x|`, which is in 0..=1.
+/// Returns `ln(1 + e^x)` as `max(x, 0) + ln(1 + u)` for `u = e^-|x|`, which is in 0..=1.
 ///
-/// `ln(1 + u) = 2 artanh s` for `s = u / (2 + u)`, at most 1/3: the series of odd powers to the 15th leaves `2 s^17 / 17`, below 1e-9, and
-/// loses nothing where u is small.
+/// `ln(1 + u) = 2 artanh s` for `s = u / (2 + u)`, at most 1/3. The series of odd powers to the
+/// 15th leaves `2 s^17 / 17`, below 1e-9, and is exact enough for small u.
 pub fn softplus(b: &mut KernelBuilder, x: ValueId) -> ValueId {
     let lanes = b.ty(x).lanes;
     let [zero, one, two] = [0.0, 1.0, 2.0].map(|x| b.splat_f32(lanes, x));
@@ -234,7 +243,7 @@ pub fn softplus(b: &mut KernelBuilder, x: ValueId) -> ValueId {
     b.fma(series, twice, positive)
 }
 
-/// Absolute value of floats.
+/// Returns the absolute value of floats.
 pub fn abs(b: &mut KernelBuilder, x: ValueId) -> ValueId {
     let ty = b.ty(x);
     let bits = b.bitcast(Type::i32(ty.lanes), x);
@@ -248,7 +257,7 @@ mod tests {
     use super::*;
     use ixc_ir::kernel::interpret;
 
-    /// Over all magnitudes down to where the result is clamped, and around every change of the integer part.
+    /// Covers all magnitudes down to the clamp, and values around every change of the integer part.
     #[test]
     fn powers_of_two_are_as_near_as_they_say() {
         const VALUES: i64 = 1 << 16;

@@ -1,7 +1,8 @@
-//! Activations into their formats: the largest magnitude of the elements that share a scale becomes 127.
+//! Quantisation of activations: the largest magnitude of the elements that share a scale becomes
+//! 127.
 //!
-//! `d = amax / 127`, `q = round(x * 127 / amax)`, ties to even, exactly as the graph interpreter's `quantise`. The forms for tiles
-//! have the elements as bf16 as well, or are nothing else.
+//! `d = amax / 127`, `q = round(x * 127 / amax)`, ties to even, exactly as the graph interpreter's
+//! `quantise`. The formats for tiles hold the elements as bf16 too, or only as bf16.
 
 use ixc_ir::format::{Codec, Format, packed};
 use ixc_ir::kernel::{Affine, BufferId, Kernel, KernelBuilder, Op, Type, ValueId};
@@ -15,10 +16,10 @@ use crate::signature::{Holds, Signature};
 use crate::text::spec;
 use crate::vectors::{Fold, fold_row, for_vectors};
 
-/// Elements of a sub-block, which have a sum in common.
+/// Elements of a sub-block, which share a sum.
 const SUB: i64 = packed::SUB as i64;
 
-/// Gives the vector of `lanes` values from an element offset on.
+/// Returns the vector of `lanes` values from an element offset on.
 pub type Values<'a> = &'a mut dyn FnMut(&mut KernelBuilder, Affine, u16) -> ValueId;
 
 spec! {
@@ -72,20 +73,20 @@ impl Definition for Quantise {
     }
 }
 
-/// Bytes from a row of `n` elements to the next.
+/// Returns the bytes from a row of `n` elements to the next.
 pub fn row_bytes(kernel: &str, format: Format, n: u32) -> Result<i64, GenerateError> {
     let bytes = format.row_bytes(u64::from(n));
     check(kernel, "row length", u64::from(n), bytes.is_some(), format!("a multiple of {}", format.block_len()))?;
     Ok(bytes.unwrap_or(0) as i64)
 }
 
-/// Bytes that `n` elements are written to, which are a row or a part of one.
+/// Returns the bytes of `n` elements, which are a row or a part of one.
 pub fn written_bytes(kernel: &str, format: Format, n: u32) -> Result<i64, GenerateError> {
     row_bytes(kernel, format, n)?;
     Ok(format.written_bytes(u64::from(n)).unwrap_or(0) as i64)
 }
 
-/// Checks that [`store_row`] writes a format. Those with bf16 are for targets of 16 lanes.
+/// Checks that [`store_row`] can write a format. Formats with bf16 are for targets of 16 lanes.
 pub fn stored(kernel: &str, format: Format, lanes: u16) -> Result<(), GenerateError> {
     let has_bf16 = matches!(format.codec(), Codec::Bf16 { .. }) || format.has_field("bf16");
     let ok = format.is_activation() && (lanes >= 16 || !has_bf16);
@@ -146,10 +147,11 @@ pub fn store_row(
     }
 }
 
-/// The largest of a row.
+/// Fold that finds the largest value of a row.
 const MAX: Fold = Fold { start: 0.0, reduce: Op::ReduceMax, combine: Op::Max };
 
-/// Stores a row with one scale: the largest magnitude is found first, then the values are made again.
+/// Stores a row with one scale: finds the largest magnitude first, and then computes the values
+/// again.
 fn store_whole_row(
     b: &mut KernelBuilder,
     lanes: u16,
@@ -187,8 +189,8 @@ fn store_whole_row(
     }
 }
 
-/// Stores `n` values, some of the sub-blocks of the block at `offset` of `y`: those from number `band * n / SUB` on. All bands of a block
-/// together store what [`store_row`] does.
+/// Stores `n` values: the sub-blocks from number `band * n / SUB` on of the block at `offset` of
+/// `y`. All bands of a block together store the same as [`store_row`].
 pub fn store_band(
     b: &mut KernelBuilder,
     lanes: u16,
@@ -208,7 +210,7 @@ pub fn store_band(
     });
 }
 
-/// The scale of values whose largest magnitude is known, and what they are multiplied with.
+/// Scale of values with a known largest magnitude, and its inverse.
 pub(crate) struct Scale {
     pub(crate) d: ValueId,
     pub(crate) inverse: ValueId,
@@ -225,7 +227,7 @@ impl Scale {
     }
 }
 
-/// What is derived from quants.
+/// Numbers derived from quants.
 struct Sums {
     /// Sums of each 16 quants, as scalars.
     of_16: Vec<ValueId>,
@@ -233,7 +235,7 @@ struct Sums {
     d: ValueId,
 }
 
-/// A block of a row that is stored.
+/// A block of a row to store.
 struct BlockOf {
     format: Format,
     y: BufferId,
@@ -246,7 +248,7 @@ impl BlockOf {
         self.at.clone() + self.format.field(name) as i64
     }
 
-    /// Zeros where the format has nothing: one of so many shares of it.
+    /// Stores zeros in the format's padding: share number `share` of `shares`.
     fn store_pad(&self, b: &mut KernelBuilder, share: Affine, shares: i64) {
         for field in self.format.row().fields.iter().filter(|field| field.name == "pad") {
             let mut left = field.bytes as i64 / shares;
@@ -262,7 +264,8 @@ impl BlockOf {
         }
     }
 
-    /// Stores sub-block `sub` of the block: its parts, which have `scaled` values and a scale each, and its sums.
+    /// Stores sub-block `sub` of the block: its parts of `scaled` values with a scale each, and its
+    /// sums.
     fn store_sub_block(&self, b: &mut KernelBuilder, scaled: i64, sub: Affine, values: Values<'_>) {
         let mut parts = Vec::new();
         for part in 0..SUB / scaled {
@@ -283,9 +286,10 @@ impl BlockOf {
         b.store(self.y, self.field("sums") + sub * 4, sum);
     }
 
-    /// Stores `count` values with one scale, which is number `part` of the block, and as bf16 where the format has that.
+    /// Stores `count` values with one scale, number `part` of the block; also as bf16 if the format
+    /// has it.
     fn store_scaled(&self, b: &mut KernelBuilder, count: i64, part: Affine, values: Values<'_>) -> Sums {
-        // No more than have a sum in common.
+        // At most the elements that share a sum.
         let lanes = self.lanes.min(16);
         let width = i64::from(lanes);
         let vectors = count / width;

@@ -1,8 +1,8 @@
-//! Runs of kernels held against formulas in f64, from the same inputs.
+//! Comparison of kernel runs with formulas in f64, from the same inputs.
 //!
-//! Each kernel's file has its formula and derives its bounds; here is what they share. A sum of `k` f32 products is within
-//! `k * 2^-24` of the sum of magnitudes (Higham, accuracy of inner products); the fixed 2e-6 covers exp (2e-7 relative) and the few
-//! operations around it.
+//! Each kernel's file has its formula and derives its bounds; this module has the common parts. A
+//! sum of `k` f32 products is within `k * 2^-24` of the sum of magnitudes (Higham, accuracy of
+//! inner products). The fixed 2e-6 covers exp (2e-7 relative) and the few operations around it.
 
 use std::fmt;
 
@@ -10,33 +10,33 @@ use half::f16;
 use ixc_ir::format::{Codec, Format};
 use ixc_ir::kernel::Kernel;
 
-/// Rounding of f32, relative.
+/// Relative rounding error of f32.
 pub(crate) const UNIT: f64 = 1.0 / (1u64 << 24) as f64;
-/// Of a result with one exp in it, relative.
+/// Relative error of a result with one exp in it.
 pub(crate) const EXP_BOUND: f64 = 2e-6;
 
-/// Where a run is not as the formula says.
+/// Difference between a run and its formula.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum Mismatch {
     /// The kernel has no such buffer.
     #[error("no buffer %{name}")]
     NoBuffer {
-        /// Its name.
+        /// Name of the buffer.
         name: &'static str,
     },
     /// A value that is too far from the formula's.
     #[error("{what} is {found}, must be {expected} within {bound:e}")]
     Value {
-        /// Which value.
+        /// Name of the value.
         what: String,
-        /// What the kernel made.
+        /// Value from the kernel.
         found: f64,
-        /// What the formula gives.
+        /// Value from the formula.
         expected: f64,
-        /// How far they may be apart.
+        /// Max difference.
         bound: f64,
     },
-    /// Bytes that must be equal and are not.
+    /// Bytes that must be equal but are not.
     #[error("%{buffer} does not hold the bytes of the formula")]
     Bytes {
         /// The buffer.
@@ -44,12 +44,12 @@ pub enum Mismatch {
     },
 }
 
-/// A run of a kernel: what its buffers held before and hold after.
+/// A run of a kernel: contents of its buffers before and after.
 #[derive(Clone, Copy, Debug)]
 pub struct Run<'a> {
     /// The kernel.
     pub kernel: &'a Kernel,
-    /// Its dims' values.
+    /// Values of the dims.
     pub dims: &'a [i64],
     /// Buffers before, in the kernel's order.
     pub before: &'a [Vec<u8>],
@@ -58,17 +58,17 @@ pub struct Run<'a> {
 }
 
 impl<'a> Run<'a> {
-    /// What was there before.
+    /// Returns the buffers before the run.
     pub(crate) fn input(&self) -> Buffers<'a> {
         Buffers { kernel: self.kernel, data: self.before }
     }
 
-    /// What is there after.
+    /// Returns the buffers after the run.
     pub(crate) fn output(&self) -> Buffers<'a> {
         Buffers { kernel: self.kernel, data: self.after }
     }
 
-    /// A dim's value; 0 where there is none.
+    /// Returns a dim's value; 0 if the kernel does not have it.
     pub(crate) fn dim(&self, name: &str) -> i64 {
         let at = self.kernel.dims.iter().position(|dim| dim.name == name);
         at.and_then(|at| self.dims.get(at)).copied().unwrap_or(0)
@@ -83,7 +83,7 @@ pub(crate) struct Buffers<'a> {
 }
 
 impl<'a> Buffers<'a> {
-    /// A buffer that there need not be.
+    /// Returns a buffer that may be absent.
     pub(crate) fn find(&self, name: &str) -> Option<&'a [u8]> {
         let at = self.kernel.buffers.iter().position(|buffer| buffer.name == name)?;
         self.data.get(at).map(Vec::as_slice)
@@ -102,18 +102,18 @@ impl<'a> Buffers<'a> {
         Ok(self.get(name)?.as_chunks().0.iter().map(int).collect())
     }
 
-    /// The row number that an index buffer begins with.
+    /// Returns the row number that an index buffer begins with.
     pub(crate) fn id(&self, name: &'static str) -> Result<usize, Mismatch> {
         Ok(self.ints(name)?.first().map_or(0, |id| *id as usize))
     }
 
-    /// Rows of `row_len` elements in a format.
+    /// Returns rows of `row_len` elements in a format.
     pub(crate) fn rows(&self, name: &'static str, format: Format, row_len: usize) -> Result<Vec<f64>, Mismatch> {
         let bytes = self.get(name)?;
         Ok(format.dequantise_rows(bytes, row_len).into_iter().map(f64::from).collect())
     }
 
-    /// The rows of a weight, which are `k` long; where it is packed, strip by strip.
+    /// Returns the rows of a weight, each `k` long; of a packed weight strip by strip.
     pub(crate) fn weight(&self, name: &'static str, format: Format, k: usize) -> Result<Vec<f64>, Mismatch> {
         let bytes = self.get(name)?;
         Ok(format.dequantise_rows(bytes, k).into_iter().map(f64::from).collect())
@@ -125,28 +125,29 @@ impl<'a> Buffers<'a> {
     }
 }
 
-/// f32 in f64.
+/// Converts f32 to f64.
 pub(crate) fn floats(bytes: &[u8]) -> Vec<f64> {
     bytes.as_chunks().0.iter().map(|bytes: &[u8; 4]| f64::from(f32::from_le_bytes(*bytes))).collect()
 }
 
-/// That a value is within `bound` of the formula's.
+/// Checks that a value is within `bound` of the formula's.
 pub(crate) fn close(what: fmt::Arguments<'_>, found: f64, expected: f64, bound: f64) -> Result<(), Mismatch> {
     let near = (found - expected).abs() <= bound;
     if near { Ok(()) } else { Err(Mismatch::Value { what: what.to_string(), found, expected, bound }) }
 }
 
-/// That a buffer holds these bytes.
+/// Checks that a buffer holds these bytes.
 pub(crate) fn equal(buffer: &'static str, found: &[u8], expected: &[u8]) -> Result<(), Mismatch> {
     if found == expected { Ok(()) } else { Err(Mismatch::Bytes { buffer }) }
 }
 
-/// Sum and sum of magnitudes of products.
+/// Returns the sum and the sum of magnitudes of products.
 pub(crate) fn dot(x: &[f64], w: &[f64]) -> (f64, f64) {
     x.iter().zip(w).fold((0.0, 0.0), |(s, m), (x, w)| (s + x * w, m + (x * w).abs()))
 }
 
-/// Half a step of a quantiser, for a block whose largest magnitude is `amax`: 127 steps, or 16 bits.
+/// Returns half a step of a quantiser for a block with largest magnitude `amax`: of 127 steps, or
+/// of 16 bits.
 pub(crate) fn step(format: Format, amax: f64) -> f64 {
     match format.codec() {
         Codec::Float(_) => 0.0,

@@ -1,5 +1,5 @@
-//! What of a row is above a number: `y = max(x - from, 0)`. From 0 on it is the usual ReLU; from more on few elements stay, as where gates must be so many
-//! deviations above their mean (Gemma 3n).
+//! ReLU from a threshold: `y = max(x - from, 0)`. With `from` 0 it is the usual ReLU. With a higher
+//! one few elements stay: in Gemma 3n, gates must be some deviations above their mean.
 
 use ixc_ir::kernel::{Kernel, KernelBuilder, Op, Type};
 
@@ -16,7 +16,7 @@ spec! {
     pub struct Relu "relu" {
         /// Elements of a row.
         pub n: u32,
-        /// What is taken away.
+        /// Threshold that is subtracted.
         pub from: Bits,
     }
 }
@@ -54,7 +54,7 @@ impl Definition for Relu {
     fn reference(&self, run: &Run<'_>) -> Result<(), Mismatch> {
         let (x, y) = (run.input().floats("x")?, run.output().floats("y")?);
         for (i, (x, y)) in x.iter().zip(&y).enumerate() {
-            // One rounding, as f32 has it.
+            // One rounding, in f32.
             close(format_args!("y[{i}]"), *y, f64::from((*x as f32 - self.from.value()).max(0.0)), 0.0)?;
         }
         Ok(())

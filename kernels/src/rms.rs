@@ -1,4 +1,4 @@
-//! Root mean squares of rows, as kernel IR: what norms and rotations are made of.
+//! Root mean squares of rows, as kernel IR: a part of norms and rotations.
 
 use ixc_ir::format::Format;
 use ixc_ir::kernel::{Affine, BufferId, KernelBuilder, Op, Type, ValueId};
@@ -8,7 +8,7 @@ use crate::reference::{Mismatch, Run, close, floats, step};
 use crate::text::Bits;
 use crate::vectors::{SUM, fold_row};
 
-/// The sum of the squares of a row's elements, in one lane.
+/// Returns the sum of the squares of a row's elements, in one lane.
 pub fn squares(
     b: &mut KernelBuilder,
     lanes: u16,
@@ -21,7 +21,7 @@ pub fn squares(
     })
 }
 
-/// `1 / sqrt(sum / n + eps)`, in one lane.
+/// Returns `1 / sqrt(sum / n + eps)`, in one lane.
 pub fn inverse_root(b: &mut KernelBuilder, sum: ValueId, n: u32, eps: f32) -> ValueId {
     let (per_element, eps, one) = (b.splat_f32(1, 1.0 / n as f32), b.splat_f32(1, eps), b.splat_f32(1, 1.0));
     let mean = b.fma(sum, per_element, eps);
@@ -29,7 +29,7 @@ pub fn inverse_root(b: &mut KernelBuilder, sum: ValueId, n: u32, eps: f32) -> Va
     b.same(Op::Div, &[one, root])
 }
 
-/// `1 / sqrt(mean(x^2) + eps)` of a row, in one lane.
+/// Returns `1 / sqrt(mean(x^2) + eps)` of a row, in one lane.
 pub fn inverse_rms(
     b: &mut KernelBuilder,
     lanes: u16,
@@ -41,7 +41,7 @@ pub fn inverse_rms(
     inverse_root(b, sum, n, eps)
 }
 
-/// Stores `x * scale * w` in the format that follows; without a `w` it is 1.
+/// Stores `x * scale * w` in format `out`; without a `w`, `w` is 1.
 pub fn store_scaled(
     b: &mut KernelBuilder,
     lanes: u16,
@@ -58,12 +58,13 @@ pub fn store_scaled(
     });
 }
 
-/// Holds `y` against `x * w / sqrt(sum / row + eps)`, where `sum` is that of the squares of a row of `row` elements.
+/// Compares `y` with `x * w / sqrt(sum / row + eps)`. `sum` is that of the squares of a row of
+/// `row` elements.
 pub fn reference(run: &Run<'_>, (sum, row): (f64, u32), eps: Bits, out: Format) -> Result<(), Mismatch> {
     let x = run.input().floats("x")?;
     let w = run.input().find("w").map_or_else(|| vec![1.0; x.len()], floats);
     let scale = 1.0 / (sum / f64::from(row) + f64::from(eps.value())).sqrt();
-    // Part of a row, where it is that of a column.
+    // This is a part of a row if an item is a column.
     let mut y = vec![0.0; x.len()];
     out.dequantise(run.output().get("y")?, &mut y);
     let expected: Vec<f64> = x.iter().zip(&w).map(|(x, w)| x * scale * w).collect();

@@ -12,7 +12,7 @@ use crate::text::{Bits, spec};
 use crate::{quantise, rms};
 
 spec! {
-    /// `y = x * w / sqrt(mean(x^2) + eps)`, quantised; plain ones have no `w`.
+    /// `y = x * w / sqrt(mean(x^2) + eps)`, quantised; plain norms have no `w`.
     pub struct RmsNorm "rms_norm" {
         /// Elements of a row.
         pub n: u32,

@@ -16,7 +16,8 @@ use crate::vectors::for_vectors;
 use crate::work::{Call, Work};
 
 spec! {
-    /// [`crate::RopeHeads`] of one key head, then key and value into the cache. Items: row, and column = head.
+    /// [`crate::RopeHeads`] of one key head, then append of key and value to the cache. Items: row,
+    /// and column = head.
     pub struct RopeAppend "rope_append" {
         /// Elements of a key head.
         pub d: u32,
@@ -24,9 +25,9 @@ spec! {
         pub dv: u32,
         /// Elements that are rotated.
         pub dims: u32,
-        /// Which elements make a pair.
+        /// Pairing of elements.
         pub style: RopeStyle,
-        /// Epsilon of the norm; `None` where there is no norm.
+        /// Epsilon of the norm; `None` without a norm.
         pub norm: Option<Bits>,
         /// Formats of keys and values.
         #[serde(default)]
@@ -78,7 +79,7 @@ impl Definition for RopeAppend {
         let blocks = ixc_ir::kernel::DimId(0);
         let keys = b.write("keys", blocks * of_keys.strip_bytes());
         let values = b.write("values", blocks * of_values.strip_bytes());
-        // The rotated key, then the codes of a block of it.
+        // The rotated key, then the codes of one of its blocks.
         let codes_at = i64::from(d) * 4;
         let codes = of_keys.codes().map_or(0, |blocks| blocks.bytes());
         let rotated = b.buffer("rotated", BufferKind::Scratch, codes_at + codes);
@@ -91,7 +92,7 @@ impl Definition for RopeAppend {
             rotated,
             Affine::constant(0),
         );
-        // A row's elements of a block are where they are in all of it.
+        // Elements of a block lie where they lie in the whole row.
         let in_blocks = |b: &mut KernelBuilder, blocks: Blocks, from: BufferId, to: (BufferId, Affine), scratch| {
             b.for_each("block", blocks.count, |b, i| {
                 let elements = |b: &mut KernelBuilder, at: Affine, lanes: u16| {

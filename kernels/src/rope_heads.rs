@@ -1,4 +1,4 @@
-//! Norm (where there is one) and rotation of the heads of a row.
+//! Norm (if any) and rotation of the heads of a row.
 
 use ixc_ir::kernel::{Kernel, KernelBuilder};
 use ixc_ir::plan::RopeStyle;
@@ -14,7 +14,8 @@ use crate::text::{Bits, spec};
 use crate::work::{Call, Work};
 
 spec! {
-    /// Norm (where `norm`) and rotation of the heads of a row, at the position `16 * block + lane`, which is a row of `table`.
+    /// Norm (if `norm` is set) and rotation of the heads of a row, at the position `16 * block +
+    /// lane`, which is a row of `table`.
     pub struct RopeHeads "rope_heads" {
         /// Heads in a row.
         pub heads: u32,
@@ -22,9 +23,9 @@ spec! {
         pub d: u32,
         /// Elements that are rotated.
         pub dims: u32,
-        /// Which elements make a pair.
+        /// Pairing of elements.
         pub style: RopeStyle,
-        /// Epsilon of the norm; `None` where there is no norm.
+        /// Epsilon of the norm; `None` without a norm.
         pub norm: Option<Bits>,
     }
 }

@@ -1,7 +1,8 @@
 //! Rotary position embedding of a head, as kernel IR.
 //!
-//! Cosines and sines come from a table that the runtime fills in f64 (`plan::RopeTable`), one row for each position; the
-//! position is `16 * block + lane`, because the key cache keeps 16 positions side by side.
+//! Cosines and sines come from a table that the runtime fills in f64 (`plan::RopeTable`), one row
+//! for each position. The position is `16 * block + lane`, because the key cache keeps 16 positions
+//! side by side.
 
 use ixc_ir::kernel::{Affine, BufferId, BufferKind, KernelBuilder, Op, Type, ValueId, VarId};
 use ixc_ir::plan::{KEY_LANES, RopeStyle};
@@ -14,39 +15,40 @@ use crate::vectors::for_vectors;
 
 words! { RopeStyle { Norm "norm", Neox "neox" } }
 
-/// How a rotation is called in a kernel's name: its style, and what a norm of the heads adds.
+/// Returns the parts of a kernel's name for a rotation: its style, and the suffix of a norm of the
+/// heads.
 pub fn name(style: RopeStyle, norm: Option<Bits>) -> (&'static str, String) {
     (style.word(), norm.map_or(String::new(), |eps| format!("_n{:x}", eps.0)))
 }
 
 pub const KEY_BLOCK: i64 = KEY_LANES as i64;
 
-/// Where a row's position is.
+/// Place of a row's position.
 pub struct Position {
-    /// The block of the key cache.
+    /// Block of the key cache.
     pub block: VarId,
-    /// The place in it.
+    /// Place in the block.
     pub lane: VarId,
-    /// The table, and the byte in it where the position's row begins.
+    /// Table, and the byte in it at which the position's row begins.
     pub table: BufferId,
     pub row: Affine,
 }
 
-/// A head to be rotated.
+/// A head to rotate.
 pub struct Head {
     /// Lanes of a vector.
     pub lanes: u16,
-    /// Elements.
+    /// Elements of the head.
     pub d: u32,
     /// Elements that are rotated.
     pub dims: u32,
-    /// Which elements make a pair.
+    /// Pairing of elements.
     pub style: RopeStyle,
-    /// Epsilon and weight of a norm before.
+    /// Epsilon and weight of a norm before the rotation.
     pub norm: Option<(Bits, BufferId)>,
 }
 
-/// Checks that as many elements of a head can be rotated.
+/// Checks that `dims` elements of a head can be rotated.
 pub fn checked(name: &str, d: u32, dims: u32) -> Result<(), GenerateError> {
     check(
         name,
@@ -57,7 +59,7 @@ pub fn checked(name: &str, d: u32, dims: u32) -> Result<(), GenerateError> {
     )
 }
 
-/// The dim, the index buffers and the table of positions, and the row's own.
+/// Declares the dim, the index buffers and the table of positions, and returns the row's position.
 pub fn position(b: &mut KernelBuilder, style: RopeStyle, dims: u32) -> Position {
     let row_bytes = style.row_bytes(dims) as i64;
     let blocks = b.dim("blocks", 1, MAX_POSITIONS / KEY_BLOCK);
@@ -68,14 +70,14 @@ pub fn position(b: &mut KernelBuilder, style: RopeStyle, dims: u32) -> Position 
     Position { block, lane, table, row: block * (KEY_BLOCK * row_bytes) + lane * row_bytes }
 }
 
-/// Norm and rotation of the head at `from` of `x` to `to` of `y`.
+/// Applies norm and rotation to the head at `from` of `x`, and stores it at `to` of `y`.
 pub fn rotate(b: &mut KernelBuilder, head: &Head, at: &Position, x: BufferId, from: Affine, y: BufferId, to: Affine) {
     let scale = head.norm.map(|(eps, _)| {
         rms::inverse_rms(b, head.lanes, head.d, eps.value(), |b, i, lanes| {
             b.load(Type::f32(lanes), x, from.clone() + i * 4)
         })
     });
-    // The element `i`, normed.
+    // Returns element `i` after the norm.
     let load = |b: &mut KernelBuilder, i: Affine, lanes: u16| -> ValueId {
         let v = b.load(Type::f32(lanes), x, from.clone() + i.clone() * 4);
         let (Some(scale), Some((_, norm))) = (scale, head.norm) else { return v };
@@ -107,7 +109,7 @@ pub fn rotate(b: &mut KernelBuilder, head: &Head, at: &Position, x: BufferId, fr
             b.store(y, to.clone() + i * 4, v);
         }),
     }
-    // What is not rotated is copied.
+    // Elements that are not rotated are copied.
     let rest = head.d - head.dims;
     for_vectors(b, head.lanes, rest, |b, i, lanes| {
         let i = i + i64::from(head.dims);
@@ -116,7 +118,8 @@ pub fn rotate(b: &mut KernelBuilder, head: &Head, at: &Position, x: BufferId, fr
     });
 }
 
-/// Heads, normed and rotated as `head` says, in f64: `x` has them one behind the other. Gives the position, too.
+/// Returns the position, and the heads of `x` after norm and rotation, in f64. The heads lie one
+/// after the other.
 pub fn rotated(
     input: &Buffers<'_>,
     x: &[f64],

@@ -13,15 +13,15 @@ use crate::signature::{Holds, Signature};
 use crate::text::{Bits, Words, spec, words};
 use crate::vectors::{LOWEST, SUM, fold_row, for_vectors};
 
-/// Sums of weights are not taken for smaller than this before they divide (llama.cpp; the smallest normal half).
+/// Lower bound of a sum of weights before a division (llama.cpp; the smallest normal half).
 const SMALLEST_SUM: f32 = 6.103_515_6e-5;
-/// Below every score: what an expert gets that was taken already, or is none.
+/// Score below every other, for experts that were taken already and for lanes without an expert.
 const TAKEN: f32 = LOWEST;
-/// No score is less: that of an expert whose logit or bias is no number, or is beyond all reason. Above [`TAKEN`], so that ids stay those of
-/// experts.
+/// Lower bound of scores, for experts whose logit or bias is NaN or extremely low. It is above
+/// [`TAKEN`], so that every id names an expert.
 const FLOOR: f32 = -1.0e38;
 
-/// How a router scores experts.
+/// Scoring of experts by a router.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Score {
     /// Softmax over all experts.
@@ -32,14 +32,15 @@ pub enum Score {
     Chosen,
     /// The square root of `ln(1 + e^x)`.
     RootSoftplus,
-    /// The logit itself; the weight of a chosen expert is its part in a softmax over those that are left and near it (SparseMixer).
+    /// The logit itself; the weight of a chosen expert is its share in a softmax over the remaining
+    /// experts near it (SparseMixer).
     SparseMixer,
 }
 
 words! { Score { Softmax "softmax", Sigmoid "sigmoid", Chosen "chosen", RootSoftplus "root_softplus", SparseMixer "sparse_mixer" } }
 
 spec! {
-    /// The experts of a row of logits.
+    /// Routing of a row of logits to experts.
     pub struct Route "route" {
         /// Number of experts.
         pub experts: u32,
@@ -49,19 +50,20 @@ spec! {
         pub score: Score,
         /// Equal groups of experts side by side.
         pub groups: u32 = 1,
-        /// How many groups experts are chosen of: those whose two highest sum to most, or with the highest of all where `highest`.
+        /// Number of groups from which experts are chosen. They are those with the largest sum of
+        /// their two highest scores, or with `highest` those with the highest score.
         pub kept: u32 = 1,
-        /// Whether groups are compared by their highest alone.
+        /// Whether groups are compared by their highest score alone.
         pub highest: bool,
-        /// Whether a bias is added for choosing.
+        /// Whether a bias is added to scores for the choice.
         pub bias: bool,
-        /// Whether experts have factors of their own on their weights.
+        /// Whether each expert has a factor on its weights.
         pub scales: bool,
         /// Whether weights are divided by their sum.
         pub normalise: bool,
         /// Factor on the weights.
         pub scale: Bits,
-        /// Rows of a table that has the experts of each token id; 0 where the best are chosen.
+        /// Rows of a table that gives the experts of each token id; 0 if the best are chosen.
         pub listed: u32 = 0,
     }
 }
@@ -81,12 +83,12 @@ const ROWS: &[Row] = &[
 ];
 
 impl Route {
-    /// Elements of scores in scratch memory, whole vectors.
+    /// Returns the elements of scores in scratch memory, in whole vectors.
     fn padded(&self, lanes: u16) -> i64 {
         i64::from(self.experts.div_ceil(lanes.into())) * i64::from(lanes)
     }
 
-    /// Whether what experts are chosen by is not what weights are made of.
+    /// Returns whether the scores of the choice differ from those of the weights.
     fn chooses_apart(&self) -> bool {
         self.bias || self.groups > 1
     }
@@ -135,13 +137,13 @@ impl Definition for Route {
         let kind = if scales { BufferKind::ReadWrite } else { BufferKind::Write };
         let ids = b.buffer("ids", kind, i64::from(top_k) * 4);
         let p = b.buffer("p", BufferKind::ReadWrite, i64::from(top_k) * 4);
-        // What experts are chosen by; then, where that is another thing, their scores; then those of groups.
+        // Scores of the choice; then, if they differ, the scores of weights; then those of groups.
         let own = if self.chooses_apart() { vectors * width * 4 } else { 0 };
         let of_groups = vectors * width * 4 + own;
         let group_bytes = if groups > 1 { i64::from(groups) * 4 } else { 0 };
         let scores = b.buffer("scores", BufferKind::Scratch, of_groups + group_bytes);
 
-        // Whole vectors from here on: the lanes after the last expert hold what never wins.
+        // Whole vectors from here on: lanes after the last expert hold a score that never wins.
         let lowest = b.splat_f32(lanes, LOWEST);
         b.store(scores, (vectors - 1) * width * 4, lowest);
         for_vectors(&mut b, lanes, experts, |b, at, lanes| {
@@ -367,10 +369,11 @@ impl Definition for Route {
     }
 }
 
-/// Takes the experts of all groups but the best out of the choice: a group is as good as the sum of its two highest scores, or its highest, and of equal ones
-/// the first is better.
+/// Removes the experts of all but the best groups from the choice. The score of a group is the sum
+/// of its two highest scores, or its highest; of equal groups the first is better.
 ///
-/// Groups are few and lie anywhere in vectors: this goes by one expert after the other, a few hundred short steps.
+/// Groups are few and do not fill vectors: this loop takes one expert after the other, a few
+/// hundred short steps.
 fn keep_groups(b: &mut KernelBuilder, scores: BufferId, of_groups: i64, [groups, kept, size]: [i64; 3], highest: bool) {
     let lowest = b.splat_f32(1, LOWEST);
     b.for_each("group", groups, |b, group| {
@@ -388,7 +391,7 @@ fn keep_groups(b: &mut KernelBuilder, scores: BufferId, of_groups: i64, [groups,
     b.for_each("group", groups, |b, group| {
         let own = b.load(Type::f32(1), scores, group * 4 + of_groups);
         let number = b.index(group);
-        // How many groups are better.
+        // Number of better groups.
         let better = b.for_carry("other", groups, &[zero], |b, other, better| {
             let sum = b.load(Type::f32(1), scores, other * 4 + of_groups);
             let other = b.index(other);
@@ -410,7 +413,8 @@ fn keep_groups(b: &mut KernelBuilder, scores: BufferId, of_groups: i64, [groups,
     });
 }
 
-/// Multiplies the weight of each chosen expert by the expert's own factor: the sum over all experts of that of the one with its id.
+/// Multiplies the weight of each chosen expert by the expert's own factor, found as a sum over all
+/// experts in which only the matching id counts.
 fn scale_chosen(b: &mut KernelBuilder, lanes: u16, experts: u32, top_k: u32, [ids, p, scales]: [BufferId; 3]) {
     let zero = b.splat_f32(1, 0.0);
     b.for_each("slot", i64::from(top_k), |b, slot| {
@@ -434,7 +438,8 @@ fn scale_chosen(b: &mut KernelBuilder, lanes: u16, experts: u32, top_k: u32, [id
     });
 }
 
-/// The part of the highest score in a softmax over those that are near it, of what is left: a score that is taken is far below any.
+/// Returns the share of the highest score in a softmax over the remaining scores near it; a taken
+/// score is far below any other.
 fn share_of_near(b: &mut KernelBuilder, scores: BufferId, (lanes, vectors): (u16, i64), best: ValueId) -> ValueId {
     let (zero, near) = (b.splat_f32(lanes, 0.0), b.splat_f32(lanes, SPARSE_MIXER_NEAR as f32));
     let sum = b.for_carry("i", vectors, &[zero], |b, i, sum| {
@@ -453,7 +458,8 @@ fn share_of_near(b: &mut KernelBuilder, scores: BufferId, (lanes, vectors): (u16
     b.same(Op::Div, &[one, sum])
 }
 
-/// Exponentials in place of the chosen logits, of which the first is the highest; their sum.
+/// Replaces the chosen logits by exponentials, and returns their sum. The first logit is the
+/// highest.
 fn softmax_of_chosen(b: &mut KernelBuilder, p: BufferId, top_k: u32) -> ValueId {
     let (max, none) = (b.load(Type::f32(1), p, 0), b.splat_f32(1, 0.0));
     b.for_carry("slot", i64::from(top_k), &[none], |b, slot, sum| {

@@ -1,6 +1,7 @@
-//! Experts that give back what they take, taken out of a routing: their slots are nobody's, and their weights are summed.
+//! Removal of experts that return their input from a routing. Their slots get no expert, and their
+//! weights are summed.
 //!
-//! A slot at a time, in order: there are a dozen.
+//! Slots are processed one at a time, in order: there are a dozen.
 
 use ixc_ir::kernel::{Kernel, KernelBuilder, Op, Type};
 use ixc_ir::plan::NOBODY;
@@ -13,11 +14,12 @@ use crate::signature::{Holds, Signature};
 use crate::text::spec;
 
 spec! {
-    /// Ids and weights of a row's experts, without those that give back what they take, and the sum of the weights of these.
+    /// Ids and weights of a row's experts without those that return their input, and the sum of the
+    /// weights of the latter.
     pub struct RouteIdentities "route_identities" {
         /// Slots of a row.
         pub n: u32,
-        /// Experts that have matrices: those behind them have none.
+        /// Number of experts that have matrices; those with higher ids have none.
         pub experts: u32,
     }
 }

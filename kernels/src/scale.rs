@@ -1,4 +1,5 @@
-//! A row times one number that is known beforehand, as embeddings and logits of some models are scaled. `y = factor * x`.
+//! Multiplication of a row by a constant, as some models scale embeddings and logits: `y = factor *
+//! x`.
 
 use ixc_ir::kernel::{Kernel, KernelBuilder, Type};
 
@@ -52,7 +53,7 @@ impl Definition for Scale {
     fn reference(&self, run: &Run<'_>) -> Result<(), Mismatch> {
         let (x, y) = (run.input().floats("x")?, run.output().floats("y")?);
         for (i, (x, y)) in x.iter().zip(&y).enumerate() {
-            // One rounding, as f32 has it.
+            // One rounding, in f32.
             close(format_args!("y[{i}]"), *y, f64::from(*x as f32 * self.factor.value()), 0.0)?;
         }
         Ok(())

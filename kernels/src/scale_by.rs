@@ -1,4 +1,4 @@
-//! A row times a number that is read: an expert's, of its weights.
+//! Multiplication of a row by a number from a buffer, such as an expert's factor.
 
 use ixc_ir::kernel::{Affine, Kernel, KernelBuilder, Type};
 
@@ -11,7 +11,7 @@ use crate::text::spec;
 use crate::vectors::for_vectors;
 
 spec! {
-    /// `y = x * s`, of which `s` is one number.
+    /// `y = x * s` with one number `s`.
     pub struct ScaleBy "scale_by" {
         /// Elements of a row.
         pub n: u32,

@@ -1,4 +1,4 @@
-//! A part of a row times one number, as a head or a shared expert is weighted by its gate.
+//! Multiplication of a part of a row by one number, as a gate weights a head or a shared expert.
 
 use ixc_ir::kernel::{Kernel, KernelBuilder, Type};
 

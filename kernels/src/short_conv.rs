@@ -1,8 +1,10 @@
-//! A causal convolution of a few taps, each channel for itself, over the rows of a step: what came before lies in the state.
+//! Causal convolution of a few taps over the rows of a step, separately for each channel. The state
+//! holds the earlier rows.
 //!
-//! `y[t, c] = sum of w[c, j] * x[t - (taps - 1) + j, c]`, in the order of the taps. A vector's lanes are channels; the rows before stay in
-//! registers from row to row, and go to the state at the end. Taps lie side by side in the weight, so they are first put apart. With a `dilation` they
-//! are of every so many rows.
+//! `y[t, c] = sum of w[c, j] * x[t - (taps - 1) + j, c]`, in the order of the taps. A vector's
+//! lanes are channels. The earlier rows stay in registers from row to row, and are stored to the
+//! state at the end. Taps lie side by side in the weight, so they are separated first. With a
+//! `dilation` the taps are that many rows apart.
 
 use ixc_ir::kernel::{Affine, BufferKind, Kernel, KernelBuilder, Type};
 use ixc_ir::plan::DimInput;
@@ -20,11 +22,11 @@ spec! {
     pub struct ShortConv "short_conv" {
         /// Channels of a row.
         pub channels: u32,
-        /// Those of them that a call does.
+        /// Channels that a call computes.
         pub n: u32,
-        /// Taps; the last is of the row itself.
+        /// Taps; the last one belongs to the row itself.
         pub taps: u32,
-        /// Rows from a tap's to the next one's, where it is more than one.
+        /// Rows from one tap to the next, if more than one.
         pub dilation: Option<u32>,
     }
 }
@@ -37,7 +39,7 @@ const ROWS: &[Row] = &[
     row("short_conv_dilated", 32, "short_conv channels=10240 n=256 taps=4 dilation=3"),
 ];
 
-/// Most taps, and most rows before a row: these are in registers.
+/// Max taps, and max rows before a row: these stay in registers.
 const MOST_TAPS: u32 = 8;
 const MOST_BEFORE: u32 = 12;
 
@@ -70,7 +72,7 @@ impl Definition for ShortConv {
         let (reach, dilation) = (i64::from(reach), dilation as usize);
         let mut b = KernelBuilder::new(name);
         let rows = b.dim("rows", 1, MAX_ROWS);
-        // Some channels of rows that stand as far apart as all of them.
+        // A call has some channels of rows; the distance between rows is the whole width.
         let state = b.buffer("state", BufferKind::ReadWrite, (reach - 1) * row + own);
         let x = b.read("x", rows * row + (own - row));
         let w = b.read("w", own * count);
@@ -89,7 +91,7 @@ impl Definition for ShortConv {
             let factors = |b: &mut KernelBuilder| -> Vec<_> {
                 (0..count).map(|tap| b.load(ty, apart, at.clone() + tap * own)).collect()
             };
-            // Many rows before leave no registers for the taps' factors.
+            // With many earlier rows no registers are left for the taps' factors.
             let kept = (dilation == 1).then(|| factors(b));
             let after = b.for_carry("t", rows, &before, |b, t, before| {
                 let new = b.load(ty, x, t * row + at.clone());
@@ -117,7 +119,7 @@ impl Definition for ShortConv {
         let (state, x, w) = (input.floats("state")?, input.floats("x")?, input.floats("w")?);
         let (after, y) = (output.floats("state")?, output.floats("y")?);
         let rows = run.dim("rows") as usize;
-        // Row r of what was there and what came: the state first.
+        // Row `r` of the state followed by the input.
         let at = |r: usize, c: usize| if r < reach { state[r * channels + c] } else { x[(r - reach) * channels + c] };
         for c in 0..n {
             for t in 0..rows {

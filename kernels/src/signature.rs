@@ -1,4 +1,4 @@
-//! What a kernel takes: buffers and dims by name, in the order in which its kernel IR has them.
+//! Signature of a kernel: buffers and dims by name, in the order of its kernel IR.
 //!
 //! ```
 //! use ixc_kernels::{KernelSpec, signature::Role};
@@ -14,28 +14,28 @@
 //! assert_eq!(error.to_string(), "add_n16: nothing is bound to %y");
 //! ```
 //!
-//! Invariant: [`crate::generate()`] gives no kernel whose buffers and dims are not these.
+//! Invariant: the buffers and dims of every kernel from [`crate::generate()`] match its signature.
 
 use ixc_ir::format::Format;
 use ixc_ir::kernel::{BufferKind, Kernel};
 use ixc_ir::plan::DimExpr;
 
-/// What a kernel does with a buffer.
+/// Use of a buffer by a kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// It reads it.
+    /// The kernel reads it.
     Read,
-    /// It reads positions of rows there, each checked before it runs.
+    /// The kernel reads row positions from it; each is checked before the kernel runs.
     Index,
-    /// It writes all of its result there, and may read what it wrote.
+    /// The kernel writes its whole result to it, and may read what it wrote.
     Write,
-    /// It reads what was there before and leaves what comes next.
+    /// The kernel reads the earlier contents and leaves the new ones.
     Update,
-    /// Working memory: nothing is there before or after.
+    /// Scratch memory without contents before or after.
     Scratch,
 }
 
-/// What a buffer holds. A format comes with the name of the spec's field that says it.
+/// Contents of a buffer. A format comes with the name of the spec's field that gives it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Holds {
     /// Rows of a matrix, packed or not.
@@ -52,15 +52,15 @@ pub enum Holds {
     Positive,
     /// f32 below 0.
     Negative,
-    /// f32 above 0, small: by how much scores fall with a position.
+    /// Small f32 above 0: the slopes of scores that fall with a position.
     Slopes,
     /// f16.
     Halves,
-    /// Panels of the KV cache, of blocks of a format ([`ixc_ir::cache`]).
+    /// Panels of the KV cache, in blocks of a format ([`ixc_ir::cache`]).
     Panels(Format),
-    /// Positions in the cache, i32, of rows side by side.
+    /// Positions in the cache, i32, of consecutive rows.
     Positions,
-    /// How many places are whole, i32, up to all of the last block.
+    /// Number of whole places, i32, at most up to the end of the last block.
     Whole,
     /// Row numbers, i32.
     Ids,
@@ -71,20 +71,20 @@ pub enum Holds {
 /// A buffer of a kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Buffer {
-    /// Its name in the kernel IR.
+    /// Name in the kernel IR.
     pub name: &'static str,
-    /// What the kernel does with it.
+    /// Use by the kernel.
     pub role: Role,
-    /// What it holds.
+    /// Contents.
     pub holds: Holds,
-    /// Whether the kernels of some targets have none.
+    /// Whether the kernels of some targets do not have it.
     pub optional: bool,
 }
 
 /// A run-time size of a kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Dim {
-    /// Its name in the kernel IR.
+    /// Name in the kernel IR.
     pub name: &'static str,
     /// Value for an item; `None` if the task provides it.
     pub value: Option<DimExpr>,
@@ -93,16 +93,16 @@ pub struct Dim {
 /// Buffers and dims of a kernel, in order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Signature {
-    /// Buffers; scratch, which some kernels lack, is the last.
+    /// Buffers; scratch, which some kernels lack, comes last.
     pub buffers: Vec<Buffer>,
     /// Dims.
     pub dims: Vec<Dim>,
 }
 
-/// Why names do not make a kernel's arguments.
+/// Why names do not match a kernel's arguments.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BindError {
-    /// A buffer or dim that nothing is bound to.
+    /// A buffer or dim without a binding.
     #[error("{kernel}: nothing is bound to %{name}")]
     Missing {
         /// The kernel's name.
@@ -118,22 +118,22 @@ pub enum BindError {
         /// The buffer or dim.
         name: &'static str,
     },
-    /// A name that the kernel has not.
+    /// A name that the kernel does not have.
     #[error("{kernel} has no %{name}; it has {}", expected.join(", "))]
     Unknown {
         /// The kernel's name.
         kernel: String,
         /// The name.
         name: &'static str,
-        /// Those that it has.
+        /// Names that the kernel has.
         expected: Vec<&'static str>,
     },
-    /// A kernel that takes the arguments of another, of the same task, in another order.
+    /// A kernel whose arguments are in another order than those of another kernel of the same task.
     #[error("{kernel} takes {}; the task's arguments are {}", found.join(", "), expected.join(", "))]
     Order {
         /// The kernel's name.
         kernel: String,
-        /// Its buffers.
+        /// Buffers of the kernel.
         found: Vec<&'static str>,
         /// The task's arguments.
         expected: Vec<&'static str>,
@@ -141,7 +141,7 @@ pub enum BindError {
 }
 
 impl Signature {
-    /// A signature of nothing.
+    /// Creates an empty signature.
     pub fn new() -> Signature {
         Signature::default()
     }
@@ -151,50 +151,50 @@ impl Signature {
         self
     }
 
-    /// And a buffer that is read.
+    /// Adds a buffer that is read.
     pub fn read(self, name: &'static str, holds: Holds) -> Signature {
         self.with(name, Role::Read, holds)
     }
 
-    /// And a buffer that is read, where the spec says that there is one.
+    /// Adds a buffer that is read, if `is_there` is set.
     pub fn read_if(self, is_there: bool, name: &'static str, holds: Holds) -> Signature {
         if is_there { self.read(name, holds) } else { self }
     }
 
-    /// And row numbers.
+    /// Adds a buffer of row numbers.
     pub fn index(self, name: &'static str) -> Signature {
         self.with(name, Role::Index, Holds::Ids)
     }
 
-    /// And a result.
+    /// Adds a result.
     pub fn write(self, name: &'static str, holds: Holds) -> Signature {
         self.with(name, Role::Write, holds)
     }
 
-    /// And what changes: read and written.
+    /// Adds a buffer that is read and written.
     pub fn update(self, name: &'static str, holds: Holds) -> Signature {
         self.with(name, Role::Update, holds)
     }
 
-    /// And working memory.
+    /// Adds scratch memory.
     pub fn scratch(self, name: &'static str) -> Signature {
         self.with(name, Role::Scratch, Holds::Bytes)
     }
 
-    /// And working memory, which kernels of some targets need none of.
+    /// Adds scratch memory that kernels of some targets do not need.
     pub fn optional_scratch(self, name: &'static str) -> Signature {
         let mut signature = self.scratch(name);
         signature.buffers.iter_mut().filter(|buffer| buffer.name == name).for_each(|buffer| buffer.optional = true);
         signature
     }
 
-    /// And a dim.
+    /// Adds a dim.
     pub fn dim(mut self, name: &'static str, value: impl Into<DimExpr>) -> Signature {
         self.dims.push(Dim { name, value: Some(value.into()) });
         self
     }
 
-    /// The same, where there is one.
+    /// Adds a dim, if `there` is set.
     pub fn dim_if(self, there: bool, name: &'static str, value: impl Into<DimExpr>) -> Signature {
         if there { self.dim(name, value) } else { self }
     }
@@ -205,26 +205,27 @@ impl Signature {
         self
     }
 
-    /// And some dims.
+    /// Adds several dims.
     pub fn dims(mut self, dims: impl IntoIterator<Item = Dim>) -> Signature {
         self.dims.extend(dims);
         self
     }
 
-    /// The buffer with this name.
+    /// Returns the buffer with this name.
     pub fn buffer(&self, name: &str) -> Option<&Buffer> {
         self.buffers.iter().find(|buffer| buffer.name == name)
     }
 
-    /// Names of the buffers, in order.
+    /// Returns the names of the buffers, in order.
     pub fn names(&self) -> Vec<&'static str> {
         self.buffers.iter().map(|buffer| buffer.name).collect()
     }
 
-    /// What is bound to the buffers, in their order. Nothing need be bound to optional ones.
+    /// Returns the bindings in the order of the buffers. Optional buffers need no binding.
     ///
     /// # Errors
-    /// [`BindError`] of the kernel, by its name: a buffer without an argument, or an argument without a buffer.
+    /// A [`BindError`] that names the kernel: a buffer without an argument, or an argument without
+    /// a buffer.
     pub fn order<T>(&self, kernel: &str, bound: Vec<(&'static str, T)>) -> Result<Vec<T>, BindError> {
         let wanted = self.buffers.iter().map(|buffer| (buffer.name, buffer.optional)).collect::<Vec<_>>();
         arrange(kernel, &wanted, bound)
@@ -233,14 +234,14 @@ impl Signature {
     /// Returns the dims' values, in their order: the kernel's own, and those of the task.
     ///
     /// # Errors
-    /// As [`Signature::order`], of dims.
+    /// Errors of [`Signature::order`], for dims.
     pub fn dim_values(&self, kernel: &str, of_task: &[(&'static str, DimExpr)]) -> Result<Vec<DimExpr>, BindError> {
         let own = self.dims.iter().filter_map(|dim| Some((dim.name, dim.value.clone()?)));
         let wanted = self.dims.iter().map(|dim| (dim.name, false)).collect::<Vec<_>>();
         arrange(kernel, &wanted, own.chain(of_task.iter().cloned()).collect())
     }
 
-    /// The first thing in which a kernel is not as the signature says.
+    /// Returns the first property in which a kernel differs from the signature.
     pub(crate) fn difference(&self, kernel: &Kernel) -> Option<&'static str> {
         let (most, found) = (self.buffers.len(), kernel.buffers.len());
         let least = self.buffers.iter().filter(|buffer| !buffer.optional).count();
@@ -265,7 +266,7 @@ impl Signature {
     }
 }
 
-/// What is bound to the names that are wanted, in their order; nothing need be bound to those that are marked.
+/// Returns the bindings in the order of the `wanted` names; those marked `true` need no binding.
 fn arrange<T>(
     kernel: &str,
     wanted: &[(&'static str, bool)],

@@ -1,4 +1,5 @@
-//! Soft cap: what grows beyond `cap` is bent towards it, as Gemma does with scores and logits. `y = cap * tanh(x / cap)`.
+//! Soft cap: bends values towards `cap`, as Gemma does with scores and logits. `y = cap * tanh(x /
+//! cap)`.
 
 use ixc_ir::kernel::{Kernel, KernelBuilder, Type};
 
@@ -16,7 +17,7 @@ spec! {
     pub struct Softcap "softcap" {
         /// Elements of a row.
         pub n: u32,
-        /// What no result exceeds, above 0.
+        /// Bound of results, above 0.
         pub cap: Bits,
     }
 }

@@ -1,14 +1,17 @@
-//! A selective state space with one decay for a whole head (Mamba-2), of some heads, over all rows of a step.
+//! Selective state space of some heads with one decay for a whole head (Mamba-2), over all rows of
+//! a step.
 //!
 //! ```text
 //! step = softplus(dt + bias);   M <- exp(a * step) * M + b (step * x)';   y = M' c + d * x
 //! ```
 //!
-//! A vector's lanes are elements of `x`, so that nothing is summed across lanes. A head goes through all rows before the next one: its state `[s, p]`,
-//! 32 KiB in most models, stays in L1, and a row costs three operations for each vector of it, beside a load and a store.
+//! A vector's lanes are elements of `x`, so nothing is summed across lanes. A head processes all
+//! rows before the next head. Its state `[s, p]`, 32 KiB in most models, stays in L1. A row costs
+//! three operations for each vector of the state, with a load and a store.
 //!
-//! With `channels` a head is one element, and each element of its row of the state has a decay of its own (Mamba-1): lanes are elements of that row, `b` and `c`, and
-//! what an exponential costs for each vector is most of it.
+//! With `channels` a head is one element, and each element of its row of the state has its own
+//! decay (Mamba-1). Lanes are elements of that row, `b` and `c`. An exponential for each vector is
+//! then most of the cost.
 
 use ixc_ir::kernel::{Affine, BufferKind, Kernel, KernelBuilder, Type, ValueId, VarId};
 use ixc_ir::plan::DimInput;
@@ -24,7 +27,7 @@ use crate::vectors::{SUM, fold_row, for_bundles};
 use crate::work::{Arithmetic, Call, Work};
 
 spec! {
-    /// A state space of some heads: so many side by side in each of so many groups.
+    /// State space of some heads: `n` side by side in each of `of` groups.
     pub struct SsmScan "ssm_scan" {
         /// Heads of a row.
         pub heads: u32,
@@ -32,7 +35,7 @@ spec! {
         pub groups: u32,
         /// Groups of a call.
         pub of: u32,
-        /// Heads of each group that a call does.
+        /// Heads of each group that a call computes.
         pub n: u32,
         /// Elements of a head's `x`.
         pub p: u32,
@@ -51,16 +54,16 @@ const ROWS: &[Row] = &[
     row("ssm_scan_rows", 32, "ssm_scan heads=64 groups=8 of=8 n=1 p=64 s=128"),
 ];
 
-/// Vectors of a head's `x` that a row's loop does together: sums that wait for each other are so far apart.
+/// Vectors of a head's `x` in one loop of a row, so that dependent sums are this far apart.
 const BUNDLE: u32 = 4;
 
 impl SsmScan {
-    /// Bytes of a head's decays.
+    /// Returns the bytes of a head's decays.
     fn rates(&self) -> i64 {
         if self.channels { i64::from(self.s) * 4 } else { 4 }
     }
 
-    /// Heads from the first of a call to the first that it has not.
+    /// Returns the heads from the first of a call to the end of its last.
     fn span(&self) -> u32 {
         (self.of.max(1) - 1) * (self.heads / self.groups.max(1)) + self.n
     }
@@ -101,7 +104,7 @@ impl Definition for SsmScan {
         let rows = b.dim("rows", 1, MAX_ROWS);
         let span = i64::from(self.span());
         let (head, matrix) = (i64::from(p) * 4, i64::from(s) * i64::from(p) * 4);
-        // Bytes of a row, of which a call takes a part.
+        // Bytes of a row; a call takes a part of it.
         let (x_row, shared_row, dt_row) =
             (i64::from(heads) * head, i64::from(groups) * i64::from(s) * 4, i64::from(heads) * 4);
         let part = |row: i64, own: i64| rows * row + (own - row);
@@ -195,22 +198,23 @@ impl Definition for SsmScan {
         let (x, b, c, dt) = (read("x")?, read("b")?, read("c")?, read("dt")?);
         let (a, bias, d) = (read("a")?, read("bias")?, read("d")?);
         let (mut state, after, y) = (read("state")?, output.floats("state")?, output.floats("y")?);
-        // The same with all terms of one sign: what errors are relative to.
+        // Sums of absolute terms, to which errors are relative.
         let mut size: Vec<f64> = state.iter().map(|m| m.abs()).collect();
-        // What a row adds to the error: a sum of s products, an exponential, a logarithm and an exponential in it, and a dozen operations.
+        // Error added by a row: a sum of s products, an exponential, a logarithm and an exponential
+        // in it, and a dozen operations.
         let each = (s + 16) as f64 * UNIT + 2.0 * EXP_BOUND;
         let rows = run.dim("rows") as usize;
-        // The largest of a head.
+        // Largest rate of a head.
         let rate = |h: usize| a[h * rates..][..rates].iter().map(|a| a.abs()).fold(0.0, f64::max);
         for g in 0..of {
             for h in (0..n).map(|h| g * (heads / groups) + h) {
                 for t in 0..rows {
-                    // What a row leaves in the state goes into the next ones.
+                    // An error in the state carries over to the next rows.
                     let bound = (t + 1) as f64 * each;
                     let step = dt[t * heads + h] + bias[h];
                     let step = step.max(0.0) + (-step.abs()).exp().ln_1p();
                     let decay = |i: usize| (a[h * rates + i % rates] * step).exp();
-                    // An error of the step is one of the exponent.
+                    // An error of the step is an error of the exponent.
                     let bound = bound * (1.0 + rate(h) * step.abs());
                     for j in 0..p {
                         let x = x[(t * heads + h) * p + j];
@@ -250,7 +254,7 @@ impl Definition for SsmScan {
     }
 }
 
-/// A scalar in so many lanes.
+/// Returns a scalar in `lanes` lanes.
 fn wide(b: &mut KernelBuilder, lanes: u16, x: ValueId) -> ValueId {
     if lanes == 1 { x } else { b.broadcast(lanes, x) }
 }

@@ -1,11 +1,13 @@
-//! Attention of a row over what it kept of earlier layers, and what it is now (attention residuals; see the graph op `stream.attend`).
+//! Attention of a row over its kept streams of earlier layers and its current value (attention
+//! residuals; see the graph op `stream.attend`).
 //!
 //! ```text
 //! score of each = (x . w) / sqrt(mean(x^2) + eps)
 //! shares = softmax of scores;  z = sum of shares * x
 //! ```
 //!
-//! Rows are read twice: for scores, and for the sum, where a vector's lanes are elements and shares are loaded from memory.
+//! Rows are read twice: for scores, and for the sum. In the sum a vector's lanes are elements, and
+//! shares are loaded from memory.
 
 use ixc_ir::kernel::{Affine, BufferId, BufferKind, Kernel, KernelBuilder, Op, Type, ValueId};
 
@@ -19,7 +21,8 @@ use crate::vectors::{SUM, fold_row, for_vectors};
 use crate::{math, rms};
 
 spec! {
-    /// `z = sum over what a row kept, and y, of its share of a softmax of scores times it`.
+    /// `z = sum over the kept streams, and y, of share * stream`, with shares from a softmax of
+    /// scores.
     pub struct StreamAttend "stream_attend" {
         /// Streams that a row kept.
         pub streams: u32,
@@ -36,7 +39,7 @@ const ROWS: &[Row] = &[
     row("stream_attend", 1, "stream_attend streams=4 d=4096 eps=1e-5"),
 ];
 
-/// Most streams: code is made for each.
+/// Max streams: the code has a part for each.
 const MOST_STREAMS: u32 = 64;
 
 impl Definition for StreamAttend {
@@ -66,7 +69,7 @@ impl Definition for StreamAttend {
         let w = b.read("w", stream);
         let shares = b.buffer("shares", BufferKind::ReadWrite, (count + 1) * 4);
         let z = b.write("z", stream);
-        // Where each of them begins.
+        // Starts of the streams.
         let begins: Vec<(BufferId, i64)> = (0..count).map(|j| (x, j * stream)).chain([(y, 0)]).collect();
         let load = |b: &mut KernelBuilder, (buffer, from): (BufferId, i64), at: Affine, lanes: u16| {
             b.load(Type::f32(lanes), buffer, at * 4 + from)
@@ -120,7 +123,7 @@ impl Definition for StreamAttend {
         let (x, y, w) = (input.floats("x")?, input.floats("y")?, input.floats("w")?);
         let (shares, z) = (output.floats("shares")?, output.floats("z")?);
         let all: Vec<&[f64]> = x.chunks_exact(d).chain([&y[..]]).collect();
-        // A score's roundings are those of a sum of products, and of a norm whose terms are positive.
+        // A score has the roundings of a sum of products, and of a norm with positive terms.
         let mut wrong = 0f64;
         let scores: Vec<f64> = all
             .iter()
@@ -135,11 +138,12 @@ impl Definition for StreamAttend {
         let max = scores.iter().copied().fold(f64::MIN, f64::max);
         let e: Vec<f64> = scores.iter().map(|score| (score - max).exp()).collect();
         let sum: f64 = e.iter().sum();
-        // Of a share, relative: of exponents, of an exponential, whose argument is rounded, and of their sum.
+        // Relative error of a share: of exponents, of an exponential with a rounded argument, and
+        // of their sum.
         let spread = scores.iter().map(|score| max - score).fold(0.0, f64::max).min(90.0);
         let relative = (2.0 * wrong + 4.0 * spread * UNIT).exp_m1() + 2.0 * EXP_BOUND + (all.len() + 4) as f64 * UNIT;
         for (j, share) in shares.iter().enumerate() {
-            // Below the smallest normal number an exponential is 0.
+            // An exponential below the smallest normal number is 0.
             close(format_args!("shares[{j}]"), *share, e[j] / sum, e[j] / sum * relative + 1e-37)?;
         }
         for (i, z) in z.iter().enumerate() {

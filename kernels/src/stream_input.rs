@@ -1,4 +1,5 @@
-//! The input of a block: the streams of a residual, each times a number of the row's own, summed in order.
+//! Input of a block: the streams of a hyper-connection, each times a weight of the row, summed in
+//! order.
 
 use ixc_ir::kernel::{Affine, Kernel, KernelBuilder, Type};
 
@@ -18,7 +19,7 @@ spec! {
         pub streams: u32,
         /// Elements of a stream.
         pub d: u32,
-        /// Those of them that a call does.
+        /// Elements that a call computes.
         pub n: u32,
     }
 }

@@ -1,7 +1,8 @@
-//! Streams of a residual, mixed by a matrix of the row's own, with what a block gave.
+//! Streams of a hyper-connection, mixed by a matrix of the row, plus the output of a block.
 //!
-//! `z[k] = w[n + k] * y + sum over j of w[(2 + j) * n + k] * x[j]`, in the order of j, for n streams of a row; `w[n + k] * y + x[k]` of streams that stay apart. A vector's lanes are elements: each
-//! of all streams is loaded once, and every sum is in a register.
+//! For n streams of a row, `z[k] = w[n + k] * y + sum over j of w[(2 + j) * n + k] * x[j]`, in the
+//! order of j. Streams that stay apart have `w[n + k] * y + x[k]`. A vector's lanes are elements:
+//! each element of all streams is loaded once, and every sum is in a register.
 
 use ixc_ir::kernel::{Affine, Kernel, KernelBuilder, Type};
 
@@ -15,15 +16,15 @@ use crate::text::spec;
 use crate::vectors::for_vectors;
 
 spec! {
-    /// Streams of a row behind a block, for some of their elements.
+    /// Streams of a row after a block, for some of their elements.
     pub struct StreamMix "stream_mix" {
         /// Streams.
         pub streams: u32,
         /// Elements of a stream.
         pub d: u32,
-        /// Those of them that a call does.
+        /// Elements that a call computes.
         pub n: u32,
-        /// Whether streams stay apart: there is no matrix.
+        /// Whether streams stay apart, without a matrix.
         pub apart: bool,
     }
 }

@@ -1,4 +1,5 @@
-//! What the streams of a residual are mixed with, of a row's projections (manifold-constrained hyper-connections; see the graph op `stream.weights`).
+//! Weights of the streams of a hyper-connection, from a row's projections (manifold-constrained
+//! hyper-connections; see the graph op `stream.weights`).
 //!
 //! ```text
 //! x = projections * scale of their part + base
@@ -6,7 +7,9 @@
 //! balanced: the softmax of rows plus eps; columns over their sums plus eps; then rows and columns, iterations - 1 times
 //! ```
 //!
-//! Streams that stay apart have no matrix, and the second part plus eps. A row of the matrix is vectors of [`LANES`], so that columns are summed down registers and rows across them; all of it stays in registers.
+//! Streams that stay apart have no matrix, and eps is added to their second part. A row of the
+//! matrix is vectors of [`LANES`] lanes. Columns are thus summed down registers and rows across
+//! them, and all of it stays in registers.
 
 use ixc_ir::kernel::{Kernel, KernelBuilder, Op, Type, ValueId};
 use serde::{Deserialize, Serialize};
@@ -20,21 +23,21 @@ use crate::signature::{Holds, Signature};
 use crate::text::{Bits, Words, spec, words};
 use crate::vectors::for_vectors;
 
-/// What streams have weights for.
+/// Parts of a block for which streams have weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum StreamParts {
     /// A block's input.
     Input,
-    /// That, and its output: streams stay apart.
+    /// Input and output of a block: streams stay apart.
     Apart,
-    /// That, and a matrix that mixes them.
+    /// Input and output of a block, and a matrix that mixes the streams.
     Mixed,
 }
 
 words! { StreamParts { Input "input", Apart "apart", Mixed "mixed" } }
 
 impl StreamParts {
-    /// Of rows of so many numbers, as the op's type rule has them.
+    /// Returns the parts for rows of `width` numbers, as in the op's type rule.
     pub fn of_width(width: u64, streams: u64) -> StreamParts {
         match width / streams.max(1) {
             0 | 1 => StreamParts::Input,
@@ -43,7 +46,7 @@ impl StreamParts {
         }
     }
 
-    /// Numbers of a row, and of scales.
+    /// Returns the numbers of a row, and the number of scales.
     fn lengths(self, streams: i64) -> (i64, i64) {
         match self {
             StreamParts::Input => (streams, 1),
@@ -54,17 +57,17 @@ impl StreamParts {
 }
 
 spec! {
-    /// What a row's streams are mixed with, of its projections.
+    /// Weights of a row's streams, from its projections.
     pub struct StreamWeights "stream_weights" {
         /// Streams.
         pub streams: u32,
-        /// What there are weights for.
+        /// Parts for which there are weights.
         pub parts: StreamParts,
-        /// How often columns are divided by their sums.
+        /// Number of times that columns are divided by their sums.
         pub iterations: u32,
-        /// What is added to weights and to sums.
+        /// Epsilon added to weights and to sums.
         pub eps: Bits,
-        /// What weights of a block's output do not exceed.
+        /// Upper bound of the weights of a block's output.
         pub magnitude: Bits,
     }
 }
@@ -77,14 +80,14 @@ const ROWS: &[Row] = &[
     row("stream_weights_apart", 1, "stream_weights streams=4 parts=apart iterations=0 eps=1e-6 magnitude=1.5"),
 ];
 
-/// Most streams: a matrix of them is in registers.
+/// Max streams: their matrix is in registers.
 pub(crate) const MOST_STREAMS: u32 = 8;
-/// Lanes of the matrix' vectors.
+/// Lanes of the matrix's vectors.
 const LANES: u16 = 4;
-/// Most iterations: models have 20.
+/// Max iterations: models have 20.
 const MOST_ITERATIONS: u32 = 1 << 10;
 
-/// Weights of a row with so many streams.
+/// Returns the number of weights of a row with `streams` streams.
 pub(crate) fn row_len(streams: i64) -> i64 {
     (2 + streams) * streams
 }
@@ -200,8 +203,9 @@ impl Definition for StreamWeights {
             }
             expected.extend(matrix);
         }
-        // All are positive, so that a sum's relative error is at most that of what it is of, and a rounding for each; a division adds two. Of x
-        // itself the sum is rounded, which an exponential makes relative.
+        // All terms are positive. The relative error of a sum is thus at most that of its terms,
+        // plus a rounding for each; a division adds two. The sum x is also rounded, and an
+        // exponential makes that error relative.
         let roundings = f64::from(self.iterations) * 2.0 * (n + 3) as f64;
         let bound = EXP_BOUND + roundings * UNIT;
         for (i, (y, expected)) in output.floats("y")?.iter().zip(expected).enumerate() {
@@ -215,14 +219,14 @@ impl Definition for StreamWeights {
     }
 }
 
-/// A matrix in registers: rows of so many vectors, one behind the other.
+/// A matrix in registers: rows of `vectors` vectors, one after the other.
 struct Matrix {
     vectors: usize,
     eps: f32,
 }
 
 impl Matrix {
-    /// One number of all lanes of a row.
+    /// Reduces all lanes of a row to one number.
     fn across(&self, b: &mut KernelBuilder, row: &[ValueId], both: Op, reduce: Op) -> ValueId {
         let one = row[1..].iter().fold(row[0], |sum, x| b.same(both, &[sum, *x]));
         b.op(reduce, Type::f32(1), &[one])
@@ -251,7 +255,7 @@ impl Matrix {
         out
     }
 
-    /// Rows over their sums.
+    /// Divides rows by their sums.
     fn rows(&self, b: &mut KernelBuilder, mut x: Vec<ValueId>) -> Vec<ValueId> {
         for row in x.chunks_exact_mut(self.vectors) {
             let sum = self.across(b, row, Op::Add, Op::ReduceAdd);
@@ -263,7 +267,7 @@ impl Matrix {
         x
     }
 
-    /// Columns over their sums.
+    /// Divides columns by their sums.
     fn columns(&self, b: &mut KernelBuilder, mut x: Vec<ValueId>) -> Vec<ValueId> {
         let eps = b.splat_f32(LANES, self.eps);
         for vector in 0..self.vectors {

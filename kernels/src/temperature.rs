@@ -1,5 +1,5 @@
-//! A row times the number of its position, which a table has (`plan::RopeTable`, whose pair stands still): queries of far positions are made
-//! sharper.
+//! Multiplication of a row by a factor of its position, which sharpens queries of far positions.
+//! The factors are in a table (`plan::RopeTable` whose pair does not rotate).
 
 use ixc_ir::kernel::{Kernel, KernelBuilder, Type};
 use ixc_ir::plan::{KEY_LANES, RopeStyle};
@@ -23,7 +23,7 @@ spec! {
     }
 }
 
-/// Rows of the table: a cosine and a sine, of which the first is read.
+/// Style of the table: a cosine and a sine; only the cosine is read.
 const STYLE: RopeStyle = RopeStyle::Neox;
 /// Elements of the one pair.
 const PAIR: u32 = 2;

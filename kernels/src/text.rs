@@ -1,13 +1,14 @@
-//! Kernel specs as text: a word for the kind, then fields by name; what a person types and a report prints.
+//! Kernel specs as text, for typed specs and reports: a word for the kind, then fields by name.
 //!
 //! ```text
 //! linear format=q4_k k=2048 tile=32 n=2048 residual shape=gemm
 //! rope_heads heads=16 d=128 dims=128 style=neox norm=1e-6
 //! ```
 //!
-//! Each kernel declares its spec by [`spec!`], from which both directions come. Fields may stand in any order; flags (`bias`), optional
-//! fields (`norm`) and activations (`x`) are left out where they are not set or are what the weight's format takes. Takes hostile text;
-//! an error says what would be right.
+//! Each kernel declares its spec by [`spec!`], which makes both directions. Fields may stand in any
+//! order. Flags (`bias`) and optional fields (`norm`) are left out if they are not set. Activations
+//! (`x`) are left out if they are the default of the weight's format. Takes hostile text; an error
+//! gives the expected form.
 //!
 //! ```
 //! use ixc_kernels::KernelSpec;
@@ -28,23 +29,23 @@ use serde::{Deserialize, Serialize};
 
 use crate::{KINDS, KernelSpec};
 
-/// A float parameter with equality: its bits.
+/// A float parameter as its bits, which have equality.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Bits(pub u32);
 
 impl Bits {
-    /// Of a value.
+    /// Returns the bits of a value.
     pub fn of(value: f64) -> Bits {
         Bits((value as f32).to_bits())
     }
 
-    /// The value.
+    /// Returns the value.
     pub fn value(self) -> f32 {
         f32::from_bits(self.0)
     }
 }
 
-/// Why text is no spec.
+/// Why text is not a spec.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SpecError {
     /// The first word names no kind of kernel.
@@ -53,30 +54,30 @@ pub enum SpecError {
         /// The word.
         found: String,
     },
-    /// A field that the kind has not.
+    /// A field that the kind does not have.
     #[error("{kind} has no field \"{found}\"; its fields are {}", fields.join(", "))]
     Field {
         /// The kind.
         kind: &'static str,
         /// The field.
         found: String,
-        /// Those that it has.
+        /// Fields of the kind.
         fields: Vec<&'static str>,
     },
-    /// A field that stands there twice.
+    /// A field that occurs twice.
     #[error("field {field} stands there twice")]
     Twice {
         /// The field.
         field: String,
     },
-    /// A field that is not there.
+    /// A field that is missing.
     #[error("{kind} needs {field}={expected}")]
     Missing {
         /// The kind.
         kind: &'static str,
         /// The field.
         field: &'static str,
-        /// What may stand there.
+        /// Description of valid values.
         expected: String,
     },
     /// A value that the field cannot have.
@@ -86,7 +87,7 @@ pub enum SpecError {
         field: &'static str,
         /// The value.
         found: String,
-        /// What may stand there.
+        /// Description of valid values.
         expected: String,
     },
 }
@@ -107,55 +108,55 @@ impl SpecError {
 /// A named kernel.
 #[derive(Clone, Copy, Debug)]
 pub struct Row {
-    /// Its name.
+    /// Name of the kernel.
     pub name: &'static str,
-    /// Rows that it is run with where nothing else is asked for; see [`KernelSpec::dims_of_rows`].
+    /// Default number of rows for a run; see [`KernelSpec::dims_of_rows`].
     pub rows: u32,
-    /// The text of its spec.
+    /// Text of the spec.
     pub text: &'static str,
 }
 
 impl Row {
-    /// Its spec.
+    /// Reads the spec.
     ///
     /// # Errors
-    /// None: a test reads them all.
+    /// Returns no error: a test reads all rows.
     pub fn spec(&self) -> Result<KernelSpec, SpecError> {
         self.text.parse()
     }
 }
 
-/// A row, as kernels' files write it.
+/// Creates a row, as kernels' files write it.
 pub(crate) const fn row(name: &'static str, rows: u32, text: &'static str) -> Row {
     Row { name, rows, text }
 }
 
-/// A kind of kernel: how its text starts, its fields, and representative ones.
+/// A kind of kernel: first word of its text, fields, and representative specs.
 #[derive(Clone, Copy, Debug)]
 pub struct Kind {
     /// The first word.
     pub word: &'static str,
-    /// Its fields.
+    /// Fields of the kind.
     pub fields: &'static [Field],
-    /// Gives its rows of the catalogue.
+    /// Returns the kind's rows of the catalogue.
     pub rows: fn() -> &'static [Row],
 }
 
 /// A field of a kind of kernel.
 #[derive(Clone, Copy, Debug)]
 pub struct Field {
-    /// Its name.
+    /// Name of the field.
     pub name: &'static str,
-    /// What it holds.
+    /// Type of the field.
     pub holds: FieldKind,
 }
 
-/// What a field of a spec holds.
+/// Type of a spec's field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FieldKind {
     /// A whole number.
     Number,
-    /// A word that stands there or not.
+    /// A word that is present or absent.
     Flag,
     /// A float.
     Float,
@@ -163,26 +164,26 @@ pub enum FieldKind {
     Format,
     /// Formats of keys and values.
     Cache,
-    /// How a product goes along its weight.
+    /// Pace of a product along its weight.
     Pace,
     /// One of these words.
     Word(&'static [&'static str]),
 }
 
-/// A spec's text, after its first word; implemented by [`spec!`] alone.
+/// Text of a spec after its first word; only [`spec!`] implements it.
 pub(crate) trait Text: Sized {
     /// The first word.
     const WORD: &'static str;
     /// The fields.
     const FIELDS: &'static [Field];
-    /// From its fields.
+    /// Reads a spec from its fields.
     fn read(fields: &Fields<'_>) -> Result<Self, SpecError>;
     /// Writes the fields, a space before each.
     fn write(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result;
 }
 
-/// Declares a spec: a struct with its first word and its fields. A field has its own name in texts, or the one behind `as`; behind `=` stands
-/// the value that it has where the text leaves it out.
+/// Declares a spec: a struct with its first word and its fields. A field has its own name in texts,
+/// or the name after `as`. The value after `=` is its default if the text leaves it out.
 macro_rules! spec {
     (@absent) => { crate::text::Value::absent() };
     (@absent $default:expr) => { Some($default) };
@@ -227,25 +228,25 @@ fn kinds() -> String {
 }
 
 impl SpecError {
-    /// Of a first word that is no kind's.
+    /// Returns the error for a first word that names no kind.
     pub(crate) fn unknown_kind(found: &str) -> SpecError {
         SpecError::Kind { found: shortened(found) }
     }
 }
 
-/// Text that is shown in an error: not all of it where it is long.
+/// Shortens text for an error message.
 fn shortened(text: &str) -> String {
     text.chars().take(40).collect()
 }
 
-/// The fields of a text, not yet read.
+/// Fields of a text, not yet read.
 pub(crate) struct Fields<'t> {
     kind: &'static str,
     pairs: Vec<(&'t str, Option<&'t str>)>,
 }
 
 impl<'t> Fields<'t> {
-    /// Of a kind of kernel, from the words after the first.
+    /// Splits the words after the first into the fields of a kind.
     pub(crate) fn of<T: Text>(words: impl Iterator<Item = &'t str>) -> Result<Fields<'t>, SpecError> {
         let kind = T::WORD;
         let mut pairs: Vec<(&str, Option<&str>)> = Vec::new();
@@ -263,7 +264,7 @@ impl<'t> Fields<'t> {
         Ok(Fields { kind, pairs })
     }
 
-    /// The value of a field.
+    /// Returns the value of a field.
     pub(crate) fn value<V: Value>(
         &self,
         field: &'static str,
@@ -280,17 +281,17 @@ impl<'t> Fields<'t> {
     }
 }
 
-/// What a field can hold.
+/// Type of a field's value.
 pub(crate) trait Value: Sized {
-    /// Which kind of field it is.
+    /// Kind of field.
     const KIND: FieldKind;
-    /// Writes ` name=value`; called only where leaving it out would not read back as the same.
+    /// Writes ` name=value`; called only if leaving it out would not read back to the same value.
     fn write(&self, name: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result;
-    /// The value of a text; `None` in place of the text where the field is a word alone.
+    /// Reads a value from text; `None` as text means the word alone.
     fn read(text: Option<&str>) -> Option<Self>;
-    /// What may stand there.
+    /// Returns a description of valid values.
     fn expected() -> String;
-    /// The value where the field is left out.
+    /// Returns the value of a field that is left out.
     fn absent() -> Option<Self> {
         None
     }
@@ -336,7 +337,7 @@ impl Value for bool {
     const KIND: FieldKind = FieldKind::Flag;
 
     fn write(&self, name: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Written only where it is set.
+        // Written only if it is set.
         write!(f, " {name}")
     }
 
@@ -413,9 +414,9 @@ impl Value for Format {
     }
 }
 
-/// What is one of a few words.
+/// A value that is one of a few words.
 pub(crate) trait Words {
-    /// Its word.
+    /// Returns the word of the value.
     fn word(self) -> &'static str;
 }
 
@@ -453,7 +454,8 @@ mod tests {
     use crate::catalogue::ROWS;
     use crate::{AttentionPart, Cache, KernelSpec};
 
-    /// Texts in the form that is printed, with what the catalogue's rows have not: numbers at their ends, fields that are set or not.
+    /// Texts in printed form that the catalogue's rows do not cover: numbers at their limits,
+    /// fields set or unset.
     const TEXTS: &[&str] = &[
         "linear format=bf16 k=7 tile=3 n=3 bias residual shape=gemv",
         "linear format=q4_k_r16 x=a8_super_tile k=256 tile=32 n=32 shape=tiles",

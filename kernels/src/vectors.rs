@@ -1,12 +1,13 @@
-//! Rows in vectors: loops over whole ones, then halves of that down to 1 for the rest.
+//! Loops over rows in vectors: whole vectors first, then halves of that length down to 1 for the
+//! rest.
 
 use ixc_ir::kernel::{Affine, KernelBuilder, Op, Type, ValueId};
 
-/// Below every logit that a model gives.
+/// Lower bound of all logits of models.
 pub(crate) const LOWEST: f32 = -3.0e38;
 
-/// Runs `body` for every vector of a row of `n` elements: a loop over vectors of `lanes`, then halves of that down to 1 for the rest.
-/// The body gets the element offset and the lanes.
+/// Runs `body` for every vector of a row of `n` elements: a loop over vectors of `lanes`, then
+/// halves of that down to 1 for the rest. The body gets the element offset and the lanes.
 pub(crate) fn for_vectors(
     b: &mut KernelBuilder,
     lanes: u16,
@@ -20,7 +21,8 @@ pub(crate) fn for_vectors(
     for_rest(b, lanes, n, &mut body);
 }
 
-/// As [`for_vectors`], with up to `most` whole vectors at a time: the body gets the element offset of the first, the lanes, and how many they are.
+/// Runs `body` like [`for_vectors`], with up to `most` whole vectors at a time. The body gets the
+/// element offset of the first vector, the lanes, and the number of vectors.
 pub(crate) fn for_bundles(
     b: &mut KernelBuilder,
     lanes: u16,
@@ -39,7 +41,7 @@ pub(crate) fn for_bundles(
     for_rest(b, lanes, n, &mut |b, at, lanes| body(b, at, lanes, 1));
 }
 
-/// The elements that no whole vector has.
+/// Runs `body` for the elements after the whole vectors.
 pub(crate) fn for_rest(
     b: &mut KernelBuilder,
     lanes: u16,
@@ -57,21 +59,21 @@ pub(crate) fn for_rest(
     }
 }
 
-/// How [`fold_row`] makes a scalar of vectors.
+/// Reduction of vectors to a scalar in [`fold_row`].
 #[derive(Clone, Copy)]
 pub(crate) struct Fold {
-    /// What accumulators begin with.
+    /// Initial value of accumulators.
     pub(crate) start: f32,
-    /// One lane of a vector.
+    /// Op that reduces a vector to one lane.
     pub(crate) reduce: Op,
-    /// Both of two lanes.
+    /// Op that combines two lanes.
     pub(crate) combine: Op,
 }
 
 pub(crate) const SUM: Fold = Fold { start: 0.0, reduce: Op::ReduceAdd, combine: Op::Add };
 
-/// Folds a row of `n` elements to a scalar: `vector` gives the next accumulator (of the lanes given) from the last one and an
-/// element offset.
+/// Folds a row of `n` elements to a scalar. `vector` returns the next accumulator, of the given
+/// lanes, from the last one and an element offset.
 pub(crate) fn fold_row(
     b: &mut KernelBuilder,
     lanes: u16,

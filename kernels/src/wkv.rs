@@ -1,13 +1,16 @@
-//! Linear attention with a decay for each element of a key and token (RWKV), of the heads that share a key, over all rows of a step.
+//! Linear attention with a decay for each element of a key and token (RWKV), for the heads that
+//! share a key, over all rows of a step.
 //!
 //! ```text
 //! found = M' find;   M <- diag(decay) M - remove found + k v';   y = M' q
 //! ```
 //!
-//! With `before` the row is of the state before it; with `filled` a key counts times `1 - decay`; without `finds` nothing is found or taken away.
+//! With `before`, a row's result uses the state before it. With `filled`, a key counts times `1 -
+//! decay`. Without `finds`, nothing is found or removed.
 //!
-//! A vector's lanes are elements of the value, so that nothing is summed across lanes. A head goes through all rows before the next one: its state `[d, dv]`, 16 KiB in
-//! all models, stays in L1, and is read for what is found, then read and written once for the rest.
+//! A vector's lanes are elements of the value, so nothing is summed across lanes. A head processes
+//! all rows before the next head. Its state `[d, dv]`, 16 KiB in all models, stays in L1. It is
+//! read for the found value, and then read and written once for the rest.
 
 use ixc_ir::kernel::{Affine, BufferKind, Kernel, KernelBuilder, Type, ValueId, VarId};
 use ixc_ir::plan::DimInput;
@@ -26,17 +29,17 @@ spec! {
     pub struct Wkv "wkv" {
         /// Heads of a row's keys and values.
         pub heads: u32,
-        /// Heads that share one.
+        /// Heads that share a key.
         pub group: u32,
         /// Elements of a key.
         pub d: u32,
         /// Elements of a value.
         pub dv: u32,
-        /// Whether a row is of the state before it.
+        /// Whether a row's result uses the state before it.
         pub before: bool,
-        /// Whether something is found in the state and taken away.
+        /// Whether a value is found in the state and removed.
         pub finds: bool,
-        /// Whether keys count times what their decays take away.
+        /// Whether keys count times the share that their decays remove.
         pub filled: bool,
     }
 }
@@ -49,7 +52,8 @@ const ROWS: &[Row] = &[
     row("wkv6_filled", 1, "wkv heads=8 group=5 d=128 dv=128 filled"),
 ];
 
-/// Vectors of a value that a row's loops do together: with what they share, as many as sixteen registers hold.
+/// Vectors of a value in one loop of a row: together with shared values they fill sixteen
+/// registers.
 const BUNDLE: u32 = 2;
 
 impl Definition for Wkv {
@@ -82,7 +86,7 @@ impl Definition for Wkv {
         let rows = b.dim("rows", 1, MAX_ROWS);
         let (heads, group, key, value) = (i64::from(heads), i64::from(group), i64::from(d) * 4, i64::from(dv) * 4);
         let matrix = i64::from(d) * value;
-        // A call's part of each row, which is as long as all heads: the first `each` elements of `all`.
+        // A call's part of each row, which contains all heads: the first `each` elements of `all`.
         let part = |all: i64, each: i64| rows * all + (each - all);
         let (all_keys, all_values) = (heads * group * key, heads * group * value);
         let state = b.buffer("state", BufferKind::ReadWrite, group * matrix);
@@ -156,9 +160,10 @@ impl Definition for Wkv {
         let (q, k, v, decay) = (read("q")?, read("k")?, read("v")?, read("decay")?);
         let deltas = if finds { Some((read("find")?, read("remove")?)) } else { None };
         let (mut state, after, y) = (read("state")?, output.floats("state")?, output.floats("y")?);
-        // The same with all terms of one sign: what errors are relative to.
+        // Sums of absolute terms, to which errors are relative.
         let mut size: Vec<f64> = state.iter().map(|m| m.abs()).collect();
-        // Of each row: two sums of d products, and a dozen operations. What a row leaves in the state goes into the next ones.
+        // A row has two sums of d products, and a dozen operations. An error in the state carries
+        // over to the next rows.
         let each = (2 * d + 12) as f64 * UNIT;
         let all = heads * group;
         for h in 0..group {

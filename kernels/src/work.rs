@@ -1,11 +1,11 @@
-//! How much a call has to do at the least: weight bytes to read and multiply-adds, for GB/s and GOP/s.
+//! Min work of a call, for GB/s and GOP/s: weight bytes to read, and multiply-adds.
 
 use ixc_ir::kernel::{BufferKind, Kernel};
 
 use crate::KernelSpec;
 use crate::catalogue::inputs::evaluate;
 
-/// What the multiply-adds of a kernel are made of.
+/// Arithmetic of a kernel's multiply-adds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arithmetic {
     /// Products of 8-bit integers, summed in integers.
@@ -17,7 +17,7 @@ pub enum Arithmetic {
 }
 
 impl Arithmetic {
-    /// What is multiplied, in a word.
+    /// Returns the name of the multiplied numbers.
     pub fn name(self) -> &'static str {
         match self {
             Arithmetic::Int8 => "int8",
@@ -27,20 +27,20 @@ impl Arithmetic {
     }
 }
 
-/// What a call does.
+/// Work of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Work {
-    /// Bytes of weights, for attention of keys and values, that are read; where there are none, bytes of all buffers but
-    /// scratch.
+    /// Bytes of weights that are read, or of keys and values for attention. For kernels without
+    /// these, the bytes of all buffers but scratch.
     pub bytes: u64,
     /// Multiply-adds of products; each counts as two operations.
     pub multiply_adds: u64,
-    /// Of what.
+    /// Arithmetic of the multiply-adds.
     pub arithmetic: Arithmetic,
 }
 
 impl Work {
-    /// Of a kernel that moves bytes.
+    /// Returns the work of a kernel that only moves bytes.
     pub fn of_bytes(bytes: u64) -> Work {
         Work { bytes, multiply_adds: 0, arithmetic: Arithmetic::F32 }
     }
@@ -51,25 +51,25 @@ impl Work {
 pub struct Call<'a> {
     /// The kernel.
     pub kernel: &'a Kernel,
-    /// Its dims' values.
+    /// Values of the dims.
     pub dims: &'a [i64],
 }
 
 impl Call<'_> {
-    /// Bytes of a buffer; 0 where there is none with this name.
+    /// Returns the bytes of a buffer; 0 if no buffer has this name.
     pub fn bytes(&self, name: &str) -> u64 {
         let buffer = self.kernel.buffers.iter().find(|buffer| buffer.name == name);
         buffer.and_then(|buffer| evaluate(&buffer.size, self.dims)).map_or(0, |size| size.max(0).unsigned_abs())
     }
 
-    /// Bytes of all buffers but scratch.
+    /// Returns the bytes of all buffers but scratch.
     pub fn all_bytes(&self) -> u64 {
         let buffers = self.kernel.buffers.iter().filter(|buffer| buffer.kind != BufferKind::Scratch);
         buffers.map(|buffer| self.bytes(&buffer.name)).sum()
     }
 }
 
-/// What a call with these dims does. A kernel without a spec has bytes alone.
+/// Returns the work of a call with these dims. Without a spec only bytes are known.
 pub fn work(kernel: &Kernel, spec: Option<&KernelSpec>, dims: &[i64]) -> Work {
     let call = Call { kernel, dims };
     spec.map_or_else(|| Work::of_bytes(call.all_bytes()), |spec| spec.work(&call))

@@ -1,5 +1,5 @@
-//! xIELU (Huang and Schlag, "Deriving Activation Functions Using Integration", arXiv 2411.13010), as Apertus has it between up and down: a parabola above 0, and
-//! an integrated ELU below.
+//! xIELU (Huang and Schlag, "Deriving Activation Functions Using Integration", arXiv 2411.13010).
+//! Apertus uses it between up and down. It is a parabola above 0, and an integrated ELU below.
 //!
 //! ```text
 //! y = alpha_p * x^2 + beta * x                                  x > 0
@@ -28,7 +28,7 @@ spec! {
         pub alpha_p: Bits,
         /// The slope at 0.
         pub beta: Bits,
-        /// What an exponent does not exceed.
+        /// Upper bound of exponents.
         pub eps: Bits,
     }
 }
@@ -85,7 +85,7 @@ impl Definition for Xielu {
                 let curve = alpha_n.abs() * (power + 1.0 + x.abs());
                 (alpha_n * (power - 1.0 - x) + beta * x, curve + (beta * x).abs())
             };
-            // An exponential, and four roundings of sums whose terms may cancel.
+            // Error of an exponential, and of four sums whose terms may cancel.
             close(format_args!("y[{i}]"), *y, expected, terms * (EXP_BOUND + 4.0 * UNIT))?;
         }
         Ok(())

@@ -1,4 +1,5 @@
-//! Generators ask a format what its bytes mean: none of them names one. The same for the lowering and the runtime.
+//! Checks that generators, the lowering and the runtime name no format: they ask a format for the
+//! meaning of its bytes.
 
 use std::path::{Path, PathBuf};
 

@@ -1,4 +1,5 @@
-//! A row of activations has the same products alone and among others, by kernels for few rows and for many: bits do not depend on who is in a batch.
+//! Checks that a row of activations has the same products alone and in a batch. This must hold for
+//! kernels for few rows and for many: bits do not depend on other rows of the batch.
 
 use ixc_ir::format::packed::STRIP;
 use ixc_ir::format::{FORMATS, Format};
@@ -7,14 +8,17 @@ use ixc_kernels::catalogue::inputs;
 use ixc_kernels::{KernelSpec, Linear, MatmulStrategy, Pace, generate};
 use ixc_targets::Target;
 
-/// Rows that a kernel for many takes as a group of eight, one of four, and one alone.
+/// Rows that a kernel for many rows takes as a group of eight, one of four, and one alone.
 const ROWS: u32 = 13;
-/// One of each of these groups.
+/// One row of each of these groups.
 const ALONE: [usize; 3] = [0, 9, 12];
-/// Blocks of a row: one, even and odd numbers of them, and more than kernels unpack at once, by a rest that is odd, too.
+/// Blocks of a row: one, even and odd numbers, and more than kernels unpack at once, with an odd
+/// rest.
 const BLOCKS: [u32; 5] = [1, 2, 3, 5, 19];
 
-/// Weights, and activations of which each row has the same sums. Floats as they are have two sums, `gemv`'s and `gemm`'s.
+/// Returns pairs of weight and activation formats in which each row has the same sums in all
+/// kernels. Float weights with f32 activations are left out: `gemv` and `gemm` sum them in
+/// different orders.
 fn pairs() -> impl Iterator<Item = (Format, Format)> {
     let weights = FORMATS.iter().map(|row| row.format).filter(|format| format.is_weight());
     weights.flat_map(|format| {
@@ -27,7 +31,7 @@ fn pairs() -> impl Iterator<Item = (Format, Format)> {
     })
 }
 
-/// Targets of which no two have the same vectors.
+/// Returns targets that differ in their vectors.
 fn targets() -> Vec<Target> {
     let mut targets: Vec<Target> = Vec::new();
     for target in Target::all() {
@@ -41,7 +45,7 @@ fn targets() -> Vec<Target> {
     targets
 }
 
-/// A product of some rows, and what it is of.
+/// A product of some rows, with its spec.
 struct Product {
     kernel: Kernel,
     spec: KernelSpec,
@@ -57,7 +61,7 @@ impl Product {
         self.kernel.buffers.iter().position(|buffer| buffer.name == name).unwrap()
     }
 
-    /// Random inputs for so many rows.
+    /// Returns random inputs for `rows` rows.
     fn inputs(&self, rows: u32) -> [Vec<u8>; 2] {
         let filled = inputs::fill(&self.kernel, Some(&self.spec), &self.spec.dims_of_rows(rows), 0).unwrap();
         ["x", "w"].map(|name| filled[self.buffer(name)].clone())

@@ -168,7 +168,8 @@ enum Content {
     Activations(Format),
     /// Halves.
     Halves,
-    /// Panels of the cache: any codes, and scales of either sign that make numbers as large as the halves.
+    /// Panels of the cache: any codes, and scales of either sign that make numbers as large as the
+    /// halves.
     Panels(Format),
     /// bf16 of ordinary size.
     Bf16,
