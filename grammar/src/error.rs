@@ -5,21 +5,21 @@ use serde::{Deserialize, Serialize};
 
 /// Longest source, in bytes: schemas of whole interfaces have 100 kB.
 pub const MAX_BYTES: usize = 256 << 10;
-/// How deep brackets and rules may nest. Compilers of grammars recurse.
+/// Max nesting of brackets and rules. Compilers of grammars recurse.
 pub const MAX_DEPTH: usize = 256;
 /// Deepest nesting of a schema's objects and lists. Readers of JSON stop at 127 levels; requests
 /// have some of them around a schema.
 pub const MAX_SCHEMA_DEPTH: usize = 120;
-/// Longest form of a source that is compiled, in bytes: a GBNF grammar's is longer than the grammar.
+/// Max bytes of a source in Lark; a GBNF grammar is longer in Lark.
 pub(crate) const MAX_LARK_BYTES: usize = 4 * MAX_BYTES;
-/// How deep all lines of that form together may nest, each one deep at least: rules that name rules recurse through all of them. The stack of a compiler
-/// has 16 KiB for each.
+/// Max nesting of all lines of that Lark together; each line counts at least one. Rules that name
+/// rules recurse through all of them. The compiler's stack has 16 KiB for each.
 pub(crate) const MAX_LARK_DEPTH: usize = 16 << 10;
 
 /// Processor time that the compiler of a grammar may take.
 pub const COMPILE_SECONDS: u64 = 10;
 
-/// Returns the words that tell a tool's schema from others.
+/// Returns the words of a message that name the tool of a schema.
 fn of_owner(owner: &str) -> String {
     if owner.is_empty() { String::new() } else { format!(" of the tool {owner:?}") }
 }
@@ -34,30 +34,30 @@ impl GrammarError {
     }
 }
 
-/// Why a grammar is not followed.
+/// Why a grammar cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 pub enum GrammarError {
-    /// It is too long.
+    /// The grammar is too long.
     #[error("the grammar or schema has {bytes} bytes; the limit is {MAX_BYTES}")]
     TooLong {
-        /// Its length.
+        /// Length of the grammar.
         bytes: usize,
     },
-    /// It nests too deep.
+    /// The grammar nests too deep.
     #[error("the grammar nests brackets {depth} deep; the limit is {MAX_DEPTH}")]
     TooDeep {
-        /// How deep.
+        /// Nesting of the grammar.
         depth: usize,
     },
-    /// It is short, and what it stands for is not.
+    /// The grammar is short, but its rules written out are too long.
     #[error("the grammar is too large once its rules are written out; use fewer or shorter rules")]
     TooLarge,
-    /// It is no GBNF.
+    /// The text is not valid GBNF.
     #[error("line {line} of the grammar: {message}")]
     Gbnf {
         /// The line, from 1.
         line: usize,
-        /// What is wrong with it.
+        /// The problem.
         message: String,
     },
     /// A part of a JSON schema is malformed, allows nothing, or cannot be followed.
@@ -70,10 +70,10 @@ pub enum GrammarError {
         /// Fault and remedy.
         message: String,
     },
-    /// No text has it.
+    /// The grammar matches no text.
     #[error("the grammar matches no text: every way through its rules leads back to itself without end")]
     Empty,
-    /// It cannot be compiled.
+    /// The grammar cannot be compiled.
     #[error("the grammar cannot be followed: {message}")]
     Compile {
         /// Why.
@@ -115,13 +115,13 @@ pub enum GrammarError {
         /// CPU milliseconds added for each token.
         milliseconds: u64,
     },
-    /// It cannot be followed further.
+    /// The grammar cannot be followed any further.
     #[error("the answer left the grammar: {message}")]
     Step {
         /// Why.
         message: String,
     },
-    /// The vocabulary has no form that masks can be made for.
+    /// The vocabulary has no form for which masks can be computed.
     #[error("grammars are not supported with this model's vocabulary: {message}")]
     Vocabulary {
         /// Why.

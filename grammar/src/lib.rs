@@ -1,14 +1,15 @@
-//! What an answer may be: a JSON schema, a regular expression, or a grammar as Lark or GBNF, as masks over a model's vocabulary.
+//! Grammars of answers: a JSON schema, a regular expression, or a grammar in Lark or GBNF, as masks
+//! over a model's vocabulary.
 //!
 //! | file | what it owns |
 //! | --- | --- |
-//! | `source` | what can be asked for |
+//! | `source` | the kinds of grammars in requests |
 //! | `error` | errors of grammars, and limits on their cost |
 //! | `gbnf` | llama.cpp's grammars: read, and written as Lark |
-//! | `gbnf/lexemes` | which parts of one can be lexemes without changing what it takes |
+//! | `gbnf/lexemes` | the parts of such a grammar that become lexemes without changing the language |
 //! | `schema` | a compiler from JSON schemas to Lark rules |
 //! | `keys` | the keys of an answer's open objects, so that no key is written twice |
-//! | `vocabulary` | a model's tokens as the matcher takes them |
+//! | `vocabulary` | a model's tokens in the form of the matcher |
 //! | `compile` | compilation on a separate thread, with a time limit |
 //! | `isolate` | a first compilation in a helper process |
 //! | `helper` | the program of the helper process |
@@ -25,10 +26,11 @@
 //! # let _ = mask; Ok(()) }
 //! ```
 //!
-//! The masks are llguidance's (<https://github.com/guidance-ai/llguidance>). Nothing is fast-forwarded: where a grammar leaves one text, the model still
-//! chooses how it is cut into tokens, as it would have without a grammar.
+//! The masks are llguidance's (<https://github.com/guidance-ai/llguidance>). Nothing is
+//! fast-forwarded: if a grammar allows only one text, the model still chooses its split into
+//! tokens, as it would without a grammar.
 //!
-//! Invariant: a grammar that others wrote costs bounded time and memory, and cannot end the process.
+//! Invariant: a grammar from others costs bounded time and memory, and cannot end the process.
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 

@@ -43,8 +43,8 @@ impl Matcher {
         Canceller(self.inner.cancellation_handle())
     }
 
-    /// The tokens that may come next, one bit each, the lowest of the first word for token 0. Tokens that end an answer are among them where it
-    /// may end here.
+    /// The tokens that may come next, one bit each, the lowest of the first word for token 0.
+    /// Tokens that end an answer are among them where it may end here.
     ///
     /// # Errors
     /// [`GrammarError::Step`] where none may come, or finding them would cost more than it may.

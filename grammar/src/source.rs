@@ -1,4 +1,4 @@
-//! What can be asked for.
+//! Sources of grammars in requests.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -7,16 +7,16 @@ use crate::error::{GrammarError, MAX_BYTES, MAX_DEPTH, MAX_LARK_BYTES, MAX_LARK_
 use crate::keys::Begin;
 use crate::schema::{self, escaped};
 
-/// What an answer may be.
+/// Grammar of an answer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Source {
-    /// JSON that a schema describes; `true` is any.
+    /// JSON that a schema describes; `true` allows any JSON.
     Schema(#[serde(with = "as_text")] Value),
     /// JSON that schemas describe, with other text around it.
     Framed(Frame),
-    /// A text that a regular expression matches, all of it.
+    /// A text that a regular expression matches as a whole.
     Regex(String),
-    /// Lark, as llguidance takes it:
+    /// Lark in the form of llguidance:
     /// <https://github.com/guidance-ai/llguidance/blob/main/docs/syntax.md>.
     Lark(String),
     /// llama.cpp's grammars:
@@ -47,12 +47,12 @@ pub(crate) struct Compiled {
 }
 
 impl Source {
-    /// Any JSON object.
+    /// Returns the source of any JSON object.
     pub fn json_object() -> Source {
         Source::Schema(json!({"type": "object"}))
     }
 
-    /// A grammar as llama.cpp's users write it: GBNF, or Lark behind `%llguidance`.
+    /// Reads a grammar in the form of llama.cpp's users: GBNF, or Lark after `%llguidance`.
     pub fn of_text(text: &str) -> Source {
         match text.trim_start().starts_with("%llguidance") {
             true => Source::Lark(text.to_owned()),
@@ -64,7 +64,7 @@ impl Source {
     /// large stack.
     ///
     /// # Errors
-    /// When it is too long or too deep, no GBNF, or a schema that cannot be followed.
+    /// If the source is too long or too deep, not valid GBNF, or a schema that cannot be followed.
     pub(crate) fn compile(&self) -> Result<Compiled, GrammarError> {
         self.check_schemas()?;
         let without_keys = |lark: String| Compiled { lark, keys: None };
@@ -102,7 +102,7 @@ impl Source {
         }
     }
 
-    /// Returns an error in the source's words, where its compiler said this.
+    /// Returns an error in the source's terms for a message of its compiler.
     pub(crate) fn refusal(&self, message: &str) -> GrammarError {
         let is_own = match self {
             Source::Regex(_) | Source::Lark(_) => true,
@@ -121,14 +121,14 @@ impl Source {
     }
 }
 
-/// A regular expression as a part of a Lark grammar.
+/// Returns a regular expression as a part of a Lark grammar.
 pub fn regex_literal(regex: &str) -> String {
     // A slash ends an expression in Lark.
     format!("/{}/", regex.replace("\\/", "/").replace('/', "\\x2f").replace('\n', "\\n"))
 }
 
 impl Frame {
-    /// Returns the tool of a schema; an empty text for an answer's.
+    /// Returns the tool of a schema; an empty text for an answer's schema.
     fn tool(&self, number: usize) -> &str {
         self.tools.get(number).map_or("", String::as_str)
     }
@@ -160,7 +160,7 @@ fn check_schema(schema: &Value) -> Result<(), GrammarError> {
         );
         return Err(GrammarError::Schema { owner: String::new(), place, message });
     }
-    // Its text can be written now that it nests little.
+    // Its text can be written, because it nests within the limit now.
     let bytes = schema.to_string().len();
     if bytes > MAX_BYTES { Err(GrammarError::TooLong { bytes }) } else { Ok(()) }
 }
@@ -199,7 +199,7 @@ fn too_deep(schema: &Value) -> Option<String> {
     }
 }
 
-/// Returns a JSON pointer that has only the ends of a long one.
+/// Returns a JSON pointer; a long one keeps only its ends.
 fn shortened(names: &[String]) -> String {
     const SHOWN: usize = 4;
     match names.len() > 2 * SHOWN {
@@ -208,7 +208,7 @@ fn shortened(names: &[String]) -> String {
     }
 }
 
-/// Schemas as texts of JSON: the message around them adds no levels to those that a reader counts.
+/// Schemas as JSON text: the surrounding message then adds no levels for a reader.
 mod as_text {
     use serde::de::Error;
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -223,7 +223,7 @@ mod as_text {
     }
 }
 
-/// Lists of schemas as texts of JSON.
+/// Lists of schemas as JSON texts.
 mod as_texts {
     use serde::de::Error;
     use serde::{Deserialize, Deserializer, Serializer};
@@ -239,7 +239,7 @@ mod as_texts {
     }
 }
 
-/// Refuses what is too long or too deep.
+/// Refuses a text that is too long or too deep.
 fn bounded(text: String) -> Result<String, GrammarError> {
     if text.len() > MAX_BYTES {
         return Err(GrammarError::TooLong { bytes: text.len() });
@@ -248,7 +248,7 @@ fn bounded(text: String) -> Result<String, GrammarError> {
     if depth > MAX_DEPTH { Err(GrammarError::TooDeep { depth }) } else { Ok(text) }
 }
 
-/// How deep brackets nest.
+/// Returns the nesting depth of brackets.
 fn depth(text: &str) -> usize {
     let (mut open, mut depth) = (0usize, 0);
     for byte in text.bytes() {

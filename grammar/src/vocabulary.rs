@@ -1,4 +1,4 @@
-//! A model's tokens as the matcher takes them.
+//! A model's tokens in the form of the matcher.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -13,9 +13,10 @@ use crate::isolate::{Helper, SpecialTokens};
 use crate::keys::{Keys, Words};
 use crate::{GrammarError, Matcher, Source};
 
-/// Longest token that a grammar chooses, in bytes; nodes of the tree of tokens count their parents in ten bits.
+/// Max bytes of a token that a grammar may choose; nodes of the token tree count their parents in
+/// ten bits.
 const MAX_TOKEN_BYTES: usize = 1000;
-/// Most bytes of all tokens, so that the tree has at most as many nodes as it can count.
+/// Max bytes of all tokens, so that the tree's nodes can be counted.
 const MAX_TREE_BYTES: usize = (1 << 22) - 2;
 /// Max Earley items for one mask, about 50 ms. Grammars of single characters exceed the default, a
 /// twentieth of this.
@@ -41,27 +42,28 @@ impl std::fmt::Debug for Vocabulary {
 }
 
 impl Vocabulary {
-    /// Of a tokenizer.
+    /// Creates the vocabulary of a tokenizer.
     ///
     /// # Errors
-    /// [`GrammarError::Vocabulary`] where tokens are more than can be counted.
+    /// [`GrammarError::Vocabulary`] if there are too many tokens to count.
     pub fn new(tokenizer: &Tokenizer) -> Result<Vocabulary, GrammarError> {
         let words = (0..tokenizer.token_count() as u32).map(|id| word(tokenizer, id)).collect();
         Vocabulary::of_words(words, tokenizer.end_of_generation())
     }
 
-    /// Of tokens' bytes, empty for those that no grammar may choose, and the tokens that end an answer.
+    /// Creates a vocabulary from tokens' bytes and the tokens that end an answer. The bytes are
+    /// empty for tokens that no grammar may choose.
     ///
     /// # Errors
-    /// As for [`Vocabulary::new`].
+    /// Errors of [`Vocabulary::new`].
     pub fn of_words(mut words: Vec<Vec<u8>>, mut ends: Vec<u32>) -> Result<Vocabulary, GrammarError> {
         let wrong = |message: String| GrammarError::Vocabulary { message };
         let (tokens, bytes) = (words.len(), words.iter().map(Vec::len).sum::<usize>());
-        // Tokens are numbered in 24 bits, of which one number is none.
+        // Token numbers have 24 bits, and one number is reserved.
         if tokens >= 0x00ff_fffe || bytes > MAX_TREE_BYTES {
             return Err(wrong(format!("{tokens} tokens of {bytes} bytes are too many")));
         }
-        // It has no text, so that nothing but an end allows it.
+        // This token has no text, so only an end allows it.
         words.push(Vec::new());
         let own = tokens as u32;
         ends.retain(|end| *end < own);
@@ -106,7 +108,7 @@ impl Vocabulary {
         Vocabulary::of_words(words, special.ends)
     }
 
-    /// A grammar at its beginning, compiled by the thread that calls this: see [`compiled`].
+    /// Compiles a grammar on the calling thread: see [`compiled`].
     pub(crate) fn matcher_here(&self, source: &Source) -> Result<Matcher, GrammarError> {
         compiled(&self.factory, &self.words, self.special.tokens, source)
     }
@@ -119,10 +121,10 @@ impl Vocabulary {
         Vocabulary { helper: Some(Helper::new(program)), ..self }
     }
 
-    /// A grammar at its beginning. May take seconds.
+    /// Compiles a grammar, for an answer from its beginning. May take seconds.
     ///
     /// # Errors
-    /// When it cannot be compiled, or would cost more than it may.
+    /// If it cannot be compiled, or would exceed the cost limits.
     pub fn matcher(&self, source: &Source) -> Result<Matcher, GrammarError> {
         self.matcher_after(source, &[], &|| true)
     }
@@ -131,8 +133,8 @@ impl Vocabulary {
     /// `is_wanted` returns false.
     ///
     /// # Errors
-    /// When it cannot be compiled, would cost more than it may, or does not begin with these
-    /// tokens.
+    /// If it cannot be compiled, would exceed the cost limits, or does not allow these tokens at
+    /// its beginning.
     pub fn matcher_after(
         &self,
         source: &Source,
@@ -149,8 +151,8 @@ impl Vocabulary {
     }
 }
 
-/// A grammar at its beginning, compiled by the thread that calls this, whose stack must be
-/// [`STACK_BYTES`](crate::compile::STACK_BYTES) long.
+/// Compiles a grammar on the calling thread, whose stack must have
+/// [`STACK_BYTES`](crate::compile::STACK_BYTES) bytes.
 pub(crate) fn compiled(
     factory: &ParserFactory,
     words: &Arc<Words>,
@@ -161,7 +163,7 @@ pub(crate) fn compiled(
     let grammar = TopLevelGrammar::from_lark(compiled.lark);
     let parser = factory.create_parser(grammar).map_err(|error| source.refusal(&format!("{error:#}")))?;
     let mut inner = llguidance::Matcher::new(Ok(parser));
-    // A grammar of nothing has no first token.
+    // An empty grammar has no first token.
     if let Err(error) = inner.compute_mask_or_eos() {
         let is_empty = error.to_string().contains("NoExtensionBias");
         return Err(if is_empty { GrammarError::Empty } else { GrammarError::TooLarge });
@@ -170,11 +172,12 @@ pub(crate) fn compiled(
     Ok(Matcher::new(inner, tokens, keys))
 }
 
-/// What the matcher knows of a token: its text; a control token's name behind the mark of those; nothing where no grammar may choose it.
+/// Returns a token in the form of the matcher: its text, or the special-token mark and the name of
+/// a control token. Returns nothing for tokens that no grammar may choose.
 fn word(tokenizer: &Tokenizer, id: u32) -> Vec<u8> {
     let bytes = tokenizer.token_bytes(id).unwrap_or_default();
     let (is_text, mark) = (tokenizer.is_text(id), TokTrie::SPECIAL_TOKEN_MARKER);
-    // No UTF-8 has that byte, which is the mark.
+    // This byte, the mark, never occurs in UTF-8.
     if bytes.len() > MAX_TOKEN_BYTES || is_text && bytes.first() == Some(&mark) || bytes.is_empty() {
         return Vec::new();
     }

@@ -1,4 +1,4 @@
-//! Grammars of llama.cpp's, as they are followed, against what they mean.
+//! Compares the language of compiled GBNF grammars with its definition.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -6,10 +6,10 @@ use std::fmt::Write;
 use ixc_grammar::{GrammarError, Source, Vocabulary, to_lark};
 use ixc_ir::random::Random;
 
-/// What stands in a rule.
+/// Part of a rule.
 enum Part {
     Text(&'static str),
-    /// Characters, and whether it is all others of the alphabet.
+    /// Characters, and whether the class is their complement in the alphabet.
     Class(&'static str, bool),
     Rule(usize),
     Sequence(Vec<Part>),
@@ -24,7 +24,8 @@ fn below(random: &mut Random, count: u64) -> usize {
     (random.bits() % count) as usize
 }
 
-/// A part; a rule only where something was read before it, so that none begins with itself.
+/// Returns a random part. It names a rule only after a character was read, so that no rule is
+/// left-recursive.
 fn part(random: &mut Random, rules: usize, depth: u32, read: bool) -> Part {
     let kind = if depth == 0 { below(random, 2) } else { below(random, 6) };
     match kind {
@@ -52,7 +53,7 @@ fn part(random: &mut Random, rules: usize, depth: u32, read: bool) -> Part {
     }
 }
 
-/// As it is written.
+/// Writes a part as GBNF.
 fn write(part: &Part, text: &mut String) {
     let list = |parts: &[Part], between: &str, text: &mut String| {
         text.push('(');
@@ -80,7 +81,7 @@ fn write(part: &Part, text: &mut String) {
     }
 }
 
-/// Where a part that begins at a place may end.
+/// Returns the places where a part that begins at `begin` may end.
 fn ends(part: &Part, rules: &[Part], text: &[char], begin: usize, depth: u32) -> BTreeSet<usize> {
     let go = |part: &Part, from: &BTreeSet<usize>| -> BTreeSet<usize> {
         from.iter().flat_map(|&begin| ends(part, rules, text, begin, depth)).collect()
@@ -94,7 +95,7 @@ fn ends(part: &Part, rules: &[Part], text: &[char], begin: usize, depth: u32) ->
             let found = text.get(begin).is_some_and(|c| set.contains(*c) != *negated);
             if found { BTreeSet::from([begin + 1]) } else { BTreeSet::new() }
         }
-        // Deeper than any text is long.
+        // The depth exceeds the length of every text.
         Part::Rule(_) if depth == 0 => BTreeSet::new(),
         Part::Rule(number) => ends(&rules[*number], rules, text, begin, depth - 1),
         Part::Sequence(parts) => parts.iter().fold(BTreeSet::from([begin]), |from, part| go(part, &from)),
@@ -116,7 +117,7 @@ fn ends(part: &Part, rules: &[Part], text: &[char], begin: usize, depth: u32) ->
     }
 }
 
-/// Whether all of a text is followed.
+/// Returns whether the grammar accepts a whole text.
 fn follows(vocabulary: &Vocabulary, source: &Source, text: &str) -> Result<bool, GrammarError> {
     let mut matcher = vocabulary.matcher(source)?;
     for byte in text.bytes() {
@@ -134,7 +135,7 @@ fn matcher_has(mask: &[u32], token: u32) -> bool {
     mask.get(token as usize / 32).is_some_and(|word| word >> (token % 32) & 1 == 1)
 }
 
-/// A token for each byte, and one that ends.
+/// Returns a vocabulary with a token for each byte, and one that ends.
 fn bytes() -> Vocabulary {
     let mut words: Vec<Vec<u8>> = (0..=254).map(|byte| vec![byte]).collect();
     words.push(Vec::new());
@@ -169,7 +170,7 @@ fn texts_are_those_of_the_grammar() {
             let expected = ends(&rules[0], &rules, &characters, 0, 20).contains(&characters.len());
             match follows(&vocabulary, &source, &text) {
                 Ok(found) => assert_eq!(found, expected, "seed {seed}: {text:?}\n{gbnf}\n{lark}"),
-                // No text is there, or none that is longer.
+                // The grammar has no text, or none that is longer.
                 Err(GrammarError::Empty) => assert!(!expected, "seed {seed}: {text:?}\n{gbnf}\n{lark}"),
                 Err(GrammarError::Step { .. }) => assert!(!expected, "seed {seed}: {text:?}\n{gbnf}\n{lark}"),
                 Err(error) => panic!("seed {seed}: {error}\n{gbnf}\n{lark}"),
@@ -188,16 +189,17 @@ fn grammars_that_cost_much_are_refused_or_followed() {
     assert!(matches!(vocabulary.matcher(&Source::Gbnf(nested(1000))), Err(GrammarError::TooDeep { .. })));
     let long = format!("root ::= \"{}\"", "a".repeat(ixc_grammar::MAX_BYTES));
     assert!(matches!(vocabulary.matcher(&Source::Gbnf(long)), Err(GrammarError::TooLong { .. })));
-    // Rules that name rules, as many as there may be.
+    // The max number of rules that name rules.
     let chain: String = (0..4000).map(|i| format!("r{i} ::= r{}\n", i + 1)).collect();
     let chain = format!("root ::= r0\n{chain}r4000 ::= \"x\" root | \"y\"");
-    // A slow machine may need more processor time than a grammar has.
+    // A slow machine may need more processor time than a grammar may take.
     assert!(matches!(follows(&vocabulary, &Source::Gbnf(chain), "xy"), Ok(true) | Err(GrammarError::CompileTime)));
-    // The same, each of which can be nothing; on a stack of 2 MiB, which threads of tests have, too.
+    // The same chain of rules that can all be empty, on a stack of 2 MiB, which test threads have
+    // too.
     let chain: String = (0..4000).map(|i| format!("r{i} ::= r{}? \"\"\n", i + 1)).collect();
     let chain = format!("root ::= r0? \"\"\n{chain}r4000 ::= \"x\"?");
     assert!(to_lark(&chain).unwrap().len() < 200_000);
-    // It is compiled, and has more parts at one place than may be looked at.
+    // The grammar compiles, but has more parts at one place than the limit.
     let found = follows(&vocabulary, &Source::Gbnf(chain), "x");
     assert!(
         matches!(found, Ok(true) | Err(GrammarError::Step { .. } | GrammarError::CompileTime | GrammarError::TooLarge)),
@@ -205,7 +207,7 @@ fn grammars_that_cost_much_are_refused_or_followed() {
     );
     let signs = format!("root ::= {}\"a\"{}", "(".repeat(200), ")????????".repeat(200));
     assert!(matches!(vocabulary.matcher(&Source::Gbnf(signs)), Err(GrammarError::TooDeep { .. })));
-    // As Lark, as many as there may be, and more.
+    // The same as Lark, with the max number of rules and with more.
     let lark = |count: usize| {
         let rules: String = (0..count).map(|i| format!("r{i}: r{}\n", i + 1)).collect();
         Source::Lark(format!("start: r0\n{rules}r{count}: \"x\""))
@@ -219,7 +221,7 @@ fn grammars_that_cost_much_are_refused_or_followed() {
         "{longest:?}"
     );
     assert!(matches!(vocabulary.matcher(&lark(17_000)), Err(GrammarError::TooLarge)));
-    // Each twice the one before, of nothing.
+    // Each rule doubles the one before, of nothing.
     let doubled: String = (0..60).map(|i| format!("r{i} ::= r{0} r{0}\n", i + 1)).collect();
     let doubled = format!("root ::= \"a\" r0\n{doubled}r60 ::= \"\"");
     assert!(matches!(

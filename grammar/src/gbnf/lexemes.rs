@@ -1,16 +1,20 @@
-//! Which parts of a grammar can be lexemes without changing what it takes.
+//! Choice of the parts of a grammar that become lexemes without changing the language.
 //!
-//! A part is regular where no rule in it comes back to itself. As a lexeme it is taken as long as it goes on, where the grammar might have taken less of
-//! it. It would not have, where
+//! A part is regular if no rule in it is recursive. As a lexeme it always takes the longest match,
+//! but the grammar may take a shorter one. Both are the same if
 //!
-//! - no character that can follow it goes on in it, behind any text that it takes; and
-//! - of lexemes that can stand in one place no two begin alike, unless both are single characters: so there is never another to be taken.
+//! - no character that can follow it continues it, after any text that it matches; and
+//! - no two lexemes that can stand in one place begin alike, unless both are single
+//!   characters, so that there is never a choice.
 //!
-//! What can follow is looked up as parsers' generators do (FOLLOW), without regard to what is around; what goes on behind a text, in the deterministic
-//! automaton of Glushkov's (1961). Where one part fails, the whole grammar is of single characters, of which no two have different lengths.
+//! The characters that can follow are computed as in parser generators (FOLLOW), without regard to
+//! context. The characters that continue a text come from the deterministic form of Glushkov's
+//! automaton (1961). If one part fails, the whole grammar uses single characters, and no two of
+//! these have different lengths.
 //!
-//! Finding that out costs a bounded amount of work and memory: rules are written out where they are named, so that a short grammar may stand for a long
-//! one. Where it would cost more, the grammar is of single characters too, and what that is cannot be longer than a multiple of its source.
+//! The analysis has bounded work and memory. Rules are written out where they are named, so a short
+//! grammar may stand for a long one. If the analysis would cost more, the grammar also uses single
+//! characters. Its length is then bounded by a multiple of its source's length.
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -19,23 +23,26 @@ use super::{Characters, Node, Rules};
 use crate::GrammarError;
 use crate::error::{MAX_DEPTH, MAX_LARK_BYTES};
 
-/// Longest regular expression of a lexeme, in bytes; rules in it are written out.
+/// Max bytes of a lexeme's regular expression; rules in it are written out.
 const MAX_LEXEME: usize = 1 << 18;
-/// Most positions of a lexeme's automaton, and most of its states; one that has more is taken to go on with any of its characters.
+/// Max positions of a lexeme's automaton, and max states; beyond these limits any of its characters
+/// counts as a continuation.
 const MAX_POSITIONS: usize = 1024;
 const MAX_STATES: usize = 1024;
-/// Most work on automata for one grammar; where there would be more, lexemes are taken to go on with any of their characters.
+/// Max work on automata for one grammar; beyond it any character of a lexeme counts as a
+/// continuation.
 const MAX_AUTOMATA_WORK: usize = 20_000_000;
-/// Most other work for one grammar's long lexemes, about 0.2 s; where there would be more, there are none.
+/// Max other work for one grammar's long lexemes, about 0.2 s; beyond it the grammar has no long
+/// lexemes.
 const MAX_WORK: usize = 20_000_000;
-/// What is made and stays counts as much work as it takes bytes, nearly: so there are some ten MB of it at most.
+/// Work of data that stays in memory, in proportion to its bytes: it takes at most about ten MB.
 const FORM_WORK: usize = 32;
 const RANGE_WORK: usize = 8;
 const TEXT_WORK: usize = 2;
-/// Most lexemes that are compared with each other.
+/// Max lexemes that are compared with each other.
 const MAX_LEXEMES: usize = 512;
 
-/// Work that was done, of what may be.
+/// Work done, and the max allowed.
 #[derive(Debug)]
 struct Work {
     done: Cell<usize>,
@@ -47,17 +54,17 @@ impl Work {
         Work { done: Cell::new(0), most }
     }
 
-    /// Counts some; `None` where it is too much.
+    /// Counts work; returns `None` if it exceeds the limit.
     fn add(&self, count: usize) -> Option<()> {
         self.done.set(self.done.get().saturating_add(count));
         (self.done.get() <= self.most).then_some(())
     }
 }
 
-/// A rule as it is written.
+/// A rule in its written form.
 #[derive(Clone, Debug)]
 enum Form {
-    /// By its number.
+    /// A lexeme, by its number.
     Lexeme(usize),
     Rule(usize),
     Token(String),
@@ -66,7 +73,7 @@ enum Form {
     Repeat(Box<Form>, u32, Option<u32>),
 }
 
-/// What is known of a lexeme.
+/// Properties of a lexeme.
 #[derive(Clone, Debug)]
 struct Lexeme {
     regex: String,
@@ -78,15 +85,15 @@ struct Lexeme {
 /// A grammar in lexemes.
 #[derive(Debug, Default)]
 struct Lexemes {
-    /// The rules that the root leads to.
+    /// Rules that the root reaches.
     forms: BTreeMap<usize, Form>,
     lexemes: Vec<Lexeme>,
 }
 
-/// Rules as Lark, each on a line: in lexemes that are as long as is safe.
+/// Returns rules as Lark, one per line, in lexemes that are as long as is safe.
 ///
 /// # Errors
-/// [`GrammarError::TooLarge`] where it is too long even in single characters.
+/// [`GrammarError::TooLarge`] if the Lark is too long even in single characters.
 pub(super) fn lark(rules: &Rules) -> Result<String, GrammarError> {
     let long = || {
         let work = Work::of(MAX_WORK);
@@ -99,7 +106,8 @@ pub(super) fn lark(rules: &Rules) -> Result<String, GrammarError> {
 }
 
 impl Lexemes {
-    /// Of what rules are regular, or of single characters where that is not said; `None` where it would be too much work.
+    /// Builds lexemes from regular rules, or from single characters if `long` is `None`. Returns
+    /// `None` if it takes too much work.
     fn of(rules: &Rules, long: Option<(&Regular, &Work)>) -> Option<Lexemes> {
         let automata = Work::of(MAX_AUTOMATA_WORK);
         let (mut builder, mut result) =
@@ -114,7 +122,7 @@ impl Lexemes {
         Some(result)
     }
 
-    /// As Lark; `None` where it is too long.
+    /// Returns the grammar as Lark; `None` if it is too long.
     fn lark(&self) -> Option<String> {
         let mut text = String::new();
         for (number, form) in &self.forms {
@@ -162,7 +170,8 @@ impl Lexemes {
         (text.len() <= MAX_LARK_BYTES).then_some(())
     }
 
-    /// Whether the longest lexeme is never too long, and none hides another; `None` where that is too much work to find out.
+    /// Returns whether no lexeme matches too much and none hides another; `None` if the check takes
+    /// too much work.
     fn are_safe(&self, work: &Work) -> Option<bool> {
         if self.lexemes.iter().all(|lexeme| lexeme.single) {
             return Some(true);
@@ -173,7 +182,7 @@ impl Lexemes {
             Some(a.meets(b))
         };
         let together = follow.first.get(&0).map(|(first, _)| first).into_iter().chain(&follow.after);
-        // Many lexemes have the same ones behind them.
+        // Many lexemes are followed by the same set.
         let together: HashSet<&BTreeSet<usize>> = together.collect();
         for together in together {
             let all: Vec<&Lexeme> = together.iter().map(|number| &self.lexemes[*number]).collect();
@@ -196,13 +205,13 @@ impl Lexemes {
     }
 }
 
-/// Which lexemes begin rules, and which follow lexemes.
+/// Lexemes that begin rules, and lexemes that follow lexemes.
 struct Follow {
-    /// Of each rule the lexemes that it can begin with, and whether it can be nothing.
+    /// For each rule, the lexemes that it can begin with, and whether it can be empty.
     first: BTreeMap<usize, (BTreeSet<usize>, bool)>,
-    /// Of each rule, what can follow it.
+    /// For each rule, the lexemes that can follow it.
     behind: BTreeMap<usize, BTreeSet<usize>>,
-    /// Of each lexeme, what can follow it.
+    /// For each lexeme, the lexemes that can follow it.
     after: Vec<BTreeSet<usize>>,
     changed: bool,
 }
@@ -241,7 +250,7 @@ impl Follow {
                 work.add(self.first[number].0.len())?;
                 self.first[number].clone()
             }
-            // It begins with a byte that no character has.
+            // A token begins with a byte that no character has.
             Form::Token(_) => (BTreeSet::new(), false),
             Form::Sequence(parts) => {
                 let mut all = BTreeSet::new();
@@ -272,7 +281,7 @@ impl Follow {
         })
     }
 
-    /// Notes what follows each part, where this follows the whole.
+    /// Records the lexemes that follow each part, if `next` follows the whole.
     fn walk(&mut self, form: &Form, next: &BTreeSet<usize>, work: &Work) -> Option<()> {
         work.add(1 + next.len())?;
         match form {
@@ -317,20 +326,21 @@ impl Follow {
     }
 }
 
-/// What is known of the rules that are regular.
+/// Properties of the regular rules.
 struct Regular {
-    /// Their expressions.
+    /// Regular expressions of the rules.
     texts: Vec<Option<String>>,
-    /// Whether they can be nothing.
+    /// Whether each rule can be empty.
     nullable: Vec<bool>,
 }
 
 impl Regular {
-    /// What would be too much work, or nests too deep with its rules written out, is left to be none.
+    /// Finds the regular rules. Rules that take too much work, or nest too deep when written out,
+    /// count as not regular.
     fn of(rules: &Rules, work: &Work) -> Regular {
         let count = rules.0.len();
         let mut regular = Regular { texts: vec![None; count], nullable: vec![false; count] };
-        // Each behind all that it names; those that come back to themselves are never ready.
+        // Each rule comes after all rules that it names; recursive rules never become ready.
         let names: Vec<BTreeSet<usize>> = rules.0.iter().map(Node::names).collect();
         let mut named_by: Vec<Vec<usize>> = vec![Vec::new(); count];
         for (number, names) in names.iter().enumerate() {
@@ -358,13 +368,14 @@ impl Regular {
         regular
     }
 
-    /// A part's expression, where it is regular and neither too long nor too much work.
+    /// Returns a part's expression, if the part is regular and neither too long nor too much work.
     fn text(&self, node: &Node, work: &Work) -> Option<String> {
         let text = match node {
             Node::Characters(set) => set.regex(),
             Node::Rule(number) => self.texts[*number].clone()?,
             Node::Token(_) => return None,
-            // Something, so that what names it many times is too long.
+            // Writes a non-empty text, so that many uses of an empty part also reach the length
+            // limit.
             Node::Sequence(parts) if parts.is_empty() => "(?:)".to_owned(),
             Node::Sequence(parts) => {
                 let mut whole = String::new();
@@ -398,7 +409,7 @@ impl Regular {
         (text.len() <= MAX_LEXEME).then_some(text)
     }
 
-    /// Whether a part can be nothing, for one that is regular.
+    /// Returns whether a regular part can be empty.
     fn is_nullable(&self, node: &Node, work: &Work) -> Option<bool> {
         work.add(1)?;
         Some(match node {
@@ -424,7 +435,7 @@ impl Regular {
         })
     }
 
-    /// Whether a part names a rule that is not regular, or a token.
+    /// Returns whether a part names a rule that is not regular, or a token.
     fn is_recursive(&self, node: &Node, work: &Work) -> Option<bool> {
         work.add(1)?;
         Some(match node {
@@ -447,15 +458,16 @@ impl Regular {
 /// Writes rules in lexemes.
 struct Builder<'r> {
     rules: &'r Rules,
-    /// What is regular, where lexemes are longer than a character, and what that may cost.
+    /// Regular rules and a work limit, if lexemes may be longer than a character.
     long: Option<(&'r Regular, &'r Work)>,
     numbers: HashMap<String, usize>,
-    /// What automata may cost.
+    /// Work limit of automata.
     automata: Work,
 }
 
 impl Builder<'_> {
-    /// A part in lexemes; those that are new, and the rules that it names, are added. `None` where it would be too much work.
+    /// Returns a part in lexemes; adds new lexemes and the rules that it names. Returns `None` if
+    /// it takes too much work.
     fn form(&mut self, node: &Node, lexemes: &mut Vec<Lexeme>, used: &mut Vec<usize>) -> Option<Form> {
         if let Node::Characters(set) = node {
             return Some(Form::Lexeme(self.single(set, lexemes)?));
@@ -467,11 +479,11 @@ impl Builder<'_> {
                 return Some(Form::Lexeme(self.lexeme(node, text, lexemes, work)?));
             }
             match node {
-                // It can be nothing, as no lexeme can.
+                // It can be empty, which no lexeme can.
                 Node::Rule(number) if regular.texts[*number].is_some() => {
                     return self.form(&self.rules.0[*number], lexemes, used);
                 }
-                // At least one of them is a lexeme, if that is none.
+                // One or more repetitions are a lexeme, even if zero or more are not.
                 Node::Repeat(inner, 0, most)
                     if !matches!(most, Some(0 | 1)) && !regular.is_nullable(inner, work)? =>
                 {
@@ -491,7 +503,7 @@ impl Builder<'_> {
                 Form::Rule(*number)
             }
             Node::Token(name) => Form::Token(name.clone()),
-            // The first is always a lexeme.
+            // Characters are always a lexeme, handled above.
             Node::Characters(_) | Node::Repeat(_, _, Some(0)) => Form::Sequence(Vec::new()),
             Node::Sequence(parts) => Form::Sequence(all(parts)?),
             Node::Choice(parts) => Form::Choice(all(parts)?),
@@ -499,7 +511,7 @@ impl Builder<'_> {
         })
     }
 
-    /// A lexeme of one character.
+    /// Returns a lexeme of one character.
     fn single(&mut self, set: &Characters, lexemes: &mut Vec<Lexeme>) -> Option<usize> {
         let lexeme = Lexeme { regex: set.regex(), first: set.clone(), goes_on: Characters::default(), single: true };
         self.add(lexeme, lexemes)
@@ -528,19 +540,19 @@ impl Builder<'_> {
         self.add(Lexeme { regex: text, first, goes_on, single: false }, lexemes)
     }
 
-    /// Adds a lexeme, unless there is one of that text.
+    /// Adds a lexeme, unless one with this text exists.
     fn add(&mut self, lexeme: Lexeme, lexemes: &mut Vec<Lexeme>) -> Option<usize> {
         if let Some(number) = self.numbers.get(&lexeme.regex) {
             return Some(*number);
         }
         self.numbers.insert(lexeme.regex.clone(), lexemes.len());
         lexemes.push(lexeme);
-        // More would not be compared with each other.
+        // More lexemes would not be compared with each other.
         (self.long.is_none() || lexemes.len() <= MAX_LEXEMES).then_some(lexemes.len() - 1)
     }
 }
 
-/// Adds all characters of a regular part; `None` where that is too much work.
+/// Adds all characters of a regular part; returns `None` if it takes too much work.
 fn ranges(node: &Node, rules: &Rules, all: &mut Vec<(u32, u32)>, work: &Work) -> Option<()> {
     work.add(1)?;
     match node {
@@ -567,7 +579,7 @@ struct Automaton {
     last: BTreeSet<usize>,
 }
 
-/// Where a part of it begins and ends.
+/// First and last positions of a part.
 struct Fragment {
     first: Vec<usize>,
     last: Vec<usize>,
@@ -575,7 +587,7 @@ struct Fragment {
 }
 
 impl Automaton {
-    /// `None` where it would be too large, or too much work.
+    /// Builds the automaton; returns `None` if it would be too large or take too much work.
     fn of(node: &Node, rules: &Rules, work: &Work) -> Option<Automaton> {
         let mut automaton = Automaton::default();
         let Fragment { first, last, .. } = automaton.add(node, rules, work)?;
@@ -622,7 +634,7 @@ impl Automaton {
                 for _ in 0..*least {
                     let next = self.add(inner, rules, work)?;
                     whole = self.join(whole, next, work)?;
-                    // Nothing, however often.
+                    // The part is empty, however often it repeats.
                     if self.classes.len() == before {
                         return Some(whole);
                     }
@@ -676,12 +688,13 @@ impl Automaton {
         Characters::new(positions.into_iter().flat_map(|position| self.classes[*position].0.iter().copied()).collect())
     }
 
-    /// The characters with which a text that it takes can go on; `None` where its deterministic form is too large, or too much work.
+    /// Returns the characters that can continue a matched text. Returns `None` if the deterministic
+    /// automaton is too large or takes too much work.
     fn goes_on(&self, work: &Work) -> Option<Characters> {
         let mut found: BTreeSet<usize> = BTreeSet::new();
         let mut seen: HashSet<Vec<usize>> = HashSet::new();
         let mut open: Vec<BTreeSet<usize>> = vec![self.first.iter().copied().collect()];
-        // States are what may be read next; of each, the next ones by character.
+        // States are sets of positions that may be read next; each is expanded by character.
         while let Some(next) = open.pop() {
             let mut bounds: BTreeSet<u32> = BTreeSet::new();
             for (first, last) in next.iter().flat_map(|position| &self.classes[*position].0) {
@@ -717,7 +730,7 @@ mod tests {
     use super::super::read;
     use super::*;
 
-    /// Whether the long lexemes of a grammar are few enough to be looked at.
+    /// Returns whether the long lexemes of a grammar are few enough to be checked.
     fn is_looked_at(gbnf: &str) -> bool {
         let (rules, work) = (read::rules(gbnf).unwrap(), Work::of(MAX_WORK));
         let regular = Regular::of(&rules, &work);
@@ -726,7 +739,7 @@ mod tests {
         found.is_some_and(|lexemes| lexemes.are_safe(&work).is_some())
     }
 
-    /// Rules of which each is twice the one before: the last is `2^count` times the text.
+    /// Returns rules that each double the one before: the last is `2^count` times the text.
     fn doubled(text: &str, count: usize) -> String {
         let rules: String = (0..count).map(|i| format!("a{i} ::= a{0} a{0}\n", i + 1)).collect();
         format!("{rules}a{count} ::= {text}\n")
@@ -739,7 +752,7 @@ mod tests {
         let alternatives: Vec<String> = (0..20_000).map(|i| format!("a0 \"{i}\"")).collect();
         let alternatives = format!("root ::= {}\n{}", alternatives.join(" | "), doubled("\"x\"", 15));
         assert!(!is_looked_at(&alternatives));
-        // Parts that can be nothing, of 4096 each.
+        // Parts that can be empty, of 4096 each.
         let nothing = format!("root ::= {}\n{}", "a0 ".repeat(80_000), doubled("\"x\"?", 12));
         assert!(!is_looked_at(&nothing));
         for gbnf in [alternatives, nothing] {
@@ -750,7 +763,7 @@ mod tests {
 
     #[test]
     fn automata_are_bounded() {
-        // Each position is followed by each.
+        // Every position is followed by every position.
         let all = format!("root ::= ({})+", "\"x\"? ".repeat(1000));
         let (rules, work) = (read::rules(&all).unwrap(), Work::of(100_000));
         assert!(Automaton::of(&rules.0[0], &rules, &work).is_none());

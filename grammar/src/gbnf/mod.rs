@@ -1,4 +1,4 @@
-//! llama.cpp's grammars: read, and written as Lark.
+//! GBNF, the grammars of llama.cpp: read, and written as Lark.
 //!
 //! ```text
 //! root ::= "[" item ("," item)* "]"        start: r0
@@ -6,8 +6,9 @@
 //!                                          r1: /[0-9]{1,}/ | r0
 //! ```
 //!
-//! GBNF is over characters, and what follows Lark has a lexer that takes the longest lexeme. The two say the same where each lexeme is one character. Longer
-//! ones make masks in a fortieth of the time, so that [`lexemes`] finds those that can be taken whole; and where there is any doubt, there are none.
+//! GBNF is defined over characters, while Lark has a lexer that takes the longest lexeme. Both are
+//! equal if each lexeme is one character. Longer lexemes make masks 40 times faster, so [`lexemes`]
+//! finds the parts that can safely be lexemes. If there is any doubt, it uses none.
 
 mod lexemes;
 mod read;
@@ -20,7 +21,7 @@ use crate::GrammarError;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Characters(Vec<(u32, u32)>);
 
-/// The characters that are none: halves of pairs.
+/// Code points that are not characters: surrogates, the halves of pairs.
 const SURROGATES: (u32, u32) = (0xd800, 0xdfff);
 
 impl Characters {
@@ -36,7 +37,7 @@ impl Characters {
         Characters(merged)
     }
 
-    /// All but these.
+    /// Returns all other characters.
     fn others(&self) -> Characters {
         let (mut others, mut next) = (Vec::new(), 0);
         for (first, last) in Characters::new(self.0.iter().copied().chain([SURROGATES]).collect()).0 {
@@ -51,7 +52,7 @@ impl Characters {
         Characters(others)
     }
 
-    /// In one pass over both.
+    /// Returns whether the sets share a character, in one pass over both.
     fn meets(&self, other: &Characters) -> bool {
         let (mut a, mut b) = (self.0.iter().peekable(), other.0.iter().peekable());
         while let (Some((first, last)), Some((begin, end))) = (a.peek(), b.peek()) {
@@ -106,18 +107,18 @@ enum Node {
     Characters(Characters),
     /// Another rule, by its number.
     Rule(usize),
-    /// A token, as Lark names it.
+    /// A token, in Lark's notation.
     Token(String),
-    /// One after the other; nothing where there are none.
+    /// Parts one after the other; empty without parts.
     Sequence(Vec<Node>),
-    /// One of these.
+    /// One of several parts.
     Choice(Vec<Node>),
-    /// As often.
+    /// Repetition of a part, with its min and max counts.
     Repeat(Box<Node>, u32, Option<u32>),
 }
 
 impl Node {
-    /// The rules that it names.
+    /// Returns the rules that it names.
     fn names(&self) -> BTreeSet<usize> {
         let (mut names, mut open) = (BTreeSet::new(), vec![self]);
         while let Some(node) = open.pop() {
@@ -131,7 +132,7 @@ impl Node {
         names
     }
 
-    /// How deep it nests, where each rule that it names nests so deep.
+    /// Returns its nesting depth; `rules` gives the depths of the rules that it names.
     fn depth(&self, rules: &[usize]) -> usize {
         let (mut most, mut open) = (0, vec![(self, 1)]);
         while let Some((node, depth)) = open.pop() {
@@ -148,7 +149,7 @@ impl Node {
 }
 
 impl Node {
-    /// Returns whether a text has it, where these rules have one.
+    /// Returns whether it matches a text; `rules` tells which rules do.
     fn ends(&self, rules: &[bool]) -> bool {
         match self {
             Node::Characters(set) => !set.is_empty(),
@@ -160,7 +161,7 @@ impl Node {
         }
     }
 
-    /// Returns it without choices that no text has.
+    /// Returns it without the choices that match no text.
     fn with_ends(self, rules: &[bool]) -> Option<Node> {
         if !self.ends(rules) {
             return None;
@@ -178,23 +179,24 @@ impl Node {
     }
 }
 
-/// A grammar as it was read; the first rule is the root.
+/// A grammar after reading; the first rule is the root.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Rules(Vec<Node>);
 
-/// A grammar of llama.cpp's as Lark.
+/// Converts a GBNF grammar to Lark.
 ///
 /// # Errors
-/// [`GrammarError::Gbnf`], with the line; [`GrammarError::TooDeep`] and [`GrammarError::TooLarge`] where it would cost too much.
+/// [`GrammarError::Gbnf`] with the line; [`GrammarError::TooDeep`] and [`GrammarError::TooLarge`]
+/// if the grammar would cost too much.
 pub fn to_lark(gbnf: &str) -> Result<String, GrammarError> {
     let rules = read::rules(gbnf)?.with_ends().ok_or(GrammarError::Empty)?;
     Ok(format!("start: r0\n{}", lexemes::lark(&rules)?))
 }
 
 impl Rules {
-    /// Returns the rules without choices that come back to themselves without an end.
+    /// Returns the rules without choices that recurse without end.
     ///
-    /// Returns `None` where no text has the root.
+    /// Returns `None` if the root matches no text.
     fn with_ends(self) -> Option<Rules> {
         let mut ends = vec![false; self.0.len()];
         // Most rules name later ones.
@@ -206,7 +208,7 @@ impl Rules {
             (before, now) = (now, 1 + ends.iter().filter(|ends| **ends).count());
         }
         ends.first().filter(|ends| **ends)?;
-        // Rules without an end are named by none that is left.
+        // No remaining rule names a rule without an end.
         let without = |node: Node| node.with_ends(&ends).unwrap_or(Node::Sequence(Vec::new()));
         Some(Rules(self.0.into_iter().map(without).collect()))
     }
@@ -258,16 +260,18 @@ mod tests {
     #[test]
     fn lexemes_are_as_long_as_is_safe() {
         let lark = |gbnf: &str| to_lark(gbnf).unwrap();
-        // All of it is one.
+        // The whole grammar is one lexeme.
         assert_eq!(lark("root ::= \"yes\" | \"no\" [0-9]?"), "start: r0\nr0: /(?:yes|no(?:[0-9]){0,1})/\n");
-        // Rules that do not come back to themselves stand in it.
+        // Rules that are not recursive become a part of it.
         assert_eq!(lark("root ::= d d\nd ::= [0-9]"), "start: r0\nr0: /[0-9][0-9]/\n");
-        // A list in a list: white space behind a number is a part of it, and behind a bracket may be none, which no lexeme is.
+        // A list in a list: white space after a number is a part of its lexeme. White space after a
+        // bracket may be empty, and no lexeme is empty.
         let list = "root ::= \"[\" ws (num | root)? \"]\"\nnum ::= [0-9]+ ws\nws ::= [ \\n]*";
         let expected = "start: r0\nr0: (/\\x{5b}/ (/(?:[\\x{a}\\x{20}]){1,}/)? \
                         ((/(?:[0-9]){1,}(?:[\\x{a}\\x{20}]){0,}/ | r0))? /\\x{5d}/)\n";
         assert_eq!(lark(list), expected);
-        // The longest of a's would leave none for the b's side: so there are single characters alone.
+        // The longest run of a's would leave none for the side with b, so the grammar uses single
+        // characters.
         let found = lark("root ::= [a]+ (\"a\" root \"b\")?");
         assert!(!found.contains("{1,}/") && found.contains("(/a/)+"), "{found}");
     }

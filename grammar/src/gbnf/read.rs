@@ -1,4 +1,4 @@
-//! Reading llama.cpp's grammars.
+//! Reader of GBNF, the grammars of llama.cpp.
 
 use std::collections::HashMap;
 
@@ -6,14 +6,14 @@ use super::{Characters, Node, Rules};
 use crate::GrammarError;
 use crate::error::MAX_DEPTH;
 
-/// Most repetitions that can be asked for, as in llama.cpp's own reader.
+/// Max repetitions of a part, as in llama.cpp's own reader.
 const MAX_REPEAT: u32 = 1000;
-/// Most rules.
+/// Max rules.
 const MAX_RULES: usize = 4096;
-/// Most signs of repetition in a row.
+/// Max repetition signs in a row.
 const MAX_SIGNS: u32 = 8;
 
-/// The rules of a grammar, the root first.
+/// Reads the rules of a grammar, the root first.
 pub(super) fn rules(text: &str) -> Result<Rules, GrammarError> {
     let mut reader = Reader { rest: text, line: 1, names: HashMap::new(), rules: Vec::new(), used: Vec::new() };
     reader.number("root");
@@ -34,7 +34,7 @@ pub(super) fn rules(text: &str) -> Result<Rules, GrammarError> {
         }
     }
     let rules = Rules(reader.rules.into_iter().flatten().collect());
-    // Signs of repetition nest, too.
+    // Repetition signs nest, too.
     match rules.0.iter().map(|rule| rule.depth(&[])).max() {
         Some(depth) if depth > MAX_DEPTH => Err(GrammarError::TooDeep { depth }),
         _ => Ok(rules),
@@ -46,7 +46,7 @@ struct Reader<'t> {
     line: usize,
     names: HashMap<&'t str, usize>,
     rules: Vec<Option<Node>>,
-    /// The line on which each rule was first named.
+    /// Line on which each rule was first named.
     used: Vec<usize>,
 }
 
@@ -55,7 +55,7 @@ impl<'t> Reader<'t> {
         Err(GrammarError::Gbnf { line: self.line, message: message.into() })
     }
 
-    /// The number of a rule.
+    /// Returns the number of a rule.
     fn number(&mut self, name: &'t str) -> usize {
         let next = self.names.len();
         let number = *self.names.entry(name).or_insert(next);
@@ -66,7 +66,7 @@ impl<'t> Reader<'t> {
         number
     }
 
-    /// Passes over white space and remarks; over ends of lines where these say nothing.
+    /// Skips white space and comments, and line ends if `newlines` is set.
     fn space(&mut self, newlines: bool) {
         loop {
             let Some(c) = self.rest.chars().next() else { return };
@@ -132,7 +132,7 @@ impl<'t> Reader<'t> {
     fn sequence(&mut self, nested: bool) -> Result<Node, GrammarError> {
         let (mut all, mut signs): (Vec<Node>, u32) = (Vec::new(), 0);
         while let Some(c) = self.rest.chars().next() {
-            // What a sign of repetition behind it repeats.
+            // The part that a following repetition sign repeats.
             let whole = match c {
                 '"' => Node::Sequence(self.text()?),
                 '[' => self.characters()?,
@@ -243,7 +243,7 @@ impl<'t> Reader<'t> {
         Ok(Node::Characters(set))
     }
 
-    /// A character, or what an escape stands for.
+    /// Reads a character or an escape.
     fn character(&mut self) -> Result<Option<u32>, GrammarError> {
         let Some(c) = self.rest.chars().next() else { return Ok(None) };
         if c == '\n' {
@@ -275,7 +275,7 @@ impl<'t> Reader<'t> {
         }
     }
 
-    /// `<[1000]>` or `<name>`.
+    /// Reads `<[1000]>` or `<name>`.
     fn token(&mut self) -> Result<Node, GrammarError> {
         let is_part = |c: char| !c.is_whitespace() && c != '<' && c != '>';
         match self.rest.split_once('>') {
@@ -288,7 +288,7 @@ impl<'t> Reader<'t> {
     }
 }
 
-/// The beginning of what is there, for errors.
+/// Returns the beginning of a text, for errors.
 fn shown(text: &str) -> String {
     text.chars().take_while(|c| !c.is_whitespace()).take(20).collect()
 }
