@@ -1,4 +1,5 @@
-//! An answer as it is made: text taken apart, and how it ends. The interfaces differ in how they say it.
+//! An answer in progress: its text split into deltas, and its end. Each interface has its own form
+//! for them.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -15,12 +16,12 @@ use crate::model::{Constraint, End, Event, Likely, Model, Request};
 use crate::request_log::{self, Record, Tokens};
 use crate::wanted::Ends;
 
-/// What comes next of an answer.
+/// Next part of an answer.
 #[derive(Debug)]
 pub(crate) enum Next {
-    /// Something that is said.
+    /// Parts of the text.
     Deltas(Vec<Delta>),
-    /// It ended.
+    /// End of the answer.
     Ended(End),
 }
 
@@ -28,46 +29,46 @@ pub(crate) enum Next {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Usage {
     pub(crate) prompt: usize,
-    /// Tokens of the prompt that did not have to be computed again.
+    /// Tokens of the prompt that were reused from a cache.
     pub(crate) reused: usize,
     pub(crate) made: usize,
 }
 
-/// Tokens of a request that were guessed.
+/// Guessed tokens of a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Guessed {
-    /// Those that were computed.
+    /// Guessed tokens that were computed.
     pub(crate) drafted: usize,
-    /// Those of them that were made.
+    /// Computed guesses that became part of the answer.
     pub(crate) accepted: usize,
 }
 
-/// What is wanted of an answer.
+/// Parameters of an answer.
 #[derive(Clone, Debug)]
 pub(crate) struct Wanted {
-    /// Most tokens; as many as there is room for where `None`.
+    /// Max tokens; `None` allows all free positions.
     pub(crate) limit: Option<usize>,
     pub(crate) sampling: Arc<Settings>,
     /// Ends of the answer in addition to the model's.
     pub(crate) ends: Ends,
     /// Whether the answer has at most one call.
     pub(crate) one_call: bool,
-    /// What the answer must be.
+    /// Form of the answer.
     pub(crate) constraint: Option<Constraint>,
-    /// How many of the likeliest tokens are told with each.
+    /// Number of likeliest tokens returned with each token.
     pub(crate) likeliest: Option<usize>,
-    /// How many answers; each has a seed of its own.
+    /// Number of answers; each has its own seed.
     pub(crate) count: u32,
     /// Whether the request reuses cached prompts.
     pub(crate) cache_prompt: bool,
 }
 
-/// An answer that is being made.
+/// An answer that is being generated.
 pub(crate) struct Answer {
     events: UnboundedReceiver<Event>,
-    /// What takes it apart; a completion is content.
+    /// Parser that splits the text; without it, all text is content.
     parser: Option<Parser>,
-    /// How it ended, once that has come and what was held back before is to be said first.
+    /// End of the answer, kept until the text held back before it was returned.
     end: Option<End>,
     /// Calls that may still begin.
     calls: usize,
@@ -75,11 +76,11 @@ pub(crate) struct Answer {
     tells_stop: bool,
     pub(crate) usage: Usage,
     guessed: Guessed,
-    /// When it was asked for, and when its first token was made.
+    /// Time of the request, and time of the first token.
     begun: Instant,
     first: Option<Instant>,
     ended: Option<Instant>,
-    /// How likely tokens were whose text has not been said.
+    /// Probabilities of tokens whose text was not yet returned.
     likely: Vec<(Likely, Vec<Likely>)>,
 }
 
@@ -100,7 +101,7 @@ impl Answer {
         }
     }
 
-    /// Begins those to a conversation.
+    /// Begins the answers to a conversation.
     pub(crate) async fn to_conversation<M: Model>(
         app: &Asked<M>,
         conversation: Conversation,
@@ -132,7 +133,8 @@ impl Answer {
         Ok(answers.telling_stop(ends.tells_stop))
     }
 
-    /// Begins so many of each request, one at least; those of a request follow each other.
+    /// Begins `count` answers, at least one, to each request; those of one request follow each
+    /// other.
     pub(crate) fn several<M: Model>(
         app: &Asked<M>,
         requests: &[Request],
@@ -161,7 +163,7 @@ impl Answer {
         })
     }
 
-    /// What comes next; nothing behind the end.
+    /// Returns the next part; `None` after the end.
     pub(crate) async fn next(&mut self) -> Result<Option<Next>, HttpError> {
         loop {
             if let Some(end) = self.end.take() {
@@ -262,15 +264,15 @@ pub(crate) fn check_places(model: &impl Model, prompts: usize, count: u32) -> Re
     Err(HttpError::invalid(Some(name), wrong))
 }
 
-/// Answers to the prompts of a request that are being made, as many to each.
+/// Answers in progress to the prompts of a request, the same number for each prompt.
 pub(crate) struct Answers {
     list: Vec<Answer>,
-    /// How many to each prompt.
+    /// Answers to each prompt.
     count: usize,
     ended: Vec<bool>,
     /// The record of the request for the log.
     record: Option<Arc<Record>>,
-    /// It stays loaded as long as they are made.
+    /// Keeps the model loaded while answers are generated.
     _model: Arc<dyn Any + Send + Sync>,
 }
 
@@ -282,13 +284,13 @@ impl Answers {
         self
     }
 
-    /// What comes next, and of which; nothing behind the ends of all.
+    /// Returns the next part with the number of its answer; `None` after the end of all answers.
     pub(crate) async fn next(&mut self) -> Option<(usize, Result<Next, HttpError>)> {
         let open: Vec<usize> = (0..self.list.len()).filter(|number| !self.ended[*number]).collect();
         if open.is_empty() {
             return None;
         }
-        // Nothing is lost of those that are not taken: an answer waits in one place, before it has anything.
+        // The other answers lose nothing: each waits at a single point, before it takes an event.
         let numbered = self.list.iter_mut().enumerate().filter(|(number, _)| open.contains(number));
         let (next, of, _) = futures_util::future::select_all(numbered.map(|(_, answer)| Box::pin(answer.next()))).await;
         let next = next.and_then(|next| next.ok_or_else(|| HttpError::failed("the answer was not finished")));
@@ -299,39 +301,40 @@ impl Answers {
         Some((open[of], next))
     }
 
-    /// Only one is made.
+    /// Returns the next part of the only answer.
     pub(crate) async fn next_of_one(&mut self) -> Result<Option<Next>, HttpError> {
         self.next().await.map(|(_, next)| next).transpose()
     }
 
-    /// How likely the tokens of answer `number` were, as far as they were not taken; with each, the likeliest.
+    /// Returns the token probabilities of answer `number` that were not yet taken, each with the
+    /// likeliest tokens.
     pub(crate) fn take_likely(&mut self, number: usize) -> Vec<(Likely, Vec<Likely>)> {
         self.list.get_mut(number).map(|answer| std::mem::take(&mut answer.likely)).unwrap_or_default()
     }
 
-    /// How long an answer's prompt took, with waiting, and what came behind.
+    /// Returns the time of an answer's prompt, waiting included, and the time after it.
     pub(crate) fn times(&self, number: usize) -> (Duration, Duration) {
         let Some(Answer { begun, first, ended, .. }) = self.list.get(number) else { return Default::default() };
         let end = ended.unwrap_or_else(Instant::now);
         first.map_or_else(|| (end - *begun, Duration::ZERO), |first| (first - *begun, end - first))
     }
 
-    /// How many there are.
+    /// Returns the number of answers.
     pub(crate) fn len(&self) -> usize {
         self.list.len()
     }
 
-    /// What came of an answer's guesses.
+    /// Returns the counts of an answer's guessed tokens.
     pub(crate) fn guessed(&self, number: usize) -> Guessed {
         self.list.get(number).map(|answer| answer.guessed).unwrap_or_default()
     }
 
-    /// Tokens of an answer and its prompt.
+    /// Returns the tokens of an answer and its prompt.
     pub(crate) fn usage_of(&self, number: usize) -> Usage {
         self.list.get(number).map(|answer| answer.usage).unwrap_or_default()
     }
 
-    /// Tokens of all; those to one prompt have it once.
+    /// Returns the tokens of all answers; the prompt of several answers counts once.
     pub(crate) fn usage(&self) -> Usage {
         let made = self.list.iter().map(|answer| answer.usage.made).sum();
         let prompts = self.list.chunks(self.count).filter_map(|answers| Some(answers.first()?.usage));

@@ -10,7 +10,8 @@
 //! event: message_stop         data: {}
 //! ```
 //!
-//! A conversation becomes the one that OpenAI's interface would have: results of tools are messages of their own, thoughts are reasoning.
+//! A conversation takes the form of OpenAI's interface: tool results are messages of their own, and
+//! thoughts are reasoning.
 
 use std::collections::{HashMap, VecDeque};
 use std::convert::Infallible;
@@ -36,7 +37,7 @@ use crate::request_fields::{self, Interface};
 use crate::tools::{Tools, json_text};
 use crate::wanted::{Ends, sampling};
 
-/// An answer to a conversation.
+/// Answers a conversation.
 pub(crate) async fn messages<M: Model>(State(app): State<Arc<App<M>>>, body: Bytes) -> Result<Response, HttpError> {
     let fields = app.fields(&body)?;
     drop(body);
@@ -67,7 +68,7 @@ pub(crate) async fn messages<M: Model>(State(app): State<Arc<App<M>>>, body: Byt
     }
 }
 
-/// How many tokens a conversation is.
+/// Counts the tokens of a conversation.
 pub(crate) async fn count_tokens<M: Model>(
     State(app): State<Arc<App<M>>>,
     body: Bytes,
@@ -80,15 +81,15 @@ pub(crate) async fn count_tokens<M: Model>(
     Ok(Json(json!({"input_tokens": prompt.tokens.len()})))
 }
 
-/// What a conversation is wanted for.
+/// Purpose of a conversation.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Goal {
     Answer,
-    /// It may end with calls, whose results are still to come.
+    /// Token count; the conversation may end with calls whose results are missing.
     Count,
 }
 
-/// The conversation of a request.
+/// Reads the conversation of a request.
 fn conversation(fields: &Fields, tools: Vec<JsonText>, goal: Goal) -> Result<Conversation, HttpError> {
     let Some(Value::Array(list)) = fields.get("messages") else {
         return Err(HttpError::invalid(Some("messages"), "messages must be a list"));
@@ -102,7 +103,7 @@ fn conversation(fields: &Fields, tools: Vec<JsonText>, goal: Goal) -> Result<Con
         let wrong = || HttpError::invalid(Some("system"), "system must be a text, or a list of parts that are texts");
         messages.push(Message::new("system", text_of(system).ok_or_else(wrong)?));
     }
-    // Which tool a result is of, since templates name it.
+    // Tool of each call: templates name the tool of a result.
     let mut called = HashMap::new();
     for (i, message) in list.iter().enumerate() {
         let wrong = |what: &str| HttpError::invalid(Some("messages"), format!("messages[{i}]{what}"));
@@ -160,7 +161,7 @@ fn variables(fields: &Fields) -> Result<(Option<bool>, Variables), HttpError> {
     Ok((thinks, variables))
 }
 
-/// The text of a text, or of blocks that are all texts.
+/// Returns a text, or the joined text of blocks that are all texts.
 fn text_of(content: &Value) -> Option<String> {
     match content {
         Value::String(text) => Some(text.clone()),
@@ -171,7 +172,7 @@ fn text_of(content: &Value) -> Option<String> {
     }
 }
 
-/// What a user said, and what tools gave before.
+/// Adds a user's message, and the tool results before it.
 fn said(blocks: &[Value], called: &HashMap<String, String>, messages: &mut Vec<Message>) -> Result<(), String> {
     let mut text = String::new();
     for (i, block) in blocks.iter().enumerate() {
@@ -190,14 +191,14 @@ fn said(blocks: &[Value], called: &HashMap<String, String>, messages: &mut Vec<M
             _ => return Err(format!(".content[{i}] is neither text nor tool_result; others are not supported")),
         }
     }
-    // Results alone are no turn of the user's.
+    // Tool results alone are not a message of the user.
     if !text.is_empty() || !blocks.iter().any(|block| block["type"] == "tool_result") {
         messages.push(Message::new("user", text));
     }
     Ok(())
 }
 
-/// What the assistant answered.
+/// Reads a message of the assistant.
 fn answered(blocks: &[Value], called: &mut HashMap<String, String>) -> Result<Message, String> {
     let (mut message, mut reasoning) = (Message::new("assistant", ""), String::new());
     for (i, block) in blocks.iter().enumerate() {
@@ -205,7 +206,7 @@ fn answered(blocks: &[Value], called: &mut HashMap<String, String>) -> Result<Me
         match block["type"].as_str() {
             Some("text") => message.content.push_str(member("text")?),
             Some("thinking") => reasoning.push_str(member("thinking")?),
-            // Its text is Anthropic's alone to read.
+            // Only Anthropic can read its text.
             Some("redacted_thinking") => {}
             Some("tool_use") => {
                 let (id, name) = (member("id")?.to_owned(), member("name")?.to_owned());
@@ -226,7 +227,7 @@ fn answered(blocks: &[Value], called: &mut HashMap<String, String>) -> Result<Me
     Ok(message)
 }
 
-/// Tokens that were read from what a sequence held are counted apart.
+/// Returns the token counts; cached tokens are counted separately.
 fn usage_object(usage: Usage) -> Value {
     let Usage { prompt, reused, made } = usage;
     json!({
@@ -235,7 +236,7 @@ fn usage_object(usage: Usage) -> Value {
     })
 }
 
-/// Why an answer ended, and the text that it ended at.
+/// Returns why an answer ended, and the stop text that it ended at.
 fn stop_reason(end: &End, called: bool) -> (&'static str, Option<&str>) {
     match end {
         End::Model if called => ("tool_use", None),
@@ -252,12 +253,12 @@ fn message_object(id: &str, model: &str, content: Vec<Value>, usage: Usage) -> V
     })
 }
 
-/// A call as a block; its arguments are an object, as those who took it apart saw to.
+/// Returns a call as a block; the parser guarantees that its arguments are an object.
 fn call_block(call: &ToolCall, input: Value) -> Value {
     json!({"type": "tool_use", "id": call.id, "name": call.name, "input": input})
 }
 
-/// The whole answer.
+/// Returns the whole answer.
 async fn whole(id: &str, model: &str, mut answers: Answers) -> Result<Value, HttpError> {
     let (mut said, mut end) = (ixc_text::chat::Answer::default(), None);
     while let Some(next) = answers.next_of_one().await? {
@@ -287,13 +288,13 @@ async fn whole(id: &str, model: &str, mut answers: Answers) -> Result<Value, Htt
     Ok(object)
 }
 
-/// An event, with its name in it and before it.
+/// Returns an event with its name inside and in front.
 fn event(name: &'static str, mut object: Value) -> (&'static str, Value) {
     object["type"] = name.into();
     (name, object)
 }
 
-/// What a block says, as it begins and as it goes on.
+/// Kind of a block, used at its start and in its deltas.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Block {
     Text,
@@ -301,11 +302,11 @@ enum Block {
     Call,
 }
 
-/// An answer in parts: blocks, one after the other.
+/// A streamed answer: blocks, one after the other.
 struct Blocks {
-    /// The block that is open.
+    /// The open block.
     open: Option<Block>,
-    /// Blocks so far.
+    /// Number of blocks so far.
     count: usize,
     calls: usize,
     ready: VecDeque<(&'static str, Value)>,
@@ -327,7 +328,7 @@ impl Blocks {
         self.ready.push_back(event("content_block_delta", json!({"index": self.count - 1, "delta": delta})));
     }
 
-    /// Text in a block of its kind.
+    /// Adds text to a block of its kind.
     fn text(&mut self, block: Block, text: &str) {
         let (name, of) = match block {
             Block::Thinking => ("thinking", "thinking_delta"),
@@ -375,7 +376,7 @@ impl Blocks {
     }
 }
 
-/// The answer in parts, as it is made.
+/// Streams the answer as it is generated.
 fn stream(id: &str, model: &str, answers: Answers) -> Response {
     let start = event("message_start", json!({"message": message_object(id, model, Vec::new(), answers.usage())}));
     let blocks = Blocks { open: None, count: 0, calls: 0, ready: VecDeque::from([start]) };

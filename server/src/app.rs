@@ -1,4 +1,4 @@
-//! What every request sees: the model, and how it is served.
+//! State shared by all requests: the models, and the options of the server.
 
 use std::collections::BTreeMap;
 use std::ops::Deref;
@@ -22,17 +22,17 @@ use crate::model::{Constraint, Model, ModelQuery, Models, Prompt, Refusal};
 use crate::origins::AllowedOrigin;
 use crate::request_log::{self, RequestLog};
 
-/// Conversations that become prompts at once: each takes a process, and the memory of one.
+/// Max conversations that become prompts at once: each takes a process and its memory.
 const PROMPTS_AT_ONCE: usize = 4;
 
 /// Max grammars that are compiled at once, and max searches for sequence breakers. Each takes up to
 /// some seconds of CPU time and tens of MB. Further ones wait.
 const COMPILED_AT_ONCE: usize = 4;
 
-/// How it serves.
+/// Options of the server.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Keys, one of which every request must have; none where anybody may ask.
+    /// API keys. Every request must have one of them; an empty list allows every client.
     pub keys: Vec<String>,
     /// Names of the server in addition to `localhost` and addresses. Pages of these names may send
     /// requests.
@@ -45,21 +45,21 @@ pub struct Options {
     pub log: Option<Arc<RequestLog>>,
     /// Advice after messages, by the remedy of the error.
     pub advice: BTreeMap<Remedy, String>,
-    /// Fields that requests for text have where they say nothing.
+    /// Defaults of fields in requests for text.
     pub defaults: Map<String, Value>,
-    /// Connections at once; more wait to be accepted.
+    /// Max connections at once; more wait to be accepted.
     pub connections: usize,
-    /// How long the head of a request may take.
+    /// Time limit for the head of a request.
     pub head: Duration,
-    /// How long its body may take.
+    /// Time limit for the body of a request.
     pub body: Duration,
-    /// Most bytes of a body.
+    /// Max bytes of a body.
     pub body_bytes: usize,
     /// Max bytes of all bodies above 64 KiB together. A body counts until its answer begins.
     pub bodies_bytes: usize,
-    /// How long an answer may wait for its client to read on.
+    /// Time limit for a client to read more of an answer.
     pub write_stall: Duration,
-    /// How long answers that are being made may go on after the end was asked for.
+    /// Time limit for answers in progress after the server begins to stop.
     pub drain: Duration,
 }
 
@@ -85,19 +85,19 @@ impl Default for Options {
     }
 }
 
-/// What every request sees.
+/// State shared by all requests.
 pub(crate) struct App<M> {
     pub(crate) models: Arc<dyn Models<M>>,
     pub(crate) options: Options,
     ending: watch::Receiver<bool>,
-    /// The bounds of bodies.
+    /// Bounds of bodies.
     pub(crate) bodies: Bodies,
-    /// Prompts that may still be made at once, and grammars that may be compiled.
+    /// Free places for prompts and for grammars to compile.
     prompts: Arc<Semaphore>,
     compiled: Arc<Semaphore>,
-    /// Models are loaded one after the other.
+    /// Lock that makes models load one after the other.
     loading: Arc<Mutex<()>>,
-    /// Answers so far, and what tells those of one server from another's.
+    /// Number of answers so far, and a number that distinguishes the answers of different servers.
     count: AtomicU64,
     started: u64,
 }
@@ -111,22 +111,22 @@ impl<M> App<M> {
         App { models, options, ending, bodies, prompts, compiled, loading, count: AtomicU64::new(0), started }
     }
 
-    /// When it was begun, in seconds since 1970.
+    /// Returns the start time of the server, in seconds since 1970.
     pub(crate) fn started(&self) -> u64 {
         self.started / 1_000_000_000
     }
 
-    /// A name for an answer that no other has.
+    /// Returns a unique name for an answer.
     pub(crate) fn next_id(&self) -> String {
         format!("{:x}-{}", self.started, self.count.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// The fields of a request for text.
+    /// Reads the fields of a request for text.
     pub(crate) fn fields(&self, body: &[u8]) -> Result<Fields, HttpError> {
         Fields::of(body).map(|fields| fields.or(&self.options.defaults))
     }
 
-    /// Whether it takes no more requests.
+    /// Returns whether the server takes no more requests.
     pub(crate) fn is_ending(&self) -> bool {
         *self.ending.borrow()
     }
@@ -154,7 +154,7 @@ impl<M: Model> App<M> {
             None => {
                 let (turn, models) = (Arc::clone(&self.loading).lock_owned().await, Arc::clone(&self.models));
                 let loaded = tokio::task::spawn_blocking(move || {
-                    // Also where nobody waits for it any more.
+                    // Loading goes on even if the client has left.
                     let _turn = turn;
                     models.load(ModelQuery { name: name.as_deref(), embeddings })
                 });
@@ -166,7 +166,7 @@ impl<M: Model> App<M> {
     }
 }
 
-/// What a request sees, with the model that it asks.
+/// State of a request: the shared state, and the model that it names.
 pub(crate) struct Asked<M> {
     app: Arc<App<M>>,
     pub(crate) model: Arc<M>,
@@ -181,7 +181,8 @@ impl<M> Deref for Asked<M> {
 }
 
 impl<M: Model> Asked<M> {
-    /// A conversation as a prompt, for an answer that must be so. That may start a process, so threads of connections do not do it.
+    /// Makes a prompt from a conversation, for an answer with this constraint. This may start a
+    /// process, so it does not run on the threads of connections.
     pub(crate) async fn prompt(
         &self,
         conversation: Conversation,
@@ -190,7 +191,7 @@ impl<M: Model> Asked<M> {
         Ok(self.in_turn(&self.prompts, move |model, _| model.prompt(&conversation, constraint.as_ref())).await??)
     }
 
-    /// A conversation as a prompt, and what the answer must be.
+    /// Makes a prompt from a conversation, and compiles the constraint of the answer.
     pub(crate) async fn constrained_prompt(
         &self,
         conversation: Conversation,
@@ -205,14 +206,14 @@ impl<M: Model> Asked<M> {
         Ok(self.in_turn(&self.compiled, both).await??)
     }
 
-    /// What a text must be.
+    /// Compiles the constraint of a text.
     pub(crate) async fn constrain(&self, constraint: Option<Constraint>) -> Result<Option<Matcher>, HttpError> {
         let Some(constraint) = constraint else { return Ok(None) };
         let constrain = move |model: &M, client: &Client| model.constrain(&constraint, None, &|| client.is_there());
         Ok(Some(self.in_turn(&self.compiled, constrain).await??))
     }
 
-    /// The tokens at which repetitions end: see [`Model::breakers`].
+    /// Returns the tokens at which repetitions end: see [`Model::breakers`].
     pub(crate) async fn breakers(&self, texts: Option<Vec<String>>) -> Result<Arc<Breakers>, HttpError> {
         Ok(self.in_turn(&self.compiled, move |model, _| model.breakers(texts.as_deref())).await??)
     }
@@ -257,7 +258,7 @@ impl<M: Model> Asked<M> {
     }
 }
 
-/// The value of a name in what stands behind the path of an address; what is no UTF-8 is replaced.
+/// Returns the value of a name in the query of an address; invalid UTF-8 is replaced.
 pub(crate) fn query(uri: &Uri, name: &str) -> Option<String> {
     let pairs = uri.query().unwrap_or_default().split('&');
     let value =
@@ -265,7 +266,7 @@ pub(crate) fn query(uri: &Uri, name: &str) -> Option<String> {
     value.map(unescaped)
 }
 
-/// A text of an address without its escapes.
+/// Decodes the escapes of a text in an address.
 fn unescaped(text: &str) -> String {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
@@ -282,7 +283,7 @@ fn unescaped(text: &str) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// The time, in seconds since 1970.
+/// Returns the time in seconds since 1970.
 pub(crate) fn seconds_since_1970() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs())
 }
@@ -298,11 +299,11 @@ mod tests {
     use tokio::sync::mpsc::UnboundedSender;
     use tokio::sync::oneshot;
 
-    /// Tells of every prompt that it begins, and ends it when it is told to.
+    /// Reports the begin of every prompt, and ends it on request.
     struct Slow {
         begun: Sender<()>,
         end: std::sync::Mutex<Receiver<()>>,
-        /// Grammars that are compiled now, the most at once, and those that were.
+        /// Grammars that are being compiled, the max at once, and those that were compiled.
         compiling: [AtomicUsize; 3],
     }
 
@@ -371,7 +372,7 @@ mod tests {
         (Arc::new(App::new(Arc::new(One(model)), options, watch::channel(false).1)), begins, end)
     }
 
-    /// Also those whose clients are gone count: their processes run on.
+    /// Checks that prompts of clients that left still count: their processes go on.
     #[tokio::test]
     async fn few_prompts_are_made_at_once() {
         let (app, begins, end) = slow(Options::default());
@@ -404,7 +405,7 @@ mod tests {
         assert_eq!(begins.try_iter().count(), PROMPTS_AT_ONCE);
     }
 
-    /// Several grammars compile at once, up to a limit, while prompts are tokenised.
+    /// Checks that several grammars compile at once, up to a limit, while prompts are tokenised.
     #[tokio::test]
     async fn few_grammars_are_compiled_at_once_and_no_prompt_waits_for_them() {
         let (app, begins, end) = slow(Options::default());
@@ -420,7 +421,7 @@ mod tests {
                 }
             }));
         }
-        // Each tells of itself and waits: a prompt, too, gets its turn behind whatever is compiled.
+        // Each work item reports and waits. A prompt also gets its turn while grammars compile.
         let prompts = asked.len() / 2;
         let all = asked.len() + prompts;
         let (mut begun, mut ended) = (0, 0);
@@ -435,7 +436,7 @@ mod tests {
         let [now, most, done] = app.model.compiling.each_ref().map(|count| count.load(Ordering::Relaxed));
         assert!(most <= COMPILED_AT_ONCE, "{most} at once");
         assert_eq!((now, done, ended), (0, asked.len(), all));
-        // One hangs: prompts are made all the same.
+        // One grammar hangs: prompts are still made.
         let hanging = {
             let app = app.clone();
             tokio::spawn(async move { app.constrain(any()).await.map(drop) })

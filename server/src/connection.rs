@@ -1,7 +1,9 @@
-//! Connections: an accept loop of our own, since the heads of requests must come within a time, and answers must be read.
+//! Connections: an own accept loop, because the heads of requests have a time limit and clients
+//! must read their answers.
 //!
-//! Invariant: a connection whose client neither sends nor reads is closed, and there are never more than [`Options::connections`].
-//! Invariant: what is computed for a client ends soon after it has gone, whatever it had sent besides.
+//! Invariant: a connection whose client neither sends nor reads is closed, and there are never more
+//! than [`Options::connections`]. Invariant: work for a client ends soon after the client has left,
+//! even if it had sent more requests.
 
 use std::io;
 use std::net::SocketAddr;
@@ -25,16 +27,18 @@ use crate::admission::Connection;
 use crate::app::Options;
 use crate::places::{Place, Places, Seat};
 
-/// Most bytes of the head of a request.
+/// Max bytes of the head of a request.
 const MOST_HEAD_BYTES: usize = 64 << 10;
-/// Waiting after the system refuses a connection, of which there may be too many.
+/// Pause after the system refuses a connection, perhaps because too many are open.
 const AFTER_REFUSAL: Duration = Duration::from_millis(100);
-/// How often a connection is asked whether its client has closed it, and how long an answer may go on then.
+/// Interval of checks whether the client has closed the connection, and the time that an answer may
+/// go on after that.
 const LOOK: Duration = Duration::from_millis(500);
 /// The reason why a connection has no place.
 const CROWDED: &str = "all connections that one client may have are in use; try again later";
 
-/// Serves connections until `ending` says so, then lets those that are there end, but no longer than [`Options::drain`].
+/// Serves connections until `ending` is set. Then lets open connections end, for at most
+/// [`Options::drain`].
 pub(crate) async fn serve(listener: TcpListener, router: Router, options: &Options, mut ending: watch::Receiver<bool>) {
     let places = Arc::new(Places::new(options.connections));
     loop {
@@ -136,13 +140,13 @@ fn refuse(stream: &TcpStream, client: SocketAddr, options: &Options) {
     options.log.iter().for_each(|log| log.refused(client, StatusCode::SERVICE_UNAVAILABLE, CROWDED));
 }
 
-/// The end comes.
+/// Waits until the server ends.
 async fn ended(ending: &mut watch::Receiver<bool>) {
-    // What is borrowed of it is not for other threads.
+    // The borrowed value must not cross threads.
     let _ = ending.wait_for(|ending| *ending).await;
 }
 
-/// A connection that is looked at while it is served, by the same task.
+/// A connection that one task serves and checks.
 #[derive(Clone)]
 struct Shared(Arc<Mutex<TcpStream>>);
 
@@ -151,9 +155,11 @@ impl Shared {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Comes when the client has closed its side, and a little later. hyper sees that at once where it waits for bytes. Where it has bytes of a further
-    /// request already, it reads no more until the answer before is sent, and would see it never; the system tells all the same, unless the client has sent
-    /// more than fits into the system's buffers: then the end is behind what nobody takes, and is seen when something is written.
+    /// Completes soon after the client has closed its side. While hyper waits for bytes, it notices
+    /// this at once. If hyper holds bytes of a further request, it does not read until the previous
+    /// answer was sent, and would never notice. The system still reports the close, unless the
+    /// client has sent more than the system's buffers hold. Then the close comes after unread
+    /// bytes, and the next write fails.
     async fn closed(&self) {
         let is_closed = || {
             let ready = self.lock().ready(Interest::READABLE).now_or_never();
@@ -181,7 +187,7 @@ impl Stalling {
         Stalling { stream, limit, place, waiting: None }
     }
 
-    /// What came of trying to write: an error where that waits for too long.
+    /// Returns the result of a write attempt; an error if the write waits too long.
     fn checked<T>(&mut self, context: &mut Context<'_>, tried: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         if tried.is_ready() {
             self.waiting = None;
@@ -230,7 +236,8 @@ mod tests {
     use axum::Extension;
     use axum::routing::get;
 
-    /// All places are taken by an answer that never ends: the end comes all the same, when answers had their time.
+    /// Checks that the server ends although an endless answer has the only place, after the time
+    /// for answers in progress.
     #[tokio::test]
     async fn it_ends_while_no_place_is_free() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -252,14 +259,15 @@ mod tests {
         server.await.unwrap();
     }
 
-    /// Another connection waits for the only place while a client reads an answer slowly.
+    /// Checks that another connection waits for the only place while a client reads an answer
+    /// slowly.
     #[tokio::test]
     async fn a_slow_reader_gets_its_whole_answer() {
-        // More than the system takes at once.
+        // More than the system's buffers hold.
         const BYTES: usize = 64 << 20;
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        // As `attended` has it: the request ends when hyper has taken the body.
+        // As in `attended`, the request ends when hyper has taken the body.
         let answer = |Extension(of): Extension<Connection>| async move {
             let _in_request = InRequest::new(of.place);
             vec![b'x'; BYTES]
@@ -287,12 +295,12 @@ mod tests {
                 Err(error) => assert_eq!(error.kind(), io::ErrorKind::WouldBlock),
             }
         }
-        // Then the connection is idle, and the other has its place.
+        // Then the connection is idle, and the other one gets its place.
         other.await.unwrap();
         served.await.unwrap();
     }
 
-    /// Says that it was dropped.
+    /// Reports when it is dropped.
     struct Dropped(tokio::sync::mpsc::UnboundedSender<()>);
 
     impl Drop for Dropped {
@@ -301,7 +309,8 @@ mod tests {
         }
     }
 
-    /// A client sends further requests, more than hyper's buffer has room for, and goes away while the first is being answered.
+    /// Checks that the server notices a closed connection although the client has sent further
+    /// requests, more than hyper's buffer holds.
     #[tokio::test]
     async fn further_requests_do_not_hide_that_the_client_has_gone() {
         for further in [0, 1, 3000] {

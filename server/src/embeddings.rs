@@ -1,4 +1,4 @@
-//! OpenAI's interface to vectors: `/v1/embeddings`.
+//! OpenAI's interface for embeddings: `/v1/embeddings`.
 //!
 //! ```text
 //! POST /v1/embeddings {"input": ["Hi", "Hello"], "dimensions": 64}
@@ -21,10 +21,10 @@ use crate::model::{EmbeddingInput, EmbeddingRequest, Embeddings, Model, Refusal}
 use crate::request_fields::{self, Interface};
 use crate::request_log::{self, Tokens};
 
-/// Most texts of a request, as OpenAI has it.
+/// Max texts of a request, as in OpenAI's interface.
 const MOST_INPUTS: usize = 2048;
 
-/// What an answer is.
+/// Body of an answer.
 #[derive(Serialize)]
 pub(crate) struct List {
     object: &'static str,
@@ -40,7 +40,7 @@ struct Embedding {
     embedding: Vector,
 }
 
-/// A vector as numbers, or their bytes, lowest first, in base64.
+/// A vector as numbers, or as their little-endian bytes in base64.
 #[derive(Serialize)]
 #[serde(untagged)]
 enum Vector {
@@ -54,7 +54,7 @@ struct Usage {
     total_tokens: usize,
 }
 
-/// Vectors of texts.
+/// Returns the embeddings of texts.
 pub(crate) async fn embeddings<M: Model>(State(app): State<Arc<App<M>>>, body: Bytes) -> Result<Json<List>, HttpError> {
     let mut fields = Fields::of(&body)?;
     drop(body);
@@ -92,7 +92,7 @@ pub(crate) async fn embeddings<M: Model>(State(app): State<Arc<App<M>>>, body: B
     Ok(Json(List { object: "list", data: data.collect(), model: facts.name.clone(), usage }))
 }
 
-/// The texts: one, as letters or as tokens, or a list of such.
+/// Reads the inputs: a text, a list of tokens, or a list of either.
 fn inputs(input: Option<Value>) -> Result<Vec<EmbeddingInput>, HttpError> {
     let wrong = || {
         let expected = "input must be a text, a list of tokens, or a list of such, none of them empty";
@@ -122,10 +122,10 @@ fn inputs(input: Option<Value>) -> Result<Vec<EmbeddingInput>, HttpError> {
     inputs.ok_or_else(wrong)
 }
 
-/// The letters of base64 (RFC 4648, section 4).
+/// Digits of base64 (RFC 4648, section 4).
 const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
-/// Numbers as their bytes, the lowest first, in base64.
+/// Returns the little-endian bytes of numbers in base64.
 fn base64(numbers: &[f32]) -> String {
     let bytes: Vec<u8> = numbers.iter().flat_map(|number| number.to_le_bytes()).collect();
     let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
@@ -146,7 +146,8 @@ mod tests {
 
     #[test]
     fn numbers_are_as_others_read_them() {
-        // By Python: base64.b64encode(struct.pack("<3f", 1.0, -0.5, 3e-3)), and of the first, and of the first two.
+        // From Python's `base64.b64encode(struct.pack("<3f", 1.0, -0.5, 3e-3))`, and the same with
+        // the first number and the first two.
         assert_eq!(base64(&[1.0, -0.5, 3e-3]), "AACAPwAAAL+mm0Q7");
         assert_eq!(base64(&[1.0]), "AACAPw==");
         assert_eq!(base64(&[1.0, -0.5]), "AACAPwAAAL8=");

@@ -1,4 +1,4 @@
-//! How requests fail: a status, and a body as OpenAI's interface has it.
+//! Errors of requests: a status, and a body in the form of OpenAI's interface.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::model::Refusal;
 
-/// Seconds after which a request that found no place may be tried again.
+/// Seconds after which a request that found no place may be retried.
 const RETRY_AFTER: HeaderValue = HeaderValue::from_static("2");
 
 /// Why a request has no answer.
@@ -19,17 +19,17 @@ pub(crate) struct HttpError {
     status: StatusCode,
     kind: &'static str,
     code: Option<&'static str>,
-    /// The field that is wrong.
+    /// The wrong field.
     param: Option<&'static str>,
     message: String,
     /// The change of the server that may help.
     remedy: Option<Remedy>,
-    /// Tokens of a prompt that is too long, and positions that there are.
+    /// Tokens of a prompt that is too long, and the number of positions.
     too_long: Option<(usize, usize)>,
 }
 
 impl HttpError {
-    /// What was asked for is wrong.
+    /// Creates the error of an invalid request.
     pub(crate) fn invalid(param: Option<&'static str>, message: impl Into<String>) -> HttpError {
         HttpError {
             status: StatusCode::BAD_REQUEST,
@@ -42,7 +42,7 @@ impl HttpError {
         }
     }
 
-    /// What can be asked for, and is not there.
+    /// Creates the error of a feature that the server does not have.
     pub(crate) fn unsupported(param: &'static str, what: &str) -> HttpError {
         HttpError::invalid(Some(param), format!("{what} is not supported"))
     }
@@ -51,14 +51,14 @@ impl HttpError {
         HttpError { status, kind, ..self }
     }
 
-    /// No such key.
+    /// Creates the error of a missing or wrong API key.
     pub(crate) fn key() -> HttpError {
         let message = "the API key is missing or wrong: Authorization: Bearer KEY";
         HttpError { code: Some("invalid_api_key"), ..HttpError::invalid(None, message) }
             .with_status(StatusCode::UNAUTHORIZED, "authentication_error")
     }
 
-    /// It was called by a name that is none of its own.
+    /// Creates the error of a request to a name that is not the server's.
     pub(crate) fn host(name: &str) -> HttpError {
         let message = format!(
             "{name:?} is no name of this server: it has localhost, its address and the names that it was started with"
@@ -67,14 +67,15 @@ impl HttpError {
             .with_status(StatusCode::FORBIDDEN, "permission_error")
     }
 
-    /// The page's origin is not allowed.
+    /// Creates the error of a page whose origin is not allowed.
     pub(crate) fn origin(origin: &str) -> HttpError {
         let message = format!("pages of {origin:?} may not ask this server");
         HttpError { remedy: Some(Remedy::AllowOrigin), ..HttpError::invalid(None, message) }
             .with_status(StatusCode::FORBIDDEN, "permission_error")
     }
 
-    /// The server failed. The log gets the whole message; the client gets it without folders.
+    /// Creates the error of a server failure. The log gets the whole message; the client gets it
+    /// without folders.
     pub(crate) fn failed(message: impl Into<String>) -> HttpError {
         let message = message.into();
         let shown = without_folders(&message);
@@ -84,23 +85,23 @@ impl HttpError {
         HttpError::invalid(None, shown).with_status(StatusCode::INTERNAL_SERVER_ERROR, "server_error")
     }
 
-    /// The server's own code panicked at this request.
+    /// Creates the error of a panic in the server's own code.
     pub(crate) fn crashed() -> HttpError {
         HttpError::failed("the server failed at this request; its log says where")
     }
 
-    /// What is wrong, for people.
+    /// Returns the message for people.
     pub(crate) fn message(&self) -> &str {
         &self.message
     }
 
-    /// The body of an answer.
+    /// Returns the body of an answer.
     pub(crate) fn body(&self) -> Value {
         let HttpError { kind, code, param, message, .. } = self;
         self.with_lengths(json!({"error": {"message": message, "type": kind, "param": param, "code": code}}))
     }
 
-    /// With how long a prompt is that is too long, as llama-server has it.
+    /// Adds the lengths of a prompt that is too long, as llama-server does.
     fn with_lengths(&self, mut body: Value) -> Value {
         if let Some((tokens, context)) = self.too_long {
             (body["error"]["n_prompt_tokens"], body["error"]["n_ctx"]) = (tokens.into(), context.into());
@@ -108,7 +109,7 @@ impl HttpError {
         body
     }
 
-    /// The same as Anthropic's interface has it.
+    /// Returns the body in the form of Anthropic's interface.
     pub(crate) fn anthropic_body(&self) -> Value {
         let kind = match self.status {
             StatusCode::UNAUTHORIZED => "authentication_error",
@@ -139,7 +140,7 @@ impl HttpError {
         }
         let body = if is_anthropic { error.anthropic_body() } else { error.body() };
         let mut response = error.response(body);
-        // The log gets the message.
+        // Passes the error on to the log.
         response.extensions_mut().insert(error);
         response
     }
@@ -153,7 +154,7 @@ impl From<Refusal> for HttpError {
             Refusal::OtherKind { .. } => HttpError { param: Some("model"), ..error },
             Refusal::Unsupported { .. } => error.with_status(StatusCode::NOT_IMPLEMENTED, "not_supported_error"),
             Refusal::Failed { message } => HttpError::failed(message),
-            // The type is llama-server's, the code OpenAI's.
+            // The type is llama-server's, and the code OpenAI's.
             Refusal::TooLong { tokens, context, .. } => HttpError {
                 kind: "exceed_context_size_error",
                 code: Some("context_length_exceeded"),
@@ -191,7 +192,7 @@ fn without_folders(message: &str) -> String {
 impl IntoResponse for HttpError {
     fn into_response(self) -> Response {
         let mut response = self.response(self.body());
-        // Whoever knows the path may say it otherwise.
+        // The middleware, which knows the path, may change the form.
         response.extensions_mut().insert(self);
         response
     }

@@ -1,4 +1,4 @@
-//! Which experts are used, and giving up those that were read.
+//! Use of experts, and eviction of those that were read.
 //!
 //! ```text
 //! GET  /experts                                    {"schema": "ixc.experts.v1", "tokens": 2, "chosen": [[2, 0, 1, 1], [1, 1, 2, 0]], ...}
@@ -20,12 +20,12 @@ use crate::error::HttpError;
 use crate::fields::Fields;
 use crate::model::{ExpertsAction, Model};
 
-/// How often each was chosen.
+/// Returns how often each expert was chosen.
 pub(crate) async fn experts<M: Model>(State(app): State<Arc<App<M>>>, uri: Uri) -> Result<Json<Value>, HttpError> {
     act(&app.of_name(query(&uri, "model")).await?, ExpertsAction::Look).await
 }
 
-/// Gives up those of a layer, or of all.
+/// Evicts the experts of a layer, or of all layers.
 pub(crate) async fn evict<M: Model>(State(app): State<Arc<App<M>>>, body: Bytes) -> Result<Json<Value>, HttpError> {
     let fields = Fields::of(if body.is_empty() { b"{}" } else { &body })?;
     let layer = fields.number("layer")?.map(|layer| layer as usize);

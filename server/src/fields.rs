@@ -1,17 +1,18 @@
-//! The fields of requests: each number's name and range stands in one table, and what is none of its kind is refused by name.
+//! Fields of requests. One table has the name and range of every number; the error for a wrong
+//! value names the field.
 
 use ixc_runtime::sample;
 use serde_json::{Map, Value};
 
 use crate::error::HttpError;
 
-/// A field that is a number.
+/// A numeric field.
 #[derive(Clone, Copy)]
 struct Number {
     name: &'static str,
     least: f64,
     most: f64,
-    /// Whether it has no fraction.
+    /// Whether it must be an integer.
     whole: bool,
 }
 
@@ -19,43 +20,43 @@ const fn whole(name: &'static str, least: f64, most: f64) -> Number {
     Number { name, least, most, whole: true }
 }
 
-/// Most tokens that can be asked for: more than any context.
+/// Max tokens of a request: more than any context.
 const MOST_TOKENS: f64 = (1 << 24) as f64;
-/// All numbers of requests that are no settings of the sampler, whose names and ranges are its own.
+/// All numbers of requests except the sampler's settings, which have their own table.
 const NUMBERS: &[Number] = &[
     whole("max_tokens", 0.0, MOST_TOKENS),
     whole("max_completion_tokens", 0.0, MOST_TOKENS),
-    // -1 is as many as there is room for.
+    // -1 allows all free positions.
     whole("n_predict", -1.0, MOST_TOKENS),
     whole("max_output_tokens", 1.0, MOST_TOKENS),
     whole("n", 1.0, 128.0),
     whole("n_cmpl", 1.0, 128.0),
     whole("best_of", 1.0, 128.0),
     whole("top_logprobs", 0.0, MOST_LIKELY),
-    // Of completions; of chats it is true or false.
+    // For completions; for chats the field is true or false.
     whole("logprobs", 0.0, MOST_LIKELY),
     whole("n_probs", 0.0, MOST_LIKELY),
     whole("min_keep", 0.0, 0.0),
-    // Of vectors; how many a model has it says itself.
+    // For embeddings; the model knows its own number.
     whole("dimensions", 1.0, MOST_DIMENSIONS),
-    // Of experts; which there are the model says.
+    // For experts; the model knows its own layers.
     whole("layer", 0.0, MOST_LAYERS),
     whole("min_tokens", 0.0, MOST_TOKENS),
 ];
-/// Most numbers of a vector that can be asked for: more than any model has.
+/// Max numbers of a requested vector: more than any model has.
 const MOST_DIMENSIONS: f64 = (1 << 24) as f64;
-/// Most layers that can be counted by: more than any model has.
+/// Max layers: more than any model has.
 const MOST_LAYERS: f64 = (1 << 16) as f64;
-/// Most of the likeliest tokens that are told with each.
+/// Max likeliest tokens returned with each token.
 const MOST_LIKELY: f64 = 100.0;
-/// Most texts to stop at, and most bytes of each.
+/// Max stop texts, and max bytes of each.
 const MOST_STOPS: usize = 16;
 const MOST_STOP_BYTES: usize = 1024;
 /// Max `stop_token_ids`.
 const MOST_STOP_TOKENS: usize = 1024;
 /// Doubles represent all integers up to this one, 2^53.
 const MOST_EXACT: f64 = 9_007_199_254_740_992.0;
-/// Most tokens with a bias.
+/// Max tokens with a bias.
 const MOST_BIASES: usize = 1024;
 /// Max memory of a body's values, for each byte of the body. The body itself and copies take less
 /// than 4 bytes more.
@@ -71,10 +72,10 @@ const LIST_BYTES: usize = 288;
 /// Additional memory of an object, which starts with a capacity of eleven members.
 const OBJECT_BYTES: usize = 640;
 
-/// Most levels of objects and lists that serde_json reads.
+/// Max nesting of objects and lists that serde_json reads.
 const MOST_LEVELS: usize = 127;
 
-/// The fields of a request.
+/// Fields of a request.
 #[derive(Clone, Debug)]
 pub(crate) struct Fields(Map<String, Value>);
 
@@ -107,12 +108,12 @@ impl Fields {
         }
     }
 
-    /// Of an object.
+    /// Creates fields from an object.
     pub(crate) fn new(fields: Map<String, Value>) -> Fields {
         Fields(fields)
     }
 
-    /// With these where there are no such.
+    /// Adds the fields of `others` that are missing or null.
     pub(crate) fn or(mut self, others: &Map<String, Value>) -> Fields {
         for (name, value) in others {
             let field = self.0.entry(name).or_insert(Value::Null);
@@ -123,12 +124,12 @@ impl Fields {
         self
     }
 
-    /// The object again.
+    /// Returns the object.
     pub(crate) fn into_map(self) -> Map<String, Value> {
         self.0
     }
 
-    /// A field, unless it is absent or null.
+    /// Returns a field, unless it is absent or null.
     pub(crate) fn get(&self, name: &str) -> Option<&Value> {
         self.0.get(name).filter(|value| !value.is_null())
     }
@@ -139,8 +140,8 @@ impl Fields {
         self.0.shift_remove(name).filter(|value| !value.is_null())
     }
 
-    /// The most tokens of an answer, by any of the names that interfaces have for it; of several the first of these. `None` where nothing is said, `Some(None)`
-    /// for as many as there is room for.
+    /// Returns the max tokens of an answer, from the first of the interfaces' names for it. Returns
+    /// `None` if no field is set, and `Some(None)` for all free positions.
     pub(crate) fn limit(&self) -> Result<Option<Option<usize>>, HttpError> {
         let mut limit = None;
         for name in ["max_completion_tokens", "max_tokens", "max_output_tokens", "n_predict"] {
@@ -150,12 +151,12 @@ impl Fields {
         Ok(limit)
     }
 
-    /// A number of the table.
+    /// Returns a number of the table.
     pub(crate) fn number(&self, name: &'static str) -> Result<Option<f64>, HttpError> {
         self.number_as(name, name)
     }
 
-    /// A number by another name than the table has for it.
+    /// Returns a number with another name than in the table.
     pub(crate) fn number_as(&self, name: &'static str, of: &'static str) -> Result<Option<f64>, HttpError> {
         let Some(value) = self.get(name) else { return Ok(None) };
         let settings = sample::NUMBERS.iter().map(|&sample::Number { name, least, most, whole, .. }| Number {
@@ -196,7 +197,7 @@ impl Fields {
         seed.map(Some).ok_or_else(wrong)
     }
 
-    /// Tokens that end an answer.
+    /// Returns the tokens that end an answer.
     pub(crate) fn stop_tokens(&self) -> Result<Vec<u32>, HttpError> {
         const NAME: &str = "stop_token_ids";
         let wrong =
@@ -206,21 +207,21 @@ impl Fields {
         list.iter().map(|token| u32::try_from(token.as_u64()?).ok()).collect::<Option<_>>().ok_or_else(wrong)
     }
 
-    /// A field that is true or false.
+    /// Returns a field that is true or false.
     pub(crate) fn flag(&self, name: &'static str) -> Result<Option<bool>, HttpError> {
         let Some(value) = self.get(name) else { return Ok(None) };
         let wrong = || HttpError::invalid(Some(name), format!("{name} is {}, must be true or false", shown(value)));
         value.as_bool().map(Some).ok_or_else(wrong)
     }
 
-    /// A field that is a text.
+    /// Returns a text field.
     pub(crate) fn text(&self, name: &'static str) -> Result<Option<&str>, HttpError> {
         let Some(value) = self.get(name) else { return Ok(None) };
         let wrong = || HttpError::invalid(Some(name), format!("{name} is {}, must be a text", shown(value)));
         value.as_str().map(Some).ok_or_else(wrong)
     }
 
-    /// A list of so many texts at most; empty where it is not there.
+    /// Returns a list of at most `most` texts; an empty list if the field is missing.
     pub(crate) fn texts(&self, name: &'static str, most: usize) -> Result<Vec<String>, HttpError> {
         let wrong = || HttpError::invalid(Some(name), format!("{name} must be a list of at most {most} texts"));
         let Some(value) = self.get(name) else { return Ok(Vec::new()) };
@@ -228,7 +229,7 @@ impl Fields {
         list.iter().map(|text| text.as_str().map(str::to_owned)).collect::<Option<_>>().ok_or_else(wrong)
     }
 
-    /// The texts to stop at, in a field of this name.
+    /// Returns the stop texts, from the field with this name.
     pub(crate) fn stop(&self, name: &'static str) -> Result<Vec<String>, HttpError> {
         let wrong = || {
             let most = format!("at most {MOST_STOPS} texts, each of at most {MOST_STOP_BYTES} bytes");
@@ -246,7 +247,8 @@ impl Fields {
         Ok(texts.into_iter().map(str::to_owned).collect())
     }
 
-    /// What is added to logits: OpenAI's object, or llama-server's list of pairs, where `false` is never.
+    /// Returns the biases of logits: OpenAI's object, or llama-server's list of pairs in which
+    /// `false` forbids the token.
     pub(crate) fn biases(&self) -> Result<Vec<(u32, f32)>, HttpError> {
         let wrong = || {
             let expected = format!(
@@ -262,7 +264,8 @@ impl Fields {
             Some(Value::Array(pairs)) if pairs.len() <= MOST_BIASES => pairs.iter().map(pair).collect(),
             Some(_) => None,
         };
-        // What is larger than any float is infinite as one: of logits that is none, and less than all it may be.
+        // A number above all floats becomes infinite, which a bias must not be; one below all
+        // floats may become minus infinity.
         pairs.filter(|pairs| pairs.iter().all(|(_, bias)| *bias < f32::INFINITY)).ok_or_else(wrong)
     }
 }
@@ -286,7 +289,7 @@ fn memory_of_values(body: &[u8]) -> usize {
     bytes
 }
 
-/// A token and what is added to its logit.
+/// Returns a token and the bias of its logit.
 fn pair(value: &Value) -> Option<(u32, f32)> {
     let [token, bias] = value.as_array()?.as_slice() else { return None };
     let token = u32::try_from(token.as_u64()?).ok()?;
@@ -305,7 +308,7 @@ fn kind(value: &Value) -> &'static str {
     }
 }
 
-/// A value as an error shows it: short ones whole.
+/// Returns a value for an error message; only short values are shown whole.
 fn shown(value: &Value) -> String {
     match value {
         Value::Number(_) | Value::Bool(_) | Value::Null => value.to_string(),
@@ -366,7 +369,8 @@ mod tests {
         }
     }
 
-    /// Bodies with too many values are refused before they are parsed. A long text is one value.
+    /// Checks that bodies with too many values are refused before they are parsed. A long text is
+    /// one value.
     #[test]
     fn values_take_memory_in_proportion() {
         let (number, text) = (VALUE_BYTES, VALUE_BYTES + TEXT_BYTES);

@@ -1,4 +1,4 @@
-//! Histograms: how many values were no larger than each of some bounds.
+//! Histograms: the number of values up to each of some bounds.
 
 /// Bounds of times, in seconds.
 pub const SECONDS: &[f64] =
@@ -10,13 +10,13 @@ pub const ROWS: &[f64] = &[1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 5
 #[derive(Clone, Debug, PartialEq)]
 pub struct Histogram {
     bounds: &'static [f64],
-    /// Values between a bound and the one before; behind the last, those above all.
+    /// Values above the bound before and up to each bound; last, the values above all bounds.
     counts: Vec<u64>,
     sum: f64,
 }
 
 impl Histogram {
-    /// An empty one; bounds rise.
+    /// Creates an empty histogram; bounds must ascend.
     pub fn new(bounds: &'static [f64]) -> Histogram {
         Histogram { bounds, counts: vec![0; bounds.len() + 1], sum: 0.0 }
     }
@@ -28,7 +28,7 @@ impl Histogram {
         self.sum += value;
     }
 
-    /// Bounds, and how many values were no larger; the last bound is infinite.
+    /// Returns bounds, each with the number of values up to it; the last bound is infinite.
     pub fn buckets(&self) -> impl Iterator<Item = (f64, u64)> {
         let bounds = self.bounds.iter().copied().chain([f64::INFINITY]);
         bounds.zip(&self.counts).scan(0, |below, (bound, count)| {
@@ -37,12 +37,12 @@ impl Histogram {
         })
     }
 
-    /// The sum of all values.
+    /// Returns the sum of all values.
     pub fn sum(&self) -> f64 {
         self.sum
     }
 
-    /// How many values there were.
+    /// Returns the number of values.
     pub fn count(&self) -> u64 {
         self.counts.iter().sum()
     }

@@ -1,4 +1,5 @@
-//! ixc over HTTP: the interfaces of OpenAI, Anthropic and llama-server, before anything that makes tokens ([`Model`]).
+//! ixc over HTTP: the interfaces of OpenAI, Anthropic and llama-server, before anything that makes
+//! tokens ([`Model`]).
 //!
 //! | file | what it owns |
 //! | --- | --- |
@@ -35,7 +36,8 @@
 //!
 //! Invariant: every path but `/health` and the page at `/` wants a key, where there are keys.
 //! Invariant: what would change an answer and is not there is refused by name, never passed over.
-//! Invariant: what a request may take is bounded: its body, its fields, the time it takes to come, the places in the queue.
+//! Invariant: what a request may take is bounded: its body, its fields, the time it takes to come,
+//! the places in the queue.
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
@@ -91,8 +93,8 @@ pub use origins::AllowedOrigin;
 pub use request_log::{LogFormat, RequestLog};
 pub use wanted::check_defaults;
 
-/// Serves models on a listener until `end` comes; then takes no more, lets answers that are being made end, as long as [`Options::drain`] lets them, and
-/// returns.
+/// Serves models on a listener until `end` comes; then takes no more, lets answers that are being
+/// made end, as long as [`Options::drain`] lets them, and returns.
 pub async fn serve<M: Model>(
     listener: TcpListener,
     models: Arc<dyn Models<M>>,

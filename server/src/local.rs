@@ -1,4 +1,5 @@
-//! A server without connections: requests that this process asks itself, and answers as clients have them.
+//! A server without connections: this process sends the requests, and gets the same answers as
+//! clients.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,24 +15,24 @@ use crate::app::Options;
 use crate::fields::Fields;
 use crate::model::{Model, Models};
 
-/// A server that nobody reaches but this process.
+/// A server that only this process reaches.
 #[derive(Clone, Debug)]
 pub struct Local {
     router: Router,
-    /// It never ends by itself.
+    /// Sender that keeps the server from ending.
     _end: Arc<watch::Sender<bool>>,
 }
 
 impl Local {
-    /// Before models.
+    /// Creates the server for models.
     pub fn new<M: Model>(models: Arc<dyn Models<M>>) -> Local {
         let (end, ending) = watch::channel(false);
-        // Whoever asks knows how much, and waits for room as long as it takes.
+        // The caller knows the sizes, and waits for room without a limit.
         let options = Options { bodies_bytes: u32::MAX as usize, body: Duration::MAX, ..Options::default() };
         Local { router: crate::router(models, options, ending), _end: Arc::new(end) }
     }
 
-    /// Most bytes of a body.
+    /// Returns the max bytes of a body.
     pub fn body_bytes() -> usize {
         Options::default().body_bytes
     }
@@ -51,17 +52,17 @@ impl Local {
             Err(never) => match never {},
         };
         let status = response.status().as_u16();
-        // It is as long as what this process has made of it.
+        // Its length is bounded by what this process made.
         let bytes = axum::body::to_bytes(response.into_body(), usize::MAX).await.unwrap_or_default();
         let text = || String::from_utf8_lossy(&bytes).into_owned().into();
         (status, serde_json::from_slice(&bytes).unwrap_or_else(|_| text()))
     }
 }
 
-/// The fields of a request, as those of a body are read: within the same bounds.
+/// Reads the fields of a request within the same bounds as those of a body.
 ///
 /// # Errors
-/// What is wrong, for people.
+/// A message for people.
 pub fn fields_of(body: &[u8]) -> Result<Map<String, Value>, String> {
     Fields::of(body).map(Fields::into_map).map_err(|error| error.message().to_owned())
 }

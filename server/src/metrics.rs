@@ -1,6 +1,7 @@
-//! `/metrics`: figures for Prometheus, of each model that is loaded.
+//! `/metrics`: figures for Prometheus, for each loaded model.
 //!
-//! Names are llama-server's where it has such a figure, vLLM's where that one alone has, and ours otherwise; all behind `ixc:`.
+//! A figure has llama-server's name if llama-server has it, else vLLM's name if vLLM has it, else
+//! our own. All names begin with `ixc:`.
 //!
 //! ```text
 //! # HELP ixc:tokens_predicted_total Tokens that were made.
@@ -29,18 +30,18 @@ struct Metric {
     of: Of,
 }
 
-/// What is known of a model, and how it is.
+/// Facts and status of a model.
 type Seen<'a> = (&'a Facts, &'a Status);
-/// A number of it; nothing where it has none.
+/// Function that returns a number of a model; `None` if the model does not have it.
 type Number = fn(Seen<'_>) -> Option<f64>;
 
-/// Where a figure comes from.
+/// Kind and source of a figure.
 enum Of {
-    /// What only grows.
+    /// A number that only grows.
     Counter(Number),
-    /// What does not.
+    /// A number that may also fall.
     Gauge(Number),
-    /// What grows, apart by a label.
+    /// Growing numbers with a label for each.
     Counters(&'static str, &'static [(&'static str, Number)]),
     Histogram(fn(&Status) -> &Histogram),
 }
@@ -59,12 +60,12 @@ const fn metric(name: &'static str, of: Of, help: &'static str) -> Metric {
     Metric { name, help, of }
 }
 
-/// A quotient of what was counted, 0 before anything was.
+/// Returns a quotient of counts, 0 if the divisor is 0.
 fn per(dividend: f64, divisor: f64) -> Option<f64> {
     Some(if divisor > 0.0 { dividend / divisor } else { 0.0 })
 }
 
-/// What streamed experts did, where there are such.
+/// Returns a number of streamed experts, if the model has them.
 fn experts((_, status): Seen<'_>, of: fn(&Experts) -> f64) -> Option<f64> {
     status.experts.as_ref().map(of)
 }
@@ -243,14 +244,14 @@ const METRICS: &[Metric] = &[
     ),
 ];
 
-/// What Prometheus reads.
+/// Answers with the text for Prometheus.
 pub(crate) async fn metrics<M: Model>(State(app): State<Arc<App<M>>>) -> Response {
     let loaded: Vec<Arc<M>> = app.models.list().into_iter().filter_map(|listed| listed.model).collect();
     let models: Vec<_> = loaded.iter().map(|model| (model.facts(), model.status())).collect();
     ([(header::CONTENT_TYPE, TEXT)], text(&models)).into_response()
 }
 
-/// All figures of these models.
+/// Returns all figures of these models.
 fn text(models: &[(&Facts, Status)]) -> String {
     let mut text = String::new();
     for Metric { name, help, of } in METRICS {
@@ -260,7 +261,7 @@ fn text(models: &[(&Facts, Status)]) -> String {
         }
         if !series.is_empty() {
             let kind = of.kind();
-            // A text takes whatever is written to it.
+            // Writing to a text never fails.
             let _ = write!(text, "# HELP ixc:{name} {help}\n# TYPE ixc:{name} {kind}\n{series}");
         }
     }
@@ -295,7 +296,7 @@ fn write_series(text: &mut String, name: &str, of: &Of, seen: Seen<'_>) {
     }
 }
 
-/// A label's value as Prometheus reads it.
+/// Returns a label's value in the form of Prometheus.
 fn escaped(value: &str) -> String {
     value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }

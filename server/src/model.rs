@@ -1,4 +1,4 @@
-//! What a server stands before: something that makes tokens of prompts.
+//! Interface between the server and a model: prompts go in, tokens come out.
 
 use std::sync::Arc;
 
@@ -13,22 +13,24 @@ use tokio::sync::oneshot;
 
 use crate::histogram::{self, Histogram};
 
-/// Models by name, of which some are loaded.
+/// Models by name; some of them are loaded.
 pub trait Models<M>: Send + Sync + 'static {
-    /// All of them, loaded or not.
+    /// Returns all models, loaded or not.
     fn list(&self) -> Vec<Listed<M>>;
 
     /// Returns the model of a query, if it is loaded.
     ///
     /// # Errors
-    /// [`Refusal::NoModel`] where there is none of the name.
+    /// [`Refusal::NoModel`] if no model has this name.
     fn loaded(&self, query: ModelQuery<'_>) -> Result<Option<Arc<M>>, Refusal>;
 
-    /// The same, loaded now where it is not. May take minutes, and others wait for their turn: not for threads that anybody waits for. It stays loaded as
-    /// long as somebody has it.
+    /// Returns the model of a query, and loads it first if necessary. Loading may take minutes and
+    /// waits for other loads, so do not call this on a thread that others wait for. The model stays
+    /// loaded as long as a reference exists.
     ///
     /// # Errors
-    /// [`Refusal::NoModel`]; [`Refusal::NoRoom`] where others answer that would have to be unloaded; [`Refusal::NotLoaded`] where it cannot be loaded.
+    /// [`Refusal::NoModel`]; [`Refusal::NoRoom`] if models that would have to be unloaded are
+    /// answering; [`Refusal::NotLoaded`] if it cannot be loaded.
     fn load(&self, query: ModelQuery<'_>) -> Result<Arc<M>, Refusal>;
 }
 
@@ -41,18 +43,18 @@ pub struct ModelQuery<'q> {
     pub embeddings: bool,
 }
 
-/// A model among others.
+/// A model in the list.
 #[derive(Clone, Debug)]
 pub struct Listed<M> {
-    /// Its name.
+    /// Name of the model.
     pub name: String,
-    /// It, where it is loaded.
+    /// The model, if it is loaded.
     pub model: Option<Arc<M>>,
-    /// Bytes of memory that are counted for it, where it is loaded and that is known.
+    /// Bytes of memory counted for it, if it is loaded and the number is known.
     pub memory: Option<u64>,
 }
 
-/// One model, whatever it is called.
+/// A single model, which answers to any name.
 #[derive(Clone, Debug)]
 pub struct One<M>(pub Arc<M>);
 
@@ -70,35 +72,39 @@ impl<M: Model> Models<M> for One<M> {
     }
 }
 
-/// What makes tokens. Its methods are called by many threads at once, and none waits for tokens.
+/// A model that generates tokens. Many threads call its methods at once, and no method waits for
+/// tokens.
 pub trait Model: Send + Sync + 'static {
-    /// What is known of it.
+    /// Returns the model's facts.
     fn facts(&self) -> &Facts;
 
-    /// A text as tokens; with what a model wants before a prompt, and names of special tokens as those tokens, where that is said.
+    /// Converts text to tokens. `add_special` adds the tokens that the model takes before a prompt;
+    /// `parse_special` reads names of special tokens as those tokens.
     ///
     /// # Errors
-    /// [`Refusal::Invalid`] where there is no tokenizer, or it has no tokens for the text.
+    /// [`Refusal::Invalid`] if there is no tokenizer, or it has no tokens for the text.
     fn encode(&self, text: &str, add_special: bool, parse_special: bool) -> Result<Vec<u32>, Refusal>;
 
-    /// Tokens as text; what is no UTF-8 is replaced.
+    /// Converts tokens to text; invalid UTF-8 is replaced.
     ///
     /// # Errors
-    /// [`Refusal::Invalid`] where there is no such token.
+    /// [`Refusal::Invalid`] if there is no such token.
     fn decode(&self, tokens: &[u32]) -> Result<String, Refusal>;
 
-    /// A conversation as a prompt, for an answer that must be so; where tools must be called and the template knows no form of calls, they are told in it. May
-    /// take long, and starts a process: not for threads that others wait for.
+    /// Makes a prompt from a conversation, for an answer with this constraint. If tools must be
+    /// called but the template has no form of calls, the prompt describes them. May take long and
+    /// starts a process, so do not call this on a thread that others wait for.
     ///
     /// # Errors
-    /// [`Refusal::Invalid`] where there is no template, or it does not take such a conversation.
+    /// [`Refusal::Invalid`] if there is no template, or it does not accept the conversation.
     fn prompt(&self, conversation: &Conversation, constraint: Option<&Constraint>) -> Result<Prompt, Refusal>;
 
     /// Compiles the form of an answer, with the prompt for conversations. May take seconds. Ends
     /// soon after `is_wanted` returns false.
     ///
     /// # Errors
-    /// [`Refusal::Invalid`] where there is no tokenizer, the grammar is none, or the model's format has no such answers.
+    /// [`Refusal::Invalid`] if there is no tokenizer, the grammar is invalid, or the model's format
+    /// cannot have such answers.
     fn constrain(
         &self,
         constraint: &Constraint,
@@ -106,24 +112,26 @@ pub trait Model: Send + Sync + 'static {
         is_wanted: &(dyn Fn() -> bool + Sync),
     ) -> Result<Matcher, Refusal>;
 
-    /// The tokens at which a repetition ends: those that have one of these texts in them, or begin it, and then the tokens that are its rest. Where
-    /// none are given, llama.cpp's. May take tenths of a second.
+    /// Returns the tokens at which a repetition ends. They contain one of these texts, or begin it;
+    /// the latter come with the tokens that may complete the text. Without texts, llama.cpp's are
+    /// used. May take tenths of a second.
     ///
     /// # Errors
-    /// [`Refusal::Invalid`] where there is no tokenizer, or they are too many.
+    /// [`Refusal::Invalid`] if there is no tokenizer, or there are too many.
     fn breakers(&self, texts: Option<&[String]>) -> Result<Arc<Breakers>, Refusal>;
 
-    /// Begins to make tokens. What happens is sent; the last is [`Event::Ended`] or [`Event::Failed`]. Where nobody receives any more, it ends within a
-    /// step.
+    /// Begins to generate tokens. Events are sent; the last is [`Event::Ended`] or
+    /// [`Event::Failed`]. Generation ends within a step after the receiver is dropped.
     ///
     /// # Errors
-    /// See [`Refusal`]; then nothing is sent.
+    /// See [`Refusal`]; no event is sent then.
     fn start(&self, request: Request, events: UnboundedSender<Event>) -> Result<(), Refusal>;
 
-    /// Saves, restores or erases what a sequence holds, as soon as no request is computed in it. What came of it is sent.
+    /// Saves, restores or erases the state of a sequence, as soon as no request runs in it. The
+    /// result is sent.
     ///
     /// # Errors
-    /// [`Refusal::Unsupported`] where there is no folder for it; then nothing is sent.
+    /// [`Refusal::Unsupported`] if the server has no folder for states; nothing is sent then.
     fn slot(
         &self,
         number: usize,
@@ -131,80 +139,81 @@ pub trait Model: Send + Sync + 'static {
         done: oneshot::Sender<Result<SlotDone, Refusal>>,
     ) -> Result<(), Refusal>;
 
-    /// Begins to make vectors of texts. What came of it is sent.
+    /// Begins to compute embeddings of texts. The result is sent.
     ///
     /// # Errors
-    /// [`Refusal::Unsupported`] of what makes tokens, and as for [`Model::start`]; then nothing is sent.
+    /// [`Refusal::Unsupported`] for a text model, and the errors of [`Model::start`]; nothing is
+    /// sent then.
     fn embed(
         &self,
         request: EmbeddingRequest,
         done: oneshot::Sender<Result<Embeddings, Refusal>>,
     ) -> Result<(), Refusal>;
 
-    /// Tells which experts are used, or gives some up. What came of it is sent, as an object: of [`ExpertsAction::Look`] the record, of
-    /// [`ExpertsAction::Evict`] how many there were and their bytes.
+    /// Reports the use of experts, or evicts some. The result is sent as an object: the record for
+    /// [`ExpertsAction::Look`], the number of experts and their bytes for [`ExpertsAction::Evict`].
     ///
     /// # Errors
-    /// [`Refusal::Ending`]; then nothing is sent.
+    /// [`Refusal::Ending`]; nothing is sent then.
     fn experts(&self, action: ExpertsAction, done: oneshot::Sender<Result<Value, Refusal>>) -> Result<(), Refusal>;
 
-    /// How it is.
+    /// Returns the model's status.
     fn status(&self) -> Status;
 }
 
-/// Texts that are to become vectors.
+/// A request for embeddings of texts.
 #[derive(Clone, Debug, PartialEq)]
 pub struct EmbeddingRequest {
     /// The texts.
     pub inputs: Vec<EmbeddingInput>,
-    /// How many of a vector's numbers are wanted, from 1 to [`Facts::dimensions`]; all where `None`.
+    /// Numbers of a vector to return, from 1 to [`Facts::dimensions`]; `None` returns all.
     pub dimensions: Option<usize>,
 }
 
-/// A text.
+/// Input of an embedding.
 #[derive(Clone, Debug, PartialEq)]
 pub enum EmbeddingInput {
-    /// As letters, which the model's tokenizer cuts, with what it wants around a text.
+    /// Text, which the model's tokenizer splits and surrounds with its special tokens.
     Text(String),
-    /// As tokens, all of them.
+    /// All tokens of the input.
     Tokens(Vec<u32>),
 }
 
-/// Vectors of texts.
+/// Embeddings of texts.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Embeddings {
-    /// In the order of the texts, each of length 1.
+    /// Vectors in the order of the texts, each of length 1.
     pub vectors: Vec<Vec<f32>>,
     /// Tokens of all texts.
     pub tokens: usize,
 }
 
-/// What can be done with experts.
+/// An action on experts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExpertsAction {
-    /// How often each was chosen, by layer.
+    /// Report how often each expert was chosen, by layer.
     Look,
-    /// Those that were read and are not in use are given up.
+    /// Evict experts that were read and are not in use.
     Evict {
-        /// Of this layer with experts; of all where `None`.
+        /// Layer with experts; `None` for all layers.
         layer: Option<usize>,
-        /// Whether also those that were to stay are, which stay no longer then.
+        /// Whether pinned experts are also evicted, and lose their pin.
         pinned: bool,
     },
 }
 
-/// What can be done with what a sequence holds.
+/// An action on the state of a sequence.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SlotAction {
-    /// It is written to the file of this name.
+    /// Write the state to the file with this name.
     Save(String),
-    /// It becomes what is in the file of this name.
+    /// Replace the state by that of the file with this name.
     Restore(String),
-    /// It is emptied.
+    /// Erase the state.
     Erase,
 }
 
-/// What was done.
+/// Result of an action on a state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SlotDone {
     /// Tokens that were written, read or erased.
@@ -213,71 +222,71 @@ pub struct SlotDone {
     pub bytes: u64,
 }
 
-/// What is known of a model.
+/// Facts of a model.
 #[derive(Clone, Debug, Default)]
 pub struct Facts {
-    /// Its name, as requests have it.
+    /// Name in requests.
     pub name: String,
-    /// When it was loaded, in seconds since 1970.
+    /// Time of loading, in seconds since 1970.
     pub created: u64,
-    /// Its architecture.
+    /// Name of the architecture.
     pub architecture: String,
-    /// Positions that a sequence can have.
+    /// Max positions of a sequence.
     pub context: usize,
-    /// Positions that it was made for.
+    /// Max positions that the model was trained for.
     pub trained_context: usize,
-    /// Tokens that there are.
+    /// Tokens of the vocabulary.
     pub vocabulary: usize,
-    /// Bytes of its weights.
+    /// Bytes of the weights.
     pub bytes: u64,
-    /// Numbers of a vector, where it makes vectors of texts and no tokens.
+    /// Numbers of a vector, for a model that computes embeddings instead of tokens.
     pub dimensions: Option<usize>,
-    /// Requests that are worked on at once.
+    /// Requests that run at once.
     pub parallel: usize,
-    /// Requests that may wait besides.
+    /// Requests that may wait in addition.
     pub queue: usize,
-    /// The source of its chat template.
+    /// Source of the chat template.
     pub template: Option<String>,
-    /// The program's name and version.
+    /// Name and version of the program.
     pub build: String,
 }
 
 /// A conversation as a prompt.
 #[derive(Debug)]
 pub struct Prompt {
-    /// Its tokens.
+    /// Tokens of the prompt.
     pub tokens: Vec<u32>,
-    /// What they say.
+    /// Text of the prompt.
     pub text: String,
-    /// What takes an answer apart; none where the model's answers have nothing to take apart.
+    /// Parser that splits an answer; `None` if the model's answers have no structure.
     pub parser: Option<Parser>,
-    /// What was said of the answer before, where it goes on with a message.
+    /// The beginning of the answer, if it continues a message.
     pub begun: Option<Begun>,
 }
 
-/// What an assistant's message says so far.
+/// Beginning of an assistant's message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Begun {
-    /// The part that text goes on with; none where it is in a call.
+    /// The part that text continues; `None` in a call.
     pub part: Option<Part>,
-    /// Its content.
+    /// Content of the message.
     pub content: String,
 }
 
-/// What an answer must be.
+/// Required form of an answer.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Constraint {
-    /// All of it.
+    /// Grammar of the whole answer.
     Text(Source),
-    /// JSON that a schema describes, behind reasoning.
+    /// JSON that a schema describes, after any reasoning.
     Json(Value),
     /// A text that a regular expression matches as a whole, after any reasoning.
     Regex(String),
-    /// One call at least of these tools, each with the schema of its parameters.
+    /// At least one call of these tools, each with the schema of its parameters.
     Calls {
         /// Names and schemas.
         tools: Vec<(String, Value)>,
-        /// Whether there may be more than one.
+        /// Whether several calls are allowed.
         several: bool,
         /// Form of content that may replace calls: [`Constraint::Json`] or [`Constraint::Regex`].
         otherwise: Option<Box<Constraint>>,
@@ -285,43 +294,44 @@ pub enum Constraint {
 }
 
 impl Constraint {
-    /// Whether a tool must be called.
+    /// Returns whether a tool must be called.
     pub fn must_call(&self) -> bool {
         matches!(self, Constraint::Calls { otherwise: None, .. })
     }
 }
 
-/// What to generate.
+/// A request to generate tokens.
 #[derive(Clone, Debug)]
 pub struct Request {
-    /// All tokens before, one at least.
+    /// All earlier tokens, at least one.
     pub tokens: Vec<u32>,
-    /// Most tokens to make; as many as there is room for where `None`.
+    /// Max tokens to generate; `None` allows all free positions.
     pub limit: Option<usize>,
     /// Settings of the sampler, shared by the answers to one body.
     pub sampling: Arc<Settings>,
     /// Index of this answer among the answers to one prompt. It is added to the seed.
     pub number: u32,
-    /// Texts that end the answer and are no part of it.
+    /// Texts that end the answer and are not part of it.
     pub stop: Arc<[String]>,
     /// Tokens that end the answer and are not part of it.
     pub stop_tokens: Vec<u32>,
-    /// Whether tokens that end an answer are never made.
+    /// Whether end tokens are never sampled.
     pub ignore_end: bool,
-    /// Whether the names of special tokens are a part of the text.
+    /// Whether the text contains the names of special tokens.
     pub show_special: bool,
-    /// What the answer is to follow.
+    /// Grammar of the answer.
     pub grammar: Option<Matcher>,
-    /// How many of the likeliest tokens are told with each token, and how likely it was; neither where `None`.
+    /// Number of likeliest tokens to report with each token and its probability; `None` reports
+    /// neither.
     pub likeliest: Option<usize>,
-    /// Whether that is told of what samplers left, and not of what the model says.
+    /// Whether probabilities are those after the samplers instead of the model's own.
     pub after_sampling: bool,
     /// Whether the request reads and writes the prompt cache.
     pub cache_prompt: bool,
 }
 
 impl Request {
-    /// As many tokens as there is room for, until the model ends; without a grammar.
+    /// Creates a request without a grammar for all free positions, which the model may end.
     pub fn new(tokens: Vec<u32>, sampling: impl Into<Arc<Settings>>) -> Request {
         Request {
             tokens,
@@ -345,56 +355,57 @@ impl Request {
     }
 }
 
-/// A token, and how likely it was.
+/// A token with its probability.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Likely {
     /// The token.
     pub token: u32,
-    /// Its text, which need not be whole characters.
+    /// Bytes of its text, which may be parts of characters.
     pub bytes: Vec<u8>,
     /// The logarithm of its probability.
     pub log_probability: f32,
 }
 
-/// What has happened to a request.
+/// An event of a request.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
-    /// It is worked on: how many of its prompt's tokens did not have to be computed again.
+    /// The request started to run.
     Begun {
-        /// Those tokens.
+        /// Prompt tokens reused from a cache.
         reused: usize,
     },
-    /// Text that is certain to be a part of the answer, and how many tokens were made so far.
+    /// Text that is certain to be part of the answer, and the number of tokens generated so far.
     Text {
-        /// The text; empty where a token's is not yet certain.
+        /// The text; empty while a token's text is not yet certain.
         text: String,
-        /// Tokens.
+        /// Number of tokens.
         made: usize,
     },
-    /// How likely a token was that was made, and the likeliest, where that was asked for. Its text comes behind it.
+    /// Probability of a generated token, and the likeliest tokens, if requested. The token's text
+    /// comes later.
     Likely {
         /// The token.
         token: Likely,
         /// The likeliest.
         likeliest: Vec<Likely>,
     },
-    /// Of tokens that were guessed so many were computed, and so many of these made. Comes before the end, where there were any.
+    /// Counts of guessed tokens. Comes before the end, if any were guessed.
     Guessed {
-        /// Computed.
+        /// Guessed tokens that were computed.
         drafted: usize,
-        /// Made.
+        /// Computed guesses that became part of the answer.
         accepted: usize,
     },
-    /// There is no more.
+    /// The answer has ended.
     Ended {
-        /// Why.
+        /// Reason of the end.
         end: End,
-        /// Tokens that were made.
+        /// Number of generated tokens.
         made: usize,
     },
-    /// It failed.
+    /// The request failed.
     Failed {
-        /// Why, for people.
+        /// Reason, for people.
         message: String,
     },
     /// The request's grammar failed during the answer.
@@ -404,29 +415,29 @@ pub enum Event {
     },
 }
 
-/// Why there is no more.
+/// Why an answer ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum End {
-    /// The model ended.
+    /// The model ended it.
     Model,
-    /// One of the texts to stop at came up.
+    /// A stop text occurred.
     Stop(String),
-    /// As many tokens were made as were asked for.
+    /// The requested number of tokens was reached.
     Limit,
     /// The context is full.
     Context,
 }
 
-/// Why a request is not taken.
+/// Why a request is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// What was asked for is wrong.
+    /// The request is invalid.
     #[error("{message}")]
     Invalid {
-        /// How, for people.
+        /// Reason, for people.
         message: String,
     },
-    /// It can be done, and was not allowed when the server was started.
+    /// The server's options do not allow the request.
     #[error("{message}")]
     Unsupported {
         /// The message for people.
@@ -445,17 +456,17 @@ pub enum Refusal {
     /// The prompt is longer than the context.
     #[error("{message}")]
     TooLong {
-        /// Its tokens, or how many they are at least where it is so long that they were not counted.
+        /// Tokens of the prompt; a lower bound if it is too long to be counted.
         tokens: usize,
         /// Positions of a sequence.
         context: usize,
-        /// That, for people.
+        /// Message for people.
         message: String,
     },
-    /// As many requests wait as may.
+    /// The queue is full.
     #[error("as many requests wait as may ({waiting}); try again later")]
     Busy {
-        /// How many.
+        /// Number of waiting requests.
         waiting: usize,
     },
     /// Other requests use a resource that this one needs.
@@ -464,28 +475,28 @@ pub enum Refusal {
         /// The resource, for people.
         message: String,
     },
-    /// There is no such model.
+    /// No model has this name.
     #[error("there is no model {name:?}; there are {known}")]
     NoModel {
-        /// What was asked for.
+        /// Requested name.
         name: String,
-        /// What there is, for people.
+        /// Existing models, for people.
         known: String,
     },
-    /// There is no memory for it as long as others are used.
+    /// There is no memory for the model while other models are used.
     #[error("there is no room for {name} while {others} answer; try again later")]
     NoRoom {
-        /// What was asked for.
+        /// Requested name.
         name: String,
-        /// What takes the memory, for people.
+        /// Models that take the memory, for people.
         others: String,
     },
-    /// It cannot be loaded.
+    /// The model cannot be loaded.
     #[error("{name} cannot be loaded: {message}")]
     NotLoaded {
-        /// What was asked for.
+        /// Requested name.
         name: String,
-        /// Why, for people.
+        /// Reason, for people.
         message: String,
     },
     /// There is no space left on the drive.
@@ -494,16 +505,16 @@ pub enum Refusal {
         /// A message for people.
         message: String,
     },
-    /// It was begun, and failed.
+    /// The request started, and failed.
     #[error("{message}")]
     Failed {
-        /// Why, for people.
+        /// Reason, for people.
         message: String,
     },
     /// The client has closed the connection.
     #[error("the client has gone")]
     Gone,
-    /// It is ending, or has failed.
+    /// The server is ending, or has failed.
     #[error("the server is shutting down")]
     Ending,
 }
@@ -533,7 +544,7 @@ impl Refusal {
         Refusal::OtherKind { message, remedy: Some(Remedy::ServeEmbeddings) }
     }
 
-    /// Of a prompt with more tokens than a sequence has positions.
+    /// Refuses a prompt with more tokens than a sequence has positions.
     pub fn too_long(tokens: usize, context: usize) -> Refusal {
         let message = format!("the prompt has {tokens} tokens; the context holds {context}");
         Refusal::TooLong { tokens, context, message }
@@ -549,28 +560,29 @@ impl Refusal {
     }
 }
 
-/// How a model is. Numbers of tokens and requests are since it was loaded.
+/// Status of a model. Counts of tokens and requests begin with its loading.
 #[derive(Clone, Debug, Default)]
 pub struct Status {
-    /// Whether its thread has moved lately.
+    /// Whether its thread was active recently.
     pub alive: bool,
-    /// Requests that are worked on.
+    /// Running requests.
     pub active: usize,
-    /// Requests that wait.
+    /// Waiting requests.
     pub waiting: usize,
-    /// Tokens of prompts that were computed.
+    /// Prompt tokens that were computed.
     pub prompt_tokens: u64,
-    /// Tokens of prompts that a sequence held already.
+    /// Prompt tokens that a sequence already held.
     pub reused_tokens: u64,
-    /// Tokens that were made.
+    /// Generated tokens.
     pub made_tokens: u64,
-    /// Tokens that were guessed and computed, those of them that were made, and how often some were guessed of a request.
+    /// Guessed tokens that were computed. The next two fields count the accepted guesses, and how
+    /// often tokens were guessed for a request.
     pub drafted_tokens: u64,
     /// See [`Status::drafted_tokens`].
     pub accepted_tokens: u64,
     /// See [`Status::drafted_tokens`].
     pub drafts: u64,
-    /// Seconds of steps in which prompts were computed.
+    /// Seconds of steps with prompt tokens.
     pub prompt_seconds: f64,
     /// Seconds of the other steps.
     pub decode_seconds: f64,
@@ -580,40 +592,40 @@ pub struct Status {
     pub rows: u64,
     /// Requests that ended.
     pub ended: u64,
-    /// Those of them that ended because as many tokens were made as were asked for, or the context was full.
+    /// Requests that ended at their token limit or at a full context.
     pub bounded: u64,
     /// Requests that failed.
     pub failed: u64,
-    /// Requests whose client went away.
+    /// Requests whose client left.
     pub cancelled: u64,
-    /// What each sequence holds: tokens, and whether a request is worked on.
+    /// State of each sequence: its tokens, and whether a request runs in it.
     pub slots: Vec<Slot>,
-    /// What sequences hold in memory, in bytes.
+    /// Memory of sequence states, in bytes.
     pub states: StateBytes,
-    /// Bytes in memory that are kept of prompts.
+    /// Bytes of cached prompts in memory.
     pub kept_memory: u64,
-    /// Bytes of files.
+    /// Bytes of cached prompts in files.
     pub kept_folder: u64,
-    /// Sequences with a request, summed over all steps.
+    /// Number of sequences with a request, summed over all steps.
     pub busy: u64,
-    /// Most tokens that a sequence has held.
+    /// Max tokens that a sequence has held.
     pub most_held: usize,
-    /// How values are distributed.
+    /// Distributions of times and step sizes.
     pub distributions: Distributions,
-    /// What streamed experts did, where there are such.
+    /// Counts of streamed experts, if there are any.
     pub experts: Option<Experts>,
 }
 
-/// How long requests took, in seconds, and how large steps were.
+/// Distributions of request times in seconds, and of step sizes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Distributions {
-    /// From a request until it was worked on.
+    /// Time from a request to its start.
     pub queued: Histogram,
-    /// From a request to its first token.
+    /// Time from a request to its first token.
     pub first_token: Histogram,
-    /// From each token of a request to the next.
+    /// Time from each token of a request to the next.
     pub between_tokens: Histogram,
-    /// From a request to its end, of those that ended.
+    /// Time from a request to its end, for requests that ended.
     pub whole: Histogram,
     /// Rows of steps.
     pub rows: Histogram,
@@ -632,24 +644,24 @@ impl Default for Distributions {
     }
 }
 
-/// What streamed experts did.
+/// Counts of streamed experts.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Experts {
-    /// Needed ones that were there.
+    /// Needed experts that were in memory.
     pub hits: u64,
-    /// Those of them that had been read ahead.
+    /// Hits that had been prefetched.
     pub foreseen: u64,
-    /// Needed ones that were being read.
+    /// Needed experts that were being read.
     pub on_the_way: u64,
-    /// Needed ones that were not.
+    /// Needed experts that had to be read.
     pub misses: u64,
-    /// Seconds that threads waited, all together.
+    /// Seconds that threads waited, in total.
     pub stall_seconds: f64,
-    /// Reads.
+    /// Number of reads.
     pub reads: u64,
-    /// Their bytes.
+    /// Bytes of the reads.
     pub read_bytes: u64,
-    /// Seconds with a read outstanding.
+    /// Seconds with an outstanding read.
     pub busy_seconds: f64,
 }
 
@@ -658,25 +670,25 @@ pub struct Experts {
 pub struct Slot {
     /// Tokens that it holds.
     pub cached: usize,
-    /// Whether a request is worked on.
+    /// Whether a request runs in it.
     pub active: bool,
-    /// Bytes that these take.
+    /// Bytes of these tokens.
     pub bytes: u64,
-    /// How many of them lie in pages that other sequences may have, too.
+    /// Bytes in pages that other sequences may share.
     pub shared_bytes: u64,
 }
 
-/// What sequences hold in memory.
+/// Memory of sequence states.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StateBytes {
-    /// Bytes that are one sequence's.
+    /// Bytes that belong to one sequence.
     pub own: u64,
-    /// Bytes of pages that several share, each counted once.
+    /// Bytes of pages that several sequences share, each counted once.
     pub shared: u64,
-    /// The same, counted for each that has them.
+    /// Bytes of shared pages, counted once for each sequence.
     pub unshared: u64,
     /// Sequences that began as a copy of another.
     pub copies: u64,
-    /// How many of them share nothing.
+    /// Copies that share nothing.
     pub whole_copies: u64,
 }

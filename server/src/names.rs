@@ -19,7 +19,7 @@ pub(crate) fn refused(hosts: &[String], request: &Request) -> Option<String> {
     called.find(|name| !is_allowed(hosts, name))
 }
 
-/// Whether a name is, which may have a port behind it.
+/// Returns whether a name, with or without a port, is allowed.
 fn is_allowed(hosts: &[String], authority: &str) -> bool {
     if let Some(rest) = authority.strip_prefix('[') {
         return rest.split_once(']').is_some_and(|(address, _)| address.parse::<Ipv6Addr>().is_ok());
@@ -72,7 +72,7 @@ mod tests {
             assert_eq!(asked("/", Some(host)).as_deref(), Some(host));
         }
         assert_eq!(asked("http://evil.example/", Some("localhost")).as_deref(), Some("evil.example"));
-        // No browser.
+        // No browser sent this request.
         assert_eq!(asked("/", None), None);
     }
 }

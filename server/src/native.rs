@@ -25,7 +25,7 @@ use crate::request_fields::{self, Interface};
 use crate::tools::Tools;
 use crate::wanted::{Ends, sampling};
 
-/// Whether it works: its thread moves, and it is not ending.
+/// Returns whether the server works: its thread is active, and it is not ending.
 pub(crate) async fn health<M: Model>(State(app): State<Arc<App<M>>>) -> Response {
     let loaded = app.models.list().into_iter().filter_map(|listed| listed.model);
     let (status, word) = match (app.is_ending(), loaded.into_iter().all(|model| model.status().alive)) {
@@ -36,11 +36,11 @@ pub(crate) async fn health<M: Model>(State(app): State<Arc<App<M>>>) -> Response
     (status, Json(json!({"status": word}))).into_response()
 }
 
-/// What is known of the model.
+/// Returns the properties of the model.
 pub(crate) async fn props<M: Model>(State(app): State<Arc<App<M>>>, uri: Uri) -> Result<Json<Value>, HttpError> {
     let app = app.of_name(query(&uri, "model")).await?;
     let facts = app.model.facts();
-    // What a request has that says nothing.
+    // Settings of a request without fields.
     let fields = app.fields(b"{}")?;
     let mut params = settings_object(&sampling(&app, &fields).await?);
     if fields.get("seed").is_none() {
@@ -57,7 +57,7 @@ pub(crate) async fn props<M: Model>(State(app): State<Arc<App<M>>>, uri: Uri) ->
     })))
 }
 
-/// What a template makes of a conversation.
+/// Returns the template's text for a conversation.
 pub(crate) async fn apply_template<M: Model>(
     State(app): State<Arc<App<M>>>,
     body: Bytes,
@@ -70,10 +70,11 @@ pub(crate) async fn apply_template<M: Model>(
     Ok(Json(json!({"prompt": app.prompt(conversation, constraint).await?.text})))
 }
 
-/// Most fields that are chosen of an answer.
+/// Max fields of an answer that a request can select.
 const MOST_FIELDS: usize = 256;
 
-/// What follows texts, as llama-server says it: an object, or a list of them where there are several prompts or answers.
+/// Completes texts in llama-server's form: an object, or a list of objects for several prompts or
+/// answers.
 pub(crate) async fn completion<M: Model>(State(app): State<Arc<App<M>>>, body: Bytes) -> Result<Response, HttpError> {
     let mut fields = app.fields(&body)?;
     drop(body);
@@ -98,7 +99,7 @@ pub(crate) async fn completion<M: Model>(State(app): State<Arc<App<M>>>, body: B
         ignore_end: ends.ignore_end,
         show_special: ends.show_special,
         grammar: app.constrain(forms::of_text(&fields)?).await?,
-        // Tokens are told with how likely they were.
+        // Tokens come with their probabilities.
         likeliest: likeliest.or(returns_tokens.then_some(0)),
         after_sampling,
         cache_prompt: cache_prompt(&fields)?,
@@ -168,23 +169,24 @@ pub(crate) async fn completion<M: Model>(State(app): State<Arc<App<M>>>, body: B
     Ok(axum::response::sse::Sse::new(events).into_response())
 }
 
-/// How completions are told.
+/// Form of completions.
 struct How {
     name: String,
     settings: Map<String, Value>,
-    /// Texts of the prompts, and how many answers there are to each.
+    /// Texts of the prompts, and the number of answers to each.
     prompts: Vec<String>,
     each: usize,
     tells_likely: bool,
-    /// Of what samplers left, as probabilities; otherwise of all tokens, as their logarithms.
+    /// Whether probabilities are those after the samplers; otherwise logarithms of the model's own.
     after_sampling: bool,
     returns_tokens: bool,
-    /// The fields that are told at the end, each a name, or names with slashes between; all where there are none.
+    /// Fields of the last object: names, or names with slashes between them; an empty list selects
+    /// all.
     chosen: Vec<String>,
 }
 
 impl How {
-    /// A part of an answer with its tokens, as far as they were asked for.
+    /// Adds the requested token data to a part of an answer.
     fn with_tokens(&self, mut object: Value, likely: &[(Likely, Vec<Likely>)]) -> Value {
         if self.returns_tokens {
             object["tokens"] = likely.iter().map(|(token, _)| token.token).collect();
@@ -196,7 +198,7 @@ impl How {
         object
     }
 
-    /// What an answer ends with.
+    /// Returns the last object of an answer.
     fn last(&self, answers: &Answers, number: usize, text: &str, end: &End, likely: &[(Likely, Vec<Likely>)]) -> Value {
         let usage = answers.usage_of(number);
         let (kind, word) = match end {
@@ -222,13 +224,13 @@ impl How {
     }
 }
 
-/// A sampler's settings by their names.
+/// Returns a sampler's settings by their names.
 fn settings_object(settings: &Settings) -> Map<String, Value> {
     let shown = |number: &Number| {
         let value = (number.get)(settings);
         match number.whole {
             true => Value::from(value as i64),
-            // As short as what was given: 0.8, and not the nearest float's 0.800000011920929.
+            // As short as the given number: 0.8 instead of the nearest float's 0.800000011920929.
             false => (value as f32).to_string().parse::<f64>().unwrap_or(value).into(),
         }
     };
@@ -245,7 +247,7 @@ fn text_of(delta: Delta) -> String {
     }
 }
 
-/// What an answer took, as llama-server says it.
+/// Returns the times of an answer in llama-server's form.
 fn timings(answers: &Answers, number: usize) -> Value {
     let Usage { prompt, reused, made } = answers.usage_of(number);
     let (computed, (before, behind)) = (prompt.saturating_sub(reused), answers.times(number));

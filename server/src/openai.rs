@@ -7,7 +7,8 @@
 //! data: [DONE]
 //! ```
 //!
-//! What is asked for and not there is refused by name: nothing that changes an answer is passed over.
+//! Requests for features that do not exist are refused by name: no field that changes an answer is
+//! ignored.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -36,22 +37,22 @@ use crate::request_fields::{self, Interface};
 use crate::tools::{Tools, json_text};
 use crate::wanted::{Ends, likeliest_of_chat, sampling};
 
-/// Most messages of a conversation.
+/// Max messages of a conversation.
 pub(crate) const MOST_MESSAGES: usize = 65_536;
-/// Most letters of a message's role.
+/// Max letters of a message's role.
 const MOST_ROLE_BYTES: usize = 64;
-/// How often something is sent where there is nothing to say.
+/// Interval of messages that keep an idle stream open.
 pub(crate) const PING: Duration = Duration::from_secs(15);
-/// Tokens of a completion where nothing is said, as OpenAI has it.
+/// Default max tokens of a completion, as in OpenAI's interface.
 const COMPLETION_TOKENS: usize = 16;
 
-/// The models that there are.
+/// Lists the models.
 pub(crate) async fn models<M: Model>(State(app): State<Arc<App<M>>>) -> Json<Value> {
     let data: Value = app.models.list().iter().map(|listed| model_object(&app, listed)).collect();
     Json(json!({"object": "list", "data": data}))
 }
 
-/// One of them.
+/// Returns one model.
 pub(crate) async fn model<M: Model>(
     State(app): State<Arc<App<M>>>,
     name: Result<Path<String>, PathRejection>,
@@ -66,7 +67,7 @@ pub(crate) async fn model<M: Model>(
     Err(HttpError::invalid(Some("model"), wrong).with_status(StatusCode::NOT_FOUND, "invalid_request_error"))
 }
 
-/// A model as it is told of; what is known of it once it is loaded is so only then.
+/// Returns a model as an object; some members exist only once it is loaded.
 fn model_object<M: Model>(app: &App<M>, listed: &Listed<M>) -> Value {
     let Listed { name, model, memory } = listed;
     let facts = model.as_ref().map(|model| model.facts());
@@ -86,7 +87,7 @@ fn model_object<M: Model>(app: &App<M>, listed: &Listed<M>) -> Value {
     })
 }
 
-/// An answer to a conversation.
+/// Answers a conversation.
 pub(crate) async fn chat<M: Model>(State(app): State<Arc<App<M>>>, body: Bytes) -> Result<Response, HttpError> {
     let fields = app.fields(&body)?;
     drop(body);
@@ -106,12 +107,12 @@ pub(crate) async fn chat<M: Model>(State(app): State<Arc<App<M>>>, body: Bytes) 
         count: count(&fields)?,
         cache_prompt: cache_prompt(&fields)?,
     };
-    // An answer takes long, and what it was asked with is memory.
+    // An answer takes long, so the memory of its request is freed first.
     drop(fields);
     respond(&app, how, Answer::to_conversation(&app, conversation, wanted).await?).await
 }
 
-/// What follows a text.
+/// Completes a text.
 pub(crate) async fn completion<M: Model>(State(app): State<Arc<App<M>>>, body: Bytes) -> Result<Response, HttpError> {
     let mut fields = app.fields(&body)?;
     drop(body);
@@ -141,7 +142,7 @@ pub(crate) async fn completion<M: Model>(State(app): State<Arc<App<M>>>, body: B
     respond(&app, how, answers.telling_stop(ends.tells_stop)).await
 }
 
-/// How many answers to each prompt are wanted.
+/// Returns the requested number of answers to each prompt.
 pub(crate) fn count(fields: &Fields) -> Result<u32, HttpError> {
     Ok(fields.number("n")?.map_or(1, |count| count as u32))
 }
@@ -151,7 +152,7 @@ pub(crate) fn cache_prompt(fields: &Fields) -> Result<bool, HttpError> {
     Ok(fields.flag("cache_prompt")?.unwrap_or(true))
 }
 
-/// The conversation of a request, for this template.
+/// Reads the conversation of a request, for this template.
 pub(crate) fn conversation(
     fields: &Fields,
     tools: Vec<JsonText>,
@@ -168,12 +169,13 @@ pub(crate) fn conversation(
     let messages = messages.collect::<Result<Vec<Message>, HttpError>>()?;
     let variables = variables(fields)?;
     let (add_generation_prompt, continued) = going_on(fields, &messages)?;
-    // Texts of special tokens are the model's to say.
+    // The model may produce the texts of special tokens.
     Ok(Conversation { messages, add_generation_prompt, continued, tools, variables, ..Conversation::default() })
 }
 
-/// Whether the template begins a message of the assistant's, and the part of the last message that the answer goes on with. Where nothing is said a
-/// message of the assistant's that is the last goes on, as in llama-server.
+/// Returns whether the template begins a message of the assistant, and the part of the last message
+/// that the answer continues. By default a last message of the assistant is continued, as in
+/// llama-server.
 pub(crate) fn going_on(fields: &Fields, messages: &[Message]) -> Result<(bool, Option<Part>), HttpError> {
     const NAME: &str = "continue_final_message";
     let wrong = |what: &str| HttpError::invalid(Some(NAME), format!("{NAME}{what}"));
@@ -242,22 +244,23 @@ fn variables(fields: &Fields) -> Result<Vec<(String, JsonText)>, HttpError> {
 
 /// Roles that conversations have in every interface.
 const ROLES: [&str; 4] = ["system", "user", ASSISTANT, "tool"];
-/// The role of what answers.
+/// Role of the model.
 const ASSISTANT: &str = "assistant";
 
-/// A role as a template takes it. What a template does not name it leaves out without a word, unless it names none and writes whatever is there. `None`
-/// where nothing would come of it.
+/// Returns a role in the form of a template. A template silently drops messages whose role it does
+/// not name, unless it names no role and writes any. Returns `None` if the message would be
+/// dropped.
 fn role_for(role: String, template: &str) -> Option<String> {
     let names = |role: &str| ["'", "\""].iter().any(|quote| template.contains(&[quote, role, quote].concat()));
     match &*role {
         known if ROLES.contains(&known) || names(known) => Some(role),
-        // What OpenAI's newer models call it.
+        // Name of the role in OpenAI's newer models.
         "developer" => Some("system".to_owned()),
         _ => (!ROLES.iter().any(|role| names(role))).then_some(role),
     }
 }
 
-/// A message as a template takes it.
+/// Reads a message for a template.
 fn message(i: usize, value: &Value, template: &str) -> Result<Message, HttpError> {
     let wrong = |what: &str| HttpError::invalid(Some("messages"), format!("messages[{i}]{what}"));
     let Some(members) = value.as_object() else { return Err(wrong(" must be an object")) };
@@ -267,7 +270,8 @@ fn message(i: usize, value: &Value, template: &str) -> Result<Message, HttpError
         Some(_) => Err(wrong(&format!(".{name} must be a text"))),
     };
     let role = text("role")?.ok_or_else(|| wrong(" has no role"))?;
-    // Templates write it as their own word, so that names of control tokens in it would be those.
+    // Templates write the role as their own text, so names of control tokens in it would become
+    // those tokens.
     let is_word = |byte: u8| byte.is_ascii_alphanumeric() || b"_-".contains(&byte);
     if role.is_empty() || role.len() > MOST_ROLE_BYTES || !role.bytes().all(is_word) {
         return Err(wrong(&format!(".role must be a word of at most {MOST_ROLE_BYTES} letters")));
@@ -307,10 +311,10 @@ fn message(i: usize, value: &Value, template: &str) -> Result<Message, HttpError
     Ok(Message { role, content, reasoning, tool_calls, tool_call_id: text("tool_call_id")?, name: text("name")? })
 }
 
-/// The text of a part of a message's content.
+/// Returns the text of a part of a message's content.
 fn part(part: &Value) -> Option<&str> {
     match part["type"].as_str() {
-        // The newer interface's names are sent to this one, too.
+        // Clients also send the names of the newer interface here.
         Some("text" | "input_text" | "output_text") => part["text"].as_str(),
         Some("refusal") => part["refusal"].as_str(),
         None => part.as_str(),
@@ -332,7 +336,7 @@ fn call(call: &Value) -> Option<ToolCall> {
     Some(ToolCall { id, name: function["name"].as_str()?.to_owned(), arguments })
 }
 
-/// Which of the two an answer is to.
+/// Interface of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Chat,
@@ -356,12 +360,12 @@ impl Kind {
     }
 }
 
-/// How an answer is given.
+/// Form of an answer.
 #[derive(Clone, Debug)]
 struct How {
     kind: Kind,
     streamed: bool,
-    /// Whether a stream ends with what it took.
+    /// Whether a stream ends with the token counts.
     usage: bool,
 }
 
@@ -405,7 +409,7 @@ fn call_object(call: &ToolCall) -> Map<String, Value> {
         .collect()
 }
 
-/// What every object of an answer has.
+/// Members of every object of an answer.
 struct Frame {
     kind: Kind,
     id: String,
@@ -421,13 +425,14 @@ impl Frame {
         })
     }
 
-    /// A part of a streamed answer.
+    /// Returns a part of a streamed answer.
     fn chunk(&self, index: usize, content: Value, logprobs: Value, finish: Option<&str>) -> Value {
         let name = if self.kind == Kind::Chat { "delta" } else { "text" };
         self.object(true, json!([{"index": index, name: content, "logprobs": logprobs, "finish_reason": finish}]))
     }
 
-    /// How likely tokens were; the offset is where their text begins in the answer's.
+    /// Returns the probabilities of tokens; `offset` is the place of their text in the answer's
+    /// text.
     fn logprobs(&self, likely: &[(Likely, Vec<Likely>)], offset: usize) -> Value {
         if likely.is_empty() {
             return Value::Null;
@@ -457,19 +462,19 @@ impl Frame {
     }
 }
 
-/// The text of a token; what is no whole character is replaced.
+/// Returns the text of a token; parts of characters are replaced.
 fn text_of(likely: &Likely) -> String {
     String::from_utf8_lossy(&likely.bytes).into_owned()
 }
 
-/// JSON has no infinity; OpenAI's interface has this for what does not come up.
+/// Logarithm of a probability of 0: JSON has no infinity, and OpenAI's interface uses this number.
 const LEAST_LOGARITHM: f32 = -9999.0;
 
 fn logarithm(likely: &Likely) -> Value {
     likely.log_probability.max(LEAST_LOGARITHM).into()
 }
 
-/// A token and how likely it was: as a logarithm, or as a probability of what samplers left.
+/// Returns a token with its probability: a logarithm, or a probability after the samplers.
 fn likely_object(likely: &Likely, as_probability: bool) -> Value {
     let (name, value) = match as_probability {
         true => ("prob", f64::from(likely.log_probability).exp().into()),
@@ -499,7 +504,7 @@ async fn respond<M: Model>(app: &Asked<M>, how: How, answers: Answers) -> Result
     }
 }
 
-/// The whole answers.
+/// Returns the whole answers.
 async fn whole(frame: Frame, mut answers: Answers) -> Result<Value, HttpError> {
     let mut said = vec![(ixc_text::chat::Answer::default(), Vec::new(), None); answers.len()];
     while let Some((number, next)) = answers.next().await {
@@ -544,14 +549,14 @@ fn message_object(said: ixc_text::chat::Answer) -> Value {
     message
 }
 
-/// Answers in parts, as they are made.
+/// Streamed answers, as they are generated.
 struct Stream {
     frame: Frame,
     how: How,
     answers: Answers,
-    /// Of each answer, its calls so far, and characters of its tokens.
+    /// For each answer, its number of calls so far, and of characters of its tokens.
     said: Vec<(usize, usize)>,
-    /// What is still to be sent, before more is asked for.
+    /// Objects to send before the next event is requested.
     ready: VecDeque<String>,
     done: bool,
 }
@@ -595,7 +600,7 @@ impl Stream {
         }
     }
 
-    /// What comes behind the last part.
+    /// Adds the end of the stream.
     fn end(&mut self) {
         if self.how.usage {
             let mut object = self.frame.object(true, json!([]));
@@ -607,7 +612,7 @@ impl Stream {
     }
 }
 
-/// The answers in parts, as they are made.
+/// Streams the answers as they are generated.
 fn stream(frame: Frame, how: How, answers: Answers) -> Response {
     let said = vec![(0, 0); answers.len()];
     let mut begin = Stream { frame, how, answers, said, ready: VecDeque::new(), done: false };

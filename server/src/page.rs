@@ -1,19 +1,21 @@
-//! `/`: a page to talk with models, and to see what the engine does. One file, which asks this server alone.
+//! `/`: a page to chat with models, and to watch the engine. It is one file, and sends requests
+//! only to this server.
 //!
-//! Invariant: the page runs no script and loads no style but its own (the nonce of each answer), sends nothing elsewhere, and makes no markup of what a model
-//! says: it builds nodes, and texts in them.
+//! Invariant: the page runs only its own script and loads only its own style (the nonce of each
+//! answer). It sends nothing elsewhere. It never treats a model's text as markup: it builds nodes,
+//! and puts texts in them.
 
 use axum::http::{HeaderValue, header};
 use axum::response::{Html, IntoResponse, Response};
 
 use crate::error::HttpError;
 
-/// The page, with `NONCE` where what is random belongs.
+/// The page, with `NONCE` in place of random text.
 const PAGE: &str = include_str!("page.html");
-/// Bytes of a nonce, as CSP wants them at least.
+/// Min bytes of a nonce, as CSP requires.
 const NONCE_BYTES: usize = 16;
 
-/// The page. It has no secrets, and wants no key; what it asks does.
+/// Returns the page. It has no secrets and needs no key; its own requests do.
 pub(crate) async fn page() -> Result<Response, HttpError> {
     let mut random = [0; NONCE_BYTES];
     getrandom::fill(&mut random).map_err(|error| HttpError::failed(error.to_string()))?;
@@ -41,7 +43,8 @@ pub(crate) async fn page() -> Result<Response, HttpError> {
 mod tests {
     use super::*;
 
-    /// What the policy would stop silently, and what would be markup of a model's text.
+    /// Checks that the page has nothing that the policy would silently block, and never makes
+    /// markup of a model's text.
     #[test]
     fn the_page_has_nothing_that_its_policy_refuses() {
         assert_eq!(PAGE.matches("NONCE").count(), 2);

@@ -1,4 +1,5 @@
-//! OpenAI's newer interface: `/v1/responses`, as far as it needs nothing that was said before: nothing is stored.
+//! OpenAI's newer interface: `/v1/responses`, without features that need earlier responses: nothing
+//! is stored.
 //!
 //! ```text
 //! POST /v1/responses {"model": "m", "input": "Hi", "stream": true}
@@ -10,7 +11,7 @@
 //! event: response.completed           data: {"response": {"status": "completed", …}}
 //! ```
 //!
-//! A request becomes the one that `/v1/chat/completions` would have; an answer is the list of its items.
+//! A request takes the form of `/v1/chat/completions`; an answer is a list of items.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -36,7 +37,7 @@ use crate::request_fields::{self, Interface};
 use crate::tools::Tools;
 use crate::wanted::{Ends, sampling};
 
-/// An answer to a conversation.
+/// Answers a conversation.
 pub(crate) async fn responses<M: Model>(State(app): State<Arc<App<M>>>, body: Bytes) -> Result<Response, HttpError> {
     let fields = app.fields(&body)?;
     drop(body);
@@ -66,7 +67,7 @@ pub(crate) async fn responses<M: Model>(State(app): State<Arc<App<M>>>, body: By
     }
 }
 
-/// What a response says of its request.
+/// Returns the members of a response that repeat its request.
 fn frame_of<M: Model>(fields: &Fields, app: &Asked<M>, wanted: &Wanted, offered: &Offered) -> Map<String, Value> {
     let or = |name: &str, otherwise: Value| fields.get(name).cloned().unwrap_or(otherwise);
     let frame = json!({
@@ -81,7 +82,7 @@ fn frame_of<M: Model>(fields: &Fields, app: &Asked<M>, wanted: &Wanted, offered:
     if let Value::Object(frame) = frame { frame } else { Map::new() }
 }
 
-/// The request as a chat completion's.
+/// Returns the request in the form of a chat completion.
 fn chat_of(fields: &Fields, offered: &Offered) -> Result<Fields, HttpError> {
     let mut chat = Map::new();
     let mut messages = Vec::new();
@@ -126,7 +127,7 @@ fn chat_of(fields: &Fields, offered: &Offered) -> Result<Fields, HttpError> {
 
 /// Adds an item of the input to a chat's messages.
 fn add(item: &Value, messages: &mut Vec<Value>) -> Result<(), String> {
-    // What the assistant thought, said and called is one message.
+    // The assistant's reasoning, text and calls form one message.
     let assistant = |messages: &mut Vec<Value>, goes_on: fn(&Value) -> bool| {
         if !messages.last().is_some_and(|last| last["role"] == "assistant" && goes_on(last)) {
             messages.push(json!({"role": "assistant", "content": ""}));
@@ -165,7 +166,7 @@ fn add(item: &Value, messages: &mut Vec<Value>) -> Result<(), String> {
             let function = json!({"name": member("name")?, "arguments": arguments});
             let call = json!({"id": member("call_id")?, "type": "function", "function": function});
             assistant(messages, |_| true);
-            // In place: one message may have as many as there are items.
+            // Added in place, because one message may have all items.
             match messages.last_mut().and_then(|last| last.get_mut("tool_calls")?.as_array_mut()) {
                 Some(calls) => calls.push(call),
                 None => last(messages, "tool_calls", json!([call])),
@@ -181,7 +182,7 @@ fn add(item: &Value, messages: &mut Vec<Value>) -> Result<(), String> {
     Ok(())
 }
 
-/// The text of a text, or of parts that are all texts.
+/// Returns a text, or the joined text of parts that are all texts.
 fn text_of(content: &Value) -> Option<String> {
     match content {
         Value::String(text) => Some(text.clone()),
@@ -192,7 +193,7 @@ fn text_of(content: &Value) -> Option<String> {
     }
 }
 
-/// What an item is, while it is open.
+/// Kind of an open item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Reasoning,
@@ -200,7 +201,7 @@ enum Kind {
 }
 
 impl Kind {
-    /// What the ids of such items begin with.
+    /// Returns the prefix of the ids of such items.
     fn prefix(self) -> &'static str {
         match self {
             Kind::Reasoning => "rs",
@@ -227,17 +228,17 @@ impl Kind {
     }
 }
 
-/// An answer as its items, one after the other, and the events that tell of them.
+/// An answer as its items, one after the other, with their events.
 #[derive(Default)]
 struct Items {
     id: String,
-    /// What a response says of its request.
+    /// Members of a response that repeat its request.
     frame: Map<String, Value>,
     /// Tools of the request.
     offered: Offered,
-    /// Those that are whole.
+    /// Complete items.
     done: Vec<Value>,
-    /// The one that is open, and its text.
+    /// The open item, and its text.
     open: Option<(Kind, String)>,
     /// The call that is open, with its arguments so far.
     call: Option<ToolCall>,
@@ -258,7 +259,7 @@ impl Items {
         format!("{prefix}_{}-{}", self.id, self.done.len())
     }
 
-    /// Ends the item that is open.
+    /// Ends the open item.
     fn close(&mut self, status: &str) {
         if let Some(call) = self.call.take() {
             self.close_call(&call, status);
@@ -357,7 +358,7 @@ impl Items {
         }
     }
 
-    /// The response as it is.
+    /// Returns the response in its current state.
     fn response(&self, status: &str, usage: Option<Usage>) -> Value {
         let mut object = Value::Object(self.frame.clone());
         object["id"] = format!("resp_{}", self.id).into();
@@ -376,13 +377,13 @@ impl Items {
         object
     }
 
-    /// The response at its end.
+    /// Returns the response at its end.
     fn end(&mut self, end: &End, usage: Usage) -> Value {
         let (status, name) = match end {
             End::Model | End::Stop(_) => ("completed", "response.completed"),
             End::Limit | End::Context => ("incomplete", "response.incomplete"),
         };
-        // What was being said is as whole as the answer; what was said before is whole.
+        // The open item gets the status of the answer; earlier items are complete.
         self.close(status);
         let response = self.response(status, Some(usage));
         self.event(name, json!({"response": response}));
@@ -391,7 +392,7 @@ impl Items {
     }
 }
 
-/// The whole answer.
+/// Returns the whole answer.
 async fn whole(mut items: Items, mut answers: Answers) -> Result<Value, HttpError> {
     while let Some(next) = answers.next_of_one().await? {
         match next {
@@ -402,7 +403,7 @@ async fn whole(mut items: Items, mut answers: Answers) -> Result<Value, HttpErro
     Err(HttpError::failed("the answer was not finished"))
 }
 
-/// The answer in parts, as it is made.
+/// Streams the answer as it is generated.
 fn stream(mut items: Items, answers: Answers) -> Response {
     let response = items.response("in_progress", None);
     items.event("response.created", json!({"response": response}));
@@ -453,7 +454,7 @@ mod tests {
 
     #[test]
     fn many_items_are_refused_before_they_are_looked_at() {
-        // None of them is one, which is not said.
+        // None of them is a valid item, but the error does not mention it.
         let error = chat(vec![json!(1); MOST_MESSAGES + 1].into()).unwrap_err().body()["error"]["message"].to_string();
         assert!(error.contains("at most"), "{error}");
     }

@@ -1,4 +1,5 @@
-//! What sequences hold: looked at, and, where there is a folder for it, saved, restored and erased, as llama-server has it.
+//! State of sequences: listed, and saved, restored and erased if there is a folder for it, as in
+//! llama-server.
 //!
 //! ```text
 //! POST /slots/1?action=save     {"filename": "one.ixs"}
@@ -6,7 +7,7 @@
 //! POST /slots/1?action=erase
 //! ```
 //!
-//! `&model=NAME` says of which model, where there are several.
+//! `&model=NAME` selects the model, if there are several.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -24,12 +25,12 @@ use crate::error::HttpError;
 use crate::fields::Fields;
 use crate::model::{Model, ModelQuery, SlotAction};
 
-/// Longest name of a file: what file systems take (`NAME_MAX`).
+/// Max length of a file name in file systems (`NAME_MAX`).
 const MAX_NAME: usize = 255;
 
-/// What each sequence holds.
+/// Lists the state of each sequence.
 pub(crate) async fn slots<M: Model>(State(app): State<Arc<App<M>>>, uri: Uri) -> Result<Json<Value>, HttpError> {
-    // A model that is not loaded has none.
+    // A model that is not loaded has no sequences.
     let name = query(&uri, "model");
     let asked = ModelQuery { name: name.as_deref(), embeddings: false };
     let Some(model) = app.models.loaded(asked)? else { return Ok(Json(json!([]))) };
@@ -43,7 +44,7 @@ pub(crate) async fn slots<M: Model>(State(app): State<Arc<App<M>>>, uri: Uri) ->
     Ok(Json(slots.into_iter().enumerate().map(slot).collect()))
 }
 
-/// Saves, restores or erases one.
+/// Saves, restores or erases a sequence.
 pub(crate) async fn act<M: Model>(
     State(app): State<Arc<App<M>>>,
     id: Result<Path<String>, PathRejection>,
@@ -88,7 +89,7 @@ pub(crate) async fn act<M: Model>(
     }))
 }
 
-/// The name of a file in the folder for slots: a name alone, which leads nowhere else.
+/// Returns the name of a file in the folder for slots: only a name, which cannot lead elsewhere.
 fn file_name(fields: &Fields) -> Result<String, HttpError> {
     let name = fields.text("filename")?.unwrap_or_default();
     let is_name = !name.is_empty()

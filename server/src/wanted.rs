@@ -10,7 +10,7 @@ use crate::error::HttpError;
 use crate::fields::Fields;
 use crate::model::Model;
 
-/// Most texts that repetitions do not go over, and most bytes of each.
+/// Max texts that end repetitions, and max bytes of each.
 const MOST_BREAKERS: usize = 64;
 const MOST_BREAKER_BYTES: usize = 64;
 
@@ -43,7 +43,8 @@ impl Ends {
     }
 }
 
-/// How tokens are chosen; the defaults are those of a run. Fields are named as the sampler names its settings.
+/// Reads the settings of the sampler; the defaults are those of `run`. Fields have the names of the
+/// settings.
 pub(crate) async fn sampling<M: Model>(app: &Asked<M>, fields: &Fields) -> Result<Settings, HttpError> {
     let mut settings = Settings::default();
     for number in sample::NUMBERS {
@@ -51,7 +52,7 @@ pub(crate) async fn sampling<M: Model>(app: &Asked<M>, fields: &Fields) -> Resul
             (number.set)(&mut settings, found);
         }
     }
-    // One of the two names that it has.
+    // Another name of the setting.
     if let Some(found) = fields.number_as("typ_p", "typical_p")? {
         settings.typical_p = found as f32;
     }
@@ -65,12 +66,12 @@ pub(crate) async fn sampling<M: Model>(app: &Asked<M>, fields: &Fields) -> Resul
     if settings.dry_multiplier > 0.0 {
         settings.dry_breakers = app.breakers(breakers(fields)?).await?;
     }
-    // What is wrong is said before anything is begun.
+    // Invalid settings are reported before work begins.
     settings.check().map_err(|error| HttpError::invalid(Some(error.setting), error.to_string()))?;
     Ok(settings)
 }
 
-/// Samplers by their names, or by their letters.
+/// Reads samplers from their names or letters.
 fn kinds(value: &Value) -> Result<Vec<Kind>, HttpError> {
     let wrong = |what: &str| {
         let names: Vec<&str> = sample::SAMPLERS.iter().map(|row| row.name).collect();
@@ -93,10 +94,11 @@ fn kinds(value: &Value) -> Result<Vec<Kind>, HttpError> {
     }
 }
 
-/// Whether these can be [`Options::defaults`](crate::Options::defaults): texts and lengths, for which every request would be refused.
+/// Checks that these can be [`Options::defaults`](crate::Options::defaults). Wrong texts and
+/// lengths would make every request fail.
 ///
 /// # Errors
-/// What is wrong, for people.
+/// A message for people.
 pub fn check_defaults(defaults: &Map<String, Value>) -> Result<(), String> {
     let fields = Fields::new(defaults.clone());
     let checked = || -> Result<(), HttpError> {
@@ -119,13 +121,13 @@ fn breakers(fields: &Fields) -> Result<Option<Vec<String>>, HttpError> {
     texts.map(Some).ok_or_else(wrong)
 }
 
-/// A seed that no other request has, as far as the clock goes.
+/// Returns a seed that differs from those of other requests, within the clock's resolution.
 fn any_seed() -> u64 {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     now.map_or(0, |now| now.as_nanos() as u64)
 }
 
-/// How many of the likeliest tokens are told with each token of a chat.
+/// Returns the number of likeliest tokens to return with each token of a chat.
 pub(crate) fn likeliest_of_chat(fields: &Fields) -> Result<Option<usize>, HttpError> {
     let top = fields.number("top_logprobs")?.map(|top| top as usize);
     match (fields.flag("logprobs")?.unwrap_or(false), top) {
