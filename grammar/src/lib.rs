@@ -6,7 +6,7 @@
 //! | `source` | the kinds of grammars in requests |
 //! | `error` | errors of grammars, and limits on their cost |
 //! | `gbnf` | llama.cpp's grammars: read, and written as Lark |
-//! | `gbnf/lexemes` | the parts of such a grammar that become lexemes without changing the language |
+//! | `gbnf/lexemes` | parts of such a grammar that can be lexemes without changing the language |
 //! | `schema` | a compiler from JSON schemas to Lark rules |
 //! | `keys` | the keys of an answer's open objects, so that no key is written twice |
 //! | `vocabulary` | a model's tokens in the form of the matcher |

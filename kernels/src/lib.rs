@@ -5,14 +5,24 @@
 //!
 //! | kernels | computation |
 //! | --- | --- |
-//! | [`embed`], [`rms_norm`], [`sum_squares`], [`rms_norm_piece`], [`centre`], [`quantise`], [`map`], [`copy`], [`add_bias`], [`scale_by`], [`heads_sum`], [`softcap`], [`softmax`], [`relu`], [`xielu`], [`clamp`] | rows |
+//! | [`embed`], [`map`], [`copy`], [`scale_by`], [`heads_sum`], [`softmax`] | rows |
+//! | [`rms_norm`], [`sum_squares`], [`rms_norm_piece`], [`centre`] | norms |
+//! | [`quantise`] | activation formats |
+//! | [`add_bias`], [`softcap`], [`relu`], [`xielu`], [`clamp`] | biases, activation functions |
 //! | [`linear`] | matrix products of every format, with bias, residual or SwiGLU; packing |
-//! | [`rope_heads`], [`rope_append`], [`append_places`], [`temperature`], [`heads_temperature`] | rotation of heads, append to the KV cache, and factors of queries by position |
+//! | [`rope_heads`], [`rope_append`], [`append_places`] | rotation, append to the KV cache |
+//! | [`temperature`], [`heads_temperature`] | factors of queries by position |
 //! | [`attention`], [`attention_part`], [`attention_combine`], [`attention_window`], [`attention_entries`], [`attention_tiles`] | attention over the KV cache: all of it, in parts, its last positions, these and entries, or of many rows |
-//! | [`short_conv`], [`delta_net`], [`delta_net_chunks`], [`ssm_scan`], [`wkv`], [`compress`] | recurrent states, all rows of a step in order, or in chunks |
-//! | [`stream_weights`], [`stream_input`], [`stream_mix`], [`stream_attend`] | hyper-connections: mixing weights, a block's input, the mixed streams, attention to a row's kept streams |
-//! | [`index_top_k`], [`index_scores`], [`index_choose`] | positions that a row attends to, if a model chooses them: at once, or scores of parts and a choice among them |
-//! | [`route`], [`route_identities`], [`gather`], [`combine`] | experts: the choice for a row, experts that return the row unchanged, the gathered rows, the combined results |
+//! | [`short_conv`], [`ssm_scan`], [`wkv`], [`compress`] | recurrent states, row by row |
+//! | [`delta_net`], [`delta_net_chunks`] | the gated delta rule, row by row or in chunks |
+//! | [`stream_weights`], [`stream_mix`] | hyper-connections: weights of streams, mixed streams |
+//! | [`stream_input`] | hyper-connections: input of a block |
+//! | [`stream_attend`] | hyper-connections: attention to a row's kept streams |
+//! | [`index_top_k`] | positions that a row attends to, if a model chooses them |
+//! | [`index_scores`], [`index_choose`] | scores of parts of the positions, and the choice |
+//! | [`route`] | choice of experts for a row |
+//! | [`route_identities`] | removal of experts that return their input |
+//! | [`gather`], [`combine`] | rows in the order of experts, and the sum of their results |
 //!
 //! | building blocks | what they own |
 //! | --- | --- |
@@ -22,7 +32,7 @@
 //! | [`generate`](mod@generate) | kernel IR from a spec, for a target |
 //! | [`vectors`], [`math`], [`rms`], [`rotation`], [`cache`], [`online_softmax`], [`bf16_tile`] | pieces of generators |
 //! | [`reference`](mod@reference), [`work`] | comparison of runs with formulas; work of a call |
-//! | [`catalogue`] | named kernels, inputs for them and comparison of runs: for tests and `ixc kernel` |
+//! | [`catalogue`] | named kernels, inputs for them and comparison of runs |
 //!
 //! To add a kernel, add its file, a `mod` and a line in the registry below.
 

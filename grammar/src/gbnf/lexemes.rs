@@ -4,8 +4,8 @@
 //! but the grammar may take a shorter one. Both are the same if
 //!
 //! - no character that can follow it continues it, after any text that it matches; and
-//! - no two lexemes that can stand in one place begin alike, unless both are single
-//!   characters, so that there is never a choice.
+//! - no two lexemes that can stand in one place begin alike, unless both are single characters. The
+//!   lexer then never has a choice.
 //!
 //! The characters that can follow are computed as in parser generators (FOLLOW), without regard to
 //! context. The characters that continue a text come from the deterministic form of Glushkov's

@@ -8,7 +8,8 @@
 //! | module | what it owns |
 //! | --- | --- |
 //! | [`strategy`] | kernels of a product, and their dims |
-//! | [`candidates`], [`tiling`] | ways to cut a weight's products and their costs; the chosen cut, as text |
+//! | [`candidates`] | ways to cut a weight's products, and their costs |
+//! | [`tiling`] | the chosen cut, as text |
 //! | [`cut`] | the parts of a product that a tuner changes |
 //! | [`pace`] | distance of prefetches, and unrolled loops |
 //! | `swiglu` | two products and their gating, in one kernel |
