@@ -100,7 +100,7 @@ pub enum GrammarError {
     #[error("too many other grammars are still being compiled; try again later")]
     Busy,
     /// The client has left.
-    #[error("the grammar is not wanted any more")]
+    #[error("the client no longer waits for the grammar")]
     Unwanted,
     /// The begun answer does not match the grammar.
     #[error("the last message, which the answer continues, does not begin an answer that the grammar or schema allows")]
@@ -116,7 +116,7 @@ pub enum GrammarError {
         milliseconds: u64,
     },
     /// The grammar cannot be followed any further.
-    #[error("the answer left the grammar: {message}")]
+    #[error("the answer no longer matches the grammar: {message}")]
     Step {
         /// Why.
         message: String,

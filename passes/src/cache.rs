@@ -38,7 +38,7 @@ pass_options! {
     pub struct Options for "cache" {
         #[doc = "The format of keys: f16, q8_0 or q4_0; keep leaves it as the graph has it."]
         pub keys: Cached = Cached::default(),
-        #[doc = "The format of values, likewise."]
+        #[doc = "The format of values: f16, q8_0 or q4_0; keep leaves it as the graph has it."]
         pub values: Cached = Cached::default(),
     }
 }

@@ -44,7 +44,7 @@ pub enum PassError {
         found: &'static str,
     },
     /// A pass needs facts about the model that its graph does not hold.
-    #[error("pass {pass} needs a model: the files that its weights lie in, and its tokenizer")]
+    #[error("pass {pass} needs a model: the files of its weights, and its tokenizer")]
     NoModel {
         /// The pass.
         pass: &'static str,

@@ -66,9 +66,9 @@ pass_options! {
     /// Options of the pass. The default region holds the ops of twenty layers; a layer is two
     /// regions. The longest chain of rules has 8 links.
     pub struct Options for "fuse" {
-        #[doc = "Most ops that are one e-graph; choosing among their nodes takes the square of these in bits."]
+        #[doc = "Max ops of one e-graph; the choice among its nodes takes the square of their number in bits."]
         pub region: usize = 512,
-        #[doc = "Most rounds of rewriting."]
+        #[doc = "Max rounds of rewriting."]
         pub rounds: usize = 32,
     }
 }

@@ -70,7 +70,7 @@ pass_options! {
         pub tuned: Tuned = Tuned::default(),
         #[doc = "Items that a product of few rows can have for many threads: where a weight makes fewer, they can be divided in bands; 0 divides none."]
         pub items: u64 = FEW_ROWS_ITEMS,
-        #[doc = "Bytes of weights that a band has at least."]
+        #[doc = "Min bytes of weights of a band."]
         pub band_bytes: u64 = MIN_BAND_BYTES,
     }
 }

@@ -464,7 +464,7 @@ pub enum Refusal {
         message: String,
     },
     /// The queue is full.
-    #[error("as many requests wait as may ({waiting}); try again later")]
+    #[error("the queue is full ({waiting} requests wait); try again later")]
     Busy {
         /// Number of waiting requests.
         waiting: usize,

@@ -46,7 +46,7 @@ pub enum AllowedOrigin {
 
 /// Error of a text that is not an origin.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no origin; expected *, or scheme://host[:port] such as https://chat.example")]
+#[error("{0:?} is not an origin; expected *, or scheme://host[:port] such as https://chat.example")]
 pub struct NoOrigin(String);
 
 impl FromStr for AllowedOrigin {

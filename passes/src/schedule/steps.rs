@@ -57,7 +57,7 @@ const MEETING_BYTES: u64 = 40 << 10;
 pass_options! {
     /// Options of the pass.
     pub struct Options for "steps" {
-        #[doc = "Bytes that one thread gets through while all meet: steps in which sharing saves less are done by one alone; `none` shares all."]
+        #[doc = "Bytes that one thread processes while all threads meet: if sharing a step saves less, one thread runs it alone; `none` shares all steps."]
         pub alone: Option<u64> = Some(MEETING_BYTES),
     }
 }
