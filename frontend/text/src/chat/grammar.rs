@@ -4,14 +4,11 @@
 //! The text of a call may end too early, if an argument contains the marker that ends calls. The
 //! call is then [`Reading::Unfinished`], and the parser searches the next marker.
 
+use super::call::{Found, MAX_DEPTH, found};
 use super::json;
 use super::reading::Reading;
 use super::tools::{Kind, TextParameters};
 
-/// Maximum length of a tool's name, in bytes. OpenAI's interface allows 64.
-const MAX_NAME: usize = 256;
-/// Maximum depth of nested values. Tools need a few levels.
-pub(super) const MAX_DEPTH: usize = 64;
 /// Prefix of the caller's functions in Kimi and harmony.
 pub(super) const FUNCTIONS: &str = "functions.";
 
@@ -67,14 +64,6 @@ pub(super) enum Id {
     /// After the name and `mark`: letters and digits, `length` of them. Mistral's templates refuse
     /// other ids.
     After { mark: &'static str, length: usize },
-}
-
-/// A call that was read.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Found {
-    pub id: Option<String>,
-    pub name: String,
-    pub arguments: String,
 }
 
 /// Known properties of a call in addition to its text.
@@ -162,20 +151,6 @@ impl Grammar {
 pub(super) fn bracket(opening: &str) -> &str {
     let opening = opening.trim_end();
     if opening.ends_with(['{', '[']) { &opening[opening.len() - 1..] } else { "" }
-}
-
-/// Returns whether a text is a valid name of a tool, because names in calls are parsed again.
-pub fn is_name(name: &str) -> bool {
-    let may_be_in = |c: char| !c.is_whitespace() && !c.is_control() && !matches!(c, '<' | '>' | '"' | '{' | '}');
-    !name.is_empty() && name.len() <= MAX_NAME && name.chars().all(may_be_in)
-}
-
-/// Returns a call, if its name is valid.
-pub(super) fn found(id: Option<String>, name: &str, arguments: String) -> Reading<Found> {
-    if !is_name(name) {
-        return Reading::Wrong;
-    }
-    Reading::Whole(Found { id: id.filter(|id| !id.is_empty()), name: name.to_owned(), arguments })
 }
 
 /// Returns the name in `functions.N:0`.

@@ -34,6 +34,7 @@
 
 use serde::{Deserialize, Serialize};
 
+mod call;
 pub mod format;
 mod frame;
 mod grammar;
@@ -46,9 +47,9 @@ mod reading;
 mod streaming;
 mod tools;
 
+pub use call::is_name;
 pub use format::{Format, format_of};
 pub use frame::{Frame, Thinking, Word};
-pub use grammar::is_name;
 pub use json::whole_arguments;
 pub use parser::Parser;
 pub use tools::TextParameters;

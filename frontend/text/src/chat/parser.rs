@@ -8,8 +8,9 @@
 use std::collections::HashSet;
 use std::hash::{Hash, Hasher};
 
+use super::call::Found;
 use super::format::{Format, Move, State};
-use super::grammar::{Circumstances, Found, Grammar, bracket, header};
+use super::grammar::{Circumstances, Grammar, bracket, header};
 use super::markers::Markers;
 use super::outlook::{Outlook, outlook};
 use super::reading::Reading;

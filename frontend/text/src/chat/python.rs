@@ -1,7 +1,7 @@
 //! Calls in Python's syntax, with literals as values: `[f(a="x", b=[1, True]), g()]`, or one on
 //! each line.
 
-use super::grammar::{Found, MAX_DEPTH, found};
+use super::call::{Found, MAX_DEPTH, found};
 use super::json;
 use super::reading::Reading;
 

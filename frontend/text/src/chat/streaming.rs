@@ -14,7 +14,8 @@
 //! Grammars with their own notation of values (Gemma 4, MiniMax M3, Python) are not streamed: their
 //! calls are returned as a whole.
 
-use super::grammar::{Circumstances, Grammar, Id, attribute, bracket, found, plain_value, whole_name};
+use super::call::found;
+use super::grammar::{Circumstances, Grammar, Id, attribute, bracket, plain_value, whole_name};
 use super::json;
 use super::reading::Reading;
 use super::tools::Kind;

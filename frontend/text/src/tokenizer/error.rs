@@ -21,10 +21,12 @@ pub enum TokenizerError {
     )]
     NoVocabulary,
     /// The pre-tokenizer is not supported.
-    #[error("key \"tokenizer.ggml.pre\" is {found:?}; supported are {}", super::supported_pre_tokenizers().join(", "))]
+    #[error("key \"tokenizer.ggml.pre\" is {found:?}; supported are {}", supported.join(", "))]
     UnknownPreTokenizer {
         /// Name of the pre-tokenizer.
         found: String,
+        /// The names that are supported.
+        supported: Vec<&'static str>,
     },
     /// The vocabulary and the embedding matrix differ in size.
     #[error(

@@ -39,6 +39,7 @@ mod bpe;
 mod byte_level;
 mod charsmap;
 mod error;
+mod escapes;
 pub mod keys;
 mod longest;
 mod merge;

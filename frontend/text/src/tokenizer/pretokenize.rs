@@ -206,10 +206,10 @@ impl PreTokenizer {
     /// # Errors
     /// [`TokenizerError::UnknownPreTokenizer`].
     pub fn named(name: &str) -> Result<&'static PreTokenizer, TokenizerError> {
-        TABLE
-            .iter()
-            .find(|row| row.names.contains(&name))
-            .ok_or_else(|| TokenizerError::UnknownPreTokenizer { found: name.chars().take(64).collect() })
+        TABLE.iter().find(|row| row.names.contains(&name)).ok_or_else(|| TokenizerError::UnknownPreTokenizer {
+            found: name.chars().take(64).collect(),
+            supported: supported_pre_tokenizers(),
+        })
     }
 
     /// Returns the name of the row with these patterns, written as in a `tokenizer.json` (`Split`,

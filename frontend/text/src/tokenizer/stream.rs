@@ -1,7 +1,44 @@
 //! Converts ids to text, one at a time. A token may end inside a character, so bytes are kept until
 //! the character is complete.
 
-use super::{Tokenizer, TokenizerError};
+use super::{DecodeOptions, Tokenizer, TokenizerError};
+
+impl Tokenizer {
+    /// Returns the text of a whole sequence, without control tokens. Invalid UTF-8 becomes U+FFFD.
+    ///
+    /// # Errors
+    /// [`TokenizerError::UnknownId`].
+    pub fn decode(&self, ids: &[u32]) -> Result<String, TokenizerError> {
+        self.decode_with(ids, DecodeOptions::default())
+    }
+
+    /// Does what [`Tokenizer::decode`] does, with options.
+    ///
+    /// # Errors
+    /// [`TokenizerError::UnknownId`].
+    pub fn decode_with(&self, ids: &[u32], options: DecodeOptions) -> Result<String, TokenizerError> {
+        Ok(String::from_utf8_lossy(&self.decode_bytes(ids, options)?).into_owned())
+    }
+
+    /// Returns the bytes of a sequence, including invalid UTF-8.
+    ///
+    /// # Errors
+    /// [`TokenizerError::UnknownId`].
+    pub fn decode_bytes(&self, ids: &[u32], options: DecodeOptions) -> Result<Vec<u8>, TokenizerError> {
+        let mut stream = self.stream(options);
+        let mut bytes = Vec::new();
+        for &id in ids {
+            bytes.extend(stream.shown_bytes(id)?);
+        }
+        Ok(bytes)
+    }
+
+    /// Returns a decoder for one token at a time.
+    pub fn stream(&self, options: DecodeOptions) -> Stream<'_> {
+        let strip_space = options.at_start && self.add_space_prefix;
+        Stream { tokenizer: self, show_special: options.show_special, strip_space, pending: Vec::new() }
+    }
+}
 
 /// Decoder for one token at a time. The texts of [`Stream::push`] and [`Stream::finish`] together
 /// are the text that [`Tokenizer::decode_with`] returns for all ids.
@@ -16,10 +53,6 @@ pub struct Stream<'t> {
 }
 
 impl<'t> Stream<'t> {
-    pub(super) fn new(tokenizer: &'t Tokenizer, show_special: bool, strip_space: bool) -> Stream<'t> {
-        Stream { tokenizer, show_special, strip_space, pending: Vec::new() }
-    }
-
     /// Returns the text that is certain after this token: whole characters, possibly none.
     ///
     /// # Errors
@@ -51,7 +84,7 @@ impl<'t> Stream<'t> {
     }
 
     /// Returns a token's bytes as they are shown here.
-    pub(super) fn shown_bytes(&mut self, id: u32) -> Result<&'t [u8], TokenizerError> {
+    fn shown_bytes(&mut self, id: u32) -> Result<&'t [u8], TokenizerError> {
         let bytes = self.tokenizer.token_bytes(id)?;
         if !self.show_special && !self.tokenizer.is_text(id) {
             return Ok(&[]);

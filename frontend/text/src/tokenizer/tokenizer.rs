@@ -8,7 +8,6 @@ use super::sentence::Sentence;
 use super::spec::{ModelKind, SpecialIds, TokenType, TokenizerSpec};
 use super::special::{Fragment, SpecialTokens};
 use super::spm::Spm;
-use super::stream::Stream;
 use super::unigram::Unigram;
 use super::values::{ControlNames, Values};
 use super::vocabulary::Vocabulary;
@@ -30,7 +29,7 @@ pub struct Tokenizer {
     special: SpecialIds,
     add_bos: bool,
     add_eos: bool,
-    add_space_prefix: bool,
+    pub(super) add_space_prefix: bool,
     /// Whether special tokens absorb the white space after them.
     takes_space: bool,
 }
@@ -267,40 +266,5 @@ impl Tokenizer {
     /// only on request.
     pub fn is_text(&self, id: u32) -> bool {
         matches!(self.vocabulary.token_type(id), TokenType::Normal | TokenType::UserDefined | TokenType::Byte)
-    }
-
-    /// Returns the text of a whole sequence, without control tokens. Invalid UTF-8 becomes U+FFFD.
-    ///
-    /// # Errors
-    /// [`TokenizerError::UnknownId`].
-    pub fn decode(&self, ids: &[u32]) -> Result<String, TokenizerError> {
-        self.decode_with(ids, DecodeOptions::default())
-    }
-
-    /// Does what [`Tokenizer::decode`] does, with options.
-    ///
-    /// # Errors
-    /// [`TokenizerError::UnknownId`].
-    pub fn decode_with(&self, ids: &[u32], options: DecodeOptions) -> Result<String, TokenizerError> {
-        Ok(String::from_utf8_lossy(&self.decode_bytes(ids, options)?).into_owned())
-    }
-
-    /// Returns the bytes of a sequence, including invalid UTF-8.
-    ///
-    /// # Errors
-    /// [`TokenizerError::UnknownId`].
-    pub fn decode_bytes(&self, ids: &[u32], options: DecodeOptions) -> Result<Vec<u8>, TokenizerError> {
-        let mut stream = self.stream(options);
-        let mut bytes = Vec::new();
-        for &id in ids {
-            bytes.extend(stream.shown_bytes(id)?);
-        }
-        Ok(bytes)
-    }
-
-    /// Returns a decoder for one token at a time.
-    pub fn stream(&self, options: DecodeOptions) -> Stream<'_> {
-        let strip_space = options.at_start && self.add_space_prefix;
-        Stream::new(self, options.show_special, strip_space)
     }
 }

@@ -3,9 +3,10 @@
 
 use std::collections::{BTreeSet, HashMap};
 
+use super::escapes::unescaped;
 use super::pretokenize::{Alphabet, PreTokenizer};
 use super::spec::{ModelKind, TokenType, TokenizerSpec, byte_of};
-use super::{TokenizerError, byte_level, longest};
+use super::{TokenizerError, byte_level};
 
 /// Texts that end generation, and are control tokens whatever type the file states.
 const END_NAMES: [&str; 33] = [
@@ -113,7 +114,7 @@ impl Vocabulary {
         let of = |(text, ty): (&String, &TokenType)| match (spec.model, ty) {
             // Spaces are unchanged.
             (ModelKind::Unigram, ty) if *ty != TokenType::Byte => text.as_bytes().into(),
-            (ModelKind::Longest, ty) if !ty.is_name() => longest::unescaped(text).unwrap_or_default().into(),
+            (ModelKind::Longest, ty) if !ty.is_name() => unescaped(text).unwrap_or_default().into(),
             (_, ty) => token_bytes(alphabet, text, *ty),
         };
         let bytes = spec.tokens.iter().zip(&types).map(of).collect();

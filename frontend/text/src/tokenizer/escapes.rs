@@ -1,0 +1,25 @@
+//! Escapes in the tokens of RWKV's vocabularies.
+
+/// Returns the bytes of a token as files of such a vocabulary write them: `\t`, `\n`, `\r`, `\xNN`;
+/// any other character after a backslash is unchanged. `None` if a backslash ends the text, or `\x`
+/// is not followed by two digits.
+pub fn unescaped(text: &str) -> Option<Vec<u8>> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut left = text.bytes();
+    while let Some(byte) = left.next() {
+        bytes.push(match byte {
+            b'\\' => match left.next()? {
+                b't' => b'\t',
+                b'n' => b'\n',
+                b'r' => b'\r',
+                b'x' => {
+                    let mut digit = || char::from(left.next()?).to_digit(16);
+                    (digit()? * 16 + digit()?) as u8
+                }
+                other => other,
+            },
+            byte => byte,
+        });
+    }
+    Some(bytes)
+}
