@@ -222,7 +222,7 @@ fn tanh(b: &mut KernelBuilder, x: ValueId) -> ValueId {
 /// Returns `ln(1 + e^x)` as `max(x, 0) + ln(1 + u)` for `u = e^-|x|`, which is in 0..=1.
 ///
 /// `ln(1 + u) = 2 artanh s` for `s = u / (2 + u)`, at most 1/3. The series of odd powers to the
-/// 15th leaves `2 s^17 / 17`, below 1e-9, and is exact enough for small u.
+/// 15th leaves `2 s^17 / 17`, below 1e-9, and loses no precision for small u.
 pub fn softplus(b: &mut KernelBuilder, x: ValueId) -> ValueId {
     let lanes = b.ty(x).lanes;
     let [zero, one, two] = [0.0, 1.0, 2.0].map(|x| b.splat_f32(lanes, x));

@@ -8,6 +8,7 @@
 //! quantised rows. If several weights are parts of one tensor (`ffn_gate_up_exps`), only one is
 //! counted. If each head has a matrix of its own, all heads of a row lie side by side in the state,
 //! as in the files of llama-imatrix.
+//!
 //! ```text
 //!   %y = linear %x, @w, _, _ : f32[T, 512]                // @w : q4_k[512, 256], %x : a8_super[T, 256]
 //! ```

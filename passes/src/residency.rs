@@ -7,6 +7,7 @@
 //! are requested directly after its `route`. An `expert.wait` stands before the first op that reads
 //! them, which takes its ids from there. They are evicted after the last. Tokens from one
 //! `expert.slots` order all these ops.
+//!
 //! ```text
 //!   %logits = linear %h, @router, _, _ : f32[T, 16]
 //!   %ids, %p = route %logits, _, _ {top_k = 4, score = softmax, groups = 1, groups_kept = 1, normalise = true, scale = 1.0} : i32[T, 4], f32[T, 4]

@@ -198,8 +198,8 @@ impl<'a> Piece<'a> {
             for (&old, new) in op.results.iter().zip(own.push(op.kind, operands, attrs, types)) {
                 values.insert(old, new);
                 piece.values.push(old);
-                // A name holds the number of the original value. Equal regions must also agree in
-                // which values have a name.
+                // The name holds the value's number in the region, which leads back to the original
+                // value. Equal regions must also agree in which values have a name.
                 let named = function.values[old.index()].name.is_some();
                 own.values[new.index()].name = named.then(|| name_of(new));
                 if spans.last_use[old.index()] >= end {

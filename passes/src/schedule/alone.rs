@@ -5,6 +5,7 @@
 //! barrier before, where they wait anyway, it costs no second barrier. If a task has several items,
 //! other threads could take all but one of them; doing it alone loses that work. The rule is
 //! therefore
+//!
 //! ```text
 //! bytes of all items with n rows, less those of one item     at most    bytes that a thread gets through while threads meet
 //! ```

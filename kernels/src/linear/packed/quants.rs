@@ -76,7 +76,7 @@ impl Unpacked {
         self.at.clone() + sub * Self::sub_block(format)
     }
 
-    /// Unpacks `columns` columns of a strip; the lanes of its part must hold whole strips.
+    /// Unpacks `columns` columns of a strip; the lanes of its part must hold a whole strip.
     pub fn fill(&self, b: &mut KernelBuilder, strip: &StripBlock, columns: i64) {
         let format = strip.format;
         let (len, bytes) = (format.block_len() as i64, STRIP as i64 * format.block_bytes() as i64);
