@@ -72,7 +72,6 @@ const KNOWN_CIRCLES: &[(&str, &str)] = &[
     ("ir/src/lib.rs", "format::codec"),
     ("ir/src/lib.rs", "graph::attrs"),
     ("frontend/model_files/src/lib.rs", "checkpoint::codebook"),
-    ("kernels/src/lib.rs", "linear::file"),
     ("passes/src/lib.rs", "schedule::lower"),
     ("dataflow/src/lib.rs", "simulate::pass"),
 ];

@@ -21,8 +21,9 @@ use ixc_ir::kernel::{Affine, BufferId, DimId, Elem, KernelBuilder, Op, Type, Val
 use super::packed::activations::RowBlock;
 use super::packed::ahead;
 use super::packed::panel::{Dots, Source, has_magnitudes, times};
-use super::packed::strip::{self, Part};
+use super::packed::strip::Part;
 use super::{Destination, MatmulStrategy, Product, SUB, row_bytes, tiles};
+use crate::linear;
 
 const STRIP: i64 = STRIP_ROWS as i64;
 /// Rows of a tile.
@@ -131,7 +132,7 @@ impl Vectors<'_> {
         // Magnitudes come with signs and have no zero point. Scaled words have already subtracted
         // it.
         let without = has_magnitudes(format, self.dots) || self.scales_words();
-        let zero = if without { 0 } else { strip::quants(format).zero_of_products() };
+        let zero = if without { 0 } else { linear::quants(format).zero_of_products() };
         for (p, part) in self.parts.iter().enumerate() {
             for (r, row) in self.rows.iter().enumerate() {
                 let own = p * self.rows.len() + r;
@@ -148,7 +149,7 @@ impl Vectors<'_> {
     /// Without products by fours a multiple makes too large a byte. The zero point is then also
     /// multiplied, so it is subtracted from the sums of two.
     fn scales_words(&self) -> bool {
-        self.dots == Dots::Dot2 && strip::quants(self.ends.product.format).multiples().is_some()
+        self.dots == Dots::Dot2 && linear::quants(self.ends.product.format).multiples().is_some()
     }
 
     /// Returns the strip in memory.
@@ -191,7 +192,7 @@ impl Vectors<'_> {
                         let chain = group as usize % 2 * (sums.len() - count);
                         let x = row.group(b, lanes, group);
                         if scales_words && p == 0 {
-                            let zero = b.splat_int(part.quants(), strip::quants(format).zero().into());
+                            let zero = b.splat_int(part.quants(), linear::quants(format).zero().into());
                             let two = b.op(Op::Dot2U8S8, words, &[zero, x]);
                             match self.parts.len() {
                                 1 => {
@@ -219,7 +220,7 @@ impl Vectors<'_> {
                 }
             }
             // Max pairs whose sums fit a word.
-            let fit = (strip::quants(format).pairs_in_a_word() as i64 / 2).clamp(1, SUB / 8);
+            let fit = (linear::quants(format).pairs_in_a_word() as i64 / 2).clamp(1, SUB / 8);
             if (pair + 1) % fit == 0 {
                 for (own, two) in pairs.iter_mut().enumerate() {
                     if let Some(two) = two.take() {
@@ -262,7 +263,7 @@ impl Columns<'_> {
     /// Runs `body` for every sub-block: in one loop, or in one loop for the columns of each scale.
     fn for_sub_blocks(&self, b: &mut KernelBuilder, carried: &[ValueId], body: OfSubBlock<'_>) -> Vec<ValueId> {
         let format = self.strip.format;
-        let Some(columns) = strip::quants(format).multiples() else {
+        let Some(columns) = linear::quants(format).multiples() else {
             let multiples = vec![Vec::new(); self.parts.len()];
             return b.for_carry("s", self.k / SUB, carried, |b, sub, carried| {
                 let source = self.strip.clone();
@@ -306,7 +307,7 @@ impl Layout {
 
 /// Returns whether codes are less than a byte, so that tiles take them from a panel.
 pub fn unpacks(format: Format) -> bool {
-    strip::quants(format).low.bits < 8
+    linear::quants(format).low.bits < 8
 }
 
 fn panel_rows(tile: u32) -> i64 {
@@ -483,7 +484,7 @@ impl Group<'_> {
                         let from = sums_at + (number * width + column) * TILE + part.at(4);
                         let sum = b.load(part.dwords(), scratch, r * LINE + from);
                         let strip = self.first.clone() + strip.clone() + column;
-                        let zero = strip::quants(format).zero_of_products();
+                        let zero = linear::quants(format).zero_of_products();
                         self.ends.add(b, &(x.row.clone() + r), &strip, part, sum, zero);
                     }
                 }

@@ -4,8 +4,9 @@ use ixc_ir::format::{Codec, Format, Minimum, Scales};
 use ixc_ir::kernel::{Affine, BufferId, KernelBuilder, Op, Type, ValueId};
 
 use super::file::{self, Block};
-use super::packed::{panel, strip};
+use super::packed::panel;
 use super::{LANES, SUB, for_vectors};
+use crate::linear;
 
 /// Writes `n` elements of the row at `offset` of `w` to `y`.
 pub fn dequantise_row(b: &mut KernelBuilder, format: Format, n: u32, w: BufferId, offset: Affine, y: BufferId) {
@@ -17,7 +18,7 @@ pub fn dequantise_row(b: &mut KernelBuilder, format: Format, n: u32, w: BufferId
         });
         return;
     }
-    let codec = strip::quants(format);
+    let codec = linear::quants(format);
     let (len, bytes) = (format.block_len() as i64, format.block_bytes() as i64);
     b.for_each("b", i64::from(n) / len, |b, i| {
         let block = Block { buffer: w, offset: offset.clone() + i * bytes, format };

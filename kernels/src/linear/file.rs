@@ -10,7 +10,7 @@ use ixc_ir::format::{
 };
 use ixc_ir::kernel::{Affine, BufferId, KernelBuilder, Op, Type, ValueId};
 
-use super::packed::strip;
+use crate::linear;
 
 /// Type of a sub-block's codes.
 pub const BYTES: Type = Type::i8(SUB as u16);
@@ -27,7 +27,7 @@ pub struct Block {
 
 impl Block {
     fn codec(&self) -> &'static Quants {
-        strip::quants(self.format)
+        linear::quants(self.format)
     }
 
     /// Returns the address of a field.

@@ -34,7 +34,7 @@ mod tiles;
 pub mod tiling;
 
 use ixc_ir::format::packed::{self as layout, STRIP};
-use ixc_ir::format::{Codec, Format};
+use ixc_ir::format::{Codec, Format, Quants};
 use ixc_ir::kernel::{Affine, BufferId, BufferKind, DimId, Kernel, KernelBuilder, Type};
 
 use crate::catalogue::{Row, row};
@@ -206,6 +206,11 @@ fn row_bytes(format: Format, k: u32) -> i64 {
 /// Returns the format of a product's strips: the weight's own, or the one into which it is packed.
 fn strips_of(format: Format) -> Format {
     format.packed().unwrap_or(format)
+}
+
+/// Returns the codec of a packed format of integers; other formats are read elsewhere.
+pub fn quants(format: Format) -> &'static Quants {
+    format.quants().unwrap_or_else(|| unreachable!("{format} has no integers"))
 }
 
 /// Returns the bytes of a strip of rows of `k` columns. The last block may lack sub-blocks, but has

@@ -16,10 +16,11 @@ use ixc_ir::kernel::{Affine, BufferId, BufferKind, DimId, Kernel, KernelBuilder,
 
 use super::SUB;
 use super::file::{self, Block, bits};
-use super::packed::strip::{self, VECTOR};
+use super::packed::strip::VECTOR;
 use crate::catalogue::{Row, row};
 use crate::definition::Definition;
 use crate::generate::{GenerateError, Vectors, check_word};
+use crate::linear;
 use crate::reference::{Mismatch, Run, equal};
 use crate::signature::{Holds, Signature};
 use crate::text::spec;
@@ -184,7 +185,7 @@ fn quants(b: &mut KernelBuilder, rows: &Rows, blocks: Affine, rest: i64, to: &Pl
             let blocks = (0..STRIP).map(|r| {
                 (r < rows.count).then(|| Block { buffer: rows.buffer, offset: rows.at(r, at.clone()), format: from })
             });
-            pack_block(b, strip::quants(from), &blocks.collect::<Vec<_>>(), i, &to);
+            pack_block(b, linear::quants(from), &blocks.collect::<Vec<_>>(), i, &to);
         }
     };
     if blocks != Affine::constant(0) {

@@ -43,6 +43,7 @@ use super::activations::RowBlock;
 use super::ahead;
 use super::panel::{self, Dots, Item, Source};
 use super::strip::{self, Part};
+use crate::linear;
 
 /// Max sums of a block: rows times parts.
 const SUMS: usize = 8;
@@ -108,7 +109,7 @@ impl Micro {
     }
 
     fn codec(&self) -> &'static Quants {
-        strip::quants(self.source.format)
+        linear::quants(self.source.format)
     }
 
     fn parts(&self) -> Vec<Part> {

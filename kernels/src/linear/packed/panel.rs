@@ -11,7 +11,8 @@ use ixc_ir::kernel::{Affine, BufferId, KernelBuilder, Op, Type, ValueId, VarId};
 
 use super::super::Vectors;
 use super::SUB;
-use super::strip::{self, Part, StripBlock, VECTOR};
+use super::strip::{Part, StripBlock, VECTOR};
+use crate::linear;
 
 /// Columns that a panel of quants covers: 16 KiB of bytes, which stay in L1.
 const STRETCH: i64 = 1024;
@@ -50,7 +51,7 @@ pub enum Dots {
 
 /// Returns the items of a format's block in the order of a panel, with their numbers.
 fn items(format: Format, dots: Dots) -> Vec<(Item, i64)> {
-    let (codec, len) = (strip::quants(format), format.block_len() as i64);
+    let (codec, len) = (linear::quants(format), format.block_len() as i64);
     let numbers = len / format.d_columns() as i64;
     let Some(scaled) = codec.scaled() else {
         let mut items = vec![(Item::D, numbers)];
@@ -131,7 +132,7 @@ impl Source {
 
     /// Returns this block from sub-block `number` on; its scales cannot be read from there.
     pub fn sub_block(&self, number: i64) -> Source {
-        let bytes = strip::quants(self.format).vectors().1 as i64 * VECTOR;
+        let bytes = linear::quants(self.format).vectors().1 as i64 * VECTOR;
         Source { offset: self.offset.clone() + number * bytes, ..self.clone() }
     }
 
@@ -157,7 +158,7 @@ impl Source {
             return quants;
         }
         // The quants are numbers plus the zero point.
-        match strip::quants(self.format).zero() {
+        match linear::quants(self.format).zero() {
             128 => {
                 let top = b.splat_int(part.quants(), -128);
                 quants.map(|quants| b.same(Op::Xor, &[quants, top]))
@@ -189,9 +190,9 @@ impl Source {
         let at = at.into();
         // Formats without integer scales have the scale 1, as words: products by pairs are
         // multiplied with it in any case.
-        let constant = match (item, strip::quants(self.format).scaled()) {
+        let constant = match (item, linear::quants(self.format).scaled()) {
             (Item::Scale, None) => Some(1),
-            (Item::Correction, None) => Some(strip::quants(self.format).zero()),
+            (Item::Correction, None) => Some(linear::quants(self.format).zero()),
             _ => None,
         };
         if let Some(constant) = constant {
@@ -214,7 +215,7 @@ impl Source {
             Item::Minimum => strip.minimum(b, at),
             Item::Minimums => strip.minimum_words(b, at),
             Item::Correction => {
-                let codec = strip::quants(self.format);
+                let codec = linear::quants(self.format);
                 let units = SUB / codec.scaled().map_or(SUB, |columns| columns as i64);
                 let words = strip.scale_words(b, at.clone() * units, at * units + (units - 1));
                 times(b, words, codec.zero())

@@ -25,6 +25,7 @@ use super::micro::zero_point;
 use super::panel::times;
 use super::strip::{self, StripBlock, VECTOR};
 use super::{Block, SUB};
+use crate::linear;
 
 /// Sums of 16 elements of a block of `a8_super`.
 const SUMS16: u16 = 16;
@@ -57,7 +58,7 @@ impl Unpacked {
     }
 
     fn sub_block(format: Format) -> i64 {
-        Self::scale_at(scales(strip::quants(format)))
+        Self::scale_at(scales(linear::quants(format)))
     }
 
     /// Returns the place of scale `unit` in a sub-block.
@@ -133,7 +134,7 @@ pub fn sums(block: &Block, b: &mut KernelBuilder) -> Vec<ValueId> {
     let lanes = block.lanes;
     let zero = b.splat_f32(lanes, 0.0);
     let init = vec![zero; block.strips.len() * block.rows.len()];
-    let (format, codec) = (block.format, strip::quants(block.format));
+    let (format, codec) = (block.format, linear::quants(block.format));
     let len = format.block_len() as i64;
     let bytes = STRIP as i64 * format.block_bytes() as i64;
     let (x_len, x_bytes) = (block.x_format.block_len() as i64, block.x_format.block_bytes() as i64);

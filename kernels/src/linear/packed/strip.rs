@@ -11,6 +11,7 @@ use ixc_ir::kernel::{Affine, BufferId, KernelBuilder, Op, Type, ValueId};
 
 use super::super::Vectors;
 use super::super::file::{self, bits};
+use crate::linear;
 
 /// Bytes of a vector in memory: four quants of each row of a strip.
 pub const VECTOR: i64 = 4 * STRIP as i64;
@@ -70,7 +71,7 @@ pub struct StripBlock {
 impl StripBlock {
     /// Returns the codec of the block's integers.
     pub fn codec(&self) -> &'static Quants {
-        quants(self.format)
+        linear::quants(self.format)
     }
 
     /// Returns the place of the part's share of a field with `bytes` for each row.
@@ -351,10 +352,5 @@ pub fn by_halves_of_d(format: Format) -> bool {
 /// contribution, negated. Halves of a sub-block then have a scale each, and the activations hold
 /// the integer sums of the halves.
 pub fn begins_with_zero_point(format: Format, x_format: Format) -> bool {
-    !by_sub_blocks(format) && quants(format).zero() > 0 && x_format.has_field("sums16")
-}
-
-/// Returns the codec of a packed format of integers; other formats are read elsewhere.
-pub fn quants(format: Format) -> &'static Quants {
-    format.quants().unwrap_or_else(|| unreachable!("{format} has no integers"))
+    !by_sub_blocks(format) && linear::quants(format).zero() > 0 && x_format.has_field("sums16")
 }

@@ -12,6 +12,7 @@ use super::super::packed::panel;
 use super::super::packed::strip::{self, StripBlock};
 use super::{STRIP, parts};
 use crate::bf16_tile::{LANES, LINE, STEP, TILE, cut, pair};
+use crate::linear;
 
 /// A strip to unpack to the panel.
 pub(super) struct Unpack {
@@ -73,7 +74,7 @@ impl Unpack {
 
     fn blocks(&self, b: &mut KernelBuilder) {
         let (len, bytes) = (self.format.block_len() as i64, self.format.block_bytes() as i64 * STRIP);
-        let codec = strip::quants(self.format);
+        let codec = linear::quants(self.format);
         b.for_each("b", self.columns / len, |b, block| {
             let from = self.from.clone() + block * bytes;
             let part = strip::Part { lanes: LANES, index: 0, permutes: self.permutes };
