@@ -8,6 +8,7 @@
 //! | [`text`] | reading of texts, always with a size limit |
 //! | [`identity`] | identity of the file at a path, under any name |
 //! | [`output`] | outputs: opened before the work, complete or absent, never onto an input |
+//! | [`changed`] | detection of replaced or modified open files |
 //! | [`folder`] | folders that are complete or absent |
 //! | [`page`] | pages with data in them |
 //! | [`own`] | files that this user's runs keep for themselves |
@@ -37,6 +38,7 @@
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
+pub mod changed;
 pub mod folder;
 pub mod identity;
 pub mod open;

@@ -65,4 +65,4 @@ pub(crate) use executor::sliding;
 pub(crate) use executor::{crew, expert_prefetch, experts};
 pub use executor::{execute, expert_counts, page_cache_hints, states, stats};
 pub use storage::{blocks, lock, memory, pages, shared_pages};
-pub(crate) use storage::{identity, pack, page_file, program_pages, stored, weights};
+pub(crate) use storage::{pack, page_file, program_pages, stored, weights};

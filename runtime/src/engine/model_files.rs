@@ -9,12 +9,12 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
+use ixc_files::changed::Identity;
 use ixc_files::open_regular;
 use ixc_ir::kernel::Kernel;
 use ixc_ir::plan::{Plan, SourceFile};
 
 use crate::error::load::LoadError;
-use crate::identity::Identity;
 use crate::memory::Mapped;
 use crate::options::{BuiltIn, Options};
 

@@ -2,12 +2,12 @@
 
 use ixc_emulator::Fault;
 use ixc_failure::Class;
+use ixc_files::changed::ChangedFile;
 use ixc_ir::kernel::interpret::InterpretError;
 use ixc_ir::plan::DimError;
 
 use crate::blocks::BlockError;
 use crate::bucket::BadExpert;
-use crate::identity::ChangedFile;
 use crate::pool::PoolError;
 use crate::stream::StreamError;
 

@@ -16,11 +16,10 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use ixc_failure::Class;
+use ixc_files::changed::{ChangedFile, Identity};
 use ixc_ir::ngram;
 use ixc_ir::plan::{Choice, KEY_LANES, Ngram, RopeTable};
 use memmap2::{MmapOptions, MmapRaw};
-
-use crate::identity::{ChangedFile, Identity};
 
 /// Bytes of an index, a position or a token id.
 pub const INDEX_BYTES: u64 = 4;

@@ -2,7 +2,6 @@
 //!
 //! | module | owns |
 //! | --- | --- |
-//! | `identity` | identity of files |
 //! | [`lock`] | weights locked in memory |
 //! | [`memory`] | mappings: model files, arena, rotary tables, inputs, scratch |
 //! | [`pages`] | the share of memory in large pages |
@@ -15,7 +14,6 @@
 //! | [`blocks`] | experts in a plan's file: header, parts, checksums |
 
 pub mod blocks;
-pub(crate) mod identity;
 pub mod lock;
 pub mod memory;
 pub(crate) mod pack;

@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 
 use ixc_failure::Class;
+use ixc_files::changed::ChangedFile;
 
 use super::BlockId;
-use crate::identity::ChangedFile;
 
 /// The reason that a block is missing or a cache cannot be made. Cheap to clone, because all
 /// waiting threads get it.

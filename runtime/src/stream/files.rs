@@ -14,10 +14,10 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
+use ixc_files::changed::{ChangedFile, Identity};
 use ixc_files::open_regular;
 
 use super::StreamError;
-pub use crate::identity::{ChangedFile, Identity};
 
 /// Alignment of reads in the file and in memory: a page, which is a multiple of the block size of
 /// all common drives.
@@ -100,7 +100,7 @@ impl Files {
 
     /// Returns the length of a file in bytes when it was opened; 0 for an unknown number.
     pub fn bytes(&self, file: u32) -> u64 {
-        self.list.get(file as usize).map_or(0, |open| open.identity.bytes)
+        self.list.get(file as usize).map_or(0, |open| open.identity.bytes())
     }
 
     /// Returns the length of a file in bytes now.

@@ -61,6 +61,8 @@ use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use ixc_files::changed::Identity;
+
 use crate::memory::Region;
 use crate::trace::Recorder;
 
@@ -68,7 +70,7 @@ use super::backend::Backend;
 use super::budget::Spending;
 use super::counters::Counters;
 use super::drive::{Drive, Options, Report, Sink};
-use super::files::{Files, Identity};
+use super::files::Files;
 use super::queue::Queue;
 use super::reservation::Reservation;
 use super::{Block, BlockId, Form, StreamError, cache};

@@ -20,11 +20,11 @@ use ixc_failure::Class;
 /// Metadata that identifies a file and its version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity {
-    pub(crate) device: u64,
-    pub(crate) inode: u64,
-    pub(crate) bytes: u64,
+    device: u64,
+    inode: u64,
+    bytes: u64,
     /// Seconds and nanoseconds.
-    pub(crate) modified: (i64, i64),
+    modified: (i64, i64),
     status: Status,
 }
 
