@@ -22,7 +22,7 @@ use ixc_codegen::module::Artifact;
 use ixc_codegen::parallel;
 use ixc_ir::graph::Module;
 use ixc_ir::kernel::Kernel;
-use ixc_ir::plan::{Plan, SourceFile};
+use ixc_ir::plan::{Plan, SourceFile, decode};
 use ixc_kernels::{KernelSpec, generate};
 use ixc_model_files::gguf::Gguf;
 use ixc_passes::decision::{Decision, Decisions};
@@ -33,7 +33,6 @@ use ixc_passes::options::OptionSet;
 use ixc_passes::pass::{Context, Facts, GraphResult, Pass};
 use ixc_passes::schedule::{DEFAULT_MAX_TOKENS, lower};
 use ixc_passes::{defer, pack, residency};
-use ixc_runtime::file::decode;
 use ixc_targets::{CoreCaches, Target};
 use ixc_text::tokenizer::TokenizerSpec;
 

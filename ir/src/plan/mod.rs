@@ -23,6 +23,7 @@
 //! contiguous memory ([`Source::Chosen`]), and kernels read them without indices.
 
 mod choice;
+pub mod decode;
 pub mod dim;
 mod hex;
 pub mod print;

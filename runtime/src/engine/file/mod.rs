@@ -31,7 +31,6 @@
 //! decoded plan ([`MEMORY_PER_BYTE`]). The kernel IR's own deserialiser bounds the nesting. The
 //! checksum finds accidents; [`crate::program`] and the kernel verifier find malice.
 
-pub mod decode;
 mod partial;
 pub mod weights;
 
@@ -42,7 +41,7 @@ use ixc_failure::{Class, Remedy};
 use ixc_files::io_class;
 use ixc_files::{Guard, Kind, Output, OutputError, open_regular};
 use ixc_ir::kernel::Kernel;
-use ixc_ir::plan::{Plan, WeightFile};
+use ixc_ir::plan::{Plan, WeightFile, decode};
 use ixc_ir::units::Bytes;
 
 use crate::error::load::LoadError;

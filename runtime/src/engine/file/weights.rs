@@ -22,6 +22,7 @@
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
+use ixc_files::changed::ChangedFile;
 use ixc_files::{Guard, Output};
 use ixc_ir::format::Format;
 use ixc_ir::kernel::Kernel;
@@ -32,7 +33,6 @@ use super::{FileError, Header, payload};
 use crate::blocks::{BLOCK_HEADER, BlockShape};
 use crate::error::load::LoadError;
 use crate::gauge::{Activity, Gauge};
-use crate::identity::ChangedFile;
 use crate::memory::{Mapped, Memory, Region};
 use crate::model_files::open_files;
 use crate::options::{self, Options};
