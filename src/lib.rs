@@ -88,7 +88,6 @@ pub mod output_text;
 pub mod own_layer;
 pub mod place;
 pub mod prompt_cache;
-pub mod quantise;
 pub mod ratio;
 pub mod replacements;
 pub mod report;
@@ -109,6 +108,6 @@ pub use ixc_files as files;
 pub use ixc_server as server;
 pub use {
     ixc_architectures as architectures, ixc_codegen as codegen, ixc_dataflow as dataflow, ixc_grammar as grammar,
-    ixc_ir as ir, ixc_model_files as model_files, ixc_passes as passes, ixc_runtime as runtime, ixc_targets as targets,
-    ixc_text as text,
+    ixc_ir as ir, ixc_model_files as model_files, ixc_passes as passes, ixc_quantise as quantise,
+    ixc_runtime as runtime, ixc_targets as targets, ixc_text as text,
 };

@@ -19,7 +19,6 @@ use ixc_ir::format::Format;
 use ixc_model_files::gguf::write::GgufWriter;
 use ixc_model_files::gguf::{Gguf, GgufError};
 use ixc_passes::observe;
-use ixc_runtime::engine::Engine;
 
 /// Longest file that is read: models of a hundred layers and of hundreds of experts have some hundred MiB.
 const MAX_BYTES: u64 = 4 << 30;
@@ -52,9 +51,9 @@ pub struct Observed {
 }
 
 impl Observed {
-    /// Adds what an engine saw since its sequence began, whose plan was made with [`observe::Options::inputs`].
-    pub fn add(&mut self, engine: &Engine) {
-        for (name, width, values) in engine.state_values() {
+    /// Adds the states of an engine after a sequence: names, widths and values. The engine's plan was made with [`observe::Options::inputs`].
+    pub fn add<'s>(&mut self, states: impl IntoIterator<Item = (&'s str, usize, Vec<f32>)>) {
+        for (name, width, values) in states {
             let Some(tensor) = name.strip_prefix(observe::PREFIX) else { continue };
             let (_, sums) = self.sums.entry(tensor.to_owned()).or_insert_with(|| (width, vec![0.0; values.len()]));
             sums.iter_mut().zip(values).for_each(|(sum, value)| *sum += f64::from(value));

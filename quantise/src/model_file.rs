@@ -1,19 +1,6 @@
 //! Quantising: a GGUF file to another whose matrices are in other formats.
 //!
-//! ```no_run
-//! use ixc::model_files::gguf::Gguf;
-//! use ixc::quantise::{Options, mix::Mix, plan};
-//!
-//! let model = Gguf::open("model-f16.gguf".as_ref())?;
-//! let plan = plan(&model, &Options::new(Mix::named("Q4_K_M").unwrap()))?;
-//! println!("{} of {} tensors, {} bytes", plan.quantised(), plan.tensors.len(), plan.bytes());
-//! # Ok::<(), ixc::quantise::QuantiseError>(())
-//! ```
-//!
 //! Everything else in the file stays as it is: keys, their order, vectors, routers. What is written is the same with any number of threads.
-
-pub mod importance;
-pub mod mix;
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -24,15 +11,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, Scope};
 
 use ixc_failure::{Class, Remedy};
+use ixc_files::changed::{ChangedFile, Identity};
 use ixc_files::{Output, OutputError, open_regular};
 use ixc_ir::format::Format;
 use ixc_model_files::gguf::write::GgufWriter;
 use ixc_model_files::gguf::{Gguf, GgufError, Tensor, TensorType, Value};
 use ixc_passes::options::matches;
-use ixc_runtime::stream::files::{ChangedFile, Identity};
 
-use importance::{Importance, ImportanceError};
-use mix::{Counter, Mix, Part, Place, for_rows, is_quantised, needs_importance};
+use crate::importance::{Importance, ImportanceError};
+use crate::mix::{Counter, Mix, Part, Place, for_rows, is_quantised, needs_importance};
 
 /// Numbers of a part, which one thread makes: some milliseconds' work.
 const NUMBERS: usize = 1 << 19;

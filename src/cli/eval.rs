@@ -223,7 +223,7 @@ impl Args {
             line.show(format_args!("piece {} of {pieces}{so_far}{rate}", piece + 1));
             let scored = text.score(piece, &mut model, right.as_mut())?;
             if imatrix.is_some() {
-                observed.add(model.engine());
+                observed.add(model.engine().state_values());
             }
             if let Some(record) = &mut record {
                 record.add(&scored).map_err(ixc::Error::from)?;

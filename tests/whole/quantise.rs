@@ -304,7 +304,7 @@ fn importance_is_of_every_matrix_that_rows_are_multiplied_with() {
             engine.step(&[id], &[0]).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
         }
         let mut observed = Observed::default();
-        observed.add(&engine);
+        observed.add(engine.state_values());
         let written = folder.join("imatrix.gguf");
         let output = Output::open(&written, &Guard::replacing(&importance::KIND)).unwrap();
         observed.write(output, "text", 16).unwrap();

@@ -1,0 +1,27 @@
+//! Model files in other formats: GGUF to GGUF.
+//!
+//! | module | what it owns |
+//! | --- | --- |
+//! | `model_file` | the plan for a model file, and writing the new file |
+//! | [`mix`] | the format of each matrix, by the names of llama.cpp's mixes |
+//! | [`importance`] | importance matrices: which columns matter |
+//!
+//! Uses the files of models and the formats of `ir`. It builds no graph, and runs nothing.
+//!
+//! ```no_run
+//! use ixc_model_files::gguf::Gguf;
+//! use ixc_quantise::{Options, mix::Mix, plan};
+//!
+//! let model = Gguf::open("model-f16.gguf".as_ref())?;
+//! let plan = plan(&model, &Options::new(Mix::named("Q4_K_M").unwrap()))?;
+//! println!("{} of {} tensors, {} bytes", plan.quantised(), plan.tensors.len(), plan.bytes());
+//! # Ok::<(), ixc_quantise::QuantiseError>(())
+//! ```
+
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
+
+pub mod importance;
+pub mod mix;
+mod model_file;
+
+pub use model_file::{Options, Plan, Planned, Progress, QuantiseError, plan};
