@@ -28,7 +28,8 @@ use ixc_runtime::{engine, memory_estimate};
 use crate::Error;
 use crate::compile::{Compiled, DECIDES, Options, compile, specs};
 use crate::machine::system;
-use crate::model::{Model, is_plan, open_plan};
+use crate::model::{Model, is_plan};
+use crate::plan_file::open_plan;
 
 /// The part of the memory that is left which is taken where nothing is said, in percent: the rest is the system's.
 const MEMORY_PART: u64 = 90;

@@ -36,6 +36,7 @@
 
 use std::path::{Path, PathBuf};
 
+use ixc_compile::Error as CompileError;
 use ixc_text::chat::{Answer, Parser, format_of};
 use ixc_text::template::{ChatTemplate, Conversation, Message};
 use ixc_text::tokenizer::{Tokenizer, Values};
@@ -209,7 +210,7 @@ impl Chat {
         let (dropped, prompt) = fewest_dropped(turns.len(), |dropped| from(turns.get(dropped)), fits)?;
         let Prompt { tokens, text } = prompt?;
         if tokens.len() > context {
-            return Err(Error::Context { tokens: tokens.len(), context, model: model.facts().context });
+            return Err(CompileError::Context { tokens: tokens.len(), context, model: model.facts().context }.into());
         }
         self.dropped = turns.get(dropped).copied().unwrap_or(self.dropped);
         Ok(Fitted { tokens, dropped, prompt: text })

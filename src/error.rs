@@ -10,8 +10,8 @@ pub mod batch;
 pub mod draft;
 pub mod kernels;
 pub mod record;
-pub mod tuned;
 
+pub use ixc_compile::error::{replacement, tuned};
 pub use ixc_failure::{Class, Remedy};
 
 use std::io;
@@ -20,22 +20,27 @@ use std::path::{Path, PathBuf};
 use ixc_architectures::ArchError;
 use ixc_codegen::module::CodegenError;
 use ixc_codegen::profile::ProfileError;
+use ixc_compile::Error as CompileError;
+use ixc_compile::error::larger;
+use ixc_compile::error::replacement::ReplacementError;
+use ixc_compile::error::tuned::TunedError;
+use ixc_compile::select::SelectError;
+use ixc_compile::simulate::WeightError;
 use ixc_dataflow::check::CheckError;
 use ixc_dataflow::grids::GridFileError;
 use ixc_dataflow::place::PlaceError;
 use ixc_dataflow::read::ReadError as DescriptorError;
 use ixc_dataflow::simulate::SimulateError;
-use ixc_files::{OutputError, ReadError, io_class};
+use ixc_failure::from_inner;
+use ixc_files::{OutputError, ReadError};
 use ixc_grammar::GrammarError;
 use ixc_ir::graph::expert_layers::CutError;
 use ixc_ir::graph::interpret::InterpretError;
-use ixc_ir::plan::decode::DecodeError;
 use ixc_ir::units::Bytes;
 use ixc_kernels::GenerateError;
 use ixc_model_files::checkpoint::CheckpointError;
 use ixc_model_files::gguf::{GgufError, VocabularyError};
 use ixc_passes::error::PassError;
-use ixc_passes::manager::StopError;
 use ixc_runtime::engine::StepError;
 use ixc_runtime::expert_layers::LayerError;
 use ixc_runtime::file::FileError;
@@ -46,93 +51,28 @@ use ixc_runtime::stream::StreamError;
 use ixc_text::template::TemplateError;
 use ixc_text::tokenizer::TokenizerError;
 
-use crate::excerpt::Excerpt;
 use crate::expert_use::ExpertUseError;
 use crate::quantise::QuantiseError;
-use crate::select::SelectError;
-use crate::simulate::WeightError;
 use batch::BatchError;
 use draft::{DraftError, OwnLayerError};
 use kernels::{BundleError, KernelError};
 use record::RecordError;
-use tuned::TunedError;
 
 /// Why a model cannot be compiled or run.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The model file is missing or malformed.
+    /// A model cannot be opened or compiled.
     #[error(transparent)]
-    Gguf(#[from] GgufError),
-    /// The model's folder.
-    #[error(transparent)]
-    Checkpoint(Box<CheckpointError>),
-    /// It does not fit on a grid of processing elements.
-    #[error(transparent)]
-    Place(#[from] PlaceError),
-    /// There is no such grid, or its file is none.
-    #[error(transparent)]
-    Grid(#[from] GridFileError),
-    /// A descriptor's file is none.
-    #[error(transparent)]
-    Descriptor(#[from] DescriptorError),
-    /// A descriptor that no machine can run.
-    #[error(transparent)]
-    Check(#[from] Box<CheckError>),
-    /// A simulation did not come to its end.
-    #[error(transparent)]
-    Simulate(#[from] Box<SimulateError>),
-    /// A descriptor's weights are not in the model's file.
-    #[error(transparent)]
-    DescriptorWeight(#[from] WeightError),
-    /// The file is sound but makes no model.
-    #[error(transparent)]
-    Arch(#[from] ArchError),
-    /// The tokenizer is malformed, or cannot take the text.
-    #[error(transparent)]
-    Tokenizer(#[from] TokenizerError),
+    Compile(#[from] CompileError),
     /// The chat template gave no prompt.
     #[error(transparent)]
     Template(#[from] TemplateError),
-    /// The interpreter refused.
-    #[error(transparent)]
-    Interpret(#[from] InterpretError),
-    /// A pass found the graph wrong.
-    #[error(transparent)]
-    Pass(#[from] PassError),
     /// A plan is made already.
     #[error("a plan says itself {what}: that is chosen when it is compiled")]
     PlanSays {
         /// What was asked for.
         what: &'static str,
     },
-    /// Text that says nowhere to go on from.
-    #[error("{}: {source}", path.display())]
-    Stop {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong.
-        source: Box<StopError>,
-    },
-    /// The same, of a graph, with the line.
-    #[error("{0}")]
-    StopText(Box<Excerpt>),
-    /// Nothing is left to do up to a pass.
-    #[error("compiling goes on after {start}, and {last} is not behind that")]
-    BehindPass {
-        /// Where it goes on.
-        start: &'static str,
-        /// The pass.
-        last: &'static str,
-    },
-    /// Nothing of a model is meant by a pattern or layers.
-    #[error(transparent)]
-    Select(#[from] SelectError),
-    /// No kernel can be made of a step.
-    #[error(transparent)]
-    Generate(#[from] GenerateError),
-    /// No code can be made of a kernel, or not run.
-    #[error(transparent)]
-    Codegen(#[from] Box<CodegenError>),
     /// This machine cannot run the code that a plan is for.
     #[error("{source}")]
     NeedsCpu {
@@ -190,12 +130,6 @@ pub enum Error {
         /// The model.
         path: PathBuf,
     },
-    /// A plan where only a model file will do.
-    #[error("{}: is a plan; this needs the model file that it was made from", path.display())]
-    IsPlan {
-        /// The plan.
-        path: PathBuf,
-    },
     /// Text is needed where a model has no tokenizer that is supported.
     #[error("text cannot be turned into tokens: {reason}")]
     NoTokenizer {
@@ -205,18 +139,6 @@ pub enum Error {
     /// A conversation with a model that has no chat template.
     #[error("the model has no chat template (tokenizer.chat_template)")]
     NoTemplate,
-    /// A plan names its model file, and can name only UTF-8.
-    #[error("{}: the path is no UTF-8, as a plan needs it", path.display())]
-    PathNotUtf8 {
-        /// The path.
-        path: PathBuf,
-    },
-    /// The tokenizer in a plan cannot be read.
-    #[error("the plan's tokenizer is malformed: {source}")]
-    PlanTokenizer {
-        /// Why.
-        source: DecodeError,
-    },
     /// A state that cannot be saved, or not be gone on with.
     #[error("{}: {source}", path.display())]
     Saved {
@@ -249,9 +171,6 @@ pub enum Error {
         /// How many may be.
         most: usize,
     },
-    /// A model whose routed experts cannot be run on their own.
-    #[error(transparent)]
-    Cut(#[from] CutError),
     /// Rows that experts cannot be run on, or experts that cannot be read.
     #[error(transparent)]
     Layer(#[from] LayerError),
@@ -280,22 +199,6 @@ pub enum Error {
         path: PathBuf,
         /// What is wrong, and where.
         source: serde_json::Error,
-    },
-    /// A text that cannot be read.
-    #[error(transparent)]
-    Read(#[from] ReadError),
-    /// An output that cannot be written, or must not be.
-    #[error(transparent)]
-    Output(#[from] OutputError),
-    /// A file other than a model could not be read or written.
-    #[error("{}: cannot {action}: {source}", path.display())]
-    Io {
-        /// The file.
-        path: PathBuf,
-        /// What was tried.
-        action: &'static str,
-        /// The system's reason.
-        source: io::Error,
     },
     /// A drive cannot be measured.
     #[error(transparent)]
@@ -334,31 +237,12 @@ pub enum Error {
         /// The least that will do.
         needed: u64,
     },
-    /// A token id that the model has no row for.
-    #[error("token {position} is {id}; ids of this model go from 0 to {}", vocabulary.saturating_sub(1))]
-    Token {
-        /// Which of the tokens, from 0.
-        position: usize,
-        /// Its id.
-        id: u64,
-        /// Size of the vocabulary.
-        vocabulary: u64,
-    },
-    /// Nothing to compute on.
-    #[error("no tokens were given; at least one is needed")]
-    NoTokens,
     /// A model cannot be quantised.
     #[error(transparent)]
     Quantise(#[from] Box<QuantiseError>),
     /// The record of an evaluation cannot be gone on with.
     #[error(transparent)]
     Record(#[from] RecordError),
-    /// There is no profile.
-    #[error(transparent)]
-    Profile(#[from] ProfileError),
-    /// Tuned choices cannot be used.
-    #[error(transparent)]
-    Tuned(#[from] TunedError),
     /// The answers of a batch cannot be gone on with.
     #[error(transparent)]
     Batch(#[from] BatchError),
@@ -383,16 +267,6 @@ pub enum Error {
         piece: usize,
         /// Which of its positions.
         position: usize,
-    },
-    /// More tokens than the model can see.
-    #[error("{tokens} tokens do not fit into the context of {context}; {}", larger(*context, *model))]
-    Context {
-        /// How many there are.
-        tokens: usize,
-        /// How many fit.
-        context: usize,
-        /// How many the model was made for.
-        model: usize,
     },
     /// A text of more tokens than a step has, of a model that reads texts whole.
     #[error(
@@ -422,13 +296,11 @@ pub enum Error {
     },
 }
 
-/// How much larger a context can be.
-fn larger(context: usize, model: usize) -> String {
-    match model > context {
-        true => format!("this model was made for up to {model}"),
-        false => "this model was made for no more".into(),
-    }
-}
+from_inner!(
+    Error, CompileError: ArchError, Box<CheckError>, Box<CodegenError>, Box<SimulateError>, CheckpointError, CodegenError, CutError, GenerateError, GgufError, GridFileError,
+    InterpretError, OutputError, PassError, PlaceError, ProfileError, ReadError, ReplacementError, SelectError, TokenizerError, TunedError,
+    VocabularyError, WeightError, DescriptorError
+);
 
 impl From<KernelError> for Error {
     fn from(error: KernelError) -> Error {
@@ -442,57 +314,17 @@ impl From<BundleError> for Error {
     }
 }
 
-impl From<CodegenError> for Error {
-    fn from(error: CodegenError) -> Error {
-        Box::new(error).into()
-    }
-}
-
-impl From<CheckpointError> for Error {
-    fn from(error: CheckpointError) -> Error {
-        match error {
-            CheckpointError::Gguf(error) => Error::Gguf(error),
-            other => Error::Checkpoint(Box::new(other)),
-        }
-    }
-}
-
-impl From<VocabularyError> for Error {
-    fn from(error: VocabularyError) -> Error {
-        match error {
-            VocabularyError::Metadata(error) => Error::Gguf(error),
-            VocabularyError::Tokenizer(error) => Error::Tokenizer(error),
-        }
-    }
-}
-
 impl Error {
-    /// An [`Error::Io`] for `path`.
+    /// A [`CompileError::Io`] for `path`.
     pub fn io(path: &Path, action: &'static str) -> impl FnOnce(io::Error) -> Error {
-        move |source| Error::Io { path: path.to_owned(), action, source }
+        move |source| CompileError::io(path, action)(source).into()
     }
 
     /// Returns the kind of failure.
     pub fn class(&self) -> Class {
         match self {
-            Error::Gguf(error) => error.class(),
-            Error::Checkpoint(error) => error.class(),
-            Error::Place(error) => error.class(),
-            Error::Grid(error) => error.class(),
-            Error::Descriptor(error) => error.class(),
-            Error::Check(error) => error.class(),
-            Error::Simulate(error) => error.class(),
-            Error::DescriptorWeight(error) => error.class(),
-            Error::Arch(error) => error.class(),
-            Error::Tokenizer(error) => error.class(),
+            Error::Compile(error) => error.class(),
             Error::Template(error) => error.class(),
-            Error::Interpret(error) => error.class(),
-            Error::Pass(error) => error.class(),
-            Error::Stop { source, .. } => source.class(),
-            Error::Select(error) => error.class(),
-            Error::Generate(error) => error.class(),
-            Error::Codegen(error) => error.class(),
-            Error::NeedsCpu { source, .. } => source.class(),
             Error::Load(error) => error.class(),
             Error::Kernel(error) => error.class(),
             Error::PlanFile(error) => error.class(),
@@ -500,36 +332,25 @@ impl Error {
             Error::Settings(error) => error.class(),
             Error::Sample(error) => error.class(),
             Error::Grammar(error) => error.class(),
-            Error::PlanTokenizer { source, .. } => source.class(),
-            Error::Saved { source, .. } => source.class(),
-            Error::Cut(error) => error.class(),
             Error::Layer(error) => error.class(),
             Error::Draft(error) => error.class(),
             Error::OwnLayer(error) => error.class(),
             Error::ExpertUse(error) => error.class(),
-            Error::Read(error) => error.class(),
-            Error::Output(error) => error.class(),
             Error::Quantise(error) => error.class(),
             Error::Record(error) => error.class(),
-            Error::Profile(error) => error.class(),
-            Error::Tuned(error) => error.class(),
             Error::Batch(error) => error.class(),
-            Error::Io { source, .. } => io_class(source),
+            Error::NeedsCpu { source, .. } => source.class(),
+            Error::Saved { source, .. } => source.class(),
             // Reading the drive was the request.
             Error::Drive { .. } => Class::Io,
-            Error::PlanSays { .. } | Error::BehindPass { .. } | Error::NotPlan { .. } | Error::NoModelFile { .. } => {
-                Class::Usage
-            }
+            Error::PlanSays { .. } | Error::NotPlan { .. } | Error::NoModelFile { .. } => Class::Usage,
             Error::NoMoe => Class::Failed,
-            Error::StopText(_)
-            | Error::OtherTarget { .. }
+            Error::OtherTarget { .. }
             | Error::OtherOutput { .. }
             | Error::NoEarlyRouters
             | Error::NoGroups
-            | Error::IsPlan { .. }
             | Error::NoTokenizer { .. }
             | Error::NoTemplate
-            | Error::PathNotUtf8 { .. }
             | Error::NoSlot { .. }
             | Error::SameFolder { .. }
             | Error::Breakers { .. }
@@ -538,12 +359,9 @@ impl Error {
             | Error::NoDrive { .. }
             | Error::NoExperts { .. }
             | Error::SmallDrive { .. }
-            | Error::Token { .. }
-            | Error::NoTokens
             | Error::ShortText { .. }
             | Error::OtherVocabulary { .. }
             | Error::LogitsNotFinite { .. }
-            | Error::Context { .. }
             | Error::TextBeyondStep { .. }
             | Error::Prompt { .. } => Class::Data,
         }
@@ -552,16 +370,13 @@ impl Error {
     /// Returns the change that may help.
     pub fn remedy(&self) -> Option<Remedy> {
         match self {
-            Error::Arch(error) => error.remedy(),
-            Error::Batch(error) => error.remedy(),
-            Error::Checkpoint(error) => error.remedy(),
-            Error::Kernel(error) => error.remedy(),
+            Error::Compile(error) => error.remedy(),
             Error::Load(error) => error.remedy(),
-            Error::Output(error) => error.remedy(),
+            Error::Kernel(error) => error.remedy(),
             Error::PlanFile(error) => error.remedy(),
             Error::Quantise(error) => error.remedy(),
             Error::Record(error) => error.remedy(),
-            Error::Tuned(error) => error.remedy(),
+            Error::Batch(error) => error.remedy(),
             Error::PlanSays { .. } => Some(Remedy::ChooseAtCompile),
             Error::NeedsCpu { .. } => Some(Remedy::Emulate),
             Error::OtherOutput { embeddings: true } => Some(Remedy::CompileEmbeddings),
@@ -570,13 +385,11 @@ impl Error {
             Error::NoGroups => Some(Remedy::UnmapExperts),
             Error::NotPlan { .. } => Some(Remedy::NameModelFile),
             Error::NoTemplate => Some(Remedy::ChatTemplate),
-            Error::NoModelFile { .. } => Some(Remedy::FindModelFile),
-            Error::Context { context, model, .. } | Error::Prompt { context, model, .. } if model > context => {
-                Some(Remedy::LargerContext)
-            }
-            Error::TextBeyondStep { .. } => Some(Remedy::LargerStep),
-            Error::ShortText { .. } => Some(Remedy::ShorterPieces),
             Error::Trace { .. } => Some(Remedy::RecordTrace),
+            Error::NoModelFile { .. } => Some(Remedy::FindModelFile),
+            Error::ShortText { .. } => Some(Remedy::ShorterPieces),
+            Error::TextBeyondStep { .. } => Some(Remedy::LargerStep),
+            Error::Prompt { context, model, .. } if model > context => Some(Remedy::LargerContext),
             _ => None,
         }
     }
@@ -584,10 +397,13 @@ impl Error {
     /// Returns the path of a file that does not exist.
     pub fn missing_file(&self) -> Option<&Path> {
         match self {
-            Error::Gguf(error) => error.missing_file(),
-            Error::Read(error) => error.missing_file(),
-            Error::Io { path, source, .. } if source.kind() == io::ErrorKind::NotFound => Some(path),
+            Error::Compile(error) => error.missing_file(),
             _ => None,
         }
+    }
+
+    /// Returns whether the reader of standard output went away.
+    pub fn is_closed_standard_output(&self) -> bool {
+        matches!(self, Error::Compile(error) if error.is_closed_standard_output())
     }
 }

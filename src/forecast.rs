@@ -44,11 +44,13 @@ use ixc_targets::Target;
 use serde::{Deserialize, Serialize};
 
 use crate::bench::Bench;
+use crate::drive::Choice;
 use crate::loaded_model::{LoadOptions, LoadedModel};
-use crate::machine::drive::Choice;
 use crate::machine::system;
 use crate::model::Model;
-use crate::{Error, cache_file};
+use ixc_compile::cache_file;
+
+use crate::Error;
 
 /// Tokens of the prompt that is predicted.
 pub const PROMPT: usize = 512;

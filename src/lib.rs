@@ -55,54 +55,43 @@
 pub mod batch;
 pub mod bench;
 pub mod budget;
-pub mod build;
-pub mod bytes_per_token;
-mod cache_file;
 pub mod chat;
-pub mod checksum;
-pub mod compile;
 #[cfg(feature = "serve")]
 mod constraint;
-pub mod demo;
 pub mod draft_model;
-pub mod dump;
+pub mod drive;
 pub mod embedding;
 pub mod error;
 pub mod eval;
-pub mod excerpt;
 pub mod expert_use;
 pub mod explain;
 pub mod forecast;
 pub mod generator;
-pub mod hub;
-pub mod kernel_check;
 pub mod kernels;
 pub mod kl_divergence;
 pub mod loaded_model;
-pub mod machine;
 mod masks;
-pub mod model;
 pub mod moe;
 pub mod npy;
 pub mod output_text;
 pub mod own_layer;
-pub mod place;
+pub mod plan_file;
 pub mod prompt_cache;
 pub mod ratio;
-pub mod replacements;
 pub mod report;
-pub mod select;
 #[cfg(feature = "serve")]
 pub mod serving;
 pub mod session;
-pub mod simulate;
 mod slot_file;
 pub mod speculate;
-pub mod support;
 pub mod timing;
-pub mod tuned;
 
 pub use error::Error;
+pub use ixc_compile::Error as CompileError;
+pub use ixc_compile::{
+    build, bytes_per_token, checksum, compile, demo, dump, excerpt, hub, kernel_check, machine, model, place,
+    replacements, select, simulate, support, tuned,
+};
 pub use ixc_files as files;
 #[cfg(feature = "serve")]
 pub use ixc_server as server;

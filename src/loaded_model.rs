@@ -17,6 +17,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use ixc_architectures::{Nextn, Parts};
+use ixc_compile::Error as CompileError;
 use ixc_ir::format::Format;
 use ixc_ir::kernel::Kernel;
 use ixc_ir::plan::{Output, Plan};
@@ -36,8 +37,9 @@ use ixc_text::tokenizer::{Tokenizer, TokenizerError};
 use crate::Error;
 use crate::budget;
 use crate::compile::{self, decode_tokenizer};
-use crate::machine::drive;
-use crate::model::{Model, check_tokens, is_plan, open_plan};
+use crate::drive;
+use crate::model::{Model, check_tokens, is_plan};
+use crate::plan_file::open_plan;
 
 mod open;
 
@@ -165,7 +167,7 @@ impl LoadedModel {
         };
         if is_plan(path) {
             if options.nextn != Nextn::Absent {
-                return Err(Error::IsPlan { path: path.to_owned() });
+                return Err(CompileError::IsPlan { path: path.to_owned() }.into());
             }
             let compile = &options.compile;
             let named = compile.tuned.as_ref().is_some_and(|tuned| tuned.is_named());
@@ -480,7 +482,7 @@ impl LoadedModel {
         check_tokens(tokens, self.engine.vocabulary().into())?;
         match self.context() {
             context if tokens.len() > context => {
-                Err(Error::Context { tokens: tokens.len(), context, model: self.facts.context })
+                Err(CompileError::Context { tokens: tokens.len(), context, model: self.facts.context }.into())
             }
             _ => Ok(()),
         }

@@ -37,7 +37,8 @@ use ixc_runtime::expert_layers::{ExpertLayers, LayerError};
 use ixc_runtime::file::PlanFile;
 pub use ixc_runtime::program::Layer;
 
-use crate::model::{Model, is_plan, open_plan};
+use crate::model::{Model, is_plan};
+use crate::plan_file::open_plan;
 use crate::{Error, compile, loaded_model};
 
 /// How experts are compiled and run.

@@ -271,7 +271,7 @@ mod tests {
                 let last = text.tokens.last().copied().unwrap_or(0);
                 text.draft.extend(last + 1..=last + text.most as u32);
             }
-            if self.0 { Err(Error::NoTokens) } else { Ok(Duration::ZERO) }
+            if self.0 { Err(ixc_compile::Error::NoTokens.into()) } else { Ok(Duration::ZERO) }
         }
     }
 

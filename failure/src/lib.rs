@@ -40,6 +40,44 @@
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
+/// Implements `From` for an outer error: it wraps an inner error, which wraps each of the listed ones.
+///
+/// ```
+/// #[derive(Debug)]
+/// struct Inner(std::fmt::Error);
+///
+/// impl From<std::fmt::Error> for Inner {
+///     fn from(error: std::fmt::Error) -> Inner {
+///         Inner(error)
+///     }
+/// }
+///
+/// #[derive(Debug)]
+/// struct Outer(Inner);
+///
+/// impl From<Inner> for Outer {
+///     fn from(error: Inner) -> Outer {
+///         Outer(error)
+///     }
+/// }
+///
+/// ixc_failure::from_inner!(Outer, Inner: std::fmt::Error);
+///
+/// let Outer(Inner(_)) = Outer::from(std::fmt::Error);
+/// ```
+#[macro_export]
+macro_rules! from_inner {
+    ($outer:ty, $inner:ty: $($error:ty),+ $(,)?) => {
+        $(
+            impl From<$error> for $outer {
+                fn from(error: $error) -> $outer {
+                    <$inner>::from(error).into()
+                }
+            }
+        )+
+    };
+}
+
 pub mod class;
 pub mod remedy;
 

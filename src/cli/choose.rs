@@ -48,8 +48,9 @@ impl ModelArgument {
     /// Opens it to be looked at: an encoder without the output matrix that it does not have.
     pub fn open_to_see(&self) -> anyhow::Result<Model> {
         let opened = self.open();
-        let is_encoder =
-            |error: &anyhow::Error| matches!(error.downcast_ref(), Some(ixc::Error::Arch(ArchError::NotCausal { .. })));
+        let is_encoder = |error: &anyhow::Error| {
+            matches!(error.downcast_ref(), Some(ixc::CompileError::Arch(ArchError::NotCausal { .. })))
+        };
         match opened {
             Err(error) if is_encoder(&error) => self.open_parts(Parts { head: false, ..Parts::ALL }),
             opened => opened,

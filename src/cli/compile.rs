@@ -357,7 +357,7 @@ impl Args {
         let packs = self.pack || compiled.plan.weights.iter().any(PlanWeight::is_packed_at_load);
         let contents = if self.self_contained { Contents::All } else { Contents::Packed };
         if self.self_contained || !self.no_weights && packs {
-            let built_in = Some(ixc::demo::built_in());
+            let built_in = Some(ixc::plan_file::built_in());
             let options = engine::Options { threads: self.threads, built_in, ..engine::Options::default() };
             let (mut line, mut rate) = (Line::new(begin), Rate::default());
             let folder = Path::new("");

@@ -4,8 +4,8 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::thread::available_parallelism;
 
+use ixc::drive::{self, Measured};
 use ixc::kernels::roofline::Roofline;
-use ixc::machine::drive::{self, Measured};
 use ixc::machine::features::{cpu_name, features, targets};
 use ixc::machine::system::{Probe, executable_memory, huge_pages, io_uring, memory};
 use ixc::targets::Target;

@@ -235,7 +235,7 @@ impl Args {
             let matrices = observed.write(imatrix, &self.text.to_string_lossy(), self.context as u32)?;
             note!("ixc: wrote the importance of {}", counted(matrices as u64, "tensor"));
         }
-        let summary = summary(&found).ok_or(ixc::Error::NoTokens)?;
+        let summary = summary(&found).ok_or(ixc::CompileError::NoTokens)?;
         let seconds = begin.elapsed().as_secs_f64();
         if self.json {
             let (text_tokens, context) = (text.tokens().len(), self.context);

@@ -17,6 +17,7 @@ use std::io;
 use ixc::error::Class;
 
 use super::bench::compare::Slower;
+use super::library_error::LibraryError;
 use super::{BadInput, Usage, interrupt, output};
 
 /// The exit status where a measurement is slower than another beyond noise.
@@ -39,11 +40,8 @@ pub const fn status(class: Class) -> u8 {
 pub fn failure(failure: &anyhow::Error) -> (u8, Option<String>) {
     let said = |class| (status(class), Some(output::describe(failure)));
     for cause in failure.chain() {
-        if let Some(error) = cause.downcast_ref::<ixc::Error>() {
-            return match error {
-                ixc::Error::Output(error) if error.is_closed_standard_output() => (0, None),
-                error => said(error.class()),
-            };
+        if let Some(error) = LibraryError::of(cause) {
+            return if error.is_closed_standard_output { (0, None) } else { said(error.class) };
         }
         if cause.is::<interrupt::Interrupted>() {
             return (status(Class::Interrupted), None);
@@ -72,7 +70,6 @@ pub fn failure(failure: &anyhow::Error) -> (u8, Option<String>) {
 mod tests {
     use std::path::PathBuf;
 
-    use ixc::Error;
     use ixc::codegen::module::CodegenError;
     use ixc::files::{FileKind, NotRegular, OutputError, ReadError};
     use ixc::model_files::checkpoint::CheckpointError;
@@ -84,6 +81,7 @@ mod tests {
     use ixc::runtime::load::LoadError;
     use ixc::runtime::memory::MemoryError;
     use ixc::runtime::stream::StreamError;
+    use ixc::{CompileError, Error};
 
     use super::*;
 
@@ -121,7 +119,7 @@ mod tests {
             (Error::Drive { source: Box::new(StreamError::TakenBack) }, 74),
             (no_pass().into(), 2),
             // A text that names a pass is data.
-            (Error::Stop { path: path(), source: Box::new(StopError::Pass(no_pass())) }, 65),
+            (CompileError::Stop { path: path(), source: Box::new(StopError::Pass(no_pass())) }.into(), 65),
         ];
         for (error, expected) in cases {
             let text = error.to_string();

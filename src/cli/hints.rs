@@ -3,17 +3,17 @@
 
 use std::path::Path;
 
-use ixc::Error;
 use ixc::error::Remedy;
 use ixc::text::template::known;
 
+use super::library_error::LibraryError;
 use super::near;
 use super::printable::Printable;
 
 /// Returns advice against an error, where an option or another path helps.
-pub fn hint(error: &Error) -> Option<String> {
-    let paths = error.missing_file().and_then(near_paths);
-    paths.or_else(|| error.remedy().map(of_remedy))
+pub fn hint(error: &LibraryError<'_>) -> Option<String> {
+    let paths = error.missing_file.and_then(near_paths);
+    paths.or_else(|| error.remedy.map(of_remedy))
 }
 
 /// Returns the options for a remedy.

@@ -31,6 +31,7 @@ mod inspect_page;
 mod inspect_plan;
 mod interrupt;
 mod kernel;
+mod library_error;
 mod lines;
 mod log;
 mod logits;

@@ -12,6 +12,7 @@ use ixc::runtime::gauge::{Activity, Gauge, Reading};
 use serde::Serialize;
 
 use super::hints::hint;
+use super::library_error::LibraryError;
 use super::terminal;
 use super::wrap::{Text, wrapped};
 
@@ -346,7 +347,7 @@ pub fn describe(error: &anyhow::Error) -> String {
         text.push_str(&lines(shortened(&cause)));
         said.push_str(&cause);
     }
-    let hint = error.chain().find_map(|cause| cause.downcast_ref::<ixc::Error>()).and_then(hint);
+    let hint = error.chain().find_map(LibraryError::of).as_ref().and_then(hint);
     text + &hint.map_or_else(String::new, |hint| format!("; {hint}"))
 }
 

@@ -6,11 +6,12 @@ use std::sync::Arc;
 
 use ixc::budget::compile_within;
 use ixc::compile::Options;
+use ixc::drive;
 use ixc::forecast::{self, Forecast, Limit, PROMPT, Remembered, Routing, Shape, forecast};
 use ixc::loaded_model::LoadOptions;
-use ixc::machine::drive;
-use ixc::model::{Model, is_plan, open_plan};
+use ixc::model::{Model, is_plan};
 use ixc::passes::options::OptionSet;
+use ixc::plan_file::open_plan;
 use ixc::runtime::engine;
 use ixc::runtime::file::PlanFile;
 use ixc::runtime::gauge::{Activity, Gauge};

@@ -318,7 +318,7 @@ fn show(out: &mut dyn Write, piece: &str, text: &mut String, quiet: bool) -> std
 
 /// The engine of this CPU for the same plan.
 fn cpu(plan: Plan<Kernel>, context: u32) -> anyhow::Result<Engine> {
-    let built_in = Some(ixc::demo::built_in());
+    let built_in = Some(ixc::plan_file::built_in());
     let options = engine::Options { context: Some(context), built_in, ..engine::Options::default() };
     Ok(Engine::load(plan, Path::new(""), &options).map_err(ixc::Error::from)?)
 }

@@ -5,8 +5,8 @@
 
 use std::time::Duration;
 
+use ixc::drive::{Choice, Origin};
 use ixc::forecast::{PROMPT, Remembered, Routing, forecast};
-use ixc::machine::drive::{Choice, Origin};
 use ixc::machine::system;
 use ixc::runtime::engine::Engine;
 use ixc::runtime::page_cache_hints::Advised;

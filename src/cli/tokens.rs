@@ -59,7 +59,7 @@ fn parse(text: &str) -> anyhow::Result<Vec<u32>> {
         })
     });
     let ids = ids.collect::<anyhow::Result<Vec<u32>>>()?;
-    if ids.is_empty() { Err(ixc::Error::NoTokens.into()) } else { Ok(ids) }
+    if ids.is_empty() { Err(ixc::CompileError::NoTokens.into()) } else { Ok(ids) }
 }
 
 /// Reads a text that the user named: a file, a pipe, or standard input where the path is `-`.

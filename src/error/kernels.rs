@@ -1,7 +1,6 @@
 //! What can go wrong with a kernel on its own, and with a folder that holds one.
 
-use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use ixc_codegen::cost::memory::LevelsError;
 use ixc_codegen::thunk::ConventionError;
@@ -10,11 +9,9 @@ use ixc_failure::{Class, Remedy};
 use ixc_ir::kernel::interpret::InterpretError;
 use ixc_ir::kernel::verify::VerifyError;
 use ixc_kernels::SpecError;
-use ixc_kernels::catalogue::compare::Difference;
 use ixc_kernels::catalogue::inputs::InputError;
-use ixc_kernels::reference::Mismatch;
 
-use crate::excerpt::Excerpt;
+use ixc_compile::error::replacement::{ReplacementError, some};
 
 /// What can go wrong with a kernel on its own.
 #[derive(Debug, thiserror::Error)]
@@ -40,9 +37,6 @@ pub enum KernelError {
     /// Text that is no spec.
     #[error(transparent)]
     Spec(#[from] SpecError),
-    /// A file that holds no kernel, or one that is called otherwise than the one whose place it takes, or of whose spec it is.
-    #[error("{0}")]
-    Parse(Excerpt),
     /// No row with these words.
     #[error("no built-in kernel has \"{filter}\" in its name or spec; there are {}", names.join(", "))]
     NoRow {
@@ -69,24 +63,6 @@ pub enum KernelError {
         /// What was asked for.
         name: String,
         /// Those that it could be.
-        names: Vec<String>,
-    },
-    /// Two files of one kernel.
-    #[error("{} is of the same kernel as {}: one of them at most can take its place", path.display(), other.display())]
-    Twice {
-        /// A file.
-        path: PathBuf,
-        /// The other.
-        other: PathBuf,
-    },
-    /// A kernel that takes no kernel's place.
-    #[error("{}: the plan has no kernel \"{name}\"; it has {}", path.display(), some(names))]
-    Unused {
-        /// Its file.
-        path: PathBuf,
-        /// Its name.
-        name: String,
-        /// Those of the plan.
         names: Vec<String>,
     },
     /// Two kernels that are to be compared.
@@ -126,22 +102,6 @@ pub enum KernelError {
     FailsNot {
         /// The kernel.
         kernel: String,
-    },
-    /// A folder without kernels.
-    #[error("{}: there is no file of kernel IR, NAME.ix", path.display())]
-    NoFiles {
-        /// The folder.
-        path: PathBuf,
-    },
-    /// A folder with too many.
-    #[error("{}: {found} files of kernel IR; at most {most} are read", path.display())]
-    TooManyFiles {
-        /// The folder.
-        path: PathBuf,
-        /// How many.
-        found: usize,
-        /// Most.
-        most: usize,
     },
     /// A kernel, of a plan or of an odd spec, that breaks a rule of the IR.
     #[error("kernel {kernel}: {source}")]
@@ -210,24 +170,12 @@ pub enum KernelError {
         /// Where and why.
         fault: Fault,
     },
+    /// An edited kernel.
+    #[error(transparent)]
+    Replacement(#[from] ReplacementError),
     /// A folder that cannot be replayed.
     #[error(transparent)]
     Bundle(#[from] BundleError),
-    /// Results of an edited kernel that are not what its spec asks for.
-    #[error(
-        "{}kernel {kernel} does not compute what it was made for: with random inputs{}, {departure}",
-        of_file(path.as_deref()), of_dims(dims)
-    )]
-    Departs {
-        /// The file of a kernel that replaces another.
-        path: Option<PathBuf>,
-        /// The kernel.
-        kernel: String,
-        /// Dims with their values.
-        dims: Vec<String>,
-        /// Place and size of the difference.
-        departure: Box<Departure>,
-    },
     /// Two kernels whose results are compared.
     #[error("results of {} and {} differ", names[0], names[1])]
     Unequal {
@@ -252,19 +200,14 @@ impl KernelError {
         match self {
             KernelError::NoRow { .. } | KernelError::InNoModel { .. } | KernelError::NoCandidate { .. } => Class::Usage,
             KernelError::Missing { .. } => Class::Unavailable,
-            KernelError::Differs { .. } | KernelError::Departs { .. } | KernelError::Unequal { .. } => Class::Failed,
+            KernelError::Differs { .. } | KernelError::Unequal { .. } => Class::Failed,
             KernelError::Unknown { .. }
-            | KernelError::Parse(_)
             | KernelError::NotInModel { .. }
             | KernelError::Several { .. }
-            | KernelError::Twice { .. }
-            | KernelError::Unused { .. }
-            | KernelError::NoFiles { .. }
             | KernelError::CalledOtherwise { .. }
             | KernelError::NoSpec { .. }
             | KernelError::NotTuned { .. }
             | KernelError::FailsNot { .. }
-            | KernelError::TooManyFiles { .. }
             | KernelError::Verify { .. }
             | KernelError::NeedsDims { .. }
             | KernelError::TooManyRows { .. }
@@ -274,6 +217,7 @@ impl KernelError {
             KernelError::Input(error) => error.class(),
             KernelError::Interpret(error) => error.class(),
             KernelError::Levels(error) => error.class(),
+            KernelError::Replacement(error) => error.class(),
             KernelError::Bundle(error) => error.class(),
             KernelError::Fault { fault, .. } => fault.class(),
         }
@@ -284,10 +228,9 @@ impl KernelError {
         match self {
             KernelError::NeedsDims { .. } => Some(Remedy::KernelSizes),
             KernelError::Missing { .. } => Some(Remedy::EmulateKernel),
-            KernelError::Departs { path: Some(_), .. } => Some(Remedy::CompareKernel),
             KernelError::NoSpec { .. } => Some(Remedy::WriteSpecs),
             KernelError::FailsNot { .. } => Some(Remedy::FailingCommand),
-            KernelError::NoFiles { .. } => Some(Remedy::WriteKernels),
+            KernelError::Replacement(error) => error.remedy(),
             KernelError::Bundle(error) => error.remedy(),
             _ => None,
         }
@@ -302,45 +245,8 @@ fn otherwise(names: &[String; 2], found: &[Vec<String>; 2]) -> String {
     names.iter().zip(found).map(line).collect()
 }
 
-/// Results that are not what a spec asks for.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Departure {
-    /// The first element that differs from the unedited kernel's.
-    pub difference: Difference,
-    /// The element outside the bounds of the formula; none where no spec is known.
-    pub mismatch: Option<Mismatch>,
-}
-
-impl fmt::Display for Departure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Departure { difference, mismatch } = self;
-        match mismatch {
-            Some(mismatch) => write!(f, "by the formula of its spec, {mismatch} ({difference})"),
-            None => write!(f, "{difference}, and no spec says how far results may be apart"),
-        }
-    }
-}
-
-fn of_file(path: Option<&Path>) -> String {
-    path.map_or(String::new(), |path| format!("{}: ", path.display()))
-}
-
-fn of_dims(dims: &[String]) -> String {
-    if dims.is_empty() { String::new() } else { format!(" ({})", dims.join(", ")) }
-}
-
 fn nearest(near: &[&'static str]) -> String {
     if near.is_empty() { String::new() } else { format!(" (near to it: {})", near.join(", ")) }
-}
-
-/// Most names that an error lists.
-const SOME: usize = 30;
-
-fn some(names: &[String]) -> String {
-    match names.len().checked_sub(SOME) {
-        None | Some(0) => names.join(", "),
-        Some(more) => format!("{} and {more} more", names[..SOME].join(", ")),
-    }
 }
 
 /// Why a folder cannot be replayed.

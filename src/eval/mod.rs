@@ -20,6 +20,7 @@
 
 pub mod record;
 
+use ixc_compile::Error as CompileError;
 use ixc_ir::plan::MAX_OUTPUTS;
 use ixc_text::tokenizer::Tokenizer;
 use serde::{Deserialize, Serialize};
@@ -57,7 +58,7 @@ impl Text {
         let context = context.max(LEAST_CONTEXT);
         if context > model.context() {
             let (tokens, trained) = (context, model.facts().context);
-            return Err(Error::Context { tokens, context: model.context(), model: trained });
+            return Err(CompileError::Context { tokens, context: model.context(), model: trained }.into());
         }
         if tokens.len() < context {
             return Err(Error::ShortText { tokens: tokens.len(), context });

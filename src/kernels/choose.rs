@@ -189,8 +189,8 @@ pub struct OfModel {
 
 fn opened(path: Option<&Path>) -> Result<Model, Error> {
     match path {
-        Some(path) => Model::open(path),
-        None => Model::new(crate::demo::open()?),
+        Some(path) => Ok(Model::open(path)?),
+        None => Ok(Model::new(crate::demo::open()?)?),
     }
 }
 

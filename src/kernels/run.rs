@@ -205,6 +205,8 @@ pub fn dims(chosen: &Chosen, sizes: Option<Sizes>) -> Result<Vec<i64>, KernelErr
 #[cfg(test)]
 mod tests {
     use super::*;
+    use ixc_compile::Error as CompileError;
+
     use crate::kernels::choose::choose;
     use ixc_kernels::catalogue::{ROWS, Row};
     use ixc_targets::Target;
@@ -219,7 +221,7 @@ mod tests {
     fn case_of(row: &Row, target: Target, most: u32) -> Option<Case> {
         match choose(row.name, target) {
             Ok(chosen) => Some(Case::new(chosen, Some(Sizes::Rows(row.rows.min(most))), 7).unwrap()),
-            Err(Error::Generate(error)) => {
+            Err(Error::Compile(CompileError::Generate(error))) => {
                 println!("NO KERNEL: {} for {target:?}: {error}", row.name);
                 None
             }

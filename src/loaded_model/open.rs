@@ -13,7 +13,7 @@ use ixc_runtime::stream::drive::Options as DriveOptions;
 use crate::Error;
 use crate::budget;
 use crate::compile::{self, Compiled};
-use crate::machine::drive;
+use crate::drive;
 use crate::model::Model;
 
 /// Compiles a model that will be run as `run` says; gives the budget, too.
@@ -67,7 +67,7 @@ pub(crate) fn engine_options(
     run: &engine::Options,
     queue_depth: Option<usize>,
 ) -> Result<(engine::Options, Option<drive::Choice>), Error> {
-    let mut options = engine::Options { built_in: Some(crate::demo::built_in()), ..run.clone() };
+    let mut options = engine::Options { built_in: Some(crate::plan_file::built_in()), ..run.clone() };
     options.memory = match run.experts {
         ExpertStore::Stream => match run.memory {
             Some(memory) => Some(memory),

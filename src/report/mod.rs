@@ -142,7 +142,7 @@ impl Report {
             Ok(Ir::Graph(_) | Ir::Draft(_)) => {}
             Err(error) => {
                 report.notes.push(format!("Compiling failed: {error}. What was left until then is here."));
-                report.failed = Some(error);
+                report.failed = Some(error.into());
             }
         }
         Ok(report)

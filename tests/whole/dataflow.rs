@@ -346,7 +346,7 @@ fn models_fit_grids_of_all_kinds() {
 fn a_grid_that_is_too_small_says_what_does_not_fit() {
     let model = made("too_small", &made_model());
     let error = |grid: &Grid| match place(&model, grid, &Options::default()) {
-        Err(ixc::Error::Place(error)) => error,
+        Err(ixc::CompileError::Place(error)) => error,
         other => panic!("{other:?}"),
     };
     let small = error(&grid(200, 200, 6 << 10, Routing::Packets));
@@ -432,7 +432,7 @@ fn random_models_on_random_grids_fit_or_say_why_not() {
                 check(&placed.descriptor);
                 fitted += 1;
             }
-            Err(ixc::Error::Place(error)) => {
+            Err(ixc::CompileError::Place(error)) => {
                 println!("seed {seed} on {}: {error}", grid.name);
                 refused += 1;
             }

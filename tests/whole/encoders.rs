@@ -268,7 +268,7 @@ fn commands_that_want_logits_name_the_one_for_vectors() {
     // A plan of it is one for vectors.
     let plan = folder.join("bert.ixp");
     stdout(ixc(["compile".as_ref(), "--embeddings".as_ref(), of.path.as_os_str(), "-o".as_ref(), plan.as_os_str()]));
-    let file = ixc::model::open_plan(&plan, None).unwrap();
+    let file = ixc::plan_file::open_plan(&plan, None).unwrap();
     let options = LoadOptions { embeddings: true, ..LoadOptions::default() };
     let mut model = LoadedModel::of_plan_file(file, plan.parent().unwrap(), &options).unwrap();
     of.check(&model.logits(&of.tokens).unwrap(), &of.exact, "compiled_nmse_max", "a plan");

@@ -40,6 +40,9 @@ pub use dim::{DimError, DimExpr, DimInput};
 pub use rope::{LongFrequencies, RopeStyle, RopeTable, Temperature};
 pub use state::{State, StateField};
 
+/// First bytes of a plan file.
+pub const FILE_MAGIC: [u8; 8] = *b"IXCPLAN\n";
+
 /// Positions in a block of the KV cache, the unit of attention. The cache's capacity is a multiple
 /// of it.
 pub const ATTENTION_BLOCK: u32 = 32;

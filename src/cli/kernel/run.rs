@@ -3,6 +3,7 @@
 
 use std::io::Write;
 
+use ixc::error::replacement::ReplacementError;
 use ixc::ir::kernel::BufferKind;
 use ixc::kernel_check::{Departure, Standing};
 use ixc::kernels::KernelError;
@@ -111,7 +112,7 @@ impl Args {
                     let dims = kernel.dims.iter().zip(&case.dims);
                     let dims = dims.map(|(dim, value)| format!("{} {value}", dim.name)).collect();
                     let kernel = kernel.name.clone();
-                    Err(ixc::Error::from(KernelError::Departs { path: None, kernel, dims, departure }).into())
+                    Err(ixc::Error::from(ReplacementError::Departs { path: None, kernel, dims, departure }).into())
                 }
                 None | Some(Ok(_)) => Ok(()),
             },

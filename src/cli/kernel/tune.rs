@@ -170,7 +170,7 @@ impl Args {
         // A plan is cut already, but its kernels have specs.
         let plan = model.and_then(|model| model.path).filter(|path| is_plan(path));
         if let (Some(path), true) = (plan, is_whole) {
-            return Err(ixc::Error::IsPlan { path: path.to_owned() }.into());
+            return Err(ixc::CompileError::IsPlan { path: path.to_owned() }.into());
         }
         if is_whole && self.choose.is_some() {
             let hint = "--choose is of one kernel: name it, as in MODEL:gemm_q6_k";
@@ -224,7 +224,7 @@ impl Args {
     }
 
     fn engine_options(&self) -> engine::Options {
-        let built_in = Some(demo::built_in());
+        let built_in = Some(ixc::plan_file::built_in());
         engine::Options { threads: self.threads, pin: self.pin.pin, built_in, ..engine::Options::default() }
     }
 

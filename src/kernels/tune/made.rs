@@ -16,6 +16,7 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use ixc_compile::Error as CompileError;
 use ixc_files::own::create_own;
 use ixc_ir::format::{FORMATS, Format};
 use ixc_ir::graph::Module;
@@ -127,7 +128,7 @@ pub(super) fn steps(
         return Err(too_large().into());
     }
     let path = temporary();
-    let path_text = path.to_str().ok_or_else(|| Error::PathNotUtf8 { path: path.clone() })?.to_owned();
+    let path_text = path.to_str().ok_or_else(|| CompileError::PathNotUtf8 { path: path.clone() })?.to_owned();
     let failed = |error| Error::io(&path, "write")(error);
     let mut file = create_own(&path).map_err(failed)?;
     let _gone = Temporary(path.clone());
@@ -275,7 +276,7 @@ impl Made {
         };
         let stop = Stop { ir: Ir::Graph(self.module.clone()), after: Some(pack::PASS.name) };
         let passes = stop.passes();
-        crate::compile::plan_of(run_watched(stop.ir, passes, &context, &mut |_, _, _| {})?)
+        Ok(crate::compile::plan_of(run_watched(stop.ir, passes, &context, &mut |_, _, _| {})?)?)
     }
 }
 

@@ -233,7 +233,8 @@ mod tests {
     #[test]
     fn a_model_is_tuned_in_its_own_steps() {
         let model = Model::new(crate::demo::open().unwrap()).unwrap();
-        let run = engine::Options { threads: Some(2), built_in: Some(crate::demo::built_in()), ..Default::default() };
+        let run =
+            engine::Options { threads: Some(2), built_in: Some(crate::plan_file::built_in()), ..Default::default() };
         let compile = compile::Options::default();
         let options = Options {
             compile,
@@ -266,7 +267,8 @@ mod tests {
     #[test]
     fn one_kernel_is_tuned_where_the_plan_runs_it() {
         let model = Model::new(crate::demo::open().unwrap()).unwrap();
-        let run = engine::Options { threads: Some(1), built_in: Some(crate::demo::built_in()), ..Default::default() };
+        let run =
+            engine::Options { threads: Some(1), built_in: Some(crate::plan_file::built_in()), ..Default::default() };
         let tuned = |text: &str| {
             // The kernels of a target with tiles have other specs.
             let target = Some(Target::AVX2);
@@ -287,7 +289,8 @@ mod tests {
     #[test]
     fn those_that_are_selected_are_tuned_alone() {
         let model = Model::new(crate::demo::open().unwrap()).unwrap();
-        let run = engine::Options { threads: Some(1), built_in: Some(crate::demo::built_in()), ..Default::default() };
+        let run =
+            engine::Options { threads: Some(1), built_in: Some(crate::plan_file::built_in()), ..Default::default() };
         let tuned = |op: &str| {
             let selection = Selection { op: Some(op.parse().unwrap()), layers: Vec::new() };
             let compile = compile::Options::default();

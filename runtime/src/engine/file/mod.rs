@@ -41,7 +41,7 @@ use ixc_failure::{Class, Remedy};
 use ixc_files::io_class;
 use ixc_files::{Guard, Kind, Output, OutputError, open_regular};
 use ixc_ir::kernel::Kernel;
-use ixc_ir::plan::{Plan, WeightFile, decode};
+use ixc_ir::plan::{FILE_MAGIC as MAGIC, Plan, WeightFile, decode};
 use ixc_ir::units::Bytes;
 
 use crate::error::load::LoadError;
@@ -49,8 +49,6 @@ use crate::pack::ALIGNMENT;
 use crate::plan_check;
 use weights::OwnWeights;
 
-/// First bytes of a plan file.
-pub const MAGIC: [u8; 8] = *b"IXCPLAN\n";
 /// A plan file.
 pub const KIND: Kind = Kind { name: "plan", is: |head| head.starts_with(&MAGIC), streams: false, private: false };
 /// Version of the encoding and of the packed formats. Other versions are refused, because a plan is
@@ -381,16 +379,6 @@ pub fn decode(bytes: &[u8]) -> Result<Plan<Kernel>, FormatError> {
     let header = Header::decode(bytes, bytes.len() as u64)?;
     // The header's check compared this length with the file's.
     header.plan(&bytes[HEADER_BYTES..header.payload_end() as usize])
-}
-
-/// Returns whether a file starts as a plan does, to tell plans from models.
-///
-/// # Errors
-/// Fails if the file cannot be read.
-pub fn is_plan(path: &Path) -> io::Result<bool> {
-    let mut magic = Vec::with_capacity(MAGIC.len());
-    open_regular(path)?.take(MAGIC.len() as u64).read_to_end(&mut magic)?;
-    Ok(magic == MAGIC)
 }
 
 /// An open plan file.

@@ -2,10 +2,12 @@
 
 use std::sync::Arc;
 
+use ixc_files::changed::ChangedFile;
+
 use super::super::backend::Read;
 use super::super::counters::Class;
 use super::super::drive::Choice;
-use super::super::files::{ChangedFile, PAGE};
+use super::super::files::PAGE;
 use super::super::queue::{Job, Wake};
 use super::super::{Extent, StreamError};
 use super::planted::{Fate, Gate, Planted};

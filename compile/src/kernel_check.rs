@@ -21,8 +21,8 @@ use ixc_kernels::{KernelSpec, generate};
 use ixc_targets::Target;
 
 use crate::Error;
-pub use crate::error::kernels::Departure;
-use crate::error::kernels::KernelError;
+pub use crate::error::replacement::Departure;
+use crate::error::replacement::ReplacementError;
 
 /// Numbers of rows in a check: whole groups, and every kind of remainder.
 const ROWS: [u32; 4] = [1, 3, 5, 8];
@@ -70,7 +70,7 @@ pub fn judge(own: &Kernel, spec: Option<&KernelSpec>, call: &Call<'_>) -> Result
 /// Without a spec, results must have the same bits.
 ///
 /// # Errors
-/// [`KernelError::Departs`] in the file `path`; also where there are no inputs, or no code for one
+/// [`ReplacementError::Departs`] in the file `path`; also where there are no inputs, or no code for one
 /// of them.
 pub fn check(
     path: &Path,
@@ -89,17 +89,17 @@ pub fn check(
             // Any values in range will do.
             None => own.dims.iter().map(|dim| i64::from(rows).clamp(dim.lo, dim.hi)).collect(),
         };
-        let bytes: usize = inputs::sizes(own, &dims).map_err(KernelError::from)?.iter().sum();
+        let bytes: usize = inputs::sizes(own, &dims).map_err(ReplacementError::from)?.iter().sum();
         if seen.contains(&dims) || !seen.is_empty() && bytes > MOST_BYTES {
             continue;
         }
-        let before = inputs::fill(own, spec, &dims, rows.into()).map_err(KernelError::from)?;
+        let before = inputs::fill(own, spec, &dims, rows.into()).map_err(ReplacementError::from)?;
         let [edited_after, own_after] = [0, 1].map(|kernel| run.run(kernel, &dims, &before));
         let call = Call { dims: &dims, before: &before, edited: &edited_after?, own: &own_after? };
         judge(own, spec, &call).map_err(|departure| {
             let pairs = own.dims.iter().zip(&dims).map(|(dim, value)| format!("{} {value}", dim.name));
             let path = Some(path.to_owned());
-            KernelError::Departs { path, kernel: edited.name.clone(), dims: pairs.collect(), departure }
+            ReplacementError::Departs { path, kernel: edited.name.clone(), dims: pairs.collect(), departure }
         })?;
         seen.push(dims);
     }
@@ -129,7 +129,7 @@ impl<'k> Runner<'k> {
                 .run_checked(kernel, dims, &mut buffers)
                 .unwrap_or_else(|error| unreachable!("inputs were made for this kernel: {error}")),
             Runner::Interpreter(kernels) => {
-                interpret::run(kernels[kernel], dims, &mut buffers).map_err(KernelError::from)?;
+                interpret::run(kernels[kernel], dims, &mut buffers).map_err(ReplacementError::from)?;
             }
         }
         Ok(buffers)

@@ -1,14 +1,14 @@
 //! From a model to a plan: passes, kernels; with what each stage made kept for those who want to see it.
 //!
 //! ```
-//! use ixc::compile::{Options, compile};
-//! use ixc::model::Model;
+//! use ixc_compile::compile::{Options, compile};
+//! use ixc_compile::model::Model;
 //!
-//! let model = Model::new(ixc::demo::open()?)?;
+//! let model = Model::new(ixc_compile::demo::open()?)?;
 //! let compiled = compile(&model, &Options::default())?;
 //! assert!(compiled.fused.functions[0].ops.len() < model.arch.module.functions[0].ops.len());
 //! assert_eq!(compiled.plan.vocabulary, 4096);
-//! # Ok::<(), ixc::Error>(())
+//! # Ok::<(), ixc_compile::Error>(())
 //! ```
 
 use std::fmt;
@@ -160,7 +160,7 @@ pub fn compile(model: &Model, options: &Options) -> Result<Compiled, Error> {
 ///
 /// # Errors
 /// Where a spec asks for what no kernel does.
-pub(crate) fn with_kernels(plan: Plan<KernelSpec>, target: Target) -> Result<Plan<Kernel>, Error> {
+pub fn with_kernels(plan: Plan<KernelSpec>, target: Target) -> Result<Plan<Kernel>, Error> {
     let mut kernels = parallel::map(&plan.kernels, |spec| generate(spec, target)).into_iter();
     // As many as there are specs.
     Ok(plan.try_map_kernels(|spec| kernels.next().unwrap_or_else(|| generate(&spec, target)))?)
@@ -221,7 +221,11 @@ pub fn scheduled(model: &Model, fused: &Module, options: &Options) -> Result<Pla
     plan_of(run_on(model, fused, options, &manager::plan_passes())?)
 }
 
-pub(crate) fn plan_of(ir: Ir) -> Result<Plan<KernelSpec>, Error> {
+/// The plan that passes left.
+///
+/// # Errors
+/// When they left something else.
+pub fn plan_of(ir: Ir) -> Result<Plan<KernelSpec>, Error> {
     match ir {
         Ir::Plan(plan) => Ok(*plan),
         other @ (Ir::Graph(_) | Ir::Draft(_)) => {

@@ -2,10 +2,10 @@
 //!
 //! ```
 //! use std::path::Path;
-//! use ixc::excerpt::Excerpt;
+//! use ixc_compile::excerpt::Excerpt;
 //!
 //! let text = "func @f() -> () {\n  %1 = spin\n}";
-//! let error = ixc::ir::graph::parse::parse(text).unwrap_err();
+//! let error = ixc_ir::graph::parse::parse(text).unwrap_err();
 //! let shown = Excerpt::new(Path::new("f.ix"), text, error.line, error.column, &error.problem).to_string();
 //! assert_eq!(shown, "f.ix:2:8: there is no op spin\n    %1 = spin\n         ^");
 //! ```

@@ -3,11 +3,9 @@
 //! | module | what it owns |
 //! | --- | --- |
 //! | [`bandwidth`] | measuring how fast memory is read |
-//! | [`drive`] | how fast a drive is, and how many reads at once it wants |
 //! | [`features`] | CPU features and what each would give |
 //! | [`system`] | memory, limits, huge pages, io_uring, executable memory |
 
 pub mod bandwidth;
-pub mod drive;
 pub mod features;
 pub mod system;

@@ -10,16 +10,16 @@
 //! a part of a name. An op's layer is the number in its names (`blk.3.attn_q`, `kv.3`); one without names is in the last layer whose values it takes.
 //!
 //! ```
-//! use ixc::model::Model;
-//! use ixc::passes::manager::Ir;
-//! use ixc::select::{self, Selection};
+//! use ixc_compile::model::Model;
+//! use ixc_passes::manager::Ir;
+//! use ixc_compile::select::{self, Selection};
 //!
-//! let graph = Ir::Graph(Model::new(ixc::demo::open()?)?.arch.module);
+//! let graph = Ir::Graph(Model::new(ixc_compile::demo::open()?)?.arch.module);
 //! let selection = Selection { op: Some("route".into()), layers: vec!["2-3".parse().unwrap()] };
 //! assert_eq!(select::text(&graph, &selection)?.matches("= route ").count(), 2);
 //! let error = select::text(&graph, &Selection { op: Some("rout".into()), layers: vec![] }).unwrap_err();
 //! assert!(error.to_string().contains("near to it: route"));
-//! # Ok::<(), ixc::Error>(())
+//! # Ok::<(), ixc_compile::Error>(())
 //! ```
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};

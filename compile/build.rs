@@ -11,9 +11,10 @@ const DIGITS: usize = 9;
 fn main() {
     let root = std::env::var("CARGO_MANIFEST_DIR").unwrap_or_default();
     let root = Path::new(&root);
+    let workspace = root.parent().unwrap_or(root);
     println!("cargo::rerun-if-changed=build.rs");
     println!("cargo::rerun-if-env-changed=SOURCE_DATE_EPOCH");
-    let (commit, mut date) = match (packed(root), checked_out(root)) {
+    let (commit, mut date) = match (packed(root), checked_out(workspace)) {
         (Some(commit), _) => (Some(commit), None),
         (None, Some((commit, date))) => (Some(commit), Some(date)),
         (None, None) => (None, None),

@@ -16,11 +16,10 @@ use ixc_ir::kernel::Kernel;
 use ixc_ir::kernel::parse::parse;
 use ixc_ir::plan::Plan;
 use ixc_kernels::KernelSpec;
-use ixc_runtime::load::LoadError;
 use ixc_targets::Target;
 
 use crate::Error;
-use crate::error::kernels::KernelError;
+use crate::error::replacement::ReplacementError;
 use crate::excerpt::Excerpt;
 use crate::kernel_check::check;
 
@@ -52,13 +51,14 @@ impl KernelFile {
     /// When it cannot be read, is no kernel, or one whose spec is none; with the line.
     pub fn read(path: &Path) -> Result<KernelFile, Error> {
         let text = ixc_files::read_text(path, MAX_IR_BYTES)?;
-        let kernel = parse(&text)
-            .map_err(|error| KernelError::Parse(Excerpt::new(path, &text, error.line, error.column, &error.problem)))?;
+        let kernel = parse(&text).map_err(|error| {
+            ReplacementError::Parse(Excerpt::new(path, &text, error.line, error.column, &error.problem))
+        })?;
         let spec_of = |(at, line): (usize, &'_ str)| Some((at, line.strip_prefix(';')?.strip_prefix(SPEC)?.to_owned()));
         let said = text.lines().enumerate().find_map(spec_of);
         let read = |(at, said): (usize, String)| {
             let spec = said.parse::<KernelSpec>().and_then(|spec| spec.check().map(|()| spec));
-            spec.map_err(|error| KernelError::Parse(Excerpt::new(path, &text, at + 1, 2 + SPEC.len(), &error)))
+            spec.map_err(|error| ReplacementError::Parse(Excerpt::new(path, &text, at + 1, 2 + SPEC.len(), &error)))
         };
         let spec = said.map(read).transpose()?;
         Ok(KernelFile { path: path.to_owned(), kernel, spec, text })
@@ -68,7 +68,7 @@ impl KernelFile {
     ///
     /// # Errors
     /// The first line of how it is called in which it differs.
-    pub fn check_signature(&self, own: &Kernel) -> Result<(), KernelError> {
+    pub fn check_signature(&self, own: &Kernel) -> Result<(), ReplacementError> {
         let Some((expected, found)) = signature_difference(own, &self.kernel) else { return Ok(()) };
         let code = |line: &str| line.split(['/', ';']).next().unwrap_or_default().trim().to_owned();
         // The buffer by its name, where it is written otherwise than it is printed; a line that is missing, or dims, by the kernel's own.
@@ -82,7 +82,7 @@ impl KernelFile {
         let problem = format!(
             "the kernel is called otherwise than the one that it was made from: \"{said}\", where that has \"{expected}\""
         );
-        Err(KernelError::Parse(Excerpt::new(&self.path, &self.text, line, indent + 1, &problem)))
+        Err(ReplacementError::Parse(Excerpt::new(&self.path, &self.text, line, indent + 1, &problem)))
     }
 }
 
@@ -105,7 +105,7 @@ impl Replacements {
         for file in files {
             let kernel = KernelFile::read(&file)?;
             if let Some(KernelFile { path: other, .. }) = kernels.insert(kernel.kernel.name.clone(), kernel) {
-                return Err(KernelError::Twice { path: file, other }.into());
+                return Err(ReplacementError::Twice { path: file, other }.into());
             }
         }
         Ok(Replacements { kernels, is_unchecked: false })
@@ -126,19 +126,19 @@ impl Replacements {
     ///
     /// # Errors
     /// When the plan has no kernel of a name, or one with other dims or buffers.
-    /// [`KernelError::Departs`] if a kernel computes other results than the one that it replaces.
+    /// [`ReplacementError::Departs`] if a kernel computes other results than the one that it replaces.
     pub fn put_into(&self, plan: &mut Plan<Kernel>) -> Result<Vec<String>, Error> {
         let mut replaced = Vec::new();
         for (name, file) in &self.kernels {
             let Some(own) = plan.kernels.iter_mut().find(|own| own.name == *name) else {
                 let names = plan.kernels.iter().map(|kernel| kernel.name.clone()).collect();
-                return Err(KernelError::Unused { path: file.path.clone(), name: name.clone(), names }.into());
+                return Err(ReplacementError::Unused { path: file.path.clone(), name: name.clone(), names }.into());
             };
             file.check_signature(own)?;
             if *own != file.kernel {
                 if !self.is_unchecked {
                     let target = Target::from_name(&plan.target);
-                    let target = target.ok_or_else(|| LoadError::Target { found: plan.target.clone() })?;
+                    let target = target.ok_or_else(|| ReplacementError::Target { found: plan.target.clone() })?;
                     check(&file.path, &file.kernel, own, file.spec.as_ref(), target)?;
                 }
                 own.clone_from(&file.kernel);
@@ -178,9 +178,9 @@ fn files(folder: &Path) -> Result<Vec<PathBuf>, Error> {
     }
     files.sort();
     match files.len() {
-        0 => Err(KernelError::NoFiles { path: folder.to_owned() }.into()),
+        0 => Err(ReplacementError::NoFiles { path: folder.to_owned() }.into()),
         found if found > MOST_FILES => {
-            Err(KernelError::TooManyFiles { path: folder.to_owned(), found, most: MOST_FILES }.into())
+            Err(ReplacementError::TooManyFiles { path: folder.to_owned(), found, most: MOST_FILES }.into())
         }
         _ => Ok(files),
     }

@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 
 use ixc_files::{own, read_bytes};
 use ixc_model_files::gguf::Gguf;
-use ixc_runtime::load::BuiltIn;
 
 use crate::{Error, cache_file};
 
@@ -17,16 +16,11 @@ pub const NAME: &str = "(built-in demo model)";
 #[repr(align(64))]
 struct Aligned<B: ?Sized>(B);
 
-static FILE: &Aligned<[u8]> = &Aligned(*include_bytes!("../examples/models/rustling-q4_k_m.gguf"));
+static FILE: &Aligned<[u8]> = &Aligned(*include_bytes!("../../examples/models/rustling-q4_k_m.gguf"));
 
 /// The file.
 pub fn bytes() -> &'static [u8] {
     &FILE.0
-}
-
-/// As plans that are made from it name it.
-pub fn built_in() -> BuiltIn {
-    BuiltIn { path: NAME, bytes: bytes() }
 }
 
 /// A file with the model, for commands that need one. It is written once to the user's cache

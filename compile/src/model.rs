@@ -1,13 +1,14 @@
 //! A model file, opened and checked: its graph, and exact logits by the reference interpreter.
 
-use std::path::{Path, PathBuf};
+use std::io::Read;
+use std::path::Path;
 
 use ixc_architectures::{FileWeights, Parts};
+use ixc_files::open_regular;
 use ixc_ir::graph::expert_layers;
 use ixc_ir::graph::interpret::Interpreter;
+use ixc_ir::plan::FILE_MAGIC;
 use ixc_model_files::gguf::{self, Gguf};
-use ixc_runtime::file::PlanFile;
-use ixc_runtime::load;
 use ixc_text::tokenizer::{ModelKind, Tokenizer, TokenizerError, TokenizerSpec};
 
 use crate::Error;
@@ -76,7 +77,7 @@ impl Model {
     }
 
     /// The same model with its routed experts alone: its graph has a function for each layer that has some ([`expert_layers`]), and what is compiled of it is a
-    /// plan for `ixc::moe::Moe`.
+    /// plan for `ixc_generate::moe::Moe`.
     ///
     /// # Errors
     /// When no layer has routed experts, or one's take more than rows, ids and weights.
@@ -120,25 +121,6 @@ impl Model {
     }
 }
 
-/// Opens a plan, with its model files where they are found: where the plan says, beside it, or where `model_file` says, any file of that
-/// model.
-///
-/// # Errors
-/// When the plan cannot be read, or `model_file` is no model, or one of another number of files.
-pub fn open_plan(path: &Path, model_file: Option<&Path>) -> Result<PlanFile, Error> {
-    let mut file = ixc_runtime::file::open(path)?;
-    let built_in = crate::demo::built_in();
-    match model_file {
-        Some(model) => {
-            let gguf = open_files(model)?;
-            let paths: Vec<PathBuf> = gguf.files().iter().map(|file| file.path().to_owned()).collect();
-            load::use_files(&mut file.plan, &paths)?;
-        }
-        None => load::locate(&mut file.plan, path.parent().unwrap_or(path), Some(built_in)),
-    }
-    Ok(file)
-}
-
 /// Opens a model's files: a GGUF file, or a folder of safetensors.
 ///
 /// # Errors
@@ -149,7 +131,9 @@ pub fn open_files(path: &Path) -> Result<Gguf, Error> {
 
 /// Whether a path is that of a plan. What cannot be read is not, and opening it as a model says why.
 pub fn is_plan(path: &Path) -> bool {
-    ixc_runtime::file::is_plan(path).unwrap_or(false)
+    let mut magic = Vec::with_capacity(FILE_MAGIC.len());
+    let read = open_regular(path).and_then(|file| file.take(FILE_MAGIC.len() as u64).read_to_end(&mut magic));
+    read.is_ok() && magic == FILE_MAGIC
 }
 
 /// Reads and checks the vocabulary of a file. A file without one gives [`ModelKind::None`].
@@ -187,5 +171,19 @@ pub fn check_tokens(tokens: &[u32], vocabulary: u64) -> Result<(), Error> {
     match tokens.iter().position(|&id| u64::from(id) >= vocabulary) {
         Some(position) => Err(Error::Token { position, id: tokens[position].into(), vocabulary }),
         None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn plans_are_known_by_their_first_bytes() {
+        let folder = tempfile::tempdir().unwrap();
+        let (plan, other) = (folder.path().join("model.ixp"), folder.path().join("other.ixp"));
+        std::fs::write(&plan, [&FILE_MAGIC[..], b"..."].concat()).unwrap();
+        std::fs::write(&other, &FILE_MAGIC[..7]).unwrap();
+        assert!(is_plan(&plan) && !is_plan(&other) && !is_plan(folder.path()));
     }
 }

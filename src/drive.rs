@@ -17,7 +17,9 @@ use ixc_runtime::stream::probe::{self, Options, Probe};
 use ixc_runtime::stream::store::CHUNK;
 use serde::{Deserialize, Serialize};
 
-use crate::{Error, cache_file};
+use ixc_compile::cache_file;
+
+use crate::Error;
 
 /// A smaller file says nothing of its drive: it lies in the drive's own memory after a few reads.
 const LEAST_FILE: u64 = 64 << 20;

@@ -1,11 +1,11 @@
 //! From a model to a descriptor: what runs where on a grid of processing elements.
 //!
 //! ```
-//! use ixc::place::{Options, place};
-//! use ixc::dataflow::grid::Grid;
-//! use ixc::model::Model;
+//! use ixc_compile::place::{Options, place};
+//! use ixc_dataflow::grid::Grid;
+//! use ixc_compile::model::Model;
 //!
-//! fn reasons(grid: &Grid) -> Result<Vec<String>, ixc::Error> {
+//! fn reasons(grid: &Grid) -> Result<Vec<String>, ixc_compile::Error> {
 //!     let model = Model::open("model.gguf".as_ref())?;
 //!     Ok(place(&model, grid, &Options::default())?.descriptor.reasons)
 //! }
@@ -50,7 +50,10 @@ pub fn place(model: &Model, grid: &Grid, options: &Options) -> Result<Placed, Er
 }
 
 /// The same, and tells what is decided, if somebody is to be told.
-pub(crate) fn place_told(
+///
+/// # Errors
+/// As [`place`].
+pub fn place_told(
     model: &Model,
     grid: &Grid,
     options: &Options,

@@ -1,11 +1,11 @@
 //! What decoding reads: the bytes that every token takes from memory, and with them the bound on tokens per second.
 //!
 //! ```
-//! let model = ixc::model::Model::new(ixc::demo::open()?)?;
-//! let traffic = ixc::bytes_per_token::Traffic::of(&model.arch.module);
+//! let model = ixc_compile::model::Model::new(ixc_compile::demo::open()?)?;
+//! let traffic = ixc_compile::bytes_per_token::Traffic::of(&model.arch.module);
 //! let file: u64 = model.gguf.tensors().map(|tensor| tensor.bytes()).sum();
 //! assert!(0 < traffic.weights && traffic.weights <= file);
-//! # Ok::<(), ixc::Error>(())
+//! # Ok::<(), ixc_compile::Error>(())
 //! ```
 
 use std::collections::HashSet;

@@ -1,15 +1,15 @@
 //! Descriptors that are simulated: the weights that they name, from the model's file.
 //!
 //! ```
-//! use ixc::dataflow::check::Machine;
-//! use ixc::dataflow::data::Runner;
-//! use ixc::dataflow::grids;
-//! use ixc::dataflow::simulate::Simulator;
-//! use ixc::place::{Options, place};
-//! use ixc::model::Model;
-//! use ixc::simulate::ModelWeights;
+//! use ixc_dataflow::check::Machine;
+//! use ixc_dataflow::data::Runner;
+//! use ixc_dataflow::grids;
+//! use ixc_dataflow::simulate::Simulator;
+//! use ixc_compile::place::{Options, place};
+//! use ixc_compile::model::Model;
+//! use ixc_compile::simulate::ModelWeights;
 //!
-//! let model = Model::new(ixc::demo::open()?)?;
+//! let model = Model::new(ixc_compile::demo::open()?)?;
 //! let options = Options { context: Some(64) };
 //! let placed = place(&model, &grids::find("small")?, &options)?;
 //! let machine = Machine::new(placed.descriptor)?;

@@ -1,0 +1,286 @@
+//! Errors between a model file and a plan, which wrap the errors of the crates below.
+//!
+//! Messages state the fault and the expectation in the words of the library. [`Error::class`]
+//! returns the kind of failure, and [`Error::remedy`] the change that may help; wrapped errors
+//! answer for themselves.
+
+pub mod replacement;
+pub mod tuned;
+
+pub use ixc_failure::{Class, Remedy};
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use ixc_architectures::ArchError;
+use ixc_codegen::module::CodegenError;
+use ixc_codegen::profile::ProfileError;
+use ixc_dataflow::check::CheckError;
+use ixc_dataflow::grids::GridFileError;
+use ixc_dataflow::place::PlaceError;
+use ixc_dataflow::read::ReadError as DescriptorError;
+use ixc_dataflow::simulate::SimulateError;
+use ixc_files::{OutputError, ReadError, io_class};
+use ixc_ir::graph::expert_layers::CutError;
+use ixc_ir::graph::interpret::InterpretError;
+use ixc_ir::plan::decode::DecodeError;
+use ixc_kernels::GenerateError;
+use ixc_model_files::checkpoint::CheckpointError;
+use ixc_model_files::gguf::{GgufError, VocabularyError};
+use ixc_passes::error::PassError;
+use ixc_passes::manager::StopError;
+use ixc_text::tokenizer::TokenizerError;
+
+use crate::excerpt::Excerpt;
+use crate::select::SelectError;
+use crate::simulate::WeightError;
+use replacement::ReplacementError;
+use tuned::TunedError;
+
+/// Why a model cannot be compiled.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The model file is missing or malformed.
+    #[error(transparent)]
+    Gguf(#[from] GgufError),
+    /// The model's folder.
+    #[error(transparent)]
+    Checkpoint(Box<CheckpointError>),
+    /// The file is sound but makes no model.
+    #[error(transparent)]
+    Arch(#[from] ArchError),
+    /// The tokenizer is malformed, or cannot take the text.
+    #[error(transparent)]
+    Tokenizer(#[from] TokenizerError),
+    /// The tokenizer in a plan cannot be read.
+    #[error("the plan's tokenizer is malformed: {source}")]
+    PlanTokenizer {
+        /// Why.
+        source: DecodeError,
+    },
+    /// The interpreter refused.
+    #[error(transparent)]
+    Interpret(#[from] InterpretError),
+    /// A pass found the graph wrong.
+    #[error(transparent)]
+    Pass(#[from] PassError),
+    /// Nothing is left to do up to a pass.
+    #[error("compiling goes on after {start}, and {last} is not behind that")]
+    BehindPass {
+        /// Where it goes on.
+        start: &'static str,
+        /// The pass.
+        last: &'static str,
+    },
+    /// Text that says nowhere to go on from.
+    #[error("{}: {source}", path.display())]
+    Stop {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        source: Box<StopError>,
+    },
+    /// The same, of a graph, with the line.
+    #[error("{0}")]
+    StopText(Box<Excerpt>),
+    /// Nothing of a model is meant by a pattern or layers.
+    #[error(transparent)]
+    Select(#[from] SelectError),
+    /// A model whose routed experts cannot be run on their own.
+    #[error(transparent)]
+    Cut(#[from] CutError),
+    /// No kernel can be made of a step.
+    #[error(transparent)]
+    Generate(#[from] GenerateError),
+    /// No code can be made of a kernel, or not run.
+    #[error(transparent)]
+    Codegen(#[from] Box<CodegenError>),
+    /// There is no profile.
+    #[error(transparent)]
+    Profile(#[from] ProfileError),
+    /// Tuned choices cannot be used.
+    #[error(transparent)]
+    Tuned(#[from] TunedError),
+    /// Kernels that cannot take the place of a plan's.
+    #[error(transparent)]
+    Replacement(#[from] Box<ReplacementError>),
+    /// It does not fit on a grid of processing elements.
+    #[error(transparent)]
+    Place(#[from] PlaceError),
+    /// There is no such grid, or its file is none.
+    #[error(transparent)]
+    Grid(#[from] GridFileError),
+    /// A descriptor's file is none.
+    #[error(transparent)]
+    Descriptor(#[from] DescriptorError),
+    /// A descriptor that no machine can run.
+    #[error(transparent)]
+    Check(#[from] Box<CheckError>),
+    /// A simulation did not come to its end.
+    #[error(transparent)]
+    Simulate(#[from] Box<SimulateError>),
+    /// A descriptor's weights are not in the model's file.
+    #[error(transparent)]
+    DescriptorWeight(#[from] WeightError),
+    /// A plan where only a model file will do.
+    #[error("{}: is a plan; this needs the model file that it was made from", path.display())]
+    IsPlan {
+        /// The plan.
+        path: PathBuf,
+    },
+    /// A plan names its model file, and can name only UTF-8.
+    #[error("{}: the path is no UTF-8, as a plan needs it", path.display())]
+    PathNotUtf8 {
+        /// The path.
+        path: PathBuf,
+    },
+    /// A token id that the model has no row for.
+    #[error("token {position} is {id}; ids of this model go from 0 to {}", vocabulary.saturating_sub(1))]
+    Token {
+        /// Which of the tokens, from 0.
+        position: usize,
+        /// Its id.
+        id: u64,
+        /// Size of the vocabulary.
+        vocabulary: u64,
+    },
+    /// Nothing to compute on.
+    #[error("no tokens were given; at least one is needed")]
+    NoTokens,
+    /// More tokens than the model can see.
+    #[error("{tokens} tokens do not fit into the context of {context}; {}", larger(*context, *model))]
+    Context {
+        /// How many there are.
+        tokens: usize,
+        /// How many fit.
+        context: usize,
+        /// How many the model was made for.
+        model: usize,
+    },
+    /// A text that cannot be read.
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    /// An output that cannot be written, or must not be.
+    #[error(transparent)]
+    Output(#[from] OutputError),
+    /// A file other than a model could not be read or written.
+    #[error("{}: cannot {action}: {source}", path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// What was tried.
+        action: &'static str,
+        /// The system's reason.
+        source: io::Error,
+    },
+}
+
+/// Returns how much larger a context can be.
+pub fn larger(context: usize, model: usize) -> String {
+    match model > context {
+        true => format!("this model was made for up to {model}"),
+        false => "this model was made for no more".into(),
+    }
+}
+
+impl From<ReplacementError> for Error {
+    fn from(error: ReplacementError) -> Error {
+        Box::new(error).into()
+    }
+}
+
+impl From<CodegenError> for Error {
+    fn from(error: CodegenError) -> Error {
+        Box::new(error).into()
+    }
+}
+
+impl From<CheckpointError> for Error {
+    fn from(error: CheckpointError) -> Error {
+        match error {
+            CheckpointError::Gguf(error) => Error::Gguf(error),
+            other => Error::Checkpoint(Box::new(other)),
+        }
+    }
+}
+
+impl From<VocabularyError> for Error {
+    fn from(error: VocabularyError) -> Error {
+        match error {
+            VocabularyError::Metadata(error) => Error::Gguf(error),
+            VocabularyError::Tokenizer(error) => Error::Tokenizer(error),
+        }
+    }
+}
+
+impl Error {
+    /// An [`Error::Io`] for `path`.
+    pub fn io(path: &Path, action: &'static str) -> impl FnOnce(io::Error) -> Error {
+        move |source| Error::Io { path: path.to_owned(), action, source }
+    }
+
+    /// Returns the kind of failure.
+    pub fn class(&self) -> Class {
+        match self {
+            Error::Gguf(error) => error.class(),
+            Error::Checkpoint(error) => error.class(),
+            Error::Arch(error) => error.class(),
+            Error::Tokenizer(error) => error.class(),
+            Error::Interpret(error) => error.class(),
+            Error::Pass(error) => error.class(),
+            Error::Select(error) => error.class(),
+            Error::Cut(error) => error.class(),
+            Error::Generate(error) => error.class(),
+            Error::Codegen(error) => error.class(),
+            Error::Profile(error) => error.class(),
+            Error::Tuned(error) => error.class(),
+            Error::Replacement(error) => error.class(),
+            Error::Place(error) => error.class(),
+            Error::Grid(error) => error.class(),
+            Error::Descriptor(error) => error.class(),
+            Error::Check(error) => error.class(),
+            Error::Simulate(error) => error.class(),
+            Error::DescriptorWeight(error) => error.class(),
+            Error::Read(error) => error.class(),
+            Error::Output(error) => error.class(),
+            Error::PlanTokenizer { source, .. } => source.class(),
+            Error::Stop { source, .. } => source.class(),
+            Error::Io { source, .. } => io_class(source),
+            Error::BehindPass { .. } => Class::Usage,
+            Error::StopText(_)
+            | Error::IsPlan { .. }
+            | Error::PathNotUtf8 { .. }
+            | Error::Token { .. }
+            | Error::NoTokens
+            | Error::Context { .. } => Class::Data,
+        }
+    }
+
+    /// Returns the change that may help.
+    pub fn remedy(&self) -> Option<Remedy> {
+        match self {
+            Error::Checkpoint(error) => error.remedy(),
+            Error::Arch(error) => error.remedy(),
+            Error::Tuned(error) => error.remedy(),
+            Error::Replacement(error) => error.remedy(),
+            Error::Output(error) => error.remedy(),
+            Error::Context { context, model, .. } if model > context => Some(Remedy::LargerContext),
+            _ => None,
+        }
+    }
+
+    /// Returns the path of a file that does not exist.
+    pub fn missing_file(&self) -> Option<&Path> {
+        match self {
+            Error::Gguf(error) => error.missing_file(),
+            Error::Read(error) => error.missing_file(),
+            Error::Io { path, source, .. } if source.kind() == io::ErrorKind::NotFound => Some(path),
+            _ => None,
+        }
+    }
+
+    /// Returns whether the reader of standard output went away.
+    pub fn is_closed_standard_output(&self) -> bool {
+        matches!(self, Error::Output(error) if error.is_closed_standard_output())
+    }
+}

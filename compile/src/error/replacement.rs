@@ -1,0 +1,150 @@
+//! What can be wrong with kernels that stand in place of others ([`crate::replacements`]).
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use ixc_failure::{Class, Remedy};
+use ixc_ir::kernel::interpret::InterpretError;
+use ixc_kernels::catalogue::compare::Difference;
+use ixc_kernels::catalogue::inputs::InputError;
+use ixc_kernels::reference::Mismatch;
+use ixc_targets::TARGETS;
+
+use crate::excerpt::Excerpt;
+
+/// Why kernels cannot stand in place of others.
+#[derive(Debug, thiserror::Error)]
+pub enum ReplacementError {
+    /// A file that holds no kernel, or one that is called otherwise than the one whose place it takes, or of whose spec it is.
+    #[error("{0}")]
+    Parse(Excerpt),
+    /// Two files of one kernel.
+    #[error("{} is of the same kernel as {}: one of them at most can take its place", path.display(), other.display())]
+    Twice {
+        /// A file.
+        path: PathBuf,
+        /// The other.
+        other: PathBuf,
+    },
+    /// A kernel that takes no kernel's place.
+    #[error("{}: the plan has no kernel \"{name}\"; it has {}", path.display(), some(names))]
+    Unused {
+        /// Its file.
+        path: PathBuf,
+        /// Its name.
+        name: String,
+        /// Those of the plan.
+        names: Vec<String>,
+    },
+    /// A folder without kernels.
+    #[error("{}: there is no file of kernel IR, NAME.ix", path.display())]
+    NoFiles {
+        /// The folder.
+        path: PathBuf,
+    },
+    /// A folder with too many.
+    #[error("{}: {found} files of kernel IR; at most {most} are read", path.display())]
+    TooManyFiles {
+        /// The folder.
+        path: PathBuf,
+        /// How many.
+        found: usize,
+        /// Most.
+        most: usize,
+    },
+    /// The plan is for a target that this build does not know.
+    #[error("the plan is for target {found:?}; this build has {}", target_names())]
+    Target {
+        /// The target's name.
+        found: String,
+    },
+    /// No inputs with these dims.
+    #[error(transparent)]
+    Input(#[from] InputError),
+    /// The interpreter stopped.
+    #[error("the interpreter stopped: {0}")]
+    Interpret(#[from] InterpretError),
+    /// Results of an edited kernel that are not what its spec asks for.
+    #[error(
+        "{}kernel {kernel} does not compute what it was made for: with random inputs{}, {departure}",
+        of_file(path.as_deref()), of_dims(dims)
+    )]
+    Departs {
+        /// The file of a kernel that replaces another.
+        path: Option<PathBuf>,
+        /// The kernel.
+        kernel: String,
+        /// Dims with their values.
+        dims: Vec<String>,
+        /// Place and size of the difference.
+        departure: Box<Departure>,
+    },
+}
+
+impl ReplacementError {
+    /// Returns the kind of failure.
+    pub fn class(&self) -> Class {
+        match self {
+            ReplacementError::Departs { .. } => Class::Failed,
+            ReplacementError::Parse(_)
+            | ReplacementError::Twice { .. }
+            | ReplacementError::Unused { .. }
+            | ReplacementError::NoFiles { .. }
+            | ReplacementError::TooManyFiles { .. }
+            | ReplacementError::Target { .. } => Class::Data,
+            ReplacementError::Input(error) => error.class(),
+            ReplacementError::Interpret(error) => error.class(),
+        }
+    }
+
+    /// Returns the change that may help.
+    pub fn remedy(&self) -> Option<Remedy> {
+        match self {
+            ReplacementError::Departs { path: Some(_), .. } => Some(Remedy::CompareKernel),
+            ReplacementError::NoFiles { .. } => Some(Remedy::WriteKernels),
+            _ => None,
+        }
+    }
+}
+
+/// Results that are not what a spec asks for.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Departure {
+    /// The first element that differs from the unedited kernel's.
+    pub difference: Difference,
+    /// The element outside the bounds of the formula; none where no spec is known.
+    pub mismatch: Option<Mismatch>,
+}
+
+impl fmt::Display for Departure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Departure { difference, mismatch } = self;
+        match mismatch {
+            Some(mismatch) => write!(f, "by the formula of its spec, {mismatch} ({difference})"),
+            None => write!(f, "{difference}, and no spec says how far results may be apart"),
+        }
+    }
+}
+
+fn of_file(path: Option<&Path>) -> String {
+    path.map_or(String::new(), |path| format!("{}: ", path.display()))
+}
+
+fn of_dims(dims: &[String]) -> String {
+    if dims.is_empty() { String::new() } else { format!(" ({})", dims.join(", ")) }
+}
+
+fn target_names() -> String {
+    TARGETS.iter().map(|row| row.name).collect::<Vec<_>>().join(", ")
+}
+
+/// Most names that an error lists.
+const SOME: usize = 30;
+
+/// Returns the first names of a list, and how many there are besides.
+pub fn some(names: &[String]) -> String {
+    match names.len().checked_sub(SOME) {
+        None | Some(0) => names.join(", "),
+        Some(more) => format!("{} and {more} more", names[..SOME].join(", ")),
+    }
+}

@@ -1,0 +1,33 @@
+//! Plan files with their model files: opening both.
+
+use std::path::{Path, PathBuf};
+
+use ixc_compile::demo;
+use ixc_compile::model::open_files;
+use ixc_runtime::file::PlanFile;
+use ixc_runtime::load::{self, BuiltIn};
+
+use crate::Error;
+
+/// As plans that are made from the demo model name it.
+pub fn built_in() -> BuiltIn {
+    BuiltIn { path: demo::NAME, bytes: demo::bytes() }
+}
+
+/// Opens a plan, with its model files where they are found: where the plan says, beside it, or where `model_file` says, any file of that
+/// model.
+///
+/// # Errors
+/// When the plan cannot be read, or `model_file` is no model, or one of another number of files.
+pub fn open_plan(path: &Path, model_file: Option<&Path>) -> Result<PlanFile, Error> {
+    let mut file = ixc_runtime::file::open(path)?;
+    match model_file {
+        Some(model) => {
+            let gguf = open_files(model)?;
+            let paths: Vec<PathBuf> = gguf.files().iter().map(|file| file.path().to_owned()).collect();
+            load::use_files(&mut file.plan, &paths)?;
+        }
+        None => load::locate(&mut file.plan, path.parent().unwrap_or(path), Some(built_in())),
+    }
+    Ok(file)
+}
