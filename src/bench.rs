@@ -33,7 +33,7 @@ impl Bench {
     /// # Errors
     /// When a thread fails.
     pub fn new(mut model: LoadedModel) -> Result<Bench, Error> {
-        model.engine.pack_weights()?;
+        model.engine_mut().pack_weights()?;
         Ok(Bench { model, cached: Vec::new(), measured: 0 })
     }
 
@@ -66,10 +66,10 @@ impl Bench {
     /// Times steps of so many tokens each.
     fn time(&mut self, depth: usize, tokens: usize, activity: Activity, step: usize) -> Result<Phase, Error> {
         let tokens = self.descend(depth, tokens)?;
-        self.model.gauge.begin(activity, tokens.len() as u64);
-        let meter = Meter::new(&self.model.engine);
+        self.model.gauge().begin(activity, tokens.len() as u64);
+        let meter = Meter::new(self.model.engine());
         tokens.chunks(step).try_for_each(|part| self.feed(part))?;
-        Ok(meter.phase(tokens.len(), &self.model.engine))
+        Ok(meter.phase(tokens.len(), self.model.engine()))
     }
 
     /// Brings `depth` tokens into the KV cache, those that are there already left as they are; the `tokens` that come next.
@@ -80,10 +80,10 @@ impl Bench {
         self.measured = self.measured.saturating_add(tokens);
         self.model.check(&[&before[..], &next].concat())?;
         let common = self.cached.iter().zip(&before).take_while(|(a, b)| a == b).count();
-        let left = self.model.engine.truncate(common as u32) as usize;
+        let left = self.model.engine_mut().truncate(common as u32) as usize;
         self.cached.truncate(left);
         let missing = &before[left..];
-        self.model.gauge.begin(Activity::Prompt, missing.len() as u64);
+        self.model.gauge().begin(Activity::Prompt, missing.len() as u64);
         missing.chunks(self.model.max_tokens()).try_for_each(|part| self.feed(part))?;
         Ok(next)
     }
@@ -94,9 +94,9 @@ impl Bench {
         match step {
             Ok(()) => self.cached.extend_from_slice(tokens),
             // A step that fails may cut the sequence.
-            Err(_) => self.cached.truncate(self.model.engine.position() as usize),
+            Err(_) => self.cached.truncate(self.model.engine().position() as usize),
         }
-        step
+        Ok(step?)
     }
 
     /// Tokens that differ from each other, so that routers choose as they do for text: `count` of a fixed sequence from `first` on.

@@ -1,5 +1,4 @@
-//! Errors between a model file and its logits: one enum at the edge, which wraps the errors of all
-//! crates.
+//! The outermost error, which wraps those of all crates.
 //!
 //! Messages state the fault and the expectation in the words of the library. [`Error::class`]
 //! returns the kind of failure, and [`Error::remedy`] the change that may help; wrapped errors
@@ -7,12 +6,12 @@
 //! the remedy.
 
 pub mod batch;
-pub mod draft;
 pub mod kernels;
 pub mod record;
 
 pub use ixc_compile::error::{replacement, tuned};
 pub use ixc_failure::{Class, Remedy};
+pub use ixc_generate::error::draft;
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -21,7 +20,6 @@ use ixc_architectures::ArchError;
 use ixc_codegen::module::CodegenError;
 use ixc_codegen::profile::ProfileError;
 use ixc_compile::Error as CompileError;
-use ixc_compile::error::larger;
 use ixc_compile::error::replacement::ReplacementError;
 use ixc_compile::error::tuned::TunedError;
 use ixc_compile::select::SelectError;
@@ -33,26 +31,24 @@ use ixc_dataflow::read::ReadError as DescriptorError;
 use ixc_dataflow::simulate::SimulateError;
 use ixc_failure::from_inner;
 use ixc_files::{OutputError, ReadError};
+use ixc_generate::Error as GenerationError;
+use ixc_generate::expert_use::ExpertUseError;
 use ixc_grammar::GrammarError;
 use ixc_ir::graph::expert_layers::CutError;
 use ixc_ir::graph::interpret::InterpretError;
-use ixc_ir::units::Bytes;
 use ixc_kernels::GenerateError;
 use ixc_model_files::checkpoint::CheckpointError;
 use ixc_model_files::gguf::{GgufError, VocabularyError};
 use ixc_passes::error::PassError;
+use ixc_quantise::QuantiseError;
 use ixc_runtime::engine::StepError;
 use ixc_runtime::expert_layers::LayerError;
 use ixc_runtime::file::FileError;
 use ixc_runtime::load::LoadError;
 use ixc_runtime::sample::{SampleError, SettingsError};
-use ixc_runtime::saved::SavedError;
-use ixc_runtime::stream::StreamError;
 use ixc_text::template::TemplateError;
 use ixc_text::tokenizer::TokenizerError;
 
-use crate::expert_use::ExpertUseError;
-use crate::quantise::QuantiseError;
 use batch::BatchError;
 use draft::{DraftError, OwnLayerError};
 use kernels::{BundleError, KernelError};
@@ -64,148 +60,15 @@ pub enum Error {
     /// A model cannot be opened or compiled.
     #[error(transparent)]
     Compile(#[from] CompileError),
-    /// The chat template gave no prompt.
+    /// A model cannot be loaded or run.
     #[error(transparent)]
-    Template(#[from] TemplateError),
-    /// A plan is made already.
-    #[error("a plan says itself {what}: that is chosen when it is compiled")]
-    PlanSays {
-        /// What was asked for.
-        what: &'static str,
-    },
-    /// This machine cannot run the code that a plan is for.
-    #[error("{source}")]
-    NeedsCpu {
-        /// What is missing.
-        source: Box<CodegenError>,
-    },
-    /// A plan cannot be loaded.
+    Generate(#[from] GenerationError),
+    /// A model cannot be quantised.
     #[error(transparent)]
-    Load(#[from] LoadError),
-    /// A kernel on its own cannot be shown, run or compared.
+    Quantise(#[from] Box<QuantiseError>),
+    /// The record of an evaluation cannot be gone on with.
     #[error(transparent)]
-    Kernel(#[from] Box<KernelError>),
-    /// A plan file cannot be read or written.
-    #[error(transparent)]
-    PlanFile(#[from] FileError),
-    /// A step cannot be run.
-    #[error(transparent)]
-    Step(#[from] StepError),
-    /// The sampler's settings are impossible.
-    #[error(transparent)]
-    Settings(#[from] SettingsError),
-    /// The sampler failed.
-    #[error(transparent)]
-    Sample(#[from] SampleError),
-    /// A grammar is malformed, costs too much, or cannot be followed.
-    #[error(transparent)]
-    Grammar(#[from] GrammarError),
-    /// The plan is for another target than was asked for.
-    #[error("the plan is for target {plan}, not for {wanted}; compile the model again")]
-    OtherTarget {
-        /// The plan's.
-        plan: String,
-        /// What was asked for.
-        wanted: &'static str,
-    },
-    /// A plan gives something else than was asked for.
-    #[error("this plan gives {}; compile the model for {}", if *embeddings { "logits and no hidden states" } else { "hidden states and no logits" }, if *embeddings { "embeddings" } else { "text" })]
-    OtherOutput {
-        /// Whether hidden states were asked for, for embeddings.
-        embeddings: bool,
-    },
-    /// Experts are to be predicted by early routers, and the plan has none.
-    #[error(
-        "no layer's experts are predicted in this plan, so that reading ahead by early routers has nothing to go by: compile it with them, or choose another way"
-    )]
-    NoEarlyRouters,
-    /// Experts are to stay where they are mapped, and the plan does not say when they are needed.
-    #[error(
-        "this plan does not say when experts are needed, so that the page cache cannot be told of experts in mapped files"
-    )]
-    NoGroups,
-    /// A model file of a plan, for what is no plan.
-    #[error("{}: is a model itself; only a plan has a model file besides", path.display())]
-    NotPlan {
-        /// The model.
-        path: PathBuf,
-    },
-    /// Text is needed where a model has no tokenizer that is supported.
-    #[error("text cannot be turned into tokens: {reason}")]
-    NoTokenizer {
-        /// Why.
-        reason: String,
-    },
-    /// A conversation with a model that has no chat template.
-    #[error("the model has no chat template (tokenizer.chat_template)")]
-    NoTemplate,
-    /// A state that cannot be saved, or not be gone on with.
-    #[error("{}: {source}", path.display())]
-    Saved {
-        /// Its file.
-        path: PathBuf,
-        /// Why.
-        source: Box<SavedError>,
-    },
-    /// A sequence that there is not, or that a request is computed in.
-    #[error("there is no free slot {number}; slots go from 0 to {}", slots.saturating_sub(1))]
-    NoSlot {
-        /// Its number.
-        number: usize,
-        /// How many there are.
-        slots: usize,
-    },
-    /// A folder for two things.
-    #[error("{} cannot have both what prompts begin with and saved sequences; another folder is needed for one of them", path.display())]
-    SameFolder {
-        /// The folder.
-        path: PathBuf,
-    },
-    /// A text that no repetition is to go over, which too many tokens have in them or begin.
-    #[error(
-        "more than {most} tokens have or begin the texts that end repetitions, up to {text:?}; longer or fewer ones would have fewer"
-    )]
-    Breakers {
-        /// The text at which they became too many.
-        text: String,
-        /// How many may be.
-        most: usize,
-    },
-    /// Rows that experts cannot be run on, or experts that cannot be read.
-    #[error(transparent)]
-    Layer(#[from] LayerError),
-    /// Rows that were to be computed when the thread that computes them was gone.
-    #[error("the thread that runs experts is gone")]
-    NoMoe,
-    /// A model whose states cannot be cut, of which tokens were to be guessed.
-    #[error(
-        "tokens of this model cannot be guessed: it has recurrent states, which a step changes for good, so that what was guessed wrong \
-         could not be taken back"
-    )]
-    NoSpeculation,
-    /// A model that cannot guess for another one.
-    #[error("the draft model cannot guess for the model: {0}")]
-    Draft(#[from] DraftError),
-    /// A layer of a model that cannot guess for it.
-    #[error("the layer cannot guess for the model: {0}")]
-    OwnLayer(#[from] OwnLayerError),
-    /// What says which experts are used cannot be read.
-    #[error(transparent)]
-    ExpertUse(#[from] ExpertUseError),
-    /// A file that is no trace.
-    #[error("{}: no trace: {source}", path.display())]
-    Trace {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong, and where.
-        source: serde_json::Error,
-    },
-    /// A drive cannot be measured.
-    #[error(transparent)]
-    Drive {
-        /// Why.
-        source: Box<StreamError>,
-    },
+    Record(#[from] RecordError),
     /// A prediction needs a drive's rate, and there is none.
     #[error("{}: how fast its drive is cannot be measured with this file; only experts in a file can be streamed", path.display())]
     NoDrive {
@@ -224,28 +87,6 @@ pub enum Error {
         /// The model.
         path: PathBuf,
     },
-    /// There is no file that a drive can be measured with.
-    #[error(
-        "{}: the largest file here has {}; to measure a drive, give a file of {} or more that lies on it",
-        path.display(), Bytes(*bytes), Bytes(*needed)
-    )]
-    SmallDrive {
-        /// The file or folder.
-        path: PathBuf,
-        /// Bytes of the largest file.
-        bytes: u64,
-        /// The least that will do.
-        needed: u64,
-    },
-    /// A model cannot be quantised.
-    #[error(transparent)]
-    Quantise(#[from] Box<QuantiseError>),
-    /// The record of an evaluation cannot be gone on with.
-    #[error(transparent)]
-    Record(#[from] RecordError),
-    /// The answers of a batch cannot be gone on with.
-    #[error(transparent)]
-    Batch(#[from] BatchError),
     /// A text that is too short to be scored.
     #[error("the text has {tokens} tokens; a piece of {context} is the least that is scored")]
     ShortText {
@@ -268,31 +109,25 @@ pub enum Error {
         /// Which of its positions.
         position: usize,
     },
-    /// A text of more tokens than a step has, of a model that reads texts whole.
-    #[error(
-        "a text of {tokens} tokens; this model reads texts whole, and a step has {most} tokens: compile it for longer ones"
-    )]
-    TextBeyondStep {
-        /// How many there are.
-        tokens: usize,
-        /// How many fit.
-        most: usize,
+    /// A kernel on its own cannot be shown, run or compared.
+    #[error(transparent)]
+    Kernel(#[from] Box<KernelError>),
+    /// A file that is no trace.
+    #[error("{}: no trace: {source}", path.display())]
+    Trace {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong, and where.
+        source: serde_json::Error,
     },
-    /// A prompt longer than the model can see, whatever tokens it is.
-    #[error(
-        "the prompt has {bytes} bytes; the context of {context} tokens holds at most {}, its longest token being one of {longest}; {}",
-        context.saturating_mul(*longest),
-        larger(*context, *model)
-    )]
-    Prompt {
-        /// Its length.
-        bytes: usize,
-        /// Tokens of the context.
-        context: usize,
-        /// Bytes of the longest token.
-        longest: usize,
-        /// Tokens that the model was made for.
-        model: usize,
+    /// The answers of a batch cannot be gone on with.
+    #[error(transparent)]
+    Batch(#[from] BatchError),
+    /// A folder for two things.
+    #[error("{} cannot have both what prompts begin with and saved sequences; another folder is needed for one of them", path.display())]
+    SameFolder {
+        /// The folder.
+        path: PathBuf,
     },
 }
 
@@ -300,6 +135,9 @@ from_inner!(
     Error, CompileError: ArchError, Box<CheckError>, Box<CodegenError>, Box<SimulateError>, CheckpointError, CodegenError, CutError, GenerateError, GgufError, GridFileError,
     InterpretError, OutputError, PassError, PlaceError, ProfileError, ReadError, ReplacementError, SelectError, TokenizerError, TunedError,
     VocabularyError, WeightError, DescriptorError
+);
+from_inner!(
+    Error, GenerationError: DraftError, ExpertUseError, FileError, GrammarError, LayerError, LoadError, OwnLayerError, SampleError, SettingsError, StepError, TemplateError
 );
 
 impl From<KernelError> for Error {
@@ -324,46 +162,19 @@ impl Error {
     pub fn class(&self) -> Class {
         match self {
             Error::Compile(error) => error.class(),
-            Error::Template(error) => error.class(),
-            Error::Load(error) => error.class(),
-            Error::Kernel(error) => error.class(),
-            Error::PlanFile(error) => error.class(),
-            Error::Step(error) => error.class(),
-            Error::Settings(error) => error.class(),
-            Error::Sample(error) => error.class(),
-            Error::Grammar(error) => error.class(),
-            Error::Layer(error) => error.class(),
-            Error::Draft(error) => error.class(),
-            Error::OwnLayer(error) => error.class(),
-            Error::ExpertUse(error) => error.class(),
+            Error::Generate(error) => error.class(),
             Error::Quantise(error) => error.class(),
             Error::Record(error) => error.class(),
+            Error::Kernel(error) => error.class(),
             Error::Batch(error) => error.class(),
-            Error::NeedsCpu { source, .. } => source.class(),
-            Error::Saved { source, .. } => source.class(),
-            // Reading the drive was the request.
-            Error::Drive { .. } => Class::Io,
-            Error::PlanSays { .. } | Error::NotPlan { .. } | Error::NoModelFile { .. } => Class::Usage,
-            Error::NoMoe => Class::Failed,
-            Error::OtherTarget { .. }
-            | Error::OtherOutput { .. }
-            | Error::NoEarlyRouters
-            | Error::NoGroups
-            | Error::NoTokenizer { .. }
-            | Error::NoTemplate
-            | Error::NoSlot { .. }
-            | Error::SameFolder { .. }
-            | Error::Breakers { .. }
-            | Error::NoSpeculation
-            | Error::Trace { .. }
-            | Error::NoDrive { .. }
+            Error::NoModelFile { .. } => Class::Usage,
+            Error::NoDrive { .. }
             | Error::NoExperts { .. }
-            | Error::SmallDrive { .. }
             | Error::ShortText { .. }
             | Error::OtherVocabulary { .. }
             | Error::LogitsNotFinite { .. }
-            | Error::TextBeyondStep { .. }
-            | Error::Prompt { .. } => Class::Data,
+            | Error::Trace { .. }
+            | Error::SameFolder { .. } => Class::Data,
         }
     }
 
@@ -371,25 +182,14 @@ impl Error {
     pub fn remedy(&self) -> Option<Remedy> {
         match self {
             Error::Compile(error) => error.remedy(),
-            Error::Load(error) => error.remedy(),
-            Error::Kernel(error) => error.remedy(),
-            Error::PlanFile(error) => error.remedy(),
+            Error::Generate(error) => error.remedy(),
             Error::Quantise(error) => error.remedy(),
             Error::Record(error) => error.remedy(),
+            Error::Kernel(error) => error.remedy(),
             Error::Batch(error) => error.remedy(),
-            Error::PlanSays { .. } => Some(Remedy::ChooseAtCompile),
-            Error::NeedsCpu { .. } => Some(Remedy::Emulate),
-            Error::OtherOutput { embeddings: true } => Some(Remedy::CompileEmbeddings),
-            Error::OtherOutput { embeddings: false } => Some(Remedy::CompileText),
-            Error::NoEarlyRouters => Some(Remedy::PredictExperts),
-            Error::NoGroups => Some(Remedy::UnmapExperts),
-            Error::NotPlan { .. } => Some(Remedy::NameModelFile),
-            Error::NoTemplate => Some(Remedy::ChatTemplate),
-            Error::Trace { .. } => Some(Remedy::RecordTrace),
             Error::NoModelFile { .. } => Some(Remedy::FindModelFile),
             Error::ShortText { .. } => Some(Remedy::ShorterPieces),
-            Error::TextBeyondStep { .. } => Some(Remedy::LargerStep),
-            Error::Prompt { context, model, .. } if model > context => Some(Remedy::LargerContext),
+            Error::Trace { .. } => Some(Remedy::RecordTrace),
             _ => None,
         }
     }
@@ -398,12 +198,17 @@ impl Error {
     pub fn missing_file(&self) -> Option<&Path> {
         match self {
             Error::Compile(error) => error.missing_file(),
+            Error::Generate(error) => error.missing_file(),
             _ => None,
         }
     }
 
     /// Returns whether the reader of standard output went away.
     pub fn is_closed_standard_output(&self) -> bool {
-        matches!(self, Error::Compile(error) if error.is_closed_standard_output())
+        match self {
+            Error::Compile(error) => error.is_closed_standard_output(),
+            Error::Generate(error) => error.is_closed_standard_output(),
+            _ => false,
+        }
     }
 }

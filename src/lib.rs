@@ -54,37 +54,18 @@
 #[cfg(feature = "serve")]
 pub mod batch;
 pub mod bench;
-pub mod budget;
-pub mod chat;
 #[cfg(feature = "serve")]
 mod constraint;
-pub mod draft_model;
-pub mod drive;
-pub mod embedding;
 pub mod error;
 pub mod eval;
-pub mod expert_use;
-pub mod explain;
 pub mod forecast;
-pub mod generator;
 pub mod kernels;
 pub mod kl_divergence;
-pub mod loaded_model;
-mod masks;
-pub mod moe;
 pub mod npy;
-pub mod output_text;
-pub mod own_layer;
-pub mod plan_file;
-pub mod prompt_cache;
 pub mod ratio;
 pub mod report;
 #[cfg(feature = "serve")]
 pub mod serving;
-pub mod session;
-mod slot_file;
-pub mod speculate;
-pub mod timing;
 
 pub use error::Error;
 pub use ixc_compile::Error as CompileError;
@@ -93,6 +74,11 @@ pub use ixc_compile::{
     replacements, select, simulate, support, tuned,
 };
 pub use ixc_files as files;
+pub use ixc_generate::Error as GenerationError;
+pub use ixc_generate::{
+    budget, chat, draft_model, drive, embedding, expert_use, explain, generator, loaded_model, moe, output_text,
+    own_layer, plan_file, prompt_cache, session, speculate, timing,
+};
 #[cfg(feature = "serve")]
 pub use ixc_server as server;
 pub use {

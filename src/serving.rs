@@ -37,7 +37,7 @@ use crate::loaded_model::{self, LoadedModel};
 use crate::prompt_cache;
 use crate::session;
 use crate::speculate::Speculation;
-use crate::{Error, build, chat};
+use crate::{Error, GenerationError, build, chat};
 use thread::{Message, Reply, Shared, SlotWish, Submission, Texts};
 
 mod handle;
@@ -109,7 +109,7 @@ impl Host {
     /// Starts the thread; tokens are guessed where there is a speculation.
     ///
     /// # Errors
-    /// When the template is malformed, or the system refuses memory or a thread; [`Error::NoSpeculation`] where tokens cannot be guessed.
+    /// When the template is malformed, or the system refuses memory or a thread; [`GenerationError::NoSpeculation`] where tokens cannot be guessed.
     pub fn new(model: LoadedModel, speculation: Option<Speculation>, options: Options) -> Result<Host, Error> {
         let own = || model.chat_template().map(ChatTemplate::from_source).transpose();
         let template = options.template.clone().map_or_else(own, |template| Ok(Some(template)))?;
@@ -196,7 +196,7 @@ impl Host {
         constraint: Option<&Constraint>,
     ) -> Result<(String, Values<'_>, &'static Format), Refusal> {
         let (tokenizer, template) =
-            (self.tokenizer()?, self.template.as_ref().ok_or_else(|| invalid(Error::NoTemplate))?);
+            (self.tokenizer()?, self.template.as_ref().ok_or_else(|| invalid(GenerationError::NoTemplate))?);
         let renderer = self.options.renderer.as_deref();
         let render = |conversation: &Conversation| {
             chat::render(tokenizer, template, renderer, conversation.clone()).map_err(unread)
@@ -264,14 +264,16 @@ fn invalid(message: impl ToString) -> Refusal {
 }
 
 /// A text that is too long to be cut into tokens, or whatever else is wrong.
-fn unread(error: Error) -> Refusal {
+fn unread(error: GenerationError) -> Refusal {
     let message = error.to_string();
     match error {
-        Error::Prompt { bytes, context, longest, .. } => {
+        GenerationError::Prompt { bytes, context, longest, .. } => {
             Refusal::TooLong { tokens: bytes.div_ceil(longest.max(1)), context, message }
         }
         // The fault is the server's, not the request's.
-        Error::Template(TemplateError::Start { .. } | TemplateError::Failed { .. }) => Refusal::Failed { message },
+        GenerationError::Template(TemplateError::Start { .. } | TemplateError::Failed { .. }) => {
+            Refusal::Failed { message }
+        }
         _ => Refusal::Invalid { message },
     }
 }

@@ -117,7 +117,7 @@ impl ModelChoice {
     pub fn open(&self) -> anyhow::Result<Model> {
         let model = open(self.path())?;
         match self.file() {
-            Some(_) => Err(ixc::Error::NotPlan { path: self.name().to_owned() }.into()),
+            Some(_) => Err(ixc::GenerationError::NotPlan { path: self.name().to_owned() }.into()),
             None => Ok(model),
         }
     }

@@ -122,7 +122,7 @@ impl Args {
     }
 
     /// The model whose predictions are right: as it is, whatever is said of how the other one is compiled.
-    fn right(&self, options: &LoadOptions) -> Result<Option<LoadedModel>, ixc::Error> {
+    fn right(&self, options: &LoadOptions) -> Result<Option<LoadedModel>, ixc::GenerationError> {
         let Some(against) = &self.against else { return Ok(None) };
         let compile = compile::Options { defer: 0, passes: Default::default(), ..options.compile.clone() };
         // A plan is for the target that it was compiled for.

@@ -81,7 +81,7 @@ mod tests {
     use ixc::runtime::load::LoadError;
     use ixc::runtime::memory::MemoryError;
     use ixc::runtime::stream::StreamError;
-    use ixc::{CompileError, Error};
+    use ixc::{CompileError, Error, GenerationError};
 
     use super::*;
 
@@ -116,7 +116,7 @@ mod tests {
             (memory(1 << 47).into(), 65),
             (StepError::NoTokens.into(), 65),
             (StepError::Execute(ExecuteError::Stream(StreamError::TakenBack)).into(), 1),
-            (Error::Drive { source: Box::new(StreamError::TakenBack) }, 74),
+            (GenerationError::Drive { source: Box::new(StreamError::TakenBack) }.into(), 74),
             (no_pass().into(), 2),
             // A text that names a pass is data.
             (CompileError::Stop { path: path(), source: Box::new(StopError::Pass(no_pass())) }.into(), 65),

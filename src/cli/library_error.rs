@@ -3,8 +3,8 @@
 use std::error::Error as StdError;
 use std::path::Path;
 
-use ixc::CompileError;
 use ixc::error::{Class, Remedy};
+use ixc::{CompileError, GenerationError};
 
 /// Answers of a library's error.
 pub struct LibraryError<'e> {
@@ -35,7 +35,7 @@ impl<'e> LibraryError<'e> {
                 )+
             };
         }
-        ask!(ixc::Error, CompileError);
+        ask!(ixc::Error, CompileError, GenerationError);
         None
     }
 }

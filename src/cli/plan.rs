@@ -259,7 +259,7 @@ impl Args {
             let predict_extra = run.prefetch.early_routers();
             let options = Options { target: wanted, passes: self.passes(), predict_extra, ..Options::default() };
             if self.model.file().is_some() {
-                return Err(ixc::Error::NotPlan { path: path.to_owned() });
+                return Err(ixc::GenerationError::NotPlan { path: path.to_owned() }.into());
             }
             let (compiled, _) = compile_within(&Model::open(path)?, &options, run)?;
             let file = PlanFile { plan: compiled.plan, weights: None };
@@ -267,15 +267,15 @@ impl Args {
         }
         let file = match open_plan(path, self.model.file()) {
             // It needs none to run, and a model to measure with here.
-            Err(ixc::Error::Load(LoadError::FileCount { expected: 0, .. })) => open_plan(path, None)?,
+            Err(ixc::GenerationError::Load(LoadError::FileCount { expected: 0, .. })) => open_plan(path, None)?,
             opened => opened?,
         };
         let plan = &file.plan;
         if !self.passes().is_empty() {
-            return Err(ixc::Error::PlanSays { what: "what keys and values are kept in" });
+            return Err(ixc::GenerationError::PlanSays { what: "what keys and values are kept in" }.into());
         }
         if let Some(wanted) = wanted.filter(|wanted| wanted.name() != plan.target) {
-            return Err(ixc::Error::OtherTarget { plan: plan.target.clone(), wanted: wanted.name() });
+            return Err(ixc::GenerationError::OtherTarget { plan: plan.target.clone(), wanted: wanted.name() }.into());
         }
         let unknown = || LoadError::Target { found: plan.target.clone() };
         let target = Target::from_name(&plan.target).ok_or_else(unknown)?;

@@ -206,7 +206,7 @@ impl SpeculationChoice {
         };
         // As long as the large one's, where the small one has one as long.
         let session = match LoadedModel::open(path, &options(like.run.context)) {
-            Err(ixc::Error::Load(ixc::runtime::load::LoadError::Context { most, .. })) => {
+            Err(ixc::GenerationError::Load(ixc::runtime::load::LoadError::Context { most, .. })) => {
                 LoadedModel::open(path, &options(Some(most)))?
             }
             other => other?,

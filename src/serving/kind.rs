@@ -5,7 +5,7 @@ use std::path::Path;
 use ixc_architectures::{ArchError, Parts};
 use ixc_ir::plan::Output;
 
-use crate::Error;
+use crate::GenerationError as Error;
 use crate::model::{is_plan, open_files};
 
 /// Whether a model is an embedding model without `--embeddings`: an encoder or a plan for

@@ -21,9 +21,9 @@ use ixc_runtime::{engine, memory_estimate};
 use ixc_server::model::{Listed, ModelQuery, Models, Refusal};
 
 use super::{Host, Options, gives_embeddings};
+use crate::budget;
 use crate::expert_use::ExpertUse;
 use crate::loaded_model::{LoadOptions, LoadedModel, LongestContext};
-use crate::{Error, budget};
 
 /// How long a model that finds no room waits for others to have answered, and how often it looks.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -164,21 +164,23 @@ impl Registry {
     /// Loads a model, in its turn.
     fn open(&self, number: usize) -> Result<Arc<Host>, Refusal> {
         let name = &self.sources[number].name;
-        let failed = |error: Error| Refusal::NotLoaded { name: name.clone(), message: error.to_string() };
+        let failed = |message: String| Refusal::NotLoaded { name: name.clone(), message };
         let Some(Loading { load, host, total }) = &self.loading else {
             return Err(Refusal::Ending);
         };
         let path = self.sources[number].path.as_deref();
         let kept = host.prompts.as_ref().map_or(0, |prompts| prompts.memory);
         let mut options = LoadOptions { embeddings: self.gives_embeddings(number), ..load.clone() };
-        let plan = budget::resident_plan(path, &options.compile, options.parts()).map_err(failed)?;
+        let plan = budget::resident_plan(path, &options.compile, options.parts())
+            .map_err(|error| failed(error.to_string()))?;
         if let (None, Some(LongestContext { .. })) = (options.run.context, options.longest_context) {
             // Each model has a share of the memory, so that all may be loaded at once.
             let share = memory_estimate::process_bytes().saturating_add(*total / self.sources.len() as u64);
             let run = engine::Options { memory: Some(share), ..options.run.clone() };
-            options.run.context = Some(budget::longest_context(&plan, &run, kept).map_err(failed)?);
+            options.run.context =
+                Some(budget::longest_context(&plan, &run, kept).map_err(|error| failed(error.to_string()))?);
         }
-        let own = budget::needed(&plan, &options.run).map_err(failed)?.saturating_add(kept);
+        let own = budget::needed(&plan, &options.run).map_err(|error| failed(error.to_string()))?.saturating_add(kept);
         drop(plan);
         let wanted = own.min(*total);
         let begin = Instant::now();
@@ -198,13 +200,13 @@ impl Registry {
         // Where all of it fits the machine may be asked as ever; otherwise it has the rest of the budget, which is counted for the whole process.
         options.run.memory =
             (own > free).then(|| memory_estimate::process_bytes().saturating_add(free).saturating_sub(kept));
-        let loaded = LoadedModel::open(path, &options).map_err(failed)?;
+        let loaded = LoadedModel::open(path, &options).map_err(|error| failed(error.to_string()))?;
         let prompts = host.prompts.clone().map(|prompts| crate::prompt_cache::Options {
             folder: prompts.folder.as_ref().map(|folder| folder.join(name)),
             ..prompts
         });
-        let opened =
-            Host::new(loaded, None, Options { name: name.clone(), prompts, ..host.clone() }).map_err(failed)?;
+        let opened = Host::new(loaded, None, Options { name: name.clone(), prompts, ..host.clone() })
+            .map_err(|error| failed(error.to_string()))?;
         let opened = Arc::new(opened);
         let state = &mut *self.state();
         state.clock += 1;

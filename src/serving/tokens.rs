@@ -19,7 +19,7 @@ use ixc_text::tokenizer::{DecodeOptions, Tokenizer};
 use tokio::sync::mpsc::UnboundedSender;
 
 use super::thread::{FAILED, Shared, SlotWish, Submission, Texts, Work};
-use crate::Error;
+use crate::GenerationError as Error;
 use crate::generator::{End, Event, Generator, Request, RequestId};
 use crate::output_text::{OutputText, RestOfText, StopStrings};
 use crate::speculate::Tally;

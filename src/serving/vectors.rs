@@ -10,7 +10,7 @@ use ixc_server::model::{self, Embeddings, Refusal, Slot, Status};
 
 use super::invalid;
 use super::thread::{FAILED, Reply, Shared, SlotWish, Submission, Texts, Work};
-use crate::Error;
+use crate::GenerationError as Error;
 use crate::embedding::{Embedder, TextId};
 
 /// A request whose texts are computed.

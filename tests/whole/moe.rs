@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use ixc::Error;
+use ixc::GenerationError as Error;
 use ixc::architectures::FileWeights;
 use ixc::compile::{Options, compile};
 use ixc::ir::graph::interpret::{Interpreter, Value};

@@ -410,7 +410,7 @@ fn what_is_no_layer_of_the_model_does_not_guess() {
     let fed = open("own", ALONE, Nextn::Fed);
     let options = draft_model::Options::default();
     let refused = |layer: LoadedModel, model: &LoadedModel| match OwnLayer::new(layer, model, options) {
-        Err(ixc::Error::OwnLayer(error)) => error,
+        Err(ixc::GenerationError::OwnLayer(error)) => error,
         other => panic!("{other:?}"),
     };
     assert_eq!(refused(open("own", ALONE, Nextn::Fed), &fed), OwnLayerError::Layer);
@@ -420,8 +420,12 @@ fn what_is_no_layer_of_the_model_does_not_guess() {
     // Alone it makes no text.
     let mut alone = Session::new(open("own", ALONE, Nextn::Alone));
     let request = Request::new([1, 2], Settings::greedy());
-    let error = alone.generate(&request, |_| Ok::<_, ixc::Error>(std::ops::ControlFlow::Continue(()))).unwrap_err();
-    assert!(matches!(error, ixc::Error::Step(StepError::Hidden { found: 0, rows: 2, expected: 64 })), "{error}");
+    let error =
+        alone.generate(&request, |_| Ok::<_, ixc::GenerationError>(std::ops::ControlFlow::Continue(()))).unwrap_err();
+    assert!(
+        matches!(error, ixc::GenerationError::Step(StepError::Hidden { found: 0, rows: 2, expected: 64 })),
+        "{error}"
+    );
 }
 
 /// The program: texts, what `--stats` says, states that are saved, and what is refused.

@@ -57,7 +57,7 @@ impl Drafter for Knows {
         "knows"
     }
 
-    fn draft(&mut self, texts: &mut [Text<'_>]) -> Result<Duration, ixc::Error> {
+    fn draft(&mut self, texts: &mut [Text<'_>]) -> Result<Duration, ixc::GenerationError> {
         for text in texts {
             let Some(known) = self.texts.iter().find(|known| known.starts_with(text.tokens)) else { continue };
             let most = self.random.index(text.most + 1);
@@ -446,7 +446,7 @@ fn models_whose_states_cannot_be_cut_have_no_guesses() {
     for name in ["mamba2", "qwen3next-ssm_in", "lfm2"] {
         let mut session = session(Some(&golden(name).model), 9);
         let refused = session.speculate(Speculation::new(Box::new(Ngram::default()), always(9)));
-        assert!(matches!(refused, Err(ixc::Error::NoSpeculation)), "{name}");
+        assert!(matches!(refused, Err(ixc::GenerationError::NoSpeculation)), "{name}");
     }
     let model = golden("mamba2").model;
     // It has no vocabulary, which is said behind it.
@@ -509,10 +509,10 @@ fn a_model_of_another_vocabulary_does_not_guess() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/checkpoints/qwen3moe");
     let small = model(Some(&path), 0);
     let refused = DraftModel::new(small, &large, draft_model::Options::default()).map(drop);
-    assert!(matches!(&refused, Err(ixc::Error::Draft(DraftError::Token { .. }))), "{refused:?}");
+    assert!(matches!(&refused, Err(ixc::GenerationError::Draft(DraftError::Token { .. }))), "{refused:?}");
     let none = model(Some(&golden("granite").model), 0);
     let refused = DraftModel::new(none, &large, draft_model::Options::default()).map(drop);
-    assert!(matches!(&refused, Err(ixc::Error::NoTokenizer { .. })), "{refused:?}");
+    assert!(matches!(&refused, Err(ixc::GenerationError::NoTokenizer { .. })), "{refused:?}");
     let output = ixc(["run", "demo", "--raw", "-p", "a", "-n", "1", "--spec"]).arg(&path).output().unwrap();
     assert!(!output.status.success() && stderr(&output).contains("vocabulary"), "{}", stderr(&output));
 }

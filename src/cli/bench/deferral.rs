@@ -43,7 +43,7 @@ pub fn measure(
 ) -> anyhow::Result<()> {
     let defer = args.streaming.defer();
     if path.is_some_and(is_plan) {
-        return Err(ixc::Error::PlanSays { what: ixc::loaded_model::DEFERRED }.into());
+        return Err(ixc::GenerationError::PlanSays { what: ixc::loaded_model::DEFERRED }.into());
     }
     // What is measured to pay may differ from one session to the next.
     let prefetch = match options.run.prefetch.choice {

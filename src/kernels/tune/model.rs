@@ -105,7 +105,7 @@ pub fn tune_model(model: &Model, options: &Options, watch: &mut dyn FnMut(Event<
     let wanted = compile::Options { tuned: None, max_tokens: options.prompt, ..options.compile.clone() };
     let run = engine::Options { stats: true, ..options.run.clone() };
     let load_options = LoadOptions { compile: wanted.clone(), run, ..LoadOptions::default() };
-    let engine = LoadedModel::of_model(model, &load_options)?.engine;
+    let engine = LoadedModel::of_model(model, &load_options)?.into_engine();
     if engine.stream().is_some() {
         return Err(refused("its experts do not all fit in memory: tune its kernels by their specs"));
     }

@@ -12,9 +12,9 @@ use ixc_runtime::stream::drive::Options as DriveOptions;
 
 use crate::Error;
 use crate::budget;
-use crate::compile::{self, Compiled};
 use crate::drive;
-use crate::model::Model;
+use ixc_compile::compile::{self, Compiled};
+use ixc_compile::model::Model;
 
 /// Compiles a model that will be run as `run` says; gives the budget, too.
 ///

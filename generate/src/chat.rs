@@ -10,11 +10,11 @@
 //!
 //! ```
 //! use std::ops::ControlFlow;
-//! use ixc::chat::{self, Chat};
-//! use ixc::text::template::known;
-//! use ixc::generator::Request;
-//! use ixc::loaded_model::LoadOptions;
-//! use ixc::session::Session;
+//! use ixc_generate::chat::{self, Chat};
+//! use ixc_text::template::known;
+//! use ixc_generate::generator::Request;
+//! use ixc_generate::loaded_model::LoadOptions;
+//! use ixc_generate::session::Session;
 //!
 //! // The demo model has no template of its own.
 //! let mut session = Session::open(None, &LoadOptions::default())?;
@@ -23,13 +23,13 @@
 //! for question in ["What is a trait?", "And a lifetime?"] {
 //!     chat.say(question);
 //!     let tokens = chat.fit(session.model(), 8)?.tokens;
-//!     let greedy = ixc::runtime::sample::Settings::greedy();
+//!     let greedy = ixc_runtime::sample::Settings::greedy();
 //!     let request = Request { limit: Some(8), ..Request::new(tokens, greedy) };
-//!     let answer = session.generate(&request, |_| Ok::<_, ixc::Error>(ControlFlow::Continue(())))?;
+//!     let answer = session.generate(&request, |_| Ok::<_, ixc_generate::Error>(ControlFlow::Continue(())))?;
 //!     chat.answered(session.model().tokenizer()?.decode(&answer.tokens)?);
 //! }
 //! assert_eq!(chat.messages().len(), 4);
-//! # Ok::<(), ixc::Error>(())
+//! # Ok::<(), ixc_generate::Error>(())
 //! ```
 //!
 //! Invariant: messages after the system's are the user's and the assistant's in turn, and the first that the model sees is the user's.
@@ -45,7 +45,7 @@ use crate::Error;
 use crate::loaded_model::{LoadedModel, with_bos};
 
 /// The role of what the user says.
-pub(crate) const USER: &str = "user";
+pub const USER: &str = "user";
 /// The role of what the model answers.
 const ASSISTANT: &str = "assistant";
 /// The role of what is said before all else.
@@ -237,7 +237,10 @@ impl Chat {
 
 /// What a template makes of a conversation, which is given the texts of the model's BOS and EOS; and which words in it are values, for
 /// [`Tokenizer::encode_rendered`].
-pub(crate) fn render<'t>(
+///
+/// # Errors
+/// When the template fails.
+pub fn render<'t>(
     tokenizer: &'t Tokenizer,
     template: &ChatTemplate,
     renderer: Option<&Path>,
@@ -266,7 +269,10 @@ pub(crate) fn render<'t>(
 
 /// The fewest of `turns` turns to drop so that the rest fits, and the rest; all but the last where nothing does. Fewer turns take no more
 /// tokens, so halving finds it: rendering may start a process.
-pub(crate) fn fewest_dropped<T, E>(
+///
+/// # Errors
+/// Those of counting the tokens of a rest.
+pub fn fewest_dropped<T, E>(
     turns: usize,
     mut render: impl FnMut(usize) -> Result<T, E>,
     fits: impl Fn(&T) -> bool,

@@ -19,7 +19,7 @@ use ixc_runtime::engine::Engine;
 use ixc_runtime::stream::store::stats::{GroupStats, Held};
 use serde::{Deserialize, Serialize};
 
-use crate::checksum::{ChecksumError, sealed, unsealed_if_there};
+use ixc_compile::checksum::{ChecksumError, sealed, unsealed_if_there};
 
 /// The schema's name and version.
 pub const SCHEMA: &str = "ixc.experts.v1";

@@ -6,8 +6,8 @@ use ixc_runtime::sample::Settings;
 use ixc_targets::{Feature, Target};
 
 use super::*;
-use crate::compile;
 use crate::loaded_model::LoadOptions;
+use ixc_compile::compile;
 
 /// Grammar that can read a text in too many ways to count.
 const AMBIGUOUS: &str = "root ::= s\ns ::= s s | s s s | \"a\" | \"b\" | [a-z ]";

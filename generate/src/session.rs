@@ -4,18 +4,18 @@
 //!
 //! ```
 //! use std::ops::ControlFlow;
-//! use ixc::generator::Request;
-//! use ixc::loaded_model::LoadOptions;
-//! use ixc::session::Session;
+//! use ixc_generate::generator::Request;
+//! use ixc_generate::loaded_model::LoadOptions;
+//! use ixc_generate::session::Session;
 //!
 //! let mut session = Session::open(None, &LoadOptions::default())?; // The demo model.
 //! let tokens = session.model().encode_prompt("The borrow checker")?;
-//! let greedy = ixc::runtime::sample::Settings::greedy();
+//! let greedy = ixc_runtime::sample::Settings::greedy();
 //! let request = Request { limit: Some(4), ..Request::new(tokens, greedy) };
-//! let go_on = |_: &_| Ok::<_, ixc::Error>(ControlFlow::Continue(()));
+//! let go_on = |_: &_| Ok::<_, ixc_generate::Error>(ControlFlow::Continue(()));
 //! let generation = session.generate(&request, go_on)?;
 //! assert_eq!(generation.tokens.len(), 4);
-//! # Ok::<(), ixc::Error>(())
+//! # Ok::<(), ixc_generate::Error>(())
 //! ```
 
 use std::ops::ControlFlow;

@@ -14,9 +14,9 @@
 //! With speculation ([`Generator::speculate`]), a step without prompts also computes drafts.
 //!
 //! ```
-//! use ixc::generator::{Event, Generator, Request};
-//! use ixc::loaded_model::{LoadOptions, LoadedModel};
-//! use ixc::runtime::sample::Settings;
+//! use ixc_generate::generator::{Event, Generator, Request};
+//! use ixc_generate::loaded_model::{LoadOptions, LoadedModel};
+//! use ixc_runtime::sample::Settings;
 //!
 //! let mut options = LoadOptions::default();
 //! options.run.sequences = 2;
@@ -32,7 +32,7 @@
 //!     made += events.iter().filter(|(_, event)| matches!(event, Event::Token { .. })).count();
 //! }
 //! assert_eq!(made, 8);
-//! # Ok::<(), ixc::Error>(())
+//! # Ok::<(), ixc_generate::Error>(())
 //! ```
 //!
 //! Other threads make the masks of grammars ([`crate::masks`]). A request without its mask is left

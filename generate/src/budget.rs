@@ -3,14 +3,16 @@
 //! What a run takes is the runtime's own sum ([`memory_estimate::resident`]), by which loading a plan keeps a budget or refuses it.
 //!
 //! ```
-//! use ixc::{budget, compile::Options, model::Model, runtime::engine};
+//! use ixc_generate::budget;
+//! use ixc_compile::{compile::Options, model::Model};
+//! use ixc_runtime::engine;
 //!
-//! let model = Model::new(ixc::demo::open()?)?;
+//! let model = Model::new(ixc_compile::demo::open()?)?;
 //! let run = engine::Options { memory: Some(1 << 20), ..engine::Options::default() };
 //! let (compiled, memory) = budget::compile_within(&model, &Options::default(), &run)?;
 //! // It takes more, so that the plan says when experts are needed.
 //! assert!(memory == Some(1 << 20) && !compiled.plan.expert_groups.is_empty());
-//! # Ok::<(), ixc::Error>(())
+//! # Ok::<(), ixc_generate::Error>(())
 //! ```
 
 use std::path::Path;
@@ -26,10 +28,10 @@ use ixc_runtime::program::MAX_CONTEXT;
 use ixc_runtime::{engine, memory_estimate};
 
 use crate::Error;
-use crate::compile::{Compiled, DECIDES, Options, compile, specs};
-use crate::machine::system;
-use crate::model::{Model, is_plan};
 use crate::plan_file::open_plan;
+use ixc_compile::compile::{Compiled, DECIDES, Options, compile, specs};
+use ixc_compile::machine::system;
+use ixc_compile::model::{Model, is_plan};
 
 /// The part of the memory that is left which is taken where nothing is said, in percent: the rest is the system's.
 const MEMORY_PART: u64 = 90;
@@ -52,7 +54,7 @@ pub fn resident_plan(path: Option<&Path>, options: &Options, parts: Parts) -> Re
     Ok(match path {
         Some(path) if is_plan(path) => open_plan(path, None)?.plan,
         Some(path) => compile(&Model::open_parts(path, parts)?, options)?.plan,
-        None => compile(&Model::of_parts(crate::demo::open()?, parts)?, options)?.plan,
+        None => compile(&Model::of_parts(ixc_compile::demo::open()?, parts)?, options)?.plan,
     })
 }
 

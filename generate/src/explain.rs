@@ -4,15 +4,17 @@
 //! what predicts experts in a run tells how a run begins. Decisions that are alike are said once, with all that they are about.
 //!
 //! ```
-//! use ixc::{compile::Options, explain, model::Model, runtime::engine};
+//! use ixc_compile::{compile::Options, model::Model};
+//! use ixc_generate::explain;
+//! use ixc_runtime::engine;
 //!
-//! let model = Model::new(ixc::demo::open()?)?;
+//! let model = Model::new(ixc_compile::demo::open()?)?;
 //! let decisions = explain::decisions(&model, &Options::default(), &engine::Options::default())?;
 //! assert!(decisions.iter().any(|decision| decision.pass == "tile"));
 //! assert!(decisions.iter().all(|decision| !decision.rejected.is_empty()));
 //! // All layers of the demo model are alike.
 //! assert!(explain::grouped(&decisions).len() * 2 < decisions.len());
-//! # Ok::<(), ixc::Error>(())
+//! # Ok::<(), ixc_generate::Error>(())
 //! ```
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -29,10 +31,10 @@ use ixc_runtime::{engine, memory_estimate};
 
 use crate::Error;
 use crate::budget::compile_within;
-use crate::compile::{self, Options, specs, with_kernels};
-use crate::model::Model;
-use crate::place;
-use crate::select::{Item, in_any_layer, layer_of, ranges};
+use ixc_compile::compile::{self, Options, specs, with_kernels};
+use ixc_compile::model::Model;
+use ixc_compile::place;
+use ixc_compile::select::{Item, in_any_layer, layer_of, ranges};
 
 /// What a run decides is called so where passes are.
 pub const RUN: &str = "run";
@@ -47,7 +49,7 @@ pub fn sources() -> Vec<&'static str> {
 /// is as `options` say.
 ///
 /// # Errors
-/// As [`compile`](crate::compile::compile).
+/// As [`compile`](ixc_compile::compile::compile).
 pub fn decisions(model: &Model, options: &Options, run: &engine::Options) -> Result<Vec<Decision>, Error> {
     let decisions = Arc::new(Decisions::default());
     let options = Options { decisions: Some(Arc::clone(&decisions)), ..options.clone() };
@@ -89,7 +91,7 @@ fn prediction(plan: &Plan<Kernel>, run: &engine::Options) -> Result<Option<Decis
 /// Where a model is placed on a grid, and what is decided there.
 ///
 /// # Errors
-/// As [`place`](crate::place::place).
+/// As [`place`](ixc_compile::place::place).
 pub fn placement(model: &Model, grid: &Grid, options: &place::Options) -> Result<(Placed, Vec<Decision>), Error> {
     let decisions = Arc::new(Decisions::default());
     let placed = place::place_told(model, grid, options, Some(&decisions))?;

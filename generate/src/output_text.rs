@@ -3,7 +3,7 @@
 //! A stop string is text that ends an answer wherever it occurs, and is not part of it.
 //!
 //! ```
-//! use ixc::output_text::StopStrings;
+//! use ixc_generate::output_text::StopStrings;
 //!
 //! let mut stop = StopStrings::new(["User:"]);
 //! assert_eq!(stop.push("Good day. Us"), "Good day. "); // "Us" may begin the stop string.

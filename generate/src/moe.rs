@@ -4,7 +4,7 @@
 //! else, and take the sums. Experts are compiled as those of a whole model are, for every target, in every format, in memory or streamed within a budget.
 //!
 //! ```
-//! use ixc::moe::{Moe, MoeOptions, Rows};
+//! use ixc_generate::moe::{Moe, MoeOptions, Rows};
 //!
 //! let moe = Moe::open(None, &MoeOptions::default())?; // The demo model.
 //! let layer = &moe.layers()[0];
@@ -15,7 +15,7 @@
 //! let handle = moe.submit(layer.number, Rows::F32(&rows), &ids, &weights)?;
 //! let sums = handle.wait()?;
 //! assert!(sums.len() == rows.len() && sums[..8] == sums[sums.len() / 2..][..8]);
-//! # Ok::<(), ixc::Error>(())
+//! # Ok::<(), ixc_generate::Error>(())
 //! ```
 //!
 //! One thread runs what is submitted, in order; with it the others of [`engine::Options::threads`]. What is submitted is copied, so that buffers are free at
@@ -37,9 +37,10 @@ use ixc_runtime::expert_layers::{ExpertLayers, LayerError};
 use ixc_runtime::file::PlanFile;
 pub use ixc_runtime::program::Layer;
 
-use crate::model::{Model, is_plan};
 use crate::plan_file::open_plan;
-use crate::{Error, compile, loaded_model};
+use crate::{Error, loaded_model};
+use ixc_compile::compile;
+use ixc_compile::model::{Model, is_plan};
 
 /// How experts are compiled and run.
 #[derive(Clone, Debug, Default)]
@@ -183,7 +184,7 @@ impl Moe {
     /// When it is missing, malformed, not supported, has no routed experts, or this machine cannot run it.
     pub fn open(path: Option<&Path>, options: &MoeOptions) -> Result<Moe, Error> {
         let model = match path {
-            None => Model::new(crate::demo::open()?)?,
+            None => Model::new(ixc_compile::demo::open()?)?,
             Some(path) if is_plan(path) => {
                 if options.compile.max_tokens.is_some() {
                     return Err(Error::PlanSays { what: loaded_model::ROWS });

@@ -108,7 +108,7 @@ pub struct Overlap {
 
 /// A phase that is on.
 #[derive(Debug)]
-pub(crate) struct Meter {
+pub struct Meter {
     begin: Instant,
     packing: Duration,
     before: Streamed,
@@ -116,13 +116,13 @@ pub(crate) struct Meter {
 
 impl Meter {
     /// Begins now.
-    pub(crate) fn new(engine: &Engine) -> Meter {
+    pub fn new(engine: &Engine) -> Meter {
         let before = engine.stream().map(Streamed::of).unwrap_or_default();
         Meter { begin: Instant::now(), packing: engine.packing_time(), before }
     }
 
     /// What happened until now, in which so many tokens were computed.
-    pub(crate) fn phase(&self, tokens: usize, engine: &Engine) -> Phase {
+    pub fn phase(&self, tokens: usize, engine: &Engine) -> Phase {
         let seconds = self.begin.elapsed().as_secs_f64();
         let packing = engine.packing_time().saturating_sub(self.packing).as_secs_f64();
         let streamed = engine.stream().map(|store| Streamed::of(store).since(self.before)).unwrap_or_default();

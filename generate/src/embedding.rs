@@ -9,15 +9,15 @@
 //! (encoders): every token of those sees all others, so a step has all of a text.
 //!
 //! ```
-//! use ixc::embedding::Embedder;
-//! use ixc::loaded_model::{LoadedModel, LoadOptions};
+//! use ixc_generate::embedding::Embedder;
+//! use ixc_generate::loaded_model::{LoadedModel, LoadOptions};
 //!
 //! let options = LoadOptions { embeddings: true, ..LoadOptions::default() };
 //! let mut embedder = Embedder::new(LoadedModel::open(None, &options)?, None)?; // The demo model.
 //! let texts = ["The borrow checker", "A trait"].map(|text| embedder.encode(text)).into_iter().collect::<Result<Vec<_>, _>>()?;
 //! let vectors = embedder.embed(texts)?;
 //! assert!(vectors.len() == 2 && vectors[0].len() == embedder.width());
-//! # Ok::<(), ixc::Error>(())
+//! # Ok::<(), ixc_generate::Error>(())
 //! ```
 
 use std::collections::VecDeque;

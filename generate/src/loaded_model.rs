@@ -4,12 +4,12 @@
 //! text with it. [`Embedder`](crate::embedding::Embedder) computes vectors.
 //!
 //! ```
-//! use ixc::loaded_model::{LoadOptions, LoadedModel};
+//! use ixc_generate::loaded_model::{LoadOptions, LoadedModel};
 //!
 //! let mut model = LoadedModel::open(None, &LoadOptions::default())?; // The demo model.
 //! let tokens = model.encode_prompt("The borrow checker")?;
 //! assert_eq!(model.logits(&tokens)?.len(), tokens.len() * model.vocabulary());
-//! # Ok::<(), ixc::Error>(())
+//! # Ok::<(), ixc_generate::Error>(())
 //! ```
 
 use std::collections::HashMap;
@@ -36,10 +36,10 @@ use ixc_text::tokenizer::{Tokenizer, TokenizerError};
 
 use crate::Error;
 use crate::budget;
-use crate::compile::{self, decode_tokenizer};
 use crate::drive;
-use crate::model::{Model, check_tokens, is_plan};
 use crate::plan_file::open_plan;
+use ixc_compile::compile::{self, decode_tokenizer};
+use ixc_compile::model::{Model, check_tokens, is_plan};
 
 mod open;
 
@@ -94,7 +94,7 @@ impl LoadOptions {
     }
 
     /// Returns the parts of the model to compile.
-    pub(crate) fn parts(&self) -> Parts {
+    pub fn parts(&self) -> Parts {
         // An embedding model drafts nothing.
         let nextn = if self.embeddings { Nextn::Absent } else { self.nextn };
         Parts { head: !self.embeddings, nextn, ..Parts::ALL }
@@ -161,8 +161,8 @@ impl LoadedModel {
     /// When the file is missing, malformed or not supported, or this machine cannot run it.
     pub fn open(path: Option<&Path>, options: &LoadOptions) -> Result<LoadedModel, Error> {
         let Some(path) = path else {
-            options.is_model(Path::new(crate::demo::NAME))?;
-            let model = Model::of_parts(crate::demo::open()?, options.parts())?;
+            options.is_model(Path::new(ixc_compile::demo::NAME))?;
+            let model = Model::of_parts(ixc_compile::demo::open()?, options.parts())?;
             return CompiledModel::of(&model, options)?.load(options);
         };
         if is_plan(path) {
@@ -350,6 +350,21 @@ impl LoadedModel {
         &self.engine
     }
 
+    /// Returns the engine, to change its sequences.
+    pub fn engine_mut(&mut self) -> &mut Engine {
+        &mut self.engine
+    }
+
+    /// Returns the engine without the model's other parts.
+    pub fn into_engine(self) -> Engine {
+        self.engine
+    }
+
+    /// Returns the progress of long operations.
+    pub fn gauge(&self) -> &Gauge {
+        &self.gauge
+    }
+
     /// Returns the measurements of the experts' drive, and the queue depth in use.
     pub fn drive(&self) -> Option<&drive::Choice> {
         self.drive.as_ref()
@@ -463,7 +478,10 @@ impl LoadedModel {
     }
 
     /// Empties the KV cache before [`LoadedModel::step`] computes these tokens.
-    pub(crate) fn begin(&mut self, tokens: &[u32]) -> Result<(), Error> {
+    ///
+    /// # Errors
+    /// As [`LoadedModel::check`].
+    pub fn begin(&mut self, tokens: &[u32]) -> Result<(), Error> {
         self.check(tokens)?;
         self.engine.reset();
         self.gauge.begin(Activity::Prompt, tokens.len() as u64);
@@ -471,14 +489,20 @@ impl LoadedModel {
     }
 
     /// Computes tokens in one step. Returns the logits of `rows`, `[rows, vocabulary]`.
-    pub(crate) fn step(&mut self, tokens: &[u32], rows: &[u32]) -> Result<&[f32], Error> {
+    ///
+    /// # Errors
+    /// As the engine's step.
+    pub fn step(&mut self, tokens: &[u32], rows: &[u32]) -> Result<&[f32], Error> {
         self.engine.step(tokens, rows)?;
         self.gauge.add(tokens.len() as u64);
         Ok(self.engine.all_logits())
     }
 
     /// Checks that tokens are in the vocabulary and fit into the context.
-    pub(crate) fn check(&self, tokens: &[u32]) -> Result<(), Error> {
+    ///
+    /// # Errors
+    /// When they are not, or do not.
+    pub fn check(&self, tokens: &[u32]) -> Result<(), Error> {
         check_tokens(tokens, self.engine.vocabulary().into())?;
         match self.context() {
             context if tokens.len() > context => {
@@ -489,13 +513,16 @@ impl LoadedModel {
     }
 
     /// Returns the maximum number of tokens in a step.
-    pub(crate) fn max_tokens(&self) -> usize {
+    pub fn max_tokens(&self) -> usize {
         self.engine.max_tokens() as usize
     }
 }
 
 /// Refuses a text that is too long for the context, however it is encoded.
-pub(crate) fn check_prompt(tokenizer: &Tokenizer, context: usize, model: usize, prompt: &str) -> Result<(), Error> {
+///
+/// # Errors
+/// [`Error::Prompt`].
+pub fn check_prompt(tokenizer: &Tokenizer, context: usize, model: usize, prompt: &str) -> Result<(), Error> {
     let (bytes, longest) = (prompt.len(), tokenizer.longest_token());
     match bytes > context.saturating_mul(longest) {
         true => Err(Error::Prompt { bytes, context, longest, model }),
@@ -504,14 +531,14 @@ pub(crate) fn check_prompt(tokenizer: &Tokenizer, context: usize, model: usize, 
 }
 
 /// Puts the tokens of a whole text between BOS and EOS, if the model needs them.
-pub(crate) fn with_ends(tokenizer: &Tokenizer, tokens: Vec<u32>) -> Vec<u32> {
+pub fn with_ends(tokenizer: &Tokenizer, tokens: Vec<u32>) -> Vec<u32> {
     let mut tokens = with_bos(tokenizer, tokens);
     tokens.extend(tokenizer.add_eos().filter(|eos| tokens.last() != Some(eos)));
     tokens
 }
 
 /// Puts BOS before the tokens of a prompt, if the model needs it.
-pub(crate) fn with_bos(tokenizer: &Tokenizer, mut tokens: Vec<u32>) -> Vec<u32> {
+pub fn with_bos(tokenizer: &Tokenizer, mut tokens: Vec<u32>) -> Vec<u32> {
     if let Some(bos) = tokenizer.add_bos().filter(|bos| tokens.first() != Some(bos)) {
         tokens.insert(0, bos);
     }

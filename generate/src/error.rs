@@ -1,0 +1,299 @@
+//! Errors between a plan and its text, which wrap those of compiling and of the runtime.
+
+pub mod draft;
+
+pub use ixc_failure::{Class, Remedy};
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use ixc_architectures::ArchError;
+use ixc_codegen::module::CodegenError;
+use ixc_codegen::profile::ProfileError;
+use ixc_compile::Error as CompileError;
+use ixc_compile::error::larger;
+use ixc_compile::error::replacement::ReplacementError;
+use ixc_compile::error::tuned::TunedError;
+use ixc_compile::select::SelectError;
+use ixc_compile::simulate::WeightError;
+use ixc_dataflow::check::CheckError;
+use ixc_dataflow::grids::GridFileError;
+use ixc_dataflow::place::PlaceError;
+use ixc_dataflow::read::ReadError as DescriptorError;
+use ixc_dataflow::simulate::SimulateError;
+use ixc_failure::from_inner;
+use ixc_files::{OutputError, ReadError};
+use ixc_grammar::GrammarError;
+use ixc_ir::graph::expert_layers::CutError;
+use ixc_ir::graph::interpret::InterpretError;
+use ixc_ir::units::Bytes;
+use ixc_kernels::GenerateError;
+use ixc_model_files::checkpoint::CheckpointError;
+use ixc_model_files::gguf::{GgufError, VocabularyError};
+use ixc_passes::error::PassError;
+use ixc_runtime::engine::StepError;
+use ixc_runtime::expert_layers::LayerError;
+use ixc_runtime::file::FileError;
+use ixc_runtime::load::LoadError;
+use ixc_runtime::sample::{SampleError, SettingsError};
+use ixc_runtime::saved::SavedError;
+use ixc_runtime::stream::StreamError;
+use ixc_text::template::TemplateError;
+use ixc_text::tokenizer::TokenizerError;
+
+use crate::expert_use::ExpertUseError;
+use draft::{DraftError, OwnLayerError};
+
+/// Why a model cannot be loaded or run.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A model cannot be opened or compiled.
+    #[error(transparent)]
+    Compile(#[from] CompileError),
+    /// A plan file cannot be read or written.
+    #[error(transparent)]
+    PlanFile(#[from] FileError),
+    /// A plan cannot be loaded.
+    #[error(transparent)]
+    Load(#[from] LoadError),
+    /// This machine cannot run the code that a plan is for.
+    #[error("{source}")]
+    NeedsCpu {
+        /// What is missing.
+        source: Box<CodegenError>,
+    },
+    /// A plan is made already.
+    #[error("a plan says itself {what}: that is chosen when it is compiled")]
+    PlanSays {
+        /// What was asked for.
+        what: &'static str,
+    },
+    /// A model file of a plan, for what is no plan.
+    #[error("{}: is a model itself; only a plan has a model file besides", path.display())]
+    NotPlan {
+        /// The model.
+        path: PathBuf,
+    },
+    /// The plan is for another target than was asked for.
+    #[error("the plan is for target {plan}, not for {wanted}; compile the model again")]
+    OtherTarget {
+        /// The plan's.
+        plan: String,
+        /// What was asked for.
+        wanted: &'static str,
+    },
+    /// A plan gives something else than was asked for.
+    #[error("this plan gives {}; compile the model for {}", if *embeddings { "logits and no hidden states" } else { "hidden states and no logits" }, if *embeddings { "embeddings" } else { "text" })]
+    OtherOutput {
+        /// Whether hidden states were asked for, for embeddings.
+        embeddings: bool,
+    },
+    /// Experts are to be predicted by early routers, and the plan has none.
+    #[error(
+        "no layer's experts are predicted in this plan, so that reading ahead by early routers has nothing to go by: compile it with them, or choose another way"
+    )]
+    NoEarlyRouters,
+    /// Experts are to stay where they are mapped, and the plan does not say when they are needed.
+    #[error(
+        "this plan does not say when experts are needed, so that the page cache cannot be told of experts in mapped files"
+    )]
+    NoGroups,
+    /// Text is needed where a model has no tokenizer that is supported.
+    #[error("text cannot be turned into tokens: {reason}")]
+    NoTokenizer {
+        /// Why.
+        reason: String,
+    },
+    /// A step cannot be run.
+    #[error(transparent)]
+    Step(#[from] StepError),
+    /// A text of more tokens than a step has, of a model that reads texts whole.
+    #[error(
+        "a text of {tokens} tokens; this model reads texts whole, and a step has {most} tokens: compile it for longer ones"
+    )]
+    TextBeyondStep {
+        /// How many there are.
+        tokens: usize,
+        /// How many fit.
+        most: usize,
+    },
+    /// A prompt longer than the model can see, whatever tokens it is.
+    #[error(
+        "the prompt has {bytes} bytes; the context of {context} tokens holds at most {}, its longest token being one of {longest}; {}",
+        context.saturating_mul(*longest),
+        larger(*context, *model)
+    )]
+    Prompt {
+        /// Its length.
+        bytes: usize,
+        /// Tokens of the context.
+        context: usize,
+        /// Bytes of the longest token.
+        longest: usize,
+        /// Tokens that the model was made for.
+        model: usize,
+    },
+    /// The chat template gave no prompt.
+    #[error(transparent)]
+    Template(#[from] TemplateError),
+    /// A conversation with a model that has no chat template.
+    #[error("the model has no chat template (tokenizer.chat_template)")]
+    NoTemplate,
+    /// The sampler's settings are impossible.
+    #[error(transparent)]
+    Settings(#[from] SettingsError),
+    /// The sampler failed.
+    #[error(transparent)]
+    Sample(#[from] SampleError),
+    /// A grammar is malformed, costs too much, or cannot be followed.
+    #[error(transparent)]
+    Grammar(#[from] GrammarError),
+    /// A text that no repetition is to go over, which too many tokens have in them or begin.
+    #[error(
+        "more than {most} tokens have or begin the texts that end repetitions, up to {text:?}; longer or fewer ones would have fewer"
+    )]
+    Breakers {
+        /// The text at which they became too many.
+        text: String,
+        /// How many may be.
+        most: usize,
+    },
+    /// A state that cannot be saved, or not be gone on with.
+    #[error("{}: {source}", path.display())]
+    Saved {
+        /// Its file.
+        path: PathBuf,
+        /// Why.
+        source: Box<SavedError>,
+    },
+    /// A sequence that there is not, or that a request is computed in.
+    #[error("there is no free slot {number}; slots go from 0 to {}", slots.saturating_sub(1))]
+    NoSlot {
+        /// Its number.
+        number: usize,
+        /// How many there are.
+        slots: usize,
+    },
+    /// A model whose states cannot be cut, of which tokens were to be guessed.
+    #[error(
+        "tokens of this model cannot be guessed: it has recurrent states, which a step changes for good, so that what was guessed wrong \
+         could not be taken back"
+    )]
+    NoSpeculation,
+    /// A model that cannot guess for another one.
+    #[error("the draft model cannot guess for the model: {0}")]
+    Draft(#[from] DraftError),
+    /// A layer of a model that cannot guess for it.
+    #[error("the layer cannot guess for the model: {0}")]
+    OwnLayer(#[from] OwnLayerError),
+    /// What says which experts are used cannot be read.
+    #[error(transparent)]
+    ExpertUse(#[from] ExpertUseError),
+    /// Rows that experts cannot be run on, or experts that cannot be read.
+    #[error(transparent)]
+    Layer(#[from] LayerError),
+    /// Rows that were to be computed when the thread that computes them was gone.
+    #[error("the thread that runs experts is gone")]
+    NoMoe,
+    /// A drive cannot be measured.
+    #[error(transparent)]
+    Drive {
+        /// Why.
+        source: Box<StreamError>,
+    },
+    /// There is no file that a drive can be measured with.
+    #[error(
+        "{}: the largest file here has {}; to measure a drive, give a file of {} or more that lies on it",
+        path.display(), Bytes(*bytes), Bytes(*needed)
+    )]
+    SmallDrive {
+        /// The file or folder.
+        path: PathBuf,
+        /// Bytes of the largest file.
+        bytes: u64,
+        /// The least that will do.
+        needed: u64,
+    },
+}
+
+from_inner!(
+    Error, CompileError: ArchError, Box<CheckError>, Box<CodegenError>, Box<SimulateError>, CheckpointError, CodegenError, CutError, GenerateError, GgufError, GridFileError,
+    InterpretError, OutputError, PassError, PlaceError, ProfileError, ReadError, ReplacementError, SelectError, TokenizerError, TunedError,
+    VocabularyError, WeightError, DescriptorError
+);
+
+impl Error {
+    /// A [`CompileError::Io`] for `path`.
+    pub fn io(path: &Path, action: &'static str) -> impl FnOnce(io::Error) -> Error {
+        move |source| CompileError::io(path, action)(source).into()
+    }
+
+    /// Returns the kind of failure.
+    pub fn class(&self) -> Class {
+        match self {
+            Error::Compile(error) => error.class(),
+            Error::PlanFile(error) => error.class(),
+            Error::Load(error) => error.class(),
+            Error::Step(error) => error.class(),
+            Error::Template(error) => error.class(),
+            Error::Settings(error) => error.class(),
+            Error::Sample(error) => error.class(),
+            Error::Grammar(error) => error.class(),
+            Error::Draft(error) => error.class(),
+            Error::OwnLayer(error) => error.class(),
+            Error::ExpertUse(error) => error.class(),
+            Error::Layer(error) => error.class(),
+            Error::NeedsCpu { source, .. } => source.class(),
+            Error::Saved { source, .. } => source.class(),
+            // Reading the drive was the request.
+            Error::Drive { .. } => Class::Io,
+            Error::PlanSays { .. } | Error::NotPlan { .. } => Class::Usage,
+            Error::NoMoe => Class::Failed,
+            Error::OtherTarget { .. }
+            | Error::OtherOutput { .. }
+            | Error::NoEarlyRouters
+            | Error::NoGroups
+            | Error::NoTokenizer { .. }
+            | Error::TextBeyondStep { .. }
+            | Error::Prompt { .. }
+            | Error::NoTemplate
+            | Error::Breakers { .. }
+            | Error::NoSlot { .. }
+            | Error::NoSpeculation
+            | Error::SmallDrive { .. } => Class::Data,
+        }
+    }
+
+    /// Returns the change that may help.
+    pub fn remedy(&self) -> Option<Remedy> {
+        match self {
+            Error::Compile(error) => error.remedy(),
+            Error::PlanFile(error) => error.remedy(),
+            Error::Load(error) => error.remedy(),
+            Error::NeedsCpu { .. } => Some(Remedy::Emulate),
+            Error::PlanSays { .. } => Some(Remedy::ChooseAtCompile),
+            Error::NotPlan { .. } => Some(Remedy::NameModelFile),
+            Error::OtherOutput { embeddings: true } => Some(Remedy::CompileEmbeddings),
+            Error::OtherOutput { embeddings: false } => Some(Remedy::CompileText),
+            Error::NoEarlyRouters => Some(Remedy::PredictExperts),
+            Error::NoGroups => Some(Remedy::UnmapExperts),
+            Error::TextBeyondStep { .. } => Some(Remedy::LargerStep),
+            Error::Prompt { context, model, .. } if model > context => Some(Remedy::LargerContext),
+            Error::NoTemplate => Some(Remedy::ChatTemplate),
+            _ => None,
+        }
+    }
+
+    /// Returns the path of a file that does not exist.
+    pub fn missing_file(&self) -> Option<&Path> {
+        match self {
+            Error::Compile(error) => error.missing_file(),
+            _ => None,
+        }
+    }
+
+    /// Returns whether the reader of standard output went away.
+    pub fn is_closed_standard_output(&self) -> bool {
+        matches!(self, Error::Compile(error) if error.is_closed_standard_output())
+    }
+}
