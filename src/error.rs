@@ -5,16 +5,16 @@
 //! answer for themselves. The command line makes an exit status of the class, and names options for
 //! the remedy.
 
-pub mod batch;
-pub mod kernels;
-pub mod record;
-
 pub use ixc_compile::error::{replacement, tuned};
 pub use ixc_failure::{Class, Remedy};
 pub use ixc_generate::error::draft;
+pub use ixc_measure::error::record;
+#[cfg(feature = "serve")]
+pub use ixc_serve::error::batch;
+pub use ixc_workbench::error::kernels;
 
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use ixc_architectures::ArchError;
 use ixc_codegen::module::CodegenError;
@@ -37,6 +37,7 @@ use ixc_grammar::GrammarError;
 use ixc_ir::graph::expert_layers::CutError;
 use ixc_ir::graph::interpret::InterpretError;
 use ixc_kernels::GenerateError;
+use ixc_measure::Error as MeasureError;
 use ixc_model_files::checkpoint::CheckpointError;
 use ixc_model_files::gguf::{GgufError, VocabularyError};
 use ixc_passes::error::PassError;
@@ -46,18 +47,20 @@ use ixc_runtime::expert_layers::LayerError;
 use ixc_runtime::file::FileError;
 use ixc_runtime::load::LoadError;
 use ixc_runtime::sample::{SampleError, SettingsError};
+#[cfg(feature = "serve")]
+use ixc_serve::Error as ServeError;
 use ixc_text::template::TemplateError;
 use ixc_text::tokenizer::TokenizerError;
+use ixc_workbench::Error as WorkbenchError;
 
-use batch::BatchError;
 use draft::{DraftError, OwnLayerError};
 use kernels::{BundleError, KernelError};
 use record::RecordError;
 
-/// Why a model cannot be compiled or run.
+/// Why something failed, whichever crate it is of.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// A model cannot be opened or compiled.
+    /// A model cannot be opened or compiled, or a file not be read or written.
     #[error(transparent)]
     Compile(#[from] CompileError),
     /// A model cannot be loaded or run.
@@ -66,69 +69,16 @@ pub enum Error {
     /// A model cannot be quantised.
     #[error(transparent)]
     Quantise(#[from] Box<QuantiseError>),
-    /// The record of an evaluation cannot be gone on with.
+    /// A model cannot be measured.
     #[error(transparent)]
-    Record(#[from] RecordError),
-    /// A prediction needs a drive's rate, and there is none.
-    #[error("{}: how fast its drive is cannot be measured with this file; only experts in a file can be streamed", path.display())]
-    NoDrive {
-        /// The file.
-        path: PathBuf,
-    },
-    /// A plan that holds its weights itself, for what needs the model file.
-    #[error("{}: holds all weights itself; this needs the model file that it was made from too", path.display())]
-    NoModelFile {
-        /// The plan.
-        path: PathBuf,
-    },
-    /// Nothing of a model can be on the drive.
-    #[error("{}: has no experts that could be left on the drive; it runs with all of it in memory", path.display())]
-    NoExperts {
-        /// The model.
-        path: PathBuf,
-    },
-    /// A text that is too short to be scored.
-    #[error("the text has {tokens} tokens; a piece of {context} is the least that is scored")]
-    ShortText {
-        /// Its tokens.
-        tokens: usize,
-        /// Tokens of a piece.
-        context: usize,
-    },
-    /// Two models whose predictions are of different words.
-    #[error("the two models have {} and {} tokens in their vocabularies; only predictions of the same tokens can be compared", vocabularies[0], vocabularies[1])]
-    OtherVocabulary {
-        /// Sizes of both vocabularies.
-        vocabularies: [usize; 2],
-    },
-    /// A model whose predictions cannot be scored.
-    #[error("piece {piece}, position {position}: a logit is no number")]
-    LogitsNotFinite {
-        /// Which piece of the text.
-        piece: usize,
-        /// Which of its positions.
-        position: usize,
-    },
-    /// A kernel on its own cannot be shown, run or compared.
+    Measure(#[from] MeasureError),
+    /// A kernel on its own or a report cannot be made.
     #[error(transparent)]
-    Kernel(#[from] Box<KernelError>),
-    /// A file that is no trace.
-    #[error("{}: no trace: {source}", path.display())]
-    Trace {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong, and where.
-        source: serde_json::Error,
-    },
-    /// The answers of a batch cannot be gone on with.
+    Workbench(#[from] WorkbenchError),
+    /// A model cannot be served.
+    #[cfg(feature = "serve")]
     #[error(transparent)]
-    Batch(#[from] BatchError),
-    /// A folder for two things.
-    #[error("{} cannot have both what prompts begin with and saved sequences; another folder is needed for one of them", path.display())]
-    SameFolder {
-        /// The folder.
-        path: PathBuf,
-    },
+    Serve(#[from] ServeError),
 }
 
 from_inner!(
@@ -139,18 +89,8 @@ from_inner!(
 from_inner!(
     Error, GenerationError: DraftError, ExpertUseError, FileError, GrammarError, LayerError, LoadError, OwnLayerError, SampleError, SettingsError, StepError, TemplateError
 );
-
-impl From<KernelError> for Error {
-    fn from(error: KernelError) -> Error {
-        Box::new(error).into()
-    }
-}
-
-impl From<BundleError> for Error {
-    fn from(error: BundleError) -> Error {
-        KernelError::from(error).into()
-    }
-}
+from_inner!(Error, MeasureError: RecordError);
+from_inner!(Error, WorkbenchError: BundleError, KernelError);
 
 impl Error {
     /// A [`CompileError::Io`] for `path`.
@@ -164,17 +104,10 @@ impl Error {
             Error::Compile(error) => error.class(),
             Error::Generate(error) => error.class(),
             Error::Quantise(error) => error.class(),
-            Error::Record(error) => error.class(),
-            Error::Kernel(error) => error.class(),
-            Error::Batch(error) => error.class(),
-            Error::NoModelFile { .. } => Class::Usage,
-            Error::NoDrive { .. }
-            | Error::NoExperts { .. }
-            | Error::ShortText { .. }
-            | Error::OtherVocabulary { .. }
-            | Error::LogitsNotFinite { .. }
-            | Error::Trace { .. }
-            | Error::SameFolder { .. } => Class::Data,
+            Error::Measure(error) => error.class(),
+            Error::Workbench(error) => error.class(),
+            #[cfg(feature = "serve")]
+            Error::Serve(error) => error.class(),
         }
     }
 
@@ -184,13 +117,10 @@ impl Error {
             Error::Compile(error) => error.remedy(),
             Error::Generate(error) => error.remedy(),
             Error::Quantise(error) => error.remedy(),
-            Error::Record(error) => error.remedy(),
-            Error::Kernel(error) => error.remedy(),
-            Error::Batch(error) => error.remedy(),
-            Error::NoModelFile { .. } => Some(Remedy::FindModelFile),
-            Error::ShortText { .. } => Some(Remedy::ShorterPieces),
-            Error::Trace { .. } => Some(Remedy::RecordTrace),
-            _ => None,
+            Error::Measure(error) => error.remedy(),
+            Error::Workbench(error) => error.remedy(),
+            #[cfg(feature = "serve")]
+            Error::Serve(error) => error.remedy(),
         }
     }
 
@@ -199,7 +129,11 @@ impl Error {
         match self {
             Error::Compile(error) => error.missing_file(),
             Error::Generate(error) => error.missing_file(),
-            _ => None,
+            Error::Measure(error) => error.missing_file(),
+            Error::Workbench(error) => error.missing_file(),
+            #[cfg(feature = "serve")]
+            Error::Serve(error) => error.missing_file(),
+            Error::Quantise(_) => None,
         }
     }
 
@@ -208,7 +142,11 @@ impl Error {
         match self {
             Error::Compile(error) => error.is_closed_standard_output(),
             Error::Generate(error) => error.is_closed_standard_output(),
-            _ => false,
+            Error::Measure(error) => error.is_closed_standard_output(),
+            Error::Workbench(error) => error.is_closed_standard_output(),
+            #[cfg(feature = "serve")]
+            Error::Serve(error) => error.is_closed_standard_output(),
+            Error::Quantise(_) => false,
         }
     }
 }

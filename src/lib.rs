@@ -51,21 +51,7 @@
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
-#[cfg(feature = "serve")]
-pub mod batch;
-pub mod bench;
-#[cfg(feature = "serve")]
-mod constraint;
 pub mod error;
-pub mod eval;
-pub mod forecast;
-pub mod kernels;
-pub mod kl_divergence;
-pub mod npy;
-pub mod ratio;
-pub mod report;
-#[cfg(feature = "serve")]
-pub mod serving;
 
 pub use error::Error;
 pub use ixc_compile::Error as CompileError;
@@ -79,8 +65,16 @@ pub use ixc_generate::{
     budget, chat, draft_model, drive, embedding, expert_use, explain, generator, loaded_model, moe, output_text,
     own_layer, plan_file, prompt_cache, session, speculate, timing,
 };
+pub use ixc_measure::Error as MeasureError;
+pub use ixc_measure::{bench, eval, forecast, kl_divergence, npy, ratio};
+#[cfg(feature = "serve")]
+pub use ixc_serve::Error as ServeError;
+#[cfg(feature = "serve")]
+pub use ixc_serve::{batch, serving};
 #[cfg(feature = "serve")]
 pub use ixc_server as server;
+pub use ixc_workbench::Error as WorkbenchError;
+pub use ixc_workbench::{kernels, report};
 pub use {
     ixc_architectures as architectures, ixc_codegen as codegen, ixc_dataflow as dataflow, ixc_grammar as grammar,
     ixc_ir as ir, ixc_model_files as model_files, ixc_passes as passes, ixc_quantise as quantise,

@@ -4,7 +4,7 @@ use std::error::Error as StdError;
 use std::path::Path;
 
 use ixc::error::{Class, Remedy};
-use ixc::{CompileError, GenerationError};
+use ixc::{CompileError, GenerationError, MeasureError, ServeError, WorkbenchError};
 
 /// Answers of a library's error.
 pub struct LibraryError<'e> {
@@ -35,7 +35,7 @@ impl<'e> LibraryError<'e> {
                 )+
             };
         }
-        ask!(ixc::Error, CompileError, GenerationError);
+        ask!(ixc::Error, CompileError, GenerationError, MeasureError, WorkbenchError, ServeError);
         None
     }
 }

@@ -88,7 +88,7 @@ impl Args {
     pub fn run(self, out: &mut dyn Write) -> anyhow::Result<()> {
         // Experts are streamed from a file, and the demo model is in none.
         let path = &self.model.path().map_or_else(ixc::demo::file, |path| Ok(path.to_owned()))?;
-        let no_experts = || ixc::Error::NoExperts { path: path.to_owned() };
+        let no_experts = || ixc::MeasureError::NoExperts { path: path.to_owned() };
         let (threads, context) = (self.threads, self.context.map(positions));
         let sequences = self.parallel;
         let engine_options =
@@ -282,7 +282,7 @@ impl Args {
         let folder = path.parent().unwrap_or(path).to_owned();
         let model = plan.files.first().map(|source| folder.join(&source.path));
         let model = model.or_else(|| self.model.file().map(Path::to_owned));
-        let model = model.ok_or_else(|| ixc::Error::NoModelFile { path: path.to_owned() })?;
+        let model = model.ok_or_else(|| ixc::MeasureError::NoModelFile { path: path.to_owned() })?;
         Ok(Source { folder, model, target, file })
     }
 }

@@ -1,0 +1,109 @@
+//! How fast a model runs: steps that are timed, of tokens that no text has.
+//!
+//! ```
+//! use ixc_measure::bench::Bench;
+//! use ixc_generate::loaded_model::{LoadedModel, LoadOptions};
+//!
+//! let mut bench = Bench::new(LoadedModel::open(None, &LoadOptions::default())?)?;
+//! let (prefill, decode) = (bench.prefill(0, 32)?, bench.decode(0, 4)?);
+//! assert_eq!((prefill.tokens, decode.tokens), (32, 4));
+//! # Ok::<(), ixc_measure::Error>(())
+//! ```
+
+use ixc_runtime::gauge::Activity;
+use ixc_runtime::stats::Stats;
+
+use crate::Error;
+use ixc_generate::loaded_model::LoadedModel;
+use ixc_generate::timing::{Meter, Phase};
+
+/// Benchmark of a loaded model.
+#[derive(Debug)]
+pub struct Bench {
+    model: LoadedModel,
+    /// Tokens in the KV cache.
+    cached: Vec<u32>,
+    /// Tokens that were timed.
+    measured: usize,
+}
+
+impl Bench {
+    /// Creates a benchmark, and packs all weights, so that no timed step does it.
+    ///
+    /// # Errors
+    /// When a thread fails.
+    pub fn new(mut model: LoadedModel) -> Result<Bench, Error> {
+        model.engine_mut().pack_weights()?;
+        Ok(Bench { model, cached: Vec::new(), measured: 0 })
+    }
+
+    /// Returns the model.
+    pub fn model(&self) -> &LoadedModel {
+        &self.model
+    }
+
+    /// Where the time went since the last call.
+    pub fn take_stats(&mut self) -> Stats {
+        self.model.take_stats()
+    }
+
+    /// Times the prefill of `tokens` tokens behind `depth` others, which are computed before and do not count.
+    ///
+    /// # Errors
+    /// When they do not fit into the context.
+    pub fn prefill(&mut self, depth: usize, tokens: usize) -> Result<Phase, Error> {
+        self.time(depth, tokens, Activity::Prompt, self.model.max_tokens())
+    }
+
+    /// Times the decode of `tokens` tokens, one after the other, behind `depth` others, which do not count.
+    ///
+    /// # Errors
+    /// When they do not fit into the context.
+    pub fn decode(&mut self, depth: usize, tokens: usize) -> Result<Phase, Error> {
+        self.time(depth, tokens, Activity::Tokens, 1)
+    }
+
+    /// Times steps of so many tokens each.
+    fn time(&mut self, depth: usize, tokens: usize, activity: Activity, step: usize) -> Result<Phase, Error> {
+        let tokens = self.descend(depth, tokens)?;
+        self.model.gauge().begin(activity, tokens.len() as u64);
+        let meter = Meter::new(self.model.engine());
+        tokens.chunks(step).try_for_each(|part| self.feed(part))?;
+        Ok(meter.phase(tokens.len(), self.model.engine()))
+    }
+
+    /// Brings `depth` tokens into the KV cache, those that are there already left as they are; the `tokens` that come next.
+    fn descend(&mut self, depth: usize, tokens: usize) -> Result<Vec<u32>, Error> {
+        let before = self.some_tokens(0, depth);
+        // Other ones each time: experts that were streamed for the last ones are no help to these.
+        let next = self.some_tokens(depth.saturating_add(self.measured), tokens);
+        self.measured = self.measured.saturating_add(tokens);
+        self.model.check(&[&before[..], &next].concat())?;
+        let common = self.cached.iter().zip(&before).take_while(|(a, b)| a == b).count();
+        let left = self.model.engine_mut().truncate(common as u32) as usize;
+        self.cached.truncate(left);
+        let missing = &before[left..];
+        self.model.gauge().begin(Activity::Prompt, missing.len() as u64);
+        missing.chunks(self.model.max_tokens()).try_for_each(|part| self.feed(part))?;
+        Ok(next)
+    }
+
+    /// Computes tokens in one step, with the logits of the last.
+    fn feed(&mut self, tokens: &[u32]) -> Result<(), Error> {
+        let step = self.model.step(tokens, &[tokens.len() as u32 - 1]).map(drop);
+        match step {
+            Ok(()) => self.cached.extend_from_slice(tokens),
+            // A step that fails may cut the sequence.
+            Err(_) => self.cached.truncate(self.model.engine().position() as usize),
+        }
+        Ok(step?)
+    }
+
+    /// Tokens that differ from each other, so that routers choose as they do for text: `count` of a fixed sequence from `first` on.
+    fn some_tokens(&self, first: usize, count: usize) -> Vec<u32> {
+        // Knuth's multiplicative hash.
+        let hash = |index: u64| index.wrapping_add(1).wrapping_mul(2_654_435_761) >> 7;
+        let vocabulary = (self.model.vocabulary() as u64).max(1);
+        (0..count as u64).map(|index| (hash(index.wrapping_add(first as u64)) % vocabulary) as u32).collect()
+    }
+}

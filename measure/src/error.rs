@@ -1,0 +1,107 @@
+//! Errors of measuring, which wrap those of running.
+
+pub mod record;
+
+use std::path::{Path, PathBuf};
+
+use ixc_compile::Error as CompileError;
+use ixc_failure::{Class, Remedy, from_inner};
+use ixc_generate::Error as GenerationError;
+use ixc_runtime::engine::StepError;
+use ixc_runtime::load::LoadError;
+use ixc_text::tokenizer::TokenizerError;
+
+use record::RecordError;
+
+/// Why a model cannot be measured.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A model cannot be loaded or run.
+    #[error(transparent)]
+    Generate(#[from] GenerationError),
+    /// The record of an evaluation cannot be gone on with.
+    #[error(transparent)]
+    Record(#[from] RecordError),
+    /// A prediction needs a drive's rate, and there is none.
+    #[error("{}: how fast its drive is cannot be measured with this file; only experts in a file can be streamed", path.display())]
+    NoDrive {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A plan that holds its weights itself, for what needs the model file.
+    #[error("{}: holds all weights itself; this needs the model file that it was made from too", path.display())]
+    NoModelFile {
+        /// The plan.
+        path: PathBuf,
+    },
+    /// Nothing of a model can be on the drive.
+    #[error("{}: has no experts that could be left on the drive; it runs with all of it in memory", path.display())]
+    NoExperts {
+        /// The model.
+        path: PathBuf,
+    },
+    /// A text that is too short to be scored.
+    #[error("the text has {tokens} tokens; a piece of {context} is the least that is scored")]
+    ShortText {
+        /// Its tokens.
+        tokens: usize,
+        /// Tokens of a piece.
+        context: usize,
+    },
+    /// Two models whose predictions are of different words.
+    #[error("the two models have {} and {} tokens in their vocabularies; only predictions of the same tokens can be compared", vocabularies[0], vocabularies[1])]
+    OtherVocabulary {
+        /// Sizes of both vocabularies.
+        vocabularies: [usize; 2],
+    },
+    /// A model whose predictions cannot be scored.
+    #[error("piece {piece}, position {position}: a logit is no number")]
+    LogitsNotFinite {
+        /// Which piece of the text.
+        piece: usize,
+        /// Which of its positions.
+        position: usize,
+    },
+}
+
+from_inner!(Error, GenerationError: CompileError, LoadError, StepError, TokenizerError);
+
+impl Error {
+    /// Returns the kind of failure.
+    pub fn class(&self) -> Class {
+        match self {
+            Error::Generate(error) => error.class(),
+            Error::Record(error) => error.class(),
+            Error::NoModelFile { .. } => Class::Usage,
+            Error::NoDrive { .. }
+            | Error::NoExperts { .. }
+            | Error::ShortText { .. }
+            | Error::OtherVocabulary { .. }
+            | Error::LogitsNotFinite { .. } => Class::Data,
+        }
+    }
+
+    /// Returns the change that may help.
+    pub fn remedy(&self) -> Option<Remedy> {
+        match self {
+            Error::Generate(error) => error.remedy(),
+            Error::Record(error) => error.remedy(),
+            Error::NoModelFile { .. } => Some(Remedy::FindModelFile),
+            Error::ShortText { .. } => Some(Remedy::ShorterPieces),
+            _ => None,
+        }
+    }
+
+    /// Returns the path of a file that does not exist.
+    pub fn missing_file(&self) -> Option<&Path> {
+        match self {
+            Error::Generate(error) => error.missing_file(),
+            _ => None,
+        }
+    }
+
+    /// Returns whether the reader of standard output went away.
+    pub fn is_closed_standard_output(&self) -> bool {
+        matches!(self, Error::Generate(error) if error.is_closed_standard_output())
+    }
+}

@@ -1,0 +1,341 @@
+//! Perplexity of a text, and how far a model's predictions are from another's at each of its positions.
+//!
+//! The text is cut as llama-perplexity cuts it, so that the numbers are the same: pieces of `context` tokens, the rest left out; where the
+//! model wants a BOS it takes the place of each piece's first token; of each piece the second half is scored, whose tokens have at least half
+//! a context before them.
+//!
+//! ```
+//! use ixc_measure::eval::{Piece, Text, summary};
+//! use ixc_generate::loaded_model::{LoadedModel, LoadOptions};
+//!
+//! let mut model = LoadedModel::open(None, &LoadOptions::default())?; // The demo model.
+//! let sentence = "The borrow checker rejects a reference that outlives what it refers to.";
+//! let text = Text::new(&model, sentence, 8)?;
+//! let scores = (0..text.pieces()).map(|piece| text.score(piece, &mut model, None));
+//! let pieces = scores.collect::<Result<Vec<Piece>, _>>()?;
+//! let found = summary(&pieces).unwrap();
+//! assert!(found.perplexity > 1.0 && found.positions == 3 * text.pieces());
+//! # Ok::<(), ixc_measure::Error>(())
+//! ```
+
+pub mod record;
+
+use ixc_compile::Error as CompileError;
+use ixc_ir::plan::MAX_OUTPUTS;
+use ixc_text::tokenizer::Tokenizer;
+use serde::{Deserialize, Serialize};
+
+use crate::Error;
+use crate::kl_divergence;
+use ixc_generate::loaded_model::{LoadedModel, with_bos};
+
+/// Tokens of a piece where nothing is said: llama-perplexity's.
+pub const DEFAULT_CONTEXT: usize = 512;
+/// The least: of three tokens, the second half has one whose successor is known.
+pub const LEAST_CONTEXT: usize = 3;
+
+/// A text as tokens, cut into pieces.
+#[derive(Clone, Debug)]
+pub struct Text {
+    tokens: Vec<u32>,
+    bos: Option<u32>,
+    context: usize,
+}
+
+impl Text {
+    /// The text in the tokens of this model; names of special tokens in it are text. One newline at its end is left out.
+    ///
+    /// # Errors
+    /// [`Error::ShortText`] where it has fewer tokens than a piece, [`Error::Context`] where a
+    /// piece does not fit into the model's context, and where the model has no tokenizer.
+    pub fn new(model: &LoadedModel, text: &str, context: usize) -> Result<Text, Error> {
+        let tokenizer = model.tokenizer()?;
+        let tokens = with_bos(tokenizer, tokenizer.encode(text.strip_suffix('\n').unwrap_or(text), false)?);
+        Text::of_tokens(model, tokens, tokenizer, context)
+    }
+
+    fn of_tokens(model: &LoadedModel, tokens: Vec<u32>, tokenizer: &Tokenizer, context: usize) -> Result<Text, Error> {
+        let context = context.max(LEAST_CONTEXT);
+        if context > model.context() {
+            let (tokens, trained) = (context, model.facts().context);
+            return Err(CompileError::Context { tokens, context: model.context(), model: trained }.into());
+        }
+        if tokens.len() < context {
+            return Err(Error::ShortText { tokens: tokens.len(), context });
+        }
+        Ok(Text { tokens, bos: tokenizer.add_bos(), context })
+    }
+
+    /// Its tokens, all of them.
+    pub fn tokens(&self) -> &[u32] {
+        &self.tokens
+    }
+
+    /// How many pieces it has.
+    pub fn pieces(&self) -> usize {
+        self.tokens.len() / self.context
+    }
+
+    /// The first position of a piece whose prediction is scored.
+    pub fn first_scored(&self) -> usize {
+        self.context / 2
+    }
+
+    /// Positions of a piece whose prediction is scored: nothing is known of what follows the last.
+    pub fn scored(&self) -> usize {
+        self.context - 1 - self.first_scored()
+    }
+
+    /// A piece's tokens as the model sees them.
+    fn piece(&self, piece: usize) -> Vec<u32> {
+        let mut tokens = self.tokens[piece * self.context..][..self.context].to_vec();
+        if let Some(bos) = self.bos {
+            tokens[0] = bos;
+        }
+        tokens
+    }
+
+    /// Scores the predictions of a model at a piece, and compares them with another's that are taken to be right.
+    ///
+    /// # Errors
+    /// When a step fails, the other model has other tokens, or a logit is no number.
+    ///
+    /// # Panics
+    /// Where there is no such piece.
+    pub fn score(
+        &self,
+        piece: usize,
+        model: &mut LoadedModel,
+        mut right: Option<&mut LoadedModel>,
+    ) -> Result<Piece, Error> {
+        let (tokens, first) = (self.piece(piece), self.first_scored());
+        let mut step = model.max_tokens().min(MAX_OUTPUTS as usize);
+        model.begin(&tokens)?;
+        if let Some(right) = &mut right {
+            let vocabularies = [model.vocabulary(), right.vocabulary()];
+            if vocabularies[0] != vocabularies[1] {
+                return Err(Error::OtherVocabulary { vocabularies });
+            }
+            right.begin(&tokens)?;
+            step = step.min(right.max_tokens());
+        }
+        let row = model.vocabulary();
+        let mut found = Piece::default();
+        let mut compared = right.is_some().then(Compared::default);
+        for begin in (0..tokens.len()).step_by(step) {
+            let part = begin..tokens.len().min(begin + step);
+            let scored: Vec<usize> = part.clone().filter(|at| (first..first + self.scored()).contains(at)).collect();
+            let rows: Vec<u32> = scored.iter().map(|at| (at - begin) as u32).collect();
+            let logits = model.step(&tokens[part.clone()], &rows)?;
+            let right = match &mut right {
+                Some(right) => Some(right.step(&tokens[part.clone()], &rows)?),
+                None => None,
+            };
+            for (index, at) in scored.into_iter().enumerate() {
+                let (next, logits) = (tokens[at + 1] as usize, &logits[index * row..][..row]);
+                let not_finite = || Error::LogitsNotFinite { piece, position: at };
+                found.surprise.push(kl_divergence::surprise(logits, next).ok_or_else(not_finite)? as f32);
+                if let (Some(right), Some(compared)) = (right, &mut compared) {
+                    let right = &right[index * row..][..row];
+                    compared.surprise.push(kl_divergence::surprise(right, next).ok_or_else(not_finite)? as f32);
+                    let at_one = kl_divergence::divergence(right, logits, row).ok_or_else(not_finite)?;
+                    compared.divergence.push(at_one.mean as f32);
+                    compared.same.push(at_one.agreement > 0.5);
+                }
+            }
+        }
+        found.against = compared;
+        Ok(found)
+    }
+}
+
+/// What was found at the scored positions of a piece, in their order.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Piece {
+    /// Negative logarithm of the probability that the model gave to the token that followed, in nats.
+    pub surprise: Vec<f32>,
+    /// The comparison with another model's predictions.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub against: Option<Compared>,
+}
+
+/// Predictions beside those of another model that are taken to be right.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Compared {
+    /// The other model's surprise.
+    pub surprise: Vec<f32>,
+    /// Kullback-Leibler divergence of the other model's distribution from this one's, in nats.
+    pub divergence: Vec<f32>,
+    /// Whether both have the same likeliest token.
+    pub same: Vec<bool>,
+}
+
+impl Piece {
+    /// Whether it has one number for each position, with or without a comparison. All must be
+    /// finite and not below 0, as negative logarithms of probabilities and divergences are.
+    pub fn is_whole(&self, positions: usize, compared: bool) -> bool {
+        let is_right = |number: &f32| number.is_finite() && *number >= 0.0;
+        let numbers = |list: &[f32]| list.len() == positions && list.iter().all(is_right);
+        let against =
+            |other: &Compared| numbers(&other.surprise) && numbers(&other.divergence) && other.same.len() == positions;
+        numbers(&self.surprise) && self.against.is_some() == compared && self.against.as_ref().is_none_or(against)
+    }
+}
+
+/// A mean with the standard error of it.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Mean {
+    /// The mean.
+    pub mean: f64,
+    /// Its standard error, positions taken to be independent.
+    pub error: f64,
+}
+
+impl Mean {
+    fn of(values: impl Iterator<Item = f64> + Clone) -> Mean {
+        let count = values.clone().count() as f64;
+        let mean = values.clone().sum::<f64>() / count;
+        let variance = values.map(|value| (value - mean) * (value - mean)).sum::<f64>() / count;
+        Mean { mean, error: if count > 1.0 { (variance / (count - 1.0)).sqrt() } else { 0.0 } }
+    }
+}
+
+/// What was found at all positions.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Summary {
+    /// Positions that were scored.
+    pub positions: usize,
+    /// Exponential of the mean surprise.
+    pub perplexity: f64,
+    /// Its standard error.
+    pub perplexity_error: f64,
+    /// The comparison with another model.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub against: Option<Comparison>,
+}
+
+/// A comparison over all positions.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Comparison {
+    /// The other model's perplexity.
+    pub perplexity: f64,
+    /// Its standard error.
+    pub perplexity_error: f64,
+    /// Logarithm of this model's perplexity over the other's; the errors of both go together, so that its error is much smaller than theirs.
+    pub log_ratio: Mean,
+    /// Divergence: its mean.
+    pub divergence: Mean,
+    /// Its median.
+    pub divergence_median: f64,
+    /// 99 % of the positions have less.
+    pub divergence_99: f64,
+    /// 99.9 % of the positions have less.
+    pub divergence_999: f64,
+    /// The most.
+    pub divergence_max: f64,
+    /// The part of the positions at which both have the same likeliest token.
+    pub same: Mean,
+    /// By how much the probability of the token that followed changed, on average.
+    pub change: Mean,
+    /// Root of the mean square of that change.
+    pub change_rms: f64,
+}
+
+/// What was found over pieces; `None` where they have no positions.
+pub fn summary(pieces: &[Piece]) -> Option<Summary> {
+    let surprise = pieces.iter().flat_map(|piece| &piece.surprise).map(|&nats| f64::from(nats));
+    let positions = surprise.clone().count();
+    if positions == 0 {
+        return None;
+    }
+    let perplexity = |mean: Mean| (mean.mean.exp(), mean.error * mean.mean.exp());
+    let (own, error) = perplexity(Mean::of(surprise.clone()));
+    let compared: Vec<&Compared> = pieces.iter().filter_map(|piece| piece.against.as_ref()).collect();
+    let against = (compared.len() == pieces.len()).then(|| {
+        let right = compared.iter().flat_map(|piece| &piece.surprise).map(|&nats| f64::from(nats));
+        let both = surprise.zip(right.clone());
+        let mut sorted: Vec<f64> =
+            compared.iter().flat_map(|piece| &piece.divergence).map(|&nats| f64::from(nats)).collect();
+        let divergence = Mean::of(sorted.iter().copied());
+        sorted.sort_by(f64::total_cmp);
+        let (other, other_error) = perplexity(Mean::of(right));
+        let change = both.clone().map(|(own, right)| (-own).exp() - (-right).exp());
+        Comparison {
+            perplexity: other,
+            perplexity_error: other_error,
+            log_ratio: Mean::of(both.map(|(own, right)| own - right)),
+            divergence,
+            divergence_median: quantile(&sorted, 0.5),
+            divergence_99: quantile(&sorted, 0.99),
+            divergence_999: quantile(&sorted, 0.999),
+            divergence_max: quantile(&sorted, 1.0),
+            same: Mean::of(compared.iter().flat_map(|piece| &piece.same).map(|&same| f64::from(u8::from(same)))),
+            change_rms: Mean::of(change.clone().map(|change| change * change)).mean.sqrt(),
+            change: Mean::of(change),
+        }
+    });
+    Some(Summary { positions, perplexity: own, perplexity_error: error, against })
+}
+
+/// The number below which a part of a sorted list lies, between two of it in proportion.
+fn quantile(sorted: &[f64], part: f64) -> f64 {
+    let place = part * (sorted.len() - 1) as f64;
+    let (below, rest) = (place.floor() as usize, place.fract());
+    let above = sorted[sorted.len().min(below + 2) - 1];
+    sorted[below] * (1.0 - rest) + above * rest
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn piece(surprise: &[f32], right: &[f32], divergence: &[f32], same: &[bool]) -> Piece {
+        let against = Compared { surprise: right.to_vec(), divergence: divergence.to_vec(), same: same.to_vec() };
+        Piece { surprise: surprise.to_vec(), against: Some(against) }
+    }
+
+    #[test]
+    fn a_summary_is_of_all_positions_alike() {
+        // Pieces of other lengths than each other: a mean of means would be another.
+        let pieces = [
+            piece(&[1.0, 2.0, 3.0], &[1.0, 1.0, 1.0], &[0.0, 0.5, 0.25], &[true, true, false]),
+            piece(&[6.0], &[1.0], &[0.125], &[false]),
+        ];
+        let found = summary(&pieces).unwrap();
+        assert_eq!((found.positions, found.perplexity), (4, 3f64.exp()));
+        // Squares of -2, -1, 0, 3 over 4, over 3.
+        let error = (3.5f64 / 3.0).sqrt();
+        assert!((found.perplexity_error - error * 3f64.exp()).abs() < 1e-9);
+        let other = found.against.unwrap();
+        assert_eq!((other.perplexity, other.perplexity_error), (1f64.exp(), 0.0));
+        assert_eq!((other.log_ratio.mean, other.divergence.mean, other.same.mean), (2.0, 0.21875, 0.5));
+        assert_eq!((other.divergence_median, other.divergence_max), (0.1875, 0.5));
+        // Between the third and the fourth of 0, 0.125, 0.25, 0.5: at 2.97.
+        assert!((other.divergence_99 - (0.25 + 0.97 * 0.25)).abs() < 1e-9);
+        let changes: Vec<f64> = [1.0, 2.0, 3.0, 6.0].map(|own: f64| (-own).exp() - (-1f64).exp()).to_vec();
+        assert!((other.change.mean - changes.iter().sum::<f64>() / 4.0).abs() < 1e-12);
+    }
+
+    #[test]
+    fn nothing_has_no_summary_and_a_piece_without_comparison_leaves_none() {
+        assert_eq!(summary(&[]), None);
+        let mut pieces = vec![piece(&[1.0], &[1.0], &[0.0], &[true]), piece(&[1.0], &[1.0], &[0.0], &[true])];
+        pieces[1].against = None;
+        assert_eq!(summary(&pieces).unwrap().against, None);
+    }
+
+    #[test]
+    fn a_piece_is_whole_or_not() {
+        let whole = piece(&[1.0, 2.0], &[1.0, 2.0], &[0.0, 0.0], &[true, false]);
+        assert!(whole.is_whole(2, true) && !whole.is_whole(2, false) && !whole.is_whole(3, true));
+        let mut short = whole.clone();
+        short.against.as_mut().unwrap().same.pop();
+        assert!(!short.is_whole(2, true));
+        for wrong in [f32::NAN, f32::INFINITY, -0.5] {
+            assert!(!Piece { surprise: vec![wrong, 1.0], against: None }.is_whole(2, false));
+            assert!(!piece(&[1.0], &[1.0], &[wrong], &[true]).is_whole(1, true));
+        }
+    }
+}

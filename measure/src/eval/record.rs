@@ -1,0 +1,315 @@
+//! Record of an evaluation, which an interrupted evaluation resumes from. The first line of JSON
+//! describes the evaluation. Each further line is one piece of the text.
+//!
+//! ```text
+//! {"schema":"ixc.eval-record.v2","model":[{"bytes":9834592,"crc32":"1c291ca3"}],
+//!  "context":512,…,"crc32":"5d41402a"}
+//! {"surprise":[3.2,0.01,…],"against":{"surprise":[3.1,0.01,…],"divergence":[0.002,…],
+//!  "same":[true,…]},"crc32":"8a1f09c2"}
+//! ```
+//!
+//! The example wraps each line once. A model is identified by its content, so its file may be moved
+//! and its times may change.
+//!
+//! Invariant: a number is used only if the checksum of its line is right. The checksum also covers
+//! the first line and the line's number.
+//! Invariant: a piece is on the drive before the next is computed. Text after the last whole line
+//! is overwritten. So a resumed evaluation writes the same bytes as an uninterrupted one.
+
+use std::fmt::Display;
+use std::fs::{File, TryLockError};
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+
+use ixc_files::open::open_append;
+use ixc_files::{Kind, Place, open_regular};
+use serde::{Deserialize, Serialize};
+
+use super::Piece;
+pub use crate::error::record::RecordError;
+use ixc_compile::checksum::{sealed, unsealed};
+
+/// What the first line says of itself.
+const SCHEMA: &str = "ixc.eval-record.v2";
+const BEGIN: &[u8] = b"{\"schema\":\"ixc.eval-record.v";
+/// Such a file.
+pub const KIND: Kind =
+    Kind { name: "record of an evaluation", is: |head| head.starts_with(BEGIN), streams: false, private: false };
+/// Bytes that the first line has at most, and what a piece takes beside its positions, and for each of them: four values and their commas.
+const HEADER_BYTES: u64 = 1 << 20;
+const PIECE_BYTES: u64 = 256;
+const POSITION_BYTES: u64 = 128;
+
+/// Bytes that are read at a time for a checksum.
+const READ_BYTES: usize = 1 << 20;
+
+/// A file that an evaluation reads, by its content.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Source {
+    /// Its length.
+    pub bytes: u64,
+    /// The CRC-32 of all of it.
+    pub crc32: String,
+}
+
+impl Source {
+    /// Reads a file whole.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn of(path: &Path) -> io::Result<Source> {
+        let mut file = open_regular(path)?;
+        let (mut crc, mut bytes, mut buffer) = (crc32fast::Hasher::new(), 0, vec![0; READ_BYTES]);
+        loop {
+            let read = file.read(&mut buffer)?;
+            if read == 0 {
+                return Ok(Source { bytes, crc32: format!("{:08x}", crc.finalize()) });
+            }
+            crc.update(&buffer[..read]);
+            bytes += read as u64;
+        }
+    }
+}
+
+/// What is evaluated: all that the numbers depend on.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Header {
+    schema: String,
+    /// Files of the model; none of the built-in one.
+    pub model: Vec<Source>,
+    /// Files of the model whose predictions are taken to be right.
+    pub against: Option<Vec<Source>>,
+    /// What code is for.
+    pub target: String,
+    /// What is said of how models are compiled.
+    pub options: String,
+    /// Tokens of the text.
+    pub tokens: usize,
+    /// CRC-32 of their ids, little-endian.
+    pub tokens_crc: u32,
+    /// Tokens of a piece.
+    pub context: usize,
+}
+
+impl Header {
+    /// Of a text in tokens that is cut into pieces of `context`; the rest is to be filled in.
+    pub fn new(tokens: &[u32], context: usize) -> Header {
+        let mut crc = crc32fast::Hasher::new();
+        tokens.iter().for_each(|id| crc.update(&id.to_le_bytes()));
+        Header {
+            schema: SCHEMA.into(),
+            model: Vec::new(),
+            against: None,
+            target: String::new(),
+            options: String::new(),
+            tokens: tokens.len(),
+            tokens_crc: crc.finalize(),
+            context,
+        }
+    }
+}
+
+/// A record that grows.
+#[derive(Debug)]
+pub struct Record {
+    path: PathBuf,
+    file: File,
+    /// The first line, to which the others belong.
+    header: String,
+    /// Pieces that it has.
+    pieces: usize,
+}
+
+/// Returns the place that the checksum of a piece's line covers.
+fn place_of(header: &str, piece: usize) -> Vec<u8> {
+    [header.as_bytes(), &(piece as u64).to_le_bytes()].concat()
+}
+
+impl Record {
+    /// Opens a record at a place, or begins one; gives the pieces that are there already. `anew` leaves nothing of what was there.
+    ///
+    /// # Errors
+    /// See [`RecordError`].
+    pub fn open(
+        place: &Place,
+        header: &Header,
+        pieces: usize,
+        positions: usize,
+        anew: bool,
+    ) -> Result<(Record, Vec<Piece>), RecordError> {
+        let path = place.named().to_owned();
+        let io = |action| {
+            let path = path.clone();
+            move |source| RecordError::Io { path, action, source }
+        };
+        let mut file = open_append(place.path()).map_err(io("write"))?;
+        match file.try_lock() {
+            Err(TryLockError::WouldBlock) => return Err(RecordError::Busy { path }),
+            Err(TryLockError::Error(source)) => return Err(io("lock it")(source)),
+            Ok(()) => {}
+        }
+        let most = HEADER_BYTES + pieces as u64 * (PIECE_BYTES + positions as u64 * POSITION_BYTES);
+        let mut bytes = Vec::new();
+        if anew {
+            file.set_len(0).map_err(io("write"))?;
+        }
+        file.seek(SeekFrom::Start(0))
+            .and_then(|_| (&file).take(most + 1).read_to_end(&mut bytes))
+            .map_err(io("read"))?;
+        if bytes.len() as u64 > most {
+            let problem = format!("not all: it has more than {most} bytes, the most of {pieces} pieces");
+            return Err(RecordError::Malformed { path, line: 1, problem });
+        }
+        // A line that was not written to its end is written again.
+        let whole = bytes.iter().rposition(|&byte| byte == b'\n').map_or(0, |at| at + 1);
+        let mut found = Vec::new();
+        let mut lines = bytes[..whole].split_inclusive(|&byte| byte == b'\n');
+        let header_text = serde_json::to_string(header).map_err(io::Error::from).map_err(io("write"))?;
+        match lines.next() {
+            Some(line) => same(&path, line, header)?,
+            None => {
+                file.set_len(0).map_err(io("write"))?;
+                write_line(&mut file, &sealed(&[], &header_text)).map_err(io("write"))?;
+                return Ok((Record { path, file, header: header_text, pieces: 0 }, found));
+            }
+        }
+        for (index, line) in lines.enumerate() {
+            let malformed = |problem: String| RecordError::Malformed { path: path.clone(), line: index + 2, problem };
+            let none = |problem: &dyn Display| malformed(format!("no piece of a text: {problem}"));
+            let text = std::str::from_utf8(line).map_err(|error| none(&error))?;
+            let text = unsealed(&place_of(&header_text, index), text).map_err(|error| none(&format!("it {error}")))?;
+            let piece: Piece = serde_json::from_str(&text).map_err(|error| none(&error))?;
+            if index >= pieces || !piece.is_whole(positions, header.against.is_some()) {
+                return Err(malformed(format!("not one of {pieces} pieces of {positions} positions each")));
+            }
+            found.push(piece);
+        }
+        file.set_len(whole as u64).map_err(io("write"))?;
+        Ok((Record { path, file, header: header_text, pieces: found.len() }, found))
+    }
+
+    /// Adds a piece.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn add(&mut self, piece: &Piece) -> Result<(), RecordError> {
+        let failed = |source| RecordError::Io { path: self.path.clone(), action: "write", source };
+        let place = place_of(&self.header, self.pieces);
+        let text = serde_json::to_string(piece).map_err(io::Error::from);
+        text.and_then(|text| write_line(&mut self.file, &sealed(&place, &text))).map_err(failed)?;
+        self.pieces += 1;
+        Ok(())
+    }
+}
+
+fn write_line(file: &mut File, text: &str) -> io::Result<()> {
+    file.write_all(format!("{text}\n").as_bytes())?;
+    file.sync_data()
+}
+
+/// The schema of a first line of any version.
+#[derive(Deserialize)]
+struct Version {
+    schema: String,
+}
+
+/// Whether a first line says the same; what differs first otherwise.
+fn same(path: &Path, line: &[u8], header: &Header) -> Result<(), RecordError> {
+    let malformed = |problem: String| RecordError::Malformed { path: path.to_owned(), line: 1, problem };
+    let none = |problem: &dyn Display| malformed(format!("no header: {problem}"));
+    let text = std::str::from_utf8(line).map_err(|error| none(&error))?;
+    // Lines of older records have no checksums, so the version comes first.
+    let version = serde_json::from_str::<Version>(text).map_err(|error| none(&error))?;
+    if version.schema != SCHEMA {
+        let (key, found) = ("schema".to_owned(), version.schema.chars().take(64).collect());
+        return Err(RecordError::Other { path: path.to_owned(), key, found, wanted: SCHEMA.to_owned() });
+    }
+    let text = unsealed(&[], text).map_err(|error| none(&format!("it {error}")))?;
+    let found: Header = serde_json::from_str(&text).map_err(|error| none(&error))?;
+    let values = |header: &Header| serde_json::to_value(header).map_err(|error| malformed(error.to_string()));
+    let (found, wanted) = (values(&found)?, values(header)?);
+    let wanted = wanted.as_object().into_iter().flatten();
+    match wanted.into_iter().find(|(key, value)| found.get(key.as_str()) != Some(value)) {
+        None => Ok(()),
+        Some((key, wanted)) => {
+            let found = found.get(key.as_str()).cloned().unwrap_or_default();
+            Err(RecordError::Other {
+                path: path.to_owned(),
+                key: key.clone(),
+                found: found.to_string(),
+                wanted: wanted.to_string(),
+            })
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ixc_files::{Guard, Output};
+
+    const PIECES: usize = 4;
+
+    fn piece(nats: f32) -> Piece {
+        Piece { surprise: vec![nats, 2.0], against: None }
+    }
+
+    fn opened(path: &Path) -> Result<(Record, Vec<Piece>), RecordError> {
+        let place =
+            Output::open(path, &Guard { kind: Some(&KIND), force: true, inputs: &[] }).unwrap().into_place().unwrap();
+        Record::open(&place, &Header::new(&[1, 2, 3], 6), PIECES, 2, false)
+    }
+
+    /// Any bit of any line, lines that are exchanged, and numbers that no model has.
+    #[test]
+    fn nothing_that_was_changed_is_believed() {
+        let folder = std::env::temp_dir().join(format!("ixc-record-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let path = folder.join("r.jsonl");
+        let (mut record, _) = opened(&path).unwrap();
+        for nats in [1.0, 3.0] {
+            record.add(&piece(nats)).unwrap();
+        }
+        drop(record);
+        assert_eq!(opened(&path).unwrap().1, [piece(1.0), piece(3.0)]);
+        let good = std::fs::read(&path).unwrap();
+        let refused = |bytes: &[u8]| {
+            std::fs::write(&path, bytes).unwrap();
+            let error = opened(&path).err().map(|error| error.to_string());
+            // Nothing is written to what is refused.
+            assert_eq!(std::fs::read(&path).unwrap(), bytes);
+            error
+        };
+        let ends = good.iter().enumerate().filter(|(_, byte)| **byte == b'\n').map(|(at, _)| at).collect::<Vec<_>>();
+        for at in (0..good.len()).filter(|at| !ends.contains(at)) {
+            let mut bytes = good.clone();
+            bytes[at] ^= 1;
+            assert!(refused(&bytes).is_some(), "byte {at}");
+        }
+        let lines: Vec<&[u8]> = good.split_inclusive(|byte| *byte == b'\n').collect();
+        let error = refused(&[lines[0], lines[2], lines[1]].concat()).unwrap();
+        assert!(error.contains("line 2") && error.contains("damaged"), "{error}");
+        assert!(refused(&[lines[0], lines[2]].concat()).is_some());
+        for nats in [-900.5, f32::NAN] {
+            std::fs::write(&path, lines[0]).unwrap();
+            let (mut record, _) = opened(&path).unwrap();
+            record.add(&piece(nats)).unwrap();
+            drop(record);
+            assert!(opened(&path).is_err(), "{nats}");
+        }
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn a_file_is_known_by_its_content() {
+        let folder = std::env::temp_dir().join(format!("ixc-source-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let of = |name: &str, text: &str| {
+            std::fs::write(folder.join(name), text).unwrap();
+            Source::of(&folder.join(name)).unwrap()
+        };
+        assert_eq!(of("a", "one"), Source { bytes: 3, crc32: "7a6c86f1".into() });
+        assert!(of("a", "one") == of("b", "one") && of("a", "two") != of("b", "one"));
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
+}

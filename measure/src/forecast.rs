@@ -1,0 +1,444 @@
+//! Tokens per second for a memory budget, before anything is run: the time of computing, the time of reading, and their overlap.
+//!
+//! **Computing** is measured with the model's own kernels and weights: its first layer alone, and its first few, with the embedding and the
+//! output matrix, run from memory. The difference gives a layer, and all others are taken to be like it. A few: two layers' weights may
+//! stay in the CPU's caches from one token to the next, which those of a whole model do not.
+//!
+//! **Hits**: a token needs `top_k` of each layer's experts. Where routing is uniform, the pessimistic case, the part of them that is in memory
+//! is the part that there are slots for, whatever is given up first. Real routing is skewed: [`Routing`] is what an earlier run found, made to
+//! fit other budgets by one number. A prompt needs nearly all experts of a layer, one layer after the other: nothing that is given up comes
+//! back in time, so it reads all that it needs, unless all are in memory, or as much as an earlier run's prompt read.
+//!
+//! **Reading**: missed bytes over what the drive gives, measured with as many reads at once and as many behind each other. In each layer that
+//! misses some, the first expert to come takes what one takes when the drive has nothing else to do, which is more: measured with as many reads
+//! at once as an expert has.
+//!
+//! **Overlap**: a layer's experts are known only when its attention is done, and reads overlap what is computed of the layer's experts:
+//!
+//! ```text
+//! token  = dense + layers that miss none: experts; that miss some: max(experts + packing, reading) + last
+//! prompt = max(compute + packing, reading): reading goes on through the next layer
+//! ```
+//!
+//! `dense` is all but experts; `packing` of blocks that lie in a model file otherwise than kernels want them; `last`, in each layer that
+//! misses some, the expert that came last, which nothing is left to overlap with. Reading ahead (`--prefetch`) makes a token faster than this.
+//!
+//! ```
+//! use ixc_measure::forecast::{Costs, Routing, Shape, forecast};
+//! let shape = Shape { layers: 10, experts: 128, top_k: 8, bytes: 1e6, raw: 0.0, tokens: 512 };
+//! let costs = Costs { dense: 0.01, experts: 0.01, prompt: 2.0, packing: 0.0, drive: 1e9, alone: 0.001 };
+//! // Half of 1280 experts in memory: 40 MB to read for each token.
+//! let half = forecast(&shape, &costs, 640, &Routing::default());
+//! assert_eq!((half.hits, half.bytes), (0.5, 40e6));
+//! assert!((half.token - (0.01 + 0.04)).abs() < 0.002);
+//! ```
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use ixc_files::own;
+use ixc_runtime::engine;
+use ixc_runtime::memory_estimate::Needs;
+use ixc_runtime::stream::store::CHUNK;
+use ixc_targets::Target;
+use serde::{Deserialize, Serialize};
+
+use crate::bench::Bench;
+use ixc_compile::cache_file;
+use ixc_compile::machine::system;
+use ixc_compile::model::Model;
+use ixc_generate::drive::Choice;
+use ixc_generate::loaded_model::{LoadOptions, LoadedModel};
+
+use crate::Error;
+
+/// Tokens of the prompt that is predicted.
+pub const PROMPT: usize = 512;
+/// Tokens of decode that are measured at a time, and how often: the lower quartile counts, since what disturbs makes it slower.
+const TOKENS: usize = 8;
+const ROUNDS: usize = 8;
+/// Most layers that are measured, and most bytes of their experts.
+const LAYERS: usize = 8;
+const LAYER_BYTES: u64 = 3 << 30;
+/// How long the drive is measured.
+const DRIVE_TIME: Duration = Duration::from_millis(800);
+/// The version of what is remembered.
+const VERSION: u32 = 2;
+
+/// What of a model matters here.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Shape {
+    /// Layers with experts.
+    pub layers: u32,
+    /// Experts of a layer.
+    pub experts: u32,
+    /// Experts that a token needs of a layer.
+    pub top_k: u32,
+    /// Bytes that are read for an expert.
+    pub bytes: f64,
+    /// The part of experts that are packed after they were read.
+    pub raw: f64,
+    /// Most tokens of a step.
+    pub tokens: u32,
+}
+
+impl Shape {
+    /// Of a plan's needs, with steps of so many tokens.
+    pub fn of(needs: &Needs, tokens: u32) -> Shape {
+        let layers = needs.blocks.iter().map(|block| block.id.group + 1).max().unwrap_or(1);
+        let experts = (needs.blocks.len() as u32).div_ceil(layers);
+        Shape { layers, experts, top_k: needs.top_k, bytes: needs.bytes_read(), raw: needs.raw(), tokens }
+    }
+
+    /// All experts.
+    pub fn all(&self) -> u64 {
+        u64::from(self.layers) * u64::from(self.experts)
+    }
+}
+
+/// What the parts of a run cost on this machine.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Costs {
+    /// Seconds for a token of decode, without experts.
+    pub dense: f64,
+    /// Seconds for the experts of a token.
+    pub experts: f64,
+    /// Seconds for a prompt of [`PROMPT`] tokens.
+    pub prompt: f64,
+    /// Seconds to pack a byte of a raw expert, with all threads.
+    pub packing: f64,
+    /// Bytes per second of the drive.
+    pub drive: f64,
+    /// Seconds to read an expert, with nothing else to read.
+    pub alone: f64,
+}
+
+/// What limits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Limit {
+    /// The cores: experts come fast enough.
+    Cores,
+    /// The drive.
+    Drive,
+    /// Nothing is read: all experts are in memory.
+    Memory,
+}
+
+/// A prediction.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Forecast {
+    /// Experts in memory.
+    pub slots: u64,
+    /// The part of needed experts that are there, 0 to 1.
+    pub hits: f64,
+    /// Bytes read for a token.
+    pub bytes: f64,
+    /// Seconds of computing for a token, packing counted.
+    pub compute: f64,
+    /// Seconds of reading for a token.
+    pub reading: f64,
+    /// Seconds for a token of decode.
+    pub token: f64,
+    /// Seconds for a prompt of [`PROMPT`] tokens.
+    pub prompt: f64,
+    /// What limits decode.
+    pub limit: Limit,
+}
+
+/// How tokens choose experts, as far as that is known.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Routing {
+    /// How evenly experts are chosen: where the part `c` of them is in memory, `c^evenness` of what is needed is there. 1 is uniform; a power
+    /// law is what a few experts chosen far more often than others give, and met a second budget's hits within 1 % for two models.
+    pub evenness: Option<f64>,
+    /// Bytes of experts that a prompt of [`PROMPT`] tokens reads, as a part of all experts' bytes.
+    pub prompt: Option<f64>,
+}
+
+/// No run finds less even hits with more: worse than uniform is a cache that did not fill yet.
+const MOST_EVENNESS: f64 = 4.0;
+
+impl Routing {
+    /// From a run with the part `in_memory` of experts in memory, which read `read` of the bytes that it needed, both 0 to 1.
+    pub fn evenness_of(in_memory: f64, read: f64) -> Option<f64> {
+        let inside = |part: f64| part > 0.0 && part < 1.0;
+        let hits = (1.0 - read).clamp(1e-6, 1.0);
+        // All in memory says nothing of what would be with less.
+        inside(in_memory).then(|| hits.ln() / in_memory.ln())
+    }
+}
+
+/// Predicts, with so many slots for experts.
+pub fn forecast(shape: &Shape, costs: &Costs, slots: u64, routing: &Routing) -> Forecast {
+    let slots = slots.min(shape.all());
+    let resident = slots >= shape.all();
+    let uniform = slots as f64 / shape.all().max(1) as f64;
+    let hits = if resident { 1.0 } else { uniform.powf(routing.evenness.unwrap_or(1.0)) };
+    let needed = f64::from(shape.layers) * f64::from(shape.top_k);
+    let misses = needed * (1.0 - hits);
+    let read = |misses: f64| (misses * shape.bytes, misses * shape.bytes / costs.drive.max(1.0));
+    let pack = |bytes: f64| bytes * shape.raw * costs.packing;
+    let (bytes, reading) = read(misses);
+    let experts = costs.experts + pack(bytes);
+    // Layers that miss some: of the first expert to come, more than its part of what the drive gives is waited for.
+    let missing = 1.0 - hits.powi(shape.top_k.min(64) as i32);
+    let first = (costs.alone - shape.bytes / costs.drive.max(1.0)).max(0.0);
+    let reading = reading + missing * f64::from(shape.layers) * first;
+    let overlapped = (1.0 - missing) * costs.experts + reading.max(missing * costs.experts + pack(bytes));
+    // The last of a layer's experts to come has nothing beside it: an expert's part of what experts take.
+    let last = missing * experts / f64::from(shape.top_k.max(1));
+    let limit = match () {
+        () if resident => Limit::Memory,
+        () if reading > missing * costs.experts + pack(bytes) => Limit::Drive,
+        () => Limit::Cores,
+    };
+    let token = costs.dense + overlapped + if resident { 0.0 } else { last };
+    // Each step of a prompt needs an expert unless none of its tokens is routed to it.
+    let mut left = PROMPT as u32;
+    let mut distinct = 0.0;
+    while left > 0 {
+        let step = left.min(shape.tokens.max(1));
+        let unused = (1.0 - f64::from(shape.top_k) / f64::from(shape.experts.max(1))).max(0.0).powi(step as i32);
+        distinct += (1.0 - unused) * shape.all() as f64;
+        left -= step;
+    }
+    let distinct = routing.prompt.map_or(distinct, |part| part * shape.all() as f64);
+    let (prompt_bytes, prompt_reading) = read(if resident { 0.0 } else { distinct });
+    let prompt = (costs.prompt + pack(prompt_bytes)).max(prompt_reading);
+    Forecast { slots, hits, bytes, compute: costs.dense + experts, reading, token, prompt, limit }
+}
+
+/// Measures what computing costs: runs the first layers of a model from memory. Takes some seconds, and at most a third of the memory that is
+/// left, or what two layers take.
+///
+/// # Errors
+/// When the model cannot be compiled or run.
+pub fn measure(path: &Path, options: &LoadOptions, drive: &Choice, shape: &Shape) -> Result<Costs, Error> {
+    let layers = Model::open(path)?.arch.hyper.layers.len().max(1);
+    let layer_bytes = (shape.bytes * f64::from(shape.experts)).max(1.0) as u64;
+    let free = system::memory().available.into_iter().chain(system::cgroup_left()).min().unwrap_or(LAYER_BYTES) / 3;
+    let few = usize::try_from(free.min(LAYER_BYTES) / layer_bytes).unwrap_or(LAYERS).clamp(2, LAYERS).min(layers);
+    // Several layers first: they bring the file's first layer into memory, so that the measurement of one layer packs it and reads nothing.
+    let several = Parts::measure(path, options, few)?;
+    let one = Parts::measure(path, options, 1)?;
+    let more = (layers - 1) as f64;
+    // Noise may say that a layer takes nothing; its experts alone take more.
+    let per_layer = |several: f64, one: f64, least: f64| {
+        if few > 1 { ((several - one) / (few - 1) as f64).max(least) } else { 0.0 }
+    };
+    let experts = several.experts / few as f64;
+    let token = one.token + more * per_layer(several.token, one.token, experts);
+    let experts = experts * f64::from(shape.layers);
+    let prompt = one.prompt + more * per_layer(several.prompt, one.prompt, 0.0);
+    // As in blocks: a matrix of an expert lies in one piece.
+    let together = (shape.bytes / 3.0 / CHUNK as f64).round().clamp(1.0, 64.0) as u32;
+    let rate = drive
+        .rate_of(together, DRIVE_TIME)
+        .or(drive.rate)
+        .ok_or_else(|| Error::NoDrive { path: drive.file.clone() })?;
+    let parts = ((shape.bytes as u64 / CHUNK) as usize + 1).min(drive.depth);
+    let with_one = drive.with_depth(parts).rate_of(together, DRIVE_TIME).unwrap_or(rate);
+    Ok(Costs {
+        alone: shape.bytes / with_one.min(rate),
+        dense: (token - experts).max(0.0),
+        experts: experts.min(token),
+        prompt,
+        packing: one.packing,
+        drive: rate,
+    })
+}
+
+/// What the first layers of a model take.
+struct Parts {
+    token: f64,
+    experts: f64,
+    prompt: f64,
+    packing: f64,
+}
+
+impl Parts {
+    fn measure(path: &Path, options: &LoadOptions, layers: usize) -> Result<Parts, Error> {
+        let parts = ixc_architectures::Parts { layers, ..ixc_architectures::Parts::ALL };
+        let model = Model::of_parts(ixc_compile::model::open_files(path)?, parts)?;
+        let weights: u64 = model.arch.module.weights.iter().filter(|weight| weight.shape.len() == 3).map(bytes).sum();
+        let context = Some((PROMPT.max(TOKENS * (ROUNDS + 1)) as u64).min(model.arch.hyper.context_length) as u32);
+        let run = engine::Options { memory: Some(u64::MAX / 4), context, stats: true, ..options.run.clone() };
+        let model = LoadedModel::of_model(&model, &LoadOptions { run, ..options.clone() })?;
+        let begin = std::time::Instant::now();
+        let mut bench = Bench::new(model)?;
+        let packing = begin.elapsed().as_secs_f64() / weights.max(1) as f64;
+        bench.decode(0, 1)?;
+        bench.take_stats();
+        let mut tokens = Vec::new();
+        for _ in 0..ROUNDS {
+            tokens.push(bench.decode(0, TOKENS)?.seconds / TOKENS as f64);
+        }
+        let token = lower_quartile(tokens);
+        let stats = bench.take_stats();
+        let time = |only: &dyn Fn(&str) -> bool| -> f64 {
+            stats.tasks.iter().filter(|task| only(&task.label)).map(|task| task.work.time.as_secs_f64()).sum()
+        };
+        let part = time(&|label| label.starts_with("expert")) / time(&|_| true).max(1e-12);
+        let length = PROMPT.min(bench.model().context());
+        let prompts: Result<Vec<f64>, Error> =
+            (0..2).map(|_| Ok(bench.prefill(0, length)?.seconds * PROMPT as f64 / length as f64)).collect();
+        let prompt = prompts?.into_iter().fold(f64::INFINITY, f64::min);
+        Ok(Parts { token, experts: token * part, prompt, packing })
+    }
+}
+
+fn bytes(weight: &ixc_ir::graph::Weight) -> u64 {
+    let row = weight.shape.last().and_then(|&len| weight.format.row_bytes(len)).unwrap_or(0);
+    weight.shape.iter().rev().skip(1).fold(row, |product, &dim| product.saturating_mul(dim))
+}
+
+/// The value that a quarter of all is below.
+fn lower_quartile(mut all: Vec<f64>) -> f64 {
+    all.sort_by(f64::total_cmp);
+    all.get(all.len() / 4).copied().unwrap_or(0.0)
+}
+
+/// What was measured of a model, for runs to come: they say how far off it was.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Remembered {
+    version: u32,
+    measured: u64,
+    model: String,
+    /// Threads that were measured with.
+    pub threads: usize,
+    target: String,
+    /// The model.
+    pub shape: Shape,
+    /// The machine.
+    pub costs: Costs,
+    /// What runs found of routing.
+    #[serde(default)]
+    pub routing: Routing,
+}
+
+impl Remembered {
+    /// Keeps what was measured.
+    ///
+    /// # Errors
+    /// In words, where that is not possible.
+    pub fn keep(path: &Path, threads: usize, target: Target, shape: Shape, costs: Costs) -> Result<PathBuf, String> {
+        let model = name(path).ok_or("the model is no file")?;
+        let file = file(&model).ok_or("there is no folder for it: neither XDG_CACHE_HOME nor HOME is set")?;
+        let (measured, target) = (cache_file::seconds(SystemTime::now()), target.name().to_owned());
+        // What runs found is of the model, and not of this measurement.
+        let routing = Remembered::routing(path);
+        let what = Remembered { version: VERSION, measured, model, threads, target, shape, costs, routing };
+        cache_file::write(&file, &what).map(|()| file.clone()).map_err(|error| format!("{}: {error}", file.display()))
+    }
+
+    /// What runs of a model found of its routing, with any threads and target.
+    pub fn routing(path: &Path) -> Routing {
+        let found = || -> Option<Remembered> {
+            let model = name(path)?;
+            let found: Remembered = cache_file::read(&file(&model)?).ok()??;
+            let Routing { evenness, prompt } = found.routing;
+            let is_right = evenness.is_none_or(|evenness| (0.0..=MOST_EVENNESS).contains(&evenness))
+                && prompt.is_none_or(|part| (0.0..=64.0).contains(&part));
+            (is_right && found.version == VERSION && found.model == model).then_some(found)
+        };
+        found().map(|found| found.routing).unwrap_or_default()
+    }
+
+    /// Keeps what a run found of routing, for the next `ixc plan`. What cannot be written is not kept.
+    pub fn learn(&self, evenness: Option<f64>, prompt: Option<f64>) {
+        let routing = Routing {
+            evenness: evenness.map(|found| found.min(MOST_EVENNESS)).or(self.routing.evenness),
+            prompt: prompt.or(self.routing.prompt),
+        };
+        if let Some(file) = file(&self.model).filter(|_| routing != self.routing)
+            && let Err(error) = cache_file::write(&file, &Remembered { routing, ..self.clone() })
+        {
+            tracing::debug!(%error, "routing is not remembered");
+        }
+    }
+
+    /// What was measured of a model, for that many threads and this target, if it was.
+    pub fn of(path: &Path, threads: usize, target: Target) -> Option<Remembered> {
+        let model = name(path)?;
+        let found: Remembered = cache_file::read(&file(&model)?).ok()??;
+        let costs = [
+            found.costs.dense,
+            found.costs.experts,
+            found.costs.prompt,
+            found.costs.packing,
+            found.costs.drive,
+            found.costs.alone,
+        ];
+        let is_right = costs.iter().all(|cost| (0.0..1e15).contains(cost))
+            && (0.0..1e15).contains(&found.shape.bytes)
+            && (0.0..=1.0).contains(&found.shape.raw);
+        let fits = found.version == VERSION
+            && found.model == model
+            && found.threads == threads
+            && found.target == target.name()
+            && cache_file::is_recent(found.measured, SystemTime::now());
+        let routing = Remembered::routing(path);
+        (is_right && fits).then_some(Remembered { routing, ..found })
+    }
+}
+
+/// Which model this is: its path, length and time of change.
+fn name(path: &Path) -> Option<String> {
+    let path = path.canonicalize().ok()?;
+    let facts = std::fs::metadata(&path).ok()?;
+    let changed = facts.modified().map(cache_file::seconds).unwrap_or(0);
+    Some(format!("{} {} {changed}", path.display(), facts.len()))
+}
+
+fn file(model: &str) -> Option<PathBuf> {
+    Some(own::folder()?.join(format!("costs-{:08x}.json", crc32fast::hash(model.as_bytes()))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SHAPE: Shape = Shape { layers: 48, experts: 128, top_k: 8, bytes: 2.6e6, raw: 0.0, tokens: 512 };
+    const COSTS: Costs = Costs { dense: 0.02, experts: 0.03, prompt: 5.0, packing: 0.0, drive: 1e9, alone: 2.6e-3 };
+
+    #[test]
+    fn more_memory_is_never_slower_and_all_of_it_is_the_cores_alone() {
+        let all = SHAPE.all();
+        let rows: Vec<Forecast> =
+            (0..=16).map(|part| forecast(&SHAPE, &COSTS, all * part / 16, &Routing::default())).collect();
+        assert!(rows.windows(2).all(|pair| pair[0].token >= pair[1].token && pair[0].prompt >= pair[1].prompt));
+        let last = rows.last().unwrap();
+        assert_eq!((last.token, last.prompt, last.bytes), (0.05, 5.0, 0.0));
+        assert_eq!((last.limit, rows[0].limit), (Limit::Memory, Limit::Drive));
+        // Nothing in memory: 384 experts of 2.6 MB for each token, at 1 GB/s.
+        assert!((rows[0].reading - 0.9984).abs() < 1e-9 && rows[0].hits == 0.0);
+        assert!(rows[0].token > rows[0].reading + COSTS.dense);
+        // A prompt reads every expert once.
+        assert!((rows[8].prompt - 6144.0 * 2.6e-3).abs() < 0.01, "{}", rows[8].prompt);
+    }
+
+    #[test]
+    fn what_is_known_of_hits_counts_and_packing_costs() {
+        // A quarter of the experts in memory, and a tenth of what is needed read.
+        let evenness = Routing::evenness_of(0.25, 0.1);
+        let routing = Routing { evenness, prompt: Some(0.5) };
+        let known = forecast(&SHAPE, &COSTS, SHAPE.all() / 4, &routing);
+        assert!((known.bytes - 38.4 * 2.6e6).abs() < 1.0 && (known.hits - 0.9).abs() < 1e-9);
+        assert!((known.prompt - 3072.0 * 2.6e-3).abs() < 1e-6);
+        let slow = forecast(&Shape { raw: 1.0, ..SHAPE }, &Costs { packing: 1e-9, ..COSTS }, SHAPE.all() / 4, &routing);
+        assert!(slow.compute > known.compute && slow.token >= known.token);
+        // An expert that comes alone takes longer than its part of many: once for each layer that misses some.
+        let alone = forecast(&SHAPE, &Costs { alone: 3.6e-3, ..COSTS }, SHAPE.all() / 4, &routing);
+        let missing = 48.0 * (1.0 - 0.9f64.powi(8));
+        assert!((alone.reading - known.reading - missing * 1e-3).abs() < 1e-9);
+        assert!((alone.token - known.token - missing * 1e-3).abs() < 1e-9);
+        // A drive that never is waited for: only the last expert of a layer has nothing beside it.
+        let fast = forecast(&SHAPE, &Costs { drive: 1e15, alone: 0.0, ..COSTS }, 0, &Routing::default());
+        assert_eq!((fast.limit, fast.token), (Limit::Cores, 0.05 + 0.03 / 8.0));
+        assert!(Routing::evenness_of(0.25, 0.75).is_some_and(|uniform| (uniform - 1.0).abs() < 1e-9));
+        assert_eq!((Routing::evenness_of(1.0, 0.0), Routing::evenness_of(0.5, 0.0)), (None, Some(0.0)));
+        // More read than is needed: a cache that is still filled.
+        assert!(Routing::evenness_of(0.5, 2.0).is_some_and(|found| found > MOST_EVENNESS));
+    }
+}

@@ -1,0 +1,96 @@
+//! How far one model's predictions are from another's.
+//!
+//! ```
+//! use ixc_measure::kl_divergence::divergence;
+//!
+//! // Two positions, two words: the same at the first, another at the second.
+//! let (right, other) = ([0.0, 1.0, 0.0, 0.0], [5.0, 6.0, 0.0, 1.0]);
+//! let found = divergence(&right, &other, 2).unwrap();
+//! assert_eq!((found.positions, found.agreement), (2, 0.5));
+//! // Half of ln(0.5 / 0.27) and ln(0.5 / 0.73) each.
+//! assert!((found.max - 0.1201).abs() < 1e-4 && (found.mean - found.max / 2.0).abs() < 1e-9);
+//! ```
+
+use serde::Serialize;
+
+/// How far predictions are from the right ones, over the positions of a text.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Divergence {
+    /// Positions that were compared.
+    pub positions: usize,
+    /// Kullback-Leibler divergence of the right distribution from the other, in nats: its mean over all positions.
+    pub mean: f64,
+    /// The most at a position.
+    pub max: f64,
+    /// The part of the positions at which both have the same likeliest word.
+    pub agreement: f64,
+}
+
+/// Compares logits `[positions, vocabulary]` with the right ones. `None` where they are not as many, or none at all, or where a logit is no
+/// number.
+pub fn divergence(right: &[f32], other: &[f32], vocabulary: usize) -> Option<Divergence> {
+    let positions = right.len().checked_div(vocabulary)?;
+    let all_finite = right.iter().chain(other).all(|logit| logit.is_finite());
+    if positions == 0 || right.len() != other.len() || positions * vocabulary != right.len() || !all_finite {
+        return None;
+    }
+    let mut found = Divergence { positions, mean: 0.0, max: 0.0, agreement: 0.0 };
+    for (right, other) in right.chunks_exact(vocabulary).zip(other.chunks_exact(vocabulary)) {
+        let (all, all_other) = (log_sum_exp(right), log_sum_exp(other));
+        let terms = right.iter().zip(other).map(|(&a, &b)| {
+            let (a, b) = (f64::from(a) - all, f64::from(b) - all_other);
+            a.exp() * (a - b)
+        });
+        // It is never below 0 but for rounding.
+        let divergence = terms.sum::<f64>().max(0.0);
+        found.mean += divergence / positions as f64;
+        found.max = found.max.max(divergence);
+        found.agreement += f64::from(u8::from(likeliest(right) == likeliest(other))) / positions as f64;
+    }
+    Some(found)
+}
+
+/// Negative logarithm of the probability of word `next`, in nats; `None` where a logit is no number or there is no such word.
+pub fn surprise(logits: &[f32], next: usize) -> Option<f64> {
+    let logit = f64::from(*logits.get(next)?);
+    logits.iter().all(|logit| logit.is_finite()).then(|| log_sum_exp(logits) - logit)
+}
+
+fn log_sum_exp(logits: &[f32]) -> f64 {
+    let top = f64::from(logits.iter().copied().fold(f32::NEG_INFINITY, f32::max));
+    top + logits.iter().map(|&logit| (f64::from(logit) - top).exp()).sum::<f64>().ln()
+}
+
+/// The first of the highest.
+fn likeliest(logits: &[f32]) -> Option<usize> {
+    (0..logits.len()).rev().max_by(|&a, &b| logits[a].total_cmp(&logits[b]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_same_logits_do_not_diverge_however_large_they_are() {
+        let logits = [1e4f32, -1e4, 3.0, 2.0, 2.0, 1.0];
+        let shifted: Vec<f32> = logits.iter().map(|logit| logit + 16.0).collect();
+        let found = divergence(&logits, &shifted, 3).unwrap();
+        assert!(found.max < 1e-9 && found.agreement == 1.0, "{found:?}");
+    }
+
+    #[test]
+    fn a_certain_word_is_no_surprise() {
+        assert_eq!(surprise(&[0.0, 1e4], 1), Some(0.0));
+        assert!((surprise(&[2.0; 8], 3).unwrap() - 8f64.ln()).abs() < 1e-12);
+        assert_eq!((surprise(&[0.0], 1), surprise(&[0.0, f32::INFINITY], 0)), (None, None));
+    }
+
+    #[test]
+    fn what_cannot_be_compared_is_refused() {
+        assert_eq!(divergence(&[], &[], 4), None);
+        assert_eq!(divergence(&[1.0; 4], &[1.0; 8], 4), None);
+        assert_eq!(divergence(&[1.0; 6], &[1.0; 6], 4), None);
+        assert_eq!(divergence(&[1.0; 4], &[1.0; 4], 0), None);
+        assert_eq!(divergence(&[f32::NAN; 4], &[1.0; 4], 4), None);
+    }
+}

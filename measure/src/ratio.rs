@@ -1,0 +1,154 @@
+//! How many times as large one set of measurements is as another, beyond their spread.
+//!
+//! The ratio is the median of those of all pairs (Hodges and Lehmann 1963, of logarithms), and its interval is bounded by ratios of that list: by the
+//! ones whose places the Mann-Whitney distribution says. It assumes nothing of how measurements are spread but that both are alike; a single
+//! outlier moves neither end far.
+//!
+//! ```
+//! use ixc_measure::ratio::Ratio;
+//!
+//! let ratio = Ratio::of(&[100.0, 101.0, 99.0, 100.5], &[120.0, 121.0, 119.5, 120.2]).unwrap();
+//! assert!((ratio.median - 1.2).abs() < 0.01 && ratio.low > 1.15 && ratio.high < 1.25);
+//! // With four of each no interval is surer than that.
+//! assert!(ratio.confidence > 0.95);
+//! assert!(Ratio::of(&[], &[1.0]).is_none());
+//! ```
+
+use serde::Serialize;
+
+/// How sure an interval is, where there are measurements enough.
+pub const CONFIDENCE: f64 = 0.95;
+/// Beyond so many measurements of one side others are left out: all pairs are looked at.
+pub const MOST: usize = 500;
+
+/// How many times as large the second of two sets of measurements is.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Ratio {
+    /// The median of all pairs'.
+    pub median: f64,
+    /// The least that it may be.
+    pub low: f64,
+    /// The most.
+    pub high: f64,
+    /// How sure it is to lie between, 0 to 1: [`CONFIDENCE`] or more, or what so few measurements allow at the most.
+    pub confidence: f64,
+}
+
+impl Ratio {
+    /// Of measurements above 0; `None` where one side has none, or one that is no such number.
+    pub fn of(a: &[f64], b: &[f64]) -> Option<Ratio> {
+        let sound = |all: &[f64]| !all.is_empty() && all.iter().all(|value| value.is_finite() && *value > 0.0);
+        if !sound(a) || !sound(b) {
+            return None;
+        }
+        let (a, b) = (&a[..a.len().min(MOST)], &b[..b.len().min(MOST)]);
+        let mut ratios: Vec<f64> = a.iter().flat_map(|a| b.iter().map(move |b| b / a)).collect();
+        ratios.sort_by(f64::total_cmp);
+        let middle = ratios.len() / 2;
+        let median = match ratios.len() % 2 {
+            0 => (ratios[middle - 1] * ratios[middle]).sqrt(),
+            _ => ratios[middle],
+        };
+        let (left_out, confidence) = left_out(a.len(), b.len());
+        Some(Ratio { median, low: ratios[left_out], high: ratios[ratios.len() - 1 - left_out], confidence })
+    }
+
+    /// Whether it is beyond noise that the second are larger (above 1), or smaller: `None` where both may be. Changes of less than `least` are none.
+    pub fn changed(&self, least: f64) -> Option<std::cmp::Ordering> {
+        if self.low > 1.0 && self.median >= 1.0 + least {
+            return Some(std::cmp::Ordering::Greater);
+        }
+        (self.high < 1.0 && self.median <= 1.0 / (1.0 + least)).then_some(std::cmp::Ordering::Less)
+    }
+}
+
+/// How many ratios lie outside of the interval at each end, and how sure it is then.
+fn left_out(n: usize, m: usize) -> (usize, f64) {
+    // How probable each number of pairs is in which the second is smaller, where both are alike: counted by adding one measurement after the other.
+    let tail = (1.0 - CONFIDENCE) / 2.0;
+    let probable = mann_whitney(n, m);
+    let (mut below, mut left_out, mut outside) = (0.0, 0, None);
+    for (count, probability) in probable.iter().enumerate().take(n * m / 2 + 1) {
+        below += probability;
+        if below > tail {
+            break;
+        }
+        (left_out, outside) = (count, Some(below));
+    }
+    // An end at the place `count` excludes what has at most `count` pairs on the other side.
+    let outside = outside.unwrap_or(probable[0]);
+    (left_out, (1.0 - 2.0 * outside).max(0.0))
+}
+
+/// Probabilities of the Mann-Whitney statistic, 0 to `n * m`, of samples of one distribution; by a normal one where they are many.
+fn mann_whitney(n: usize, m: usize) -> Vec<f64> {
+    /// Up to so many orders of all measurements are counted: in f64 they are whole numbers.
+    const COUNTED: f64 = (1u64 << 51) as f64;
+    let orders = (1..=n.min(m)).fold(1.0, |orders, i| orders * (n.max(m) + i) as f64 / i as f64);
+    if orders > COUNTED {
+        let (mean, pairs) = ((n * m) as f64 / 2.0, n * m);
+        let variance = (n * m * (n + m + 1)) as f64 / 12.0;
+        let density = |count: usize| (-(count as f64 - mean).powi(2) / (2.0 * variance)).exp();
+        let all: Vec<f64> = (0..=pairs).map(density).collect();
+        let sum: f64 = all.iter().sum();
+        return all.into_iter().map(|value| value / sum).collect();
+    }
+    // The generating function is the Gaussian binomial: a product of (1 - x^(m + i)) / (1 - x^i) for i in 1..=n.
+    let mut counts = vec![0.0; n * m + 1];
+    counts[0] = 1.0;
+    for i in 1..=n {
+        for at in (m + i..counts.len()).rev() {
+            counts[at] -= counts[at - m - i];
+        }
+        for at in i..counts.len() {
+            counts[at] += counts[at - i];
+        }
+    }
+    let sum: f64 = counts.iter().sum();
+    counts.into_iter().map(|count| count / sum).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cmp::Ordering;
+
+    #[test]
+    fn places_of_ends_are_those_of_tables() {
+        // Critical values of U for two sides of 0.05 (Mann and Whitney 1947): 5 and 5: 2; 8 and 8: 13; 10 and 7: 14.
+        assert_eq!([(5, 5), (8, 8), (10, 7), (4, 4)].map(|(n, m)| left_out(n, m).0), [2, 13, 14, 0]);
+        // Three of each: one of 20 orders at each end.
+        let (ends, confidence) = left_out(3, 3);
+        assert!(ends == 0 && (confidence - 0.9).abs() < 1e-12, "{confidence}");
+        assert!(left_out(1, 1).1.abs() < 1e-12);
+        for (n, m) in [(1, 1), (3, 7), (1, 500), (26, 26), (40, 40), (500, 500)] {
+            let all = mann_whitney(n, m);
+            assert!((all.iter().sum::<f64>() - 1.0).abs() < 1e-9 && all.iter().all(|p| *p >= 0.0), "{n} {m}");
+        }
+        // The count and the normal distribution agree where they meet.
+        let near = |n: usize| left_out(n, n).0 as f64 / (n * n) as f64;
+        assert!((near(26) - near(30)).abs() < 0.02, "{} {}", near(26), near(30));
+    }
+
+    #[test]
+    fn what_is_beyond_noise_is_told_from_what_is_not() {
+        let changed = |a: &[f64], b: &[f64]| Ratio::of(a, b).unwrap().changed(0.01);
+        let base = [100.0, 103.0, 98.0, 101.0, 99.0];
+        assert_eq!(changed(&base, &base), None);
+        assert_eq!(changed(&base, &base.map(|x| x * 1.1)), Some(Ordering::Greater));
+        assert_eq!(changed(&base, &base.map(|x| x * 0.9)), Some(Ordering::Less));
+        // Within the spread, and sure but too small to count.
+        assert_eq!(changed(&base, &base.map(|x| x * 1.02)), None);
+        assert_eq!(changed(&[100.0, 100.01, 100.02, 100.03], &[100.5, 100.51, 100.52, 100.53]), None);
+        // One bad round of five moves neither end far.
+        let mut bad = base.map(|x| x * 1.2);
+        bad[0] = 20.0;
+        assert_eq!(changed(&base, &bad), None);
+        assert_eq!(changed(&base.repeat(2), &[&bad[..], &base.map(|x| x * 1.2)].concat()), Some(Ordering::Greater));
+        let ratio = Ratio::of(&[1.0], &[2.0]).unwrap();
+        assert_eq!((ratio.median, ratio.low, ratio.high, ratio.confidence), (2.0, 2.0, 2.0, 0.0));
+        for wrong in [0.0, -1.0, f64::NAN, f64::INFINITY] {
+            assert_eq!(Ratio::of(&[1.0], &[wrong]), None);
+        }
+    }
+}

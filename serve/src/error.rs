@@ -1,0 +1,70 @@
+//! Errors of serving, which wrap those of running.
+
+pub mod batch;
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use ixc_compile::Error as CompileError;
+use ixc_failure::{Class, Remedy, from_inner};
+use ixc_generate::Error as GenerationError;
+use ixc_text::template::TemplateError;
+
+use batch::BatchError;
+
+/// Why a model cannot be served.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A model cannot be loaded or run.
+    #[error(transparent)]
+    Generate(#[from] GenerationError),
+    /// The answers of a batch cannot be gone on with.
+    #[error(transparent)]
+    Batch(#[from] BatchError),
+    /// A folder for two things.
+    #[error("{} cannot have both what prompts begin with and saved sequences; another folder is needed for one of them", path.display())]
+    SameFolder {
+        /// The folder.
+        path: PathBuf,
+    },
+}
+
+from_inner!(Error, GenerationError: CompileError, TemplateError);
+
+impl Error {
+    /// A [`CompileError::Io`] for `path`.
+    pub fn io(path: &Path, action: &'static str) -> impl FnOnce(io::Error) -> Error {
+        move |source| CompileError::io(path, action)(source).into()
+    }
+
+    /// Returns the kind of failure.
+    pub fn class(&self) -> Class {
+        match self {
+            Error::Generate(error) => error.class(),
+            Error::Batch(error) => error.class(),
+            Error::SameFolder { .. } => Class::Data,
+        }
+    }
+
+    /// Returns the change that may help.
+    pub fn remedy(&self) -> Option<Remedy> {
+        match self {
+            Error::Generate(error) => error.remedy(),
+            Error::Batch(error) => error.remedy(),
+            _ => None,
+        }
+    }
+
+    /// Returns the path of a file that does not exist.
+    pub fn missing_file(&self) -> Option<&Path> {
+        match self {
+            Error::Generate(error) => error.missing_file(),
+            _ => None,
+        }
+    }
+
+    /// Returns whether the reader of standard output went away.
+    pub fn is_closed_standard_output(&self) -> bool {
+        matches!(self, Error::Generate(error) if error.is_closed_standard_output())
+    }
+}

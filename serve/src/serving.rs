@@ -1,0 +1,503 @@
+//! Loaded models behind a server. One thread computes the requests of many clients together.
+//!
+//! ```text
+//! connections ──start──▶ queue ──▶ the engine's thread (`thread`): steps of `tokens` or of `vectors`, over and over
+//!      ▲                                     │
+//!      └──────────── text, end ──────────────┘
+//! ```
+
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use ixc_failure::Remedy;
+use ixc_grammar::{GrammarError, Matcher, Vocabulary};
+use ixc_ir::plan::{Output, Pooling};
+use ixc_runtime::sample;
+use ixc_server::model::{
+    self, Begun, Constraint, EmbeddingInput, EmbeddingRequest, Embeddings, ExpertsAction, Facts, Prompt, Refusal,
+    SlotAction, SlotDone, Status,
+};
+use ixc_server::{Model, Models};
+use ixc_text::chat::{Format, Parser, Part, TextParameters, format_of};
+use ixc_text::template::{ChatTemplate, Conversation, Demand, Json, TemplateError};
+use ixc_text::tokenizer::{Tokenizer, Values};
+use serde_json::Value;
+use tokio::sync::mpsc::UnboundedSender;
+
+use crate::Error;
+use ixc_compile::build;
+use ixc_generate::Error as GenerationError;
+use ixc_generate::chat;
+use ixc_generate::embedding::Embedder;
+use ixc_generate::expert_use::ExpertUse;
+use ixc_generate::generator::{ContextShift, Generator};
+use ixc_generate::loaded_model::{self, LoadedModel};
+use ixc_generate::prompt_cache;
+use ixc_generate::session;
+use ixc_generate::speculate::Speculation;
+use thread::{Message, Reply, Shared, SlotWish, Submission, Texts};
+
+mod handle;
+mod kind;
+mod registry;
+mod thread;
+mod tokens;
+mod vectors;
+
+pub use handle::{Handle, Polled};
+pub use kind::gives_embeddings;
+pub use registry::{Registry, Source};
+
+/// The error of a request for text that reaches an engine of embeddings.
+const NO_TOKENS: &str = "this model gives embeddings and no text";
+
+/// After so long without a sign the thread counts as stuck. A step of a prompt on a slow machine takes seconds.
+const STUCK: Duration = Duration::from_secs(300);
+
+/// How long threads that work for nobody any more have to end.
+const LAST: Duration = Duration::from_secs(1);
+
+/// Options of a served model.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// The model's name in requests.
+    pub name: String,
+    /// Requests that may wait for a place.
+    pub queue: usize,
+    /// The template, in place of the model's own.
+    pub template: Option<ChatTemplate>,
+    /// The program in which templates are rendered; see [`chat::Options::renderer`].
+    pub renderer: Option<PathBuf>,
+    /// Program of the helper that compiles grammars first; see [`Vocabulary::with_helper`]. Without
+    /// it, a compiler that overflows its stack ends this process.
+    pub compiler: Option<PathBuf>,
+    /// The folder where sequences are saved when somebody asks for it; nobody may where there is none.
+    pub slot_folder: Option<PathBuf>,
+    /// Where what prompts begin with is kept; nowhere where there is neither memory nor a folder for it.
+    pub prompts: Option<prompt_cache::Options>,
+    /// Limit of prompt tokens in a step that also generates tokens. The default is
+    /// [`PROMPT_ROWS`](ixc_generate::generator::PROMPT_ROWS).
+    pub prompt_rows: Option<usize>,
+    /// How a request goes on where its context is full.
+    pub shift: Option<ContextShift>,
+    /// Whether the oldest turns of a conversation are left out where it is too long.
+    pub drops_turns: bool,
+    /// Pooling of hidden states, in place of the model's own. Embedding models only.
+    pub pooling: Option<Pooling>,
+}
+
+/// Loaded model behind a server.
+#[derive(Debug)]
+pub struct Host {
+    facts: Facts,
+    tokenizer: Option<Arc<Tokenizer>>,
+    template: Option<ChatTemplate>,
+    options: Options,
+    /// The tokens as grammars take them; made when a grammar first comes.
+    vocabulary: OnceLock<Result<Vocabulary, GrammarError>>,
+    /// What repetitions do not go over where nothing is said.
+    breakers: OnceLock<Arc<sample::Breakers>>,
+    submissions: Sender<Message>,
+    shared: Arc<Shared>,
+    thread: Mutex<Option<JoinHandle<ExpertUse>>>,
+}
+
+impl Host {
+    /// Starts the thread; tokens are guessed where there is a speculation.
+    ///
+    /// # Errors
+    /// When the template is malformed, or the system refuses memory or a thread; [`GenerationError::NoSpeculation`] where tokens cannot be guessed.
+    pub fn new(model: LoadedModel, speculation: Option<Speculation>, options: Options) -> Result<Host, Error> {
+        let own = || model.chat_template().map(ChatTemplate::from_source).transpose();
+        let template = options.template.clone().map_or_else(own, |template| Ok(Some(template)))?;
+        let tokenizer = model.shared_tokenizer().ok().cloned();
+        let of = model.facts();
+        let facts = Facts {
+            name: options.name.clone(),
+            created: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs()),
+            architecture: of.architecture.clone(),
+            context: model.longest_text(),
+            trained_context: of.context,
+            vocabulary: model.vocabulary(),
+            bytes: of.bytes,
+            dimensions: match model.engine().output() {
+                Output::Logits { .. } | Output::Experts { .. } => None,
+                Output::Hidden { width, .. } => Some(width as usize),
+            },
+            parallel: model.engine().sequences() as usize,
+            queue: options.queue,
+            template: template.as_ref().map(|template| template.source().to_owned()),
+            build: format!("ixc {}", build::version()),
+        };
+        let shared = Arc::new(Shared {
+            status: Mutex::new((Status { alive: true, ..Status::default() }, Instant::now())),
+            waiting: AtomicUsize::new(0),
+        });
+        // What is not of the one would count as the other's, and be removed for room.
+        let whole = |path: &PathBuf| std::fs::canonicalize(path).unwrap_or_else(|_| path.clone());
+        let kept = options.prompts.as_ref().and_then(|prompts| prompts.folder.as_ref());
+        if let Some(path) =
+            options.slot_folder.as_ref().filter(|saved| kept.is_some_and(|kept| whole(kept) == whole(saved)))
+        {
+            return Err(Error::SameFolder { path: path.clone() });
+        }
+        let (submissions, incoming) = channel();
+        let told = Arc::clone(&shared);
+        let work: Box<dyn FnOnce() -> ExpertUse + Send> = if facts.dimensions.is_some() {
+            let embedder = Embedder::new(model, options.pooling)?;
+            Box::new(move || thread::run(vectors::Worker::new(embedder, &told), &incoming))
+        } else {
+            let mut generator = Generator::new(model)?;
+            if let Some(prompts) = &options.prompts {
+                generator.keep_prompts(prompts.clone())?;
+            }
+            options.prompt_rows.into_iter().for_each(|rows| generator.limit_prompt_rows(rows));
+            generator.set_context_shift(options.shift);
+            speculation.map_or(Ok(()), |speculation| generator.speculate(speculation))?;
+            let (decoder, folder) = (tokenizer.clone(), options.slot_folder.clone());
+            Box::new(move || thread::run(tokens::Worker::new(generator, decoder.as_deref(), &told, folder), &incoming))
+        };
+        let thread = std::thread::Builder::new().name("engine".into()).spawn(work);
+        let thread = Mutex::new(Some(thread.map_err(Error::io(Path::new("a thread"), "start"))?));
+        let (vocabulary, breakers) = (OnceLock::new(), OnceLock::new());
+        Ok(Host { facts, tokenizer, template, options, vocabulary, breakers, submissions, shared, thread })
+    }
+
+    /// Refuses requests for text to an embedding model.
+    fn gives_text(&self) -> Result<(), Refusal> {
+        if self.facts.dimensions.is_some() { Err(Refusal::no_text(&self.facts.name)) } else { Ok(()) }
+    }
+
+    fn tokenizer(&self) -> Result<&Tokenizer, Refusal> {
+        self.tokenizer.as_deref().ok_or_else(|| invalid("the model has no tokenizer that is supported"))
+    }
+
+    /// A text as tokens, between BOS and EOS where the model wants them.
+    fn whole_text(&self, text: &str) -> Result<Vec<u32>, Refusal> {
+        let tokens = self.encode(text, false, true)?;
+        Ok(loaded_model::with_ends(self.tokenizer()?, tokens))
+    }
+
+    /// Returns the format of an answer under a constraint, for prompts whose conversation does not
+    /// set it.
+    fn format(&self, constraint: Option<&Constraint>) -> &'static Format {
+        let own = format_of(self.template.as_ref().map_or("", ChatTemplate::source));
+        if matches!(constraint, Some(Constraint::Calls { .. })) { own.for_calls() } else { own }
+    }
+
+    /// Renders a conversation, and returns the format of its answer. The prompt describes tools in
+    /// words if the template ignores them, or if its format of calls cannot be enforced.
+    fn written(
+        &self,
+        conversation: &Conversation,
+        constraint: Option<&Constraint>,
+    ) -> Result<(String, Values<'_>, &'static Format), Refusal> {
+        let (tokenizer, template) =
+            (self.tokenizer()?, self.template.as_ref().ok_or_else(|| invalid(GenerationError::NoTemplate))?);
+        let renderer = self.options.renderer.as_deref();
+        let render = |conversation: &Conversation| {
+            chat::render(tokenizer, template, renderer, conversation.clone()).map_err(unread)
+        };
+        let (own, wanted) = (self.format(None), self.format(constraint));
+        let rendered = render(conversation);
+        let presents = match &rendered {
+            _ if conversation.tools.is_empty() => true,
+            Ok((text, values)) => conversation.presents_tools(template.source(), &values.restore(text), |short| {
+                render(short).ok().map(|(text, values)| values.restore(&text))
+            }),
+            // The tools may be the reason.
+            Err(_) => false,
+        };
+        if presents && wanted.name == own.name {
+            return rendered.map(|(text, values)| (text, values, own));
+        }
+        let format = own.for_calls();
+        if format.call_frame("").is_none() {
+            let what = "the chat template leaves tools out, and its format of calls cannot be told in words";
+            return rendered.and_then(|_| Err(invalid(what)));
+        }
+        let demand = if constraint.is_some_and(Constraint::must_call) { Demand::Call } else { Demand::Maybe };
+        let told = conversation.with_tools_told(format, demand);
+        let (text, values) = match presents {
+            true => render(&told)?,
+            // Report the error of the conversation with tools.
+            false => render(&told.with_calls_told(format)).or_else(|error| rendered.and(Err(error)))?,
+        };
+        Ok((text, values, format))
+    }
+
+    /// Renders a conversation and encodes it.
+    fn rendered(&self, conversation: &Conversation, constraint: Option<&Constraint>) -> Result<Prompt, Refusal> {
+        let tokenizer = self.tokenizer()?;
+        let (text, mut values, format) = self.written(conversation, constraint)?;
+        let Facts { context, trained_context, .. } = self.facts;
+        loaded_model::check_prompt(tokenizer, context, trained_context, &text).map_err(unread)?;
+        let tokens = loaded_model::with_bos(tokenizer, tokenizer.encode_rendered(&text, &values).map_err(invalid)?);
+        // What an answer is known by has to be known before a part of it is read.
+        let parser =
+            Parser::new(format, &text).with_texts(TextParameters::of_each(conversation.tools.iter().map(Json::as_str)));
+        let parser = if conversation.tools.is_empty() { parser.without_calls() } else { parser };
+        let (parser, begun) = match conversation.continued.zip(conversation.messages.last()) {
+            None => (parser, None),
+            // Nobody reads through what no sequence has room for.
+            Some(_) if tokens.len() > context => return Err(Refusal::too_long(tokens.len(), context)),
+            Some((part, last)) => {
+                let text = match part {
+                    Part::Content => &*last.content,
+                    Part::Reasoning => last.reasoning.as_deref().unwrap_or_default(),
+                };
+                // Names of control tokens in it are text to the model, and so they are here.
+                let (parser, said) = parser.continuing(part, &values.protect(text));
+                let begun = Begun { part: parser.part(), content: values.restore(&said.content) };
+                (parser, Some(begun))
+            }
+        };
+        Ok(Prompt { tokens, text, parser: format.has_markers().then_some(parser), begun })
+    }
+}
+
+fn invalid(message: impl ToString) -> Refusal {
+    Refusal::Invalid { message: message.to_string() }
+}
+
+/// A text that is too long to be cut into tokens, or whatever else is wrong.
+fn unread(error: GenerationError) -> Refusal {
+    let message = error.to_string();
+    match error {
+        GenerationError::Prompt { bytes, context, longest, .. } => {
+            Refusal::TooLong { tokens: bytes.div_ceil(longest.max(1)), context, message }
+        }
+        // The fault is the server's, not the request's.
+        GenerationError::Template(TemplateError::Start { .. } | TemplateError::Failed { .. }) => {
+            Refusal::Failed { message }
+        }
+        _ => Refusal::Invalid { message },
+    }
+}
+
+impl Model for Host {
+    fn facts(&self) -> &Facts {
+        &self.facts
+    }
+
+    fn encode(&self, text: &str, add_special: bool, parse_special: bool) -> Result<Vec<u32>, Refusal> {
+        let tokenizer = self.tokenizer()?;
+        let Facts { context, trained_context, .. } = self.facts;
+        loaded_model::check_prompt(tokenizer, context, trained_context, text).map_err(unread)?;
+        let tokens = tokenizer.encode(text, parse_special).map_err(invalid)?;
+        Ok(if add_special { loaded_model::with_bos(tokenizer, tokens) } else { tokens })
+    }
+
+    fn decode(&self, tokens: &[u32]) -> Result<String, Refusal> {
+        self.tokenizer()?.decode(tokens).map_err(invalid)
+    }
+
+    fn prompt(&self, conversation: &Conversation, constraint: Option<&Constraint>) -> Result<Prompt, Refusal> {
+        self.gives_text()?;
+        if !self.options.drops_turns {
+            return self.rendered(conversation, constraint);
+        }
+        let said = conversation.messages.iter().enumerate();
+        let turns: Vec<usize> = said.filter(|(_, message)| message.role == chat::USER).map(|(at, _)| at).collect();
+        let first = turns.first().copied().unwrap_or(0);
+        let most = self.facts.context - chat::answer_room(self.facts.context);
+        let without = |dropped: usize| {
+            let from = turns.get(dropped).copied().unwrap_or(first);
+            let messages = [&conversation.messages[..first], &conversation.messages[from..]].concat();
+            match self.rendered(&Conversation { messages, ..conversation.clone() }, constraint) {
+                // Too long to be looked at; with fewer turns it may not be.
+                Err(error @ (Refusal::Invalid { .. } | Refusal::TooLong { .. })) if dropped + 1 < turns.len() => {
+                    Ok(Err(error))
+                }
+                other => other.map(Ok),
+            }
+        };
+        let fits = |rest: &Result<Prompt, Refusal>| rest.as_ref().is_ok_and(|prompt| prompt.tokens.len() <= most);
+        let (_, prompt) = chat::fewest_dropped(turns.len(), without, fits)?;
+        prompt
+    }
+
+    fn constrain(
+        &self,
+        constraint: &Constraint,
+        prompt: Option<&Prompt>,
+        is_wanted: &(dyn Fn() -> bool + Sync),
+    ) -> Result<Matcher, Refusal> {
+        let tokenizer = self.tokenizer()?;
+        let vocabulary = || {
+            let own = Vocabulary::new(tokenizer);
+            own.map(|own| match &self.options.compiler {
+                Some(program) => own.with_helper(program.clone()),
+                None => own,
+            })
+        };
+        let vocabulary = self.vocabulary.get_or_init(vocabulary).as_ref().map_err(invalid)?;
+        let format = prompt.and_then(|prompt| prompt.parser.as_ref());
+        let format = format.map_or_else(|| self.format(Some(constraint)), Parser::format);
+        let answer = crate::constraint::of_answer(constraint, format, prompt, tokenizer).map_err(invalid)?;
+        // What it goes on with is a part of it.
+        let begun = tokenizer.encode(&answer.begun, false).map_err(invalid)?;
+        Ok(vocabulary.matcher_after(&answer.source, &begun, is_wanted)?)
+    }
+
+    fn breakers(&self, texts: Option<&[String]>) -> Result<Arc<sample::Breakers>, Refusal> {
+        let tokenizer = self.tokenizer()?;
+        match texts {
+            Some(texts) => session::breakers(tokenizer, texts).map(Arc::new).map_err(invalid),
+            None => {
+                let own = || Arc::new(session::breakers(tokenizer, &session::DRY_BREAKERS).unwrap_or_default());
+                Ok(Arc::clone(self.breakers.get_or_init(own)))
+            }
+        }
+    }
+
+    fn start(&self, request: model::Request, events: UnboundedSender<model::Event>) -> Result<(), Refusal> {
+        self.gives_text()?;
+        let (tokens, context) = (request.tokens.len(), self.facts.context);
+        if tokens > context {
+            return Err(Refusal::too_long(tokens, context));
+        }
+        ixc_compile::model::check_tokens(&request.tokens, self.facts.vocabulary as u64).map_err(invalid)?;
+        // A shifted context never ends an answer.
+        let limit = request.limit.or(self.options.shift.map(|_| context));
+        let request = model::Request { limit, ..request };
+        let waiting = self.shared.waiting.fetch_add(1, Ordering::Relaxed);
+        let free = self.status().slots.iter().filter(|slot| !slot.active).count();
+        let refused = if waiting >= self.options.queue.saturating_add(free) {
+            Some(Refusal::Busy { waiting: self.options.queue })
+        } else {
+            let message = Message::Request(Box::new(Submission { request, events, at: Instant::now() }));
+            self.submissions.send(message).is_err().then_some(Refusal::Ending)
+        };
+        match refused {
+            None => Ok(()),
+            Some(refusal) => {
+                self.shared.waiting.fetch_sub(1, Ordering::Relaxed);
+                Err(refusal)
+            }
+        }
+    }
+
+    fn slot(&self, number: usize, action: SlotAction, done: Reply<SlotDone>) -> Result<(), Refusal> {
+        if self.options.slot_folder.is_none() {
+            let message = "sequences are not saved here".to_owned();
+            return Err(Refusal::Unsupported { message, remedy: Some(Remedy::SlotFolder) });
+        }
+        self.submissions.send(Message::Slot(SlotWish { number, action, done })).map_err(|_| Refusal::Ending)
+    }
+
+    fn embed(&self, request: EmbeddingRequest, done: Reply<Embeddings>) -> Result<(), Refusal> {
+        if self.facts.dimensions.is_none() {
+            return Err(Refusal::no_embeddings(&self.facts.name));
+        }
+        let EmbeddingRequest { inputs, dimensions } = request;
+        let tokens = inputs.into_iter().map(|input| {
+            if done.is_closed() {
+                return Err(Refusal::Gone);
+            }
+            let tokens = match input {
+                EmbeddingInput::Text(text) => self.whole_text(&text)?,
+                EmbeddingInput::Tokens(tokens) => tokens,
+            };
+            let (count, context) = (tokens.len(), self.facts.context);
+            ixc_compile::model::check_tokens(&tokens, self.facts.vocabulary as u64).map_err(invalid)?;
+            if count > context { Err(Refusal::too_long(count, context)) } else { Ok(tokens) }
+        });
+        let tokens = tokens.collect::<Result<Vec<_>, _>>()?;
+        let waiting = self.shared.waiting.fetch_add(1, Ordering::Relaxed);
+        let refused = if waiting >= self.options.queue.saturating_add(self.facts.parallel) {
+            Some(Refusal::Busy { waiting: self.options.queue })
+        } else {
+            let message = Message::Embed(Texts { tokens, dimensions, done });
+            self.submissions.send(message).is_err().then_some(Refusal::Ending)
+        };
+        refused.map_or(Ok(()), |refusal| {
+            self.shared.waiting.fetch_sub(1, Ordering::Relaxed);
+            Err(refusal)
+        })
+    }
+
+    fn experts(&self, action: ExpertsAction, done: Reply<Value>) -> Result<(), Refusal> {
+        self.submissions.send(Message::Experts(action, done)).map_err(|_| Refusal::Ending)
+    }
+
+    fn status(&self) -> Status {
+        let (status, beat) = &*self.shared.status.lock().unwrap_or_else(PoisonError::into_inner);
+        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
+        let alive = thread.as_ref().is_some_and(|thread| !thread.is_finished()) && beat.elapsed() < STUCK;
+        Status { alive, waiting: self.shared.waiting.load(Ordering::Relaxed), ..status.clone() }
+    }
+}
+
+impl Host {
+    /// Requests that are worked on at once.
+    pub fn parallel(&self) -> usize {
+        self.facts.parallel
+    }
+
+    /// Lets what is computed end, and waits until what prompts began with is kept. Gives which experts were used, the first time.
+    pub(crate) fn end(&self) -> Option<ExpertUse> {
+        // Somebody may still hold the other end, who has nothing to say any more.
+        let _ = self.submissions.send(Message::End);
+        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let ended = thread?.join();
+        ended.inspect_err(|_| tracing::error!("the engine's thread has failed")).ok()
+    }
+}
+
+/// Listens on the first of these addresses that the system gives.
+///
+/// # Errors
+/// When it refuses all of them.
+pub fn listen(addresses: &[SocketAddr]) -> io::Result<TcpListener> {
+    let listener = TcpListener::bind(addresses)?;
+    listener.set_nonblocking(true)?;
+    Ok(listener)
+}
+
+/// Serves until `ended` comes, or is dropped, or SIGTERM; then lets answers that are being made end, and keeps prompts. Gives which experts were used.
+///
+/// # Errors
+/// When the system refuses threads.
+pub fn serve(
+    models: Registry,
+    listener: TcpListener,
+    options: ixc_server::Options,
+    ended: tokio::sync::oneshot::Receiver<()>,
+) -> io::Result<Option<ExpertUse>> {
+    // Requests are parsed and answers written by two threads; the engine has its own.
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    let models = Arc::new(models);
+    let served: Arc<dyn Models<Host>> = Arc::clone(&models) as Arc<dyn Models<Host>>;
+    let result = runtime.block_on(async move {
+        let listener = tokio::net::TcpListener::from_std(listener)?;
+        let end = async move {
+            tokio::select! {
+                _ = ended => {}
+                () = terminated() => {}
+            }
+        };
+        ixc_server::serve(listener, served, options, end).await;
+        Ok(())
+    });
+    // With it go connections that did not end in time. A grammar that is compiled just now, or a prompt that is made, is for nobody any more.
+    runtime.shutdown_timeout(LAST);
+    let used = models.end();
+    result.map(|()| used)
+}
+
+/// SIGTERM comes; never, where the system cannot tell.
+async fn terminated() {
+    #[cfg(unix)]
+    if let Ok(mut signal) = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate()) {
+        signal.recv().await;
+        return;
+    }
+    std::future::pending().await
+}

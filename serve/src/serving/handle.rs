@@ -1,0 +1,199 @@
+//! A request that is computed by a [`Host`]: asked whether something has happened, waited for, or polled as a stream.
+//!
+//! ```
+//! use ixc_runtime::sample::Settings;
+//! use ixc_server::model::{Event, Model, Request};
+//! use ixc_serve::serving::{Host, Options};
+//! use ixc_generate::loaded_model::{LoadedModel, LoadOptions};
+//!
+//! let mut options = LoadOptions::default();
+//! options.run.sequences = 2;
+//! let model = LoadedModel::open(None, &options)?;
+//! let host = Host::new(model, None, Options { queue: 8, ..Options::default() })?;
+//! let request = |prompt: &str| -> Result<Request, Box<dyn std::error::Error>> {
+//!     let tokens = host.encode(prompt, true, true)?;
+//!     Ok(Request { limit: Some(4), ..Request::new(tokens, Settings::greedy()) })
+//! };
+//! let prompts = [request("The borrow checker")?, request("A trait is")?];
+//! let [mut one, two] = host.submit_all(prompts)?.try_into().unwrap();
+//! // Both are computed meanwhile; one is not wanted any more.
+//! two.cancel();
+//! let mut text = String::new();
+//! while let Some(event) = one.wait() {
+//!     if let Event::Text { text: more, .. } = event {
+//!         text += &more;
+//!     }
+//! }
+//! assert!(!text.is_empty() && one.is_over());
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use futures_core::Stream;
+use ixc_server::Model;
+use ixc_server::model::{Event, Refusal, Request};
+use tokio::sync::mpsc::error::TryRecvError;
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+
+use super::Host;
+
+/// A request on its way. Where it is dropped, the request is cancelled before the next step.
+#[derive(Debug)]
+pub struct Handle {
+    events: UnboundedReceiver<Event>,
+    is_over: bool,
+}
+
+/// What is there of a request.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Polled {
+    /// Something has happened.
+    Event(Event),
+    /// Nothing has since.
+    Nothing,
+    /// Nothing will any more.
+    Over,
+}
+
+impl Host {
+    /// Begins to compute a request.
+    ///
+    /// # Errors
+    /// As [`Model::start`].
+    pub fn submit(&self, request: Request) -> Result<Handle, Refusal> {
+        let (send, events) = unbounded_channel();
+        self.start(request, send)?;
+        Ok(Handle { events, is_over: false })
+    }
+
+    /// Begins to compute several requests: all of them, or, where one is refused, none.
+    ///
+    /// # Errors
+    /// As [`Host::submit`].
+    pub fn submit_all(&self, requests: impl IntoIterator<Item = Request>) -> Result<Vec<Handle>, Refusal> {
+        requests.into_iter().map(|request| self.submit(request)).collect()
+    }
+}
+
+impl Handle {
+    /// What has happened next, without waiting.
+    pub fn poll(&mut self) -> Polled {
+        match self.events.try_recv() {
+            Ok(event) => Polled::Event(self.seen(event)),
+            Err(TryRecvError::Empty) => Polled::Nothing,
+            Err(TryRecvError::Disconnected) => {
+                self.is_over = true;
+                Polled::Over
+            }
+        }
+    }
+
+    /// What happens next; nothing behind the end. Waits as long as it takes, so that it is not for threads of a runtime: those poll the stream.
+    ///
+    /// # Panics
+    /// Within an asynchronous runtime.
+    pub fn wait(&mut self) -> Option<Event> {
+        let event = self.events.blocking_recv();
+        self.is_over |= event.is_none();
+        event.map(|event| self.seen(event))
+    }
+
+    /// Ends it; what was computed of it stays to be reused.
+    pub fn cancel(self) {}
+
+    /// Whether its last event has been given.
+    pub fn is_over(&self) -> bool {
+        self.is_over
+    }
+
+    fn seen(&mut self, event: Event) -> Event {
+        self.is_over |= matches!(event, Event::Ended { .. } | Event::Failed { .. } | Event::Refused { .. });
+        event
+    }
+}
+
+impl Stream for Handle {
+    type Item = Event;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Event>> {
+        let polled = self.events.poll_recv(context);
+        if matches!(polled, Poll::Ready(None)) {
+            self.is_over = true;
+        }
+        polled.map(|event| event.map(|event| self.seen(event)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::serving::Options;
+    use ixc_generate::loaded_model::{LoadOptions, LoadedModel};
+    use ixc_runtime::sample::Settings;
+
+    fn host() -> Host {
+        let mut options = LoadOptions::default();
+        (options.run.sequences, options.run.threads) = (2, Some(2));
+        Host::new(LoadedModel::open(None, &options).unwrap(), None, Options { queue: 8, ..Options::default() }).unwrap()
+    }
+
+    fn request(host: &Host, limit: usize) -> Request {
+        let tokens = host.encode("The borrow checker", true, true).unwrap();
+        Request { limit: Some(limit), ignore_end: true, ..Request::new(tokens, Settings::greedy()) }
+    }
+
+    /// What a request is told but for what of its prompt was there already.
+    fn of(events: Vec<Event>) -> Vec<Event> {
+        assert!(
+            matches!(events[0], Event::Begun { .. }) && matches!(events.last(), Some(Event::Ended { made: 6, .. }))
+        );
+        events[1..].to_vec()
+    }
+
+    #[test]
+    fn waiting_polling_and_streaming_give_the_same() {
+        let host = host();
+        let [mut waited, mut polled, mut streamed] =
+            host.submit_all([(); 3].map(|()| request(&host, 6))).unwrap().try_into().unwrap();
+        let expected = of(std::iter::from_fn(|| waited.wait()).collect());
+        assert!(waited.is_over() && waited.poll() == Polled::Over);
+        let mut events = Vec::new();
+        loop {
+            match polled.poll() {
+                Polled::Event(event) => events.push(event),
+                Polled::Nothing => std::thread::yield_now(),
+                Polled::Over => break,
+            }
+        }
+        assert_eq!(of(events), expected);
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let events = runtime.block_on(async {
+            let mut events = Vec::new();
+            while let Some(event) = std::future::poll_fn(|context| Pin::new(&mut streamed).poll_next(context)).await {
+                events.push(event);
+            }
+            events
+        });
+        assert_eq!(of(events), expected);
+        assert!(streamed.is_over());
+        host.end();
+    }
+
+    #[test]
+    fn what_is_cancelled_frees_its_place_and_nothing_is_half_taken() {
+        let host = host();
+        let mut endless = host.submit(request(&host, 1 << 20)).unwrap();
+        assert!(matches!(endless.wait(), Some(Event::Begun { .. })));
+        endless.cancel();
+        let too_long = Request::new(vec![1; host.facts().context + 1], Settings::greedy());
+        let refused = host.submit_all([request(&host, 1 << 20), too_long]);
+        assert!(matches!(refused, Err(Refusal::TooLong { .. })));
+        while host.status().cancelled < 2 {
+            std::thread::yield_now();
+        }
+        assert!(matches!(host.submit(request(&host, 1)).unwrap().wait(), Some(Event::Begun { .. })));
+        host.end();
+    }
+}

@@ -1,0 +1,272 @@
+//! Models by name in one budget of memory: each is loaded when it is first asked for, and unloaded where another needs its room.
+//!
+//! ```text
+//! request for b ──▶ room? ── yes ──▶ load b
+//!                    │ no
+//!                    ├── unload what was not asked for the longest time and answers nobody, and ask again
+//!                    └── everyone answers: wait a little, then refuse
+//! ```
+//!
+//! A model is given as much as it takes with all of its weights in memory, or what there is in all, where that is less: then its experts are streamed.
+//!
+//! Invariant: what is counted for the models that are loaded is within the budget, beside what the process takes itself.
+//! Invariant: a model is unloaded only where nobody has it: no request that is read, computed or answered.
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use ixc_runtime::{engine, memory_estimate};
+use ixc_server::model::{Listed, ModelQuery, Models, Refusal};
+
+use super::{Host, Options, gives_embeddings};
+use ixc_generate::budget;
+use ixc_generate::expert_use::ExpertUse;
+use ixc_generate::loaded_model::{LoadOptions, LoadedModel, LongestContext};
+
+/// How long a model that finds no room waits for others to have answered, and how often it looks.
+const PATIENCE: Duration = Duration::from_secs(10);
+const LOOK: Duration = Duration::from_millis(50);
+
+/// A model that can be loaded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Source {
+    /// Its name in requests.
+    pub name: String,
+    /// The model or plan; the demo model where there is none.
+    pub path: Option<PathBuf>,
+}
+
+/// How models are loaded.
+#[derive(Debug)]
+struct Loading {
+    load: LoadOptions,
+    host: Options,
+    /// Bytes for all models.
+    total: u64,
+}
+
+/// A model that is loaded.
+#[derive(Debug)]
+struct Loaded {
+    host: Arc<Host>,
+    /// Bytes that are counted for it.
+    bytes: Option<u64>,
+    /// When it was last asked for.
+    used: u64,
+}
+
+/// What changes.
+#[derive(Debug, Default)]
+struct State {
+    /// As many as there are sources.
+    loaded: Vec<Option<Loaded>>,
+    clock: u64,
+}
+
+/// Models by name.
+#[derive(Debug)]
+pub struct Registry {
+    sources: Vec<Source>,
+    /// Whether each model is an embedding model, once that is known.
+    kinds: Vec<OnceLock<bool>>,
+    /// Nothing is loaded, or unloaded, where there is one model, which is there.
+    loading: Option<Loading>,
+    state: Mutex<State>,
+    /// Held while a model is loaded.
+    turn: Mutex<()>,
+}
+
+impl Registry {
+    /// One model, which stays, whatever requests call it.
+    pub fn one(host: Host) -> Registry {
+        let sources = vec![Source { name: host.facts.name.clone(), path: None }];
+        let loaded = vec![Some(Loaded { host: Arc::new(host), bytes: None, used: 0 })];
+        let state = Mutex::new(State { loaded, clock: 0 });
+        Registry { sources, kinds: vec![OnceLock::new()], loading: None, state, turn: Mutex::new(()) }
+    }
+
+    /// Creates a registry of models that are loaded when they are requested. The first model is
+    /// the default. All share [`memory`](ixc_runtime::engine::Options::memory), or nearly the
+    /// free memory of the machine. Each keeps prompts in its own folder. `host` sets everything
+    /// but the name.
+    pub fn several(sources: Vec<Source>, load: LoadOptions, host: Options) -> Registry {
+        let total = match load.run.memory {
+            // What is said is of the whole process.
+            Some(memory) => memory.saturating_sub(memory_estimate::process_bytes()),
+            None => budget::left().unwrap_or(u64::MAX),
+        };
+        let loaded = sources.iter().map(|_| None).collect();
+        let kinds = sources.iter().map(|_| OnceLock::new()).collect();
+        let state = Mutex::new(State { loaded, clock: 0 });
+        Registry { sources, kinds, loading: Some(Loading { load, host, total }), state, turn: Mutex::new(()) }
+    }
+
+    /// Bytes that all models may take together, where that is bounded.
+    pub fn total(&self) -> Option<u64> {
+        self.loading.as_ref().map(|loading| loading.total).filter(|total| *total < u64::MAX)
+    }
+
+    /// Lets what is computed end, and unloads all. Gives which experts were used, of one model alone.
+    pub(super) fn end(&self) -> Option<ExpertUse> {
+        let loaded: Vec<Loaded> = self.state().loaded.iter_mut().filter_map(Option::take).collect();
+        let mut used: Vec<_> = loaded.iter().map(|loaded| loaded.host.end()).collect();
+        used.pop().flatten().filter(|_| self.sources.len() == 1)
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the index of a query's model. Returns `None` if files would have to be opened, and
+    /// may not be.
+    fn number(&self, query: ModelQuery<'_>, may_open: bool) -> Result<Option<usize>, Refusal> {
+        if self.sources.len() == 1 {
+            return Ok(Some(0));
+        }
+        let Some(name) = query.name else {
+            for number in 0..self.sources.len() {
+                let kind =
+                    if may_open { Some(self.gives_embeddings(number)) } else { self.kinds[number].get().copied() };
+                match kind {
+                    None => return Ok(None),
+                    Some(embeddings) if embeddings == query.embeddings => return Ok(Some(number)),
+                    Some(_) => {}
+                }
+            }
+            return Ok(Some(0));
+        };
+        let number = self.sources.iter().position(|source| source.name == name);
+        number.map(Some).ok_or_else(|| {
+            let known: Vec<&str> = self.sources.iter().map(|source| &*source.name).collect();
+            Refusal::NoModel { name: name.to_owned(), known: known.join(", ") }
+        })
+    }
+
+    /// Whether a model is an embedding model. A file that cannot be opened gives an error when it
+    /// is loaded.
+    fn gives_embeddings(&self, number: usize) -> bool {
+        let is_asked = self.loading.as_ref().is_some_and(|loading| loading.load.embeddings);
+        let of = |path| is_asked || gives_embeddings(path).unwrap_or(false);
+        *self.kinds[number].get_or_init(|| of(self.sources[number].path.as_deref()))
+    }
+
+    /// A model, if it is loaded.
+    fn take(&self, number: usize) -> Option<Arc<Host>> {
+        let state = &mut *self.state();
+        state.clock += 1;
+        let loaded = state.loaded[number].as_mut()?;
+        loaded.used = state.clock;
+        Some(Arc::clone(&loaded.host))
+    }
+
+    /// Loads a model, in its turn.
+    fn open(&self, number: usize) -> Result<Arc<Host>, Refusal> {
+        let name = &self.sources[number].name;
+        let failed = |message: String| Refusal::NotLoaded { name: name.clone(), message };
+        let Some(Loading { load, host, total }) = &self.loading else {
+            return Err(Refusal::Ending);
+        };
+        let path = self.sources[number].path.as_deref();
+        let kept = host.prompts.as_ref().map_or(0, |prompts| prompts.memory);
+        let mut options = LoadOptions { embeddings: self.gives_embeddings(number), ..load.clone() };
+        let plan = budget::resident_plan(path, &options.compile, options.parts())
+            .map_err(|error| failed(error.to_string()))?;
+        if let (None, Some(LongestContext { .. })) = (options.run.context, options.longest_context) {
+            // Each model has a share of the memory, so that all may be loaded at once.
+            let share = memory_estimate::process_bytes().saturating_add(*total / self.sources.len() as u64);
+            let run = engine::Options { memory: Some(share), ..options.run.clone() };
+            options.run.context =
+                Some(budget::longest_context(&plan, &run, kept).map_err(|error| failed(error.to_string()))?);
+        }
+        let own = budget::needed(&plan, &options.run).map_err(|error| failed(error.to_string()))?.saturating_add(kept);
+        drop(plan);
+        let wanted = own.min(*total);
+        let begin = Instant::now();
+        let free = loop {
+            let (free, unloaded, answering) = self.make_room(wanted, *total);
+            // Outside of the lock: it may take as long as a step, and what prompts began with is written.
+            let has_unloaded = !unloaded.is_empty();
+            unloaded.iter().for_each(|host| drop(host.end()));
+            if free >= wanted {
+                break free;
+            }
+            if !has_unloaded && begin.elapsed() > PATIENCE {
+                return Err(Refusal::NoRoom { name: name.clone(), others: answering.join(", ") });
+            }
+            sleep(LOOK);
+        };
+        // Where all of it fits the machine may be asked as ever; otherwise it has the rest of the budget, which is counted for the whole process.
+        options.run.memory =
+            (own > free).then(|| memory_estimate::process_bytes().saturating_add(free).saturating_sub(kept));
+        let loaded = LoadedModel::open(path, &options).map_err(|error| failed(error.to_string()))?;
+        let prompts = host.prompts.clone().map(|prompts| ixc_generate::prompt_cache::Options {
+            folder: prompts.folder.as_ref().map(|folder| folder.join(name)),
+            ..prompts
+        });
+        let opened = Host::new(loaded, None, Options { name: name.clone(), prompts, ..host.clone() })
+            .map_err(|error| failed(error.to_string()))?;
+        let opened = Arc::new(opened);
+        let state = &mut *self.state();
+        state.clock += 1;
+        let (bytes, used) = (Some(wanted), state.clock);
+        state.loaded[number] = Some(Loaded { host: Arc::clone(&opened), bytes, used });
+        tracing::info!(name, bytes = wanted, context = opened.facts.context, "loaded");
+        Ok(opened)
+    }
+
+    /// Takes out as few models that nobody has as it takes for so many bytes, those first that were not asked for the longest time. Gives what is free then,
+    /// what was taken out, and the names of those that are left.
+    fn make_room(&self, wanted: u64, total: u64) -> (u64, Vec<Arc<Host>>, Vec<String>) {
+        let state = &mut *self.state();
+        let mut unloaded = Vec::new();
+        loop {
+            let held = state.loaded.iter().flatten().filter_map(|loaded| loaded.bytes);
+            let free = total.saturating_sub(held.fold(0, u64::saturating_add));
+            // Who asks now has to ask this state first.
+            let idle = state
+                .loaded
+                .iter_mut()
+                .filter(|loaded| loaded.as_ref().is_some_and(|loaded| Arc::strong_count(&loaded.host) == 1));
+            let oldest = idle.min_by_key(|loaded| loaded.as_ref().map(|loaded| loaded.used));
+            match oldest.filter(|_| free < wanted).and_then(Option::take) {
+                Some(loaded) => {
+                    tracing::info!(name = loaded.host.facts.name, "unloaded");
+                    unloaded.push(loaded.host);
+                }
+                None => {
+                    let left = state.loaded.iter().flatten().map(|loaded| loaded.host.facts.name.clone());
+                    return (free, unloaded, left.collect());
+                }
+            }
+        }
+    }
+}
+
+impl Models<Host> for Registry {
+    fn list(&self) -> Vec<Listed<Host>> {
+        let state = self.state();
+        let loaded = state.loaded.iter();
+        let listed = |(source, loaded): (&Source, &Option<Loaded>)| Listed {
+            name: source.name.clone(),
+            model: loaded.as_ref().map(|loaded| Arc::clone(&loaded.host)),
+            memory: loaded.as_ref().and_then(|loaded| loaded.bytes),
+        };
+        self.sources.iter().zip(loaded).map(listed).collect()
+    }
+
+    fn loaded(&self, query: ModelQuery<'_>) -> Result<Option<Arc<Host>>, Refusal> {
+        Ok(self.number(query, false)?.and_then(|number| self.take(number)))
+    }
+
+    fn load(&self, query: ModelQuery<'_>) -> Result<Arc<Host>, Refusal> {
+        let number = self.number(query, true)?.unwrap_or(0);
+        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        // Another request may have loaded it meanwhile.
+        match self.take(number) {
+            Some(host) => Ok(host),
+            None => self.open(number),
+        }
+    }
+}

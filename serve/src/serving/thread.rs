@@ -1,0 +1,193 @@
+//! The engine's thread: takes what comes, computes a step, and again, whatever it computes.
+//!
+//! ```text
+//! publish ─▶ take what came ─▶ forget who went away ─▶ step ─┐
+//!    ▲                                                       │
+//!    └───────────────────────────────────────────────────────┘
+//! ```
+//!
+//! Invariant: a request whose client went away is forgotten before the next step.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::AtomicUsize;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use ixc_runtime::engine::{Engine, EvictError};
+use ixc_runtime::stream::store::Evicted;
+use ixc_server::model::{self, Embeddings, ExpertsAction, Refusal, SlotAction, SlotDone, Status};
+use serde_json::{Value, json};
+use tokio::sync::mpsc::UnboundedSender;
+use tokio::sync::oneshot;
+
+use super::invalid;
+use ixc_generate::expert_use::ExpertUse;
+
+/// Error message of requests whose step was not finished.
+pub(super) const FAILED: &str = "the engine failed at this step; the server's log says where";
+/// How often the thread says that it is there while there is nothing to do.
+const BEAT: Duration = Duration::from_secs(1);
+
+/// What comes to the thread.
+pub(super) enum Message {
+    Request(Box<Submission>),
+    Slot(SlotWish),
+    Experts(ExpertsAction, Reply<Value>),
+    Embed(Texts),
+    /// There will be no more.
+    End,
+}
+
+/// Where the answer to a wish goes.
+pub(super) type Reply<T> = oneshot::Sender<Result<T, Refusal>>;
+
+/// What somebody wants done with a sequence.
+pub(super) struct SlotWish {
+    pub(super) number: usize,
+    pub(super) action: SlotAction,
+    pub(super) done: Reply<SlotDone>,
+}
+
+/// A request on its way to the thread.
+pub(super) struct Submission {
+    pub(super) request: model::Request,
+    pub(super) events: UnboundedSender<model::Event>,
+    /// When it came.
+    pub(super) at: Instant,
+}
+
+/// What the thread tells of itself.
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub(super) status: Mutex<(Status, Instant)>,
+    /// Requests that were started and are not worked on.
+    pub(super) waiting: AtomicUsize,
+}
+
+impl Shared {
+    /// The thread is there, and this is how it is.
+    pub(super) fn publish(&self, status: &Status) {
+        *self.status.lock().unwrap_or_else(PoisonError::into_inner) = (status.clone(), Instant::now());
+    }
+}
+
+/// Texts that are to become vectors, on their way to the thread.
+pub(super) struct Texts {
+    pub(super) tokens: Vec<Vec<u32>>,
+    pub(super) dimensions: Option<usize>,
+    pub(super) done: Reply<Embeddings>,
+}
+
+/// What the thread computes.
+pub(super) trait Work {
+    /// What a request is called.
+    type Id;
+
+    /// Begins a request for tokens.
+    fn request(&mut self, submission: Submission);
+
+    /// Does something with a sequence as soon as it can.
+    fn slot(&mut self, wish: SlotWish);
+
+    /// Begins a request for vectors.
+    fn embed(&mut self, texts: Texts);
+
+    /// Requests whose clients have gone.
+    fn gone(&self) -> Vec<Self::Id>;
+
+    /// Forgets a request that has not ended.
+    fn forget(&mut self, id: Self::Id);
+
+    /// Whether there is nothing to compute.
+    fn is_idle(&self) -> bool;
+
+    /// Computes a step of whatever there is.
+    fn step(&mut self);
+
+    /// Ends all requests with an error, after a step that was not finished.
+    fn fail_all(&mut self);
+
+    /// Tells how it is.
+    fn publish(&mut self);
+
+    /// How it is, as it will be told.
+    fn status(&mut self) -> &mut Status;
+
+    fn engine(&self) -> &Engine;
+
+    /// See [`Engine`]'s; between steps no expert is in use.
+    fn evict_experts(&mut self, layer: usize, pinned: bool) -> Result<Evicted, EvictError>;
+
+    /// There will be no more.
+    fn finish(&mut self);
+}
+
+/// Works until nobody can submit any more and all that was has ended. Gives which experts were used.
+pub(super) fn run(mut work: impl Work, incoming: &Receiver<Message>) -> ExpertUse {
+    let mut open = true;
+    while open || !work.is_idle() {
+        work.publish();
+        if work.is_idle() {
+            match incoming.recv_timeout(BEAT) {
+                Ok(message) => open &= take(&mut work, message),
+                Err(RecvTimeoutError::Timeout) => continue,
+                Err(RecvTimeoutError::Disconnected) => open = false,
+            }
+        }
+        while let Ok(message) = incoming.try_recv() {
+            open &= take(&mut work, message);
+        }
+        for id in work.gone() {
+            work.forget(id);
+            work.status().cancelled += 1;
+        }
+        // A panic fails the requests of this step; later requests are computed.
+        if catch_unwind(AssertUnwindSafe(|| work.step())).is_err() {
+            tracing::error!("a step failed; all requests in it are ended");
+            work.fail_all();
+        }
+    }
+    work.finish();
+    ExpertUse::of(work.engine())
+}
+
+/// Takes a message; whether there may be more.
+fn take(work: &mut impl Work, message: Message) -> bool {
+    match message {
+        Message::End => return false,
+        Message::Request(submission) => work.request(*submission),
+        Message::Slot(wish) => work.slot(wish),
+        Message::Embed(texts) => work.embed(texts),
+        Message::Experts(action, done) => {
+            let used = ExpertUse::of(work.engine());
+            let evict = |layer, pinned| work.evict_experts(layer, pinned);
+            // Who asked may be gone.
+            let _ = done.send(expert_action(action, &used, evict));
+        }
+    }
+    true
+}
+
+/// Tells which experts are used, or gives some up, between two steps.
+fn expert_action(
+    action: ExpertsAction,
+    used: &ExpertUse,
+    mut evict: impl FnMut(usize, bool) -> Result<Evicted, EvictError>,
+) -> Result<Value, Refusal> {
+    let (layers, pinned) = match action {
+        // A record of which experts are used is JSON.
+        ExpertsAction::Look => return serde_json::to_value(used).map_err(invalid),
+        ExpertsAction::Evict { layer: Some(layer), pinned } => (layer..layer.saturating_add(1), pinned),
+        ExpertsAction::Evict { layer: None, pinned } => (0..used.chosen.len(), pinned),
+    };
+    let (mut blocks, mut bytes) = (0, 0);
+    for layer in layers {
+        let evicted = evict(layer, pinned).map_err(|error| match error {
+            EvictError::NotStreamed => Refusal::Unsupported { message: error.to_string(), remedy: None },
+            EvictError::NoLayer { .. } => invalid(error),
+        })?;
+        (blocks, bytes) = (blocks + evicted.blocks, bytes + evicted.bytes);
+    }
+    Ok(json!({"evicted": blocks, "bytes": bytes}))
+}

@@ -1,0 +1,188 @@
+//! The engine's thread where it makes vectors of texts: those of all requests that are there, together.
+
+use std::collections::HashMap;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use ixc_runtime::engine::{Engine, EvictError};
+use ixc_runtime::stream::store::Evicted;
+use ixc_server::model::{self, Embeddings, Refusal, Slot, Status};
+
+use super::invalid;
+use super::thread::{FAILED, Reply, Shared, SlotWish, Submission, Texts, Work};
+use ixc_generate::Error;
+use ixc_generate::embedding::{Embedder, TextId};
+
+/// A request whose texts are computed.
+struct Client {
+    ids: Vec<TextId>,
+    /// By text; empty until it is there.
+    vectors: Vec<Vec<f32>>,
+    left: usize,
+    tokens: usize,
+    dimensions: Option<usize>,
+    done: Reply<Embeddings>,
+}
+
+/// What the thread works with.
+pub(super) struct Worker<'s> {
+    embedder: Embedder,
+    clients: HashMap<u64, Client>,
+    /// Which request a text is of, and which of its texts.
+    of_text: HashMap<TextId, (u64, usize)>,
+    /// Requests so far.
+    count: u64,
+    status: Status,
+    shared: &'s Shared,
+}
+
+impl<'s> Worker<'s> {
+    pub(super) fn new(embedder: Embedder, shared: &'s Shared) -> Worker<'s> {
+        let (clients, of_text) = (HashMap::new(), HashMap::new());
+        Worker { embedder, clients, of_text, count: 0, status: Status::default(), shared }
+    }
+
+    /// Nothing of a request is computed any more.
+    fn release(&mut self, client: &Client) {
+        self.shared.waiting.fetch_sub(1, Ordering::Relaxed);
+        for id in &client.ids {
+            self.embedder.cancel(*id);
+            self.of_text.remove(id);
+        }
+    }
+
+    /// Tells a client what came of its request.
+    fn end(&mut self, client: Client, result: Result<(), Refusal>) {
+        self.release(&client);
+        let Client { vectors, tokens, done, .. } = client;
+        match &result {
+            Ok(()) => self.status.ended += 1,
+            Err(_) => self.status.failed += 1,
+        }
+        // Before the client is told: whoever has an answer finds it counted.
+        self.publish();
+        let _ = done.send(result.map(|()| Embeddings { vectors, tokens }));
+    }
+
+    fn keep(&mut self, number: u64, index: usize, vector: Vec<f32>) {
+        let Some(client) = self.clients.get_mut(&number) else { return };
+        let vector = match client.dimensions {
+            Some(dimensions) => self.embedder.cut(&vector, dimensions),
+            None => vector,
+        };
+        client.left -= 1;
+        if let Some(place) = client.vectors.get_mut(index) {
+            *place = vector;
+        }
+        if client.left == 0
+            && let Some(client) = self.clients.remove(&number)
+        {
+            self.end(client, Ok(()));
+        }
+    }
+
+    fn fail(&mut self, number: u64, error: &Error) {
+        tracing::error!(%error, "a request failed");
+        if let Some(client) = self.clients.remove(&number) {
+            self.end(client, Err(Refusal::Failed { message: error.to_string() }));
+        }
+    }
+}
+
+/// Whoever sends what this thread does not do has been refused before.
+impl Work for Worker<'_> {
+    type Id = u64;
+
+    fn request(&mut self, submission: Submission) {
+        self.shared.waiting.fetch_sub(1, Ordering::Relaxed);
+        let _ = submission.events.send(model::Event::Failed { message: super::NO_TOKENS.to_owned() });
+    }
+
+    fn slot(&mut self, wish: SlotWish) {
+        let _ = wish.done.send(Err(Refusal::Unsupported { message: super::NO_TOKENS.to_owned(), remedy: None }));
+    }
+
+    fn embed(&mut self, Texts { tokens, dimensions, done }: Texts) {
+        let number = self.count;
+        self.count += 1;
+        let (count, sum) = (tokens.len(), tokens.iter().map(Vec::len).sum());
+        let mut client = Client {
+            ids: Vec::with_capacity(count),
+            vectors: vec![Vec::new(); count],
+            left: count,
+            tokens: sum,
+            dimensions,
+            done,
+        };
+        for (index, tokens) in tokens.into_iter().enumerate() {
+            match self.embedder.submit(tokens) {
+                Ok(id) => {
+                    client.ids.push(id);
+                    self.of_text.insert(id, (number, index));
+                }
+                Err(error) => return self.end(client, Err(invalid(error))),
+            }
+        }
+        self.clients.insert(number, client);
+    }
+
+    fn gone(&self) -> Vec<u64> {
+        self.clients.iter().filter(|(_, client)| client.done.is_closed()).map(|(&number, _)| number).collect()
+    }
+
+    fn forget(&mut self, number: u64) {
+        let Some(client) = self.clients.remove(&number) else { return };
+        self.release(&client);
+    }
+
+    fn fail_all(&mut self) {
+        for (_, client) in std::mem::take(&mut self.clients) {
+            self.end(client, Err(Refusal::Failed { message: FAILED.to_owned() }));
+        }
+    }
+
+    fn is_idle(&self) -> bool {
+        self.embedder.is_idle()
+    }
+
+    fn step(&mut self) {
+        let begin = Instant::now();
+        let ended = self.embedder.step();
+        let rows = self.embedder.last_rows() as u64;
+        if rows > 0 {
+            self.status.steps += 1;
+            self.status.rows += rows;
+            self.status.prompt_tokens += rows;
+            self.status.prompt_seconds += begin.elapsed().as_secs_f64();
+        }
+        for (id, vector) in ended {
+            // Others of a request that failed have none any more.
+            let Some((number, index)) = self.of_text.remove(&id) else { continue };
+            match vector {
+                Ok(vector) => self.keep(number, index, vector),
+                Err(error) => self.fail(number, &error),
+            }
+        }
+    }
+
+    fn publish(&mut self) {
+        self.status.slots =
+            self.embedder.slots().map(|(cached, active)| Slot { cached, active, ..Slot::default() }).collect();
+        self.status.active = self.status.slots.iter().filter(|slot| slot.active).count();
+        self.shared.publish(&self.status);
+    }
+
+    fn status(&mut self) -> &mut Status {
+        &mut self.status
+    }
+
+    fn engine(&self) -> &Engine {
+        self.embedder.model().engine()
+    }
+
+    fn evict_experts(&mut self, layer: usize, pinned: bool) -> Result<Evicted, EvictError> {
+        self.embedder.evict_experts(layer, pinned)
+    }
+
+    fn finish(&mut self) {}
+}

@@ -1,0 +1,309 @@
+//! Which kernel is meant: a row's name, a spec's text, a file of kernel IR, or a kernel of a model.
+//!
+//! ```text
+//! gemm_q4_k                                              a row
+//! linear format=q4_k k=2048 tile=32 n=2048 shape=gemm    a spec
+//! experiment.ix                                          a file; a comment `; spec: linear ...` there says what it is of
+//! model.gguf:gemm_q6_k        plan.ixp:attention         a kernel of a model, by a part of its name
+//! demo:route                                             of the built-in demo model
+//! ```
+//!
+//! Leaves true: the kernel verifies.
+
+use ixc_kernels::{KINDS, KernelSpec, generate};
+use std::path::Path;
+
+use ixc_ir::kernel::Kernel;
+use ixc_ir::kernel::verify::verify;
+use ixc_kernels::catalogue::{self, ROWS};
+use ixc_targets::Target;
+
+use super::KernelError;
+use crate::Error;
+use ixc_compile::compile::{Options, specs};
+use ixc_compile::model::{Model, is_plan};
+use ixc_compile::replacements::KernelFile;
+use ixc_compile::select::{self, Selection, Use};
+
+/// Name of the built-in demo model before the colon.
+const DEMO: &str = "demo";
+/// Rows that a kernel is run with where no row of the table says how many.
+const DEFAULT_ROWS: u32 = 8;
+
+/// A kernel for a target, and where it comes from.
+#[derive(Clone, Debug)]
+pub struct Chosen {
+    /// What it is called: the row, or the kernel's own name.
+    pub name: String,
+    /// Its spec, where it has one.
+    pub spec: Option<KernelSpec>,
+    /// Rows to run it with where nothing else is asked for.
+    pub rows: u32,
+    /// What it is for.
+    pub target: Target,
+    /// The kernel.
+    pub kernel: Kernel,
+}
+
+/// The kernel that `text` means.
+///
+/// # Errors
+/// Where it means none, or the target has no kernel for its spec.
+pub fn choose(text: &str, target: Target) -> Result<Chosen, Error> {
+    let text = text.trim();
+    if let Some(row) = catalogue::find(text) {
+        return Ok(Chosen {
+            name: row.name.to_owned(),
+            ..of_spec(row.spec().map_err(KernelError::from)?, row.rows, target)?
+        });
+    }
+    let first = text.split_whitespace().next().unwrap_or_default();
+    if text.contains('=') || KINDS.iter().any(|kind| kind.word == first) {
+        return of_spec(text.parse().map_err(KernelError::from)?, DEFAULT_ROWS, target);
+    }
+    if text.ends_with(".ix") {
+        return of_file(Path::new(text), target);
+    }
+    if let Some((model, name)) = text.rsplit_once(':') {
+        return of_model(model, name, target, &Selection::default());
+    }
+    // The name that a spec gives its kernel, as profiles and dumps have it.
+    let named = ROWS.iter().filter_map(|row| row.spec().ok().map(|spec| (row, spec)));
+    match named.into_iter().find(|(_, spec)| is_name_of(spec, text)) {
+        Some((row, spec)) => of_spec(spec, row.rows, target),
+        None => {
+            let plain = |name: &str| name.replace(['_', '-'], "");
+            let text_plain = plain(text);
+            let near = ROWS.iter().map(|row| row.name).filter(|name| {
+                let name = plain(name);
+                name.contains(&text_plain) || text_plain.contains(&name)
+            });
+            Err(KernelError::Unknown { name: text.to_owned(), near: near.take(8).collect() }.into())
+        }
+    }
+}
+
+/// The kernel of a model or plan that `text` means, which is `MODEL` or `MODEL:NAME`, among those of what is selected; where all is, as [`choose`].
+///
+/// # Errors
+/// As [`choose`], where nothing is selected, and where it could be several.
+pub fn choose_among(text: &str, target: Target, selection: &Selection) -> Result<Chosen, Error> {
+    if selection.is_all() {
+        return choose(text, target);
+    }
+    let text = text.trim();
+    let first = text.split_whitespace().next().unwrap_or_default();
+    if catalogue::find(text).is_some() || text.ends_with(".ix") || KINDS.iter().any(|kind| kind.word == first) {
+        return Err(KernelError::InNoModel { name: text.to_owned() }.into());
+    }
+    let (model, name) = text.rsplit_once(':').unwrap_or((text, ""));
+    of_model(model, name, target, selection)
+}
+
+/// The model of which `text` means a kernel, or all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Named<'t> {
+    /// Its path; none for the built-in one.
+    pub path: Option<&'t Path>,
+    /// Whether no kernel of it is named.
+    pub is_whole: bool,
+}
+
+/// The model that `text` names, by itself or before a kernel's name; nothing where it means a kernel of none.
+pub fn model_of(text: &str) -> Option<Named<'_>> {
+    let text = text.trim();
+    if catalogue::find(text).is_some() || text.contains('=') || text.ends_with(".ix") {
+        return None;
+    }
+    // A path may have a colon in it.
+    let parts = [Some((text, true)), text.rsplit_once(':').map(|(model, _)| (model, false))];
+    let (name, is_whole) = parts.into_iter().flatten().find(|(name, _)| *name == DEMO || Path::new(name).exists())?;
+    Some(Named { path: (name != DEMO).then(|| Path::new(name)), is_whole })
+}
+
+/// Whether a kernel of this spec is called so, for any target or without one.
+fn is_name_of(spec: &KernelSpec, name: &str) -> bool {
+    let rest = name.strip_prefix(&spec.name());
+    rest.is_some_and(|rest| rest.is_empty() || rest.strip_prefix('_').is_some_and(|t| Target::from_name(t).is_some()))
+}
+
+fn of_spec(spec: KernelSpec, rows: u32, target: Target) -> Result<Chosen, Error> {
+    spec.check().map_err(KernelError::from)?;
+    let kernel = verified(generate(&spec, target)?)?;
+    let rows = rows.min(spec.most_rows());
+    Ok(Chosen { name: kernel.name.clone(), spec: Some(spec), rows, target, kernel })
+}
+
+fn verified(kernel: Kernel) -> Result<Kernel, KernelError> {
+    match verify(&kernel) {
+        Ok(()) => Ok(kernel),
+        Err(source) => Err(KernelError::Verify { kernel: kernel.name, source }),
+    }
+}
+
+/// A kernel of a file, and the spec that a comment there says it is of.
+fn of_file(path: &Path, target: Target) -> Result<Chosen, Error> {
+    let file = KernelFile::read(path)?;
+    if let Some(spec) = &file.spec {
+        // Inputs are made by the spec.
+        file.check_signature(&generate(spec, target)?)?;
+    }
+    let KernelFile { kernel, spec, .. } = file;
+    let rows = spec.as_ref().map_or(DEFAULT_ROWS, |spec| DEFAULT_ROWS.min(spec.most_rows()));
+    Ok(Chosen { name: kernel.name.clone(), spec, rows, target, kernel })
+}
+
+/// Kernels of a model or a plan that are selected, with what uses each; of the demo model where there is no path.
+///
+/// # Errors
+/// Where there is none, and as a model is opened and compiled.
+pub fn kernels_of_model(path: Option<&Path>, target: Target, selection: &Selection) -> Result<Vec<OfModel>, Error> {
+    if let Some(path) = path.filter(|path| is_plan(path)) {
+        let plan = ixc_runtime::file::read(path)?;
+        let name = |kernel: &Kernel| kernel.name.clone();
+        let chosen = select::kernels(&plan, &name, selection)?;
+        return Ok(chosen
+            .into_iter()
+            .map(|(at, uses)| OfModel { name: name(&plan.kernels[at]), spec: None, uses })
+            .collect());
+    }
+    let (_, plan) = specs(&opened(path)?, &Options { target: Some(target), ..Options::default() })?;
+    let chosen = select::kernels(&plan, &KernelSpec::name, selection)?;
+    let of = |(at, uses): (usize, Vec<Use>)| {
+        let spec = &plan.kernels[at];
+        OfModel { name: spec.name(), spec: Some(spec.to_string()), uses }
+    };
+    Ok(chosen.into_iter().map(of).collect())
+}
+
+/// A kernel of a model, and what uses it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OfModel {
+    /// Its name, in a model without that of a target.
+    pub name: String,
+    /// Its spec; a plan says none.
+    pub spec: Option<String>,
+    /// What uses it.
+    pub uses: Vec<Use>,
+}
+
+fn opened(path: Option<&Path>) -> Result<Model, Error> {
+    match path {
+        Some(path) => Ok(Model::open(path)?),
+        None => Ok(Model::new(ixc_compile::demo::open()?)?),
+    }
+}
+
+fn of_model(model: &str, name: &str, target: Target, selection: &Selection) -> Result<Chosen, Error> {
+    let path = Path::new(model);
+    if is_plan(path) {
+        let plan = ixc_runtime::file::read(path)?;
+        let names = select::kernels(&plan, &|kernel: &Kernel| kernel.name.clone(), selection)?;
+        let names: Vec<(usize, String)> =
+            names.into_iter().map(|(at, _)| (at, plan.kernels[at].name.clone())).collect();
+        let kernel = verified(plan.kernels[one(model, name, &names)?].clone())?;
+        return Ok(Chosen { name: kernel.name.clone(), spec: None, rows: DEFAULT_ROWS, target, kernel });
+    }
+    let (_, plan) =
+        specs(&opened((model != DEMO).then_some(path))?, &Options { target: Some(target), ..Options::default() })?;
+    let names = select::kernels(&plan, &KernelSpec::name, selection)?;
+    let names: Vec<(usize, String)> = names.into_iter().map(|(at, _)| (at, plan.kernels[at].name())).collect();
+    of_spec(plan.kernels[one(model, name, &names)?].clone(), DEFAULT_ROWS, target)
+}
+
+/// The kernel with this name, or the only one whose name contains it.
+fn one(model: &str, name: &str, names: &[(usize, String)]) -> Result<usize, KernelError> {
+    if let Some((exact, _)) = names.iter().find(|(_, other)| other == name) {
+        return Ok(*exact);
+    }
+    let found: Vec<&(usize, String)> = names.iter().filter(|(_, other)| other.contains(name)).collect();
+    let (model, name) = (model.to_owned(), name.to_owned());
+    let texts = |names: &[&(usize, String)]| names.iter().map(|(_, name)| name.clone()).collect();
+    match found.as_slice() {
+        [(one, _)] => Ok(*one),
+        [] => Err(KernelError::NotInModel { model, name, names: texts(&names.iter().collect::<Vec<_>>()) }),
+        several => Err(KernelError::Several { model, name, names: texts(several) }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ixc_kernels::limits::LIMITS;
+    use ixc_kernels::text::{Field, FieldKind};
+
+    #[test]
+    fn every_way_of_naming_finds_the_same_kernel() {
+        let target = Target::PORTABLE;
+        let row = choose("gemm_q4_k", target).unwrap();
+        let spec = choose(catalogue::find("gemm_q4_k").unwrap().text, target).unwrap();
+        assert_eq!((row.kernel.clone(), row.rows, spec.rows), (spec.kernel.clone(), 96, DEFAULT_ROWS));
+        assert_eq!(choose(&spec.name, target).unwrap().kernel, row.kernel);
+        assert_eq!(choose(&row.spec.unwrap().name(), target).unwrap().kernel, row.kernel);
+        let folder = std::env::temp_dir().join(format!("ixc-choose-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let file = folder.join("k.ix");
+        std::fs::write(&file, row.kernel.to_string()).unwrap();
+        assert_eq!(choose(file.to_str().unwrap(), target).unwrap().kernel.to_string(), row.kernel.to_string());
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn specs_that_no_schedule_asks_for_are_refused() {
+        let error = |text: &str| choose(text, Target::AMX).unwrap_err().to_string();
+        assert_eq!(error("softmax n=4294967295"), "n is \"4294967295\"; right would be at most 16777216");
+        assert!(error("attention_part group=4294967295 d=1 dv=1 scale=1.0").contains("at most 256"));
+        assert!(error("embed format=q4_k_r16 rows=3 n=256").contains("that is not packed"));
+        assert!(error("linear format=a8_super k=256 tile=8 n=8 shape=gemv").contains("a weight's format"));
+        assert!(error("quantise n=256 out=f16").contains("right would be a format of activations"));
+        // The largest that are allowed make a kernel or an error.
+        for kind in KINDS {
+            for (lead, tail) in [("f32", "gemv"), ("q4_k", "gemm"), ("bf16", "tiles")] {
+                let fields: Vec<String> = kind.fields.iter().map(|field| largest(field, lead, tail)).collect();
+                let text = format!("{} {}", kind.word, fields.join(" "));
+                for target in [Target::AVX2, Target::AMX] {
+                    let made = choose(&text, target);
+                    println!("{text} {target:?}: {}", made.map_or_else(|e| e.to_string(), |_| "a kernel".into()));
+                }
+            }
+        }
+    }
+
+    /// A field with the largest value that it may have.
+    fn largest(field: &Field, format: &str, shape: &str) -> String {
+        let name = field.name;
+        match field.holds {
+            FieldKind::Flag => name.to_owned(),
+            // Activations follow from the weight.
+            FieldKind::Format if name == "x" => String::new(),
+            FieldKind::Format if name == "out" => "out=f32".to_owned(),
+            FieldKind::Format if name == "to" => "to=q4_k_r16".to_owned(),
+            FieldKind::Format => format!("{name}={format}"),
+            FieldKind::Cache => format!("{name}=q8_0/q4_0"),
+            FieldKind::Pace => format!("{name}=65536/8"),
+            FieldKind::Float => format!("{name}=1.0"),
+            FieldKind::Word(_) if name == "shape" => format!("shape={shape}"),
+            FieldKind::Word(words) => format!("{name}={}", words[words.len() - 1]),
+            FieldKind::Number => {
+                let limit =
+                    LIMITS.iter().find(|(size, _)| *size == name).unwrap_or_else(|| panic!("{name} has no limit"));
+                format!("{name}={}", limit.1)
+            }
+        }
+    }
+
+    #[test]
+    fn kernels_of_a_model_are_found_by_a_part_of_their_name() {
+        let route = choose("demo:route", Target::PORTABLE).unwrap();
+        assert!(
+            matches!(route.spec, Some(KernelSpec::Route(ixc_kernels::Route { experts: 16, .. }))),
+            "{:?}",
+            route.spec
+        );
+        let error = |text: &str| choose(text, Target::PORTABLE).unwrap_err().to_string();
+        assert!(error("demo:gem").starts_with("\"gem\" could be several kernels of demo: "), "{}", error("demo:gem"));
+        assert!(error("demo:nothing").starts_with("demo has no kernel whose name contains \"nothing\"; it has "));
+        assert!(error("gemm_q4").contains("near to it: gemm_q4_0, gemm_q4_k"), "{}", error("gemm_q4"));
+        assert!(error("gemm-q4k").contains("near to it: gemm_q4_k, "), "{}", error("gemm-q4k"));
+    }
+}

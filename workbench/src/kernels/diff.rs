@@ -1,0 +1,248 @@
+//! Two kernels that are called alike, with the same inputs: whether they compute the same, what their code costs, how fast each is here, and where
+//! their instructions differ.
+//!
+//! ```text
+//! ixc kernel show gemv_q4_k --stage ir > fast.ix      (edit fast.ix)
+//! ixc kernel diff fast.ix                             against the kernel of its spec
+//! ixc kernel diff old.ix new.ix
+//! ```
+
+use ixc_codegen::cost;
+use ixc_codegen::module::Artifact;
+use ixc_codegen::x64::listing::Listed;
+use ixc_ir::kernel::print::AffineText;
+use ixc_ir::kernel::{BufferKind, Kernel};
+use ixc_kernels::catalogue::compare::{Difference, difference, elements, nmse};
+use ixc_kernels::generate;
+use serde::Serialize;
+use similar::{Algorithm, DiffTag, capture_diff_slices};
+
+use super::bench::{Place, in_turn};
+use super::choose::Chosen;
+use super::run::{Case, Engine};
+use super::{KernelError, show};
+use crate::Error;
+use ixc_compile::replacements::signature_difference;
+
+/// The kernel that a spec gives, for one that an edited file says it is of.
+///
+/// # Errors
+/// Where it says none, or the target has no kernel for it.
+pub fn unedited(edited: &Chosen) -> Result<Chosen, Error> {
+    let spec = edited.spec.as_ref().ok_or_else(|| KernelError::NoSpec { name: edited.name.clone() })?;
+    let kernel = generate(spec, edited.target)?;
+    Ok(Chosen { name: kernel.name.clone(), kernel, ..edited.clone() })
+}
+
+/// Whether two kernels can have the same inputs: their dims and buffers are alike.
+///
+/// # Errors
+/// [`KernelError::CalledOtherwise`], with what each has that the other has not.
+pub fn called_alike(a: &Chosen, b: &Chosen) -> Result<(), Error> {
+    if signature_difference(&a.kernel, &b.kernel).is_none() {
+        return Ok(());
+    }
+    let (first, second) = (called(&a.kernel), called(&b.kernel));
+    let only = |own: &[String], other: &[String]| -> Vec<String> {
+        own.iter().filter(|each| !other.contains(each)).cloned().collect()
+    };
+    let (of_first, of_second) = (only(&first, &second), only(&second, &first));
+    Err(KernelError::CalledOtherwise {
+        names: [a.kernel.name.clone(), b.kernel.name.clone()],
+        // The same in another order.
+        found: if of_first.is_empty() && of_second.is_empty() { [first, second] } else { [of_first, of_second] },
+    }
+    .into())
+}
+
+/// How a kernel is called: its dims, then its buffers.
+fn called(kernel: &Kernel) -> Vec<String> {
+    let dims = kernel.dims.iter().map(|dim| format!("dim %{} in {}..={}", dim.name, dim.lo, dim.hi));
+    let buffers = kernel.buffers.iter().map(|buffer| {
+        let below = match &buffer.kind {
+            BufferKind::Index { below } => format!("({})", AffineText(kernel, below)),
+            _ => String::new(),
+        };
+        let kind = buffer.kind.keyword();
+        format!("buffer %{} : {kind}{below} {}", buffer.name, AffineText(kernel, &buffer.size))
+    });
+    dims.chain(buffers).collect()
+}
+
+/// What two kernels leave in a buffer.
+#[derive(Clone, Debug)]
+pub struct BufferDiff {
+    /// The buffer.
+    pub name: String,
+    /// The first element that differs, and how many do.
+    pub first: Option<Difference>,
+    /// Of floats the squares of what differs, over those of the first kernel's (NMSE).
+    pub nmse: Option<f64>,
+}
+
+/// Runs both with the same inputs, by the engine, and compares all that they leave.
+///
+/// # Errors
+/// Where they are called otherwise, or one of them cannot be run.
+pub fn results(a: &Case, b: &Case, engine: Engine) -> Result<Vec<BufferDiff>, Error> {
+    called_alike(&a.chosen, &b.chosen)?;
+    let (left, right) = (a.run(engine)?, b.run(engine)?);
+    let kernel = &a.chosen.kernel;
+    let buffers = kernel.buffers.iter().zip(elements(kernel)).zip(left.iter().zip(&right));
+    let results = buffers.filter(|((buffer, _), _)| buffer.kind.is_result()).map(|((buffer, elem), (left, right))| {
+        let first = difference(&buffer.name, elem, left, right);
+        BufferDiff { name: buffer.name.clone(), first, nmse: elem.and_then(|elem| nmse(elem, left, right)) }
+    });
+    Ok(results.collect())
+}
+
+/// What a kernel's code costs, before it runs.
+#[derive(Clone, Debug, Serialize)]
+pub struct Cost {
+    /// Instructions; none for `portable`.
+    pub instructions: Option<usize>,
+    /// Bytes of code and constants.
+    pub bytes: usize,
+    /// Registers that had to be put away.
+    pub spills: Option<usize>,
+    /// Cycles on the target's CPU with all operands in the first-level cache; none where it has no model.
+    pub cycles: Option<f64>,
+}
+
+impl Cost {
+    /// Of a kernel with its dims.
+    ///
+    /// # Errors
+    /// Where the target has no code for it.
+    pub fn of(case: &Case) -> Result<Cost, Error> {
+        let artifact = show::compile(&case.chosen)?;
+        let bytes = artifact.bytes().iter().map(|part| part.len()).sum();
+        let Artifact::X64(compiled) = artifact else {
+            return Ok(Cost { instructions: None, bytes, spills: None, cycles: None });
+        };
+        let (kernel, stats) = (&case.chosen.kernel, &compiled.stats);
+        let cycles = cost::model(case.chosen.target).and_then(|model| {
+            let report = cost::analyse(&compiled.code[..compiled.code_bytes], &compiled.lines, kernel, model);
+            Some(report.whole(&case.dims).ok()?.cycles)
+        });
+        let spills = Some(stats.vector_spills + stats.gpr_spills);
+        Ok(Cost { instructions: Some(stats.instructions), bytes, spills, cycles })
+    }
+}
+
+/// How fast the second kernel is here, as a multiple of the first.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Speed {
+    /// Where the buffers lie.
+    pub place: Place,
+    /// Seconds of a call of the first, and of the second; medians.
+    pub seconds: [f64; 2],
+    /// Time of the first over that of the second, of rounds that were taken in turn: the median, the smallest, the largest.
+    pub ratio: [f64; 3],
+}
+
+/// Measures both in turn, with one thread.
+///
+/// # Errors
+/// Where this machine cannot run them.
+pub fn speed(a: &Case, b: &Case, place: Place, rounds: u32) -> Result<Speed, Error> {
+    let mut pairs = in_turn([a, b], place, rounds)?;
+    let mut ratios: Vec<f64> = pairs.iter().map(|[a, b]| a / b).collect();
+    ratios.sort_by(f64::total_cmp);
+    let mut median = |side: usize| {
+        pairs.sort_by(|x, y| x[side].total_cmp(&y[side]));
+        pairs[pairs.len() / 2][side]
+    };
+    let seconds = [median(0), median(1)];
+    Ok(Speed { place, seconds, ratio: [ratios[ratios.len() / 2], ratios[0], ratios[ratios.len() - 1]] })
+}
+
+/// A row of two listings beside each other: a line of each, of which one may be missing, and whether they are equal.
+pub type Pair = (Option<String>, Option<String>, bool);
+
+/// The instructions of both beside each other.
+///
+/// # Errors
+/// For `portable`, whose code is not ours, and where the target has none.
+pub fn instructions(a: &Chosen, b: &Chosen) -> Result<Vec<Pair>, Error> {
+    let list = |chosen: &Chosen| -> Result<Vec<String>, Error> {
+        let compiled = show::compile_x64(chosen, "a comparison of instructions")?;
+        Ok(compiled.listing().into_iter().map(without_places).collect())
+    };
+    Ok(beside(&list(a)?, &list(b)?))
+}
+
+/// The IR of both beside each other.
+pub fn statements(a: &Kernel, b: &Kernel) -> Vec<Pair> {
+    let list = |kernel: &Kernel| kernel.to_string().lines().map(str::to_owned).collect::<Vec<_>>();
+    beside(&list(a), &list(b))
+}
+
+/// An instruction without where it jumps to or where its constant lies, which one instruction more moves for all others.
+fn without_places(line: Listed) -> String {
+    let Some((before, label)) = line.text.split_once(".L") else { return line.text };
+    let end = label.find(|c: char| !c.is_ascii_alphanumeric()).unwrap_or(label.len());
+    format!("{before}.L{}", &label[end..])
+}
+
+fn beside(left: &[String], right: &[String]) -> Vec<Pair> {
+    let mut rows = Vec::new();
+    for op in capture_diff_slices(Algorithm::Myers, left, right) {
+        let (old, new) = (&left[op.old_range()], &right[op.new_range()]);
+        for at in 0..old.len().max(new.len()) {
+            rows.push((old.get(at).cloned(), new.get(at).cloned(), op.tag() == DiffTag::Equal));
+        }
+    }
+    rows
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernels::choose::choose;
+    use crate::kernels::run::Sizes;
+    use ixc_targets::Target;
+
+    fn case(chosen: Chosen) -> Case {
+        Case::new(chosen, Some(Sizes::Rows(2)), 7).unwrap()
+    }
+
+    #[test]
+    fn a_kernel_is_compared_with_what_it_was_before_it_was_edited() {
+        for target in [Target::PORTABLE, Target::native()] {
+            let edited = choose("map function=add n=64", target).unwrap();
+            let own = unedited(&edited).unwrap();
+            assert_eq!(own.kernel, edited.kernel);
+            let same = results(&case(own.clone()), &case(edited.clone()), Engine::Native).unwrap();
+            assert!(same.iter().all(|buffer| buffer.first.is_none() && buffer.nmse == Some(0.0)), "{same:?}");
+            // Subtracted in place of added.
+            let text = edited.kernel.to_string().replacen(" add ", " sub ", 1);
+            let kernel = ixc_ir::kernel::parse::parse(&text).unwrap();
+            let edited = Chosen { kernel, ..edited };
+            let other = results(&case(own.clone()), &case(edited.clone()), Engine::Native).unwrap();
+            assert!(other.iter().any(|buffer| buffer.first.is_some() && buffer.nmse > Some(0.1)), "{other:?}");
+            let changed = statements(&own.kernel, &edited.kernel).into_iter().filter(|(.., equal)| !equal).count();
+            assert_eq!(changed, 1);
+            assert!(Cost::of(&case(edited)).unwrap().bytes > 0);
+            let speed = speed(&case(own.clone()), &case(own), Place::Caches, 3).unwrap();
+            assert!(speed.ratio[1] <= speed.ratio[0] && speed.ratio[0] <= speed.ratio[2], "{speed:?}");
+        }
+        let (a, b) = (choose("map function=add n=64", Target::AVX2), choose("map function=add n=96", Target::AVX2));
+        let error = results(&case(a.unwrap()), &case(b.unwrap()), Engine::Emulator).unwrap_err();
+        assert!(error.to_string().contains("buffer"), "{error}");
+    }
+
+    #[test]
+    fn one_more_instruction_leaves_all_others_equal() {
+        let edited = choose("map function=add n=64", Target::AVX2).unwrap();
+        let text = edited.kernel.to_string();
+        let at = text.find("    store ").or_else(|| text.find("  store ")).unwrap();
+        let stored = text[at..].lines().next().unwrap();
+        // The same is stored twice.
+        let twice = text.replacen(stored, &format!("{stored}\n{stored}"), 1);
+        let more = Chosen { kernel: ixc_ir::kernel::parse::parse(&twice).unwrap(), ..edited.clone() };
+        let rows = instructions(&edited, &more).unwrap();
+        let other = rows.iter().filter(|(.., equal)| !equal).count();
+        assert!((1..=4).contains(&other) && rows.len() > 5, "{rows:?}");
+    }
+}

@@ -1,0 +1,758 @@
+//! Makes a failing kernel small: takes away what the failure does not need.
+//!
+//! ```text
+//! kernel of 120 statements, 5 buffers       differs from the interpreter
+//! ...                                       runs of statements, halves of them, quarters, single ones; loops; carried values; buffers; dims
+//! kernel of 4 statements, 2 buffers         still differs
+//! ```
+//!
+//! Delta debugging (Zeller and Hildebrandt, 2002) over the IR: what a statement gave is replaced by an operand of the same type, by another value, or
+//! by zeros, so that all that used it still stands. Every kernel that is tried verifies; what does not is not tried.
+//!
+//! Takes a kernel that fails, and who says whether another fails in the same manner; leaves one that does, of which no single step can be taken.
+
+use std::collections::{HashMap, HashSet};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use ixc_ir::kernel::number::canonical;
+use ixc_ir::kernel::op::Memory;
+use ixc_ir::kernel::verify::verify;
+use ixc_ir::kernel::{
+    Address, Affine, Atom, BufferId, BufferKind, Carry, DimId, For, Imm, Inst, Kernel, Op, Stmt, Type, ValueId, VarId,
+};
+use serde::Serialize;
+
+use super::choose::Chosen;
+use super::run::{Case, Engine, Sizes};
+use ixc_compile::replacements::signature_difference;
+
+/// How a kernel fails: of two failures of the same manner only numbers differ.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(tag = "kind", content = "says", rename_all = "snake_case")]
+pub enum Failure {
+    /// What runs it leaves something else than the interpreter.
+    Differs,
+    /// It cannot be compiled or run: what the error says, without numbers.
+    Refused(String),
+    /// Something panics: what it says, without numbers.
+    Panics(String),
+    /// A command says that it fails.
+    Command,
+}
+
+impl std::fmt::Display for Failure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Failure::Differs => f.write_str("it differs from the interpreter"),
+            Failure::Refused(says) => write!(f, "it is refused: {says}"),
+            Failure::Panics(says) => write!(f, "it makes the compiler panic: {says}"),
+            Failure::Command => f.write_str("the command says that it fails"),
+        }
+    }
+}
+
+/// How many of its parts a kernel has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Counts {
+    /// Statements, loops among them.
+    pub statements: usize,
+    /// Loops.
+    pub loops: usize,
+    /// Buffers.
+    pub buffers: usize,
+    /// Dims.
+    pub dims: usize,
+}
+
+impl Counts {
+    /// Of a kernel.
+    pub fn of(kernel: &Kernel) -> Counts {
+        fn count(body: &[Stmt]) -> (usize, usize) {
+            body.iter().fold((0, 0), |(all, loops), statement| match statement {
+                Stmt::Inst(_) | Stmt::LoadIndex { .. } => (all + 1, loops),
+                Stmt::For(inner) => {
+                    let (more, nested) = count(&inner.body);
+                    (all + 1 + more, loops + 1 + nested)
+                }
+            })
+        }
+        let (statements, loops) = count(&kernel.body);
+        Counts { statements, loops, buffers: kernel.buffers.len(), dims: kernel.dims.len() }
+    }
+}
+
+/// A kernel and the values of its dims.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Failing {
+    /// The kernel.
+    pub kernel: Kernel,
+    /// Values of its dims.
+    pub dims: Vec<i64>,
+}
+
+/// What was found.
+#[derive(Clone, Debug)]
+pub struct Reduced {
+    /// The smallest.
+    pub smallest: Failing,
+    /// Kernels that were tried.
+    pub tried: usize,
+    /// Whether there was nothing left to try.
+    pub complete: bool,
+}
+
+/// How a kernel with inputs of a seed fails, if it does: compiled and run by an engine, and by the interpreter. Inputs follow `chosen`'s spec as long
+/// as the kernel is called as that says.
+pub fn failure(chosen: &Chosen, failing: &Failing, seed: u64, engine: Engine) -> Option<Failure> {
+    let own = signature_difference(&chosen.kernel, &failing.kernel).is_none();
+    let tried = Chosen { kernel: failing.kernel.clone(), spec: chosen.spec.clone().filter(|_| own), ..chosen.clone() };
+    let run = AssertUnwindSafe(|| {
+        let case = Case::new(tried, Some(Sizes::Dims(failing.dims.clone())), seed)?;
+        case.check(engine)
+    });
+    match catch_unwind(run) {
+        Ok(Ok(outcome)) => outcome.difference.map(|_| Failure::Differs),
+        Ok(Err(error)) => Some(Failure::Refused(without_numbers(&error.to_string()))),
+        Err(panic) => {
+            let text = panic.downcast_ref::<String>().map(String::as_str).or(panic.downcast_ref::<&str>().copied());
+            Some(Failure::Panics(without_numbers(text.unwrap_or("something"))))
+        }
+    }
+}
+
+/// Numbers and the names behind `%` say which part of a kernel it was, not what went wrong.
+fn without_numbers(text: &str) -> String {
+    let mut out = String::new();
+    let mut in_name = false;
+    for c in text.lines().next().unwrap_or_default().chars() {
+        in_name = c == '%' || in_name && (c.is_alphanumeric() || c == '_' || c == '.');
+        match (in_name && c != '%', c.is_ascii_digit()) {
+            (true, _) => {}
+            (false, true) if out.ends_with('#') => {}
+            (false, true) => out.push('#'),
+            (false, false) => out.push(c),
+        }
+    }
+    out
+}
+
+/// Makes a kernel small that fails; `fails` says whether another does in the same manner, and is asked `most` times at most. Dims stay where it is not told
+/// of their values.
+pub fn reduce(failing: &Failing, keeps_dims: bool, most: usize, fails: &mut dyn FnMut(&Failing) -> bool) -> Reduced {
+    let mut search = Search { smallest: failing.clone(), keeps_dims, tried: 0, most, fails };
+    loop {
+        let before = search.smallest.clone();
+        search.statements();
+        search.loops();
+        search.carries();
+        search.addresses();
+        search.signature();
+        if search.smallest == before || search.is_over() {
+            break;
+        }
+    }
+    let complete = !search.is_over();
+    Reduced { tried: search.tried, complete, smallest: search.smallest }
+}
+
+struct Search<'f> {
+    smallest: Failing,
+    keeps_dims: bool,
+    tried: usize,
+    most: usize,
+    fails: &'f mut dyn FnMut(&Failing) -> bool,
+}
+
+impl Search<'_> {
+    fn is_over(&self) -> bool {
+        self.tried >= self.most
+    }
+
+    /// Takes a kernel if it is another, verifies and fails.
+    fn take(&mut self, kernel: Kernel, dims: Vec<i64>) -> bool {
+        if self.is_over() || verify(&kernel).is_err() {
+            return false;
+        }
+        let next = Failing { kernel: canonical(&kernel), dims };
+        if next == self.smallest {
+            return false;
+        }
+        self.tried += 1;
+        let taken = (self.fails)(&next);
+        if taken {
+            self.smallest = next;
+        }
+        taken
+    }
+
+    fn take_kernel(&mut self, kernel: Kernel) -> bool {
+        self.take(kernel, self.smallest.dims.clone())
+    }
+
+    /// Runs of statements, from half of all to single ones.
+    fn statements(&mut self) {
+        let mut run = Counts::of(&self.smallest.kernel).statements.div_ceil(2).max(1);
+        loop {
+            let mut from = 0;
+            while from < Counts::of(&self.smallest.kernel).statements && !self.is_over() {
+                let chosen = from..from + run;
+                let taken = [Stand::Like, Stand::Last, Stand::Zero].into_iter().any(|stand| {
+                    let kernel = without(&self.smallest.kernel, &|at| chosen.contains(&at), stand);
+                    weight(&kernel) < weight(&self.smallest.kernel) && self.take_kernel(kernel)
+                });
+                if !taken {
+                    from += run;
+                }
+            }
+            if run == 1 || self.is_over() {
+                break;
+            }
+            run /= 2;
+        }
+    }
+
+    /// Loops that run once, or half as often, or are their body.
+    fn loops(&mut self) {
+        let mut at = 0;
+        while at < Counts::of(&self.smallest.kernel).loops && !self.is_over() {
+            let edits: [fn(&mut For); 2] = [
+                |inner| inner.trip = Affine::constant(1),
+                |inner| {
+                    if let Some(trip) = inner.trip.as_constant() {
+                        inner.trip = Affine::constant(trip / 2);
+                    }
+                },
+            ];
+            for edit in edits {
+                let kernel = edited(&self.smallest.kernel, at, edit);
+                if trips(&kernel) < trips(&self.smallest.kernel) {
+                    self.take_kernel(kernel);
+                }
+            }
+            let kernel = unwrapped(&self.smallest.kernel, at);
+            if !kernel.is_some_and(|kernel| self.take_kernel(kernel)) {
+                at += 1;
+            }
+        }
+    }
+
+    /// Values that loops carry.
+    fn carries(&mut self) {
+        for at in 0..Counts::of(&self.smallest.kernel).loops {
+            let mut carry = 0;
+            while !self.is_over() {
+                let Some(kernel) = without_carry(&self.smallest.kernel, at, carry) else { break };
+                if !self.take_kernel(kernel) {
+                    carry += 1;
+                }
+            }
+        }
+    }
+
+    /// Offsets that are nothing.
+    fn addresses(&mut self) {
+        for at in 0..Counts::of(&self.smallest.kernel).statements {
+            let mut kernel = self.smallest.kernel.clone();
+            let mut number = 0;
+            visit(&mut kernel.body, &mut |statement| {
+                if number == at {
+                    match statement {
+                        Stmt::Inst(Inst { address: Some(address), .. }) | Stmt::LoadIndex { address, .. } => {
+                            address.offset = Affine::constant(0);
+                        }
+                        Stmt::Inst(_) | Stmt::For(_) => {}
+                    }
+                }
+                number += 1;
+            });
+            self.take_kernel(kernel);
+        }
+    }
+
+    /// Smaller sizes of a buffer, and those that follow no dim.
+    fn sizes(&mut self, at: usize) {
+        loop {
+            let (own, dims) = (&self.smallest.kernel.buffers[at].size, &self.smallest.dims);
+            let value = own.evaluate(|atom| match atom {
+                Atom::Dim(dim) => dims.get(dim.index()).copied().unwrap_or(0),
+                Atom::Var(_) => 0,
+            });
+            let mut sizes: Vec<Affine> = Vec::new();
+            if !own.terms.is_empty() {
+                sizes.extend([Some(own.constant), value].into_iter().flatten().map(Affine::constant));
+            }
+            sizes.push(Affine { constant: own.constant / 2, ..own.clone() });
+            let taken = sizes.into_iter().any(|size| {
+                let mut kernel = self.smallest.kernel.clone();
+                kernel.buffers[at].size = size;
+                self.take_kernel(kernel)
+            });
+            if !taken {
+                break;
+            }
+        }
+    }
+
+    /// Buffers and dims that nothing uses, smaller ones, and dims of smaller values.
+    fn signature(&mut self) {
+        let mut at = 0;
+        while at < self.smallest.kernel.buffers.len() && !self.is_over() {
+            let taken = without_buffer(&self.smallest.kernel, at).is_some_and(|kernel| self.take_kernel(kernel));
+            if !taken {
+                self.sizes(at);
+                at += 1;
+            }
+        }
+        let mut at = 0;
+        while at < self.smallest.kernel.dims.len() && !self.keeps_dims && !self.is_over() {
+            let mut dims = self.smallest.dims.clone();
+            if at < dims.len() {
+                dims.remove(at);
+            }
+            let taken = without_dim(&self.smallest.kernel, at).is_some_and(|kernel| self.take(kernel, dims));
+            if !taken {
+                let (lo, own) = (self.smallest.kernel.dims[at].lo, self.smallest.dims.get(at).copied().unwrap_or(0));
+                for value in [lo, lo.max(1), own / 2] {
+                    let mut dims = self.smallest.dims.clone();
+                    if (lo..own).contains(&value) && at < dims.len() {
+                        dims[at] = value;
+                        self.take(self.smallest.kernel.clone(), dims);
+                    }
+                }
+                at += 1;
+            }
+        }
+    }
+}
+
+/// Statements, of which a constant is half of one: what loads or computes is better a constant.
+fn weight(kernel: &Kernel) -> usize {
+    fn of(body: &[Stmt]) -> usize {
+        let weights = body.iter().map(|statement| match statement {
+            Stmt::Inst(Inst { op: Op::Bytes | Op::TileZero, .. }) => 1,
+            Stmt::Inst(_) | Stmt::LoadIndex { .. } => 2,
+            Stmt::For(inner) => 2 + of(&inner.body),
+        });
+        weights.sum()
+    }
+    of(&kernel.body)
+}
+
+/// Visits statements in the order of the text, a loop before its body.
+fn visit(body: &mut [Stmt], each: &mut dyn FnMut(&mut Stmt)) {
+    for statement in body {
+        each(statement);
+        if let Stmt::For(inner) = statement {
+            visit(&mut inner.body, each);
+        }
+    }
+}
+
+/// Constant trips together; those that follow dims count more than any constant.
+fn trips(kernel: &Kernel) -> i128 {
+    fn sum(body: &[Stmt]) -> i128 {
+        let trips = body.iter().filter_map(|statement| match statement {
+            Stmt::For(inner) => {
+                let own = inner.trip.as_constant().map_or(i128::from(i64::MAX), i128::from);
+                Some(own + sum(&inner.body))
+            }
+            Stmt::Inst(_) | Stmt::LoadIndex { .. } => None,
+        });
+        trips.sum()
+    }
+    sum(&kernel.body)
+}
+
+fn edited(kernel: &Kernel, number: usize, edit: fn(&mut For)) -> Kernel {
+    let (mut kernel, mut at) = (kernel.clone(), 0);
+    visit(&mut kernel.body, &mut |statement| {
+        if let Stmt::For(inner) = statement {
+            if at == number {
+                edit(inner);
+            }
+            at += 1;
+        }
+    });
+    kernel
+}
+
+/// What stands for the result of a statement that is taken away.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stand {
+    /// Its first operand of its type, or the last value of its type before it, or zeros.
+    Like,
+    /// Its last operand of its type, or zeros.
+    Last,
+    /// Zeros.
+    Zero,
+}
+
+/// A kernel in which some statements are taken away.
+struct Removal<'k> {
+    kernel: &'k Kernel,
+    chosen: &'k dyn Fn(usize) -> bool,
+    stand: Stand,
+    next: usize,
+    stands: HashMap<ValueId, ValueId>,
+    /// Variables that are gone: they were 0.
+    gone: HashSet<VarId>,
+    /// Values that may be used here.
+    visible: Vec<ValueId>,
+}
+
+/// The kernel without the statements that are chosen, and without what nothing uses then.
+fn without(kernel: &Kernel, chosen: &dyn Fn(usize) -> bool, stand: Stand) -> Kernel {
+    let (stands, gone, visible) = Default::default();
+    let mut removal = Removal { kernel, chosen, stand, next: 0, stands, gone, visible };
+    let body = removal.block(&kernel.body);
+    let mut kernel = Kernel { body, ..kernel.clone() };
+    while remove_unused(&mut kernel) {}
+    kernel
+}
+
+impl Removal<'_> {
+    fn value(&self, value: ValueId) -> ValueId {
+        self.stands.get(&value).copied().unwrap_or(value)
+    }
+
+    fn affine(&self, affine: &Affine) -> Affine {
+        let mut affine = affine.clone();
+        affine.terms.retain(|(atom, _)| !matches!(atom, Atom::Var(var) if self.gone.contains(var)));
+        affine
+    }
+
+    fn address(&self, address: &Address) -> Address {
+        Address { buffer: address.buffer, offset: self.affine(&address.offset) }
+    }
+
+    fn block(&mut self, body: &[Stmt]) -> Vec<Stmt> {
+        let seen = self.visible.len();
+        let mut out = Vec::new();
+        for statement in body {
+            let is_chosen = (self.chosen)(self.next);
+            self.next += 1;
+            match statement {
+                Stmt::Inst(inst) => {
+                    let operands: Vec<ValueId> = inst.operands.iter().map(|value| self.value(*value)).collect();
+                    match (is_chosen, inst.result) {
+                        (false, _) => {
+                            let address = inst.address.as_ref().map(|address| self.address(address));
+                            let index = inst.index.as_ref().map(|affine| self.affine(affine));
+                            out.push(Stmt::Inst(Inst { operands, address, index, ..inst.clone() }));
+                            self.visible.extend(inst.result);
+                        }
+                        (true, None) => {}
+                        (true, Some(result)) => {
+                            let ty = self.kernel.ty(result);
+                            let alike = |value: &&ValueId| self.kernel.ty(**value) == ty;
+                            let stand = match self.stand {
+                                Stand::Like => operands.iter().find(alike).or(self.visible.iter().rev().find(alike)),
+                                Stand::Last => operands.iter().rev().find(alike),
+                                Stand::Zero => None,
+                            };
+                            match stand.copied() {
+                                Some(stand) => {
+                                    self.stands.insert(result, stand);
+                                }
+                                None => {
+                                    out.push(Stmt::Inst(zeros(result, ty)));
+                                    self.visible.push(result);
+                                }
+                            }
+                        }
+                    }
+                }
+                Stmt::LoadIndex { var, .. } if is_chosen => {
+                    self.gone.insert(*var);
+                }
+                Stmt::LoadIndex { var, address } => {
+                    out.push(Stmt::LoadIndex { var: *var, address: self.address(address) });
+                }
+                Stmt::For(inner) if is_chosen => {
+                    self.next += Counts::of(&Kernel { body: inner.body.clone(), ..empty() }).statements;
+                    for carry in &inner.carries {
+                        let init = self.value(carry.init);
+                        self.stands.insert(carry.result, init);
+                    }
+                }
+                Stmt::For(inner) => {
+                    let inits: Vec<ValueId> = inner.carries.iter().map(|carry| self.value(carry.init)).collect();
+                    let before = self.visible.len();
+                    self.visible.extend(inner.carries.iter().map(|carry| carry.inner));
+                    let body = self.block(&inner.body);
+                    let carries = inner.carries.iter().zip(inits);
+                    let carries =
+                        carries.map(|(carry, init)| Carry { init, next: self.value(carry.next), ..carry.clone() });
+                    let carries = carries.collect();
+                    self.visible.truncate(before);
+                    self.visible.extend(inner.carries.iter().map(|carry| carry.result));
+                    out.push(Stmt::For(For { var: inner.var, trip: inner.trip.clone(), carries, body }));
+                }
+            }
+        }
+        self.visible.truncate(seen);
+        out
+    }
+}
+
+fn empty() -> Kernel {
+    let (dims, buffers, values, vars, body) = Default::default();
+    Kernel { name: String::new(), dims, buffers, values, vars, body }
+}
+
+fn zeros(result: ValueId, ty: Type) -> Inst {
+    let (op, imm) = match ty.is_tile() {
+        true => (Op::TileZero, Imm::None),
+        false => (Op::Bytes, Imm::Bytes(vec![0; ty.bytes() as usize])),
+    };
+    Inst { op, ty, operands: Vec::new(), imm, address: None, index: None, result: Some(result) }
+}
+
+/// Takes away what gives only values that nothing uses; says whether there was something.
+fn remove_unused(kernel: &mut Kernel) -> bool {
+    fn used(body: &[Stmt], values: &mut HashSet<ValueId>, vars: &mut HashSet<VarId>) {
+        let mut affine = |affine: &Affine| {
+            vars.extend(affine.terms.iter().filter_map(|(atom, _)| match atom {
+                Atom::Var(var) => Some(*var),
+                Atom::Dim(_) => None,
+            }));
+        };
+        let mut nested = Vec::new();
+        for statement in body {
+            match statement {
+                Stmt::Inst(inst) => {
+                    values.extend(&inst.operands);
+                    inst.address.iter().for_each(|address| affine(&address.offset));
+                    inst.index.iter().for_each(&mut affine);
+                }
+                Stmt::LoadIndex { address, .. } => affine(&address.offset),
+                Stmt::For(inner) => {
+                    values.extend(inner.carries.iter().flat_map(|carry| [carry.init, carry.next]));
+                    nested.push(&inner.body);
+                }
+            }
+        }
+        nested.into_iter().for_each(|body| used(body, values, vars));
+    }
+    fn sweep(body: &mut Vec<Stmt>, values: &HashSet<ValueId>, vars: &HashSet<VarId>) -> bool {
+        let before = body.len();
+        let mut changed = false;
+        body.retain_mut(|statement| match statement {
+            Stmt::Inst(inst) => {
+                inst.op.row().memory == Memory::Hint || inst.result.is_none_or(|result| values.contains(&result))
+            }
+            Stmt::LoadIndex { var, .. } => vars.contains(var),
+            Stmt::For(inner) => {
+                changed |= sweep(&mut inner.body, values, vars);
+                !inner.body.is_empty() || inner.carries.iter().any(|carry| values.contains(&carry.result))
+            }
+        });
+        changed || body.len() < before
+    }
+    let (mut values, mut vars) = (HashSet::new(), HashSet::new());
+    used(&kernel.body, &mut values, &mut vars);
+    sweep(&mut kernel.body, &values, &vars)
+}
+
+/// The kernel with the body of a loop in its place, as it is in the first iteration.
+fn unwrapped(kernel: &Kernel, number: usize) -> Option<Kernel> {
+    fn block(removal: &mut Removal<'_>, body: &[Stmt], number: usize, at: &mut usize, found: &mut bool) -> Vec<Stmt> {
+        let mut out = Vec::new();
+        for statement in body {
+            let Stmt::For(inner) = statement else {
+                // Values that stand for others.
+                out.extend(removal.block(std::slice::from_ref(statement)));
+                continue;
+            };
+            let own = *at;
+            *at += 1;
+            if own == number {
+                *found = true;
+                removal.gone.insert(inner.var);
+                for carry in &inner.carries {
+                    let init = removal.value(carry.init);
+                    removal.stands.insert(carry.inner, init);
+                }
+                out.extend(block(removal, &inner.body, number, at, found));
+                for carry in &inner.carries {
+                    let next = removal.value(carry.next);
+                    removal.stands.insert(carry.result, next);
+                }
+                continue;
+            }
+            let inits: Vec<ValueId> = inner.carries.iter().map(|carry| removal.value(carry.init)).collect();
+            let body = block(removal, &inner.body, number, at, found);
+            let carries = inner.carries.iter().zip(inits);
+            let carries = carries.map(|(carry, init)| Carry { init, next: removal.value(carry.next), ..carry.clone() });
+            let carries = carries.collect();
+            let trip = removal.affine(&inner.trip);
+            out.push(Stmt::For(For { var: inner.var, trip, carries, body }));
+        }
+        out
+    }
+    let (stands, gone, visible) = Default::default();
+    let none = |_| false;
+    let mut removal = Removal { kernel, chosen: &none, stand: Stand::Zero, next: 0, stands, gone, visible };
+    let (mut at, mut found) = (0, false);
+    let body = block(&mut removal, &kernel.body, number, &mut at, &mut found);
+    found.then(|| Kernel { body, ..kernel.clone() })
+}
+
+/// The kernel in which a loop does not carry one of its values: it is in every iteration what it is before the first.
+fn without_carry(kernel: &Kernel, number: usize, carry: usize) -> Option<Kernel> {
+    let mut stands: Vec<(ValueId, ValueId)> = Vec::new();
+    let (mut kernel, mut at) = (kernel.clone(), 0);
+    visit(&mut kernel.body, &mut |statement| {
+        if let Stmt::For(inner) = statement {
+            if at == number && carry < inner.carries.len() {
+                let Carry { inner, init, result, .. } = inner.carries.remove(carry);
+                stands = vec![(inner, init), (result, init)];
+            }
+            at += 1;
+        }
+    });
+    let renamed = |value: &mut ValueId| {
+        if let Some((_, stand)) = stands.iter().find(|(from, _)| from == value) {
+            *value = *stand;
+        }
+    };
+    visit(&mut kernel.body, &mut |statement| match statement {
+        Stmt::Inst(inst) => inst.operands.iter_mut().for_each(renamed),
+        Stmt::LoadIndex { .. } => {}
+        Stmt::For(inner) => inner.carries.iter_mut().for_each(|carry| {
+            renamed(&mut carry.init);
+            renamed(&mut carry.next);
+        }),
+    });
+    if stands.is_empty() {
+        return None;
+    }
+    while remove_unused(&mut kernel) {}
+    Some(kernel)
+}
+
+/// The kernel without a buffer; none where something uses it.
+fn without_buffer(kernel: &Kernel, number: usize) -> Option<Kernel> {
+    let mut kernel = kernel.clone();
+    let mut is_used = false;
+    visit(&mut kernel.body, &mut |statement| match statement {
+        Stmt::Inst(Inst { address: Some(address), .. }) | Stmt::LoadIndex { address, .. } => {
+            let BufferId(own) = &mut address.buffer;
+            is_used |= *own as usize == number;
+            *own -= u32::from(*own as usize > number);
+        }
+        Stmt::Inst(_) | Stmt::For(_) => {}
+    });
+    kernel.buffers.remove(number);
+    (!is_used).then_some(kernel)
+}
+
+/// The kernel without a dim; none where something uses it.
+fn without_dim(kernel: &Kernel, number: usize) -> Option<Kernel> {
+    let mut kernel = kernel.clone();
+    let mut is_used = false;
+    let mut affine = |affine: &mut Affine| {
+        for (atom, _) in &mut affine.terms {
+            if let Atom::Dim(DimId(own)) = atom {
+                is_used |= *own as usize == number;
+                *own -= u32::from(*own as usize > number);
+            }
+        }
+    };
+    for buffer in &mut kernel.buffers {
+        affine(&mut buffer.size);
+        if let BufferKind::Index { below } = &mut buffer.kind {
+            affine(below);
+        }
+    }
+    visit(&mut kernel.body, &mut |statement| match statement {
+        Stmt::Inst(inst) => {
+            inst.address.iter_mut().for_each(|address| affine(&mut address.offset));
+            inst.index.iter_mut().for_each(&mut affine);
+        }
+        Stmt::LoadIndex { address, .. } => affine(&mut address.offset),
+        Stmt::For(inner) => affine(&mut inner.trip),
+    });
+    kernel.dims.remove(number);
+    (!is_used).then_some(kernel)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernels::choose::choose;
+    use crate::kernels::run::dims;
+    use ixc_targets::Target;
+
+    fn failing(text: &str) -> (Chosen, Failing) {
+        let chosen = choose(text, Target::AVX2).unwrap();
+        let dims = dims(&chosen, Some(Sizes::Rows(5))).unwrap();
+        let failing = Failing { kernel: chosen.kernel.clone(), dims };
+        (chosen, failing)
+    }
+
+    /// A fault that is planted in what runs kernels: products of bytes are wrong where an f32 multiply-add follows.
+    #[test]
+    fn what_a_fault_does_not_need_goes_away() {
+        let (_, failing) = failing("linear format=q4_k_r16 k=256 tile=16 n=16 residual shape=gemm");
+        let before = Counts::of(&failing.kernel);
+        let mut fault = |failing: &Failing| {
+            verify(&failing.kernel).unwrap();
+            let text = failing.kernel.to_string();
+            text.find(" mul f32x8 ").is_some_and(|at| text[at..].contains("store f32x8"))
+        };
+        assert!(fault(&failing));
+        let reduced = reduce(&failing, false, 5000, &mut fault);
+        let after = Counts::of(&reduced.smallest.kernel);
+        println!("{before:?} -> {after:?} by {}\n{}", reduced.tried, reduced.smallest.kernel);
+        assert!(reduced.complete && fault(&reduced.smallest));
+        assert!(before.statements > 50 && after.statements <= 4, "{after:?}\n{}", reduced.smallest.kernel);
+        assert!((after.loops, after.buffers, after.dims) == (0, 1, 0), "{after:?}\n{}", reduced.smallest.kernel);
+        assert_eq!(reduced.smallest.dims, [0_i64; 0]);
+        // The same again is as small as that.
+        assert_eq!(reduce(&reduced.smallest, false, 5000, &mut fault).smallest, reduced.smallest);
+    }
+
+    /// The fault is one of what is computed: a product whose factors stand the other way about in what "runs" it.
+    #[test]
+    fn results_that_differ_are_reduced_with_the_inputs_that_make_them_differ() {
+        let (chosen, failing) = failing("map function=silu n=64");
+        assert_eq!(super::failure(&chosen, &failing, 0, Engine::Emulator), None);
+        let differs = |failing: &Failing| {
+            // What is wrong: `sub` is taken for `add`.
+            let wrong = failing.kernel.to_string().replace(" sub ", " add ");
+            let Ok(wrong) = ixc_ir::kernel::parse::parse(&wrong) else { return false };
+            let run = |kernel: &Kernel| {
+                let mut buffers = ixc_kernels::catalogue::inputs::fill(kernel, None, &failing.dims, 0).ok()?;
+                ixc_ir::kernel::interpret::run(kernel, &failing.dims, &mut buffers).ok()?;
+                Some(buffers)
+            };
+            run(&wrong) != run(&failing.kernel)
+        };
+        if !differs(&failing) {
+            panic!("the kernel has no subtraction that matters: {}", failing.kernel);
+        }
+        let reduced = reduce(&failing, false, 5000, &mut |failing| differs(failing));
+        let text = reduced.smallest.kernel.to_string();
+        assert!(differs(&reduced.smallest) && text.contains(" sub "), "{text}");
+        assert!(Counts::of(&reduced.smallest.kernel).statements <= 6, "{text}");
+    }
+
+    /// Refusals of a target are real failures: a vector that it has no registers for.
+    #[test]
+    fn refusals_are_told_apart_by_what_they_say() {
+        let (chosen, own) = failing("map function=add n=64");
+        let wide = choose("map function=add n=64", Target::AVX512).unwrap();
+        let failing = Failing { kernel: wide.kernel, dims: own.dims };
+        let Some(Failure::Refused(says)) = super::failure(&chosen, &failing, 0, Engine::Emulator) else {
+            panic!("512-bit vectors are compiled for avx2")
+        };
+        assert!(says.contains("vectors of up to # bytes"), "{says}");
+        let manner = Failure::Refused(says);
+        let reduced = reduce(&failing, false, 5000, &mut |failing| {
+            super::failure(&chosen, failing, 0, Engine::Emulator).as_ref() == Some(&manner)
+        });
+        assert!(Counts::of(&reduced.smallest.kernel).statements <= 2, "{}", reduced.smallest.kernel);
+        assert_eq!(without_numbers("value %12.x is f32x16, 64 bytes\nmore"), "value % is f#x#, # bytes");
+    }
+}

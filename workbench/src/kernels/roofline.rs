@@ -1,0 +1,173 @@
+//! The roofline of this machine, the most that it reads and multiplies in a second: what `ixc doctor` shows, and what `ixc run --stats` sets a run's rates against.
+
+use ixc_ir::units::Bytes;
+use ixc_kernels::work::Arithmetic;
+use ixc_targets::Target;
+use ixc_targets::cpu::{Caches, caches};
+use serde::Serialize;
+
+use super::bench::peak;
+use crate::error::Error;
+use ixc_compile::machine::bandwidth;
+use ixc_compile::machine::system::{cgroup_left, memory};
+
+/// Rounds of each loop of products; the median counts.
+const ROUNDS: u32 = 5;
+
+/// What so many threads do together.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Roofline {
+    /// Threads.
+    pub threads: usize,
+    /// Bytes per second that all threads read from memory; `None` if too little memory is free for
+    /// the measurement.
+    pub bytes_per_second: Option<f64>,
+    /// Bytes per second that they read from caches, the largest cache first.
+    pub caches: Vec<CacheRate>,
+    /// Reason why reading from memory was not measured.
+    pub no_bandwidth: Option<String>,
+    /// Operations per second of each kind that the target has, two for each multiply-add.
+    pub products: Vec<ProductRate>,
+    /// Why products were not measured, where they were not: this machine cannot run the target's code, or the system gives no memory for code.
+    pub refused: Option<String>,
+}
+
+/// A cache level, and the rate at which threads read from it.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct CacheRate {
+    /// The name: `L3` or `L2`.
+    pub level: &'static str,
+    /// Bytes per second.
+    pub bytes_per_second: f64,
+}
+
+/// A kind of products, and its rate.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct ProductRate {
+    /// What is multiplied: `int8`, `bf16` or `f32`.
+    pub of: &'static str,
+    /// Operations per second.
+    pub operations_per_second: f64,
+}
+
+impl Roofline {
+    /// Measures the peak rates for code of a target. Takes at most `budget` bytes, and at most a
+    /// part of the memory that the machine and this process's control groups have left.
+    pub fn measure(target: Target, threads: usize, budget: Option<u64>) -> Roofline {
+        let sizes = caches();
+        let (bytes_per_second, no_bandwidth) = match read_bytes(budget, &sizes) {
+            Ok(bytes) => (Some(bandwidth::measure(threads, bytes)), None),
+            Err(why) => (None, Some(why)),
+        };
+        let (products, refused) = match products(target, threads) {
+            Ok(products) => (products, None),
+            Err(error) => (Vec::new(), Some(error.to_string())),
+        };
+        Roofline {
+            threads,
+            bytes_per_second,
+            caches: cache_rates(threads, budget, &sizes),
+            no_bandwidth,
+            products,
+            refused,
+        }
+    }
+
+    /// Returns the level of memory that feeds reads at this rate, and the share of the level's own
+    /// rate. That level is memory, or the largest cache that is as fast. Faster reads come from the
+    /// first cache level, which was not measured.
+    pub fn feeding(&self, bytes_per_second: f64) -> Option<(&'static str, f64)> {
+        /// Rates of one machine vary by this factor over time.
+        const NOISE: f64 = 1.05;
+        let memory = self.bytes_per_second.map(|rate| ("memory", rate));
+        let mut levels =
+            memory.into_iter().chain(self.caches.iter().map(|cache| (cache.level, cache.bytes_per_second)));
+        let found = levels.find(|(_, rate)| *rate > 0.0 && bytes_per_second <= rate * NOISE);
+        found.map(|(level, rate)| (level, bytes_per_second / rate))
+    }
+
+    /// The rate of a kind of products.
+    pub fn products_of(&self, of: &str) -> Option<f64> {
+        self.products.iter().find(|rate| rate.of == of).map(|rate| rate.operations_per_second)
+    }
+}
+
+fn products(target: Target, threads: usize) -> Result<Vec<ProductRate>, Error> {
+    let mut products = Vec::new();
+    for arithmetic in [Arithmetic::Int8, Arithmetic::Bf16, Arithmetic::F32] {
+        if let Some(peak) = peak(arithmetic, target, threads, ROUNDS)? {
+            products.push(ProductRate { of: arithmetic.name(), operations_per_second: peak.operations_per_second });
+        }
+    }
+    Ok(products)
+}
+
+/// Min bytes to read if the size of the last cache level is unknown.
+const LEAST_BYTES: u64 = 64 << 20;
+
+/// Returns how many bytes to read in the measurement: at most a quarter of the free memory, half of
+/// the control groups' rest, and the budget.
+///
+/// # Errors
+/// Describes why memory cannot be measured: the bytes are less than twice the last cache level, so
+/// most reads would hit the cache.
+fn read_bytes(budget: Option<u64>, sizes: &Caches) -> Result<usize, String> {
+    let free = memory().available.map(|free| free / 4);
+    let group = cgroup_left().map(|left| left / 2);
+    let most =
+        [free, group, budget].into_iter().flatten().min().unwrap_or(u64::MAX).min(bandwidth::BUFFER_BYTES as u64);
+    let least = sizes.l3.or(sizes.l2).map_or(LEAST_BYTES, |bytes| 2 * bytes).min(bandwidth::BUFFER_BYTES as u64);
+    if most < least {
+        return Err(format!("{} may be used for it, and it takes {}", Bytes(most), Bytes(least)));
+    }
+    Ok(usize::try_from(most).unwrap_or(usize::MAX))
+}
+
+/// Measures reading from the caches, with a part of each that fits into the budget: one or a few
+/// megabytes.
+fn cache_rates(threads: usize, budget: Option<u64>, sizes: &Caches) -> Vec<CacheRate> {
+    /// Max bytes for one cache. A part of a large cache is enough.
+    const MOST: u64 = 8 << 20;
+    // Only a quarter of the last level is read, since other processes may use the rest.
+    let shared = sizes.l3.map(|bytes| ("L3", (bytes / 4).min(MOST)));
+    let own = sizes.l2.map(|bytes| ("L2", bytes / 2 * threads.max(1) as u64));
+    let larger = own.map_or(0, |(_, bytes)| 2 * bytes);
+    let levels = shared.filter(|(_, bytes)| *bytes > larger).into_iter().chain(own);
+    let fits = |(_, bytes): &(_, u64)| budget.is_none_or(|budget| *bytes <= budget);
+    levels
+        .filter(fits)
+        .map(|(level, bytes)| CacheRate { level, bytes_per_second: bandwidth::measure(threads, bytes as usize) })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reading_is_measured_within_a_budget_or_not_at_all() {
+        let sizes = Caches { l1d: None, l2: Some(1 << 20), l3: Some(8 << 20) };
+        assert_eq!(read_bytes(Some(20 << 20), &sizes), Ok(20 << 20));
+        assert_eq!(read_bytes(Some(15 << 20), &sizes).unwrap_err(), "15 MiB may be used for it, and it takes 16 MiB");
+        assert!(read_bytes(Some(63 << 20), &Caches::default()).is_err());
+    }
+
+    #[test]
+    fn reads_are_fed_by_the_largest_level_that_is_as_fast() {
+        let cache = |level, bytes_per_second| CacheRate { level, bytes_per_second };
+        let roofline = Roofline {
+            threads: 2,
+            bytes_per_second: Some(20e9),
+            caches: vec![cache("L3", 50e9), cache("L2", 100e9)],
+            no_bandwidth: None,
+            products: Vec::new(),
+            refused: None,
+        };
+        assert_eq!(roofline.feeding(10e9), Some(("memory", 0.5)));
+        assert_eq!(roofline.feeding(25e9), Some(("L3", 0.5)));
+        assert_eq!(roofline.feeding(80e9), Some(("L2", 0.8)));
+        assert_eq!(roofline.feeding(200e9), None);
+        let unmeasured = Roofline { bytes_per_second: None, caches: Vec::new(), ..roofline };
+        assert_eq!(unmeasured.feeding(10e9), None);
+    }
+}

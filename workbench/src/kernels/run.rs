@@ -1,0 +1,271 @@
+//! One kernel with inputs, run by the interpreter and by a machine, and compared bit for bit.
+
+use std::time::Instant;
+
+use ixc_codegen::module::Module;
+use ixc_emulator::Program;
+use ixc_emulator::memory::Slice;
+use ixc_kernels::catalogue::compare::{Difference, first_difference};
+use ixc_kernels::catalogue::inputs;
+use ixc_kernels::generate;
+
+use super::bundle::index::Kind;
+use super::choose::Chosen;
+use super::{KernelError, show};
+use crate::Error;
+use ixc_compile::kernel_check::{Call, Departure, Standing, judge};
+
+/// What runs a kernel's code.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Engine {
+    /// This machine.
+    Native,
+    /// The emulator, on any machine: it also checks what a processor does not, such as every access' bounds.
+    Emulator,
+}
+
+impl Engine {
+    /// What reports call it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Engine::Native => "this machine",
+            Engine::Emulator => "the emulator",
+        }
+    }
+}
+
+/// How many rows a kernel gets, or its dims themselves.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Sizes {
+    /// Rows; what they mean for a spec stands at [`KernelSpec::dims_of_rows`](ixc_kernels::KernelSpec::dims_of_rows).
+    Rows(u32),
+    /// One value for each dim.
+    Dims(Vec<i64>),
+}
+
+/// A kernel with inputs, and what must come out.
+#[derive(Clone, Debug)]
+pub struct Case {
+    /// The kernel.
+    pub chosen: Chosen,
+    /// Values of its dims.
+    pub dims: Vec<i64>,
+    /// Buffers before it runs.
+    pub before: Vec<Vec<u8>>,
+}
+
+/// What came out.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// Buffers afterwards, by the interpreter.
+    pub expected: Vec<Vec<u8>>,
+    /// Buffers afterwards, by the engine.
+    pub found: Vec<Vec<u8>>,
+    /// The first element that differs.
+    pub difference: Option<Difference>,
+    /// Agreement of an edited kernel with its spec; `None` for a generated kernel, or one without a
+    /// spec.
+    pub standing: Option<Result<Standing, Box<Departure>>>,
+    /// Seconds that the interpreter took.
+    pub interpreter_seconds: f64,
+    /// Seconds that the engine took, without compiling.
+    pub seconds: f64,
+    /// Instructions that it executed, where they are counted.
+    pub instructions: Option<u64>,
+}
+
+impl Case {
+    /// A kernel with inputs for `sizes`, or for its own number of rows. The same seed gives the same inputs.
+    ///
+    /// # Errors
+    /// Where the kernel has no dims for so many rows, or no inputs.
+    pub fn new(chosen: Chosen, sizes: Option<Sizes>, seed: u64) -> Result<Case, Error> {
+        let dims = dims(&chosen, sizes)?;
+        let before = inputs::fill(&chosen.kernel, chosen.spec.as_ref(), &dims, seed).map_err(KernelError::from)?;
+        Ok(Case { chosen, dims, before })
+    }
+
+    /// Buffers after the interpreter.
+    ///
+    /// # Errors
+    /// [`KernelError::Interpret`].
+    pub fn expected(&self) -> Result<Vec<Vec<u8>>, Error> {
+        let mut buffers = self.before.clone();
+        let kernel = &self.chosen.kernel;
+        ixc_ir::kernel::interpret::run(kernel, &self.dims, &mut buffers).map_err(KernelError::from)?;
+        Ok(buffers)
+    }
+
+    /// Buffers after an engine.
+    ///
+    /// # Errors
+    /// Where it cannot run the kernel.
+    pub fn run(&self, engine: Engine) -> Result<Vec<Vec<u8>>, Error> {
+        let mut buffers = self.before.clone();
+        match engine {
+            Engine::Native => self.native(&mut buffers).map(|_| ())?,
+            Engine::Emulator => self.emulate(&mut buffers).map(|_| ())?,
+        }
+        Ok(buffers)
+    }
+
+    /// Runs interpreter and engine, and compares.
+    ///
+    /// # Errors
+    /// When an engine cannot run the kernel. Different results are not an error here.
+    pub fn check(&self, engine: Engine) -> Result<Outcome, Error> {
+        // What cannot run is told before the interpreter takes its time.
+        let mut found = self.before.clone();
+        let (seconds, instructions) = match engine {
+            Engine::Native => (self.native(&mut found)?, None),
+            Engine::Emulator => {
+                let (seconds, instructions) = self.emulate(&mut found)?;
+                (seconds, Some(instructions))
+            }
+        };
+        let begin = Instant::now();
+        let expected = self.expected()?;
+        let interpreter_seconds = begin.elapsed().as_secs_f64();
+        let difference = first_difference(&self.chosen.kernel, &expected, &found);
+        let standing = self.standing(engine, &found)?;
+        Ok(Outcome { expected, found, difference, standing, interpreter_seconds, seconds, instructions })
+    }
+
+    /// Compares the results of an edited kernel with those of the generated kernel of its spec. The
+    /// same engine runs both.
+    fn standing(&self, engine: Engine, edited: &[Vec<u8>]) -> Result<Option<Result<Standing, Box<Departure>>>, Error> {
+        let Chosen { spec, target, kernel, .. } = &self.chosen;
+        let Some(spec) = spec else { return Ok(None) };
+        let own = generate(spec, *target)?;
+        if own == *kernel {
+            return Ok(None);
+        }
+        let case = Case { chosen: Chosen { kernel: own, ..self.chosen.clone() }, ..self.clone() };
+        let call = Call { dims: &self.dims, before: &self.before, edited, own: &case.run(engine)? };
+        Ok(Some(judge(&case.chosen.kernel, Some(spec), &call)))
+    }
+
+    /// Runs it here; gives the seconds that it took.
+    fn native(&self, buffers: &mut [Vec<u8>]) -> Result<f64, Error> {
+        let module = Module::compile(std::slice::from_ref(&self.chosen.kernel), self.chosen.target)?;
+        let begin = Instant::now();
+        module
+            .run_checked(0, &self.dims, buffers)
+            .unwrap_or_else(|error| unreachable!("inputs were made for this kernel: {error}"));
+        Ok(begin.elapsed().as_secs_f64())
+    }
+
+    /// Runs it in the emulator; gives the seconds that it took, and its instructions.
+    fn emulate(&self, buffers: &mut [Vec<u8>]) -> Result<(f64, u64), Error> {
+        let Chosen { kernel, target, .. } = &self.chosen;
+        let compiled = show::compile_x64(&self.chosen, "the emulator")?;
+        let code = [compiled.code.as_slice(), compiled.constants.as_slice()].concat();
+        let stopped = |fault| KernelError::Fault { kernel: kernel.name.clone(), fault };
+        let program = Program::new(&code, compiled.code_bytes, target.features()).map_err(stopped)?;
+        let begin = Instant::now();
+        let names = kernel.buffers.iter().map(|buffer| (buffer.name.as_str(), Kind::of(&buffer.kind).is_written()));
+        let stats = program.call(&slices(names, buffers), &self.dims).map_err(stopped)?;
+        Ok((begin.elapsed().as_secs_f64(), stats.instructions))
+    }
+}
+
+/// Buffers as the emulator takes them, by name and whether they may be written.
+pub fn slices<'a>(names: impl Iterator<Item = (&'a str, bool)>, buffers: &'a mut [Vec<u8>]) -> Vec<Slice<'a>> {
+    let buffers = names.zip(buffers).map(|((name, written), bytes)| match written {
+        true => Slice::write(name, bytes),
+        false => Slice::read(name, bytes),
+    });
+    buffers.collect()
+}
+
+/// Values of a kernel's dims.
+///
+/// # Errors
+/// Where rows do not say what they are, or are more than the kernel takes.
+pub fn dims(chosen: &Chosen, sizes: Option<Sizes>) -> Result<Vec<i64>, KernelError> {
+    let kernel = &chosen.kernel;
+    match (sizes.unwrap_or(Sizes::Rows(chosen.rows)), &chosen.spec) {
+        (Sizes::Dims(dims), _) => Ok(dims),
+        (Sizes::Rows(found), Some(spec)) => {
+            let most = spec.most_rows();
+            let dims = (found <= most).then(|| spec.dims_of_rows(found));
+            dims.ok_or_else(|| KernelError::TooManyRows { kernel: kernel.name.clone(), found, most })
+        }
+        (Sizes::Rows(rows), None) => match kernel.dims.as_slice() {
+            [] => Ok(Vec::new()),
+            [_] => Ok(vec![i64::from(rows)]),
+            several => Err(KernelError::NeedsDims {
+                kernel: kernel.name.clone(),
+                dims: several.iter().map(|dim| format!("%{} in {}..={}", dim.name, dim.lo, dim.hi)).collect(),
+            }),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ixc_compile::Error as CompileError;
+
+    use crate::kernels::choose::choose;
+    use ixc_kernels::catalogue::{ROWS, Row};
+    use ixc_targets::Target;
+    use ixc_testing::bits;
+    use std::path::Path;
+
+    /// A row with one row of activations; `None`, said aloud, where the target has no kernel for it.
+    fn case(row: &Row, target: Target) -> Option<Case> {
+        case_of(row, target, 1)
+    }
+
+    fn case_of(row: &Row, target: Target, most: u32) -> Option<Case> {
+        match choose(row.name, target) {
+            Ok(chosen) => Some(Case::new(chosen, Some(Sizes::Rows(row.rows.min(most))), 7).unwrap()),
+            Err(Error::Compile(CompileError::Generate(error))) => {
+                println!("NO KERNEL: {} for {target:?}: {error}", row.name);
+                None
+            }
+            Err(error) => panic!("{} for {target:?}: {error}", row.name),
+        }
+    }
+
+    #[test]
+    fn every_row_runs_here_as_the_interpreter_says() {
+        let target = Target::native();
+        for row in ROWS.iter() {
+            let Some(case) = case(row, target) else { continue };
+            let outcome = case.check(Engine::Native).unwrap_or_else(|error| panic!("{}: {error}", row.name));
+            assert_eq!(outcome.difference, None, "{} for {target:?}", row.name);
+            assert_ne!(outcome.expected, case.before, "{} wrote something", row.name);
+        }
+    }
+
+    /// By the interpreter, which says what machines have to give.
+    #[test]
+    fn every_row_keeps_its_bits() {
+        for target in [Target::PORTABLE, Target::AVX2, Target::AVX512, Target::AMX] {
+            let file = format!("tests/bits/kernels-{}.txt", target.name());
+            let mut table = bits::Table::new(&Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(file));
+            for row in ROWS.iter() {
+                // Groups of rows of every length that kernels have, and a rest.
+                let Some(case) = case_of(row, target, 13) else { continue };
+                let results = case.expected().unwrap_or_else(|error| panic!("{}: {error}", row.name));
+                let results = results.iter().zip(&case.chosen.kernel.buffers);
+                table.add(row.name, results.filter(|(_, b)| b.kind.is_result()).map(|(bytes, _)| bytes.as_slice()));
+            }
+            table.check();
+        }
+    }
+
+    #[test]
+    fn every_row_runs_emulated_for_every_kind_of_target() {
+        for target in [Target::AVX2, Target::AVX512, Target::AMX] {
+            for row in ROWS.iter() {
+                let Some(case) = case(row, target) else { continue };
+                let outcome = case.check(Engine::Emulator).unwrap_or_else(|error| panic!("{}: {error}", row.name));
+                assert_eq!(outcome.difference, None, "{} for {target:?}", row.name);
+                assert!(outcome.instructions.unwrap() > 10, "{} for {target:?}", row.name);
+            }
+        }
+    }
+}

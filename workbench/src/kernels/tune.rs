@@ -1,0 +1,473 @@
+//! Which width, chunk and pace of a product's kernel is fastest: candidates, measured in turn with the one that the pass `tile` chooses.
+//!
+//! ```text
+//! ixc kernel tune model.gguf                                                    all products that take time, in the model
+//! ixc kernel tune model.gguf:gemm_q6_k                                          one of them
+//! ixc kernel tune linear format=q4_k_r16 k=2048 tile=32 n=2048 shape=gemv       in a model that has nothing else
+//! ```
+//!
+//! | module | what it owns |
+//! | --- | --- |
+//! | `steps` | time of a product in steps of an engine |
+//! | `made` | a model of one product |
+//! | [`model`] | all products of a model that take time, and whether the model gains |
+//!
+//! The search goes from one thing to the next, each with the best of those before: first how wide items or bands are and how many rows of activations
+//! they have, then how far ahead is read, then how often loops are unrolled. These are all that a kernel can be without other bits: which kernel does
+//! how many rows decides in which order floats are added, so it is not searched, nor is any format. A candidate with which a step gives other
+//! bits is an error.
+//!
+//! What wins is measured again, so that the luckiest of many is not taken for the fastest, and must be faster by more than the rounds are apart.
+
+use ixc_codegen::cost;
+use ixc_codegen::cost::memory::{self, Start};
+use ixc_kernels::cut::Cut;
+use ixc_kernels::pace::Pace;
+use ixc_kernels::tiling::{RowTiles, Use};
+use ixc_kernels::{KernelSpec, candidates, generate};
+use ixc_passes::tile::by_caches;
+use ixc_passes::tuned::Choice;
+use ixc_targets::{CoreCaches, Target};
+use serde::Serialize;
+
+use super::bench::Place;
+use super::choose::Chosen;
+use super::run::{Case, Engine, Sizes};
+use super::{KernelError, show};
+use crate::Error;
+
+mod made;
+pub mod model;
+mod steps;
+
+use steps::Steps;
+
+/// Bytes ahead that are tried.
+const AHEAD: [u32; 5] = [0, 1024, 2048, 4096, 8192];
+/// Iterations that are one, as they are tried.
+const UNROLLED: [u32; 2] = [2, 4];
+/// How much faster something must be by a model, which says no more than this exactly.
+const MODEL_SPREAD: f64 = 0.01;
+
+/// Rows of activations of a step for the kernel for most rows, where nothing else is said: a part of a prompt.
+const PROMPT_ROWS: u32 = 512;
+
+/// How candidates are compared.
+#[derive(Clone, Debug)]
+pub enum By {
+    /// By their time here, of so many rounds that are taken in turn, in steps of a model that has nothing else.
+    Time {
+        /// Where weights lie: in memory, where there are more than any cache holds, or where a few leave them.
+        place: Place,
+        /// Rounds.
+        rounds: u32,
+        /// Rows of activations of a step; where nothing is said, 512 for the kernel for most rows, and one for that for few.
+        rows: Option<u32>,
+        /// Threads, and how they are bound.
+        run: Box<ixc_runtime::engine::Options>,
+    },
+    /// By the cycles that the target's model counts.
+    Model {
+        /// Where weights lie before a call.
+        place: Place,
+    },
+}
+
+/// A candidate, and how fast it is.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Row {
+    /// What it is, in the words of a tuned choice: `x16@2048/2`, `rows=16 gemm/48`.
+    pub what: String,
+    /// Its spec.
+    pub spec: String,
+    /// Seconds, or cycles, for the whole weight and a row of activations.
+    pub cost: f64,
+    /// How many times as fast as the one that the caches choose: median, and the quartiles. The same of a model, which has no spread.
+    pub ratio: [f64; 3],
+}
+
+impl Row {
+    /// Half of the distance between the quartiles.
+    pub fn spread(&self) -> f64 {
+        (self.ratio[2] - self.ratio[1]) / 2.0
+    }
+
+    /// Whether it is faster by more than the rounds are apart.
+    pub fn is_faster(&self) -> bool {
+        self.ratio[1] > 1.0 && self.ratio[0] - 1.0 > self.spread().max(MODEL_SPREAD)
+    }
+}
+
+/// What was found.
+#[derive(Clone, Debug)]
+pub struct Found {
+    /// What was tuned.
+    pub kernel: ixc_compile::tuned::Kernel,
+    /// How the weight is cut by the caches.
+    pub own: String,
+    /// The kernel that is compared with, and its cost.
+    pub default: Row,
+    /// All candidates, in the order in which they were tried.
+    pub rows: Vec<Row>,
+    /// What each makes of the weight.
+    choices: Vec<Choice>,
+    /// The fastest, measured again, and what it makes of the weight; none where nothing is faster.
+    pub winner: Option<(Row, Choice)>,
+    /// The fastest, measured again, where it is not faster by enough.
+    pub close: Option<Row>,
+    /// Threads, and rows of activations of a step, where it was measured and not counted.
+    pub measured: Option<(usize, u32)>,
+}
+
+impl Found {
+    /// A candidate by its own words, and what it makes of the weight.
+    ///
+    /// # Errors
+    /// Where nothing was called so.
+    pub fn candidate(&self, what: &str) -> Result<(Row, Choice), Error> {
+        let found = self.rows.iter().zip(&self.choices).find(|(row, _)| row.what == what);
+        let found = found.map(|(row, choice)| (row.clone(), choice.clone()));
+        Ok(found.ok_or_else(|| {
+            let candidates = self.rows.iter().map(|row| row.what.clone()).collect();
+            KernelError::NoCandidate { what: what.to_owned(), candidates }
+        })?)
+    }
+}
+
+/// A kernel that is tried.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Try {
+    /// Weight rows of a call.
+    tile: u32,
+    /// Most rows of activations.
+    chunk: u32,
+    pace: Pace,
+}
+
+/// What is searched for.
+struct Search<'s> {
+    spec: &'s KernelSpec,
+    cut: Cut,
+    target: Target,
+    /// How the weight is cut by the caches.
+    own: String,
+    /// The part of the weight, and the kernel in it.
+    part: RowTiles,
+    each: Use,
+    /// Whether it is the kernel for most rows, by which items are cut.
+    is_last: bool,
+    /// Whether it is that for few.
+    is_first: bool,
+    default: Try,
+}
+
+/// What compares candidates.
+enum Compare<'a, 'm> {
+    /// Steps of so many rows.
+    Steps { steps: &'a mut Steps<'m>, rows: u32, rounds: u32 },
+    /// The target's model.
+    Model { place: Place },
+}
+
+impl Compare<'_, '_> {
+    /// The cost of what the caches choose, and a row for each candidate; of more rounds where it is for the last time.
+    fn rows(&mut self, search: &Search<'_>, tries: &[Try], is_last: bool) -> Result<(f64, Vec<Row>), Error> {
+        match self {
+            Compare::Steps { steps, rows, rounds } => {
+                steps.compare(search, tries, (*rows, if is_last { 2 * *rounds } else { *rounds }))
+            }
+            Compare::Model { place } => {
+                let own = search.cycles(&search.default, *place)?;
+                let row = |each: &Try| {
+                    let cost = search.cycles(each, *place)?;
+                    Ok(search.row(each, cost, [own / cost; 3]))
+                };
+                Ok((own, tries.iter().map(row).collect::<Result<_, Error>>()?))
+            }
+        }
+    }
+
+    /// Whether it knows what reading ahead is good for.
+    fn knows_prefetches(&self) -> bool {
+        matches!(self, Compare::Steps { .. })
+    }
+}
+
+/// Searches, and shows each candidate as it is measured.
+///
+/// # Errors
+/// Where the spec is no product, or none that the pass chooses; where this machine cannot run it, or the target has no model; where a candidate
+/// computes something else.
+pub fn tune(
+    spec: &KernelSpec,
+    (target, caches): (Target, &CoreCaches),
+    by: By,
+    watch: &mut dyn FnMut(&Row),
+) -> Result<Found, Error> {
+    let search = Search::new(spec, target, caches)?;
+    match by {
+        By::Time { place, rounds, rows, run } => {
+            let rows = rows.unwrap_or_else(|| search.rows_of_step(PROMPT_ROWS));
+            let mut steps = made::steps(spec, (target, caches), (place, rows), &run)?;
+            let rows = rows.min(steps.most_rows());
+            search.run(caches, &mut Compare::Steps { steps: &mut steps, rows, rounds }, watch)
+        }
+        By::Model { place } => search.run(caches, &mut Compare::Model { place }, watch),
+    }
+}
+
+impl<'s> Search<'s> {
+    fn new(spec: &'s KernelSpec, target: Target, caches: &CoreCaches) -> Result<Search<'s>, Error> {
+        let refused = |why: String| KernelError::NotTuned { spec: spec.to_string(), why };
+        let cut = Cut::of(spec).ok_or_else(|| refused("it is no product with a weight".into()))?;
+        let (own, why) = by_caches(&cut.weight, target, caches);
+        tracing::debug!(%own, why, "tuning");
+        let part = own.parts.first().cloned().ok_or_else(|| refused("its weight has no rows".into()))?;
+        let position = part.uses.iter().position(|each| each.strategy == cut.strategy);
+        let position =
+            position.ok_or_else(|| refused(format!("{target} cuts its weight into {own}", target = target.name())))?;
+        let (each, is_last) = (part.uses[position], position + 1 == part.uses.len());
+        let number = |rows: u64| u32::try_from(rows).unwrap_or(u32::MAX);
+        let tile = each.band.unwrap_or_else(|| number(part.rows));
+        let default = Try { tile, chunk: each.row_chunk, pace: Pace::default() };
+        let own = own.to_string();
+        Ok(Search { spec, cut, target, own, part, each, is_last, is_first: position == 0, default })
+    }
+
+    /// Rows of a step that it is for: those of a prompt, a token, or the most that it is used for.
+    fn rows_of_step(&self, prompt: u32) -> u32 {
+        match (self.is_last, self.is_first) {
+            (true, _) => prompt,
+            (false, true) => 1,
+            (false, false) => self.each.up_to_rows.min(prompt),
+        }
+    }
+
+    fn run(
+        self,
+        caches: &CoreCaches,
+        compare: &mut Compare<'_, '_>,
+        watch: &mut dyn FnMut(&Row),
+    ) -> Result<Found, Error> {
+        let (mut rows, mut choices): (Vec<Row>, Vec<Choice>) = Default::default();
+        let mut best = (1.0, self.default);
+        let mut default_cost = None;
+        let mut stage = |tries: Vec<Try>, best: &mut (f64, Try), compare: &mut Compare<'_, '_>| -> Result<(), Error> {
+            let mut others = Vec::new();
+            for each in tries {
+                if self.is_other(&each)? {
+                    others.push(each);
+                }
+            }
+            if others.is_empty() {
+                return Ok(());
+            }
+            let (cost, found) = compare.rows(&self, &others, false)?;
+            default_cost.get_or_insert(cost);
+            for (each, row) in others.into_iter().zip(found) {
+                watch(&row);
+                if row.ratio[0] > best.0 {
+                    *best = (row.ratio[0], each);
+                }
+                rows.push(row);
+                choices.push(self.choice(&each));
+            }
+            Ok(())
+        };
+        stage(self.shapes(caches), &mut best, compare)?;
+        if compare.knows_prefetches() {
+            let pace = |ahead| Pace { ahead, ..best.1.pace };
+            let paces = AHEAD.into_iter().filter(|ahead| *ahead != best.1.pace.ahead).map(pace);
+            let tries = paces.map(|pace| Try { pace, ..best.1 }).collect();
+            stage(tries, &mut best, compare)?;
+        }
+        let tries = UNROLLED.into_iter().map(|unroll| Try { pace: Pace { unroll, ..best.1.pace }, ..best.1 }).collect();
+        stage(tries, &mut best, compare)?;
+        let cost = match default_cost {
+            Some(cost) => cost,
+            None => compare.rows(&self, &[], false)?.0,
+        };
+        let (mut winner, mut close) = (None, None);
+        if best.1 != self.default {
+            let again = compare.rows(&self, &[best.1], true)?.1;
+            for again in again {
+                match again.is_faster() {
+                    true => {
+                        self.check(&best.1)?;
+                        winner = Some((again, self.choice(&best.1)));
+                    }
+                    false => close = Some(again),
+                }
+            }
+        }
+        let default = self.row(&self.default, cost, [1.0; 3]);
+        let kernel = (self.cut.weight, self.cut.strategy);
+        let measured = match compare {
+            Compare::Steps { steps, rows, .. } => Some((steps.threads(), *rows)),
+            Compare::Model { .. } => None,
+        };
+        Ok(Found { kernel, own: self.own, default, rows, choices, winner, close, measured })
+    }
+
+    /// Widths and chunks, without the one that the caches choose.
+    fn shapes(&self, caches: &CoreCaches) -> Vec<Try> {
+        let Cut { weight, strategy, .. } = self.cut;
+        let number = |rows: u64| u32::try_from(rows).ok();
+        let mut tries = Vec::new();
+        if self.is_last {
+            let by =
+                |part: &RowTiles| part.uses.iter().map(|each| (each.strategy, each.up_to_rows)).collect::<Vec<_>>();
+            for rows in candidates::item_rows(&weight, self.target) {
+                let offered = candidates::candidates(&weight, rows, self.target);
+                // Where other rows would be done by other kernels, floats would be added otherwise.
+                let is_alike = rows == self.part.rows || {
+                    let narrowed = ixc_passes::tile::by_caches_of(&weight, rows, self.target, caches);
+                    narrowed.parts.first().is_some_and(|part| by(part) == by(&self.part))
+                };
+                let chunks = offered.iter().filter(|each| is_alike && each.strategy == strategy);
+                let tried = chunks.map(|each| Try { tile: 0, chunk: each.row_chunk, pace: Pace::default() });
+                tries.extend(tried.filter_map(|each| Some(Try { tile: number(rows)?, ..each })));
+            }
+        } else if self.each.band.is_some() {
+            let bands = candidates::bands(&weight, self.part.rows).into_iter().filter_map(number);
+            tries.extend(bands.map(|tile| Try { tile, ..self.default }));
+        }
+        tries.retain(|each| *each != self.default);
+        tries
+    }
+
+    /// Whether a candidate is another kernel than the one at the pace that nobody chose.
+    fn is_other(&self, each: &Try) -> Result<bool, Error> {
+        if each.pace == Pace::default() {
+            return Ok(true);
+        }
+        let body = |each: &Try| Ok::<_, Error>(generate(&self.spec_of(each)?, self.target)?.body);
+        Ok(body(each)? != body(&Try { pace: Pace::default(), ..*each })?)
+    }
+
+    fn engine(&self) -> Engine {
+        if self.target.missing().is_empty() { Engine::Native } else { Engine::Emulator }
+    }
+
+    /// Compares what won with the interpreter.
+    fn check(&self, each: &Try) -> Result<(), Error> {
+        let case = self.case(each)?;
+        match case.check(self.engine())?.difference {
+            None => Ok(()),
+            Some(difference) => {
+                let (kernel, difference) = (case.chosen.kernel.name, difference.to_string());
+                Err(KernelError::Differs { kernel, engine: self.engine().name(), difference }.into())
+            }
+        }
+    }
+
+    /// Rows of activations of a call.
+    fn rows_of(&self, each: &Try) -> u32 {
+        // A token at a time is what few rows are for.
+        if self.is_last { each.chunk } else { 1 }
+    }
+
+    fn spec_of(&self, each: &Try) -> Result<KernelSpec, KernelError> {
+        let refused =
+            || KernelError::NotTuned { spec: self.spec.to_string(), why: "it is no product with a weight".into() };
+        Cut::other(self.spec, each.tile, each.chunk, each.pace).ok_or_else(refused)
+    }
+
+    fn case(&self, each: &Try) -> Result<Case, Error> {
+        let (spec, rows) = (self.spec_of(each)?, self.rows_of(each));
+        let kernel = generate(&spec, self.target)?;
+        let chosen = Chosen { name: kernel.name.clone(), spec: Some(spec), rows, target: self.target, kernel };
+        Case::new(chosen, Some(Sizes::Rows(rows)), 0)
+    }
+
+    /// Cycles for the whole weight, and a row.
+    fn cycles(&self, each: &Try, place: Place) -> Result<f64, Error> {
+        let calls = self.cut.weight.n as f64 / f64::from(each.tile.max(1)) / f64::from(self.rows_of(each).max(1));
+        Ok(cycles(&self.case(each)?, place)? * calls)
+    }
+
+    fn row(&self, each: &Try, cost: f64, ratio: [f64; 3]) -> Row {
+        let what = self.choice(each).to_string();
+        let what = what.split_once(": ").map_or(what.clone(), |(_, said)| said.to_owned());
+        let spec = self.spec_of(each).map_or(String::new(), |spec| spec.to_string());
+        Row { what, spec, cost, ratio }
+    }
+
+    fn choice(&self, each: &Try) -> Choice {
+        let Cut { weight, strategy, .. } = self.cut;
+        let rows = (self.is_last && u64::from(each.tile) != self.part.rows).then_some(each.tile.into());
+        let row_chunk = (self.is_last && each.chunk != self.default.chunk || rows.is_some()).then_some(each.chunk);
+        let band = (!self.is_last && each.tile != self.default.tile).then_some(each.tile);
+        Choice { weight, rows, strategy, row_chunk, band, pace: each.pace }
+    }
+}
+
+/// Cycles of a call by the target's model.
+fn cycles(case: &Case, place: Place) -> Result<f64, Error> {
+    let (target, kernel) = (case.chosen.target, &case.chosen.kernel);
+    let compiled = show::compile_x64(&case.chosen, "the cost model")?;
+    let model = cost::model(target).ok_or_else(|| {
+        let models = cost::MODELS.iter().map(|model| model.name).collect();
+        KernelError::NoModel { target: target.name(), models }
+    })?;
+    let report = cost::analyse(&compiled.code[..compiled.code_bytes], &compiled.lines, kernel, model);
+    let weights =
+        ["w", "gate", "up"].into_iter().filter(|name| kernel.buffers.iter().any(|buffer| buffer.name == *name));
+    let level = match place {
+        Place::Caches => "l2",
+        Place::Memory => "memory",
+    };
+    let starts: Vec<Start> = weights.filter_map(|name| format!("{name}={level}").parse().ok()).collect();
+    match memory::levels(&report, kernel, target.row().memory(), &case.dims, &starts) {
+        Ok(levels) => Ok(levels.cycles),
+        // Too much to walk: the code's own cycles.
+        Err(memory::LevelsError::TooLong { .. }) => {
+            Ok(report.whole(&case.dims).map_err(|e| KernelError::from(memory::LevelsError::from(e)))?.cycles)
+        }
+        Err(error) => Err(KernelError::from(error).into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ixc_kernels::MatmulStrategy;
+
+    fn found(text: &str, target: Target, by: By) -> Result<Found, Error> {
+        let spec: KernelSpec = text.parse().unwrap();
+        tune(&spec, (target, &target.row().caches()), by, &mut |_| ())
+    }
+
+    #[test]
+    fn candidates_are_measured_in_turn_with_what_the_caches_choose() {
+        let run = Box::new(ixc_runtime::engine::Options { threads: Some(2), ..Default::default() });
+        let by = By::Time { place: Place::Caches, rounds: 2, rows: None, run };
+        let few = found("linear format=q4_k_r16 k=256 tile=32 n=2048 shape=gemv", Target::native(), by).unwrap();
+        assert!(few.own.contains("gemv<=5/5"), "{}", few.own);
+        // Reading ahead, and unrolled loops where there are some.
+        assert!(few.rows.iter().any(|row| row.what.ends_with("@0/1")), "{:?}", few.rows);
+        assert!(
+            few.rows.iter().all(|row| row.cost > 0.0 && row.ratio[1] <= row.ratio[0] && row.ratio[0] <= row.ratio[2])
+        );
+        if let Some((row, choice)) = few.winner {
+            assert!(row.is_faster() && choice.to_string().ends_with(&row.what), "{row:?} {choice}");
+        }
+    }
+
+    #[test]
+    fn a_model_says_which_is_faster_where_nothing_can_run() {
+        let by = By::Model { place: Place::Memory };
+        let zen4 = Target::from_name("zen4").unwrap();
+        let many = found("linear format=q4_k_r16 k=512 tile=32 n=512 shape=gemm", zen4, by.clone()).unwrap();
+        assert!(many.rows.iter().any(|row| row.what.starts_with("rows=16 gemm/")), "{:?}", many.rows);
+        assert!(many.rows.iter().all(|row| row.ratio[1] == row.ratio[2]), "{:?}", many.rows);
+        if let Some((row, choice)) = &many.winner {
+            let all = many.rows.iter().map(|row| row.ratio[0]).fold(1.0, f64::max);
+            assert!(row.ratio[0] == all && choice.strategy == MatmulStrategy::Gemm, "{row:?}");
+        }
+        let error = found("linear format=q4_k_r16 k=512 tile=32 n=512 shape=tiles", zen4, by.clone()).unwrap_err();
+        assert!(error.to_string().contains("cuts its weight into rows="), "{error}");
+        let error = found("softmax n=64", zen4, by).unwrap_err();
+        assert!(error.to_string().contains("no product with a weight"), "{error}");
+    }
+}

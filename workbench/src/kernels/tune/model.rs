@@ -1,0 +1,316 @@
+//! All products of a model that take time, tuned in the model: each of its plan's kernels in turn is cut otherwise while the rest stays as it is, and its part of a
+//! step's time is compared. In the end all that won are put together, and count only where whole steps are faster by that, beyond their spread.
+
+use ixc_kernels::KernelSpec;
+use ixc_passes::options::OptionSet;
+use ixc_passes::tuned::{Choice, Tuned};
+use ixc_passes::{pack, tile};
+use ixc_runtime::engine;
+use ixc_targets::CoreCaches;
+use serde::Serialize;
+use std::sync::Arc;
+
+use super::steps::{self, Hot, Steps, changed};
+use super::{Compare, Found, PROMPT_ROWS, Row, Search};
+use crate::Error;
+use crate::kernels::KernelError;
+use ixc_compile::compile::{self, specs};
+use ixc_compile::model::Model;
+use ixc_compile::select::{self, Selection};
+use ixc_generate::loaded_model::{LoadOptions, LoadedModel};
+
+/// How a model is tuned.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// For what it is compiled.
+    pub compile: compile::Options,
+    /// Threads, and how they are bound.
+    pub run: engine::Options,
+    /// Rounds.
+    pub rounds: u32,
+    /// Tokens of a prompt's step; 512 where nothing is said, or as many as a step of the model has.
+    pub prompt: Option<u32>,
+    /// The part of a step's time that a product has at least.
+    pub least: f64,
+    /// The one kernel that is tuned, where it is one.
+    pub kernel: Option<KernelSpec>,
+    /// Otherwise those that have to do with this are.
+    pub selection: Selection,
+}
+
+/// What is told while it goes on.
+#[derive(Debug)]
+pub enum Event<'e> {
+    /// A product is begun.
+    Kernel(&'e Kernel),
+    /// A candidate of it was measured.
+    Row(&'e Row),
+    /// It is done.
+    Found(&'e Found),
+    /// Whole steps were measured.
+    Together(&'e Together),
+}
+
+/// A product of the model.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Kernel {
+    /// Its spec.
+    pub spec: String,
+    /// Rows of activations of the steps that are timed: 1 for decode.
+    pub rows: u32,
+    /// The part of their time that steps of the plan take in which it runs, 0 to 1.
+    pub share: f64,
+}
+
+/// Whole steps with some choices.
+#[derive(Clone, Debug, Serialize)]
+pub struct Together {
+    /// The choices.
+    pub choices: Vec<String>,
+    /// Steps of a prompt, and of a token: seconds of a step, and how many times as fast as without the choices, with the bounds of that ([`ixc_measure::ratio`]).
+    pub rows: Vec<Row>,
+    /// Whether some are faster, and none slower, beyond the spread.
+    pub is_faster: bool,
+}
+
+/// What was found.
+#[derive(Debug)]
+pub struct FoundModel {
+    /// Threads.
+    pub threads: usize,
+    /// Tokens of a prompt's step.
+    pub prompt: u32,
+    /// Products with what was found of each.
+    pub kernels: Vec<(Kernel, Found)>,
+    /// Whole steps, where something won.
+    pub together: Vec<Together>,
+    /// What is worth keeping: positions in [`FoundModel::kernels`].
+    pub kept: Vec<usize>,
+}
+
+/// Tunes a model.
+///
+/// # Errors
+/// When it cannot be compiled or run, when its experts do not all fit in memory, or nothing of it can be tuned.
+pub fn tune_model(model: &Model, options: &Options, watch: &mut dyn FnMut(Event<'_>)) -> Result<FoundModel, Error> {
+    let refused = |why: &str| -> Error {
+        KernelError::NotTuned { spec: model.arch.hyper.architecture.clone(), why: why.to_owned() }.into()
+    };
+    let target = options.compile.target();
+    let caches = match (options.compile.caches, options.compile.target) {
+        (Some(caches), _) => caches,
+        (None, None) => CoreCaches::here(target.row()),
+        (None, Some(_)) => target.row().caches(),
+    };
+    let wanted = compile::Options { tuned: None, max_tokens: options.prompt, ..options.compile.clone() };
+    let run = engine::Options { stats: true, ..options.run.clone() };
+    let load_options = LoadOptions { compile: wanted.clone(), run, ..LoadOptions::default() };
+    let engine = LoadedModel::of_model(model, &load_options)?.into_engine();
+    if engine.stream().is_some() {
+        return Err(refused("its experts do not all fit in memory: tune its kernels by their specs"));
+    }
+    let packed = Arc::new(compile::after(model, &wanted, pack::PASS.name)?);
+    let plan = move |choices: &[Choice]| {
+        let said: tile::Options = wanted.passes.of();
+        let tuned = Tuned(said.tuned.0.iter().chain(choices).cloned().collect());
+        let passes = OptionSet::default().with(&tile::Options { tuned, ..said });
+        let passes = wanted.passes.clone().over(&passes);
+        let wanted = compile::Options { start: Some(Arc::clone(&packed)), passes, ..wanted.clone() };
+        Ok(specs(model, &wanted)?.1)
+    };
+    let own = plan(&[])?;
+    let selected: Vec<KernelSpec> = match options.selection.is_all() {
+        true => own.kernels.clone(),
+        false => {
+            let chosen = select::kernels(&own, &KernelSpec::name, &options.selection)?;
+            chosen.into_iter().map(|(at, _)| own.kernels[at].clone()).collect()
+        }
+    };
+    let mut steps = Steps::new(engine, own, Box::new(plan))?;
+    let prompt = options.prompt.map_or(PROMPT_ROWS, |_| u32::MAX).min(steps.most_rows());
+    let mut hot: Vec<(u32, Hot)> = Vec::new();
+    match &options.kernel {
+        Some(spec) => {
+            let rows = Search::new(spec, target, &caches)?.rows_of_step(prompt);
+            hot.push((rows, steps.share(spec, rows)?));
+        }
+        None => {
+            for rows in of_steps(prompt) {
+                hot.extend(steps.hot(rows, options.least)?.into_iter().map(|hot| (rows, hot)));
+            }
+        }
+    }
+    // Some that a plan runs are none that a weight of their shape is cut into by itself: of a model whose text says otherwise.
+    let is_tuned = |(_, hot): &(u32, Hot)| {
+        let is_selected = selected.iter().any(|spec| steps::is_same(spec, &hot.spec));
+        is_selected && Search::new(&hot.spec, target, &caches).is_ok()
+    };
+    hot.retain(is_tuned);
+    if hot.is_empty() {
+        return Err(refused("no product of it takes a part of the time that is worth tuning"));
+    }
+    let mut kernels: Vec<(Kernel, Found)> = Vec::new();
+    for (rows, Hot { spec, share }) in &hot {
+        let search = Search::new(spec, target, &caches)?;
+        let kernel = Kernel { spec: spec.to_string(), rows: *rows, share: *share };
+        watch(Event::Kernel(&kernel));
+        let mut compare = Compare::Steps { steps: &mut steps, rows: *rows, rounds: options.rounds };
+        let found = search.run(&caches, &mut compare, &mut |row| watch(Event::Row(row)))?;
+        watch(Event::Found(&found));
+        kernels.push((kernel, found));
+    }
+    let (together, kept) = together(&mut steps, &kernels, (prompt, options.rounds), watch)?;
+    Ok(FoundModel { threads: steps.threads(), prompt, kernels, together, kept })
+}
+
+/// Rows of the steps that are timed: of a prompt, and of a token, which may be the same.
+fn of_steps(prompt: u32) -> Vec<u32> {
+    if prompt == 1 { vec![1] } else { vec![prompt, 1] }
+}
+
+/// Whole steps with all that won; where they gain nothing, with what won of prompts alone, or of single tokens.
+fn together(
+    steps: &mut Steps<'_>,
+    kernels: &[(Kernel, Found)],
+    (prompt, rounds): (u32, u32),
+    watch: &mut dyn FnMut(Event<'_>),
+) -> Result<(Vec<Together>, Vec<usize>), Error> {
+    let won = |of: &dyn Fn(u32) -> bool| -> Vec<usize> {
+        let won = kernels.iter().enumerate().filter(|(_, (kernel, found))| found.winner.is_some() && of(kernel.rows));
+        won.map(|(number, _)| number).collect()
+    };
+    let mut sets = vec![won(&|_| true)];
+    for set in [won(&|rows| rows > 1), won(&|rows| rows == 1)] {
+        if !sets.contains(&set) {
+            sets.push(set);
+        }
+    }
+    let mut all = Vec::new();
+    for set in sets.into_iter().filter(|set| !set.is_empty()) {
+        let winners = set.iter().filter_map(|number| kernels[*number].1.winner.as_ref());
+        let choices: Vec<Choice> = winners.map(|(_, choice)| choice.clone()).collect();
+        let rows = steps.together(&choices, &of_steps(prompt), 2 * rounds)?;
+        let is_faster = is_better(&rows);
+        let choices = choices.iter().map(Choice::to_string).collect();
+        let found = Together { choices, rows, is_faster };
+        watch(Event::Together(&found));
+        all.push(found);
+        if is_faster {
+            return Ok((all, set));
+        }
+    }
+    Ok((all, Vec::new()))
+}
+
+fn is_better(rows: &[Row]) -> bool {
+    let changes: Vec<[bool; 2]> = rows.iter().map(changed).collect();
+    changes.iter().any(|[faster, _]| *faster) && !changes.iter().any(|[_, slower]| *slower)
+}
+
+#[cfg(test)]
+mod tests {
+    use ixc_targets::Target;
+
+    use super::*;
+
+    #[test]
+    fn a_whole_counts_where_a_part_of_it_gains_and_none_loses() {
+        let row = |low: f64, ratio: f64, high: f64| Row {
+            what: String::new(),
+            spec: String::new(),
+            cost: 1.0,
+            ratio: [ratio, low, high],
+        };
+        let [faster, same, slower] = [row(1.02, 1.05, 1.06), row(0.99, 1.0, 1.01), row(0.93, 0.95, 0.97)];
+        // Within the spread, whatever the middle is.
+        let wide = row(0.999, 1.02, 1.2);
+        let better = |rows: &[&Row]| is_better(&rows.iter().map(|row| (*row).clone()).collect::<Vec<_>>());
+        assert!(better(&[&faster, &same]) && better(&[&same, &faster]));
+        assert!(!better(&[&same, &same]) && !better(&[&faster, &slower]) && !better(&[&wide, &same]));
+    }
+
+    /// Candidates are run in the model itself, all products that take time, and no bits change; what is kept made whole steps faster.
+    #[test]
+    fn a_model_is_tuned_in_its_own_steps() {
+        let model = Model::new(ixc_compile::demo::open().unwrap()).unwrap();
+        let run = engine::Options {
+            threads: Some(2),
+            built_in: Some(ixc_generate::plan_file::built_in()),
+            ..Default::default()
+        };
+        let compile = compile::Options::default();
+        let options = Options {
+            compile,
+            run,
+            rounds: 2,
+            prompt: Some(32),
+            least: 0.05,
+            kernel: None,
+            selection: Selection::default(),
+        };
+        let mut begun = Vec::new();
+        let found = tune_model(&model, &options, &mut |event| {
+            if let Event::Kernel(kernel) = event {
+                begun.push(kernel.clone());
+            }
+        })
+        .unwrap();
+        assert_eq!(begun, found.kernels.iter().map(|(kernel, _)| kernel.clone()).collect::<Vec<_>>());
+        // Of the steps of prompts, of tokens, or of both: beside other work waiting is what takes most of their time.
+        assert!(!begun.is_empty() && begun.iter().all(|kernel| [1, 32].contains(&kernel.rows)), "{begun:?}");
+        for (kernel, found) in &found.kernels {
+            assert!(kernel.share >= 0.05 && kernel.share <= 1.0 && found.default.cost > 0.0, "{kernel:?}");
+            assert!(!found.rows.is_empty() && found.rows.iter().all(|row| row.cost > 0.0), "{found:?}");
+        }
+        // What is kept won by itself and in the whole.
+        assert!(found.kept.iter().all(|number| found.kernels[*number].1.winner.is_some()));
+        assert_eq!(!found.kept.is_empty(), found.together.last().is_some_and(|last| last.is_faster));
+    }
+
+    #[test]
+    fn one_kernel_is_tuned_where_the_plan_runs_it() {
+        let model = Model::new(ixc_compile::demo::open().unwrap()).unwrap();
+        let run = engine::Options {
+            threads: Some(1),
+            built_in: Some(ixc_generate::plan_file::built_in()),
+            ..Default::default()
+        };
+        let tuned = |text: &str| {
+            // The kernels of a target with tiles have other specs.
+            let target = Some(Target::AVX2);
+            let compile = compile::Options { target, ..Default::default() };
+            let kernel = Some(text.parse().unwrap());
+            let selection = Selection::default();
+            let options =
+                Options { compile, run: run.clone(), rounds: 2, prompt: Some(32), least: 0.1, kernel, selection };
+            tune_model(&model, &options, &mut |_| ())
+        };
+        let found = tuned("linear format=q6_k_r16 k=256 tile=32 n=4096 shape=gemv").unwrap();
+        let [(kernel, _)] = &found.kernels[..] else { panic!("{:?}", found.kernels) };
+        assert_eq!(kernel.rows, 1);
+        let error = tuned("linear format=q6_k_r16 k=256 tile=32 n=8192 shape=gemv").unwrap_err().to_string();
+        assert!(error.contains("no step of the plan runs it"), "{error}");
+    }
+
+    #[test]
+    fn those_that_are_selected_are_tuned_alone() {
+        let model = Model::new(ixc_compile::demo::open().unwrap()).unwrap();
+        let run = engine::Options {
+            threads: Some(1),
+            built_in: Some(ixc_generate::plan_file::built_in()),
+            ..Default::default()
+        };
+        let tuned = |op: &str| {
+            let selection = Selection { op: Some(op.parse().unwrap()), layers: Vec::new() };
+            let compile = compile::Options::default();
+            let options =
+                Options { compile, run: run.clone(), rounds: 1, prompt: Some(32), least: 0.0, kernel: None, selection };
+            tune_model(&model, &options, &mut |_| ())
+        };
+        let found = tuned("ffn_gate_exps").unwrap();
+        assert!(!found.kernels.is_empty());
+        assert!(found.kernels.iter().all(|(kernel, _)| kernel.spec.contains("swiglu")), "{:?}", found.kernels);
+        let error = tuned("attn_norm").unwrap_err().to_string();
+        assert!(error.contains("worth tuning"), "{error}");
+    }
+}

@@ -1,0 +1,359 @@
+//! Time of a product as a model takes it: in steps of an engine, with all of its threads, items shared out among them as they always are, weights and
+//! activations where the steps before have left them.
+//!
+//! A plan that cuts a weight otherwise is run with the same weights in the same memory ([`ixc_runtime::engine::Variant`]), in turn with the one that cuts it
+//! as the caches say. What counts is the time of the plan's steps in which the weight is read: that of their kernels, and that in which threads wait for the last one. So a
+//! candidate that is faster on one thread and keeps others waiting, or out of the memory that they share, is not faster here.
+
+use std::collections::BTreeMap;
+
+use ixc_ir::plan::{Plan, RowAxis, Step, Task};
+use ixc_kernels::KernelSpec;
+use ixc_kernels::cut::Cut;
+use ixc_passes::tuned::{Choice, Kernel};
+use ixc_runtime::engine::{Engine, Variant};
+use ixc_runtime::stats::Stats;
+use ixc_targets::Target;
+
+use super::{Row, Search, Try};
+use crate::Error;
+use crate::kernels::KernelError;
+use ixc_compile::compile::with_kernels;
+use ixc_measure::ratio::Ratio;
+
+/// A measurement takes at least this long.
+const LEAST_SECONDS: f64 = 0.02;
+/// Steps of a measurement at most.
+const MOST_STEPS: u32 = 256;
+/// Rounds from which on the slower candidates are left out of the later ones.
+const HALVED: u32 = 6;
+/// How many are left then.
+const LEFT: usize = 3;
+/// A candidate that was never more than so many times as fast as what the caches choose, in so many rounds, is left out of those that follow: most are slower by far.
+const HOPELESS: (f64, usize) = (0.9, 2);
+
+/// From choices to the plan that they make.
+type Compile<'m> = Box<dyn Fn(&[Choice]) -> Result<Plan<KernelSpec>, Error> + 'm>;
+
+/// An engine whose steps are timed.
+pub(super) struct Steps<'m> {
+    engine: Engine,
+    compile: Compile<'m>,
+    /// The plan where nothing is chosen.
+    own: Plan<KernelSpec>,
+    target: Target,
+}
+
+/// How long steps of some rows took, each.
+#[derive(Clone, Debug, Default)]
+struct Times {
+    /// A step.
+    wall: f64,
+    /// Each of its stages.
+    stages: Vec<f64>,
+}
+
+impl Times {
+    fn of(&self, stages: &[usize]) -> f64 {
+        stages.iter().filter_map(|stage| self.stages.get(*stage)).sum()
+    }
+}
+
+/// A product that takes a part of a step's time.
+#[derive(Clone, Debug)]
+pub(super) struct Hot {
+    /// Its spec, one of several that differ in what they add.
+    pub(super) spec: KernelSpec,
+    /// The part of the step's time that stages have in which it runs.
+    pub(super) share: f64,
+}
+
+/// What something of the plan's own and of another took, round by round.
+type Pairs = Vec<[f64; 2]>;
+
+/// Other plans, each with the stages of what is compared.
+struct Others(Vec<(Variant, Vec<usize>)>);
+
+impl<'m> Steps<'m> {
+    /// Of an engine that was loaded with what `compile` makes without choices, all weights packed, whose clocks run.
+    ///
+    /// # Errors
+    /// Where packing fails.
+    pub(super) fn new(mut engine: Engine, own: Plan<KernelSpec>, compile: Compile<'m>) -> Result<Steps<'m>, Error> {
+        engine.pack_weights()?;
+        let target = engine.target();
+        Ok(Steps { engine, compile, own, target })
+    }
+
+    pub(super) fn threads(&self) -> usize {
+        self.engine.threads()
+    }
+
+    /// Most rows of a step.
+    pub(super) fn most_rows(&self) -> u32 {
+        self.engine.max_tokens().min(self.engine.context())
+    }
+
+    fn variant(&mut self, choices: &[Choice]) -> Result<(Variant, Plan<KernelSpec>), Error> {
+        let specs = (self.compile)(choices)?;
+        let plan = with_kernels(specs.clone(), self.target)?;
+        Ok((self.engine.variant(&plan)?, specs))
+    }
+
+    /// Runs `times` steps of so many rows, each from the beginning, or of one row behind each other.
+    fn time(&mut self, rows: u32, times: u32) -> Result<Times, Error> {
+        let tokens = some_tokens(if rows == 1 { times } else { rows }, self.engine.vocabulary());
+        self.engine.truncate(0);
+        self.engine.take_stats();
+        for step in 0..times as usize {
+            if rows == 1 {
+                if self.engine.position() >= self.engine.context() {
+                    self.engine.truncate(0);
+                }
+                self.engine.step(&tokens[step..=step], &[0])?;
+            } else {
+                self.engine.truncate(0);
+                self.engine.step(&tokens, &[rows - 1])?;
+            }
+        }
+        let Stats { wall, stages, steps, thread_steps, .. } = self.engine.take_stats();
+        let steps = steps.max(1) as f64;
+        let threads = (thread_steps as f64 / steps).max(1.0);
+        let stages = stages.iter().map(|time| time.as_secs_f64() / threads / steps).collect();
+        Ok(Times { wall: wall.as_secs_f64() / steps, stages })
+    }
+
+    /// Steps of so many rows that take long enough to be measured.
+    fn calibrated(&mut self, rows: u32) -> Result<u32, Error> {
+        // What comes first has pages to touch.
+        self.time(rows, 1)?;
+        let step = self.time(rows, 2)?.wall.max(1e-7);
+        Ok(((LEAST_SECONDS / step).ceil() as u32).clamp(1, MOST_STEPS))
+    }
+
+    /// Products that take at least `least` of the time of a step of so many rows, those that take most first.
+    pub(super) fn hot(&mut self, rows: u32, least: f64) -> Result<Vec<Hot>, Error> {
+        let times = self.calibrated(rows)?;
+        let time = self.time(rows, times.max(3))?;
+        let mut stages: BTreeMap<String, (KernelSpec, Vec<usize>)> = BTreeMap::new();
+        for (stage, tasks) in runs(&self.own) {
+            for task in tasks {
+                // Of outputs a prompt's step has one row, and what is for many rows alone is a matter of prompts.
+                let is_other = if rows > 1 { task.rows == RowAxis::Outputs } else { task.variants.len() == 1 };
+                // Of experts some have few rows of a prompt, but hardly one.
+                let is_of_few = |number: usize| rows > 1 && number == 0 && task.variants.len() > 1;
+                let used = task.variants.iter().enumerate().filter(|(number, _)| {
+                    let is_routed = matches!(task.rows, RowAxis::Routed(_));
+                    !is_other && runs_at(task, *number, rows) && !(is_routed && is_of_few(*number))
+                });
+                for kernel in used.map(|(_, variant)| variant.kernel) {
+                    let Some(spec) = self.own.kernels.get(kernel.0 as usize) else { continue };
+                    let Some(cut) = Cut::of(spec) else { continue };
+                    let of =
+                        &mut stages.entry(format!("{:?}", kernel_of(&cut))).or_insert((spec.clone(), Vec::new())).1;
+                    if of.last() != Some(&stage) {
+                        of.push(stage);
+                    }
+                }
+            }
+        }
+        let share = |stages: &[usize]| time.of(stages) / time.wall.max(1e-12);
+        let mut hot: Vec<Hot> =
+            stages.into_values().map(|(spec, stages)| Hot { spec, share: share(&stages) }).collect();
+        hot.retain(|hot| hot.share >= least);
+        hot.sort_by(|a, b| b.share.total_cmp(&a.share));
+        Ok(hot)
+    }
+
+    /// The part of the time of a step of so many rows that a product takes.
+    pub(super) fn share(&mut self, spec: &KernelSpec, rows: u32) -> Result<Hot, Error> {
+        let times = self.calibrated(rows)?;
+        let time = self.time(rows, times.max(3))?;
+        let stages = Cut::of(spec).map_or(Vec::new(), |cut| stages_of(&self.own, kernel_of(&cut), rows));
+        if stages.is_empty() {
+            return Err(not_run(spec));
+        }
+        Ok(Hot { spec: spec.clone(), share: time.of(&stages) / time.wall.max(1e-12) })
+    }
+
+    /// Candidates of a kernel in turn with what the caches choose, in steps of so many rows: the time of that, and a row for each.
+    pub(super) fn compare(
+        &mut self,
+        search: &Search<'_>,
+        tries: &[Try],
+        (rows, rounds): (u32, u32),
+    ) -> Result<(f64, Vec<Row>), Error> {
+        let kernel = kernel_of(&search.cut);
+        let own = stages_of(&self.own, kernel, rows);
+        if own.is_empty() {
+            return Err(not_run(search.spec));
+        }
+        let mut others = Others(Vec::new());
+        for each in tries {
+            let (variant, plan) = self.variant(&[search.choice(each)])?;
+            others.0.push((variant, stages_of(&plan, kernel, rows)));
+        }
+        let (defaults, pairs) = self.rounds(&mut others, &own, (rows, rounds))?;
+        // Of one weight and a row of activations.
+        let each = own.len() as f64 * f64::from(rows.max(1));
+        let rows = tries.iter().zip(pairs).map(|(each_try, pairs)| {
+            let costs = pairs.iter().map(|[_, other]| other / each).collect();
+            let ratios = pairs.iter().map(|[own, other]| own / other.max(1e-12)).collect();
+            search.row(each_try, middle(costs), quartiles(ratios))
+        });
+        Ok((middle(defaults) / each, rows.collect()))
+    }
+
+    /// Whole steps as some choices together make them, in turn with what the caches choose: for each number of rows a row with seconds of a step, and how many times as
+    /// fast it is, between what bounds.
+    pub(super) fn together(&mut self, choices: &[Choice], all: &[u32], rounds: u32) -> Result<Vec<Row>, Error> {
+        let (variant, _) = self.variant(choices)?;
+        let mut others = Others(vec![(variant, Vec::new())]);
+        let mut found = Vec::new();
+        for &rows in all {
+            let (_, pairs) = self.rounds(&mut others, &[], (rows, rounds))?;
+            let pairs = pairs.into_iter().next().unwrap_or_default();
+            let [own, other] = [0, 1].map(|side| pairs.iter().map(|pair: &[f64; 2]| pair[side]).collect::<Vec<f64>>());
+            // As `ixc bench --compare` tells changes from noise.
+            let ratio =
+                Ratio::of(&other, &own).map_or([1.0, 0.0, f64::MAX], |ratio| [ratio.median, ratio.low, ratio.high]);
+            let cost = middle(other);
+            let what = if rows == 1 { "decode".to_owned() } else { format!("prefill of {rows} tokens") };
+            found.push(Row { what, spec: String::new(), cost, ratio });
+        }
+        Ok(found)
+    }
+
+    /// Rounds of all that are compared, the plan's own among them: its times, and of each other pairs of its and the other's. Of stages, or of the whole step where
+    /// there are none.
+    fn rounds(
+        &mut self,
+        others: &mut Others,
+        own: &[usize],
+        (rows, rounds): (u32, u32),
+    ) -> Result<(Vec<f64>, Vec<Pairs>), Error> {
+        let rows = rows.clamp(1, self.most_rows());
+        let times = self.calibrated(rows)?;
+        let of = |times: &Times, stages: &[usize]| if stages.is_empty() { times.wall } else { times.of(stages) };
+        let mut defaults = Vec::new();
+        let mut pairs: Vec<Pairs> = vec![Vec::new(); others.0.len()];
+        let mut left: Vec<usize> = (0..others.0.len()).collect();
+        // One that does not count: code and pages are new.
+        for round in 0..=rounds {
+            let first = self.time(rows, times)?;
+            let bits: Vec<u32> = self.engine.all_logits().iter().map(|x| x.to_bits()).collect();
+            // What slows the machine down meanwhile shall not always meet the same ones.
+            let order: Vec<usize> = if round % 2 == 0 { left.clone() } else { left.iter().rev().copied().collect() };
+            let mut found = Vec::new();
+            for number in order {
+                let (variant, stages) = &mut others.0[number];
+                self.engine.exchange(variant)?;
+                let time = self.time(rows, times);
+                let differs = !self.engine.all_logits().iter().map(|x| x.to_bits()).eq(bits.iter().copied());
+                self.engine.exchange(variant)?;
+                let time = time?;
+                if differs {
+                    let (kernel, difference) =
+                        ("a step".to_owned(), "other bits than where nothing is chosen".to_owned());
+                    return Err(KernelError::Differs { kernel, engine: "native", difference }.into());
+                }
+                found.push((number, of(&time, stages)));
+            }
+            // As far from the others as the first: on both sides of them.
+            let last = self.time(rows, times)?;
+            let default = (of(&first, own) + of(&last, own)) / 2.0;
+            if round == 0 {
+                continue;
+            }
+            defaults.push(default);
+            found.into_iter().for_each(|(number, time)| pairs[number].push([default, time]));
+            let (most, times) = HOPELESS;
+            let is_close =
+                |pairs: &Pairs| pairs.len() < times || pairs.iter().any(|[own, other]| own > &(most * other));
+            // One by itself is measured for the last time: it is to have all rounds.
+            left.retain(|number| pairs.len() == 1 || is_close(&pairs[*number]));
+            if rounds >= HALVED && round == rounds / 3 {
+                let ratio = |number: &usize| middle(pairs[*number].iter().map(|[own, other]| own / other).collect());
+                left.sort_by(|a, b| ratio(b).total_cmp(&ratio(a)));
+                left.truncate(LEFT);
+            }
+        }
+        Ok((defaults, pairs))
+    }
+}
+
+/// Whether a whole is faster beyond noise, and whether it is slower so: whether 1 is outside of the bounds.
+pub(super) fn changed(row: &Row) -> [bool; 2] {
+    let [_, low, high] = row.ratio;
+    [low > 1.0, high < 1.0]
+}
+
+fn not_run(spec: &KernelSpec) -> Error {
+    KernelError::NotTuned { spec: spec.to_string(), why: "no step of the plan runs it".to_owned() }.into()
+}
+
+/// Whether two specs are of the same product, which may differ in what they add.
+pub(super) fn is_same(a: &KernelSpec, b: &KernelSpec) -> bool {
+    let [a, b] = [a, b].map(|spec| Cut::of(spec).map(|cut| kernel_of(&cut)));
+    a.is_some() && a == b
+}
+
+fn kernel_of(cut: &Cut) -> Kernel {
+    (cut.weight, cut.strategy)
+}
+
+/// The stages of a plan, with their tasks.
+fn runs(plan: &Plan<KernelSpec>) -> impl Iterator<Item = (usize, &[Task])> {
+    let tasks = plan.steps.iter().filter_map(|step| match step {
+        Step::Run { tasks, .. } => Some(&tasks[..]),
+        _ => None,
+    });
+    tasks.enumerate()
+}
+
+/// Whether a variant of a task runs in a step of so many rows.
+fn runs_at(task: &Task, number: usize, rows: u32) -> bool {
+    let rows = if task.rows == RowAxis::Outputs { 1 } else { rows };
+    let fits = task.variants.iter().position(|variant| rows <= variant.up_to_rows);
+    // Of experts each has some of the rows.
+    fits.is_some_and(|fits| number == fits || number < fits && matches!(task.rows, RowAxis::Routed(_)))
+}
+
+/// The stages in which a kernel runs in a step of so many rows.
+fn stages_of(plan: &Plan<KernelSpec>, kernel: Kernel, rows: u32) -> Vec<usize> {
+    let is_it = |spec: &KernelSpec| Cut::of(spec).is_some_and(|cut| kernel_of(&cut) == kernel);
+    let runs_it = |tasks: &[Task]| {
+        let used = tasks
+            .iter()
+            .flat_map(|task| task.variants.iter().enumerate().filter(|(number, _)| runs_at(task, *number, rows)));
+        let mut kernels = used.flat_map(|(_, variant)| variant.kernels());
+        kernels.any(|kernel| plan.kernels.get(kernel.0 as usize).is_some_and(is_it))
+    };
+    runs(plan).filter(|(_, tasks)| runs_it(tasks)).map(|(stage, _)| stage).collect()
+}
+
+fn sorted(mut values: Vec<f64>) -> Vec<f64> {
+    values.sort_by(f64::total_cmp);
+    values
+}
+
+fn at(values: &[f64], share: f64) -> f64 {
+    values.get((values.len().saturating_sub(1) as f64 * share).round() as usize).copied().unwrap_or(0.0)
+}
+
+fn middle(values: Vec<f64>) -> f64 {
+    at(&sorted(values), 0.5)
+}
+
+/// Median, and the quartiles.
+fn quartiles(values: Vec<f64>) -> [f64; 3] {
+    let values = sorted(values);
+    [0.5, 0.25, 0.75].map(|share| at(&values, share))
+}
+
+/// Tokens that differ from each other, so that routers choose as they do for text.
+fn some_tokens(count: u32, vocabulary: u32) -> Vec<u32> {
+    // Knuth's multiplicative hash.
+    let hash = |index: u64| (index + 1).wrapping_mul(2_654_435_761) >> 7;
+    (0..count).map(|index| (hash(index.into()) % u64::from(vocabulary.max(1))) as u32).collect()
+}

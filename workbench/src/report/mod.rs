@@ -1,0 +1,230 @@
+//! A model's way to machine code as a page: one file that works without a network, of `ixc inspect --html`.
+//!
+//! ```
+//! use ixc_compile::{compile::Options, model::Model};
+//! use ixc_workbench::report::Report;
+//!
+//! let model = Model::new(ixc_compile::demo::open()?)?;
+//! let page = Report::of_model(&model, &Options::default())?.page();
+//! assert!(page.starts_with("<!doctype html>") && page.len() < 8 << 20);
+//! # Ok::<(), ixc_workbench::Error>(())
+//! ```
+//!
+//! | module | what it collects |
+//! | --- | --- |
+//! | [`fold`] | layers that are alike, once |
+//! | [`graph`] | graphs that passes left |
+//! | [`passes`] | what each pass changed |
+//! | [`plan`] | weights, steps, buffers, states, experts that come and go |
+//! | [`kernels`] | IR, instructions, costs |
+//! | [`trace`] | what a run measured |
+//!
+//! `page.html` draws it.
+//!
+//! Invariant: text of models is data, never markup: the page holds it as JSON that cannot end its script, makes nodes of it and no markup, and its policy
+//! refuses any script or style but its own, and every address.
+
+mod fold;
+mod graph;
+mod kernels;
+mod passes;
+mod plan;
+mod trace;
+
+use std::path::Path;
+
+use ixc_files::Kind;
+use ixc_ir::graph::Module;
+use ixc_ir::kernel::Kernel;
+use ixc_ir::plan::Plan;
+use ixc_kernels::generate;
+use ixc_model_files::gguf::Gguf;
+use ixc_passes::manager::{Ir, PASSES};
+use ixc_runtime::load;
+use ixc_targets::Target;
+use serde::Serialize;
+
+use crate::Error;
+use crate::kernels::roofline::Roofline;
+use ixc_compile::compile::{Options, passes_left};
+use ixc_compile::model::Model;
+
+/// The page, with marks for its title and data.
+const PAGE: &str = include_str!("page.html");
+/// What the page says of what made it.
+const GENERATOR: &str = r#"<meta name="generator" content="ixc inspect">"#;
+
+/// A file with such a page.
+pub const KIND: Kind = Kind {
+    name: "page of a model or plan",
+    is: |head| head.windows(GENERATOR.len()).any(|window| window == GENERATOR.as_bytes()),
+    streams: true,
+    private: false,
+};
+
+/// What the page shows.
+#[derive(Debug, Serialize)]
+pub struct Report {
+    title: String,
+    made_by: String,
+    /// `model` or `plan`.
+    of: &'static str,
+    facts: Vec<(&'static str, String)>,
+    notes: Vec<String>,
+    graphs: Vec<graph::Graph>,
+    passes: Vec<passes::Ran>,
+    tensors: Vec<plan::Tensor>,
+    plan: Option<plan::PlanView>,
+    kernels: Vec<kernels::KernelView>,
+    trace: Option<trace::TraceView>,
+    #[serde(skip)]
+    target: Option<Target>,
+    /// Why compiling went no further, where it failed.
+    #[serde(skip)]
+    pub failed: Option<Error>,
+}
+
+impl Report {
+    fn new(title: String, of: &'static str) -> Report {
+        Report {
+            title,
+            made_by: concat!("ixc ", env!("CARGO_PKG_VERSION")).to_owned(),
+            of,
+            facts: Vec::new(),
+            notes: Vec::new(),
+            graphs: Vec::new(),
+            passes: Vec::new(),
+            tensors: Vec::new(),
+            plan: None,
+            kernels: Vec::new(),
+            trace: None,
+            target: None,
+            failed: None,
+        }
+    }
+
+    /// Of a model, compiled as the options say. Where a pass fails, it has what was left until then, and says so.
+    ///
+    /// # Errors
+    /// Where the target has no kernel, or no code for one.
+    pub fn of_model(model: &Model, options: &Options) -> Result<Report, Error> {
+        let mut report = Report::new(title(&model.gguf), "model");
+        let start =
+            options.start.as_ref().map_or_else(|| Ir::Graph(model.arch.module.clone()), |start| start.ir.clone());
+        let after = options.start.as_ref().and_then(|start| start.after);
+        let mut watch = passes::Watch::new(&start);
+        let mut last: Option<Module> = None;
+        if let Ir::Graph(module) = &start {
+            report.graphs.push(graph::Graph::of(module, after));
+            last = Some(module.clone());
+        }
+        let end = PASSES.last().map(|pass| pass.name);
+        let left = passes_left(model, options, end, &mut |pass, ir, changed| {
+            watch.see(pass, ir, changed);
+            if let (Ir::Graph(module), true) = (ir, changed) {
+                report.graphs.push(graph::Graph::of(module, Some(pass.name)));
+                last = Some(module.clone());
+            }
+        });
+        report.passes = watch.ran;
+        let target = options.target();
+        report.target = Some(target);
+        report.facts.push(("Model", model.gguf.metadata().path().display().to_string()));
+        match left {
+            Ok(Ir::Plan(specs)) => {
+                let mut plan = specs.clone().try_map_kernels(|spec| generate(&spec, target))?;
+                let replaced = options.kernels.put_into(&mut plan)?;
+                report.kernels = kernels::views(&plan, Some(&specs.kernels), &replaced, target)?;
+                report.of_finished(&plan, last.as_ref());
+                if !replaced.is_empty() {
+                    report.notes.push(format!("Kernels that were edited: {}.", replaced.join(", ")));
+                }
+            }
+            Ok(Ir::Graph(_) | Ir::Draft(_)) => {}
+            Err(error) => {
+                report.notes.push(format!("Compiling failed: {error}. What was left until then is here."));
+                report.failed = Some(error.into());
+            }
+        }
+        Ok(report)
+    }
+
+    /// Of a plan. What passes did is not in it.
+    ///
+    /// # Errors
+    /// For a plan that loading would refuse.
+    pub fn of_plan(path: &Path, plan: &Plan<Kernel>) -> Result<Report, Error> {
+        load::verify(plan)?;
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let mut report = Report::new(format!("{name} ({})", plan.architecture), "plan");
+        let target = Target::from_name(&plan.target);
+        let unknown = || load::LoadError::Target { found: plan.target.clone() };
+        report.target = target;
+        report.facts.push(("Plan", path.display().to_string()));
+        report.kernels = kernels::views(plan, None, &[], target.ok_or_else(unknown)?)?;
+        report.of_finished(plan, None);
+        report.notes.push(
+            "This is of a plan, which holds no graph: what passes did is not in it. The page of the model itself shows that.".to_owned(),
+        );
+        Ok(report)
+    }
+
+    fn of_finished(&mut self, plan: &Plan<Kernel>, graph: Option<&Module>) {
+        self.facts.extend(plan::facts(plan));
+        self.tensors = plan::tensors(plan, graph);
+        self.plan = Some(plan::PlanView::of(plan));
+    }
+
+    /// Adds what a trace measured; and, where this machine runs the code, the most that it does with as many threads.
+    ///
+    /// # Errors
+    /// Where the file is no trace.
+    pub fn measured(&mut self, trace: &Path) -> Result<(), Error> {
+        let mut view = trace::TraceView::read(trace)?;
+        let here = self.target.filter(|target| target.missing().is_empty());
+        // A file may name more threads than can be started.
+        let here_at_most = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        let limits = here.map(|target| Roofline::measure(target, view.threads().clamp(1, here_at_most), None));
+        view.limits = limits.filter(|limits| limits.bytes_per_second.is_some());
+        self.trace = Some(view);
+        Ok(())
+    }
+
+    /// The page.
+    pub fn page(&self) -> String {
+        // Numbers, strings and lists: there is nothing that could not be written. Without `<` no text can end the script around it, or begin a comment there.
+        let json = serde_json::to_string(self).unwrap_or_else(|_| "null".to_owned());
+        ixc_files::page::filled(PAGE, &self.title, &json)
+    }
+}
+
+/// What a model is called.
+fn title(gguf: &Gguf) -> String {
+    let name = gguf.metadata().read_optional::<&str>("general.name").ok().flatten().map(str::to_owned);
+    let file = || gguf.metadata().path().file_name().unwrap_or_default().to_string_lossy().into_owned();
+    name.filter(|name| !name.trim().is_empty()).unwrap_or_else(file).chars().take(200).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What the policy would stop silently, and what would be markup of a model's text.
+    #[test]
+    fn the_page_has_nothing_that_its_policy_refuses() {
+        assert_eq!(ixc_testing::pages::forbidden(PAGE, "ixc"), [""; 0]);
+        assert!((KIND.is)(PAGE.as_bytes()) && !(ixc_dataflow::page::KIND.is)(PAGE.as_bytes()));
+    }
+
+    #[test]
+    fn data_cannot_break_out() {
+        let mut report = Report::new("@DATA@</script><b>&".to_owned(), "model");
+        report.notes.push("<!--<script>@TITLE@".to_owned());
+        let page = report.page();
+        assert!(page.contains("<title>@DATA@&lt;/script>&lt;b>&amp;"));
+        let start = page.find("id=\"data\">").unwrap() + "id=\"data\">".len();
+        let data = &page[start..start + page[start..].find('<').unwrap()];
+        let data: serde_json::Value = serde_json::from_str(data).unwrap();
+        assert_eq!((&data["title"], &data["notes"][0]), (&"@DATA@</script><b>&".into(), &"<!--<script>@TITLE@".into()));
+    }
+}
