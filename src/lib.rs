@@ -51,14 +51,12 @@
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
-pub mod error;
-
-pub use error::Error;
 pub use ixc_compile::Error as CompileError;
 pub use ixc_compile::{
     build, bytes_per_token, checksum, compile, demo, dump, excerpt, hub, kernel_check, machine, model, place,
     replacements, select, simulate, support, tuned,
 };
+pub use ixc_error::{Error, error};
 pub use ixc_files as files;
 pub use ixc_generate::Error as GenerationError;
 pub use ixc_generate::{

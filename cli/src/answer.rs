@@ -1,0 +1,102 @@
+//! An answer as it is shown: what the model thinks stands between two lines, and its markers are left out.
+
+use ixc_text::chat::{Answer, Delta, Parser};
+
+/// Stands before what the model thinks, and behind it.
+const THINKING: [&str; 2] = ["[Start thinking]\n", "\n[End thinking]\n\n"];
+
+/// Text of an answer, made ready to be shown.
+#[derive(Debug)]
+pub struct Shown {
+    /// None where all text is shown as it is.
+    parser: Option<Parser>,
+    answer: Answer,
+    thinks: bool,
+}
+
+impl Shown {
+    /// With what takes the answer apart, if the model's format has anything to take apart.
+    pub fn new(parser: Option<Parser>) -> Shown {
+        Shown { parser, answer: Answer::default(), thinks: false }
+    }
+
+    /// Whether names of control tokens are looked for in the text.
+    pub fn reads_markers(&self) -> bool {
+        self.parser.is_some()
+    }
+
+    /// What is shown of a further piece.
+    pub fn push(&mut self, text: &str) -> String {
+        match &mut self.parser {
+            Some(parser) => {
+                let deltas = parser.push(text);
+                self.take(deltas)
+            }
+            None => text.to_owned(),
+        }
+    }
+
+    /// What is shown at the end, and the whole answer, if it was taken apart.
+    pub fn finish(mut self) -> (String, Option<Answer>) {
+        let Some(parser) = self.parser.take() else { return (String::new(), None) };
+        let mut text = self.take(parser.finish());
+        self.ends_thought(&mut text);
+        (text, Some(self.answer))
+    }
+
+    fn take(&mut self, deltas: Vec<Delta>) -> String {
+        let mut text = String::new();
+        for delta in deltas {
+            match &delta {
+                Delta::Reasoning(thought) => {
+                    if !std::mem::replace(&mut self.thinks, true) {
+                        text.push_str(THINKING[0]);
+                    }
+                    text.push_str(thought);
+                }
+                Delta::Content(said) => {
+                    self.ends_thought(&mut text);
+                    text.push_str(said);
+                }
+                Delta::Call(call) => {
+                    self.ends_thought(&mut text);
+                    text.push_str(&format!("\n[Call {} {}]\n", call.name, call.arguments));
+                }
+                Delta::Arguments(more) => text.push_str(more),
+            }
+            self.answer.extend([delta]);
+        }
+        text
+    }
+
+    fn ends_thought(&mut self, text: &mut String) {
+        if std::mem::take(&mut self.thinks) {
+            text.push_str(THINKING[1]);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ixc_text::chat::format_of;
+
+    use super::*;
+
+    #[test]
+    fn thoughts_stand_between_lines() {
+        let shown = |prompt: &str, pieces: &[&str]| {
+            let mut shown = Shown::new(Some(Parser::new(format_of("<tool_call><think>"), prompt)));
+            let mut text: String = pieces.iter().map(|piece| shown.push(piece)).collect();
+            let (rest, answer) = shown.finish();
+            text += &rest;
+            (text, answer.map(|answer| answer.content).unwrap_or_default())
+        };
+        let text = "[Start thinking]\nHm.\n[End thinking]\n\nYes.";
+        assert_eq!(shown("", &["<th", "ink>\nHm", ".\n</think>", "\n\nYes."]), (text.into(), "Yes.".into()));
+        assert_eq!(shown("<think>\n", &["Hm"]), ("[Start thinking]\nHm\n[End thinking]\n\n".into(), String::new()));
+        let call = "<tool_call>{\"name\": \"f\", \"arguments\": {}}</tool_call>";
+        assert_eq!(shown("", &["Look", call]), ("Look\n[Call f {}]\n".into(), "Look".into()));
+        let mut plain = Shown::new(None);
+        assert_eq!((plain.push(" <think>"), plain.finish()), (" <think>".into(), (String::new(), None)));
+    }
+}

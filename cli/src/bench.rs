@@ -1,0 +1,319 @@
+//! `ixc bench`: tokens per second.
+
+pub mod compare;
+mod deferral;
+mod given;
+mod report;
+mod setting;
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use ixc_compile::bytes_per_token::Traffic;
+use ixc_compile::compile;
+use ixc_compile::machine::system::peak_memory;
+use ixc_compile::model::is_plan;
+use ixc_generate::loaded_model::{LoadOptions, LoadedModel};
+use ixc_generate::timing::{Phase, Streamed};
+use ixc_measure::bench::Bench;
+use ixc_measure::forecast::Remembered;
+use ixc_passes::{cache, manager};
+use ixc_runtime::engine;
+use ixc_runtime::gauge::Gauge;
+use serde::Serialize;
+
+use super::Usage;
+use super::choose::{ModelChoice, PinChoice, StreamingChoice, TargetChoice, positions};
+use super::output::Watch;
+use super::perf::PerfChoice;
+use super::streaming;
+use report::{Format, Report};
+use setting::Setting;
+
+/// Measures tokens per second of prefill and decode, from an empty context or at a depth.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "EXAMPLES:
+  ixc bench model.gguf -p 512 -n 64 -t 1,2 -r 3
+  ixc bench model.gguf -p 32,128,512 -n 0
+  ixc bench model.gguf -p 0 -n 64 -d 0,8192   decode at depths 0 and 8192
+  ixc bench model.gguf -p 512 -n 0 --json     with model, machine and version
+  ixc bench model.gguf --format csv >> all.csv
+  ixc bench model.gguf -p 0 -n 64 --memory 6GiB --defer 2
+                                              gain and loss of deferral
+  ixc bench model.gguf --json > now.json
+  ixc bench --compare before.json now.json    changes beyond noise
+  ixc bench                                   the built-in demo model
+
+--compare reads files of --json. It first prints differences in models, options and machines, then \
+the speed of B relative to A, row by row. The ratio is the median over all pairs of rounds, with \
+the interval of a Mann-Whitney test. A change is significant if the interval excludes 1 and the \
+ratio differs from 1 by at least 1 %. The exit status is 3 if any row is slower, else 0.
+
+With --defer, no expert is read ahead unless --prefetch selects a method.")]
+pub struct Args {
+    #[command(flatten)]
+    model: ModelChoice,
+    /// Prompt tokens to prefill; 0 skips prefill.
+    #[arg(short = 'p', long, alias = "n-prompt", value_name = "N", value_delimiter = ',', default_value = "512")]
+    prefill: Vec<usize>,
+    /// Tokens to decode; 0 skips decode.
+    #[arg(short = 'n', long, alias = "n-gen", value_name = "N", value_delimiter = ',', default_value = "64")]
+    decode: Vec<usize>,
+    /// Tokens in the KV cache before the measurement begins.
+    #[arg(short, long, alias = "n-depth", value_name = "N", value_delimiter = ',', default_value = "0")]
+    depth: Vec<usize>,
+    /// Thread counts to measure [default: one thread per core].
+    #[arg(short, long, value_name = "N", value_delimiter = ',', env = "IXC_THREADS", hide_env_values = true)]
+    threads: Vec<usize>,
+    #[command(flatten)]
+    pin: PinChoice,
+    /// Repetitions of each measurement, after one warm-up run.
+    #[arg(short, long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..))]
+    repetitions: u32,
+    #[command(flatten)]
+    target: TargetChoice,
+    #[command(flatten)]
+    streaming: StreamingChoice,
+    #[command(flatten)]
+    perf: PerfChoice,
+    /// With --defer: text whose logits are compared [default: a few English sentences].
+    #[arg(long, value_name = "FILE")]
+    text: Option<PathBuf>,
+    /// Compare two files that --json wrote, without measuring. Measuring options have no effect.
+    #[arg(long, num_args = 2, value_names = ["A", "B"], conflicts_with_all = ["model", "model_file", "prefill", "decode", "depth", "repetitions", "text"])]
+    compare: Vec<PathBuf>,
+    /// Output format. Every format except text also records the model, machine, options and date.
+    /// With --compare, csv and jsonl hold rows only.
+    #[arg(long, value_enum, value_name = "FORMAT", default_value_t)]
+    format: Format,
+    /// Same as --format json.
+    #[arg(long, conflicts_with = "format")]
+    json: bool,
+}
+
+const PREFILL: &str = "prefill";
+const DECODE: &str = "decode";
+
+/// Depth, test, tokens.
+type Work = (usize, &'static str, usize);
+
+/// What was measured for one number of threads.
+#[derive(Default, Serialize)]
+struct Row {
+    threads: usize,
+    target: &'static str,
+    test: &'static str,
+    tokens: usize,
+    /// Tokens in the KV cache before.
+    depth: usize,
+    /// Bytes of the model file and the KV cache that each token reads at least, in the middle of the run; of decode only, and
+    /// not known of a plan.
+    bytes_per_token: Option<u64>,
+    /// The most memory that this process had resident so far, mapped files included.
+    peak_memory: Option<u64>,
+    /// Tokens per second.
+    median: f64,
+    min: f64,
+    max: f64,
+    all: Vec<f64>,
+    /// Where experts were deferred.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    deferral: Option<deferral::Deferral>,
+    /// Bytes of streamed experts that were read for each token; 0 where all are in memory.
+    bytes_read_per_token: f64,
+    /// The drive's rate while experts were missed, as a part of what it gave by itself before and after each round: the median.
+    drive_share: Option<f64>,
+    /// What predicting experts did in this and earlier rows of the same threads, where they are streamed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    prefetch: Option<serde_json::Value>,
+    /// How the time of a token compares with computing alone, reading alone and what was predicted.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    forecast: Vec<String>,
+}
+
+impl Args {
+    /// Runs the command.
+    pub fn run(self, out: &mut dyn Write) -> anyhow::Result<()> {
+        let format = if self.json { Format::Json } else { self.format };
+        if let Some(paths) = compare::pair(&self.compare)? {
+            return compare::compare(paths, format, out);
+        }
+        if self.text.is_some() && self.streaming.defer() == 0 {
+            return Err(Usage("--text is where deferral is compared: it needs --defer".into()).into());
+        }
+        self.perf.enable()?;
+        let path = self.model.path();
+        let streaming = self.streaming.options()?;
+        let threads: Vec<Option<usize>> = match self.threads.as_slice() {
+            [] => vec![None],
+            threads => threads.iter().copied().map(Some).collect(),
+        };
+        let traffic = match path {
+            Some(path) if is_plan(path) => None,
+            _ => Some(self.traffic(&streaming.compile)?),
+        };
+        let mut works = Vec::new();
+        for &depth in &self.depth {
+            let tests = [(PREFILL, &self.prefill), (DECODE, &self.decode)];
+            works.extend(tests.iter().flat_map(|(test, list)| list.iter().map(move |&tokens| (depth, *test, tokens))));
+        }
+        works.retain(|&(_, _, tokens)| tokens > 0);
+        // A context of no position is none.
+        let context = works.iter().map(|&(depth, _, tokens)| depth.saturating_add(tokens)).max().unwrap_or(1);
+        let name = self.model.name().display().to_string();
+        let mut report = Report::new(format, &name, Setting::of(&self, &streaming.compile)?, out);
+        for threads in threads {
+            let streaming = streaming.clone();
+            let (target, caches) = (self.target.target(), self.target.caches());
+            let options = LoadOptions {
+                compile: compile::Options { target, caches, ..streaming.compile },
+                run: engine::Options { threads, pin: self.pin.pin, context: Some(positions(context)), ..streaming.run },
+                model_file: self.model.file().map(Path::to_owned),
+                ..streaming
+            };
+            if self.streaming.defer() > 0 {
+                deferral::measure(&self, path, &options, &works, traffic, &mut report)?;
+                continue;
+            }
+            let mut bench = open(path, &options)?;
+            // What is refused was refused by now.
+            report.begin()?;
+            for &work in &works {
+                let rounds = self.rounds(&mut bench, work, self.repetitions)?;
+                let mut row = Row::new(bench.model(), work, traffic, rounds.rates.clone());
+                row.add_streaming(bench.model(), path, rounds);
+                report.row(row)?;
+            }
+        }
+        Ok(report.finish()?)
+    }
+
+    /// What a token of the model reads, with keys and values as they are kept.
+    fn traffic(&self, compile: &compile::Options) -> anyhow::Result<Traffic> {
+        let context = compile::context(compile, None);
+        let module = self.model.open()?.arch.module;
+        let module = manager::run_pipeline(module, &[cache::PASS.name], &context).map_err(ixc_error::Error::from)?;
+        Ok(Traffic::of(&module))
+    }
+
+    /// Tokens per second, again and again, after one run that does not count, and what the drive did.
+    fn rounds(&self, bench: &mut Bench, (depth, test, tokens): Work, repetitions: u32) -> anyhow::Result<Rounds> {
+        let mut rounds = Rounds::default();
+        // Of a drive that is not always as fast, only what was measured beside a round says anything of it. Rounds that are compared with
+        // each other go without.
+        let drives = self.streaming.defer() == 0;
+        let own = |model: &LoadedModel| {
+            model.drive().filter(|_| drives).and_then(|drive| drive.rate_now(streaming::BASELINE))
+        };
+        let mut before = own(bench.model());
+        for round in 0..=repetitions {
+            let begin = bench.model().engine().stream().map(|store| store.stats().drive);
+            let phase = match test {
+                PREFILL => bench.prefill(depth, tokens)?,
+                _ => bench.decode(depth, tokens)?,
+            };
+            let model = bench.model();
+            if round > 0 {
+                rounds.rates.push(phase.tokens as f64 / phase.seconds.max(1e-9));
+                rounds.seconds += phase.seconds;
+                rounds.streamed += phase.streamed;
+            }
+            if let (Some(begin), Some(store), Some(first)) = (begin, model.engine().stream(), before) {
+                let (rate, after) = (store.stats().drive.since(&begin).routed_rate(), own(model));
+                if let (true, Some(after)) = (round > 0, after) {
+                    rounds.owns.extend([first, after]);
+                    rounds.shares.extend(streaming::share(rate, &[first, after]));
+                }
+                before = after.or(before);
+            }
+        }
+        Ok(rounds)
+    }
+}
+
+/// What rounds of the same work did.
+#[derive(Default)]
+struct Rounds {
+    /// Tokens per second of each.
+    rates: Vec<f64>,
+    /// What part of the drive's own rate each read at, where it read.
+    shares: Vec<f64>,
+    /// Bytes per second that the drive gave by itself, before and after each.
+    owns: Vec<f64>,
+    /// What streaming did in all of them.
+    streamed: Streamed,
+    /// Seconds of all of them.
+    seconds: f64,
+}
+
+impl Rounds {
+    /// Bytes of experts that were read for each token.
+    fn bytes_per_token(&self, (_, _, tokens): Work) -> f64 {
+        self.streamed.bytes as f64 / (self.rates.len() * tokens).max(1) as f64
+    }
+}
+
+/// Opens a benchmark whose weights are packed, so that no measured step does it.
+fn open(path: Option<&Path>, options: &LoadOptions) -> anyhow::Result<Bench> {
+    let gauge = Arc::new(Gauge::default());
+    // Only until what is measured begins.
+    let _watch = Watch::new(&gauge);
+    let run = engine::Options { gauge: Some(Arc::clone(&gauge)), ..options.run.clone() };
+    Ok(Bench::new(LoadedModel::open(path, &LoadOptions { run, ..options.clone() })?)?)
+}
+
+impl Row {
+    fn new(model: &LoadedModel, (depth, test, tokens): Work, traffic: Option<Traffic>, rates: Vec<f64>) -> Row {
+        let mut sorted = rates.clone();
+        sorted.sort_by(f64::total_cmp);
+        let middle = sorted.len() / 2;
+        let median = match sorted.len() % 2 {
+            0 => (sorted[middle - 1] + sorted[middle]) / 2.0,
+            _ => sorted[middle],
+        };
+        Row {
+            threads: model.threads(),
+            target: model.target().name(),
+            test,
+            tokens,
+            depth,
+            bytes_per_token: traffic.filter(|_| test == DECODE).map(|traffic| traffic.at((depth + tokens / 2) as u64)),
+            peak_memory: peak_memory(),
+            median,
+            min: sorted[0],
+            max: sorted[sorted.len() - 1],
+            all: rates,
+            deferral: None,
+            bytes_read_per_token: 0.0,
+            drive_share: None,
+            prefetch: None,
+            forecast: Vec::new(),
+        }
+    }
+
+    /// Adds what the drive did, and how this compares with what was predicted.
+    fn add_streaming(&mut self, model: &LoadedModel, path: Option<&Path>, rounds: Rounds) {
+        let Some(store) = model.engine().stream() else { return };
+        let tokens = rounds.rates.len() * self.tokens;
+        self.bytes_read_per_token = rounds.bytes_per_token((self.depth, self.test, self.tokens));
+        self.drive_share = middle_of(rounds.shares);
+        self.prefetch = streaming::facts(model.engine());
+        // What is predicted is an empty context.
+        let known =
+            path.filter(|_| self.depth == 0).and_then(|path| Remembered::of(path, model.threads(), model.target()));
+        let observed = streaming::Observed {
+            phase: Phase { tokens, seconds: rounds.seconds, packing: 0.0, streamed: rounds.streamed },
+            own: middle_of(rounds.owns),
+            prompt: (self.test == PREFILL).then_some(self.tokens),
+            defers: model.defers(),
+        };
+        self.forecast = streaming::compare(&observed, store, known.as_ref());
+    }
+}
+
+/// The median.
+fn middle_of(mut all: Vec<f64>) -> Option<f64> {
+    all.sort_by(f64::total_cmp);
+    all.get(all.len() / 2).copied()
+}

@@ -1,0 +1,417 @@
+//! `ixc bench --compare A B`: what changed from one measurement to another, beyond noise.
+//!
+//! Both are documents of `ixc bench --json`. What differs in what was measured, on what and with what is said first; then, for each row that both have, how many
+//! times as fast the second is, between what bounds, and whether that is more than noise ([`ixc_measure::ratio`]).
+
+use std::cmp::Ordering;
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::Write;
+use std::path::Path;
+
+use ixc_measure::ratio::{CONFIDENCE, Ratio};
+use serde::Serialize;
+use serde_json::{Value as Json, json};
+
+use super::report::{Format, SCHEMA, quoted};
+use crate::output::{self, Document, lines};
+use crate::{BadInput, Usage};
+
+/// Of what is printed as JSON, and of each JSON line.
+const COMPARISON: &str = "ixc.bench-comparison.v1";
+/// Longest file: a row has some hundred bytes.
+const MOST_BYTES: u64 = 16 << 20;
+/// A smaller change is none, however sure it is: one run of a process differs from the next by as much.
+const LEAST: f64 = 0.01;
+/// Rounds of each from which on an interval holds in 95 of 100 cases.
+const ROUNDS: usize = 4;
+
+/// A row is slower beyond noise.
+#[derive(Debug, thiserror::Error)]
+#[error("{slower} of {rows} rows are slower beyond noise")]
+pub struct Slower {
+    slower: usize,
+    rows: usize,
+}
+
+/// What a row is of: what must be equal where rows are compared.
+const ROW: [&str; 5] = ["threads", "target", "test", "tokens", "depth"];
+/// Columns that may differ between the sides if each side has one value. Such a column is compared
+/// as an option.
+const SETTINGS: [&str; 2] = ["threads", "target"];
+
+/// A row of both.
+#[derive(Debug, Serialize)]
+struct Row {
+    threads: Json,
+    target: Json,
+    test: Json,
+    tokens: Json,
+    depth: Json,
+    deferred: u64,
+    /// Medians, in tokens per second.
+    a: f64,
+    b: f64,
+    /// How many times as fast the second is; none where a side has no rounds.
+    ratio: Option<Ratio>,
+    verdict: &'static str,
+}
+
+/// What differs in the settings of two measurements.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+struct Difference {
+    what: String,
+    a: Json,
+    b: Json,
+}
+
+/// Compares two files.
+///
+/// # Errors
+/// Where one cannot be read or is no such document, they have no row in common, `out` refuses, and [`Slower`].
+pub fn compare(paths: [&Path; 2], format: Format, out: &mut dyn Write) -> anyhow::Result<()> {
+    let [a, b] = [document(paths[0])?, document(paths[1])?];
+    let mut differences = Vec::new();
+    // First what was measured, then with what and on what; who and when comes last.
+    for part in ["model", "options", "cpu", "memory", "os", "ixc"] {
+        differ(part, a.get(part).unwrap_or(&Json::Null), b.get(part).unwrap_or(&Json::Null), &mut differences);
+    }
+    let columns = different_columns(&a, &b);
+    for column in &columns {
+        let of = |document: &Json| document["rows"][0][*column].clone();
+        differences.push(Difference { what: format!("rows.{column}"), a: of(&a), b: of(&b) });
+    }
+    let (rows, missing) = rows(&a, &b, &columns).map_err(BadInput)?;
+    if rows.is_empty() {
+        let text = format!("{} and {} have no row in common", paths[0].display(), paths[1].display());
+        return Err(BadInput(text).into());
+    }
+    let names = paths.map(|path| path.display().to_string());
+    match format {
+        Format::Text => text(&names, &differences, &rows, &missing, out)?,
+        Format::Json => {
+            let facts =
+                json!({ "a": names[0], "b": names[1], "differences": differences, "rows": rows, "missing": missing });
+            output::json(out, COMPARISON, &facts)?;
+        }
+        Format::Jsonl => {
+            for row in &rows {
+                serde_json::to_writer(&mut *out, &Document::new(COMPARISON, row))?;
+                writeln!(out)?;
+            }
+        }
+        Format::Csv => {
+            writeln!(out, "{},deferred,a,b,ratio,low,high,confidence,verdict", ROW.join(","))?;
+            for row in &rows {
+                let number =
+                    |of: fn(&Ratio) -> f64| row.ratio.as_ref().map_or(String::new(), |ratio| of(ratio).to_string());
+                let cells = [
+                    row.deferred.to_string(),
+                    row.a.to_string(),
+                    row.b.to_string(),
+                    number(|ratio| ratio.median),
+                    number(|ratio| ratio.low),
+                    number(|ratio| ratio.high),
+                    number(|ratio| ratio.confidence),
+                    row.verdict.to_owned(),
+                ];
+                let cells: Vec<String> = row.key().into_iter().chain(cells).map(|cell| quoted(&cell)).collect();
+                writeln!(out, "{}", cells.join(","))?;
+            }
+        }
+        Format::Md => {
+            let cell = |text: &str| lines(text).replace('|', "\\|");
+            for Difference { what, a, b } in &differences {
+                writeln!(out, "- {}: {} | {}", cell(what), cell(&said(a)), cell(&said(b)))?;
+            }
+            missing.iter().try_for_each(|row| writeln!(out, "- {}", cell(row)))?;
+            // A list and a table are apart.
+            if !differences.is_empty() || !missing.is_empty() {
+                writeln!(out)?;
+            }
+            writeln!(out, "| {} | a | b | b / a | interval | verdict |", ROW.join(" | "))?;
+            writeln!(out, "|{}", "---|".repeat(ROW.len() + 5))?;
+            for row in &rows {
+                let (ratio, interval) = row.texts();
+                let key = row.key().map(|text| cell(&text)).join(" | ");
+                writeln!(out, "| {key} | {:.2} | {:.2} | {ratio} | {interval} | {} |", row.a, row.b, row.verdict)?;
+            }
+        }
+    }
+    let slower = rows.iter().filter(|row| row.verdict == SLOWER).count();
+    if slower > 0 { Err(Slower { slower, rows: rows.len() }.into()) } else { Ok(()) }
+}
+
+const FASTER: &str = "faster";
+const SLOWER: &str = "slower";
+const SAME: &str = "no change beyond noise";
+const FEW: &str = "too few rounds to tell";
+
+/// A document of `ixc bench --json`.
+fn document(path: &Path) -> anyhow::Result<Json> {
+    let text = ixc_files::read_argument(path, MOST_BYTES).map_err(ixc_error::Error::from)?;
+    let wrong =
+        |what: &str| BadInput(format!("{}: {what}; `ixc bench --json` writes what is compared", path.display()));
+    let document: Json =
+        serde_json::from_str(&text).map_err(|error| wrong(&format!("it is no JSON document ({error})")))?;
+    if document["schema"] != SCHEMA {
+        return Err(wrong(&format!("its schema is {}, expected \"{SCHEMA}\"", document["schema"])).into());
+    }
+    if !document["rows"].is_array() {
+        return Err(wrong("it has no rows").into());
+    }
+    Ok(document)
+}
+
+/// What of settings is no difference that counts: names of files, and the words of a command that say where its output goes.
+const UNTOLD: [&str; 2] = ["model.file", "options.arguments"];
+
+/// Adds what differs in two values, leaf by leaf.
+fn differ(what: &str, a: &Json, b: &Json, differences: &mut Vec<Difference>) {
+    // A field that an older version did not write counts as empty.
+    let is_empty = |value: &Json| value.is_null() || value.as_object().is_some_and(serde_json::Map::is_empty);
+    if a == b || UNTOLD.contains(&what) || is_empty(a) && is_empty(b) {
+        return;
+    }
+    match (a, b) {
+        (Json::Object(_) | Json::Null, Json::Object(_) | Json::Null) => {
+            let nothing = serde_json::Map::new();
+            let [left, right] = [a, b].map(|side| side.as_object().unwrap_or(&nothing));
+            let keys: BTreeSet<&String> = left.keys().chain(right.keys()).collect();
+            for key in keys {
+                let [a, b] = [left, right].map(|side| side.get(key).unwrap_or(&Json::Null));
+                differ(&format!("{what}.{key}"), a, b, differences);
+            }
+        }
+        _ => differences.push(Difference { what: what.to_owned(), a: a.clone(), b: b.clone() }),
+    }
+}
+
+/// Returns the columns of [`SETTINGS`] that have one value in all rows of one side, and a different
+/// value in all rows of the other.
+fn different_columns(a: &Json, b: &Json) -> Vec<&'static str> {
+    let values = |document: &Json, column: &str| -> BTreeSet<String> {
+        document["rows"].as_array().into_iter().flatten().map(|row| said(&row[column])).collect()
+    };
+    let differs = |column: &&str| {
+        let [a, b] = [a, b].map(|document| values(document, column));
+        a.len() == 1 && b.len() == 1 && a != b
+    };
+    SETTINGS.into_iter().filter(differs).collect()
+}
+
+/// Returns the work of a row as text, without the given columns, and the number of deferred
+/// experts.
+fn key(row: &Json, but: &[&str]) -> [String; 6] {
+    let [threads, target, test, tokens, depth] =
+        ROW.map(|key| if but.contains(&key) { String::new() } else { said(&row[key]) });
+    [threads, target, test, tokens, depth, deferred(row).to_string()]
+}
+
+fn deferred(row: &Json) -> u64 {
+    row["deferral"]["experts"].as_u64().unwrap_or(0)
+}
+
+/// Rows that both have, apart from some columns, and what the others are of.
+///
+/// # Errors
+/// Where a side has two of the same.
+fn rows(a: &Json, b: &Json, but: &[&str]) -> Result<(Vec<Row>, Vec<String>), String> {
+    type ByKey<'d> = BTreeMap<[String; 6], &'d Json>;
+    let list = |document: &Json| document["rows"].as_array().cloned().unwrap_or_default();
+    let (left, right) = (list(a), list(b));
+    fn by_key<'d>(rows: &'d [Json], name: &str, but: &[&str]) -> Result<ByKey<'d>, String> {
+        let mut all = ByKey::new();
+        let twice = rows.iter().find(|row| all.insert(key(row, but), row).is_some());
+        twice.map_or(Ok(all), |row| Err(format!("{name} has two rows of {}", shown(row))))
+    }
+    let (of_left, of_right) = (by_key(&left, "a", but)?, by_key(&right, "b", but)?);
+    let mut rows = Vec::new();
+    for row in &left {
+        let Some(&other) = of_right.get(&key(row, but)) else { continue };
+        let rounds =
+            |row: &Json| row["all"].as_array().into_iter().flatten().filter_map(Json::as_f64).collect::<Vec<f64>>();
+        let (of_a, of_b) = (rounds(row), rounds(other));
+        let ratio = Ratio::of(&of_a, &of_b);
+        let value = |key: &str| match but.contains(&key) {
+            true => format!("{}|{}", said(&row[key]), said(&other[key])).into(),
+            false => row[key].clone(),
+        };
+        let [threads, target, test, tokens, depth] = ROW.map(value);
+        rows.push(Row {
+            threads,
+            target,
+            test,
+            tokens,
+            depth,
+            deferred: deferred(row),
+            a: row["median"].as_f64().unwrap_or(0.0),
+            b: other["median"].as_f64().unwrap_or(0.0),
+            verdict: match ratio.as_ref().map(|ratio| ratio.changed(LEAST)) {
+                None => FEW,
+                // Three rounds that lie beside three others are one of twenty orders of either side: an interval of 90 %.
+                Some(_) if ratio.is_some_and(|ratio| ratio.confidence < CONFIDENCE) => FEW,
+                Some(Some(Ordering::Greater)) => FASTER,
+                Some(Some(Ordering::Less)) => SLOWER,
+                Some(Some(Ordering::Equal) | None) => SAME,
+            },
+            ratio,
+        });
+    }
+    let alone = |from: &[Json], other: &ByKey<'_>, name: &str| -> Vec<String> {
+        let alone = from.iter().filter(|row| !other.contains_key(&key(row, but)));
+        alone.map(|row| format!("only in {name}: {}", shown(row))).collect()
+    };
+    let missing = [alone(&left, &of_right, "a"), alone(&right, &of_left, "b")].concat();
+    Ok((rows, missing))
+}
+
+/// What a row is of, for people.
+fn shown(row: &Json) -> String {
+    ROW.map(|key| format!("{key} {}", said(&row[key]))).join(", ")
+}
+
+impl Row {
+    fn key(&self) -> [String; 5] {
+        [&self.threads, &self.target, &self.test, &self.tokens, &self.depth].map(said)
+    }
+
+    /// The ratio and its interval, for people.
+    fn texts(&self) -> (String, String) {
+        self.ratio.map_or_else(Default::default, |ratio| {
+            let Ratio { median, low, high, confidence } = ratio;
+            (format!("{median:.3}"), format!("{low:.3} to {high:.3}, {:.0} %", 100.0 * confidence))
+        })
+    }
+}
+
+/// A value without its quotes.
+fn said(value: &Json) -> String {
+    match value {
+        Json::Null => "-".to_owned(),
+        Json::String(text) => text.clone(),
+        Json::Bool(_) | Json::Number(_) | Json::Array(_) | Json::Object(_) => value.to_string(),
+    }
+}
+
+fn text(
+    names: &[String; 2],
+    differences: &[Difference],
+    rows: &[Row],
+    missing: &[String],
+    out: &mut dyn Write,
+) -> anyhow::Result<()> {
+    writeln!(out, "a          {}\nb          {}", lines(&names[0]), lines(&names[1]))?;
+    for Difference { what, a, b } in differences {
+        let cut = |value: &Json| said(value).chars().take(120).collect::<String>();
+        writeln!(out, "different  {}: {} | {}", lines(what), lines(&cut(a)), lines(&cut(b)))?;
+    }
+    if differences.is_empty() {
+        writeln!(out, "           the same model, options, machine and version")?;
+    }
+    writeln!(
+        out,
+        "{:>7} {:<9} {:<7} {:>6} {:>6} {:>10} {:>10} {:>7}   interval",
+        "threads", "target", "test", "tokens", "depth", "a", "b", "b / a"
+    )?;
+    for row in rows {
+        let [threads, target, test, tokens, depth] = row.key().map(|cell| lines(&cell));
+        let (ratio, interval) = row.texts();
+        write!(
+            out,
+            "{threads:>7} {target:<9} {test:<7} {tokens:>6} {depth:>6} {:>10.2} {:>10.2} {ratio:>7}   {interval:<22} {}",
+            row.a, row.b, row.verdict
+        )?;
+        writeln!(out, "{}", if row.deferred > 0 { format!(", {} deferred", row.deferred) } else { String::new() })?;
+    }
+    missing.iter().try_for_each(|row| writeln!(out, "{}", lines(row)))?;
+    let unsure = rows.iter().filter_map(|row| row.ratio).any(|ratio| ratio.confidence < CONFIDENCE);
+    if unsure {
+        writeln!(
+            out,
+            "fewer than {ROUNDS} rounds of each: `-r {ROUNDS}` and more make intervals that hold in 95 of 100 cases"
+        )?;
+    }
+    Ok(())
+}
+
+/// That files are not compared where something is measured.
+///
+/// # Errors
+/// Where there are not two.
+pub fn pair(paths: &[std::path::PathBuf]) -> anyhow::Result<Option<[&Path; 2]>> {
+    match paths {
+        [] => Ok(None),
+        [a, b] => Ok(Some([a, b])),
+        _ => Err(Usage("--compare takes two files".into()).into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn measured(rows: Json) -> Json {
+        json!({ "schema": SCHEMA, "model": { "bytes": 5, "file": "x" }, "rows": rows })
+    }
+
+    fn row(tokens: u64, all: &[f64]) -> Json {
+        json!({ "threads": 1, "target": "avx2", "test": "decode", "tokens": tokens, "depth": 0, "median": all[0], "all": all })
+    }
+
+    #[test]
+    fn rows_are_compared_with_those_of_the_same_work() {
+        let a = measured(json!([row(8, &[10.0, 10.1, 9.9, 10.0]), row(16, &[5.0, 5.1]), row(32, &[1.0])]));
+        let b = measured(json!([row(64, &[1.0]), row(16, &[9.0, 9.1]), row(8, &[8.0, 8.1, 7.9, 8.0])]));
+        let (rows, missing) = rows(&a, &b, &[]).unwrap();
+        assert_eq!(rows.iter().map(|row| row.verdict).collect::<Vec<_>>(), [SLOWER, FEW]);
+        assert!(
+            missing.len() == 2 && missing[0].contains("only in a") && missing[1].contains("tokens 64"),
+            "{missing:?}"
+        );
+    }
+
+    #[test]
+    fn rows_of_other_threads_are_paired_where_that_is_all_that_differs() {
+        let with = |threads: &[u64]| {
+            let rows: Vec<Json> = (threads.iter())
+                .flat_map(|threads| [8, 16].map(|tokens| (threads, tokens)))
+                .map(|(threads, tokens)| {
+                    let mut row = row(tokens, &[1.0, 1.0, 1.0, 1.0]);
+                    row["threads"] = (*threads).into();
+                    row
+                })
+                .collect();
+            measured(rows.into())
+        };
+        let (one, two, both) = (with(&[1]), with(&[2]), with(&[1, 2]));
+        assert_eq!(different_columns(&one, &two), ["threads"]);
+        let (pairs, missing) = rows(&one, &two, &["threads"]).unwrap();
+        assert_eq!((pairs.len(), missing.len(), &pairs[0].threads), (2, 0, &json!("1|2")));
+        // If a side has several values, each row is compared with the row of the same value.
+        assert!(different_columns(&one, &both).is_empty() && different_columns(&one, &one).is_empty());
+        let (pairs, missing) = rows(&one, &both, &[]).unwrap();
+        assert_eq!((pairs.len(), missing.len()), (2, 2));
+    }
+
+    #[test]
+    fn what_an_older_version_did_not_say_is_no_difference_where_nothing_was_given() {
+        let differ = |a: &Json, b: &Json| {
+            let mut differences = Vec::new();
+            super::differ("options", a, b, &mut differences);
+            differences.into_iter().map(|difference| difference.what).collect::<Vec<_>>()
+        };
+        let (old, new) = (json!({ "pin": "off" }), json!({ "pin": "off", "given": {} }));
+        assert!(differ(&old, &new).is_empty());
+        assert_eq!(differ(&old, &json!({ "pin": "off", "given": { "cache": "lru" } })), ["options.given.cache"]);
+    }
+
+    #[test]
+    fn settings_differ_leaf_by_leaf_but_for_names_of_files() {
+        let mut differences = Vec::new();
+        let a = json!({ "file": "a", "bytes": 1, "formats": { "q4_k": 1 } });
+        let b = json!({ "file": "b", "bytes": 2, "formats": { "q4_k": 1, "f32": 3 } });
+        differ("model", &a, &b, &mut differences);
+        let names: Vec<&str> = differences.iter().map(|difference| &*difference.what).collect();
+        assert_eq!(names, ["model.bytes", "model.formats.f32"]);
+    }
+}

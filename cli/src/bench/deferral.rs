@@ -1,0 +1,85 @@
+//! `ixc bench --defer`: the same tokens with and without deferral, in turn, and how far the logits are apart.
+//!
+//! Each measurement opens the model anew, so that only one of the two is in memory and both begin with the same experts there: none.
+
+use std::path::Path;
+
+use ixc_compile::bytes_per_token::Traffic;
+use ixc_compile::compile;
+use ixc_compile::model::is_plan;
+use ixc_generate::loaded_model::LoadOptions;
+use ixc_measure::kl_divergence::Divergence;
+use ixc_runtime::engine;
+use ixc_runtime::stream::predict::{Choice, Settings};
+use serde::Serialize;
+
+use super::report::Report;
+use super::{Args, Rounds, Row, Work, open};
+use crate::divergence::{TEXT, compare, positions, said};
+use crate::tokenize::read;
+
+/// What deferral brought.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Deferral {
+    /// Experts of a token that are deferred.
+    pub experts: u32,
+    /// Median rate with deferral over that without.
+    pub ratio: f64,
+    /// How far the logits are from those without.
+    pub divergence: Divergence,
+}
+
+/// Measures all works with and without deferral, and prints rows and divergence.
+///
+/// # Errors
+/// When a session cannot be opened or run, or the text has no tokens.
+pub fn measure(
+    args: &Args,
+    path: Option<&Path>,
+    options: &LoadOptions,
+    works: &[Work],
+    traffic: Option<Traffic>,
+    report: &mut Report<'_>,
+) -> anyhow::Result<()> {
+    let defer = args.streaming.defer();
+    if path.is_some_and(is_plan) {
+        return Err(ixc_generate::Error::PlanSays { what: ixc_generate::loaded_model::DEFERRED }.into());
+    }
+    // What is measured to pay may differ from one session to the next.
+    let prefetch = match options.run.prefetch.choice {
+        Choice::Auto => Settings { choice: Choice::Off, ..options.run.prefetch },
+        Choice::Off | Choice::Always(_) => options.run.prefetch,
+    };
+    let ways = [0, defer].map(|defer| LoadOptions {
+        compile: compile::Options { defer, ..options.compile.clone() },
+        run: engine::Options { prefetch, ..options.run.clone() },
+        ..options.clone()
+    });
+    let text = args.text.as_ref().map_or_else(|| Ok(TEXT.to_owned()), |file| read(file))?;
+    let model = args.model.open()?;
+    let positions = positions(&model);
+    drop(model);
+    let divergence = compare([(path, &ways[0]), (path, &ways[1])], positions, &text)?;
+    report.begin()?;
+    for &work in works {
+        let mut all = [Rounds::default(), Rounds::default()];
+        let mut measured: [Option<Row>; 2] = [None, None];
+        for _ in 0..args.repetitions {
+            for ((way, all), measured) in ways.iter().zip(&mut all).zip(&mut measured) {
+                let mut bench = open(path, way)?;
+                let rounds = args.rounds(&mut bench, work, 1)?;
+                all.rates.extend(rounds.rates);
+                all.streamed += rounds.streamed;
+                let mut row = Row::new(bench.model(), work, traffic, all.rates.clone());
+                row.bytes_read_per_token = all.bytes_per_token(work);
+                *measured = Some(row);
+            }
+        }
+        let [Some(off), Some(mut on)] = measured else { continue };
+        on.deferral = Some(Deferral { experts: defer, ratio: on.median / off.median, divergence });
+        for row in [off, on] {
+            report.row(row)?;
+        }
+    }
+    Ok(report.say(&format!("{defer} deferred, {}", said(&divergence)))?)
+}

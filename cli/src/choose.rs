@@ -1,0 +1,368 @@
+//! Which model a command works on, and for what target.
+
+use std::path::Path;
+
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use ixc_architectures::{ArchError, Nextn, Parts};
+use ixc_compile::compile::{self, TargetName};
+use ixc_compile::model::Model;
+use ixc_generate::loaded_model::LoadOptions;
+use ixc_passes::options::OptionSet;
+use ixc_runtime::engine::{self, BackendKind, ExpertStore};
+use ixc_runtime::processors::Pin;
+use ixc_runtime::stream::store::Config;
+use ixc_targets::{CoreCaches, Target};
+
+use super::Usage;
+use super::changed::{ChangeChoice, OverrideCheck};
+use super::name::ModelName;
+use super::output::note;
+use super::passes::PassChoice;
+use super::perf::PerfChoice;
+use super::prefetch::{CacheChoice, PrefetchChoice};
+use super::size::Size;
+
+/// A model, of a command that runs no plan.
+#[derive(Debug, clap::Args)]
+pub struct ModelArgument {
+    /// Model: a GGUF file (any shard of a split model), a folder of safetensors, or ORG/NAME from
+    /// Hugging Face's cache [default: `demo`, the built-in model].
+    #[arg(value_parser = ModelName::parser())]
+    model: Option<ModelName>,
+    /// The same, as llama.cpp spells it.
+    #[arg(short, long = "model", value_name = "MODEL", value_parser = ModelName::parser(), conflicts_with = "model", hide = true)]
+    model_option: Option<ModelName>,
+}
+
+impl ModelArgument {
+    /// Its path, unless it is the demo model.
+    pub fn path(&self) -> Option<&Path> {
+        self.model.as_ref().or(self.model_option.as_ref())?.path()
+    }
+
+    /// Opens it.
+    pub fn open(&self) -> anyhow::Result<Model> {
+        open(self.path())
+    }
+
+    /// Opens it to be looked at: an encoder without the output matrix that it does not have.
+    pub fn open_to_see(&self) -> anyhow::Result<Model> {
+        let opened = self.open();
+        let is_encoder = |error: &anyhow::Error| {
+            matches!(error.downcast_ref(), Some(ixc_compile::Error::Arch(ArchError::NotCausal { .. })))
+        };
+        match opened {
+            Err(error) if is_encoder(&error) => self.open_parts(Parts { head: false, ..Parts::ALL }),
+            opened => opened,
+        }
+    }
+
+    /// Opens it, for a graph of these parts.
+    pub fn open_parts(&self, parts: Parts) -> anyhow::Result<Model> {
+        Ok(match self.path() {
+            Some(path) => Model::open_parts(path, parts)?,
+            None => Model::of_parts(ixc_compile::demo::open()?, parts)?,
+        })
+    }
+}
+
+/// A model, or the demo model.
+pub fn open(path: Option<&Path>) -> anyhow::Result<Model> {
+    Ok(match path {
+        Some(path) => Model::open(path)?,
+        None => Model::new(ixc_compile::demo::open()?)?,
+    })
+}
+
+/// A model or a plan, of a command that runs either.
+#[derive(Debug, clap::Args)]
+pub struct ModelChoice {
+    /// Model: a GGUF file, a plan, a folder of safetensors, or ORG/NAME[:QUANT] from Hugging Face's
+    /// cache [default: `demo`, the built-in model].
+    #[arg(value_parser = ModelName::parser())]
+    model: Option<ModelName>,
+    /// Model file of a plan, if it moved: any shard of a split model. Without MODEL, this is the
+    /// model to run.
+    #[arg(short, long = "model", value_name = "FILE", value_parser = ModelName::parser())]
+    model_file: Option<ModelName>,
+}
+
+impl ModelChoice {
+    /// The path of the model or plan, unless it is the demo model.
+    pub fn path(&self) -> Option<&Path> {
+        self.model.as_ref().or(self.model_file.as_ref())?.path()
+    }
+
+    /// Whether one is named.
+    pub fn is_given(&self) -> bool {
+        self.model.is_some() || self.model_file.is_some()
+    }
+
+    /// The model file of a plan, where it is named.
+    pub fn file(&self) -> Option<&Path> {
+        self.model.as_ref().and(self.model_file.as_ref())?.path()
+    }
+
+    /// All files that are named.
+    pub fn files(&self) -> impl Iterator<Item = &Path> {
+        [&self.model, &self.model_file].into_iter().flatten().filter_map(ModelName::path)
+    }
+
+    /// Its path, or what stands for that of the demo model: for messages.
+    pub fn name(&self) -> &Path {
+        self.path().unwrap_or(Path::new(ixc_compile::demo::NAME))
+    }
+
+    /// Opens the model.
+    pub fn open(&self) -> anyhow::Result<Model> {
+        let model = open(self.path())?;
+        match self.file() {
+            Some(_) => Err(ixc_generate::Error::NotPlan { path: self.name().to_owned() }.into()),
+            None => Ok(model),
+        }
+    }
+}
+
+/// Positions of a context, as the runtime counts them.
+pub fn positions(context: usize) -> u32 {
+    u32::try_from(context).unwrap_or(u32::MAX)
+}
+
+/// What runs kernels.
+pub fn backend(emulate: bool) -> BackendKind {
+    if emulate { BackendKind::Emulated } else { BackendKind::Native }
+}
+
+/// The target of a command that runs a model.
+#[derive(Debug, clap::Args)]
+pub struct TargetChoice {
+    /// Target or CPU to generate code for: `native`, or a name that `ixc doctor` lists. A plan
+    /// already has its target.
+    #[arg(long, env = "IXC_TARGET", hide_env_values = true)]
+    target: Option<TargetName>,
+}
+
+impl TargetChoice {
+    /// The target, if one is named.
+    pub fn target(&self) -> Option<Target> {
+        self.target.map(|target| target.target)
+    }
+
+    /// Caches that weights are cut for, where they are not those of the target's row.
+    pub fn caches(&self) -> Option<CoreCaches> {
+        self.target.and_then(|target| target.caches)
+    }
+}
+
+/// Whether threads are bound to processors, of a command that runs a model.
+#[derive(Clone, Copy, Debug, clap::Args)]
+pub struct PinChoice {
+    /// Pin each thread to its own core. `auto` pins if there is one thread per core and the machine
+    /// is idle; `on` pins wherever the system allows.
+    #[arg(long, value_name = "WHEN", default_value = "off", value_parser = PossibleValuesParser::new(Pin::ALL.map(|(name, _)| name)).try_map(|name| name.parse::<Pin>()))]
+    pub pin: Pin,
+}
+
+/// Where experts are, of a command that runs a model.
+#[derive(Clone, Copy, Debug, clap::Args)]
+struct ExpertsChoice {
+    /// Storage of experts if not all of them fit in memory.
+    #[arg(long, value_enum, value_name = "WHERE", default_value_t = Experts::Stream, env = "IXC_EXPERTS", hide_env_values = true)]
+    experts: Experts,
+    #[command(flatten)]
+    queue: QueueChoice,
+}
+
+/// How deep the drive's queue is.
+#[derive(Clone, Copy, Debug, clap::Args)]
+pub struct QueueChoice {
+    /// Reads of streamed experts in flight at once [default: as `ixc doctor --drive` measured, or a
+    /// short measurement].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024), env = "IXC_QUEUE_DEPTH", hide_env_values = true)]
+    queue_depth: Option<u16>,
+}
+
+impl QueueChoice {
+    /// Reads at once, if it is said.
+    pub fn depth(self) -> Option<usize> {
+        self.queue_depth.map(usize::from)
+    }
+}
+
+/// Where experts are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Experts {
+    /// Read from the drive when needed, within the memory budget.
+    Stream,
+    /// In the mapped file: the kernel's page cache decides, with hints about coming experts. Only a
+    /// control group limits memory.
+    Map,
+}
+
+impl ExpertsChoice {
+    /// As the runtime takes it.
+    ///
+    /// # Errors
+    /// Where there is a budget, too, which mapped files do not keep.
+    fn store(self, memory: &MemoryChoice) -> anyhow::Result<ExpertStore> {
+        match self.experts {
+            Experts::Stream => Ok(ExpertStore::Stream),
+            Experts::Map if memory.bytes().is_some() => {
+                let problem = "--memory is a budget, which --experts map cannot keep: the page cache has no limit of its own; \
+                               leave --memory out and run it in a control group, or leave --experts out";
+                Err(Usage(problem.into()).into())
+            }
+            Experts::Map => Ok(ExpertStore::Map),
+        }
+    }
+}
+
+/// The memory of a command that runs a model.
+#[derive(Clone, Debug, clap::Args)]
+pub struct MemoryChoice {
+    /// Memory budget, such as 6GiB. Experts beyond it are read from the drive when needed [default:
+    /// the free memory, if the model is larger].
+    #[arg(long, value_name = "SIZE", env = "IXC_MEMORY", hide_env_values = true)]
+    memory: Option<Size>,
+}
+
+impl MemoryChoice {
+    /// In bytes, if it is said.
+    pub fn bytes(&self) -> Option<u64> {
+        self.memory.map(|size| size.0)
+    }
+}
+
+/// Deferral, of a command that compiles.
+#[derive(Clone, Copy, Debug, clap::Args)]
+pub struct DeferChoice {
+    /// Defer each token's N lowest-weighted experts by one layer, which gives time to read them; 0
+    /// is off. The output becomes approximate.
+    #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
+    pub defer: u32,
+}
+
+/// What of a model is in memory and how the rest comes there, of a command that runs a model.
+#[derive(Clone, Debug, clap::Args)]
+pub struct StreamingChoice {
+    #[command(flatten)]
+    memory: MemoryChoice,
+    /// Lock weights in memory, so that the system never swaps or drops them. Streamed and mapped
+    /// experts are not locked.
+    #[arg(long)]
+    mlock: bool,
+    #[command(flatten)]
+    experts: ExpertsChoice,
+    #[command(flatten)]
+    prefetch: PrefetchChoice,
+    #[command(flatten)]
+    cache: CacheChoice,
+    #[command(flatten)]
+    deferral: DeferChoice,
+    #[command(flatten)]
+    passes: PassChoice,
+    #[command(flatten)]
+    changes: ChangeChoice,
+    #[command(flatten)]
+    override_check: OverrideCheck,
+}
+
+impl StreamingChoice {
+    /// Experts of a token that are computed one layer later.
+    pub fn defer(&self) -> u32 {
+        self.deferral.defer
+    }
+
+    /// The budget, if it is said.
+    pub fn memory(&self) -> Option<u64> {
+        self.memory.bytes()
+    }
+
+    /// What passes are told.
+    ///
+    /// # Errors
+    /// None for what clap has read.
+    pub fn pass_options(&self) -> Result<OptionSet, ixc_error::Error> {
+        self.passes.options()
+    }
+
+    /// As a session takes it; all else is the default.
+    ///
+    /// # Errors
+    /// Where there is a budget for mapped files.
+    pub fn options(&self) -> anyhow::Result<LoadOptions> {
+        let experts = self.experts.store(&self.memory)?;
+        if let Some((option, why)) = self.prefetch.without_effect(experts == ExpertStore::Map) {
+            note!("ixc: {option} is without effect: {why}");
+        }
+        let stream = Config { policy: self.cache.kind(), ..Config::default() };
+        let (memory, prefetch) = (self.memory.bytes(), self.prefetch.settings());
+        let compile =
+            compile::Options { defer: self.defer(), passes: self.passes.options()?, ..compile::Options::default() };
+        Ok(LoadOptions {
+            compile: self.changes.over(compile, self.override_check)?,
+            run: engine::Options { memory, experts, prefetch, stream, lock: self.mlock, ..engine::Options::default() },
+            embeddings: false,
+            nextn: Nextn::Absent,
+            queue_depth: self.experts.queue.depth(),
+            longest_context: None,
+            model_file: None,
+        })
+    }
+}
+
+/// How a model is run, of a command that makes text: with what threads, in what context, for what target, from what memory.
+#[derive(Debug, clap::Args)]
+pub struct RunChoice {
+    /// Number of threads [default: one per core].
+    #[arg(short, long, value_name = "N", env = "IXC_THREADS", hide_env_values = true)]
+    threads: Option<usize>,
+    #[command(flatten)]
+    pin: PinChoice,
+    /// Context length in tokens: positions of the KV cache, for each request [default: the model's,
+    /// at most 4096; with `ixc serve`, as many of the model's as memory allows].
+    #[arg(short = 'c', long = "ctx", alias = "ctx-size", value_name = "N", env = "IXC_CTX", hide_env_values = true)]
+    context: Option<usize>,
+    #[command(flatten)]
+    target: TargetChoice,
+    /// Do not pack weights: read them in the model file's layout, even if packed kernels are
+    /// faster.
+    #[arg(long)]
+    no_pack: bool,
+    /// Do not verify the checksums of a plan's weights when it is loaded.
+    #[arg(long)]
+    no_check: bool,
+    #[command(flatten)]
+    perf: PerfChoice,
+    #[command(flatten)]
+    pub streaming: StreamingChoice,
+}
+
+impl RunChoice {
+    /// Whether the length of the context is given.
+    pub fn has_context(&self) -> bool {
+        self.context.is_some()
+    }
+
+    /// As a session takes it; all else is the default.
+    ///
+    /// # Errors
+    /// Where there is a budget for mapped files.
+    pub fn options(&self, model: &ModelChoice) -> anyhow::Result<LoadOptions> {
+        self.perf.enable()?;
+        let streaming = self.streaming.options()?;
+        let (target, pack) = (self.target.target(), self.no_pack.then_some(false));
+        Ok(LoadOptions {
+            compile: compile::Options { target, caches: self.target.caches(), pack, ..streaming.compile },
+            run: engine::Options {
+                threads: self.threads,
+                pin: self.pin.pin,
+                context: self.context.map(positions),
+                skip_weight_check: self.no_check,
+                ..streaming.run
+            },
+            model_file: model.file().map(Path::to_owned),
+            ..streaming
+        })
+    }
+}

@@ -1,0 +1,425 @@
+//! `ixc compile`: a model to a plan.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use ixc_architectures::Parts;
+use ixc_compile::compile::{CompileTarget, Compiled, Options, TargetName};
+use ixc_compile::dump;
+use ixc_compile::model::Model;
+use ixc_compile::place;
+use ixc_compile::select::Selection;
+use ixc_dataflow::place::search::Placed;
+use ixc_dataflow::{grids, read};
+use ixc_files::folder::NewFolder;
+use ixc_files::{KeptFolder, Output};
+use ixc_generate::budget::compile_within;
+use ixc_generate::loaded_model::LoadOptions;
+use ixc_ir::plan::PlanWeight;
+use ixc_measure::kl_divergence::Divergence;
+use ixc_model_files::gguf::ShardFile;
+use ixc_passes::manager;
+use ixc_passes::options::OptionSet;
+use ixc_passes::pass::Pass;
+use ixc_passes::requantise;
+use ixc_runtime::engine;
+use ixc_runtime::file;
+use ixc_runtime::file::weights::{self, Contents};
+use serde_json::json;
+
+use super::Usage;
+use super::changed::{ChangeChoice, OverrideCheck};
+use super::choose::{DeferChoice, MemoryChoice, ModelArgument};
+use super::divergence::{compare, positions, said};
+use super::force::{Force, reads};
+use super::output::{self, Bytes, Line, Printable, Rate, Unit, counted, note};
+use super::passes::PassChoice;
+use super::prefetch::EarlyRouterChoice;
+use super::stages::Stage;
+use super::terminal::standard_error;
+use super::tokenize::read;
+
+/// Compiles a model to a plan. The plan holds everything that a run needs, except machine code and
+/// the weights that kernels read from the model file.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "EXAMPLES:
+  ixc compile model.gguf                         writes model.ixp
+  ixc compile model.gguf -o plan.ixp --target portable
+  ixc compile large.gguf --memory 6GiB           streams experts from the drive
+  ixc compile model.gguf --no-weights            small; packs weights in each run
+  ixc compile model.gguf --self-contained        runs without the model file
+  ixc compile model.gguf --weights i8_row --text sample.txt
+                                                 one scale per row: int8 tiles
+  ixc compile model.gguf --emit graph,asm        writes model.d/1.graph.ix, too
+  ixc compile model.gguf --dump-dir d            IR after each pass, and kernels
+  ixc compile model.gguf --dump-dir d --stop-after tile
+  ixc compile model.gguf --start-from d/09-tile.ix
+                                                 after editing that file
+  ixc compile model.gguf --target dataflow:wse3 -o model.json
+                                                 placement on a wafer
+
+The plan names the model file by its absolute path and checks that it is unchanged. Runs also find \
+the file next to the plan. If the target's kernels read packed weights, the plan holds these and \
+is about as large as the model. Embeddings, norms and other weights that kernels read as stored \
+stay in the model file, unless --self-contained is given.
+
+The plan appears only when it is complete. An interrupted run leaves .PLAN.part next to it, and \
+the same command continues from there. It accepts only a file that the same user's ixc wrote, \
+which a secret in $XDG_CACHE_HOME/ixc or ~/.cache/ixc proves. docs/dataflow.md describes dataflow \
+targets.")]
+pub struct Args {
+    #[command(flatten)]
+    model: ModelArgument,
+    /// Plan to write [default: the model's name with .ixp, in the current folder].
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
+    /// Target or CPU to generate kernels for: `native`, or a name that `ixc doctor` lists, also one
+    /// that this machine lacks. dataflow:GRID places the model on a grid of processing elements;
+    /// GRID is wse3, wse2, aie, another name, or a TOML file.
+    #[arg(long, default_value = "native", env = "IXC_TARGET", hide_env_values = true)]
+    target: CompileTarget,
+    /// Context length in tokens, for dataflow targets [default: the model's, at most 2048].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1 << 24))]
+    ctx: Option<u32>,
+    /// Maximum number of tokens in a step; longer prompts take several steps [default: 512, or up
+    /// to 2048 for MoE models, so that each expert gets 128 rows].
+    #[arg(short = 'b', long, alias = "ubatch-size", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65536))]
+    max_tokens: Option<u32>,
+    /// Write packed weights into the plan, and each streamed expert as one block. This is the
+    /// default if the target packs weights; otherwise only expert blocks are written.
+    #[arg(long, conflicts_with_all = ["no_weights", "no_pack"])]
+    pack: bool,
+    /// Write all weights into the plan, so that runs do not need the model file.
+    #[arg(long, conflicts_with = "no_weights")]
+    self_contained: bool,
+    /// Leave packed weights out of the plan. They are packed again each time the plan is loaded.
+    #[arg(long)]
+    no_weights: bool,
+    /// Do not pack weights: read them in the model file's layout, even if packed kernels are
+    /// faster.
+    #[arg(long)]
+    no_pack: bool,
+    /// Compile for embeddings: leave out the output matrix, so that the plan returns hidden states
+    /// for `ixc embed` and `ixc serve --embeddings`.
+    #[arg(long, conflicts_with = "text")]
+    embeddings: bool,
+    /// Compile only the routed experts, each layer as its own function. Other engines run such a
+    /// plan through `ixc::moe` or ixc.h.
+    #[arg(long, conflicts_with_all = ["text", "embeddings"])]
+    moe: bool,
+    #[command(flatten)]
+    memory: MemoryChoice,
+    #[command(flatten)]
+    prefetch: EarlyRouterChoice,
+    #[command(flatten)]
+    deferral: DeferChoice,
+    #[command(flatten)]
+    passes: PassChoice,
+    /// With --weights: text on which the original and the requantised model are compared. At most
+    /// its first 256 tokens and 1024 bytes are used.
+    #[arg(long, value_name = "FILE", requires = "weights")]
+    text: Option<PathBuf>,
+    /// Number of threads that pack weights [default: one per core].
+    #[arg(short, long, env = "IXC_THREADS", hide_env_values = true)]
+    threads: Option<usize>,
+    /// Stages to write as text, into a folder next to the plan.
+    #[arg(long, value_enum, value_delimiter = ',')]
+    emit: Vec<Emit>,
+    /// Write the IR after each pass, and all kernels with their code and ops, into a new folder.
+    /// --start-from takes its numbered files, --override its kernels/ folder.
+    #[arg(long, value_name = "DIR")]
+    dump_dir: Option<PathBuf>,
+    /// With --dump-dir: stop after this pass and write no plan.
+    #[arg(long, value_name = "PASS", requires = "dump_dir", conflicts_with = "output", value_parser = manager::names())]
+    stop_after: Option<String>,
+    #[command(flatten)]
+    changes: ChangeChoice,
+    #[command(flatten)]
+    override_check: OverrideCheck,
+    #[command(flatten)]
+    force: Force,
+    /// Print JSON about the plan.
+    #[arg(long)]
+    json: bool,
+}
+
+/// What is written beside the plan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Emit {
+    /// The graph as the model file describes it.
+    Graph,
+    /// The graph after all passes.
+    Fused,
+    /// Steps, tasks and buffers.
+    Plan,
+    /// Kernel IR.
+    Kernel,
+    /// Machine code of the kernels.
+    Asm,
+    /// The placement on a grid; it replaces the plan.
+    Dataflow,
+}
+
+impl Emit {
+    /// The stage, where it is one.
+    fn stage(self) -> Option<Stage> {
+        match self {
+            Emit::Graph => Some(Stage::Graph),
+            Emit::Fused => Some(Stage::Fused),
+            Emit::Plan => Some(Stage::Plan),
+            Emit::Kernel => Some(Stage::Kernel),
+            Emit::Asm => Some(Stage::Asm),
+            Emit::Dataflow => None,
+        }
+    }
+}
+
+/// Stages that are written beside the plan.
+struct Stages {
+    outputs: Vec<(Stage, Output)>,
+    /// Goes away with them, where nothing is written.
+    _folder: Option<KeptFolder>,
+}
+
+impl Stages {
+    /// Opens their files in a folder, which is made for them.
+    fn open(folder: &Path, emit: &[Emit], force: Force, inputs: &[&Path]) -> Result<Stages, ixc_error::Error> {
+        let stages: Vec<Stage> = emit.iter().filter_map(|emit| emit.stage()).collect();
+        let made = if stages.is_empty() { None } else { Some(KeptFolder::open(folder)?) };
+        let open = |stage: Stage| Ok((stage, force.open(&folder.join(stage.file_name()), &stage.kind(), inputs)?));
+        Ok(Stages { outputs: stages.into_iter().map(open).collect::<Result<_, ixc_error::Error>>()?, _folder: made })
+    }
+
+    fn outputs(&mut self) -> impl Iterator<Item = &mut Output> {
+        self.outputs.iter_mut().map(|(_, output)| output)
+    }
+
+    /// Writes them; gives their paths.
+    fn write(self, model: &Model, compiled: &Compiled) -> anyhow::Result<Vec<PathBuf>> {
+        let mut written = Vec::new();
+        for (stage, output) in self.outputs {
+            let (path, text) = (output.named().to_owned(), stage.text(model, compiled, None, &Selection::default())?);
+            output.write(|out| out.write_all(text.as_bytes())).map_err(ixc_error::Error::from)?;
+            written.push(path);
+        }
+        Ok(written)
+    }
+}
+
+impl Args {
+    /// What is compiled of the model.
+    fn open_model(&self) -> anyhow::Result<Model> {
+        let model = self.model.open_parts(Parts { head: !self.embeddings, ..Parts::ALL })?;
+        Ok(if self.moe { model.into_expert_layers()? } else { model })
+    }
+
+    /// What is written where nothing is said: a file in the current folder, named after the model.
+    fn default_name(&self, extension: &str) -> PathBuf {
+        let stem = self.model.path().and_then(Path::file_stem).unwrap_or("demo".as_ref());
+        Path::new(stem).with_extension(extension)
+    }
+
+    /// Writes what runs where on a grid, as JSON.
+    fn place(&self, grid_name: &str, out: &mut dyn Write) -> anyhow::Result<()> {
+        let begin = Instant::now();
+        if self.emit.iter().any(|emit| *emit != Emit::Dataflow) {
+            return Err(Usage("for --target dataflow:GRID there is --emit dataflow and nothing else".to_owned()).into());
+        }
+        if !self.passes.options()?.is_empty() {
+            let problem = "--weights, --kv, --tile and --set are for plans; a grid takes weights in the formats of the file, and f16 keys and values";
+            return Err(Usage(problem.to_owned()).into());
+        }
+        let grid = grids::find(grid_name).map_err(ixc_error::Error::from)?;
+        let default = || self.default_name("json");
+        let path = self.output.clone().unwrap_or_else(default);
+        // Before the work, which would be lost.
+        let inputs: Vec<&Path> = self.model.path().into_iter().chain(grids::file(grid_name)).collect();
+        let mut output = self.force.open(&path, &read::KIND, &inputs)?;
+        let model = self.open_model()?;
+        reads(&mut output, model.gguf.files().iter().map(ShardFile::path))?;
+        let Placed { descriptor, .. } = place::place(&model, &grid, &place::Options { context: self.ctx })?;
+        let mut stderr = standard_error();
+        let out = if output.is_standard() { &mut *stderr } else { out };
+        let bytes = output.write(|out| Ok(serde_json::to_writer(out, &descriptor)?)).map_err(ixc_error::Error::from)?;
+        let seconds = begin.elapsed().as_secs_f64();
+        if self.json {
+            let facts = json!({
+                "descriptor": path,
+                "bytes": bytes,
+                "grid": descriptor.grid.name,
+                "context": descriptor.context,
+                "programs": descriptor.programs.len(),
+                "streams": descriptor.streams.len(),
+                "waves": descriptor.waves.len(),
+                "reasons": descriptor.reasons,
+                "seconds": seconds,
+            });
+            return Ok(output::json(out, "ixc.compile-dataflow.v1", &facts)?);
+        }
+        let (programs, streams) = (descriptor.programs.len(), descriptor.streams.len());
+        let (path, name, context) = (path.display(), &descriptor.grid.name, descriptor.context);
+        writeln!(
+            out,
+            "{path}: {} on {name}, {}, {}, {}, {} in {seconds:.2} s",
+            descriptor.model,
+            counted(context.into(), "position"),
+            counted(programs as u64, "program"),
+            counted(streams as u64, "stream"),
+            Bytes(bytes)
+        )?;
+        Ok(descriptor.reasons.iter().try_for_each(|reason| writeln!(out, "  {reason}"))?)
+    }
+
+    /// The folder of `--dump-dir`.
+    fn dump_folder(&self) -> Result<Option<NewFolder>, ixc_error::Error> {
+        Ok(self.dump_dir.as_deref().map(NewFolder::create).transpose()?)
+    }
+
+    /// How to compile.
+    fn options(&self, target: &TargetName) -> anyhow::Result<Options> {
+        let options = Options {
+            target: Some(target.target),
+            caches: target.caches,
+            passes: self.passes.options()?,
+            max_tokens: self.max_tokens,
+            pack: self.no_pack.then_some(false),
+            predict_extra: self.prefetch.extra(),
+            defer: self.deferral.defer,
+            ..Options::default()
+        };
+        Ok(self.changes.over(options, self.override_check)?)
+    }
+
+    /// Writes what passes left up to one, and nothing else.
+    fn stop_after(&self, target: &TargetName, last: &'static Pass, out: &mut dyn Write) -> anyhow::Result<()> {
+        let Some(folder) = self.dump_folder()? else { return Ok(()) };
+        let model = self.open_model()?;
+        let mut options = self.options(target)?;
+        // A budget is one of experts from `residency` on, and how much is left for them only the whole plan says.
+        if self.memory.bytes().is_some() {
+            let run = engine::Options { memory: self.memory.bytes(), ..engine::Options::default() };
+            options.expert_memory = compile_within(&model, &options, &run)?.0.expert_memory;
+        }
+        let files = dump::write(folder, &model, &options, Some(last.name))?;
+        let folder = self.dump_dir.clone().unwrap_or_default();
+        Ok(writeln!(out, "{}: {}, up to {}", folder.display(), counted(files as u64, "file"), last.name)?)
+    }
+
+    /// How far the plan's predictions are from those of the model as it was, compiled likewise.
+    fn divergence(&self, text: &Path, plan: &Path, model: &Model, compile: &Options) -> anyhow::Result<Divergence> {
+        let said = OptionSet::default().with(&requantise::Options::default());
+        let compile = Options { passes: compile.passes.clone().over(&said), ..compile.clone() };
+        let run = engine::Options { threads: self.threads, memory: self.memory.bytes(), ..engine::Options::default() };
+        let before = LoadOptions { compile, run: run.clone(), ..LoadOptions::default() };
+        let after = LoadOptions { run, ..LoadOptions::default() };
+        compare([(self.model.path(), &before), (Some(plan), &after)], positions(model), &read(text)?)
+    }
+
+    /// Runs the command.
+    pub fn run(self, out: &mut dyn Write) -> anyhow::Result<()> {
+        let target = match &self.target {
+            CompileTarget::Processor(target) => target,
+            CompileTarget::Dataflow(grid) => return self.place(grid, out),
+        };
+        let begin = Instant::now();
+        if let Some(pass) = &self.stop_after {
+            return self.stop_after(target, manager::find(pass).map_err(ixc_error::Error::from)?, out);
+        }
+        if self.emit.contains(&Emit::Dataflow) {
+            return Err(Usage("dataflow is emitted for --target dataflow:GRID".to_owned()).into());
+        }
+        if self.ctx.is_some() {
+            return Err(Usage("--ctx is for --target dataflow:GRID; other plans take any context".to_owned()).into());
+        }
+        let path = self.output.clone().unwrap_or_else(|| self.default_name("ixp"));
+        // Before the work, which would be lost.
+        let inputs: Vec<&Path> = self.model.path().into_iter().chain(self.changes.files()).collect();
+        let folder = self.dump_folder()?;
+        let mut output = self.force.open(&path, &file::KIND, &inputs)?;
+        let mut stages = Stages::open(&path.with_extension("d"), &self.emit, self.force, &inputs)?;
+        let model = self.open_model()?;
+        for output in [&mut output].into_iter().chain(stages.outputs()) {
+            reads(output, model.gguf.files().iter().map(ShardFile::path))?;
+        }
+        let options = self.options(target)?;
+        let run = engine::Options { memory: self.memory.bytes(), ..engine::Options::default() };
+        let compiled = compile_within(&model, &options, &run);
+        if let Some(folder) = folder {
+            let expert_memory = compiled.as_ref().ok().and_then(|(compiled, _)| compiled.expert_memory);
+            let files = dump::write(folder, &model, &Options { expert_memory, ..options.clone() }, None)?;
+            note!("ixc: {} in {}", counted(files as u64, "file"), self.dump_dir.clone().unwrap_or_default().display());
+        }
+        let (mut compiled, _) = compiled?;
+        if let Some((option, why)) = self.prefetch.without_effect(&compiled.plan)? {
+            note!("ixc: {option} is without effect: {why}");
+        }
+        let packs = self.pack || compiled.plan.weights.iter().any(PlanWeight::is_packed_at_load);
+        let contents = if self.self_contained { Contents::All } else { Contents::Packed };
+        if self.self_contained || !self.no_weights && packs {
+            let built_in = Some(ixc_generate::plan_file::built_in());
+            let options = engine::Options { threads: self.threads, built_in, ..engine::Options::default() };
+            let (mut line, mut rate) = (Line::new(begin), Rate::default());
+            let folder = Path::new("");
+            let written = weights::write_to(output, &compiled.plan, folder, &options, contents, |done, total| {
+                let rate = rate.at(Instant::now(), done, total, Unit::Bytes);
+                line.show(format_args!("packing weights: {} of {}{rate}", Bytes(done), Bytes(total)));
+            });
+            line.clear();
+            compiled.plan = written.map_err(ixc_error::Error::from)?;
+        } else {
+            file::write_to(output, &compiled.plan).map_err(ixc_error::Error::from)?;
+        }
+        let seconds = begin.elapsed().as_secs_f64();
+        let divergence = self.text.as_ref().map(|text| self.divergence(text, &path, &model, &options)).transpose()?;
+        let emitted = stages.write(&model, &compiled)?;
+        let plan = &compiled.plan;
+        let bytes = std::fs::metadata(&path).map_or(0, |metadata| metadata.len());
+        if self.json {
+            let facts = json!({
+                "plan": path,
+                "bytes": bytes,
+                "target": plan.target,
+                "kernels": plan.kernels.len(),
+                "steps": plan.steps.len(),
+                "arena_bytes": plan.arena_bytes,
+                "weights": plan.weights.len(),
+                "own_weight_bytes": plan.own_weight_bytes,
+                "self_contained": plan.files.is_empty(),
+                "model_files": plan.files.iter().map(|file| &file.path).collect::<Vec<_>>(),
+                "model_bytes": model.gguf.files().iter().map(|file| file.data().len() as u64).sum::<u64>(),
+                "emitted": emitted,
+                "divergence": divergence,
+                "seconds": seconds,
+            });
+            return Ok(output::json(out, "ixc.compile.v1", &facts)?);
+        }
+        writeln!(
+            out,
+            "{}: {} for {}, {}, {}, arena of {}, {} in {seconds:.2} s",
+            path.display(),
+            plan.architecture,
+            plan.target,
+            counted(plan.steps.len() as u64, "step"),
+            counted(plan.kernels.len() as u64, "kernel"),
+            Bytes(plan.arena_bytes),
+            Bytes(bytes),
+        )?;
+        let model_bytes = Bytes(plan.files.iter().fold(0u64, |sum, file| sum.saturating_add(file.bytes)));
+        match plan.files.as_slice() {
+            [] => writeln!(out, "  holds all weights: no model file is needed to run it")?,
+            [file] if file.path == ixc_compile::demo::NAME => {
+                writeln!(out, "  needs the model that is built in, {model_bytes}")?
+            }
+            [file] => writeln!(out, "  needs the model file {}, {model_bytes}", Printable(&file.path))?,
+            [file, ..] => {
+                let count = plan.files.len();
+                writeln!(out, "  needs the {count} model files {} and so on, {model_bytes}", Printable(&file.path))?;
+            }
+        }
+        if let Some(divergence) = divergence {
+            writeln!(out, "  requantised, {}", said(&divergence))?;
+        }
+        Ok(emitted.iter().try_for_each(|file| writeln!(out, "{}", file.display()))?)
+    }
+}

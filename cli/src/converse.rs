@@ -1,0 +1,360 @@
+//! A conversation with whoever sits at the terminal: messages, answers, and the commands beside them.
+//!
+//! What goes wrong with one message (it does not fit, the template refuses it) is said, the message is taken back, and the conversation goes on.
+
+use std::path::{Path, PathBuf};
+
+use ixc_error::Error;
+use ixc_files::{Guard, Kind, Output};
+use ixc_generate::chat::Chat;
+use ixc_text::chat::ToolCall;
+use ixc_text::template::Message;
+use serde_json::json;
+
+use super::interrupt::Interrupted;
+use super::lines::{Lines, Typed};
+use super::output::{Bytes, Printable, complain, counted, describe, note};
+use super::writer::Writer;
+
+/// Whether a conversation goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Flow {
+    On,
+    End,
+}
+
+/// What can be typed instead of a message.
+struct Command {
+    /// Its names, the first of which is shown.
+    names: &'static [&'static str],
+    /// What stands behind it.
+    argument: &'static str,
+    /// What it does.
+    about: &'static str,
+    act: fn(&mut Talk<'_, '_>, &str) -> anyhow::Result<Flow>,
+}
+
+const COMMANDS: [Command; 8] = [
+    Command { names: &["/help", "/?"], argument: "", about: "this list", act: help },
+    Command {
+        names: &["/regen"],
+        argument: "",
+        about: "answer the last message again, with the next seed",
+        act: regenerate,
+    },
+    Command { names: &["/system"], argument: "[TEXT]", about: "show the system message, or replace it", act: system },
+    Command {
+        names: &["/set"],
+        argument: "[NAME VALUE]",
+        about: "show how tokens are drawn, or change it, as in /set temp 0.2",
+        act: set,
+    },
+    Command {
+        names: &["/stats"],
+        argument: "",
+        about: "show how fast the last answer was, and what is in memory",
+        act: stats,
+    },
+    Command { names: &["/save"], argument: "FILE", about: "write the conversation to a file, as JSON", act: save },
+    Command { names: &["/clear"], argument: "", about: "begin again; the system message stays", act: clear },
+    Command {
+        names: &["/bye", "/exit", "/quit"],
+        argument: "",
+        about: "end the conversation, as Ctrl-D does",
+        act: end,
+    },
+];
+
+/// Says what somebody asked for, or what went wrong: also with `--quiet`.
+fn tell(text: impl std::fmt::Display) {
+    complain(&text.to_string());
+}
+
+/// How a file of [`save`] names itself.
+const FORMAT: &str = "ixc-conversation";
+/// The version of that format.
+const VERSION: u32 = 1;
+/// What such a file is, for what else may be there.
+const CONVERSATION: Kind = Kind {
+    name: "saved conversation",
+    is: |head| head.windows(FORMAT.len()).any(|window| window == FORMAT.as_bytes()),
+    streams: false,
+    private: true,
+};
+
+/// A conversation, who writes its answers, and where its messages come from.
+struct Talk<'w, 'a> {
+    writer: &'w mut Writer<'a>,
+    chat: Chat,
+    lines: Lines,
+}
+
+impl Writer<'_> {
+    /// Talks until whoever sits there has enough.
+    ///
+    /// # Errors
+    /// When the terminal or standard output fails.
+    pub fn converse(&mut self, chat: Chat) -> anyhow::Result<()> {
+        self.converses = true;
+        let names = COMMANDS.iter().flat_map(|command| command.names).copied().collect();
+        Talk { writer: self, chat, lines: Lines::new(names) }.run()
+    }
+}
+
+impl Talk<'_, '_> {
+    fn run(&mut self) -> anyhow::Result<()> {
+        self.introduce();
+        // Ctrl-C without anything between.
+        let mut cleared = 0;
+        loop {
+            let typed = self.lines.message()?;
+            cleared = if typed == Typed::Cleared { cleared + 1 } else { 0 };
+            let flow = match typed {
+                Typed::End => Flow::End,
+                Typed::Cleared if cleared > 1 => {
+                    tell("Ctrl-D or /bye ends the conversation.");
+                    Flow::On
+                }
+                Typed::Cleared => Flow::On,
+                Typed::Line(line) => self.obey(&line)?,
+                Typed::Text(text) => self.say(&text)?,
+            };
+            if flow == Flow::End {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Says who talks here.
+    fn introduce(&self) {
+        let Writer { session, wanted, .. } = &*self.writer;
+        let (facts, name) = (session.model().facts(), wanted.model.name());
+        let name = Path::new(name.file_name().unwrap_or(name.as_os_str()));
+        let format = facts.format.map_or(String::new(), |format| format!(" mostly {}", format.name()));
+        let context = match facts.context > session.model().context() {
+            true => format!("{} of {} (--ctx)", session.model().context(), facts.context),
+            false => session.model().context().to_string(),
+        };
+        let streamed = session
+            .model()
+            .engine()
+            .stream()
+            .map(|store| format!(", experts streamed through {}", Bytes(store.bytes())));
+        note!(
+            "{}: {}, {}{format}, context {context}, {}, {}{}",
+            Printable(&name.to_string_lossy()),
+            Printable(&facts.architecture),
+            Bytes(facts.bytes),
+            session.model().target().name(),
+            counted(session.model().threads() as u64, "thread"),
+            streamed.unwrap_or_default()
+        );
+        note!("Ctrl-C stops an answer, Ctrl-D ends the conversation, /help shows commands.");
+    }
+
+    /// Does what a line says: a command, or a message.
+    fn obey(&mut self, line: &str) -> anyhow::Result<Flow> {
+        // A space or a second slash before it makes a message of what looks like a command.
+        if let Some(message) = line.strip_prefix('/').filter(|rest| rest.starts_with('/')) {
+            return self.say(message);
+        }
+        if !line.starts_with('/') {
+            return self.say(line.trim());
+        }
+        let (name, argument) = line.trim_end().split_once(char::is_whitespace).unwrap_or((line.trim_end(), ""));
+        match COMMANDS.iter().find(|command| command.names.contains(&name)) {
+            Some(command) => (command.act)(self, argument.trim()),
+            None => {
+                tell(format_args!(
+                    "There is no command {}; // or a space before it sends the line as a message.",
+                    Printable(name)
+                ));
+                help(self, "")
+            }
+        }
+    }
+
+    /// Says something to the model, and writes its answer.
+    fn say(&mut self, message: &str) -> anyhow::Result<Flow> {
+        if message.trim().is_empty() {
+            return Ok(Flow::On);
+        }
+        self.chat.say(message);
+        let answered = self.turn()?;
+        if self.chat.take_back().is_some() && !answered {
+            tell("The message was taken back; the conversation goes on without it.");
+        }
+        Ok(Flow::On)
+    }
+
+    /// The model's turn. Whether there is an answer, or a part of one; what it failed for is said.
+    fn turn(&mut self) -> anyhow::Result<bool> {
+        let before = self.chat.messages().len();
+        match self.writer.answer(&mut self.chat) {
+            Ok(()) => {}
+            Err(error) if error.is::<Interrupted>() => {}
+            Err(error) if error.is::<Error>() => tell(describe(&error)),
+            Err(error) => return Err(error),
+        }
+        Ok(self.chat.messages().len() > before)
+    }
+}
+
+fn help(_: &mut Talk<'_, '_>, _: &str) -> anyhow::Result<Flow> {
+    for command in &COMMANDS {
+        let usage = format!("{} {}", command.names[0], command.argument);
+        tell(format_args!("  {usage:<16} {}", command.about));
+    }
+    tell("A message of several lines: paste it, or begin and end it with \"\"\", or end lines with \\.");
+    Ok(Flow::On)
+}
+
+fn end(_: &mut Talk<'_, '_>, _: &str) -> anyhow::Result<Flow> {
+    Ok(Flow::End)
+}
+
+fn clear(talk: &mut Talk<'_, '_>, _: &str) -> anyhow::Result<Flow> {
+    talk.chat.clear();
+    let but = if talk.chat.system().is_some() { " but for the system message" } else { "" };
+    tell(format_args!("The conversation is empty{but}."));
+    Ok(Flow::On)
+}
+
+fn regenerate(talk: &mut Talk<'_, '_>, _: &str) -> anyhow::Result<Flow> {
+    let Some(before) = talk.chat.take_back_answer() else {
+        tell("There is no answer yet.");
+        return Ok(Flow::On);
+    };
+    // The same seed would give the same answer.
+    talk.writer.seed = talk.writer.seed.wrapping_add(1);
+    let answered = talk.turn();
+    if !matches!(answered, Ok(true)) {
+        talk.chat.put_back_answer(before);
+        tell("The answer before is kept.");
+    }
+    answered.map(|_| Flow::On)
+}
+
+fn system(talk: &mut Talk<'_, '_>, text: &str) -> anyhow::Result<Flow> {
+    if text.is_empty() {
+        match talk.chat.system() {
+            Some(system) => tell(Printable(system)),
+            None => tell("There is no system message."),
+        }
+        return Ok(Flow::On);
+    }
+    match talk.chat.set_system(talk.writer.session.model(), Some(text)) {
+        Ok(()) => tell("The system message holds from the next answer on."),
+        Err(error) => tell(describe(&error.into())),
+    }
+    Ok(Flow::On)
+}
+
+/// Formats a setting as users write it: numbers with 32 bits, lists with semicolons.
+fn setting_text(value: &serde_json::Value) -> String {
+    match (value.as_f64(), value.as_array()) {
+        (Some(number), _) => (number as f32).to_string(),
+        (None, Some(list)) => list.iter().filter_map(|each| each.as_str()).collect::<Vec<_>>().join(";"),
+        (None, None) => value.to_string(),
+    }
+}
+
+fn set(talk: &mut Talk<'_, '_>, setting: &str) -> anyhow::Result<Flow> {
+    let Writer { wanted, seed, .. } = &mut *talk.writer;
+    if !setting.is_empty() {
+        let words = setting.split_once(char::is_whitespace);
+        let (name, value) = words.map_or((setting, None), |(name, value)| (name, Some(value.trim())));
+        if let Err(problem) = wanted.sampling.set(name, value) {
+            tell(problem);
+            return Ok(Flow::On);
+        }
+        if name == "seed" {
+            *seed = wanted.sampling.seed();
+        }
+    }
+    let fields = wanted.sampling.fields();
+    let fields: Vec<String> = fields.iter().map(|(name, value)| format!("{name} {}", setting_text(value))).collect();
+    tell(fields.join(", "));
+    Ok(Flow::On)
+}
+
+fn stats(talk: &mut Talk<'_, '_>, _: &str) -> anyhow::Result<Flow> {
+    let Writer { session, last, .. } = &*talk.writer;
+    match last {
+        None => tell("There is no answer yet."),
+        Some(pace) => {
+            for (what, phase) in [("prefill", &pace.prefill), ("decode", &pace.decode)] {
+                let rate = if phase.seconds > 0.0 { phase.tokens as f64 / phase.seconds } else { 0.0 };
+                let tokens = counted(phase.tokens as u64, "token");
+                tell(format_args!("{what:<9} {tokens} in {:.2} s, {rate:.1} tokens/s", phase.seconds));
+            }
+        }
+    }
+    let (_, bytes) = session.model().engine().states();
+    tell(format_args!(
+        "context   {} of {}; keys and values take up to {}",
+        session.model().engine().position(),
+        counted(session.model().context() as u64, "position"),
+        Bytes(bytes)
+    ));
+    if let Some(resident) = ixc_compile::machine::system::resident_memory() {
+        tell(format_args!("memory    {}, mapped weights included", Bytes(resident)));
+    }
+    Ok(Flow::On)
+}
+
+/// A message as OpenAI's interface has it, and reasoning as servers that give it call it.
+fn saved(message: &Message) -> serde_json::Value {
+    let mut saved = json!({ "role": message.role, "content": message.content });
+    if let Some(reasoning) = &message.reasoning {
+        saved["reasoning_content"] = json!(reasoning);
+    }
+    if !message.tool_calls.is_empty() {
+        let call = |ToolCall { id, name, arguments }: &ToolCall| json!({ "id": id, "type": "function", "function": { "name": name, "arguments": arguments } });
+        saved["tool_calls"] = message.tool_calls.iter().map(call).collect();
+    }
+    saved
+}
+
+fn save(talk: &mut Talk<'_, '_>, file: &str) -> anyhow::Result<Flow> {
+    if file.is_empty() {
+        tell("/save needs the name of a file.");
+        return Ok(Flow::On);
+    }
+    let path = match (file.strip_prefix("~/"), std::env::var_os("HOME")) {
+        (Some(rest), Some(home)) => Path::new(&home).join(rest),
+        _ => PathBuf::from(file),
+    };
+    let replaces = path.exists();
+    if replaces && !talk.lines.agrees(&format!("{} exists; replace it?", Printable(&path.to_string_lossy())))? {
+        tell("Nothing was written.");
+        return Ok(Flow::On);
+    }
+    let Talk { writer, chat, .. } = talk;
+    let system = chat.system().map(|text| json!({ "role": "system", "content": text }));
+    let said = chat.messages().iter().map(saved);
+    let messages: Vec<_> = system.into_iter().chain(said).collect();
+    let facts = json!({
+        "format": FORMAT,
+        "version": VERSION,
+        "model": writer.wanted.model.name().to_string_lossy(),
+        "messages": messages,
+    });
+    let mut inputs = writer.wanted.inputs.clone();
+    inputs.extend(writer.session.model().files().iter().map(PathBuf::as_path));
+    let guard = Guard { kind: Some(&CONVERSATION), force: replaces, inputs: &inputs };
+    let written = Output::open(&path, &guard).and_then(|output| {
+        output.write(|out| {
+            serde_json::to_writer_pretty(&mut *out, &facts)?;
+            out.write_all(b"\n")
+        })
+    });
+    match written {
+        Ok(_) => {
+            let count = counted(messages.len() as u64, "message");
+            tell(format_args!("{count} in {}.", Printable(&path.to_string_lossy())));
+        }
+        Err(error) => tell(describe(&error.into())),
+    }
+    Ok(Flow::On)
+}

@@ -1,0 +1,67 @@
+//! How far a changed model's predictions are from the right ones, over a text: for what deferral and requantised weights cost.
+
+use std::path::Path;
+
+use ixc_compile::model::Model;
+use ixc_generate::loaded_model::{LoadOptions, LoadedModel};
+use ixc_measure::kl_divergence::{Divergence, divergence};
+use ixc_runtime::engine;
+
+use super::output::counted;
+use super::{BadInput, choose};
+
+/// A text to compare at, where none is given.
+pub const TEXT: &str = "The river had been rising since the morning, and by noon the lower road was under water. Nobody in the village \
+was surprised: it had done so every spring that anyone could remember, and the houses stood on the hill for that reason. The miller \
+counted the sacks that were still dry, wrote the number on the door with a piece of chalk, and went to look for his brother, who had \
+promised to bring the cart before the bridge was closed. In the schoolroom the children were asked to work out how long it would take \
+to fill a barrel of 120 litres from a pipe that gives 8 litres a minute, if a tap at the bottom lets out 3. Most of them answered 24 \
+minutes; one said that it depended on who was watching the tap.";
+/// Positions that are compared at most, and bytes of the logits that are kept for it.
+const MOST_POSITIONS: usize = 256;
+const MOST_BYTES: usize = 64 << 20;
+
+/// Positions that are compared of a model.
+pub fn positions(model: &Model) -> usize {
+    usize::try_from(model.arch.hyper.context_length).unwrap_or(MOST_POSITIONS).min(MOST_POSITIONS)
+}
+
+/// A divergence in words.
+pub fn said(divergence: &Divergence) -> String {
+    format!(
+        "over {} of text: divergence {:.5} nats on average, {:.5} at most; the same likeliest token at {:.1} %",
+        counted(divergence.positions as u64, "token"),
+        divergence.mean,
+        divergence.max,
+        100.0 * divergence.agreement
+    )
+}
+
+/// The divergence of the second way's logits from the first's.
+///
+/// # Errors
+/// When a model cannot be opened or run, or the text has no tokens.
+pub fn compare(
+    [right, other]: [(Option<&Path>, &LoadOptions); 2],
+    positions: usize,
+    text: &str,
+) -> anyhow::Result<Divergence> {
+    let context = Some(choose::positions(positions));
+    let short = |(path, way): (Option<&Path>, &LoadOptions)| {
+        LoadedModel::open(path, &LoadOptions { run: engine::Options { context, ..way.run.clone() }, ..way.clone() })
+    };
+    let mut model = short(right)?;
+    let row = model.vocabulary().max(1);
+    // No more than the context surely holds: a token is seldom shorter than four bytes.
+    let end = text.floor_char_boundary(text.len().min(4 * positions));
+    let mut tokens = model.encode_prompt(&text[..end])?;
+    tokens.truncate(positions.min(MOST_BYTES / 4 / row).max(1));
+    if tokens.is_empty() {
+        return Err(BadInput("the text has no tokens to compare logits at".into()).into());
+    }
+    let expected = model.logits(&tokens)?;
+    drop(model);
+    let found = short(other)?.logits(&tokens)?;
+    divergence(&expected, &found, row)
+        .ok_or_else(|| BadInput("the logits of this model are not all numbers".into()).into())
+}

@@ -1,0 +1,60 @@
+//! IR as text, or as other programs draw it.
+
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+use ixc_ir::drawing::Language;
+use ixc_passes::manager::Ir;
+
+use super::wrap::Text;
+use super::{Usage, terminal};
+
+/// The language of a name.
+fn language(name: &str) -> Option<Language> {
+    Language::ALL.iter().find(|(own, ..)| *own == name).map(|(.., language)| *language)
+}
+
+fn values() -> impl Iterator<Item = PossibleValue> {
+    Language::ALL.into_iter().map(|(name, doc, _)| PossibleValue::new(name).help(doc))
+}
+
+/// Reads what draws.
+pub fn languages() -> impl TypedValueParser<Value = Language> {
+    PossibleValuesParser::new(values()).try_map(|name| language(&name).ok_or("nothing draws that"))
+}
+
+/// As what IR is printed: text that is read back where there is no language.
+#[derive(Clone, Copy, Debug)]
+struct Format(Option<Language>);
+
+fn formats() -> impl TypedValueParser<Value = Format> {
+    let text = PossibleValue::new("text").help("Text that is read back");
+    PossibleValuesParser::new([text].into_iter().chain(values())).map(|name| Format(language(&name)))
+}
+
+/// Options that say as what IR is printed.
+#[derive(Clone, Debug, clap::Args)]
+pub struct FormatChoice {
+    /// Output format. In a drawing of a graph, ops are nodes and typed values are edges. In a
+    /// drawing of tasks, tasks are boxes and buffers are edges.
+    #[arg(long, value_parser = formats(), value_name = "FORMAT", default_value = "text")]
+    format: Format,
+    /// Same as --format dot.
+    #[arg(long, conflicts_with = "format")]
+    dot: bool,
+}
+
+impl FormatChoice {
+    /// What is to draw it, where anything is.
+    pub fn language(&self) -> Option<Language> {
+        if self.dot { Some(Language::Dot) } else { self.format.0 }
+    }
+}
+
+/// A drawing of IR.
+///
+/// # Errors
+/// For that of a plan.
+pub fn drawn(ir: &Ir, language: Language) -> anyhow::Result<String> {
+    let none = || Usage("graphs are drawn, and tasks as lower and steps leave them; a plan is neither".into());
+    terminal::set_text(Text::Verbatim);
+    Ok(ir.drawing().ok_or_else(none)?.text(language))
+}

@@ -1,0 +1,110 @@
+//! Which experts are used: written to a file, and read from one, to keep the most used in memory.
+//!
+//! ```text
+//! ixc run large.gguf -f questions.txt --memory 12GiB --expert-stats hot.json
+//! ixc run large.gguf --chat --memory 12GiB --pin-experts hot.json
+//! ixc serve large.gguf --memory 12GiB --expert-stats hot.json --pin-experts hot.json    counts go on from run to run
+//! ```
+
+use std::path::{Path, PathBuf};
+
+use ixc_files::Output;
+use ixc_generate::expert_use::{self, ExpertUse};
+use ixc_runtime::engine::{Engine, Pins};
+
+use super::force::{Force, reads};
+use super::output::note;
+
+/// The part of the memory for experts that those may take which stay, in percent, where nothing is said: what is kept is lost to texts that
+/// use others.
+const PERCENT: u32 = 50;
+
+/// Files of which experts are used.
+#[derive(Clone, Debug, clap::Args)]
+pub struct ExpertFiles {
+    /// Write how often each expert was chosen, as JSON for --pin-experts or for plots.
+    #[arg(long, value_name = "FILE")]
+    expert_stats: Option<PathBuf>,
+    /// Keep the most used experts in memory, by this file of --expert-stats. They are read before
+    /// the first token. If --expert-stats names the same file, it may be missing at first, and its
+    /// counts grow with each run.
+    #[arg(long, value_name = "FILE")]
+    pin_experts: Option<PathBuf>,
+    /// Share of the expert memory for pinned experts, in percent [default: 50].
+    #[arg(long, value_name = "PERCENT", requires = "pin_experts", value_parser = clap::value_parser!(u32).range(1..=100))]
+    pin_percent: Option<u32>,
+}
+
+/// What is known before, and where counts are written.
+pub struct ExpertRecord {
+    output: Option<Output>,
+    before: Option<ExpertUse>,
+    /// Whether counts are added to those before.
+    adds: bool,
+    percent: u32,
+}
+
+impl ExpertFiles {
+    /// Whether counts are written.
+    pub fn writes(&self) -> bool {
+        self.expert_stats.is_some()
+    }
+
+    /// Whether counts are read.
+    pub fn reads(&self) -> bool {
+        self.pin_experts.is_some()
+    }
+
+    /// Reads the one and opens the other, for a command that reads these files besides.
+    ///
+    /// # Errors
+    /// When either cannot be, or they are of another kind.
+    pub fn open(&self, force: Force, inputs: &[&Path]) -> anyhow::Result<ExpertRecord> {
+        let (stats, pins) = (self.expert_stats.as_deref(), self.pin_experts.as_deref());
+        let adds = stats.zip(pins).is_some_and(|(stats, pins)| is_same(stats, pins));
+        // What is written aside and renamed may be what was read before.
+        let inputs: Vec<&Path> = inputs.iter().copied().chain(pins.filter(|_| !adds)).collect();
+        let output = stats.map(|path| force.open(path, &expert_use::KIND, &inputs)).transpose()?;
+        let begins = adds && pins.is_some_and(|path| !path.exists());
+        let before = pins.filter(|_| !begins).map(ExpertUse::read).transpose().map_err(ixc_error::Error::from)?;
+        Ok(ExpertRecord { output, before, adds, percent: self.pin_percent.unwrap_or(PERCENT) })
+    }
+}
+
+/// Whether both are one file.
+fn is_same(one: &Path, other: &Path) -> bool {
+    let found = |path: &Path| path.canonicalize().ok();
+    one == other || found(one).is_some_and(|one| Some(one) == found(other))
+}
+
+impl ExpertRecord {
+    /// What stays in memory.
+    pub fn pins(&self) -> Option<Pins> {
+        self.before.as_ref().map(|before| Pins { chosen: before.chosen.clone(), percent: self.percent })
+    }
+
+    /// Says of more files that they are read, and where nothing can stay in memory that would not anyway.
+    pub fn opened<'p>(
+        &mut self,
+        engine: &Engine,
+        inputs: impl IntoIterator<Item = &'p Path>,
+    ) -> Result<(), ixc_error::Error> {
+        if self.before.is_some() && engine.stream().is_none() {
+            note!("ixc: --pin-experts is without effect: experts are not streamed here");
+        }
+        self.output.as_mut().map_or(Ok(()), |output| reads(output, inputs))
+    }
+
+    /// Writes what was counted, where that is wanted.
+    ///
+    /// # Errors
+    /// When the output refuses.
+    pub fn write(self, used: impl FnOnce() -> ExpertUse) -> Result<(), ixc_error::Error> {
+        let Some(output) = self.output else { return Ok(()) };
+        let used = match &self.before {
+            Some(before) if self.adds => used().behind(before),
+            None | Some(_) => used(),
+        };
+        Ok(used.write(output)?)
+    }
+}

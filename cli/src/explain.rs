@@ -1,0 +1,131 @@
+//! `ixc explain`: what passes decided, and why; and what places a model on a grid, and what begins a run.
+
+use std::io::Write;
+
+use ixc_compile::compile::CompileTarget;
+use ixc_compile::place;
+use ixc_dataflow::grids;
+use ixc_generate::explain;
+use ixc_passes::decision::Decision;
+use ixc_runtime::engine;
+use serde_json::{Value as Json, json};
+
+use super::Usage;
+use super::choose::{MemoryChoice, ModelArgument};
+use super::output::{self, counted, lines};
+use super::prefetch::PrefetchChoice;
+use super::select::SelectChoice;
+use super::stage_choice::StageChoice;
+
+/// Prints the decisions made while compiling a model: the choice, the alternatives, and the reason.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "EXAMPLES:
+  ixc explain model.gguf
+  ixc explain model.gguf --pass tile --layer 3 --op ffn_down
+                                             tiling of a layer's weight
+  ixc explain model.gguf --pass fuse         regions that were not fused
+  ixc explain model.gguf --expert-memory 6GiB --predict 2 --pass residency
+  ixc explain model.gguf --memory 6GiB --pass compile,residency,run
+                                             a run with 6 GiB
+  ixc explain model.gguf --target dataflow:wse3 --pass place
+                                             placement on a wafer
+  ixc explain model.gguf --target sapphire-rapids --json
+  ixc explain                                the built-in demo model
+
+Passes report decisions as they make them. Equal decisions are printed once, with their count and \
+layers; --json lists each. A choice without an alternative is not a decision. Without --memory or \
+--expert-memory, the whole model is assumed to fit. Nothing is run; `ixc run --stats` reports \
+decisions that depend on measurements, such as prefetch.")]
+pub struct Args {
+    #[command(flatten)]
+    model: ModelArgument,
+    /// Print only decisions of these passes of `ixc opt`, or of compile (which runs them), place
+    /// (on a grid) or run.
+    #[arg(long = "pass", value_name = "PASS,..", value_delimiter = ',', value_parser = explain::sources())]
+    passes_told: Vec<String>,
+    #[command(flatten)]
+    select: SelectChoice,
+    /// Target or CPU to generate kernels for: `native`, a name that `ixc doctor` lists, or
+    /// dataflow:GRID for a grid of processing elements.
+    #[arg(long, default_value = "native", env = "IXC_TARGET", hide_env_values = true)]
+    target: CompileTarget,
+    #[command(flatten)]
+    memory: MemoryChoice,
+    #[command(flatten)]
+    prefetch: PrefetchChoice,
+    #[command(flatten)]
+    stages: StageChoice,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+impl Args {
+    /// All decisions, with the model's architecture and what they are for.
+    fn decisions(&self) -> anyhow::Result<(Vec<Decision>, String, String)> {
+        let target = match &self.target {
+            CompileTarget::Processor(target) => *target,
+            CompileTarget::Dataflow(name) => {
+                if self.memory.bytes().is_some() || self.stages.is_given()? {
+                    let problem = "--memory, experts, options of passes and what somebody changed are for plans; a grid takes the model as it is";
+                    return Err(Usage(problem.to_owned()).into());
+                }
+                let grid = grids::find(name).map_err(ixc_error::Error::from)?;
+                let model = self.model.open_to_see()?;
+                let (_, decisions) = explain::placement(&model, &grid, &place::Options::default())?;
+                return Ok((decisions, model.arch.hyper.architecture.clone(), self.target.to_string()));
+            }
+        };
+        let options = self.stages.options(Some(target))?;
+        let memory = self.memory.bytes();
+        if memory.is_some() && options.expert_memory.is_some() {
+            let problem = "--memory is all that a run may take, --expert-memory what experts may: one says the other";
+            return Err(Usage(problem.to_owned()).into());
+        }
+        let model = self.model.open_to_see()?;
+        let run = engine::Options { memory, prefetch: self.prefetch.settings(), ..engine::Options::default() };
+        let decisions = explain::decisions(&model, &options, &run)?;
+        Ok((decisions, model.arch.hyper.architecture.clone(), target.target.name().to_owned()))
+    }
+
+    /// Runs the command.
+    pub fn run(self, out: &mut dyn Write) -> anyhow::Result<()> {
+        let (mut decisions, architecture, target) = self.decisions()?;
+        if !self.passes_told.is_empty() {
+            decisions.retain(|decision| self.passes_told.iter().any(|pass| pass == decision.pass));
+        }
+        let selection = self.select.selection();
+        let items: Vec<_> = decisions.iter().map(explain::item).collect();
+        let chosen = selection.of(&items).map_err(ixc_error::Error::from)?;
+        let decisions: Vec<Decision> = chosen.into_iter().map(|at| decisions[at].clone()).collect();
+        if self.json {
+            let each = |decision: &Decision| {
+                json!({
+                    "pass": decision.pass,
+                    "op": decision.op,
+                    "name": decision.name,
+                    "layer": explain::item(decision).layer,
+                    "question": decision.question,
+                    "chosen": decision.chosen,
+                    "why": decision.why,
+                    "rejected": decision.rejected,
+                })
+            };
+            let facts = json!({
+                "ixc": ixc_compile::build::BUILD,
+                "model": self.model.path().map(|path| path.display().to_string()),
+                "architecture": architecture,
+                "target": target,
+                "decisions": decisions.iter().map(each).collect::<Vec<Json>>(),
+            });
+            return Ok(output::json(out, "ixc.explain.v1", &facts)?);
+        }
+        let groups = explain::grouped(&decisions);
+        let count = counted(decisions.len() as u64, "decision");
+        writeln!(out, "{count} for {}, {} of them unlike each other", self.target, groups.len())?;
+        for group in groups {
+            write!(out, "\n{}", lines(&group.to_string()))?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,30 @@
+//! Outputs of commands: opened before the work, never an input, and no other file without `--force`.
+
+use std::path::Path;
+
+use ixc_files::{Guard, Kind, Output};
+
+/// Whether other files are replaced.
+#[derive(Clone, Copy, Debug, clap::Args)]
+pub struct Force {
+    /// Overwrite an existing file, even if it is of another kind.
+    #[arg(long)]
+    force: bool,
+}
+
+impl Force {
+    /// Whether it is asked for.
+    pub fn given(self) -> bool {
+        self.force
+    }
+
+    /// Opens an output of a command that reads these files; `-` is standard output, of some kinds.
+    pub fn open(self, path: &Path, kind: &Kind, inputs: &[&Path]) -> Result<Output, ixc_error::Error> {
+        Ok(Output::open(path, &Guard { kind: Some(kind), force: self.force, inputs })?)
+    }
+}
+
+/// Says of more files that they are read, as soon as their names are known.
+pub fn reads<'p>(output: &mut Output, inputs: impl IntoIterator<Item = &'p Path>) -> Result<(), ixc_error::Error> {
+    Ok(inputs.into_iter().try_for_each(|input| output.reads(input))?)
+}

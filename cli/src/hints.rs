@@ -1,0 +1,79 @@
+//! Options that help against errors. Libraries name remedies, and this table names the option for
+//! each: a program that embeds the library has no options.
+
+use std::path::Path;
+
+use ixc_failure::Remedy;
+use ixc_text::template::known;
+
+use super::library_error::LibraryError;
+use super::near;
+use super::printable::Printable;
+
+/// Returns advice against an error, where an option or another path helps.
+pub fn hint(error: &LibraryError<'_>) -> Option<String> {
+    let paths = error.missing_file.and_then(near_paths);
+    paths.or_else(|| error.remedy.map(of_remedy))
+}
+
+/// Returns the options for a remedy.
+pub fn of_remedy(remedy: Remedy) -> String {
+    let text = match remedy {
+        Remedy::ChooseAtCompile => "give the option to `ixc compile`, or run the model file",
+        Remedy::Emulate => "--emulate runs it in the emulator, slowly",
+        Remedy::EmulateKernel => "--emulate runs it anywhere",
+        Remedy::EmulateReplay => "without --native it is emulated",
+        Remedy::CompileEmbeddings => "`ixc compile --embeddings` does that",
+        Remedy::CompileText => "`ixc compile` does that, and --embeddings serves what it is",
+        Remedy::PredictExperts => "compile it with --prefetch router, or choose previous, frequency or auto",
+        Remedy::UnmapExperts => "leave --experts map out, or compile a model that has experts with --memory",
+        Remedy::NameModelFile => "--model names the model file of a plan",
+        Remedy::FindModelFile => "--model FILE says where it is",
+        Remedy::OtherModelFile => "name the right file with --model, or compile the model again",
+        Remedy::ChatTemplate => {
+            let names = known::names().join(", ");
+            return format!(
+                "--chat-template names one ({names}) or a file with one; --raw continues a prompt without one"
+            );
+        }
+        Remedy::LargerContext => "--ctx makes it larger",
+        Remedy::LargerStep => "`ixc compile --embeddings -b TOKENS` does that",
+        Remedy::ShorterPieces => "--ctx makes pieces shorter",
+        Remedy::Requantise => "--allow-requantize does it all the same",
+        Remedy::ReplaceFile => "--force replaces it",
+        Remedy::StartOver => "--force begins it anew",
+        Remedy::KernelSizes => "give them with --dims",
+        Remedy::CompareKernel => {
+            "`ixc kernel diff FILE.ix` shows what differs; --no-override-check runs it all the same"
+        }
+        Remedy::WriteKernels => "`ixc compile --dump-dir D` writes a model's to D/kernels",
+        Remedy::WriteSpecs => "`ixc kernel show --stage ir` and `ixc compile --dump-dir` write it",
+        Remedy::FailingCommand => "--while names a command that fails for it",
+        Remedy::TunedFile => "name a file to write with -o, which `--tuned FILE --target TARGET` reads",
+        Remedy::TunedPlace => "name a file with -o",
+        Remedy::LockLess => {
+            "raise the limit with `ulimit -l unlimited`, in a systemd unit with LimitMEMLOCK=infinity, in a container with --ulimit memlock=-1, \
+             or leave --mlock out"
+        }
+        Remedy::CompileSteps => "`ixc compile` without --moe makes a plan that runs",
+        Remedy::CompileLayers => "`ixc compile --moe` makes a plan of experts",
+        Remedy::StoreExperts => {
+            "compile with --no-pack, or with --pack so that the plan file has them as kernels read them"
+        }
+        Remedy::ListModels => "`ixc inspect --support` lists all",
+        Remedy::RecordTrace => "`ixc run --trace` writes one",
+        Remedy::UseEmbeddings => "`ixc embed`, `ixc serve --embeddings` and `ixc compile --embeddings` take it",
+        Remedy::ServeEmbeddings => "or start the server with --embeddings",
+        Remedy::AllowHost => "--allowed-host adds a name",
+        Remedy::AllowOrigin => "--allowed-origin names others that may",
+        Remedy::SlotFolder => "start the server with --slot-save-path",
+    };
+    text.to_owned()
+}
+
+/// Returns a hint that names existing paths similar to a missing one.
+fn near_paths(missing: &Path) -> Option<String> {
+    let names: Vec<String> =
+        near::paths(missing).iter().map(|path| Printable(&path.to_string_lossy()).to_string()).collect();
+    (!names.is_empty()).then(|| format!("did you mean {}?", names.join(" or ")))
+}

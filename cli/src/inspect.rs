@@ -1,0 +1,427 @@
+//! `ixc inspect`: what a model file holds, and whether it can be compiled.
+
+use std::collections::BTreeMap;
+use std::io::Write;
+
+use ixc_architectures::{ArchError, Hyper, Nextn, Parts};
+use ixc_compile::bytes_per_token::Traffic;
+use ixc_compile::model::is_plan;
+use ixc_compile::support::Support;
+use ixc_model_files::gguf::{self, Gguf, GgufError, TensorType, VocabularyError};
+use ixc_runtime::file::read;
+use ixc_runtime::load;
+use ixc_text::tokenizer::{ModelKind, Tokenizer, TokenizerError};
+use serde::Serialize;
+
+use super::choose::ModelArgument;
+use super::inspect_page::PageChoice;
+use super::inspect_plan::PlanFacts;
+use super::output::{self, Bytes, Count, Printable, counted, note};
+use super::{hints, terminal};
+
+/// Shows the contents of a model or plan: architecture, tensors, formats, tokenizer, and whether
+/// each is supported.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "EXAMPLES:
+  ixc inspect model.gguf
+  ixc inspect model.gguf --tensors
+  ixc inspect plan.ixp
+  ixc inspect --support                supported formats and models
+  ixc inspect model.gguf --json | jq .formats
+  ixc inspect model.gguf --html model.html
+                                       graph, passes, memory, kernels
+  ixc inspect model.gguf --html model.html --trace trace.json
+                                       with measured times
+
+A valid file that is not supported is shown with the reasons; the exit status is 0. A file with \
+contradictory keys or tensors, or a plan that loading refuses, is shown up to the error; the exit \
+status is 65.")]
+pub struct Args {
+    #[command(flatten)]
+    model: ModelArgument,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+    /// Print what this build supports instead: architectures, formats with their kernels on each
+    /// target, and tokenizers.
+    #[arg(long, conflicts_with_all = ["model", "model_option", "tensors", "html"])]
+    support: bool,
+    /// List every tensor.
+    #[arg(long)]
+    tensors: bool,
+    #[command(flatten)]
+    page: PageChoice,
+}
+
+/// Columns of a terminal that has room for the kernels of each format and target.
+const WIDE: usize = 1000;
+
+/// Of what `--json` prints, of models and of plans.
+const SCHEMA: &str = "ixc.inspect.v1";
+
+/// What there is to know about a model file.
+#[derive(Serialize)]
+struct Facts {
+    kind: &'static str,
+    path: String,
+    files: usize,
+    gguf_version: u32,
+    file_bytes: u64,
+    name: Option<String>,
+    architecture: Option<String>,
+    parameters: u64,
+    context_length: Option<u64>,
+    embedding_length: Option<u64>,
+    layers: Option<usize>,
+    experts: Option<u64>,
+    experts_used: Option<u64>,
+    /// Layers of its own that guess what follows, where it has some.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    nextn: Option<NextnFacts>,
+    vocabulary: Option<u64>,
+    /// Bytes that each token of decoding reads at least.
+    read_per_token: Option<Traffic>,
+    tokenizer: TokenizerFacts,
+    formats: Vec<FormatFacts>,
+    tensor_count: usize,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    tensors: Vec<TensorFacts>,
+    supported: bool,
+    problems: Vec<String>,
+}
+
+/// Layers that guess.
+#[derive(Serialize)]
+struct NextnFacts {
+    layers: u64,
+    /// Why they do not.
+    problem: Option<String>,
+}
+
+impl NextnFacts {
+    fn of(gguf: &Gguf, hyper: &Hyper) -> Option<NextnFacts> {
+        if hyper.draft_layers == 0 {
+            return None;
+        }
+        let parts = Parts { nextn: Nextn::Alone, ..Parts::ALL };
+        let problem = ixc_architectures::build_parts(gguf, parts).err().map(|error| match error {
+            ArchError::Nextn { problem, .. } => problem.to_string(),
+            other => other.to_string(),
+        });
+        Some(NextnFacts { layers: hyper.draft_layers, problem })
+    }
+}
+
+#[derive(Serialize)]
+struct TokenizerFacts {
+    model: Option<String>,
+    pre_tokenizer: Option<String>,
+    tokens: Option<usize>,
+    chat_template: bool,
+    supported: bool,
+}
+
+#[derive(Serialize)]
+struct FormatFacts {
+    format: &'static str,
+    tensors: usize,
+    parameters: u64,
+    bytes: u64,
+    supported: bool,
+}
+
+#[derive(Serialize)]
+struct TensorFacts {
+    name: String,
+    format: &'static str,
+    /// Row length first, as in the file.
+    dims: Vec<u64>,
+    file: usize,
+    offset: u64,
+    bytes: u64,
+}
+
+/// What is in the way of a model.
+struct Problem {
+    reason: String,
+    /// Set where the file contradicts itself, rather than asking for what is not supported.
+    broken: Option<ixc_error::Error>,
+}
+
+impl Problem {
+    fn of_model(error: ArchError) -> Problem {
+        let hint = error.remedy().map_or_else(String::new, |remedy| format!("; {}", hints::of_remedy(remedy)));
+        let reason = error.to_string() + &hint;
+        let broken = match &error {
+            ArchError::Gguf(error) => is_contradiction(error),
+            ArchError::TableType { .. }
+            | ArchError::TableId { .. }
+            | ArchError::Shape { .. }
+            | ArchError::Scalar { .. }
+            | ArchError::Graph { .. } => true,
+            ArchError::UnknownArchitecture { .. }
+            | ArchError::VectorType { .. }
+            | ArchError::UnusedTensor { .. }
+            | ArchError::NotCausal { .. }
+            | ArchError::Nextn { .. } => false,
+        };
+        Problem { reason, broken: broken.then(|| error.into()) }
+    }
+
+    fn of_vocabulary(error: VocabularyError) -> Problem {
+        let reason = error.to_string();
+        let broken = match &error {
+            VocabularyError::Metadata(error) => is_contradiction(error),
+            VocabularyError::Tokenizer(TokenizerError::Invalid { .. } | TokenizerError::RowsMismatch { .. }) => true,
+            VocabularyError::Tokenizer(
+                TokenizerError::NoVocabulary
+                | TokenizerError::UnknownPreTokenizer { .. }
+                | TokenizerError::NoTokenForByte { .. }
+                | TokenizerError::TextTooLong { .. }
+                | TokenizerError::UnknownId { .. },
+            ) => false,
+        };
+        Problem { reason, broken: broken.then(|| error.into()) }
+    }
+}
+
+/// Whether a file with this error holds what cannot be, rather than lacking something.
+fn is_contradiction(error: &GgufError) -> bool {
+    match error {
+        GgufError::Malformed { .. }
+        | GgufError::CutShort { .. }
+        | GgufError::KeyType { .. }
+        | GgufError::KeyValue { .. } => true,
+        GgufError::Io { .. }
+        | GgufError::NotAFile { .. }
+        | GgufError::NotModel { .. }
+        | GgufError::Foreign { .. }
+        | GgufError::MissingShard { .. }
+        | GgufError::KeyMissing { .. }
+        | GgufError::TensorMissing { .. }
+        | GgufError::UnsupportedType { .. } => false,
+    }
+}
+
+impl Args {
+    /// Runs the command.
+    pub fn run(self, out: &mut dyn Write) -> anyhow::Result<()> {
+        if self.page.is_asked_for()? {
+            return self.page.run(&self.model, out);
+        }
+        if self.support {
+            let support = Support::here();
+            match self.json {
+                true => output::json(out, "ixc.support.v1", &support)?,
+                false => match terminal::output_width().is_some_and(|width| width < WIDE) {
+                    false => out.write_all(support.markdown().as_bytes())?,
+                    true => {
+                        out.write_all(support.markdown_without_kernels().as_bytes())?;
+                        note!(
+                            "ixc: `ixc inspect --support | less -S` shows by which kernels each target multiplies, too"
+                        );
+                    }
+                },
+            }
+            return Ok(());
+        }
+        if let Some(path) = self.model.path()
+            && is_plan(path)
+        {
+            let plan = read(path).map_err(ixc_error::Error::from)?;
+            let refused = load::verify(&plan).err();
+            let facts = PlanFacts::new(path, &plan, refused.as_ref())?;
+            if self.json {
+                output::json(out, SCHEMA, &facts)?;
+            } else {
+                facts.show(out)?;
+            }
+            return refused.map_or(Ok(()), |error| Err(ixc_error::Error::from(error).into()));
+        }
+        let gguf = match self.model.path() {
+            Some(path) => ixc_compile::model::open_files(path)?,
+            None => ixc_compile::demo::open()?,
+        };
+        let mut problems = Vec::new();
+        let mut traffic = None;
+        let built = match ixc_architectures::build(&gguf) {
+            // Of what gives no logits the rest is looked at.
+            Err(ArchError::NotCausal { .. }) => {
+                ixc_architectures::build_parts(&gguf, Parts { head: false, ..Parts::ALL })
+            }
+            built => built,
+        };
+        let hyper = match built {
+            Ok(model) => {
+                traffic = Some(Traffic::of(&model.module));
+                Some(model.hyper)
+            }
+            Err(error) => {
+                problems.push(Problem::of_model(error));
+                None
+            }
+        };
+        let tokenizer = tokenizer(&gguf, hyper.as_ref(), &mut problems);
+        let mut facts = facts(&gguf, hyper.as_ref(), tokenizer, &problems);
+        facts.read_per_token = traffic;
+        if self.json {
+            if !self.tensors {
+                facts.tensors.clear();
+            }
+            output::json(out, SCHEMA, &facts)?;
+        } else {
+            show(out, &facts, self.tensors)?;
+        }
+        match problems.iter_mut().find_map(|problem| problem.broken.take()) {
+            Some(error) => Err(error.into()),
+            None => Ok(()),
+        }
+    }
+}
+
+fn tokenizer(gguf: &Gguf, hyper: Option<&Hyper>, problems: &mut Vec<Problem>) -> TokenizerFacts {
+    let text = |key| gguf.metadata().read_optional::<&str>(key).ok().flatten().map(str::to_owned);
+    let mut facts = TokenizerFacts {
+        model: text("tokenizer.ggml.model"),
+        pre_tokenizer: text("tokenizer.ggml.pre"),
+        tokens: None,
+        chat_template: gguf.metadata().get("tokenizer.chat_template").is_some(),
+        supported: false,
+    };
+    let built = gguf::read_vocabulary(gguf.metadata()).and_then(|spec| {
+        facts.tokens = (spec.model != ModelKind::None).then_some(spec.tokens.len());
+        if let (Some(hyper), true) = (hyper, spec.model != ModelKind::None) {
+            spec.check_embedding_rows(hyper.vocabulary)?;
+        }
+        Ok(Tokenizer::new(&spec)?)
+    });
+    match built {
+        Ok(_) => facts.supported = true,
+        // A model without a vocabulary runs on token ids.
+        Err(VocabularyError::Tokenizer(TokenizerError::NoVocabulary)) => {}
+        Err(error) => problems.push(Problem::of_vocabulary(error)),
+    }
+    facts
+}
+
+fn facts(gguf: &Gguf, hyper: Option<&Hyper>, tokenizer: TokenizerFacts, problems: &[Problem]) -> Facts {
+    let text = |key| gguf.metadata().read_optional::<&str>(key).ok().flatten().map(str::to_owned);
+    let mut formats: BTreeMap<&str, FormatFacts> = BTreeMap::new();
+    let mut problems: Vec<String> = problems.iter().map(|problem| problem.reason.clone()).collect();
+    for tensor in gguf.tensors() {
+        let TensorType { name, .. } = tensor.tensor_type();
+        // A model that was built has a place for all of its tensors, tables of integers too.
+        let supported = tensor.tensor_type().format().is_some() || hyper.is_some();
+        let entry = FormatFacts { format: name, tensors: 0, parameters: 0, bytes: 0, supported };
+        let entry = formats.entry(name).or_insert(entry);
+        entry.tensors += 1;
+        entry.parameters = entry.parameters.saturating_add(tensor.elements());
+        entry.bytes = entry.bytes.saturating_add(tensor.bytes());
+    }
+    for format in formats.values().filter(|format| !format.supported) {
+        let example = gguf.tensors().find(|tensor| tensor.tensor_type().name == format.format);
+        let example = example.map(|tensor| tensor.name()).unwrap_or_default();
+        problems.push(format!(
+            "{} tensors, such as \"{example}\", have type {}, which is not supported",
+            format.tensors, format.format
+        ));
+    }
+    let experts = hyper.and_then(|hyper| hyper.layers.iter().find_map(|layer| layer.experts.as_ref()));
+    let mut formats: Vec<FormatFacts> = formats.into_values().collect();
+    formats.sort_by_key(|format| std::cmp::Reverse(format.bytes));
+    Facts {
+        kind: "model",
+        path: gguf.metadata().path().display().to_string(),
+        files: gguf.files().len(),
+        gguf_version: gguf.files().first().map_or(0, |file| file.version()),
+        file_bytes: gguf.files().iter().map(|file| file.data().len() as u64).sum(),
+        name: text("general.name"),
+        architecture: text("general.architecture"),
+        parameters: gguf.tensors().fold(0, |sum, tensor| sum.saturating_add(tensor.elements())),
+        context_length: hyper.map(|hyper| hyper.context_length),
+        embedding_length: hyper.map(|hyper| hyper.embedding_length),
+        layers: hyper.map(|hyper| hyper.layers.len()),
+        experts: experts.map(|experts| experts.count),
+        experts_used: experts.map(|experts| experts.used),
+        nextn: hyper.and_then(|hyper| NextnFacts::of(gguf, hyper)),
+        vocabulary: hyper.map(|hyper| hyper.vocabulary),
+        read_per_token: None,
+        tokenizer,
+        formats,
+        tensor_count: gguf.tensors().len(),
+        tensors: gguf
+            .tensors()
+            .map(|tensor| TensorFacts {
+                name: tensor.name().to_owned(),
+                format: tensor.tensor_type().name,
+                dims: tensor.dims().to_vec(),
+                file: tensor.file(),
+                offset: tensor.offset(),
+                bytes: tensor.bytes(),
+            })
+            .collect(),
+        supported: problems.is_empty(),
+        problems,
+    }
+}
+
+fn show(out: &mut dyn Write, facts: &Facts, tensors: bool) -> std::io::Result<()> {
+    let files = if facts.files > 1 { format!(" in {}", counted(facts.files as u64, "file")) } else { String::new() };
+    let kind = match facts.gguf_version {
+        0 => "safetensors".to_owned(),
+        version => format!("GGUF v{version}"),
+    };
+    writeln!(out, "file          {} ({kind}, {}{files})", Printable(&facts.path), Bytes(facts.file_bytes))?;
+    if let Some(name) = &facts.name {
+        writeln!(out, "name          {}", Printable(name))?;
+    }
+    writeln!(out, "architecture  {}", Printable(facts.architecture.as_deref().unwrap_or("(none)")))?;
+    writeln!(out, "parameters    {}", Count(facts.parameters))?;
+    if let (Some(layers), Some(width), Some(context), Some(vocabulary)) =
+        (facts.layers, facts.embedding_length, facts.context_length, facts.vocabulary)
+    {
+        let layers = counted(layers as u64, "layer");
+        writeln!(out, "shape         {layers}, width {width}, vocabulary {vocabulary}, context {context}")?;
+    }
+    if let (Some(count), Some(used)) = (facts.experts, facts.experts_used) {
+        writeln!(out, "experts       {count}, {used} used by each token")?;
+    }
+    if let Some(NextnFacts { layers, problem }) = &facts.nextn {
+        let layers = counted(*layers, "layer");
+        match problem {
+            None => writeln!(out, "guesses       by {layers} of its own: --spec nextn")?,
+            Some(problem) => writeln!(out, "guesses       none by {layers} of its own: {}", Printable(problem))?,
+        }
+    }
+    if let Some(Traffic { weights, cache_per_position }) = facts.read_per_token {
+        let (weights, position) = (Bytes(weights), Bytes(cache_per_position));
+        writeln!(out, "token reads   {weights} of weights, {position} for each position before it")?;
+    }
+    let tokenizer = &facts.tokenizer;
+    write!(out, "tokenizer     {}", Printable(tokenizer.model.as_deref().unwrap_or("(none)")))?;
+    if let Some(pre) = &tokenizer.pre_tokenizer {
+        write!(out, ", pre-tokenizer {}", Printable(pre))?;
+    }
+    if let Some(tokens) = tokenizer.tokens {
+        write!(out, ", {}", counted(tokens as u64, "token"))?;
+    }
+    writeln!(out, "{}", if tokenizer.chat_template { ", chat template" } else { "" })?;
+    for format in &facts.formats {
+        let unsupported = if format.supported { "" } else { "  not supported" };
+        let (name, count, size) = (format.format, format.tensors, Bytes(format.bytes).to_string());
+        let noun = if count == 1 { "tensor " } else { "tensors" };
+        writeln!(out, "format        {name:<8} {count:>5} {noun}  {size:>10}{unsupported}")?;
+    }
+    if tensors {
+        for tensor in &facts.tensors {
+            let (name, size) = (Printable(&tensor.name).to_string(), Bytes(tensor.bytes).to_string());
+            writeln!(
+                out,
+                "tensor        {name:<36} {:<8} {:?} {size} at {}:{:#x}",
+                tensor.format, tensor.dims, tensor.file, tensor.offset
+            )?;
+        }
+    }
+    writeln!(out, "supported     {}", if facts.supported { "yes" } else { "no" })?;
+    facts.problems.iter().try_for_each(|problem| writeln!(out, "  because     {}", Printable(problem)))
+}

@@ -1,0 +1,107 @@
+//! `ixc inspect --html`: a page of a model's or plan's way to machine code.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use ixc_compile::compile::TargetName;
+use ixc_compile::model::is_plan;
+use ixc_files::Output;
+use ixc_model_files::gguf::ShardFile;
+use ixc_runtime::file;
+use ixc_workbench::report::{KIND, Report};
+
+use super::Usage;
+use super::choose::ModelArgument;
+use super::force::{Force, reads};
+use super::output::Bytes;
+use super::stage_choice::StageChoice;
+use super::terminal::standard_error;
+
+/// Names a target where no option does.
+const TARGET: &str = "IXC_TARGET";
+
+/// The page, and how what is on it is compiled.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Page")]
+pub struct PageChoice {
+    /// Write an HTML page instead; `-` writes to standard output. It shows the graph, the changes
+    /// of each pass, tensors, memory over steps, kernels with IR, instructions and cost, and expert
+    /// loads. It needs no network.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["json", "tensors"])]
+    html: Option<PathBuf>,
+    /// Trace of this model from `ixc run --trace`. The page then begins with measured times and
+    /// with this machine's peak rates, which take a few seconds to measure.
+    #[arg(long, value_name = "FILE", requires = "html")]
+    trace: Option<PathBuf>,
+    /// Target or CPU to generate kernels for: `native`, or a name that `ixc doctor` lists [default:
+    /// IXC_TARGET, or native]. A plan already has its target.
+    #[arg(long, value_name = "TARGET", requires = "html")]
+    target: Option<TargetName>,
+    #[command(flatten)]
+    stages: StageChoice,
+    #[command(flatten)]
+    force: Force,
+}
+
+impl PageChoice {
+    /// Whether there is to be a page.
+    ///
+    /// # Errors
+    /// Where there is none to be, and it is said how to compile for it.
+    pub fn is_asked_for(&self) -> anyhow::Result<bool> {
+        let said = self.stages.is_given()?;
+        match self.html.is_some() {
+            false if said || self.force.given() => {
+                Err(Usage("this says how a page is made: it needs --html FILE".into()).into())
+            }
+            asked => Ok(asked),
+        }
+    }
+
+    /// Writes the page.
+    pub fn run(&self, model: &ModelArgument, out: &mut dyn Write) -> anyhow::Result<()> {
+        let begin = Instant::now();
+        let path = self.html.clone().unwrap_or_default();
+        let inputs = [model.path(), self.trace.as_deref()].into_iter().flatten().chain(self.stages.changes.files());
+        let inputs: Vec<&Path> = inputs.collect();
+        // Before the work, which would be lost.
+        let mut output = self.force.open(&path, &KIND, &inputs)?;
+        let mut stderr = standard_error();
+        let out = if output.is_standard() { &mut *stderr } else { out };
+        let mut report = match model.path().filter(|path| is_plan(path)) {
+            Some(plan) => self.of_plan(plan)?,
+            None => self.of_model(model, &mut output)?,
+        };
+        if let Some(trace) = &self.trace {
+            report.measured(trace)?;
+        }
+        let bytes = output.write(|out| out.write_all(report.page().as_bytes())).map_err(ixc_error::Error::from)?;
+        if let Some(failed) = report.failed {
+            return Err(failed.into());
+        }
+        Ok(writeln!(out, "{}: {} in {:.2} s", path.display(), Bytes(bytes), begin.elapsed().as_secs_f64())?)
+    }
+
+    fn of_plan(&self, path: &Path) -> anyhow::Result<Report> {
+        if self.target.is_some() || self.stages.is_given()? {
+            return Err(Usage("a plan is compiled already: --html FILE alone, or --trace with it".into()).into());
+        }
+        let plan = file::read(path).map_err(ixc_error::Error::from)?;
+        Ok(Report::of_plan(path, &plan)?)
+    }
+
+    fn of_model(&self, model: &ModelArgument, output: &mut Output) -> anyhow::Result<Report> {
+        let model = model.open()?;
+        reads(output, model.gguf.files().iter().map(ShardFile::path))?;
+        let target = self.target.map_or_else(of_environment, |target| Ok(Some(target)))?;
+        Ok(Report::of_model(&model, &self.stages.options(target)?)?)
+    }
+}
+
+/// The target that the environment names. It is asked for a page alone: where something else is shown, it is no option that was said.
+fn of_environment() -> anyhow::Result<Option<TargetName>> {
+    let Some(name) = std::env::var_os(TARGET).filter(|name| !name.is_empty()) else { return Ok(None) };
+    let name = name.to_string_lossy();
+    Ok(Some(name.parse().map_err(|problem| Usage(format!("invalid value '{name}' of {TARGET}: {problem}")))?))
+}

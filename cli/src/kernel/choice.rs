@@ -1,0 +1,89 @@
+//! Which kernel a command works on, for which target, and with what inputs.
+
+use ixc_compile::compile::TargetName;
+use ixc_compile::select::Selection;
+use ixc_ir::kernel::Kernel;
+use ixc_workbench::kernels::choose::{self, Chosen};
+use ixc_workbench::kernels::run::{self, Case, Sizes};
+
+use super::super::select::SelectChoice;
+
+/// A kernel for a target.
+#[derive(Debug, clap::Args)]
+pub struct KernelChoice {
+    /// Kernel: a row's name, a spec, FILE.ix or MODEL:NAME.
+    #[arg(required = true, value_name = "KERNEL")]
+    kernel: Vec<String>,
+    /// Target or CPU to generate code for: `native`, or a name that `ixc doctor` lists.
+    #[arg(long, default_value = "native", env = "IXC_TARGET", hide_env_values = true)]
+    target: TargetName,
+    #[command(flatten)]
+    select: SelectChoice,
+}
+
+impl KernelChoice {
+    /// What was named, and whether ops or layers were, too.
+    pub fn text(&self) -> (String, bool) {
+        (self.kernel.join(" "), !self.selection().is_all())
+    }
+
+    /// Ops and layers.
+    pub fn selection(&self) -> Selection {
+        self.select.selection()
+    }
+
+    /// What code is generated for, and whether that was named.
+    pub fn target(&self) -> TargetName {
+        self.target
+    }
+
+    /// The kernel.
+    pub fn choose(&self) -> anyhow::Result<Chosen> {
+        // A spec may stand there without quotes.
+        Ok(choose::choose_among(&self.kernel.join(" "), self.target.target, &self.selection())?)
+    }
+}
+
+/// Inputs of a kernel.
+#[derive(Debug, clap::Args)]
+pub struct InputChoice {
+    /// Rows of activations; for kernels over the KV cache, its blocks [default: the row's].
+    #[arg(long, value_name = "N")]
+    rows: Option<u32>,
+    /// Values of the kernel's dims.
+    #[arg(long, value_name = "N,..", value_delimiter = ',', conflicts_with = "rows")]
+    dims: Option<Vec<i64>>,
+    /// Seed of the random inputs.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    seed: u64,
+}
+
+impl InputChoice {
+    /// The kernel with its inputs.
+    pub fn case(&self, chosen: Chosen) -> anyhow::Result<Case> {
+        Ok(Case::new(chosen, self.sizes(), self.seed)?)
+    }
+
+    /// Values of the kernel's dims.
+    pub fn dims(&self, chosen: &Chosen) -> anyhow::Result<Vec<i64>> {
+        Ok(run::dims(chosen, self.sizes()).map_err(ixc_error::Error::from)?)
+    }
+
+    /// Seed of the inputs.
+    pub fn seed(&self) -> u64 {
+        self.seed
+    }
+
+    fn sizes(&self) -> Option<Sizes> {
+        match (&self.dims, self.rows) {
+            (Some(dims), _) => Some(Sizes::Dims(dims.clone())),
+            (None, rows) => rows.map(Sizes::Rows),
+        }
+    }
+}
+
+/// A kernel's dims by name: `groups 16, rest 0`.
+pub fn dims_text(kernel: &Kernel, dims: &[i64]) -> String {
+    let pairs = kernel.dims.iter().zip(dims);
+    pairs.map(|(dim, value)| format!("{} {value}", dim.name)).collect::<Vec<_>>().join(", ")
+}

@@ -1,0 +1,428 @@
+//! `ixc kernel tune`: which width, chunk and pace of a product's kernel is fastest, in a model or by itself.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use ixc_compile::machine::features::cpu_name;
+use ixc_compile::model::{Model, is_plan};
+use ixc_compile::tuned::{self, By, Place as Kept, own_file, put};
+use ixc_compile::{compile, demo};
+use ixc_runtime::engine;
+use ixc_targets::{CoreCaches, Target};
+use ixc_workbench::kernels::bench::Place;
+use ixc_workbench::kernels::tune::model::{Event, FoundModel, Kernel, Options, Together, tune_model};
+use ixc_workbench::kernels::tune::{self, Found, Row, tune};
+use ixc_workbench::kernels::{KernelError, KernelSpec, choose};
+use serde_json::json;
+
+use super::super::Usage;
+use super::super::choose::PinChoice;
+use super::super::output::{self, Printable};
+use super::choice::KernelChoice;
+
+/// Searches the fastest tiling of a matrix product: widths of items and bands, rows, prefetch
+/// distance and unrolling.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "KERNEL is a MODEL (all its products that take time), MODEL:NAME (one of them), a row or a spec.
+
+Candidates are measured in turn with the tiling that the pass `tile` takes from cache sizes. They \
+run in steps of an engine with all threads: the model's, or one made for the spec. The measure is \
+the time of the steps that read the weight, up to the last thread. The fastest candidate is \
+measured again and must win by more than the spread of rounds. For a model, whole steps with all \
+winners must be faster, too. Winners are written to a file in the user's cache folder, which later \
+runs on this CPU read, or to the file of -o, for --tuned. For a target that cannot run here, the \
+CPU's cost model decides; it knows no prefetches and threads. No candidate changes a bit of the \
+output, since the choice of kernels by rows is not searched.
+
+EXAMPLES:
+  ixc kernel tune model.gguf                 all products that take time
+  ixc kernel tune model.gguf:gemm_q6_k       one kernel of the model
+  ixc kernel tune linear format=q4_k_r16 k=2048 tile=32 n=2048 shape=gemv
+  ixc kernel tune gemm_q4_k_r16 --rows 128   for prompts of 128 tokens
+  ixc kernel tune gemm_q4_k_r16 --target zen4 -o zen4.json
+  ixc kernel tune gemv_q4_k_r16 --choose gemv@0/1 -o tuned.json
+                                             this candidate, not the fastest
+  ixc kernel tune gemv_q4_k_r16 --no-save --json"
+)]
+pub struct Args {
+    #[command(flatten)]
+    kernel: KernelChoice,
+    /// Location of a spec's weights: memory, as in a model, or caches.
+    #[arg(long, value_name = "PLACE", default_value = "memory", value_parser = place)]
+    place: Place,
+    /// Rounds of each measurement.
+    #[arg(short, long, default_value_t = 15, value_parser = clap::value_parser!(u32).range(2..=10_000))]
+    repetitions: u32,
+    /// Number of threads [default: one per core].
+    #[arg(short, long, value_name = "N", env = "IXC_THREADS", hide_env_values = true)]
+    threads: Option<usize>,
+    #[command(flatten)]
+    pin: PinChoice,
+    /// Rows of activations in a prefill step [default: 512, or the model's maximum].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    rows: Option<u32>,
+    /// With a MODEL: minimum share of a step's time, 0 to 1, from which a product is tuned.
+    #[arg(long, value_name = "PART", default_value_t = 0.03, value_parser = part)]
+    least: f64,
+    /// File that the fastest tiling is added to [default: this machine's file in the user's cache
+    /// folder].
+    #[arg(short, long, value_name = "FILE", conflicts_with = "no_save")]
+    output: Option<PathBuf>,
+    /// Write this candidate of the table instead of the fastest one, with its measurement.
+    #[arg(long, value_name = "CANDIDATE", conflicts_with = "no_save")]
+    choose: Option<String>,
+    /// Write no file.
+    #[arg(long)]
+    no_save: bool,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+fn part(text: &str) -> Result<f64, String> {
+    text.parse().ok().filter(|part| (0.0..=1.0).contains(part)).ok_or_else(|| "expected a part, 0 to 1".to_owned())
+}
+
+fn place(text: &str) -> Result<Place, String> {
+    match text {
+        "memory" => Ok(Place::Memory),
+        "caches" => Ok(Place::Caches),
+        _ => Err("expected memory or caches".to_owned()),
+    }
+}
+
+/// What is written, and how.
+struct Output<'o> {
+    out: &'o mut dyn Write,
+    json: bool,
+    /// Of a cost, and how many there are in what costs are in.
+    unit: (&'static str, f64),
+    failed: Option<std::io::Error>,
+}
+
+/// Of the first column.
+const WIDTH: usize = 28;
+
+impl Output<'_> {
+    /// A line, where no JSON is wanted; what fails is said in the end.
+    fn line(&mut self, text: &str) {
+        if !self.json && self.failed.is_none() {
+            // It takes minutes: whoever reads a file of it sees how far it is.
+            self.failed = writeln!(self.out, "{text}").and_then(|()| self.out.flush()).err();
+        }
+    }
+
+    fn head(&mut self) {
+        self.line(&format!(
+            "{:<WIDTH$} {:>12} {:>7}  {:>7} {:>7}",
+            "candidate", self.unit.0, "ratio", "quarter", "quarter"
+        ));
+    }
+
+    fn row(&mut self, row: &Row) {
+        let [ratio, low, high] = row.ratio;
+        let rates = format!("{:>12.3} {ratio:>7.3}  {low:>7.3} {high:>7.3}", row.cost * self.unit.1);
+        self.line(&format!("{:<WIDTH$} {rates}", row.what));
+    }
+
+    fn default(&mut self, found: &Found) {
+        self.line(&format!("by the caches: {}, {:.3} {}", found.own, found.default.cost * self.unit.1, self.unit.0));
+    }
+
+    fn times(row: &Row) -> String {
+        let [ratio, low, high] = row.ratio;
+        format!("{} is {ratio:.3} times as fast ({low:.3} to {high:.3})", row.what)
+    }
+
+    fn not_faster(&mut self, found: &Found) {
+        match &found.close {
+            Some(row) => {
+                self.line(&format!("nothing is faster by more than rounds are apart: {}", Output::times(row)));
+            }
+            None => self.line("nothing is faster"),
+        }
+    }
+
+    fn end(self) -> anyhow::Result<()> {
+        self.failed.map_or(Ok(()), |error| Err(error.into()))
+    }
+}
+
+/// For what something is tuned, and where it is kept.
+struct Setting {
+    target: Target,
+    caches: CoreCaches,
+    source: By,
+    place: Option<Kept>,
+}
+
+impl Args {
+    /// Runs the command.
+    pub fn run(self, out: &mut dyn Write) -> anyhow::Result<()> {
+        let (text, is_selected) = self.kernel.text();
+        let target = self.kernel.target().target;
+        let runs = target.missing().is_empty();
+        let model = choose::model_of(&text);
+        // One of those that are selected is searched by a target's model, and can be chosen.
+        let is_one = is_selected && (!runs || self.choose.is_some());
+        let is_whole = model.is_some_and(|model| model.is_whole && !is_one);
+        // A plan is cut already, but its kernels have specs.
+        let plan = model.and_then(|model| model.path).filter(|path| is_plan(path));
+        if let (Some(path), true) = (plan, is_whole) {
+            return Err(ixc_compile::Error::IsPlan { path: path.to_owned() }.into());
+        }
+        if is_whole && self.choose.is_some() {
+            let hint = "--choose is of one kernel: name it, as in MODEL:gemm_q6_k";
+            return Err(Usage(hint.into()).into());
+        }
+        if is_whole && !runs {
+            let hint = format!(
+                "{} cannot run here, and a model is tuned by running it: name a kernel, as in MODEL:gemm_q6_k, which the model of its CPU searches",
+                target.name()
+            );
+            return Err(Usage(hint).into());
+        }
+        let spec = match is_whole {
+            true => None,
+            false => {
+                let chosen = self.kernel.choose()?;
+                let why = "nothing says its spec".to_owned();
+                let none = ixc_error::Error::from(KernelError::NotTuned { spec: chosen.name.clone(), why });
+                Some(chosen.spec.ok_or(none)?)
+            }
+        };
+        let setting = self.setting(target)?;
+        match (model, spec) {
+            (Some(model), spec) if runs && plan.is_none() => self.of_model(model.path, spec, &setting, out),
+            (_, Some(spec)) => self.of_spec(&spec, &setting, out),
+            (_, None) => Err(Usage("name a kernel, a spec or a model".into()).into()),
+        }
+    }
+
+    fn setting(&self, target: Target) -> anyhow::Result<Setting> {
+        let is_native = target == Target::native();
+        let place = match (&self.output, self.no_save) {
+            (Some(path), _) => Some(Kept { path: path.clone(), is_own: false }),
+            (None, true) => None,
+            (None, false) if is_native => {
+                Some(Kept { path: own_file(target).map_err(ixc_error::Error::from)?, is_own: true })
+            }
+            (None, false) => {
+                return Err(ixc_error::Error::from(ixc_compile::error::tuned::TunedError::NoPlace {
+                    target: target.name(),
+                })
+                .into());
+            }
+        };
+        let runs = target.missing().is_empty();
+        let source = if runs { By::Cpu(cpu_name()) } else { By::Model(target.name().to_owned()) };
+        if let Some(place) = &place {
+            // Before what takes minutes.
+            place.check(target, &source)?;
+        }
+        let row = target.row();
+        let caches = if is_native { CoreCaches::here(row) } else { row.caches() };
+        Ok(Setting { target, caches, source, place })
+    }
+
+    fn engine_options(&self) -> engine::Options {
+        let built_in = Some(ixc_generate::plan_file::built_in());
+        engine::Options { threads: self.threads, pin: self.pin.pin, built_in, ..engine::Options::default() }
+    }
+
+    /// Puts what was found of a kernel where it is kept, or takes out what stands there for it.
+    fn keep(setting: &Setting, found: &Found, kept: Option<(&Row, &ixc_passes::tuned::Choice)>) -> anyhow::Result<()> {
+        let Some(place) = &setting.place else { return Ok(()) };
+        let stored = kept.map(|(row, choice)| tuned::Row {
+            choice: choice.to_string(),
+            instead_of: found.own.clone(),
+            ratio: row.ratio,
+        });
+        Ok(put(place, setting.target, &setting.source, found.kernel, stored)?)
+    }
+
+    fn said(setting: &Setting) -> String {
+        let source = match &setting.source {
+            By::Cpu(name) => name.clone(),
+            By::Model(name) => format!("the model of {name}"),
+        };
+        format!("for {} on {}", setting.target.name(), Printable(&source))
+    }
+
+    fn written(setting: &Setting, out: &mut Output<'_>) {
+        match &setting.place {
+            Some(Kept { path, .. }) => out.line(&format!("written to {}", Printable(&path.display().to_string()))),
+            None => out.line("not written"),
+        }
+    }
+
+    fn of_spec(self, spec: &KernelSpec, setting: &Setting, out: &mut dyn Write) -> anyhow::Result<()> {
+        let runs = matches!(setting.source, By::Cpu(_));
+        let unit = if runs { ("us/row", 1e6) } else { ("cycles/row", 1.0) };
+        let mut said = Output { out, json: self.json, unit, failed: None };
+        let by = match runs {
+            true => {
+                let (place, rounds, rows, run) =
+                    (self.place, self.repetitions, self.rows, Box::new(self.engine_options()));
+                tune::By::Time { place, rounds, rows, run }
+            }
+            false => tune::By::Model { place: self.place },
+        };
+        // What cannot be tuned has no table.
+        let mut is_begun = false;
+        let found = tune(spec, (setting.target, &setting.caches), by, &mut |row| {
+            if !std::mem::replace(&mut is_begun, true) {
+                said.line(&spec.to_string());
+                said.line(&Args::said(setting));
+                said.head();
+            }
+            said.row(row);
+        })?;
+        let chosen = self.choose.as_deref().map(|what| found.candidate(what)).transpose()?;
+        let by_hand = chosen.is_some();
+        let winner = chosen.or(found.winner.clone());
+        Args::keep(setting, &found, winner.as_ref().map(|(row, choice)| (row, choice)))?;
+        if self.json {
+            let facts = json!({
+                "spec": spec.to_string(),
+                "target": setting.target.name(),
+                "by": setting.source,
+                "unit": unit.0,
+                "threads": found.measured.map(|(threads, _)| threads),
+                "rows": found.measured.map(|(_, rows)| rows),
+                "tiling": found.own,
+                "default": found.default,
+                "candidates": found.rows,
+                "winner": winner.as_ref().map(|(row, choice)| json!({ "measured": row, "choice": choice.to_string() })),
+                "close": found.close,
+                "file": winner.as_ref().and(setting.place.as_ref()).map(|place| &place.path),
+            });
+            return Ok(output::json(said.out, "ixc.kernel-tune.v1", &facts)?);
+        }
+        said.default(&found);
+        match &winner {
+            Some((row, choice)) => {
+                let why = if by_hand { "as asked for" } else { "fastest, measured again" };
+                said.line(&format!("{why}: {}", Output::times(row)));
+                said.line(&format!("chosen: {choice}"));
+                Args::written(setting, &mut said);
+            }
+            None => said.not_faster(&found),
+        }
+        said.end()
+    }
+
+    fn of_model(
+        self,
+        path: Option<&Path>,
+        spec: Option<KernelSpec>,
+        setting: &Setting,
+        out: &mut dyn Write,
+    ) -> anyhow::Result<()> {
+        let mut said = Output { out, json: self.json, unit: ("us/row", 1e6), failed: None };
+        let model = match path {
+            Some(path) => Model::open(path)?,
+            None => Model::new(demo::open()?)?,
+        };
+        let compile = compile::Options {
+            target: Some(setting.target),
+            caches: Some(setting.caches),
+            ..compile::Options::default()
+        };
+        let is_one = spec.is_some();
+        let options = Options {
+            compile,
+            run: self.engine_options(),
+            rounds: self.repetitions,
+            prompt: self.rows,
+            least: self.least,
+            kernel: spec,
+            selection: self.kernel.selection(),
+        };
+        said.line(&Args::said(setting));
+        let found = tune_model(&model, &options, &mut |event| match event {
+            Event::Kernel(Kernel { spec, rows, share }) => {
+                let of = if *rows == 1 { "decode".to_owned() } else { format!("prefill of {rows} tokens") };
+                said.line(&format!("\n{spec}\n{:.1} % of {of}", share * 100.0));
+                said.head();
+            }
+            Event::Row(row) => said.row(row),
+            Event::Found(found) => {
+                said.default(found);
+                match &found.winner {
+                    Some((row, _)) => said.line(&format!("fastest, measured again: {}", Output::times(row))),
+                    None => said.not_faster(found),
+                }
+            }
+            Event::Together(Together { choices, rows, is_faster }) => {
+                said.line(&format!("\nwhole steps with {}", choices.join("; ")));
+                rows.iter().for_each(|row| said.line(&Output::times(row)));
+                if !is_faster {
+                    said.line("the model gains nothing by that beyond the spread");
+                }
+            }
+        })?;
+        let FoundModel { threads, prompt, kernels, together, kept } = found;
+        // One that somebody asks for counts whatever the whole gains.
+        let chosen = match (&self.choose, &kernels[..]) {
+            (Some(what), [(_, found)]) => Some(found.candidate(what)?),
+            _ => None,
+        };
+        let winner = |number: usize| match (&chosen, kept.contains(&number)) {
+            (Some((row, choice)), _) => Some((row, choice)),
+            (None, true) => kernels[number].1.winner.as_ref().map(|(row, choice)| (row, choice)),
+            (None, false) => None,
+        };
+        for (number, (_, found)) in kernels.iter().enumerate() {
+            Args::keep(setting, found, winner(number))?;
+        }
+        let written: Vec<String> =
+            (0..kernels.len()).filter_map(winner).map(|(_, choice)| choice.to_string()).collect();
+        if self.json {
+            let kernel = |(number, (kernel, found)): (usize, &(Kernel, Found))| {
+                json!({
+                    "spec": kernel.spec,
+                    "rows": kernel.rows,
+                    "share": kernel.share,
+                    "tiling": found.own,
+                    "default": found.default,
+                    "candidates": found.rows,
+                    "winner": found.winner.as_ref().map(|(row, choice)| json!({ "measured": row, "choice": choice.to_string() })),
+                    "close": found.close,
+                    "kept": winner(number).map(|(_, choice)| choice.to_string()),
+                })
+            };
+            let facts = json!({
+                "model": path.map_or_else(|| demo::NAME.into(), |path| path.display().to_string()),
+                "target": setting.target.name(),
+                "by": setting.source,
+                "unit": said.unit.0,
+                "threads": threads,
+                "prompt": prompt,
+                "kernels": kernels.iter().enumerate().map(kernel).collect::<Vec<_>>(),
+                "together": together,
+                "file": setting.place.as_ref().filter(|_| !written.is_empty()).map(|place| &place.path),
+            });
+            return Ok(output::json(said.out, "ixc.kernel-tune-model.v1", &facts)?);
+        }
+        said.line("");
+        match (&chosen, written.is_empty()) {
+            (Some((row, _)), _) => said.line(&format!("as asked for: {}", Output::times(row))),
+            (None, true) => {
+                said.line(match is_one {
+                    true => "nothing makes the model faster: what the caches say stays",
+                    false => "nothing makes the model faster beyond the spread: what the caches say stays",
+                });
+            }
+            (None, false) => {}
+        }
+        for choice in &written {
+            said.line(&format!("chosen: {choice}"));
+        }
+        if !written.is_empty() {
+            Args::written(setting, &mut said);
+        }
+        said.end()
+    }
+}

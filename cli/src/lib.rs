@@ -1,0 +1,291 @@
+//! The commands: one file each, with its flags, its help and what it prints.
+//!
+//! Facts go to standard output, everything else to standard error; on a terminal neither steers it ([`terminal`]). A reader that closes standard output early (`| head`) ends
+//! the command in silence.
+
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
+
+mod access;
+mod answer;
+mod batch;
+mod bench;
+mod changed;
+mod choose;
+mod compile;
+mod completions;
+mod converse;
+mod divergence;
+mod doctor;
+mod drawing;
+mod dump;
+mod embed;
+mod eval;
+mod expert_files;
+mod experts;
+mod explain;
+mod failure;
+mod force;
+mod grammar;
+mod help;
+mod hints;
+mod inspect;
+mod inspect_page;
+mod inspect_plan;
+mod interrupt;
+mod kernel;
+mod library_error;
+mod lines;
+mod log;
+mod logits;
+mod man;
+mod name;
+mod near;
+mod opt;
+#[cfg(unix)]
+mod out_of_memory;
+mod output;
+mod passes;
+mod perf;
+mod plan;
+mod prefetch;
+mod printable;
+mod program;
+mod quantise;
+mod run;
+mod sampling;
+mod select;
+mod serve;
+mod shift;
+#[cfg(unix)]
+mod signals;
+mod simulate;
+mod size;
+mod speculation;
+mod spelling;
+mod spent;
+mod stage_choice;
+mod stages;
+mod streaming;
+mod template;
+mod terminal;
+mod tokenize;
+mod tokens;
+mod wrap;
+mod writer;
+
+use std::ffi::OsString;
+use std::io::Write;
+
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{ColorChoice, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
+use ixc_compile::build;
+
+use output::Colours;
+
+#[cfg(unix)]
+pub use out_of_memory::OrEnd;
+pub use program::run;
+
+/// Compiles model files to machine code for exactly this model and this CPU, and runs them.
+#[derive(Debug, Parser)]
+#[command(name = "ixc", version = build::version(), long_version = build::long_version(), about, propagate_version = true)]
+#[command(after_help = "EXAMPLES:
+  ixc run -p \"The borrow checker\"          run the built-in demo model
+  ixc run model.gguf -p \"Hello\" -n 64      run a model
+  ixc doctor                               features and speed of this machine
+
+`ixc COMMAND --help` shows examples of each command. Without MODEL, or with `demo`, the built-in \
+demo model is used.
+
+Help names the environment variable of an option, which is its default. IXC_LOG takes log filters, \
+such as debug. There is no configuration file.
+
+Exit status: 0 success, 1 failure, 2 wrong usage, 3 slower (bench --compare), 65 malformed or \
+unsupported input, 66 missing file, 69 the CPU lacks a feature, 74 input or output failed, 130 \
+ended by Ctrl-C.")]
+pub(crate) struct Cli {
+    /// What is said besides.
+    #[command(flatten)]
+    pub log: log::Log,
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    Run(Box<run::Args>),
+    Serve(Box<serve::Args>),
+    Compile(compile::Args),
+    Embed(embed::Args),
+    Logits(logits::Args),
+    Eval(eval::Args),
+    #[command(visible_alias = "quantize")]
+    Quantise(quantise::Args),
+    Inspect(inspect::Args),
+    Dump(dump::Args),
+    Opt(opt::Args),
+    Explain(explain::Args),
+    Tokenize(tokenize::EncodeArgs),
+    Detokenize(tokenize::DecodeArgs),
+    Bench(bench::Args),
+    Plan(plan::Args),
+    Kernel(kernel::Args),
+    Simulate(simulate::Args),
+    Doctor(doctor::Args),
+    Completions(completions::Args),
+    Man(man::Args),
+}
+
+/// Commands of other programs that people type, and what `ixc` has instead.
+const ELSEWHERE: [(&[&str], &str); 4] = [
+    (&["server", "api"], "`ixc serve MODEL` serves a model over HTTP"),
+    (
+        &["pull", "download", "push"],
+        "ixc downloads nothing: `hf download ORG/NAME --include \"*.gguf\"` fetches a model",
+    ),
+    (
+        &["chat", "cli", "generate"],
+        "`ixc run MODEL` is a conversation on a terminal, `ixc run MODEL QUESTION` answers once",
+    ),
+    (
+        &["list", "ls", "ps", "rm"],
+        "ixc keeps no models: MODEL is a file wherever it is; `ixc inspect MODEL` shows what is in one",
+    ),
+];
+
+/// The commands with their options, as help, completions and manual pages have them.
+pub(crate) fn command() -> clap::Command {
+    help::grouped(Cli::command())
+}
+
+/// Returns when messages have colours. The arguments are not parsed yet: clap's own errors have
+/// colours, too.
+fn colours_of(arguments: &[OsString]) -> Colours {
+    let mut words = arguments.iter().skip(1).map_while(|word| word.to_str().filter(|word| *word != "--"));
+    let mut colours = Colours::Auto;
+    while let Some(word) = words.next() {
+        let (option, value) = word.split_once('=').map_or((word, None), |(option, value)| (option, Some(value)));
+        if matches!(option, "--color" | "--colour") {
+            let value = value.or_else(|| words.next()).unwrap_or_default();
+            colours = Colours::from_str(value, true).unwrap_or_default();
+        }
+    }
+    colours
+}
+
+/// Reads the command line.
+///
+/// # Errors
+/// What clap makes of help, versions and wrong usage.
+pub(crate) fn parse(arguments: Vec<OsString>) -> Result<Cli, clap::Error> {
+    let colours = colours_of(&arguments);
+    output::set_colours(colours);
+    let asks_short = arguments.iter().take_while(|word| *word != "--").any(|word| word == "-h");
+    let command = if asks_short { help::short(command()) } else { command() };
+    let mut command = command.color(match colours {
+        Colours::Auto => ColorChoice::Auto,
+        Colours::Always => ColorChoice::Always,
+        Colours::Never => ColorChoice::Never,
+    });
+    if let Some(columns) = terminal::columns_variable() {
+        command = command.term_width(columns.min(help::WIDEST));
+    }
+    let arguments = own_spelling(arguments)?;
+    let matches = command.try_get_matches_from_mut(arguments);
+    let cli = matches.and_then(|mut found| Cli::from_arg_matches_mut(&mut found).map_err(|e| e.format(&mut command)));
+    cli.map_err(|mut error| {
+        if let (Some(ContextValue::String(typed)), Some(ContextValue::String(known))) =
+            (error.get(ContextKind::InvalidArg), error.get(ContextKind::SuggestedArg))
+        {
+            let [typed, known] = [typed, known].map(|option| option.trim_start_matches('-').to_owned());
+            let typed = typed.split('=').next().unwrap_or_default();
+            if !near::is_near(typed, &known) {
+                error.remove(ContextKind::SuggestedArg);
+                // It names the option that was suggested.
+                error.remove(ContextKind::Usage);
+            }
+        }
+        let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidSubcommand) else { return error };
+        let word = word.clone();
+        if let Some((_, advice)) = ELSEWHERE.iter().find(|(words, _)| words.contains(&&*word)) {
+            return Cli::command()
+                .error(ErrorKind::InvalidSubcommand, format!("there is no command `{word}`: {advice}"));
+        }
+        // A typing error seldom begins the word: what begins with another letter is no help (`serve` is like `kernel` to clap).
+        if let Some(ContextValue::Strings(alike)) = error.get(ContextKind::SuggestedSubcommand) {
+            let first = word.chars().next();
+            let alike: Vec<String> = alike.iter().filter(|name| name.chars().next() == first).cloned().collect();
+            let alike = if alike.is_empty() { ContextValue::None } else { ContextValue::Strings(alike) };
+            error.insert(ContextKind::SuggestedSubcommand, alike);
+        }
+        error
+    })
+}
+
+/// Returns arguments as this program spells them.
+fn own_spelling(arguments: Vec<OsString>) -> Result<Vec<OsString>, clap::Error> {
+    let unknown = |problem| Cli::command().error(ErrorKind::UnknownArgument, problem);
+    let arguments = spelling::of_llama(arguments).map_err(unknown)?;
+    name::without_hub_options(arguments).map_err(unknown)
+}
+
+/// Returns the definition of a command and this process's arguments for it; nothing where it runs
+/// another command.
+pub(crate) fn given_to(name: &str) -> Option<(clap::Command, clap::ArgMatches)> {
+    let command = Cli::command();
+    let arguments = own_spelling(std::env::args_os().collect()).ok()?;
+    let (found, matches) = command.clone().try_get_matches_from(arguments).ok()?.remove_subcommand()?;
+    Some((command.find_subcommand(name).filter(|_| found == name)?.clone(), matches))
+}
+
+/// Says what clap found, and ends the program.
+pub(crate) fn exit(error: &clap::Error) -> ! {
+    if !error.use_stderr()
+        || std::env::args_os().all(|argument| !argument.to_string_lossy().contains(output::is_terminal_control))
+    {
+        error.exit();
+    }
+    // clap repeats what was typed, or what a script passed on, as it is; its colours go with that.
+    output::complain(error.render().to_string().trim_end());
+    std::process::exit(error.exit_code());
+}
+
+/// Input other than a model that makes no sense: a list of tokens, a prompt.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(crate) struct BadInput(pub String);
+
+/// A command line that asks for what does not go together.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(crate) struct Usage(pub String);
+
+impl Command {
+    /// Runs it; what it prints goes to `out`.
+    pub fn run(self, out: &mut dyn Write) -> anyhow::Result<()> {
+        match self {
+            Command::Run(args) => args.run(out),
+            Command::Serve(args) => args.run(out),
+            Command::Compile(args) => args.run(out),
+            Command::Embed(args) => args.run(out),
+            Command::Logits(args) => args.run(),
+            Command::Eval(args) => args.run(out),
+            Command::Quantise(args) => args.run(out),
+            Command::Inspect(args) => args.run(out),
+            Command::Dump(args) => args.run(out),
+            Command::Opt(args) => args.run(out),
+            Command::Explain(args) => args.run(out),
+            Command::Tokenize(args) => args.run(out),
+            Command::Detokenize(args) => args.run(out),
+            Command::Bench(args) => args.run(out),
+            Command::Plan(args) => args.run(out),
+            Command::Kernel(args) => args.run(out),
+            Command::Simulate(args) => args.run(out),
+            Command::Doctor(args) => args.run(out),
+            Command::Completions(args) => args.run(out),
+            Command::Man(args) => args.run(out),
+        }
+    }
+}

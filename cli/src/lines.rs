@@ -1,0 +1,325 @@
+//! What a person types in a conversation: lines, edited where the terminal can, and the messages that they make.
+//!
+//! A message is a line, or what is pasted at once, or lines that end with `\` and the one after them, or all between `"""` and `"""`.
+//!
+//! Lines are remembered from one conversation to the next in a file that only its user may read (see [`history_path`]); those that begin
+//! with a space are not.
+
+use std::borrow::Cow;
+use std::fs::OpenOptions;
+use std::io::{self, BufRead, IsTerminal, Read, Write};
+use std::path::{Path, PathBuf};
+
+use ixc_files::own;
+use rustyline::Editor;
+use rustyline::completion::Completer;
+use rustyline::config::{Behavior, CompletionType, Config};
+use rustyline::error::ReadlineError;
+use rustyline::highlight::{CmdKind, Highlighter};
+use rustyline::hint::Hinter;
+use rustyline::history::FileHistory;
+use rustyline::validate::Validator;
+use rustyline::{Context, Helper};
+
+use super::BadInput;
+use super::output::{colours, note};
+
+/// What stands before the first line of a message, and before the others.
+const PROMPT: &str = "> ";
+const MORE: &str = "... ";
+/// What begins and ends a message of several lines.
+const QUOTES: &str = "\"\"\"";
+/// The variable that names the file of remembered lines; empty for none.
+const HISTORY: &str = "IXC_HISTORY";
+/// What such a file begins with.
+const HISTORY_BEGINS: &[u8] = b"#V2\n";
+/// Messages that are remembered.
+const REMEMBERED: usize = 1000;
+
+/// What came of asking.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Typed {
+    /// A line, which may be a command.
+    Line(String),
+    /// Several lines, or quoted ones: no command, however they begin.
+    Text(String),
+    /// Ctrl-C: what was typed so far is forgotten.
+    Cleared,
+    /// Ctrl-D, or there is no more.
+    End,
+}
+
+/// One line.
+enum Line {
+    Text(String),
+    Cleared,
+    End,
+}
+
+/// Helper of the line editor. Tab completes commands, and colours distinguish questions from
+/// answers.
+#[derive(Debug)]
+struct Typing {
+    commands: Vec<&'static str>,
+    colours: bool,
+}
+
+/// Escape sequences (ECMA-48): bold green for the prompt, bold for the input, and the end of both.
+const ASKING: &str = "\x1b[1;32m";
+const TYPED: &str = "\x1b[1m";
+const PLAIN: &str = "\x1b[0m";
+
+impl Typing {
+    fn painted<'t>(&self, text: &'t str, style: &str) -> Cow<'t, str> {
+        match self.colours && !text.is_empty() {
+            true => format!("{style}{text}{PLAIN}").into(),
+            false => text.into(),
+        }
+    }
+}
+
+impl Highlighter for Typing {
+    fn highlight<'l>(&self, line: &'l str, _: usize) -> Cow<'l, str> {
+        self.painted(line, TYPED)
+    }
+
+    fn highlight_prompt<'b, 's: 'b, 'p: 'b>(&'s self, prompt: &'p str, _: bool) -> Cow<'b, str> {
+        self.painted(prompt, ASKING)
+    }
+
+    fn highlight_char(&self, _: &str, _: usize, _: CmdKind) -> bool {
+        self.colours
+    }
+}
+
+impl Completer for Typing {
+    type Candidate = String;
+
+    fn complete(&self, line: &str, at: usize, _: &Context<'_>) -> rustyline::Result<(usize, Vec<String>)> {
+        let typed = &line[..at];
+        let names = self.commands.iter().filter(|name| typed.starts_with('/') && name.starts_with(typed));
+        Ok((0, names.map(|name| (*name).to_owned()).collect()))
+    }
+}
+
+impl Hinter for Typing {
+    type Hint = String;
+}
+
+impl Validator for Typing {}
+
+impl Helper for Typing {}
+
+type LineEditor = Editor<Typing, FileHistory>;
+
+/// Where lines come from.
+pub struct Lines {
+    /// Edits them, where the terminal can.
+    editor: Option<LineEditor>,
+    /// Where they are remembered.
+    history: Option<PathBuf>,
+}
+
+impl Lines {
+    /// Makes a reader of standard input. On a terminal, Tab completes these commands.
+    pub fn new(commands: Vec<&'static str>) -> Lines {
+        let mut lines = Lines { editor: editor(), history: None };
+        if let Some(editor) = &mut lines.editor {
+            editor.set_helper(Some(Typing { commands, colours: colours() }));
+        }
+        if let (Some(editor), Some(path)) = (&mut lines.editor, history_path()) {
+            match prepare(&path).and_then(|()| editor.load_history(&path).map_err(io::Error::other)) {
+                Ok(()) => lines.history = Some(path),
+                Err(error) => note!("ixc: lines are not remembered: {}: {error}", path.display()),
+            }
+        }
+        lines
+    }
+
+    /// The next message.
+    ///
+    /// # Errors
+    /// When the terminal or standard input cannot be read.
+    pub fn message(&mut self) -> anyhow::Result<Typed> {
+        let mut message = Message::default();
+        let mut prompt = PROMPT;
+        loop {
+            match self.line(prompt)? {
+                Line::Text(line) => {
+                    if let Some(typed) = message.push(&line) {
+                        self.remember(&message.recalled);
+                        return Ok(typed);
+                    }
+                }
+                Line::Cleared => return Ok(Typed::Cleared),
+                Line::End => return Ok(Typed::End),
+            }
+            prompt = MORE;
+        }
+    }
+
+    /// Asks something that only `y` or `yes` agrees to.
+    ///
+    /// # Errors
+    /// As for [`Lines::message`].
+    pub fn agrees(&mut self, question: &str) -> anyhow::Result<bool> {
+        Ok(match self.line(&format!("{question} [y/N] "))? {
+            Line::Text(answer) => matches!(answer.trim().to_ascii_lowercase().as_str(), "y" | "yes"),
+            Line::Cleared | Line::End => false,
+        })
+    }
+
+    fn line(&mut self, prompt: &str) -> anyhow::Result<Line> {
+        let failed = |error| ixc_error::Error::io("-".as_ref(), "read")(error);
+        let Some(editor) = &mut self.editor else {
+            let _ = write!(io::stderr(), "{prompt}");
+            let mut line = Vec::new();
+            let read = io::stdin().lock().read_until(b'\n', &mut line).map_err(failed)?;
+            if read == 0 {
+                note!("");
+                return Ok(Line::End);
+            }
+            let line = ixc_files::without_mark(&line).map_err(|error| BadInput(error.to_string()))?;
+            return Ok(Line::Text(String::from_utf8_lossy(line).trim_end_matches(['\n', '\r']).to_owned()));
+        };
+        match editor.readline(prompt) {
+            Ok(line) => Ok(Line::Text(line)),
+            Err(ReadlineError::Interrupted) => Ok(Line::Cleared),
+            Err(ReadlineError::Eof) => Ok(Line::End),
+            Err(ReadlineError::Io(error)) if error.kind() == io::ErrorKind::InvalidData => {
+                note!("That was no UTF-8; the line is forgotten.");
+                Ok(Line::Cleared)
+            }
+            Err(ReadlineError::Io(error)) => Err(failed(error).into()),
+            Err(error) => Err(failed(io::Error::other(error)).into()),
+        }
+    }
+
+    /// Remembers a message, here and in the file.
+    fn remember(&mut self, message: &str) {
+        let Some(editor) = &mut self.editor else { return };
+        // A line that begins with a space is not added.
+        let added = editor.add_history_entry(message);
+        let Some(path) = self.history.as_ref().filter(|_| matches!(added, Ok(true))) else { return };
+        if let Err(error) = editor.append_history(path) {
+            note!("ixc: lines are no longer remembered: {}: {error}", path.display());
+            self.history = None;
+        }
+    }
+}
+
+/// What edits lines, where there is a terminal that can.
+fn editor() -> Option<LineEditor> {
+    let can = |term: &str| !matches!(term, "dumb" | "emacs" | "cons25");
+    if !io::stdin().is_terminal() || !std::env::var("TERM").is_ok_and(|term| can(&term)) {
+        return None;
+    }
+    // Standard output is the model's: what is edited is shown on the terminal itself.
+    #[expect(clippy::disallowed_methods, reason = "the terminal, or nothing is edited")]
+    OpenOptions::new().read(true).write(true).open("/dev/tty").ok()?;
+    let config = Config::builder().behavior(Behavior::PreferTerm).history_ignore_space(true);
+    let config = config.completion_type(CompletionType::List);
+    let config = config.max_history_size(REMEMBERED).ok()?.build();
+    Editor::with_config(config).ok()
+}
+
+/// Where lines are remembered: `IXC_HISTORY`, nowhere where that is empty, else `$XDG_STATE_HOME/ixc/history` or
+/// `~/.local/state/ixc/history`.
+fn history_path() -> Option<PathBuf> {
+    if let Some(path) = std::env::var_os(HISTORY) {
+        return Some(PathBuf::from(path)).filter(|path| !path.as_os_str().is_empty());
+    }
+    let variable = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let base = variable("XDG_STATE_HOME").or_else(|| Some(variable("HOME")?.join(".local/state")))?;
+    Some(base.join("ixc/history"))
+}
+
+/// Makes the file of remembered lines where there is none, for its user alone.
+fn prepare(path: &Path) -> io::Result<()> {
+    if let Some(folder) = path.parent() {
+        own::create_folder(folder)?;
+    }
+    // The editor writes to it and sets its mode: not to a device, nor to what belongs to somebody else or is something else.
+    let mut start = Vec::new();
+    own::open_own(path)?.take(HISTORY_BEGINS.len() as u64).read_to_end(&mut start)?;
+    match start.is_empty() || start == HISTORY_BEGINS {
+        true => Ok(()),
+        false => Err(io::Error::new(
+            io::ErrorKind::AlreadyExists,
+            "the file is none of remembered lines, and would be spoilt",
+        )),
+    }
+}
+
+/// A message that is being typed.
+#[derive(Debug, Default)]
+struct Message {
+    text: String,
+    quoted: bool,
+    several: bool,
+    /// How it is recalled: so that it makes the same message again.
+    recalled: String,
+}
+
+impl Message {
+    /// Adds a line, or what was pasted at once; the message, where it ends here.
+    fn push(&mut self, line: &str) -> Option<Typed> {
+        let mut line = line.trim_end_matches('\n');
+        if let Some(rest) = line.trim_start().strip_prefix(QUOTES).filter(|_| !self.several) {
+            self.quoted = true;
+            line = rest;
+        }
+        let first = !std::mem::replace(&mut self.several, true);
+        let (part, ends) = match self.quoted {
+            true => line.trim_end().strip_suffix(QUOTES).map_or((line, false), |part| (part, true)),
+            // A backslash that another one stands before is text.
+            false => match line.bytes().rev().take_while(|byte| *byte == b'\\').count() % 2 {
+                1 => (&line[..line.len() - 1], false),
+                _ => (line, true),
+            },
+        };
+        if !first {
+            self.text.push('\n');
+        }
+        self.text.push_str(part);
+        if !ends {
+            return None;
+        }
+        let text = std::mem::take(&mut self.text);
+        self.recalled = if self.quoted { format!("{QUOTES}{text}{QUOTES}") } else { text.clone() };
+        // The line breaks beside the quotes are not the message's, nor is an empty last line.
+        let text = if self.quoted { text.trim_matches('\n') } else { text.trim_end_matches('\n') }.to_owned();
+        Some(if self.quoted || text.contains('\n') { Typed::Text(text) } else { Typed::Line(text) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_make_messages() {
+        let line = |text: &str| Typed::Line(text.into());
+        let text = |text: &str| Typed::Text(text.into());
+        for (lines, expected) in [
+            (&["hi"][..], line("hi")),
+            (&[""], line("")),
+            (&["/help"], line("/help")),
+            (&["one\\", "two"], text("one\ntwo")),
+            (&["C:\\\\"], line("C:\\\\")),
+            (&["a\\", ""], line("a")),
+            (&["\"\"\"", "one", "", "two\\", "\"\"\""], text("one\n\ntwo\\")),
+            (&["\"\"\"one", "two\"\"\" "], text("one\ntwo")),
+            (&["\"\"\"/help\"\"\""], text("/help")),
+            // Pasted at once.
+            (&["/usr/bin\nis a folder\n"], text("/usr/bin\nis a folder")),
+            (&["\"\"\"\na\nb\n\"\"\""], text("a\nb")),
+        ] {
+            let mut message = Message::default();
+            let (last, before) = lines.split_last().unwrap();
+            assert!(before.iter().all(|line| message.push(line).is_none()), "{lines:?}");
+            assert_eq!(message.push(last), Some(expected.clone()), "{lines:?}");
+            assert_eq!(Message::default().push(&message.recalled), Some(expected), "{lines:?} recalled");
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! How much is said beside a command's output, and where: `--verbose`, `--quiet`, `--log-file` and `IXC_LOG`.
+//!
+//! ```text
+//! ixc run -p Hello -v                                what is done (info); -vv and -vvv say more
+//! IXC_LOG=ixc_runtime=debug,warn ixc run -p Hello    filters, as those of the crate env_logger
+//! ```
+
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, OnceLock};
+
+use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::LevelFilter;
+use tracing_subscriber::fmt::writer::BoxMakeWriter;
+
+use super::output::Colours;
+use super::{Usage, output};
+
+/// The variable with a filter.
+const VARIABLE: &str = "IXC_LOG";
+
+/// The file of `--log-file`.
+static LOG_FILE: OnceLock<PathBuf> = OnceLock::new();
+
+/// What is said besides.
+#[derive(Clone, Debug, clap::Args)]
+#[command(next_help_heading = "Messages")]
+pub struct Log {
+    /// Log steps to standard error; -vv logs details, -vvv everything. IXC_LOG takes filters.
+    #[arg(short, long, global = true, action = clap::ArgAction::Count, conflicts_with = "quiet")]
+    verbose: u8,
+    /// Print only the output and errors.
+    #[arg(short, long, global = true)]
+    quiet: bool,
+    /// Colours in messages. NO_COLOR turns them off too.
+    #[arg(
+        long,
+        global = true,
+        alias = "colour",
+        value_enum,
+        value_name = "WHEN",
+        default_value_t,
+        hide_default_value = true
+    )]
+    color: Colours,
+    /// Append log lines to this file instead of standard error.
+    #[arg(long, global = true, value_name = "FILE")]
+    log_file: Option<PathBuf>,
+}
+
+impl Log {
+    /// From here on it is said so.
+    ///
+    /// # Errors
+    /// When IXC_LOG is no filter, or the file cannot be written or is none of ours.
+    pub fn install(&self) -> anyhow::Result<()> {
+        output::set_loudness(self.quiet, self.verbose);
+        output::set_colours(self.color);
+        let filter = self.filter()?;
+        // Who only sees warnings wants no dates in them.
+        let dated = self.log_file.is_some() || filter.max_level_hint().is_none_or(|level| level > LevelFilter::WARN);
+        let colours = self.log_file.is_none() && output::colours();
+        let writer = match &self.log_file {
+            Some(path) => {
+                let file = open(path)?;
+                LOG_FILE.get_or_init(|| path.clone());
+                BoxMakeWriter::new(Mutex::new(file))
+            }
+            None => BoxMakeWriter::new(io::stderr),
+        };
+        let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(writer).with_ansi(colours);
+        // Where standard error is closed, telling so there would panic.
+        let log = log.log_internal_errors(false);
+        if dated {
+            log.init()
+        } else {
+            log.without_time().init()
+        }
+        Ok(())
+    }
+
+    fn filter(&self) -> anyhow::Result<EnvFilter> {
+        let level = match self.verbose {
+            0 if self.quiet => "error",
+            0 => "warn",
+            1 => "info",
+            2 => "debug",
+            _ => "trace",
+        };
+        let said = self.quiet || self.verbose > 0;
+        let Some(variable) = std::env::var_os(VARIABLE).filter(|filter| !said && !filter.is_empty()) else {
+            return Ok(EnvFilter::new(level));
+        };
+        let shown = variable.to_string_lossy();
+        variable.to_str().and_then(|filter| EnvFilter::try_new(filter).ok()).ok_or_else(|| {
+            let expected =
+                "expected a level (error, warn, info, debug, trace) or filters such as ixc_runtime=debug,warn";
+            Usage(format!("{VARIABLE} is {shown:?}, which is no filter; {expected}")).into()
+        })
+    }
+}
+
+/// Opens the destination of other logs: the file of `--log-file`, or standard error; `None` with
+/// `--quiet`.
+///
+/// # Errors
+/// When the file cannot be written or is no log.
+pub fn writer() -> anyhow::Result<Option<Box<dyn Write + Send>>> {
+    if output::is_quiet() {
+        return Ok(None);
+    }
+    Ok(Some(match LOG_FILE.get() {
+        Some(path) => Box::new(open(path)?),
+        None => Box::new(io::stderr()),
+    }))
+}
+
+/// Opens a log to append to it. What is there must be a log, or empty: any other file is somebody's.
+fn open(path: &Path) -> anyhow::Result<File> {
+    if path.as_os_str() == ixc_files::STANDARD {
+        return Err(
+            Usage("a log goes to standard error, or to a file; standard output is the command's".to_owned()).into()
+        );
+    }
+    let failed = |source| ixc_error::Error::io(path, "write the log to")(source);
+    let mut file = ixc_files::open_append(path).map_err(failed)?;
+    let mut start = Vec::new();
+    // Lines begin with a time; in objects the time has a name.
+    let (time, name) = ("2026-11-22T13:14:15.", "{\"time\":\"");
+    (&mut file).take((name.len() + time.len()) as u64).read_to_end(&mut start).map_err(failed)?;
+    let shape = |byte: u8| if byte.is_ascii_digit() { b'0' } else { byte };
+    let begins = start.strip_prefix(name.as_bytes()).unwrap_or(&start).iter().copied().map(shape);
+    let is_log = begins.take(time.len()).eq(time.bytes().map(shape));
+    if !start.is_empty() && !is_log {
+        return Err(
+            failed(io::Error::new(io::ErrorKind::AlreadyExists, "the file is no log, and would be spoilt")).into()
+        );
+    }
+    Ok(file)
+}

@@ -1,0 +1,117 @@
+//! `ixc logits`: logits of given tokens, as a NumPy file.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use clap::ValueEnum;
+use ixc_compile::compile;
+use ixc_generate::loaded_model::{LoadOptions, LoadedModel};
+use ixc_measure::npy;
+use ixc_model_files::gguf::ShardFile;
+use ixc_runtime::engine;
+use ixc_runtime::gauge::Gauge;
+
+use super::choose::{ModelChoice, StreamingChoice, TargetChoice, backend, positions};
+use super::force::{Force, reads};
+use super::output::Watch;
+use super::tokens::TokenList;
+use super::{BadInput, Usage};
+
+/// Computes the logits of tokens and writes them as a NumPy file, f32 [tokens, vocabulary].
+#[derive(Debug, clap::Args)]
+#[command(after_help = "EXAMPLES:
+  ixc logits model.gguf --tokens 1,2,3 -o out.npy
+  ixc logits --tokens 1,2,3 -o demo.npy          of the built-in demo model
+  ixc logits model.gguf --tokens @prompt.txt -o exact.npy --engine interpreter")]
+pub struct Args {
+    #[command(flatten)]
+    model: ModelChoice,
+    /// Token ids: `1,2,3`, or `@file`. No BOS is added.
+    #[arg(long, value_name = "IDS|@FILE")]
+    tokens: TokenList,
+    /// File to write; `-` writes to standard output.
+    #[arg(short, long, value_name = "FILE")]
+    output: PathBuf,
+    #[command(flatten)]
+    force: Force,
+    /// Engine: generated code, or the reference interpreter, which is exact and slow.
+    #[arg(long, value_enum, default_value = "compiled")]
+    engine: Engine,
+    #[command(flatten)]
+    target: TargetChoice,
+    #[command(flatten)]
+    streaming: StreamingChoice,
+    /// Run generated code in the emulator, which runs any target on any machine, about 1,000 times
+    /// slower.
+    #[arg(long, conflicts_with = "engine")]
+    emulate: bool,
+    /// Do not pack weights: read them in the model file's layout, even if packed kernels are
+    /// faster.
+    #[arg(long)]
+    no_pack: bool,
+    /// Threads of the compiled engine [default: one per core].
+    #[arg(short, long, value_name = "N", env = "IXC_THREADS", hide_env_values = true)]
+    threads: Option<usize>,
+}
+
+/// What computes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Engine {
+    /// Generated code.
+    Compiled,
+    /// The definition of every op, in f32 from dequantised weights.
+    Interpreter,
+}
+
+impl Args {
+    /// Runs the command.
+    pub fn run(self) -> anyhow::Result<()> {
+        let tokens = self.tokens.read()?;
+        let streaming = self.streaming.options()?;
+        let changed = streaming.compile.defer > 0 || !streaming.compile.passes.is_empty();
+        if self.engine == Engine::Interpreter && changed {
+            let problem = "--defer, --weights, --kv, --tile and --set are for what passes do; the interpreter computes the model as it is";
+            return Err(Usage(problem.into()).into());
+        }
+        let inputs: Vec<&Path> = self.model.files().chain(self.tokens.file()).collect();
+        let mut output = self.force.open(&self.output, &npy::KIND, &inputs)?;
+        let logits = match self.engine {
+            Engine::Interpreter => {
+                let model = self.model.open()?;
+                reads(&mut output, model.gguf.files().iter().map(ShardFile::path))?;
+                model.exact_logits(&tokens)?
+            }
+            Engine::Compiled => {
+                let gauge = Arc::new(Gauge::default());
+                let _watch = Watch::new(&gauge);
+                let (target, pack) = (self.target.target(), self.no_pack.then_some(false));
+                let options = LoadOptions {
+                    compile: compile::Options { target, caches: self.target.caches(), pack, ..streaming.compile },
+                    run: engine::Options {
+                        threads: self.threads,
+                        context: Some(positions(tokens.len())),
+                        backend: backend(self.emulate),
+                        gauge: Some(Arc::clone(&gauge)),
+                        ..streaming.run
+                    },
+                    model_file: self.model.file().map(Path::to_owned),
+                    ..streaming
+                };
+                let mut model = LoadedModel::open(self.model.path(), &options)?;
+                reads(&mut output, model.files().iter().map(PathBuf::as_path))?;
+                model.logits(&tokens)?
+            }
+        };
+        let columns = logits.len() / tokens.len();
+        if let Some(at) = logits.iter().position(|logit| !logit.is_finite()) {
+            let (row, token) = (at / columns.max(1), at % columns.max(1));
+            let problem = format!(
+                "the logit of token {token} at position {row} is {}; expected finite numbers, so nothing is written: the model file is damaged, \
+                 or its tensors have other types than it says",
+                logits[at]
+            );
+            return Err(BadInput(problem).into());
+        }
+        Ok(npy::write_to(output, [tokens.len(), columns], &logits).map_err(ixc_error::Error::from)?)
+    }
+}

@@ -1,0 +1,252 @@
+//! MODEL on the command line: a file, or the built-in demo model; and what to say where it is neither.
+//!
+//! One rule for all commands: MODEL is a path; `demo`, or no MODEL, is the built-in demo model. (A file of that name is `./demo`.) `ORG/NAME`,
+//! `ORG/NAME:QUANT` and llama.cpp's `-hf ORG/NAME` are models in the cache of Hugging Face's tools. Nothing is downloaded: where they are not
+//! there, and for names of other registries, an error says how to fetch a model.
+
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
+
+use clap::builder::{OsStringValueParser, TypedValueParser};
+use ixc_compile::hub::Caches;
+
+/// What stands for the built-in demo model.
+pub const DEMO: &str = "demo";
+
+/// A model by name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ModelName {
+    /// The built-in one.
+    Demo,
+    /// A file.
+    Path(PathBuf),
+}
+
+impl ModelName {
+    /// Its path, unless it is the demo model.
+    pub fn path(&self) -> Option<&Path> {
+        match self {
+            ModelName::Demo => None,
+            ModelName::Path(path) => Some(path),
+        }
+    }
+
+    /// As clap takes it.
+    pub fn parser() -> impl TypedValueParser<Value = ModelName> {
+        OsStringValueParser::new().try_map(|name: OsString| ModelName::parse(&name))
+    }
+
+    /// A name; in words, what is wrong with it.
+    ///
+    /// # Errors
+    /// Where it is of a registry, and no such model is here.
+    pub fn parse(name: &OsStr) -> Result<ModelName, String> {
+        if name == DEMO {
+            return Ok(ModelName::Demo);
+        }
+        let path = Path::new(name);
+        if path.exists() {
+            return Ok(ModelName::Path(path.to_owned()));
+        }
+        if let Some(found) = name.to_str().and_then(fetched) {
+            return Ok(ModelName::Path(found));
+        }
+        match name.to_str().and_then(elsewhere) {
+            Some(advice) => Err(advice),
+            None => Ok(ModelName::Path(path.to_owned())),
+        }
+    }
+}
+
+/// What stands before a name of Hugging Face's.
+const HUB: [&str; 5] = ["hf:", "hf.co/", "huggingface.co/", "https://huggingface.co/", "https://hf.co/"];
+
+/// A name of Hugging Face's without what stands before it, where something does.
+fn on_hub(name: &str) -> Option<&str> {
+    HUB.iter().find_map(|prefix| name.strip_prefix(prefix)).map(|rest| rest.trim_start_matches('/'))
+}
+
+/// The model of Hugging Face that a name means, where it was fetched.
+fn fetched(name: &str) -> Option<PathBuf> {
+    let named = on_hub(name);
+    if named.is_none() && (name.starts_with(['/', '.', '~']) || name.contains(char::is_whitespace)) {
+        return None;
+    }
+    let caches = Caches::of_environment();
+    let words: Vec<&str> = named.unwrap_or(name).trim_end_matches('/').splitn(5, '/').collect();
+    match words[..] {
+        [organisation, repository, "resolve" | "blob", _, file] => {
+            caches.file(&format!("{organisation}/{repository}"), file.split('?').next().unwrap_or_default())
+        }
+        [organisation, repository] => {
+            let (repository, quantisation) = repository
+                .split_once(':')
+                .map_or((repository, None), |(name, quantisation)| (name, Some(quantisation)));
+            caches.find(&format!("{organisation}/{repository}"), quantisation)
+        }
+        _ => None,
+    }
+}
+
+/// How to fetch a model that is named as registries name them; `None` where the name is a path like any other.
+fn elsewhere(name: &str) -> Option<String> {
+    if let Some(rest) = on_hub(name) {
+        return Some(hub_advice(rest));
+    }
+    if name.starts_with("https://") || name.starts_with("http://") {
+        return Some(format!("ixc downloads nothing; `curl -LO {name}` fetches it, then give the file"));
+    }
+    let is_file = [".gguf", ".ixp", ".json"].iter().any(|end| name.ends_with(end));
+    if is_file || name.starts_with(['/', '.', '~']) {
+        return None;
+    }
+    if name.contains(char::is_whitespace) {
+        let advice = "no such file; a text stands behind MODEL, which may be `demo`, or is given with -p";
+        return (!name.contains('/')).then(|| advice.to_owned());
+    }
+    match name.split('/').collect::<Vec<_>>()[..] {
+        // A folder that is there means a path.
+        [organisation, repository] if !repository.is_empty() && !Path::new(organisation).exists() => {
+            Some(hub_advice(name))
+        }
+        [one] if one.split_once(':').is_some_and(|(model, tag)| !model.is_empty() && !tag.is_empty()) => Some(
+            "no such file, and ixc has no registry and downloads nothing: `hf download ORG/NAME --include \"*.gguf\"` \
+                  fetches a model from Hugging Face, then give the file"
+                .to_owned(),
+        ),
+        _ => None,
+    }
+}
+
+/// How to fetch a model of Hugging Face: `ORG/NAME`, `ORG/NAME:QUANT`, which names the files, or the address of one of its files,
+/// `ORG/NAME/resolve/REVISION/FILE`.
+fn hub_advice(name: &str) -> String {
+    let name = name.trim_end_matches('/');
+    let words: Vec<&str> = name.splitn(5, '/').collect();
+    let (repository, files) = match (words.as_slice(), name.split_once(':')) {
+        ([organisation, repository, "resolve" | "blob", _, file], _) => {
+            let file = file.split('?').next().unwrap_or_default();
+            return format!(
+                "it is in no cache here, and ixc downloads nothing: `hf download {organisation}/{repository} {file}` fetches it"
+            );
+        }
+        ([organisation, repository, _, ..], _) => (format!("{organisation}/{repository}"), "*.gguf".to_owned()),
+        (_, Some((repository, quant))) => (repository.to_owned(), format!("*{quant}*.gguf")),
+        (_, None) => (name.to_owned(), "*.gguf".to_owned()),
+    };
+    let there = Caches::of_environment().files(&repository);
+    if !there.is_empty() {
+        return format!(
+            "the cache here has other files of this repository ({}), and ixc downloads nothing: `hf download {repository} --include \"{files}\"` fetches it",
+            there.join(", ")
+        );
+    }
+    format!(
+        "it is in no cache here, and ixc downloads nothing: `hf download {repository} --include \"{files}\"` fetches it \
+         (`hf download {repository}` as safetensors)"
+    )
+}
+
+/// Options of llama.cpp that name a model of Hugging Face. clap would read `-hf` as `-h`, and print the help.
+const HUB_OPTIONS: [&str; 6] = ["-hf", "-hfr", "--hf-repo", "-hff", "--hf-file", "--hf"];
+/// Those of them that name a file.
+const FILE_OPTIONS: [&str; 2] = ["-hff", "--hf-file"];
+/// Options whose value may begin with a hyphen: what follows them is text.
+const TEXT_OPTIONS: [&str; 5] = ["-p", "--prompt", "--system", "--system-prompt", "--text"];
+
+/// The arguments with MODEL in place of llama.cpp's options that name a model of Hugging Face (`-hf ORG/NAME`, and `-hff FILE` for one of its
+/// files).
+///
+/// # Errors
+/// In words, where an option has no value.
+pub fn without_hub_options(arguments: Vec<OsString>) -> Result<Vec<OsString>, String> {
+    let (mut kept, mut repository, mut file) = (Vec::new(), None, None);
+    let mut rest = arguments.into_iter();
+    while let Some(argument) = rest.next() {
+        let word = argument.to_str().unwrap_or_default();
+        if word == "--" {
+            kept.push(argument);
+            kept.extend(rest);
+            break;
+        }
+        let is_text = kept.last().is_some_and(|before: &OsString| TEXT_OPTIONS.iter().any(|option| before == option));
+        let (option, value) = word.split_once('=').map_or((word, None), |(option, value)| (option, Some(value)));
+        let Some(option) = HUB_OPTIONS.iter().find(|known| **known == option && !is_text) else {
+            kept.push(argument);
+            continue;
+        };
+        let value = value.map(str::to_owned).or_else(|| rest.next()?.into_string().ok());
+        let value = value.filter(|value| !value.starts_with('-') && !value.is_empty());
+        let value = value.ok_or_else(|| format!("{option} takes a name: {option} ORG/NAME"))?;
+        match FILE_OPTIONS.contains(option) {
+            true => file = Some(value),
+            false => repository = Some((kept.len(), value)),
+        }
+    }
+    let Some((at, repository)) = repository else {
+        return match file {
+            Some(_) => Err("a file of which model? -hf ORG/NAME names it".to_owned()),
+            None => Ok(kept),
+        };
+    };
+    let name = match file {
+        Some(file) => format!("hf:{repository}/resolve/main/{file}"),
+        None => format!("hf:{repository}"),
+    };
+    kept.insert(at, name.into());
+    Ok(kept)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_registries_are_told_from_paths() {
+        let parse = |name: &str| ModelName::parse(OsStr::new(name));
+        assert_eq!(parse("demo"), Ok(ModelName::Demo));
+        for path in
+            ["./demo", "no-such.gguf", "src/none", "/none/at", "../a/b", "~/model", "plain", "C:\\models\\x.gguf"]
+        {
+            assert_eq!(parse(path), Ok(ModelName::Path(path.into())));
+        }
+        for (name, command) in [
+            ("hf:Qwen/Qwen3-30B-A3B-GGUF", "`hf download Qwen/Qwen3-30B-A3B-GGUF --include \"*.gguf\"`"),
+            ("hf://a/b:Q4_K_M", "`hf download a/b --include \"*Q4_K_M*.gguf\"`"),
+            ("https://huggingface.co/a/b/", "`hf download a/b --include"),
+            ("https://huggingface.co/a/b/tree/main", "`hf download a/b --include"),
+            ("https://huggingface.co/a/b/resolve/main/c/d.gguf?download=true", "`hf download a/b c/d.gguf`"),
+            ("nobody/nothing", "`hf download nobody/nothing --include"),
+            ("nobody/nothing:Q8_0", "*Q8_0*.gguf"),
+            ("qwen3:30b", "`hf download ORG/NAME"),
+            ("https://example.org/m.gguf", "`curl -LO https://example.org/m.gguf`"),
+        ] {
+            let said = parse(name).unwrap_err();
+            assert!(said.contains(command) && said.contains("downloads nothing"), "{name}: {said}");
+        }
+        assert!(parse("The borrow checker").unwrap_err().contains("given with -p"));
+        assert_eq!(parse("no such model.gguf"), Ok(ModelName::Path("no such model.gguf".into())));
+    }
+
+    #[test]
+    fn options_of_the_hub_become_the_model() {
+        let option = |words: &[&str]| {
+            let words = without_hub_options(words.iter().map(OsString::from).collect())?;
+            Ok::<_, String>(words.iter().map(|word| word.to_str().unwrap().to_owned()).collect::<Vec<_>>().join(" "))
+        };
+        for (words, right) in [
+            (&["run", "-hf", "a/b", "-p", "x"][..], "run hf:a/b -p x"),
+            (&["run", "-p", "x", "--hf-repo=a/b:Q4_0"], "run -p x hf:a/b:Q4_0"),
+            (&["run", "-hf", "a/b", "--hf-file", "c/d.gguf"], "run hf:a/b/resolve/main/c/d.gguf"),
+            (&["run", "-p", "-hf"], "run -p -hf"),
+            (&["tokenize", "--", "-hf", "a/b"], "tokenize -- -hf a/b"),
+            (&["run", "-h"], "run -h"),
+            (&[], ""),
+        ] {
+            assert_eq!(option(words), Ok(right.to_owned()));
+        }
+        for words in [&["run", "-hf"][..], &["run", "-hf", "-p"], &["run", "--hf="], &["run", "-hff", "x.gguf"]] {
+            assert!(option(words).unwrap_err().contains("ORG/NAME"), "{words:?}");
+        }
+    }
+}

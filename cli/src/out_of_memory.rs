@@ -1,0 +1,116 @@
+//! The end of the process when an allocation fails: one line on standard error and an exit status.
+//!
+//! The standard library aborts instead, and may print a backtrace, which allocates and takes locks.
+//! This module allocates nothing and takes no lock. One thread writes the line, and all others wait
+//! for the end.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use ixc_failure::Class;
+
+use super::failure::status;
+
+/// The system's allocator, which ends the process where it has no memory.
+pub struct OrEnd;
+
+// SAFETY: every call goes to the system's allocator with the caller's arguments, and its result
+// comes back as it is; a null pointer never does.
+unsafe impl GlobalAlloc for OrEnd {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: the caller keeps the promises of this method, which are those of the other.
+        or_end(unsafe { System.alloc(layout) }, layout.size())
+    }
+
+    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
+        // SAFETY: as above; the memory is the system's.
+        unsafe { System.dealloc(memory, layout) }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: as above.
+        or_end(unsafe { System.alloc_zeroed(layout) }, layout.size())
+    }
+
+    unsafe fn realloc(&self, memory: *mut u8, layout: Layout, bytes: usize) -> *mut u8 {
+        // SAFETY: as above; the memory is the system's.
+        or_end(unsafe { System.realloc(memory, layout, bytes) }, bytes)
+    }
+}
+
+/// Returns the memory, or ends the process if the pointer is null.
+fn or_end(memory: *mut u8, bytes: usize) -> *mut u8 {
+    if memory.is_null() {
+        end(bytes);
+    }
+    memory
+}
+
+/// Longest line, in bytes: the text and the twenty digits of the largest number.
+const LINE: usize = 256;
+
+#[cold]
+fn end(bytes: usize) -> ! {
+    static WRITES: AtomicBool = AtomicBool::new(false);
+    if !WRITES.swap(true, Ordering::Relaxed) {
+        let mut line = Line { bytes: [0; LINE], len: 0 };
+        line.push(b"error: out of memory: a memory allocation of ");
+        line.push_number(bytes);
+        line.push(b" bytes failed; raise the limit (ulimit -v, the control group), or give --memory, a smaller --ctx or fewer threads\n");
+        // SAFETY: `write` and `_exit` allocate nothing, and the line has `len` bytes. A failed
+        // write changes nothing.
+        unsafe {
+            libc::write(libc::STDERR_FILENO, line.bytes.as_ptr().cast(), line.len);
+            libc::_exit(status(Class::Failed).into());
+        }
+    }
+    loop {
+        // SAFETY: it waits for a signal; the first thread's `_exit` ends this one.
+        unsafe { libc::pause() };
+    }
+}
+
+/// A line without an allocation.
+struct Line {
+    bytes: [u8; LINE],
+    len: usize,
+}
+
+impl Line {
+    fn push(&mut self, text: &[u8]) {
+        for &byte in text {
+            if let Some(place) = self.bytes.get_mut(self.len) {
+                *place = byte;
+                self.len += 1;
+            }
+        }
+    }
+
+    fn push_number(&mut self, number: usize) {
+        let mut digits = [0; 20];
+        let (mut rest, mut first) = (number, digits.len());
+        loop {
+            first -= 1;
+            digits[first] = b'0' + (rest % 10) as u8;
+            rest /= 10;
+            if rest == 0 {
+                break;
+            }
+        }
+        self.push(&digits[first..]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_written_without_an_allocation() {
+        for number in [0, 7, 10, 4096, usize::MAX] {
+            let mut line = Line { bytes: [0; LINE], len: 0 };
+            line.push_number(number);
+            assert_eq!(std::str::from_utf8(&line.bytes[..line.len]).unwrap(), number.to_string());
+        }
+    }
+}

@@ -1,0 +1,408 @@
+//! What goes to the terminal: numbers for people, names that cannot steer it, JSON, and errors.
+
+use std::env;
+use std::fmt;
+use std::io::{self, IsTerminal, Write};
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use ixc_runtime::gauge::{Activity, Gauge, Reading};
+use serde::Serialize;
+
+use super::hints::hint;
+use super::library_error::LibraryError;
+use super::terminal;
+use super::wrap::{Text, wrapped};
+
+pub use super::printable::{Printable, is_terminal_control};
+pub use ixc_ir::units::{Bytes, Count, counted};
+
+/// How much is said beside a command's output: 0 with `--quiet`, 1, and one more for each `--verbose`.
+static LOUDNESS: AtomicU8 = AtomicU8::new(1);
+
+/// Sets it, once, when the command line is read.
+pub fn set_loudness(quiet: bool, verbose: u8) {
+    LOUDNESS.store(if quiet { 0 } else { verbose.saturating_add(1) }, Ordering::Relaxed);
+}
+
+/// Whether nothing is to be said but errors (`--quiet`).
+pub fn is_quiet() -> bool {
+    LOUDNESS.load(Ordering::Relaxed) == 0
+}
+
+/// Whether details are wanted (`--verbose`).
+pub fn is_verbose() -> bool {
+    LOUDNESS.load(Ordering::Relaxed) > 1
+}
+
+/// Says something beside the command's output, on standard error, with everything escaped that a terminal would obey; unless `--quiet` is
+/// given.
+macro_rules! note {
+    ($($argument:tt)*) => {
+        if !$crate::output::is_quiet() {
+            $crate::output::complain(&format!($($argument)*));
+        }
+    };
+}
+pub(super) use note;
+
+/// Prints a requested fact on standard error, also with `--quiet`. Escapes terminal controls.
+macro_rules! fact {
+    ($($argument:tt)*) => {
+        $crate::output::complain(&format!($($argument)*))
+    };
+}
+pub(super) use fact;
+
+/// The first word of an error.
+const ERROR: &str = "error:";
+/// Escape sequences (ECMA-48): begin bold red, begin dim, end both.
+const RED: &str = "\x1b[1;31m";
+const DIM: &str = "\x1b[2m";
+const PLAIN: &str = "\x1b[0m";
+
+/// Prints lines on standard error. Escapes terminal controls, and wraps lines at the terminal's
+/// width. A leading `error:` is red, as in clap's errors.
+pub fn complain(text: &str) {
+    let text = fitted(text);
+    match text.strip_prefix(ERROR).filter(|_| colours()) {
+        Some(rest) => write_error(&format!("{RED}{ERROR}{PLAIN}{rest}")),
+        None => write_error(&text),
+    }
+}
+
+/// Prints dim lines, unless `--quiet` is given.
+pub fn aside(text: &str) {
+    match (is_quiet(), colours()) {
+        (true, _) => {}
+        (false, true) => write_error(&format!("{DIM}{}{PLAIN}", fitted(text))),
+        (false, false) => write_error(&fitted(text)),
+    }
+}
+
+/// Prints a line for programs on standard error, unchanged.
+pub fn complain_whole(text: &str) {
+    write_error(&lines(text));
+}
+
+/// Escapes lines, and wraps them if standard error is a terminal.
+fn fitted(text: &str) -> String {
+    let text = lines(text);
+    terminal::error_width().map_or_else(|| text.clone(), |width| wrapped(&text, width))
+}
+
+fn write_error(text: &str) {
+    // Nothing is lost with a standard error that is closed, and `eprintln!` would panic.
+    let _ = writeln!(io::stderr(), "{text}");
+}
+
+/// When text on standard error has colours.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum Colours {
+    /// On a terminal, unless `NO_COLOR` is set.
+    #[default]
+    Auto,
+    /// Always.
+    Always,
+    /// Never.
+    Never,
+}
+
+static COLOURS: AtomicU8 = AtomicU8::new(0);
+
+/// Sets when text has colours.
+pub fn set_colours(colours: Colours) {
+    COLOURS.store(colours as u8, Ordering::Relaxed);
+}
+
+/// Whether text on standard error has colours.
+pub fn colours() -> bool {
+    let colours = COLOURS.load(Ordering::Relaxed);
+    let is_set = |name: &str| env::var_os(name).is_some_and(|value| !value.is_empty());
+    match colours {
+        _ if colours == Colours::Always as u8 => true,
+        _ if colours == Colours::Never as u8 => false,
+        _ => io::stderr().is_terminal() && !is_set("NO_COLOR") && env::var_os("TERM").is_none_or(|term| term != "dumb"),
+    }
+}
+
+/// Text of several lines, each [`Printable`]; tabs stay, too.
+pub fn lines(text: &str) -> String {
+    let printable =
+        |line: &str| line.split('\t').map(|part| Printable(part).to_string()).collect::<Vec<_>>().join("\t");
+    text.split('\n').map(printable).collect::<Vec<_>>().join("\n")
+}
+
+/// How long something may take before a line says how far it is, where [`DELAY`] says nothing else.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// The variable with these seconds, as git has one.
+const DELAY: &str = "IXC_PROGRESS_DELAY";
+/// How often that line changes.
+const PERIOD: Duration = Duration::from_millis(100);
+
+/// A line on standard error that says how far something is, where a person sees it and it takes long.
+pub struct Line {
+    next: Instant,
+    shown: bool,
+}
+
+impl Line {
+    /// For something that began then.
+    pub fn new(begin: Instant) -> Line {
+        static PATIENT: OnceLock<Duration> = OnceLock::new();
+        let said = || env::var(DELAY).ok().and_then(|seconds| seconds.parse().ok()).map(Duration::from_secs);
+        let patience = *PATIENT.get_or_init(|| said().unwrap_or(PATIENCE));
+        Line { next: begin.checked_add(patience).unwrap_or(begin), shown: false }
+    }
+
+    /// Says how far it is, unless it said so just now.
+    pub fn show(&mut self, text: fmt::Arguments<'_>) {
+        let now = Instant::now();
+        if now < self.next || is_quiet() || !io::stderr().is_terminal() {
+            return;
+        }
+        (self.next, self.shown) = (now + PERIOD, true);
+        let text = Printable(&text.to_string()).to_string();
+        // A progress line that the terminal wraps could not be cleared.
+        let most = terminal::error_width().map_or(usize::MAX, |width| width.saturating_sub(1));
+        let shown = text.char_indices().nth(most).map_or(&*text, |(end, _)| &text[..end]);
+        let _ = write!(io::stderr(), "\r\x1b[K{shown}");
+    }
+
+    /// Leaves an empty line.
+    pub fn clear(&mut self) {
+        if std::mem::take(&mut self.shown) {
+            let _ = write!(io::stderr(), "\r\x1b[K");
+        }
+    }
+}
+
+/// A [`Line`] that a thread of its own keeps up to date with a gauge, as long as this lives.
+pub struct Watch {
+    stop: Arc<(Mutex<bool>, Condvar)>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Watch {
+    /// Of this gauge, which begins now. Where no person sees it, it does nothing.
+    pub fn new(gauge: &Arc<Gauge>) -> Watch {
+        let stop = Arc::new((Mutex::new(false), Condvar::new()));
+        let (seen, gauge) = (Arc::clone(&stop), Arc::clone(gauge));
+        let watch = move || {
+            let (mut line, mut rate, mut last) = (Line::new(Instant::now()), Rate::default(), None);
+            let (lock, changed) = &*seen;
+            let mut stopped = lock.lock().unwrap_or_else(PoisonError::into_inner);
+            while !*stopped {
+                let reading = gauge.read();
+                if last.replace(reading.activity) != Some(reading.activity) {
+                    rate = Rate::default();
+                }
+                line.show(format_args!("{}", progress(&reading, &mut rate, Instant::now())));
+                stopped = changed.wait_timeout(stopped, PERIOD).unwrap_or_else(PoisonError::into_inner).0;
+            }
+            line.clear();
+        };
+        let thread = (io::stderr().is_terminal() && !is_quiet())
+            .then(|| thread::Builder::new().name("progress".into()).spawn(watch).ok());
+        Watch { stop, thread: thread.flatten() }
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        *self.stop.0.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        self.stop.1.notify_all();
+        if let Some(thread) = self.thread.take() {
+            // It does not panic, and there would be nothing to do.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// What a gauge says, in words.
+fn progress(reading: &Reading, rate: &mut Rate, now: Instant) -> String {
+    let &Reading { activity, done, total } = reading;
+    let (what, unit) = match activity {
+        Activity::Compiling => return "compiling the model".into(),
+        Activity::Generating => return "generating code".into(),
+        Activity::Measuring => return "measuring".into(),
+        Activity::Checking => ("checking weights", Unit::Bytes),
+        Activity::Packing => ("packing weights", Unit::Bytes),
+        Activity::Experts => ("reading experts that stay", Unit::Bytes),
+        Activity::Prompt => ("reading the prompt", Unit::Tokens),
+        Activity::Tokens => ("making tokens", Unit::Tokens),
+    };
+    let (done_of, rate) = (unit.part(done, total), rate.at(now, done, total, unit));
+    format!("{what}: {done_of}{rate}")
+}
+
+/// What is counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unit {
+    /// Bytes, in binary units.
+    Bytes,
+    /// Tokens.
+    Tokens,
+}
+
+impl Unit {
+    fn part(self, done: u64, total: u64) -> String {
+        match self {
+            Unit::Bytes => format!("{} of {}", Bytes(done), Bytes(total)),
+            Unit::Tokens => format!("{done} of {}", counted(total, "token")),
+        }
+    }
+
+    fn rate(self, rate: f64) -> String {
+        match self {
+            Unit::Bytes => format!("{}/s", Bytes(rate as u64)),
+            Unit::Tokens => format!("{rate:.1} tokens/s"),
+        }
+    }
+}
+
+/// How fast something goes and when it will be done, from how far it was at its first call and is now.
+#[derive(Default)]
+pub struct Rate {
+    begin: Option<(Instant, u64)>,
+}
+
+impl Rate {
+    /// At `done` of `total`: `, 512 MiB/s, 1:05 left`; nothing while there is nothing to tell it from.
+    pub fn at(&mut self, now: Instant, done: u64, total: u64, unit: Unit) -> String {
+        let &mut (begin, first) = self.begin.get_or_insert((now, done));
+        let (seconds, more) = (now.saturating_duration_since(begin).as_secs_f64(), done.saturating_sub(first));
+        if seconds < PERIOD.as_secs_f64() || more == 0 {
+            return String::new();
+        }
+        let rate = more as f64 / seconds;
+        let left = (total.saturating_sub(done) as f64 / rate).ceil() as u64;
+        let (hours, minutes, seconds) = (left / 3600, left / 60 % 60, left % 60);
+        let left = match hours {
+            0 => format!("{minutes}:{seconds:02}"),
+            _ => format!("{hours}:{minutes:02}:{seconds:02}"),
+        };
+        format!(", {}, {left} left", unit.rate(rate))
+    }
+}
+
+/// Text of bytes that may be a part of a character: what is no UTF-8 as `\xe4`.
+pub fn lossless(bytes: &[u8]) -> String {
+    let chunks = bytes.utf8_chunks();
+    let texts = chunks.map(|chunk| {
+        let rest: String = chunk.invalid().iter().map(|byte| format!("\\x{byte:02x}")).collect();
+        Printable(chunk.valid()).to_string() + &rest
+    });
+    texts.collect()
+}
+
+/// Facts with the name and version of their schema before them, such as `ixc.inspect.v1`. The version grows when a field goes away or means
+/// something else; a new field does not change it.
+#[derive(Serialize)]
+pub struct Document<'f, F> {
+    schema: &'static str,
+    #[serde(flatten)]
+    facts: &'f F,
+}
+
+impl<'f, F: Serialize> Document<'f, F> {
+    /// Facts, which are a map.
+    pub fn new(schema: &'static str, facts: &'f F) -> Document<'f, F> {
+        Document { schema, facts }
+    }
+}
+
+/// Writes facts as JSON, one document that names its schema, with a newline behind it.
+///
+/// # Errors
+/// When `out` refuses.
+pub fn json(out: &mut dyn Write, schema: &'static str, facts: &impl Serialize) -> io::Result<()> {
+    terminal::set_text(Text::Verbatim);
+    serde_json::to_writer_pretty(&mut *out, &Document::new(schema, facts)).map_err(io::Error::from)?;
+    writeln!(out)
+}
+
+/// Longest text of one cause, in bytes: a name in a hostile file may have megabytes.
+const LONGEST_CAUSE: usize = 4096;
+
+/// The text, or its beginning where it is longer than anybody reads.
+fn shortened(cause: &str) -> &str {
+    &cause[..cause.floor_char_boundary(LONGEST_CAUSE)]
+}
+
+/// An error with its causes, on one line for each cause that says something new, and what helps; safe to show.
+pub fn describe(error: &anyhow::Error) -> String {
+    let mut text = String::new();
+    let mut said = String::new();
+    for cause in error.chain() {
+        let cause = cause.to_string();
+        if said.contains(&cause) {
+            continue;
+        }
+        let lead = if text.is_empty() { "error: " } else { "\n  because: " };
+        text.push_str(lead);
+        // Errors in IR text have a line with the source and a line with a caret: their newlines are ours.
+        text.push_str(&lines(shortened(&cause)));
+        said.push_str(&cause);
+    }
+    let hint = error.chain().find_map(LibraryError::of).as_ref().and_then(hint);
+    text + &hint.map_or_else(String::new, |hint| format!("; {hint}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_cannot_steer_the_terminal() {
+        assert_eq!(Printable("a\x1b[31m\u{202e}b\n").to_string(), "a\\u{1b}[31m\\u{202e}b\\n");
+    }
+
+    #[test]
+    fn parts_of_characters_are_shown() {
+        assert_eq!(lossless("é\n".as_bytes()), "é\\n");
+        assert_eq!(lossless(b"a\xe4\xb8b\xff"), "a\\xe4\\xb8b\\xff");
+    }
+
+    #[test]
+    fn a_rate_is_of_this_run_alone() {
+        let (mut rate, begin) = (Rate::default(), Instant::now());
+        let mut at =
+            |seconds, done: u64| rate.at(begin + Duration::from_secs(seconds), done << 20, 10_000 << 20, Unit::Bytes);
+        // What a run before wrote took this one no time.
+        assert_eq!(at(0, 4000), "");
+        assert_eq!(at(1, 4000), "");
+        assert_eq!(at(2, 4200), ", 100 MiB/s, 0:58 left");
+        assert_eq!(at(20, 4020), ", 1 MiB/s, 1:39:40 left");
+        assert_eq!(at(60, 10_000), ", 100 MiB/s, 0:00 left");
+    }
+
+    #[test]
+    fn progress_has_what_the_gauge_counts() {
+        let (gauge, begin) = (Gauge::default(), Instant::now());
+        let mut rate = Rate::default();
+        let mut at = |seconds: u64| progress(&gauge.read(), &mut rate, begin + Duration::from_secs(seconds));
+        assert_eq!(at(0), "compiling the model");
+        gauge.begin(Activity::Prompt, 4096);
+        assert_eq!(at(1), "reading the prompt: 0 of 4096 tokens");
+        gauge.add(512);
+        assert_eq!(at(5), "reading the prompt: 512 of 4096 tokens, 128.0 tokens/s, 0:28 left");
+        gauge.begin(Activity::Packing, 3 << 30);
+        gauge.add(1 << 30);
+        assert!(at(9).starts_with("packing weights: 1 GiB of 3 GiB"));
+    }
+
+    #[test]
+    fn causes_are_told_once() {
+        let error = anyhow::anyhow!("inner").context("outer: inner").context("top");
+        assert_eq!(describe(&error), "error: top\n  because: outer: inner");
+    }
+
+    #[test]
+    fn causes_are_short_and_printable() {
+        assert_eq!(lines("a\tb\n\x1b[2J"), "a\tb\n\\u{1b}[2J");
+        assert_eq!(describe(&anyhow::anyhow!("é".repeat(1 << 20))).len(), "error: ".len() + LONGEST_CAUSE);
+    }
+}

@@ -1,0 +1,300 @@
+//! `ixc plan`: how fast a model would run with how much memory, before it runs.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use ixc_compile::compile::Options;
+use ixc_compile::model::{Model, is_plan};
+use ixc_generate::budget::compile_within;
+use ixc_generate::drive;
+use ixc_generate::loaded_model::LoadOptions;
+use ixc_generate::plan_file::open_plan;
+use ixc_measure::forecast::{self, Forecast, Limit, PROMPT, Remembered, Routing, Shape, forecast};
+use ixc_passes::options::OptionSet;
+use ixc_runtime::engine;
+use ixc_runtime::file::PlanFile;
+use ixc_runtime::gauge::{Activity, Gauge};
+use ixc_runtime::load::LoadError;
+use ixc_runtime::memory_estimate::{self, Needs};
+use ixc_runtime::trace::Recorder;
+use ixc_targets::Target;
+use serde_json::json;
+
+use super::choose::{ModelChoice, QueueChoice, TargetChoice, positions};
+use super::output::{self, Bytes, Printable, Watch, counted, note};
+use super::passes::KvChoice;
+use super::size::Size;
+use super::terminal;
+
+/// Predicts tokens per second for several memory budgets, from short measurements of this machine.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "EXAMPLES:
+  ixc plan large.gguf                          from the minimum to all of it
+  ixc plan large.gguf --memory 6GiB --memory 12GiB
+  ixc plan large.gguf --hit-rate 0.8           assumes 80 % hits
+  ixc plan large.ixp                           with the experts of a plan
+  ixc plan                                     the built-in demo model
+
+The command runs the model's first layers from memory and reads at random places of the model \
+file, for a few seconds. The demo model is first written to a file in the user's cache folder.
+
+The measurements are kept. `ixc run --stats` and `ixc bench` then print the error of the \
+prediction, and the routing that they measure improves the next one.
+
+The prediction is for runs without prefetch and deferral (--prefetch off, no --defer). Mapped \
+experts (--experts map) have no budget. docs/streaming.md describes the computation.")]
+pub struct Args {
+    #[command(flatten)]
+    model: ModelChoice,
+    /// Memory budget, such as 6GiB; repeatable [default: several, from the minimum to the whole
+    /// model].
+    #[arg(long, value_name = "SIZE", env = "IXC_MEMORY", hide_env_values = true)]
+    memory: Vec<Size>,
+    /// Share of needed experts that are in memory, 0 to 1 [default: as the last run measured, or
+    /// that of uniform routing, the worst case].
+    #[arg(long, value_name = "PART", value_parser = part)]
+    hit_rate: Option<f64>,
+    /// Assume uniform routing, and ignore earlier runs.
+    #[arg(long, conflicts_with = "hit_rate")]
+    uniform: bool,
+    /// Number of threads [default: one per core].
+    #[arg(short, long, value_name = "N", env = "IXC_THREADS", hide_env_values = true)]
+    threads: Option<usize>,
+    /// Context length in tokens [default: the model's, at most 4096].
+    #[arg(short = 'c', long = "ctx", alias = "ctx-size", value_name = "N", env = "IXC_CTX", hide_env_values = true)]
+    context: Option<usize>,
+    /// Sequences at once, each with its own KV cache, as with `ixc serve --parallel`.
+    #[arg(long, visible_alias = "np", value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=256))]
+    parallel: u32,
+    #[command(flatten)]
+    queue: QueueChoice,
+    #[command(flatten)]
+    target: TargetChoice,
+    #[command(flatten)]
+    kv: KvChoice,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+fn part(text: &str) -> Result<f64, String> {
+    let right = || format!("{text:?} is no part; right would be 0 to 1, such as 0.8");
+    text.parse::<f64>().ok().filter(|part| (0.0..=1.0).contains(part)).ok_or_else(right)
+}
+
+impl Args {
+    /// Runs the command.
+    pub fn run(self, out: &mut dyn Write) -> anyhow::Result<()> {
+        // Experts are streamed from a file, and the demo model is in none.
+        let path = &self.model.path().map_or_else(ixc_compile::demo::file, |path| Ok(path.to_owned()))?;
+        let no_experts = || ixc_measure::Error::NoExperts { path: path.to_owned() };
+        let (threads, context) = (self.threads, self.context.map(positions));
+        let sequences = self.parallel;
+        let engine_options =
+            engine::Options { threads, context, sequences, memory: Some(1), ..engine::Options::default() };
+        let Source { file, folder, model, target } = self.source(path, &engine_options)?;
+        let tokens = file.plan.max_tokens;
+        let needs = memory_estimate::of(&file, &folder, &engine_options)
+            .map_err(ixc_error::Error::from)?
+            .ok_or_else(no_experts)?;
+        drop(file);
+        let budgets: Vec<u64> = match self.memory.as_slice() {
+            [] => ladder(&needs),
+            given => given.iter().map(|size| size.0).collect(),
+        };
+        // Before anything is measured: what is refused is refused at once.
+        let slots: Result<Vec<(u64, u64)>, ixc_error::Error> = budgets
+            .iter()
+            .map(|&budget| {
+                let spending = needs.spending(budget).map_err(ixc_error::Error::from)?;
+                Ok((budget, spending.classes.iter().map(|class| u64::from(class.count)).sum()))
+            })
+            .collect();
+        let (slots, shape) = (slots?, Shape::of(&needs, tokens));
+        let gauge = Arc::new(Gauge::default());
+        gauge.begin(Activity::Measuring, 0);
+        let watch = Watch::new(&gauge);
+        let drive = drive::choose(&needs.path, self.queue.depth());
+        let session = LoadOptions {
+            compile: Options { target: Some(target), passes: self.passes(), ..Options::default() },
+            run: engine::Options { threads, ..engine::Options::default() },
+            ..LoadOptions::default()
+        };
+        let costs = forecast::measure(&model, &session, &drive, &shape)?;
+        drop(watch);
+        let threads = threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
+        if let Err(why) = Remembered::keep(path, threads, target, shape, costs) {
+            note!("ixc: what was measured is not remembered: {why}");
+        }
+        let found = Remembered::routing(path);
+        let routing = |slots: u64| match self.hit_rate {
+            Some(hits) => {
+                let in_memory = slots as f64 / shape.all().max(1) as f64;
+                Routing { evenness: Routing::evenness_of(in_memory, 1.0 - hits), ..found }
+            }
+            None if self.uniform => Routing::default(),
+            None => found,
+        };
+        let rows: Vec<(u64, Forecast)> =
+            slots.iter().map(|&(budget, slots)| (budget, forecast(&shape, &costs, slots, &routing(slots)))).collect();
+        if self.json {
+            let budget = |(budget, row): &(u64, Forecast)| {
+                json!({
+                    "memory": budget,
+                    "experts_in_memory": row.slots,
+                    "hit_rate": row.hits,
+                    "bytes_per_token": row.bytes,
+                    "compute_seconds": row.compute,
+                    "reading_seconds": row.reading,
+                    "token_seconds": row.token,
+                    "decode": 1.0 / row.token,
+                    "prefill": PROMPT as f64 / row.prompt,
+                    "limit": row.limit,
+                })
+            };
+            let facts = json!({
+                "threads": threads,
+                "target": target.name(),
+                "least_memory": needs.least(),
+                "fixed_memory": needs.fixed,
+                "trace_memory": Recorder::bytes(threads),
+                "experts": shape.all(),
+                "queue_depth": drive.depth,
+                "drive_bytes_per_second": costs.drive,
+                "expert_seconds_to_read_alone": costs.alone,
+                "dense_seconds": costs.dense,
+                "expert_seconds": costs.experts,
+                "packing_seconds_per_byte": costs.packing,
+                "prompt_seconds": costs.prompt,
+                "evenness": found.evenness.filter(|_| !self.uniform && self.hit_rate.is_none()),
+                "budgets": rows.iter().map(budget).collect::<Vec<_>>(),
+            });
+            return Ok(output::json(out, "ixc.plan.v1", &facts)?);
+        }
+        writeln!(out, "{}", Printable(&path.display().to_string()))?;
+        writeln!(
+            out,
+            "machine    {}, target {}; {:.1} ms for a token from memory, {:.1} of that for its experts",
+            counted(threads as u64, "thread"),
+            target.name(),
+            1e3 * (costs.dense + costs.experts),
+            1e3 * costs.experts
+        )?;
+        writeln!(
+            out,
+            "drive      {:.2} GB/s with {} at once; an expert is {} and takes {:.2} ms alone, a token needs {} of {}",
+            costs.drive / 1e9,
+            counted(drive.depth as u64, "read"),
+            Bytes(shape.bytes as u64),
+            1e3 * costs.alone,
+            u64::from(shape.top_k) * u64::from(shape.layers),
+            shape.all()
+        )?;
+        let routing = match found.evenness.filter(|_| !self.uniform) {
+            _ if self.hit_rate.is_some() => "as told",
+            Some(_) => "as the last run found",
+            None => "uniform, the worst case",
+        };
+        writeln!(
+            out,
+            "memory     {} besides experts, {} at the least, up to {} more for --trace; routing {routing}\n",
+            Bytes(needs.fixed),
+            Bytes(needs.least()),
+            Bytes(Recorder::bytes(threads))
+        )?;
+        // A terminal of 80 columns has room for what decides.
+        let details = terminal::output_width().is_none_or(|width| width >= WIDE);
+        let columns = |line: [String; 4], times: String, rates: String, limit: &str| {
+            let [memory, experts, hits, read] = line;
+            match details {
+                true => format!("{memory:>10} {experts:>14} {hits:>6} {read:>12} {times} {rates}   {limit}"),
+                false => format!("{memory:>10} {hits:>6} {rates}   {limit}"),
+            }
+        };
+        let names = ["memory", "experts", "hits", "read/token"].map(str::to_owned);
+        let (times, rates) =
+            (format!("{:>9} {:>9}", "compute", "reading"), format!("{:>10} {:>11}", "decode t/s", "prefill t/s"));
+        writeln!(out, "{}", columns(names, times, rates, "limit"))?;
+        for (budget, row) in &rows {
+            let experts = format!("{} {:>4.0} %", row.slots, 100.0 * row.slots as f64 / shape.all().max(1) as f64);
+            let limit = match row.limit {
+                Limit::Cores => "the cores",
+                Limit::Drive => "the drive",
+                Limit::Memory => "the cores: all is in memory",
+            };
+            let hits = format!("{:.0} %", 100.0 * row.hits);
+            let line = [Bytes(*budget).to_string(), experts, hits, Bytes(row.bytes as u64).to_string()];
+            let times = format!("{:>6.1} ms {:>6.1} ms", 1e3 * row.compute, 1e3 * row.reading);
+            let rates = format!("{:>10.2} {:>11.1}", 1.0 / row.token, PROMPT as f64 / row.prompt);
+            writeln!(out, "{}", columns(line, times, rates, limit))?;
+        }
+        Ok(())
+    }
+}
+
+/// Columns of a terminal that has room for all of the table.
+const WIDE: usize = 116;
+
+/// What is planned for.
+struct Source {
+    file: PlanFile,
+    /// Where its relative paths begin.
+    folder: PathBuf,
+    /// The model file: computing is measured with its first layers.
+    model: PathBuf,
+    target: Target,
+}
+
+impl Args {
+    /// What passes are told.
+    fn passes(&self) -> OptionSet {
+        self.kv.over(OptionSet::default())
+    }
+
+    /// A plan as it is, or a model compiled for the least of budgets: its plan says when experts are needed.
+    fn source(&self, path: &Path, run: &engine::Options) -> Result<Source, ixc_error::Error> {
+        let wanted = self.target.target();
+        if !is_plan(path) {
+            // A run compiles early routers by default, which take some memory.
+            let predict_extra = run.prefetch.early_routers();
+            let options = Options { target: wanted, passes: self.passes(), predict_extra, ..Options::default() };
+            if self.model.file().is_some() {
+                return Err(ixc_generate::Error::NotPlan { path: path.to_owned() }.into());
+            }
+            let (compiled, _) = compile_within(&Model::open(path)?, &options, run)?;
+            let file = PlanFile { plan: compiled.plan, weights: None };
+            return Ok(Source { file, folder: PathBuf::new(), model: path.to_owned(), target: options.target() });
+        }
+        let file = match open_plan(path, self.model.file()) {
+            // It needs none to run, and a model to measure with here.
+            Err(ixc_generate::Error::Load(LoadError::FileCount { expected: 0, .. })) => open_plan(path, None)?,
+            opened => opened?,
+        };
+        let plan = &file.plan;
+        if !self.passes().is_empty() {
+            return Err(ixc_generate::Error::PlanSays { what: "what keys and values are kept in" }.into());
+        }
+        if let Some(wanted) = wanted.filter(|wanted| wanted.name() != plan.target) {
+            return Err(ixc_generate::Error::OtherTarget { plan: plan.target.clone(), wanted: wanted.name() }.into());
+        }
+        let unknown = || LoadError::Target { found: plan.target.clone() };
+        let target = Target::from_name(&plan.target).ok_or_else(unknown)?;
+        let folder = path.parent().unwrap_or(path).to_owned();
+        let model = plan.files.first().map(|source| folder.join(&source.path));
+        let model = model.or_else(|| self.model.file().map(Path::to_owned));
+        let model = model.ok_or_else(|| ixc_measure::Error::NoModelFile { path: path.to_owned() })?;
+        Ok(Source { folder, model, target, file })
+    }
+}
+
+/// Budgets from the least to all, in equal steps.
+fn ladder(needs: &Needs) -> Vec<u64> {
+    const STEPS: u64 = 8;
+    let (least, all) = (needs.least(), needs.all());
+    let mut budgets: Vec<u64> = (0..=STEPS).map(|step| least + (all.max(least) - least) / STEPS * step).collect();
+    // No remainder is left over.
+    budgets[STEPS as usize] = all.max(least);
+    budgets.dedup();
+    budgets
+}

@@ -1,0 +1,110 @@
+//! What is read ahead where experts are streamed, and what is kept: options of commands that run models.
+//!
+//! ```text
+//! ixc run large.gguf --memory 6GiB --prefetch router --prefetch-extra 2 --cache s3-fifo
+//! ```
+
+use ixc_ir::kernel::Kernel;
+use ixc_ir::plan::Plan;
+use ixc_runtime::memory_estimate;
+use ixc_runtime::stream::cache::Kind;
+use ixc_runtime::stream::predict::{Choice, Settings};
+
+/// Reading ahead.
+#[derive(Clone, Copy, Debug, clap::Args)]
+pub struct PrefetchChoice {
+    /// Experts to read ahead if not all fit in memory. `previous`: those of the token before.
+    /// `frequency`: the layer's most used ones. `router`: those that the next layer's router names
+    /// early. `auto`: whichever was measured to pay.
+    #[arg(long, value_name = "HOW", default_value_t)]
+    prefetch: Choice,
+    /// Extra experts to predict per layer, beyond the number that a token uses. Early routers of a
+    /// plan predict the number that it was compiled with.
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u32).range(..=MOST_EXTRA))]
+    prefetch_extra: u32,
+}
+
+/// No model routes a token to more.
+const MOST_EXTRA: i64 = 1024;
+
+impl PrefetchChoice {
+    /// What of it was said and is without effect, and why, where experts are in mapped files or not.
+    pub fn without_effect(self, mapped: bool) -> Option<(&'static str, &'static str)> {
+        match (self.prefetch, self.prefetch_extra) {
+            (Choice::Always(_), _) if mapped => Some(("--prefetch", "what is in mapped files is not read ahead")),
+            (_, 1..) if mapped => Some(("--prefetch-extra", "what is in mapped files is not read ahead")),
+            (Choice::Off, 1..) => Some(("--prefetch-extra", "--prefetch off predicts nothing")),
+            _ => None,
+        }
+    }
+
+    /// As the runtime takes it.
+    pub fn settings(self) -> Settings {
+        Settings { choice: self.prefetch, extra: self.prefetch_extra }
+    }
+}
+
+/// What a plan has for reading ahead; how a run does it, the run is told.
+#[derive(Clone, Copy, Debug, clap::Args)]
+pub struct EarlyRouterChoice {
+    /// Compile early routers if not all experts fit in memory. They run the next layer's router one
+    /// layer early, for --prefetch router or auto [default: router]. Runs that do not use them
+    /// compute them anyway.
+    #[arg(long, value_name = "HOW", value_enum)]
+    prefetch: Option<EarlyRouters>,
+    /// Extra experts that early routers predict per layer, beyond the number that a token uses.
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u32).range(..=MOST_EXTRA))]
+    prefetch_extra: u32,
+}
+
+/// Whether there are early routers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum EarlyRouters {
+    /// No early routers.
+    Off,
+    /// One for each layer except the first.
+    Router,
+}
+
+impl EarlyRouterChoice {
+    /// For how many more experts early routers are wanted, if they are.
+    pub fn extra(self) -> Option<u32> {
+        (self.prefetch != Some(EarlyRouters::Off)).then_some(self.prefetch_extra)
+    }
+
+    /// What of it was said and is without effect for a plan, and why.
+    pub fn without_effect(self, plan: &Plan<Kernel>) -> Result<Option<(&'static str, &'static str)>, ixc_error::Error> {
+        if let (None | Some(EarlyRouters::Off), 0) = (self.prefetch, self.prefetch_extra) {
+            return Ok(None);
+        }
+        let why = match plan.expert_groups.len() {
+            _ if memory_estimate::has_early_routers(plan)? => None,
+            0 => {
+                Some("this plan keeps all weights in memory; where there are experts, --memory makes one that does not")
+            }
+            1 => Some("no layer with experts comes before another one"),
+            _ => Some("no layer's router can be asked a layer early"),
+        };
+        Ok(match (self.prefetch, self.prefetch_extra) {
+            (Some(EarlyRouters::Off), 1..) => Some(("--prefetch-extra", "--prefetch off leaves early routers out")),
+            (Some(EarlyRouters::Router), _) => why.map(|why| ("--prefetch router", why)),
+            (None, 1..) => why.map(|why| ("--prefetch-extra", why)),
+            (Some(EarlyRouters::Off) | None, _) => None,
+        })
+    }
+}
+
+/// Keeping.
+#[derive(Clone, Copy, Debug, clap::Args)]
+pub struct CacheChoice {
+    /// Eviction policy of the expert cache: lru, slru or s3-fifo.
+    #[arg(long, value_name = "POLICY", default_value = Kind::default().name())]
+    cache: Kind,
+}
+
+impl CacheChoice {
+    /// As the runtime takes it.
+    pub fn kind(self) -> Kind {
+        self.cache
+    }
+}

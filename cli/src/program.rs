@@ -1,0 +1,42 @@
+//! The program: parses arguments, runs one command, and turns what went wrong into one message and an exit status.
+
+use std::io::Write;
+use std::process::ExitCode;
+
+use ixc_grammar::{COMPILE_ARGUMENT, serve_compile_request};
+use ixc_text::template::{RENDER_ARGUMENT, serve_render_request};
+
+#[cfg(unix)]
+use super::signals;
+use super::{Cli, exit, failure, interrupt, output, parse, terminal};
+
+/// Runs the command of this process's arguments. Returns its exit status.
+pub fn run() -> ExitCode {
+    // Before anything is set up: a helper does one piece of work and nothing else.
+    match std::env::args_os().nth(1) {
+        Some(argument) if argument == RENDER_ARGUMENT => return serve_render_request(),
+        Some(argument) if argument == COMPILE_ARGUMENT => return serve_compile_request(),
+        _ => {}
+    }
+    // Help, versions and wrong usage end here.
+    let Cli { command, log } = parse(std::env::args_os().collect()).unwrap_or_else(|error| exit(&error));
+    interrupt::install();
+    #[cfg(unix)]
+    signals::install();
+    let mut out = terminal::standard_output();
+    let result = log.install().and_then(|()| command.run(&mut *out));
+    terminal::end_text();
+    let result = result.and_then(|()| Ok(out.flush()?));
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            let (status, message) = failure::failure(&error);
+            // Nothing is left to tell of a standard error that is closed.
+            let _ = out.flush();
+            if let Some(message) = message {
+                output::complain(&message);
+            }
+            ExitCode::from(status)
+        }
+    }
+}

@@ -1,0 +1,236 @@
+//! `ixc quantise`: a GGUF file to one whose matrices are in other formats.
+
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use ixc_files::Kind;
+use ixc_ir::format::Format;
+use ixc_model_files::gguf::ShardFile;
+use ixc_quantise::importance::Importance;
+use ixc_quantise::mix::{MIXES, Mix};
+use ixc_quantise::{Options, Plan, plan};
+use serde::Serialize;
+
+use super::choose::ModelArgument;
+use super::force::{Force, reads};
+use super::output::{Bytes, Line, Printable, Rate, Unit, counted, json, note};
+
+/// A model file.
+const KIND: Kind = Kind { name: "GGUF file", is: |head| head.starts_with(b"GGUF"), streams: false, private: false };
+
+/// As many threads as an engine may have.
+const MAX_THREADS: i64 = ixc_runtime::pool::MAX_THREADS as i64;
+
+/// Quantises a model: writes it with its matrices in other formats.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "EXAMPLES:
+  ixc quantise model-f16.gguf Q4_K_M         writes model-f16-Q4_K_M.gguf
+  ixc quantise model-bf16.gguf IQ4_XS -o small.gguf --imatrix i.gguf
+  ixc quantise model-f16.gguf Q4_K_M --tensor 'blk.*.ffn_down_exps*=q6_k'
+  ixc quantise model-f16.gguf Q4_K_M --dry-run   prints each tensor's format
+  ixc eval model-f16-Q4_K_M.gguf --text sample.txt --against model-f16.gguf
+                                             measures the loss
+
+Mixes have the names and rules of llama-quantize, and llama.cpp reads the result. Vectors, routers \
+and small matrices keep their format. Rows that are not a multiple of a format's block get a \
+format with shorter blocks.")]
+pub struct Args {
+    #[command(flatten)]
+    model: ModelArgument,
+    /// Mix of formats, such as Q4_K_M: it gives each matrix its format.
+    #[arg(value_name = "MIX", value_parser = read_mix)]
+    mix: &'static Mix,
+    /// File to write [default: the model's name, a hyphen and the mix, in the current folder].
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
+    /// Importance matrix from llama-imatrix or `ixc eval --imatrix`. Errors count more in columns
+    /// with large inputs.
+    #[arg(long, value_name = "FILE")]
+    imatrix: Option<PathBuf>,
+    /// Another format for matrices whose names match; repeatable, the last match wins. Vectors,
+    /// routers and small matrices keep their format.
+    #[arg(long = "tensor", alias = "tensor-type", value_name = "PATTERN=FORMAT", value_parser = read_override)]
+    overrides: Vec<(String, Format)>,
+    /// Use the mix's main format for all matrices.
+    #[arg(long)]
+    pure: bool,
+    /// Quantise matrices that are already quantised. Their errors add up.
+    #[arg(long)]
+    allow_requantize: bool,
+    /// Print the format of each tensor, and write nothing.
+    #[arg(long)]
+    dry_run: bool,
+    /// Number of threads [default: one per core].
+    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=MAX_THREADS), env = "IXC_THREADS", hide_env_values = true)]
+    threads: Option<u16>,
+    #[command(flatten)]
+    force: Force,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+fn read_mix(name: &str) -> Result<&'static Mix, String> {
+    let names = || MIXES.iter().map(|mix| mix.name).collect::<Vec<_>>().join(", ");
+    Mix::named(name).ok_or_else(|| format!("expected one of {}", names()))
+}
+
+fn read_override(text: &str) -> Result<(String, Format), String> {
+    let made = || Format::encoded().map(Format::name).collect::<Vec<_>>().join(", ");
+    let format = |name: &str| Format::from_name(&name.to_ascii_lowercase()).filter(|format| format.encodes());
+    let found = text.rsplit_once('=').and_then(|(pattern, name)| Some((pattern.to_owned(), format(name)?)));
+    found.ok_or_else(|| format!("expected PATTERN=FORMAT with one of {}", made()))
+}
+
+/// What is printed.
+#[derive(Serialize)]
+struct Found<'f> {
+    mix: &'static str,
+    output: Option<&'f Path>,
+    bytes_before: u64,
+    bytes: u64,
+    quantised: usize,
+    tensors: Vec<Row<'f>>,
+    seconds: f64,
+}
+
+/// A tensor.
+#[derive(Serialize)]
+struct Row<'f> {
+    name: &'f str,
+    dims: &'f [u64],
+    from: String,
+    to: String,
+}
+
+fn rows<'p>(plan: &'p Plan<'_>) -> Vec<Row<'p>> {
+    let row = |planned: &'p ixc_quantise::Planned<'_>| Row {
+        name: planned.tensor.name(),
+        dims: planned.tensor.dims(),
+        from: planned.tensor.tensor_type().to_string(),
+        to: planned.tensor_type().to_string(),
+    };
+    plan.tensors.iter().map(row).collect()
+}
+
+impl Args {
+    fn path(&self) -> PathBuf {
+        let stem = self.model.path().and_then(Path::file_stem).unwrap_or("demo".as_ref()).to_string_lossy();
+        self.output.clone().unwrap_or_else(|| format!("{stem}-{}.gguf", self.mix.name).into())
+    }
+
+    /// Runs the command.
+    pub fn run(self, out: &mut dyn Write) -> anyhow::Result<()> {
+        let begin = Instant::now();
+        let path = self.path();
+        let inputs: Vec<&Path> = self.model.path().into_iter().chain(self.imatrix.as_deref()).collect();
+        // Before the work, which would be lost.
+        let mut output = match self.dry_run {
+            true => None,
+            false => Some(self.force.open(&path, &KIND, &inputs)?),
+        };
+        let model = match self.model.path() {
+            Some(path) => ixc_compile::model::open_files(path)?,
+            None => ixc_compile::demo::open()?,
+        };
+        if let Some(output) = &mut output {
+            reads(output, model.files().iter().map(ShardFile::path))?;
+        }
+        let importance = self.imatrix.as_deref().map(Importance::read).transpose().map_err(quantise_error)?;
+        let options = Options {
+            mix: self.mix,
+            overrides: self.overrides.clone(),
+            pure: self.pure,
+            importance: importance.as_ref(),
+            requantise: self.allow_requantize,
+        };
+        let plan = plan(&model, &options).map_err(quantise_error)?;
+        if let Some(importance) = &importance {
+            let known = |name: &str| importance.knows(name);
+            let unknown = plan.tensors.iter().filter(|planned| planned.to.is_some() && !known(planned.tensor.name()));
+            let unknown = unknown.count() as u64;
+            if unknown > 0 {
+                note!("ixc: the importance matrix says nothing of {}", counted(unknown, "tensor"));
+            }
+        }
+        let blind = plan.without_importance() as u64;
+        if blind > 0 {
+            note!(
+                "ixc: {} of so few bits without importance: llama-quantize refuses, and predictions suffer (`ixc eval --imatrix FILE` makes an importance matrix)",
+                counted(blind, "tensor")
+            );
+        }
+        let bytes_before: u64 = model.tensors().map(|tensor| tensor.bytes()).sum();
+        let threads = self
+            .threads
+            .map(usize::from)
+            .unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
+        let written = match output {
+            Some(output) => {
+                let (mut line, mut rate) = (Line::new(begin), Rate::default());
+                let bytes = plan.write(output, threads, |progress| {
+                    let ixc_quantise::Progress { tensor, done, total } = progress;
+                    let rate = rate.at(Instant::now(), done, total, Unit::Bytes);
+                    let (done, total) = (Bytes(done), Bytes(total));
+                    line.show(format_args!("writing {}: {done} of {total}{rate}", Printable(tensor)));
+                });
+                line.clear();
+                Some(bytes.map_err(quantise_error)?)
+            }
+            None => None,
+        };
+        let seconds = begin.elapsed().as_secs_f64();
+        if self.json {
+            let found = Found {
+                mix: self.mix.name,
+                output: written.map(|_| &*path),
+                bytes_before,
+                bytes: plan.bytes(),
+                quantised: plan.quantised(),
+                tensors: rows(&plan),
+                seconds,
+            };
+            return Ok(json(out, "ixc.quantise.v1", &found)?);
+        }
+        if self.dry_run {
+            for row in rows(&plan) {
+                let to = if row.from == row.to { String::new() } else { format!(" -> {}", row.to) };
+                writeln!(
+                    out,
+                    "{:<36} {:<22} {}{to}",
+                    Printable(row.name).to_string(),
+                    format!("{:?}", row.dims),
+                    row.from
+                )?;
+            }
+        }
+        let mut formats: BTreeMap<String, u64> = BTreeMap::new();
+        rows(&plan).into_iter().for_each(|row| *formats.entry(row.to).or_default() += 1);
+        let formats: Vec<String> = formats.iter().map(|(format, count)| format!("{count} {format}")).collect();
+        let what = if written.is_some() { path.display().to_string() } else { "nothing written".into() };
+        writeln!(
+            out,
+            "{}: {} of {} changed, {} -> {}, {seconds:.1} s",
+            Printable(&what),
+            plan.quantised(),
+            counted(plan.tensors.len() as u64, "tensor"),
+            Bytes(bytes_before),
+            Bytes(plan.bytes())
+        )?;
+        writeln!(out, "  {}", formats.join(", "))?;
+        let shorter = plan.tensors.iter().filter(|planned| planned.shorter).count() as u64;
+        if shorter > 0 {
+            note!(
+                "ixc: rows of {} are no whole blocks of the mix's format, and got one of shorter blocks",
+                counted(shorter, "tensor")
+            );
+        }
+        Ok(())
+    }
+}
+
+fn quantise_error(error: impl Into<ixc_quantise::QuantiseError>) -> ixc_error::Error {
+    Box::new(error.into()).into()
+}

@@ -1,0 +1,413 @@
+//! `ixc run`: a model, a prompt, and text as it is made.
+
+use std::cell::OnceCell;
+use std::io::{self, IsTerminal, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Instant;
+
+use ixc_files::Output;
+use ixc_generate::chat::{self, Chat};
+use ixc_generate::expert_use::ExpertUse;
+use ixc_generate::loaded_model::{LoadOptions, LoadedModel};
+use ixc_generate::session::Session;
+use ixc_grammar::Matcher;
+use ixc_ir::plan::State;
+use ixc_runtime::engine;
+use ixc_runtime::gauge::Gauge;
+use ixc_runtime::saved;
+use ixc_runtime::trace::{self, Recorder};
+use ixc_serve::batch::Defaults;
+use ixc_text::template::{ChatTemplate, own_program};
+
+use super::batch::{Around, BatchChoice};
+use super::choose::{ModelChoice, RunChoice, backend};
+use super::expert_files::{ExpertFiles, ExpertRecord};
+use super::force::{Force, reads};
+use super::grammar::GrammarChoice;
+use super::inspect_plan::cache_formats;
+use super::interrupt::Interrupted;
+use super::output::{Bytes, Printable, Watch, counted, fact, note};
+use super::sampling::SamplingArgs;
+use super::shift::ShiftChoice;
+use super::speculation::SpeculationChoice;
+use super::template::TemplateChoice;
+use super::writer::{StatsFormat, Wanted, Writer};
+use super::{BadInput, streaming, tokenize};
+
+/// Tokens to write where nothing says how many and no token ends the text.
+const DEFAULT_TOKENS: usize = 256;
+
+/// Runs a model and prints text as it is generated.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "EXAMPLES:
+  ixc run -p \"What is a trait?\"                 the built-in demo model
+  ixc run model.gguf \"Why is the sky blue?\"     one answer
+  ixc run model.gguf                             a conversation (/help in it)
+  ixc run model.gguf --raw -p \"Once upon a time\" -n 64 --temp 0 --stats
+  ixc run base.gguf --chat --chat-template chatml
+  cat question.txt | ixc run model.gguf
+  ixc run plan.ixp -f prompt.txt -t 8
+  ixc run large.gguf -p Hello --memory 6GiB      streams experts from the drive
+  ixc run large.gguf --chat --memory 6GiB --pin-experts hot.json
+  ixc run model.gguf -p Hello --trace out.json   a timeline, for ui.perfetto.dev
+  ixc run large.gguf -f code.rs --spec ngram     speculative decoding
+  ixc run -p \"A user as JSON: \" -j '{\"type\": \"object\"}'
+  ixc run --target amx --emulate -p Hello -n 4   code for another CPU, emulated
+  ixc run model.gguf --raw -f book.txt -n 1 --save-state book.ixs
+  ixc run model.gguf --load-state book.ixs -p \"In short,\"
+  ixc run model.gguf --batch prompts.jsonl -o answers.jsonl
+
+The prompt is PROMPT, -p, -f or standard input. Without any of them, on a terminal, a conversation \
+begins. A model with a chat template answers the prompt. --raw continues it as text, and so do \
+models without a template and --load-state. A newline at the end of a file or of standard input is \
+not part of the prompt. Names of special tokens are plain text in a message; in a text that is \
+continued they are tokens. Text goes to standard output, everything else to standard error. Ctrl-C \
+stops the text with exit status 130.
+
+Each line of a --batch file is one request, such as {\"prompt\": \"Hi\", \"max_tokens\": 8}. The \
+options of this command are its defaults. Answers are written as they finish, each with the number \
+of its line. After an interruption, the same command continues with the unanswered lines. The exit \
+status is 1 if any answer is an error. Ctrl-C stops the text; the exit \
+status is 130 then. Where no text is being written it ends the program.
+
+A batch has one request in each line of its file, such as {\"prompt\": \"Hi\", \"max_tokens\": 8}; what a line does not say, the options here do. Answers are \
+written as they come, each with the number of its line, and the same command goes on behind those that are there. The exit status is 1 where one of them is an \
+error.")]
+pub struct Args {
+    #[command(flatten)]
+    model: ModelChoice,
+    /// Prompt.
+    #[arg(value_name = "PROMPT", conflicts_with_all = ["prompt", "file"])]
+    words: Option<String>,
+    /// Prompt.
+    #[arg(short, long, conflicts_with = "file", allow_hyphen_values = true)]
+    prompt: Option<String>,
+    /// Read the prompt from a file; `-` reads standard input.
+    #[arg(short, long, value_name = "FILE")]
+    file: Option<PathBuf>,
+    /// Use the chat template: the prompt is the user's message. It is the default for a model with
+    /// a template, except with --load-state.
+    #[arg(long, visible_alias = "conversation", alias = "cnv")]
+    chat: bool,
+    /// Continue the prompt as text, without a chat template.
+    #[arg(long, visible_aliases = ["no-chat", "no-conversation"], alias = "no-cnv", conflicts_with_all = ["chat", "chat_template"],
+          overrides_with = "raw")]
+    raw: bool,
+    /// Text of the system message; implies --chat.
+    #[arg(long, visible_alias = "system-prompt", alias = "sys", value_name = "TEXT", conflicts_with = "raw")]
+    system: Option<String>,
+    #[command(flatten)]
+    template: TemplateChoice,
+    /// Maximum number of tokens to generate; -1 for no limit but the context [default: -1 for an
+    /// answer, 256 for --raw].
+    #[arg(short = 'n', long = "tokens", aliases = ["n-predict", "predict"], value_name = "N", allow_negative_numbers = true)]
+    count: Option<i64>,
+    #[command(flatten)]
+    how: RunChoice,
+    /// Run generated code in the emulator, which runs any target on any machine, about 1,000 times
+    /// slower.
+    #[arg(long)]
+    emulate: bool,
+    /// Print statistics to standard error: time per op, memory and rates. json prints one line per
+    /// text.
+    #[arg(long, value_enum, value_name = "FORMAT", num_args = 0..=1, require_equals = true, default_missing_value = "text")]
+    stats: Option<StatsFormat>,
+    /// Write a timeline of threads, drive and memory, for https://ui.perfetto.dev.
+    #[arg(long, value_name = "FILE")]
+    trace: Option<PathBuf>,
+    #[command(flatten)]
+    experts: ExpertFiles,
+    #[command(flatten)]
+    shift: ShiftChoice,
+    /// Save the state at the end of the text. A run with --load-state continues from it and
+    /// recomputes nothing.
+    #[arg(long, value_name = "FILE")]
+    save_state: Option<PathBuf>,
+    /// Continue from a state that --save-state wrote. The prompt is appended and may be empty. A
+    /// conversation reuses the beginning that it shares with the saved one.
+    #[arg(long, value_name = "FILE")]
+    load_state: Option<PathBuf>,
+    #[command(flatten)]
+    batch: BatchChoice,
+    #[command(flatten)]
+    force: Force,
+    #[command(flatten)]
+    sampling: SamplingArgs,
+    #[command(flatten)]
+    grammar: GrammarChoice,
+    #[command(flatten)]
+    speculation: SpeculationChoice,
+}
+
+/// How texts are put to the model, and what its own must be.
+struct Form {
+    template: Option<ChatTemplate>,
+    grammar: Option<Matcher>,
+}
+
+impl Args {
+    /// Files that are named here and read.
+    fn inputs(&self) -> Vec<&Path> {
+        let files = self.model.files().chain(self.file.as_deref()).chain(self.template.file()).chain(self.batch.file());
+        let files = files.chain(self.speculation.file());
+        files.chain(self.load_state.as_deref()).chain(self.grammar.files()).collect()
+    }
+
+    /// Runs the command.
+    pub fn run(self, out: &mut dyn Write) -> anyhow::Result<()> {
+        self.sampling.check()?;
+        let begin = Instant::now();
+        let inputs = self.inputs();
+        // Before the run, which would be lost.
+        let output = self.trace.as_ref().map(|path| self.force.open(path, &trace::KIND, &inputs));
+        let mut output = output.transpose()?;
+        let state = self.save_state.as_ref().map(|path| self.force.open(path, &saved::KIND, &inputs));
+        let mut state = state.transpose()?;
+        let batch = self.batch.open(self.force, &inputs)?;
+        let mut record = self.experts.open(self.force, &inputs)?;
+        let trace = output.is_some().then(|| Arc::new(Recorder::new()));
+        let gauge = Arc::new(Gauge::default());
+        let options = self.how.options(&self.model)?;
+        let options = LoadOptions {
+            run: engine::Options {
+                backend: backend(self.emulate),
+                sequences: self.batch.sequences(),
+                stats: self.stats.is_some(),
+                pins: record.pins(),
+                trace: trace.clone(),
+                gauge: Some(Arc::clone(&gauge)),
+                // What was guessed has the bits that it has in steps of its own.
+                exact_batch: true,
+                ..self.speculation.options(options.run)
+            },
+            nextn: self.speculation.nextn(),
+            ..options
+        };
+        // Before the model is opened, which takes longer.
+        let template = self.template.template()?;
+        let grammar = self.grammar.source()?;
+        let watch = Watch::new(&gauge);
+        let guesser = self.speculation.open(self.model.path(), &options)?;
+        let model = LoadedModel::open(self.model.path(), &options)?;
+        drop(watch);
+        let speculation = self.speculation.of(guesser, &model)?;
+        if let Some(batch) = batch {
+            let defaults = Defaults {
+                fields: self.sampling.fields(),
+                stop: self.sampling.stop.clone(),
+                limit: self.limit(None),
+                text_limit: self.limit(Some(DEFAULT_TOKENS)),
+                chats: self.chats(),
+                system: self.system.clone(),
+            };
+            let (shift, force) = (self.shift, self.force);
+            return batch.answer(Around {
+                model,
+                speculation,
+                record,
+                template,
+                shift,
+                defaults,
+                force,
+                begin,
+                inputs,
+            });
+        }
+        for output in output.iter_mut().chain(&mut state) {
+            reads(output, model.files().iter().map(PathBuf::as_path))?;
+        }
+        record.opened(model.engine(), model.files().iter().map(PathBuf::as_path))?;
+        let grammar = grammar.map(|source| GrammarChoice::matcher(&source, &model)).transpose()?;
+        let mut session = Session::new(model);
+        speculation.map_or(Ok(()), |speculation| session.speculate(speculation))?;
+        let result = self.converse_or_write(session, Form { template, grammar }, gauge, begin, (state, record), out);
+        if let (Some(output), Some(trace)) = (output, &trace) {
+            // Of a run that failed, too: it may show why. Of one that never began there is nothing to show.
+            save(output, trace).or_else(|error| if result.is_err() { Ok(()) } else { Err(error) })?;
+        }
+        result
+    }
+
+    fn converse_or_write(
+        &self,
+        mut session: Session,
+        Form { template, grammar }: Form,
+        gauge: Arc<Gauge>,
+        begin: Instant,
+        (state, record): (Option<Output>, ExpertRecord),
+        out: &mut dyn Write,
+    ) -> anyhow::Result<()> {
+        session.set_context_shift(self.shift.shift());
+        let before = self.load_state.as_ref().map(|path| session.load_state(path)).transpose()?;
+        let before = before.map(|saved::Loaded { tokens, sampler }| {
+            // Who names a seed wants other draws.
+            sampler
+                .filter(|_| !self.sampling.has_seed())
+                .into_iter()
+                .for_each(|sampler| session.resume_sampler(sampler));
+            tokens
+        });
+        let mut writer = Writer {
+            own_rate: session
+                .model()
+                .drive()
+                .filter(|_| self.stats.is_some())
+                .and_then(|drive| drive.rate_now(streaming::BASELINE)),
+            session,
+            wanted: Wanted {
+                model: &self.model,
+                streaming: &self.how.streaming,
+                sampling: self.sampling.clone(),
+                grammar,
+                inputs: self.inputs(),
+                limit: self.limit(None),
+                stats: self.stats,
+                emulated: self.emulate,
+            },
+            out,
+            seed: self.sampling.seed(),
+            gauge,
+            converses: false,
+            advised: false,
+            limits: OnceCell::new(),
+            loaded: 0.0,
+            last: None,
+        };
+        writer.loaded = begin.elapsed().as_secs_f64();
+        if self.stats == Some(StatsFormat::Text) {
+            let loaded = writer.loaded;
+            fact!(
+                "load      {loaded:.2} s, {}, target {}{}",
+                counted(writer.session.model().threads() as u64, "thread"),
+                writer.session.model().target().name(),
+                if self.emulate { ", emulated" } else { "" }
+            );
+            let replaced = writer.session.model().replaced();
+            if !replaced.is_empty() {
+                fact!("replaced  {}: {}", counted(replaced.len() as u64, "kernel"), replaced.join(", "));
+            }
+            if let Some((weights, path)) = writer.session.model().tuned() {
+                fact!("tuned     {} by {}", counted(weights as u64, "weight"), Printable(&path.display().to_string()));
+            }
+            let locked = writer.session.model().engine().locked_bytes();
+            if locked > 0 {
+                note!("locked    {} of weights in memory", Bytes(locked));
+            }
+            let (states, bytes) = writer.session.model().engine().states();
+            let (bytes, context) = (Bytes(bytes), writer.session.model().context());
+            fact!("states    {bytes} for {}{}", counted(context as u64, "position"), cached(states));
+        }
+        let result = self.text(&mut writer, template, before);
+        let ended = result.as_ref().err().is_none_or(|error| error.is::<Interrupted>());
+        if let Some(state) = state.filter(|_| ended && writer.session.has_text()) {
+            let bytes = writer.session.save_state(state)?;
+            note!("ixc: the state is saved: {}", Bytes(bytes));
+        }
+        // Of a run that failed, too.
+        let written = record.write(|| ExpertUse::of(writer.session.model().engine()));
+        result.and(written.map_err(anyhow::Error::from))
+    }
+
+    /// Writes a text or begins a conversation; `before` are the tokens of what is gone on with.
+    fn text(
+        &self,
+        writer: &mut Writer<'_>,
+        template: Option<ChatTemplate>,
+        before: Option<Vec<u32>>,
+    ) -> anyhow::Result<()> {
+        let answers = self.answers(writer.session.model(), before.is_some());
+        let prompt = match (self.prompt.as_ref().or(self.words.as_ref()), &self.file) {
+            (Some(prompt), _) => Some(prompt.clone()),
+            (None, Some(file)) => Some(read_prompt(file)?),
+            (None, None) if io::stdin().is_terminal() => (before.is_some() && !self.chats()).then(String::new),
+            (None, None) => Some(read_prompt("-".as_ref())?),
+        };
+        match prompt {
+            Some(prompt) if answers => {
+                if prompt.is_empty() {
+                    return Err(no_prompt());
+                }
+                let mut chat = begin_chat(writer.session.model(), template, self.system.as_deref())?;
+                chat.say(&prompt);
+                writer.answer(&mut chat)
+            }
+            Some(prompt) => {
+                let tokens = match before {
+                    Some(mut before) => {
+                        before.extend(writer.session.model().encode_more(&prompt)?);
+                        before
+                    }
+                    None => writer.session.model().encode_prompt(&prompt)?,
+                };
+                if tokens.is_empty() {
+                    return Err(no_prompt());
+                }
+                let interrupted = writer.write(&tokens, self.limit(Some(DEFAULT_TOKENS)), None)?.interrupted;
+                if interrupted { Err(Interrupted.into()) } else { Ok(()) }
+            }
+            None if self.raw => Err(no_prompt()),
+            None => {
+                let chat = begin_chat(writer.session.model(), template, self.system.as_deref())?;
+                writer.converse(chat)
+            }
+        }
+    }
+}
+
+impl Args {
+    /// Whether the options demand a chat.
+    fn chats(&self) -> bool {
+        self.chat || self.system.is_some() || self.template.is_given()
+    }
+
+    /// Whether the model answers the prompt as a message, in place of continuing it as text. A
+    /// saved text is continued.
+    fn answers(&self, model: &LoadedModel, continues_state: bool) -> bool {
+        self.chats() || (!self.raw && !continues_state && model.chat_template().is_some())
+    }
+
+    /// How many tokens to write, where nothing else is said.
+    fn limit(&self, default: Option<usize>) -> Option<usize> {
+        match self.count {
+            None => default,
+            // A negative number has no limit.
+            Some(count) => usize::try_from(count).ok(),
+        }
+    }
+}
+
+/// What keys and values are kept in, as a part of a sentence; nothing where there are none.
+fn cached(states: &[State]) -> String {
+    let names = Vec::from_iter(cache_formats(states));
+    if names.is_empty() { String::new() } else { format!(", keys and values in {}", names.join(" and ")) }
+}
+
+/// Begins a conversation. Its template, which may come from a file that nobody vouches for, is rendered by this program in a process of its
+/// own.
+fn begin_chat(model: &LoadedModel, template: Option<ChatTemplate>, system: Option<&str>) -> anyhow::Result<Chat> {
+    let renderer = own_program().map_err(ixc_error::Error::io(Path::new("/proc/self/exe"), "find"))?;
+    Ok(Chat::new(model, chat::Options { template, renderer: Some(renderer) }, system)?)
+}
+
+/// Writes a trace, and says where it is incomplete.
+fn save(output: Output, trace: &Recorder) -> anyhow::Result<()> {
+    let dropped = trace.save_to(output).map_err(ixc_error::Error::from)?;
+    if dropped > 0 {
+        note!("ixc: {dropped} events had no place in the trace, which ends early; trace fewer tokens");
+    }
+    Ok(())
+}
+
+/// A prompt from a file, without the newline that editors and `echo` end it with: a model would go on from the next line.
+fn read_prompt(path: &Path) -> anyhow::Result<String> {
+    let mut prompt = tokenize::read(path)?;
+    if prompt.ends_with('\n') {
+        prompt.pop();
+    }
+    Ok(prompt)
+}
+
+fn no_prompt() -> anyhow::Error {
+    BadInput("the prompt is empty; give one with -p, -f or standard input".into()).into()
+}

@@ -1,0 +1,448 @@
+//! `ixc serve`: a model over HTTP.
+
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use ixc_failure::Remedy;
+use ixc_files::own::private_folder;
+use ixc_generate::loaded_model::{LoadOptions, LoadedModel, LongestContext};
+use ixc_generate::prompt_cache;
+use ixc_runtime::engine;
+use ixc_runtime::gauge::Gauge;
+use ixc_serve::serving::{self, Host, Registry, Source, gives_embeddings, serve};
+use ixc_server::{LogFormat, RequestLog};
+use ixc_text::template::own_program;
+use serde_json::{Map, Value};
+
+use super::access::AccessChoice;
+use super::choose::{ModelChoice, RunChoice};
+use super::embed::PoolingChoice;
+use super::expert_files::ExpertFiles;
+use super::force::Force;
+use super::name::{DEMO, ModelName};
+use super::output::{Bytes, Watch, counted, note};
+use super::sampling::SamplingArgs;
+use super::shift::ShiftChoice;
+use super::size::Size;
+use super::speculation::SpeculationChoice;
+use super::template::TemplateChoice;
+use super::{BadInput, Usage, hints, interrupt, log};
+
+/// Bytes of the folder for prompts, and of memory where there is a folder, where nothing is said.
+const FOLDER_BYTES: u64 = 16 << 30;
+const MEMORY_BYTES: u64 = 1 << 30;
+/// Requests that may wait for each that is worked on.
+const QUEUE: usize = 16;
+
+/// Serves models over HTTP, with the APIs of OpenAI (/v1/chat/completions, /v1/completions,
+/// /v1/models), Anthropic (/v1/messages) and llama-server (/completion, /tokenize, ...).
+#[derive(Debug, clap::Args)]
+#[command(after_help = "EXAMPLES:
+  ixc serve model.gguf                     on http://127.0.0.1:8080
+  ixc serve model.gguf --parallel 8 -c 8192
+  ixc serve model.gguf --temp 0 -n 256     defaults of requests
+  ixc serve small.gguf large.gguf --memory 24GiB
+  ixc serve --models-dir ~/models
+  ixc serve model.gguf --host 0.0.0.0 --api-key-file keys.txt
+  ixc serve model.gguf --spec ngram        speculative decoding
+  ixc serve model.gguf --prompt-cache ~/.cache/prompts --prompt-cache-size 32GiB
+  ixc serve model.gguf bge-small.gguf      chat, and embeddings of texts
+  ixc serve qwen3-embedding.gguf --embeddings    /v1/embeddings
+  ixc serve model.gguf --allowed-origin https://chat.example
+  curl http://127.0.0.1:8080/v1/completions -d '{\"prompt\": \"Hi\"}'
+
+Up to --parallel requests are computed together, each with a context of --ctx. Others wait; if too \
+many wait, the server answers 503. A prefix that a prompt shares with an earlier one is not \
+computed again. A request ends when its client disconnects.
+
+With several models, a request selects one by the field \"model\": the name of its file without \
+the extension. Without the field, the first model answers. Loaded models share --memory, or the \
+free memory. If a requested model does not fit, idle models are unloaded, the least recently used \
+first.
+
+Each request is logged as one line on standard error, or in --log-file: time, client, path, \
+status, seconds, tokens and their rate. -q turns the lines off.
+
+Without API keys the server listens on this machine only, and accepts requests to localhost or its \
+address; --allowed-host adds names. Web pages of this machine may send requests; --allowed-origin \
+adds others. Ctrl-C and SIGTERM let running answers finish; a second Ctrl-C stops them.")]
+pub struct Args {
+    #[command(flatten)]
+    model: ModelChoice,
+    /// More models. Requests select one by name; each is loaded at its first request.
+    #[arg(value_name = "MORE", value_parser = ModelName::parser())]
+    more: Vec<ModelName>,
+    /// Serve all models and plans of this folder, named by their files.
+    #[arg(long, value_name = "DIR")]
+    models_dir: Option<PathBuf>,
+    /// Address or host name to listen on.
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1", value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    host: String,
+    /// Port to listen on; 0 takes a free one and prints it.
+    #[arg(long, default_value_t = 8080, env = "IXC_PORT", hide_env_values = true)]
+    port: u16,
+    #[command(flatten)]
+    access: AccessChoice,
+    /// Format of the request log.
+    #[arg(long, value_name = "FORMAT", value_enum, default_value_t = LogForm::Text)]
+    log_format: LogForm,
+    /// Name of the model in answers [default: its file's name].
+    #[arg(short, long, value_name = "NAME")]
+    alias: Option<String>,
+    /// Number of requests computed together.
+    #[arg(long, visible_alias = "np", value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=256))]
+    parallel: u32,
+    /// Maximum number of waiting requests [default: 16 times --parallel].
+    #[arg(long, value_name = "N")]
+    queue: Option<usize>,
+    /// Maximum number of prompt tokens in a step while other requests decode. Fewer make decoding
+    /// smoother and prompts slower [default: 256].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65536))]
+    prompt_rows: Option<u32>,
+    /// Give each request the same bits as when it runs alone, on target amx too, where this is
+    /// slower. Other targets always do.
+    #[arg(long)]
+    exact_batch: bool,
+    /// Prompt cache on disk: keep prefixes of prompts in this folder, also across restarts. Only
+    /// you may have access: the files reveal the prompts.
+    #[arg(long, value_name = "DIR")]
+    prompt_cache: Option<PathBuf>,
+    /// Maximum size of the prompt cache on disk; the least recently used prefixes are removed first
+    /// [default: 16GiB].
+    #[arg(long, value_name = "SIZE", requires = "prompt_cache")]
+    prompt_cache_size: Option<Size>,
+    /// Memory for prefixes of prompts, in addition to the sequences' memory [default: 1GiB with
+    /// --prompt-cache, otherwise none].
+    #[arg(long, value_name = "SIZE")]
+    prompt_cache_memory: Option<Size>,
+    /// Let requests save sequences to this folder and restore them (POST /slots/N?action=save).
+    #[arg(long, value_name = "DIR")]
+    slot_save_path: Option<PathBuf>,
+    #[command(flatten)]
+    experts: ExpertFiles,
+    #[command(flatten)]
+    force: Force,
+    /// Serve embeddings (/v1/embeddings) and no text. The model is compiled without its output
+    /// matrix; a plan must come from `ixc compile --embeddings`.
+    #[arg(long, visible_alias = "embedding", conflicts_with_all = ["prompt_cache", "prompt_cache_memory", "slot_save_path", "context_shift", "drop_turns"])]
+    embeddings: bool,
+    #[command(flatten)]
+    pooling: PoolingChoice,
+    #[command(flatten)]
+    shift: ShiftChoice,
+    /// Drop the oldest turns of a conversation that fills more than three quarters of the context;
+    /// the system message stays. Without this, a prompt longer than the context is refused.
+    #[arg(long)]
+    drop_turns: bool,
+    /// Default limit of tokens per answer; -1 for no limit but the context [default: 16 for
+    /// /v1/completions, otherwise -1].
+    #[arg(short = 'n', long = "tokens", aliases = ["n-predict", "predict"], value_name = "N", allow_negative_numbers = true,
+          value_parser = clap::value_parser!(i64).range(-1..=1 << 24))]
+    tokens: Option<i64>,
+    #[command(flatten)]
+    template: TemplateChoice,
+    #[command(flatten)]
+    sampling: SamplingArgs,
+    #[command(flatten)]
+    how: RunChoice,
+    #[command(flatten)]
+    speculation: SpeculationChoice,
+}
+
+/// The form of the lines of a log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum LogForm {
+    /// Plain text.
+    Text,
+    /// One JSON object per line.
+    Json,
+}
+
+impl LogForm {
+    /// Opens the request log; `None` with `--quiet`.
+    fn open(self) -> anyhow::Result<Option<Arc<RequestLog>>> {
+        let format = match self {
+            LogForm::Text => LogFormat::Text,
+            LogForm::Json => LogFormat::Json,
+        };
+        let failed = ixc_error::Error::io(Path::new("the request log"), "start");
+        log::writer()?.map(|writer| Ok(Arc::new(RequestLog::new(format, writer).map_err(failed)?))).transpose()
+    }
+}
+
+impl Args {
+    /// Runs the command.
+    pub fn run(self, _: &mut dyn Write) -> anyhow::Result<()> {
+        self.sampling.check()?;
+        ixc_server::check_defaults(&self.defaults()).map_err(Usage)?;
+        let keys = self.access.keys()?;
+        let addresses = self.addresses()?;
+        let is_here = addresses.iter().all(|address| address.ip().is_loopback());
+        if keys.is_empty() && !is_here && !self.access.no_api_key {
+            let wrong = format!(
+                "{} is reachable from the network: give --api-key-file, or --no-api-key to allow everybody",
+                self.host
+            );
+            return Err(Usage(wrong).into());
+        }
+        let template = self.template.template()?;
+        if let Some(folder) = &self.slot_save_path {
+            let there = std::fs::metadata(folder).map_err(ixc_error::Error::io(folder, "save sequences in"))?;
+            if !there.is_dir() {
+                return Err(BadInput(format!("{} is no folder", folder.display())).into());
+            }
+        }
+        let inputs: Vec<&Path> = self.model.files().chain(self.template.file()).collect();
+        let mut record = self.experts.open(self.force, &inputs)?;
+        let gauge = Arc::new(Gauge::default());
+        let options = self.how.options(&self.model)?;
+        let options = LoadOptions {
+            run: self.speculation.options(engine::Options {
+                sequences: self.parallel,
+                exact_batch: self.exact_batch,
+                pins: record.pins(),
+                gauge: Some(Arc::clone(&gauge)),
+                ..options.run
+            }),
+            embeddings: self.embeddings,
+            nextn: self.speculation.nextn(),
+            longest_context: Some(LongestContext { reserved: self.prompts().map_or(0, |prompts| prompts.memory) }),
+            ..options
+        };
+        let sources = self.sources()?;
+        // Before the model is loaded, which takes longer.
+        let address = format!("{}:{}", self.host, self.port);
+        let refused = || ixc_error::Error::io(Path::new(&address), "listen on");
+        let listener = serving::listen(&addresses).map_err(refused())?;
+        let renderer = own_program().map_err(ixc_error::Error::io(Path::new("/proc/self/exe"), "find"))?;
+        let queue = self.queue.unwrap_or(QUEUE * self.parallel as usize);
+        let (slot_folder, prompts) = (self.slot_save_path.clone(), self.prompts());
+        let of = serving::Options {
+            name: sources[0].name.clone(),
+            queue,
+            template,
+            compiler: Some(renderer.clone()),
+            renderer: Some(renderer),
+            slot_folder,
+            prompts,
+            prompt_rows: self.prompt_rows.map(|rows| rows as usize),
+            shift: self.shift.shift(),
+            drops_turns: self.drop_turns,
+            pooling: self.pooling.pooling,
+        };
+        let local = listener.local_addr().map_err(refused())?;
+        let parallel = counted(self.parallel.into(), "request");
+        let models = match &*sources {
+            [Source { name, path }] => {
+                let embeddings = options.embeddings || gives_embeddings(path.as_deref())?;
+                let options = LoadOptions { embeddings, ..options };
+                let watch = Watch::new(&gauge);
+                let guesser = self.speculation.open(path.as_deref(), &options)?;
+                let model = LoadedModel::open(path.as_deref(), &options)?;
+                drop(watch);
+                record.opened(model.engine(), model.files().iter().map(PathBuf::as_path))?;
+                let speculation = self.speculation.of(guesser, &model)?;
+                let (threads, context) = (counted(model.threads() as u64, "thread"), self.context_words(&model));
+                let models = Registry::one(Host::new(model, speculation, of)?);
+                note!("ixc: {name} on http://{local}, {parallel} at once in {context}, {threads}");
+                if !embeddings {
+                    self.point_browsers(local);
+                }
+                models
+            }
+            several => {
+                if let Some(folder) = &self.prompt_cache {
+                    private_folder(folder).map_err(ixc_error::Error::io(folder, "keep prompts in"))?;
+                }
+                let names: Vec<&str> = several.iter().map(|source| &*source.name).collect();
+                let names = names.join(", ");
+                let models = Registry::several(sources, options, of);
+                let memory = models.total().map_or_else(String::new, |total| format!(", {} for all", Bytes(total)));
+                note!("ixc: {names} on http://{local}, {parallel} at once of each{memory}");
+                self.point_browsers(local);
+                models
+            }
+        };
+        let options = ixc_server::Options {
+            hosts: self.access.hosts(&self.host),
+            checks_host: self.access.checks_host(&keys),
+            origins: self.access.origins(),
+            keys,
+            defaults: self.defaults(),
+            log: self.log_format.open()?,
+            advice: self.advice(),
+            ..ixc_server::Options::default()
+        };
+        let (end, ended) = tokio::sync::oneshot::channel();
+        interrupt::once(move || {
+            note!("ixc: ending; Ctrl-C again ends at once");
+            let _ = end.send(());
+        });
+        let used =
+            serve(models, listener, options, ended).map_err(ixc_error::Error::io(Path::new("the server"), "run"))?;
+        used.map_or(Ok(()), |used| record.write(|| used))?;
+        Ok(())
+    }
+
+    /// Describes the context of a model and the reason for its length.
+    fn context_words(&self, model: &LoadedModel) -> String {
+        let (context, most) = (model.context(), model.facts().context);
+        match context {
+            asked if self.how.has_context() => format!("contexts of {asked} (--ctx)"),
+            all if all == most => format!("contexts of {all}, the model's"),
+            part => format!("contexts of {part}, as memory allows (the model's is {most}; --ctx sets another)"),
+        }
+    }
+
+    /// Prints the address of the page.
+    fn point_browsers(&self, local: SocketAddr) {
+        match local.ip().is_unspecified() {
+            true => note!("ixc: open http://localhost:{} in a browser to chat", local.port()),
+            false => note!("ixc: open http://{local} in a browser to chat"),
+        }
+    }
+
+    /// Returns the options that help against errors of requests.
+    fn advice(&self) -> BTreeMap<Remedy, String> {
+        let longer = match self.embeddings || self.drop_turns {
+            true => "start the server with a larger context (-c, --ctx)",
+            false => {
+                "start the server with a larger context (-c, --ctx), or with --drop-turns to leave old turns of conversations out"
+            }
+        };
+        let others = [Remedy::ServeEmbeddings, Remedy::AllowHost, Remedy::AllowOrigin, Remedy::SlotFolder];
+        let others = others.map(|remedy| (remedy, hints::of_remedy(remedy)));
+        others.into_iter().chain([(Remedy::LargerContext, longer.to_owned())]).collect()
+    }
+
+    /// What requests have that do not say otherwise.
+    fn defaults(&self) -> Map<String, Value> {
+        let mut fields = self.sampling.fields();
+        if let Some(tokens) = self.tokens {
+            fields.insert("n_predict".to_owned(), tokens.into());
+        }
+        if !self.sampling.stop.is_empty() {
+            // Either is of other interfaces.
+            for name in ["stop", "stop_sequences"] {
+                fields.insert(name.to_owned(), self.sampling.stop.clone().into());
+            }
+        }
+        fields
+    }
+
+    /// The models, one at least, each with a name that no other has.
+    fn sources(&self) -> anyhow::Result<Vec<Source>> {
+        let mut paths: Vec<Option<PathBuf>> = Vec::new();
+        if self.model.is_given() || self.models_dir.is_none() {
+            paths.push(self.model.path().map(Path::to_owned));
+        }
+        paths.extend(self.more.iter().map(|name| name.path().map(Path::to_owned)));
+        if let Some(folder) = &self.models_dir {
+            let found = models_of(folder).map_err(ixc_error::Error::io(folder, "look for models in"))?;
+            if found.is_empty() {
+                return Err(
+                    BadInput(format!("{} has no models: files that end with .gguf or .ixp", folder.display())).into()
+                );
+            }
+            paths.extend(found.into_iter().map(Some));
+        }
+        if paths.len() > 1 {
+            let of_one = [
+                ("--alias", self.alias.is_some()),
+                ("--model", self.model.file().is_some()),
+                ("--spec", self.speculation.is_on()),
+                ("--expert-stats", self.experts.writes()),
+                ("--pin-experts", self.experts.reads()),
+            ];
+            for (option, is_given) in of_one {
+                if is_given {
+                    return Err(Usage(format!("{option} is of one model, and there are {}", paths.len())).into());
+                }
+            }
+        }
+        let mut sources: Vec<Source> = Vec::new();
+        for path in paths {
+            if let Some(path) = &path {
+                std::fs::metadata(path).map_err(ixc_error::Error::io(path, "open"))?;
+            }
+            let name = self.alias.clone().unwrap_or_else(|| name_of(path.as_deref()));
+            if sources.iter().any(|source| source.name == name) {
+                return Err(Usage(format!("two models are called {name}; give one of their files another name")).into());
+            }
+            sources.push(Source { name, path });
+        }
+        Ok(sources)
+    }
+
+    /// The addresses that are meant; IPv4 first, since clients that are told a name try both, and those that are told an address mostly this one.
+    fn addresses(&self) -> anyhow::Result<Vec<SocketAddr>> {
+        let name = self.host.strip_prefix('[').and_then(|name| name.strip_suffix(']')).unwrap_or(&self.host);
+        let found = (name, self.port).to_socket_addrs();
+        let wrong = |why: String| Usage(format!("--host {}: there is no such address: {why}", self.host));
+        let mut found: Vec<SocketAddr> = found.map_err(|error| wrong(error.to_string()))?.collect();
+        found.sort_by_key(SocketAddr::is_ipv6);
+        if found.is_empty() { Err(wrong("the name has none".to_owned()).into()) } else { Ok(found) }
+    }
+
+    /// Where what prompts begin with is kept.
+    fn prompts(&self) -> Option<prompt_cache::Options> {
+        let memory = self.prompt_cache_memory.map(|Size(bytes)| bytes);
+        let folder = self.prompt_cache.clone();
+        let memory = memory.unwrap_or(if folder.is_some() { MEMORY_BYTES } else { 0 });
+        let folder_bytes = self.prompt_cache_size.map_or(FOLDER_BYTES, |Size(bytes)| bytes);
+        (folder.is_some() || memory > 0).then_some(prompt_cache::Options { folder, folder_bytes, memory })
+    }
+}
+
+/// What a model is called: as its file, which of a split model is the first.
+fn name_of(path: Option<&Path>) -> String {
+    let Some(path) = path else { return DEMO.to_owned() };
+    let stem = path.file_stem().unwrap_or_default().to_string_lossy();
+    // A folder's name may have dots.
+    let name = if path.is_dir() { path.file_name().unwrap_or_default().to_string_lossy() } else { stem };
+    split_number(&name).map_or(&*name, |(before, _)| before).to_owned()
+}
+
+/// Of a part of a split model's file, what stands before its number, and the number.
+fn split_number(stem: &str) -> Option<(&str, u32)> {
+    let (rest, count) = stem.rsplit_once("-of-")?;
+    let (before, number) = rest.rsplit_once('-')?;
+    count.parse::<u32>().ok().and(Some((before, number.parse().ok()?)))
+}
+
+/// Models and plans in a folder, in the order of their names: files that end as such, of split ones the first, and folders of safetensors.
+fn models_of(folder: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(folder)? {
+        let path = entry?.path();
+        let stem = path.file_stem().unwrap_or_default().to_string_lossy();
+        let is_first = split_number(&stem).is_none_or(|(_, number)| number == 1);
+        let is_file = path.extension().is_some_and(|extension| extension == "gguf" || extension == "ixp");
+        if is_file && is_first && path.is_file() || path.join("config.json").is_file() {
+            found.push(path);
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn models_are_called_as_their_files() {
+        for (path, name) in [
+            ("/a/Qwen3-30B-A3B.Q4_K_M.gguf", "Qwen3-30B-A3B.Q4_K_M"),
+            ("big-00001-of-00009.gguf", "big"),
+            ("plan.ixp", "plan"),
+            ("one-of-many.gguf", "one-of-many"),
+        ] {
+            assert_eq!(name_of(Some(Path::new(path))), name);
+        }
+        assert_eq!(name_of(None), "demo");
+    }
+}

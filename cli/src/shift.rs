@@ -1,0 +1,26 @@
+//! What happens where a context is full.
+
+use ixc_generate::generator::ContextShift;
+
+/// Tokens that stay where nothing is said: what attention leans on, whatever they say (StreamingLLM).
+const SINKS: usize = 4;
+
+/// Whether texts go on where the context is full.
+#[derive(Clone, Copy, Debug, clap::Args)]
+pub struct ShiftChoice {
+    /// Continue when the context is full: drop the older half of the tokens after the first --keep,
+    /// and recompute the rest. Without this, the text ends there.
+    #[arg(long)]
+    context_shift: bool,
+    /// Number of first tokens that --context-shift keeps, such as the system message; at most half
+    /// of the context.
+    #[arg(long, value_name = "N", default_value_t = SINKS, requires = "context_shift")]
+    keep: usize,
+}
+
+impl ShiftChoice {
+    /// How they go on, if they do.
+    pub fn shift(self) -> Option<ContextShift> {
+        self.context_shift.then_some(ContextShift { keep: self.keep })
+    }
+}

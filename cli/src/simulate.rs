@@ -1,0 +1,421 @@
+//! `ixc simulate`: a model on a dataflow machine that need not exist.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::time::Instant;
+
+use anyhow::Context as _;
+use ixc_compile::model::{self, Model};
+use ixc_compile::place::{Options, place};
+use ixc_compile::simulate::ModelWeights;
+use ixc_dataflow::check::Machine;
+use ixc_dataflow::data::Runner;
+use ixc_dataflow::report::{Report, Summary};
+use ixc_dataflow::simulate::Simulator;
+use ixc_dataflow::{drawing, grids, page, read};
+use ixc_files::Output;
+use ixc_ir::drawing::Language;
+use ixc_ir::kernel::Kernel;
+use ixc_ir::plan::Plan;
+use ixc_model_files::gguf::ShardFile;
+use ixc_runtime::engine::{self, Engine};
+use ixc_text::tokenizer::DecodeOptions;
+use serde_json::json;
+
+use super::choose::open;
+use super::drawing::languages;
+use super::force::{Force, reads};
+use super::interrupt::Writing;
+use super::name::ModelName;
+use super::output::{self, note};
+use super::terminal::standard_error;
+use super::{BadInput, Usage};
+
+/// Of what `--json` prints.
+const SCHEMA: &str = "ixc.simulate.v1";
+
+/// Tokens to write where nothing says how many.
+const DEFAULT_TOKENS: usize = 32;
+
+/// Simulates a model on a dataflow machine: weights stay on processing elements (PEs), and
+/// activations stream between them.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "EXAMPLES:
+  ixc simulate                                    a token of the demo model
+  ixc simulate model.gguf --target dataflow:wse3 --batch 1,8,64 --position 500
+  ixc simulate descriptor.json --html grid.html   a page that draws the grid
+  ixc simulate --draw dot | dot -Tsvg > out.svg   programs and their streams
+  ixc simulate -p \"The borrow checker\" -n 8 --check
+                                                  text, checked against the CPU
+
+A batch of N is one step of N tokens of a prompt. They follow each other through the grid: the \
+first fills the pipeline, the others keep it full. The roofline next to it is the rate if only the \
+slowest part worked: the busiest PE or link, the host, or all of them. Without -p, no weights are \
+read and experts are drawn at random. Grids: wse3, wse2, aie, tiny, tiny-colours, small, medium, \
+or a path that ends in .toml.")]
+pub struct Args {
+    /// Descriptor (.json), or a model to place [default: `demo`, the built-in model].
+    #[arg(value_parser = ModelName::parser())]
+    input: Option<ModelName>,
+    /// Model file of a descriptor, for its weights.
+    #[arg(short, long, value_name = "MODEL", value_parser = ModelName::parser())]
+    model: Option<ModelName>,
+    /// Machine to place the model on.
+    #[arg(long, value_name = "dataflow:GRID", default_value = "dataflow:small")]
+    target: GridName,
+    /// Context length of the placed model, in tokens.
+    #[arg(short = 'c', long = "ctx", alias = "ctx-size", value_name = "N")]
+    context: Option<u32>,
+    /// Run this prompt with the model's weights and print the greedy continuation.
+    #[arg(short, long, allow_hyphen_values = true)]
+    prompt: Option<String>,
+    /// Maximum number of tokens to generate [default: 32].
+    #[arg(short = 'n', long = "tokens", value_name = "N", requires = "prompt")]
+    count: Option<usize>,
+    /// Compare all logits with the CPU engine's on the same plan, bit for bit. Needs a model, not a
+    /// descriptor.
+    #[arg(long, requires = "prompt")]
+    check: bool,
+    /// Run kernels in the reference interpreter, slowly, instead of as portable machine code.
+    #[arg(long, requires = "prompt")]
+    interpreter: bool,
+    /// Tokens in a step; several numbers give a table.
+    #[arg(short, long, value_name = "N,...", value_delimiter = ',', default_value = "1", conflicts_with = "prompt",
+          value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
+    batch: Vec<u32>,
+    /// Tokens before the step.
+    #[arg(long, value_name = "N", default_value_t = 0, conflicts_with = "prompt")]
+    position: u32,
+    /// Seed of the random choice of experts.
+    #[arg(long, default_value_t = 1, conflicts_with = "prompt")]
+    seed: u64,
+    /// Print a drawing of the programs and their streams, without simulating.
+    #[arg(long, value_parser = languages(), value_name = "FORMAT", conflicts_with_all = ["prompt", "html", "json"])]
+    draw: Option<Language>,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+    /// Write an HTML page that draws the grid in the last step. With `-` the page goes to standard
+    /// output and the rest to standard error.
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+    #[command(flatten)]
+    force: Force,
+}
+
+/// A grid by name.
+#[derive(Clone, Debug)]
+struct GridName(String);
+
+impl FromStr for GridName {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<GridName, String> {
+        match name.strip_prefix("dataflow:") {
+            Some(grid) if !grid.is_empty() => Ok(GridName(grid.to_owned())),
+            _ => Err("a dataflow target is written dataflow:GRID, such as dataflow:wse3".to_owned()),
+        }
+    }
+}
+
+/// What is simulated.
+struct Simulated {
+    machine: Machine,
+    model: Option<Model>,
+    plan: Option<Plan<Kernel>>,
+}
+
+impl Args {
+    /// Runs the command.
+    pub fn run(self, out: &mut dyn Write) -> anyhow::Result<()> {
+        let begin = Instant::now();
+        let inputs = [&self.input, &self.model].into_iter().flatten().filter_map(ModelName::path);
+        let inputs: Vec<&Path> = inputs.chain(grids::file(&self.target.0)).collect();
+        // Before the work, which would be lost.
+        let mut page = self.html.as_ref().map(|path| self.force.open(path, &page::KIND, &inputs)).transpose()?;
+        let mut simulated = self.open()?;
+        if let (Some(page), Some(model)) = (&mut page, &simulated.model) {
+            reads(page, model.gguf.files().iter().map(ShardFile::path))?;
+        }
+        let mut stderr = standard_error();
+        let out = if page.as_ref().is_some_and(Output::is_standard) { &mut *stderr } else { out };
+        let d = &simulated.machine.descriptor;
+        note!(
+            "{} programs, {} instances on {} PEs of {}; ready in {:.2} s",
+            d.programs.len(),
+            simulated.machine.layout.pe.len(),
+            simulated.machine.memory.iter().filter(|bytes| **bytes > 0).count(),
+            d.grid.name,
+            begin.elapsed().as_secs_f64()
+        );
+        if let Some(language) = self.draw {
+            return Ok(out.write_all(drawing::draw(d).text(language).as_bytes())?);
+        }
+        let plan = simulated.plan.take();
+        let report = match &self.prompt {
+            Some(prompt) => self.text(out, &simulated, plan, prompt)?,
+            None => self.times(out, &simulated.machine)?,
+        };
+        if let Some(output) = page {
+            let page = page::page(&report, &simulated.machine.descriptor.kernels);
+            output.write(|out| out.write_all(page.as_bytes())).map_err(ixc_error::Error::from)?;
+        }
+        Ok(())
+    }
+
+    /// The descriptor, checked, and what it is of.
+    fn open(&self) -> anyhow::Result<Simulated> {
+        let input = self.input.as_ref().and_then(ModelName::path);
+        if let Some(path) = input.filter(|path| path.extension().is_some_and(|end| end == "json")) {
+            if self.check {
+                return Err(Usage("--check needs the plan of a model, not a descriptor".into()).into());
+            }
+            let descriptor = read::open(path).map_err(ixc_error::Error::from)?;
+            let machine = Machine::new(descriptor).map_err(|error| ixc_error::Error::from(Box::new(error)))?;
+            let model = match (&self.model, &self.prompt) {
+                (Some(name), _) => Some(open(name.path())?),
+                (None, None) => None,
+                (None, Some(_)) => return Err(Usage("a prompt needs weights: name the --model".into()).into()),
+            };
+            return Ok(Simulated { machine, model, plan: None });
+        }
+        if self.model.is_some() {
+            return Err(
+                Usage("--model is the model of a descriptor; a model to be placed is given without it".into()).into()
+            );
+        }
+        let model = open(input)?;
+        let grid = grids::find(&self.target.0).map_err(ixc_error::Error::from)?;
+        let context = self.context;
+        let placed = place(&model, &grid, &Options { context })?;
+        let machine = Machine::new(placed.descriptor).map_err(|error| ixc_error::Error::from(Box::new(error)));
+        Ok(Simulated {
+            machine: machine.context("the descriptor that was made")?,
+            model: Some(model),
+            plan: Some(placed.plan),
+        })
+    }
+
+    /// Steps without weights.
+    fn times(&self, out: &mut dyn Write, machine: &Machine) -> anyhow::Result<Report> {
+        let mut last = None;
+        let mut rows = Vec::new();
+        let is_table = !self.json && self.batch.len() > 1;
+        if is_table {
+            table_head(out)?;
+        }
+        for &batch in &self.batch {
+            let begin = Instant::now();
+            let mut simulator = Simulator::timed(machine, self.seed);
+            simulator.seek(self.position);
+            let wanted: Vec<u32> = (0..batch).collect();
+            let step =
+                simulator.step(&vec![0; batch as usize], &wanted).map_err(|e| ixc_error::Error::from(Box::new(e)))?;
+            let (summary, seconds) = (step.report.summary(), begin.elapsed().as_secs_f64());
+            if is_table {
+                table_row(out, &summary, seconds)?;
+            }
+            rows.push((summary, seconds));
+            last = Some(step.report);
+        }
+        if self.json {
+            let rows: Vec<_> = rows
+                .iter()
+                .map(|(summary, seconds)| json!({"step": summary, "simulated_in_seconds": seconds}))
+                .collect();
+            output::json(out, SCHEMA, &json!({ "steps": rows }))?;
+        } else if let ([(summary, _)], false) = (&rows[..], is_table) {
+            write!(out, "{summary}")?;
+        }
+        last.ok_or_else(|| BadInput("no batch".into()).into())
+    }
+
+    /// A prompt and what follows it.
+    fn text(
+        &self,
+        out: &mut dyn Write,
+        simulated: &Simulated,
+        plan: Option<Plan<Kernel>>,
+        prompt: &str,
+    ) -> anyhow::Result<Report> {
+        let Some(model) = &simulated.model else { return Err(BadInput("a prompt needs weights".into()).into()) };
+        let machine = &simulated.machine;
+        let tokenizer = model::tokenizer(&model.gguf)?;
+        let mut tokens = tokenizer.encode(prompt, true).map_err(ixc_error::Error::from)?;
+        if let Some(bos) = tokenizer.add_bos().filter(|bos| tokens.first() != Some(bos)) {
+            tokens.insert(0, bos);
+        }
+        model.check_tokens(&tokens)?;
+        let weights = ModelWeights::new(&machine.descriptor, &model.gguf).map_err(ixc_error::Error::from)?;
+        let runner = if self.interpreter { Runner::Interpreter } else { Runner::Compiled };
+        let new = Simulator::with_weights(machine, &weights, runner);
+        let mut simulator = new.map_err(|error| ixc_error::Error::from(Box::new(error)))?;
+        let mut engine = match (self.check, plan) {
+            (true, Some(plan)) => Some(cpu(plan, machine.descriptor.context)?),
+            _ => None,
+        };
+        let mut stream = tokenizer.stream(DecodeOptions { show_special: false, at_start: false });
+        let (mut text, mut made, mut cycles) = (String::new(), Vec::new(), 0u64);
+        let mut compared = 0usize;
+        let (begin, mut writing) = (Instant::now(), None);
+        let mut next = tokens;
+        let limit = self.count.unwrap_or(DEFAULT_TOKENS);
+        let report = loop {
+            let wanted = [next.len() as u32 - 1];
+            let step = simulator.step(&next, &wanted).map_err(|error| ixc_error::Error::from(Box::new(error)))?;
+            cycles += step.report.cycles;
+            let logits = step.logits.first().map_or(&[][..], Vec::as_slice);
+            if let Some(engine) = &mut engine {
+                // Its steps may be shorter; what a row gives does not depend on that.
+                let right = engine.prefill(&next).map_err(ixc_error::Error::from)?;
+                compare(logits, right, simulator.position())?;
+                compared += logits.len();
+            }
+            let token = likeliest(logits);
+            let ends = tokenizer.is_end_of_generation(token) || made.len() >= limit;
+            let full = simulator.position() >= machine.descriptor.context;
+            // Before its first text can be seen, which Ctrl-C may answer.
+            let writing = writing.get_or_insert_with(|| Writing::begin(begin.elapsed()));
+            if !ends {
+                made.push(token);
+                show(out, &stream.push(token).map_err(ixc_error::Error::from)?, &mut text, self.json)?;
+            }
+            if ends || full || made.len() >= limit || writing.asked() {
+                break step.report;
+            }
+            next = vec![token];
+        };
+        show(out, &stream.finish(), &mut text, self.json)?;
+        let seconds = cycles as f64 / machine.descriptor.grid.clock_hz;
+        if self.json {
+            let facts = json!({
+                "text": text, "tokens": made, "cycles": cycles, "seconds": seconds,
+                "logits_compared": self.check.then_some(compared), "last_step": report.summary(),
+            });
+            output::json(out, SCHEMA, &facts)?;
+        } else {
+            writeln!(out)?;
+        }
+        // Before what follows on standard error, which may be the same terminal.
+        out.flush()?;
+        if self.check {
+            note!("check     {compared} logits, all with the bits of the CPU's engine");
+        }
+        note!("simulated {cycles} cycles, {:.1} µs; the last step:", seconds * 1e6);
+        note!("{}", report.summary());
+        Ok(report)
+    }
+}
+
+fn show(out: &mut dyn Write, piece: &str, text: &mut String, quiet: bool) -> std::io::Result<()> {
+    text.push_str(piece);
+    if !quiet {
+        out.write_all(piece.as_bytes())?;
+        out.flush()?;
+    }
+    Ok(())
+}
+
+/// The engine of this CPU for the same plan.
+fn cpu(plan: Plan<Kernel>, context: u32) -> anyhow::Result<Engine> {
+    let built_in = Some(ixc_generate::plan_file::built_in());
+    let options = engine::Options { context: Some(context), built_in, ..engine::Options::default() };
+    Ok(Engine::load(plan, Path::new(""), &options).map_err(ixc_error::Error::from)?)
+}
+
+/// The first of the largest.
+fn likeliest(logits: &[f32]) -> u32 {
+    let mut best = 0;
+    for (token, logit) in logits.iter().enumerate() {
+        if *logit > logits[best] {
+            best = token;
+        }
+    }
+    best as u32
+}
+
+fn compare(found: &[f32], right: &[f32], position: u32) -> anyhow::Result<()> {
+    let same = |(a, b): (&f32, &f32)| a.to_bits() == b.to_bits();
+    if found.len() == right.len() && found.iter().zip(right).all(same) {
+        return Ok(());
+    }
+    let place = found.iter().zip(right).position(|pair| !same(pair)).unwrap_or(0);
+    let (a, b) = (found.get(place).copied().unwrap_or(f32::NAN), right.get(place).copied().unwrap_or(f32::NAN));
+    anyhow::bail!("at position {position} logit {place} is {a:?} on the grid and {b:?} on this CPU")
+}
+
+/// Writes the head of a table of steps.
+fn table_head(out: &mut dyn Write) -> std::io::Result<()> {
+    writeln!(
+        out,
+        "{:>6} {:>12} {:>14} {:>12} {:>12} {:>8} {:>8} {:>10} {:>11} {:>8}",
+        "tokens", "cycles", "cycles/token", "tokens/s", "roofline/s", "busy", "of_peak", "messages", "links", "sim. s"
+    )?;
+    out.flush()
+}
+
+/// Writes a step as a row of the table. It is seen at once, since the next step may take minutes.
+fn table_row(out: &mut dyn Write, row: &Summary, seconds: f64) -> std::io::Result<()> {
+    writeln!(
+        out,
+        "{:>6} {:>12} {:>14.1} {:>12.1} {:>12.1} {:>7.2}% {:>7.2}% {:>10} {:>11} {:>8.2}",
+        row.rows,
+        row.cycles,
+        row.cycles as f64 / row.rows as f64,
+        row.tokens_per_second,
+        row.roofline_tokens_per_second,
+        row.busy * 100.0,
+        row.arithmetic_utilisation * 100.0,
+        row.messages,
+        row.hops,
+        seconds
+    )?;
+    out.flush()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Command {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    /// A reader that sees what was flushed.
+    #[derive(Default)]
+    struct Reader {
+        unseen: Vec<u8>,
+        seen: Vec<String>,
+    }
+
+    impl Write for Reader {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.unseen.extend(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            self.seen.push(String::from_utf8_lossy(&std::mem::take(&mut self.unseen)).into_owned());
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn each_row_of_a_table_is_seen_when_its_step_is_done() {
+        let Command { args } = Command::parse_from(["simulate", "--batch", "1,2,3"]);
+        let simulated = args.open().unwrap();
+        let mut reader = Reader::default();
+        args.times(&mut reader, &simulated.machine).unwrap();
+        let first_words: Vec<Vec<&str>> = reader
+            .seen
+            .iter()
+            .map(|text| text.lines().map(|line| line.split_whitespace().next().unwrap()).collect())
+            .collect();
+        assert_eq!(first_words, [["tokens"], ["1"], ["2"], ["3"]]);
+        assert!(reader.unseen.is_empty());
+    }
+}

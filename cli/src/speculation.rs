@@ -1,0 +1,238 @@
+//! Whether tokens are guessed, and by what: options of commands that make text.
+//!
+//! ```text
+//! ixc run model.gguf -f code.rs --spec ngram
+//! ixc serve large.gguf --spec small.gguf
+//! ixc run glm-4.7.gguf -p "The borrow checker" --spec nextn
+//! ```
+
+use std::path::Path;
+use std::sync::Arc;
+
+use clap::builder::{OsStringValueParser, TypedValueParser};
+use ixc_architectures::Nextn;
+use ixc_generate::draft_model::{self, DraftModel};
+use ixc_generate::loaded_model::{LoadOptions, LoadedModel};
+use ixc_generate::own_layer::OwnLayer;
+use ixc_generate::speculate::{self, Drafter, MAX_DRAFT, MAX_ROWS, Ngram, NgramOptions, Speculation};
+use ixc_runtime::engine;
+use ixc_runtime::gauge::Gauge;
+
+use super::Usage;
+use super::name::ModelName;
+use super::output::note;
+
+/// Words for what guesses, with those of llama.cpp that mean as much.
+static WORDS: [(How, &[&str]); 4] = [
+    (How::Off, &["off", "none"]),
+    (How::Ngram, &["ngram", "ngram-simple", "ngram-map-k", "ngram-map-k4v", "ngram-mod", "ngram-cache"]),
+    (How::OwnLayer, &["nextn", "mtp", "draft-mtp"]),
+    (How::Model(None), &["draft", "draft-simple"]),
+];
+/// Words for models that guess from another one's activations.
+const OF_ACTIVATIONS: [&str; 5] = ["eagle", "draft-eagle3", "draft-dflash", "draft-dspark", "eagle3"];
+
+/// What guesses.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum How {
+    Off,
+    Ngram,
+    /// The model's own layer.
+    OwnLayer,
+    /// A small model; where there is none, the one that --model-draft names.
+    Model(Option<ModelName>),
+}
+
+impl How {
+    fn parser() -> impl TypedValueParser<Value = How> {
+        OsStringValueParser::new().try_map(|word| {
+            if let Some((how, _)) = WORDS.iter().find(|(_, words)| words.iter().any(|known| word == *known)) {
+                return Ok(how.clone());
+            }
+            if OF_ACTIVATIONS.iter().any(|known| word == *known) {
+                return Err(
+                    "draft models that read another one's activations are not run; ngram, nextn and a draft model \
+                            of its own guess"
+                        .to_owned(),
+                );
+            }
+            ModelName::parse(&word).map(|name| How::Model(Some(name)))
+        })
+    }
+}
+
+/// Speculation, of a command that makes text.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Speculation")]
+pub struct SpeculationChoice {
+    /// Speculative decoding: draft tokens and verify them in one step. ngram drafts from earlier
+    /// text, nextn with the model's own layer, a file with a small model. The output stays the
+    /// same. Drafting pauses while it does not pay.
+    #[arg(long, visible_alias = "spec-type", value_name = "HOW", default_value = "off", value_parser = How::parser())]
+    spec: How,
+    /// Draft model with the same vocabulary; same as --spec MODEL.
+    #[arg(long, alias = "spec-draft-model", value_name = "MODEL", value_parser = ModelName::parser())]
+    model_draft: Option<ModelName>,
+    /// Maximum number of draft tokens in a step.
+    #[arg(long, aliases = ["draft", "draft-n", "spec-draft-n-max", "spec-ngram-mod-n-max", "spec-ngram-simple-size-m"], value_name = "N",
+          default_value_t = speculate::Options::default().max, value_parser = limit(1, MAX_DRAFT))]
+    draft_max: usize,
+    /// Minimum number of draft tokens; shorter drafts are not verified.
+    #[arg(long, aliases = ["draft-n-min", "spec-draft-n-min", "spec-ngram-mod-n-min"], value_name = "N",
+          default_value_t = speculate::Options::default().min, value_parser = limit(0, MAX_DRAFT))]
+    draft_min: usize,
+    /// Minimum probability of a draft token, for a draft model or nextn; the draft ends before a
+    /// less likely one.
+    #[arg(long, alias = "spec-draft-p-min", value_name = "P", default_value_t = draft_model::Options::default().least)]
+    draft_p_min: f32,
+    /// Maximum length of the n-gram that ngram searches for.
+    #[arg(long, aliases = ["spec-ngram-size-n", "spec-ngram-simple-size-n", "spec-ngram-mod-n-match"], value_name = "N",
+          default_value_t = NgramOptions::default().max, value_parser = limit(1, MOST_NGRAM))]
+    spec_ngram_max: usize,
+    /// Minimum length of the n-gram that ngram searches for.
+    #[arg(long, value_name = "N", default_value_t = NgramOptions::default().min, value_parser = limit(1, MOST_NGRAM))]
+    spec_ngram_min: usize,
+    /// Always draft up to --draft-max tokens, even if it does not pay.
+    #[arg(long, alias = "spec-force")]
+    spec_always: bool,
+}
+
+/// No text says more by more of its last tokens.
+const MOST_NGRAM: usize = 1024;
+
+/// A number from a range.
+fn limit(least: usize, most: usize) -> impl TypedValueParser<Value = usize> {
+    let range = least as u64..=most as u64;
+    clap::value_parser!(u64).range(range).map(|count| usize::try_from(count).unwrap_or(usize::MAX))
+}
+
+/// What guesses, before the model is there that it guesses for.
+#[derive(Debug)]
+pub enum Guesser {
+    Ngram(Ngram),
+    /// The model's own layer, which is loaded.
+    OwnLayer(Box<LoadedModel>),
+    /// A small model that is loaded.
+    Model(Box<LoadedModel>),
+}
+
+impl SpeculationChoice {
+    fn how(&self) -> How {
+        match (&self.spec, &self.model_draft) {
+            (How::Off, Some(name)) => How::Model(Some(name.clone())),
+            (How::Model(None), Some(name)) => How::Model(Some(name.clone())),
+            (how, _) => how.clone(),
+        }
+    }
+
+    /// Whether something is to guess.
+    pub fn is_on(&self) -> bool {
+        self.how() != How::Off
+    }
+
+    /// The file of a small model.
+    pub fn file(&self) -> Option<&Path> {
+        let named = match &self.spec {
+            How::Model(Some(name)) => Some(name),
+            How::Off | How::Ngram | How::OwnLayer | How::Model(None) => self.model_draft.as_ref(),
+        };
+        named.and_then(ModelName::path)
+    }
+
+    /// What the model gives beside logits, for what guesses.
+    pub fn nextn(&self) -> Nextn {
+        if self.how() == How::OwnLayer { Nextn::Fed } else { Nextn::Absent }
+    }
+
+    /// How a model is run of which tokens are guessed.
+    pub fn options(&self, run: engine::Options) -> engine::Options {
+        if !self.is_on() {
+            return run;
+        }
+        let sequences = run.sequences.max(1) as usize;
+        // Most rows of a step with guesses.
+        let more = MAX_ROWS.saturating_sub(sequences);
+        engine::Options { more_additions: more as u32, ..run }
+    }
+
+    /// What guesses, if something does. A small model, or the model's own layer, is loaded before the large one, whose budget is then of what is left; `like`
+    /// is how that is run, and `model` where it is, unless it is the demo.
+    ///
+    /// # Errors
+    /// When the options contradict each other, or the small model or the layer cannot be loaded.
+    pub fn open(&self, model: Option<&Path>, like: &LoadOptions) -> anyhow::Result<Option<Guesser>> {
+        if !(0.0..=1.0).contains(&self.draft_p_min) {
+            return Err(Usage(format!("--draft-p-min is {}; a probability is from 0 to 1", self.draft_p_min)).into());
+        }
+        let (path, nextn) = match self.how() {
+            How::Off => return Ok(None),
+            How::Ngram | How::OwnLayer if self.model_draft.is_some() => {
+                let wrong = "--spec ngram and nextn need no --model-draft: one of the two guesses";
+                return Err(Usage(wrong.into()).into());
+            }
+            How::OwnLayer => (model.map(Path::to_owned), Nextn::Alone),
+            How::Ngram => {
+                let (min, max) = (self.spec_ngram_min, self.spec_ngram_max);
+                if min > max {
+                    let wrong = format!("--spec-ngram-min is {min}, more than --spec-ngram-max, {max}");
+                    return Err(Usage(wrong).into());
+                }
+                return Ok(Some(Guesser::Ngram(Ngram::new(NgramOptions { min, max }))));
+            }
+            How::Model(None) => return Err(Usage("which model guesses? --model-draft names it".into()).into()),
+            How::Model(Some(name)) => (name.path().map(Path::to_owned), Nextn::Absent),
+        };
+        let path = path.as_deref();
+        if self.model_draft.is_some() && matches!(&self.spec, How::Model(Some(_))) {
+            return Err(Usage("--spec and --model-draft both name a model that guesses".into()).into());
+        }
+        let run = &like.run;
+        let run = engine::Options {
+            threads: run.threads,
+            pin: run.pin,
+            context: None,
+            sequences: run.sequences,
+            backend: run.backend,
+            skip_weight_check: run.skip_weight_check,
+            gauge: Some(Arc::new(Gauge::default())),
+            ..engine::Options::default()
+        };
+        let compile =
+            ixc_compile::compile::Options { target: like.compile.target, ..ixc_compile::compile::Options::default() };
+        let options = |context| LoadOptions {
+            compile: compile.clone(),
+            run: engine::Options { context, ..run.clone() },
+            nextn,
+            ..LoadOptions::default()
+        };
+        // As long as the large one's, where the small one has one as long.
+        let session = match LoadedModel::open(path, &options(like.run.context)) {
+            Err(ixc_generate::Error::Load(ixc_runtime::load::LoadError::Context { most, .. })) => {
+                LoadedModel::open(path, &options(Some(most)))?
+            }
+            other => other?,
+        };
+        let session = Box::new(session);
+        Ok(Some(if nextn == Nextn::Alone { Guesser::OwnLayer(session) } else { Guesser::Model(session) }))
+    }
+
+    /// What guesses for a model; nothing, and that is said, where its states do not allow it.
+    ///
+    /// # Errors
+    /// When a small model is of another vocabulary, or the model gives its layer nothing to guess from.
+    pub fn of(&self, guesser: Option<Guesser>, model: &LoadedModel) -> anyhow::Result<Option<Speculation>> {
+        let Some(guesser) = guesser else { return Ok(None) };
+        if let Err(error) = model.check_speculation() {
+            note!("ixc: --spec is without effect: {error}");
+            return Ok(None);
+        }
+        let least = draft_model::Options { least: self.draft_p_min };
+        let drafter: Box<dyn Drafter> = match guesser {
+            Guesser::Ngram(ngram) => Box::new(ngram),
+            Guesser::OwnLayer(layer) => Box::new(OwnLayer::new(*layer, model, least)?),
+            Guesser::Model(small) => Box::new(DraftModel::new(*small, model, least)?),
+        };
+        let options = speculate::Options { max: self.draft_max, min: self.draft_min, always: self.spec_always };
+        Ok(Some(Speculation::new(drafter, options)))
+    }
+}

@@ -1,0 +1,327 @@
+//! Where the time of a text went, for `--stats`: each op's share, what it read and multiplied, and how near that is to what the machine can do.
+
+use std::collections::BTreeMap;
+
+use ixc_generate::timing::{Phase, Streamed};
+use ixc_runtime::stats::{Stats, Work};
+use ixc_workbench::kernels::roofline::Roofline;
+use serde::Serialize;
+use serde_json::{Value as Json, json};
+
+use super::output::{Printable, counted, fact};
+
+/// Min share of the time for which an op gets a row. The longest op always gets one, since threads
+/// on a busy machine may do little but wait.
+const LEAST: f64 = 0.01;
+/// Columns of the read rate, before the rate of products: as in `  10.0 GB/s,  50 % of memory;`.
+const RATES: usize = 29;
+
+/// Prints where the time of a phase went, in rows that add up to all of it. Rates are scaled to all
+/// threads, for the time in which threads worked on the op.
+pub fn note(part: &str, phase: &Phase, stats: &Stats, limits: Option<&Roofline>) {
+    for line in lines(phase, stats, limits) {
+        fact!("{part:<9} {line}");
+    }
+    if stats.reduced > 0 {
+        fact!(
+            "{part:<9} {} of {} with less than {} threads: others use the processors, and all would wait for those that do not run",
+            stats.reduced,
+            counted(stats.steps, "step"),
+            stats.threads
+        );
+    }
+    if let Some(each) = stats.meeting.checked_div(u32::try_from(stats.barriers).unwrap_or(u32::MAX)) {
+        let a_step = counted(stats.barriers / stats.thread_steps.max(1), "barrier");
+        fact!("{part:<9} {a_step} in a step, each {:.2} us beyond waiting for others", each.as_secs_f64() * 1e6);
+    }
+}
+
+/// Prints the peak rates of this machine, which the rates of ops are compared with.
+pub fn note_limits(limits: &Roofline) {
+    let products: Vec<String> =
+        limits.products.iter().map(|rate| format!("{} {:.1}", rate.of, rate.operations_per_second / 1e9)).collect();
+    let products = match products.is_empty() {
+        true => String::new(),
+        false => format!("; products {} GOP/s", products.join(", ")),
+    };
+    let memory = limits.bytes_per_second.map(|rate| format!("memory {:.1}", rate / 1e9));
+    let caches = limits.caches.iter().map(|rate| format!("{} {:.1}", rate.level, rate.bytes_per_second / 1e9));
+    let rates: Vec<String> = memory.into_iter().chain(caches).collect();
+    fact!("limits    {} GB/s{products}: measured now", rates.join(", "));
+    if let Some(why) = &limits.no_bandwidth {
+        fact!("limits    reading from memory was not measured: {why}");
+    }
+}
+
+/// What an op took over all layers, and how near that is to what the machine does at the most. Rates are of the time in which threads worked on it,
+/// as if all of them did.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Op {
+    /// Its word.
+    op: String,
+    /// Seconds, all threads together.
+    seconds: f64,
+    /// Of the time of all threads, 0 to 1.
+    share: f64,
+    /// Items that ran.
+    items: u64,
+    /// Bytes that were read.
+    bytes: u64,
+    bytes_per_second: f64,
+    /// Share of the memory's measured bandwidth. It is above 1 where the bytes come from caches.
+    share_of_bandwidth: Option<f64>,
+    /// Memory level that is as fast as the op reads: `memory`, `L3`, `L2` or `L1`; `None` if memory
+    /// was not measured.
+    fed_by: Option<&'static str>,
+    /// Share of that level's bandwidth; `None` for `L1`, which is not measured.
+    share_of_feeding: Option<f64>,
+    /// Multiply-adds of each kind.
+    products: Products,
+    /// The kind that it is mostly made of, where it is products.
+    mostly: Option<&'static str>,
+    /// Operations of that kind, two for each multiply-add.
+    operations_per_second: Option<f64>,
+    /// Of what the machine does of that kind, where that was measured.
+    share_of_peak: Option<f64>,
+}
+
+/// Multiply-adds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+struct Products {
+    int8: u64,
+    bf16: u64,
+    f32: u64,
+}
+
+/// Ops over all layers, that which took longest first.
+fn ops(stats: &Stats, limits: Option<&Roofline>) -> Vec<Op> {
+    // Labels are an op and the weight of one layer; over all layers, the op is what tells.
+    let mut ops: BTreeMap<&str, Work> = BTreeMap::new();
+    for task in &stats.tasks {
+        let op = task.label.split_whitespace().next().unwrap_or_default();
+        *ops.entry(op).or_default() += task.work;
+    }
+    let total = stats.wall.as_secs_f64() * stats.threads as f64;
+    let mut ops: Vec<Op> =
+        ops.into_iter().map(|(op, work)| Op::of(op, &work, (stats.threads, total), limits)).collect();
+    ops.sort_by(|a, b| b.seconds.total_cmp(&a.seconds));
+    ops
+}
+
+impl Op {
+    fn of(op: &str, work: &Work, (threads, total): (usize, f64), limits: Option<&Roofline>) -> Op {
+        let own = work.time.as_secs_f64();
+        let seconds = own / threads.max(1) as f64;
+        let rate = |count: f64| if seconds > 0.0 { count / seconds } else { 0.0 };
+        let of = |rate: f64, limit: Option<f64>| limit.filter(|limit| *limit > 0.0).map(|limit| rate / limit);
+        let bytes_per_second = rate(work.bytes as f64);
+        let kinds = [("int8", work.products.int8), ("bf16", work.products.bf16), ("f32", work.products.f32)];
+        // What it is mostly made of, where it is products: scales of integers are multiplied in f32, and norms multiply, too.
+        let most = kinds.into_iter().max_by_key(|(_, count)| *count);
+        let most = most.filter(|(_, count)| seconds > 0.0 && *count > 0 && *count >= work.bytes / 4);
+        let operations_per_second = most.map(|(_, count)| rate(2.0 * count as f64));
+        let peak = |kind| limits.and_then(|limits| limits.products_of(kind));
+        let measured = limits.filter(|limits| limits.bytes_per_second.is_some() && bytes_per_second > 0.0);
+        let feeding = measured.map(|limits| limits.feeding(bytes_per_second));
+        Op {
+            op: op.to_owned(),
+            seconds: own,
+            share: if total > 0.0 { own / total } else { 0.0 },
+            items: work.items,
+            bytes: work.bytes,
+            bytes_per_second,
+            share_of_bandwidth: of(bytes_per_second, limits.and_then(|limits| limits.bytes_per_second)),
+            fed_by: feeding.map(|feeding| feeding.map_or("L1", |(level, _)| level)),
+            share_of_feeding: feeding.flatten().map(|(_, share)| share),
+            products: Products { int8: work.products.int8, bf16: work.products.bf16, f32: work.products.f32 },
+            mostly: most.map(|(kind, _)| kind),
+            operations_per_second,
+            share_of_peak: most.zip(operations_per_second).and_then(|((kind, _), rate)| of(rate, peak(kind))),
+        }
+    }
+
+    /// Formats the rates of an op: `  12.1 GB/s,  83 % of memory;   33.4 GOP/s,   9 % of int8`.
+    fn rates(&self) -> String {
+        if self.seconds <= 0.0 {
+            return String::new();
+        }
+        let mut text = format!("{:6.1} GB/s", self.bytes_per_second / 1e9);
+        text += &match (self.fed_by, self.share_of_feeding) {
+            (Some(level), Some(share)) => format!(", {:3.0} % of {level}", 100.0 * share),
+            (Some(level), None) => format!(", from {level}"),
+            (None, _) => String::new(),
+        };
+        if let (Some(of), Some(rate)) = (self.mostly, self.operations_per_second) {
+            let width = if self.fed_by.is_some() { RATES } else { 0 };
+            text = format!("{:<width$} {:6.1} GOP/s", text + ";", rate / 1e9);
+            text += &match self.share_of_peak {
+                Some(share) => format!(", {:3.0} % of {of}", 100.0 * share),
+                None => format!(" of {of}"),
+            };
+        }
+        text
+    }
+}
+
+/// Time of threads outside of ops: its names in text and in JSON, and its seconds.
+struct Other {
+    name: &'static str,
+    key: &'static str,
+    seconds: f64,
+}
+
+/// Returns the time of a phase outside of ops. Together with the ops it is the whole time of all
+/// threads. The rest of the steps and the time between steps have their own rows.
+fn others(phase: &Phase, stats: &Stats) -> Vec<Other> {
+    let threads = stats.threads as f64;
+    let steps = stats.wall.as_secs_f64() * threads;
+    let ops: f64 = stats.tasks.iter().map(|task| task.work.time.as_secs_f64()).sum();
+    let waits = [
+        ("waiting for other threads", "waiting_for_other_threads", stats.imbalance),
+        ("waiting for one that works alone", "waiting_for_one_alone", stats.alone),
+        ("barriers", "meeting", stats.meeting),
+        ("packing", "packing", stats.packing),
+    ]
+    .map(|(name, key, time)| Other { name, key, seconds: time.as_secs_f64() });
+    let known: f64 = ops + waits.iter().map(|wait| wait.seconds).sum::<f64>();
+    let rest = (steps - known).max(0.0);
+    // Steps that leave out a thread, since other processes use its CPU.
+    let part = 1.0 - stats.thread_steps as f64 / (stats.steps as f64 * threads).max(1.0);
+    let idle = if stats.reduced > 0 { (steps * part.max(0.0)).min(rest) } else { 0.0 };
+    let between = (phase.seconds * threads - steps).max(0.0);
+    let left = [
+        ("threads left out", "threads_left_out", idle),
+        ("begin and end of steps", "rest_of_steps", rest - idle),
+        ("sampling and text, between steps", "between_steps", between),
+    ];
+    waits.into_iter().chain(left.map(|(name, key, seconds)| Other { name, key, seconds })).collect()
+}
+
+/// Returns the rows of the longest ops and of the time outside of ops, the longest first. They add
+/// up to the whole time.
+fn lines(phase: &Phase, stats: &Stats, limits: Option<&Roofline>) -> Vec<String> {
+    let (ops, others) = (ops(stats, limits), others(phase, stats));
+    let times = ops.iter().map(|op| op.seconds).chain(others.iter().map(|other| other.seconds));
+    let total: f64 = times.sum();
+    if total <= 0.0 {
+        return Vec::new();
+    }
+    let each = |op: &Op| (op.seconds, format!("{:<20}{}", Printable(&op.op).to_string(), op.rates()));
+    let least = ops.first().map_or(f64::INFINITY, |longest| longest.seconds).min(LEAST * total);
+    let mut rows: Vec<(f64, String)> = ops.iter().map(each).collect();
+    rows.extend(others.iter().map(|other| (other.seconds, other.name.to_owned())));
+    rows.sort_by(|a, b| b.0.total_cmp(&a.0));
+    let (long, short): (Vec<_>, Vec<_>) =
+        rows.into_iter().filter(|(time, _)| *time > 0.0).partition(|(time, _)| *time >= least);
+    let rest: f64 = short.iter().map(|(time, _)| time).sum();
+    let rest = (!short.is_empty()).then(|| (rest, format!("{} others", short.len())));
+    let percent = |time: f64| 100.0 * time / total;
+    long.into_iter().chain(rest).map(|(time, line)| format!("{:5.1} % {}", percent(time), line.trim_end())).collect()
+}
+
+/// A part of a text, with where its time went, as JSON.
+pub fn facts(phase: &Phase, stats: &Stats, limits: Option<&Roofline>) -> Json {
+    let rate = if phase.seconds > 0.0 { phase.tokens as f64 / phase.seconds } else { 0.0 };
+    let others: serde_json::Map<String, Json> =
+        others(phase, stats).into_iter().map(|other| (other.key.to_owned(), other.seconds.into())).collect();
+    let Streamed { bytes, requested, kept, busy, stall } = phase.streamed;
+    json!({
+        "tokens": phase.tokens,
+        "seconds": phase.seconds,
+        "tokens_per_second": rate,
+        "steps": stats.steps,
+        "steps_with_fewer_threads": stats.reduced,
+        "barriers": stats.barriers.checked_div(stats.threads as u64),
+        "thread_seconds": stats.wall.as_secs_f64() * stats.threads as f64,
+        "ops": ops(stats, limits),
+        "thread_seconds_besides": others,
+        "streamed": { "bytes": bytes, "requested": requested, "kept": kept, "busy_seconds": busy, "stall_seconds": stall },
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ixc_runtime::stats::TaskTime;
+    use ixc_workbench::kernels::roofline::{CacheRate, ProductRate};
+    use std::time::Duration;
+
+    #[test]
+    fn ops_of_all_layers_are_one_line_with_their_share_of_the_limits() {
+        let products = ixc_ir::kernel::products::Products { int8: 8_000_000_000, bf16: 0, f32: 1000 };
+        let task = |label: &str, milliseconds, bytes, products| TaskTime {
+            label: label.into(),
+            work: Work { time: Duration::from_millis(milliseconds), items: 1, bytes, products },
+        };
+        let none = Default::default();
+        let stats = Stats {
+            threads: 2,
+            wall: Duration::from_secs(1),
+            imbalance: Duration::from_millis(200),
+            tasks: vec![
+                task("linear blk.0.w", 400, 2_000_000_000, products),
+                task("linear blk.1.w", 400, 2_000_000_000, none),
+                task("rms_norm blk.0.n", 20, 4096, none),
+                task("add", 19, 4096, none),
+            ],
+            ..Stats::default()
+        };
+        let rate = |of, operations_per_second| ProductRate { of, operations_per_second };
+        let limits = Roofline {
+            threads: 2,
+            bytes_per_second: Some(20e9),
+            caches: vec![CacheRate { level: "L3", bytes_per_second: 80e9 }],
+            no_bandwidth: None,
+            products: vec![rate("int8", 400e9), rate("f32", 100e9)],
+            refused: None,
+        };
+        let phase = Phase { tokens: 8, seconds: 1.25, ..Phase::default() };
+        // 4 GB in 0.8 s of two threads, 0.4 s of the clock: 10 GB/s; 16 G operations: 40 GOP/s. Two
+        // threads had 2.5 s.
+        let rows = lines(&phase, &stats, Some(&limits));
+        assert_eq!(
+            rows,
+            [
+                " 38.4 % begin and end of steps",
+                " 32.0 % linear                10.0 GB/s,  50 % of memory;   40.0 GOP/s,  10 % of int8",
+                " 20.0 % sampling and text, between steps",
+                "  8.0 % waiting for other threads",
+                "  1.6 % 2 others",
+            ]
+        );
+        assert!(rows.iter().all(|row| row.len() + 10 <= 100), "{rows:?}");
+        assert_eq!(lines(&phase, &stats, None)[1], " 32.0 % linear                10.0 GB/s;   40.0 GOP/s of int8");
+        // What is faster than memory comes from a cache, and beyond all that were measured from the
+        // first.
+        let faster = |factor: f64| {
+            let tasks = vec![task("linear a", (400.0 / factor) as u64, 4_000_000_000, none)];
+            lines(&phase, &Stats { tasks, ..stats.clone() }, Some(&limits))
+                .into_iter()
+                .find(|row| row.contains("linear"))
+                .unwrap()
+        };
+        assert!(faster(2.0).ends_with("40.0 GB/s,  50 % of L3"), "{}", faster(2.0));
+        assert!(faster(8.0).ends_with("160.0 GB/s, from L1"), "{}", faster(8.0));
+        // With other work on the machine each op is short, and the longest has its row. All rows
+        // make all of the time.
+        let crowded = Stats { wall: Duration::from_secs(1000), ..stats.clone() };
+        let short = lines(&phase, &crowded, None);
+        assert!(short.iter().any(|row| row.starts_with("  0.0 % linear ")), "{short:?}");
+        let sum = |rows: &[String]| -> f64 {
+            rows.iter().map(|row| row.split('%').next().unwrap().trim().parse::<f64>().unwrap()).sum()
+        };
+        assert!([&rows, &short].iter().all(|rows| (sum(rows) - 100.0).abs() < 0.3), "{rows:?} {short:?}");
+        let facts = facts(&phase, &stats, Some(&limits));
+        assert_eq!((&facts["tokens_per_second"], facts["ops"].as_array().unwrap().len()), (&6.4.into(), 3));
+        let linear = &facts["ops"][0];
+        assert_eq!(
+            (&linear["op"], &linear["bytes"], &linear["mostly"]),
+            (&"linear".into(), &4_000_000_000u64.into(), &"int8".into())
+        );
+        let near = |value: &Json, expected: f64| (value.as_f64().unwrap() - expected).abs() < 1e-9;
+        assert!(near(&linear["share_of_bandwidth"], 0.5) && near(&linear["share_of_peak"], 0.1), "{linear}");
+        assert_eq!((&linear["fed_by"], &linear["share_of_feeding"]), (&"memory".into(), &0.5.into()));
+        assert!(near(&linear["share"], 0.4) && facts["ops"][2]["share_of_peak"].is_null(), "{facts}");
+        assert!(near(&facts["thread_seconds_besides"]["waiting_for_other_threads"], 0.2), "{facts}");
+    }
+}

@@ -1,0 +1,140 @@
+//! The stages between a model and its machine code, as text: what `dump` prints and `compile --emit` writes.
+
+use clap::ValueEnum;
+use ixc_compile::compile::{Compiled, assembly};
+use ixc_compile::model::Model;
+use ixc_compile::select::{self, Selection};
+use ixc_files::Kind;
+use ixc_ir::kernel::Kernel;
+use ixc_passes::manager::{self, Ir, Stop};
+use ixc_targets::Target;
+
+use super::{Usage, near};
+
+/// A stage.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Stage {
+    /// The graph as the model file describes it.
+    Graph,
+    /// The graph after all passes.
+    Fused,
+    /// Steps, tasks and buffers.
+    Plan,
+    /// Kernel IR.
+    Kernel,
+    /// Machine code of the kernels.
+    Asm,
+}
+
+impl Stage {
+    /// What stages there are, for who names none.
+    pub fn list() -> String {
+        let mut list = "which stage? --stage takes".to_owned();
+        for value in Stage::value_variants().iter().filter_map(ValueEnum::to_possible_value) {
+            let help = value.get_help().map(ToString::to_string).unwrap_or_default();
+            list += &format!("\n  {:<8} {help}", value.get_name());
+        }
+        list
+    }
+
+    /// Name of the file that `compile --emit` writes: they sort in the order of the stages.
+    pub fn file_name(self) -> &'static str {
+        match self {
+            Stage::Graph => "1.graph.ix",
+            Stage::Fused => "2.fused.ix",
+            Stage::Plan => "3.plan.txt",
+            Stage::Kernel => "4.kernel.ix",
+            Stage::Asm => "5.asm.txt",
+        }
+    }
+
+    /// The file that it is written to, which its first word tells.
+    pub fn kind(self) -> Kind {
+        let (name, is): (_, fn(&[u8]) -> bool) = match self {
+            Stage::Graph | Stage::Fused => {
+                ("graph", |head| head.starts_with(b"; after ") || head.starts_with(b"weight @"))
+            }
+            Stage::Plan => ("listing of a plan", |head| head.starts_with(b"plan ")),
+            Stage::Kernel => ("file of kernels", |head| head.starts_with(b"kernel ")),
+            Stage::Asm => ("listing of machine code", |head| {
+                // As the assembler takes it; cranelift's own.
+                let intel = b".intel_syntax noprefix";
+                head.starts_with(b"# ") && head.windows(intel.len()).any(|part| part == intel)
+                    || head.starts_with(b"; ")
+            }),
+        };
+        Kind { name, is, streams: true, private: false }
+    }
+
+    /// The stage as text. `kernel` chooses kernels; of what is selected the text is for people.
+    pub fn text(
+        self,
+        model: &Model,
+        compiled: &Compiled,
+        kernel: Option<&str>,
+        selection: &Selection,
+    ) -> anyhow::Result<String> {
+        let name = |kernel: &Kernel| kernel.name.clone();
+        if !selection.is_all() {
+            let text = match self {
+                Stage::Graph => Some(select::text(&Ir::Graph(model.arch.module.clone()), selection)),
+                Stage::Fused => Some(select::text(&Ir::Graph(compiled.fused.clone()), selection)),
+                Stage::Plan => Some(select::of_plan(&compiled.plan, &name, selection)),
+                Stage::Kernel | Stage::Asm => None,
+            };
+            if let Some(text) = text {
+                return Ok(text.map_err(ixc_error::Error::from)?);
+            }
+        }
+        let kernels = |kernel| -> anyhow::Result<Vec<&Kernel>> {
+            let used = select::kernels(&compiled.plan, &name, selection).map_err(ixc_error::Error::from)?;
+            choose(used.into_iter().map(|(at, _)| &compiled.plan.kernels[at]).collect(), kernel)
+        };
+        match self {
+            Stage::Graph => Ok(Stop { ir: Ir::Graph(model.arch.module.clone()), after: None }.text()),
+            Stage::Fused => {
+                let after = manager::graph_passes().last().copied();
+                Ok(Stop { ir: Ir::Graph(compiled.fused.clone()), after }.text())
+            }
+            Stage::Plan => Ok(ixc_ir::plan::print::print(&compiled.plan, name)),
+            Stage::Kernel => Ok(kernels(kernel)?.into_iter().map(Kernel::to_string).collect::<Vec<_>>().join("\n")),
+            Stage::Asm => {
+                let target = Target::from_name(&compiled.plan.target).unwrap_or_else(Target::native);
+                Ok(assembly(kernels(kernel)?, target)?)
+            }
+        }
+    }
+}
+
+/// Max kernels in an error text.
+const SHOWN: usize = 3;
+
+/// Returns the error for an unknown kernel name. For a weight's name, the error names the options
+/// that choose its kernels.
+fn no_kernel(name: &str, kernels: &[&str]) -> String {
+    let mut near: Vec<&str> = kernels.iter().copied().filter(|kernel| near::is_near(name, kernel)).collect();
+    near.extend(kernels.iter().copied().filter(|kernel| !near::is_near(name, kernel)));
+    let more = near.len().saturating_sub(SHOWN);
+    near.truncate(SHOWN);
+    let more = if more > 0 { format!(" and {more} more (`ixc kernel list --model MODEL`)") } else { String::new() };
+    let weight = name.strip_prefix("blk.").and_then(|rest| rest.split_once('.'));
+    let hint = match weight {
+        Some((layer, weight)) => {
+            let op = weight.trim_end_matches(".weight").trim_end_matches(".bias");
+            format!("; that is a weight, whose kernels are those of --op {op} --layer {layer}")
+        }
+        None => String::new(),
+    };
+    format!("no kernel is called {name}{hint}; there are {}{more}", near.join(", "))
+}
+
+/// The kernels whose names contain `name`.
+fn choose<'k>(kernels: Vec<&'k Kernel>, name: Option<&str>) -> anyhow::Result<Vec<&'k Kernel>> {
+    let Some(name) = name else { return Ok(kernels) };
+    let chosen: Vec<_> = kernels.iter().copied().filter(|kernel| kernel.name.contains(name)).collect();
+    if chosen.is_empty() {
+        let names: Vec<_> = kernels.iter().map(|kernel| kernel.name.as_str()).collect();
+        return Err(Usage(no_kernel(name, &names)).into());
+    }
+    Ok(chosen)
+}

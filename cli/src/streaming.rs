@@ -1,0 +1,336 @@
+//! What streaming experts took, for `--stats`.
+//!
+//! How well the drive was kept busy is said as a share of what it gives by itself: reads of the same size, as many at once, at random
+//! places of the same file, past the page cache. That is measured before the run and after it, since drives are not always as fast.
+
+use std::time::Duration;
+
+use ixc_compile::machine::system;
+use ixc_generate::drive::{Choice, Origin};
+use ixc_generate::timing::{Overlap, Phase};
+use ixc_measure::forecast::{PROMPT, Remembered, Routing, forecast};
+use ixc_runtime::engine::Engine;
+use ixc_runtime::page_cache_hints::Advised;
+use ixc_runtime::stream::counters::Counters;
+use ixc_runtime::stream::predict::{Report, Strategy, Tally};
+use ixc_runtime::stream::store::stats::{GroupStats, Stats};
+use ixc_runtime::stream::store::{CHUNK, ExpertCache};
+use serde_json::{Value as Json, json};
+
+use super::output::{Bytes, Printable, counted, fact};
+
+/// The store's counts between two moments; the use of its slots is that of the later one.
+pub fn since(mut stats: Stats, before: &Stats) -> Stats {
+    for (now, then) in stats.groups.iter_mut().zip(&before.groups) {
+        for (now, then) in [
+            (&mut now.hits, then.hits),
+            (&mut now.foreseen, then.foreseen),
+            (&mut now.on_the_way, then.on_the_way),
+            (&mut now.misses, then.misses),
+            (&mut now.failures, then.failures),
+            (&mut now.bytes, then.bytes),
+            (&mut now.predicted_bytes, then.predicted_bytes),
+            (&mut now.right_bytes, then.right_bytes),
+            (&mut now.wasted_bytes, then.wasted_bytes),
+            (&mut now.cancelled, then.cancelled),
+        ] {
+            *now = now.saturating_sub(then);
+        }
+        now.stall = now.stall.saturating_sub(then.stall);
+    }
+    stats.drive = stats.drive.since(&before.drive);
+    stats
+}
+
+/// Prints what streaming experts took: hits, bytes read and their rate, the time that threads
+/// waited, and its share of decode.
+pub fn note(store: &ExpertCache, stats: &Stats, decode: &Phase, threads: usize) {
+    let report = store.report();
+    let all = GroupStats::sum(&stats.groups);
+    let requested = all.hits + all.on_the_way + all.misses;
+    fact!(
+        "experts   {requested} needed: {:.1} % in memory, {:.1} % on the way, {:.1} % missed; room for {}",
+        100.0 * all.hit_rate(),
+        100.0 * all.on_the_way as f64 / requested.max(1) as f64,
+        100.0 * all.misses as f64 / requested.max(1) as f64,
+        Bytes(store.bytes())
+    );
+    let pinned: u32 = store.held().iter().map(|held| held.kept).sum();
+    if pinned > 0 {
+        fact!("pinned    {} that stay in memory", counted(pinned.into(), "expert"));
+    }
+    let drive = &stats.drive;
+    let read = drive.routed.bytes + drive.predicted.bytes;
+    let rate = |bytes: u64, time: Duration| if time.is_zero() { 0.0 } else { bytes as f64 / time.as_secs_f64() / 1e9 };
+    fact!(
+        "drive     {} read by {}, {:.2} GB/s while it was read, {:.2} GB/s while experts were missed",
+        Bytes(read),
+        report.backend,
+        rate(read, drive.busy),
+        rate(drive.bytes_while_routed, drive.busy_routed)
+    );
+    if all.predicted_bytes > 0 {
+        let part = |bytes: u64| 100.0 * bytes as f64 / all.predicted_bytes as f64;
+        fact!(
+            "predicted {} read ahead: {:.1} % was needed, {:.1} % given up unused",
+            Bytes(all.predicted_bytes),
+            part(all.right_bytes),
+            part(all.wasted_bytes)
+        );
+    }
+    let stall = all.stall.as_secs_f64();
+    fact!(
+        "stall     {stall:.2} s of waiting for experts, {:.2} s for each of {}",
+        stall / threads.max(1) as f64,
+        counted(threads as u64, "thread")
+    );
+    if let Some(Overlap { reading, hidden }) = decode.overlap(threads) {
+        fact!(
+            "overlap   reads were on in {:.0} % of the time of decode, {:.0} % of reading was hidden behind computing",
+            100.0 * reading,
+            100.0 * hidden
+        );
+    }
+    if let Some(cpus) = &report.cpus {
+        fact!("          the reading thread runs near the drive, on CPUs {cpus:?}");
+    }
+    for text in &report.notes {
+        fact!("          {}", Printable(text));
+    }
+}
+
+/// Says how each way to predict did, used or not, in every layer and in all of them.
+pub fn predictions(report: &Report) {
+    // A prompt alone predicts nothing.
+    let used: Vec<_> =
+        report.tallies.iter().filter(|(_, layers)| layers.iter().any(|tally| tally.predicted > 0)).collect();
+    if used.is_empty() {
+        return;
+    }
+    fact!("prefetch  {}", report.now);
+    let lost = report.decided.iter().flat_map(|decided| &decided.rejected);
+    lost.for_each(|(what, why)| fact!("          over {what}: {why}"));
+    let names: Vec<String> = used.iter().map(|(strategy, _)| format!("{:<32}", strategy.to_string())).collect();
+    fact!("          {}", names.join("  ").trim_end());
+    fact!(
+        "          {}",
+        vec![format!("{:>6} {:>6} {:>9} {:>8}", "recall", "precis", "useless", "avoided"); used.len()].join("  ")
+    );
+    let layers = used.iter().map(|(_, layers)| layers.len()).max().unwrap_or(0);
+    for layer in 0..layers {
+        let cells: Vec<String> =
+            used.iter().map(|(_, tallies)| tallies.get(layer).map_or_else(String::new, cell)).collect();
+        fact!("layer {layer:<3} {}", cells.join("  "));
+    }
+    let sum = |tallies: &[Tally]| {
+        let mut all = Tally::default();
+        tallies.iter().for_each(|tally| all += *tally);
+        cell(&all)
+    };
+    let cells: Vec<String> = used.iter().map(|(_, tallies)| sum(tallies)).collect();
+    fact!("all       {}", cells.join("  "));
+}
+
+/// What predicting experts did since the model was loaded, as JSON: which way is in use and over which others, what was read ahead, and how each way did, used or
+/// not, in every layer and in all. Nothing where no expert is streamed.
+pub fn facts(engine: &Engine) -> Option<Json> {
+    let (store, report) = (engine.stream()?, engine.predictions()?);
+    let read = GroupStats::sum(&store.stats().groups);
+    let rejected = |(what, why): &(String, String)| json!({ "what": what, "why": why });
+    let decided = report.decided.as_ref().map(|decided| {
+        json!({
+            "chosen": decided.chosen,
+            "why": decided.why,
+            "rejected": decided.rejected.iter().map(rejected).collect::<Vec<_>>(),
+        })
+    });
+    let strategy = |(strategy, layers): &(Strategy, Vec<Tally>)| {
+        let mut all = Tally::default();
+        layers.iter().for_each(|tally| all += *tally);
+        json!({
+            "strategy": strategy.to_string(),
+            "all": tally_facts(&all),
+            "layers": layers.iter().map(tally_facts).collect::<Vec<_>>(),
+        })
+    };
+    Some(json!({
+        "now": report.now,
+        "decided": decided,
+        "read_bytes": read.predicted_bytes,
+        "right_bytes": read.right_bytes,
+        "wasted_bytes": read.wasted_bytes,
+        "cancelled": read.cancelled,
+        "strategies": report.tallies.iter().map(strategy).collect::<Vec<_>>(),
+    }))
+}
+
+fn tally_facts(tally: &Tally) -> Json {
+    let Tally { chosen, predicted, right, useful, useless, wasted_bytes, saved } = *tally;
+    json!({
+        "chosen": chosen,
+        "predicted": predicted,
+        "right": right,
+        "useful": useful,
+        "useless": useless,
+        "wasted_bytes": wasted_bytes,
+        "saved_seconds": saved.as_secs_f64(),
+        "recall": tally.recall(),
+        "precision": tally.precision(),
+    })
+}
+
+/// Recall, precision, what would be read for nothing, and the most that waiting could be shortened by.
+fn cell(tally: &Tally) -> String {
+    if tally.predicted == 0 {
+        return format!("{:>32}", "-");
+    }
+    format!(
+        "{:>4.0} % {:>4.0} % {:>9} {:>6.2} s",
+        100.0 * tally.recall(),
+        100.0 * tally.precision(),
+        Bytes(tally.wasted_bytes).to_string(),
+        tally.saved.as_secs_f64()
+    )
+}
+
+/// How long a drive is measured by itself, before a run and after it.
+pub const BASELINE: Duration = Duration::from_millis(250);
+
+/// Says how deep the drive's queue was, and what part of the drive's own rate experts were read at while some were missed: `own` are
+/// bytes per second that it gave by itself, before and after.
+pub fn note_drive(choice: &Choice, drive: &Counters, own: &[f64]) {
+    let who = match choice.origin {
+        Origin::Told => "as told",
+        Origin::Remembered => "as `ixc doctor --drive` found",
+        Origin::Looked => "by a look at the drive",
+        Origin::Usual => "as usual",
+    };
+    fact!("queue     {} of {} at once, {who}", counted(choice.depth as u64, "read"), Bytes(CHUNK));
+    for text in &choice.notes {
+        fact!("          {}", Printable(text));
+    }
+    if let Some(share) = share(drive.routed_rate(), own) {
+        let rates: Vec<String> = own.iter().map(|rate| format!("{:.2}", rate / 1e9)).collect();
+        fact!(
+            "share     {:.0} % of the drive's own {} GB/s (before, after) while experts were missed",
+            100.0 * share,
+            rates.join(", ")
+        );
+    }
+}
+
+/// A rate as a part of the mean of others; nothing where one of them is nothing.
+pub fn share(rate: f64, own: &[f64]) -> Option<f64> {
+    let mean = own.iter().sum::<f64>() / own.len().max(1) as f64;
+    (rate > 0.0 && mean > 0.0).then_some(rate / mean)
+}
+
+/// Notes the hints that the page cache got for experts in mapped files, and their effect.
+pub fn advised(advised: &Advised) {
+    fact!(
+        "experts   {} said to be needed, {}, in mapped files: the page cache keeps what it likes, no budget holds",
+        advised.experts,
+        Bytes(advised.bytes)
+    );
+    if let Some(faults) = system::major_faults() {
+        fact!("faults    waited for {} or more, since they had to be read", counted(faults, "page"));
+    }
+}
+
+/// Tokens that say something of a model's routing.
+const LEAST_TOKENS: usize = 16;
+
+/// What a phase of a run did, and how it was run.
+pub struct Observed {
+    /// What it took.
+    pub phase: Phase,
+    /// Bytes per second that the drive gave by itself around it.
+    pub own: Option<f64>,
+    /// The length of each prompt, where these are no tokens of decode.
+    pub prompt: Option<usize>,
+    /// Whether experts are deferred: see
+    /// [`LoadedModel::defers`](ixc_generate::loaded_model::LoadedModel::defers).
+    pub defers: bool,
+}
+
+/// How a token's time compares with computing alone and reading alone, and with what `ixc plan` predicted, where it was run: lines of text.
+pub fn compare(observed: &Observed, store: &ExpertCache, remembered: Option<&Remembered>) -> Vec<String> {
+    let mut lines = Vec::new();
+    let Phase { tokens, seconds, streamed, .. } = observed.phase;
+    let (Some(known), true) = (remembered, tokens > 0 && seconds > 0.0) else { return lines };
+    if let Some(prompt) = observed.prompt {
+        let slots = store.stats().classes.iter().map(|class| u64::from(class.count)).sum();
+        let predicted = PROMPT as f64 / forecast(&known.shape, &known.costs, slots, &known.routing).prompt;
+        // Of prompts of other lengths it says nothing.
+        if prompt == PROMPT {
+            let prompts = (tokens / PROMPT).max(1) as f64;
+            if !observed.defers {
+                let read = (streamed.requested - streamed.kept) as f64;
+                known.learn(None, Some(read / prompts / known.shape.all() as f64));
+            }
+            lines.push(off(predicted, tokens as f64 / seconds));
+        }
+        return lines;
+    }
+    let token = seconds / tokens as f64;
+    let compute = known.costs.dense + known.costs.experts;
+    if let Some(own) = observed.own.filter(|own| *own > 0.0) {
+        let reading = streamed.bytes as f64 / tokens as f64 / own;
+        lines.push(format!(
+            "token {:.1} ms; compute alone {:.1} ms, reading alone {:.1} ms: {:.2} x the larger",
+            1e3 * token,
+            1e3 * compute,
+            1e3 * reading,
+            token / compute.max(reading).max(1e-9)
+        ));
+    }
+    let slots = store.stats().classes.iter().map(|class| u64::from(class.count)).sum();
+    let predicted = forecast(&known.shape, &known.costs, slots, &known.routing);
+    // Not bytes: what was read for wrong predictions was not missed.
+    if let Some(missed) = streamed.missed().filter(|_| tokens >= LEAST_TOKENS && !observed.defers) {
+        known.learn(Routing::evenness_of(slots as f64 / known.shape.all().max(1) as f64, missed), None);
+    }
+    let (predicted, measured) = (1.0 / predicted.token, 1.0 / token);
+    lines.push(off(predicted, measured));
+    lines
+}
+
+/// How far off a prediction was.
+fn off(predicted: f64, measured: f64) -> String {
+    let off = predicted / measured - 1.0;
+    let word = if off < 0.0 { "low" } else { "high" };
+    format!(
+        "predicted {predicted:.2} tokens/s, with nothing read ahead; measured {measured:.2}: {:.0} % too {word}",
+        100.0 * off.abs()
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_an_answer_took_is_not_what_those_before_took() {
+        let group = |n: u64| GroupStats {
+            hits: n,
+            foreseen: 10 * n,
+            on_the_way: 2 * n,
+            misses: 3 * n,
+            failures: 4 * n,
+            bytes: 5 * n,
+            predicted_bytes: 6 * n,
+            right_bytes: 7 * n,
+            wasted_bytes: 8 * n,
+            cancelled: 9 * n,
+            stall: Duration::from_secs(n),
+        };
+        let stats = |n: u64, busy| {
+            let mut drive = Counters::default();
+            drive.busy = Duration::from_secs(busy);
+            Stats { groups: vec![group(n), group(2 * n)], classes: Vec::new(), drive }
+        };
+        let found = since(stats(10, 7), &stats(4, 5));
+        assert_eq!(found.groups, [group(6), group(12)]);
+        assert_eq!(found.drive.busy, Duration::from_secs(2));
+    }
+}

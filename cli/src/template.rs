@@ -1,0 +1,62 @@
+//! The chat template of a command that talks: a known one, or a file.
+
+use std::path::Path;
+
+use ixc_files::{ReadError, read_argument};
+use ixc_text::template::{ChatTemplate, MAX_SOURCE_BYTES, known};
+
+use super::BadInput;
+
+/// The template in place of a model's own.
+#[derive(Debug, clap::Args)]
+pub struct TemplateChoice {
+    /// Use this chat template in place of the model's own: a known format by its name, or a file with Jinja; `ixc run` talks then, as with --chat.
+    #[arg(long, alias = "chat-template-file", value_name = "NAME|FILE", long_help = long_help())]
+    chat_template: Option<String>,
+}
+
+fn long_help() -> String {
+    let mut help =
+        "Use this chat template in place of the model's own: a file with Jinja, or one of these formats by its name; `ixc run` talks then, as with --chat.\n"
+            .to_owned();
+    for known in known::KNOWN {
+        help += &format!("\n  {:<12} {}", known.name, known.models);
+    }
+    help
+}
+
+impl TemplateChoice {
+    /// Whether one is named.
+    pub fn is_given(&self) -> bool {
+        self.chat_template.is_some()
+    }
+
+    /// The file that it may be in.
+    pub fn file(&self) -> Option<&Path> {
+        self.chat_template.as_deref().filter(|name| known::find(name).is_none()).map(Path::new)
+    }
+
+    /// The template, if one is named.
+    ///
+    /// # Errors
+    /// When it is neither a known format nor a file that can be read.
+    pub fn template(&self) -> anyhow::Result<Option<ChatTemplate>> {
+        let Some(name) = &self.chat_template else { return Ok(None) };
+        if let Some(known) = known::find(name) {
+            return Ok(Some(known.template()));
+        }
+        let path = Path::new(name);
+        if !path.exists() && !name.contains(['/', '.']) {
+            let names = known::names().join(", ");
+            return Err(BadInput(format!(
+                "there is no chat template {name:?}, nor a file of that name; known ones are {names}"
+            ))
+            .into());
+        }
+        let text = match read_argument(path, MAX_SOURCE_BYTES as u64) {
+            Err(ReadError::Io { source, .. }) => return Err(ixc_error::Error::io(path, "read")(source).into()),
+            other => other.map_err(|error| BadInput(error.to_string()))?,
+        };
+        Ok(Some(ChatTemplate::from_source(&text).map_err(ixc_error::Error::from)?))
+    }
+}

@@ -1,0 +1,80 @@
+//! Token ids on the command line: `1,2,3`, or `@file` with ids between commas or white space.
+
+use std::convert::Infallible;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use anyhow::{Context, anyhow};
+use ixc_files::read_argument;
+
+/// Longest text, list of ids or graph that is read: a prompt of four million tokens, more than any context has; five times `War and Peace`;
+/// the graph of a model of thousands of layers.
+const MAX_TEXT_BYTES: u64 = 16 << 20;
+
+/// Ids, or the file that they stand in.
+#[derive(Clone, Debug)]
+pub enum TokenList {
+    /// As they were typed.
+    Text(String),
+    /// In a file.
+    File(PathBuf),
+}
+
+impl FromStr for TokenList {
+    type Err = Infallible;
+
+    fn from_str(text: &str) -> Result<TokenList, Infallible> {
+        Ok(match text.strip_prefix('@') {
+            Some(path) => TokenList::File(path.into()),
+            None => TokenList::Text(text.to_owned()),
+        })
+    }
+}
+
+impl TokenList {
+    /// The file that they stand in, if one does.
+    pub fn file(&self) -> Option<&Path> {
+        match self {
+            TokenList::Text(_) => None,
+            TokenList::File(path) => Some(path),
+        }
+    }
+
+    /// The ids. Whether the model has them is for the model to check.
+    pub fn read(&self) -> anyhow::Result<Vec<u32>> {
+        match self {
+            TokenList::Text(text) => parse(text).context("token ids"),
+            TokenList::File(path) => parse(&read(path)?).with_context(|| path.display().to_string()),
+        }
+    }
+}
+
+fn parse(text: &str) -> anyhow::Result<Vec<u32>> {
+    let words = text.split(|c: char| c == ',' || c.is_whitespace()).filter(|word| !word.is_empty());
+    let ids = words.enumerate().map(|(index, word)| {
+        word.parse().map_err(|_| {
+            let shown: String = word.chars().take(32).collect();
+            let what = format!("token {index} is \"{shown}\"; expected a number from 0 to 4294967295");
+            anyhow!(super::BadInput(what))
+        })
+    });
+    let ids = ids.collect::<anyhow::Result<Vec<u32>>>()?;
+    if ids.is_empty() { Err(ixc_compile::Error::NoTokens.into()) } else { Ok(ids) }
+}
+
+/// Reads a text that the user named: a file, a pipe, or standard input where the path is `-`.
+pub fn read(path: &std::path::Path) -> anyhow::Result<String> {
+    Ok(read_argument(path, MAX_TEXT_BYTES).map_err(ixc_error::Error::from)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_stand_between_commas_and_white_space() {
+        assert_eq!(parse("1,2, 3\n4").unwrap(), [1, 2, 3, 4]);
+        assert!(parse("").is_err());
+        assert!(parse("1,-2").unwrap_err().to_string().contains("token 1 is \"-2\""));
+    }
+}

@@ -1,0 +1,411 @@
+//! Text from a model as it comes, and what it took.
+
+use std::cell::OnceCell;
+use std::io::{self, Write};
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ixc_generate::chat::{self, Chat, Fitted};
+use ixc_generate::generator::{End, Event, Request};
+use ixc_generate::output_text::{OutputText, RestOfText, StopStrings};
+use ixc_generate::session::{Generation, Session};
+use ixc_generate::speculate::Tally;
+use ixc_generate::timing::Phase;
+use ixc_grammar::Matcher;
+use ixc_measure::forecast::Remembered;
+use ixc_runtime::gauge::{Activity, Gauge};
+use ixc_runtime::pages::PageUse;
+use ixc_runtime::processors::Unpinned;
+use ixc_runtime::stream::store::ExpertCache;
+use ixc_runtime::stream::store::stats::Stats;
+use ixc_text::chat::{Answer, Parser};
+use ixc_text::tokenizer::DecodeOptions;
+use ixc_workbench::kernels::roofline::Roofline;
+use serde_json::json;
+
+use super::answer::Shown;
+use super::choose::{ModelChoice, StreamingChoice};
+use super::interrupt::{Interrupted, Writing};
+use super::output::{Bytes, Document, Watch, aside, complain_whole, counted, fact, note};
+use super::sampling::SamplingArgs;
+use super::wrap::Text;
+use super::{spent, streaming, terminal};
+
+/// How long a step of so many tokens of a prompt is taken to last at most, in a conversation: a Ctrl-C that comes in it waits three times as long
+/// for its end, for that ends the answer and not the conversation.
+const LONG_STEP: (u32, Duration) = (512, Duration::from_secs(20));
+/// Seconds that packing must take, and the part of the time, to be worth a word.
+const LONG_PACKING: (f64, f64) = (1.0, 0.2);
+
+/// What was asked for.
+pub struct Wanted<'a> {
+    pub model: &'a ModelChoice,
+    pub streaming: &'a StreamingChoice,
+    pub sampling: SamplingArgs,
+    /// What each text follows.
+    pub grammar: Option<Matcher>,
+    /// Files that are named and read.
+    pub inputs: Vec<&'a Path>,
+    /// Most tokens of an answer.
+    pub limit: Option<usize>,
+    /// Whether to say where the time went, and how.
+    pub stats: Option<StatsFormat>,
+    /// Whether code runs in the emulator, of which rates say nothing.
+    pub emulated: bool,
+}
+
+/// How it is said where the time went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum StatsFormat {
+    /// Lines to read.
+    Text,
+    /// One JSON document per text, each on one line.
+    Json,
+}
+
+/// Of what is said as JSON.
+const STATS: &str = "ixc.stats.v1";
+
+/// A session, and where its text goes.
+pub struct Writer<'a> {
+    pub session: Session,
+    pub wanted: Wanted<'a>,
+    pub out: &'a mut dyn Write,
+    pub seed: u64,
+    /// Bytes per second that the drive of streamed experts gave by itself before.
+    pub own_rate: Option<f64>,
+    /// What the session tells how far it is.
+    pub gauge: Arc<Gauge>,
+    /// Whether somebody talks with the model: then Ctrl-C stops an answer also before it begins.
+    pub converses: bool,
+    /// Whether it was said that packing takes long.
+    pub advised: bool,
+    /// What the machine does at the most, once measured.
+    pub limits: OnceCell<Option<Roofline>>,
+    /// Seconds until the model was there.
+    pub loaded: f64,
+    /// Times of the last text.
+    pub last: Option<Pace>,
+}
+
+/// Times of a text: of its prompt, and of the generated tokens.
+#[derive(Clone, Copy, Debug)]
+pub struct Pace {
+    pub prefill: Phase,
+    pub decode: Phase,
+}
+
+/// What was written.
+pub struct Written {
+    /// The tokens of it.
+    pub tokens: Vec<u32>,
+    /// Whether Ctrl-C ended it.
+    pub interrupted: bool,
+    /// What it says, if it was taken apart.
+    pub answer: Option<Answer>,
+}
+
+impl Writer<'_> {
+    /// The model's turn in a conversation, which takes it.
+    ///
+    /// # Errors
+    /// [`Interrupted`] after Ctrl-C, with what was written by then in the conversation; others leave the conversation as it was.
+    pub fn answer(&mut self, chat: &mut Chat) -> anyhow::Result<()> {
+        let limit = self.wanted.limit;
+        // Dropping turns means to compute what is left again, so that it should not be done for every answer.
+        let room = limit.unwrap_or(usize::MAX).min(chat::answer_room(self.session.model().context()));
+        let Fitted { tokens, dropped, prompt } = chat.fit(self.session.model(), room)?;
+        if dropped > 0 {
+            let (context, dropped) = (self.session.model().context(), counted(dropped as u64, "oldest turn"));
+            note!("ixc: the context of {context} tokens is full: {dropped} dropped");
+        }
+        let Written { tokens, interrupted, answer } = self.write(&tokens, limit, chat.parser(&prompt))?;
+        // Of what was interrupted before anything came, nothing is kept.
+        if !(interrupted && tokens.is_empty()) {
+            match answer {
+                Some(answer) => chat.answered_with(answer),
+                None => {
+                    let text = self.session.model().tokenizer()?.decode(&tokens).map_err(ixc_error::Error::from)?;
+                    let mut stop = StopStrings::new(&self.wanted.sampling.stop);
+                    let text = stop.push(&text) + &stop.finish();
+                    chat.answered(text);
+                }
+            }
+        }
+        if interrupted { Err(Interrupted.into()) } else { Ok(()) }
+    }
+
+    /// Text after these tokens: as the model writes it, or as `parser` takes it apart.
+    ///
+    /// # Errors
+    /// When the tokens do not fit, a step fails, or standard output refuses.
+    pub fn write(&mut self, tokens: &[u32], limit: Option<usize>, parser: Option<Parser>) -> anyhow::Result<Written> {
+        let before =
+            self.session.model().engine().stream().filter(|_| self.wanted.stats.is_some()).map(ExpertCache::stats);
+        let tokenizer = self.session.model().tokenizer()?.clone();
+        let mut shown = Shown::new(parser);
+        // Markers of answers are control tokens in some vocabularies.
+        let show_special = shown.reads_markers();
+        let decoder = tokenizer.stream(DecodeOptions { show_special, at_start: false });
+        let mut text = OutputText::new(Some(decoder), StopStrings::new(&self.wanted.sampling.stop));
+        let mut last = '\n';
+        let mut show = |out: &mut dyn Write, text: &str| -> io::Result<()> {
+            last = text.chars().next_back().unwrap_or(last);
+            out.write_all(text.as_bytes())?;
+            out.flush()
+        };
+        // A terminal gets the text word by word; a pipe gets every byte at once.
+        terminal::set_text(Text::Prose);
+        let out = &mut *self.out;
+        let sampling = self.wanted.sampling.settings_for(self.seed, &tokenizer.end_of_generation(), &tokenizer)?;
+        let mut watch = Some(Watch::new(&self.gauge));
+        let request = Request { limit, grammar: self.wanted.grammar.clone(), ..Request::new(tokens, sampling) };
+        let (each, seconds) = LONG_STEP;
+        let long = seconds * self.session.model().engine().max_tokens().div_ceil(each);
+        let (begin, mut writing) = (Instant::now(), self.converses.then(|| Writing::begin(long)));
+        let generation = self.session.generate(&request, |event| -> anyhow::Result<ControlFlow<()>> {
+            if let &Event::Token { token, .. } = event {
+                // Its line is cleared before text comes.
+                drop(watch.take());
+                // Before its first text can be seen, which Ctrl-C may answer.
+                writing.get_or_insert_with(|| Writing::begin(begin.elapsed()));
+                show(out, &shown.push(&text.push(token).map_err(ixc_error::Error::from)?))?;
+            }
+            let asked = writing.as_ref().is_some_and(Writing::asked);
+            Ok(if asked || text.stopped() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
+        })?;
+        drop(writing);
+        drop(watch);
+        let RestOfText { text, stop } = text.finish();
+        let text = shown.push(&text);
+        let (rest, answer) = shown.finish();
+        show(out, &(text + &rest))?;
+        if last != '\n' {
+            writeln!(out)?;
+        }
+        terminal::end_text();
+        out.flush()?;
+        self.last = Some(Pace { prefill: generation.prefill, decode: generation.decode });
+        if generation.shifts > 0 {
+            let (context, times) = (self.session.model().context(), counted(generation.shifts as u64, "time"));
+            note!("ixc: the context of {context} tokens was full {times}: tokens after the first ones were forgotten");
+        }
+        if generation.end == End::Context {
+            let (context, model) = (self.session.model().context(), self.session.model().facts().context);
+            let more = if model > context { format!("; --ctx makes it larger, up to {model}") } else { String::new() };
+            note!("ixc: the context of {context} tokens is full, the text ends here{more}");
+        }
+        match self.wanted.stats {
+            Some(StatsFormat::Text) => self.stats(&generation, before.as_ref()),
+            Some(StatsFormat::Json) => self.stats_as_json(&generation)?,
+            None if self.converses => self.note_pace(&generation),
+            None => {}
+        }
+        self.advise(&generation);
+        let interrupted = generation.end == End::Stopped && stop.is_none();
+        Ok(Written { tokens: generation.tokens, interrupted, answer })
+    }
+
+    /// Prints the length of an answer, its speed, and the used part of the context.
+    fn note_pace(&self, generation: &Generation) {
+        let tokens = counted(generation.tokens.len() as u64, "token");
+        let Phase { tokens: timed, seconds, .. } = generation.decode;
+        let rate = match timed > 0 && seconds > 0.0 {
+            true => format!(", {:.1}/s", timed as f64 / seconds),
+            false => String::new(),
+        };
+        let (used, context) = (self.session.model().engine().position(), self.session.model().context());
+        aside(&format!("{tokens}{rate}, context {used} of {context}"));
+    }
+
+    /// Says once where packing weights took a good part of the time.
+    fn advise(&mut self, generation: &Generation) {
+        let [packing, seconds] = [|phase: &Phase| phase.packing, |phase: &Phase| phase.seconds]
+            .map(|part| part(&generation.prefill) + part(&generation.decode));
+        if !self.advised && is_long(packing, seconds) {
+            self.advised = true;
+            note!(
+                "ixc: {packing:.1} of {seconds:.1} s went into packing weights; `ixc compile` does that once, and the plan that it writes starts without"
+            );
+        }
+    }
+
+    /// Prints the same as JSON, on one line, for programs.
+    fn stats_as_json(&self, generation: &Generation) -> anyhow::Result<()> {
+        // The run's own: measuring takes memory, too.
+        let peak = ixc_compile::machine::system::peak_memory();
+        let (session, limits) = (&self.session, self.limits());
+        let part = |phase, stats| spent::facts(phase, stats, limits);
+        let (states, state_bytes) = session.model().engine().states();
+        let guessed = session.guesses().map(|name| {
+            let Tally { drafted, accepted, drafts, drafting, declined } = generation.guessed;
+            json!({
+                "by": name,
+                "drafted": drafted,
+                "accepted": accepted,
+                "drafts": drafts,
+                "seconds": drafting.as_secs_f64(),
+                "declined": declined,
+            })
+        });
+        let facts = json!({
+            "ixc": ixc_compile::build::BUILD,
+            "target": session.model().target().name(),
+            "threads": session.model().threads(),
+            "emulated": self.wanted.emulated,
+            "load_seconds": self.loaded,
+            "replaced": session.model().replaced(),
+            "context": session.model().context(),
+            "states": { "count": states.len(), "bytes": state_bytes },
+            "limits": limits,
+            "prefill": part(&generation.prefill, &generation.spent.prefill),
+            "decode": part(&generation.decode, &generation.spent.decode),
+            "guessed": guessed,
+            "deferred": self.wanted.streaming.defer(),
+            "prefetch": streaming::facts(session.model().engine()),
+            "seed": self.seed,
+            "peak_memory": peak,
+        });
+        complain_whole(&serde_json::to_string(&Document::new(STATS, &facts))?);
+        Ok(())
+    }
+
+    /// Returns the peak rates of this machine, measured once within the rest of the memory budget;
+    /// `None` for emulated code.
+    fn limits(&self) -> Option<&Roofline> {
+        let measure = || {
+            if self.converses {
+                note!("ixc: measuring once what this machine does at the most, for --stats");
+            }
+            self.gauge.begin(Activity::Measuring, 0);
+            let _watch = Watch::new(&self.gauge);
+            let taken = ixc_compile::machine::system::resident_memory().unwrap_or(0);
+            let left = self.wanted.streaming.memory().map(|budget| budget.saturating_sub(taken));
+            Roofline::measure(self.session.model().target(), self.session.model().threads(), left)
+        };
+        self.limits.get_or_init(|| (!self.wanted.emulated).then(measure)).as_ref()
+    }
+
+    /// Says what this text took; `before` is what the store of streamed experts had counted then.
+    fn stats(&mut self, generation: &Generation, before: Option<&Stats>) {
+        // The run's own: measuring takes memory, too.
+        let peak = ixc_compile::machine::system::peak_memory();
+        for (what, phase) in [("prefill", &generation.prefill), ("decode", &generation.decode)] {
+            let (tokens, seconds) = (counted(phase.tokens as u64, "token"), phase.seconds);
+            let rate = if seconds > 0.0 { phase.tokens as f64 / seconds } else { 0.0 };
+            let without = match phase.packing > 0.0 {
+                true => format!(", {:.1} without packing", phase.rate_without_packing()),
+                false => String::new(),
+            };
+            fact!("{what:<9} {tokens} in {seconds:.2} s, {rate:.1} tokens/s{without}");
+        }
+        if let Some(name) = self.session.guesses() {
+            let Tally { drafted, accepted, drafts, drafting, declined } = generation.guessed;
+            let share = if drafted > 0 { 100.0 * accepted as f64 / drafted as f64 } else { 0.0 };
+            fact!(
+                "guesses   {} by {name} in {}, {accepted} came true ({share:.0} %); guessing took {:.2} s; {} without, since they would not have paid",
+                counted(drafted, "token"),
+                counted(drafts, "step"),
+                drafting.as_secs_f64(),
+                counted(declined, "step"),
+            );
+        }
+        let packing = generation.prefill.packing + generation.decode.packing;
+        if packing > 0.0 {
+            fact!(
+                "packing   {packing:.2} s of that, of weights that were needed for the first time; a plan has them packed"
+            );
+        }
+        let Generation { prefill, decode, spent, .. } = generation;
+        for (what, phase, stats) in [("prefill", prefill, &spent.prefill), ("decode", decode, &spent.decode)] {
+            spent::note(what, phase, stats, self.limits());
+        }
+        if let Some(limits) = self.limits() {
+            spent::note_limits(limits);
+        }
+        if let (Some(store), Some(before)) = (self.session.model().engine().stream(), before) {
+            let did = streaming::since(store.stats(), before);
+            streaming::note(store, &did, &generation.decode, self.session.model().threads());
+            if let Some(report) = self.session.model().engine().predictions() {
+                streaming::predictions(&report);
+            }
+            if let Some(drive) = self.session.model().drive() {
+                let after = self.own_rate.and_then(|_| drive.rate_now(streaming::BASELINE));
+                let own: Vec<f64> = self.own_rate.into_iter().chain(after).collect();
+                streaming::note_drive(drive, &did.drive, &own);
+                self.own_rate = after;
+                let observed = streaming::Observed {
+                    phase: generation.decode,
+                    prompt: None,
+                    // What stays in memory is missed by no routing.
+                    defers: self.session.model().defers() || store.held().iter().any(|held| held.kept > 0),
+                    own: (!own.is_empty()).then(|| own.iter().sum::<f64>() / own.len() as f64),
+                };
+                let path = self.wanted.model.path();
+                let known = path.and_then(|path| {
+                    Remembered::of(path, self.session.model().threads(), self.session.model().target())
+                });
+                for line in streaming::compare(&observed, store, known.as_ref()) {
+                    fact!("forecast  {line}");
+                }
+            }
+        }
+        if self.wanted.streaming.defer() > 0 {
+            let defer = self.wanted.streaming.defer();
+            fact!(
+                "deferral  {defer} experts of each token a layer late: this output is approximate; `ixc bench` says how much"
+            );
+        }
+        if let Some(advised) = self.session.model().engine().advised() {
+            streaming::advised(&advised);
+        }
+        match self.session.model().engine().pinned() {
+            Ok(processors) => fact!("threads   bound to processors {}", listed(processors)),
+            Err(Unpinned::Off) => {}
+            Err(why) => fact!("threads   not bound to processors: {why}"),
+        }
+        for PageUse { what, resident, large } in self.session.model().engine().pages() {
+            fact!("pages     {what}: {} in memory, {} of it in pages of 2 MiB", Bytes(resident), Bytes(large));
+        }
+        let states = self.session.model().engine().state_bytes();
+        if states.copies > 0 {
+            let (own, shared, saved) = (states.own, states.shared, states.unshared.saturating_sub(states.shared));
+            fact!(
+                "sharing   {} of states are shared, {} their own; it saves {}",
+                Bytes(shared),
+                Bytes(own),
+                Bytes(saved)
+            );
+        }
+        if let Some(refusal) = states.refusal {
+            fact!("sharing   {} of {} copies share nothing: {refusal}", states.whole_copies, states.copies);
+        }
+        fact!("seed      {}", self.seed);
+        if let Some(peak) = peak {
+            fact!("memory    {} at the peak, mapped weights included", Bytes(peak));
+        }
+    }
+}
+
+/// Numbers with commas between.
+fn listed(numbers: &[usize]) -> String {
+    numbers.iter().map(usize::to_string).collect::<Vec<_>>().join(", ")
+}
+
+/// Whether packing takes so long, of so many seconds, that it is worth a word.
+fn is_long(packing: f64, seconds: f64) -> bool {
+    packing >= LONG_PACKING.0 && packing >= seconds * LONG_PACKING.1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn packing_is_worth_a_word_where_it_is_long_and_a_good_part() {
+        assert!(is_long(8.0, 9.3));
+        assert!(!is_long(0.4, 0.5) && !is_long(8.0, 100.0) && !is_long(0.0, 0.0));
+    }
+}
