@@ -1,21 +1,23 @@
-//! An answer as it is shown: what the model thinks stands between two lines, and its markers are left out.
+//! An answer as it is shown: what the model thinks stands between two lines, and its markers are
+//! left out.
 
 use ixc_text::chat::{Answer, Delta, Parser};
 
-/// Stands before what the model thinks, and behind it.
+/// Lines printed before and after the model's reasoning.
 const THINKING: [&str; 2] = ["[Start thinking]\n", "\n[End thinking]\n\n"];
 
 /// Text of an answer, made ready to be shown.
 #[derive(Debug)]
 pub struct Shown {
-    /// None where all text is shown as it is.
+    /// `None` if the text is shown unchanged.
     parser: Option<Parser>,
     answer: Answer,
     thinks: bool,
 }
 
 impl Shown {
-    /// With what takes the answer apart, if the model's format has anything to take apart.
+    /// Creates the text; `parser` splits an answer into its parts, if the model's chat format has
+    /// any.
     pub fn new(parser: Option<Parser>) -> Shown {
         Shown { parser, answer: Answer::default(), thinks: false }
     }
@@ -25,7 +27,7 @@ impl Shown {
         self.parser.is_some()
     }
 
-    /// What is shown of a further piece.
+    /// Adds a delta, and returns the text to show for it.
     pub fn push(&mut self, text: &str) -> String {
         match &mut self.parser {
             Some(parser) => {
@@ -36,7 +38,7 @@ impl Shown {
         }
     }
 
-    /// What is shown at the end, and the whole answer, if it was taken apart.
+    /// Returns the text to show at the end, and the complete answer if there is a parser.
     pub fn finish(mut self) -> (String, Option<Answer>) {
         let Some(parser) = self.parser.take() else { return (String::new(), None) };
         let mut text = self.take(parser.finish());

@@ -20,7 +20,7 @@ use super::shift::ShiftChoice;
 /// Bytes that are read of requests at once.
 const READ_BYTES: usize = 1 << 16;
 
-/// Which requests are answered, and where.
+/// File of requests to answer, and file for the answers.
 #[derive(Debug, clap::Args)]
 pub struct BatchChoice {
     /// Answer the requests of this file; `-` reads standard input. Each line is a JSON object with
@@ -40,7 +40,7 @@ pub struct BatchChoice {
     parallel: u32,
 }
 
-/// What a batch needs besides.
+/// Everything that a batch needs in addition to its options.
 pub struct Around<'a> {
     pub model: LoadedModel,
     pub speculation: Option<Speculation>,
@@ -127,7 +127,7 @@ impl Files {
     }
 }
 
-/// How far it is, in words.
+/// Returns a progress line.
 fn said(progress: Progress, started: Instant) -> String {
     let Progress { answered, failed, skipped, made, .. } = progress;
     let rate = made as f64 / started.elapsed().as_secs_f64().max(1e-3);

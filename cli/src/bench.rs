@@ -98,7 +98,7 @@ const DECODE: &str = "decode";
 /// Depth, test, tokens.
 type Work = (usize, &'static str, usize);
 
-/// What was measured for one number of threads.
+/// Measurements for one number of threads.
 #[derive(Default, Serialize)]
 struct Row {
     threads: usize,
@@ -107,8 +107,8 @@ struct Row {
     tokens: usize,
     /// Tokens in the KV cache before.
     depth: usize,
-    /// Bytes of the model file and the KV cache that each token reads at least, in the middle of the run; of decode only, and
-    /// not known of a plan.
+    /// Bytes of the model file and the KV cache that each token reads at least, in the middle of
+    /// the run; of decode only, and not known of a plan.
     bytes_per_token: Option<u64>,
     /// The most memory that this process had resident so far, mapped files included.
     peak_memory: Option<u64>,
@@ -117,17 +117,20 @@ struct Row {
     min: f64,
     max: f64,
     all: Vec<f64>,
-    /// Where experts were deferred.
+    /// Comparison with a run without deferral; set if experts are deferred.
     #[serde(skip_serializing_if = "Option::is_none")]
     deferral: Option<deferral::Deferral>,
     /// Bytes of streamed experts that were read for each token; 0 where all are in memory.
     bytes_read_per_token: f64,
-    /// The drive's rate while experts were missed, as a part of what it gave by itself before and after each round: the median.
+    /// The drive's rate while experts were missed, as a part of what it gave by itself before and
+    /// after each round: the median.
     drive_share: Option<f64>,
-    /// What predicting experts did in this and earlier rows of the same threads, where they are streamed.
+    /// Counters of expert prediction in this and earlier rows with the same number of threads; set
+    /// if experts are streamed.
     #[serde(skip_serializing_if = "Option::is_none")]
     prefetch: Option<serde_json::Value>,
-    /// How the time of a token compares with computing alone, reading alone and what was predicted.
+    /// Comparison of the time per token with computing alone, with reading alone and with the
+    /// forecast.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     forecast: Vec<String>,
 }
@@ -159,7 +162,7 @@ impl Args {
             works.extend(tests.iter().flat_map(|(test, list)| list.iter().map(move |&tokens| (depth, *test, tokens))));
         }
         works.retain(|&(_, _, tokens)| tokens > 0);
-        // A context of no position is none.
+        // At least one position: a context without positions is invalid.
         let context = works.iter().map(|&(depth, _, tokens)| depth.saturating_add(tokens)).max().unwrap_or(1);
         let name = self.model.name().display().to_string();
         let mut report = Report::new(format, &name, Setting::of(&self, &streaming.compile)?, out);
@@ -189,7 +192,7 @@ impl Args {
         Ok(report.finish()?)
     }
 
-    /// What a token of the model reads, with keys and values as they are kept.
+    /// Returns the bytes that the model reads for a token, with the KV cache in the chosen format.
     fn traffic(&self, compile: &compile::Options) -> anyhow::Result<Traffic> {
         let context = compile::context(compile, None);
         let module = self.model.open()?.arch.module;
@@ -197,11 +200,12 @@ impl Args {
         Ok(Traffic::of(&module))
     }
 
-    /// Tokens per second, again and again, after one run that does not count, and what the drive did.
+    /// Tokens per second, again and again, after one run that does not count, and what the drive
+    /// did.
     fn rounds(&self, bench: &mut Bench, (depth, test, tokens): Work, repetitions: u32) -> anyhow::Result<Rounds> {
         let mut rounds = Rounds::default();
-        // Of a drive that is not always as fast, only what was measured beside a round says anything of it. Rounds that are compared with
-        // each other go without.
+        // Of a drive that is not always as fast, only what was measured beside a round says
+        // anything of it. Rounds that are compared with each other go without.
         let drives = self.streaming.defer() == 0;
         let own = |model: &LoadedModel| {
             model.drive().filter(|_| drives).and_then(|drive| drive.rate_now(streaming::BASELINE))
@@ -232,16 +236,16 @@ impl Args {
     }
 }
 
-/// What rounds of the same work did.
+/// Results of repeated rounds of one test.
 #[derive(Default)]
 struct Rounds {
     /// Tokens per second of each.
     rates: Vec<f64>,
-    /// What part of the drive's own rate each read at, where it read.
+    /// Share of the drive's own rate that each round with reads achieved.
     shares: Vec<f64>,
     /// Bytes per second that the drive gave by itself, before and after each.
     owns: Vec<f64>,
-    /// What streaming did in all of them.
+    /// Counters of streaming, summed over the rounds.
     streamed: Streamed,
     /// Seconds of all of them.
     seconds: f64,

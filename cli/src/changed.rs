@@ -1,4 +1,5 @@
-//! What somebody changed of what compiling makes, of a command that compiles: IR that it goes on from, kernels, and what was tuned.
+//! User overrides of a command that compiles: edited IR to start from, replaced kernels, and tuned
+//! choices.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -40,10 +41,10 @@ impl ChangeChoice {
         self.start_from.as_deref().into_iter().chain(tuned)
     }
 
-    /// The options, with what was changed.
+    /// Returns the options with these overrides.
     ///
     /// # Errors
-    /// Where a file cannot be read, or is not what it should be.
+    /// If a file cannot be read or has the wrong content.
     pub fn over(&self, options: Options, check: OverrideCheck) -> Result<Options, ixc_error::Error> {
         let start = self.start_from.as_deref().map(read_stop).transpose()?.map(Arc::new);
         let kernels = self.kernels.as_deref().map(Replacements::read).transpose()?.unwrap_or_default();

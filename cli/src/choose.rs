@@ -1,4 +1,4 @@
-//! Which model a command works on, and for what target.
+//! Options that choose the model of a command, and its target.
 
 use std::path::Path;
 
@@ -35,12 +35,12 @@ pub struct ModelArgument {
 }
 
 impl ModelArgument {
-    /// Its path, unless it is the demo model.
+    /// Returns the model's path, or `None` for the demo model.
     pub fn path(&self) -> Option<&Path> {
         self.model.as_ref().or(self.model_option.as_ref())?.path()
     }
 
-    /// Opens it.
+    /// Opens the model.
     pub fn open(&self) -> anyhow::Result<Model> {
         open(self.path())
     }
@@ -108,7 +108,7 @@ impl ModelChoice {
         [&self.model, &self.model_file].into_iter().flatten().filter_map(ModelName::path)
     }
 
-    /// Its path, or what stands for that of the demo model: for messages.
+    /// Returns the model's path, or the name of the demo model, for messages.
     pub fn name(&self) -> &Path {
         self.path().unwrap_or(Path::new(ixc_compile::demo::NAME))
     }
@@ -128,7 +128,7 @@ pub fn positions(context: usize) -> u32 {
     u32::try_from(context).unwrap_or(u32::MAX)
 }
 
-/// What runs kernels.
+/// Returns the backend that runs kernels.
 pub fn backend(emulate: bool) -> BackendKind {
     if emulate { BackendKind::Emulated } else { BackendKind::Native }
 }
@@ -163,7 +163,7 @@ pub struct PinChoice {
     pub pin: Pin,
 }
 
-/// Where experts are, of a command that runs a model.
+/// Storage of experts, for a command that runs a model.
 #[derive(Clone, Copy, Debug, clap::Args)]
 struct ExpertsChoice {
     /// Storage of experts if not all of them fit in memory.
@@ -173,7 +173,7 @@ struct ExpertsChoice {
     queue: QueueChoice,
 }
 
-/// How deep the drive's queue is.
+/// Depth of the drive's queue.
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub struct QueueChoice {
     /// Reads of streamed experts in flight at once [default: as `ixc doctor --drive` measured, or a
@@ -183,13 +183,13 @@ pub struct QueueChoice {
 }
 
 impl QueueChoice {
-    /// Reads at once, if it is said.
+    /// Returns the number of reads in flight at once, if it was given.
     pub fn depth(self) -> Option<usize> {
         self.queue_depth.map(usize::from)
     }
 }
 
-/// Where experts are.
+/// Storage of experts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum Experts {
     /// Read from the drive when needed, within the memory budget.
@@ -200,10 +200,10 @@ enum Experts {
 }
 
 impl ExpertsChoice {
-    /// As the runtime takes it.
+    /// Returns the runtime's form of the choice.
     ///
     /// # Errors
-    /// Where there is a budget, too, which mapped files do not keep.
+    /// If there is also a memory budget: mapped files cannot keep one.
     fn store(self, memory: &MemoryChoice) -> anyhow::Result<ExpertStore> {
         match self.experts {
             Experts::Stream => Ok(ExpertStore::Stream),
@@ -227,7 +227,7 @@ pub struct MemoryChoice {
 }
 
 impl MemoryChoice {
-    /// In bytes, if it is said.
+    /// Returns the budget in bytes, if it was given.
     pub fn bytes(&self) -> Option<u64> {
         self.memory.map(|size| size.0)
     }
@@ -242,7 +242,7 @@ pub struct DeferChoice {
     pub defer: u32,
 }
 
-/// What of a model is in memory and how the rest comes there, of a command that runs a model.
+/// Memory and streaming options of a command that runs a model.
 #[derive(Clone, Debug, clap::Args)]
 pub struct StreamingChoice {
     #[command(flatten)]
@@ -273,23 +273,23 @@ impl StreamingChoice {
         self.deferral.defer
     }
 
-    /// The budget, if it is said.
+    /// Returns the memory budget in bytes, if it was given.
     pub fn memory(&self) -> Option<u64> {
         self.memory.bytes()
     }
 
-    /// What passes are told.
+    /// Returns the options of the passes.
     ///
     /// # Errors
-    /// None for what clap has read.
+    /// Never for options that clap has parsed.
     pub fn pass_options(&self) -> Result<OptionSet, ixc_error::Error> {
         self.passes.options()
     }
 
-    /// As a session takes it; all else is the default.
+    /// Returns the options of a session; the others keep their defaults.
     ///
     /// # Errors
-    /// Where there is a budget for mapped files.
+    /// If there is a memory budget and experts are mapped.
     pub fn options(&self) -> anyhow::Result<LoadOptions> {
         let experts = self.experts.store(&self.memory)?;
         if let Some((option, why)) = self.prefetch.without_effect(experts == ExpertStore::Map) {
@@ -311,7 +311,7 @@ impl StreamingChoice {
     }
 }
 
-/// How a model is run, of a command that makes text: with what threads, in what context, for what target, from what memory.
+/// Threads, context, target and memory of a command that generates text.
 #[derive(Debug, clap::Args)]
 pub struct RunChoice {
     /// Number of threads [default: one per core].
@@ -344,10 +344,10 @@ impl RunChoice {
         self.context.is_some()
     }
 
-    /// As a session takes it; all else is the default.
+    /// Returns the options of a session; the others keep their defaults.
     ///
     /// # Errors
-    /// Where there is a budget for mapped files.
+    /// If there is a memory budget and experts are mapped.
     pub fn options(&self, model: &ModelChoice) -> anyhow::Result<LoadOptions> {
         self.perf.enable()?;
         let streaming = self.streaming.options()?;

@@ -144,7 +144,7 @@ pub struct Args {
     json: bool,
 }
 
-/// What is written beside the plan.
+/// Stages that are written next to the plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum Emit {
     /// The graph as the model file describes it.
@@ -208,13 +208,13 @@ impl Stages {
 }
 
 impl Args {
-    /// What is compiled of the model.
+    /// Opens the part of the model that is compiled.
     fn open_model(&self) -> anyhow::Result<Model> {
         let model = self.model.open_parts(Parts { head: !self.embeddings, ..Parts::ALL })?;
         Ok(if self.moe { model.into_expert_layers()? } else { model })
     }
 
-    /// What is written where nothing is said: a file in the current folder, named after the model.
+    /// Returns the default output: a file in the current folder, named after the model.
     fn default_name(&self, extension: &str) -> PathBuf {
         let stem = self.model.path().and_then(Path::file_stem).unwrap_or("demo".as_ref());
         Path::new(stem).with_extension(extension)
@@ -276,7 +276,7 @@ impl Args {
         Ok(self.dump_dir.as_deref().map(NewFolder::create).transpose()?)
     }
 
-    /// How to compile.
+    /// Returns the options of the compilation.
     fn options(&self, target: &TargetName) -> anyhow::Result<Options> {
         let options = Options {
             target: Some(target.target),
@@ -296,7 +296,8 @@ impl Args {
         let Some(folder) = self.dump_folder()? else { return Ok(()) };
         let model = self.open_model()?;
         let mut options = self.options(target)?;
-        // A budget is one of experts from `residency` on, and how much is left for them only the whole plan says.
+        // A budget is one of experts from `residency` on, and how much is left for them only the
+        // whole plan says.
         if self.memory.bytes().is_some() {
             let run = engine::Options { memory: self.memory.bytes(), ..engine::Options::default() };
             options.expert_memory = compile_within(&model, &options, &run)?.0.expert_memory;
@@ -306,7 +307,8 @@ impl Args {
         Ok(writeln!(out, "{}: {}, up to {}", folder.display(), counted(files as u64, "file"), last.name)?)
     }
 
-    /// How far the plan's predictions are from those of the model as it was, compiled likewise.
+    /// Returns the divergence of the plan's predictions from those of the unchanged model, compiled
+    /// with the same options.
     fn divergence(&self, text: &Path, plan: &Path, model: &Model, compile: &Options) -> anyhow::Result<Divergence> {
         let said = OptionSet::default().with(&requantise::Options::default());
         let compile = Options { passes: compile.passes.clone().over(&said), ..compile.clone() };

@@ -18,7 +18,7 @@ use super::force::{Force, reads};
 use super::output::{self, Watch};
 use super::{BadInput, tokenize};
 
-/// How the hidden states of a text become one vector.
+/// Pooling of a text's hidden states into one vector.
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub struct PoolingChoice {
     /// Pooling of a text's hidden states into one vector: their mean, the first token's (cls) or
@@ -66,7 +66,7 @@ pub struct Args {
     emulate: bool,
 }
 
-/// What is written.
+/// Output as JSON.
 #[derive(Serialize)]
 struct Facts {
     pooling: &'static str,

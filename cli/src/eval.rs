@@ -92,7 +92,7 @@ fn read_context(text: &str) -> Result<usize, String> {
     found.ok_or_else(|| format!("expected a number from {} on", eval::LEAST_CONTEXT))
 }
 
-/// What is printed.
+/// Output as JSON.
 #[derive(Serialize)]
 struct Found<'f> {
     text_tokens: usize,
@@ -104,7 +104,7 @@ struct Found<'f> {
 }
 
 impl Args {
-    /// How both models are run.
+    /// Returns the options for both models.
     fn options(&self, gauge: &Arc<Gauge>) -> anyhow::Result<LoadOptions> {
         let streaming = self.streaming.options()?;
         let (target, pack) = (self.target.target(), self.no_pack.then_some(false));
@@ -121,7 +121,7 @@ impl Args {
         })
     }
 
-    /// The model whose predictions are right: as it is, whatever is said of how the other one is compiled.
+    /// Opens the reference model without deferral and pass options, whatever the other model uses.
     fn right(&self, options: &LoadOptions) -> Result<Option<LoadedModel>, ixc_generate::Error> {
         let Some(against) = &self.against else { return Ok(None) };
         let compile = compile::Options { defer: 0, passes: Default::default(), ..options.compile.clone() };
@@ -130,7 +130,7 @@ impl Args {
         LoadedModel::open(path, &LoadOptions { compile, ..options.clone() }).map(Some)
     }
 
-    /// What the numbers depend on.
+    /// Returns everything that the numbers depend on.
     fn header(
         &self,
         text: &Text,

@@ -1,7 +1,8 @@
 //! `ixc bench --compare A B`: what changed from one measurement to another, beyond noise.
 //!
-//! Both are documents of `ixc bench --json`. What differs in what was measured, on what and with what is said first; then, for each row that both have, how many
-//! times as fast the second is, between what bounds, and whether that is more than noise ([`ixc_measure::ratio`]).
+//! Both files come from `ixc bench --json`. The report first lists the differences in model,
+//! options and machine. Then, for each row that both files have, it prints the ratio of the speeds,
+//! its bounds, and whether the difference exceeds noise ([`ixc_measure::ratio`]).
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,11 +17,12 @@ use super::report::{Format, SCHEMA, quoted};
 use crate::output::{self, Document, lines};
 use crate::{BadInput, Usage};
 
-/// Of what is printed as JSON, and of each JSON line.
+/// Schema of the JSON document, and of each JSON line.
 const COMPARISON: &str = "ixc.bench-comparison.v1";
 /// Longest file: a row has some hundred bytes.
 const MOST_BYTES: u64 = 16 << 20;
-/// A smaller change is none, however sure it is: one run of a process differs from the next by as much.
+/// Smallest change that counts. Two runs of the same process differ by as much, however narrow the
+/// interval is.
 const LEAST: f64 = 0.01;
 /// Rounds of each from which on an interval holds in 95 of 100 cases.
 const ROUNDS: usize = 4;
@@ -33,7 +35,7 @@ pub struct Slower {
     rows: usize,
 }
 
-/// What a row is of: what must be equal where rows are compared.
+/// Fields that identify a row: compared rows have equal values.
 const ROW: [&str; 5] = ["threads", "target", "test", "tokens", "depth"];
 /// Columns that may differ between the sides if each side has one value. Such a column is compared
 /// as an option.
@@ -51,12 +53,12 @@ struct Row {
     /// Medians, in tokens per second.
     a: f64,
     b: f64,
-    /// How many times as fast the second is; none where a side has no rounds.
+    /// Speed of the second relative to the first; `None` if a side has no rounds.
     ratio: Option<Ratio>,
     verdict: &'static str,
 }
 
-/// What differs in the settings of two measurements.
+/// Difference between the settings of two measurements.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 struct Difference {
     what: String,
@@ -67,11 +69,12 @@ struct Difference {
 /// Compares two files.
 ///
 /// # Errors
-/// Where one cannot be read or is no such document, they have no row in common, `out` refuses, and [`Slower`].
+/// If a file cannot be read or is not such a document, if the files have no row in common, or if
+/// `out` fails. [`Slower`] if a row is slower beyond noise.
 pub fn compare(paths: [&Path; 2], format: Format, out: &mut dyn Write) -> anyhow::Result<()> {
     let [a, b] = [document(paths[0])?, document(paths[1])?];
     let mut differences = Vec::new();
-    // First what was measured, then with what and on what; who and when comes last.
+    // First the model, then options and machine; the version of ixc comes last.
     for part in ["model", "options", "cpu", "memory", "os", "ixc"] {
         differ(part, a.get(part).unwrap_or(&Json::Null), b.get(part).unwrap_or(&Json::Null), &mut differences);
     }
@@ -162,10 +165,11 @@ fn document(path: &Path) -> anyhow::Result<Json> {
     Ok(document)
 }
 
-/// What of settings is no difference that counts: names of files, and the words of a command that say where its output goes.
+/// Settings whose differences do not count: file names, and the command line, which contains output
+/// paths.
 const UNTOLD: [&str; 2] = ["model.file", "options.arguments"];
 
-/// Adds what differs in two values, leaf by leaf.
+/// Adds the differences between two values, leaf by leaf.
 fn differ(what: &str, a: &Json, b: &Json, differences: &mut Vec<Difference>) {
     // A field that an older version did not write counts as empty.
     let is_empty = |value: &Json| value.is_null() || value.as_object().is_some_and(serde_json::Map::is_empty);
@@ -211,10 +215,11 @@ fn deferred(row: &Json) -> u64 {
     row["deferral"]["experts"].as_u64().unwrap_or(0)
 }
 
-/// Rows that both have, apart from some columns, and what the others are of.
+/// Returns the rows that both documents have, compared without the columns `but`, and descriptions
+/// of the other rows.
 ///
 /// # Errors
-/// Where a side has two of the same.
+/// If a document has two rows with the same key.
 fn rows(a: &Json, b: &Json, but: &[&str]) -> Result<(Vec<Row>, Vec<String>), String> {
     type ByKey<'d> = BTreeMap<[String; 6], &'d Json>;
     let list = |document: &Json| document["rows"].as_array().cloned().unwrap_or_default();
@@ -248,7 +253,8 @@ fn rows(a: &Json, b: &Json, but: &[&str]) -> Result<(Vec<Row>, Vec<String>), Str
             b: other["median"].as_f64().unwrap_or(0.0),
             verdict: match ratio.as_ref().map(|ratio| ratio.changed(LEAST)) {
                 None => FEW,
-                // Three rounds that lie beside three others are one of twenty orders of either side: an interval of 90 %.
+                // Three rounds that lie beside three others are one of twenty orders of either
+                // side: an interval of 90 %.
                 Some(_) if ratio.is_some_and(|ratio| ratio.confidence < CONFIDENCE) => FEW,
                 Some(Some(Ordering::Greater)) => FASTER,
                 Some(Some(Ordering::Less)) => SLOWER,
@@ -265,7 +271,7 @@ fn rows(a: &Json, b: &Json, but: &[&str]) -> Result<(Vec<Row>, Vec<String>), Str
     Ok((rows, missing))
 }
 
-/// What a row is of, for people.
+/// Returns the key of a row as text.
 fn shown(row: &Json) -> String {
     ROW.map(|key| format!("{key} {}", said(&row[key]))).join(", ")
 }
@@ -334,10 +340,10 @@ fn text(
     Ok(())
 }
 
-/// That files are not compared where something is measured.
+/// Returns the two files of `--compare`, or `None` if the option is absent.
 ///
 /// # Errors
-/// Where there are not two.
+/// If the number of files is not two.
 pub fn pair(paths: &[std::path::PathBuf]) -> anyhow::Result<Option<[&Path; 2]>> {
     match paths {
         [] => Ok(None),

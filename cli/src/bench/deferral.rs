@@ -1,6 +1,8 @@
-//! `ixc bench --defer`: the same tokens with and without deferral, in turn, and how far the logits are apart.
+//! `ixc bench --defer`: the same tokens with and without deferral, in turn, and how far the logits
+//! are apart.
 //!
-//! Each measurement opens the model anew, so that only one of the two is in memory and both begin with the same experts there: none.
+//! Each measurement opens the model anew, so that only one of the two is in memory and both begin
+//! with the same experts there: none.
 
 use std::path::Path;
 
@@ -18,14 +20,14 @@ use super::{Args, Rounds, Row, Work, open};
 use crate::divergence::{TEXT, compare, positions, said};
 use crate::tokenize::read;
 
-/// What deferral brought.
+/// Effect of deferral on speed and logits.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Deferral {
     /// Experts of a token that are deferred.
     pub experts: u32,
     /// Median rate with deferral over that without.
     pub ratio: f64,
-    /// How far the logits are from those without.
+    /// Divergence of the logits from those without deferral.
     pub divergence: Divergence,
 }
 

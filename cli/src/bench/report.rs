@@ -1,6 +1,8 @@
-//! How a measurement is written: a table for people, or JSON, JSON lines, CSV or Markdown, each of which says what was measured.
+//! Output of a measurement: a table for people, JSON, JSON lines, CSV or Markdown. Each form
+//! includes the setting of the measurement.
 //!
-//! Rows are written as they are measured, so that a run that is stopped keeps them; but for JSON, which is one document.
+//! Rows are written as soon as they are measured, so that a stopped run keeps them. JSON is the
+//! exception, because it is one document.
 
 use std::io::{self, Write};
 
@@ -11,7 +13,7 @@ use super::Row;
 use super::setting::Setting;
 use crate::output::{self, Document, Printable};
 
-/// Of what is printed as JSON, and of each JSON line.
+/// Schema of the JSON document, and of each JSON line.
 pub const SCHEMA: &str = "ixc.bench.v1";
 
 /// A way to write it.
@@ -30,7 +32,7 @@ pub enum Format {
     Md,
 }
 
-/// Where rows go.
+/// Writer of the rows in one format.
 pub struct Report<'w> {
     format: Format,
     /// The model's name.

@@ -1,4 +1,5 @@
-//! What was measured, with what, on what and when: so that a measurement can be told from others later, and compared with them.
+//! Setting of a measurement: model, options, machine, version and time. It identifies a
+//! measurement, so that later ones can be compared with it.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -40,26 +41,26 @@ struct Cpu {
 
 #[derive(Clone, Debug, Serialize)]
 struct Model {
-    /// What the model calls itself; of a plan, its architecture.
+    /// The model's name in its metadata; for a plan, the architecture.
     name: Option<String>,
     architecture: Option<String>,
     file: String,
     /// Whether it is a plan.
     plan: bool,
-    /// Of all files.
+    /// Sum over all files.
     bytes: u64,
     parameters: u64,
     /// Bytes of weights in each block format.
     formats: BTreeMap<String, u64>,
-    /// What tells its files from others.
+    /// Sizes and checksums of the files.
     identity: Vec<FileIdentity>,
 }
 
-/// What tells a file from others.
+/// Size and checksum that distinguish a file from others.
 #[derive(Clone, Debug, Serialize)]
 struct FileIdentity {
     bytes: u64,
-    /// CRC-32 of all before the tensors, or, of a plan, of the model file's.
+    /// CRC-32 of everything before the tensors; for a plan, that of the model file.
     header_crc32: String,
 }
 
@@ -88,7 +89,7 @@ struct Options {
 }
 
 impl Setting {
-    /// That of a measurement which begins now.
+    /// Returns the setting of a measurement that begins now.
     ///
     /// # Errors
     /// When the model cannot be read.
@@ -120,7 +121,7 @@ impl Setting {
         })
     }
 
-    /// Its parts as columns of a table, by name.
+    /// Returns the parts as columns of a table, by name.
     pub fn columns(&self) -> Vec<(&'static str, String)> {
         let text = |value: Option<&str>| value.unwrap_or_default().to_owned();
         let formats = self.model.formats.iter().map(|(format, bytes)| format!("{format}:{bytes}"));
@@ -164,7 +165,7 @@ fn os() -> String {
         .join(" ")
 }
 
-/// What stands in a model or a plan; the demo model where there is no path.
+/// Reads the description of a model or a plan; the demo model if there is no path.
 fn model(path: Option<&Path>) -> Result<Model, ixc_error::Error> {
     let file = path.unwrap_or(Path::new(ixc_compile::demo::NAME)).display().to_string();
     let mut formats: BTreeMap<String, u64> = BTreeMap::new();

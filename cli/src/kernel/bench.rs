@@ -43,7 +43,7 @@ pub struct Args {
     json: bool,
 }
 
-/// What was measured with one number of threads.
+/// Measurements with one number of threads.
 struct Row {
     measured: Vec<Measured>,
     /// Bytes per second that the threads read from memory.
@@ -61,7 +61,8 @@ impl Args {
         let mut rows = Vec::new();
         for &threads in &self.threads {
             let threads = usize::from(threads);
-            // Once before and once after: what slows the machine down for a while shall not make the kernel look better.
+            // Once before and once after: what slows the machine down for a while shall not make
+            // the kernel look better.
             let before = bandwidth::measure(threads, bandwidth::BUFFER_BYTES);
             let mut measured = Vec::new();
             for place in [Place::Caches, Place::Memory] {

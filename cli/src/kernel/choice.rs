@@ -1,4 +1,4 @@
-//! Which kernel a command works on, for which target, and with what inputs.
+//! Options that choose a kernel, its target and its inputs.
 
 use ixc_compile::compile::TargetName;
 use ixc_compile::select::Selection;
@@ -22,7 +22,7 @@ pub struct KernelChoice {
 }
 
 impl KernelChoice {
-    /// What was named, and whether ops or layers were, too.
+    /// Returns the kernel's name as given, and whether ops or layers were selected as well.
     pub fn text(&self) -> (String, bool) {
         (self.kernel.join(" "), !self.selection().is_all())
     }
@@ -32,7 +32,7 @@ impl KernelChoice {
         self.select.selection()
     }
 
-    /// What code is generated for, and whether that was named.
+    /// Returns the target, and whether the user named it.
     pub fn target(&self) -> TargetName {
         self.target
     }

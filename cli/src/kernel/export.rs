@@ -9,7 +9,8 @@ use ixc_workbench::kernels::bundle::write::write;
 use super::super::output::{self, Bytes};
 use super::choice::{InputChoice, KernelChoice};
 
-/// Writes a kernel's code, inputs and expected outputs as plain files with a JSON index, for other machines and emulators.
+/// Writes a kernel's code, inputs and expected outputs as plain files with a JSON index, for other
+/// machines and emulators.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "index.json describes the files: code.bin, one in_*.bin per input buffer, one out_*.bin per output \

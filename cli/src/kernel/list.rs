@@ -165,7 +165,7 @@ fn of_model(
     Ok(())
 }
 
-/// How this machine runs the target's kernels.
+/// Returns the way in which this machine runs the target's kernels.
 fn how(target: Target) -> &'static str {
     match target.isa().lowering {
         Lowering::Cranelift => "portable",

@@ -80,7 +80,7 @@ impl Args {
                 }
             }
         };
-        // Panics are what is looked for: each would be told on standard error.
+        // The search provokes panics: do not print them.
         let hook = std::panic::take_hook();
         std::panic::set_hook(Box::new(|_| {}));
         let found = manner(&first);
@@ -161,7 +161,7 @@ fn one_line(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
-/// Whether the command says so of a file.
+/// Whether the command succeeds for a file, which means that the failure is still there.
 fn still_fails(command: &str, file: &Path) -> Result<bool, ixc_error::Error> {
     let mut sh = Command::new("sh");
     sh.arg("-c").arg(command).arg("sh").arg(file);

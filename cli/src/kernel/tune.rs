@@ -1,4 +1,5 @@
-//! `ixc kernel tune`: which width, chunk and pace of a product's kernel is fastest, in a model or by itself.
+//! `ixc kernel tune`: which width, chunk and pace of a product's kernel is fastest, in a model or
+//! by itself.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -92,23 +93,23 @@ fn place(text: &str) -> Result<Place, String> {
     }
 }
 
-/// What is written, and how.
+/// Writer of the results.
 struct Output<'o> {
     out: &'o mut dyn Write,
     json: bool,
-    /// Of a cost, and how many there are in what costs are in.
+    /// Unit of a cost, and the factor from a cost to this unit.
     unit: (&'static str, f64),
     failed: Option<std::io::Error>,
 }
 
-/// Of the first column.
+/// Width of the first column.
 const WIDTH: usize = 28;
 
 impl Output<'_> {
-    /// A line, where no JSON is wanted; what fails is said in the end.
+    /// Writes a line, unless the output is JSON. An error is kept until the end.
     fn line(&mut self, text: &str) {
         if !self.json && self.failed.is_none() {
-            // It takes minutes: whoever reads a file of it sees how far it is.
+            // Tuning takes minutes: flush, so that a reader of an output file sees the progress.
             self.failed = writeln!(self.out, "{text}").and_then(|()| self.out.flush()).err();
         }
     }
@@ -364,7 +365,7 @@ impl Args {
             }
         })?;
         let FoundModel { threads, prompt, kernels, together, kept } = found;
-        // One that somebody asks for counts whatever the whole gains.
+        // A candidate that the user chose counts, whatever the whole model gains.
         let chosen = match (&self.choose, &kernels[..]) {
             (Some(what), [(_, found)]) => Some(found.candidate(what)?),
             _ => None,
