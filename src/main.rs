@@ -1,4 +1,5 @@
-//! The program `ixc`: see `cli/`.
+//! Command line: parses arguments, runs one command, and turns an error into one message and an exit
+//! status.
 
 use std::process::ExitCode;
 

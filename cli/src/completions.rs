@@ -1,4 +1,4 @@
-//! `ixc completions`: what a shell completes of commands and options, from the same table as their help.
+//! `ixc completions`: shell completion of commands and options, from the same table as their help.
 
 use std::io::Write;
 

@@ -1,6 +1,7 @@
-//! A conversation with whoever sits at the terminal: messages, answers, and the commands beside them.
+//! Conversation with the user at the terminal: messages, answers and commands.
 //!
-//! What goes wrong with one message (it does not fit, the template refuses it) is said, the message is taken back, and the conversation goes on.
+//! If a message fails (it does not fit, or the template refuses it), the error is printed and the
+//! message removed. The conversation then continues.
 
 use std::path::{Path, PathBuf};
 
@@ -23,13 +24,13 @@ enum Flow {
     End,
 }
 
-/// What can be typed instead of a message.
+/// A command that the user can type instead of a message.
 struct Command {
-    /// Its names, the first of which is shown.
+    /// All names; the first one is shown.
     names: &'static [&'static str],
-    /// What stands behind it.
+    /// Argument, as the list of commands shows it.
     argument: &'static str,
-    /// What it does.
+    /// Description in the list of commands.
     about: &'static str,
     act: fn(&mut Talk<'_, '_>, &str) -> anyhow::Result<Flow>,
 }
@@ -65,16 +66,16 @@ const COMMANDS: [Command; 8] = [
     },
 ];
 
-/// Says what somebody asked for, or what went wrong: also with `--quiet`.
+/// Prints the result of a command or an error, also with `--quiet`.
 fn tell(text: impl std::fmt::Display) {
     complain(&text.to_string());
 }
 
-/// How a file of [`save`] names itself.
+/// Name of the format of a file that [`save`] writes.
 const FORMAT: &str = "ixc-conversation";
 /// The version of that format.
 const VERSION: u32 = 1;
-/// What such a file is, for what else may be there.
+/// Description of such a file, so that other files are not overwritten.
 const CONVERSATION: Kind = Kind {
     name: "saved conversation",
     is: |head| head.windows(FORMAT.len()).any(|window| window == FORMAT.as_bytes()),
@@ -90,7 +91,7 @@ struct Talk<'w, 'a> {
 }
 
 impl Writer<'_> {
-    /// Talks until whoever sits there has enough.
+    /// Runs the conversation until the user ends it.
     ///
     /// # Errors
     /// When the terminal or standard output fails.
@@ -187,7 +188,8 @@ impl Talk<'_, '_> {
         Ok(Flow::On)
     }
 
-    /// The model's turn. Whether there is an answer, or a part of one; what it failed for is said.
+    /// Lets the model answer, and returns whether there is an answer or a part of one. Errors of
+    /// the model are printed.
     fn turn(&mut self) -> anyhow::Result<bool> {
         let before = self.chat.messages().len();
         match self.writer.answer(&mut self.chat) {

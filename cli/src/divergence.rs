@@ -1,4 +1,5 @@
-//! How far a changed model's predictions are from the right ones, over a text: for what deferral and requantised weights cost.
+//! Divergence of a changed model's predictions from those of the unchanged model, over a text. It
+//! shows the cost of deferral and requantised weights.
 
 use std::path::Path;
 

@@ -21,7 +21,7 @@ pub fn languages() -> impl TypedValueParser<Value = Language> {
     PossibleValuesParser::new(values()).try_map(|name| language(&name).ok_or("nothing draws that"))
 }
 
-/// As what IR is printed: text that is read back where there is no language.
+/// Output format of IR: a drawing language, or text that can be parsed again (`None`).
 #[derive(Clone, Copy, Debug)]
 struct Format(Option<Language>);
 
@@ -43,7 +43,7 @@ pub struct FormatChoice {
 }
 
 impl FormatChoice {
-    /// What is to draw it, where anything is.
+    /// Returns the drawing language, or `None` for text.
     pub fn language(&self) -> Option<Language> {
         if self.dot { Some(Language::Dot) } else { self.format.0 }
     }

@@ -1,9 +1,12 @@
-//! Which experts are used: written to a file, and read from one, to keep the most used in memory.
+//! Files of expert use: counts are written to one, and read from one to keep the most used experts
+//! in memory.
 //!
 //! ```text
 //! ixc run large.gguf -f questions.txt --memory 12GiB --expert-stats hot.json
 //! ixc run large.gguf --chat --memory 12GiB --pin-experts hot.json
-//! ixc serve large.gguf --memory 12GiB --expert-stats hot.json --pin-experts hot.json    counts go on from run to run
+//!
+//! # Counts grow from run to run:
+//! ixc serve large.gguf --memory 12GiB --expert-stats hot.json --pin-experts hot.json
 //! ```
 
 use std::path::{Path, PathBuf};
@@ -15,11 +18,11 @@ use ixc_runtime::engine::{Engine, Pins};
 use super::force::{Force, reads};
 use super::output::note;
 
-/// The part of the memory for experts that those may take which stay, in percent, where nothing is said: what is kept is lost to texts that
-/// use others.
+/// Default share of the expert memory for pinned experts, in percent. Texts that use other experts
+/// cannot use this memory.
 const PERCENT: u32 = 50;
 
-/// Files of which experts are used.
+/// Files of expert use.
 #[derive(Clone, Debug, clap::Args)]
 pub struct ExpertFiles {
     /// Write how often each expert was chosen, as JSON for --pin-experts or for plots.
@@ -35,7 +38,7 @@ pub struct ExpertFiles {
     pin_percent: Option<u32>,
 }
 
-/// What is known before, and where counts are written.
+/// Earlier counts, and the output for new ones.
 pub struct ExpertRecord {
     output: Option<Output>,
     before: Option<ExpertUse>,
@@ -78,12 +81,13 @@ fn is_same(one: &Path, other: &Path) -> bool {
 }
 
 impl ExpertRecord {
-    /// What stays in memory.
+    /// Returns the experts that stay in memory.
     pub fn pins(&self) -> Option<Pins> {
         self.before.as_ref().map(|before| Pins { chosen: before.chosen.clone(), percent: self.percent })
     }
 
-    /// Says of more files that they are read, and where nothing can stay in memory that would not anyway.
+    /// Says of more files that they are read, and where nothing can stay in memory that would not
+    /// anyway.
     pub fn opened<'p>(
         &mut self,
         engine: &Engine,
@@ -95,7 +99,7 @@ impl ExpertRecord {
         self.output.as_mut().map_or(Ok(()), |output| reads(output, inputs))
     }
 
-    /// Writes what was counted, where that is wanted.
+    /// Writes the counts, if the user asked for them.
     ///
     /// # Errors
     /// When the output refuses.

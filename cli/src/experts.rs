@@ -1,4 +1,4 @@
-//! What the passes `residency` and `defer` are told on the command line.
+//! Options of the passes `residency` and `defer`.
 //!
 //! ```text
 //! ixc dump model.gguf --stage plan --expert-memory 6GiB --predict 2

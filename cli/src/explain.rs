@@ -1,4 +1,5 @@
-//! `ixc explain`: what passes decided, and why; and what places a model on a grid, and what begins a run.
+//! `ixc explain`: decisions of passes, of placement on a grid and of the start of a run, with their
+//! reasons.
 
 use std::io::Write;
 

@@ -1,4 +1,4 @@
-//! What a failed command ends with: its exit status, and what it says.
+//! Exit status and error message of a failed command.
 //!
 //! | status | means |
 //! | --- | --- |
@@ -6,9 +6,9 @@
 //! | 1 | failed for another reason, such as a bug |
 //! | 2 | the command line is wrong, or an output is an input or a file of another kind |
 //! | 3 | `bench --compare` found a row that is slower beyond noise |
-//! | 65 | a model, plan, IR text or request is malformed, or asks for what is not supported (`EX_DATAERR`) |
+//! | 65 | a model, plan, IR text or request is malformed or unsupported (`EX_DATAERR`) |
 //! | 66 | a file is missing or may not be read (`EX_NOINPUT`) |
-//! | 69 | this CPU lacks a feature that the target needs, or the system forbids generated code (`EX_UNAVAILABLE`) |
+//! | 69 | the CPU lacks a feature, or generated code is forbidden (`EX_UNAVAILABLE`) |
 //! | 74 | reading or writing failed (`EX_IOERR`) |
 //! | 130 | ended by Ctrl-C |
 
@@ -36,7 +36,8 @@ pub const fn status(class: Class) -> u8 {
     }
 }
 
-/// The exit status of a failure, and what to say about it: nothing where the reader of standard output went away.
+/// The exit status of a failure, and what to say about it: nothing where the reader of standard
+/// output went away.
 pub fn failure(failure: &anyhow::Error) -> (u8, Option<String>) {
     let said = |class| (status(class), Some(output::describe(failure)));
     for cause in failure.chain() {

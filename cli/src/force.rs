@@ -1,4 +1,5 @@
-//! Outputs of commands: opened before the work, never an input, and no other file without `--force`.
+//! Outputs of commands: opened before the work, never an input, and no other file without
+//! `--force`.
 
 use std::path::Path;
 
@@ -13,7 +14,7 @@ pub struct Force {
 }
 
 impl Force {
-    /// Whether it is asked for.
+    /// Whether `--force` was given.
     pub fn given(self) -> bool {
         self.force
     }

@@ -1,4 +1,4 @@
-//! What the text must be: a grammar or a JSON schema, named as users of llama.cpp know the flags.
+//! Options that restrict the text to a grammar or a JSON schema; the flags have llama.cpp's names.
 
 use std::path::{Path, PathBuf};
 
@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::BadInput;
 
-/// What the text must be.
+/// Grammar or JSON schema of the text.
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Grammar")]
 pub struct GrammarChoice {
@@ -36,7 +36,7 @@ impl GrammarChoice {
         self.grammar_file.as_deref().into_iter().chain(self.json_schema_file.as_deref()).chain(schema)
     }
 
-    /// What was asked for.
+    /// Returns the grammar that was given.
     pub fn source(&self) -> anyhow::Result<Option<Source>> {
         if let Some(text) = &self.grammar {
             return Ok(Some(Source::of_text(text)));

@@ -56,10 +56,10 @@ pub struct Args {
 /// Columns of a terminal that has room for the kernels of each format and target.
 const WIDE: usize = 1000;
 
-/// Of what `--json` prints, of models and of plans.
+/// Schema of `--json`, for models and plans.
 const SCHEMA: &str = "ixc.inspect.v1";
 
-/// What there is to know about a model file.
+/// Facts about a model file.
 #[derive(Serialize)]
 struct Facts {
     kind: &'static str,
@@ -141,10 +141,10 @@ struct TensorFacts {
     bytes: u64,
 }
 
-/// What is in the way of a model.
+/// Reason that a model cannot be compiled.
 struct Problem {
     reason: String,
-    /// Set where the file contradicts itself, rather than asking for what is not supported.
+    /// Set if the file contradicts itself, rather than using something unsupported.
     broken: Option<ixc_error::Error>,
 }
 

@@ -45,10 +45,10 @@ pub struct PageChoice {
 }
 
 impl PageChoice {
-    /// Whether there is to be a page.
+    /// Returns whether a page was requested.
     ///
     /// # Errors
-    /// Where there is none to be, and it is said how to compile for it.
+    /// If no page was requested, but options for its compilation were given.
     pub fn is_asked_for(&self) -> anyhow::Result<bool> {
         let said = self.stages.is_given()?;
         match self.html.is_some() {
@@ -99,7 +99,8 @@ impl PageChoice {
     }
 }
 
-/// The target that the environment names. It is asked for a page alone: where something else is shown, it is no option that was said.
+/// Returns the target that the environment names. It is read for a page only: otherwise it does not
+/// count as an option that was given.
 fn of_environment() -> anyhow::Result<Option<TargetName>> {
     let Some(name) = std::env::var_os(TARGET).filter(|name| !name.is_empty()) else { return Ok(None) };
     let name = name.to_string_lossy();

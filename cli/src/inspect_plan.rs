@@ -1,4 +1,4 @@
-//! What `ixc inspect` says about a plan.
+//! Facts about a plan, for `ixc inspect`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Write};
@@ -14,7 +14,7 @@ use serde::Serialize;
 
 use super::output::{Bytes, Printable, counted};
 
-/// What there is to know about a plan.
+/// Facts about a plan.
 #[derive(Serialize)]
 pub struct PlanFacts {
     kind: &'static str,
@@ -23,10 +23,10 @@ pub struct PlanFacts {
     target: String,
     context_length: u32,
     vocabulary: u32,
-    /// Of a plan for embeddings.
+    /// Set if the plan computes embeddings.
     #[serde(skip_serializing_if = "Option::is_none")]
     hidden_states: Option<HiddenFacts>,
-    /// Of a plan of routed experts: its layers.
+    /// Layers of a plan of routed experts.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     expert_layers: Vec<u32>,
     max_tokens: u32,
@@ -38,11 +38,11 @@ pub struct PlanFacts {
     tasks: usize,
     kernels: Vec<String>,
     arena_bytes: u64,
-    /// Of states, for each position.
+    /// Bytes of states for each position.
     state_bytes_per_position: u64,
     /// Formats of what states have for each position.
     cache_formats: BTreeSet<&'static str>,
-    /// Of states, whatever the number of positions.
+    /// Bytes of states that do not depend on the number of positions.
     state_bytes: u64,
     tokenizer_tokens: Option<usize>,
     chat_template: bool,
@@ -53,7 +53,7 @@ pub struct PlanFacts {
 #[derive(Serialize)]
 struct HiddenFacts {
     width: u32,
-    /// How those of a text become one vector, where the model says it.
+    /// Pooling of a text's hidden states into one vector, if the model declares it.
     pooling: Option<&'static str>,
     /// Whether vectors have length 1; otherwise they keep the length of what was pooled.
     normalised: bool,
@@ -61,15 +61,15 @@ struct HiddenFacts {
 
 #[derive(Serialize)]
 struct FormatFacts {
-    /// What kernels read.
+    /// Format that kernels read.
     format: &'static str,
-    /// What is in the file.
+    /// Format in the file.
     stored: &'static str,
     place: Place,
     weights: usize,
-    /// In the file.
+    /// Bytes in the file.
     bytes: u64,
-    /// As kernels read them.
+    /// Bytes in the format that kernels read.
     kernel_bytes: u64,
 }
 
@@ -79,7 +79,7 @@ pub fn cache_formats(states: &[State]) -> BTreeSet<&'static str> {
     fields.map(|field| field.format.name()).collect()
 }
 
-/// Where weights are.
+/// Storage of weights.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 enum Place {
@@ -88,7 +88,7 @@ enum Place {
 }
 
 impl PlanFacts {
-    /// Of a plan, and why loading it would refuse it, if it would.
+    /// Collects the facts about a plan. `refused` is the error that loading it would give.
     pub fn new(path: &Path, plan: &Plan<Kernel>, refused: Option<&LoadError>) -> Result<PlanFacts, ixc_error::Error> {
         let spec = decode_tokenizer(&plan.tokenizer)?;
         let mut formats: BTreeMap<_, FormatFacts> = BTreeMap::new();
@@ -157,7 +157,7 @@ impl PlanFacts {
         })
     }
 
-    /// As text.
+    /// Writes the facts as text.
     pub fn show(&self, out: &mut dyn Write) -> io::Result<()> {
         writeln!(out, "plan          {}", Printable(&self.path))?;
         for file in &self.files {

@@ -1,13 +1,16 @@
 //! Ctrl-C.
 //!
-//! While a text is written, token by token, the first one stops the text: what there is stays, and a conversation goes on. At any other time
-//! (loading, compiling, packing, reading a prompt, measuring, waiting for the user) it ends the program with status 130: nothing
-//! is lost by that, files appear under their names when they are whole, and what `compile` keeps to go on with it keeps as
-//! if it had been killed. So does a second one, and a first one that no token answers: a step may take for ever, since nothing bounds
-//! the time of a plan's kernels. A token is waited for three times as long as any has taken in this text, its prompt included,
-//! and a second at least.
+//! While a text is generated, the first Ctrl-C stops the text: the tokens so far stay, and a
+//! conversation continues. At any other time (loading, compiling, packing, prefill, measuring,
+//! waiting for the user) it ends the program with status 130. Nothing is lost: files get their
+//! names when they are complete, and `compile` keeps its partial output, as after a kill.
 //!
-//! Text that was made is flushed with each token, so that ending the program loses none of it.
+//! A second Ctrl-C ends the program too, and so does a first one that no token answers. A step may
+//! take for ever, since nothing bounds the time of a plan's kernels. The program waits for a token
+//! three times as long as the slowest token of this text took, prompt included, and at least a
+//! second.
+//!
+//! Each token is flushed when it is printed, so that ending the program loses no text.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -15,9 +18,9 @@ use std::time::{Duration, Instant};
 /// Exit status after Ctrl-C.
 pub const STATUS: u8 = 130;
 
-/// What a token may take at least before it counts as stuck.
+/// Shortest wait for a token before it counts as stuck.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// How much longer than the others' a token's time may be.
+/// Max wait for a token, as a multiple of the slowest token's time.
 const SLOWER: u32 = 3;
 
 /// The text that is being written.
@@ -33,7 +36,7 @@ struct Text {
 }
 
 static TEXT: Mutex<Option<Text>> = Mutex::new(None);
-/// What the first one does instead, where something is to be brought to an end.
+/// Action on the first Ctrl-C in place of ending the program, if something has to be shut down.
 static INSTEAD: Mutex<Option<Box<dyn FnOnce() + Send>>> = Mutex::new(None);
 /// Something of [`TEXT`] changed.
 static CHANGED: Condvar = Condvar::new();

@@ -1,7 +1,8 @@
 //! The commands: one file each, with its flags, its help and what it prints.
 //!
-//! Facts go to standard output, everything else to standard error; on a terminal neither steers it ([`terminal`]). A reader that closes standard output early (`| head`) ends
-//! the command in silence.
+//! Facts go to standard output, everything else to standard error; on a terminal neither steers it
+//! ([`terminal`]). A reader that closes standard output early (`| head`) ends the command in
+//! silence.
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
@@ -104,10 +105,10 @@ Exit status: 0 success, 1 failure, 2 wrong usage, 3 slower (bench --compare), 65
 unsupported input, 66 missing file, 69 the CPU lacks a feature, 74 input or output failed, 130 \
 ended by Ctrl-C.")]
 pub(crate) struct Cli {
-    /// What is said besides.
+    /// Log options.
     #[command(flatten)]
     pub log: log::Log,
-    /// What to do.
+    /// Command to run.
     #[command(subcommand)]
     pub command: Command,
 }
@@ -178,7 +179,7 @@ fn colours_of(arguments: &[OsString]) -> Colours {
 /// Reads the command line.
 ///
 /// # Errors
-/// What clap makes of help, versions and wrong usage.
+/// Clap's error for wrong usage; help and version texts are also returned as errors.
 pub(crate) fn parse(arguments: Vec<OsString>) -> Result<Cli, clap::Error> {
     let colours = colours_of(&arguments);
     output::set_colours(colours);
@@ -213,7 +214,8 @@ pub(crate) fn parse(arguments: Vec<OsString>) -> Result<Cli, clap::Error> {
             return Cli::command()
                 .error(ErrorKind::InvalidSubcommand, format!("there is no command `{word}`: {advice}"));
         }
-        // A typing error seldom begins the word: what begins with another letter is no help (`serve` is like `kernel` to clap).
+        // A typing error seldom begins the word: what begins with another letter is no help
+        // (`serve` is like `kernel` to clap).
         if let Some(ContextValue::Strings(alike)) = error.get(ContextKind::SuggestedSubcommand) {
             let first = word.chars().next();
             let alike: Vec<String> = alike.iter().filter(|name| name.chars().next() == first).cloned().collect();
@@ -240,7 +242,7 @@ pub(crate) fn given_to(name: &str) -> Option<(clap::Command, clap::ArgMatches)> 
     Some((command.find_subcommand(name).filter(|_| found == name)?.clone(), matches))
 }
 
-/// Says what clap found, and ends the program.
+/// Prints clap's error, help or version text, and ends the program.
 pub(crate) fn exit(error: &clap::Error) -> ! {
     if !error.use_stderr()
         || std::env::args_os().all(|argument| !argument.to_string_lossy().contains(output::is_terminal_control))

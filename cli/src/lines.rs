@@ -1,9 +1,11 @@
-//! What a person types in a conversation: lines, edited where the terminal can, and the messages that they make.
+//! Input of a conversation: lines, edited if the terminal can do that, and the messages made of
+//! them.
 //!
-//! A message is a line, or what is pasted at once, or lines that end with `\` and the one after them, or all between `"""` and `"""`.
+//! A message is one line, one paste, lines that end with `\` with the line after them, or
+//! everything between `"""` and `"""`.
 //!
-//! Lines are remembered from one conversation to the next in a file that only its user may read (see [`history_path`]); those that begin
-//! with a space are not.
+//! Lines are remembered across conversations in a file that only its user may read (see
+//! [`history_path`]). Lines that begin with a space are not remembered.
 
 use std::borrow::Cow;
 use std::fs::OpenOptions;
@@ -24,19 +26,19 @@ use rustyline::{Context, Helper};
 use super::BadInput;
 use super::output::{colours, note};
 
-/// What stands before the first line of a message, and before the others.
+/// Prompt of the first line of a message; [`MORE`] is that of the other lines.
 const PROMPT: &str = "> ";
 const MORE: &str = "... ";
-/// What begins and ends a message of several lines.
+/// Start and end of a message of several lines.
 const QUOTES: &str = "\"\"\"";
 /// The variable that names the file of remembered lines; empty for none.
 const HISTORY: &str = "IXC_HISTORY";
-/// What such a file begins with.
+/// First line of a history file.
 const HISTORY_BEGINS: &[u8] = b"#V2\n";
 /// Messages that are remembered.
 const REMEMBERED: usize = 1000;
 
-/// What came of asking.
+/// Result of reading a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Typed {
     /// A line, which may be a command.
@@ -112,11 +114,11 @@ impl Helper for Typing {}
 
 type LineEditor = Editor<Typing, FileHistory>;
 
-/// Where lines come from.
+/// Reader of a conversation's lines.
 pub struct Lines {
-    /// Edits them, where the terminal can.
+    /// Line editor, if the terminal supports one.
     editor: Option<LineEditor>,
-    /// Where they are remembered.
+    /// File of remembered lines.
     history: Option<PathBuf>,
 }
 
@@ -161,7 +163,7 @@ impl Lines {
     /// Asks something that only `y` or `yes` agrees to.
     ///
     /// # Errors
-    /// As for [`Lines::message`].
+    /// See [`Lines::message`].
     pub fn agrees(&mut self, question: &str) -> anyhow::Result<bool> {
         Ok(match self.line(&format!("{question} [y/N] "))? {
             Line::Text(answer) => matches!(answer.trim().to_ascii_lowercase().as_str(), "y" | "yes"),
@@ -208,7 +210,7 @@ impl Lines {
     }
 }
 
-/// What edits lines, where there is a terminal that can.
+/// Returns a line editor, if there is a terminal that supports it.
 fn editor() -> Option<LineEditor> {
     let can = |term: &str| !matches!(term, "dumb" | "emacs" | "cons25");
     if !io::stdin().is_terminal() || !std::env::var("TERM").is_ok_and(|term| can(&term)) {
@@ -223,8 +225,8 @@ fn editor() -> Option<LineEditor> {
     Editor::with_config(config).ok()
 }
 
-/// Where lines are remembered: `IXC_HISTORY`, nowhere where that is empty, else `$XDG_STATE_HOME/ixc/history` or
-/// `~/.local/state/ixc/history`.
+/// Returns the file of remembered lines: `IXC_HISTORY` (no file if it is empty), or else
+/// `$XDG_STATE_HOME/ixc/history` or `~/.local/state/ixc/history`.
 fn history_path() -> Option<PathBuf> {
     if let Some(path) = std::env::var_os(HISTORY) {
         return Some(PathBuf::from(path)).filter(|path| !path.as_os_str().is_empty());
@@ -234,12 +236,13 @@ fn history_path() -> Option<PathBuf> {
     Some(base.join("ixc/history"))
 }
 
-/// Makes the file of remembered lines where there is none, for its user alone.
+/// Creates the file of remembered lines if it does not exist, readable only by its user.
 fn prepare(path: &Path) -> io::Result<()> {
     if let Some(folder) = path.parent() {
         own::create_folder(folder)?;
     }
-    // The editor writes to it and sets its mode: not to a device, nor to what belongs to somebody else or is something else.
+    // The editor writes to this file and sets its mode. It must not be a device, another user's
+    // file or a file of another kind.
     let mut start = Vec::new();
     own::open_own(path)?.take(HISTORY_BEGINS.len() as u64).read_to_end(&mut start)?;
     match start.is_empty() || start == HISTORY_BEGINS {
@@ -257,7 +260,7 @@ struct Message {
     text: String,
     quoted: bool,
     several: bool,
-    /// How it is recalled: so that it makes the same message again.
+    /// History entry, which gives the same message when it is entered again.
     recalled: String,
 }
 

@@ -1,4 +1,4 @@
-//! How much is said beside a command's output, and where: `--verbose`, `--quiet`, `--log-file` and `IXC_LOG`.
+//! Log options: `--verbose`, `--quiet`, `--log-file` and `IXC_LOG`.
 //!
 //! ```text
 //! ixc run -p Hello -v                                what is done (info); -vv and -vvv say more
@@ -23,7 +23,7 @@ const VARIABLE: &str = "IXC_LOG";
 /// The file of `--log-file`.
 static LOG_FILE: OnceLock<PathBuf> = OnceLock::new();
 
-/// What is said besides.
+/// Amount of logging, and its destination.
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Messages")]
 pub struct Log {
@@ -50,15 +50,15 @@ pub struct Log {
 }
 
 impl Log {
-    /// From here on it is said so.
+    /// Applies the options to the whole program.
     ///
     /// # Errors
-    /// When IXC_LOG is no filter, or the file cannot be written or is none of ours.
+    /// If IXC_LOG is not a valid filter, or the file cannot be written or is not a log.
     pub fn install(&self) -> anyhow::Result<()> {
         output::set_loudness(self.quiet, self.verbose);
         output::set_colours(self.color);
         let filter = self.filter()?;
-        // Who only sees warnings wants no dates in them.
+        // Warnings alone need no dates.
         let dated = self.log_file.is_some() || filter.max_level_hint().is_none_or(|level| level > LevelFilter::WARN);
         let colours = self.log_file.is_none() && output::colours();
         let writer = match &self.log_file {
@@ -116,7 +116,8 @@ pub fn writer() -> anyhow::Result<Option<Box<dyn Write + Send>>> {
     }))
 }
 
-/// Opens a log to append to it. What is there must be a log, or empty: any other file is somebody's.
+/// Opens a log to append to it. An existing file must be a log or empty, because any other file is
+/// the user's data.
 fn open(path: &Path) -> anyhow::Result<File> {
     if path.as_os_str() == ixc_files::STANDARD {
         return Err(

@@ -54,7 +54,7 @@ pub struct Args {
     threads: Option<usize>,
 }
 
-/// What computes.
+/// Engine that computes the logits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Engine {
     /// Generated code.

@@ -1,8 +1,11 @@
-//! MODEL on the command line: a file, or the built-in demo model; and what to say where it is neither.
+//! MODEL on the command line: a file or the built-in demo model, and advice if it is neither.
 //!
-//! One rule for all commands: MODEL is a path; `demo`, or no MODEL, is the built-in demo model. (A file of that name is `./demo`.) `ORG/NAME`,
-//! `ORG/NAME:QUANT` and llama.cpp's `-hf ORG/NAME` are models in the cache of Hugging Face's tools. Nothing is downloaded: where they are not
-//! there, and for names of other registries, an error says how to fetch a model.
+//! All commands use one rule. MODEL is a path; `demo`, or no MODEL, is the built-in demo model. For
+//! a file of that name, write `./demo`. `ORG/NAME`, `ORG/NAME:QUANT` and llama.cpp's `-hf ORG/NAME`
+//! are models in the cache of Hugging Face's tools.
+//!
+//! This program downloads nothing. If a model is not in the cache, or is in another registry, the
+//! error shows a command that fetches it.
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
@@ -10,7 +13,7 @@ use std::path::{Path, PathBuf};
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use ixc_compile::hub::Caches;
 
-/// What stands for the built-in demo model.
+/// Name of the built-in demo model.
 pub const DEMO: &str = "demo";
 
 /// A model by name.
@@ -23,7 +26,7 @@ pub enum ModelName {
 }
 
 impl ModelName {
-    /// Its path, unless it is the demo model.
+    /// Returns the path, or `None` for the demo model.
     pub fn path(&self) -> Option<&Path> {
         match self {
             ModelName::Demo => None,
@@ -31,15 +34,15 @@ impl ModelName {
         }
     }
 
-    /// As clap takes it.
+    /// Returns clap's parser of a model name.
     pub fn parser() -> impl TypedValueParser<Value = ModelName> {
         OsStringValueParser::new().try_map(|name: OsString| ModelName::parse(&name))
     }
 
-    /// A name; in words, what is wrong with it.
+    /// Parses a name; the error is a text.
     ///
     /// # Errors
-    /// Where it is of a registry, and no such model is here.
+    /// If the name belongs to a registry and no such model is in a cache.
     pub fn parse(name: &OsStr) -> Result<ModelName, String> {
         if name == DEMO {
             return Ok(ModelName::Demo);
@@ -58,15 +61,15 @@ impl ModelName {
     }
 }
 
-/// What stands before a name of Hugging Face's.
+/// Prefixes of a Hugging Face name.
 const HUB: [&str; 5] = ["hf:", "hf.co/", "huggingface.co/", "https://huggingface.co/", "https://hf.co/"];
 
-/// A name of Hugging Face's without what stands before it, where something does.
+/// Returns a Hugging Face name without its prefix, if it has one.
 fn on_hub(name: &str) -> Option<&str> {
     HUB.iter().find_map(|prefix| name.strip_prefix(prefix)).map(|rest| rest.trim_start_matches('/'))
 }
 
-/// The model of Hugging Face that a name means, where it was fetched.
+/// Returns the cached Hugging Face model of this name, if there is one.
 fn fetched(name: &str) -> Option<PathBuf> {
     let named = on_hub(name);
     if named.is_none() && (name.starts_with(['/', '.', '~']) || name.contains(char::is_whitespace)) {
@@ -88,7 +91,8 @@ fn fetched(name: &str) -> Option<PathBuf> {
     }
 }
 
-/// How to fetch a model that is named as registries name them; `None` where the name is a path like any other.
+/// Returns advice on fetching a model with a registry's name; `None` if the name is an ordinary
+/// path.
 fn elsewhere(name: &str) -> Option<String> {
     if let Some(rest) = on_hub(name) {
         return Some(hub_advice(rest));
@@ -118,8 +122,8 @@ fn elsewhere(name: &str) -> Option<String> {
     }
 }
 
-/// How to fetch a model of Hugging Face: `ORG/NAME`, `ORG/NAME:QUANT`, which names the files, or the address of one of its files,
-/// `ORG/NAME/resolve/REVISION/FILE`.
+/// Returns advice on fetching a Hugging Face model: `ORG/NAME`, `ORG/NAME:QUANT` for some of its
+/// files, or the path of one file, `ORG/NAME/resolve/REVISION/FILE`.
 fn hub_advice(name: &str) -> String {
     let name = name.trim_end_matches('/');
     let words: Vec<&str> = name.splitn(5, '/').collect();
@@ -147,18 +151,19 @@ fn hub_advice(name: &str) -> String {
     )
 }
 
-/// Options of llama.cpp that name a model of Hugging Face. clap would read `-hf` as `-h`, and print the help.
+/// Options of llama.cpp that name a model of Hugging Face. clap would read `-hf` as `-h`, and print
+/// the help.
 const HUB_OPTIONS: [&str; 6] = ["-hf", "-hfr", "--hf-repo", "-hff", "--hf-file", "--hf"];
-/// Those of them that name a file.
+/// Options among them that name a file.
 const FILE_OPTIONS: [&str; 2] = ["-hff", "--hf-file"];
 /// Options whose value may begin with a hyphen: what follows them is text.
 const TEXT_OPTIONS: [&str; 5] = ["-p", "--prompt", "--system", "--system-prompt", "--text"];
 
-/// The arguments with MODEL in place of llama.cpp's options that name a model of Hugging Face (`-hf ORG/NAME`, and `-hff FILE` for one of its
-/// files).
+/// Replaces llama.cpp's options for a Hugging Face model (`-hf ORG/NAME`, and `-hff FILE` for one
+/// of its files) by MODEL.
 ///
 /// # Errors
-/// In words, where an option has no value.
+/// In words, if an option has no value.
 pub fn without_hub_options(arguments: Vec<OsString>) -> Result<Vec<OsString>, String> {
     let (mut kept, mut repository, mut file) = (Vec::new(), None, None);
     let mut rest = arguments.into_iter();

@@ -1,4 +1,4 @@
-//! What goes to the terminal: numbers for people, names that cannot steer it, JSON, and errors.
+//! Output on the terminal: numbers for people, names without control characters, JSON, and errors.
 
 use std::env;
 use std::fmt;
@@ -19,26 +19,27 @@ use super::wrap::{Text, wrapped};
 pub use super::printable::{Printable, is_terminal_control};
 pub use ixc_ir::units::{Bytes, Count, counted};
 
-/// How much is said beside a command's output: 0 with `--quiet`, 1, and one more for each `--verbose`.
+/// Amount of messages in addition to a command's output: 0 with `--quiet`, else 1 plus the number
+/// of `--verbose`.
 static LOUDNESS: AtomicU8 = AtomicU8::new(1);
 
-/// Sets it, once, when the command line is read.
+/// Sets the amount of messages, once, when the command line is read.
 pub fn set_loudness(quiet: bool, verbose: u8) {
     LOUDNESS.store(if quiet { 0 } else { verbose.saturating_add(1) }, Ordering::Relaxed);
 }
 
-/// Whether nothing is to be said but errors (`--quiet`).
+/// Whether only errors are printed (`--quiet`).
 pub fn is_quiet() -> bool {
     LOUDNESS.load(Ordering::Relaxed) == 0
 }
 
-/// Whether details are wanted (`--verbose`).
+/// Whether details are printed (`--verbose`).
 pub fn is_verbose() -> bool {
     LOUDNESS.load(Ordering::Relaxed) > 1
 }
 
-/// Says something beside the command's output, on standard error, with everything escaped that a terminal would obey; unless `--quiet` is
-/// given.
+/// Prints a message on standard error, in addition to the command's output. Control characters are
+/// escaped. Prints nothing with `--quiet`.
 macro_rules! note {
     ($($argument:tt)*) => {
         if !$crate::output::is_quiet() {
@@ -135,21 +136,21 @@ pub fn lines(text: &str) -> String {
     text.split('\n').map(printable).collect::<Vec<_>>().join("\n")
 }
 
-/// How long something may take before a line says how far it is, where [`DELAY`] says nothing else.
+/// Time before the first progress line, unless [`DELAY`] sets another one.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// The variable with these seconds, as git has one.
+/// Environment variable with this time in seconds; git has a similar one.
 const DELAY: &str = "IXC_PROGRESS_DELAY";
-/// How often that line changes.
+/// Time between two updates of the progress line.
 const PERIOD: Duration = Duration::from_millis(100);
 
-/// A line on standard error that says how far something is, where a person sees it and it takes long.
+/// Progress line on standard error; shown only on a terminal and only if the operation takes long.
 pub struct Line {
     next: Instant,
     shown: bool,
 }
 
 impl Line {
-    /// For something that began then.
+    /// Creates the line of an operation that began at `begin`.
     pub fn new(begin: Instant) -> Line {
         static PATIENT: OnceLock<Duration> = OnceLock::new();
         let said = || env::var(DELAY).ok().and_then(|seconds| seconds.parse().ok()).map(Duration::from_secs);
@@ -157,7 +158,7 @@ impl Line {
         Line { next: begin.checked_add(patience).unwrap_or(begin), shown: false }
     }
 
-    /// Says how far it is, unless it said so just now.
+    /// Shows the progress, unless it was updated within [`PERIOD`].
     pub fn show(&mut self, text: fmt::Arguments<'_>) {
         let now = Instant::now();
         if now < self.next || is_quiet() || !io::stderr().is_terminal() {
@@ -186,7 +187,7 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Of this gauge, which begins now. Where no person sees it, it does nothing.
+    /// Starts to show the progress of this gauge. Does nothing if standard error is not a terminal.
     pub fn new(gauge: &Arc<Gauge>) -> Watch {
         let stop = Arc::new((Mutex::new(false), Condvar::new()));
         let (seen, gauge) = (Arc::clone(&stop), Arc::clone(gauge));
@@ -221,7 +222,7 @@ impl Drop for Watch {
     }
 }
 
-/// What a gauge says, in words.
+/// Returns the progress that a gauge shows, as text.
 fn progress(reading: &Reading, rate: &mut Rate, now: Instant) -> String {
     let &Reading { activity, done, total } = reading;
     let (what, unit) = match activity {
@@ -238,7 +239,7 @@ fn progress(reading: &Reading, rate: &mut Rate, now: Instant) -> String {
     format!("{what}: {done_of}{rate}")
 }
 
-/// What is counted.
+/// Unit of a progress count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
     /// Bytes, in binary units.
@@ -263,14 +264,15 @@ impl Unit {
     }
 }
 
-/// How fast something goes and when it will be done, from how far it was at its first call and is now.
+/// Rate and remaining time of an operation, from its progress at the first call and now.
 #[derive(Default)]
 pub struct Rate {
     begin: Option<(Instant, u64)>,
 }
 
 impl Rate {
-    /// At `done` of `total`: `, 512 MiB/s, 1:05 left`; nothing while there is nothing to tell it from.
+    /// Returns rate and time left at `done` of `total`, such as `, 512 MiB/s, 1:05 left`; an empty
+    /// text if there is too little progress to tell.
     pub fn at(&mut self, now: Instant, done: u64, total: u64, unit: Unit) -> String {
         let &mut (begin, first) = self.begin.get_or_insert((now, done));
         let (seconds, more) = (now.saturating_duration_since(begin).as_secs_f64(), done.saturating_sub(first));
@@ -298,8 +300,8 @@ pub fn lossless(bytes: &[u8]) -> String {
     texts.collect()
 }
 
-/// Facts with the name and version of their schema before them, such as `ixc.inspect.v1`. The version grows when a field goes away or means
-/// something else; a new field does not change it.
+/// Facts with the name and version of their schema before them, such as `ixc.inspect.v1`. The
+/// version grows when a field goes away or means something else; a new field does not change it.
 #[derive(Serialize)]
 pub struct Document<'f, F> {
     schema: &'static str,
@@ -314,7 +316,7 @@ impl<'f, F: Serialize> Document<'f, F> {
     }
 }
 
-/// Writes facts as JSON, one document that names its schema, with a newline behind it.
+/// Writes facts as one JSON document that names its schema, with a newline after it.
 ///
 /// # Errors
 /// When `out` refuses.
@@ -332,7 +334,8 @@ fn shortened(cause: &str) -> &str {
     &cause[..cause.floor_char_boundary(LONGEST_CAUSE)]
 }
 
-/// An error with its causes, on one line for each cause that says something new, and what helps; safe to show.
+/// An error with its causes, on one line for each cause that says something new, and what helps;
+/// safe to show.
 pub fn describe(error: &anyhow::Error) -> String {
     let mut text = String::new();
     let mut said = String::new();
@@ -343,7 +346,8 @@ pub fn describe(error: &anyhow::Error) -> String {
         }
         let lead = if text.is_empty() { "error: " } else { "\n  because: " };
         text.push_str(lead);
-        // Errors in IR text have a line with the source and a line with a caret: their newlines are ours.
+        // Errors in IR text have a line with the source and a line with a caret: their newlines are
+        // ours.
         text.push_str(&lines(shortened(&cause)));
         said.push_str(&cause);
     }

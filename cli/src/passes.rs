@@ -13,7 +13,7 @@ use ixc_passes::options::{OptionSet, OptionValue};
 use ixc_passes::requantise::{self, Formats};
 use ixc_passes::tile::{self, Override, Overrides};
 
-/// What passes are told.
+/// Options of passes.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct PassChoice {
     /// Tiling for weights whose names match a pattern, instead of the one from cache sizes;
@@ -34,7 +34,7 @@ pub struct PassChoice {
     options: Vec<String>,
 }
 
-/// What keys and values are kept in.
+/// Formats of the KV cache.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct KvChoice {
     /// Format of the KV cache: f16, q8_0 (about half the size) or q4_0 (about a quarter);
@@ -45,7 +45,7 @@ pub struct KvChoice {
 }
 
 impl KvChoice {
-    /// As passes take it, over what else they are told.
+    /// Returns the options of passes with this choice added.
     pub fn over(&self, options: OptionSet) -> OptionSet {
         match &self.kv {
             Some(kv) => options.with(kv),
@@ -81,10 +81,10 @@ fn read_option(text: &str) -> Result<String, String> {
 }
 
 impl PassChoice {
-    /// As passes take them.
+    /// Returns the options in the form that passes take.
     ///
     /// # Errors
-    /// None for what clap has read.
+    /// Never for options that clap has parsed.
     pub fn options(&self) -> Result<OptionSet, ixc_error::Error> {
         let mut options = OptionSet::default();
         for text in &self.options {

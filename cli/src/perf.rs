@@ -6,7 +6,7 @@ use ixc_codegen::profile::{self, Profiles};
 
 use super::output::{Printable, note};
 
-/// Which profiles are kept.
+/// Interfaces to profilers and debuggers.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct PerfChoice {
     /// Give profilers and debuggers the names of generated kernels; separate several interfaces by
@@ -29,10 +29,10 @@ enum Perf {
 }
 
 impl PerfChoice {
-    /// Begins to keep them: before any code is made.
+    /// Enables the profiles. Call it before code is generated.
     ///
     /// # Errors
-    /// Where a file cannot be made.
+    /// If a file cannot be created.
     pub fn enable(&self) -> Result<(), ixc_error::Error> {
         let folder = || {
             std::env::var_os("JITDUMPDIR").filter(|folder| !folder.is_empty()).map_or(PathBuf::from("."), PathBuf::from)

@@ -236,10 +236,10 @@ impl Args {
 /// Columns of a terminal that has room for all of the table.
 const WIDE: usize = 116;
 
-/// What is planned for.
+/// Plan for which memory is computed, and its files.
 struct Source {
     file: PlanFile,
-    /// Where its relative paths begin.
+    /// Folder that its relative paths start from.
     folder: PathBuf,
     /// The model file: computing is measured with its first layers.
     model: PathBuf,
@@ -247,12 +247,13 @@ struct Source {
 }
 
 impl Args {
-    /// What passes are told.
+    /// Returns the options of the passes.
     fn passes(&self) -> OptionSet {
         self.kv.over(OptionSet::default())
     }
 
-    /// A plan as it is, or a model compiled for the least of budgets: its plan says when experts are needed.
+    /// Returns a plan as it is, or a model compiled for the smallest budget, whose plan states when
+    /// experts are needed.
     fn source(&self, path: &Path, run: &engine::Options) -> Result<Source, ixc_error::Error> {
         let wanted = self.target.target();
         if !is_plan(path) {

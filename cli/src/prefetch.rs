@@ -1,4 +1,4 @@
-//! What is read ahead where experts are streamed, and what is kept: options of commands that run models.
+//! Options for prefetching and caching streamed experts, for commands that run models.
 //!
 //! ```text
 //! ixc run large.gguf --memory 6GiB --prefetch router --prefetch-extra 2 --cache s3-fifo
@@ -10,7 +10,7 @@ use ixc_runtime::memory_estimate;
 use ixc_runtime::stream::cache::Kind;
 use ixc_runtime::stream::predict::{Choice, Settings};
 
-/// Reading ahead.
+/// Prefetching of streamed experts.
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub struct PrefetchChoice {
     /// Experts to read ahead if not all fit in memory. `previous`: those of the token before.
@@ -28,7 +28,8 @@ pub struct PrefetchChoice {
 const MOST_EXTRA: i64 = 1024;
 
 impl PrefetchChoice {
-    /// What of it was said and is without effect, and why, where experts are in mapped files or not.
+    /// Returns an option that was given without effect, and the reason. `mapped`: experts are in
+    /// mapped files.
     pub fn without_effect(self, mapped: bool) -> Option<(&'static str, &'static str)> {
         match (self.prefetch, self.prefetch_extra) {
             (Choice::Always(_), _) if mapped => Some(("--prefetch", "what is in mapped files is not read ahead")),
@@ -38,13 +39,13 @@ impl PrefetchChoice {
         }
     }
 
-    /// As the runtime takes it.
+    /// Returns the runtime's form of the options.
     pub fn settings(self) -> Settings {
         Settings { choice: self.prefetch, extra: self.prefetch_extra }
     }
 }
 
-/// What a plan has for reading ahead; how a run does it, the run is told.
+/// Early routers in a plan. Whether a run uses them is an option of the run.
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub struct EarlyRouterChoice {
     /// Compile early routers if not all experts fit in memory. They run the next layer's router one
@@ -67,12 +68,13 @@ enum EarlyRouters {
 }
 
 impl EarlyRouterChoice {
-    /// For how many more experts early routers are wanted, if they are.
+    /// Returns the number of extra experts that early routers predict, or `None` without early
+    /// routers.
     pub fn extra(self) -> Option<u32> {
         (self.prefetch != Some(EarlyRouters::Off)).then_some(self.prefetch_extra)
     }
 
-    /// What of it was said and is without effect for a plan, and why.
+    /// Returns an option that was given but has no effect on this plan, and the reason.
     pub fn without_effect(self, plan: &Plan<Kernel>) -> Result<Option<(&'static str, &'static str)>, ixc_error::Error> {
         if let (None | Some(EarlyRouters::Off), 0) = (self.prefetch, self.prefetch_extra) {
             return Ok(None);
@@ -103,7 +105,7 @@ pub struct CacheChoice {
 }
 
 impl CacheChoice {
-    /// As the runtime takes it.
+    /// Returns the runtime's form of the option.
     pub fn kind(self) -> Kind {
         self.cache
     }

@@ -20,7 +20,7 @@ use super::output::{Bytes, Line, Printable, Rate, Unit, counted, json, note};
 /// A model file.
 const KIND: Kind = Kind { name: "GGUF file", is: |head| head.starts_with(b"GGUF"), streams: false, private: false };
 
-/// As many threads as an engine may have.
+/// Max number of threads, the same as for an engine.
 const MAX_THREADS: i64 = ixc_runtime::pool::MAX_THREADS as i64;
 
 /// Quantises a model: writes it with its matrices in other formats.
@@ -84,7 +84,7 @@ fn read_override(text: &str) -> Result<(String, Format), String> {
     found.ok_or_else(|| format!("expected PATTERN=FORMAT with one of {}", made()))
 }
 
-/// What is printed.
+/// Output as JSON.
 #[derive(Serialize)]
 struct Found<'f> {
     mix: &'static str,

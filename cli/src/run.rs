@@ -35,7 +35,7 @@ use super::template::TemplateChoice;
 use super::writer::{StatsFormat, Wanted, Writer};
 use super::{BadInput, streaming, tokenize};
 
-/// Tokens to write where nothing says how many and no token ends the text.
+/// Tokens to generate if no count is given and no token ends the text.
 const DEFAULT_TOKENS: usize = 256;
 
 /// Runs a model and prints text as it is generated.
@@ -140,7 +140,7 @@ pub struct Args {
     speculation: SpeculationChoice,
 }
 
-/// How texts are put to the model, and what its own must be.
+/// Form of the texts: the template of the prompt, and the grammar of the answer.
 struct Form {
     template: Option<ChatTemplate>,
     grammar: Option<Matcher>,
@@ -223,7 +223,8 @@ impl Args {
         speculation.map_or(Ok(()), |speculation| session.speculate(speculation))?;
         let result = self.converse_or_write(session, Form { template, grammar }, gauge, begin, (state, record), out);
         if let (Some(output), Some(trace)) = (output, &trace) {
-            // Of a run that failed, too: it may show why. Of one that never began there is nothing to show.
+            // Of a run that failed, too: it may show why. Of one that never began there is nothing
+            // to show.
             save(output, trace).or_else(|error| if result.is_err() { Ok(()) } else { Err(error) })?;
         }
         result
@@ -367,7 +368,7 @@ impl Args {
         self.chats() || (!self.raw && !continues_state && model.chat_template().is_some())
     }
 
-    /// How many tokens to write, where nothing else is said.
+    /// Returns the max number of tokens to generate, or `default` if no count was given.
     fn limit(&self, default: Option<usize>) -> Option<usize> {
         match self.count {
             None => default,
@@ -377,20 +378,21 @@ impl Args {
     }
 }
 
-/// What keys and values are kept in, as a part of a sentence; nothing where there are none.
+/// Returns the formats of keys and values, as a part of a sentence; an empty text if there are no
+/// such states.
 fn cached(states: &[State]) -> String {
     let names = Vec::from_iter(cache_formats(states));
     if names.is_empty() { String::new() } else { format!(", keys and values in {}", names.join(" and ")) }
 }
 
-/// Begins a conversation. Its template, which may come from a file that nobody vouches for, is rendered by this program in a process of its
-/// own.
+/// Begins a conversation. The template may come from an untrusted file, so this program renders it
+/// in a process of its own.
 fn begin_chat(model: &LoadedModel, template: Option<ChatTemplate>, system: Option<&str>) -> anyhow::Result<Chat> {
     let renderer = own_program().map_err(ixc_error::Error::io(Path::new("/proc/self/exe"), "find"))?;
     Ok(Chat::new(model, chat::Options { template, renderer: Some(renderer) }, system)?)
 }
 
-/// Writes a trace, and says where it is incomplete.
+/// Writes a trace, and reports events that are missing from it.
 fn save(output: Output, trace: &Recorder) -> anyhow::Result<()> {
     let dropped = trace.save_to(output).map_err(ixc_error::Error::from)?;
     if dropped > 0 {
@@ -399,7 +401,8 @@ fn save(output: Output, trace: &Recorder) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A prompt from a file, without the newline that editors and `echo` end it with: a model would go on from the next line.
+/// A prompt from a file, without the newline that editors and `echo` end it with: a model would go
+/// on from the next line.
 fn read_prompt(path: &Path) -> anyhow::Result<String> {
     let mut prompt = tokenize::read(path)?;
     if prompt.ends_with('\n') {

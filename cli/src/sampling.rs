@@ -10,7 +10,7 @@ use ixc_runtime::sample::{DEFAULT_SAMPLERS, Kind, MAX_REPEAT_WINDOW, NUMBERS, SA
 use ixc_text::tokenizer::Tokenizer;
 use serde_json::{Map, Value};
 
-/// How the next token is chosen.
+/// Choice of the next token.
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Sampling")]
 pub struct SamplingArgs {
@@ -129,7 +129,7 @@ fn letters(text: &str) -> Result<Samplers, String> {
     samplers(text.chars().map(lettered))
 }
 
-/// What -1 makes as long as can be.
+/// Returns a window of positions; a negative count gives the longest window.
 fn window(count: i64) -> u32 {
     if count < 0 { MAX_REPEAT_WINDOW } else { u32::try_from(count).unwrap_or(u32::MAX) }
 }
@@ -196,7 +196,8 @@ impl SamplingArgs {
         Ok(settings)
     }
 
-    /// The same as fields of a request, but for texts to stop at. A seed is among them where one was named: otherwise each request has its own.
+    /// Returns the settings as fields of a request, except stop texts. The seed is included only if
+    /// it was given; otherwise each request has its own.
     pub fn fields(&self) -> Map<String, Value> {
         let settings = self.settings(self.seed(), &[]);
         let mut fields: Map<String, Value> =

@@ -1,4 +1,4 @@
-//! What a command is asked for of a model: an op, layers.
+//! Part of a model that a command works on: ops and layers.
 //!
 //! ```text
 //! ixc dump model.gguf --stage fused --op ffn_down --layer 3
@@ -20,7 +20,7 @@ pub struct SelectChoice {
 }
 
 impl SelectChoice {
-    /// What is meant.
+    /// Returns the selection.
     pub fn selection(&self) -> Selection {
         Selection { op: self.op.clone(), layers: self.layers.clone() }
     }

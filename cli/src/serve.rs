@@ -31,10 +31,10 @@ use super::speculation::SpeculationChoice;
 use super::template::TemplateChoice;
 use super::{BadInput, Usage, hints, interrupt, log};
 
-/// Bytes of the folder for prompts, and of memory where there is a folder, where nothing is said.
+/// Default size of the prompt cache's folder, and of its memory if there is a folder.
 const FOLDER_BYTES: u64 = 16 << 30;
 const MEMORY_BYTES: u64 = 1 << 30;
-/// Requests that may wait for each that is worked on.
+/// Max number of waiting requests for each request that is computed.
 const QUEUE: usize = 16;
 
 /// Serves models over HTTP, with the APIs of OpenAI (/v1/chat/completions, /v1/completions,
@@ -318,14 +318,14 @@ impl Args {
         others.into_iter().chain([(Remedy::LargerContext, longer.to_owned())]).collect()
     }
 
-    /// What requests have that do not say otherwise.
+    /// Returns defaults for fields that requests leave out.
     fn defaults(&self) -> Map<String, Value> {
         let mut fields = self.sampling.fields();
         if let Some(tokens) = self.tokens {
             fields.insert("n_predict".to_owned(), tokens.into());
         }
         if !self.sampling.stop.is_empty() {
-            // Either is of other interfaces.
+            // Each name belongs to another API.
             for name in ["stop", "stop_sequences"] {
                 fields.insert(name.to_owned(), self.sampling.stop.clone().into());
             }
@@ -377,7 +377,8 @@ impl Args {
         Ok(sources)
     }
 
-    /// The addresses that are meant; IPv4 first, since clients that are told a name try both, and those that are told an address mostly this one.
+    /// Returns the addresses to listen on. IPv4 comes first: clients that get a host name try both,
+    /// and clients that get an address mostly try this one.
     fn addresses(&self) -> anyhow::Result<Vec<SocketAddr>> {
         let name = self.host.strip_prefix('[').and_then(|name| name.strip_suffix(']')).unwrap_or(&self.host);
         let found = (name, self.port).to_socket_addrs();
@@ -387,7 +388,7 @@ impl Args {
         if found.is_empty() { Err(wrong("the name has none".to_owned()).into()) } else { Ok(found) }
     }
 
-    /// Where what prompts begin with is kept.
+    /// Returns the options of the prompt cache, or `None` without one.
     fn prompts(&self) -> Option<prompt_cache::Options> {
         let memory = self.prompt_cache_memory.map(|Size(bytes)| bytes);
         let folder = self.prompt_cache.clone();
@@ -397,7 +398,7 @@ impl Args {
     }
 }
 
-/// What a model is called: as its file, which of a split model is the first.
+/// Returns a model's name: the file's stem, without the number of a split model's part.
 fn name_of(path: Option<&Path>) -> String {
     let Some(path) = path else { return DEMO.to_owned() };
     let stem = path.file_stem().unwrap_or_default().to_string_lossy();
@@ -406,14 +407,15 @@ fn name_of(path: Option<&Path>) -> String {
     split_number(&name).map_or(&*name, |(before, _)| before).to_owned()
 }
 
-/// Of a part of a split model's file, what stands before its number, and the number.
+/// Splits the file stem of a split model's part into the text before its number, and the number.
 fn split_number(stem: &str) -> Option<(&str, u32)> {
     let (rest, count) = stem.rsplit_once("-of-")?;
     let (before, number) = rest.rsplit_once('-')?;
     count.parse::<u32>().ok().and(Some((before, number.parse().ok()?)))
 }
 
-/// Models and plans in a folder, in the order of their names: files that end as such, of split ones the first, and folders of safetensors.
+/// Models and plans in a folder, in the order of their names: files that end as such, of split ones
+/// the first, and folders of safetensors.
 fn models_of(folder: &Path) -> io::Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(folder)? {

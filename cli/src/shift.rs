@@ -1,8 +1,9 @@
-//! What happens where a context is full.
+//! Option for a full context.
 
 use ixc_generate::generator::ContextShift;
 
-/// Tokens that stay where nothing is said: what attention leans on, whatever they say (StreamingLLM).
+/// Default number of first tokens that stay. Attention needs them, whatever they say
+/// (StreamingLLM).
 const SINKS: usize = 4;
 
 /// Whether texts go on where the context is full.
@@ -19,7 +20,7 @@ pub struct ShiftChoice {
 }
 
 impl ShiftChoice {
-    /// How they go on, if they do.
+    /// Returns the way in which texts continue, or `None` if they end.
     pub fn shift(self) -> Option<ContextShift> {
         self.context_shift.then_some(ContextShift { keep: self.keep })
     }

@@ -32,10 +32,10 @@ use super::output::{self, note};
 use super::terminal::standard_error;
 use super::{BadInput, Usage};
 
-/// Of what `--json` prints.
+/// Schema of the JSON document.
 const SCHEMA: &str = "ixc.simulate.v1";
 
-/// Tokens to write where nothing says how many.
+/// Default number of tokens.
 const DEFAULT_TOKENS: usize = 32;
 
 /// Simulates a model on a dataflow machine: weights stay on processing elements (PEs), and
@@ -119,7 +119,7 @@ impl FromStr for GridName {
     }
 }
 
-/// What is simulated.
+/// Machine, and the model or plan that runs on it.
 struct Simulated {
     machine: Machine,
     model: Option<Model>,

@@ -6,7 +6,7 @@ use std::str::FromStr;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Size(pub u64);
 
-/// Units and their bytes. Letters alone are powers of two, as they are for other tools that take memory sizes.
+/// Units and their bytes. Single letters are powers of two, as in other tools with memory sizes.
 const UNITS: [(&str, f64); 12] = [
     ("kib", 1024.0),
     ("mib", 1048576.0),

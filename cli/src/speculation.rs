@@ -32,14 +32,14 @@ static WORDS: [(How, &[&str]); 4] = [
 /// Words for models that guess from another one's activations.
 const OF_ACTIVATIONS: [&str; 5] = ["eagle", "draft-eagle3", "draft-dflash", "draft-dspark", "eagle3"];
 
-/// What guesses.
+/// Source of draft tokens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum How {
     Off,
     Ngram,
     /// The model's own layer.
     OwnLayer,
-    /// A small model; where there is none, the one that --model-draft names.
+    /// A small model; `None` is the one that --model-draft names.
     Model(Option<ModelName>),
 }
 
@@ -106,7 +106,7 @@ fn limit(least: usize, most: usize) -> impl TypedValueParser<Value = usize> {
     clap::value_parser!(u64).range(range).map(|count| usize::try_from(count).unwrap_or(usize::MAX))
 }
 
-/// What guesses, before the model is there that it guesses for.
+/// Source of draft tokens, before the target model is loaded.
 #[derive(Debug)]
 pub enum Guesser {
     Ngram(Ngram),
@@ -139,24 +139,25 @@ impl SpeculationChoice {
         named.and_then(ModelName::path)
     }
 
-    /// What the model gives beside logits, for what guesses.
+    /// Returns the extra outputs that the model needs for its own draft layer.
     pub fn nextn(&self) -> Nextn {
         if self.how() == How::OwnLayer { Nextn::Fed } else { Nextn::Absent }
     }
 
-    /// How a model is run of which tokens are guessed.
+    /// Returns the engine options for a model with speculation.
     pub fn options(&self, run: engine::Options) -> engine::Options {
         if !self.is_on() {
             return run;
         }
         let sequences = run.sequences.max(1) as usize;
-        // Most rows of a step with guesses.
+        // Max number of rows in a step with drafts.
         let more = MAX_ROWS.saturating_sub(sequences);
         engine::Options { more_additions: more as u32, ..run }
     }
 
-    /// What guesses, if something does. A small model, or the model's own layer, is loaded before the large one, whose budget is then of what is left; `like`
-    /// is how that is run, and `model` where it is, unless it is the demo.
+    /// Opens the source of draft tokens; `None` without speculation. A small model, or the model's
+    /// own layer, is loaded before the large model, whose memory budget is then the rest. `like`
+    /// gives the options of the large model and `model` its path (`None` for the demo model).
     ///
     /// # Errors
     /// When the options contradict each other, or the small model or the layer cannot be loaded.
@@ -216,10 +217,12 @@ impl SpeculationChoice {
         Ok(Some(if nextn == Nextn::Alone { Guesser::OwnLayer(session) } else { Guesser::Model(session) }))
     }
 
-    /// What guesses for a model; nothing, and that is said, where its states do not allow it.
+    /// Returns the speculation for a model, or `None` with a message if the model's states do not
+    /// allow it.
     ///
     /// # Errors
-    /// When a small model is of another vocabulary, or the model gives its layer nothing to guess from.
+    /// When a small model is of another vocabulary, or the model gives its layer nothing to guess
+    /// from.
     pub fn of(&self, guesser: Option<Guesser>, model: &LoadedModel) -> anyhow::Result<Option<Speculation>> {
         let Some(guesser) = guesser else { return Ok(None) };
         if let Err(error) = model.check_speculation() {

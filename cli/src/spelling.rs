@@ -1,8 +1,9 @@
-//! Options of llama-cli and llama-server with one dash and several letters: clap would read `-cnv` as `-c nv` and `-sys x` as `-s ys x`.
+//! Options of llama-cli and llama-server with one dash and several letters: clap would read `-cnv`
+//! as `-c nv` and `-sys x` as `-s ys x`.
 
 use std::ffi::{OsStr, OsString};
 
-/// What they are called here, by command.
+/// Spellings in llama.cpp and here, by command.
 const SPELLINGS: [(&str, &[(&str, &str)]); 2] = [
     (
         RUN,
@@ -17,7 +18,7 @@ const SPELLINGS: [(&str, &[(&str, &str)]); 2] = [
     ("serve", &[("-md", "--model-draft")]),
 ];
 const RUN: &str = "run";
-/// Those of llama-cli that there are none of here, and why.
+/// Options of llama-cli that ixc does not have, and the reasons.
 const MISSING: [(&str, &str); 8] = [
     ("-ngl", "there is no GPU to put layers on"),
     ("-fa", "attention is always computed as -fa asks for"),
@@ -32,10 +33,10 @@ const MISSING: [(&str, &str); 8] = [
 const TEXTS: [&str; 10] =
     ["-p", "--prompt", "--system", "--system-prompt", "-sys", "-r", "--stop", "--grammar", "-j", "--json-schema"];
 
-/// The arguments as this program spells them; in words, what is wrong with one.
+/// Replaces llama.cpp's spellings by those of this program. The error is a text.
 ///
 /// # Errors
-/// Where one stands for what there is not.
+/// If an option has no counterpart here.
 pub fn of_llama(mut arguments: Vec<OsString>) -> Result<Vec<OsString>, String> {
     let is_option = |argument: &OsStr| argument.as_encoded_bytes().starts_with(b"-");
     let Some(command) = arguments.iter().skip(1).position(|argument| !is_option(argument)) else {
@@ -80,7 +81,7 @@ mod tests {
             ("ixc run -no-cnv -p Hello", "ixc run --no-chat -p Hello"),
             ("ixc -q run -cnv", "ixc -q run --chat"),
             ("ixc run -jf schema.json", "ixc run --json-schema-file schema.json"),
-            // What stands behind these is text.
+            // The word after one of these options is text.
             ("ixc run -p -cnv -cnv", "ixc run -p -cnv --chat"),
             ("ixc run -sys -sys -cnv", "ixc run --system -sys --chat"),
             ("ixc run -- -cnv", "ixc run -- -cnv"),

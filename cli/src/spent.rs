@@ -1,4 +1,5 @@
-//! Where the time of a text went, for `--stats`: each op's share, what it read and multiplied, and how near that is to what the machine can do.
+//! Time of a generation by op, for `--stats`: share of the time, bytes read, operations, and how
+//! near the rates are to the machine's peak.
 
 use std::collections::BTreeMap;
 
@@ -53,15 +54,15 @@ pub fn note_limits(limits: &Roofline) {
     }
 }
 
-/// What an op took over all layers, and how near that is to what the machine does at the most. Rates are of the time in which threads worked on it,
-/// as if all of them did.
+/// Time of an op over all layers, and the share of the machine's peak that it reaches. Rates relate
+/// to the time in which threads worked on the op, as if all threads did.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Op {
-    /// Its word.
+    /// Mnemonic.
     op: String,
     /// Seconds, all threads together.
     seconds: f64,
-    /// Of the time of all threads, 0 to 1.
+    /// Share of the time of all threads, 0 to 1.
     share: f64,
     /// Items that ran.
     items: u64,
@@ -81,7 +82,7 @@ pub struct Op {
     mostly: Option<&'static str>,
     /// Operations of that kind, two for each multiply-add.
     operations_per_second: Option<f64>,
-    /// Of what the machine does of that kind, where that was measured.
+    /// Share of the machine's peak for this kind, if the peak was measured.
     share_of_peak: Option<f64>,
 }
 
@@ -116,7 +117,8 @@ impl Op {
         let of = |rate: f64, limit: Option<f64>| limit.filter(|limit| *limit > 0.0).map(|limit| rate / limit);
         let bytes_per_second = rate(work.bytes as f64);
         let kinds = [("int8", work.products.int8), ("bf16", work.products.bf16), ("f32", work.products.f32)];
-        // What it is mostly made of, where it is products: scales of integers are multiplied in f32, and norms multiply, too.
+        // What it is mostly made of, where it is products: scales of integers are multiplied in
+        // f32, and norms multiply, too.
         let most = kinds.into_iter().max_by_key(|(_, count)| *count);
         let most = most.filter(|(_, count)| seconds > 0.0 && *count > 0 && *count >= work.bytes / 4);
         let operations_per_second = most.map(|(_, count)| rate(2.0 * count as f64));

@@ -1,4 +1,4 @@
-//! How a model is compiled, of a command that shows what compiling makes and runs nothing.
+//! Compile options of a command that shows the stages of a compilation and runs nothing.
 
 use ixc_compile::compile::{Options, TargetName};
 
@@ -6,7 +6,7 @@ use super::changed::{ChangeChoice, OverrideCheck};
 use super::experts::Experts;
 use super::passes::PassChoice;
 
-/// Experts, options of passes, and what somebody changed.
+/// Experts, options of passes, and the user's changes.
 #[derive(Clone, Debug, clap::Args)]
 pub struct StageChoice {
     #[command(flatten)]
@@ -18,10 +18,10 @@ pub struct StageChoice {
 }
 
 impl StageChoice {
-    /// As compiling takes them, for a target; native where `None`.
+    /// Returns the compile options for a target; `None` is the native one.
     ///
     /// # Errors
-    /// Where a file cannot be read, or is not what it should be.
+    /// If a file cannot be read or has the wrong content.
     pub fn options(&self, target: Option<TargetName>) -> Result<Options, ixc_error::Error> {
         let options = Options {
             target: target.map(|target| target.target),
@@ -35,7 +35,7 @@ impl StageChoice {
         self.changes.over(options, OverrideCheck::SHOWN)
     }
 
-    /// Whether anything is said.
+    /// Whether any of the options was given.
     pub fn is_given(&self) -> Result<bool, ixc_error::Error> {
         let (memory, defer) = (self.experts.memory(), self.experts.deferral.defer);
         Ok(memory.is_some() || defer > 0 || !self.passes.options()?.is_empty() || self.changes.is_given())

@@ -1,4 +1,5 @@
-//! The stages between a model and its machine code, as text: what `dump` prints and `compile --emit` writes.
+//! The stages between a model and its machine code, as text: what `dump` prints and `compile
+//! --emit` writes.
 
 use clap::ValueEnum;
 use ixc_compile::compile::{Compiled, assembly};
@@ -27,7 +28,7 @@ pub enum Stage {
 }
 
 impl Stage {
-    /// What stages there are, for who names none.
+    /// Returns the list of stages, for a command line that names none.
     pub fn list() -> String {
         let mut list = "which stage? --stage takes".to_owned();
         for value in Stage::value_variants().iter().filter_map(ValueEnum::to_possible_value) {

@@ -1,7 +1,8 @@
-//! What streaming experts took, for `--stats`.
+//! Report on streamed experts, for `--stats`.
 //!
-//! How well the drive was kept busy is said as a share of what it gives by itself: reads of the same size, as many at once, at random
-//! places of the same file, past the page cache. That is measured before the run and after it, since drives are not always as fast.
+//! The rate of reading experts is given as a share of the drive's own rate. The own rate is that of
+//! reads of the same size and queue depth, at random places of the same file, past the page cache.
+//! It is measured before and after the run, since a drive's speed changes.
 
 use std::time::Duration;
 
@@ -99,7 +100,7 @@ pub fn note(store: &ExpertCache, stats: &Stats, decode: &Phase, threads: usize) 
     }
 }
 
-/// Says how each way to predict did, used or not, in every layer and in all of them.
+/// Prints the accuracy of each predictor, used or not, for every layer and for all layers.
 pub fn predictions(report: &Report) {
     // A prompt alone predicts nothing.
     let used: Vec<_> =
@@ -131,8 +132,9 @@ pub fn predictions(report: &Report) {
     fact!("all       {}", cells.join("  "));
 }
 
-/// What predicting experts did since the model was loaded, as JSON: which way is in use and over which others, what was read ahead, and how each way did, used or
-/// not, in every layer and in all. Nothing where no expert is streamed.
+/// Returns the results of expert prediction since the model was loaded, as JSON. They contain the
+/// predictor in use, the rejected ones, prefetched experts, and the accuracy of every predictor for
+/// each layer and for all layers. `None` if no expert is streamed.
 pub fn facts(engine: &Engine) -> Option<Json> {
     let (store, report) = (engine.stream()?, engine.predictions()?);
     let read = GroupStats::sum(&store.stats().groups);
@@ -179,7 +181,8 @@ fn tally_facts(tally: &Tally) -> Json {
     })
 }
 
-/// Recall, precision, what would be read for nothing, and the most that waiting could be shortened by.
+/// Recall, precision, what would be read for nothing, and the most that waiting could be shortened
+/// by.
 fn cell(tally: &Tally) -> String {
     if tally.predicted == 0 {
         return format!("{:>32}", "-");
@@ -193,11 +196,11 @@ fn cell(tally: &Tally) -> String {
     )
 }
 
-/// How long a drive is measured by itself, before a run and after it.
+/// Duration of a measurement of the drive alone, before and after a run.
 pub const BASELINE: Duration = Duration::from_millis(250);
 
-/// Says how deep the drive's queue was, and what part of the drive's own rate experts were read at while some were missed: `own` are
-/// bytes per second that it gave by itself, before and after.
+/// Prints the depth of the drive's queue, and the share of the drive's own rate at which missed
+/// experts were read. `own` holds the drive's rates in bytes per second, before and after the run.
 pub fn note_drive(choice: &Choice, drive: &Counters, own: &[f64]) {
     let who = match choice.origin {
         Origin::Told => "as told",
@@ -237,23 +240,24 @@ pub fn advised(advised: &Advised) {
     }
 }
 
-/// Tokens that say something of a model's routing.
+/// Min number of tokens for a statement about a model's routing.
 const LEAST_TOKENS: usize = 16;
 
-/// What a phase of a run did, and how it was run.
+/// Measurements and conditions of one phase of a run.
 pub struct Observed {
-    /// What it took.
+    /// Times and counts of the phase.
     pub phase: Phase,
-    /// Bytes per second that the drive gave by itself around it.
+    /// Median rate of the drive alone, in bytes per second, before and after the phase.
     pub own: Option<f64>,
-    /// The length of each prompt, where these are no tokens of decode.
+    /// Length of each prompt; `None` for decode.
     pub prompt: Option<usize>,
     /// Whether experts are deferred: see
     /// [`LoadedModel::defers`](ixc_generate::loaded_model::LoadedModel::defers).
     pub defers: bool,
 }
 
-/// How a token's time compares with computing alone and reading alone, and with what `ixc plan` predicted, where it was run: lines of text.
+/// Compares a token's time with computing alone, with reading alone, and with the forecast of `ixc
+/// plan`, as lines of text.
 pub fn compare(observed: &Observed, store: &ExpertCache, remembered: Option<&Remembered>) -> Vec<String> {
     let mut lines = Vec::new();
     let Phase { tokens, seconds, streamed, .. } = observed.phase;
@@ -261,7 +265,7 @@ pub fn compare(observed: &Observed, store: &ExpertCache, remembered: Option<&Rem
     if let Some(prompt) = observed.prompt {
         let slots = store.stats().classes.iter().map(|class| u64::from(class.count)).sum();
         let predicted = PROMPT as f64 / forecast(&known.shape, &known.costs, slots, &known.routing).prompt;
-        // Of prompts of other lengths it says nothing.
+        // The forecast holds for prompts of its own length only.
         if prompt == PROMPT {
             let prompts = (tokens / PROMPT).max(1) as f64;
             if !observed.defers {
@@ -295,7 +299,7 @@ pub fn compare(observed: &Observed, store: &ExpertCache, remembered: Option<&Rem
     lines
 }
 
-/// How far off a prediction was.
+/// Returns the error of a forecast as text.
 fn off(predicted: f64, measured: f64) -> String {
     let off = predicted / measured - 1.0;
     let word = if off < 0.0 { "low" } else { "high" };

@@ -116,7 +116,7 @@ impl DecodeArgs {
             return Ok(output::json(out, "ixc.detokenize.v1", &json!({ "text": text }))?);
         }
         terminal::set_text(Text::Verbatim);
-        // The bytes themselves, so that they come back as they went in; a terminal is not told to obey them.
+        // The exact bytes of the tokens; only a terminal gets them without control characters.
         out.write_all(&tokenizer.decode_bytes(&ids, options).map_err(ixc_error::Error::from)?)?;
         Ok(writeln!(out)?)
     }

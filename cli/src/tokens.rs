@@ -7,14 +7,14 @@ use std::str::FromStr;
 use anyhow::{Context, anyhow};
 use ixc_files::read_argument;
 
-/// Longest text, list of ids or graph that is read: a prompt of four million tokens, more than any context has; five times `War and Peace`;
-/// the graph of a model of thousands of layers.
+/// Max size of a text, list of ids or graph. A prompt of four million tokens fits, more than any
+/// context, and so does the graph of a model with thousands of layers.
 const MAX_TEXT_BYTES: u64 = 16 << 20;
 
 /// Ids, or the file that they stand in.
 #[derive(Clone, Debug)]
 pub enum TokenList {
-    /// As they were typed.
+    /// The list as typed.
     Text(String),
     /// In a file.
     File(PathBuf),

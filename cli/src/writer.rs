@@ -33,30 +33,31 @@ use super::sampling::SamplingArgs;
 use super::wrap::Text;
 use super::{spent, streaming, terminal};
 
-/// How long a step of so many tokens of a prompt is taken to last at most, in a conversation: a Ctrl-C that comes in it waits three times as long
-/// for its end, for that ends the answer and not the conversation.
+/// Assumed max time of a prefill step with this many tokens, in a conversation. After Ctrl-C the
+/// program waits three times as long for the step, because Ctrl-C should end the answer and not the
+/// conversation.
 const LONG_STEP: (u32, Duration) = (512, Duration::from_secs(20));
-/// Seconds that packing must take, and the part of the time, to be worth a word.
+/// Packing time that is worth a message: seconds, and share of the phase's time.
 const LONG_PACKING: (f64, f64) = (1.0, 0.2);
 
-/// What was asked for.
+/// Options of a text generation.
 pub struct Wanted<'a> {
     pub model: &'a ModelChoice,
     pub streaming: &'a StreamingChoice,
     pub sampling: SamplingArgs,
-    /// What each text follows.
+    /// Matcher of the grammar that each text must follow.
     pub grammar: Option<Matcher>,
     /// Files that are named and read.
     pub inputs: Vec<&'a Path>,
     /// Most tokens of an answer.
     pub limit: Option<usize>,
-    /// Whether to say where the time went, and how.
+    /// Form of the statistics; `None` for no statistics.
     pub stats: Option<StatsFormat>,
-    /// Whether code runs in the emulator, of which rates say nothing.
+    /// Whether code runs in the emulator, which makes rates meaningless.
     pub emulated: bool,
 }
 
-/// How it is said where the time went.
+/// Format of the statistics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum StatsFormat {
     /// Lines to read.
@@ -65,7 +66,7 @@ pub enum StatsFormat {
     Json,
 }
 
-/// Of what is said as JSON.
+/// Schema of the JSON statistics.
 const STATS: &str = "ixc.stats.v1";
 
 /// A session, and where its text goes.
@@ -74,17 +75,17 @@ pub struct Writer<'a> {
     pub wanted: Wanted<'a>,
     pub out: &'a mut dyn Write,
     pub seed: u64,
-    /// Bytes per second that the drive of streamed experts gave by itself before.
+    /// Rate of the drive of streamed experts alone, measured before, in bytes per second.
     pub own_rate: Option<f64>,
-    /// What the session tells how far it is.
+    /// Progress of the session.
     pub gauge: Arc<Gauge>,
-    /// Whether somebody talks with the model: then Ctrl-C stops an answer also before it begins.
+    /// Whether this is a conversation: Ctrl-C then stops an answer even before it begins.
     pub converses: bool,
-    /// Whether it was said that packing takes long.
+    /// Whether the message about long packing was printed.
     pub advised: bool,
-    /// What the machine does at the most, once measured.
+    /// The machine's peak rates, once measured.
     pub limits: OnceCell<Option<Roofline>>,
-    /// Seconds until the model was there.
+    /// Seconds that loading took.
     pub loaded: f64,
     /// Times of the last text.
     pub last: Option<Pace>,
@@ -97,24 +98,26 @@ pub struct Pace {
     pub decode: Phase,
 }
 
-/// What was written.
+/// Generated text.
 pub struct Written {
-    /// The tokens of it.
+    /// Tokens of the text.
     pub tokens: Vec<u32>,
     /// Whether Ctrl-C ended it.
     pub interrupted: bool,
-    /// What it says, if it was taken apart.
+    /// Parsed answer, if there was a parser.
     pub answer: Option<Answer>,
 }
 
 impl Writer<'_> {
-    /// The model's turn in a conversation, which takes it.
+    /// Generates the model's answer in a conversation, and adds it.
     ///
     /// # Errors
-    /// [`Interrupted`] after Ctrl-C, with what was written by then in the conversation; others leave the conversation as it was.
+    /// [`Interrupted`] after Ctrl-C; the conversation then contains the text so far. Other errors
+    /// leave the conversation unchanged.
     pub fn answer(&mut self, chat: &mut Chat) -> anyhow::Result<()> {
         let limit = self.wanted.limit;
-        // Dropping turns means to compute what is left again, so that it should not be done for every answer.
+        // Dropping turns means to compute what is left again, so that it should not be done for
+        // every answer.
         let room = limit.unwrap_or(usize::MAX).min(chat::answer_room(self.session.model().context()));
         let Fitted { tokens, dropped, prompt } = chat.fit(self.session.model(), room)?;
         if dropped > 0 {
@@ -288,9 +291,10 @@ impl Writer<'_> {
         self.limits.get_or_init(|| (!self.wanted.emulated).then(measure)).as_ref()
     }
 
-    /// Says what this text took; `before` is what the store of streamed experts had counted then.
+    /// Prints the statistics of this text. `before` holds the counters of the expert cache at its
+    /// start.
     fn stats(&mut self, generation: &Generation, before: Option<&Stats>) {
-        // The run's own: measuring takes memory, too.
+        // The peak of the run: measuring below takes memory, too.
         let peak = ixc_compile::machine::system::peak_memory();
         for (what, phase) in [("prefill", &generation.prefill), ("decode", &generation.decode)] {
             let (tokens, seconds) = (counted(phase.tokens as u64, "token"), phase.seconds);
@@ -394,7 +398,7 @@ fn listed(numbers: &[usize]) -> String {
     numbers.iter().map(usize::to_string).collect::<Vec<_>>().join(", ")
 }
 
-/// Whether packing takes so long, of so many seconds, that it is worth a word.
+/// Whether packing took long enough for a message.
 fn is_long(packing: f64, seconds: f64) -> bool {
     packing >= LONG_PACKING.0 && packing >= seconds * LONG_PACKING.1
 }
