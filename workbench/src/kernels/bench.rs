@@ -1,9 +1,10 @@
-//! How fast a kernel runs here: time per call with its spread, weight bytes and operations per second, and what share of this
-//! machine's memory bandwidth and of its peak that is.
+//! Speed of a kernel on this machine: time per call with its spread, weight bytes and operations
+//! per second, and the shares of the machine's memory bandwidth and peak.
 //!
-//! Each thread calls the kernel on buffers of its own, again and again; all start a round together, and a round ends when the
-//! last is done. Two cases: the same buffers in every call, which then lie in the caches, and as many sets of buffers in turn as
-//! no cache holds, so that weights come from memory as they do when a model decodes.
+//! Each thread calls the kernel again and again on its own buffers. All threads start a round
+//! together, and a round ends when the last one is done. There are two cases. With the same buffers
+//! in every call, the data stays in the caches. With more sets of buffers than any cache holds,
+//! weights come from memory, as in decode.
 
 use std::hint::black_box;
 use std::sync::Barrier;
@@ -29,11 +30,11 @@ const WARM_UP: u32 = 2;
 /// Most bytes of the sets of buffers that take turns, of all threads together.
 const MOST_BYTES: usize = 1 << 30;
 
-/// Where a kernel's buffers lie.
+/// Memory level of a kernel's buffers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Place {
-    /// In the caches, as far as they fit.
+    /// The caches, as long as the buffers fit.
     Caches,
     /// In memory.
     Memory,
@@ -57,7 +58,7 @@ pub struct Seconds {
 }
 
 impl Seconds {
-    /// Of rounds, at least one.
+    /// Returns the statistics of at least one round.
     fn of(mut rounds: Vec<f64>, calls: u64) -> Seconds {
         rounds.sort_by(f64::total_cmp);
         let at = |share: f64| rounds[((rounds.len() - 1) as f64 * share).round() as usize];
@@ -76,7 +77,7 @@ impl Seconds {
 /// A kernel in one place with one number of threads.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Measured {
-    /// Where its buffers lie.
+    /// Memory level of its buffers.
     pub place: Place,
     /// Threads.
     pub threads: usize,
@@ -96,7 +97,7 @@ pub fn work_of(case: &Case) -> Work {
 /// Measures a case.
 ///
 /// # Errors
-/// Where this machine cannot run it.
+/// If this machine cannot run the case.
 pub fn measure(case: &Case, place: Place, threads: usize, rounds: u32) -> Result<Measured, Error> {
     let threads = threads.max(1);
     let module = Module::compile(std::slice::from_ref(&case.chosen.kernel), case.chosen.target)?;
@@ -120,10 +121,11 @@ fn sets_of(case: &Case, place: Place, threads: usize) -> usize {
     }
 }
 
-/// Seconds per call of two kernels, round by round in turn, on one thread: what slows the machine down for a while slows both.
+/// Measures two kernels in turn on one thread, and returns seconds per call for each round. Both
+/// then suffer alike when the machine is slow for a while.
 ///
 /// # Errors
-/// Where this machine cannot run them.
+/// If this machine cannot run the kernels.
 pub fn in_turn(cases: [&Case; 2], place: Place, rounds: u32) -> Result<Vec<[f64; 2]>, Error> {
     let compile = |case: &Case| -> Result<Module, Error> {
         Ok(Module::compile(std::slice::from_ref(&case.chosen.kernel), case.chosen.target)?)
@@ -217,7 +219,8 @@ fn rounds_of(module: &Module, dims: &[i64], before: &[Vec<u8>], sets: usize, thr
     Seconds::of(seconds, calls.into_inner())
 }
 
-/// The most operations per second that this machine does of one kind, by the fastest of a few loops that do nothing else.
+/// The most operations per second that this machine does of one kind, by the fastest of a few loops
+/// that do nothing else.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Peak {
     /// Threads.
@@ -231,7 +234,7 @@ pub struct Peak {
 /// Measures the peak of a kind of arithmetic; `None` where the target has no loop for it.
 ///
 /// # Errors
-/// Where this machine cannot run the target's code.
+/// If this machine cannot run the target's code.
 pub fn peak(arithmetic: Arithmetic, target: Target, threads: usize, rounds: u32) -> Result<Option<Peak>, Error> {
     let mut best: Option<Peak> = None;
     for Loop { kernel, multiply_adds } in loops(arithmetic, target) {
@@ -256,7 +259,7 @@ struct Loop {
 
 /// Vectors of weights that a loop goes over: little enough for the first-level cache.
 const VECTORS: i64 = 64;
-/// How often it does.
+/// Repetitions of the loop.
 const TIMES: i64 = 64;
 /// Independent sums: more than latency times instructions per cycle, fewer than registers.
 const SUMS: usize = 12;
@@ -297,7 +300,8 @@ fn loops(arithmetic: Arithmetic, target: Target) -> Vec<Loop> {
 /// A step of a loop: the builder, a sum, weights and activations.
 type Step = fn(&mut KernelBuilder, ValueId, ValueId, ValueId) -> ValueId;
 
-/// Every vector of weights, loaded once for all sums so that loads do not limit, times one vector of activations.
+/// Every vector of weights, loaded once for all sums so that loads do not limit, times one vector
+/// of activations.
 fn products(name: &str, weights: Type, sum: Type, step: Step) -> Loop {
     let mut b = KernelBuilder::new(name);
     let width = i64::from(weights.bytes());
@@ -365,7 +369,8 @@ mod tests {
         for arithmetic in [Arithmetic::F32, Arithmetic::Int8] {
             let peak = peak(arithmetic, Target::native(), 1, 2).unwrap().unwrap();
             assert!(peak.operations_per_second > 0.0);
-            // Without VNNI four-byte products take several instructions, and the loop of two-byte ones is the fastest.
+            // Without VNNI four-byte products take several instructions, and the loop of two-byte
+            // ones is the fastest.
             let zen4 = Target::from_name("zen4").unwrap();
             for (target, loops) in
                 [(Target::AVX2, &loops(arithmetic, Target::AVX2)[..1]), (zen4, &loops(arithmetic, zen4))]

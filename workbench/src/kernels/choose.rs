@@ -1,14 +1,14 @@
-//! Which kernel is meant: a row's name, a spec's text, a file of kernel IR, or a kernel of a model.
+//! Choice of a kernel: a row's name, a spec's text, a file of kernel IR, or a kernel of a model.
 //!
 //! ```text
 //! gemm_q4_k                                              a row
 //! linear format=q4_k k=2048 tile=32 n=2048 shape=gemm    a spec
-//! experiment.ix                                          a file; a comment `; spec: linear ...` there says what it is of
-//! model.gguf:gemm_q6_k        plan.ixp:attention         a kernel of a model, by a part of its name
+//! experiment.ix                                          a file, with its spec in `; spec: ...`
+//! model.gguf:gemm_q6_k        plan.ixp:attention         a kernel of a model, by part of its name
 //! demo:route                                             of the built-in demo model
 //! ```
 //!
-//! Leaves true: the kernel verifies.
+//! Postcondition: the kernel verifies.
 
 use ixc_kernels::{KINDS, KernelSpec, generate};
 use std::path::Path;
@@ -27,28 +27,28 @@ use ixc_compile::select::{self, Selection, Use};
 
 /// Name of the built-in demo model before the colon.
 const DEMO: &str = "demo";
-/// Rows that a kernel is run with where no row of the table says how many.
+/// Rows for a kernel without a row in the table.
 const DEFAULT_ROWS: u32 = 8;
 
 /// A kernel for a target, and where it comes from.
 #[derive(Clone, Debug)]
 pub struct Chosen {
-    /// What it is called: the row, or the kernel's own name.
+    /// Name: that of the row, or the kernel's own.
     pub name: String,
-    /// Its spec, where it has one.
+    /// Spec, if there is one.
     pub spec: Option<KernelSpec>,
-    /// Rows to run it with where nothing else is asked for.
+    /// Default number of rows.
     pub rows: u32,
-    /// What it is for.
+    /// Target of the kernel.
     pub target: Target,
     /// The kernel.
     pub kernel: Kernel,
 }
 
-/// The kernel that `text` means.
+/// Returns the kernel that `text` names.
 ///
 /// # Errors
-/// Where it means none, or the target has no kernel for its spec.
+/// If it names no kernel, or the target has none for its spec.
 pub fn choose(text: &str, target: Target) -> Result<Chosen, Error> {
     let text = text.trim();
     if let Some(row) = catalogue::find(text) {
@@ -83,10 +83,11 @@ pub fn choose(text: &str, target: Target) -> Result<Chosen, Error> {
     }
 }
 
-/// The kernel of a model or plan that `text` means, which is `MODEL` or `MODEL:NAME`, among those of what is selected; where all is, as [`choose`].
+/// Returns the kernel of a model or plan that `text` names as `MODEL` or `MODEL:NAME`, among the
+/// selected ones. Works like [`choose`] if everything is selected.
 ///
 /// # Errors
-/// As [`choose`], where nothing is selected, and where it could be several.
+/// See [`choose`]; also if nothing is selected, or if several kernels match.
 pub fn choose_among(text: &str, target: Target, selection: &Selection) -> Result<Chosen, Error> {
     if selection.is_all() {
         return choose(text, target);
@@ -100,16 +101,17 @@ pub fn choose_among(text: &str, target: Target, selection: &Selection) -> Result
     of_model(model, name, target, selection)
 }
 
-/// The model of which `text` means a kernel, or all.
+/// Model in a kernel's text form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Named<'t> {
-    /// Its path; none for the built-in one.
+    /// Path; `None` for the built-in model.
     pub path: Option<&'t Path>,
-    /// Whether no kernel of it is named.
+    /// Whether the text names the whole model and no kernel of it.
     pub is_whole: bool,
 }
 
-/// The model that `text` names, by itself or before a kernel's name; nothing where it means a kernel of none.
+/// Returns the model that `text` names, alone or before a kernel's name; `None` if the text names
+/// no model.
 pub fn model_of(text: &str) -> Option<Named<'_>> {
     let text = text.trim();
     if catalogue::find(text).is_some() || text.contains('=') || text.ends_with(".ix") {
@@ -153,10 +155,11 @@ fn of_file(path: &Path, target: Target) -> Result<Chosen, Error> {
     Ok(Chosen { name: kernel.name.clone(), spec, rows, target, kernel })
 }
 
-/// Kernels of a model or a plan that are selected, with what uses each; of the demo model where there is no path.
+/// Returns the selected kernels of a model or a plan, with their uses. No path means the demo
+/// model.
 ///
 /// # Errors
-/// Where there is none, and as a model is opened and compiled.
+/// If none is selected, or the model cannot be opened or compiled.
 pub fn kernels_of_model(path: Option<&Path>, target: Target, selection: &Selection) -> Result<Vec<OfModel>, Error> {
     if let Some(path) = path.filter(|path| is_plan(path)) {
         let plan = ixc_runtime::file::read(path)?;
@@ -179,11 +182,11 @@ pub fn kernels_of_model(path: Option<&Path>, target: Target, selection: &Selecti
 /// A kernel of a model, and what uses it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OfModel {
-    /// Its name, in a model without that of a target.
+    /// Name; for a model, without the target's name.
     pub name: String,
-    /// Its spec; a plan says none.
+    /// Spec; `None` for a plan.
     pub spec: Option<String>,
-    /// What uses it.
+    /// Uses of the kernel.
     pub uses: Vec<Use>,
 }
 

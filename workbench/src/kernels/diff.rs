@@ -1,5 +1,5 @@
-//! Two kernels that are called alike, with the same inputs: whether they compute the same, what their code costs, how fast each is here, and where
-//! their instructions differ.
+//! Two kernels that are called alike, with the same inputs: whether they compute the same, what
+//! their code costs, how fast each is here, and where their instructions differ.
 //!
 //! ```text
 //! ixc kernel show gemv_q4_k --stage ir > fast.ix      (edit fast.ix)
@@ -24,17 +24,17 @@ use super::{KernelError, show};
 use crate::Error;
 use ixc_compile::replacements::signature_difference;
 
-/// The kernel that a spec gives, for one that an edited file says it is of.
+/// Generates the unedited kernel for the spec that an edited file names.
 ///
 /// # Errors
-/// Where it says none, or the target has no kernel for it.
+/// If the file names no spec, or the target has no kernel for it.
 pub fn unedited(edited: &Chosen) -> Result<Chosen, Error> {
     let spec = edited.spec.as_ref().ok_or_else(|| KernelError::NoSpec { name: edited.name.clone() })?;
     let kernel = generate(spec, edited.target)?;
     Ok(Chosen { name: kernel.name.clone(), kernel, ..edited.clone() })
 }
 
-/// Whether two kernels can have the same inputs: their dims and buffers are alike.
+/// Checks that two kernels can have the same inputs: their dims and buffers are equal.
 ///
 /// # Errors
 /// [`KernelError::CalledOtherwise`], with what each has that the other has not.
@@ -55,7 +55,7 @@ pub fn called_alike(a: &Chosen, b: &Chosen) -> Result<(), Error> {
     .into())
 }
 
-/// How a kernel is called: its dims, then its buffers.
+/// Returns the signature of a kernel as lines: its dims, then its buffers.
 fn called(kernel: &Kernel) -> Vec<String> {
     let dims = kernel.dims.iter().map(|dim| format!("dim %{} in {}..={}", dim.name, dim.lo, dim.hi));
     let buffers = kernel.buffers.iter().map(|buffer| {
@@ -69,21 +69,22 @@ fn called(kernel: &Kernel) -> Vec<String> {
     dims.chain(buffers).collect()
 }
 
-/// What two kernels leave in a buffer.
+/// Difference between the results of two kernels in one buffer.
 #[derive(Clone, Debug)]
 pub struct BufferDiff {
     /// The buffer.
     pub name: String,
-    /// The first element that differs, and how many do.
+    /// The first element that differs, and the number of differing elements.
     pub first: Option<Difference>,
-    /// Of floats the squares of what differs, over those of the first kernel's (NMSE).
+    /// For floats, the sum of squared differences over the sum of squares of the first kernel's
+    /// values (NMSE).
     pub nmse: Option<f64>,
 }
 
-/// Runs both with the same inputs, by the engine, and compares all that they leave.
+/// Runs both kernels with the same inputs on an engine, and compares all result buffers.
 ///
 /// # Errors
-/// Where they are called otherwise, or one of them cannot be run.
+/// If their signatures differ, or one of them cannot be run.
 pub fn results(a: &Case, b: &Case, engine: Engine) -> Result<Vec<BufferDiff>, Error> {
     called_alike(&a.chosen, &b.chosen)?;
     let (left, right) = (a.run(engine)?, b.run(engine)?);
@@ -96,24 +97,25 @@ pub fn results(a: &Case, b: &Case, engine: Engine) -> Result<Vec<BufferDiff>, Er
     Ok(results.collect())
 }
 
-/// What a kernel's code costs, before it runs.
+/// Static cost of a kernel's code.
 #[derive(Clone, Debug, Serialize)]
 pub struct Cost {
-    /// Instructions; none for `portable`.
+    /// Instructions; `None` for `portable`.
     pub instructions: Option<usize>,
     /// Bytes of code and constants.
     pub bytes: usize,
-    /// Registers that had to be put away.
+    /// Number of spilled registers.
     pub spills: Option<usize>,
-    /// Cycles on the target's CPU with all operands in the first-level cache; none where it has no model.
+    /// Cycles on the target's CPU with all operands in the first-level cache; `None` if the CPU has
+    /// no cost model.
     pub cycles: Option<f64>,
 }
 
 impl Cost {
-    /// Of a kernel with its dims.
+    /// Returns the cost of a kernel with its dims.
     ///
     /// # Errors
-    /// Where the target has no code for it.
+    /// If the target has no code for it.
     pub fn of(case: &Case) -> Result<Cost, Error> {
         let artifact = show::compile(&case.chosen)?;
         let bytes = artifact.bytes().iter().map(|part| part.len()).sum();
@@ -130,21 +132,22 @@ impl Cost {
     }
 }
 
-/// How fast the second kernel is here, as a multiple of the first.
+/// Speed of the second kernel relative to the first, on this machine.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Speed {
-    /// Where the buffers lie.
+    /// Memory level of the buffers.
     pub place: Place,
-    /// Seconds of a call of the first, and of the second; medians.
+    /// Median seconds per call of the first kernel and of the second.
     pub seconds: [f64; 2],
-    /// Time of the first over that of the second, of rounds that were taken in turn: the median, the smallest, the largest.
+    /// Time of the first kernel over that of the second, measured in turn: median, smallest,
+    /// largest.
     pub ratio: [f64; 3],
 }
 
-/// Measures both in turn, with one thread.
+/// Measures both kernels in turn, with one thread.
 ///
 /// # Errors
-/// Where this machine cannot run them.
+/// If this machine cannot run them.
 pub fn speed(a: &Case, b: &Case, place: Place, rounds: u32) -> Result<Speed, Error> {
     let mut pairs = in_turn([a, b], place, rounds)?;
     let mut ratios: Vec<f64> = pairs.iter().map(|[a, b]| a / b).collect();
@@ -157,13 +160,14 @@ pub fn speed(a: &Case, b: &Case, place: Place, rounds: u32) -> Result<Speed, Err
     Ok(Speed { place, seconds, ratio: [ratios[ratios.len() / 2], ratios[0], ratios[ratios.len() - 1]] })
 }
 
-/// A row of two listings beside each other: a line of each, of which one may be missing, and whether they are equal.
+/// Row of two listings side by side: a line of each, and each line may be missing, and whether
+/// they are equal.
 pub type Pair = (Option<String>, Option<String>, bool);
 
-/// The instructions of both beside each other.
+/// Returns the instructions of both kernels side by side.
 ///
 /// # Errors
-/// For `portable`, whose code is not ours, and where the target has none.
+/// For `portable`, whose code comes from cranelift, and if the target has no code.
 pub fn instructions(a: &Chosen, b: &Chosen) -> Result<Vec<Pair>, Error> {
     let list = |chosen: &Chosen| -> Result<Vec<String>, Error> {
         let compiled = show::compile_x64(chosen, "a comparison of instructions")?;
@@ -178,7 +182,8 @@ pub fn statements(a: &Kernel, b: &Kernel) -> Vec<Pair> {
     beside(&list(a), &list(b))
 }
 
-/// An instruction without where it jumps to or where its constant lies, which one instruction more moves for all others.
+/// An instruction without where it jumps to or where its constant lies, which one instruction more
+/// moves for all others.
 fn without_places(line: Listed) -> String {
     let Some((before, label)) = line.text.split_once(".L") else { return line.text };
     let end = label.find(|c: char| !c.is_ascii_alphanumeric()).unwrap_or(label.len());

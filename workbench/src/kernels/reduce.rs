@@ -2,14 +2,17 @@
 //!
 //! ```text
 //! kernel of 120 statements, 5 buffers       differs from the interpreter
-//! ...                                       runs of statements, halves of them, quarters, single ones; loops; carried values; buffers; dims
+//! ...                                       remove runs of statements (halves, quarters, single
+//!                                           ones), loops, carried values, buffers, dims
 //! kernel of 4 statements, 2 buffers         still differs
 //! ```
 //!
-//! Delta debugging (Zeller and Hildebrandt, 2002) over the IR: what a statement gave is replaced by an operand of the same type, by another value, or
-//! by zeros, so that all that used it still stands. Every kernel that is tried verifies; what does not is not tried.
+//! Delta debugging (Zeller and Hildebrandt, 2002) over the IR. The result of a removed statement is
+//! replaced by an operand of the same type, by another value, or by zeros, so that its users stay
+//! valid. Only kernels that verify are tried.
 //!
-//! Takes a kernel that fails, and who says whether another fails in the same manner; leaves one that does, of which no single step can be taken.
+//! Input: a failing kernel, and a function that says whether another kernel fails in the same way.
+//! Output: a failing kernel for which no single reduction step keeps the failure.
 
 use std::collections::{HashMap, HashSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -26,17 +29,17 @@ use super::choose::Chosen;
 use super::run::{Case, Engine, Sizes};
 use ixc_compile::replacements::signature_difference;
 
-/// How a kernel fails: of two failures of the same manner only numbers differ.
+/// Kind of failure of a kernel. Two failures of the same kind differ only in numbers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "kind", content = "says", rename_all = "snake_case")]
 pub enum Failure {
-    /// What runs it leaves something else than the interpreter.
+    /// The engine's results differ from the interpreter's.
     Differs,
-    /// It cannot be compiled or run: what the error says, without numbers.
+    /// The kernel cannot be compiled or run: the error text without numbers.
     Refused(String),
-    /// Something panics: what it says, without numbers.
+    /// Something panics: the message without numbers.
     Panics(String),
-    /// A command says that it fails.
+    /// The user's command reports a failure.
     Command,
 }
 
@@ -51,7 +54,7 @@ impl std::fmt::Display for Failure {
     }
 }
 
-/// How many of its parts a kernel has.
+/// Sizes of a kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Counts {
     /// Statements, loops among them.
@@ -65,7 +68,7 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// Of a kernel.
+    /// Counts the parts of a kernel.
     pub fn of(kernel: &Kernel) -> Counts {
         fn count(body: &[Stmt]) -> (usize, usize) {
             body.iter().fold((0, 0), |(all, loops), statement| match statement {
@@ -90,19 +93,20 @@ pub struct Failing {
     pub dims: Vec<i64>,
 }
 
-/// What was found.
+/// Result of a reduction.
 #[derive(Clone, Debug)]
 pub struct Reduced {
-    /// The smallest.
+    /// The smallest failing kernel.
     pub smallest: Failing,
     /// Kernels that were tried.
     pub tried: usize,
-    /// Whether there was nothing left to try.
+    /// Whether all possible steps were tried.
     pub complete: bool,
 }
 
-/// How a kernel with inputs of a seed fails, if it does: compiled and run by an engine, and by the interpreter. Inputs follow `chosen`'s spec as long
-/// as the kernel is called as that says.
+/// Returns the failure of a kernel, if it fails, for inputs from a seed. The kernel is compiled,
+/// run by an engine and compared with the interpreter. Inputs follow the spec of `chosen` as long
+/// as the kernel keeps the spec's signature.
 pub fn failure(chosen: &Chosen, failing: &Failing, seed: u64, engine: Engine) -> Option<Failure> {
     let own = signature_difference(&chosen.kernel, &failing.kernel).is_none();
     let tried = Chosen { kernel: failing.kernel.clone(), spec: chosen.spec.clone().filter(|_| own), ..chosen.clone() };
@@ -136,8 +140,8 @@ fn without_numbers(text: &str) -> String {
     out
 }
 
-/// Makes a kernel small that fails; `fails` says whether another does in the same manner, and is asked `most` times at most. Dims stay where it is not told
-/// of their values.
+/// Makes a kernel small that fails; `fails` says whether another does in the same manner, and is
+/// asked `most` times at most. Dims stay where it is not told of their values.
 pub fn reduce(failing: &Failing, keeps_dims: bool, most: usize, fails: &mut dyn FnMut(&Failing) -> bool) -> Reduced {
     let mut search = Search { smallest: failing.clone(), keeps_dims, tried: 0, most, fails };
     loop {
@@ -325,7 +329,8 @@ impl Search<'_> {
     }
 }
 
-/// Statements, of which a constant is half of one: what loads or computes is better a constant.
+/// Returns the size of a kernel: a constant counts half as much as another statement, so that a
+/// constant is better than a load or a computation.
 fn weight(kernel: &Kernel) -> usize {
     fn of(body: &[Stmt]) -> usize {
         let weights = body.iter().map(|statement| match statement {
@@ -376,18 +381,19 @@ fn edited(kernel: &Kernel, number: usize, edit: fn(&mut For)) -> Kernel {
     kernel
 }
 
-/// What stands for the result of a statement that is taken away.
+/// Replacement of a removed statement's result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stand {
-    /// Its first operand of its type, or the last value of its type before it, or zeros.
+    /// The statement's first operand of the same type, or else the last earlier value of that type,
+    /// or else zeros.
     Like,
-    /// Its last operand of its type, or zeros.
+    /// The statement's last operand of the same type, or else zeros.
     Last,
     /// Zeros.
     Zero,
 }
 
-/// A kernel in which some statements are taken away.
+/// A kernel from which some statements are removed.
 struct Removal<'k> {
     kernel: &'k Kernel,
     chosen: &'k dyn Fn(usize) -> bool,
@@ -598,7 +604,8 @@ fn unwrapped(kernel: &Kernel, number: usize) -> Option<Kernel> {
     found.then(|| Kernel { body, ..kernel.clone() })
 }
 
-/// The kernel in which a loop does not carry one of its values: it is in every iteration what it is before the first.
+/// The kernel in which a loop does not carry one of its values: it is in every iteration what it is
+/// before the first.
 fn without_carry(kernel: &Kernel, number: usize, carry: usize) -> Option<Kernel> {
     let mut stands: Vec<(ValueId, ValueId)> = Vec::new();
     let (mut kernel, mut at) = (kernel.clone(), 0);
@@ -691,7 +698,8 @@ mod tests {
         (chosen, failing)
     }
 
-    /// A fault that is planted in what runs kernels: products of bytes are wrong where an f32 multiply-add follows.
+    /// A fault that is planted in what runs kernels: products of bytes are wrong where an f32
+    /// multiply-add follows.
     #[test]
     fn what_a_fault_does_not_need_goes_away() {
         let (_, failing) = failing("linear format=q4_k_r16 k=256 tile=16 n=16 residual shape=gemm");
@@ -713,7 +721,8 @@ mod tests {
         assert_eq!(reduce(&reduced.smallest, false, 5000, &mut fault).smallest, reduced.smallest);
     }
 
-    /// The fault is one of what is computed: a product whose factors stand the other way about in what "runs" it.
+    /// The fault is one of what is computed: a product whose factors stand the other way about in
+    /// what "runs" it.
     #[test]
     fn results_that_differ_are_reduced_with_the_inputs_that_make_them_differ() {
         let (chosen, failing) = failing("map function=silu n=64");

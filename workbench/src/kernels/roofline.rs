@@ -1,4 +1,5 @@
-//! The roofline of this machine, the most that it reads and multiplies in a second: what `ixc doctor` shows, and what `ixc run --stats` sets a run's rates against.
+//! The roofline of this machine, the most that it reads and multiplies in a second: what `ixc
+//! doctor` shows, and what `ixc run --stats` sets a run's rates against.
 
 use ixc_ir::units::Bytes;
 use ixc_kernels::work::Arithmetic;
@@ -14,7 +15,7 @@ use ixc_compile::machine::system::{cgroup_left, memory};
 /// Rounds of each loop of products; the median counts.
 const ROUNDS: u32 = 5;
 
-/// What so many threads do together.
+/// Peak rates of this many threads together.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Roofline {
     /// Threads.
@@ -28,7 +29,8 @@ pub struct Roofline {
     pub no_bandwidth: Option<String>,
     /// Operations per second of each kind that the target has, two for each multiply-add.
     pub products: Vec<ProductRate>,
-    /// Why products were not measured, where they were not: this machine cannot run the target's code, or the system gives no memory for code.
+    /// Why products were not measured, where they were not: this machine cannot run the target's
+    /// code, or the system gives no memory for code.
     pub refused: Option<String>,
 }
 
@@ -44,7 +46,7 @@ pub struct CacheRate {
 /// A kind of products, and its rate.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct ProductRate {
-    /// What is multiplied: `int8`, `bf16` or `f32`.
+    /// Type of the factors: `int8`, `bf16` or `f32`.
     pub of: &'static str,
     /// Operations per second.
     pub operations_per_second: f64,

@@ -15,17 +15,18 @@ use super::{KernelError, show};
 use crate::Error;
 use ixc_compile::kernel_check::{Call, Departure, Standing, judge};
 
-/// What runs a kernel's code.
+/// Engine that runs a kernel's code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Engine {
     /// This machine.
     Native,
-    /// The emulator, on any machine: it also checks what a processor does not, such as every access' bounds.
+    /// The emulator, on any machine. It also checks things that a processor does not, such as the
+    /// bounds of every access.
     Emulator,
 }
 
 impl Engine {
-    /// What reports call it.
+    /// Returns the name in reports.
     pub fn name(self) -> &'static str {
         match self {
             Engine::Native => "this machine",
@@ -34,16 +35,17 @@ impl Engine {
     }
 }
 
-/// How many rows a kernel gets, or its dims themselves.
+/// Number of rows for a kernel, or the values of its dims.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Sizes {
-    /// Rows; what they mean for a spec stands at [`KernelSpec::dims_of_rows`](ixc_kernels::KernelSpec::dims_of_rows).
+    /// Rows; [`KernelSpec::dims_of_rows`](ixc_kernels::KernelSpec::dims_of_rows) defines their
+    /// meaning for a spec.
     Rows(u32),
     /// One value for each dim.
     Dims(Vec<i64>),
 }
 
-/// A kernel with inputs, and what must come out.
+/// A kernel with its inputs.
 #[derive(Clone, Debug)]
 pub struct Case {
     /// The kernel.
@@ -54,7 +56,7 @@ pub struct Case {
     pub before: Vec<Vec<u8>>,
 }
 
-/// What came out.
+/// Result of a run.
 #[derive(Clone, Debug)]
 pub struct Outcome {
     /// Buffers afterwards, by the interpreter.
@@ -75,17 +77,18 @@ pub struct Outcome {
 }
 
 impl Case {
-    /// A kernel with inputs for `sizes`, or for its own number of rows. The same seed gives the same inputs.
+    /// Creates inputs for a kernel with `sizes`, or with its default number of rows. The same seed
+    /// gives the same inputs.
     ///
     /// # Errors
-    /// Where the kernel has no dims for so many rows, or no inputs.
+    /// If the kernel has no dims for the rows, or no inputs can be created.
     pub fn new(chosen: Chosen, sizes: Option<Sizes>, seed: u64) -> Result<Case, Error> {
         let dims = dims(&chosen, sizes)?;
         let before = inputs::fill(&chosen.kernel, chosen.spec.as_ref(), &dims, seed).map_err(KernelError::from)?;
         Ok(Case { chosen, dims, before })
     }
 
-    /// Buffers after the interpreter.
+    /// Returns the buffers after the interpreter ran.
     ///
     /// # Errors
     /// [`KernelError::Interpret`].
@@ -96,10 +99,10 @@ impl Case {
         Ok(buffers)
     }
 
-    /// Buffers after an engine.
+    /// Returns the buffers after an engine ran.
     ///
     /// # Errors
-    /// Where it cannot run the kernel.
+    /// If the engine cannot run the kernel.
     pub fn run(&self, engine: Engine) -> Result<Vec<Vec<u8>>, Error> {
         let mut buffers = self.before.clone();
         match engine {
@@ -114,7 +117,7 @@ impl Case {
     /// # Errors
     /// When an engine cannot run the kernel. Different results are not an error here.
     pub fn check(&self, engine: Engine) -> Result<Outcome, Error> {
-        // What cannot run is told before the interpreter takes its time.
+        // Run the engine first: its errors then appear before the slow interpreter runs.
         let mut found = self.before.clone();
         let (seconds, instructions) = match engine {
             Engine::Native => (self.native(&mut found)?, None),
@@ -178,10 +181,10 @@ pub fn slices<'a>(names: impl Iterator<Item = (&'a str, bool)>, buffers: &'a mut
     buffers.collect()
 }
 
-/// Values of a kernel's dims.
+/// Returns the values of a kernel's dims.
 ///
 /// # Errors
-/// Where rows do not say what they are, or are more than the kernel takes.
+/// If the rows have no meaning for the kernel, or are more than it takes.
 pub fn dims(chosen: &Chosen, sizes: Option<Sizes>) -> Result<Vec<i64>, KernelError> {
     let kernel = &chosen.kernel;
     match (sizes.unwrap_or(Sizes::Rows(chosen.rows)), &chosen.spec) {
@@ -213,7 +216,8 @@ mod tests {
     use ixc_testing::bits;
     use std::path::Path;
 
-    /// A row with one row of activations; `None`, said aloud, where the target has no kernel for it.
+    /// A row with one row of activations; `None`, said aloud, where the target has no kernel for
+    /// it.
     fn case(row: &Row, target: Target) -> Option<Case> {
         case_of(row, target, 1)
     }
@@ -240,14 +244,14 @@ mod tests {
         }
     }
 
-    /// By the interpreter, which says what machines have to give.
+    /// Uses the interpreter, which defines the results of all targets.
     #[test]
     fn every_row_keeps_its_bits() {
         for target in [Target::PORTABLE, Target::AVX2, Target::AVX512, Target::AMX] {
             let file = format!("tests/bits/kernels-{}.txt", target.name());
             let mut table = bits::Table::new(&Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(file));
             for row in ROWS.iter() {
-                // Groups of rows of every length that kernels have, and a rest.
+                // Covers full groups of rows of every length that kernels have, and a remainder.
                 let Some(case) = case_of(row, target, 13) else { continue };
                 let results = case.expected().unwrap_or_else(|error| panic!("{}: {error}", row.name));
                 let results = results.iter().zip(&case.chosen.kernel.buffers);

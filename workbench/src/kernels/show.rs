@@ -27,7 +27,7 @@ pub enum Stage {
 /// Compiles a chosen kernel, whatever this machine can run.
 ///
 /// # Errors
-/// Where the target has no code for it.
+/// If the target has no code for it.
 pub fn compile(chosen: &Chosen) -> Result<Artifact, Error> {
     Ok(Artifact::of(&chosen.kernel, chosen.target, true)?)
 }
@@ -36,10 +36,11 @@ fn refused(chosen: &Chosen, source: X64Error) -> Error {
     CodegenError::X64 { kernel: chosen.kernel.name.clone(), source }.into()
 }
 
-/// The stage as text; lines with what the kernel cost start with `;`, which IR takes as comments, or with `#`, as assemblers do.
+/// Returns the stage as text. Lines with the kernel's cost start with `;`, the comment mark of IR,
+/// or with `#`, that of assemblers.
 ///
 /// # Errors
-/// Where the target has no code for it.
+/// If the target has no code for it.
 pub fn text(chosen: &Chosen, stage: Stage) -> Result<String, Error> {
     let kernel = &chosen.kernel;
     let code = compile(chosen)?;
@@ -77,7 +78,7 @@ fn listing(artifact: &Artifact, kernel: &Kernel) -> String {
     }
 }
 
-/// What a kernel's code cost, in one line.
+/// Returns the cost of a kernel's code, in one line.
 pub fn cost(code: &Artifact) -> String {
     match code {
         Artifact::X64(compiled) => {

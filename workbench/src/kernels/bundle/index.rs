@@ -5,12 +5,12 @@ use serde::{Deserialize, Serialize};
 
 /// Name of the index in its folder.
 pub const FILE: &str = "index.json";
-/// What [`Index::format`] says.
+/// Value of [`Index::format`].
 pub const FORMAT: &str = "ixc-kernel";
-/// What [`Index::version`] says.
+/// Value of [`Index::version`].
 pub const VERSION: u64 = 1;
 
-/// Most bytes of an index: a thousand times what is written.
+/// Max bytes of an index: a thousand times the usual size.
 pub const MOST_INDEX: u64 = 4 << 20;
 /// Most bytes of code.
 pub const MOST_CODE: u64 = 16 << 20;
@@ -40,7 +40,7 @@ pub struct Index {
     pub features: Vec<String>,
     /// The code.
     pub code: Code,
-    /// How it is called.
+    /// Calling convention and arguments.
     pub call: Call,
     /// The values that the second argument points at, in this order.
     pub dims: Vec<Dim>,
@@ -54,29 +54,29 @@ pub struct Code {
     /// The file, with its whole length.
     #[serde(flatten)]
     pub file: File,
-    /// Bytes of instructions; behind them are padding and constants.
+    /// Bytes of instructions; padding and constants follow.
     pub instruction_bytes: u64,
     /// Offset of the first instruction that is executed.
     pub entry: u64,
-    /// What the address of the first byte must be a multiple of.
+    /// Alignment of the address of the first byte.
     pub alignment: u64,
 }
 
-/// How code is called.
+/// Way to call the code.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Call {
     /// `sysv64`.
     pub convention: String,
-    /// What the arguments are, in words.
+    /// Descriptions of the arguments.
     pub arguments: Vec<String>,
 }
 
 /// A dim and its value.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Dim {
-    /// Its name.
+    /// Name.
     pub name: String,
-    /// Its value in this call.
+    /// Value in this call.
     pub value: i64,
     /// Smallest value that the kernel is for.
     pub lo: i64,
@@ -87,9 +87,9 @@ pub struct Dim {
 /// A file: its name, length and checksum.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct File {
-    /// Its name in the folder.
+    /// Name in the folder.
     pub file: String,
-    /// Its length.
+    /// Length in bytes.
     pub bytes: u64,
     /// CRC-32 of its bytes, in eight hexadecimal digits.
     pub crc32: String,
@@ -98,26 +98,27 @@ pub struct File {
 /// A buffer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Buffer {
-    /// Its name.
+    /// Name.
     pub name: String,
-    /// What the kernel may do with it.
+    /// Access of the kernel to the buffer.
     pub kind: Kind,
-    /// Its size.
+    /// Size in bytes.
     pub bytes: u64,
-    /// What its elements are, for reports; bytes where they are mixed.
+    /// Type of the elements, for reports; bytes if types are mixed.
     pub elements: Elements,
     /// Index buffers: every 32-bit value is below this.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub below: Option<i64>,
-    /// Its contents before the call; `None` where it is filled with [`Buffer::fill`].
+    /// Contents before the call; `None` if the buffer is filled with [`Buffer::fill`].
     pub input: Option<File>,
-    /// The byte that it is filled with before the call where it has no input file.
+    /// Byte that fills the buffer before the call if there is no input file.
     pub fill: u8,
-    /// Its contents after the call; `None` where they are open, or where it is only read and must not change.
+    /// Contents after the call. `None` if they are undefined, or if the buffer is only read and
+    /// must not change.
     pub expected: Option<File>,
 }
 
-/// What a kernel may do with a buffer.
+/// Access of a kernel to a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {
@@ -134,7 +135,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Of a buffer in kernel IR.
+    /// Returns the access to a buffer of kernel IR.
     pub fn of(kind: &BufferKind) -> Kind {
         match kind {
             BufferKind::Read => Kind::Read,
@@ -154,18 +155,18 @@ impl Kind {
     }
 }
 
-/// What a buffer's elements are.
+/// Type of a buffer's elements.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Elements(String);
 
 impl Elements {
-    /// Of a type of kernel IR.
+    /// Returns the name of a type of kernel IR.
     pub fn of(elem: Option<Elem>) -> Elements {
         Elements(elem.unwrap_or(Elem::I8).name().to_owned())
     }
 
-    /// The type; bytes where nothing is known by that name.
+    /// Returns the type; bytes if the name is unknown.
     pub fn elem(&self) -> Elem {
         Elem::ALL.into_iter().find(|elem| elem.name() == self.0).unwrap_or(Elem::I8)
     }

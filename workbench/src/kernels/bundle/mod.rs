@@ -1,17 +1,19 @@
-//! A kernel as a folder of plain files: its code, its inputs, what must come out, and an index in JSON; so that any machine or
-//! any other emulator can judge it.
+//! A kernel as a folder of plain files: its code, inputs, expected results, and an index in JSON.
+//! Any other machine or emulator can then run and judge it.
 //!
 //! ```text
 //! index.json    what everything is (see below)
 //! code.bin      instructions, then padding and constants; runs at any multiple of 64 bytes
 //! in_0_x.bin    contents of buffer 0, called x, before the call
 //! out_2_y.bin   contents of buffer 2, called y, after it, by the reference interpreter
-//! kernel.ix     the kernel IR; listing.txt: the instructions beside it. For people: nothing reads them back.
+//! kernel.ix     the kernel IR, for people
+//! listing.txt   the IR with the instructions next to it, for people
 //! ```
 //!
-//! The code is called as `extern "sysv64" fn(buffers: *const *mut u8, dims: *const i64)`, at its first byte. A buffer without an
-//! input file starts filled with one byte; a buffer without an expected file is scratch, and what it holds afterwards is open; a
-//! buffer that is only read must be unchanged.
+//! The code is called as `extern "sysv64" fn(buffers: *const *mut u8, dims: *const i64)`, at its
+//! first byte. A buffer without an input file starts filled with one byte. A buffer without an
+//! expected file is scratch, and its contents after the call are undefined. A buffer that is only
+//! read must be unchanged.
 //!
 //! | module | what it owns |
 //! | --- | --- |
@@ -20,8 +22,8 @@
 //! | [`read`](mod@read) | reading a folder that anyone may have made |
 //! | [`replay`](mod@replay) | running what was read |
 //!
-//! Invariant: reading trusts nothing. Names stay inside the folder, sizes are checked before memory is taken, checksums before
-//! anything runs.
+//! Invariant: the reader trusts nothing. Names stay inside the folder, sizes are checked before
+//! memory is allocated, and checksums are checked before anything runs.
 
 pub mod index;
 pub mod read;

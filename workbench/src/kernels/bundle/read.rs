@@ -1,4 +1,5 @@
-//! Reading a folder that anyone may have made: into memory, with everything checked that can be checked without running it.
+//! Reading a folder that anyone may have made: into memory, with everything checked that can be
+//! checked without running it.
 
 use std::io::Read;
 use std::path::Path;
@@ -13,9 +14,9 @@ use crate::Error;
 /// A folder in memory.
 #[derive(Clone, Debug)]
 pub struct Bundle {
-    /// Its index.
+    /// The index.
     pub index: Index,
-    /// Features that its code may use.
+    /// Features that the code may use.
     pub features: Features,
     /// Instructions and constants.
     pub code: Vec<u8>,
@@ -29,7 +30,7 @@ pub struct Bundle {
     pub expected: Vec<Option<Vec<u8>>>,
 }
 
-/// What every version of the index has.
+/// Fields that every version of the index has.
 #[derive(Deserialize)]
 struct Head {
     format: String,
@@ -39,7 +40,8 @@ struct Head {
 /// Reads a folder.
 ///
 /// # Errors
-/// Where files are missing, damaged, too large or not what the index says, and where the index makes no sense.
+/// If files are missing, damaged, too large or different from the index, or if the index is
+/// inconsistent.
 pub fn read(folder: &Path) -> Result<Bundle, Error> {
     let path = folder.join(index::FILE);
     let text = bytes(&path, None, "bytes of an index", index::MOST_INDEX)?;

@@ -10,25 +10,25 @@ use super::read::Bundle;
 use crate::Error;
 use crate::kernels::run::{Engine, slices};
 
-/// Most instructions that foreign code executes in the emulator unless more is asked for: a thousand times what a large kernel
-/// has. More is likely a loop that does not end.
+/// Default limit of emulated instructions for foreign code: a thousand times those of a large
+/// kernel. Code that needs more has probably an endless loop.
 pub const MOST_STEPS: u64 = 1 << 32;
 
-/// What came out.
+/// Result of a replay.
 #[derive(Clone, Debug)]
 pub struct Replayed {
     /// Buffers after the call.
     pub found: Vec<Vec<u8>>,
     /// The first element that differs.
     pub difference: Option<Difference>,
-    /// Instructions, where they were counted.
+    /// Executed instructions, if they were counted.
     pub instructions: Option<u64>,
 }
 
-/// Emulates the folder's code, for at most so many instructions.
+/// Emulates the folder's code, for at most `steps` instructions.
 ///
 /// # Errors
-/// [`BundleError::Fault`] where the code does what it must not.
+/// [`BundleError::Fault`] if the code does something forbidden.
 pub fn emulate(bundle: &Bundle, steps: u64) -> Result<Replayed, Error> {
     let program = Program::new(&bundle.code, bundle.instruction_bytes, bundle.features).map_err(BundleError::from)?;
     let program = program.with_step_limit(steps);
@@ -41,13 +41,15 @@ pub fn emulate(bundle: &Bundle, steps: u64) -> Result<Replayed, Error> {
 /// Runs the folder's code on this machine.
 ///
 /// # Errors
-/// Where this machine lacks a feature that the index names, gives no executable memory, or the code breaks the calling convention.
+/// If this machine lacks a feature that the index or the code names, if it gives no executable
+/// memory, or if the code breaks the calling convention.
 ///
 /// # Safety
-/// The code runs in this process as it is, with all that this process may do. The caller trusts who made the folder.
+/// The code runs unchecked in this process, with all of its rights. The caller trusts the author of
+/// the folder.
 pub unsafe fn native(bundle: &Bundle) -> Result<Replayed, Error> {
     let mut missing = cpu::missing(bundle.features);
-    // The index may be silent about what the code needs.
+    // The index may not list all features that the code needs.
     let silent = ixc_codegen::foreign::features(&bundle.code[..bundle.instruction_bytes]);
     missing.extend(cpu::missing(silent).into_iter().filter(|m| !missing.contains(m)).collect::<Vec<_>>());
     if !missing.is_empty() {
@@ -60,7 +62,7 @@ pub unsafe fn native(bundle: &Bundle) -> Result<Replayed, Error> {
     Ok(compared(bundle, found, None))
 }
 
-/// What [`Engine`] calls the way in which it was run.
+/// Returns the [`Engine`] that was used.
 pub fn engine(native: bool) -> Engine {
     if native { Engine::Native } else { Engine::Emulator }
 }

@@ -11,13 +11,14 @@ use crate::Error;
 use crate::kernels::run::Case;
 use crate::kernels::show;
 
-/// What code's address must be a multiple of.
+/// Alignment of the code's address.
 const ALIGNMENT: u64 = 64;
 
-/// Writes a case to a new folder; gives its index.
+/// Writes a case to a new folder, and returns its index.
 ///
 /// # Errors
-/// Where the target has no code of ours for the kernel, the interpreter stops, or the file system refuses. Nothing is left then.
+/// If the target has no native code for the kernel, the interpreter stops, or the file system
+/// fails. The folder is then removed.
 pub fn write(case: &Case, folder: NewFolder) -> Result<Index, Error> {
     let compiled = show::compile_x64(&case.chosen, "an export")?;
     let expected = case.expected()?;
