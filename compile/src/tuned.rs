@@ -1,17 +1,24 @@
-//! What was measured to be faster than what the caches say, kept in a file: `ixc kernel tune` writes it, and whatever compiles a model for the same
-//! machine to run it reads it.
+//! File of measured choices that are faster than those by cache sizes. `ixc kernel tune` writes it,
+//! and every command that compiles a model to run it on the same machine reads it.
 //!
 //! ```text
-//! ixc kernel tune linear format=q4_k_r16 k=2048 tile=32 n=2048 shape=gemv       to tuned-TARGET.json in the user's cache folder
-//! ixc run model.gguf --stats                                                    tuned     14 weights by ~/.cache/ixc/tuned-avx2.json
-//! ixc compile model.gguf --tuned other.json                                     a file that somebody names; `none` reads none
+//! # Writes tuned-TARGET.json in the user's cache folder:
+//! ixc kernel tune linear format=q4_k_r16 k=2048 tile=32 n=2048 shape=gemv
+//! # Prints "tuned     14 weights by ~/.cache/ixc/tuned-avx2.json":
+//! ixc run model.gguf --stats
+//! # Reads another file; `none` reads no file:
+//! ixc compile model.gguf --tuned other.json
 //! ```
 //!
-//! A file is JSON: format `ixc-tuned`, version 1, which `ixc` wrote it, for which target, on which CPU (or by the model of which), and rows, each a
-//! choice for weights of a shape with what was measured, under a CRC-32. It is hostile until each row was read; whether a row is a candidate of a
-//! weight, the pass `tile` checks.
+//! The file is JSON with a CRC-32: format `ixc-tuned`, version 1, the version of `ixc`, the target,
+//! the CPU (or the cost model) of the measurements, and rows. Each row has a choice for weights of
+//! one shape, and its measurements.
 //!
-//! Invariant: the file in the user's folder counts only where code is made for this machine, so that a named target gives the same plan everywhere.
+//! The file is untrusted until every row was read. The pass `tile` checks that a row is a candidate
+//! for a weight.
+//!
+//! Invariant: the file in the user's folder counts only for code for this machine, so that a named
+//! target gives the same plan everywhere.
 
 use std::path::{Path, PathBuf};
 
@@ -30,11 +37,11 @@ use crate::cache_file::write_bytes;
 use crate::error::tuned::TunedError;
 use crate::machine::features::cpu_name;
 
-/// What the file says that it is.
+/// Format in the file.
 const FORMAT: &str = "ixc-tuned";
-/// Its version.
+/// Version of the format.
 const VERSION: u64 = 1;
-/// Bytes that are read at most: some thousand rows.
+/// Max size in bytes: some thousand rows.
 const MAX_BYTES: u64 = 1 << 20;
 
 /// A file.
@@ -48,11 +55,11 @@ struct Stored {
     target: String,
     by: By,
     rows: Vec<Row>,
-    /// Of the rows.
+    /// CRC-32 of the rows.
     crc32: String,
 }
 
-/// What said how fast kernels are.
+/// Source of the measurements.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum By {
@@ -68,27 +75,27 @@ pub enum By {
 pub struct Row {
     /// The choice, as [`Choice`] reads it.
     pub choice: String,
-    /// How the weight would be cut without it.
+    /// Tiling without the choice.
     pub instead_of: String,
-    /// How many times as fast as that it was: median, and the quartiles.
+    /// Speed relative to that tiling: median and quartiles.
     pub ratio: [f64; 3],
 }
 
-/// Choices of a file, with where they come from.
+/// Choices from a file, and their origin.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Tuned {
     /// The file.
     pub path: PathBuf,
-    /// Whether somebody named it; what lies in the user's folder counts for this machine alone.
+    /// Whether the user named the file. The one in the user's folder counts for this machine alone.
     is_named: bool,
     target: String,
     choices: Choices,
 }
 
-/// Of one target, in the user's folder.
+/// Returns the file for one target in the user's folder.
 ///
 /// # Errors
-/// Where the user has none.
+/// If the user has no such folder.
 pub fn own_file(target: Target) -> Result<PathBuf, TunedError> {
     let folder = own::folder().ok_or(TunedError::NoFolder)?;
     Ok(folder.join(format!("tuned-{}.json", target.name())))
@@ -149,10 +156,10 @@ fn is_of(path: &Path, stored: &Stored, by: &By, target: &str) -> Result<(), Tune
 }
 
 impl Tuned {
-    /// Reads a file that somebody named.
+    /// Reads a file that the user named.
     ///
     /// # Errors
-    /// Where it is not there, is none, or was made on another CPU or by another `ixc`.
+    /// If the file is missing or malformed, or was made on another CPU or by another `ixc`.
     pub fn named(path: &Path) -> Result<Tuned, Error> {
         let Some((stored, choices)) = read(path)? else {
             let source = std::io::ErrorKind::NotFound.into();
@@ -166,7 +173,8 @@ impl Tuned {
         Ok(Tuned { path: path.to_owned(), is_named: true, target: stored.target, choices })
     }
 
-    /// What lies in the user's folder for this machine; nothing where there is nothing, or what is there does not hold here, which is logged.
+    /// Reads the file in the user's folder for this machine. `None` if there is no file, or if it
+    /// does not apply here, which is logged.
     pub fn of_this_machine() -> Option<Tuned> {
         let (target, by) = (Target::native(), By::Cpu(cpu_name()));
         let path = own_file(target).ok()?;
@@ -189,15 +197,15 @@ impl Tuned {
         }
     }
 
-    /// Whether somebody named the file.
+    /// Whether the user named the file.
     pub fn is_named(&self) -> bool {
         self.is_named
     }
 
-    /// Checks that it is for what is compiled.
+    /// Checks that the choices are for the target of a compilation.
     ///
     /// # Errors
-    /// Where somebody named it, and it is for another target.
+    /// If the user named the file, and it is for another target.
     pub fn check(&self, target: Target) -> Result<(), Error> {
         if !self.is_named || self.target == target.name() {
             return Ok(());
@@ -206,7 +214,8 @@ impl Tuned {
         Err(TunedError::Other { path, key: "target", found, wanted: target.name().to_owned() }.into())
     }
 
-    /// Tells the pass `tile`, where code is made for `target`; `is_native` says whether that is so because it is this machine's.
+    /// Passes the choices to the pass `tile` for code for `target`. `is_native` says whether this
+    /// is this machine's target by default.
     pub fn tell(&self, options: OptionSet, (target, caches): (Target, &CoreCaches), is_native: bool) -> OptionSet {
         if self.target != target.name() || !(self.is_named || is_native) {
             return options;
@@ -216,7 +225,8 @@ impl Tuned {
         let said = std::mem::take(&mut tile.tuned.0);
         let is_said = |choice: &Choice| said.iter().any(|said| said.kernel() == choice.kernel());
         let of_file: Vec<&Choice> = self.choices.0.iter().filter(|choice| !is_said(choice)).collect();
-        // Nobody asked for what lies in the user's folder: what is no candidate any more is in nobody's way.
+        // The user did not name this file: choices that are no longer candidates are ignored with a
+        // warning.
         let is_taken = |choice: &&&Choice| {
             let of_weight: Vec<&Choice> = of_file.iter().copied().filter(|of| of.weight == choice.weight).collect();
             let is_taken = self.is_named || tile::accepts(&choice.weight, &of_weight, target, caches);
@@ -232,26 +242,27 @@ impl Tuned {
     }
 }
 
-/// How many weights of a graph are cut as somebody measured.
+/// Returns the number of weights in a graph with a measured tiling.
 pub fn weights(module: &Module) -> usize {
     let why = module.weights.iter().filter_map(|weight| weight.choice.why.as_deref());
     why.filter(|why| why.starts_with(TUNED)).count()
 }
 
-/// A file that choices are put into.
+/// File that choices are written to.
 #[derive(Clone, Debug)]
 pub struct Place {
-    /// Where it is, or will be.
+    /// Path of the file, which may not exist.
     pub path: PathBuf,
-    /// Whether it is the one in the user's folder, of which whatever does not hold here any more gives way; one that somebody named is not written over.
+    /// Whether it is the file in the user's folder, whose invalid contents are replaced. A file
+    /// that the user named is not overwritten.
     pub is_own: bool,
 }
 
 impl Place {
-    /// What holds there.
+    /// Checks that the file can be written.
     ///
     /// # Errors
-    /// Where what is there is none, or was made for something else, and somebody named it.
+    /// If the user named the file, and it has other contents or was made for something else.
     pub fn check(&self, target: Target, by: &By) -> Result<(), Error> {
         self.held(target, by).map(drop)
     }
@@ -272,11 +283,12 @@ impl Place {
     }
 }
 
-/// Puts what was found for a kernel of a weight into a file, in place of what stands there for it, or takes that out where nothing is faster; all others
-/// stay. The file is written aside and renamed.
+/// Writes the choice for a kernel of a weight into a file, in place of an earlier one, or removes
+/// it if no candidate is faster. All other choices stay. The file is written under a temporary name
+/// and renamed.
 ///
 /// # Errors
-/// As [`Place::check`]; what the system says.
+/// See [`Place::check`]; also the system's error.
 pub fn put(place: &Place, target: Target, by: &By, kernel: Kernel, row: Option<Row>) -> Result<(), Error> {
     let path = place.path.as_path();
     let mut rows = match place.held(target, by)? {
@@ -346,7 +358,7 @@ mod tests {
         put(&named(&path), Target::AVX2, &By::Cpu(cpu_name()), kernel, None).unwrap();
         assert_eq!(Tuned::named(&path).unwrap().choices.text(), CHOICES[1]);
         put(&named(&path), Target::AVX2, &By::Cpu(cpu_name()), kernel, Some(row)).unwrap();
-        // A named target that is another, and one that nobody named.
+        // A named file for another target, and the file in the user's folder.
         let caches = Target::AVX2.row().caches();
         assert!(tuned.check(Target::AMX).unwrap_err().to_string().contains("tuned for target avx2, and this is amx"));
         assert!(tuned.tell(OptionSet::default(), (Target::AMX, &caches), true).is_empty());
@@ -355,11 +367,11 @@ mod tests {
             told.tuned
         };
         assert_eq!(told(&tuned, OptionSet::default(), false), tuned.choices);
-        // What an option says of a kernel stands in place of what a file says of it.
+        // A choice in an option overrides that of a file for the same kernel.
         let said = tile::Options { tuned: Choices(vec![choice.clone()]), ..tile::Options::default() };
         let file = Tuned { choices: Choices(vec![CHOICES[0].parse().unwrap()]), ..tuned.clone() };
         assert_eq!(told(&file, OptionSet::default().with(&said), false), said.tuned);
-        // What nobody named is taken where it holds, and is in nobody's way where it does not.
+        // Valid choices of the user's folder apply, and invalid ones are ignored.
         let own = Tuned { is_named: false, ..tuned };
         assert!(own.check(Target::AMX).is_ok() && told(&own, OptionSet::default(), false).0.is_empty());
         assert_eq!(told(&own, OptionSet::default(), true), own.choices);

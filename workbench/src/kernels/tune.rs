@@ -1,9 +1,13 @@
-//! Which width, chunk and pace of a product's kernel is fastest: candidates, measured in turn with the one that the pass `tile` chooses.
+//! Tuner for the kernels of a product: measures widths, chunks and paces in turn with the kernel
+//! that the pass `tile` chooses.
 //!
 //! ```text
-//! ixc kernel tune model.gguf                                                    all products that take time, in the model
-//! ixc kernel tune model.gguf:gemm_q6_k                                          one of them
-//! ixc kernel tune linear format=q4_k_r16 k=2048 tile=32 n=2048 shape=gemv       in a model that has nothing else
+//! # All products of the model that take time:
+//! ixc kernel tune model.gguf
+//! # One of them:
+//! ixc kernel tune model.gguf:gemm_q6_k
+//! # A product in a model of its own:
+//! ixc kernel tune linear format=q4_k_r16 k=2048 tile=32 n=2048 shape=gemv
 //! ```
 //!
 //! | module | what it owns |
@@ -12,12 +16,14 @@
 //! | `made` | a model of one product |
 //! | [`model`] | all products of a model that take time, and whether the model gains |
 //!
-//! The search goes from one thing to the next, each with the best of those before: first how wide items or bands are and how many rows of activations
-//! they have, then how far ahead is read, then how often loops are unrolled. These are all that a kernel can be without other bits: which kernel does
-//! how many rows decides in which order floats are added, so it is not searched, nor is any format. A candidate with which a step gives other
-//! bits is an error.
+//! The search goes parameter by parameter, each time with the best values so far. It first tries
+//! the width of items or bands and their rows of activations, then the prefetch distance, then the
+//! unrolling of loops. These are all the parameters that keep the same bits. The row limits between
+//! kernels change the order in which floats are added, so they are not searched, and neither are
+//! formats. A candidate whose step gives other bits is an error.
 //!
-//! What wins is measured again, so that the luckiest of many is not taken for the fastest, and must be faster by more than the rounds are apart.
+//! The winner is measured again, so that a lucky measurement does not win. It must be faster by
+//! more than the spread of the rounds.
 
 use ixc_codegen::cost;
 use ixc_codegen::cost::memory::{self, Start};
@@ -46,29 +52,32 @@ use steps::Steps;
 const AHEAD: [u32; 5] = [0, 1024, 2048, 4096, 8192];
 /// Iterations that are one, as they are tried.
 const UNROLLED: [u32; 2] = [2, 4];
-/// How much faster something must be by a model, which says no more than this exactly.
+/// Min gain by a cost model, which is no more exact than this.
 const MODEL_SPREAD: f64 = 0.01;
 
-/// Rows of activations of a step for the kernel for most rows, where nothing else is said: a part of a prompt.
+/// Default rows of activations in a step for the kernel for most rows: a part of a prompt.
 const PROMPT_ROWS: u32 = 512;
 
-/// How candidates are compared.
+/// Method of comparison between candidates.
 #[derive(Clone, Debug)]
 pub enum By {
-    /// By their time here, of so many rounds that are taken in turn, in steps of a model that has nothing else.
+    /// By time on this machine, in rounds taken in turn, in steps of a model that consists of this
+    /// product.
     Time {
-        /// Where weights lie: in memory, where there are more than any cache holds, or where a few leave them.
+        /// Memory level of the weights: memory, with more weights than any cache holds, or the
+        /// caches, with few weights.
         place: Place,
         /// Rounds.
         rounds: u32,
-        /// Rows of activations of a step; where nothing is said, 512 for the kernel for most rows, and one for that for few.
+        /// Rows of activations of a step. The default is 512 for the kernel for most rows, and 1
+        /// for the kernel for few rows.
         rows: Option<u32>,
-        /// Threads, and how they are bound.
+        /// Threads and their binding to cores.
         run: Box<ixc_runtime::engine::Options>,
     },
-    /// By the cycles that the target's model counts.
+    /// By the cycles of the target's cost model.
     Model {
-        /// Where weights lie before a call.
+        /// Memory level of the weights before a call.
         place: Place,
     },
 }
@@ -76,13 +85,14 @@ pub enum By {
 /// A candidate, and how fast it is.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Row {
-    /// What it is, in the words of a tuned choice: `x16@2048/2`, `rows=16 gemm/48`.
+    /// Candidate in the form of a tuned choice: `x16@2048/2`, `rows=16 gemm/48`.
     pub what: String,
-    /// Its spec.
+    /// Spec.
     pub spec: String,
     /// Seconds, or cycles, for the whole weight and a row of activations.
     pub cost: f64,
-    /// How many times as fast as the one that the caches choose: median, and the quartiles. The same of a model, which has no spread.
+    /// Speed relative to the kernel chosen by cache sizes: median and quartiles. A cost model has
+    /// no spread, so all three are equal.
     pub ratio: [f64; 3],
 }
 
@@ -98,32 +108,33 @@ impl Row {
     }
 }
 
-/// What was found.
+/// Result of tuning a kernel.
 #[derive(Clone, Debug)]
 pub struct Found {
-    /// What was tuned.
+    /// The kernel that was tuned.
     pub kernel: ixc_compile::tuned::Kernel,
-    /// How the weight is cut by the caches.
+    /// Cut of the weight by cache sizes.
     pub own: String,
-    /// The kernel that is compared with, and its cost.
+    /// The reference kernel and its cost.
     pub default: Row,
     /// All candidates, in the order in which they were tried.
     pub rows: Vec<Row>,
-    /// What each makes of the weight.
+    /// Choice for the weight that each candidate stands for.
     choices: Vec<Choice>,
-    /// The fastest, measured again, and what it makes of the weight; none where nothing is faster.
+    /// The fastest candidate, measured again, and its choice for the weight; `None` if no candidate
+    /// is faster.
     pub winner: Option<(Row, Choice)>,
-    /// The fastest, measured again, where it is not faster by enough.
+    /// The fastest candidate, measured again, if it is not faster by enough.
     pub close: Option<Row>,
-    /// Threads, and rows of activations of a step, where it was measured and not counted.
+    /// Threads and rows of activations of a step, if times were measured instead of modelled.
     pub measured: Option<(usize, u32)>,
 }
 
 impl Found {
-    /// A candidate by its own words, and what it makes of the weight.
+    /// Returns the candidate of this name and its choice for the weight.
     ///
     /// # Errors
-    /// Where nothing was called so.
+    /// If no candidate has this name.
     pub fn candidate(&self, what: &str) -> Result<(Row, Choice), Error> {
         let found = self.rows.iter().zip(&self.choices).find(|(row, _)| row.what == what);
         let found = found.map(|(row, choice)| (row.clone(), choice.clone()));
@@ -144,33 +155,34 @@ struct Try {
     pace: Pace,
 }
 
-/// What is searched for.
+/// Kernel to tune and its context.
 struct Search<'s> {
     spec: &'s KernelSpec,
     cut: Cut,
     target: Target,
-    /// How the weight is cut by the caches.
+    /// Cut of the weight by cache sizes.
     own: String,
-    /// The part of the weight, and the kernel in it.
+    /// Part of the weight, and the kernel's use in it.
     part: RowTiles,
     each: Use,
-    /// Whether it is the kernel for most rows, by which items are cut.
+    /// Whether this is the kernel for most rows, which determines the cut into items.
     is_last: bool,
-    /// Whether it is that for few.
+    /// Whether this is the kernel for fewest rows.
     is_first: bool,
     default: Try,
 }
 
-/// What compares candidates.
+/// Comparison of candidates.
 enum Compare<'a, 'm> {
-    /// Steps of so many rows.
+    /// Timed steps with this many rows.
     Steps { steps: &'a mut Steps<'m>, rows: u32, rounds: u32 },
-    /// The target's model.
+    /// The target's cost model.
     Model { place: Place },
 }
 
 impl Compare<'_, '_> {
-    /// The cost of what the caches choose, and a row for each candidate; of more rounds where it is for the last time.
+    /// Returns the cost of the reference and a row for each candidate. The last comparison takes
+    /// more rounds.
     fn rows(&mut self, search: &Search<'_>, tries: &[Try], is_last: bool) -> Result<(f64, Vec<Row>), Error> {
         match self {
             Compare::Steps { steps, rows, rounds } => {
@@ -193,11 +205,12 @@ impl Compare<'_, '_> {
     }
 }
 
-/// Searches, and shows each candidate as it is measured.
+/// Searches for the fastest candidate, and passes each measured candidate to `watch`.
 ///
 /// # Errors
-/// Where the spec is no product, or none that the pass chooses; where this machine cannot run it, or the target has no model; where a candidate
-/// computes something else.
+/// - The spec is not a product, or not one that the pass chooses.
+/// - This machine cannot run it, or the target has no cost model.
+/// - A candidate computes other bits.
 pub fn tune(
     spec: &KernelSpec,
     (target, caches): (Target, &CoreCaches),
@@ -336,7 +349,7 @@ impl<'s> Search<'s> {
         tries
     }
 
-    /// Whether a candidate is another kernel than the one at the pace that nobody chose.
+    /// Whether a candidate's code differs from the code at the default pace.
     fn is_other(&self, each: &Try) -> Result<bool, Error> {
         if each.pace == Pace::default() {
             return Ok(true);

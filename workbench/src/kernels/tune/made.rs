@@ -1,14 +1,16 @@
-//! A model of one product, for a spec of which there is no model: layers that multiply a row of activations with a weight of its shape each, or a gate and its up
-//! projection and what brings their result back.
+//! Model of one product, for a spec that belongs to no model. Each layer multiplies a row of
+//! activations with a weight of the spec's shape. A gate and its up projection also get a product
+//! that brings their result back to the width of the input.
 //!
 //! ```text
 //! %1 = embed %ids, @token_embd             f32[T, k]
 //! %2 = quantise %1                         in the format that the weight takes
 //! %3 = linear %2, @blk.0.w, _, _           f32[T, n]
-//! %4 = linear %2, @blk.1.w, _, %3          each adds to the one before, so that all wait for it, as layers do
+//! %4 = linear %2, @blk.1.w, _, %3          each adds to the one before it, as layers do
 //! ```
 //!
-//! Its weights are bytes of a file in the system's temporary folder, which is gone as soon as the engine has it mapped.
+//! The weights are bytes of a file in the system's temporary folder. The file is deleted as soon as
+//! the engine has mapped it.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -43,15 +45,15 @@ use ixc_compile::machine::bandwidth;
 
 /// Rows of the embedding table.
 const VOCABULARY: u64 = 64;
-/// What the file begins with, and what its weights begin after.
+/// Start of the file, before the weights.
 const HEADER: &[u8; 4096] = &[b'x'; 4096];
-/// Weight rows that differ.
+/// Number of different weight rows.
 const ROWS: u64 = 64;
-/// Bytes of weights at most, packed.
+/// Max bytes of packed weights.
 const MOST_BYTES: u64 = 1 << 30;
-/// Multiply-adds of a step at most, where layers can be fewer.
+/// Max multiply-adds of a step, if there can be fewer layers.
 const MOST_PRODUCTS: u64 = 1 << 33;
-/// Layers at least: one begins when another ends.
+/// Min number of layers: one begins when another ends.
 const LEAST_LAYERS: u64 = 2;
 /// And at most.
 const MOST_LAYERS: u64 = 1024;
@@ -79,7 +81,7 @@ impl Matrix {
     }
 }
 
-/// What is run.
+/// The model to run.
 pub(super) struct Made {
     module: Module,
     file: SourceFile,
@@ -95,15 +97,15 @@ struct Temporary(PathBuf);
 
 impl Drop for Temporary {
     fn drop(&mut self) {
-        // Whoever cleans the temporary folder has nothing else to do.
+        // Nothing else can be done if the file cannot be deleted.
         let _ = fs::remove_file(&self.0);
     }
 }
 
-/// The steps of such a model, of `rows` rows of activations at most.
+/// Creates the steps of such a model, for at most `rows` rows of activations.
 ///
 /// # Errors
-/// Where the shape is none that a model can have, there is no memory for it, or the file cannot be written.
+/// If no model can have this shape, there is not enough memory, or the file cannot be written.
 pub(super) fn steps(
     spec: &KernelSpec,
     (target, caches): (Target, &CoreCaches),
@@ -159,7 +161,8 @@ pub(super) fn steps(
             matrix.stride = (end - matrix.offset) / layers;
         }
     }
-    // A plan packs no more than its files have. What is behind the weights is a hole, which takes no room on the drive.
+    // A plan packs no more than its files have. What is behind the weights is a hole, which takes
+    // no room on the drive.
     end = end.saturating_add(bytes.saturating_mul(layers));
     file.set_len(end).map_err(failed)?;
     let header_bytes = HEADER.len() as u64;
@@ -284,7 +287,8 @@ impl Made {
 mod tests {
     use super::*;
 
-    /// For every target, of every kind of weight: a model of the product whose plan has a kernel of its cut.
+    /// For every target, of every kind of weight: a model of the product whose plan has a kernel of
+    /// its cut.
     #[test]
     fn a_model_of_one_product_has_its_kernel() {
         let specs = [

@@ -1,5 +1,6 @@
-//! All products of a model that take time, tuned in the model: each of its plan's kernels in turn is cut otherwise while the rest stays as it is, and its part of a
-//! step's time is compared. In the end all that won are put together, and count only where whole steps are faster by that, beyond their spread.
+//! Tunes all products of a model that take time, in the model. Each kernel of its plan in turn is
+//! cut differently while the rest stays, and its part of the step time is compared. In the end all
+//! winners are combined. They count only if whole steps are faster with them, beyond the spread.
 
 use ixc_kernels::KernelSpec;
 use ixc_passes::options::OptionSet;
@@ -19,33 +20,33 @@ use ixc_compile::model::Model;
 use ixc_compile::select::{self, Selection};
 use ixc_generate::loaded_model::{LoadOptions, LoadedModel};
 
-/// How a model is tuned.
+/// Options for tuning a model.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// For what it is compiled.
+    /// Compile options.
     pub compile: compile::Options,
-    /// Threads, and how they are bound.
+    /// Threads and their binding to cores.
     pub run: engine::Options,
     /// Rounds.
     pub rounds: u32,
-    /// Tokens of a prompt's step; 512 where nothing is said, or as many as a step of the model has.
+    /// Tokens of a prefill step. The default is 512, or the model's max if that is smaller.
     pub prompt: Option<u32>,
-    /// The part of a step's time that a product has at least.
+    /// Min share of a step's time for a product to be tuned.
     pub least: f64,
-    /// The one kernel that is tuned, where it is one.
+    /// The only kernel to tune, if one was named.
     pub kernel: Option<KernelSpec>,
-    /// Otherwise those that have to do with this are.
+    /// Otherwise, the selection of products to tune.
     pub selection: Selection,
 }
 
-/// What is told while it goes on.
+/// Progress of tuning.
 #[derive(Debug)]
 pub enum Event<'e> {
-    /// A product is begun.
+    /// Tuning of a product begins.
     Kernel(&'e Kernel),
-    /// A candidate of it was measured.
+    /// A candidate for it was measured.
     Row(&'e Row),
-    /// It is done.
+    /// Tuning of the product has ended.
     Found(&'e Found),
     /// Whole steps were measured.
     Together(&'e Together),
@@ -54,11 +55,11 @@ pub enum Event<'e> {
 /// A product of the model.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Kernel {
-    /// Its spec.
+    /// Spec.
     pub spec: String,
     /// Rows of activations of the steps that are timed: 1 for decode.
     pub rows: u32,
-    /// The part of their time that steps of the plan take in which it runs, 0 to 1.
+    /// Share of the step time for the plan's steps that run this product, 0 to 1.
     pub share: f64,
 }
 
@@ -67,31 +68,33 @@ pub struct Kernel {
 pub struct Together {
     /// The choices.
     pub choices: Vec<String>,
-    /// Steps of a prompt, and of a token: seconds of a step, and how many times as fast as without the choices, with the bounds of that ([`ixc_measure::ratio`]).
+    /// Steps of a prompt, and of a token: seconds of a step, and how many times as fast as without
+    /// the choices, with the bounds of that ([`crate::ratio`]).
     pub rows: Vec<Row>,
     /// Whether some are faster, and none slower, beyond the spread.
     pub is_faster: bool,
 }
 
-/// What was found.
+/// Result of tuning a model.
 #[derive(Debug)]
 pub struct FoundModel {
     /// Threads.
     pub threads: usize,
-    /// Tokens of a prompt's step.
+    /// Tokens of a prefill step.
     pub prompt: u32,
-    /// Products with what was found of each.
+    /// Products with their results.
     pub kernels: Vec<(Kernel, Found)>,
-    /// Whole steps, where something won.
+    /// Whole steps, if there are winners.
     pub together: Vec<Together>,
-    /// What is worth keeping: positions in [`FoundModel::kernels`].
+    /// Winners that are worth keeping: positions in [`FoundModel::kernels`].
     pub kept: Vec<usize>,
 }
 
 /// Tunes a model.
 ///
 /// # Errors
-/// When it cannot be compiled or run, when its experts do not all fit in memory, or nothing of it can be tuned.
+/// When the model cannot be compiled or run, when not all of its experts fit in memory, or when it
+/// has no product to tune.
 pub fn tune_model(model: &Model, options: &Options, watch: &mut dyn FnMut(Event<'_>)) -> Result<FoundModel, Error> {
     let refused = |why: &str| -> Error {
         KernelError::NotTuned { spec: model.arch.hyper.architecture.clone(), why: why.to_owned() }.into()
@@ -140,7 +143,7 @@ pub fn tune_model(model: &Model, options: &Options, watch: &mut dyn FnMut(Event<
             }
         }
     }
-    // Some that a plan runs are none that a weight of their shape is cut into by itself: of a model whose text says otherwise.
+    // Edited texts can contain products that the cut by cache sizes never gives: leave them out.
     let is_tuned = |(_, hot): &(u32, Hot)| {
         let is_selected = selected.iter().any(|spec| steps::is_same(spec, &hot.spec));
         is_selected && Search::new(&hot.spec, target, &caches).is_ok()
@@ -168,7 +171,8 @@ fn of_steps(prompt: u32) -> Vec<u32> {
     if prompt == 1 { vec![1] } else { vec![prompt, 1] }
 }
 
-/// Whole steps with all that won; where they gain nothing, with what won of prompts alone, or of single tokens.
+/// Whole steps with all that won; where they gain nothing, with what won of prompts alone, or of
+/// single tokens.
 fn together(
     steps: &mut Steps<'_>,
     kernels: &[(Kernel, Found)],
@@ -229,7 +233,8 @@ mod tests {
         assert!(!better(&[&same, &same]) && !better(&[&faster, &slower]) && !better(&[&wide, &same]));
     }
 
-    /// Candidates are run in the model itself, all products that take time, and no bits change; what is kept made whole steps faster.
+    /// Candidates are run in the model itself, all products that take time, and no bits change;
+    /// what is kept made whole steps faster.
     #[test]
     fn a_model_is_tuned_in_its_own_steps() {
         let model = Model::new(ixc_compile::demo::open().unwrap()).unwrap();
@@ -256,7 +261,8 @@ mod tests {
         })
         .unwrap();
         assert_eq!(begun, found.kernels.iter().map(|(kernel, _)| kernel.clone()).collect::<Vec<_>>());
-        // Of the steps of prompts, of tokens, or of both: beside other work waiting is what takes most of their time.
+        // Of the steps of prompts, of tokens, or of both: beside other work waiting is what takes
+        // most of their time.
         assert!(!begun.is_empty() && begun.iter().all(|kernel| [1, 32].contains(&kernel.rows)), "{begun:?}");
         for (kernel, found) in &found.kernels {
             assert!(kernel.share >= 0.05 && kernel.share <= 1.0 && found.default.cost > 0.0, "{kernel:?}");

@@ -1,9 +1,11 @@
-//! Time of a product as a model takes it: in steps of an engine, with all of its threads, items shared out among them as they always are, weights and
-//! activations where the steps before have left them.
+//! Time of a product in a model: an engine runs whole steps with all of its threads and its usual
+//! distribution of items. Weights and activations are where the earlier steps left them.
 //!
-//! A plan that cuts a weight otherwise is run with the same weights in the same memory ([`ixc_runtime::engine::Variant`]), in turn with the one that cuts it
-//! as the caches say. What counts is the time of the plan's steps in which the weight is read: that of their kernels, and that in which threads wait for the last one. So a
-//! candidate that is faster on one thread and keeps others waiting, or out of the memory that they share, is not faster here.
+//! A plan with another cut of a weight runs with the same weights in the same memory
+//! ([`ixc_runtime::engine::Variant`]), in turn with the plan with the cut by cache sizes. The
+//! measure is the time of the plan's steps that read the weight: the time of their kernels, and the
+//! time in which threads wait for the last one. A candidate that is faster on one thread, but keeps
+//! others waiting or uses up the shared memory bandwidth, is therefore not faster here.
 
 use std::collections::BTreeMap;
 
@@ -25,14 +27,15 @@ use ixc_measure::ratio::Ratio;
 const LEAST_SECONDS: f64 = 0.02;
 /// Steps of a measurement at most.
 const MOST_STEPS: u32 = 256;
-/// Rounds from which on the slower candidates are left out of the later ones.
+/// Rounds after which the slower candidates are dropped.
 const HALVED: u32 = 6;
-/// How many are left then.
+/// Candidates that are left then.
 const LEFT: usize = 3;
-/// A candidate that was never more than so many times as fast as what the caches choose, in so many rounds, is left out of those that follow: most are slower by far.
+/// Candidates below this relative speed in each of this many rounds are dropped: most candidates
+/// are slower by far.
 const HOPELESS: (f64, usize) = (0.9, 2);
 
-/// From choices to the plan that they make.
+/// Compiles the plan with some choices.
 type Compile<'m> = Box<dyn Fn(&[Choice]) -> Result<Plan<KernelSpec>, Error> + 'm>;
 
 /// An engine whose steps are timed.
@@ -44,7 +47,7 @@ pub(super) struct Steps<'m> {
     target: Target,
 }
 
-/// How long steps of some rows took, each.
+/// Seconds of steps with some number of rows.
 #[derive(Clone, Debug, Default)]
 struct Times {
     /// A step.
@@ -62,23 +65,24 @@ impl Times {
 /// A product that takes a part of a step's time.
 #[derive(Clone, Debug)]
 pub(super) struct Hot {
-    /// Its spec, one of several that differ in what they add.
+    /// Spec; one of several that differ in their additions.
     pub(super) spec: KernelSpec,
-    /// The part of the step's time that stages have in which it runs.
+    /// Share of the step time for the stages that run the product.
     pub(super) share: f64,
 }
 
-/// What something of the plan's own and of another took, round by round.
+/// Seconds with the plan's own choice and with another, round by round.
 type Pairs = Vec<[f64; 2]>;
 
-/// Other plans, each with the stages of what is compared.
+/// Other plans, each with the stages to compare.
 struct Others(Vec<(Variant, Vec<usize>)>);
 
 impl<'m> Steps<'m> {
-    /// Of an engine that was loaded with what `compile` makes without choices, all weights packed, whose clocks run.
+    /// Creates the timer from an engine, loaded with the plan that `compile` makes without choices.
+    /// Its clocks must be running; all weights get packed.
     ///
     /// # Errors
-    /// Where packing fails.
+    /// If packing fails.
     pub(super) fn new(mut engine: Engine, own: Plan<KernelSpec>, compile: Compile<'m>) -> Result<Steps<'m>, Error> {
         engine.pack_weights()?;
         let target = engine.target();
@@ -100,7 +104,8 @@ impl<'m> Steps<'m> {
         Ok((self.engine.variant(&plan)?, specs))
     }
 
-    /// Runs `times` steps of so many rows, each from the beginning, or of one row behind each other.
+    /// Runs `times` steps of `rows` rows, each from position 0; with one row, the steps follow each
+    /// other.
     fn time(&mut self, rows: u32, times: u32) -> Result<Times, Error> {
         let tokens = some_tokens(if rows == 1 { times } else { rows }, self.engine.vocabulary());
         self.engine.truncate(0);
@@ -123,24 +128,25 @@ impl<'m> Steps<'m> {
         Ok(Times { wall: wall.as_secs_f64() / steps, stages })
     }
 
-    /// Steps of so many rows that take long enough to be measured.
+    /// Returns the number of steps that take long enough to be measured.
     fn calibrated(&mut self, rows: u32) -> Result<u32, Error> {
-        // What comes first has pages to touch.
+        // The first step touches new pages: run it untimed.
         self.time(rows, 1)?;
         let step = self.time(rows, 2)?.wall.max(1e-7);
         Ok(((LEAST_SECONDS / step).ceil() as u32).clamp(1, MOST_STEPS))
     }
 
-    /// Products that take at least `least` of the time of a step of so many rows, those that take most first.
+    /// Returns the products that take at least `least` of the step time, the slowest first.
     pub(super) fn hot(&mut self, rows: u32, least: f64) -> Result<Vec<Hot>, Error> {
         let times = self.calibrated(rows)?;
         let time = self.time(rows, times.max(3))?;
         let mut stages: BTreeMap<String, (KernelSpec, Vec<usize>)> = BTreeMap::new();
         for (stage, tasks) in runs(&self.own) {
             for task in tasks {
-                // Of outputs a prompt's step has one row, and what is for many rows alone is a matter of prompts.
+                // In a prefill step, outputs have one row. Kernels for many rows matter for prefill
+                // only.
                 let is_other = if rows > 1 { task.rows == RowAxis::Outputs } else { task.variants.len() == 1 };
-                // Of experts some have few rows of a prompt, but hardly one.
+                // An expert can have few rows of a prompt, but hardly ever one.
                 let is_of_few = |number: usize| rows > 1 && number == 0 && task.variants.len() > 1;
                 let used = task.variants.iter().enumerate().filter(|(number, _)| {
                     let is_routed = matches!(task.rows, RowAxis::Routed(_));
@@ -165,7 +171,7 @@ impl<'m> Steps<'m> {
         Ok(hot)
     }
 
-    /// The part of the time of a step of so many rows that a product takes.
+    /// Returns a product's share of the time of a step with `rows` rows.
     pub(super) fn share(&mut self, spec: &KernelSpec, rows: u32) -> Result<Hot, Error> {
         let times = self.calibrated(rows)?;
         let time = self.time(rows, times.max(3))?;
@@ -176,7 +182,8 @@ impl<'m> Steps<'m> {
         Ok(Hot { spec: spec.clone(), share: time.of(&stages) / time.wall.max(1e-12) })
     }
 
-    /// Candidates of a kernel in turn with what the caches choose, in steps of so many rows: the time of that, and a row for each.
+    /// Compares candidates of a kernel in turn with the choice by cache sizes. Returns the time of
+    /// that choice, and a row for each candidate.
     pub(super) fn compare(
         &mut self,
         search: &Search<'_>,
@@ -204,8 +211,8 @@ impl<'m> Steps<'m> {
         Ok((middle(defaults) / each, rows.collect()))
     }
 
-    /// Whole steps as some choices together make them, in turn with what the caches choose: for each number of rows a row with seconds of a step, and how many times as
-    /// fast it is, between what bounds.
+    /// Compares whole steps under some choices with the choices by cache sizes. Returns a row for
+    /// each number of rows: seconds of a step, and relative speed with its bounds.
     pub(super) fn together(&mut self, choices: &[Choice], all: &[u32], rounds: u32) -> Result<Vec<Row>, Error> {
         let (variant, _) = self.variant(choices)?;
         let mut others = Others(vec![(variant, Vec::new())]);
@@ -214,7 +221,7 @@ impl<'m> Steps<'m> {
             let (_, pairs) = self.rounds(&mut others, &[], (rows, rounds))?;
             let pairs = pairs.into_iter().next().unwrap_or_default();
             let [own, other] = [0, 1].map(|side| pairs.iter().map(|pair: &[f64; 2]| pair[side]).collect::<Vec<f64>>());
-            // As `ixc bench --compare` tells changes from noise.
+            // The same rule as in `ixc bench --compare` separates changes from noise.
             let ratio =
                 Ratio::of(&other, &own).map_or([1.0, 0.0, f64::MAX], |ratio| [ratio.median, ratio.low, ratio.high]);
             let cost = middle(other);
@@ -224,8 +231,9 @@ impl<'m> Steps<'m> {
         Ok(found)
     }
 
-    /// Rounds of all that are compared, the plan's own among them: its times, and of each other pairs of its and the other's. Of stages, or of the whole step where
-    /// there are none.
+    /// Runs rounds of the plan's own choices and of all others. Returns the own times, and for each
+    /// other plan pairs of both times. The times are those of
+    /// the given stages, or of whole steps.
     fn rounds(
         &mut self,
         others: &mut Others,
@@ -282,7 +290,8 @@ impl<'m> Steps<'m> {
     }
 }
 
-/// Whether a whole is faster beyond noise, and whether it is slower so: whether 1 is outside of the bounds.
+/// Whether a whole is faster beyond noise, and whether it is slower so: whether 1 is outside of the
+/// bounds.
 pub(super) fn changed(row: &Row) -> [bool; 2] {
     let [_, low, high] = row.ratio;
     [low > 1.0, high < 1.0]
@@ -311,15 +320,15 @@ fn runs(plan: &Plan<KernelSpec>) -> impl Iterator<Item = (usize, &[Task])> {
     tasks.enumerate()
 }
 
-/// Whether a variant of a task runs in a step of so many rows.
+/// Whether a step with `rows` rows can run this variant of a task.
 fn runs_at(task: &Task, number: usize, rows: u32) -> bool {
     let rows = if task.rows == RowAxis::Outputs { 1 } else { rows };
     let fits = task.variants.iter().position(|variant| rows <= variant.up_to_rows);
-    // Of experts each has some of the rows.
+    // Each expert gets only some of the rows.
     fits.is_some_and(|fits| number == fits || number < fits && matches!(task.rows, RowAxis::Routed(_)))
 }
 
-/// The stages in which a kernel runs in a step of so many rows.
+/// Returns the stages that run a kernel in a step with `rows` rows.
 fn stages_of(plan: &Plan<KernelSpec>, kernel: Kernel, rows: u32) -> Vec<usize> {
     let is_it = |spec: &KernelSpec| Cut::of(spec).is_some_and(|cut| kernel_of(&cut) == kernel);
     let runs_it = |tasks: &[Task]| {
