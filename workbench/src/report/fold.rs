@@ -1,7 +1,8 @@
-//! What repeats in a model, told once: lines of layers, of which those that are alike but for their number are one *body*.
+//! Folds repeated layers: lines of layers that differ only in the layer's number become one *body*.
 //!
-//! A layer's number is what [`ixc_ir::names`] says: `blk.7.attn_q.weight`, `kv.7`, `linear blk.7.attn_output`. In what is folded it is [`NUMBER`], so that
-//! layers that differ in nothing else are equal.
+//! [`ixc_ir::names`] finds a layer's number: `blk.7.attn_q.weight`, `kv.7`, `linear
+//! blk.7.attn_output`. Folded text has [`NUMBER`] instead, so that layers without other differences
+//! are equal.
 //!
 //! ```text
 //! %0 = rms_norm %^0, @blk.#.attn_norm.weight {eps = 1e-6} : f32[T, 256]      layers 0 to 47
@@ -14,17 +15,17 @@ use ixc_ir::names::in_layer;
 pub use ixc_ir::names::layer_of;
 use serde::{Serialize, Serializer};
 
-/// What stands in place of a layer's number.
+/// Placeholder for a layer's number.
 pub const NUMBER: &str = "#";
 
-/// Where in a model something stands.
+/// Position in a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Section {
     /// Before all layers.
     In,
     /// A layer.
     Layer(u32),
-    /// Behind all layers.
+    /// After all layers.
     Out,
 }
 
@@ -54,17 +55,17 @@ pub fn without_number(name: &str) -> String {
     in_layer(name, NUMBER)
 }
 
-/// What an item of a list says of where it stands.
+/// Layer information in the names of a list's item.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Said {
-    /// The layer that one of its names names.
+    /// Layer that one of the names contains.
     pub layer: Option<u32>,
-    /// Whether it has any name.
+    /// Whether the item has a name.
     pub named: bool,
 }
 
 impl Said {
-    /// Of an item's names.
+    /// Collects the information from an item's names.
     pub fn of<'n>(names: impl IntoIterator<Item = &'n str>) -> Said {
         let mut said = Said::default();
         for name in names {
@@ -75,8 +76,9 @@ impl Said {
     }
 }
 
-/// Where items stand that are in the order of a model's ops. One that names no layer stands where the one before does; but what comes before the first
-/// that names one is before all layers, and behind the last one what has a name all the same is behind them.
+/// Returns the sections of items, which are in the order of the model's ops. An item without a
+/// layer belongs to the section of the item before it. Items before the first layer belong to
+/// [`Section::In`]; named items after the last layer belong to [`Section::Out`].
 pub fn sections(items: &[Said]) -> Vec<Section> {
     let first = items.iter().position(|item| item.layer.is_some()).unwrap_or(items.len());
     let last = items.iter().rposition(|item| item.layer.is_some()).unwrap_or(0);

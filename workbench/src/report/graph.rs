@@ -13,27 +13,28 @@ use super::fold::{Folded, NUMBER, Said, Section, layer_of, sections, without_num
 pub struct OpLine {
     /// The op as text, without its results.
     text: String,
-    /// Its mnemonic.
+    /// Mnemonic.
     op: &'static str,
     /// Names and types of its results.
     results: Vec<(String, String)>,
-    /// What defines the values that it takes: the position of an op of the same section, or `-1 - n` for the section's n-th value from elsewhere.
+    /// Definitions of its operands: the position of an op in the same section, or `-1 - n` for the
+    /// section's n-th value from elsewhere.
     takes: Vec<i32>,
-    /// Weights and states that it names.
+    /// Weights and states in its operands.
     names: Vec<String>,
 }
 
-/// Where a value from another section is defined: section and position there; nothing for a parameter.
+/// Definition of a value from another section: section and position there; `None` for a parameter.
 type Defined = Option<(Section, usize)>;
 
 /// A graph.
 #[derive(Clone, Debug, Serialize)]
 pub struct Graph {
-    /// Which pass left it; nothing for the graph as the frontend wrote it.
+    /// Pass that produced the graph; `None` for the graph from the frontend.
     after: Option<&'static str>,
     /// Ops.
     folded: Folded<OpLine>,
-    /// For each section, where the values are defined that it takes from elsewhere.
+    /// For each section, the definitions of values that it takes from elsewhere.
     from: Vec<Vec<Defined>>,
     /// Parameters and their types.
     parameters: Vec<(String, String)>,
@@ -80,7 +81,7 @@ struct Values {
 }
 
 impl Values {
-    /// What defines a value, and what it is called.
+    /// Returns the definition of a value (as in [`OpLine::takes`]) and its name.
     fn take(&mut self, function: &Function, value: ValueId) -> (i32, String) {
         if let Some((op, name)) = self.own.get(&value) {
             return (i32::try_from(*op).unwrap_or(i32::MAX), name.clone());
@@ -105,10 +106,10 @@ impl Values {
     }
 }
 
-/// Name of the attribute that says of which layer's experts an op speaks.
+/// Name of the attribute that holds the layer of an op's experts.
 const LAYER: &str = "layer";
 
-/// An attribute as text. One that is a layer's number is told from where it stands: `#`, `# + 1`.
+/// Returns an attribute as text. A layer number is relative to the section: `#`, `# + 1`.
 fn attr_text(name: &str, attr: &Attr, section: Section) -> String {
     if let (LAYER, Attr::Int(layer), Some(here)) = (name, attr, section.layer()) {
         let away = i128::from(*layer) - i128::from(here);
@@ -163,7 +164,8 @@ fn op_sections(module: &Module, function: &Function) -> Vec<Section> {
     sections(&said)
 }
 
-/// The lines of each section's ops, and where the values are defined that each takes from elsewhere.
+/// The lines of each section's ops, and where the values are defined that each takes from
+/// elsewhere.
 fn lines(module: &Module) -> (BTreeMap<Section, Vec<OpLine>>, BTreeMap<Section, Vec<Defined>>) {
     let (mut lines, mut from) = (BTreeMap::<Section, Vec<OpLine>>::new(), BTreeMap::new());
     let Some(function) = function(module) else { return (lines, from) };
@@ -182,7 +184,7 @@ fn lines(module: &Module) -> (BTreeMap<Section, Vec<OpLine>>, BTreeMap<Section, 
 }
 
 impl Graph {
-    /// Of a module, as a pass left it.
+    /// Creates the view of a module after a pass.
     pub fn of(module: &Module, after: Option<&'static str>) -> Graph {
         let (lines, from) = lines(module);
         let parameters = function(module).map_or_else(Vec::new, |function| {
@@ -207,7 +209,8 @@ fn plain(declaration: String, name: &str) -> String {
     declaration.replacen(&format!("@{name:?}"), &symbol(name), 1)
 }
 
-/// A graph as lines of text: declarations of each section's weights and states, and its ops. Places in files are left out.
+/// A graph as lines of text: declarations of each section's weights and states, and its ops. Places
+/// in files are left out.
 pub fn text(module: &Module) -> BTreeMap<Section, Vec<String>> {
     let mut text: BTreeMap<Section, Vec<String>> = BTreeMap::new();
     let place = |name: &str| layer_of(name).map_or(Section::In, Section::Layer);

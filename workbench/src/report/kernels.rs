@@ -1,4 +1,5 @@
-//! Kernels as the page shows them: IR beside instructions beside what they cost, with the statement that each instruction comes from.
+//! Kernels on the page: IR, instructions and costs side by side, with the source statement of each
+//! instruction.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -27,38 +28,39 @@ const MOST_LINES: usize = 20_000;
 pub struct KernelView {
     name: String,
     spec: Option<String>,
-    /// Whether it stands in place of the one that is generated.
+    /// Whether it replaces the generated kernel.
     edited: bool,
-    /// Its IR, and the line of each statement there.
+    /// IR, and the line of each statement in it.
     ir: String,
     statements: Vec<u32>,
-    /// Lines of its IR, and of its instructions, that are left out behind what is shown.
+    /// Lines of IR and of instructions that are omitted at the end.
     left_out: [usize; 2],
-    /// Its instructions, a line for each, and the statement that each comes from; -1 where there is none.
+    /// Instructions, one for each line, and the source statement of each; -1 for no statement.
     code: String,
     origins: Vec<i32>,
-    /// What its code costs, in a line.
+    /// Cost of the code, in one line.
     summary: String,
     instructions: Option<usize>,
     bytes: usize,
     spills: Option<usize>,
     loops: Vec<Loop>,
-    /// The CPU that loops were counted for.
+    /// CPU of the cycle counts of loops.
     cpu: Option<&'static str>,
     calls: Vec<Call>,
 }
 
-/// What an iteration of a loop costs, or the code outside of all.
+/// Cost of one iteration of a loop, or of the code outside all loops.
 #[derive(Clone, Debug, Serialize)]
 struct Loop {
     label: String,
     depth: u32,
-    /// The statement that is the loop.
+    /// Statement of the loop.
     statement: Option<u32>,
     /// Offsets of its first and last instruction.
     code: Option<(u32, u32)>,
     instructions: u32,
-    /// Tile products, dot products, float products, other vector instructions, loads, stores, scalar ones; and what reads and writes memory.
+    /// Tile products, dot products, float products, other vector instructions, loads, stores,
+    /// scalar ones; and what reads and writes memory.
     mix: [u32; 9],
     cycles: f64,
     front_end: f64,
@@ -68,20 +70,20 @@ struct Loop {
     port: Vec<(&'static str, f64)>,
 }
 
-/// A call with so many rows.
+/// Call with some number of rows.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 struct Call {
     rows: u32,
     dims: Vec<i64>,
-    /// Cycles on the CPU, all operands in its first-level cache.
+    /// Cycles on the CPU, with all operands in its first-level cache.
     cycles: Option<f64>,
-    /// Bytes of all buffers but scratch.
+    /// Bytes of all buffers except scratch.
     bytes: u64,
-    /// Multiply-adds by their factors: int8, bf16, f32.
+    /// Multiply-adds by type of the factors: int8, bf16, f32.
     products: [u64; 3],
 }
 
-/// How a plan calls its kernels: rows, and the dims that they give, by kernel.
+/// Calls of each kernel in a plan: rows, and the dims that follow from them.
 type Calls = BTreeMap<u32, BTreeSet<(u32, Vec<i64>)>>;
 
 fn tasks(plan: &Plan<Kernel>) -> impl Iterator<Item = &Task> {
@@ -108,10 +110,10 @@ fn calls(plan: &Plan<Kernel>) -> Calls {
     calls
 }
 
-/// The kernels of a plan. Specs are known where it was just compiled.
+/// Returns the kernels of a plan. Specs are known if it was just compiled.
 ///
 /// # Errors
-/// Where the target has no code for one.
+/// If the target has no code for a kernel.
 pub fn views(
     plan: &Plan<Kernel>,
     specs: Option<&[KernelSpec]>,
@@ -183,7 +185,7 @@ fn of_spec(spec: &KernelSpec) -> Vec<(u32, Vec<i64>)> {
     vec![(rows, spec.dims_of_rows(rows))]
 }
 
-/// A text's first lines, and how many come behind them.
+/// Returns a text's first lines, and the number of omitted lines.
 fn cut(text: &str) -> (String, usize) {
     match text.lines().count().saturating_sub(MOST_LINES) {
         0 => (text.to_owned(), 0),
@@ -191,7 +193,7 @@ fn cut(text: &str) -> (String, usize) {
     }
 }
 
-/// Lines of code, each with its statement, and how many come behind them.
+/// Returns the lines of code, the statement of each line, and the number of omitted lines.
 fn code(artifact: &Artifact, kernel: &Kernel) -> (String, Vec<i32>, usize) {
     let Some(code) = artifact.finished() else {
         let (text, more) = cut(&artifact.listing(kernel, 0));

@@ -1,4 +1,5 @@
-//! A model's way to machine code as a page: one file that works without a network, of `ixc inspect --html`.
+//! Page about a model's way to machine code: one file that works without a network, for `ixc
+//! inspect --html`.
 //!
 //! ```
 //! use ixc_compile::{compile::Options, model::Model};
@@ -21,8 +22,9 @@
 //!
 //! `page.html` draws it.
 //!
-//! Invariant: text of models is data, never markup: the page holds it as JSON that cannot end its script, makes nodes of it and no markup, and its policy
-//! refuses any script or style but its own, and every address.
+//! Invariant: text of models is data, never markup. The page holds it as JSON that cannot end its
+//! script, and makes text nodes of it. The page's policy refuses every other script, style and
+//! address.
 
 mod fold;
 mod graph;
@@ -49,9 +51,9 @@ use crate::kernels::roofline::Roofline;
 use ixc_compile::compile::{Options, passes_left};
 use ixc_compile::model::Model;
 
-/// The page, with marks for its title and data.
+/// The page, with placeholders for title and data.
 const PAGE: &str = include_str!("page.html");
-/// What the page says of what made it.
+/// Mark of the page's generator.
 const GENERATOR: &str = r#"<meta name="generator" content="ixc inspect">"#;
 
 /// A file with such a page.
@@ -62,7 +64,7 @@ pub const KIND: Kind = Kind {
     private: false,
 };
 
-/// What the page shows.
+/// Data of the page.
 #[derive(Debug, Serialize)]
 pub struct Report {
     title: String,
@@ -103,10 +105,11 @@ impl Report {
         }
     }
 
-    /// Of a model, compiled as the options say. Where a pass fails, it has what was left until then, and says so.
+    /// Creates the report of a model, compiled with these options. If a pass fails, the report has
+    /// the stages before it, and the error.
     ///
     /// # Errors
-    /// Where the target has no kernel, or no code for one.
+    /// If the target has no kernel for a spec, or no code for a kernel.
     pub fn of_model(model: &Model, options: &Options) -> Result<Report, Error> {
         let mut report = Report::new(title(&model.gguf), "model");
         let start =
@@ -149,7 +152,7 @@ impl Report {
         Ok(report)
     }
 
-    /// Of a plan. What passes did is not in it.
+    /// Creates the report of a plan, without the changes by passes, which a plan does not contain.
     ///
     /// # Errors
     /// For a plan that loading would refuse.
@@ -175,10 +178,11 @@ impl Report {
         self.plan = Some(plan::PlanView::of(plan));
     }
 
-    /// Adds what a trace measured; and, where this machine runs the code, the most that it does with as many threads.
+    /// Adds the measurements of a trace. If this machine runs the code, adds its peak rates with
+    /// the same number of threads.
     ///
     /// # Errors
-    /// Where the file is no trace.
+    /// If the file is not a trace.
     pub fn measured(&mut self, trace: &Path) -> Result<(), Error> {
         let mut view = trace::TraceView::read(trace)?;
         let here = self.target.filter(|target| target.missing().is_empty());
@@ -192,13 +196,14 @@ impl Report {
 
     /// The page.
     pub fn page(&self) -> String {
-        // Numbers, strings and lists: there is nothing that could not be written. Without `<` no text can end the script around it, or begin a comment there.
+        // Numbers, strings and lists: there is nothing that could not be written. Without `<` no
+        // text can end the script around it, or begin a comment there.
         let json = serde_json::to_string(self).unwrap_or_else(|_| "null".to_owned());
         ixc_files::page::filled(PAGE, &self.title, &json)
     }
 }
 
-/// What a model is called.
+/// Returns a model's name.
 fn title(gguf: &Gguf) -> String {
     let name = gguf.metadata().read_optional::<&str>("general.name").ok().flatten().map(str::to_owned);
     let file = || gguf.metadata().path().file_name().unwrap_or_default().to_string_lossy().into_owned();
@@ -209,7 +214,7 @@ fn title(gguf: &Gguf) -> String {
 mod tests {
     use super::*;
 
-    /// What the policy would stop silently, and what would be markup of a model's text.
+    /// Finds everything that the policy would block silently, and markup from a model's text.
     #[test]
     fn the_page_has_nothing_that_its_policy_refuses() {
         assert_eq!(ixc_testing::pages::forbidden(PAGE, "ixc"), [""; 0]);

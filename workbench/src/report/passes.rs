@@ -1,4 +1,4 @@
-//! Each pass as a step with what it changed: a diff for each set of layers in which that is the same.
+//! Passes with their changes: one diff for each set of layers with the same change.
 //!
 //! ```text
 //! fuse, layers 0 to 47
@@ -7,8 +7,9 @@
 //! +%1, %2, %3 = linear.qkv %0, %0, %0, @blk.#.attn_q.weight, ...
 //! ```
 //!
-//! A graph is compared as graph IR whose values are numbered in each layer anew, so that an op more in one moves nothing in the next; tasks and a plan as
-//! lines of their buffers, steps and tasks. Between two that are of other kinds nothing is compared: all of the second is shown.
+//! Graphs are compared as graph IR with values numbered anew in each layer, so that one more op in
+//! a layer does not change the next. Task lists and plans are compared as lines of buffers, steps
+//! and tasks. If a pass changes the kind of IR, all of its result is shown.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -27,10 +28,10 @@ use super::graph;
 
 /// Equal lines around those that changed.
 const AROUND: usize = 2;
-/// Lines of a diff, and diffs of a pass, at most.
+/// Max lines of a diff, and max diffs of a pass.
 const MOST_LINES: usize = 1500;
 const MOST_DIFFS: usize = 16;
-/// How long two texts are compared; longer ones give a coarser diff.
+/// Time limit for a comparison of two texts; longer ones give a coarser diff.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// A pass, and what it changed.
@@ -39,7 +40,7 @@ pub struct Ran {
     name: &'static str,
     doc: &'static str,
     changed: bool,
-    /// What it works on and leaves.
+    /// Kinds of IR that the pass takes and gives.
     kind: &'static str,
     /// Ops of the graph, or tasks, before and after.
     counts: [usize; 2],
@@ -48,12 +49,12 @@ pub struct Ran {
     more: usize,
 }
 
-/// What is different in some sections.
+/// Change of some sections.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 struct Diff {
-    /// Which.
+    /// Names of the sections.
     sections: String,
-    /// Lines behind ` `, `-`, `+`, and `@` between parts.
+    /// Lines that start with ` `, `-` or `+`, and `@` between parts.
     lines: Vec<String>,
     /// Lines that are not shown.
     more: usize,
@@ -86,17 +87,17 @@ impl Lines {
 /// Passes as they run.
 pub struct Watch {
     last: Lines,
-    /// Those that ran.
+    /// Passes that ran.
     pub ran: Vec<Ran>,
 }
 
 impl Watch {
-    /// Before all passes, or behind those that are not run again.
+    /// Starts before all passes, or after the skipped ones.
     pub fn new(start: &Ir) -> Watch {
         Watch { last: Lines::of(start), ran: Vec::new() }
     }
 
-    /// Notes what a pass left.
+    /// Records the result of a pass.
     pub fn see(&mut self, pass: &'static Pass, ir: &Ir, changed: bool) {
         let (count, kind) = (self.last.count, ir.kind());
         if !changed {
@@ -244,7 +245,7 @@ impl Texts {
     }
 }
 
-/// What a piece of work is called.
+/// Returns the label of a piece of work.
 fn label(what: &What) -> Option<&str> {
     match what {
         What::Task(task) => Some(&task.label),
@@ -252,7 +253,7 @@ fn label(what: &What) -> Option<&str> {
     }
 }
 
-/// What a label names besides the op.
+/// Returns the names in a label, without the op.
 fn names(label: &str) -> impl Iterator<Item = &str> {
     Label::of(label).names()
 }

@@ -1,4 +1,5 @@
-//! A plan as the page shows it: steps and their tasks, buffers over steps, states, weights, and when experts come and go.
+//! A plan as the page shows it: steps and their tasks, buffers over steps, states, weights, and
+//! when experts come and go.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,7 +16,7 @@ use serde::Serialize;
 use super::fold::{Said, Section, sections, without_number};
 use super::passes::step_text;
 
-/// What a plan does and where it keeps things.
+/// Schedule of a plan, and its buffers, states and weights.
 #[derive(Clone, Debug, Serialize)]
 pub struct PlanView {
     target: String,
@@ -31,7 +32,7 @@ pub struct PlanView {
 #[derive(Clone, Debug, Serialize)]
 struct StepView {
     section: Section,
-    /// What it does where it runs no kernels.
+    /// Action of a step that runs no kernels.
     text: Option<String>,
     alone: u32,
     tasks: Vec<TaskView>,
@@ -40,7 +41,7 @@ struct StepView {
 #[derive(Clone, Debug, Serialize)]
 struct TaskView {
     label: String,
-    /// What the label says: the op's word, what it names, and the label that tasks of all layers share.
+    /// Parts of the label: the op, the names, and the label without the layer's number.
     op: String,
     names: Vec<String>,
     kind: String,
@@ -50,7 +51,8 @@ struct TaskView {
     variants: Vec<VariantView>,
     /// Buffers that it reads or writes.
     buffers: Vec<u32>,
-    /// Bytes of weights that it reads for one token, and multiply-adds by their factors; nothing where they depend on the position.
+    /// Bytes of weights that it reads for one token, and multiply-adds by their factors; nothing
+    /// where they depend on the position.
     one: Option<(u64, [u64; 3])>,
 }
 
@@ -104,18 +106,18 @@ pub struct Tensor {
     /// Outermost first.
     pub shape: Vec<u64>,
     pub bytes: u64,
-    /// Where it lies.
+    /// Place in the file.
     pub place: String,
-    /// The format that kernels read, where it is another.
+    /// The format that kernels read, if it is another.
     pub packed: Option<String>,
-    /// How its products are cut, and why.
+    /// Tiling of its products, and the reason.
     pub tile: Option<String>,
     pub why: Option<String>,
-    /// Whether it is loaded as it is needed.
+    /// Whether it is loaded on demand.
     pub streamed: bool,
 }
 
-/// Where a weight lies.
+/// Returns the place of a weight in its file.
 fn place(plan: &Plan<Kernel>, weight: &PlanWeight) -> String {
     match weight.file {
         WeightFile::Source(file) => match plan.files.len() {
@@ -163,12 +165,12 @@ fn dim(dim: &DimExpr, rows: u32) -> Option<i64> {
     i64::try_from(value.ok()?).ok()
 }
 
-/// The dims of a variant's kernel for items of so many rows.
+/// Returns the dims of a variant's kernel for items of `rows` rows.
 pub fn dims(variant: &Variant, rows: u32) -> Option<Vec<i64>> {
     variant.dims.iter().map(|value| dim(value, rows)).collect()
 }
 
-/// What a task does for one token: bytes of weights that it reads and its multiply-adds.
+/// Returns a task's work for one token: bytes of weights, and multiply-adds.
 fn one(plan: &Plan<Kernel>, task: &Task, routed: &BTreeMap<BucketId, u32>) -> Option<(u64, [u64; 3])> {
     let variant = task.variants.first()?;
     let kernel = plan.kernels.get(variant.kernel.0 as usize)?;
@@ -241,8 +243,9 @@ fn weights(task: &Task) -> impl Iterator<Item = u32> {
     task.args.iter().filter_map(|arg| if let Source::Weight(weight) = arg.source { Some(weight) } else { None })
 }
 
-/// First and last step of each buffer's life. Steps that read the experts of a group can be run again for some of them, so what one of them touches lives
-/// through all of them; the result lives to the end.
+/// Returns the first and last step of each buffer's life. Steps that read the experts of a group
+/// can run again for late experts, so a buffer that one of them touches lives through all of them.
+/// The result lives to the end.
 fn lives(plan: &Plan<Kernel>, groups: &[GroupView]) -> Vec<Option<(usize, usize)>> {
     let mut lives: Vec<Option<(usize, usize)>> = vec![None; plan.buffers.len()];
     let mut touch = |buffer: u32, first: usize, last: usize| {
@@ -312,7 +315,7 @@ fn groups(plan: &Plan<Kernel>) -> Vec<GroupView> {
 }
 
 impl PlanView {
-    /// Of a plan.
+    /// Creates the view of a plan.
     pub fn of(plan: &Plan<Kernel>) -> PlanView {
         let routed: BTreeMap<BucketId, u32> = (plan.steps.iter())
             .filter_map(|step| match step {

@@ -1,6 +1,7 @@
-//! What a trace of `ixc run --trace` measured, in sums that a page can hold: time by task and kind of step, steps, and what lay in memory when.
+//! Measurements of a trace from `ixc run --trace`, as sums that a page can hold: time by task and
+//! kind of step, steps, and experts in memory over time.
 //!
-//! A trace may have a million events. They are read one after the other, and only sums of them stay.
+//! A trace can have a million events. They are read one by one, and only sums are kept.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -16,38 +17,38 @@ use crate::kernels::roofline::Roofline;
 
 /// Longest trace that is read.
 const MOST_BYTES: u64 = 1 << 30;
-/// Steps that are told one by one; further ones only count in sums.
+/// Max number of steps that are listed; further ones count in sums only.
 const MOST_STEPS: usize = 4096;
-/// Parts of the time for which it is told what lay in memory.
+/// Intervals of the timeline of experts in memory.
 const PARTS: usize = 480;
-/// Groups of experts, and experts of one, that are told of.
+/// Max number of expert groups, and max number of experts in a group.
 const MOST_GROUPS: usize = 1024;
 const MOST_EXPERTS: usize = 4096;
-/// Names of what threads did, at most.
+/// Max number of names of threads' work.
 const MOST_NAMES: usize = 1 << 16;
 
-/// What was measured.
+/// Measurements of a trace.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct TraceView {
     file: String,
     made_by: String,
-    /// Events that there was no room for.
+    /// Events that the recorder dropped.
     dropped: u64,
     threads: usize,
     /// Microseconds from the first event to the last.
     span: f64,
-    /// Begin, length (both in microseconds) and tokens.
+    /// Start, length (both in microseconds) and tokens.
     steps: Vec<(f64, f64, u64)>,
     more_steps: usize,
-    /// Of all steps: how many are of one token, and tokens of the others.
+    /// Number of steps with one token, and tokens of the other steps.
     one_steps: usize,
     long_tokens: u64,
-    /// What threads did.
+    /// Work of the threads.
     work: Vec<Work>,
-    /// Kernels that they ran, where the trace says them.
+    /// Kernels that ran, if the trace contains them.
     kernels: Vec<KernelTime>,
     residency: Option<Residency>,
-    /// The most that this machine does, measured when the page was made.
+    /// Peak rates of this machine, measured when the page was made.
     pub limits: Option<Roofline>,
 }
 
@@ -104,7 +105,7 @@ enum Lane {
 const LANES: [(&str, Lane); 4] =
     [("tokens", Lane::Steps), ("threads", Lane::Threads), ("drive", Lane::Drive), ("slots", Lane::Slots)];
 
-/// What threads do besides tasks: of these, numbers in their names are left out.
+/// Work of threads other than tasks; numbers in these names are left out.
 const BESIDES: [&str; 9] = [
     "wait for ",
     "pack ",
@@ -177,12 +178,12 @@ impl Gathered {
             }
             return;
         }
-        // Times that are none say nothing.
+        // Skip invalid times.
         let is_time = |time: f64| (0.0..1e18).contains(&time);
         if event.ph != "X" || !is_time(event.ts) || !is_time(event.dur) {
             return;
         }
-        // What is none of these, such as compiling and loading, is no part of the time that a run takes.
+        // Other lanes, such as compiling and loading, are not part of a run's time.
         let Some(&lane) = self.lanes.get(&event.pid) else { return };
         let (start, end) = (event.ts, event.ts + event.dur);
         if self.last == 0.0 && self.first == 0.0 {
@@ -229,7 +230,8 @@ impl Gathered {
         }
     }
 
-    /// What lies in a slot is named `layer L expert E`; its stages lie within.
+    /// Records an event of a slot: `layer L expert E` is the time of an expert in the slot. Its
+    /// stages lie within this time.
     fn slot(&mut self, event: &Event<'_>, start: f64, end: f64) {
         let whole = event.name.strip_prefix("layer ").and_then(|rest| rest.split_once(" expert "));
         let Some((group, expert)) = whole.and_then(|(a, b)| Some((a.parse().ok()?, b.parse().ok()?))) else { return };
@@ -326,7 +328,7 @@ impl TraceView {
     /// Reads a trace.
     ///
     /// # Errors
-    /// Where it cannot be read, or is none of ours.
+    /// If the file cannot be read, or is not a trace of ixc.
     pub fn read(path: &Path) -> Result<TraceView, Error> {
         let text = ixc_files::read_text(path, MOST_BYTES)?;
         TraceView::parse(&text, path).map_err(|source| Error::Trace { path: path.to_owned(), source })
@@ -431,7 +433,7 @@ mod tests {
         assert!(refused("[]").contains("expected struct File"), "{}", refused("[]"));
         assert!(refused(r#"{"traceEvents":[]}"#).contains("no lane of steps"));
         assert!(refused(r#"{"traceEvents":[{"ts":"x"}]}"#).contains("line 1"));
-        // Times that are none are passed over.
+        // Invalid times are skipped.
         let text = format!(r#"{HEAD}{{"ph":"X","pid":2,"tid":0,"ts":-5.0,"dur":1e300,"name":"x","args":{{}}}}]}}"#);
         assert_eq!(TraceView::parse(&text, Path::new("t.json")).unwrap().work.len(), 0);
     }
