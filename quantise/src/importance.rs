@@ -1,14 +1,15 @@
-//! Importance matrices: for each matrix of a model the mean square of what each of its columns is multiplied with, as llama-imatrix writes
-//! them: GGUF files (`general.type = "imatrix"`), and the older binary ones.
+//! Importance matrices: for each matrix of a model, the mean squares of the activations that its
+//! columns are multiplied with. Files have the formats of llama-imatrix: GGUF
+//! (`general.type = "imatrix"`), and an older binary format.
 //!
 //! ```text
 //! blk.0.ffn_down.weight.in_sum2  f32[columns, experts]   sums of squares
-//! blk.0.ffn_down.weight.counts   f32[1, experts]         of how many rows
-//! blk.0.attn_k_b.weight.in_sum2  f32[heads * columns, 1] where each head has a matrix of its own: one count for all
+//! blk.0.ffn_down.weight.counts   f32[1, experts]         numbers of summed rows
+//! blk.0.attn_k_b.weight.in_sum2  f32[heads * columns, 1] a matrix for each head, with one count
 //! ```
 //!
-//! A file of this program has the checksum of its tensors' names and bytes under a key. A checksum
-//! that is there must be right.
+//! A file from this program has a checksum of its tensors' names and bytes under a key. If a file
+//! has a checksum, it must be right.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
@@ -20,14 +21,14 @@ use ixc_model_files::gguf::write::GgufWriter;
 use ixc_model_files::gguf::{Gguf, GgufError};
 use ixc_passes::observe;
 
-/// Longest file that is read: models of a hundred layers and of hundreds of experts have some hundred MiB.
+/// Max size of a file: models with a hundred layers and hundreds of experts need some hundred MiB.
 const MAX_BYTES: u64 = 4 << 30;
 const MAGIC: &[u8] = b"GGUF";
-/// What sums and counts are named behind the name of their matrix.
+/// Suffixes of the tensors with sums and counts, after the name of their matrix.
 const SUMS: &str = ".in_sum2";
 const COUNTS: &str = ".counts";
 
-/// What an importance matrix is as an output: what a file of it begins with tells it from a model.
+/// Importance matrix as an output. The first bytes distinguish it from a model.
 pub const KIND: Kind = Kind {
     name: "importance matrix",
     is: |head| head.starts_with(MAGIC) && head.windows(TYPE.len()).any(|part| part == TYPE.as_bytes()),
@@ -35,7 +36,7 @@ pub const KIND: Kind = Kind {
     private: false,
 };
 const TYPE: &str = "imatrix";
-/// The key of the checksum: CRC-32 of the name and the bytes of each tensor, in their order.
+/// Key of the checksum: CRC-32 of the names and bytes of all tensors, in their order.
 const CHECKSUM: &str = "ixc.imatrix.crc32";
 
 fn floats_as_bytes(floats: &[f32]) -> Vec<u8> {
@@ -51,7 +52,8 @@ pub struct Observed {
 }
 
 impl Observed {
-    /// Adds the states of an engine after a sequence: names, widths and values. The engine's plan was made with [`observe::Options::inputs`].
+    /// Adds what an engine saw since its sequence began, whose plan was made with
+    /// [`observe::Options::inputs`].
     pub fn add<'s>(&mut self, states: impl IntoIterator<Item = (&'s str, usize, Vec<f32>)>) {
         for (name, width, values) in states {
             let Some(tensor) = name.strip_prefix(observe::PREFIX) else { continue };
@@ -66,7 +68,8 @@ impl Observed {
         self.sums.is_empty()
     }
 
-    /// Writes the file, over pieces of `context` tokens of the text of this name. Gives how many matrices were seen.
+    /// Writes the file, over pieces of `context` tokens of the text of this name. Gives how many
+    /// matrices were seen.
     ///
     /// # Errors
     /// When the output cannot be written.
@@ -101,35 +104,35 @@ impl Observed {
     }
 }
 
-/// Why a file is no importance matrix.
+/// Error of reading an importance matrix.
 #[derive(Debug, thiserror::Error)]
 pub enum ImportanceError {
-    /// It cannot be read.
+    /// The file cannot be read.
     #[error(transparent)]
     Read(#[from] ReadError),
-    /// It is a GGUF file with an error in it.
+    /// The file is a malformed GGUF file.
     #[error(transparent)]
     Gguf(#[from] GgufError),
-    /// It is something else.
+    /// The file is something else.
     #[error("{}: is no importance matrix: {problem}", path.display())]
     Malformed {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// Reason.
         problem: String,
     },
-    /// It is another model's.
+    /// The matrix belongs to another model.
     #[error("{}: has {found} columns for {tensor}, which has {columns} of {matrices} matrices", path.display())]
     Shape {
         /// The file.
         path: PathBuf,
         /// The tensor.
         tensor: String,
-        /// Numbers of it.
+        /// Number of columns in the file.
         found: usize,
-        /// The tensor's columns.
+        /// Columns of the tensor.
         columns: u64,
-        /// How many matrices it has: experts.
+        /// Number of matrices in the tensor: its experts.
         matrices: u64,
     },
 }
@@ -173,12 +176,12 @@ impl Importance {
         &self.path
     }
 
-    /// How many matrices it knows.
+    /// Returns the number of matrices.
     pub fn len(&self) -> usize {
         self.means.len()
     }
 
-    /// Whether it knows none.
+    /// Whether there are no matrices.
     pub fn is_empty(&self) -> bool {
         self.means.is_empty()
     }
@@ -188,7 +191,8 @@ impl Importance {
         self.means.contains_key(tensor)
     }
 
-    /// The mean squares of a tensor of so many matrices, `[matrices, columns]`, where they are known. Older files have one row for all.
+    /// Returns the mean squares of the columns of a tensor, `[matrices, columns]`, if they are
+    /// known. Older files have one row for all matrices.
     ///
     /// # Errors
     /// [`ImportanceError::Shape`].

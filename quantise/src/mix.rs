@@ -1,43 +1,45 @@
-//! Mixes: which format each tensor of a model gets, by the names and rules of llama-quantize.
+//! Mixes: the format of each tensor of a quantised model, by the names and rules of llama-quantize.
 //!
 //! ```text
-//! Q4_K_M   blk.*.attn_v, blk.*.ffn_down   q6_k in the first and last eighth of the layers, and in every third between
+//! Q4_K_M   blk.*.attn_v, blk.*.ffn_down   q6_k in the first and last eighth of the layers,
+//!                                         and in every third layer between
 //!          output                         q6_k
 //!          all other matrices             q4_k
 //! ```
 //!
-//! A row says what a mix makes of kinds of tensors that it treats unlike the rest; the first rule that holds counts. To add a mix: a row.
+//! A row lists the kinds of tensors that a mix treats differently; the first rule that holds
+//! counts. To add a mix, add a row.
 
 use std::collections::HashMap;
 
 use ixc_ir::format::Format;
 
-/// What a matrix is for, by its name.
+/// Role of a matrix in the model, from its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
     /// Embedding of tokens.
     Embedding,
-    /// The last product, or the embedding where it is that, too.
+    /// Output matrix, or the embedding if it is also the output matrix.
     Head,
     /// Queries.
     Query,
     /// Keys.
     Key,
-    /// Values, what they are made of (`attn_kv_b`), or queries, keys and values at once.
+    /// Values, or their source (`attn_kv_b`), or queries, keys and values in one matrix.
     Value,
-    /// What attention's result is multiplied with.
+    /// Output projection of attention.
     Output,
-    /// Gate of a feed-forward network, of experts' too.
+    /// Gate of a feed-forward network, also of experts.
     Gate,
-    /// Its other input.
+    /// Up projection of a feed-forward network.
     Up,
-    /// Its output.
+    /// Down projection of a feed-forward network.
     Down,
     /// Anything else.
     Other,
 }
 
-/// Names that tell the part, in the order in which they are looked for.
+/// Names that identify the part, in the order of the search.
 const NAMES: [(&str, Part); 9] = [
     ("attn_qkv.weight", Part::Value),
     ("attn_kv_b.weight", Part::Value),
@@ -55,7 +57,8 @@ const HEAD: &str = "output.weight";
 /// The embeddings.
 const EMBEDDINGS: [&str; 2] = ["token_embd.weight", "per_layer_token_embd.weight"];
 
-/// Parts of names of matrices that stay as they are: routers, convolutions, tables, and what is too small to gain by it.
+/// Parts of names of matrices that stay as they are: routers, convolutions, tables, and what is too
+/// small to gain by it.
 const KEPT: [&str; 13] = [
     "_norm.weight",
     "ffn_gate_inp.weight",
@@ -85,14 +88,15 @@ impl Part {
     }
 }
 
-/// Whether a tensor of these dimensions is one that mixes change. Those of one at the end are none.
+/// Whether mixes change a tensor with these dimensions. Trailing dimensions of 1 do not count.
 pub fn is_quantised(name: &str, dims: &[u64]) -> bool {
     let has_rows = dims.iter().skip(1).any(|dim| *dim > 1);
     has_rows && name.ends_with("weight") && !KEPT.iter().any(|part| name.contains(part))
 }
 
-/// Counts tensors of a part in the order in which llama-quantize goes through them: those without a layer, then by layers, and in a layer by names.
-/// What a rule calls a layer is such a number: where only some layers have the part, it is less than the layer's.
+/// Counts the tensors of a part in llama-quantize's order: first those without a layer, then by
+/// layer, and by name within a layer. The layer in a rule is such a number. If only some layers
+/// have the part, it is less than the layer's number.
 #[derive(Debug)]
 pub struct Counter<'m> {
     numbers: HashMap<&'m str, usize>,
@@ -100,7 +104,7 @@ pub struct Counter<'m> {
 }
 
 impl<'m> Counter<'m> {
-    /// Of names of tensors, and whether a mix changes each.
+    /// Creates the counter from tensor names, each with whether a mix changes the tensor.
     pub fn new(tensors: impl Iterator<Item = (&'m str, bool)>) -> Counter<'m> {
         let mut tensors: Vec<_> = tensors.map(|(name, is_changed)| (layer(name), name, is_changed)).collect();
         tensors.sort_unstable();
@@ -122,7 +126,8 @@ impl<'m> Counter<'m> {
         let number = self.numbers.get(name).copied().unwrap_or(own_layer);
         match Part::of(name, false) {
             Part::Value => (number, self.values),
-            // Layers of experts have several: there the layer counts, but for mixes that never ask for it.
+            // Layers of experts have several: there the layer counts, but for mixes that never ask
+            // for it.
             Part::Down | Part::Gate | Part::Up if experts <= 1 || !mix.more_for_keys => (number, layers),
             _ => (own_layer, layers),
         }
@@ -142,25 +147,26 @@ fn layer(name: &str) -> Option<usize> {
 pub enum When {
     /// Always.
     Always,
-    /// In the first and the last eighth of the layers, and in every third of those between.
+    /// In the first and the last eighth of the layers, and in every third layer between.
     MoreBits,
-    /// In the first of so many equal parts of the layers.
+    /// In the first of this many equal parts of the layers.
     First(usize),
-    /// The same, without an importance matrix.
+    /// Like `First`, but only without an importance matrix.
     FirstWithout(usize),
-    /// The same, with one.
+    /// Like `First`, but only with an importance matrix.
     FirstWith(usize),
-    /// In so many of the layers, from the first on.
+    /// In this many layers, from the first on.
     Layers(usize),
-    /// Where four query heads or more share a key.
+    /// If four or more query heads share a key head.
     Grouped,
-    /// Where a matrix is one of several experts'.
+    /// If the matrix belongs to one of several experts.
     Experts,
-    /// In models of eight experts, whose attention is small beside them.
+    /// In models with eight experts, whose attention is small compared with the experts.
     FewExperts,
-    /// The first of so many equal parts of the layers, and in models of eight experts those with more bits, too.
+    /// In the first of this many equal parts of the layers; in models with eight experts, also in
+    /// the layers of `MoreBits`.
     FirstOrFewExperts(usize),
-    /// Where four query heads or more share a key, or there are four experts or more.
+    /// If four or more query heads share a key head, or there are four or more experts.
     GroupedOrExperts,
     /// Without an importance matrix.
     Without,
@@ -168,18 +174,17 @@ pub enum When {
     Inner,
 }
 
-/// What is known of a tensor's place.
+/// Place of a tensor in the model.
 #[derive(Clone, Copy, Debug)]
 pub struct Place {
-    /// Its number among those that rules count it with, which mostly is its layer, and how many there are.
+    /// Number among the tensors of its part; usually the layer.
     pub layer: usize,
-    /// All of these.
+    /// Number of tensors of its part.
     pub layers: usize,
     /// The model's layers.
     pub depth: usize,
     /// Query heads of a key head.
     pub heads_of_key: u64,
-    /// Experts of a layer; 0 of none.
     pub experts: u64,
     /// Whether an importance matrix is given.
     pub importance: bool,
@@ -223,17 +228,18 @@ pub struct Rule {
 /// A mix.
 #[derive(Debug)]
 pub struct Mix {
-    /// Its name.
+    /// Name.
     pub name: &'static str,
-    /// `general.file_type` of files with it.
+    /// `general.file_type` of files with this mix.
     pub file_type: u32,
-    /// The format of whatever no rule is about.
+    /// Format of all tensors without a rule.
     pub format: Format,
-    /// That of the last product.
+    /// Format of the output matrix.
     head: Format,
-    /// What differs.
+    /// Exceptions.
     rules: &'static [Rule],
-    /// Whether keys and values of large models, and of eight experts, get the bits that they do in most mixes.
+    /// Whether keys and values of large models, and of models with eight experts, get the extra
+    /// bits that they have in most mixes.
     more_for_keys: bool,
 }
 
@@ -241,12 +247,12 @@ const fn mix(name: &'static str, file_type: u32, format: Format, head: Format, r
     Mix { name, file_type, format, head, rules, more_for_keys: true }
 }
 
-/// A mix of so few bits that its rules say all about keys and values.
+/// Returns a mix with few bits, whose rules alone decide about keys and values.
 const fn low(name: &'static str, file_type: u32, format: Format, rules: &'static [Rule]) -> Mix {
     Mix { name, file_type, format, head: Q5K, rules, more_for_keys: false }
 }
 
-/// A mix of one format, but for the last product.
+/// Returns a mix of one format, except for the output matrix.
 const fn plain(name: &'static str, file_type: u32, format: Format, head: Format) -> Mix {
     mix(name, file_type, format, head, &[])
 }
@@ -265,7 +271,8 @@ use When::{
     Layers, MoreBits, Without,
 };
 
-/// Rules of the mixes of two bits and fewer, which have `few` where others have the fewest bits, and those of attention's output.
+/// Rules of the mixes of two bits and fewer, which have `few` where others have the fewest bits,
+/// and those of attention's output.
 macro_rules! low_rules {
     ($embedding:expr, $few:expr $(, $output:expr)?) => {
         &[
@@ -426,15 +433,17 @@ pub static MIXES: &[Mix] = &[
     mix("TQ1_0", 36, Tq1_0, Q6K, &[rule(Embedding, Always, Q4K)]),
 ];
 
-/// Of so many experts attention is a small part of the model: its keys and values get more bits.
+/// With this many experts, attention is a small part of the model, and its keys and values get more
+/// bits.
 const FEW_EXPERTS: u64 = 8;
-/// Of as many, or more, values are a small part of it already.
+/// With at least this many experts, values are a small part of the model.
 const SOME_EXPERTS: u64 = 4;
-/// Models of so many layers share keys between many heads (Llama 2 and 3 of 70 B): their values are small, and get more bits.
+/// Models with this many layers share keys between many heads (Llama 2 and 3 with 70 B parameters).
+/// Their values are small, and get more bits.
 const LARGE_LAYERS: usize = 80;
 
 impl Mix {
-    /// The mix of that name, in any case.
+    /// Returns the mix with this name, in any case.
     pub fn named(name: &str) -> Option<&'static Mix> {
         MIXES.iter().find(|mix| mix.name.eq_ignore_ascii_case(name))
     }
@@ -459,7 +468,8 @@ impl Mix {
     }
 }
 
-/// Formats for rows that are no whole blocks of another, which fit shorter blocks and have as many bits or more.
+/// Formats for rows that are no whole blocks of another, which fit shorter blocks and have as many
+/// bits or more.
 const SHORTER: [(Format, Format); 16] = [
     (Iq4Xs, Iq4Nl),
     (Iq3S, Iq4Nl),
@@ -479,7 +489,8 @@ const SHORTER: [(Format, Format); 16] = [
     (Q6K, Q8_0),
 ];
 
-/// The format for rows of so many elements: `format`, or one of shorter blocks, or f16 where no blocks fit.
+/// Returns the format for rows of `len` elements: `format`, or one with shorter blocks, or f16 if
+/// no blocks fit.
 pub fn for_rows(format: Format, len: u64) -> Format {
     let fits = |format: Format| format.row_bytes(len).is_some();
     if fits(format) {
@@ -489,10 +500,11 @@ pub fn for_rows(format: Format, len: u64) -> Format {
     shorter.filter(|short| fits(*short)).unwrap_or(F16)
 }
 
-/// Formats of so few bits that llama-quantize makes them with an importance matrix only, but of embeddings and the last product.
+/// Formats with few bits, which llama-quantize makes only with an importance matrix, except for
+/// embeddings and the output matrix.
 const BY_IMPORTANCE: [Format; 6] = [Iq3Xxs, Iq2S, Iq2Xs, Iq2Xxs, Iq1M, Iq1S];
 
-/// Whether a tensor of this name has so few bits in a format that it should have importance.
+/// Whether a tensor of this name needs an importance matrix in this format.
 pub fn needs_importance(name: &str, format: Format) -> bool {
     BY_IMPORTANCE.contains(&format) && name != HEAD && !EMBEDDINGS.contains(&name)
 }
@@ -501,7 +513,8 @@ pub fn needs_importance(name: &str, format: Format) -> bool {
 mod tests {
     use super::*;
 
-    /// Of layers that have a part in every second layer, of experts and a shared one beside them, and of one dimension.
+    /// Covers a part that only every second layer has, experts with a shared expert, and one
+    /// dimension.
     #[test]
     fn tensors_are_counted_among_those_of_their_part() {
         let names = ["blk.1.attn_v.weight", "blk.3.attn_qkv.weight", "blk.10.attn_v.weight", "output.weight"];
@@ -519,7 +532,7 @@ mod tests {
         );
     }
 
-    /// What llama-quantize's rules of mixes by grids say of models that the demo is not like.
+    /// Checks the rules of llama-quantize's low-bit mixes for models unlike the demo model.
     #[test]
     fn places_make_the_difference() {
         let dense = Place {

@@ -1,6 +1,17 @@
 //! Quantising: a GGUF file to another whose matrices are in other formats.
 //!
-//! Everything else in the file stays as it is: keys, their order, vectors, routers. What is written is the same with any number of threads.
+//! ```no_run
+//! use ixc_model_files::model_files::gguf::Gguf;
+//! use ixc_quantise::quantise::{Options, mix::Mix, plan};
+//!
+//! let model = Gguf::open("model-f16.gguf".as_ref())?;
+//! let plan = plan(&model, &Options::new(Mix::named("Q4_K_M").unwrap()))?;
+//! println!("{} of {} tensors, {} bytes", plan.quantised(), plan.tensors.len(), plan.bytes());
+//! # Ok::<(), ixc_quantise::quantise::QuantiseError>(())
+//! ```
+//!
+//! Everything else in the file stays as it is: keys, their order, vectors, routers. What is written
+//! is the same with any number of threads.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -28,23 +39,24 @@ const AHEAD: usize = 2;
 /// `general.quantization_version` of what blocks mean.
 const QUANTISATION_VERSION: u32 = 2;
 
-/// What to make of a model.
+/// Options of quantising a model.
 #[derive(Clone, Debug)]
 pub struct Options<'o> {
-    /// Which format each matrix gets.
+    /// Mix, which gives each matrix its format.
     pub mix: &'static Mix,
-    /// Other formats for tensors whose names match, of those that mixes change; the last that does counts.
+    /// Formats for tensors whose names match, among the tensors that mixes change; the last match
+    /// wins.
     pub overrides: Vec<(String, Format)>,
-    /// The mix's own format for all matrices, whatever it says of some.
+    /// Use the mix's main format for all matrices, without exceptions.
     pub pure: bool,
-    /// What columns are multiplied with.
+    /// Importance of columns.
     pub importance: Option<&'o Importance>,
-    /// Quantise again what is quantised already: two errors add.
+    /// Allow tensors that are already quantised: their errors add up.
     pub requantise: bool,
 }
 
 impl Options<'_> {
-    /// A mix as it is.
+    /// Returns the options for an unchanged mix.
     pub fn new(mix: &'static Mix) -> Options<'static> {
         Options { mix, overrides: Vec::new(), pure: false, importance: None, requantise: false }
     }
@@ -62,12 +74,12 @@ pub enum QuantiseError {
     /// The output cannot be written.
     #[error(transparent)]
     Output(#[from] OutputError),
-    /// It is quantised already.
+    /// The tensor is already quantised.
     #[error("{tensor} is {from} already: quantised again it has the errors of both")]
     Quantised {
         /// The first such tensor.
         tensor: String,
-        /// Its format.
+        /// Format of the tensor.
         from: Format,
     },
     /// A model file that was written to while it was read.
@@ -109,35 +121,36 @@ fn list(formats: impl Iterator<Item = Format>) -> String {
     formats.map(|format| format.name()).collect::<Vec<_>>().join(", ")
 }
 
-/// What becomes of a tensor.
+/// Treatment of a tensor.
 #[derive(Clone, Debug)]
 pub struct Planned<'m> {
-    /// It, in the source.
+    /// The tensor in the source.
     pub tensor: &'m Tensor,
-    /// Its format then; `None` where its bytes stay.
+    /// New format; `None` if the bytes stay.
     pub to: Option<Format>,
-    /// Why it has another format than the mix says, if so: its rows.
+    /// Whether its rows are too short for the blocks of the mix's format, so that it gets another
+    /// one.
     pub shorter: bool,
 }
 
-/// What becomes of a model.
+/// Treatment of a model.
 #[derive(Debug)]
 pub struct Plan<'m> {
     source: &'m Gguf,
     file_type: u32,
     importance: Option<&'m Importance>,
-    /// Its tensors, in the order of the source.
+    /// Tensors in the order of the source.
     pub tensors: Vec<Planned<'m>>,
 }
 
 impl Planned<'_> {
-    /// Its type then.
+    /// Returns the type in the output.
     pub fn tensor_type(&self) -> TensorType {
         let made = self.to.and_then(|format| format.row().gguf_id).and_then(TensorType::from_id);
         made.unwrap_or(self.tensor.tensor_type())
     }
 
-    /// Bytes of it then.
+    /// Returns the bytes in the output.
     pub fn bytes(&self) -> u64 {
         self.tensor_type().tensor_bytes(self.tensor.dims()).unwrap_or(0)
     }
@@ -156,14 +169,14 @@ impl Plan<'_> {
         self.tensors.iter().filter(|planned| planned.to.is_some()).count()
     }
 
-    /// Tensors that get so few bits that they should have importance, of which nothing is known.
+    /// Returns the number of tensors that need an importance matrix and have none.
     pub fn without_importance(&self) -> usize {
         let known = |name: &str| self.importance.is_some_and(|importance| importance.knows(name));
         let made = self.tensors.iter().filter_map(|planned| Some((planned.tensor.name(), planned.to?)));
         made.filter(|(name, to)| needs_importance(name, *to) && !known(name)).count()
     }
 
-    /// Bytes of all tensors then.
+    /// Returns the bytes of all tensors in the output.
     pub fn bytes(&self) -> u64 {
         self.tensors.iter().map(Planned::bytes).sum()
     }
@@ -201,7 +214,8 @@ pub fn plan<'m>(model: &'m Gguf, options: &Options<'m>) -> Result<Plan<'m>, Quan
         let (name, dims) = (tensor.name(), tensor.dims());
         (name, is_quantised(name, dims) && override_of(name).is_none())
     }));
-    // What a graph takes instead of others is made anew by whoever reads the file.
+    // Readers derive a graph's substitute tensors again, so only the file's own tensors are
+    // written.
     for tensor in model.own_tensors() {
         let mut planned = Planned { tensor, to: None, shorter: false };
         let [columns, _, matrices] = planned.shape();
@@ -247,19 +261,19 @@ pub fn plan<'m>(model: &'m Gguf, options: &Options<'m>) -> Result<Plan<'m>, Quan
     Ok(Plan { source: model, file_type: options.mix.file_type, importance: options.importance, tensors })
 }
 
-/// What is told of the work.
+/// Progress of writing.
 #[derive(Clone, Copy, Debug)]
 pub struct Progress<'p> {
-    /// The tensor that is at work.
+    /// The current tensor.
     pub tensor: &'p str,
-    /// Bytes of tensors that are written.
+    /// Bytes of tensors written.
     pub done: u64,
-    /// Bytes of all.
+    /// Bytes of all tensors.
     pub total: u64,
 }
 
 impl Plan<'_> {
-    /// Writes the file; `told` is called before each tensor, and every so many rows of it.
+    /// Writes the file. Calls `told` before each tensor, and after each part of its rows.
     ///
     /// # Errors
     /// When the output cannot be written.
@@ -401,32 +415,32 @@ impl WatchedFiles {
     }
 }
 
-/// A tensor that changes, in parts of whole rows.
+/// A tensor that is encoded, in parts of whole rows.
 struct TensorParts<'p> {
-    /// Which of the plan's.
+    /// Index in the plan's tensors.
     index: usize,
     tensor: &'p Tensor,
     from: Format,
     to: Format,
     columns: usize,
-    /// Of a matrix.
+    /// Rows of a matrix.
     rows: usize,
-    /// Bytes of a row, before and then.
+    /// Bytes of a row, in source and output.
     from_bytes: usize,
     to_bytes: usize,
-    /// The most rows of a part.
+    /// Max rows of a part.
     most: usize,
-    /// Of each column: one row for all matrices, or one for each.
+    /// Importance of each column: one row for all matrices, or one for each.
     importance: Option<&'p [f32]>,
 }
 
 impl TensorParts<'_> {
-    /// How many parts there are.
+    /// Returns the number of parts.
     fn count(&self) -> usize {
         self.tensor.bytes().div_ceil((self.most * self.from_bytes) as u64) as usize
     }
 
-    /// Makes a part, `numbers` being room for a row's.
+    /// Encodes a part; `numbers` is scratch space for one row.
     fn make(&self, source: &Gguf, part: usize, numbers: &mut Vec<f32>, made: &mut Vec<u8>) {
         let first = part * self.most;
         let at = (first * self.from_bytes) as u64;
@@ -454,17 +468,17 @@ struct Work {
     done: SyncSender<Vec<u8>>,
 }
 
-/// Threads that make parts of all tensors, ahead of who writes them in their order.
+/// Threads that encode parts of all tensors, ahead of the writer, which takes them in order.
 struct Works<'p> {
     tensors: Arc<Vec<TensorParts<'p>>>,
-    /// The next part that nobody makes yet: of which tensor.
+    /// Next part to encode: tensor and part.
     next: (usize, usize),
-    /// Parts that are made or will be, in their order.
+    /// Parts in progress or done, in order.
     ahead: VecDeque<Receiver<Vec<u8>>>,
     most_ahead: usize,
-    /// Room that was written.
+    /// Buffers of written parts, for reuse.
     free: Vec<Vec<u8>>,
-    /// Threads end with it.
+    /// Sender to the threads; they end when it is dropped.
     works: Sender<Work>,
 }
 
@@ -484,7 +498,7 @@ impl<'p> Works<'p> {
                     let next = taken.lock().unwrap_or_else(PoisonError::into_inner).recv();
                     let Ok(Work { tensor, part, mut made, done }) = next else { break };
                     tensors[tensor].make(source, part, &mut numbers, &mut made);
-                    // Nobody waits for it where the output failed.
+                    // The receiver is gone if the output failed.
                     let _ = done.send(made);
                 }
             };
@@ -506,20 +520,20 @@ impl<'p> Works<'p> {
             self.next = (tensor, part + 1);
             let (done, receiver) = mpsc::sync_channel(1);
             let work = Work { tensor, part, made: self.free.pop().unwrap_or_default(), done };
-            // Where all threads ended, nobody sends the part either, and that is an error.
+            // If all threads ended, the receiver below reports the missing part.
             let _ = self.works.send(work);
             self.ahead.push_back(receiver);
         }
     }
 
-    /// Gives the bytes of a tensor to `out`, part by part. Tensors are asked for in their order.
+    /// Passes the bytes of a tensor to `out`, part by part. Tensors must be requested in order.
     fn tensor(&mut self, index: usize, out: &mut dyn FnMut(&[u8]) -> io::Result<()>) -> io::Result<()> {
         let count = self.tensors.iter().find(|parts| parts.index == index).map_or(0, TensorParts::count);
         for _ in 0..count {
             self.fill();
             let part = self.ahead.pop_front().and_then(|part| part.recv().ok());
             let Some(part) = part else { return Err(io::Error::other("a thread that encodes ended before its time")) };
-            // The next ones are made while this one is written.
+            // The next parts are encoded while this one is written.
             self.fill();
             out(&part)?;
             self.free.push(part);
