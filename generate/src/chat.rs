@@ -1,7 +1,9 @@
-//! A conversation: its turns, how many of them the model still sees, and their text as tokens.
+//! Conversation: its turns, the number of turns that the model still sees, and their text as
+//! tokens.
 //!
-//! A *turn* is what the user said and what the model answered. Where the next answer would not have room in the context, the oldest turns are
-//! no longer given to the model ([`Chat::fit`]); the system message stays, and [`Chat::messages`] keeps all of them.
+//! A *turn* is a user's message and the model's answer. If the next answer would not fit in the
+//! context, the oldest turns are no longer given to the model ([`Chat::fit`]). The system message
+//! stays, and [`Chat::messages`] keeps all turns.
 //!
 //! ```text
 //! system | user, assistant | user, assistant | user              86 tokens, and the context is 64
@@ -32,7 +34,8 @@
 //! # Ok::<(), ixc_generate::Error>(())
 //! ```
 //!
-//! Invariant: messages after the system's are the user's and the assistant's in turn, and the first that the model sees is the user's.
+//! Invariant: after the system message, messages of user and assistant alternate. The first message
+//! that the model sees is the user's.
 
 use std::path::{Path, PathBuf};
 
@@ -46,9 +49,9 @@ use crate::loaded_model::{LoadedModel, with_bos};
 
 /// The role of what the user says.
 pub const USER: &str = "user";
-/// The role of what the model answers.
+/// Role of the model's answers.
 const ASSISTANT: &str = "assistant";
-/// The role of what is said before all else.
+/// Role of the first message, which instructs the model.
 const SYSTEM: &str = "system";
 
 /// Part of the context that is left for an answer: a quarter.
@@ -59,7 +62,7 @@ pub fn answer_room(context: usize) -> usize {
     context / ANSWER_PART
 }
 
-/// Which template a conversation has, and where it is rendered.
+/// Template of a conversation, and the process that renders it.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
     /// The template, in place of the model's own.
@@ -78,20 +81,20 @@ pub struct Chat {
     template: ChatTemplate,
     renderer: Option<PathBuf>,
     system: Option<String>,
-    /// What was said since, the user's and the assistant's in turn.
+    /// Messages after the system message; user and assistant alternate.
     messages: Vec<Message>,
-    /// How many messages the model no longer sees.
+    /// Number of messages that the model no longer sees.
     dropped: usize,
 }
 
 /// A conversation as tokens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fitted {
-    /// The tokens, up to where the model is to answer.
+    /// Tokens, up to the beginning of the model's answer.
     pub tokens: Vec<u32>,
-    /// Turns that were dropped just now.
+    /// Turns that this call dropped.
     pub dropped: usize,
-    /// What the tokens say. Names of control tokens in what was said are altered in it.
+    /// Text of the tokens. Names of control tokens in messages are altered in it.
     pub prompt: String,
 }
 
@@ -106,7 +109,8 @@ impl Chat {
     /// Begins a conversation with a model.
     ///
     /// # Errors
-    /// When there is no template, or it does not take such a conversation; better now than after the first message.
+    /// When there is no template, or it does not take such a conversation; better now than after
+    /// the first message.
     pub fn new(model: &LoadedModel, options: Options, system: Option<&str>) -> Result<Chat, Error> {
         let own = || ChatTemplate::from_source(model.chat_template().ok_or(Error::NoTemplate)?).map_err(Error::from);
         let template = options.template.map_or_else(own, Ok)?;
@@ -141,35 +145,37 @@ impl Chat {
         self.system.as_deref()
     }
 
-    /// All that was said after the system message, also what the model no longer sees.
+    /// Returns all messages after the system message, including those that the model no longer
+    /// sees.
     pub fn messages(&self) -> &[Message] {
         &self.messages
     }
 
-    /// What the user says next.
+    /// Adds a message from the user.
     pub fn say(&mut self, text: impl Into<String>) {
         self.messages.push(Message::new(USER, text));
     }
 
-    /// Takes back what the user said last, unless it was answered; gives its text.
+    /// Removes the user's last message, unless it was answered, and returns its text.
     pub fn take_back(&mut self) -> Option<String> {
         self.messages.pop_if(|message| message.role == USER).map(|message| message.content)
     }
 
-    /// What takes an answer to this prompt apart; none where the format of the model's answers has nothing to take apart.
+    /// Returns the parser for an answer to this prompt; `None` if the model's chat format has no
+    /// markers.
     pub fn parser(&self, prompt: &str) -> Option<Parser> {
         let format = format_of(self.template.source());
         let calls = self.messages.iter().map(|message| message.tool_calls.len()).sum();
         format.has_markers().then(|| Parser::new(format, prompt).numbered_from(calls))
     }
 
-    /// Takes what the model answered into the conversation.
+    /// Adds the model's answer to the conversation.
     pub fn answered(&mut self, text: impl Into<String>) {
         self.messages.push(Message::new(ASSISTANT, text));
     }
 
-    /// Takes an answer that was taken apart into the conversation: templates write reasoning and calls of earlier turns as the model knows them,
-    /// or leave them out.
+    /// Takes an answer that was taken apart into the conversation: templates write reasoning and
+    /// calls of earlier turns as the model knows them, or leave them out.
     pub fn answered_with(&mut self, answer: Answer) {
         let Answer { reasoning, content, calls } = answer;
         let reasoning = Some(reasoning).filter(|text| !text.is_empty());
@@ -186,20 +192,23 @@ impl Chat {
         self.messages.push(answer);
     }
 
-    /// The conversation as tokens, up to where the model is to answer. As many of the oldest turns are dropped as it takes for `room`
-    /// tokens of an answer to fit into the context; where not even the last turn leaves that much, it is enough that this turn fits.
+    /// Returns the conversation as tokens, up to the beginning of the model's answer. Drops the
+    /// oldest turns until `room` tokens of an answer fit in the context. If the last turn alone
+    /// leaves less room, it only has to fit itself.
     ///
-    /// Names of control tokens are those tokens where the template wrote them, and text in what was said.
+    /// Names of control tokens become control tokens if the template wrote them, and plain text in
+    /// messages.
     ///
     /// # Errors
-    /// [`Error::Context`] where what the user said last does not fit by itself; and when the template fails. Nothing is dropped then.
+    /// [`Error::Context`] if the user's last message does not fit by itself; also when the template
+    /// fails. No turns are dropped then.
     pub fn fit(&mut self, model: &LoadedModel, room: usize) -> Result<Fitted, Error> {
         let turns = self.turns();
         let context = model.context();
         let from = |turn: Option<&usize>| {
             let first = turn.copied().unwrap_or(self.messages.len());
             match self.encode(model, self.messages[first..].iter()) {
-                // Too long to be looked at; with fewer turns it may not be.
+                // Too long to tokenize; fewer turns may be short enough.
                 Err(error @ Error::Prompt { .. }) => Ok(Err(error)),
                 other => other.map(Ok),
             }
@@ -216,13 +225,13 @@ impl Chat {
         Ok(Fitted { tokens, dropped, prompt: text })
     }
 
-    /// Where the turns begin that the model sees.
+    /// Returns the first message of each turn that the model sees.
     fn turns(&self) -> Vec<usize> {
         let seen = self.messages.iter().enumerate().skip(self.dropped);
         seen.filter(|(_, message)| message.role == USER).map(|(number, _)| number).collect()
     }
 
-    /// The prompt for these messages after the system's.
+    /// Returns the prompt for these messages after the system message.
     fn encode<'m>(&self, model: &LoadedModel, messages: impl Iterator<Item = &'m Message>) -> Result<Prompt, Error> {
         let tokenizer = model.tokenizer()?;
         let system = self.system.iter().map(|text| Message::new(SYSTEM, text));
@@ -235,11 +244,8 @@ impl Chat {
     }
 }
 
-/// What a template makes of a conversation, which is given the texts of the model's BOS and EOS; and which words in it are values, for
-/// [`Tokenizer::encode_rendered`].
-///
-/// # Errors
-/// When the template fails.
+/// Renders a conversation with a template, which also gets the texts of the model's BOS and EOS.
+/// Returns the text and its values, for [`Tokenizer::encode_rendered`].
 pub fn render<'t>(
     tokenizer: &'t Tokenizer,
     template: &ChatTemplate,
@@ -267,11 +273,9 @@ pub fn render<'t>(
     Ok((prompt, values))
 }
 
-/// The fewest of `turns` turns to drop so that the rest fits, and the rest; all but the last where nothing does. Fewer turns take no more
-/// tokens, so halving finds it: rendering may start a process.
-///
-/// # Errors
-/// Those of counting the tokens of a rest.
+/// The fewest of `turns` turns to drop so that the rest fits, and the rest; all but the last where
+/// nothing does. Fewer turns take no more tokens, so halving finds it: rendering may start a
+/// process.
 pub fn fewest_dropped<T, E>(
     turns: usize,
     mut render: impl FnMut(usize) -> Result<T, E>,

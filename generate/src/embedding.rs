@@ -4,9 +4,10 @@
 //! tokens ─▶ hidden states of each ─▶ one vector: their mean, the first or the last ─▶ of length 1
 //! ```
 //!
-//! Texts are computed together, each in a sequence of the engine's, and a step has rows of all that have something to compute: weights are read once for
-//! them. A text's vector does not depend on the others, as a sequence's bits do not. Long texts take several steps, but where attention is not causal
-//! (encoders): every token of those sees all others, so a step has all of a text.
+//! Texts are computed together, each in a sequence of the engine's, and a step has rows of all that
+//! have something to compute: weights are read once for them. A text's vector does not depend on
+//! the others, as a sequence's bits do not. Long texts take several steps, but where attention is
+//! not causal (encoders): every token of those sees all others, so a step has all of a text.
 //!
 //! ```
 //! use ixc_generate::embedding::Embedder;
@@ -29,9 +30,10 @@ use ixc_runtime::stream::store::Evicted;
 use crate::Error;
 use crate::loaded_model::{self, LoadedModel};
 
-/// Parts of texts are multiples of so many tokens, but for the last: states that are computed in chunks round alike then.
+/// Size of a text's parts in tokens, except the last: chunk-wise states then round alike.
 const PART: usize = 64;
-/// How a text's rows become one where neither the model nor anybody says it: a decoder's last token is the only one that has seen all of it.
+/// Default pooling, unless the model declares one: only the last token of a decoder has seen the
+/// whole text.
 pub const DEFAULT_POOLING: Pooling = Pooling::Last;
 
 /// The number of a text.
@@ -91,12 +93,12 @@ impl Embedder {
     /// See [`LoadedModel::evict_experts`].
     ///
     /// # Errors
-    /// As there.
+    /// See [`LoadedModel::evict_experts`].
     pub fn evict_experts(&mut self, layer: usize, pinned: bool) -> Result<Evicted, EvictError> {
         self.model.evict_experts(layer, pinned)
     }
 
-    /// How rows become one.
+    /// Returns the pooling.
     pub fn pooling(&self) -> Pooling {
         self.pooling
     }
@@ -112,7 +114,8 @@ impl Embedder {
         self.model.engine.output_width() as usize
     }
 
-    /// A text as tokens, between BOS and EOS where the model wants them. Names of special tokens are those tokens.
+    /// A text as tokens, between BOS and EOS where the model wants them. Names of special tokens
+    /// are those tokens.
     ///
     /// # Errors
     /// When there is no tokenizer, or it has no tokens for the text.
@@ -121,10 +124,11 @@ impl Embedder {
         Ok(loaded_model::with_ends(self.model.tokenizer()?, tokens))
     }
 
-    /// Has a text computed.
+    /// Submits a text.
     ///
     /// # Errors
-    /// When it is empty, its tokens are none of this model's, or do not fit into the context, or into a step where that has all of a text.
+    /// When the text is empty, has invalid tokens, or does not fit in the context, or in a step if
+    /// a step takes a whole text.
     pub fn submit(&mut self, tokens: Vec<u32>) -> Result<TextId, Error> {
         self.model.check(&tokens)?;
         let most = self.model.max_tokens();
@@ -157,7 +161,8 @@ impl Embedder {
         self.rows
     }
 
-    /// Texts that are computed in sequences: tokens that these hold, and whether they are being computed.
+    /// Texts that are computed in sequences: tokens that these hold, and whether they are being
+    /// computed.
     pub fn slots(&self) -> impl Iterator<Item = (usize, bool)> {
         self.slots.iter().map(|(_, active)| (active.as_ref().map_or(0, |active| active.done), active.is_some()))
     }
@@ -251,10 +256,11 @@ impl Embedder {
         ended
     }
 
-    /// The vectors of texts, in their order.
+    /// Returns the vectors of texts, in order.
     ///
     /// # Errors
-    /// When a text is empty, its tokens are none of this model's, or do not fit into the context; and when a step fails.
+    /// When a text is empty, has invalid tokens or does not fit in the context, and when a step
+    /// fails.
     pub fn embed(&mut self, texts: Vec<Vec<u32>>) -> Result<Vec<Vec<f32>>, Error> {
         let mut ids = Vec::with_capacity(texts.len());
         let result = self.embed_all(texts, &mut ids);
@@ -264,7 +270,7 @@ impl Embedder {
         result
     }
 
-    /// The same; what it leaves where it fails are these texts.
+    /// Computes the vectors; after an error, `ids` holds the submitted texts.
     fn embed_all(&mut self, texts: Vec<Vec<u32>>, ids: &mut Vec<TextId>) -> Result<Vec<Vec<f32>>, Error> {
         for tokens in texts {
             ids.push(self.submit(tokens)?);
@@ -296,7 +302,8 @@ fn normalised(sum: &[f64]) -> Vec<f32> {
     sum.iter().map(|x| (x * factor) as f32).collect()
 }
 
-/// The first numbers of a vector, as one of length 1: what models whose vectors are nested (Matryoshka) are made for.
+/// The first numbers of a vector, as one of length 1: what models whose vectors are nested
+/// (Matryoshka) are made for.
 pub fn cut(vector: &[f32], dimensions: usize) -> Vec<f32> {
     let first: Vec<f64> = vector.iter().take(dimensions).map(|&x| x.into()).collect();
     normalised(&first)

@@ -1,4 +1,5 @@
-//! Requests of a file, answered as a server answers its clients', many at once; each answer is a line, written when it is there.
+//! Requests of a file, answered as a server answers its clients', many at once; each answer is a
+//! line, written when it is there.
 //!
 //! ```text
 //! {"id": "a", "prompt": "The borrow checker", "max_tokens": 8}
@@ -20,8 +21,9 @@
 //! Each answer is one line; the example wraps it. `request` is the CRC-32 of the request's line,
 //! which a resumed batch compares. `crc32` is the CRC-32 of the answer's text (`checksum`).
 //!
-//! Invariant: a line of the input is answered once, whatever is wrong with it, and however often the batch was interrupted.
-//! Invariant: memory holds as many requests as are computed at once and as many more, and of answers that are there a few bytes each.
+//! Invariant: a line of the input is answered once, whatever is wrong with it, and however often
+//! the batch was interrupted. Invariant: memory holds as many requests as are computed at once and
+//! as many more, and of answers that are there a few bytes each.
 
 use std::collections::HashMap;
 use std::fs::{File, TryLockError};
@@ -44,22 +46,22 @@ use crate::serving::Host;
 use ixc_compile::checksum::{sealed, unsealed};
 use ixc_generate::expert_use::ExpertUse;
 
-/// What answers begin with.
+/// First bytes of each answer.
 const BEGIN: &[u8] = b"{\"line\":";
 /// A file of answers.
 pub const KIND: Kind =
     Kind { name: "file of a batch's answers", is: |head| head.starts_with(BEGIN), streams: false, private: false };
-/// Most bytes of a line: a body of a server has no more.
+/// Max bytes of a line, the same as for a request's body.
 fn most_line_bytes() -> u64 {
     Local::body_bytes() as u64
 }
 
-/// What can be asked, and what some fields are called there.
+/// Endpoint, with its names of some fields.
 struct Endpoint {
     path: &'static str,
-    /// The most tokens to make, any of these.
+    /// Names of the field with the max number of tokens.
     limits: &'static [&'static str],
-    /// The texts to stop at.
+    /// Name of the field with stop texts.
     stop: &'static str,
 }
 
@@ -74,35 +76,35 @@ const ENDPOINTS: [&Endpoint; 5] = [
     &Endpoint { path: "/completion", limits: &["n_predict"], stop: "stop" },
 ];
 
-/// What is so where a request does not say it.
+/// Defaults for fields that a request leaves out.
 #[derive(Clone, Debug, Default)]
 pub struct Defaults {
     /// Fields.
     pub fields: Map<String, Value>,
     /// Texts to stop at.
     pub stop: Vec<String>,
-    /// Most tokens to make.
+    /// Max number of tokens.
     pub limit: Option<usize>,
-    /// The same of a prompt that is gone on with.
+    /// Max number of tokens for a prompt that is continued without a chat.
     pub text_limit: Option<usize>,
-    /// Whether a prompt is what a user says.
+    /// Whether a prompt is a user's chat message.
     pub chats: bool,
-    /// What the system message of such a prompt says.
+    /// System message for such a prompt.
     pub system: Option<String>,
 }
 
 /// A line of the input.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Line {
-    /// Which, from 1.
+    /// Number, from 1.
     number: u64,
     /// The CRC-32 of its bytes.
     crc: u32,
-    /// The bytes; how many there are, where they are too many.
+    /// The bytes, or their number if there are too many.
     bytes: Result<Vec<u8>, u64>,
 }
 
-/// The lines of an input; those of white space alone are passed over.
+/// Lines of an input, without blank ones.
 #[derive(Debug)]
 pub struct Lines<R> {
     input: R,
@@ -153,11 +155,11 @@ impl<R: BufRead> Lines<R> {
     }
 }
 
-/// A request, as far as its line is one.
+/// Request of a line, or the reason that it is invalid.
 struct Request {
-    /// What its answer is called: the name of the field, and what it is.
+    /// Id for the answer: the field's name and value.
     id: Option<(&'static str, Value)>,
-    /// Where to, and with what.
+    /// Endpoint and body.
     asked: Result<(&'static Endpoint, Map<String, Value>), String>,
 }
 
@@ -184,7 +186,7 @@ impl Request {
     }
 }
 
-/// What a line asks for.
+/// Returns the endpoint and the body of a line's request.
 fn asked(
     mut fields: Map<String, Value>,
     defaults: &Defaults,
@@ -273,7 +275,7 @@ impl Answer {
     }
 }
 
-/// What of a line of the output is read again.
+/// Fields of an answer that a later run reads.
 #[derive(Deserialize)]
 struct Head {
     line: u64,
@@ -290,10 +292,11 @@ pub struct Answers {
 }
 
 impl Answers {
-    /// Opens the answers at a place, or begins them. What was not written to its end is cut off; `anew` leaves nothing of what was there.
+    /// Opens the answers at a place, or creates them. Cuts off an incomplete last line; `anew`
+    /// removes all answers.
     ///
     /// # Errors
-    /// When another batch writes to it, it is none, or the system refuses.
+    /// When another batch writes to the file, the file is of another kind, or the system fails.
     pub fn open(place: &Place, anew: bool) -> Result<Answers, Error> {
         let path = place.named().to_owned();
         let file = open_append(place.path()).map_err(Error::io(&path, "write"))?;
@@ -318,7 +321,8 @@ impl Answers {
             number += 1;
             let malformed = |problem: String| BatchError::Malformed { path: path.clone(), line: number, problem };
             if !line.ends_with(b"\n") {
-                // What was being written when it was interrupted; what no batch has written is left alone.
+                // What was being written when it was interrupted; what no batch has written is left
+                // alone.
                 let common = line.len().min(BEGIN.len());
                 if line[..common] != BEGIN[..common] {
                     return Err(malformed("it begins with no number of a line".to_owned()).into());
@@ -354,26 +358,27 @@ impl Answers {
     }
 }
 
-/// How far a batch is.
+/// Progress of a batch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
-    /// Requests that were answered now.
+    /// Requests answered in this run.
     pub answered: u64,
-    /// Those of them whose answer is an error.
+    /// Answers that are errors.
     pub failed: u64,
-    /// Requests whose answers were there before.
+    /// Requests that were answered in earlier runs.
     pub skipped: u64,
-    /// Tokens that were made.
+    /// Generated tokens.
     pub made: u64,
-    /// Whether it was stopped before its end.
+    /// Whether the batch was stopped early.
     pub stopped: bool,
 }
 
-/// Answers the requests of an input that have no answer yet, so many at once, until they end or `stop` comes; says how far it is after each. The host is
-/// ended with it, and says which experts were used.
+/// Answers all requests of an input that have no answer yet, several at a time, until the end or
+/// `stop`. Calls `tell` after each answer. Ends the host, and returns its expert use.
 ///
 /// # Errors
-/// When the input cannot be read, the output not written, or its answers are to other requests.
+/// When the input cannot be read, the output cannot be written, or the output has answers to other
+/// requests.
 pub fn run<R: BufRead>(
     host: Host,
     (path, mut lines): (PathBuf, Lines<R>),
@@ -384,14 +389,14 @@ pub fn run<R: BufRead>(
 ) -> Result<(Progress, Option<ExpertUse>), Error> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
     let runtime = runtime.map_err(Error::io(std::path::Path::new("a thread"), "start"))?;
-    // As many again wait, so that there are always tokens to compute.
+    // As many requests again wait, so that the engine always has work.
     let at_once = 2 * host.parallel();
     let host = Arc::new(host);
     let local = Local::new(Arc::new(One(Arc::clone(&host))));
     let result = runtime.block_on(async {
         let (mut progress, mut running, mut ended) = (Progress::default(), JoinSet::new(), false);
         let mut stop = std::pin::pin!(async {
-            // Whoever cannot stop it any more lets it end.
+            // If the sender is dropped, the batch can no longer be stopped: continue.
             if stop.await.is_err() {
                 std::future::pending::<()>().await;
             }
@@ -433,7 +438,8 @@ pub fn run<R: BufRead>(
             let Some(done) = done else { break };
             let answer = done.map_err(|error| BatchError::Ended { problem: error.to_string() })?;
             if answer.response["status_code"] == 503 {
-                // Room for all of them was asked for, so that there is nobody any more to answer.
+                // The queue has room for all of them, so this status means that the engine has
+                // ended.
                 let problem = answer.response["body"]["error"]["message"].to_string();
                 return Err(BatchError::Ended { problem }.into());
             }

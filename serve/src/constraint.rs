@@ -1,4 +1,5 @@
-//! What a whole answer must be, where a part of it is asked for: JSON behind reasoning, or calls of tools in the words of the model's format.
+//! Grammar of a whole answer, from the constraint on one part of it: JSON after reasoning, or tool
+//! calls in the model's chat format.
 //!
 //! ```text
 //! start: (thinking)? answer
@@ -22,18 +23,18 @@ const SPACE: &str = "(/[ \\n]{1,4}/)?";
 /// The number of a call.
 const NUMBER: &str = "/[0-9]{1,4}/";
 
-/// What a whole answer must be.
+/// Grammar of a whole answer, and its given beginning.
 pub struct Answer {
-    /// Its grammar.
+    /// Grammar.
     pub source: Source,
-    /// The text that it begins with, which the prompt has already.
+    /// Beginning of the answer, which the prompt already contains.
     pub begun: String,
 }
 
-/// The grammar of a whole answer; to this prompt, where it is to one.
+/// Returns the grammar of a whole answer; `prompt` is the prompt, if it is known.
 ///
 /// # Errors
-/// Where the format has no such answers: says so.
+/// In words, if the chat format does not support such answers.
 pub fn of_answer(
     wanted: &Constraint,
     format: &Format,
@@ -52,7 +53,7 @@ pub fn of_answer(
     let begun = prompt.and_then(|prompt| prompt.begun.as_ref());
     let (mut schemas, mut named, mut begin) = (Vec::new(), Vec::new(), Begin::default());
     let thinking = match (begun.map(|begun| begun.part), format.thinking(prompt.map_or("", |prompt| &prompt.text))) {
-        // What was thought stands before what is said already.
+        // Reasoning precedes content, so the answer cannot contain any more of it.
         (Some(Some(Part::Content)), _) => format!("{SPACE} "),
         (Some(None), _) if !matches!(wanted, Constraint::Text(_)) => {
             return Err("the last message, with which the answer goes on, has begun a call".to_owned());

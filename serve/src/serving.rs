@@ -1,7 +1,7 @@
 //! Loaded models behind a server. One thread computes the requests of many clients together.
 //!
 //! ```text
-//! connections ──start──▶ queue ──▶ the engine's thread (`thread`): steps of `tokens` or of `vectors`, over and over
+//! connections ──start──▶ queue ──▶ the engine's thread (`thread`): steps of `tokens` or `vectors`
 //!      ▲                                     │
 //!      └──────────── text, end ──────────────┘
 //! ```
@@ -57,10 +57,11 @@ pub use registry::{Registry, Source};
 /// The error of a request for text that reaches an engine of embeddings.
 const NO_TOKENS: &str = "this model gives embeddings and no text";
 
-/// After so long without a sign the thread counts as stuck. A step of a prompt on a slow machine takes seconds.
+/// Time without a sign of life after which the thread counts as stuck. A prefill step on a slow
+/// machine takes seconds.
 const STUCK: Duration = Duration::from_secs(300);
 
-/// How long threads that work for nobody any more have to end.
+/// Time that threads with abandoned work have to end.
 const LAST: Duration = Duration::from_secs(1);
 
 /// Options of a served model.
@@ -68,7 +69,7 @@ const LAST: Duration = Duration::from_secs(1);
 pub struct Options {
     /// The model's name in requests.
     pub name: String,
-    /// Requests that may wait for a place.
+    /// Max number of waiting requests.
     pub queue: usize,
     /// The template, in place of the model's own.
     pub template: Option<ChatTemplate>,
@@ -77,31 +78,31 @@ pub struct Options {
     /// Program of the helper that compiles grammars first; see [`Vocabulary::with_helper`]. Without
     /// it, a compiler that overflows its stack ends this process.
     pub compiler: Option<PathBuf>,
-    /// The folder where sequences are saved when somebody asks for it; nobody may where there is none.
+    /// Folder for saved sequences; `None` forbids saving.
     pub slot_folder: Option<PathBuf>,
-    /// Where what prompts begin with is kept; nowhere where there is neither memory nor a folder for it.
+    /// Options of the prompt cache; `None` without one.
     pub prompts: Option<prompt_cache::Options>,
     /// Limit of prompt tokens in a step that also generates tokens. The default is
     /// [`PROMPT_ROWS`](ixc_generate::generator::PROMPT_ROWS).
     pub prompt_rows: Option<usize>,
-    /// How a request goes on where its context is full.
+    /// Way to continue a request with a full context; `None` ends it.
     pub shift: Option<ContextShift>,
-    /// Whether the oldest turns of a conversation are left out where it is too long.
+    /// Whether the oldest turns of a conversation are dropped if it is too long.
     pub drops_turns: bool,
     /// Pooling of hidden states, in place of the model's own. Embedding models only.
     pub pooling: Option<Pooling>,
 }
 
-/// Loaded model behind a server.
+/// Loaded model of a server.
 #[derive(Debug)]
 pub struct Host {
     facts: Facts,
     tokenizer: Option<Arc<Tokenizer>>,
     template: Option<ChatTemplate>,
     options: Options,
-    /// The tokens as grammars take them; made when a grammar first comes.
+    /// The tokens in the form that grammars need; created for the first grammar.
     vocabulary: OnceLock<Result<Vocabulary, GrammarError>>,
-    /// What repetitions do not go over where nothing is said.
+    /// Default breakers of repetitions.
     breakers: OnceLock<Arc<sample::Breakers>>,
     submissions: Sender<Message>,
     shared: Arc<Shared>,
@@ -109,10 +110,11 @@ pub struct Host {
 }
 
 impl Host {
-    /// Starts the thread; tokens are guessed where there is a speculation.
+    /// Starts the thread, with speculation if it is given.
     ///
     /// # Errors
-    /// When the template is malformed, or the system refuses memory or a thread; [`GenerationError::NoSpeculation`] where tokens cannot be guessed.
+    /// When the template is malformed, or the system refuses memory or a thread;
+    /// [`Error::NoSpeculation`] where tokens cannot be guessed.
     pub fn new(model: LoadedModel, speculation: Option<Speculation>, options: Options) -> Result<Host, Error> {
         let own = || model.chat_template().map(ChatTemplate::from_source).transpose();
         let template = options.template.clone().map_or_else(own, |template| Ok(Some(template)))?;
@@ -245,14 +247,14 @@ impl Host {
         let parser = if conversation.tools.is_empty() { parser.without_calls() } else { parser };
         let (parser, begun) = match conversation.continued.zip(conversation.messages.last()) {
             None => (parser, None),
-            // Nobody reads through what no sequence has room for.
+            // Do not parse a prompt that is too long anyway.
             Some(_) if tokens.len() > context => return Err(Refusal::too_long(tokens.len(), context)),
             Some((part, last)) => {
                 let text = match part {
                     Part::Content => &*last.content,
                     Part::Reasoning => last.reasoning.as_deref().unwrap_or_default(),
                 };
-                // Names of control tokens in it are text to the model, and so they are here.
+                // Names of control tokens in it are text to the model, and therefore also here.
                 let (parser, said) = parser.continuing(part, &values.protect(text));
                 let begun = Begun { part: parser.part(), content: values.restore(&said.content) };
                 (parser, Some(begun))
@@ -441,9 +443,10 @@ impl Host {
         self.facts.parallel
     }
 
-    /// Lets what is computed end, and waits until what prompts began with is kept. Gives which experts were used, the first time.
+    /// Ends the thread after the current requests, and waits until the prompt cache is written.
+    /// Returns the expert use on the first call.
     pub(crate) fn end(&self) -> Option<ExpertUse> {
-        // Somebody may still hold the other end, who has nothing to say any more.
+        // Other senders may still exist, but they send nothing any more.
         let _ = self.submissions.send(Message::End);
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
         let ended = thread?.join();
@@ -451,7 +454,7 @@ impl Host {
     }
 }
 
-/// Listens on the first of these addresses that the system gives.
+/// Listens on the first of these addresses that the system accepts.
 ///
 /// # Errors
 /// When it refuses all of them.
@@ -461,7 +464,8 @@ pub fn listen(addresses: &[SocketAddr]) -> io::Result<TcpListener> {
     Ok(listener)
 }
 
-/// Serves until `ended` comes, or is dropped, or SIGTERM; then lets answers that are being made end, and keeps prompts. Gives which experts were used.
+/// Serves until `ended` comes, or is dropped, or SIGTERM; then lets answers that are being made
+/// end, and keeps prompts. Gives which experts were used.
 ///
 /// # Errors
 /// When the system refuses threads.
@@ -486,13 +490,14 @@ pub fn serve(
         ixc_server::serve(listener, served, options, end).await;
         Ok(())
     });
-    // With it go connections that did not end in time. A grammar that is compiled just now, or a prompt that is made, is for nobody any more.
+    // This also closes connections that did not end in time, and abandons grammars in compilation
+    // and prompts in preparation.
     runtime.shutdown_timeout(LAST);
     let used = models.end();
     result.map(|()| used)
 }
 
-/// SIGTERM comes; never, where the system cannot tell.
+/// Waits for SIGTERM; waits for ever if the system cannot report it.
 async fn terminated() {
     #[cfg(unix)]
     if let Ok(mut signal) = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate()) {

@@ -1,4 +1,5 @@
-//! A request that is computed by a [`Host`]: asked whether something has happened, waited for, or polled as a stream.
+//! A request that is computed by a [`Host`]: asked whether something has happened, waited for, or
+//! polled as a stream.
 //!
 //! ```
 //! use ixc_runtime::sample::Settings;
@@ -46,14 +47,14 @@ pub struct Handle {
     is_over: bool,
 }
 
-/// What is there of a request.
+/// State of a request.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Polled {
-    /// Something has happened.
+    /// An event.
     Event(Event),
-    /// Nothing has since.
+    /// No new event.
     Nothing,
-    /// Nothing will any more.
+    /// The request is over.
     Over,
 }
 
@@ -61,24 +62,24 @@ impl Host {
     /// Begins to compute a request.
     ///
     /// # Errors
-    /// As [`Model::start`].
+    /// See [`Model::start`].
     pub fn submit(&self, request: Request) -> Result<Handle, Refusal> {
         let (send, events) = unbounded_channel();
         self.start(request, send)?;
         Ok(Handle { events, is_over: false })
     }
 
-    /// Begins to compute several requests: all of them, or, where one is refused, none.
+    /// Starts several requests: all, or none if one is refused.
     ///
     /// # Errors
-    /// As [`Host::submit`].
+    /// See [`Host::submit`].
     pub fn submit_all(&self, requests: impl IntoIterator<Item = Request>) -> Result<Vec<Handle>, Refusal> {
         requests.into_iter().map(|request| self.submit(request)).collect()
     }
 }
 
 impl Handle {
-    /// What has happened next, without waiting.
+    /// Returns the next event without waiting.
     pub fn poll(&mut self) -> Polled {
         match self.events.try_recv() {
             Ok(event) => Polled::Event(self.seen(event)),
@@ -90,7 +91,8 @@ impl Handle {
         }
     }
 
-    /// What happens next; nothing behind the end. Waits as long as it takes, so that it is not for threads of a runtime: those poll the stream.
+    /// Waits for the next event; `None` after the end. Asynchronous runtimes must poll the stream
+    /// instead, because this call blocks.
     ///
     /// # Panics
     /// Within an asynchronous runtime.
@@ -100,7 +102,7 @@ impl Handle {
         event.map(|event| self.seen(event))
     }
 
-    /// Ends it; what was computed of it stays to be reused.
+    /// Ends the request; its computed prefix stays for reuse.
     pub fn cancel(self) {}
 
     /// Whether its last event has been given.
@@ -144,7 +146,7 @@ mod tests {
         Request { limit: Some(limit), ignore_end: true, ..Request::new(tokens, Settings::greedy()) }
     }
 
-    /// What a request is told but for what of its prompt was there already.
+    /// Returns the events of a request without the first one, which depends on the reused prefix.
     fn of(events: Vec<Event>) -> Vec<Event> {
         assert!(
             matches!(events[0], Event::Begun { .. }) && matches!(events.last(), Some(Event::Ended { made: 6, .. }))

@@ -1,16 +1,20 @@
-//! Models by name in one budget of memory: each is loaded when it is first asked for, and unloaded where another needs its room.
+//! Models by name in one memory budget. A model is loaded on the first request, and unloaded if
+//! another one needs its memory.
 //!
 //! ```text
 //! request for b ──▶ room? ── yes ──▶ load b
 //!                    │ no
-//!                    ├── unload what was not asked for the longest time and answers nobody, and ask again
-//!                    └── everyone answers: wait a little, then refuse
+//!                    ├── unload the idle model that was requested least recently, and retry
+//!                    └── all models are busy: wait a little, then refuse
 //! ```
 //!
-//! A model is given as much as it takes with all of its weights in memory, or what there is in all, where that is less: then its experts are streamed.
+//! A model gets enough memory for all of its weights, or the whole budget if that is smaller; its
+//! experts are then streamed.
 //!
-//! Invariant: what is counted for the models that are loaded is within the budget, beside what the process takes itself.
-//! Invariant: a model is unloaded only where nobody has it: no request that is read, computed or answered.
+//! Invariant: the memory of all loaded models, in addition to the process's own, is within the
+//! budget.
+//!
+//! Invariant: a model is unloaded only while no request that uses it is read, computed or answered.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -25,20 +29,20 @@ use ixc_generate::budget;
 use ixc_generate::expert_use::ExpertUse;
 use ixc_generate::loaded_model::{LoadOptions, LoadedModel, LongestContext};
 
-/// How long a model that finds no room waits for others to have answered, and how often it looks.
+/// Time that a model without room waits for others to finish, and time between checks.
 const PATIENCE: Duration = Duration::from_secs(10);
 const LOOK: Duration = Duration::from_millis(50);
 
 /// A model that can be loaded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Source {
-    /// Its name in requests.
+    /// Name in requests.
     pub name: String,
-    /// The model or plan; the demo model where there is none.
+    /// Model or plan; `None` is the demo model.
     pub path: Option<PathBuf>,
 }
 
-/// How models are loaded.
+/// Options for loading models.
 #[derive(Debug)]
 struct Loading {
     load: LoadOptions,
@@ -57,10 +61,10 @@ struct Loaded {
     used: u64,
 }
 
-/// What changes.
+/// Mutable state.
 #[derive(Debug, Default)]
 struct State {
-    /// As many as there are sources.
+    /// One entry for each source.
     loaded: Vec<Option<Loaded>>,
     clock: u64,
 }
@@ -71,7 +75,7 @@ pub struct Registry {
     sources: Vec<Source>,
     /// Whether each model is an embedding model, once that is known.
     kinds: Vec<OnceLock<bool>>,
-    /// Nothing is loaded, or unloaded, where there is one model, which is there.
+    /// `None` if there is one model, which stays loaded.
     loading: Option<Loading>,
     state: Mutex<State>,
     /// Held while a model is loaded.
@@ -79,7 +83,7 @@ pub struct Registry {
 }
 
 impl Registry {
-    /// One model, which stays, whatever requests call it.
+    /// Creates a registry of one model, which stays loaded and answers to any name.
     pub fn one(host: Host) -> Registry {
         let sources = vec![Source { name: host.facts.name.clone(), path: None }];
         let loaded = vec![Some(Loaded { host: Arc::new(host), bytes: None, used: 0 })];
@@ -93,7 +97,7 @@ impl Registry {
     /// but the name.
     pub fn several(sources: Vec<Source>, load: LoadOptions, host: Options) -> Registry {
         let total = match load.run.memory {
-            // What is said is of the whole process.
+            // The limit applies to the whole process.
             Some(memory) => memory.saturating_sub(memory_estimate::process_bytes()),
             None => budget::left().unwrap_or(u64::MAX),
         };
@@ -108,7 +112,8 @@ impl Registry {
         self.loading.as_ref().map(|loading| loading.total).filter(|total| *total < u64::MAX)
     }
 
-    /// Lets what is computed end, and unloads all. Gives which experts were used, of one model alone.
+    /// Lets what is computed end, and unloads all. Gives which experts were used, of one model
+    /// alone.
     pub(super) fn end(&self) -> Option<ExpertUse> {
         let loaded: Vec<Loaded> = self.state().loaded.iter_mut().filter_map(Option::take).collect();
         let mut used: Vec<_> = loaded.iter().map(|loaded| loaded.host.end()).collect();
@@ -186,7 +191,8 @@ impl Registry {
         let begin = Instant::now();
         let free = loop {
             let (free, unloaded, answering) = self.make_room(wanted, *total);
-            // Outside of the lock: it may take as long as a step, and what prompts began with is written.
+            // Outside of the lock: it may take as long as a step, and what prompts began with is
+            // written.
             let has_unloaded = !unloaded.is_empty();
             unloaded.iter().for_each(|host| drop(host.end()));
             if free >= wanted {
@@ -197,7 +203,8 @@ impl Registry {
             }
             sleep(LOOK);
         };
-        // Where all of it fits the machine may be asked as ever; otherwise it has the rest of the budget, which is counted for the whole process.
+        // Where all of it fits the machine may be asked as ever; otherwise it has the rest of the
+        // budget, which is counted for the whole process.
         options.run.memory =
             (own > free).then(|| memory_estimate::process_bytes().saturating_add(free).saturating_sub(kept));
         let loaded = LoadedModel::open(path, &options).map_err(|error| failed(error.to_string()))?;
@@ -216,15 +223,16 @@ impl Registry {
         Ok(opened)
     }
 
-    /// Takes out as few models that nobody has as it takes for so many bytes, those first that were not asked for the longest time. Gives what is free then,
-    /// what was taken out, and the names of those that are left.
+    /// Unloads idle models, the least recently requested first, until `wanted` bytes are free or
+    /// none is idle. Returns the free bytes, the unloaded models, and the names of the remaining
+    /// ones.
     fn make_room(&self, wanted: u64, total: u64) -> (u64, Vec<Arc<Host>>, Vec<String>) {
         let state = &mut *self.state();
         let mut unloaded = Vec::new();
         loop {
             let held = state.loaded.iter().flatten().filter_map(|loaded| loaded.bytes);
             let free = total.saturating_sub(held.fold(0, u64::saturating_add));
-            // Who asks now has to ask this state first.
+            // A new request has to lock this state first.
             let idle = state
                 .loaded
                 .iter_mut()

@@ -26,30 +26,30 @@ use ixc_generate::expert_use::ExpertUse;
 
 /// Error message of requests whose step was not finished.
 pub(super) const FAILED: &str = "the engine failed at this step; the server's log says where";
-/// How often the thread says that it is there while there is nothing to do.
+/// Interval of the idle thread's status updates.
 const BEAT: Duration = Duration::from_secs(1);
 
-/// What comes to the thread.
+/// Message to the thread.
 pub(super) enum Message {
     Request(Box<Submission>),
     Slot(SlotWish),
     Experts(ExpertsAction, Reply<Value>),
     Embed(Texts),
-    /// There will be no more.
+    /// The last message.
     End,
 }
 
-/// Where the answer to a wish goes.
+/// Channel for a reply.
 pub(super) type Reply<T> = oneshot::Sender<Result<T, Refusal>>;
 
-/// What somebody wants done with a sequence.
+/// Action on a sequence, requested by a client.
 pub(super) struct SlotWish {
     pub(super) number: usize,
     pub(super) action: SlotAction,
     pub(super) done: Reply<SlotDone>,
 }
 
-/// A request on its way to the thread.
+/// Request on its way to the thread.
 pub(super) struct Submission {
     pub(super) request: model::Request,
     pub(super) events: UnboundedSender<model::Event>,
@@ -57,16 +57,16 @@ pub(super) struct Submission {
     pub(super) at: Instant,
 }
 
-/// What the thread tells of itself.
+/// State that the thread publishes.
 #[derive(Debug)]
 pub(super) struct Shared {
     pub(super) status: Mutex<(Status, Instant)>,
-    /// Requests that were started and are not worked on.
+    /// Requests that are submitted but not yet started.
     pub(super) waiting: AtomicUsize,
 }
 
 impl Shared {
-    /// The thread is there, and this is how it is.
+    /// Publishes a status; its time shows that the thread is alive.
     pub(super) fn publish(&self, status: &Status) {
         *self.status.lock().unwrap_or_else(PoisonError::into_inner) = (status.clone(), Instant::now());
     }
@@ -79,15 +79,15 @@ pub(super) struct Texts {
     pub(super) done: Reply<Embeddings>,
 }
 
-/// What the thread computes.
+/// Work of the thread.
 pub(super) trait Work {
-    /// What a request is called.
+    /// Identity of a request.
     type Id;
 
     /// Begins a request for tokens.
     fn request(&mut self, submission: Submission);
 
-    /// Does something with a sequence as soon as it can.
+    /// Performs an action on a sequence as soon as possible.
     fn slot(&mut self, wish: SlotWish);
 
     /// Begins a request for vectors.
@@ -108,22 +108,22 @@ pub(super) trait Work {
     /// Ends all requests with an error, after a step that was not finished.
     fn fail_all(&mut self);
 
-    /// Tells how it is.
+    /// Publishes the status.
     fn publish(&mut self);
 
-    /// How it is, as it will be told.
+    /// Returns the status to publish.
     fn status(&mut self) -> &mut Status;
 
     fn engine(&self) -> &Engine;
 
-    /// See [`Engine`]'s; between steps no expert is in use.
+    /// See [`Engine`]; between steps no expert is in use.
     fn evict_experts(&mut self, layer: usize, pinned: bool) -> Result<Evicted, EvictError>;
 
-    /// There will be no more.
+    /// Called after the last message.
     fn finish(&mut self);
 }
 
-/// Works until nobody can submit any more and all that was has ended. Gives which experts were used.
+/// Works until no request can come any more and all requests have ended. Returns the expert use.
 pub(super) fn run(mut work: impl Work, incoming: &Receiver<Message>) -> ExpertUse {
     let mut open = true;
     while open || !work.is_idle() {
@@ -176,7 +176,7 @@ fn expert_action(
     mut evict: impl FnMut(usize, bool) -> Result<Evicted, EvictError>,
 ) -> Result<Value, Refusal> {
     let (layers, pinned) = match action {
-        // A record of which experts are used is JSON.
+        // The record of expert use is JSON.
         ExpertsAction::Look => return serde_json::to_value(used).map_err(invalid),
         ExpertsAction::Evict { layer: Some(layer), pinned } => (layer..layer.saturating_add(1), pinned),
         ExpertsAction::Evict { layer: None, pinned } => (0..used.chosen.len(), pinned),

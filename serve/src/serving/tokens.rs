@@ -1,6 +1,7 @@
-//! The engine's thread where it makes tokens: those of all requests that are there, together.
+//! The engine's thread for token generation; it computes all current requests together.
 //!
-//! Invariant: what is sent to a client is certain: whole characters, nothing of a text to stop at, and no token behind it.
+//! Invariant: text that was sent to a client is final. It has whole characters, no part of a stop
+//! text, and no token after one.
 
 use std::collections::HashMap;
 use std::io::{self, ErrorKind};
@@ -58,14 +59,14 @@ impl Client<'_> {
     }
 }
 
-/// A token, and how likely it was, as clients are told.
+/// Converts a token and its probability to the client's form.
 fn told(tokenizer: Option<&Tokenizer>, likely: sample::Likely) -> model::Likely {
     let sample::Likely { token, log_probability } = likely;
     let bytes = tokenizer.and_then(|tokenizer| tokenizer.token_bytes(token).ok()).unwrap_or_default().to_vec();
     model::Likely { token, bytes, log_probability }
 }
 
-/// What streamed experts did, as it is told.
+/// Returns the counters of streamed experts in the client's form.
 fn experts(stats: &stats::Stats) -> Experts {
     let (sum, drive) = (GroupStats::sum(&stats.groups), &stats.drive);
     Experts {
@@ -80,7 +81,7 @@ fn experts(stats: &stats::Stats) -> Experts {
     }
 }
 
-/// What the thread works with that makes tokens.
+/// Worker of the thread that generates tokens.
 pub(super) struct Worker<'t> {
     generator: Generator,
     tokenizer: Option<&'t Tokenizer>,
@@ -88,7 +89,7 @@ pub(super) struct Worker<'t> {
     clients: HashMap<RequestId, Client<'t>>,
     status: Status,
     shared: &'t Shared,
-    /// Where sequences are saved, and what waits for one that is free.
+    /// Folder for saved sequences, and actions that wait for a free slot.
     folder: Option<PathBuf>,
     wishes: Vec<SlotWish>,
 }
@@ -105,7 +106,7 @@ impl<'t> Worker<'t> {
         Worker { generator, tokenizer, ends, clients, status, shared, folder, wishes: Vec::new() }
     }
 
-    /// Does what is wanted with sequences in which no request is computed.
+    /// Performs the waiting actions on slots without a request.
     fn grant(&mut self) {
         let busy: Vec<bool> = self.generator.slots().map(|(_, active)| active).collect();
         let is_busy = |wish: &SlotWish| busy.get(wish.number).copied().unwrap_or(false);
@@ -137,7 +138,7 @@ impl<'t> Worker<'t> {
             self.status.ended += 1;
             self.status.bounded += u64::from(matches!(end, model::End::Limit | model::End::Context));
             self.status.distributions.whole.add(client.at.elapsed().as_secs_f64());
-            // Before the client is told: whoever has an answer finds it counted.
+            // Publish before the client gets its answer, which is then already counted.
             self.publish();
             client.end(end);
         }
@@ -270,7 +271,7 @@ impl Work for Worker<'_> {
                     }
                 }
                 Event::Token { token, likely } => {
-                    // Behind a text to stop at there may be some of the same step, which nobody wants.
+                    // The same step may give tokens after a stop text: drop them.
                     let Some(client) = self.clients.get_mut(&id) else { continue };
                     self.status.made_tokens += 1;
                     client.made += 1;

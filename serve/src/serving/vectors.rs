@@ -1,4 +1,5 @@
-//! The engine's thread where it makes vectors of texts: those of all requests that are there, together.
+//! The engine's thread where it makes vectors of texts: those of all requests that are there,
+//! together.
 
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
@@ -24,11 +25,11 @@ struct Client {
     done: Reply<Embeddings>,
 }
 
-/// What the thread works with.
+/// Worker of the thread that computes embeddings.
 pub(super) struct Worker<'s> {
     embedder: Embedder,
     clients: HashMap<u64, Client>,
-    /// Which request a text is of, and which of its texts.
+    /// Request of each text, and the text's index in it.
     of_text: HashMap<TextId, (u64, usize)>,
     /// Requests so far.
     count: u64,
@@ -42,7 +43,7 @@ impl<'s> Worker<'s> {
         Worker { embedder, clients, of_text, count: 0, status: Status::default(), shared }
     }
 
-    /// Nothing of a request is computed any more.
+    /// Cancels everything that a request still computes.
     fn release(&mut self, client: &Client) {
         self.shared.waiting.fetch_sub(1, Ordering::Relaxed);
         for id in &client.ids {
@@ -51,7 +52,7 @@ impl<'s> Worker<'s> {
         }
     }
 
-    /// Tells a client what came of its request.
+    /// Sends a client the result of its request.
     fn end(&mut self, client: Client, result: Result<(), Refusal>) {
         self.release(&client);
         let Client { vectors, tokens, done, .. } = client;
@@ -59,7 +60,7 @@ impl<'s> Worker<'s> {
             Ok(()) => self.status.ended += 1,
             Err(_) => self.status.failed += 1,
         }
-        // Before the client is told: whoever has an answer finds it counted.
+        // Publish before the client gets its answer, which is then already counted.
         self.publish();
         let _ = done.send(result.map(|()| Embeddings { vectors, tokens }));
     }
@@ -89,7 +90,7 @@ impl<'s> Worker<'s> {
     }
 }
 
-/// Whoever sends what this thread does not do has been refused before.
+/// Requests that this thread cannot serve are refused earlier.
 impl Work for Worker<'_> {
     type Id = u64;
 
