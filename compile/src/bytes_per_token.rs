@@ -1,4 +1,5 @@
-//! What decoding reads: the bytes that every token takes from memory, and with them the bound on tokens per second.
+//! Memory traffic of decode: the bytes that every token reads, and the resulting bound on tokens
+//! per second.
 //!
 //! ```
 //! let model = ixc_compile::model::Model::new(ixc_compile::demo::open()?)?;
@@ -13,17 +14,18 @@ use std::collections::HashSet;
 use ixc_ir::graph::{DefUse, Dim, Field, Module, Op, OpKind, Operand, Type, ValueId, Weight, view};
 use serde::Serialize;
 
-/// What one token of decoding reads at least, as the model file has it.
+/// Min bytes that a token of decode reads, in the model file's formats.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Traffic {
-    /// Bytes of weights: all matrices, of an embedding table one row, of experts as many as a token is routed to.
+    /// Bytes of weights: all matrices, one row of an embedding table, and the experts that a token
+    /// is routed to.
     pub weights: u64,
-    /// Bytes of keys and values for each position that is in the KV cache.
+    /// Bytes of keys and values for each position in the KV cache.
     pub cache_per_position: u64,
 }
 
 impl Traffic {
-    /// Of a model's graph, before or after passes.
+    /// Returns the traffic of a model's graph, before or after passes.
     pub fn of(module: &Module) -> Traffic {
         let fields = module.states.iter().flat_map(|state| state.fields.iter().map(|field| (field, state.every)));
         let positions = fields.filter(|(field, _)| field.dims.iter().any(|dim| dim.fixed().is_none()));
@@ -35,12 +37,12 @@ impl Traffic {
         for function in &module.functions {
             let ty = |value: ValueId| function.ty(value);
             let def_use = DefUse::of(function);
-            // What a second op reads, such as the norm before both an exact and a quantised row, is in the cache by then. A tied
-            // table is read twice: one row of it, and all of it.
+            // What a second op reads, such as the norm before both an exact and a quantised row, is
+            // in the cache by then. A tied table is read twice: one row of it, and all of it.
             let mut read = HashSet::new();
             for op in &function.ops {
-                // A dequantised weight is read where it is used: that op knows how many experts. A prefetch says what will be read; the
-                // readers are counted.
+                // A dequantised weight counts at its use, where the number of experts is known. A
+                // prefetch only announces reads; the readers count.
                 if let OpKind::Dequantise | OpKind::ExpertPrefetch = op.kind {
                     continue;
                 }
@@ -60,13 +62,13 @@ impl Traffic {
         traffic
     }
 
-    /// Bytes of one token with so many positions before it.
+    /// Returns the bytes of a token after `positions` others.
     pub fn at(&self, positions: u64) -> u64 {
         self.weights.saturating_add(self.cache_per_position.saturating_mul(positions))
     }
 }
 
-/// Bytes of a weight that an op reads for one token.
+/// Returns the bytes of a weight that an op reads for one token.
 fn bytes_read<'t>(op: &Op, weight: &Weight, ty: impl Fn(ValueId) -> &'t Type) -> u64 {
     let row = weight.shape.last().and_then(|&len| weight.format.row_bytes(len)).unwrap_or(0);
     let rows = weight.shape.iter().rev().skip(1).fold(1, |product: u64, &dim| product.saturating_mul(dim));

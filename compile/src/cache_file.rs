@@ -1,4 +1,5 @@
-//! Small files in the user's cache folder, `$XDG_CACHE_HOME/ixc` or `~/.cache/ixc`: what was measured here and holds for a while.
+//! Small files in the user's cache folder, `$XDG_CACHE_HOME/ixc` or `~/.cache/ixc`: what was
+//! measured here and holds for a while.
 //!
 //! Invariant: a file is written as a whole or not at all. A file with any other content gives an
 //! error, and no other harm. The last field is the checksum of the others.
@@ -18,9 +19,9 @@ use serde::de::DeserializeOwned;
 
 use crate::checksum::{sealed, unsealed};
 
-/// Bytes that such a file has at most.
+/// Max bytes of such a file.
 const MAX_BYTES: u64 = 64 << 10;
-/// How long a measurement is good: drives age, machines change.
+/// Time for which a measurement is valid: drives age, machines change.
 const GOOD_FOR: Duration = Duration::from_secs(90 * 24 * 3600);
 
 /// Seconds since 1970.
@@ -28,32 +29,32 @@ pub fn seconds(now: SystemTime) -> u64 {
     now.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
-/// Whether what was measured then still holds.
+/// Whether a measurement is still valid.
 pub fn is_recent(measured: u64, now: SystemTime) -> bool {
     seconds(now).checked_sub(measured).is_some_and(|age| age <= GOOD_FOR.as_secs())
 }
 
-/// Writes all of it or nothing: of two at once, one is left.
+/// Writes the whole file or nothing. Of two concurrent writes, one wins.
 ///
 /// # Errors
-/// What the system says.
+/// The system's error.
 pub fn write(path: &Path, what: &impl Serialize) -> io::Result<()> {
     write_bytes(path, sealed(&[], &serde_json::to_string(what)?).as_bytes())
 }
 
-/// As [`write()`], bytes.
+/// Like [`write()`], for bytes.
 ///
 /// # Errors
-/// What the system says.
+/// The system's error.
 pub fn write_bytes(path: &Path, bytes: &[u8]) -> io::Result<()> {
     own::create_folder(path.parent().unwrap_or(path))?;
     atomic_write(path, bytes).map_err(io::Error::other)
 }
 
-/// Reads it, if it is there.
+/// Reads the file, if it exists.
 ///
 /// # Errors
-/// In words, where it cannot be read or is nothing like what is expected.
+/// In words, if it cannot be read or has the wrong form.
 pub fn read<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, String> {
     let text = match read_text(path, MAX_BYTES) {
         Err(ReadError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => return Ok(None),

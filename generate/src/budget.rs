@@ -1,6 +1,7 @@
-//! Memory budgets: whether a model fits, and how it is compiled where it does not.
+//! Memory budgets: whether a model fits, and how it is compiled if it does not.
 //!
-//! What a run takes is the runtime's own sum ([`memory_estimate::resident`]), by which loading a plan keeps a budget or refuses it.
+//! The size of a run is the runtime's own sum ([`memory_estimate::resident`]), which also decides
+//! whether a plan can be loaded within a budget.
 //!
 //! ```
 //! use ixc_generate::budget;
@@ -33,14 +34,14 @@ use ixc_compile::compile::{Compiled, DECIDES, Options, compile, specs};
 use ixc_compile::machine::system;
 use ixc_compile::model::{Model, is_plan};
 
-/// The part of the memory that is left which is taken where nothing is said, in percent: the rest is the system's.
+/// Default share of the free memory that a run may take, in percent; the rest is for the system.
 const MEMORY_PART: u64 = 90;
-/// What may be taken of the memory that is left; nothing where the system does not tell.
+/// Returns the bytes of free memory that a run may take; `None` if the system does not report it.
 pub fn left() -> Option<u64> {
     Some([system::memory().available, system::cgroup_left()].into_iter().flatten().min()? / 100 * MEMORY_PART)
 }
 
-/// The budget where nothing is said, for what takes so many bytes; none where it fits.
+/// Returns the default budget for a run that takes `needed` bytes; `None` if it fits.
 fn default_memory(needed: u64) -> Option<u64> {
     left().filter(|left| needed > *left)
 }
@@ -116,7 +117,8 @@ fn expert_bytes(plan: &Plan<Kernel>) -> u64 {
     expert_weights(plan).filter_map(|weight| weight.bytes_in(weight.format)).fold(0, u64::saturating_add)
 }
 
-/// The budget for a plan that says when its experts are needed, where nothing is said; none where all of it fits.
+/// Returns the default budget for a plan that states when its experts are needed; `None` if all of
+/// it fits.
 ///
 /// # Errors
 /// When the plan is malformed.
@@ -124,25 +126,26 @@ pub(crate) fn of_plan(plan: &Plan<Kernel>, run: &engine::Options) -> Result<Opti
     Ok(if plan.expert_groups.is_empty() { None } else { default_memory(memory_estimate::resident(plan, run)?) })
 }
 
-/// Compiles a model that will be run as `run` says: where that takes more than its budget, and the model has experts, its plan says when
-/// these are needed. Without a budget that is what the machine has left, for a model with experts that is larger. Gives the budget, too.
+/// Compiles a model to be run as `run` says. If it exceeds its budget and has experts, its plan
+/// states when these are needed. The default budget is the machine's free memory, and applies only
+/// to models with experts that exceed it. Returns the plan and the budget.
 ///
 /// # Errors
-/// As [`compile`].
+/// See [`compile`].
 pub fn compile_within(
     model: &Model,
     options: &Options,
     run: &engine::Options,
 ) -> Result<(Compiled, Option<u64>), Error> {
-    // Whoever is told decisions is told those of the plan that is made in the end.
+    // Record only the decisions of the final plan, not of this trial.
     let resident = compile(model, &Options { decisions: None, ..options.clone() })?;
     let experts = expert_bytes(&resident.plan);
     let needed = memory_estimate::resident(&resident.plan, run)?;
     let memory = run.memory.or_else(|| default_memory(needed).filter(|_| experts > 0));
-    // Where it is close, too: what the process has grows a little until the plan is loaded, and a plan that says when experts are needed
-    // runs with all of them in memory as well.
+    // Also if it is close to the budget: the process grows a little until the plan is loaded, and
+    // such a plan also runs with all experts in memory.
     let is_over = |memory: u64| with_margin(needed) > memory;
-    // What is left for experts when everything else is there.
+    // Memory that is left for experts after everything else.
     let others = needed.saturating_sub(experts);
     let of_experts = |memory: u64| memory.saturating_sub(others).min(experts / 2);
     let expert_memory = memory.filter(|memory| is_over(*memory) && experts > 0).map(of_experts);

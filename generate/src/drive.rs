@@ -1,10 +1,12 @@
-//! How fast the drive is that a model lies on, and how many reads at once it wants: measured thoroughly by `ixc doctor --drive` and
-//! remembered, or else looked at for a moment before a run.
+//! Speed of a model's drive, and the best number of reads in flight. `ixc doctor --drive` measures
+//! both thoroughly and stores them; otherwise a short measurement precedes a run.
 //!
-//! Each drive has a small file in the user's cache folder (`cache_file`), named by the device number. Since these numbers are given anew, the file
-//! holds the drive's name, model and length, too. Entries that cannot be right are ignored, and reported.
+//! Each drive has a small file in the user's cache folder (`cache_file`), named by the device
+//! number. Device numbers can change, so the file also holds the drive's name, model and length.
+//! Implausible entries are ignored and reported.
 //!
-//! Invariant: nothing here writes to the drive that is measured, and no failure here fails a run: it goes on with the usual depth.
+//! Invariant: nothing here writes to the measured drive. No failure here fails a run, which then
+//! uses the default depth.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -33,16 +35,16 @@ const FASTEST: f64 = 1e12;
 pub struct Measured {
     /// The file that was read.
     pub file: PathBuf,
-    /// What the system knows of the drive.
+    /// The drive, as the system describes it.
     pub place: Option<Place>,
     /// Rates and the depth to use.
     pub probe: Probe,
-    /// Where it is remembered, or why not.
+    /// File with the stored result, or the reason that it was not stored.
     pub remembered: Result<PathBuf, String>,
 }
 
 impl Measured {
-    /// What was not as it should be, and where this is remembered.
+    /// Returns the problems of the measurement, and the place of the stored result.
     pub fn notes(&self) -> Vec<String> {
         let remembered = match &self.remembered {
             Ok(path) => format!("remembered in {}", path.display()),
@@ -52,7 +54,8 @@ impl Measured {
     }
 }
 
-/// Measures the drive that a file lies on (of a folder, its largest file), in a few seconds, and remembers the result.
+/// Measures the drive that a file lies on (of a folder, its largest file), in a few seconds, and
+/// remembers the result.
 ///
 /// # Errors
 /// When there is no such file, it is too small, or it cannot be read.
@@ -91,54 +94,55 @@ fn largest(path: &Path) -> Result<PathBuf, Error> {
     }
 }
 
-/// How many reads of streamed experts are outstanding at once, and why.
+/// Number of reads of streamed experts in flight, and its origin.
 #[derive(Clone, Debug)]
 pub struct Choice {
-    /// The file that they are read from.
+    /// File that experts are read from.
     pub file: PathBuf,
-    /// Reads at once.
+    /// Reads in flight.
     pub depth: usize,
-    /// Who says so.
+    /// Origin of the number.
     pub origin: Origin,
-    /// Bytes per second that the drive gives with so many of [`CHUNK`] bytes, where that is known.
+    /// The drive's rate in bytes per second with this many reads of [`CHUNK`] bytes, if known.
     pub rate: Option<f64>,
-    /// What went wrong.
+    /// Problems of the measurement.
     pub notes: Vec<String>,
 }
 
-/// Who says how many reads there are at once.
+/// Origin of the number of reads in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// The user.
+    /// The user's option.
     Told,
     /// An earlier `ixc doctor --drive`.
     Remembered,
-    /// A look at the drive before this run.
+    /// A short measurement before this run.
     Looked,
-    /// Nobody: it is the usual one.
+    /// The default.
     Usual,
 }
 
 impl Choice {
-    /// What the drive gives now, by itself, with as many reads at once as this says: bytes per second, measured for about so long.
-    /// `None` where the file is too small to tell, or cannot be read.
+    /// Measures the drive's current rate in bytes per second, with this number of reads in flight,
+    /// for about `time`. `None` if the file is too small or cannot be read.
     pub fn rate_now(&self, time: Duration) -> Option<f64> {
         self.rate_of(1, time)
     }
 
-    /// The same drive with so many reads at once.
+    /// Returns the same drive with another number of reads in flight.
     pub fn with_depth(&self, depth: usize) -> Choice {
         Choice { depth, ..self.clone() }
     }
 
-    /// As [`Choice::rate_now`], with so many reads in a row behind each other.
+    /// Like [`Choice::rate_now`], with `together` adjacent reads at a time.
     pub fn rate_of(&self, together: u32, time: Duration) -> Option<f64> {
         let probe = probe::file(&self.file, &Options { together, ..Options::at(self.depth, time) }).ok()?;
         (probe.direct && probe.rate() > 0.0).then(|| probe.rate())
     }
 }
 
-/// Chooses how many reads at once a file's drive shall have: as told, or as remembered, or by a look of a quarter of a second.
+/// Chooses the number of reads in flight for a file's drive: the given one, the stored one, or the
+/// result of a measurement of a quarter of a second.
 pub fn choose(file: &Path, told: Option<usize>) -> Choice {
     choose_by(remembered(file), file, told)
 }
@@ -163,7 +167,8 @@ fn choose_by(remembered: Result<Option<Entry>, String>, file: &Path, told: Optio
     match probe::file(file, &Options::quick()) {
         // Through the page cache it is not the drive that was measured.
         Ok(probe) if probe.direct => {
-            // Where nothing was read in so short a time there is no rate: as one, 0 would be divided by.
+            // Where nothing was read in so short a time there is no rate: as one, 0 would be
+            // divided by.
             let rate = Some(probe.rate()).filter(|rate| *rate > 0.0);
             choice(probe.depth, Origin::Looked, rate, notes)
         }
@@ -175,7 +180,8 @@ fn choose_by(remembered: Result<Option<Entry>, String>, file: &Path, told: Optio
     }
 }
 
-/// What is remembered of the drive that a file lies on; nothing where there is nothing, and a note where it cannot be right.
+/// Returns the stored entry of a file's drive. `Ok(None)` without an entry; the error is a note
+/// about an implausible entry.
 fn remembered(file: &Path) -> Result<Option<Entry>, String> {
     let (Some(place), Some(folder)) = (affinity::place(file), own::folder()) else { return Ok(None) };
     let path = entry_path(&folder, &place);
@@ -186,11 +192,11 @@ fn entry_path(folder: &Path, place: &Place) -> PathBuf {
     folder.join(format!("drive-{}.json", place.number.replace(':', "-")))
 }
 
-/// What is remembered of a drive.
+/// Stored measurement of a drive.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct Entry {
     version: u32,
-    /// Which drive it is: its name, model and length.
+    /// The drive's name, model and length.
     drive: String,
     /// Seconds since 1970.
     measured: u64,

@@ -1,7 +1,8 @@
-//! What a part of a run took: tokens, seconds, and what streaming experts did meanwhile.
+//! Time of a part of a run: tokens, seconds, and the counters of streamed experts.
 //!
 //! ```text
-//! 64 tokens in 4 s; of 3072 experts needed 2300 were in memory; the drive read for 3.1 s, two threads waited 1.4 s in all
+//! 64 tokens in 4 s; 2300 of 3072 needed experts were in memory;
+//! the drive read for 3.1 s; two threads waited 1.4 s in all
 //! ```
 
 use std::ops::AddAssign;
@@ -11,36 +12,36 @@ use ixc_runtime::engine::Engine;
 use ixc_runtime::stream::store::ExpertCache;
 use ixc_runtime::stream::store::stats::GroupStats;
 
-/// How many tokens took how long.
+/// Tokens and their time.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Phase {
     /// Tokens.
     pub tokens: usize,
     /// Seconds.
     pub seconds: f64,
-    /// How many of them packing weights took that were needed for the first time, on average over the threads.
+    /// Seconds that packing of weights on first use took, averaged over the threads.
     pub packing: f64,
-    /// What streaming experts did meanwhile; nothing where all are in memory.
+    /// Counters of streamed experts; zero if all experts are in memory.
     pub streamed: Streamed,
 }
 
-/// What streaming experts did in some time.
+/// Counters of streamed experts over some time.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Streamed {
-    /// Bytes that were read, for routers and for predictions.
+    /// Bytes read, for routers and for predictions.
     pub bytes: u64,
-    /// Experts that routers asked for.
+    /// Experts that routers requested.
     pub requested: u64,
-    /// How many of them were in memory, but not because they had been read ahead and not used since.
+    /// Requested experts in memory, without prefetched ones on their first use.
     pub kept: u64,
-    /// Seconds with at least one read outstanding.
+    /// Seconds with at least one read in flight.
     pub busy: f64,
-    /// Seconds that threads waited for experts, all threads together, packing not counted.
+    /// Seconds in which threads waited for experts, summed over threads, without packing.
     pub stall: f64,
 }
 
 impl Streamed {
-    /// All that a store did so far.
+    /// Returns the totals of an expert cache.
     fn of(store: &ExpertCache) -> Streamed {
         let stats = store.stats();
         let all = GroupStats::sum(&stats.groups);
@@ -63,8 +64,8 @@ impl Streamed {
         }
     }
 
-    /// The part of requested experts that had to be read, before or after they were requested, 0 to 1.
-    /// Nothing where none was requested.
+    /// Returns the share of requested experts that had to be read, before or after the request, 0 to
+    /// 1. `None` without requests.
     pub fn missed(&self) -> Option<f64> {
         (self.requested > 0).then(|| 1.0 - self.kept as f64 / self.requested as f64)
     }
@@ -87,7 +88,8 @@ impl Phase {
         if seconds > 0.0 { self.tokens as f64 / seconds } else { 0.0 }
     }
 
-    /// How reading and computing lay beside each other, on so many threads; nothing where nothing was read.
+    /// Returns the overlap of reading and computing with this many threads; `None` if nothing was
+    /// read.
     pub fn overlap(&self, threads: usize) -> Option<Overlap> {
         let Streamed { busy, stall, .. } = self.streamed;
         (busy > 0.0 && self.seconds > 0.0).then(|| Overlap {
@@ -97,16 +99,16 @@ impl Phase {
     }
 }
 
-/// How reading and computing lay beside each other.
+/// Overlap of reading and computing.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Overlap {
-    /// The part of the time with at least one read outstanding.
+    /// Share of the time with at least one read in flight.
     pub reading: f64,
-    /// The part of that in which threads did not wait for experts, on average over the threads.
+    /// Share of that time in which threads did not wait for experts, averaged over the threads.
     pub hidden: f64,
 }
 
-/// A phase that is on.
+/// Phase in progress.
 #[derive(Debug)]
 pub struct Meter {
     begin: Instant,
@@ -121,7 +123,7 @@ impl Meter {
         Meter { begin: Instant::now(), packing: engine.packing_time(), before }
     }
 
-    /// What happened until now, in which so many tokens were computed.
+    /// Returns the phase until now, with `tokens` computed tokens.
     pub fn phase(&self, tokens: usize, engine: &Engine) -> Phase {
         let seconds = self.begin.elapsed().as_secs_f64();
         let packing = engine.packing_time().saturating_sub(self.packing).as_secs_f64();
@@ -140,7 +142,8 @@ mod tests {
         let phase = Phase { tokens: 8, seconds: 4.0, packing: 0.0, streamed };
         assert_eq!(phase.overlap(2), Some(Overlap { reading: 0.75, hidden: 0.75 }));
         assert_eq!(phase.overlap(1), Some(Overlap { reading: 0.75, hidden: 0.5 }));
-        // All threads waited all the time that something was read, and a little longer: nothing was hidden.
+        // All threads waited all the time that something was read, and a little longer: nothing was
+        // hidden.
         let waited = Phase { streamed: Streamed { stall: 6.1, ..streamed }, ..phase };
         assert_eq!(waited.overlap(2).map(|overlap| overlap.hidden), Some(0.0));
         assert_eq!(Phase { streamed: Streamed::default(), ..phase }.overlap(2), None);

@@ -1,4 +1,4 @@
-//! How fast a model runs: steps that are timed, of tokens that no text has.
+//! Speed of a model: timed steps with arbitrary tokens.
 //!
 //! ```
 //! use ixc_measure::bench::Bench;
@@ -42,12 +42,13 @@ impl Bench {
         &self.model
     }
 
-    /// Where the time went since the last call.
+    /// Returns the statistics of time since the last call.
     pub fn take_stats(&mut self) -> Stats {
         self.model.take_stats()
     }
 
-    /// Times the prefill of `tokens` tokens behind `depth` others, which are computed before and do not count.
+    /// Times the prefill of `tokens` tokens after `depth` earlier ones, which are computed before
+    /// and not timed.
     ///
     /// # Errors
     /// When they do not fit into the context.
@@ -55,7 +56,8 @@ impl Bench {
         self.time(depth, tokens, Activity::Prompt, self.model.max_tokens())
     }
 
-    /// Times the decode of `tokens` tokens, one after the other, behind `depth` others, which do not count.
+    /// Times the decode of `tokens` tokens, one after the other, behind `depth` others, which do
+    /// not count.
     ///
     /// # Errors
     /// When they do not fit into the context.
@@ -63,7 +65,7 @@ impl Bench {
         self.time(depth, tokens, Activity::Tokens, 1)
     }
 
-    /// Times steps of so many tokens each.
+    /// Times steps of `step` tokens each.
     fn time(&mut self, depth: usize, tokens: usize, activity: Activity, step: usize) -> Result<Phase, Error> {
         let tokens = self.descend(depth, tokens)?;
         self.model.gauge().begin(activity, tokens.len() as u64);
@@ -72,7 +74,8 @@ impl Bench {
         Ok(meter.phase(tokens.len(), self.model.engine()))
     }
 
-    /// Brings `depth` tokens into the KV cache, those that are there already left as they are; the `tokens` that come next.
+    /// Brings the first `depth` tokens into the KV cache, reusing those already there. Returns the
+    /// `tokens` that come next.
     fn descend(&mut self, depth: usize, tokens: usize) -> Result<Vec<u32>, Error> {
         let before = self.some_tokens(0, depth);
         // Other ones each time: experts that were streamed for the last ones are no help to these.
@@ -99,7 +102,8 @@ impl Bench {
         Ok(step?)
     }
 
-    /// Tokens that differ from each other, so that routers choose as they do for text: `count` of a fixed sequence from `first` on.
+    /// Tokens that differ from each other, so that routers choose as they do for text: `count` of a
+    /// fixed sequence from `first` on.
     fn some_tokens(&self, first: usize, count: usize) -> Vec<u32> {
         // Knuth's multiplicative hash.
         let hash = |index: u64| index.wrapping_add(1).wrapping_mul(2_654_435_761) >> 7;

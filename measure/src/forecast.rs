@@ -1,27 +1,38 @@
-//! Tokens per second for a memory budget, before anything is run: the time of computing, the time of reading, and their overlap.
+//! Tokens per second for a memory budget, before anything is run: from the time of computing, the
+//! time of reading, and their overlap.
 //!
-//! **Computing** is measured with the model's own kernels and weights: its first layer alone, and its first few, with the embedding and the
-//! output matrix, run from memory. The difference gives a layer, and all others are taken to be like it. A few: two layers' weights may
-//! stay in the CPU's caches from one token to the next, which those of a whole model do not.
+//! **Computing** is measured with the model's own kernels and weights in memory: its first layer
+//! alone, and its first few, with the embedding and the output matrix. The difference gives the
+//! time of a layer, and all other layers are assumed to be equal. The few layers are more than two,
+//! because the CPU's caches may keep the weights of two layers between tokens, unlike those of a
+//! whole model.
 //!
-//! **Hits**: a token needs `top_k` of each layer's experts. Where routing is uniform, the pessimistic case, the part of them that is in memory
-//! is the part that there are slots for, whatever is given up first. Real routing is skewed: [`Routing`] is what an earlier run found, made to
-//! fit other budgets by one number. A prompt needs nearly all experts of a layer, one layer after the other: nothing that is given up comes
-//! back in time, so it reads all that it needs, unless all are in memory, or as much as an earlier run's prompt read.
+//! **Hits**: a token needs `top_k` experts of each layer. In the pessimistic case of uniform
+//! routing, the hit rate is the share of experts that have slots, whatever the eviction policy.
+//! Real routing is skewed: [`Routing`] holds the results of an earlier run, adapted to other
+//! budgets by one exponent.
 //!
-//! **Reading**: missed bytes over what the drive gives, measured with as many reads at once and as many behind each other. In each layer that
-//! misses some, the first expert to come takes what one takes when the drive has nothing else to do, which is more: measured with as many reads
-//! at once as an expert has.
+//! A prompt needs nearly all experts of each layer in turn, so no evicted expert returns in time.
+//! It reads all experts that it needs, unless all are in memory, or as many bytes as an earlier
+//! run's prompt.
 //!
-//! **Overlap**: a layer's experts are known only when its attention is done, and reads overlap what is computed of the layer's experts:
+//! **Reading**: missed bytes over the drive's rate, measured with as many reads in flight and as
+//! many adjacent reads. In each layer with misses, the first expert takes longer, as if the drive
+//! had nothing else to do. This time is measured with the reads of one expert.
+//!
+//! **Overlap**: a layer's experts are known only after its attention, and reads overlap with
+//! computing the layer's experts:
 //!
 //! ```text
-//! token  = dense + layers that miss none: experts; that miss some: max(experts + packing, reading) + last
+//! token  = dense + layers without misses: experts
+//!                + layers with misses: max(experts + packing, reading) + last
 //! prompt = max(compute + packing, reading): reading goes on through the next layer
 //! ```
 //!
-//! `dense` is all but experts; `packing` of blocks that lie in a model file otherwise than kernels want them; `last`, in each layer that
-//! misses some, the expert that came last, which nothing is left to overlap with. Reading ahead (`--prefetch`) makes a token faster than this.
+//! `dense` is everything but experts. `packing` is the time for blocks whose layout in the model
+//! file differs from the kernels'. `last` is, for each layer with misses, the expert that arrives
+//! last, which overlaps with nothing. Prefetching (`--prefetch`) makes a token faster than this
+//! forecast.
 //!
 //! ```
 //! use ixc_measure::forecast::{Costs, Routing, Shape, forecast};
@@ -54,25 +65,26 @@ use crate::Error;
 
 /// Tokens of the prompt that is predicted.
 pub const PROMPT: usize = 512;
-/// Tokens of decode that are measured at a time, and how often: the lower quartile counts, since what disturbs makes it slower.
+/// Tokens of decode that are measured at a time, and how often: the lower quartile counts, since
+/// what disturbs makes it slower.
 const TOKENS: usize = 8;
 const ROUNDS: usize = 8;
-/// Most layers that are measured, and most bytes of their experts.
+/// Max number of measured layers, and max bytes of their experts.
 const LAYERS: usize = 8;
 const LAYER_BYTES: u64 = 3 << 30;
-/// How long the drive is measured.
+/// Duration of the drive's measurement.
 const DRIVE_TIME: Duration = Duration::from_millis(800);
-/// The version of what is remembered.
+/// Version of the stored results.
 const VERSION: u32 = 2;
 
-/// What of a model matters here.
+/// Properties of a model that the forecast needs.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Shape {
     /// Layers with experts.
     pub layers: u32,
     /// Experts of a layer.
     pub experts: u32,
-    /// Experts that a token needs of a layer.
+    /// Experts of a layer that a token uses.
     pub top_k: u32,
     /// Bytes that are read for an expert.
     pub bytes: f64,
@@ -83,20 +95,20 @@ pub struct Shape {
 }
 
 impl Shape {
-    /// Of a plan's needs, with steps of so many tokens.
+    /// Returns the shape from a plan's needs, for steps of `tokens` tokens.
     pub fn of(needs: &Needs, tokens: u32) -> Shape {
         let layers = needs.blocks.iter().map(|block| block.id.group + 1).max().unwrap_or(1);
         let experts = (needs.blocks.len() as u32).div_ceil(layers);
         Shape { layers, experts, top_k: needs.top_k, bytes: needs.bytes_read(), raw: needs.raw(), tokens }
     }
 
-    /// All experts.
+    /// Returns the number of all experts.
     pub fn all(&self) -> u64 {
         u64::from(self.layers) * u64::from(self.experts)
     }
 }
 
-/// What the parts of a run cost on this machine.
+/// Costs of the parts of a run on this machine.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Costs {
     /// Seconds for a token of decode, without experts.
@@ -113,7 +125,7 @@ pub struct Costs {
     pub alone: f64,
 }
 
-/// What limits.
+/// Bottleneck of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Limit {
@@ -121,7 +133,7 @@ pub enum Limit {
     Cores,
     /// The drive.
     Drive,
-    /// Nothing is read: all experts are in memory.
+    /// Memory: all experts are in it, so nothing is read.
     Memory,
 }
 
@@ -130,7 +142,7 @@ pub enum Limit {
 pub struct Forecast {
     /// Experts in memory.
     pub slots: u64,
-    /// The part of needed experts that are there, 0 to 1.
+    /// Share of needed experts that are in memory, 0 to 1.
     pub hits: f64,
     /// Bytes read for a token.
     pub bytes: f64,
@@ -142,25 +154,29 @@ pub struct Forecast {
     pub token: f64,
     /// Seconds for a prompt of [`PROMPT`] tokens.
     pub prompt: f64,
-    /// What limits decode.
+    /// Bottleneck of decode.
     pub limit: Limit,
 }
 
-/// How tokens choose experts, as far as that is known.
+/// Routing of tokens to experts, if it is known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Routing {
-    /// How evenly experts are chosen: where the part `c` of them is in memory, `c^evenness` of what is needed is there. 1 is uniform; a power
-    /// law is what a few experts chosen far more often than others give, and met a second budget's hits within 1 % for two models.
+    /// Evenness of routing: with a share `c` of the experts in memory, the hit rate is
+    /// `c^evenness`. 1 is uniform. A power law fits a few experts that are chosen far more often
+    /// than others. For two models, it predicted the hits with a second budget within 1 %.
     pub evenness: Option<f64>,
-    /// Bytes of experts that a prompt of [`PROMPT`] tokens reads, as a part of all experts' bytes.
+    /// Bytes of experts that a prompt of [`PROMPT`] tokens reads, relative to the bytes of all
+    /// experts.
     pub prompt: Option<f64>,
 }
 
-/// No run finds less even hits with more: worse than uniform is a cache that did not fill yet.
+/// Max plausible evenness: hits worse than with uniform routing mean that the cache was not yet
+/// full.
 const MOST_EVENNESS: f64 = 4.0;
 
 impl Routing {
-    /// From a run with the part `in_memory` of experts in memory, which read `read` of the bytes that it needed, both 0 to 1.
+    /// From a run with the part `in_memory` of experts in memory, which read `read` of the bytes
+    /// that it needed, both 0 to 1.
     pub fn evenness_of(in_memory: f64, read: f64) -> Option<f64> {
         let inside = |part: f64| part > 0.0 && part < 1.0;
         let hits = (1.0 - read).clamp(1e-6, 1.0);
@@ -169,7 +185,7 @@ impl Routing {
     }
 }
 
-/// Predicts, with so many slots for experts.
+/// Predicts the speed with `slots` slots for experts.
 pub fn forecast(shape: &Shape, costs: &Costs, slots: u64, routing: &Routing) -> Forecast {
     let slots = slots.min(shape.all());
     let resident = slots >= shape.all();
@@ -181,12 +197,14 @@ pub fn forecast(shape: &Shape, costs: &Costs, slots: u64, routing: &Routing) -> 
     let pack = |bytes: f64| bytes * shape.raw * costs.packing;
     let (bytes, reading) = read(misses);
     let experts = costs.experts + pack(bytes);
-    // Layers that miss some: of the first expert to come, more than its part of what the drive gives is waited for.
+    // Layers that miss some: of the first expert to come, more than its part of what the drive
+    // gives is waited for.
     let missing = 1.0 - hits.powi(shape.top_k.min(64) as i32);
     let first = (costs.alone - shape.bytes / costs.drive.max(1.0)).max(0.0);
     let reading = reading + missing * f64::from(shape.layers) * first;
     let overlapped = (1.0 - missing) * costs.experts + reading.max(missing * costs.experts + pack(bytes));
-    // The last of a layer's experts to come has nothing beside it: an expert's part of what experts take.
+    // The last expert of a layer to arrive overlaps with nothing; it takes one expert's share of
+    // the time.
     let last = missing * experts / f64::from(shape.top_k.max(1));
     let limit = match () {
         () if resident => Limit::Memory,
@@ -209,8 +227,8 @@ pub fn forecast(shape: &Shape, costs: &Costs, slots: u64, routing: &Routing) -> 
     Forecast { slots, hits, bytes, compute: costs.dense + experts, reading, token, prompt, limit }
 }
 
-/// Measures what computing costs: runs the first layers of a model from memory. Takes some seconds, and at most a third of the memory that is
-/// left, or what two layers take.
+/// Measures what computing costs: runs the first layers of a model from memory. Takes some seconds,
+/// and at most a third of the memory that is left, or what two layers take.
 ///
 /// # Errors
 /// When the model cannot be compiled or run.
@@ -219,7 +237,8 @@ pub fn measure(path: &Path, options: &LoadOptions, drive: &Choice, shape: &Shape
     let layer_bytes = (shape.bytes * f64::from(shape.experts)).max(1.0) as u64;
     let free = system::memory().available.into_iter().chain(system::cgroup_left()).min().unwrap_or(LAYER_BYTES) / 3;
     let few = usize::try_from(free.min(LAYER_BYTES) / layer_bytes).unwrap_or(LAYERS).clamp(2, LAYERS).min(layers);
-    // Several layers first: they bring the file's first layer into memory, so that the measurement of one layer packs it and reads nothing.
+    // Several layers first: they bring the file's first layer into memory, so that the measurement
+    // of one layer packs it and reads nothing.
     let several = Parts::measure(path, options, few)?;
     let one = Parts::measure(path, options, 1)?;
     let more = (layers - 1) as f64;
@@ -249,7 +268,7 @@ pub fn measure(path: &Path, options: &LoadOptions, drive: &Choice, shape: &Shape
     })
 }
 
-/// What the first layers of a model take.
+/// Measured times of a model's first layers.
 struct Parts {
     token: f64,
     experts: f64,
@@ -299,29 +318,29 @@ fn lower_quartile(mut all: Vec<f64>) -> f64 {
     all.get(all.len() / 4).copied().unwrap_or(0.0)
 }
 
-/// What was measured of a model, for runs to come: they say how far off it was.
+/// Stored measurements of a model; later runs compare themselves with the forecast.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Remembered {
     version: u32,
     measured: u64,
     model: String,
-    /// Threads that were measured with.
+    /// Number of threads of the measurement.
     pub threads: usize,
     target: String,
     /// The model.
     pub shape: Shape,
     /// The machine.
     pub costs: Costs,
-    /// What runs found of routing.
+    /// Routing in earlier runs.
     #[serde(default)]
     pub routing: Routing,
 }
 
 impl Remembered {
-    /// Keeps what was measured.
+    /// Stores the measurements.
     ///
     /// # Errors
-    /// In words, where that is not possible.
+    /// In words, if that is not possible.
     pub fn keep(path: &Path, threads: usize, target: Target, shape: Shape, costs: Costs) -> Result<PathBuf, String> {
         let model = name(path).ok_or("the model is no file")?;
         let file = file(&model).ok_or("there is no folder for it: neither XDG_CACHE_HOME nor HOME is set")?;
@@ -332,7 +351,7 @@ impl Remembered {
         cache_file::write(&file, &what).map(|()| file.clone()).map_err(|error| format!("{}: {error}", file.display()))
     }
 
-    /// What runs of a model found of its routing, with any threads and target.
+    /// Returns the routing in earlier runs of a model, with any threads and target.
     pub fn routing(path: &Path) -> Routing {
         let found = || -> Option<Remembered> {
             let model = name(path)?;
@@ -345,7 +364,8 @@ impl Remembered {
         found().map(|found| found.routing).unwrap_or_default()
     }
 
-    /// Keeps what a run found of routing, for the next `ixc plan`. What cannot be written is not kept.
+    /// Keeps what a run found of routing, for the next `ixc plan`. What cannot be written is not
+    /// kept.
     pub fn learn(&self, evenness: Option<f64>, prompt: Option<f64>) {
         let routing = Routing {
             evenness: evenness.map(|found| found.min(MOST_EVENNESS)).or(self.routing.evenness),
@@ -358,7 +378,8 @@ impl Remembered {
         }
     }
 
-    /// What was measured of a model, for that many threads and this target, if it was.
+    /// Returns the stored measurements of a model for this number of threads and this target, if
+    /// there are any.
     pub fn of(path: &Path, threads: usize, target: Target) -> Option<Remembered> {
         let model = name(path)?;
         let found: Remembered = cache_file::read(&file(&model)?).ok()??;
@@ -383,7 +404,7 @@ impl Remembered {
     }
 }
 
-/// Which model this is: its path, length and time of change.
+/// Returns a text that identifies a model: its path, length and modification time.
 fn name(path: &Path) -> Option<String> {
     let path = path.canonicalize().ok()?;
     let facts = std::fs::metadata(&path).ok()?;
@@ -428,17 +449,18 @@ mod tests {
         assert!((known.prompt - 3072.0 * 2.6e-3).abs() < 1e-6);
         let slow = forecast(&Shape { raw: 1.0, ..SHAPE }, &Costs { packing: 1e-9, ..COSTS }, SHAPE.all() / 4, &routing);
         assert!(slow.compute > known.compute && slow.token >= known.token);
-        // An expert that comes alone takes longer than its part of many: once for each layer that misses some.
+        // An expert that comes alone takes longer than its part of many: once for each layer that
+        // misses some.
         let alone = forecast(&SHAPE, &Costs { alone: 3.6e-3, ..COSTS }, SHAPE.all() / 4, &routing);
         let missing = 48.0 * (1.0 - 0.9f64.powi(8));
         assert!((alone.reading - known.reading - missing * 1e-3).abs() < 1e-9);
         assert!((alone.token - known.token - missing * 1e-3).abs() < 1e-9);
-        // A drive that never is waited for: only the last expert of a layer has nothing beside it.
+        // With an infinitely fast drive, only the last expert of a layer has no overlap.
         let fast = forecast(&SHAPE, &Costs { drive: 1e15, alone: 0.0, ..COSTS }, 0, &Routing::default());
         assert_eq!((fast.limit, fast.token), (Limit::Cores, 0.05 + 0.03 / 8.0));
         assert!(Routing::evenness_of(0.25, 0.75).is_some_and(|uniform| (uniform - 1.0).abs() < 1e-9));
         assert_eq!((Routing::evenness_of(1.0, 0.0), Routing::evenness_of(0.5, 0.0)), (None, Some(0.0)));
-        // More read than is needed: a cache that is still filled.
+        // More bytes read than needed: the cache was still filling.
         assert!(Routing::evenness_of(0.5, 2.0).is_some_and(|found| found > MOST_EVENNESS));
     }
 }

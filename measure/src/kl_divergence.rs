@@ -1,4 +1,4 @@
-//! How far one model's predictions are from another's.
+//! Divergence of one model's predictions from another's.
 //!
 //! ```
 //! use ixc_measure::kl_divergence::divergence;
@@ -13,21 +13,22 @@
 
 use serde::Serialize;
 
-/// How far predictions are from the right ones, over the positions of a text.
+/// Divergence of predictions from the reference, over the positions of a text.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Divergence {
     /// Positions that were compared.
     pub positions: usize,
-    /// Kullback-Leibler divergence of the right distribution from the other, in nats: its mean over all positions.
+    /// Mean Kullback-Leibler divergence of the reference distribution from the other, in nats, over
+    /// all positions.
     pub mean: f64,
-    /// The most at a position.
+    /// Max at a position.
     pub max: f64,
-    /// The part of the positions at which both have the same likeliest word.
+    /// Share of the positions at which both have the same likeliest word.
     pub agreement: f64,
 }
 
-/// Compares logits `[positions, vocabulary]` with the right ones. `None` where they are not as many, or none at all, or where a logit is no
-/// number.
+/// Compares logits `[positions, vocabulary]` with the right ones. `None` where they are not as
+/// many, or none at all, or where a logit is no number.
 pub fn divergence(right: &[f32], other: &[f32], vocabulary: usize) -> Option<Divergence> {
     let positions = right.len().checked_div(vocabulary)?;
     let all_finite = right.iter().chain(other).all(|logit| logit.is_finite());
@@ -50,7 +51,8 @@ pub fn divergence(right: &[f32], other: &[f32], vocabulary: usize) -> Option<Div
     Some(found)
 }
 
-/// Negative logarithm of the probability of word `next`, in nats; `None` where a logit is no number or there is no such word.
+/// Negative logarithm of the probability of word `next`, in nats; `None` where a logit is no number
+/// or there is no such word.
 pub fn surprise(logits: &[f32], next: usize) -> Option<f64> {
     let logit = f64::from(*logits.get(next)?);
     logits.iter().all(|logit| logit.is_finite()).then(|| log_sum_exp(logits) - logit)

@@ -1,8 +1,9 @@
-//! How many times as large one set of measurements is as another, beyond their spread.
+//! Ratio of two sets of measurements, beyond their spread.
 //!
-//! The ratio is the median of those of all pairs (Hodges and Lehmann 1963, of logarithms), and its interval is bounded by ratios of that list: by the
-//! ones whose places the Mann-Whitney distribution says. It assumes nothing of how measurements are spread but that both are alike; a single
-//! outlier moves neither end far.
+//! The ratio is the median over all pairs (Hodges and Lehmann 1963, for logarithms). Its interval
+//! is bounded by two ratios in the same list, at places from the Mann-Whitney distribution. The
+//! only assumption is that both sets have the same distribution up to a factor. A single outlier
+//! moves neither bound far.
 //!
 //! ```
 //! use ixc_measure::ratio::Ratio;
@@ -16,26 +17,27 @@
 
 use serde::Serialize;
 
-/// How sure an interval is, where there are measurements enough.
+/// Confidence of an interval with enough measurements.
 pub const CONFIDENCE: f64 = 0.95;
-/// Beyond so many measurements of one side others are left out: all pairs are looked at.
+/// Max measurements of one side; the rest is ignored, because all pairs are compared.
 pub const MOST: usize = 500;
 
-/// How many times as large the second of two sets of measurements is.
+/// Ratio of the second of two sets of measurements to the first.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Ratio {
-    /// The median of all pairs'.
+    /// Median over all pairs.
     pub median: f64,
-    /// The least that it may be.
+    /// Lower bound.
     pub low: f64,
-    /// The most.
+    /// Upper bound.
     pub high: f64,
-    /// How sure it is to lie between, 0 to 1: [`CONFIDENCE`] or more, or what so few measurements allow at the most.
+    /// Confidence of the interval, 0 to 1: at least [`CONFIDENCE`], or the max for few
+    /// measurements.
     pub confidence: f64,
 }
 
 impl Ratio {
-    /// Of measurements above 0; `None` where one side has none, or one that is no such number.
+    /// Computes the ratio of positive measurements; `None` if a side is empty or has another value.
     pub fn of(a: &[f64], b: &[f64]) -> Option<Ratio> {
         let sound = |all: &[f64]| !all.is_empty() && all.iter().all(|value| value.is_finite() && *value > 0.0);
         if !sound(a) || !sound(b) {
@@ -53,7 +55,8 @@ impl Ratio {
         Some(Ratio { median, low: ratios[left_out], high: ratios[ratios.len() - 1 - left_out], confidence })
     }
 
-    /// Whether it is beyond noise that the second are larger (above 1), or smaller: `None` where both may be. Changes of less than `least` are none.
+    /// Returns whether the second set is larger or smaller, beyond noise; `None` if either is
+    /// possible. Changes of less than `least` do not count.
     pub fn changed(&self, least: f64) -> Option<std::cmp::Ordering> {
         if self.low > 1.0 && self.median >= 1.0 + least {
             return Some(std::cmp::Ordering::Greater);
@@ -62,9 +65,10 @@ impl Ratio {
     }
 }
 
-/// How many ratios lie outside of the interval at each end, and how sure it is then.
+/// Returns the number of ratios outside of the interval at each end, and the confidence.
 fn left_out(n: usize, m: usize) -> (usize, f64) {
-    // How probable each number of pairs is in which the second is smaller, where both are alike: counted by adding one measurement after the other.
+    // Probability of each number of pairs whose second value is smaller, for equal distributions:
+    // computed by adding one measurement at a time.
     let tail = (1.0 - CONFIDENCE) / 2.0;
     let probable = mann_whitney(n, m);
     let (mut below, mut left_out, mut outside) = (0.0, 0, None);
@@ -80,9 +84,11 @@ fn left_out(n: usize, m: usize) -> (usize, f64) {
     (left_out, (1.0 - 2.0 * outside).max(0.0))
 }
 
-/// Probabilities of the Mann-Whitney statistic, 0 to `n * m`, of samples of one distribution; by a normal one where they are many.
+/// Returns the probabilities of the Mann-Whitney statistic, 0 to `n * m`, for two samples of one
+/// distribution. Large samples use a normal distribution.
 fn mann_whitney(n: usize, m: usize) -> Vec<f64> {
-    /// Up to so many orders of all measurements are counted: in f64 they are whole numbers.
+    /// Max number of orders of all measurements that are counted exactly; they are whole numbers in
+    /// f64.
     const COUNTED: f64 = (1u64 << 51) as f64;
     let orders = (1..=n.min(m)).fold(1.0, |orders, i| orders * (n.max(m) + i) as f64 / i as f64);
     if orders > COUNTED {
@@ -93,7 +99,8 @@ fn mann_whitney(n: usize, m: usize) -> Vec<f64> {
         let sum: f64 = all.iter().sum();
         return all.into_iter().map(|value| value / sum).collect();
     }
-    // The generating function is the Gaussian binomial: a product of (1 - x^(m + i)) / (1 - x^i) for i in 1..=n.
+    // The generating function is the Gaussian binomial: a product of (1 - x^(m + i)) / (1 - x^i)
+    // for i in 1..=n.
     let mut counts = vec![0.0; n * m + 1];
     counts[0] = 1.0;
     for i in 1..=n {
@@ -115,7 +122,8 @@ mod tests {
 
     #[test]
     fn places_of_ends_are_those_of_tables() {
-        // Critical values of U for two sides of 0.05 (Mann and Whitney 1947): 5 and 5: 2; 8 and 8: 13; 10 and 7: 14.
+        // Critical values of U for two sides of 0.05 (Mann and Whitney 1947): 5 and 5: 2; 8 and 8:
+        // 13; 10 and 7: 14.
         assert_eq!([(5, 5), (8, 8), (10, 7), (4, 4)].map(|(n, m)| left_out(n, m).0), [2, 13, 14, 0]);
         // Three of each: one of 20 orders at each end.
         let (ends, confidence) = left_out(3, 3);

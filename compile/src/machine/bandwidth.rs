@@ -1,8 +1,10 @@
-//! Memory read bandwidth: the bound on decoding, since every token reads every weight that it uses once.
+//! Memory read bandwidth: the bound on decode, since every token reads each weight that it uses
+//! once.
 //!
-//! Each thread sums its own slice of a buffer that is larger than the caches, with the widest loads that the CPU has, once in the order of
-//! addresses and once with two streams each, with and without prefetching, on large pages where there are any. The best of all rounds
-//! counts: everything that disturbs a round makes it slower.
+//! Each thread sums its own slice of a buffer that is larger than the caches, on large pages if
+//! there are any, with the CPU's widest loads. It tries reads in address order and with two
+//! streams, each with and without prefetching. The best of all rounds counts, because every
+//! disturbance makes a round slower.
 
 use std::hint::black_box;
 use std::sync::Barrier;
@@ -10,19 +12,21 @@ use std::time::Instant;
 
 use memmap2::MmapMut;
 
-/// Bytes that a measurement reads in a round: several times the largest last-level caches that are shared out to a machine.
+/// Bytes that a measurement reads in a round: several times the largest last-level caches of a
+/// machine's share.
 pub const BUFFER_BYTES: usize = 256 << 20;
-/// Fewest bytes that a thread reads in a round.
+/// Min bytes that a thread reads in a round.
 const LEAST_READ: usize = 16 << 20;
-/// Rounds of each way to read, where nobody says how many.
+/// Default number of rounds for each way of reading.
 const ROUNDS: usize = 3;
 
-/// Bytes per second that `threads` threads read together, from a buffer of about `bytes` bytes.
+/// Returns the bytes per second that `threads` threads read together, from a buffer of about
+/// `bytes` bytes.
 pub fn measure(threads: usize, bytes: usize) -> f64 {
     measure_rounds(threads, bytes, ROUNDS)
 }
 
-/// The same, of so many rounds of each way to read.
+/// Like [`measure`], with a given number of rounds for each way of reading.
 pub fn measure_rounds(threads: usize, bytes: usize, rounds: usize) -> f64 {
     let threads = threads.max(1);
     let words = (bytes / 8 / threads).next_multiple_of(1 << 10).max(1 << 10);
@@ -31,7 +35,7 @@ pub fn measure_rounds(threads: usize, bytes: usize, rounds: usize) -> f64 {
     let passes = (LEAST_READ / 8 / words).max(1);
     let start = Barrier::new(threads);
     let ways = ways();
-    // When each round of a thread began and ended.
+    // Start and end of each round in a thread.
     let work = || -> Vec<(Instant, Instant)> {
         // Written by the thread that reads it, so that it lies on its own node.
         let mut memory = Large::of(words);
@@ -60,8 +64,9 @@ pub fn measure_rounds(threads: usize, bytes: usize, rounds: usize) -> f64 {
     (words * 8 * threads * passes) as f64 / best_round(&times).max(1e-9)
 }
 
-/// Seconds of the best round: from when the first thread began until the last one ended. One thread's time is not enough, since it
-/// may have been kept from beginning until the others were done.
+/// Seconds of the best round: from when the first thread began until the last one ended. One
+/// thread's time is not enough, since it may have been kept from beginning until the others were
+/// done.
 fn best_round(times: &[Vec<(Instant, Instant)>]) -> f64 {
     let rounds = times.iter().map(Vec::len).min().unwrap_or(0);
     let seconds = (0..rounds).filter_map(|round| {
@@ -75,7 +80,7 @@ fn best_round(times: &[Vec<(Instant, Instant)>]) -> f64 {
 /// Words in large pages, where the system gives some.
 enum Large {
     Mapped(MmapMut),
-    /// Where it maps nothing.
+    /// Ordinary memory, if mapping fails.
     Plain(Vec<u64>),
 }
 
@@ -128,7 +133,8 @@ fn ways() -> Vec<Sum> {
     ways
 }
 
-/// Thirty-two independent sums: loads and not additions are what limits. The compiler makes vectors of them.
+/// Thirty-two independent sums: loads and not additions are what limits. The compiler makes vectors
+/// of them.
 fn sum_plain(words: &[u64]) -> u64 {
     let mut sums = [0u64; 32];
     let (chunks, rest) = words.as_chunks::<32>();
@@ -140,8 +146,9 @@ fn sum_plain(words: &[u64]) -> u64 {
     sums.iter().chain(rest).fold(0, |total, word| total.wrapping_add(*word))
 }
 
-/// [`sum_plain`] with 32-byte loads, written out so that a debug build measures the memory and not itself: without closures, which are calls where
-/// the compiler does not see that they may use AVX2 (and then take five times as long as memory).
+/// [`sum_plain`] with 32-byte loads, without closures, so that a debug build measures the memory
+/// and not itself. Closures are calls if the compiler does not know that they may use AVX2, and
+/// then take five times as long as the memory.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2")]
 fn sum_avx2(words: &[u64]) -> u64 {
@@ -149,7 +156,7 @@ fn sum_avx2(words: &[u64]) -> u64 {
         __m256i, _MM_HINT_T0, _mm_prefetch, _mm256_add_epi64, _mm256_loadu_si256, _mm256_setzero_si256,
         _mm256_storeu_si256,
     };
-    /// Words that are fetched ahead: a page, at whose end hardware prefetchers stop.
+    /// Words to prefetch ahead: a page, where hardware prefetchers stop.
     const AHEAD: usize = 4096 / size_of::<u64>();
     let (mut a, mut b, mut c, mut d) =
         (_mm256_setzero_si256(), _mm256_setzero_si256(), _mm256_setzero_si256(), _mm256_setzero_si256());
@@ -183,7 +190,7 @@ mod wide {
         _mm512_setzero_si512,
     };
 
-    /// The sum, with a prefetch so many bytes ahead of each load; 0 is none.
+    /// Returns the sum; prefetches `AHEAD` bytes ahead of each load, or not at all for 0.
     #[target_feature(enable = "avx512f")]
     pub fn sum<const AHEAD: usize>(words: &[u64]) -> u64 {
         let mut sums = [_mm512_setzero_si512(); 4];

@@ -1,4 +1,5 @@
-//! CPU features that matter to kernels: which are here, and what one that is missing would give.
+//! CPU features that matter to kernels: which ones this CPU has, and the benefit of the missing
+//! ones.
 
 use ixc_targets::cpu;
 use ixc_targets::{Feature as Kind, Target};
@@ -7,24 +8,24 @@ use serde::Serialize;
 /// A CPU feature.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Feature {
-    /// As `/proc/cpuinfo` spells it.
+    /// Name in `/proc/cpuinfo`.
     pub name: &'static str,
     /// Whether this CPU has it and the system saves its registers.
     pub present: bool,
-    /// What it is good for.
+    /// Benefit for kernels.
     pub gives: &'static str,
 }
 
 /// A target and what this machine lacks for it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct TargetState {
-    /// Its name.
+    /// Name.
     pub name: &'static str,
-    /// What it needs and this machine lacks; it runs where there is nothing.
+    /// Features that this machine lacks; empty if it can run the target.
     pub missing: Vec<String>,
-    /// The same in one line.
+    /// Missing features in one line.
     pub lacks: String,
-    /// Whether it is what `--target native` means here.
+    /// Whether `--target native` means this target here.
     pub chosen: bool,
 }
 

@@ -1,4 +1,4 @@
-//! What this machine is and has: the facts that `ixc doctor` prints.
+//! Facts about this machine, which `ixc doctor` prints.
 //!
 //! | module | what it owns |
 //! | --- | --- |

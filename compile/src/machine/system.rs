@@ -1,4 +1,4 @@
-//! What the system around the CPU allows: memory, its limits, huge pages, io_uring, executable memory.
+//! Facts about the system: memory, its limits, huge pages, io_uring, executable memory.
 
 use std::path::{Path, PathBuf};
 
@@ -25,13 +25,14 @@ impl Probe {
 pub struct Memory {
     /// The machine's.
     pub total: Option<u64>,
-    /// Of it, what can be had without swapping.
+    /// Part of `total` that is available without swapping.
     pub available: Option<u64>,
-    /// The control group's limit, where it has one.
+    /// The control group's limit, if it has one.
     pub cgroup_limit: Option<u64>,
 }
 
-/// Bytes that the control groups of this process leave it: their limits less their memory in use, without the page cache.
+/// Returns the bytes that this process's control groups leave: their limits minus their memory in
+/// use, without the page cache.
 pub fn cgroup_left() -> Option<u64> {
     let number = |path: PathBuf| read_system(&path)?.trim().parse::<u64>().ok();
     let cached = |path: PathBuf, field: &str| {
@@ -73,7 +74,8 @@ pub fn memory() -> Memory {
     Memory { total: field("MemTotal"), available: field("MemAvailable"), cgroup_limit: cgroup_limit() }
 }
 
-/// The smallest `memory.max` between this process's control group and the root (version 2), or version 1's limit.
+/// The smallest `memory.max` between this process's control group and the root (version 2), or
+/// version 1's limit.
 fn cgroup_limit() -> Option<u64> {
     let read = |path: &Path| read_system(path)?.trim().parse::<u64>().ok();
     let version_1 = read(Path::new("/sys/fs/cgroup/memory/memory.limit_in_bytes"));
@@ -98,18 +100,19 @@ pub fn huge_pages() -> Option<String> {
 pub fn io_uring() -> Probe {
     // `struct io_uring_params` is 120 bytes; all zero asks for the defaults.
     let mut params = [0u32; 30];
-    // SAFETY: the kernel reads and writes 120 bytes at `params`, which has that many and lives until the call returns.
+    // SAFETY: the kernel reads and writes 120 bytes at `params`, which has that many and lives
+    // until the call returns.
     let ring = unsafe { libc::syscall(libc::SYS_io_uring_setup, 1, params.as_mut_ptr()) };
     if ring < 0 {
         return Probe::of(Err::<(), _>(std::io::Error::last_os_error()));
     }
     let descriptor = i32::try_from(ring).unwrap_or(-1);
-    // SAFETY: the kernel has just given this descriptor to us, and nobody else has it.
+    // SAFETY: the kernel has just given this descriptor to us, and nothing else owns it.
     drop(unsafe { <std::os::fd::OwnedFd as std::os::fd::FromRawFd>::from_raw_fd(descriptor) });
     Probe { available: true, reason: None }
 }
 
-/// Whether the kernel lets a ring be set up.
+/// Whether the kernel allows io_uring.
 #[cfg(not(target_os = "linux"))]
 pub fn io_uring() -> Probe {
     Probe { available: false, reason: Some("it is a part of Linux".to_owned()) }
@@ -140,6 +143,7 @@ fn own_memory(field: &str) -> Option<u64> {
 /// Page faults of this process that had to wait for a drive, where the system tells.
 pub fn major_faults() -> Option<u64> {
     let stat = read_system(Path::new("/proc/self/stat"))?;
-    // The command's name stands in brackets and may hold anything; `majflt` is the tenth field after it.
+    // The command's name stands in brackets and may hold anything; `majflt` is the tenth field
+    // after it.
     stat.rsplit_once(')')?.1.split_whitespace().nth(9)?.parse().ok()
 }

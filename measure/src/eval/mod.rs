@@ -1,8 +1,10 @@
-//! Perplexity of a text, and how far a model's predictions are from another's at each of its positions.
+//! Perplexity of a text, and the divergence of a model's predictions from another model's at each
+//! position.
 //!
-//! The text is cut as llama-perplexity cuts it, so that the numbers are the same: pieces of `context` tokens, the rest left out; where the
-//! model wants a BOS it takes the place of each piece's first token; of each piece the second half is scored, whose tokens have at least half
-//! a context before them.
+//! The text is cut as in llama-perplexity, so that the numbers are equal. Pieces have `context`
+//! tokens, and the rest is left out. If the model needs a BOS, it replaces the first token of each
+//! piece. Only the second half of each piece is scored, whose tokens have at least half a context
+//! before them.
 //!
 //! ```
 //! use ixc_measure::eval::{Piece, Text, summary};
@@ -29,9 +31,10 @@ use crate::Error;
 use crate::kl_divergence;
 use ixc_generate::loaded_model::{LoadedModel, with_bos};
 
-/// Tokens of a piece where nothing is said: llama-perplexity's.
+/// Default number of tokens in a piece, the same as in llama-perplexity.
 pub const DEFAULT_CONTEXT: usize = 512;
-/// The least: of three tokens, the second half has one whose successor is known.
+/// Min number of tokens in a piece: with three tokens, the second half has one whose successor is
+/// known.
 pub const LEAST_CONTEXT: usize = 3;
 
 /// A text as tokens, cut into pieces.
@@ -43,7 +46,8 @@ pub struct Text {
 }
 
 impl Text {
-    /// The text in the tokens of this model; names of special tokens in it are text. One newline at its end is left out.
+    /// The text in the tokens of this model; names of special tokens in it are text. One newline at
+    /// its end is left out.
     ///
     /// # Errors
     /// [`Error::ShortText`] where it has fewer tokens than a piece, [`Error::Context`] where a
@@ -66,17 +70,17 @@ impl Text {
         Ok(Text { tokens, bos: tokenizer.add_bos(), context })
     }
 
-    /// Its tokens, all of them.
+    /// Returns all tokens.
     pub fn tokens(&self) -> &[u32] {
         &self.tokens
     }
 
-    /// How many pieces it has.
+    /// Returns the number of pieces.
     pub fn pieces(&self) -> usize {
         self.tokens.len() / self.context
     }
 
-    /// The first position of a piece whose prediction is scored.
+    /// Returns the first position of a piece whose prediction is scored.
     pub fn first_scored(&self) -> usize {
         self.context / 2
     }
@@ -95,13 +99,14 @@ impl Text {
         tokens
     }
 
-    /// Scores the predictions of a model at a piece, and compares them with another's that are taken to be right.
+    /// Scores the predictions of a model at a piece, and compares them with those of a reference
+    /// model.
     ///
     /// # Errors
-    /// When a step fails, the other model has other tokens, or a logit is no number.
+    /// When a step fails, the models have different tokens, or a logit is NaN.
     ///
     /// # Panics
-    /// Where there is no such piece.
+    /// If there is no such piece.
     pub fn score(
         &self,
         piece: usize,
@@ -149,18 +154,18 @@ impl Text {
     }
 }
 
-/// What was found at the scored positions of a piece, in their order.
+/// Scores of a piece at its scored positions, in order.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Piece {
-    /// Negative logarithm of the probability that the model gave to the token that followed, in nats.
+    /// Negative logarithm of the probability that the model gave to the next token, in nats.
     pub surprise: Vec<f32>,
     /// The comparison with another model's predictions.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub against: Option<Compared>,
 }
 
-/// Predictions beside those of another model that are taken to be right.
+/// Comparison with the predictions of a reference model.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Compared {
@@ -189,7 +194,7 @@ impl Piece {
 pub struct Mean {
     /// The mean.
     pub mean: f64,
-    /// Its standard error, positions taken to be independent.
+    /// Standard error, for independent positions.
     pub error: f64,
 }
 
@@ -202,14 +207,14 @@ impl Mean {
     }
 }
 
-/// What was found at all positions.
+/// Results over all positions.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Summary {
     /// Positions that were scored.
     pub positions: usize,
     /// Exponential of the mean surprise.
     pub perplexity: f64,
-    /// Its standard error.
+    /// Standard error of the perplexity.
     pub perplexity_error: f64,
     /// The comparison with another model.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -221,21 +226,22 @@ pub struct Summary {
 pub struct Comparison {
     /// The other model's perplexity.
     pub perplexity: f64,
-    /// Its standard error.
+    /// Standard error of that perplexity.
     pub perplexity_error: f64,
-    /// Logarithm of this model's perplexity over the other's; the errors of both go together, so that its error is much smaller than theirs.
+    /// Logarithm of this model's perplexity over the other's. The errors of both are correlated, so
+    /// the error of the ratio is much smaller.
     pub log_ratio: Mean,
-    /// Divergence: its mean.
+    /// Mean divergence.
     pub divergence: Mean,
-    /// Its median.
+    /// Median divergence.
     pub divergence_median: f64,
-    /// 99 % of the positions have less.
+    /// Divergence that 99 % of the positions stay below.
     pub divergence_99: f64,
-    /// 99.9 % of the positions have less.
+    /// Divergence that 99.9 % of the positions stay below.
     pub divergence_999: f64,
-    /// The most.
+    /// Max divergence.
     pub divergence_max: f64,
-    /// The part of the positions at which both have the same likeliest token.
+    /// Share of the positions at which both have the same likeliest token.
     pub same: Mean,
     /// By how much the probability of the token that followed changed, on average.
     pub change: Mean,
@@ -243,7 +249,7 @@ pub struct Comparison {
     pub change_rms: f64,
 }
 
-/// What was found over pieces; `None` where they have no positions.
+/// Summarises the scores of pieces; `None` if they have no positions.
 pub fn summary(pieces: &[Piece]) -> Option<Summary> {
     let surprise = pieces.iter().flat_map(|piece| &piece.surprise).map(|&nats| f64::from(nats));
     let positions = surprise.clone().count();

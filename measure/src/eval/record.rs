@@ -29,13 +29,14 @@ use super::Piece;
 pub use crate::error::record::RecordError;
 use ixc_compile::checksum::{sealed, unsealed};
 
-/// What the first line says of itself.
+/// Schema in the first line.
 const SCHEMA: &str = "ixc.eval-record.v2";
 const BEGIN: &[u8] = b"{\"schema\":\"ixc.eval-record.v";
-/// Such a file.
+/// Record of an evaluation.
 pub const KIND: Kind =
     Kind { name: "record of an evaluation", is: |head| head.starts_with(BEGIN), streams: false, private: false };
-/// Bytes that the first line has at most, and what a piece takes beside its positions, and for each of them: four values and their commas.
+/// Max bytes of the first line, of a piece without its positions, and of a position: four values
+/// and their commas.
 const HEADER_BYTES: u64 = 1 << 20;
 const PIECE_BYTES: u64 = 256;
 const POSITION_BYTES: u64 = 128;
@@ -46,17 +47,17 @@ const READ_BYTES: usize = 1 << 20;
 /// A file that an evaluation reads, by its content.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Source {
-    /// Its length.
+    /// Length in bytes.
     pub bytes: u64,
-    /// The CRC-32 of all of it.
+    /// CRC-32 of the whole file.
     pub crc32: String,
 }
 
 impl Source {
-    /// Reads a file whole.
+    /// Reads a whole file.
     ///
     /// # Errors
-    /// What the system says.
+    /// The system's error.
     pub fn of(path: &Path) -> io::Result<Source> {
         let mut file = open_regular(path)?;
         let (mut crc, mut bytes, mut buffer) = (crc32fast::Hasher::new(), 0, vec![0; READ_BYTES]);
@@ -71,28 +72,29 @@ impl Source {
     }
 }
 
-/// What is evaluated: all that the numbers depend on.
+/// Description of an evaluation: everything that the numbers depend on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Header {
     schema: String,
-    /// Files of the model; none of the built-in one.
+    /// Files of the model; empty for the built-in model.
     pub model: Vec<Source>,
-    /// Files of the model whose predictions are taken to be right.
+    /// Files of the reference model.
     pub against: Option<Vec<Source>>,
-    /// What code is for.
+    /// Target of the code.
     pub target: String,
-    /// What is said of how models are compiled.
+    /// Compile options of the models.
     pub options: String,
     /// Tokens of the text.
     pub tokens: usize,
-    /// CRC-32 of their ids, little-endian.
+    /// CRC-32 of the token ids, little-endian.
     pub tokens_crc: u32,
     /// Tokens of a piece.
     pub context: usize,
 }
 
 impl Header {
-    /// Of a text in tokens that is cut into pieces of `context`; the rest is to be filled in.
+    /// Creates the header of a text in tokens, cut into pieces of `context`; the other fields are
+    /// empty.
     pub fn new(tokens: &[u32], context: usize) -> Header {
         let mut crc = crc32fast::Hasher::new();
         tokens.iter().for_each(|id| crc.update(&id.to_le_bytes()));
@@ -126,7 +128,8 @@ fn place_of(header: &str, piece: usize) -> Vec<u8> {
 }
 
 impl Record {
-    /// Opens a record at a place, or begins one; gives the pieces that are there already. `anew` leaves nothing of what was there.
+    /// Opens a record at a place, or begins one; gives the pieces that are there already. `anew`
+    /// leaves nothing of what was there.
     ///
     /// # Errors
     /// See [`RecordError`].
@@ -191,7 +194,7 @@ impl Record {
     /// Adds a piece.
     ///
     /// # Errors
-    /// What the system says.
+    /// The system's error.
     pub fn add(&mut self, piece: &Piece) -> Result<(), RecordError> {
         let failed = |source| RecordError::Io { path: self.path.clone(), action: "write", source };
         let place = place_of(&self.header, self.pieces);
