@@ -1,4 +1,4 @@
-//! A second, small model that guesses what a larger one will write: a [`Drafter`].
+//! Small model that drafts tokens for a larger one: a [`Drafter`].
 //!
 //! ```text
 //! text             the cat sat on the          what the small model has not read of it, it reads
@@ -6,8 +6,9 @@
 //! guess            mat | and                    up to the first token that it is not sure of
 //! ```
 //!
-//! It has a sequence for each slot and the same context. What was guessed and not drawn is cut off again, so that its keys and values are those of the text; what
-//! it has not read of a long prompt it reads in parts ([`PART`]), between the larger model's steps, and guesses nothing meanwhile.
+//! The small model has a sequence for each slot, with the same context. Rejected draft tokens are
+//! cut off, so that its keys and values are always those of the text. It reads a long prompt in
+//! parts ([`PART`]) between the larger model's steps, and drafts nothing meanwhile.
 
 use std::time::{Duration, Instant};
 
@@ -19,15 +20,16 @@ use crate::error::draft::DraftError;
 use crate::loaded_model::LoadedModel;
 use crate::speculate::{Drafter, Text};
 
-/// Most tokens that are read of a text before it is guessed on; what is more is read first, for its own sake.
+/// Most tokens that are read of a text before it is guessed on; what is more is read first, for its
+/// own sake.
 const BEHIND: usize = 16;
-/// Most tokens of texts that are read in one go.
+/// Max number of text tokens that are read in one go.
 const PART: usize = 256;
 
-/// How a model guesses.
+/// Options of drafting.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Options {
-    /// A token less likely than that is not guessed, and ends the guess.
+    /// Min probability of a draft token; a less likely token ends the draft.
     pub least: f32,
 }
 
@@ -41,11 +43,11 @@ impl Default for Options {
 #[derive(Debug)]
 struct Lane {
     sequence: SequenceId,
-    /// What its states hold.
+    /// Tokens in the sequence's state.
     cached: Vec<u32>,
 }
 
-/// A small model that guesses for a larger one.
+/// Small model that drafts for a larger one.
 #[derive(Debug)]
 pub struct DraftModel {
     engine: Engine,
@@ -59,7 +61,8 @@ impl DraftModel {
     /// Creates a drafter for as many texts at once as the small model has sequences.
     ///
     /// # Errors
-    /// [`Error::Draft`] where the two have different vocabularies, or the small one's states cannot be cut; and where the system refuses memory.
+    /// [`Error::Draft`] where the two have different vocabularies, or the small one's states cannot
+    /// be cut; and where the system refuses memory.
     pub fn new(small: LoadedModel, large: &LoadedModel, options: Options) -> Result<DraftModel, Error> {
         check(small.tokenizer()?, large.tokenizer()?)?;
         let vocabulary = small.vocabulary().min(large.vocabulary()) as u32;
@@ -190,7 +193,8 @@ pub(crate) fn likeliest(logits: &[f32], vocabulary: u32) -> (u32, f32) {
     (best.0, 1.0 / sum)
 }
 
-/// Whether tokens of the one say what they say in the other. One may have some more at the end: rows of embeddings are padded otherwise.
+/// Whether tokens of the one say what they say in the other. One may have some more at the end:
+/// rows of embeddings are padded otherwise.
 fn check(draft: &Tokenizer, model: &Tokenizer) -> Result<(), Error> {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     for id in 0..draft.token_count().min(model.token_count()) as u32 {

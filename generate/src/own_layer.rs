@@ -1,18 +1,24 @@
-//! A model's own layer that guesses what it will write ("nextn", multi-token prediction): a [`Drafter`].
+//! The model's own draft layer ("nextn", multi-token prediction): a [`Drafter`].
 //!
 //! ```text
-//! text             the cat sat on the             read by the model, but for its last token
-//! entries          (h of the, cat) (h of cat, sat) (h of sat, on) (h of on, the)       one for each token but the first, in the layer's own keys and values
+//! text             the cat sat on the             read by the model, except its last token
+//!                  one entry for each token but the first, in the layer's own keys and values:
+//! entries          (h of the, cat) (h of cat, sat) (h of sat, on) (h of on, the)
 //! guess            mat, from the last entry | and, from (the layer's own h there, mat)
 //! ```
 //!
-//! What a step of the model has computed is shown to it ([`Seen`]): hidden states wait for the token behind theirs, and become entries with the next guess, or when there
-//! are many of them. Entries of guesses are cut off again, for they have the layer's hidden states and not the model's. Where the model went back, entries behind that are cut
-//! off; where its states came from elsewhere (a copy, a file, a prompt's beginning that was kept), there are none of what it did not compute, and the layer guesses from the others.
+//! The layer is shown every step of the model ([`Seen`]). Hidden states wait for the token after
+//! theirs, and become entries with the next draft, or when there are many.
 //!
-//! The first such layer makes all tokens of a guess, each from what it gave for the one before.
+//! Entries of draft tokens are cut off again, because they have the layer's hidden states and not
+//! the model's. If the model goes back, later entries are cut off. If its states come from
+//! elsewhere (a copy, a file, the prompt cache), tokens that it did not compute have no entries,
+//! and the layer drafts from the others.
 //!
-//! Invariant: an entry is of a token that the text has, behind the tokens that it has; which entries there are changes guesses and no token.
+//! The first such layer makes all tokens of a draft, each from its own output for the token before.
+//!
+//! Invariant: each entry belongs to a token of the text, and follows the entries of earlier tokens.
+//! Missing entries change drafts and never tokens.
 
 use std::time::{Duration, Instant};
 
@@ -24,19 +30,20 @@ use crate::error::draft::OwnLayerError;
 use crate::loaded_model::LoadedModel;
 use crate::speculate::{Drafter, MAX_ROWS, Seen, Text};
 
-/// Most hidden states that wait for a guess; what is more becomes entries first. A step with guesses has no more, and comes behind a guess: so what was guessed becomes no
-/// entry before it is known to be true.
+/// Max number of hidden states that wait for a draft; more of them become entries first. A step
+/// with drafts has at most this many rows, and follows a draft. So no draft token becomes an entry
+/// before it is accepted.
 const WAITING: usize = MAX_ROWS;
 
-/// What the layer has of a text.
+/// The layer's state for a text.
 #[derive(Debug)]
 struct Lane {
     sequence: SequenceId,
-    /// In the layer's keys and values, in order: a token, and its place in the text.
+    /// Entries in the layer's keys and values, in order: position in the text, and token.
     entries: Vec<(usize, u32)>,
-    /// What the model has read.
+    /// Tokens that the model has read.
     text: Vec<u32>,
-    /// Hidden states of the last of these, which are in no entry.
+    /// Hidden states of the last tokens, which are not yet in entries.
     hidden: Vec<f32>,
 }
 
@@ -48,7 +55,7 @@ struct Part {
     hidden: Vec<f32>,
 }
 
-/// What is behind the last entry of a part.
+/// Prediction after the last entry of a part.
 #[derive(Debug)]
 struct Behind {
     token: u32,
@@ -56,7 +63,7 @@ struct Behind {
     hidden: Vec<f32>,
 }
 
-/// A model's own layer that guesses.
+/// The model's own draft layer.
 #[derive(Debug)]
 pub struct OwnLayer {
     engine: Engine,
@@ -72,7 +79,8 @@ impl OwnLayer {
     /// [`Nextn::Fed`](ixc_architectures::Nextn::Fed).
     ///
     /// # Errors
-    /// [`Error::OwnLayer`] where the two do not fit each other; and where the system refuses memory.
+    /// [`Error::OwnLayer`] where the two do not fit each other; and where the system refuses
+    /// memory.
     pub fn new(layer: LoadedModel, model: &LoadedModel, options: Options) -> Result<OwnLayer, Error> {
         let mut engine = layer.engine;
         let Some(takes) = engine.takes_hidden().filter(|takes| engine.gives_hidden() == Some(*takes)) else {
@@ -98,7 +106,7 @@ impl OwnLayer {
         Ok(OwnLayer { engine, lanes, options, width: takes as usize })
     }
 
-    /// Makes a lane one of a text of which the model has read `read` and `next` follows.
+    /// Prepares a lane for a text: the model has read the tokens `read`, and `next` follows.
     fn settle(&mut self, slot: usize, read: &[u32], next: Option<u32>) -> Result<(), StepError> {
         let (lane, width) = (&mut self.lanes[slot], self.width);
         let common = lane.text.iter().zip(read).take_while(|(a, b)| a == b).count();
@@ -106,7 +114,7 @@ impl OwnLayer {
         lane.text.truncate(common);
         lane.hidden.truncate(common.saturating_sub(first) * width);
         if common < read.len() {
-            // It was computed elsewhere.
+            // The state was computed elsewhere.
             lane.hidden.clear();
             lane.text.extend_from_slice(&read[common..]);
         }
@@ -120,7 +128,8 @@ impl OwnLayer {
         Ok(())
     }
 
-    /// Takes the hidden states that wait in a lane, as far as the token behind each is known: `next` follows what was read.
+    /// Takes the waiting hidden states of a lane whose next tokens are known; `next` follows the
+    /// tokens that were read.
     fn waiting(&mut self, slot: usize, next: Option<u32>) -> Part {
         let (lane, width) = (&mut self.lanes[slot], self.width);
         let first = lane.text.len() - lane.hidden.len() / width;
@@ -132,10 +141,11 @@ impl OwnLayer {
         Part { slot, tokens, hidden }
     }
 
-    /// Adds entries, in as many steps as they take; gives what is behind the last one of each part, where that is wanted.
+    /// Adds entries, in as many steps as necessary. If `wanted`, returns the prediction after the
+    /// last entry of each part.
     fn enter(&mut self, parts: &[Part], wanted: bool) -> Result<Vec<Behind>, StepError> {
         let (most, width) = (self.engine.max_tokens() as usize, self.width);
-        // Parts of parts, and whether a part ends there.
+        // Pieces of parts, and whether a part ends there.
         let pieces = parts.iter().flat_map(|part| {
             let (tokens, hidden) = (part.tokens.chunks(most), part.hidden.chunks(most * width));
             let last = part.tokens.len().div_ceil(most).saturating_sub(1);
@@ -196,7 +206,8 @@ impl Drafter for OwnLayer {
             self.settle(slot, before, first)?;
             let (lane, width) = (&mut self.lanes[slot], self.width);
             lane.text.extend(added.into_iter().flatten());
-            // Who reads a text in several steps at once shows the hidden states of the last one alone.
+            // Who reads a text in several steps at once shows the hidden states of the last one
+            // alone.
             match added.map(<[u32]>::len).iter().sum::<usize>() * width == hidden.len() {
                 true => lane.hidden.extend_from_slice(hidden),
                 false => lane.hidden.clear(),

@@ -1,22 +1,34 @@
-//! What prompts began with, kept for later ones: in memory as far as there is room, and in a folder, where the next run finds it.
+//! Cache of prompt prefixes for later prompts: in memory up to a limit, and in a folder for later
+//! runs.
 //!
 //! ```text
-//! "You are ..." ─┬─ page 0..256 ── page 256..512 ─┬─ page 512..600          the rest of one conversation
-//!                │                                └─ page 512..768 ── ...   another one
-//!                └─ points: what has no positions, behind 412 tokens, ...
+//! "You are ..." ─┬─ page 0..256 ── page 256..512 ─┬─ page 512..600      one conversation
+//!                │                                └─ page 512..768 ──   another one
+//!                └─ points: states without positions, after 412 tokens, ...
 //! ```
 //!
-//! It is a radix tree over tokens whose edges are *pages*: keys and values of [`PAGE`] positions, or of fewer at the end of a text. Texts with the same
-//! beginning share its pages. What has no positions (recurrent states) can be put back alone where it was copied: such copies are *points* beside the pages.
-//! A prompt goes on at the last position that the tree has tokens for and the states allow ([`Engine::can_load_pages`]).
+//! The cache is a radix tree over tokens whose edges are *pages*: keys and values of [`PAGE`]
+//! positions, or fewer at the end of a text. Texts with the same beginning share its pages. States
+//! without positions (recurrent states) can only be restored where they were copied. Such copies
+//! are *points* next to the pages.
 //!
-//! What was used least recently is given up first, leaves before what they hang on: from memory when it is on its way to the folder, or at once
-//! where there is none; from the folder when that is full. Files are written by a thread of their own, aside and renamed, and are named after all tokens up to
-//! their end, the plan and the weights; those of other models count, and are given up by their age. Nobody waits for that thread: where it has enough to
-//! write, what has to leave memory is lost. A folder is one process's: a second one keeps what it has in memory alone.
+//! A prompt continues at the last position for which the tree has tokens and the states can be
+//! restored ([`Engine::can_load_pages`]).
 //!
-//! Invariant: memory holds no more than its limit, what is on its way to the folder, and one page that is being kept or put into a sequence.
-//! Invariant: what is found is checked as any saved state is; what is damaged, or no longer there, is computed again.
+//! Eviction removes the least recently used entries first, children before their parents. An entry
+//! leaves memory once it is queued for the folder, or at once without a folder. It leaves the
+//! folder when that is full.
+//!
+//! A thread writes the files, under temporary names first. A file's name depends on all tokens up
+//! to its end, the plan and the weights. Files of other models count towards the limit, and are
+//! evicted by age. No operation waits for the thread: if its queue is full, evicted entries are
+//! lost. Only one process uses a folder; a second one keeps its entries in memory alone.
+//!
+//! Invariant: memory holds at most its limit, the bytes queued for the folder, and one page that is
+//! being stored or loaded.
+//!
+//! Invariant: a loaded entry is checked like every saved state. If an entry is damaged or missing,
+//! its tokens are computed again.
 
 use std::collections::{HashMap, HashSet};
 use std::fs::{self, File, TryLockError};
@@ -41,25 +53,27 @@ mod tree;
 
 /// Positions of a page, a multiple of attention's blocks.
 pub const PAGE: usize = 256;
-/// A prompt must have as many more tokens here than anywhere else: putting a sequence together has its price, too.
+/// A prompt must have as many more tokens here than anywhere else: putting a sequence together has
+/// its price, too.
 pub const LEAST_GAIN: usize = 32;
-/// Bytes on their way to the folder, which memory holds besides its limit; one page at least.
+/// Max bytes queued for the folder, in addition to the memory limit; at least one page can be
+/// queued.
 const ON_THEIR_WAY: u64 = 256 << 20;
-/// The file that says that a process has the folder.
+/// Name of the file whose lock reserves the folder for a process.
 const LOCK: &str = "lock";
 
-/// Where prompts are kept.
+/// Location and size of the cache.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// The folder that outlasts a run.
+    /// Folder that outlasts a run.
     pub folder: Option<PathBuf>,
-    /// Most bytes of the folder.
+    /// Max bytes in the folder.
     pub folder_bytes: u64,
-    /// Most bytes in memory.
+    /// Max bytes in memory.
     pub memory: u64,
 }
 
-/// How it is.
+/// Size of the cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
     /// Pages and points in memory, in bytes.
@@ -68,7 +82,7 @@ pub struct Tally {
     pub folder: u64,
 }
 
-/// A file of another model, or one whose beginning is not there.
+/// File of another model, or one without the pages before it.
 #[derive(Debug)]
 struct Stranger {
     path: PathBuf,
@@ -76,18 +90,18 @@ struct Stranger {
     age: SystemTime,
 }
 
-/// Where a prompt can go on.
+/// Cached prefix of a prompt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Match {
-    /// Tokens that need not be computed.
+    /// Number of tokens that need not be computed.
     pub position: u32,
-    /// Of each level, the page.
+    /// Page on each level.
     path: Vec<usize>,
-    /// The point of the last level.
+    /// Point on the last level.
     point: Option<usize>,
 }
 
-/// Prompts that are kept.
+/// Cache of prompt prefixes.
 #[derive(Debug)]
 pub struct PromptCache {
     options: Options,
@@ -96,15 +110,15 @@ pub struct PromptCache {
     clock: u64,
     counts: Arc<Counts>,
     writer: Option<Writer>,
-    /// Says that the folder is this process's, as long as it is open.
+    /// Lock that reserves the folder for this process while it is open.
     lock: Option<File>,
 }
 
 impl PromptCache {
-    /// Of this engine's model; what the folder has of it is found again.
+    /// Creates the cache for this engine's model, with the entries in the folder.
     ///
     /// # Errors
-    /// When the folder cannot be made or read, or is one that others write to.
+    /// When the folder cannot be created or read, or other users can write to it.
     pub fn new(options: Options, engine: &Engine) -> Result<PromptCache, Error> {
         let (root, counts) = (Level::default(), Arc::default());
         let mut cache =
@@ -191,11 +205,11 @@ impl PromptCache {
         self.strangers.push(Stranger { path, bytes, age });
     }
 
-    /// Where a prompt can go on in a sequence, at most behind all of `wanted`.
+    /// Returns the longest cached prefix of `wanted` that a sequence can load.
     pub fn find_prefix(&self, engine: &Engine, id: SequenceId, wanted: &[u32]) -> Option<Match> {
         let (mut level, mut rest) = (&self.root, wanted);
         let (mut path, mut pages): (Vec<usize>, Vec<&Facts>) = (Vec::new(), Vec::new());
-        // Places to go on at: of each level the end of what it has of the prompt, and its points.
+        // Candidates: on each level the end of the common tokens, and the points.
         let mut ends: Vec<Match> = Vec::new();
         loop {
             let start = (wanted.len() - rest.len()) as u32;
@@ -229,7 +243,7 @@ impl PromptCache {
         self.clock += 1;
         let (clock, folder) = (self.clock, self.options.folder.clone());
         let (mut facts, mut missing) = (Vec::new(), 0);
-        // What is wanted is given up last.
+        // Needed entries are evicted last.
         let mut mark = |held: &mut Held| {
             held.used = clock;
             missing += if held.bytes.is_none() { held.length } else { 0 };
@@ -277,7 +291,8 @@ impl PromptCache {
         });
         if let Err(error) = &loaded {
             tracing::warn!(%error, "what was kept of a prompt cannot be used, and is given up");
-            // Without a page nothing behind it can be had. Which one is damaged, is not said, and to try them one by one may take longer than to compute them.
+            // The pages after a missing page are useless. It is unknown which page is damaged, and
+            // trying them one by one may take longer than computing.
             let depth = lost.unwrap_or(0);
             self.forget(&found.path[..=depth.min(last)]);
         }
@@ -285,7 +300,7 @@ impl PromptCache {
         loaded.is_ok()
     }
 
-    /// Gives up a page and all behind it, and its points' level.
+    /// Removes a page with all later ones, and the points of its level.
     fn forget(&mut self, path: &[usize]) {
         let Some((&last, before)) = path.split_last() else { return };
         let folder = self.options.folder.clone();
@@ -295,7 +310,8 @@ impl PromptCache {
         }
     }
 
-    /// Keeps what a sequence holds, whose tokens these are; as much of its beginning as there is room for.
+    /// Keeps what a sequence holds, whose tokens these are; as much of its beginning as there is
+    /// room for.
     pub fn keep(&mut self, engine: &Engine, id: SequenceId, tokens: &[u32]) {
         if let Err(error) = self.try_keep(engine, id, tokens) {
             tracing::warn!(%error, "a prompt is not kept");
@@ -364,7 +380,8 @@ impl PromptCache {
         Ok(())
     }
 
-    /// Finds room for a page or point, and for as many like it as are to come; `None` where there is none. What is on the way to it stays.
+    /// Makes room for a page or point, and for `left` similar ones; `None` if there is not enough.
+    /// Entries on the way to it stay.
     fn hold(&mut self, facts: &Facts, bytes: Vec<u8>, left: usize, way: &mut Way) -> Option<Held> {
         let length = bytes.len() as u64;
         let is_room = |cache: &PromptCache| cache.tally().memory.saturating_add(length) <= cache.options.memory;
@@ -399,8 +416,8 @@ impl PromptCache {
         }
     }
 
-    /// Frees memory until so many bytes more fit, or as many as there may be; those first that were not used for the longest time, and what is used now only
-    /// where it is more than there may be.
+    /// Frees memory for `wanted` more bytes, or as many as the limit allows. The least recently
+    /// used entries go first. Entries in use go only if the limit is exceeded.
     fn free_memory(&mut self, wanted: u64) {
         let (clock, most) = (self.clock, self.options.memory);
         let over = |cache: &PromptCache, most: u64| cache.tally().memory.saturating_sub(most);
@@ -410,7 +427,7 @@ impl PromptCache {
         self.free_older(must, u64::MAX);
     }
 
-    /// Frees so many bytes of memory of what was last used before a time.
+    /// Frees this many bytes of entries that were last used before a time.
     fn free_older(&mut self, mut over: u64, before: u64) {
         if over == 0 {
             return;
@@ -425,7 +442,8 @@ impl PromptCache {
             }
         });
         oldest.sort_by_key(|(used, depth, _)| (*used, *depth));
-        // First what is in the folder, or on its way: there it is read again when it is wanted. Then what is lost.
+        // First entries in the folder or queued for it, which can be read again; then entries that
+        // are lost.
         for is_lost in [false, true] {
             for (.., held) in &mut oldest {
                 if over == 0 {
@@ -439,7 +457,7 @@ impl PromptCache {
         }
     }
 
-    /// Gives up so many bytes of the folder.
+    /// Frees this many bytes in the folder.
     fn free_folder(&mut self, mut over: u64) {
         self.strangers.sort_by_key(|stranger| std::cmp::Reverse(stranger.age));
         while over > 0
@@ -452,7 +470,8 @@ impl PromptCache {
         self.give_up(over, u64::MAX, Held::is_in_folder);
     }
 
-    /// Gives up what was last used before a time and hangs on nothing else, as long as that frees bytes that count.
+    /// Gives up what was last used before a time and hangs on nothing else, as long as that frees
+    /// bytes that count.
     fn give_up(&mut self, over: u64, before: u64, counts: impl Fn(&Held) -> bool) {
         let doomed = if over > 0 { self.root.oldest(over, before, counts) } else { HashSet::new() };
         if doomed.is_empty() {
@@ -482,14 +501,15 @@ impl PromptCache {
         if let Some(writer) = self.writer.take() {
             writer.end();
         }
-        // Another process may have the folder. Closing the file is not enough while a process that is being started has it, too.
+        // Another process may have the folder. Closing the file is not enough while a process that
+        // is being started has it, too.
         if let Some(Err(error)) = self.lock.take().map(|lock| lock.unlock()) {
             tracing::debug!(%error, "the folder of prompts stays locked");
         }
     }
 }
 
-/// How many tokens two lists begin with alike.
+/// Returns the length of the common prefix.
 fn common(a: &[u32], b: &[u32]) -> usize {
     a.iter().zip(b).take_while(|(a, b)| a == b).count()
 }
@@ -500,7 +520,7 @@ mod tests {
     use crate::loaded_model::{LoadOptions, LoadedModel};
     use ixc_runtime::engine::FIRST;
 
-    /// The demo model with a text of its own; so many pages of tokens.
+    /// Returns the tokens of a text of `pages` pages, which the demo model has computed.
     fn text(model: &mut LoadedModel, seed: u32, pages: usize) -> Vec<u32> {
         let words = model.vocabulary() as u32;
         let tokens: Vec<u32> = (0..(pages * PAGE) as u32).map(|i| (i * i + i * seed + seed) % words).collect();
@@ -514,12 +534,12 @@ mod tests {
         page.1.len() as u64
     }
 
-    /// How much of a text is found.
+    /// Returns the length of a text's cached prefix.
     fn found(cache: &PromptCache, model: &LoadedModel, tokens: &[u32]) -> usize {
         cache.find_prefix(&model.engine, FIRST, tokens).map_or(0, |found| found.position as usize)
     }
 
-    /// Waits until nothing is on its way to the folder.
+    /// Waits until all queued files are written.
     fn settle(cache: &PromptCache) {
         while cache.counts.on_their_way.load(Ordering::Relaxed) > 0 {
             std::thread::yield_now();
@@ -563,7 +583,8 @@ mod tests {
         assert_eq!(there.position as usize, 5 * PAGE);
         assert!(cache.load(&mut model.engine, FIRST, &there));
         assert!(cache.tally().memory <= 2 * page);
-        // The folder is this one's: another keeps prompts without it, and what else lies there is nobody's.
+        // The folder belongs to this process: a second cache works without it. Other files in it
+        // are left alone.
         let saved = folder.join("book.ixs");
         fs::write(&saved, "precious").unwrap();
         let second = PromptCache::new(Options { folder_bytes: 0, ..options.clone() }, &model.engine).unwrap();

@@ -1,11 +1,12 @@
-//! Speculation: what may follow is guessed, computed in the same step as the last token, and kept as far as it is what is drawn then.
+//! Speculation: draft tokens are computed in the same step as the last token, and kept as long as
+//! they are also sampled.
 //!
 //! ```text
 //! text            the cat sat on the
 //! guessed         mat | and | then                  by a drafter
 //! one step        the, mat, and, then: 4 rows       weights are read once
-//! drawn           mat | and | it                    from each row's logits, with the sampler that there is anyway
-//! text            the cat sat on the mat and it     3 tokens of one step; the row of `then` is cut off
+//! sampled         mat | and | it                    from each row's logits, as without speculation
+//! text            the cat sat on the mat and it     3 tokens in one step; cuts off the row `then`
 //! ```
 //!
 //! | file | what it owns |
@@ -13,12 +14,14 @@
 //! | `ngram` | guesses from the text itself |
 //! | `payoff` | whether and how far to guess, by what steps and guesses were measured to do |
 //!
-//! A guess of a small model is [`DraftModel`](crate::draft_model::DraftModel), one of the model's own layer [`OwnLayer`](crate::own_layer::OwnLayer). To add a drafter: a file with a type that is a [`Drafter`], and its name
-//! where the command line reads `--spec`.
+//! Drafters with a model are [`DraftModel`](crate::draft_model::DraftModel), for a small model, and
+//! [`OwnLayer`](crate::own_layer::OwnLayer), for the model's own draft layer. To add a drafter, add
+//! a file with a type that is a [`Drafter`], and its name where the command line reads `--spec`.
 //!
-//! Invariant: a text has the tokens that it has without speculation. Each token is drawn from the logits of its own row, in order, and no
-//! draw is made behind one that was guessed wrong, so that samplers and grammars are where they would be. Rows have the bits that they have in steps
-//! of their own, as [`Addition`](ixc_runtime::engine::Addition)s.
+//! Invariant: a text has the same tokens as without speculation. Each token is sampled from the
+//! logits of its own row, in order. No token is sampled after a rejected draft token, so samplers
+//! and grammars have their usual states. Rows have the same bits as in steps of their own, as
+//! [`Addition`](ixc_runtime::engine::Addition)s.
 
 use std::fmt::Debug;
 use std::time::{Duration, Instant};
@@ -31,70 +34,74 @@ mod payoff;
 pub use ngram::{Ngram, NgramOptions};
 use payoff::Payoff;
 
-/// Most rows of a step that has guesses: about from there on a step takes as long as its rows do, whoever they are of.
+/// Max number of rows in a step with drafts. From about there on, the time of a step is
+/// proportional to its rows.
 pub const MAX_ROWS: usize = 32;
-/// Most tokens that are guessed behind a text for one step: all rows but that of its last token.
+/// Max number of draft tokens for a text in one step: all rows except that of its last token.
 pub const MAX_DRAFT: usize = MAX_ROWS - 1;
 
-/// A text that a drafter guesses about.
+/// Text to draft for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Text<'t> {
-    /// Where the text before was that this one goes on from: a drafter may keep something for each. Below what the drafter was made for.
+    /// Slot of the text; a drafter may keep state for each slot. It is less than the number of
+    /// slots of the drafter.
     pub slot: usize,
-    /// Its tokens, one at least.
+    /// Tokens, at least one.
     pub tokens: &'t [u32],
-    /// Most tokens to guess.
+    /// Max number of draft tokens.
     pub most: usize,
-    /// The guess: what follows the tokens. Empty before, and where nothing is guessed.
+    /// Draft: tokens that may follow. Empty at first, and if there is no draft.
     pub draft: Vec<u32>,
 }
 
-/// What a step has computed of a text, for what guesses from hidden states.
+/// Results of a step for a text, for drafters that use hidden states.
 #[derive(Clone, Copy, Debug)]
 pub struct Seen<'t> {
     /// The text's slot: see [`Text::slot`].
     pub slot: usize,
-    /// Its tokens that the model had read before.
+    /// Tokens that the model had read before the step.
     pub before: &'t [u32],
-    /// Those that it has read in the step: the text's own, and what was guessed to follow them.
+    /// Tokens that it read in the step: the text's own, and the draft after them.
     pub added: [&'t [u32]; 2],
-    /// The hidden states of these, one behind the other.
+    /// Hidden states of these tokens, one after the other.
     pub hidden: &'t [f32],
 }
 
-/// What guesses.
+/// Source of draft tokens.
 pub trait Drafter: Debug + Send {
-    /// What it is called, for people.
+    /// Returns the name, for people.
     fn name(&self) -> &'static str;
 
-    /// Guesses for each of these texts; no two have the same slot. Gives how long guessing took, without what was read for later guesses.
+    /// Drafts tokens for each of these texts, which have different slots. Returns the time for
+    /// drafting, without reading for later drafts.
     ///
     /// # Errors
-    /// When a model of its own fails. Nothing is guessed then.
+    /// When the drafter's own model fails. There are no drafts then.
     fn draft(&mut self, texts: &mut [Text<'_>]) -> Result<Duration, Error>;
 
-    /// Whether it guesses from hidden states of the model, and is to be shown what each step computes.
+    /// Whether the drafter uses hidden states of the model, and must be shown each step.
     fn sees(&self) -> bool {
         false
     }
 
-    /// Is shown what a step has computed, before anything of that is cut off again; no two texts have the same slot.
+    /// Receives the results of a step, before rejected tokens are cut off. No two texts have the
+    /// same slot.
     ///
     /// # Errors
-    /// As for [`Drafter::draft`].
+    /// See [`Drafter::draft`].
     fn see(&mut self, _texts: &[Seen<'_>]) -> Result<(), Error> {
         Ok(())
     }
 }
 
-/// When to guess, and how far.
+/// Options of speculation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// Most tokens that are guessed for one step, at most [`MAX_DRAFT`].
+    /// Max number of draft tokens in a step, at most [`MAX_DRAFT`].
     pub max: usize,
-    /// Guesses of fewer tokens are not tried.
+    /// Min number of draft tokens; shorter drafts are not used.
     pub min: usize,
-    /// Guess as far as one can, whether it is measured to pay or not.
+    /// Draft as many tokens as possible, even if measurements show no gain.
     pub always: bool,
 }
 
@@ -104,23 +111,23 @@ impl Default for Options {
     }
 }
 
-/// What came of guesses.
+/// Counters of speculation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
-    /// Tokens that were guessed and computed.
+    /// Draft tokens that were computed.
     pub drafted: u64,
-    /// Those of them that were drawn, too.
+    /// Draft tokens that were also sampled.
     pub accepted: u64,
-    /// Guesses: how often a text had some computed.
+    /// Number of drafts that were computed.
     pub drafts: u64,
-    /// Time that guessing took, apart from computing the guesses.
+    /// Time for drafting, without computing the drafts.
     pub drafting: Duration,
-    /// How often a text had no guess because it was measured not to pay.
+    /// Number of times that a text had no draft because of measurements.
     pub declined: u64,
 }
 
 impl Tally {
-    /// What has come since.
+    /// Returns the difference to an earlier count.
     pub fn since(&self, before: &Tally) -> Tally {
         Tally {
             drafted: self.drafted.saturating_sub(before.drafted),
@@ -139,39 +146,40 @@ pub struct Speculation {
     options: Options,
     payoff: Payoff,
     tally: Tally,
-    /// It failed, and is not asked again.
+    /// Whether the drafter has failed; it is not used again.
     failed: bool,
 }
 
 impl Speculation {
-    /// With nothing measured.
+    /// Creates the speculation, without measurements.
     pub fn new(drafter: Box<dyn Drafter>, options: Options) -> Speculation {
         let max = options.max.min(MAX_DRAFT);
         let options = Options { max, min: options.min.clamp(1, max.max(1)), ..options };
         Speculation { drafter, options, payoff: Payoff::default(), tally: Tally::default(), failed: false }
     }
 
-    /// What guesses.
+    /// Returns the drafter's name.
     pub fn name(&self) -> &'static str {
         self.drafter.name()
     }
 
-    /// Most tokens that are guessed for one step.
+    /// Returns the max number of draft tokens in a step.
     pub fn max(&self) -> usize {
         self.options.max
     }
 
-    /// What came of it so far.
+    /// Returns the counters.
     pub fn tally(&self) -> Tally {
         self.tally
     }
 
-    /// Another text begins in a slot: how guesses about the last one did says little of this one's.
+    /// Begins another text in a slot: results of the last text say little about it.
     pub fn begin(&mut self, slot: usize) {
         self.payoff.begin(slot);
     }
 
-    /// Guesses what follows texts of which a step has the last token each: for each at most as many tokens as `most` says, and all together at most `room`.
+    /// Drafts the continuations of texts whose last tokens are in the next step. Each draft has at
+    /// most the tokens in `most`, and all together at most `room`.
     pub fn draft(&mut self, mut texts: Vec<Text<'_>>, room: usize) -> Vec<Vec<u32>> {
         let rows = texts.len();
         let Options { max, min, always } = self.options;
@@ -216,13 +224,13 @@ impl Speculation {
         texts.into_iter().map(|text| text.draft).collect()
     }
 
-    /// It has failed. Texts do not need it.
+    /// Turns the failed drafter off. Texts do not need it.
     fn fail(&mut self, error: &Error) {
         tracing::warn!(%error, "guessing with {} has failed, and is off from now on", self.drafter.name());
         self.failed = true;
     }
 
-    /// Whether what guesses is to be shown what steps compute: [`Drafter::sees`].
+    /// Whether the drafter must be shown the results of steps: [`Drafter::sees`].
     pub fn sees(&self) -> bool {
         !self.failed && self.drafter.sees()
     }
@@ -236,12 +244,13 @@ impl Speculation {
         self.tally.drafting += begin.elapsed();
     }
 
-    /// A step of one token and its guesses each for so many texts had so many rows, and took so long.
+    /// Records the time of a step with `texts` texts, one token and its draft for each, and `rows`
+    /// rows in all.
     pub fn note_step(&mut self, texts: usize, rows: usize, took: Duration) {
         self.payoff.took(texts, rows, took.as_secs_f64());
     }
 
-    /// Of a guess in a slot so many tokens were computed, and so many of these drawn, too.
+    /// Records that `drafted` draft tokens in a slot were computed, and `accepted` of them sampled.
     pub fn note_draft(&mut self, slot: usize, drafted: usize, accepted: usize) {
         if drafted == 0 {
             return self.payoff.plain(slot);

@@ -1,17 +1,18 @@
-//! Which slot a request is computed in, and what of its prompt is there already.
+//! Choice of the slot for a request, with reuse of the prompt's beginning.
 //!
 //! ```text
 //! slots    0: system prompt, agent a      1: empty                         2: another text
-//! agent b  copies the system prompt from 0 into 1, which holds nothing, and computes its own tokens behind it
-//! agent a  goes on in 0, and agent b in 1: what they said before is there
-//! agent c  copies the system prompt into 2, whose text was not used for the longest time
+//! agent b  copies the system prompt from 0 to the empty slot 1, and computes its own tokens there
+//! agent a  continues in 0, and agent b in 1: their earlier tokens are there
+//! agent c  copies the system prompt to 2, the least recently used slot
 //! ```
 //!
-//! A request goes on in the free slot that holds most of it where little else is lost. Otherwise what holds most stays as it is, and a copy of the
-//! beginning that the two share goes into the free slot that was not used for the longest time: copies are pages that both have. So texts that take turns
-//! keep what they hold as long as there are slots for them, and what is lost is what was not asked for longest.
+//! A request continues in the free slot with the longest common prefix, if the slot loses little
+//! else by that. Otherwise that slot stays unchanged. A copy of the common prefix then goes into
+//! the free slot that was used least recently; both share the copied pages. So alternating texts
+//! keep their tokens while there are enough slots, and the least recently used ones are lost.
 //!
-//! Invariant: a slot that is worked on is read and never changed.
+//! Invariant: a busy slot can be copied and never changes.
 
 use std::cmp::Reverse;
 
@@ -20,22 +21,24 @@ use ixc_runtime::engine::SequenceId;
 use super::{CHUNK, Callers, Generator, Slot};
 use crate::prompt_cache::{LEAST_GAIN, Match};
 
-/// How often what was kept of a prompt is looked for, where it turns out to be damaged or gone: reading it takes time.
+/// Max number of lookups of a prompt in the prompt cache, if entries turn out to be damaged or
+/// missing. Reading an entry takes time.
 const MOST_TRIES: usize = 3;
-/// Most tokens that a slot loses for a request that goes on in it while there are others: a text that is asked for again differs at its end, where the
-/// template's words before an answer stand, and tokens of words that were cut otherwise.
+/// Max number of tokens that a slot may lose to a request that continues in it, while there are
+/// other slots. A repeated text differs at its end: in the template's words before an answer, and
+/// in tokens of words that were split differently.
 const MOST_CUT: usize = LEAST_GAIN;
 
-/// Where a prompt goes on.
+/// Slot in which a prompt continues.
 #[derive(Clone, Copy, Debug)]
 struct Choice {
-    /// The free slot that it is computed in.
+    /// The free slot for the request.
     into: usize,
-    /// Tokens of it that stay there.
+    /// Number of its tokens that stay.
     stays: usize,
-    /// The slot that holds more of it and is copied first, and how much.
+    /// Another slot with more of the prompt, which is copied first, and the number of tokens.
     copied: Option<(usize, usize)>,
-    /// The free slot that was not used for the longest time.
+    /// The free slot that was used least recently.
     oldest: usize,
 }
 
@@ -46,20 +49,21 @@ impl Choice {
     }
 }
 
-/// What came of looking for what was kept of a prompt.
+/// Result of looking a prompt up in the prompt cache.
 #[derive(Clone, Copy, Debug)]
 enum Kept {
-    /// It is in this slot.
+    /// The entry was loaded into this slot.
     Loaded(usize),
-    /// It could not be had, and is forgotten.
+    /// The entry could not be loaded, and was removed.
     Lost,
-    /// There is nothing that is worth it.
+    /// There is no entry that is worth loading.
     Nothing,
 }
 
 impl Generator {
-    /// Makes a slot ready for a request: it holds what of its tokens is there, and nothing else. Where more of it was kept, that is put into the one that was
-    /// not used for the longest time. `None` where none is free.
+    /// Prepares a slot for a request, so that it holds a prefix of the request's tokens and nothing
+    /// else. If the prompt cache has a longer prefix, it is loaded into the least recently used
+    /// slot. `None` if no slot is free.
     pub(super) fn choose(&mut self, tokens: &[u32], reuses: bool) -> Option<usize> {
         if !reuses {
             return self.choose_empty();
@@ -113,7 +117,7 @@ impl Generator {
         Some(number)
     }
 
-    /// Where a prompt goes on; `None` where no slot is free.
+    /// Chooses the slot for a prompt; `None` if no slot is free.
     fn choice(&self, wanted: &[u32]) -> Option<Choice> {
         let in_chunks = self.in_chunks();
         let common = |slot: &Slot| {
@@ -147,7 +151,8 @@ impl Generator {
         Some(Choice { into, stays: if copied.is_some() { 0 } else { held[into] }, copied, oldest })
     }
 
-    /// Puts what was kept of a prompt into a slot, where that is more than any holds; `None` where none is free.
+    /// Puts what was kept of a prompt into a slot, where that is more than any holds; `None` where
+    /// none is free.
     fn load_kept(&mut self, wanted: &[u32]) -> Option<Kept> {
         let choice = self.choice(wanted)?;
         let oldest = choice.oldest;
@@ -174,7 +179,7 @@ impl Generator {
         Some(Kept::Loaded(oldest))
     }
 
-    /// What was kept of a prompt.
+    /// Returns the prompt cache's entry for a prompt.
     fn find_kept(&self, id: SequenceId, wanted: &[u32]) -> Option<Match> {
         self.cache.as_ref().and_then(|cache| cache.find_prefix(&self.model.engine, id, wanted))
     }

@@ -12,16 +12,16 @@ use std::time::SystemTime;
 use ixc_files::{Guard, Output, open_unlinked};
 use ixc_runtime::saved::{Digest, Facts, KIND};
 
-/// What files of the folder end with.
+/// Extension of files in the folder.
 const EXTENSION: &str = "ixs";
-/// Where a file is on its way. One that could not be written is not written.
+/// State of a file. A file that could not be written is not written.
 const NOT_WRITTEN: u8 = 0;
 const BEING_WRITTEN: u8 = 1;
 const WRITTEN: u8 = 2;
-/// It is removed, by whoever comes last: the thread that writes it, where it does.
+/// The file must be removed: by the writing thread if it is being written, or else by the caller.
 const UNWANTED: u8 = 3;
 
-/// Bytes, counted where they come and go.
+/// Sizes of all entries, in bytes.
 #[derive(Debug, Default)]
 pub(super) struct Counts {
     pub(super) memory: AtomicU64,
@@ -34,10 +34,10 @@ pub(super) struct Counts {
 pub(super) struct Held {
     /// In memory, counted there.
     pub(super) bytes: Option<Arc<Vec<u8>>>,
-    /// Those that the thread that writes them has.
+    /// The bytes that the writing thread holds.
     pub(super) on_their_way: Weak<Vec<u8>>,
     pub(super) length: u64,
-    /// Of all tokens up to its end, and what it is.
+    /// Digest of all tokens up to the entry's end, and of its kind.
     pub(super) name: Digest,
     pub(super) file: Arc<AtomicU8>,
     pub(super) used: u64,
@@ -80,16 +80,17 @@ impl Held {
         matches!(self.file.load(Ordering::Acquire), BEING_WRITTEN | WRITTEN)
     }
 
-    /// Whether it is neither in memory nor in the folder: it could not be written, or there was no time for that.
+    /// Whether it is neither in memory nor in the folder: it could not be written, or there was no
+    /// time for that.
     pub(super) fn is_lost(&self) -> bool {
         self.bytes.is_none() && !self.is_in_folder()
     }
 
-    /// Its bytes, from memory or the folder.
+    /// Returns the bytes, from memory or the folder.
     pub(super) fn take(&self, folder: Option<&Path>) -> io::Result<Arc<Vec<u8>>> {
         let path = folder.map(|folder| path_of(folder, &self.name));
         if let Some(path) = path.as_ref().filter(|_| self.file.load(Ordering::Acquire) == WRITTEN) {
-            // The next run knows by that when it was last used.
+            // The time of change tells the next run when the entry was last used.
             let _ = open_unlinked(path).and_then(|file| file.set_modified(SystemTime::now()));
         }
         if let Some(bytes) = &self.bytes {
@@ -112,7 +113,7 @@ impl Held {
         }
     }
 
-    /// Its file does not count any more; gives where it was.
+    /// Stops counting the file, and returns its previous state.
     pub(super) fn forget_file(&self) -> u8 {
         let before = self.file.swap(UNWANTED, Ordering::AcqRel);
         if matches!(before, BEING_WRITTEN | WRITTEN) {
@@ -128,7 +129,7 @@ impl Drop for Held {
     }
 }
 
-/// What a page or point is called: by all that it is of.
+/// Returns the name of a page or point: a digest of everything that it depends on.
 pub(super) fn name_of(facts: &Facts) -> Digest {
     let ixc_runtime::saved::Identity { plan, weights } = facts.identity;
     let words = |digest: Digest| {
@@ -146,7 +147,8 @@ pub(super) fn path_of(folder: &Path, name: &Digest) -> PathBuf {
     folder.join(format!("{name}.{EXTENSION}"))
 }
 
-/// Whether a file is called as one of these is: what else lies in the folder is not looked at, and never removed.
+/// Whether a file is called as one of these is: what else lies in the folder is not looked at, and
+/// never removed.
 pub(super) fn is_ours(path: &Path) -> bool {
     let is_digit = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
     let stem = path.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
@@ -182,7 +184,7 @@ impl ToWrite {
             match self.state.compare_exchange(BEING_WRITTEN, to, Ordering::AcqRel, Ordering::Acquire) {
                 Ok(_) if written.is_err() => drop(counts.folder.fetch_sub(length, Ordering::Relaxed)),
                 Ok(_) => {}
-                // Nobody wants it any more, and nobody else will remove it.
+                // The entry was removed meanwhile, so this thread removes the file.
                 Err(_) => remove(&self.path),
             }
         }
@@ -190,7 +192,7 @@ impl ToWrite {
     }
 }
 
-/// The thread that writes files.
+/// Thread that writes files.
 #[derive(Debug)]
 pub(super) struct Writer {
     pub(super) queue: Sender<ToWrite>,
@@ -206,7 +208,8 @@ impl Writer {
         Ok(Writer { queue, folder, thread })
     }
 
-    /// Has it written, where it is not yet and no more than so many bytes are on their way; whether it is there or will be. Waits for nothing.
+    /// Queues an entry for the folder, if it is not there and at most `most` bytes are queued.
+    /// Returns whether it is there or will be. Does not wait.
     pub(super) fn write(&self, held: &mut Held, most: u64) -> bool {
         if held.is_in_folder() {
             return true;

@@ -20,14 +20,15 @@ pub(super) struct Point {
     pub(super) held: Held,
 }
 
-/// What goes on from one position.
+/// Continuations from one position.
 #[derive(Debug, Default)]
 pub(super) struct Level {
     pub(super) pages: Vec<Page>,
     pub(super) points: Vec<Point>,
 }
 
-/// The way to a level, which changes where pages before it are given up, and the names of the pages on it, which do not.
+/// Path to a level, and the names of the pages on it. The path changes when earlier pages are
+/// removed; the names do not.
 #[derive(Debug, Default)]
 pub(super) struct Way {
     pub(super) path: Vec<usize>,
@@ -78,8 +79,9 @@ impl Level {
         }
     }
 
-    /// The names of what is to be given up so that bytes that count become fewer by so many: what was not used for the longest time, and before that what hangs on it;
-    /// of that only what was last used before a time.
+    /// Returns the names of entries to evict in order to reduce the counted bytes by `over`. The
+    /// least recently used entries go first, children before their parents. Only entries last used
+    /// before `before` count.
     pub(super) fn oldest(&self, mut over: u64, before: u64, counts: impl Fn(&Held) -> bool) -> HashSet<Digest> {
         struct Node<'h> {
             used: u64,
@@ -96,7 +98,8 @@ impl Level {
                 nodes.push(node(&page.held));
             }
         }
-        // What hangs on something was used no later than that; what stands behind it in the list hangs on it.
+        // A parent counts as used at least as recently as its children, which come later in the
+        // list.
         for i in (0..nodes.len()).rev() {
             let Node { used, parent, .. } = nodes[i];
             if let Some(parent) = parent {
@@ -127,7 +130,7 @@ impl Drop for Level {
 }
 
 impl Page {
-    /// Removes its file and those of all behind it.
+    /// Removes the page's file, and those of all later pages.
     pub(super) fn remove_files(self, folder: Option<&Path>) {
         self.below.visit(&mut |held, _| held.remove_file(folder));
         self.held.remove_file(folder);

@@ -1,18 +1,19 @@
-//! Which tokens end a repetition, of the texts that do.
+//! Tokens that end a repetition, from texts.
 
 use ixc_runtime::sample::Breakers;
 use ixc_text::tokenizer::Tokenizer;
 
 use crate::Error;
 
-/// The texts that no repetition goes over, where nothing is said: llama.cpp's.
+/// Default texts that no repetition extends over, the same as in llama.cpp.
 pub const DRY_BREAKERS: [&str; 4] = ["\n", ":", "\"", "*"];
-/// Most tokens behind the one that begins such a text.
+/// Max number of tokens after the one that begins such a text.
 const MOST_BREAKER_TOKENS: usize = 20;
-/// Most of them together: texts that many tokens have in them, or begin, are many.
+/// Max number of token sequences: a text may be contained in many tokens, or begin in them.
 const MOST_BREAKERS: usize = 1 << 16;
 
-/// The tokens at which a repetition ends: those that have one of these texts in them, or begin it, and then the tokens that are its rest.
+/// Returns the tokens that end a repetition: those that contain one of these texts, and those that
+/// begin one, with the tokens of its rest.
 ///
 /// # Errors
 /// When the tokenizer has no tokens for a rest, or they are too many.
@@ -20,11 +21,12 @@ pub fn breakers(tokenizer: &Tokenizer, texts: &[impl AsRef<str>]) -> Result<Brea
     breakers_within(MOST_BREAKERS, tokenizer, texts)
 }
 
-/// At most so many of them.
+/// Like [`breakers`], with at most `most` sequences.
 fn breakers_within(most: usize, tokenizer: &Tokenizer, texts: &[impl AsRef<str>]) -> Result<Breakers, Error> {
     let mut all = Vec::new();
     for text in texts.iter().map(AsRef::as_ref).filter(|text| !text.is_empty()) {
-        // What is behind each place where a token may end, once for all tokens that do.
+        // The rest of the text after each place where a token may end, encoded once for all such
+        // tokens.
         let mut rests: Vec<Option<Vec<u32>>> = vec![None; text.len()];
         for token in 0..tokenizer.token_count() as u32 {
             let word = String::from_utf8_lossy(tokenizer.token_bytes(token)?);

@@ -1,23 +1,25 @@
-//! Guesses from the text itself: where its last tokens stood before, what followed them there follows again. Prompt look-up decoding (Saxena, 2023).
+//! Guesses from the text itself: where its last tokens stood before, what followed them there
+//! follows again. Prompt look-up decoding (Saxena, 2023).
 //!
 //! ```text
 //! a b c d e a b c       the last three stood at the beginning: d e a b c may follow
 //! ```
 //!
-//! The longest run of last tokens that stood before counts, and of equally long ones the last: texts go on as they lately did. A text is looked
-//! through from its end once for each guess, some 100 µs for 100,000 tokens, beside steps that read gigabytes.
+//! The longest run of last tokens that stood before counts, and of equally long ones the last:
+//! texts go on as they lately did. A text is looked through from its end once for each guess, some
+//! 100 µs for 100,000 tokens, beside steps that read gigabytes.
 
 use std::time::{Duration, Instant};
 
 use super::{Drafter, Text};
 use crate::Error;
 
-/// How many of the last tokens are looked for.
+/// Number of last tokens to search for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NgramOptions {
-    /// At least so many must have stood before: one alone says little.
+    /// Min number of tokens in a match: a single token says little.
     pub min: usize,
-    /// More are not looked for.
+    /// Max number of tokens in a match.
     pub max: usize,
 }
 
@@ -40,11 +42,11 @@ impl Ngram {
         Ngram { options: NgramOptions { min, max: max.max(min) } }
     }
 
-    /// What followed the last tokens where they stood before, at most so many tokens.
+    /// Returns the tokens after an earlier occurrence of the last tokens, at most `most`.
     fn guess<'t>(&self, tokens: &'t [u32], most: usize) -> &'t [u32] {
         let NgramOptions { min, max } = self.options;
         let (mut longest, mut at) = (min - 1, None);
-        // Where a run ends, from the last place on: what stands there follows it.
+        // End of an earlier occurrence, searched backwards; its continuation is the guess.
         for end in (1..tokens.len()).rev() {
             let backwards = tokens[..end].iter().rev().zip(tokens.iter().rev());
             let common = backwards.take(max).take_while(|(before, last)| before == last).count();
@@ -94,7 +96,7 @@ mod tests {
     #[test]
     fn what_followed_before_follows_again() {
         assert_eq!(guess(2, 4, &[1, 2, 3, 4, 5, 1, 2, 3], 2), [4, 5]);
-        // As far as the end of the text, and then from there again.
+        // The guess goes to the end of the text, and repeats from there.
         assert_eq!(guess(2, 4, &[1, 2, 3, 4, 1, 2, 3], 6), [4, 1, 2, 3, 4, 1]);
         assert_eq!(guess(1, 4, &[7, 7], 3), [7, 7, 7]);
         assert!(guess(2, 4, &[1, 2, 3], 4).is_empty());
@@ -108,7 +110,7 @@ mod tests {
         assert_eq!(guess(1, 8, &[1, 2, 3, 4, 2, 3, 9, 1, 2, 3], 1), [4]);
         assert_eq!(guess(1, 2, &[1, 2, 3, 4, 2, 3, 9, 1, 2, 3], 1), [9]);
         assert_eq!(guess(2, 8, &[5, 2, 3, 4, 6, 2, 3, 9, 1, 2, 3], 1), [9]);
-        // Runs that are too short are none.
+        // Shorter matches do not count.
         assert!(guess(3, 8, &[5, 2, 3, 4, 6, 2, 3, 9, 1, 2, 3], 1).is_empty());
     }
 

@@ -1,52 +1,58 @@
-//! Whether and how far to guess: as far as it is measured to make more tokens a second.
+//! Number of draft tokens, chosen by measurements so that the most tokens per second result.
 //!
-//! Of `n` texts a step has `n` rows and `m` guesses, takes `time(n + m)`, and makes as many tokens as there are texts and guesses that come true. The
-//! `j`-th token of a guess comes true with about `a^j`, where `a` is how often the next one did lately, of this text. So guesses are added, the likeliest
-//! first, and the number is taken that makes
+//! For `n` texts, a step has `n` rows plus `m` draft tokens, and takes `time(n + m)`. It gives one
+//! token for each text, and the accepted draft tokens. The `j`-th token of a draft is accepted with
+//! a probability of about `a^j`, where `a` is the recent acceptance rate of a text's next token. So
+//! draft tokens are added in the order of their probability, and `m` is the number that maximises
 //!
 //! ```text
 //! (n + sum of a^j) / (time(n + m) + time to guess)
 //! ```
 //!
-//! largest; with 0 nothing is guessed. On a dense model `time` hardly grows with a few rows, for weights are read once; of a mixture of experts each
-//! row may need experts of its own, and it grows as fast as the rows.
+//! With `m = 0` nothing is drafted. On a dense model `time` hardly grows with a few rows, because
+//! weights are read once. In a mixture of experts each row may need experts of its own, and `time`
+//! grows as fast as the rows.
 //!
-//! What is not measured is taken to be as good as what lies beside it, and so is tried. What was measured may be so no more: it is forgotten after a while
-//! ([`MEMORY`]), a step without guesses is taken now and then where all have some ([`REFRESH`]), and a text without any has a short one now and then
-//! ([`FIRST_PATIENCE`]). Where others use the processors, too, some steps take many times as long as they would: one counts for twice as long as
-//! those before at most, and so many rows for no more than as many steps.
+//! Unknown times are assumed to be as good as the nearest known ones, so that they get tried. Old
+//! measurements may be wrong: they are forgotten after a while ([`MEMORY`]). A step without drafts
+//! is taken now and then ([`REFRESH`]), and a text without drafts gets a short one now and then
+//! ([`FIRST_PATIENCE`]).
 //!
-//! Nothing of that changes a token.
+//! If other processes use the CPU, some steps take many times as long. So a step counts at most as
+//! twice the previous time, and a number of rows as at most that many single steps.
+//!
+//! The number of draft tokens changes no token of the text.
 
 use super::MAX_ROWS;
 
-/// How much a new time counts beside what was measured before, and one that is shorter.
+/// Weight of a new time in the average, and of a new time that is shorter.
 const TIME_SHARE: f64 = 1.0 / 8.0;
 const SHORT_TIME_SHARE: f64 = 1.0 / 4.0;
-/// A step that took more than so many times as long as those before was held up by others.
+/// A step that took longer than this multiple of the average was delayed by other processes.
 const HELD_UP: f64 = 2.0;
 /// Steps after which a time is forgotten.
 const MEMORY: u64 = 256;
-/// How much a token that came true, or did not, counts.
+/// Weight of an accepted or rejected token in the acceptance rate.
 const CHANCE_SHARE: f64 = 1.0 / 12.0;
-/// How often the next token of a guess is taken to come true, before any was seen.
+/// Initial acceptance rate of a draft's next token.
 const FIRST_CHANCE: f64 = 0.7;
-/// Steps with guesses after which one without is taken.
+/// Number of steps with drafts before one without.
 const REFRESH: u32 = 64;
-/// Tokens without a guess after which a text has one again; twice as many after each that did not come true, up to [`LAST_PATIENCE`].
+/// Number of tokens without a draft before a text gets one again. It doubles after each rejected
+/// draft, up to [`LAST_PATIENCE`].
 const FIRST_PATIENCE: u32 = 16;
 const LAST_PATIENCE: u32 = 256;
-/// How long that is.
+/// Length of such a draft in tokens.
 const TRIAL: usize = 3;
 
-/// How guesses about a text did.
+/// Acceptance of the drafts for a text.
 #[derive(Clone, Copy, Debug)]
 struct Lane {
-    /// How often the next token came true, lately.
+    /// Recent acceptance rate of the next token.
     chance: f64,
-    /// Tokens since the last guess.
+    /// Tokens since the last draft.
     idle: u32,
-    /// Tokens without a guess that it waits.
+    /// Number of tokens to wait without a draft.
     patience: u32,
 }
 
@@ -56,16 +62,16 @@ impl Default for Lane {
     }
 }
 
-/// What was measured.
+/// Measurements.
 #[derive(Debug)]
 pub(super) struct Payoff {
-    /// Seconds of a step, by rows, and the step after which that was measured last.
+    /// Seconds of a step by rows, and the step of the last measurement.
     times: [Option<(f64, u64)>; MAX_ROWS + 1],
     /// Steps so far.
     steps: u64,
-    /// Steps with guesses since one without, by rows of one without.
+    /// Steps with drafts since the last one without, by the number of texts.
     since: [u32; MAX_ROWS + 1],
-    /// Seconds of guessing, and tokens that came of it, the longest guess of each time.
+    /// Average seconds of drafting, and average length of the longest draft.
     guesses: (f64, f64),
     lanes: Vec<Lane>,
 }
@@ -106,7 +112,7 @@ impl Payoff {
         lane.idle = lane.idle.saturating_add(1);
     }
 
-    /// Of so many guessed tokens so many came true.
+    /// Records that `accepted` of `drafted` draft tokens were accepted.
     pub(super) fn verified(&mut self, slot: usize, drafted: usize, accepted: usize) {
         let lane = self.lane(slot);
         for _ in 0..accepted {
@@ -119,13 +125,13 @@ impl Payoff {
         lane.patience = if accepted > 0 { FIRST_PATIENCE } else { (lane.patience * 2).min(LAST_PATIENCE) };
     }
 
-    /// Guessing took so long, and gave so many tokens one after the other, or none.
+    /// Records the time of drafting, and the length of the longest draft (0 for none).
     pub(super) fn drafted(&mut self, tokens: usize, seconds: f64) {
         let (before, made) = self.guesses;
         self.guesses = (average(before, seconds), average(made, tokens as f64));
     }
 
-    /// A step of so many texts had so many rows and took so long.
+    /// Records the time of a step with `texts` texts and `rows` rows.
     pub(super) fn took(&mut self, texts: usize, rows: usize, seconds: f64) {
         self.steps += 1;
         if let Some(time) = self.times.get_mut(rows) {
@@ -141,7 +147,8 @@ impl Payoff {
         }
     }
 
-    /// Seconds of a step of so many rows, as far as that is known: between what was measured; beside it the same. Without anything all steps are one.
+    /// Returns the estimated seconds of a step with `rows` rows: interpolated between measurements,
+    /// constant outside of them, and 1 without any.
     fn time(&self, rows: usize) -> f64 {
         let known = |at: usize| {
             let (time, measured) = (*self.times.get(at)?)?;
@@ -160,12 +167,12 @@ impl Payoff {
         least.map_or(time, |(few, each)| time.min(each * rows.div_ceil(few) as f64))
     }
 
-    /// How many tokens to guess for each of some texts, which are slots and the most that each can have; at most `room` in all. With `always` as many
-    /// as there is room for.
+    /// Returns the number of draft tokens for each text, at most `room` in all. Texts are given by
+    /// slot and max number of tokens. With `always`, uses all of the room.
     pub(super) fn counts(&mut self, texts: &[(usize, usize)], room: usize, always: bool) -> Vec<usize> {
         let mut counts = vec![0; texts.len()];
         let lanes: Vec<Lane> = texts.iter().map(|(slot, _)| *self.lane(*slot)).collect();
-        // The likeliest token first, where all are as likely round after round.
+        // The likeliest token first; with `always`, all are equally likely.
         let chances: Vec<f64> = lanes.iter().map(|lane| if always { 1.0 } else { lane.chance }).collect();
         let next = |counts: &[usize]| {
             let open = (0..texts.len()).filter(|&i| counts[i] < texts[i].1);
@@ -208,7 +215,8 @@ impl Payoff {
 mod tests {
     use super::*;
 
-    /// As if steps of one text took so long with so many guesses, and `chance` of a token came true; how many were guessed in each of `steps`.
+    /// Simulates steps of one text with given times by rows, and an acceptance probability of
+    /// `chance`. Returns the state and the number of draft tokens in each of `steps`.
     fn guessed(time: impl Fn(usize) -> f64, chance: f64, steps: usize) -> (Payoff, Vec<usize>) {
         let mut payoff = Payoff::default();
         let mut random = ixc_ir::random::Random::new(5);
@@ -253,7 +261,8 @@ mod tests {
 
     #[test]
     fn guesses_are_as_long_as_pays() {
-        // Half a step more for each four rows: 0.6 + 0.36 + 0.22 come true of three, and hardly more of eight.
+        // Half a step more for each four rows: 0.6 + 0.36 + 0.22 come true of three, and hardly
+        // more of eight.
         let (payoff, counts) = guessed(|rows| 1.0 + 0.1 * rows as f64, 0.6, 1000);
         let last = &counts[500..];
         let mean = last.iter().sum::<usize>() as f64 / last.len() as f64;
