@@ -1,6 +1,8 @@
-//! Which `ixc` this is: its version, the commit that it was built from and that commit's date, where the build could tell.
+//! Identity of this `ixc`: its version, and the commit and date that it was built from, if the
+//! build knew them.
 //!
-//! `build.rs` finds them out: from git, or from the file that `cargo package` puts into what it packs. `SOURCE_DATE_EPOCH` sets the date.
+//! `build.rs` gets them from git, or from the file that `cargo package` adds to its archive.
+//! `SOURCE_DATE_EPOCH` sets the date.
 
 use std::sync::LazyLock;
 
@@ -27,7 +29,7 @@ pub const BUILD: Build = Build {
     date: option_env!("IXC_BUILD_DATE"),
 };
 
-/// As `--version` says it, without the program's name: `0.1.0 (abcdef123 2026-11-22)`.
+/// Returns the text of `--version` without the program's name: `0.1.0 (abcdef123 2026-11-22)`.
 pub fn version() -> &'static str {
     static TEXT: LazyLock<String> = LazyLock::new(|| {
         let known: Vec<&str> = [BUILD.commit, BUILD.date].into_iter().flatten().collect();
@@ -36,7 +38,7 @@ pub fn version() -> &'static str {
     &TEXT
 }
 
-/// The same, with the commit, be it unknown, with what it can generate code for and the models that it knows.
+/// Returns the version with its commit (even if unknown), the targets and the architectures.
 pub fn long_version() -> &'static str {
     static TEXT: LazyLock<String> = LazyLock::new(|| {
         let targets: Vec<&str> = TARGETS.iter().map(|row| row.name).collect();

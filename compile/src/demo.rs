@@ -1,5 +1,5 @@
-//! The demo model: inside of the program, so that an installed `ixc` runs without any file. Its origin and terms stand in
-//! `examples/models/README.md`.
+//! The demo model: inside of the program, so that an installed `ixc` runs without any file. Its
+//! origin and terms stand in `examples/models/README.md`.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -9,10 +9,10 @@ use ixc_model_files::gguf::Gguf;
 
 use crate::{Error, cache_file};
 
-/// What stands for its path in messages.
+/// Name in messages, in place of a path.
 pub const NAME: &str = "(built-in demo model)";
 
-/// Aligned as GGUF aligns tensors in a file, which starts at a page.
+/// Alignment of tensors in GGUF, for a file that starts at a page.
 #[repr(align(64))]
 struct Aligned<B: ?Sized>(B);
 
@@ -23,11 +23,11 @@ pub fn bytes() -> &'static [u8] {
     &FILE.0
 }
 
-/// A file with the model, for commands that need one. It is written once to the user's cache
-/// folder. Where that cannot be written, it goes to a folder of this user's among temporary files.
+/// Returns a file with the model, for commands that need one. The file is written once to the
+/// user's cache folder, or else to a folder of this user among temporary files.
 ///
 /// # Errors
-/// When neither can be written.
+/// When neither folder can be written.
 pub fn file() -> Result<PathBuf, Error> {
     if let Some(folder) = own::folder() {
         match file_in(&folder) {
@@ -49,10 +49,10 @@ fn file_in(folder: &Path) -> io::Result<PathBuf> {
     Ok(path)
 }
 
-/// Opens it.
+/// Opens the model.
 ///
 /// # Errors
-/// None that a test would not have met.
+/// Never, as tests show.
 pub fn open() -> Result<Gguf, Error> {
     Ok(Gguf::from_bytes(Path::new(NAME), bytes())?)
 }

@@ -1,9 +1,10 @@
-//! A model's way to machine code as a folder of files, and compiling that goes on from one of them.
+//! Stages of a model's compilation as a folder of files, and compilation that starts from one of
+//! them.
 //!
 //! ```text
 //! d/manifest.json            what made it: version, target, features, model files, passes
 //! d/00-frontend.ix           the graph as the model file describes it
-//! d/04-fuse.ix               what a pass left, where it changed anything, in the order of `ixc opt`
+//! d/04-fuse.ix               a pass that changed something, in the order of `ixc opt`
 //! d/10-lower.ix              tasks, as JSON behind the line that names the pass
 //! d/12-arena.ix              the plan, with specs in place of kernels
 //! d/index.json               which kernels compute which op
@@ -12,8 +13,9 @@
 //! d/kernels/NAME.bin         its code, and the constants behind it
 //! ```
 //!
-//! A file with a number is where compiling can go on ([`read_stop`]); files of kernels can stand in place of those that are generated
-//! ([`Replacements`](crate::replacements::Replacements)). Nothing in it is a weight.
+//! A file with a number is where compiling can go on ([`read_stop`]); files of kernels can stand in
+//! place of those that are generated ([`Replacements`](crate::replacements::Replacements)). Nothing
+//! in it is a weight.
 
 use std::path::Path;
 
@@ -60,10 +62,12 @@ struct Ran {
     file: Option<String>,
 }
 
-/// Writes a model's way to machine code into a new folder, up to a pass or whole. Gives how many files were written.
+/// Writes the stages of a model's compilation into a new folder, completely or up to a pass.
+/// Returns the number of files.
 ///
 /// # Errors
-/// As [`compile`](crate::compile::compile), when what was left until then is written all the same; and where the system refuses.
+/// See [`compile`](crate::compile::compile); the stages before the error are written all the
+/// same. Also when the system fails.
 pub fn write(
     mut folder: NewFolder,
     model: &Model,
@@ -144,7 +148,7 @@ fn kernels(
     parallel::map(&pairs, each).into_iter().collect()
 }
 
-/// Which kernels compute which op: of each task its step, its op and weight, and its kernels by rows.
+/// Returns an index of the kernels: for each task its step, op, weight, and kernels by rows.
 fn index(plan: &Plan<Kernel>) -> Json {
     let name = |kernel: usize| plan.kernels.get(kernel).map(|kernel| kernel.name.as_str());
     let mut tasks = Vec::new();

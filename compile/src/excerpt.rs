@@ -1,4 +1,5 @@
-//! An error in text, shown where it is: `file:line:column:`, which editors jump to, the line, and a caret under the column.
+//! An error in text, shown where it is: `file:line:column:`, which editors jump to, the line, and a
+//! caret under the column.
 //!
 //! ```
 //! use std::path::Path;
@@ -27,9 +28,10 @@ pub struct Excerpt {
     pub line: usize,
     /// Column in characters, from 1.
     pub column: usize,
-    /// What is wrong.
+    /// Problem.
     pub problem: String,
-    /// The line, or what of it is near the column, and how many characters of it stand before that.
+    /// The line, or the part of it near the column, and the number of characters before the column
+    /// in it.
     source: Option<(String, usize)>,
 }
 

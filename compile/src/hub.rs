@@ -1,4 +1,5 @@
-//! Models that are on this machine already because others fetched them: the cache of Hugging Face's tools, and that of llama.cpp.
+//! Models that other tools have downloaded to this machine: the caches of Hugging Face's tools and
+//! of llama.cpp.
 //!
 //! ```text
 //! ~/.cache/huggingface/hub/models--ORG--NAME/refs/main                     the name of a snapshot
@@ -6,34 +7,36 @@
 //! ~/.cache/llama.cpp/ORG_NAME_FILE.gguf
 //! ```
 //!
-//! Nothing is downloaded. Of several GGUF files the one is taken that llama.cpp takes: the quantisation that was named, or else Q4_K_M, Q8_0, the first; of a split
-//! model its first file. Where there is none, a folder of safetensors is the model.
+//! This module downloads nothing. Among several GGUF files the choice is llama.cpp's: the named
+//! quantisation, or else Q4_K_M, Q8_0, or the first file. For a split model it is the first part.
+//! Without GGUF files, a folder of safetensors is the model.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use ixc_files::read_text;
 
-/// Longest name of a snapshot.
+/// Max length of a snapshot's name.
 const MAX_REFERENCE: u64 = 256;
-/// Most files of a folder that are looked at.
+/// Max number of files in a folder.
 const MAX_FILES: usize = 4096;
-/// Quantisations that are taken where none is named, the first that is there.
+/// Default quantisations, in order of preference.
 const PREFERRED: [&str; 2] = ["Q4_K_M", "Q8_0"];
-/// Beginnings of names of GGUF files that are no models of text.
+/// Prefixes of GGUF files that are not language models.
 const OTHER_FILES: [&str; 3] = ["mmproj", "mtp-", "imatrix"];
 
-/// Where fetched models lie.
+/// Folders of downloaded models.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Caches {
-    /// Hugging Face's.
+    /// Hugging Face's cache.
     pub hub: Option<PathBuf>,
-    /// llama.cpp's.
+    /// llama.cpp's cache.
     pub llama: Option<PathBuf>,
 }
 
 impl Caches {
-    /// As the environment says: `HF_HUB_CACHE`, `HF_HOME`, `LLAMA_CACHE`, `XDG_CACHE_HOME`.
+    /// Returns the folders from the environment: `HF_HUB_CACHE`, `HF_HOME`, `LLAMA_CACHE`,
+    /// `XDG_CACHE_HOME`.
     pub fn of_environment() -> Caches {
         Caches::of(&|name| std::env::var_os(name).map(PathBuf::from).filter(|path| !path.as_os_str().is_empty()))
     }
@@ -49,7 +52,8 @@ impl Caches {
         }
     }
 
-    /// A model of a repository `ORG/NAME`: its file of a quantisation, where one is named, or its folder.
+    /// A model of a repository `ORG/NAME`: its file of a quantisation, where one is named, or its
+    /// folder.
     pub fn find(&self, repository: &str, quantisation: Option<&str>) -> Option<PathBuf> {
         let (organisation, name) = parts(repository)?;
         let snapshot = self.snapshot(organisation, name);
@@ -70,7 +74,8 @@ impl Caches {
         snapshot.filter(|snapshot| is_model(snapshot))
     }
 
-    /// Names of the GGUF files of a repository's snapshot, which another quantisation may be asked of.
+    /// Names of the GGUF files of a repository's snapshot, which another quantisation may be asked
+    /// of.
     pub fn files(&self, repository: &str) -> Vec<String> {
         let Some((organisation, name)) = parts(repository) else { return Vec::new() };
         let files = self.snapshot(organisation, name).map(|snapshot| gguf_files(&snapshot, &|_| true));
@@ -96,7 +101,8 @@ impl Caches {
         let snapshots = folder.join("snapshots");
         let main = read_text(&folder.join("refs/main"), MAX_REFERENCE).ok();
         let named = main.as_deref().map(str::trim).filter(|name| is_plain(name)).map(|name| snapshots.join(name));
-        // What was fetched by another name than `main` has no such reference; several are not chosen between.
+        // What was fetched by another name than `main` has no such reference; several are not
+        // chosen between.
         let only = || {
             let mut all = entries(&snapshots).into_iter().filter(|path| path.is_dir());
             all.next().filter(|_| all.next().is_none())
@@ -115,7 +121,7 @@ fn is_plain(name: &str) -> bool {
     !name.is_empty() && name != "." && name != ".." && !name.contains(['/', '\\', '\0'])
 }
 
-/// What is in a folder, in order.
+/// Returns a folder's entries, sorted.
 fn entries(folder: &Path) -> Vec<PathBuf> {
     let mut paths: Vec<PathBuf> = fs::read_dir(folder)
         .into_iter()
@@ -149,7 +155,8 @@ fn choose(files: &[PathBuf], quantisation: Option<&str>) -> Option<PathBuf> {
     }
 }
 
-/// Whether a file's name says a quantisation, in any case, as a word: `Q4_K` is none of `…-Q4_K_M.gguf`.
+/// Whether a file's name contains a quantisation as a word, in any case: `Q4_K` is not one in
+/// `…-Q4_K_M.gguf`.
 fn is_of(file: &Path, quantisation: &str) -> bool {
     let name = file.file_name().and_then(|name| name.to_str()).unwrap_or_default().to_ascii_uppercase();
     let wanted = quantisation.to_ascii_uppercase();
@@ -158,7 +165,7 @@ fn is_of(file: &Path, quantisation: &str) -> bool {
         && name.match_indices(&wanted).any(|(at, _)| {
             let bytes = name.as_bytes();
             let before = at.checked_sub(1).map(|before| &bytes[before]);
-            // llama.cpp's cache and some others have `_` before it.
+            // llama.cpp's cache, among others, has `_` before it.
             (edge(before) || before == Some(&b'_')) && edge(bytes.get(at + wanted.len()))
         })
 }

@@ -20,8 +20,8 @@ pub struct Model {
     pub gguf: Gguf,
     /// Hyperparameters and graph.
     pub arch: ixc_architectures::Model,
-    /// What the file says about its vocabulary. Empty where that asks for a pre-tokenizer that is not supported: the model
-    /// runs, on token ids.
+    /// Vocabulary from the file. It is empty if it needs an unsupported pre-tokenizer: the model
+    /// then runs on token ids.
     pub vocabulary: TokenizerSpec,
 }
 
@@ -29,15 +29,15 @@ impl Model {
     /// Opens a model (a GGUF file, or a folder of safetensors) and builds its graph.
     ///
     /// # Errors
-    /// When the file is missing, malformed, or no model that is supported.
+    /// When the file is missing, malformed, or not a supported model.
     pub fn open(path: &Path) -> Result<Model, Error> {
         Model::open_parts(path, Parts::ALL)
     }
 
-    /// As [`Model::open`], for a graph of parts of it: see [`Model::of_parts`].
+    /// Like [`Model::open`], for a graph of some parts: see [`Model::of_parts`].
     ///
     /// # Errors
-    /// As [`Model::open`].
+    /// See [`Model::open`].
     pub fn open_parts(path: &Path, parts: Parts) -> Result<Model, Error> {
         if is_plan(path) {
             return Err(Error::IsPlan { path: path.to_owned() });
@@ -53,11 +53,11 @@ impl Model {
         Model::of_parts(gguf, Parts::ALL)
     }
 
-    /// Builds the graph of parts of an open file: of its first layers, for measuring how long one takes; or of what gives hidden states in place of
-    /// logits, for embeddings.
+    /// Builds the graph of parts of an open file: its first layers, to measure the time of a layer,
+    /// or hidden states in place of logits, for embeddings.
     ///
     /// # Errors
-    /// As [`Model::new`].
+    /// See [`Model::new`].
     pub fn of_parts(gguf: Gguf, parts: Parts) -> Result<Model, Error> {
         let arch = ixc_architectures::build_parts(&gguf, parts)?;
         let vocabulary = match vocabulary(&gguf) {
@@ -76,18 +76,19 @@ impl Model {
         Ok(Model { gguf, arch, vocabulary })
     }
 
-    /// The same model with its routed experts alone: its graph has a function for each layer that has some ([`expert_layers`]), and what is compiled of it is a
-    /// plan for `ixc_generate::moe::Moe`.
+    /// Reduces the model to its routed experts. The graph then has a function for each layer with
+    /// experts ([`expert_layers`]), and its plan is for `ixc_generate::moe::Moe`.
     ///
     /// # Errors
-    /// When no layer has routed experts, or one's take more than rows, ids and weights.
+    /// When no layer has routed experts, or a layer's experts take more inputs than rows, ids and
+    /// weights.
     pub fn into_expert_layers(mut self) -> Result<Model, Error> {
         self.arch.module = expert_layers::cut(&self.arch.module, &ixc_architectures::layer_of)?;
         self.arch.output = ixc_architectures::Output::Experts;
         Ok(self)
     }
 
-    /// Checks ids that came from outside.
+    /// Checks token ids from an untrusted source.
     ///
     /// # Errors
     /// [`Error::Token`], [`Error::NoTokens`].
@@ -100,16 +101,18 @@ impl Model {
         Ok(())
     }
 
-    /// Logits at every position, `[tokens, vocabulary]`, or hidden states where the graph gives these: in f32 from the dequantised weights, slowly.
+    /// Computes logits at every position, `[tokens, vocabulary]`, or hidden states if the graph
+    /// gives these. It computes in f32 from dequantised weights, slowly.
     ///
     /// # Errors
-    /// When a token is none of this model's.
+    /// When a token is not in the vocabulary.
     pub fn exact_logits(&self, tokens: &[u32]) -> Result<Vec<f32>, Error> {
         self.check_tokens(tokens)?;
         let weights = FileWeights::new(&self.gguf, &self.arch.module);
         let mut interpreter = Interpreter::new(&self.arch.module, &weights)?.within(tokens.len() as u64);
         let mut logits = Vec::new();
-        // A few tokens at a time: every step dequantises all weights that it uses. Of a model that reads texts whole it is all.
+        // A few tokens at a time, since every step dequantises all weights that it uses. A model
+        // that reads whole texts takes all tokens at once.
         let step = if self.arch.hyper.causal { EXACT_STEP } else { tokens.len() };
         for (index, chunk) in tokens.chunks(step).enumerate() {
             let start = index * step;
@@ -129,7 +132,8 @@ pub fn open_files(path: &Path) -> Result<Gguf, Error> {
     Ok(ixc_architectures::open(path)?)
 }
 
-/// Whether a path is that of a plan. What cannot be read is not, and opening it as a model says why.
+/// Whether a path is that of a plan. What cannot be read is not, and opening it as a model says
+/// why.
 pub fn is_plan(path: &Path) -> bool {
     let mut magic = Vec::with_capacity(FILE_MAGIC.len());
     let read = open_regular(path).and_then(|file| file.take(FILE_MAGIC.len() as u64).read_to_end(&mut magic));

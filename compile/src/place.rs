@@ -31,17 +31,19 @@ use crate::model::Model;
 
 /// Positions of the KV cache unless told otherwise, where the model has as many.
 pub const DEFAULT_CONTEXT: u32 = 2048;
-/// Most tokens of a step of the plan, for engines that run it: each takes memory for its parts of attention.
+/// Max number of tokens in a step of the plan, for engines that run it: each takes memory for its
+/// parts of attention.
 const MAX_TOKENS: u32 = 32;
 
-/// How to place.
+/// Options of placement.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Options {
-    /// Positions of the KV cache; [`DEFAULT_CONTEXT`] or the model's context, where that is shorter.
+    /// Positions of the KV cache. The default is [`DEFAULT_CONTEXT`], or the model's context if
+    /// that is shorter.
     pub context: Option<u32>,
 }
 
-/// Places a model on a grid: a plan in pieces, and where they run.
+/// Places a model on a grid: cuts its plan into pieces, and assigns them to processing elements.
 ///
 /// # Errors
 /// When the model's graph asks for what no kernel does, or the grid has no room.
@@ -49,10 +51,7 @@ pub fn place(model: &Model, grid: &Grid, options: &Options) -> Result<Placed, Er
     place_told(model, grid, options, None)
 }
 
-/// The same, and tells what is decided, if somebody is to be told.
-///
-/// # Errors
-/// As [`place`].
+/// Like [`place`], and records the decisions if `decisions` is given.
 pub fn place_told(
     model: &Model,
     grid: &Grid,
@@ -75,10 +74,10 @@ pub fn place_told(
     })
 }
 
-/// The plan of a model in pieces: what a grid that is given them computes.
+/// Returns the plan of a model in pieces, which is what a grid computes.
 ///
 /// # Errors
-/// As [`place`].
+/// See [`place`].
 pub fn plan_in_pieces(model: &Model, partition: Partition) -> Result<Plan<Kernel>, Error> {
     let compile = compile_options();
     let tasks = lowered(model, &fuse(model, &compile)?, &compile)?;

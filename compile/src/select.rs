@@ -1,13 +1,15 @@
-//! What is meant of a model: ops, tasks, steps and kernels, by a pattern of their names and by their layers.
+//! Selection of ops, tasks, steps and kernels of a model, by a pattern of names and by layers.
 //!
 //! ```text
 //! --op 'linear*'                 ops by their word: linear, linear.qkv, linear.swiglu
-//! --op ffn_down                  whatever has to do with a weight, a state or a kernel with that in its name
+//! --op ffn_down                  items of a weight, state or kernel with this in its name
 //! --op 'blk.*.attn_q' --layer 3  by a whole name, in a layer
 //! ```
 //!
-//! A pattern with `*` or `?` is compared with whole words and names (of weights with and without `.weight`); one without is an op's word, or
-//! a part of a name. An op's layer is the number in its names (`blk.3.attn_q`, `kv.3`); one without names is in the last layer whose values it takes.
+//! A pattern with `*` or `?` must match a whole word or name (for weights, with or without
+//! `.weight`). Another pattern is an op's word, or a part of a name. An op's layer is the number in
+//! its names (`blk.3.attn_q`, `kv.3`). An op without names is in the last layer whose values it
+//! takes.
 //!
 //! ```
 //! use ixc_compile::model::Model;
@@ -36,16 +38,16 @@ use ixc_passes::manager::Ir;
 use ixc_passes::options::matches;
 use similar::{Algorithm, capture_diff_slices, get_diff_ratio};
 
-/// What is meant; with neither a pattern nor layers, all.
+/// Selection by pattern and layers; without both it selects everything.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Selection {
     /// A pattern of names.
     pub op: Option<String>,
-    /// Layers; none means all.
+    /// Layers; empty means all.
     pub layers: Vec<LayerRange>,
 }
 
-/// Layers from one to another, that one too: `3`, `0-5`.
+/// Inclusive range of layers: `3`, `0-5`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LayerRange {
     /// The first.
@@ -80,10 +82,10 @@ fn some(list: &str) -> &str {
     if list.is_empty() { "none" } else { list }
 }
 
-/// Why nothing is meant.
+/// Error of a selection without results.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SelectError {
-    /// Nothing has such a name.
+    /// No item has a matching name.
     #[error("nothing here is called {pattern:?}{}; ops are {}", nearest(near), some(&ops.join(", ")))]
     NoName {
         /// The pattern.
@@ -96,19 +98,19 @@ pub enum SelectError {
     /// There is no such layer.
     #[error("nothing here is in layer {asked}; layers are {}", some(layers))]
     NoLayer {
-        /// What was asked for.
+        /// The requested layers.
         asked: String,
-        /// Those there are.
+        /// The existing layers.
         layers: String,
     },
-    /// What has the name is in other layers.
+    /// Items with a matching name are in other layers.
     #[error("{pattern:?} is not in layer {asked}; it is in {layers}")]
     Elsewhere {
         /// The pattern.
         pattern: String,
-        /// The layers that were asked for.
+        /// The requested layers.
         asked: String,
-        /// Where it is.
+        /// Layers of the matching items.
         layers: String,
     },
 }
@@ -126,27 +128,27 @@ fn nearest(near: &[String]) -> String {
     if near.is_empty() { String::new() } else { format!("; near to it: {}", near.join(", ")) }
 }
 
-/// What can be meant: an op, a task or another step, or a decision of a pass.
+/// Selectable item: an op, a task or another step, or a decision of a pass.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Item {
-    /// Its word: `linear`.
+    /// Word of the op, such as `linear`.
     pub op: String,
     /// Names of its weights, states, values and kernels.
     pub names: Vec<String>,
-    /// Its layer, if it is in one.
+    /// Layer, if it has one.
     pub layer: Option<u64>,
 }
 
 impl Selection {
-    /// Whether all is meant.
+    /// Whether everything is selected.
     pub fn is_all(&self) -> bool {
         self.op.is_none() && self.layers.is_empty()
     }
 
-    /// Which of these are meant, by their positions.
+    /// Returns the positions of the selected items.
     ///
     /// # Errors
-    /// [`SelectError`], where none is.
+    /// [`SelectError`] if no item is selected.
     pub fn of(&self, items: &[Item]) -> Result<Vec<usize>, SelectError> {
         let named: Vec<usize> = (0..items.len()).filter(|&at| self.names(&items[at])).collect();
         let chosen: Vec<usize> = named.iter().copied().filter(|&at| self.is_in(items[at].layer)).collect();
@@ -200,7 +202,8 @@ pub fn layer_of(name: &str) -> Option<u64> {
     names::layer_of(name).map(u64::from)
 }
 
-/// A name or a task's label without its layer, so that those of all layers are alike: `blk.*.attn_q.weight`.
+/// A name or a task's label without its layer, so that those of all layers are alike:
+/// `blk.*.attn_q.weight`.
 pub fn in_any_layer(name: &str) -> String {
     names::in_layer(name, "*")
 }
@@ -217,14 +220,14 @@ pub fn ranges(layers: &BTreeSet<u64>) -> String {
     ranges.iter().map(LayerRange::to_string).collect::<Vec<_>>().join(", ")
 }
 
-/// Names that a pattern may have been meant to be are at least so like it, 0 to 1.
+/// Min similarity of suggested names, 0 to 1.
 const ALIKE: f32 = 0.6;
-/// Of so many at most.
+/// Max number of suggestions.
 const NEAR: usize = 5;
-/// Names are compared up to so many characters, and so many of them.
+/// Max characters of a name, and max number of names, in the search for suggestions.
 const COMPARED: (usize, usize) = (64, 4096);
 
-/// Words and names that are like a pattern.
+/// Returns words and names that are similar to a pattern.
 fn near(pattern: &str, items: &[Item]) -> Vec<String> {
     let names = |item: &Item| item.names.iter().map(|name| in_any_layer(bare(name))).collect::<Vec<_>>();
     let all: BTreeSet<String> =
@@ -243,7 +246,8 @@ fn near(pattern: &str, items: &[Item]) -> Vec<String> {
     found.into_iter().take(NEAR).map(|(_, name)| name).collect()
 }
 
-/// Layers of things in their order: what has no name of its own is in the last of the layers whose values it takes.
+/// Layers of things in their order: what has no name of its own is in the last of the layers whose
+/// values it takes.
 #[derive(Default)]
 struct Flow(HashMap<u32, u64>);
 
@@ -279,21 +283,21 @@ pub fn ops(module: &Module, function: &Function) -> Vec<Item> {
         let takes: Vec<u32> = op.values().map(|(_, value)| value.0).collect();
         let gives: Vec<u32> = op.results.iter().map(|value| value.0).collect();
         let layer = flow.layer(&names, &takes, &gives);
-        // What an op's result is called says what the op is, and nothing of a layer.
+        // The name of an op's result describes the op, and has no layer.
         names.extend(op.results.iter().filter_map(|&value| function.values.get(value.index())?.name.clone()));
         Item { op: op.kind.row().mnemonic.to_owned(), names, layer }
     };
     function.ops.iter().map(item).collect()
 }
 
-/// A task, or a step that is none.
+/// Task, or another step.
 #[derive(Clone, Copy, Debug)]
 enum Work<'p> {
     Task(&'p Task),
     Step(&'p Step),
 }
 
-/// Work in its order, as items.
+/// Work in order, as items.
 struct Works<'p, K> {
     plan: &'p Plan<K>,
     name: &'p dyn Fn(&K) -> String,
@@ -388,10 +392,11 @@ fn of_steps<K>(plan: &Plan<K>, name: &dyn Fn(&K) -> String) -> Vec<(usize, Optio
     all
 }
 
-/// What is meant of IR, as text for people: a graph's ops with their weights and states, tasks and steps.
+/// Returns the selected part of IR, as text for people: a graph's ops with their weights and
+/// states, tasks and steps.
 ///
 /// # Errors
-/// [`SelectError`], where nothing is.
+/// [`SelectError`] if nothing is selected.
 pub fn text(ir: &Ir, selection: &Selection) -> Result<String, SelectError> {
     match ir {
         Ir::Graph(module) => of_graph(module, selection),
@@ -449,10 +454,10 @@ fn of_draft(draft: &Draft, selection: &Selection) -> Result<String, SelectError>
     Ok(joined([first].into_iter().chain(chosen.into_iter().map(|at| line(at).trim_end().to_owned()))))
 }
 
-/// What is meant of a plan, as text for people; `name` gives a kernel's.
+/// Returns the selected part of a plan, as text for people; `name` returns a kernel's name.
 ///
 /// # Errors
-/// [`SelectError`], where nothing is.
+/// [`SelectError`] if nothing is selected.
 pub fn of_plan<K>(plan: &Plan<K>, name: &dyn Fn(&K) -> String, selection: &Selection) -> Result<String, SelectError> {
     let all = of_steps(plan, name);
     let items: Vec<Item> = all.iter().map(|(.., item)| item.clone()).collect();
@@ -473,19 +478,19 @@ fn joined(lines: impl Iterator<Item = String>) -> String {
     lines.map(|line| line + "\n").collect()
 }
 
-/// What a kernel is for in a task.
+/// Role of a kernel in a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Role {
-    /// Its items.
+    /// Computes whole items.
     Rows,
-    /// Parts of its items, where threads are many.
+    /// Computes parts of items, if there are many threads.
     Band,
-    /// What parts of its items are combined by.
+    /// Combines the parts of items.
     Parts,
 }
 
 impl Role {
-    /// In a word.
+    /// Returns the role as a word.
     pub fn name(self) -> &'static str {
         match self {
             Role::Rows => "rows",
@@ -495,25 +500,26 @@ impl Role {
     }
 }
 
-/// What uses a kernel: alike tasks of all layers are one.
+/// Use of a kernel; equal tasks of all layers are one use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Use {
-    /// The tasks' label, with `*` for the layer: `linear blk.*.attn_q`.
+    /// Label of the tasks, with `*` for the layer: `linear blk.*.attn_q`.
     pub task: String,
-    /// The layers, where it is in any.
+    /// Layers, if it has any.
     pub layers: BTreeSet<u64>,
-    /// What for.
+    /// Role in the tasks.
     pub role: Role,
-    /// From how many rows on.
+    /// Min number of rows.
     pub from_rows: u32,
-    /// Up to how many; `None` where there is no limit.
+    /// Max number of rows; `None` for no limit.
     pub to_rows: Option<u32>,
 }
 
-/// The kernels that are meant of a plan, by their positions, with what uses each; a kernel that no task uses is meant where all are.
+/// Returns the positions of the selected kernels of a plan, with their uses. A kernel without uses
+/// is selected only if everything is.
 ///
 /// # Errors
-/// [`SelectError`], where none is.
+/// [`SelectError`] if no kernel is selected.
 pub fn kernels<K>(
     plan: &Plan<K>,
     name: &dyn Fn(&K) -> String,

@@ -37,9 +37,9 @@ pub enum WeightError {
     /// Another number of files.
     #[error("the model has {found} files; the descriptor is of one that has {expected}")]
     Files {
-        /// How many there are.
+        /// Number of files of the model.
         found: usize,
-        /// How many there must be.
+        /// Expected number of files.
         expected: usize,
     },
     /// Another file.
@@ -47,19 +47,19 @@ pub enum WeightError {
     OtherModel {
         /// The file.
         path: String,
-        /// What is different.
+        /// Differing property.
         what: &'static str,
-        /// What it is.
+        /// Value for this file.
         found: u64,
-        /// What it must be.
+        /// Expected value.
         expected: u64,
     },
-    /// A weight that the file does not have as the descriptor says.
+    /// A weight that differs from the descriptor.
     #[error("weight {name} of the descriptor: {problem}")]
     Weight {
         /// The weight.
         name: String,
-        /// What is wrong.
+        /// Reason.
         problem: String,
     },
 }
@@ -77,11 +77,11 @@ struct Weight<'g> {
     format: Format,
     columns: u64,
     stored: Cow<'g, [u8]>,
-    /// As kernels read it, where that is not how it is stored: packed when it is first needed.
+    /// Packed form, if kernels need it; packed on first use.
     packed: Option<OnceCell<Vec<u8>>>,
 }
 
-/// The weights of a descriptor, from its model's file.
+/// Weights of a descriptor, from its model's file.
 pub struct ModelWeights<'g> {
     weights: Vec<Weight<'g>>,
 }
@@ -90,9 +90,10 @@ impl<'g> ModelWeights<'g> {
     /// Finds all weights.
     ///
     /// # Errors
-    /// When the model's files are others than the descriptor's, or a weight is not there as it says.
+    /// When the model's files differ from the descriptor's, or a weight is missing or different.
     pub fn new(descriptor: &Descriptor, gguf: &'g Gguf) -> Result<ModelWeights<'g>, WeightError> {
-        // As the loader of plans does: another model of the same shape would give other text, and nobody would know why.
+        // The loader of plans makes the same check: another model of the same shape would silently
+        // give another text.
         let (found, expected) = (gguf.files().len(), descriptor.files.len());
         if found != expected {
             return Err(WeightError::Files { found, expected });

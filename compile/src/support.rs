@@ -1,7 +1,8 @@
-//! What this build supports: architectures, formats and how each is multiplied on each target, tokenizers, chat formats; from the tables that
-//! the rest of the program reads, so that it is true.
+//! Features of this build: architectures, formats with their kernels on each target, tokenizers,
+//! chat formats. They come from the tables that the program itself uses, and are therefore correct.
 //!
-//! Any architecture takes its weights in any format, on any target: what differs is which kernels multiply.
+//! Every architecture takes weights in every format, on every target; only the kernels of the
+//! products differ.
 
 use std::fmt::Write as _;
 
@@ -19,7 +20,7 @@ const COLUMNS: u64 = 4096;
 /// Weight rows of an item.
 const ITEM: u64 = 64;
 
-/// What is supported.
+/// Supported features.
 #[derive(Clone, Debug, Serialize)]
 pub struct Support {
     /// Architectures, by the value of `general.architecture`.
@@ -28,35 +29,35 @@ pub struct Support {
     pub formats: Vec<FormatSupport>,
     /// Pre-tokenizers of byte-pair vocabularies, by the value of `tokenizer.ggml.pre`.
     pub pre_tokenizers: Vec<&'static str>,
-    /// Formats of answers, by which reasoning and calls of tools are told from content.
+    /// Chat formats, whose answers can be split into reasoning, tool calls and content.
     pub answers: Vec<&'static str>,
 }
 
 /// Something with a name.
 #[derive(Clone, Debug, Serialize)]
 pub struct Named {
-    /// Its name.
+    /// Name.
     pub name: &'static str,
-    /// Which models it is.
+    /// Models with this name.
     pub about: &'static str,
 }
 
 /// A format.
 #[derive(Clone, Debug, Serialize)]
 pub struct FormatSupport {
-    /// Its name.
+    /// Name.
     pub name: &'static str,
     /// Bits of an element in the file.
     pub bits: f64,
-    /// Bits of an element where it is packed.
+    /// Bits of an element in packed form.
     pub packed_bits: f64,
-    /// Whether `ixc quantise` makes it.
+    /// Whether `ixc quantise` writes it.
     pub made: bool,
     /// The products with it on each target.
     pub products: Vec<Products>,
 }
 
-/// How a format is multiplied.
+/// Kernels of a format's products on a target.
 #[derive(Clone, Debug, Serialize)]
 pub struct Products {
     /// The target.
@@ -95,7 +96,7 @@ fn products(format: Format, target: Target) -> Products {
 }
 
 impl Support {
-    /// Of this build.
+    /// Returns the features of this build.
     pub fn here() -> Support {
         let formats = FORMATS.iter().map(|row| row.format).filter(|format| format.is_in_files() && format.is_weight());
         let formats = formats.map(|format| FormatSupport {

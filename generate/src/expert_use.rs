@@ -1,4 +1,5 @@
-//! Which experts a model uses: counted in a run, written as JSON, and read back for a run that keeps the most used in memory.
+//! Expert use of a model: counted in a run, written as JSON, and read by a run that keeps the most
+//! used experts in memory.
 //!
 //! ```json
 //! {"schema":"ixc.experts.v1","tokens":2,"chosen":[[2,0,1,1],[1,1,2,0]],"weights":["blk.0.ffn_gate_exps.weight",…],"streamed":[…]}
@@ -7,9 +8,10 @@
 //! The last field of a file, `crc32`, is the checksum of its text. A file that is made by hand
 //! leaves it out.
 //!
-//! `chosen` has a list for each layer with experts, in their order, of how many tokens each expert was chosen for; `weights` names a weight of each layer,
-//! which tells its number in the model. Where experts are streamed, `streamed` says of each layer what became of requests. Who reads such a file looks at
-//! `chosen` alone.
+//! `chosen` has a list for each layer with experts, in order: the number of tokens that chose each
+//! expert. `weights` names a weight of each layer, which shows the layer's number in the model.
+//! `streamed` counts the requests in each layer with streamed experts. Readers of a file use only
+//! `chosen`.
 
 use std::path::Path;
 
@@ -25,17 +27,18 @@ use ixc_compile::checksum::{ChecksumError, sealed, unsealed_if_there};
 pub const SCHEMA: &str = "ixc.experts.v1";
 /// First bytes of such a file.
 const BEGIN: &[u8] = br#"{"schema":"ixc.experts.v"#;
-/// Such a file.
+/// Record of expert use.
 pub const KIND: Kind = Kind {
     name: "record of which experts are used",
     is: |head| head.starts_with(BEGIN),
     streams: false,
     private: false,
 };
-/// Most bytes of such a file: a number of 20 digits for each of 512 experts of 128 layers takes a twelfth.
+/// Max bytes of such a file. A number of 20 digits for each of 512 experts in 128 layers takes a
+/// twelfth of it.
 const MOST_BYTES: u64 = 16 << 20;
 
-/// How often each expert was chosen.
+/// Count of tokens that chose each expert.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExpertUse {
     /// [`SCHEMA`].
@@ -43,7 +46,7 @@ pub struct ExpertUse {
     /// Tokens of all steps.
     #[serde(default)]
     pub tokens: u64,
-    /// By layer with experts and expert: tokens that it was chosen for.
+    /// By layer with experts, then by expert: tokens that chose it.
     pub chosen: Vec<Vec<u64>>,
     /// By layer: the first of its experts' weights.
     #[serde(default)]
@@ -53,27 +56,28 @@ pub struct ExpertUse {
     pub streamed: Option<Vec<Streamed>>,
 }
 
-/// What became of requests for a layer's streamed experts. One that several tokens of a step were routed to is requested once.
+/// Requests for a layer's streamed experts. An expert that several tokens of a step chose is
+/// requested once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Streamed {
     /// Requested experts that were in memory.
     pub hits: u64,
-    /// Those that were being read already.
+    /// Requested experts that were already being read.
     pub on_the_way: u64,
-    /// Those that were not.
+    /// Requested experts that had to be read.
     pub misses: u64,
     /// Bytes read, in whole pages.
     pub bytes: u64,
     /// Experts that are in memory now.
     pub in_memory: u32,
-    /// Experts that stay there once they are.
+    /// Experts that stay in memory once they are loaded.
     pub pinned: u32,
 }
 
-/// Why a file says nothing of how experts are used.
+/// Error of reading a record of expert use.
 #[derive(Debug, thiserror::Error)]
 pub enum ExpertUseError {
-    /// It cannot be read.
+    /// The file cannot be read.
     #[error(transparent)]
     Read(#[from] ReadError),
     /// A damaged or edited file.
@@ -84,7 +88,7 @@ pub enum ExpertUseError {
         /// The failed check.
         source: ChecksumError,
     },
-    /// It is another JSON, or none.
+    /// The file is not such JSON.
     #[error("{path}: is no record of which experts are used: {source}")]
     Json {
         /// The file.
@@ -92,12 +96,12 @@ pub enum ExpertUseError {
         /// The fault and its position.
         source: serde_json::Error,
     },
-    /// It is of another kind or version.
+    /// The file is of another kind or version.
     #[error("{path}: has schema {found:?}, expected {SCHEMA:?}")]
     Schema {
         /// The file.
         path: String,
-        /// The beginning of what it says.
+        /// Start of the schema in the file.
         found: String,
     },
 }
@@ -113,7 +117,7 @@ impl ExpertUseError {
 }
 
 impl ExpertUse {
-    /// What an engine counted since it was loaded.
+    /// Returns the counts of an engine since it was loaded.
     pub fn of(engine: &Engine) -> ExpertUse {
         let counts = engine.expert_counts();
         let streamed = engine.stream().map(|store| {
@@ -135,7 +139,8 @@ impl ExpertUse {
         }
     }
 
-    /// Reads a file that [`ExpertUse::write`] wrote. Whether it is of this model, its counts must fit that of its layers and experts, says who uses it.
+    /// Reads a file that [`ExpertUse::write`] wrote. Whether it is of this model, its counts must
+    /// fit that of its layers and experts, says who uses it.
     ///
     /// # Errors
     /// See [`ExpertUseError`].
@@ -164,13 +169,13 @@ impl ExpertUse {
         self
     }
 
-    /// As one line of JSON, for people and programs.
+    /// Returns one line of JSON, for people and programs.
     pub fn to_json(&self) -> String {
-        // Only maps with keys that are no text cannot be written.
+        // Serialisation fails only for maps with keys that are not texts.
         serde_json::to_string(self).unwrap_or_default() + "\n"
     }
 
-    /// Writes it.
+    /// Writes the record.
     ///
     /// # Errors
     /// See [`OutputError`].

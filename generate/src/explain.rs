@@ -1,7 +1,9 @@
-//! What compiling a model decided where something else was possible, and why: each decision that had a loser.
+//! Decisions in the compilation of a model, with their reasons: each decision that rejected an
+//! alternative.
 //!
-//! Passes tell their decisions as they make them ([`ixc_passes::decision`]); nothing is decided again here. So does what places a model on a grid, and
-//! what predicts experts in a run tells how a run begins. Decisions that are alike are said once, with all that they are about.
+//! Passes record their decisions when they make them ([`ixc_passes::decision`]); nothing is decided
+//! again here. Placement on a grid and the choice of an expert predictor at the start of a run also
+//! record decisions. Similar decisions are grouped.
 //!
 //! ```
 //! use ixc_compile::{compile::Options, model::Model};
@@ -36,20 +38,20 @@ use ixc_compile::model::Model;
 use ixc_compile::place;
 use ixc_compile::select::{Item, in_any_layer, layer_of, ranges};
 
-/// What a run decides is called so where passes are.
+/// Name of a run in decisions, in place of a pass.
 pub const RUN: &str = "run";
 
-/// Who makes decisions, in the order in which they do.
+/// Returns the names of the deciders, in the order of their decisions.
 pub fn sources() -> Vec<&'static str> {
     let passes = ixc_passes::manager::names();
     [&[compile::DECIDES][..], &passes, &[ixc_dataflow::place::DECIDES, RUN]].concat()
 }
 
-/// What is decided where a model is compiled so for such a run, in the order in which it is. A budget of the run is kept as a run keeps it; without one all
-/// is as `options` say.
+/// Returns the decisions for a model that is compiled and run with these options, in order. A
+/// memory budget of the run is applied as in a run; without one, only `options` count.
 ///
 /// # Errors
-/// As [`compile`](ixc_compile::compile::compile).
+/// See [`compile`](crate::compile::compile).
 pub fn decisions(model: &Model, options: &Options, run: &engine::Options) -> Result<Vec<Decision>, Error> {
     let decisions = Arc::new(Decisions::default());
     let options = Options { decisions: Some(Arc::clone(&decisions)), ..options.clone() };
@@ -70,7 +72,8 @@ pub fn decisions(model: &Model, options: &Options, run: &engine::Options) -> Res
     Ok(decisions)
 }
 
-/// What a run of a plan begins to predict experts by; nothing where all are in memory, or it is asked for something.
+/// Returns the decision about expert prediction at the start of a run; `None` if all experts are in
+/// memory or the user chose a predictor.
 fn prediction(plan: &Plan<Kernel>, run: &engine::Options) -> Result<Option<Decision>, Error> {
     let groups = u32::try_from(plan.expert_groups.len()).unwrap_or(u32::MAX);
     if groups == 0 {
@@ -88,34 +91,35 @@ fn prediction(plan: &Plan<Kernel>, run: &engine::Options) -> Result<Option<Decis
     Ok(predictions.decided().map(told))
 }
 
-/// Where a model is placed on a grid, and what is decided there.
+/// Places a model on a grid, and returns the placement with its decisions.
 ///
 /// # Errors
-/// As [`place`](ixc_compile::place::place).
+/// See [`place`](crate::place::place).
 pub fn placement(model: &Model, grid: &Grid, options: &place::Options) -> Result<(Placed, Vec<Decision>), Error> {
     let decisions = Arc::new(Decisions::default());
     let placed = place::place_told(model, grid, options, Some(&decisions))?;
     Ok((placed, decisions.take()))
 }
 
-/// What a decision is about, for selections.
+/// Returns the subject of a decision, for selections.
 pub fn item(decision: &Decision) -> Item {
     let names = if decision.name.is_empty() { Vec::new() } else { vec![decision.name.clone()] };
     Item { op: decision.op.clone(), names, layer: layer_of(&decision.name) }
 }
 
-/// Decisions that are alike.
+/// Similar decisions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Group<'d> {
     /// One of them.
     pub decision: &'d Decision,
-    /// How many there are.
+    /// Number of decisions.
     pub count: usize,
-    /// What they are about, with `*` for the layer, and the layers of each; none of what is in none.
+    /// Subjects, with `*` for the layer, and the layers of each; no layers for subjects outside of
+    /// layers.
     pub about: BTreeMap<String, BTreeSet<u64>>,
 }
 
-/// Decisions with those that are alike together, in the order of each's first.
+/// Groups similar decisions, in the order of each group's first decision.
 pub fn grouped(decisions: &[Decision]) -> Vec<Group<'_>> {
     type Key<'d> = (&'d str, &'d str, &'d str, &'d str, &'d Option<String>, &'d [Rejected]);
     let mut groups: Vec<Group<'_>> = Vec::new();

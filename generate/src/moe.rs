@@ -1,7 +1,10 @@
-//! A model's routed experts as an operator: hidden rows, expert ids and weights in, rows out.
+//! A model's routed experts as an operator: it takes hidden rows, expert ids and weights, and
+//! returns rows.
 //!
-//! For engines that have a model's other parts, on a GPU or elsewhere, and leave its experts to the CPU: they route, submit a layer's rows, do something
-//! else, and take the sums. Experts are compiled as those of a whole model are, for every target, in every format, in memory or streamed within a budget.
+//! For engines that run a model's other parts, on a GPU or elsewhere, and leave its experts to the
+//! CPU. They route, submit a layer's rows, do something else, and take the sums. Experts are
+//! compiled as in a whole model: for every target, in every format, in memory or streamed within a
+//! budget.
 //!
 //! ```
 //! use ixc_generate::moe::{Moe, MoeOptions, Rows};
@@ -18,11 +21,13 @@
 //! # Ok::<(), ixc_generate::Error>(())
 //! ```
 //!
-//! One thread runs what is submitted, in order; with it the others of [`engine::Options::threads`]. What is submitted is copied, so that buffers are free at
-//! once. A handle that is dropped forgets its result.
+//! One thread runs the submitted work in order, together with the other threads of
+//! [`engine::Options::threads`]. Inputs are copied, so that their buffers are free at once. A
+//! dropped handle discards its result.
 //!
-//! Invariant: results are those of the model's own layers by the same kernels: bits of a row depend on its experts and weights alone, as far as
-//! [`ixc_runtime::expert_layers`] says.
+//! Invariant: results are those of the model's own layers with the same kernels. A row's bits
+//! depend on its experts and weights alone, within the limits that [`ixc_runtime::expert_layers`]
+//! states.
 
 use std::path::Path;
 use std::sync::mpsc::{Sender, channel};
@@ -42,16 +47,16 @@ use crate::{Error, loaded_model};
 use ixc_compile::compile;
 use ixc_compile::model::{Model, is_plan};
 
-/// How experts are compiled and run.
+/// Options for compiling and running experts.
 #[derive(Clone, Debug, Default)]
 pub struct MoeOptions {
-    /// How a model is compiled, within [`engine::Options::memory`].
+    /// Compile options of a model, within [`engine::Options::memory`].
     pub compile: compile::Options,
-    /// How its plan is run; contexts and sequences have no meaning here.
+    /// Run options of its plan; contexts and sequences have no meaning here.
     pub run: engine::Options,
 }
 
-/// What a thread computes.
+/// Work of the thread.
 struct Work {
     layer: u32,
     rows: Owned,
@@ -60,7 +65,7 @@ struct Work {
     promise: Promise,
 }
 
-/// A result that is owed: where nobody computes it any more, it is an error.
+/// Promise of a result. If it is dropped without one, the result is an error.
 struct Promise {
     place: Arc<Place>,
     open: Arc<Signal<usize>>,
@@ -106,7 +111,7 @@ impl Owned {
     }
 }
 
-/// What is waited for, and what wakes who waits.
+/// State with a signal that wakes waiting threads.
 #[derive(Debug, Default)]
 struct Signal<T> {
     state: Mutex<T>,
@@ -129,10 +134,10 @@ impl<T> Signal<T> {
     }
 }
 
-/// Where a result will be.
+/// Place of a future result.
 type Place = Signal<Option<Result<Vec<f32>, LayerError>>>;
 
-/// Rows that are being computed.
+/// Rows in computation.
 #[derive(Debug)]
 #[must_use = "what is computed is taken by `wait`"]
 pub struct Handle {
@@ -170,18 +175,19 @@ impl Handle {
 pub struct Moe {
     layers: Vec<Layer>,
     submitted: Option<Sender<Work>>,
-    /// What was submitted and is not computed.
+    /// Number of submissions without a result.
     open: Arc<Signal<usize>>,
     thread: Option<JoinHandle<()>>,
-    /// Whether experts are read as they are needed.
+    /// Whether experts are streamed.
     streams: bool,
 }
 
 impl Moe {
-    /// Opens a model, or a plan that was made of [`Model::into_expert_layers`]; the demo model where there is no path.
+    /// Opens a model, or a plan from [`Model::into_expert_layers`]; no path means the demo model.
     ///
     /// # Errors
-    /// When it is missing, malformed, not supported, has no routed experts, or this machine cannot run it.
+    /// When it is missing, malformed, not supported, has no routed experts, or this machine cannot
+    /// run it.
     pub fn open(path: Option<&Path>, options: &MoeOptions) -> Result<Moe, Error> {
         let model = match path {
             None => Model::new(ixc_compile::demo::open()?)?,
@@ -201,7 +207,7 @@ impl Moe {
     /// Compiles a model's experts and loads the plan.
     ///
     /// # Errors
-    /// As [`Moe::open`].
+    /// See [`Moe::open`].
     pub fn of_model(model: Model, options: &MoeOptions) -> Result<Moe, Error> {
         let model = model.into_expert_layers()?;
         let (compiled, memory) = loaded_model::compile_for(&model, &options.compile, &options.run)?;
@@ -209,10 +215,11 @@ impl Moe {
         Moe::of_plan_file(PlanFile { plan: compiled.plan, weights: None }, Path::new(""), &run)
     }
 
-    /// Loads an open plan file; what it names by relative paths is looked for in `folder`.
+    /// Loads an open plan file; its relative paths start from `folder`.
     ///
     /// # Errors
-    /// When it is no plan of experts, malformed, its model is not there or another, or this machine cannot run it.
+    /// When it is no plan of experts, malformed, its model is not there or another, or this machine
+    /// cannot run it.
     pub fn of_plan_file(file: PlanFile, folder: &Path, run: &engine::Options) -> Result<Moe, Error> {
         let (run, _) = loaded_model::engine_options(&file, folder, run, None)?;
         let mut experts = ExpertLayers::load_file(file, folder, &run).map_err(loaded_model::not_loaded)?;
@@ -239,11 +246,13 @@ impl Moe {
         self.streams
     }
 
-    /// Has a layer's experts computed for rows: `ids` and `weights` are as many for each as the layer says ([`Layer::used`]), and an id of
-    /// [`NOBODY`] is left out, whatever its weight. Returns at once.
+    /// Has a layer's experts computed for rows: `ids` and `weights` are as many for each as the
+    /// layer says ([`Layer::used`]), and an id of [`NOBODY`] is left out, whatever its weight.
+    /// Returns at once.
     ///
     /// # Errors
-    /// [`Error::Layer`] where there is no such layer, lengths do not go together, an id is no expert's, or a weight is not finite.
+    /// [`Error::Layer`] where there is no such layer, lengths do not go together, an id is no
+    /// expert's, or a weight is not finite.
     pub fn submit(&self, layer: u32, rows: Rows<'_>, ids: &[i32], weights: &[f32]) -> Result<Handle, Error> {
         let found = self.layers.iter().find(|found| found.number == layer);
         let found = found.ok_or_else(|| {
@@ -268,7 +277,8 @@ impl Moe {
         drop(self.open.wait(|open| *open == 0));
     }
 
-    /// Which of some ids are of experts from `first` on, `count` of them; the others become [`NOBODY`]. For a machine that has these.
+    /// Keeps the ids of the `count` experts from `first` on, and replaces the others by [`NOBODY`].
+    /// For a machine that has only these experts.
     pub fn own_ids(ids: &[i32], first: i32, count: i32) -> Vec<i32> {
         let own = |id: i32| id >= first && id < first.saturating_add(count);
         ids.iter().map(|&id| if own(id) { id } else { NOBODY }).collect()
@@ -276,11 +286,11 @@ impl Moe {
 }
 
 impl Drop for Moe {
-    /// What was submitted is computed first.
+    /// Computes everything that was submitted first.
     fn drop(&mut self) {
         self.submitted = None;
         if let Some(thread) = self.thread.take() {
-            // What it panicked with was told where it did.
+            // The panic was already reported where it happened.
             let _ = thread.join();
         }
     }

@@ -13,7 +13,7 @@ use ixc_files::{Guard, Kind, Output, OutputError};
 
 /// First bytes of a file: magic, and version 1.0.
 const MAGIC: &[u8] = b"\x93NUMPY\x01\x00";
-/// Such a file.
+/// NumPy file.
 pub const KIND: Kind = Kind { name: "NumPy file", is: |head| head.starts_with(MAGIC), streams: true, private: false };
 /// Header and data start at multiples of this (NumPy's `ARRAY_ALIGN`).
 const ALIGNMENT: usize = 64;
@@ -44,7 +44,7 @@ pub fn write_file(path: &Path, shape: [usize; 2], data: &[f32]) -> Result<(), Ou
     write_to(Output::open(path, &Guard::replacing(&KIND))?, shape, data)
 }
 
-/// As [`write_file`], to an output that was opened before the matrix was computed.
+/// Like [`write_file`], for an output that was opened before the matrix was computed.
 ///
 /// # Errors
 /// See [`OutputError`].

@@ -1,4 +1,5 @@
-//! From a model or a plan to an engine: what is compiled for which run, and how what was compiled is loaded.
+//! From a model or a plan to an engine: what is compiled for which run, and how what was compiled
+//! is loaded.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -16,10 +17,10 @@ use crate::drive;
 use ixc_compile::compile::{self, Compiled};
 use ixc_compile::model::Model;
 
-/// Compiles a model that will be run as `run` says; gives the budget, too.
+/// Compiles a model to be run as `run` says; returns the memory budget as well.
 ///
 /// # Errors
-/// As [`compile::compile`].
+/// See [`compile::compile`].
 pub(crate) fn compile_for(
     model: &Model,
     wanted: &compile::Options,
@@ -28,7 +29,8 @@ pub(crate) fn compile_for(
     match run.experts {
         ExpertStore::Stream => budget::compile_within(model, wanted, run),
         ExpertStore::Map => {
-            // Kernels read experts where they are mapped, and the plan says when. Nothing is read ahead.
+            // Kernels read experts from the mapped file at times that the plan states. Nothing is
+            // prefetched.
             let (expert_memory, pack) = (Some(0), wanted.pack.or(Some(false)));
             let mapped = compile::Options { expert_memory, pack, predict_extra: None, ..wanted.clone() };
             Ok((compile::compile(model, &mapped)?, None))
@@ -36,7 +38,7 @@ pub(crate) fn compile_for(
     }
 }
 
-/// Whether a plan is for the target that is asked for, if one is.
+/// Checks that a plan is for the requested target, if there is one.
 ///
 /// # Errors
 /// [`Error::OtherTarget`].
@@ -47,7 +49,7 @@ pub(crate) fn is_for<K>(plan: &Plan<K>, wanted: &compile::Options) -> Result<(),
     }
 }
 
-/// Why a plan is not loaded; that this CPU lacks something is an error of its own.
+/// Converts an error of loading a plan; a missing CPU feature has an error of its own.
 pub(crate) fn not_loaded(error: LoadError) -> Error {
     match error {
         LoadError::Codegen(source) if matches!(*source, CodegenError::MissingFeatures { .. }) => {
@@ -57,7 +59,7 @@ pub(crate) fn not_loaded(error: LoadError) -> Error {
     }
 }
 
-/// How a plan is loaded, with its budget where nothing is said, and as its drive takes reads.
+/// Returns the engine options of a plan, with its default budget and the queue depth of its drive.
 ///
 /// # Errors
 /// When the plan is malformed.
