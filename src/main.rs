@@ -1,5 +1,5 @@
-//! Command line: parses arguments, runs one command, and turns an error into one message and an exit
-//! status.
+//! Command line: parses arguments, runs one command, and turns an error into one message and an
+//! exit status.
 
 use std::process::ExitCode;
 

@@ -1,5 +1,4 @@
-//! An answer as it is shown: what the model thinks stands between two lines, and its markers are
-//! left out.
+//! Display of an answer: the model's reasoning appears between two lines, and markers are removed.
 
 use ixc_text::chat::{Answer, Delta, Parser};
 

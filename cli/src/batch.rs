@@ -55,7 +55,7 @@ pub struct Around<'a> {
 }
 
 impl BatchChoice {
-    /// The requests, if there are some.
+    /// Returns the file of requests, if it is given.
     pub fn file(&self) -> Option<&Path> {
         self.batch.as_deref()
     }
@@ -65,7 +65,7 @@ impl BatchChoice {
         if self.batch.is_some() { self.parallel } else { 1 }
     }
 
-    /// Opens both files, before the model, which takes longer.
+    /// Opens both files before the model, which takes longer.
     pub fn open(&self, force: Force, inputs: &[&Path]) -> anyhow::Result<Option<Files>> {
         let (Some(from), Some(to)) = (&self.batch, &self.output) else { return Ok(None) };
         let failed = ixc_error::Error::io(from, "read");

@@ -110,7 +110,7 @@ struct Row {
     /// Bytes of the model file and the KV cache that each token reads at least, in the middle of
     /// the run; of decode only, and not known of a plan.
     bytes_per_token: Option<u64>,
-    /// The most memory that this process had resident so far, mapped files included.
+    /// Peak resident memory of this process so far, mapped files included.
     peak_memory: Option<u64>,
     /// Tokens per second.
     median: f64,
@@ -120,10 +120,10 @@ struct Row {
     /// Comparison with a run without deferral; set if experts are deferred.
     #[serde(skip_serializing_if = "Option::is_none")]
     deferral: Option<deferral::Deferral>,
-    /// Bytes of streamed experts that were read for each token; 0 where all are in memory.
+    /// Bytes of streamed experts that were read for each token; 0 if all are in memory.
     bytes_read_per_token: f64,
-    /// The drive's rate while experts were missed, as a part of what it gave by itself before and
-    /// after each round: the median.
+    /// Median share of the drive's own rate that was achieved while experts were missing. The own
+    /// rate is measured before and after each round.
     drive_share: Option<f64>,
     /// Counters of expert prediction in this and earlier rows with the same number of threads; set
     /// if experts are streamed.
@@ -180,7 +180,7 @@ impl Args {
                 continue;
             }
             let mut bench = open(path, &options)?;
-            // What is refused was refused by now.
+            // All errors of the options come before this point.
             report.begin()?;
             for &work in &works {
                 let rounds = self.rounds(&mut bench, work, self.repetitions)?;
@@ -200,12 +200,12 @@ impl Args {
         Ok(Traffic::of(&module))
     }
 
-    /// Tokens per second, again and again, after one run that does not count, and what the drive
-    /// did.
+    /// Runs the work repeatedly after a warm-up. Returns tokens per second, and measurements of the
+    /// drive.
     fn rounds(&self, bench: &mut Bench, (depth, test, tokens): Work, repetitions: u32) -> anyhow::Result<Rounds> {
         let mut rounds = Rounds::default();
-        // Of a drive that is not always as fast, only what was measured beside a round says
-        // anything of it. Rounds that are compared with each other go without.
+        // A drive's speed changes, so it is measured before and after each round. Rounds that are
+        // compared with each other go without these pauses.
         let drives = self.streaming.defer() == 0;
         let own = |model: &LoadedModel| {
             model.drive().filter(|_| drives).and_then(|drive| drive.rate_now(streaming::BASELINE))
@@ -243,11 +243,11 @@ struct Rounds {
     rates: Vec<f64>,
     /// Share of the drive's own rate that each round with reads achieved.
     shares: Vec<f64>,
-    /// Bytes per second that the drive gave by itself, before and after each.
+    /// Rate of the drive alone, in bytes per second, before and after each round.
     owns: Vec<f64>,
     /// Counters of streaming, summed over the rounds.
     streamed: Streamed,
-    /// Seconds of all of them.
+    /// Seconds, summed over the rounds.
     seconds: f64,
 }
 
@@ -261,7 +261,7 @@ impl Rounds {
 /// Opens a benchmark whose weights are packed, so that no measured step does it.
 fn open(path: Option<&Path>, options: &LoadOptions) -> anyhow::Result<Bench> {
     let gauge = Arc::new(Gauge::default());
-    // Only until what is measured begins.
+    // Shows the progress until measuring begins.
     let _watch = Watch::new(&gauge);
     let run = engine::Options { gauge: Some(Arc::clone(&gauge)), ..options.run.clone() };
     Ok(Bench::new(LoadedModel::open(path, &LoadOptions { run, ..options.clone() })?)?)
@@ -296,14 +296,14 @@ impl Row {
         }
     }
 
-    /// Adds what the drive did, and how this compares with what was predicted.
+    /// Adds the measurements of the drive, and the comparison with the forecast.
     fn add_streaming(&mut self, model: &LoadedModel, path: Option<&Path>, rounds: Rounds) {
         let Some(store) = model.engine().stream() else { return };
         let tokens = rounds.rates.len() * self.tokens;
         self.bytes_read_per_token = rounds.bytes_per_token((self.depth, self.test, self.tokens));
         self.drive_share = middle_of(rounds.shares);
         self.prefetch = streaming::facts(model.engine());
-        // What is predicted is an empty context.
+        // The forecast is for an empty context.
         let known =
             path.filter(|_| self.depth == 0).and_then(|path| Remembered::of(path, model.threads(), model.target()));
         let observed = streaming::Observed {

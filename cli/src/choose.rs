@@ -57,7 +57,7 @@ impl ModelArgument {
         }
     }
 
-    /// Opens it, for a graph of these parts.
+    /// Opens the model, for a graph of these parts.
     pub fn open_parts(&self, parts: Parts) -> anyhow::Result<Model> {
         Ok(match self.path() {
             Some(path) => Model::open_parts(path, parts)?,
@@ -98,7 +98,7 @@ impl ModelChoice {
         self.model.is_some() || self.model_file.is_some()
     }
 
-    /// The model file of a plan, where it is named.
+    /// Returns the model file of a plan, if it was named.
     pub fn file(&self) -> Option<&Path> {
         self.model.as_ref().and(self.model_file.as_ref())?.path()
     }
@@ -148,7 +148,7 @@ impl TargetChoice {
         self.target.map(|target| target.target)
     }
 
-    /// Caches that weights are cut for, where they are not those of the target's row.
+    /// Returns the caches for tiling, if they differ from those in the target's row.
     pub fn caches(&self) -> Option<CoreCaches> {
         self.target.and_then(|target| target.caches)
     }

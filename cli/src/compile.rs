@@ -162,7 +162,7 @@ enum Emit {
 }
 
 impl Emit {
-    /// The stage, where it is one.
+    /// Returns the stage, if there is one.
     fn stage(self) -> Option<Stage> {
         match self {
             Emit::Graph => Some(Stage::Graph),
@@ -175,10 +175,10 @@ impl Emit {
     }
 }
 
-/// Stages that are written beside the plan.
+/// Outputs of the stages next to the plan.
 struct Stages {
     outputs: Vec<(Stage, Output)>,
-    /// Goes away with them, where nothing is written.
+    /// Removed with this struct if nothing was written.
     _folder: Option<KeptFolder>,
 }
 
@@ -195,7 +195,7 @@ impl Stages {
         self.outputs.iter_mut().map(|(_, output)| output)
     }
 
-    /// Writes them; gives their paths.
+    /// Writes the stages, and returns their paths.
     fn write(self, model: &Model, compiled: &Compiled) -> anyhow::Result<Vec<PathBuf>> {
         let mut written = Vec::new();
         for (stage, output) in self.outputs {
@@ -220,7 +220,7 @@ impl Args {
         Path::new(stem).with_extension(extension)
     }
 
-    /// Writes what runs where on a grid, as JSON.
+    /// Writes the placement of a model on a grid, as JSON.
     fn place(&self, grid_name: &str, out: &mut dyn Write) -> anyhow::Result<()> {
         let begin = Instant::now();
         if self.emit.iter().any(|emit| *emit != Emit::Dataflow) {
@@ -291,13 +291,13 @@ impl Args {
         Ok(self.changes.over(options, self.override_check)?)
     }
 
-    /// Writes what passes left up to one, and nothing else.
+    /// Writes the results of passes up to `last`, and nothing else.
     fn stop_after(&self, target: &TargetName, last: &'static Pass, out: &mut dyn Write) -> anyhow::Result<()> {
         let Some(folder) = self.dump_folder()? else { return Ok(()) };
         let model = self.open_model()?;
         let mut options = self.options(target)?;
-        // A budget is one of experts from `residency` on, and how much is left for them only the
-        // whole plan says.
+        // From `residency` on, the passes need the memory for experts. It follows from the budget
+        // and the whole plan.
         if self.memory.bytes().is_some() {
             let run = engine::Options { memory: self.memory.bytes(), ..engine::Options::default() };
             options.expert_memory = compile_within(&model, &options, &run)?.0.expert_memory;

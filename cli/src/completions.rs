@@ -27,7 +27,7 @@ pub struct Args {
 impl Args {
     /// Runs the command.
     pub fn run(self, out: &mut dyn Write) -> anyhow::Result<()> {
-        // What generates it panics where a writer fails.
+        // The generator panics if a writer fails, so it writes to memory.
         let mut text = Vec::new();
         generate(self.shell, &mut with_values(command()), "ixc", &mut text);
         let text = String::from_utf8_lossy(&text).into_owned();

@@ -17,7 +17,7 @@ use super::lines::{Lines, Typed};
 use super::output::{Bytes, Printable, complain, counted, describe, note};
 use super::writer::Writer;
 
-/// Whether a conversation goes on.
+/// Whether the conversation continues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Flow {
     On,
@@ -83,7 +83,7 @@ const CONVERSATION: Kind = Kind {
     private: true,
 };
 
-/// A conversation, who writes its answers, and where its messages come from.
+/// Conversation with its writer of answers and its source of messages.
 struct Talk<'w, 'a> {
     writer: &'w mut Writer<'a>,
     chat: Chat,
@@ -126,7 +126,7 @@ impl Talk<'_, '_> {
         }
     }
 
-    /// Says who talks here.
+    /// Introduces the model.
     fn introduce(&self) {
         let Writer { session, wanted, .. } = &*self.writer;
         let (facts, name) = (session.model().facts(), wanted.model.name());
@@ -153,9 +153,9 @@ impl Talk<'_, '_> {
         note!("Ctrl-C stops an answer, Ctrl-D ends the conversation, /help shows commands.");
     }
 
-    /// Does what a line says: a command, or a message.
+    /// Handles a line: a command, or a message.
     fn obey(&mut self, line: &str) -> anyhow::Result<Flow> {
-        // A space or a second slash before it makes a message of what looks like a command.
+        // A space or a second slash in front makes a message of a line that looks like a command.
         if let Some(message) = line.strip_prefix('/').filter(|rest| rest.starts_with('/')) {
             return self.say(message);
         }
@@ -175,7 +175,7 @@ impl Talk<'_, '_> {
         }
     }
 
-    /// Says something to the model, and writes its answer.
+    /// Sends a message to the model, and writes its answer.
     fn say(&mut self, message: &str) -> anyhow::Result<Flow> {
         if message.trim().is_empty() {
             return Ok(Flow::On);
@@ -227,7 +227,7 @@ fn regenerate(talk: &mut Talk<'_, '_>, _: &str) -> anyhow::Result<Flow> {
         tell("There is no answer yet.");
         return Ok(Flow::On);
     };
-    // The same seed would give the same answer.
+    // Change the seed, since the same seed would give the same answer.
     talk.writer.seed = talk.writer.seed.wrapping_add(1);
     let answered = talk.turn();
     if !matches!(answered, Ok(true)) {
@@ -305,7 +305,7 @@ fn stats(talk: &mut Talk<'_, '_>, _: &str) -> anyhow::Result<Flow> {
     Ok(Flow::On)
 }
 
-/// A message as OpenAI's interface has it, and reasoning as servers that give it call it.
+/// Returns a message in the form of OpenAI's API, with the usual name for reasoning.
 fn saved(message: &Message) -> serde_json::Value {
     let mut saved = json!({ "role": message.role, "content": message.content });
     if let Some(reasoning) = &message.reasoning {

@@ -11,14 +11,14 @@ use ixc_runtime::engine;
 use super::output::counted;
 use super::{BadInput, choose};
 
-/// A text to compare at, where none is given.
+/// Default text for the comparison.
 pub const TEXT: &str = "The river had been rising since the morning, and by noon the lower road was under water. Nobody in the village \
 was surprised: it had done so every spring that anyone could remember, and the houses stood on the hill for that reason. The miller \
 counted the sacks that were still dry, wrote the number on the door with a piece of chalk, and went to look for his brother, who had \
 promised to bring the cart before the bridge was closed. In the schoolroom the children were asked to work out how long it would take \
 to fill a barrel of 120 litres from a pipe that gives 8 litres a minute, if a tap at the bottom lets out 3. Most of them answered 24 \
 minutes; one said that it depended on who was watching the tap.";
-/// Positions that are compared at most, and bytes of the logits that are kept for it.
+/// Max number of compared positions, and max bytes of their logits.
 const MOST_POSITIONS: usize = 256;
 const MOST_BYTES: usize = 64 << 20;
 

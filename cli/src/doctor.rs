@@ -1,4 +1,4 @@
-//! `ixc doctor`: what this machine has, which target it gets, and what is missing.
+//! `ixc doctor`: facts about this machine, its target, and missing features.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -78,7 +78,7 @@ impl Args {
                     writeln!(out, "target     {:<16} lacks {first}", target.name)?;
                     rest.iter().try_for_each(|missing| writeln!(out, "{:<28}lacks {missing}", ""))?;
                 }
-                // That all of it is a matter of CPUID goes without saying.
+                // Most lines would say "not in CPUID": omit it.
                 (false, _) => {
                     let lacks = target.lacks.replace(" (not in CPUID)", "");
                     writeln!(out, "target     {:<16} lacks {lacks}", target.name)?;

@@ -16,7 +16,7 @@ fn values() -> impl Iterator<Item = PossibleValue> {
     Language::ALL.into_iter().map(|(name, doc, _)| PossibleValue::new(name).help(doc))
 }
 
-/// Reads what draws.
+/// Returns clap's parser of a drawing language.
 pub fn languages() -> impl TypedValueParser<Value = Language> {
     PossibleValuesParser::new(values()).try_map(|name| language(&name).ok_or("nothing draws that"))
 }
@@ -30,7 +30,7 @@ fn formats() -> impl TypedValueParser<Value = Format> {
     PossibleValuesParser::new([text].into_iter().chain(values())).map(|name| Format(language(&name)))
 }
 
-/// Options that say as what IR is printed.
+/// Options for the output format of IR.
 #[derive(Clone, Debug, clap::Args)]
 pub struct FormatChoice {
     /// Output format. In a drawing of a graph, ops are nodes and typed values are edges. In a

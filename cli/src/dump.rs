@@ -78,7 +78,7 @@ impl Args {
             return Err(Usage("--kernel chooses kernels: it needs --stage kernel or --stage asm".into()).into());
         }
         if let Some(language) = language {
-            // What is drawn of a plan are its tasks, which `steps` leaves.
+            // A drawing of a plan shows its tasks, which are the result of `steps`.
             let pass = match stage {
                 Stage::Graph => None,
                 Stage::Fused => manager::graph_passes().last().copied(),

@@ -1,4 +1,5 @@
-//! `ixc eval`: perplexity of a text, and how far a model's predictions are from another's.
+//! `ixc eval`: perplexity of a text, and the divergence of a model's predictions from another
+//! model's.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -141,9 +142,9 @@ impl Args {
         let sources = |path: Option<&Path>, model: &LoadedModel| {
             let mut files: Vec<&Path> = path.into_iter().collect();
             files.extend(model.files().iter().map(PathBuf::as_path));
-            // The built-in model is no file.
+            // The built-in model is not a file.
             files.retain(|file| *file != Path::new(ixc_compile::demo::NAME));
-            // A model is among its own files.
+            // The path of a model is also one of its own files.
             let mut sources: Vec<Source> = Vec::new();
             for file in files {
                 let source = Source::of(file).map_err(ixc_error::Error::io(file, "read"))?;

@@ -58,14 +58,15 @@ impl ExpertFiles {
         self.pin_experts.is_some()
     }
 
-    /// Reads the one and opens the other, for a command that reads these files besides.
+    /// Reads the pinned experts and opens the output, for a command that also reads the files in
+    /// `inputs`.
     ///
     /// # Errors
     /// When either cannot be, or they are of another kind.
     pub fn open(&self, force: Force, inputs: &[&Path]) -> anyhow::Result<ExpertRecord> {
         let (stats, pins) = (self.expert_stats.as_deref(), self.pin_experts.as_deref());
         let adds = stats.zip(pins).is_some_and(|(stats, pins)| is_same(stats, pins));
-        // What is written aside and renamed may be what was read before.
+        // The output replaces its file only at the end, so it may be the file with earlier counts.
         let inputs: Vec<&Path> = inputs.iter().copied().chain(pins.filter(|_| !adds)).collect();
         let output = stats.map(|path| force.open(path, &expert_use::KIND, &inputs)).transpose()?;
         let begins = adds && pins.is_some_and(|path| !path.exists());
@@ -86,8 +87,8 @@ impl ExpertRecord {
         self.before.as_ref().map(|before| Pins { chosen: before.chosen.clone(), percent: self.percent })
     }
 
-    /// Says of more files that they are read, and where nothing can stay in memory that would not
-    /// anyway.
+    /// Registers further input files. Prints a note if experts stay in memory anyway, so that
+    /// pinning has no effect.
     pub fn opened<'p>(
         &mut self,
         engine: &Engine,

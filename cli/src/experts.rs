@@ -22,7 +22,7 @@ pub struct Experts {
 }
 
 impl Experts {
-    /// Bytes that experts may take in memory.
+    /// Returns the memory for experts, in bytes.
     pub fn memory(&self) -> Option<u64> {
         self.expert_memory.map(|Size(bytes)| bytes)
     }

@@ -62,7 +62,7 @@ pub struct Args {
 }
 
 impl Args {
-    /// All decisions, with the model's architecture and what they are for.
+    /// Returns all decisions, the model's architecture, and the target.
     fn decisions(&self) -> anyhow::Result<(Vec<Decision>, String, String)> {
         let target = match &self.target {
             CompileTarget::Processor(target) => *target,

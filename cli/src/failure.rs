@@ -20,7 +20,7 @@ use super::bench::compare::Slower;
 use super::library_error::LibraryError;
 use super::{BadInput, Usage, interrupt, output};
 
-/// The exit status where a measurement is slower than another beyond noise.
+/// Exit status if a row is slower beyond noise.
 const SLOWER: u8 = 3;
 
 /// The exit status of a kind of failure.
@@ -36,8 +36,8 @@ pub const fn status(class: Class) -> u8 {
     }
 }
 
-/// The exit status of a failure, and what to say about it: nothing where the reader of standard
-/// output went away.
+/// Returns the exit status of a failure, and its message; no message if the reader of standard
+/// output has closed it.
 pub fn failure(failure: &anyhow::Error) -> (u8, Option<String>) {
     let said = |class| (status(class), Some(output::describe(failure)));
     for cause in failure.chain() {
@@ -57,7 +57,7 @@ pub fn failure(failure: &anyhow::Error) -> (u8, Option<String>) {
             return said(Class::Data);
         }
         if let Some(error) = cause.downcast_ref::<io::Error>() {
-            // Only standard output's errors come without a path around them.
+            // Only errors of standard output have no path around them.
             return match error.kind() {
                 io::ErrorKind::BrokenPipe => (0, None),
                 _ => (status(Class::Io), Some(format!("error: cannot write standard output: {error}"))),

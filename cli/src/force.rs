@@ -25,7 +25,7 @@ impl Force {
     }
 }
 
-/// Says of more files that they are read, as soon as their names are known.
+/// Registers further input files as soon as their names are known, so that none is overwritten.
 pub fn reads<'p>(output: &mut Output, inputs: impl IntoIterator<Item = &'p Path>) -> Result<(), ixc_error::Error> {
     Ok(inputs.into_iter().try_for_each(|input| output.reads(input))?)
 }

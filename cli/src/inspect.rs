@@ -1,4 +1,4 @@
-//! `ixc inspect`: what a model file holds, and whether it can be compiled.
+//! `ixc inspect`: contents of a model file, and whether it can be compiled.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -75,7 +75,7 @@ struct Facts {
     layers: Option<usize>,
     experts: Option<u64>,
     experts_used: Option<u64>,
-    /// Layers of its own that guess what follows, where it has some.
+    /// The model's own draft layers, if it has some.
     #[serde(skip_serializing_if = "Option::is_none")]
     nextn: Option<NextnFacts>,
     vocabulary: Option<u64>,
@@ -90,7 +90,7 @@ struct Facts {
     problems: Vec<String>,
 }
 
-/// Layers that guess.
+/// Draft layers.
 #[derive(Serialize)]
 struct NextnFacts {
     layers: u64,
@@ -185,7 +185,7 @@ impl Problem {
     }
 }
 
-/// Whether a file with this error holds what cannot be, rather than lacking something.
+/// Whether the error means an inconsistent file, rather than an unsupported one.
 fn is_contradiction(error: &GgufError) -> bool {
     match error {
         GgufError::Malformed { .. }
@@ -245,7 +245,7 @@ impl Args {
         let mut problems = Vec::new();
         let mut traffic = None;
         let built = match ixc_architectures::build(&gguf) {
-            // Of what gives no logits the rest is looked at.
+            // A model without logits is examined without its head.
             Err(ArchError::NotCausal { .. }) => {
                 ixc_architectures::build_parts(&gguf, Parts { head: false, ..Parts::ALL })
             }

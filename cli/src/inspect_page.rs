@@ -18,10 +18,10 @@ use super::output::Bytes;
 use super::stage_choice::StageChoice;
 use super::terminal::standard_error;
 
-/// Names a target where no option does.
+/// Environment variable with the target, if no option names one.
 const TARGET: &str = "IXC_TARGET";
 
-/// The page, and how what is on it is compiled.
+/// Page, and compile options for its contents.
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Page")]
 pub struct PageChoice {

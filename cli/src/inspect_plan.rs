@@ -40,7 +40,7 @@ pub struct PlanFacts {
     arena_bytes: u64,
     /// Bytes of states for each position.
     state_bytes_per_position: u64,
-    /// Formats of what states have for each position.
+    /// Formats of the states' fields for each position.
     cache_formats: BTreeSet<&'static str>,
     /// Bytes of states that do not depend on the number of positions.
     state_bytes: u64,
@@ -55,7 +55,7 @@ struct HiddenFacts {
     width: u32,
     /// Pooling of a text's hidden states into one vector, if the model declares it.
     pooling: Option<&'static str>,
-    /// Whether vectors have length 1; otherwise they keep the length of what was pooled.
+    /// Whether vectors have length 1; otherwise they keep the length of the pooled vector.
     normalised: bool,
 }
 
@@ -73,7 +73,7 @@ struct FormatFacts {
     kernel_bytes: u64,
 }
 
-/// Formats of what states have for each position.
+/// Returns the formats of the states' fields for each position.
 pub fn cache_formats(states: &[State]) -> BTreeSet<&'static str> {
     let fields = states.iter().flat_map(|state| &state.fields).filter(|field| field.positions);
     fields.map(|field| field.format.name()).collect()

@@ -25,11 +25,11 @@ const SLOWER: u32 = 3;
 
 /// The text that is being written.
 struct Text {
-    /// Whether Ctrl-C came.
+    /// Whether Ctrl-C was pressed.
     asked: bool,
-    /// Whether the one who writes knows.
+    /// Whether the writing thread has seen it.
     heard: bool,
-    /// When the last token came.
+    /// Time of the last token.
     last: Instant,
     /// The longest time of a token so far.
     longest: Duration,
@@ -38,16 +38,16 @@ struct Text {
 static TEXT: Mutex<Option<Text>> = Mutex::new(None);
 /// Action on the first Ctrl-C in place of ending the program, if something has to be shut down.
 static INSTEAD: Mutex<Option<Box<dyn FnOnce() + Send>>> = Mutex::new(None);
-/// Something of [`TEXT`] changed.
+/// Signal of a change to [`TEXT`].
 static CHANGED: Condvar = Condvar::new();
 
 fn text() -> MutexGuard<'static, Option<Text>> {
     TEXT.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// From here on Ctrl-C is ours.
+/// Installs the handler of Ctrl-C.
 pub fn install() {
-    // Where the system gives no thread for it, Ctrl-C does what it does to any program.
+    // Without a thread for the handler, Ctrl-C has its default effect.
     if let Err(error) = ctrlc::set_handler(asked_for) {
         tracing::warn!(%error, "Ctrl-C is left to the system");
     }
@@ -58,7 +58,7 @@ pub fn once(instead: impl FnOnce() + Send + 'static) {
     *INSTEAD.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(instead));
 }
 
-/// Ctrl-C came.
+/// Handles Ctrl-C.
 fn asked_for() {
     let instead = INSTEAD.lock().unwrap_or_else(PoisonError::into_inner).take();
     if let Some(instead) = instead {
@@ -68,14 +68,14 @@ fn asked_for() {
     let Some(text) = text.as_mut().filter(|text| !text.asked) else { end() };
     text.asked = true;
     let patience = PATIENCE.max(text.longest.saturating_mul(SLOWER));
-    // On a thread of its own, so that another Ctrl-C is seen meanwhile.
+    // A thread of its own waits, so that the handler sees another Ctrl-C meanwhile.
     let watch = std::thread::Builder::new().name("ctrl-c".into()).spawn(move || watch(patience));
     if watch.is_err() {
         end();
     }
 }
 
-/// Ends the program unless the one who writes has heard by then.
+/// Ends the program unless the writing thread reacts within `patience`.
 fn watch(patience: Duration) {
     let waits = |text: &mut Option<Text>| text.as_ref().is_some_and(|text| text.asked && !text.heard);
     let (_text, waited) = CHANGED.wait_timeout_while(text(), patience, waits).unwrap_or_else(PoisonError::into_inner);
@@ -93,13 +93,13 @@ fn end() -> ! {
 pub struct Writing(());
 
 impl Writing {
-    /// The first token has come; getting there took so long.
+    /// Begins a text with its first token, which took `took`.
     pub fn begin(took: Duration) -> Writing {
         *text() = Some(Text { asked: false, heard: false, last: Instant::now(), longest: took });
         Writing(())
     }
 
-    /// A token has come. Whether the text is to end here.
+    /// Records a token, and returns whether the text must end here.
     pub fn asked(&self) -> bool {
         let mut text = text();
         let Some(text) = &mut *text else { return false };

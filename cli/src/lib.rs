@@ -1,4 +1,4 @@
-//! The commands: one file each, with its flags, its help and what it prints.
+//! Commands: one file each, with its options, help and output.
 //!
 //! Facts go to standard output, everything else to standard error; on a terminal neither steers it
 //! ([`terminal`]). A reader that closes standard output early (`| head`) ends the command in
@@ -139,7 +139,7 @@ pub(crate) enum Command {
     Man(man::Args),
 }
 
-/// Commands of other programs that people type, and what `ixc` has instead.
+/// Commands of other programs that people type, and advice for `ixc`.
 const ELSEWHERE: [(&[&str], &str); 4] = [
     (&["server", "api"], "`ixc serve MODEL` serves a model over HTTP"),
     (
@@ -214,8 +214,8 @@ pub(crate) fn parse(arguments: Vec<OsString>) -> Result<Cli, clap::Error> {
             return Cli::command()
                 .error(ErrorKind::InvalidSubcommand, format!("there is no command `{word}`: {advice}"));
         }
-        // A typing error seldom begins the word: what begins with another letter is no help
-        // (`serve` is like `kernel` to clap).
+        // Suggest only commands with the same first letter: typing errors seldom change it, and
+        // clap finds `kernel` similar to `serve`.
         if let Some(ContextValue::Strings(alike)) = error.get(ContextKind::SuggestedSubcommand) {
             let first = word.chars().next();
             let alike: Vec<String> = alike.iter().filter(|name| name.chars().next() == first).cloned().collect();
@@ -249,23 +249,23 @@ pub(crate) fn exit(error: &clap::Error) -> ! {
     {
         error.exit();
     }
-    // clap repeats what was typed, or what a script passed on, as it is; its colours go with that.
+    // clap repeats the arguments unescaped. Escaping them removes clap's colours, too.
     output::complain(error.render().to_string().trim_end());
     std::process::exit(error.exit_code());
 }
 
-/// Input other than a model that makes no sense: a list of tokens, a prompt.
+/// Invalid input other than a model: a list of tokens, a prompt.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub(crate) struct BadInput(pub String);
 
-/// A command line that asks for what does not go together.
+/// Command line with options that contradict each other.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub(crate) struct Usage(pub String);
 
 impl Command {
-    /// Runs it; what it prints goes to `out`.
+    /// Runs the command; its output goes to `out`.
     pub fn run(self, out: &mut dyn Write) -> anyhow::Result<()> {
         match self {
             Command::Run(args) => args.run(out),

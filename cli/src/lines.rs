@@ -31,7 +31,7 @@ const PROMPT: &str = "> ";
 const MORE: &str = "... ";
 /// Start and end of a message of several lines.
 const QUOTES: &str = "\"\"\"";
-/// The variable that names the file of remembered lines; empty for none.
+/// Environment variable that names the history file; empty for none.
 const HISTORY: &str = "IXC_HISTORY";
 /// First line of a history file.
 const HISTORY_BEGINS: &[u8] = b"#V2\n";
@@ -45,9 +45,9 @@ pub enum Typed {
     Line(String),
     /// Several lines, or quoted ones: no command, however they begin.
     Text(String),
-    /// Ctrl-C: what was typed so far is forgotten.
+    /// Ctrl-C, which discards the line.
     Cleared,
-    /// Ctrl-D, or there is no more.
+    /// Ctrl-D, or the end of the input.
     End,
 }
 
@@ -123,7 +123,7 @@ pub struct Lines {
 }
 
 impl Lines {
-    /// Makes a reader of standard input. On a terminal, Tab completes these commands.
+    /// Creates a reader of standard input. On a terminal, Tab completes these commands.
     pub fn new(commands: Vec<&'static str>) -> Lines {
         let mut lines = Lines { editor: editor(), history: None };
         if let Some(editor) = &mut lines.editor {
@@ -160,7 +160,7 @@ impl Lines {
         }
     }
 
-    /// Asks something that only `y` or `yes` agrees to.
+    /// Asks a question, and returns whether the answer is `y` or `yes`.
     ///
     /// # Errors
     /// See [`Lines::message`].
@@ -216,7 +216,7 @@ fn editor() -> Option<LineEditor> {
     if !io::stdin().is_terminal() || !std::env::var("TERM").is_ok_and(|term| can(&term)) {
         return None;
     }
-    // Standard output is the model's: what is edited is shown on the terminal itself.
+    // Standard output is for the model's text, so the editor uses the terminal itself.
     #[expect(clippy::disallowed_methods, reason = "the terminal, or nothing is edited")]
     OpenOptions::new().read(true).write(true).open("/dev/tty").ok()?;
     let config = Config::builder().behavior(Behavior::PreferTerm).history_ignore_space(true);
@@ -265,7 +265,7 @@ struct Message {
 }
 
 impl Message {
-    /// Adds a line, or what was pasted at once; the message, where it ends here.
+    /// Adds a line or a paste, and returns the message if it ends here.
     fn push(&mut self, line: &str) -> Option<Typed> {
         let mut line = line.trim_end_matches('\n');
         if let Some(rest) = line.trim_start().strip_prefix(QUOTES).filter(|_| !self.several) {
@@ -275,7 +275,7 @@ impl Message {
         let first = !std::mem::replace(&mut self.several, true);
         let (part, ends) = match self.quoted {
             true => line.trim_end().strip_suffix(QUOTES).map_or((line, false), |part| (part, true)),
-            // A backslash that another one stands before is text.
+            // A backslash after another one is text.
             false => match line.bytes().rev().take_while(|byte| *byte == b'\\').count() % 2 {
                 1 => (&line[..line.len() - 1], false),
                 _ => (line, true),
@@ -290,7 +290,8 @@ impl Message {
         }
         let text = std::mem::take(&mut self.text);
         self.recalled = if self.quoted { format!("{QUOTES}{text}{QUOTES}") } else { text.clone() };
-        // The line breaks beside the quotes are not the message's, nor is an empty last line.
+        // Line breaks next to the quotes are not part of the message, and neither is an empty last
+        // line.
         let text = if self.quoted { text.trim_matches('\n') } else { text.trim_end_matches('\n') }.to_owned();
         Some(if self.quoted || text.contains('\n') { Typed::Text(text) } else { Typed::Line(text) })
     }

@@ -70,7 +70,7 @@ impl Log {
             None => BoxMakeWriter::new(io::stderr),
         };
         let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(writer).with_ansi(colours);
-        // Where standard error is closed, telling so there would panic.
+        // If standard error is closed, a message about a failed write would panic.
         let log = log.log_internal_errors(false);
         if dated {
             log.init()
@@ -105,7 +105,7 @@ impl Log {
 /// `--quiet`.
 ///
 /// # Errors
-/// When the file cannot be written or is no log.
+/// When the file cannot be written or is not a log.
 pub fn writer() -> anyhow::Result<Option<Box<dyn Write + Send>>> {
     if output::is_quiet() {
         return Ok(None);

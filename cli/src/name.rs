@@ -156,7 +156,7 @@ fn hub_advice(name: &str) -> String {
 const HUB_OPTIONS: [&str; 6] = ["-hf", "-hfr", "--hf-repo", "-hff", "--hf-file", "--hf"];
 /// Options among them that name a file.
 const FILE_OPTIONS: [&str; 2] = ["-hff", "--hf-file"];
-/// Options whose value may begin with a hyphen: what follows them is text.
+/// Options whose value may begin with a hyphen, because it is text.
 const TEXT_OPTIONS: [&str; 5] = ["-p", "--prompt", "--system", "--system-prompt", "--text"];
 
 /// Replaces llama.cpp's options for a Hugging Face model (`-hf ORG/NAME`, and `-hff FILE` for one

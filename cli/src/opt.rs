@@ -84,7 +84,7 @@ impl Args {
             Some(model) => run_passes(&open(model.path())?, &options, ir, &passes)?,
             None => manager::run(ir, &passes, &context(&options, None)).map_err(ixc_error::Error::from)?,
         };
-        // What `compile --start-from` goes on with says behind which pass it is.
+        // `compile --start-from` needs the name of the last pass.
         let after = match passes.last() {
             Some(last) => Some(Some(manager::find(last).map_err(ixc_error::Error::from)?.name)),
             None => Stop::parse(&text).ok().map(|stop| stop.after),

@@ -11,14 +11,15 @@ use ixc_failure::Class;
 
 use super::failure::status;
 
-/// The system's allocator, which ends the process where it has no memory.
+/// The system's allocator, except that it ends the process if there is no memory.
 pub struct OrEnd;
 
-// SAFETY: every call goes to the system's allocator with the caller's arguments, and its result
-// comes back as it is; a null pointer never does.
+// SAFETY: every call goes to the system's allocator with the caller's arguments, and its result is
+// returned unchanged. A null pointer is never returned.
 unsafe impl GlobalAlloc for OrEnd {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: the caller keeps the promises of this method, which are those of the other.
+        // SAFETY: the caller keeps the contract of this method, which is the same as that of
+        // `System`'s.
         or_end(unsafe { System.alloc(layout) }, layout.size())
     }
 

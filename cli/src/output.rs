@@ -180,7 +180,7 @@ impl Line {
     }
 }
 
-/// A [`Line`] that a thread of its own keeps up to date with a gauge, as long as this lives.
+/// Progress line of a gauge, updated by a thread while this value lives.
 pub struct Watch {
     stop: Arc<(Mutex<bool>, Condvar)>,
     thread: Option<JoinHandle<()>>,
@@ -290,7 +290,7 @@ impl Rate {
     }
 }
 
-/// Text of bytes that may be a part of a character: what is no UTF-8 as `\xe4`.
+/// Returns bytes as text; bytes that are not UTF-8 become `\xe4`.
 pub fn lossless(bytes: &[u8]) -> String {
     let chunks = bytes.utf8_chunks();
     let texts = chunks.map(|chunk| {
@@ -300,8 +300,8 @@ pub fn lossless(bytes: &[u8]) -> String {
     texts.collect()
 }
 
-/// Facts with the name and version of their schema before them, such as `ixc.inspect.v1`. The
-/// version grows when a field goes away or means something else; a new field does not change it.
+/// Facts, preceded by the name and version of their schema, such as `ixc.inspect.v1`. The version
+/// grows when a field is removed or changes its meaning; a new field does not change it.
 #[derive(Serialize)]
 pub struct Document<'f, F> {
     schema: &'static str,
@@ -329,13 +329,13 @@ pub fn json(out: &mut dyn Write, schema: &'static str, facts: &impl Serialize) -
 /// Longest text of one cause, in bytes: a name in a hostile file may have megabytes.
 const LONGEST_CAUSE: usize = 4096;
 
-/// The text, or its beginning where it is longer than anybody reads.
+/// Returns the text, or its beginning if it is too long.
 fn shortened(cause: &str) -> &str {
     &cause[..cause.floor_char_boundary(LONGEST_CAUSE)]
 }
 
-/// An error with its causes, on one line for each cause that says something new, and what helps;
-/// safe to show.
+/// Returns an error with its causes as text that is safe to print. Each cause with new information
+/// gets a line, and a hint follows.
 pub fn describe(error: &anyhow::Error) -> String {
     let mut text = String::new();
     let mut said = String::new();
@@ -346,8 +346,7 @@ pub fn describe(error: &anyhow::Error) -> String {
         }
         let lead = if text.is_empty() { "error: " } else { "\n  because: " };
         text.push_str(lead);
-        // Errors in IR text have a line with the source and a line with a caret: their newlines are
-        // ours.
+        // Errors in IR text have a source line and a line with a caret, so their newlines are kept.
         text.push_str(&lines(shortened(&cause)));
         said.push_str(&cause);
     }
@@ -375,7 +374,7 @@ mod tests {
         let (mut rate, begin) = (Rate::default(), Instant::now());
         let mut at =
             |seconds, done: u64| rate.at(begin + Duration::from_secs(seconds), done << 20, 10_000 << 20, Unit::Bytes);
-        // What a run before wrote took this one no time.
+        // Progress of an earlier run took no time in this one.
         assert_eq!(at(0, 4000), "");
         assert_eq!(at(1, 4000), "");
         assert_eq!(at(2, 4200), ", 100 MiB/s, 0:58 left");

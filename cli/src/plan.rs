@@ -1,4 +1,4 @@
-//! `ixc plan`: how fast a model would run with how much memory, before it runs.
+//! `ixc plan`: predicted speed of a model for several memory budgets.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -86,7 +86,7 @@ fn part(text: &str) -> Result<f64, String> {
 impl Args {
     /// Runs the command.
     pub fn run(self, out: &mut dyn Write) -> anyhow::Result<()> {
-        // Experts are streamed from a file, and the demo model is in none.
+        // Experts are streamed from a file, so the demo model needs one.
         let path = &self.model.path().map_or_else(ixc_compile::demo::file, |path| Ok(path.to_owned()))?;
         let no_experts = || ixc_measure::Error::NoExperts { path: path.to_owned() };
         let (threads, context) = (self.threads, self.context.map(positions));
@@ -103,7 +103,7 @@ impl Args {
             [] => ladder(&needs),
             given => given.iter().map(|size| size.0).collect(),
         };
-        // Before anything is measured: what is refused is refused at once.
+        // Refuse impossible budgets before anything is measured.
         let slots: Result<Vec<(u64, u64)>, ixc_error::Error> = budgets
             .iter()
             .map(|&budget| {
@@ -203,7 +203,7 @@ impl Args {
             Bytes(needs.least()),
             Bytes(Recorder::bytes(threads))
         )?;
-        // A terminal of 80 columns has room for what decides.
+        // A terminal of 80 columns has room for the most important columns.
         let details = terminal::output_width().is_none_or(|width| width >= WIDE);
         let columns = |line: [String; 4], times: String, rates: String, limit: &str| {
             let [memory, experts, hits, read] = line;
@@ -268,7 +268,7 @@ impl Args {
             return Ok(Source { file, folder: PathBuf::new(), model: path.to_owned(), target: options.target() });
         }
         let file = match open_plan(path, self.model.file()) {
-            // It needs none to run, and a model to measure with here.
+            // The plan needs no model to run, but measuring needs one.
             Err(ixc_generate::Error::Load(LoadError::FileCount { expected: 0, .. })) => open_plan(path, None)?,
             opened => opened?,
         };

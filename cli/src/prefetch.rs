@@ -58,7 +58,7 @@ pub struct EarlyRouterChoice {
     prefetch_extra: u32,
 }
 
-/// Whether there are early routers.
+/// Early routers in a compiled plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum EarlyRouters {
     /// No early routers.

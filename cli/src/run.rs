@@ -1,4 +1,4 @@
-//! `ixc run`: a model, a prompt, and text as it is made.
+//! `ixc run`: generates text for a prompt with a model.
 
 use std::cell::OnceCell;
 use std::io::{self, IsTerminal, Write};
@@ -177,14 +177,14 @@ impl Args {
                 pins: record.pins(),
                 trace: trace.clone(),
                 gauge: Some(Arc::clone(&gauge)),
-                // What was guessed has the bits that it has in steps of its own.
+                // With speculation, rows must have the bits of a step of their own.
                 exact_batch: true,
                 ..self.speculation.options(options.run)
             },
             nextn: self.speculation.nextn(),
             ..options
         };
-        // Before the model is opened, which takes longer.
+        // Read these before the model is opened, which takes longer.
         let template = self.template.template()?;
         let grammar = self.grammar.source()?;
         let watch = Watch::new(&gauge);
@@ -223,8 +223,8 @@ impl Args {
         speculation.map_or(Ok(()), |speculation| session.speculate(speculation))?;
         let result = self.converse_or_write(session, Form { template, grammar }, gauge, begin, (state, record), out);
         if let (Some(output), Some(trace)) = (output, &trace) {
-            // Of a run that failed, too: it may show why. Of one that never began there is nothing
-            // to show.
+            // Write the trace of a failed run, too: it may show the reason. A run that never began
+            // has no trace.
             save(output, trace).or_else(|error| if result.is_err() { Ok(()) } else { Err(error) })?;
         }
         result
@@ -242,7 +242,7 @@ impl Args {
         session.set_context_shift(self.shift.shift());
         let before = self.load_state.as_ref().map(|path| session.load_state(path)).transpose()?;
         let before = before.map(|saved::Loaded { tokens, sampler }| {
-            // Who names a seed wants other draws.
+            // A user who gives a seed wants random draws.
             sampler
                 .filter(|_| !self.sampling.has_seed())
                 .into_iter()
@@ -310,7 +310,7 @@ impl Args {
         result.and(written.map_err(anyhow::Error::from))
     }
 
-    /// Writes a text or begins a conversation; `before` are the tokens of what is gone on with.
+    /// Writes a text or begins a conversation; `before` are the tokens of a continued text.
     fn text(
         &self,
         writer: &mut Writer<'_>,
@@ -401,8 +401,8 @@ fn save(output: Output, trace: &Recorder) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A prompt from a file, without the newline that editors and `echo` end it with: a model would go
-/// on from the next line.
+/// Reads a prompt from a file without its final newline, which editors and `echo` add. With it, a
+/// model would continue on the next line.
 fn read_prompt(path: &Path) -> anyhow::Result<String> {
     let mut prompt = tokenize::read(path)?;
     if prompt.ends_with('\n') {

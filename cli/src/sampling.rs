@@ -138,7 +138,7 @@ impl SamplingArgs {
     /// The seed, or a new one.
     pub fn seed(&self) -> u64 {
         let clock = || SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_nanos() as u64);
-        // 32 bits are enough to tell apart what anybody runs, and short enough to type again.
+        // 32 bits are enough to distinguish runs, and short enough to type again.
         u64::try_from(self.seed).unwrap_or_else(|_| clock() >> 8 & 0xffff_ffff)
     }
 
@@ -147,7 +147,7 @@ impl SamplingArgs {
         self.seed >= 0
     }
 
-    /// Whether a sampler takes these.
+    /// Checks that a sampler accepts the settings.
     pub fn check(&self) -> Result<(), ixc_error::Error> {
         Sampler::new(self.settings(0, &[]))?;
         Ok(())
@@ -156,11 +156,10 @@ impl SamplingArgs {
     /// Changes one setting, by the name of its option without hyphens.
     ///
     /// # Errors
-    /// In words, where there is no such setting, or it cannot have that value. Nothing is changed
-    /// then.
+    /// In words, if there is no such setting, or it cannot have this value. Nothing changes then.
     pub fn set(&mut self, name: &str, value: Option<&str>) -> Result<(), String> {
         let command = clap::Command::new("set").no_binary_name(true).disable_help_flag(true);
-        // What is not named keeps its value, which is no default.
+        // Settings that are not named keep their values instead of getting defaults.
         let no_default = None::<&'static str>;
         let command = SamplingArgs::augment_args_for_update(command).mut_args(|arg| arg.default_value(no_default));
         let option = format!("--{}", name.replace('_', "-"));
@@ -183,7 +182,7 @@ impl SamplingArgs {
     /// The sampler's settings for a model; `ends` are the tokens that end an answer.
     ///
     /// # Errors
-    /// When the tokenizer has no tokens for what repetitions do not go over.
+    /// When the tokenizer has no tokens for the breakers of repetitions.
     pub fn settings_for(&self, seed: u64, ends: &[u32], tokenizer: &Tokenizer) -> Result<Settings, ixc_error::Error> {
         let mut settings = self.settings(seed, ends);
         if settings.dry_multiplier > 0.0 {
@@ -215,7 +214,7 @@ impl SamplingArgs {
         fields
     }
 
-    /// The sampler's settings, but for what repetitions do not go over.
+    /// Returns the sampler's settings, without the breakers of repetitions.
     fn settings(&self, seed: u64, ends: &[u32]) -> Settings {
         let samplers = self.samplers.as_ref().or(self.sampling_seq.as_ref());
         Settings {

@@ -213,7 +213,7 @@ impl Args {
             ..options
         };
         let sources = self.sources()?;
-        // Before the model is loaded, which takes longer.
+        // Listen before the model is loaded, which takes longer.
         let address = format!("{}:{}", self.host, self.port);
         let refused = || ixc_error::Error::io(Path::new(&address), "listen on");
         let listener = serving::listen(&addresses).map_err(refused())?;

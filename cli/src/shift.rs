@@ -6,7 +6,7 @@ use ixc_generate::generator::ContextShift;
 /// (StreamingLLM).
 const SINKS: usize = 4;
 
-/// Whether texts go on where the context is full.
+/// Option for texts that fill the context.
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub struct ShiftChoice {
     /// Continue when the context is full: drop the older half of the tokens after the first --keep,

@@ -164,7 +164,7 @@ impl Args {
         Ok(())
     }
 
-    /// The descriptor, checked, and what it is of.
+    /// Opens the descriptor, verifies it, and opens its model.
     fn open(&self) -> anyhow::Result<Simulated> {
         let input = self.input.as_ref().and_then(ModelName::path);
         if let Some(path) = input.filter(|path| path.extension().is_some_and(|end| end == "json")) {
@@ -231,7 +231,7 @@ impl Args {
         last.ok_or_else(|| BadInput("no batch".into()).into())
     }
 
-    /// A prompt and what follows it.
+    /// Generates a text for a prompt.
     fn text(
         &self,
         out: &mut dyn Write,
@@ -267,7 +267,7 @@ impl Args {
             cycles += step.report.cycles;
             let logits = step.logits.first().map_or(&[][..], Vec::as_slice);
             if let Some(engine) = &mut engine {
-                // Its steps may be shorter; what a row gives does not depend on that.
+                // The engine's steps may be shorter; the result of a row does not depend on that.
                 let right = engine.prefill(&next).map_err(ixc_error::Error::from)?;
                 compare(logits, right, simulator.position())?;
                 compared += logits.len();
@@ -297,7 +297,7 @@ impl Args {
         } else {
             writeln!(out)?;
         }
-        // Before what follows on standard error, which may be the same terminal.
+        // Flush before messages on standard error, which may be the same terminal.
         out.flush()?;
         if self.check {
             note!("check     {compared} logits, all with the bits of the CPU's engine");
@@ -355,7 +355,7 @@ fn table_head(out: &mut dyn Write) -> std::io::Result<()> {
     out.flush()
 }
 
-/// Writes a step as a row of the table. It is seen at once, since the next step may take minutes.
+/// Writes a step as a row of the table, and flushes it, since the next step may take minutes.
 fn table_row(out: &mut dyn Write, row: &Summary, seconds: f64) -> std::io::Result<()> {
     writeln!(
         out,
@@ -385,7 +385,7 @@ mod tests {
         args: Args,
     }
 
-    /// A reader that sees what was flushed.
+    /// Reader that sees the flushed text.
     #[derive(Default)]
     struct Reader {
         unseen: Vec<u8>,

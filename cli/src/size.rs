@@ -33,7 +33,7 @@ impl FromStr for Size {
             return lower.strip_suffix('b').unwrap_or(&lower).trim().parse().map(Size).map_err(|_| right());
         };
         let number = number.trim();
-        // `parse` takes more than people write: exponents, `inf`.
+        // `parse` accepts more than people write: exponents, `inf`.
         let plain = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
         let bytes = number.parse::<f64>().ok().filter(|_| plain).ok_or_else(right)? * unit;
         // As a float, 2^64 is the first that does not fit.

@@ -1,4 +1,4 @@
-//! Whether tokens are guessed, and by what: options of commands that make text.
+//! Options for speculation, for commands that generate text.
 //!
 //! ```text
 //! ixc run model.gguf -f code.rs --spec ngram
@@ -22,14 +22,14 @@ use super::Usage;
 use super::name::ModelName;
 use super::output::note;
 
-/// Words for what guesses, with those of llama.cpp that mean as much.
+/// Words for the sources of draft tokens, with llama.cpp's equivalents.
 static WORDS: [(How, &[&str]); 4] = [
     (How::Off, &["off", "none"]),
     (How::Ngram, &["ngram", "ngram-simple", "ngram-map-k", "ngram-map-k4v", "ngram-mod", "ngram-cache"]),
     (How::OwnLayer, &["nextn", "mtp", "draft-mtp"]),
     (How::Model(None), &["draft", "draft-simple"]),
 ];
-/// Words for models that guess from another one's activations.
+/// Words for draft models that use another model's activations.
 const OF_ACTIVATIONS: [&str; 5] = ["eagle", "draft-eagle3", "draft-dflash", "draft-dspark", "eagle3"];
 
 /// Source of draft tokens.
@@ -61,7 +61,7 @@ impl How {
     }
 }
 
-/// Speculation, of a command that makes text.
+/// Speculation, for a command that generates text.
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Speculation")]
 pub struct SpeculationChoice {
@@ -97,7 +97,7 @@ pub struct SpeculationChoice {
     spec_always: bool,
 }
 
-/// No text says more by more of its last tokens.
+/// More of the last tokens would not improve a match.
 const MOST_NGRAM: usize = 1024;
 
 /// A number from a range.
@@ -125,7 +125,7 @@ impl SpeculationChoice {
         }
     }
 
-    /// Whether something is to guess.
+    /// Whether there is a source of draft tokens.
     pub fn is_on(&self) -> bool {
         self.how() != How::Off
     }
@@ -206,7 +206,7 @@ impl SpeculationChoice {
             nextn,
             ..LoadOptions::default()
         };
-        // As long as the large one's, where the small one has one as long.
+        // The context of the large model, or the small model's own if that is shorter.
         let session = match LoadedModel::open(path, &options(like.run.context)) {
             Err(ixc_generate::Error::Load(ixc_runtime::load::LoadError::Context { most, .. })) => {
                 LoadedModel::open(path, &options(Some(most)))?
@@ -221,8 +221,8 @@ impl SpeculationChoice {
     /// allow it.
     ///
     /// # Errors
-    /// When a small model is of another vocabulary, or the model gives its layer nothing to guess
-    /// from.
+    /// When the small model has another vocabulary, or the model does not provide the inputs of its
+    /// draft layer.
     pub fn of(&self, guesser: Option<Guesser>, model: &LoadedModel) -> anyhow::Result<Option<Speculation>> {
         let Some(guesser) = guesser else { return Ok(None) };
         if let Err(error) = model.check_speculation() {

@@ -69,7 +69,7 @@ pub struct Op {
     /// Bytes that were read.
     bytes: u64,
     bytes_per_second: f64,
-    /// Share of the memory's measured bandwidth. It is above 1 where the bytes come from caches.
+    /// Share of the memory's measured bandwidth. It is above 1 if the bytes come from caches.
     share_of_bandwidth: Option<f64>,
     /// Memory level that is as fast as the op reads: `memory`, `L3`, `L2` or `L1`; `None` if memory
     /// was not measured.
@@ -78,7 +78,7 @@ pub struct Op {
     share_of_feeding: Option<f64>,
     /// Multiply-adds of each kind.
     products: Products,
-    /// The kind that it is mostly made of, where it is products.
+    /// Dominant kind of products, if the op consists of products.
     mostly: Option<&'static str>,
     /// Operations of that kind, two for each multiply-add.
     operations_per_second: Option<f64>,
@@ -96,7 +96,7 @@ struct Products {
 
 /// Ops over all layers, that which took longest first.
 fn ops(stats: &Stats, limits: Option<&Roofline>) -> Vec<Op> {
-    // Labels are an op and the weight of one layer; over all layers, the op is what tells.
+    // A label is an op with the weight of one layer; sums over all layers use the op alone.
     let mut ops: BTreeMap<&str, Work> = BTreeMap::new();
     for task in &stats.tasks {
         let op = task.label.split_whitespace().next().unwrap_or_default();
@@ -117,8 +117,8 @@ impl Op {
         let of = |rate: f64, limit: Option<f64>| limit.filter(|limit| *limit > 0.0).map(|limit| rate / limit);
         let bytes_per_second = rate(work.bytes as f64);
         let kinds = [("int8", work.products.int8), ("bf16", work.products.bf16), ("f32", work.products.f32)];
-        // What it is mostly made of, where it is products: scales of integers are multiplied in
-        // f32, and norms multiply, too.
+        // Dominant kind of products. Scales of integer products are multiplied in f32, and norms
+        // also multiply, so small counts are ignored.
         let most = kinds.into_iter().max_by_key(|(_, count)| *count);
         let most = most.filter(|(_, count)| seconds > 0.0 && *count > 0 && *count >= work.bytes / 4);
         let operations_per_second = most.map(|(_, count)| rate(2.0 * count as f64));
@@ -221,7 +221,7 @@ fn lines(phase: &Phase, stats: &Stats, limits: Option<&Roofline>) -> Vec<String>
     long.into_iter().chain(rest).map(|(time, line)| format!("{:5.1} % {}", percent(time), line.trim_end())).collect()
 }
 
-/// A part of a text, with where its time went, as JSON.
+/// Returns a phase with its times, as JSON.
 pub fn facts(phase: &Phase, stats: &Stats, limits: Option<&Roofline>) -> Json {
     let rate = if phase.seconds > 0.0 { phase.tokens as f64 / phase.seconds } else { 0.0 };
     let others: serde_json::Map<String, Json> =
@@ -293,8 +293,8 @@ mod tests {
         );
         assert!(rows.iter().all(|row| row.len() + 10 <= 100), "{rows:?}");
         assert_eq!(lines(&phase, &stats, None)[1], " 32.0 % linear                10.0 GB/s;   40.0 GOP/s of int8");
-        // What is faster than memory comes from a cache, and beyond all that were measured from the
-        // first.
+        // Rates above memory bandwidth come from a cache, and rates above all measured caches from
+        // the first.
         let faster = |factor: f64| {
             let tasks = vec![task("linear a", (400.0 / factor) as u64, 4_000_000_000, none)];
             lines(&phase, &Stats { tasks, ..stats.clone() }, Some(&limits))
@@ -304,8 +304,8 @@ mod tests {
         };
         assert!(faster(2.0).ends_with("40.0 GB/s,  50 % of L3"), "{}", faster(2.0));
         assert!(faster(8.0).ends_with("160.0 GB/s, from L1"), "{}", faster(8.0));
-        // With other work on the machine each op is short, and the longest has its row. All rows
-        // make all of the time.
+        // With other work on the machine each op is short; the longest still has a row. All rows
+        // add up to the whole time.
         let crowded = Stats { wall: Duration::from_secs(1000), ..stats.clone() };
         let short = lines(&phase, &crowded, None);
         assert!(short.iter().any(|row| row.starts_with("  0.0 % linear ")), "{short:?}");

@@ -1,5 +1,4 @@
-//! The stages between a model and its machine code, as text: what `dump` prints and `compile
-//! --emit` writes.
+//! Stages between a model and its machine code, as text, for `dump` and `compile --emit`.
 
 use clap::ValueEnum;
 use ixc_compile::compile::{Compiled, assembly};
@@ -49,7 +48,7 @@ impl Stage {
         }
     }
 
-    /// The file that it is written to, which its first word tells.
+    /// Returns the kind of the output file, which its first bytes identify.
     pub fn kind(self) -> Kind {
         let (name, is): (_, fn(&[u8]) -> bool) = match self {
             Stage::Graph | Stage::Fused => {
@@ -58,7 +57,7 @@ impl Stage {
             Stage::Plan => ("listing of a plan", |head| head.starts_with(b"plan ")),
             Stage::Kernel => ("file of kernels", |head| head.starts_with(b"kernel ")),
             Stage::Asm => ("listing of machine code", |head| {
-                // As the assembler takes it; cranelift's own.
+                // Assembler text; for `portable`, cranelift's own listing.
                 let intel = b".intel_syntax noprefix";
                 head.starts_with(b"# ") && head.windows(intel.len()).any(|part| part == intel)
                     || head.starts_with(b"; ")
@@ -67,7 +66,8 @@ impl Stage {
         Kind { name, is, streams: true, private: false }
     }
 
-    /// The stage as text. `kernel` chooses kernels; of what is selected the text is for people.
+    /// Returns the stage as text. `kernel` selects kernels. A selection of parts gives text for
+    /// people, which cannot be parsed.
     pub fn text(
         self,
         model: &Model,

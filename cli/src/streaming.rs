@@ -43,7 +43,7 @@ pub fn since(mut stats: Stats, before: &Stats) -> Stats {
     stats
 }
 
-/// Prints what streaming experts took: hits, bytes read and their rate, the time that threads
+/// Prints the report on streamed experts: hits, bytes read and their rate, the time that threads
 /// waited, and its share of decode.
 pub fn note(store: &ExpertCache, stats: &Stats, decode: &Phase, threads: usize) {
     let report = store.report();
@@ -181,8 +181,8 @@ fn tally_facts(tally: &Tally) -> Json {
     })
 }
 
-/// Recall, precision, what would be read for nothing, and the most that waiting could be shortened
-/// by.
+/// Returns recall, precision, the bytes that would be read in vain, and the max reduction of
+/// waiting.
 fn cell(tally: &Tally) -> String {
     if tally.predicted == 0 {
         return format!("{:>32}", "-");
@@ -222,7 +222,7 @@ pub fn note_drive(choice: &Choice, drive: &Counters, own: &[f64]) {
     }
 }
 
-/// A rate as a part of the mean of others; nothing where one of them is nothing.
+/// Returns a rate as a share of the mean of others; `None` if either is zero.
 pub fn share(rate: f64, own: &[f64]) -> Option<f64> {
     let mean = own.iter().sum::<f64>() / own.len().max(1) as f64;
     (rate > 0.0 && mean > 0.0).then_some(rate / mean)
@@ -290,7 +290,7 @@ pub fn compare(observed: &Observed, store: &ExpertCache, remembered: Option<&Rem
     }
     let slots = store.stats().classes.iter().map(|class| u64::from(class.count)).sum();
     let predicted = forecast(&known.shape, &known.costs, slots, &known.routing);
-    // Not bytes: what was read for wrong predictions was not missed.
+    // Do not use bytes: reads for wrong predictions are not misses.
     if let Some(missed) = streamed.missed().filter(|_| tokens >= LEAST_TOKENS && !observed.defers) {
         known.learn(Routing::evenness_of(slots as f64 / known.shape.all().max(1) as f64, missed), None);
     }

@@ -14,7 +14,7 @@
 //! error messages do. The progress line writes its own escape sequences directly.
 //!
 //! Lines that are wider than the terminal are wrapped at words ([`wrap`](super::wrap)). `COLUMNS`
-//! is the width where it is set.
+//! sets the width, if it is set.
 
 use std::io::{self, IsTerminal, Write};
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -66,7 +66,7 @@ pub fn set_text(kind: Text) {
     KIND.store(number, Ordering::Relaxed);
 }
 
-/// Ends a model's text: the last word is shown without waiting for more of it.
+/// Ends a model's text, and shows its last word, which may otherwise wait for more text.
 pub fn end_text() {
     if kind() == Text::Prose {
         set_text(Text::Report);
@@ -103,7 +103,7 @@ pub fn standard_error() -> Box<dyn Write> {
 /// U+FFFD.
 struct Filter<W> {
     to: W,
-    /// The beginning of a character, whose end the next bytes bring: at most three.
+    /// First bytes of an incomplete character: at most three.
     begun: Vec<u8>,
     /// Wraps lines, if the width is known.
     wrapper: Option<Wrapper>,
@@ -139,7 +139,7 @@ impl<W: Write> Write for Filter<W> {
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        // The rest of a word of a model's text may still come.
+        // The rest of a word in a model's text may still follow.
         if let Some(wrapper) = self.wrapper.as_mut().filter(|_| kind() != Text::Prose) {
             let mut rest = String::new();
             wrapper.finish(kind(), &mut rest);

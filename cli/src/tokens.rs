@@ -11,7 +11,7 @@ use ixc_files::read_argument;
 /// context, and so does the graph of a model with thousands of layers.
 const MAX_TEXT_BYTES: u64 = 16 << 20;
 
-/// Ids, or the file that they stand in.
+/// List of token ids, or its file.
 #[derive(Clone, Debug)]
 pub enum TokenList {
     /// The list as typed.
@@ -32,7 +32,7 @@ impl FromStr for TokenList {
 }
 
 impl TokenList {
-    /// The file that they stand in, if one does.
+    /// Returns the file of the list, if there is one.
     pub fn file(&self) -> Option<&Path> {
         match self {
             TokenList::Text(_) => None,
@@ -62,7 +62,7 @@ fn parse(text: &str) -> anyhow::Result<Vec<u32>> {
     if ids.is_empty() { Err(ixc_compile::Error::NoTokens.into()) } else { Ok(ids) }
 }
 
-/// Reads a text that the user named: a file, a pipe, or standard input where the path is `-`.
+/// Reads a text that the user named: a file, a pipe, or standard input for the path `-`.
 pub fn read(path: &std::path::Path) -> anyhow::Result<String> {
     Ok(read_argument(path, MAX_TEXT_BYTES).map_err(ixc_error::Error::from)?)
 }

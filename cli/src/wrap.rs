@@ -24,7 +24,7 @@ const FENCE: &str = "```";
 pub enum Text {
     /// A command's report: lines of columns, with labels.
     Report,
-    /// A model's text, which comes in parts of words.
+    /// Text of a model, which arrives in parts of words.
     Prose,
     /// Text for programs, which is not wrapped.
     Verbatim,
@@ -53,7 +53,7 @@ pub struct Wrapper {
 }
 
 impl Wrapper {
-    /// Makes a wrapper for a width.
+    /// Creates a wrapper for a width.
     pub fn new(width: usize) -> Wrapper {
         Wrapper {
             width,
@@ -68,7 +68,7 @@ impl Wrapper {
         }
     }
 
-    /// Takes more text, and writes all complete words to `out`.
+    /// Adds text, and writes all complete words to `out`.
     pub fn push(&mut self, text: &str, kind: Text, out: &mut String) {
         for c in text.chars() {
             match c {
@@ -146,7 +146,7 @@ pub fn wrapped(text: &str, width: usize) -> String {
 mod tests {
     use super::*;
 
-    /// A text that comes in parts of the given size.
+    /// Returns the wrapped text, added in parts of the given size.
     fn in_parts(text: &str, kind: Text, width: usize, part: usize) -> String {
         let (mut wrapper, mut out) = (Wrapper::new(width), String::new());
         let characters: Vec<char> = text.chars().collect();
@@ -173,7 +173,7 @@ mod tests {
         for part in 1..=7 {
             assert_eq!(in_parts(text, Text::Prose, 20, part), expected, "in parts of {part}");
         }
-        // Each of these takes two columns, and there are no spaces.
+        // Each of these characters takes two columns, and there are no spaces.
         assert_eq!(in_parts("漢字漢字漢字漢字漢字漢字", Text::Prose, 20, 1), "漢字漢字漢字漢字漢\n字漢字");
         let word = "x".repeat(50);
         assert_eq!(in_parts(&word, Text::Prose, 20, 7), word);

@@ -1,4 +1,4 @@
-//! Text from a model as it comes, and what it took.
+//! Writer of a model's text, and of its statistics.
 
 use std::cell::OnceCell;
 use std::io::{self, Write};
@@ -49,7 +49,7 @@ pub struct Wanted<'a> {
     pub grammar: Option<Matcher>,
     /// Files that are named and read.
     pub inputs: Vec<&'a Path>,
-    /// Most tokens of an answer.
+    /// Max number of tokens in an answer.
     pub limit: Option<usize>,
     /// Form of the statistics; `None` for no statistics.
     pub stats: Option<StatsFormat>,
@@ -69,7 +69,7 @@ pub enum StatsFormat {
 /// Schema of the JSON statistics.
 const STATS: &str = "ixc.stats.v1";
 
-/// A session, and where its text goes.
+/// Session, and the output of its text.
 pub struct Writer<'a> {
     pub session: Session,
     pub wanted: Wanted<'a>,
@@ -116,8 +116,8 @@ impl Writer<'_> {
     /// leave the conversation unchanged.
     pub fn answer(&mut self, chat: &mut Chat) -> anyhow::Result<()> {
         let limit = self.wanted.limit;
-        // Dropping turns means to compute what is left again, so that it should not be done for
-        // every answer.
+        // The remaining text is computed again after turns are dropped, so that should not happen
+        // for every answer.
         let room = limit.unwrap_or(usize::MAX).min(chat::answer_room(self.session.model().context()));
         let Fitted { tokens, dropped, prompt } = chat.fit(self.session.model(), room)?;
         if dropped > 0 {
@@ -125,7 +125,7 @@ impl Writer<'_> {
             note!("ixc: the context of {context} tokens is full: {dropped} dropped");
         }
         let Written { tokens, interrupted, answer } = self.write(&tokens, limit, chat.parser(&prompt))?;
-        // Of what was interrupted before anything came, nothing is kept.
+        // Nothing is kept of an answer that was interrupted before its first token.
         if !(interrupted && tokens.is_empty()) {
             match answer {
                 Some(answer) => chat.answered_with(answer),
@@ -140,7 +140,7 @@ impl Writer<'_> {
         if interrupted { Err(Interrupted.into()) } else { Ok(()) }
     }
 
-    /// Text after these tokens: as the model writes it, or as `parser` takes it apart.
+    /// Writes the text after these tokens, unchanged or parsed by `parser`.
     ///
     /// # Errors
     /// When the tokens do not fit, a step fails, or standard output refuses.
@@ -170,7 +170,7 @@ impl Writer<'_> {
         let (begin, mut writing) = (Instant::now(), self.converses.then(|| Writing::begin(long)));
         let generation = self.session.generate(&request, |event| -> anyhow::Result<ControlFlow<()>> {
             if let &Event::Token { token, .. } = event {
-                // Its line is cleared before text comes.
+                // Clear the progress line before text appears.
                 drop(watch.take());
                 // Before its first text can be seen, which Ctrl-C may answer.
                 writing.get_or_insert_with(|| Writing::begin(begin.elapsed()));
@@ -223,7 +223,7 @@ impl Writer<'_> {
         aside(&format!("{tokens}{rate}, context {used} of {context}"));
     }
 
-    /// Says once where packing weights took a good part of the time.
+    /// Prints advice, once, if packing weights took a large part of the time.
     fn advise(&mut self, generation: &Generation) {
         let [packing, seconds] = [|phase: &Phase| phase.packing, |phase: &Phase| phase.seconds]
             .map(|part| part(&generation.prefill) + part(&generation.decode));
@@ -343,7 +343,7 @@ impl Writer<'_> {
                 let observed = streaming::Observed {
                     phase: generation.decode,
                     prompt: None,
-                    // What stays in memory is missed by no routing.
+                    // Experts that stay in memory do not depend on routing.
                     defers: self.session.model().defers() || store.held().iter().any(|held| held.kept > 0),
                     own: (!own.is_empty()).then(|| own.iter().sum::<f64>() / own.len() as f64),
                 };

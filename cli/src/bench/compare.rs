@@ -1,4 +1,4 @@
-//! `ixc bench --compare A B`: what changed from one measurement to another, beyond noise.
+//! `ixc bench --compare A B`: changes from one measurement to another, beyond noise.
 //!
 //! Both files come from `ixc bench --json`. The report first lists the differences in model,
 //! options and machine. Then, for each row that both files have, it prints the ratio of the speeds,
@@ -253,8 +253,8 @@ fn rows(a: &Json, b: &Json, but: &[&str]) -> Result<(Vec<Row>, Vec<String>), Str
             b: other["median"].as_f64().unwrap_or(0.0),
             verdict: match ratio.as_ref().map(|ratio| ratio.changed(LEAST)) {
                 None => FEW,
-                // Three rounds that lie beside three others are one of twenty orders of either
-                // side: an interval of 90 %.
+                // With three rounds on each side, all of one side above the other has a chance of
+                // one in twenty, in either direction. The interval then has only 90 %.
                 Some(_) if ratio.is_some_and(|ratio| ratio.confidence < CONFIDENCE) => FEW,
                 Some(Some(Ordering::Greater)) => FASTER,
                 Some(Some(Ordering::Less)) => SLOWER,

@@ -1,8 +1,8 @@
-//! `ixc bench --defer`: the same tokens with and without deferral, in turn, and how far the logits
-//! are apart.
+//! `ixc bench --defer`: measures the same tokens with and without deferral, in turn, and the
+//! divergence of the logits.
 //!
-//! Each measurement opens the model anew, so that only one of the two is in memory and both begin
-//! with the same experts there: none.
+//! Each measurement opens the model anew, so that only one of the two is in memory, and both begin
+//! without experts in memory.
 
 use std::path::Path;
 
@@ -47,7 +47,7 @@ pub fn measure(
     if path.is_some_and(is_plan) {
         return Err(ixc_generate::Error::PlanSays { what: ixc_generate::loaded_model::DEFERRED }.into());
     }
-    // What is measured to pay may differ from one session to the next.
+    // The predictor that pays may differ between sessions, so `auto` is off.
     let prefetch = match options.run.prefetch.choice {
         Choice::Auto => Settings { choice: Choice::Off, ..options.run.prefetch },
         Choice::Off | Choice::Always(_) => options.run.prefetch,

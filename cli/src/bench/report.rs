@@ -137,7 +137,7 @@ impl<'w> Report<'w> {
         row.forecast.iter().try_for_each(|line| writeln!(out, "{:>17} {line}", ""))
     }
 
-    /// Says something of all rows, to people.
+    /// Prints a remark about all rows, in the text format only.
     ///
     /// # Errors
     /// When the output refuses.

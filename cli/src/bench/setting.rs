@@ -75,16 +75,16 @@ struct Options {
     repetitions: u32,
     memory: Option<u64>,
     defer: u32,
-    /// Options of passes that were given, as `--set` takes them.
+    /// Given options of passes, in the form of `--set`.
     passes: String,
     /// Whether threads are bound to processors.
     pin: &'static str,
     /// Content of the file of tuned choices, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     tuned: Option<String>,
-    /// All other options that were given, by name: of a file, what tells its content from others.
+    /// All other given options, by name. Files are identified by their content.
     given: BTreeMap<String, String>,
-    /// All arguments, as they were given.
+    /// All arguments, as given.
     arguments: Vec<String>,
 }
 

@@ -1,4 +1,4 @@
-//! `ixc kernel bench`: how fast a kernel runs on this machine.
+//! `ixc kernel bench`: speed of a kernel on this machine.
 
 use std::io::Write;
 
@@ -61,8 +61,8 @@ impl Args {
         let mut rows = Vec::new();
         for &threads in &self.threads {
             let threads = usize::from(threads);
-            // Once before and once after: what slows the machine down for a while shall not make
-            // the kernel look better.
+            // The bandwidth is measured before and after. Otherwise a slow phase of the machine
+            // would make the kernel look better.
             let before = bandwidth::measure(threads, bandwidth::BUFFER_BYTES);
             let mut measured = Vec::new();
             for place in [Place::Caches, Place::Memory] {

@@ -39,7 +39,7 @@ impl KernelChoice {
 
     /// The kernel.
     pub fn choose(&self) -> anyhow::Result<Chosen> {
-        // A spec may stand there without quotes.
+        // A spec may be given without quotes.
         Ok(choose::choose_among(&self.kernel.join(" "), self.target.target, &self.selection())?)
     }
 }

@@ -1,4 +1,4 @@
-//! `ixc kernel cost`: what a kernel's code costs on a CPU that need not be here.
+//! `ixc kernel cost`: static cost of a kernel's code on any CPU.
 
 use std::io::Write;
 
@@ -54,7 +54,7 @@ impl Args {
         let whole = report.whole(&dims).map_err(|error| failed(error.into()))?;
         let levels = match memory::levels(&report, &chosen.kernel, target.row().memory(), &dims, &self.from) {
             Ok(levels) => Ok(levels),
-            // The code's own cost stands without.
+            // Print the cost of the code without that of caches.
             Err(error @ LevelsError::TooLong { .. }) => Err(error),
             Err(error) => return Err(failed(error).into()),
         };

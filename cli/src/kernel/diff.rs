@@ -1,4 +1,4 @@
-//! `ixc kernel diff`: two kernels that are called alike, with the same inputs.
+//! `ixc kernel diff`: compares two kernels with the same signature on the same inputs.
 
 use std::io::Write;
 
@@ -55,7 +55,7 @@ pub struct Args {
     json: bool,
 }
 
-/// Columns of each side of what stands beside each other.
+/// Columns of each side of a listing.
 const COLUMNS: usize = 68;
 
 impl Args {
@@ -145,7 +145,7 @@ impl Args {
         self.status(&results, [first, second])
     }
 
-    /// Fails where results differ and `--exit-code` is given.
+    /// Fails if results differ and `--exit-code` is given.
     fn status(&self, results: &[BufferDiff], [a, b]: [&Chosen; 2]) -> anyhow::Result<()> {
         if !self.exit_code || results.iter().all(|buffer| buffer.first.is_none()) {
             return Ok(());
@@ -164,7 +164,7 @@ impl Args {
     }
 }
 
-/// Two texts beside each other: all of them, or what differs.
+/// Prints two texts side by side: all lines, or only the differences.
 fn beside(pairs: &[Pair], all: bool, out: &mut dyn Write) -> anyhow::Result<()> {
     for (a, b, equal) in pairs.iter().filter(|(.., equal)| all || !equal) {
         let cut = |line: &Option<String>| line.as_deref().unwrap_or_default().chars().take(COLUMNS).collect::<String>();

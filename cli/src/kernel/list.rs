@@ -102,7 +102,7 @@ impl Args {
     }
 }
 
-/// Lists the kernels of a model, and what uses each.
+/// Lists the kernels of a model with their uses.
 fn of_model(
     model: &ModelName,
     filter: &str,

@@ -1,4 +1,4 @@
-//! `ixc kernel`: kernels on their own, for those who write and tune them.
+//! `ixc kernel`: single kernels, for people who write and tune them.
 
 mod bench;
 mod choice;

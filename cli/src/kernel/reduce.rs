@@ -68,7 +68,7 @@ impl Args {
         let case = self.inputs.case(chosen.clone())?;
         let first = Failing { kernel: chosen.kernel.clone(), dims: case.dims.clone() };
         let engine = if self.native { Engine::Native } else { Engine::Emulator };
-        // Gone at the end, whatever that is.
+        // The folder is removed at the end, with all of its contents.
         let folder = tempfile::tempdir().map_err(ixc_error::Error::io(&std::env::temp_dir(), "make a folder in"))?;
         let tried = folder.path().join("tried.ix");
         let manner = |failing: &Failing| -> anyhow::Result<Option<Failure>> {
@@ -87,7 +87,7 @@ impl Args {
         let mut failed = None;
         let reduced = match &found {
             Ok(Some(own)) => Some(reduce(&first, self.command.is_some(), self.tries, &mut |failing| {
-                // What cannot be asked once cannot be asked again.
+                // If the test command fails to run once, do not run it again.
                 if failed.is_some() {
                     return false;
                 }

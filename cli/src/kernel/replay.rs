@@ -44,7 +44,7 @@ impl Args {
         let bundle = read(&self.folder)?;
         let engine = replay::engine(self.native);
         let replayed = if self.native {
-            // SAFETY: who says --native trusts the folder, as the help states.
+            // SAFETY: a user who gives --native trusts the folder, as the help states.
             unsafe { replay::native(&bundle) }?
         } else {
             replay::emulate(&bundle, self.steps)?

@@ -1,5 +1,5 @@
-//! `ixc kernel run`: a kernel with random inputs, compared with the interpreter and, where it was
-//! edited, with its spec.
+//! `ixc kernel run`: runs a kernel on random inputs, and compares it with the interpreter and, if
+//! it was edited, with its spec.
 
 use std::io::Write;
 
@@ -126,7 +126,7 @@ impl Args {
     }
 }
 
-/// Returns what is not as the spec asks.
+/// Returns the difference from the spec.
 fn departure(outcome: &Outcome) -> Option<&Departure> {
     outcome.standing.as_ref()?.as_ref().err().map(|departure| &**departure)
 }

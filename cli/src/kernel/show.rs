@@ -1,4 +1,4 @@
-//! `ixc kernel show`: a kernel in one of its stages.
+//! `ixc kernel show`: prints a kernel in one of its stages.
 
 use std::io::Write;
 

@@ -150,7 +150,7 @@ impl Output<'_> {
     }
 }
 
-/// For what something is tuned, and where it is kept.
+/// Target of tuning, and place of the results.
 struct Setting {
     target: Target,
     caches: CoreCaches,
@@ -165,7 +165,7 @@ impl Args {
         let target = self.kernel.target().target;
         let runs = target.missing().is_empty();
         let model = choose::model_of(&text);
-        // One of those that are selected is searched by a target's model, and can be chosen.
+        // A selected kernel is tuned alone if this machine cannot run it, or with --choose.
         let is_one = is_selected && (!runs || self.choose.is_some());
         let is_whole = model.is_some_and(|model| model.is_whole && !is_one);
         // A plan is cut already, but its kernels have specs.
@@ -219,7 +219,7 @@ impl Args {
         let runs = target.missing().is_empty();
         let source = if runs { By::Cpu(cpu_name()) } else { By::Model(target.name().to_owned()) };
         if let Some(place) = &place {
-            // Before what takes minutes.
+            // Check the place before tuning, which takes minutes.
             place.check(target, &source)?;
         }
         let row = target.row();
@@ -232,7 +232,7 @@ impl Args {
         engine::Options { threads: self.threads, pin: self.pin.pin, built_in, ..engine::Options::default() }
     }
 
-    /// Puts what was found of a kernel where it is kept, or takes out what stands there for it.
+    /// Stores the winner of a kernel, or removes the stored one if there is no winner.
     fn keep(setting: &Setting, found: &Found, kept: Option<(&Row, &ixc_passes::tuned::Choice)>) -> anyhow::Result<()> {
         let Some(place) = &setting.place else { return Ok(()) };
         let stored = kept.map(|(row, choice)| tuned::Row {
@@ -270,7 +270,7 @@ impl Args {
             }
             false => tune::By::Model { place: self.place },
         };
-        // What cannot be tuned has no table.
+        // A kernel that cannot be tuned gets no table.
         let mut is_begun = false;
         let found = tune(spec, (setting.target, &setting.caches), by, &mut |row| {
             if !std::mem::replace(&mut is_begun, true) {
