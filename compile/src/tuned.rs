@@ -63,13 +63,13 @@ struct Stored {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum By {
-    /// This CPU, by its own name.
+    /// This CPU, by its name.
     Cpu(String),
     /// The cost model of a CPU.
     Model(String),
 }
 
-/// A choice, and what was measured of it.
+/// Choice with its measurements.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Row {
@@ -105,7 +105,7 @@ fn crc(rows: &[Row]) -> Result<String, serde_json::Error> {
     Ok(format!("{:08x}", crc32fast::hash(&serde_json::to_vec(rows)?)))
 }
 
-/// Reads a file and checks all of it; nothing where it is not there.
+/// Reads and checks a file; `None` if it does not exist.
 fn read(path: &Path) -> Result<Option<(Stored, Choices)>, Error> {
     let text = match read_text(path, MAX_BYTES) {
         Err(ReadError::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => return Ok(None),
@@ -221,7 +221,7 @@ impl Tuned {
             return options;
         }
         let mut tile: tile::Options = options.of();
-        // What an option says counts, whatever a file says.
+        // An option overrides the file.
         let said = std::mem::take(&mut tile.tuned.0);
         let is_said = |choice: &Choice| said.iter().any(|said| said.kernel() == choice.kernel());
         let of_file: Vec<&Choice> = self.choices.0.iter().filter(|choice| !is_said(choice)).collect();
@@ -354,7 +354,7 @@ mod tests {
         let kernel = choice.kernel();
         put(&named(&path), Target::AVX2, &By::Cpu(cpu_name()), kernel, Some(row.clone())).unwrap();
         assert_eq!(Tuned::named(&path).unwrap().choices.text(), [CHOICES[1], &other].join("; "));
-        // Where nothing is faster any more, it is gone.
+        // The choice is removed when no candidate is faster any more.
         put(&named(&path), Target::AVX2, &By::Cpu(cpu_name()), kernel, None).unwrap();
         assert_eq!(Tuned::named(&path).unwrap().choices.text(), CHOICES[1]);
         put(&named(&path), Target::AVX2, &By::Cpu(cpu_name()), kernel, Some(row)).unwrap();
@@ -403,7 +403,7 @@ mod tests {
         assert!(error(&text.replace("\"rows\"", "\"more\": 1, \"rows\"")).contains("unknown field `more`"));
         assert!(error(&text.replace(&cpu_name(), "other")).contains("was tuned for the CPU other"));
         assert!(error(&text.replace(build::version(), "0.0.0")).contains("was tuned for ixc 0.0.0"));
-        // A checksum says nothing of what a row means.
+        // A right checksum does not make a row valid.
         let mut stored: Stored = serde_json::from_str(&text).unwrap();
         stored.rows[1].choice = "q4_k_r16 x=a8_super n=64 k=256: magic".to_owned();
         stored.crc32 = crc(&stored.rows).unwrap();

@@ -23,11 +23,11 @@ use super::run::Case;
 use crate::Error;
 use ixc_compile::machine::bandwidth;
 
-/// A round takes at least this long, so that clocks and barriers do not count.
+/// Min duration of a round, so that clocks and barriers do not matter.
 const ROUND_SECONDS: f64 = 0.02;
 /// Rounds that do not count: caches, clock rate, page faults.
 const WARM_UP: u32 = 2;
-/// Most bytes of the sets of buffers that take turns, of all threads together.
+/// Max bytes of all alternating sets of buffers, over all threads.
 const MOST_BYTES: usize = 1 << 30;
 
 /// Memory level of a kernel's buffers.
@@ -49,7 +49,7 @@ pub struct Seconds {
     pub min: f64,
     /// Slowest round.
     pub max: f64,
-    /// Half of the rounds lie this close around the median, as a share of it.
+    /// Half of the rounds are within this distance of the median, as a share of it.
     pub spread: f64,
     /// Rounds.
     pub rounds: usize,
@@ -85,7 +85,7 @@ pub struct Measured {
     pub seconds: Seconds,
     /// Weight bytes per second of all threads, by the median.
     pub bytes_per_second: f64,
-    /// Operations per second, two for each multiply-add; `None` where the kernel has none.
+    /// Operations per second, two for each multiply-add; `None` if the kernel has none.
     pub operations_per_second: Option<f64>,
 }
 
@@ -108,7 +108,7 @@ pub fn measure(case: &Case, place: Place, threads: usize, rounds: u32) -> Result
     Ok(Measured { place, threads, bytes_per_second: rate(work.bytes), operations_per_second, seconds })
 }
 
-/// Sets of buffers that take turns for each of the threads.
+/// Returns the number of alternating sets of buffers for each thread.
 fn sets_of(case: &Case, place: Place, threads: usize) -> usize {
     match place {
         Place::Caches => 1,
@@ -167,7 +167,7 @@ fn rounds_of(module: &Module, dims: &[i64], before: &[Vec<u8>], sets: usize, thr
     let (start, finish) = (Barrier::new(threads), Barrier::new(threads));
     let calls = AtomicU64::new(1);
     let work = |leader: bool| {
-        // Made by the thread that uses them, so that they lie on its own node.
+        // Allocated by the thread that uses them, so that they are on its own memory node.
         let mut buffers: Vec<Vec<Vec<u8>>> = (0..sets).map(|_| before.to_vec()).collect();
         let mut bound: Vec<_> = buffers
             .iter_mut()
@@ -219,8 +219,8 @@ fn rounds_of(module: &Module, dims: &[i64], before: &[Vec<u8>], sets: usize, thr
     Seconds::of(seconds, calls.into_inner())
 }
 
-/// The most operations per second that this machine does of one kind, by the fastest of a few loops
-/// that do nothing else.
+/// Peak operations per second of one kind on this machine: the fastest of a few loops that do
+/// nothing else.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Peak {
     /// Threads.
@@ -231,7 +231,7 @@ pub struct Peak {
     pub seconds: Seconds,
 }
 
-/// Measures the peak of a kind of arithmetic; `None` where the target has no loop for it.
+/// Measures the peak of a kind of arithmetic; `None` if the target has no loop for it.
 ///
 /// # Errors
 /// If this machine cannot run the target's code.
@@ -323,7 +323,7 @@ fn products(name: &str, weights: Type, sum: Type, step: Step) -> Loop {
     Loop { kernel: b.finish(), multiply_adds }
 }
 
-/// Two tiles times two, four sums: as many as hide a product's latency.
+/// Two by two tiles give four sums, enough to hide a product's latency.
 fn tile_products(name: &str, op: Op, [factor, sum]: [Elem; 2]) -> Loop {
     const TILE: i64 = 1024;
     const LINE: i64 = 64;
@@ -369,8 +369,8 @@ mod tests {
         for arithmetic in [Arithmetic::F32, Arithmetic::Int8] {
             let peak = peak(arithmetic, Target::native(), 1, 2).unwrap().unwrap();
             assert!(peak.operations_per_second > 0.0);
-            // Without VNNI four-byte products take several instructions, and the loop of two-byte
-            // ones is the fastest.
+            // Without VNNI, products of four bytes take several instructions, and the loop with
+            // products of two is the fastest.
             let zen4 = Target::from_name("zen4").unwrap();
             for (target, loops) in
                 [(Target::AVX2, &loops(arithmetic, Target::AVX2)[..1]), (zen4, &loops(arithmetic, zen4))]

@@ -30,7 +30,7 @@ const DEMO: &str = "demo";
 /// Rows for a kernel without a row in the table.
 const DEFAULT_ROWS: u32 = 8;
 
-/// A kernel for a target, and where it comes from.
+/// Kernel for a target, with its origin.
 #[derive(Clone, Debug)]
 pub struct Chosen {
     /// Name: that of the row, or the kernel's own.
@@ -67,7 +67,7 @@ pub fn choose(text: &str, target: Target) -> Result<Chosen, Error> {
     if let Some((model, name)) = text.rsplit_once(':') {
         return of_model(model, name, target, &Selection::default());
     }
-    // The name that a spec gives its kernel, as profiles and dumps have it.
+    // A kernel's generated name, as in profiles and dumps.
     let named = ROWS.iter().filter_map(|row| row.spec().ok().map(|spec| (row, spec)));
     match named.into_iter().find(|(_, spec)| is_name_of(spec, text)) {
         Some((row, spec)) => of_spec(spec, row.rows, target),
@@ -143,7 +143,7 @@ fn verified(kernel: Kernel) -> Result<Kernel, KernelError> {
     }
 }
 
-/// A kernel of a file, and the spec that a comment there says it is of.
+/// Returns the kernel of a file, and the spec in a comment there.
 fn of_file(path: &Path, target: Target) -> Result<Chosen, Error> {
     let file = KernelFile::read(path)?;
     if let Some(spec) = &file.spec {
@@ -179,7 +179,7 @@ pub fn kernels_of_model(path: Option<&Path>, target: Target, selection: &Selecti
     Ok(chosen.into_iter().map(of).collect())
 }
 
-/// A kernel of a model, and what uses it.
+/// Kernel of a model, with its uses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OfModel {
     /// Name; for a model, without the target's name.
@@ -259,7 +259,7 @@ mod tests {
         assert!(error("embed format=q4_k_r16 rows=3 n=256").contains("that is not packed"));
         assert!(error("linear format=a8_super k=256 tile=8 n=8 shape=gemv").contains("a weight's format"));
         assert!(error("quantise n=256 out=f16").contains("right would be a format of activations"));
-        // The largest that are allowed make a kernel or an error.
+        // The largest allowed values give a kernel or an error.
         for kind in KINDS {
             for (lead, tail) in [("f32", "gemv"), ("q4_k", "gemm"), ("bf16", "tiles")] {
                 let fields: Vec<String> = kind.fields.iter().map(|field| largest(field, lead, tail)).collect();

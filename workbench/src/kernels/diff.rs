@@ -1,5 +1,5 @@
-//! Two kernels that are called alike, with the same inputs: whether they compute the same, what
-//! their code costs, how fast each is here, and where their instructions differ.
+//! Comparison of two kernels with the same signature: their results on the same inputs, the cost of
+//! their code, their speed on this machine, and their instructions.
 //!
 //! ```text
 //! ixc kernel show gemv_q4_k --stage ir > fast.ix      (edit fast.ix)
@@ -37,7 +37,7 @@ pub fn unedited(edited: &Chosen) -> Result<Chosen, Error> {
 /// Checks that two kernels can have the same inputs: their dims and buffers are equal.
 ///
 /// # Errors
-/// [`KernelError::CalledOtherwise`], with what each has that the other has not.
+/// [`KernelError::CalledOtherwise`], with the differences.
 pub fn called_alike(a: &Chosen, b: &Chosen) -> Result<(), Error> {
     if signature_difference(&a.kernel, &b.kernel).is_none() {
         return Ok(());
@@ -176,14 +176,14 @@ pub fn instructions(a: &Chosen, b: &Chosen) -> Result<Vec<Pair>, Error> {
     Ok(beside(&list(a)?, &list(b)?))
 }
 
-/// The IR of both beside each other.
+/// Returns the IR of both kernels side by side.
 pub fn statements(a: &Kernel, b: &Kernel) -> Vec<Pair> {
     let list = |kernel: &Kernel| kernel.to_string().lines().map(str::to_owned).collect::<Vec<_>>();
     beside(&list(a), &list(b))
 }
 
-/// An instruction without where it jumps to or where its constant lies, which one instruction more
-/// moves for all others.
+/// Returns an instruction without the labels of jumps and constants, which one more instruction
+/// would change everywhere.
 fn without_places(line: Listed) -> String {
     let Some((before, label)) = line.text.split_once(".L") else { return line.text };
     let end = label.find(|c: char| !c.is_ascii_alphanumeric()).unwrap_or(label.len());

@@ -1,4 +1,4 @@
-//! Kernels on their own, for those who write and tune them: named, shown, run and measured.
+//! Single kernels, for people who write and tune them: named, shown, run and measured.
 //!
 //! | module | what it owns |
 //! | --- | --- |
@@ -12,7 +12,7 @@
 //! | [`tune`] | which width, chunk and pace of a product is fastest |
 //! | [`show`] | a kernel in each stage down to its bytes, with its statistics |
 //!
-//! The rows with names stand in [`catalogue`].
+//! Rows with names are in [`catalogue`].
 //!
 //! ```
 //! use ixc_targets::Target;

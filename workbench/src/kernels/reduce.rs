@@ -1,4 +1,4 @@
-//! Makes a failing kernel small: takes away what the failure does not need.
+//! Reduces a failing kernel: removes everything that the failure does not need.
 //!
 //! ```text
 //! kernel of 120 statements, 5 buffers       differs from the interpreter
@@ -124,7 +124,7 @@ pub fn failure(chosen: &Chosen, failing: &Failing, seed: u64, engine: Engine) ->
     }
 }
 
-/// Numbers and the names behind `%` say which part of a kernel it was, not what went wrong.
+/// Removes numbers and names after `%`: they identify a part of the kernel, not the failure.
 fn without_numbers(text: &str) -> String {
     let mut out = String::new();
     let mut in_name = false;
@@ -140,8 +140,9 @@ fn without_numbers(text: &str) -> String {
     out
 }
 
-/// Makes a kernel small that fails; `fails` says whether another does in the same manner, and is
-/// asked `most` times at most. Dims stay where it is not told of their values.
+/// Reduces a failing kernel. `fails` says whether another kernel fails in the same way, and is
+/// called at most `most` times. With `keeps_dims`, dims keep their values, for
+/// functions that do not see these.
 pub fn reduce(failing: &Failing, keeps_dims: bool, most: usize, fails: &mut dyn FnMut(&Failing) -> bool) -> Reduced {
     let mut search = Search { smallest: failing.clone(), keeps_dims, tried: 0, most, fails };
     loop {
@@ -172,7 +173,7 @@ impl Search<'_> {
         self.tried >= self.most
     }
 
-    /// Takes a kernel if it is another, verifies and fails.
+    /// Accepts a kernel if it is different, verifies and fails.
     fn take(&mut self, kernel: Kernel, dims: Vec<i64>) -> bool {
         if self.is_over() || verify(&kernel).is_err() {
             return false;
@@ -400,13 +401,13 @@ struct Removal<'k> {
     stand: Stand,
     next: usize,
     stands: HashMap<ValueId, ValueId>,
-    /// Variables that are gone: they were 0.
+    /// Variables of removed loops; 0 takes their place.
     gone: HashSet<VarId>,
     /// Values that may be used here.
     visible: Vec<ValueId>,
 }
 
-/// The kernel without the statements that are chosen, and without what nothing uses then.
+/// Returns the kernel without the chosen statements, and without those that become unused.
 fn without(kernel: &Kernel, chosen: &dyn Fn(usize) -> bool, stand: Stand) -> Kernel {
     let (stands, gone, visible) = Default::default();
     let mut removal = Removal { kernel, chosen, stand, next: 0, stands, gone, visible };
@@ -514,7 +515,7 @@ fn zeros(result: ValueId, ty: Type) -> Inst {
     Inst { op, ty, operands: Vec::new(), imm, address: None, index: None, result: Some(result) }
 }
 
-/// Takes away what gives only values that nothing uses; says whether there was something.
+/// Removes statements whose results are unused, and returns whether there were any.
 fn remove_unused(kernel: &mut Kernel) -> bool {
     fn used(body: &[Stmt], values: &mut HashSet<ValueId>, vars: &mut HashSet<VarId>) {
         let mut affine = |affine: &Affine| {
@@ -560,13 +561,13 @@ fn remove_unused(kernel: &mut Kernel) -> bool {
     sweep(&mut kernel.body, &values, &vars)
 }
 
-/// The kernel with the body of a loop in its place, as it is in the first iteration.
+/// Replaces a loop by its body in the first iteration.
 fn unwrapped(kernel: &Kernel, number: usize) -> Option<Kernel> {
     fn block(removal: &mut Removal<'_>, body: &[Stmt], number: usize, at: &mut usize, found: &mut bool) -> Vec<Stmt> {
         let mut out = Vec::new();
         for statement in body {
             let Stmt::For(inner) = statement else {
-                // Values that stand for others.
+                // Substitute values whose definitions were removed.
                 out.extend(removal.block(std::slice::from_ref(statement)));
                 continue;
             };
@@ -604,8 +605,7 @@ fn unwrapped(kernel: &Kernel, number: usize) -> Option<Kernel> {
     found.then(|| Kernel { body, ..kernel.clone() })
 }
 
-/// The kernel in which a loop does not carry one of its values: it is in every iteration what it is
-/// before the first.
+/// Removes a carried value from a loop: in every iteration it has its initial value.
 fn without_carry(kernel: &Kernel, number: usize, carry: usize) -> Option<Kernel> {
     let mut stands: Vec<(ValueId, ValueId)> = Vec::new();
     let (mut kernel, mut at) = (kernel.clone(), 0);
@@ -638,7 +638,7 @@ fn without_carry(kernel: &Kernel, number: usize, carry: usize) -> Option<Kernel>
     Some(kernel)
 }
 
-/// The kernel without a buffer; none where something uses it.
+/// Removes a buffer; `None` if it is used.
 fn without_buffer(kernel: &Kernel, number: usize) -> Option<Kernel> {
     let mut kernel = kernel.clone();
     let mut is_used = false;
@@ -654,7 +654,7 @@ fn without_buffer(kernel: &Kernel, number: usize) -> Option<Kernel> {
     (!is_used).then_some(kernel)
 }
 
-/// The kernel without a dim; none where something uses it.
+/// Removes a dim; `None` if it is used.
 fn without_dim(kernel: &Kernel, number: usize) -> Option<Kernel> {
     let mut kernel = kernel.clone();
     let mut is_used = false;
@@ -698,8 +698,7 @@ mod tests {
         (chosen, failing)
     }
 
-    /// A fault that is planted in what runs kernels: products of bytes are wrong where an f32
-    /// multiply-add follows.
+    /// Simulates a faulty engine: a kernel fails if it has an f32 product before an f32 store.
     #[test]
     fn what_a_fault_does_not_need_goes_away() {
         let (_, failing) = failing("linear format=q4_k_r16 k=256 tile=16 n=16 residual shape=gemm");
@@ -721,14 +720,13 @@ mod tests {
         assert_eq!(reduce(&reduced.smallest, false, 5000, &mut fault).smallest, reduced.smallest);
     }
 
-    /// The fault is one of what is computed: a product whose factors stand the other way about in
-    /// what "runs" it.
+    /// Simulates a fault in a result: the "engine" uses a wrong operation.
     #[test]
     fn results_that_differ_are_reduced_with_the_inputs_that_make_them_differ() {
         let (chosen, failing) = failing("map function=silu n=64");
         assert_eq!(super::failure(&chosen, &failing, 0, Engine::Emulator), None);
         let differs = |failing: &Failing| {
-            // What is wrong: `sub` is taken for `add`.
+            // The fault: `sub` becomes `add`.
             let wrong = failing.kernel.to_string().replace(" sub ", " add ");
             let Ok(wrong) = ixc_ir::kernel::parse::parse(&wrong) else { return false };
             let run = |kernel: &Kernel| {

@@ -1,5 +1,5 @@
-//! The roofline of this machine, the most that it reads and multiplies in a second: what `ixc
-//! doctor` shows, and what `ixc run --stats` sets a run's rates against.
+//! Roofline of this machine: its peak rates of reads and products. `ixc doctor` prints them, and
+//! `ixc run --stats` compares a run's rates with them.
 
 use ixc_ir::units::Bytes;
 use ixc_kernels::work::Arithmetic;
@@ -29,8 +29,8 @@ pub struct Roofline {
     pub no_bandwidth: Option<String>,
     /// Operations per second of each kind that the target has, two for each multiply-add.
     pub products: Vec<ProductRate>,
-    /// Why products were not measured, where they were not: this machine cannot run the target's
-    /// code, or the system gives no memory for code.
+    /// Reason that products were not measured: this machine cannot run the target's code, or the
+    /// system gives no memory for code.
     pub refused: Option<String>,
 }
 

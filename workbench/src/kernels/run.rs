@@ -72,7 +72,7 @@ pub struct Outcome {
     pub interpreter_seconds: f64,
     /// Seconds that the engine took, without compiling.
     pub seconds: f64,
-    /// Instructions that it executed, where they are counted.
+    /// Executed instructions, if they were counted.
     pub instructions: Option<u64>,
 }
 
@@ -148,7 +148,7 @@ impl Case {
         Ok(Some(judge(&case.chosen.kernel, Some(spec), &call)))
     }
 
-    /// Runs it here; gives the seconds that it took.
+    /// Runs the kernel on this machine, and returns its seconds.
     fn native(&self, buffers: &mut [Vec<u8>]) -> Result<f64, Error> {
         let module = Module::compile(std::slice::from_ref(&self.chosen.kernel), self.chosen.target)?;
         let begin = Instant::now();
@@ -158,7 +158,7 @@ impl Case {
         Ok(begin.elapsed().as_secs_f64())
     }
 
-    /// Runs it in the emulator; gives the seconds that it took, and its instructions.
+    /// Runs the kernel in the emulator, and returns its seconds and instructions.
     fn emulate(&self, buffers: &mut [Vec<u8>]) -> Result<(f64, u64), Error> {
         let Chosen { kernel, target, .. } = &self.chosen;
         let compiled = show::compile_x64(&self.chosen, "the emulator")?;
@@ -172,7 +172,7 @@ impl Case {
     }
 }
 
-/// Buffers as the emulator takes them, by name and whether they may be written.
+/// Returns buffers in the emulator's form, with their names and whether they may be written.
 pub fn slices<'a>(names: impl Iterator<Item = (&'a str, bool)>, buffers: &'a mut [Vec<u8>]) -> Vec<Slice<'a>> {
     let buffers = names.zip(buffers).map(|((name, written), bytes)| match written {
         true => Slice::write(name, bytes),
@@ -216,8 +216,8 @@ mod tests {
     use ixc_testing::bits;
     use std::path::Path;
 
-    /// A row with one row of activations; `None`, said aloud, where the target has no kernel for
-    /// it.
+    /// Returns a row's case with one row of activations; `None`, with a message, if the target has
+    /// no kernel for it.
     fn case(row: &Row, target: Target) -> Option<Case> {
         case_of(row, target, 1)
     }

@@ -18,7 +18,7 @@ pub enum Stage {
     Ir,
     /// Machine IR after register allocation; for `portable`, cranelift's IR.
     Lowered,
-    /// Instructions, each with the IR statement that it comes from.
+    /// Instructions with their IR statements.
     Asm,
     /// Bytes with offsets.
     Bytes,
@@ -97,7 +97,7 @@ pub fn cost(code: &Artifact) -> String {
     }
 }
 
-/// Bytes, 16 on a line behind their offset.
+/// Returns bytes in hexadecimal, 16 on a line after their offset.
 fn hex(bytes: &[u8], start: usize) -> String {
     let lines = bytes.chunks(16).enumerate().map(|(i, line)| {
         let bytes: String = line.iter().map(|byte| format!(" {byte:02x}")).collect();

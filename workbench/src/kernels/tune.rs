@@ -50,7 +50,7 @@ use steps::Steps;
 
 /// Bytes ahead that are tried.
 const AHEAD: [u32; 5] = [0, 1024, 2048, 4096, 8192];
-/// Iterations that are one, as they are tried.
+/// Unroll factors to try.
 const UNROLLED: [u32; 2] = [2, 4];
 /// Min gain by a cost model, which is no more exact than this.
 const MODEL_SPREAD: f64 = 0.01;
@@ -82,14 +82,14 @@ pub enum By {
     },
 }
 
-/// A candidate, and how fast it is.
+/// Candidate and its speed.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Row {
     /// Candidate in the form of a tuned choice: `x16@2048/2`, `rows=16 gemm/48`.
     pub what: String,
     /// Spec.
     pub spec: String,
-    /// Seconds, or cycles, for the whole weight and a row of activations.
+    /// Seconds, or cycles, for the whole weight and one row of activations.
     pub cost: f64,
     /// Speed relative to the kernel chosen by cache sizes: median and quartiles. A cost model has
     /// no spread, so all three are equal.
@@ -150,7 +150,7 @@ impl Found {
 struct Try {
     /// Weight rows of a call.
     tile: u32,
-    /// Most rows of activations.
+    /// Max rows of activations.
     chunk: u32,
     pace: Pace,
 }
@@ -199,7 +199,7 @@ impl Compare<'_, '_> {
         }
     }
 
-    /// Whether it knows what reading ahead is good for.
+    /// Whether the comparison sees the effect of prefetches.
     fn knows_prefetches(&self) -> bool {
         matches!(self, Compare::Steps { .. })
     }
@@ -247,7 +247,8 @@ impl<'s> Search<'s> {
         Ok(Search { spec, cut, target, own, part, each, is_last, is_first: position == 0, default })
     }
 
-    /// Rows of a step that it is for: those of a prompt, a token, or the most that it is used for.
+    /// Returns the rows of a step for the kernel: those of a prompt, a single token, or the max of
+    /// the kernel.
     fn rows_of_step(&self, prompt: u32) -> u32 {
         match (self.is_last, self.is_first) {
             (true, _) => prompt,
@@ -332,7 +333,8 @@ impl<'s> Search<'s> {
                 |part: &RowTiles| part.uses.iter().map(|each| (each.strategy, each.up_to_rows)).collect::<Vec<_>>();
             for rows in candidates::item_rows(&weight, self.target) {
                 let offered = candidates::candidates(&weight, rows, self.target);
-                // Where other rows would be done by other kernels, floats would be added otherwise.
+                // If other kernels handled some numbers of rows, floats would be added in another
+                // order.
                 let is_alike = rows == self.part.rows || {
                     let narrowed = ixc_passes::tile::by_caches_of(&weight, rows, self.target, caches);
                     narrowed.parts.first().is_some_and(|part| by(part) == by(&self.part))
@@ -362,7 +364,7 @@ impl<'s> Search<'s> {
         if self.target.missing().is_empty() { Engine::Native } else { Engine::Emulator }
     }
 
-    /// Compares what won with the interpreter.
+    /// Compares the winner with the interpreter.
     fn check(&self, each: &Try) -> Result<(), Error> {
         let case = self.case(each)?;
         match case.check(self.engine())?.difference {
@@ -376,7 +378,7 @@ impl<'s> Search<'s> {
 
     /// Rows of activations of a call.
     fn rows_of(&self, each: &Try) -> u32 {
-        // A token at a time is what few rows are for.
+        // Kernels for few rows are for single tokens.
         if self.is_last { each.chunk } else { 1 }
     }
 
@@ -393,7 +395,7 @@ impl<'s> Search<'s> {
         Case::new(chosen, Some(Sizes::Rows(rows)), 0)
     }
 
-    /// Cycles for the whole weight, and a row.
+    /// Returns cycles for the whole weight and one row.
     fn cycles(&self, each: &Try, place: Place) -> Result<f64, Error> {
         let calls = self.cut.weight.n as f64 / f64::from(each.tile.max(1)) / f64::from(self.rows_of(each).max(1));
         Ok(cycles(&self.case(each)?, place)? * calls)
@@ -457,7 +459,7 @@ mod tests {
         let by = By::Time { place: Place::Caches, rounds: 2, rows: None, run };
         let few = found("linear format=q4_k_r16 k=256 tile=32 n=2048 shape=gemv", Target::native(), by).unwrap();
         assert!(few.own.contains("gemv<=5/5"), "{}", few.own);
-        // Reading ahead, and unrolled loops where there are some.
+        // There are candidates with prefetching, and with unrolled loops if there are loops.
         assert!(few.rows.iter().any(|row| row.what.ends_with("@0/1")), "{:?}", few.rows);
         assert!(
             few.rows.iter().all(|row| row.cost > 0.0 && row.ratio[1] <= row.ratio[0] && row.ratio[0] <= row.ratio[2])

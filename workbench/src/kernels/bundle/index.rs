@@ -1,4 +1,4 @@
-//! `index.json`: what the files of a folder are.
+//! `index.json`: descriptions of the files in the folder.
 
 use ixc_ir::kernel::{BufferKind, Elem};
 use serde::{Deserialize, Serialize};
@@ -12,13 +12,13 @@ pub const VERSION: u64 = 1;
 
 /// Max bytes of an index: a thousand times the usual size.
 pub const MOST_INDEX: u64 = 4 << 20;
-/// Most bytes of code.
+/// Max bytes of code.
 pub const MOST_CODE: u64 = 16 << 20;
-/// Most bytes of all buffers together.
+/// Max bytes of all buffers together.
 pub const MOST_BUFFERS: u64 = ixc_kernels::catalogue::inputs::MOST_BYTES;
-/// Most buffers, and most dims.
+/// Max number of buffers, and max number of dims.
 pub const MOST_ARGUMENTS: u64 = 64;
-/// Most characters of a file name.
+/// Max number of characters in a file name.
 pub const MOST_NAME: usize = 100;
 
 /// The index.
@@ -32,7 +32,7 @@ pub struct Index {
     pub ixc: String,
     /// The kernel's name.
     pub kernel: String,
-    /// The text of its spec, where it has one.
+    /// Text of its spec, if it has one.
     pub spec: Option<String>,
     /// The target that it was compiled for.
     pub target: String,
@@ -51,7 +51,7 @@ pub struct Index {
 /// Machine code in a file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Code {
-    /// The file, with its whole length.
+    /// File, with its whole length.
     #[serde(flatten)]
     pub file: File,
     /// Bytes of instructions; padding and constants follow.
@@ -128,7 +128,7 @@ pub enum Kind {
     Write,
     /// Both.
     ReadWrite,
-    /// Both, for its own use.
+    /// Scratch space of the kernel.
     Scratch,
     /// Read 32-bit values as indices.
     Index,

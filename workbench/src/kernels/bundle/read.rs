@@ -26,7 +26,7 @@ pub struct Bundle {
     pub dims: Vec<i64>,
     /// Buffers before the call.
     pub before: Vec<Vec<u8>>,
-    /// Buffers after it; `None` where that is open.
+    /// Buffers after the call; `None` for undefined contents.
     pub expected: Vec<Option<Vec<u8>>>,
 }
 
@@ -86,7 +86,7 @@ pub fn read(folder: &Path) -> Result<Bundle, Error> {
     Ok(Bundle { features, code, instruction_bytes, dims, before, expected, index })
 }
 
-/// Everything that the index alone says; gives the features.
+/// Checks everything that the index alone can show, and returns the features.
 fn check(index: &Index) -> Result<Features, BundleError> {
     let most = |what, found: usize, most: u64| match found as u64 {
         found if found > most => Err(BundleError::TooMuch { what, found, most }),
@@ -177,7 +177,7 @@ fn file(folder: &Path, file: &File, what: &'static str, most: u64) -> Result<Vec
     Ok(bytes)
 }
 
-/// A regular file's bytes: exactly `expected` where it is given, and no more than `most`.
+/// Reads a regular file of at most `most` bytes, and of exactly `expected` bytes if that is given.
 fn bytes(path: &Path, expected: Option<u64>, what: &'static str, most: u64) -> Result<Vec<u8>, Error> {
     // A link could lead out of the folder.
     let mut file = match ixc_files::open_unlinked(path) {

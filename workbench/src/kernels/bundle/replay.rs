@@ -1,4 +1,4 @@
-//! Running what was read, and comparing with what is expected.
+//! Replay of a bundle, with a comparison of its results.
 
 use ixc_codegen::foreign::ForeignCode;
 use ixc_emulator::Program;

@@ -1,4 +1,4 @@
-//! Export: a folder that is whole or not there.
+//! Export of a bundle: a folder that is complete or absent.
 
 use ixc_codegen::foreign;
 use ixc_files::NewFolder;
@@ -39,7 +39,7 @@ pub fn write(case: &Case, folder: NewFolder) -> Result<Index, Error> {
     for (i, (buffer, ((before, after), elem))) in kernel.buffers.iter().zip(contents).enumerate() {
         let kind = Kind::of(&buffer.kind);
         let file = |lead: &str| format!("{lead}_{i}_{}.bin", plain(&buffer.name));
-        // What a kernel writes starts poisoned: no file is needed for that.
+        // Output buffers start poisoned, which needs no file.
         let filled = before.iter().all(|byte| *byte == POISON);
         let compared = kind.is_written() && kind != Kind::Scratch;
         buffers.push(Buffer {
@@ -81,7 +81,7 @@ pub fn write(case: &Case, folder: NewFolder) -> Result<Index, Error> {
         dims: dims.map(|(dim, &value)| Dim { name: dim.name.clone(), value, lo: dim.lo, hi: dim.hi }).collect(),
         buffers,
     };
-    // Numbers, strings and lists: there is nothing that could not be written.
+    // Serialisation cannot fail, since the index has only numbers, strings and lists.
     let mut text = serde_json::to_vec_pretty(&index).unwrap_or_default();
     text.push(b'\n');
     put(index::FILE.into(), &text)?;

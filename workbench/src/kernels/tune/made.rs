@@ -55,7 +55,7 @@ const MOST_BYTES: u64 = 1 << 30;
 const MOST_PRODUCTS: u64 = 1 << 33;
 /// Min number of layers: one begins when another ends.
 const LEAST_LAYERS: u64 = 2;
-/// And at most.
+/// Max number of layers.
 const MOST_LAYERS: u64 = 1024;
 
 /// A weight as kernels read it, and as the file has it.
@@ -65,12 +65,12 @@ struct Matrix {
     x: Format,
     shape: [u64; 2],
     offset: u64,
-    /// From a layer's to the next: nothing where each is packed to memory of its own.
+    /// Distance from one layer to the next; 0 if each layer is packed to memory of its own.
     stride: u64,
 }
 
 impl Matrix {
-    /// The format of the weight, and what of it is in the file.
+    /// Returns the format of the weight, and the format in the file.
     fn formats(&self) -> [Format; 2] {
         let format = self.layout.unpacked().unwrap_or(self.layout);
         [format, if format.is_in_files() { format } else { Format::F16 }]
@@ -85,14 +85,14 @@ impl Matrix {
 pub(super) struct Made {
     module: Module,
     file: SourceFile,
-    /// Most rows of a step.
+    /// Max rows of a step.
     rows: u32,
     target: Target,
     caches: CoreCaches,
     tokenizer: Vec<u8>,
 }
 
-/// A file that is gone when this is.
+/// File that is deleted on drop.
 struct Temporary(PathBuf);
 
 impl Drop for Temporary {
@@ -161,8 +161,8 @@ pub(super) fn steps(
             matrix.stride = (end - matrix.offset) / layers;
         }
     }
-    // A plan packs no more than its files have. What is behind the weights is a hole, which takes
-    // no room on the drive.
+    // A plan packs at most the bytes in its files. The space after the weights is a hole, which
+    // takes no space on the drive.
     end = end.saturating_add(bytes.saturating_mul(layers));
     file.set_len(end).map_err(failed)?;
     let header_bytes = HEADER.len() as u64;
@@ -256,7 +256,7 @@ fn module(matrices: &[Matrix], layers: u64) -> Result<Module, String> {
 }
 
 impl Made {
-    /// The plan where these are chosen.
+    /// Returns the plan with these choices.
     fn plan(&self, choices: &[Choice]) -> Result<Plan<KernelSpec>, Error> {
         let none: Vec<Vec<u8>> = Vec::new();
         let facts = Facts {

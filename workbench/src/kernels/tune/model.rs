@@ -63,15 +63,15 @@ pub struct Kernel {
     pub share: f64,
 }
 
-/// Whole steps with some choices.
+/// Measurement of whole steps with some choices.
 #[derive(Clone, Debug, Serialize)]
 pub struct Together {
     /// The choices.
     pub choices: Vec<String>,
-    /// Steps of a prompt, and of a token: seconds of a step, and how many times as fast as without
-    /// the choices, with the bounds of that ([`crate::ratio`]).
+    /// Prefill and decode steps: seconds of a step, and speed relative to steps without the
+    /// choices, with bounds ([`crate::ratio`]).
     pub rows: Vec<Row>,
-    /// Whether some are faster, and none slower, beyond the spread.
+    /// Whether some steps are faster and none is slower, beyond the spread.
     pub is_faster: bool,
 }
 
@@ -171,8 +171,8 @@ fn of_steps(prompt: u32) -> Vec<u32> {
     if prompt == 1 { vec![1] } else { vec![prompt, 1] }
 }
 
-/// Whole steps with all that won; where they gain nothing, with what won of prompts alone, or of
-/// single tokens.
+/// Measures whole steps with all winners. If they gain nothing, measures the winners for prefill
+/// alone, or for decode alone.
 fn together(
     steps: &mut Steps<'_>,
     kernels: &[(Kernel, Found)],
@@ -233,8 +233,8 @@ mod tests {
         assert!(!better(&[&same, &same]) && !better(&[&faster, &slower]) && !better(&[&wide, &same]));
     }
 
-    /// Candidates are run in the model itself, all products that take time, and no bits change;
-    /// what is kept made whole steps faster.
+    /// Candidates run in the model itself, for all products that take time. No bits change, and the
+    /// choices that are kept make whole steps faster.
     #[test]
     fn a_model_is_tuned_in_its_own_steps() {
         let model = Model::new(ixc_compile::demo::open().unwrap()).unwrap();
@@ -261,14 +261,13 @@ mod tests {
         })
         .unwrap();
         assert_eq!(begun, found.kernels.iter().map(|(kernel, _)| kernel.clone()).collect::<Vec<_>>());
-        // Of the steps of prompts, of tokens, or of both: beside other work waiting is what takes
-        // most of their time.
+        // The rows are those of prefill, decode or both: on a busy machine, steps mostly wait.
         assert!(!begun.is_empty() && begun.iter().all(|kernel| [1, 32].contains(&kernel.rows)), "{begun:?}");
         for (kernel, found) in &found.kernels {
             assert!(kernel.share >= 0.05 && kernel.share <= 1.0 && found.default.cost > 0.0, "{kernel:?}");
             assert!(!found.rows.is_empty() && found.rows.iter().all(|row| row.cost > 0.0), "{found:?}");
         }
-        // What is kept won by itself and in the whole.
+        // Each choice that is kept won by itself and in whole steps.
         assert!(found.kept.iter().all(|number| found.kernels[*number].1.winner.is_some()));
         assert_eq!(!found.kept.is_empty(), found.together.last().is_some_and(|last| last.is_faster));
     }

@@ -23,9 +23,9 @@ use crate::kernels::KernelError;
 use ixc_compile::compile::with_kernels;
 use ixc_measure::ratio::Ratio;
 
-/// A measurement takes at least this long.
+/// Min seconds of a measurement.
 const LEAST_SECONDS: f64 = 0.02;
-/// Steps of a measurement at most.
+/// Max number of steps in a measurement.
 const MOST_STEPS: u32 = 256;
 /// Rounds after which the slower candidates are dropped.
 const HALVED: u32 = 6;
@@ -42,7 +42,7 @@ type Compile<'m> = Box<dyn Fn(&[Choice]) -> Result<Plan<KernelSpec>, Error> + 'm
 pub(super) struct Steps<'m> {
     engine: Engine,
     compile: Compile<'m>,
-    /// The plan where nothing is chosen.
+    /// Plan without choices.
     own: Plan<KernelSpec>,
     target: Target,
 }
@@ -62,7 +62,7 @@ impl Times {
     }
 }
 
-/// A product that takes a part of a step's time.
+/// Product that takes a part of a step's time.
 #[derive(Clone, Debug)]
 pub(super) struct Hot {
     /// Spec; one of several that differ in their additions.
@@ -93,7 +93,7 @@ impl<'m> Steps<'m> {
         self.engine.threads()
     }
 
-    /// Most rows of a step.
+    /// Returns the max rows of a step.
     pub(super) fn most_rows(&self) -> u32 {
         self.engine.max_tokens().min(self.engine.context())
     }
@@ -250,7 +250,8 @@ impl<'m> Steps<'m> {
         for round in 0..=rounds {
             let first = self.time(rows, times)?;
             let bits: Vec<u32> = self.engine.all_logits().iter().map(|x| x.to_bits()).collect();
-            // What slows the machine down meanwhile shall not always meet the same ones.
+            // Alternate the order, so that a slow phase of the machine does not always affect the
+            // same candidates.
             let order: Vec<usize> = if round % 2 == 0 { left.clone() } else { left.iter().rev().copied().collect() };
             let mut found = Vec::new();
             for number in order {
@@ -267,7 +268,8 @@ impl<'m> Steps<'m> {
                 }
                 found.push((number, of(&time, stages)));
             }
-            // As far from the others as the first: on both sides of them.
+            // The reference runs before and after the others, so that the mean is at the same
+            // distance from them.
             let last = self.time(rows, times)?;
             let default = (of(&first, own) + of(&last, own)) / 2.0;
             if round == 0 {
@@ -290,8 +292,8 @@ impl<'m> Steps<'m> {
     }
 }
 
-/// Whether a whole is faster beyond noise, and whether it is slower so: whether 1 is outside of the
-/// bounds.
+/// Returns whether a measurement is faster beyond noise, and whether it is slower: 1 is outside of
+/// its bounds.
 pub(super) fn changed(row: &Row) -> [bool; 2] {
     let [_, low, high] = row.ratio;
     [low > 1.0, high < 1.0]
@@ -301,7 +303,7 @@ fn not_run(spec: &KernelSpec) -> Error {
     KernelError::NotTuned { spec: spec.to_string(), why: "no step of the plan runs it".to_owned() }.into()
 }
 
-/// Whether two specs are of the same product, which may differ in what they add.
+/// Whether two specs are of the same product; they may differ in their additions.
 pub(super) fn is_same(a: &KernelSpec, b: &KernelSpec) -> bool {
     let [a, b] = [a, b].map(|spec| Cut::of(spec).map(|cut| kernel_of(&cut)));
     a.is_some() && a == b
@@ -360,7 +362,7 @@ fn quartiles(values: Vec<f64>) -> [f64; 3] {
     [0.5, 0.25, 0.75].map(|share| at(&values, share))
 }
 
-/// Tokens that differ from each other, so that routers choose as they do for text.
+/// Returns tokens that differ from each other, so that routers choose as for text.
 fn some_tokens(count: u32, vocabulary: u32) -> Vec<u32> {
     // Knuth's multiplicative hash.
     let hash = |index: u64| (index + 1).wrapping_mul(2_654_435_761) >> 7;
