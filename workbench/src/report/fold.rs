@@ -50,7 +50,7 @@ impl Serialize for Section {
     }
 }
 
-/// A name or a label without its layer's number, where it has one.
+/// Returns a name or a label without its layer's number, if it has one.
 pub fn without_number(name: &str) -> String {
     in_layer(name, NUMBER)
 }
@@ -104,7 +104,7 @@ pub struct Folded<T> {
 }
 
 impl<T: Clone + Eq + Hash> Folded<T> {
-    /// Folds what stands in each section.
+    /// Folds the items of all sections.
     pub fn of(sections: BTreeMap<Section, Vec<T>>) -> Folded<T> {
         let mut known: HashMap<Vec<T>, usize> = HashMap::new();
         let mut folded = Folded { bodies: Vec::new(), places: Vec::new() };

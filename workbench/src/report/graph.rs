@@ -1,4 +1,4 @@
-//! A graph as the page draws it: ops of each layer, what they take and give, alike layers once.
+//! Graph on the page: ops of each layer with their operands and results; equal layers appear once.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write;
@@ -72,7 +72,7 @@ fn type_text(module: &Module, ty: &Type) -> String {
     }
 }
 
-/// Values of a section: those that it defines, and those that it takes from elsewhere.
+/// Values of a section: its own, and those from elsewhere.
 #[derive(Default)]
 struct Values {
     own: HashMap<ValueId, (usize, String)>,
@@ -164,8 +164,7 @@ fn op_sections(module: &Module, function: &Function) -> Vec<Section> {
     sections(&said)
 }
 
-/// The lines of each section's ops, and where the values are defined that each takes from
-/// elsewhere.
+/// Returns the lines of each section's ops, and the definitions of its values from elsewhere.
 fn lines(module: &Module) -> (BTreeMap<Section, Vec<OpLine>>, BTreeMap<Section, Vec<Defined>>) {
     let (mut lines, mut from) = (BTreeMap::<Section, Vec<OpLine>>::new(), BTreeMap::new());
     let Some(function) = function(module) else { return (lines, from) };

@@ -20,7 +20,7 @@ use super::plan::dims;
 use crate::Error;
 use crate::kernels::show;
 
-/// Lines of a kernel's IR, and of its instructions, at most.
+/// Max number of lines of a kernel's IR, and of its instructions.
 const MOST_LINES: usize = 20_000;
 
 /// A kernel.
@@ -59,8 +59,8 @@ struct Loop {
     /// Offsets of its first and last instruction.
     code: Option<(u32, u32)>,
     instructions: u32,
-    /// Tile products, dot products, float products, other vector instructions, loads, stores,
-    /// scalar ones; and what reads and writes memory.
+    /// Numbers of instructions by kind: tile products, dot products, float products, other vector
+    /// instructions, loads, stores, scalar ones; then reads and writes of memory.
     mix: [u32; 9],
     cycles: f64,
     front_end: f64,
@@ -149,7 +149,7 @@ impl KernelView {
             Artifact::Portable(_) => None,
         };
         let counter = Counter::of(kernel);
-        // A kernel whose dims depend on positions has those that its spec gives.
+        // A kernel whose dims depend on positions gets the dims of its spec.
         let calls = if calls.is_empty() { spec.map(of_spec).unwrap_or_default() } else { calls };
         let call = |(rows, dims): (u32, Vec<i64>)| {
             let cycles = report.as_ref().and_then(|report| Some(report.whole(&dims).ok()?.cycles));
@@ -179,7 +179,7 @@ impl KernelView {
     }
 }
 
-/// A call as its spec gives it.
+/// Returns a call with the dims of its spec.
 fn of_spec(spec: &KernelSpec) -> Vec<(u32, Vec<i64>)> {
     let rows = spec.most_rows().min(8);
     vec![(rows, spec.dims_of_rows(rows))]

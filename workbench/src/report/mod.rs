@@ -81,7 +81,7 @@ pub struct Report {
     trace: Option<trace::TraceView>,
     #[serde(skip)]
     target: Option<Target>,
-    /// Why compiling went no further, where it failed.
+    /// Error that stopped compiling.
     #[serde(skip)]
     pub failed: Option<Error>,
 }
@@ -196,8 +196,8 @@ impl Report {
 
     /// The page.
     pub fn page(&self) -> String {
-        // Numbers, strings and lists: there is nothing that could not be written. Without `<` no
-        // text can end the script around it, or begin a comment there.
+        // Serialisation cannot fail, since there are only numbers, strings and lists. Without `<`,
+        // no text can end the script around it, or begin a comment there.
         let json = serde_json::to_string(self).unwrap_or_else(|_| "null".to_owned());
         ixc_files::page::filled(PAGE, &self.title, &json)
     }

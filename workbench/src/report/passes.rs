@@ -34,7 +34,7 @@ const MOST_DIFFS: usize = 16;
 /// Time limit for a comparison of two texts; longer ones give a coarser diff.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// A pass, and what it changed.
+/// Pass and its changes.
 #[derive(Clone, Debug, Serialize)]
 pub struct Ran {
     name: &'static str,
@@ -77,14 +77,14 @@ impl Lines {
         Lines { kind: ir.kind(), count, folded: Folded::of(text) }
     }
 
-    /// Whether what they are of can be compared line by line.
+    /// Whether both can be compared line by line.
     fn is_like(&self, other: &Lines) -> bool {
         let graph = Ir::Graph(Default::default()).kind();
         (self.kind == graph) == (other.kind == graph)
     }
 }
 
-/// Passes as they run.
+/// Recorder of passes as they run.
 pub struct Watch {
     last: Lines,
     /// Passes that ran.
@@ -115,7 +115,7 @@ impl Watch {
     }
 }
 
-/// The diffs between two folded texts, and how many more there are.
+/// Returns the diffs between two folded texts, and the number of omitted ones.
 fn diffs(before: &Folded<String>, after: &Folded<String>) -> (Vec<Diff>, usize) {
     let sections = before.places.iter().chain(&after.places).map(|place| place.0);
     /// Bodies before and after.
@@ -139,7 +139,7 @@ fn diffs(before: &Folded<String>, after: &Folded<String>) -> (Vec<Diff>, usize) 
     (shown, all.count())
 }
 
-/// The lines of a diff, and how many more there are.
+/// Returns the lines of a diff, and the number of omitted ones.
 fn diff(before: &[String], after: &[String]) -> (Vec<String>, usize) {
     let deadline = Instant::now() + PATIENCE;
     let ops = capture_diff_slices_deadline(Algorithm::Myers, before, after, Some(deadline));
@@ -178,7 +178,7 @@ fn rows(rows: RowCount) -> String {
     }
 }
 
-/// A buffer's line; with its place where it has one.
+/// Returns a buffer's line; with its offset if `placed`.
 fn buffer(buffer: &ArenaBuffer, placed: bool) -> String {
     let at = if placed { format!(" at {:#x}", buffer.offset) } else { String::new() };
     format!("buffer {}: {} bytes x {}{at}", without_number(&buffer.name), buffer.row_bytes, rows(buffer.rows))

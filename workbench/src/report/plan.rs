@@ -1,5 +1,5 @@
-//! A plan as the page shows it: steps and their tasks, buffers over steps, states, weights, and
-//! when experts come and go.
+//! Plan on the page: steps and their tasks, buffers over steps, states, weights, and times of
+//! experts in memory.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -51,8 +51,8 @@ struct TaskView {
     variants: Vec<VariantView>,
     /// Buffers that it reads or writes.
     buffers: Vec<u32>,
-    /// Bytes of weights that it reads for one token, and multiply-adds by their factors; nothing
-    /// where they depend on the position.
+    /// Bytes of weights read for one token, and multiply-adds by type of the factors; `None` if
+    /// they depend on the position.
     one: Option<(u64, [u64; 3])>,
 }
 
@@ -79,12 +79,12 @@ struct BufferView {
 #[derive(Clone, Debug, Serialize)]
 struct StateView {
     name: String,
-    /// Bytes whatever the context, and for each position of it.
+    /// Bytes that do not depend on the context, and bytes for each position.
     fixed: u64,
     position: u64,
 }
 
-/// Experts that are loaded together, and the steps that say so.
+/// Experts that are loaded together, and their steps.
 #[derive(Clone, Debug, Default, Serialize)]
 struct GroupView {
     name: String,
@@ -130,7 +130,7 @@ fn place(plan: &Plan<Kernel>, weight: &PlanWeight) -> String {
     }
 }
 
-/// The weights of a plan, with what passes said of them where their graph is known.
+/// Returns the weights of a plan, with the passes' decisions if the graph is known.
 pub fn tensors(plan: &Plan<Kernel>, graph: Option<&Module>) -> Vec<Tensor> {
     let choices: BTreeMap<&str, &ixc_ir::graph::Choice> = graph
         .map(|graph| graph.weights.iter().map(|weight| (weight.name.as_str(), &weight.choice)).collect())
@@ -175,7 +175,8 @@ fn one(plan: &Plan<Kernel>, task: &Task, routed: &BTreeMap<BucketId, u32>) -> Op
     let variant = task.variants.first()?;
     let kernel = plan.kernels.get(variant.kernel.0 as usize)?;
     let dims = dims(variant, 1)?;
-    // An expert's rows are items of their own; a token has as many as it is routed to.
+    // The rows of each expert are items of their own; a token has one item for each expert that it
+    // is routed to.
     let items = u64::from(task.columns).saturating_mul(match task.rows {
         RowAxis::Tokens | RowAxis::Outputs => 1,
         RowAxis::Routed(bucket) => routed.get(&bucket).copied().unwrap_or(1).into(),

@@ -62,10 +62,10 @@ struct Work {
     task: bool,
     decode: f64,
     prefill: f64,
-    /// Events, and items of them.
+    /// Events, and their items.
     events: u64,
     items: u64,
-    /// Bytes that were read, in steps of one token and in longer ones, where the trace says them.
+    /// Bytes read, in steps of one token and in longer ones, if the trace contains them.
     bytes: [u64; 2],
 }
 
@@ -82,7 +82,7 @@ struct KernelTime {
 struct Residency {
     /// Slots in all.
     slots: usize,
-    /// For each group and part of the time, experts of it in memory on the mean.
+    /// Mean number of experts in memory, for each group and interval.
     held: Vec<Vec<f32>>,
     /// For each part of the time, bytes read.
     read: Vec<u64>,
@@ -161,7 +161,7 @@ struct Gathered {
     steps: Vec<(f64, f64, u64)>,
     work: BTreeMap<String, Work>,
     kernels: BTreeMap<String, KernelTime>,
-    /// Group, expert, slot, begin and end of what lay in a slot.
+    /// Group, expert, start and end of each stay in a slot.
     held: Vec<(usize, usize, f64, f64)>,
     slots: BTreeMap<u64, f64>,
     reads: Vec<(f64, u64)>,
@@ -200,7 +200,7 @@ impl Gathered {
 
     fn thread(&mut self, event: &Event<'_>) {
         self.threads.insert(event.tid, ());
-        // The step that it is in: those come first in the file, in the order of time.
+        // The step of the event: steps come first in the file, in order of time.
         let at = self.steps.partition_point(|step| step.0 <= event.ts);
         let tokens = at.checked_sub(1).and_then(|at| self.steps.get(at)).map_or(1, |step| step.2);
         let task = !BESIDES.iter().any(|begin| event.name.starts_with(begin));
@@ -417,7 +417,7 @@ mod tests {
         assert!((residency.experts[0][1] - 1.0).abs() < 1e-3);
     }
 
-    /// Sums are of all steps, and so are what they are divided by.
+    /// Sums and their divisors cover all steps, including those that are not listed.
     #[test]
     fn steps_that_are_not_told_count() {
         let steps = (0..MOST_STEPS + 5)
