@@ -20,8 +20,8 @@ use crate::error::draft::DraftError;
 use crate::loaded_model::LoadedModel;
 use crate::speculate::{Drafter, Text};
 
-/// Most tokens that are read of a text before it is guessed on; what is more is read first, for its
-/// own sake.
+/// Max number of unread tokens of a text before a draft. More of them are read first, without a
+/// draft.
 const BEHIND: usize = 16;
 /// Max number of text tokens that are read in one go.
 const PART: usize = 256;
@@ -58,11 +58,11 @@ pub struct DraftModel {
 }
 
 impl DraftModel {
-    /// Creates a drafter for as many texts at once as the small model has sequences.
+    /// Creates a drafter for as many texts as the small model has sequences.
     ///
     /// # Errors
-    /// [`Error::Draft`] where the two have different vocabularies, or the small one's states cannot
-    /// be cut; and where the system refuses memory.
+    /// [`Error::Draft`] if the vocabularies differ, or the small model's states cannot be cut. Also
+    /// if there is not enough memory.
     pub fn new(small: LoadedModel, large: &LoadedModel, options: Options) -> Result<DraftModel, Error> {
         check(small.tokenizer()?, large.tokenizer()?)?;
         let vocabulary = small.vocabulary().min(large.vocabulary()) as u32;
@@ -78,7 +78,7 @@ impl DraftModel {
         Ok(DraftModel { engine, lanes, options, vocabulary })
     }
 
-    /// Cuts a lane to what it has in common with a text, but for the text's last token.
+    /// Cuts a lane to its common prefix with a text, without the text's last token.
     fn cut(&mut self, slot: usize, tokens: &[u32]) -> Result<(), StepError> {
         let lane = &mut self.lanes[slot];
         let wanted = &tokens[..tokens.len() - 1];
@@ -88,14 +88,14 @@ impl DraftModel {
         Ok(())
     }
 
-    /// Reads tokens of some lanes; gives the likeliest one behind each.
+    /// Reads tokens of some lanes, and returns the likeliest next token of each.
     fn read(&mut self, parts: &[(usize, Vec<u32>)]) -> Result<Vec<(u32, f32)>, StepError> {
         let most = self.engine.max_tokens() as usize;
         let mut found = Vec::with_capacity(parts.len());
         let mut rest = parts;
         while let Some((slot, tokens)) = rest.first() {
             if tokens.len() > most {
-                // Longer than a step: in several, on its own.
+                // Tokens that exceed a step take several steps of their own.
                 let sequence = self.lanes[*slot].sequence;
                 let (all, last) = (tokens.chunks(most), tokens.len().div_ceil(most) - 1);
                 for (number, part) in all.enumerate() {
@@ -146,7 +146,7 @@ impl Drafter for DraftModel {
         let (context, vocabulary) = (self.engine.context() as usize, self.engine.vocabulary());
         let (mut open, mut parts) = (Vec::new(), Vec::new());
         for (number, text) in texts.iter_mut().enumerate() {
-            // Its last guess is not read.
+            // The last token of a draft is not read.
             text.most = text.most.min(context.saturating_sub(text.tokens.len()) + 1);
             let fits = text.tokens.len() <= context && text.slot < self.lanes.len() && text.most > 0;
             if !fits || text.tokens.iter().any(|token| *token >= vocabulary) {
@@ -184,7 +184,8 @@ impl Drafter for DraftModel {
     }
 }
 
-/// The likeliest token of those below `vocabulary`, of equal ones the lowest, and its probability.
+/// Returns the likeliest token below `vocabulary` and its probability; among equal ones, the
+/// lowest.
 pub(crate) fn likeliest(logits: &[f32], vocabulary: u32) -> (u32, f32) {
     let shared = (0..vocabulary).zip(logits);
     let best =
@@ -193,8 +194,8 @@ pub(crate) fn likeliest(logits: &[f32], vocabulary: u32) -> (u32, f32) {
     (best.0, 1.0 / sum)
 }
 
-/// Whether tokens of the one say what they say in the other. One may have some more at the end:
-/// rows of embeddings are padded otherwise.
+/// Checks that tokens have the same text in both vocabularies. One may have more tokens at the end,
+/// since rows of embeddings are padded differently.
 fn check(draft: &Tokenizer, model: &Tokenizer) -> Result<(), Error> {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     for id in 0..draft.token_count().min(model.token_count()) as u32 {
@@ -221,7 +222,7 @@ mod tests {
     fn the_likeliest_token_and_how_likely_it_is() {
         let logits = [1.0f32, 3.0, 3.0, 9.0];
         let (token, probability) = likeliest(&logits, 3);
-        // Beside one that the larger model does not have it is not likely.
+        // Next to a token that the larger model does not have, it is not likely.
         assert_eq!(token, 1);
         assert!((probability - 1.0 / (2.0 + (-2.0f32).exp() + 6.0f32.exp())).abs() < 1e-6);
         assert_eq!(likeliest(&[0.0], 1), (0, 1.0));

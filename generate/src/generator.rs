@@ -44,8 +44,8 @@
 //! order than kernels for many. So no part of a prompt is shorter than
 //! [`least_rows`](ixc_runtime::engine::Engine::least_rows). docs/serving.md lists the exceptions.
 //!
-//! A [`Session`](crate::session::Session) has a generator with one slot and one caller, who waits
-//! for the request. Its prompts fill whole steps, and its draws wait for their masks.
+//! A [`Session`](crate::session::Session) has a generator with one slot and one caller, which waits
+//! for the request. Its prompts fill whole steps, and sampling waits for the masks.
 
 mod request;
 mod rows;
@@ -90,8 +90,8 @@ const LEAST_WAIT: Duration = Duration::from_millis(1);
 /// Max time to wait for masks when there is nothing to compute. Messages are read after it.
 const LONGEST_WAIT: Duration = Duration::from_millis(20);
 
-/// Shift of a full context. The first tokens stay, for attention leans on them (StreamingLLM, Xiao
-/// et al., 2023), and so does the later half of the others. The rest is forgotten.
+/// Shift of a full context. The first tokens stay, because attention needs them (StreamingLLM, Xiao
+/// et al., 2023), and so does the later half of the others. The rest is dropped.
 ///
 /// The remaining tokens are computed again, so that their states are those of a text without the
 /// forgotten tokens. Rotated keys, recurrent states and later layers would show them otherwise.
@@ -103,7 +103,7 @@ pub struct ContextShift {
 
 impl ContextShift {
     /// Returns the remaining tokens of a text in a context of this length. Half of the context is
-    /// then free, if the first tokens leave as much.
+    /// then free, unless the first tokens take more.
     pub fn kept(self, tokens: &[u32], context: usize) -> Vec<u32> {
         let first = self.keep.min(context / 2).min(tokens.len());
         let rest = ((context - first) / 2).max(1).min(tokens.len() - first);
@@ -114,8 +114,8 @@ impl ContextShift {
 /// Callers of a generator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Callers {
-    /// One caller, who waits for one request. Parts of its prompt are as long as steps, and all but
-    /// the last token is reused. A step computes logits while their mask is made.
+    /// One caller, which waits for one request. Parts of its prompt are as long as steps, and all
+    /// but the last token is reused. A step computes logits while their mask is made.
     One,
     /// Many callers. Parts of prompts keep the module's invariant, and no request waits for the
     /// masks of others.
@@ -171,11 +171,11 @@ pub struct Generator {
     steps: u64,
     /// Rows of the last step, and those of prompts among them.
     last_rows: (usize, usize),
-    /// Most tokens of prompts in a step that others' tokens wait for.
+    /// Max number of prompt tokens in a step that also decodes.
     prompt_rows: usize,
     /// See [`least_rows`](ixc_runtime::engine::Engine::least_rows).
     least: usize,
-    /// Time that masks of a request may take.
+    /// CPU time for the masks of a request.
     budget: Budget,
     /// Rings when a mask is there.
     bell: Arc<Bell>,
@@ -184,7 +184,7 @@ pub struct Generator {
 }
 
 impl Generator {
-    /// Creates a generator with as many slots as the engine has sequences. Further requests wait.
+    /// Creates a generator with one slot for each sequence of the engine. Further requests wait.
     ///
     /// # Errors
     /// When the system refuses memory for a sequence.
@@ -237,7 +237,8 @@ impl Generator {
         &mut self.model
     }
 
-    /// Keeps what sequences hold when they are given to others, for prompts that begin alike.
+    /// Stores the states of reused sequences in a prompt cache, for prompts with the same
+    /// beginning.
     ///
     /// # Errors
     /// When the folder cannot be had.
@@ -263,7 +264,7 @@ impl Generator {
     /// [`engine::Options::more_additions`]: ixc_runtime::engine::Options::more_additions
     ///
     /// # Errors
-    /// [`Error::NoSpeculation`] where states cannot be cut.
+    /// [`Error::NoSpeculation`] if states cannot be cut.
     pub fn speculate(&mut self, speculation: Speculation) -> Result<(), Error> {
         self.model.check_speculation()?;
         self.speculation = Some(speculation);
@@ -285,7 +286,7 @@ impl Generator {
         self.cache.as_ref().map(PromptCache::tally).unwrap_or_default()
     }
 
-    /// Keeps what all sequences hold, and waits until it is in the folder.
+    /// Stores the states of all sequences in the prompt cache, and waits until its folder has them.
     pub fn finish(&mut self) {
         for number in 0..self.slots.len() {
             self.keep(number);
@@ -293,17 +294,17 @@ impl Generator {
         self.cache.iter_mut().for_each(PromptCache::finish);
     }
 
-    /// Keeps what a sequence holds.
+    /// Stores the state of a sequence in the prompt cache.
     fn keep(&mut self, number: usize) {
         if let (Some(cache), Some(slot)) = (&mut self.cache, self.slots.get(number).filter(|slot| !slot.is_private)) {
             cache.keep(&self.model.engine, slot.sequence, &slot.cached);
         }
     }
 
-    /// Writes what a sequence holds; gives how many tokens, and bytes.
+    /// Saves the state of a sequence. Returns the numbers of tokens and bytes.
     ///
     /// # Errors
-    /// When there is no such sequence, it holds nothing, or it cannot be written.
+    /// When there is no such sequence, it is empty, or it cannot be written.
     pub fn save_slot(&self, number: usize, output: Output) -> Result<(usize, u64), Error> {
         let slot = self.slots.get(number).ok_or(Error::NoSlot { number, slots: self.slots.len() })?;
         let bytes = self.model.save(slot.sequence, &slot.cached, None, output)?;
@@ -349,7 +350,7 @@ impl Generator {
         Ok(loaded)
     }
 
-    /// Gives up the streamed experts of a layer; see [`LoadedModel::evict_experts`].
+    /// Evicts the streamed experts of a layer; see [`LoadedModel::evict_experts`].
     ///
     /// # Errors
     /// When experts are not streamed, or there is no such layer.
@@ -357,7 +358,7 @@ impl Generator {
         self.model.evict_experts(layer, pinned)
     }
 
-    /// Empties a sequence that no request is computed in; gives how many tokens it held.
+    /// Empties an idle sequence, and returns the number of its tokens.
     ///
     /// # Errors
     /// When there is no such sequence.
@@ -422,7 +423,8 @@ impl Generator {
         self.slots.iter().map(move |slot| sequence(slot).map_or((0, 0), Sequence::bytes))
     }
 
-    /// Rows of the last step, those of guesses included, and how many of them are of prompts.
+    /// Returns the rows of the last step, including drafts, and the number of prompt rows among
+    /// them.
     pub fn last_rows(&self) -> (usize, usize) {
         self.last_rows
     }
@@ -437,12 +439,12 @@ impl Generator {
         self.slots.iter().filter(|slot| slot.active.is_some()).count()
     }
 
-    /// Whether there is nothing to do.
+    /// Whether there is no request.
     pub fn is_idle(&self) -> bool {
         self.waiting.is_empty() && self.active() == 0
     }
 
-    /// Empties slots of requests that leave nothing behind and have ended.
+    /// Empties the slots of finished private requests.
     fn forget_private(&mut self) {
         for slot in self.slots.iter_mut().filter(|slot| slot.is_private && slot.active.is_none()) {
             slot.is_private = false;

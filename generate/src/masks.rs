@@ -7,7 +7,7 @@
 //!
 //! A mask of a usual grammar takes tens of microseconds. A mask of an ambiguous grammar may never
 //! finish. So the thread's CPU time is counted, and a request that exceeds its [`Budget`] fails.
-//! Other requests go on.
+//! Other requests continue.
 //!
 //! Invariant: the allowed tokens do not depend on when masks arrive.
 //! Invariant: the thread ends soon after its [`Masks`] are dropped.

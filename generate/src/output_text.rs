@@ -1,4 +1,4 @@
-//! Text of generated tokens, as it may be shown: whole characters, and nothing of a stop string.
+//! Text of generated tokens that is safe to show: whole characters, and no part of a stop string.
 //!
 //! A stop string is text that ends an answer wherever it occurs, and is not part of it.
 //!
@@ -75,7 +75,7 @@ pub struct StopStrings {
     found: Option<usize>,
 }
 
-/// Makes a search for strings that several texts share. Empty strings never match.
+/// Creates a search for strings that several texts share. Empty strings never match.
 impl From<Arc<[String]>> for StopStrings {
     fn from(strings: Arc<[String]>) -> StopStrings {
         match strings.iter().any(String::is_empty) {

@@ -74,13 +74,12 @@ pub struct OwnLayer {
 }
 
 impl OwnLayer {
-    /// Creates a drafter for as many texts at once as the layer has sequences. The layer was loaded
+    /// Creates a drafter for as many texts as the layer has sequences. The layer must be loaded
     /// with [`Nextn::Alone`](ixc_architectures::Nextn::Alone), and the model with
     /// [`Nextn::Fed`](ixc_architectures::Nextn::Fed).
     ///
     /// # Errors
-    /// [`Error::OwnLayer`] where the two do not fit each other; and where the system refuses
-    /// memory.
+    /// [`Error::OwnLayer`] if the two do not fit each other. Also if there is not enough memory.
     pub fn new(layer: LoadedModel, model: &LoadedModel, options: Options) -> Result<OwnLayer, Error> {
         let mut engine = layer.engine;
         let Some(takes) = engine.takes_hidden().filter(|takes| engine.gives_hidden() == Some(*takes)) else {
@@ -206,8 +205,8 @@ impl Drafter for OwnLayer {
             self.settle(slot, before, first)?;
             let (lane, width) = (&mut self.lanes[slot], self.width);
             lane.text.extend(added.into_iter().flatten());
-            // Who reads a text in several steps at once shows the hidden states of the last one
-            // alone.
+            // If a text was read in several steps at once, only the hidden states of the last one
+            // are shown.
             match added.map(<[u32]>::len).iter().sum::<usize>() * width == hidden.len() {
                 true => lane.hidden.extend_from_slice(hidden),
                 false => lane.hidden.clear(),
@@ -230,7 +229,7 @@ impl Drafter for OwnLayer {
             };
             self.settle(text.slot, read, Some(last))?;
             let part = self.waiting(text.slot, Some(last));
-            // The last token of a guess is no entry.
+            // The last token of a draft does not become an entry.
             let room = context.saturating_sub(self.lanes[text.slot].entries.len()) + 1;
             text.most = text.most.min(room);
             if !part.tokens.is_empty() {
@@ -255,7 +254,7 @@ impl Drafter for OwnLayer {
             }
             open = left;
         }
-        // Entries of guesses have hidden states that are not the model's.
+        // Entries of drafts have the layer's hidden states, which are not the model's.
         for text in texts.iter() {
             let Some(lane) = self.lanes.get_mut(text.slot) else { continue };
             let left = self.engine.truncate_sequence(lane.sequence, lane.entries.len() as u32)?;

@@ -53,8 +53,7 @@ mod tree;
 
 /// Positions of a page, a multiple of attention's blocks.
 pub const PAGE: usize = 256;
-/// A prompt must have as many more tokens here than anywhere else: putting a sequence together has
-/// its price, too.
+/// Min gain in tokens over the best slot: loading a sequence has its cost, too.
 pub const LEAST_GAIN: usize = 32;
 /// Max bytes queued for the folder, in addition to the memory limit; at least one page can be
 /// queued.
@@ -132,7 +131,7 @@ impl PromptCache {
             match lock.try_lock() {
                 Ok(()) => cache.lock = Some(lock),
                 Err(TryLockError::WouldBlock) => {
-                    // What both wrote and removed, neither would know of.
+                    // Two processes would not know of each other's writes and removals.
                     tracing::warn!(folder = %folder.display(), "another process keeps prompts there; here they are kept in memory alone");
                     cache.options.folder = None;
                     return Ok(cache);
@@ -148,9 +147,9 @@ impl PromptCache {
         Ok(cache)
     }
 
-    /// Reads what the folder's files say of themselves, and makes the tree of them.
+    /// Reads the headers of the folder's files, and builds the tree from them.
     fn find(&mut self, folder: &Path, engine: &Engine) -> Result<(), Error> {
-        // By what stands before them.
+        // By the digest of the pages before them.
         let mut found: HashMap<Digest, Vec<(SystemTime, u64, Facts)>> = HashMap::new();
         for entry in fs::read_dir(folder).map_err(Error::io(folder, "read"))? {
             let path = entry.map_err(Error::io(folder, "read"))?.path();
@@ -238,7 +237,7 @@ impl PromptCache {
         ends.into_iter().find(|end| engine.can_load_pages(id, &pages[..end.path.len()], end.position))
     }
 
-    /// Makes a sequence what was found for a prompt; whether it could be had.
+    /// Loads a cached prefix into a sequence. Returns whether that was possible.
     pub fn load(&mut self, engine: &mut Engine, id: SequenceId, found: &Match) -> bool {
         self.clock += 1;
         let (clock, folder) = (self.clock, self.options.folder.clone());
@@ -258,7 +257,7 @@ impl PromptCache {
             mark(&mut page.held);
             facts.push(page.facts.clone());
         }
-        // They stay where they were: what has a folder is not taken out of the tree for memory.
+        // The path stays valid: with a folder, freeing memory removes nothing from the tree.
         if folder.is_some() {
             self.free_memory(missing);
         }
@@ -310,7 +309,7 @@ impl PromptCache {
         }
     }
 
-    /// Keeps what a sequence holds, whose tokens these are; as much of its beginning as there is
+    /// Stores the state of a sequence with these tokens, or as much of its beginning as there is
     /// room for.
     pub fn keep(&mut self, engine: &Engine, id: SequenceId, tokens: &[u32]) {
         if let Err(error) = self.try_keep(engine, id, tokens) {
@@ -352,13 +351,13 @@ impl PromptCache {
                     let (facts, bytes) = engine.save_page(id, before, first, page)?;
                     let Some(held) = self.hold(&facts, bytes, left, &mut way) else { return Ok(()) };
                     let Some(level) = self.root.at_mut(&way.path) else { return Ok(()) };
-                    // What it begins with is in it.
+                    // An older page that is a beginning of this one, which replaces it.
                     let within = |old: &Page| page.starts_with(&old.facts.tokens);
                     let below = match level.pages.iter().position(within) {
                         Some(at) => {
                             let Page { held: old, below, .. } = level.pages.swap_remove(at);
                             if old.name == held.name && held.is_in_folder() {
-                                // Where its file was, this one's is, or will be.
+                                // Both have the same file, which the new page keeps.
                                 old.forget_file();
                             } else {
                                 old.remove_file(folder.as_deref());
@@ -401,13 +400,13 @@ impl PromptCache {
         Some(held)
     }
 
-    /// Bytes that are kept.
+    /// Returns the size of the cache.
     pub fn tally(&self) -> Tally {
         let Counts { memory, folder, .. } = &*self.counts;
         Tally { memory: memory.load(Ordering::Relaxed), folder: folder.load(Ordering::Relaxed) }
     }
 
-    /// Gives up what there is no room for.
+    /// Evicts entries that exceed the limits.
     fn make_room(&mut self) {
         self.free_memory(0);
         let Tally { folder, .. } = self.tally();
@@ -470,8 +469,8 @@ impl PromptCache {
         self.give_up(over, u64::MAX, Held::is_in_folder);
     }
 
-    /// Gives up what was last used before a time and hangs on nothing else, as long as that frees
-    /// bytes that count.
+    /// Evicts entries without children that were last used before `before`, until `over` counted
+    /// bytes are freed.
     fn give_up(&mut self, over: u64, before: u64, counts: impl Fn(&Held) -> bool) {
         let doomed = if over > 0 { self.root.oldest(over, before, counts) } else { HashSet::new() };
         if doomed.is_empty() {
@@ -492,7 +491,7 @@ impl PromptCache {
     pub fn finish(&mut self) {
         let PromptCache { root, writer, .. } = self;
         if let Some(writer) = writer {
-            // They are in memory already, so that all of them may be on their way.
+            // They are in memory already, so all of them may be queued.
             root.visit_mut(&mut |held, _| {
                 writer.write(held, u64::MAX);
             });

@@ -222,7 +222,7 @@ impl Session {
     /// is [`more_additions`](ixc_runtime::engine::Options::more_additions).
     ///
     /// # Errors
-    /// [`Error::NoSpeculation`] where states cannot be cut, so that rejected drafts would stay.
+    /// [`Error::NoSpeculation`] if states cannot be cut, so that rejected drafts would stay.
     pub fn speculate(&mut self, speculation: Speculation) -> Result<(), Error> {
         self.generator.speculate(speculation)
     }

@@ -139,7 +139,7 @@ impl Tally {
     }
 }
 
-/// A drafter, and what it was measured to do.
+/// Drafter with its measurements.
 #[derive(Debug)]
 pub struct Speculation {
     drafter: Box<dyn Drafter>,
@@ -235,7 +235,7 @@ impl Speculation {
         !self.failed && self.drafter.sees()
     }
 
-    /// Shows what guesses what a step has computed.
+    /// Shows the results of a step to the drafter.
     pub fn see(&mut self, texts: &[Seen<'_>]) {
         let begin = Instant::now();
         if let Err(error) = self.drafter.see(texts) {
@@ -266,7 +266,7 @@ impl Speculation {
 mod tests {
     use super::*;
 
-    /// Guesses that counting goes on.
+    /// Drafter that continues a sequence of increasing tokens.
     #[derive(Debug)]
     struct Counting(bool);
 

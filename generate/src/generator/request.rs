@@ -50,7 +50,7 @@ impl Request {
         }
     }
 
-    /// Makes the sampler and shows it the prompt's tokens.
+    /// Creates the sampler, and gives it the prompt's tokens.
     pub(super) fn sampler(&self, ends: &[u32]) -> Result<Sampler, SettingsError> {
         let mut settings = Settings::clone(&self.sampling);
         settings.seed = settings.seed.wrapping_add(self.number.into());

@@ -1,4 +1,4 @@
-//! Rows of a step: which slots have some, how many, and the drafts that follow them.
+//! Rows of a step: the slots that have some, their numbers, and the drafts that follow them.
 
 use ixc_ir::plan::MAX_OUTPUTS;
 use ixc_runtime::engine::{Addition, StepError};
@@ -91,13 +91,13 @@ impl Generator {
         if !rows.is_empty() {
             room = room.min(self.prompt_rows);
         }
-        // What is left of a step, or all of it, may be shorter than a part.
+        // The rest of a step, or the whole step, may be shorter than a part.
         let unit = if room < PART { CHUNK } else { PART };
         prompts.sort_by_key(|(.., active)| active.id);
         for (number, slot, active) in prompts {
             let left = left(slot, active);
             let count = self.part(left, room, unit);
-            // Its last rows give logits.
+            // The last rows give logits.
             if count > 0 && !(count == left && waits(active)) {
                 rows.push(Rows::new(number, count));
                 room -= count;

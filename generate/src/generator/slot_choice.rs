@@ -75,7 +75,7 @@ impl Generator {
         };
         let most = tokens.len().saturating_sub(computed);
         let wanted = &tokens[..if self.in_chunks() { most - most % CHUNK } else { most }];
-        // What cannot be had is forgotten: then there is a next best.
+        // An entry that cannot be loaded is removed, so that the next best is tried.
         for _ in 0..MOST_TRIES {
             match self.load_kept(wanted)? {
                 Kept::Loaded(number) => return Some(number),
@@ -102,7 +102,7 @@ impl Generator {
 
     /// Whether kernels group the rows of a part. Bits then depend on where parts of a prompt begin.
     fn in_chunks(&self) -> bool {
-        // Two rows are what attention alone needs.
+        // Attention alone needs two rows.
         self.callers == Callers::Many && (self.least > 2 || !self.model.engine.cuts_steps())
     }
 
@@ -144,15 +144,16 @@ impl Generator {
         let most = held.iter().copied().max().unwrap_or(0);
         let goes_on = free().filter(|&number| held[number] == most && cut(number) <= MOST_CUT).min_by_key(|&n| cut(n));
         let into = goes_on.unwrap_or(oldest);
-        // Of those that hold as much one that was just used: its pages are in caches.
+        // Among slots with equally many tokens, prefer the most recently used, whose pages are in
+        // caches.
         let other =
             (0..held.len()).filter(|&number| held[number] == most).max_by_key(|&n| (self.slots[n].used, Reverse(n)));
         let copied = other.filter(|_| held[into] < most).map(|number| (number, most));
         Some(Choice { into, stays: if copied.is_some() { 0 } else { held[into] }, copied, oldest })
     }
 
-    /// Puts what was kept of a prompt into a slot, where that is more than any holds; `None` where
-    /// none is free.
+    /// Loads a prompt's cached prefix into a slot, if it is longer than those in all slots; `None`
+    /// if no slot is free.
     fn load_kept(&mut self, wanted: &[u32]) -> Option<Kept> {
         let choice = self.choice(wanted)?;
         let oldest = choice.oldest;
@@ -162,7 +163,7 @@ impl Generator {
             return Some(Kept::Nothing);
         }
         self.keep(oldest);
-        // What is kept now may have taken the place of what was found.
+        // Storing the old state may have evicted the entry, so look it up again.
         let Some(found) = self.find_kept(id, wanted).filter(is_more) else { return Some(Kept::Nothing) };
         let loaded = self.cache.as_mut().is_some_and(|cache| cache.load(&mut self.model.engine, id, &found));
         let slot = &mut self.slots[oldest];

@@ -59,7 +59,7 @@ impl Generator {
             }
             return;
         }
-        // A step with prompts has enough rows, and its time does not tell whether drafts pay.
+        // A step with prompts has enough rows, and its time does not show whether drafts pay.
         let guesses = rows.iter().all(|rows| rows.count == 1) && prompts == 0;
         if guesses {
             self.guess(&mut rows);
@@ -225,8 +225,8 @@ impl Generator {
         }
         slot.cached.extend_from_slice(draft);
         let (context, mut accepted) = (self.model.engine.context() as usize, 0);
-        // Each token is drawn as without guesses. A right guess means that the next logits are
-        // there.
+        // Each token is sampled as without speculation. If it equals the draft, the next logits are
+        // available.
         let end = loop {
             if is_stopped {
                 break Some(Ok(End::Stopped));

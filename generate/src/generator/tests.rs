@@ -29,7 +29,7 @@ fn generators(options: &LoadOptions) -> [Generator; 2] {
     [Generator::new(model(options.clone())).unwrap(), Generator::for_one(model(options.clone()))]
 }
 
-/// A greedy request, which tells how likely its tokens are.
+/// Greedy request that also returns the probabilities of its tokens.
 fn request(tokens: &[u32], limit: usize) -> Request {
     let own = Request::new(tokens.to_vec(), Settings::greedy());
     Request { limit: Some(limit), ignore_end: true, likeliest: Some(3), ..own }

@@ -80,8 +80,8 @@ impl Held {
         matches!(self.file.load(Ordering::Acquire), BEING_WRITTEN | WRITTEN)
     }
 
-    /// Whether it is neither in memory nor in the folder: it could not be written, or there was no
-    /// time for that.
+    /// Whether it is neither in memory nor in the folder: the write failed, or there was no time
+    /// for it.
     pub(super) fn is_lost(&self) -> bool {
         self.bytes.is_none() && !self.is_in_folder()
     }
@@ -96,7 +96,7 @@ impl Held {
         if let Some(bytes) = &self.bytes {
             return Ok(Arc::clone(bytes));
         }
-        // Where it is no more, the file is there, or cannot be.
+        // If the writing thread no longer has it, the file is complete, or the write failed.
         if let Some(bytes) = self.on_their_way.upgrade() {
             return Ok(bytes);
         }
@@ -104,7 +104,7 @@ impl Held {
         read.map(Arc::new).map_err(io::Error::other)
     }
 
-    /// Removes its file, where there is one or will be.
+    /// Removes the file, if there is one or will be.
     pub(super) fn remove_file(&self, folder: Option<&Path>) {
         if let Some(folder) = folder
             && self.forget_file() == WRITTEN
@@ -147,8 +147,8 @@ pub(super) fn path_of(folder: &Path, name: &Digest) -> PathBuf {
     folder.join(format!("{name}.{EXTENSION}"))
 }
 
-/// Whether a file is called as one of these is: what else lies in the folder is not looked at, and
-/// never removed.
+/// Whether a file's name has the form of ours. Other files in the folder are neither read nor
+/// removed.
 pub(super) fn is_ours(path: &Path) -> bool {
     let is_digit = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
     let stem = path.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();

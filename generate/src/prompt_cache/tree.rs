@@ -40,7 +40,7 @@ impl Level {
         path.iter().try_fold(self, |level, &page| level.pages.get_mut(page).map(|page| &mut page.below))
     }
 
-    /// The way to the level behind pages of these names.
+    /// Returns the path to the level after the pages with these names.
     pub(super) fn path_of(&self, names: &[Digest]) -> Option<Vec<usize>> {
         let (mut level, mut path) = (self, Vec::new());
         for name in names {
@@ -51,7 +51,7 @@ impl Level {
         Some(path)
     }
 
-    /// All that is held, and how deep.
+    /// Visits all entries, with their depths.
     pub(super) fn visit(&self, see: &mut impl FnMut(&Held, usize)) {
         self.levels(0, &mut |level, depth| {
             level.pages.iter().map(|page| &page.held).for_each(|held| see(held, depth));
@@ -119,7 +119,7 @@ impl Level {
     }
 }
 
-/// Trees as deep as a long context has pages are taken apart level by level.
+/// A long context has a page on each of many levels: drop the tree level by level, not recursively.
 impl Drop for Level {
     fn drop(&mut self) {
         let mut open = std::mem::take(&mut self.pages);

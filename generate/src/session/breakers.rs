@@ -33,7 +33,7 @@ fn breakers_within(most: usize, tokenizer: &Tokenizer, texts: &[impl AsRef<str>]
             if word.contains(text) {
                 all.push((token, Vec::new()));
             } else {
-                // Where it ends as the text begins.
+                // Beginnings of the text that the token may end with, by length.
                 let ends = (1..text.len().min(word.len() + 1)).filter(|end| text.is_char_boundary(*end));
                 for begun in ends.filter(|end| word.ends_with(&text[..*end])) {
                     let rest = match &mut rests[begun] {

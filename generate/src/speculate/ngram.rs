@@ -1,13 +1,13 @@
-//! Guesses from the text itself: where its last tokens stood before, what followed them there
-//! follows again. Prompt look-up decoding (Saxena, 2023).
+//! Drafts from the text itself: finds an earlier occurrence of its last tokens, and proposes the
+//! tokens after it. This is prompt lookup decoding (Saxena, 2023).
 //!
 //! ```text
 //! a b c d e a b c       the last three stood at the beginning: d e a b c may follow
 //! ```
 //!
-//! The longest run of last tokens that stood before counts, and of equally long ones the last:
-//! texts go on as they lately did. A text is looked through from its end once for each guess, some
-//! 100 µs for 100,000 tokens, beside steps that read gigabytes.
+//! The longest match counts, and among equally long ones the last, because texts continue as they
+//! did recently. Each draft scans the text once from its end. That takes some 100 µs for 100,000
+//! tokens, which is little compared with a step that reads gigabytes.
 
 use std::time::{Duration, Instant};
 
@@ -29,14 +29,14 @@ impl Default for NgramOptions {
     }
 }
 
-/// Guesses from the text itself.
+/// Drafter that uses the text itself.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Ngram {
     options: NgramOptions,
 }
 
 impl Ngram {
-    /// One that looks for as many tokens.
+    /// Creates a drafter for matches of these lengths.
     pub fn new(NgramOptions { min, max }: NgramOptions) -> Ngram {
         let min = min.max(1);
         Ngram { options: NgramOptions { min, max: max.max(min) } }
@@ -71,7 +71,7 @@ impl Drafter for Ngram {
         for text in texts {
             let guess = self.guess(text.tokens, text.most);
             text.draft.extend_from_slice(guess);
-            // A text that repeats itself faster than that goes on repeating.
+            // A text that repeats itself with a shorter period continues to repeat.
             while !guess.is_empty() && text.draft.len() < text.most {
                 let left = text.most - text.draft.len();
                 text.draft.extend_from_slice(&guess[..left.min(guess.len())]);
@@ -106,7 +106,7 @@ mod tests {
 
     #[test]
     fn the_longest_run_counts_and_of_equal_ones_the_last() {
-        // 2 3 stood last before 9, 1 2 3 before 4.
+        // The last occurrence of 2 3 is before 9, and that of 1 2 3 is before 4.
         assert_eq!(guess(1, 8, &[1, 2, 3, 4, 2, 3, 9, 1, 2, 3], 1), [4]);
         assert_eq!(guess(1, 2, &[1, 2, 3, 4, 2, 3, 9, 1, 2, 3], 1), [9]);
         assert_eq!(guess(2, 8, &[5, 2, 3, 4, 6, 2, 3, 9, 1, 2, 3], 1), [9]);

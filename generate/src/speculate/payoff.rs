@@ -106,7 +106,7 @@ impl Payoff {
         *self.lane(slot) = Lane::default();
     }
 
-    /// A token was made without a guess.
+    /// Records a token without a draft.
     pub(super) fn plain(&mut self, slot: usize) {
         let lane = self.lane(slot);
         lane.idle = lane.idle.saturating_add(1);
@@ -261,8 +261,8 @@ mod tests {
 
     #[test]
     fn guesses_are_as_long_as_pays() {
-        // Half a step more for each four rows: 0.6 + 0.36 + 0.22 come true of three, and hardly
-        // more of eight.
+        // Each four more rows take half a step more. Of three draft tokens 0.6 + 0.36 + 0.22 are
+        // accepted, and of eight hardly more.
         let (payoff, counts) = guessed(|rows| 1.0 + 0.1 * rows as f64, 0.6, 1000);
         let last = &counts[500..];
         let mean = last.iter().sum::<usize>() as f64 / last.len() as f64;
