@@ -47,7 +47,7 @@ use ixc_text::tokenizer::{Tokenizer, Values};
 use crate::Error;
 use crate::loaded_model::{LoadedModel, with_bos};
 
-/// The role of what the user says.
+/// Role of the user's messages.
 pub const USER: &str = "user";
 /// Role of the model's answers.
 const ASSISTANT: &str = "assistant";
@@ -109,8 +109,8 @@ impl Chat {
     /// Begins a conversation with a model.
     ///
     /// # Errors
-    /// When there is no template, or it does not take such a conversation; better now than after
-    /// the first message.
+    /// When there is no template, or it does not accept such a conversation. The check is here, so
+    /// that the error comes before the first message.
     pub fn new(model: &LoadedModel, options: Options, system: Option<&str>) -> Result<Chat, Error> {
         let own = || ChatTemplate::from_source(model.chat_template().ok_or(Error::NoTemplate)?).map_err(Error::from);
         let template = options.template.map_or_else(own, Ok)?;
@@ -129,7 +129,7 @@ impl Chat {
     /// Replaces the system message from here on.
     ///
     /// # Errors
-    /// When the template does not take it; the system message is then as it was.
+    /// When the template does not accept the message; the old one then stays.
     pub fn set_system(&mut self, model: &LoadedModel, system: Option<&str>) -> Result<(), Error> {
         let before = std::mem::replace(&mut self.system, system.map(str::to_owned));
         let probe = Message::new(USER, "?");
@@ -174,20 +174,20 @@ impl Chat {
         self.messages.push(Message::new(ASSISTANT, text));
     }
 
-    /// Takes an answer that was taken apart into the conversation: templates write reasoning and
-    /// calls of earlier turns as the model knows them, or leave them out.
+    /// Adds a parsed answer to the conversation. Templates then write reasoning and calls of
+    /// earlier turns in the model's format, or leave them out.
     pub fn answered_with(&mut self, answer: Answer) {
         let Answer { reasoning, content, calls } = answer;
         let reasoning = Some(reasoning).filter(|text| !text.is_empty());
         self.messages.push(Message { reasoning, tool_calls: calls, ..Message::new(ASSISTANT, content) });
     }
 
-    /// Takes back the last answer, so that the model can answer again; gives it.
+    /// Removes the last answer, so that the model can answer again, and returns it.
     pub fn take_back_answer(&mut self) -> Option<Message> {
         self.messages.pop_if(|message| message.role == ASSISTANT)
     }
 
-    /// Puts an answer back that was taken back.
+    /// Puts a removed answer back.
     pub fn put_back_answer(&mut self, answer: Message) {
         self.messages.push(answer);
     }
@@ -273,9 +273,9 @@ pub fn render<'t>(
     Ok((prompt, values))
 }
 
-/// The fewest of `turns` turns to drop so that the rest fits, and the rest; all but the last where
-/// nothing does. Fewer turns take no more tokens, so halving finds it: rendering may start a
-/// process.
+/// Returns the smallest number of turns to drop so that the rest fits, and the rest. If nothing
+/// fits, drops all but the last of `turns` turns. Fewer turns never take more tokens, so a binary
+/// search finds the number; rendering may start a process.
 pub fn fewest_dropped<T, E>(
     turns: usize,
     mut render: impl FnMut(usize) -> Result<T, E>,
@@ -285,7 +285,7 @@ pub fn fewest_dropped<T, E>(
     if turns <= 1 || fits(&all) {
         return Ok((0, all));
     }
-    // `too_few` is known not to fit; `best` does, or is the most that can be dropped.
+    // `too_few` does not fit; `best` does, or is the max.
     let (mut too_few, mut best) = (0, (turns - 1, render(turns - 1)?));
     while best.0 - too_few > 1 && fits(&best.1) {
         let middle = too_few + (best.0 - too_few) / 2;
@@ -306,7 +306,7 @@ mod tests {
     #[test]
     fn no_more_turns_are_dropped_than_it_takes() {
         for turns in 1..20usize {
-            // Every turn takes 10 tokens, the last one 7.
+            // Each turn takes 10 tokens, and the last one 7.
             let tokens = |dropped: usize| 10 * (turns - 1 - dropped) + 7;
             for room in 0..220 {
                 let mut rendered = 0;

@@ -1,13 +1,15 @@
-//! Embeddings: texts as vectors, of the hidden states behind a model's last norm.
+//! Embeddings: vectors of texts, from the hidden states after a model's last norm.
 //!
 //! ```text
 //! tokens ─▶ hidden states of each ─▶ one vector: their mean, the first or the last ─▶ of length 1
 //! ```
 //!
-//! Texts are computed together, each in a sequence of the engine's, and a step has rows of all that
-//! have something to compute: weights are read once for them. A text's vector does not depend on
-//! the others, as a sequence's bits do not. Long texts take several steps, but where attention is
-//! not causal (encoders): every token of those sees all others, so a step has all of a text.
+//! Texts are computed together, each in a sequence of the engine. A step has rows of all texts in
+//! progress, so weights are read once for them. A text's vector does not depend on the others, and
+//! neither do a sequence's bits.
+//!
+//! Long texts take several steps. Encoders are the exception: their attention is not causal, so
+//! every token sees all others, and a step has a whole text.
 //!
 //! ```
 //! use ixc_generate::embedding::Embedder;
@@ -50,7 +52,7 @@ struct Active {
     sum: Vec<f64>,
 }
 
-/// Model that gives hidden states, and the texts that wait for vectors.
+/// Model that gives hidden states, with its queue of texts.
 #[derive(Debug)]
 pub struct Embedder {
     model: LoadedModel,
@@ -70,7 +72,7 @@ impl Embedder {
     /// model's.
     ///
     /// # Errors
-    /// When the model gives logits, or the system refuses memory for a sequence.
+    /// When the model gives logits, or there is not enough memory for a sequence.
     pub fn new(mut model: LoadedModel, pooling: Option<Pooling>) -> Result<Embedder, Error> {
         let Output::Hidden { pooling: own, unit, .. } = model.engine.output() else {
             return Err(Error::OtherOutput { embeddings: true });
@@ -114,11 +116,11 @@ impl Embedder {
         self.model.engine.output_width() as usize
     }
 
-    /// A text as tokens, between BOS and EOS where the model wants them. Names of special tokens
-    /// are those tokens.
+    /// Encodes a text, between BOS and EOS if the model needs them. Names of special tokens become
+    /// those tokens.
     ///
     /// # Errors
-    /// When there is no tokenizer, or it has no tokens for the text.
+    /// When there is no tokenizer, or it cannot encode the text.
     pub fn encode(&self, text: &str) -> Result<Vec<u32>, Error> {
         let tokens = self.model.encode_more(text)?;
         Ok(loaded_model::with_ends(self.model.tokenizer()?, tokens))
@@ -151,7 +153,7 @@ impl Embedder {
         }
     }
 
-    /// Whether there is nothing to compute.
+    /// Whether there is no text to compute.
     pub fn is_idle(&self) -> bool {
         self.waiting.is_empty() && self.slots.iter().all(|(_, active)| active.is_none())
     }
@@ -167,8 +169,8 @@ impl Embedder {
         self.slots.iter().map(|(_, active)| (active.as_ref().map_or(0, |active| active.done), active.is_some()))
     }
 
-    /// Computes a step, and returns the vectors of texts that have ended.
-    /// Where it fails, all of its texts fail.
+    /// Computes a step, and returns the vectors of finished texts. If the step fails, all of its
+    /// texts fail.
     pub fn step(&mut self) -> Vec<(TextId, Result<Vec<f32>, Error>)> {
         self.rows = 0;
         let width = self.width();
@@ -176,7 +178,7 @@ impl Embedder {
             if active.is_none()
                 && let Some((id, tokens)) = self.waiting.pop_front()
             {
-                // Nothing that was there is gone on with.
+                // Each text starts in an empty sequence.
                 let emptied = self.model.engine.truncate_sequence(*sequence, 0);
                 debug_assert_eq!(emptied, Ok(0));
                 *active = Some(Active { id, tokens, done: 0, sum: vec![0.0; width] });
@@ -188,7 +190,7 @@ impl Embedder {
         let (mut parts, mut outputs) = (Vec::new(), Vec::new());
         let mut order: Vec<usize> = (0..self.slots.len()).collect();
         if whole {
-            // A long text waits for a step with room for all of it: the oldest has that.
+            // A long text waits for a step with enough room; the oldest text has a whole step.
             order.sort_by_key(|&number| self.slots.get(number).and_then(|(_, active)| Some(active.as_ref()?.id)));
         }
         for number in order {
@@ -199,7 +201,7 @@ impl Embedder {
                 false if wanted > 0 => rows,
                 false => 0,
             };
-            // The first one goes on however short steps are.
+            // The first text continues even in a short step.
             let cut = if room >= PART || !parts.is_empty() { room / PART * PART } else { room };
             let part = match room >= left {
                 true => left,
@@ -302,8 +304,8 @@ fn normalised(sum: &[f64]) -> Vec<f32> {
     sum.iter().map(|x| (x * factor) as f32).collect()
 }
 
-/// The first numbers of a vector, as one of length 1: what models whose vectors are nested
-/// (Matryoshka) are made for.
+/// Returns the first numbers of a vector, scaled to length 1, for models with nested vectors
+/// (Matryoshka).
 pub fn cut(vector: &[f32], dimensions: usize) -> Vec<f32> {
     let first: Vec<f64> = vector.iter().take(dimensions).map(|&x| x.into()).collect();
     normalised(&first)

@@ -150,7 +150,7 @@ impl Handle {
         self.place.lock().is_some()
     }
 
-    /// The result where it is there, or the handle again.
+    /// Returns the result if it is there, or else the handle again.
     ///
     /// # Errors
     /// The handle.
@@ -218,8 +218,8 @@ impl Moe {
     /// Loads an open plan file; its relative paths start from `folder`.
     ///
     /// # Errors
-    /// When it is no plan of experts, malformed, its model is not there or another, or this machine
-    /// cannot run it.
+    /// When the file is not a plan of experts or is malformed, when its model is missing or another
+    /// one, or when this machine cannot run it.
     pub fn of_plan_file(file: PlanFile, folder: &Path, run: &engine::Options) -> Result<Moe, Error> {
         let (run, _) = loaded_model::engine_options(&file, folder, run, None)?;
         let mut experts = ExpertLayers::load_file(file, folder, &run).map_err(loaded_model::not_loaded)?;
@@ -241,18 +241,18 @@ impl Moe {
         &self.layers
     }
 
-    /// Whether experts are read as they are needed, for they do not all fit.
+    /// Whether experts are streamed because they do not all fit.
     pub fn is_streamed(&self) -> bool {
         self.streams
     }
 
-    /// Has a layer's experts computed for rows: `ids` and `weights` are as many for each as the
-    /// layer says ([`Layer::used`]), and an id of [`NOBODY`] is left out, whatever its weight.
-    /// Returns at once.
+    /// Submits rows to a layer's experts, and returns at once. Each row has as many `ids` and
+    /// `weights` as the layer uses ([`Layer::used`]). An id of [`NOBODY`] is skipped, whatever its
+    /// weight.
     ///
     /// # Errors
-    /// [`Error::Layer`] where there is no such layer, lengths do not go together, an id is no
-    /// expert's, or a weight is not finite.
+    /// [`Error::Layer`] if there is no such layer, lengths do not match, an id is not an expert's,
+    /// or a weight is not finite.
     pub fn submit(&self, layer: u32, rows: Rows<'_>, ids: &[i32], weights: &[f32]) -> Result<Handle, Error> {
         let found = self.layers.iter().find(|found| found.number == layer);
         let found = found.ok_or_else(|| {

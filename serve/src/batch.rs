@@ -21,9 +21,11 @@
 //! Each answer is one line; the example wraps it. `request` is the CRC-32 of the request's line,
 //! which a resumed batch compares. `crc32` is the CRC-32 of the answer's text (`checksum`).
 //!
-//! Invariant: a line of the input is answered once, whatever is wrong with it, and however often
-//! the batch was interrupted. Invariant: memory holds as many requests as are computed at once and
-//! as many more, and of answers that are there a few bytes each.
+//! Invariant: a line of the input gets one answer, whatever is wrong with it, and however often the
+//! batch was interrupted.
+//!
+//! Invariant: memory holds twice as many requests as are computed at once, and a few bytes for each
+//! earlier answer.
 
 use std::collections::HashMap;
 use std::fs::{File, TryLockError};
@@ -240,7 +242,7 @@ fn asked(
     Ok((endpoint, body))
 }
 
-/// A line of the output, as it is written.
+/// A line of the output.
 #[derive(Serialize)]
 struct Answer {
     line: u64,
@@ -287,7 +289,7 @@ struct Head {
 pub struct Answers {
     path: PathBuf,
     file: File,
-    /// Lines of the input that are answered: the CRC-32 of each, and where its answer is.
+    /// Answered lines of the input: the CRC-32 of each, and the position of its answer.
     there: HashMap<u64, (u32, u64)>,
 }
 
@@ -314,15 +316,15 @@ impl Answers {
         let mut line = Vec::new();
         loop {
             line.clear();
-            // A line is as long as an answer was.
+            // A line of the output has no max length: answers can be long.
             if input.read_until(b'\n', &mut line).map_err(Error::io(&path, "read"))? == 0 {
                 break;
             }
             number += 1;
             let malformed = |problem: String| BatchError::Malformed { path: path.clone(), line: number, problem };
             if !line.ends_with(b"\n") {
-                // What was being written when it was interrupted; what no batch has written is left
-                // alone.
+                // Cut off an answer that was interrupted; leave text alone that no batch has
+                // written.
                 let common = line.len().min(BEGIN.len());
                 if line[..common] != BEGIN[..common] {
                     return Err(malformed("it begins with no number of a line".to_owned()).into());
@@ -449,7 +451,7 @@ pub fn run<R: BufRead>(
             progress.made += made(&answer.response["body"]);
             tell(progress);
         }
-        // What is not answered is not computed any more.
+        // Requests without an answer are cancelled.
         running.shutdown().await;
         answers.file.sync_all().map_err(Error::io(&answers.path, "write"))?;
         Ok(progress)

@@ -47,7 +47,7 @@ pub fn of_answer(
     }
     let mut lark = String::new();
     let mut rule = |name: &str, body: &str| {
-        // A text takes whatever is written to it.
+        // Writing to a text never fails.
         let _ = writeln!(lark, "{name}: {body}");
     };
     let begun = prompt.and_then(|prompt| prompt.begun.as_ref());
@@ -75,7 +75,7 @@ pub fn of_answer(
         }
     };
     match wanted {
-        // Of what is written now.
+        // This constrains the text after the begun part only.
         Constraint::Text(source) => return Ok(Answer { source: source.clone(), begun: String::new() }),
         Constraint::Json(_) | Constraint::Regex(_) => {
             rule("answer", &content(wanted, &mut schemas));
@@ -133,7 +133,7 @@ fn content(wanted: &Constraint, schemas: &mut Vec<Value>) -> String {
     }
 }
 
-/// Texts one after the other.
+/// Returns texts in sequence.
 fn words(tokenizer: &Tokenizer, texts: &[String]) -> String {
     texts.iter().map(|text| word(tokenizer, text)).collect::<Vec<_>>().join(" ")
 }
@@ -143,7 +143,7 @@ fn word(tokenizer: &Tokenizer, text: &str) -> String {
     control(tokenizer, text).map_or_else(|| Value::from(text).to_string(), |token| format!("<[{token}]>"))
 }
 
-/// Returns a boundary of reasoning: a control token, or a text where there is no such token.
+/// Returns a boundary of reasoning: a control token, or a text if there is no such token.
 fn mark(tokenizer: &Tokenizer, text: &str) -> Mark {
     control(tokenizer, text).map_or_else(|| Mark::Text(text.to_owned()), Mark::Token)
 }

@@ -1,4 +1,4 @@
-//! Loaded models behind a server. One thread computes the requests of many clients together.
+//! Loaded models for a server. One thread computes the requests of many clients together.
 //!
 //! ```text
 //! connections ──start──▶ queue ──▶ the engine's thread (`thread`): steps of `tokens` or `vectors`
@@ -113,8 +113,8 @@ impl Host {
     /// Starts the thread, with speculation if it is given.
     ///
     /// # Errors
-    /// When the template is malformed, or the system refuses memory or a thread;
-    /// [`Error::NoSpeculation`] where tokens cannot be guessed.
+    /// When the template is malformed, or there is not enough memory or no thread.
+    /// [`Error::NoSpeculation`] if speculation is not possible.
     pub fn new(model: LoadedModel, speculation: Option<Speculation>, options: Options) -> Result<Host, Error> {
         let own = || model.chat_template().map(ChatTemplate::from_source).transpose();
         let template = options.template.clone().map_or_else(own, |template| Ok(Some(template)))?;
@@ -141,7 +141,7 @@ impl Host {
             status: Mutex::new((Status { alive: true, ..Status::default() }, Instant::now())),
             waiting: AtomicUsize::new(0),
         });
-        // What is not of the one would count as the other's, and be removed for room.
+        // Files of one would count as files of the other, and be removed to make room.
         let whole = |path: &PathBuf| std::fs::canonicalize(path).unwrap_or_else(|_| path.clone());
         let kept = options.prompts.as_ref().and_then(|prompts| prompts.folder.as_ref());
         if let Some(path) =
@@ -180,7 +180,7 @@ impl Host {
         self.tokenizer.as_deref().ok_or_else(|| invalid("the model has no tokenizer that is supported"))
     }
 
-    /// A text as tokens, between BOS and EOS where the model wants them.
+    /// Encodes a text, between BOS and EOS if the model needs them.
     fn whole_text(&self, text: &str) -> Result<Vec<u32>, Refusal> {
         let tokens = self.encode(text, false, true)?;
         Ok(loaded_model::with_ends(self.tokenizer()?, tokens))
@@ -241,7 +241,7 @@ impl Host {
         let Facts { context, trained_context, .. } = self.facts;
         loaded_model::check_prompt(tokenizer, context, trained_context, &text).map_err(unread)?;
         let tokens = loaded_model::with_bos(tokenizer, tokenizer.encode_rendered(&text, &values).map_err(invalid)?);
-        // What an answer is known by has to be known before a part of it is read.
+        // The parser needs the tools' parameters before it reads any part of the answer.
         let parser =
             Parser::new(format, &text).with_texts(TextParameters::of_each(conversation.tools.iter().map(Json::as_str)));
         let parser = if conversation.tools.is_empty() { parser.without_calls() } else { parser };
@@ -343,7 +343,7 @@ impl Model for Host {
         let format = prompt.and_then(|prompt| prompt.parser.as_ref());
         let format = format.map_or_else(|| self.format(Some(constraint)), Parser::format);
         let answer = crate::constraint::of_answer(constraint, format, prompt, tokenizer).map_err(invalid)?;
-        // What it goes on with is a part of it.
+        // The beginning is a part of the text that the grammar describes.
         let begun = tokenizer.encode(&answer.begun, false).map_err(invalid)?;
         Ok(vocabulary.matcher_after(&answer.source, &begun, is_wanted)?)
     }
@@ -457,15 +457,15 @@ impl Host {
 /// Listens on the first of these addresses that the system accepts.
 ///
 /// # Errors
-/// When it refuses all of them.
+/// When the system refuses all addresses.
 pub fn listen(addresses: &[SocketAddr]) -> io::Result<TcpListener> {
     let listener = TcpListener::bind(addresses)?;
     listener.set_nonblocking(true)?;
     Ok(listener)
 }
 
-/// Serves until `ended` comes, or is dropped, or SIGTERM; then lets answers that are being made
-/// end, and keeps prompts. Gives which experts were used.
+/// Serves until `ended` is sent or dropped, or SIGTERM comes. Then finishes the current answers and
+/// writes the prompt cache. Returns the expert use.
 ///
 /// # Errors
 /// When the system refuses threads.
@@ -475,7 +475,7 @@ pub fn serve(
     options: ixc_server::Options,
     ended: tokio::sync::oneshot::Receiver<()>,
 ) -> io::Result<Option<ExpertUse>> {
-    // Requests are parsed and answers written by two threads; the engine has its own.
+    // Two threads parse requests and write answers; the engine has its own thread.
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let models = Arc::new(models);
     let served: Arc<dyn Models<Host>> = Arc::clone(&models) as Arc<dyn Models<Host>>;

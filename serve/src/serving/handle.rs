@@ -1,5 +1,4 @@
-//! A request that is computed by a [`Host`]: asked whether something has happened, waited for, or
-//! polled as a stream.
+//! Request in computation by a [`Host`]: it can be polled, waited for, or read as a stream.
 //!
 //! ```
 //! use ixc_runtime::sample::Settings;
@@ -40,7 +39,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 use super::Host;
 
-/// A request on its way. Where it is dropped, the request is cancelled before the next step.
+/// Handle of a submitted request. Dropping it cancels the request before the next step.
 #[derive(Debug)]
 pub struct Handle {
     events: UnboundedReceiver<Event>,

@@ -57,7 +57,7 @@ struct Loaded {
     host: Arc<Host>,
     /// Bytes that are counted for it.
     bytes: Option<u64>,
-    /// When it was last asked for.
+    /// Time of the last request.
     used: u64,
 }
 
@@ -107,13 +107,13 @@ impl Registry {
         Registry { sources, kinds, loading: Some(Loading { load, host, total }), state, turn: Mutex::new(()) }
     }
 
-    /// Bytes that all models may take together, where that is bounded.
+    /// Returns the memory for all models together, if it is bounded.
     pub fn total(&self) -> Option<u64> {
         self.loading.as_ref().map(|loading| loading.total).filter(|total| *total < u64::MAX)
     }
 
-    /// Lets what is computed end, and unloads all. Gives which experts were used, of one model
-    /// alone.
+    /// Finishes the current requests, and unloads all models. Returns the expert use if there is
+    /// only one model.
     pub(super) fn end(&self) -> Option<ExpertUse> {
         let loaded: Vec<Loaded> = self.state().loaded.iter_mut().filter_map(Option::take).collect();
         let mut used: Vec<_> = loaded.iter().map(|loaded| loaded.host.end()).collect();
@@ -191,8 +191,7 @@ impl Registry {
         let begin = Instant::now();
         let free = loop {
             let (free, unloaded, answering) = self.make_room(wanted, *total);
-            // Outside of the lock: it may take as long as a step, and what prompts began with is
-            // written.
+            // Outside of the lock: this may take as long as a step, and writes the prompt cache.
             let has_unloaded = !unloaded.is_empty();
             unloaded.iter().for_each(|host| drop(host.end()));
             if free >= wanted {
@@ -203,8 +202,8 @@ impl Registry {
             }
             sleep(LOOK);
         };
-        // Where all of it fits the machine may be asked as ever; otherwise it has the rest of the
-        // budget, which is counted for the whole process.
+        // If all of the model fits, the default limit applies. Otherwise it gets the rest of the
+        // budget, which counts the whole process.
         options.run.memory =
             (own > free).then(|| memory_estimate::process_bytes().saturating_add(free).saturating_sub(kept));
         let loaded = LoadedModel::open(path, &options).map_err(|error| failed(error.to_string()))?;

@@ -1,4 +1,4 @@
-//! The engine's thread: takes what comes, computes a step, and again, whatever it computes.
+//! The engine's thread: it takes messages and computes steps in turn, for any kind of work.
 //!
 //! ```text
 //! publish ─▶ take what came ─▶ forget who went away ─▶ step ─┐
@@ -53,7 +53,7 @@ pub(super) struct SlotWish {
 pub(super) struct Submission {
     pub(super) request: model::Request,
     pub(super) events: UnboundedSender<model::Event>,
-    /// When it came.
+    /// Time of submission.
     pub(super) at: Instant,
 }
 
@@ -93,16 +93,16 @@ pub(super) trait Work {
     /// Begins a request for vectors.
     fn embed(&mut self, texts: Texts);
 
-    /// Requests whose clients have gone.
+    /// Returns requests whose clients have gone.
     fn gone(&self) -> Vec<Self::Id>;
 
     /// Forgets a request that has not ended.
     fn forget(&mut self, id: Self::Id);
 
-    /// Whether there is nothing to compute.
+    /// Whether there are no requests.
     fn is_idle(&self) -> bool;
 
-    /// Computes a step of whatever there is.
+    /// Computes a step for the current requests.
     fn step(&mut self);
 
     /// Ends all requests with an error, after a step that was not finished.
@@ -152,7 +152,7 @@ pub(super) fn run(mut work: impl Work, incoming: &Receiver<Message>) -> ExpertUs
     ExpertUse::of(work.engine())
 }
 
-/// Takes a message; whether there may be more.
+/// Handles a message; returns whether there may be more.
 fn take(work: &mut impl Work, message: Message) -> bool {
     match message {
         Message::End => return false,
@@ -162,14 +162,14 @@ fn take(work: &mut impl Work, message: Message) -> bool {
         Message::Experts(action, done) => {
             let used = ExpertUse::of(work.engine());
             let evict = |layer, pinned| work.evict_experts(layer, pinned);
-            // Who asked may be gone.
+            // The client may be gone.
             let _ = done.send(expert_action(action, &used, evict));
         }
     }
     true
 }
 
-/// Tells which experts are used, or gives some up, between two steps.
+/// Returns the expert use, or evicts experts, between two steps.
 fn expert_action(
     action: ExpertsAction,
     used: &ExpertUse,

@@ -32,16 +32,16 @@ struct Client<'t> {
     /// Tokens that end the answer and are not part of it.
     stop_tokens: Vec<u32>,
     made: usize,
-    /// Tokens that were guessed and computed, and those of them that were made.
+    /// Draft tokens that were computed, and those that were accepted.
     guessed: (usize, usize),
     begun: bool,
-    /// When it came, and when its last token was made.
+    /// Time of submission, and time of the last token.
     at: Instant,
     last: Option<Instant>,
 }
 
 impl Client<'_> {
-    /// Tells it something; whether it is still there.
+    /// Sends an event; returns whether the client is still there.
     fn tell(&self, event: model::Event) -> bool {
         self.events.send(event).is_ok()
     }
@@ -147,7 +147,7 @@ impl<'t> Worker<'t> {
 
 /// Converts an error about a slot's file to the error for the client.
 fn told_of_slot(error: &Error, folder: &Path) -> Refusal {
-    // Errors of writing contain the whole path.
+    // Errors of writing contain the whole path: remove the folder.
     let message = error.to_string().replace(&format!("{}/", folder.display()), "");
     let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
     while let Some(error) = cause {

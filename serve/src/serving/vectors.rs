@@ -1,5 +1,4 @@
-//! The engine's thread where it makes vectors of texts: those of all requests that are there,
-//! together.
+//! The engine's thread for embeddings; it computes the texts of all current requests together.
 
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
@@ -157,7 +156,7 @@ impl Work for Worker<'_> {
             self.status.prompt_seconds += begin.elapsed().as_secs_f64();
         }
         for (id, vector) in ended {
-            // Others of a request that failed have none any more.
+            // Texts of a failed request are no longer in the map.
             let Some((number, index)) = self.of_text.remove(&id) else { continue };
             match vector {
                 Ok(vector) => self.keep(number, index, vector),
