@@ -21,17 +21,17 @@ pub fn install() {
     // stack overflows.
     action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
     // SAFETY: the action is complete, and its handler makes only async-signal-safe calls. If the
-    // system refuses, nothing changes. It replaces Rust's own handler for this signal, which reports
-    // stack overflows; those raise SIGSEGV on Linux.
+    // system refuses, nothing changes. It replaces Rust's own handler for this signal, which
+    // reports stack overflows; those raise SIGSEGV on Linux.
     unsafe { libc::sigaction(libc::SIGBUS, &action, std::ptr::null_mut()) };
 }
 
 extern "C" fn on_sigbus(signal: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
-    // SAFETY: with SA_SIGINFO the system gives a valid one.
+    // SAFETY: with SA_SIGINFO the system passes a valid pointer.
     let code = unsafe { (*info).si_code };
     if code == libc::BUS_ADRERR {
-        // SAFETY: `write` and `_exit` are async-signal-safe; the message is a static slice. A failed
-        // write changes nothing.
+        // SAFETY: `write` and `_exit` are async-signal-safe; the message is a static slice. A
+        // failed write changes nothing.
         unsafe {
             libc::write(libc::STDERR_FILENO, MESSAGE.as_ptr().cast(), MESSAGE.len());
             libc::_exit(crate::failure::status(ixc_failure::Class::Io).into());

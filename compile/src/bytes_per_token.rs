@@ -37,8 +37,9 @@ impl Traffic {
         for function in &module.functions {
             let ty = |value: ValueId| function.ty(value);
             let def_use = DefUse::of(function);
-            // What a second op reads, such as the norm before both an exact and a quantised row, is
-            // in the cache by then. A tied table is read twice: one row of it, and all of it.
+            // Each weight counts once: a second op, such as the norm before both an exact and a
+            // quantised row, finds it in the cache. A tied table counts twice: one row of it, and
+            // all of it.
             let mut read = HashSet::new();
             for op in &function.ops {
                 // A dequantised weight counts at its use, where the number of experts is known. A
@@ -97,7 +98,7 @@ mod tests {
         let rows: u64 = hyper.layers.iter().map(|layer| layer.kv_heads * (layer.key_length + layer.value_length)).sum();
         assert_eq!(traffic.cache_per_position, 2 * rows);
         let table = model.gguf.tensor("token_embd.weight").unwrap();
-        // Of experts, as many as a token uses.
+        // Of the experts, only those that a token uses count.
         let experts = hyper.layers.first().and_then(|layer| layer.experts.as_ref());
         let (used, count) = experts.map_or((1, 1), |experts| (experts.used, experts.count));
         let read = |name: &str, bytes: u64| if name.contains("_exps") { bytes * used / count } else { bytes };

@@ -1,5 +1,5 @@
-//! Small files in the user's cache folder, `$XDG_CACHE_HOME/ixc` or `~/.cache/ixc`: what was
-//! measured here and holds for a while.
+//! Small files with measurements in the user's cache folder, `$XDG_CACHE_HOME/ixc` or
+//! `~/.cache/ixc`.
 //!
 //! Invariant: a file is written as a whole or not at all. A file with any other content gives an
 //! error, and no other harm. The last field is the checksum of the others.

@@ -46,7 +46,7 @@ pub fn sealed(of: &[u8], text: &str) -> String {
     format!("{body}{BEFORE}{}{BEHIND}", checksum(of, body))
 }
 
-/// Checks the checksum of a text and takes it off.
+/// Verifies the checksum of a text, and removes it.
 ///
 /// # Errors
 /// [`ChecksumError`].
@@ -65,7 +65,7 @@ pub fn unsealed(of: &[u8], text: &str) -> Result<String, ChecksumError> {
     }
 }
 
-/// Takes the checksum off a text, if it has one.
+/// Verifies and removes the checksum of a text, if it has one.
 ///
 /// # Errors
 /// [`ChecksumError::Differs`].

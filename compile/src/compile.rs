@@ -1,5 +1,5 @@
-//! From a model to a plan: passes, kernels; with what each stage made kept for those who want to
-//! see it.
+//! From a model to a plan: runs the passes, generates the kernels, and keeps the result of each
+//! stage.
 //!
 //! ```
 //! use ixc_compile::compile::{Options, compile};
@@ -276,7 +276,7 @@ pub fn facts<'a>(model: &Model, options: &Options, weights: &'a FileWeights<'_>)
         result: match model.arch.output {
             Output::Logits => GraphResult::Logits,
             Output::Hidden { pooling, unit } => {
-                // A larger vocabulary is no plan's.
+                // A plan cannot have a larger vocabulary.
                 let vocabulary = u32::try_from(model.arch.hyper.vocabulary).unwrap_or(u32::MAX);
                 GraphResult::Hidden { vocabulary, pooling, unit }
             }
@@ -291,7 +291,7 @@ pub fn facts<'a>(model: &Model, options: &Options, weights: &'a FileWeights<'_>)
     })
 }
 
-/// Tells how many tokens a step of a prompt has, and why.
+/// Records the decision about the number of tokens in a prefill step.
 fn tell_step_tokens(model: &Model, options: &Options) {
     let Some(decisions) = &options.decisions else { return };
     let tokens = step_tokens(&model.arch.hyper);

@@ -1,5 +1,5 @@
-//! The demo model: inside of the program, so that an installed `ixc` runs without any file. Its
-//! origin and terms stand in `examples/models/README.md`.
+//! Demo model inside of the program, so that an installed `ixc` runs without any file. Its origin
+//! and license are in `examples/models/README.md`.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -41,7 +41,7 @@ pub fn file() -> Result<PathBuf, Error> {
 
 fn file_in(folder: &Path) -> io::Result<PathBuf> {
     let path = folder.join(format!("demo-{:08x}.gguf", crc32fast::hash(bytes())));
-    // What is there may be anything.
+    // An existing file can have any contents.
     let same = read_bytes(&path, bytes().len() as u64).is_ok_and(|there| there == bytes());
     if !same {
         cache_file::write_bytes(&path, bytes())?;

@@ -13,9 +13,9 @@
 //! d/kernels/NAME.bin         its code, and the constants behind it
 //! ```
 //!
-//! A file with a number is where compiling can go on ([`read_stop`]); files of kernels can stand in
-//! place of those that are generated ([`Replacements`](crate::replacements::Replacements)). Nothing
-//! in it is a weight.
+//! A file with a number is a starting point of compilation ([`read_stop`]). Files of kernels can
+//! replace generated ones ([`Replacements`](crate::replacements::Replacements)). The folder
+//! contains no weights.
 
 use std::path::Path;
 
@@ -38,13 +38,13 @@ use crate::replacements::SPEC;
 /// The manifest's format and version.
 const FORMAT: &str = "ixc-dump";
 const VERSION: u32 = 1;
-/// Longest text that compiling goes on from: a plan's tokenizer alone may have 20 MB.
+/// Max size of a starting point: a plan's tokenizer alone may have 20 MB.
 const MOST_BYTES: u64 = 256 << 20;
 
-/// Reads where to go on from.
+/// Reads a starting point of compilation.
 ///
 /// # Errors
-/// When the file cannot be read, is no IR, or does not say which pass left it.
+/// When the file cannot be read, is not IR, or does not name the pass before it.
 pub fn read_stop(path: &Path) -> Result<Stop, Error> {
     let text = ixc_files::read_argument(path, MOST_BYTES)?;
     Stop::parse(&text).map_err(|error| match error {
@@ -119,7 +119,7 @@ pub fn write(
     failed.map_or(Ok(files), Err)
 }
 
-/// The file of what a pass left: they sort in the order of passes.
+/// Returns the file name for the result of a pass; names sort in the order of passes.
 fn file_of(pass: Option<&str>) -> String {
     let at = pass.and_then(|name| PASSES.iter().position(|pass| pass.name == name));
     format!("{:02}-{}.ix", at.map_or(0, |at| at + 1), pass.unwrap_or("frontend"))

@@ -1,5 +1,5 @@
-//! An error in text, shown where it is: `file:line:column:`, which editors jump to, the line, and a
-//! caret under the column.
+//! Error in a text, shown at its place: `file:line:column:`, which editors understand, then the
+//! line, and a caret under the column.
 //!
 //! ```
 //! use std::path::Path;
@@ -39,7 +39,7 @@ impl Excerpt {
     /// `problem` at a place of `text`, which `path` holds.
     pub fn new(path: &Path, text: &str, line: usize, column: usize, problem: &dyn fmt::Display) -> Excerpt {
         let skipped = column.saturating_sub(1 + BEFORE);
-        // The text is anyone's: what would move the cursor is shown as a space.
+        // The text is untrusted: control characters are shown as spaces.
         let visible = |c: char| if c.is_control() { ' ' } else { c };
         let source = text.lines().nth(line.saturating_sub(1));
         let source = source.map(|line| line.chars().skip(skipped).take(SHOWN).map(visible).collect());
@@ -68,7 +68,7 @@ mod tests {
         assert_eq!(lines[0], "k.ix:2:201: no X");
         assert_eq!(lines[1], format!("  {}X{}", "a".repeat(60), " ".repeat(59)));
         assert_eq!(lines[2], format!("  {}^", " ".repeat(60)));
-        // Behind the last line there is nothing to show.
+        // After the last line there is no line to show.
         assert_eq!(Excerpt::new(Path::new("k.ix"), "a\n", 2, 1, &"ends").to_string(), "k.ix:2:1: ends");
     }
 }

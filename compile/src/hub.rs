@@ -52,8 +52,8 @@ impl Caches {
         }
     }
 
-    /// A model of a repository `ORG/NAME`: its file of a quantisation, where one is named, or its
-    /// folder.
+    /// Returns a model of a repository `ORG/NAME`: the file of a quantisation, if one is named, or
+    /// the folder.
     pub fn find(&self, repository: &str, quantisation: Option<&str>) -> Option<PathBuf> {
         let (organisation, name) = parts(repository)?;
         let snapshot = self.snapshot(organisation, name);
@@ -74,8 +74,8 @@ impl Caches {
         snapshot.filter(|snapshot| is_model(snapshot))
     }
 
-    /// Names of the GGUF files of a repository's snapshot, which another quantisation may be asked
-    /// of.
+    /// Returns the names of the GGUF files in a repository's snapshot, as suggestions for another
+    /// quantisation.
     pub fn files(&self, repository: &str) -> Vec<String> {
         let Some((organisation, name)) = parts(repository) else { return Vec::new() };
         let files = self.snapshot(organisation, name).map(|snapshot| gguf_files(&snapshot, &|_| true));
@@ -101,8 +101,8 @@ impl Caches {
         let snapshots = folder.join("snapshots");
         let main = read_text(&folder.join("refs/main"), MAX_REFERENCE).ok();
         let named = main.as_deref().map(str::trim).filter(|name| is_plain(name)).map(|name| snapshots.join(name));
-        // What was fetched by another name than `main` has no such reference; several are not
-        // chosen between.
+        // A model that was downloaded by another name than `main` has no such reference. The
+        // snapshot is then used only if it is the only one.
         let only = || {
             let mut all = entries(&snapshots).into_iter().filter(|path| path.is_dir());
             all.next().filter(|_| all.next().is_none())
@@ -111,7 +111,7 @@ impl Caches {
     }
 }
 
-/// Organisation and name of a repository, where both are names of folders.
+/// Splits a repository into organisation and name, if both are valid folder names.
 fn parts(repository: &str) -> Option<(&str, &str)> {
     let (organisation, name) = repository.split_once('/')?;
     (is_plain(organisation) && is_plain(name)).then_some((organisation, name))
@@ -146,7 +146,7 @@ fn gguf_files(folder: &Path, wanted: &dyn Fn(&str) -> bool) -> Vec<PathBuf> {
     all.iter().cloned().chain(inner).filter(is_model).collect()
 }
 
-/// The file of a quantisation, or the one that is taken where none is named.
+/// Returns the file of a quantisation, or the default file if none is named.
 fn choose(files: &[PathBuf], quantisation: Option<&str>) -> Option<PathBuf> {
     let of = |quantisation: &str| files.iter().find(|file| is_of(file, quantisation)).cloned();
     match quantisation {
@@ -241,7 +241,7 @@ mod tests {
         for hostile in ["../x", "a/..", "a/b/c", "a", "/m", "a/"] {
             assert_eq!(caches.find(hostile, None), None, "{hostile}");
         }
-        // Weights as they were published: the folder, without a reference and with one snapshot.
+        // Original weights: the folder, without a reference and with one snapshot.
         make("hub/models--a--s/snapshots/def/config.json", "{}");
         make("hub/models--a--s/snapshots/def/model.safetensors", "");
         assert_eq!(caches.find("a/s", None), at("hub/models--a--s/snapshots/def"));

@@ -70,8 +70,8 @@ pub fn judge(own: &Kernel, spec: Option<&KernelSpec>, call: &Call<'_>) -> Result
 /// Without a spec, results must have the same bits.
 ///
 /// # Errors
-/// [`ReplacementError::Departs`] in the file `path`; also where there are no inputs, or no code for one
-/// of them.
+/// [`KernelError::Departs`] for the file `path`; also if there are no inputs, or no code for one of
+/// the kernels.
 pub fn check(
     path: &Path,
     edited: &Kernel,
@@ -106,8 +106,8 @@ pub fn check(
     Ok(())
 }
 
-/// Engine for both kernels: this machine, or the interpreter where the machine lacks a feature of
-/// the target.
+/// Engine for both kernels: this machine, or the interpreter if the machine lacks a feature of the
+/// target.
 enum Runner<'k> {
     Native(Module),
     Interpreter([&'k Kernel; 2]),

@@ -13,7 +13,7 @@ use ixc_text::tokenizer::{ModelKind, Tokenizer, TokenizerError, TokenizerSpec};
 
 use crate::Error;
 
-/// A model file and what it makes.
+/// Model file with its graph and vocabulary.
 #[derive(Debug)]
 pub struct Model {
     /// The file.
@@ -48,7 +48,7 @@ impl Model {
     /// Builds the graph of an open file.
     ///
     /// # Errors
-    /// When it makes no model that is supported.
+    /// When the file is not a supported model.
     pub fn new(gguf: Gguf) -> Result<Model, Error> {
         Model::of_parts(gguf, Parts::ALL)
     }
@@ -132,8 +132,8 @@ pub fn open_files(path: &Path) -> Result<Gguf, Error> {
     Ok(ixc_architectures::open(path)?)
 }
 
-/// Whether a path is that of a plan. What cannot be read is not, and opening it as a model says
-/// why.
+/// Whether a path is that of a plan. An unreadable file is not; opening it as a model then reports
+/// the error.
 pub fn is_plan(path: &Path) -> bool {
     let mut magic = Vec::with_capacity(FILE_MAGIC.len());
     let read = open_regular(path).and_then(|file| file.take(FILE_MAGIC.len() as u64).read_to_end(&mut magic));
@@ -156,7 +156,7 @@ pub fn vocabulary(gguf: &Gguf) -> Result<TokenizerSpec, Error> {
 /// The tokenizer of a file.
 ///
 /// # Errors
-/// When it has none, or one that contradicts itself or is not supported.
+/// When there is no vocabulary, or it is inconsistent or unsupported.
 pub fn tokenizer(gguf: &Gguf) -> Result<Tokenizer, Error> {
     Ok(Tokenizer::new(&vocabulary(gguf)?)?)
 }
@@ -164,7 +164,7 @@ pub fn tokenizer(gguf: &Gguf) -> Result<Tokenizer, Error> {
 /// Tokens of one step of the interpreter.
 const EXACT_STEP: usize = 128;
 
-/// Checks ids that came from outside against a vocabulary.
+/// Checks untrusted token ids against a vocabulary.
 ///
 /// # Errors
 /// [`Error::Token`], [`Error::NoTokens`].

@@ -1,4 +1,4 @@
-//! From a model to a descriptor: what runs where on a grid of processing elements.
+//! From a model to a descriptor: placement on a grid of processing elements.
 //!
 //! ```
 //! use ixc_compile::place::{Options, place};
@@ -29,7 +29,7 @@ use crate::Error;
 use crate::compile::{self, fuse, lowered};
 use crate::model::Model;
 
-/// Positions of the KV cache unless told otherwise, where the model has as many.
+/// Default number of positions in the KV cache, if the model has as many.
 pub const DEFAULT_CONTEXT: u32 = 2048;
 /// Max number of tokens in a step of the plan, for engines that run it: each takes memory for its
 /// parts of attention.
@@ -46,7 +46,7 @@ pub struct Options {
 /// Places a model on a grid: cuts its plan into pieces, and assigns them to processing elements.
 ///
 /// # Errors
-/// When the model's graph asks for what no kernel does, or the grid has no room.
+/// When the model's graph needs an operation that no kernel has, or the grid is too small.
 pub fn place(model: &Model, grid: &Grid, options: &Options) -> Result<Placed, Error> {
     place_told(model, grid, options, None)
 }

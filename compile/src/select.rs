@@ -197,12 +197,12 @@ fn bare(name: &str) -> &str {
     name.strip_suffix(".weight").unwrap_or(name)
 }
 
-/// The layer that a name says, such as that of `blk.3.attn_q.weight` or `kv.3`.
+/// Returns the layer in a name, such as `blk.3.attn_q.weight` or `kv.3`.
 pub fn layer_of(name: &str) -> Option<u64> {
     names::layer_of(name).map(u64::from)
 }
 
-/// A name or a task's label without its layer, so that those of all layers are alike:
+/// Returns a name or a task's label without its layer, so that all layers are equal:
 /// `blk.*.attn_q.weight`.
 pub fn in_any_layer(name: &str) -> String {
     names::in_layer(name, "*")
@@ -246,13 +246,13 @@ fn near(pattern: &str, items: &[Item]) -> Vec<String> {
     found.into_iter().take(NEAR).map(|(_, name)| name).collect()
 }
 
-/// Layers of things in their order: what has no name of its own is in the last of the layers whose
-/// values it takes.
+/// Layers of items in order. An item without a layer in its names is in the last layer whose values
+/// it takes.
 #[derive(Default)]
 struct Flow(HashMap<u32, u64>);
 
 impl Flow {
-    /// The layer of what is called so, takes and gives these values.
+    /// Returns the layer of an item with these names, operands and results.
     fn layer(&mut self, names: &[String], takes: &[u32], gives: &[u32]) -> Option<u64> {
         let own = names.iter().filter_map(|name| layer_of(name)).max();
         let layer = match names.is_empty() {
@@ -366,14 +366,14 @@ fn kernels_of(task: &Task) -> BTreeSet<KernelId> {
     task.variants.iter().flat_map(|variant| used_by(variant).into_iter().map(|(id, _)| id)).collect()
 }
 
-/// The kernels of a variant, and what each is for.
+/// Returns the kernels of a variant with their roles.
 fn used_by(variant: &Variant) -> Vec<(KernelId, Role)> {
     let bands = variant.bands.iter().map(|bands| (bands.kernel, Role::Band));
     let parts = variant.split.iter().flat_map(|split| [Some(split.combine), split.alone].into_iter().flatten());
     [(variant.kernel, Role::Rows)].into_iter().chain(bands).chain(parts.map(|id| (id, Role::Parts))).collect()
 }
 
-/// All work of a plan: the step, the task's place in it, and what it is.
+/// Returns all work of a plan: the step, the task's position in it, and the item.
 fn of_steps<K>(plan: &Plan<K>, name: &dyn Fn(&K) -> String) -> Vec<(usize, Option<usize>, Item)> {
     let mut works = Works { plan, name, flow: Flow::default() };
     let mut all = Vec::new();
@@ -412,7 +412,7 @@ fn of_graph(module: &Module, selection: &Selection) -> Result<String, SelectErro
     let mut at = 0;
     for function in &module.functions {
         let text = ixc_ir::graph::print::function_text(module, function);
-        // Behind the line with its parameters, a line for each op.
+        // The first line has the parameters; each op has a line after it.
         for (op, line) in function.ops.iter().zip(text.lines().skip(1)) {
             if chosen.contains(&at) {
                 for operand in &op.operands {
@@ -586,7 +586,7 @@ mod tests {
     #[test]
     fn ops_are_found_by_word_name_and_layer() {
         assert_eq!(found(None, &[]).unwrap(), [0, 1, 2, 3, 4]);
-        // A word is whole; a name is not, without wildcards.
+        // An op's word must match completely; a name need not, without wildcards.
         assert_eq!(found(Some("linear"), &[]).unwrap(), [1, 4]);
         assert_eq!(found(Some("linear*"), &[]).unwrap(), [1, 2, 4]);
         assert_eq!(found(Some("ffn_gate"), &["1-2"]).unwrap(), [4]);

@@ -14,7 +14,7 @@ use ixc_text::chat;
 use ixc_text::tokenizer::supported_pre_tokenizers;
 use serde::Serialize;
 
-/// Rows and columns of a weight that every format takes.
+/// Rows and columns of a weight; every format supports them.
 const ROWS: u64 = 4096;
 const COLUMNS: u64 = 4096;
 /// Weight rows of an item.
@@ -33,7 +33,7 @@ pub struct Support {
     pub answers: Vec<&'static str>,
 }
 
-/// Something with a name.
+/// Name with a description.
 #[derive(Clone, Debug, Serialize)]
 pub struct Named {
     /// Name.
@@ -68,7 +68,7 @@ pub struct Products {
     pub kernels: Vec<String>,
 }
 
-/// Targets that differ in what their kernels are written over; CPUs are one of them each.
+/// Returns the targets with different kernels; each CPU has the kernels of one of them.
 fn targets() -> impl Iterator<Item = Target> {
     let mut seen = Vec::new();
     Target::all().filter(move |target| {

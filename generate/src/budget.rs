@@ -46,8 +46,8 @@ fn default_memory(needed: u64) -> Option<u64> {
     left().filter(|left| needed > *left)
 }
 
-/// Compiles the plan of a model, or of parts of it, with all of it in memory; of the demo model
-/// where there is no path.
+/// Compiles the plan of a model, or of parts of it, with all of it in memory. No path means the
+/// demo model.
 ///
 /// # Errors
 /// When the model is missing, malformed or cannot be compiled.
@@ -65,13 +65,13 @@ pub fn resident_plan(path: Option<&Path>, options: &Options, parts: Parts) -> Re
 /// # Errors
 /// When the plan is malformed.
 pub fn needed(plan: &Plan<Kernel>, run: &engine::Options) -> Result<u64, Error> {
-    // What the process has is in the sum.
+    // The sum contains the memory of this process.
     let before = memory_estimate::process_bytes();
     Ok(memory_estimate::resident(plan, run)?.saturating_sub(before))
 }
 
-/// Divisor of a budget: with streamed experts, a longer context may take this part. The rest is for
-/// experts.
+/// Divisor of a budget: with streamed experts, a longer context may take this share. The rest is
+/// for experts.
 const STREAMED_CONTEXT_PART: u64 = 8;
 
 /// Returns the longest context that memory allows: the model's own, or half of it, a quarter, and

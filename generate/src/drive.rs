@@ -23,9 +23,9 @@ use ixc_compile::cache_file;
 
 use crate::Error;
 
-/// A smaller file says nothing of its drive: it lies in the drive's own memory after a few reads.
+/// Min size of a file: a smaller one is in the drive's own memory after a few reads.
 const LEAST_FILE: u64 = 64 << 20;
-/// The version of what is remembered.
+/// Version of the stored results.
 const VERSION: u32 = 1;
 /// No drive is faster, nor will be for a while: a number to refuse nonsense by.
 const FASTEST: f64 = 1e12;
@@ -54,11 +54,11 @@ impl Measured {
     }
 }
 
-/// Measures the drive that a file lies on (of a folder, its largest file), in a few seconds, and
-/// remembers the result.
+/// Measures the drive of a file (or of the largest file in a folder), in a few seconds, and stores
+/// the result.
 ///
 /// # Errors
-/// When there is no such file, it is too small, or it cannot be read.
+/// When the file is missing, too small, or cannot be read.
 pub fn measure(path: &Path) -> Result<Measured, Error> {
     let file = largest(path)?;
     let probe = probe::file(&file, &Options::thorough()).map_err(|source| Error::Drive { source: Box::new(source) })?;
@@ -167,8 +167,8 @@ fn choose_by(remembered: Result<Option<Entry>, String>, file: &Path, told: Optio
     match probe::file(file, &Options::quick()) {
         // Through the page cache it is not the drive that was measured.
         Ok(probe) if probe.direct => {
-            // Where nothing was read in so short a time there is no rate: as one, 0 would be
-            // divided by.
+            // If nothing was read in this short time, the rate is unknown: a rate of 0 would cause
+            // a division by zero.
             let rate = Some(probe.rate()).filter(|rate| *rate > 0.0);
             choice(probe.depth, Origin::Looked, rate, notes)
         }
@@ -218,7 +218,7 @@ impl Entry {
             chunk: probe.chunk,
             backend: probe.backend.clone(),
             depth: probe.depth,
-            // A depth at which nothing was read says nothing.
+            // A depth without reads has no rate.
             rates: probe.rates.iter().map(|rate| (rate.depth, rate.median)).filter(|(_, rate)| *rate > 0.0).collect(),
         }
     }

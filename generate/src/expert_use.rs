@@ -51,7 +51,7 @@ pub struct ExpertUse {
     /// By layer: the first of its experts' weights.
     #[serde(default)]
     pub weights: Vec<String>,
-    /// By layer, where experts are streamed.
+    /// Counts of streaming by layer, if experts are streamed.
     #[serde(default, skip_deserializing, skip_serializing_if = "Option::is_none")]
     pub streamed: Option<Vec<Streamed>>,
 }
@@ -139,8 +139,8 @@ impl ExpertUse {
         }
     }
 
-    /// Reads a file that [`ExpertUse::write`] wrote. Whether it is of this model, its counts must
-    /// fit that of its layers and experts, says who uses it.
+    /// Reads a file from [`ExpertUse::write`]. The caller must check that the counts fit the
+    /// model's layers and experts.
     ///
     /// # Errors
     /// See [`ExpertUseError`].
@@ -159,7 +159,7 @@ impl ExpertUse {
         }
     }
 
-    /// With what was counted before, of the same layers and experts.
+    /// Adds earlier counts of the same layers and experts.
     #[must_use]
     pub fn behind(mut self, before: &ExpertUse) -> ExpertUse {
         self.tokens = self.tokens.saturating_add(before.tokens);
@@ -206,7 +206,7 @@ mod tests {
         let text = used.to_json();
         assert!((KIND.is)(text.as_bytes()) && !(KIND.is)(b"{\"schema\":\"ixc.inspect.v1\""));
         assert_eq!(parsed(&text).unwrap(), ExpertUse { streamed: None, ..used.clone() });
-        // As it is in a file, whose numbers may not change.
+        // Numbers in a file with a checksum must not change.
         let file = sealed(&[], text.trim_end());
         assert_eq!(parsed(&file).unwrap(), parsed(&text).unwrap());
         assert!(

@@ -110,7 +110,7 @@ pub fn item(decision: &Decision) -> Item {
 /// Similar decisions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Group<'d> {
-    /// One of them.
+    /// One of the decisions.
     pub decision: &'d Decision,
     /// Number of decisions.
     pub count: usize,
@@ -138,7 +138,7 @@ pub fn grouped(decisions: &[Decision]) -> Vec<Group<'_>> {
 }
 
 impl fmt::Display for Group<'_> {
-    /// Lines, the first with the pass and what was asked.
+    /// Lines; the first has the pass and the question.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Decision { pass, op, question, chosen, why, rejected, .. } = self.decision;
         write!(f, "{pass}: {question} of {op}")?;
@@ -146,7 +146,7 @@ impl fmt::Display for Group<'_> {
             write!(f, ", {} times", self.count)?;
         }
         writeln!(f)?;
-        // Names in the same layers stand together.
+        // Names in the same layers are listed together.
         let mut by_layers: BTreeMap<&BTreeSet<u64>, Vec<&str>> = BTreeMap::new();
         for (name, layers) in self.about.iter().filter(|(name, _)| !name.is_empty()) {
             by_layers.entry(layers).or_default().push(name);

@@ -72,7 +72,7 @@ pub struct LoadOptions {
     pub nextn: Nextn,
     /// Outstanding reads of streamed experts. The default comes from measurements of the drive.
     pub queue_depth: Option<usize>,
-    /// Makes the context as long as memory allows, up to the model's, where
+    /// Makes the context as long as memory allows, up to the model's, if
     /// [`engine::Options::context`] is `None`.
     pub longest_context: Option<LongestContext>,
     /// Model file of a plan, for [`LoadedModel::open`]. By default it is where the plan says, or
@@ -427,7 +427,7 @@ impl LoadedModel {
         check_prompt(self.tokenizer()?, self.context(), self.facts.context, prompt)
     }
 
-    /// Whether tokens can be guessed.
+    /// Checks that speculation is possible.
     ///
     /// # Errors
     /// [`Error::NoSpeculation`].
@@ -445,7 +445,7 @@ impl LoadedModel {
     ) -> Result<u64, Error> {
         let path = output.named().to_owned();
         let saved = |source| Error::Saved { path: path.clone(), source: Box::new(source) };
-        // Errors of the output are its own.
+        // An error of the output is not an error of the state.
         let mut failed = None;
         let written = output.write(|mut out| {
             let state = self.engine.save_state(id, tokens, sampler, &mut out);

@@ -64,7 +64,8 @@ impl Streamed {
         }
     }
 
-    /// Returns the share of requested experts that had to be read, before or after the request, 0 to
+    /// Returns the share of requested experts that had to be read, before or after the request, 0
+    /// to
     /// 1. `None` without requests.
     pub fn missed(&self) -> Option<f64> {
         (self.requested > 0).then(|| 1.0 - self.kept as f64 / self.requested as f64)
@@ -82,7 +83,7 @@ impl AddAssign for Streamed {
 }
 
 impl Phase {
-    /// Tokens per second, packing not counted; 0 where there is nothing to tell it from.
+    /// Returns tokens per second without the time of packing; 0 if there is no other time.
     pub fn rate_without_packing(&self) -> f64 {
         let seconds = self.seconds - self.packing;
         if seconds > 0.0 { self.tokens as f64 / seconds } else { 0.0 }
@@ -142,8 +143,7 @@ mod tests {
         let phase = Phase { tokens: 8, seconds: 4.0, packing: 0.0, streamed };
         assert_eq!(phase.overlap(2), Some(Overlap { reading: 0.75, hidden: 0.75 }));
         assert_eq!(phase.overlap(1), Some(Overlap { reading: 0.75, hidden: 0.5 }));
-        // All threads waited all the time that something was read, and a little longer: nothing was
-        // hidden.
+        // All threads waited during all reads, and a little longer: no read was hidden.
         let waited = Phase { streamed: Streamed { stall: 6.1, ..streamed }, ..phase };
         assert_eq!(waited.overlap(2).map(|overlap| overlap.hidden), Some(0.0));
         assert_eq!(Phase { streamed: Streamed::default(), ..phase }.overlap(2), None);

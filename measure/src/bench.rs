@@ -56,8 +56,8 @@ impl Bench {
         self.time(depth, tokens, Activity::Prompt, self.model.max_tokens())
     }
 
-    /// Times the decode of `tokens` tokens, one after the other, behind `depth` others, which do
-    /// not count.
+    /// Times the decode of `tokens` tokens, one at a time, after `depth` earlier ones, which are
+    /// not timed.
     ///
     /// # Errors
     /// When they do not fit into the context.
@@ -78,7 +78,7 @@ impl Bench {
     /// `tokens` that come next.
     fn descend(&mut self, depth: usize, tokens: usize) -> Result<Vec<u32>, Error> {
         let before = self.some_tokens(0, depth);
-        // Other ones each time: experts that were streamed for the last ones are no help to these.
+        // Use other tokens each time: the streamed experts of the last ones should not help.
         let next = self.some_tokens(depth.saturating_add(self.measured), tokens);
         self.measured = self.measured.saturating_add(tokens);
         self.model.check(&[&before[..], &next].concat())?;
@@ -102,8 +102,8 @@ impl Bench {
         Ok(step?)
     }
 
-    /// Tokens that differ from each other, so that routers choose as they do for text: `count` of a
-    /// fixed sequence from `first` on.
+    /// Returns `count` tokens of a fixed sequence from `first` on. They differ from each other, so
+    /// that routers choose as for text.
     fn some_tokens(&self, first: usize, count: usize) -> Vec<u32> {
         // Knuth's multiplicative hash.
         let hash = |index: u64| index.wrapping_add(1).wrapping_mul(2_654_435_761) >> 7;

@@ -65,8 +65,8 @@ use crate::Error;
 
 /// Tokens of the prompt that is predicted.
 pub const PROMPT: usize = 512;
-/// Tokens of decode that are measured at a time, and how often: the lower quartile counts, since
-/// what disturbs makes it slower.
+/// Tokens of decode in a measurement, and number of measurements. The lower quartile counts, since
+/// disturbances only make it slower.
 const TOKENS: usize = 8;
 const ROUNDS: usize = 8;
 /// Max number of measured layers, and max bytes of their experts.
@@ -90,7 +90,7 @@ pub struct Shape {
     pub bytes: f64,
     /// The part of experts that are packed after they were read.
     pub raw: f64,
-    /// Most tokens of a step.
+    /// Max number of tokens in a step.
     pub tokens: u32,
 }
 
@@ -180,7 +180,7 @@ impl Routing {
     pub fn evenness_of(in_memory: f64, read: f64) -> Option<f64> {
         let inside = |part: f64| part > 0.0 && part < 1.0;
         let hits = (1.0 - read).clamp(1e-6, 1.0);
-        // All in memory says nothing of what would be with less.
+        // A run with all experts in memory says nothing about smaller budgets.
         inside(in_memory).then(|| hits.ln() / in_memory.ln())
     }
 }
@@ -197,8 +197,8 @@ pub fn forecast(shape: &Shape, costs: &Costs, slots: u64, routing: &Routing) -> 
     let pack = |bytes: f64| bytes * shape.raw * costs.packing;
     let (bytes, reading) = read(misses);
     let experts = costs.experts + pack(bytes);
-    // Layers that miss some: of the first expert to come, more than its part of what the drive
-    // gives is waited for.
+    // Share of layers with misses. The first expert to arrive takes longer than its share of the
+    // drive's rate.
     let missing = 1.0 - hits.powi(shape.top_k.min(64) as i32);
     let first = (costs.alone - shape.bytes / costs.drive.max(1.0)).max(0.0);
     let reading = reading + missing * f64::from(shape.layers) * first;
@@ -227,8 +227,8 @@ pub fn forecast(shape: &Shape, costs: &Costs, slots: u64, routing: &Routing) -> 
     Forecast { slots, hits, bytes, compute: costs.dense + experts, reading, token, prompt, limit }
 }
 
-/// Measures what computing costs: runs the first layers of a model from memory. Takes some seconds,
-/// and at most a third of the memory that is left, or what two layers take.
+/// Measures the cost of computing by running the first layers of a model from memory. This takes
+/// some seconds, and at most a third of the free memory, or the memory of two layers.
 ///
 /// # Errors
 /// When the model cannot be compiled or run.
@@ -242,7 +242,7 @@ pub fn measure(path: &Path, options: &LoadOptions, drive: &Choice, shape: &Shape
     let several = Parts::measure(path, options, few)?;
     let one = Parts::measure(path, options, 1)?;
     let more = (layers - 1) as f64;
-    // Noise may say that a layer takes nothing; its experts alone take more.
+    // Noise can make the difference too small: a layer takes at least as long as its experts.
     let per_layer = |several: f64, one: f64, least: f64| {
         if few > 1 { ((several - one) / (few - 1) as f64).max(least) } else { 0.0 }
     };
@@ -250,7 +250,7 @@ pub fn measure(path: &Path, options: &LoadOptions, drive: &Choice, shape: &Shape
     let token = one.token + more * per_layer(several.token, one.token, experts);
     let experts = experts * f64::from(shape.layers);
     let prompt = one.prompt + more * per_layer(several.prompt, one.prompt, 0.0);
-    // As in blocks: a matrix of an expert lies in one piece.
+    // Adjacent chunks, as in blocks: an expert's matrix is contiguous.
     let together = (shape.bytes / 3.0 / CHUNK as f64).round().clamp(1.0, 64.0) as u32;
     let rate = drive
         .rate_of(together, DRIVE_TIME)
@@ -345,7 +345,7 @@ impl Remembered {
         let model = name(path).ok_or("the model is no file")?;
         let file = file(&model).ok_or("there is no folder for it: neither XDG_CACHE_HOME nor HOME is set")?;
         let (measured, target) = (cache_file::seconds(SystemTime::now()), target.name().to_owned());
-        // What runs found is of the model, and not of this measurement.
+        // The routing belongs to the model, and not to this measurement.
         let routing = Remembered::routing(path);
         let what = Remembered { version: VERSION, measured, model, threads, target, shape, costs, routing };
         cache_file::write(&file, &what).map(|()| file.clone()).map_err(|error| format!("{}: {error}", file.display()))
@@ -364,8 +364,7 @@ impl Remembered {
         found().map(|found| found.routing).unwrap_or_default()
     }
 
-    /// Keeps what a run found of routing, for the next `ixc plan`. What cannot be written is not
-    /// kept.
+    /// Stores a run's routing for the next `ixc plan`. Errors of writing are ignored.
     pub fn learn(&self, evenness: Option<f64>, prompt: Option<f64>) {
         let routing = Routing {
             evenness: evenness.map(|found| found.min(MOST_EVENNESS)).or(self.routing.evenness),
@@ -441,7 +440,7 @@ mod tests {
 
     #[test]
     fn what_is_known_of_hits_counts_and_packing_costs() {
-        // A quarter of the experts in memory, and a tenth of what is needed read.
+        // A quarter of the experts is in memory, and a tenth of the needed experts is read.
         let evenness = Routing::evenness_of(0.25, 0.1);
         let routing = Routing { evenness, prompt: Some(0.5) };
         let known = forecast(&SHAPE, &COSTS, SHAPE.all() / 4, &routing);
@@ -449,8 +448,7 @@ mod tests {
         assert!((known.prompt - 3072.0 * 2.6e-3).abs() < 1e-6);
         let slow = forecast(&Shape { raw: 1.0, ..SHAPE }, &Costs { packing: 1e-9, ..COSTS }, SHAPE.all() / 4, &routing);
         assert!(slow.compute > known.compute && slow.token >= known.token);
-        // An expert that comes alone takes longer than its part of many: once for each layer that
-        // misses some.
+        // A single expert takes longer than its share of many: once for each layer with misses.
         let alone = forecast(&SHAPE, &Costs { alone: 3.6e-3, ..COSTS }, SHAPE.all() / 4, &routing);
         let missing = 48.0 * (1.0 - 0.9f64.powi(8));
         assert!((alone.reading - known.reading - missing * 1e-3).abs() < 1e-9);

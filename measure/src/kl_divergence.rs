@@ -27,8 +27,8 @@ pub struct Divergence {
     pub agreement: f64,
 }
 
-/// Compares logits `[positions, vocabulary]` with the right ones. `None` where they are not as
-/// many, or none at all, or where a logit is no number.
+/// Compares logits `[positions, vocabulary]` with the reference. `None` if the lengths differ or
+/// are zero, or a logit is NaN.
 pub fn divergence(right: &[f32], other: &[f32], vocabulary: usize) -> Option<Divergence> {
     let positions = right.len().checked_div(vocabulary)?;
     let all_finite = right.iter().chain(other).all(|logit| logit.is_finite());
@@ -51,8 +51,8 @@ pub fn divergence(right: &[f32], other: &[f32], vocabulary: usize) -> Option<Div
     Some(found)
 }
 
-/// Negative logarithm of the probability of word `next`, in nats; `None` where a logit is no number
-/// or there is no such word.
+/// Returns the negative logarithm of the probability of word `next`, in nats. `None` if a logit is
+/// NaN or there is no such word.
 pub fn surprise(logits: &[f32], next: usize) -> Option<f64> {
     let logit = f64::from(*logits.get(next)?);
     logits.iter().all(|logit| logit.is_finite()).then(|| log_sum_exp(logits) - logit)

@@ -36,7 +36,7 @@ pub fn write(out: &mut (impl Write + ?Sized), shape: [usize; 2], data: &[f32]) -
     data.iter().try_for_each(|value| out.write_all(&value.to_le_bytes()))
 }
 
-/// Writes a matrix to a file, or leaves what was there.
+/// Writes a matrix to a file, or leaves the old file on an error.
 ///
 /// # Errors
 /// See [`OutputError`].

@@ -79,7 +79,7 @@ fn left_out(n: usize, m: usize) -> (usize, f64) {
         }
         (left_out, outside) = (count, Some(below));
     }
-    // An end at the place `count` excludes what has at most `count` pairs on the other side.
+    // A bound at place `count` excludes outcomes with at most `count` pairs on the other side.
     let outside = outside.unwrap_or(probable[0]);
     (left_out, (1.0 - 2.0 * outside).max(0.0))
 }
@@ -125,7 +125,7 @@ mod tests {
         // Critical values of U for two sides of 0.05 (Mann and Whitney 1947): 5 and 5: 2; 8 and 8:
         // 13; 10 and 7: 14.
         assert_eq!([(5, 5), (8, 8), (10, 7), (4, 4)].map(|(n, m)| left_out(n, m).0), [2, 13, 14, 0]);
-        // Three of each: one of 20 orders at each end.
+        // With three measurements of each, one of 20 orders is outside at each end.
         let (ends, confidence) = left_out(3, 3);
         assert!(ends == 0 && (confidence - 0.9).abs() < 1e-12, "{confidence}");
         assert!(left_out(1, 1).1.abs() < 1e-12);
@@ -133,7 +133,7 @@ mod tests {
             let all = mann_whitney(n, m);
             assert!((all.iter().sum::<f64>() - 1.0).abs() < 1e-9 && all.iter().all(|p| *p >= 0.0), "{n} {m}");
         }
-        // The count and the normal distribution agree where they meet.
+        // The exact and the normal distribution agree where they meet.
         let near = |n: usize| left_out(n, n).0 as f64 / (n * n) as f64;
         assert!((near(26) - near(30)).abs() < 0.02, "{} {}", near(26), near(30));
     }

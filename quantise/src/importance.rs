@@ -43,7 +43,8 @@ fn floats_as_bytes(floats: &[f32]) -> Vec<u8> {
     floats.iter().flat_map(|x| x.to_le_bytes()).collect()
 }
 
-/// Sums of the squares of what a model's matrices were multiplied with, piece by piece of a text.
+/// Sums of squares of the activations that a model's matrices were multiplied with, added piece by
+/// piece of a text.
 #[derive(Clone, Debug, Default)]
 pub struct Observed {
     /// By tensor: its columns and one more; by expert the sums of its columns, and its rows.
@@ -52,7 +53,7 @@ pub struct Observed {
 }
 
 impl Observed {
-    /// Adds what an engine saw since its sequence began, whose plan was made with
+    /// Adds an engine's values since its sequence began. Its plan must be compiled with
     /// [`observe::Options::inputs`].
     pub fn add<'s>(&mut self, states: impl IntoIterator<Item = (&'s str, usize, Vec<f32>)>) {
         for (name, width, values) in states {
@@ -68,8 +69,8 @@ impl Observed {
         self.sums.is_empty()
     }
 
-    /// Writes the file, over pieces of `context` tokens of the text of this name. Gives how many
-    /// matrices were seen.
+    /// Writes the file, for pieces of `context` tokens of the text with this name. Returns the
+    /// number of matrices.
     ///
     /// # Errors
     /// When the output cannot be written.
@@ -186,7 +187,7 @@ impl Importance {
         self.means.is_empty()
     }
 
-    /// Whether it says anything of a tensor.
+    /// Whether it has an entry for a tensor.
     pub fn knows(&self, tensor: &str) -> bool {
         self.means.contains_key(tensor)
     }
@@ -246,7 +247,7 @@ fn of_gguf(gguf: &Gguf) -> Result<HashMap<String, Vec<f32>>, String> {
         }
         let columns = sums.len() / counts.len();
         let all = sums.chunks(columns.max(1)).zip(&counts).flat_map(|(sums, &count)| {
-            // Of an expert that nothing was routed to, nothing is known: all columns alike.
+            // An expert without tokens has no values: all columns get the same importance.
             sums.iter().map(move |sum| if count > 0.0 { sum / count } else { 1.0 })
         });
         let (name, found) = checked(name, all.collect())?;
@@ -290,7 +291,7 @@ fn of_binary(bytes: &[u8]) -> Result<HashMap<String, Vec<f32>>, String> {
         let name = std::str::from_utf8(words.take(length)?).map_err(|_| "a name is no UTF-8".to_owned())?;
         let calls = words.count("a number of calls")?;
         let values = words.count("a number of columns")?;
-        // What is stored is the mean times the number of calls.
+        // The file stores the mean times the number of calls.
         let calls = if calls == 0 { 1.0 } else { calls as f32 };
         let bytes = words.take(values.saturating_mul(4))?.chunks_exact(4);
         let values = bytes.map(|x| f32::from_le_bytes([x[0], x[1], x[2], x[3]]) / calls).collect();
@@ -339,7 +340,7 @@ mod tests {
         observed.write(output, "text", 64).unwrap();
         assert_eq!(Importance::read(&path).unwrap().of("a.weight", 2, 1).unwrap(), Some(&[2.0, 0.5][..]));
         let mut bytes = std::fs::read(&path).unwrap();
-        // A sum of squares, not as much as to be no number.
+        // A changed sum of squares that is still a valid number.
         let at = bytes.windows(4).rposition(|four| four == 8f32.to_le_bytes()).unwrap();
         bytes[at + 2] ^= 1;
         std::fs::write(&path, bytes).unwrap();
@@ -358,7 +359,7 @@ mod tests {
         assert!(of_binary(&binary(0, "a", 1, &[1.0])).unwrap_err().contains("no matrices"));
         assert!(of_binary(&binary(1, "a", 1, &[f32::NAN])).unwrap_err().contains("NaN"));
         assert!(of_binary(&binary(2, "a", 1, &[1.0])).is_err());
-        // A length that no memory is taken for.
+        // A huge length must not allocate memory.
         let mut long = binary(1, "a", 1, &[1.0]);
         long[13..17].copy_from_slice(&i32::MAX.to_le_bytes());
         assert!(of_binary(&long).unwrap_err().contains("ends within"));

@@ -57,8 +57,8 @@ const HEAD: &str = "output.weight";
 /// The embeddings.
 const EMBEDDINGS: [&str; 2] = ["token_embd.weight", "per_layer_token_embd.weight"];
 
-/// Parts of names of matrices that stay as they are: routers, convolutions, tables, and what is too
-/// small to gain by it.
+/// Parts of names of matrices that stay unchanged: routers, convolutions, tables, and matrices that
+/// are too small to matter.
 const KEPT: [&str; 13] = [
     "_norm.weight",
     "ffn_gate_inp.weight",
@@ -76,7 +76,7 @@ const KEPT: [&str; 13] = [
 ];
 
 impl Part {
-    /// The part of a tensor; `tied` where the embedding is the last product, too.
+    /// Returns the part of a tensor; `tied` means that the embedding is also the output matrix.
     pub fn of(name: &str, tied: bool) -> Part {
         if name == HEAD || (tied && EMBEDDINGS.contains(&name)) {
             return Part::Head;
@@ -120,7 +120,7 @@ impl<'m> Counter<'m> {
         Counter { numbers, values }
     }
 
-    /// The number of a tensor among those of its part, or its layer, and of how many.
+    /// Returns the number of a tensor among those of its part, or its layer, and the total.
     pub fn number(&self, mix: &Mix, name: &str, experts: u64, layers: usize) -> (usize, usize) {
         let own_layer = layer(name).unwrap_or(0);
         let number = self.numbers.get(name).copied().unwrap_or(own_layer);
@@ -271,8 +271,8 @@ use When::{
     Layers, MoreBits, Without,
 };
 
-/// Rules of the mixes of two bits and fewer, which have `few` where others have the fewest bits,
-/// and those of attention's output.
+/// Rules of the mixes with about two bits or fewer. `few` is the format of values and of the first
+/// down projections, and `output` that of attention's output.
 macro_rules! low_rules {
     ($embedding:expr, $few:expr $(, $output:expr)?) => {
         &[
@@ -451,7 +451,8 @@ impl Mix {
     /// The format of a tensor.
     pub fn format_of(&self, part: Part, place: &Place) -> Format {
         if part == Part::Head {
-            // Of rows that are no whole blocks of the others' format the last product has bytes.
+            // If rows do not consist of whole blocks of the mix's format, the output matrix gets
+            // Q8_0.
             let fits = self.format.row_bytes(place.columns).is_some();
             return if fits || !self.format.is_quantised() { self.head } else { Q8_0 };
         }
@@ -468,8 +469,8 @@ impl Mix {
     }
 }
 
-/// Formats for rows that are no whole blocks of another, which fit shorter blocks and have as many
-/// bits or more.
+/// Formats with shorter blocks and at least as many bits, for rows that do not consist of whole
+/// blocks.
 const SHORTER: [(Format, Format); 16] = [
     (Iq4Xs, Iq4Nl),
     (Iq3S, Iq4Nl),

@@ -10,8 +10,8 @@
 //! # Ok::<(), ixc_quantise::quantise::QuantiseError>(())
 //! ```
 //!
-//! Everything else in the file stays as it is: keys, their order, vectors, routers. What is written
-//! is the same with any number of threads.
+//! Everything else in the file stays unchanged: keys, their order, vectors, routers. The output is
+//! the same with any number of threads.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -32,11 +32,11 @@ use ixc_passes::options::matches;
 use crate::importance::{Importance, ImportanceError};
 use crate::mix::{Counter, Mix, Part, Place, for_rows, is_quantised, needs_importance};
 
-/// Numbers of a part, which one thread makes: some milliseconds' work.
+/// Numbers in a part, which one thread encodes in some milliseconds.
 const NUMBERS: usize = 1 << 19;
-/// Parts that are made before they are written, of each thread: the one that it makes and the next.
+/// Parts of each thread that are encoded ahead of writing: the current one and the next.
 const AHEAD: usize = 2;
-/// `general.quantization_version` of what blocks mean.
+/// `general.quantization_version`, the version of the block formats.
 const QUANTISATION_VERSION: u32 = 2;
 
 /// Options of quantising a model.
@@ -65,7 +65,7 @@ impl Options<'_> {
 /// Why a model is not quantised.
 #[derive(Debug, thiserror::Error)]
 pub enum QuantiseError {
-    /// The model's file is not what it should be.
+    /// The model's file is malformed.
     #[error(transparent)]
     Gguf(#[from] GgufError),
     /// The importance matrix is not this model's.
@@ -193,7 +193,7 @@ fn number(model: &Gguf, key: &str) -> Option<u64> {
     number.and_then(|number| u64::try_from(number).ok())
 }
 
-/// Plans what becomes of each tensor.
+/// Plans the treatment of each tensor.
 ///
 /// # Errors
 /// See [`QuantiseError`].
@@ -201,7 +201,7 @@ pub fn plan<'m>(model: &'m Gguf, options: &Options<'m>) -> Result<Plan<'m>, Quan
     let tied = model.tensor("output.weight").is_none();
     // Every layer has tensors.
     let layers = number(model, "block_count").unwrap_or(1).min(model.own_tensors().len() as u64) as usize;
-    // Of the first layer, which may have none.
+    // The value of the first layer, which may have no such key.
     let heads = number(model, "attention.head_count").unwrap_or(1);
     let heads_of_key = heads.checked_div(number(model, "attention.head_count_kv").unwrap_or(heads)).unwrap_or(0);
     let experts = number(model, "expert_count").unwrap_or(0);
@@ -338,7 +338,7 @@ impl Plan<'_> {
         }
     }
 
-    /// Gives a tensor's bytes to `out` as they are, part by part.
+    /// Copies a tensor's bytes to `out`, part by part.
     fn copy(&self, tensor: &Tensor, out: &mut dyn FnMut(&[u8]) -> io::Result<()>) -> io::Result<()> {
         let most = (NUMBERS as u64).next_multiple_of(tensor.tensor_type().block_bytes.into());
         let mut at = 0;
@@ -460,7 +460,7 @@ impl TensorParts<'_> {
     }
 }
 
-/// A part that a thread makes: where it is, room for its bytes, and who gets these.
+/// Part for a thread to encode: its position, a buffer for its bytes, and the receiver of these.
 struct Work {
     tensor: usize,
     part: usize,
@@ -494,7 +494,7 @@ impl<'p> Works<'p> {
             let work = move || {
                 let mut numbers = Vec::new();
                 loop {
-                    // Who panicked did so with a part, not with the queue.
+                    // A thread that panicked did so with a part, and not with the queue.
                     let next = taken.lock().unwrap_or_else(PoisonError::into_inner).recv();
                     let Ok(Work { tensor, part, mut made, done }) = next else { break };
                     tensors[tensor].make(source, part, &mut numbers, &mut made);
@@ -508,7 +508,7 @@ impl<'p> Works<'p> {
         Ok(Works { tensors, next: (0, 0), ahead: VecDeque::new(), most_ahead, free: Vec::new(), works })
     }
 
-    /// Has parts made as far ahead as there is room for.
+    /// Queues parts for encoding, as far ahead as allowed.
     fn fill(&mut self) {
         while self.ahead.len() < self.most_ahead {
             let (tensor, part) = self.next;

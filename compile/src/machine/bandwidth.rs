@@ -30,14 +30,14 @@ pub fn measure(threads: usize, bytes: usize) -> f64 {
 pub fn measure_rounds(threads: usize, bytes: usize, rounds: usize) -> f64 {
     let threads = threads.max(1);
     let words = (bytes / 8 / threads).next_multiple_of(1 << 10).max(1 << 10);
-    // A slice that lies in a cache is read so often that the threads' different begins count for
-    // little.
+    // A slice that fits in a cache is read so often that the different start times of threads do
+    // not matter.
     let passes = (LEAST_READ / 8 / words).max(1);
     let start = Barrier::new(threads);
     let ways = ways();
     // Start and end of each round in a thread.
     let work = || -> Vec<(Instant, Instant)> {
-        // Written by the thread that reads it, so that it lies on its own node.
+        // Written by the thread that reads it, so that it is on the thread's own memory node.
         let mut memory = Large::of(words);
         let slice = memory.words();
         for (at, word) in slice.iter_mut().enumerate() {
@@ -64,9 +64,8 @@ pub fn measure_rounds(threads: usize, bytes: usize, rounds: usize) -> f64 {
     (words * 8 * threads * passes) as f64 / best_round(&times).max(1e-9)
 }
 
-/// Seconds of the best round: from when the first thread began until the last one ended. One
-/// thread's time is not enough, since it may have been kept from beginning until the others were
-/// done.
+/// Returns the seconds of the best round: from the start of the first thread to the end of the
+/// last. One thread's time is not enough, since it may have started late.
 fn best_round(times: &[Vec<(Instant, Instant)>]) -> f64 {
     let rounds = times.iter().map(Vec::len).min().unwrap_or(0);
     let seconds = (0..rounds).filter_map(|round| {
@@ -77,7 +76,7 @@ fn best_round(times: &[Vec<(Instant, Instant)>]) -> f64 {
     seconds.fold(f64::INFINITY, f64::min)
 }
 
-/// Words in large pages, where the system gives some.
+/// Words in large pages, if the system has some.
 enum Large {
     Mapped(MmapMut),
     /// Ordinary memory, if mapping fails.
@@ -133,8 +132,8 @@ fn ways() -> Vec<Sum> {
     ways
 }
 
-/// Thirty-two independent sums: loads and not additions are what limits. The compiler makes vectors
-/// of them.
+/// Thirty-two independent sums, so that loads and not additions are the limit. The compiler makes
+/// vectors of them.
 fn sum_plain(words: &[u64]) -> u64 {
     let mut sums = [0u64; 32];
     let (chunks, rest) = words.as_chunks::<32>();

@@ -16,7 +16,7 @@ pub struct Feature {
     pub gives: &'static str,
 }
 
-/// A target and what this machine lacks for it.
+/// Target, and the features that this machine lacks for it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct TargetState {
     /// Name.

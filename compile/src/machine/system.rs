@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use ixc_files::read_system;
 use serde::Serialize;
 
-/// Whether something works here, and if not, why.
+/// Availability of a system feature, and the reason if it is unavailable.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Probe {
     /// Whether it works.
@@ -79,7 +79,7 @@ pub fn memory() -> Memory {
 fn cgroup_limit() -> Option<u64> {
     let read = |path: &Path| read_system(path)?.trim().parse::<u64>().ok();
     let version_1 = read(Path::new("/sys/fs/cgroup/memory/memory.limit_in_bytes"));
-    // Version 1 says "no limit" as the largest multiple of a page.
+    // Version 1 represents "no limit" by the largest multiple of a page.
     cgroups()
         .iter()
         .filter_map(|path| read(&path.join("memory.max")))
@@ -98,7 +98,7 @@ pub fn huge_pages() -> Option<String> {
 /// Whether the kernel (and the container's filter) lets a ring be set up.
 #[cfg(target_os = "linux")]
 pub fn io_uring() -> Probe {
-    // `struct io_uring_params` is 120 bytes; all zero asks for the defaults.
+    // `struct io_uring_params` has 120 bytes; zeros request the defaults.
     let mut params = [0u32; 30];
     // SAFETY: the kernel reads and writes 120 bytes at `params`, which has that many and lives
     // until the call returns.
@@ -123,7 +123,7 @@ pub fn executable_memory() -> Probe {
     Probe::of(memmap2::MmapMut::map_anon(4096).and_then(memmap2::MmapMut::make_exec))
 }
 
-/// The most memory that this process had resident, mapped files included.
+/// Returns the peak resident memory of this process, mapped files included.
 pub fn peak_memory() -> Option<u64> {
     own_memory("VmHWM:")
 }
@@ -140,10 +140,10 @@ fn own_memory(field: &str) -> Option<u64> {
     line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
 
-/// Page faults of this process that had to wait for a drive, where the system tells.
+/// Returns the page faults of this process that waited for a drive, if the system reports them.
 pub fn major_faults() -> Option<u64> {
     let stat = read_system(Path::new("/proc/self/stat"))?;
-    // The command's name stands in brackets and may hold anything; `majflt` is the tenth field
+    // The command's name is in parentheses and may contain anything; `majflt` is the tenth field
     // after it.
     stat.rsplit_once(')')?.1.split_whitespace().nth(9)?.parse().ok()
 }

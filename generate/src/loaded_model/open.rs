@@ -1,5 +1,4 @@
-//! From a model or a plan to an engine: what is compiled for which run, and how what was compiled
-//! is loaded.
+//! From a model or a plan to an engine: compiles a model for a run, and loads the plan.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -85,7 +84,8 @@ pub(crate) fn engine_options(
     Ok((options, drive))
 }
 
-/// The file that most experts of a plan lie in, if it says when they are needed and that is a file.
+/// Returns the file with most of a plan's experts, if the plan states when they are needed and they
+/// are in a file.
 fn experts_file(file: &PlanFile, folder: &Path) -> Option<PathBuf> {
     let plan = &file.plan;
     let own = || file.weights.as_ref().map(|own| own.place().0);
@@ -103,6 +103,6 @@ fn experts_file(file: &PlanFile, folder: &Path) -> Option<PathBuf> {
         let sum = bytes.entry(path?).or_default();
         *sum = sum.saturating_add(weight.bytes);
     }
-    // The demo model is no file.
+    // The demo model is not a file.
     bytes.into_iter().max_by_key(|(_, bytes)| *bytes).map(|(path, _)| path).filter(|path| path.is_file())
 }

@@ -50,8 +50,8 @@ impl Text {
     /// its end is left out.
     ///
     /// # Errors
-    /// [`Error::ShortText`] where it has fewer tokens than a piece, [`Error::Context`] where a
-    /// piece does not fit into the model's context, and where the model has no tokenizer.
+    /// [`Error::ShortText`] if the text has fewer tokens than a piece, [`Error::Context`] if a
+    /// piece does not fit in the model's context. Also if the model has no tokenizer.
     pub fn new(model: &LoadedModel, text: &str, context: usize) -> Result<Text, Error> {
         let tokenizer = model.tokenizer()?;
         let tokens = with_bos(tokenizer, tokenizer.encode(text.strip_suffix('\n').unwrap_or(text), false)?);
@@ -85,7 +85,7 @@ impl Text {
         self.context / 2
     }
 
-    /// Positions of a piece whose prediction is scored: nothing is known of what follows the last.
+    /// Returns the number of scored positions in a piece; the last position has no known successor.
     pub fn scored(&self) -> usize {
         self.context - 1 - self.first_scored()
     }
@@ -189,7 +189,7 @@ impl Piece {
     }
 }
 
-/// A mean with the standard error of it.
+/// Mean with its standard error.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Mean {
     /// The mean.
@@ -243,7 +243,7 @@ pub struct Comparison {
     pub divergence_max: f64,
     /// Share of the positions at which both have the same likeliest token.
     pub same: Mean,
-    /// By how much the probability of the token that followed changed, on average.
+    /// Average change in the probability of the next token.
     pub change: Mean,
     /// Root of the mean square of that change.
     pub change_rms: f64,
@@ -285,7 +285,7 @@ pub fn summary(pieces: &[Piece]) -> Option<Summary> {
     Some(Summary { positions, perplexity: own, perplexity_error: error, against })
 }
 
-/// The number below which a part of a sorted list lies, between two of it in proportion.
+/// Returns a quantile of a sorted list, interpolated between two elements.
 fn quantile(sorted: &[f64], part: f64) -> f64 {
     let place = part * (sorted.len() - 1) as f64;
     let (below, rest) = (place.floor() as usize, place.fract());

@@ -13,6 +13,7 @@
 //!
 //! Invariant: a number is used only if the checksum of its line is right. The checksum also covers
 //! the first line and the line's number.
+//!
 //! Invariant: a piece is on the drive before the next is computed. Text after the last whole line
 //! is overwritten. So a resumed evaluation writes the same bytes as an uninterrupted one.
 
@@ -116,7 +117,7 @@ impl Header {
 pub struct Record {
     path: PathBuf,
     file: File,
-    /// The first line, to which the others belong.
+    /// First line, which the checksums of all other lines cover.
     header: String,
     /// Pieces that it has.
     pieces: usize,
@@ -128,8 +129,7 @@ fn place_of(header: &str, piece: usize) -> Vec<u8> {
 }
 
 impl Record {
-    /// Opens a record at a place, or begins one; gives the pieces that are there already. `anew`
-    /// leaves nothing of what was there.
+    /// Opens or creates a record, and returns the pieces in it. `anew` removes all of them.
     ///
     /// # Errors
     /// See [`RecordError`].
@@ -216,7 +216,7 @@ struct Version {
     schema: String,
 }
 
-/// Whether a first line says the same; what differs first otherwise.
+/// Checks that a first line has the same header, and reports the first difference.
 fn same(path: &Path, line: &[u8], header: &Header) -> Result<(), RecordError> {
     let malformed = |problem: String| RecordError::Malformed { path: path.to_owned(), line: 1, problem };
     let none = |problem: &dyn Display| malformed(format!("no header: {problem}"));
@@ -279,7 +279,7 @@ mod tests {
         let refused = |bytes: &[u8]| {
             std::fs::write(&path, bytes).unwrap();
             let error = opened(&path).err().map(|error| error.to_string());
-            // Nothing is written to what is refused.
+            // A refused file stays unchanged.
             assert_eq!(std::fs::read(&path).unwrap(), bytes);
             error
         };
