@@ -60,7 +60,7 @@ impl BatchChoice {
         self.batch.as_deref()
     }
 
-    /// Sequences that are needed.
+    /// Returns the number of sequences that the batch needs.
     pub fn sequences(&self) -> u32 {
         if self.batch.is_some() { self.parallel } else { 1 }
     }

@@ -252,7 +252,7 @@ struct Rounds {
 }
 
 impl Rounds {
-    /// Bytes of experts that were read for each token.
+    /// Returns the bytes of experts read for each token.
     fn bytes_per_token(&self, (_, _, tokens): Work) -> f64 {
         self.streamed.bytes as f64 / (self.rates.len() * tokens).max(1) as f64
     }
@@ -316,7 +316,7 @@ impl Row {
     }
 }
 
-/// The median.
+/// Returns the median.
 fn middle_of(mut all: Vec<f64>) -> Option<f64> {
     all.sort_by(f64::total_cmp);
     all.get(all.len() / 2).copied()

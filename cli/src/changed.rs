@@ -35,7 +35,7 @@ impl ChangeChoice {
         self.start_from.is_some() || self.kernels.is_some()
     }
 
-    /// Files that are read.
+    /// Returns the input files of these options.
     pub fn files(&self) -> impl Iterator<Item = &Path> {
         let tuned = self.tuned.as_deref().filter(|file| *file != Path::new("none"));
         self.start_from.as_deref().into_iter().chain(tuned)

@@ -66,7 +66,7 @@ impl ModelArgument {
     }
 }
 
-/// A model, or the demo model.
+/// Opens a model, or the demo model.
 pub fn open(path: Option<&Path>) -> anyhow::Result<Model> {
     Ok(match path {
         Some(path) => Model::open(path)?,
@@ -88,7 +88,7 @@ pub struct ModelChoice {
 }
 
 impl ModelChoice {
-    /// The path of the model or plan, unless it is the demo model.
+    /// Returns the path of the model or plan; `None` for the demo model.
     pub fn path(&self) -> Option<&Path> {
         self.model.as_ref().or(self.model_file.as_ref())?.path()
     }
@@ -103,7 +103,7 @@ impl ModelChoice {
         self.model.as_ref().and(self.model_file.as_ref())?.path()
     }
 
-    /// All files that are named.
+    /// Returns all named files.
     pub fn files(&self) -> impl Iterator<Item = &Path> {
         [&self.model, &self.model_file].into_iter().flatten().filter_map(ModelName::path)
     }
@@ -123,7 +123,7 @@ impl ModelChoice {
     }
 }
 
-/// Positions of a context, as the runtime counts them.
+/// Converts a context length to the runtime's type.
 pub fn positions(context: usize) -> u32 {
     u32::try_from(context).unwrap_or(u32::MAX)
 }
@@ -143,7 +143,7 @@ pub struct TargetChoice {
 }
 
 impl TargetChoice {
-    /// The target, if one is named.
+    /// Returns the target, if one is named.
     pub fn target(&self) -> Option<Target> {
         self.target.map(|target| target.target)
     }
@@ -268,7 +268,7 @@ pub struct StreamingChoice {
 }
 
 impl StreamingChoice {
-    /// Experts of a token that are computed one layer later.
+    /// Returns the number of a token's experts that are computed one layer later.
     pub fn defer(&self) -> u32 {
         self.deferral.defer
     }

@@ -271,7 +271,7 @@ impl Args {
         Ok(descriptor.reasons.iter().try_for_each(|reason| writeln!(out, "  {reason}"))?)
     }
 
-    /// The folder of `--dump-dir`.
+    /// Creates the folder of `--dump-dir`.
     fn dump_folder(&self) -> Result<Option<NewFolder>, ixc_error::Error> {
         Ok(self.dump_dir.as_deref().map(NewFolder::create).transpose()?)
     }

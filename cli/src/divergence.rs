@@ -22,12 +22,12 @@ minutes; one said that it depended on who was watching the tap.";
 const MOST_POSITIONS: usize = 256;
 const MOST_BYTES: usize = 64 << 20;
 
-/// Positions that are compared of a model.
+/// Returns the number of positions to compare for a model.
 pub fn positions(model: &Model) -> usize {
     usize::try_from(model.arch.hyper.context_length).unwrap_or(MOST_POSITIONS).min(MOST_POSITIONS)
 }
 
-/// A divergence in words.
+/// Returns a divergence as text.
 pub fn said(divergence: &Divergence) -> String {
     format!(
         "over {} of text: divergence {:.5} nats on average, {:.5} at most; the same likeliest token at {:.1} %",
@@ -38,7 +38,7 @@ pub fn said(divergence: &Divergence) -> String {
     )
 }
 
-/// The divergence of the second way's logits from the first's.
+/// Computes the divergence of the second model's logits from the first's.
 ///
 /// # Errors
 /// When a model cannot be opened or run, or the text has no tokens.

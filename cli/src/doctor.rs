@@ -149,7 +149,7 @@ impl Args {
 /// Columns of a line.
 const WIDTH: usize = 96;
 
-/// Names after a title, in lines that are not too long.
+/// Prints names after a title, in lines of limited length.
 fn list(out: &mut dyn Write, title: &str, names: &[&str]) -> std::io::Result<()> {
     let (mut line, mut title) = (String::new(), title);
     for name in names {

@@ -7,7 +7,7 @@ use ixc_passes::manager::Ir;
 use super::wrap::Text;
 use super::{Usage, terminal};
 
-/// The language of a name.
+/// Returns the language of a name.
 fn language(name: &str) -> Option<Language> {
     Language::ALL.iter().find(|(own, ..)| *own == name).map(|(.., language)| *language)
 }
@@ -49,7 +49,7 @@ impl FormatChoice {
     }
 }
 
-/// A drawing of IR.
+/// Draws IR.
 ///
 /// # Errors
 /// For that of a plan.

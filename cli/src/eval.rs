@@ -254,7 +254,7 @@ impl Args {
     }
 }
 
-/// A comparison, a line for each figure.
+/// Prints a comparison, with a line for each figure.
 fn compared(out: &mut dyn Write, against: &Comparison) -> std::io::Result<()> {
     let ratio = against.log_ratio.mean.exp();
     writeln!(out, "against     {:.4} ± {:.4}", against.perplexity, against.perplexity_error)?;

@@ -23,7 +23,7 @@ use super::{BadInput, Usage, interrupt, output};
 /// Exit status if a row is slower beyond noise.
 const SLOWER: u8 = 3;
 
-/// The exit status of a kind of failure.
+/// Returns the exit status of a kind of failure.
 pub const fn status(class: Class) -> u8 {
     match class {
         Class::Failed => 1,

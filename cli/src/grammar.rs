@@ -30,7 +30,7 @@ pub struct GrammarChoice {
 }
 
 impl GrammarChoice {
-    /// Files that are named here and read.
+    /// Returns the input files of these options.
     pub fn files(&self) -> impl Iterator<Item = &Path> {
         let schema = self.json_schema.as_deref().filter(|text| !is_schema(text) && *text != "-").map(Path::new);
         self.grammar_file.as_deref().into_iter().chain(self.json_schema_file.as_deref()).chain(schema)
@@ -60,7 +60,7 @@ impl GrammarChoice {
         }
     }
 
-    /// The grammar at its beginning.
+    /// Returns a matcher of the grammar, at its beginning.
     pub fn matcher(source: &Source, model: &LoadedModel) -> Result<Matcher, ixc_error::Error> {
         let helper = own_program().map_err(ixc_error::Error::io(Path::new("/proc/self/exe"), "find"))?;
         Ok(Vocabulary::new(model.tokenizer()?)?.with_helper(helper).matcher(source)?)

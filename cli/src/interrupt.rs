@@ -53,7 +53,7 @@ pub fn install() {
     }
 }
 
-/// The next Ctrl-C does this, and the one after it ends the program.
+/// Sets the action of the next Ctrl-C. The one after it ends the program.
 pub fn once(instead: impl FnOnce() + Send + 'static) {
     *INSTEAD.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(instead));
 }

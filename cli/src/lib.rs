@@ -156,7 +156,7 @@ const ELSEWHERE: [(&[&str], &str); 4] = [
     ),
 ];
 
-/// The commands with their options, as help, completions and manual pages have them.
+/// Returns the commands with their options, for help, completions and manual pages.
 pub(crate) fn command() -> clap::Command {
     help::grouped(Cli::command())
 }

@@ -138,7 +138,7 @@ impl Lines {
         lines
     }
 
-    /// The next message.
+    /// Reads the next message.
     ///
     /// # Errors
     /// When the terminal or standard input cannot be read.

@@ -56,7 +56,7 @@ impl Args {
     }
 }
 
-/// A command without clap's `help`, all the way down: pages have no page of their own for that.
+/// Removes clap's `help` from a command and all of its subcommands, so that no page describes it.
 fn without_help(command: Command) -> Command {
     let names: Vec<String> = commands(&command).map(|command| command.get_name().to_owned()).collect();
     let command = command.disable_help_subcommand(true);
@@ -68,7 +68,7 @@ fn commands(command: &Command) -> impl Iterator<Item = &Command> {
     command.get_subcommands()
 }
 
-/// All pages, with their names.
+/// Returns all pages, with their names.
 fn pages(command: &Command) -> std::io::Result<Vec<(String, Vec<u8>)>> {
     let mut pages = Vec::new();
     let mut open = vec![("ixc".to_owned(), command)];
@@ -79,7 +79,7 @@ fn pages(command: &Command) -> std::io::Result<Vec<(String, Vec<u8>)>> {
     Ok(pages)
 }
 
-/// The page of a command.
+/// Returns the page of a command.
 fn page(command: &Command, name: &str) -> std::io::Result<Vec<u8>> {
     let mut page = Vec::new();
     Man::new(command.clone()).title(name).section("1").source(format!("ixc {}", build::version())).render(&mut page)?;

@@ -129,7 +129,7 @@ pub fn colours() -> bool {
     }
 }
 
-/// Text of several lines, each [`Printable`]; tabs stay, too.
+/// Returns text of several lines in [`Printable`] form; tabs also stay.
 pub fn lines(text: &str) -> String {
     let printable =
         |line: &str| line.split('\t').map(|part| Printable(part).to_string()).collect::<Vec<_>>().join("\t");
@@ -310,7 +310,7 @@ pub struct Document<'f, F> {
 }
 
 impl<'f, F: Serialize> Document<'f, F> {
-    /// Facts, which are a map.
+    /// Creates a document from facts, which must be a map.
     pub fn new(schema: &'static str, facts: &'f F) -> Document<'f, F> {
         Document { schema, facts }
     }

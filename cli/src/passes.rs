@@ -102,7 +102,7 @@ impl PassChoice {
     }
 }
 
-/// All passes with their options, for help.
+/// Lists all passes with their options, for the help.
 pub fn list() -> String {
     let mut list = "PASSES:".to_owned();
     for pass in PASSES {

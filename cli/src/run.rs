@@ -147,7 +147,7 @@ struct Form {
 }
 
 impl Args {
-    /// Files that are named here and read.
+    /// Returns the input files of these options.
     fn inputs(&self) -> Vec<&Path> {
         let files = self.model.files().chain(self.file.as_deref()).chain(self.template.file()).chain(self.batch.file());
         let files = files.chain(self.speculation.file());

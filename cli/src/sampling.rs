@@ -135,7 +135,7 @@ fn window(count: i64) -> u32 {
 }
 
 impl SamplingArgs {
-    /// The seed, or a new one.
+    /// Returns the given seed, or a new one.
     pub fn seed(&self) -> u64 {
         let clock = || SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_nanos() as u64);
         // 32 bits are enough to distinguish runs, and short enough to type again.
@@ -179,7 +179,7 @@ impl SamplingArgs {
         Ok(())
     }
 
-    /// The sampler's settings for a model; `ends` are the tokens that end an answer.
+    /// Returns the sampler's settings for a model; `ends` are the tokens that end an answer.
     ///
     /// # Errors
     /// When the tokenizer has no tokens for the breakers of repetitions.

@@ -333,7 +333,7 @@ impl Args {
         fields
     }
 
-    /// The models, one at least, each with a name that no other has.
+    /// Returns the models, at least one, with different names.
     fn sources(&self) -> anyhow::Result<Vec<Source>> {
         let mut paths: Vec<Option<PathBuf>> = Vec::new();
         if self.model.is_given() || self.models_dir.is_none() {
@@ -414,8 +414,8 @@ fn split_number(stem: &str) -> Option<(&str, u32)> {
     count.parse::<u32>().ok().and(Some((before, number.parse().ok()?)))
 }
 
-/// Models and plans in a folder, in the order of their names: files that end as such, of split ones
-/// the first, and folders of safetensors.
+/// Returns the models and plans in a folder, sorted by name: model files and plans by extension (of
+/// a split model the first part), and folders of safetensors.
 fn models_of(folder: &Path) -> io::Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(folder)? {

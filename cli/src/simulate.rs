@@ -197,7 +197,7 @@ impl Args {
         })
     }
 
-    /// Steps without weights.
+    /// Simulates the times of steps, without weights.
     fn times(&self, out: &mut dyn Write, machine: &Machine) -> anyhow::Result<Report> {
         let mut last = None;
         let mut rows = Vec::new();
@@ -317,14 +317,14 @@ fn show(out: &mut dyn Write, piece: &str, text: &mut String, quiet: bool) -> std
     Ok(())
 }
 
-/// The engine of this CPU for the same plan.
+/// Loads the same plan into an engine on this CPU.
 fn cpu(plan: Plan<Kernel>, context: u32) -> anyhow::Result<Engine> {
     let built_in = Some(ixc_generate::plan_file::built_in());
     let options = engine::Options { context: Some(context), built_in, ..engine::Options::default() };
     Ok(Engine::load(plan, Path::new(""), &options).map_err(ixc_error::Error::from)?)
 }
 
-/// The first of the largest.
+/// Returns the token with the largest logit; among equal ones, the first.
 fn likeliest(logits: &[f32]) -> u32 {
     let mut best = 0;
     for (token, logit) in logits.iter().enumerate() {

@@ -100,7 +100,7 @@ pub struct SpeculationChoice {
 /// More of the last tokens would not improve a match.
 const MOST_NGRAM: usize = 1024;
 
-/// A number from a range.
+/// Returns clap's parser of a number in a range.
 fn limit(least: usize, most: usize) -> impl TypedValueParser<Value = usize> {
     let range = least as u64..=most as u64;
     clap::value_parser!(u64).range(range).map(|count| usize::try_from(count).unwrap_or(usize::MAX))
@@ -130,7 +130,7 @@ impl SpeculationChoice {
         self.how() != How::Off
     }
 
-    /// The file of a small model.
+    /// Returns the file of the small model.
     pub fn file(&self) -> Option<&Path> {
         let named = match &self.spec {
             How::Model(Some(name)) => Some(name),

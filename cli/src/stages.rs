@@ -37,7 +37,8 @@ impl Stage {
         list
     }
 
-    /// Name of the file that `compile --emit` writes: they sort in the order of the stages.
+    /// Returns the name of the file that `compile --emit` writes; names sort in the order of the
+    /// stages.
     pub fn file_name(self) -> &'static str {
         match self {
             Stage::Graph => "1.graph.ix",
@@ -129,7 +130,7 @@ fn no_kernel(name: &str, kernels: &[&str]) -> String {
     format!("no kernel is called {name}{hint}; there are {}{more}", near.join(", "))
 }
 
-/// The kernels whose names contain `name`.
+/// Returns the kernels whose names contain `name`.
 fn choose<'k>(kernels: Vec<&'k Kernel>, name: Option<&str>) -> anyhow::Result<Vec<&'k Kernel>> {
     let Some(name) = name else { return Ok(kernels) };
     let chosen: Vec<_> = kernels.iter().copied().filter(|kernel| kernel.name.contains(name)).collect();

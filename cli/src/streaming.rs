@@ -20,7 +20,7 @@ use serde_json::{Value as Json, json};
 
 use super::output::{Bytes, Printable, counted, fact};
 
-/// The store's counts between two moments; the use of its slots is that of the later one.
+/// Returns the difference of the counts since `before`; the use of slots is the current one.
 pub fn since(mut stats: Stats, before: &Stats) -> Stats {
     for (now, then) in stats.groups.iter_mut().zip(&before.groups) {
         for (now, then) in [

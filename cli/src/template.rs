@@ -10,7 +10,8 @@ use super::BadInput;
 /// The template in place of a model's own.
 #[derive(Debug, clap::Args)]
 pub struct TemplateChoice {
-    /// Use this chat template in place of the model's own: a known format by its name, or a file with Jinja; `ixc run` talks then, as with --chat.
+    /// Use this chat template in place of the model's own: a known format by its name, or a file
+    /// with Jinja; `ixc run` talks then, as with --chat.
     #[arg(long, alias = "chat-template-file", value_name = "NAME|FILE", long_help = long_help())]
     chat_template: Option<String>,
 }
@@ -31,12 +32,12 @@ impl TemplateChoice {
         self.chat_template.is_some()
     }
 
-    /// The file that it may be in.
+    /// Returns the file of the template; `None` for the name of a known format.
     pub fn file(&self) -> Option<&Path> {
         self.chat_template.as_deref().filter(|name| known::find(name).is_none()).map(Path::new)
     }
 
-    /// The template, if one is named.
+    /// Returns the template, if one is named.
     ///
     /// # Errors
     /// When it is neither a known format nor a file that can be read.

@@ -81,7 +81,7 @@ fn kind() -> Text {
     }
 }
 
-/// Standard output, as commands may have it.
+/// Returns standard output in the form for commands.
 pub fn standard_output() -> Box<dyn Write> {
     let out = io::stdout().lock();
     match out.is_terminal() {
@@ -90,7 +90,7 @@ pub fn standard_output() -> Box<dyn Write> {
     }
 }
 
-/// Standard error, for what a command prints while its output goes to standard output.
+/// Returns standard error, for messages of a command whose output goes to standard output.
 pub fn standard_error() -> Box<dyn Write> {
     let out = io::stderr();
     match out.is_terminal() {

@@ -69,7 +69,7 @@ pub struct DecodeArgs {
     json: bool,
 }
 
-/// The tokenizer of a model or a plan.
+/// Opens the tokenizer of a model or a plan.
 fn open(model: &ModelArgument) -> anyhow::Result<Tokenizer> {
     let Some(path) = model.path() else { return Ok(ixc_compile::model::tokenizer(&ixc_compile::demo::open()?)?) };
     if is_plan(path) {

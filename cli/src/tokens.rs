@@ -40,7 +40,7 @@ impl TokenList {
         }
     }
 
-    /// The ids. Whether the model has them is for the model to check.
+    /// Returns the ids, without a check against the model's vocabulary.
     pub fn read(&self) -> anyhow::Result<Vec<u32>> {
         match self {
             TokenList::Text(text) => parse(text).context("token ids"),

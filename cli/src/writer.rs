@@ -393,7 +393,7 @@ impl Writer<'_> {
     }
 }
 
-/// Numbers with commas between.
+/// Joins numbers with commas.
 fn listed(numbers: &[usize]) -> String {
     numbers.iter().map(usize::to_string).collect::<Vec<_>>().join(", ")
 }

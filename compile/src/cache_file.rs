@@ -24,7 +24,7 @@ const MAX_BYTES: u64 = 64 << 10;
 /// Time for which a measurement is valid: drives age, machines change.
 const GOOD_FOR: Duration = Duration::from_secs(90 * 24 * 3600);
 
-/// Seconds since 1970.
+/// Returns the seconds since 1970.
 pub fn seconds(now: SystemTime) -> u64 {
     now.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }

@@ -109,7 +109,7 @@ fn step_of(experts: u64, used: u64) -> u32 {
 }
 
 impl Default for Options {
-    /// For this machine.
+    /// Returns the options for this machine.
     fn default() -> Options {
         Options {
             target: None,

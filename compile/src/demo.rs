@@ -18,7 +18,7 @@ struct Aligned<B: ?Sized>(B);
 
 static FILE: &Aligned<[u8]> = &Aligned(*include_bytes!("../../examples/models/rustling-q4_k_m.gguf"));
 
-/// The file.
+/// Returns the model file.
 pub fn bytes() -> &'static [u8] {
     &FILE.0
 }

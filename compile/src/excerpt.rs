@@ -36,7 +36,7 @@ pub struct Excerpt {
 }
 
 impl Excerpt {
-    /// `problem` at a place of `text`, which `path` holds.
+    /// Creates an excerpt for `problem` at a place of `text`, the contents of `path`.
     pub fn new(path: &Path, text: &str, line: usize, column: usize, problem: &dyn fmt::Display) -> Excerpt {
         let skipped = column.saturating_sub(1 + BEFORE);
         // The text is untrusted: control characters are shown as spaces.

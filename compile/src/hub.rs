@@ -83,7 +83,7 @@ impl Caches {
         names.filter_map(|path| Some(path.file_name()?.to_str()?.to_owned())).collect()
     }
 
-    /// A file of a repository, by its name there.
+    /// Returns the path of a file in a repository.
     pub fn file(&self, repository: &str, file: &str) -> Option<PathBuf> {
         let (organisation, name) = parts(repository)?;
         let inside = |part: std::path::Component<'_>| matches!(part, std::path::Component::Normal(_));
@@ -95,7 +95,7 @@ impl Caches {
         found.into_iter().chain(other).find(|path| path.is_file())
     }
 
-    /// The folder of a repository's files.
+    /// Returns the folder of a repository's files.
     fn snapshot(&self, organisation: &str, name: &str) -> Option<PathBuf> {
         let folder = self.hub.as_ref()?.join(format!("models--{organisation}--{name}"));
         let snapshots = folder.join("snapshots");
@@ -134,7 +134,7 @@ fn entries(folder: &Path) -> Vec<PathBuf> {
     paths
 }
 
-/// Models in a folder, and in those in it; of split ones the first files.
+/// Returns the models in a folder and its subfolders; of split models the first parts.
 fn gguf_files(folder: &Path, wanted: &dyn Fn(&str) -> bool) -> Vec<PathBuf> {
     let all = entries(folder);
     let inner = all.iter().filter(|path| path.is_dir()).flat_map(|path| entries(path));

@@ -142,7 +142,7 @@ mod tests {
     use ixc_ir::kernel::parse::parse;
     use ixc_kernels::catalogue::ROWS as CATALOGUE;
 
-    /// Results of every kernel are within the bounds of its own formula.
+    /// Checks that the results of every kernel are within the bounds of its own formula.
     #[test]
     fn every_kernel_is_close_to_its_own_formula() {
         let target = Target::native();

@@ -153,7 +153,7 @@ pub fn vocabulary(gguf: &Gguf) -> Result<TokenizerSpec, Error> {
     Ok(spec)
 }
 
-/// The tokenizer of a file.
+/// Returns the tokenizer of a file.
 ///
 /// # Errors
 /// When there is no vocabulary, or it is inconsistent or unsupported.

@@ -77,7 +77,7 @@ impl fmt::Display for LayerRange {
     }
 }
 
-/// A list, or that it has nothing.
+/// Returns a list, or a text for an empty one.
 fn some(list: &str) -> &str {
     if list.is_empty() { "none" } else { list }
 }
@@ -192,7 +192,7 @@ impl Selection {
     }
 }
 
-/// A weight's name as tasks have it.
+/// Returns a weight's name in the form that tasks use.
 fn bare(name: &str) -> &str {
     name.strip_suffix(".weight").unwrap_or(name)
 }
@@ -208,7 +208,7 @@ pub fn in_any_layer(name: &str) -> String {
     names::in_layer(name, "*")
 }
 
-/// Layers as people write them: `0-3, 7`.
+/// Returns layers as text: `0-3, 7`.
 pub fn ranges(layers: &BTreeSet<u64>) -> String {
     let mut ranges: Vec<LayerRange> = Vec::new();
     for &layer in layers {
@@ -268,7 +268,7 @@ impl Flow {
     }
 }
 
-/// The ops of a function.
+/// Returns the ops of a function.
 pub fn ops(module: &Module, function: &Function) -> Vec<Item> {
     let mut flow = Flow::default();
     let item = |op: &ixc_ir::graph::Op| {
@@ -361,7 +361,7 @@ impl<'p, K> Works<'p, K> {
     }
 }
 
-/// The kernels of a task, each once.
+/// Returns the kernels of a task, each once.
 fn kernels_of(task: &Task) -> BTreeSet<KernelId> {
     task.variants.iter().flat_map(|variant| used_by(variant).into_iter().map(|(id, _)| id)).collect()
 }

@@ -108,7 +108,7 @@ fn with_margin(bytes: u64) -> u64 {
     bytes.saturating_add(bytes / 64 + SPARE_BYTES)
 }
 
-/// A plan's weights with a matrix for each expert.
+/// Returns a plan's weights that have a matrix for each expert.
 fn expert_weights(plan: &Plan<Kernel>) -> impl Iterator<Item = &PlanWeight> {
     plan.weights.iter().filter(|weight| weight.shape.len() == 3)
 }

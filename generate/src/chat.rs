@@ -140,7 +140,7 @@ impl Chat {
         result
     }
 
-    /// The system message.
+    /// Returns the system message.
     pub fn system(&self) -> Option<&str> {
         self.system.as_deref()
     }

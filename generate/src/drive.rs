@@ -77,7 +77,7 @@ pub fn measure(path: &Path) -> Result<Measured, Error> {
     Ok(Measured { file, place, probe, remembered })
 }
 
-/// The file itself, or the largest in a folder; it has to be large enough.
+/// Returns the file itself, or the largest in a folder, if it is large enough.
 fn largest(path: &Path) -> Result<PathBuf, Error> {
     let length = |path: &Path| fs::metadata(path).ok().filter(fs::Metadata::is_file).map(|data| data.len());
     let facts = fs::metadata(path).map_err(Error::io(path, "measure"))?;

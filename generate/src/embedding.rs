@@ -111,7 +111,7 @@ impl Embedder {
         if self.unit { cut(vector, dimensions) } else { vector.iter().take(dimensions).copied().collect() }
     }
 
-    /// Numbers of a vector.
+    /// Returns the length of a vector.
     pub fn width(&self) -> usize {
         self.model.engine.output_width() as usize
     }
@@ -158,13 +158,12 @@ impl Embedder {
         self.waiting.is_empty() && self.slots.iter().all(|(_, active)| active.is_none())
     }
 
-    /// Rows of the last step.
+    /// Returns the rows of the last step.
     pub fn last_rows(&self) -> usize {
         self.rows
     }
 
-    /// Texts that are computed in sequences: tokens that these hold, and whether they are being
-    /// computed.
+    /// Returns the tokens in each sequence, and whether its text is in progress.
     pub fn slots(&self) -> impl Iterator<Item = (usize, bool)> {
         self.slots.iter().map(|(_, active)| (active.as_ref().map_or(0, |active| active.done), active.is_some()))
     }
@@ -297,7 +296,8 @@ fn vector(text: &Active, pooling: Pooling, unit: bool) -> Vec<f32> {
     }
 }
 
-/// A vector of this direction and of length 1, or of zeros: a mean need not be divided.
+/// Returns the vector with this direction and length 1, or zeros. A sum is enough: a mean has the
+/// same direction.
 fn normalised(sum: &[f64]) -> Vec<f32> {
     let length = sum.iter().map(|x| x * x).sum::<f64>().sqrt();
     let factor = if length > 0.0 { 1.0 / length } else { 0.0 };

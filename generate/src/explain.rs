@@ -138,7 +138,7 @@ pub fn grouped(decisions: &[Decision]) -> Vec<Group<'_>> {
 }
 
 impl fmt::Display for Group<'_> {
-    /// Lines; the first has the pass and the question.
+    /// Writes lines; the first has the pass and the question.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Decision { pass, op, question, chosen, why, rejected, .. } = self.decision;
         write!(f, "{pass}: {question} of {op}")?;

@@ -429,12 +429,12 @@ impl Generator {
         self.last_rows
     }
 
-    /// Requests that wait for a sequence.
+    /// Returns the number of requests that wait for a sequence.
     pub fn waiting(&self) -> usize {
         self.waiting.len()
     }
 
-    /// Requests that are worked on.
+    /// Returns the number of requests in progress.
     pub fn active(&self) -> usize {
         self.slots.iter().filter(|slot| slot.active.is_some()).count()
     }

@@ -236,7 +236,7 @@ impl Moe {
         Ok(Moe { layers, submitted: Some(submitted), open, thread: Some(thread), streams })
     }
 
-    /// The layers that have routed experts, in the model's order.
+    /// Returns the layers with routed experts, in the model's order.
     pub fn layers(&self) -> &[Layer] {
         &self.layers
     }

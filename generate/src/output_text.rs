@@ -131,7 +131,7 @@ impl StopStrings {
 mod tests {
     use super::*;
 
-    /// The text before the first of the strings does not depend on the pieces.
+    /// Checks that the text before the first stop string does not depend on the pieces.
     #[test]
     fn pieces_do_not_matter() {
         for (strings, text, expected) in [

@@ -27,7 +27,7 @@ pub(crate) fn open(path: &Path, engine: &Engine) -> Result<(File, u64), Error> {
     Ok((file, bytes))
 }
 
-/// A state that cannot be restored.
+/// Converts the error of a state that cannot be restored.
 pub(crate) fn refused(path: &Path, source: SavedError) -> Error {
     let source = match source {
         // Do not reveal the first bytes of the file to the client.

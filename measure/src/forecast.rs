@@ -175,8 +175,8 @@ pub struct Routing {
 const MOST_EVENNESS: f64 = 4.0;
 
 impl Routing {
-    /// From a run with the part `in_memory` of experts in memory, which read `read` of the bytes
-    /// that it needed, both 0 to 1.
+    /// Returns the evenness from a run with the share `in_memory` of experts in memory that read
+    /// the share `read` of the needed bytes, both 0 to 1.
     pub fn evenness_of(in_memory: f64, read: f64) -> Option<f64> {
         let inside = |part: f64| part > 0.0 && part < 1.0;
         let hits = (1.0 - read).clamp(1e-6, 1.0);
@@ -312,7 +312,7 @@ fn bytes(weight: &ixc_ir::graph::Weight) -> u64 {
     weight.shape.iter().rev().skip(1).fold(row, |product, &dim| product.saturating_mul(dim))
 }
 
-/// The value that a quarter of all is below.
+/// Returns the lower quartile.
 fn lower_quartile(mut all: Vec<f64>) -> f64 {
     all.sort_by(f64::total_cmp);
     all.get(all.len() / 4).copied().unwrap_or(0.0)

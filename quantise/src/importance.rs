@@ -172,7 +172,7 @@ impl Importance {
         Ok(Importance { path: path.into(), means })
     }
 
-    /// The file.
+    /// Returns the path of the file.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -273,7 +273,7 @@ impl<'b> Words<'b> {
         Ok(part)
     }
 
-    /// A count, which is not negative.
+    /// Reads a count, which must not be negative.
     fn count(&mut self, what: &str) -> Result<usize, String> {
         let at = self.at;
         let word = self.take(4)?;

@@ -137,7 +137,7 @@ impl<'m> Counter<'m> {
 /// Parts whose tensors are counted.
 const COUNTED: [Part; 4] = [Part::Value, Part::Down, Part::Gate, Part::Up];
 
-/// The layer in a tensor's name.
+/// Returns the layer in a tensor's name.
 fn layer(name: &str) -> Option<usize> {
     name.strip_prefix("blk.")?.split('.').next()?.parse().ok()
 }
@@ -448,7 +448,7 @@ impl Mix {
         MIXES.iter().find(|mix| mix.name.eq_ignore_ascii_case(name))
     }
 
-    /// The format of a tensor.
+    /// Returns the format of a tensor.
     pub fn format_of(&self, part: Part, place: &Place) -> Format {
         if part == Part::Head {
             // If rows do not consist of whole blocks of the mix's format, the output matrix gets

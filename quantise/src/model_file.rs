@@ -155,7 +155,7 @@ impl Planned<'_> {
         self.tensor_type().tensor_bytes(self.tensor.dims()).unwrap_or(0)
     }
 
-    /// Columns, rows of a matrix, matrices.
+    /// Returns the columns, the rows of a matrix, and the number of matrices.
     fn shape(&self) -> [u64; 3] {
         let dims = self.tensor.dims();
         let at = |index: usize| dims.get(index).copied().unwrap_or(1);
@@ -164,7 +164,7 @@ impl Planned<'_> {
 }
 
 impl Plan<'_> {
-    /// Tensors that change.
+    /// Returns the number of tensors that change.
     pub fn quantised(&self) -> usize {
         self.tensors.iter().filter(|planned| planned.to.is_some()).count()
     }
@@ -182,7 +182,7 @@ impl Plan<'_> {
     }
 }
 
-/// A key of the architecture: a number, or of one for each layer the first.
+/// Returns a number under a key of the architecture; of a list by layers, the first.
 fn number(model: &Gguf, key: &str) -> Option<u64> {
     let name: &str = model.metadata().read("general.architecture").ok()?;
     let value = model.metadata().get(&format!("{name}.{key}"))?;
@@ -350,7 +350,7 @@ impl Plan<'_> {
         Ok(())
     }
 
-    /// The parts of all tensors that change, in their order.
+    /// Returns the parts of all tensors that change, in order.
     fn parts(&self) -> io::Result<Vec<TensorParts<'_>>> {
         let invalid = |error: GgufError| io::Error::new(io::ErrorKind::InvalidData, error);
         let mut all = Vec::new();

@@ -53,7 +53,7 @@ const BEGIN: &[u8] = b"{\"line\":";
 /// A file of answers.
 pub const KIND: Kind =
     Kind { name: "file of a batch's answers", is: |head| head.starts_with(BEGIN), streams: false, private: false };
-/// Max bytes of a line, the same as for a request's body.
+/// Returns the max bytes of a line, the same as for a request's body.
 fn most_line_bytes() -> u64 {
     Local::body_bytes() as u64
 }
@@ -114,12 +114,13 @@ pub struct Lines<R> {
 }
 
 impl<R: BufRead> Lines<R> {
-    /// From the first on.
+    /// Creates an iterator over the lines, from the first on.
     pub fn new(input: R) -> Lines<R> {
         Lines { input, number: 0 }
     }
 
-    /// The next line. Of one that is too long no more is held than a line may have.
+    /// Returns the next line. Of a line that is too long, memory holds only the max bytes of a
+    /// line.
     fn next(&mut self) -> io::Result<Option<Line>> {
         loop {
             let (mut bytes, mut crc, most) = (Vec::new(), crc32fast::Hasher::new(), most_line_bytes());
@@ -461,7 +462,7 @@ pub fn run<R: BufRead>(
     result.map(|progress| (progress, used))
 }
 
-/// Tokens that were made for an answer, whichever interface it is of.
+/// Returns the number of tokens generated for an answer of any endpoint.
 fn made(body: &Value) -> u64 {
     let usage = &body["usage"];
     let counts = [&usage["completion_tokens"], &usage["output_tokens"], &body["tokens_predicted"]];

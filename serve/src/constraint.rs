@@ -138,7 +138,7 @@ fn words(tokenizer: &Tokenizer, texts: &[String]) -> String {
     texts.iter().map(|text| word(tokenizer, text)).collect::<Vec<_>>().join(" ")
 }
 
-/// A text, or the control token that it is.
+/// Returns a text as a literal, or as its control token if it is one.
 fn word(tokenizer: &Tokenizer, text: &str) -> String {
     control(tokenizer, text).map_or_else(|| Value::from(text).to_string(), |token| format!("<[{token}]>"))
 }
@@ -148,7 +148,7 @@ fn mark(tokenizer: &Tokenizer, text: &str) -> Mark {
     control(tokenizer, text).map_or_else(|| Mark::Text(text.to_owned()), Mark::Token)
 }
 
-/// The control token of that name.
+/// Returns the control token with this name.
 fn control(tokenizer: &Tokenizer, text: &str) -> Option<u32> {
     match tokenizer.encode(text, true).as_deref() {
         Ok(&[token]) if !tokenizer.is_text(token) => Some(token),
@@ -156,7 +156,7 @@ fn control(tokenizer: &Tokenizer, text: &str) -> Option<u32> {
     }
 }
 
-/// A text as a regular expression.
+/// Returns a text as a regular expression.
 fn escaped(text: &str) -> String {
     let mut all = String::new();
     for c in text.chars() {

@@ -268,7 +268,7 @@ fn invalid(message: impl ToString) -> Refusal {
     Refusal::Invalid { message: message.to_string() }
 }
 
-/// A text that is too long to be cut into tokens, or whatever else is wrong.
+/// Converts an error of encoding a text, such as a text that is too long.
 fn unread(error: GenerationError) -> Refusal {
     let message = error.to_string();
     match error {
@@ -438,7 +438,7 @@ impl Model for Host {
 }
 
 impl Host {
-    /// Requests that are worked on at once.
+    /// Returns the max number of requests that are computed at once.
     pub fn parallel(&self) -> usize {
         self.facts.parallel
     }

@@ -149,7 +149,7 @@ const SLOWER: &str = "slower";
 const SAME: &str = "no change beyond noise";
 const FEW: &str = "too few rounds to tell";
 
-/// A document of `ixc bench --json`.
+/// Reads a document of `ixc bench --json`.
 fn document(path: &Path) -> anyhow::Result<Json> {
     let text = ixc_files::read_argument(path, MOST_BYTES).map_err(ixc_error::Error::from)?;
     let wrong =
@@ -281,7 +281,7 @@ impl Row {
         [&self.threads, &self.target, &self.test, &self.tokens, &self.depth].map(said)
     }
 
-    /// The ratio and its interval, for people.
+    /// Returns the ratio and its interval, as text.
     fn texts(&self) -> (String, String) {
         self.ratio.map_or_else(Default::default, |ratio| {
             let Ratio { median, low, high, confidence } = ratio;
@@ -290,7 +290,7 @@ impl Row {
     }
 }
 
-/// A value without its quotes.
+/// Returns a value as text, without quotes.
 fn said(value: &Json) -> String {
     match value {
         Json::Null => "-".to_owned(),

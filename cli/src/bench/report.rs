@@ -162,7 +162,7 @@ impl<'w> Report<'w> {
     }
 }
 
-/// A row's columns, by name; repetitions in one, parted by spaces.
+/// Returns a row's columns, by name; repetitions are one column, separated by spaces.
 fn columns(row: &Row) -> Vec<(&'static str, String)> {
     let number = |value: Option<u64>| value.map_or(String::new(), |value| value.to_string());
     vec![
@@ -182,7 +182,7 @@ fn columns(row: &Row) -> Vec<(&'static str, String)> {
     ]
 }
 
-/// A value as RFC 4180 has it.
+/// Quotes a value as in RFC 4180.
 pub fn quoted(value: &str) -> String {
     if value.contains([',', '"', '\n', '\r']) {
         format!("\"{}\"", value.replace('"', "\"\""))

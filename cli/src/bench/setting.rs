@@ -155,7 +155,7 @@ impl Setting {
     }
 }
 
-/// System, its release, and the processor's architecture: `linux 6.12.0 x86_64`.
+/// Returns the system, its release, and the processor's architecture: `linux 6.12.0 x86_64`.
 fn os() -> String {
     let release = ixc_files::read_system("/proc/sys/kernel/osrelease".as_ref()).unwrap_or_default();
     [std::env::consts::OS, release.trim(), std::env::consts::ARCH]

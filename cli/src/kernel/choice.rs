@@ -37,7 +37,7 @@ impl KernelChoice {
         self.target
     }
 
-    /// The kernel.
+    /// Returns the kernel.
     pub fn choose(&self) -> anyhow::Result<Chosen> {
         // A spec may be given without quotes.
         Ok(choose::choose_among(&self.kernel.join(" "), self.target.target, &self.selection())?)
@@ -59,17 +59,17 @@ pub struct InputChoice {
 }
 
 impl InputChoice {
-    /// The kernel with its inputs.
+    /// Returns the kernel with its inputs.
     pub fn case(&self, chosen: Chosen) -> anyhow::Result<Case> {
         Ok(Case::new(chosen, self.sizes(), self.seed)?)
     }
 
-    /// Values of the kernel's dims.
+    /// Returns the values of the kernel's dims.
     pub fn dims(&self, chosen: &Chosen) -> anyhow::Result<Vec<i64>> {
         Ok(run::dims(chosen, self.sizes()).map_err(ixc_error::Error::from)?)
     }
 
-    /// Seed of the inputs.
+    /// Returns the seed of the inputs.
     pub fn seed(&self) -> u64 {
         self.seed
     }
@@ -82,7 +82,7 @@ impl InputChoice {
     }
 }
 
-/// A kernel's dims by name: `groups 16, rest 0`.
+/// Returns a kernel's dims as text: `groups 16, rest 0`.
 pub fn dims_text(kernel: &Kernel, dims: &[i64]) -> String {
     let pairs = kernel.dims.iter().zip(dims);
     pairs.map(|(dim, value)| format!("{} {value}", dim.name)).collect::<Vec<_>>().join(", ")

@@ -154,7 +154,7 @@ impl Args {
         Err(ixc_error::Error::from(KernelError::Unequal { names }).into())
     }
 
-    /// The two kernels.
+    /// Returns the two kernels.
     fn sides(&self) -> anyhow::Result<(Chosen, Chosen)> {
         let first = choose(&self.a, self.target.target)?;
         Ok(match &self.b {

@@ -103,7 +103,7 @@ impl Large {
 
 type Sum = Box<dyn Fn(&[u64]) -> u64 + Sync>;
 
-/// The ways to read that this CPU has.
+/// Returns the ways of reading that this CPU supports.
 fn ways() -> Vec<Sum> {
     let mut ways: Vec<Sum> = vec![Box::new(sum_plain)];
     #[cfg(target_arch = "x86_64")]
@@ -132,8 +132,8 @@ fn ways() -> Vec<Sum> {
     ways
 }
 
-/// Thirty-two independent sums, so that loads and not additions are the limit. The compiler makes
-/// vectors of them.
+/// Sums words with thirty-two independent sums, so that loads and not additions are the limit. The
+/// compiler makes vectors of them.
 fn sum_plain(words: &[u64]) -> u64 {
     let mut sums = [0u64; 32];
     let (chunks, rest) = words.as_chunks::<32>();
@@ -206,7 +206,7 @@ mod wide {
         rest.iter().fold(total(sums), |total, word| total.wrapping_add(*word))
     }
 
-    /// The sum of two slices of the same length that are read side by side.
+    /// Returns the sum of two slices of the same length, which are read side by side.
     #[target_feature(enable = "avx512f")]
     pub fn sum_two(low: &[u64], high: &[u64]) -> u64 {
         let (mut low_sums, mut high_sums) = ([_mm512_setzero_si512(); 4], [_mm512_setzero_si512(); 4]);

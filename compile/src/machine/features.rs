@@ -29,7 +29,7 @@ pub struct TargetState {
     pub chosen: bool,
 }
 
-/// Every target, in the order of the table.
+/// Returns every target, in the order of the table.
 pub fn targets() -> Vec<TargetState> {
     let native = Target::native();
     let state = |target: Target| TargetState {
@@ -41,14 +41,14 @@ pub fn targets() -> Vec<TargetState> {
     Target::all().map(state).collect()
 }
 
-/// The features that kernels could use.
+/// Returns the features that kernels could use.
 pub fn features() -> Vec<Feature> {
     let present = cpu::present();
     let feature = |kind: Kind| Feature { name: kind.name(), present: present.has(kind), gives: kind.gives() };
     Kind::ALL.iter().copied().map(feature).collect()
 }
 
-/// The CPU's own name.
+/// Returns the CPU's own name.
 pub fn cpu_name() -> String {
     cpu::name().unwrap_or_else(|| format!("unknown {} CPU", std::env::consts::ARCH))
 }

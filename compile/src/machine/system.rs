@@ -54,7 +54,7 @@ pub fn cgroup_left() -> Option<u64> {
     unified.chain(version_1).min()
 }
 
-/// This process's control group and those around it (version 2).
+/// Returns this process's control group and its parents (version 2).
 fn cgroups() -> Vec<PathBuf> {
     let root = Path::new("/sys/fs/cgroup");
     let groups = read_system(Path::new("/proc/self/cgroup")).unwrap_or_default();
@@ -74,8 +74,8 @@ pub fn memory() -> Memory {
     Memory { total: field("MemTotal"), available: field("MemAvailable"), cgroup_limit: cgroup_limit() }
 }
 
-/// The smallest `memory.max` between this process's control group and the root (version 2), or
-/// version 1's limit.
+/// Returns the smallest `memory.max` from this process's control group up to the root (version 2),
+/// or version 1's limit.
 fn cgroup_limit() -> Option<u64> {
     let read = |path: &Path| read_system(path)?.trim().parse::<u64>().ok();
     let version_1 = read(Path::new("/sys/fs/cgroup/memory/memory.limit_in_bytes"));
@@ -88,7 +88,7 @@ fn cgroup_limit() -> Option<u64> {
         .min()
 }
 
-/// The state of transparent huge pages: `always`, `madvise` or `never`.
+/// Returns the state of transparent huge pages: `always`, `madvise` or `never`.
 pub fn huge_pages() -> Option<String> {
     let state = read_system(Path::new("/sys/kernel/mm/transparent_hugepage/enabled"))?;
     let (_, chosen) = state.split_once('[')?;
@@ -128,7 +128,7 @@ pub fn peak_memory() -> Option<u64> {
     own_memory("VmHWM:")
 }
 
-/// The memory that this process has resident, mapped files included.
+/// Returns the resident memory of this process, mapped files included.
 pub fn resident_memory() -> Option<u64> {
     own_memory("VmRSS:")
 }

@@ -43,7 +43,7 @@ struct Choice {
 }
 
 impl Choice {
-    /// Tokens of the prompt that are not computed.
+    /// Returns the number of reused prompt tokens.
     fn held(&self) -> usize {
         self.copied.map_or(self.stays, |(_, held)| held)
     }

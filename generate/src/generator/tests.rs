@@ -29,7 +29,7 @@ fn generators(options: &LoadOptions) -> [Generator; 2] {
     [Generator::new(model(options.clone())).unwrap(), Generator::for_one(model(options.clone()))]
 }
 
-/// Greedy request that also returns the probabilities of its tokens.
+/// Returns a greedy request that also returns the probabilities of its tokens.
 fn request(tokens: &[u32], limit: usize) -> Request {
     let own = Request::new(tokens.to_vec(), Settings::greedy());
     Request { limit: Some(limit), ignore_end: true, likeliest: Some(3), ..own }
@@ -137,7 +137,7 @@ fn only(token: u32, vocabulary: usize) -> Settings {
     Settings { never: (0..vocabulary as u32).filter(|other| *other != token).collect(), ..Settings::greedy() }
 }
 
-/// The tokens that stay after a shift may all be cached. The last is computed nevertheless.
+/// Checks that the last token is computed even if all remaining tokens are cached after a shift.
 #[test]
 fn a_text_of_one_token_goes_on_after_a_shift() {
     let run = engine::Options { context: Some(32), ..engine::Options::default() };
@@ -187,7 +187,7 @@ fn a_text_that_is_complete_at_its_beginning_computes_its_prompt() {
     }
 }
 
-/// A session's answers are those of a generator for many.
+/// Checks that a session's answers equal those of a generator for many callers.
 #[test]
 fn one_caller_gets_the_tokens_that_many_get() {
     let [mut many, mut one] = generators(&LoadOptions::default());

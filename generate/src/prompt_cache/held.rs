@@ -52,7 +52,7 @@ impl Held {
         held
     }
 
-    /// One that the folder has.
+    /// Creates an entry that is in the folder only.
     pub(super) fn written(facts: &Facts, length: u64, used: u64, counts: &Arc<Counts>) -> Held {
         counts.folder.fetch_add(length, Ordering::Relaxed);
         let (file, counts) = (Arc::new(AtomicU8::new(WRITTEN)), Arc::clone(counts));
@@ -69,7 +69,7 @@ impl Held {
         self.bytes = Some(bytes);
     }
 
-    /// Memory does not hold it any more.
+    /// Drops the bytes in memory.
     pub(super) fn let_go(&mut self) {
         if self.bytes.take().is_some() {
             self.counts.memory.fetch_sub(self.length, Ordering::Relaxed);

@@ -88,7 +88,7 @@ impl Default for Payoff {
     }
 }
 
-/// A moving average.
+/// Returns a moving average.
 fn average(before: f64, new: f64) -> f64 {
     before + TIME_SHARE * (new - before)
 }
@@ -101,7 +101,7 @@ impl Payoff {
         &mut self.lanes[slot]
     }
 
-    /// Another text begins.
+    /// Begins another text in a slot.
     pub(super) fn begin(&mut self, slot: usize) {
         *self.lane(slot) = Lane::default();
     }

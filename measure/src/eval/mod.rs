@@ -46,8 +46,8 @@ pub struct Text {
 }
 
 impl Text {
-    /// The text in the tokens of this model; names of special tokens in it are text. One newline at
-    /// its end is left out.
+    /// Encodes a text with this model's tokenizer; names of special tokens stay text. Drops one
+    /// final newline.
     ///
     /// # Errors
     /// [`Error::ShortText`] if the text has fewer tokens than a piece, [`Error::Context`] if a
@@ -90,7 +90,7 @@ impl Text {
         self.context - 1 - self.first_scored()
     }
 
-    /// A piece's tokens as the model sees them.
+    /// Returns a piece's tokens as the model gets them.
     fn piece(&self, piece: usize) -> Vec<u32> {
         let mut tokens = self.tokens[piece * self.context..][..self.context].to_vec();
         if let Some(bos) = self.bos {

@@ -263,7 +263,7 @@ mod tests {
         Record::open(&place, &Header::new(&[1, 2, 3], 6), PIECES, 2, false)
     }
 
-    /// Any bit of any line, lines that are exchanged, and numbers that no model has.
+    /// Changes any bit of any line, exchanges lines, and uses impossible numbers.
     #[test]
     fn nothing_that_was_changed_is_believed() {
         let folder = std::env::temp_dir().join(format!("ixc-record-{}", std::process::id()));

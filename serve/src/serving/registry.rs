@@ -157,7 +157,7 @@ impl Registry {
         *self.kinds[number].get_or_init(|| of(self.sources[number].path.as_deref()))
     }
 
-    /// A model, if it is loaded.
+    /// Returns a model, if it is loaded.
     fn take(&self, number: usize) -> Option<Arc<Host>> {
         let state = &mut *self.state();
         state.clock += 1;

@@ -89,7 +89,7 @@ pub struct Measured {
     pub operations_per_second: Option<f64>,
 }
 
-/// Bytes and multiply-adds of a call.
+/// Returns the bytes and multiply-adds of a call.
 pub fn work_of(case: &Case) -> Work {
     work(&case.chosen.kernel, case.chosen.spec.as_ref(), &case.dims)
 }
@@ -300,8 +300,8 @@ fn loops(arithmetic: Arithmetic, target: Target) -> Vec<Loop> {
 /// A step of a loop: the builder, a sum, weights and activations.
 type Step = fn(&mut KernelBuilder, ValueId, ValueId, ValueId) -> ValueId;
 
-/// Every vector of weights, loaded once for all sums so that loads do not limit, times one vector
-/// of activations.
+/// Returns a loop that multiplies vectors of weights by one vector of activations. Each weight
+/// vector is loaded once for all sums, so that loads are not the limit.
 fn products(name: &str, weights: Type, sum: Type, step: Step) -> Loop {
     let mut b = KernelBuilder::new(name);
     let width = i64::from(weights.bytes());
@@ -323,7 +323,7 @@ fn products(name: &str, weights: Type, sum: Type, step: Step) -> Loop {
     Loop { kernel: b.finish(), multiply_adds }
 }
 
-/// Two by two tiles give four sums, enough to hide a product's latency.
+/// Returns a loop of two by two tiles with four sums, which are enough to hide a product's latency.
 fn tile_products(name: &str, op: Op, [factor, sum]: [Elem; 2]) -> Loop {
     const TILE: i64 = 1024;
     const LINE: i64 = 64;

@@ -214,7 +214,7 @@ fn of_model(model: &str, name: &str, target: Target, selection: &Selection) -> R
     of_spec(plan.kernels[one(model, name, &names)?].clone(), DEFAULT_ROWS, target)
 }
 
-/// The kernel with this name, or the only one whose name contains it.
+/// Returns the kernel with this name, or the only one whose name contains it.
 fn one(model: &str, name: &str, names: &[(usize, String)]) -> Result<usize, KernelError> {
     if let Some((exact, _)) = names.iter().find(|(_, other)| other == name) {
         return Ok(*exact);
@@ -272,7 +272,7 @@ mod tests {
         }
     }
 
-    /// A field with the largest value that it may have.
+    /// Returns a field with its largest allowed value.
     fn largest(field: &Field, format: &str, shape: &str) -> String {
         let name = field.name;
         match field.holds {

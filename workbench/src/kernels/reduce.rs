@@ -194,7 +194,7 @@ impl Search<'_> {
         self.take(kernel, self.smallest.dims.clone())
     }
 
-    /// Runs of statements, from half of all to single ones.
+    /// Removes runs of statements, from half of all to single ones.
     fn statements(&mut self) {
         let mut run = Counts::of(&self.smallest.kernel).statements.div_ceil(2).max(1);
         loop {
@@ -241,7 +241,7 @@ impl Search<'_> {
         }
     }
 
-    /// Values that loops carry.
+    /// Removes values that loops carry.
     fn carries(&mut self) {
         for at in 0..Counts::of(&self.smallest.kernel).loops {
             let mut carry = 0;
@@ -274,7 +274,7 @@ impl Search<'_> {
         }
     }
 
-    /// Smaller sizes of a buffer, and those that follow no dim.
+    /// Tries smaller sizes of a buffer, and sizes without dims.
     fn sizes(&mut self, at: usize) {
         loop {
             let (own, dims) = (&self.smallest.kernel.buffers[at].size, &self.smallest.dims);
@@ -298,7 +298,7 @@ impl Search<'_> {
         }
     }
 
-    /// Buffers and dims that nothing uses, smaller ones, and dims of smaller values.
+    /// Removes unused buffers and dims, and tries smaller buffers and smaller values of dims.
     fn signature(&mut self) {
         let mut at = 0;
         while at < self.smallest.kernel.buffers.len() && !self.is_over() {
@@ -354,7 +354,7 @@ fn visit(body: &mut [Stmt], each: &mut dyn FnMut(&mut Stmt)) {
     }
 }
 
-/// Constant trips together; those that follow dims count more than any constant.
+/// Returns the sum of constant trip counts; trips that depend on dims count more than any constant.
 fn trips(kernel: &Kernel) -> i128 {
     fn sum(body: &[Stmt]) -> i128 {
         let trips = body.iter().filter_map(|statement| match statement {

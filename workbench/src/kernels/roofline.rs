@@ -88,7 +88,7 @@ impl Roofline {
         found.map(|(level, rate)| (level, bytes_per_second / rate))
     }
 
-    /// The rate of a kind of products.
+    /// Returns the rate of a kind of products.
     pub fn products_of(&self, of: &str) -> Option<f64> {
         self.products.iter().find(|rate| rate.of == of).map(|rate| rate.operations_per_second)
     }

@@ -70,7 +70,7 @@ pub fn text(chosen: &Chosen, stage: Stage) -> Result<String, Error> {
     Ok(out)
 }
 
-/// The listing of a kernel alone.
+/// Returns the listing of a kernel alone.
 fn listing(artifact: &Artifact, kernel: &Kernel) -> String {
     match artifact.finished() {
         Some(code) => x64::listing::text(code, kernel),
@@ -106,7 +106,7 @@ fn hex(bytes: &[u8], start: usize) -> String {
     lines.collect()
 }
 
-/// The compiled kernel of an x86-64 target.
+/// Returns the compiled kernel of an x86-64 target.
 ///
 /// # Errors
 /// [`KernelError::NotOurs`] for `portable`, and as [`compile`].

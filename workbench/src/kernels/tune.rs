@@ -97,7 +97,7 @@ pub struct Row {
 }
 
 impl Row {
-    /// Half of the distance between the quartiles.
+    /// Returns half of the distance between the quartiles.
     pub fn spread(&self) -> f64 {
         (self.ratio[2] - self.ratio[1]) / 2.0
     }
@@ -376,7 +376,7 @@ impl<'s> Search<'s> {
         }
     }
 
-    /// Rows of activations of a call.
+    /// Returns the rows of activations of a call.
     fn rows_of(&self, each: &Try) -> u32 {
         // Kernels for few rows are for single tokens.
         if self.is_last { each.chunk } else { 1 }
@@ -417,7 +417,7 @@ impl<'s> Search<'s> {
     }
 }
 
-/// Cycles of a call by the target's model.
+/// Returns the cycles of a call by the target's cost model.
 fn cycles(case: &Case, place: Place) -> Result<f64, Error> {
     let (target, kernel) = (case.chosen.target, &case.chosen.kernel);
     let compiled = show::compile_x64(&case.chosen, "the cost model")?;

@@ -30,7 +30,7 @@ pub enum Section {
 }
 
 impl Section {
-    /// The layer's number, if it is one.
+    /// Returns the layer's number, if this is a layer.
     pub fn layer(self) -> Option<u32> {
         match self {
             Section::Layer(number) => Some(number),
@@ -119,14 +119,14 @@ impl<T: Clone + Eq + Hash> Folded<T> {
         folded
     }
 
-    /// The number of a section's body.
+    /// Returns the number of a section's body.
     pub fn body_of(&self, section: Section) -> Option<usize> {
         let at = self.places.binary_search_by_key(&section, |place| place.0).ok()?;
         self.places.get(at).map(|place| place.1)
     }
 }
 
-/// Sections in words: `layers 0 to 5, 8 and 11`.
+/// Returns sections as text: `layers 0 to 5, 8 and 11`.
 pub fn said(sections: &[Section]) -> String {
     let mut numbers: Vec<u32> = sections.iter().filter_map(|section| section.layer()).collect();
     numbers.sort_unstable();

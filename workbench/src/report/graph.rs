@@ -42,12 +42,12 @@ pub struct Graph {
     ops: usize,
 }
 
-/// The function that a model is.
+/// Returns the function of a model.
 fn function(module: &Module) -> Option<&Function> {
     module.functions.first()
 }
 
-/// Names of weights and states that an op names.
+/// Returns the names of weights and states in an op.
 fn names<'m>(module: &'m Module, op: &'m Op) -> impl Iterator<Item = &'m str> {
     op.operands.iter().filter_map(|operand| match operand {
         Operand::Weight(weight) => module.weights.get(weight.index()).map(|weight| weight.name.as_str()),
@@ -56,7 +56,7 @@ fn names<'m>(module: &'m Module, op: &'m Op) -> impl Iterator<Item = &'m str> {
     })
 }
 
-/// A name as text has it.
+/// Returns a name in text form.
 fn symbol(name: &str) -> String {
     let plain = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'.' | b'#' | b'-'));
     if plain && !name.is_empty() { format!("@{name}") } else { format!("@{name:?}") }
@@ -158,7 +158,7 @@ fn line(module: &Module, function: &Function, op: &Op, (section, at): (Section, 
     OpLine { text, op: row.mnemonic, results, takes, names }
 }
 
-/// The section of each op.
+/// Returns the section of each op.
 fn op_sections(module: &Module, function: &Function) -> Vec<Section> {
     let said: Vec<Said> = function.ops.iter().map(|op| Said::of(names(module, op))).collect();
     sections(&said)
@@ -203,13 +203,14 @@ pub fn ops(module: &Module) -> usize {
     module.functions.iter().map(|function| function.ops.len()).sum()
 }
 
-/// A declaration whose name is not quoted for the mark in place of its layer alone.
+/// Removes the quotes of a declaration's name that are there only because of the mark in place of
+/// its layer.
 fn plain(declaration: String, name: &str) -> String {
     declaration.replacen(&format!("@{name:?}"), &symbol(name), 1)
 }
 
-/// A graph as lines of text: declarations of each section's weights and states, and its ops. Places
-/// in files are left out.
+/// Returns a graph as lines of text: the declarations of each section's weights and states, and its
+/// ops. Omits places in files.
 pub fn text(module: &Module) -> BTreeMap<Section, Vec<String>> {
     let mut text: BTreeMap<Section, Vec<String>> = BTreeMap::new();
     let place = |name: &str| layer_of(name).map_or(Section::In, Section::Layer);

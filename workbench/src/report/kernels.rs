@@ -224,7 +224,7 @@ fn code(artifact: &Artifact, kernel: &Kernel) -> (String, Vec<i32>, usize) {
     (text, origins, more)
 }
 
-/// The label that an instruction names.
+/// Returns the label in an instruction.
 fn label(text: &str) -> Option<&str> {
     let from = text.find(".L")?;
     let name = &text[from..];

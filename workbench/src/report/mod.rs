@@ -194,7 +194,7 @@ impl Report {
         Ok(())
     }
 
-    /// The page.
+    /// Returns the page.
     pub fn page(&self) -> String {
         // Serialisation cannot fail, since there are only numbers, strings and lists. Without `<`,
         // no text can end the script around it, or begin a comment there.

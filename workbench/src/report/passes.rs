@@ -199,7 +199,7 @@ fn task(plan: &Plan<KernelSpec>, task: &Task) -> String {
     format!("task {}: {axis} x {} columns, {}", without_number(&task.label), task.columns, kernels.join(", "))
 }
 
-/// A step that runs no kernel.
+/// Returns the text of a step that runs no kernel.
 pub fn step_text(step: &Step) -> String {
     match step {
         Step::Run { tasks, .. } => format!("run {} tasks", tasks.len()),

@@ -195,7 +195,7 @@ fn one(plan: &Plan<Kernel>, task: &Task, routed: &BTreeMap<BucketId, u32>) -> Op
     Some((bytes, [products.int8, products.bf16, products.f32].map(|count| count.saturating_mul(items))))
 }
 
-/// Bytes of a row of the weight that an argument names.
+/// Returns the bytes of a row of an argument's weight.
 fn row_of(plan: &Plan<Kernel>, arg: &ixc_ir::plan::Arg) -> Option<u64> {
     let Source::Weight(weight) = arg.source else { return None };
     let weight = plan.weights.get(weight as usize)?;
@@ -234,12 +234,12 @@ fn task(plan: &Plan<Kernel>, task: &Task, routed: &BTreeMap<BucketId, u32>) -> T
     }
 }
 
-/// Arena buffers that a task touches.
+/// Returns the arena buffers that a task accesses.
 fn arena(task: &Task) -> impl Iterator<Item = u32> {
     task.args.iter().filter_map(|arg| Some(arg.source.arena()?.0))
 }
 
-/// Weights that a task reads.
+/// Returns the weights that a task reads.
 fn weights(task: &Task) -> impl Iterator<Item = u32> {
     task.args.iter().filter_map(|arg| if let Source::Weight(weight) = arg.source { Some(weight) } else { None })
 }
@@ -367,7 +367,7 @@ impl PlanView {
     }
 }
 
-/// Facts of a plan in a few words.
+/// Returns the main facts of a plan.
 pub fn facts(plan: &Plan<Kernel>) -> Vec<(&'static str, String)> {
     use ixc_ir::units::{Bytes, counted};
     let weights = plan.weights.iter().filter_map(|weight| weight.bytes_in(weight.format)).fold(0, u64::saturating_add);

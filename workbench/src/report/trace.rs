@@ -366,7 +366,7 @@ impl TraceView {
         })
     }
 
-    /// Threads that worked.
+    /// Returns the number of threads that worked.
     pub fn threads(&self) -> usize {
         self.threads
     }
@@ -417,7 +417,7 @@ mod tests {
         assert!((residency.experts[0][1] - 1.0).abs() < 1e-3);
     }
 
-    /// Sums and their divisors cover all steps, including those that are not listed.
+    /// Checks that sums and their divisors cover all steps, including those that are not listed.
     #[test]
     fn steps_that_are_not_told_count() {
         let steps = (0..MOST_STEPS + 5)

@@ -156,12 +156,12 @@ fn check_value(
     if ok { Ok(()) } else { Err(BundleError::Value { what: what(), found: found.to_string(), expected: expected() }) }
 }
 
-/// Text of the index that an error shows.
+/// Shortens a text of the index for an error message.
 fn shown(text: &str) -> String {
     text.chars().take(60).collect()
 }
 
-/// A file of the folder, whose length and checksum are those of the index.
+/// Reads a file of the folder, and checks its length and checksum against the index.
 fn file(folder: &Path, file: &File, what: &'static str, most: u64) -> Result<Vec<u8>, Error> {
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
     let name = &file.file;

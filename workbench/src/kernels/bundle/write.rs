@@ -89,7 +89,7 @@ pub fn write(case: &Case, folder: NewFolder) -> Result<Index, Error> {
     Ok(index)
 }
 
-/// A buffer's name as a part of a file's name.
+/// Converts a buffer's name to a part of a file's name.
 fn plain(name: &str) -> String {
     name.chars().filter(|c| c.is_ascii_alphanumeric() || *c == '_').take(32).collect()
 }

@@ -182,7 +182,7 @@ fn temporary() -> PathBuf {
     std::env::temp_dir().join(format!("ixc-tune-{}-{number}", std::process::id()))
 }
 
-/// Weights of a layer.
+/// Returns the weights of a layer.
 fn matrices(spec: &KernelSpec) -> Option<Vec<Matrix>> {
     let Cut { weight, .. } = Cut::of(spec)?;
     let matrix = |name, layout, x, shape| Matrix { name, layout, x, shape, offset: 0, stride: 0 };
@@ -287,8 +287,8 @@ impl Made {
 mod tests {
     use super::*;
 
-    /// For every target, of every kind of weight: a model of the product whose plan has a kernel of
-    /// its cut.
+    /// Checks for every target and kind of weight that the plan of the product's model has a kernel
+    /// with its cut.
     #[test]
     fn a_model_of_one_product_has_its_kernel() {
         let specs = [

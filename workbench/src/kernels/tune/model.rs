@@ -166,7 +166,7 @@ pub fn tune_model(model: &Model, options: &Options, watch: &mut dyn FnMut(Event<
     Ok(FoundModel { threads: steps.threads(), prompt, kernels, together, kept })
 }
 
-/// Rows of the steps that are timed: of a prompt, and of a token, which may be the same.
+/// Returns the rows of timed steps: those of a prompt, and of a single token, which may be equal.
 fn of_steps(prompt: u32) -> Vec<u32> {
     if prompt == 1 { vec![1] } else { vec![prompt, 1] }
 }

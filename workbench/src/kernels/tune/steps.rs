@@ -313,7 +313,7 @@ fn kernel_of(cut: &Cut) -> Kernel {
     (cut.weight, cut.strategy)
 }
 
-/// The stages of a plan, with their tasks.
+/// Returns the stages of a plan, with their tasks.
 fn runs(plan: &Plan<KernelSpec>) -> impl Iterator<Item = (usize, &[Task])> {
     let tasks = plan.steps.iter().filter_map(|step| match step {
         Step::Run { tasks, .. } => Some(&tasks[..]),
@@ -356,7 +356,7 @@ fn middle(values: Vec<f64>) -> f64 {
     at(&sorted(values), 0.5)
 }
 
-/// Median, and the quartiles.
+/// Returns the median and the quartiles.
 fn quartiles(values: Vec<f64>) -> [f64; 3] {
     let values = sorted(values);
     [0.5, 0.25, 0.75].map(|share| at(&values, share))
