@@ -5,7 +5,7 @@ use ixc_text::chat::{Answer, Delta, Parser};
 /// Lines printed before and after the model's reasoning.
 const THINKING: [&str; 2] = ["[Start thinking]\n", "\n[End thinking]\n\n"];
 
-/// Text of an answer, made ready to be shown.
+/// Text of an answer, prepared for display.
 #[derive(Debug)]
 pub struct Shown {
     /// `None` if the text is shown unchanged.

@@ -1,4 +1,5 @@
-//! `ixc run --batch`: requests of a file, many at once, and a file with their answers.
+//! `ixc run --batch`: answers the requests in a file, many at once, and writes the answers to a
+//! file.
 
 use std::io::{BufReader, Read};
 use std::path::{Path, PathBuf};
@@ -17,7 +18,7 @@ use super::interrupt::{self, Interrupted};
 use super::output::{Line, counted, note};
 use super::shift::ShiftChoice;
 
-/// Bytes that are read of requests at once.
+/// Bytes of requests that are read at once.
 const READ_BYTES: usize = 1 << 16;
 
 /// File of requests to answer, and file for the answers.
@@ -50,7 +51,7 @@ pub struct Around<'a> {
     pub defaults: Defaults,
     pub force: Force,
     pub begin: Instant,
-    /// Other files that are read.
+    /// Other input files.
     pub inputs: Vec<&'a Path>,
 }
 
@@ -78,7 +79,7 @@ impl BatchChoice {
     }
 }
 
-/// A batch whose files are open.
+/// Batch with open files.
 pub struct Files {
     from: PathBuf,
     input: Box<dyn Read>,

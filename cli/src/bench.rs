@@ -105,10 +105,10 @@ struct Row {
     target: &'static str,
     test: &'static str,
     tokens: usize,
-    /// Tokens in the KV cache before.
+    /// Tokens in the KV cache before the test.
     depth: usize,
-    /// Bytes of the model file and the KV cache that each token reads at least, in the middle of
-    /// the run; of decode only, and not known of a plan.
+    /// Min bytes of the model file and the KV cache that each token reads, in the middle of the
+    /// run. For decode only, and unknown for a plan.
     bytes_per_token: Option<u64>,
     /// Peak resident memory of this process so far, mapped files included.
     peak_memory: Option<u64>,
@@ -239,7 +239,7 @@ impl Args {
 /// Results of repeated rounds of one test.
 #[derive(Default)]
 struct Rounds {
-    /// Tokens per second of each.
+    /// Tokens per second of each round.
     rates: Vec<f64>,
     /// Share of the drive's own rate that each round with reads achieved.
     shares: Vec<f64>,
@@ -258,7 +258,7 @@ impl Rounds {
     }
 }
 
-/// Opens a benchmark whose weights are packed, so that no measured step does it.
+/// Opens a benchmark with packed weights, so that no measured step packs them.
 fn open(path: Option<&Path>, options: &LoadOptions) -> anyhow::Result<Bench> {
     let gauge = Arc::new(Gauge::default());
     // Shows the progress until measuring begins.

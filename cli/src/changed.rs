@@ -9,7 +9,7 @@ use ixc_compile::dump::read_stop;
 use ixc_compile::replacements::Replacements;
 use ixc_compile::tuned::Tuned;
 
-/// IR and kernels in place of those that are made.
+/// User's IR and kernels in place of generated ones.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct ChangeChoice {
     /// Start from a file of `ixc compile --dump-dir` or `ixc dump --after`, edited or not, instead
@@ -69,6 +69,6 @@ pub struct OverrideCheck {
 }
 
 impl OverrideCheck {
-    /// No check, of a command that only shows kernels.
+    /// No check, for a command that only shows kernels.
     pub const SHOWN: OverrideCheck = OverrideCheck { no_override_check: true };
 }

@@ -22,7 +22,7 @@ use super::perf::PerfChoice;
 use super::prefetch::{CacheChoice, PrefetchChoice};
 use super::size::Size;
 
-/// A model, of a command that runs no plan.
+/// Model of a command that does not take plans.
 #[derive(Debug, clap::Args)]
 pub struct ModelArgument {
     /// Model: a GGUF file (any shard of a split model), a folder of safetensors, or ORG/NAME from
@@ -45,7 +45,7 @@ impl ModelArgument {
         open(self.path())
     }
 
-    /// Opens it to be looked at: an encoder without the output matrix that it does not have.
+    /// Opens the model for display: an encoder has no output matrix, so it is opened without one.
     pub fn open_to_see(&self) -> anyhow::Result<Model> {
         let opened = self.open();
         let is_encoder = |error: &anyhow::Error| {
@@ -74,7 +74,7 @@ pub fn open(path: Option<&Path>) -> anyhow::Result<Model> {
     })
 }
 
-/// A model or a plan, of a command that runs either.
+/// Model or plan, for a command that takes either.
 #[derive(Debug, clap::Args)]
 pub struct ModelChoice {
     /// Model: a GGUF file, a plan, a folder of safetensors, or ORG/NAME[:QUANT] from Hugging Face's
@@ -133,7 +133,7 @@ pub fn backend(emulate: bool) -> BackendKind {
     if emulate { BackendKind::Emulated } else { BackendKind::Native }
 }
 
-/// The target of a command that runs a model.
+/// Target of a command that runs a model.
 #[derive(Debug, clap::Args)]
 pub struct TargetChoice {
     /// Target or CPU to generate code for: `native`, or a name that `ixc doctor` lists. A plan
@@ -217,7 +217,7 @@ impl ExpertsChoice {
     }
 }
 
-/// The memory of a command that runs a model.
+/// Memory of a command that runs a model.
 #[derive(Clone, Debug, clap::Args)]
 pub struct MemoryChoice {
     /// Memory budget, such as 6GiB. Experts beyond it are read from the drive when needed [default:

@@ -1,4 +1,4 @@
-//! `ixc compile`: a model to a plan.
+//! `ixc compile`: compiles a model to a plan.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -183,7 +183,7 @@ struct Stages {
 }
 
 impl Stages {
-    /// Opens their files in a folder, which is made for them.
+    /// Opens the files of the stages in a folder, which is created for them.
     fn open(folder: &Path, emit: &[Emit], force: Force, inputs: &[&Path]) -> Result<Stages, ixc_error::Error> {
         let stages: Vec<Stage> = emit.iter().filter_map(|emit| emit.stage()).collect();
         let made = if stages.is_empty() { None } else { Some(KeptFolder::open(folder)?) };
@@ -233,7 +233,7 @@ impl Args {
         let grid = grids::find(grid_name).map_err(ixc_error::Error::from)?;
         let default = || self.default_name("json");
         let path = self.output.clone().unwrap_or_else(default);
-        // Before the work, which would be lost.
+        // Open the output before the work, which would otherwise be lost.
         let inputs: Vec<&Path> = self.model.path().into_iter().chain(grids::file(grid_name)).collect();
         let mut output = self.force.open(&path, &read::KIND, &inputs)?;
         let model = self.open_model()?;
@@ -335,7 +335,7 @@ impl Args {
             return Err(Usage("--ctx is for --target dataflow:GRID; other plans take any context".to_owned()).into());
         }
         let path = self.output.clone().unwrap_or_else(|| self.default_name("ixp"));
-        // Before the work, which would be lost.
+        // Open the output before the work, which would otherwise be lost.
         let inputs: Vec<&Path> = self.model.path().into_iter().chain(self.changes.files()).collect();
         let folder = self.dump_folder()?;
         let mut output = self.force.open(&path, &file::KIND, &inputs)?;

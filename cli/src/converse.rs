@@ -105,7 +105,7 @@ impl Writer<'_> {
 impl Talk<'_, '_> {
     fn run(&mut self) -> anyhow::Result<()> {
         self.introduce();
-        // Ctrl-C without anything between.
+        // Number of Ctrl-C in a row.
         let mut cleared = 0;
         loop {
             let typed = self.lines.message()?;

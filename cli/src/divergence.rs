@@ -53,7 +53,8 @@ pub fn compare(
     };
     let mut model = short(right)?;
     let row = model.vocabulary().max(1);
-    // No more than the context surely holds: a token is seldom shorter than four bytes.
+    // Read at most the bytes that the context surely holds: a token seldom has fewer than four
+    // bytes.
     let end = text.floor_char_boundary(text.len().min(4 * positions));
     let mut tokens = model.encode_prompt(&text[..end])?;
     tokens.truncate(positions.min(MOST_BYTES / 4 / row).max(1));

@@ -39,7 +39,7 @@ impl Args {
     pub fn run(self, out: &mut dyn Write) -> anyhow::Result<()> {
         let threads = available_parallelism().map_or(1, |threads| threads.get());
         let memory = memory();
-        // First: a wrong path is found before the memory is measured.
+        // Measure the drive first: a wrong path then fails before the memory is measured.
         let drive = self.drive.as_deref().map(drive::measure).transpose()?;
         let mut limits: Vec<Roofline> = Vec::new();
         if !self.no_bandwidth {
@@ -223,7 +223,7 @@ fn write_drive(out: &mut dyn Write, measured: &Measured) -> std::io::Result<()> 
     measured.notes().iter().try_for_each(|note| writeln!(out, "           {}", Printable(note)))
 }
 
-/// Numbers in order, as `0-3,8`.
+/// Sorted numbers as text, such as `0-3,8`.
 struct Ranges<'a>(&'a [usize]);
 
 impl std::fmt::Display for Ranges<'_> {

@@ -1,4 +1,4 @@
-//! IR as text, or as other programs draw it.
+//! Printing of IR: as text, or as input of drawing programs.
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use ixc_ir::drawing::Language;

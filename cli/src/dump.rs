@@ -1,4 +1,4 @@
-//! `ixc dump`: one stage between the model and its machine code.
+//! `ixc dump`: prints one stage between the model and its machine code.
 
 use std::io::Write;
 

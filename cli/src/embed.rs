@@ -1,4 +1,4 @@
-//! `ixc embed`: texts as vectors.
+//! `ixc embed`: computes vectors of texts.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -77,7 +77,7 @@ struct Facts {
     embeddings: Vec<Vec<f32>>,
 }
 
-/// Texts that are computed together.
+/// Number of texts that are computed together.
 const TOGETHER: u32 = 8;
 
 impl Args {

@@ -126,7 +126,7 @@ impl Args {
     fn right(&self, options: &LoadOptions) -> Result<Option<LoadedModel>, ixc_generate::Error> {
         let Some(against) = &self.against else { return Ok(None) };
         let compile = compile::Options { defer: 0, passes: Default::default(), ..options.compile.clone() };
-        // A plan is for the target that it was compiled for.
+        // A plan keeps the target that it was compiled for.
         let path = against.path();
         LoadedModel::open(path, &LoadOptions { compile, ..options.clone() }).map(Some)
     }

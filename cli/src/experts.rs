@@ -7,7 +7,7 @@
 use super::choose::DeferChoice;
 use super::size::Size;
 
-/// Memory for experts, prediction, and deferral.
+/// Options for the memory of experts, their prediction, and deferral.
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub struct Experts {
     /// Memory budget of experts, such as 6GiB. If they need more, the plan states when each layer's

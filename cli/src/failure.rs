@@ -101,7 +101,7 @@ mod tests {
             (Error::io("model".as_ref(), "open")(missing()), 66),
             (Error::io("model".as_ref(), "write")(full()), 74),
             (pipe().into(), 66),
-            // The folder of a checkpoint is there.
+            // The folder of the checkpoint exists.
             (CheckpointError::Read(pipe()).into(), 74),
             (OutputError::NoName { path: path() }.into(), 2),
             (
@@ -121,7 +121,7 @@ mod tests {
             (StepError::Execute(ExecuteError::Stream(StreamError::TakenBack)).into(), 1),
             (GenerationError::Drive { source: Box::new(StreamError::TakenBack) }.into(), 74),
             (no_pass().into(), 2),
-            // A text that names a pass is data.
+            // An invalid text of a pass is invalid data.
             (CompileError::Stop { path: path(), source: Box::new(StopError::Pass(no_pass())) }.into(), 65),
         ];
         for (error, expected) in cases {

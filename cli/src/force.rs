@@ -1,5 +1,5 @@
-//! Outputs of commands: opened before the work, never an input, and no other file without
-//! `--force`.
+//! Outputs of commands. They are opened before the work, are never inputs, and replace files of
+//! other kinds only with `--force`.
 
 use std::path::Path;
 
@@ -19,7 +19,7 @@ impl Force {
         self.force
     }
 
-    /// Opens an output of a command that reads these files; `-` is standard output, of some kinds.
+    /// Opens an output of a command with these input files; for some kinds, `-` is standard output.
     pub fn open(self, path: &Path, kind: &Kind, inputs: &[&Path]) -> Result<Output, ixc_error::Error> {
         Ok(Output::open(path, &Guard { kind: Some(kind), force: self.force, inputs })?)
     }

@@ -10,7 +10,7 @@ const MANY: usize = 14;
 /// Number of examples in a short help.
 const EXAMPLES: usize = 3;
 
-/// A heading and its options, by their long names.
+/// Heading with its options, by their long names.
 struct Group {
     heading: &'static str,
     /// Options that the short help shows.

@@ -53,7 +53,7 @@ pub struct Args {
     page: PageChoice,
 }
 
-/// Columns of a terminal that has room for the kernels of each format and target.
+/// Min columns of a terminal for the kernels of each format and target.
 const WIDE: usize = 1000;
 
 /// Schema of `--json`, for models and plans.
@@ -79,7 +79,7 @@ struct Facts {
     #[serde(skip_serializing_if = "Option::is_none")]
     nextn: Option<NextnFacts>,
     vocabulary: Option<u64>,
-    /// Bytes that each token of decoding reads at least.
+    /// Min bytes that a token of decode reads.
     read_per_token: Option<Traffic>,
     tokenizer: TokenizerFacts,
     formats: Vec<FormatFacts>,
@@ -310,7 +310,7 @@ fn facts(gguf: &Gguf, hyper: Option<&Hyper>, tokenizer: TokenizerFacts, problems
     let mut problems: Vec<String> = problems.iter().map(|problem| problem.reason.clone()).collect();
     for tensor in gguf.tensors() {
         let TensorType { name, .. } = tensor.tensor_type();
-        // A model that was built has a place for all of its tensors, tables of integers too.
+        // A model that was built has a place for all of its tensors, including tables of integers.
         let supported = tensor.tensor_type().format().is_some() || hyper.is_some();
         let entry = FormatFacts { format: name, tensors: 0, parameters: 0, bytes: 0, supported };
         let entry = formats.entry(name).or_insert(entry);

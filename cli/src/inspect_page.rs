@@ -1,4 +1,4 @@
-//! `ixc inspect --html`: a page of a model's or plan's way to machine code.
+//! `ixc inspect --html`: writes a page about a model's or plan's way to machine code.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -65,7 +65,7 @@ impl PageChoice {
         let path = self.html.clone().unwrap_or_default();
         let inputs = [model.path(), self.trace.as_deref()].into_iter().flatten().chain(self.stages.changes.files());
         let inputs: Vec<&Path> = inputs.collect();
-        // Before the work, which would be lost.
+        // Open the output before the work, which would otherwise be lost.
         let mut output = self.force.open(&path, &KIND, &inputs)?;
         let mut stderr = standard_error();
         let out = if output.is_standard() { &mut *stderr } else { out };

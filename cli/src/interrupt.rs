@@ -23,7 +23,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// Max wait for a token, as a multiple of the slowest token's time.
 const SLOWER: u32 = 3;
 
-/// The text that is being written.
+/// Text in generation.
 struct Text {
     /// Whether Ctrl-C was pressed.
     asked: bool,
@@ -31,7 +31,7 @@ struct Text {
     heard: bool,
     /// Time of the last token.
     last: Instant,
-    /// The longest time of a token so far.
+    /// Max time of a token so far.
     longest: Duration,
 }
 
@@ -89,7 +89,7 @@ fn end() -> ! {
     std::process::exit(STATUS.into());
 }
 
-/// A text is being written, until this is dropped.
+/// Guard of a text in generation.
 pub struct Writing(());
 
 impl Writing {
@@ -118,7 +118,7 @@ impl Drop for Writing {
     }
 }
 
-/// The end of a command that Ctrl-C stopped after everything was written.
+/// Error of a command that Ctrl-C stopped after everything was written.
 #[derive(Debug, thiserror::Error)]
 #[error("interrupted")]
 pub struct Interrupted;

@@ -1,8 +1,8 @@
 //! Commands: one file each, with its options, help and output.
 //!
-//! Facts go to standard output, everything else to standard error; on a terminal neither steers it
-//! ([`terminal`]). A reader that closes standard output early (`| head`) ends the command in
-//! silence.
+//! Facts go to standard output, and everything else to standard error. Neither can control a
+//! terminal ([`terminal`]). If a reader closes standard output early (`| head`), the command ends
+//! silently.
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
@@ -204,7 +204,7 @@ pub(crate) fn parse(arguments: Vec<OsString>) -> Result<Cli, clap::Error> {
             let typed = typed.split('=').next().unwrap_or_default();
             if !near::is_near(typed, &known) {
                 error.remove(ContextKind::SuggestedArg);
-                // It names the option that was suggested.
+                // The usage names the suggested option.
                 error.remove(ContextKind::Usage);
             }
         }
@@ -233,8 +233,8 @@ fn own_spelling(arguments: Vec<OsString>) -> Result<Vec<OsString>, clap::Error> 
     name::without_hub_options(arguments).map_err(unknown)
 }
 
-/// Returns the definition of a command and this process's arguments for it; nothing where it runs
-/// another command.
+/// Returns the definition of a command and this process's arguments for it; `None` if the process
+/// runs another command.
 pub(crate) fn given_to(name: &str) -> Option<(clap::Command, clap::ArgMatches)> {
     let command = Cli::command();
     let arguments = own_spelling(std::env::args_os().collect()).ok()?;

@@ -35,7 +35,7 @@ const QUOTES: &str = "\"\"\"";
 const HISTORY: &str = "IXC_HISTORY";
 /// First line of a history file.
 const HISTORY_BEGINS: &[u8] = b"#V2\n";
-/// Messages that are remembered.
+/// Max number of remembered messages.
 const REMEMBERED: usize = 1000;
 
 /// Result of reading a message.
@@ -43,7 +43,7 @@ const REMEMBERED: usize = 1000;
 pub enum Typed {
     /// A line, which may be a command.
     Line(String),
-    /// Several lines, or quoted ones: no command, however they begin.
+    /// Several lines, or quoted ones, which are never a command.
     Text(String),
     /// Ctrl-C, which discards the line.
     Cleared,
@@ -197,10 +197,10 @@ impl Lines {
         }
     }
 
-    /// Remembers a message, here and in the file.
+    /// Adds a message to the history, in memory and in the file.
     fn remember(&mut self, message: &str) {
         let Some(editor) = &mut self.editor else { return };
-        // A line that begins with a space is not added.
+        // The editor does not add a line that begins with a space.
         let added = editor.add_history_entry(message);
         let Some(path) = self.history.as_ref().filter(|_| matches!(added, Ok(true))) else { return };
         if let Err(error) = editor.append_history(path) {
@@ -254,7 +254,7 @@ fn prepare(path: &Path) -> io::Result<()> {
     }
 }
 
-/// A message that is being typed.
+/// Message in progress.
 #[derive(Debug, Default)]
 struct Message {
     text: String,

@@ -17,10 +17,10 @@ use tracing_subscriber::fmt::writer::BoxMakeWriter;
 use super::output::Colours;
 use super::{Usage, output};
 
-/// The variable with a filter.
+/// Environment variable with a filter.
 const VARIABLE: &str = "IXC_LOG";
 
-/// The file of `--log-file`.
+/// File of `--log-file`.
 static LOG_FILE: OnceLock<PathBuf> = OnceLock::new();
 
 /// Amount of logging, and its destination.
@@ -127,7 +127,7 @@ fn open(path: &Path) -> anyhow::Result<File> {
     let failed = |source| ixc_error::Error::io(path, "write the log to")(source);
     let mut file = ixc_files::open_append(path).map_err(failed)?;
     let mut start = Vec::new();
-    // Lines begin with a time; in objects the time has a name.
+    // Lines of a log begin with a time; in JSON objects the time has a name.
     let (time, name) = ("2026-11-22T13:14:15.", "{\"time\":\"");
     (&mut file).take((name.len() + time.len()) as u64).read_to_end(&mut start).map_err(failed)?;
     let shape = |byte: u8| if byte.is_ascii_digit() { b'0' } else { byte };

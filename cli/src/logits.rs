@@ -1,4 +1,4 @@
-//! `ixc logits`: logits of given tokens, as a NumPy file.
+//! `ixc logits`: writes the logits of given tokens as a NumPy file.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! `ixc man`: manual pages, from the same table as the help.
+//! `ixc man`: prints manual pages, from the same table as the help.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -63,7 +63,7 @@ fn without_help(command: Command) -> Command {
     names.into_iter().fold(command, |command, name| command.mut_subcommand(name, without_help))
 }
 
-/// Commands of a command.
+/// Returns the subcommands of a command.
 fn commands(command: &Command) -> impl Iterator<Item = &Command> {
     command.get_subcommands()
 }

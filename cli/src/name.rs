@@ -109,7 +109,7 @@ fn elsewhere(name: &str) -> Option<String> {
         return (!name.contains('/')).then(|| advice.to_owned());
     }
     match name.split('/').collect::<Vec<_>>()[..] {
-        // A folder that is there means a path.
+        // An existing folder means that the name is a path.
         [organisation, repository] if !repository.is_empty() && !Path::new(organisation).exists() => {
             Some(hub_advice(name))
         }
@@ -151,7 +151,7 @@ fn hub_advice(name: &str) -> String {
     )
 }
 
-/// Options of llama.cpp that name a model of Hugging Face. clap would read `-hf` as `-h`, and print
+/// Options of llama.cpp that name a Hugging Face model. clap would read `-hf` as `-h`, and print
 /// the help.
 const HUB_OPTIONS: [&str; 6] = ["-hf", "-hfr", "--hf-repo", "-hff", "--hf-file", "--hf"];
 /// Options among them that name a file.

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Component, Path, PathBuf};
 
-/// Max files of a folder that are compared with a name.
+/// Max number of a folder's files that are compared with a name.
 const FILES: usize = 10_000;
 /// Max files in a suggestion.
 const SHOWN: usize = 3;

@@ -1,4 +1,4 @@
-//! `ixc opt`: passes on IR text.
+//! `ixc opt`: runs passes on IR text.
 
 use std::io::Write;
 use std::path::PathBuf;

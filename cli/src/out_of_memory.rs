@@ -24,7 +24,7 @@ unsafe impl GlobalAlloc for OrEnd {
     }
 
     unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
-        // SAFETY: as above; the memory is the system's.
+        // SAFETY: as above; the memory comes from the system's allocator.
         unsafe { System.dealloc(memory, layout) }
     }
 
@@ -34,7 +34,7 @@ unsafe impl GlobalAlloc for OrEnd {
     }
 
     unsafe fn realloc(&self, memory: *mut u8, layout: Layout, bytes: usize) -> *mut u8 {
-        // SAFETY: as above; the memory is the system's.
+        // SAFETY: as above; the memory comes from the system's allocator.
         or_end(unsafe { System.realloc(memory, layout, bytes) }, bytes)
     }
 }
@@ -47,7 +47,7 @@ fn or_end(memory: *mut u8, bytes: usize) -> *mut u8 {
     memory
 }
 
-/// Longest line, in bytes: the text and the twenty digits of the largest number.
+/// Max length of the line, in bytes: the text and the twenty digits of the largest number.
 const LINE: usize = 256;
 
 #[cold]
@@ -71,7 +71,7 @@ fn end(bytes: usize) -> ! {
     }
 }
 
-/// A line without an allocation.
+/// Line that needs no allocation.
 struct Line {
     bytes: [u8; LINE],
     len: usize,

@@ -59,7 +59,7 @@ pub(super) use fact;
 
 /// The first word of an error.
 const ERROR: &str = "error:";
-/// Escape sequences (ECMA-48): begin bold red, begin dim, end both.
+/// Escape sequences (ECMA-48): bold red, dim, and the end of both.
 const RED: &str = "\x1b[1;31m";
 const DIM: &str = "\x1b[2m";
 const PLAIN: &str = "\x1b[0m";
@@ -95,7 +95,7 @@ fn fitted(text: &str) -> String {
 }
 
 fn write_error(text: &str) {
-    // Nothing is lost with a standard error that is closed, and `eprintln!` would panic.
+    // If standard error is closed, the message is lost; `eprintln!` would panic.
     let _ = writeln!(io::stderr(), "{text}");
 }
 
@@ -216,7 +216,7 @@ impl Drop for Watch {
         *self.stop.0.lock().unwrap_or_else(PoisonError::into_inner) = true;
         self.stop.1.notify_all();
         if let Some(thread) = self.thread.take() {
-            // It does not panic, and there would be nothing to do.
+            // The thread does not panic, and an error would change nothing here.
             let _ = thread.join();
         }
     }
@@ -326,7 +326,7 @@ pub fn json(out: &mut dyn Write, schema: &'static str, facts: &impl Serialize) -
     writeln!(out)
 }
 
-/// Longest text of one cause, in bytes: a name in a hostile file may have megabytes.
+/// Max length of a cause's text, in bytes: a name in a hostile file may have megabytes.
 const LONGEST_CAUSE: usize = 4096;
 
 /// Returns the text, or its beginning if it is too long.

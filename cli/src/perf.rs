@@ -1,4 +1,4 @@
-//! Profiles of generated code for perf and gdb, of a command that runs kernels.
+//! Profiles of generated code for perf and gdb.
 
 use std::path::PathBuf;
 

@@ -233,7 +233,7 @@ impl Args {
     }
 }
 
-/// Columns of a terminal that has room for all of the table.
+/// Min columns of a terminal for the whole table.
 const WIDE: usize = 116;
 
 /// Plan for which memory is computed, and its files.
@@ -241,7 +241,7 @@ struct Source {
     file: PlanFile,
     /// Folder that its relative paths start from.
     folder: PathBuf,
-    /// The model file: computing is measured with its first layers.
+    /// Model file, whose first layers are used to measure computing.
     model: PathBuf,
     target: Target,
 }
@@ -289,12 +289,12 @@ impl Args {
     }
 }
 
-/// Budgets from the least to all, in equal steps.
+/// Returns budgets from the min to the whole model, in equal steps.
 fn ladder(needs: &Needs) -> Vec<u64> {
     const STEPS: u64 = 8;
     let (least, all) = (needs.least(), needs.all());
     let mut budgets: Vec<u64> = (0..=STEPS).map(|step| least + (all.max(least) - least) / STEPS * step).collect();
-    // No remainder is left over.
+    // The last budget is exact, without rounding.
     budgets[STEPS as usize] = all.max(least);
     budgets.dedup();
     budgets

@@ -24,7 +24,7 @@ pub struct PrefetchChoice {
     prefetch_extra: u32,
 }
 
-/// No model routes a token to more.
+/// Max number of extra experts: no model routes a token to more.
 const MOST_EXTRA: i64 = 1024;
 
 impl PrefetchChoice {

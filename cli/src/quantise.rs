@@ -1,4 +1,4 @@
-//! `ixc quantise`: a GGUF file to one whose matrices are in other formats.
+//! `ixc quantise`: converts the matrices of a GGUF file to other formats.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -126,7 +126,7 @@ impl Args {
         let begin = Instant::now();
         let path = self.path();
         let inputs: Vec<&Path> = self.model.path().into_iter().chain(self.imatrix.as_deref()).collect();
-        // Before the work, which would be lost.
+        // Open the output before the work, which would otherwise be lost.
         let mut output = match self.dry_run {
             true => None,
             false => Some(self.force.open(&path, &KIND, &inputs)?),

@@ -159,7 +159,7 @@ impl Args {
         self.sampling.check()?;
         let begin = Instant::now();
         let inputs = self.inputs();
-        // Before the run, which would be lost.
+        // Open the output before the run, which would otherwise be lost.
         let output = self.trace.as_ref().map(|path| self.force.open(path, &trace::KIND, &inputs));
         let mut output = output.transpose()?;
         let state = self.save_state.as_ref().map(|path| self.force.open(path, &saved::KIND, &inputs));
@@ -305,7 +305,7 @@ impl Args {
             let bytes = writer.session.save_state(state)?;
             note!("ixc: the state is saved: {}", Bytes(bytes));
         }
-        // Of a run that failed, too.
+        // Write the record of a failed run, too.
         let written = record.write(|| ExpertUse::of(writer.session.model().engine()));
         result.and(written.map_err(anyhow::Error::from))
     }

@@ -1,4 +1,4 @@
-//! The sampler's flags, named as users of llama.cpp know them.
+//! Options of the sampler, with llama.cpp's names.
 
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -101,7 +101,7 @@ pub struct SamplingArgs {
     pub stop: Vec<String>,
 }
 
-/// Samplers in their order.
+/// Samplers in order.
 #[derive(Clone, Debug)]
 struct Samplers(Vec<Kind>);
 

@@ -1,4 +1,4 @@
-//! `ixc serve`: a model over HTTP.
+//! `ixc serve`: serves models over HTTP.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -152,7 +152,7 @@ pub struct Args {
     speculation: SpeculationChoice,
 }
 
-/// The form of the lines of a log.
+/// Format of log lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum LogForm {
     /// Plain text.
@@ -402,7 +402,7 @@ impl Args {
 fn name_of(path: Option<&Path>) -> String {
     let Some(path) = path else { return DEMO.to_owned() };
     let stem = path.file_stem().unwrap_or_default().to_string_lossy();
-    // A folder's name may have dots.
+    // A folder's name may contain dots.
     let name = if path.is_dir() { path.file_name().unwrap_or_default().to_string_lossy() } else { stem };
     split_number(&name).map_or(&*name, |(before, _)| before).to_owned()
 }

@@ -1,4 +1,4 @@
-//! `ixc simulate`: a model on a dataflow machine that need not exist.
+//! `ixc simulate`: simulates a model on a dataflow machine.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -132,7 +132,7 @@ impl Args {
         let begin = Instant::now();
         let inputs = [&self.input, &self.model].into_iter().flatten().filter_map(ModelName::path);
         let inputs: Vec<&Path> = inputs.chain(grids::file(&self.target.0)).collect();
-        // Before the work, which would be lost.
+        // Open the output before the work, which would otherwise be lost.
         let mut page = self.html.as_ref().map(|path| self.force.open(path, &page::KIND, &inputs)).transpose()?;
         let mut simulated = self.open()?;
         if let (Some(page), Some(model)) = (&mut page, &simulated.model) {
@@ -275,7 +275,7 @@ impl Args {
             let token = likeliest(logits);
             let ends = tokenizer.is_end_of_generation(token) || made.len() >= limit;
             let full = simulator.position() >= machine.descriptor.context;
-            // Before its first text can be seen, which Ctrl-C may answer.
+            // From here on, before text appears, Ctrl-C ends the text and not the program.
             let writing = writing.get_or_insert_with(|| Writing::begin(begin.elapsed()));
             if !ends {
                 made.push(token);

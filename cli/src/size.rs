@@ -36,7 +36,7 @@ impl FromStr for Size {
         // `parse` accepts more than people write: exponents, `inf`.
         let plain = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
         let bytes = number.parse::<f64>().ok().filter(|_| plain).ok_or_else(right)? * unit;
-        // As a float, 2^64 is the first that does not fit.
+        // 2^64 is the first float that does not fit.
         if bytes < u64::MAX as f64 { Ok(Size(bytes as u64)) } else { Err(right()) }
     }
 }

@@ -37,7 +37,7 @@ const OF_ACTIVATIONS: [&str; 5] = ["eagle", "draft-eagle3", "draft-dflash", "dra
 enum How {
     Off,
     Ngram,
-    /// The model's own layer.
+    /// The model's own draft layer.
     OwnLayer,
     /// A small model; `None` is the one that --model-draft names.
     Model(Option<ModelName>),
@@ -110,9 +110,9 @@ fn limit(least: usize, most: usize) -> impl TypedValueParser<Value = usize> {
 #[derive(Debug)]
 pub enum Guesser {
     Ngram(Ngram),
-    /// The model's own layer, which is loaded.
+    /// The model's own draft layer, loaded.
     OwnLayer(Box<LoadedModel>),
-    /// A small model that is loaded.
+    /// A small model, loaded.
     Model(Box<LoadedModel>),
 }
 

@@ -60,7 +60,7 @@ pub fn note_limits(limits: &Roofline) {
 pub struct Op {
     /// Mnemonic.
     op: String,
-    /// Seconds, all threads together.
+    /// Seconds, summed over threads.
     seconds: f64,
     /// Share of the time of all threads, 0 to 1.
     share: f64,
@@ -94,7 +94,7 @@ struct Products {
     f32: u64,
 }
 
-/// Ops over all layers, that which took longest first.
+/// Returns the ops over all layers, the slowest first.
 fn ops(stats: &Stats, limits: Option<&Roofline>) -> Vec<Op> {
     // A label is an op with the weight of one layer; sums over all layers use the op alone.
     let mut ops: BTreeMap<&str, Work> = BTreeMap::new();
@@ -187,7 +187,7 @@ fn others(phase: &Phase, stats: &Stats) -> Vec<Other> {
     .map(|(name, key, time)| Other { name, key, seconds: time.as_secs_f64() });
     let known: f64 = ops + waits.iter().map(|wait| wait.seconds).sum::<f64>();
     let rest = (steps - known).max(0.0);
-    // Steps that leave out a thread, since other processes use its CPU.
+    // Time of steps without some thread, since other processes use its CPU.
     let part = 1.0 - stats.thread_steps as f64 / (stats.steps as f64 * threads).max(1.0);
     let idle = if stats.reduced > 0 { (steps * part.max(0.0)).min(rest) } else { 0.0 };
     let between = (phase.seconds * threads - steps).max(0.0);
@@ -278,8 +278,8 @@ mod tests {
             refused: None,
         };
         let phase = Phase { tokens: 8, seconds: 1.25, ..Phase::default() };
-        // 4 GB in 0.8 s of two threads, 0.4 s of the clock: 10 GB/s; 16 G operations: 40 GOP/s. Two
-        // threads had 2.5 s.
+        // 4 GB in 0.8 s of two threads is 0.4 s of the clock: 10 GB/s. 16 G operations are 40
+        // GOP/s. Two threads had 2.5 s.
         let rows = lines(&phase, &stats, Some(&limits));
         assert_eq!(
             rows,

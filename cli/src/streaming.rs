@@ -102,7 +102,7 @@ pub fn note(store: &ExpertCache, stats: &Stats, decode: &Phase, threads: usize) 
 
 /// Prints the accuracy of each predictor, used or not, for every layer and for all layers.
 pub fn predictions(report: &Report) {
-    // A prompt alone predicts nothing.
+    // Prefill alone makes no predictions.
     let used: Vec<_> =
         report.tallies.iter().filter(|(_, layers)| layers.iter().any(|tally| tally.predicted > 0)).collect();
     if used.is_empty() {

@@ -1,4 +1,4 @@
-//! The chat template of a command that talks: a known one, or a file.
+//! Chat template of a command: a known one, or a file.
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ use ixc_text::template::{ChatTemplate, MAX_SOURCE_BYTES, known};
 
 use super::BadInput;
 
-/// The template in place of a model's own.
+/// Template in place of the model's own.
 #[derive(Debug, clap::Args)]
 pub struct TemplateChoice {
     /// Use this chat template in place of the model's own: a known format by its name, or a file

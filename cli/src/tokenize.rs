@@ -94,7 +94,7 @@ impl EncodeArgs {
         let tokenizer = open(&self.model)?;
         let ids = tokenizer.encode(&text, !self.no_special).map_err(ixc_error::Error::from)?;
         if self.json {
-            // On one line: lists of ids are long.
+            // JSON on one line: lists of ids are long.
             writeln!(out, "{}", json!({ "schema": "ixc.tokenize.v1", "ids": ids }))?;
             return Ok(());
         }

@@ -1,4 +1,4 @@
-//! Token ids on the command line: `1,2,3`, or `@file` with ids between commas or white space.
+//! Token ids on the command line: `1,2,3`, or `@file` with ids separated by commas or white space.
 
 use std::convert::Infallible;
 use std::path::{Path, PathBuf};

@@ -47,7 +47,7 @@ pub struct Wanted<'a> {
     pub sampling: SamplingArgs,
     /// Matcher of the grammar that each text must follow.
     pub grammar: Option<Matcher>,
-    /// Files that are named and read.
+    /// Input files of the command.
     pub inputs: Vec<&'a Path>,
     /// Max number of tokens in an answer.
     pub limit: Option<usize>,
@@ -172,7 +172,7 @@ impl Writer<'_> {
             if let &Event::Token { token, .. } = event {
                 // Clear the progress line before text appears.
                 drop(watch.take());
-                // Before its first text can be seen, which Ctrl-C may answer.
+                // From here on, before text appears, Ctrl-C ends the text and not the program.
                 writing.get_or_insert_with(|| Writing::begin(begin.elapsed()));
                 show(out, &shown.push(&text.push(token).map_err(ixc_error::Error::from)?))?;
             }

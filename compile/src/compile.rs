@@ -446,8 +446,7 @@ impl fmt::Display for CompileTarget {
 pub struct TargetName {
     /// The target.
     pub target: Target,
-    /// Caches that weights are cut for: this machine's for `native`, those of its row for a target
-    /// by name.
+    /// Caches for tiling: this machine's for `native`, those of its row for a named target.
     pub caches: Option<CoreCaches>,
 }
 

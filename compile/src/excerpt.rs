@@ -14,12 +14,12 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// Columns that are shown of a long line before the one that the error is in.
+/// Columns of a long line that are shown before the error.
 const BEFORE: usize = 60;
-/// Columns that are shown of a long line.
+/// Columns of a long line that are shown.
 const SHOWN: usize = 120;
 
-/// An error in the text of a file.
+/// Error in the text of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Excerpt {
     /// The file.

@@ -1,4 +1,4 @@
-//! A model file, opened and checked: its graph, and exact logits by the reference interpreter.
+//! Model file, opened and checked, with its graph and exact logits from the reference interpreter.
 
 use std::io::Read;
 use std::path::Path;

@@ -6,7 +6,7 @@
 //! ixc run model.gguf --override d/kernels         the edited ones in place of the generated
 //! ```
 //!
-//! Leaves true: a replaced kernel verifies, and has the dims and buffers of the one before. Its
+//! Postcondition: a replaced kernel verifies, and has the dims and buffers of the original. Its
 //! results with random inputs were checked ([`check`]), unless the caller turned that off.
 
 use std::collections::BTreeMap;
@@ -128,8 +128,8 @@ impl Replacements {
     /// Puts the kernels into a plan. Returns the names of those that differ from the originals.
     ///
     /// # Errors
-    /// When the plan has no kernel of a name, or one with other dims or buffers.
-    /// [`ReplacementError::Departs`] if a kernel computes other results than the one that it replaces.
+    /// When the plan has no kernel of this name, or one with other dims or buffers.
+    /// [`KernelError::Departs`] if a kernel's results differ from those of the original.
     pub fn put_into(&self, plan: &mut Plan<Kernel>) -> Result<Vec<String>, Error> {
         let mut replaced = Vec::new();
         for (name, file) in &self.kernels {

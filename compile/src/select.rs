@@ -334,7 +334,7 @@ impl<'p, K> Works<'p, K> {
                 Source::Rope(_) | Source::Scratch | Source::Input(_) => {}
             }
         }
-        // A buffer is written once, by the first that has to do with it.
+        // A buffer is written once, by the first work that uses it.
         let (takes, gives): (Vec<u32>, Vec<u32>) =
             buffers.into_iter().partition(|buffer| self.flow.0.contains_key(buffer));
         let layer = self.flow.layer(&names, &takes, &gives);

@@ -1,4 +1,4 @@
-//! Descriptors that are simulated: the weights that they name, from the model's file.
+//! Weights of a simulated descriptor, from the model's file.
 //!
 //! ```
 //! use ixc_dataflow::check::Machine;
@@ -31,10 +31,10 @@ use ixc_ir::format::packed::{STRIP, pack};
 use ixc_ir::format::{FORMATS, Format};
 use ixc_model_files::gguf::Gguf;
 
-/// A model that is not the descriptor's.
+/// Error of a model that does not match the descriptor.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WeightError {
-    /// Another number of files.
+    /// The model has another number of files.
     #[error("the model has {found} files; the descriptor is of one that has {expected}")]
     Files {
         /// Number of files of the model.

@@ -53,7 +53,7 @@ pub struct FormatSupport {
     pub packed_bits: f64,
     /// Whether `ixc quantise` writes it.
     pub made: bool,
-    /// The products with it on each target.
+    /// Products with this format on each target.
     pub products: Vec<Products>,
 }
 

@@ -50,7 +50,7 @@ const MAX_BYTES: u64 = 1 << 20;
 struct Stored {
     format: String,
     version: u64,
-    /// The `ixc` that wrote it: kernels of another may be faster or slower.
+    /// Version of `ixc` that wrote the file: kernels of another version may be faster or slower.
     ixc: String,
     target: String,
     by: By,
@@ -73,7 +73,7 @@ pub enum By {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Row {
-    /// The choice, as [`Choice`] reads it.
+    /// Choice, in the text form of [`Choice`].
     pub choice: String,
     /// Tiling without the choice.
     pub instead_of: String,

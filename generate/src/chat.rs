@@ -120,13 +120,13 @@ impl Chat {
         Ok(chat)
     }
 
-    /// Begins again; the system message stays.
+    /// Begins the conversation again; the system message stays.
     pub fn clear(&mut self) {
         self.messages.clear();
         self.dropped = 0;
     }
 
-    /// Replaces the system message from here on.
+    /// Replaces the system message for the rest of the conversation.
     ///
     /// # Errors
     /// When the template does not accept the message; the old one then stays.

@@ -39,7 +39,7 @@ impl Default for Options {
     }
 }
 
-/// A sequence of the small model.
+/// Sequence of the small model.
 #[derive(Debug)]
 struct Lane {
     sequence: SequenceId,
@@ -53,7 +53,7 @@ pub struct DraftModel {
     engine: Engine,
     lanes: Vec<Lane>,
     options: Options,
-    /// Tokens that the larger model has, too.
+    /// Number of tokens that both models have.
     vocabulary: u32,
 }
 

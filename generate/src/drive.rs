@@ -27,13 +27,13 @@ use crate::Error;
 const LEAST_FILE: u64 = 64 << 20;
 /// Version of the stored results.
 const VERSION: u32 = 1;
-/// No drive is faster, nor will be for a while: a number to refuse nonsense by.
+/// Max plausible rate, in bytes per second.
 const FASTEST: f64 = 1e12;
 
 /// A drive, measured.
 #[derive(Debug)]
 pub struct Measured {
-    /// The file that was read.
+    /// File that was read.
     pub file: PathBuf,
     /// The drive, as the system describes it.
     pub place: Option<Place>,
@@ -165,7 +165,7 @@ fn choose_by(remembered: Result<Option<Entry>, String>, file: &Path, told: Optio
         return choice(usual, Origin::Usual, None, notes);
     }
     match probe::file(file, &Options::quick()) {
-        // Through the page cache it is not the drive that was measured.
+        // Reads through the page cache did not measure the drive.
         Ok(probe) if probe.direct => {
             // If nothing was read in this short time, the rate is unknown: a rate of 0 would cause
             // a division by zero.
@@ -239,7 +239,7 @@ impl Entry {
         if !entry.rates.iter().all(is_rate) {
             return Err("it has rates that no drive has".into());
         }
-        // Of another drive, of other reads, or old: no fault of anybody's.
+        // An entry of another drive, for reads of another size, or an old one: not an error.
         let good = entry.drive == name(place) && entry.chunk == CHUNK && cache_file::is_recent(entry.measured, now);
         Ok(good.then_some(entry))
     }

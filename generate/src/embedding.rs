@@ -42,12 +42,12 @@ pub const DEFAULT_POOLING: Pooling = Pooling::Last;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TextId(u64);
 
-/// A text that is computed, and the sum of its rows so far.
+/// Text in progress, with the sum of its rows so far.
 #[derive(Debug)]
 struct Active {
     id: TextId,
     tokens: Vec<u32>,
-    /// Tokens that are computed.
+    /// Number of computed tokens.
     done: usize,
     sum: Vec<f64>,
 }
@@ -81,7 +81,7 @@ impl Embedder {
         for _ in 1..model.engine.sequences() {
             slots.push((model.engine.add_sequence()?, None));
         }
-        // Every token of an encoder has seen all of its text.
+        // Every token of an encoder sees all of its text.
         let usual = if model.engine.reads_whole() { Pooling::Mean } else { DEFAULT_POOLING };
         let pooling = pooling.or(own).unwrap_or(usual);
         Ok(Embedder { model, pooling, unit, slots, waiting: VecDeque::new(), count: 0, rows: 0 })
@@ -143,7 +143,7 @@ impl Embedder {
         Ok(id)
     }
 
-    /// Forgets a text that has no vector yet.
+    /// Removes a text that has no vector yet.
     pub fn cancel(&mut self, id: TextId) {
         self.waiting.retain(|(waiting, _)| *waiting != id);
         for (_, slot) in &mut self.slots {

@@ -48,7 +48,7 @@ pub struct ExpertUse {
     pub tokens: u64,
     /// By layer with experts, then by expert: tokens that chose it.
     pub chosen: Vec<Vec<u64>>,
-    /// By layer: the first of its experts' weights.
+    /// Name of one weight for each layer: the first of its experts' weights.
     #[serde(default)]
     pub weights: Vec<String>,
     /// Counts of streaming by layer, if experts are streamed.
@@ -66,7 +66,7 @@ pub struct Streamed {
     pub on_the_way: u64,
     /// Requested experts that had to be read.
     pub misses: u64,
-    /// Bytes read, in whole pages.
+    /// Bytes read, as whole pages.
     pub bytes: u64,
     /// Experts that are in memory now.
     pub in_memory: u32,

@@ -62,7 +62,7 @@ pub fn decisions(model: &Model, options: &Options, run: &engine::Options) -> Res
         }
         None => {
             let (_, plan) = specs(model, &options)?;
-            // Others predict nothing.
+            // Other plans predict nothing.
             let streams = !plan.expert_groups.is_empty();
             streams.then(|| with_kernels(plan, options.target())).transpose()?
         }

@@ -10,6 +10,7 @@
 //! Other requests continue.
 //!
 //! Invariant: the allowed tokens do not depend on when masks arrive.
+//!
 //! Invariant: the thread ends soon after its [`Masks`] are dropped.
 
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};

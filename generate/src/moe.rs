@@ -159,7 +159,7 @@ impl Handle {
         result.map(|result| result.map_err(Error::from)).ok_or(self)
     }
 
-    /// Waits for the result: for each row the sum over its experts, each times its weight.
+    /// Waits for the result: for each row, the weighted sum over its experts.
     ///
     /// # Errors
     /// When experts cannot be read, or the plan is wrong.
@@ -170,7 +170,7 @@ impl Handle {
     }
 }
 
-/// A model's routed experts, and the thread that runs them.
+/// A model's routed experts, with the thread that runs them.
 #[derive(Debug)]
 pub struct Moe {
     layers: Vec<Layer>,
@@ -186,8 +186,8 @@ impl Moe {
     /// Opens a model, or a plan from [`Model::into_expert_layers`]; no path means the demo model.
     ///
     /// # Errors
-    /// When it is missing, malformed, not supported, has no routed experts, or this machine cannot
-    /// run it.
+    /// When the file is missing, malformed or unsupported, has no routed experts, or cannot run on
+    /// this machine.
     pub fn open(path: Option<&Path>, options: &MoeOptions) -> Result<Moe, Error> {
         let model = match path {
             None => Model::new(ixc_compile::demo::open()?)?,
@@ -272,7 +272,8 @@ impl Moe {
         }
     }
 
-    /// Waits until all that was submitted is computed; by others meanwhile, too.
+    /// Waits until everything that was submitted is computed, including submissions of other
+    /// threads meanwhile.
     pub fn sync(&self) {
         drop(self.open.wait(|open| *open == 0));
     }

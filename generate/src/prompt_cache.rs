@@ -170,7 +170,7 @@ impl PromptCache {
         let mut levels = vec![(Vec::new(), Digest::default())];
         while let Some((path, before)) = levels.pop() {
             let mut files = found.remove(&before).unwrap_or_default();
-            // Those of equal age always in the same order.
+            // Files of equal age get a fixed order.
             files.sort_by(|(a, _, x), (b, _, y)| a.cmp(b).then(x.tokens.cmp(&y.tokens)));
             for (age, length, facts) in files {
                 let count = facts.tokens.len();
@@ -390,7 +390,7 @@ impl PromptCache {
         }
         let mut held = Held::new(facts, bytes, self.clock, &self.counts);
         if self.tally().memory > self.options.memory {
-            // Past memory, to the folder.
+            // The new entry goes to the folder, if memory has no room.
             let is_on_its_way = self.writer.as_ref().is_some_and(|writer| writer.write(&mut held, ON_THEIR_WAY));
             if !is_on_its_way {
                 return None;
@@ -500,8 +500,8 @@ impl PromptCache {
         if let Some(writer) = self.writer.take() {
             writer.end();
         }
-        // Another process may have the folder. Closing the file is not enough while a process that
-        // is being started has it, too.
+        // Another process may have the folder now. Closing the file is not enough, because a child
+        // process that is just being started has it open, too.
         if let Some(Err(error)) = self.lock.take().map(|lock| lock.unlock()) {
             tracing::debug!(%error, "the folder of prompts stays locked");
         }
@@ -553,7 +553,7 @@ mod tests {
         let options = Options { memory: 3 * page + page / 2, ..Options::default() };
         let mut cache = PromptCache::new(options, &model.engine).unwrap();
         cache.keep(&model.engine, FIRST, &long);
-        // Its beginning, not its end.
+        // The cache has its beginning, not its end.
         assert_eq!((cache.tally().memory, found(&cache, &model, &long)), (3 * page, 3 * PAGE));
         let short = text(&mut model, 7, 2);
         cache.keep(&model.engine, FIRST, &short);

@@ -63,7 +63,7 @@ use ixc_generate::loaded_model::{LoadOptions, LoadedModel};
 
 use crate::Error;
 
-/// Tokens of the prompt that is predicted.
+/// Tokens of the prompt in the forecast.
 pub const PROMPT: usize = 512;
 /// Tokens of decode in a measurement, and number of measurements. The lower quartile counts, since
 /// disturbances only make it slower.
@@ -88,7 +88,7 @@ pub struct Shape {
     pub top_k: u32,
     /// Bytes that are read for an expert.
     pub bytes: f64,
-    /// The part of experts that are packed after they were read.
+    /// Share of experts that are packed after reading.
     pub raw: f64,
     /// Max number of tokens in a step.
     pub tokens: u32,
@@ -121,7 +121,7 @@ pub struct Costs {
     pub packing: f64,
     /// Bytes per second of the drive.
     pub drive: f64,
-    /// Seconds to read an expert, with nothing else to read.
+    /// Seconds to read an expert with nothing else to read.
     pub alone: f64,
 }
 

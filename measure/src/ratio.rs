@@ -145,10 +145,10 @@ mod tests {
         assert_eq!(changed(&base, &base), None);
         assert_eq!(changed(&base, &base.map(|x| x * 1.1)), Some(Ordering::Greater));
         assert_eq!(changed(&base, &base.map(|x| x * 0.9)), Some(Ordering::Less));
-        // Within the spread, and sure but too small to count.
+        // One is within the spread; the other is certain but too small to count.
         assert_eq!(changed(&base, &base.map(|x| x * 1.02)), None);
         assert_eq!(changed(&[100.0, 100.01, 100.02, 100.03], &[100.5, 100.51, 100.52, 100.53]), None);
-        // One bad round of five moves neither end far.
+        // One bad round of five moves neither bound far.
         let mut bad = base.map(|x| x * 1.2);
         bad[0] = 20.0;
         assert_eq!(changed(&base, &bad), None);

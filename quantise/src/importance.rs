@@ -47,7 +47,8 @@ fn floats_as_bytes(floats: &[f32]) -> Vec<u8> {
 /// piece of a text.
 #[derive(Clone, Debug, Default)]
 pub struct Observed {
-    /// By tensor: its columns and one more; by expert the sums of its columns, and its rows.
+    /// By tensor: its number of columns plus one; for each expert, the sums of its columns and its
+    /// number of rows.
     sums: BTreeMap<String, (usize, Vec<f64>)>,
     pieces: u32,
 }
@@ -208,7 +209,7 @@ impl Importance {
     }
 }
 
-/// Means are numbers, and not negative.
+/// Checks that means are numbers and not negative.
 fn checked(name: &str, means: Vec<f32>) -> Result<(String, Vec<f32>), String> {
     match means.iter().find(|mean| !(mean.is_finite() && **mean >= 0.0)) {
         Some(mean) => Err(format!("{name} has {mean}, where mean squares are expected")),
@@ -259,7 +260,7 @@ fn of_gguf(gguf: &Gguf) -> Result<HashMap<String, Vec<f32>>, String> {
     }
 }
 
-/// Integers and texts of a binary file, in their order.
+/// Reader of integers and texts in a binary file, in order.
 struct Words<'b> {
     bytes: &'b [u8],
     at: usize,

@@ -126,8 +126,8 @@ impl<'m> Counter<'m> {
         let number = self.numbers.get(name).copied().unwrap_or(own_layer);
         match Part::of(name, false) {
             Part::Value => (number, self.values),
-            // Layers of experts have several: there the layer counts, but for mixes that never ask
-            // for it.
+            // Layers with experts have several such tensors. There the layer counts, except for
+            // mixes without rules about experts.
             Part::Down | Part::Gate | Part::Up if experts <= 1 || !mix.more_for_keys => (number, layers),
             _ => (own_layer, layers),
         }

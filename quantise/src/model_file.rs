@@ -1,4 +1,4 @@
-//! Quantising: a GGUF file to another whose matrices are in other formats.
+//! Quantisation of a GGUF file: converts its matrices to other formats.
 //!
 //! ```no_run
 //! use ixc_model_files::model_files::gguf::Gguf;
@@ -62,7 +62,7 @@ impl Options<'_> {
     }
 }
 
-/// Why a model is not quantised.
+/// Error of quantising a model.
 #[derive(Debug, thiserror::Error)]
 pub enum QuantiseError {
     /// The model's file is malformed.
@@ -82,10 +82,10 @@ pub enum QuantiseError {
         /// Format of the tensor.
         from: Format,
     },
-    /// A model file that was written to while it was read.
+    /// A model file was changed while it was read.
     #[error(transparent)]
     Changed(#[from] ChangedFile),
-    /// Blocks of a format that are read and not made.
+    /// The format can be read, but not written.
     #[error("{tensor}: {to} is a format that ixc reads and does not make; it makes {}", list(Format::encoded()))]
     NotMade {
         /// The tensor.

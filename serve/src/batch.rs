@@ -1,5 +1,5 @@
-//! Requests of a file, answered as a server answers its clients', many at once; each answer is a
-//! line, written when it is there.
+//! Batch of requests in a file, answered like those of a server's clients, many at once. Each
+//! answer is a line, written as soon as it is complete.
 //!
 //! ```text
 //! {"id": "a", "prompt": "The borrow checker", "max_tokens": 8}
@@ -285,7 +285,7 @@ struct Head {
     request: String,
 }
 
-/// The file of answers, which grows.
+/// File of answers, which grows.
 #[derive(Debug)]
 pub struct Answers {
     path: PathBuf,

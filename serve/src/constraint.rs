@@ -64,7 +64,7 @@ pub fn of_answer(
             match control(tokenizer, close) {
                 Some(token) => rule("thinking", &format!("(/(?s:.+)/)? <[{token}]>")),
                 None => {
-                    // The shortest text that ends with it.
+                    // The shortest text that ends with `close`.
                     let end = escaped(close);
                     rule("THOUGHTS", &format!("/(?s:.*){end}/ & ~/(?s:.*){end}(?s:.+)/"));
                     rule("thinking", "THOUGHTS");
@@ -128,7 +128,7 @@ fn content(wanted: &Constraint, schemas: &mut Vec<Value>) -> String {
             format!("schema{}", schemas.len() - 1)
         }
         Constraint::Regex(regex) => regex_literal(regex),
-        // Neither is a content's alone.
+        // These two have a rule of their own.
         Constraint::Text(_) | Constraint::Calls { .. } => "/(?s:.*)/".to_owned(),
     }
 }

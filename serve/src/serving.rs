@@ -54,7 +54,7 @@ pub use handle::{Handle, Polled};
 pub use kind::gives_embeddings;
 pub use registry::{Registry, Source};
 
-/// The error of a request for text that reaches an engine of embeddings.
+/// Error for a request for text to an embedding model.
 const NO_TOKENS: &str = "this model gives embeddings and no text";
 
 /// Time without a sign of life after which the thread counts as stuck. A prefill step on a slow
@@ -71,9 +71,9 @@ pub struct Options {
     pub name: String,
     /// Max number of waiting requests.
     pub queue: usize,
-    /// The template, in place of the model's own.
+    /// Template in place of the model's own.
     pub template: Option<ChatTemplate>,
-    /// The program in which templates are rendered; see [`chat::Options::renderer`].
+    /// Program that renders templates; see [`chat::Options::renderer`].
     pub renderer: Option<PathBuf>,
     /// Program of the helper that compiles grammars first; see [`Vocabulary::with_helper`]. Without
     /// it, a compiler that overflows its stack ends this process.
@@ -313,7 +313,7 @@ impl Model for Host {
             let from = turns.get(dropped).copied().unwrap_or(first);
             let messages = [&conversation.messages[..first], &conversation.messages[from..]].concat();
             match self.rendered(&Conversation { messages, ..conversation.clone() }, constraint) {
-                // Too long to be looked at; with fewer turns it may not be.
+                // Too long to tokenize; fewer turns may be short enough.
                 Err(error @ (Refusal::Invalid { .. } | Refusal::TooLong { .. })) if dropped + 1 < turns.len() => {
                     Ok(Err(error))
                 }
@@ -366,7 +366,7 @@ impl Model for Host {
             return Err(Refusal::too_long(tokens, context));
         }
         ixc_compile::model::check_tokens(&request.tokens, self.facts.vocabulary as u64).map_err(invalid)?;
-        // A shifted context never ends an answer.
+        // With context shifts, the context never ends an answer.
         let limit = request.limit.or(self.options.shift.map(|_| context));
         let request = model::Request { limit, ..request };
         let waiting = self.shared.waiting.fetch_add(1, Ordering::Relaxed);

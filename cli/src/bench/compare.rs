@@ -19,12 +19,12 @@ use crate::{BadInput, Usage};
 
 /// Schema of the JSON document, and of each JSON line.
 const COMPARISON: &str = "ixc.bench-comparison.v1";
-/// Longest file: a row has some hundred bytes.
+/// Max size of a file: a row has some hundred bytes.
 const MOST_BYTES: u64 = 16 << 20;
 /// Smallest change that counts. Two runs of the same process differ by as much, however narrow the
 /// interval is.
 const LEAST: f64 = 0.01;
-/// Rounds of each from which on an interval holds in 95 of 100 cases.
+/// Min rounds of each side for an interval that holds in 95 of 100 cases.
 const ROUNDS: usize = 4;
 
 /// A row is slower beyond noise.
@@ -127,7 +127,7 @@ pub fn compare(paths: [&Path; 2], format: Format, out: &mut dyn Write) -> anyhow
                 writeln!(out, "- {}: {} | {}", cell(what), cell(&said(a)), cell(&said(b)))?;
             }
             missing.iter().try_for_each(|row| writeln!(out, "- {}", cell(row)))?;
-            // A list and a table are apart.
+            // An empty line separates the list and the table.
             if !differences.is_empty() || !missing.is_empty() {
                 writeln!(out)?;
             }
@@ -171,7 +171,7 @@ const UNTOLD: [&str; 2] = ["model.file", "options.arguments"];
 
 /// Adds the differences between two values, leaf by leaf.
 fn differ(what: &str, a: &Json, b: &Json, differences: &mut Vec<Difference>) {
-    // A field that an older version did not write counts as empty.
+    // A missing field of an older version counts as empty.
     let is_empty = |value: &Json| value.is_null() || value.as_object().is_some_and(serde_json::Map::is_empty);
     if a == b || UNTOLD.contains(&what) || is_empty(a) && is_empty(b) {
         return;

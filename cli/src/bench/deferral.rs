@@ -23,9 +23,9 @@ use crate::tokenize::read;
 /// Effect of deferral on speed and logits.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Deferral {
-    /// Experts of a token that are deferred.
+    /// Number of deferred experts of a token.
     pub experts: u32,
-    /// Median rate with deferral over that without.
+    /// Median rate with deferral relative to that without.
     pub ratio: f64,
     /// Divergence of the logits from those without deferral.
     pub divergence: Divergence,

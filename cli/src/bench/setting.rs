@@ -16,7 +16,7 @@ use serde::Serialize;
 use super::{Args, given};
 use crate::given_to;
 
-/// The setting of a measurement.
+/// Setting of a measurement.
 #[derive(Clone, Debug, Serialize)]
 pub struct Setting {
     ixc: Build,

@@ -8,7 +8,7 @@ use ixc_workbench::kernels::run::{self, Case, Sizes};
 
 use super::super::select::SelectChoice;
 
-/// A kernel for a target.
+/// Kernel and its target.
 #[derive(Debug, clap::Args)]
 pub struct KernelChoice {
     /// Kernel: a row's name, a spec, FILE.ix or MODEL:NAME.

@@ -64,7 +64,7 @@ impl Args {
         let (a, b) = self.sides()?;
         let equal_ir = a.kernel == b.kernel;
         diff::called_alike(&a, &b)?;
-        // Both get the first one's inputs.
+        // Both kernels get the inputs of the first one.
         let b = Chosen { spec: a.spec.clone(), rows: a.rows, ..b };
         let (a, b) = (self.inputs.case(a)?, self.inputs.case(b)?);
         let engine =

@@ -1,4 +1,4 @@
-//! `ixc kernel export`: a kernel as a folder of plain files.
+//! `ixc kernel export`: writes a kernel as a folder of plain files.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -37,7 +37,7 @@ pub struct Args {
 impl Args {
     /// Runs the command.
     pub fn run(self, out: &mut dyn Write) -> anyhow::Result<()> {
-        // Before the work, which would be lost.
+        // Create the folder before the work, which would otherwise be lost.
         let folder = NewFolder::create(&self.output).map_err(ixc_error::Error::from)?;
         let case = self.inputs.case(self.kernel.choose()?)?;
         let index = write(&case, folder)?;

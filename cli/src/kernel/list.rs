@@ -1,4 +1,4 @@
-//! `ixc kernel list`: the built-in rows, or the kernels of a model.
+//! `ixc kernel list`: lists the built-in rows, or the kernels of a model.
 
 use std::io::Write;
 

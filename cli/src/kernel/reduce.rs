@@ -1,4 +1,4 @@
-//! `ixc kernel reduce`: a failing kernel, made small.
+//! `ixc kernel reduce`: makes a failing kernel small.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -52,7 +52,7 @@ pub struct Args {
     json: bool,
 }
 
-/// The file of the smallest.
+/// File with the smallest kernel.
 const KIND: Kind = Kind {
     name: "kernel",
     is: |head| head.starts_with(b"; reduced ") || head.starts_with(b"kernel "),

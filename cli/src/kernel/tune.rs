@@ -1,5 +1,5 @@
-//! `ixc kernel tune`: which width, chunk and pace of a product's kernel is fastest, in a model or
-//! by itself.
+//! `ixc kernel tune`: finds the fastest width, chunk and pace of a product's kernel, in a model or
+//! in a model of its own.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -168,7 +168,7 @@ impl Args {
         // A selected kernel is tuned alone if this machine cannot run it, or with --choose.
         let is_one = is_selected && (!runs || self.choose.is_some());
         let is_whole = model.is_some_and(|model| model.is_whole && !is_one);
-        // A plan is cut already, but its kernels have specs.
+        // A plan is already tiled, but its kernels have specs.
         let plan = model.and_then(|model| model.path).filter(|path| is_plan(path));
         if let (Some(path), true) = (plan, is_whole) {
             return Err(ixc_compile::Error::IsPlan { path: path.to_owned() }.into());

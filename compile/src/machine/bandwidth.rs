@@ -94,7 +94,7 @@ impl Large {
 
     fn words(&mut self) -> &mut [u64] {
         match self {
-            // SAFETY: every pattern of bytes is a word.
+            // SAFETY: every bit pattern is a valid word.
             Large::Mapped(map) => unsafe { map.align_to_mut().1 },
             Large::Plain(words) => words,
         }
@@ -162,7 +162,7 @@ fn sum_avx2(words: &[u64]) -> u64 {
     let (chunks, rest) = words.as_chunks::<16>();
     for chunk in chunks {
         let at: *const __m256i = chunk.as_ptr().cast();
-        // A chunk is two lines. Prefetching reads nothing, wherever it points.
+        // A chunk is two cache lines. A prefetch may have any address, since it reads nothing.
         let ahead = chunk.as_ptr().wrapping_add(AHEAD).cast::<i8>();
         _mm_prefetch::<_MM_HINT_T0>(ahead);
         _mm_prefetch::<_MM_HINT_T0>(ahead.wrapping_add(64));
@@ -217,7 +217,7 @@ mod wide {
             add(&mut high_sums, high);
         }
         let sum = total(low_sums).wrapping_add(total(high_sums));
-        // Lengths that are not the same leave chunks over.
+        // Slices of different lengths leave chunks over.
         let rest = high.iter().skip(low.len()).flatten().chain(low.iter().skip(high.len()).flatten());
         rest.chain(low_rest).chain(high_rest).fold(sum, |total, word| total.wrapping_add(*word))
     }

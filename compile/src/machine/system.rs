@@ -10,7 +10,7 @@ use serde::Serialize;
 pub struct Probe {
     /// Whether it works.
     pub available: bool,
-    /// Why not, in the system's words.
+    /// Reason, in the system's words.
     pub reason: Option<String>,
 }
 

@@ -1,4 +1,4 @@
-//! The bytes of one page or point: in memory, in a file of the folder, or on their way there.
+//! Bytes of one page or point: in memory, in a file, or queued for the folder.
 
 use std::fs;
 use std::io;
@@ -29,10 +29,10 @@ pub(super) struct Counts {
     pub(super) on_their_way: AtomicU64,
 }
 
-/// The bytes of a page or point.
+/// Bytes of a page or point.
 #[derive(Debug)]
 pub(super) struct Held {
-    /// In memory, counted there.
+    /// Bytes in memory, which the counts include.
     pub(super) bytes: Option<Arc<Vec<u8>>>,
     /// The bytes that the writing thread holds.
     pub(super) on_their_way: Weak<Vec<u8>>,
@@ -163,7 +163,7 @@ pub(super) fn remove(path: &Path) {
     }
 }
 
-/// A file that is to be written.
+/// File to be written.
 #[derive(Debug)]
 pub(super) struct ToWrite {
     pub(super) path: PathBuf,
@@ -234,7 +234,7 @@ impl Writer {
         }
     }
 
-    /// Waits until all is written.
+    /// Waits until all queued files are written.
     pub(super) fn end(self) {
         drop(self.queue);
         if self.thread.join().is_err() {

@@ -1,4 +1,4 @@
-//! The tree of pages and points.
+//! Tree of pages and points.
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -60,7 +60,8 @@ impl Level {
     }
 
     pub(super) fn levels<'l>(&'l self, depth: usize, see: &mut impl FnMut(&'l Level, usize)) {
-        // As deep as a context has pages: no recursion, whose depth a prompt would choose.
+        // Without recursion: the depth is the number of a context's pages, which a prompt
+        // determines.
         let mut open = vec![(self, depth)];
         while let Some((level, depth)) = open.pop() {
             see(level, depth);

@@ -178,8 +178,9 @@ pub struct Compared {
 }
 
 impl Piece {
-    /// Whether it has one number for each position, with or without a comparison. All must be
-    /// finite and not below 0, as negative logarithms of probabilities and divergences are.
+    /// Whether it has one number for each position, with or without a comparison. All numbers must
+    /// be finite and not negative, because they are negative logarithms of probabilities, and
+    /// divergences.
     pub fn is_whole(&self, positions: usize, compared: bool) -> bool {
         let is_right = |number: &f32| number.is_finite() && *number >= 0.0;
         let numbers = |list: &[f32]| list.len() == positions && list.iter().all(is_right);
@@ -304,7 +305,7 @@ mod tests {
 
     #[test]
     fn a_summary_is_of_all_positions_alike() {
-        // Pieces of other lengths than each other: a mean of means would be another.
+        // Pieces have different lengths, so that a mean of means would be another value.
         let pieces = [
             piece(&[1.0, 2.0, 3.0], &[1.0, 1.0, 1.0], &[0.0, 0.5, 0.25], &[true, true, false]),
             piece(&[6.0], &[1.0], &[0.125], &[false]),

@@ -42,10 +42,10 @@ const HEADER_BYTES: u64 = 1 << 20;
 const PIECE_BYTES: u64 = 256;
 const POSITION_BYTES: u64 = 128;
 
-/// Bytes that are read at a time for a checksum.
+/// Bytes that are read at once for a checksum.
 const READ_BYTES: usize = 1 << 20;
 
-/// A file that an evaluation reads, by its content.
+/// Input file of an evaluation, identified by its content.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Source {
     /// Length in bytes.
@@ -163,7 +163,7 @@ impl Record {
             let problem = format!("not all: it has more than {most} bytes, the most of {pieces} pieces");
             return Err(RecordError::Malformed { path, line: 1, problem });
         }
-        // A line that was not written to its end is written again.
+        // An incomplete last line is written again.
         let whole = bytes.iter().rposition(|&byte| byte == b'\n').map_or(0, |at| at + 1);
         let mut found = Vec::new();
         let mut lines = bytes[..whole].split_inclusive(|&byte| byte == b'\n');
@@ -210,7 +210,7 @@ fn write_line(file: &mut File, text: &str) -> io::Result<()> {
     file.sync_data()
 }
 
-/// The schema of a first line of any version.
+/// Schema in the first line, for any version.
 #[derive(Deserialize)]
 struct Version {
     schema: String,

@@ -58,7 +58,7 @@ pub enum Polled {
 }
 
 impl Host {
-    /// Begins to compute a request.
+    /// Starts a request.
     ///
     /// # Errors
     /// See [`Model::start`].
@@ -94,7 +94,7 @@ impl Handle {
     /// instead, because this call blocks.
     ///
     /// # Panics
-    /// Within an asynchronous runtime.
+    /// If it is called within an asynchronous runtime.
     pub fn wait(&mut self) -> Option<Event> {
         let event = self.events.blocking_recv();
         self.is_over |= event.is_none();

@@ -51,11 +51,11 @@ struct Loading {
     total: u64,
 }
 
-/// A model that is loaded.
+/// Loaded model.
 #[derive(Debug)]
 struct Loaded {
     host: Arc<Host>,
-    /// Bytes that are counted for it.
+    /// Bytes that count against the budget.
     bytes: Option<u64>,
     /// Time of the last request.
     used: u64,
@@ -78,7 +78,7 @@ pub struct Registry {
     /// `None` if there is one model, which stays loaded.
     loading: Option<Loading>,
     state: Mutex<State>,
-    /// Held while a model is loaded.
+    /// Lock that is held while a model is loaded.
     turn: Mutex<()>,
 }
 
@@ -166,7 +166,7 @@ impl Registry {
         Some(Arc::clone(&loaded.host))
     }
 
-    /// Loads a model, in its turn.
+    /// Loads a model; one at a time.
     fn open(&self, number: usize) -> Result<Arc<Host>, Refusal> {
         let name = &self.sources[number].name;
         let failed = |message: String| Refusal::NotLoaded { name: name.clone(), message };
@@ -179,7 +179,7 @@ impl Registry {
         let plan = budget::resident_plan(path, &options.compile, options.parts())
             .map_err(|error| failed(error.to_string()))?;
         if let (None, Some(LongestContext { .. })) = (options.run.context, options.longest_context) {
-            // Each model has a share of the memory, so that all may be loaded at once.
+            // Each model has a share of the memory, so that all can be loaded at once.
             let share = memory_estimate::process_bytes().saturating_add(*total / self.sources.len() as u64);
             let run = engine::Options { memory: Some(share), ..options.run.clone() };
             options.run.context =

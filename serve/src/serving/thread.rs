@@ -72,7 +72,7 @@ impl Shared {
     }
 }
 
-/// Texts that are to become vectors, on their way to the thread.
+/// Texts to embed, on their way to the thread.
 pub(super) struct Texts {
     pub(super) tokens: Vec<Vec<u32>>,
     pub(super) dimensions: Option<usize>,

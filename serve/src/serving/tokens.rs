@@ -25,7 +25,7 @@ use ixc_generate::generator::{End, Event, Generator, Request, RequestId};
 use ixc_generate::output_text::{OutputText, RestOfText, StopStrings};
 use ixc_generate::speculate::Tally;
 
-/// A client whose request is computed.
+/// Client of a request in progress.
 struct Client<'t> {
     events: UnboundedSender<model::Event>,
     text: OutputText<'t>,
@@ -123,7 +123,7 @@ impl<'t> Worker<'t> {
     fn act(&mut self, number: usize, action: &SlotAction, folder: &Path) -> Result<SlotDone, Error> {
         let (tokens, bytes) = match action {
             SlotAction::Save(name) => {
-                // Files of other kinds that are there stay.
+                // Existing files of other kinds stay.
                 let guard = Guard { kind: Some(&saved::KIND), ..Guard::default() };
                 self.generator.save_slot(number, ixc_files::Output::open(&folder.join(name), &guard)?)?
             }
@@ -211,7 +211,7 @@ impl Work for Worker<'_> {
     }
 
     fn embed(&mut self, texts: Texts) {
-        // It has been refused before.
+        // Such a request has been refused earlier.
         let _ = texts.done.send(Err(Refusal::Ending));
     }
 
@@ -319,7 +319,7 @@ impl Work for Worker<'_> {
                         }
                         let message = error.to_string();
                         client.tell(match error {
-                            // A form that fails is the client's fault.
+                            // An invalid grammar is the client's fault.
                             Error::Grammar(_) => model::Event::Refused { message },
                             _ => model::Event::Failed { message },
                         });

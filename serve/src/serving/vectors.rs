@@ -13,10 +13,10 @@ use super::thread::{FAILED, Reply, Shared, SlotWish, Submission, Texts, Work};
 use ixc_generate::Error;
 use ixc_generate::embedding::{Embedder, TextId};
 
-/// A request whose texts are computed.
+/// Client of a request in progress.
 struct Client {
     ids: Vec<TextId>,
-    /// By text; empty until it is there.
+    /// Vectors by text; empty until computed.
     vectors: Vec<Vec<f32>>,
     left: usize,
     tokens: usize,

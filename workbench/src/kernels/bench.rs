@@ -25,7 +25,7 @@ use ixc_compile::machine::bandwidth;
 
 /// Min duration of a round, so that clocks and barriers do not matter.
 const ROUND_SECONDS: f64 = 0.02;
-/// Rounds that do not count: caches, clock rate, page faults.
+/// Rounds of warm-up: caches, clock rate, page faults.
 const WARM_UP: u32 = 2;
 /// Max bytes of all alternating sets of buffers, over all threads.
 const MOST_BYTES: usize = 1 << 30;
@@ -74,7 +74,7 @@ impl Seconds {
     }
 }
 
-/// A kernel in one place with one number of threads.
+/// Measurement of a kernel at one memory level with one number of threads.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Measured {
     /// Memory level of its buffers.
@@ -145,7 +145,7 @@ pub fn in_turn(cases: [&Case; 2], place: Place, rounds: u32) -> Result<Vec<[f64;
     };
     let times = [0, 1].map(|side| {
         let mut times = 1;
-        // Doubled until a round is long enough.
+        // Double the calls until a round is long enough.
         while seconds(side, times) < ROUND_SECONDS && times < 1 << 40 {
             times *= 2;
         }
@@ -184,7 +184,7 @@ fn rounds_of(module: &Module, dims: &[i64], before: &[Vec<u8>], sets: usize, thr
             }
         };
         if leader {
-            // Doubled until a round is long enough.
+            // Double the calls until a round is long enough.
             let mut times = 1;
             loop {
                 let begin = Instant::now();
@@ -239,7 +239,7 @@ pub fn peak(arithmetic: Arithmetic, target: Target, threads: usize, rounds: u32)
     let mut best: Option<Peak> = None;
     for Loop { kernel, multiply_adds } in loops(arithmetic, target) {
         let module = Module::compile(std::slice::from_ref(&kernel), target)?;
-        // Zeros: no denormal number slows a loop down.
+        // Zeros, since denormal numbers would slow a loop down.
         let sizes = inputs::sizes(&kernel, &[]).map_err(KernelError::from)?;
         let before: Vec<Vec<u8>> = sizes.into_iter().map(|size| vec![0; size]).collect();
         let seconds = rounds_of(&module, &[], &before, 1, threads.max(1), rounds);
@@ -251,13 +251,13 @@ pub fn peak(arithmetic: Arithmetic, target: Target, threads: usize, rounds: u32)
     Ok(best)
 }
 
-/// A loop of nothing but multiply-adds.
+/// Loop of multiply-adds alone.
 struct Loop {
     kernel: Kernel,
     multiply_adds: u64,
 }
 
-/// Vectors of weights that a loop goes over: little enough for the first-level cache.
+/// Vectors of weights in a loop, few enough for the first-level cache.
 const VECTORS: i64 = 64;
 /// Repetitions of the loop.
 const TIMES: i64 = 64;
@@ -297,7 +297,7 @@ fn loops(arithmetic: Arithmetic, target: Target) -> Vec<Loop> {
     }
 }
 
-/// A step of a loop: the builder, a sum, weights and activations.
+/// Step of a loop: the builder, a sum, weights and activations.
 type Step = fn(&mut KernelBuilder, ValueId, ValueId, ValueId) -> ValueId;
 
 /// Returns a loop that multiplies vectors of weights by one vector of activations. Each weight

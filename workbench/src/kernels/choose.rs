@@ -117,7 +117,7 @@ pub fn model_of(text: &str) -> Option<Named<'_>> {
     if catalogue::find(text).is_some() || text.contains('=') || text.ends_with(".ix") {
         return None;
     }
-    // A path may have a colon in it.
+    // A path may contain a colon.
     let parts = [Some((text, true)), text.rsplit_once(':').map(|(model, _)| (model, false))];
     let (name, is_whole) = parts.into_iter().flatten().find(|(name, _)| *name == DEMO || Path::new(name).exists())?;
     Some(Named { path: (name != DEMO).then(|| Path::new(name)), is_whole })
@@ -147,7 +147,7 @@ fn verified(kernel: Kernel) -> Result<Kernel, KernelError> {
 fn of_file(path: &Path, target: Target) -> Result<Chosen, Error> {
     let file = KernelFile::read(path)?;
     if let Some(spec) = &file.spec {
-        // Inputs are made by the spec.
+        // The spec determines the inputs, so the signature must be that of its kernel.
         file.check_signature(&generate(spec, target)?)?;
     }
     let KernelFile { kernel, spec, .. } = file;

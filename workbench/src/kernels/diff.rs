@@ -49,7 +49,7 @@ pub fn called_alike(a: &Chosen, b: &Chosen) -> Result<(), Error> {
     let (of_first, of_second) = (only(&first, &second), only(&second, &first));
     Err(KernelError::CalledOtherwise {
         names: [a.kernel.name.clone(), b.kernel.name.clone()],
-        // The same in another order.
+        // Both have the same items in another order.
         found: if of_first.is_empty() && of_second.is_empty() { [first, second] } else { [of_first, of_second] },
     }
     .into())
@@ -220,7 +220,7 @@ mod tests {
             assert_eq!(own.kernel, edited.kernel);
             let same = results(&case(own.clone()), &case(edited.clone()), Engine::Native).unwrap();
             assert!(same.iter().all(|buffer| buffer.first.is_none() && buffer.nmse == Some(0.0)), "{same:?}");
-            // Subtracted in place of added.
+            // The edit subtracts instead of adding.
             let text = edited.kernel.to_string().replacen(" add ", " sub ", 1);
             let kernel = ixc_ir::kernel::parse::parse(&text).unwrap();
             let edited = Chosen { kernel, ..edited };
@@ -243,7 +243,7 @@ mod tests {
         let text = edited.kernel.to_string();
         let at = text.find("    store ").or_else(|| text.find("  store ")).unwrap();
         let stored = text[at..].lines().next().unwrap();
-        // The same is stored twice.
+        // The edit stores the same value twice.
         let twice = text.replacen(stored, &format!("{stored}\n{stored}"), 1);
         let more = Chosen { kernel: ixc_ir::kernel::parse::parse(&twice).unwrap(), ..edited.clone() };
         let rows = instructions(&edited, &more).unwrap();

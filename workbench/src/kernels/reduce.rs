@@ -57,7 +57,7 @@ impl std::fmt::Display for Failure {
 /// Sizes of a kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Counts {
-    /// Statements, loops among them.
+    /// Statements, including loops.
     pub statements: usize,
     /// Loops.
     pub loops: usize,
@@ -84,7 +84,7 @@ impl Counts {
     }
 }
 
-/// A kernel and the values of its dims.
+/// Kernel with the values of its dims.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Failing {
     /// The kernel.
@@ -98,7 +98,7 @@ pub struct Failing {
 pub struct Reduced {
     /// The smallest failing kernel.
     pub smallest: Failing,
-    /// Kernels that were tried.
+    /// Number of kernels that were tried.
     pub tried: usize,
     /// Whether all possible steps were tried.
     pub complete: bool,
@@ -216,7 +216,7 @@ impl Search<'_> {
         }
     }
 
-    /// Loops that run once, or half as often, or are their body.
+    /// Makes loops run once, or half as often, or replaces them by their body.
     fn loops(&mut self) {
         let mut at = 0;
         while at < Counts::of(&self.smallest.kernel).loops && !self.is_over() {
@@ -254,7 +254,7 @@ impl Search<'_> {
         }
     }
 
-    /// Offsets that are nothing.
+    /// Replaces offsets by zero.
     fn addresses(&mut self) {
         for at in 0..Counts::of(&self.smallest.kernel).statements {
             let mut kernel = self.smallest.kernel.clone();
@@ -344,7 +344,7 @@ fn weight(kernel: &Kernel) -> usize {
     of(&kernel.body)
 }
 
-/// Visits statements in the order of the text, a loop before its body.
+/// Visits statements in textual order, a loop before its body.
 fn visit(body: &mut [Stmt], each: &mut dyn FnMut(&mut Stmt)) {
     for statement in body {
         each(statement);
@@ -716,7 +716,7 @@ mod tests {
         assert!(before.statements > 50 && after.statements <= 4, "{after:?}\n{}", reduced.smallest.kernel);
         assert!((after.loops, after.buffers, after.dims) == (0, 1, 0), "{after:?}\n{}", reduced.smallest.kernel);
         assert_eq!(reduced.smallest.dims, [0_i64; 0]);
-        // The same again is as small as that.
+        // A second reduction changes nothing.
         assert_eq!(reduce(&reduced.smallest, false, 5000, &mut fault).smallest, reduced.smallest);
     }
 
@@ -745,7 +745,7 @@ mod tests {
         assert!(Counts::of(&reduced.smallest.kernel).statements <= 6, "{text}");
     }
 
-    /// Refusals of a target are real failures: a vector that it has no registers for.
+    /// Refusals by a target are real failures: here, a vector that it has no registers for.
     #[test]
     fn refusals_are_told_apart_by_what_they_say() {
         let (chosen, own) = failing("map function=add n=64");

@@ -1,4 +1,4 @@
-//! One kernel with inputs, run by the interpreter and by a machine, and compared bit for bit.
+//! Run of a kernel by the interpreter and by an engine, with a comparison bit for bit.
 
 use std::time::Instant;
 
@@ -52,16 +52,16 @@ pub struct Case {
     pub chosen: Chosen,
     /// Values of its dims.
     pub dims: Vec<i64>,
-    /// Buffers before it runs.
+    /// Buffers before the run.
     pub before: Vec<Vec<u8>>,
 }
 
 /// Result of a run.
 #[derive(Clone, Debug)]
 pub struct Outcome {
-    /// Buffers afterwards, by the interpreter.
+    /// Buffers after the interpreter ran.
     pub expected: Vec<Vec<u8>>,
-    /// Buffers afterwards, by the engine.
+    /// Buffers after the engine ran.
     pub found: Vec<Vec<u8>>,
     /// The first element that differs.
     pub difference: Option<Difference>,

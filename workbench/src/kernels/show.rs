@@ -1,4 +1,5 @@
-//! A kernel in each stage: IR, machine IR with registers, assembly traced to the IR, bytes.
+//! Stages of a kernel as text: IR, machine IR with registers, assembly with its IR statements,
+//! bytes.
 
 use std::fmt::Write;
 
@@ -24,7 +25,7 @@ pub enum Stage {
     Bytes,
 }
 
-/// Compiles a chosen kernel, whatever this machine can run.
+/// Compiles a chosen kernel, even if this machine cannot run it.
 ///
 /// # Errors
 /// If the target has no code for it.
@@ -109,7 +110,7 @@ fn hex(bytes: &[u8], start: usize) -> String {
 /// Returns the compiled kernel of an x86-64 target.
 ///
 /// # Errors
-/// [`KernelError::NotOurs`] for `portable`, and as [`compile`].
+/// [`KernelError::NotOurs`] for `portable`; also see [`compile`].
 pub fn compile_x64(chosen: &Chosen, what: &'static str) -> Result<Compiled, Error> {
     match compile(chosen)? {
         Artifact::X64(compiled) => Ok(compiled),

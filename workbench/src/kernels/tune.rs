@@ -48,7 +48,7 @@ mod steps;
 
 use steps::Steps;
 
-/// Bytes ahead that are tried.
+/// Prefetch distances to try, in bytes.
 const AHEAD: [u32; 5] = [0, 1024, 2048, 4096, 8192];
 /// Unroll factors to try.
 const UNROLLED: [u32; 2] = [2, 4];
@@ -145,7 +145,7 @@ impl Found {
     }
 }
 
-/// A kernel that is tried.
+/// Kernel to try.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Try {
     /// Weight rows of a call.
@@ -323,7 +323,7 @@ impl<'s> Search<'s> {
         Ok(Found { kernel, own: self.own, default, rows, choices, winner, close, measured })
     }
 
-    /// Widths and chunks, without the one that the caches choose.
+    /// Returns widths and chunks, without those that the caches choose.
     fn shapes(&self, caches: &CoreCaches) -> Vec<Try> {
         let Cut { weight, strategy, .. } = self.cut;
         let number = |rows: u64| u32::try_from(rows).ok();
@@ -435,7 +435,7 @@ fn cycles(case: &Case, place: Place) -> Result<f64, Error> {
     let starts: Vec<Start> = weights.filter_map(|name| format!("{name}={level}").parse().ok()).collect();
     match memory::levels(&report, kernel, target.row().memory(), &case.dims, &starts) {
         Ok(levels) => Ok(levels.cycles),
-        // Too much to walk: the code's own cycles.
+        // If the code is too long to simulate with caches, use its cycles without them.
         Err(memory::LevelsError::TooLong { .. }) => {
             Ok(report.whole(&case.dims).map_err(|e| KernelError::from(memory::LevelsError::from(e)))?.cycles)
         }

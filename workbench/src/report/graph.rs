@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::fold::{Folded, NUMBER, Said, Section, layer_of, sections, without_number};
 
-/// An op of a body. Names in it are without layers' numbers.
+/// Op of a body. Names in it have no layer numbers.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
 pub struct OpLine {
     /// The op as text, without its results.

@@ -26,7 +26,7 @@ use similar::{Algorithm, DiffTag, capture_diff_slices_deadline, group_diff_ops};
 use super::fold::{Folded, Said, Section, layer_of, said, sections, without_number};
 use super::graph;
 
-/// Equal lines around those that changed.
+/// Number of equal lines around changes.
 const AROUND: usize = 2;
 /// Max lines of a diff, and max diffs of a pass.
 const MOST_LINES: usize = 1500;
@@ -45,7 +45,7 @@ pub struct Ran {
     /// Ops of the graph, or tasks, before and after.
     counts: [usize; 2],
     diffs: Vec<Diff>,
-    /// Diffs of further sections that are not shown.
+    /// Number of omitted diffs of further sections.
     more: usize,
 }
 
@@ -56,7 +56,7 @@ struct Diff {
     sections: String,
     /// Lines that start with ` `, `-` or `+`, and `@` between parts.
     lines: Vec<String>,
-    /// Lines that are not shown.
+    /// Number of omitted lines.
     more: usize,
 }
 
@@ -237,7 +237,7 @@ impl Texts {
         }
     }
 
-    /// Adds lines of work in the order of the model, a step being a line before those of its tasks.
+    /// Adds lines of work in the model's order; a step's line precedes those of its tasks.
     fn work(&mut self, said: &[Said], lines: Vec<Vec<String>>) {
         for (section, lines) in sections(said).into_iter().zip(lines) {
             self.0.entry(section).or_default().extend(lines);

@@ -63,7 +63,7 @@ struct VariantView {
     kernel: u32,
     /// Dims, such as `groups = rows / 8`.
     dims: Vec<String>,
-    /// The kernel of bands, and that which combines parts.
+    /// Kernel of bands, and kernel that combines parts.
     besides: Vec<u32>,
 }
 
@@ -89,9 +89,9 @@ struct StateView {
 struct GroupView {
     name: String,
     experts: u32,
-    /// Bytes of an expert, as kernels read it.
+    /// Bytes of an expert in the kernels' format.
     block: u64,
-    /// Steps that predict them, request them, read them and release them.
+    /// Steps that predict, request, read and release them.
     predict: Vec<usize>,
     request: Vec<usize>,
     read: Vec<usize>,
@@ -184,7 +184,7 @@ fn one(plan: &Plan<Kernel>, task: &Task, routed: &BTreeMap<BucketId, u32>) -> Op
     let weights = task.args.iter().zip(&kernel.buffers).filter(|(arg, _)| matches!(arg.source, Source::Weight(_)));
     let bytes = |(arg, buffer): (&ixc_ir::plan::Arg, &ixc_ir::kernel::Buffer)| {
         let size = evaluate(&buffer.size, &dims).and_then(|size| u64::try_from(size).ok()).unwrap_or(0);
-        // Of a table that is looked up in, a row is read.
+        // A lookup in a table reads one row.
         let table = matches!(arg.source, Source::Weight(_)) && arg.column_stride == 0 && task.columns == 1;
         let looked_up =
             kernel.buffers.iter().any(|buffer| matches!(buffer.kind, ixc_ir::kernel::BufferKind::Index { .. }));

@@ -15,7 +15,7 @@ use super::fold::without_number;
 use crate::Error;
 use crate::kernels::roofline::Roofline;
 
-/// Longest trace that is read.
+/// Max size of a trace.
 const MOST_BYTES: u64 = 1 << 30;
 /// Max number of steps that are listed; further ones count in sums only.
 const MOST_STEPS: usize = 4096;
@@ -56,7 +56,7 @@ pub struct TraceView {
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 struct Work {
     name: String,
-    /// The name that the same in all layers shares.
+    /// Name without the layer, which all layers share.
     kind: String,
     /// Whether it is a task of the plan.
     task: bool,
@@ -84,7 +84,7 @@ struct Residency {
     slots: usize,
     /// Mean number of experts in memory, for each group and interval.
     held: Vec<Vec<f32>>,
-    /// For each part of the time, bytes read.
+    /// Bytes read in each interval.
     read: Vec<u64>,
     /// For each group and expert, the share of the time that it was in memory.
     experts: Vec<Vec<f32>>,
@@ -118,7 +118,7 @@ const BESIDES: [&str; 9] = [
     "go on with",
 ];
 
-/// Fields of an event that count here.
+/// Fields of an event that are used.
 #[derive(Deserialize)]
 struct Event<'t> {
     #[serde(borrow, default)]

@@ -34,17 +34,17 @@ pub struct Index {
     pub kernel: String,
     /// Text of its spec, if it has one.
     pub spec: Option<String>,
-    /// The target that it was compiled for.
+    /// Target of the compilation.
     pub target: String,
-    /// CPU features that its instructions need, as `/proc/cpuinfo` spells them.
+    /// CPU features that its instructions need, named as in `/proc/cpuinfo`.
     pub features: Vec<String>,
     /// The code.
     pub code: Code,
     /// Calling convention and arguments.
     pub call: Call,
-    /// The values that the second argument points at, in this order.
+    /// Values in the array of the second argument, in order.
     pub dims: Vec<Dim>,
-    /// The buffers that the first argument points at the pointers of, in this order.
+    /// Buffers whose pointers are in the array of the first argument, in order.
     pub buffers: Vec<Buffer>,
 }
 
@@ -56,7 +56,7 @@ pub struct Code {
     pub file: File,
     /// Bytes of instructions; padding and constants follow.
     pub instruction_bytes: u64,
-    /// Offset of the first instruction that is executed.
+    /// Offset of the first executed instruction.
     pub entry: u64,
     /// Alignment of the address of the first byte.
     pub alignment: u64,
@@ -78,7 +78,7 @@ pub struct Dim {
     pub name: String,
     /// Value in this call.
     pub value: i64,
-    /// Smallest value that the kernel is for.
+    /// Smallest allowed value.
     pub lo: i64,
     /// Largest.
     pub hi: i64,
@@ -106,7 +106,7 @@ pub struct Buffer {
     pub bytes: u64,
     /// Type of the elements, for reports; bytes if types are mixed.
     pub elements: Elements,
-    /// Index buffers: every 32-bit value is below this.
+    /// For index buffers: every 32-bit value is below this.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub below: Option<i64>,
     /// Contents before the call; `None` if the buffer is filled with [`Buffer::fill`].

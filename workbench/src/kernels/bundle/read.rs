@@ -1,5 +1,5 @@
-//! Reading a folder that anyone may have made: into memory, with everything checked that can be
-//! checked without running it.
+//! Reader of untrusted folders. It loads a folder into memory, and checks everything that can be
+//! checked without running the code.
 
 use std::io::Read;
 use std::path::Path;
@@ -60,7 +60,7 @@ pub fn read(folder: &Path) -> Result<Bundle, Error> {
     for buffer in &index.buffers {
         let start = match &buffer.input {
             Some(input) => file(folder, input, "bytes of a buffer", index::MOST_BUFFERS)?,
-            // No more than the limit: it was checked.
+            // The size was checked against the limit.
             None => vec![buffer.fill; buffer.bytes as usize],
         };
         if let (Kind::Index, Some(below)) = (buffer.kind, buffer.below) {
@@ -196,7 +196,7 @@ fn bytes(path: &Path, expected: Option<u64>, what: &'static str, most: u64) -> R
         return Err(length(found).into());
     }
     let mut bytes = Vec::with_capacity(found as usize);
-    // One more, to notice a file that grows.
+    // Read one more byte, to notice a file that grows.
     file.by_ref().take(found + 1).read_to_end(&mut bytes).map_err(Error::io(path, "read"))?;
     if bytes.len() as u64 != found {
         return Err(length(bytes.len() as u64).into());

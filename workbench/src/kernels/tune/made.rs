@@ -58,7 +58,7 @@ const LEAST_LAYERS: u64 = 2;
 /// Max number of layers.
 const MOST_LAYERS: u64 = 1024;
 
-/// A weight as kernels read it, and as the file has it.
+/// Weight in the kernels' form, and in the file's.
 struct Matrix {
     name: &'static str,
     layout: Format,
@@ -121,7 +121,7 @@ pub(super) fn steps(
         matrices.iter().fold(0u64, |sum, matrix| sum.saturating_add(matrix.shape[0].saturating_mul(matrix.shape[1])));
     let wanted = match place {
         Place::Caches => LEAST_LAYERS,
-        // More than a cache holds.
+        // Use more memory than a cache holds.
         Place::Memory => (bandwidth::BUFFER_BYTES as u64).div_ceil(bytes.max(1)),
     };
     let by_time = MOST_PRODUCTS / products.saturating_mul(rows.into()).max(1);
@@ -152,7 +152,7 @@ pub(super) fn steps(
                 file.write_all(part).map_err(failed)?;
                 (left, end) = (left - part.len(), end + part.len() as u64);
             }
-            // Blocks begin as tensors do.
+            // Blocks are aligned like tensors.
             let pad = end.next_multiple_of(64) - end;
             file.write_all(&[0; 64][..pad as usize]).map_err(failed)?;
             end += pad;

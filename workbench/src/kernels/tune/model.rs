@@ -52,7 +52,7 @@ pub enum Event<'e> {
     Together(&'e Together),
 }
 
-/// A product of the model.
+/// Product of the model.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Kernel {
     /// Spec.
@@ -226,7 +226,7 @@ mod tests {
             ratio: [ratio, low, high],
         };
         let [faster, same, slower] = [row(1.02, 1.05, 1.06), row(0.99, 1.0, 1.01), row(0.93, 0.95, 0.97)];
-        // Within the spread, whatever the middle is.
+        // This is within the spread, whatever the median is.
         let wide = row(0.999, 1.02, 1.2);
         let better = |rows: &[&Row]| is_better(&rows.iter().map(|row| (*row).clone()).collect::<Vec<_>>());
         assert!(better(&[&faster, &same]) && better(&[&same, &faster]));
@@ -281,7 +281,7 @@ mod tests {
             ..Default::default()
         };
         let tuned = |text: &str| {
-            // The kernels of a target with tiles have other specs.
+            // Kernels of a target with tiles have other specs.
             let target = Some(Target::AVX2);
             let compile = compile::Options { target, ..Default::default() };
             let kernel = Some(text.parse().unwrap());

@@ -38,7 +38,7 @@ const HOPELESS: (f64, usize) = (0.9, 2);
 /// Compiles the plan with some choices.
 type Compile<'m> = Box<dyn Fn(&[Choice]) -> Result<Plan<KernelSpec>, Error> + 'm>;
 
-/// An engine whose steps are timed.
+/// Engine whose steps are timed.
 pub(super) struct Steps<'m> {
     engine: Engine,
     compile: Compile<'m>,
@@ -201,7 +201,7 @@ impl<'m> Steps<'m> {
             others.0.push((variant, stages_of(&plan, kernel, rows)));
         }
         let (defaults, pairs) = self.rounds(&mut others, &own, (rows, rounds))?;
-        // Of one weight and a row of activations.
+        // The cost of one weight and one row of activations.
         let each = own.len() as f64 * f64::from(rows.max(1));
         let rows = tries.iter().zip(pairs).map(|(each_try, pairs)| {
             let costs = pairs.iter().map(|[_, other]| other / each).collect();
@@ -246,7 +246,7 @@ impl<'m> Steps<'m> {
         let mut defaults = Vec::new();
         let mut pairs: Vec<Pairs> = vec![Vec::new(); others.0.len()];
         let mut left: Vec<usize> = (0..others.0.len()).collect();
-        // One that does not count: code and pages are new.
+        // Round 0 does not count, because its code and pages are new.
         for round in 0..=rounds {
             let first = self.time(rows, times)?;
             let bits: Vec<u32> = self.engine.all_logits().iter().map(|x| x.to_bits()).collect();
@@ -280,7 +280,7 @@ impl<'m> Steps<'m> {
             let (most, times) = HOPELESS;
             let is_close =
                 |pairs: &Pairs| pairs.len() < times || pairs.iter().any(|[own, other]| own > &(most * other));
-            // One by itself is measured for the last time: it is to have all rounds.
+            // A single candidate is measured for the last time, and gets all rounds.
             left.retain(|number| pairs.len() == 1 || is_close(&pairs[*number]));
             if rounds >= HALVED && round == rounds / 3 {
                 let ratio = |number: &usize| middle(pairs[*number].iter().map(|[own, other]| own / other).collect());
