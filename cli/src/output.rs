@@ -158,7 +158,7 @@ impl Line {
         Line { next: begin.checked_add(patience).unwrap_or(begin), shown: false }
     }
 
-    /// Shows the progress, unless it was updated within [`PERIOD`].
+    /// Shows the progress, unless it was updated within `PERIOD`.
     pub fn show(&mut self, text: fmt::Arguments<'_>) {
         let now = Instant::now();
         if now < self.next || is_quiet() || !io::stderr().is_terminal() {
