@@ -121,9 +121,9 @@ macro_rules! state_kinds {
 
 state_kinds! {
     Paged "paged" { keys: F16 | Q8_0 | Q4_0 positions true lanes true cleared false, values: F16 | Q8_0 | Q4_0 positions true lanes false cleared true } rollback [Cut] windowed true shared true,
-        "Keys and values of every position: what attention reads.";
+        "Keys and values of each position, for attention.";
     Recurrent "recurrent" { value: F32 positions false lanes false cleared false } rollback [Snapshot, None] windowed false shared false,
-        "One value of fixed size that every token changes.";
+        "One value of fixed size that each token changes.";
 }
 
 impl StateKind {

@@ -118,11 +118,11 @@ op_table! {
     Load "load" 0 None Load |_, _, _| Ok(()), "Loads the whole vector; no alignment needed.";
     LoadSplat "load_splat" 0 None LoadElement |_, _, _| Ok(()), "Loads one element into every lane.";
     Store "store" 1 None Store |o, r, _| equal(o[0], r), "Stores the vector.";
-    Prefetch "prefetch" 0 None Hint |_, r, _| equal(r, Type::i8(1)), "Does nothing; says that the cache line at the address will be loaded soon. The address may lie outside its buffer.";
+    Prefetch "prefetch" 0 None Hint |_, r, _| equal(r, Type::i8(1)), "Hint that the cache line at the address will be loaded soon; does nothing else. The address may lie outside its buffer.";
     // lanes
     Broadcast "broadcast" 1 None None |o, r, _| equal(o[0], Type::new(r.elem, 1)), "The scalar in every lane.";
-    Extract "extract" 1 Int None |o, r, i| { equal(r, Type::new(o[0].elem, 1))?; below(i, i64::from(o[0].lanes)) }, "The lane that the immediate numbers, as a scalar.";
-    Slice "slice" 1 Int None slice, "The lanes from the immediate on, a multiple of the result's lanes.";
+    Extract "extract" 1 Int None |o, r, i| { equal(r, Type::new(o[0].elem, 1))?; below(i, i64::from(o[0].lanes)) }, "The lane with the immediate's number, as a scalar.";
+    Slice "slice" 1 Int None slice, "Consecutive lanes, starting at the lane with the immediate's number, a multiple of the result's lanes.";
     Concat "concat" 2 None None |o, r, _| { equal(o[0], o[1])?; equal(r, Type::new(o[0].elem, o[0].lanes * 2)) }, "The first operand's lanes, then the second's.";
     JoinLo "join_lo" 2 None None join, "The lower half of the first operand, then the lower half of the second.";
     JoinHi "join_hi" 2 None None join, "The upper half of the first operand, then the upper half of the second.";
@@ -130,12 +130,12 @@ op_table! {
     UnpackLo "unpack_lo" 2 Int None unpack, "Per chunk: interleaves the lower 8 bytes of both operands in units of the immediate's bytes (1, 2, 4, 8).";
     UnpackHi "unpack_hi" 2 Int None unpack, "Per chunk: interleaves the upper 8 bytes of both operands in units of the immediate's bytes (1, 2, 4, 8).";
     SwapPairs "swap_pairs" 1 None None |o, r, _| { equal(o[0], r)?; elem_in(r, &[Elem::F32, Elem::I32])?; lanes_at_least(r, 2) }, "Exchanges lanes 2i and 2i+1.";
-    Interleave "interleave" 1 None None |o, r, _| { equal(o[0], r)?; elem_in(r, &[Elem::I16, Elem::F16, Elem::Bf16])?; lanes_at_least(r, 2) }, "Lane 2i is the operand's lane i, lane 2i+1 its lane i of the upper half.";
-    ShuffleBytes "shuffle_bytes" 2 None None |o, r, _| { equal(o[0], r)?; equal(o[1], r)?; elem_in(r, &[Elem::I8])?; lanes_at_least(r, 16) }, "Per chunk: byte i is the first operand's byte number (second operand's byte i, low 4 bits), or 0 where its top bit is set.";
-    Lookup "lookup" 1 Int None |o, r, i| { equal(o[0], r)?; elem_in(r, &[Elem::I32])?; below(i, TABLES.len() as i64) }, "Lane i: of the table of a grid that the immediate numbers (`ir/src/format/grids.rs`) the entry whose number is the operand's lane i, modulo the number of entries, a power of two.";
-    LookupQuarter "lookup_quarter" 2 Int None |o, r, i| { elem_in(r, &[Elem::I32])?; equal(o[0], Type::i8(r.lanes.saturating_mul(4)))?; equal(o[1], o[0])?; below(i, QUARTERS * TABLES.len() as i64) }, "Lane i: of the table of a grid whose number is a quarter of the immediate the entry whose number is the first operand's byte 4i+q and 256 times the second's, modulo the number of entries; q is what is left of the immediate, modulo 4.";
-    LookupByte "lookup_byte" 2 Int None |o, r, i| { same2(o, r, &[Elem::I8])?; below(i, BYTE_TABLES.len() as i64) }, "Lane i: of the table of bytes that the immediate numbers (`ir/src/format/grids.rs`) the entry whose number is the first operand's lane i and 256 times the second's, modulo the number of entries, a power of two.";
-    Multishift "multishift" 2 None None |o, r, _| { same2(o, r, &[Elem::I8])?; lanes_at_least(r, 8) }, "Per 8 bytes, as 64 bits: byte i is the first operand's 8 bits from bit number (second operand's byte i, modulo 64) on, behind the last bit again the first.";
+    Interleave "interleave" 1 None None |o, r, _| { equal(o[0], r)?; elem_in(r, &[Elem::I16, Elem::F16, Elem::Bf16])?; lanes_at_least(r, 2) }, "Lane 2i is lane i of the operand's lower half, lane 2i+1 is lane i of its upper half.";
+    ShuffleBytes "shuffle_bytes" 2 None None |o, r, _| { equal(o[0], r)?; equal(o[1], r)?; elem_in(r, &[Elem::I8])?; lanes_at_least(r, 16) }, "Per chunk, byte i, with c the second operand's byte i: 0 if the top bit of c is set, else the first operand's byte number (c mod 16).";
+    Lookup "lookup" 1 Int None |o, r, i| { equal(o[0], r)?; elem_in(r, &[Elem::I32])?; below(i, TABLES.len() as i64) }, "Lane i: the table entry whose number is the operand's lane i modulo the table's length, a power of two. The immediate numbers the table in `TABLES` of `ir/src/format/grids.rs`.";
+    LookupQuarter "lookup_quarter" 2 Int None |o, r, i| { elem_in(r, &[Elem::I32])?; equal(o[0], Type::i8(r.lanes.saturating_mul(4)))?; equal(o[1], o[0])?; below(i, QUARTERS * TABLES.len() as i64) }, "Lane i: the table entry whose number is a + 256 * b modulo the table's length, where a and b are the bytes 4i+q of the first and second operand. The immediate is 4 times the number of the table, as for `lookup`, plus q.";
+    LookupByte "lookup_byte" 2 Int None |o, r, i| { same2(o, r, &[Elem::I8])?; below(i, BYTE_TABLES.len() as i64) }, "Lane i: the table entry whose number is a + 256 * b modulo the table's length, a power of two. a and b are the lanes i of the first and second operand. The immediate numbers the table in `BYTE_TABLES` of `ir/src/format/grids.rs`.";
+    Multishift "multishift" 2 None None |o, r, _| { same2(o, r, &[Elem::I8])?; lanes_at_least(r, 8) }, "Per 8 bytes, as 64 bits: byte i is the first operand's 8 bits that start at bit s, where s is the second operand's byte i modulo 64. After the last bit the first one follows again.";
     // float arithmetic
     Add "add" 2 None None float2, "Sum.";
     Sub "sub" 2 None None float2, "Difference.";
@@ -152,7 +152,7 @@ op_table! {
     IMin "imin" 2 None None |o, r, _| same2(o, r, &[Elem::I8, Elem::I16, Elem::I32]), "Signed minimum.";
     IMax "imax" 2 None None |o, r, _| same2(o, r, &[Elem::I8, Elem::I16, Elem::I32]), "Signed maximum.";
     IAbs "iabs" 1 None None |o, r, _| { equal(o[0], r)?; elem_in(r, &[Elem::I8, Elem::I16, Elem::I32]) }, "Wrapping absolute value.";
-    Sign "sign" 2 None None |o, r, _| same2(o, r, &[Elem::I8, Elem::I16, Elem::I32]), "The first operand, negated (wrapping) where the second is negative, 0 where it is 0.";
+    Sign "sign" 2 None None |o, r, _| same2(o, r, &[Elem::I8, Elem::I16, Elem::I32]), "The first operand; negated (wrapping) where the second is negative, 0 where the second is 0.";
     And "and" 2 None None |o, r, _| same2(o, r, &[Elem::I8, Elem::I16, Elem::I32]), "Bitwise and.";
     Or "or" 2 None None |o, r, _| same2(o, r, &[Elem::I8, Elem::I16, Elem::I32]), "Bitwise or.";
     Xor "xor" 2 None None |o, r, _| same2(o, r, &[Elem::I8, Elem::I16, Elem::I32]), "Bitwise exclusive or.";
@@ -163,32 +163,32 @@ op_table! {
     CmpEq "cmp_eq" 2 None None |o, r, _| same2(o, r, &[Elem::I32]), "All ones where equal, else zeros.";
     CmpGt "cmp_gt" 2 None None |o, r, _| same2(o, r, &[Elem::I32]), "All ones where signed greater, else zeros.";
     CmpLtF "cmp_lt_f" 2 None None |o, r, _| { equal(o[0], o[1])?; elem_in(o[0], &[Elem::F32])?; equal(r, Type::i32(o[0].lanes)) }, "All ones where the first float is less (false with NaN), else zeros.";
-    Select "select" 3 None None |o, r, _| { equal(o[0], Type::i32(r.lanes))?; equal(o[1], r)?; equal(o[2], r)?; elem_in(r, &[Elem::F32, Elem::I32]) }, "Where the mask (first operand: all ones or zeros) is set the second operand, else the third.";
+    Select "select" 3 None None |o, r, _| { equal(o[0], Type::i32(r.lanes))?; equal(o[1], r)?; equal(o[2], r)?; elem_in(r, &[Elem::F32, Elem::I32]) }, "The second operand where the mask is set, else the third. The mask is the first operand: each lane all ones or all zeros.";
     // conversion
-    ToF32 "to_f32" 1 None None |o, r, _| convert(o, r, Elem::I32, Elem::F32), "Signed integer to float, nearest even.";
-    ToI32 "to_i32" 1 None None |o, r, _| convert(o, r, Elem::F32, Elem::I32), "Float to the nearest integer, ties to even; `i32::MIN` where out of range or NaN.";
-    F16ToF32 "f16_to_f32" 1 None None |o, r, _| convert(o, r, Elem::F16, Elem::F32), "Half to single, exact; a NaN is made quiet.";
-    F32ToF16 "f32_to_f16" 1 None None |o, r, _| convert(o, r, Elem::F32, Elem::F16), "Single to half, nearest even.";
-    ToBf16 "to_bf16" 1 None None |o, r, _| convert(o, r, Elem::F32, Elem::Bf16), "Single to bf16, nearest even; a denormal gives zero of its sign, a NaN is made quiet.";
-    Bf16ToF32 "bf16_to_f32" 1 None None |o, r, _| convert(o, r, Elem::Bf16, Elem::F32), "bf16 to single, exact: the bits and 16 zeros, also of a NaN.";
-    ToBf16Pairs "to_bf16_pairs" 2 None None |o, r, _| { elem_in(r, &[Elem::Bf16])?; lanes_at_least(r, 2)?; equal(o[0], Type::f32(r.lanes / 2))?; equal(o[1], o[0]) }, "Lane 2i is `to_bf16` of the first operand's lane i, lane 2i+1 of the second's.";
+    ToF32 "to_f32" 1 None None |o, r, _| convert(o, r, Elem::I32, Elem::F32), "Signed integer to float, rounded to nearest even.";
+    ToI32 "to_i32" 1 None None |o, r, _| convert(o, r, Elem::F32, Elem::I32), "Float to the nearest integer, ties to even; `i32::MIN` if out of range or NaN.";
+    F16ToF32 "f16_to_f32" 1 None None |o, r, _| convert(o, r, Elem::F16, Elem::F32), "Half to single, exact; a NaN becomes quiet.";
+    F32ToF16 "f32_to_f16" 1 None None |o, r, _| convert(o, r, Elem::F32, Elem::F16), "Single to half, rounded to nearest even.";
+    ToBf16 "to_bf16" 1 None None |o, r, _| convert(o, r, Elem::F32, Elem::Bf16), "Single to bf16, rounded to nearest even. A denormal becomes a zero of the same sign, a NaN becomes quiet.";
+    Bf16ToF32 "bf16_to_f32" 1 None None |o, r, _| convert(o, r, Elem::Bf16, Elem::F32), "bf16 to single, exact: appends 16 zero bits, also to a NaN.";
+    ToBf16Pairs "to_bf16_pairs" 2 None None |o, r, _| { elem_in(r, &[Elem::Bf16])?; lanes_at_least(r, 2)?; equal(o[0], Type::f32(r.lanes / 2))?; equal(o[1], o[0]) }, "Lane 2i is `to_bf16` of the first operand's lane i, lane 2i+1 that of the second's.";
     ExtendS "extend_s" 1 None None widen, "Sign extension, lane by lane (i8 to i16 or i32, i16 to i32).";
     ExtendU "extend_u" 1 None None widen, "Zero extension, lane by lane (i8 to i16 or i32, i16 to i32).";
     NarrowS "narrow_s" 1 None None |o, r, _| widen(&[r], o[0], 0), "Signed saturation to a narrower integer, lane by lane.";
     // dot products
-    Dot2U8S8 "dot2_u8s8" 2 None None |o, r, _| { equal(o[0], Type::i8(r.lanes * 2))?; equal(o[1], o[0])?; elem_in(r, &[Elem::I16]) }, "Lane i: the first operand's unsigned bytes 2i, 2i+1 times the second's signed ones, summed with signed saturation.";
-    Dot2S16 "dot2_s16" 2 None None |o, r, _| { equal(o[0], Type::i16(r.lanes * 2))?; equal(o[1], o[0])?; elem_in(r, &[Elem::I32]) }, "Lane i: signed words 2i, 2i+1 of both operands multiplied and summed, wrapping.";
-    Dot4U8S8 "dot4_u8s8" 3 None None |o, r, _| { equal(o[0], r)?; equal(o[1], Type::i8(r.lanes.saturating_mul(4)))?; equal(o[2], o[1])?; elem_in(r, &[Elem::I32]) }, "Lane i: the first operand's, plus the second's unsigned bytes 4i to 4i+3 times the third's signed ones; exact products, wrapping sums.";
-    Dot2Bf16 "dot2_bf16" 3 None None |o, r, _| { equal(o[0], r)?; equal(o[1], Type::bf16(r.lanes.saturating_mul(2)))?; equal(o[2], o[1])?; elem_in(r, &[Elem::F32]) }, "Lane i: the first operand's, plus the product of both others' lanes 2i+1, then plus that of their lanes 2i: two fused multiply-adds, each rounded to nearest even; denormals in and out are zeros of their sign, and a result counts as denormal where 24 bits of it are below 2^-126.";
+    Dot2U8S8 "dot2_u8s8" 2 None None |o, r, _| { equal(o[0], Type::i8(r.lanes * 2))?; equal(o[1], o[0])?; elem_in(r, &[Elem::I16]) }, "Lane i: the first operand's unsigned bytes 2i and 2i+1 times the second's signed ones, added with signed saturation.";
+    Dot2S16 "dot2_s16" 2 None None |o, r, _| { equal(o[0], Type::i16(r.lanes * 2))?; equal(o[1], o[0])?; elem_in(r, &[Elem::I32]) }, "Lane i: the products of both operands' signed words 2i and 2i+1, added with wrapping.";
+    Dot4U8S8 "dot4_u8s8" 3 None None |o, r, _| { equal(o[0], r)?; equal(o[1], Type::i8(r.lanes.saturating_mul(4)))?; equal(o[2], o[1])?; elem_in(r, &[Elem::I32]) }, "Lane i: the first operand's lane i, plus the products of the second's unsigned bytes 4i to 4i+3 and the third's signed ones; exact products, wrapping sums.";
+    Dot2Bf16 "dot2_bf16" 3 None None |o, r, _| { equal(o[0], r)?; equal(o[1], Type::bf16(r.lanes.saturating_mul(2)))?; equal(o[2], o[1])?; elem_in(r, &[Elem::F32]) }, "Lane i: the first operand's lane i, plus the product of the others' lanes 2i+1, then plus the product of their lanes 2i. These are two fused multiply-adds, each rounded to nearest even. Denormal inputs and results become zeros of the same sign; a result is denormal if, rounded to 24 bits, it is below 2^-126.";
     // reductions; the order is fixed: upper half onto lower half until one lane is left
-    ReduceAdd "reduce_add" 1 None None reduce, "Sum of all lanes, folding the upper half onto the lower until one lane is left.";
-    ReduceMax "reduce_max" 1 None None reduce, "Maximum of all lanes, folding halves with `max` (floats) or signed maximum.";
-    ReduceMin "reduce_min" 1 None None reduce, "Minimum of all lanes, folding halves with `min` (floats) or signed minimum.";
+    ReduceAdd "reduce_add" 1 None None reduce, "Sum of all lanes: adds the upper half to the lower half until one lane is left.";
+    ReduceMax "reduce_max" 1 None None reduce, "Maximum of all lanes: combines the upper and the lower half by `max` (floats) or `imax` (integers) until one lane is left.";
+    ReduceMin "reduce_min" 1 None None reduce, "Minimum of all lanes: combines the upper and the lower half by `min` (floats) or `imin` (integers) until one lane is left.";
     // tiles
     TileZero "tile_zero" 0 None None |_, r, _| { tile(r)?; elem_in(r, &[Elem::I32, Elem::F32]) }, "A tile of zeros.";
-    TileLoad "tile_load" 0 Int LoadRows |_, r, i| { tile(r)?; stride(i, 0) }, "Loads a tile: row i from i times the immediate bytes behind the address; no alignment needed, rows may overlap.";
-    TileStore "tile_store" 1 Int StoreRows |o, r, i| { equal(o[0], r)?; tile(r)?; stride(i, r.row_bytes()) }, "Stores a tile: row i to i times the immediate bytes behind the address; rows don't overlap.";
-    TileDotBf16 "tile_dot_bf16" 3 None None |o, r, _| tile_dot(o, r, Elem::F32, Elem::Bf16), "`acc[m][n]` plus the sum over k of `a[m][2k] * b[k][2n]` and, apart, of `a[m][2k+1] * b[k][2n+1]`: both from +0 by fused multiply-adds in the order of k, then added, then added to `acc`; denormals in and out are zeros of their sign.";
+    TileLoad "tile_load" 0 Int LoadRows |_, r, i| { tile(r)?; stride(i, 0) }, "Loads a tile. Row i is at the address plus i times the immediate, in bytes; any alignment, and rows may overlap.";
+    TileStore "tile_store" 1 Int StoreRows |o, r, i| { equal(o[0], r)?; tile(r)?; stride(i, r.row_bytes()) }, "Stores a tile. Row i is at the address plus i times the immediate, in bytes; rows must not overlap.";
+    TileDotBf16 "tile_dot_bf16" 3 None None |o, r, _| tile_dot(o, r, Elem::F32, Elem::Bf16), "`acc[m][n]` plus two sums over k: of `a[m][2k] * b[k][2n]`, and of `a[m][2k+1] * b[k][2n+1]`. Each sum starts from +0 and adds its products in the order of k by fused multiply-adds; both are added, then added to `acc`. Denormal inputs and results become zeros of the same sign.";
     TileDotS8S8 "tile_dot_s8s8" 3 None None |o, r, _| tile_dot(o, r, Elem::I32, Elem::I8), "`acc[m][n]` plus the sum over k and j in 0..4 of signed `a[m][4k+j]` times signed `b[k][4n+j]`; exact products, wrapping sums.";
     TileDotS8U8 "tile_dot_s8u8" 3 None None |o, r, _| tile_dot(o, r, Elem::I32, Elem::I8), "`acc[m][n]` plus the sum over k and j in 0..4 of signed `a[m][4k+j]` times unsigned `b[k][4n+j]`; exact products, wrapping sums.";
     TileDotU8S8 "tile_dot_u8s8" 3 None None |o, r, _| tile_dot(o, r, Elem::I32, Elem::I8), "`acc[m][n]` plus the sum over k and j in 0..4 of unsigned `a[m][4k+j]` times signed `b[k][4n+j]`; exact products, wrapping sums.";
