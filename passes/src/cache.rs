@@ -28,7 +28,7 @@ use crate::pass::{Context, Pass, Run};
 /// The pass.
 pub static PASS: Pass = Pass {
     name: "cache",
-    doc: "Gives keys and values other formats than f16, where it is told to.",
+    doc: "Stores keys and values in other formats than f16, if `keys` or `values` names one.",
     options: Options::ROWS,
     run: Run::Graph(run),
 };
@@ -36,7 +36,7 @@ pub static PASS: Pass = Pass {
 pass_options! {
     /// Options of the pass.
     pub struct Options for "cache" {
-        #[doc = "The format of keys: f16, q8_0 or q4_0; keep leaves it as the graph has it."]
+        #[doc = "Format of keys: f16, q8_0, q4_0, or keep for the format in the graph."]
         pub keys: Cached = Cached::default(),
         #[doc = "The format of values: f16, q8_0 or q4_0; keep leaves it as the graph has it."]
         pub values: Cached = Cached::default(),

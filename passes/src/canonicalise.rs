@@ -33,7 +33,7 @@ use crate::pass::{Context, Pass, Run};
 /// The pass.
 pub static PASS: Pass = Pass {
     name: "canonicalise",
-    doc: "Drops what does nothing and merges what repeats.",
+    doc: "Removes unused and redundant ops, and merges equal ones.",
     options: &[],
     run: Run::Graph(run),
 };

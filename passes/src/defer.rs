@@ -47,7 +47,7 @@ use crate::pass::{Context, Pass, Run};
 /// The pass.
 pub static PASS: Pass = Pass {
     name: "defer",
-    doc: "Computes the experts of least weight one layer later, where that is asked for.",
+    doc: "Computes the lowest-weighted experts of each token one layer later, if `experts` is not 0.",
     options: Options::ROWS,
     run: Run::Graph(run),
 };

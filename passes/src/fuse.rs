@@ -57,7 +57,7 @@ use crate::pass::{Context, Pass, Run};
 /// The pass.
 pub static PASS: Pass = Pass {
     name: "fuse",
-    doc: "Reads weights quantised, and fuses what one pass over memory can do.",
+    doc: "Makes products read quantised weights, and fuses ops that can share one pass over memory.",
     options: Options::ROWS,
     run: Run::Graph(run),
 };

@@ -34,7 +34,7 @@ use crate::pass::{Context, Pass, Run};
 /// The pass.
 pub static PASS: Pass = Pass {
     name: "observe",
-    doc: "Sums the squares of what weights are multiplied with, where that is asked for.",
+    doc: "Sums the squares of the inputs of each product, if `inputs` is true.",
     options: Options::ROWS,
     run: Run::Graph(run),
 };
@@ -42,7 +42,7 @@ pub static PASS: Pass = Pass {
 pass_options! {
     /// Options of the pass.
     pub struct Options for "observe" {
-        #[doc = "Whether the squares of the rows that products take are summed, for an importance matrix."]
+        #[doc = "Whether to sum the squares of the input rows of products, for an importance matrix."]
         pub inputs: bool = false,
     }
 }

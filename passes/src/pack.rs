@@ -38,7 +38,7 @@ use crate::pass::{Context, Pass, Run};
 /// The pass.
 pub static PASS: Pass = Pass {
     name: "pack",
-    doc: "Says in which format products read each weight, and their activations.",
+    doc: "Chooses the format in which products read each weight, and the format of their activations.",
     options: Options::ROWS,
     run: Run::Graph(run),
 };
@@ -46,7 +46,7 @@ pub static PASS: Pass = Pass {
 pass_options! {
     /// Options of the pass.
     pub struct Options for "pack" {
-        #[doc = "Whether weights are packed where their shapes allow it; otherwise all are read as they lie in the file."]
+        #[doc = "Whether to pack weights whose shapes allow it. If false, products read all weights as they are in the file."]
         pub weights: bool = true,
     }
 }

@@ -38,7 +38,7 @@ use crate::pass::{Context, Pass, Run};
 /// The pass.
 pub static PASS: Pass = Pass {
     name: "requantise",
-    doc: "Gives weights other formats than the file's, where it is told to.",
+    doc: "Converts weights to other formats than the file's, if `weights` names any.",
     options: Options::ROWS,
     run: Run::Graph(run),
 };

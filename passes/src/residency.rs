@@ -67,7 +67,7 @@ use crate::pass::{Context, Pass, Run};
 /// The pass.
 pub static PASS: Pass = Pass {
     name: "residency",
-    doc: "Says when experts are loaded, waited for and given up, where memory does not hold all of them.",
+    doc: "Adds ops that load, wait for and evict experts, if the experts do not all fit in memory.",
     options: Options::ROWS,
     run: Run::Graph(run),
 };
@@ -75,7 +75,7 @@ pub static PASS: Pass = Pass {
 pass_options! {
     /// Options of the pass.
     pub struct Options for "residency" {
-        #[doc = "Bytes that experts' weights may take in memory; `none` where all of them stay there."]
+        #[doc = "Memory limit in bytes for the weights of experts; `none` keeps all of them in memory."]
         pub memory: Option<u64> = None,
         #[doc = "Number of experts predicted for the next layer in addition to a token's top-k; `none` predicts nothing."]
         pub predict: Option<u32> = None,

@@ -56,7 +56,7 @@ use crate::tuned::{Choice, Tuned};
 /// The pass.
 pub static PASS: Pass = Pass {
     name: "tile",
-    doc: "Says how each weight's products are cut and which kernel does how many rows, by the caches, and why.",
+    doc: "Chooses for each weight the rows of a work item and the kernel for each number of activation rows, from the cache sizes, and records the reason.",
     options: Options::ROWS,
     run: Run::Graph(run),
 };
@@ -68,7 +68,7 @@ pass_options! {
         pub choose: Overrides = Overrides::default(),
         #[doc = "Blockings that were measured to be faster for weights of a shape, in the form of `ixc kernel tune`; `;` between several."]
         pub tuned: Tuned = Tuned::default(),
-        #[doc = "Items that a product of few rows can have for many threads: where a weight makes fewer, they can be divided in bands; 0 divides none."]
+        #[doc = "Number of work items that a product of few rows should have for many threads. If a weight has fewer items, they may be split into bands; 0 turns bands off."]
         pub items: u64 = FEW_ROWS_ITEMS,
         #[doc = "Min bytes of weights of a band."]
         pub band_bytes: u64 = MIN_BAND_BYTES,

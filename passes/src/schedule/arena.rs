@@ -23,7 +23,7 @@ use crate::pass::{Context, Pass, Run};
 /// The pass.
 pub static PASS: Pass = Pass {
     name: "arena",
-    doc: "Gives every buffer its place in one arena, where buffers whose lives do not meet share bytes. What it makes is the plan.",
+    doc: "Places all buffers in one arena, where buffers that are not in use at the same time share bytes. The result is the plan.",
     options: &[],
     run: Run::Plan(run),
 };

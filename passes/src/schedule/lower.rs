@@ -59,7 +59,7 @@ use crate::pass::{Context, Facts, GraphResult, Pass, Run};
 /// The pass.
 pub static PASS: Pass = Pass {
     name: "lower",
-    doc: "Makes tasks of ops: which kernel reads and writes what.",
+    doc: "Turns ops into tasks: each is a kernel and the data that it reads and writes.",
     options: &[],
     run: Run::Lower(run),
 };

@@ -44,7 +44,7 @@ use crate::pass::{Context, Pass, Run};
 /// The pass.
 pub static PASS: Pass = Pass {
     name: "steps",
-    doc: "Puts each task into the earliest step that it can be in: as few barriers as the longest chain of tasks that are worth sharing has links.",
+    doc: "Puts each task into the earliest possible step, with a barrier between steps. This gives as few steps as the longest chain of tasks that are worth sharing among threads.",
     options: Options::ROWS,
     run: Run::Draft(run),
 };
