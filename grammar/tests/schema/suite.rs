@@ -109,7 +109,7 @@ fn check_validator(group: &Value, schema: &Value) {
 
 /// Returns the page's tables.
 fn tables(rows: &BTreeMap<String, Row>) -> String {
-    let mut text = String::from("| keyword | what becomes of it | |\n| --- | --- | --- |\n");
+    let mut text = String::from("| keyword | treatment | details |\n| --- | --- | --- |\n");
     for keyword in KEYWORDS {
         let standing = match keyword.standing {
             Standing::Enforced => "enforced",
