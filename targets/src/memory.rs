@@ -71,8 +71,8 @@ impl ThirdLevel {
     /// Returns the description in the documentation.
     pub const fn about(self) -> &'static str {
         match self {
-            ThirdLevel::Inclusive => "holds what L2 holds",
-            ThirdLevel::Victims => "holds what leaves L2",
+            ThirdLevel::Inclusive => "inclusive: also holds the lines of L2",
+            ThirdLevel::Victims => "victims: lines evicted from L2",
         }
     }
 }
