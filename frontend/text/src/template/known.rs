@@ -57,7 +57,7 @@ known! {
     "mistral-v7": "Mistral Large 2411, Mistral Small 3 and later";
     "phi3":       "Phi-3 and 3.5";
     "phi4":       "Phi-4";
-    "rwkv-world": "RWKV of World vocabularies";
+    "rwkv-world": "RWKV with World vocabularies";
     "vicuna":     "Vicuna 1.1 and later";
     "zephyr":     "Zephyr, StableLM 2, TinyLlama";
 }
