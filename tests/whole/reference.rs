@@ -15,7 +15,9 @@ fn cell(text: &str) -> String {
 
 fn graph_ops() -> String {
     let mut out = String::from(
-        "# Graph ops\n\nGenerated from the op table in `ir/src/graph/op.rs`. The interpreter in `ir/src/graph/interpret.rs` is each op's definition.\n\n\
+        "# Graph ops\n\nGenerated from the op table in `ir/src/graph/op.rs`. The interpreter in `ir/src/graph/interpret.rs` defines each op.\n\n\
+         `T` is the number of rows (tokens) of a step. `%x` is a value, `@w` a weight or state; operands in brackets may be absent. Attributes with a type in\n\
+         brackets are 0 if absent. A shape after a colon is the result's.\n\n\
          | op | operands | attributes | results | effects | meaning |\n| --- | --- | --- | --- | --- | --- |\n",
     );
     for row in GRAPH_OPS {
@@ -60,8 +62,8 @@ fn graph_ops() -> String {
         );
     }
     out.push_str(
-        "\n## States\n\nGenerated from the table of kinds in `ir/src/state.rs`: what lasts from step to step, declared as `state @name : kind fields`.\n\n\
-         | kind | fields | back to an earlier position | `window` | shared prefixes | meaning |\n| --- | --- | --- | --- | --- | --- |\n",
+        "\n## States\n\nGenerated from the table of kinds in `ir/src/state.rs`. A state lasts from step to step; `state @name : kind fields` declares it.\n\n\
+         | kind | fields | rollback | `window` | shared prefixes | meaning |\n| --- | --- | --- | --- | --- | --- |\n",
     );
     let yes = |is: bool| if is { "yes" } else { "no" };
     for row in STATES {
@@ -86,9 +88,9 @@ fn graph_ops() -> String {
 
 fn kernel_ops() -> String {
     let mut out = String::from(
-        "# Kernel ops\n\nGenerated from the op table in `ir/src/kernel/op.rs`. The interpreter in `ir/src/kernel/interpret.rs` is each op's definition;\n\
-         every target gives the same bits. A chunk is 16 bytes of a vector. What each becomes on each\n\
-         target stands in `codegen/tests/lower/`.\n\n\
+        "# Kernel ops\n\nGenerated from the op table in `ir/src/kernel/op.rs`. The interpreter in `ir/src/kernel/interpret.rs` defines each op,\n\
+         and all targets compute the same bits. A chunk is 16 bytes of a vector. `codegen/tests/lower/` has the code of each op\n\
+         for each target.\n\n\
          | op | operands | immediate | memory | meaning |\n| --- | --- | --- | --- | --- |\n",
     );
     for row in KERNEL_OPS {
@@ -106,7 +108,7 @@ fn kernel_ops() -> String {
             Memory::LoadRows => "load of rows",
             Memory::StoreRows => "store of rows",
             Memory::Index => "affine value",
-            Memory::Hint => "none",
+            Memory::Hint => "hint",
         };
         let _ = writeln!(out, "| `{}` | {} | {imm} | {memory} | {} |", row.mnemonic, row.operands, cell(row.doc));
     }
@@ -115,18 +117,18 @@ fn kernel_ops() -> String {
 
 fn formats() -> String {
     let mut out = String::from(
-        "# Block formats\n\nGenerated from the format table in `ir/src/format.rs`. Fields are at byte offsets of a block; some formats have more behind \
-         the blocks of a row, or of a packed strip of 16.\n\n| format | GGUF type | elements | bytes | bits per element | fields | activations |\n| --- | --- | --- | --- | --- | --- | --- |\n",
+        "# Block formats\n\nGenerated from the format table in `ir/src/format.rs`. `name @ offset` is a field and its byte offset in a block. Some formats have \
+         more fields after the last block of a row, or of a packed strip of 16 rows.\n\n| format | GGUF type | elements | bytes | bits per element | fields | activations |\n| --- | --- | --- | --- | --- | --- | --- |\n",
     );
     for row in ixc_ir::format::FORMATS {
         let mut fields: Vec<String> = row.fields.iter().map(|f| format!("{} @ {}", f.name, f.offset)).collect();
         let whose = if row.rows > 1 { "strip" } else { "row" };
-        fields.extend(row.tail.iter().map(|f| format!("behind a {whose} {} @ {}", f.name, f.offset)));
+        fields.extend(row.tail.iter().map(|f| format!("{} @ {} after the {whose}", f.name, f.offset)));
         let none = match (row.rows, row.format.is_weight()) {
-            (1, true) if row.format.has_row_scale() => "none: ixc requantises",
-            (1, true) => "none: of checkpoints",
+            (1, true) if row.format.has_row_scale() => "none: requantised by ixc",
+            (1, true) => "none: from checkpoints",
             (1, false) => "none: activations only",
-            _ => "none: ixc packs",
+            _ => "none: packed by ixc",
         };
         let id = row.gguf_id.map_or(none.to_string(), |id| id.to_string());
         let _ = writeln!(
@@ -145,17 +147,17 @@ fn formats() -> String {
 
 fn passes() -> String {
     let mut out = String::from(
-        "# Passes\n\nGenerated from the list of passes in `passes/src/manager.rs` and the options in each pass's file; they are run in this order.\n\
-         `ixc dump MODEL --after PASS` shows what one leaves, and `ixc opt` goes on from there. Options are set by `--set PASS.KEY=VALUE`.\n\
-         For dataflow targets the tasks that `lower` leaves are cut into pieces, and `place` puts these on a grid: see [dataflow.md](dataflow.md).\n\
-         Each pass's file opens with what it needs, what it leaves true, and an example before and after.\n\n| pass | what it does |\n| --- | --- |\n",
+        "# Passes\n\nGenerated from the list of passes in `passes/src/manager.rs` and the options in the files of the passes. Passes run in this order.\n\
+         `ixc dump MODEL --after PASS` prints the result of a pass, and `ixc opt` continues from there. `--set PASS.KEY=VALUE` sets an option.\n\
+         For dataflow targets the tasks from `lower` are cut into pieces, and `place` puts the pieces on a grid: see [dataflow.md](dataflow.md).\n\
+         The file of a pass starts with its requirements, its guarantees and an example.\n\n| pass | what it does |\n| --- | --- |\n",
     );
-    let mut options = String::from("\n| option | what it says | default |\n| --- | --- | --- |\n");
+    let mut options = String::from("\n| option | meaning | default |\n| --- | --- | --- |\n");
     for pass in ixc_passes::manager::PASSES {
         let _ = writeln!(out, "| `{}` | {} |", pass.name, cell(pass.doc));
         for row in pass.options {
             let default = (row.default)();
-            let default = if default.is_empty() { "nothing".to_string() } else { format!("`{default}`") };
+            let default = if default.is_empty() { "empty".to_string() } else { format!("`{default}`") };
             let _ = writeln!(options, "| `{}.{}` | {} | {default} |", pass.name, row.key, cell(row.doc));
         }
     }
@@ -164,8 +166,8 @@ fn passes() -> String {
 
 fn targets() -> String {
     let mut out = String::from(
-        "# Targets\n\nGenerated from the target table in `targets/src/target.rs`. `native` is the one with the most features that the machine \
-         has all of.\n\n| target | lowering | CPU features | vectors | tiles | L1d, L2, L3 of a core in KiB | ways of L2 | L3 | what it is |\n| --- | --- | --- | --- | --- | --- | --- | --- | --- |\n",
+        "# Targets\n\nGenerated from the target table in `targets/src/target.rs`. `native` selects the target with the most features among those \
+         that the machine supports.\n\n| target | lowering | CPU features | vector registers | tile registers | L1d, L2, L3 per core in KiB | L2 ways | L3 contents | CPUs |\n| --- | --- | --- | --- | --- | --- | --- | --- | --- |\n",
     );
     for row in ixc_targets::TARGETS {
         let features: Vec<_> = row.features.iter().map(|f| f.name()).collect();
@@ -191,8 +193,8 @@ fn targets() -> String {
 
 fn chat_templates() -> String {
     let mut out = String::from(
-        "# Chat templates\n\nGenerated from the table in `frontend/text/src/template/known.rs`: what `--chat-template` takes by name. The sources in \
-         `frontend/text/src/template/known/` say where each format is described.\n\n| name | models |\n| --- | --- |\n",
+        "# Chat templates\n\nGenerated from the table in `frontend/text/src/template/known.rs`: the names that `--chat-template` accepts. Each template in \
+         `frontend/text/src/template/known/` cites the description of its format.\n\n| name | models |\n| --- | --- |\n",
     );
     for known in ixc::text::template::known::KNOWN {
         let _ = writeln!(out, "| `{}` | {} |", known.name, cell(known.models));
