@@ -127,16 +127,16 @@ impl Support {
 
     fn text(&self, kernels: bool) -> String {
         let mut out = String::new();
-        out.push_str("# What is supported\n\nWhat `ixc inspect --support` prints, from the tables in the code. Each architecture takes weights in each format, on each target.\n\n");
+        out.push_str("# What is supported\n\nGenerated from the tables in the code; `ixc inspect --support` prints this page. Each architecture works with each block format on each target.\n\n");
         out.push_str("## Architectures\n\n| `general.architecture` | models |\n| --- | --- |\n");
         for Named { name, about } in &self.architectures {
             let _ = writeln!(out, "| `{name}` | {about} |");
         }
         out.push_str(
-            "\n## Block formats\n\nBits of an element in the file and packed; whether `ixc quantise` makes it",
+            "\n## Block formats\n\n`bits` and `packed` are bits per element, in the file and packed. `made` marks formats that `ixc quantise` can write",
         );
         out.push_str(match kernels {
-            true => "; and by which kernels each target multiplies, from few rows to many.\n\n",
+            true => ".\nThe other columns are the matrix product kernels of each target, from few rows to many.\n\n",
             false => ".\n\n",
         });
         let names = TARGETS.iter().map(|row| row.name);
@@ -159,17 +159,17 @@ impl Support {
         }
         if kernels {
             let cpus: Vec<&str> = names.filter(|name| !columns.contains(name)).collect();
-            let _ = writeln!(out, "\nCPUs are the target of their instruction set: {}.", cpus.join(", "));
+            let _ = writeln!(out, "\nEach CPU has the kernels of its instruction set: {}.", cpus.join(", "));
         }
         let list = |names: &[&str]| names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
         let _ = writeln!(
             out,
-            "\n## Tokenizers\n\nSentencePiece (`llama`), byte-level BPE (`gpt2`) with these values of `tokenizer.ggml.pre`, `gemma4`, `plamo2` and `rwkv`:\n{}.",
+            "\n## Tokenizers\n\nValues of `tokenizer.ggml.model`: `llama` (SentencePiece), `t5` (SentencePiece unigram), `bert` (WordPiece), `gemma4`, `plamo2`, `rwkv`, and `gpt2`\n(byte-level BPE) with one of these values of `tokenizer.ggml.pre`:\n{}.",
             list(&self.pre_tokenizers)
         );
         let _ = writeln!(
             out,
-            "\n## Answers\n\nReasoning and calls of tools are told from content in answers of these formats:\n{}.",
+            "\n## Answers\n\nAnswers in these chat formats are split into content, reasoning and tool calls:\n{}.",
             list(&self.answers)
         );
         out

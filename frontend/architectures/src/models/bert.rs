@@ -24,7 +24,7 @@ const STYLE: Style = Style { learned_positions: true, ungated: Some(Unary::GeluE
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "bert",
-    doc: "BERT, BGE, E5, MiniLM, XLM-RoBERTa, for embeddings",
+    doc: "BERT, BGE, E5, MiniLM, XLM-RoBERTa (embeddings)",
     defaults: Defaults { causal: false, norms: Norms::Layer, rotates: Rotates::Never, ..Defaults::USUAL },
     build: |b| encoder(b, &STYLE),
 };

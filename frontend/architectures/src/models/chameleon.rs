@@ -18,7 +18,7 @@ const BEHIND: Style = Style { pre_norms: false, post_norms: Some(["attn_norm", "
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "chameleon",
-    doc: "Chameleon, for text",
+    doc: "Chameleon (text only)",
     defaults: Defaults { made: without_pictures, ..Defaults::USUAL },
     build: |b| decoder(b, if b.hyper.normed_behind { &BEHIND } else { &STYLE }),
 };

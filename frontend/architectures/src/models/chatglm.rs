@@ -9,7 +9,7 @@ const STYLE: Style = Style { fused_gate: true, ..Style::LLAMA };
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "chatglm",
-    doc: "ChatGLM 3, GLM-4-9B of 2024",
+    doc: "ChatGLM 3, GLM-4-9B (2024)",
     defaults: Defaults::USUAL,
     build: |b| decoder(b, &STYLE),
 };

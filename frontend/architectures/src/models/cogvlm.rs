@@ -13,7 +13,7 @@ use crate::hyper::Defaults;
 const STYLE: Style = Style::NEOX;
 
 pub(super) const ARCHITECTURE: Architecture =
-    Architecture { name: "cogvlm", doc: "CogVLM, for text", defaults: Defaults::USUAL, build };
+    Architecture { name: "cogvlm", doc: "CogVLM (text only)", defaults: Defaults::USUAL, build };
 
 fn build(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
     let width = b.hyper.embedding_length;

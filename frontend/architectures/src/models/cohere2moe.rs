@@ -12,7 +12,7 @@ const STYLE: Style = Style { parallel: true, roped: Roped::WindowedOrDense, halv
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "cohere2moe",
-    doc: "Command A with experts",
+    doc: "Command A, MoE",
     defaults: Defaults {
         score: RouteScore::Sigmoid,
         reads: &["logit_scale"],

@@ -9,7 +9,7 @@ const STYLE: Style = Style::LLAMA;
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "cwm",
-    doc: "CWM; Ministral with layers of both kinds",
+    doc: "CWM; Ministral with full and sliding-window layers",
     defaults: Defaults {
         windows: Some(Windows { first_is_full: true, optional: true, ..Windows::every(4) }),
         ..Defaults::USUAL

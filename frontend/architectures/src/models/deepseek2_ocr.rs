@@ -14,7 +14,7 @@ const STYLE: Style = Style::NEOX;
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "deepseek2-ocr",
-    doc: "DeepSeek-OCR 1 and 2, Unlimited-OCR, for text",
+    doc: "DeepSeek-OCR 1 and 2, Unlimited-OCR (text only)",
     defaults: Defaults { normalise: false, unscaled: true, turns_whole: true, unwindowed: true, ..Defaults::USUAL },
     build: |b| decoder(b, &STYLE),
 };

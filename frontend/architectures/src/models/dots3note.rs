@@ -21,7 +21,7 @@ const INDEX: IndexStyle = IndexStyle::usual(RopeStyle::Norm);
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "dots3note",
-    doc: "dots.3 note (text)",
+    doc: "dots.3 note (text only)",
     defaults: Defaults {
         score: RouteScore::Sigmoid,
         normalise: false,

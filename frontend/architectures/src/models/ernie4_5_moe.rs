@@ -9,7 +9,7 @@ const STYLE: Style = Style::LLAMA;
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "ernie4_5-moe",
-    doc: "ERNIE 4.5 with experts",
+    doc: "ERNIE 4.5, MoE",
     defaults: Defaults::USUAL,
     build: |b| decoder(b, &STYLE),
 };

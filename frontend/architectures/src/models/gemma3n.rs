@@ -42,7 +42,7 @@ const NOTHING: f64 = 1e-12;
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "gemma3n",
-    doc: "Gemma 3n, for text",
+    doc: "Gemma 3n (text only)",
     defaults: Defaults {
         reads: &["final_logit_softcapping", "attention.shared_kv_layers", "embedding_length_per_layer_input"],
         windows: Some(Windows { base: Some(10_000.0), scaled: false, ..Windows::every(5) }),

@@ -16,7 +16,7 @@ const STYLE: Style =
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "glm4",
-    doc: "GLM-4-0414, dense; GLM-4.1V and 4.6V-Flash for text",
+    doc: "GLM-4-0414, dense; GLM-4.1V and 4.6V-Flash (text only)",
     defaults: Defaults::USUAL,
     build: decoder,
 };

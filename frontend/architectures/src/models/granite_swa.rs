@@ -10,7 +10,7 @@ const STYLE: Style = Style { sinks: Sinks::All, fused_shared: true, ..Style::LLA
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "granite_swa",
-    doc: "Granite with windows, dense and with experts",
+    doc: "Granite with sliding windows, dense and MoE",
     defaults: Defaults {
         reads: &["embedding_scale", "residual_scale", "logit_scale"],
         windows: Some(Windows { first_is_full: true, ..Windows::every(4) }),

@@ -9,7 +9,7 @@ const STYLE: Style = Style::LLAMA;
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "granitemoe",
-    doc: "Granite 3 with experts",
+    doc: "Granite 3, MoE",
     defaults: Defaults {
         reads: &["embedding_scale", "residual_scale", "logit_scale"],
         rotates: Rotates::IfFinetuned,

@@ -10,7 +10,7 @@ const STYLE: Style = Style { head_norm: HeadNorm::AfterRope, ..Style::NEOX };
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "hunyuan_vl",
-    doc: "HunyuanVL, HunyuanOCR, for text",
+    doc: "HunyuanVL, HunyuanOCR (text only)",
     defaults: Defaults { based_by_alpha: true, ..Defaults::USUAL },
     build: |b| decoder(b, &STYLE),
 };

@@ -9,7 +9,7 @@ use crate::hyper::{Defaults, Parts};
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "lfm2moe",
-    doc: "LFM2, LFM2.5 with experts",
+    doc: "LFM2 and LFM2.5, MoE",
     defaults: Defaults { score: RouteScore::Sigmoid, parts: Parts::Keyless, ..Defaults::USUAL },
     build: |b| decoder(b, &STYLE),
 };

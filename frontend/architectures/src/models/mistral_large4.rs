@@ -33,7 +33,7 @@ const INDEX: IndexStyle = IndexStyle { of_stream: true, ..IndexStyle::usual(Rope
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "mistral-large4",
-    doc: "Mistral Large 4 (text)",
+    doc: "Mistral Large 4 (text only)",
     defaults: Defaults { reads: &["final_logit_softcapping", "rope.scaling.yarn_log_multiplier"], ..Defaults::USUAL },
     build: |b| indexed(b, &STYLE, INDEX),
 };

@@ -14,7 +14,7 @@ const STYLE: Style = Style { fused_gate: true, ..Style::NEOX };
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "modern-bert",
-    doc: "ModernBERT, GTE and Granite Embedding 2 of its kind",
+    doc: "ModernBERT; GTE and Granite Embedding 2 of the same architecture",
     defaults: Defaults {
         causal: false,
         norms: Norms::Layer,

@@ -23,7 +23,7 @@ const STYLE: Style = Style {
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "muse-glimmer",
-    doc: "Muse Glimmer, for text",
+    doc: "Muse Glimmer (text only)",
     defaults: Defaults {
         reads: &["logit_scale", "final_logit_softcapping"],
         logits_multiplied: true,

@@ -9,7 +9,7 @@ const STYLE: Style = Style::NEOX;
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "paddleocr",
-    doc: "PaddleOCR-VL, for text",
+    doc: "PaddleOCR-VL (text only)",
     defaults: Defaults::USUAL,
     build: |b| decoder(b, &STYLE),
 };

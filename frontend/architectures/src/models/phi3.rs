@@ -12,7 +12,7 @@ const STYLE: Style = Style { fused_gate: true, ..Style::NEOX };
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "phi3",
-    doc: "Phi-3, Phi-3.5, Phi-4 and their mini ones",
+    doc: "Phi-3, Phi-3.5, Phi-4, mini variants included",
     defaults: Defaults::USUAL,
     build: |b| decoder(b, &STYLE),
 };

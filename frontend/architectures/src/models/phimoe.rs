@@ -13,7 +13,7 @@ const STYLE: Style = Style::NEOX;
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "phimoe",
-    doc: "Phi-3.5 with experts",
+    doc: "Phi-3.5, MoE",
     defaults: Defaults { score: RouteScore::SparseMixer, normalise: false, norms: Norms::Layer, ..Defaults::USUAL },
     build: |b| decoder(b, &STYLE),
 };

@@ -15,7 +15,7 @@ const STYLE: Style = Style { bias: Bias::Required, ..Style::NEOX };
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "qwen",
-    doc: "Qwen 1; Qwen-VL (text)",
+    doc: "Qwen 1; Qwen-VL (text only)",
     defaults: Defaults { gates_counted: true, ..Defaults::USUAL },
     build: |b| decoder(b, &STYLE),
 };

@@ -11,7 +11,7 @@ const STYLE: Style = Style { bias: Bias::Optional, gated_shared: true, ..Style::
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "qwen2moe",
-    doc: "Qwen1.5 and Qwen2 with experts",
+    doc: "Qwen1.5 and Qwen2, MoE",
     defaults: Defaults { normalise: false, dense_by_tensor: true, ..Defaults::USUAL },
     build: |b| decoder(b, &STYLE),
 };

@@ -10,7 +10,7 @@ const STYLE: Style = Style { bias: Bias::Required, ..Style::NEOX };
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "qwen2vl",
-    doc: "Qwen2-VL, Qwen2.5-VL, for text",
+    doc: "Qwen2-VL, Qwen2.5-VL (text only)",
     defaults: Defaults::USUAL,
     build: |b| decoder(b, &STYLE),
 };

@@ -9,7 +9,7 @@ use crate::hyper::Defaults;
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "qwen35moe",
-    doc: "Qwen3.5 and later, with experts",
+    doc: "Qwen3.5 and later, MoE",
     defaults: Defaults::USUAL,
     build: |b| decoder(b, &QWEN, KeyHeads::Interleaved),
 };

@@ -10,7 +10,7 @@ const STYLE: Style = Style { head_norm: HeadNorm::Heads, ..Style::NEOX };
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "qwen3moe",
-    doc: "Qwen3 with experts",
+    doc: "Qwen3, MoE",
     defaults: Defaults { dense_by_tensor: true, ..Defaults::USUAL },
     build: |b| decoder(b, &STYLE),
 };

@@ -9,7 +9,7 @@ const STYLE: Style = Style { head_norm: HeadNorm::Heads, ..Style::NEOX };
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "qwen3vl",
-    doc: "Qwen3-VL, for text",
+    doc: "Qwen3-VL (text only)",
     defaults: Defaults::USUAL,
     build: |b| decoder(b, &STYLE),
 };

@@ -9,7 +9,7 @@ const STYLE: Style = Style { head_norm: HeadNorm::Heads, ..Style::NEOX };
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "qwen3vlmoe",
-    doc: "Qwen3-VL with experts, for text",
+    doc: "Qwen3-VL, MoE (text only)",
     defaults: Defaults { dense_by_tensor: true, ..Defaults::USUAL },
     build: |b| decoder(b, &STYLE),
 };
