@@ -75,7 +75,7 @@ fn replace(text: &str, name: &str, table: &str) -> String {
 
 /// Returns the table of all CPUs' caches.
 fn caches() -> String {
-    let mut out = String::from("| CPU | L1 | L2 | L3, a core's share | L3 |\n| --- | --- | --- | --- | --- |\n");
+    let mut out = String::from("| CPU | L1 | L2 | L3 per core | L3 contents |\n| --- | --- | --- | --- | --- |\n");
     for row in TARGETS.iter().filter(|row| row.isa.lowering == Lowering::X64) {
         let Memory { l1, l2, l3, third } = row.memory();
         let shape = |cache: CacheShape| format!("{} KiB, {} ways", cache.bytes / 1024, cache.ways);
@@ -91,8 +91,8 @@ fn transfers() -> String {
     let tile_ports = ports.uops.iter().map(|uop| uop.cycles).sum::<u32>() / 2;
     let mut out = String::from("| cycles | L1 | L2 | L3 | memory |\n| --- | --- | --- | --- | --- |\n");
     for (what, figure, first) in [
-        ("TILELOADD, 16 lines", tile_load as fn(Level) -> _, format!("{tile_ports}, of the load ports")),
-        ("a line that vectors load", line_load, "the load ports'".into()),
+        ("TILELOADD, 16 lines", tile_load as fn(Level) -> _, format!("{tile_ports}, load ports")),
+        ("vector load of a line", line_load, "load ports".into()),
     ] {
         let cells = Level::ALL.map(|level| {
             figure(level).map_or_else(|| first.clone(), |figure| format!("{} {}", figure.cycles, figure.origin.mark()))
