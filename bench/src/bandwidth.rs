@@ -1,16 +1,17 @@
-//! How fast this machine reads memory: the bound on decoding. How it is measured stands in `ixc::machine::bandwidth`, with a buffer of gigabytes here.
+//! The rate at which this machine reads memory: the bound on decoding. `ixc::machine::bandwidth`
+//! measures it, here with a buffer of gigabytes.
 
 use anyhow::ensure;
 use ixc::machine::bandwidth::measure_rounds;
 use serde::{Deserialize, Serialize};
 
-/// Measures how fast memory is read, and prints JSON.
+/// Measures the rate at which memory is read, and prints JSON.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Threads.
     #[arg(short, long, default_value_t = 1)]
     threads: usize,
-    /// Size of the buffer in GiB; a quarter of the memory that is free where that is less.
+    /// Size of the buffer in GiB, at most a quarter of the free memory.
     #[arg(long, default_value_t = 2.0)]
     size: f64,
     /// Rounds.
@@ -18,7 +19,7 @@ pub struct Args {
     rounds: usize,
 }
 
-/// What was measured.
+/// A measured rate.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Bandwidth {
     /// Threads that read.

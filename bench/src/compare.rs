@@ -1,5 +1,5 @@
-//! The order of runs: every round runs all entrants of a job one directly after the other, each round in another order, so
-//! that what slows the machine down for a while slows all of them.
+//! The order of runs. Every round runs all entrants of a job one directly after the other, each
+//! round in another order. A temporary slowdown of the machine then affects all of them.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -35,40 +35,41 @@ pub struct Args {
     /// Tokens of decode from an empty context; 0 leaves it out.
     #[arg(short = 'n', long, default_value_t = 64)]
     decode: usize,
-    /// Measure decode behind so many tokens, too.
+    /// Also measure decode after each of these numbers of tokens.
     #[arg(short, long, value_delimiter = ',')]
     depth: Vec<usize>,
     /// Tokens of decode at a depth.
     #[arg(long, default_value_t = 16)]
     depth_decode: usize,
-    /// Measure the time from start to first token, too.
+    /// Also measure the time from start to first token.
     #[arg(long)]
     first_token: bool,
-    /// The prompt of that.
+    /// The prompt for the first token.
     #[arg(long, default_value = "Once upon a time there was")]
     prompt: String,
-    /// Measure one layer of experts, too: the file, which is made where it is missing.
+    /// Also measure one layer of experts. The file is made if it does not exist.
     #[arg(long, value_name = "FILE")]
     layer: Option<PathBuf>,
-    /// Rounds: how often every entrant is started.
+    /// Rounds: each round starts every entrant once.
     #[arg(short, long, default_value_t = 5)]
     rounds: usize,
     /// Rounds of decode at a depth, where computing the tokens before takes most of the time.
     #[arg(long, value_name = "N")]
     depth_rounds: Option<usize>,
-    /// How often a process measures each work, after one run that does not count.
+    /// Measurements of each work by one process, after one run that does not count.
     #[arg(long, default_value_t = 1)]
     repetitions: usize,
-    /// After the first round, leave out variants of an engine that are so many percent slower than its best one in all works.
+    /// After the first round, leave out variants of an engine that are slower than its best one by
+    /// more than this percentage in all works.
     #[arg(long, value_name = "PERCENT")]
     screen: Option<f64>,
-    /// Stands before every command that is measured, such as `taskset -c 0,1`; divided at spaces.
+    /// Precedes every measured command, such as `taskset -c 0,1`; divided at spaces.
     #[arg(long, value_name = "COMMAND")]
     prefix: Option<String>,
     /// Seconds after which a command is ended; its entrant is then left out of that job.
     #[arg(long, value_name = "SECONDS", default_value_t = 900)]
     limit: u64,
-    /// Size of the buffer in GiB that memory's speed is measured with.
+    /// Size in GiB of the buffer for measuring the memory's bandwidth.
     #[arg(long, value_name = "GIB", default_value_t = 2.0)]
     bandwidth_size: f64,
     /// Write all samples to a file, after every round.
@@ -83,14 +84,14 @@ struct Entrant<'r> {
     name: String,
 }
 
-/// What came of one job: the rows, and who still runs.
+/// Results of one job: its rows, and the entrants that still run.
 struct Course<'r> {
     job: Job,
     rounds: usize,
     entrants: Vec<Entrant<'r>>,
-    /// The memory's comes last.
+    /// The memory's row comes last.
     rows: Vec<Row>,
-    /// Entrants, by their place, that run no more.
+    /// Entrants that run no more, by their index.
     out: Vec<bool>,
 }
 
@@ -144,7 +145,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
 }
 
 impl Args {
-    /// All jobs with their rounds, in the order in which they run.
+    /// Returns all jobs with their rounds, in the order in which they run.
     fn jobs(&self) -> Vec<(Job, usize)> {
         let mut jobs = Vec::new();
         let depth_rounds = self.depth_rounds.unwrap_or(self.rounds);
@@ -208,7 +209,7 @@ impl<'r> Course<'r> {
     fn round(&mut self, round: usize, launcher: &Launcher) {
         let count = self.entrants.len();
         for place in 0..count {
-            // Nobody is always the first or behind the same other one.
+            // The first entrant of a round changes, so none is always first.
             let index = (place + round) % count;
             if self.out[index] {
                 continue;
@@ -231,7 +232,7 @@ impl<'r> Course<'r> {
         }
     }
 
-    /// Takes what an entrant measured; a line about it.
+    /// Stores the samples of an entrant, and returns a line about them.
     fn take(&mut self, index: usize, samples: Vec<Sample>, finished: &Finished) -> String {
         let mut said = Vec::new();
         let mut missing = None;
@@ -265,7 +266,7 @@ impl<'r> Course<'r> {
         said.join(", ")
     }
 
-    /// An entrant runs no more.
+    /// Marks an entrant as one that runs no more.
     fn give_up(&mut self, index: usize, problem: &str) -> String {
         self.out[index] = true;
         for row in &mut self.rows {
@@ -287,7 +288,7 @@ impl<'r> Course<'r> {
     }
 }
 
-/// Whether some variant of the same engine was better by so many percent.
+/// Returns whether another variant of the same engine is better by more than `percent`.
 fn is_slow(row: &Row, index: usize, percent: f64) -> bool {
     let median = |entry: &Entry| crate::statistics::Summary::of(&entry.rounds.concat()).map(|summary| summary.median);
     let own = &row.entries[index];
@@ -296,7 +297,7 @@ fn is_slow(row: &Row, index: usize, percent: f64) -> bool {
     same.filter_map(median).any(|other| row.work.unit().ratio(other, value) > 1.0 + percent / 100.0)
 }
 
-/// Measures in a process of its own, under the prefix as all others.
+/// Measures the bandwidth in a separate process, with the prefix of all other commands.
 fn bandwidth(launcher: &Launcher, threads: usize, size: f64) -> anyhow::Result<Bandwidth> {
     let (threads, size) = (threads.to_string(), size.to_string());
     let mut command: Vec<OsString> = vec![std::env::current_exe()?.into()];
@@ -305,7 +306,7 @@ fn bandwidth(launcher: &Launcher, threads: usize, size: f64) -> anyhow::Result<B
     serde_json::from_str(&finished.stdout).context("the bandwidth is not what was expected")
 }
 
-/// The processor's name, and how many there are for us.
+/// Returns the processor's name, and the number of processors that this process may use.
 fn processor() -> (String, usize) {
     let info = ixc_files::read_system(Path::new("/proc/cpuinfo")).unwrap_or_default();
     let name = info.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':'));

@@ -1,12 +1,14 @@
-//! One layer of routed experts on its own, for engines that have nothing else.
+//! One layer of routed experts, for engines that have only an operator for experts.
 //!
-//! The layer is a GGUF file with random weights, the rows that go in (`layer.input`) and each row's router logits
-//! (`layer.router`), so that all engines see the same rows and send them to the same experts. A row goes to 8 experts of 128,
-//! chosen evenly; other rows go to others, so that weights come from memory and not from a cache.
+//! The layer is a GGUF file with random weights, the input rows (`layer.input`) and each row's
+//! router logits (`layer.router`). All engines see the same rows and send them to the same experts.
+//! A row goes to 8 experts of 128, chosen evenly. Different rows go to different experts, so that
+//! weights come from memory and not from a cache.
 //!
-//! ixc's time for rows is that of a step of a plan with one layer: looking up the rows and their logits, the choice of experts,
-//! quantising, the three products and SwiGLU, the weighted sum, and writing it. Drivers for other engines may leave
-//! the choice of experts out of their time; it counts against ixc.
+//! ixc's time for rows is the time of a step of a plan with one layer. It looks up the rows and
+//! their logits, chooses experts, quantises, computes the three products and SwiGLU, and writes the
+//! weighted sum. Drivers for other engines may leave the choice of experts out of their time, to
+//! ixc's disadvantage.
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -24,28 +26,28 @@ use ixc::model_files::gguf::{Gguf, write::GgufWriter};
 use ixc::runtime::engine::{self, Engine};
 use ixc::text::tokenizer::TokenizerSpec;
 
-/// Tokens of a call that are measured.
+/// Tokens of a measured call.
 pub const TOKENS: [usize; 2] = [1, 128];
 
-/// Calls that are timed together: enough to read every expert many times.
+/// Max calls that are timed together: enough to read every expert many times.
 const MOST_CALLS: usize = 512;
 
 /// Measures one layer of experts; prints a line of JSON for each number of tokens.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// The layer's file, which is made where it is missing.
+    /// The layer's file, which is made if it does not exist.
     #[arg(long)]
     file: PathBuf,
     /// Threads.
     #[arg(short, long, default_value_t = 1)]
     threads: usize,
-    /// How often the calls are timed, after one time that does not count.
+    /// Number of times that the calls are timed, after one time that does not count.
     #[arg(short, long, default_value_t = 3)]
     repetitions: usize,
-    /// What to generate code for: native, or a target of `ixc doctor`.
+    /// Target of the generated code: native, or a target that `ixc doctor` lists.
     #[arg(long)]
     target: Option<TargetName>,
-    /// Write what the layer makes of the first rows, for a comparison with another engine.
+    /// Write the layer's results for the first rows, for a comparison with another engine.
     #[arg(long, value_name = "FILE.npy")]
     outputs: Option<PathBuf>,
 }
@@ -61,10 +63,10 @@ struct Shape {
     formats: [Format; 2],
 }
 
-/// That of Qwen3-30B-A3B, in the formats of Q4_K_M.
+/// The size of Qwen3-30B-A3B, in the formats of Q4_K_M.
 const SHAPE: Shape = Shape { width: 2048, inner: 768, experts: 128, used: 8, formats: [Format::Q4K, Format::Q6K] };
 
-/// Logits of chosen experts are between 0 and 1, those of the others below this.
+/// Logits of chosen experts are between 0 and 1; logits of the others are below this.
 const NOT_CHOSEN: f32 = -30.0;
 
 impl Args {
@@ -93,7 +95,7 @@ impl Args {
     }
 }
 
-/// Makes the file unless it is there.
+/// Makes the file unless it exists.
 pub fn make_where_missing(path: &Path) -> anyhow::Result<()> {
     if path.exists() {
         return Ok(());
@@ -103,10 +105,11 @@ pub fn make_where_missing(path: &Path) -> anyhow::Result<()> {
 }
 
 impl Shape {
-    /// The GGUF file, always the same.
+    /// Returns the GGUF file, which is always the same.
     fn file(&self) -> Vec<u8> {
         let Shape { width, inner, experts, used, formats: [narrow, wide] } = *self;
-        // Ids are checked against the width of the logits, which are the layer's result here.
+        // Ids are checked against the width of the logits. Here the layer's result takes the place
+        // of the logits.
         let rows = width;
         let mut rng = Random::new(4);
         let input: Vec<f32> = (0..rows * width).map(|_| rng.signed()).collect();
@@ -139,7 +142,8 @@ impl Shape {
     }
 }
 
-/// Random blocks of so many elements, with rows of about length 4: scales are then normal f16.
+/// Returns random blocks with `elements` elements, whose rows have a length of about 4, so that
+/// scales are normal f16.
 fn blocks(format: Format, elements: u64, row: u64, rng: &mut Random) -> Vec<u8> {
     let (len, size) = (format.block_len(), format.block_bytes());
     let mut bytes = Vec::with_capacity(elements as usize / len * size + 8);
@@ -166,7 +170,7 @@ fn blocks(format: Format, elements: u64, row: u64, rng: &mut Random) -> Vec<u8> 
     bytes
 }
 
-/// The f16 of a positive number in f16's normal range, its last bits cut off.
+/// Returns the f16 of a positive number in f16's normal range, rounded towards zero.
 fn half(value: f32) -> u16 {
     let bits = value.to_bits();
     let exponent = (bits >> 23) as i32 - 127 + 15;
@@ -204,7 +208,7 @@ impl Layer {
         Ok(Layer { engine, rows })
     }
 
-    /// What the layer makes of some rows.
+    /// Returns the layer's results for rows from `first` on.
     fn run(&mut self, first: usize, tokens: usize) -> anyhow::Result<Vec<f32>> {
         self.engine.reset();
         Ok(self.step(first, tokens)?.to_vec())
@@ -212,12 +216,13 @@ impl Layer {
 
     fn step(&mut self, first: usize, tokens: usize) -> anyhow::Result<&[f32]> {
         let ids: Vec<u32> = (first..first + tokens).map(|row| (row % self.rows) as u32).collect();
-        // All rows are wanted: otherwise the last product would be computed for one.
+        // Logits of all rows are requested: otherwise the last product would be computed for one
+        // row.
         let wanted: Vec<u32> = (0..tokens as u32).collect();
         Ok(self.engine.step(&ids, &wanted)?)
     }
 
-    /// Seconds of a call for so many rows, on average over many calls with different rows.
+    /// Returns the seconds of a call for `tokens` rows, the mean of many calls with different rows.
     fn time(&mut self, tokens: usize) -> anyhow::Result<f64> {
         self.engine.reset();
         let calls = (self.rows / tokens).clamp(1, MOST_CALLS);
@@ -229,7 +234,8 @@ impl Layer {
     }
 }
 
-/// The graph of a layer's file, as a model whose logits are the layer's result; and how many rows there are.
+/// Returns the graph of a layer's file as a model whose logits are the layer's result, and the
+/// number of rows.
 fn model(gguf: Gguf) -> anyhow::Result<(Model, usize)> {
     let used: u32 = gguf.metadata().read("ixc-bench-layer.expert_used_count").map_err(ixc::Error::from)?;
     let (module, rows) = graph(&gguf, used.into()).context("the file is no layer")?;
@@ -296,7 +302,7 @@ fn graph(gguf: &Gguf, used: u64) -> anyhow::Result<(Module, u64)> {
     let weight = |graph: &mut GraphBuilder, name: &str| -> anyhow::Result<WeightId> {
         let tensor = gguf.require_tensor(name).map_err(ixc::Error::from)?;
         let format = tensor.tensor_type().format().context("its format is not supported")?;
-        // A GGUF tensor's dimensions have the row length first.
+        // The first dimension of a GGUF tensor is the row length.
         let shape: Vec<u64> = tensor.dims().iter().rev().copied().collect();
         let place = Place { file: 0, offset: tensor.offset() };
         Ok(graph.weight(name, format, &shape, Some(place))?)

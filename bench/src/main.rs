@@ -1,4 +1,4 @@
-//! `ixc-bench` runs ixc and its rivals side by side on the same file and says by how much one is ahead.
+//! `ixc-bench` runs ixc and its rivals side by side on the same file, and prints their ratios.
 //!
 //! ```text
 //! main ─▶ compare ─▶ for each model, threads, round, job, entrant: process::Launcher ─▶ the entrant's own benchmark
@@ -17,7 +17,8 @@
 //! | [`bandwidth`] | how fast this machine reads memory |
 //! | [`layer`] | one layer of experts on its own |
 //!
-//! Invariant: entrants that are compared ran one directly after the other, on the same file, each in a process of its own.
+//! Invariant: compared entrants ran one directly after the other, on the same file, each in a
+//! separate process.
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
@@ -47,13 +48,14 @@ enum Command {
     Compare(Box<compare::Args>),
     Layer(layer::Args),
     Bandwidth(bandwidth::Args),
-    /// Runs a program and writes what it took to a file; `compare --prefix` uses it inside the prefix.
+    /// Runs a program and writes its time and memory to a file; `compare --prefix` uses it inside
+    /// the prefix.
     #[command(hide = true)]
     Clock {
-        /// Seconds after which it is ended.
+        /// Seconds after which the program is ended.
         #[arg(long)]
         limit: Option<f64>,
-        /// Where to.
+        /// The file for the result.
         result: PathBuf,
         /// The program and its arguments.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true)]

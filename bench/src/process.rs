@@ -1,4 +1,4 @@
-//! Running a program: what it prints, how long it takes, how much memory it has at most, and whether others were computing.
+//! Running a program: its output, time and peak memory, and the load by other processes.
 
 use std::ffi::OsString;
 use std::io::Read;
@@ -10,34 +10,36 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use serde::{Deserialize, Serialize};
 
-/// What a program took.
+/// Time, memory and exit status of a program.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Taken {
-    /// Its exit status; `None` where a signal ended it.
+    /// The exit status; `None` if a signal ended the program.
     pub status: Option<i32>,
-    /// From before it was started until it had ended.
+    /// Time from before its start to its end.
     pub seconds: f64,
-    /// The most memory that it had resident, mapped files included (`ru_maxrss`).
+    /// The most resident memory, including mapped files (`ru_maxrss`).
     pub peak_memory: u64,
-    /// Processors that others kept busy meanwhile, on average; on a machine that is quiet, next to 0.
+    /// Mean number of processors that other processes kept busy meanwhile; near 0 on a quiet
+    /// machine.
     pub foreign: f64,
 }
 
 /// A program that has ended well.
 #[derive(Clone, Debug)]
 pub struct Finished {
-    /// Its standard output.
+    /// Standard output of the program.
     pub stdout: String,
-    /// What it took.
+    /// Time and memory of the program.
     pub taken: Taken,
 }
 
-/// How programs are run.
+/// Settings for running programs.
 #[derive(Clone, Debug, Default)]
 pub struct Launcher {
-    /// Stands before each command: `taskset -c 0,1`, `numactl -N 0`, a lock. What it takes does not count.
+    /// Precedes each command: `taskset -c 0,1`, `numactl -N 0`, a lock. Its own time does not
+    /// count.
     pub prefix: Vec<OsString>,
-    /// After so long, a command is ended: it failed.
+    /// Time after which a command is ended and counts as failed.
     pub limit: Option<Duration>,
 }
 
@@ -45,7 +47,7 @@ impl Launcher {
     /// Runs a command to its end.
     ///
     /// # Errors
-    /// When it cannot be run, or fails: with the last lines that it said.
+    /// If the command cannot be run or fails; the error has its last lines of output.
     pub fn run(&self, command: &[OsString]) -> anyhow::Result<Finished> {
         let name = command.first().context("there is no command")?;
         let name = Path::new(name).display();
@@ -64,7 +66,7 @@ impl Launcher {
         clock.extend([file.path().into(), "--".into()]);
         let whole: Vec<OsString> = self.prefix.iter().chain(&clock).chain(command).cloned().collect();
         let outer = run(&whole, true, None).with_context(|| format!("cannot run {}", whole[0].display()));
-        // It may never have been written.
+        // The prefix may have failed before the file was written.
         let taken = ixc_files::read_bytes(file.path(), MAX_BYTES).ok();
         let taken = taken.and_then(|json| serde_json::from_slice::<Taken>(&json).ok());
         let (stdout, stderr, outer) = outer?;
@@ -79,14 +81,14 @@ impl Launcher {
     }
 }
 
-/// Runs a command with our own output for its output, and writes what it took.
+/// Runs a command with this process's standard output, and writes its time and memory to a file.
 pub fn clock(result: &Path, command: &[OsString], limit: Option<Duration>) -> anyhow::Result<()> {
     let (_, _, taken) = run(command, false, limit).with_context(|| format!("cannot run {}", command[0].display()))?;
     ixc_files::atomic_write(result, &serde_json::to_vec(&taken)?)
         .with_context(|| format!("cannot write {}", result.display()))
 }
 
-/// Longest answer of [`clock`] that is read.
+/// Max bytes that are read of [`clock`]'s result.
 const MAX_BYTES: u64 = 1 << 20;
 
 fn check(taken: Taken, stderr: &str, limit: Option<Duration>) -> anyhow::Result<()> {
@@ -105,7 +107,8 @@ fn check(taken: Taken, stderr: &str, limit: Option<Duration>) -> anyhow::Result<
     bail!("{how}: {}", said.join(" / "))
 }
 
-/// Runs a command; its standard output and standard error where `capture`. After the limit it is killed.
+/// Runs a command and kills it after the limit. Returns its standard output and standard error if
+/// `capture` is set.
 fn run(command: &[OsString], capture: bool, limit: Option<Duration>) -> anyhow::Result<(String, String, Taken)> {
     let (program, arguments) = command.split_first().context("there is no command")?;
     let pipe = || if capture { Stdio::piped() } else { Stdio::inherit() };
@@ -123,14 +126,15 @@ fn run(command: &[OsString], capture: bool, limit: Option<Duration>) -> anyhow::
         if let Some(limit) = limit {
             scope.spawn(move || {
                 if ended.recv_timeout(limit) == Err(mpsc::RecvTimeoutError::Timeout) {
-                    // SAFETY: the child was not waited for: that happens behind this scope, so that its id is still its own.
+                    // SAFETY: the child was not waited for, because `wait` follows this scope. Its
+                    // id is therefore still its own.
                     unsafe { libc::kill(pid, libc::SIGKILL) };
                 }
             });
         }
         let read = out.map(|mut pipe| pipe.read_to_end(&mut stdout)).transpose();
         let ended = await_end(pid);
-        // Nobody receives where there is no limit.
+        // Without a limit there is no receiver.
         let _ = done.send(());
         read.map_err(anyhow::Error::from).and(ended)
     })?;
@@ -169,7 +173,8 @@ fn await_end(pid: libc::pid_t) -> anyhow::Result<()> {
     }
 }
 
-/// Waits for a child of ours that nobody else waits for: its exit status, and what it and its own children used.
+/// Waits for a child that no other code waits for. Returns its exit status, and the resources that
+/// it and its own children used.
 fn wait(pid: libc::pid_t) -> anyhow::Result<(Option<i32>, libc::rusage)> {
     let mut status = 0;
     // SAFETY: `rusage` is numbers only, for which all zero is a value.
@@ -187,7 +192,8 @@ fn wait(pid: libc::pid_t) -> anyhow::Result<(Option<i32>, libc::rusage)> {
     }
 }
 
-/// Seconds that all processors were busy since the machine started, with those that its host took away.
+/// Returns the seconds that all processors were busy since the machine started, including time that
+/// the host took away.
 fn busy_seconds() -> Option<f64> {
     let stat = ixc_files::read_system(Path::new("/proc/stat"))?;
     // SAFETY: `sysconf` has no preconditions.
@@ -195,7 +201,8 @@ fn busy_seconds() -> Option<f64> {
     Some(busy_ticks(&stat)? as f64 / ticks as f64)
 }
 
-/// From the text of `/proc/stat`: user, nice, system, (idle, iowait,) irq, softirq, steal.
+/// Sums busy ticks in the text of `/proc/stat`: user, nice, system, (idle, iowait,) irq, softirq,
+/// steal.
 fn busy_ticks(stat: &str) -> Option<u64> {
     let fields = stat.lines().next()?.strip_prefix("cpu ")?.split_whitespace();
     let numbers: Vec<u64> = fields.map_while(|field| field.parse().ok()).collect();

@@ -1,6 +1,6 @@
-//! What was measured: kept as JSON, shown as a table.
+//! The measurements, stored as JSON and shown as a table.
 //!
-//! Invariant: the JSON has every sample; all that the table shows is computed from it.
+//! Invariant: the JSON has every sample. The table is computed from the samples alone.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -13,9 +13,9 @@ use crate::process::Taken;
 use crate::statistics::{Ratio, Summary};
 use crate::work::Work;
 
-/// Longest report that is read: a full comparison has some hundred kilobytes.
+/// Max bytes of a report: a full comparison has some hundred kilobytes.
 const MAX_BYTES: u64 = 64 << 20;
-/// Processors kept busy by others from which on a run counts as disturbed.
+/// A run counts as disturbed if other processes kept at least this many processors busy.
 const DISTURBED: f64 = 0.1;
 
 /// Everything that was measured.
@@ -23,11 +23,11 @@ const DISTURBED: f64 = 0.1;
 pub struct Report {
     /// The processor's name.
     pub processor: String,
-    /// Processors that there are.
+    /// Number of processors.
     pub processors: usize,
-    /// How fast memory is read, for each number of threads.
+    /// Bandwidth of the memory for each number of threads.
     pub bandwidth: Vec<Bandwidth>,
-    /// What was compared, in the order of the table.
+    /// Compared works, in the order of the table.
     pub rows: Vec<Row>,
 }
 
@@ -38,14 +38,15 @@ pub struct Row {
     pub model: String,
     /// Threads.
     pub threads: usize,
-    /// What was measured.
+    /// The measured work.
     pub work: Work,
-    /// Bytes that each token reads at least, where it is decode.
+    /// Least number of bytes that each token reads; only for decode.
     pub bytes_per_token: Option<u64>,
-    /// How fast memory was read in each round, just before the entrants; bytes per second. Only for decode.
+    /// Bandwidth of the memory in each round, just before the entrants, in bytes per second; only
+    /// for decode.
     #[serde(default)]
     pub bandwidth: Vec<f64>,
-    /// Who was measured; the first is the one whose ratios these are.
+    /// Measured entrants; ratios are those of the first.
     pub entries: Vec<Entry>,
 }
 
@@ -54,28 +55,28 @@ pub struct Row {
 pub struct Entry {
     /// The engine.
     pub engine: String,
-    /// Its variant.
+    /// The variant of the engine.
     pub variant: String,
     /// The samples of each round.
     pub rounds: Vec<Vec<f64>>,
-    /// What the process took in each round.
+    /// Time and memory of the process in each round.
     pub taken: Vec<Taken>,
-    /// Why it was not measured.
+    /// The reason for which it was not measured.
     pub problem: Option<String>,
-    /// Of all samples.
+    /// Statistics of all samples.
     pub summary: Option<Summary>,
-    /// How many times better the first entrant is.
+    /// Ratio to the first entrant; above 1 the first entrant is better.
     pub ratio: Option<Ratio>,
-    /// The share of the bandwidth that the bytes of its tokens take.
+    /// The share of the memory's bandwidth that reading the bytes of its tokens takes.
     pub bandwidth_share: Option<f64>,
     /// Whether it is the best variant of its engine.
     pub best: bool,
-    /// Rounds in which others were computing.
+    /// Rounds in which other processes were computing.
     pub disturbed: usize,
 }
 
 impl Entry {
-    /// An entrant that was not measured yet.
+    /// Returns an entrant without measurements.
     pub fn new(engine: &str, variant: &str) -> Entry {
         Entry {
             engine: engine.to_owned(),
@@ -93,7 +94,7 @@ impl Entry {
 }
 
 impl Report {
-    /// Of a file.
+    /// Reads a report from a file.
     pub fn read(path: &Path) -> anyhow::Result<Report> {
         let text = ixc_files::read_bytes(path, MAX_BYTES).with_context(|| format!("cannot read {}", path.display()))?;
         let mut report: Report = serde_json::from_slice(&text)
@@ -102,21 +103,22 @@ impl Report {
         Ok(report)
     }
 
-    /// Writes it aside and renames it: the name never stands for half of it.
+    /// Writes to a temporary file and renames it, so that a partial report is never visible.
     pub fn write(&self, path: &Path) -> anyhow::Result<()> {
         let mut text = serde_json::to_vec_pretty(self)?;
         text.push(b'\n');
         ixc_files::atomic_write(path, &text).with_context(|| format!("cannot write {}", path.display()))
     }
 
-    /// Computes from the samples what follows from them.
+    /// Computes all derived fields from the samples.
     pub fn settle(&mut self) {
         for row in &mut self.rows {
             let unit = row.work.unit();
             let first = row.entries.first().map(|entry| entry.rounds.clone()).unwrap_or_default();
             let bandwidth = self.bandwidth.iter().filter(|bandwidth| bandwidth.threads == row.threads);
             let overall = bandwidth.map(|bandwidth| bandwidth.bytes_per_second).reduce(f64::max);
-            // What a machine that is shared gives changes: what it gave meanwhile counts.
+            // The bandwidth of a shared machine changes over time, so the one measured in the same
+            // rounds is preferred.
             let bandwidth = Summary::of(&row.bandwidth).map(|summary| summary.median).or(overall);
             for (index, entry) in row.entries.iter_mut().enumerate() {
                 entry.summary = Summary::of(&entry.rounds.concat());
@@ -141,7 +143,7 @@ impl Report {
         }
     }
 
-    /// The table, for people.
+    /// Returns the table, for people.
     pub fn table(&self) -> String {
         let mut text = String::new();
         // Writing to a string cannot fail.

@@ -4,29 +4,29 @@ use serde::{Deserialize, Serialize};
 
 use crate::work::Unit;
 
-/// What several samples say.
+/// Statistics of several samples.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Summary {
-    /// The middle one, or the mean of the two in the middle.
+    /// The middle sample, or the mean of the two in the middle.
     pub median: f64,
-    /// The least.
+    /// The smallest sample.
     pub min: f64,
-    /// The most.
+    /// The largest sample.
     pub max: f64,
-    /// A quarter is below.
+    /// A quarter of the samples is below.
     pub lower_quartile: f64,
-    /// A quarter is above.
+    /// A quarter of the samples is above.
     pub upper_quartile: f64,
 }
 
 impl Summary {
-    /// Of samples; `None` where there are none.
+    /// Summarises samples; `None` without samples.
     pub fn of(samples: &[f64]) -> Option<Summary> {
         let mut sorted = samples.to_vec();
         sorted.sort_by(f64::total_cmp);
         let (min, max) = (*sorted.first()?, *sorted.last()?);
         let at = |share: f64| {
-            // Between the two samples that are nearest, in proportion.
+            // Interpolates linearly between the two nearest samples.
             let place = share * (sorted.len() - 1) as f64;
             let (below, above) = (sorted[place.floor() as usize], sorted[place.ceil() as usize]);
             below + (above - below) * place.fract()
@@ -35,19 +35,20 @@ impl Summary {
     }
 }
 
-/// How many times better one entrant is than another.
+/// Advantage of one entrant over another: 2 means twice as good.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Ratio {
-    /// Of the medians.
+    /// Ratio of the medians.
     pub of_medians: f64,
-    /// The least of the rounds'.
+    /// Least ratio of a round.
     pub min: f64,
-    /// The most of the rounds'.
+    /// Largest ratio of a round.
     pub max: f64,
 }
 
 impl Ratio {
-    /// From the samples of each round. A round counts where both have samples of it; `None` where none does.
+    /// Compares the samples of each round. A round counts if both have samples of it. Returns
+    /// `None` if no round counts.
     pub fn of(unit: Unit, ours: &[Vec<f64>], theirs: &[Vec<f64>]) -> Option<Ratio> {
         let median = |samples: &[f64]| Some(Summary::of(samples)?.median);
         let of_medians = unit.ratio(median(&ours.concat())?, median(&theirs.concat())?);
@@ -79,7 +80,7 @@ mod tests {
         assert_eq!((rates.of_medians, rates.min, rates.max), (2.0, 1.5, 3.0));
         let times = Ratio::of(Unit::Seconds, &theirs, &ours).unwrap();
         assert_eq!((times.of_medians, times.min, times.max), (2.0, 1.5, 3.0));
-        // A round that one of them lacks is left out of the spread.
+        // A round without samples of one entrant is left out of the spread.
         let gap = Ratio::of(Unit::TokensPerSecond, &ours, &[vec![2.0], vec![], vec![2.0]]).unwrap();
         assert_eq!((gap.min, gap.max), (1.5, 3.0));
         assert_eq!(Ratio::of(Unit::Bytes, &ours, &[]), None);

@@ -1,43 +1,43 @@
-//! What is measured.
+//! The works that can be measured.
 //!
-//! Works that one process can do are a [`Job`]; a process's peak memory is that of its job's [`Group`].
+//! One process does the works of a [`Job`]. A process's peak memory is that of its job's [`Group`].
 
 use std::fmt;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-/// Something that is measured.
+/// A measured quantity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Work {
-    /// Reading so many tokens from an empty context.
+    /// Prefill of this number of tokens, from an empty context.
     Prefill {
         /// Tokens.
         tokens: usize,
     },
-    /// Writing so many tokens, one after the other, with `depth` before them.
+    /// Decode of this number of tokens, after `depth` tokens.
     Decode {
         /// Tokens.
         tokens: usize,
         /// Tokens in the KV cache before.
         depth: usize,
     },
-    /// From starting the program to its end after one token.
+    /// Time from starting the program to its end after one token.
     FirstToken,
-    /// One layer of experts, for so many tokens at once.
+    /// One layer of experts, for this number of tokens at once.
     Layer {
         /// Tokens.
         tokens: usize,
     },
-    /// The most memory that a process had resident while it did this.
+    /// The most resident memory of a process that did a group of works.
     Memory {
-        /// What it did.
+        /// The group of works.
         group: Group,
     },
 }
 
-/// Works that one process does.
+/// A group of works that one process does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Group {
@@ -53,7 +53,7 @@ pub enum Group {
     Layer,
 }
 
-/// In what a work is measured.
+/// The unit of a work's measurements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Unit {
     /// Tokens per second: more is better.
@@ -68,7 +68,7 @@ pub enum Unit {
 }
 
 impl Unit {
-    /// How many times better `ours` is than `theirs`.
+    /// Returns the advantage of `ours` over `theirs`: 2 means twice as good.
     pub fn ratio(self, ours: f64, theirs: f64) -> f64 {
         match self {
             Unit::TokensPerSecond => ours / theirs,
@@ -76,7 +76,7 @@ impl Unit {
         }
     }
 
-    /// A number for people, without its unit.
+    /// Formats a number for people, without its unit.
     pub fn text(self, value: f64) -> String {
         match self {
             Unit::TokensPerSecond if value < 100.0 => format!("{value:.2}"),
@@ -86,7 +86,7 @@ impl Unit {
         }
     }
 
-    /// The unit of [`Unit::text`].
+    /// Returns the unit of [`Unit::text`].
     pub fn name(self) -> &'static str {
         match self {
             Unit::TokensPerSecond => "t/s",
@@ -97,7 +97,7 @@ impl Unit {
 }
 
 impl Work {
-    /// In what it is measured.
+    /// Returns the unit of the work's measurements.
     pub fn unit(self) -> Unit {
         match self {
             Work::Prefill { .. } | Work::Decode { .. } => Unit::TokensPerSecond,
@@ -126,25 +126,25 @@ impl fmt::Display for Work {
     }
 }
 
-/// What one process is to do.
+/// The task of one process.
 #[derive(Clone, Debug)]
 pub struct Job {
-    /// Which works these are.
+    /// The group of the works.
     pub group: Group,
-    /// Them.
+    /// The works.
     pub works: Vec<Work>,
     /// The model, or the file of the layer.
     pub model: PathBuf,
     /// Threads to compute with.
     pub threads: usize,
-    /// How often the process measures each work, after a run that does not count.
+    /// Measurements of each work by the process, after a run that does not count.
     pub repetitions: usize,
     /// The prompt of [`Work::FirstToken`].
     pub prompt: String,
 }
 
 impl Job {
-    /// Tokens of all prefills, with commas.
+    /// Returns the tokens of all prefills, with commas.
     pub fn prefills(&self) -> String {
         list(self.works.iter().filter_map(|work| match work {
             Work::Prefill { tokens } => Some(*tokens),
@@ -152,7 +152,7 @@ impl Job {
         }))
     }
 
-    /// Tokens of all decodes, with commas.
+    /// Returns the tokens of all decodes, with commas.
     pub fn decodes(&self) -> String {
         list(self.works.iter().filter_map(|work| match work {
             Work::Decode { tokens, .. } => Some(*tokens),
@@ -160,7 +160,7 @@ impl Job {
         }))
     }
 
-    /// Tokens in the KV cache before.
+    /// Returns the number of tokens in the KV cache before.
     pub fn depth(&self) -> usize {
         match self.group {
             Group::Depth(depth) => depth,
@@ -169,7 +169,7 @@ impl Job {
     }
 }
 
-/// Numbers with commas between them; `0`, which all benchmarks take for none, where there is none.
+/// Joins numbers with commas. Returns `0` for no numbers, since all benchmarks understand that.
 fn list(numbers: impl Iterator<Item = usize>) -> String {
     let texts: Vec<String> = numbers.map(|number| number.to_string()).collect();
     if texts.is_empty() { "0".into() } else { texts.join(",") }

@@ -1,4 +1,5 @@
-//! The whole runner, with scripts in place of the engines: what it starts, reads, computes, prints and writes.
+//! The whole runner, with scripts in place of the engines: their calls, and the runner's results,
+//! table and JSON.
 
 #![cfg(unix)]
 
@@ -16,7 +17,7 @@ fn scratch(name: &str) -> PathBuf {
     folder
 }
 
-/// A script that appends its arguments to `calls`, then runs `body`.
+/// Writes a script that appends its arguments to `calls`, then runs `body`.
 fn program(folder: &Path, name: &str, body: &str) {
     let path = folder.join(name);
     let calls = folder.join("calls");
@@ -25,7 +26,7 @@ fn program(folder: &Path, name: &str, body: &str) {
     fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
 }
 
-/// An ixc that prints what was recorded of the real one, at the depth and with the tests that it is asked for.
+/// An ixc that prints recorded results of the real one, for the requested depth and tests.
 const IXC: &str = r#"
 [ "$1" = run ] && exit 0
 while [ $# -gt 0 ]; do case $1 in -d) depth=$2;; -n) decode=$2;; esac; shift; done
@@ -35,7 +36,8 @@ else
   echo '[{"threads": 1, "target": "avx2", "test": "decode", "tokens": '$decode', "depth": '$depth', "bytes_per_token": 1000, "all": [40.0]}]'
 fi"#;
 
-/// A llama-bench that is twice as fast with repacked weights, and prints a line of chatter on standard error.
+/// A llama-bench that is twice as fast with repacked weights, and prints an irrelevant line on
+/// standard error.
 const LLAMA: &str = r#"
 echo "load_backend: loaded" >&2
 while [ $# -gt 0 ]; do case $1 in -p) prefill=$2;; -n) decode=$2;; -d) depth=$2;; --repack) repack=$2;; esac; shift; done
@@ -88,7 +90,7 @@ fn rounds_ratios_and_files() {
     assert!(report["bandwidth"][0]["bytes_per_second"].as_f64().unwrap() > 0.0);
     assert!(stdout.contains("decode 16 at 64") && stdout.contains("15.00x"), "{stdout}");
 
-    // The rounds begin with different entrants, and entrants of a round follow each other.
+    // The rounds begin with different entrants, and the entrants of a round follow each other.
     let calls = fs::read_to_string(folder.join("calls")).unwrap();
     let prefills: Vec<_> = calls.lines().take(10).map(|line| line.split(' ').next().unwrap()).collect();
     assert_eq!(prefills[0], "ixc");
@@ -107,7 +109,7 @@ fn a_rival_that_fails_is_named_and_the_rest_goes_on() {
     let stdout = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success() && stdout.contains("300.0"), "{stdout}");
     assert!(stdout.contains("exit status 1: cannot load model"), "{stdout}");
-    // It is not asked again in the second round.
+    // The failed entrant does not run in the second round.
     let calls = fs::read_to_string(folder.join("calls")).unwrap();
     assert_eq!(calls.lines().filter(|line| line.starts_with("llama-bench")).count(), 8, "{calls}");
 }
@@ -146,9 +148,10 @@ fn a_prefix_stands_before_every_command() {
         "{stdout}\n{}",
         String::from_utf8_lossy(&output.stderr)
     );
-    // The bandwidth at first and in the round of decode, and two groups of works for five entrants.
+    // The bandwidth runs at the start and in the round of decode. Five entrants each do two groups
+    // of works.
     assert_eq!(fs::read_to_string(&marks).unwrap().lines().count(), 12);
-    // What fails inside is told as if there were no prefix.
+    // A failure inside the prefix is reported as if there were no prefix.
     program(&folder, "llama-bench", "echo 'cannot load model' >&2; exit 1");
     let output =
         compare(&folder, &["--llama", folder.to_str().unwrap(), "--rounds", "1", "--prefix", prefix.to_str().unwrap()]);

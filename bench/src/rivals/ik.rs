@@ -1,5 +1,5 @@
-//! ik_llama.cpp: its `llama-bench`, with weights repacked when they are loaded or not. Flash attention and fused experts are
-//! its own defaults: it is slower without.
+//! ik_llama.cpp: its `llama-bench`, with and without repacking weights when they are loaded. Flash
+//! attention and fused experts are its defaults: it is slower without them.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ pub struct Ik {
 }
 
 impl Ik {
-    /// With its program in a folder.
+    /// Uses the program in a folder.
     pub fn new(folder: &Path) -> Ik {
         Ik { folder: folder.to_owned() }
     }
@@ -35,7 +35,8 @@ impl Rival for Ik {
         match job.group {
             Group::Prefill | Group::Decode => {}
             Group::Depth(depth) => {
-                // It has no depth, but a test that generates behind a prompt and leaves the prompt out of the time.
+                // It has no option for the depth. A test that generates after a prompt leaves the
+                // prompt out of the time.
                 command.truncate(command.len() - 4);
                 command.extend(words([&"-p", &"0", &"-n", &"0", &"-gp", &format!("{depth},{}", job.decodes())]));
             }

@@ -1,4 +1,5 @@
-//! ixc: `ixc bench --json` and `ixc run`; for a layer of experts this program itself, which has ixc as a library.
+//! ixc: `ixc bench --json` and `ixc run`. A layer of experts runs in this program, which has ixc as
+//! a library.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -18,7 +19,7 @@ pub struct Ixc {
 }
 
 impl Ixc {
-    /// From `[LABEL=]PROGRAM[@TARGET]`.
+    /// Parses `[LABEL=]PROGRAM[@TARGET]`.
     pub fn new(choice: &str) -> Ixc {
         let (label, rest) = choice.split_once('=').map_or((None, choice), |(label, rest)| (Some(label), rest));
         let (program, target) = rest.rsplit_once('@').map_or((rest, None), |(program, target)| (program, Some(target)));
@@ -82,7 +83,8 @@ fn read_bench(stdout: &str) -> anyhow::Result<Vec<Sample>> {
         bytes_per_token: Option<u64>,
         all: Vec<f64>,
     }
-    /// What it prints; before schema `ixc.bench.v1` it was the rows alone, and older builds are compared with, too.
+    /// Output of `ixc bench --json`. Older builds, before schema `ixc.bench.v1`, print only the
+    /// rows; they can be compared too.
     #[derive(Deserialize)]
     #[serde(untagged)]
     enum Document {

@@ -1,4 +1,5 @@
-//! kt-kernel: the Python package `kt-kernel`, one layer of experts through `peers/kt_moe.py`. It runs no whole model on its own.
+//! kt-kernel: the Python package `kt-kernel`, one layer of experts through `peers/kt_moe.py`. It
+//! cannot run a whole model.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -6,8 +7,9 @@ use std::path::{Path, PathBuf};
 use super::{Rival, Sample, read_driver, words};
 use crate::work::{Group, Job};
 
-/// Its build for AVX2 and the one that it would choose for this CPU; with as many workers as threads are asked for, and with one
-/// less, since the thread that calls it spins until the workers are done and takes a processor for that.
+/// Builds and workers: kt-kernel's build for AVX2, and the one that it chooses for this CPU. Each
+/// runs with as many workers as threads and with one less. The calling thread spins until the
+/// workers are done and takes a processor for that.
 const VARIANTS: [(&str, bool); 4] = [("avx2", false), ("avx2", true), ("native", false), ("native", true)];
 
 /// kt-kernel.
@@ -18,7 +20,7 @@ pub struct Kt {
 }
 
 impl Kt {
-    /// With a Python that has it, and the script.
+    /// Uses a Python that has it, and the script.
     pub fn new(python: &Path, script: PathBuf) -> Kt {
         Kt { python: python.to_owned(), script }
     }

@@ -1,4 +1,5 @@
-//! llama.cpp: `llama-bench -o json` and `llama-completion`, with weights repacked or not, with flash attention or not.
+//! llama.cpp: `llama-bench -o json` and `llama-completion`, with and without repacked weights and
+//! flash attention.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -19,7 +20,7 @@ pub struct Llama {
 }
 
 impl Llama {
-    /// With its programs in a folder.
+    /// Uses the programs in a folder.
     pub fn new(folder: &Path) -> Llama {
         Llama { folder: folder.to_owned() }
     }
@@ -50,7 +51,7 @@ impl Rival for Llama {
             Group::FirstToken => {
                 let program = self.folder.join("llama-completion");
                 let mut command = words([&program, &"-m", &job.model, &"-p", &job.prompt, &"-n", &"1"]);
-                // Its warming up would count against it: it is a second run of the model.
+                // A warm-up would be a second run of the model and count against llama.cpp.
                 command.extend(words([&"-no-cnv", &"--no-warmup", &"--temp", &"0", &"-c", &"512", &"-t", &threads]));
                 let (repack, flash) =
                     (if repack { "--repack" } else { "--no-repack" }, if flash { "on" } else { "off" });
@@ -69,7 +70,7 @@ impl Rival for Llama {
     }
 }
 
-/// `llama-bench` for a job, without what only one of its versions knows.
+/// Returns the command of `llama-bench` for a job, with only those options that both versions have.
 pub fn bench(folder: &Path, job: &Job) -> Vec<OsString> {
     let (threads, repetitions) = (job.threads.to_string(), job.repetitions.to_string());
     let program = folder.join("llama-bench");
@@ -78,8 +79,8 @@ pub fn bench(folder: &Path, job: &Job) -> Vec<OsString> {
     command
 }
 
-/// Reads `llama-bench -o json`. Both programs of that name print it; one has `n_depth`, the other has a prompt before what is
-/// generated.
+/// Reads `llama-bench -o json`. Both programs of that name print it. llama.cpp's has `n_depth`;
+/// ik_llama.cpp's has a prompt before the generated tokens.
 pub fn read_bench(stdout: &str) -> anyhow::Result<Vec<Sample>> {
     #[derive(Deserialize)]
     struct Row {
@@ -106,7 +107,7 @@ pub fn read_bench(stdout: &str) -> anyhow::Result<Vec<Sample>> {
 mod tests {
     use super::*;
 
-    /// Recorded from version 0c1e570, with one row for each test; fields that are not read are left out.
+    /// Recorded from version 0c1e570, one row for each test; unused fields are left out.
     const RECORDED: &str = r#"[
   { "build_commit": "0c1e570", "n_threads": 2, "flash_attn": 0, "repack": false, "n_prompt": 8, "n_gen": 0, "n_depth": 0,
     "avg_ns": 449562726, "avg_ts": 17.933089, "samples_ns": [ 489002363, 410123089 ], "samples_ts": [ 16.3598, 19.5063 ] },

@@ -14,7 +14,7 @@ pub struct Mistralrs {
 }
 
 impl Mistralrs {
-    /// With a Python that has it, and the script.
+    /// Uses a Python that has it, and the script.
     pub fn new(python: &Path, script: PathBuf) -> Mistralrs {
         Mistralrs { python: python.to_owned(), script }
     }

@@ -1,6 +1,6 @@
 //! The engines: one file each, one row each in [`table`].
 //!
-//! An engine knows the command that does a [`Job`] and reads what that printed. It runs nothing itself.
+//! An engine returns the command for a [`Job`] and reads the command's output. It runs nothing.
 
 mod ik;
 mod ixc;
@@ -15,42 +15,44 @@ use anyhow::Context;
 
 use crate::work::{Job, Work};
 
-/// What was measured of a work.
+/// Measurements of one work.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sample {
     /// The work.
     pub work: Work,
-    /// In the work's unit, one for each repetition.
+    /// One value for each repetition, in the work's unit.
     pub values: Vec<f64>,
-    /// Bytes that each token reads at least, where the engine says so.
+    /// Least number of bytes that each token reads, if the engine prints it.
     pub bytes_per_token: Option<u64>,
 }
 
 /// An engine.
 pub trait Rival: Sync {
-    /// Its name; entrants with the same name are variants of which the best counts.
+    /// Returns the engine's name; the best of the entrants with the same name counts.
     fn name(&self) -> &str;
 
-    /// Its variants, by what sets them apart; one empty name where it has none.
+    /// Returns names of the engine's variants; one empty name if it has no variants.
     fn variants(&self) -> Vec<String> {
         vec![String::new()]
     }
 
-    /// The command that does a job in a variant; `None` where it cannot do such a job.
+    /// Returns the command that does a job in a variant, or `None` if the engine cannot do such a
+    /// job.
     fn command(&self, variant: usize, job: &Job) -> Option<Vec<OsString>>;
 
-    /// What the command measured: nothing for [`Work::FirstToken`], which is the time of the whole command.
+    /// Returns the samples in the command's output. It is empty for [`Work::FirstToken`], which is
+    /// the time of the whole command.
     ///
     /// # Errors
-    /// When the output is not what the engine prints.
+    /// If the output is not in the engine's format.
     fn read(&self, job: &Job, stdout: &str) -> anyhow::Result<Vec<Sample>>;
 }
 
-/// Where the engines are.
+/// Paths of the engines.
 #[derive(Debug, clap::Args)]
 pub struct Places {
-    /// The ixc program, with a label where there are several builds to compare: `new=target/release/ixc`. Behind an `@`, the
-    /// target to compile for. Ratios are those of the first.
+    /// The ixc program, with a label if several builds are compared: `new=target/release/ixc`.
+    /// After an `@`, the target to compile for. Ratios are those of the first.
     #[arg(long, value_name = "[LABEL=]PROGRAM[@TARGET]", required = true)]
     ixc: Vec<String>,
     /// The folder with llama.cpp's llama-bench and llama-completion.
@@ -70,7 +72,7 @@ pub struct Places {
     peers: PathBuf,
 }
 
-/// The engines that there are, ixc first.
+/// Returns the engines, ixc first.
 pub fn table(places: &Places) -> Vec<Box<dyn Rival>> {
     let mut rivals: Vec<Box<dyn Rival>> = Vec::new();
     for choice in &places.ixc {
@@ -89,13 +91,13 @@ pub fn table(places: &Places) -> Vec<Box<dyn Rival>> {
     rivals
 }
 
-/// A command from words.
+/// Makes a command from words.
 fn words<const N: usize>(words: [&dyn AsRef<std::ffi::OsStr>; N]) -> Vec<OsString> {
     words.iter().map(|word| word.as_ref().to_owned()).collect()
 }
 
-/// Reads the lines that the drivers in `bench/peers` print, among which engines may print others: JSON objects with `test`,
-/// `tokens`, `depth` and `values`.
+/// Reads the lines that the drivers in `bench/peers` print: JSON objects with `test`, `tokens`,
+/// `depth` and `values`. Engines may print other lines among them.
 fn read_driver(stdout: &str) -> anyhow::Result<Vec<Sample>> {
     #[derive(serde::Deserialize)]
     struct Row {
