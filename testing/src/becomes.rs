@@ -1,6 +1,6 @@
-//! Text tests. Each file of a folder is one case, or several that each begin with `;; NAME`. A case
-//! has lines with options, a module or kernel, and the expected result or error. `IXC_BLESS=1`
-//! rewrites the result.
+//! Text tests: each file of a folder is one case, or several cases that each begin with `;; NAME`.
+//! A case is lines of settings, then a module or a kernel, then the expected text or error.
+//! `IXC_BLESS=1` rewrites the expected text.
 //!
 //! ```text
 //! // passes: pack
@@ -18,7 +18,7 @@ use crate::bless;
 const BECOMES: &str = "// becomes\n";
 const CASE: &str = "\n;; ";
 
-/// Returns the values of the option lines `// NAME: value`.
+/// Returns the values of all lines `// NAME: VALUE` with this name.
 pub fn said<'t>(input: &'t str, name: &str) -> impl Iterator<Item = &'t str> {
     let start = format!("// {name}: ");
     input.lines().filter_map(move |line| line.strip_prefix(&start))
@@ -29,30 +29,31 @@ pub fn said<'t>(input: &'t str, name: &str) -> impl Iterator<Item = &'t str> {
 pub struct Example {
     /// The file.
     pub path: PathBuf,
-    /// The text before `// becomes`. Line numbers begin here.
+    /// Text before `// becomes`; line numbers count from here.
     pub input: String,
-    /// The text after it.
+    /// Text after `// becomes`.
     pub expected: String,
 }
 
-/// Returns the cases of a folder's files, in the order of the files' names.
+/// Returns the cases of a folder's files in the order of the files' names.
 ///
 /// # Errors
 /// Fails if the folder or a file cannot be read.
 ///
 /// # Panics
-/// Panics if the folder has no `.ix` file.
+/// If there are no cases.
 pub fn files(folder: &Path) -> Result<Vec<Example>, Box<dyn Error>> {
     Ok(read(folder)?.into_iter().flat_map(|file| file.cases).collect())
 }
 
-/// Compares each case of a folder with the result of `run`. An error counts as text.
+/// Compares the expectation of each case of a folder with the output of `run`. An error is compared
+/// as text.
 ///
 /// # Errors
 /// Fails if a file cannot be read or written.
 ///
 /// # Panics
-/// Panics if a case differs from its expectation.
+/// If the output of a case differs.
 pub fn check(folder: &Path, run: impl Fn(&str) -> Result<String, Box<dyn Error>>) -> Result<(), Box<dyn Error>> {
     let mut wrong = Vec::new();
     for File { path, head, cases } in read(folder)? {
@@ -75,7 +76,7 @@ pub fn check(folder: &Path, run: impl Fn(&str) -> Result<String, Box<dyn Error>>
 
 struct File {
     path: PathBuf,
-    /// The text before the first of several cases.
+    /// Text before the first of several cases.
     head: String,
     cases: Vec<Example>,
 }
@@ -86,7 +87,7 @@ fn read(folder: &Path) -> Result<Vec<File>, Box<dyn Error>> {
     paths.sort();
     assert!(!paths.is_empty(), "{} has no .ix files", folder.display());
     let read = |path: PathBuf| {
-        // The added line break lets the first line of the file begin a case.
+        // The added newline lets the first line of the file begin a case.
         let text = format!("\n{}", fs::read_to_string(&path)?);
         let case = |text: String| {
             let (input, expected) = text.split_once(BECOMES).unwrap_or((&text, ""));

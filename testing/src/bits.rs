@@ -1,7 +1,7 @@
-//! Tables of checksums: whether results still have the same bits.
+//! Tables of checksums: they show whether results have the same bits as before.
 //!
-//! A refactoring changes no checksum. A change that must change bits rewrites the table
-//! (`IXC_BLESS=1` and the test), and its commit says why.
+//! A change of structure changes no bits. A change that must change bits rewrites the table (run
+//! the test with `IXC_BLESS=1`), and its commit says why.
 //!
 //! ```
 //! use ixc_testing::bits::Table;
@@ -20,31 +20,31 @@ use std::path::{Path, PathBuf};
 
 use crate::bless;
 
-/// The checksums of a test's results, and the file with the expected ones. The file has a line for
-/// each, `CRC32 NAME`, in the order of the names.
+/// The checksums of a test's results, and the file with the expected ones. The file has a line
+/// `CRC32 NAME` for each result, sorted by name.
 pub struct Table {
     path: PathBuf,
     found: BTreeMap<String, u32>,
 }
 
 impl Table {
-    /// Makes an empty table, to be compared with a file.
+    /// Returns an empty table to compare with a file.
     pub fn new(path: &Path) -> Table {
         Table { path: path.to_owned(), found: BTreeMap::new() }
     }
 
-    /// Returns the names that need not be run. With `IXC_NEW` in the environment, these are the
-    /// names in the file, so that only new ones run; otherwise, the set is empty.
+    /// Returns the names that need not run. If `IXC_NEW` is set, these are the names in the file,
+    /// so that only new ones run; otherwise the set is empty.
     pub fn not_run(&self) -> BTreeSet<String> {
         let known =
             std::env::var_os("IXC_NEW").and_then(|_| std::fs::read_to_string(&self.path).ok()).unwrap_or_default();
         known.lines().filter_map(|line| line.split_once(' ')).map(|(_, name)| name.to_owned()).collect()
     }
 
-    /// Adds a result, whose pieces follow each other.
+    /// Adds a result, given as pieces in order.
     ///
     /// # Panics
-    /// Panics if the name exists already.
+    /// If the name was added before.
     #[track_caller]
     pub fn add<'b>(&mut self, name: &str, pieces: impl IntoIterator<Item = &'b [u8]>) {
         let mut sum = crc32fast::Hasher::new();
@@ -52,20 +52,19 @@ impl Table {
         assert_eq!(self.found.insert(name.to_owned(), sum.finalize()), None, "{name} is there twice");
     }
 
-    /// Compares all results with the file. With `IXC_BLESS` in the environment, writes the file
-    /// instead.
+    /// Compares all checksums with the file. If `IXC_BLESS` is set, writes the file instead.
     ///
     /// # Panics
-    /// Panics if results differ, with their names.
+    /// If checksums differ; the message lists their names.
     #[track_caller]
     pub fn check(self) {
         self.check_in(true);
     }
 
-    /// Compares results with the file, if only some of the names were run.
+    /// Compares checksums with the file if only a part of the names was run.
     ///
     /// # Panics
-    /// Panics if one of these results differs.
+    /// If one of these checksums differs.
     #[track_caller]
     pub fn check_part(self) {
         self.check_in(false);
@@ -100,7 +99,7 @@ impl Table {
         })
     }
 
-    /// Returns a line for each name whose checksums differ, or that is missing on one side.
+    /// Returns a line for each name whose checksums differ, or that only one side has.
     fn differences(&self, expected: &str, whole: bool) -> Vec<String> {
         let lines = expected.lines().filter_map(|line| line.split_once(' '));
         let mut expected: BTreeMap<&str, &str> = lines.map(|(sum, name)| (name, sum)).collect();

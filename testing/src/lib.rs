@@ -1,4 +1,4 @@
-//! Helpers for the tests of several crates. Crates depend on it only for their tests.
+//! Code that the tests of several crates share. Crates depend on it only for their tests.
 //!
 //! | module | what it owns |
 //! | --- | --- |

@@ -1,8 +1,9 @@
-//! The graph of uses between the top modules of a crate.
+//! The graph of a crate's modules: its edges say which top-level module uses which.
 //!
-//! Sources are read as text, without comments, literals and test code. A path that begins with
-//! `crate`, or leaves its module by `super`, is an edge. It leads to the module that it names, or
-//! from which the crate's root exports the name with `pub use`.
+//! Sources are read as text, without comments, literals, and code that is compiled only for tests.
+//! A path is an edge if it begins with `crate` or leaves its module by `super`. The edge goes to
+//! the module that the path names, or to the module that the crate root's `pub use` took the name
+//! from.
 //!
 //! ```text
 //! // src/plan.rs: use crate::graph::Op; fn f() -> super::Error { … }
@@ -18,11 +19,11 @@ use crate::source::{code, words};
 /// Edges between the top modules of a crate.
 pub type Graph = BTreeMap<String, BTreeSet<String>>;
 
-/// Returns the graph of a crate or folder of modules with the root file `root`, such as
-/// `src/lib.rs`, `src/main.rs` or `src/cli/mod.rs`. The modules are those that the root declares.
+/// Returns the graph of a crate or of a folder of modules. `root` is its root file: `src/lib.rs`,
+/// `src/main.rs`, `src/cli/mod.rs`. The modules are the ones that the root declares.
 ///
 /// # Panics
-/// Panics if a file cannot be read or ends within a literal. The sources must compile.
+/// If a file cannot be read or ends within a literal: sources must compile.
 pub fn graph(root: &Path) -> Graph {
     let text = code(&read(root));
     let folder = root.parent().unwrap_or(Path::new("."));
@@ -43,8 +44,8 @@ pub(crate) fn read(path: &Path) -> String {
     std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// Adds the first names of paths that leave a module, and of the modules in it. The module is
-/// `depth` below the root.
+/// Adds the first names of paths that leave a module, `depth` below the root, and of its
+/// submodules.
 fn module(folder: &Path, name: &str, depth: usize, found: &mut BTreeSet<String>) {
     let (file, own) = (folder.join(format!("{name}.rs")), folder.join(name));
     let file = if file.is_file() { file } else { own.join("mod.rs") };
@@ -58,7 +59,7 @@ fn module(folder: &Path, name: &str, depth: usize, found: &mut BTreeSet<String>)
 /// Adds the first names of paths from the crate's root.
 fn paths(text: &str, depth: usize, found: &mut BTreeSet<String>) {
     let words = words(text);
-    // The stack of inline modules that are open at a word, by their braces.
+    // Number of open inline modules at a word.
     let (mut braces, mut inline) = (0usize, Vec::new());
     let mut at = 0;
     while at < words.len() {
@@ -94,7 +95,7 @@ fn paths(text: &str, depth: usize, found: &mut BTreeSet<String>) {
     }
 }
 
-/// Adds a name, or the first names in braces.
+/// Adds a name, or the first names of all paths in braces.
 fn names(words: &[&str], found: &mut BTreeSet<String>) {
     if words.first() != Some(&"{") {
         found.extend(words.first().map(|word| (*word).to_owned()));
@@ -123,7 +124,7 @@ pub(crate) fn declared(text: &str) -> Vec<String> {
     files.map(|words| words[1].to_owned()).collect()
 }
 
-/// Returns the names that a root exports from its modules: name, module.
+/// Returns names that a root re-exports from its modules: name to module.
 fn exports(text: &str) -> BTreeMap<String, String> {
     let words = words(text);
     let mut exports = BTreeMap::new();
@@ -149,7 +150,8 @@ mod tests {
     fn paths_from_the_root_are_found() {
         assert_eq!(found(1, "use crate::a::{b, c}; fn f(x: super::d::E) { crate::g!(); }"), ["a", "d", "g"]);
         assert_eq!(found(1, "use super::{h::{i, j}, k}; use crate::{l, m::n};"), ["h", "k", "l", "m"]);
-        // One up from two below is the parent; one up from an inline module is the module itself.
+        // One `super` in a module two below the root is its parent. One `super` in an inline module
+        // is the module itself.
         assert_eq!(found(2, "use super::a; use super::super::b;"), ["b"]);
         assert_eq!(found(1, "mod m { use super::a; mod n { use super::super::super::b; } } use super::c;"), ["b", "c"]);
         assert_eq!(found(1, "pub(crate) fn f() {} pub(super) struct S; pub(in crate::a) struct T;"), ["a"]);

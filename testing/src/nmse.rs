@@ -1,18 +1,18 @@
-//! Distances of numbers from exact ones.
+//! The distance of computed numbers from exact ones.
 
-/// Returns the normalised mean squared error: the sum of squared differences, divided by the sum of
+/// Returns the normalised mean squared error: the sum of squared differences over the sum of
 /// squares of `exact`.
 ///
 /// # Panics
-/// Panics if the lengths differ.
+/// If the lengths differ.
 pub fn nmse(found: &[f32], exact: &[f32]) -> f64 {
     nmse_above(found, exact, 0.0)
 }
 
-/// Returns [`nmse`] with a divisor of at least `least`, for values near 0.
+/// Returns [`nmse`] with a lower bound `least` on the denominator, the sum of squares of `exact`.
 ///
 /// # Panics
-/// Panics if the lengths differ.
+/// If the lengths differ.
 pub fn nmse_above(found: &[f32], exact: &[f32], least: f64) -> f64 {
     assert_eq!(found.len(), exact.len());
     let error: f64 = found.iter().zip(exact).map(|(&a, &b)| (f64::from(a) - f64::from(b)).powi(2)).sum();

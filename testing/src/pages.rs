@@ -1,8 +1,8 @@
-//! Rules for the pages that we write. Some code would be blocked silently by their policy
-//! (`Content-Security-Policy`). Other code could turn a text into markup.
+//! Checks of our pages for code that their policy (`Content-Security-Policy`) would silently block,
+//! and for code that would parse text as markup.
 
-/// Text that no page may contain: it turns text into markup or code, or puts styles and handlers
-/// into markup.
+/// Texts that no page may contain: text parsed as markup or code, and styles and handlers within
+/// markup.
 const NEVER: [&str; 10] = [
     "innerHTML",
     "outerHTML",
@@ -16,9 +16,9 @@ const NEVER: [&str; 10] = [
     "url(",
 ];
 
-/// Returns the forbidden parts of a page: text of [`NEVER`], and addresses of other sites. There
-/// must be exactly one script and one style element, with the page's nonce. Embedded JSON data is
-/// not checked.
+/// Returns the forbidden texts that a page contains. Also forbidden are addresses of other places,
+/// and `script` and `style` elements that are not exactly one with the page's nonce. The page's
+/// JSON data is not checked.
 pub fn forbidden(page: &str, nonce: &str) -> Vec<&'static str> {
     let mut found: Vec<&str> = NEVER.into_iter().filter(|never| page.contains(never)).collect();
     for tag in ["<script", "<style"] {
@@ -27,8 +27,8 @@ pub fn forbidden(page: &str, nonce: &str) -> Vec<&'static str> {
             found.push(tag);
         }
     }
-    // The SVG namespace is only a name. The pattern that finds addresses in texts is no address
-    // either.
+    // The namespace of SVG is a name that is never fetched. Patterns that find addresses in texts
+    // have no literal `://`.
     if page.replace("http://www.w3.org/2000/svg", "").contains("://") {
         found.push("://");
     }

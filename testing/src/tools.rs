@@ -1,34 +1,34 @@
-//! External tools that a test uses if they are installed. Only the version counts with which its
-//! expectations were made.
+//! External tools that a test uses if they are installed. Each test accepts only the version that
+//! its expectations were made with.
 //!
-//! A test asks for its tool with [`Tool::find`]. The function always prints one line:
-//! `tool: llvm-mca 19.1.7 ...`, or `NOT RUN: ...` with the required version and those found.
+//! A test asks for its tool with [`Tool::find`], which prints one line. It is
+//! `tool: llvm-mca 19.1.7 ...`, or `NOT RUN: ...` with the needed version and the versions found.
 //! `.ci/run` collects these lines.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// An optional tool.
+/// An optional external tool.
 pub struct Tool {
     /// Name of the tool.
     pub name: &'static str,
-    /// Names of programs to search, in this order.
+    /// Names of programs to look for, in this order.
     pub programs: &'static [&'static str],
     /// An environment variable that names the program instead.
     pub variable: Option<&'static str>,
-    /// Arguments with which it prints its version.
+    /// Arguments that make the program print its version.
     pub ask: &'static [&'static str],
-    /// Text before the version in that output.
+    /// Text before the version in this output.
     pub before: &'static str,
-    /// The required version, in words.
+    /// The needed version, in words.
     pub wanted: &'static str,
     /// Returns whether a version is suitable.
     pub suits: fn(&[u32]) -> bool,
 }
 
-/// LLVM's simulator of pipelines. Tables differ by version; those of `docs/cost-model.md` come from
-/// 19.
+/// LLVM's pipeline simulator. Its tables differ by version; the tables of `docs/cost-model.md` were
+/// made with 19.
 pub const LLVM_MCA: Tool = Tool {
     name: "llvm-mca",
     programs: &["llvm-mca-19", "llvm-mca"],
@@ -39,7 +39,7 @@ pub const LLVM_MCA: Tool = Tool {
     suits: |version| version.first() == Some(&19),
 };
 
-/// A browser to test pages in. From 112 on, its headless mode is that of the browser itself.
+/// A browser to test pages with. From 112 on, its headless mode is that of the browser itself.
 pub const CHROMIUM: Tool = Tool {
     name: "Chromium",
     programs: &["chromium", "chromium-browser", "google-chrome"],
@@ -50,7 +50,7 @@ pub const CHROMIUM: Tool = Tool {
     suits: |version| version >= &[112][..],
 };
 
-/// A Python with the emulator Bochs. `emulator/tests/emulator/bochs/judge.py` explains how to
+/// A Python with the emulator Bochs; `emulator/tests/emulator/bochs/judge.py` has the steps to
 /// install it.
 pub const BOCHS: Tool = Tool {
     name: "bochscpu",
@@ -62,8 +62,8 @@ pub const BOCHS: Tool = Tool {
     suits: |version| version == [0, 4, 0],
 };
 
-/// GNU as. 2.40 is the first version with every instruction of every target; the latest is
-/// `tdpfp16ps` of Granite Rapids.
+/// GNU as. 2.40 is the first that has every instruction of every target; `tdpfp16ps` of Granite
+/// Rapids is the last of them.
 pub const GNU_AS: Tool = Tool {
     name: "GNU as",
     programs: &["as"],
@@ -74,7 +74,7 @@ pub const GNU_AS: Tool = Tool {
     suits: |version| version >= &[2, 40][..],
 };
 
-/// The shell bash, which reads the completions made for it.
+/// Bash, which reads its generated completions.
 pub const BASH: Tool = Tool {
     name: "bash",
     programs: &["bash"],
@@ -85,7 +85,7 @@ pub const BASH: Tool = Tool {
     suits: |version| version >= &[4][..],
 };
 
-/// The shell zsh, which reads the completions made for it.
+/// Zsh, which reads its generated completions.
 pub const ZSH: Tool = Tool {
     name: "zsh",
     programs: &["zsh"],
@@ -96,7 +96,7 @@ pub const ZSH: Tool = Tool {
     suits: |version| version >= &[5][..],
 };
 
-/// The shell fish, which reads the completions made for it.
+/// Fish, which reads its generated completions.
 pub const FISH: Tool = Tool {
     name: "fish",
     programs: &["fish"],
@@ -107,7 +107,7 @@ pub const FISH: Tool = Tool {
     suits: |version| version >= &[3][..],
 };
 
-/// The typesetter of `man` pages.
+/// The typesetter of `man`.
 pub const GROFF: Tool = Tool {
     name: "groff",
     programs: &["groff"],
@@ -118,7 +118,7 @@ pub const GROFF: Tool = Tool {
     suits: |version| version >= &[1, 22][..],
 };
 
-/// A tool in a suitable version.
+/// An installed tool in a suitable version.
 #[derive(Debug)]
 pub struct Found {
     /// The program.
@@ -128,8 +128,8 @@ pub struct Found {
 }
 
 impl Tool {
-    /// Returns the tool, if it is installed in a suitable version. Prints a line with the tool, or
-    /// with the reason why `test` did not run.
+    /// Returns the tool if it is installed in the needed version. Prints one line: the tool, or
+    /// that `test` did not run and why.
     pub fn find(&self, test: &str) -> Option<Found> {
         let path = std::env::var_os("PATH").unwrap_or_default();
         let named = self.variable.and_then(std::env::var_os);
@@ -145,11 +145,11 @@ impl Tool {
         }
     }
 
-    /// Searches the folders of `path`, or tries the program that the variable names. `ask` returns
-    /// a program's version text.
+    /// Looks in the folders of `path`, or only at `named`, the program that the variable names.
+    /// `ask` returns the output of a program that prints its version.
     ///
     /// # Errors
-    /// Returns the required version and those found.
+    /// Returns the needed version and the versions found.
     fn look(
         &self,
         path: &OsStr,
@@ -177,11 +177,11 @@ impl Tool {
         Ok(String::from_utf8_lossy(&out.stdout).into_owned())
     }
 
-    /// Returns the version in a program's version text, and its numbers.
+    /// Returns the version in a program's output, as text and as numbers.
     fn version(&self, text: &str) -> Result<(String, Vec<u32>), String> {
         let rest = text.lines().find_map(|line| Some(line.split_once(self.before)?.1));
-        // For example, in `GNU assembler (GNU Binutils for Debian) 2.40`: the first word that
-        // starts with a digit.
+        // `GNU assembler (GNU Binutils for Debian) 2.40`: the version is the first word that starts
+        // with a digit.
         let mut words = rest.unwrap_or_default().split_whitespace();
         let version =
             words.find(|word| word.starts_with(|c: char| c.is_ascii_digit())).ok_or("does not state its version")?;
@@ -190,7 +190,7 @@ impl Tool {
     }
 }
 
-/// Returns the first program of this name in the folders of `path`.
+/// Returns the first program with this name in the folders of `path`.
 fn on(path: &OsStr, program: &str) -> Option<PathBuf> {
     std::env::split_paths(path).map(|folder| folder.join(program)).find(|file| file.is_file())
 }
@@ -199,7 +199,8 @@ fn on(path: &OsStr, program: &str) -> Option<PathBuf> {
 mod tests {
     use super::*;
 
-    /// Makes a folder with empty files of these names. A test supplies their version texts.
+    /// Makes a folder with empty files of these names. The test supplies the output that they would
+    /// print.
     fn folder(programs: &[&str]) -> tempfile::TempDir {
         let folder = tempfile::tempdir().unwrap();
         for program in programs {
@@ -208,7 +209,7 @@ mod tests {
         folder
     }
 
-    /// Issue 16: a distribution's llvm-mca 14 was used, although its tables differ.
+    /// Issue 16: a distribution's llvm-mca 14, whose tables differ, was accepted.
     #[test]
     fn a_tool_of_another_version_is_not_taken() {
         let folders = (folder(&["llvm-mca"]), folder(&["llvm-mca-19"]));
