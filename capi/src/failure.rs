@@ -1,4 +1,4 @@
-//! What a function failed with: kept for the thread that called it, until its next failure.
+//! The last error of each thread, kept until the thread's next failure.
 
 use std::cell::RefCell;
 use std::ffi::{CString, c_char};
@@ -8,7 +8,8 @@ thread_local! {
     static LAST: RefCell<CString> = RefCell::default();
 }
 
-/// Runs a function's body; what it fails with becomes this thread's last error, and the result `failed`.
+/// Runs a function's body. On an error or panic, stores the text as this thread's last error and
+/// returns `failed`.
 pub(crate) fn guarded<T>(failed: T, body: impl FnOnce() -> Result<T, String>) -> T {
     let result = catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
@@ -22,7 +23,7 @@ pub(crate) fn guarded<T>(failed: T, body: impl FnOnce() -> Result<T, String>) ->
     })
 }
 
-/// The message of this thread's last failure.
+/// Returns the message of this thread's last failure.
 #[unsafe(no_mangle)]
 pub extern "C" fn ixc_error() -> *const c_char {
     LAST.with_borrow(|last| last.as_ptr())

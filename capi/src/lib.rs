@@ -1,4 +1,5 @@
-//! ixc from C: a model's routed experts as an operator. `include/ixc.h` says what each function does; here is that it does so safely.
+//! ixc from C: a model's routed experts as an operator. `include/ixc.h` documents each function;
+//! this crate checks the arguments.
 //!
 //! ```text
 //! ixc_moe_open ─▶ ixc_moe_submit ─▶ ixc_job_wait        Moe::open ─▶ Moe::submit ─▶ Handle::wait
@@ -9,7 +10,8 @@
 //! | [`failure`] | the last error of a thread |
 //! | [`moe`] | a model's experts, and rows that are computed |
 //!
-//! Invariant: nothing unwinds into C: a panic is an error like another. Pointers are as the header says, or null, which is an error.
+//! Invariant: nothing unwinds into C. A panic becomes an error, as a null pointer does. Other
+//! pointers are as the header requires.
 
 #![deny(clippy::disallowed_methods)]
 
@@ -19,7 +21,7 @@ pub mod moe;
 /// `IXC_VERSION`.
 const VERSION: u32 = 1;
 
-/// The version of these functions.
+/// Returns the version of these functions.
 #[unsafe(no_mangle)]
 pub extern "C" fn ixc_version() -> u32 {
     VERSION

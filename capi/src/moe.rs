@@ -1,4 +1,4 @@
-//! A model's experts, and rows that are computed.
+//! A model's experts, and rows that are being computed.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::path::Path;
@@ -42,10 +42,11 @@ fn message(error: impl std::fmt::Display) -> String {
     error.to_string()
 }
 
-/// So many numbers from there on.
+/// Returns `count` numbers from `at` on.
 ///
 /// # Safety
-/// Where `count` is not 0 and `at` not null, as many lie there, and stay as they are for as long as they are used.
+/// If `count` is not 0 and `at` not null, `count` numbers lie at `at`, and do not change while they
+/// are used.
 unsafe fn slice<'a, T>(what: &str, at: *const T, count: Option<usize>) -> Result<&'a [T], String> {
     let count =
         count.filter(|count| count.checked_mul(size_of::<T>()).is_some_and(|bytes| bytes <= isize::MAX as usize));
@@ -53,7 +54,8 @@ unsafe fn slice<'a, T>(what: &str, at: *const T, count: Option<usize>) -> Result
     match (count, at.is_null(), at.is_aligned()) {
         (0, ..) => Ok(&[]),
         (_, false, true) => {
-            // SAFETY: the caller's; it is not null, aligned, and no longer than any object.
+            // SAFETY: the caller guarantees it. The pointer is not null, is aligned, and the slice
+            // is no longer than any object.
             Ok(unsafe { std::slice::from_raw_parts(at, count) })
         }
         (_, true, _) => Err(format!("{what} is NULL")),
@@ -61,15 +63,15 @@ unsafe fn slice<'a, T>(what: &str, at: *const T, count: Option<usize>) -> Result
     }
 }
 
-/// The text that begins there.
+/// Returns the text that begins at `at`.
 ///
 /// # Safety
-/// `at` is null, or the text ends with 0 and stays as it is for as long as it is used.
+/// `at` is null, or the text ends with 0 and does not change while it is used.
 unsafe fn string<'a>(what: &str, at: *const c_char) -> Result<&'a str, String> {
     if at.is_null() {
         return Err(format!("{what} is NULL"));
     }
-    // SAFETY: the caller's; it is not null.
+    // SAFETY: the caller guarantees it. The pointer is not null.
     unsafe { CStr::from_ptr(at) }.to_str().map_err(|_| format!("{what} is not UTF-8"))
 }
 
@@ -80,17 +82,17 @@ fn not_null<'a, T>(what: &str, found: Option<&'a T>) -> Result<&'a T, String> {
 /// Opens a model's experts.
 ///
 /// # Safety
-/// `path` is null or a string that ends with 0; `options` is null or one, whose target is likewise.
+/// `path` is null or a string that ends with 0; `options` is null or valid, and so is its target.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ixc_moe_open(path: *const c_char, options: *const IxcOptions) -> *mut IxcMoe {
     guarded(std::ptr::null_mut(), || {
-        // SAFETY: the caller's.
+        // SAFETY: the caller guarantees it.
         let path = unsafe { string("path", path) }?;
         let mut all = MoeOptions::default();
-        // SAFETY: the caller's.
+        // SAFETY: the caller guarantees it.
         if let Some(options) = unsafe { options.as_ref() } {
             if !options.target.is_null() {
-                // SAFETY: the caller's.
+                // SAFETY: the caller guarantees it.
                 let name = unsafe { string("target", options.target) }?;
                 let target = Target::from_name(name).ok_or_else(|| {
                     let names: Vec<&str> = ixc::targets::TARGETS.iter().map(|row| row.name).collect();
@@ -111,43 +113,43 @@ pub unsafe extern "C" fn ixc_moe_open(path: *const c_char, options: *const IxcOp
 /// Closes a model's experts.
 ///
 /// # Safety
-/// `moe` is null, or came from [`ixc_moe_open`] and is used no more.
+/// `moe` is null, or came from [`ixc_moe_open`] and is not used again.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ixc_moe_close(moe: *mut IxcMoe) {
     guarded((), || {
         if !moe.is_null() {
-            // SAFETY: the caller's: it is a box that nobody else has.
+            // SAFETY: the caller guarantees that this is the only pointer to the box.
             drop(unsafe { Box::from_raw(moe) });
         }
         Ok(())
     });
 }
 
-/// The layers that have experts.
+/// Writes the layers that have experts, and returns their number.
 ///
 /// # Safety
-/// `moe` is null or open; `layers` has room for `room`, or is null.
+/// `moe` is null or open; `layers` is null or has room for `room` layers.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ixc_moe_layers(moe: *const IxcMoe, layers: *mut IxcLayer, room: usize) -> i64 {
     guarded(-1, || {
-        // SAFETY: the caller's.
+        // SAFETY: the caller guarantees it.
         let IxcMoe(moe) = not_null("moe", unsafe { moe.as_ref() })?;
         if layers.is_null() && room > 0 {
             return Err("layers is NULL, and there is to be room".to_owned());
         }
         for (at, layer) in moe.layers().iter().enumerate().take(room) {
             let &Layer { number, width, used, experts, .. } = layer;
-            // SAFETY: the caller's; there is room for more than `at`.
+            // SAFETY: the caller guarantees it; there is room for more than `at` layers.
             unsafe { layers.add(at).write_unaligned(IxcLayer { layer: number, width, used, experts }) };
         }
         Ok(moe.layers().len() as i64)
     })
 }
 
-/// Has rows computed.
+/// Submits rows to compute.
 ///
 /// # Safety
-/// `moe` is null or open; the others have as many numbers as the header says.
+/// `moe` is null or open; the other pointers have as many numbers as the header requires.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ixc_moe_submit(
     moe: *const IxcMoe,
@@ -159,47 +161,47 @@ pub unsafe extern "C" fn ixc_moe_submit(
     n: usize,
 ) -> *mut IxcJob {
     guarded(std::ptr::null_mut(), || {
-        // SAFETY: the caller's.
+        // SAFETY: the caller guarantees it.
         let IxcMoe(moe) = not_null("moe", unsafe { moe.as_ref() })?;
-        // A layer that is not there is refused behind this.
+        // `submit` below refuses a layer that does not exist.
         let of = moe.layers().iter().find(|of| of.number == layer);
         let [width, used] = of.map_or([0; 2], |of| [of.width, of.used]).map(|each| n.checked_mul(each as usize));
         let rows = match kind {
-            // SAFETY: the caller's.
+            // SAFETY: the caller guarantees it.
             0 => Rows::F32(unsafe { slice("rows", rows.cast(), width) }?),
-            // SAFETY: the caller's.
+            // SAFETY: the caller guarantees it.
             1 => Rows::Bf16(unsafe { slice("rows", rows.cast(), width) }?),
             other => return Err(format!("there is no type {other}; types are IXC_F32 (0) and IXC_BF16 (1)")),
         };
-        // SAFETY: the caller's.
+        // SAFETY: the caller guarantees it.
         let (ids, weights) = unsafe { (slice("ids", ids, used)?, slice("weights", weights, used)?) };
         let handle = moe.submit(layer, rows, ids, weights).map_err(message)?;
         Ok(Box::into_raw(Box::new(IxcJob(handle))))
     })
 }
 
-/// Waits for all that was submitted.
+/// Waits for all submitted rows.
 ///
 /// # Safety
 /// `moe` is null or open.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ixc_moe_sync(moe: *const IxcMoe) -> c_int {
     guarded(-1, || {
-        // SAFETY: the caller's.
+        // SAFETY: the caller guarantees it.
         let IxcMoe(moe) = not_null("moe", unsafe { moe.as_ref() })?;
         moe.sync();
         Ok(0)
     })
 }
 
-/// Whether a job is done.
+/// Returns whether a job is done.
 ///
 /// # Safety
 /// `job` is null, or came from [`ixc_moe_submit`] and was not freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ixc_job_done(job: *const IxcJob) -> c_int {
     guarded(-1, || {
-        // SAFETY: the caller's.
+        // SAFETY: the caller guarantees it.
         let IxcJob(handle) = not_null("job", unsafe { job.as_ref() })?;
         Ok(handle.is_done().into())
     })
@@ -208,14 +210,14 @@ pub unsafe extern "C" fn ixc_job_done(job: *const IxcJob) -> c_int {
 /// Waits for a job and frees it.
 ///
 /// # Safety
-/// As [`ixc_job_done`]; `sums` has room for `room` numbers. The job is used no more.
+/// `job` as for [`ixc_job_done`], and not used again; `sums` has room for `room` numbers.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ixc_job_wait(job: *mut IxcJob, sums: *mut f32, room: usize) -> c_int {
     guarded(-1, || {
         if job.is_null() {
             return Err("job is NULL".to_owned());
         }
-        // SAFETY: the caller's: it is a box that nobody else has.
+        // SAFETY: the caller guarantees that this is the only pointer to the box.
         let IxcJob(handle) = *unsafe { Box::from_raw(job) };
         let found = handle.wait().map_err(message)?;
         if found.len() > room {
@@ -227,7 +229,7 @@ pub unsafe extern "C" fn ixc_job_wait(job: *mut IxcJob, sums: *mut f32, room: us
         if sums.is_null() || !sums.is_aligned() {
             return Err(format!("sums is {sums:p}, no place for numbers"));
         }
-        // SAFETY: the caller's: there is room for as many numbers, which are not these.
+        // SAFETY: the caller guarantees room for `room` numbers, which do not overlap `found`.
         unsafe { sums.copy_from_nonoverlapping(found.as_ptr(), found.len()) };
         Ok(0)
     })
@@ -236,12 +238,12 @@ pub unsafe extern "C" fn ixc_job_wait(job: *mut IxcJob, sums: *mut f32, room: us
 /// Frees a job.
 ///
 /// # Safety
-/// As [`ixc_job_done`], or null; the job is used no more.
+/// `job` as for [`ixc_job_done`], and not used again.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ixc_job_forget(job: *mut IxcJob) {
     guarded((), || {
         if !job.is_null() {
-            // SAFETY: the caller's: it is a box that nobody else has.
+            // SAFETY: the caller guarantees that this is the only pointer to the box.
             drop(unsafe { Box::from_raw(job) });
         }
         Ok(())

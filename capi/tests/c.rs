@@ -1,4 +1,5 @@
-//! A C program that has a model's experts computed: compiled with `cc` against `include/ixc.h` and the shared library, run, and compared with Rust.
+//! A C program that computes a model's experts: compiled with `cc` against `include/ixc.h` and the
+//! shared library, run, and compared with Rust.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -6,7 +7,7 @@ use std::process::Command;
 use ixc::moe::{Moe, MoeOptions, Rows};
 use ixc::{compile, runtime::engine, targets::Target};
 
-/// Where cargo puts the shared library of this package: beside this program, or a folder above.
+/// Returns the path of this package's shared library: in the folder of this program, or one above.
 fn library() -> PathBuf {
     let program = std::env::current_exe().unwrap();
     let folders = program.ancestors().skip(1).take(2);
