@@ -1,5 +1,7 @@
-//! Which commit this is built from, for `ixc --version`: from git, where these sources are a checkout, or from `.cargo_vcs_info.json`,
-//! which `cargo package` puts beside them. Elsewhere the version says no commit. With `SOURCE_DATE_EPOCH` the date is that.
+//! The commit of this build, for `ixc --version`.
+//!
+//! A checkout asks git. A package reads `.cargo_vcs_info.json`, which `cargo package` adds. Other
+//! sources have no commit. `SOURCE_DATE_EPOCH` sets the date.
 
 use std::path::Path;
 use std::process::Command;
@@ -30,7 +32,7 @@ fn main() {
     }
 }
 
-/// The commit of a package.
+/// Returns the commit of a package.
 fn packed(root: &Path) -> Option<String> {
     let text = std::fs::read_to_string(root.join(".cargo_vcs_info.json")).ok()?;
     let (_, rest) = text.split_once("\"sha1\"")?;
@@ -38,9 +40,9 @@ fn packed(root: &Path) -> Option<String> {
     commit.bytes().all(|byte| byte.is_ascii_hexdigit()).then(|| commit.chars().take(DIGITS).collect())
 }
 
-/// The commit of a checkout, and its date.
+/// Returns the commit of a checkout, and its date.
 fn checked_out(root: &Path) -> Option<(String, String)> {
-    // Sources without it are no checkout: no git is run, and nothing that is around them is looked at.
+    // Sources without `.git` are not a checkout: git does not run, and no folder above is searched.
     if !root.join(".git").exists() {
         return None;
     }
@@ -48,15 +50,16 @@ fn checked_out(root: &Path) -> Option<(String, String)> {
         let output = Command::new("git").arg("-C").arg(root).args(arguments).output().ok()?;
         output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
     };
-    // Sources that were unpacked inside of another repository are none of its commits.
+    // Sources unpacked inside another repository must not report that repository's commit.
     let top = git(&["rev-parse", "--show-toplevel"])?;
     if Path::new(&top).canonicalize().ok()? != root.canonicalize().ok()? {
         return None;
     }
-    // What a new commit changes: the branch, or HEAD where there is none; and all branches where they are packed.
+    // Files that a new commit changes: the branch, HEAD if no branch is checked out, and the packed
+    // branches.
     let branch = git(&["symbolic-ref", "-q", "HEAD"]);
     for name in ["HEAD", "logs/HEAD", "packed-refs"].into_iter().chain(branch.as_deref()) {
-        // Of a file that is not there, cargo would build again each time.
+        // A missing file would make cargo build again each time.
         if let Some(path) =
             git(&["rev-parse", "--git-path", name]).map(|path| root.join(path)).filter(|path| path.exists())
         {

@@ -1,4 +1,5 @@
-//! Runs the demo model from another program: `cargo run --release --example embed -- "The borrow checker"`.
+//! Runs the demo model from another program:
+//! `cargo run --release --example embed -- "The borrow checker"`.
 
 use std::io::Write;
 use std::ops::ControlFlow;

@@ -1,7 +1,8 @@
-//! From one line of specification to machine code: `cargo run --release --example kernels`.
+//! Turns one line of specification into machine code: `cargo run --release --example kernels`.
 //!
-//! What `ixc dump --stage kernel` and `--stage asm` show for a whole model, for one kernel: a generator makes kernel IR, the
-//! IR is compiled for every target that this machine has, and both give the same numbers.
+//! A generator makes kernel IR, and the IR is compiled for every target that this machine supports.
+//! All targets give the same numbers. `ixc dump --stage kernel` and `--stage asm` show the same for
+//! a whole model.
 
 use ixc::codegen::module::Module;
 use ixc::compile::assembly;

@@ -1,15 +1,21 @@
-//! How well reading and computing overlap, with drives of known rates: `cargo run --release --example overlap -- plan.ixp 30,50 400,1600`.
+//! Measures how well reading and computing overlap, with drives of known rates:
+//! `cargo run --release --example overlap -- plan.ixp 30,50 400,1600`.
 //!
-//! The plan is one that `ixc compile --memory 1MiB --prefetch router --prefetch-extra 8 --pack` wrote. The same tokens, drawn at random, are fed
-//! one by one with all experts in memory, and with memory for a part of them, in percent, from drives of so many megabytes per second. Such a
-//! drive is the page cache, slowed down (`ThreadedReader::throttled`), so that no other user of the real one is measured: the file has to fit in
-//! memory twice. What the cache costs, a copy by the CPUs of all that is read, a real drive does not. Each run goes through the tokens twice,
-//! and the second time counts. A fourth argument is the number of tokens.
+//! The plan comes from `ixc compile --memory 1MiB --prefetch router --prefetch-extra 8 --pack`. The
+//! arguments are the memory for experts in percent, the drives' rates in megabytes per second, and
+//! optionally the number of tokens. Each run computes the same random tokens one by one, first with
+//! all experts in memory, then with each memory size and drive. It goes through the tokens twice,
+//! and the second time counts.
 //!
-//! Beside what a token took is about the least that it could have taken with the experts that the run had to read, layer by layer: when
-//! those of a layer are known as soon as the layer begins, one layer earlier, and a whole token earlier. Layers are taken to be alike, and
-//! plans not to defer. Nothing else is held against it: attention may overlap the reads of its own layer, the drive has no latency and
-//! reads nothing for nothing.
+//! A drive is the page cache, slowed down (`ThreadedReader::throttled`), so other users of the real
+//! drive do not disturb the measurement. The file has to fit in memory twice. The page cache costs
+//! a copy by the CPUs of all that is read; a real drive does not.
+//!
+//! Next to each token's time stand three lower bounds, computed layer by layer from the experts
+//! that the run had to read. They assume that a layer's experts are known when the layer begins,
+//! one layer earlier, and a whole token earlier. The bounds assume that all layers take the same
+//! time and that the plan does not defer. They ignore three effects: attention may overlap the
+//! reads of its own layer, drives have latency, and some reads are useless.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -25,21 +31,24 @@ use ixc::runtime::stream::threaded_reader::ThreadedReader;
 
 const ROUNDS: usize = 3;
 const DEPTH: usize = 16;
-/// Experts that early routers name beyond as many as a token needs.
+/// Experts that early routers predict in addition to the number that a token needs.
 const EXTRA: u32 = 8;
 
-/// What a run took.
+/// Measurements of a run.
 struct Run {
-    /// Milliseconds for a token.
+    /// Milliseconds per token.
     token: f64,
-    /// Bytes read for a token.
+    /// Bytes read per token.
     bytes: f64,
-    /// How many of a layer's chosen experts had to be read, before or after they were chosen: of each layer, token by token.
+    /// Number of chosen experts that had to be read, before or after they were chosen: one entry
+    /// per token and layer.
     missed: Vec<u64>,
 }
 
-/// Milliseconds that layers take at least, one after the other: computing takes `layer` in each, reading `block` for each of its `missed`
-/// experts, and these can be read as soon as the layer begins that is `ahead` layers before their own.
+/// Returns the least time of all layers, one after the other, in milliseconds.
+///
+/// Computing takes `layer` in each layer. Reading takes `block` for each of a layer's `missed`
+/// experts, and can begin when the layer `ahead` layers earlier begins.
 fn least(missed: &[u64], layer: f64, block: f64, ahead: usize) -> f64 {
     let (mut begins, mut now, mut drive) = (Vec::with_capacity(missed.len()), 0.0f64, 0.0f64);
     for (i, &missed) in missed.iter().enumerate() {
@@ -102,7 +111,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let each = 1.0 / count as f64;
         Ok(Run { token: took.as_secs_f64() * 1e3 * each, bytes: (read(&engine) - before) as f64 * each, missed })
     };
-    // From now on it is in the page cache.
+    // Reading the file once puts it in the page cache.
     std::io::copy(&mut std::fs::File::open(path)?, &mut std::io::sink())?;
     println!("experts in memory, drive, read ahead: a token, computing alone, reading alone, times the larger;");
     println!("about the least when experts are known as their layer begins, one layer earlier, a token earlier");

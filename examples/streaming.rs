@@ -1,7 +1,10 @@
-//! How cache policies and predictors do on a text: `cargo run --release --example streaming -- plan.ixp text.txt 25`.
+//! Compares cache policies and predictors on a text:
+//! `cargo run --release --example streaming -- plan.ixp text.txt 25`.
 //!
-//! The plan is one that `ixc compile --memory 1MiB --prefetch router` wrote, so that its experts are blocks. The text is fed token by token, so that all policies
-//! see the same experts asked for in the same order, with memory for a part of them, in percent; without a number for several.
+//! The plan comes from `ixc compile --memory 1MiB --prefetch router`, so its experts are blocks.
+//! The text is computed token by token, so all policies see the same experts in the same order. The
+//! last argument is the share of the experts that memory holds, in percent; without it, several
+//! shares run.
 
 use std::path::Path;
 use std::time::Instant;
