@@ -1,5 +1,5 @@
-//! Bands of a block of results. Together they compute the same bits as a kernel for the whole
-//! block, and each byte is written by one band.
+//! Bands of a block of results. Together they give the bits that a kernel for the whole block
+//! gives, and only one band writes each byte.
 
 use ixc_ir::format::Format;
 use ixc_ir::kernel::{Buffer, Kernel, interpret};
@@ -7,11 +7,11 @@ use ixc_kernels::catalogue::inputs;
 use ixc_kernels::{Activation, KernelSpec, MatmulStrategy, Pace, Swiglu, generate};
 use ixc_targets::Target;
 
-/// Contents of results before a kernel runs, one after the other: a byte that is the same after
-/// both runs was written.
+/// Contents of the results before a kernel runs, in two runs. A byte that is equal after both runs
+/// was written by the kernel.
 const BEFORE: [u8; 2] = [inputs::POISON, !inputs::POISON];
 
-/// Returns a kernel's results for inputs, if the result buffer held `before`.
+/// Runs a kernel with results that hold `before`, and returns the results.
 fn results(kernel: &Kernel, dims: &[i64], inputs: &[Vec<u8>], before: u8) -> Vec<u8> {
     let mut buffers = inputs.to_vec();
     let y = kernel.buffers.iter().position(|buffer| buffer.name == "y").unwrap();
@@ -73,7 +73,7 @@ fn bands_of_a_block_make_the_block_and_write_each_byte_once() {
                     assert_eq!((a, b), (&expected[at], &expected[at]), "{} band {number}: byte {at}", of_band.name);
                 }
             }
-            // Other columns write the bytes between a row's block and the next row's.
+            // Bytes between a row's block and the next row's block belong to other columns.
             let of_all: Vec<u32> = expected.iter().zip(&other).map(|(a, b)| u32::from(a == b)).collect();
             assert_eq!(writers, of_all, "{}", of_band.name);
         }

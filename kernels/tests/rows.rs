@@ -1,5 +1,5 @@
-//! Checks that a row of activations has the same products alone and in a batch. This must hold for
-//! kernels for few rows and for many: bits do not depend on other rows of the batch.
+//! A row of activations has the same products alone and in a batch, by kernels for few rows and for
+//! many rows. A row's bits do not depend on the other rows of its batch.
 
 use ixc_ir::format::packed::STRIP;
 use ixc_ir::format::{FORMATS, Format};
@@ -8,17 +8,17 @@ use ixc_kernels::catalogue::inputs;
 use ixc_kernels::{KernelSpec, Linear, MatmulStrategy, Pace, generate};
 use ixc_targets::Target;
 
-/// Rows that a kernel for many rows takes as a group of eight, one of four, and one alone.
+/// Number of rows: a kernel for many rows takes them as a group of eight, one of four, and a single
+/// row.
 const ROWS: u32 = 13;
 /// One row of each of these groups.
 const ALONE: [usize; 3] = [0, 9, 12];
-/// Blocks of a row: one, even and odd numbers, and more than kernels unpack at once, with an odd
-/// rest.
+/// Blocks of a row: one, an even and an odd number, and more than kernels unpack at once with an
+/// odd rest.
 const BLOCKS: [u32; 5] = [1, 2, 3, 5, 19];
 
-/// Returns pairs of weight and activation formats in which each row has the same sums in all
-/// kernels. Float weights with f32 activations are left out: `gemv` and `gemm` sum them in
-/// different orders.
+/// Returns each weight format with each activation format in which a row's sums do not depend on
+/// the kernel. Unquantised floats have two different sums, `gemv`'s and `gemm`'s.
 fn pairs() -> impl Iterator<Item = (Format, Format)> {
     let weights = FORMATS.iter().map(|row| row.format).filter(|format| format.is_weight());
     weights.flat_map(|format| {
@@ -31,7 +31,7 @@ fn pairs() -> impl Iterator<Item = (Format, Format)> {
     })
 }
 
-/// Returns targets that differ in their vectors.
+/// Returns targets with different vectors: one for each kind of vectors.
 fn targets() -> Vec<Target> {
     let mut targets: Vec<Target> = Vec::new();
     for target in Target::all() {
@@ -45,7 +45,7 @@ fn targets() -> Vec<Target> {
     targets
 }
 
-/// A product of some rows, with its spec.
+/// A kernel that multiplies rows by a weight, and its spec.
 struct Product {
     kernel: Kernel,
     spec: KernelSpec,
