@@ -1,4 +1,5 @@
-//! `ixc run --batch`: requests of a file and answers in another, also where it was interrupted.
+//! `ixc run --batch`: reads requests from a file and writes answers to another, also after an
+//! interruption.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,14 +10,14 @@ use serde_json::{Value, json};
 
 use crate::support::{ixc, piped, scratch, stderr, stdout};
 
-/// A batch with the demo model.
+/// Returns the command of a batch with the demo model.
 fn batch(folder: &Path, more: &[&str]) -> Command {
     let mut command = ixc(["run", "demo", "-t", "2", "-c", "256", "--temp", "0", "--batch"]);
     command.arg(folder.join("in.jsonl")).arg("-o").arg(folder.join("out.jsonl")).args(more);
     command
 }
 
-/// The answers, by their lines; none is there twice.
+/// Returns the answers by their line numbers, of which each occurs once.
 fn answers(folder: &Path) -> Vec<(u64, Value)> {
     let text = fs::read_to_string(folder.join("out.jsonl")).unwrap();
     assert!(text.is_empty() || text.ends_with('\n'));
@@ -36,7 +37,7 @@ fn folder_with(name: &str, lines: &[String]) -> PathBuf {
     folder
 }
 
-/// Each line has the text that `ixc run` makes of it alone, in whichever form it asks.
+/// Each answer has the text that `ixc run` gives for its request alone, in any form of request.
 #[test]
 fn answers_are_those_of_single_runs() {
     let prompts = ["The borrow checker", "A trait is", "Once upon a time there was", "fn main() {", "Lifetimes"];
@@ -77,7 +78,7 @@ fn answers_are_those_of_single_runs() {
     assert!(refused["body"]["error"]["message"].as_str().unwrap().starts_with("messages has 0 entries"), "{refused}");
 }
 
-/// What users say is put to the template, with the system message that the command line says.
+/// User messages are formatted with the template and the system message of the command line.
 #[test]
 fn prompts_are_turns_where_that_is_asked_for() {
     let lines = [json!({"prompt": "Hi", "max_tokens": 4}), json!({"prompt": [1, 2]})].map(|line| line.to_string());
@@ -97,7 +98,7 @@ fn prompts_are_turns_where_that_is_asked_for() {
     assert!(found[1].1["error"]["message"].as_str().unwrap().starts_with("line 2: prompt must be a text"));
 }
 
-/// Whatever a line is, it has one answer, which says what is wrong with it and where.
+/// Each invalid line gets one answer, with the problem and its place.
 #[test]
 fn lines_that_are_no_requests_have_errors_for_answers() {
     let mut input = Vec::new();
@@ -115,7 +116,7 @@ fn lines_that_are_no_requests_have_errors_for_answers() {
         input.extend_from_slice(line);
         input.push(b'\n');
     }
-    // Depth.
+    // A line with 100,000 nested arrays.
     input.extend_from_slice("[".repeat(100_000).as_bytes());
     let folder = scratch("batch_errors");
     fs::write(folder.join("in.jsonl"), &input).unwrap();
@@ -144,7 +145,8 @@ fn lines_that_are_no_requests_have_errors_for_answers() {
     assert_eq!(found[3].1["id"], "\0");
 }
 
-/// What was answered stays as it is, what was cut off is cut, and the rest is answered; by another input it is refused.
+/// A batch keeps its complete answers, cuts off a partial one, and answers the rest. It refuses
+/// another input.
 #[test]
 fn a_batch_goes_on_where_it_was() {
     let lines: Vec<String> =
@@ -155,7 +157,7 @@ fn a_batch_goes_on_where_it_was() {
     let whole = fs::read_to_string(&out).unwrap();
     let expected = answers(&folder);
     assert_eq!(expected.len(), 12);
-    // The text of an answer; ids and times differ.
+    // Texts of answers; ids and times differ.
     let texts = |all: &[(u64, Value)]| -> Vec<Value> {
         all.iter().map(|(_, answer)| answer["response"]["body"]["choices"][0]["text"].clone()).collect()
     };
@@ -169,7 +171,7 @@ fn a_batch_goes_on_where_it_was() {
         assert!(fs::read_to_string(&out).unwrap().starts_with(&kept));
         assert_eq!(texts(&answers(&folder)), texts(&expected));
     }
-    // Nothing is left to do.
+    // No request is left.
     let before = fs::read(&out).unwrap();
     assert!(batch(&folder, &[]).output().unwrap().status.success());
     assert_eq!(fs::read(&out).unwrap(), before);
@@ -202,7 +204,7 @@ fn a_batch_goes_on_where_it_was() {
     assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
 }
 
-/// Ctrl-C, and a kill: nothing is lost, and nothing answered twice.
+/// After Ctrl-C or a kill, no answer is lost, and no request is answered twice.
 #[cfg(unix)]
 #[test]
 fn an_interrupted_batch_goes_on() {
@@ -219,7 +221,7 @@ fn an_interrupted_batch_goes_on() {
             assert!(begin.elapsed() < Duration::from_secs(120) && child.try_wait().unwrap().is_none());
             std::thread::sleep(Duration::from_millis(5));
         }
-        // SAFETY: the child is there until it is waited for.
+        // SAFETY: the child's id is its own until it is waited for.
         unsafe { libc::kill(child.id() as libc::pid_t, signal) };
         assert_eq!(child.wait().unwrap().code(), status);
         before = fs::read(&out).unwrap().iter().filter(|byte| **byte == b'\n').count();

@@ -1,4 +1,4 @@
-//! Several sequences in one step: each has the bits that it has alone.
+//! Several sequences in one step: each gives the bits that it gives alone.
 
 use std::path::Path;
 
@@ -32,7 +32,8 @@ fn load(plan: Plan<Kernel>, target: Target) -> Engine {
 /// The tokens of a step, and its last logits.
 type Part = (Vec<u32>, Vec<u32>);
 
-/// A sequence's steps: some of a prompt's tokens from anywhere on, in parts of any size, and what each part's last logits are when it is alone.
+/// Returns a sequence's steps: parts of a prompt, of any size. Each part has the last logits that
+/// the sequence gives alone.
 fn alone(engine: &mut Engine, prompt: &[u32], random: &mut Random) -> Vec<Part> {
     engine.reset();
     let mut rest: Vec<u32> = prompt.to_vec();
@@ -47,7 +48,8 @@ fn alone(engine: &mut Engine, prompt: &[u32], random: &mut Random) -> Vec<Part> 
     parts
 }
 
-/// Runs all sequences' steps, of which each step of the engine has one of some sequences, in any order.
+/// Runs the steps of all sequences in random order. Each step of the engine has the next part of
+/// some sequences.
 fn together(engine: &mut Engine, sequences: &[Vec<Part>], random: &mut Random, how: &str) {
     let ids: Vec<SequenceId> = (0..sequences.len()).map(|_| engine.add_sequence().unwrap()).collect();
     let mut next = vec![0; sequences.len()];
@@ -81,7 +83,7 @@ fn together(engine: &mut Engine, sequences: &[Vec<Part>], random: &mut Random, h
     ids.into_iter().for_each(|id| engine.remove_sequence(id));
 }
 
-/// A cover of the golden models: random mixes of parts of prompts and single tokens.
+/// Random mixes of parts of prompts and single tokens, with a cover of the golden models.
 #[test]
 fn a_sequence_beside_others_has_the_bits_that_it_has_alone() {
     let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
@@ -101,7 +103,7 @@ fn a_sequence_beside_others_has_the_bits_that_it_has_alone() {
     }
 }
 
-/// With tiles, too, where one asks for it.
+/// With tiles, a sequence keeps its bits if the option for exact batches is set.
 #[test]
 fn tiles_keep_a_sequences_bits_where_one_asks_for_it() {
     let target = Target::AMX;
@@ -117,7 +119,7 @@ fn tiles_keep_a_sequences_bits_where_one_asks_for_it() {
     together(&mut engine, &sequences, &mut random, golden.name());
 }
 
-/// A copy goes on as what it was copied from, and neither changes the other.
+/// A copied sequence continues as the original does, and neither changes the other.
 #[test]
 fn a_copied_prefix_goes_on_as_the_original_did() {
     let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
@@ -131,7 +133,7 @@ fn a_copied_prefix_goes_on_as_the_original_did() {
         let (prefix, rest) = prompt.split_at(prompt.len() / 2);
         engine.prefill(prefix).unwrap();
         let other = engine.add_sequence().unwrap();
-        // What was there before is gone.
+        // The copy replaces the previous contents of the sequence.
         let garbage = Addition { sequence: other, tokens: &prompt, outputs: &[] };
         engine.step_batch(&[garbage]).unwrap();
         let copied = engine.copy_sequence(FIRST, other, prefix.len() as u32).unwrap();
@@ -160,7 +162,7 @@ fn the_end_of_a_prompt_has_the_same_bits_in_any_parts() {
             let mut engine = load(plan, target);
             let how = format!("{} {}", golden.name(), target.name());
             let most = (engine.context() as usize).min(engine.max_tokens() as usize).min(600);
-            // Longer than what one part of attention has.
+            // A prompt longer than one part of attention.
             let prompt: Vec<u32> = tokens.iter().cycle().take(most).copied().collect();
             let least = engine.least_rows() as usize;
             let mut end = |parts: &[&[u32]]| {
@@ -174,7 +176,7 @@ fn the_end_of_a_prompt_has_the_same_bits_in_any_parts() {
                 let (before, rest) = prompt.split_at(cut.max(16));
                 assert!(end(&[before, rest]) == whole, "{how}, {} and {} tokens: other bits", before.len(), rest.len());
             }
-            // The fewest that can be left.
+            // The smallest allowed last part.
             let (before, rest) = prompt.split_at((prompt.len() - least) / 16 * 16);
             assert!(end(&[before, rest]) == whole, "{how}, {} and {} tokens: other bits", before.len(), rest.len());
         }
@@ -202,12 +204,13 @@ fn what_cannot_be_a_step_of_several_says_so() {
     assert_eq!(engine.truncate_sequence(other, 0), Err(StepError::NoSequence { id: other }));
     assert_eq!(engine.copy_sequence(other, more[0], 0), Err(StepError::NoSequence { id: other }));
     assert_eq!(engine.position(), 2, "others are as they were");
-    // Its number is given again, to an empty one.
+    // The next sequence reuses the number and is empty.
     let again = engine.add_sequence().unwrap();
     assert_eq!(engine.sequence(again).unwrap().position(), 0);
 }
 
-/// In steps that are shorter than parts of prompts, or than there are sequences, each request has its first token before another has its last.
+/// In steps shorter than parts of prompts, or with fewer tokens than sequences, each request gets
+/// its first token before another gets its last.
 #[test]
 fn no_request_waits_for_the_end_of_others_in_short_steps() {
     for most in [2, 8] {

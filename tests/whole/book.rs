@@ -1,4 +1,5 @@
-//! The pages of `docs/` as a book: each is in its summary once, links between them lead somewhere. mdBook itself, where it is installed.
+//! The pages of `docs/` as a book: the summary has each page once, and links between pages have a
+//! target. mdBook itself runs if it is installed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -15,7 +16,7 @@ fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// The targets of a text's links, with their lines; not those in code.
+/// Returns the targets of a text's links, except those in code, with their lines.
 fn links(text: &str) -> Vec<(usize, String)> {
     let (mut links, mut fenced) = (Vec::new(), false);
     for (line, number) in text.lines().zip(1..) {
@@ -23,7 +24,7 @@ fn links(text: &str) -> Vec<(usize, String)> {
             fenced = !fenced;
             continue;
         }
-        // What stands between backticks is code.
+        // Text between backticks is code.
         let plain: String = line.split('`').step_by(2).collect::<Vec<_>>().join("`");
         if !fenced {
             let targets = plain.split("](").skip(1).filter_map(|rest| rest.split(')').next());
@@ -33,7 +34,7 @@ fn links(text: &str) -> Vec<(usize, String)> {
     links
 }
 
-/// Names of a page's headings, as GitHub and mdBook make them.
+/// Returns names of a page's headings, as GitHub and mdBook make them.
 fn anchors(text: &str) -> BTreeSet<String> {
     let (mut anchors, mut fenced, mut seen) = (BTreeSet::new(), false, BTreeMap::<String, usize>::new());
     for line in text.lines() {
@@ -59,7 +60,7 @@ fn anchors(text: &str) -> BTreeSet<String> {
     anchors
 }
 
-/// Links of a page that lead nowhere.
+/// Returns broken links of a page.
 fn broken(page: &Path) -> Vec<String> {
     let text = fs::read_to_string(page).unwrap();
     let mut broken = Vec::new();
@@ -69,7 +70,7 @@ fn broken(page: &Path) -> Vec<String> {
         }
         let (path, anchor) = link.split_once('#').map_or((&*link, None), |(path, anchor)| (path, Some(anchor)));
         let target = if path.is_empty() { page.to_owned() } else { page.parent().unwrap().join(path) };
-        // A book is pages of one folder, and no list of a folder's files.
+        // A book consists of the pages of one folder. It cannot list a folder's files.
         let docs = root().join("docs");
         let leaves = page.starts_with(&docs) && (path.starts_with("../") || target.is_dir());
         let wrong = match (target.exists(), anchor) {
@@ -106,13 +107,13 @@ fn links_lead_somewhere() {
     assert!(count > 50, "only {count} links were found");
 }
 
-/// Files that a text names in code: those whose first folder is one of the repository's.
+/// Returns the files that a text names in code: those whose first folder is in the repository.
 fn named(text: &str) -> impl Iterator<Item = &str> {
     let words = text.lines().flat_map(|line| line.split('`').skip(1).step_by(2));
     words.filter(|word| {
         let is_path = word.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-./".contains(&byte));
         let first = word.split_once('/').map(|(first, _)| first);
-        // A kernel's file of a dump is in no folder of the repository, though one is called alike.
+        // `kernels/` in a dump's listing is not the repository's folder of that name.
         is_path && first.is_some_and(|first| first != "kernels" && !first.is_empty() && root().join(first).is_dir())
     })
 }

@@ -1,4 +1,5 @@
-//! Memory budgets of the whole program: kept, as the system counts, and refused only where streaming does not help.
+//! Memory budgets of the whole program: kept by the system's count, and refused only if streaming
+//! does not help.
 
 use std::path::Path;
 use std::process::Command;
@@ -12,7 +13,7 @@ const RUN: [&str; 10] = ["run", "--raw", "-p", "The borrow checker", "-n", "32",
 
 const BENCH: [&str; 10] = ["bench", "-p", "0", "-n", "24", "-r", "1", "-t", "2", "--json"];
 
-/// The least budget in MiB that a command says it needs.
+/// Returns the least budget in MiB that the error of a command names.
 fn least(command: &[&str], path: &Path, more: &[&str]) -> u64 {
     let refused = ixc(command).arg(path).args(["--memory", "1MiB"]).args(more).output().unwrap();
     let message = stderr(&refused);
@@ -20,13 +21,14 @@ fn least(command: &[&str], path: &Path, more: &[&str]) -> u64 {
     message.split("experts, and ").nth(1).unwrap().split(' ').next().unwrap().parse().unwrap()
 }
 
-/// The most memory that a benchmark had, as it asks the system itself: what wait4 says begins with what this process has, which runs models, too.
+/// Returns the peak memory that a benchmark reads from the system. The peak of wait4 starts with
+/// the memory of this process, which runs models too.
 fn peak(command: Command) -> u64 {
     let rows: serde_json::Value = serde_json::from_str(&stdout(command)).unwrap();
     rows["rows"][0]["peak_memory"].as_u64().unwrap()
 }
 
-/// Experts of some 100 MiB, which no run keeps beside its budget's spare memory without being noticed.
+/// Experts of some 100 MiB: if a run kept them in addition to its budget, the test would notice.
 #[test]
 fn what_does_not_fit_is_not_kept() {
     let model = Made {
@@ -73,13 +75,13 @@ fn a_streamed_run_takes_no_more_than_its_budget() {
             let peak = peak(command);
             println!("{}, {more:?}: {} of {budget} MiB", path.display(), peak >> 20);
             assert!(peak <= (budget << 20) / 100 * 105, "{}, {more:?}: {peak} bytes with {budget} MiB", path.display());
-            // The budget is not simply far too large.
+            // The budget is not far too large.
             assert!(peak > 8 << 20, "{peak}");
         }
     }
 }
 
-/// The minimum must not grow: the example of docs/streaming.md has this budget.
+/// The least budget must not grow: the example of docs/streaming.md has this budget.
 #[test]
 fn the_demo_model_takes_no_more_than_80_mib() {
     let folder = scratch("budget_demo");
@@ -97,7 +99,7 @@ fn the_demo_model_takes_no_more_than_80_mib() {
     assert_eq!(stdout(streamed), expected);
 }
 
-/// `ixc plan` and all commands that run a model compute the minimum by one function.
+/// `ixc plan` and all commands that run a model compute the least budget with one function.
 #[test]
 fn what_plan_says_is_the_least_is_enough_for_every_run() {
     let folder = scratch("budget_plan");
@@ -122,7 +124,7 @@ fn what_plan_says_is_the_least_is_enough_for_every_run() {
         let text = run(&[&["--memory", &format!("{least}B")], of_run].concat());
         assert_eq!(text, run(&[]), "{}, {of_both:?} {of_run:?}", model.display());
     }
-    // Requests at once have a KV cache each.
+    // Each of several simultaneous requests has a KV cache.
     let least = |parallel: &str| {
         let mut plan = ixc(["plan", "-t", "2", "--json", "--parallel", parallel]);
         plan.arg(demo_model());
@@ -158,7 +160,8 @@ fn statistics_stay_within_the_budget() {
     assert!(measured != limits["no_bandwidth"].is_string(), "{limits}");
 }
 
-/// A model with experts in a file is streamed under every budget from the least on, whatever else the run takes.
+/// A model with experts in a file streams with every budget from the least on, whatever else uses
+/// memory.
 #[test]
 fn no_budget_above_the_least_is_refused() {
     let folder = scratch("budget_trace");

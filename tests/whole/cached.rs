@@ -1,5 +1,6 @@
-//! Keys and values in blocks: compiled code against the interpreter, how far from the model as it is, streamed against resident, after a sequence was
-//! cut, saved in a plan, and what is refused.
+//! Keys and values in blocks: compiled code against the interpreter, the error from the exact
+//! model, streamed against resident, after a sequence was cut, and saved in a plan. Invalid
+//! settings are refused.
 
 use std::path::{Path, PathBuf};
 
@@ -17,14 +18,15 @@ use ixc::targets::Target;
 use ixc_testing::nmse::nmse;
 
 const MAX_TOKENS: u32 = 48;
-/// Noise of a number in blocks of 32 of which the largest is about 2.2 times the root of the mean square: in 127 steps of it, or 8.
+/// Noise of a number in blocks of 32 whose largest number is about 2.2 times the root mean square,
+/// quantised in 127 steps or 8.
 const BYTES: f64 = 2.2 * 2.2 / (12.0 * 127.0 * 127.0);
 const FOUR_BITS: f64 = 2.2 * 2.2 / (12.0 * 8.0 * 8.0);
 
-/// What is asked for, and the noise of what is rounded most.
+/// Requested formats, and the noise of the format that rounds most.
 const CACHES: [(&str, f64); 4] = [("q8_0", BYTES), ("q4_0", FOUR_BITS), ("q8_0,q4_0", FOUR_BITS), ("f16,q8_0", BYTES)];
 
-/// The model in a file of this test's own, which is to be removed.
+/// Writes the model to a file of this test, which has to be removed.
 fn open(name: &str, made: &Made) -> (PathBuf, Model, Vec<u32>) {
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("cached_{name}.gguf"));
     std::fs::write(&path, made.file()).unwrap();
@@ -41,8 +43,8 @@ fn options(target: Target, kv: &str) -> Options {
     Options { target: Some(target), max_tokens: Some(MAX_TOKENS), passes, ..Options::default() }
 }
 
-/// Of the interpreter's error from the model as it is, which rounding keys and values makes, kernels may make as much again: they round queries to
-/// bytes, and other numbers of what they are given round otherwise.
+/// The interpreter's error from the exact model comes from rounding keys and values. Kernels may
+/// add the same error again: they round queries to bytes, and their inputs differ by rounding.
 #[test]
 fn compiled_code_computes_what_the_graph_says() {
     let keys = vec![("rope.dimension_count", crate::support::made::Key::U32(32))];
@@ -58,7 +60,7 @@ fn compiled_code_computes_what_the_graph_says() {
             let file = FileWeights::new(&model.gguf, &fused);
             let right = Interpreter::new(&fused, &file).unwrap().step(tokens, &positions, &rows).unwrap();
             let rounded = nmse(&right, &exact[..right.len()]);
-            // Rows in one step, a few at a time, and alone: in parts.
+            // All rows in one step, five rows, and one row at a time; the attention then has parts.
             let mut engine = load(plan, target, 0).unwrap();
             for step in [MAX_TOKENS as usize, 5, 1] {
                 let found = logits(&mut engine, tokens, step);
@@ -66,7 +68,7 @@ fn compiled_code_computes_what_the_graph_says() {
                 println!(
                     "{name} {kv}, {step} rows: {error:.1e} from the interpreter, {from_exact:.1e} from the model as it is, the interpreter {rounded:.1e}"
                 );
-                // Keys and values of two layers, whose noise adds.
+                // The noise of keys and values of two layers adds up.
                 assert!(rounded > 0.0 && rounded <= 8.0 * noise, "{name} {kv}: {rounded:e} > {noise:e}");
                 assert!(
                     error <= rounded && from_exact <= 2.0 * rounded,
@@ -78,7 +80,7 @@ fn compiled_code_computes_what_the_graph_says() {
     std::fs::remove_file(&path).unwrap();
 }
 
-/// With experts from the drive, with other numbers of threads, and after going back.
+/// Streaming experts, other numbers of threads, and a reset change no bits.
 #[test]
 fn bits_depend_on_no_experts_threads_or_what_was_dropped() {
     let experts = Some(MadeExperts { count: 8, used: 3, inner: 256 });
@@ -96,7 +98,8 @@ fn bits_depend_on_no_experts_threads_or_what_was_dropped() {
                 let mut engine = load(compile(&model, &streamed).unwrap().plan, target, budget).unwrap();
                 assert!(bits(&logits(&mut engine, &tokens, step)) == right, "{kv}, {step} rows");
             }
-            // Other tokens first, whose places in blocks are written over or left behind the last.
+            // Other tokens first: their places in blocks are overwritten, or remain after the last
+            // position.
             let right = bits(&logits(&mut resident, &tokens, 1));
             resident.reset();
             let mut found = Vec::new();
@@ -117,8 +120,9 @@ fn bits_depend_on_no_experts_threads_or_what_was_dropped() {
     std::fs::remove_file(&path).unwrap();
 }
 
-/// Golden models, with windows, sinks, biases on keys, shared keys and values (MLA), and linear attention between; and llama.cpp's errors from exact
-/// logits with `-fa on` and the same formats of keys and values (commit 0c1e570, one step of all tokens), of q8_0 and of q4_0.
+/// Golden models with windows, sinks, biases on keys, shared keys and values (MLA), and linear
+/// attention. The numbers are llama.cpp's errors from exact logits with `-fa on`, for keys and
+/// values in q8_0 and in q4_0 (commit 0c1e570, one step of all tokens).
 const GOLDEN: [(&str, f64, f64); 7] = [
     ("llama-f16", 1.61e-4, 3.64e-2),
     ("gemma3-q8_0", 3.14e-4, 1.31e-2),
@@ -178,7 +182,7 @@ fn the_program_says_what_it_keeps_and_refuses_what_it_cannot() {
         let facts: serde_json::Value = serde_json::from_str(&json).unwrap();
         facts["rows"][0]["bytes_per_token"].as_u64().unwrap_or_else(|| panic!("{json}"))
     };
-    // 63 positions before the token, and its own.
+    // 63 positions before the token, and its own position.
     assert!((halves * 30 / 64 * 62..=halves * 30 / 64 * 65).contains(&(read("f16") - read("q8_0"))));
     let saved = logits(&[plan]);
     assert!(saved == logits(&["--kv", "q8_0"]) && saved != plain && saved != logits(&["--kv", "q4_0"]));
@@ -198,6 +202,6 @@ fn the_program_says_what_it_keeps_and_refuses_what_it_cannot() {
         assert!([2, 65].contains(&output.status.code().unwrap()), "{arguments:?}: {:?}", output.status);
         assert!(stderr(&output).contains(expected), "{arguments:?}: {}", stderr(&output));
     }
-    // Values alone are whole blocks.
+    // Only the values' rows are whole blocks.
     assert!(logits(&[odd, "--kv", "f16,q8_0"]) != logits(&[odd]));
 }

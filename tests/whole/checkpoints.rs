@@ -1,5 +1,6 @@
-//! Folders of safetensors: the same bits as the GGUF files that llama.cpp's converter makes of them, whatever becomes of them then, and logits that transformers
-//! computes from the numbers that their files stand for (`tests/checkpoints/README.md`).
+//! Folders of safetensors. They give the same bits as the GGUF files that llama.cpp's converter
+//! makes of them, also after compiling or quantising. Their logits are those of transformers
+//! (`tests/checkpoints/README.md`).
 
 use std::ffi::OsStr;
 use std::fs;
@@ -15,13 +16,15 @@ use ixc::targets::Target;
 use ixc_testing::nmse::nmse;
 use serde_json::Value as Json;
 
-/// Error of compiled logits over transformers', of each: bf16 activations and keys in f16 round more where a router chooses.
+/// Max error of compiled logits from transformers' logits, for each model. Activations in bf16 and
+/// keys in f16 round more if a router chooses.
 const CHECKPOINTS: [(&str, f64); 3] = [("qwen3moe", 3e-5), ("deepseek-fp8", 3e-5), ("gpt-oss-mxfp4", 3e-4)];
-/// Of compiled logits of models whose matrices are f16, which round keys alone.
+/// Max error of compiled logits of models with f16 matrices, which round only keys.
 const KIN: f64 = 2e-7;
-/// The same where matrices are of integers, which take activations of eight bits.
+/// Max error of compiled logits of models with integer matrices, which round activations to eight
+/// bits.
 const INTEGERS: f64 = 1e-4;
-/// Of the interpreter's logits, which round where those that are compared with them round, too: single precision.
+/// Max error of the interpreter's logits. Both sides round to single precision.
 const EXACT: f64 = 1e-9;
 
 fn folder() -> PathBuf {
@@ -34,7 +37,7 @@ fn tokens(name: &str) -> Vec<u32> {
     expect["tokens"].as_array().unwrap().iter().map(|id| id.as_u64().unwrap() as u32).collect()
 }
 
-/// Logits by the program.
+/// Returns logits of the program.
 fn logits(model: &Path, tokens: &[u32], out: &Path, arguments: &[&str]) -> Vec<f32> {
     let tokens = tokens.iter().map(u32::to_string).collect::<Vec<_>>().join(",");
     let mut command = ixc(["logits", "--force", "-q", "-t", "2", "--tokens", &tokens]);
@@ -66,7 +69,8 @@ fn a_folder_has_the_bits_of_the_file_that_is_converted_from_it() {
     }
 }
 
-/// Those that are another architecture under a name of their own, with other parts or without: as transformers saves them (`make/kin.py`).
+/// Models that are another architecture under a different name, with added or missing parts, as
+/// transformers saves them (`make/kin.py`).
 #[test]
 fn kin_under_other_names_compute_what_transformers_computes() {
     let scratch = scratch("checkpoints_kin");
@@ -91,7 +95,8 @@ fn kin_under_other_names_compute_what_transformers_computes() {
     }
 }
 
-/// What is made of a folder is what is made of the file: plans that refer to it or hold all weights, requantised weights, GGUF files.
+/// Plans and quantised files of a folder give the bits of those of the GGUF file: plans that refer
+/// to the folder or hold all weights, requantised weights, GGUF files.
 #[test]
 fn plans_and_quantised_files_are_those_of_the_converted_file() {
     let scratch = scratch("checkpoints_made");
@@ -104,7 +109,7 @@ fn plans_and_quantised_files_are_those_of_the_converted_file() {
     for (name, _) in CHECKPOINTS {
         let ids = tokens(name);
         for (command, arguments, file) in makes {
-            // Blocks of MXFP4 are quantised already.
+            // Weights in MXFP4 are quantised already.
             if name == "gpt-oss-mxfp4" && command == "quantise" {
                 continue;
             }
@@ -123,7 +128,8 @@ fn plans_and_quantised_files_are_those_of_the_converted_file() {
     }
 }
 
-/// Experts that lie in shards as they are packed from are read from there; those that are converted are not, but from a plan.
+/// Experts whose bytes in the shards can be packed directly are streamed from there. Converted
+/// experts can only be streamed from a plan.
 #[test]
 fn experts_of_a_folder_are_streamed_where_they_lie() {
     let target = Target::AVX2;
@@ -182,7 +188,7 @@ fn vocabulary_and_template_are_those_of_the_folder() {
     assert!(spec.chat_template.unwrap().contains("<|im_start|>assistant"));
 }
 
-/// A copy of a checkpoint that may be damaged.
+/// Copies a checkpoint, so that the copy can be damaged.
 fn copy(name: &str, to: &Path) {
     for entry in fs::read_dir(folder().join(name)).unwrap() {
         let entry = entry.unwrap();
@@ -190,7 +196,7 @@ fn copy(name: &str, to: &Path) {
     }
 }
 
-/// What is damaged, and a part of what is said.
+/// Name of the damage, the damage, and a part of the error.
 type Damage = (&'static str, fn(&Path), &'static str);
 
 fn edit(folder: &Path, file: &str, change: impl FnOnce(&mut Json)) {
@@ -346,7 +352,8 @@ const DAMAGES: &[Damage] = &[
     ),
 ];
 
-/// Each in one line, with the exit status of malformed or missing input; never a panic.
+/// Each damage gives a one-line error with the exit status of malformed or missing input; never a
+/// panic.
 #[test]
 fn damaged_checkpoints_are_refused_in_a_line() {
     for (what, damage, says) in DAMAGES {
@@ -370,7 +377,8 @@ fn damaged_checkpoints_are_refused_in_a_line() {
     }
 }
 
-/// Bytes of a header and of an index changed one by one: an error, or a model; never a panic.
+/// Changes bytes of a header and of an index one by one. Each gives an error or a model, never a
+/// panic.
 #[test]
 fn damaged_bytes_never_panic() {
     let at = scratch("checkpoints_fuzzed");
@@ -393,7 +401,7 @@ fn damaged_bytes_never_panic() {
     Model::open(&at).unwrap();
 }
 
-/// The names that Hugging Face's tools give their cache.
+/// Names in Hugging Face's cache, as its tools give them.
 #[test]
 fn a_model_of_the_hubs_cache_is_found_by_its_name() {
     let cache = scratch("checkpoints_hub");

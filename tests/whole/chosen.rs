@@ -1,5 +1,6 @@
-//! Attention to what an index chose, in golden models whose files are told to choose another number: what is left out changes nothing before it, and what is
-//! put one behind the other is the same in steps of any rows, by any number of threads, and in parts.
+//! Attention to positions that an index chose, in golden models whose files are edited to choose
+//! another number. Positions that are left out change no earlier results. Results agree for steps
+//! of any size, by any number of threads, and in parts.
 
 use std::path::Path;
 
@@ -13,8 +14,9 @@ use ixc_testing::nmse::nmse;
 
 const TOKENS: u32 = 450;
 
-/// Golden models, and how many places they are told to choose: more than a part of attention has positions; runs of 4; entries of 4 positions, of which fewer are there;
-/// blocks of 32, by head.
+/// Golden models with the number of places to choose: more than the positions of a part of
+/// attention; runs of 4; entries of 4 positions, the last of them incomplete; blocks of 32 for each
+/// head.
 const MODELS: [(&str, u32); 8] = [
     ("deepseek32", 300),
     ("glm-dsa", 290),
@@ -28,17 +30,18 @@ const MODELS: [(&str, u32); 8] = [
 const BLOCKS: &str = "minimax-m3-chosen";
 const BLOCK: u32 = 32;
 
-/// More than there are, if fewer than would be in a context where nobody asks an index.
+/// Returns a number of places that is larger than the number of existing ones, but small enough
+/// that the context still needs an index.
 fn all(name: &str) -> u32 {
     if name == BLOCKS { TOKENS.div_ceil(BLOCK) } else { 512 }
 }
 
-/// A golden model whose index chooses so many.
+/// Returns a golden model whose index chooses `top_k` places.
 fn choosing(name: &str, top_k: u32) -> Model {
     let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/golden/models/{name}.gguf"));
     let mut file = std::fs::read(golden).unwrap();
     let key = b"attention.indexer.top_k";
-    // Behind the key its type, a u32, and its value.
+    // After the key come its type, a u32, and its value.
     let at = file.windows(key.len()).position(|bytes| bytes == key).unwrap() + key.len();
     assert_eq!(file[at..at + 4], 4u32.to_le_bytes());
     file[at + 4..at + 8].copy_from_slice(&top_k.to_le_bytes());
@@ -55,7 +58,8 @@ fn tokens(name: &str) -> Vec<u32> {
     (0..TOKENS as usize).map(|i| prompt[(i * i + i / 7) % prompt.len()]).collect()
 }
 
-/// The first position at which something is left out: positions are in runs, or entries.
+/// Returns the first position at which the index leaves something out: positions are in runs, or
+/// entries.
 fn beyond(name: &str, top_k: u32) -> usize {
     match name {
         "glm5-next" => top_k as usize + 3,
@@ -83,13 +87,14 @@ fn what_is_left_out_changes_what_is_behind_alone() {
             let (found, right) = (logits(&mut few, &tokens, step), logits(&mut all, &tokens, step));
             let width = found.len() / tokens.len();
             let differs = found.chunks(width).zip(right.chunks(width)).position(|(a, b)| bits(a) != bits(b));
-            // Of positions with small weights the first may be missed by no bit.
+            // Leaving out positions with small weights may change no bit at first.
             let differs = differs.unwrap_or(tokens.len());
             println!("{name}, {step} rows: other bits from {differs} on, something is left out from {beyond} on");
             assert!((beyond..beyond + 20).contains(&differs), "{name}, {step} rows: {differs}, {beyond}");
             by_rows.push(found);
         }
-        // Products of floats add otherwise for few rows, and so do parts; where that makes an index choose otherwise, a position differs by more.
+        // Sums of floats depend on the number of rows and on the parts. A position whose index then
+        // chooses otherwise differs by more.
         let many = &by_rows[0];
         let width = many.len() / tokens.len();
         for (found, how) in by_rows[1..].iter().zip(["in other steps", "one by one"]) {
@@ -102,7 +107,7 @@ fn what_is_left_out_changes_what_is_behind_alone() {
     }
 }
 
-/// All targets choose the same, and are as near to each other as elsewhere.
+/// All targets choose the same places, and differ by no more than for other models.
 #[test]
 fn targets_agree_on_chosen_places() {
     for (name, top_k) in [("deepseek32", 20), ("glm5-next", 20), ("deepseek4-chosen", 7), ("hy_v4", 20), (BLOCKS, 2)] {
@@ -123,7 +128,8 @@ fn targets_agree_on_chosen_places() {
     }
 }
 
-/// Chosen places lie side by side: no kernel knows how far they are apart.
+/// Chosen places are consecutive: kernels do not know their distance, so a plan with such scores is
+/// refused.
 #[test]
 fn scores_that_fall_over_a_choice_are_refused() {
     let mut model = choosing("deepseek32", 20);
@@ -133,7 +139,8 @@ fn scores_that_fall_over_a_choice_are_refused() {
     assert!(error.contains("scores that fall with distance over a choice of positions"), "{error}");
 }
 
-/// With experts from the drive, and after going back to where blocks are chosen, and to where none is left out.
+/// Streaming experts changes no bits, also after going back to positions with chosen blocks, and to
+/// positions without left-out blocks.
 #[test]
 fn chosen_blocks_depend_on_no_experts_or_what_was_dropped() {
     let (model, tokens) = (choosing(BLOCKS, 2), tokens(BLOCKS));
@@ -142,7 +149,7 @@ fn chosen_blocks_depend_on_no_experts_or_what_was_dropped() {
         let mut resident = load(compile(&model, &options).unwrap().plan, target, 0).unwrap();
         for step in [64, 1] {
             let right = bits(&logits(&mut resident, &tokens, step));
-            // Six of sixteen experts.
+            // Memory for six of sixteen experts.
             let budget = 6 << 14;
             let streamed = Options { expert_memory: Some(budget), ..options.clone() };
             let mut engine = load(compile(&model, &streamed).unwrap().plan, target, budget).unwrap();

@@ -1,4 +1,4 @@
-//! Every command's help, its facts as JSON, and how it behaves in pipes.
+//! Every command's help, its facts as JSON, and its behaviour in pipes.
 
 use std::io::Read;
 use std::process::Stdio;
@@ -6,7 +6,7 @@ use std::process::Stdio;
 use crate::support::{demo_model, ixc, piped, stderr, stdout};
 use serde_json::Value as Json;
 
-/// The commands that `ixc --help` lists.
+/// Returns the commands that `ixc --help` lists.
 fn commands() -> Vec<String> {
     let help = stdout(ixc(["--help"]));
     let (_, list) = help.split_once("Commands:\n").unwrap();
@@ -14,7 +14,7 @@ fn commands() -> Vec<String> {
         .lines()
         .take_while(|line| !line.is_empty())
         .filter(|line| line.starts_with("  ") && !line.starts_with("   "));
-    // clap's own `help` is no command of ours.
+    // `help` is clap's own command.
     names.map(|line| line.split_whitespace().next().unwrap().to_owned()).filter(|name| name != "help").collect()
 }
 
@@ -55,7 +55,7 @@ fn doctor_finds_a_target() {
 #[test]
 fn doctor_measures_a_drive_and_remembers_it() {
     let folder = crate::support::scratch("drive");
-    // Sparse: this is about what is said, not how fast the drive is.
+    // The file is sparse: this test checks the output, not the drive's speed.
     std::fs::File::create(folder.join("file")).unwrap().set_len(65 << 20).unwrap();
     let doctor = |path: &std::path::Path, more: &[&str]| {
         let mut command = ixc(["doctor", "--no-bandwidth", "--drive"]);
@@ -69,7 +69,7 @@ fn doctor_measures_a_drive_and_remembers_it() {
     assert_eq!(rates.iter().map(|rate| rate["depth"].as_u64().unwrap()).collect::<Vec<_>>(), [1, 2, 4, 8, 16, 32, 64]);
     assert!(rates.iter().all(|rate| rate["bytes_per_second"].as_f64().unwrap() > 0.0), "{drive}");
     assert!(rates.iter().any(|rate| rate["depth"] == drive["queue_depth"]), "{drive}");
-    // A file system without a drive, or without O_DIRECT, is measured and not remembered.
+    // The rate of a file system without a drive, or without O_DIRECT, is measured and not stored.
     let there = std::fs::read_dir(folder.join("cache").join("ixc")).map_or(0, Iterator::count);
     assert_eq!(there, usize::from(drive["remembered"] == true), "{drive}");
 
@@ -98,7 +98,8 @@ fn plan_predicts_speeds_and_runs_say_how_far_off_they_were() {
     let facts: Json = serde_json::from_str(&stdout(with(&["plan", model, "--json"]))).unwrap();
     let rows = facts["budgets"].as_array().unwrap();
     let number = |row: &Json, name: &str| row[name].as_f64().unwrap();
-    // From the least to all of it: never slower, and in the end all of the experts are in memory.
+    // From the least budget to memory for everything: never slower, and with the largest budget all
+    // experts are in memory.
     assert!(rows.len() > 2 && rows[0]["memory"] == facts["least_memory"], "{facts}");
     for pair in rows.windows(2) {
         for name in ["memory", "hit_rate", "decode", "prefill"] {
@@ -112,7 +113,8 @@ fn plan_predicts_speeds_and_runs_say_how_far_off_they_were() {
     );
     assert!(number(last, "decode") > 0.0 && number(&rows[0], "bytes_per_token") > 0.0, "{facts}");
 
-    // How much the process itself takes differs from run to run: the least budget of one is none of another.
+    // The least budget varies between runs, since the process itself takes different amounts of
+    // memory.
     let text = stdout(with(&["plan", model, "--hit-rate", "0.75"]));
     assert!(text.contains("   75 % ") && text.contains("all is in memory"), "{text}");
     let refused = with(&["plan", model, "--memory", "1MiB"]).output().unwrap();
@@ -122,7 +124,7 @@ fn plan_predicts_speeds_and_runs_say_how_far_off_they_were() {
     let (_, needed) = refused.rsplit_once("experts, and ").unwrap();
     let needed: u64 = needed.split_once(" MiB").unwrap().0.parse().unwrap();
     let some = format!("{}MiB", needed + 8);
-    // A plan with blocks: as many experts, which nobody has to pack.
+    // A plan with blocks: the same number of experts, and no packing at load.
     let packed = folder.join("packed.ixp");
     let packed = packed.to_str().unwrap();
     stdout(with(&["compile", model, "-o", packed, "--memory", "1MiB", "--pack"]));
@@ -144,9 +146,12 @@ fn plan_predicts_speeds_and_runs_say_how_far_off_they_were() {
     let message = stderr(&run);
     assert!(run.status.success() && message.contains("forecast  predicted "), "{message}");
 
-    // What runs tell of routing, unless they defer, and alike whether they read ahead or not: what predictions brought counts as missed.
-    // With memory for a small part of the experts, so that some are missed, and some of what is predicted is not there. How many there are depends on what
-    // else a busy machine takes, and forty tokens are few: they are not alike to more than a third or so.
+    // Runs measure routing, unless they defer. Runs with and without read-ahead measure the same:
+    // predicted experts count as missed.
+    //
+    // Memory holds a small part of the experts, so some are missed, and some predicted ones are
+    // absent. Their number depends on other memory of a busy machine, and forty tokens are few. The
+    // measurements therefore agree only to about a third.
     let part = format!("{}MiB", needed + 2);
     let evenness = |more: &[&str]| {
         let run = ["run", model, "--raw", "-p", "Hello", "-n", "40", "--temp", "0", "--memory", &part, "--stats"];
@@ -154,7 +159,7 @@ fn plan_predicts_speeds_and_runs_say_how_far_off_they_were() {
         assert!(output.status.success(), "{}", stderr(&output));
         let files = std::fs::read_dir(folder.join("cache/ixc")).unwrap().map(|entry| entry.unwrap().path());
         let of_model = |path: &std::path::PathBuf| {
-            // Besides what is remembered there is the user's secret.
+            // The folder also has the user's secret.
             let facts: Json = serde_json::from_slice(&std::fs::read(path).unwrap()).ok()?;
             facts["model"].as_str().is_some_and(|name| name.contains(".gguf ")).then_some(facts)
         };
@@ -190,7 +195,7 @@ fn a_reader_that_goes_away_is_no_error() {
     assert_eq!((child.wait().unwrap().code(), &*said), (Some(0), ""));
 }
 
-/// A file with nothing but a vocabulary is sound: its tokenizer works, and it lacks a model.
+/// A file with only a vocabulary is valid: its tokenizer works, but it lacks a model.
 #[test]
 fn a_vocabulary_without_a_model_is_inspected() {
     let Some(tokenizers) = crate::support::shared("golden/tokenizers") else { return };
@@ -201,7 +206,7 @@ fn a_vocabulary_without_a_model_is_inspected() {
     assert!(facts["problems"][0].as_str().unwrap().contains("token_embd.weight"), "{facts}");
 }
 
-/// Neither what is said on standard error nor warnings of the log may fail there.
+/// A closed standard error makes neither messages nor log warnings fail.
 #[test]
 fn a_standard_error_that_is_closed_is_no_error() {
     let mut command = ixc(["run", "--raw", "-p", "The", "-n", "2", "--stats"]);
@@ -271,11 +276,11 @@ fn dumped_graphs_can_be_optimised_and_read_back() {
     let line = 1 + wrong.lines().position(|line| line.contains("embde")).unwrap();
     assert!(stderr(&output).contains(&format!("-:{line}:8: ")), "{}", stderr(&output));
     assert_eq!(opt(&graph, &["--passes", "no_such_pass"]).status.code(), Some(2));
-    // With memory for a part of the experts, when they are loaded is in the graph and in the plan.
+    // With memory for a part of the experts, the graph and the plan contain the loading of experts.
     let memory = ["--expert-memory", "1MiB", "--predict", "2"];
     let explicit = stdout(ixc([&["dump", "--stage", "fused"][..], &memory].concat()));
     let residency = opt(&fused, &[&["--passes", "residency"][..], &memory].concat());
-    // Behind the line that says which pass left it.
+    // Text after the line that names the last pass.
     let behind = |text: &str| text.split_once('\n').unwrap().1.to_owned();
     let residency = String::from_utf8(residency.stdout).unwrap();
     assert_eq!((behind(&residency), residency.lines().next()), (behind(&explicit), Some("; after residency")));
@@ -285,7 +290,7 @@ fn dumped_graphs_can_be_optimised_and_read_back() {
     assert_eq!(opt(&fused, &["--expert-memory", "much"]).status.code(), Some(2));
 }
 
-/// What a pass leaves is text, from which the next one goes on; how weights are cut can be said.
+/// The output of a pass is text that the next pass can read; tile sizes can be set.
 #[test]
 fn passes_go_on_from_what_another_left() {
     let file = crate::support::scratch("passes").join("left");
@@ -319,7 +324,7 @@ fn passes_go_on_from_what_another_left() {
     assert!(odd.status.code() == Some(65) && stderr(&odd).contains("no tasks or plan"), "{}", stderr(&odd));
 }
 
-/// The README names every command and nothing else, and its flags exist.
+/// The README names every command and no others, and the options that it shows exist.
 #[test]
 fn the_readme_names_what_there_is() {
     let readme = include_str!("../../README.md");
@@ -330,7 +335,7 @@ fn the_readme_names_what_there_is() {
             "{command}"
         );
     }
-    // In code: between backticks, or lines of a block.
+    // Commands in code: between backticks, or lines of a block.
     let shown = readme.split('`').flat_map(str::lines).map(|line| line.trim_start_matches("cargo run --release -- "));
     let mut checked = 0;
     for line in shown.filter(|line| line.starts_with("ixc ") || line.starts_with("run -p")) {

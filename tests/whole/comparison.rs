@@ -1,4 +1,4 @@
-//! Two measurements compared: what is said, and the exit status.
+//! Comparison of two measurements: the printed lines and the exit status.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use serde_json::{Value as Json, json};
 
 use crate::support::{ixc, scratch, stderr, stdout};
 
-/// A measurement of the demo model, and its file.
+/// Writes a measurement of the demo model; returns the file and its contents.
 fn measured(folder: &Path) -> (PathBuf, Json) {
     let bench = ["bench", "-p", "4", "-n", "4", "-t", "1", "-r", "4", "--target", "portable", "--json"];
     let text = stdout(ixc(bench));
@@ -16,7 +16,7 @@ fn measured(folder: &Path) -> (PathBuf, Json) {
     (file, serde_json::from_str(&text).unwrap())
 }
 
-/// Exit status, standard output and standard error of a comparison.
+/// Returns exit status, standard output and standard error of a comparison.
 fn compared(a: &Path, b: &Path, more: &[&str]) -> (Option<i32>, String, String) {
     let output = ixc(["bench", "--compare"]).arg(a).arg(b).args(more).output().unwrap();
     (output.status.code(), String::from_utf8(output.stdout.clone()).unwrap(), stderr(&output))
@@ -26,7 +26,7 @@ fn compared(a: &Path, b: &Path, more: &[&str]) -> (Option<i32>, String, String) 
 fn what_changed_beyond_noise_is_said_and_is_the_status() {
     let folder = scratch("comparison");
     let (a, mut document) = measured(&folder);
-    // Who is compared, and with what: files and machine tell themselves.
+    // Each document describes its own model, options and machine.
     for part in ["model", "options", "cpu", "ixc", "os", "time"] {
         assert!(!document[part].is_null(), "{part}");
     }
@@ -38,7 +38,7 @@ fn what_changed_beyond_noise_is_said_and_is_the_status() {
     let (status, said, _) = compared(&a, &a, &[]);
     assert!(status == Some(0) && said.contains("the same model, options, machine and version"), "{said}");
     assert_eq!(said.matches("no change beyond noise").count(), 2, "{said}");
-    // The same, at other speeds: rounds as even as those of a quiet machine.
+    // The same measurement at other rates, with rounds as even as those of a quiet machine.
     let at = |document: &mut Json, rates: [[f64; 4]; 2]| {
         for (row, rates) in document["rows"].as_array_mut().unwrap().iter_mut().zip(rates) {
             (row["all"], row["median"]) = (json!(rates), json!(rates[0]));
@@ -58,7 +58,7 @@ fn what_changed_beyond_noise_is_said_and_is_the_status() {
     assert_eq!(said.matches("no change beyond noise").count(), 1, "{said}");
     let (status, _, error) = compared(&faster, &base, &[]);
     assert!(status == Some(3) && error.contains("1 of 2 rows are slower beyond noise"), "{error}");
-    // In every format, with the same status.
+    // Every format has the same exit status.
     let (status, text, _) = compared(&faster, &base, &["--json"]);
     let facts: Json = serde_json::from_str(&text).unwrap();
     assert_eq!((status, &facts["schema"]), (Some(3), &"ixc.bench-comparison.v1".into()));
@@ -70,7 +70,7 @@ fn what_changed_beyond_noise_is_said_and_is_the_status() {
     let (_, markdown, _) = compared(&base, &faster, &["--format", "md"]);
     assert_eq!(markdown.lines().filter(|line| line.starts_with("| 1 | portable |")).count(), 2, "{markdown}");
     assert_eq!(compared(&base, &faster, &["--format", "jsonl"]).1.lines().count(), 2);
-    // What differs is said first, but for names of files.
+    // Differences are printed first, except names of files.
     document["model"]["bytes"] = 5.into();
     document["model"]["file"] = "other.gguf".into();
     document["options"]["pin"] = "on".into();
@@ -87,7 +87,7 @@ fn what_changed_beyond_noise_is_said_and_is_the_status() {
     assert!(said.find("different") < said.find(" faster") && said.contains("only in a: threads 1"), "{said}");
 }
 
-/// All given options are compared, files by their content. Rows that differ in threads alone are
+/// All given options are compared, and files by their content. Rows that differ only in threads are
 /// paired.
 #[test]
 fn options_and_threads_that_differ_are_named() {
@@ -117,7 +117,7 @@ fn options_and_threads_that_differ_are_named() {
         assert!(said.contains(says), "{says}: {said}");
     }
     assert_eq!(said.lines().filter(|line| line.trim_start().starts_with("1|2 portable")).count(), 2, "{said}");
-    // Another file of the same name is another option.
+    // Another file of the same name counts as another option.
     let files = fs::read_dir(&kernels).unwrap().map(|entry| entry.unwrap().path());
     let first = files.filter(|path| path.extension().is_some_and(|extension| extension == "ix")).min().unwrap();
     let text = fs::read_to_string(&first).unwrap() + "; edited\n";
@@ -156,7 +156,7 @@ fn what_is_no_measurement_is_refused() {
     refused(&file("rows", r#"{"schema": "ixc.bench.v1", "rows": 5}"#), 65, "it has no rows");
     refused(&file("none", r#"{"schema": "ixc.bench.v1", "rows": []}"#), 65, "no row in common");
     refused(&folder.join("missing"), 66, "missing");
-    // Rounds that are none are not compared.
+    // Rows without enough rounds are not compared.
     let (status, said, _) = compared(&good, &good, &[]);
     assert!(status == Some(0) && said.contains("too few rounds to tell"), "{said}");
     assert_eq!(ixc(["bench", "demo", "--compare", "a", "b"]).output().unwrap().status.code(), Some(2));

@@ -1,4 +1,5 @@
-//! `ixc run` at a terminal: a conversation as a person has it, with the demo model, which always says the same at temperature 0.
+//! `ixc run` at a terminal: a conversation with the demo model, whose answers are always the same
+//! at temperature 0.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -41,7 +42,7 @@ fn a_conversation_goes_on_when_its_context_is_full() {
         dropped += u32::from(said.contains("the context of 64 tokens is full: ") && said.contains("oldest turn"));
     }
     assert!(dropped > 0, "four turns fit into 64 tokens");
-    // A message that does not fit by itself is taken back, and nothing else is lost.
+    // A message that alone exceeds the context is taken back, and no other message is lost.
     let said = terminal.say(&"and so on ".repeat(80));
     assert!(
         said.contains(
@@ -56,7 +57,7 @@ fn a_conversation_goes_on_when_its_context_is_full() {
     terminal.send(CTRL_D);
     let (_, status) = terminal.end();
     assert_eq!(status.code(), Some(0));
-    // What the model no longer sees is still in the conversation.
+    // Messages that the model no longer sees remain in the saved conversation.
     let messages = saved(&file);
     assert_eq!(messages[0], "system: Be brief.");
     let asked: Vec<_> = messages.iter().filter_map(|message| message.strip_prefix("user: ")).collect();
@@ -96,13 +97,13 @@ fn lines_are_edited_and_what_is_pasted_is_one_message() {
     let mut terminal = start();
     let greeting = terminal.asked();
     assert!(greeting.contains("qwen3moe") && greeting.contains("q4_k") && greeting.contains("1 thread"), "{greeting}");
-    // Left, left, delete: arrows move, and print nothing.
+    // Left, left, delete: arrow keys move the cursor and print no characters.
     terminal.say("Helllo\x1b[D\x1b[D\x1b[3~");
     terminal.say(&format!("{}one\rtwo\nthree{}", PASTE[0], PASTE[1]));
     for line in ["\"\"\"", "four", "five\"\"\"", "six\\", "seven", "//slash", " /space"] {
         terminal.say(line);
     }
-    // Up twice is the line before: what begins with a space is not remembered.
+    // Up twice recalls the line before the last: a line that begins with a space is not remembered.
     terminal.say("\x1b[A\x1b[A");
     terminal.say(&format!("/save {}", file.display()));
     terminal.send(CTRL_D);
@@ -133,7 +134,7 @@ fn commands_are_obeyed_and_unknown_ones_are_not_sent() {
     for command in ["/help", "/regen", "/system", "/save", "/clear", "/bye"] {
         assert!(help.contains(command), "{help}");
     }
-    // What is typed ahead, or pasted where the terminal says nothing of it, is not lost.
+    // Input typed ahead, or pasted in a terminal without bracketed paste, is not lost.
     terminal.send("/system\r/nothing\r/regen\r");
     let said = [terminal.asked(), terminal.asked(), terminal.asked()].concat();
     assert!(
@@ -146,7 +147,7 @@ fn commands_are_obeyed_and_unknown_ones_are_not_sent() {
     assert!(terminal.say("/system").contains("no system message"));
     terminal.say("/system Be brief.");
     let first = terminal.say("What is a trait?");
-    // At temperature 0 the same answer comes again.
+    // At temperature 0, the answer is the same again.
     let again = terminal.say("/regen");
     let answer = |said: &str| {
         said.lines().rev().find(|line| !line.contains('\x1b') && !line.trim().is_empty()).map(str::to_owned)
@@ -156,7 +157,7 @@ fn commands_are_obeyed_and_unknown_ones_are_not_sent() {
     let before = saved(&file);
     assert_eq!(before[..2], ["system: Be brief.", "user: What is a trait?"]);
     terminal.say("And a lifetime?");
-    // The file is there: it is asked, and kept.
+    // The file exists: the program asks, and keeps it.
     terminal.say(&save);
     assert!(terminal.say("n").contains("Nothing was written"));
     assert_eq!(saved(&file), before);
@@ -179,11 +180,11 @@ fn ctrl_c_clears_a_line_and_stops_an_answer() {
     assert!(!terminal.asked().contains("Ctrl-D or /bye"));
     terminal.send(CTRL_C);
     assert!(terminal.asked().contains("Ctrl-D or /bye"));
-    // What is no UTF-8 ends no conversation.
+    // Input that is not UTF-8 does not end the conversation.
     terminal.send(b"\xe9 ");
     terminal.until("no UTF-8");
     terminal.asked();
-    // The answer has no end but this.
+    // Only an interruption ends this answer.
     terminal.send("Hello\r");
     terminal.until("\x1b[?2004l");
     terminal.until("e");
@@ -224,11 +225,11 @@ fn without_a_terminal_that_edits_lines_are_read_as_they_come() {
     assert_eq!(terminal.end().1.code(), Some(0));
 }
 
-/// A model without a template says so before anything is asked, and takes one that is named.
+/// A model without a template reports that before the first question, and accepts a named one.
 #[test]
 fn a_template_can_be_given_where_the_model_has_none() {
     let folder = scratch("converse_template");
-    // The key of another length would move everything behind it.
+    // A key of another length would move all later bytes.
     let mut bytes = fs::read(demo_model()).unwrap();
     let key = b"tokenizer.chat_template";
     let at = bytes.windows(key.len()).position(|window| window == key).unwrap();
@@ -247,7 +248,7 @@ fn a_template_can_be_given_where_the_model_has_none() {
     let piped = bare(&["-p", "Hello"]).output().unwrap();
     assert_eq!(piped.status.code(), Some(65), "{}", stderr(&piped));
 
-    // The demo model's own is ChatML.
+    // The demo model's own template is ChatML.
     let expected = stdout(chat(&["-p", "Hello"]));
     let named = stdout(bare(&["-p", "Hello", "--chat-template", "chatml"]));
     assert_eq!(named, expected);
@@ -256,7 +257,7 @@ fn a_template_can_be_given_where_the_model_has_none() {
     let file = file.to_str().unwrap();
     let other = stdout(bare(&["-p", "Hello", "--chat-template", file]));
     assert_eq!(other, stdout(ixc(["run", "--no-chat", "-p", "user: Hello\nassistant:", "--temp", "0", "-n", "8"])));
-    // It takes the place of the model's own, in a plan, too.
+    // A named template replaces the model's own, in a plan too.
     let plan = folder.join("demo.ixp");
     stdout({
         let mut compile = ixc(["compile"]);
@@ -284,7 +285,8 @@ fn a_template_can_be_given_where_the_model_has_none() {
     assert!(stderr(&output).contains("the chat template, line 1: "), "{}", stderr(&output));
 }
 
-/// What a model thinks stands between two lines. The prompt is the same for both templates, but only the second one's source names the marker.
+/// The program prints a model's thoughts between two lines. The prompt is the same for both
+/// templates, but only the second template's source names the marker.
 #[test]
 fn thoughts_stand_apart() {
     let folder = scratch("converse_thoughts");
@@ -300,8 +302,9 @@ fn thoughts_stand_apart() {
     assert_eq!(thought, format!("[Start thinking]\n{}\n[End thinking]\n\n", plain.trim()));
 }
 
-/// A person sees how far a long prompt is, and none of that stays beside the text. What is shown at once, and ten times a second, no
-/// machine is too fast for: the emulator takes a second for this prompt.
+/// A terminal shows the progress of a long prompt, and clears it before the text. The progress
+/// appears at once and ten times a second. No machine is too fast for that: the emulator takes a
+/// second for this prompt.
 #[test]
 fn a_long_prompt_says_how_far_it_is() {
     let prompt = "the borrow checker ".repeat(40);
@@ -312,7 +315,7 @@ fn a_long_prompt_says_how_far_it_is() {
     let (rest, status) = terminal.end();
     assert_eq!(status.code(), Some(0), "{rest}");
     assert!(rest.contains(" tokens"), "{rest}");
-    // The line is cleared, and then there is the text and nothing else.
+    // The line is cleared, and only the text follows.
     let (_, text) = rest.rsplit_once("\r\x1b[K").unwrap();
     assert!(!text.contains("prompt") && !text.trim().is_empty(), "{rest}");
     let piped = stdout(run());
@@ -331,7 +334,7 @@ fn an_answer_is_followed_by_its_pace_and_settings_can_be_changed() {
         pace.contains("\u{1b}[2m8 tokens, ") && pace.contains("/s, context ") && pace.contains(" of 512"),
         "{said}"
     );
-    // Tab completes what can only be one command.
+    // Tab completes a unique command.
     let said = terminal.say("/sta\t");
     assert!(said.contains("prefill") && said.contains("decode") && said.contains("of 512 positions"), "{said}");
     let said = terminal.say("/set temp 0.5");
@@ -342,7 +345,7 @@ fn an_answer_is_followed_by_its_pace_and_settings_can_be_changed() {
     let said = terminal.say("/set temp 1001");
     assert!(said.contains("must be in"), "{said}");
     assert!(terminal.say("/set temp much").contains("much"));
-    // What is not named keeps its value.
+    // Settings that are not named keep their values.
     let said = terminal.say("/set top-k 7");
     assert!(said.contains("temperature 0.5") && said.contains("top_k 7"), "{said}");
     terminal.send(CTRL_D);
@@ -358,7 +361,7 @@ fn an_answer_is_followed_by_its_pace_and_settings_can_be_changed() {
 #[test]
 fn answers_are_wrapped_at_words() {
     let mut command = chat(&["-p", "What is a trait?", "-n", "60", "--ignore-eos"]);
-    // The progress line has its own test.
+    // Another test checks the progress line.
     command.env("IXC_PROGRESS_DELAY", "1000");
     let (text, status) = Terminal::start_with(&mut command, None, 40).end();
     assert_eq!(status.code(), Some(0), "{text}");

@@ -1,4 +1,5 @@
-//! Placement on grids of processing elements: every descriptor keeps the rules, and its plan computes the model.
+//! Placement on grids of processing elements: every descriptor keeps the rules, and its plan
+//! computes the model.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::Path;
@@ -44,7 +45,7 @@ fn engine(plan: Plan<Kernel>, backend: BackendKind) -> Engine {
     Engine::load(plan, Path::new(""), &options).unwrap()
 }
 
-/// Logits of all tokens, in steps of so many.
+/// Returns logits of all tokens, in steps of `step` tokens.
 fn run(engine: &mut Engine, tokens: &[u32], step: usize) -> Vec<f32> {
     engine.reset();
     let mut logits = Vec::new();
@@ -55,7 +56,7 @@ fn run(engine: &mut Engine, tokens: &[u32], step: usize) -> Vec<f32> {
     logits
 }
 
-/// Every slice's columns: `(first byte, bytes)`.
+/// Returns the ranges of all columns of a slice: `(first byte, bytes)`.
 fn ranges(slice: &Slice, columns: u32, parts: u32) -> Vec<(u64, u64)> {
     let at = |column: u32, part: u32| {
         slice.offset + u64::from(column) * slice.column_stride + u64::from(part) * slice.part_stride
@@ -71,9 +72,9 @@ fn received(port: &Port) -> Option<&Slice> {
     }
 }
 
-/// What must hold of every descriptor.
+/// Checks the rules that every descriptor must keep.
 fn check(d: &Descriptor) {
-    // What the simulator asks for.
+    // Rules of the simulator.
     if let Err(error) = ixc::dataflow::check::Machine::new(d.clone()) {
         panic!("{error}");
     }
@@ -81,7 +82,7 @@ fn check(d: &Descriptor) {
     weights(d);
     everything_is_received(d);
     colours(d);
-    // What is sent goes somewhere.
+    // Every sent slice has a stream that takes it.
     for (number, program) in d.programs.iter().enumerate() {
         for port in &program.ports {
             let Port::Send(slice) = port else { continue };
@@ -92,7 +93,7 @@ fn check(d: &Descriptor) {
     }
 }
 
-/// Every instance is on the grid, and no PE holds more than its memory.
+/// Checks that every instance is on the grid, and that no PE holds more than its memory.
 fn memory(d: &Descriptor) {
     let mut bytes: HashMap<(u32, (u32, u32)), u64> = HashMap::new();
     let mut code = HashSet::new();
@@ -125,7 +126,7 @@ fn memory(d: &Descriptor) {
     }
 }
 
-/// Every byte of every matrix that products read is in exactly one instance.
+/// Checks that every byte of every matrix that products read is in exactly one instance.
 fn weights(d: &Descriptor) {
     let mut slices: BTreeMap<u32, Vec<(u64, u64)>> = BTreeMap::new();
     for program in &d.programs {
@@ -155,7 +156,7 @@ fn weights(d: &Descriptor) {
     }
 }
 
-/// Every byte that a port receives is sent, and a stream brings it.
+/// Checks that every received byte is sent, and that a stream brings it.
 fn everything_is_received(d: &Descriptor) {
     let mut sent: HashMap<(u32, u32), Vec<(u64, u64)>> = HashMap::new();
     for (number, program) in d.programs.iter().enumerate() {
@@ -209,7 +210,7 @@ fn everything_is_received(d: &Descriptor) {
     }
 }
 
-/// No colour of a link has two tensors, or one from two ends, in a wave.
+/// Checks that within a wave each colour of a link has one tensor, from one end.
 fn colours(d: &Descriptor) {
     let Routing::Colours(most) = d.grid.link.routing else {
         assert!(d.streams.iter().all(|stream| stream.colour == 0));
@@ -296,7 +297,7 @@ fn colours(d: &Descriptor) {
 
 const COLOURS: Routing = Routing::Colours(24);
 
-/// A model of two layers, made.
+/// Returns a generated model of two layers.
 fn made_model() -> Made {
     Made {
         seed: 0xf10,
@@ -337,7 +338,7 @@ fn models_fit_grids_of_all_kinds() {
             let again = place(&model, &grid, &Options::default()).unwrap().descriptor;
             assert!(*d == again, "{name}: another descriptor the second time");
         }
-        // Apart, shared, and in waves.
+        // Products are apart, shared, and in waves.
         assert_eq!(ways.len(), 3, "{name}: {ways:?}");
     }
 }
@@ -357,7 +358,8 @@ fn a_grid_that_is_too_small_says_what_does_not_fit() {
     assert!(matches!(colours, PlaceError::Colours { colours: 1, .. }), "{colours}");
 }
 
-/// Plans in pieces keep the limits of the golden models, and have the same bits by the interpreter of kernel IR.
+/// Plans in pieces keep the limits of the golden models, and the interpreter of kernel IR gives the
+/// same bits.
 #[test]
 fn plans_in_pieces_compute_the_model() {
     let Some(golden) = shared("golden") else { return };
@@ -385,7 +387,8 @@ fn plans_in_pieces_compute_the_model() {
     }
 }
 
-/// A row that no PE has room for is normed in pieces, and each product receives those pieces that it reads.
+/// A row too large for any PE is normed in pieces, and each product receives the pieces that it
+/// reads.
 #[test]
 fn a_row_longer_than_a_memory_is_normed_in_pieces() {
     let long = Made { architecture: "llama", experts: None, layers: 1, width: 8192, inner: 256, ..made_model() };
@@ -416,7 +419,8 @@ fn the_demo_model_has_a_place() {
     check(&placed.descriptor);
 }
 
-/// Random models on random grids: a descriptor that keeps the rules, or an error that names the part without room.
+/// Random models on random grids give a descriptor that keeps the rules, or an error that names the
+/// part without room.
 #[test]
 fn random_models_on_random_grids_fit_or_say_why_not() {
     let (mut fitted, mut refused) = (0, 0);

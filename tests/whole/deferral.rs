@@ -1,4 +1,5 @@
-//! Experts that are computed a layer late: compiled code against the interpreter, streamed against resident, and what the runtime refuses.
+//! Experts that are computed a layer late: compiled code against the interpreter, streamed against
+//! resident, and plans that the runtime refuses.
 
 use std::path::{Path, PathBuf};
 
@@ -19,12 +20,13 @@ use ixc::targets::Target;
 use ixc_testing::nmse::nmse;
 
 const MAX_TOKENS: u32 = 40;
-/// As for other models of quantised weights (`made_models.rs`): activations are rounded, a few products behind each other.
+/// Max error, as for other models with quantised weights (`made_models.rs`): activations are
+/// rounded in a chain of a few products.
 const BOUND: f64 = 2e-3;
-/// Room for six blocks or more of 3 * 256 rows, whose rows take up to 272 bytes; there are 24.
+/// Memory for at least six of the 24 blocks: a block has 3 * 256 rows of up to 272 bytes.
 const BUDGET: u64 = 6 * 3 * 256 * 272;
 
-/// A model of three layers with 8 experts each, 3 for a token.
+/// Returns a model of three layers with 8 experts each, 3 for a token.
 fn made() -> Made {
     Made {
         seed: 0xdefe,
@@ -36,7 +38,7 @@ fn made() -> Made {
     }
 }
 
-/// The model in a file of this test's own, which is to be removed.
+/// Writes the model to a file of this test, which has to be removed.
 fn open(name: &str) -> (PathBuf, Model, Vec<u32>) {
     let made = made();
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("deferral_{name}.gguf"));
@@ -73,7 +75,8 @@ fn compiled_code_computes_what_the_deferred_graph_says_and_streaming_changes_no_
             let right = Interpreter::new(&fused, &weights).unwrap().step(tokens, &positions, &rows).unwrap();
             assert!(nmse(&right, &exact[..right.len()]) > 10.0 * BOUND, "deferral changes nothing");
             let found = logits(&mut load(plan, target, 0).unwrap(), tokens, MAX_TOKENS as usize);
-            // Where two experts weigh nearly the same, rounding may choose the other for one token.
+            // If two experts weigh nearly the same, rounding may choose the other one for one
+            // token.
             let width = right.len() / tokens.len();
             let errors = found.chunks(width).zip(right.chunks(width)).map(|(found, right)| nmse(found, right));
             let beyond: Vec<f64> = errors.filter(|&error| error > BOUND).collect();
@@ -93,7 +96,7 @@ fn compiled_code_computes_what_the_deferred_graph_says_and_streaming_changes_no_
                     assert!(bits(&streamed) == bits(&resident), "{how}: other bits");
                     assert!(length == 1 || bits(&resident) == bits(&found), "{how}: other bits than without groups");
                     let stats = engine.stream().unwrap().stats().groups;
-                    // What is read ahead may all come in time.
+                    // All experts that are read ahead may arrive in time.
                     let missing = |layer: &GroupStats| layer.misses + layer.on_the_way + layer.predicted_bytes > 0;
                     assert!(stats.iter().all(missing), "{how}: {stats:?}");
                     assert!(stats.iter().all(|layer| layer.failures == 0), "{how}: {stats:?}");
@@ -107,7 +110,8 @@ fn compiled_code_computes_what_the_deferred_graph_says_and_streaming_changes_no_
     std::fs::remove_file(&path).unwrap();
 }
 
-/// With room for the experts of two layers or more, what the next layer is left with is read before that comes, and nothing of it in vain.
+/// With memory for the experts of two layers or more, deferred experts are read before the next
+/// layer starts, and no read is wasted.
 fn announced(plan: &Plan<Kernel>, target: Target, tokens: &[u32], how: &str) {
     let mut engine = load(plan.clone(), target, 2 * BUDGET).unwrap();
     logits(&mut engine, tokens, 1);
@@ -134,7 +138,7 @@ fn without_deferral_the_plan_is_what_it_was() {
     std::fs::remove_file(&path).unwrap();
 }
 
-/// What the runtime must not believe of a plan whose groups are requested twice.
+/// Plans with wrong request windows, which the runtime must refuse.
 #[test]
 fn plans_with_windows_that_are_wrong_are_refused() {
     type Change = fn(&mut Plan<Kernel>);
@@ -169,7 +173,7 @@ fn plans_with_windows_that_are_wrong_are_refused() {
         ("over the rows of the group's routing", |p| {
             let (at, bucket) = (position(p, 0, REQUEST), position(p, 1, |step| matches!(step, Step::Bucket { .. })));
             p.steps[at] = Step::Request { group: 0, bucket: BucketId(1) };
-            // Filled before.
+            // The bucket is filled before its request.
             let bucket = p.steps.remove(bucket);
             p.steps.insert(position(p, 0, |step| matches!(step, Step::Bucket { .. })) + 1, bucket);
         }),
@@ -228,7 +232,7 @@ fn the_program_defers_where_it_is_told_and_says_what_it_does() {
         assert!([2, 65].contains(&output.status.code().unwrap()), "{command:?}");
         assert!(stderr(&output).contains(expected), "{command:?}: {}", stderr(&output));
     }
-    // The built-in demo model has a tokenizer, too.
+    // The built-in demo model also has a tokenizer.
     let run = ixc(["run", "--raw", "-p", "The borrow checker", "-n", "4", "--temp", "0", "--stats", "--defer", "1"])
         .output()
         .unwrap();
@@ -244,7 +248,7 @@ fn the_program_defers_where_it_is_told_and_says_what_it_does() {
     let divergence = |name: &str| deferral["divergence"][name].as_f64().unwrap();
     assert!(divergence("mean") > 0.0 && divergence("mean") < divergence("max"), "{bench}");
     assert!(divergence("agreement") > 0.3 && divergence("positions") > 20.0, "{bench}");
-    // A plan was made with it or without it.
+    // A plan has deferral or not; a run cannot change that.
     let plan = path.with_extension("ixp");
     stdout(ixc(["compile", model, "--no-weights", "--defer", "1", "-o", plan.to_str().unwrap()]));
     let output = ixc(["bench", plan.to_str().unwrap(), "--defer", "1"]).output().unwrap();

@@ -1,11 +1,11 @@
-//! One rule for MODEL: it may be left out, or be `demo`, in every command that takes one.
+//! Every command that takes a MODEL accepts `demo`, and uses the demo model if MODEL is left out.
 
 use std::fs;
 
 use crate::support::{demo_model, ixc, scratch, stderr, stdout};
 use serde_json::Value as Json;
 
-/// What `arguments` print of the demo model: named so, and left out.
+/// Returns the outputs for the demo model by name, and with the name left out.
 fn both(before: &[&str], after: &[&str]) -> [String; 2] {
     [&["demo"][..], &[]].map(|name| stdout(ixc([before, name, after].concat())))
 }
@@ -27,7 +27,7 @@ fn every_command_takes_the_demo_model_by_name_or_by_none() {
         let arguments: &[&str] = if command == "bench" { &["-p", "8", "-n", "0", "-r", "1"] } else { &[] };
         assert!(both(&[command], arguments).iter().all(|text| !text.is_empty()), "{command}");
     }
-    // Named by its own file it is the same.
+    // The demo model's own file gives the same.
     let mut command = ixc(["tokenize"]);
     command.arg(demo_model()).arg("The borrow checker");
     assert_eq!(stdout(command), both(&["tokenize"], &["-p", "The borrow checker"])[1]);
@@ -49,7 +49,7 @@ fn the_demo_model_is_compiled_and_its_logits_written_without_a_name() {
         stdout(command);
         assert_eq!(fs::read(&out).unwrap(), fs::read(&of_plan).unwrap(), "{name}");
     }
-    // The default name.
+    // The output has the default name.
     let mut command = ixc(["compile"]);
     command.current_dir(&folder);
     let said = stdout(command);
@@ -57,7 +57,8 @@ fn the_demo_model_is_compiled_and_its_logits_written_without_a_name() {
     assert!(folder.join("demo.ixp").is_file());
 }
 
-/// It said that the demo model, with its 16 experts a layer, has none.
+/// A regression: the command reported that the demo model, with its 16 experts in each layer, has
+/// no experts.
 #[test]
 fn the_demo_model_is_planned_for_from_a_file_in_the_cache() {
     let folder = scratch("demo_plan");
@@ -74,7 +75,7 @@ fn the_demo_model_is_planned_for_from_a_file_in_the_cache() {
     };
     let [model] = &models()[..] else { panic!("{:?}", models()) };
     assert_eq!(fs::read(model).unwrap(), fs::read(demo_model()).unwrap());
-    // What is there and is not the model is replaced.
+    // A file that is not the model is replaced.
     fs::write(model, b"GGUF").unwrap();
     assert_eq!(plan(&["demo"])["experts"], 64);
     assert_eq!((models().len(), fs::metadata(model).unwrap().len()), (1, fs::metadata(demo_model()).unwrap().len()));
@@ -93,14 +94,14 @@ fn text_is_told_from_models() {
     assert!(status == Some(2) && said.contains("IDS"), "{said}");
 }
 
-/// A command that needs the demo model as a file has it where the user's own folder cannot be
-/// written.
+/// If the user's own folder cannot be written, a command that needs the demo model as a file uses a
+/// temporary one.
 #[test]
 fn the_demo_model_becomes_a_temporary_file_where_there_is_no_home() {
     let temporary = scratch("demo_no_home");
     let file = temporary.join("file");
     std::fs::write(&file, "").unwrap();
-    // A file is in the folder's place: not even root can write there.
+    // A file takes the folder's place: not even root can write there.
     let homes = [file.join("home"), "relative".into()];
     for home in homes {
         let mut command = ixc(["plan", "--hit-rate", "0.5", "--memory", "200MiB"]);

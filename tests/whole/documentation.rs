@@ -1,16 +1,17 @@
-//! Every command that a page shows is run, and gives what the page shows.
+//! Every command that a page shows is run, and must print the output that the page shows.
 //!
-//! A block of commands is fenced as `console`. Where a line of it begins with `$ `, such lines are commands and the others what they print, in
-//! which `...` stands for anything (alone on a line: for any lines); else each line is a command. A command succeeds, but for one whose output
-//! begins with `error:`. Comments of a page that no reader sees:
+//! A block of commands is fenced as `console`. If a line begins with `$ `, such lines are commands
+//! and the other lines their output. In the output, `...` stands for any text; alone on a line, it
+//! stands for any lines. Without `$ `, each line is a command. A command must succeed, unless its
+//! output begins with `error:`. Pages can have comments that readers do not see:
 //!
 //! ```text
 //! <!-- not run: WHY -->      the next block is left out; options of its commands are parsed all the same
 //! <!-- before: COMMAND -->   is run before the next block
 //! ```
 //!
-//! A page's commands are run in their order in a folder of its own, which has the demo model as `model.gguf` and `large.gguf`; `$ROOT` is the
-//! repository.
+//! The commands of a page run in order in a separate folder, which has the demo model as
+//! `model.gguf` and `large.gguf`. `$ROOT` is the repository.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -20,9 +21,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::support::{demo_model, scratch};
 
-/// Fewer are a sign that commands are not found.
+/// A lower number indicates that commands are not found.
 const LEAST_RUN: usize = 50;
-/// More are a sign that commands are left out that could be run.
+/// A higher number indicates that commands are left out although they could run.
 const MOST_LEFT_OUT: usize = 19;
 
 /// A command of a page.
@@ -30,15 +31,15 @@ const MOST_LEFT_OUT: usize = 19;
 struct Shown {
     line: usize,
     command: String,
-    /// What it prints, where the page shows that.
+    /// The output, if the page shows it.
     output: Option<Vec<String>>,
-    /// Why it is not run.
+    /// The reason for which it does not run.
     left_out: Option<String>,
-    /// No reader sees it.
+    /// Whether it is in a comment.
     is_before: bool,
 }
 
-/// The pages: the README and `docs/`.
+/// Returns the pages: the README and `docs/`.
 pub(super) fn pages() -> Vec<PathBuf> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let entries = fs::read_dir(root.join("docs")).unwrap().map(|entry| entry.unwrap().path());
@@ -48,15 +49,15 @@ pub(super) fn pages() -> Vec<PathBuf> {
     pages
 }
 
-/// The path of a page as messages say it.
+/// Returns the path of a page, for messages.
 pub(super) fn name(page: &Path) -> String {
     page.strip_prefix(env!("CARGO_MANIFEST_DIR")).unwrap_or(page).display().to_string()
 }
 
-/// The commands of a page, in their order.
+/// Returns the commands of a page in order.
 ///
 /// # Errors
-/// With the line of a comment or a block that is none of the above.
+/// If a comment or a block has none of these forms; the error has its line.
 fn commands(text: &str) -> Result<Vec<Shown>, String> {
     let (mut shown, mut left_out): (Vec<Shown>, Option<String>) = Default::default();
     let mut lines = text.lines().zip(1..);
@@ -122,7 +123,7 @@ fn commands(text: &str) -> Result<Vec<Shown>, String> {
     Ok(shown)
 }
 
-/// Whether a line is as the page has it, where `...` is any text.
+/// Returns whether a line matches the page's line, in which `...` is any text.
 fn is_line(line: &str, shown: &str) -> bool {
     let mut parts = shown.trim_end().split("...");
     let first = parts.next().unwrap_or_default();
@@ -138,7 +139,7 @@ fn is_line(line: &str, shown: &str) -> bool {
     rest.ends_with(last)
 }
 
-/// Whether lines are as the page has them, where a line `...` is any number of lines.
+/// Returns whether lines match the page's lines, in which a line `...` is any number of lines.
 fn are_lines(lines: &[&str], shown: &[String]) -> bool {
     match shown.split_first() {
         None => lines.iter().all(|line| line.trim().is_empty()),
@@ -149,7 +150,7 @@ fn are_lines(lines: &[&str], shown: &[String]) -> bool {
     }
 }
 
-/// Runs a command in a folder: whether it succeeded, and all that it printed.
+/// Runs a command in a folder. Returns whether it succeeded, and its output.
 fn run(command: &str, folder: &Path) -> (bool, String) {
     let program = Path::new(env!("CARGO_BIN_EXE_ixc")).parent().unwrap();
     let mut bash = Command::new("bash");
@@ -158,14 +159,14 @@ fn run(command: &str, folder: &Path) -> (bool, String) {
         bash.env_remove(name);
     }
     let path = std::env::join_paths([program, Path::new("/usr/bin"), Path::new("/bin")]).unwrap();
-    // What comments take from the repository.
+    // Comments use files of the repository.
     bash.env("ROOT", env!("CARGO_MANIFEST_DIR"));
     bash.env("PATH", path).env("HOME", folder).env_remove("XDG_STATE_HOME").env("TERM", "dumb").env("LC_ALL", "C");
     let output = bash.output().unwrap();
     (output.status.success(), String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// What was done with a page's commands.
+/// Results of a page's commands.
 #[derive(Default)]
 struct Done {
     run: usize,
@@ -173,7 +174,7 @@ struct Done {
     wrong: Vec<String>,
 }
 
-/// Runs what a page shows.
+/// Runs the commands of a page.
 fn follow(page: &Path, model: &Path) -> Done {
     let (name, mut done) = (name(page), Done::default());
     let shown = match commands(&fs::read_to_string(page).unwrap()) {
@@ -187,7 +188,7 @@ fn follow(page: &Path, model: &Path) -> Done {
     for Shown { line, command, output, left_out, is_before } in shown {
         let at = format!("{name}:{line}: {command}");
         if let Some(why) = left_out {
-            // Options are taken as far as to the one that asks for help.
+            // `--help` at the end checks the options without running the command.
             let plain = command.starts_with("ixc ") && !command.contains(['|', '>', '&', '#', '\n']);
             if plain && let (false, said) = run(&format!("{command} --help"), &folder) {
                 done.wrong.push(format!("{at}\n{said}"));

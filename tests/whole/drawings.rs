@@ -1,5 +1,5 @@
-//! Drawings as their readers take them: read back by the grammars of Graphviz and Mermaid, as far as drawings use them, and by `dot` itself where
-//! it is installed.
+//! Drawings, read back by the parts of Graphviz's and Mermaid's grammars that they use. If `dot` is
+//! installed, it draws them too.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -7,14 +7,15 @@ use std::process::Command;
 
 use crate::support::{ixc, piped, scratch, stderr, stdout};
 
-/// Labels of nodes by their names; edges between those.
+/// A graph: labels of nodes by name, and edges.
 #[derive(Debug, Default, PartialEq)]
 struct Read {
     nodes: BTreeMap<String, String>,
     edges: Vec<(String, String, String)>,
 }
 
-/// A quoted string at the beginning of a text, whose quotes and backslashes stand behind backslashes, and the text behind it.
+/// Reads a quoted string at the beginning of a text, with backslashes before quotes and
+/// backslashes. Returns it and the remaining text.
 fn quoted(text: &str) -> Option<(String, &str)> {
     let mut chars = text.strip_prefix('"')?.char_indices();
     let mut string = String::new();
@@ -35,7 +36,7 @@ fn quoted(text: &str) -> Option<(String, &str)> {
     None
 }
 
-/// Reads graphs in DOT: a statement a line, `ID [ ATTRIBUTES ]` or `ID -> ID [ ATTRIBUTES ]`.
+/// Reads graphs in DOT, one statement a line: `ID [ ATTRIBUTES ]` or `ID -> ID [ ATTRIBUTES ]`.
 fn read_dot(text: &str) -> Option<Vec<Read>> {
     let mut graphs = Vec::new();
     let mut open: Option<Read> = None;
@@ -64,7 +65,7 @@ fn read_dot(text: &str) -> Option<Vec<Read>> {
     open.is_none().then_some(graphs)
 }
 
-/// A label of Mermaid, whose characters may be numbers; no other markup than ends of lines.
+/// Reads a Mermaid label. Characters may be written as numbers; line ends are the only markup.
 fn label(text: &str) -> Option<String> {
     let mut label = String::new();
     let text = text.replace("<br/>", "\n");
@@ -81,8 +82,9 @@ fn label(text: &str) -> Option<String> {
     (!rest.contains(['"', '<', '>', '&', '`', ';'])).then(|| label + rest)
 }
 
-/// Reads a flowchart of Mermaid: a statement a line, of those of its grammar (`flow.jison`) that drawings use. Names of graphs are told apart from those of nodes, and no name is a
-/// word of the language.
+/// Reads a Mermaid flowchart, one statement a line. It accepts the statements of Mermaid's grammar
+/// (`flow.jison`) that drawings use. Names of graphs and of nodes differ, and no name is a word of
+/// the language.
 ///
 /// ```text
 /// line := 'subgraph' GRAPH '["' LABEL '"]' | 'end' | NODE ('["' LABEL '"]' | '(["' LABEL '"])') | NODE ARROW [ '|"' LABEL '"|' ] NODE
@@ -99,7 +101,7 @@ fn read_mermaid(text: &str) -> Option<Read> {
         if let Some(graph) = line.strip_prefix("subgraph ") {
             let (id, title) = graph.strip_suffix("\"]")?.split_once("[\"")?;
             let is_new = id.strip_prefix('g').is_some_and(|id| id.parse::<usize>().is_ok());
-            // An empty title would be none.
+            // Mermaid does not show an empty title.
             if !is_new || !titles.insert(id.to_owned()) || label(title)?.is_empty() {
                 return None;
             }
@@ -151,7 +153,7 @@ fn both(arguments: &[&str], option: &str) -> Read {
     read
 }
 
-/// Has Graphviz draw it, where it is installed.
+/// Draws it with Graphviz, if that is installed.
 #[track_caller]
 fn draws(dot: &str) {
     if Command::new("dot").arg("-V").output().is_err() {
@@ -181,7 +183,7 @@ fn graphs_plans_and_programs_are_drawn_in_both_languages() {
     let programs = both(&["simulate", "--target", "dataflow:small"], "--draw");
     let said = ixc(["simulate", "--target", "dataflow:small"]).output().unwrap();
     let count: usize = stderr(&said).trim_start_matches("ixc: ").split_once(" programs").unwrap().0.parse().unwrap();
-    // And the host, which rows come from and logits go to.
+    // The host supplies rows and takes logits, so it has two more nodes.
     assert_eq!(programs.nodes.len(), count + 2);
     assert_eq!(labels(&programs, "host"), 2);
 }
@@ -201,7 +203,7 @@ fn hostile_names_stay_labels() {
     assert!(found.contains(r##"];\u{a}b --> c #quot; &#1;&lt; <b>`x`</b>"##) && !found.contains('\u{1b}'), "{found}");
 }
 
-/// Several functions are parts of one flowchart, with names of their own.
+/// Several functions become parts of one flowchart, with different names.
 #[test]
 fn functions_are_parts_of_one_flowchart() {
     let folder = scratch("drawings-of-functions");

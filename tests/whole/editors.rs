@@ -1,5 +1,6 @@
-//! The grammars of `editors/` are true: their names are those of the tables (`IXC_BLESS=1` writes them anew), and nothing of a text that the
-//! parsers read is left over. tree-sitter itself, where it is installed.
+//! The grammars of `editors/` are correct. Their names are those of the tables (`IXC_BLESS=1`
+//! rewrites them), and they match every token of texts that the parsers read. If tree-sitter is
+//! installed, it runs too.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -19,14 +20,14 @@ use serde_json::{Value as Json, json};
 
 use crate::support::{ixc, scratch, stderr, stdout};
 
-/// Fewer texts are a sign that they are not found.
+/// A lower number indicates that texts are not found.
 const LEAST_TEXTS: usize = 200;
 
 fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("editors")
 }
 
-/// Names of ops by what follows them, of formats, states and elements.
+/// Returns names of ops by the kind of their operands, and names of formats, states and elements.
 fn tables() -> Json {
     let graph = |with: bool| -> Vec<&str> {
         GRAPH_OPS.iter().filter(|row| row.operands.is_empty() != with).map(|row| row.mnemonic).collect()
@@ -49,7 +50,7 @@ fn tables() -> Json {
         rows.map(|row| row.mnemonic).collect()
     };
     let mut formats: Vec<&str> = FORMATS.iter().map(|row| row.name).collect();
-    // Token ids and positions, which are no weights.
+    // Token ids and positions have this format; weights do not.
     formats.push("i32");
     json!({
         "graph": { "with_operands": graph(true), "without_operands": graph(false) },
@@ -62,19 +63,20 @@ fn tables() -> Json {
     })
 }
 
-/// The names of a part of [`tables`].
+/// Returns the names of some parts of [`tables`].
 fn names<'t>(tables: &'t Json, parts: &[(&str, Option<&str>)]) -> Vec<&'t str> {
     let lists = parts.iter().map(|(table, group)| group.map_or(&tables[table], |group| &tables[table][group]));
     lists.flat_map(|list| list.as_array().unwrap()).map(|name| name.as_str().unwrap()).collect()
 }
 
-/// One of several names, the longest first: of two that begin alike, the first that fits is taken.
+/// Returns an expression for one of several names. Longer names come first, since the first match
+/// of two names with a common beginning counts.
 fn any(mut names: Vec<&str>) -> String {
     names.sort_by_key(|name| (std::cmp::Reverse(name.len()), *name));
     format!("(?:{})", names.join("|").replace('.', "\\."))
 }
 
-/// Compares a file with what it has to be, or writes it.
+/// Compares a file with its expected text, or writes it.
 #[track_caller]
 fn check(path: &Path, text: &str) {
     if ixc_testing::bless::is_asked_for() {
@@ -109,7 +111,7 @@ fn names_are_those_of_the_tables() {
     check(&path, &format!("{grammar:#}\n"));
 }
 
-/// The rules of the TextMate grammar in their order.
+/// The rules of the TextMate grammar in order.
 struct Grammar {
     rules: Vec<(String, Regex)>,
 }
@@ -121,7 +123,7 @@ impl Grammar {
         let rules = grammar["patterns"].as_array().unwrap().iter().map(|pattern| {
             let name = pattern["include"].as_str().unwrap().trim_start_matches('#');
             let rule = grammar["repository"][name]["match"].as_str().unwrap();
-            // Words end as ASCII has them, for which no tables are needed.
+            // Word boundaries of ASCII need no Unicode tables.
             let bytes = syntax::Config::new().unicode(false).utf8(false);
             let regex = Regex::builder().syntax(bytes).build(rule);
             (name.to_owned(), regex.unwrap_or_else(|error| panic!("{name}: {error}")))
@@ -129,10 +131,10 @@ impl Grammar {
         Grammar { rules: rules.collect() }
     }
 
-    /// Tokens of a line with their rules.
+    /// Splits a line into tokens with their rules.
     ///
     /// # Errors
-    /// With what no rule takes.
+    /// If no rule matches; the error has the rest of the line.
     fn tokens<'t>(&self, line: &'t str) -> Result<Vec<(&str, &'t str)>, String> {
         let (mut tokens, mut at) = (Vec::new(), 0);
         loop {
@@ -152,7 +154,8 @@ impl Grammar {
     }
 }
 
-/// Texts of graphs and kernels that the parsers read: those of tests, and those of the demo model.
+/// Returns texts of graphs and kernels that the parsers read: those of tests, and those of the demo
+/// model.
 fn texts() -> Vec<String> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let folders =
@@ -180,7 +183,7 @@ fn textmate_leaves_nothing_over() {
     for text in &texts {
         for line in text.lines() {
             let tokens = grammar.tokens(line).unwrap_or_else(|rest| panic!("{line}: no rule takes {rest}"));
-            // Behind what a statement defines stands its op, or a loop.
+            // After the `=` of a definition comes an op or a loop.
             let equals: Vec<usize> = (0..tokens.len()).filter(|&at| tokens[at].1 == "=").collect();
             if let (Some(("value", _)), [at]) = (tokens.first(), &equals[..]) {
                 let op = tokens.get(at + 1);

@@ -1,4 +1,5 @@
-//! Embeddings: hidden states of golden models beside the interpreter's, vectors alone and among others, the command and the server.
+//! Embeddings: hidden states of golden models against the interpreter's, vectors alone and among
+//! others, the command and the server.
 
 use std::fs;
 use std::path::Path;
@@ -20,12 +21,13 @@ use ixc_testing::nmse::nmse;
 
 const HEADLESS: Parts = Parts { head: false, ..Parts::ALL };
 
-/// A session that gives hidden states.
+/// Opens a session that gives hidden states.
 fn open(model: &Path, target: Target, sequences: u32) -> LoadedModel {
     open_within(model, target, sequences, None)
 }
 
-/// In a context: rotations of some models are others where it is longer than they were trained for.
+/// Opens a session with a given context. Rotations of some models change if the context is longer
+/// than in training.
 fn open_within(model: &Path, target: Target, sequences: u32, context: Option<u32>) -> LoadedModel {
     let compile = Options { target: Some(target), ..Options::default() };
     let run = engine::Options { threads: Some(2), sequences, context, ..engine::Options::default() };
@@ -33,12 +35,12 @@ fn open_within(model: &Path, target: Target, sequences: u32, context: Option<u32
     LoadedModel::open(Some(model), &options).unwrap_or_else(|error| panic!("{}: {error}", model.display()))
 }
 
-/// A target that this machine runs.
+/// Returns a target that this machine runs.
 fn target() -> Target {
     [Target::AVX512, Target::AVX2, Target::PORTABLE].into_iter().find(|target| target.missing().is_empty()).unwrap()
 }
 
-/// The vector of rows `[tokens, width]`.
+/// Returns the vector of rows `[tokens, width]`.
 fn pooled(rows: &[f32], width: usize, pooling: Pooling) -> Vec<f32> {
     let rows: Vec<&[f32]> = rows.chunks(width).collect();
     let sum = |column: usize| match pooling {
@@ -51,8 +53,8 @@ fn pooled(rows: &[f32], width: usize, pooling: Pooling) -> Vec<f32> {
     sums.iter().map(|x| (x / length) as f32).collect()
 }
 
-/// Of every architecture: what a plan without the output matrix gives is what the interpreter gives of the same graph, within the limit of logits; and
-/// vectors are made of that.
+/// A plan without the output matrix gives the interpreter's hidden states of the same graph, within
+/// the limit for logits, in every architecture. Vectors are computed from these states.
 #[test]
 fn hidden_states_of_golden_models_keep_the_limits_of_logits() {
     let all = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
@@ -65,23 +67,26 @@ fn hidden_states_of_golden_models_keep_the_limits_of_logits() {
         let width = model.arch.hyper.embedding_length as usize;
         assert_eq!((session.engine().output_width() as usize, exact.len()), (width, tokens.len() * width), "{name}");
         let found = session.logits(&tokens).unwrap();
-        // The limit is of the last positions.
+        // The limit applies to the last positions.
         let rows = golden.exact.len() / model.arch.hyper.vocabulary as usize;
         let last = |all: &[f32]| all[all.len() - rows * width..].to_vec();
-        // And of logits: what the output matrix adds up of hidden states has less of an error than they have, or more.
+        // It is a limit for logits. The output matrix sums hidden states, so the error of logits
+        // may be smaller or larger.
         let (error, limit) = (nmse(&last(&found), &last(&exact)), 2.0 * golden.number("compiled_nmse_max"));
         println!("{error:.2e} <= {limit:.0e}  {name}");
         assert!(error <= limit, "{error:e} > {limit:e}  {name}");
         let (way, pooling) = Pooling::ALL[number % Pooling::ALL.len()];
         let mut embedder = Embedder::new(within(), Some(pooling)).unwrap();
         let vector = embedder.embed(vec![tokens.clone()]).unwrap().remove(0);
-        // Float weights before the result have one sum for few rows and another one for many: the same but for rounding of f32.
+        // Float weights before the result are summed differently for few rows and for many. The
+        // sums differ only by f32 rounding.
         let error = nmse(&vector, &pooled(&found, width, pooling));
         assert!(error <= 1e-11, "{error:e}  {name}, {way}");
     }
 }
 
-/// Texts that are computed together have the bits that each has alone, long ones in several steps.
+/// Texts that are computed together give the bits that each gives alone; long texts take several
+/// steps.
 #[test]
 fn a_text_has_the_same_vector_alone_and_among_others() {
     let path = demo_model();
@@ -93,7 +98,7 @@ fn a_text_has_the_same_vector_alone_and_among_others() {
             texts.iter().map(|tokens| alone.embed(vec![tokens.clone()]).unwrap().remove(0)).collect();
         let mut together = Embedder::new(open(&path, target(), 3), Some(pooling)).unwrap();
         assert_eq!(together.embed(texts.to_vec()).unwrap(), expected, "{pooling:?}");
-        // Of a request that is refused nothing is left.
+        // A refused request leaves nothing in the queue.
         assert!(together.embed(vec![texts[0].clone(), vec![4096]]).is_err() && together.is_idle());
         assert!(together.embed(vec![vec![]]).is_err() && together.embed(vec![text(5000, 1)]).is_err());
         assert_eq!(together.embed(vec![texts[2].clone()]).unwrap()[0], expected[2]);
@@ -102,7 +107,7 @@ fn a_text_has_the_same_vector_alone_and_among_others() {
     }
 }
 
-/// Steps of fewer tokens than parts of texts usually have.
+/// Steps with fewer tokens than the usual parts of texts.
 #[test]
 fn short_steps_come_to_an_end() {
     let compile = Options { max_tokens: Some(5), target: Some(target()), ..Options::default() };
@@ -131,7 +136,7 @@ fn the_command_gives_vectors_of_texts() {
     let whole = vectors(&all);
     assert_eq!((whole.len(), whole[0].len()), (2, all["dimensions"].as_u64().unwrap() as usize));
     assert_ne!(whole[0], whole[1]);
-    // As a NumPy file, by a plan, from a file: the same numbers.
+    // As a NumPy file, by a plan, and from a file: the same numbers.
     let (out, text, plan) = (folder.join("out.npy"), folder.join("text.txt"), folder.join("plan.ixp"));
     fs::write(&text, "A trait\n").unwrap();
     let mut compile = ixc(["compile", "--embeddings"]);
@@ -144,7 +149,7 @@ fn the_command_gives_vectors_of_texts() {
     assert_eq!(vectors(&json(&["--dimensions", "8"]))[1], cut(&whole[1], 8));
     assert_ne!(vectors(&json(&["--pooling", "mean"])), whole);
 
-    // A plan gives what it was compiled for.
+    // A plan gives either logits or hidden states, as compiled.
     let refused = ixc(["run", "-p", "x"]).arg(&plan).output().unwrap();
     assert!(refused.status.code() == Some(65) && stderr(&refused).contains("gives hidden states and no logits"));
     let logits = folder.join("logits.ixp");
@@ -195,7 +200,7 @@ fn a_server_makes_embeddings_and_no_text() {
     assert_eq!(text.len(), (4 * expected[1].len()).div_ceil(3) * 4);
     assert_eq!(vector(&embed(json!({"input": "A trait", "dimensions": 8})).1, 0), cut(&expected[1], 8));
 
-    // Many at once are those of one.
+    // Simultaneous requests give the vectors of single requests.
     std::thread::scope(|scope| {
         for (i, expected) in expected.iter().cycle().take(6).enumerate() {
             let (embed, vector) = (&embed, &vector);
@@ -235,13 +240,14 @@ fn a_server_makes_embeddings_and_no_text() {
     let (_, models) = server.ask("GET", "/v1/models", "x-api-key: one\r\n", "");
     assert!(models.contains(&format!("\"n_embd\":{}", expected[0].len())), "{models}");
     assert_eq!(server.ask("POST", "/v1/embeddings", "", "{}").0, 401);
-    // And one that makes text makes no vectors.
+    // A server for text gives no vectors.
     let other = Server::start(&[]);
     let (status, refused) = other.post("/v1/embeddings", &json!({"input": "x"}));
     assert!(status == 400 && refused["error"]["message"].as_str().unwrap().contains("--embeddings"), "{refused}");
 }
 
-/// A file says how a text's rows become one, by a number that llama.cpp knows; of text that says nothing.
+/// A file's `pooling_type` names the pooling of a text's rows, by llama.cpp's numbers. The default
+/// of text models is the last row.
 #[test]
 fn files_say_how_rows_become_one() {
     let folder = scratch("embed_pooling");

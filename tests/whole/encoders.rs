@@ -1,5 +1,5 @@
-//! Encoders: vectors of golden models beside exact ones, by the interpreter and on every target, alone and among others; texts that are too long, and commands
-//! that want logits.
+//! Encoders: vectors of golden models against exact ones, by the interpreter and on every target,
+//! alone and among others. Texts that are too long, and commands that need logits, are refused.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -74,7 +74,7 @@ impl Encoder {
         LoadedModel::open(Some(&self.path), &options).unwrap_or_else(|error| panic!("{}: {error}", self.name()))
     }
 
-    /// The vector of rows.
+    /// Returns the vector of rows.
     fn pooled(&self, rows: &[f32], pooling: Pooling) -> Vec<f32> {
         let count = rows.len() / self.width;
         let rows = match pooling {
@@ -90,7 +90,7 @@ impl Encoder {
     }
 }
 
-/// Hidden states of all tokens, and vectors made of them in each way.
+/// Hidden states of all tokens, and vectors made of them with each pooling.
 #[test]
 fn golden_encoders_keep_their_limits() {
     let mut table = Table::new(&Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/bits/encoders.txt"));
@@ -143,7 +143,7 @@ fn folders_of_encoders_are_read_as_sentence_transformers_reads_them() {
     }
 }
 
-/// A plan of a folder, and a GGUF file that is made of it, give the folder's vectors.
+/// A plan of a folder, and a GGUF file made of it, give the folder's vectors.
 #[test]
 fn plans_and_files_of_folders_of_encoders_give_their_vectors() {
     let scratch = scratch("encoders_made");
@@ -167,7 +167,7 @@ fn plans_and_files_of_folders_of_encoders_give_their_vectors() {
     }
 }
 
-/// Texts of different lengths, more than a step has room for, have the bits that each has alone.
+/// Texts of different lengths, more than a step has room for, give the bits that each gives alone.
 #[test]
 fn texts_together_are_texts_alone() {
     for of in Encoder::all() {
@@ -190,7 +190,8 @@ fn texts_together_are_texts_alone() {
     }
 }
 
-/// Where texts begin and end, and where windows do, at every place in blocks and runs of positions: as the interpreter has it.
+/// Texts and windows begin and end at every place in blocks and runs of positions. The results
+/// agree with the interpreter.
 #[test]
 fn texts_of_all_lengths_are_as_the_interpreter_has_them() {
     for of in Encoder::all() {
@@ -212,7 +213,7 @@ fn texts_of_all_lengths_are_as_the_interpreter_has_them() {
     }
 }
 
-/// What is behind a token counts, and what is before it: the same token among others has another state.
+/// A token attends to later and earlier tokens: its state depends on both.
 #[test]
 fn a_token_sees_all_of_its_text() {
     let of = Encoder::bert();
@@ -234,7 +235,7 @@ fn a_text_is_never_cut() {
     assert!(embedder.is_idle());
     let long = Embedder::new(of.open(Target::PORTABLE, 1, None), None).unwrap().embed(vec![of.tokens[..50].to_vec()]);
     assert_eq!(embedder.embed(vec![of.tokens[..50].to_vec()]).unwrap(), long.unwrap());
-    // Nor by who asks for steps himself.
+    // The same text is refused in a step of a caller without an embedder.
     let mut session = of.open(Target::PORTABLE, 1, Some(50));
     let error = session.logits(&of.tokens).unwrap_err().to_string();
     assert!(error.contains("behind 50 of their text") && error.contains("reads texts whole"), "{error}");
@@ -261,11 +262,11 @@ fn commands_that_want_logits_name_the_one_for_vectors() {
     }
     let facts: Value = serde_json::from_str(&stdout(ixc(["inspect", path, "--json"]))).unwrap();
     assert_eq!((&facts["supported"], &facts["architecture"]), (&Value::Bool(true), &Value::from("bert")), "{facts}");
-    // It can be looked at as any other.
+    // `dump` works as for any other model.
     for (stage, part) in [("graph", "ends %pos"), ("plan", "input last positions")] {
         assert!(stdout(ixc(["dump", "--stage", stage, path])).contains(part), "{stage}");
     }
-    // A plan of it is one for vectors.
+    // A plan of an encoder is a plan for vectors.
     let plan = folder.join("bert.ixp");
     stdout(ixc(["compile".as_ref(), "--embeddings".as_ref(), of.path.as_os_str(), "-o".as_ref(), plan.as_os_str()]));
     let file = ixc::plan_file::open_plan(&plan, None).unwrap();
@@ -274,7 +275,8 @@ fn commands_that_want_logits_name_the_one_for_vectors() {
     of.check(&model.logits(&of.tokens).unwrap(), &of.exact, "compiled_nmse_max", "a plan");
 }
 
-/// Texts of several requests at once have the vectors that they have alone, and one that is too long is refused before it waits.
+/// Texts of simultaneous requests have the vectors that they have alone, and a text that is too
+/// long is refused before it waits.
 #[test]
 fn a_server_reads_texts_of_several_requests_whole() {
     let of = Encoder::bert();

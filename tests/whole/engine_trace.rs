@@ -1,4 +1,4 @@
-//! Traces: all that was computed, read and held is in them, and any viewer can read them.
+//! Traces contain all computation, reads and resident experts, in a form that any viewer can read.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -45,14 +45,14 @@ fn every_block_that_is_read_is_in_the_drives_lanes_and_in_a_slot() {
         assert_eq!(reads.len() as u64, stats.drive.routed.reads + stats.drive.predicted.reads);
         let bytes: u64 = reads.iter().map(|read| read.args["bytes"].as_u64().unwrap()).sum();
         assert_eq!(bytes, stats.drive.bytes());
-        // Reads of one lane follow each other.
+        // Reads of one lane do not overlap.
         assert!(reads.iter().all(|read| read.depth == 0 && read.args["whole"] == true));
         let counter = &trace.counters["outstanding reads"];
         assert_eq!(counter.last().unwrap()["routed"], 0);
         let most = |value: &serde_json::Value| value["routed"].as_u64().unwrap() + value["predicted"].as_u64().unwrap();
         assert!(counter.iter().map(most).max().unwrap() <= stats.drive.most_outstanding as u64);
 
-        // What was read came into a slot while it was read, and was resident after that.
+        // A block occupies a slot while it is read, and is resident after that.
         let slots = trace.of("slots");
         for read in &reads {
             let inside = |slot: &&&crate::support::timeline::Span| {
@@ -65,14 +65,14 @@ fn every_block_that_is_read_is_in_the_drives_lanes_and_in_a_slot() {
         assert_eq!((count("loading"), count("resident")), (blocks, blocks));
         assert_eq!(count("packing") > 0, target == Target::AVX512);
 
-        // Who waited for a block was let go by the read of it.
+        // A thread that waited for a block continues after the block's read.
         for [read, wait] in &trace.arrows {
             assert_eq!((read.process.as_str(), wait.process.as_str()), ("drive", "threads"));
             assert!(wait.name == format!("wait for {}", read.name) && read.end <= wait.end, "{read:?} {wait:?}");
         }
         let waits = trace.of("threads").iter().filter(|span| span.name.starts_with("wait for ")).count();
         assert!(trace.arrows.len() <= waits && (waits == 0 || !trace.arrows.is_empty()), "{waits}");
-        // Each task says by which kernel, of how many rows, and what was read for it.
+        // Each task has its kernel, the number of rows, and the bytes that were read for it.
         for span in trace.of("threads").iter().filter(|span| span.args["items"].is_u64()) {
             assert!(span.args["kernel"].is_string() && span.args["rows"].as_u64() > Some(0), "{span:?}");
         }
@@ -87,7 +87,7 @@ fn every_block_that_is_read_is_in_the_drives_lanes_and_in_a_slot() {
             assert!(threads.iter().any(|span| span.lane == lane && span.name == "barrier"), "thread {lane}");
         }
         assert!(threads.iter().any(|span| span.name == "request experts of layer 0"));
-        // All that threads did, they did in a step.
+        // Every span of a thread lies in a step.
         let steps = trace.of("tokens");
         assert!(threads.iter().all(|span| steps.iter().any(|step| step.start <= span.start && span.end <= step.end)));
     }
@@ -123,7 +123,7 @@ fn experts_that_are_there_are_done_with_while_others_are_read() {
     let folder = Folder::new();
     let plan = grouped(&folder.0, Target::PORTABLE, Factors::F32);
     let recorder = Arc::new(Recorder::new());
-    // A block takes half a second.
+    // The read of a block takes half a second.
     let block =
         plan.expert_groups[0].weights.iter().map(|&w| plan.weights[w as usize].bytes).sum::<u64>() / u64::from(EXPERTS);
     let slow = move |queue: &Queue| -> Box<dyn Backend> {
@@ -140,7 +140,7 @@ fn experts_that_are_there_are_done_with_while_others_are_read() {
     let (threads, drive, mut found) = (trace.of("threads"), trace.of("drive"), 0);
     for step in trace.of("tokens") {
         let inside: Vec<_> = threads.iter().filter(|span| step.start <= span.start && span.end <= step.end).collect();
-        // What was read in this step, and when it had come.
+        // Reads of this step, with the times of their ends.
         let mut came: BTreeMap<&str, u64> = BTreeMap::new();
         for read in drive.iter().filter(|read| step.start <= read.start && read.end <= step.end) {
             came.entry(&read.name).and_modify(|end| *end = read.end.max(*end)).or_insert(read.end);

@@ -1,5 +1,5 @@
-//! `ixc eval`: its figures against ones computed here from logits that `ixc logits` gives, a run that goes on against one that was not
-//! interrupted, and what is refused.
+//! `ixc eval`: its figures against figures computed here from logits of `ixc logits`, a resumed run
+//! against an uninterrupted one, and refused inputs.
 
 use std::fs;
 use std::path::Path;
@@ -19,17 +19,17 @@ fn eval(arguments: &[&str]) -> Json {
     serde_json::from_str(&stdout(ixc([&common[..], arguments].concat()))).unwrap()
 }
 
-/// The tokens of a piece: those of the text, the first of them BOS where the model has one.
+/// Returns the tokens of a piece of the text; the first token is BOS if the model has one.
 fn piece(number: usize) -> Vec<u32> {
     let text = fs::read_to_string(TEXT).unwrap();
-    // No newline is at its end; names of special tokens are text.
+    // The text has no newline at its end; names of special tokens are text.
     let arguments = ["tokenize", "demo", text.trim_end_matches('\n'), "--json", "--no-special"];
     let found: Json = serde_json::from_str(&stdout(ixc(arguments))).unwrap();
     let ids = found["ids"].as_array().unwrap().iter().map(|id| id.as_u64().unwrap() as u32);
     ids.skip(number * CONTEXT).take(CONTEXT).collect()
 }
 
-/// Probabilities of the next token at each position of a piece.
+/// Returns probabilities of the next token at each position of a piece.
 fn probabilities(folder: &Path, tokens: &[u32], arguments: &[&str]) -> Vec<Vec<f64>> {
     let path = folder.join("logits.npy");
     let ids = list(tokens);
@@ -75,7 +75,7 @@ fn figures_are_those_of_the_logits() {
     near(&against["divergence"]["mean"], divergence / count);
     near(&against["same"]["mean"], same as f64 / count);
     near(&against["log_ratio"]["mean"], (surprise - right_surprise) / count);
-    // Four bits a weight are seen.
+    // The error of four-bit weights is visible.
     assert!(divergence / count > 1e-3 && against["divergence_99"].as_f64() > against["divergence"]["mean"].as_f64());
 }
 
@@ -99,17 +99,18 @@ fn an_interrupted_run_goes_on_and_gives_the_same() {
     let wanted = without_time(eval(&["--pieces", "3", "--against", "demo", "-o", whole_path]));
     let bytes = fs::read(&whole).unwrap();
     assert_eq!(bytes.iter().filter(|&&byte| byte == b'\n').count(), 1 + PIECES);
-    // Killed while it wrote the second piece; and while it wrote the first line.
+    // Killed while it wrote the second piece, after the first line, and while it wrote the first
+    // line.
     let lines: Vec<usize> = bytes.iter().enumerate().filter(|(_, byte)| **byte == b'\n').map(|(at, _)| at).collect();
     for end in [lines[1] + 7, lines[0], 5] {
         fs::write(&part, &bytes[..end]).unwrap();
-        // Of what does not begin as a record does, nobody knows what it is.
+        // A file that does not begin as a record does is replaced only with `--force`.
         let force: &[&str] = if end == 5 { &["--force"] } else { &[] };
         let arguments = [&["--pieces", "3", "--against", "demo", "-o", part_path], force].concat();
         assert_eq!(without_time(eval(&arguments)), wanted);
         assert_eq!(fs::read(&part).unwrap(), bytes);
     }
-    // Nothing is left to do, and a part of it can be asked for.
+    // A complete record needs no further work, and fewer pieces can be requested of it.
     assert_eq!(without_time(eval(&["--pieces", "3", "--against", "demo", "-o", whole_path])), wanted);
     assert_eq!(eval(&["--pieces", "1", "--against", "demo", "-o", whole_path])["positions"], CONTEXT / 2 - 1);
     assert_eq!(fs::read(&whole).unwrap(), bytes);
@@ -142,7 +143,7 @@ fn what_cannot_be_scored_is_refused() {
     let context = ["--ctx", &context];
     refused(&[&same[..], &context, &["--against", "demo"]].concat(), 2, &["another evaluation", "against"]);
     refused(&[&same[..], &context, &["--weights", "i8_row"]].concat(), 2, &["another evaluation", "options"]);
-    // Numbers that are none, and more pieces than there are.
+    // Invalid numbers, and more pieces than the text has.
     let text = fs::read_to_string(&record).unwrap();
     let (header, piece) = text.split_once('\n').unwrap();
     for (lines, words) in [
@@ -156,7 +157,7 @@ fn what_cannot_be_scored_is_refused() {
         fs::write(&record, lines).unwrap();
         refused(&[&same[..], &context].concat(), 65, &words);
     }
-    // The older form, and one whose model was changed without its length or time.
+    // The older form, and a model that was changed without a change of its length or time.
     fs::write(&record, header.replacen("record.v2", "record.v1", 1) + "\n").unwrap();
     refused(&[&same[..], &context].concat(), 2, &["another evaluation", "schema", "--force"]);
     let other = folder.join("other.txt");
@@ -165,8 +166,8 @@ fn what_cannot_be_scored_is_refused() {
     assert_eq!(fs::read_to_string(&other).unwrap(), "Mine.");
 }
 
-/// The first layer's rows are those of the table, normed: their squares, summed here in f64, and how often its experts were taken. Streamed experts
-/// give the same file.
+/// The first layer's rows are the normed rows of the embedding table. The test sums their squares
+/// in f64, and counts the use of their experts. Streamed experts give the same file.
 #[test]
 fn an_importance_matrix_is_of_what_matrices_are_multiplied_with() {
     let folder = scratch("eval_imatrix");
@@ -211,7 +212,7 @@ fn an_importance_matrix_is_of_what_matrices_are_multiplied_with() {
     let streamed = folder.join("streamed.gguf");
     assert!(write(&streamed, &["--memory", &format!("{least}MiB")]).status.success());
     assert!(fs::read(&streamed).unwrap() == fs::read(&path).unwrap(), "other bits");
-    // What is written is read, and a model is not replaced by it.
+    // `ixc quantise` reads the written file, and the file does not replace a model.
     let quantised = folder.join("q2.gguf");
     let mut command = ixc(["quantise"]);
     command.arg(demo_model()).args(["Q2_K", "--allow-requantize", "--imatrix"]).arg(&path).arg("-o").arg(&quantised);

@@ -1,4 +1,5 @@
-//! Which experts are used: counted, written, kept in memory by what was counted, and given up; of runs and of a server.
+//! Records of expert use, of runs and of a server: counting, writing, keeping the most used experts
+//! in memory, and refusing bad records.
 
 use std::fs;
 use std::path::Path;
@@ -16,7 +17,8 @@ fn read(path: &Path) -> Value {
     serde_json::from_str(&text).unwrap()
 }
 
-/// The least budget in MiB that streams the demo model, and so much more. What else the process takes differs from run to run by a megabyte.
+/// Returns the least budget that streams the demo model, plus `more` MiB. Other memory of the
+/// process varies between runs by a megabyte.
 fn budget(more: u64) -> String {
     let refused = ixc(TEXT).arg(demo_model()).args(["--memory", "1MiB"]).output().unwrap();
     let message = stderr(&refused);
@@ -24,7 +26,7 @@ fn budget(more: u64) -> String {
     format!("{}MiB", least.parse::<u64>().unwrap() + more)
 }
 
-/// A run's text, and the record that it wrote.
+/// Returns a run's text, and the record that it wrote.
 fn run(more: &[&str], record: &Path) -> (String, Value) {
     let mut command = ixc(TEXT);
     command.arg(demo_model()).args(more).arg("--expert-stats").arg(record);
@@ -48,7 +50,8 @@ fn experts_are_counted_alike_wherever_they_are_and_those_used_most_stay() {
     assert!(weights.iter().all(|name| name.as_str().unwrap().contains("exps")), "{weights:?}");
     assert_eq!(weights.len(), chosen.len());
 
-    // Room for all that the text uses, of which what is pinned was read before: with less, room that differs may count for more.
+    // Memory for all experts that the text uses; pinned ones were read before. With less memory,
+    // the variation of the budget could outweigh the effect.
     let memory = budget(5);
     let streamed = ["--memory", &memory, "-t", "1", "--prefetch", "off"];
     let (text, cold) = run(&streamed, &other);
@@ -58,7 +61,7 @@ fn experts_are_counted_alike_wherever_they_are_and_those_used_most_stay() {
     };
     assert!(sum(&cold, "misses") > 0 && sum(&cold, "bytes") > 0 && sum(&cold, "pinned") == 0, "{cold}");
 
-    // By what the whole text used, fewer experts are missed.
+    // With the experts pinned that the whole text used, fewer experts are missed.
     let pinned = [&streamed[..], &["--pin-experts", hot.to_str().unwrap()]].concat();
     let (text, warm) = run(&pinned, &other);
     assert_eq!((text, &warm["chosen"]), (expected.clone(), &resident["chosen"]));
@@ -66,7 +69,8 @@ fn experts_are_counted_alike_wherever_they_are_and_those_used_most_stay() {
     let all = [&pinned[..], &["--pin-percent", "1"]].concat();
     assert_eq!(sum(&run(&all, &other).1, "pinned"), 0);
 
-    // With one file for both, counts are added up; the first time it is not there.
+    // If both options name one file, counts are added up; in the first round the file does not
+    // exist.
     let grown = folder.join("grown.json");
     let both = [&streamed[..], &["--pin-experts", grown.to_str().unwrap()]].concat();
     for round in 1..=2 {
