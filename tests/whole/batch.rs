@@ -17,7 +17,7 @@ fn batch(folder: &Path, more: &[&str]) -> Command {
     command
 }
 
-/// Returns the answers by their line numbers, of which each occurs once.
+/// Returns the answers by their line numbers. Each line number occurs once.
 fn answers(folder: &Path) -> Vec<(u64, Value)> {
     let text = fs::read_to_string(folder.join("out.jsonl")).unwrap();
     assert!(text.is_empty() || text.ends_with('\n'));

@@ -14,9 +14,11 @@ use ixc_testing::nmse::nmse;
 
 const TOKENS: u32 = 450;
 
-/// Golden models with the number of places to choose: more than the positions of a part of
-/// attention; runs of 4; entries of 4 positions, the last of them incomplete; blocks of 32 for each
-/// head.
+/// Golden models with the number of places to choose.
+///
+/// - Three choose more places than a part of attention has positions.
+/// - Others choose runs of 4, or entries of 4 positions, of which the last is incomplete.
+/// - The last kind chooses blocks of 32 for each head.
 const MODELS: [(&str, u32); 8] = [
     ("deepseek32", 300),
     ("glm-dsa", 290),

@@ -48,7 +48,8 @@ fn open(name: &str) -> (PathBuf, Model, Vec<u32>) {
     (path, model, tokens)
 }
 
-/// Targets whose kernels differ, and whether weights are packed. `portable` has the bits of `avx2`, as `made_models.rs` shows.
+/// Targets with different kernels, and whether weights are packed. `portable` gives the bits of
+/// `avx2`, as `made_models.rs` shows.
 const TARGETS: [(Target, bool); 4] =
     [(Target::AVX2, true), (Target::AVX2, false), (Target::AVX512, true), (Target::AMX, true)];
 

@@ -78,7 +78,8 @@ fn experts_are_counted_alike_wherever_they_are_and_those_used_most_stay() {
         assert_eq!((text, &record["tokens"]), (expected.clone(), &json!(round * tokens)));
         assert_eq!(sum(&record, "pinned") > 0, round > 1);
     }
-    // Without another file to write, what is not there is an error; and so is writing over what is no record.
+    // Pinning by a missing file is an error if no other file is written, and so is overwriting a
+    // file that is not a record.
     let mut missing = ixc(TEXT);
     missing.arg(demo_model()).args(["--pin-experts", "missing.json"]);
     assert_eq!(missing.output().unwrap().status.code(), Some(66));
@@ -88,7 +89,8 @@ fn experts_are_counted_alike_wherever_they_are_and_those_used_most_stay() {
     assert_eq!(fs::read_to_string(&other).unwrap(), "{}");
 }
 
-/// What `--stats` says of predicting experts in words stands in its JSON, too, and in that of `bench`; where nothing is streamed there is none.
+/// The JSON of `--stats=json` and of `bench` has the figures of expert prediction, and no such part
+/// if no experts are streamed.
 #[test]
 fn what_predicting_did_is_said_as_json() {
     let memory = budget(3);
@@ -114,7 +116,7 @@ fn what_predicting_did_is_said_as_json() {
     assert!(layers.len() == 4 && number(all, "predicted") >= number(all, "right"), "{previous:#}");
     let recall = number(all, "right") as f64 / number(all, "chosen") as f64;
     assert!((all["recall"].as_f64().unwrap() - recall).abs() < 1e-9, "{all:#}");
-    // What was read ahead came true, was given up, or is there still.
+    // Predicted bytes were right, wasted, or are still in memory.
     assert!(number(facts, "read_bytes") >= number(facts, "right_bytes") + number(facts, "wasted_bytes"), "{facts:#}");
     let auto = &run(&["--memory", &memory])["prefetch"];
     assert!(auto["decided"]["chosen"].is_string() && auto["decided"]["rejected"].is_array(), "{auto:#}");
@@ -135,7 +137,7 @@ fn what_is_no_record_of_this_model_is_refused() {
     let (_, right) = run(&[], &hot);
     let with = |change: &dyn Fn(&mut Value)| {
         let mut record = right.clone();
-        // A record without a checksum is one that was written by hand.
+        // Records that people write have no checksum.
         record.as_object_mut().unwrap().remove("crc32");
         change(&mut record);
         record.to_string()
@@ -210,7 +212,7 @@ fn a_server_tells_which_experts_are_used_and_gives_them_up() {
     let written = read(&record);
     assert_eq!((&written["chosen"], &written["tokens"]), (&last["chosen"], &last["tokens"]));
 
-    // What is in memory anyway is counted, and cannot be given up.
+    // Without streaming, experts are counted and cannot be evicted.
     let server = Server::start(&[]);
     server.post("/completion", &json!({"prompt": "x", "n_predict": 1}));
     let used: Value = serde_json::from_str(&server.get("/experts").1).unwrap();

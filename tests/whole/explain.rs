@@ -1,4 +1,4 @@
-//! What a kernel developer looks for: an op, a layer, and why it was done so.
+//! Commands that show a kernel developer one op of one layer, and the reasons of decisions.
 
 use serde_json::Value as Json;
 
@@ -12,7 +12,7 @@ fn json(arguments: &[&str]) -> Json {
     serde_json::from_str(&said(arguments)).unwrap()
 }
 
-/// What a command refuses, with status 2.
+/// Returns the error of a command that exits with status 2.
 fn refused(arguments: &[&str]) -> String {
     let output = ixc(arguments).output().unwrap();
     assert_eq!(output.status.code(), Some(2), "{arguments:?}: {}", stderr(&output));
@@ -34,13 +34,14 @@ fn every_stage_shows_one_op_of_one_layer() {
     let asm = said(&["dump", "--target", "avx2", "--stage", "asm", "--layer", "2", "--op", "route"]);
     assert!(asm.matches(".intel_syntax").count() >= 1 && asm.contains("route_softmax"), "{asm}");
     assert!(!asm.contains("rope_heads"), "{asm}");
-    // A part of a weight's name finds all that has to do with it, with the weight as `tile` left it.
+    // A part of a weight's name finds all statements with the weight, and the weight as `tile` left
+    // it.
     let down = said(&["dump", "--target", "avx2", "--after", "tile", "--layer", "1", "--op", "ffn_down"]);
     assert!(
         down.contains("weight @blk.1.ffn_down_exps.weight") && down.contains("why = ") && down.contains("expert.down")
     );
     assert!(!down.contains("blk.2."), "{down}");
-    // All of a layer: what has no name of its own, too.
+    // All statements of a layer, including those without a name of their own.
     let layer = said(&["dump", "--stage", "graph", "--layer", "3"]);
     for op in ["= rope ", "= attention ", "= add ", "= expert.combine ", "= state.begin @kv.3"] {
         assert!(layer.contains(op), "{op}: {layer}");
@@ -104,22 +105,24 @@ fn every_decision_has_what_lost_and_why() {
         let found = all.iter().filter(|decision| decision["pass"] == pass && decision["question"] == question);
         found.cloned().collect::<Vec<Json>>()
     };
-    // Each weight that products read has a layout and a tiling, and each layer's attention kernels by rows.
+    // Each weight of a product has a layout and a tiling. Each layer has attention kernels by
+    // number of rows.
     assert_eq!(of("pack", "layout").len(), 33);
     assert_eq!((of("tile", "rows of an item").len(), of("tile", "kernel by rows").len()), (21, 33));
     assert_eq!(of("lower", "kernel by rows").len(), 4);
     assert_eq!(of("fuse", "fusion").iter().filter(|each| each["op"] == "rope.append").count(), 4);
     assert_eq!((of("arena", "memory").len(), of("residency", "residency").len()), (1, 1));
-    // The norm before experts is computed twice: what takes it quantised does not see the router's.
+    // The norm before experts is computed twice: the product that takes it quantised is in another
+    // fusion than the router's.
     let layer = of("fuse", "fusion").into_iter().filter(|each| each["layer"] == 2).collect::<Vec<_>>();
     assert!(layer.iter().any(|each| each["chosen"] == "linear.qkv"), "{layer:#?}");
-    // Under a budget the plan says who predicts.
+    // With a budget, the plan names the predictor of each layer.
     let streamed = explain(&["--expert-memory", "1MiB", "--predict", "2", "--pass", "residency"]);
     let streamed = streamed["decisions"].as_array().unwrap();
     assert!(streamed[0]["chosen"].as_str().unwrap().contains("loaded when they are needed"), "{streamed:#?}");
     let routers = streamed.iter().filter(|each| each["question"] == "predictor");
     assert_eq!(routers.filter(|each| each["chosen"].as_str().unwrap().contains("names 4")).count(), 3, "{streamed:#?}");
-    // And how a run begins, which predicts by what the plan has.
+    // The first strategy of a run is a decision too: it predicts with the plan's means.
     let run = |more: &[&str]| {
         let decisions = explain(&[&["--pass", "run"], more].concat());
         let [decision] = &decisions["decisions"].as_array().unwrap()[..] else { panic!("{decisions:#}") };
@@ -132,7 +135,8 @@ fn every_decision_has_what_lost_and_why() {
     assert_eq!(run(&[&small[..], &["--predict", "2"]].concat()), early);
     let asked = explain(&[&small[..], &["--prefetch", "previous", "--pass", "run"]].concat());
     assert_eq!(asked["decisions"].as_array().unwrap().len(), 0, "what is asked for is no decision");
-    // A whole budget says what is left for experts, and the plan is as a run makes it.
+    // With a total budget, the decisions include the memory left for experts, and the plan is that
+    // of a run.
     assert_eq!(run(&["--memory", "1MiB"]), early);
     let budget = explain(&["--memory", "1MiB", "--pass", "compile,residency"]);
     let asked = |question: &str| {
@@ -145,7 +149,7 @@ fn every_decision_has_what_lost_and_why() {
     assert!(roomy["decisions"].as_array().unwrap().iter().all(|each| each["pass"] != "run"), "{roomy:#}");
     assert_eq!(roomy["decisions"].as_array().unwrap().iter().filter(|each| each["op"] == "a run").count(), 1);
     assert!(refused(&["explain", "--memory", "1GiB", "--expert-memory", "1MiB"]).contains("one says the other"));
-    // What is asked for by hand is a decision over what the caches say.
+    // A tiling given by hand overrides the choice by cache sizes.
     let asked = explain(&[
         "--tile",
         "blk.1.ffn_gate_inp*: rows=16 gemm6/48",
@@ -157,12 +161,13 @@ fn every_decision_has_what_lost_and_why() {
         "1",
     ]);
     assert!(asked["decisions"][0]["why"].as_str().unwrap().starts_with("asked for by"), "{asked:#}");
-    // Not packed, and why.
+    // The reason for weights that are not packed.
     let kept = explain(&["--set", "pack.weights=false", "--pass", "pack"]);
     assert!(kept["decisions"][0]["rejected"][0]["why"].as_str().unwrap().contains("pack.weights"), "{kept:#}");
 }
 
-/// Where a grid has a model, and why there: how instances are put on elements, the sizes of pieces, and the shape of each program's.
+/// The decisions of placement on a grid, with reasons: how elements hold instances, the sizes of
+/// pieces, and the shape of each program's area.
 #[test]
 fn placement_tells_what_lost() {
     let explain = |grid: &str| json(&["explain", "--target", &format!("dataflow:{grid}"), "--pass", "place", "--json"]);
@@ -188,13 +193,13 @@ fn placement_tells_what_lost() {
     assert!(refused.contains("a grid takes the model as it is"), "{refused}");
 }
 
-/// The demo model's decisions as a developer reads them.
+/// The demo model's decisions, in the text for developers.
 #[test]
 fn decisions_of_equal_layers_are_said_once() {
     insta::assert_snapshot!("explain", said(&["explain", "--target", "avx2"]));
 }
 
-/// Whether somebody is told decisions changes nothing that is made.
+/// Recording decisions does not change the plan.
 #[test]
 fn a_plan_is_the_same_whoever_is_told() {
     use ixc::compile::{Options, specs};
@@ -214,7 +219,7 @@ fn a_plan_is_the_same_whoever_is_told() {
             assert!(own == own_told && decisions.take().len() > 100, "{}", target.name());
         }
     }
-    // Within a budget, where a plan is made twice.
+    // With a budget, a plan is made twice.
     for memory in [1 << 20, 1 << 40] {
         let run = ixc::runtime::engine::Options { memory: Some(memory), ..Default::default() };
         let options = Options { target: Some(Target::AVX2), predict_extra: Some(1), ..Options::default() };
@@ -224,7 +229,7 @@ fn a_plan_is_the_same_whoever_is_told() {
         assert!(made[0].0.plan == made[1].0.plan && made[0].1 == made[1].1);
         assert!(decisions.take().iter().filter(|decision| decision.question == "memory").count() >= 1);
     }
-    // On a grid.
+    // Placement on a grid.
     let grid = ixc::dataflow::grids::find("small").unwrap();
     let own = ixc::place::place(&model, &grid, &Default::default()).unwrap();
     let (told, decisions) = ixc::explain::placement(&model, &grid, &Default::default()).unwrap();

@@ -1,4 +1,5 @@
-//! What commands print as facts: JSON that names its schema, measurements that say what was measured, units, and lines that fit.
+//! Facts that commands print: JSON with the name of its schema, measurements with their settings,
+//! units, and lines that fit.
 
 use std::process::{Command, Stdio};
 
@@ -92,7 +93,7 @@ fn measurements_are_written_in_every_format() {
     assert_eq!(ixc(["bench", "--format", "csv", "--json"]).output().unwrap().status.code(), Some(2));
 }
 
-/// The cells of a line of CSV.
+/// Splits a line of CSV into cells.
 fn cells(line: &str) -> Vec<String> {
     let (mut cells, mut quoted) = (vec![String::new()], false);
     for c in line.chars() {
@@ -109,7 +110,7 @@ fn cells(line: &str) -> Vec<String> {
 fn the_version_names_commit_and_targets() {
     let short = stdout(ixc(["-V"]));
     let rest = short.strip_prefix(concat!("ixc ", env!("CARGO_PKG_VERSION"))).unwrap().trim_end();
-    // A checkout has both; what was unpacked without git has neither.
+    // A checkout has a commit and a date; sources unpacked without git have neither.
     if let Some(known) = rest.strip_prefix(" (").and_then(|rest| rest.strip_suffix(')')) {
         let (commit, date) = known.split_once(' ').unwrap();
         assert!(commit.len() >= 9 && commit.bytes().all(|byte| byte.is_ascii_hexdigit()), "{short}");
@@ -122,7 +123,7 @@ fn the_version_names_commit_and_targets() {
     assert!(long.contains("architectures: llama") && long.contains("\ncommit: "), "{long}");
 }
 
-/// Where the time went, for programs: one document for a text, on standard error.
+/// `--stats=json` prints the times of a run as one document for a text, on standard error.
 #[test]
 fn stats_are_json_where_that_is_asked_for() {
     let run = |more: &[&str]| {
@@ -148,7 +149,7 @@ fn stats_are_json_where_that_is_asked_for() {
         assert!(linear["share_of_peak"].as_f64().unwrap() > 0.0, "{linear}");
         let shares: f64 = ops.iter().map(|op| op["share"].as_f64().unwrap()).sum();
         assert!(shares > 0.0 && shares <= 1.001, "{shares}");
-        // The longest first.
+        // The longest comes first.
         let seconds: Vec<f64> = ops.iter().map(|op| op["seconds"].as_f64().unwrap()).collect();
         assert!(seconds.is_sorted_by(|a, b| a >= b), "{seconds:?}");
     }
@@ -168,7 +169,8 @@ fn doctor_fits_a_terminal_and_says_more_when_asked() {
     assert!(long.lines().filter(|line| line.starts_with("feature  ")).count() > 10, "{long}");
 }
 
-/// Text goes to standard output and the report to standard error: on one terminal they must not share a line.
+/// Text goes to standard output and the report to standard error. On one terminal they must not
+/// share a line.
 #[test]
 fn what_simulate_checks_is_on_a_line_of_its_own() {
     let mut command = Command::new("sh");
@@ -192,7 +194,7 @@ fn simulated_steps_have_the_units_of_everything_else() {
     }
 }
 
-/// Model files have f32; their 64-bit expansions were printed in every line.
+/// Model files have f32. Graphs once printed their 64-bit expansions in every line.
 #[test]
 fn floats_in_graphs_are_printed_as_the_model_file_has_them() {
     let graph = stdout(ixc(["dump", "--stage", "graph"]));

@@ -1,5 +1,5 @@
-//! What users see when a model file is cut short or replaced while it is in use: an error and a status, never a signal or wrong text:
-//! what was written by then is the beginning of what a run writes that nothing happens to.
+//! A model file that is cut short or replaced during use gives an error and an exit status, never a
+//! signal or wrong text. The text until then is the beginning of an undisturbed run's text.
 
 use std::fs;
 use std::io::Read;
@@ -12,8 +12,8 @@ use crate::support::{demo_model, ixc, scratch, stderr, stdout};
 
 const RUN: [&str; 12] = ["run", "--raw", "-p", "The", "-n", "1900", "--temp", "1", "--seed", "1", "-t", "2"];
 
-/// Runs something that writes more text than can be waited for, breaks the model as soon as there is some, and gives how it ended. What was
-/// written by then has to be the beginning of `right`.
+/// Starts a run that would write text for a long time, damages the model after the first text, and
+/// returns the output. The text until then must be the beginning of `right`.
 fn broken_while_it_runs(arguments: &[&str], path: &Path, right: &str, damage: impl FnOnce()) -> Output {
     let mut child = ixc(RUN).args(arguments).arg(path).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut text = child.stdout.take().unwrap();
@@ -28,19 +28,20 @@ fn broken_while_it_runs(arguments: &[&str], path: &Path, right: &str, damage: im
     output
 }
 
-/// The text of a run that nothing happens to.
+/// Returns the text of an undisturbed run.
 fn undisturbed(arguments: &[&str]) -> String {
     let mut command = ixc(RUN);
     command.args(arguments).arg(demo_model());
     stdout(command)
 }
 
-/// The least budget that a model or plan streams with, and a little more: what a process takes differs from time to time.
+/// Returns the least budget with which a model or plan streams, plus a little: other memory of the
+/// process varies.
 fn budget(path: &Path, arguments: &[&str]) -> u64 {
     let refused =
         ixc(["run", "--raw", "-p", "The", "-t", "2", "--memory", "1MiB"]).args(arguments).arg(path).output().unwrap();
     let message = stderr(&refused);
-    // What is needed, the refusal says.
+    // The error names the needed memory.
     let needed: u64 = message.split("experts, and ").nth(1).unwrap().split(' ').next().unwrap().parse().unwrap();
     needed + 2
 }
@@ -49,7 +50,7 @@ fn cut(path: &Path) {
     fs::OpenOptions::new().write(true).open(path).unwrap().set_len(4096).unwrap();
 }
 
-/// The demo model, copied.
+/// Copies the demo model.
 fn model(folder: &Path) -> PathBuf {
     let path = folder.join("model.gguf");
     fs::copy(demo_model(), &path).unwrap();
@@ -60,11 +61,12 @@ fn model(folder: &Path) -> PathBuf {
 fn a_mapped_model_that_is_cut_short_ends_with_an_error_and_no_signal() {
     let folder = scratch("faults_mapped");
     let path = model(&folder);
-    // Its kernels read weights in the mapped file, all the time.
+    // Kernels of this target read weights in the mapped file during the whole run.
     let portable = ["--target", "portable"];
     let output = broken_while_it_runs(&portable, &path, &undisturbed(&portable), || cut(&path));
     let message = stderr(&output);
-    // Where no kernel read behind the cut before the step's end, that notices it.
+    // If no kernel read beyond the cut before the step's end, the check at the step's end notices
+    // it.
     let says = match output.status.code() {
         Some(74) => "cut short while it was in use",
         _ => "changed while running: its length",
@@ -73,7 +75,7 @@ fn a_mapped_model_that_is_cut_short_ends_with_an_error_and_no_signal() {
     assert!(message.contains(says) && message.lines().count() == 1, "{message}");
 }
 
-/// Packed when first needed, read as they lie in the file, or left to the page cache.
+/// The weights are packed at first use, read from the file, or left to the page cache.
 #[test]
 fn a_model_that_is_overwritten_in_place_ends_with_an_error_wherever_its_weights_are() {
     let right = undisturbed(&[]);
@@ -104,15 +106,15 @@ fn a_model_that_is_overwritten_in_place_ends_with_an_error_wherever_its_weights_
         let output = broken_while_it_runs(arguments, if runs_plan { &plan } else { &path }, &right, damage);
         let message = stderr(&output);
         assert_eq!(output.status.code(), Some(1), "{arguments:?}, {}: {message}", output.status);
-        // The program may look between the two changes, and then finds the new time of change.
+        // Between the two changes, the program finds the new time of change.
         let status = sets_time_back && message.contains("its time of its last change of status");
         let changed = status || message.contains("its time of change");
         assert!(message.contains("model.gguf: ") && changed, "{arguments:?}: {message}");
     }
 }
 
-/// A limit of a file's size ends a command with an error, and without an output. A part of a plan
-/// stays, since compiling again continues it.
+/// A limit on file sizes ends a command with an error and without an output. A part of a plan
+/// remains, since compiling again continues it.
 #[test]
 fn a_limit_of_file_sizes_is_an_error() {
     let folder = scratch("faults_file_size");
@@ -123,7 +125,7 @@ fn a_limit_of_file_sizes_is_an_error() {
     run.arg(&state).arg(demo_model());
     let limit = libc::rlimit { rlim_cur: 4096, rlim_max: 4096 };
     for mut command in [compile, run] {
-        // SAFETY: only a system call in the child, which may be made between fork and exec.
+        // SAFETY: the child makes only one system call, which is allowed between fork and exec.
         unsafe {
             command.pre_exec(move || match libc::setrlimit(libc::RLIMIT_FSIZE, &raw const limit) {
                 0 => Ok(()),
@@ -138,7 +140,7 @@ fn a_limit_of_file_sizes_is_an_error() {
     }
 }
 
-/// What happens to a file that is in use.
+/// Damage to a file during use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Damage {
     Cut,
@@ -149,14 +151,14 @@ enum Damage {
 impl Damage {
     const ALL: [Damage; 3] = [Damage::Cut, Damage::Overwritten, Damage::Replaced];
 
-    /// Makes what is needed for it, so that the damage itself is done at once.
+    /// Prepares the damage, so that the damage itself takes one step.
     fn prepare(self, path: &Path) -> impl FnOnce() + '_ {
         let other = path.with_extension("other");
         fs::copy(path, &other).unwrap();
         move || match self {
             Damage::Cut => cut(path),
             Damage::Overwritten => {
-                // As long as before, from the middle on.
+                // The length is unchanged; the second half is overwritten.
                 let length = fs::metadata(path).unwrap().len();
                 let file = fs::OpenOptions::new().write(true).open(path).unwrap();
                 file.write_all_at(&vec![0x55; (length - length / 2) as usize], length / 2).unwrap();
@@ -195,7 +197,7 @@ fn a_streamed_plan_with_blocks_that_is_cut_short_overwritten_or_replaced_ends_wi
         let memory = format!("{}MiB", budget(&path, &[]));
         let output = broken_while_it_runs(&["--memory", &memory], &path, &right, damage.prepare(&path));
         let message = stderr(&output);
-        // A block that is read for the first time then has another checksum, which may be what is noticed first.
+        // The run may first notice the wrong checksum of a block that it reads for the first time.
         let damaged = output.status.code() == Some(65) && message.contains("damaged");
         let changed = output.status.code() == Some(1)
             && (message.contains("changed while running") || message.contains("truncated"));

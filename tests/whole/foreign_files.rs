@@ -1,12 +1,12 @@
-//! What people give for a model and is none: folders, files of other kinds, names of registries. Each gets one line that says what it is
-//! and how to come to a GGUF file.
+//! Inputs that people give as a model but that are not: folders, files of other kinds, names of
+//! registries. Each gets one line that names the kind and the way to a GGUF file.
 
 use std::fs;
 use std::path::Path;
 
 use crate::support::{demo_model, ixc, scratch, stderr};
 
-/// The one line that `ixc inspect PATH` says, and its exit status.
+/// Returns the exit status and the one line that `ixc inspect PATH` prints.
 #[track_caller]
 fn said(path: &Path) -> (Option<i32>, String) {
     let mut command = ixc(["inspect"]);
@@ -69,7 +69,7 @@ fn folders_are_told_apart_and_a_model_in_one_is_named() {
     assert!(said(&folder).1.contains("one of the 2 in it"), "{:?}", said(&folder));
 }
 
-/// Of these, `-hf` was read as `-h` and printed the help with exit status 0.
+/// A regression: `-hf` was once read as `-h` and printed the help with exit status 0.
 #[test]
 fn names_of_registries_are_no_paths_and_nothing_is_downloaded() {
     for (arguments, says) in [
@@ -87,7 +87,7 @@ fn names_of_registries_are_no_paths_and_nothing_is_downloaded() {
         assert!(output.status.code() == Some(2) && output.stdout.is_empty(), "{arguments:?}: {said}");
         assert!(said.contains(says) && said.contains("downloads nothing"), "{arguments:?}: {said}");
     }
-    // Text is text, and a missing file a missing file.
+    // An option's name is accepted as text, and a missing file is reported as missing.
     let text = ixc(["tokenize", "demo", "-p", "-hf"]).output().unwrap();
     assert!(text.status.success(), "{}", stderr(&text));
     assert_eq!(ixc(["inspect", "folder/none.gguf"]).output().unwrap().status.code(), Some(66));

@@ -1,4 +1,4 @@
-//! Answers of `ixc serve` that go on with what the assistant has said, and calls that are demanded of it.
+//! Answers of `ixc serve` that continue the assistant's last message, and required tool calls.
 
 use std::path::Path;
 
@@ -6,8 +6,9 @@ use serde_json::{Value, json};
 
 use crate::serve::Server;
 
-/// An answer goes on with the last message where that is the assistant's: as a completion of the prompt that the template makes of it, which it does not
-/// repeat, in every interface; and a form that is asked for is the whole's.
+/// If the last message is the assistant's, an answer continues it. The answer is a completion of
+/// the prompt from the template, without the earlier part, in every interface. A requested format
+/// applies to both parts together.
 #[test]
 fn an_answer_goes_on_with_the_last_message() {
     let server = Server::start(&["--chat-template", "chatml"]);
@@ -58,7 +59,7 @@ fn an_answer_goes_on_with_the_last_message() {
     });
     let format =
         json!({"response_format": {"type": "json_schema", "json_schema": {"schema": schema}}, "max_tokens": 60});
-    // The last is whole already.
+    // The last text is complete already.
     for said in ["{\"age\":", " {", "{\"age\": 4", "{\"age\": 42}"] {
         let (status, answer) = server.post("/v1/chat/completions", &with(said, format.clone()));
         assert_eq!((status, &answer["choices"][0]["finish_reason"]), (200, &json!("stop")), "{answer}");
@@ -119,7 +120,7 @@ fn an_answer_goes_on_with_the_last_message() {
     assert!(answer["error"]["message"].as_str().unwrap().contains("thinking block"), "{answer}");
 }
 
-/// Reasoning goes on as reasoning, and what was said before calls stands before them.
+/// Continued reasoning stays reasoning. Text before a call stays before the call.
 #[test]
 fn reasoning_and_calls_follow_what_was_said() {
     let template = Path::new(env!("CARGO_TARGET_TMPDIR")).join("serve_prefill.jinja");
@@ -137,7 +138,7 @@ fn reasoning_and_calls_follow_what_was_said() {
     };
     let (message, _) = ask(json!({"role": "assistant", "reasoning_content": "Well,"}), json!({"max_tokens": 8}));
     assert!(message["reasoning_content"].as_str().is_some_and(|text| !text.is_empty()), "{message}");
-    // The same, as some write it.
+    // The same, in the form that some clients use.
     let (other, _) = ask(json!({"role": "assistant", "content": "<think>Well,"}), json!({"max_tokens": 8}));
     assert_eq!(message["reasoning_content"], other["reasoning_content"]);
 
@@ -150,7 +151,8 @@ fn reasoning_and_calls_follow_what_was_said() {
     assert_eq!(message["tool_calls"][0]["function"], json!({"name": "look", "arguments": "{}"}));
 }
 
-/// Of a template without a form of calls they are demanded in a form of the server's own, which the model is told.
+/// If a template has no form for calls, required calls use a form of the server, which the prompt
+/// describes.
 #[test]
 fn calls_are_demanded_of_templates_without_any() {
     let server = Server::start(&["--chat-template", "chatml"]);
@@ -187,7 +189,7 @@ fn calls_are_demanded_of_templates_without_any() {
     let (status, text) = server.ask("POST", "/v1/messages", "", &theirs.to_string());
     assert!(status == 200 && text.contains("\"tool_use\"") && !text.contains("text_delta"), "{text}");
     assert!(text.contains(&format!("\"input_tokens\":{counted}")), "{counted}: {text}");
-    // A history whose last calls have no results yet can be counted, and not be answered.
+    // A history whose last calls have no results can be counted, but not answered.
     let call = json!({"type": "tool_use", "id": "a", "name": "look", "input": {}});
     theirs["messages"].as_array_mut().unwrap().push(json!({"role": "assistant", "content": [call]}));
     theirs["stream"] = false.into();

@@ -1,4 +1,5 @@
-//! Golden models through the whole program: logits against exact ones that other people's tools computed.
+//! Golden models through the whole program: logits against exact logits that other projects' tools
+//! computed.
 
 use std::path::Path;
 
@@ -14,15 +15,17 @@ use ixc::targets::Target;
 use ixc_testing::bits::Table;
 use ixc_testing::nmse::nmse;
 
-/// The models in `../shared/golden/expect` that are supported must be at least these many.
+/// Least number of supported models in `../shared/golden/expect`.
 const MODELS: usize = 34;
 
-/// Models whose exact logits were computed with a ramp of YaRN that begins and ends at whole pairs, as llama.cpp has it. gpt-oss was trained without that
-/// (`truncate: false` in its configuration), which files have no key for; the graph is as the model was trained, and as transformers computes it. The
-/// repository's model has such logits; these are held against the interpreter.
+/// Models whose exact logits were computed with llama.cpp's YaRN ramp, which begins and ends at
+/// whole pairs. gpt-oss was trained with a ramp that does not (`truncate: false` in its
+/// configuration), and files have no key for that. The graph follows the training, as transformers
+/// does. Logits of this model are compared with the interpreter. The repository has another gpt-oss
+/// model with logits of the trained ramp.
 const TRUNCATED: [&str; 1] = ["models/gpt-oss-mxfp4.gguf"];
 
-/// The exact logits at the last positions.
+/// Returns the exact logits at the last positions.
 fn exact(model: &Golden, folder: &Path) -> Vec<f32> {
     match TRUNCATED.contains(&model.name()) {
         true => model.last(&model.interpreted(folder)).to_vec(),
@@ -74,30 +77,33 @@ fn models_of_the_repository_keep_their_limits() {
     if runs_all() { table.check() } else { table.check_part() }
 }
 
-/// What llama.cpp's error on a model is: the smaller of its two paths'.
+/// Returns llama.cpp's error on a model: the smaller error of its two paths.
 fn rival(model: &Golden, measure: &str) -> f64 {
     let of = |path: &str| model.expect["llama_cpp"][path][measure].as_f64().unwrap();
     of("default").min(of("no_repack"))
 }
 
-/// llama.cpp's errors on a model whose experts flip into recurrent states.
+/// llama.cpp's errors on a model in which a flipped expert changes recurrent states.
 struct Flipping {
     name: &'static str,
-    /// At the last positions.
+    /// Error at the last positions.
     last: f64,
-    /// What a quarter of all positions' errors are below.
+    /// Bound that a quarter of all positions' errors is below.
     quartile: f64,
 }
 
-/// A flipped expert changes a recurrent state, and with it every position behind it: errors over some positions then say when experts flipped, by chance, and
-/// not how much is rounded. At the last positions llama.cpp's own error may be above the file's limit, which is 1.25 times its error over all; and in place of the
-/// error over all stands one that flips have no part in. Measured as `default` was, by position.
+/// A flipped expert changes a recurrent state, and with it every later position. Errors over some
+/// positions then show when experts flipped, by chance, and not the size of rounding errors.
+///
+/// At the last positions llama.cpp's own error may exceed the file's limit, which is 1.25 times its
+/// error over all positions. A quartile, which flips do not affect, replaces the error over all.
+/// Both numbers were measured as `default` was, by position.
 const FLIPPING: [Flipping; 2] = [
     Flipping { name: "models/qwen3next-q4_k_m.gguf", last: 0.0920, quartile: 0.0077 },
     Flipping { name: "models/qwen35moe-q4_k_m.gguf", last: 0.0600, quartile: 0.0097 },
 ];
 
-/// What a quarter of the positions' errors are below.
+/// Returns the bound that a quarter of the positions' errors is below.
 fn quartile(model: &Golden, logits: &[f32], folder: &Path) -> f64 {
     let exact = model.interpreted(folder);
     let width = logits.len() / model.tokens("prompt_tokens").len();
@@ -106,13 +112,13 @@ fn quartile(model: &Golden, logits: &[f32], folder: &Path) -> f64 {
     errors[errors.len() / 4 - 1]
 }
 
-/// Error over all positions: llama.cpp's figures are over all, of which exact logits are at hand for the last eight, so the
-/// interpreter, which is exact to 1e-9, stands in for the others.
+/// Returns the error over all positions, as llama.cpp's figures are. Exact logits exist only for
+/// the last eight, so the interpreter, which is exact to 1e-9, replaces them.
 fn error_over_all(model: &Golden, logits: &[f32], folder: &Path) -> f64 {
     nmse(logits, &model.interpreted(folder))
 }
 
-/// The table of a target's checksums of logits.
+/// Returns a target's table of checksums of logits.
 fn table(name: &str) -> Table {
     Table::new(&Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/bits/{name}.txt")))
 }
@@ -134,7 +140,7 @@ fn compiled_models_keep_their_limits(target: Target) {
     let folder = scratch(&format!("golden_{target}"));
     let models = Golden::all(&golden);
     assert!(models.len() >= MODELS);
-    // Logarithms of our error over llama.cpp's, at the last positions and over all.
+    // Logarithms of the ratio of our error to llama.cpp's, at the last positions and over all.
     let (mut last, mut all) = (Vec::new(), Vec::new());
     let mut table = table(&format!("golden-{target}"));
     for model in &models {
@@ -148,8 +154,9 @@ fn compiled_models_keep_their_limits(target: Target) {
         println!("{nmse:.2e} <= {limit:.2e}  {}", model.name());
         let facts = stdout(ixc(["inspect".as_ref(), model.model.as_os_str(), "--json".as_ref()]));
         let facts: serde_json::Value = serde_json::from_str(&facts).unwrap();
-        // A file's limit is 1.25 times llama.cpp's error over all positions, of which the last are a quarter: where an expert flips in that quarter, all
-        // are held against all.
+        // A file's limit is 1.25 times llama.cpp's error over all positions; the last positions are
+        // a quarter of these. If an expert flips in that quarter, the errors over all positions are
+        // compared.
         let experts = facts["experts"].is_number();
         let over_all = experts.then(|| error_over_all(model, &logits, &folder) / rival(model, "nmse"));
         let over_all_fits = over_all.is_some_and(|ratio| ratio <= 1.25);
@@ -196,8 +203,8 @@ fn portable_keeps_the_limits() {
     compiled_models_keep_their_limits(Target::PORTABLE);
 }
 
-/// A cover of the models with experts, those of `../shared` too, with the least room that will do:
-/// in steps of all tokens and of one.
+/// A cover of the models with experts, including those of `../shared`, with the least memory for
+/// experts, in steps of all tokens and of one.
 #[test]
 fn streamed_experts_give_the_bits_of_resident_ones() {
     let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
@@ -237,8 +244,8 @@ fn streamed_experts_give_the_bits_of_resident_ones() {
     }
 }
 
-/// Activations of bf16 weights are rounded to bf16 where the target has products of pairs and no tiles, as in llama.cpp, whose error times 1.25 is the
-/// limit.
+/// Activations for bf16 weights are rounded to bf16 if the target has products of pairs and no
+/// tiles, as in llama.cpp. The limit is 1.25 times llama.cpp's error.
 #[test]
 fn pairs_of_bf16_keep_the_limit() {
     let Some(golden) = shared("golden") else { return };
@@ -255,21 +262,22 @@ fn pairs_of_bf16_keep_the_limit() {
         let (nmse, limit) = (nmse(model.last(&logits), &model.exact), 1.25 * rival(&model, "nmse"));
         println!("{nmse:.2e} <= {limit:.2e}  {}", model.name());
         assert!(nmse <= limit, "{nmse:e} > {limit:e}  {}", model.name());
-        // Nothing else rounds as much: were they not rounded, the test would say nothing.
+        // No other rounding is as large: without it, the test would show nothing.
         assert!(nmse > limit / 10.0, "{nmse:e}  {}", model.name());
         seen += 1;
     }
     assert!(seen > 0);
 }
 
-/// Without any file that is not in the repository.
+/// This test needs only files of the repository.
 #[test]
 fn the_demo_model_keeps_its_bits() {
     let folder = scratch("demo_bits");
     let mut table = table("demo");
     let tokens: Vec<u32> = (0..45).map(|i| (i * i * 7 + 3 * i + 1) % 256).collect();
     let as_stored = [Target::AVX2, Target::AVX512, Target::AMX, Target::PORTABLE].map(|target| (target, None));
-    // The scales that are found are part of what is kept; products of them have the same bits on all targets.
+    // The requantised scales also belong to the tested result. Products with them have the same
+    // bits on all targets.
     let requantised = Format::requantised().map(|format| (Target::AVX2, Some(format.name())));
     for (target, weights) in as_stored.into_iter().chain(requantised) {
         let out = folder.join("out.npy");
@@ -284,7 +292,8 @@ fn the_demo_model_keeps_its_bits() {
     table.check();
 }
 
-/// Few rows in bands of weight rows as small as there are, and in whole columns: steps of a token, of a few, and experts of few among many.
+/// Few rows in the smallest bands of weight rows, and in whole columns: steps of one token, of a
+/// few, and experts with few rows of many.
 #[test]
 fn bands_change_no_bit() {
     let folder = scratch("bands");
@@ -326,7 +335,7 @@ fn the_demo_model_is_as_good_as_llama_cpp() {
         let target = format!("{}{}", target.name(), if emulate { ", emulated" } else { "" });
         let vocabulary = logits.len() / model.tokens("prompt_tokens").len();
         let divergence = kl_divergence(model.last(&logits), &model.exact, vocabulary);
-        // As in `error_over_all`.
+        // The interpreter replaces exact logits, as in `error_over_all`.
         let exact = model.interpreted(&folder);
         assert!(nmse(model.last(&exact), &model.exact) <= model.number("interpreter_nmse_max"));
         let all = kl_divergence(&logits, &exact, vocabulary);

@@ -1,4 +1,4 @@
-//! Answers that follow JSON schemas: whatever the logits, they parse and are what the schema says.
+//! Answers that follow JSON schemas: with any logits, they parse and are valid.
 
 use ixc::generator::{End, Request};
 use ixc::grammar::{Source, Vocabulary};
@@ -9,9 +9,9 @@ use ixc::session::Session;
 use serde_json::{Map, Value, json};
 use std::ops::ControlFlow;
 
-/// Schemas in a run of the tests; `IXC_SCHEMAS` asks for others.
+/// Number of schemas in a test run; `IXC_SCHEMAS` sets another.
 const SCHEMAS: u64 = 300;
-/// Most tokens of an answer. What closes it is drawn more and more likely.
+/// Max tokens of an answer. Tokens that close it become more and more likely.
 const MAX_TOKENS: usize = 4000;
 
 fn below(random: &mut Random, count: usize) -> usize {
@@ -22,7 +22,7 @@ fn chance(random: &mut Random) -> bool {
     random.bits() & 1 == 1
 }
 
-/// Any value of a few that stand in `enum` and `const`.
+/// Returns one of a few values for `enum` and `const`.
 fn value(random: &mut Random) -> Value {
     let values = [
         json!(null),
@@ -37,7 +37,7 @@ fn value(random: &mut Random) -> Value {
     values[below(random, values.len())].clone()
 }
 
-/// A schema; with a definition to name where there is one.
+/// Returns a schema, which may refer to the definition if `defined`.
 fn schema(random: &mut Random, depth: usize, defined: bool) -> Value {
     let kinds = if depth == 0 { 6 } else { 10 };
     match below(random, kinds) {
@@ -100,7 +100,7 @@ fn schema(random: &mut Random, depth: usize, defined: bool) -> Value {
     }
 }
 
-/// A schema, whole.
+/// Returns a whole schema with its definition.
 fn whole(seed: u64) -> Value {
     let mut random = Random::new(seed);
     let defined = chance(&mut random);
@@ -112,7 +112,7 @@ fn whole(seed: u64) -> Value {
     schema
 }
 
-/// Whether a value is what a schema says: of the keywords that are used above.
+/// Returns whether a value is valid, by the keywords used above.
 fn is_valid(value: &Value, schema: &Value, root: &Value) -> bool {
     let Some(schema) = schema.as_object() else { return schema.as_bool() == Some(true) };
     let valid = |value: &Value, schema: &Value| is_valid(value, schema, root);
@@ -171,7 +171,7 @@ fn is_valid(value: &Value, schema: &Value, root: &Value) -> bool {
     })
 }
 
-/// An answer of random logits, which more and more want to close it.
+/// Returns an answer from random logits, which increasingly favour closing tokens.
 fn answer(session: &Session, vocabulary: &Vocabulary, schema: &Value, seed: u64) -> String {
     let tokenizer = session.model().tokenizer().unwrap();
     let ends = tokenizer.end_of_generation();
@@ -214,7 +214,7 @@ fn answers_are_what_schemas_say() {
         let text = answer(&session, &vocabulary, &schema, seed);
         let value: Value = match serde_json::from_str(&text) {
             Ok(value) => value,
-            // JSON, of which not all parsers take all: 1e999.
+            // 1e999 is valid JSON, but not all parsers accept it.
             Err(error) if error.to_string().starts_with("number out of range") => {
                 large += 1;
                 continue;
@@ -226,7 +226,7 @@ fn answers_are_what_schemas_say() {
     assert!(large * 20 < count, "{large} of {count} have a number that is too large to be read");
 }
 
-/// The test's own judge.
+/// Tests the validity check of this file.
 #[test]
 fn what_no_schema_says_is_not_valid() {
     for (value, schema) in [
@@ -261,7 +261,7 @@ fn a_grammar_ends_a_text() {
     assert_eq!((found.len(), end), (6, End::Grammar), "{found}");
     let (found, end) = text(Source::Lark("start: \"a\" | \"b\" \"c\"".into()));
     assert!(["a", "bc"].contains(&&*found) && end == End::Grammar, "{found}");
-    // The same text without a grammar and with one that all texts follow.
+    // The text is the same without a grammar and with a grammar that accepts every text.
     let free = text(Source::Regex("(?s:.*)".into())).0;
     let request = Request { limit: Some(40), ..Request::new(&tokens[..], Settings::greedy()) };
     let generation = session.generate(&request, |_| Ok::<_, ixc::Error>(ControlFlow::Continue(()))).unwrap();

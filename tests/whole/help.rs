@@ -1,26 +1,27 @@
-//! What `--help` prints, whole, as a terminal of 80 columns and one of 100 show it: `snapshots/whole__help__*.snap`.
+//! The whole output of `--help`, for terminals of 80 and 100 columns:
+//! `snapshots/whole__help__*.snap`.
 
 use std::collections::BTreeMap;
 use std::process::Stdio;
 
 use crate::support::{ixc, stdout};
 
-/// The help of a command at a width.
+/// Returns the help of a command at a width.
 fn help(command: &[&str], width: usize) -> String {
     let mut program = ixc([command, &["--help"]].concat());
-    // No terminal is asked for its width then.
+    // Without a terminal, the width comes from `COLUMNS`.
     program.stdin(Stdio::null()).stderr(Stdio::piped()).env("COLUMNS", width.to_string());
     stdout(program)
 }
 
-/// The commands in a help, but clap's own.
+/// Returns the commands in a help, except clap's own.
 fn commands(help: &str) -> Vec<String> {
     let Some((_, list)) = help.split_once("Commands:\n") else { return Vec::new() };
     let names = list.lines().take_while(|line| !line.is_empty()).filter(|line| !line.starts_with("   "));
     names.filter_map(|line| line.split_whitespace().next()).filter(|name| *name != "help").map(str::to_owned).collect()
 }
 
-/// The help of every command and of commands of commands, by name.
+/// Returns the help of every command and subcommand, by name.
 fn all(width: usize) -> BTreeMap<String, String> {
     let mut all = BTreeMap::new();
     let mut open = vec![Vec::<String>::new()];
@@ -37,12 +38,13 @@ fn indent(line: &str) -> usize {
     line.len() - line.trim_start().len()
 }
 
-/// Lines that were wrapped twice: the first word of the next line would have fitted.
+/// Returns lines that were wrapped twice: the first word of the next line would have fitted.
 fn ragged(text: &str, width: usize) -> Vec<String> {
     let lines: Vec<&str> = text.lines().collect();
     let is_prose = |line: &str| {
         let words = line.trim_start();
-        // Paragraphs of descriptions and of text; lists, what clap adds in brackets, headings and examples begin lines on purpose.
+        // Paragraphs of descriptions and of text. Lists, clap's additions in brackets, headings and
+        // examples begin a line intentionally.
         [0, 10].contains(&indent(line)) && !words.is_empty() && !words.starts_with(['[', '-']) && !words.ends_with(':')
     };
     let pairs =
@@ -69,7 +71,7 @@ fn help_fits_its_width_and_is_wrapped_once() {
     }
 }
 
-/// Examples are lines to copy: none is so long that a terminal of 80 columns wraps it.
+/// Examples are lines to copy, so a terminal of 80 columns must not wrap them.
 #[test]
 fn examples_are_the_same_at_every_width() {
     let [narrow, wide] = [80, 100].map(all);
@@ -97,7 +99,7 @@ fn help_is_as_it_was_accepted() {
     }
 }
 
-/// `-h` has the options that most people need, on one screen, and says where the others are.
+/// `-h` has the options that most people need, on one screen, and names the place of the others.
 #[test]
 fn short_help_fits_a_screen() {
     for command in ["run", "serve", "compile", "bench", "eval", "logits", "dump"] {
@@ -112,7 +114,7 @@ fn short_help_fits_a_screen() {
         );
         assert!(!text.contains("--tile") && !text.contains("--mirostat"), "{text}");
     }
-    // Options of one kind stand together.
+    // Options of one kind are in one group.
     let help = help(&["run"], 100);
     let places: Vec<usize> =
         ["\nModel:", "\nText:", "\nMemory:", "\nFor kernel developers:", "\nSampling:", "\nGrammar:"]

@@ -1,4 +1,5 @@
-//! Plans that keep every rule of the format and are made to cost: each is refused, or runs, in time and memory in proportion to its bytes.
+//! Valid plans that are designed to be expensive. Each is refused or runs, in time and memory
+//! proportional to its bytes.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -11,10 +12,11 @@ use ixc::ir::plan::decode;
 use ixc::ir::plan::{ArenaBuffer, BucketId, BufferId, Plan, RopeTable, RowCount, State, Step, WeightFile};
 use ixc::runtime::file;
 
-/// Processor time of a refusal, over what a good plan's first token takes. Issue: one second, in a release build; the code that reads
-/// plans is built with `opt-level = 1` here, too, and takes about twice as long.
+/// Max processor time of a refusal, in addition to that of a good plan's first token. The
+/// requirement is one second in a release build. Here, the code that reads plans is built with
+/// `opt-level = 1` and takes about twice as long.
 const SECOND: Duration = Duration::from_secs(2);
-/// Memory of a refusal, over that of a good plan and the factor of the plan's own bytes.
+/// Max memory of a refusal, in addition to a good plan's and to the factor of the plan's bytes.
 const KIB: u64 = 64 << 10;
 
 fn plan(folder: &Path, arguments: &[&str]) -> Plan<Kernel> {
@@ -39,7 +41,7 @@ fn first_bucket(plan: &Plan<Kernel>) -> usize {
     plan.steps.iter().position(|step| matches!(step, Step::Bucket { .. })).unwrap()
 }
 
-/// A buffer of zeros of its own, one i32 for each token.
+/// Adds a separate buffer of zeros, with `words` i32 for each token.
 fn zeros(plan: &mut Plan<Kernel>, words: u64) -> BufferId {
     let buffer =
         ArenaBuffer { name: "z".into(), row_bytes: 4 * words, rows: RowCount::Tokens, offset: plan.arena_bytes };
@@ -48,12 +50,12 @@ fn zeros(plan: &mut Plan<Kernel>, words: u64) -> BufferId {
     BufferId(plan.buffers.len() as u32 - 1)
 }
 
-/// Numbers of a weight that is read as it is stored: the first of those that are vectors.
+/// Returns the index of a weight that is read as it is stored: the first vector.
 fn vector(plan: &Plan<Kernel>) -> usize {
     plan.weights.iter().position(|weight| weight.shape.len() == 1).unwrap()
 }
 
-/// A vector as a derived tensor that reads one number again and again.
+/// Replaces a vector by a derived tensor that reads one number again and again.
 fn derived(plan: &mut Plan<Kernel>, file: u32, offset: u64) -> usize {
     let (at, number) = (vector(plan), plan.derived.len() as u32);
     let columns = plan.weights[at].shape[0];
@@ -77,7 +79,7 @@ fn derived(plan: &mut Plan<Kernel>, file: u32, offset: u64) -> usize {
 
 type Change = fn(&mut Plan<Kernel>);
 
-/// What is changed, and a part of what is said.
+/// Name of the plan, a part of the error, and the change.
 const REFUSED: &[(&str, &str, Change)] = &[
     ("a derived tensor that is not there", "derived tensor 7 does not exist", |plan| {
         let at = vector(plan);
@@ -132,7 +134,8 @@ const REFUSED: &[(&str, &str, Change)] = &[
     ("statements", "number of statements of all kernels is", |plan| {
         let empty = For { var: VarId(0), trip: Affine::constant(1), carries: vec![], body: vec![] };
         let mut kernel = Kernel { vars: vec!["i".into()], body: vec![Stmt::For(empty); 6000], ..kernel("k") };
-        // Long names, so that it is not refused for what its statements take.
+        // Long names make room for the statements, so that another limit does not refuse the plan
+        // first.
         kernel.name = "k".repeat(100_000);
         plan.kernels.resize(plan.kernels.len() + 100, kernel);
     }),
@@ -168,7 +171,7 @@ const REFUSED: &[(&str, &str, Change)] = &[
     ("files", "number of model files is 5000", |plan| plan.files.resize(5000, plan.files[0].clone())),
     ("the arena", "cannot map 18446744073709551615 bytes for the arena", |plan| plan.arena_bytes = u64::MAX),
     ("words of the tokenizer", "take more than 16 times as much memory", |plan| {
-        // A list of texts of no bytes, where the tokenizer's tokens are.
+        // A list of empty texts in place of the tokenizer's tokens.
         plan.tokenizer = [vec![2, 0], vec![0x80, 0x80, 0x80, 0x08], vec![0; 16 << 20]].concat();
     }),
 ];
@@ -203,7 +206,8 @@ fn a_refusal_takes_a_second_and_little_memory() {
     }
 }
 
-/// What `ixc` makes itself is far from every limit, so that a model may be thirty times as deep as the deepest known one.
+/// Plans that `ixc` makes are far from every limit: a model could be thirty times as deep as the
+/// deepest known one.
 #[test]
 fn plans_of_models_are_far_from_the_limits() {
     let folder = scratch("modest-plans");
@@ -227,7 +231,8 @@ fn plans_of_models_are_far_from_the_limits() {
     for (what, found, most) in deep {
         assert!(found <= most * layers / 2 + 20, "{what}: {found} of {layers} layers");
     }
-    // Their parts take far less than sixteen times their bytes, so that plans of any size are read: the slack is used up here.
+    // Their parts take far less than sixteen times their bytes, so plans of any size are read. This
+    // plan uses up the slack.
     let mut many = good.clone();
     many.kernels = good.kernels.iter().cycle().take(50 * good.kernels.len()).cloned().collect();
     many.steps = good.steps.iter().cycle().take(500 * good.steps.len()).cloned().collect();
@@ -242,7 +247,8 @@ fn plans_of_models_are_far_from_the_limits() {
     assert_eq!(ixc::compile::decode_tokenizer(&tokenizer).unwrap(), spec);
 }
 
-/// The checks of groups of experts: each prediction looked at all later windows, each task at all before it.
+/// Checks of expert groups once took quadratic time: each prediction looked at all later windows,
+/// and each task at all earlier tasks.
 #[test]
 fn checking_groups_takes_time_in_proportion_to_the_plan() {
     let folder = scratch("hostile-groups");
@@ -261,7 +267,7 @@ fn checking_groups_takes_time_in_proportion_to_the_plan() {
         panic!("a model with experts has routings")
     };
 
-    // As many predictions before as many windows as there may be.
+    // The max number of predictions before the max number of windows.
     let mut predicts = good.clone();
     let small = |step: &Step| match step {
         Step::Run { tasks, .. } => {
@@ -279,7 +285,7 @@ fn checking_groups_takes_time_in_proportion_to_the_plan() {
     println!("predictions: {:?}, {:?}: {}", base.processor, many.processor, many.stderr.trim());
     assert!(many.processor < base.processor + SECOND, "{:?}", many.processor);
 
-    // Tasks of two stages in a window, each writing a buffer of its own.
+    // Tasks of two stages in a window, each writing a separate buffer.
     let mut tasks = good.clone();
     let at =
         (request..release).find(|&i| matches!(&good.steps[i], Step::Run { tasks, .. } if !tasks.is_empty())).unwrap();
@@ -306,13 +312,15 @@ fn checking_groups_takes_time_in_proportion_to_the_plan() {
     assert!(many.processor < base.processor + 2 * SECOND, "{:?}", many.processor);
 }
 
-/// Ends a command of which `until` appeared on standard error, by Ctrl-C.
+/// Interrupts a command with Ctrl-C once its output satisfies `until`: standard output if `out`,
+/// else standard error.
 fn interrupted(mut command: std::process::Command, until: impl Fn(&str) -> bool, out: bool) -> (Option<i32>, String) {
     use std::io::Read;
     use std::os::unix::process::CommandExt;
     use std::process::Stdio;
     let limit = libc::rlimit { rlim_cur: 60, rlim_max: 60 };
-    // SAFETY: between fork and exec only setrlimit is called, which is async-signal-safe and reads a value that the closure owns.
+    // SAFETY: between fork and exec only setrlimit is called. It is async-signal-safe and reads a
+    // value that the closure owns.
     unsafe {
         command.pre_exec(move || match libc::setrlimit(libc::RLIMIT_CPU, &limit) {
             0 => Ok(()),
@@ -327,14 +335,14 @@ fn interrupted(mut command: std::process::Command, until: impl Fn(&str) -> bool,
         said.push(char::from(byte[0]));
     }
     assert!(until(&said), "{said}");
-    // SAFETY: the child is ours and was not waited for.
+    // SAFETY: the child belongs to this test and was not waited for.
     assert_eq!(unsafe { libc::kill(libc::pid_t::try_from(child.id()).unwrap(), libc::SIGINT) }, 0);
     let status = child.wait().unwrap();
     stdout.read_to_string(&mut said).unwrap();
     (status.code(), said)
 }
 
-/// Adds a loop of 2^40 rounds to a kernel: it verifies, and does not end.
+/// Adds a loop of 2^40 rounds to a kernel. The kernel verifies, but does not end in practice.
 fn spin(kernel: &mut Kernel) {
     let var = VarId(kernel.vars.len() as u32);
     kernel.vars.push("spin".into());
@@ -354,7 +362,7 @@ fn the_first_ctrl_c_ends_a_prompt_that_does_not_end() {
     hostile.kernels.iter_mut().for_each(spin);
     let mut command = ixc(["run", "--raw", "-p", "The borrow checker", "-n", "4", "--stats", "--emulate"]);
     command.arg(write(&folder, &hostile));
-    // It was loaded, so that it computes now or soon.
+    // The plan is loaded, so it computes now or soon.
     let (code, said) = interrupted(command, |said| said.contains("emulated\n"), false);
     assert_eq!(code, Some(130), "{said}");
 }
@@ -363,7 +371,8 @@ fn the_first_ctrl_c_ends_a_prompt_that_does_not_end() {
 fn the_first_ctrl_c_ends_a_token_that_does_not_end() {
     let folder = scratch("spins-later");
     let mut hostile = plan(&folder, &[]);
-    // A kernel for one row that is used by tasks over tokens alone: not by those that make the prompt's logits.
+    // A kernel for one row that only tasks over tokens use, not the tasks that make the prompt's
+    // logits.
     let rows: Vec<_> = hostile
         .steps
         .iter()
@@ -380,12 +389,13 @@ fn the_first_ctrl_c_ends_a_token_that_does_not_end() {
     spin(&mut hostile.kernels[kernel.0 as usize]);
     let mut command = ixc(["run", "--raw", "-p", "The borrow checker", "-n", "4", "--temp", "0", "--emulate"]);
     command.arg(write(&folder, &hostile));
-    // One token came; the next never does.
+    // The first token is there; the next one never comes.
     let (code, said) = interrupted(command, |said| !said.is_empty(), true);
     assert_eq!(code, Some(130), "{said}");
 }
 
-/// A model of 12 GiB of holes: packing it takes many seconds, of which the first moments will do.
+/// The model file is sparse and has 12 GiB. Packing it takes many seconds, and the interruption
+/// comes in the first moments.
 #[test]
 fn the_first_ctrl_c_ends_compiling() {
     let folder = scratch("interrupted-compile");
@@ -400,7 +410,7 @@ fn the_first_ctrl_c_ends_compiling() {
         assert!(child.try_wait().unwrap().is_none(), "it ended before it packed");
         std::thread::yield_now();
     }
-    // SAFETY: the child is ours and was not waited for.
+    // SAFETY: the child belongs to this test and was not waited for.
     assert_eq!(unsafe { libc::kill(libc::pid_t::try_from(child.id()).unwrap(), libc::SIGINT) }, 0);
     assert_eq!(child.wait().unwrap().code(), Some(130));
     assert!(!plan.exists() && part.exists());

@@ -1,4 +1,5 @@
-//! Experts that give back what they take: in memory and streamed, row by row and in long steps.
+//! Identity experts, whose output is their input: in memory and streamed, row by row and in long
+//! steps.
 
 use std::path::Path;
 
@@ -10,7 +11,7 @@ use ixc::model::Model;
 use ixc::targets::Target;
 use ixc_testing::nmse::nmse;
 
-/// Too little for the experts of a layer, of which a token has three at most.
+/// Less memory than the experts of a layer take. A token uses at most three of them.
 const BUDGET: u64 = 96 << 10;
 
 #[test]
@@ -32,7 +33,7 @@ fn streamed_experts_between_identities_have_the_bits_of_those_in_memory() {
         assert_eq!(bits(&found), bits(&expected), "steps of {step}");
         of_one = expected;
     }
-    // Rows one by one are as near to what transformers computed as all of them are.
+    // Rows computed one by one are as close to transformers' results as all rows together.
     assert!(nmse(golden.last(&of_one), &golden.exact) < golden.number("compiled_nmse_max"));
     let misses = engines[1].stream().map(|store| store.stats().groups.iter().map(|group| group.misses).sum::<u64>());
     assert!(misses.is_some_and(|misses| misses > 0), "nothing was streamed");

@@ -1,4 +1,4 @@
-//! `ixc kernel` as its user sees it.
+//! `ixc kernel` from the user's side.
 
 use std::path::Path;
 use std::process::Output;
@@ -21,7 +21,7 @@ fn json<'a>(arguments: impl IntoIterator<Item = &'a str>) -> Json {
     serde_json::from_str(&text(arguments)).unwrap()
 }
 
-/// The path of a file in a folder, as an argument.
+/// Returns the path of a file in a folder, as an argument.
 fn file(folder: &Path, name: &str) -> String {
     folder.join(name).to_str().unwrap().to_owned()
 }
@@ -30,9 +30,9 @@ fn file(folder: &Path, name: &str) -> String {
 fn the_help_of_every_subcommand_has_an_example_of_it() {
     let help = text(["--help"]);
     let (_, list) = help.split_once("Commands:\n").unwrap();
-    // Further lines of a description are indented more.
+    // Further lines of a description have more indentation.
     let lines = list.lines().take_while(|line| !line.is_empty()).filter(|line| !line.starts_with("   "));
-    // clap's own `help` is none of ours.
+    // `help` is clap's own command.
     let names = lines.filter_map(|line| line.split_whitespace().next()).filter(|name| *name != "help");
     let names: Vec<&str> = names.collect();
     assert!(names.contains(&"list") && names.contains(&"show") && names.contains(&"run"), "{names:?}");
@@ -112,7 +112,7 @@ fn kernels_come_from_files_and_models() {
         std::fs::write(&ir, text).unwrap();
         json(["run", &ir, "--rows", "5", "--target", "portable", "--json"])
     };
-    // With the line that says its spec, and without.
+    // With the line that names its spec, and without it.
     let facts = run(&shown);
     assert!(facts["equal"] == true && facts["spec"].as_str().unwrap().starts_with("combine n=256"), "{facts}");
     let facts = run(&shown.replacen("; spec: ", "; ", 1));
@@ -230,7 +230,8 @@ fn cost_counts_loops_for_machines_that_are_not_here() {
     assert!(status == Some(2) && said.contains("there are l1, l2, l3 and memory"), "{status:?}: {said}");
 }
 
-/// Errors in kernel IR are shown as those in graph IR are: where editors find them, with the line and a caret.
+/// Errors in kernel IR are shown as errors in graph IR are: with a position that editors find, the
+/// line, and a caret.
 #[test]
 fn errors_in_kernel_ir_point_at_their_place() {
     let folder = scratch("kernel-errors");
@@ -240,7 +241,7 @@ fn errors_in_kernel_ir_point_at_their_place() {
     assert_eq!(output.status.code(), Some(65));
     let said = crate::support::stderr(&output);
     assert_eq!(said, format!("error: {ir}:3:8: there is no op `lode`\n    %a = lode f32x1 %x[0]\n         ^\n"));
-    // What does not verify is shown so, too.
+    // Errors of the verifier are shown in the same way.
     std::fs::write(&ir, "kernel k where %n in 0..=1 {\n  buffer %x : read 4*%n\n  %a = load f32x1 %x[0]\n}\n").unwrap();
     let said = crate::support::stderr(&ixc(["kernel", "show", &ir]).output().unwrap());
     assert!(said.starts_with(&format!("error: {ir}:3:")) && said.ends_with("^\n"), "{said}");

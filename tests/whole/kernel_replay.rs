@@ -1,5 +1,5 @@
-//! Exported kernels: replayed, and as a hostile hand could leave them. Every refusal is one message with the right exit status;
-//! code that was tampered with ends in a fault of the emulator, never in a crash.
+//! Exported kernels, replayed as written and after hostile changes. Every refusal is one message
+//! with the right exit status. Manipulated code ends in a fault of the emulator, never in a crash.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -13,7 +13,7 @@ use serde_json::{Value as Json, json};
 
 const DATA: i32 = 65;
 
-/// A small kernel with a loop, and its folder.
+/// Exports a small kernel with a loop, and returns its folder.
 fn exported(name: &str, arguments: &[&str]) -> PathBuf {
     let folder = scratch(name).join("kernel");
     let mut command = ixc(["kernel", "export"]);
@@ -40,7 +40,7 @@ fn edit(folder: &Path, change: impl FnOnce(&mut Json)) {
     fs::write(&path, serde_json::to_vec(&index).unwrap()).unwrap();
 }
 
-/// Replaces a file that the index names at `at`, and makes the index agree.
+/// Replaces a file that the index names at `at`, and updates the index.
 fn replace(folder: &Path, at: &str, bytes: &[u8]) {
     edit(folder, |index| {
         let file = index.pointer_mut(at).unwrap();
@@ -91,7 +91,7 @@ fn a_folder_is_written_whole_or_not_at_all() {
     let parent = folder.parent().unwrap();
     let files = || fs::read_dir(parent).unwrap().map(|entry| entry.unwrap().file_name()).collect::<Vec<_>>();
     assert_eq!(files(), ["kernel"]);
-    // A folder that is there stays as it is.
+    // An existing folder stays unchanged.
     let before = fs::read(folder.join("index.json")).unwrap();
     let again = ixc(["kernel", "export", "add", "--target", "avx2", "-o"]).arg(&folder).output().unwrap();
     refused(&again, 2, "cannot create");
@@ -133,7 +133,7 @@ fn missing_and_malformed_indices_are_refused() {
     fs::create_dir(&index).unwrap();
     refused(&replay(&folder, &[]), DATA, "is no regular file");
     fs::remove_dir(&index).unwrap();
-    // Longer than any index: no memory is taken for it.
+    // The file is longer than any index: no memory is allocated for it.
     fs::File::create(&index).unwrap().set_len(1 << 40).unwrap();
     refused(&replay(&folder, &[]), DATA, "bytes of an index; at most");
 }
@@ -152,7 +152,7 @@ fn damaged_files_are_refused() {
         refused(&replay(&folder, &[]), DATA, "bytes; the index says");
         fs::remove_file(&path).unwrap();
         refused(&replay(&folder, &[]), 66, file);
-        // What the link points at is as it should be: it is refused for being a link.
+        // The link's target is correct: the link is refused because it is a link.
         let elsewhere = folder.parent().unwrap().join("elsewhere");
         fs::write(&elsewhere, &whole).unwrap();
         symlink(&elsewhere, &path).unwrap();
@@ -197,7 +197,7 @@ fn indices_that_make_no_sense_are_refused() {
         refused(&replay(&folder, &[]), DATA, part);
         refused(&replay(&folder, &["--native"]), DATA, part);
     }
-    // A buffer that is only filled takes no more memory than the limit either.
+    // A buffer that is filled with a value also has the memory limit.
     fs::write(folder.join("index.json"), &whole).unwrap();
     edit(&folder, |index| {
         let buffer = index.pointer_mut("/buffers/2").unwrap();
@@ -231,18 +231,18 @@ fn other_results_are_told_by_element() {
 fn tampered_code_ends_in_a_fault() {
     let folder = add("replay-tampered");
     let code = fs::read(folder.join("code.bin")).unwrap();
-    // One buffer shorter than the code takes it for.
+    // One buffer is shorter than the code assumes.
     let whole = fs::read(folder.join("index.json")).unwrap();
     let b = fs::read(folder.join("in_1_b.bin")).unwrap();
     replace(&folder, "/buffers/1/input", &b[..131]);
     edit(&folder, |index| index["buffers"][1]["bytes"] = 131.into());
     refused(&replay(&folder, &[]), 1, "load of 4 bytes at byte 128 of `b`, which has 131");
     fs::write(folder.join("in_1_b.bin"), &b).unwrap();
-    // A feature that the code uses and the index does not name.
+    // The code uses a feature that the index does not name.
     fs::write(folder.join("index.json"), &whole).unwrap();
     edit(&folder, |index| index["features"] = json!([]));
     refused(&replay(&folder, &[]), 1, "the emulator stopped the code: ");
-    // `jmp $`, a system call, `int3`, an unknown opcode, a store to a buffer that is read.
+    // `jmp $`, a system call, `int3`, an unknown opcode, a store to a read-only buffer.
     for bytes in [
         &[0xeb, 0xfe][..],
         &[0x0f, 0x05],
@@ -258,7 +258,8 @@ fn tampered_code_ends_in_a_fault() {
         println!("{bytes:02x?}: {}", stderr(&output));
         assert_eq!(output.status.code(), Some(1), "{bytes:02x?}: {}", stderr(&output));
     }
-    // Any bytes flipped: the result is right by chance, or other, or the emulator stops; nothing else.
+    // With random bytes flipped, the result is right by chance, wrong, or the emulator stops; there
+    // is no other outcome.
     let mut random = Random::new(11);
     let mut stopped = 0;
     for _ in 0..60 {

@@ -1,11 +1,11 @@
-//! A kernel that somebody edited and that breaks a rule is refused where it does: `file:line:column`, the line, and a caret; by every command that reads
-//! a file of kernel IR.
+//! An edited kernel that breaks a rule is refused at the place of the error: `file:line:column`,
+//! the line, and a caret. Every command that reads a file of kernel IR does this.
 
 use std::fs;
 
 use crate::support::{ixc, scratch, stderr};
 
-/// A kernel of which each edit below makes one that breaks a rule.
+/// A valid kernel. Each edit below makes it break a rule.
 const KERNEL: &str = "kernel k where %n in 0..=8 {
   buffer %x : read 32*%n
   buffer %ids : index(%n) 4*%n
@@ -24,7 +24,7 @@ const KERNEL: &str = "kernel k where %n in 0..=8 {
 }
 ";
 
-/// What is edited, what it becomes, and the rule that it breaks, as it is said.
+/// Text to replace, its replacement, and a part of the error.
 const RULES: &[(&str, &str, &str)] = &[
     // Bounds.
     ("load f32x8 %x[32*%i]", "load f32x8 %x[32*%i + 4]", "ends up to 4 bytes after the end of buffer %x"),
@@ -32,7 +32,7 @@ const RULES: &[(&str, &str, &str)] = &[
     ("load f32x8 %x[32*%i]", "load f32x8 %x[32*%i - 4]", "offset in buffer %x is -4 at its least"),
     ("store f32x8 %s[0], %t", "store f32x8 %s[40], %t", "ends up to 8 bytes after the end of buffer %s"),
     ("load f32x8 %x[32*%row]", "load f32x8 %x[32*%row + 32]", "after the end of buffer %x"),
-    // What may be done with a buffer.
+    // Access to buffers.
     ("store f32x8 %y[32*%i], %c", "store f32x8 %x[32*%i], %c", "buffer %x is `read`, must be"),
     ("load f32x8 %x[32*%i]", "load f32x8 %y[32*%i]", "buffer %y is `write`, must be"),
     ("load_index %ids[4*%i]", "load_index %x[4*%i]", "buffer %x is `read`, must be"),
@@ -52,7 +52,7 @@ const RULES: &[(&str, &str, &str)] = &[
     ("[32*%i], %c", "[32*%j], %c", "%j"),
     ("buffer %s : scratch", "buffer %x : scratch", "there is a buffer %x already"),
     ("load f32x8 %x[32*%i]", "load f32x8 %z[32*%i]", "%z"),
-    // Index values are read as the caller checks them.
+    // Index values have the width and alignment that the caller checks.
     ("load_index %ids[4*%i]", "load_index %ids[2*%i]", "multiples of 4"),
     // Dims, trips and sizes.
     ("%n in 0..=8", "%n in 8..=0", "must satisfy 0 <= lo <= hi"),
@@ -73,7 +73,7 @@ fn an_edit_that_breaks_a_rule_is_shown_where_it_does() {
         let output = ixc(command.iter().map(|word| if *word == "FILE" { path } else { *word })).output().unwrap();
         (output.status.code(), stderr(&output))
     };
-    // As it is, it breaks none.
+    // The original kernel breaks no rule.
     let show = ["kernel", "show", "FILE", "--stage", "ir", "--target", "avx2"];
     assert_eq!(run(KERNEL, &show), (Some(0), String::new()));
     for (from, to, rule) in RULES {
@@ -90,7 +90,7 @@ fn an_edit_that_breaks_a_rule_is_shown_where_it_does() {
         let text = edited.lines().nth(line - 1).unwrap_or_default();
         assert_eq!(source, format!("  {text}"), "{said}");
         assert_eq!(caret, format!("{}^", " ".repeat(2 + column - 1)), "{said}");
-        // The line is one that was edited, but for what only shows later.
+        // The reported line is the edited one, except for errors that only later lines show.
         let is_edited = KERNEL.lines().nth(line - 1) != Some(text);
         let later = ["one type throughout", "expected `,`", "expected a finite float"];
         assert!(is_edited || later.contains(rule), "{said}");
@@ -132,7 +132,7 @@ fn every_command_that_reads_a_kernel_shows_where_it_is_wrong() {
     }
 }
 
-/// The line that says a kernel's spec is read, too.
+/// An invalid spec line of a kernel is shown with its position.
 #[test]
 fn a_spec_that_is_none_is_shown_where_it_stands() {
     let file = scratch("kernel-rules-spec").join("k.ix");
@@ -143,7 +143,7 @@ fn a_spec_that_is_none_is_shown_where_it_stands() {
     assert!(said.contains("k.ix:2:9: format is \"q4\"; right would be") && said.ends_with("\n          ^\n"), "{said}");
 }
 
-/// So is what of how a kernel is called is not as its spec has it.
+/// A signature that differs from the spec's is shown with its position.
 #[test]
 fn a_kernel_that_is_called_otherwise_is_shown_where() {
     let file = scratch("kernel-rules-signature").join("k.ix");
@@ -161,7 +161,7 @@ fn a_kernel_that_is_called_otherwise_is_shown_where() {
     let other = said(&shown.replacen(buffer, &larger, 1));
     assert!(other.contains(&format!("k.ix:{number}:3: the kernel is called otherwise than")), "{other}");
     assert!(other.ends_with(&format!("\n  {larger}\n    ^\n")), "{other}");
-    // Dims stand in the kernel's own line.
+    // Dims are in the kernel's first line.
     let line = shown.lines().find(|line| line.starts_with("kernel ")).unwrap();
     let number = 1 + shown.lines().position(|text| text == line).unwrap();
     let other = said(&shown.replacen(" {", " where %more in 0..=1 {", 1));

@@ -1,4 +1,4 @@
-//! `ixc kernel tune` and `ixc kernel reduce`, and what is done with what they write.
+//! `ixc kernel tune` and `ixc kernel reduce`, and the use of the files that they write.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -39,9 +39,9 @@ fn tuning_shows_candidates_and_writes_a_winner_that_is_one() {
     assert!(candidates.iter().any(|row| row["what"].as_str().unwrap().contains("@0/1")), "{facts:#}");
     assert!(facts["tiling"].as_str().unwrap().contains("gemv<=5/5"), "{facts:#}");
     assert_eq!(facts["winner"].is_null(), !file.exists());
-    // As a model decodes: a token at a time.
+    // A model decodes one token at a time.
     assert!(facts["rows"] == 1 && facts["threads"].as_u64() >= Some(1), "{facts:#}");
-    // What is said to be faster was measured so, twice.
+    // A candidate that is reported as faster was measured to be faster, twice.
     if let Some(ratio) = facts["winner"]["measured"]["ratio"].as_array() {
         let ratio: Vec<f64> = ratio.iter().map(|value| value.as_f64().unwrap()).collect();
         assert!(ratio[1] > 1.0 && ratio[0] > 1.01, "{facts:#}");
@@ -51,7 +51,7 @@ fn tuning_shows_candidates_and_writes_a_winner_that_is_one() {
         table.contains("candidate") && table.contains("us/row") && table.contains("by the caches: rows="),
         "{table}"
     );
-    // One that is asked for is kept, whatever is fastest, if it was tried.
+    // `--choose` keeps a candidate that was tried, even if another is faster.
     let by_hand = folder.join("by-hand.json");
     let choose = |what: &str| {
         let more = ["-r", "2", "--place", "caches", "-o", by_hand.to_str().unwrap(), "--choose", what];
@@ -64,7 +64,7 @@ fn tuning_shows_candidates_and_writes_a_winner_that_is_one() {
     let said = String::from_utf8_lossy(&chosen.stdout).into_owned();
     assert!(said.contains("as asked for: gemv@0/1 is ") && said.contains("gemv@0/1\nwritten to "), "{said}");
     assert!(fs::read_to_string(&by_hand).unwrap().contains("q4_k_r16 x=a8_super n=512 k=256: gemv@0/1"));
-    // For a CPU that is not here its model says.
+    // For another CPU than this one, that CPU's model decides.
     let zen4 = folder.join("zen4.json");
     let by_model =
         ["kernel", "tune", "linear", "format=q4_k_r16", "k=512", "tile=32", "n=512", "shape=gemm", "--target"];
@@ -76,7 +76,8 @@ fn tuning_shows_candidates_and_writes_a_winner_that_is_one() {
     assert!(table.contains("cycles/row") && table.contains("the model of "), "{table}");
 }
 
-/// A model is tuned in its own steps: each product that takes time, and then whole steps, which decide what is kept.
+/// A model is tuned in its own steps: first each product that takes time, then whole steps, which
+/// decide what is kept.
 #[test]
 fn a_model_is_tuned_as_it_runs_and_what_is_kept_makes_it_faster() {
     let folder = scratch("kernel-tune-model");
@@ -96,14 +97,15 @@ fn a_model_is_tuned_as_it_runs_and_what_is_kept_makes_it_faster() {
     let last = facts["together"].as_array().unwrap().last();
     assert_eq!(kept > 0, last.is_some_and(|last| last["is_faster"] == true), "{facts:#}");
     assert_eq!((kept > 0, facts["file"].is_string()), (file.exists(), file.exists()));
-    // One of its kernels, by hand.
+    // One of its kernels, chosen by hand.
     let _ = fs::remove_file(&file);
     let kernel = format!("{model}:gemv_q6_k_r16_a8_super_t32n4096k256");
     let by_hand = ["-r", "2", "--choose", "gemv@0/1", "-o", file.to_str().unwrap()];
     let said = stdout(ixc(["kernel", "tune", &kernel].into_iter().chain(by_hand)));
     assert!(said.contains("% of decode") && said.contains("as asked for: gemv@0/1 is "), "{said}");
     assert!(fs::read_to_string(&file).unwrap().contains("q6_k_r16 x=a8_super n=4096 k=256: gemv@0/1"));
-    // A choice is one kernel's; a target that is not here runs no model; a plan is cut already.
+    // `--choose` needs one kernel; a target of another machine cannot run a model; a plan's weights
+    // are already cut.
     let refused = |words: &[&str]| {
         let output = ixc(["kernel", "tune"].iter().chain(words)).output().unwrap();
         assert_eq!(output.status.code(), Some(2), "{words:?}: {}", stderr(&output));
@@ -116,7 +118,8 @@ fn a_model_is_tuned_as_it_runs_and_what_is_kept_makes_it_faster() {
     }
 }
 
-/// What was tuned is found by the pass, is said, and changes no bit; what is no candidate, or was tuned elsewhere, is refused.
+/// The pass finds and reports tuned choices, which change no bits. An unknown candidate, or a
+/// choice tuned elsewhere, is refused.
 #[test]
 fn a_model_runs_as_it_was_tuned_with_the_same_bits() {
     let folder = scratch("kernel-tuned");
@@ -153,7 +156,7 @@ fn a_model_runs_as_it_was_tuned_with_the_same_bits() {
         assert!(said.contains("tuned  ") && said.contains(" by ") && said.contains("tuned.json"), "{said}");
         assert_eq!(tuned.stdout, plain.stdout, "{choice}");
     }
-    // Logits, too, of a plan that was compiled so.
+    // Logits of a plan that was compiled with the tuned choice.
     let logits = |tuned: &str| {
         let [plan, out] = ["plan.ixp", "logits.npy"].map(|name| folder.join(name));
         let mut compile = ixc(["compile", "--no-weights", "--force", "--tuned", tuned, "-o", plan.to_str().unwrap()]);
@@ -183,7 +186,7 @@ fn a_model_runs_as_it_was_tuned_with_the_same_bits() {
     }
     let missing = run(folder.join("nothing.json").to_str().unwrap());
     assert_eq!(missing.status.code(), Some(66), "{}", stderr(&missing));
-    // A plan was cut already.
+    // A plan's weights are already cut.
     fs::write(&file, &text).unwrap();
     let plan = folder.join("demo.ixp");
     let compile = ["compile", "--no-weights", "--tuned", path, "-o", plan.to_str().unwrap()];
@@ -196,11 +199,12 @@ fn a_model_runs_as_it_was_tuned_with_the_same_bits() {
     assert!(output.status.code() == Some(2) && stderr(&output).contains("how weights are cut"), "{}", stderr(&output));
 }
 
-/// What lies in the user's folder counts for this machine, and where it does not hold it is no error.
+/// A tuned file in the user's folder applies to this machine. If it is invalid, it is ignored
+/// without an error.
 #[test]
 fn the_users_own_file_is_found_and_never_in_the_way() {
     let folder = scratch("kernel-tuned-own");
-    // The user's own file is of this machine, tiles or not.
+    // The user's own file is for this machine, with or without tiles.
     let target = Target::native();
     let (_, cut) = spec_of_demo(target, MatmulStrategy::Gemv);
     let ixc::kernels::candidates::Weight { format, x, n, k, .. } = cut.weight;
@@ -220,12 +224,13 @@ fn the_users_own_file_is_found_and_never_in_the_way() {
         stderr(&output)
     };
     assert!(run(&[]).contains("tuned  "));
-    // A target that is named has the same plan everywhere.
+    // A named target gives the same plan on every machine.
     assert!(!run(&["--target", target.name()]).contains("tuned  "));
     assert!(!run(&["--tuned", "none"]).contains("tuned  "));
     fs::write(&file, "{").unwrap();
     assert!(!run(&[]).contains("tuned  "));
-    // Nor is one that is whole, and has what no kernel offers; and whatever is there, tuning puts another in its place.
+    // A valid file with an unknown candidate is also ignored. Tuning replaces whatever the file
+    // contains.
     put(&choice.replace("@0/1", "@1/1"));
     assert!(!run(&[]).contains("tuned  "));
     put(&choice);
@@ -239,10 +244,11 @@ fn a_failing_kernel_becomes_small() {
     let [from, to] = [&kernel, &small].map(|path| path.to_str().unwrap());
     let shown = stdout(ixc(["kernel", "show", "silu", "--stage", "ir", "--target", "avx512"]));
     fs::write(&kernel, &shown).unwrap();
-    // A target without such vectors refuses it, whatever the rest is.
+    // The kernel needs vectors that the target lacks, so the target refuses it, whatever its other
+    // statements are.
     let reduce = ["kernel", "reduce", from, "--target", "avx2", "-o", to];
     let refused = ixc(reduce).output().unwrap();
-    // The spec's own kernel for this target is called alike, so that it is tried.
+    // The spec's own kernel for this target has the same signature, so that it is tried.
     let said = String::from_utf8_lossy(&refused.stdout).into_owned() + &stderr(&refused);
     assert!(refused.status.success(), "{said}");
     assert!(said.contains("it is refused: ") && said.contains("statements"), "{said}");
@@ -250,7 +256,7 @@ fn a_failing_kernel_becomes_small() {
     assert!(text.starts_with("; reduced from ") && text.lines().count() < 10, "{text}");
     let failing = ixc(["kernel", "run", to, "--target", "avx2", "--emulate"]).output().unwrap();
     assert!(stderr(&failing).contains("vectors of up to 32 bytes"), "{}", stderr(&failing));
-    // A command says what fails: kernels that clamp from above.
+    // A command decides whether a kernel fails: here, kernels with a minimum fail.
     let facts: Json = serde_json::from_str(&stdout(ixc([
         "kernel",
         "reduce",
@@ -267,7 +273,7 @@ fn a_failing_kernel_becomes_small() {
     assert!(facts["after"]["statements"].as_u64() <= Some(4) && facts["complete"] == true, "{facts:#}");
     assert!(fs::read_to_string(&small).unwrap().contains(" min f32x8"));
     assert_eq!(folder_of(&folder), ["k.ix", "small.ix"]);
-    // What does not fail is not made smaller, nor is another file written over.
+    // A kernel that does not fail is not reduced, and another file is not overwritten.
     let fine = ixc(["kernel", "reduce", "silu", "--target", "avx2", "-o", to]).output().unwrap();
     assert!(fine.status.code() == Some(65) && stderr(&fine).contains("does not fail"), "{}", stderr(&fine));
     let other = folder.join("precious");
@@ -283,7 +289,7 @@ fn folder_of(folder: &Path) -> Vec<String> {
     names
 }
 
-/// Kernels with other dims are not given each other's.
+/// Kernels with different dims do not get each other's inputs.
 #[test]
 fn kernels_that_are_called_otherwise_are_told_apart_before_they_run() {
     let output = ixc(["kernel", "diff", "gemv_q4_k", "gemm_q4_k", "--target", "avx2"]).output().unwrap();

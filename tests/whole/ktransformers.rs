@@ -1,4 +1,5 @@
-//! Experts that KTransformers' converter packed (kt-kernel): the numbers that the same folder has with them in plain floats, and damaged ones in a line.
+//! Experts packed by KTransformers' converter (kt-kernel). They give the numbers of the same folder
+//! with plain floats; damaged folders give a one-line error.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -23,7 +24,7 @@ const LAYERS: usize = 2;
 const VOCABULARY: usize = 48;
 const HEADS: [usize; 3] = [4, 2, 32];
 const TOKENS: [u32; 9] = [3, 47, 0, 11, 11, 30, 8, 21, 2];
-/// Error of compiled logits over the interpreter's: activations are bytes.
+/// Max error of compiled logits from the interpreter's: activations are bytes.
 const LIMIT: f64 = 3e-5;
 
 /// A tensor of a folder.
@@ -55,7 +56,7 @@ fn write(at: &Path, tensors: &[Tensor]) {
     fs::write(at.join("config.json"), config.to_string()).unwrap();
 }
 
-/// What is no expert, under transformers' names.
+/// Returns the tensors that are not experts, with transformers' names.
 fn others(random: &mut Random) -> Vec<Tensor> {
     let [heads, kv_heads, head] = HEADS;
     let mut shapes = vec![
@@ -89,7 +90,8 @@ fn others(random: &mut Random) -> Vec<Tensor> {
     shapes.into_iter().map(of).collect()
 }
 
-/// A node's part of a matrix: integers, and a scale for each row that any `f32` product is exact with.
+/// A node's part of a matrix: integers, and a scale for each row. Every `f32` product with the
+/// scale is exact.
 struct Quantised {
     rows: usize,
     columns: usize,
@@ -97,7 +99,8 @@ struct Quantised {
     scales: Vec<f32>,
 }
 
-/// As kt-kernel quantises, the largest number of each row gets the largest integer; no other integer is larger.
+/// Makes random quantised rows as kt-kernel's are: one number of each row has the largest integer,
+/// and no other is larger.
 fn quantised(random: &mut Random, (largest, unit): (i8, f32), [rows, columns]: [usize; 2]) -> Quantised {
     let mut integers: Vec<i8> =
         (0..rows * columns).map(|_| (random.signed() * (f32::from(largest) + 0.49)).round() as i8).collect();
@@ -106,16 +109,18 @@ fn quantised(random: &mut Random, (largest, unit): (i8, f32), [rows, columns]: [
         row[at] = sign * largest;
     }
     let number = |random: &mut Random| (64 + random.below(64)) as f32 / f32::from(largest) / unit / 1024.0;
-    // 8 bits of a mantissa.
+    // The mantissa has 8 bits.
     let scales = (0..rows).map(|_| f32::from_bits(number(random).to_bits() & 0xffff_0000)).collect();
     Quantised { rows, columns, integers, scales }
 }
 
-/// As `BufferB::_pack_block` does it: rows of a tile one after the other, then dwords of its halves transposed.
+/// Packs a part as `BufferB::_pack_block` does: rows of a tile one after the other, then dwords of
+/// its halves transposed.
 fn packed(bits: usize, part: &Quantised) -> Vec<u8> {
     let &Quantised { rows, columns, ref integers, .. } = part;
     let tile_columns = 512 / bits;
-    // Blocks of columns are wider than these matrices, so that blocks of rows follow each other as their tiles do.
+    // Blocks of columns are wider than these matrices, so that blocks of rows follow each other as
+    // their tiles do.
     let mut out = Vec::new();
     for band in (0..rows).step_by(32) {
         for from in (0..columns).step_by(tile_columns) {
@@ -137,7 +142,7 @@ fn packed(bits: usize, part: &Quantised) -> Vec<u8> {
     out
 }
 
-/// Folders of the same model: with experts packed for so many nodes, and as floats.
+/// Writes two folders of the same model: with experts packed for `nodes` nodes, and as floats.
 fn folders(at: &Path, bits: usize, nodes: usize) -> [std::path::PathBuf; 2] {
     let mut random = Random::new(41 + bits as u64 + nodes as u64);
     let (largest, unit) = if bits == 4 { (7, 16.0) } else { (127, 1.0) };
@@ -176,7 +181,7 @@ fn folders(at: &Path, bits: usize, nodes: usize) -> [std::path::PathBuf; 2] {
             }
         }
     }
-    // What is for training stands beside the others.
+    // Tensors for training are stored with the others.
     converted.push(Tensor {
         name: "blk.0.ffn_up_bwd_exps.0.numa.0.weight".to_owned(),
         dtype: "I8",
@@ -203,7 +208,8 @@ fn target(target: Target) -> Vec<&'static str> {
     ["--target", target.name()].into_iter().chain(emulate).collect()
 }
 
-/// Unpacked, experts are the numbers that were packed, of one node or several; so are plans and GGUF files that are made of them.
+/// Packed experts, of one node or several, give the logits of the same numbers as floats. Plans and
+/// GGUF files made of them do so too.
 #[test]
 fn packed_experts_are_their_numbers() {
     let scratch = scratch("ktransformers");
@@ -213,7 +219,7 @@ fn packed_experts_are_their_numbers() {
         let [ours, exact] = [&converted, &plain].map(|model| logits(model, &out, &["--engine", "interpreter"]));
         assert!(bits(&ours) == bits(&exact), "{bits_of} bits, {nodes} nodes: other logits than those of the numbers");
         for name in [Target::AVX2, Target::AVX512, Target::AMX, Target::PORTABLE] {
-            // A target with tiles takes long where it is emulated.
+            // A target with tiles takes long if it is emulated.
             if name == Target::AMX && nodes != 2 {
                 continue;
             }
@@ -222,7 +228,8 @@ fn packed_experts_are_their_numbers() {
             println!("{error:.1e} <= {LIMIT:.0e}  {bits_of} bits, {nodes} nodes, {}", name.name());
             assert!(error <= LIMIT, "{bits_of} bits, {nodes} nodes, {}: {error:e}", name.name());
         }
-        // Rows with one scale are what weights that are requantised are, where that finds the same integers.
+        // A row with one scale has the format of requantised weights. Requantising finds the same
+        // integers.
         if (bits_of, nodes) == (8, 1) {
             let [requantised, ours] = [&plain, &converted].map(|model| {
                 let arguments = [&target(Target::AVX2)[..], &["--weights", "*_exps*=i8_row"]].concat();
@@ -244,7 +251,8 @@ fn packed_experts_are_their_numbers() {
     }
 }
 
-/// Experts are not where kernels could read them, so they are streamed from a plan: with the same bits as from memory.
+/// Kernels cannot read experts in this layout directly, so they are streamed from a plan. They give
+/// the bits of experts in memory.
 #[test]
 fn packed_experts_are_streamed_from_a_plan() {
     let scratch = scratch("ktransformers_streamed");
@@ -260,24 +268,24 @@ fn packed_experts_are_streamed_from_a_plan() {
     stdout(command);
     let emulate: &[&str] = if Target::AVX2.missing().is_empty() { &[] } else { &["--emulate"] };
     let out = scratch.join("logits.npy");
-    // Most of it is what is no expert.
+    // Most of this memory is not for experts.
     let streamed = logits(&made, &out, &[&["--memory", "96MiB"], emulate].concat());
     let resident = logits(&converted, &out, &target(Target::AVX2));
     assert!(bits(&streamed) == bits(&resident), "other bits than from memory");
 }
 
-/// What is changed of a folder's header and data, and a part of what is said.
+/// Name of the damage, the change of a folder's header and data, and a part of the error.
 type Damage = (&'static str, fn(&mut Map<String, Json>, &mut Vec<u8>), &'static str);
 
 const UP: &str = "blk.1.ffn_up_exps.2.numa.1";
 
 fn without(header: &mut Map<String, Json>, end: &str) {
-    // Its bytes are another tensor's then, which nothing reads.
+    // The bytes then belong to another tensor, which is not read.
     let tensor = header.remove(&format!("{UP}.{end}")).unwrap();
     header.insert("mtp.unused".to_owned(), tensor);
 }
 
-/// Gives a tensor's last bytes to another that nothing reads.
+/// Gives a tensor's last bytes to another tensor, which is not read.
 fn shortened(header: &mut Map<String, Json>, end: &str, by: u64, each: u64) {
     let tensor = header.get_mut(&format!("{UP}.{end}")).unwrap();
     let [from, to] = [0, 1].map(|i| tensor["data_offsets"][i].as_u64().unwrap());
@@ -345,7 +353,7 @@ const DAMAGES: &[Damage] = &[
         |header, data| {
             let tensor = &header["blk.0.ffn_gate_exps.0.numa.0.weight"]["data_offsets"];
             let [from, to] = [0, 1].map(|i| tensor[i].as_u64().unwrap() as usize);
-            // Rows of tiles one behind the other.
+            // Rows of tiles follow each other.
             for half in data[from..to].chunks_exact_mut(1024) {
                 let dwords: Vec<[u8; 4]> = half.as_chunks::<4>().0.to_vec();
                 for (i, to) in half.as_chunks_mut::<4>().0.iter_mut().enumerate() {
@@ -383,7 +391,7 @@ fn damaged_parts_are_refused_in_a_line() {
         let said = damaged(what, &converted, change);
         assert!(said.contains(says) && said.trim_end().lines().count() == 1, "{what}: {said}");
     }
-    // A width that nodes do not divide, and experts that no configuration has.
+    // A width that is not divisible by the nodes, and experts that no configuration has.
     for (key, value, says) in [
         ("moe_intermediate_size", 257, "a part of 257 by 128 for 2 nodes"),
         ("moe_intermediate_size", 0, "expected 0 (AMXINT8)"),

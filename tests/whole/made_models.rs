@@ -1,5 +1,6 @@
-//! Models that are made here, with random weights in sizes and formats that no golden model has: compiled logits against
-//! the reference interpreter's, targets against each other, and steps of every length against each other.
+//! Generated models with random weights, in sizes and formats that no golden model has. The tests
+//! compare compiled logits with the reference interpreter's, targets with each other, and steps of
+//! every length with each other.
 
 use std::path::Path;
 
@@ -16,22 +17,24 @@ use ixc::runtime::stream::store::Config;
 use ixc::targets::Target;
 use ixc_testing::nmse::nmse_above;
 
-/// More than two attention blocks of 32 positions and more than one step.
+/// More than two attention blocks of 32 positions, and more than one step.
 const TOKENS: usize = 75;
-/// Longest step of the plans here.
+/// Longest step of these plans.
 const MAX_TOKENS: u32 = 56;
-/// Without quantised activations what rounds is f32 sums and the f16 cache: 2^-11 / sqrt(3) for each key and value, 8e-8 in
-/// squares, for a few layers.
+/// Max error without quantised activations: only f32 sums and the f16 cache round. The cache rounds
+/// each key and value by 2^-11 / sqrt(3), which is 8e-8 in squares, for a few layers.
 const FLOAT_BOUND: f64 = 1e-6;
-/// Activations are rounded to steps of amax / 127 of 16 or 32 of them. For normal ones amax is about two deviations, so that
-/// the error in squares is (2 / 127)^2 / 12 = 2e-5 for each product; up to four follow each other in each of three layers, and
-/// their errors add up to 2.5e-4. Softmax and SwiGLU amplify, by less than this bound allows.
+/// Max error with quantised activations, which are rounded to steps of amax / 127 in groups of 16
+/// or 32. For normal numbers amax is about two deviations, so that the error in squares is (2 /
+/// 127)^2 / 12 = 2e-5 for each product. Up to four products follow each other in each of three
+/// layers, and their errors add up to 2.5e-4. Softmax and SwiGLU amplify this, by less than the
+/// bound allows.
 const QUANTISED_BOUND: f64 = 2e-3;
 
 /// Tokens of models whose code is emulated: full blocks of rows for every kernel, and a rest.
 const EMULATED_TOKENS: usize = 39;
 
-/// Every engine's logits of one model, by all the ways to compute them.
+/// Checks the logits of one model, computed in every way.
 fn check(name: &str, made: &Made) {
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("made_{}.gguf", name.replace(' ', "_")));
     std::fs::write(&path, made.file()).unwrap();
@@ -49,17 +52,22 @@ fn check(name: &str, made: &Made) {
         (Target::PORTABLE, true),
         (Target::AVX512, true),
         (Target::AMX, true),
-        // That portable has the bits of kernels of unpacked weights is shown kernel by kernel: making them again took a third of the time.
+        // Kernel tests show that portable gives the bits of kernels of unpacked weights. A
+        // repetition here took a third of the time.
         (Target::AVX2, false),
     ];
     for (target, pack) in ways {
         let native = target.missing().is_empty();
-        // Portable has the tokens of AVX2, whose bits it must give: targets with vectors of one length have the same kernels.
+        // Portable computes the tokens of AVX2, whose bits it must give: targets with vectors of
+        // the same length have the same kernels.
         let all = native && (target != Target::PORTABLE || Target::AVX2.missing().is_empty());
         let tokens = if all { &tokens[..] } else { &tokens[..EMULATED_TOKENS] };
         let exact = &exact[..tokens.len() * made.vocabulary as usize];
-        // Generating code takes longer than running it: once for all numbers of threads. Long steps leave nothing packed behind.
-        // Emulated code is run once in long steps: that threads change no bit is the runtime's doing, which native targets show.
+        // Generating code takes longer than running it, so one engine serves all numbers of
+        // threads. Long steps keep no packed weights.
+        //
+        // Emulated code runs once in long steps. Native targets show that the number of threads
+        // changes no bits.
         let threads = if native { &[3, 2, 1][..] } else { &[2] };
         let mut engine = load(name, &model, target, pack, threads[0]);
         let of_many: Vec<_> = threads
@@ -71,7 +79,7 @@ fn check(name: &str, made: &Made) {
             .collect();
         let logits = of_many[of_many.len() - 1].1.clone();
         engine.use_threads(1).unwrap();
-        // Steps of one token, and of the lengths around which kernels change.
+        // Steps of one token, and of the lengths at which kernels change.
         let lengths = [1, 5, 6, 7, 12, 1, 13, 8];
         let mut ways = vec![("in long steps", nmse(&logits, exact))];
         ways.push(("in mixed steps", nmse(&run(&mut engine, tokens, |step| lengths[step % lengths.len()]), exact)));
@@ -106,7 +114,7 @@ fn load(name: &str, model: &Model, target: Target, pack: bool, threads: usize) -
     load_with(name, model, &options, threads, 0)
 }
 
-/// `budget` is for experts' blocks; 0 keeps all experts in memory.
+/// Loads a model; `budget` is for blocks of experts, and 0 keeps all experts in memory.
 fn load_with(name: &str, model: &Model, options: &Options, threads: usize, budget: u64) -> Engine {
     load_for(name, model, options, threads, budget, Settings { choice: Choice::Off, extra: 0 })
 }
@@ -121,8 +129,8 @@ fn load_for(name: &str, model: &Model, options: &Options, threads: usize, budget
     Engine::load(plan, Path::new(""), &options).unwrap_or_else(|error| panic!("{name}: {}: {error}", target.name()))
 }
 
-/// Rows of the output matrix have length 1, so logits deviate by 1;
-/// where those of a small vocabulary happen to be near 0, it is 1 that differences are held against.
+/// Rows of the output matrix have length 1, so the deviation of logits is 1. If those of a small
+/// vocabulary happen to be near 0, differences are compared with 1.
 fn nmse(found: &[f32], exact: &[f32]) -> f64 {
     nmse_above(found, exact, exact.len() as f64)
 }
@@ -218,15 +226,18 @@ fn dense_models_in_floats() {
     ]);
 }
 
-/// Activations that are rounded to bf16: (2^-7)^2 / 12 of a power of two in squares, half of that of what is rounded, 2.7e-6; four products in each of three layers
-/// add up to 3e-5, and amplify.
+/// Max error of activations rounded to bf16. A power of two has the error (2^-7)^2 / 12 in squares,
+/// and the mean over numbers is half of that, 2.7e-6. Four products in each of three layers add up
+/// to 3e-5, and amplify it.
 const BF16_BOUND: f64 = 2e-4;
 
-/// Targets with products of pairs of bf16 and without tiles: bits do not depend on how many rows a step has.
+/// On targets with products of pairs of bf16 and without tiles, bits do not depend on the number of
+/// rows of a step.
 #[test]
 fn bf16_in_pairs_has_the_same_bits_in_steps_of_any_length() {
     let name = "bf16 in pairs";
-    // Whole strips: what is not packed takes f32 activations, and f32 sums are others for one row and for many.
+    // The matrices are whole strips. Unpacked ones take f32 activations, whose sums differ for one
+    // row and for many.
     let made = Made { layers: 3, width: 256, inner: 1056, vocabulary: 160, formats: &[("", Bf16)], ..BASE };
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("made_bf16_in_pairs.gguf");
     std::fs::write(&path, made.file()).unwrap();
@@ -291,7 +302,7 @@ fn dense_models_in_blocks_of_32() {
     ]);
 }
 
-/// Of two to four bits, dense and in experts.
+/// Formats of two to four bits, dense and in experts.
 #[test]
 fn models_of_few_bits() {
     check_all(&[
@@ -510,13 +521,13 @@ fn models_with_experts() {
     ]);
 }
 
-/// Room for the experts of [`residency_changes_no_bit`]: 24 blocks of 3 * 256 rows, whose rows take up to 272 bytes. This is six or more
-/// of them, where a layer's 8 are all wanted in long steps.
+/// Memory for the experts of [`residency_changes_no_bit`]: 24 blocks of 3 * 256 rows of up to 272
+/// bytes. The budget holds six or more blocks; long steps need all 8 of a layer.
 const EXPERT_BUDGET: u64 = 6 * 3 * 256 * 272;
 
-/// A plan that says when experts are loaded passes the runtime's checks and gives the bits of one that does not, its experts in memory
-/// or streamed: in long steps, in steps of one token, packed and as they are stored, with gate and up fused or not, with prediction
-/// and without.
+/// A plan with explicit loading of experts passes the runtime's checks and gives the bits of a plan
+/// without it. Its experts are in memory or streamed, in long steps and in steps of one token.
+/// Weights are packed or as stored, gate and up fused or not, with and without prediction.
 #[test]
 fn residency_changes_no_bit() {
     let experts = Some(MadeExperts { count: 8, used: 2, inner: 256 });
@@ -535,7 +546,7 @@ fn residency_changes_no_bit() {
             let resident =
                 Options { target: Some(target), max_tokens: Some(MAX_TOKENS), pack: Some(pack), ..Options::default() };
             assert!(compile(&model, &resident).unwrap().plan.expert_groups.is_empty());
-            // The emulator is slow, and one token after the other is what it is slowest at.
+            // The emulator is slow, and slowest with one token after the other.
             let lengths =
                 if target.missing().is_empty() { &[MAX_TOKENS as usize, 1][..] } else { &[MAX_TOKENS as usize] };
             for &length in lengths {
@@ -555,7 +566,7 @@ fn residency_changes_no_bit() {
                         engine.stream().map(|store| store.stats().groups.iter().map(|l| l.misses).sum::<u64>());
                     assert_eq!(misses.map(|misses| misses > 0), (budget > 0).then_some(true), "{how}");
                 }
-                // Whatever is read ahead.
+                // Every prediction strategy gives the same bits.
                 let strategies = Strategy::ALL.map(|(_, strategy)| Choice::Always(strategy));
                 for choice in strategies.into_iter().chain([Choice::Auto]).filter(|_| length == 1) {
                     let options =
@@ -632,10 +643,10 @@ fn activations_of_every_size() {
     ]);
 }
 
-/// Seeds of the random models; a few hundred more have been tried.
+/// Number of random models; a few hundred more seeds have been tried.
 const RANDOM: u64 = 24;
 
-/// In two tests, so that two threads share them.
+/// Two tests split the random models between two threads.
 #[test]
 fn random_models_of_even_seeds() {
     random_models(0);

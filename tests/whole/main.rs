@@ -1,4 +1,5 @@
-//! Tests of the whole: the program as its users run it, and the library from a model file to logits. One test program, which is linked once.
+//! Tests of the whole: the program as its users run it, and the library from a model file to
+//! logits. All are in one test program, which is linked once.
 //!
 //! ```text
 //! cargo test --test whole              all of them

@@ -1,5 +1,5 @@
-//! Malformed files: exit status 65 and one message from every command that uses what is wrong, within limits on memory that
-//! the system keeps, in little time and with little memory beside the file's.
+//! Malformed files. Every command that uses the malformed part exits with status 65 and one
+//! message. The system limits the memory; time and memory are small compared with the file's size.
 
 use std::fs;
 use std::os::unix::process::CommandExt;
@@ -11,19 +11,20 @@ use crate::support::measure::{Measured, measured};
 use crate::support::{ixc, scratch, shared, stderr};
 use ixc::model_files::gguf::write::GgufWriter;
 
-/// Address space for a command on a malformed file: the program with its libraries and threads' stacks, the demo model, and the 64 MiB that a malformed file
-/// may cost.
+/// Address space for a command on a malformed file: the program with its libraries and threads'
+/// stacks, the demo model, and the 64 MiB that a malformed file may cost.
 const ADDRESS_SPACE: u64 = 512 << 20;
 
-/// What refusing a file may take, over what `inspect` takes of a small good one: processor time, which a release build takes half of, and
-/// memory, beside that of the file itself.
+/// Max processor time and memory of a refusal, in addition to those of `inspect` on a small good
+/// file. A release build takes half of the time. The memory is in addition to the size of the file.
 const PROCESSOR: Duration = Duration::from_secs(1);
 const MEMORY_KIB: u64 = 64 << 10;
 
 /// Runs a command with the limit.
 fn limited(mut command: Command) -> Output {
     let limit = libc::rlimit { rlim_cur: ADDRESS_SPACE, rlim_max: ADDRESS_SPACE };
-    // SAFETY: between fork and exec only setrlimit is called, which is async-signal-safe and reads a value that the closure owns.
+    // SAFETY: between fork and exec only setrlimit is called. It is async-signal-safe and reads a
+    // value that the closure owns.
     unsafe {
         command.pre_exec(move || match libc::setrlimit(libc::RLIMIT_AS, &limit) {
             0 => Ok(()),
@@ -38,7 +39,7 @@ fn limited_and_measured(command: Command) -> Measured {
     measured(&command, 60, Some(ADDRESS_SPACE))
 }
 
-/// What `inspect` takes of a file with nothing in it.
+/// Measures `inspect` on a file without tensors.
 fn baseline(folder: &Path) -> Measured {
     let path = folder.join("nothing.gguf");
     fs::write(&path, GgufWriter::new().key("general.architecture", "llama").finish()).unwrap();
@@ -49,7 +50,7 @@ fn baseline(folder: &Path) -> Measured {
     base
 }
 
-/// That a command took no more than refusing a file of so many bytes may.
+/// Checks that a command took no more than the refusal of a file of `bytes` bytes may take.
 #[track_caller]
 fn assert_cheap(shown: &str, taken: &Measured, base: &Measured, bytes: u64) {
     let (processor, memory) = (base.processor + PROCESSOR, base.peak_kib + MEMORY_KIB + bytes / 1024);
@@ -57,7 +58,7 @@ fn assert_cheap(shown: &str, taken: &Measured, base: &Measured, bytes: u64) {
     assert!(taken.peak_kib < memory, "{shown}: {} KiB of memory; {memory} allowed", taken.peak_kib);
 }
 
-/// The commands that read all of a model.
+/// Returns the commands that read all of a model.
 fn commands(file: &Path, out: &Path) -> [Command; 3] {
     let mut logits = ixc(["logits", "--tokens", "1", "-o"]);
     logits.arg(out).arg(file);
@@ -101,7 +102,7 @@ fn every_case_of_the_manifest_gets_what_it_must() {
     assert!(!out.exists());
 }
 
-/// Files that keep every rule of the format and are made to cost, for the commands that read their keys.
+/// Valid files that are designed to be expensive, for the commands that read their keys.
 #[test]
 fn hostile_vocabularies_and_headers_are_cheap() {
     let folder = scratch("hostile-headers");
@@ -120,7 +121,7 @@ fn hostile_vocabularies_and_headers_are_cheap() {
     let runs = |longest: usize| (1..=longest).map(|n| "a".repeat(n)).collect::<Vec<_>>();
     let keys = (0..200_000).fold(GgufWriter::new(), |writer, i| writer.key(&format!("{i:x}"), true));
     let cases = [
-        // Each begins at every byte of the text: all matches at once were 6 GB.
+        // A special token begins at every byte of the text: all matches at once took 6 GB.
         ("special tokens", spm(runs(255), 3), 0),
         (
             "special tokens that end otherwise",
@@ -147,7 +148,8 @@ fn hostile_vocabularies_and_headers_are_cheap() {
             taken.stderr.trim()
         );
         assert_eq!(taken.code, Some(expected), "{name}: {}", taken.stderr);
-        // Of those that are accepted a mebibyte of text is tokenized: each of its bytes is kept as a symbol of 20 and a candidate of as many.
+        // If a file is accepted, a mebibyte of text is tokenized. Each of its bytes becomes a
+        // symbol of 20 bytes and a candidate of the same size.
         let text = if expected == 0 { Duration::from_secs(2) } else { Duration::ZERO };
         let memory = bytes.len() as u64 + if expected == 0 { 64 << 20 } else { 0 };
         let base = Measured { processor: base.processor + text, ..base.clone() };
@@ -155,13 +157,13 @@ fn hostile_vocabularies_and_headers_are_cheap() {
     }
 }
 
-/// The demo model, cut or with a byte changed anywhere in its header, never ends in a panic or a signal.
+/// The demo model, cut or with a changed byte in its header, never causes a panic or a signal.
 #[test]
 fn damaged_headers_are_refused_or_read() {
     let good = fs::read(crate::support::demo_model()).unwrap();
     let folder = scratch("damaged");
     let path = folder.join("model.gguf");
-    // A linear congruential generator with Knuth's factor: where to damage.
+    // A linear congruential generator with Knuth's factor chooses the place of the damage.
     let mut state = 0x5eed_u64;
     println!("seed {state:#x}");
     for round in 0..60 {
@@ -201,14 +203,14 @@ fn token_ids_are_checked() {
     assert!(!out.exists());
 }
 
-/// Logits that are not finite are an error of each command that computes some.
+/// Logits that are not finite are an error in each command that computes logits.
 #[test]
 fn logits_that_are_no_numbers_are_refused() {
     let folder = scratch("not-finite");
     let (path, out) = (folder.join("model.gguf"), folder.join("out.npy"));
     let mut bytes = fs::read(crate::support::demo_model()).unwrap();
     let model = ixc::model_files::gguf::Gguf::from_bytes(&path, bytes.clone()).unwrap();
-    // Bytes of ones are scales that are NaN, wherever a block format has its scale.
+    // Bytes of ones give NaN scales, wherever a block format has its scale.
     let output = model.tensor("output.weight").or(model.tensor("token_embd.weight")).unwrap().offset() as usize;
     bytes[output..output + 256].fill(0xff);
     fs::write(&path, bytes).unwrap();
@@ -221,7 +223,8 @@ fn logits_that_are_no_numbers_are_refused() {
     }
 }
 
-/// A file that is no model, and a model that was cut, say so: no word of bytes and tables.
+/// The errors for a file that is not a model and for a cut model say so, and do not mention bytes
+/// or tables.
 #[test]
 fn files_that_are_no_models_and_cut_ones_are_told() {
     let folder = scratch("no-models");
@@ -247,7 +250,7 @@ fn files_that_are_no_models_and_cut_ones_are_told() {
     }
 }
 
-/// A file of the kernel in place of a tokenizer is refused: reading one may wait for ever.
+/// A special file of the kernel in place of a tokenizer is refused, since reading it may never end.
 #[test]
 fn a_folder_with_a_link_to_the_system_is_refused() {
     let folder = scratch("system-link");

@@ -1,4 +1,5 @@
-//! `ixc serve` with several models: chosen by name, loaded when they are asked for, unloaded where another needs their room.
+//! `ixc serve` with several models: chosen by name, loaded on request, and unloaded if another
+//! model needs the memory.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,7 +9,7 @@ use serde_json::{Value, json};
 use crate::serve::Server;
 use crate::support::{demo_model, ixc, scratch, stderr};
 
-/// A folder with copies of the demo model by these names.
+/// Makes a folder with copies of the demo model with these names.
 fn folder(name: &str, models: &[&str]) -> PathBuf {
     let folder = scratch(name);
     for model in models {
@@ -32,7 +33,7 @@ fn ask(server: &Server, model: &str) -> (u16, Value) {
     server.post("/v1/completions", &request)
 }
 
-/// The memory of a process, in bytes.
+/// Returns the memory of a process, in bytes.
 fn resident(pid: u32) -> u64 {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
@@ -62,7 +63,7 @@ fn models_are_loaded_when_they_are_asked_for() {
     );
     assert_eq!(error["message"], "there is no model \"c\"; there are a, b");
     assert_eq!(server.post("/v1/completions", &json!({"model": 1, "prompt": "x"})).0, 400);
-    // A request that names none means the first, and the same file says the same.
+    // A request without a model uses the first one, and the same file gives the same answer.
     let (_, a) =
         server.post("/v1/completions", &json!({"prompt": "The borrow checker", "max_tokens": 4, "temperature": 0}));
     assert_eq!((&a["model"], &a["choices"]), (&json!("a"), &b["choices"]));
@@ -82,7 +83,8 @@ fn models_are_loaded_when_they_are_asked_for() {
     }
 }
 
-/// Two of three do not fit: what answers nobody makes room, and what answers does not.
+/// The budget holds two of three models. An idle model makes room for another; a model that answers
+/// a request does not.
 #[test]
 fn models_share_a_budget() {
     let folder = folder("models_budget", &["a.gguf", "b.gguf", "c.gguf"]);
@@ -92,7 +94,7 @@ fn models_share_a_budget() {
     assert_eq!(ask(&free, "a").0, 200);
     let own = listed(&free)[0]["meta"]["memory"].as_u64().unwrap();
     drop(free);
-    // The process itself differs little from run to run.
+    // The process's other memory differs little between runs.
     let of = |models: u64| (process + models * own / 2).to_string();
     let budget = of(3);
     let server = Server::start_with(&[&arguments[..], &["--memory", &budget]].concat());
@@ -104,7 +106,8 @@ fn models_share_a_budget() {
     let endless = json!({"model": "c", "prompt": "Hi", "max_tokens": 100_000, "ignore_eos": true, "stream": true});
     let stream = server.begin("POST", "/v1/completions", "", &endless.to_string());
     server.until("the request", |server| server.metric("requests_processing") == 1.0);
-    // `c` answers as long as its context has room, which on a fast machine is less long than the other waits.
+    // `c` answers until its context is full. On a fast machine this takes less time than the other
+    // request waits.
     let (status, answer) = ask(&server, "a");
     match status {
         503 => {
@@ -118,7 +121,7 @@ fn models_share_a_budget() {
     assert_eq!(loaded(&server), ["b"]);
     drop(server);
 
-    // With room for two it is the longest unused that goes.
+    // With memory for two models, the least recently used one is unloaded.
     let budget = of(5);
     let server = Server::start_with(&[&arguments[..], &["--memory", &budget]].concat());
     for (model, expected) in [("a", vec!["a"]), ("b", vec!["a", "b"]), ("a", vec!["a", "b"]), ("c", vec!["a", "c"])] {
@@ -157,7 +160,8 @@ fn what_cannot_be_loaded_is_said() {
     assert!(Path::new(a).exists());
 }
 
-/// A chat model and an encoder: each answers requests of its kind, named or not, in either order.
+/// A chat model and an encoder: each answers requests of its kind, with or without a name, in
+/// either order.
 #[test]
 fn an_encoder_embeds_beside_a_model_that_talks() {
     let encoder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/encoders/models/bert.gguf");
@@ -197,7 +201,7 @@ fn an_encoder_embeds_beside_a_model_that_talks() {
     }
 }
 
-/// Returns the first line of a server.
+/// Returns the first line that a server prints.
 fn start_line(arguments: &[&str]) -> String {
     let mut child =
         ixc(["serve", "--port", "0", "-t", "2"]).args(arguments).stderr(std::process::Stdio::piped()).spawn().unwrap();
@@ -210,8 +214,8 @@ fn start_line(arguments: &[&str]) -> String {
     line
 }
 
-/// The context is the model's where memory allows it, and otherwise a half of it, or a quarter. The
-/// first line has both.
+/// The context is the model's if memory allows it; otherwise it is a half of it, or a quarter. The
+/// first line prints both.
 #[test]
 fn the_context_is_as_long_as_memory_allows() {
     use crate::support::made::{BASE, Made};
