@@ -17,7 +17,7 @@ const TOKENS: u32 = 450;
 /// Golden models with the number of places to choose.
 ///
 /// - Three choose more places than a part of attention has positions.
-/// - Others choose runs of 4, or entries of 4 positions, of which the last is incomplete.
+/// Others choose runs of 4, or entries of 4 positions with an incomplete last one.
 /// - The last kind chooses blocks of 32 for each head.
 const MODELS: [(&str, u32); 8] = [
     ("deepseek32", 300),

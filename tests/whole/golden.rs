@@ -19,10 +19,10 @@ use ixc_testing::nmse::nmse;
 const MODELS: usize = 34;
 
 /// Models whose exact logits were computed with llama.cpp's YaRN ramp, which begins and ends at
-/// whole pairs. gpt-oss was trained with a ramp that does not (`truncate: false` in its
-/// configuration), and files have no key for that. The graph follows the training, as transformers
-/// does. Logits of this model are compared with the interpreter. The repository has another gpt-oss
-/// model with logits of the trained ramp.
+/// whole pairs. gpt-oss was trained with another ramp (`truncate: false` in its configuration), for
+/// which files have no key. The graph has the ramp of the training, as in transformers. Logits of
+/// this model are therefore compared with the interpreter's. The repository's own gpt-oss model has
+/// exact logits with the trained ramp.
 const TRUNCATED: [&str; 1] = ["models/gpt-oss-mxfp4.gguf"];
 
 /// Returns the exact logits at the last positions.

@@ -1,4 +1,5 @@
-//! A model's routed experts as an operator: what a layer gives, in parts, streamed, and what is refused.
+//! A model's routed experts as an operator: results of a layer, in parts and streamed, and refused
+//! inputs.
 
 use std::path::Path;
 use std::process::Command;
@@ -22,7 +23,8 @@ use ixc::targets::Target;
 use crate::support::engines::{bits, native};
 use crate::support::{Golden, shared, stderr};
 
-/// Golden models whose layers have routed experts, but for those whose groups have small ones beside.
+/// Returns golden models whose layers have routed experts, except those whose groups also have
+/// small experts.
 fn models() -> impl Iterator<Item = (Golden, Model)> {
     let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
     let all = [Some(own), shared("golden")].into_iter().flatten().flat_map(|folder| Golden::all(&folder));
@@ -41,7 +43,7 @@ fn options(target: Target) -> MoeOptions {
     }
 }
 
-/// What comes into a layer and what it gives.
+/// Inputs and weights of a layer's call.
 struct Call {
     rows: Vec<f32>,
     ids: Vec<i32>,
@@ -68,13 +70,13 @@ impl Call {
         moe.submit(layer.number, Rows::F32(&self.rows), &self.ids, &self.weights).unwrap().wait().unwrap()
     }
 
-    /// The same rows and weights, and the experts from `first` on alone.
+    /// Returns the same rows and weights, but only with the experts from `first` on.
     fn of(&self, first: i32, count: i32) -> Call {
         let (rows, weights) = (self.rows.clone(), self.weights.clone());
         Call { rows, weights, ids: Moe::own_ids(&self.ids, first, count) }
     }
 
-    /// By an interpreter.
+    /// Returns the interpreter's result.
     fn exact(&self, module: &Module, model: &Model, layer: &Layer) -> Vec<f32> {
         let weights = FileWeights::new(&model.gguf, module);
         let mut interpreter = Interpreter::new(module, &weights).unwrap();
@@ -97,7 +99,7 @@ fn floats(value: Value) -> Vec<f32> {
     }
 }
 
-/// The mean of squared differences, by that of squares.
+/// Returns the sum of squared differences over the sum of squares of `exact`.
 fn error(found: &[f32], exact: &[f32]) -> f64 {
     assert_eq!(found.len(), exact.len());
     let square = |x: f32| f64::from(x) * f64::from(x);
@@ -105,7 +107,7 @@ fn error(found: &[f32], exact: &[f32]) -> f64 {
     of / exact.iter().map(|&x| square(x)).sum::<f64>().max(f64::MIN_POSITIVE)
 }
 
-/// What the layers of a model's own step take and give: rows, ids, weights and sums.
+/// Returns the inputs and results of the layers in a model's step: rows, ids, weights and sums.
 fn own_values(function: &Function) -> Vec<[ValueId; 4]> {
     let (mut found, mut taken) = (Vec::new(), None);
     for op in &function.ops {
@@ -121,7 +123,7 @@ fn own_values(function: &Function) -> Vec<[ValueId; 4]> {
     found
 }
 
-/// The operator on what a model's own step has there, against what the step has behind.
+/// The operator, with the inputs of a layer in the model's own step, gives the sums of that step.
 #[test]
 fn a_layer_gives_what_the_models_own_does() {
     let mut count = 0;
@@ -146,7 +148,8 @@ fn a_layer_gives_what_the_models_own_does() {
             let how = format!("{}, layer {}", golden.name(), layer.number);
             assert_eq!(bits(&call.exact(&cut.arch.module, &cut, layer)), bits(&exact), "{how}: cut");
             let found = call.run(&moe, layer);
-            // What passes leave rounds rows as kernels do; what differs are the last bits of sums, and bytes that these round to.
+            // The fused graph rounds rows as kernels do. The results differ in the last bits of
+            // sums, and in bytes that are rounded from these.
             let fused = call.exact(&compiled.fused, &cut, layer);
             assert!(error(&found, &fused) < 1e-6, "{how}: {} of the fused graph", error(&found, &fused));
             assert!(error(&found, &exact) < 2e-3, "{how}: {}", error(&found, &exact));
@@ -156,7 +159,7 @@ fn a_layer_gives_what_the_models_own_does() {
     assert!(count >= 4, "{count} layers");
 }
 
-/// Two machines with half of the experts each.
+/// Two machines have half of the experts each.
 #[test]
 fn parts_of_two_machines_add_up() {
     let mut random = Random::new(30);
@@ -183,7 +186,8 @@ fn parts_of_two_machines_add_up() {
                     }
                 }
                 for (at, whole) in whole.iter().enumerate() {
-                    // Each is a sum of at most `used` products and rounded as often; what they are rounded by is no more than the largest row.
+                    // Each result is a sum of at most `used` products, with as many roundings. No
+                    // rounding is larger than the largest row allows.
                     let largest = found.iter().map(|sums| sums[at].abs()).sum::<f32>() + whole.abs() + 1.0;
                     let bound = 4.0 * used as f32 * f32::EPSILON * largest;
                     let sum = found[0][at] + found[1][at];
@@ -194,7 +198,8 @@ fn parts_of_two_machines_add_up() {
     }
 }
 
-/// A part's bits do not depend on rows that are others', of quantised weights not on any others; nor on how many are submitted, threads and targets.
+/// A row's bits do not depend on other rows; for quantised weights, that holds without exception.
+/// They do not depend on the number of submitted rows, on threads, or on the target.
 #[test]
 fn a_row_has_its_bits_beside_any_others() {
     let mut random = Random::new(31);
@@ -208,7 +213,7 @@ fn a_row_has_its_bits_beside_any_others() {
     for layer in moe.layers() {
         let mut call = Call::random(layer, 50, &mut random);
         call.ids.iter_mut().for_each(|id| *id = if random.once_in(2) { -1 } else { *id });
-        // Whatever the weight of what is not computed.
+        // The weight of an expert that is not computed has no effect.
         let nobody = |(id, weight): (&i32, &mut f32)| {
             if *id < 0 {
                 *weight = f32::NAN
@@ -241,13 +246,14 @@ fn a_row_has_its_bits_beside_any_others() {
     }
 }
 
-/// Says to a test that it has a process of its own.
+/// Tells a test that it runs in a separate process.
 const ALONE: &str = "IXC_TEST_ALONE";
 
-/// Within a budget: the same bits, and no expert is read that nobody asked for.
+/// Within a memory budget, the bits are the same, and no expert is read that was not requested.
 #[test]
 fn streamed_experts_give_the_bits_of_those_in_memory() {
-    // A budget is of the whole process, so that it has one of its own, in which no other test takes memory.
+    // A budget applies to the whole process. The test therefore runs in a separate process, in
+    // which no other test takes memory.
     if std::env::var_os(ALONE).is_none() {
         let test = "moe::streamed_experts_give_the_bits_of_those_in_memory";
         let mut alone = Command::new(std::env::current_exe().unwrap());
@@ -307,10 +313,10 @@ fn what_cannot_be_computed_says_so() {
         refused(layer.number, all, &|call| call.weights[1] = f32::INFINITY),
     ];
     insta::assert_snapshot!(messages.join("\n"));
-    // No rows are no error, and neither is a handle that nobody waits for.
+    // No rows are not an error, and neither is a handle that is dropped.
     drop(moe.submit(layer.number, Rows::F32(&call.rows), &call.ids, &call.weights).unwrap());
     assert!(moe.submit(layer.number, Rows::F32(&[]), &[], &[]).unwrap().wait().unwrap().is_empty());
-    // It goes on behind what was refused.
+    // The operator works after refused calls.
     assert_eq!(call.run(&moe, &layer).len(), all);
     let twice = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/models/grovemoe.gguf");
     assert_eq!(
@@ -324,14 +330,14 @@ fn what_cannot_be_computed_says_so() {
     );
 }
 
-/// A golden model without experts.
+/// Returns a golden model without experts.
 fn models_without() -> Model {
     let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
     let models = Golden::all(&own).into_iter().map(|golden| Model::open(&golden.model).unwrap());
     models.into_iter().find(|model| model.arch.hyper.layers.iter().all(|layer| layer.experts.is_none())).unwrap()
 }
 
-/// A plan of experts in a file; what is no such plan, and who cannot run one.
+/// A plan of experts in a file, and plans and programs that refuse each other.
 #[test]
 fn plans_of_experts_are_files_of_their_own_kind() {
     let folder = crate::support::scratch("moe-plan");
@@ -340,7 +346,7 @@ fn plans_of_experts_are_files_of_their_own_kind() {
     command.arg(&plan).arg(crate::support::demo_model());
     crate::support::stdout(command);
     let run = options(Target::AVX2);
-    // What a plan says itself nobody else does.
+    // Settings that the plan fixes cannot be set at load.
     let refused = |options: MoeOptions| Moe::open(Some(&plan), &options).err().unwrap().to_string();
     assert!(refused(options(Target::PORTABLE)).contains("avx2"), "{}", refused(options(Target::PORTABLE)));
     let mut rows = options(Target::AVX2);
@@ -364,7 +370,7 @@ fn plans_of_experts_are_files_of_their_own_kind() {
     assert!(matches!(error, Error::Load(LoadError::NoLayers)), "{error}");
 }
 
-/// Plans of layers that nobody would make, each refused before anything is run.
+/// Plans of layers that ixc never makes; each is refused before it runs.
 #[test]
 fn plans_whose_layers_do_not_go_together_are_refused() {
     let model = Model::new(ixc::demo::open().unwrap()).unwrap().into_expert_layers().unwrap();

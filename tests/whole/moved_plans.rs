@@ -1,4 +1,5 @@
-//! Plans that were moved: with their model file beside them, with one that is named, or with none, where they hold all weights.
+//! Moved plans: with their model file next to them, with a named model file, or with none if the
+//! plan holds all weights.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,7 +12,7 @@ struct Moved {
     expected: Vec<f32>,
 }
 
-/// Logits of a model or plan.
+/// Returns logits of a model or plan.
 fn logits(model: &Path, more: &[&str]) -> Vec<f32> {
     let out = model.with_extension("npy");
     let mut command = ixc(["logits", "--tokens", "1,2,3", "-t", "2", "-o"]);
@@ -22,7 +23,7 @@ fn logits(model: &Path, more: &[&str]) -> Vec<f32> {
     logits
 }
 
-/// What is said where logits cannot be had, and the exit status.
+/// Returns the exit status and the error of a plan that is refused.
 fn refused(plan: &Path, more: &[&str]) -> (Option<i32>, String) {
     let mut command = ixc(["logits", "--tokens", "1", "-o"]);
     command.arg(plan.with_extension("npy")).arg(plan).args(more);
@@ -59,7 +60,7 @@ fn a_plan_finds_its_model_beside_it_or_where_it_is_said() {
     let moved = Moved::new("moved_beside", &["--no-weights"]);
     let plan = moved.path("model.ixp");
     assert!(same(&logits(&plan, &[]), &moved.expected), "beside the plan");
-    // Streamed experts, too.
+    // Streamed experts also work.
     let mut command = ixc(["run", "--raw", "-p", "The", "-n", "2", "--temp", "0", "--memory", "200MiB"]);
     command.arg(&plan);
     assert!(!stdout(command).is_empty());
@@ -71,7 +72,8 @@ fn a_plan_finds_its_model_beside_it_or_where_it_is_said() {
     let named = ["--model", elsewhere.to_str().unwrap()];
     assert!(same(&logits(&plan, &named), &moved.expected), "named");
 
-    // Another model of that name, beside the plan or named, is refused with what is different.
+    // Another model of that name, next to the plan or named, is refused, and the error names the
+    // difference.
     let mut bytes = fs::read(&elsewhere).unwrap();
     bytes.push(0);
     fs::write(moved.path("model.gguf"), &bytes).unwrap();
@@ -84,7 +86,7 @@ fn a_plan_finds_its_model_beside_it_or_where_it_is_said() {
     let (status, said) = refused(&plan, &[]);
     assert!(status == Some(65) && said.contains("the checksum of its header is"), "{said}");
     assert!(same(&logits(&plan, &named), &moved.expected), "named, beside a wrong one");
-    // A model file of a model makes no sense.
+    // A model does not take another model file.
     let (status, said) = refused(&elsewhere, &named);
     assert!(status == Some(2) && said.contains("is a model itself"), "{said}");
 }
@@ -121,7 +123,7 @@ fn all_files_of_a_split_model_are_found() {
     let plan = folder.join("plan/model.ixp");
     fs::rename(to.join("model.ixp"), &plan).unwrap();
     assert_eq!(refused(&plan, &[]).0, Some(66));
-    // Any of them names all.
+    // The name of any shard finds all shards.
     let last = to.join(shards.last().unwrap().file_name().unwrap());
     assert!(same(&logits(&plan, &["--model", last.to_str().unwrap()]), &expected), "named");
     let demo = demo_model();
@@ -156,7 +158,7 @@ fn a_plan_that_holds_all_weights_needs_no_model_file() {
     let mut command = ixc(["run", "--raw", "-p", "The", "-n", "4", "--temp", "0", "--memory", "200MiB"]);
     command.arg(&plan);
     assert!(!stdout(command).is_empty());
-    // One flipped byte in what was copied is found.
+    // A flipped byte in the copied weights is found.
     let mut bytes = fs::read(&plan).unwrap();
     let end = bytes.len() - 8192;
     bytes[end] ^= 1;

@@ -1,4 +1,5 @@
-//! Layers of a model that guess what it will write (nextn): what they give against numbers that `tests/golden/make/nextn.py` computed, and texts, which are what they are without.
+//! Layers that predict the model's next tokens (nextn). Their results are compared with numbers
+//! from `tests/golden/make/nextn.py`. Texts with them must equal texts without them.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -29,10 +30,11 @@ use ixc::speculate::{self, Drafter, Seen, Speculation, Text};
 use ixc::targets::Target;
 use ixc_testing::nmse::nmse;
 
-/// Of f32 against f64.
+/// Max error of f32 against f64.
 const EXACT: f64 = 1e-9;
-/// Keys and values are f16, and activations are rounded to 8 bits before each product: 2e-5 in squares for each (`made_models.rs`), of which some ten follow each other, and
-/// softmax and SwiGLU amplify.
+/// Max error of compiled code. Keys and values are f16, and activations are rounded to 8 bits
+/// before each product: 2e-5 in squares for each (`made_models.rs`). Some ten products follow each
+/// other, and softmax and SwiGLU amplify.
 const COMPILED: f64 = 5e-4;
 
 const NAMES: [&str; 2] = ["own", "shared"];
@@ -41,15 +43,15 @@ fn model(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/nextn").join(name).with_extension("gguf")
 }
 
-/// What is known of a model.
+/// Expected results of a model.
 struct Known {
     tokens: Vec<u32>,
-    /// The token that is guessed behind the last one.
+    /// The token predicted after the last one.
     deeper: u32,
     kept: usize,
     logits: Vec<f32>,
     hidden: Vec<f32>,
-    /// Logits of the layer that guesses, the last of them of the deeper guess.
+    /// Logits of the predicting layer; the last ones are those of the deeper prediction.
     guess: Vec<f32>,
     guess_hidden: Vec<f32>,
 }
@@ -67,7 +69,7 @@ impl Known {
         Known { tokens: ids("tokens"), deeper: ids("deeper")[0], kept, logits, hidden, guess, guess_hidden }
     }
 
-    /// The last rows of `found`, as many as are known, are what is known.
+    /// Checks that the last rows of `found` are the known rows.
     #[track_caller]
     fn is(&self, found: &[f32], known: &[f32], limit: f64, what: &str) {
         let error = nmse(&found[found.len() - known.len()..], known);
@@ -85,7 +87,7 @@ fn ints(numbers: impl IntoIterator<Item = u32>) -> interpret::Value {
     interpret::Value::I32 { dims: vec![data.len()], data }
 }
 
-/// Results of a step of the interpreter: logits, and hidden states.
+/// Returns the results of a step of the interpreter: logits, and hidden states.
 fn interpret(interpreter: &mut Interpreter<'_>, first: u32, tokens: &[u32], hidden: Option<&[f32]>) -> [Vec<f32>; 2] {
     let count = tokens.len();
     let mut given = vec![ints(tokens.iter().copied()), ints(first..first + count as u32), ints(0..count as u32)];
@@ -134,12 +136,13 @@ fn engine(name: &str, nextn: Nextn, target: Target) -> Engine {
     Engine::load(plan, Path::new(""), &options).unwrap()
 }
 
-/// On every target, in steps of several lengths; and what a model gives beside logits changes none of their bits.
+/// All targets compute the known results, in steps of several lengths. Returning hidden states
+/// changes no bits of the logits.
 #[test]
 fn plans_compute_what_layers_guess() {
     for target in [Target::AVX2, Target::PORTABLE, Target::AVX512, Target::AMX] {
         for name in NAMES {
-            // Emulated code takes its time.
+            // Emulated code is slow.
             if native(target) != native(Target::PORTABLE) && name == "shared" {
                 continue;
             }
@@ -175,7 +178,7 @@ fn plans_compute_what_layers_guess() {
             let addition = Addition { sequence: FIRST, tokens: &[known.deeper], outputs: &[0] };
             guess.extend_from_slice(layer.step_hidden(&[addition], &own[own.len() - width..]).unwrap());
             known.is(&guess, &known.guess, COMPILED, "guesses");
-            // As many as there are tokens, or nothing happens.
+            // A wrong number of hidden states changes nothing.
             let position = layer.position();
             for found in [0, width - 1, 2 * width] {
                 let expected = StepError::Hidden { found, rows: 1, expected: width as u32 };
@@ -187,7 +190,7 @@ fn plans_compute_what_layers_guess() {
     }
 }
 
-/// How sessions are opened here.
+/// Settings for opening sessions.
 #[derive(Clone, Copy)]
 struct How {
     guesses: u32,
@@ -224,7 +227,8 @@ fn texts_are_the_same_with_guesses_of_the_layer() {
             let mut guessing = Session::new(open(name, ALONE, Nextn::Fed));
             let layer = own_layer(name, ALONE, guessing.model(), 0.0);
             guessing.speculate(Speculation::new(layer, always(9))).unwrap();
-            // Texts that go on, that go back, and another one; prompts that become entries as they are read, and short ones.
+            // Texts that continue, that go back, and another one; long prompts, which become
+            // entries as they are read, and short ones.
             let long: Vec<u32> = known.tokens.iter().copied().cycle().take(100).collect();
             let other: Vec<u32> = known.tokens.iter().rev().copied().collect();
             let (mut accepted, mut drafted) = (0, 0);
@@ -239,14 +243,14 @@ fn texts_are_the_same_with_guesses_of_the_layer() {
             }
             println!("{name}, settings {number}: {accepted} of {drafted} came true");
             assert!(drafted > 100, "{drafted}");
-            // Where the layer knows, guesses come true: all of them in a text without chance.
+            // If the layer was trained, its predictions are right: in a greedy text, all of them.
             let least = if name == "shared" { [0.9, 0.5, 0.02][number] } else { 0.0 };
             assert!(accepted as f64 >= least * drafted as f64, "{name}, settings {number}: {accepted} of {drafted}");
         }
     }
 }
 
-/// A guess is no longer than the layer is sure of.
+/// Predictions end at the first token below the layer's min probability.
 #[test]
 fn guesses_end_where_the_layer_is_not_sure() {
     let (name, known) = ("own", Known::of("own"));
@@ -255,11 +259,12 @@ fn guesses_end_where_the_layer_is_not_sure() {
     guessing.speculate(Speculation::new(layer, always(9))).unwrap();
     let request = Request { limit: Some(20), ..Request::new(&known.tokens[..], Settings::greedy()) };
     let expected = generate(&mut Session::new(open(name, ALONE, Nextn::Absent)), &request);
-    // Of random weights it is never that sure.
+    // With random weights, the layer never reaches this probability.
     assert_eq!(same(&mut guessing, &request, &expected, "sure"), (0, 0));
 }
 
-/// A context that becomes full among guesses ends, or goes on, where it does without.
+/// If the context becomes full during predictions, the text ends or continues as it does without
+/// them.
 #[test]
 fn contexts_are_full_where_they_are_without_guesses_of_the_layer() {
     for shift in [None, Some(ContextShift { keep: 4 })] {
@@ -295,7 +300,7 @@ fn streamed(name: &str, nextn: Nextn) -> LoadedModel {
     model
 }
 
-/// Experts of the model that come from the drive, and those of the layer.
+/// The experts of the model, and those of the layer, come from the drive.
 #[test]
 fn texts_of_streamed_models_are_the_same_with_guesses_of_the_layer() {
     for name in NAMES {
@@ -314,7 +319,7 @@ fn texts_of_streamed_models_are_the_same_with_guesses_of_the_layer() {
     }
 }
 
-/// What a layer guesses, of a text in slot 0.
+/// Returns a layer's predictions for a text in slot 0.
 fn guess(layer: &mut OwnLayer, tokens: &[u32]) -> Vec<u32> {
     let mut text = [Text { slot: 0, tokens, most: 5, draft: Vec::new() }];
     layer.draft(&mut text).unwrap();
@@ -322,7 +327,9 @@ fn guess(layer: &mut OwnLayer, tokens: &[u32]) -> Vec<u32> {
     text.draft
 }
 
-/// However a text was read, with guesses that were wrong and cut off again, and whether the layer has guessed meanwhile: what it guesses is what one guesses that was shown the text at once.
+/// A layer's predictions depend only on the text. Wrong predictions that were cut off again, parts
+/// of the text, and earlier predictions change nothing: a layer that gets the text at once predicts
+/// the same.
 #[test]
 fn layers_guess_from_the_text_and_nothing_else() {
     let (name, how) = ("own", ALONE);
@@ -334,7 +341,7 @@ fn layers_guess_from_the_text_and_nothing_else() {
     let mut layer = own_layer(name, how, &fed, 0.0);
     let mut compared = 0;
     for round in 0..6 {
-        // The same once more, from somewhere on; now and then another one.
+        // The same text continues from some position; sometimes it is another text.
         let other = round % 3 == 2;
         if other {
             text.rotate_left(7);
@@ -342,7 +349,7 @@ fn layers_guess_from_the_text_and_nothing_else() {
         let mut at = model.truncate(if other { 0 } else { random.index(40) as u32 }) as usize;
         let mut wrong: Vec<u32> = Vec::new();
         while at < 100 {
-            // One or a few tokens with guesses behind them, or a part of a prompt.
+            // One or a few tokens with predictions after them, or a part of a prompt.
             let most = if wrong.is_empty() && random.once_in(2) { 50 } else { 4 };
             let right = 1 + random.index(most);
             let right = right.min(text.len() - 1 - at);
@@ -368,11 +375,11 @@ fn layers_guess_from_the_text_and_nothing_else() {
         }
     }
     assert!(compared > 10, "{compared}");
-    // What it was not shown it does not guess from.
+    // For a text that it has not seen, the layer predicts nothing.
     assert!(guess(&mut layer, &text[3..20]).is_empty());
 }
 
-/// Many requests at once, some of which begin with what another one has computed.
+/// Many simultaneous requests; some begin with a text that another one has computed.
 #[test]
 fn layers_guess_for_many_requests() {
     for name in NAMES {
@@ -417,7 +424,7 @@ fn what_is_no_layer_of_the_model_does_not_guess() {
     let plain = open("own", ALONE, Nextn::Absent);
     let wrong = OwnLayerError::Hidden { takes: 64, gives: None };
     assert_eq!(refused(open("own", ALONE, Nextn::Alone), &plain), wrong);
-    // Alone it makes no text.
+    // A layer alone makes no text.
     let mut alone = Session::new(open("own", ALONE, Nextn::Alone));
     let request = Request::new([1, 2], Settings::greedy());
     let error =
@@ -428,7 +435,7 @@ fn what_is_no_layer_of_the_model_does_not_guess() {
     );
 }
 
-/// The program: texts, what `--stats` says, states that are saved, and what is refused.
+/// The program: texts, the lines of `--stats`, saved states, and refused options.
 #[test]
 fn layers_guess_on_the_command_line() {
     let folder = scratch("nextn");
@@ -453,7 +460,8 @@ fn layers_guess_on_the_command_line() {
             assert!(!line.contains(" 0 came true"), "{line}");
         }
     }
-    // A state has nothing of the layer's; it guesses from what follows. It is of the plan, which is another one without.
+    // A saved state has no state of the layer, which predicts from the following tokens. The state
+    // belongs to a plan with the layer; a plan without it is another plan.
     let goes_on = |spec: &[&str]| {
         let state = folder.join("text.state");
         let with = |option: &str| {
@@ -473,7 +481,7 @@ fn layers_guess_on_the_command_line() {
         "{}",
         stderr(&output)
     );
-    // Who asks is told.
+    // `ixc inspect` names the option and the reasons.
     let said = |file: &Path| stdout(ixc([OsStr::new("inspect"), file.as_os_str()]));
     assert!(said(&shared).contains("\nguesses       by 1 layer of its own: --spec nextn\n"), "{}", said(&shared));
     let left_out = with_layer("dots1", &folder);
@@ -482,7 +490,7 @@ fn layers_guess_on_the_command_line() {
     let recurrent = with_layer("lfm2", &folder);
     let line = "\nguesses       none by 1 layer of its own: tokens cannot be guessed: recurrent states cannot be cut";
     assert!(said(&recurrent).contains(line), "{}", said(&recurrent));
-    // Without such layers, and of a plan.
+    // A model without such layers, and a plan.
     let plan = folder.join("plan.ixp");
     assert!(ixc(["compile", "-o"]).arg(&plan).arg(&shared).status().unwrap().success());
     let qwen = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/models/qwen3vlmoe.gguf");
@@ -493,7 +501,7 @@ fn layers_guess_on_the_command_line() {
     }
 }
 
-/// The server: several clients at once, and what it tells.
+/// The server: several simultaneous clients, and its metrics.
 #[test]
 fn layers_guess_in_a_server() {
     let shared = model("shared");
@@ -523,7 +531,8 @@ fn layers_guess_in_a_server() {
     assert!(guessing.metric("spec_decode_num_accepted_tokens_total") as u64 == accepted);
 }
 
-/// A golden model with a layer that guesses: its last one once more, and what a guess begins with of random numbers.
+/// Writes a golden model with a predicting layer: its last layer again, with random numbers for the
+/// layer's first weights.
 fn with_layer(name: &str, folder: &Path) -> PathBuf {
     let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/models").join(name).with_extension("gguf");
     let gguf = Gguf::open(&golden).unwrap();
@@ -534,7 +543,7 @@ fn with_layer(name: &str, folder: &Path) -> PathBuf {
     let (layers, width) = (read("block_count"), u64::from(read("embedding_length")));
     let mut writer = GgufWriter::new();
     for (key, value) in gguf.metadata().iter() {
-        // What is said layer by layer is said of one more.
+        // Lists with an element for each layer get one more.
         let value = match value {
             Value::Array(Array::U32(of)) if of.len() == layers as usize => Array::U32(longer(of)).into(),
             Value::Array(Array::I32(of)) if of.len() == layers as usize => Array::I32(longer(of)).into(),
@@ -575,16 +584,18 @@ fn with_layer(name: &str, folder: &Path) -> PathBuf {
     path
 }
 
-/// A list with its last element once more.
+/// Returns a list with its last element repeated.
 fn longer<T: Clone>(of: &[T]) -> Vec<T> {
     of.iter().chain(of.last()).cloned().collect()
 }
 
-/// Of every architecture whose layers guess: plans compute what the interpreter does, with latent attention, chosen positions, windows, sinks and gates; and models are what they are
-/// without.
+/// In every architecture with predicting layers, plans compute the interpreter's results: with
+/// latent attention, chosen positions, windows, sinks and gates. The models' own results are those
+/// without the layers.
 #[test]
 fn layers_of_all_architectures_guess() {
-    /// Weights of floats: keys and values are f16, 2^-11 / sqrt(3) of each (`made_models.rs`).
+    /// Max error for weights in floats: keys and values are f16, 2^-11 / sqrt(3) of each
+    /// (`made_models.rs`).
     const FLOATS: f64 = 1e-6;
     let folder = scratch("nextn_architectures");
     let names = ["deepseek2-kv_b", "deepseek32", "glm-dsa", "hy_v3", "mimo2", "step35"];
@@ -594,7 +605,7 @@ fn layers_of_all_architectures_guess() {
         let original =
             Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/models").join(name).with_extension("gguf");
         let [model, layer] = [Nextn::Fed, Nextn::Alone].map(|nextn| of_file(&path, nextn));
-        // More than any window here.
+        // More tokens than any window of these models.
         let tokens: Vec<u32> =
             (0..60u64).map(|i| (i * i * 7 + i * 3 + 1) % model.arch.hyper.vocabulary).map(|id| id as u32).collect();
         let weights = FileWeights::new(&model.gguf, &model.arch.module);

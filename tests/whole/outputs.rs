@@ -1,5 +1,6 @@
-//! What commands write, and what they must not write over: inputs by whatever name, files of others, and what lies where their own files
-//! are on the way. Texts without an end, and pipes where files are expected.
+//! Outputs of commands, and files that a command must not overwrite: its inputs under any name,
+//! other programs' files, and files in the place of its temporary ones. Also texts without an end,
+//! and pipes in place of files.
 
 use std::fs;
 use std::io::Write;
@@ -10,7 +11,8 @@ use std::process::{Command, Output, Stdio};
 use crate::support::{demo_model, ixc, read_npy, scratch, stderr, stdout};
 use ixc::ir::plan::WeightFile;
 
-/// Commands with an output: `M` stands for a model file, `O` for the output; the first bytes of what is written.
+/// Commands with an output, and the first bytes of the output. `M` stands for a model file, `O` for
+/// the output.
 const COMMANDS: [(&str, &[u8]); 8] = [
     ("compile M --target avx2 -o O", b"IXCPLAN\n"),
     ("compile M --target avx2 --no-weights -o O", b"IXCPLAN\n"),
@@ -22,7 +24,7 @@ const COMMANDS: [(&str, &[u8]); 8] = [
     ("simulate M --html O", b"<!doctype html>"),
 ];
 
-/// A command of the table.
+/// Makes a command of the table.
 fn command(line: &str, model: &Path, output: &Path) -> Command {
     ixc(line.split(' ').map(|word| match word {
         "M" => model.as_os_str(),
@@ -46,8 +48,8 @@ fn names(folder: &Path) -> Vec<String> {
     names
 }
 
-/// A copy of the demo model, and names that lead to it: its own, a hard link, a symbolic link, a link to that, and a path through a folder
-/// that is a link.
+/// Returns a copy of the demo model and names that lead to it: its own, a hard link, a symbolic
+/// link, a link to that, and a path through a linked folder.
 fn model_and_names(folder: &Path) -> (PathBuf, Vec<PathBuf>) {
     let model = folder.join("x.gguf");
     fs::copy(demo_model(), &model).unwrap();
@@ -97,7 +99,7 @@ fn an_output_is_never_a_plan_that_is_read_nor_its_model() {
     fs::hard_link(&model, folder.join("m-hard")).unwrap();
     for line in ["logits M --tokens 1 -o O", "run M -p a -n 1 --trace O"] {
         for name in ["m.gguf", "m-hard"] {
-            // Nothing but the plan names it.
+            // Only the plan names this model.
             let output = command(line, &plan, &folder.join(name)).arg("--force").output().unwrap();
             refused(&output, 2, "is the same file as");
         }
@@ -134,7 +136,7 @@ fn an_output_is_no_other_input_either() {
     assert!(before == after);
 }
 
-/// A key and a value that go before the others in a GGUF file's header.
+/// Returns a key and a value, as they precede others in a GGUF file's header.
 fn key(name: &str, kind: u32, value: &[u8]) -> Vec<u8> {
     [&(name.len() as u64).to_le_bytes(), name.as_bytes(), &kind.to_le_bytes(), value].concat()
 }
@@ -177,7 +179,7 @@ fn a_file_of_another_kind_is_replaced_by_force_alone() {
             forced
         });
         assert!(fs::read(&path).unwrap().starts_with(begins), "{line}");
-        // Of its own kind it is replaced as ever.
+        // An output of the command's own kind is replaced as usual.
         stdout(command(line, &demo_model(), &path));
         assert_eq!(names(&folder), ["out"]);
     }
@@ -200,7 +202,7 @@ fn stages_are_written_over_stages_alone() {
         stdout(command(line, &demo_model(), &plan));
         assert_eq!(names(&stages), ["2.fused.ix", "3.plan.txt"]);
     }
-    // Every stage is taken for what it is.
+    // The command recognises the files of every stage.
     for line in [
         "compile M --target portable --emit graph,fused,plan,kernel,asm -o O",
         "compile M --target avx2 --no-weights --emit graph,fused,plan,kernel,asm -o O",
@@ -210,14 +212,14 @@ fn stages_are_written_over_stages_alone() {
             assert_eq!(names(&stages).len(), 5);
         }
     }
-    // Where nothing is compiled there is no folder either.
+    // If nothing is compiled, no folder is made.
     let other = folder.join("q.ixp");
     let output = command(line, &folder.join("no.gguf"), &other).output().unwrap();
     refused(&output, 66, "no.gguf");
     assert_eq!(names(&folder), ["p.d", "p.ixp"]);
 }
 
-/// The model is none, which the work would find first.
+/// The model is invalid, which the work would find first.
 #[test]
 fn a_place_that_cannot_be_written_is_found_before_the_work() {
     let folder = scratch("outputs-early");
@@ -233,7 +235,7 @@ fn a_place_that_cannot_be_written_is_found_before_the_work() {
         refused(&output, 74, "m.gguf/x: cannot ");
     }
     refused(&command("kernel export no-such-kernel -o O", &model, &folder).output().unwrap(), 2, "is there already");
-    // What fails later leaves nothing.
+    // A later failure leaves no file.
     for (line, _) in COMMANDS {
         assert_eq!(command(line, &model, &folder.join("out")).output().unwrap().status.code(), Some(65), "{line}");
     }
@@ -262,7 +264,7 @@ fn a_dash_is_standard_output() {
         refused(&output, 2, "cannot be written to standard output");
         assert!(output.stdout.is_empty());
     }
-    // A file that is read is no place for it.
+    // Standard output may not be an input file.
     let read = folder.join("m.gguf");
     fs::copy(&model, &read).unwrap();
     for line in
@@ -274,7 +276,7 @@ fn a_dash_is_standard_output() {
         assert!(fs::read(&read).unwrap() == fs::read(&model).unwrap(), "{line}");
     }
     fs::remove_file(read).unwrap();
-    // A reader that goes away is no failure.
+    // A reader that goes away is not a failure.
     let mut child = command("logits M --tokens 1 --target portable -o O", &model, "-".as_ref());
     let mut child = child.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     drop(child.stdout.take());
@@ -305,7 +307,7 @@ fn a_link_stays_and_devices_are_written_as_they_are() {
     }
 }
 
-/// Names of a temporary file that could be guessed, and are links to what must not be written over.
+/// Guessable names of a temporary file are links to a file that must not be overwritten.
 #[test]
 fn no_link_in_the_place_of_a_temporary_file_is_written_through() {
     let folder = scratch("outputs-guessed");
@@ -323,7 +325,8 @@ fn no_link_in_the_place_of_a_temporary_file_is_written_through() {
     assert!(!fs::symlink_metadata(&plan).unwrap().is_symlink() && fs::read(&plan).unwrap().starts_with(b"IXCPLAN\n"));
 }
 
-/// What could lie where a plan with weights is on its way: it stays as it is, and nothing waits for it.
+/// Other files in the place of a plan's temporary file stay unchanged, and no command waits for
+/// them.
 #[test]
 fn what_is_not_ours_in_the_place_of_a_part_is_refused() {
     let folder = scratch("outputs-part");
@@ -362,7 +365,8 @@ fn what_is_not_ours_in_the_place_of_a_part_is_refused() {
     assert_eq!(left, ["h.ixp", "victim"]);
 }
 
-/// Files of ours on their way are begun anew; what is something else stays, and what is read stays with `--force`, too.
+/// Unfinished files of ixc are replaced. Other files stay unless `--force` is given, and inputs
+/// stay even then.
 #[test]
 fn a_part_that_is_something_else_stays() {
     let folder = scratch("outputs-other-part");
@@ -392,7 +396,7 @@ fn a_part_that_is_something_else_stays() {
     }
 }
 
-/// A part that another program made, with weights of its own and a journal that agrees with them, is not gone on with.
+/// A part by another program, with other weights and a matching journal, is not continued.
 #[test]
 fn a_part_that_ixc_did_not_write_is_begun_anew() {
     let folder = scratch("outputs-poisoned");
@@ -418,7 +422,8 @@ fn a_part_that_ixc_did_not_write_is_begun_anew() {
     begin.extend(11u32.to_le_bytes());
     begin.extend([modified.as_secs(), modified.subsec_nanos().into()].into_iter().flat_map(u64::to_le_bytes));
     let checksum = |bytes: &[u8]| crc32fast::hash(bytes).to_le_bytes();
-    // As journals were, with checksums that anybody can make; and as they are, with seals that are guessed.
+    // Journals of the old form have checksums that any program can compute; those of the new form
+    // have guessed seals.
     let (mut old, mut new) = ([&begin[..], &checksum(&begin)].concat(), [&begin[..], &[0; 8]].concat());
     for (number, (offset, bytes)) in (0u32..).zip(units) {
         let unit = &mut part[weights_at + offset..][..bytes];
@@ -449,10 +454,10 @@ fn every_text_has_a_bound() {
     ] {
         refused(&command(line, &demo_model(), &folder.join("o")).output().unwrap(), 65, "has more than 16777216 bytes");
     }
-    // Standard input, too.
+    // Standard input has the same limit.
     let mut child = ixc(["opt", "-"]).stdin(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut input = child.stdin.take().unwrap();
-    // It may end before all is written.
+    // The program may end before all input is written.
     let _ = input.write_all(&vec![b' '; (16 << 20) + 1]);
     drop(input);
     refused(&child.wait_with_output().unwrap(), 65, "-: has more than");

@@ -1,4 +1,4 @@
-//! The page of `ixc serve`, in a browser where there is one.
+//! The page of `ixc serve`, in a browser if one is installed.
 
 use std::path::Path;
 
@@ -8,12 +8,12 @@ use serde_json::{Value, json};
 use crate::serve::Server;
 use crate::support::browser::Browser;
 
-/// Where pictures of the page go, to be looked at.
+/// Returns the path for a picture of the page, for people to look at.
 fn picture(name: &str) -> std::path::PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("page-{name}.png"))
 }
 
-/// A browser, or nothing, said aloud.
+/// Starts a browser, or prints that the test did not run.
 fn browser(test: &str) -> Option<Browser> {
     let found = CHROMIUM.find(&format!("page::{test}"))?;
     let mut browser = Browser::start(&found.program, &format!("page_{test}"));
@@ -21,7 +21,7 @@ fn browser(test: &str) -> Option<Browser> {
     Some(browser)
 }
 
-/// Has the page ask with these fields besides, whatever else it asks.
+/// Makes the page add these fields to its requests.
 fn with_fields(browser: &mut Browser, fields: &Value) {
     browser.evaluate(&format!(
         "{{ const own = window.fetch; window.fetch = (path, options) => {{
@@ -31,14 +31,14 @@ fn with_fields(browser: &mut Browser, fields: &Value) {
     ));
 }
 
-/// Has the page read this as an answer to its next questions.
+/// Makes the page read these deltas as the answer to its next requests.
 fn answered_by(browser: &mut Browser, deltas: &[Value]) {
     let events: String = deltas
         .iter()
         .map(|delta| format!("data: {}\n\n", json!({"choices": [{"index": 0, "delta": delta}]})))
         .chain(["data: [DONE]\n\n".to_owned()])
         .collect();
-    // In pieces that end anywhere, also within a character.
+    // The pieces end anywhere, even within a character.
     browser.evaluate(&format!(
         "{{ const own = window.fetch; window.fetch = (path, options) => {{
              if (!path.includes('chat/completions')) return own(path, options);
@@ -62,7 +62,8 @@ fn say(browser: &mut Browser, text: &str) {
 const IDLE: &str = "document.getElementById('stop').hidden && !document.getElementById('send').hidden";
 const ANSWERS: &str = "Array.from(document.querySelectorAll('article.assistant .body'), node => node.innerText)";
 
-/// What the browser says is what the interface says; conversations last, are edited, asked again and deleted.
+/// The browser shows the answers of the interface. Conversations persist, and can be edited,
+/// repeated and deleted.
 #[test]
 fn it_talks() {
     let Some(mut browser) = browser("it_talks") else { return };
@@ -85,14 +86,14 @@ fn it_talks() {
     browser.until(&format!("{IDLE} && {ANSWERS}.length === 1"));
     let first = ask(json!([{"role": "user", "content": "What is a trait?"}]));
     let said = browser.evaluate(ANSWERS);
-    // Markdown may take what it means out of a text.
+    // Markdown may remove some characters from a text.
     let plain = |text: String| text.chars().filter(|c| c.is_alphanumeric()).collect::<String>();
     assert_eq!(plain(words(&said[0])), plain(first.clone()));
     assert!(browser.evaluate("document.querySelector('.note').innerText").as_str().unwrap().contains("12 tokens"));
     browser.until("document.querySelectorAll('#slots .slot').length === 2");
     browser.picture(&picture("light"));
 
-    // It is there again, with its settings, and goes on.
+    // The conversation is there again, with its settings, and continues.
     browser.open(&format!("http://{}/", server.address()));
     browser.until("document.getElementById('model').value === 'demo'");
     assert_eq!(browser.evaluate(ANSWERS), said);
@@ -106,7 +107,7 @@ fn it_talks() {
     let second = ask(json!(before));
     assert_eq!(plain(words(&raw[3]["content"])), plain(second));
 
-    // The last answer again; then the first question, otherwise.
+    // Repeats the last answer; then changes the first question.
     let press = |name: &str, at: usize| {
         format!(
             "Array.from(document.querySelectorAll('article')[{at}].querySelectorAll('button'), b => b)
@@ -121,7 +122,7 @@ fn it_talks() {
     browser.until(&format!("{IDLE} && {ANSWERS}.length === 1"));
     assert_eq!(browser.evaluate(&format!("{sent}.map(m => m.content)[0]")), "Hi");
 
-    // Another conversation, beside it; then neither.
+    // Starts a second conversation; then deletes it.
     browser.evaluate("document.getElementById('new').click(); 0");
     assert_eq!(browser.evaluate(ANSWERS), json!([]));
     say(&mut browser, "A second one");
@@ -133,8 +134,8 @@ fn it_talks() {
     assert_eq!(browser.complaints, Vec::<String>::new());
 }
 
-/// A conversation that is too long for the context goes on without its oldest turns. A note is
-/// there, also when the page is opened again.
+/// A conversation that is too long for the context continues without its oldest turns. A note says
+/// so, also after the page is opened again.
 #[test]
 fn it_drops_old_turns() {
     let Some(mut browser) = browser("it_drops_old_turns") else { return };
@@ -155,7 +156,7 @@ fn it_drops_old_turns() {
     browser.open(&format!("http://{}/", server.address()));
     browser.until("document.getElementById('model').value === 'demo'");
     assert_eq!(browser.evaluate(note), notes);
-    // One message that has no room by itself has an error with the way out.
+    // A single message that does not fit gives an error that names the remedy.
     browser.evaluate("document.getElementById('new').click(); 0");
     say(&mut browser, &"word ".repeat(200));
     browser.until(&format!("{IDLE} && document.querySelector('article .failure') !== null"));
@@ -164,7 +165,7 @@ fn it_drops_old_turns() {
     assert_eq!(browser.complaints, Vec::<String>::new());
 }
 
-/// Stop stops the engine, not only the page.
+/// The stop button stops the engine, not only the page.
 #[test]
 fn it_stops() {
     let Some(mut browser) = browser("it_stops") else { return };
@@ -178,7 +179,7 @@ fn it_stops() {
     browser.until(IDLE);
     server.until("the end of the request", |server| server.metric("requests_cancelled_total") == 1.0);
     assert_eq!(browser.evaluate("document.querySelector('article.assistant .note').innerText"), "stopped");
-    // What was said stays.
+    // The text until then stays.
     assert!(
         browser
             .evaluate("JSON.parse(localStorage.getItem('ixc.conversations'))[0].messages[1].content.length")
@@ -188,7 +189,8 @@ fn it_stops() {
     assert_eq!(browser.complaints, Vec::<String>::new());
 }
 
-/// A model's text is text: what would be markup, a script or an address of one is shown as it is. Reasoning is folded.
+/// A model's text is shown as text, even if it looks like markup, a script or a dangerous address.
+/// Reasoning is folded.
 #[test]
 fn what_a_model_says_is_no_markup() {
     let Some(mut browser) = browser("what_a_model_says_is_no_markup") else { return };
@@ -255,7 +257,7 @@ fn what_a_model_says_is_no_markup() {
         assert!(text.contains(shown), "{shown}: {text}");
     }
     assert_eq!(browser.evaluate("document.querySelector('article.user .body').innerText"), "<b>my own</b> *words*");
-    // What is made to take long by its length does not.
+    // Long texts that are designed to be slow to format are not slow.
     for long in [
         "**a ".repeat(20_000),
         "`".repeat(50_000),
@@ -274,7 +276,7 @@ fn what_a_model_says_is_no_markup() {
     assert_eq!(browser.complaints, Vec::<String>::new());
 }
 
-/// A phone, dark colours, a key, and what the engine does.
+/// A phone's screen, dark colours, a key, and the engine's activity.
 #[test]
 fn it_is_usable_by_all() {
     let Some(mut browser) = browser("it_is_usable_by_all") else { return };
@@ -291,7 +293,7 @@ fn it_is_usable_by_all() {
     browser.until(
         "document.querySelectorAll('#slots .slot').length === 4 && document.getElementById('engine-failure').hidden",
     );
-    // Experts are drawn: the server's, and others.
+    // Experts are drawn: the server's, and other counts.
     browser.until("!document.getElementById('experts').hidden");
     browser.evaluate(
         "{ const own = window.fetch; window.fetch = (path, options) => path.startsWith('experts')
@@ -302,7 +304,7 @@ fn it_is_usable_by_all() {
     let drawn = "(() => { const heat = document.getElementById('heat');
         const alpha = (x, y) => heat.getContext('2d').getImageData(x, y, 1, 1).data[3];
         return [heat.width, heat.height, alpha(0, 0), alpha(1, 0), alpha(2, 0), alpha(0, 1)]; })()";
-    // The square root of the part of the most.
+    // The opacity is the square root of the share of the largest count.
     assert_eq!(browser.evaluate(drawn), json!([3, 2, 0, 85, 170, 255]));
     let said = browser.evaluate("document.getElementById('heat').getAttribute('aria-label')");
     assert!(said.as_str().unwrap().starts_with("4 of 6 experts were chosen"), "{said}");
@@ -327,7 +329,7 @@ fn it_is_usable_by_all() {
     assert!(browser.evaluate(lightness).as_u64() < Some(150));
     browser.evaluate("document.getElementById('theme').click(); 0");
     assert!(browser.evaluate(lightness).as_u64() > Some(600));
-    // Everything that is used has a name, and what is said is said aloud.
+    // Every control has a name, and screen readers announce answers.
     let nameless = "Array.from(document.querySelectorAll('button, input, select, textarea, canvas')).filter(node =>
         !(node.getAttribute('aria-label') || node.labels?.[0]?.textContent.trim() || node.textContent.trim() || node.closest('[hidden]')))
         .map(node => node.outerHTML)";
@@ -338,7 +340,7 @@ fn it_is_usable_by_all() {
     assert_eq!(browser.complaints, Vec::<String>::new());
 }
 
-/// Without a browser: the page comes whole, without a key, under a policy.
+/// Without a browser: the page is complete, needs no key, and has a policy.
 #[test]
 fn it_is_served_under_a_policy() {
     let server = Server::start(&["--api-key", "one"]);

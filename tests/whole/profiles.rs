@@ -1,4 +1,5 @@
-//! Profiles of generated code: maps, jitdumps and gdb's interface, by a reader of our own, and by perf and gdb where they are.
+//! Profiles of generated code: maps, jitdumps and gdb's interface. A reader in this file checks
+//! them, and perf and gdb if they are installed.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -36,7 +37,7 @@ struct Record {
     body: Vec<u8>,
 }
 
-/// Reads a jitdump as strictly as the format's description has it.
+/// Reads a jitdump strictly by the format's description.
 fn records(bytes: &[u8]) -> Vec<Record> {
     let word = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap());
     let long = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap());
@@ -58,7 +59,7 @@ fn text(bytes: &[u8]) -> (&str, &[u8]) {
     (std::str::from_utf8(&bytes[..end]).unwrap_or("\u{ff}"), &bytes[end + 1..])
 }
 
-/// The one file of a folder that ends so.
+/// Returns the only file of a folder with this ending.
 fn ending(folder: &Path, ending: &str) -> PathBuf {
     let found: Vec<PathBuf> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
     let found: Vec<PathBuf> = found.into_iter().filter(|path| path.to_str().unwrap().ends_with(ending)).collect();
@@ -85,7 +86,8 @@ fn maps_and_dumps_name_kernels_and_lines() {
         assert!(u64::from_str_radix(start, 16).unwrap() > 0 && u64::from_str_radix(bytes, 16).unwrap() > 0, "{line}");
         assert!(mapped.insert(name.to_owned()), "{name} is there twice");
     }
-    // The kernel in the caches, the same in memory, and the loops of the machine's peak.
+    // The kernel with data in the caches, the same with data in memory, and the loops that measure
+    // the machine's peak.
     assert!(
         mapped.iter().any(|name| name.starts_with("gemv_q4_k")) && mapped.iter().any(|name| name.ends_with(".2")),
         "{mapped:?}"
@@ -94,7 +96,7 @@ fn maps_and_dumps_name_kernels_and_lines() {
     for Record { id, body, .. } in records(&fs::read(ending(&folder, ".dump")).unwrap()) {
         let long = |at: usize| u64::from_le_bytes(body[at..at + 8].try_into().unwrap());
         match id {
-            // Code.
+            // A record of code.
             0 => {
                 let (address, bytes) = (long(16), long(24) as usize);
                 assert_eq!((long(8), u32::from_le_bytes(body[..4].try_into().unwrap())), (address, pid));
@@ -104,7 +106,7 @@ fn maps_and_dumps_name_kernels_and_lines() {
                 assert!(last == 0 || last == address, "lines of another kernel");
                 last = 0;
             }
-            // Lines.
+            // A record of lines.
             2 => {
                 let (address, entries) = (long(0), long(8));
                 let (mut rest, mut source) = (&body[16..], String::new());
@@ -130,7 +132,7 @@ fn maps_and_dumps_name_kernels_and_lines() {
     assert!(with_lines > 0 || !cfg!(target_arch = "x86_64"));
 }
 
-/// What perf records of a run, perf makes shared objects and a report with names of.
+/// perf makes shared objects, and a report with names, of its own record of a run.
 #[test]
 fn perf_itself_reads_the_dump() {
     let Some(Found { program, .. }) = PERF.find("jitdumps through perf") else { return };
@@ -164,7 +166,7 @@ fn perf_itself_reads_the_dump() {
     assert!(report.status.success() && text.contains("gemv_q4_k"), "{text}\n{}", stderr(&report));
 }
 
-/// In gdb a kernel has its name and lines of its IR, and who called it is found.
+/// gdb shows the kernel's name and the lines of its IR, and finds its callers.
 #[test]
 fn gdb_names_kernels_and_who_called_them() {
     let Some(Found { program, .. }) = GDB.find("gdb's JIT interface") else { return };
@@ -173,7 +175,7 @@ fn gdb_names_kernels_and_who_called_them() {
         shown.lines().find_map(|line| line.strip_prefix("kernel ")?.split(' ').next().map(str::to_owned)).unwrap()
     };
     let break_at = format!("break {name}");
-    // Where it stops, a few instructions on, and what the lines there are.
+    // The position at the stop, a few instructions later, and the lines there.
     let at = ["info line *$pc", "list", "stepi 30", "frame"];
     let begin = ["set pagination off", "set confirm off", "set breakpoint pending on", &break_at, "run", "bt"];
     let commands = [&begin[..], &at, &["kill", "quit"]].concat();
@@ -200,7 +202,7 @@ fn gdb_names_kernels_and_who_called_them() {
     let frames: Vec<&str> = text.lines().filter(|line| line.starts_with('#')).collect();
     assert!(frames.first().is_some_and(|frame| frame.contains(&name)), "{text}\n{}", stderr(&output));
     assert!(frames.len() > 3 && frames.iter().any(|frame| frame.contains("ixc")), "{text}");
-    // A line of the file that was written, and its text.
+    // A line of the written file, and its text.
     let source = format!("{name}.ix");
     assert!(frames[0].contains(&source), "{text}");
     let told = text.lines().find(|line| line.starts_with("Line ")).unwrap_or_else(|| panic!("{text}"));

@@ -1,4 +1,4 @@
-//! How `ixc run` is asked, where its text ends, and what it says beside.
+//! Prompts of `ixc run`, the end of its text, and its other output.
 
 use std::path::Path;
 use std::process::Output;
@@ -27,7 +27,7 @@ fn a_prompt_may_stand_behind_the_model() {
     assert_eq!(both.status.code(), Some(2), "{}", stderr(&both));
 }
 
-/// `-cnv` is no context of "nv", and `-sys` no seed of "ys".
+/// `-cnv` is not read as a context of "nv", and `-sys` is not read as a seed of "ys".
 #[test]
 fn options_are_understood_as_llama_cli_spells_them() {
     let chat = text(&run(&["--chat", "--system", "Be brief.", "-p", "Hello"]));
@@ -39,8 +39,8 @@ fn options_are_understood_as_llama_cli_spells_them() {
     assert!(refused.status.code() == Some(2) && stderr(&refused).contains("no GPU"), "{}", stderr(&refused));
 }
 
-/// A model with a chat template answers a prompt wherever that comes from, and `--raw` continues
-/// it. Nothing is printed beside the text.
+/// A model with a chat template answers a prompt from any source, and `--raw` continues it. Only
+/// the text is printed.
 #[test]
 fn a_model_with_a_chat_template_answers() {
     let answer = text(&run(&["--chat", "-p", PROMPT]));
@@ -62,13 +62,12 @@ fn a_model_with_a_chat_template_answers() {
         command.args(more);
         assert_eq!(text(&piped(command, PROMPT)), *expected, "{more:?}");
     }
-    // Both names of one option may be there, as in a script that adds its own.
+    // Both names of one option may be given, since a script may add its own.
     assert_eq!(text(&run(&["--raw", "--no-chat", "-p", PROMPT])), continued);
     assert_eq!(run(&["--raw", "--chat", "-p", PROMPT]).status.code(), Some(2));
 }
 
-/// A model without a template continues a prompt, and a saved text is continued, whatever the model
-/// has.
+/// A model without a template continues a prompt. A saved text is continued with any model.
 #[test]
 fn a_prompt_is_continued_where_there_is_no_template_and_behind_a_saved_text() {
     let folder = scratch("prompting_base");
@@ -115,11 +114,12 @@ fn the_end_may_be_ignored() {
         let line = report.lines().find(|line| line.starts_with("decode ")).unwrap_or_else(|| panic!("{report}"));
         line.split_whitespace().nth(1).unwrap().parse::<usize>().unwrap()
     };
-    // What is drawn then, the sampler's own tests say.
+    // The sampler's own tests check the sampled tokens.
     assert_eq!(count(&["--ignore-eos"]), 399);
 }
 
-/// Packing weights when they are first needed is no waiting and no computing, and a plan that has them packed needs none.
+/// Packing weights at first use counts neither as waiting nor as computing. A plan with packed
+/// weights needs no packing.
 #[test]
 fn packing_has_a_line_of_its_own() {
     let folder = scratch("prompting_packing");

@@ -1,4 +1,5 @@
-//! `ixc quantise`: which tensors get which formats, how far predictions move, that threads change nothing, and what is refused.
+//! `ixc quantise`: the formats of tensors, the change of predictions, independence of the number of
+//! threads, and refused inputs.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -18,7 +19,7 @@ use serde_json::Value as Json;
 
 const TEXT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/LICENSE-APACHE");
 
-/// The demo model in f32: what its quantised weights are exactly.
+/// Returns the demo model in f32, with the exact values of its quantised weights.
 fn exact() -> &'static Path {
     static EXACT: OnceLock<PathBuf> = OnceLock::new();
     EXACT.get_or_init(|| {
@@ -33,7 +34,7 @@ fn quantise(from: &Path, mix: &str, arguments: &[&str]) -> Json {
     serde_json::from_str(&stdout(ixc([&common[..], arguments].concat()))).unwrap()
 }
 
-/// `tensor -> format` of what is planned.
+/// Returns `tensor -> format` of a planned quantisation.
 fn formats(found: &Json) -> Vec<(String, String)> {
     let rows = found["tensors"].as_array().unwrap().iter();
     rows.map(|row| (row["name"].as_str().unwrap().to_owned(), row["to"].as_str().unwrap().to_owned())).collect()
@@ -41,10 +42,13 @@ fn formats(found: &Json) -> Vec<(String, String)> {
 
 type Four = [&'static str; 4];
 
-/// What each mix makes, by the rules of ggml-org/llama.cpp: of attention's values and of the experts' last product in layers 0 to 3; of the output, the
-/// embedding, queries and attention's output. (ik_llama.cpp's llama-quantize makes the same of dense models; of eight experts *and more* it makes others.)
+/// The formats of each mix by the rules of ggml-org/llama.cpp. The lists are those of attention's
+/// values and of the experts' last product, in layers 0 to 3, then those of the output, the
+/// embedding, queries and attention's output. ik_llama.cpp's llama-quantize makes the same of dense
+/// models, but other mixes of models with eight or more experts.
 const MIXES: [(&str, [Four; 3]); 19] = [
-    // The demo has four layers: an eighth is none of them, seven eighths are the last alone, and every third from 2 on is the third.
+    // The demo has four layers. An eighth of them is no layer, seven eighths leave only the last,
+    // and every third from 2 on is the third.
     ("Q4_K_M", [["Q4_K", "Q4_K", "Q6_K", "Q6_K"], ["Q4_K", "Q4_K", "Q6_K", "Q6_K"], ["Q6_K", "Q4_K", "Q4_K", "Q4_K"]]),
     ("Q4_K_S", [["Q5_K", "Q5_K", "Q5_K", "Q5_K"], ["Q4_K"; 4], ["Q6_K", "Q4_K", "Q4_K", "Q4_K"]]),
     ("Q5_K_M", [["Q5_K", "Q5_K", "Q6_K", "Q6_K"], ["Q5_K", "Q5_K", "Q6_K", "Q6_K"], ["Q6_K", "Q5_K", "Q5_K", "Q5_K"]]),
@@ -59,7 +63,7 @@ const MIXES: [(&str, [Four; 3]); 19] = [
     ("IQ3_XS", [["IQ3_S"; 4], ["IQ3_S"; 4], ["Q6_K", "IQ3_S", "IQ3_XXS", "IQ3_S"]]),
     // Without an importance matrix.
     ("IQ3_XXS", [["IQ3_S"; 4], ["Q3_K"; 4], ["Q5_K", "IQ3_S", "IQ2_S", "IQ3_S"]]),
-    // Of four experts or more values are Q4_K.
+    // In models of four experts or more, values are Q4_K.
     ("IQ2_M", [["Q4_K"; 4], ["IQ2_S"; 4], ["Q5_K", "IQ3_S", "IQ2_S", "IQ3_S"]]),
     ("IQ2_S", [["Q4_K"; 4], ["IQ2_XS"; 4], ["Q5_K", "IQ3_S", "IQ2_XS", "IQ3_S"]]),
     ("IQ2_XS", [["Q4_K"; 4], ["IQ2_XS"; 4], ["Q5_K", "Q2_K", "IQ2_XS", "IQ2_XS"]]),
@@ -87,7 +91,8 @@ fn mixes_are_llama_quantizes() {
     }
 }
 
-/// What `llama-quantize --dry-run` says of tensors where not every layer has the part, or where an architecture has rules of its own.
+/// Formats that `llama-quantize --dry-run` prints, for tensors that not every layer has, and for
+/// architectures with separate rules.
 #[test]
 fn places_are_counted_as_by_llama_quantize() {
     for (model, mix, tensor, format) in [
@@ -107,7 +112,7 @@ fn places_are_counted_as_by_llama_quantize() {
     }
 }
 
-/// KL divergence from the exact model's predictions, and bytes.
+/// Returns the KL divergence from the exact model's predictions, and the size in bytes.
 fn divergence(mix: &str, arguments: &[&str]) -> (f64, u64) {
     let folder = scratch(&format!("quantise_{mix}_{}", arguments.len()));
     let path = folder.join("model.gguf");
@@ -136,7 +141,8 @@ fn divergence(mix: &str, arguments: &[&str]) -> (f64, u64) {
     (evaluated["against"]["divergence"]["mean"].as_f64().unwrap(), found["bytes"].as_u64().unwrap())
 }
 
-/// The demo's weights lie on the lattice of its own formats, which flatters those; with each mix of more bits predictions are nearer.
+/// The demo's weights lie on the lattice of its own formats, which favours these. For all other
+/// mixes, more bits bring predictions closer.
 #[test]
 fn more_bits_are_nearer() {
     let found = ["Q8_0", "Q5_K_M", "Q4_K_S", "Q3_K_M", "Q2_K_S"].map(|mix| (mix, divergence(mix, &[])));
@@ -148,20 +154,21 @@ fn more_bits_are_nearer() {
     assert!(found[0].1.0 < 5e-3 && found[2].1.0 < 0.05 && found[4].1.0 < 1.0, "{found:?}");
 }
 
-/// Mixes by grids, with importance of the demo's own predictions: what they make runs, and predicts.
+/// Mixes with grid formats, with importance measured on the demo's own predictions: the results
+/// run, and predict.
 #[test]
 fn mixes_of_few_bits_run() {
     let imatrix = scratch("quantise_few_bits").join("imatrix.gguf");
     let (path, exact) = (imatrix.to_str().unwrap(), exact().to_str().unwrap());
     let text = ["eval", exact, "--text", TEXT, "--ctx", "128", "--pieces", "8", "--target", "portable"];
     stdout(ixc([&text[..], &["--imatrix", path]].concat()));
-    // Experts of one layer, which take their time.
+    // Only the experts of one layer, since these take time.
     let fewer = ["--tensor", "blk.1.*_exps*=q4_0", "--tensor", "blk.2.*_exps*=q4_0", "--tensor", "blk.3.*_exps*=q4_0"];
     let arguments = [&["--imatrix", path], &fewer[..]].concat();
     let found = FEW_BITS.map(|mix| (mix, divergence(mix, &arguments)));
     println!("{found:?}");
     for (mix, (divergence, _)) in found {
-        // A model that predicts nothing of the other's is several nats away.
+        // A model with unrelated predictions is several nats away.
         assert!(divergence.is_finite() && divergence < 3.0, "{mix}: {found:?}");
     }
     // Formats of one, two and three bits.
@@ -170,7 +177,7 @@ fn mixes_of_few_bits_run() {
     assert!(three.1 > two.1 && two.1 > one.1, "{found:?}");
 }
 
-/// The mixes by grids.
+/// The mixes with grid formats.
 const FEW_BITS: [&str; 10] =
     ["IQ3_M", "IQ3_S", "IQ3_XS", "IQ3_XXS", "IQ2_M", "IQ2_S", "IQ2_XS", "IQ2_XXS", "IQ1_M", "IQ1_S"];
 
@@ -188,7 +195,7 @@ fn threads_change_nothing_and_one_tensor_can_be_another() {
     let folder = scratch("quantise_threads");
     let paths = ["1", "3"].map(|threads| {
         let path = folder.join(format!("{threads}.gguf"));
-        // The pattern fits a vector, too.
+        // The pattern also matches a vector.
         let more = ["--tensor", "blk.1.attn_q.weight=iq2_xxs", "--tensor", "blk.2.attn_q.weight=iq1_m"];
         let arguments = ["-t", threads, "--tensor", "blk.0.attn_k*=q5_1", "-o", path.to_str().unwrap()];
         let arguments = [&arguments[..], &more].concat();
@@ -202,7 +209,7 @@ fn threads_change_nothing_and_one_tensor_can_be_another() {
     let made = Gguf::from_bytes(Path::new("made.gguf"), paths[0].clone()).unwrap();
     let source = Gguf::open(exact()).unwrap();
     assert_eq!(made.metadata().read::<u32>("general.file_type").unwrap(), 15);
-    // Keys are the source's, in their order.
+    // Keys are the source's, in the same order.
     let keys = |gguf: &Gguf| gguf.metadata().iter().map(|(key, _)| key.to_owned()).collect::<Vec<_>>();
     let new = ["general.quantization_version", "general.file_type"];
     let old = |keys: Vec<String>| keys.into_iter().filter(|key| !new.contains(&&**key)).collect::<Vec<_>>();
@@ -213,7 +220,7 @@ fn threads_change_nothing_and_one_tensor_can_be_another() {
 fn an_importance_matrix_is_heeded() {
     let folder = scratch("quantise_importance");
     let source = Gguf::open(exact()).unwrap();
-    // One column of each matrix matters, the others hardly do.
+    // One column of each matrix matters; the others hardly do.
     let mut writer = GgufWriter::new().key("general.type", "imatrix");
     for tensor in source.tensors().filter(|tensor| tensor.dims().len() >= 2) {
         let columns = tensor.dims()[0];
@@ -247,7 +254,7 @@ fn what_cannot_be_made_is_refused() {
     let path = folder.join("out.gguf");
     let out = path.to_str().unwrap();
     let other = folder.join("other.dat");
-    // A matrix of another model: the first tensor with too many columns.
+    // An importance matrix of another model: the first tensor has too many columns.
     let name = b"blk.0.attn_q.weight";
     let words: [&[u8]; 5] =
         [&1i32.to_le_bytes(), &(name.len() as i32).to_le_bytes(), name, &1i32.to_le_bytes(), &3i32.to_le_bytes()];
@@ -255,7 +262,7 @@ fn what_cannot_be_made_is_refused() {
     let noise = folder.join("noise.dat");
     fs::write(&noise, [0xff; 64]).unwrap();
     let exact = exact().to_str().unwrap();
-    // Layers that there cannot be change nothing.
+    // Impossible layer counts change nothing.
     let many = folder.join("many.gguf");
     let writer = GgufWriter::new().key("general.architecture", "llama").key("llama.block_count", 1u64 << 62);
     fs::write(&many, writer.f32_tensor("blk.1152921504606846976.attn_v.weight", &[256, 1], &[1.0; 256]).finish())
@@ -280,9 +287,13 @@ fn what_cannot_be_made_is_refused() {
     }
 }
 
-/// What the importance matrix of every golden model is of: all matrices that rows are multiplied with, by the names of their tensors, as llama-imatrix
-/// names them: experts without gates, gates and up in one tensor, matrices of heads. What is no product is a table, a convolution or a grouped norm. Of
-/// matrices of heads that files have as one matrix (`attn_kv_b`, `attn_output_a`) there is importance for each head, which nothing reads yet.
+/// The importance matrix of every golden model has all matrices that rows are multiplied with.
+/// Their names are llama-imatrix's tensor names. Among them are experts without gates, gates and up
+/// in one tensor, and matrices of heads.
+///
+/// Tables, convolutions and grouped norms are not products. If a file has the matrices of heads as
+/// one matrix (`attn_kv_b`, `attn_output_a`), there is importance for each head, which no code
+/// reads yet.
 #[test]
 fn importance_is_of_every_matrix_that_rows_are_multiplied_with() {
     let folder = scratch("quantise_observed");
@@ -334,11 +345,12 @@ fn importance_is_of_every_matrix_that_rows_are_multiplied_with() {
             seen[2] |= name.contains("attn_k_b");
         }
     }
-    // Matrices of heads are those of DeepSeek's, among the shared models.
+    // Only DeepSeek models have matrices of heads; they are among the shared models.
     assert!(seen[0] && seen[1], "{seen:?}");
 }
 
-/// Tensors that only a graph takes, made of others when a file is opened, are no part of what is written: llama.cpp knows none of them.
+/// Tensors that are made from others when a file is opened, for the graph alone, are not written:
+/// llama.cpp does not know them.
 #[test]
 fn what_was_made_for_a_graph_is_not_written() {
     let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/models");
@@ -355,12 +367,12 @@ fn what_was_made_for_a_graph_is_not_written() {
             command
         });
         assert_eq!(names(&Gguf::open(&to).unwrap()), own, "{model}");
-        // Made anew, the model is whole.
+        // When the file is opened, they are made again, and the model is complete.
         assert_eq!(names(&ixc::model::open_files(&to).unwrap()).len(), completed.len(), "{model}");
     }
 }
 
-/// A model that is written to while it is quantised leaves no file of old and new bytes.
+/// A model that changes while it is quantised leaves no file with old and new bytes.
 #[test]
 fn a_model_that_changes_while_it_is_quantised_is_an_error() {
     use ixc::quantise::{self, Options, QuantiseError, mix::Mix};
@@ -369,7 +381,8 @@ fn a_model_that_changes_while_it_is_quantised_is_an_error() {
     let begin = |change_at: Option<usize>| {
         fs::copy(crate::support::demo_model(), &path).unwrap();
         let file = fs::File::options().write(true).open(&path).unwrap();
-        // Long ago, so that the clock of the file system tells what is written now from that.
+        // The time lies far in the past, so that even a coarse clock of the file system
+        // distinguishes a change now.
         file.set_modified(std::time::UNIX_EPOCH + std::time::Duration::from_secs(1 << 30)).unwrap();
         let model = Gguf::open(&path).unwrap();
         let options = Options { requantise: true, ..Options::new(Mix::named("Q8_0").unwrap()) };

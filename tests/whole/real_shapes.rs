@@ -1,8 +1,10 @@
-//! Plans of models as large as there are, from their headers: for every target, with all experts in memory and without, each plan is
-//! made, verified, and machine code is generated for all of its kernels. No limit of the compiler may refuse a real model.
+//! Plans of the largest known models, from their headers. For every target, with all experts in
+//! memory and streamed, each plan is made and verified, and machine code is generated for all of
+//! its kernels. No limit of the compiler may refuse a real model.
 //!
-//! The files have holes where their weights would be (`support/headers.rs`): what no one writes takes no room, and what no one reads takes no
-//! memory. What each took is printed; `cargo test --test whole real_shapes:: -- --nocapture` shows it.
+//! The files have holes in place of their weights (`support/headers.rs`). A hole that is never
+//! written takes no space, and a hole that is never read takes no memory. The test prints time and
+//! memory; `cargo test --test whole real_shapes:: -- --nocapture` shows them.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -17,21 +19,21 @@ use ixc::targets::Target;
 
 const TARGETS: [Target; 4] = [Target::PORTABLE, Target::AVX2, Target::AVX512, Target::AMX];
 
-/// The most memory that a model's header and plans may take, weights apart, beside what this process has when it begins: tests before this one leave some
-/// hundred MB. The vocabularies are some MB.
+/// Max memory of a model's header and plans, without weights, in addition to this process's memory
+/// at the start. Earlier tests leave some hundred MB. The vocabularies are some MB.
 const MOST_MEMORY: u64 = 512 << 20;
 
-/// Bytes of memory of this process, where the system says so.
+/// Returns bytes of memory of this process, if the system reports them.
 fn memory(which: &str) -> Option<u64> {
     let status = fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix(which))?;
     Some(line.trim().strip_suffix(" kB")?.parse::<u64>().ok()? << 10)
 }
 
-/// Bytes of memory that this process had at most since the last call.
+/// Returns the peak memory of this process since the last call, in bytes.
 fn peak_memory() -> Option<u64> {
     let peak = memory("VmHWM:")?;
-    // Begins the count anew.
+    // Restarts the count.
     fs::write("/proc/self/clear_refs", "5").ok()?;
     Some(peak)
 }
@@ -40,7 +42,7 @@ fn compile_everywhere(shape: &RealShape, folder: &Path) {
     let path = folder.join(format!("{}.gguf", shape.name));
     shape.write(&path);
     let written = fs::metadata(&path).unwrap();
-    // On file systems without holes there is no room for these files, and no use in the test.
+    // File systems without holes have no space for these files, and the test is useless there.
     assert!(written.blocks() * 512 < written.len() / 100, "{}: no holes here", path.display());
     let begin = Instant::now();
     peak_memory();
@@ -53,7 +55,7 @@ fn compile_everywhere(shape: &RealShape, folder: &Path) {
     assert_eq!(experts > 0, shape.experts.is_some());
     for target in TARGETS {
         let resident = [("in memory", None)];
-        // A few GiB, where several hundred experts fit.
+        // A few GiB, which hold several hundred experts.
         let streamed = shape.experts.map(|_| ("streamed", Some(4 << 30)));
         for (experts, expert_memory) in resident.into_iter().chain(streamed) {
             let begin = Instant::now();

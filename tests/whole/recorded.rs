@@ -1,5 +1,6 @@
-//! What the program says, whole: errors as a user meets them, a listing, reports. The snapshots are what to read when wording or layout
-//! changes; `INSTA_UPDATE=always` writes them anew, and the diff is what a reviewer sees.
+//! Whole outputs of the program: errors from the user's view, a listing, reports. Read the
+//! snapshots when wording or layout changes. `INSTA_UPDATE=always` rewrites them, and a reviewer
+//! reads the diff.
 
 use crate::support::{ixc, scratch, stderr, stdout};
 

@@ -1,6 +1,8 @@
-//! States of every kind in models that are made here, from a graph's text and random weights: linear attention, whose state cannot be cut, beside
-//! attention, over all positions or the last ones, with experts, in memory and streamed. Compiled logits against the reference interpreter's, on every target;
-//! steps of every length, threads, and going back against each other.
+//! States of every kind in models generated from a graph's text and random weights. Linear
+//! attention, whose state cannot be cut, is combined with attention over all positions or the last
+//! ones, and with experts in memory and streamed. Compiled logits are compared with the reference
+//! interpreter's on every target. Steps of every length, numbers of threads, and going back are
+//! compared with each other.
 
 use std::path::Path;
 
@@ -25,38 +27,43 @@ use ixc_testing::nmse::nmse;
 const VOCABULARY: u64 = 96;
 const CONTEXT: u64 = 512;
 const MAX_TOKENS: u32 = 40;
-/// More than two long steps, more than two attention blocks of 32 positions; more than memory holds of a window.
+/// More than two long steps, and more than two attention blocks of 32 positions; more positions
+/// than memory holds of a window.
 const TOKENS: usize = 110;
-/// Emulated code is slow.
+/// Fewer tokens, since emulated code is slow.
 const EMULATED_TOKENS: usize = 43;
-/// As in `made_models.rs`, for models in floats: f32 sums and f16 keys and values.
+/// Max error, as in `made_models.rs` for models in floats: f32 sums, and keys and values in f16.
 const BOUND: f64 = 1e-6;
-/// Of the experts' blocks: too little for those of a layer.
+/// Memory for experts' blocks: less than the experts of a layer take.
 const EXPERT_BUDGET: u64 = 1 << 20;
 
-/// What a layer mixes tokens by.
+/// The op by which a layer mixes tokens.
 enum Mixer {
-    /// `delta_net` behind `short_conv`s; how value heads take key heads.
+    /// `delta_net` after `short_conv`s; the text names the mapping of value heads to key heads.
     Delta(&'static str),
-    /// The same with a decay for each element of a key.
+    /// `delta_net` with a decay for each element of a key.
     Channels,
-    /// `ssm_scan` behind a `short_conv`, and a norm of each group.
+    /// `ssm_scan` after a `short_conv`, and a norm of each group.
     Scan,
-    /// `wkv` of rows that are mixed with those before; whether it takes away what it finds, or heads share keys that decays weight, and rows are of the state before.
+    /// `wkv` of rows mixed with the previous rows. If true, `wkv` removes the values that it finds.
+    /// If false, heads share keys, decays weight the keys, and outputs use the state before the
+    /// token.
     Decays(bool),
-    /// Rows that tokens name with those before them, behind a `short_conv` whose taps lie apart, of which a gate says how much.
+    /// Rows of a table, selected by n-grams of token ids. They pass a `short_conv` with dilation,
+    /// and a gate scales them.
     Named,
-    /// Over so many positions, or all.
+    /// Attention over a number of positions, or over all.
     Attention(Option<u64>),
-    /// Over some positions and compressed entries of so many each, which may overlap; by one key head, whose keys are its values. An index may choose so many
-    /// entries.
+    /// Attention over some positions and over compressed entries, with one key head whose keys are
+    /// its values. The fields are the positions of an entry, whether entries overlap, and the
+    /// number of entries that an index chooses.
     Entries(u64, bool, Option<u64>),
 }
 
 const LAYERS: [Mixer; 3] = [Mixer::Delta("grouped"), Mixer::Attention(None), Mixer::Delta("interleaved")];
-/// The last entry of the first layer is whole with most steps' last tokens, that of the last one with few.
+/// Most steps end with a complete entry in the first layer; few end with one in the last layer.
 const ENTRIES: [Mixer; 3] = [Mixer::Entries(4, true, None), Mixer::Attention(None), Mixer::Entries(18, false, None)];
-/// Some of the entries are chosen from the 24th and the 54th position on.
+/// The index leaves out entries from the 24th and the 54th position on.
 const CHOSEN: [Mixer; 3] =
     [Mixer::Entries(4, true, Some(5)), Mixer::Attention(None), Mixer::Entries(18, false, Some(2))];
 const CHANNELS: [Mixer; 3] = [Mixer::Channels, Mixer::Attention(None), Mixer::Channels];
@@ -75,11 +82,12 @@ const RECURRENT: [(&str, [Mixer; 3]); 7] = [
 ];
 /// The second window ends inside a block of attention, before a step's first token.
 const WINDOWS: [Mixer; 3] = [Mixer::Attention(Some(8)), Mixer::Attention(None), Mixer::Attention(Some(41))];
-/// Tokens of a prompt: more than two runs of positions in attention by tiles. The second window has runs that all rows of an item see whole.
+/// Tokens of a prompt: more than two runs of positions in attention by tiles. In the second window,
+/// all rows of an item see some runs completely.
 const PROMPT: usize = 320;
 const LONG_WINDOWS: [Mixer; 2] = [Mixer::Attention(Some(41)), Mixer::Attention(Some(290))];
 
-/// A graph's text, as it grows.
+/// The text of a graph under construction.
 #[derive(Default)]
 struct Text {
     declarations: String,
@@ -95,7 +103,7 @@ impl Text {
         self.declarations += &format!("weight @{name} : {format}{shape:?}\n");
     }
 
-    /// `%y = x * w'` for a new weight of the value's name.
+    /// Adds `%y = x * w'`, with a new weight named after the value.
     fn product(&mut self, y: &str, x: &str, format: &str, [n, k]: [u64; 2]) {
         self.weight(y, format, &[n, k]);
         self.op(format!("%{y}.w = dequantise @{y}"));
@@ -190,7 +198,7 @@ impl Text {
             self.product(&format!("{part}{i}"), &format!("m{i}"), "q4_k", [heads * length, 256]);
             self.op(format!("%{part}{i}.h = split_heads %{part}{i} {{heads = {heads}}}"));
         }
-        // Decays from 0.54 to 1.
+        // Decays are from 0.54 to 1.
         self.product(&format!("left{i}"), &format!("m{i}"), "f32", [128, 256]);
         self.op(format!("%left{i}.a = sigmoid %left{i}"));
         self.op(format!("%left{i}.l = scale %left{i}.a {{factor = -0.6}}"));
@@ -302,7 +310,7 @@ impl Text {
         self.product(&format!("o{i}"), &format!("mixed{i}"), "q4_k", [256, 1024]);
     }
 
-    /// Entries that an index of two heads chooses.
+    /// Adds an index of two heads that chooses entries.
     fn chosen(&mut self, i: usize, (every, overlap): (u64, bool), top_k: u64) -> String {
         let width = if overlap { 64 } else { 32 };
         for (part, rows) in [("index.q", 64), ("index.w", 2), ("index.from", width), ("index.by", width)] {
@@ -327,7 +335,7 @@ impl Text {
         format!("%chosen{i}")
     }
 
-    /// Experts with a gate, or with rectified squares between up and down.
+    /// Adds experts with a gate, or with squared ReLU between up and down.
     fn experts(&mut self, i: usize, used: u64, gated: bool) {
         self.weight(&format!("norm.f{i}"), "f32", &[256]);
         self.op(format!("%f{i} = rms_norm %r{i}, @norm.f{i} {{eps = 1e-6}}"));
@@ -357,7 +365,7 @@ impl Text {
         self.op(format!("%x{} = add %r{i}, %sum{i}", i + 1));
     }
 
-    /// `used` experts of eight for each token, or no experts.
+    /// Makes a module with `used` experts of eight for each token, or without experts if it is 0.
     fn module(layers: &[Mixer], used: u64) -> Module {
         let mut text = Text::default();
         text.weight("embedding", "f16", &[VOCABULARY, 256]);
@@ -393,18 +401,19 @@ impl Text {
     }
 }
 
-/// The same graph with its matrices in f16: what is left of rounding is f32 sums and the f16 keys and values.
+/// Returns the graph with matrices in f16. The remaining rounding is that of f32 sums and of f16
+/// keys and values.
 fn in_floats(module: Module) -> Module {
     let text = module.to_string().replace(" : q4_k[", " : f16[").replace(" : q8_0[", " : f16[");
     parse(&text).unwrap()
 }
 
-/// The same module with scores of attention that fall with distance.
+/// Returns the module with attention scores that decrease with distance (ALiBi).
 fn falling(module: &Module) -> Module {
     parse(&module.to_string().replace("cap = 0.0}", "cap = 0.0, max_bias = 8.0}")).unwrap()
 }
 
-/// The model of a graph, with random weights in a file.
+/// Writes a file with random weights for a graph, and opens the model.
 fn model(name: &str, mut module: Module) -> Model {
     let mut rng = Random::new(17);
     let mut writer = GgufWriter::new().key("general.architecture", "made");
@@ -415,7 +424,7 @@ fn model(name: &str, mut module: Module) -> Model {
         };
         let bytes = match weight.name.as_str() {
             name if name.starts_with("norm.") => vector(1.0, &mut rng),
-            // Decays from 0.3 to 0.9 of what there was.
+            // Decays keep 0.3 to 0.9 of the previous state.
             name if name.starts_with('a') && weight.shape.len() == 1 => vector(-0.5, &mut rng),
             name if name.starts_with("dt") => vector(0.0, &mut rng),
             name if name.ends_with(".conv") => vector(0.25, &mut rng),
@@ -507,8 +516,9 @@ fn options(target: Target) -> Options {
     Options { target: Some(target), max_tokens: Some(MAX_TOKENS), ..Options::default() }
 }
 
-/// On every target: near the interpreter, whatever the steps and threads. Its tokens go to all experts: where two score nearly the same, rounding would
-/// decide which is taken.
+/// Checks that every target is close to the interpreter, for all steps and threads. The tokens go
+/// to all experts: if a router chose, rounding could decide between two experts with nearly the
+/// same score.
 fn check(name: &str, model: &Model) {
     let tokens = tokens(TOKENS);
     let exact = model.exact_logits(&tokens).unwrap();
@@ -568,7 +578,7 @@ fn chosen_entries_are_the_interpreters_on_every_target() {
     check("chosen", &model("chosen", in_floats(Text::module(&CHOSEN, 8))));
 }
 
-/// Places that positions share take memory for whole blocks of them.
+/// Positions that share entries take memory for whole blocks of entries.
 #[test]
 fn of_shared_places_no_more_are_held_than_there_are() {
     let model = model("places", Text::module(&ENTRIES, 2));
@@ -585,7 +595,7 @@ fn windows_are_the_interpreters_on_every_target() {
     check("windows", &model("windows", in_floats(Text::module(&WINDOWS, 8))));
 }
 
-/// Of all positions, one token of which is attended in parts, and of windows.
+/// Attention over all positions, in which the attention of one token has parts, and over windows.
 #[test]
 fn scores_that_fall_are_the_interpreters_on_every_target() {
     let model = model("falling", falling(&in_floats(Text::module(&WINDOWS, 8))));
@@ -595,8 +605,8 @@ fn scores_that_fall_are_the_interpreters_on_every_target() {
     check("falling", &model);
 }
 
-/// Prompts of many rows go through windows by tiles. In steps between which memory moves, to where no run of tiles begins, each row has the bits that
-/// it has in one step.
+/// Prompts with many rows use attention by tiles within windows. Between steps, memory moves to
+/// positions at which no run of tiles begins. Each row still has the bits that it has in one step.
 #[test]
 fn prompts_longer_than_a_window_go_by_tiles() {
     let plain = in_floats(Text::module(&LONG_WINDOWS, 0));
@@ -619,7 +629,8 @@ fn by_tiles(model: &Model) {
         println!("prompts: {}: {error:e}", target.name());
         assert!(error <= BOUND, "{}: {error:e} > {BOUND:e}", target.name());
         let mut engine = load(model, &compiled(target, 64), 2, 0);
-        // Whole sixteens: of floats some kernels sum what is left of them in another order.
+        // The lengths are multiples of sixteen: some kernels sum the rest of a float row in another
+        // order.
         for lengths in [[64, 64], [32, 48]] {
             let found = run(&mut engine, &tokens, |step| lengths[step % 2]);
             let first = found.iter().zip(&whole).position(|(a, b)| a.to_bits() != b.to_bits());
@@ -629,7 +640,8 @@ fn by_tiles(model: &Model) {
     }
 }
 
-/// Memory holds the last positions alone, whatever the context: what is dropped changes no bit, and what was dropped is gone.
+/// Memory holds only the last positions of a window, for any context. Dropped positions change no
+/// bits, and going back to them is impossible.
 #[test]
 fn of_a_window_no_more_is_held_than_it_needs() {
     let model = model("held", Text::module(&WINDOWS, 2));
@@ -641,7 +653,7 @@ fn of_a_window_no_more_is_held_than_it_needs() {
     let [per_position, other] = [1, 0].map(|state: usize| states[state].fixed_and_position_bytes(16));
     assert_eq!((per_position, other), ((0, 2 * 2 * 64 * 2), (64 * 2 * 2 * 64 * 2, 0)));
 
-    // With steps as long as the context nothing is ever dropped.
+    // With steps as long as the context, no position is ever dropped.
     let mut all = load(&model, &compiled(CONTEXT as u32), 2, 0);
     let mut engine = load(&model, &compiled(16), 2, 0);
     let lengths = [16, 1, 7, 16, 16, 3];
@@ -651,7 +663,8 @@ fn of_a_window_no_more_is_held_than_it_needs() {
         assert!(same_bits(&found, &expected), "steps of {length:?}: other bits");
     }
 
-    // One by one to 110, the states begin at 64 and 32: a token at 72 has its 8 and its 41 positions there.
+    // With single steps to 110, the states begin at 64 and 32. A token at 72 has its 8 and its 41
+    // positions there.
     assert!(!engine.cut_anywhere() && !all.cut_anywhere());
     assert_eq!([110, 72, 71, 1].map(|wanted| engine.reach(wanted)), [110, 72, 0, 0]);
     assert_eq!(all.reach(1), 1);
@@ -659,7 +672,7 @@ fn of_a_window_no_more_is_held_than_it_needs() {
     for (wanted, left) in [(105, 105), (72, 72), (60, 0)] {
         assert_eq!(engine.truncate(wanted), left);
         let left = left as usize;
-        // Other tokens leave nothing behind.
+        // Other tokens that were dropped again have no effect.
         feed(&mut engine, &[5, 6, 7], |_| 3);
         assert_eq!(engine.truncate(left as u32), left as u32);
         let found = feed(&mut engine, &tokens[left..], |_| 1);
@@ -687,7 +700,7 @@ fn streamed_experts_change_no_bit() {
     }
 }
 
-/// What was cut and computed again is what was never cut.
+/// A sequence that was cut and computed again has the bits of one that was never cut.
 #[test]
 fn a_sequence_goes_back_to_what_was_saved() {
     for (name, layers) in RECURRENT {
@@ -700,10 +713,11 @@ fn goes_back(model: &Model) {
     let mut engine = load(model, &options(Target::AVX2), 2, 0);
     assert!(!engine.cut_anywhere());
     let width = VOCABULARY as usize;
-    // Products of one row of floats and of many sum in other orders: what is compared has the same steps.
+    // Products of one row of floats and of many rows sum in different orders, so both runs have the
+    // same steps.
     let expected = run(&mut engine, &tokens, |step| if step == 0 { 30 } else { 1 });
     run(&mut engine, &tokens, |_| 1);
-    // Steps of one token save nothing of themselves.
+    // Steps of one token save no snapshots.
     assert_eq!((engine.reach(79), engine.reach(80), engine.reach(100)), (0, 80, 80));
 
     engine.reset();
@@ -725,21 +739,21 @@ fn goes_back(model: &Model) {
     assert_eq!(engine.truncate(10), 0);
     assert!(same_bits(&feed(&mut engine, &tokens, |step| if step == 0 { 30 } else { 1 }), &expected));
 
-    // Other tokens leave nothing behind.
+    // Other tokens that were dropped again have no effect.
     engine.reset();
     feed(&mut engine, &tokens[..30], |_| 30);
     feed(&mut engine, &[5, 6, 7, 8], |_| 4);
     assert_eq!(engine.truncate(33), 30);
     assert!(same_bits(&feed(&mut engine, &tokens[30..40], |_| 1), &expected[30 * width..40 * width]));
 
-    // Copies are few.
+    // The number of snapshots is limited.
     engine.reset();
     feed(&mut engine, &tokens[..20], |_| 2);
     let oldest = 20 - 2 * (SNAPSHOTS as u32 - 1);
     assert_eq!((engine.reach(oldest), engine.reach(oldest - 1)), (oldest, 0));
 }
 
-/// Figures of memory know of all states.
+/// Memory figures include all states.
 #[test]
 fn figures_of_memory_count_every_state() {
     let model = model("figures", Text::module(&LAYERS, 2));

@@ -1,5 +1,5 @@
-//! The references in `docs/` are generated from the tables in the code. This test fails where they differ; with
-//! `IXC_BLESS=1` it rewrites them.
+//! The references in `docs/` are generated from the tables in the code. This test fails if they
+//! differ; with `IXC_BLESS=1` it rewrites them.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -8,7 +8,7 @@ use ixc_ir::graph::op::{AttrKind, Effect, OPS as GRAPH_OPS, OperandKind};
 use ixc_ir::kernel::op::{ImmKind, Memory, OPS as KERNEL_OPS};
 use ixc_ir::state::STATES;
 
-/// Text for a table cell.
+/// Returns text for a table cell.
 fn cell(text: &str) -> String {
     text.replace('|', "\\|")
 }
@@ -202,7 +202,7 @@ fn chat_templates() -> String {
     out
 }
 
-/// The descriptor's JSON Schema, with the documentation of every field.
+/// Returns the descriptor's JSON Schema, with the documentation of every field.
 fn descriptor_schema() -> String {
     let schema = schemars::schema_for!(ixc_dataflow::descriptor::Descriptor);
     serde_json::to_string_pretty(&schema).unwrap() + "\n"

@@ -1,4 +1,4 @@
-//! `ixc inspect --html`: the page, clicked through in a browser where there is one.
+//! `ixc inspect --html`: a browser clicks through the page, if one is installed.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,12 +15,12 @@ use crate::support::browser::Browser;
 use crate::support::headers::REAL_SHAPES;
 use crate::support::{demo_model, ixc, scratch, stderr, stdout};
 
-/// Where pictures of the page go, to be looked at.
+/// Returns the path for a picture of the page, for people to look at.
 fn picture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("report-{name}.png"))
 }
 
-/// A browser, or nothing, said aloud.
+/// Starts a browser, or prints that the test did not run.
 fn browser(test: &str) -> Option<Browser> {
     let found = CHROMIUM.find(&format!("report::{test}"))?;
     let mut browser = Browser::start(&found.program, &format!("report_{test}"));
@@ -33,7 +33,7 @@ fn open(browser: &mut Browser, page: &Path) {
     browser.until("document.documentElement.dataset.ready === 'yes'");
 }
 
-/// Goes to a view by its tab.
+/// Opens a view by its tab.
 fn tab(browser: &mut Browser, id: &str) {
     browser.evaluate(&format!("document.querySelector('#tabs a[href=\"#{id}\"]').click(); 0"));
     browser.until(&format!("document.getElementById('view-{id}').classList.contains('on')"));
@@ -48,7 +48,7 @@ fn count(browser: &mut Browser, selector: &str) -> u64 {
     browser.evaluate(&format!("document.querySelectorAll({}).length", json!(selector))).as_u64().unwrap()
 }
 
-/// The data of a page.
+/// Returns the data of a page.
 fn data(page: &Path) -> Value {
     let page = fs::read_to_string(page).unwrap();
     let start = page.find("id=\"data\">").unwrap() + "id=\"data\">".len();
@@ -57,7 +57,7 @@ fn data(page: &Path) -> Value {
 
 const VIEWS: [&str; 8] = ["summary", "graph", "passes", "tensors", "memory", "kernels", "residency", "measured"];
 
-/// The demo model with a trace of it.
+/// The demo model with a trace.
 #[test]
 fn all_views_are_clicked_through() {
     let folder = scratch("report_views");
@@ -70,7 +70,7 @@ fn all_views_are_clicked_through() {
     assert!(stdout(inspect).starts_with(&page.display().to_string()));
     let facts = data(&page);
     let kernels = facts["kernels"].as_array().unwrap();
-    // A name is one kernel's, and each stage's equal layers are told once.
+    // Names of kernels are unique, and each stage shows equal layers once.
     let names: std::collections::BTreeSet<&str> =
         kernels.iter().map(|kernel| kernel["name"].as_str().unwrap()).collect();
     assert!(names.len() == kernels.len() && kernels.len() > 10);
@@ -87,7 +87,8 @@ fn all_views_are_clicked_through() {
         browser.picture(&picture(&format!("{view}-light")));
     }
 
-    // The graph: layers fold, an op is told of, with its users, weights and kernels; a search finds the others.
+    // The graph view: layers fold; an op shows its users, weights and kernels; a search finds other
+    // ops.
     tab(&mut browser, "graph");
     assert_eq!(count(&mut browser, "#strip button"), 4);
     browser.evaluate("document.querySelectorAll('#strip button')[2].click(); 0");
@@ -114,20 +115,20 @@ fn all_views_are_clicked_through() {
     browser.evaluate("{ const s = document.querySelector('#view-graph select'); s.value = 'frontend'; s.dispatchEvent(new Event('change')); 0 }");
     browser.until("[...document.querySelectorAll('#cards .op .name')].some(node => node.textContent === 'dequantise')");
 
-    // A weight's link goes to its row, and from there to its kernels.
+    // A weight's link opens its row, which links to its kernels.
     browser.evaluate("location.hash = '#tensors/blk.2.ffn_down_exps.weight'");
     browser.until("document.querySelector('#tensor h2')?.innerText === 'blk.2.ffn_down_exps.weight'");
     browser.evaluate("{ const s = document.getElementById('tensor-filter'); s.value = 'blk.1. q4_k'; s.dispatchEvent(new Event('input')); 0 }");
     assert!(text(&mut browser, "#tensor-count").starts_with("7 tensors"), "{}", text(&mut browser, "#tensor-count"));
 
-    // Passes, by their permalink: what fuse changed is told once for all layers.
+    // Passes have permalinks. The changes by fuse are shown once for all layers.
     browser.evaluate("location.hash = '#passes/fuse'");
     browser.until("document.querySelector('#pass h2')?.innerText === 'fuse'");
     assert!(text(&mut browser, "#pass").contains("layers 0, 1") && count(&mut browser, "#pass .add") > 5);
     assert_eq!(text(&mut browser, "#pass-list a[aria-current='true']").split_whitespace().nth(1), Some("fuse"));
     browser.picture(&picture("passes-fuse"));
 
-    // Lines of a kernel light each other, both ways, and the loop that they are in.
+    // A line of a kernel's IR highlights its code, and a line of code its IR, both with their loop.
     if Target::native() != Target::PORTABLE {
         tab(&mut browser, "kernels");
         browser.evaluate("[...document.querySelectorAll('#kernel-list a')].find(a => a.innerText.startsWith('gemv_q4_k')).click(); 0");
@@ -147,7 +148,7 @@ fn all_views_are_clicked_through() {
         browser.picture(&picture("kernel-lit"));
     }
 
-    // Memory is drawn larger, and told of.
+    // The memory view zooms, and describes buffers.
     tab(&mut browser, "memory");
     let drawn = count(&mut browser, "#arena .buffer");
     for _ in 0..4 {
@@ -157,13 +158,13 @@ fn all_views_are_clicked_through() {
     browser.evaluate("document.querySelector('#arena .buffer').dispatchEvent(new MouseEvent('mousemove', { clientX: 300, clientY: 400 })); 0");
     assert!(text(&mut browser, "#tip").contains(" at ") && text(&mut browser, "#tip").contains("step"));
 
-    // What was measured, with what this machine can do.
+    // Measured times, with the machine's peak.
     tab(&mut browser, "measured");
     let times = text(&mut browser, "#times");
     assert!(times.contains("expert.down blk.#.ffn_down_exps") && times.contains("barrier"), "{times}");
     assert!(times.contains('%') && count(&mut browser, "#roofline .point") > 2);
 
-    // Dark, and on a phone.
+    // Dark colours, and a phone's screen.
     browser.resize(1280, 900, "dark");
     for view in ["graph", "memory", "kernels", "measured"] {
         tab(&mut browser, view);
@@ -181,7 +182,7 @@ fn all_views_are_clicked_through() {
     assert_eq!(browser.complaints, Vec::<String>::new());
 }
 
-/// A model of 48 layers of 128 experts, of which not all fit in memory.
+/// A model with 48 layers of 128 experts, which do not all fit in memory.
 #[test]
 fn a_large_model_is_one_small_page() {
     let folder = scratch("report_large");
@@ -195,7 +196,8 @@ fn a_large_model_is_one_small_page() {
     let bytes = fs::metadata(&page).unwrap().len();
     assert!(bytes < 8 << 20, "{bytes} bytes");
     let facts = data(&page);
-    // Six bits more for some layers' values and down projections: two kinds, and the first and last have other neighbours.
+    // Some layers have more bits for values and down projections: two kinds of layers, and the
+    // first and last have different neighbours.
     for graph in facts["graphs"].as_array().unwrap() {
         let bodies = graph["folded"]["bodies"].as_array().unwrap().len();
         assert!(bodies <= 8, "{bodies}: {}", graph["after"]);
@@ -222,7 +224,8 @@ fn a_large_model_is_one_small_page() {
     assert_eq!(browser.complaints, Vec::<String>::new());
 }
 
-/// A page is made for the target that the environment names, as what other commands make; and `portable` code has its statements, too.
+/// A page is made for the target that the environment names, as in other commands. The code of
+/// `portable` also has its statements.
 #[test]
 fn a_page_is_for_the_target_of_the_environment() {
     let page = scratch("report_target").join("page.html");
@@ -246,7 +249,7 @@ fn a_page_is_for_the_target_of_the_environment() {
         (of_statements, instructions) = (of_statements + known, instructions + origins.len());
     }
     assert!(!cfg!(target_arch = "x86_64") || of_statements * 4 > instructions * 3, "{of_statements} of {instructions}");
-    // An option wins; where there is no page, it is no option.
+    // An option takes precedence. Without `--html`, the option is refused.
     let mut told = inspect(true, "portable");
     told.args(["--target", "avx2"]);
     stdout(told);
@@ -258,7 +261,8 @@ fn a_page_is_for_the_target_of_the_environment() {
         "{}",
         stderr(&wrong)
     );
-    // What layer a task is of, and what it names, is said once, for the page as for all else.
+    // The plan states once the layer of a task and the weights that it names, for the page and for
+    // all other uses.
     let task = &facts["plan"]["steps"]
         .as_array()
         .unwrap()
@@ -273,7 +277,8 @@ fn a_page_is_for_the_target_of_the_environment() {
     );
 }
 
-/// Names of tensors, tasks and kernels are text, whatever is in them; what passes did is not in a plan, and said so.
+/// Names of tensors, tasks and kernels are shown as text, whatever they contain. A plan has no
+/// records of passes, and the page says so.
 #[test]
 fn a_plan_with_hostile_names_is_text() {
     let folder = scratch("report_hostile");
@@ -316,7 +321,7 @@ fn a_plan_with_hostile_names_is_text() {
     assert_eq!(browser.complaints, Vec::<String>::new());
 }
 
-/// Without a browser: what is refused, and how the file is written.
+/// Without a browser: refused arguments, and how the file is written.
 #[test]
 fn a_page_is_written_whole_or_not_at_all() {
     let folder = scratch("report_written");
@@ -331,7 +336,7 @@ fn a_page_is_written_whole_or_not_at_all() {
     refused(&["inspect", "--html", name], 2, "--force");
     assert_eq!(fs::read_to_string(&page).unwrap(), "mine");
     stdout(ixc(["inspect", "--force", "--html", name]));
-    // Its own pages are replaced.
+    // The command replaces its own pages.
     stdout(ixc(["inspect", "--target", "portable", "--html", name]));
     assert!(fs::read_to_string(&page).unwrap().trim_end().ends_with("</html>"));
     let bad = folder.join("bad.json");
@@ -346,12 +351,12 @@ fn a_page_is_written_whole_or_not_at_all() {
     stdout(compile);
     refused(&["inspect", "--target", "avx2", "--html", name, plan.to_str().unwrap()], 2, "compiled already");
     refused(&["inspect", "--html", plan.to_str().unwrap(), plan.to_str().unwrap()], 2, "plan.ixp");
-    // To standard output it is the page alone.
+    // Standard output has only the page.
     let text = stdout(ixc(["inspect", "--html", "-"]));
     assert!(text.starts_with("<!doctype html>") && text.trim_end().ends_with("</html>"));
 }
 
-/// The page of a simulation: names over time, zoom, programs that lead to their IR.
+/// The page of a simulation: names over time, zoom, and programs that link to their IR.
 #[test]
 fn the_page_of_a_simulation_leads_to_the_ir_of_its_programs() {
     let page = scratch("report_simulated").join("grid.html");
@@ -373,7 +378,7 @@ fn the_page_of_a_simulation_leads_to_the_ir_of_its_programs() {
     browser.picture(&picture("simulated-larger"));
     browser.evaluate("document.getElementById('all').click(); 0");
     assert_eq!(browser.evaluate(ends), whole);
-    // A program by its name, and from there to its kernel.
+    // A program is found by its name, and links to its kernel.
     browser.evaluate("{ const f = document.getElementById('find'); f.value = 'blk.2 attn_output'; f.dispatchEvent(new Event('input')); 0 }");
     let said = text(&mut browser, "#shown");
     assert!(!said.starts_with("0 ") && said.ends_with(&format!("of {} programs", programs.len())), "{said}");

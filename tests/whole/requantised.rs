@@ -1,5 +1,6 @@
-//! Weights with one scale for a whole row, or multiples of one for 128 columns: compiled code against the interpreter, how far from the model as it was, streamed against resident, packed
-//! in each run against saved in a plan, and what is refused.
+//! Weights with one scale for a whole row, or with multiples of one for 128 columns. Compiled code
+//! is compared with the interpreter and with the original model, streamed with resident, and
+//! packing in each run with packing in a plan. Invalid settings are refused.
 
 use std::path::{Path, PathBuf};
 
@@ -17,20 +18,22 @@ use ixc::targets::Target;
 use ixc_testing::nmse::nmse;
 
 const MAX_TOKENS: u32 = 40;
-/// Room for some blocks of 3 * 256 rows of 320 bytes; there are 16.
+/// Memory for some of the 16 blocks, each with 3 * 256 rows of 320 bytes.
 const BUDGET: u64 = 8 * 3 * 256 * 320;
-/// Products behind each other in the models here, whose noise adds.
+/// Products in sequence in these models, whose noise adds up.
 const PRODUCTS: f64 = 9.0;
-/// Noise of a product's activations, in 127 steps of a row's largest: (amax / 127)^2 / 12 of a signal of at least (amax / 10)^2.
+/// Noise of a product's activations, in 127 steps of a row's largest: (amax / 127)^2 / 12, for a
+/// signal of at least (amax / 10)^2.
 const BYTES: f64 = 100.0 / (12.0 * 127.0 * 127.0);
-/// Noise of weights in four bits: what a uniform quantiser of 16 steps leaves of normal numbers (Max, 1960: 0.01154), and as much again for rows
-/// of few columns that are not normal.
+/// Noise of weights in four bits. A uniform quantiser of 16 steps leaves 0.01154 of normal numbers
+/// (Max, 1960). The bound is twice that, for rows of few columns that are not normal.
 const FOUR_BITS: f64 = 2.0 * 0.01154;
-/// The same of 128 columns at a time: 0.0178 of Laplace numbers with the best scale for each 128 (simulated; 0.0095 of normal ones), and 2 % more
-/// where scales are multiples of one.
+/// Noise of weights in four bits with a scale for each 128 columns. Laplace numbers with the best
+/// scale leave 0.0178 (simulated; normal numbers leave 0.0095). Scales that are multiples of one
+/// add 2 %.
 const FOUR_BITS_OF_GROUPS: f64 = 1.02 * 0.0178;
 
-/// What each asks for, and the noise of a product with such weights.
+/// Values of `--weights`, and the noise of a product with such weights.
 const WEIGHTS: [(&str, f64); 5] = [
     ("i8_row", BYTES),
     ("i4_row", FOUR_BITS),
@@ -39,7 +42,7 @@ const WEIGHTS: [(&str, f64); 5] = [
     ("i8_row,*_exps*=i4_g128,*ffn_down*=i4_row", FOUR_BITS),
 ];
 
-/// Models with experts and without, of several formats.
+/// Returns models with and without experts, of several formats.
 fn models() -> [Made; 2] {
     let experts = Some(MadeExperts { count: 8, used: 3, inner: 256 });
     let formats: &[(&str, Format)] = &[
@@ -51,11 +54,11 @@ fn models() -> [Made; 2] {
         ("", Q4K),
     ];
     let made = Made { seed: 0x10e, context: 64, layers: 2, formats, ..BASE };
-    // Output rows in whole strips, and not.
+    // The output rows are whole strips in one model, and not in the other.
     [Made { experts, vocabulary: 160, ..made.clone() }, made]
 }
 
-/// The model in a file of this test's own, which is to be removed.
+/// Writes the model to a file of this test, which has to be removed.
 fn open(name: &str, made: &Made) -> (PathBuf, Model, Vec<u32>) {
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("requantised_{name}.gguf"));
     std::fs::write(&path, made.file()).unwrap();
@@ -89,7 +92,7 @@ fn compiled_code_computes_what_the_graph_says_and_errors_are_those_of_the_format
                 let found = logits(&mut load(plan, target, 0).unwrap(), tokens, MAX_TOKENS as usize);
                 let (error, from_exact) = (nmse(&found, &right), nmse(&found, &exact[..found.len()]));
                 println!("{what}: {error:.1e} from the interpreter, {from_exact:.1e} from the model as it was");
-                // What is rounded differently is the sum of floats before a row is rounded to bytes: few of these become others.
+                // Sums of floats differ before rows are rounded to bytes: few of the bytes differ.
                 assert!(error <= PRODUCTS * BYTES, "{what}: {error:e}");
                 let limit = PRODUCTS * (noise + BYTES);
                 assert!(from_exact <= limit, "{what}: {from_exact:e} > {limit:e}");
@@ -119,7 +122,7 @@ fn streamed_experts_have_the_bits_of_resident_ones() {
     std::fs::remove_file(&path).unwrap();
 }
 
-/// Golden models: what requantising loses beside what their own rounding does.
+/// Golden models: the additional error of requantising compared with their own rounding.
 #[test]
 fn golden_models_lose_what_the_format_says() {
     let Some(golden) = shared("golden") else { return };
@@ -176,7 +179,7 @@ fn the_program_requantises_says_what_it_cost_and_saves_it() {
     }
 }
 
-/// What the runtime must not believe of a plan: weights that cannot be made of what is stored.
+/// Plans whose weights cannot be made of the stored format, which the runtime must refuse.
 #[test]
 fn plans_with_formats_that_nothing_is_made_of_are_refused() {
     let [_, made] = models();

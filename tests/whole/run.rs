@@ -1,4 +1,4 @@
-//! `ixc run` and plans: text that is what the model says, from a model, a plan and the built-in model.
+//! `ixc run` and plans: the text is the model's, from a model file, a plan and the built-in model.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -12,7 +12,7 @@ use ixc::runtime::file;
 use ixc::targets::Target;
 use serde_json::Value as Json;
 
-/// What ids stand for.
+/// Returns the text of ids.
 fn text(ids: &[u32]) -> String {
     let mut command = ixc(["detokenize", "--json"]);
     command.arg(demo_model()).arg(list(ids));
@@ -20,7 +20,7 @@ fn text(ids: &[u32]) -> String {
     facts["text"].as_str().unwrap().to_owned()
 }
 
-/// Compiles the demo model; the plan's path.
+/// Compiles the demo model and returns the plan's path.
 fn plan(folder: &Path, arguments: &[&str]) -> std::path::PathBuf {
     let plan = folder.join("plan.ixp");
     let mut command = ixc(["compile"]);
@@ -57,7 +57,7 @@ fn where_threads_run_changes_no_text_and_is_said() {
     };
     let (on, off) = (run("on"), run("off"));
     assert!(on.contains("threads   bound to processors ") && !off.contains("threads   "), "{on}\n{off}");
-    // Of what is resident all is said.
+    // The report covers all resident memory.
     let pages = |what: &str| {
         off.lines().any(|line| line.starts_with(&format!("pages     {what}: ")) && line.ends_with("in pages of 2 MiB"))
     };
@@ -92,7 +92,8 @@ fn every_x86_target_prints_the_greedy_text_emulated_and_natively() {
     assert_eq!(portable.status.code(), Some(2), "{}", stderr(&portable));
 }
 
-/// A plan with its packed weights, one without, and one that does not pack: the same text of the first two.
+/// A plan with packed weights, one without them, and one that does not pack. The first two give the
+/// same text.
 #[test]
 fn plans_have_their_packed_weights_or_not() {
     let mut sizes = Vec::new();
@@ -151,7 +152,7 @@ fn the_prompt_may_come_from_anywhere_and_the_model_too() {
     let expected = stdout(command);
     assert!(expected.len() > 12);
 
-    // With the newline of `echo` or without.
+    // With and without the newline of `echo`.
     for input in ["The borrow checker", "The borrow checker\n"] {
         let mut command = ixc(["run", "--raw"]);
         command.args(greedy);
@@ -192,7 +193,7 @@ fn a_question_gets_an_answer() {
     assert!(output.status.success() && !output.stdout.is_empty(), "{}", stderr(&output));
 }
 
-/// Templates that attack their renderer: text or a typed error, and never anything else.
+/// Templates that attack their renderer give text or a typed error, and nothing else.
 #[test]
 fn hostile_templates_are_held() {
     use ixc::model_files::gguf::Gguf;
@@ -238,7 +239,7 @@ fn what_cannot_be_run_says_why() {
     assert!(stderr(&output).contains("prompt is empty"), "{}", stderr(&output));
 }
 
-/// A plan with a byte changed anywhere is refused; one whose checksum was made to fit is refused or runs.
+/// A plan with a changed byte is refused. If its checksum is adapted, it is refused or runs.
 #[test]
 fn damaged_plans_are_refused() {
     let folder = scratch("damaged_plans");
@@ -286,7 +287,7 @@ fn plans_are_inspected_and_every_stage_is_written() {
     assert_eq!(fs::read_to_string(folder.join("plan.d/2.fused.ix")).unwrap(), dumped);
 }
 
-/// What `run` refuses, `inspect` does not call supported.
+/// `inspect` does not report a plan as supported that `run` refuses.
 #[test]
 fn a_plan_that_cannot_be_loaded_is_inspected_and_said_to_be_so() {
     let folder = scratch("inspect-refused");
@@ -347,7 +348,8 @@ fn bench_of_deferral_says_what_was_read() {
     let model = demo_model();
     let bench =
         ["bench", model.to_str().unwrap(), "-p", "0", "-n", "4", "-r", "1", "-t", "2", "--defer", "1", "--json"];
-    // What is needed, each refusal says: of the first session that is opened, then of one that comes after others.
+    // Each error names the needed memory: first for the first session, then for one that follows
+    // others.
     let mut budget = 1;
     let rows = loop {
         let output = ixc(bench).args(["--memory", &format!("{budget}MiB")]).output().unwrap();
@@ -364,7 +366,7 @@ fn bench_of_deferral_says_what_was_read() {
     let rows = &bench["rows"];
     let read: Vec<f64> =
         rows.as_array().unwrap().iter().map(|row| row["bytes_read_per_token"].as_f64().unwrap()).collect();
-    // With deferral and without: with memory for a part of the experts, both read.
+    // With and without deferral, memory holds a part of the experts, so both runs read.
     assert!(read.len() == 2 && read.iter().all(|&bytes| bytes > 0.0), "{rows}");
 }
 
@@ -392,7 +394,7 @@ fn options_that_have_no_effect_are_said_to_have_none() {
     for options in [&[][..], &["--memory", "1MiB"], &["--prefetch", "router", "--memory", "1MiB"]] {
         assert_eq!(stderr(&compile(options)), "", "{options:?}");
     }
-    // Of runs: what is said beside the answer.
+    // Warnings that runs print in addition to the answer.
     let run = |more: &[&str]| {
         let mut command = ixc(["run", "--raw", "-p", "x", "-n", "1"]);
         stderr(&command.arg(demo_model()).args(more).output().unwrap())
@@ -408,7 +410,8 @@ fn options_that_have_no_effect_are_said_to_have_none() {
     }
 }
 
-/// Ctrl-C after some text: the text is whole characters, a newline follows, and the status says what happened.
+/// Ctrl-C after some text: the text has whole characters, a newline follows, and the exit status
+/// says that it was interrupted.
 #[test]
 fn interrupted_text_ends_cleanly() {
     let mut child = ixc(["run", "--no-chat", "-p", "The", "-n", "1900", "--temp", "1", "--seed", "1"])
@@ -420,7 +423,8 @@ fn interrupted_text_ends_cleanly() {
     let mut first = [0; 1];
     text.read_exact(&mut first).unwrap();
     let pid = i32::try_from(child.id()).unwrap();
-    // SAFETY: the signal goes to a child of ours that was not waited for, so that its id is still its own.
+    // SAFETY: the signal goes to a child of this test that was not waited for, so its id is still
+    // its own.
     assert_eq!(unsafe { libc::kill(pid, libc::SIGINT) }, 0);
     let mut rest = Vec::new();
     text.read_to_end(&mut rest).unwrap();
@@ -450,7 +454,7 @@ fn experts_that_do_not_fit_are_streamed_and_the_text_is_the_same() {
             refused.status.code() == Some(2) && message.contains("memory budget of 1 MiB is too small"),
             "{message}"
         );
-        // The error says what is needed; what a process takes differs a little from time to time.
+        // The error names the needed memory; a process's memory varies a little between runs.
         let needed = message.split("experts, and ").nth(1).unwrap().split(' ').next().unwrap();
         let memory = format!("{}MiB", needed.parse::<u64>().unwrap() + 8);
         let streamed = run(&plan, &memory).output().unwrap();
@@ -458,13 +462,14 @@ fn experts_that_do_not_fit_are_streamed_and_the_text_is_the_same() {
         assert_eq!(String::from_utf8_lossy(&streamed.stdout), expected, "{more:?}: {report}");
         assert!(report.contains("experts ") && report.contains(" missed;") && report.contains("drive "), "{report}");
         assert!(report.contains("overlap   reads were on in "), "{report}");
-        // Unless told otherwise, plans have early routers, and runs use what is measured to pay.
+        // By default, plans have early routers, and runs use the strategy that measurements favour.
         assert!(report.contains("prefetch  ") && report.contains("router"), "{report}");
-        // And say over what.
+        // The report names the rejected strategy.
         assert!(report.contains("\n          over frequency: "), "{report}");
         assert!(!report.contains("prediction is off"), "{report}");
     }
-    // What is read ahead and what is kept changes nothing; a plan that predicts nothing is refused where its word is asked for.
+    // Read-ahead and cache policies do not change the text. A plan without early routers refuses
+    // `--prefetch router`.
     let model = demo_model();
     let small = run(&model, "1MiB").output().unwrap();
     let message = stderr(&small);
@@ -491,7 +496,7 @@ fn experts_that_do_not_fit_are_streamed_and_the_text_is_the_same() {
     let refused = command.args(["--prefetch", "router"]).output().unwrap();
     assert_eq!(refused.status.code(), Some(65));
     assert!(stderr(&refused).contains("compile it with --prefetch router"), "{}", stderr(&refused));
-    // Kernels that read weights as they lie in the model file have no experts in blocks.
+    // Kernels that read weights in the model file's layout have no blocks of experts.
     let blocks = |more: &[&str]| {
         let plan = plan(&folder, &[&["--memory", "1MiB"], more].concat());
         ixc::runtime::file::read(&plan).unwrap().own_weight_bytes > 0
