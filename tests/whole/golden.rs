@@ -19,10 +19,10 @@ use ixc_testing::nmse::nmse;
 const MODELS: usize = 34;
 
 /// Models whose exact logits were computed with llama.cpp's YaRN ramp, which begins and ends at
-/// whole pairs. gpt-oss was trained with another ramp (`truncate: false` in its configuration), for
-/// which files have no key. The graph has the ramp of the training, as in transformers. Logits of
-/// this model are therefore compared with the interpreter's. The repository's own gpt-oss model has
-/// exact logits with the trained ramp.
+/// whole pairs. gpt-oss was trained with another ramp (`truncate: false` in its configuration).
+/// Files have no key for that, and the graph has the ramp of the training, as in transformers.
+/// Logits of this model are therefore compared with the interpreter's. The repository's own gpt-oss
+/// model has exact logits with the trained ramp.
 const TRUNCATED: [&str; 1] = ["models/gpt-oss-mxfp4.gguf"];
 
 /// Returns the exact logits at the last positions.

@@ -48,8 +48,8 @@ fn names(folder: &Path) -> Vec<String> {
     names
 }
 
-/// Returns a copy of the demo model and names that lead to it: its own, a hard link, a symbolic
-/// link, a link to that, and a path through a linked folder.
+/// Returns a copy of the demo model and several names of it. They are its own name, a hard link, a
+/// symbolic link, a link to that, and a path through a linked folder.
 fn model_and_names(folder: &Path) -> (PathBuf, Vec<PathBuf>) {
     let model = folder.join("x.gguf");
     fs::copy(demo_model(), &model).unwrap();

@@ -134,8 +134,8 @@ fn it_talks() {
     assert_eq!(browser.complaints, Vec::<String>::new());
 }
 
-/// A conversation that is too long for the context continues without its oldest turns. A note says
-/// so, also after the page is opened again.
+/// A conversation that is too long for the context continues without its oldest turns. A note
+/// mentions this, also after the page is opened again.
 #[test]
 fn it_drops_old_turns() {
     let Some(mut browser) = browser("it_drops_old_turns") else { return };

@@ -42,10 +42,12 @@ fn formats(found: &Json) -> Vec<(String, String)> {
 
 type Four = [&'static str; 4];
 
-/// The formats of each mix by the rules of ggml-org/llama.cpp. The lists are those of attention's
-/// values and of the experts' last product, in layers 0 to 3, then those of the output, the
-/// embedding, queries and attention's output. ik_llama.cpp's llama-quantize makes the same of dense
-/// models, but other mixes of models with eight or more experts.
+/// The formats of each mix by the rules of ggml-org/llama.cpp. The first two lists are formats in
+/// layers 0 to 3, of attention's values and of the experts' last product. The third list is formats
+/// of the output, the embedding, queries and attention's output.
+///
+/// ik_llama.cpp's llama-quantize makes the same of dense models, but other mixes of models with
+/// eight or more experts.
 const MIXES: [(&str, [Four; 3]); 19] = [
     // The demo has four layers. An eighth of them is no layer, seven eighths leave only the last,
     // and every third from 2 on is the third.

@@ -37,7 +37,7 @@ const BOUND: f64 = 1e-6;
 /// Memory for experts' blocks: less than the experts of a layer take.
 const EXPERT_BUDGET: u64 = 1 << 20;
 
-/// The op by which a layer mixes tokens.
+/// Kind of a layer's token mixing.
 enum Mixer {
     /// `delta_net` after `short_conv`s; the text names the mapping of value heads to key heads.
     Delta(&'static str),

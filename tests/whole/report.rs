@@ -278,7 +278,7 @@ fn a_page_is_for_the_target_of_the_environment() {
 }
 
 /// Names of tensors, tasks and kernels are shown as text, whatever they contain. A plan has no
-/// records of passes, and the page says so.
+/// records of passes, and the page states this.
 #[test]
 fn a_plan_with_hostile_names_is_text() {
     let folder = scratch("report_hostile");

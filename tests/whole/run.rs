@@ -410,8 +410,8 @@ fn options_that_have_no_effect_are_said_to_have_none() {
     }
 }
 
-/// Ctrl-C after some text: the text has whole characters, a newline follows, and the exit status
-/// says that it was interrupted.
+/// Ctrl-C after some text: the text has whole characters, a newline follows, and the exit status is
+/// that of an interruption.
 #[test]
 fn interrupted_text_ends_cleanly() {
     let mut child = ixc(["run", "--no-chat", "-p", "The", "-n", "1900", "--temp", "1", "--seed", "1"])
@@ -502,7 +502,7 @@ fn experts_that_do_not_fit_are_streamed_and_the_text_is_the_same() {
         ixc::runtime::file::read(&plan).unwrap().own_weight_bytes > 0
     };
     assert_eq!([blocks(&["--no-pack"]), blocks(&["--target", "portable"])], [false, true]);
-    // A model without experts that can stay on the drive.
+    // The experts of this plan cannot stay on the drive, so the budget is refused.
     let plan = plan(&folder, &[]);
     assert_eq!(run(&plan, "1MiB").output().unwrap().status.code(), Some(2));
 }
@@ -530,7 +530,8 @@ fn experts_in_mapped_files_give_the_same_text_and_take_no_budget() {
     assert!(refused.status.code() == Some(2) && stderr(&refused).contains("control group"), "{}", stderr(&refused));
 }
 
-/// What the user says is text, from wherever it comes: as many tokens as words that are nearly a control token's name.
+/// User input is text, from every source. Control tokens in it are split like ordinary words: the
+/// number of tokens is about that of a misspelled control token.
 #[test]
 fn what_is_said_in_a_chat_holds_no_control_tokens() {
     let folder = scratch("said_in_a_chat");
@@ -551,12 +552,12 @@ fn what_is_said_in_a_chat_holds_no_control_tokens() {
         counted(chat().args(["--system", &control, "-p", "Hello"]).output().unwrap()),
     ];
     assert!(near > 200 && counts.iter().all(|count| near.abs_diff(*count) < 20), "{counts:?}, {near}");
-    // A prompt as it is may name them.
+    // A raw prompt may contain control tokens.
     let raw = counted(ixc(["run", "--no-chat", "-c", "32", "-n", "1", "-p", &control]).output().unwrap());
     assert_eq!(raw, 40);
 }
 
-/// A prompt that cannot fit is refused for its bytes: nothing of it is tokenized.
+/// A prompt whose bytes alone exceed the context is refused without tokenizing it.
 #[test]
 fn prompts_too_long_for_the_context_are_refused_at_once() {
     let file = scratch("long_prompt").join("prompt");
@@ -567,12 +568,13 @@ fn prompts_too_long_for_the_context_are_refused_at_once() {
     assert!(said.starts_with("error: the prompt has 4194304 bytes; the context of 32 tokens holds at most "), "{said}");
 }
 
-/// An upgrade puts another program in this one's place while a chat runs: its template is rendered all the same.
+/// An upgrade replaces the program's file during a chat. The chat's template is still rendered.
 #[test]
 fn a_chat_goes_on_when_the_program_is_replaced() {
     let folder = scratch("replaced");
     let program = folder.join("ixc");
-    // By another process: one that a test beside this one starts meanwhile would hold the copy open for writing, and a busy text is not run.
+    // Another process copies the file. A test that starts a program at the same time would inherit
+    // the open copy, and the system refuses to run a file that is open for writing.
     assert!(Command::new("cp").arg(env!("CARGO_BIN_EXE_ixc")).arg(&program).status().unwrap().success());
     let mut command = Command::new(&program);
     command.args(["run", "--chat", "-n", "2", "--temp", "0"]).stdin(Stdio::piped()).stdout(Stdio::piped());

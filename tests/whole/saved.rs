@@ -1,4 +1,5 @@
-//! Saved states: what goes on from one has the bits of what was never interrupted, and what is none is refused.
+//! Saved states: a sequence that continues from one has the bits of an uninterrupted sequence, and
+//! invalid states are refused.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -43,8 +44,13 @@ fn golden(name: &str) -> Golden {
     Golden::read(&own().join("expect").join(name).with_extension("json"))
 }
 
-/// Models of each kind of state: attention to all positions, several times in a layer, with sinks and soft caps, to windows and chunks, latent, with an index and compressed entries, by blocks of each key head;
-/// delta-net, Mamba-2 with attention and alone, Mamba-1 with attention, constant decays, short convolutions, rows by the last tokens.
+/// Models of each kind of state.
+///
+/// - Attention to all positions: several times in a layer, with sinks, with soft caps.
+/// - Attention to windows and to chunks.
+/// - Latent attention, with an index, with compressed entries, and by blocks of each key head.
+/// - Recurrent: delta-net, Mamba-2 with attention and alone, Mamba-1 with attention, constant
+///   decays, short convolutions, and rows selected by the last tokens.
 const KINDS: [&str; 17] = [
     "granite",
     "nanbeige",
@@ -81,12 +87,12 @@ fn restore(engine: &mut Engine, id: SequenceId, bytes: &[u8]) -> Result<Vec<u32>
     engine.load_state(id, &mut &*bytes, bytes.len() as u64).map(|loaded| loaded.tokens)
 }
 
-/// Tokens of any length: the prompt's, over and over.
+/// Returns `count` tokens: the prompt's, repeated.
 fn long(golden: &Golden, count: usize) -> Vec<u32> {
     golden.tokens("prompt_tokens").into_iter().cycle().take(count).collect()
 }
 
-/// Steps of a few tokens, from some on; the bits of each.
+/// Runs the tokens in steps of a few, and returns the bits of each step.
 fn go_on(engine: &mut Engine, id: SequenceId, tokens: &[u32]) -> Vec<Vec<u32>> {
     let mut random = Random::new(9);
     let (mut rest, mut all) = (tokens, Vec::new());
@@ -99,7 +105,8 @@ fn go_on(engine: &mut Engine, id: SequenceId, tokens: &[u32]) -> Vec<Vec<u32>> {
     all
 }
 
-/// Saves a sequence at several positions, and goes on from there in a used sequence of the same engine, and in another engine.
+/// Saves a sequence at several positions, and continues from there in a used sequence of the same
+/// engine, and in another engine.
 fn goes_on_as_it_was(name: &str, engine: &mut Engine, mut other: Option<&mut Engine>, tokens: &[u32]) {
     let used = engine.add_sequence().unwrap();
     for at in [31, tokens.len() - 12] {
@@ -123,7 +130,7 @@ fn goes_on_as_it_was(name: &str, engine: &mut Engine, mut other: Option<&mut Eng
     engine.remove_sequence(used);
 }
 
-/// A cover of the golden models: whole states, and pages and points.
+/// A cover of the golden models: whole states, and pages with points.
 #[test]
 fn what_was_saved_of_any_model_goes_on_with_the_same_bits() {
     let mut points = 0;
@@ -137,7 +144,8 @@ fn what_was_saved_of_any_model_goes_on_with_the_same_bits() {
     assert!(points > 0);
 }
 
-/// Of each kind of state, also with keys and values in blocks, in another engine, and longer than windows.
+/// Each kind of state continues in another engine, also with keys and values in blocks, and beyond
+/// windows.
 #[test]
 fn every_kind_of_state_goes_on_in_another_engine() {
     let mut tried = 0;
@@ -150,7 +158,7 @@ fn every_kind_of_state_goes_on_in_another_engine() {
             }
             let options = Options { target: Some(Target::native()), passes, ..Options::default() };
             let compiled = compile(&Model::open(&golden.model).unwrap(), &options);
-            // Heads of some have no whole blocks.
+            // Some models' heads are not whole blocks.
             let Ok(compiled) = compiled else { continue };
             tried += 1;
             let (mut engine, mut other) = (load(compiled.plan.clone(), None), load(compiled.plan, None));
@@ -164,14 +172,14 @@ fn every_kind_of_state_goes_on_in_another_engine() {
     assert!(tried > KINDS.len(), "{tried}");
 }
 
-/// Whole pages and a point, or pages and a part of the last one, are the sequence again.
+/// Whole pages with a point, or pages with a part of the last one, restore the sequence.
 fn pages_are_what_they_are_of(name: &str, engine: &mut Engine, tokens: &[u32]) -> usize {
     const PAGE: usize = 64;
     let mut points = 0;
     engine.reset();
     let ends = [PAGE + 7, 2 * PAGE, tokens.len() - 20];
     let other = engine.add_sequence().unwrap();
-    // A prompt in three parts: each end of a part can be gone back to.
+    // A prompt in three parts: the sequence can go back to the end of each part.
     let mut begin = 0;
     for end in ends {
         let outputs = [(end - begin) as u32 - 1];
@@ -192,7 +200,7 @@ fn pages_are_what_they_are_of(name: &str, engine: &mut Engine, tokens: &[u32]) -
         let chosen = &pages[..at.div_ceil(PAGE)];
         let facts: Vec<_> = chosen.iter().map(|(facts, _)| facts).collect();
         if !engine.can_load_pages(other, &facts, at as u32) {
-            // Of a short window the first positions are gone.
+            // The first positions of a short window are gone.
             assert!(engine.reach(at as u32) < at as u32, "{name} at {at}");
             continue;
         }
@@ -218,7 +226,7 @@ fn pages_are_what_they_are_of(name: &str, engine: &mut Engine, tokens: &[u32]) -
     points
 }
 
-/// The sampler goes on, too.
+/// The sampler's state also continues.
 #[test]
 fn draws_go_on_where_they_were() {
     let golden = golden("granite");
@@ -253,12 +261,12 @@ fn what_is_no_saved_state_of_this_model_is_refused() {
     let tokens = long(golden, 50);
     engine.step(&tokens, &[]).unwrap();
     let bytes = save(&engine, FIRST, &tokens);
-    // Only what is used: half the tokens take half of the bytes, in whole blocks.
+    // Only used blocks are saved: half of the tokens take half of the bytes, in whole blocks.
     engine.truncate(20);
     let short = save(&engine, FIRST, &tokens[..20]);
     assert!(short.len() * 2 < bytes.len() + 4096 && short.len() < bytes.len(), "{} {}", short.len(), bytes.len());
     let refused = |engine: &mut Engine, bytes: &[u8]| restore(engine, FIRST, bytes).unwrap_err();
-    // No byte can be changed, and none left out or added.
+    // Every changed, missing or added byte is found.
     let mut random = Random::new(3);
     let at = (0..HEADER_BYTES + 300).chain((0..200).map(|_| random.index(bytes.len()))).collect::<Vec<_>>();
     for at in at {
@@ -274,11 +282,11 @@ fn what_is_no_saved_state_of_this_model_is_refused() {
     let error = refused(&mut engine, &[&*bytes, b"x"].concat());
     assert!(matches!(error, SavedError::Length { .. }), "{error}");
     assert_eq!(engine.position(), 0, "a sequence whose loading fails is empty");
-    // Another context has room for it, or not.
+    // A smaller context holds the short state, but not the long one.
     let mut small = load(plan(golden, Options::default()), Some(40));
     assert!(matches!(refused(&mut small, &bytes), SavedError::Positions { found: 50, context: 40 }));
     assert!(restore(&mut small, FIRST, &short).is_ok());
-    // Another model, the same one with other keys, and the same one on another target.
+    // Another model, the same model with other key formats, and the same model on another target.
     let mut foreign = load(plan(hybrid, Options::default()), None);
     assert!(matches!(refused(&mut foreign, &bytes), SavedError::OtherPlan { .. }));
     let target = Some(Target::PORTABLE);
@@ -286,7 +294,7 @@ fn what_is_no_saved_state_of_this_model_is_refused() {
     let mut portable = load(compiled.plan, None);
     assert!(matches!(refused(&mut portable, &bytes), SavedError::OtherPlan { .. }));
     let mut weights = std::fs::read(&golden.model).unwrap();
-    // Its last weights, in which nothing is metadata.
+    // The last weights of the file, which has no metadata there.
     let end = weights.len();
     weights[end - 60_000..].iter_mut().for_each(|byte| *byte ^= 1);
     let path = scratch("saved-other").join("other.gguf");
@@ -302,7 +310,7 @@ fn what_is_no_saved_state_of_this_model_is_refused() {
     );
 }
 
-/// Numbers whose checksums are right, and that no sequence has.
+/// Impossible numbers with correct checksums are refused.
 #[test]
 fn forged_numbers_are_refused() {
     let golden = &golden("gemma2");
@@ -323,7 +331,8 @@ fn forged_numbers_are_refused() {
     let numbers = [(64, "from"), (68, "to"), (72, "tokens"), (76, "states"), (80, "copies"), (84, "recent")];
     let inside = [(HEADER_BYTES, "a token"), (firsts, "a first place")];
     for (at, what) in numbers.into_iter().chain(inside) {
-        // As many blocks as there are: 33 positions and 17 tokens that follow would do.
+        // Numbers that need the same blocks are valid, for example 33 positions and 17 following
+        // tokens. None of these is tried.
         for number in [1, 32, 64, 1000, 1 << 20, 1 << 24, 1 << 31, u32::MAX - 1, u32::MAX] {
             let forged = forge(at, number);
             if forged == bytes || what == "a token" && number < engine.vocabulary() {
@@ -336,13 +345,15 @@ fn forged_numbers_are_refused() {
     restore(&mut engine, FIRST, &forge(HEADER_BYTES, 1)).unwrap();
 }
 
-/// Where the places begin, in a state without a sampler.
+/// Returns the offset of the places in a state without a sampler.
 fn facts_end(bytes: &[u8]) -> usize {
     let word = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap()) as usize;
     HEADER_BYTES + 4 * (word(72) + word(76) + word(80))
 }
 
-/// Prompts that share their first 300 tokens: what was kept of one is where another goes on, as far as states allow, in memory, and from a folder.
+/// Prompts that share their first three quarters. The second continues from the kept part of the
+/// first, up to the last position that its states can restore. The kept part is in memory, and then
+/// in a folder.
 #[test]
 fn what_is_kept_of_prompts_is_found_as_far_as_states_allow() {
     let mut found_points = 0;
@@ -383,14 +394,15 @@ fn what_is_kept_of_prompts_is_found_as_far_as_states_allow() {
         assert_eq!(engine.copy_sequence(FIRST, third, expected).unwrap(), expected);
         let rest = &second[expected as usize..];
         assert!(go_on(&mut engine, other, rest) == go_on(&mut engine, third, rest), "{name}: other bits");
-        // A second text shares the pages of the first; points are its own.
+        // A second text shares the pages of the first, but has its own points.
         again.keep(&engine, other, &second);
         assert!(engine.needs_points() || again.tally().memory < 2 * tally.memory, "{name}");
     }
     assert!(found_points > 0);
 }
 
-/// Without a folder what was used least recently goes when memory is full, the end of a text before its beginning.
+/// Without a folder and with full memory, the least recently used text is dropped, its end before
+/// its beginning.
 #[test]
 fn memory_for_prompts_has_a_limit() {
     let golden = &golden("granite");

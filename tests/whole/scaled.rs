@@ -1,4 +1,5 @@
-//! Factors beside weights: `X.scale` is multiplied with what `X.weight` gives, of experts each with its own.
+//! Factors of weights: results of `X.weight` are multiplied with `X.scale`, which has a factor for
+//! each expert.
 
 use std::path::Path;
 
@@ -8,12 +9,15 @@ use ixc::model_files::gguf::Gguf;
 use ixc::model_files::gguf::write::GgufWriter;
 use ixc_testing::nmse::nmse;
 
-/// Models of the repository with dense layers, experts, shared ones, experts whose factor a router has already, and latent ones.
+/// Models of the repository with dense layers, experts, shared experts, experts whose router
+/// already has a factor, and latent experts.
 const MODELS: [&str; 6] = ["dots1", "gemma4-moe", "granitehybrid-moe", "nemotron_h_moe", "phi3", "qwen3vlmoe"];
-/// What weights are multiplied with, and products divided by, in turn: exact, as no weight here comes near the largest half.
+/// Factors of weights, in turn; products are divided by them. This is exact, since no weight here
+/// comes near the largest half.
 const FACTORS: [f32; 3] = [4.0, 8.0, 2.0];
 
-/// A model with the same products: matrices times powers of two, whose inverses stand beside them.
+/// Returns a model with the same products: matrices times powers of two, with their inverses as
+/// factors.
 fn rescaled(model: &Gguf) -> (GgufWriter, usize) {
     let keys =
         |writer: GgufWriter, (key, value): (&str, &ixc::model_files::gguf::Value)| writer.key(key, value.clone());
@@ -57,7 +61,7 @@ fn factors_beside_weights_undo_what_weights_are_multiplied_with() {
         assert!(scaled >= 8, "{name}: {scaled}");
         model.model = folder.join(format!("{name}.gguf"));
         std::fs::write(&model.model, writer.finish()).unwrap();
-        // Powers of two round nothing, but for what is below the least normal number.
+        // Powers of two cause no rounding, except of numbers below the least normal number.
         let found = model.logits(&folder, &["--engine", "interpreter"]);
         let error = nmse(&found, &before);
         assert!(error <= 1e-13, "{name}: {error:e}");

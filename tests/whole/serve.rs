@@ -1,4 +1,4 @@
-//! `ixc serve`: a model over HTTP, asked by clients that do nothing but write and read bytes.
+//! `ixc serve`: a model over HTTP, with clients that only write and read bytes.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -17,14 +17,14 @@ pub fn found_again(prompt: u64) -> u64 {
     prompt.saturating_sub(6) / 16 * 16
 }
 
-/// A server, which is ended with this.
+/// A server that ends when this is dropped.
 pub struct Server {
     pub child: Child,
     address: String,
 }
 
 impl Server {
-    /// Serves the demo model, with these arguments besides.
+    /// Serves the demo model, with additional arguments.
     pub fn start(arguments: &[&str]) -> Server {
         Server::of("demo", arguments)
     }
@@ -46,13 +46,13 @@ impl Server {
             line.clear();
             assert!(said.read_line(&mut line).unwrap() > 0, "the server has ended");
         }
-        // Nobody else reads what it says.
+        // Reads the rest of the server's output, so that its pipe never fills.
         std::thread::spawn(move || std::io::copy(&mut said, &mut std::io::sink()));
         let address = line.split("http://").nth(1).unwrap().split(',').next().unwrap().trim().to_string();
         Server { child, address }
     }
 
-    /// Serves the demo model and says nothing, on a port that was free just now.
+    /// Serves the demo model without output, on a port that was free just now.
     pub fn start_quietly(arguments: &[&str]) -> Server {
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let mut command = ixc(["serve", "demo", "-q", "-t", "2", "--port", &port.to_string()]);
@@ -62,7 +62,7 @@ impl Server {
         server
     }
 
-    /// Sends bytes, and gives the connection.
+    /// Sends bytes, and returns the connection.
     fn send(&self, bytes: &[u8]) -> TcpStream {
         let mut stream = TcpStream::connect(&self.address).unwrap();
         stream.write_all(bytes).unwrap();
@@ -78,17 +78,17 @@ impl Server {
         self.send(&[head.as_bytes(), body.as_bytes()].concat())
     }
 
-    /// The status and the body of an answer.
+    /// Returns the status and the body of an answer.
     pub fn ask(&self, method: &str, path: &str, headers: &str, body: &str) -> (u16, String) {
         answer(self.begin(method, path, headers, body))
     }
 
-    /// Where it listens.
+    /// Returns the address on which the server listens.
     pub fn address(&self) -> &str {
         &self.address
     }
 
-    /// An answer as it comes.
+    /// Returns an answer's bytes as text.
     pub fn raw(&self, method: &str, path: &str) -> String {
         let mut text = String::new();
         self.begin(method, path, "", "").read_to_string(&mut text).unwrap();
@@ -104,19 +104,19 @@ impl Server {
         (status, serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}")))
     }
 
-    /// A figure of its metrics.
+    /// Returns one of the server's metrics.
     pub fn metric(&self, name: &str) -> f64 {
         self.metrics().sum(&format!("ixc:{name}"), &[])
     }
 
-    /// All of them.
+    /// Returns all metrics.
     pub fn metrics(&self) -> Page {
         let (status, text) = self.get("/metrics");
         assert_eq!(status, 200, "{text}");
         Page::read(&text).unwrap_or_else(|error| panic!("{error}\n{text}"))
     }
 
-    /// Waits until something is so.
+    /// Waits until a condition holds.
     pub fn until(&self, what: &str, is_so: impl Fn(&Server) -> bool) {
         let begin = Instant::now();
         while !is_so(self) {
@@ -126,9 +126,10 @@ impl Server {
     }
 }
 
-/// Ends a server as the system does, and waits until it has.
+/// Ends a server with SIGTERM, and waits for its end.
 pub fn end(mut server: Server) {
-    // SAFETY: the signal goes to a child of ours that was not waited for, so that its id is still its own.
+    // SAFETY: the signal goes to a child of this test that was not waited for, so its id is still
+    // its own.
     assert_eq!(unsafe { libc::kill(libc::pid_t::try_from(server.child.id()).unwrap(), libc::SIGTERM) }, 0);
     assert!(server.child.wait().unwrap().success());
 }
@@ -140,7 +141,7 @@ impl Drop for Server {
     }
 }
 
-/// The status and the body of an answer; chunks are put together.
+/// Returns the status and the body of an answer, with its chunks joined.
 fn answer(mut stream: TcpStream) -> (u16, String) {
     let mut bytes = Vec::new();
     stream.read_to_end(&mut bytes).unwrap();
@@ -159,7 +160,7 @@ fn answer(mut stream: TcpStream) -> (u16, String) {
     (status, whole)
 }
 
-/// The objects of a stream of events, which ends as it should.
+/// Returns the objects of a stream of events, which must end correctly.
 fn events(text: &str) -> Vec<Value> {
     let mut data: Vec<&str> = text.lines().filter_map(|line| line.strip_prefix("data: ")).collect();
     assert_eq!(data.pop(), Some("[DONE]"), "{text}");
@@ -172,7 +173,7 @@ fn completion(prompt: &str, tokens: usize) -> Value {
 
 const PROMPTS: [&str; 4] = ["The borrow checker", "A trait is", "Once upon a time there was", "fn main() {"];
 
-/// Greedy text of many at once is that of `ixc run`.
+/// Greedy texts of many simultaneous requests are those of `ixc run`.
 #[test]
 fn texts_of_many_clients_are_those_of_one() {
     let server = Server::start(&["--parallel", "3"]);
@@ -199,7 +200,7 @@ fn texts_of_many_clients_are_those_of_one() {
         });
     }
     assert_eq!(server.metric("requests_ended_total"), 2.0 * PROMPTS.len() as f64);
-    // The second time a sequence holds all of the prompt.
+    // At the second request, a sequence holds the whole prompt.
     let before = [0; 2].map(|_| {
         let before = server.metric("prompt_tokens_cached_total");
         server.post("/v1/completions", &completion(&PROMPTS[2].repeat(8), 1));
@@ -229,7 +230,7 @@ fn an_answer_in_parts_is_the_whole_one() {
     let usage = events.pop().unwrap();
     assert_eq!(usage["choices"], json!([]));
     assert_eq!(usage["usage"]["completion_tokens"], whole["usage"]["completion_tokens"]);
-    // The same prompt was held already.
+    // The same prompt was already in a slot.
     let prompt = usage["usage"]["prompt_tokens"].as_u64().unwrap();
     assert_eq!(usage["usage"]["prompt_tokens_details"]["cached_tokens"], found_again(prompt));
     assert_eq!(events.first().unwrap()["choices"][0]["delta"], json!({"role": "assistant", "content": null}));
@@ -239,7 +240,7 @@ fn an_answer_in_parts_is_the_whole_one() {
     assert_eq!(parts, content);
 }
 
-/// The same conversation as Anthropic's interface and as OpenAI's says it has the same answer, whole and in parts.
+/// One conversation in Anthropic's and in OpenAI's form has one answer, whole and in parts.
 #[test]
 fn messages_are_answered_as_chat_completions_are() {
     let server = Server::start(&["--chat-template", "chatml", "--api-key", "one"]);
@@ -257,7 +258,7 @@ fn messages_are_answered_as_chat_completions_are() {
         body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
         body
     };
-    // Who wants it to think says for how long, which is left to the model.
+    // A budget for thinking is accepted and left to the model.
     let thinking =
         json!({"messages": [{"role": "user", "content": "x"}], "thinking": {"type": "enabled", "budget_tokens": 16}});
     assert_eq!(post("/v1/messages", &with(thinking)).0, 200);
@@ -297,7 +298,7 @@ fn messages_are_answered_as_chat_completions_are() {
     let reason = if chat["choices"][0]["finish_reason"] == "length" { "max_tokens" } else { "end_turn" };
     assert_eq!((&whole["stop_reason"], &whole["stop_sequence"]), (&json!(reason), &Value::Null));
     let prompt = chat["usage"]["prompt_tokens"].as_u64().unwrap();
-    // The same prompt was held already.
+    // The same prompt was already in a slot.
     let found = found_again(prompt);
     assert_eq!(
         (&whole["usage"]["input_tokens"], &whole["usage"]["cache_read_input_tokens"]),
@@ -465,7 +466,7 @@ fn what_is_wrong_is_said_by_name() {
         assert_eq!(error["type"], "invalid_request_error");
         assert!(error["message"].as_str().unwrap().contains(says), "{answer}");
     }
-    // Too long for the context, and too long to be looked at.
+    // Texts too long for the context, and texts refused by their length alone.
     for (long, least) in [(long, 65), ("word ".repeat(10_000), 65)] {
         let messages = json!([{"role": "user", "content": long}]);
         for (path, body, kind) in [
@@ -502,7 +503,7 @@ fn what_is_wrong_is_said_by_name() {
         assert_eq!(status, expected, "{method} {path}: {text}");
         assert!(serde_json::from_str::<Value>(&text).unwrap()["error"]["message"].is_string(), "{text}");
     }
-    // What is at the edge of a range, or beyond it and means something.
+    // Values at the edge of a range, and values beyond it with a special meaning.
     for field in ["repeat_penalty", "top_k", "temperature", "typ_p", "n"] {
         let value =
             json!({"repeat_penalty": 0.01, "top_k": -1, "temperature": -0.5, "typ_p": 1, "n": 2})[field].clone();
@@ -513,15 +514,15 @@ fn what_is_wrong_is_said_by_name() {
         let (status, answer) = server.post("/completion", &json!({"prompt": "x", "ignore_eos": true, name: 2}));
         assert_eq!((status, answer["tokens_predicted"].as_u64()), (200, Some(2)), "{name}: {answer}");
     }
-    // A body that says how long it is, and is not read.
+    // A body whose declared length is too large is not read.
     let stream = server.send(
         b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: 99999999999\r\n\r\n",
     );
     assert_eq!(answer_status(stream), 413);
-    // One that breaks off, and is not too large.
+    // An incomplete body that is not too large.
     let head = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n";
     assert_eq!(answer_status(server.send(format!("{head}no length\r\n").as_bytes())), 400);
-    // It works on, and has the name that the command line said.
+    // The server still works, and has the name of the command line.
     assert_eq!(server.post("/v1/completions", &completion("Hi", 1)).0, 200);
     assert_eq!(server.get("/v1/models/demo").0, 200);
 }
@@ -532,7 +533,7 @@ fn answer_status(stream: TcpStream) -> u16 {
     line.split(' ').nth(1).unwrap().parse().unwrap()
 }
 
-/// Answers of a form, whatever the model would say: by a schema, by a grammar, and as calls of tools.
+/// Answers follow a schema, a grammar, or the form of tool calls, whatever the model would write.
 #[test]
 fn answers_are_of_the_form_that_is_asked_for() {
     let template = Path::new(env!("CARGO_TARGET_TMPDIR")).join("serve_template.jinja");
@@ -565,7 +566,7 @@ fn answers_are_of_the_form_that_is_asked_for() {
         let (status, answer) = server.post("/v1/chat/completions", &request);
         assert_eq!(status, 200, "{answer}");
         let choice = &answer["choices"][0];
-        // Thinking has no end that it must come to.
+        // The grammar does not force thinking to end.
         if choice["finish_reason"] == "stop" {
             is_of_schema(&serde_json::from_str(choice["message"]["content"].as_str().unwrap()).unwrap());
         }
@@ -626,7 +627,7 @@ fn how_likely_tokens_were_is_told() {
     assert_eq!((tokens.len(), &*tokens.concat()), (6, text));
     for (i, top) in logprobs["top_logprobs"].as_array().unwrap().iter().enumerate() {
         let own = logprobs["token_logprobs"][i].as_f64().unwrap();
-        // Greedily the likeliest is drawn.
+        // A greedy request takes the likeliest token.
         assert_eq!(top[tokens[i]].as_f64(), Some(own), "{logprobs}");
         assert!(
             own < 0.0 && top.as_object().unwrap().values().all(|other| other.as_f64().unwrap() <= own),
@@ -634,7 +635,7 @@ fn how_likely_tokens_were_is_told() {
         );
         assert_eq!(logprobs["text_offset"][i], tokens[..i].concat().chars().count());
     }
-    // All words together are certain.
+    // The probabilities of all tokens add up to 1.
     let all = json!({"prompt": PROMPTS[0], "n_predict": 1, "temperature": 0, "n_probs": 100});
     let (_, answer) = server.post("/completion", &all);
     let first = &answer["completion_probabilities"][0];
@@ -642,7 +643,7 @@ fn how_likely_tokens_were_is_told() {
         first["top_logprobs"].as_array().unwrap().iter().map(|one| one["logprob"].as_f64().unwrap().exp()).sum();
     assert!(sum > 0.5 && sum < 1.0 + 1e-5, "{sum}");
     assert_eq!((&first["token"], &first["id"]), (&first["top_logprobs"][0]["token"], &first["top_logprobs"][0]["id"]));
-    // Of what samplers leave, where that is asked for: some of all, which are certain together.
+    // Probabilities after the samplers, on request: of some tokens, and they add up to 1.
     let left = json!({
         "prompt": PROMPTS[0], "n_predict": 4, "temperature": 1.5, "seed": 3, "top_k": 6, "n_probs": 100, "post_sampling_probs": true,
         "ignore_eos": true,
@@ -660,7 +661,8 @@ fn how_likely_tokens_were_is_told() {
     let mut chat = json!({
         "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 5, "temperature": 0, "logprobs": true, "top_logprobs": 2,
     });
-    // Twice: a prompt that is held already is computed by its last token, and rounds otherwise.
+    // The request runs twice: of a prompt that is already in a slot, only the last token is
+    // computed, and rounding differs.
     let [_, (_, whole)] = [0; 2].map(|_| server.post("/v1/chat/completions", &chat));
     let content = whole["choices"][0]["logprobs"]["content"].as_array().unwrap();
     assert_eq!(content.len() as u64, whole["usage"]["completion_tokens"].as_u64().unwrap());
@@ -677,7 +679,7 @@ fn how_likely_tokens_were_is_told() {
     assert_eq!(parts.cloned().collect::<Vec<_>>(), *content);
 }
 
-/// Several answers to a request: each has the text that it has alone with its seed.
+/// Several answers to a request: each has the text of a separate request with its seed.
 #[test]
 fn several_answers_are_those_of_several_requests() {
     let server = Server::start(&["--parallel", "3"]);
@@ -703,7 +705,8 @@ fn several_answers_are_those_of_several_requests() {
     assert_eq!(parts, texts);
 }
 
-/// Several prompts in a request, as texts, tokens and both, each with several answers: they are those of requests of their own.
+/// Several prompts in a request, as texts, as tokens and mixed, each with several answers: they are
+/// the answers to separate requests.
 #[test]
 fn answers_to_several_prompts_are_those_of_several_requests() {
     let server = Server::start(&["--parallel", "3"]);
@@ -717,7 +720,7 @@ fn answers_to_several_prompts_are_those_of_several_requests() {
         .map(|answer| (answer["content"].clone(), answer["tokens_evaluated"].clone()))
         .collect();
     assert!(alone.iter().any(|one| one.0 != alone[0].0));
-    // By llama-server's interface, whole and in parts.
+    // llama-server's interface, whole and in parts.
     let (_, answers) = server.post("/completion", &request(&all, 2, 7, false));
     let answers = answers.as_array().unwrap();
     assert!(answers.iter().enumerate().all(|(i, answer)| answer["index"] == i), "{answers:?}");
@@ -731,7 +734,7 @@ fn answers_to_several_prompts_are_those_of_several_requests() {
         parts[event["index"].as_u64().unwrap() as usize].push_str(event["content"].as_str().unwrap());
     }
     assert_eq!(parts, texts);
-    // By OpenAI's: each prompt is counted once.
+    // OpenAI's interface counts each prompt once.
     let (_, answer) = server.post("/v1/completions", &request(&all, 2, 7, false));
     let choices = answer["choices"].as_array().unwrap();
     assert_eq!(choices.iter().map(|choice| choice["text"].as_str().unwrap()).collect::<Vec<_>>(), texts);
@@ -739,7 +742,7 @@ fn answers_to_several_prompts_are_those_of_several_requests() {
     assert_eq!(answer["usage"]["prompt_tokens"], prompts, "{answer}");
 }
 
-/// What llama-server tells besides: the prompt, settings, tokens, and only the fields that are chosen.
+/// Additional fields of llama-server: the prompt, settings, tokens, and a selection of fields.
 #[test]
 fn completions_tell_what_they_are_asked_for() {
     let server =
@@ -752,7 +755,7 @@ fn completions_tell_what_they_are_asked_for() {
     assert_eq!(found, [json!(5), json!(4), json!(0.5), json!(["zzz"])]);
     let (_, text) = server.post("/detokenize", &json!({"tokens": whole["tokens"]}));
     assert_eq!(text["content"], whole["content"]);
-    // What a server is told is for those that say nothing: the same as requests that say it.
+    // Settings of the server are defaults for requests that do not set them.
     let other = Server::start(&[]);
     let said = json!({"prompt": PROMPTS[0], "temperature": 0.5, "seed": 5, "max_tokens": 4});
     assert_eq!(other.post("/completion", &said).1["content"], whole["content"]);
@@ -776,7 +779,8 @@ fn completions_tell_what_they_are_asked_for() {
     }
 }
 
-/// The same conversation as /v1/responses and as /v1/chat/completions says it has the same answer, whole and in parts.
+/// One conversation at /v1/responses and at /v1/chat/completions has one answer, whole and in
+/// parts.
 #[test]
 fn responses_are_answered_as_chat_completions_are() {
     let server = Server::start(&["--chat-template", "chatml"]);
@@ -835,7 +839,7 @@ fn responses_are_answered_as_chat_completions_are() {
     assert!(["\"yes\"", "\"no\""].contains(&answer["output"][0]["content"][0]["text"].as_str().unwrap()), "{answer}");
 }
 
-/// All samplers: a request has the same text alone and among others.
+/// With every sampler, a request has the same text alone and among others.
 #[test]
 fn draws_are_the_same_alone_and_among_others() {
     let server = Server::start(&["--parallel", "4"]);
@@ -883,14 +887,14 @@ fn facts_and_tokens() {
     assert_eq!(serde_json::from_str::<Value>(&server.get("/props").1).unwrap()["total_slots"], 4);
 }
 
-/// Figures are what was done, whatever the model is called.
+/// Metrics match the work, whatever the model's name.
 #[test]
 fn metrics_say_what_was_done() {
     let server = Server::start(&["--alias", "a \"b\" \\c", "--parallel", "2"]);
     let empty = server.metrics();
     assert_eq!(empty.sum("ixc:time_to_first_token_seconds_count", &[]), 0.0);
     assert_eq!(empty.sum("ixc:predicted_tokens_seconds", &[]), 0.0);
-    // Its weights are in memory.
+    // The model's weights are in memory.
     assert!(!empty.families.keys().any(|name| name.contains("expert") || name.contains("drive")), "{empty:?}");
     for (tokens, ignores_end) in [(5, true), (7, true), (3, true)] {
         let mut request = completion(PROMPTS[2], tokens);
@@ -911,7 +915,7 @@ fn metrics_say_what_was_done() {
         assert_eq!(is(&format!("{name}_count"), &[]), 4.0, "{name}");
     }
     assert_eq!(is("inter_token_latency_seconds_count", &[]), made - 4.0);
-    // Three of four equal prompts find the same tokens.
+    // Three of four equal prompts reuse the same tokens.
     let (computed, cached) = (is("prompt_tokens_total", &[]), is("prompt_tokens_cached_total", &[]));
     assert!(cached % 3.0 == 0.0 && (computed + cached) % 4.0 == 0.0, "{computed} {cached}");
     assert_eq!(is("iteration_tokens_total_count", &[]), is("n_decode_total", &[]));
@@ -946,7 +950,8 @@ fn who_has_no_key_is_told_so() {
     }
 }
 
-/// Without keys, a page whose name was made to lead here is refused, as is one of another place; with keys names say nothing.
+/// Without keys, the server refuses a host name that was made to point at it, and pages of other
+/// origins. With keys, names do not matter.
 #[test]
 fn who_calls_a_server_by_another_name_is_refused() {
     let ask = |server: &Server, host: &str, more: &str| {
@@ -974,7 +979,8 @@ fn who_calls_a_server_by_another_name_is_refused() {
     assert_eq!(ask(&server, "any.example", "x-api-key: one\r\n").0, 200);
 }
 
-/// A client that goes away, in its answer and while it waits, frees its place; a queue that is full says so.
+/// A client that disconnects, during its answer or while it waits, frees its place. A full queue
+/// refuses requests.
 #[test]
 fn clients_that_go_away_free_their_places() {
     let server = Server::start(&["--parallel", "1", "--queue", "1"]);
@@ -995,7 +1001,7 @@ fn clients_that_go_away_free_their_places() {
     assert_eq!(server.post("/v1/completions", &completion("Hi", 1)).0, 200);
 }
 
-/// SIGTERM: what is being answered is answered.
+/// After SIGTERM, running answers are completed.
 #[cfg(unix)]
 #[test]
 fn answers_that_are_being_made_end() {
@@ -1003,7 +1009,7 @@ fn answers_that_are_being_made_end() {
     let request = json!({"prompt": "Hi", "max_tokens": 300, "temperature": 0, "ignore_eos": true, "stream": true});
     let stream = server.begin("POST", "/v1/completions", "", &request.to_string());
     server.until("the request", |server| server.metric("requests_processing") == 1.0);
-    // SAFETY: the child is there until it is waited for.
+    // SAFETY: the child's id is its own until it is waited for.
     unsafe { libc::kill(server.child.id() as libc::pid_t, libc::SIGTERM) };
     let (status, text) = answer(stream);
     assert_eq!(status, 200);

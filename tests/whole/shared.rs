@@ -1,4 +1,4 @@
-//! Sequences that share what they begin with have the bits of those that do not.
+//! Sequences that share the pages of a common prefix have the bits of sequences that do not.
 
 use std::path::Path;
 
@@ -18,7 +18,7 @@ use ixc::runtime::shared_pages::Sharing;
 use ixc::targets::Target;
 
 const SEQUENCES: usize = 4;
-/// Most tokens of a sequence.
+/// Max tokens of a sequence.
 const LONGEST: usize = 400;
 
 fn load(plan: Plan<Kernel>, sharing: Sharing) -> Engine {
@@ -32,7 +32,7 @@ fn load(plan: Plan<Kernel>, sharing: Sharing) -> Engine {
     Engine::load(plan, Path::new(""), &options).unwrap()
 }
 
-/// Two engines of a plan, of which one shares, and what their sequences hold.
+/// Two engines of a plan, one with sharing and one without, and the tokens of their sequences.
 struct Pair {
     name: String,
     engines: [Engine; 2],
@@ -53,7 +53,7 @@ impl Pair {
         Pair { name, engines, ids, held: vec![Vec::new(); SEQUENCES], prompt }
     }
 
-    /// A step with some tokens of some sequences.
+    /// Runs a step with some tokens of some sequences.
     fn step(&mut self, random: &mut Random) {
         let longest = LONGEST.min(self.engines[0].context() as usize);
         let most = self.engines[0].max_tokens() as usize / SEQUENCES;
@@ -86,7 +86,7 @@ impl Pair {
         self.held.iter().map(Vec::len).collect()
     }
 
-    /// Something else.
+    /// Cuts, copies, restores or removes a sequence, or does nothing.
     fn act(&mut self, random: &mut Random) {
         let (one, other) = (random.index(SEQUENCES), random.index(SEQUENCES));
         let (length, ids) = (self.held[one].len(), [self.ids[one], self.ids[other]]);
@@ -124,12 +124,13 @@ impl Pair {
         }
     }
 
-    /// Where blocks are full, all that is saved is what steps made: the same bytes.
+    /// Compares saved states. If all blocks are full, they contain only results of steps, so their
+    /// bytes are equal.
     fn compare(&self) {
         for (id, tokens) in self.ids.iter().zip(&self.held).filter(|(_, tokens)| !tokens.is_empty()) {
             let positions = self.engines.each_ref().map(|engine| engine.sequence(*id).unwrap().position() as usize);
             assert_eq!(positions, [tokens.len(); 2], "{}", self.name);
-            // Where positions share a place, blocks are longer than these sequences.
+            // If positions share an entry, blocks are longer than these sequences.
             let (states, _) = self.engines[0].states();
             if tokens.len().is_multiple_of(32) && states.iter().all(|state| state.every == 1) {
                 let saved = |engine: &Engine| {
@@ -144,7 +145,8 @@ impl Pair {
     }
 }
 
-/// Steps, cuts, copies, saving and restoring in any order; gives how many copies shared pages.
+/// Runs steps, cuts, copies, saving and restoring in random order. Returns the number of copies
+/// that shared pages.
 fn random_steps(name: String, plan: Plan<Kernel>, prompt: Vec<u32>, random: &mut Random) -> u64 {
     let mut pair = Pair::new(name, plan, prompt);
     for _ in 0..40 {
@@ -169,7 +171,7 @@ fn sequences_that_share_have_the_bits_of_those_that_do_not() {
     let folders = [Some(own), shared("golden")].into_iter().flatten();
     let goldens: Vec<Golden> = folders.flat_map(|folder| Golden::all(&folder)).collect();
     for (number, golden) in cover(&goldens, Target::native()).into_iter().enumerate() {
-        // Each of many models in one of both formats, and not all in both, which takes a minute more.
+        // Each model runs with one of both formats: all with both would take a minute more.
         let formats = [[Format::F16; 2], [Format::Q8_0, Format::Q4_0]][number % 2];
         let mut passes = OptionSet::default();
         for (field, format) in ["keys", "values"].into_iter().zip(formats) {
@@ -186,7 +188,8 @@ fn sequences_that_share_have_the_bits_of_those_that_do_not() {
     assert!(shares * 2 > models, "{shares} of {models} shared something");
 }
 
-/// Bytes of shared pages of this process that the system made copies of, since somebody wrote to them.
+/// Returns the bytes of this process's shared pages that the system copied because they were
+/// written to.
 fn copied_by_the_system() -> u64 {
     let text = std::fs::read_to_string("/proc/self/smaps").unwrap();
     let (mut inside, mut bytes) = (false, 0);

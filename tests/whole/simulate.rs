@@ -1,4 +1,4 @@
-//! Models on dataflow machines: what the simulator computes has the bits of the CPU's engine on the same plan.
+//! Models on dataflow machines: the simulator gives the bits of the CPU's engine for the same plan.
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -47,7 +47,7 @@ fn same_bits(name: &str, model: &Model, grid: &Grid, context: u32, steps: &[&[u3
         assert!(summary.cycles > 0 && summary.firings > 0 && summary.messages > 0);
         let path = summary.critical.unwrap();
         assert_eq!(path.compute + path.link + path.contention + path.wait + path.host, summary.cycles, "{name}");
-        // Nothing beats its bounds.
+        // The number of cycles is not below the bounds.
         assert!(summary.cycles as f64 >= summary.roofline.busiest.max(summary.roofline.busiest_link), "{name}");
     }
     let waves = machine.descriptor.waves.len();
@@ -108,7 +108,7 @@ fn batches_are_a_table_and_a_page_is_drawn() {
         .map(|line| line.split_whitespace().map(|word| word.trim_end_matches('%').parse().unwrap()).collect())
         .collect();
     assert_eq!(rows.iter().map(|row| row[0]).collect::<Vec<_>>(), [1.0, 4.0, 16.0]);
-    // Cycles of a token fall: the pipeline fills.
+    // The cycles of a token decrease as the pipeline fills.
     assert!(rows[0][2] > rows[1][2] && rows[1][2] > rows[2][2], "{table}");
     assert!(std::fs::read_to_string(&page).unwrap().contains("id=\"data\""));
 }
@@ -139,7 +139,7 @@ const FORMATS: &[Formats] = &[
     &[("ffn_gate_inp", F32), ("", F16)],
 ];
 
-/// A small model, made, of random sizes.
+/// Returns a small model of random sizes.
 fn random_model(random: &mut Random, number: u64) -> Model {
     let heads = random.pick(&[4, 8]);
     let experts = random.pick(&[
@@ -201,7 +201,7 @@ fn random_models_on_random_grids_have_the_bits_of_the_engine() {
         }));
         let tokens: Vec<u32> = (0..5).map(|_| random.below(96) as u32).collect();
         let runner = if number % 5 == 4 { Runner::Interpreter } else { Runner::Compiled };
-        // Parts of attention are of 32 positions where the context is short.
+        // In a short context, parts of attention have 32 positions.
         same_bits(&format!("model {number}"), &model, &grid, 96, &[&tokens[..1], &tokens[1..4], &tokens[4..]], runner);
     }
     assert!(alone.len() == 2, "heads of one group are attended together in some models");
@@ -221,7 +221,7 @@ fn what_is_planted_in_a_placed_model_is_caught() {
     let error = Machine::new(full).unwrap_err().to_string();
     assert!(error.contains(&format!("holds {most} bytes and has {}", most - 1)), "{error}");
 
-    // Every stream is missed: what it brought comes from nobody.
+    // Every missing stream is noticed: no other stream brings its bytes.
     let mut faults = HashSet::new();
     for stream in (0..sound.streams.len()).step_by(7) {
         let mut cut = sound.clone();
@@ -235,7 +235,7 @@ fn what_is_planted_in_a_placed_model_is_caught() {
     }
     assert!(faults.contains("port"), "{faults:?}");
 
-    // Columns that all send the first one's bytes.
+    // All columns send the first column's bytes.
     let mut changed = 0;
     for (number, label) in sound.programs.iter().map(|program| program.label.clone()).enumerate() {
         let mut same = sound.clone();
@@ -258,7 +258,7 @@ fn what_is_planted_in_a_placed_model_is_caught() {
     }
     assert!(changed > 10, "{changed}");
 
-    // Without room for a second row, rows still go through, later.
+    // Without room for a second row, rows still arrive, but later.
     let mut narrow = sound;
     for program in &mut narrow.programs {
         for port in &mut program.ports {
@@ -282,12 +282,12 @@ fn weights_of_another_model_are_refused() {
     let model = Model::open(&golden.model).unwrap();
     let placed = place(&model, &grids::find("medium").unwrap(), &Options { context: Some(64) }).unwrap().descriptor;
     ModelWeights::new(&placed, &model.gguf).unwrap();
-    // The same shapes, another header.
+    // The same shapes with another header.
     let mut bytes = std::fs::read(&golden.model).unwrap();
     let name = b"general.architecture";
     let place = bytes.windows(name.len()).position(|window| window == name).unwrap();
     let other = scratch("simulate_other").join("other.gguf");
-    // The end of some key, which nobody asks for.
+    // The last letter of a key that is not used.
     let key = b"general.file_type";
     let place = bytes.windows(key.len()).position(|window| window == key).map_or(place, |at| at + key.len() - 1);
     bytes[place] ^= 1;

@@ -1,4 +1,5 @@
-//! What a server keeps of sequences: slots that are saved and restored, prompts that outlast a restart, contexts that are full.
+//! Sequences that a server keeps: saved and restored slots, prompts that survive a restart, and
+//! full contexts.
 
 use std::path::Path;
 
@@ -7,7 +8,7 @@ use serde_json::{Value, json};
 use crate::serve::{Server, end, found_again};
 use crate::support::{ixc, scratch, stderr, stdout};
 
-/// Longer than two pages of the prompt cache.
+/// Returns a prompt longer than two pages of the prompt cache.
 fn long(topic: &str) -> String {
     format!("{topic} {}", "A borrow checker looks at each reference, and at what it refers to. ".repeat(60))
 }
@@ -42,7 +43,7 @@ fn a_slot_that_is_restored_holds_what_was_saved() {
     assert_eq!(erased["n_erased"], saved["n_saved"]);
     let (_, restored) = save(1 - number, "restore", "one.ixs");
     assert_eq!((&restored["n_restored"], &restored["n_read"]), (&saved["n_saved"], &saved["n_written"]), "{restored}");
-    // All but the last tokens of the prompt was restored.
+    // All of the prompt except its last tokens was restored.
     let again = ask(&server, &long("One."), 8);
     assert_eq!(again["content"], first["content"]);
     let tokens = again["tokens_evaluated"].as_u64().unwrap();
@@ -59,7 +60,7 @@ fn a_slot_that_is_restored_holds_what_was_saved() {
         let (found, answer) = save(number, action, name);
         assert_eq!(found, status, "{action} {name}: {answer}");
     }
-    // What is no state is neither read nor written over.
+    // A file that is not a state is neither read nor overwritten.
     std::fs::write(folder.join("note"), "text").unwrap();
     assert_eq!([save(0, "restore", "note").0, save(1 - number, "save", "note").0], [400, 400]);
     assert_eq!(std::fs::read_to_string(folder.join("note")).unwrap(), "text");
@@ -67,7 +68,7 @@ fn a_slot_that_is_restored_holds_what_was_saved() {
     assert_eq!(without.post("/slots/0?action=save", &json!({"filename": "x"})).0, 501);
 }
 
-/// Tokens of prompts that were not computed again.
+/// Returns the number of prompt tokens that were not computed again.
 fn cached(server: &Server) -> u64 {
     server.metric("prompt_tokens_cached_total") as u64
 }
@@ -81,13 +82,13 @@ fn what_prompts_begin_with_outlasts_other_requests_and_a_restart() {
     let first = ask(&server, &long("One."), 8);
     let tokens = first["tokens_evaluated"].as_u64().unwrap();
     assert!(tokens > 600, "{tokens}");
-    // Another one takes the only sequence.
+    // Another prompt takes the only sequence.
     ask(&server, &long("Two."), 1);
     assert!(cached(&server) < 32);
     let again = ask(&server, &long("One."), 8);
     assert_eq!(again["content"], first["content"]);
     assert_eq!(again["tokens_cached"].as_u64(), Some(found_again(tokens)), "{again}");
-    // Another end: what is alike is not computed.
+    // With another end, the common part is not computed again.
     let other = ask(&server, &(long("One.") + "Why?"), 1);
     assert!(other["tokens_cached"].as_u64().unwrap() >= found_again(tokens), "{other}");
     end(server);
@@ -107,11 +108,11 @@ fn what_prompts_begin_with_outlasts_other_requests_and_a_restart() {
     assert!(server.metric("prompt_cache_folder_bytes") > 0.0);
     end(server);
 
-    // Damage is found, and computed again.
+    // Damaged entries are found, and computed again.
     for entry in std::fs::read_dir(&path).unwrap() {
         let path = entry.unwrap().path();
         if path.extension().is_none() {
-            // Says that a server has the folder.
+            // A lock file without an extension marks the folder as used by a server.
             continue;
         }
         let mut bytes = std::fs::read(&path).unwrap();
@@ -123,7 +124,7 @@ fn what_prompts_begin_with_outlasts_other_requests_and_a_restart() {
     assert_eq!(ask(&server, &long("One."), 8)["content"], first["content"]);
     end(server);
 
-    // There is never more than the limit.
+    // The size never exceeds the limit.
     let small = [&arguments[..], &["--prompt-cache-size", "100KiB", "--prompt-cache-memory", "100KiB"]].concat();
     let server = Server::start(&small);
     assert_eq!(ask(&server, &long("One."), 8)["content"], first["content"]);
@@ -141,7 +142,7 @@ fn requests_go_on_where_a_context_is_full_if_they_are_to() {
     let server = Server::start(&arguments);
     let answer = ask(&server, "The borrow checker", 100);
     assert_eq!(answer["truncated"], true, "{answer}");
-    // Two at once are as each alone.
+    // Two simultaneous requests give the texts of single requests.
     let server = Server::start(&["--parallel", "2", "-c", "64", "--context-shift"]);
     std::thread::scope(|scope| {
         let both = [60, 100].map(|tokens| {
@@ -184,7 +185,7 @@ fn the_oldest_turns_are_left_out_where_that_is_asked_for() {
     assert!(prompt.contains("Be brief.") && prompt.matches("user").count() < 9, "{prompt}");
 }
 
-/// A text in two runs is the text of one, drawn as it would have been.
+/// A text in two runs is the text of one run, with the same random numbers.
 #[test]
 fn a_run_goes_on_where_another_one_ended() {
     let folder = scratch("slots-run");
@@ -196,7 +197,7 @@ fn a_run_goes_on_where_another_one_ended() {
     let rest = run(&["-n", "14", "--temp", "1.2", "--load-state", &state, "--save-state", &later]);
     assert_eq!(first.trim_end_matches('\n').to_owned() + rest.trim_end_matches('\n'), whole.trim_end_matches('\n'));
     assert!(!run(&["-p", " and", "-n", "4", "--load-state", &later]).is_empty());
-    // An output is no input, and no file of another kind.
+    // An output may not be an input, or a file of another kind.
     let note = at("note");
     std::fs::write(&note, "text").unwrap();
     let says = |arguments: &[&str]| {

@@ -1,4 +1,4 @@
-//! Tokens that are guessed change nothing but the time: every text is what it is without.
+//! Speculative decoding changes no text, only the time.
 
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -42,10 +42,11 @@ fn golden(name: &str) -> Golden {
     Golden::read(&own().join("expect").join(name).with_extension("json"))
 }
 
-/// Models of each kind of state that can be cut, with and without experts, and with weights of floats.
+/// Models of each kind of state that can be cut, with and without experts, and with float weights.
 const KINDS: [&str; 6] = ["granite", "gemma2", "gpt-oss", "llama4", "deepseek2-kv_b", "qwen3vlmoe"];
 
-/// Guesses what is known to follow, but for a mistake now and then: all that can come of a guess comes of it.
+/// A draft source that knows the text, and sometimes makes a mistake, so that every case of
+/// accepted and rejected drafts occurs.
 #[derive(Debug)]
 struct Knows {
     texts: Vec<Vec<u32>>,
@@ -76,7 +77,8 @@ pub fn always(max: usize) -> speculate::Options {
     speculate::Options { max, min: 1, always: true }
 }
 
-/// Step for step of one token, and with rows of guesses behind each other: of every golden model, whatever its states, logits are the same bits.
+/// Checks that rows of drafts have the same bits of logits as steps of one token, for any golden
+/// model and its states.
 fn rows_are_steps(golden: &Golden, target: Target, random: &mut Random) {
     let plan = compile(&Model::open(&golden.model).unwrap(), &Options { target: Some(target), ..Options::default() });
     let options = engine::Options {
@@ -98,13 +100,13 @@ fn rows_are_steps(golden: &Golden, target: Target, random: &mut Random) {
     let mut at = from;
     while at < prompt.len() {
         let right = (1 + random.index(7)).min(prompt.len() - at);
-        // What follows these is wrong, as guesses may be, and is cut off again.
+        // Wrong tokens follow, as in a rejected draft, and are cut off again.
         let wrong = if engine.cuts_steps() { random.index(8 - right + 1) } else { 0 };
         let tokens = [&prompt[at..at + right], &prompt[..wrong]].concat();
         let tokens = &tokens[..tokens.len().min((engine.context() as usize).saturating_sub(at))];
         let mut additions: Vec<Addition<'_>> =
             tokens.chunks(1).map(|tokens| Addition { sequence: FIRST, tokens, outputs: &[0] }).collect();
-        // Beside another sequence, which begins anew each time.
+        // Another sequence is in the step, and begins again each time.
         let beside = random.once_in(2);
         if beside {
             engine.truncate_sequence(other, 0).unwrap();
@@ -140,7 +142,8 @@ fn rows_of_guesses_have_the_bits_of_steps_of_their_own() {
     rows_are_steps(&golden("granite"), Target::PORTABLE, &mut random);
 }
 
-/// With tiles, which round otherwise, where each addition is to have its own bits.
+/// Tiles round the rows of an addition together. Each addition still has its own bits if that is
+/// requested.
 #[test]
 fn rows_of_guesses_have_the_bits_of_steps_of_their_own_with_tiles() {
     println!("amx: {}", if Target::AMX.missing().is_empty() { "native" } else { "emulated" });
@@ -162,7 +165,7 @@ fn what_cannot_be_a_step_with_guesses_says_so() {
         Err(StepError::TooManyAdditions { found: 4, most: 3 })
     );
     assert_eq!((engine.max_additions(), engine.position()), (3, 0), "nothing was added");
-    // Positions of the second are those behind the first.
+    // Positions of the second addition follow those of the first.
     let context = engine.context();
     let long = vec![1; 512];
     while engine.position() + 512 < context {
@@ -195,7 +198,7 @@ pub fn generate(session: &mut Session, request: &Request) -> Generation {
     session.generate(request, |_| Ok::<_, ixc::Error>(ControlFlow::Continue(()))).unwrap()
 }
 
-/// Greedy, drawn, and drawn with all that remembers tokens.
+/// Returns greedy settings, sampled ones, and sampled ones with all penalties on earlier tokens.
 pub fn settings() -> [Settings; 3] {
     let drawn = Settings { seed: 11, temperature: 1.2, ..Settings::default() };
     let remembers = Settings {
@@ -209,7 +212,8 @@ pub fn settings() -> [Settings; 3] {
     [Settings::greedy(), drawn, remembers]
 }
 
-/// The text is what it is without guesses, and so is what the session holds then; gives how many guesses came true, of how many.
+/// Checks that the text and the session's position are those without drafts. Returns the numbers of
+/// accepted and of drafted tokens.
 #[track_caller]
 pub fn same(session: &mut Session, request: &Request, expected: &Generation, what: &str) -> (u64, u64) {
     let found = generate(session, request);
@@ -227,7 +231,7 @@ fn texts_are_the_same_with_guesses() {
         let golden = golden(name);
         let mut session = session(Some(&golden.model), 9);
         let prompt = golden.tokens("prompt_tokens");
-        // A text that repeats itself, as texts do.
+        // A text with repetitions, as real texts have.
         let prompt = [&prompt[..prompt.len().min(40)], &prompt[..prompt.len().min(20)]].concat();
         for (number, sampling) in settings().into_iter().enumerate() {
             for limit in [1, 2, 33] {
@@ -261,7 +265,7 @@ fn texts_of_streamed_models_are_the_same_with_guesses() {
     let text = [&prompt[..], &expected.tokens].concat();
     let options = Options { expert_memory: Some(0), target: Some(target_without_tiles()), ..Options::default() };
     let plan = compile(&Model::open(&golden.model).unwrap(), &options).unwrap().plan;
-    // As little as can be: what rows of guesses need is not all there at once.
+    // The least budget: the experts for rows of drafts are not all in memory at once.
     let budget = match engines::load(plan.clone(), target_without_tiles(), 1) {
         Err(LoadError::Stream(error)) => match *error {
             StreamError::Budget { needed, .. } => needed,
@@ -289,7 +293,8 @@ fn json_matcher(model: &LoadedModel) -> Matcher {
     Vocabulary::new(model.tokenizer().unwrap()).unwrap().matcher(&source).unwrap()
 }
 
-/// Guesses that a grammar does not allow are wrong ones; a grammar stands where the last drawn token left it.
+/// Drafts that a grammar forbids are rejected; the grammar's state is that after the last sampled
+/// token.
 #[test]
 fn answers_of_a_form_are_the_same_with_guesses() {
     let mut plain = session(None, 0);
@@ -315,7 +320,7 @@ fn answers_of_a_form_are_the_same_with_guesses() {
     assert!(accepted > 20 && accepted < drafted, "{accepted} of {drafted}");
 }
 
-/// Who stops a text has it up to there, and what the session holds serves the next one.
+/// A text that the caller stops ends there, and the next request uses what the session holds.
 #[test]
 fn a_text_that_is_stopped_among_guesses_holds_what_was_told() {
     let mut plain = session(None, 9);
@@ -339,7 +344,7 @@ fn a_text_that_is_stopped_among_guesses_holds_what_was_told() {
     assert_eq!(generate(&mut plain, &request).tokens, expected.tokens);
 }
 
-/// A context that becomes full among guesses ends, or goes on, where it does without.
+/// If a context becomes full during a draft, the text ends or continues as it does without drafts.
 #[test]
 fn contexts_are_full_where_they_are_without_guesses() {
     let open = |max: usize| {
@@ -367,10 +372,11 @@ fn contexts_are_full_where_they_are_without_guesses() {
     }
 }
 
-/// The tokens of a request, and why they ended.
+/// The tokens of a request, and the reason for its end.
 pub type Ended = (Vec<u32>, Option<End>);
 
-/// All tokens of each request, and how it ended.
+/// Runs requests. Returns all tokens of each with the reason for its end, and the max number of
+/// rows of a step.
 pub fn run(generator: &mut Generator, jobs: &[Request], random: &mut Random) -> (Vec<Ended>, usize) {
     let mut waiting: Vec<usize> = (0..jobs.len()).collect();
     let mut ids: Vec<Option<RequestId>> = vec![None; jobs.len()];
@@ -399,7 +405,7 @@ pub fn run(generator: &mut Generator, jobs: &[Request], random: &mut Random) -> 
     (all, most)
 }
 
-/// Requests of all kinds at once, in any mixture.
+/// Requests of all kinds together, in random mixtures.
 #[test]
 fn requests_among_others_are_the_same_with_guesses() {
     let open = |more: u32| {
@@ -449,12 +455,13 @@ fn models_whose_states_cannot_be_cut_have_no_guesses() {
         assert!(matches!(refused, Err(ixc::GenerationError::NoSpeculation)), "{name}");
     }
     let model = golden("mamba2").model;
-    // It has no vocabulary, which is said behind it.
+    // It has no vocabulary; that error follows the warning.
     let output = ixc(["run", "-m"]).arg(&model).args(["--spec", "ngram", "-p", "a"]).output().unwrap();
     assert!(stderr(&output).contains("--spec is without effect"), "{}", stderr(&output));
 }
 
-/// A model that guesses for itself guesses all that is likely, and what it holds is kept in step.
+/// A draft model with the same weights drafts every likely token. Its state stays in step with the
+/// large model's.
 #[test]
 fn a_small_model_guesses_for_a_large_one() {
     let mut plain = session(None, 0);
@@ -468,7 +475,7 @@ fn a_small_model_guesses_for_a_large_one() {
         let mut large = session(None, 5);
         let small = DraftModel::new(model(None, 0), large.model(), draft_model::Options { least }).unwrap();
         large.speculate(Speculation::new(Box::new(small), always(5))).unwrap();
-        // Twice: the second time the small model holds what is to be cut first.
+        // The second time, the draft model's sequence has to be cut first.
         for _ in 0..2 {
             let (accepted, drafted) = same(&mut large, &request, &expected, "the demo model, by itself");
             println!("greedy {greedy}, at least {least}: {accepted} of {drafted}");
@@ -499,7 +506,7 @@ fn small_models_guess_for_many_requests() {
     let (found, _) = run(&mut guessing, &jobs, &mut random);
     assert_eq!(found, expected);
     let tally = guessing.guessed();
-    // Not all: prompts that are read in other parts round otherwise.
+    // Not all drafts are accepted: prompts that are read in other parts are rounded differently.
     assert!(tally.accepted > 10 && tally.accepted * 2 > tally.drafted, "{tally:?}");
 }
 
@@ -517,7 +524,7 @@ fn a_model_of_another_vocabulary_does_not_guess() {
     assert!(!output.status.success() && stderr(&output).contains("vocabulary"), "{}", stderr(&output));
 }
 
-/// The program: the text, what `--stats` says, and what is refused.
+/// The program: the text, the lines of `--stats`, and refused options.
 #[test]
 fn guesses_on_the_command_line() {
     let folder = scratch("speculation");
@@ -557,7 +564,7 @@ fn guesses_on_the_command_line() {
     }
 }
 
-/// The server tells each client and Prometheus what was guessed.
+/// The server reports drafts to each client and to Prometheus.
 #[test]
 fn guesses_of_a_server_are_told() {
     let body = json!({
@@ -576,7 +583,7 @@ fn guesses_of_a_server_are_told() {
     assert!(server.metric("spec_decode_num_draft_tokens_total") as u64 == drafted);
     assert!(server.metric("spec_decode_num_accepted_tokens_total") as u64 == accepted);
     assert!(server.metric("spec_decode_num_drafts_total") > 0.0);
-    // A text to stop at among guesses ends the answer there.
+    // A stop text within a draft ends the answer there.
     let text = expected["content"].as_str().unwrap();
     let stop: String = text.chars().skip(text.chars().count() / 2).take(3).collect();
     let mut stopped = body.clone();

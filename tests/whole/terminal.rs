@@ -1,4 +1,5 @@
-//! Nothing of a stranger's reaches a terminal raw: names, labels and text in models, descriptors and file names, on a pseudo-terminal.
+//! Foreign text never reaches a terminal raw: names, labels and text in models, descriptors and
+//! file names, tested on a pseudo-terminal.
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -12,33 +13,34 @@ use ixc::model_files::gguf::write::GgufWriter;
 use ixc::model_files::gguf::{Gguf, StringArray};
 use serde_json::Value as Json;
 
-/// Sets a title, clears the screen, rings, and writes backwards.
+/// Sets a title, clears the screen, rings the bell, and reverses the writing direction.
 const EVIL: &str = "\u{1b}]0;pwned\u{7}\u{1b}[2J\u{202e}\u{9b}31mEVIL";
 
-/// Runs a command on a terminal of its own, standard error included, and standard output unless that goes elsewhere; all that it got.
+/// Runs a command on a new terminal, and returns its output there. Standard error is on the
+/// terminal, and standard output too, unless `out` is given.
 fn on_terminal(mut command: Command, out: Option<Stdio>) -> String {
     let (mut ours, mut theirs) = (-1, -1);
-    // SAFETY: both places are valid, and no name or settings are asked for.
+    // SAFETY: both places are valid, and the other pointers are null, which the call allows.
     let opened = unsafe {
         libc::openpty(&mut ours, &mut theirs, std::ptr::null_mut(), std::ptr::null_mut(), std::ptr::null_mut())
     };
     assert_eq!(opened, 0, "{}", std::io::Error::last_os_error());
-    // SAFETY: both were opened just now, and nothing else owns them.
+    // SAFETY: both were opened just now, and have no other owner.
     let (ours, theirs) = unsafe { (OwnedFd::from_raw_fd(ours), OwnedFd::from_raw_fd(theirs)) };
-    // Without colours, which are escape sequences of our own.
+    // Without colours, which are escape sequences of ixc itself.
     command.env("NO_COLOR", "1").env("TERM", "xterm");
     let mut child =
         command.stdout(out.unwrap_or_else(|| theirs.try_clone().unwrap().into())).stderr(theirs).spawn().unwrap();
-    // What is left of it here would keep the terminal open.
+    // The command object would keep the terminal open.
     drop(command);
     let (mut shown, mut part) = (Vec::new(), [0; 4096]);
     let mut ours = File::from(ours);
-    // The last one to close the other end makes reading fail.
+    // Reading fails when the last holder closes the other end.
     while let Ok(count @ 1..) = ours.read(&mut part) {
         shown.extend(&part[..count]);
     }
     child.wait().unwrap();
-    // The line that says how far something is: of our own.
+    // The progress line's escape sequence belongs to ixc.
     String::from_utf8_lossy(&shown).replace("\r\u{1b}[K", "")
 }
 
@@ -46,10 +48,10 @@ fn is_terminal_control(shown: &str) -> bool {
     shown.chars().any(|c| !matches!(c, '\n' | '\r' | '\t') && (c.is_control() || c == '\u{202e}'))
 }
 
-/// The demo model with an escape sequence in every token that text becomes, and in its own name.
+/// Writes the demo model with an escape sequence in every token of ordinary text, and in its name.
 fn hostile_model(path: &Path) {
     let demo = Gguf::open(&demo_model()).unwrap();
-    // GPT-2's letter for the byte 0x1b, then what is said with it.
+    // `ě` is GPT-2's letter for the byte 0x1b; the rest is the text after it.
     let tokens = demo.metadata().read::<&StringArray>("tokenizer.ggml.tokens").unwrap();
     let evil = tokens.iter().enumerate().map(|(i, text)| if i < 300 { text.to_owned() } else { format!("ě[2J{i}") });
     let tokens: StringArray = evil.collect();
@@ -96,7 +98,7 @@ fn a_terminal_is_not_steered() {
     let named = folder.join(format!("{}.gguf", EVIL.replace('/', "")));
     fs::write(&named, "GGUF").unwrap();
 
-    // In a pipe text is what it is, so that this test would see it.
+    // In a pipe text is unchanged, so this test would see escape sequences.
     let mut raw = ixc(["detokenize"]);
     raw.arg(&model).arg("300,301");
     assert!(stdout(raw).contains("\u{1b}[2J"));
@@ -129,7 +131,7 @@ fn a_terminal_is_not_steered() {
         ixc(["kernel", "run", EVIL]),
         ixc(["simulate", "--target", &format!("dataflow:{EVIL}")]),
     ];
-    // What is printed on standard error, since standard output has the file.
+    // Texts on standard error, while standard output has the file.
     let beside = [
         with(&["simulate", "--target", "dataflow:small", "--html", "-"], &model, &text),
         with(&["compile", "--target", "dataflow:small", "-o", "-"], &model, &[]),
@@ -145,8 +147,8 @@ fn a_terminal_is_not_steered() {
     }
 }
 
-/// Lines are no wider than the terminal, or than `COLUMNS` says, and whole in a pipe. Words are
-/// wrapped, none is lost.
+/// Lines are no wider than the terminal or `COLUMNS`, and are not wrapped in a pipe. Words are
+/// wrapped without losing any.
 #[test]
 fn lines_fit_the_terminal() {
     let commands: [&[&str]; 7] = [
@@ -172,12 +174,12 @@ fn lines_fit_the_terminal() {
         let text = on(words, 80, "");
         assert!(!text.is_empty(), "{words:?}");
         for line in text.lines() {
-            // A word that no line has room for stays whole.
+            // A word that fits no line stays whole.
             let is_long_word = line.split_whitespace().any(|word| word.chars().count() > 40);
             assert!(line.chars().count() <= 80 || is_long_word, "{words:?}: {} columns: {line}", line.chars().count());
         }
     }
-    // The variable counts before the terminal, and neither for a pipe.
+    // The variable takes precedence over the terminal; neither counts for a pipe.
     let words = ["kernel", "list", "gemv"];
     let (wide, narrow) = (on(&words, 80, "1000"), on(&words, 1000, "60"));
     let widest = |text: &str| text.lines().map(|line| line.chars().count()).max().unwrap();

@@ -1,4 +1,5 @@
-//! Agents that take turns: what each said before stays in a slot, and what all of them begin with is computed once.
+//! Agents that take turns: each agent's text stays in a slot, and the common prefix is computed
+//! once.
 
 use std::collections::BTreeMap;
 
@@ -8,9 +9,9 @@ use ixc::loaded_model::LoadedModel;
 use ixc::runtime::engine;
 use ixc::runtime::sample::Settings;
 
-/// Tokens that all agents begin with.
+/// Tokens of the agents' common prefix.
 const SHARED: usize = 304;
-/// Tokens that an agent is told, and those that it answers with.
+/// Tokens that an agent gets in a turn, and tokens of its answer.
 const TOLD: usize = 48;
 const ANSWER: usize = 50;
 
@@ -21,12 +22,13 @@ fn generator(sequences: u32) -> Generator {
 
 /// An agent's text so far.
 struct Agent {
-    /// What tells its words from others'.
+    /// Makes the agent's tokens different from other agents'.
     number: u32,
     text: Vec<u32>,
 }
 
-/// What a turn gave: tokens of the prompt, those that were not computed, and of each token that was made its number and how likely it was, as bits.
+/// Results of a turn: tokens of the prompt, tokens that were not computed again, and the id and the
+/// log-probability's bits of each generated token.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Turn {
     prompt: usize,
@@ -39,7 +41,7 @@ impl Agent {
         Agent { number, text: (0..SHARED as u32).map(|i| 300 + i % 91).collect() }
     }
 
-    /// Tells it more.
+    /// Adds new tokens to the text.
     fn tell(&mut self) {
         let begin = 1000 * (1 + self.number) + self.text.len() as u32;
         self.text.extend(begin..begin + TOLD as u32);
@@ -53,7 +55,7 @@ impl Agent {
         generator.submit(job).unwrap()
     }
 
-    /// It is told more, and answers.
+    /// Adds new tokens to the text, and lets the agent answer.
     fn turn(&mut self, generator: &mut Generator) -> Turn {
         let id = self.submit(generator);
         let mut turn = Turn::default();
@@ -75,7 +77,8 @@ impl Agent {
     }
 }
 
-/// Tokens of an agent's prompt that its slot holds of its turns before: all but the last that it answered, which was never computed, and what it is told now.
+/// Returns the number of the prompt's tokens that the slot holds from earlier turns. Missing are
+/// the last token of the answer, which was never computed, and the new tokens.
 fn held_before(turn: &Turn) -> usize {
     turn.prompt - TOLD - 1
 }
@@ -97,14 +100,16 @@ fn agents_in_turn_compute_their_own_new_tokens_alone() {
                 };
                 let how = format!("{agents} agents, round {round}, agent {}", agent.number);
                 assert_eq!((turn.prompt, turn.reused), (same.text.len() + TOLD, expected), "{how}");
-                // Alone each goes on in the one slot that there is, and its first turn is computed whole.
+                // Alone, each agent continues in the only slot, and its first turn is computed
+                // whole.
                 assert!(same.turn(alone).made == turn.made, "{how}: other bits");
             }
         }
     }
 }
 
-/// Where there are more texts than slots, what was not asked for longest is lost, and no more of it than what others do not hold.
+/// With more texts than slots, the least recently used text is dropped, except for the parts that
+/// other slots share.
 #[test]
 fn what_was_not_used_for_longest_is_given_away() {
     let mut generator = generator(2);
@@ -115,20 +120,20 @@ fn what_was_not_used_for_longest_is_given_away() {
     };
     assert_eq!(reused(&mut a, &mut generator).0, 0);
     assert_eq!(reused(&mut b, &mut generator).0, SHARED);
-    // It takes the place of `a`, and `b` is as it was.
+    // `c` takes the slot of `a`, and `b` is unchanged.
     assert_eq!(reused(&mut c, &mut generator).0, SHARED);
     for agent in [&mut b, &mut c] {
         let (reused, held) = reused(agent, &mut generator);
         assert_eq!(reused, held);
     }
     assert_eq!(reused(&mut a, &mut generator).0, SHARED);
-    // It took the place of `b`.
+    // `a` took the slot of `b`.
     let (found, held) = reused(&mut c, &mut generator);
     assert_eq!(found, held);
     assert_eq!(reused(&mut b, &mut generator).0, SHARED);
 }
 
-/// An end that is asked for again in other words costs no slot; a slot that is in use is copied and stays.
+/// A short changed end is cut off in the same slot; a larger change copies the slot and keeps it.
 #[test]
 fn little_is_cut_and_much_is_copied() {
     let mut generator = generator(3);
@@ -141,18 +146,18 @@ fn little_is_cut_and_much_is_copied() {
     let first = a.turn(&mut generator);
     let whole = first.prompt + ANSWER - 1;
     assert_eq!(held(&generator), [0, 0, whole]);
-    // The last words of the answer are others.
+    // Other tokens replace the last ones of the answer.
     a.text.truncate(whole - 10);
     let second = a.turn(&mut generator);
     assert_eq!(second.reused, whole - 10);
     let second = second.prompt + ANSWER - 1;
     assert_eq!(held(&generator), [0, 0, second]);
-    // All of the answers are others: what was said before stays.
+    // Other tokens replace the whole answer: the slot with the earlier text stays.
     a.text.truncate(first.prompt);
     let third = a.turn(&mut generator);
     assert_eq!(third.reused, first.prompt);
     assert_eq!(held(&generator), [0, third.prompt + ANSWER - 1, second]);
-    // Beside one that is being worked on.
+    // The slot with the prefix is in use by another request.
     let mut b = Agent::new(1);
     let mut c = Agent::new(2);
     b.submit(&mut generator);
@@ -169,7 +174,8 @@ fn little_is_cut_and_much_is_copied() {
     }
 }
 
-/// How much of a prompt a step has that another's tokens wait for is what was said; what comes of both is the same.
+/// While another request decodes, a step reads at most the set number of prompt rows. The texts are
+/// the same.
 #[test]
 fn prompts_beside_answers_are_read_in_parts_as_long_as_was_said() {
     let run = |rows: Option<usize>| {

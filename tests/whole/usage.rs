@@ -1,4 +1,5 @@
-//! Wrong usage: exit status 2, whatever is wrong, and a message that says what would be right; and what is said besides.
+//! Wrong usage: exit status 2 for every mistake, and a message with the right usage. Also the
+//! program's other messages.
 
 use std::fs;
 
@@ -47,7 +48,7 @@ fn help_is_a_command_and_other_programs_commands_are_answered() {
         assert!(output.status.code() == Some(2) && said.contains(says), "{said}");
         assert!(!said.contains("similar"), "{said}");
     }
-    // A tip only where the word may be meant.
+    // A tip appears only if the word is similar.
     assert!(stderr(&ixc(["inspec"]).output().unwrap()).contains("'inspect'"));
     assert!(!stderr(&ixc(["sernel"]).output().unwrap()).contains("'kernel'"));
 }
@@ -100,7 +101,7 @@ fn what_is_logged_is_chosen_and_a_filter_that_is_none_is_refused() {
     for said in [run(&[], "ixc_runtime=debug").1, run(&["-vv"], "").1, run(&["-vv"], "warn").1] {
         assert!(said.lines().any(|line| dated(line) && line.contains("kernels ready")), "{said}");
     }
-    // More, and nothing but errors.
+    // With `-q`, only the statistics and errors remain.
     let statistics = run(&["--stats", "-q"], "").1;
     assert!(statistics.contains("decode") && !statistics.contains("ixc: "), "{statistics}");
     assert!(run(&["--stats"], "").1.contains("decode"));
@@ -123,7 +124,7 @@ fn the_log_goes_to_a_file_that_is_a_log() {
     assert!(text.starts_with("20") && text.contains("kernels ready") && !text.contains('\u{1b}'), "{text}");
     run(&log);
     assert!(fs::read_to_string(&log).unwrap().starts_with(&text), "the second is appended");
-    // Any other file stays as it is.
+    // Any other file stays unchanged.
     let model = folder.join("model.gguf");
     fs::copy(demo_model(), &model).unwrap();
     for (other, status) in [(&model, 74), (&folder, 66)] {

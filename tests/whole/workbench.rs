@@ -1,4 +1,4 @@
-//! What a kernel developer does: sees every step, changes one, and runs the model with it.
+//! A kernel developer's work: see every step, change one, and run the model with the change.
 
 use std::fs;
 use std::path::Path;
@@ -15,7 +15,7 @@ fn arguments<'a>(words: &[&'a str], more: &[&'a Path]) -> Vec<&'a str> {
     words.iter().copied().chain(more.iter().map(|path| path.to_str().unwrap())).collect()
 }
 
-/// The demo model's plan, without weights, as `ixc compile` makes it with these options.
+/// Returns the demo model's plan without weights, as `ixc compile` makes it with these options.
 fn plan(folder: &Path, name: &str, options: &[&str]) -> Vec<u8> {
     let path = folder.join(name);
     stdout(ixc(arguments(
@@ -45,13 +45,13 @@ fn compiling_goes_on_from_what_each_pass_left_and_makes_the_same_plan() {
             let resumed = plan(&folder, "resumed.ixp", &[memory, &["--start-from", start.to_str().unwrap()]].concat());
             assert!(resumed == whole, "after {file}");
         }
-        // What it stops at is what it would have been.
+        // The output at an early stop is that of the same pass in a whole compilation.
         let short = folder.join(format!("short{}", memory.len()));
         let command = [&["compile", "--target", "avx2", "--stop-after", "tile"], memory, &["--dump-dir"]].concat();
         stdout(ixc(arguments(&command, &[&short])));
         assert_eq!(fs::read(short.join("09-tile.ix")).unwrap(), fs::read(dump.join("09-tile.ix")).unwrap());
         assert!(!short.join("10-lower.ix").exists() && !short.join("kernels").exists());
-        // And can be gone on from in a dump, too.
+        // `dump` can also continue from it.
         let left = dump.join("09-tile.ix");
         let resumed =
             stdout(ixc(arguments(&["dump", "--target", "avx2", "--after", "arena", "--start-from"], &[&left])));
@@ -77,7 +77,7 @@ fn a_dump_says_which_kernels_compute_an_op_and_holds_no_weights() {
     named.sort_unstable();
     named.dedup();
     assert!(down["kernels"].as_array().unwrap().len() > 1, "{down}");
-    // Those besides pack weights.
+    // The other kernels pack weights.
     assert!(manifest["kernels"].as_u64().unwrap() >= named.len() as u64, "{manifest:#}");
     for name in named {
         let kernel = |ending: &str| folder.join("kernels").join(format!("{name}.{ending}"));
@@ -90,7 +90,7 @@ fn a_dump_says_which_kernels_compute_an_op_and_holds_no_weights() {
     }
     let bytes: u64 = walk(&folder).iter().map(|path| fs::metadata(path).unwrap().len()).sum();
     assert!(bytes < fs::metadata(demo_model()).unwrap().len(), "{bytes}");
-    // A folder with something in it is not written into.
+    // The command does not write into a folder with files.
     let again = ixc(arguments(&compile, &[&folder])).output().unwrap();
     assert_eq!(again.status.code(), Some(2), "{}", stderr(&again));
 }
@@ -144,7 +144,7 @@ fn an_edited_kernel_is_compared_and_runs_in_the_model() {
     let option = Path::new("--override");
     let own = run(&[]);
     assert!(own.status.success(), "{}", stderr(&own));
-    // All as they were: nothing is replaced.
+    // Unedited kernels replace nothing.
     let same = run(&[option, &dump.join("kernels")]);
     assert!(same.stdout == own.stdout && !stderr(&same).contains("replaced"), "{}", stderr(&same));
     let kernels = walk(&dump.join("kernels"));
@@ -158,10 +158,10 @@ fn an_edited_kernel_is_compared_and_runs_in_the_model() {
     let diff = |more: &[&str]| {
         stdout(ixc(arguments(&[&["kernel", "diff", "--target", "portable", "-r", "3"], more].concat(), &[&edited])))
     };
-    // As it was made.
+    // The kernel as it was dumped.
     fs::write(&edited, &text).unwrap();
     assert!(diff(&[]).contains("of the same IR") && diff(&[]).contains("equal, bit for bit"), "{}", diff(&[]));
-    // What is added to the mean of squares is another.
+    // Another constant is added to the mean of squares.
     let wrong = text.replacen(" 1e-6", " 4.0", 1);
     assert_ne!(wrong, text);
     fs::write(&edited, &wrong).unwrap();
@@ -196,19 +196,19 @@ fn an_edited_kernel_is_compared_and_runs_in_the_model() {
     let other = run(&[option, &edited, unchecked]);
     assert!(other.status.success() && other.stdout != own.stdout, "{}", stderr(&other));
     assert!(stderr(&other).contains("replaced  1 kernel: ") && stderr(&other).contains(name), "{}", stderr(&other));
-    // A plan takes it, too.
+    // A plan can also run with the edited kernel.
     let words =
         ["run", plan.to_str().unwrap(), "--raw", "-p", "The borrow checker", "-n", "8", "--temp", "0", "--override"];
     assert_eq!(exit(&words, &[&edited]).0, Some(1));
     assert_eq!(ixc(arguments(&words, &[&edited, unchecked])).output().unwrap().stdout, other.stdout);
-    // Another order of sums has other last bits, and is right.
+    // A change as small as that of another order of sums is accepted.
     let close = text.replacen(" 1e-6", " 1.1e-6", 1);
     fs::write(&edited, &close).unwrap();
     let (status, said, error) = exit(&["kernel", "run", "--target", "portable"], &[&edited]);
     assert!(status == Some(0) && said.contains("by spec  "), "{said} {error}");
     let (status, _, error) = exit(&words, &[&edited]);
     assert!(status == Some(0), "{error}");
-    // One that breaks a rule is shown where it does.
+    // A kernel that breaks a rule is shown with the position.
     let store = text.lines().find(|line| line.contains("  store ")).unwrap();
     let outside = store.replacen('[', "[1048576 + ", 1);
     fs::write(&edited, text.replacen(store, &outside, 1)).unwrap();
@@ -228,7 +228,7 @@ fn only_a_kernel_that_is_called_alike_takes_the_place_of_another() {
     let write = |file: &str, text: &str| fs::write(folder.join(file), text).unwrap();
     let put = |plan: &mut _| Replacements::read(&folder).and_then(|read| read.put_into(plan));
     assert!(put(&mut plan).unwrap_err().to_string().contains("there is no file of kernel IR"));
-    // As it is, nothing is replaced.
+    // Unchanged, nothing is replaced.
     write("a.ix", &own);
     assert_eq!(put(&mut plan).unwrap(), [""; 0]);
     // Other results are refused, unless the caller turned the check off.
@@ -239,7 +239,7 @@ fn only_a_kernel_that_is_called_alike_takes_the_place_of_another() {
     assert!(departs.contains("a.ix: kernel ") && departs.contains("no spec says"), "{departs}");
     assert_eq!(Replacements::read(&folder).unwrap().unchecked().put_into(&mut plan).unwrap(), [name.as_str()]);
     assert!(plan.kernels.iter().any(|kernel| kernel.to_string() == edited));
-    // How it is called may not, nor its name.
+    // The signature and the name may not change.
     let error = |text: &str| {
         write("a.ix", text);
         put(&mut plan.clone()).unwrap_err().to_string()

@@ -1,4 +1,4 @@
-//! A browser without a window, driven by its DevTools protocol over a WebSocket.
+//! A headless browser, driven by its DevTools protocol over a WebSocket.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -11,20 +11,20 @@ use serde_json::{Value, json};
 
 use super::scratch;
 
-/// How long something may take to come about.
+/// Max time for an expected event.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// A browser with one page, which is ended with this.
+/// A browser with one page, which ends when this is dropped.
 pub struct Browser {
     child: Child,
     socket: TcpStream,
     calls: u64,
-    /// What the page complained of: errors of scripts, and what its policy refused.
+    /// Complaints of the page: errors of scripts, and content that its policy refused.
     pub complaints: Vec<String>,
 }
 
 impl Browser {
-    /// Starts it, with a profile of its own.
+    /// Starts the browser with an empty profile.
     pub fn start(program: &Path, name: &str) -> Browser {
         let profile = scratch(name);
         let mut command = Command::new(program);
@@ -38,7 +38,7 @@ impl Browser {
             line.clear();
             assert!(said.read_line(&mut line).unwrap() > 0, "the browser has ended");
         }
-        // Nobody else reads what it says.
+        // Reads the rest of the browser's output, so that its pipe never fills.
         std::thread::spawn(move || std::io::copy(&mut said, &mut std::io::sink()));
         let address = line.split("ws://").nth(1).unwrap().split('/').next().unwrap().to_owned();
         let begin = Instant::now();
@@ -54,7 +54,7 @@ impl Browser {
         let path = page["webSocketDebuggerUrl"].as_str().unwrap().split_once(&address).unwrap().1.to_owned();
         let mut socket = TcpStream::connect(&address).unwrap();
         socket.set_read_timeout(Some(PATIENCE)).unwrap();
-        // Any key will do: nobody stands between.
+        // Any key is accepted, since there is no proxy between.
         let upgrade = format!(
             "GET {path} HTTP/1.1\r\nHost: {address}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
              Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nSec-WebSocket-Version: 13\r\n\r\n"
@@ -72,7 +72,7 @@ impl Browser {
         browser
     }
 
-    /// Calls a method; gives its result.
+    /// Calls a method and returns its result.
     #[track_caller]
     pub fn call(&mut self, method: &str, parameters: Value) -> Value {
         self.calls += 1;
@@ -87,7 +87,8 @@ impl Browser {
             let said = &message["params"];
             match message["method"].as_str() {
                 Some("Runtime.exceptionThrown") => self.complaints.push(said["exceptionDetails"].to_string()),
-                // What a server refused is said here too, and is no fault of the page's; advice is none of errors.
+                // The log also has requests that the server refused, which are not errors of the
+                // page, and advice, which is not an error.
                 Some("Log.entryAdded") if said["entry"]["source"] != "network" && said["entry"]["level"] == "error" => {
                     self.complaints.push(said["entry"].to_string());
                 }
@@ -96,7 +97,7 @@ impl Browser {
         }
     }
 
-    /// The value of an expression of JavaScript, when it is there.
+    /// Returns the value of a JavaScript expression, when its promise is resolved.
     #[track_caller]
     pub fn evaluate(&mut self, expression: &str) -> Value {
         let parameters = json!({"expression": expression, "awaitPromise": true, "returnByValue": true});
@@ -116,8 +117,8 @@ impl Browser {
         }
     }
 
-    /// Opens a page anew, also the one that is there. A browser now and then forgets where it was told to go (one time in some fifty, from a part of a page to the whole
-    /// of it): it is told again.
+    /// Opens a page, also if it is the current one. In about one of fifty cases, the browser
+    /// forgets a navigation from a part of a page to the whole page; the call then repeats it.
     #[track_caller]
     pub fn open(&mut self, address: &str) {
         let begin = Instant::now();
@@ -126,7 +127,8 @@ impl Browser {
             assert!(result.get("errorText").is_none(), "{result}");
             let told = Instant::now();
             while told.elapsed() < PATIENCE / 12 {
-                // Where the document is another it has another loader; what only changes the part that is shown has none.
+                // Another document has another loader. A navigation within a document has no
+                // loader.
                 let frame = self.call("Page.getFrameTree", json!({}))["frameTree"]["frame"].take();
                 let there = result.get("loaderId").is_none_or(|loader| *loader == frame["loaderId"]);
                 if there
@@ -147,7 +149,7 @@ impl Browser {
         }
     }
 
-    /// Has a window of this size, with light or dark colours.
+    /// Sets the window's size, and light or dark colours.
     pub fn resize(&mut self, width: u32, height: u32, scheme: &str) {
         let size = json!({"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600});
         self.call("Emulation.setDeviceMetricsOverride", size);
@@ -155,13 +157,13 @@ impl Browser {
         self.call("Emulation.setEmulatedMedia", json!({"features": features}));
     }
 
-    /// Writes what is seen to a file.
+    /// Writes a screenshot to a file.
     pub fn picture(&mut self, path: &Path) {
         let picture = self.call("Page.captureScreenshot", json!({"format": "png"}));
         fs::write(path, of_base64(picture["data"].as_str().unwrap())).unwrap();
     }
 
-    /// Sends a text in one frame (RFC 6455); its mask is zero.
+    /// Sends a text in one frame (RFC 6455) with a zero mask.
     fn send(&mut self, text: &str) {
         let mut frame = vec![0x81];
         match text.len() {
@@ -180,7 +182,7 @@ impl Browser {
         self.socket.write_all(&frame).unwrap();
     }
 
-    /// The next text, of as many frames as it has.
+    /// Receives the next text, which may have several frames.
     fn receive(&mut self) -> String {
         let mut text = Vec::new();
         loop {
@@ -199,7 +201,7 @@ impl Browser {
             };
             let mut part = vec![0; length as usize];
             self.socket.read_exact(&mut part).unwrap();
-            // Pings want no answer here, and there is no other kind but texts and what goes on with them.
+            // Pings need no answer here. The only other frames are texts and their continuations.
             if head & 0x0f <= 1 {
                 text.extend_from_slice(&part);
                 if head & 0x80 != 0 {
@@ -223,7 +225,7 @@ fn byte(socket: &mut TcpStream) -> u8 {
     byte[0]
 }
 
-/// The body of an answer to a GET.
+/// Returns the body of an answer to a GET.
 fn get(address: &str, path: &str) -> String {
     let mut stream = TcpStream::connect(address).unwrap();
     write!(stream, "GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n").unwrap();
@@ -243,7 +245,7 @@ fn get(address: &str, path: &str) -> String {
     String::from_utf8(body).unwrap()
 }
 
-/// Bytes of base64 (RFC 4648).
+/// Decodes base64 (RFC 4648).
 fn of_base64(text: &str) -> Vec<u8> {
     let digit = |byte: u8| match byte {
         b'A'..=b'Z' => byte - b'A',

@@ -1,4 +1,4 @@
-//! Plans in engines: native where this machine can, else emulated.
+//! Plans in engines: native if this machine supports the target, else emulated.
 
 use std::path::Path;
 
@@ -10,17 +10,17 @@ use ixc::runtime::stream::predict::{Choice, Settings};
 use ixc::runtime::stream::store::Config;
 use ixc::targets::Target;
 
-/// How a target's kernels can be run here.
+/// Returns the backend that runs a target's kernels on this machine.
 pub fn native(target: Target) -> BackendKind {
     if target.missing().is_empty() { BackendKind::Native } else { BackendKind::Emulated }
 }
 
-/// An engine of two threads, with so many bytes for experts; 0 keeps them all.
+/// Loads an engine of two threads, with `budget` bytes for experts; 0 keeps them all in memory.
 pub fn load(plan: Plan<Kernel>, target: Target, budget: u64) -> Result<Engine, LoadError> {
     load_reading_ahead(plan, target, budget, Choice::Off)
 }
 
-/// The same, which reads experts ahead.
+/// Loads an engine like [`load`], which reads experts ahead.
 pub fn load_reading_ahead(
     plan: Plan<Kernel>,
     target: Target,
@@ -34,14 +34,14 @@ pub fn load_reading_ahead(
     Engine::load(plan, Path::new(""), &options)
 }
 
-/// Logits of all tokens, from the start, in steps of so many.
+/// Returns logits of all tokens, from the start, in steps of `step` tokens.
 pub fn logits(engine: &mut Engine, tokens: &[u32], step: usize) -> Vec<f32> {
     engine.reset();
     let parts = tokens.chunks(step).map(|part| (part, (0..part.len() as u32).collect::<Vec<_>>()));
     parts.flat_map(|(part, rows)| engine.step(part, &rows).unwrap().to_vec()).collect()
 }
 
-/// What is compared where not even the sign of a zero may differ.
+/// Returns the bits of logits, for comparisons in which the sign of a zero counts.
 pub fn bits(logits: &[f32]) -> Vec<u32> {
     logits.iter().map(|logit| logit.to_bits()).collect()
 }

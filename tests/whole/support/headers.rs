@@ -1,7 +1,8 @@
-//! Models of real shapes without their weights: GGUF files with all keys and tensors and holes where the weights would be, so that
-//! a model of 200 GB takes as much room as its vocabulary.
+//! Models of real shapes without their weights: GGUF files with all keys and tensors, and holes in
+//! place of the weights. A model of 200 GB takes only the space of its vocabulary.
 //!
-//! Shapes are those of the published `config.json` files; formats are those that llama.cpp's `Q4_K_M` chooses.
+//! Shapes are those of the published `config.json` files. Formats are those of llama.cpp's
+//! `Q4_K_M`.
 
 use std::fs::File;
 use std::path::Path;
@@ -15,7 +16,7 @@ use ixc::model_files::gguf::{Array, StringArray, TensorType, Value};
 pub struct ShapeExperts {
     pub count: u64,
     pub used: u64,
-    /// Width inside.
+    /// Width inside an expert.
     pub inner: u64,
 }
 
@@ -38,12 +39,12 @@ pub struct RealShape {
     pub tokenizer: Words,
 }
 
-/// What kind of vocabulary a model has.
+/// The kind of a model's vocabulary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Words {
-    /// SentencePiece: scores.
+    /// SentencePiece, with scores.
     Pieces,
-    /// Byte pairs: merges, split as this names it.
+    /// Byte pairs with merges, and the name of the pre-tokenizer.
     Pairs(&'static str),
 }
 
@@ -113,14 +114,15 @@ pub const REAL_SHAPES: [RealShape; 5] = [
 ];
 
 impl RealShape {
-    /// Whether a layer is one of those whose value and down projections take more bits: the first and last eighth, and every third between
-    /// (llama.cpp `use_more_bits`).
+    /// Returns whether the layer's value and down projections take more bits: the first and last
+    /// eighth of the layers, and every third between (llama.cpp `use_more_bits`).
     fn more_bits(&self, layer: u64) -> bool {
         let n = self.layers;
         layer < n / 8 || layer >= 7 * n / 8 || (layer - n / 8) % 3 == 2
     }
 
-    /// Writes the file. What it takes on the drive is the header, and a page of weights for a Llama 3.1, whose rotation's factors a plan holds.
+    /// Writes the file. Its size on the drive is that of the header. For Llama 3.1 there is also a
+    /// page of weights, whose rotation factors a plan contains.
     pub fn write(&self, path: &Path) {
         let writer = self.tensors(self.keys());
         let mut file = File::create_new(path).unwrap();
@@ -169,7 +171,7 @@ impl RealShape {
             Words::Pairs(pre) => writer
                 .key("tokenizer.ggml.model", "gpt2")
                 .key("tokenizer.ggml.pre", pre)
-                // About as many as there are words.
+                // About as many merges as words.
                 .key("tokenizer.ggml.merges", words(self.vocabulary, |i| format!("wo rd{i}"))),
         }
     }
@@ -189,7 +191,7 @@ impl RealShape {
         put("token_embd", q4, &[width, self.vocabulary]);
         for layer in 0..self.layers {
             let more = if self.more_bits(layer) { q6 } else { q4 };
-            // Where 8 experts share an attention it costs little to keep it precise.
+            // If 8 experts share an attention, a more precise attention costs little.
             let (k, v) = match self.experts {
                 Some(experts) if experts.count == 8 => (Format::Q8_0, Format::Q8_0),
                 _ => (q4, more),

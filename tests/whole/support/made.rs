@@ -1,25 +1,28 @@
 //! Models made for tests: GGUF files with random weights, of any size, architecture and formats.
 //!
-//! Weights have mean 0 and rows of about length 1, so that no part of the result drowns another; norms are near 1. Every bit of
-//! a block is random, and scales have both signs where quantisers write both. Models with experts have routers that choose clearly, or a rounded activation
-//! would now and then choose another expert than an exact one, and no bound on the error would hold: the router's rows are
-//! signs, and the embedding of a token is the sum of the rows of those experts that it is to go to.
+//! Weights have mean 0 and rows of about length 1, so that no part of the result dominates another;
+//! norms are near 1. Every bit of a block is random, and scales have both signs if quantisers write
+//! both.
+//!
+//! Routers of models with experts choose with a clear margin. Otherwise a rounded activation could
+//! choose another expert than an exact one, and no bound on the error would hold. The router's rows
+//! are random signs, and the embedding of a token is the sum of its experts' router rows.
 
 use half::{bf16, f16};
 use ixc::ir::format::Format;
 use ixc::ir::random::Random;
 use ixc::model_files::gguf::write::GgufWriter;
 
-/// How the embeddings' share that names experts compares with the residual's noise, which is about 1.
+/// Scale of the router rows in embeddings, relative to the residual's noise, which is about 1.
 const CODE: f32 = 2.0;
-/// Formats that weights of random models have; named, they can have any.
+/// Formats of random models' weights; a named weight can have any format.
 const WEIGHTS: [Format; 8] =
     [Format::F32, Format::F16, Format::Bf16, Format::Q8_0, Format::Q4_0, Format::Q4K, Format::Q5K, Format::Q6K];
-/// Those in which numbers can be written that are not random.
+/// Formats that can store given numbers.
 const VALUES: [Format; 4] = [Format::F32, Format::F16, Format::Bf16, Format::Q8_0];
-/// What experts' results are multiplied by, to be heard beside the embeddings.
+/// Factor of experts' results, so that they are visible next to the embeddings.
 const LOUD: f32 = 6.0;
-/// Router logits of the experts that a token is to go to; the others' are near 0.
+/// Router logits of a token's experts; the others' are near 0.
 const ROUTED: f32 = 4.0;
 
 /// Experts of every layer.
@@ -27,16 +30,16 @@ const ROUTED: f32 = 4.0;
 pub struct MadeExperts {
     pub count: u64,
     pub used: u64,
-    /// Width inside.
+    /// Width inside an expert.
     pub inner: u64,
 }
 
-/// A model to be made.
+/// Parameters of a generated model.
 #[derive(Clone, Debug)]
 pub struct Made {
     pub seed: u64,
     pub architecture: &'static str,
-    /// Positions that the KV cache has.
+    /// Positions of the KV cache.
     pub context: u64,
     pub layers: u64,
     pub width: u64,
@@ -54,14 +57,14 @@ pub struct Made {
     pub extreme: bool,
     /// Whether there is a `rope_freqs.weight`.
     pub rope_factors: bool,
-    /// The format of every matrix whose name has the first part: the first that fits. Any that its rows allow where there is
-    /// none.
+    /// Formats by prefix of the matrix's name; the first match counts. Without a match, any format
+    /// that the rows allow.
     pub formats: &'static [(&'static str, Format)],
-    /// More keys, without the architecture before them.
+    /// Additional keys, without the architecture's prefix.
     pub keys: Vec<(&'static str, Key)>,
 }
 
-/// A llama of one layer, to be changed.
+/// A llama of one layer, as a base for other models.
 pub const BASE: Made = Made {
     seed: 0x0dd,
     context: 75,
@@ -92,7 +95,7 @@ pub enum Key {
 }
 
 impl Made {
-    /// The file, always the same.
+    /// Returns the file, which is always the same.
     pub fn file(&self) -> Vec<u8> {
         let mut maker = Maker { made: self, writer: GgufWriter::new(), rng: Random::new(self.seed), codes: Vec::new() };
         maker.keys();
@@ -100,7 +103,7 @@ impl Made {
         maker.writer.finish()
     }
 
-    /// A model of any size and in any formats.
+    /// Returns a model of random size and formats.
     pub fn random(seed: u64) -> Made {
         let mut rng = Random::new(seed);
         let (architecture, routed) =
@@ -116,7 +119,7 @@ impl Made {
         let experts = routed.then(|| {
             let count = rng.pick(&[1, 2, 3, 5, 7, 8, 9, 16, 17, 33]);
             let used = 1 + rng.below(count.min(6));
-            // Signs over few elements do not tell experts apart: then all are used.
+            // Random signs over few elements do not distinguish experts; all experts are then used.
             let used = if width < 64 * used { count } else { used };
             MadeExperts { count, used, inner: rng.pick(&inner) }
         });
@@ -151,11 +154,11 @@ impl Made {
         }
     }
 
-    /// The format of a matrix with rows of `row` elements, among `allowed`.
+    /// Returns the format of a matrix with rows of `row` elements, among `allowed`.
     fn format(&self, rng: &mut Random, name: &str, row: u64, allowed: &[Format]) -> Format {
         let fits: Vec<Format> = allowed.iter().copied().filter(|format| format.row_bytes(row).is_some()).collect();
         let format = match self.formats {
-            // Floats fit everywhere; blocks shall come as often.
+            // Rows of any length can be floats; block formats should be as frequent.
             [] => {
                 let blocks: Vec<Format> = fits.iter().copied().filter(|format| format.is_quantised()).collect();
                 let any = blocks.is_empty() || rng.once_in(4);
@@ -214,7 +217,7 @@ impl Maker<'_> {
         made.keys.iter().for_each(|(name, key)| self.key(name, *key));
     }
 
-    /// A matrix, or a matrix for each expert; `shape` is outermost first.
+    /// Adds a matrix, or a matrix for each expert; `shape` is outermost first.
     fn matrix(&mut self, name: &str, shape: &[u64]) {
         let (elements, row) = (shape.iter().product::<u64>(), shape[shape.len() - 1]);
         let format = self.made.format(&mut self.rng, name, row, &WEIGHTS);
@@ -229,7 +232,7 @@ impl Maker<'_> {
         self.writer = std::mem::take(&mut self.writer).tensor(&format!("{name}.weight"), id, &dims, bytes);
     }
 
-    /// A vector within `middle` ± `range`.
+    /// Adds a vector of numbers within `middle` ± `range`.
     fn vector(&mut self, name: &str, n: u64, middle: f32, range: f32) {
         let data: Vec<f32> = (0..n).map(|_| middle + range * self.rng.signed()).collect();
         self.writer = std::mem::take(&mut self.writer).f32_tensor(name, &[n], &data);
@@ -239,7 +242,7 @@ impl Maker<'_> {
         self.vector(&format!("{name}.weight"), n, 1.0, 0.25);
     }
 
-    /// Numbers, in a format of [`VALUES`].
+    /// Adds given numbers, in a format of [`VALUES`].
     fn put_values(&mut self, name: &str, shape: &[u64], values: &[f32]) {
         let format = self.made.format(&mut self.rng, name, shape[shape.len() - 1], &VALUES);
         let bytes = match format {
@@ -257,7 +260,7 @@ impl Maker<'_> {
         let table = [made.vocabulary, made.width];
         match made.experts {
             None if made.extreme => {
-                // 1e-38 is next to the least normal number, and its square is 0.
+                // 1e-38 is close to the least normal number, and its square is 0.
                 let sizes = [0.0, 1e-38, 1e-20, 1e5, 1.0];
                 let row = |id: u64| sizes[id as usize % sizes.len()];
                 let values: Vec<f32> =
@@ -283,7 +286,8 @@ impl Maker<'_> {
         }
     }
 
-    /// The router's rows are signs, the same for all layers but for their order.
+    /// Adds an embedding that determines each token's experts. The router's rows are signs, the
+    /// same for all layers in another order.
     fn embedding_that_routes(&mut self, experts: MadeExperts) {
         let made = self.made;
         let width = made.width as usize;
@@ -343,7 +347,7 @@ impl Maker<'_> {
     }
 }
 
-/// Random blocks of elements with mean 0 and about this deviation.
+/// Returns random blocks of elements with mean 0 and about this deviation.
 fn blocks(rng: &mut Random, format: Format, elements: usize, deviation: f32) -> Vec<u8> {
     let mut bytes = vec![0u8; elements / format.block_len() * format.block_bytes()];
     for block in bytes.chunks_exact_mut(format.block_bytes()) {
@@ -355,7 +359,7 @@ fn blocks(rng: &mut Random, format: Format, elements: usize, deviation: f32) -> 
             let at = format.field(field);
             block[at..at + 2].copy_from_slice(&f16::from_f32(x).to_le_bytes());
         };
-        // Uniform numbers of n values deviate by n / sqrt(12).
+        // Uniform numbers of n values have a deviation of n / sqrt(12).
         match format {
             Format::F32 => block.copy_from_slice(&number.to_le_bytes()),
             Format::F16 => block.copy_from_slice(&f16::from_f32(number).to_le_bytes()),
@@ -376,7 +380,7 @@ fn blocks(rng: &mut Random, format: Format, elements: usize, deviation: f32) -> 
                 let codec = format.quants().unwrap_or_else(|| panic!("no model file has weights in {format}"));
                 let names: Vec<&str> = codec.numbers().iter().map(|(name, ..)| *name).collect();
                 let put = |block: &mut [u8], field: &str, x: f32| format.put(field, x, block);
-                // What the block's other bits make of scales of 1 and 0, measured.
+                // Measures the mean of the block's other bits with scales of 1 and 0.
                 let mut measured = |ones: &str| -> (f32, f32) {
                     names.iter().for_each(|name| put(block, name, if *name == ones { 1.0 } else { 0.0 }));
                     let mut x = vec![0.0; format.block_len()];
@@ -398,12 +402,12 @@ fn blocks(rng: &mut Random, format: Format, elements: usize, deviation: f32) -> 
     bytes
 }
 
-/// From a number in -1..1 to one of deviation 1.
+/// Factor from a number in -1..1 to one of deviation 1.
 const UNIFORM: f32 = 1.732_050_8;
-/// Of 6-bit scales.
+/// Mean square of 6-bit scales.
 const SCALE_MEAN_SQUARE: f32 = 63.0 * 127.0 / 6.0;
 
-/// Eight 6-bit scales, and minimums near them (ggml `get_scale_min_k4`, backwards).
+/// Writes eight 6-bit scales, and minimums near them: the inverse of ggml's `get_scale_min_k4`.
 fn put_scales(rng: &mut Random, out: &mut [u8]) {
     out.fill(0);
     for s in 0..8 {
@@ -420,7 +424,7 @@ fn put_scales(rng: &mut Random, out: &mut [u8]) {
     }
 }
 
-/// ggml `quantize_row_q8_0`.
+/// Quantises 32 numbers as ggml's `quantize_row_q8_0`.
 fn q8_0(x: &[f32; 32]) -> Vec<u8> {
     let d = x.iter().fold(0f32, |amax, x| amax.max(x.abs())) / 127.0;
     let mut block = f16::from_f32(d).to_le_bytes().to_vec();

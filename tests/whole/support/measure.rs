@@ -1,7 +1,7 @@
-//! What a command took, by the system's word: processor time and the most memory at once.
+//! Processor time and peak memory of a command, as the system reports them.
 //!
-//! The system counts a child's peak from what its parent had in memory when it was made, so that the parent must be small: this test program,
-//! started once more for nothing else ([`measuring_program`]).
+//! The system's peak of a child starts with the memory of its parent, so the parent must be small.
+//! It is this test program, started again only for that ([`measuring_program`]).
 
 use std::fs;
 use std::path::PathBuf;
@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// What a command did and took.
+/// Results and resources of a command.
 #[derive(Clone, Debug)]
 pub struct Measured {
     /// Exit status, or `None` after a signal.
@@ -22,24 +22,24 @@ pub struct Measured {
     pub stderr: String,
     /// Processor time of all its threads, and of its children.
     pub processor: Duration,
-    /// Most memory at once, in KiB, mapped files included.
+    /// Peak memory in KiB, including mapped files.
     pub peak_kib: u64,
 }
 
-/// What is to be measured: a program and its limits.
+/// A command to measure, with its limits.
 #[derive(Serialize, Deserialize)]
 struct Task {
     program: String,
     arguments: Vec<String>,
-    /// Seconds of processor time after which the system ends it.
+    /// Seconds of processor time after which the system ends the command.
     seconds: u64,
     /// Bytes of address space.
     address_space: u64,
-    /// Where its output goes, and what it took.
+    /// Folder for the command's output and measurements.
     folder: PathBuf,
 }
 
-/// What a program took, as the measuring one tells it.
+/// Resources of a program, as the measuring program writes them.
 #[derive(Serialize, Deserialize)]
 struct Taken {
     code: Option<i32>,
@@ -47,13 +47,13 @@ struct Taken {
     peak_kib: u64,
 }
 
-/// Names a [`Task`] to the program that measures.
+/// Environment variable with a [`Task`] for the measuring program.
 const TASK: &str = "IXC_TEST_MEASURE";
-/// As libtest names it.
+/// Name of the measuring test in libtest.
 const NAME: &str = "support::measure::measuring_program";
 
-/// Runs a command, of which the program and its arguments count, with nothing on its standard input. One that takes more than `seconds` of processor
-/// time is ended by the system; allocations beyond `address_space` bytes fail.
+/// Runs a command's program and arguments with empty standard input. The system ends it after
+/// `seconds` of processor time, and allocations beyond `address_space` bytes fail.
 pub fn measured(command: &Command, seconds: u64, address_space: Option<u64>) -> Measured {
     static NUMBER: AtomicU32 = AtomicU32::new(0);
     let number = NUMBER.fetch_add(1, Ordering::Relaxed);
@@ -78,7 +78,7 @@ pub fn measured(command: &Command, seconds: u64, address_space: Option<u64>) -> 
     Measured { code, stdout, stderr, processor, peak_kib }
 }
 
-/// Measures what [`TASK`] names, and nothing where it names nothing.
+/// Measures the command that [`TASK`] describes; does nothing without one.
 #[test]
 fn measuring_program() {
     use std::os::unix::process::CommandExt;
@@ -89,7 +89,8 @@ fn measuring_program() {
     let file = |name: &str| fs::File::create(task.folder.join(name)).unwrap();
     command.stdout(file("stdout")).stderr(file("stderr"));
     let limits = [(libc::RLIMIT_CPU, task.seconds), (libc::RLIMIT_AS, task.address_space)];
-    // SAFETY: between fork and exec only setrlimit is called, which is async-signal-safe and reads values that the closure owns.
+    // SAFETY: between fork and exec only setrlimit is called. It is async-signal-safe and reads
+    // values that the closure owns.
     unsafe {
         command.pre_exec(move || {
             let refused = |&(resource, limit): &(_, u64)| {
@@ -102,7 +103,8 @@ fn measuring_program() {
     let child = command.spawn().unwrap();
     let pid = libc::pid_t::try_from(child.id()).unwrap();
     let (mut status, mut usage) = (0, std::mem::MaybeUninit::<libc::rusage>::zeroed());
-    // SAFETY: the child is ours and was not waited for; both places are valid, and an rusage may be all zeros.
+    // SAFETY: the child belongs to this process and was not waited for; both places are valid, and
+    // an rusage may be all zeros.
     let usage = unsafe {
         assert_eq!(libc::wait4(pid, &mut status, 0, usage.as_mut_ptr()), pid);
         usage.assume_init()

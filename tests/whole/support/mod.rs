@@ -1,4 +1,5 @@
-//! What the whole-program tests share: the program, the golden files, `.npy`, and measures of error.
+//! Code that the whole-program tests share: the program, the golden files, `.npy`, and measures of
+//! error.
 
 pub mod browser;
 pub mod cover;
@@ -24,18 +25,19 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use ixc::targets::{Feature, Target};
 use serde_json::Value as Json;
 
-/// The program with arguments.
+/// Returns the command of the program with arguments.
 pub fn ixc(arguments: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_ixc"));
     command.args(arguments).stdin(Stdio::null());
-    // Options that whoever runs the tests has set are none of theirs.
+    // Options in the environment of the person who runs the tests must not affect them.
     for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("IXC_")) {
         command.env_remove(name);
     }
     command
 }
 
-/// Runs a command with something on its standard input. One that refuses its arguments may have ended without having read it.
+/// Runs a command with text on its standard input. A command that refuses its arguments may end
+/// without reading it.
 pub fn piped(mut command: Command, input: &str) -> Output {
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     match child.stdin.take().unwrap().write_all(input.as_bytes()) {
@@ -45,7 +47,7 @@ pub fn piped(mut command: Command, input: &str) -> Output {
     child.wait_with_output().unwrap()
 }
 
-/// Runs a command, which must succeed; its standard output.
+/// Runs a command, which must succeed, and returns its standard output.
 #[track_caller]
 pub fn stdout(mut command: Command) -> String {
     let output = command.output().unwrap();
@@ -53,12 +55,13 @@ pub fn stdout(mut command: Command) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// What a command said on standard error.
+/// Returns the standard error of a command.
 pub fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// The folder `name` in `../shared`, or `None`, said aloud, where the checkout has none.
+/// Returns the folder `name` in `../shared`. Prints a line and returns `None` if the checkout has
+/// none.
 pub fn shared(name: &str) -> Option<PathBuf> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared").join(name);
     if path.exists() {
@@ -69,7 +72,7 @@ pub fn shared(name: &str) -> Option<PathBuf> {
     None
 }
 
-/// The demo model.
+/// Returns the path of the demo model.
 pub fn demo_model() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/models/rustling-q4_k_m.gguf")
 }
@@ -81,13 +84,13 @@ pub fn target_without_tiles() -> Target {
     Target::all().filter(fits).max_by_key(|target| target.features().len()).unwrap_or(Target::PORTABLE)
 }
 
-/// Returns options of a session on that target.
+/// Returns options for a session on that target.
 pub fn session_without_tiles(run: ixc::runtime::engine::Options) -> ixc::loaded_model::LoadOptions {
     let compile = ixc::compile::Options { target: Some(target_without_tiles()), ..Default::default() };
     ixc::loaded_model::LoadOptions { run, compile, ..Default::default() }
 }
 
-/// A folder of this test's own, empty.
+/// Makes an empty folder for a test.
 pub fn scratch(name: &str) -> PathBuf {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     let _ = fs::remove_dir_all(&folder);
@@ -95,18 +98,18 @@ pub fn scratch(name: &str) -> PathBuf {
     folder
 }
 
-/// A golden model and what is known of it.
+/// A golden model and its expected results.
 pub struct Golden {
     /// The file.
     pub model: PathBuf,
-    /// Its expectations.
+    /// Contents of the model's file of expectations.
     pub expect: Json,
-    /// Exact logits, at the last positions.
+    /// Exact logits at the last positions.
     pub exact: Vec<f32>,
 }
 
 impl Golden {
-    /// The expectations of a model, from their file.
+    /// Reads the expectations of a model from their file.
     pub fn read(expect: &Path) -> Golden {
         let folder = expect.parent().unwrap().parent().unwrap();
         let expect: Json = serde_json::from_slice(&fs::read(expect).unwrap()).unwrap();
@@ -114,7 +117,8 @@ impl Golden {
         Golden { model: folder.join(expect["model"].as_str().unwrap()), expect, exact }
     }
 
-    /// All of `../shared/golden/expect` that are supported, by `inspect`'s word.
+    /// Returns all supported models of `../shared/golden/expect`; `inspect` decides which are
+    /// supported.
     pub fn all(golden: &Path) -> Vec<Golden> {
         let mut paths: Vec<_> =
             fs::read_dir(golden.join("expect")).unwrap().map(|entry| entry.unwrap().path()).collect();
@@ -133,33 +137,34 @@ impl Golden {
             .collect()
     }
 
-    /// Token ids under `key`.
+    /// Returns the token ids under `key`.
     pub fn tokens(&self, key: &str) -> Vec<u32> {
         self.expect[key].as_array().unwrap().iter().map(|id| id.as_u64().unwrap() as u32).collect()
     }
 
-    /// A number.
+    /// Returns the number under `key`.
     pub fn number(&self, key: &str) -> f64 {
         self.expect[key].as_f64().unwrap()
     }
 
-    /// The name, for messages.
+    /// Returns the name, for messages.
     pub fn name(&self) -> &str {
         self.expect["model"].as_str().unwrap()
     }
 
-    /// The logits that the interpreter gives, `[tokens, vocabulary]`: computed once, since they stand in for the model's own in many tests.
+    /// Returns the interpreter's logits, `[tokens, vocabulary]`. They are computed once, since they
+    /// replace the model's own logits in many tests.
     pub fn interpreted(&self, folder: &Path) -> Arc<Vec<f32>> {
         type Known = BTreeMap<PathBuf, Arc<OnceLock<Arc<Vec<f32>>>>>;
         static KNOWN: Mutex<Known> = Mutex::new(BTreeMap::new());
-        // What one test fails to compute the next tries again.
+        // If one test fails to compute them, the next one tries again.
         let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
         let own = known.entry(self.model.clone()).or_default().clone();
         drop(known);
         own.get_or_init(|| Arc::new(self.logits(folder, &["--engine", "interpreter"]))).clone()
     }
 
-    /// The logits that `ixc logits` gives with more arguments, `[tokens, vocabulary]`.
+    /// Returns the logits of `ixc logits` with additional arguments, `[tokens, vocabulary]`.
     #[track_caller]
     pub fn logits(&self, folder: &Path, arguments: &[&str]) -> Vec<f32> {
         let tokens = list(&self.tokens("prompt_tokens"));
@@ -172,18 +177,18 @@ impl Golden {
         data
     }
 
-    /// The last rows of `logits`: as many as are known exactly.
+    /// Returns the last rows of `logits`: as many as have exact values.
     pub fn last<'l>(&self, logits: &'l [f32]) -> &'l [f32] {
         &logits[logits.len() - self.exact.len()..]
     }
 }
 
-/// Ids as `--tokens` takes them.
+/// Formats ids for `--tokens`.
 pub fn list(ids: &[u32]) -> String {
     ids.iter().map(u32::to_string).collect::<Vec<_>>().join(",")
 }
 
-/// Shape and data of a little-endian f32 `.npy` file of version 1 in row-major order.
+/// Returns shape and data of a little-endian f32 `.npy` file of version 1 in row-major order.
 pub fn read_npy(path: &Path) -> (Vec<usize>, Vec<f32>) {
     let bytes = fs::read(path).unwrap();
     assert_eq!(&bytes[..8], b"\x93NUMPY\x01\x00");
@@ -197,7 +202,7 @@ pub fn read_npy(path: &Path) -> (Vec<usize>, Vec<f32>) {
     (shape, data)
 }
 
-/// Mean over rows of KL(exact || found), in nats.
+/// Returns the mean over rows of KL(exact || found), in nats.
 pub fn kl_divergence(found: &[f32], exact: &[f32], vocabulary: usize) -> f64 {
     assert_eq!(found.len(), exact.len());
     let log_softmax = |row: &[f32]| -> Vec<f64> {

@@ -1,11 +1,12 @@
-//! A model in several files, made from one in one.
+//! A model in several files, made from a model in one file.
 
 use std::path::{Path, PathBuf};
 
 use ixc::model_files::gguf::Gguf;
 use ixc::model_files::gguf::write::GgufWriter;
 
-/// A model in two files, `PATH-00001-of-00002.gguf` and the second: the tensors of another, half of them in each.
+/// Splits a model into two files, `PATH-00001-of-00002.gguf` and the second, with half of the
+/// tensors in each.
 pub fn split(path: &Path, model: &Gguf) -> [PathBuf; 2] {
     let tensors: Vec<_> = model.tensors().collect();
     let halves = tensors.split_at(tensors.len() / 2);

@@ -1,8 +1,9 @@
-//! Logits of an engine's steps, and how far they are from others.
+//! Logits of an engine's steps, and their comparison.
 
 use ixc::runtime::engine::Engine;
 
-/// Logits of the tokens behind what is there, in steps of the lengths that `length` gives.
+/// Returns logits of tokens that follow the engine's position, in steps of the lengths that
+/// `length` gives.
 pub fn feed(engine: &mut Engine, tokens: &[u32], length: impl Fn(usize) -> usize) -> Vec<f32> {
     let (mut logits, mut rest) = (Vec::new(), tokens);
     for step in 0.. {
@@ -17,13 +18,13 @@ pub fn feed(engine: &mut Engine, tokens: &[u32], length: impl Fn(usize) -> usize
     logits
 }
 
-/// Logits at all positions from the first on, likewise.
+/// Returns logits at all positions from the first on, in steps of the lengths that `length` gives.
 pub fn run(engine: &mut Engine, tokens: &[u32], length: impl Fn(usize) -> usize) -> Vec<f32> {
     engine.reset();
     feed(engine, tokens, length)
 }
 
-/// Whether all are the same numbers.
+/// Returns whether all bits are equal.
 pub fn same_bits(a: &[f32], b: &[f32]) -> bool {
     a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.to_bits() == b.to_bits())
 }

@@ -1,38 +1,39 @@
-//! Reads a trace as strictly as a viewer might: every event is whole, every lane has a name, and what is in a lane nests.
+//! A strict reader of traces, as a viewer might be: every event is complete, every lane has a name,
+//! and spans of a lane nest.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value as Json;
 
-/// A span.
+/// A span of time.
 #[derive(Clone, Debug)]
 pub struct Span {
     /// The process's name.
     pub process: String,
     /// The lane's number.
     pub lane: u64,
-    /// What it is.
+    /// Name of the span.
     pub name: String,
-    /// From when to when, in nanoseconds.
+    /// Start and end in nanoseconds.
     pub start: u64,
-    /// Its end.
+    /// End in nanoseconds.
     pub end: u64,
-    /// How many spans of its lane it lies in.
+    /// Number of spans of the same lane that contain it.
     pub depth: usize,
-    /// What else is known of it.
+    /// Other properties of the span.
     pub args: Json,
 }
 
-/// What a trace has.
+/// Contents of a trace.
 #[derive(Debug)]
 pub struct Timeline {
-    /// In the file's order.
+    /// Spans in the file's order.
     pub spans: Vec<Span>,
     /// Values of each counter, in the order of time.
     pub counters: BTreeMap<String, Vec<Json>>,
-    /// Spans that arrows go from, and to.
+    /// Start and end spans of arrows.
     pub arrows: Vec<[Span; 2]>,
-    /// Events that had no place.
+    /// Number of events that the recorder had no space for.
     pub dropped: u64,
 }
 
@@ -69,7 +70,7 @@ impl Timeline {
                     let start = nanoseconds("ts");
                     let end = start + nanoseconds("dur");
                     let around = open.entry(lane).or_default();
-                    // In the order of time, and outer ones first: that is how viewers nest them.
+                    // Spans are in the order of time, outer ones first: viewers nest them that way.
                     assert!(around.last().is_none_or(|last| last.0 <= start), "out of order: {event}");
                     while around.last().is_some_and(|last| last.1 <= start) && !around.is_empty() {
                         around.pop();
@@ -80,7 +81,7 @@ impl Timeline {
                     spans.push(Span { process, lane: lane.1, name, start, end, depth, args });
                     around.push((start, end));
                 }
-                // Arrows: each begins and ends once, inside of spans.
+                // Each arrow begins and ends once, within spans.
                 ph @ ("s" | "f") => {
                     assert!(lanes.contains_key(&(pid, number("tid"))), "{event}");
                     let end: &mut [Option<(String, u64, u64)>; 2] = arrows.entry(number("id")).or_default();
@@ -114,7 +115,7 @@ impl Timeline {
         Timeline { spans, counters, arrows, dropped }
     }
 
-    /// Spans of a process.
+    /// Returns the spans of a process.
     pub fn of(&self, process: &str) -> Vec<&Span> {
         self.spans.iter().filter(|span| span.process == process).collect()
     }
