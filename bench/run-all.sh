@@ -1,9 +1,9 @@
 #!/bin/bash
-# Sets up all rivals under a folder, makes the versions of the first model in other formats, and runs all comparisons.
+# Sets up all rivals in a folder, makes the first model in other formats, and runs all comparisons.
 # usage: run-all.sh DIR MODEL.gguf...
-#   DIR/{llama,ik,mistralrs,kt}  the rivals; what is there already is kept
-#   DIR/*.json, DIR/*.txt        what was measured
-# ROUNDS=n (5), THREADS=1,2, PREFIX='taskset -c 0,1' change how.
+#   DIR/{llama,ik,mistralrs,kt}  the rivals; existing ones are kept
+#   DIR/*.json, DIR/*.txt        the results
+# ROUNDS=n (5), THREADS=1,2, PREFIX='taskset -c 0,1' are settings.
 set -euo pipefail
 if [ $# -lt 2 ]; then sed -n '2,6p' "$0" >&2; exit 2; fi
 here=$(cd "$(dirname "$0")" && pwd)
@@ -14,7 +14,7 @@ models=("$@")
 
 have=()
 for name in llama ik mistralrs kt; do
-  # A rival that cannot be had is left out, and said.
+  # A rival that cannot be set up is reported and left out.
   if "$here/peers/setup.sh" "$name" "$dir/$name" > "$dir/$name.log" 2>&1; then have+=("$name"); else
     echo "NOT MEASURED: $name cannot be set up here, see $dir/$name.log"
   fi

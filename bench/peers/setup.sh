@@ -1,12 +1,12 @@
 #!/bin/bash
-# Installs or builds a rival, in one pinned version, under a directory that you name. Everything comes from PyPI.
-# usage: setup.sh llama|ik|mistralrs|kt DIR
-#   llama      llama.cpp 0c1e570: llama-bench, llama-completion, llama-perplexity, llama-quantize in DIR/build/bin       8 minutes on 2 cores
-#   ik         ik_llama.cpp as ik-llama-cpp-python 0.1.5 has it: llama-bench in DIR/build/bin         15 minutes on 2 cores and more
-#   mistralrs  mistral.rs 0.9.5, a wheel: DIR/venv
-#   kt         kt-kernel 0.7.2, a wheel, without the torch that it asks for: its extension module needs none: DIR/venv
-# AMX=off builds llama.cpp and ik_llama.cpp without AMX. llama.cpp 0c1e570 dies of SIGILL (`tilezero`) on some virtual machines with AMX.
-# JOBS=n says how many compilers run at once; PYTHON which Python makes the environments (kt has a wheel for 3.11 and some others).
+# Installs or builds a rival, in one pinned version, in a given folder. All comes from PyPI.
+# usage: setup.sh llama|ik|mistralrs|kt DIR    makes DIR/build/bin or DIR/venv; times on 2 cores
+#   llama      llama.cpp 0c1e570, 8 minutes: llama-{bench,completion,perplexity,quantize}
+#   ik         ik_llama.cpp of ik-llama-cpp-python 0.1.5, 15 minutes or more: llama-bench
+#   mistralrs  mistral.rs 0.9.5, a wheel
+#   kt         kt-kernel 0.7.2, a wheel, without torch: the extension module does not need it
+# AMX=off builds llama and ik without AMX: llama dies of SIGILL (`tilezero`) on some AMX VMs.
+# JOBS=n: compilers at once; PYTHON: Python of the venv (kt has wheels for 3.11 and some others).
 set -euo pipefail
 if [ $# -ne 2 ]; then sed -n '2,9p' "$0" >&2; exit 2; fi
 name=$1
@@ -15,7 +15,7 @@ mkdir -p "$2" && cd "$2"
 export PATH=$PWD/venv/bin:$PATH
 pip="pip --disable-pip-version-check --quiet"
 
-# Unpacks the source of a package with nothing of it run but its metadata.
+# Unpacks the source of a package. Of the package, only the code for its metadata runs.
 unpack() { # PACKAGE VERSION
   $pip install 'scikit-build-core[pyproject]' cmake ninja
   [ -e source ] && return
@@ -56,7 +56,7 @@ set(BUILD_COMPILER "unknown")
 set(BUILD_TARGET "unknown")
 configure_file(${CMAKE_CURRENT_LIST_DIR}/../build-info.cpp.in ${CMAKE_CURRENT_LIST_DIR}/../build-info.cpp)
 CMAKE
-  # Its benchmark is an example.
+  # The benchmark is one of the examples.
   flags=(-DLLAMA_BUILD_EXAMPLES=ON)
   build source/vendor/ik_llama.cpp llama-bench
   ;;

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Is ixc right on this machine? Rivals are built and models made meanwhile. Results go to $OUT (out). See README.md.
-# BIG=1 makes moe30b (18 GB), too.
+# Checks that ixc is right on this machine, while rivals are built and models made. Results go to
+# $OUT (out). See README.md.
+# BIG=1 also makes moe30b (18 GB).
 cd "$(dirname "$0")" || exit
 OUT=${OUT:-$PWD/out}
 mkdir -p "$OUT" py
@@ -65,7 +66,7 @@ done < mnemonics.txt
 
 for job in "${jobs[@]}"; do wait "$job"; done
 cat synth.log
-# For the next kit: what was built here.
+# Keeps the built rivals for the next kit.
 mapfile -t built < <(ls -d lb/bin ib/bin 2> /dev/null; find lb ib -name '*.so*' 2> /dev/null)
 [ ${#built[@]} = 0 ] || tar c "${built[@]}" | xz -T0 -3 > "$OUT/rivals.tar.xz"
 ls -l "$OUT"

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Packs what checks and measures another machine, which needs no Rust and no network. See README.md.
+# Packs checks and measurements for another machine without Rust and network. See README.md.
 #
 #     bench/silicon/pack.sh FOLDER [RIVALS]       makes FOLDER/kit.tar.xz
 #
-# before it: cargo build --release -p ixc -p ixc-bench && cargo test --workspace --no-run
-# RIVALS: a folder with the sources of llama.cpp in llama/ and of ik_llama.cpp in ik/, or with the rivals.tar.xz that check.sh left,
-# or with programs built for that machine in lb/bin/ (llama-bench, llama-server, llama-quantize and what they load) and ib/bin/.
-# GOLDEN=DIR: a folder with models/NAME.gguf, and expect/NAME.json with prompt_tokens, logits (.npy beside it) and compiled_nmse_max.
+# first: cargo build --release -p ixc -p ixc-bench && cargo test --workspace --no-run
+# RIVALS: a folder with sources in llama/ and ik/ (ik_llama.cpp), or rivals.tar.xz of check.sh,
+# or programs for that machine, with libraries: lb/bin/llama-{bench,server,quantize}, ib/bin/.
+# GOLDEN=DIR: models/NAME.gguf, expect/NAME.json (prompt_tokens, logits .npy, compiled_nmse_max).
 set -euo pipefail
 if [ $# -lt 1 ]; then sed -n '2,8p' "$0" >&2; exit 2; fi
 mkdir -p "$1"
@@ -28,7 +28,7 @@ for name in emulator kernels x64; do
   cp "$program" "$kit/tests/$name"
   strip "$kit/tests/$name"
 done
-# What the test programs compare with.
+# Expected results of the test programs.
 mkdir -p "$kit/codegen/tests"
 cp -r codegen/tests/bits "$kit/codegen/tests/"
 cp examples/models/*.gguf "$kit/models/"

@@ -1,9 +1,11 @@
 #!/usr/bin/env bash
-# How fast is ixc on this machine? Nothing else may run. Results go to $OUT (out). After check.sh; see README.md.
+# Measures ixc on this machine. Nothing else may run. Results go to $OUT (out). Run check.sh first;
+# see README.md.
 #
-#     ./speed.sh [SECTION]...        the functions below that are named, in that order; without names those up to prompt()
+#     ./speed.sh [SECTION]...    runs these functions in this order; by default those up to prompt()
 #
-# T=16: threads, all processors by default. FORMATS: what formats() measures, such as "dense1b:Q8_0 moe4b:MXFP4"; LANES=4: how many at once.
+# T=16: threads, by default all processors. FORMATS: models for formats(), such as "dense1b:Q8_0
+# moe4b:MXFP4". LANES=4: simultaneous measurements.
 cd "$(dirname "$0")" || exit
 OUT=${OUT:-$PWD/out}
 T=${T:-$(nproc)}
@@ -16,7 +18,8 @@ places=()
 
 machine() {
   echo "== the machine: tile products, caches, barriers, memory"
-  # The programs ask for AMX before they use it; without AVX-512 they are not compiled, which gcc says.
+  # The programs ask for AMX before they use it. Without AVX-512 gcc does not compile them, and
+  # prints that.
   flags=(-O2 -march=native -mamx-tile -mamx-int8 -mamx-bf16 -pthread)
   if gcc "${flags[@]}" silicon.c -o silicon; then timeout 100 ./silicon "$T"; fi
   if gcc "${flags[@]}" product.c -o product; then taskset -c 0 ./product; fi
@@ -60,7 +63,7 @@ layer() {
   echo "== a layer of experts"
   bin/ixc-bench layer --file layer.gguf -t "$T"
   if ls kt/_kt_kernel_ext_amx*.so > /dev/null 2>&1; then
-    # The thread that calls it takes a processor of its own.
+    # The calling thread takes a whole processor.
     LD_LIBRARY_PATH=kt/kt_kernel.libs python3 kt_amx.py kt --threads $((T - 1)) --seconds 1 --kinds Int8,Int4 --tokens 1,128,512,2048 |
       grep -a RESULT
   fi
@@ -85,7 +88,8 @@ prompt() {
   done
 }
 
-# A model in each of FORMATS beside rivals, LANES of them side by side, each on processors of its own. Models are made where they are missing, and stay.
+# Measures a model in each of FORMATS next to rivals, with LANES models at once on separate
+# processors. Missing models are made and kept.
 formats() {
   echo "== formats, ${LANES:-1} at once"
   lane() { # NUMBER PAIR...
@@ -109,7 +113,7 @@ formats() {
   wait "${lanes[@]}"
 }
 
-# Streams at once beside llama-server, and with the bits that a stream has alone.
+# Simultaneous streams next to llama-server, also with the bits that a stream has alone.
 streams() {
   echo "== streams"
   [ ! -e lb/bin/llama-server ] || for model in ${MODELS:-moe4b dense1b}; do
@@ -118,7 +122,8 @@ streams() {
   done
 }
 
-# What is faster in a model's steps than what the caches say, and what the model makes of it.
+# Finds tilings of a model's steps that are faster than the choice by cache sizes, and measures the
+# model with them.
 tune() {
   for model in ${MODELS:-dense1b}; do
     echo "== tuning $model"
@@ -133,7 +138,7 @@ tune() {
   done
 }
 
-# Encoders beside llama-quantize's.
+# Quantising, next to llama-quantize.
 quantise() {
   echo "== quantise"
   [ -e dense1b-F16.gguf ] || python3 synth.py dense1b dense1b-F16.gguf F16 > /dev/null
