@@ -1,9 +1,10 @@
 //! `ixc-bench` runs ixc and its rivals side by side on the same file, and prints their ratios.
 //!
 //! ```text
-//! main ─▶ compare ─▶ for each model, threads, round, job, entrant: process::Launcher ─▶ the entrant's own benchmark
-//!            │                                                                             │
-//!            └──────────────── report (JSON, table) ◀── statistics ◀── rivals/*::read ◀────┘
+//! main ─▶ compare ─▶ for each model, threads, round, job and entrant:
+//!                    process::Launcher ─▶ the entrant's own benchmark
+//!                ┌────────────────────────────────────┘
+//!                └─▶ rivals/*::read ─▶ statistics ─▶ report (JSON, table)
 //! ```
 //!
 //! | module | what it owns |

@@ -3,7 +3,7 @@
 
 use std::ffi::OsStr;
 
-/// The environment variable.
+/// Name of the environment variable.
 const VARIABLE: &str = "IXC_BLESS";
 
 /// Returns whether tests rewrite their expectations.
@@ -11,7 +11,7 @@ pub fn is_asked_for() -> bool {
     is_set(std::env::var_os(VARIABLE).as_deref())
 }
 
-/// Returns whether a variable has a value. An empty value counts as unset: `IXC_BLESS= cargo test`.
+/// Returns whether a variable has a value. An empty value counts as none: `IXC_BLESS= cargo test`.
 fn is_set(value: Option<&OsStr>) -> bool {
     value.is_some_and(|value| !value.is_empty())
 }

@@ -37,7 +37,7 @@ type Tree = BTreeMap<Vec<String>, Module>;
 /// `plan::check`; the root itself is `crate`.
 ///
 /// # Panics
-/// When a file cannot be read or ends within a literal: this is for sources that compile.
+/// If a file cannot be read or ends within a literal: sources must compile.
 pub fn files(root: &Path) -> Graph {
     let mut tree = Tree::new();
     let folder = root.parent().unwrap_or(Path::new("."));
@@ -66,7 +66,7 @@ fn add(tree: &mut Tree, file: &Path, folder: &Path, path: Vec<String>) {
 fn parse(text: &str) -> Module {
     let words = words(text);
     let mut module = Module { children: declared(text), ..Module::default() };
-    // How many inline modules are open at a word: `super` in them leads to the file itself.
+    // Number of open inline modules at a word: `super` in them leads to the file itself.
     let (mut braces, mut inline) = (0usize, Vec::new());
     let mut at = 0;
     while at < words.len() {

@@ -7,7 +7,7 @@
 //!
 //! ```text
 //! // src/plan.rs: use crate::graph::Op; fn f() -> super::Error { … }
-//! // lib.rs:      pub use error::Error;
+//! // src/lib.rs: pub use error::Error;
 //! plan -> {error, graph}
 //! ```
 

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 /// returns `None`.
 ///
 /// # Panics
-/// Panics if the folder is missing in CI.
+/// If the folder is missing in CI.
 pub fn shared(name: &str) -> Option<PathBuf> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared").join(name);
     if path.exists() {

@@ -30,7 +30,7 @@ pub fn words(text: &str) -> Vec<&str> {
 /// Returns the code without comments, the contents of literals, and items for tests.
 ///
 /// # Panics
-/// Panics if the text ends within a literal.
+/// If the text ends within a literal.
 pub fn code(text: &str) -> String {
     without_tests(&lexed(text, |_| String::new()))
 }
@@ -38,7 +38,7 @@ pub fn code(text: &str) -> String {
 /// Returns the string literals outside of comments and items for tests, as they are written.
 ///
 /// # Panics
-/// Panics if the text ends within a literal.
+/// If the text ends within a literal.
 pub fn literals(text: &str) -> Vec<String> {
     let mut all = Vec::new();
     let numbered = lexed(text, |literal| {
@@ -81,7 +81,7 @@ fn lexed(text: &str, mut shown: impl FnMut(&str) -> String) -> String {
     code
 }
 
-/// Returns the bytes of a comment, which may contain others.
+/// Returns the bytes of a comment, which may contain other comments.
 fn comment(text: &str) -> usize {
     let (mut depth, mut at) = (0usize, 0);
     while at < text.len() {
@@ -134,7 +134,7 @@ fn character(text: &str) -> Option<usize> {
     }
 }
 
-/// Removes items after `#[cfg(test)]` or `#[cfg(all(test, …))]`.
+/// Returns the code without items after `#[cfg(test)]` or `#[cfg(all(test, …))]`.
 fn without_tests(code: &str) -> String {
     let mut kept = String::with_capacity(code.len());
     let mut rest = code;

@@ -1,5 +1,5 @@
-//! The modules of a crate must not use each other in a circle, so that each can be read after those
-//! it needs.
+//! No modules of a crate use each other in a circle: a reader can start with the modules that a
+//! module uses.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -10,7 +10,7 @@ use ixc_testing::modules::{Graph, graph};
 use petgraph::algo::{tarjan_scc, toposort};
 use petgraph::graphmap::DiGraphMap;
 
-/// Root files of all crates with modules; the facade has none.
+/// Root files of all crates, and of the command line's folder of modules.
 const ROOTS: &[&str] = &[
     "failure/src/lib.rs",
     "files/src/lib.rs",
@@ -44,7 +44,7 @@ fn workspace() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
-/// Returns the modules that use each other in a circle, in the order of their names.
+/// Returns modules that use each other in a circle, in the order of their names.
 fn circles(graph: &Graph) -> Vec<Vec<&str>> {
     let edges = graph.iter().flat_map(|(name, used)| used.iter().map(move |used| (name.as_str(), used.as_str())));
     let graph: DiGraphMap<&str, ()> = DiGraphMap::from_edges(edges);
@@ -72,7 +72,7 @@ fn modules_use_each_other_in_one_direction() {
     assert_eq!(found, "", "modules that use each other in a circle");
 }
 
-/// Circles between files, by their first file. Mend one and take it out; none is added.
+/// Known circles between files, by their first file. Remove repaired circles; add none.
 const KNOWN_CIRCLES: &[(&str, &str)] = &[
     ("ir/src/lib.rs", "derived::element"),
     ("ir/src/lib.rs", "format::codec"),
@@ -110,7 +110,8 @@ fn files_use_each_other_in_one_direction() {
     assert_eq!(mended.collect::<Vec<_>>(), [&("", ""); 0], "circles that are mended: take them out of the list");
 }
 
-/// Returns the modules by height above those that use no other module of their crate.
+/// Returns modules in layers: the first uses none of the crate, and each other uses only lower
+/// layers.
 fn layers(graph: &Graph) -> Vec<Vec<&str>> {
     let edges = graph.iter().flat_map(|(name, used)| used.iter().map(move |used| (name.as_str(), used.as_str())));
     let mut edges: DiGraphMap<&str, ()> = DiGraphMap::from_edges(edges);
@@ -129,7 +130,7 @@ fn layers(graph: &Graph) -> Vec<Vec<&str>> {
         .collect()
 }
 
-/// Checks `docs/modules.md`, to which `ARCHITECTURE.md` refers. `IXC_BLESS=1` rewrites it.
+/// `ARCHITECTURE.md` refers to this page. `IXC_BLESS=1` rewrites it.
 #[test]
 fn the_layers_of_each_crate_are_as_drawn() {
     let mut text = String::from(
@@ -161,7 +162,7 @@ fn the_layers_of_each_crate_are_as_drawn() {
     );
 }
 
-/// Every crate of the workspace must be in the list of roots.
+/// Every crate of the workspace is checked.
 #[test]
 fn no_crate_is_left_out() {
     let manifest = std::fs::read_to_string(workspace().join("Cargo.toml")).unwrap();

@@ -6,7 +6,7 @@
 //! output begins with `error:`. Pages can have comments that readers do not see:
 //!
 //! ```text
-//! <!-- not run: WHY -->      the next block is left out; options of its commands are parsed all the same
+//! <!-- not run: WHY -->      the next block does not run, but its commands' options are parsed
 //! <!-- before: COMMAND -->   is run before the next block
 //! ```
 //!

@@ -87,7 +87,8 @@ fn label(text: &str) -> Option<String> {
 /// the language.
 ///
 /// ```text
-/// line := 'subgraph' GRAPH '["' LABEL '"]' | 'end' | NODE ('["' LABEL '"]' | '(["' LABEL '"])') | NODE ARROW [ '|"' LABEL '"|' ] NODE
+/// line := 'subgraph' GRAPH '["' LABEL '"]' | 'end' | NODE ('["' LABEL '"]' | '(["' LABEL '"])')
+///       | NODE ARROW [ '|"' LABEL '"|' ] NODE
 /// ```
 fn read_mermaid(text: &str) -> Option<Read> {
     let mut read = Read::default();

@@ -1,4 +1,4 @@
-//! Requests that are meant to take a server's memory and time: each ends alone.
+//! Requests designed to take a server's memory and time. Each one fails alone.
 
 use std::io::Read;
 use std::path::Path;
@@ -8,18 +8,18 @@ use serde_json::{Value, json};
 use crate::serve::{Server, end};
 use crate::support::scratch;
 
-/// Memory of a body's request for each of its bytes, and besides.
+/// Max memory of a request for each byte of its body, and in addition.
 const PER_BYTE: u64 = 20;
 const BESIDES: u64 = 24 << 20;
 
-/// A figure of a server's process, in bytes.
+/// Returns a number of a server process's status, in bytes.
 fn memory(server: &Server, name: &str) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{}/status", server.child.id())).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).unwrap();
     line.trim().split(' ').next().unwrap().parse::<u64>().unwrap() << 10
 }
 
-/// Lists of about `bytes` bytes, of all kinds of values.
+/// Returns lists of about `bytes` bytes, with all kinds of values.
 fn lists(bytes: usize) -> Vec<(&'static str, String)> {
     let of = |value: &str| format!("[{}]", vec![value; bytes / (value.len() + 1)].join(","));
     vec![
@@ -64,7 +64,7 @@ fn no_body_takes_more_than_twenty_times_its_bytes() {
                 }
                 body += ",\"with_pieces\":true}";
                 let before = memory(&server, "VmRSS");
-                // From here on the peak is counted anew.
+                // Restarts the count of the peak.
                 std::fs::write(format!("/proc/{}/clear_refs", server.child.id()), "5").unwrap();
                 let (status, answer) = server.ask("POST", path, "", &body);
                 let taken = memory(&server, "VmHWM").saturating_sub(before);
@@ -96,7 +96,7 @@ fn prompts_are_counted_before_anything_is_copied() {
     end(server);
 }
 
-/// Grammar that can read a text in too many ways to count.
+/// A grammar that can read a text in too many ways to count.
 const AMBIGUOUS: &str = "root ::= s\ns ::= s s | s s s | \"a\" | \"b\" | [a-z ]";
 
 #[test]
@@ -194,7 +194,7 @@ fn a_slot_keeps_what_it_holds_where_a_file_cannot_be_restored() {
     assert!(status == 400 && !answer.contains(folder.to_str().unwrap()), "{status} {answer}");
     assert!(Path::new(&folder.join("secret")).is_file());
     assert_eq!(act("restore", "good.ixs").0, 200);
-    // A text goes on from the slot as it did.
+    // The text continues from the slot as before.
     let (_, again) = server.post("/completion", &request);
     assert!(again["tokens_cached"].as_u64().unwrap() > 0, "{again}");
     end(server);

@@ -1,4 +1,4 @@
-//! Weights that are locked in memory, as the system counts them, and the error where it refuses.
+//! Weights locked in memory, as the system counts them, and the error if the system refuses.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -80,7 +80,7 @@ fn run_for_text(arguments: &[&str]) -> std::process::Command {
 fn a_limit_that_is_too_small_is_told_with_what_to_do() {
     let limit = libc::rlimit { rlim_cur: 64 << 10, rlim_max: 64 << 10 };
     let mut run = run_for_text(&["--mlock"]);
-    // SAFETY: only system calls in the child, which may be made between fork and exec.
+    // SAFETY: the child makes only system calls that are allowed between fork and exec.
     unsafe {
         run.pre_exec(move || {
             // A child of root could lock without a limit. Other users cannot, and this call fails

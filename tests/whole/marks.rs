@@ -79,7 +79,7 @@ fn other_encodings_are_refused_by_name() {
     }
 }
 
-/// Comments, and keys that no client can send, are refused by their lines.
+/// Comments, and keys that no client can send, are refused with their line numbers.
 #[test]
 fn lines_that_are_no_keys_are_refused() {
     let path = scratch("marks_keys").join("keys.txt");

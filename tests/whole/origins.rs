@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::serve::Server;
 use crate::support::ixc;
 
-/// The head of an answer in lower case, and its status.
+/// Returns the status and the head of an answer, in lower case.
 fn head(server: &Server, method: &str, path: &str, headers: &str, body: &str) -> (u16, String) {
     let length = body.len();
     let request =
@@ -91,7 +91,7 @@ fn pages_of_admitted_origins_may_ask() {
             assert!(status == 403 && !answer.contains("access-control-"), "{answer}");
         }
     }
-    // The server's own page, by whatever address it was opened.
+    // The server's own page is accepted, whatever address it was opened with.
     let own = format!("Host: 192.168.7.7:8080\r\nOrigin: http://192.168.7.7:8080\r\n{JSON}");
     assert_eq!(head(&open, "POST", "/v1/completions", &own, BODY).0, 200);
     let any = Server::start(&["--allowed-origin", "*"]);
@@ -102,7 +102,7 @@ fn pages_of_admitted_origins_may_ask() {
     }
 }
 
-/// A page may send other types of bodies without asking; programs may leave the type out.
+/// A page may send bodies of other types without a preflight. Programs may leave the type out.
 #[test]
 fn bodies_of_pages_are_json_by_name() {
     let server = Server::start(&[]);
@@ -123,11 +123,11 @@ fn bodies_of_pages_are_json_by_name() {
         let headers = format!("Host: localhost\r\n{headers}");
         assert_eq!(head(&server, "POST", "/v1/completions", &headers, BODY).0, status, "{headers}");
     }
-    // Also where there is no body.
+    // The same without a body.
     assert_eq!(head(&server, "POST", "/slots/0?action=erase", &format!("Host: localhost\r\n{page}"), "").0, 415);
 }
 
-/// On an address that others reach, without a key, names are looked at as well.
+/// On an address that others can reach, without a key, host names are checked as well.
 #[test]
 fn names_are_looked_at_on_all_addresses() {
     let server = Server::start(&["--host", "0.0.0.0", "--no-api-key"]);
@@ -143,7 +143,7 @@ fn names_are_looked_at_on_all_addresses() {
     }
 }
 
-/// One client's connections leave places to others, and give way to new ones of its own.
+/// One client's connections leave places to others, and are closed for new ones of the same client.
 #[test]
 fn idle_connections_give_way() {
     let server = Server::start(&[]);
@@ -157,7 +157,7 @@ fn idle_connections_give_way() {
             2 => "POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n{",
             _ => "GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n",
         };
-        // One that was closed for another may refuse it.
+        // A connection that was closed for another one may refuse the write.
         let _ = stream.write_all(bytes.as_bytes());
         idle.push(stream);
         if i % 100 == 99 {
@@ -169,7 +169,7 @@ fn idle_connections_give_way() {
     drop(idle);
 }
 
-/// Slow bodies take no room of others.
+/// Slow bodies do not take the place of other requests.
 #[test]
 fn slow_bodies_keep_no_others_waiting() {
     let server = Server::start(&[]);
@@ -188,7 +188,7 @@ fn slow_bodies_keep_no_others_waiting() {
     let (status, answer) =
         server.post("/tokenize", &json!({"content": "the ".repeat(400), "filler": "x".repeat(1 << 20)}));
     assert_eq!(status, 200, "{answer}");
-    // None of them was ended for it: each may still come to its end.
+    // No slow request was ended: each can still be completed.
     for mut stream in slow {
         stream.set_nonblocking(true).unwrap();
         let error = stream.read(&mut [0]).unwrap_err();
@@ -196,7 +196,8 @@ fn slow_bodies_keep_no_others_waiting() {
     }
 }
 
-/// A body may begin with a byte order mark of UTF-8; one of UTF-16 is refused by its name.
+/// A body may begin with a byte order mark of UTF-8. A mark of UTF-16 is refused, and the error
+/// names it.
 #[test]
 fn bodies_may_have_a_mark() {
     let server = Server::start(&[]);

@@ -1,4 +1,4 @@
-//! The request log of `ixc serve`: a line for each request, whatever became of it, as words or as
+//! The request log of `ixc serve`: a line for each request and every outcome, as words or as
 //! objects.
 
 use std::fs;
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use crate::serve::{Server, end};
 use crate::support::scratch;
 
-/// A server with a key that logs to a file.
+/// Starts a server with a key that logs to a file.
 fn logging(name: &str, more: &[&str]) -> (Server, PathBuf) {
     let file = scratch(name).join("serve.log");
     let arguments = [&["--api-key", "one", "--log-file", file.to_str().unwrap()], more].concat();
@@ -22,7 +22,7 @@ fn lines(file: &Path) -> Vec<String> {
     fs::read_to_string(file).unwrap_or_default().lines().map(str::to_owned).collect()
 }
 
-/// Sends bytes, and reads all that comes.
+/// Sends bytes, and reads the whole answer.
 fn send(server: &Server, bytes: &[u8]) {
     let mut stream = TcpStream::connect(server.address()).unwrap();
     stream.write_all(bytes).unwrap();
@@ -54,7 +54,7 @@ fn each_request_has_a_line() {
         assert_eq!(server.ask(method, path, headers, body).0, status, "{method} {path}");
     }
     send(&server, b"GET /\x1b[2J HTTP/1.1\r\n\r\n");
-    // Figures that the server's own page looks at.
+    // The server's own page reads these metrics.
     server.ask("GET", "/metrics", &format!("{KEY}X-Ixc-Watch: 1\r\n"), "");
     server.ask("GET", "/metrics", "X-Ixc-Watch: 1\r\n", "");
     end(server);
@@ -82,7 +82,7 @@ fn each_request_has_a_line() {
         let tokens = line.split_once("s, ").unwrap().1;
         let numbers: Vec<f64> =
             tokens.split(|c: char| !c.is_ascii_digit() && c != '.').filter_map(|word| word.parse().ok()).collect();
-        // In, cached, out, and the rate.
+        // Tokens in, cached and out, and the rate.
         assert!(numbers.len() == 4 && numbers[0] > 1.0 && numbers[2] == 5.0 && numbers[3] > 0.0, "{line}");
         assert_eq!(numbers[1] > 0.0, cached, "{line}");
     }
@@ -94,8 +94,8 @@ fn each_request_has_a_line() {
     assert!(lines.iter().all(|line| !line.contains("secret")), "{lines:#?}");
 }
 
-/// Lines as objects; clients that leave in the middle, and before an answer begins; a log is
-/// appended to.
+/// Lines as objects. Clients leave during an answer, and before an answer begins. A log is appended
+/// to.
 #[test]
 fn lines_may_be_objects() {
     let (server, file) = logging("log_json", &["--log-format", "json", "--parallel", "1"]);
@@ -128,7 +128,7 @@ fn lines_may_be_objects() {
         assert!(line["client"].as_str().unwrap().starts_with("127.0.0.1:"), "{line}");
     }
     assert!(lines.iter().filter(|line| line["path"] == "/metrics").all(|line| line.get("client_left").is_none()));
-    // It is a log, and goes on.
+    // The next server appends to the log.
     let before = fs::metadata(&file).unwrap().len();
     let server = Server::start(&["--log-format", "json", "--log-file", file.to_str().unwrap()]);
     server.get("/health");

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::serve::Server;
 use crate::support::{ixc, scratch, stderr};
 
-/// A template of Qwen 3's format, which tells tools.
+/// A template of Qwen 3's format, which includes tools.
 const QWEN: &str = r#"{%- if tools %}<|im_start|>system
 {% for tool in tools %}{{ tool | tojson }}
 {% endfor %}<tool_call>
@@ -19,13 +19,13 @@ const QWEN: &str = r#"{%- if tools %}<|im_start|>system
 {{ m.content or '' }}<|im_end|>
 {% endfor %}{%- if add_generation_prompt %}<|im_start|>assistant
 {% endif %}"#;
-/// One that walks through arguments, and one that prints them.
+/// A template that loops over arguments, and one that prints them.
 const WALKS: &str = "{%- for m in messages %}<{{ m.role }}>{{ m.content or '' }}{% for t in m.tool_calls or [] %}<function={{ t.function.name }}>\
     {% for k, v in t.function.arguments | items %}<parameter={{ k }}>{{ v }}</parameter>{% endfor %}</function>{% endfor %}{% endfor %}";
 const PRINTS: &str = "{%- for m in messages %}<{{ m.role }}>{{ m.content or '' }}{% for t in m.tool_calls or [] %}\
     <call>{{ t.function.name }} {{ t.function.arguments }}</call>{% endfor %}{% endfor %}";
 
-/// Serves the demo with this template.
+/// Serves the demo model with a template.
 fn serve(name: &str, template: &str) -> Server {
     let path: PathBuf = scratch(name).join("template.jinja");
     fs::write(&path, template).unwrap();
@@ -42,14 +42,15 @@ fn function(name: &str, parameters: Value) -> Value {
     json!({"type": "function", "function": {"name": name, "description": "the time", "parameters": parameters}})
 }
 
-/// The first choice of an answer, which is one.
+/// Returns the only choice of an answer.
 fn choice(server: &Server, request: &Value) -> Value {
     let (status, answer) = server.post("/v1/chat/completions", request);
     assert_eq!(status, 200, "{request}: {answer}");
     answer["choices"][0].clone()
 }
 
-/// Every field of every interface: honoured fields are checked, others ignored or refused by name.
+/// Every field of every interface. Honoured fields are checked; others are ignored or refused by
+/// name.
 #[test]
 fn every_field_is_honoured_ignored_or_refused() {
     let (text, vectors) = (Server::start(&["--chat-template", "chatml"]), Server::start(&["--embeddings"]));
@@ -72,7 +73,8 @@ fn every_field_is_honoured_ignored_or_refused() {
             let named = |(status, answer): (u16, Value)| {
                 let param = answer["error"]["param"].as_str().unwrap_or(name);
                 let message = answer["error"]["message"].as_str().unwrap_or_default();
-                // What is refused may have words for it, and the field as the error's parameter.
+                // The refusal of a field may have its own text, with the field as the error's
+                // parameter.
                 let is_named = message.contains(name) || matches!(treatment, Treatment::Refused { .. });
                 status == 400 && param == name && is_named
             };
@@ -104,7 +106,7 @@ fn every_field_is_honoured_ignored_or_refused() {
     assert_eq!((status, answer["tokens_predicted"].as_u64()), (200, Some(2)), "{answer}");
 }
 
-/// Values at the edges, as clients write them.
+/// Values at the limits, in the forms that clients use.
 #[test]
 fn values_at_the_edges_are_taken_or_refused_by_name() {
     let server = Server::start(&["--chat-template", "chatml"]);
@@ -153,12 +155,12 @@ fn values_at_the_edges_are_taken_or_refused_by_name() {
         let (status, answer) = server.post("/v1/chat/completions", &request);
         assert_eq!((status, &answer["error"]["param"]), (400, &json!(field)), "{field}: {value}: {answer}");
     }
-    // Half of a pair of surrogates is no text.
+    // Half of a surrogate pair is not valid text.
     let lone = r#"{"messages": [{"role": "user", "content": "\ud800"}], "max_tokens": 1}"#;
     assert_eq!(server.ask("POST", "/v1/chat/completions", "", lone).0, 400);
 }
 
-/// Calls that must be made have an object as arguments, whatever the tool's schema says.
+/// Required calls have an object as arguments, whatever the tool's schema allows.
 #[test]
 fn arguments_of_demanded_calls_are_objects() {
     let server = Server::start(&["--chat-template", "chatml"]);
@@ -191,7 +193,7 @@ fn arguments_of_demanded_calls_are_objects() {
     assert!(whole >= 12, "{whole}");
 }
 
-/// Text that looks like a call is one only with tools. The grammar stands for a model.
+/// Text that looks like a call is a call only with tools. A grammar replaces the model here.
 #[test]
 fn no_text_becomes_a_call_without_tools() {
     let server = serve("requests_none", QWEN);
@@ -212,7 +214,7 @@ fn no_text_becomes_a_call_without_tools() {
     let function = &called["message"]["tool_calls"][0]["function"];
     assert_eq!((&function["name"], &function["arguments"]), (&json!("f"), &json!("{\"id\": 1}")), "{called}");
     assert_eq!((&called["message"]["content"], &called["finish_reason"]), (&Value::Null, &json!("tool_calls")));
-    // One that is cut is a part of a call, or nothing.
+    // A call that is cut off becomes a partial call, or nothing.
     let mut parts = 0;
     for limit in 1..40 {
         let cut = choice(&server, &request(json!({"tools": tools, "max_tokens": limit})));
@@ -227,7 +229,7 @@ fn no_text_becomes_a_call_without_tools() {
     assert!(parts > 0);
 }
 
-/// An answer is a call of a tool or of the form, whichever the model begins.
+/// An answer is a tool call or follows the form, whichever the model begins.
 #[test]
 fn a_form_is_followed_beside_tools() {
     let tools = json!([function(
@@ -259,8 +261,8 @@ fn a_form_is_followed_beside_tools() {
         for seed in 0..3 {
             ask(json!({}), seed);
         }
-        // Without digits there is nothing but a call; without the beginnings of one there is
-        // nothing but a number.
+        // Without digits, only a call is possible. Without the beginnings of a call, only a number
+        // is possible.
         let token = |text: String| {
             let (_, answer) = server.post("/tokenize", &json!({"content": text}));
             let tokens = answer["tokens"].as_array().unwrap().clone();
@@ -277,7 +279,8 @@ fn a_form_is_followed_beside_tools() {
     }
 }
 
-/// Tools that a template leaves out are in the prompt as text, and calls in that form are read.
+/// If a template leaves tools out, the prompt describes them as text, and calls in that form are
+/// read.
 #[test]
 fn tools_that_a_template_leaves_out_are_told() {
     let tools = json!([function("look_up", json!({"type": "object", "properties": {"id": {"type": "integer"}}}))]);
@@ -306,7 +309,7 @@ fn tools_that_a_template_leaves_out_are_told() {
         for part in ["You may call tools.", "\"name\":\"look_up\"", says, "Result of look_up:\nSeven."] {
             assert!(prompt.contains(part), "{part}: {prompt}");
         }
-        // Not where none may be called.
+        // If no tool may be called, none is described.
         let none = json!({"messages": [history[0]], "tools": tools, "tool_choice": "none"});
         let (_, answer) = server.post("/apply-template", &none);
         assert!(!answer["prompt"].as_str().unwrap().contains("look_up"), "{answer}");
@@ -317,7 +320,7 @@ fn tools_that_a_template_leaves_out_are_told() {
     assert_eq!(called["message"]["tool_calls"][0]["function"]["arguments"], "{\"id\": 1}", "{called}");
 }
 
-/// Calls of the conversation so far come into the prompt as the template takes them.
+/// Earlier calls of the conversation enter the prompt in the form that the template needs.
 #[test]
 fn arguments_come_into_the_prompt_as_the_template_takes_them() {
     let history = |arguments: Value| {
@@ -335,7 +338,7 @@ fn arguments_come_into_the_prompt_as_the_template_takes_them() {
         assert_eq!(status, 200, "{arguments}: {answer}");
         assert!(answer["prompt"].as_str().unwrap().contains("<function=f></function>"), "{arguments}: {answer}");
     }
-    // What a call had when it was cut off.
+    // A call that was cut off keeps its complete arguments.
     let (status, answer) = server.post("/apply-template", &history(json!("{\"a\": 1, \"b\": \"x")));
     assert_eq!(status, 200, "{answer}");
     assert!(answer["prompt"].as_str().unwrap().contains("<parameter=a>1</parameter></function>"), "{answer}");
@@ -345,7 +348,7 @@ fn arguments_come_into_the_prompt_as_the_template_takes_them() {
     assert!(answer["prompt"].as_str().unwrap().contains(&format!("<call>f {text}</call>")), "{answer}");
 }
 
-/// Any integer of 64 bits is a seed of its own, in a batch as well.
+/// Every 64-bit integer is a different seed, also in a batch.
 #[test]
 fn seeds_are_of_64_bits() {
     let folder = scratch("requests_seeds");
@@ -414,7 +417,7 @@ fn answers_end_at_tokens_and_not_before_the_least() {
     assert!(told["content"].as_str().unwrap().ends_with(word), "{told}");
 }
 
-/// vLLM's forms, in chats and completions.
+/// vLLM's fields for guided answers, in chats and completions.
 #[test]
 fn guided_answers_are_of_their_form() {
     let server = Server::start(&["--chat-template", "chatml"]);

@@ -1,4 +1,4 @@
-//! Completions and manual pages: what shells and man make of them.
+//! Completions and manual pages, as shells and `man` read them.
 
 use std::fs;
 use std::process::Command;
@@ -11,7 +11,7 @@ fn shells_accept_their_completions() {
     let folder = scratch("completions");
     for shell in ["bash", "elvish", "fish", "powershell", "zsh"] {
         let script = stdout(ixc(["completions", shell]));
-        // Commands, commands of commands, and options of both.
+        // Commands, subcommands, and options of both.
         for word in ["explain", "start-from", "kernel", "diff"] {
             assert!(script.contains(word), "{shell}: {word}");
         }
@@ -20,7 +20,7 @@ fn shells_accept_their_completions() {
                 assert!(script.contains(value), "{shell} completes no {value}");
             }
         }
-        // Files are completed where a name or a file is taken.
+        // Arguments that take a name or a file complete files.
         if shell == "zsh" {
             assert!(script.contains("{compadd ") && script.contains("; _files}"), "{shell}");
         }
@@ -33,7 +33,7 @@ fn shells_accept_their_completions() {
         let output = Command::new(found.program).args(arguments).arg(folder.join(shell)).output().unwrap();
         assert!(output.status.success() && output.stderr.is_empty(), "{shell}: {}", stderr(&output));
     }
-    // What bash offers is what there is.
+    // bash offers exactly the existing words.
     let Some(bash) = BASH.find("bash completes commands and options") else { return };
     let offered = |words: &[&str]| {
         let program = "source \"$0\"; COMP_WORDS=(\"$@\"); COMP_CWORD=$(($# - 1)); \
@@ -45,7 +45,7 @@ fn shells_accept_their_completions() {
     assert_eq!(offered(&["ixc", "expl"]).trim(), "explain");
     assert_eq!(offered(&["ixc", "dump", "--sta"]).trim(), "--stage --start-from");
     assert!(offered(&["ixc", "kernel", "d"]).contains("diff"));
-    // Values, too, of options and of what stands alone.
+    // Values of options and of positional arguments are offered too.
     for words in [&["ixc", "run", "--target", "av"], &["ixc", "bench", "--target", ""]] {
         assert!(offered(words).contains("avx2"), "{words:?}: {}", offered(words));
     }
@@ -76,12 +76,12 @@ fn manual_pages_are_of_every_command_and_groff_reads_them() {
         "{}",
         stderr(&refused)
     );
-    // A folder with something in it is not written into.
+    // The command does not write into a folder with files.
     assert_eq!(ixc(["man", "-o", folder.to_str().unwrap()]).output().unwrap().status.code(), Some(2));
     let Some(groff) = GROFF.find("manual pages are read") else { return };
     for name in &names {
         let mut command = Command::new(&groff.program);
-        // Letters alone, no bold ones.
+        // Characters without bold printing.
         command.args(["-man", "-Tutf8", "-ww", "-P-cbou"]);
         let output = piped(command, &fs::read_to_string(folder.join(name)).unwrap());
         assert!(output.status.success() && output.stderr.is_empty(), "{name}: {}", stderr(&output));

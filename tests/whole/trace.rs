@@ -13,7 +13,7 @@ fn a_run_writes_its_timeline_and_the_same_text() {
     let path = folder.join("out.json");
     let expected = stdout(ixc(GREEDY));
     for (memory, streamed) in [(None, false), (Some("8MiB"), true)] {
-        // What the process needs besides experts, the refusal says.
+        // The error names the memory that the process needs in addition to experts.
         let needed = memory.map(|memory| {
             let refused =
                 ixc(GREEDY).arg(demo_model()).args(["--memory", memory, "--trace"]).arg(&path).output().unwrap();
@@ -27,7 +27,7 @@ fn a_run_writes_its_timeline_and_the_same_text() {
         command.args(needed.iter().flat_map(|needed| ["--memory", needed])).arg("--trace").arg(&path).arg(demo_model());
         assert_eq!(stdout(command), expected, "{memory:?}");
         let trace = Timeline::read(&fs::read_to_string(&path).unwrap());
-        // The prompt and all tokens but the last, which nothing follows.
+        // The prompt, and all tokens except the last, which no step follows.
         let steps = trace.of("tokens");
         assert_eq!(steps.len(), 12);
         assert!(steps[0].name.starts_with("prefill of "), "{}", steps[0].name);

@@ -1,5 +1,5 @@
 //! Cover of golden models: a few models whose plans have all features of all plans. `IXC_ALL=1`
-//! takes all models, as a release does.
+//! selects all models, as a release does.
 //!
 //! Features of a model on a target:
 //! - each kernel spec, with its numbers by their kind: none, 0, 1 or more;
@@ -22,7 +22,7 @@ use super::Golden;
 
 type Features = Arc<BTreeSet<String>>;
 
-/// Whether tests run all models. They also do where tables of checksums are written.
+/// Returns whether tests run all models. They also do so if tables of checksums are rewritten.
 pub fn runs_all() -> bool {
     std::env::var_os("IXC_ALL").is_some() || bless::is_asked_for()
 }
@@ -30,7 +30,7 @@ pub fn runs_all() -> bool {
 /// Returns the models that cover `models` on a target, in their order.
 ///
 /// # Panics
-/// Panics where a model does not compile.
+/// If a model does not compile.
 pub fn cover(models: &[Golden], target: Target) -> Vec<&Golden> {
     if runs_all() {
         return models.iter().collect();
@@ -41,7 +41,7 @@ pub fn cover(models: &[Golden], target: Target) -> Vec<&Golden> {
     let mut chosen = BTreeSet::new();
     while !missing.is_empty() {
         let gain = |number: &usize| features[*number].iter().filter(|feature| missing.contains(feature)).count();
-        // The first of several that add as many.
+        // The first of several with the same gain.
         let best = (0..models.len()).rev().max_by_key(gain).unwrap();
         missing.retain(|feature| !features[best].contains(*feature));
         assert!(chosen.insert(best), "a model that adds nothing");

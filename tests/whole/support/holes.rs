@@ -1,10 +1,11 @@
-//! A model that is nearly all holes: a header, and tensors that take no room on the disk.
+//! A model that consists almost only of holes: a header, and tensors that take no space on the
+//! disk.
 
 use std::fs::File;
 use std::io::Write;
 use std::path::Path;
 
-/// Width, width inside of the dense network, layers: those of a model of some 12 GiB.
+/// Width, width inside of the dense network, and layers of a model of some 12 GiB.
 const SIZES: (u64, u64, u64) = (4096, 28_672, 24);
 
 fn text(out: &mut Vec<u8>, text: &str) {
@@ -12,7 +13,7 @@ fn text(out: &mut Vec<u8>, text: &str) {
     out.extend(text.as_bytes());
 }
 
-/// Writes it.
+/// Writes the file.
 pub fn write(path: &Path) {
     let (width, inner, layers) = SIZES;
     let mut out = b"GGUF\x03\0\0\0".to_vec();

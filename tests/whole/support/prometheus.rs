@@ -1,20 +1,21 @@
-//! Prometheus' text format (version 0.0.4), read as strictly as its page says it: <https://prometheus.io/docs/instrumenting/exposition_formats/>.
+//! A strict reader of Prometheus' text format, version 0.0.4:
+//! <https://prometheus.io/docs/instrumenting/exposition_formats/>.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Figures of a page.
+/// Metrics of a page.
 #[derive(Debug)]
 pub struct Page {
-    /// By name, without labels.
+    /// Metrics by name, without labels.
     pub families: BTreeMap<String, Family>,
 }
 
-/// A figure.
+/// A metric.
 #[derive(Debug)]
 pub struct Family {
     /// `counter`, `gauge` or `histogram`.
     pub kind: String,
-    /// Name, labels, value; of a histogram with the name of each part.
+    /// Name, labels and value. Samples of a histogram have the names of its parts.
     pub samples: Vec<(String, Labels, f64)>,
 }
 
@@ -22,7 +23,7 @@ pub struct Family {
 pub type Labels = BTreeMap<String, String>;
 
 impl Page {
-    /// The sum of all samples of this name whose labels have these values.
+    /// Returns the sum of all samples with this name and these values of labels.
     #[track_caller]
     pub fn sum(&self, name: &str, labels: &[(&str, &str)]) -> f64 {
         let all = self.families.values().flat_map(|family| &family.samples);
@@ -32,7 +33,7 @@ impl Page {
         found.iter().sum()
     }
 
-    /// Reads a page; in words, what is wrong with it.
+    /// Reads a page. The error names the first broken rule.
     pub fn read(text: &str) -> Result<Page, String> {
         if !text.is_empty() && !text.ends_with('\n') {
             return Err("the last line has no end".into());
@@ -91,10 +92,10 @@ impl Page {
     }
 }
 
-/// A line of a histogram: what stands behind its name, the bound of its bucket, and its value.
+/// A line of a histogram: the end of its name, the bound of its bucket, and its value.
 type Part<'a> = (&'a str, Option<f64>, f64);
 
-/// Whether buckets rise to `+Inf`, which is the count, for each set of labels.
+/// Checks for each set of labels that buckets rise to `+Inf`, which has the count.
 fn is_histogram(name: &str, family: &Family) -> Result<(), String> {
     let mut by_labels: BTreeMap<Labels, Vec<Part>> = BTreeMap::new();
     for (part, labels, value) in &family.samples {
@@ -123,7 +124,7 @@ fn is_name(name: &str) -> bool {
     name.chars().next().is_some_and(is_first) && name.chars().all(|c| is_first(c) || c.is_ascii_digit())
 }
 
-/// Name, labels and value of a line.
+/// Returns name, labels and value of a line.
 fn sample(line: &str) -> Option<(String, Labels, f64)> {
     let end = line.find(['{', ' '])?;
     let (name, mut rest) = line.split_at(end);
@@ -162,7 +163,7 @@ fn sample(line: &str) -> Option<(String, Labels, f64)> {
         rest = rest.strip_prefix('}')?;
     }
     let value = rest.strip_prefix(' ')?;
-    // No time stands behind a value here, and no number that Rust alone writes so.
+    // No timestamp follows the value, and the value has no form that only Rust uses.
     let is_number = !value.is_empty() && value.chars().all(|c| c.is_ascii_digit() || "+-.e".contains(c));
     let value = if value == "+Inf" { f64::INFINITY } else { value.parse().ok().filter(|_| is_number)? };
     Some((name.into(), labels, value))
