@@ -1,7 +1,8 @@
 /* ixc from C: a model's routed experts as an operator (docs/moe-operator.md).
  *
- * Functions that can fail give NULL or a negative number, and ixc_error() says why, in one line, of this thread's last
- * failure. All of them may be called from any thread, and by several at once, but for those that free what they are given.
+ * Functions that fail return NULL or a negative number. ixc_error() then has the reason, in one
+ * line, for this thread's last failure. All functions may be called from any thread, and by several
+ * threads at once. A function that frees its argument must be the only one that uses it.
  */
 #ifndef IXC_H
 #define IXC_H
@@ -13,10 +14,10 @@
 extern "C" {
 #endif
 
-/* Of the functions here; ixc_version() gives that of the library. */
+/* The version of this header; ixc_version() returns the library's. */
 #define IXC_VERSION 1
 
-/* The id of an expert that is somebody else's. */
+/* The id of an expert that another process computes. */
 #define IXC_NOBODY (-1)
 
 /* A model's routed experts. */
@@ -24,53 +25,58 @@ typedef struct ixc_moe ixc_moe;
 /* Rows that are being computed. */
 typedef struct ixc_job ixc_job;
 
-/* How experts are compiled and run; all 0 is what is best here. */
+/* Options for compiling and running experts. All 0 selects the best for this machine. */
 typedef struct {
-    const char *target; /* "avx2", "avx512", "amx", "portable"; NULL for the best that this machine runs */
-    uint64_t memory;    /* bytes that all may take, beyond which experts are streamed; 0 for what the machine has left */
-    uint32_t threads;   /* 0 for one for each processor */
-    uint32_t max_rows;  /* rows of a step; 0 for 512 to 2048, by the model, and for a plan, which says it */
+    const char *target; /* "avx2", "avx512", "amx", "portable"; NULL: the best of this machine */
+    uint64_t memory;    /* max bytes, beyond which experts are streamed; 0: all free memory */
+    uint32_t threads;   /* 0: one for each processor */
+    uint32_t max_rows;  /* rows of a step; 0: 512 to 2048, by the model; 0 for a plan, which sets it */
 } ixc_options;
 
 /* A layer that has routed experts. */
 typedef struct {
-    uint32_t layer;   /* its number in the model */
-    uint32_t width;   /* numbers of a row */
-    uint32_t used;    /* experts of a row */
-    uint32_t experts; /* experts that there are */
+    uint32_t layer;   /* number of the layer in the model */
+    uint32_t width;   /* numbers in a row */
+    uint32_t used;    /* experts that a row uses */
+    uint32_t experts; /* experts of the layer */
 } ixc_layer;
 
-/* What rows are of. */
+/* The type of a row's numbers. */
 typedef enum { IXC_F32 = 0, IXC_BF16 = 1 } ixc_type;
 
 uint32_t ixc_version(void);
 
-/* Why this thread's last call failed; "" where none has. Until its next failure. */
+/* Returns the reason of this thread's last failure, or "" without one. The text is valid until this
+ * thread's next failure. */
 const char *ixc_error(void);
 
-/* Opens a GGUF file, a folder of safetensors, or a plan of `ixc compile --moe`. options may be NULL. */
+/* Opens a GGUF file, a folder of safetensors, or a plan of `ixc compile --moe`. `options` may be
+ * NULL. */
 ixc_moe *ixc_moe_open(const char *path, const ixc_options *options);
 
-/* Computes what was submitted, and frees it. NULL is nothing. */
+/* Completes all submitted jobs, and frees the experts. Does nothing for NULL. */
 void ixc_moe_close(ixc_moe *moe);
 
-/* How many layers have routed experts; as many of them as there is room for are put to `layers`, which may be NULL where room is 0. */
+/* Returns the number of layers with routed experts, and writes up to `room` of them to `layers`.
+ * `layers` may be NULL if room is 0. */
 int64_t ixc_moe_layers(const ixc_moe *moe, ixc_layer *layers, size_t room);
 
-/* Has n rows of a layer computed: rows [n][width], ids [n][used], weights [n][used]. Copies them and returns at once. */
+/* Submits n rows of a layer: rows [n][width], ids [n][used], weights [n][used]. Copies the
+ * arguments and returns at once. */
 ixc_job *ixc_moe_submit(const ixc_moe *moe, uint32_t layer, ixc_type type, const void *rows, const int32_t *ids,
                         const float *weights, size_t n);
 
-/* Waits for all that was submitted. 0. */
+/* Waits for all submitted jobs. Returns 0. */
 int ixc_moe_sync(const ixc_moe *moe);
 
-/* 1 where the job is done, 0 where it is not. */
+/* Returns 1 if the job is done, else 0. */
 int ixc_job_done(const ixc_job *job);
 
-/* Waits for the job, puts its sums [n][width] to `sums`, which has room for `room` numbers, and frees it, also where it fails. 0. */
+/* Waits for the job, writes its sums [n][width] to `sums`, which has room for `room` numbers, and
+ * returns 0. Frees the job, even if the call fails. */
 int ixc_job_wait(ixc_job *job, float *sums, size_t room);
 
-/* Frees a job whose sums nobody wants. NULL is nothing. */
+/* Frees a job without reading its sums. Does nothing for NULL. */
 void ixc_job_forget(ixc_job *job);
 
 #ifdef __cplusplus

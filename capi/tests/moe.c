@@ -1,4 +1,5 @@
-/* Runs a model's experts through ixc.h: prints what Rust's side compares, and checks what it alone can see. */
+/* Runs a model's experts through ixc.h. Prints results for the comparison with Rust, and checks the
+ * properties that only C can see. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,7 +14,7 @@ static int failed(const char *what) {
     return 1;
 }
 
-/* A call that is to fail, with a message that has these words. */
+/* Checks that a call failed with a message that contains these words. */
 static int refused(int is_refused, const char *words) {
     if (is_refused && strstr(ixc_error(), words) != NULL) return 0;
     fprintf(stderr, "not refused with %s: %s\n", words, ixc_error());
