@@ -1,4 +1,4 @@
-// What the measuring programs share: the clock, and tiles of 16 rows of 64 bytes.
+// Code that the measuring programs share: the clock, and tiles of 16 rows of 64 bytes.
 #define _GNU_SOURCE
 #include <immintrin.h>
 #include <stdint.h>

@@ -16,9 +16,10 @@ const TOKENS: u32 = 450;
 
 /// Golden models with the number of places to choose.
 ///
-/// - Three choose more places than a part of attention has positions.
-/// Others choose runs of 4, or entries of 4 positions with an incomplete last one.
-/// - The last kind chooses blocks of 32 for each head.
+/// - Most choose about 300 positions: more than a part of attention has. `glm5-next` chooses them in
+///   runs of 4.
+/// - `deepseek4-chosen` chooses entries of 4 positions, so that there are fewer to choose from.
+/// - `BLOCKS` chooses blocks of 32 positions for each head.
 const MODELS: [(&str, u32); 8] = [
     ("deepseek32", 300),
     ("glm-dsa", 290),

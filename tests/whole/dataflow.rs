@@ -338,7 +338,7 @@ fn models_fit_grids_of_all_kinds() {
             let again = place(&model, &grid, &Options::default()).unwrap().descriptor;
             assert!(*d == again, "{name}: another descriptor the second time");
         }
-        // Products are apart, shared, and in waves.
+        // Three kinds of placement occur: programs with PEs of their own, shared PEs, and waves.
         assert_eq!(ways.len(), 3, "{name}: {ways:?}");
     }
 }

@@ -112,8 +112,8 @@ fn every_decision_has_what_lost_and_why() {
     assert_eq!(of("lower", "kernel by rows").len(), 4);
     assert_eq!(of("fuse", "fusion").iter().filter(|each| each["op"] == "rope.append").count(), 4);
     assert_eq!((of("arena", "memory").len(), of("residency", "residency").len()), (1, 1));
-    // The norm before experts is computed twice: the product that takes it quantised is in another
-    // fusion than the router's.
+    // The norm before experts is computed twice: the fused op that takes it quantised is separate from
+    // the router's.
     let layer = of("fuse", "fusion").into_iter().filter(|each| each["layer"] == 2).collect::<Vec<_>>();
     assert!(layer.iter().any(|each| each["chosen"] == "linear.qkv"), "{layer:#?}");
     // With a budget, the plan names the predictor of each layer.
@@ -122,7 +122,7 @@ fn every_decision_has_what_lost_and_why() {
     assert!(streamed[0]["chosen"].as_str().unwrap().contains("loaded when they are needed"), "{streamed:#?}");
     let routers = streamed.iter().filter(|each| each["question"] == "predictor");
     assert_eq!(routers.filter(|each| each["chosen"].as_str().unwrap().contains("names 4")).count(), 3, "{streamed:#?}");
-    // The first strategy of a run is a decision too: it predicts with the plan's means.
+    // The predictor at the start of a run is a decision too: it depends on the plan.
     let run = |more: &[&str]| {
         let decisions = explain(&[&["--pass", "run"], more].concat());
         let [decision] = &decisions["decisions"].as_array().unwrap()[..] else { panic!("{decisions:#}") };

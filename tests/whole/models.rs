@@ -83,7 +83,7 @@ fn models_are_loaded_when_they_are_asked_for() {
     }
 }
 
-/// The budget holds two of three models. An idle model makes room for another; a model that answers
+/// The budget holds one of three models. An idle model makes room for another; a model that answers
 /// a request does not.
 #[test]
 fn models_share_a_budget() {
