@@ -16,9 +16,9 @@ const TOKENS: u32 = 450;
 
 /// Golden models with the number of places to choose.
 ///
-/// - Most choose about 300 positions: more than a part of attention has. `glm5-next` chooses them in
-///   runs of 4.
-/// - `deepseek4-chosen` chooses entries of 4 positions, so that there are fewer to choose from.
+/// - Most choose about 300 positions: more than a part of attention has. `glm5-next` chooses them
+///   in runs of 4.
+/// - `deepseek4-chosen` chooses among entries of 4 positions, whose number is smaller.
 /// - `BLOCKS` chooses blocks of 32 positions for each head.
 const MODELS: [(&str, u32); 8] = [
     ("deepseek32", 300),

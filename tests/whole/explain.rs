@@ -112,8 +112,8 @@ fn every_decision_has_what_lost_and_why() {
     assert_eq!(of("lower", "kernel by rows").len(), 4);
     assert_eq!(of("fuse", "fusion").iter().filter(|each| each["op"] == "rope.append").count(), 4);
     assert_eq!((of("arena", "memory").len(), of("residency", "residency").len()), (1, 1));
-    // The norm before experts is computed twice: the fused op that takes it quantised is separate from
-    // the router's.
+    // The norm before experts is computed twice: the fused op that takes it quantised is separate
+    // from the router's.
     let layer = of("fuse", "fusion").into_iter().filter(|each| each["layer"] == 2).collect::<Vec<_>>();
     assert!(layer.iter().any(|each| each["chosen"] == "linear.qkv"), "{layer:#?}");
     // With a budget, the plan names the predictor of each layer.
