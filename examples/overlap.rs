@@ -23,6 +23,7 @@ use std::time::{Duration, Instant};
 
 use ixc::runtime::engine::{Engine, Options};
 use ixc::runtime::file;
+use ixc::runtime::stream::backend::Backend;
 use ixc::runtime::stream::drive;
 use ixc::runtime::stream::predict::{Choice, Settings};
 use ixc::runtime::stream::queue::Queue;
@@ -81,7 +82,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     };
     let tokens: Vec<u32> = (0..count).map(|_| draw()).collect();
     let run = |budget: f64, rate: Option<f64>, choice: Choice| -> Result<Run, Box<dyn std::error::Error>> {
-        let paced = move |queue: &Queue| -> Box<dyn drive::Backend> {
+        let paced = move |queue: &Queue| -> Box<dyn Backend> {
             let reader = ThreadedReader::throttled(Arc::clone(queue.files()), DEPTH, rate.unwrap_or(f64::INFINITY));
             Box::new(reader.expect("threads to read with"))
         };

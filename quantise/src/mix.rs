@@ -185,6 +185,7 @@ pub struct Place {
     pub depth: usize,
     /// Query heads of a key head.
     pub heads_of_key: u64,
+    /// Experts of a layer.
     pub experts: u64,
     /// Whether an importance matrix is given.
     pub importance: bool,

@@ -7,7 +7,7 @@ use crate::support::timeline::Timeline;
 use crate::tiny::{EXPERTS, Factors, Folder, MAX_TOKENS, VOCABULARY, grouped};
 use ixc::ir::plan::Step;
 use ixc::runtime::engine::{BackendKind, Engine, Options};
-use ixc::runtime::stream::drive::Backend;
+use ixc::runtime::stream::backend::Backend;
 use ixc::runtime::stream::queue::Queue;
 use ixc::runtime::stream::store::{Config, Make};
 use ixc::runtime::stream::threaded_reader::ThreadedReader;
