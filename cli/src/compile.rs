@@ -104,8 +104,7 @@ pub struct Args {
     /// for `ixc embed` and `ixc serve --embeddings`.
     #[arg(long, conflicts_with = "text")]
     embeddings: bool,
-    /// Compile only the routed experts, each layer as its own function. Other engines run such a
-    /// plan through `ixc::moe` or ixc.h.
+    /// Compile the routed experts alone, each layer's to be run on its own: a plan for other engines, which `ixc_generate::moe` and ixc.h run.
     #[arg(long, conflicts_with_all = ["text", "embeddings"])]
     moe: bool,
     #[command(flatten)]
