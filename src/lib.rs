@@ -1,26 +1,26 @@
-//! `ixc` compiles a model file into a plan and runs it on this CPU, with kernels generated for exactly that model and this
-//! machine. This library is a facade: it re-exports the crates for whoever embeds them, and has no code.
+//! `ixc` compiles a model file into a plan and runs it on this CPU, with kernels generated for
+//! exactly that model and this machine. This library is a facade: it re-exports crates and has no
+//! code.
 //!
-//! | crate | modules here |
-//! | --- | --- |
-//! | `ixc-compile`: from a model to a plan | [`model`], [`demo`], [`hub`], [`mod@compile`], [`tuned`], [`replacements`], [`kernel_check`], [`dump`], [`select`], [`place`], [`simulate`], [`bytes_per_token`], [`support`], [`machine`], [`excerpt`], [`checksum`], [`build`] |
-//! | `ixc-generate`: from a plan to text | [`loaded_model`], [`plan_file`], [`budget`], [`explain`], [`drive`], [`generator`], [`session`], [`output_text`], [`speculate`], [`draft_model`], [`own_layer`], [`prompt_cache`], [`chat`], [`embedding`], [`moe`], [`expert_use`], [`timing`] |
-//! | `ixc-quantise`: a model file to one in other formats | [`quantise`] |
-//! | `ixc-measure`: how well and how fast a model runs | [`mod@bench`], [`eval`], [`kl_divergence`], [`forecast`], [`ratio`], [`npy`] |
-//! | `ixc-workbench`: kernels on their own, and the page | [`kernels`], [`report`] |
-//! | `ixc-serve`: models behind a server (feature `serve`) | `serving`, `batch` |
-//! | `ixc-error`: the outermost error | [`error`] |
+//! | crate | owns | begin with |
+//! | --- | --- | --- |
+//! | `ixc-compile` | from a model to a plan | [`model`], [`mod@compile`] |
+//! | `ixc-generate` | from a plan to text | [`loaded_model`], [`session`], [`generator`] |
+//! | `ixc-quantise` | a model file to one in other formats | [`quantise`] |
+//! | `ixc-measure` | quality and speed of a model | [`eval`], [`mod@bench`] |
+//! | `ixc-workbench` | single kernels, and the report page | [`kernels`], [`report`] |
+//! | `ixc-serve` | models behind a server (feature `serve`) | `serving`, `batch` |
+//! | `ixc-error` | the outermost error | [`error`] |
 //!
-//! Crates below these are here by their names: [`files`], [`ir`], [`targets`], [`model_files`], [`architectures`], [`text`],
-//! [`grammar`], [`passes`], [`codegen`], [`dataflow`], [`runtime`], and `server` (feature `serve`).
-//!
-//! Each crate has its own error; [`Error`] wraps them all, so that `?` takes any of them.
+//! Lower crates, such as [`ir`] and [`runtime`], are modules with their own names. Each crate has
+//! its own error. [`Error`] wraps them all, so that `?` takes any of them.
 //!
 //! ```
 //! use ixc::{budget, compile::Options, model::Model, runtime::engine};
 //!
 //! let model = Model::new(ixc::demo::open()?)?;
-//! let (compiled, _) = budget::compile_within(&model, &Options::default(), &engine::Options::default())?;
+//! let run = engine::Options::default();
+//! let (compiled, _) = budget::compile_within(&model, &Options::default(), &run)?;
 //! assert_eq!(compiled.plan.vocabulary, 4096);
 //! # Ok::<(), ixc::Error>(())
 //! ```

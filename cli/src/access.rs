@@ -30,6 +30,8 @@ pub struct AccessChoice {
     /// another name.
     #[arg(long, value_name = "NAME", value_parser = clap::builder::NonEmptyStringValueParser::new())]
     allowed_host: Vec<String>,
+    // The text is help, not Markdown.
+    #[allow(rustdoc::bare_urls)]
     /// Accept requests from web pages of this origin, such as https://chat.example, or of any (*);
     /// repeatable. Pages of this machine, of the server's own address and of each --allowed-host
     /// are always accepted.

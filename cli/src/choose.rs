@@ -77,6 +77,8 @@ pub fn open(path: Option<&Path>) -> anyhow::Result<Model> {
 /// Model or plan, for a command that takes either.
 #[derive(Debug, clap::Args)]
 pub struct ModelChoice {
+    // The text is help, not Markdown.
+    #[allow(rustdoc::broken_intra_doc_links)]
     /// Model: a GGUF file, a plan, a folder of safetensors, or ORG/NAME[:QUANT] from Hugging Face's
     /// cache [default: `demo`, the built-in model].
     #[arg(value_parser = ModelName::parser())]

@@ -1,4 +1,4 @@
-//! The program: parses arguments, runs one command, and turns what went wrong into one message and an exit status.
+//! The program: parses arguments, runs one command, and ends with a message and an exit status.
 
 use std::io::Write;
 use std::process::ExitCode;

@@ -113,6 +113,8 @@ pub struct Args {
     /// text.
     #[arg(long, value_enum, value_name = "FORMAT", num_args = 0..=1, require_equals = true, default_missing_value = "text")]
     stats: Option<StatsFormat>,
+    // The text is help, not Markdown.
+    #[allow(rustdoc::bare_urls)]
     /// Write a timeline of threads, drive and memory, for https://ui.perfetto.dev.
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,

@@ -9,7 +9,8 @@
 /// Error message. A signal handler cannot format text.
 const MESSAGE: &[u8] = b"error: a model file was cut short while it was in use, or its drive failed: a page of it cannot be read (SIGBUS)\n";
 
-/// Makes a SIGBUS of a mapped file end the process with the exit status of [`Class::Io`](ixc_failure::Class::Io), and ignores SIGXFSZ.
+/// Makes a SIGBUS of a mapped file end the process with the status of
+/// [`Class::Io`](ixc_failure::Class::Io), and ignores SIGXFSZ.
 pub fn install() {
     // SAFETY: it changes only the action of this signal. If the system refuses, nothing changes.
     unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };

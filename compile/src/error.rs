@@ -64,10 +64,10 @@ pub enum Error {
     /// A pass found the graph wrong.
     #[error(transparent)]
     Pass(#[from] PassError),
-    /// Nothing is left to do up to a pass.
+    /// No pass is left before the requested one.
     #[error("compiling goes on after {start}, and {last} is not behind that")]
     BehindPass {
-        /// Where it goes on.
+        /// The pass after which compiling continues.
         start: &'static str,
         /// The pass.
         last: &'static str,
@@ -77,13 +77,13 @@ pub enum Error {
     Stop {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The fault.
         source: Box<StopError>,
     },
-    /// The same, of a graph, with the line.
+    /// An invalid graph to continue from, with the line.
     #[error("{0}")]
     StopText(Box<Excerpt>),
-    /// Nothing of a model is meant by a pattern or layers.
+    /// A pattern or layers select no part of the model.
     #[error(transparent)]
     Select(#[from] SelectError),
     /// A model whose routed experts cannot be run on their own.
@@ -104,13 +104,13 @@ pub enum Error {
     /// Kernels that cannot take the place of a plan's.
     #[error(transparent)]
     Replacement(#[from] Box<ReplacementError>),
-    /// It does not fit on a grid of processing elements.
+    /// A model that does not fit on a grid of processing elements.
     #[error(transparent)]
     Place(#[from] PlaceError),
-    /// There is no such grid, or its file is none.
+    /// A missing grid, or an invalid grid file.
     #[error(transparent)]
     Grid(#[from] GridFileError),
-    /// A descriptor's file is none.
+    /// An invalid descriptor file.
     #[error(transparent)]
     Descriptor(#[from] DescriptorError),
     /// A descriptor that no machine can run.
@@ -137,24 +137,24 @@ pub enum Error {
     /// A token id that the model has no row for.
     #[error("token {position} is {id}; ids of this model go from 0 to {}", vocabulary.saturating_sub(1))]
     Token {
-        /// Which of the tokens, from 0.
+        /// Index of the token, from 0.
         position: usize,
-        /// Its id.
+        /// The id.
         id: u64,
         /// Size of the vocabulary.
         vocabulary: u64,
     },
-    /// Nothing to compute on.
+    /// No tokens to compute.
     #[error("no tokens were given; at least one is needed")]
     NoTokens,
     /// More tokens than the model can see.
     #[error("{tokens} tokens do not fit into the context of {context}; {}", larger(*context, *model))]
     Context {
-        /// How many there are.
+        /// Number of tokens.
         tokens: usize,
-        /// How many fit.
+        /// Max number of tokens.
         context: usize,
-        /// How many the model was made for.
+        /// Context length of the model's training.
         model: usize,
     },
     /// A text that cannot be read.
@@ -168,7 +168,7 @@ pub enum Error {
     Io {
         /// The file.
         path: PathBuf,
-        /// What was tried.
+        /// The attempted action.
         action: &'static str,
         /// The system's reason.
         source: io::Error,

@@ -70,8 +70,8 @@ pub fn judge(own: &Kernel, spec: Option<&KernelSpec>, call: &Call<'_>) -> Result
 /// Without a spec, results must have the same bits.
 ///
 /// # Errors
-/// [`KernelError::Departs`] for the file `path`; also if there are no inputs, or no code for one of
-/// the kernels.
+/// [`ReplacementError::Departs`] in the file `path`; also where there are no inputs, or no code
+/// for one of them.
 pub fn check(
     path: &Path,
     edited: &Kernel,

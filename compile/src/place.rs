@@ -51,7 +51,10 @@ pub fn place(model: &Model, grid: &Grid, options: &Options) -> Result<Placed, Er
     place_told(model, grid, options, None)
 }
 
-/// Like [`place`], and records the decisions if `decisions` is given.
+/// The same, and tells what is decided, if somebody is to be told.
+///
+/// # Errors
+/// The errors of [`place`].
 pub fn place_told(
     model: &Model,
     grid: &Grid,

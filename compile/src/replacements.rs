@@ -128,8 +128,9 @@ impl Replacements {
     /// Puts the kernels into a plan. Returns the names of those that differ from the originals.
     ///
     /// # Errors
-    /// When the plan has no kernel of this name, or one with other dims or buffers.
-    /// [`KernelError::Departs`] if a kernel's results differ from those of the original.
+    /// When the plan has no kernel of a name, or one with other dims or buffers.
+    /// [`ReplacementError::Departs`] if a kernel computes other results than the one that it
+    /// replaces.
     pub fn put_into(&self, plan: &mut Plan<Kernel>) -> Result<Vec<String>, Error> {
         let mut replaced = Vec::new();
         for (name, file) in &self.kernels {

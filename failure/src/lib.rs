@@ -40,7 +40,8 @@
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
-/// Implements `From` for an outer error: it wraps an inner error, which wraps each of the listed ones.
+/// Implements `From` for an outer error: it wraps an inner error, which wraps each of the listed
+/// ones.
 ///
 /// ```
 /// #[derive(Debug)]

@@ -27,7 +27,8 @@
 //!     let tokens = chat.fit(session.model(), 8)?.tokens;
 //!     let greedy = ixc_runtime::sample::Settings::greedy();
 //!     let request = Request { limit: Some(8), ..Request::new(tokens, greedy) };
-//!     let answer = session.generate(&request, |_| Ok::<_, ixc_generate::Error>(ControlFlow::Continue(())))?;
+//!     let answer = session
+//!         .generate(&request, |_| Ok::<_, ixc_generate::Error>(ControlFlow::Continue(())))?;
 //!     chat.answered(session.model().tokenizer()?.decode(&answer.tokens)?);
 //! }
 //! assert_eq!(chat.messages().len(), 4);
@@ -200,8 +201,7 @@ impl Chat {
     /// messages.
     ///
     /// # Errors
-    /// [`Error::Context`] if the user's last message does not fit by itself; also when the template
-    /// fails. No turns are dropped then.
+    /// [`CompileError::Context`] where what the user said last does not fit by itself; and when the template fails. Nothing is dropped then.
     pub fn fit(&mut self, model: &LoadedModel, room: usize) -> Result<Fitted, Error> {
         let turns = self.turns();
         let context = model.context();
@@ -273,9 +273,11 @@ pub fn render<'t>(
     Ok((prompt, values))
 }
 
-/// Returns the smallest number of turns to drop so that the rest fits, and the rest. If nothing
-/// fits, drops all but the last of `turns` turns. Fewer turns never take more tokens, so a binary
-/// search finds the number; rendering may start a process.
+/// The fewest of `turns` turns to drop so that the rest fits, and the rest; all but the last where nothing does. Fewer turns take no more
+/// tokens, so halving finds it: rendering may start a process.
+///
+/// # Errors
+/// The errors of `render`.
 pub fn fewest_dropped<T, E>(
     turns: usize,
     mut render: impl FnMut(usize) -> Result<T, E>,

@@ -59,13 +59,13 @@ pub enum Error {
     /// This machine cannot run the code that a plan is for.
     #[error("{source}")]
     NeedsCpu {
-        /// What is missing.
+        /// The missing features.
         source: Box<CodegenError>,
     },
     /// A plan is made already.
     #[error("a plan says itself {what}: that is chosen when it is compiled")]
     PlanSays {
-        /// What was asked for.
+        /// The option.
         what: &'static str,
     },
     /// A model file of a plan, for what is no plan.
@@ -74,18 +74,18 @@ pub enum Error {
         /// The model.
         path: PathBuf,
     },
-    /// The plan is for another target than was asked for.
+    /// The target of the plan differs from the requested one.
     #[error("the plan is for target {plan}, not for {wanted}; compile the model again")]
     OtherTarget {
         /// The plan's.
         plan: String,
-        /// What was asked for.
+        /// The requested target.
         wanted: &'static str,
     },
-    /// A plan gives something else than was asked for.
+    /// The plan has another output than the requested one.
     #[error("this plan gives {}; compile the model for {}", if *embeddings { "logits and no hidden states" } else { "hidden states and no logits" }, if *embeddings { "embeddings" } else { "text" })]
     OtherOutput {
-        /// Whether hidden states were asked for, for embeddings.
+        /// Whether the request is for hidden states, for embeddings.
         embeddings: bool,
     },
     /// Experts are to be predicted by early routers, and the plan has none.
@@ -112,9 +112,9 @@ pub enum Error {
         "a text of {tokens} tokens; this model reads texts whole, and a step has {most} tokens: compile it for longer ones"
     )]
     TextBeyondStep {
-        /// How many there are.
+        /// Number of tokens.
         tokens: usize,
-        /// How many fit.
+        /// Max number of tokens.
         most: usize,
     },
     /// A prompt longer than the model can see, whatever tokens it is.
@@ -124,7 +124,7 @@ pub enum Error {
         larger(*context, *model)
     )]
     Prompt {
-        /// Its length.
+        /// Length in bytes.
         bytes: usize,
         /// Tokens of the context.
         context: usize,
@@ -155,26 +155,26 @@ pub enum Error {
     Breakers {
         /// The text at which they became too many.
         text: String,
-        /// How many may be.
+        /// Max number of tokens.
         most: usize,
     },
     /// A state that cannot be saved, or not be gone on with.
     #[error("{}: {source}", path.display())]
     Saved {
-        /// Its file.
+        /// The file.
         path: PathBuf,
         /// Why.
         source: Box<SavedError>,
     },
-    /// A sequence that there is not, or that a request is computed in.
+    /// A slot that does not exist or is busy.
     #[error("there is no free slot {number}; slots go from 0 to {}", slots.saturating_sub(1))]
     NoSlot {
-        /// Its number.
+        /// Number of the slot.
         number: usize,
-        /// How many there are.
+        /// Number of slots.
         slots: usize,
     },
-    /// A model whose states cannot be cut, of which tokens were to be guessed.
+    /// A model without drafts, because its states cannot be cut.
     #[error(
         "tokens of this model cannot be guessed: it has recurrent states, which a step changes for good, so that what was guessed wrong \
          could not be taken back"
@@ -186,7 +186,7 @@ pub enum Error {
     /// A layer of a model that cannot guess for it.
     #[error("the layer cannot guess for the model: {0}")]
     OwnLayer(#[from] OwnLayerError),
-    /// What says which experts are used cannot be read.
+    /// An invalid file of expert counts.
     #[error(transparent)]
     ExpertUse(#[from] ExpertUseError),
     /// Rows that experts cannot be run on, or experts that cannot be read.

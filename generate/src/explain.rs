@@ -51,7 +51,7 @@ pub fn sources() -> Vec<&'static str> {
 /// memory budget of the run is applied as in a run; without one, only `options` count.
 ///
 /// # Errors
-/// See [`compile`](crate::compile::compile).
+/// The errors of [`compile`](ixc_compile::compile::compile).
 pub fn decisions(model: &Model, options: &Options, run: &engine::Options) -> Result<Vec<Decision>, Error> {
     let decisions = Arc::new(Decisions::default());
     let options = Options { decisions: Some(Arc::clone(&decisions)), ..options.clone() };
@@ -94,7 +94,7 @@ fn prediction(plan: &Plan<Kernel>, run: &engine::Options) -> Result<Option<Decis
 /// Places a model on a grid, and returns the placement with its decisions.
 ///
 /// # Errors
-/// See [`place`](crate::place::place).
+/// The errors of [`place`](ixc_compile::place::place).
 pub fn placement(model: &Model, grid: &Grid, options: &place::Options) -> Result<(Placed, Vec<Decision>), Error> {
     let decisions = Arc::new(Decisions::default());
     let placed = place::place_told(model, grid, options, Some(&decisions))?;

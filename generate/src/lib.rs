@@ -1,7 +1,7 @@
 //! From a plan to text.
 //!
-//! Begin with [`loaded_model`]: a [`LoadedModel`](loaded_model::LoadedModel) is a plan in an engine.
-//! One loop generates text, the [`generator`]; a [`session`] is a generator with one slot.
+//! Begin with [`loaded_model`]: a [`LoadedModel`](loaded_model::LoadedModel) is a plan in an
+//! engine. One loop generates text, the [`generator`]; a [`session`] is a generator with one slot.
 //!
 //! | module | what it owns |
 //! | --- | --- |

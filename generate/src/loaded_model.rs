@@ -480,7 +480,7 @@ impl LoadedModel {
     /// Empties the KV cache before [`LoadedModel::step`] computes these tokens.
     ///
     /// # Errors
-    /// As [`LoadedModel::check`].
+    /// The errors of [`LoadedModel::check`].
     pub fn begin(&mut self, tokens: &[u32]) -> Result<(), Error> {
         self.check(tokens)?;
         self.engine.reset();
@@ -491,7 +491,7 @@ impl LoadedModel {
     /// Computes tokens in one step. Returns the logits of `rows`, `[rows, vocabulary]`.
     ///
     /// # Errors
-    /// As the engine's step.
+    /// The errors of the engine's step.
     pub fn step(&mut self, tokens: &[u32], rows: &[u32]) -> Result<&[f32], Error> {
         self.engine.step(tokens, rows)?;
         self.gauge.add(tokens.len() as u64);

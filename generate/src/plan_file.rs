@@ -9,13 +9,13 @@ use ixc_runtime::load::{self, BuiltIn};
 
 use crate::Error;
 
-/// As plans that are made from the demo model name it.
+/// Returns the demo model under the name that plans give it.
 pub fn built_in() -> BuiltIn {
     BuiltIn { path: demo::NAME, bytes: demo::bytes() }
 }
 
-/// Opens a plan, with its model files where they are found: where the plan says, beside it, or where `model_file` says, any file of that
-/// model.
+/// Opens a plan and finds its model files: at `model_file`, if given;
+/// otherwise at the path in the plan, or next to the plan.
 ///
 /// # Errors
 /// When the plan cannot be read, or `model_file` is no model, or one of another number of files.

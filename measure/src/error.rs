@@ -22,7 +22,7 @@ pub enum Error {
     /// The record of an evaluation cannot be gone on with.
     #[error(transparent)]
     Record(#[from] RecordError),
-    /// A prediction needs a drive's rate, and there is none.
+    /// A prediction needs the rate of a drive, and no drive is measured.
     #[error("{}: how fast its drive is cannot be measured with this file; only experts in a file can be streamed", path.display())]
     NoDrive {
         /// The file.
@@ -34,7 +34,7 @@ pub enum Error {
         /// The plan.
         path: PathBuf,
     },
-    /// Nothing of a model can be on the drive.
+    /// A model without parts that the drive could hold.
     #[error("{}: has no experts that could be left on the drive; it runs with all of it in memory", path.display())]
     NoExperts {
         /// The model.
@@ -43,7 +43,7 @@ pub enum Error {
     /// A text that is too short to be scored.
     #[error("the text has {tokens} tokens; a piece of {context} is the least that is scored")]
     ShortText {
-        /// Its tokens.
+        /// Number of tokens.
         tokens: usize,
         /// Tokens of a piece.
         context: usize,
@@ -57,9 +57,9 @@ pub enum Error {
     /// A model whose predictions cannot be scored.
     #[error("piece {piece}, position {position}: a logit is no number")]
     LogitsNotFinite {
-        /// Which piece of the text.
+        /// Index of the piece.
         piece: usize,
-        /// Which of its positions.
+        /// Index of the position in the piece.
         position: usize,
     },
 }

@@ -54,8 +54,8 @@ pub struct Observed {
 }
 
 impl Observed {
-    /// Adds an engine's values since its sequence began. Its plan must be compiled with
-    /// [`observe::Options::inputs`].
+    /// Adds the states of an engine after a sequence: names, widths and values. The engine's plan
+    /// was made with [`observe::Options::inputs`].
     pub fn add<'s>(&mut self, states: impl IntoIterator<Item = (&'s str, usize, Vec<f32>)>) {
         for (name, width, values) in states {
             let Some(tensor) = name.strip_prefix(observe::PREFIX) else { continue };

@@ -113,8 +113,8 @@ impl Host {
     /// Starts the thread, with speculation if it is given.
     ///
     /// # Errors
-    /// When the template is malformed, or there is not enough memory or no thread.
-    /// [`Error::NoSpeculation`] if speculation is not possible.
+    /// When the template is malformed, or the system refuses memory or a thread;
+    /// [`GenerationError::NoSpeculation`] where tokens cannot be guessed.
     pub fn new(model: LoadedModel, speculation: Option<Speculation>, options: Options) -> Result<Host, Error> {
         let own = || model.chat_template().map(ChatTemplate::from_source).transpose();
         let template = options.template.clone().map_or_else(own, |template| Ok(Some(template)))?;

@@ -19,8 +19,8 @@ use crate::source::{code, words};
 /// Edges between the top modules of a crate.
 pub type Graph = BTreeMap<String, BTreeSet<String>>;
 
-/// The graph of the crate or folder of modules whose root file is `root`: `src/lib.rs`, `src/main.rs`. Modules are those that
-/// the root declares.
+/// The graph of the crate whose root file is `root`: `src/lib.rs`, `src/main.rs`. Modules are those
+/// that the root declares.
 ///
 /// # Panics
 /// If a file cannot be read or ends within a literal: sources must compile.

@@ -37,7 +37,7 @@ pub enum Error {
     Trace {
         /// The file.
         path: PathBuf,
-        /// What is wrong, and where.
+        /// The fault, with its place.
         source: serde_json::Error,
     },
 }

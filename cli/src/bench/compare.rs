@@ -1,8 +1,8 @@
 //! `ixc bench --compare A B`: changes from one measurement to another, beyond noise.
 //!
-//! Both files come from `ixc bench --json`. The report first lists the differences in model,
-//! options and machine. Then, for each row that both files have, it prints the ratio of the speeds,
-//! its bounds, and whether the difference exceeds noise ([`ixc_measure::ratio`]).
+//! Both are documents of `ixc bench --json`. What differs in what was measured, on what and with what is said first; then, for each row that both have, how many
+//! times as fast the second is, between what bounds, and whether that is more than
+//! noise ([`ixc_measure::ratio`]).
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,4 +1,4 @@
-//! What can be wrong with kernels that stand in place of others ([`crate::replacements`]).
+//! Errors of kernels that replace others ([`crate::replacements`]).
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ use crate::excerpt::Excerpt;
 /// Why kernels cannot stand in place of others.
 #[derive(Debug, thiserror::Error)]
 pub enum ReplacementError {
-    /// A file that holds no kernel, or one that is called otherwise than the one whose place it takes, or of whose spec it is.
+    /// An invalid kernel file, or a kernel with another signature than the original.
     #[error("{0}")]
     Parse(Excerpt),
     /// Two files of one kernel.
@@ -29,11 +29,11 @@ pub enum ReplacementError {
     /// A kernel that takes no kernel's place.
     #[error("{}: the plan has no kernel \"{name}\"; it has {}", path.display(), some(names))]
     Unused {
-        /// Its file.
+        /// The file.
         path: PathBuf,
-        /// Its name.
+        /// The name.
         name: String,
-        /// Those of the plan.
+        /// Names of the kernels of the plan.
         names: Vec<String>,
     },
     /// A folder without kernels.
@@ -47,7 +47,7 @@ pub enum ReplacementError {
     TooManyFiles {
         /// The folder.
         path: PathBuf,
-        /// How many.
+        /// Number of files.
         found: usize,
         /// Most.
         most: usize,

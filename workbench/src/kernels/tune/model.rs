@@ -68,8 +68,8 @@ pub struct Kernel {
 pub struct Together {
     /// The choices.
     pub choices: Vec<String>,
-    /// Prefill and decode steps: seconds of a step, and speed relative to steps without the
-    /// choices, with bounds ([`crate::ratio`]).
+    /// Steps of a prompt, and of a token: seconds of a step, and how many times as fast as without
+    /// the choices, with the bounds of that ([`ixc_measure::ratio`]).
     pub rows: Vec<Row>,
     /// Whether some steps are faster and none is slower, beyond the spread.
     pub is_faster: bool,
