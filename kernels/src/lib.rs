@@ -10,29 +10,22 @@
 //! | [`quantise`] | activation formats |
 //! | [`add_bias`], [`softcap`], [`relu`], [`xielu`], [`clamp`] | biases, activation functions |
 //! | [`linear`] | matrix products of every format, with bias, residual or SwiGLU; packing |
-//! | [`rope_heads`], [`rope_append`], [`append_places`] | rotation, append to the KV cache |
-//! | [`temperature`], [`heads_temperature`] | factors of queries by position |
-//! | [`attention`], [`attention_part`], [`attention_combine`], [`attention_window`], [`attention_entries`], [`attention_tiles`] | attention over the KV cache: all of it, in parts, its last positions, these and entries, or of many rows |
-//! | [`short_conv`], [`ssm_scan`], [`wkv`], [`compress`] | recurrent states, row by row |
-//! | [`delta_net`], [`delta_net_chunks`] | the gated delta rule, row by row or in chunks |
-//! | [`stream_weights`], [`stream_mix`] | hyper-connections: weights of streams, mixed streams |
-//! | [`stream_input`] | hyper-connections: input of a block |
-//! | [`stream_attend`] | hyper-connections: attention to a row's kept streams |
-//! | [`index_top_k`] | positions that a row attends to, if a model chooses them |
-//! | [`index_scores`], [`index_choose`] | scores of parts of the positions, and the choice |
-//! | [`route`] | choice of experts for a row |
-//! | [`route_identities`] | removal of experts that return their input |
-//! | [`gather`], [`combine`] | rows in the order of experts, and the sum of their results |
+//! | [`rope_heads`], [`rope_append`], [`append_places`], [`temperature`], [`heads_temperature`] | rotation of heads, the append to the KV cache, and what positions multiply queries by |
+//! | [`attention`] | attention over the KV cache: all of it, in parts, its last positions, these and entries, or of many rows |
+//! | [`short_conv`], [`delta_net`], [`delta_net_chunks`], [`ssm_scan`], [`wkv`], [`compress`] | recurrent states, all rows of a step in order, or in chunks |
+//! | [`stream_weights`], [`stream_input`], [`stream_mix`], [`stream_attend`] | streams of a residual: what they are mixed with, what a block gets, what becomes of them, attention to what a row kept |
+//! | [`index_top_k`], [`index_scores`], [`index_choose`] | what a row attends to, where a model chooses: at once, or scores of parts and the choice among them |
+//! | [`route`], [`route_identities`], [`gather`], [`combine`] | experts: who gets a row, who gives it back as it is, its rows, what becomes of them |
 //!
 //! | building blocks | what they own |
 //! | --- | --- |
 //! | [`definition`] | the interface of a kernel's file, and the registry |
 //! | [`spec`], [`text`], [`limits`] | queries on any spec; its text; limits of typed specs |
 //! | [`signature`] | buffers and dims by name, and binding to them |
-//! | [`generate`](mod@generate) | kernel IR from a spec, for a target |
-//! | [`vectors`], [`math`], [`rms`], [`rotation`], [`cache`], [`online_softmax`], [`bf16_tile`] | pieces of generators |
-//! | [`reference`](mod@reference), [`work`] | comparison of runs with formulas; work of a call |
-//! | [`catalogue`] | named kernels, inputs for them and comparison of runs |
+//! | [`generate`](mod@generate) | from a spec to kernel IR, for a target |
+//! | [`vectors`], [`math`], [`rms`], [`rotation`], [`cache`], [`bf16_tile`] | pieces of generators |
+//! | [`reference`](mod@reference), [`work`] | runs held against formulas; what a call does |
+//! | [`catalogue`] | named kernels, inputs for them and comparison of runs: for tests and `ixc kernel` |
 //!
 //! To add a kernel, add its file, a `mod` and a line in the registry below.
 
@@ -41,11 +34,6 @@
 mod add_bias;
 mod append_places;
 mod attention;
-mod attention_combine;
-mod attention_entries;
-mod attention_part;
-mod attention_tiles;
-mod attention_window;
 mod bf16_tile;
 pub mod blocks;
 mod cache;
@@ -73,7 +61,6 @@ pub mod limits;
 mod linear;
 mod map;
 mod math;
-mod online_softmax;
 mod quantise;
 pub mod reference;
 mod relu;
@@ -136,9 +123,9 @@ registry! {
     rope_heads::RopeHeads,
     rope_append::RopeAppend,
     attention::Attention,
-    attention_part::AttentionPart,
-    attention_combine::AttentionCombine,
-    attention_tiles::AttentionTiles,
+    attention::AttentionPart,
+    attention::AttentionCombine,
+    attention::AttentionTiles,
     route::Route,
     gather::Gather,
     column_squares::ColumnSquares,
@@ -158,14 +145,14 @@ registry! {
     ssm_scan::SsmScan,
     temperature::Temperature,
     centre::Centre,
-    attention_window::AttentionWindow,
+    attention::AttentionWindow,
     stream_weights::StreamWeights,
     stream_input::StreamInput,
     stream_mix::StreamMix,
     stream_attend::StreamAttend,
     compress::Compress,
     append_places::AppendPlaces,
-    attention_entries::AttentionEntries,
+    attention::AttentionEntries,
     index_top_k::IndexTopK,
     index_scores::IndexScores,
     index_choose::IndexChoose,

@@ -1,15 +1,17 @@
-//! Attention over the last positions alone: a row sees its own and the `window - 1` before it, or those of its chunk; see [`crate::online_softmax`] for how. Positions
+//! Attention over the last positions alone: a row sees its own and the `window - 1` before it, or those of its chunk; see [`super::online_softmax`] for how. Positions
 //! are counted in the memory that is left of a state, which may begin behind the sequence's first.
 
 use ixc_ir::kernel::Kernel;
 use ixc_ir::plan::{ATTENTION_BLOCK, DimInput};
 
+use super::heads::{Heads, Scores, Window};
+use super::online_softmax::{MOST_ROWS, OfHead, attended, kernel};
+use super::whole;
 use crate::blocks;
 use crate::cache::Cache;
 use crate::catalogue::{Row, row};
 use crate::definition::Definition;
 use crate::generate::{GenerateError, Vectors, check};
-use crate::online_softmax::{Heads, MOST_ROWS, OfHead, Scores, Window, attended, kernel};
 use crate::reference::{Mismatch, Run, close};
 use crate::signature::{Holds, Signature};
 use crate::text::{Bits, spec};
@@ -155,7 +157,7 @@ impl Definition for AttentionWindow {
             [_, _, _, groups, rest, ..] => i64::from(self.rows) * groups + rest,
             _ => 1,
         };
-        crate::attention::work(call, self.group, self.d + self.dv, rows)
+        whole::work(call, self.group, self.d + self.dv, rows)
     }
 
     fn rows() -> &'static [Row] {

@@ -1,15 +1,16 @@
 //! Attention of a row over the last positions and, in the same softmax, over entries: places that several positions share, of which a row sees those
-//! that are whole, or as many as an index chose of them ([`crate::IndexTopK`]), which lie as if there were no others; see [`crate::online_softmax`] for how.
+//! that are whole, or as many as an index chose of them ([`crate::IndexTopK`]), which lie as if there were no others; see [`super::online_softmax`] for how.
 
 use ixc_ir::kernel::Kernel;
 use ixc_ir::plan::DimExpr;
 
+use super::heads::{Heads, Scores};
+use super::online_softmax::{OfHead, attended, attended_in, kernel_with_entries};
 use crate::blocks;
 use crate::cache::Cache;
 use crate::catalogue::{Row, row};
 use crate::definition::Definition;
 use crate::generate::{GenerateError, Vectors, check};
-use crate::online_softmax::{Heads, OfHead, Scores, attended, attended_in, kernel_with_entries};
 use crate::reference::{Mismatch, Run, close};
 use crate::signature::{Holds, Signature};
 use crate::text::{Bits, spec};

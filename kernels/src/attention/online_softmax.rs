@@ -34,7 +34,6 @@
 //! ([`crate::AttentionPart`]), which give maximum, sum and unscaled accumulator of each head; [`crate::AttentionCombine`]
 //! makes the result of them.
 
-mod heads;
 mod reference;
 mod scores;
 mod weigh;
@@ -42,12 +41,12 @@ mod weigh;
 use ixc_ir::kernel::{Affine, BufferId, BufferKind, DimId, Kernel, KernelBuilder, Op, Type, ValueId};
 use ixc_ir::plan::{ATTENTION_BLOCK, KEY_LANES};
 
+use super::heads::{Heads, Scores, Window, check_cap};
 use crate::cache::{Blocks, Elements, Field};
 use crate::generate::{GenerateError, MAX_POSITIONS, check};
 use crate::math;
 use crate::quantise::Scale;
 use crate::vectors::for_vectors;
-pub use heads::{Heads, Scores, Window, check_cap};
 pub use reference::{OfHead, attended, attended_in};
 
 const BLOCK: i64 = ATTENTION_BLOCK as i64;

@@ -1,14 +1,15 @@
-//! Attention of one row over a part of the positions; see [`crate::online_softmax`] for how.
+//! Attention of one row over a part of the positions; see [`super::online_softmax`] for how.
 
 use ixc_ir::kernel::Kernel;
 
-use crate::attention;
+use super::heads::{Heads, Scores};
+use super::online_softmax::{OfHead, attended, kernel};
+use super::whole;
 use crate::blocks;
 use crate::cache::Cache;
 use crate::catalogue::{Row, row};
 use crate::definition::Definition;
 use crate::generate::{GenerateError, Vectors};
-use crate::online_softmax::{Heads, OfHead, Scores, attended, kernel};
 use crate::reference::{Mismatch, Run, close};
 use crate::signature::{Holds, Signature};
 use crate::text::{Bits, spec};
@@ -116,7 +117,7 @@ impl Definition for AttentionPart {
     }
 
     fn work(&self, call: &Call<'_>) -> Work {
-        attention::work(call, self.group, self.d + self.dv, 1)
+        whole::work(call, self.group, self.d + self.dv, 1)
     }
 
     fn rows() -> &'static [Row] {

@@ -1,5 +1,5 @@
 //! Attention of many rows over the KV cache by tile products, on machines that have them: both products, queries times keys and weights
-//! times values, of bf16 with sums in f32. What a position is to a row is as in [`crate::online_softmax`], with the online softmax over
+//! times values, of bf16 with sums in f32. What a position is to a row is as in [`super::online_softmax`], with the online softmax over
 //! runs of [`RUN`] positions.
 //!
 //! ```text
@@ -19,7 +19,7 @@
 //! A tile's rows are queries: the heads of a row that share a key head, then those of the next row. 32 queries fill the two tiles
 //! of a product, so rows come in units of 32 / gcd(32, heads); what is missing of the last unit is computed as queries of zeros.
 //! Scores are powers of two: the factor on scores and log2 e are on the queries, and log2 e on a cap. Where scores are bent (Gemma 2) they are so once
-//! products are done, before maxima. There slopes, too, times log2 e, put on them what they lose with distance ([`crate::online_softmax`] says how).
+//! products are done, before maxima. There slopes, too, times log2 e, put on them what they lose with distance ([`super::online_softmax`] says how).
 //!
 //! **What is rounded.** Errors of scores are exponentiated, and what counts is their size beside differences of scores, not beside scores: where a
 //! channel's keys are all large (models with a bias on keys), one bf16 of each would be too little. So keys and queries are two bf16 each, and
@@ -60,13 +60,13 @@ use std::ops::Range;
 use ixc_ir::kernel::Kernel;
 use ixc_ir::plan::{ATTENTION_BLOCK, DimInput};
 
+use super::heads::{Scores, Window, check_cap};
 use crate::blocks::{self, Runs};
 use crate::cache::{Cache, Field};
 use crate::catalogue::{Row, row};
 use crate::definition::Definition;
 use crate::generate::{GenerateError, Vectors, check};
 use crate::math::SOFTCAP_BOUND;
-use crate::online_softmax::{Scores, Window, check_cap};
 use crate::reference::{EXP_BOUND, Mismatch, Run, UNIT, close};
 use crate::signature::{Dim, Holds, Signature};
 use crate::text::{Bits, spec};

@@ -2,14 +2,15 @@
 
 use ixc_ir::kernel::{Affine, BufferId, BufferKind, DimId, Kernel, KernelBuilder, Op, Type, ValueId};
 
+use super::super::heads;
 use super::panels::{BLOCK, KEYS, Panels, Sizes};
 use super::{AttentionTiles, PAIR, RUN, RUN_BLOCKS};
 use crate::bf16_tile::{BF16, LANES, LINE, ROWS, STEP, SUM, TILE, UPPER, multiply};
 use crate::cache::Field;
 use crate::generate::MAX_POSITIONS;
+use crate::math;
 use crate::text::Bits;
 use crate::vectors::for_vectors;
-use crate::{math, online_softmax};
 
 /// Queries of a strip: a tile's rows.
 const STRIP: i64 = ROWS;
@@ -87,7 +88,7 @@ struct Attend {
 /// Positions that a row sees, and blocks before those in the buffers.
 #[derive(Clone, Copy)]
 struct Window {
-    seen: online_softmax::Window,
+    seen: heads::Window,
     /// The last position of the text, where a row's own may lie behind it.
     end: Option<DimId>,
     first: DimId,

@@ -1,14 +1,15 @@
-//! Attention over the KV cache; see [`crate::online_softmax`] for how.
+//! Attention over the KV cache; see [`super::online_softmax`] for how.
 
 use ixc_ir::kernel::Kernel;
 use ixc_ir::plan::DimInput;
 
+use super::heads::{Heads, Scores};
+use super::online_softmax::{MOST_ROWS, OfHead, attended, kernel};
 use crate::blocks;
 use crate::cache::Cache;
 use crate::catalogue::{Row, row};
 use crate::definition::Definition;
 use crate::generate::{GenerateError, Vectors, check};
-use crate::online_softmax::{Heads, MOST_ROWS, OfHead, Scores, attended, kernel};
 use crate::reference::{Mismatch, Run, close};
 use crate::signature::{Holds, Signature};
 use crate::text::{Bits, spec};
@@ -143,7 +144,7 @@ impl Definition for Attention {
 }
 
 /// What attention of `rows` rows does, by the elements of a key and a value.
-pub(crate) fn work(call: &Call<'_>, group: u32, elements: u32, rows: i64) -> Work {
+pub(super) fn work(call: &Call<'_>, group: u32, elements: u32, rows: i64) -> Work {
     let blocks: i64 = call.dims.iter().take(2).sum();
     let queries = u64::from(group) * rows.max(0).unsigned_abs();
     let multiply_adds = queries * u64::from(elements) * 32 * blocks.max(0).unsigned_abs();

@@ -1,6 +1,6 @@
 //! What kernels give, in f64: from queries, keys and values as they are read.
 
-use super::Scores;
+use super::super::heads::Scores;
 use crate::cache::{Cache, Field};
 use crate::reference::{Buffers, Mismatch};
 
