@@ -19,10 +19,11 @@ use ixc_kernels::catalogue::ROWS;
 use ixc_kernels::catalogue::inputs;
 use ixc_kernels::{
     Activation, AddBias, AppendPlaces, AttentionEntries, Bits, Cache, Centre, Clamp, ColumnSquares, Combine, Compress,
-    Copy, DeltaNet, DeltaNetChunks, Elementwise, Embed, ExpertGroups, Gated, Gather, HeadsSum, HeadsTemperature,
+    Copy, DeltaNet, DeltaNetChunks, Elementwise, Embed, ExpertGroups, Gated, Gather, Heads, HeadsSum, HeadsTemperature,
     IndexChoose, IndexScores, IndexTopK, Map, MatmulStrategy, Pace, Quantise, Relu, RmsNorm, RmsNormPiece, RopeAppend,
-    RopeHeads, Route, RouteIdentities, Scale, ScaleHeads, Score, ShortConv, Softcap, Softmax, SsmScan, StreamAttend,
-    StreamInput, StreamMix, StreamParts, StreamWeights, SumSquares, Swiglu, Temperature, Wkv, Xielu, generate,
+    RopeHeads, Route, RouteIdentities, Scale, ScaleHeads, Score, Scores, ShortConv, Softcap, Softmax, SsmScan,
+    StreamAttend, StreamInput, StreamMix, StreamParts, StreamWeights, SumSquares, Swiglu, Temperature, Wkv, Xielu,
+    generate,
 };
 use ixc_targets::Target;
 use products::formats;
@@ -625,8 +626,9 @@ fn compressed() {
     }
     for (group_of, d, dv) in [(1, 64, 64), (3, 16, 24), (8, 64, 64), (5, 10, 33)] {
         for (sinks, window, every, blocks) in [(true, 20, 4, 1), (false, 64, 128, 2), (true, 500, 4, 3)] {
-            let scale = Bits::of(0.125);
-            let spec = AttentionEntries { group: group_of, d, dv, scale, sinks, window, every, chosen: None };
+            let heads = Heads { group: group_of, d, dv };
+            let scores = Scores { sinks, ..Scores::scaled(0.125) };
+            let spec = AttentionEntries { heads, scores, window, every, chosen: None };
             group.rows(spec, blocks);
         }
     }

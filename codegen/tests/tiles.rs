@@ -13,7 +13,9 @@ use ixc_ir::graph::quantise::quantise_rows;
 use ixc_ir::kernel::{BufferKind, Kernel, interpret, verify};
 use ixc_ir::plan::{ATTENTION_BLOCK, KEY_LANES};
 use ixc_ir::random::Random;
-use ixc_kernels::{AttentionTiles, Bits, Cache, KernelSpec, Linear, MatmulStrategy, generate, reference};
+use ixc_kernels::{
+    AttentionTiles, Bits, Cache, Heads, KernelSpec, Linear, MatmulStrategy, Scores, generate, reference,
+};
 use ixc_targets::Target;
 
 fn rows_of(random: &mut Random, format: Format, elements: usize, row_len: usize) -> Vec<u8> {
@@ -217,7 +219,7 @@ struct Sequence {
 
 impl Sequence {
     fn new(spec: AttentionTiles, positions: usize) -> Sequence {
-        let AttentionTiles { group, d, dv, heads, .. } = spec;
+        let AttentionTiles { heads: Heads { group, d, dv }, key_heads: heads, .. } = spec;
         let mut random = Random::new(u64::from(group * 1000 + d * 10 + dv));
         let floats = |random: &mut Random, n: u32| -> Vec<u8> {
             (0..n).flat_map(|_| (random.signed() * 2.0).to_le_bytes()).collect()
@@ -253,7 +255,7 @@ impl Sequence {
     /// Computes the result of an item of `rows` rows from position `first` on: interpreted,
     /// emulated and by the formula.
     fn attend(&self, first: usize, rows: usize) -> Vec<u8> {
-        let AttentionTiles { group, d, dv, heads, .. } = self.spec;
+        let AttentionTiles { heads: Heads { group, d, dv }, key_heads: heads, .. } = self.spec;
         let block = ATTENTION_BLOCK as usize;
         let dims = self.spec.dims(first as u64..(first + rows) as u64);
         // With a window, the buffers begin with the first block that the first row sees.
@@ -285,7 +287,7 @@ impl Sequence {
         ];
         // Slopes of the first heads, which decrease.
         let slopes = (0..group).flat_map(|h| (-1.5 - 0.5 * h as f32).exp2().to_le_bytes()).collect();
-        before.extend(self.spec.slopes.then_some(slopes));
+        before.extend(self.spec.scores.slopes.then_some(slopes));
         before.extend([
             vec![0xa5; extent(dv)],
             // NaN, as bf16 and as f32.
@@ -303,16 +305,12 @@ impl Sequence {
     }
 }
 
-fn attention([group, d, dv]: [u32; 3], heads: u32, rows: u32, exact: bool) -> AttentionTiles {
+fn attention([group, d, dv]: [u32; 3], key_heads: u32, rows: u32, exact: bool) -> AttentionTiles {
     let rows = rows.next_multiple_of(AttentionTiles::unit(group));
     AttentionTiles {
-        group,
-        d,
-        dv,
-        scale: Bits::of(1.0 / f64::from(d).sqrt()),
-        cap: None,
-        slopes: false,
-        heads,
+        heads: Heads { group, d, dv },
+        scores: Scores::scaled(1.0 / f64::from(d).sqrt()),
+        key_heads,
         rows,
         exact,
         window: None,
@@ -386,8 +384,9 @@ fn attention_over_chunks_and_within_caps_by_tiles_is_right() {
     for (chunk, sizes) in [(32, [3, 16, 24]), (128, [8, 64, 64]), (256, [2, 32, 16])] {
         for (exact, cap) in [(false, None), (true, Some(Bits::of(0.75))), (false, Some(Bits::of(0.75)))] {
             let of = attention(sizes, 2, 160, exact);
-            let sequence = Sequence::new(AttentionTiles { window: Some(chunk), chunked: true, cap, ..of }, 720);
-            let all = Sequence::new(AttentionTiles { cap, ..of }, 720);
+            let of = AttentionTiles { scores: Scores { cap, ..of.scores }, ..of };
+            let sequence = Sequence::new(AttentionTiles { window: Some(chunk), chunked: true, ..of }, 720);
+            let all = Sequence::new(of, 720);
             for (first, rows) in [(0u64, 17u64), (126, 3), (255, 1), (300, 160), (500, 33)] {
                 if u64::from(sizes[0] * sizes[1]) * rows < 20_000 {
                     sequence.attend(first as usize, rows as usize);
@@ -412,7 +411,8 @@ fn attention_with_slopes_by_tiles_is_right() {
     ] {
         for exact in [false, true] {
             let of = attention(sizes, 2, 70, exact);
-            let sequence = Sequence::new(AttentionTiles { slopes: true, window, chunked, cap, cache, ..of }, 720);
+            let scores = Scores { slopes: true, cap, ..of.scores };
+            let sequence = Sequence::new(AttentionTiles { scores, window, chunked, cache, ..of }, 720);
             let row = (2 * sizes[0] * sizes[2] * 4) as usize;
             let whole = sequence.attend(490, 40);
             for (first, rows) in [(0, 17), (127, 33), (490, 1), (500, 25), (513, 3), (650, 32)] {

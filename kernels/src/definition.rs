@@ -72,7 +72,7 @@ macro_rules! registry {
 
         /// Every kind of kernel.
         pub static KINDS: &[Kind] = &[
-            $(Kind { word: <$name as Text>::WORD, fields: <$name as Text>::FIELDS, rows: <$name as Definition>::rows },)*
+            $(Kind { word: <$name as Text>::WORD, fields: <$name as Part>::FIELDS, rows: <$name as Definition>::rows },)*
         ];
 
         impl KernelSpec {
@@ -99,7 +99,7 @@ macro_rules! registry {
                 let mut words = text.split_whitespace();
                 match words.next().unwrap_or_default() {
                     $(<$name as Text>::WORD => {
-                        <$name as Text>::read(&Fields::of::<$name>(words)?).map(KernelSpec::$name)
+                        <$name as Part>::read(&Fields::of::<$name>(words)?).map(KernelSpec::$name)
                     })*
                     found => Err(SpecError::unknown_kind(found)),
                 }

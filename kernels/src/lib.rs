@@ -99,8 +99,9 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 
 use definition::{Definition, registry};
-use text::{Fields, Text};
+use text::{Fields, Part, Text};
 
+pub use attention::{Heads, Scores};
 pub use cache::Cache;
 pub use gated::Activation;
 pub use generate::{GenerateError, MAX_POSITIONS, MAX_ROWS, generate};

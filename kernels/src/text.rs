@@ -170,10 +170,15 @@ pub enum FieldKind {
     Word(&'static [&'static str]),
 }
 
-/// Text of a spec after its first word; only [`spec!`] implements it.
+/// A spec's text; implemented by [`spec!`] alone.
 pub(crate) trait Text: Sized {
     /// The first word.
     const WORD: &'static str;
+}
+
+/// Fields of a spec as text: all of them, or those that several specs share; implemented by
+/// [`spec!`] alone.
+pub(crate) trait Part: Sized {
     /// The fields.
     const FIELDS: &'static [Field];
     /// Reads a spec from its fields.
@@ -182,36 +187,85 @@ pub(crate) trait Text: Sized {
     fn write(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result;
 }
 
+/// Returns how many fields there are in all lists.
+pub(crate) const fn count(lists: &[&[Field]]) -> usize {
+    let (mut sum, mut list) = (0, 0);
+    while list < lists.len() {
+        sum += lists[list].len();
+        list += 1;
+    }
+    sum
+}
+
+/// Returns the fields of all lists, which are `N`.
+pub(crate) const fn join<const N: usize>(lists: &[&[Field]]) -> [Field; N] {
+    let mut all = [Field { name: "", holds: FieldKind::Flag }; N];
+    let (mut end, mut list) = (0, 0);
+    while list < lists.len() {
+        let mut at = 0;
+        while at < lists[list].len() {
+            all[end] = lists[list][at];
+            end += 1;
+            at += 1;
+        }
+        list += 1;
+    }
+    all
+}
+
 /// Declares a spec: a struct with its first word and its fields. A field has its own name in texts,
 /// or the name after `as`. The value after `=` is its default if the text leaves it out.
+///
+/// `pub part` in place of `pub struct` declares fields that several specs share. A spec has them by
+/// `..name: Part,` before its own. Texts and JSON have all fields side by side.
 macro_rules! spec {
     (@absent) => { crate::text::Value::absent() };
     (@absent $default:expr) => { Some($default) };
     (@name $field:ident) => { stringify!($field) };
     (@name $field:ident $text:literal) => { $text };
+    ($(#[$doc:meta])* pub struct $name:ident $word:literal { $($fields:tt)* }) => {
+        spec! { $(#[$doc])* pub part $name { $($fields)* } }
+
+        impl crate::text::Text for $name {
+            const WORD: &'static str = $word;
+        }
+    };
     (
         $(#[$doc:meta])*
-        pub struct $name:ident $word:literal {
+        pub part $name:ident {
+            $(..$part:ident: $of:ident,)*
             $($(#[$field_doc:meta])* pub $field:ident $(as $text:literal)?: $type:ty $(= $default:expr)?),* $(,)?
         }
     ) => {
         $(#[$doc])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
-        pub struct $name { $($(#[$field_doc])* $(#[serde(rename = $text)])? pub $field: $type),* }
+        pub struct $name {
+            $(#[doc = concat!("See [`", stringify!($of), "`].")] #[serde(flatten)] pub $part: $of,)*
+            $($(#[$field_doc])* $(#[serde(rename = $text)])? pub $field: $type),*
+        }
 
-        impl crate::text::Text for $name {
-            const WORD: &'static str = $word;
-            const FIELDS: &'static [crate::text::Field] = &[
-                $(crate::text::Field { name: spec!(@name $field $($text)?), holds: <$type as crate::text::Value>::KIND }),*
-            ];
+        impl crate::text::Part for $name {
+            const FIELDS: &'static [crate::text::Field] = {
+                const LISTS: &[&[crate::text::Field]] = &[
+                    $(<$of as crate::text::Part>::FIELDS,)*
+                    &[$(crate::text::Field {
+                        name: spec!(@name $field $($text)?),
+                        holds: <$type as crate::text::Value>::KIND,
+                    }),*],
+                ];
+                const ALL: [crate::text::Field; crate::text::count(LISTS)] = crate::text::join(LISTS);
+                &ALL
+            };
 
             fn read(fields: &crate::text::Fields<'_>) -> Result<$name, crate::text::SpecError> {
+                $(let $part = <$of as crate::text::Part>::read(fields)?;)*
                 $(let $field: $type = fields.value(spec!(@name $field $($text)?), || spec!(@absent $($default)?))?;)*
-                Ok($name { $($field),* })
+                Ok($name { $($part,)* $($field),* })
             }
 
             fn write(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                let $name { $($field),* } = *self;
+                let $name { $($part,)* $($field),* } = *self;
+                $(crate::text::Part::write(&$part, f)?;)*
                 $(if spec!(@absent $($default)?) != Some($field) {
                     crate::text::Value::write(&$field, spec!(@name $field $($text)?), f)?;
                 })*
@@ -452,7 +506,7 @@ pub(crate) use words;
 mod tests {
     use super::*;
     use crate::catalogue::ROWS;
-    use crate::{AttentionPart, Cache, KernelSpec};
+    use crate::{AttentionPart, Cache, Heads, KernelSpec, Scores};
 
     /// Texts in printed form that the catalogue's rows do not cover: numbers at their limits,
     /// fields set or unset.
@@ -474,17 +528,9 @@ mod tests {
             assert_eq!(spec.to_string(), *text);
         }
         let scale = Bits(f32::NAN.to_bits() | 5);
-        let odd: KernelSpec = AttentionPart {
-            group: 1,
-            d: 2,
-            dv: 3,
-            scale,
-            cap: None,
-            sinks: false,
-            slopes: false,
-            cache: Cache::default(),
-        }
-        .into();
+        let scores = Scores { scale, ..Scores::scaled(1.0) };
+        let odd: KernelSpec =
+            AttentionPart { heads: Heads { group: 1, d: 2, dv: 3 }, scores, cache: Cache::default() }.into();
         assert_eq!(odd.to_string().parse(), Ok(odd));
     }
 

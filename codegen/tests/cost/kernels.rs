@@ -5,9 +5,9 @@ use ixc_codegen::x64;
 use ixc_ir::format::{Codec, FORMATS, Float, Format};
 use ixc_ir::plan::RopeStyle;
 use ixc_kernels::{
-    AddBias, Attention, AttentionCombine, AttentionPart, Bits, Cache, Combine, Elementwise, Embed, Gather, KernelSpec,
-    Linear, Map, MatmulStrategy, Pack, Quantise, RmsNorm, RmsNormPiece, RopeAppend, RopeHeads, Route, Score, Softmax,
-    SumSquares, generate,
+    AddBias, Attention, AttentionCombine, AttentionPart, Bits, Cache, Combine, Elementwise, Embed, Gather, Heads,
+    KernelSpec, Linear, Map, MatmulStrategy, Pack, Quantise, RmsNorm, RmsNormPiece, RopeAppend, RopeHeads, Route,
+    Score, Scores, Softmax, SumSquares, generate,
 };
 use ixc_targets::{Feature, Target};
 
@@ -62,26 +62,10 @@ fn all() -> Vec<KernelSpec> {
     all.push(AddBias { n: 2047 }.into());
     all.push(Gather { bytes: 999 }.into());
     all.push(Combine { n: 2047, slots: 8, residual: true }.into());
-    let (group, d, dv, scale) = (4, 128, 128, Bits::of(0.125));
-    all.push(
-        Attention {
-            group,
-            d,
-            dv,
-            scale,
-            cap: None,
-            sinks: false,
-            slopes: false,
-            heads: 8,
-            rows: 4,
-            cache: Cache::default(),
-        }
-        .into(),
-    );
-    all.push(
-        AttentionPart { group, d, dv, scale, cap: None, sinks: false, slopes: false, cache: Cache::default() }.into(),
-    );
-    all.push(AttentionCombine { group, dv, parts: 16 }.into());
+    let (heads, scores) = (Heads { group: 4, d: 128, dv: 128 }, Scores::scaled(0.125));
+    all.push(Attention { heads, scores, key_heads: 8, rows: 4, cache: Cache::default() }.into());
+    all.push(AttentionPart { heads, scores, cache: Cache::default() }.into());
+    all.push(AttentionCombine { group: heads.group, dv: heads.dv, parts: 16 }.into());
     for style in [RopeStyle::Norm, RopeStyle::Neox] {
         let norm = Some(Bits::of(1e-6));
         all.push(RopeHeads { heads: 8, d: 128, dims: 128, style, norm }.into());

@@ -10,7 +10,9 @@
 //!
 //! Zen 4 is only printed: our table for it was measured, and LLVM's contradicts the machine.
 
-use ixc_kernels::{AttentionPart, Bits, Cache, Elementwise, KernelSpec, Map, MatmulStrategy, Pack, RmsNorm, generate};
+use ixc_kernels::{
+    AttentionPart, Bits, Cache, Elementwise, Heads, KernelSpec, Map, MatmulStrategy, Pack, RmsNorm, Scores, generate,
+};
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::Path;
@@ -124,13 +126,8 @@ fn specs() -> Vec<(&'static str, KernelSpec, Choice)> {
         (
             "attention",
             AttentionPart {
-                group: 4,
-                d: 128,
-                dv: 128,
-                scale: Bits::of(0.125),
-                cap: None,
-                sinks: false,
-                slopes: false,
+                heads: Heads { group: 4, d: 128, dv: 128 },
+                scores: Scores::scaled(0.125),
                 cache: Cache::default(),
             }
             .into(),

@@ -3,7 +3,8 @@
 use ixc_ir::format::Format;
 use ixc_ir::plan::RopeStyle;
 use ixc_kernels::{
-    Attention, AttentionCombine, AttentionEntries, AttentionPart, AttentionWindow, Bits, Cache, RopeAppend,
+    Attention, AttentionCombine, AttentionEntries, AttentionPart, AttentionWindow, Bits, Cache, Heads, RopeAppend,
+    Scores,
 };
 
 use crate::support::Group;
@@ -11,10 +12,15 @@ use crate::{HALVES, ODD};
 
 /// Returns attention over a cache of halves, without options.
 fn plain(group: u32, d: u32, dv: u32) -> AttentionPart {
-    AttentionPart { group, d, dv, scale: Bits::of(0.125), cap: None, sinks: false, slopes: false, cache: HALVES }
+    AttentionPart { heads: Heads { group, d, dv }, scores: Scores::scaled(0.125), cache: HALVES }
 }
 
-/// Returns the attention of `part` for `rows` rows per item.
+/// Returns the kernel with other scores.
+fn with_scores(part: AttentionPart, scores: impl Fn(Scores) -> Scores) -> AttentionPart {
+    AttentionPart { scores: scores(part.scores), ..part }
+}
+
+/// The same that parts compute, by so many rows.
 fn of_rows(part: AttentionPart, heads: u32, rows: u32) -> Attention {
     let AttentionPart { group, d, dv, scale, cap, sinks, slopes, cache } = part;
     Attention { group, d, dv, scale, cap, sinks, slopes, heads, rows, cache }
@@ -22,9 +28,8 @@ fn of_rows(part: AttentionPart, heads: u32, rows: u32) -> Attention {
 
 /// Returns the attention of `part` through a window, or in chunks.
 fn of_window(part: AttentionPart, rows: u32, (window, chunked): (u32, bool)) -> AttentionWindow {
-    let AttentionPart { group, d, dv, scale, cap, sinks, slopes, cache } = part;
-    let both = false;
-    AttentionWindow { group, d, dv, scale, cap, sinks, slopes, heads: 2, rows, window, chunked, both, cache }
+    let AttentionPart { heads, scores, cache } = part;
+    AttentionWindow { heads, scores, key_heads: 2, rows, window, chunked, both: false, cache }
 }
 
 /// Returns the number of rows that are computed together for a group of `heads` heads.
@@ -54,7 +59,7 @@ fn attention() {
                 group.rows(of_rows(part, 1 + blocks % 2, rows), blocks);
             }
             group.rows(part, blocks);
-            let part = AttentionPart { cap: Some(Bits::of(0.5)), ..part };
+            let part = with_scores(part, |scores| Scores { cap: Some(Bits::of(0.5)), ..scores });
             group.rows(of_rows(part, 2, several(heads)), blocks);
             group.rows(part, blocks);
         }
@@ -68,7 +73,7 @@ fn attention() {
 /// Tests attention over `blocks` blocks of a cache: by one row and several, in parts, and through a
 /// window or in a chunk.
 fn every_way(group: &mut Group, part: AttentionPart, blocks: u32, window: (u32, bool)) {
-    let several = several(part.group);
+    let several = several(part.heads.group);
     for rows in [1, several] {
         group.rows(of_rows(part, 2, rows), blocks);
     }
@@ -97,7 +102,12 @@ fn attention_slopes() {
     ] {
         for blocks in [1, 2, 3] {
             let cap = (blocks == 2).then(|| Bits::of(0.5));
-            let part = AttentionPart { cap, sinks: blocks == 3, slopes: true, cache, ..plain(heads, d, dv) };
+            let part = with_scores(AttentionPart { cache, ..plain(heads, d, dv) }, |scores| Scores {
+                cap,
+                sinks: blocks == 3,
+                slopes: true,
+                ..scores
+            });
             every_way(&mut group, part, blocks, window_or_chunk(blocks));
         }
     }
@@ -108,7 +118,7 @@ fn attention_slopes() {
 fn attention_sinks() {
     let mut group = Group::new("attention_sinks");
     for (heads, d, dv) in [(1, 64, 64), (3, 16, 24), (8, 64, 64), (5, 10, 33)] {
-        let part = AttentionPart { sinks: true, ..plain(heads, d, dv) };
+        let part = with_scores(plain(heads, d, dv), |scores| Scores { sinks: true, ..scores });
         (1..=3).for_each(|blocks| every_way(&mut group, part, blocks, (20 * blocks, false)));
     }
     group.done();
@@ -123,7 +133,7 @@ fn attention_window() {
         for (window, blocks) in [(1, 1), (20, 2), (64, 3), (500, 3)] {
             group.rows(of_window(part, rows, (window, false)), blocks);
         }
-        // Rows on both sides of a chunk's beginning.
+        // Rows on both sides of where a chunk begins.
         let part = AttentionPart { cap: Some(Bits::of(0.5)), ..part };
         for (window, blocks) in [(32, 2), (64, 3)] {
             group.rows(of_window(part, rows, (window, true)), blocks);
@@ -153,7 +163,11 @@ fn cached_blocks() {
         for (heads, d, dv, sinks) in
             [(1, 32, 32, false), (3, 64, 96, true), (4, 128, 128, false), (8, 64, 64, true), (11, 96, 160, false)]
         {
-            let part = AttentionPart { cap: sinks.then(|| Bits::of(0.5)), sinks, cache, ..plain(heads, d, dv) };
+            let part = with_scores(AttentionPart { cache, ..plain(heads, d, dv) }, |scores| Scores {
+                cap: sinks.then(|| Bits::of(0.5)),
+                sinks,
+                ..scores
+            });
             (1..=3).for_each(|blocks| every_way(&mut group, part, blocks, window_or_chunk(blocks)));
         }
     }
@@ -164,14 +178,12 @@ fn cached_blocks() {
 #[test]
 fn attention_over_chosen_entries() {
     let mut group = Group::new("attention_over_chosen_entries");
-    let scale = Bits::of(0.125);
     for (group_of, n) in ODD.into_iter().enumerate() {
         for (sinks, window, every, blocks) in [(true, 20, 4, 1), (false, 64, 128, 2), (true, 500, 4, 3)] {
             let (group_of, dv) = (group_of as u32 + 1, 34 - n);
-            group.rows(
-                AttentionEntries { group: group_of, d: n, dv, scale, sinks, window, every, chosen: Some(9) },
-                blocks,
-            );
+            let heads = Heads { group: group_of, d: n, dv };
+            let scores = Scores { sinks, ..Scores::scaled(0.125) };
+            group.rows(AttentionEntries { heads, scores, window, every, chosen: Some(9) }, blocks);
         }
     }
     group.done();

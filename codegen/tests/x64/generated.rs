@@ -6,8 +6,8 @@ use ixc_ir::kernel::{Atom, BufferKind, Kernel};
 use ixc_ir::plan::RopeStyle;
 use ixc_kernels::{
     Activation, AddBias, Attention, AttentionCombine, AttentionPart, Bits, Cache, Combine, Elementwise, Embed, Gather,
-    KernelSpec, Linear, Map, MatmulStrategy, Pack, Quantise, RmsNorm, RmsNormPiece, RopeAppend, RopeHeads, Route,
-    Score, Softmax, SumSquares, Swiglu, generate,
+    Heads, KernelSpec, Linear, Map, MatmulStrategy, Pack, Quantise, RmsNorm, RmsNormPiece, RopeAppend, RopeHeads,
+    Route, Score, Scores, Softmax, SumSquares, Swiglu, generate,
 };
 use ixc_targets::Target;
 
@@ -75,27 +75,10 @@ fn specs() -> Vec<KernelSpec> {
         }
     }
     for group in [1, 4] {
-        let (d, dv, scale) = (64, 64, Bits::of(0.125));
-        specs.push(
-            Attention {
-                group,
-                d,
-                dv,
-                scale,
-                cap: None,
-                sinks: false,
-                slopes: false,
-                heads: 8,
-                rows: 16 / group,
-                cache: Cache::default(),
-            }
-            .into(),
-        );
-        specs.push(
-            AttentionPart { group, d, dv, scale, cap: None, sinks: false, slopes: false, cache: Cache::default() }
-                .into(),
-        );
-        specs.push(AttentionCombine { group, dv, parts: 16 }.into());
+        let (heads, scores) = (Heads { group, d: 64, dv: 64 }, Scores::scaled(0.125));
+        specs.push(Attention { heads, scores, key_heads: 8, rows: 16 / group, cache: Cache::default() }.into());
+        specs.push(AttentionPart { heads, scores, cache: Cache::default() }.into());
+        specs.push(AttentionCombine { group, dv: heads.dv, parts: 16 }.into());
     }
     for score in [Score::Softmax, Score::Sigmoid] {
         specs.push(

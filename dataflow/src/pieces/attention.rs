@@ -3,7 +3,7 @@
 
 use ixc_ir::format::Format;
 use ixc_ir::plan::{Arg, Leaves, RopeTable, Source};
-use ixc_kernels::{AttentionCombine, AttentionPart, KernelSpec, RopeAppend, RopeHeads};
+use ixc_kernels::{AttentionCombine, AttentionPart, Heads, KernelSpec, RopeAppend, RopeHeads};
 use ixc_passes::draft::{What, fit, row_bytes};
 use ixc_passes::error::ScheduleError;
 use ixc_passes::schedule::bind::{KernelChoice, Named, Parts};
@@ -86,7 +86,7 @@ impl Cutting<'_> {
     /// head as fit are attended together.
     pub(super) fn attention(&mut self, whole: &Whole<'_>, spec: &AttentionPart) -> Result<(), ScheduleError> {
         self.written(whole.result("part")?)?;
-        let AttentionPart { group, d, dv, scale, cap, sinks, slopes, cache } = *spec;
+        let Heads { group, d, dv } = spec.heads;
         let together = self.partition.heads(group.into(), (d.into(), dv.into()));
         let division = self.partition.division();
         let [q, y] = ["q", "part"].map(|name| self.arg(whole.arg(name)?));
@@ -108,7 +108,7 @@ impl Cutting<'_> {
             }
             let group = fit("query heads of a key head", together)?;
             let combine = AttentionCombine { group, dv, parts: division.parts };
-            let spec = AttentionPart { group, d, dv, scale, cap, sinks, slopes, cache };
+            let spec = AttentionPart { heads: Heads { group, d, dv }, ..*spec };
             let parts = Some(Parts {
                 part: "part",
                 result: "y",

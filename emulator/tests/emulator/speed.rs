@@ -1,7 +1,7 @@
 //! The speed of emulating generated kernels. It is only printed, because a wall clock proves
 //! nothing. Results are compared.
 
-use ixc_kernels::{AttentionPart, Bits, Cache, KernelSpec, Linear, MatmulStrategy, RmsNorm, generate};
+use ixc_kernels::{AttentionPart, Bits, Cache, Heads, KernelSpec, Linear, MatmulStrategy, RmsNorm, Scores, generate};
 use std::time::Instant;
 
 use ixc_ir::format::Format;
@@ -56,13 +56,8 @@ fn generated_kernels_are_emulated_fast() {
         (linear(Format::F16, MatmulStrategy::Gemv), vec![0, 1]),
         (
             AttentionPart {
-                group: 4,
-                d: 64,
-                dv: 64,
-                scale: Bits::of(0.125),
-                cap: None,
-                sinks: false,
-                slopes: false,
+                heads: Heads { group: 4, d: 64, dv: 64 },
+                scores: Scores::scaled(0.125),
                 cache: Cache::default(),
             }
             .into(),

@@ -4,7 +4,7 @@
 use ixc_ir::kernel::Kernel;
 use ixc_ir::plan::DimExpr;
 
-use super::heads::{Heads, Scores};
+use super::heads::{Heads, Operands, Scores};
 use super::online_softmax::{OfHead, attended, attended_in, kernel_with_entries};
 use crate::blocks;
 use crate::cache::Cache;
@@ -13,23 +13,15 @@ use crate::definition::Definition;
 use crate::generate::{GenerateError, Vectors, check};
 use crate::reference::{Mismatch, Run, close};
 use crate::signature::{Holds, Signature};
-use crate::text::{Bits, spec};
+use crate::text::spec;
 use crate::work::{Call, Work};
 
 spec! {
     /// Attention of `group` query heads over one key head, of which a row sees the last `window` positions and all whole entries. Items: row, and
     /// column = key head.
     pub struct AttentionEntries "attention_entries" {
-        /// Query heads that share a key head.
-        pub group: u32,
-        /// Elements of a key head.
-        pub d: u32,
-        /// Elements of a value head.
-        pub dv: u32,
-        /// Factor on scores.
-        pub scale: Bits,
-        /// Whether each head has a sink, a score without a value.
-        pub sinks: bool,
+        ..heads: Heads,
+        ..scores: Scores,
         /// Positions that a row sees, its own included.
         pub window: u32,
         /// Positions of an entry.
@@ -47,6 +39,10 @@ const ROWS: &[Row] = &[
 ];
 
 impl AttentionEntries {
+    fn operands(&self) -> Operands {
+        Operands { heads: self.heads, scores: self.scores, cache: Cache::default() }
+    }
+
     /// Blocks of entries that a row sees.
     fn entries(&self) -> DimExpr {
         let AttentionEntries { every, chosen, .. } = *self;
@@ -59,24 +55,15 @@ impl AttentionEntries {
 
 impl Definition for AttentionEntries {
     fn name(&self) -> String {
-        let AttentionEntries { group, d, dv, scale, sinks, window, every, chosen } = *self;
+        let AttentionEntries { heads, scores, window, every, chosen } = *self;
         let chosen = chosen.map_or(String::new(), |chosen| format!("_chosen{chosen}"));
-        let sinks = if sinks { "_sinks" } else { "" };
-        format!("attention_entries{every}_w{window}g{group}d{d}v{dv}_s{:x}{sinks}{chosen}", scale.0)
+        format!("attention_entries{every}_w{window}{}_{}{chosen}", heads.name(), scores.name())
     }
 
     fn signature(&self) -> Signature {
-        Signature::new()
-            .read("q", Holds::Floats)
-            .read("position", Holds::Positions)
-            .read("keys", Holds::Halves)
-            .read("values", Holds::Halves)
-            .read("whole", Holds::Whole)
-            .read("entry_keys", Holds::Halves)
-            .read("entry_values", Holds::Halves)
-            .read_if(self.sinks, "sinks", Holds::Floats)
-            .write("y", Holds::Floats)
-            .scratch("scratch")
+        let entries = [("whole", Holds::Whole), ("entry_keys", Holds::Halves), ("entry_values", Holds::Halves)];
+        self.operands()
+            .signature(&entries, "y")
             .dim("full", blocks::full())
             .dim("masked", blocks::masked())
             .dim("first", blocks::first())
@@ -84,18 +71,18 @@ impl Definition for AttentionEntries {
     }
 
     fn generate(&self, name: String, vectors: Vectors) -> Result<Kernel, GenerateError> {
-        let AttentionEntries { group, d, dv, scale, sinks, window, every, chosen: _ } = *self;
+        let AttentionEntries { scores: Scores { cap, slopes, .. }, window, every, .. } = *self;
         for (what, n) in [("a window of positions", window), ("positions of an entry", every)] {
             check(&name, what, n.into(), n > 0 && i32::try_from(n).is_ok(), "at least 1")?;
         }
-        let of = Heads { group, d, dv, cache: Cache::default() };
-        let scores = Scores { scale, cap: None, sinks, slopes: false };
-        kernel_with_entries(name, vectors.lanes, of, &scores, window)
+        for (what, is_there) in [("a cap", cap.is_some()), ("slopes", slopes)] {
+            check(&name, what, is_there.into(), !is_there, "none")?;
+        }
+        kernel_with_entries(name, vectors.lanes, self.operands(), window)
     }
 
     fn reference(&self, run: &Run<'_>) -> Result<(), Mismatch> {
-        let AttentionEntries { group, d, dv, scale, sinks, window, .. } = *self;
-        let scores = Scores { scale, cap: None, sinks, slopes: false };
+        let AttentionEntries { heads: Heads { group, d, dv }, scores, window, .. } = *self;
         let (input, output) = (run.input(), run.output());
         let (d, dv) = (d as usize, dv as usize);
         let (q, y) = (input.floats("q")?, output.floats("y")?);
@@ -106,7 +93,7 @@ impl Definition for AttentionEntries {
         for h in 0..group as usize {
             let q = &q[h * d..][..d];
             let from = (own + 1).saturating_sub(window as usize).max(first);
-            let sink = if sinks { Some(input.floats("sinks")?[h]) } else { None };
+            let sink = if scores.sinks { Some(input.floats("sinks")?[h]) } else { None };
             let (mut max, mut sum, mut acc) =
                 attended(&input, q, (dv, Cache::default()), &scores, (first, from, own), OfHead { sink, slope: None })?;
             if !seen.is_empty() {
@@ -134,7 +121,8 @@ impl Definition for AttentionEntries {
     fn work(&self, call: &Call<'_>) -> Work {
         let (of_window, entries) = (&call.dims[..2], call.dims.get(3).copied().unwrap_or(0));
         let blocks = of_window.iter().sum::<i64>() + entries;
-        let multiply_adds = u64::from(self.group) * u64::from(self.d + self.dv) * 32 * blocks.max(0).unsigned_abs();
+        let multiply_adds =
+            u64::from(self.heads.group) * u64::from(self.heads.elements()) * 32 * blocks.max(0).unsigned_abs();
         let bytes = ["keys", "values", "entry_keys", "entry_values"].iter().map(|name| call.bytes(name)).sum();
         Work { bytes, multiply_adds, arithmetic: crate::work::Arithmetic::F32 }
     }

@@ -1,4 +1,4 @@
-//! What attention is of: query heads that share a key head, what their scores are, which positions a row sees.
+//! Heads and scores, which all kernels of attention have, their signature, and windows.
 
 use ixc_ir::kernel::{KernelBuilder, Op, ValueId};
 use ixc_ir::plan::ATTENTION_BLOCK;
@@ -6,35 +6,84 @@ use ixc_ir::plan::ATTENTION_BLOCK;
 use crate::cache::Cache;
 use crate::generate::{GenerateError, MAX_POSITIONS, check};
 use crate::math;
-use crate::text::Bits;
+use crate::signature::{Holds, Signature};
+use crate::text::{Bits, spec};
 
-/// Query heads that share a key head, and what they attend over.
-#[derive(Clone, Copy, Debug)]
-pub struct Heads {
-    /// How many there are.
-    pub group: u32,
-    /// Elements of a query or key head.
-    pub d: u32,
-    /// Elements of a value head.
-    pub dv: u32,
-    /// Formats of keys and values.
-    pub cache: Cache,
+spec! {
+    /// Query heads that share a key head.
+    pub part Heads {
+        /// Query heads that share a key head.
+        pub group: u32,
+        /// Elements of a query or key head.
+        pub d: u32,
+        /// Elements of a value head.
+        pub dv: u32,
+    }
 }
 
-/// What scores are, besides products of queries and keys.
+spec! {
+    /// Scores of attention, from products of queries and keys.
+    pub part Scores {
+        /// Factor on products.
+        pub scale: Bits,
+        /// Bound that scores are bent to stay within, as by `softcap`.
+        #[serde(default)]
+        pub cap: Option<Bits>,
+        /// Whether each head has a sink, a score without a value.
+        #[serde(default)]
+        pub sinks: bool,
+        /// Whether each head's scores fall with distance, by a slope of its own.
+        #[serde(default)]
+        pub slopes: bool,
+    }
+}
+
+impl Heads {
+    /// Name of the sizes in a kernel's name.
+    pub(super) fn name(&self) -> String {
+        let Heads { group, d, dv } = *self;
+        format!("g{group}d{d}v{dv}")
+    }
+
+    /// Elements of a key and a value.
+    pub(super) fn elements(&self) -> u32 {
+        self.d + self.dv
+    }
+}
+
+/// Heads of a kernel of attention, their scores, and the formats of keys and values.
 #[derive(Clone, Copy, Debug)]
-pub struct Scores {
-    /// Factor on products.
-    pub scale: Bits,
-    /// What scores are bent to stay within.
-    pub cap: Option<Bits>,
-    /// Whether each head has one more, without a value.
-    pub sinks: bool,
-    /// Whether each head's fall with distance, by a slope of its own.
-    pub slopes: bool,
+pub(super) struct Operands {
+    pub(super) heads: Heads,
+    pub(super) scores: Scores,
+    pub(super) cache: Cache,
+}
+
+impl Operands {
+    /// Returns the buffers: queries, positions, keys and values, then `more` keys and values, what
+    /// heads have of their own, the result and scratch memory.
+    pub(super) fn signature(&self, more: &[(&'static str, Holds)], result: &'static str) -> Signature {
+        let Operands { heads, scores, cache } = *self;
+        let signature = Signature::new()
+            .read("q", Holds::Floats)
+            .read("position", Holds::Positions)
+            .read("keys", cache.keys(heads.d).holds())
+            .read("values", cache.values(heads.dv).holds());
+        more.iter()
+            .fold(signature, |signature, &(name, holds)| signature.read(name, holds))
+            .read_if(scores.sinks, "sinks", Holds::Floats)
+            .read_if(scores.slopes, "slopes", Holds::Slopes)
+            .write(result, Holds::Floats)
+            .scratch("scratch")
+    }
 }
 
 impl Scores {
+    /// Returns scores with this factor, and nothing else.
+    pub fn scaled(scale: f64) -> Scores {
+        Scores { scale: Bits::of(scale), cap: None, sinks: false, slopes: false }
+    }
+
     /// How they are called in a kernel's name.
     pub fn name(&self) -> String {
         let cap = self.cap.map_or(String::new(), |cap| format!("c{:x}", cap.0));

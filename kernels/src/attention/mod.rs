@@ -21,6 +21,7 @@ mod window;
 
 pub use self::combine::AttentionCombine;
 pub use self::entries::AttentionEntries;
+pub use self::heads::{Heads, Scores};
 pub use self::part::AttentionPart;
 pub use self::tiles::AttentionTiles;
 pub use self::whole::Attention;

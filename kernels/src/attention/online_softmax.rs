@@ -41,7 +41,7 @@ mod weigh;
 use ixc_ir::kernel::{Affine, BufferId, BufferKind, DimId, Kernel, KernelBuilder, Op, Type, ValueId};
 use ixc_ir::plan::{ATTENTION_BLOCK, KEY_LANES};
 
-use super::heads::{Heads, Scores, Window, check_cap};
+use super::heads::{Heads, Operands, Scores, Window, check_cap};
 use crate::cache::{Blocks, Elements, Field};
 use crate::generate::{GenerateError, MAX_POSITIONS, check};
 use crate::math;
@@ -164,28 +164,26 @@ struct Attend {
 
 /// Attention of a key head of several in a row, for some rows together, or a part of it, which begins at a block of its own; with a `window` a
 /// row sees so many positions, and blocks begin where the first row's do.
-pub fn kernel(
+pub(super) fn kernel(
     name: String,
     lanes: u16,
-    sizes: Heads,
-    scores: &Scores,
+    operands: Operands,
     [heads, rows]: [u32; 2],
     part: bool,
     window: Option<Window>,
 ) -> Result<Kernel, GenerateError> {
-    generated(name, lanes, sizes, scores, [heads, rows], part, Seen { window, entries: false })
+    generated(name, lanes, operands, [heads, rows], part, Seen { window, entries: false })
 }
 
 /// Attention of one row over a window and over entries, places that several positions share and that are whole.
-pub fn kernel_with_entries(
+pub(super) fn kernel_with_entries(
     name: String,
     lanes: u16,
-    sizes: Heads,
-    scores: &Scores,
+    operands: Operands,
     window: u32,
 ) -> Result<Kernel, GenerateError> {
     let window = Some(Window { positions: window, chunked: false, both: false });
-    generated(name, lanes, sizes, scores, [1, 1], false, Seen { window, entries: true })
+    generated(name, lanes, operands, [1, 1], false, Seen { window, entries: true })
 }
 
 /// What a row sees of the positions up to its own, where not all, and besides.
@@ -198,15 +196,14 @@ struct Seen {
 fn generated(
     name: String,
     lanes: u16,
-    sizes: Heads,
-    scores: &Scores,
+    operands: Operands,
     [heads, rows]: [u32; 2],
     part: bool,
     Seen { window, entries }: Seen,
 ) -> Result<Kernel, GenerateError> {
     let what = ["query heads", "elements of a key head", "elements of a value head"];
+    let Operands { heads: Heads { group, d, dv }, scores, cache } = operands;
     check_cap(&name, scores.cap)?;
-    let Heads { group, d, dv, cache } = sizes;
     what.into_iter().zip([group, d, dv]).try_for_each(|(what, n)| check(&name, what, n.into(), n > 0, "at least 1"))?;
     cache.check(&name, d, dv)?;
     let (of_keys, of_values) = (cache.keys(d), cache.values(dv));
@@ -263,7 +260,7 @@ fn generated(
         group,
         d,
         dv,
-        scores: *scores,
+        scores,
         q,
         q_row_bytes,
         position,

@@ -2,7 +2,7 @@
 
 use ixc_ir::kernel::Kernel;
 
-use super::heads::{Heads, Scores};
+use super::heads::{Heads, Operands, Scores};
 use super::online_softmax::{OfHead, attended, kernel};
 use super::whole;
 use crate::blocks;
@@ -11,29 +11,16 @@ use crate::catalogue::{Row, row};
 use crate::definition::Definition;
 use crate::generate::{GenerateError, Vectors};
 use crate::reference::{Mismatch, Run, close};
-use crate::signature::{Holds, Signature};
-use crate::text::{Bits, spec};
+use crate::signature::Signature;
+use crate::text::spec;
 use crate::work::{Call, Work};
 
 spec! {
     /// Attention of one row over a part of the positions. `part` gets, of each head, the sum of weighted values, the maximum of the
     /// scores and the sum of weights; sinks are in the first part's.
     pub struct AttentionPart "attention_part" {
-        /// Query heads that share a key head.
-        pub group: u32,
-        /// Elements of a query or key head.
-        pub d: u32,
-        /// Elements of a value head.
-        pub dv: u32,
-        /// Factor on the scores.
-        pub scale: Bits,
-        /// What scores are bent to stay within, as by `softcap`.
-        pub cap: Option<Bits>,
-        /// Whether each head has a sink, a score without a value.
-        pub sinks: bool,
-        /// Whether each head's scores fall with distance, by a slope of its own.
-        #[serde(default)]
-        pub slopes: bool,
+        ..heads: Heads,
+        ..scores: Scores,
         /// Formats of keys and values.
         #[serde(default)]
         pub cache: Cache = Cache::default(),
@@ -54,50 +41,39 @@ const ROWS: &[Row] = &[
 ];
 
 impl AttentionPart {
-    fn heads(&self) -> Heads {
-        Heads { group: self.group, d: self.d, dv: self.dv, cache: self.cache }
-    }
-
-    fn scores(&self) -> Scores {
-        Scores { scale: self.scale, cap: self.cap, sinks: self.sinks, slopes: self.slopes }
+    fn operands(&self) -> Operands {
+        Operands { heads: self.heads, scores: self.scores, cache: self.cache }
     }
 }
 
 impl Definition for AttentionPart {
     fn name(&self) -> String {
-        let AttentionPart { group, d, dv, .. } = *self;
-        format!("attention_part_g{group}d{d}v{dv}_{}{}", self.scores().name(), self.cache.suffix())
+        let AttentionPart { heads, scores, cache } = *self;
+        format!("attention_part_{}_{}{}", heads.name(), scores.name(), cache.suffix())
     }
 
     fn signature(&self) -> Signature {
-        Signature::new()
-            .read("q", Holds::Floats)
-            .read("position", Holds::Positions)
-            .read("keys", self.cache.keys(self.d).holds())
-            .read("values", self.cache.values(self.dv).holds())
-            .read_if(self.sinks, "sinks", Holds::Floats)
-            .read_if(self.slopes, "slopes", Holds::Slopes)
-            .write("part", Holds::Floats)
-            .scratch("scratch")
+        self.operands()
+            .signature(&[], "part")
             .dim("full", blocks::full())
             .dim("masked", blocks::masked())
             .dim("first", blocks::first())
     }
 
     fn generate(&self, name: String, vectors: Vectors) -> Result<Kernel, GenerateError> {
-        kernel(name, vectors.lanes, self.heads(), &self.scores(), [1, 1], true, None)
+        kernel(name, vectors.lanes, self.operands(), [1, 1], true, None)
     }
 
     fn reference(&self, run: &Run<'_>) -> Result<(), Mismatch> {
-        let (AttentionPart { group, d, dv, sinks, slopes, cache, .. }, scores) = (*self, self.scores());
+        let AttentionPart { heads: Heads { group, d, dv }, scores, cache } = *self;
         let (input, output) = (run.input(), run.output());
         let (group, d, dv) = (group as usize, d as usize, dv as usize);
         let own = input.id("position")?;
         let (q, part) = (input.floats("q")?, output.floats("part")?);
         for h in 0..group {
             let first = 32 * run.dim("first") as usize;
-            let sink = if sinks && first == 0 { Some(input.floats("sinks")?[h]) } else { None };
-            let slope = if slopes { Some(input.floats("slopes")?[h]) } else { None };
+            let sink = if scores.sinks && first == 0 { Some(input.floats("sinks")?[h]) } else { None };
+            let slope = if scores.slopes { Some(input.floats("slopes")?[h]) } else { None };
             let of_head = OfHead { sink, slope };
             let (max, sum, acc) =
                 attended(&input, &q[h * d..][..d], (dv, cache), &scores, (first, first, own), of_head)?;
@@ -117,7 +93,7 @@ impl Definition for AttentionPart {
     }
 
     fn work(&self, call: &Call<'_>) -> Work {
-        whole::work(call, self.group, self.d + self.dv, 1)
+        whole::work(call, &self.heads, 1)
     }
 
     fn rows() -> &'static [Row] {

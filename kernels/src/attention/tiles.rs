@@ -60,7 +60,7 @@ use std::ops::Range;
 use ixc_ir::kernel::Kernel;
 use ixc_ir::plan::{ATTENTION_BLOCK, DimInput};
 
-use super::heads::{Scores, Window, check_cap};
+use super::heads::{Heads, Operands, Scores, Window, check_cap};
 use crate::blocks::{self, Runs};
 use crate::cache::{Cache, Field};
 use crate::catalogue::{Row, row};
@@ -68,8 +68,8 @@ use crate::definition::Definition;
 use crate::generate::{GenerateError, Vectors, check};
 use crate::math::SOFTCAP_BOUND;
 use crate::reference::{EXP_BOUND, Mismatch, Run, UNIT, close};
-use crate::signature::{Dim, Holds, Signature};
-use crate::text::{Bits, spec};
+use crate::signature::{Dim, Signature};
+use crate::text::spec;
 use crate::work::{Arithmetic, Call, Work};
 
 /// Blocks of positions of a run: a run's panels are 96 KiB for heads of 128, in the second-level cache beside the queries; shorter runs
@@ -86,21 +86,10 @@ spec! {
     /// Attention of `group` query heads over one key head by tile products. Items: up to `rows` rows, and column = key head. Rows of
     /// `q` and `y` have all heads, `heads * group` of them. Positions after a row's own, or before its window, have weight 0.
     pub struct AttentionTiles "attention_tiles" {
-        /// Query heads that share a key head.
-        pub group: u32,
-        /// Elements of a query or key head.
-        pub d: u32,
-        /// Elements of a value head.
-        pub dv: u32,
-        /// Factor on the scores.
-        pub scale: Bits,
-        /// What scores are bent to stay within, as by `softcap`.
-        pub cap: Option<Bits>,
-        /// Whether each head's scores fall with distance, by a slope of its own.
-        #[serde(default)]
-        pub slopes: bool,
+        ..heads: Heads,
+        ..scores: Scores,
         /// Key heads of a row: how far rows are apart.
-        pub heads: u32,
+        pub key_heads as "heads": u32,
         /// Most rows of an item: whole units.
         pub rows: u32,
         /// Whether weights and values are two bf16 each, as queries and keys are.
@@ -149,8 +138,8 @@ impl AttentionTiles {
         self.window.map(|positions| Window { positions, chunked: self.chunked, both: self.both })
     }
 
-    fn scores(&self) -> Scores {
-        Scores { scale: self.scale, cap: self.cap, sinks: false, slopes: self.slopes }
+    fn operands(&self) -> Operands {
+        Operands { heads: self.heads, scores: self.scores, cache: self.cache }
     }
 
     /// Rows whose queries fill pairs of tiles.
@@ -189,26 +178,16 @@ impl AttentionTiles {
 
 impl Definition for AttentionTiles {
     fn name(&self) -> String {
-        let AttentionTiles { group, d, dv, heads, rows, exact, .. } = *self;
+        let AttentionTiles { heads, scores, key_heads, rows, exact, cache, .. } = *self;
         let exact = if exact { "_exact" } else { "" };
         let window = self.seen().map_or(String::new(), |window| format!("_{}", window.name()));
-        format!(
-            "attention_tiles{window}_g{group}d{d}v{dv}h{heads}m{rows}{exact}_{}{}",
-            self.scores().name(),
-            self.cache.suffix()
-        )
+        let (heads, scores, cache) = (heads.name(), scores.name(), cache.suffix());
+        format!("attention_tiles{window}_{heads}h{key_heads}m{rows}{exact}_{scores}{cache}")
     }
 
     fn signature(&self) -> Signature {
-        let unit = AttentionTiles::unit(self.group);
-        let signature = Signature::new()
-            .read("q", Holds::Floats)
-            .read("position", Holds::Positions)
-            .read("keys", self.cache.keys(self.d).holds())
-            .read("values", self.cache.values(self.dv).holds())
-            .read_if(self.slopes, "slopes", Holds::Slopes)
-            .write("y", Holds::Floats)
-            .scratch("scratch");
+        let unit = AttentionTiles::unit(self.heads.group);
+        let signature = self.operands().signature(&[], "y");
         let runs = Runs::of(RUN_BLOCKS);
         let signature = match self.window {
             None => signature,
@@ -225,22 +204,23 @@ impl Definition for AttentionTiles {
     }
 
     fn generate(&self, name: String, vectors: Vectors) -> Result<Kernel, GenerateError> {
-        let AttentionTiles { group, d, dv, heads, rows, chunked, cache, .. } = *self;
+        let AttentionTiles { heads: Heads { group, d, dv }, scores, key_heads, rows, chunked, cache, .. } = *self;
         let tiles = vectors.tiles;
         check(&name, "tile registers of the target", tiles.into(), tiles, "8, for attention by tiles")?;
         for (what, n) in [
             ("query heads", group),
             ("elements of a key head", d),
             ("elements of a value head", dv),
-            ("key heads", heads),
+            ("key heads", key_heads),
         ] {
             check(&name, what, n.into(), n > 0, "at least 1")?;
         }
-        check_cap(&name, self.cap)?;
+        check_cap(&name, scores.cap)?;
+        check(&name, "sinks", scores.sinks.into(), !scores.sinks, "none")?;
         if let Some(window) = self.seen() {
             window.check(&name)?;
         }
-        let of_window = self.window.is_some() && !self.slopes;
+        let of_window = self.window.is_some() && !scores.slopes;
         check(
             &name,
             "rows that see both ways",
@@ -258,15 +238,15 @@ impl Definition for AttentionTiles {
     }
 
     fn reference(&self, run: &Run<'_>) -> Result<(), Mismatch> {
-        let (AttentionTiles { group, d, dv, slopes, heads, exact, window, cache, .. }, of) = (*self, self.scores());
+        let AttentionTiles { heads: Heads { group, d, dv }, scores: of, key_heads, exact, window, cache, .. } = *self;
         let (input, output) = (run.input(), run.output());
         let (of_keys, of_values) = (cache.keys(d), cache.values(dv));
         let cut = |field: &Field| if field.codes().is_some() { CUT } else { 0.0 };
         let of_products = TWO_BF16 + cut(&of_keys);
         let rounding = if exact { TWO_BF16 + cut(&of_values) } else { 2.0 * BF16 };
-        let (group, d, dv, heads) = (group as usize, d as usize, dv as usize, heads as usize);
+        let (group, d, dv, heads) = (group as usize, d as usize, dv as usize, key_heads as usize);
         let (q, y) = (input.floats("q")?, output.floats("y")?);
-        let slopes = if slopes { Some(input.floats("slopes")?) } else { None };
+        let slopes = if of.slopes { Some(input.floats("slopes")?) } else { None };
         let (key, value) = (of_keys.reader(&input, "keys")?, of_values.reader(&input, "values")?);
         let factor = f64::from(of.scale.value());
         // Memory begins with the first block.
@@ -321,8 +301,8 @@ impl Definition for AttentionTiles {
 
     fn work(&self, call: &Call<'_>) -> Work {
         let rows = call.bytes("position") / 4;
-        let positions = call.bytes("values") / self.cache.values(self.dv).position_bytes().max(1).unsigned_abs();
-        let multiply_adds = u64::from(self.group) * u64::from(self.d + self.dv) * rows * positions;
+        let positions = call.bytes("values") / self.cache.values(self.heads.dv).position_bytes().max(1).unsigned_abs();
+        let multiply_adds = u64::from(self.heads.group) * u64::from(self.heads.elements()) * rows * positions;
         Work { bytes: call.bytes("keys") + call.bytes("values"), multiply_adds, arithmetic: Arithmetic::Bf16 }
     }
 
@@ -360,13 +340,9 @@ mod tests {
             assert!((unit * group).is_multiple_of(PAIR) && (unit == 1 || !(unit / 2 * group).is_multiple_of(PAIR)));
             assert!(rows.is_multiple_of(unit) && (rows == unit || rows * group <= 256), "{group}: {rows}");
             let spec = AttentionTiles {
-                group,
-                d: 8,
-                dv: 8,
-                scale: Bits::of(1.0),
-                cap: None,
-                slopes: false,
-                heads: 1,
+                heads: Heads { group, d: 8, dv: 8 },
+                scores: Scores::scaled(1.0),
+                key_heads: 1,
                 rows,
                 exact: false,
                 window: None,

@@ -3,7 +3,7 @@
 use ixc_ir::kernel::Kernel;
 use ixc_ir::plan::DimInput;
 
-use super::heads::{Heads, Scores};
+use super::heads::{Heads, Operands, Scores};
 use super::online_softmax::{MOST_ROWS, OfHead, attended, kernel};
 use crate::blocks;
 use crate::cache::Cache;
@@ -11,31 +11,18 @@ use crate::catalogue::{Row, row};
 use crate::definition::Definition;
 use crate::generate::{GenerateError, Vectors, check};
 use crate::reference::{Mismatch, Run, close};
-use crate::signature::{Holds, Signature};
-use crate::text::{Bits, spec};
+use crate::signature::Signature;
+use crate::text::spec;
 use crate::work::{Arithmetic, Call, Work};
 
 spec! {
     /// Attention of `group` query heads over one key head. Items: up to `rows` rows, and column = key head. Rows of `q` and `y` have all
     /// heads, `heads * group` of them. Positions after a row's own have weight 0.
     pub struct Attention "attention" {
-        /// Query heads that share a key head.
-        pub group: u32,
-        /// Elements of a query or key head.
-        pub d: u32,
-        /// Elements of a value head.
-        pub dv: u32,
-        /// Factor on the scores.
-        pub scale: Bits,
-        /// What scores are bent to stay within, as by `softcap`.
-        pub cap: Option<Bits>,
-        /// Whether each head has a sink, a score without a value.
-        pub sinks: bool,
-        /// Whether each head's scores fall with distance, by a slope of its own.
-        #[serde(default)]
-        pub slopes: bool,
+        ..heads: Heads,
+        ..scores: Scores,
         /// Key heads of a row: how far rows are apart.
-        pub heads: u32,
+        pub key_heads as "heads": u32,
         /// Rows of an item.
         pub rows: u32,
         /// Formats of keys and values.
@@ -57,33 +44,19 @@ const ROWS: &[Row] = &[
 ];
 
 impl Attention {
-    fn heads(&self) -> Heads {
-        Heads { group: self.group, d: self.d, dv: self.dv, cache: self.cache }
-    }
-
-    fn scores(&self) -> Scores {
-        Scores { scale: self.scale, cap: self.cap, sinks: self.sinks, slopes: self.slopes }
+    fn operands(&self) -> Operands {
+        Operands { heads: self.heads, scores: self.scores, cache: self.cache }
     }
 }
 
 impl Definition for Attention {
     fn name(&self) -> String {
-        let Attention { group, d, dv, heads, rows, .. } = *self;
-        format!("attention_g{group}d{d}v{dv}h{heads}m{rows}_{}{}", self.scores().name(), self.cache.suffix())
+        let Attention { heads, scores, key_heads, rows, cache } = *self;
+        format!("attention_{}h{key_heads}m{rows}_{}{}", heads.name(), scores.name(), cache.suffix())
     }
 
     fn signature(&self) -> Signature {
-        let signature = Signature::new()
-            .read("q", Holds::Floats)
-            .read("position", Holds::Positions)
-            .read("keys", self.cache.keys(self.d).holds())
-            .read("values", self.cache.values(self.dv).holds())
-            .read_if(self.sinks, "sinks", Holds::Floats)
-            .read_if(self.slopes, "slopes", Holds::Slopes)
-            .write("y", Holds::Floats)
-            .scratch("scratch")
-            .dim("full", blocks::full())
-            .dim("masked", blocks::masked());
+        let signature = self.operands().signature(&[], "y").dim("full", blocks::full()).dim("masked", blocks::masked());
         match self.rows {
             1 => signature,
             // One group of all rows, or those that there are.
@@ -92,19 +65,19 @@ impl Definition for Attention {
     }
 
     fn generate(&self, name: String, vectors: Vectors) -> Result<Kernel, GenerateError> {
-        let Attention { heads, rows, .. } = *self;
+        let Attention { key_heads, rows, .. } = *self;
         check(&name, "rows", u64::from(rows), (1..=MOST_ROWS).contains(&rows), format!("1 to {MOST_ROWS}"))?;
-        check(&name, "key heads", u64::from(heads), heads > 0, "at least 1")?;
-        kernel(name, vectors.lanes, self.heads(), &self.scores(), [heads, rows], false, None)
+        check(&name, "key heads", u64::from(key_heads), key_heads > 0, "at least 1")?;
+        kernel(name, vectors.lanes, self.operands(), [key_heads, rows], false, None)
     }
 
     fn reference(&self, run: &Run<'_>) -> Result<(), Mismatch> {
-        let (Attention { group, d, dv, sinks, slopes, heads, cache, .. }, scores) = (*self, self.scores());
+        let Attention { heads: Heads { group, d, dv }, scores, key_heads, cache, .. } = *self;
         let (input, output) = (run.input(), run.output());
-        let (group, d, dv, heads) = (group as usize, d as usize, dv as usize, heads as usize);
+        let (group, d, dv, heads) = (group as usize, d as usize, dv as usize, key_heads as usize);
         let (q, y) = (input.floats("q")?, output.floats("y")?);
-        let sinks = if sinks { Some(input.floats("sinks")?) } else { None };
-        let slopes = if slopes { Some(input.floats("slopes")?) } else { None };
+        let sinks = if scores.sinks { Some(input.floats("sinks")?) } else { None };
+        let slopes = if scores.slopes { Some(input.floats("slopes")?) } else { None };
         for (r, own) in input.ints("position")?.into_iter().enumerate() {
             for h in 0..group {
                 let q = &q[(r * heads * group + h) * d..][..d];
@@ -135,7 +108,7 @@ impl Definition for Attention {
             [_, _, groups, rest] => i64::from(self.rows) * groups + rest,
             _ => 1,
         };
-        work(call, self.group, self.d + self.dv, rows)
+        work(call, &self.heads, rows)
     }
 
     fn rows() -> &'static [Row] {
@@ -143,10 +116,10 @@ impl Definition for Attention {
     }
 }
 
-/// What attention of `rows` rows does, by the elements of a key and a value.
-pub(super) fn work(call: &Call<'_>, group: u32, elements: u32, rows: i64) -> Work {
+/// Returns the work of attention of `rows` rows.
+pub(super) fn work(call: &Call<'_>, heads: &Heads, rows: i64) -> Work {
     let blocks: i64 = call.dims.iter().take(2).sum();
-    let queries = u64::from(group) * rows.max(0).unsigned_abs();
-    let multiply_adds = queries * u64::from(elements) * 32 * blocks.max(0).unsigned_abs();
+    let queries = u64::from(heads.group) * rows.max(0).unsigned_abs();
+    let multiply_adds = queries * u64::from(heads.elements()) * 32 * blocks.max(0).unsigned_abs();
     Work { bytes: call.bytes("keys") + call.bytes("values"), multiply_adds, arithmetic: Arithmetic::F32 }
 }

@@ -4,7 +4,7 @@
 use ixc_ir::kernel::Kernel;
 use ixc_ir::plan::{ATTENTION_BLOCK, DimInput};
 
-use super::heads::{Heads, Scores, Window};
+use super::heads::{Heads, Operands, Scores, Window};
 use super::online_softmax::{MOST_ROWS, OfHead, attended, kernel};
 use super::whole;
 use crate::blocks;
@@ -13,31 +13,18 @@ use crate::catalogue::{Row, row};
 use crate::definition::Definition;
 use crate::generate::{GenerateError, Vectors, check};
 use crate::reference::{Mismatch, Run, close};
-use crate::signature::{Holds, Signature};
-use crate::text::{Bits, spec};
+use crate::signature::Signature;
+use crate::text::spec;
 use crate::work::{Call, Work};
 
 spec! {
     /// Attention of `group` query heads over one key head, of which a row sees the last `window` positions. Items: up to `rows` rows, and column =
     /// key head. Rows of `q` and `y` have all heads, `heads * group` of them. Positions after a row's own, or before its window, have weight 0.
     pub struct AttentionWindow "attention_window" {
-        /// Query heads that share a key head.
-        pub group: u32,
-        /// Elements of a key head.
-        pub d: u32,
-        /// Elements of a value head.
-        pub dv: u32,
-        /// Factor on scores.
-        pub scale: Bits,
-        /// What scores are bent to stay within, as by `softcap`.
-        pub cap: Option<Bits>,
-        /// Whether each head has a sink, a score without a value.
-        pub sinks: bool,
-        /// Whether each head's scores fall with distance, by a slope of its own.
-        #[serde(default)]
-        pub slopes: bool,
+        ..heads: Heads,
+        ..scores: Scores,
         /// Key heads of a row.
-        pub heads: u32,
+        pub key_heads as "heads": u32,
         /// Rows together; fewer are done one by one.
         pub rows: u32,
         /// Positions that a row sees, its own included.
@@ -69,36 +56,21 @@ impl AttentionWindow {
         Window { positions: self.window, chunked: self.chunked, both: self.both }
     }
 
-    fn heads(&self) -> Heads {
-        Heads { group: self.group, d: self.d, dv: self.dv, cache: self.cache }
-    }
-
-    fn scores(&self) -> Scores {
-        Scores { scale: self.scale, cap: self.cap, sinks: self.sinks, slopes: self.slopes }
+    fn operands(&self) -> Operands {
+        Operands { heads: self.heads, scores: self.scores, cache: self.cache }
     }
 }
 
 impl Definition for AttentionWindow {
     fn name(&self) -> String {
-        let AttentionWindow { group, d, dv, heads, rows, .. } = *self;
-        format!(
-            "attention_{}_g{group}d{d}v{dv}h{heads}m{rows}_{}{}",
-            self.seen().name(),
-            self.scores().name(),
-            self.cache.suffix()
-        )
+        let AttentionWindow { heads, scores, key_heads, rows, cache, .. } = *self;
+        let (window, heads) = (self.seen().name(), heads.name());
+        format!("attention_{window}_{heads}h{key_heads}m{rows}_{}{}", scores.name(), cache.suffix())
     }
 
     fn signature(&self) -> Signature {
-        Signature::new()
-            .read("q", Holds::Floats)
-            .read("position", Holds::Positions)
-            .read("keys", self.cache.keys(self.d).holds())
-            .read("values", self.cache.values(self.dv).holds())
-            .read_if(self.sinks, "sinks", Holds::Floats)
-            .read_if(self.slopes, "slopes", Holds::Slopes)
-            .write("y", Holds::Floats)
-            .scratch("scratch")
+        self.operands()
+            .signature(&[], "y")
             .dim("full", blocks::full())
             .dim("masked", blocks::masked())
             .dim("first", blocks::first())
@@ -108,23 +80,23 @@ impl Definition for AttentionWindow {
     }
 
     fn generate(&self, name: String, vectors: Vectors) -> Result<Kernel, GenerateError> {
-        let AttentionWindow { heads, rows, .. } = *self;
+        let AttentionWindow { key_heads, rows, .. } = *self;
         check(&name, "rows", rows.into(), (2..=MOST_ROWS).contains(&rows), format!("2 to {MOST_ROWS}"))?;
-        check(&name, "key heads", heads.into(), heads > 0, "at least 1")?;
+        check(&name, "key heads", key_heads.into(), key_heads > 0, "at least 1")?;
         self.seen().check(&name)?;
-        let (both, slopes) = (self.both, self.slopes);
+        let (both, slopes) = (self.both, self.scores.slopes);
         check(&name, "slopes of rows that see both ways", both.into(), !(both && slopes), "none of them")?;
-        kernel(name, vectors.lanes, self.heads(), &self.scores(), [heads, rows], false, Some(self.seen()))
+        kernel(name, vectors.lanes, self.operands(), [key_heads, rows], false, Some(self.seen()))
     }
 
     fn reference(&self, run: &Run<'_>) -> Result<(), Mismatch> {
-        let (AttentionWindow { group, d, dv, sinks, slopes, heads, cache, .. }, scores) = (*self, self.scores());
+        let AttentionWindow { heads: Heads { group, d, dv }, scores, key_heads, cache, .. } = *self;
         let (input, output) = (run.input(), run.output());
-        let (group, d, dv, heads) = (group as usize, d as usize, dv as usize, heads as usize);
+        let (group, d, dv, heads) = (group as usize, d as usize, dv as usize, key_heads as usize);
         let (q, y) = (input.floats("q")?, output.floats("y")?);
         let first = 32 * run.dim("first") as usize;
-        let sinks = if sinks { Some(input.floats("sinks")?) } else { None };
-        let slopes = if slopes { Some(input.floats("slopes")?) } else { None };
+        let sinks = if scores.sinks { Some(input.floats("sinks")?) } else { None };
+        let slopes = if scores.slopes { Some(input.floats("slopes")?) } else { None };
         for (r, own) in input.ints("position")?.into_iter().enumerate() {
             let own = own as usize;
             let last = if self.both { own.min(run.dim("end") as usize) } else { own };
@@ -157,7 +129,7 @@ impl Definition for AttentionWindow {
             [_, _, _, groups, rest, ..] => i64::from(self.rows) * groups + rest,
             _ => 1,
         };
-        whole::work(call, self.group, self.d + self.dv, rows)
+        whole::work(call, &self.heads, rows)
     }
 
     fn rows() -> &'static [Row] {

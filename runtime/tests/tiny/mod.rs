@@ -2,8 +2,9 @@
 //! step, source and input.
 
 use ixc_kernels::{
-    Activation, Attention, AttentionCombine, AttentionPart, Bits, Cache, Combine, Embed, Gather, KernelSpec, Linear,
-    MatmulStrategy, Pace, RmsNorm, RopeAppend, RopeHeads, Route, Score, Softmax, Swiglu, blocks, generate,
+    Activation, Attention, AttentionCombine, AttentionPart, Bits, Cache, Combine, Embed, Gather, Heads, KernelSpec,
+    Linear, MatmulStrategy, Pace, RmsNorm, RopeAppend, RopeHeads, Route, Score, Scores, Softmax, Swiglu, blocks,
+    generate,
 };
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -294,7 +295,7 @@ fn specs(factors: Factors) -> (Plan<KernelSpec>, Vec<u8>) {
     ]);
 
     let a = m.buffer("a", HEADS * D, tokens);
-    // One token is divided into parts; more tokens are taken three at a time.
+    // One token in parts, three at a time where there are more.
     let (group, d, dv, scale) = (HEADS, D, D, Bits::of(0.25));
     let attention = Attention {
         group,
@@ -316,20 +317,11 @@ fn specs(factors: Factors) -> (Plan<KernelSpec>, Vec<u8>) {
     args.extend([arena(a, HEADS * D * 4), arg(Source::Scratch, 0, 0)]);
     let mut attention = m.rows("attention", RowAxis::Tokens, 1, attention, &dims, args);
     attention.variants[0].row_chunk = 3;
-    let combine = m.kernel(AttentionCombine { group, dv, parts: Division::THREADS.parts });
+    let combine = m.kernel(AttentionCombine { group: HEADS, dv: D, parts: Division::THREADS.parts });
     let one = Variant {
         up_to_rows: 1,
         row_chunk: 1,
-        kernel: m.kernel(AttentionPart {
-            group,
-            d,
-            dv,
-            scale,
-            cap: None,
-            sinks: false,
-            slopes: false,
-            cache: Cache::default(),
-        }),
+        kernel: m.kernel(AttentionPart { heads, scores, cache: Cache::default() }),
         dims: vec![blocks::full(), blocks::masked(), blocks::first()],
         split: Some(Split {
             argument: 4,

@@ -2,7 +2,7 @@
 
 use ixc_ir::kernel::{Affine, BufferId, BufferKind, DimId, Kernel, KernelBuilder, Op, Type, ValueId};
 
-use super::super::heads;
+use super::super::heads::{self, Heads};
 use super::panels::{BLOCK, KEYS, Panels, Sizes};
 use super::{AttentionTiles, PAIR, RUN, RUN_BLOCKS};
 use crate::bf16_tile::{BF16, LANES, LINE, ROWS, STEP, SUM, TILE, UPPER, multiply};
@@ -99,8 +99,10 @@ struct Window {
 
 /// The kernel of a spec that was checked.
 pub(super) fn kernel(name: String, spec: &AttentionTiles) -> Kernel {
-    let [group, d, dv, heads, rows] = [spec.group, spec.d, spec.dv, spec.heads, spec.rows].map(i64::from);
-    let unit = i64::from(AttentionTiles::unit(spec.group));
+    let AttentionTiles { heads: Heads { group, d, dv }, scores, key_heads, rows, cache, .. } = *spec;
+    let (of_keys, of_values) = (cache.keys(d), cache.values(dv));
+    let unit = i64::from(AttentionTiles::unit(group));
+    let [group, d, dv, heads, rows] = [group, d, dv, key_heads, rows].map(i64::from);
     let whole = |n: i64, of: i64| (n + of - 1) / of * of;
     let parts = if spec.exact { 2 } else { 1 };
     let sizes = Sizes { d, dv, padded_d: whole(d, STEP), padded_dv: whole(dv, i64::from(LANES)), parts };
@@ -135,9 +137,8 @@ pub(super) fn kernel(name: String, spec: &AttentionTiles) -> Kernel {
         let before = window.map(|window| window.lead * block + window.head * run);
         before.unwrap_or_default() + full * run + masked * run + last * block
     };
-    let (of_keys, of_values) = (spec.cache.keys(spec.d), spec.cache.values(spec.dv));
     let (keys, values) = (b.read("keys", held(of_keys)), b.read("values", held(of_values)));
-    let slopes = spec.slopes.then(|| b.read("slopes", group * 4));
+    let slopes = scores.slopes.then(|| b.read("slopes", group * 4));
     let y = b.write("y", extent(dv));
 
     // With a unit that lacks rows, and one behind all: the last pair's next.
@@ -166,7 +167,7 @@ pub(super) fn kernel(name: String, spec: &AttentionTiles) -> Kernel {
     let scratch = b.buffer("scratch", BufferKind::Scratch, end);
     let panels = Panels { sizes, keys, values, of_keys, of_values, scratch, keys_at, values_at };
     let of_powers = |x: Bits| (f64::from(x.value()) * std::f64::consts::LOG2_E) as f32;
-    let (scale, cap) = (of_powers(spec.scale), spec.cap.map(of_powers));
+    let (scale, cap) = (of_powers(scores.scale), scores.cap.map(of_powers));
     let attend = Attend {
         sizes,
         group,

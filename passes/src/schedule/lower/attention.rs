@@ -19,7 +19,7 @@ use ixc_ir::plan::{
 };
 use ixc_kernels::{
     self as kernels, AppendPlaces, Attention, AttentionCombine, AttentionEntries, AttentionPart, AttentionTiles,
-    AttentionWindow, Bits, IndexChoose, IndexScores, IndexTopK, MAX_POSITIONS, RopeAppend, RopeHeads,
+    AttentionWindow, Bits, Heads, IndexChoose, IndexScores, IndexTopK, MAX_POSITIONS, RopeAppend, RopeHeads, Scores,
 };
 
 use super::super::bind::NamedBands;
@@ -388,14 +388,16 @@ impl Lowering<'_> {
             let slopes = Source::Weight(self.slopes(heads, &scores)?);
             args.push(("slopes", by_column(slopes, 0, row_bytes(Format::F32, group)?)));
         }
-        let (sinks, slopes) = (sinks.is_some(), scores.max_bias != 0.0);
+        let (has_sinks, slopes) = (sinks.is_some(), scores.max_bias != 0.0);
         args.extend([
             ("y", by_column(Source::Arena(y.buffer), y.row_bytes()?, row_bytes(Format::F32, group * dv)?)),
             ("scratch", scratch_arg()),
         ]);
-        let (d, dv, scale) = (cache.key, cache.value, Bits::of(scores.scale));
         let cap = Some(scores.cap).filter(|&cap| cap != 0.0).map(Bits::of);
-        let (group, heads, cache) = (fit("query heads of a key head", group)?, cache.heads, cache.formats);
+        let scores = Scores { scale: Bits::of(scores.scale), cap, sinks: has_sinks, slopes };
+        let group = fit("query heads of a key head", group)?;
+        let heads = Heads { group, d: cache.key, dv: cache.value };
+        let (key_heads, cache) = (cache.heads, cache.formats);
         let State { window, chunked, .. } = self.module.states[state.index()];
         let window = window.map(|window| fit("positions of a window", window)).transpose()?;
         // What a row sees both ways is a window to where it sees furthest.
@@ -409,30 +411,16 @@ impl Lowering<'_> {
                 let rows = (QUERIES / group).max(2);
                 vec![KernelChoice::by_chunks(
                     rows,
-                    AttentionWindow {
-                        group,
-                        d,
-                        dv,
-                        scale,
-                        cap,
-                        sinks,
-                        slopes,
-                        heads,
-                        rows,
-                        window,
-                        chunked,
-                        both,
-                        cache,
-                    },
+                    AttentionWindow { heads, scores, key_heads, rows, window, chunked, both, cache },
                 )]
             }
             (None, _) => {
                 let rows = (QUERIES / group).max(1);
-                let together = Attention { group, d, dv, scale, cap, sinks, slopes, heads, rows, cache };
-                let part = AttentionPart { group, d, dv, scale, cap, sinks, slopes, cache }.into();
+                let together = Attention { heads, scores, key_heads, rows, cache };
+                let part = AttentionPart { heads, scores, cache }.into();
                 // One token has few items, so those are divided by positions; rows of several share the loads of keys and values.
                 let division = Division::THREADS;
-                let combine = AttentionCombine { group, dv, parts: division.parts }.into();
+                let combine = AttentionCombine { group, dv: heads.dv, parts: division.parts }.into();
                 let one = KernelChoice {
                     up_to_rows: 1,
                     row_chunk: 1,
@@ -456,19 +444,18 @@ impl Lowering<'_> {
         let mut never = Vec::new();
         if self.tiles {
             why.extend([FEW, SHORT]);
-            if sinks {
+            if has_sinks {
                 never.push(("attention by tiles", "tiles know no sinks"));
             } else if marks.is_some() {
                 never.push(("attention by tiles", "tiles see all positions, and an index chose some"));
             }
         }
         // Tiles know no sinks, and see all positions.
-        if self.tiles && !sinks && marks.is_none() {
+        if self.tiles && !has_sinks && marks.is_none() {
             choices.iter_mut().for_each(|choice| choice.up_to_rows = choice.up_to_rows.min(FEW_ROWS));
             let rows = tile_rows(group, window);
             let exact = !self.is_quantised(op.results[0]);
-            let spec =
-                AttentionTiles { group, d, dv, scale, cap, slopes, heads, rows, exact, window, chunked, both, cache };
+            let spec = AttentionTiles { heads, scores, key_heads, rows, exact, window, chunked, both, cache };
             let short = rows.min(AttentionTiles::rows_of(group, TILE_QUERIES / 2));
             let shorter = (short < rows).then_some((SHORT_ROWS, short));
             for (up_to_rows, row_chunk) in shorter.into_iter().chain([(u32::MAX, rows)]) {
@@ -547,12 +534,12 @@ impl Lowering<'_> {
             let sinks = Source::Weight(self.vector(name, sinks)?);
             args.push(("sinks", by_column(sinks, 0, of_heads(group, 1)?)));
         }
-        let scale = Bits::of(op.attr("scale").float());
+        let scores = Scores { sinks: sinks.is_some(), ..Scores::scaled(op.attr("scale").float()) };
         let spec = |group: u64| -> Result<AttentionEntries, ScheduleError> {
             let group = fit("query heads of a key head", group)?;
-            let (d, dv, sinks) = (cache.key, cache.value, sinks.is_some());
+            let heads = Heads { group, d: cache.key, dv: cache.value };
             let chosen = marks.map(|marks| marks.choice.top_k);
-            Ok(AttentionEntries { group, d, dv, scale, sinks, window, every, chosen })
+            Ok(AttentionEntries { heads, scores, window, every, chosen })
         };
         let mut choice = KernelChoice::by_chunks(1, spec(group)?);
         // Few rows have few items, where many heads share a key head: eight of those share a load well enough.
