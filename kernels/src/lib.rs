@@ -33,7 +33,7 @@
 
 mod add_bias;
 mod append_places;
-mod attention;
+pub mod attention;
 mod bf16_tile;
 pub mod blocks;
 mod cache;

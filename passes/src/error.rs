@@ -5,6 +5,7 @@ use ixc_ir::format::Format;
 use ixc_ir::graph::interpret::SourceError;
 use ixc_ir::graph::rewrite::RewriteError;
 use ixc_ir::graph::verify::VerifyError;
+use ixc_kernels::attention::Refusal;
 use ixc_kernels::signature::BindError;
 use ixc_kernels::tiling::TilingError;
 
@@ -150,6 +151,14 @@ pub enum ScheduleError {
         /// The unsupported property, and the supported ones.
         problem: String,
     },
+    /// No candidate accepts an op's request.
+    #[error("{op}: no kernel does this: {}", joined(refusals))]
+    NoKernel {
+        /// The op's mnemonic.
+        op: &'static str,
+        /// Each candidate with the reason against it.
+        refusals: Vec<Refusal>,
+    },
     /// The schedule gives a kernel other arguments than the kernel takes.
     #[error(transparent)]
     Bind(#[from] BindError),
@@ -215,6 +224,11 @@ pub enum ScheduleError {
     },
 }
 
+/// Returns refusals as one text.
+fn joined(refusals: &[Refusal]) -> String {
+    refusals.iter().map(Refusal::to_string).collect::<Vec<_>>().join("; ")
+}
+
 impl ScheduleError {
     /// Returns the kind of failure.
     pub fn class(&self) -> Class {
@@ -222,6 +236,7 @@ impl ScheduleError {
             ScheduleError::Layer { .. }
             | ScheduleError::Step { .. }
             | ScheduleError::Unsupported { .. }
+            | ScheduleError::NoKernel { .. }
             | ScheduleError::Bind(_)
             | ScheduleError::NotTiled { .. }
             | ScheduleError::Tiling { .. }

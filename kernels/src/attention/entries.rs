@@ -4,8 +4,9 @@
 use ixc_ir::kernel::Kernel;
 use ixc_ir::plan::DimExpr;
 
-use super::heads::{Heads, Operands, Scores};
+use super::heads::{Heads, Operands, Scores, Window};
 use super::online_softmax::{OfHead, attended, attended_in, kernel_with_entries};
+use super::request::{Accepted, Ahead, AttentionRequest, Entries, ItemDivision, Reason};
 use crate::blocks;
 use crate::cache::Cache;
 use crate::catalogue::{Row, row};
@@ -15,6 +16,9 @@ use crate::reference::{Mismatch, Run, close};
 use crate::signature::{Holds, Signature};
 use crate::text::spec;
 use crate::work::{Call, Work};
+
+/// Query heads of a band, if a key head's are divided: so many share a load well enough.
+const BAND: u32 = 8;
 
 spec! {
     /// Attention of `group` query heads over one key head, of which a row sees the last `window` positions and all whole entries. Items: row, and
@@ -39,6 +43,33 @@ const ROWS: &[Row] = &[
 ];
 
 impl AttentionEntries {
+    /// Returns this kernel for a request.
+    ///
+    /// # Errors
+    /// The first reason against it.
+    pub fn accepts(request: &AttentionRequest) -> Result<Accepted, Reason> {
+        let AttentionRequest { heads, scores, .. } = *request;
+        let Entries { every, chosen, cache } = request.entries.ok_or(Reason::NoEntries)?;
+        Reason::Blocks.against([request.cache, cache].iter().any(|cache| *cache != Cache::default()))?;
+        let Some(Window { positions: window, chunked: false, .. }) = request.window else {
+            return Err(Reason::WindowOfEntries);
+        };
+        Reason::Ahead.against(request.ahead != Ahead::Nothing)?;
+        Reason::Chosen.against(request.chosen)?;
+        Reason::Cap.against(scores.cap.is_some())?;
+        Reason::Slopes.against(scores.slopes)?;
+        let spec = AttentionEntries { heads, scores, window, every, chosen };
+        // Few rows have few items, if many heads share a key head.
+        let division = match heads.group > BAND && heads.group.is_multiple_of(BAND) {
+            true => {
+                let heads = Heads { group: BAND, ..heads };
+                ItemDivision::Heads { group: BAND, spec: AttentionEntries { heads, ..spec }.into() }
+            }
+            false => ItemDivision::Whole,
+        };
+        Ok(Accepted { spec: spec.into(), row_chunk: 1, division, why: "it sees entries", larger: None })
+    }
+
     fn operands(&self) -> Operands {
         Operands { heads: self.heads, scores: self.scores, cache: Cache::default() }
     }

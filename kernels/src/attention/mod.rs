@@ -7,22 +7,28 @@
 //! | [`window`] | rows over their last positions |
 //! | [`entries`] | a row over its last positions and entries |
 //! | [`tiles`] | many rows, by tile products |
+//! | [`candidates`] | all of these in order of preference |
+//! | [`request`] | the request that they accept, or the reason against each |
 //! | [`heads`] | heads, scores and windows, which all of these have |
 //! | [`online_softmax`] | the generator and the reference of kernels by vectors |
 
+mod candidates;
 mod combine;
 mod entries;
 mod heads;
 mod online_softmax;
 mod part;
+mod request;
 mod tiles;
 mod whole;
 mod window;
 
+pub use self::candidates::{CANDIDATES, Candidate, ROW_COUNTS};
 pub use self::combine::AttentionCombine;
 pub use self::entries::AttentionEntries;
-pub use self::heads::{Heads, Scores};
+pub use self::heads::{Heads, Scores, Window};
 pub use self::part::AttentionPart;
+pub use self::request::{Accepted, Ahead, AttentionRequest, Entries, ItemDivision, LargerItems, Reason, Refusal};
 pub use self::tiles::AttentionTiles;
 pub use self::whole::Attention;
 pub use self::window::AttentionWindow;

@@ -1,9 +1,12 @@
 //! Attention of one row over a part of the positions; see [`super::online_softmax`] for how.
 
 use ixc_ir::kernel::Kernel;
+use ixc_ir::plan::Division;
 
+use super::combine::AttentionCombine;
 use super::heads::{Heads, Operands, Scores};
 use super::online_softmax::{OfHead, attended, kernel};
+use super::request::{Accepted, AttentionRequest, ItemDivision, Reason};
 use super::whole;
 use crate::blocks;
 use crate::cache::Cache;
@@ -41,6 +44,25 @@ const ROWS: &[Row] = &[
 ];
 
 impl AttentionPart {
+    /// Returns this kernel for a request.
+    ///
+    /// # Errors
+    /// The first reason against it.
+    pub fn accepts(request: &AttentionRequest) -> Result<Accepted, Reason> {
+        let AttentionRequest { heads, scores, cache, .. } = *request;
+        request.all_positions()?;
+        Reason::SeveralRows.against(request.rows > 1)?;
+        let division = Division::THREADS;
+        let combine = AttentionCombine { group: heads.group, dv: heads.dv, parts: division.parts }.into();
+        Ok(Accepted {
+            spec: AttentionPart { heads, scores, cache }.into(),
+            row_chunk: 1,
+            division: ItemDivision::Positions { division, combine },
+            why: "one token has few items, and threads take parts of its positions",
+            larger: None,
+        })
+    }
+
     fn operands(&self) -> Operands {
         Operands { heads: self.heads, scores: self.scores, cache: self.cache }
     }

@@ -53,6 +53,7 @@
 //! [`crate::AttentionWindow`]).
 
 mod attend;
+mod items;
 mod panels;
 
 use std::ops::Range;
@@ -60,7 +61,9 @@ use std::ops::Range;
 use ixc_ir::kernel::Kernel;
 use ixc_ir::plan::{ATTENTION_BLOCK, DimInput};
 
+pub use self::items::{FEW_ROWS, SHORT_ROWS};
 use super::heads::{Heads, Operands, Scores, Window, check_cap};
+use super::request::{Accepted, AttentionRequest, ItemDivision, LargerItems, Reason};
 use crate::blocks::{self, Runs};
 use crate::cache::{Cache, Field};
 use crate::catalogue::{Row, row};
@@ -140,6 +143,32 @@ impl AttentionTiles {
 
     fn operands(&self) -> Operands {
         Operands { heads: self.heads, scores: self.scores, cache: self.cache }
+    }
+
+    /// Returns this kernel for a request.
+    ///
+    /// # Errors
+    /// The first reason against it.
+    pub fn accepts(request: &AttentionRequest) -> Result<Accepted, Reason> {
+        let AttentionRequest { heads, scores, cache, key_heads, exact, .. } = *request;
+        Reason::NoTiles.against(!request.tiles)?;
+        Reason::Entries.against(request.entries.is_some())?;
+        Reason::Sinks.against(scores.sinks)?;
+        Reason::Chosen.against(request.chosen)?;
+        let seen = request.sight()?;
+        Reason::FewRows.against(request.rows <= FEW_ROWS)?;
+        let window = seen.map(|window| window.positions);
+        let [chunked, both] = [seen.is_some_and(|seen| seen.chunked), seen.is_some_and(|seen| seen.both)];
+        let rows = items::rows(heads.group, window);
+        let row_chunk = if request.rows <= SHORT_ROWS { items::short_rows(heads.group, rows) } else { rows };
+        const SHORT: &str = "16 threads have an item each of half as many queries";
+        Ok(Accepted {
+            spec: AttentionTiles { heads, scores, key_heads, rows, exact, window, chunked, both, cache }.into(),
+            row_chunk,
+            division: ItemDivision::Whole,
+            why: "tiles convert keys and values once for the queries of many rows",
+            larger: (row_chunk < rows).then_some(LargerItems { row_chunk: rows, why: SHORT }),
+        })
     }
 
     /// Rows whose queries fill pairs of tiles.

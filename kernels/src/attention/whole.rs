@@ -5,6 +5,7 @@ use ixc_ir::plan::DimInput;
 
 use super::heads::{Heads, Operands, Scores};
 use super::online_softmax::{MOST_ROWS, OfHead, attended, kernel};
+use super::request::{Accepted, AttentionRequest, ItemDivision, Reason};
 use crate::blocks;
 use crate::cache::Cache;
 use crate::catalogue::{Row, row};
@@ -14,6 +15,10 @@ use crate::reference::{Mismatch, Run, close};
 use crate::signature::Signature;
 use crate::text::spec;
 use crate::work::{Arithmetic, Call, Work};
+
+/// Queries that an item works on together, and that share the conversion of a block of keys and
+/// values.
+pub(super) const QUERIES: u32 = 16;
 
 spec! {
     /// Attention of `group` query heads over one key head. Items: up to `rows` rows, and column = key head. Rows of `q` and `y` have all
@@ -44,6 +49,23 @@ const ROWS: &[Row] = &[
 ];
 
 impl Attention {
+    /// Returns this kernel for a request.
+    ///
+    /// # Errors
+    /// The first reason against it.
+    pub fn accepts(request: &AttentionRequest) -> Result<Accepted, Reason> {
+        let AttentionRequest { heads, scores, cache, key_heads, .. } = *request;
+        request.all_positions()?;
+        let rows = (QUERIES / heads.group.max(1)).max(1);
+        Ok(Accepted {
+            spec: Attention { heads, scores, key_heads, rows, cache }.into(),
+            row_chunk: rows,
+            division: ItemDivision::Whole,
+            why: "rows share the loads of keys and values",
+            larger: None,
+        })
+    }
+
     fn operands(&self) -> Operands {
         Operands { heads: self.heads, scores: self.scores, cache: self.cache }
     }

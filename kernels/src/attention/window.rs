@@ -6,7 +6,8 @@ use ixc_ir::plan::{ATTENTION_BLOCK, DimInput};
 
 use super::heads::{Heads, Operands, Scores, Window};
 use super::online_softmax::{MOST_ROWS, OfHead, attended, kernel};
-use super::whole;
+use super::request::{Accepted, AttentionRequest, ItemDivision, Reason};
+use super::whole::{self, QUERIES};
 use crate::blocks;
 use crate::cache::Cache;
 use crate::catalogue::{Row, row};
@@ -52,6 +53,26 @@ const ROWS: &[Row] = &[
 ];
 
 impl AttentionWindow {
+    /// Returns this kernel for a request.
+    ///
+    /// # Errors
+    /// The first reason against it.
+    pub fn accepts(request: &AttentionRequest) -> Result<Accepted, Reason> {
+        let AttentionRequest { heads, scores, cache, key_heads, .. } = *request;
+        Reason::Entries.against(request.entries.is_some())?;
+        let Window { positions, chunked, both } = request.sight()?.ok_or(Reason::NoWindow)?;
+        Reason::Chosen.against(request.chosen)?;
+        // A window is short: one item of each key head goes through it.
+        let rows = (QUERIES / heads.group.max(1)).max(2);
+        Ok(Accepted {
+            spec: AttentionWindow { heads, scores, key_heads, rows, window: positions, chunked, both, cache }.into(),
+            row_chunk: rows,
+            division: ItemDivision::Whole,
+            why: "it reads the window alone",
+            larger: None,
+        })
+    }
+
     fn seen(&self) -> Window {
         Window { positions: self.window, chunked: self.chunked, both: self.both }
     }

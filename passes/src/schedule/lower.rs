@@ -14,12 +14,14 @@
 //! | --- | --- |
 //! | `rows` | ops on rows: embedding, elementwise, norms, quantisation |
 //! | `attention` | rotation, cache, attention |
+//! | `attend` | kernels of attention |
 //! | `recurrent` | ops that change a state token by token |
 //! | `experts` | routing, and rows in the order of their experts |
 //! | `residency` | experts that need not be in memory all at once |
 //! | `layers` | experts of layers that are run on their own |
 //! | [`super::matrix`] | products |
 
+mod attend;
 mod attention;
 mod experts;
 mod layers;
@@ -803,8 +805,8 @@ impl<'a> Lowering<'a> {
         self.tasks.by_rows(label, (rows.axis(), columns), kernel, args)
     }
 
-    /// Records which kernels of a task do how many rows. For each but the last, `why` gives the
-    /// reason why the next kernel does not do its rows.
+    /// Tells which kernels of a task do how many rows. For each but the last, `why` says why the next one does not do its rows.
+    /// Adds what `rejected` returns.
     pub(super) fn tell_by_rows(&self, label: &str, choices: &[KernelChoice], why: &[&str], never: &[(&str, &str)]) {
         let Some(decisions) = &self.decisions else { return };
         let limit = |choice: &KernelChoice| match choice.up_to_rows {
@@ -821,8 +823,7 @@ impl<'a> Lowering<'a> {
                 decision = decision.over(format!("{} by {} for {rows}", next.spec.name(), next.row_chunk), *why);
             }
         }
-        let never = never.iter().map(|(what, why)| Rejected::new(*what, *why));
-        decisions.add(decision.over_all(never));
+        decisions.add(decision.over_all(rejected()));
     }
 
     /// Returns the tiling of the products with a weight, from its attribute.

@@ -15,33 +15,20 @@ use ixc_ir::graph::types::CacheShape;
 use ixc_ir::graph::{Op, OpKind, Operand, State, StateId, ValueId, WeightId};
 use ixc_ir::plan::{
     ATTENTION_BLOCK, Arg, CHOSEN_BLOCK, Choice, Chosen, Division, Input, Leaves, LongFrequencies, RopeStyle, RopeTable,
-    Source, Temperature,
+    RowAxis, Source, Temperature,
 };
+use ixc_kernels::attention::{Ahead, AttentionRequest, Entries, Heads, Scores, Window};
 use ixc_kernels::{
-    self as kernels, AppendPlaces, Attention, AttentionCombine, AttentionEntries, AttentionPart, AttentionTiles,
-    AttentionWindow, Bits, Heads, IndexChoose, IndexScores, IndexTopK, MAX_POSITIONS, RopeAppend, RopeHeads, Scores,
+    self as kernels, AppendPlaces, Bits, IndexChoose, IndexScores, IndexTopK, MAX_POSITIONS, RopeAppend, RopeHeads,
 };
 
-use super::super::bind::NamedBands;
 use super::{ArenaRows, Binding, INDEX_BYTES, KernelChoice, Lowering, Named, Parts, Rows, ScheduleError};
-use super::{by_column, by_row, fit, row_bytes, scratch_arg, unsupported, whole};
+use super::{attend, by_column, by_row, fit, row_bytes, scratch_arg, unsupported, whole};
 
-/// Queries that attention works on together: what shares the conversion of a block of keys and values.
-const QUERIES: u32 = 16;
-/// Query heads of a band, where a key head's are divided.
-const BAND: u64 = 8;
 /// Why one token has a kernel of its own.
 const PARTS: &str = "one token has few items, and threads take parts of its positions";
-/// Most rows that tile products do not pay for, as with those of weights: below, threads would lack items.
-const FEW_ROWS: u32 = 15;
-/// Queries of an item of attention by tiles, at most.
-const TILE_QUERIES: u32 = 256;
-/// To convert a position for tiles costs some 40 cycles, a query's products and weights with it 1.5: how many queries the one is as long as.
-const CONVERSION: f64 = 27.0;
 /// Heads with slopes at most: many times those of any model, and no more than are listed.
 const MOST_SLOPES: u64 = 1 << 16;
-/// Up to so many rows items are of half as many queries, so that 16 threads have some each.
-const SHORT_ROWS: u32 = 128;
 
 impl Lowering<'_> {
     pub(super) fn rope_heads(&mut self, op: &Op, norm: Option<WeightId>) -> Result<Binding, ScheduleError> {
@@ -254,7 +241,7 @@ impl Lowering<'_> {
             let parts = Some(Parts { part: "part", result: "chosen", division, every, leaves, combine });
             choices.insert(0, KernelChoice { up_to_rows: 1, row_chunk: 1, spec, parts, bands: None });
         }
-        self.tell_by_rows(&label, &choices, &[PARTS], &[]);
+        self.tell_by_rows(&label, &choices, &[PARTS], Vec::new);
         self.tasks.task(label, (q.rows.axis(), 1), choices, &[], args)?;
         let of = if entries { Chosen::Entries } else { Chosen::Positions };
         let choice = Choice { top_k, every: every.unwrap_or(1), of };
@@ -302,7 +289,7 @@ impl Lowering<'_> {
         let parts = Some(Parts { part: "part", result: "chosen", division, every: 1, leaves, combine });
         let one = KernelChoice { up_to_rows: 1, row_chunk: 1, spec: of_part, parts, bands: None };
         let choices = vec![one, KernelChoice::by_chunks(1, spec)];
-        self.tell_by_rows(&label, &choices, &[PARTS], &[]);
+        self.tell_by_rows(&label, &choices, &[PARTS], Vec::new);
         self.tasks.task(label, (q.rows.axis(), heads), choices, &[], args)?;
         let choice = Choice { top_k, every: every.unwrap_or(1), of: Chosen::Blocks };
         Ok(Binding::Marks { bits: marks, choice, stride })
@@ -343,12 +330,15 @@ impl Lowering<'_> {
         let q = self.operand(op, "q")?;
         let ends = matches!(self.meaning(name, self.value_operand(op, "pos")?)?, Binding::Ends);
         let scores = ScoreAttrs::from_op(op);
-        let reach = Some(scores.reach).filter(|&reach| reach > 0 && !ends);
-        let reach = reach.map(|reach| fit("positions before and behind a row", reach)).transpose()?;
-        if ends || reach.is_some() {
-            self.whole_texts(op, &q)?;
-        } else {
-            self.positions(op, &q)?;
+        let ahead = match scores.reach {
+            _ if ends => Ahead::Text,
+            0 => Ahead::Nothing,
+            reach => Ahead::Positions(fit("positions before and after a row", reach)?),
+        };
+        match (ahead, q.rows) {
+            (Ahead::Nothing, _) => self.positions(op, &q)?,
+            (_, Rows::Tokens) => {}
+            _ => return unsupported(name, "rows other than tokens"),
         }
         let (state, cache) = self.cache(op)?;
         let (d, dv, kv_heads) = (u64::from(cache.key), u64::from(cache.value), u64::from(cache.heads));
@@ -362,10 +352,10 @@ impl Lowering<'_> {
         let sinks = self.opt_weight(op, "sinks");
         let marks = self.marks(op, 1)?;
         // A row's position among those that it sees.
-        let own = match reach {
-            Some(reach) => Input::Ahead(reach),
-            None if ends => Input::Ends,
-            None => Input::Positions,
+        let own = match ahead {
+            Ahead::Positions(reach) => Input::Ahead(reach),
+            Ahead::Text => Input::Ends,
+            Ahead::Nothing => Input::Positions,
         };
         let position = marks.map_or(own, |marks| Input::LastChosen(marks.choice));
         let mut args = vec![
@@ -378,111 +368,54 @@ impl Lowering<'_> {
             let sinks = Source::Weight(self.vector(name, sinks)?);
             args.push(("sinks", by_column(sinks, 0, row_bytes(Format::F32, group)?)));
         }
-        if scores.max_bias != 0.0 {
-            if marks.is_some() {
-                return unsupported(
-                    name,
-                    "scores that fall with distance over a choice of positions, which lie side by side",
-                );
-            }
+        let slopes = scores.max_bias != 0.0;
+        if slopes {
             let slopes = Source::Weight(self.slopes(heads, &scores)?);
             args.push(("slopes", by_column(slopes, 0, row_bytes(Format::F32, group)?)));
         }
-        let (has_sinks, slopes) = (sinks.is_some(), scores.max_bias != 0.0);
         args.extend([
             ("y", by_column(Source::Arena(y.buffer), y.row_bytes()?, row_bytes(Format::F32, group * dv)?)),
             ("scratch", scratch_arg()),
         ]);
         let cap = Some(scores.cap).filter(|&cap| cap != 0.0).map(Bits::of);
-        let scores = Scores { scale: Bits::of(scores.scale), cap, sinks: has_sinks, slopes };
-        let group = fit("query heads of a key head", group)?;
-        let heads = Heads { group, d: cache.key, dv: cache.value };
-        let (key_heads, cache) = (cache.heads, cache.formats);
-        let State { window, chunked, .. } = self.module.states[state.index()];
-        let window = window.map(|window| fit("positions of a window", window)).transpose()?;
-        // What a row sees both ways is a window to where it sees furthest.
-        let both = reach.is_some();
-        let window = reach.map(|reach: u32| reach.saturating_mul(2).saturating_add(1)).or(window);
-        let mut choices = match (window, marks) {
-            (Some(_), Some(_)) => return unsupported(name, "a choice of a window's positions"),
-            (_, Some(_)) if cache != kernels::Cache::default() => return unsupported(name, IN_BLOCKS),
-            // A window is short: one item of each key head goes through it.
-            (Some(window), None) => {
-                let rows = (QUERIES / group).max(2);
-                vec![KernelChoice::by_chunks(
-                    rows,
-                    AttentionWindow { heads, scores, key_heads, rows, window, chunked, both, cache },
-                )]
-            }
-            (None, _) => {
-                let rows = (QUERIES / group).max(1);
-                let together = Attention { heads, scores, key_heads, rows, cache };
-                let part = AttentionPart { heads, scores, cache }.into();
-                // One token has few items, so those are divided by positions; rows of several share the loads of keys and values.
-                let division = Division::THREADS;
-                let combine = AttentionCombine { group, dv: heads.dv, parts: division.parts }.into();
-                let one = KernelChoice {
-                    up_to_rows: 1,
-                    row_chunk: 1,
-                    spec: part,
-                    parts: Some(Parts {
-                        part: "part",
-                        result: "y",
-                        division,
-                        every: 1,
-                        leaves: Leaves::Result,
-                        combine,
-                    }),
-                    bands: None,
-                };
-                vec![one, KernelChoice::by_chunks(rows, together)]
-            }
-        };
-        const FEW: &str = "tiles do not pay for so few rows: threads would lack items";
-        const SHORT: &str = "16 threads have an item each of half as many queries";
-        let mut why = if choices.len() > 1 { vec![PARTS] } else { Vec::new() };
-        let mut never = Vec::new();
-        if self.tiles {
-            why.extend([FEW, SHORT]);
-            if has_sinks {
-                never.push(("attention by tiles", "tiles know no sinks"));
-            } else if marks.is_some() {
-                never.push(("attention by tiles", "tiles see all positions, and an index chose some"));
-            }
-        }
-        // Tiles know no sinks, and see all positions.
-        if self.tiles && !has_sinks && marks.is_none() {
-            choices.iter_mut().for_each(|choice| choice.up_to_rows = choice.up_to_rows.min(FEW_ROWS));
-            let rows = tile_rows(group, window);
-            let exact = !self.is_quantised(op.results[0]);
-            let spec = AttentionTiles { heads, scores, key_heads, rows, exact, window, chunked, both, cache };
-            let short = rows.min(AttentionTiles::rows_of(group, TILE_QUERIES / 2));
-            let shorter = (short < rows).then_some((SHORT_ROWS, short));
-            for (up_to_rows, row_chunk) in shorter.into_iter().chain([(u32::MAX, rows)]) {
-                choices.push(KernelChoice { up_to_rows, ..KernelChoice::by_chunks(row_chunk, spec) });
-            }
-        }
-        self.tell_by_rows(&label, &choices, &why, &never);
-        self.tasks.task(label, (q.rows.axis(), kv_heads), choices, &[], args)?;
+        let scores = Scores { scale: Bits::of(scores.scale), cap, sinks: sinks.is_some(), slopes };
+        let chosen = marks.is_some();
+        let request = AttentionRequest { ahead, chosen, ..self.request(op, (state, cache), group, scores)? };
+        self.attend(label, (q.rows.axis(), kv_heads), name, &request, args)?;
         Ok(Binding::ArenaRows(y))
     }
 
-    /// That attention whose rows see all of their text is one that a plan has: of tokens, with neither a window nor a choice nor scores that fall with distance,
-    /// which would be those of positions before a row alone.
-    fn whole_texts(&self, op: &Op, q: &ArenaRows) -> Result<(), ScheduleError> {
-        let name = op.kind.row().mnemonic;
-        let state = &self.module.states[self.state(op, "kv")?.index()];
-        match q.rows {
-            Rows::Tokens => {}
-            _ => return unsupported(name, "rows other than tokens"),
-        }
-        if state.window.is_some() || op.operand("chosen") != Operand::Absent {
-            return unsupported(name, "rows that see all of their text, and a window or a choice of its positions");
-        }
-        if ScoreAttrs::from_op(op).max_bias != 0.0 {
-            return unsupported(name, "scores that fall with distance where rows see what is behind them");
-        }
-        Ok(())
+    /// Returns the request of an op for attention to a state.
+    fn request(
+        &self,
+        op: &Op,
+        (state, cache): (StateId, Cache),
+        group: u64,
+        scores: Scores,
+    ) -> Result<AttentionRequest, ScheduleError> {
+        let heads = Heads { group: fit("query heads of a key head", group)?, d: cache.key, dv: cache.value };
+        let State { window, chunked, .. } = self.module.states[state.index()];
+        let window = match window {
+            Some(window) => Some(Window { positions: fit("positions of a window", window)?, chunked, both: false }),
+            None => None,
+        };
+        let exact = !self.is_quantised(op.results[0]);
+        let plain = AttentionRequest::plain(heads, scores, cache.heads);
+        Ok(AttentionRequest { cache: cache.formats, window, exact, tiles: self.tiles, ..plain })
+    }
+
+    /// Adds the task of attention, with the kernels that accept the request.
+    fn attend(
+        &mut self,
+        label: String,
+        axes: (RowAxis, u64),
+        name: &'static str,
+        request: &AttentionRequest,
+        args: Vec<Named>,
+    ) -> Result<(), ScheduleError> {
+        let selection = attend::select(name, request)?;
+        self.tell_by_rows(&label, &selection.choices, &[], || selection.rejected());
+        self.tasks.task(label, axes, selection.choices, &[], args)
     }
 
     /// By how much scores of so many heads fall with a position.
@@ -502,17 +435,13 @@ impl Lowering<'_> {
         let q = self.operand(op, "q")?;
         self.positions(op, &q)?;
         let ((state, cache), (entries, of_entries)) = (self.cache(op)?, self.cache_of(op, "entries")?);
-        [cache, of_entries].into_iter().try_for_each(|cache| cache.in_halves(name))?;
         let (d, dv, kv_heads) = (u64::from(cache.key), u64::from(cache.value), u64::from(cache.heads));
         let heads = q.width / d.max(1);
         if kv_heads == 0 || !heads.is_multiple_of(kv_heads) {
             return unsupported(name, format!("{heads} query heads on {kv_heads} key heads"));
         }
-        let State { window: Some(window), chunked: false, .. } = self.module.states[state.index()] else {
-            return unsupported(name, "entries beside a state without a window, or with chunks");
-        };
         let every = fit("positions of an entry", self.module.states[entries.index()].every)?;
-        let (group, window) = (heads / kv_heads, fit("positions of a window", window)?);
+        let group = heads / kv_heads;
         let label = format!("{name} {}", self.module.states[state.index()].name);
         let y = self.buffer(&label, q.rows, Format::F32, heads * dv)?;
         let sinks = self.opt_weight(op, "sinks");
@@ -535,20 +464,10 @@ impl Lowering<'_> {
             args.push(("sinks", by_column(sinks, 0, of_heads(group, 1)?)));
         }
         let scores = Scores { sinks: sinks.is_some(), ..Scores::scaled(op.attr("scale").float()) };
-        let spec = |group: u64| -> Result<AttentionEntries, ScheduleError> {
-            let group = fit("query heads of a key head", group)?;
-            let heads = Heads { group, d: cache.key, dv: cache.value };
-            let chosen = marks.map(|marks| marks.choice.top_k);
-            Ok(AttentionEntries { heads, scores, window, every, chosen })
-        };
-        let mut choice = KernelChoice::by_chunks(1, spec(group)?);
-        // Few rows have few items, where many heads share a key head: eight of those share a load well enough.
-        if let Some(count) = group.checked_div(BAND).filter(|&count| count > 1 && group.is_multiple_of(BAND)) {
-            let strides = [("q", of_heads(BAND, d)?), ("y", of_heads(BAND, dv)?), ("sinks", of_heads(BAND, 1)?)];
-            let strides = strides.into_iter().filter(|(name, _)| *name != "sinks" || sinks.is_some()).collect();
-            choice.bands = Some(NamedBands { count, spec: spec(BAND)?.into(), strides });
-        }
-        self.tasks.task(label, (q.rows.axis(), kv_heads), vec![choice], &[], args)?;
+        let chosen = marks.map(|marks| marks.choice.top_k);
+        let entries = Some(Entries { every, chosen, cache: of_entries.formats });
+        let request = AttentionRequest { entries, ..self.request(op, (state, cache), group, scores)? };
+        self.attend(label, (q.rows.axis(), kv_heads), name, &request, args)?;
         Ok(Binding::ArenaRows(y))
     }
 
@@ -650,19 +569,6 @@ impl Lowering<'_> {
     }
 }
 
-/// Rows of an item of attention by tiles. Over all positions before them these are as many as may be. Rows of a window share conversions, too, but
-/// what one of them sees and another does not is computed for both: an item goes through the window and as many positions as it has rows.
-fn tile_rows(group: u32, window: Option<u32>) -> u32 {
-    let most = AttentionTiles::rows_of(group, TILE_QUERIES);
-    let Some(window) = window else { return most };
-    let unit = AttentionTiles::unit(group);
-    // Of a query, in what the products and weights with a position cost.
-    let cost =
-        |rows: u32| (f64::from(window) + f64::from(rows)) * (1.0 + CONVERSION / (f64::from(rows) * f64::from(group)));
-    let rows = (1..=most / unit).map(|units| units * unit);
-    rows.min_by(|a, b| cost(*a).total_cmp(&cost(*b))).unwrap_or(most)
-}
-
 /// What ops that choose positions or share places take no keys and values in.
 const IN_BLOCKS: &str = "keys or values in blocks; it takes them in f16";
 
@@ -706,19 +612,4 @@ fn rope_args(table: u32) -> [Named; 3] {
         ("lane", by_row(Source::Input(Input::PositionLane), INDEX_BYTES)),
         ("table", whole(Source::Rope(table))),
     ]
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn items_of_short_windows_have_few_rows() {
-        let rows = |window, groups: [u32; 4]| groups.map(|group| tile_rows(group, window));
-        assert_eq!(rows(None, [1, 3, 8, 64]), [256, 64, 32, 4]);
-        assert_eq!(rows(Some(128), [1, 3, 8, 64]), [64, 32, 20, 4]);
-        assert_eq!(rows(Some(1024), [1, 3, 8, 64]), [160, 64, 32, 4]);
-        assert_eq!(rows(Some(1), [1, 3, 8, 64]), [32, 32, 4, 1]);
-        assert_eq!(rows(Some(u32::MAX), [1, 3, 8, 64]), [256, 64, 32, 4]);
-    }
 }

@@ -1,0 +1,50 @@
+//! Kernels of attention in order of preference: the first that accepts a request gets it.
+//!
+//! ```
+//! use ixc_kernels::attention::{AttentionRequest, CANDIDATES, Heads, Scores};
+//!
+//! let heads = Heads { group: 4, d: 64, dv: 64 };
+//! let plain = AttentionRequest::plain(heads, Scores::scaled(0.125), 8);
+//! let request = AttentionRequest { rows: 8, ..plain };
+//! let mut accepted = CANDIDATES.iter().filter_map(|candidate| candidate.accepts(&request).ok());
+//! assert_eq!(accepted.next().unwrap().spec.name(), "attention_g4d64v64h8m4_s3e000000");
+//! ```
+
+use super::entries::AttentionEntries;
+use super::part::AttentionPart;
+use super::request::{Accepted, AttentionRequest, Reason};
+use super::tiles::{AttentionTiles, FEW_ROWS, SHORT_ROWS};
+use super::whole::Attention;
+use super::window::AttentionWindow;
+use crate::text::Text;
+
+/// A kernel that may do what a request asks for.
+#[derive(Clone, Copy, Debug)]
+pub struct Candidate {
+    /// First word of its spec.
+    pub kernel: &'static str,
+    accepts: fn(&AttentionRequest) -> Result<Accepted, Reason>,
+}
+
+impl Candidate {
+    /// Returns the kernel for a request.
+    ///
+    /// # Errors
+    /// The first reason against it.
+    pub fn accepts(&self, request: &AttentionRequest) -> Result<Accepted, Reason> {
+        (self.accepts)(request)
+    }
+}
+
+/// All kernels of attention, the one that is preferred first. Those that do one thing only come
+/// before [`Attention`], which does most.
+pub static CANDIDATES: &[Candidate] = &[
+    Candidate { kernel: AttentionEntries::WORD, accepts: AttentionEntries::accepts },
+    Candidate { kernel: AttentionTiles::WORD, accepts: AttentionTiles::accepts },
+    Candidate { kernel: AttentionWindow::WORD, accepts: AttentionWindow::accepts },
+    Candidate { kernel: AttentionPart::WORD, accepts: AttentionPart::accepts },
+    Candidate { kernel: Attention::WORD, accepts: Attention::accepts },
+];
+
+/// Numbers of rows, in ascending order, between which no answer changes.
+pub const ROW_COUNTS: [u32; 4] = [1, FEW_ROWS, SHORT_ROWS, u32::MAX];

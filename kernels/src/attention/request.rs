@@ -1,0 +1,240 @@
+//! Request for attention, as an op of a graph makes it, and the answers of kernels.
+//!
+//! A kernel's `accepts` reads the request alone. It returns a spec with the items that suit it, or
+//! the first reason against the kernel.
+
+use std::fmt;
+
+use ixc_ir::plan::Division;
+
+use super::heads::{Heads, Scores, Window};
+use crate::KernelSpec;
+use crate::cache::Cache;
+
+/// Attention that an op asks for, and the max rows of a step.
+#[derive(Clone, Copy, Debug)]
+pub struct AttentionRequest {
+    /// Query heads that share a key head.
+    pub heads: Heads,
+    /// Scores of positions and entries.
+    pub scores: Scores,
+    /// Formats of keys and values.
+    pub cache: Cache,
+    /// Key heads of a row.
+    pub key_heads: u32,
+    /// Window of the state: positions up to its own that a row sees, if not all.
+    pub window: Option<Window>,
+    /// Positions after its own that a row sees.
+    pub ahead: Ahead,
+    /// Whether an index chose the positions.
+    pub chosen: bool,
+    /// Entries that rows see in addition to positions.
+    pub entries: Option<Entries>,
+    /// Whether results stay f32, so that weights rounded to bf16 would lose too much.
+    pub exact: bool,
+    /// Whether the target has tile registers.
+    pub tiles: bool,
+    /// Max rows of a step.
+    pub rows: u32,
+}
+
+/// Positions after its own that a row sees.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ahead {
+    /// No position.
+    Nothing,
+    /// This number; a row sees as many before its own.
+    Positions(u32),
+    /// Positions up to the end of the text.
+    Text,
+}
+
+/// Places that several positions share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entries {
+    /// Positions of an entry.
+    pub every: u32,
+    /// Max entries that a row sees, if an index chose them.
+    pub chosen: Option<u32>,
+    /// Formats of their keys and values.
+    pub cache: Cache,
+}
+
+/// A kernel that does what a request asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Accepted {
+    /// The kernel.
+    pub spec: KernelSpec,
+    /// Max rows of an item.
+    pub row_chunk: u32,
+    /// Division of an item, if threads would lack items.
+    pub division: ItemDivision,
+    /// Advantage over kernels that are asked later.
+    pub why: &'static str,
+    /// Larger items that the kernel does not get here.
+    pub larger: Option<LargerItems>,
+}
+
+/// Division of an item of one row.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ItemDivision {
+    /// The item stays whole.
+    Whole,
+    /// Each part has some positions; a second kernel combines the parts.
+    Positions {
+        /// Number and sizes of the parts.
+        division: Division,
+        /// The second kernel.
+        combine: KernelSpec,
+    },
+    /// Each band has some of the query heads.
+    Heads {
+        /// Query heads of a band.
+        group: u32,
+        /// The kernel of a band.
+        spec: KernelSpec,
+    },
+}
+
+/// Items with more rows than a kernel gets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LargerItems {
+    /// Max rows of an item.
+    pub row_chunk: u32,
+    /// Reason against them.
+    pub why: &'static str,
+}
+
+/// Reason why a kernel does not get a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
+pub enum Reason {
+    /// Another kernel accepts the request, and is asked first.
+    #[error("{0}")]
+    Preferred(&'static str),
+    /// Entries are requested.
+    #[error("it sees no entries")]
+    Entries,
+    /// No entries are requested.
+    #[error("there are no entries")]
+    NoEntries,
+    /// The state with the entries has no window, or chunks.
+    #[error("entries need a window without chunks")]
+    WindowOfEntries,
+    /// A window is requested.
+    #[error("it sees all positions, and rows see a window of them")]
+    Window,
+    /// No window is requested.
+    #[error("rows see all positions, not a window of them")]
+    NoWindow,
+    /// An index chose the positions.
+    #[error("it sees no positions that an index chose")]
+    Chosen,
+    /// Positions after a row's own are requested.
+    #[error("it sees no positions after a row's own")]
+    Ahead,
+    /// Positions after a row's own are requested, and the state has a window.
+    #[error("it sees no positions after a row's own if the state has a window")]
+    AheadOfWindow,
+    /// Positions after a row's own are requested, and an index chose the positions.
+    #[error("it sees no positions after a row's own if an index chose some")]
+    AheadOfChoice,
+    /// Positions after a row's own are requested, with slopes.
+    #[error("its scores fall with distance before a row alone, and rows see positions after their own")]
+    AheadWithSlopes,
+    /// Slopes are requested.
+    #[error("its scores do not fall with distance")]
+    Slopes,
+    /// Slopes are requested, and an index chose the positions, which lie side by side.
+    #[error("it has no scores that fall with distance over a choice of positions")]
+    SlopesOfChoice,
+    /// A cap is requested.
+    #[error("it bends no scores")]
+    Cap,
+    /// Sinks are requested.
+    #[error("it has no sinks")]
+    Sinks,
+    /// Keys or values are in blocks, of chosen positions or with entries.
+    #[error("it takes chosen positions and entries in f16, not in blocks")]
+    Blocks,
+    /// The target has no tile registers.
+    #[error("the target has no tile registers")]
+    NoTiles,
+    /// A step has too few rows.
+    #[error("tiles do not pay for so few rows: threads would lack items")]
+    FewRows,
+    /// A step has several rows.
+    #[error("it takes one row")]
+    SeveralRows,
+}
+
+impl Reason {
+    /// Returns this reason as an error if a request has what the kernel lacks.
+    pub(super) fn against(self, is_requested: bool) -> Result<(), Reason> {
+        if is_requested { Err(self) } else { Ok(()) }
+    }
+}
+
+/// A kernel that does not get a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Refusal {
+    /// First word of the kernel's spec.
+    pub kernel: &'static str,
+    /// Reason against it.
+    pub reason: Reason,
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.kernel, self.reason)
+    }
+}
+
+impl AttentionRequest {
+    /// Returns a request for one row that sees all positions up to its own, without tiles.
+    pub fn plain(heads: Heads, scores: Scores, key_heads: u32) -> AttentionRequest {
+        AttentionRequest {
+            heads,
+            scores,
+            cache: Cache::default(),
+            key_heads,
+            window: None,
+            ahead: Ahead::Nothing,
+            chosen: false,
+            entries: None,
+            exact: true,
+            tiles: false,
+            rows: 1,
+        }
+    }
+
+    /// Returns the window that rows see, or `None` if they see all positions. Rows that see as far
+    /// ahead as back have a window that ends ahead of them.
+    ///
+    /// # Errors
+    /// Positions ahead together with a window, a choice or slopes.
+    pub(super) fn sight(&self) -> Result<Option<Window>, Reason> {
+        let window = match self.ahead {
+            Ahead::Nothing => return Ok(self.window),
+            Ahead::Positions(reach) => {
+                let positions = reach.saturating_mul(2).saturating_add(1);
+                Some(Window { positions, chunked: false, both: true })
+            }
+            Ahead::Text => None,
+        };
+        Reason::AheadOfWindow.against(self.window.is_some())?;
+        Reason::AheadOfChoice.against(self.chosen)?;
+        Reason::AheadWithSlopes.against(self.scores.slopes)?;
+        Ok(window)
+    }
+
+    /// Checks that rows see all positions, or those that an index chose, as if there were no others.
+    ///
+    /// # Errors
+    /// A window, entries, or what a choice cannot have.
+    pub(super) fn all_positions(&self) -> Result<(), Reason> {
+        Reason::Entries.against(self.entries.is_some())?;
+        Reason::Window.against(self.sight()?.is_some())?;
+        Reason::SlopesOfChoice.against(self.chosen && self.scores.slopes)?;
+        Reason::Blocks.against(self.chosen && self.cache != Cache::default())
+    }
+}

@@ -1,0 +1,48 @@
+//! Rows of an item of attention by tiles.
+
+use super::AttentionTiles;
+
+/// Max rows of a step that tile products do not pay for, as with those of weights: threads would
+/// lack items.
+pub const FEW_ROWS: u32 = 15;
+/// Max rows of a step whose items have half as many queries, so that each of 16 threads has some.
+pub const SHORT_ROWS: u32 = 128;
+/// Max queries of an item.
+const QUERIES: u32 = 256;
+/// Queries whose products and weights with a position, 1.5 cycles each, take as long as converting
+/// the position, some 40 cycles.
+const CONVERSION: f64 = 27.0;
+
+/// Returns the max rows of an item in a long step. Without a window these are as many as may be.
+/// Rows of a window share conversions, too. But each row computes what one of them sees: an item
+/// goes through the window and as many positions as it has rows.
+pub fn rows(group: u32, window: Option<u32>) -> u32 {
+    let most = AttentionTiles::rows_of(group, QUERIES);
+    let Some(window) = window else { return most };
+    let unit = AttentionTiles::unit(group);
+    // Of a query, in what the products and weights with a position cost.
+    let cost =
+        |rows: u32| (f64::from(window) + f64::from(rows)) * (1.0 + CONVERSION / (f64::from(rows) * f64::from(group)));
+    let rows = (1..=most / unit).map(|units| units * unit);
+    rows.min_by(|a, b| cost(*a).total_cmp(&cost(*b))).unwrap_or(most)
+}
+
+/// Returns the max rows of an item in a step of up to [`SHORT_ROWS`], of a kernel for `rows`.
+pub fn short_rows(group: u32, rows: u32) -> u32 {
+    rows.min(AttentionTiles::rows_of(group, QUERIES / 2))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn items_of_short_windows_have_few_rows() {
+        let rows = |window, groups: [u32; 4]| groups.map(|group| rows(group, window));
+        assert_eq!(rows(None, [1, 3, 8, 64]), [256, 64, 32, 4]);
+        assert_eq!(rows(Some(128), [1, 3, 8, 64]), [64, 32, 20, 4]);
+        assert_eq!(rows(Some(1024), [1, 3, 8, 64]), [160, 64, 32, 4]);
+        assert_eq!(rows(Some(1), [1, 3, 8, 64]), [32, 32, 4, 1]);
+        assert_eq!(rows(Some(u32::MAX), [1, 3, 8, 64]), [256, 64, 32, 4]);
+    }
+}
