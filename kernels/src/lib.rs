@@ -11,7 +11,7 @@
 //! | [`add_bias`], [`softcap`], [`relu`], [`xielu`], [`clamp`] | biases, activation functions |
 //! | [`linear`] | matrix products of every format, with bias, residual or SwiGLU; packing |
 //! | [`rope_heads`], [`rope_append`], [`append_places`], [`temperature`], [`heads_temperature`] | rotation of heads, the append to the KV cache, and what positions multiply queries by |
-//! | [`attention`] | attention over the KV cache: all of it, in parts, its last positions, these and entries, or of many rows |
+//! | [`attention`] | attention over the KV cache |
 //! | [`short_conv`], [`delta_net`], [`delta_net_chunks`], [`ssm_scan`], [`wkv`], [`compress`] | recurrent states, all rows of a step in order, or in chunks |
 //! | [`stream_weights`], [`stream_input`], [`stream_mix`], [`stream_attend`] | streams of a residual: what they are mixed with, what a block gets, what becomes of them, attention to what a row kept |
 //! | [`index_top_k`], [`index_scores`], [`index_choose`] | what a row attends to, where a model chooses: at once, or scores of parts and the choice among them |
@@ -23,7 +23,8 @@
 //! | [`spec`], [`text`], [`limits`] | queries on any spec; its text; limits of typed specs |
 //! | [`signature`] | buffers and dims by name, and binding to them |
 //! | [`generate`](mod@generate) | from a spec to kernel IR, for a target |
-//! | [`vectors`], [`math`], [`rms`], [`rotation`], [`cache`], [`bf16_tile`] | pieces of generators |
+//! | [`vectors`], [`math`], [`rms`], [`rotation`] | pieces of generators |
+//! | [`cache`], [`bf16_tile`] | the KV cache and tiles of bf16, as generators use them |
 //! | [`reference`](mod@reference), [`work`] | runs held against formulas; what a call does |
 //! | [`catalogue`] | named kernels, inputs for them and comparison of runs: for tests and `ixc kernel` |
 //!

@@ -1,5 +1,6 @@
-//! Attention of a row over the last positions and, in the same softmax, over entries: places that several positions share, of which a row sees those
-//! that are whole, or as many as an index chose of them ([`crate::IndexTopK`]), which lie as if there were no others; see [`super::online_softmax`] for how.
+//! Attention of a row over the last positions and, in the same softmax, over entries. An entry is a
+//! place that several positions share. A row sees the whole entries, or those that an index chose
+//! ([`crate::IndexTopK`]), as if there were no others. See [`super::online_softmax`] for the method.
 
 use ixc_ir::kernel::Kernel;
 use ixc_ir::plan::DimExpr;
@@ -17,7 +18,7 @@ use crate::signature::{Holds, Signature};
 use crate::text::spec;
 use crate::work::{Call, Work};
 
-/// Query heads of a band, if a key head's are divided: so many share a load well enough.
+/// Query heads of a band, if those of a key head are divided: eight share a load well enough.
 const BAND: u32 = 8;
 
 spec! {

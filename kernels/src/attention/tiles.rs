@@ -1,5 +1,6 @@
 //! Attention of many rows over the KV cache by tile products, on machines that have them: both products, queries times keys and weights
-//! times values, of bf16 with sums in f32. What a position is to a row is as in [`super::online_softmax`], with the online softmax over
+//! times values, of bf16 with sums in f32. What a position is to a row is as in
+//! [`super::online_softmax`], with the online softmax over
 //! runs of [`RUN`] positions.
 //!
 //! ```text
@@ -19,7 +20,8 @@
 //! A tile's rows are queries: the heads of a row that share a key head, then those of the next row. 32 queries fill the two tiles
 //! of a product, so rows come in units of 32 / gcd(32, heads); what is missing of the last unit is computed as queries of zeros.
 //! Scores are powers of two: the factor on scores and log2 e are on the queries, and log2 e on a cap. Where scores are bent (Gemma 2) they are so once
-//! products are done, before maxima. There slopes, too, times log2 e, put on them what they lose with distance ([`super::online_softmax`] says how).
+//! products are done, before maxima. There slopes, too, times log2 e, put on them what they lose with distance
+//! ([`super::online_softmax`] says how).
 //!
 //! **What is rounded.** Errors of scores are exponentiated, and what counts is their size beside differences of scores, not beside scores: where a
 //! channel's keys are all large (models with a bias on keys), one bf16 of each would be too little. So keys and queries are two bf16 each, and

@@ -1,5 +1,6 @@
-//! Attention over the last positions alone: a row sees its own and the `window - 1` before it, or those of its chunk; see [`super::online_softmax`] for how. Positions
-//! are counted in the memory that is left of a state, which may begin behind the sequence's first.
+//! Attention over the last positions alone: a row sees its own and the `window - 1` before it, or
+//! those of its chunk. See [`super::online_softmax`] for the method. Positions are counted in the
+//! memory that is left of a state. That may begin after the sequence's first position.
 
 use ixc_ir::kernel::Kernel;
 use ixc_ir::plan::{ATTENTION_BLOCK, DimInput};
