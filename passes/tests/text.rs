@@ -2,19 +2,21 @@
 //! `IXC_BLESS=1` rewrites the expectation. The first example of a file also stands in the pass's
 //! documentation.
 //!
-//! A plan is printed in the form of `ixc dump --stage plan`, for 8 tokens a step. Weights without a
-//! place lie one after the other. Lines before the module set the context: `// target: amx`
-//! (default avx2), `// set: residency.memory = 1000` for options, `// caches: 32,256,2048` for a
-//! core's caches in KiB. `// as: dot` prints the result as a Graphviz drawing, `// as: mermaid` as
-//! a Mermaid drawing.
+//! A plan is shown as `ixc dump --stage plan` shows it, for 8 tokens a step; weights without a place lie one after the other. Lines before the
+//! module say what passes are told: `// target: amx` (else avx2), `// set: residency.memory = 1000` options, `// caches: 32,256,2048` KiB of a
+//! core's caches. `// as: dot` shows what was made as Graphviz draws it, `// as: mermaid` as Mermaid does.
+//! `// as: decisions` shows the decisions of the last pass.
 
+use std::fmt::Write;
 use std::path::Path;
+use std::sync::Arc;
 
 use ixc_ir::drawing::Language;
 use ixc_ir::graph::Place;
 use ixc_ir::graph::parse::parse;
 use ixc_ir::plan::SourceFile;
 use ixc_ir::plan::print::print;
+use ixc_passes::decision::{Decision, Decisions};
 use ixc_passes::manager::{self, Ir};
 use ixc_passes::pass::{Context, Facts, GraphResult};
 use ixc_targets::{CoreCaches, Target};
@@ -56,15 +58,19 @@ fn run(input: &str) -> Result<String, Box<dyn std::error::Error>> {
     };
     let Context { target, caches, options, .. } = context;
     let context = Context { target, caches, options, facts: Some(facts), decisions: None };
-    // The IR passes through its text after each pass: the text holds all that the next pass needs.
+    // Through its text after each pass: what one leaves is all that the next needs.
     let mut ir = Ir::Graph(module);
     for pass in passes {
+        decisions.take();
         ir = manager::run(ir, &[pass], &context)?;
         let read = Ir::parse(&ir.text())?;
         if read.text() != ir.text() {
             return Err(format!("what {pass} leaves does not read back").into());
         }
         ir = read;
+    }
+    if said(input, "as").any(|said| said == "decisions") {
+        return Ok(decisions.take().iter().map(text).collect());
     }
     for (form, language) in [("dot", Language::Dot), ("mermaid", Language::Mermaid)] {
         if said(input, "as").any(|said| said == form) {
@@ -75,6 +81,16 @@ fn run(input: &str) -> Result<String, Box<dyn std::error::Error>> {
         Ir::Plan(plan) => print(&plan, |kernel| kernel.name()),
         ir @ (Ir::Graph(_) | Ir::Draft(_)) => ir.text(),
     })
+}
+
+/// Returns a decision as lines, one for each thing that lost.
+fn text(decision: &Decision) -> String {
+    let Decision { op, name, question, chosen, rejected, .. } = decision;
+    let mut text = format!("{question} of {op} {name}\n  chosen    {chosen}\n");
+    for lost in rejected {
+        let _ = writeln!(text, "  rejected  {}: {}", lost.what, lost.why);
+    }
+    text
 }
 
 #[test]
