@@ -171,7 +171,7 @@ pub enum FieldKind {
 }
 
 /// A spec's text; implemented by [`spec!`] alone.
-pub(crate) trait Text: Sized {
+pub(crate) trait Text: Part {
     /// The first word.
     const WORD: &'static str;
 }

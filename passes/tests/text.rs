@@ -57,7 +57,8 @@ fn run(input: &str) -> Result<String, Box<dyn std::error::Error>> {
         weights: &bytes,
     };
     let Context { target, caches, options, .. } = context;
-    let context = Context { target, caches, options, facts: Some(facts), decisions: None };
+    let decisions = Arc::new(Decisions::default());
+    let context = Context { target, caches, options, facts: Some(facts), decisions: Some(Arc::clone(&decisions)) };
     // Through its text after each pass: what one leaves is all that the next needs.
     let mut ir = Ir::Graph(module);
     for pass in passes {

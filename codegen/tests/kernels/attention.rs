@@ -21,9 +21,9 @@ fn with_scores(part: AttentionPart, scores: impl Fn(Scores) -> Scores) -> Attent
 }
 
 /// The same that parts compute, by so many rows.
-fn of_rows(part: AttentionPart, heads: u32, rows: u32) -> Attention {
-    let AttentionPart { group, d, dv, scale, cap, sinks, slopes, cache } = part;
-    Attention { group, d, dv, scale, cap, sinks, slopes, heads, rows, cache }
+fn of_rows(part: AttentionPart, key_heads: u32, rows: u32) -> Attention {
+    let AttentionPart { heads, scores, cache } = part;
+    Attention { heads, scores, key_heads, rows, cache }
 }
 
 /// Returns the attention of `part` through a window, or in chunks.
@@ -134,7 +134,7 @@ fn attention_window() {
             group.rows(of_window(part, rows, (window, false)), blocks);
         }
         // Rows on both sides of where a chunk begins.
-        let part = AttentionPart { cap: Some(Bits::of(0.5)), ..part };
+        let part = with_scores(part, |scores| Scores { cap: Some(Bits::of(0.5)), ..scores });
         for (window, blocks) in [(32, 2), (64, 3)] {
             group.rows(of_window(part, rows, (window, true)), blocks);
         }

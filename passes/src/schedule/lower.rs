@@ -807,7 +807,13 @@ impl<'a> Lowering<'a> {
 
     /// Tells which kernels of a task do how many rows. For each but the last, `why` says why the next one does not do its rows.
     /// Adds what `rejected` returns.
-    pub(super) fn tell_by_rows(&self, label: &str, choices: &[KernelChoice], why: &[&str], never: &[(&str, &str)]) {
+    pub(super) fn tell_by_rows(
+        &self,
+        label: &str,
+        choices: &[KernelChoice],
+        why: &[&str],
+        rejected: impl FnOnce() -> Vec<Rejected>,
+    ) {
         let Some(decisions) = &self.decisions else { return };
         let limit = |choice: &KernelChoice| match choice.up_to_rows {
             u32::MAX => String::new(),

@@ -296,19 +296,8 @@ fn specs(factors: Factors) -> (Plan<KernelSpec>, Vec<u8>) {
 
     let a = m.buffer("a", HEADS * D, tokens);
     // One token in parts, three at a time where there are more.
-    let (group, d, dv, scale) = (HEADS, D, D, Bits::of(0.25));
-    let attention = Attention {
-        group,
-        d,
-        dv,
-        scale,
-        cap: None,
-        sinks: false,
-        slopes: false,
-        heads: 1,
-        rows: 3,
-        cache: Cache::default(),
-    };
+    let (heads, scores) = (Heads { group: HEADS, d: D, dv: D }, Scores::scaled(0.25));
+    let attention = Attention { heads, scores, key_heads: 1, rows: 3, cache: Cache::default() };
     let dims = [blocks::full(), blocks::masked(), DimInput::Rows / 3, DimInput::Rows % 3];
     let mut args = vec![arena(qr, HEADS * D * 4), input(Input::Positions, 4)];
     args.extend(
