@@ -22,7 +22,8 @@ pub struct Read {
     pub tag: u64,
     /// Index of the file.
     pub file: u32,
-    /// Offset in the file: a multiple of [`PAGE`] for files read past the page cache.
+    /// Offset in the file: a multiple of [`PAGE`](super::files::PAGE) for files read past the page
+    /// cache.
     pub offset: u64,
     /// Destination, and number of bytes.
     pub into: Region,
