@@ -62,25 +62,32 @@ use record::RecordError;
 pub enum Error {
     /// A model cannot be opened or compiled, or a file not be read or written.
     #[error(transparent)]
-    Compile(#[from] CompileError),
+    Compile(#[from] Box<CompileError>),
     /// A model cannot be loaded or run.
     #[error(transparent)]
-    Generate(#[from] GenerationError),
+    Generate(#[from] Box<GenerationError>),
     /// A model cannot be quantised.
     #[error(transparent)]
     Quantise(#[from] Box<QuantiseError>),
     /// A model cannot be measured.
     #[error(transparent)]
-    Measure(#[from] MeasureError),
+    Measure(#[from] Box<MeasureError>),
     /// A kernel on its own or a report cannot be made.
     #[error(transparent)]
-    Workbench(#[from] WorkbenchError),
+    Workbench(#[from] Box<WorkbenchError>),
     /// A model cannot be served.
     #[cfg(feature = "serve")]
     #[error(transparent)]
-    Serve(#[from] ServeError),
+    Serve(#[from] Box<ServeError>),
 }
 
+// Boxed: an error of each crate is large, and results are returned by value.
+from_inner!(Error, Box<CompileError>: CompileError);
+from_inner!(Error, Box<GenerationError>: GenerationError);
+from_inner!(Error, Box<MeasureError>: MeasureError);
+from_inner!(Error, Box<WorkbenchError>: WorkbenchError);
+#[cfg(feature = "serve")]
+from_inner!(Error, Box<ServeError>: ServeError);
 from_inner!(
     Error, CompileError: ArchError, Box<CheckError>, Box<CodegenError>, Box<SimulateError>, CheckpointError, CodegenError, CutError, GenerateError, GgufError, GridFileError,
     InterpretError, OutputError, PassError, PlaceError, ProfileError, ReadError, ReplacementError, SelectError, TokenizerError, TunedError,

@@ -201,7 +201,8 @@ impl Chat {
     /// messages.
     ///
     /// # Errors
-    /// [`CompileError::Context`] where what the user said last does not fit by itself; and when the template fails. Nothing is dropped then.
+    /// [`CompileError::Context`] where what the user said last does not fit by itself; and when the
+    /// template fails. Nothing is dropped then.
     pub fn fit(&mut self, model: &LoadedModel, room: usize) -> Result<Fitted, Error> {
         let turns = self.turns();
         let context = model.context();

@@ -18,7 +18,7 @@ use record::RecordError;
 pub enum Error {
     /// A model cannot be loaded or run.
     #[error(transparent)]
-    Generate(#[from] GenerationError),
+    Generate(#[from] Box<GenerationError>),
     /// The record of an evaluation cannot be gone on with.
     #[error(transparent)]
     Record(#[from] RecordError),
@@ -64,6 +64,7 @@ pub enum Error {
     },
 }
 
+from_inner!(Error, Box<GenerationError>: GenerationError);
 from_inner!(Error, GenerationError: CompileError, LoadError, StepError, TokenizerError);
 
 impl Error {

@@ -17,7 +17,7 @@ use batch::BatchError;
 pub enum Error {
     /// A model cannot be loaded or run.
     #[error(transparent)]
-    Generate(#[from] GenerationError),
+    Generate(#[from] Box<GenerationError>),
     /// The answers of a batch cannot be gone on with.
     #[error(transparent)]
     Batch(#[from] BatchError),
@@ -29,6 +29,7 @@ pub enum Error {
     },
 }
 
+from_inner!(Error, Box<GenerationError>: GenerationError);
 from_inner!(Error, GenerationError: CompileError, TemplateError);
 
 impl Error {

@@ -25,10 +25,10 @@ use kernels::{BundleError, KernelError};
 pub enum Error {
     /// A model cannot be opened or compiled, or a file not be read.
     #[error(transparent)]
-    Compile(#[from] CompileError),
+    Compile(#[from] Box<CompileError>),
     /// A model cannot be loaded or run.
     #[error(transparent)]
-    Generate(#[from] GenerationError),
+    Generate(#[from] Box<GenerationError>),
     /// A kernel on its own cannot be shown, run or compared.
     #[error(transparent)]
     Kernel(#[from] Box<KernelError>),
@@ -42,6 +42,8 @@ pub enum Error {
     },
 }
 
+from_inner!(Error, Box<CompileError>: CompileError);
+from_inner!(Error, Box<GenerationError>: GenerationError);
 from_inner!(
     Error, CompileError: CodegenError, GenerateError, OutputError, PassError, ReadError, ReplacementError, SelectError
 );

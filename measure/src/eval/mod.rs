@@ -50,8 +50,8 @@ impl Text {
     /// final newline.
     ///
     /// # Errors
-    /// [`Error::ShortText`] where it has fewer tokens than a piece, [`CompileError::Context`] where a
-    /// piece does not fit into the model's context, and where the model has no tokenizer.
+    /// [`Error::ShortText`] where it has fewer tokens than a piece, [`CompileError::Context`] where
+    /// a piece does not fit into the model's context, and where the model has no tokenizer.
     pub fn new(model: &LoadedModel, text: &str, context: usize) -> Result<Text, Error> {
         let tokenizer = model.tokenizer()?;
         let tokens = with_bos(tokenizer, tokenizer.encode(text.strip_suffix('\n').unwrap_or(text), false)?);
