@@ -1,8 +1,8 @@
-//! Errors between a model file and a plan, which wrap the errors of the crates below.
+//! Errors of opening and compiling a model. They wrap the errors of lower crates.
 //!
 //! Messages state the fault and the expectation in the words of the library. [`Error::class`]
-//! returns the kind of failure, and [`Error::remedy`] the change that may help; wrapped errors
-//! answer for themselves.
+//! returns the kind of failure, and [`Error::remedy`] the change that may help. Both
+//! delegate to the wrapped error.
 
 pub mod replacement;
 pub mod tuned;
@@ -37,16 +37,16 @@ use crate::simulate::WeightError;
 use replacement::ReplacementError;
 use tuned::TunedError;
 
-/// Why a model cannot be compiled.
+/// Error of opening or compiling a model.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The model file is missing or malformed.
     #[error(transparent)]
     Gguf(#[from] GgufError),
-    /// The model's folder.
+    /// The model folder is missing or malformed.
     #[error(transparent)]
     Checkpoint(Box<CheckpointError>),
-    /// The file is sound but makes no model.
+    /// The file is valid, but no supported model can be built from it.
     #[error(transparent)]
     Arch(#[from] ArchError),
     /// The tokenizer is malformed, or cannot take the text.
@@ -55,24 +55,24 @@ pub enum Error {
     /// The tokenizer in a plan cannot be read.
     #[error("the plan's tokenizer is malformed: {source}")]
     PlanTokenizer {
-        /// Why.
+        /// The reason.
         source: DecodeError,
     },
-    /// The interpreter refused.
+    /// The graph interpreter failed.
     #[error(transparent)]
     Interpret(#[from] InterpretError),
-    /// A pass found the graph wrong.
+    /// A pass found an invalid graph.
     #[error(transparent)]
     Pass(#[from] PassError),
-    /// No pass is left before the requested one.
+    /// The requested last pass does not come after the pass to continue from.
     #[error("compiling goes on after {start}, and {last} is not behind that")]
     BehindPass {
         /// The pass after which compiling continues.
         start: &'static str,
-        /// The pass.
+        /// The requested last pass.
         last: &'static str,
     },
-    /// Text that says nowhere to go on from.
+    /// A file does not name the pass to continue from.
     #[error("{}: {source}", path.display())]
     Stop {
         /// The file.
@@ -89,10 +89,10 @@ pub enum Error {
     /// A model whose routed experts cannot be run on their own.
     #[error(transparent)]
     Cut(#[from] CutError),
-    /// No kernel can be made of a step.
+    /// No kernel can be generated for a step.
     #[error(transparent)]
     Generate(#[from] GenerateError),
-    /// No code can be made of a kernel, or not run.
+    /// A kernel cannot be compiled to code, or the code cannot run here.
     #[error(transparent)]
     Codegen(#[from] Box<CodegenError>),
     /// There is no profile.
@@ -101,7 +101,7 @@ pub enum Error {
     /// Tuned choices cannot be used.
     #[error(transparent)]
     Tuned(#[from] TunedError),
-    /// Kernels that cannot take the place of a plan's.
+    /// Kernels cannot replace those of the plan.
     #[error(transparent)]
     Replacement(#[from] Box<ReplacementError>),
     /// A model that does not fit on a grid of processing elements.
@@ -122,19 +122,19 @@ pub enum Error {
     /// A descriptor's weights are not in the model's file.
     #[error(transparent)]
     DescriptorWeight(#[from] WeightError),
-    /// A plan where only a model file will do.
+    /// The file is a plan, but a model file is needed.
     #[error("{}: is a plan; this needs the model file that it was made from", path.display())]
     IsPlan {
         /// The plan.
         path: PathBuf,
     },
-    /// A plan names its model file, and can name only UTF-8.
+    /// The path of the model file is not UTF-8, so that a plan cannot name it.
     #[error("{}: the path is no UTF-8, as a plan needs it", path.display())]
     PathNotUtf8 {
         /// The path.
         path: PathBuf,
     },
-    /// A token id that the model has no row for.
+    /// A token id outside the vocabulary.
     #[error("token {position} is {id}; ids of this model go from 0 to {}", vocabulary.saturating_sub(1))]
     Token {
         /// Index of the token, from 0.
@@ -147,7 +147,7 @@ pub enum Error {
     /// No tokens to compute.
     #[error("no tokens were given; at least one is needed")]
     NoTokens,
-    /// More tokens than the model can see.
+    /// More tokens than the context holds.
     #[error("{tokens} tokens do not fit into the context of {context}; {}", larger(*context, *model))]
     Context {
         /// Number of tokens.
@@ -157,10 +157,10 @@ pub enum Error {
         /// Context length of the model's training.
         model: usize,
     },
-    /// A text that cannot be read.
+    /// A text file cannot be read.
     #[error(transparent)]
     Read(#[from] ReadError),
-    /// An output that cannot be written, or must not be.
+    /// An output cannot or must not be written.
     #[error(transparent)]
     Output(#[from] OutputError),
     /// A file other than a model could not be read or written.
@@ -175,7 +175,7 @@ pub enum Error {
     },
 }
 
-/// Returns how much larger a context can be.
+/// Returns the sentence of an error that states how large a context the model supports.
 pub fn larger(context: usize, model: usize) -> String {
     match model > context {
         true => format!("this model was made for up to {model}"),
@@ -214,7 +214,7 @@ impl From<VocabularyError> for Error {
 }
 
 impl Error {
-    /// An [`Error::Io`] for `path`.
+    /// Returns a function that makes an [`Error::Io`] for `path`.
     pub fn io(path: &Path, action: &'static str) -> impl FnOnce(io::Error) -> Error {
         move |source| Error::Io { path: path.to_owned(), action, source }
     }

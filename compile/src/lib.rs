@@ -1,31 +1,31 @@
-//! From a model to a plan.
+//! Compilation of a model into a plan.
 //!
 //! Begin with [`model`]: a [`Model`](model::Model) is an open file with its graph. [`mod@compile`]
-//! makes a plan of it, which the runtime runs.
+//! compiles it into a plan, which the runtime runs.
 //!
-//! | module | what it owns |
+//! | module | contents |
 //! | --- | --- |
-//! | [`model`] | a model file, opened and checked: graph, tokenizer, exact logits |
-//! | [`demo`] | the model that is built in |
-//! | [`mod@compile`] | from a model to a plan, with every stage between |
-//! | [`tuned`] | what was measured to be faster, in a file |
-//! | [`replacements`] | kernels in place of those that are generated |
-//! | [`kernel_check`] | edited kernels against what they were made from |
-//! | [`dump`] | all steps to machine code as files, and where compiling goes on from one |
-//! | [`select`] | what is meant of a model: ops, tasks and kernels by names and layers |
-//! | [`place`] | from a model to a descriptor of what runs on a grid of processing elements |
-//! | [`simulate`] | weights for descriptors that are simulated |
-//! | [`bytes_per_token`] | bytes that a token reads |
-//! | [`support`] | architectures, formats, tokenizers: what this build takes |
-//! | [`hub`] | models that are in the caches of Hugging Face's tools and of llama.cpp |
-//! | [`machine`] | what this machine has: features, memory, bandwidth |
+//! | [`model`] | open model: its graph, tokenizer and exact logits |
+//! | [`demo`] | built-in demo model |
+//! | [`mod@compile`] | compilation from model to plan, stage by stage |
+//! | [`tuned`] | files of tuned choices: kernels that were measured to be faster |
+//! | [`replacements`] | edited kernels that replace generated ones |
+//! | [`kernel_check`] | comparison of edited kernels with the originals |
+//! | [`dump`] | dumps of all stages, and compilation that continues from a dump |
+//! | [`select`] | selection of ops, tasks and kernels by name and layer |
+//! | [`place`] | placement of a model on a grid of processing elements |
+//! | [`simulate`] | weights for simulated descriptors |
+//! | [`bytes_per_token`] | bytes read per token |
+//! | [`support`] | supported architectures, formats and tokenizers |
+//! | [`hub`] | models in the caches of Hugging Face's tools and of llama.cpp |
+//! | [`machine`] | CPU features, memory and bandwidth of this machine |
 //! | [`cache_file`] | small files in the user's cache folder |
 //! | [`checksum`] | checksums of texts |
-//! | [`excerpt`] | an error in text, shown where it is |
-//! | [`build`] | which `ixc` this is: version and commit |
-//! | [`error`] | what can go wrong |
+//! | [`excerpt`] | excerpts of a text that show the place of an error |
+//! | [`build`] | version and commit of this build |
+//! | [`error`] | errors of this crate |
 //!
-//! Uses all crates up to plans, and not the runtime.
+//! Depends on all crates up to plans, but not on the runtime.
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 

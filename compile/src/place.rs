@@ -51,7 +51,7 @@ pub fn place(model: &Model, grid: &Grid, options: &Options) -> Result<Placed, Er
     place_told(model, grid, options, None)
 }
 
-/// The same, and tells what is decided, if somebody is to be told.
+/// Places a model like [`place`], and records the decisions in `decisions`.
 ///
 /// # Errors
 /// The errors of [`place`].

@@ -1,4 +1,4 @@
-//! Errors between a plan and its text, which wrap those of compiling and of the runtime.
+//! Errors of loading and running a plan. They wrap errors of `ixc-compile` and the runtime.
 
 pub mod draft;
 
@@ -44,7 +44,7 @@ use ixc_text::tokenizer::TokenizerError;
 use crate::expert_use::ExpertUseError;
 use draft::{DraftError, OwnLayerError};
 
-/// Why a model cannot be loaded or run.
+/// Error of loading or running a model.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A model cannot be opened or compiled.
@@ -56,19 +56,19 @@ pub enum Error {
     /// A plan cannot be loaded.
     #[error(transparent)]
     Load(#[from] LoadError),
-    /// This machine cannot run the code that a plan is for.
+    /// This machine cannot run the plan's code.
     #[error("{source}")]
     NeedsCpu {
         /// The missing features.
         source: Box<CodegenError>,
     },
-    /// A plan is made already.
+    /// The option applies to compiling, but the model is already a plan.
     #[error("a plan says itself {what}: that is chosen when it is compiled")]
     PlanSays {
         /// The option.
         what: &'static str,
     },
-    /// A model file of a plan, for what is no plan.
+    /// A model file is given in addition to a model that is not a plan.
     #[error("{}: is a model itself; only a plan has a model file besides", path.display())]
     NotPlan {
         /// The model.
@@ -77,37 +77,38 @@ pub enum Error {
     /// The target of the plan differs from the requested one.
     #[error("the plan is for target {plan}, not for {wanted}; compile the model again")]
     OtherTarget {
-        /// The plan's.
+        /// The plan's target.
         plan: String,
         /// The requested target.
         wanted: &'static str,
     },
-    /// The plan has another output than the requested one.
+    /// The plan computes another output than the requested one.
     #[error("this plan gives {}; compile the model for {}", if *embeddings { "logits and no hidden states" } else { "hidden states and no logits" }, if *embeddings { "embeddings" } else { "text" })]
     OtherOutput {
-        /// Whether the request is for hidden states, for embeddings.
+        /// Whether the request is for embeddings, which need hidden states.
         embeddings: bool,
     },
-    /// Experts are to be predicted by early routers, and the plan has none.
+    /// Early routers are requested to predict experts, but the plan has none.
     #[error(
         "no layer's experts are predicted in this plan, so that reading ahead by early routers has nothing to go by: compile it with them, or choose another way"
     )]
     NoEarlyRouters,
-    /// Experts are to stay where they are mapped, and the plan does not say when they are needed.
+    /// Experts are requested to stay in mapped files, but the plan does not state when it needs
+    /// them.
     #[error(
         "this plan does not say when experts are needed, so that the page cache cannot be told of experts in mapped files"
     )]
     NoGroups,
-    /// Text is needed where a model has no tokenizer that is supported.
+    /// The model has no supported tokenizer, but text is given.
     #[error("text cannot be turned into tokens: {reason}")]
     NoTokenizer {
-        /// Why.
+        /// The reason.
         reason: String,
     },
     /// A step cannot be run.
     #[error(transparent)]
     Step(#[from] StepError),
-    /// A text of more tokens than a step has, of a model that reads texts whole.
+    /// A text has more tokens than a step, but the model must read a text in one step.
     #[error(
         "a text of {tokens} tokens; this model reads texts whole, and a step has {most} tokens: compile it for longer ones"
     )]
@@ -117,7 +118,7 @@ pub enum Error {
         /// Max number of tokens.
         most: usize,
     },
-    /// A prompt longer than the model can see, whatever tokens it is.
+    /// A prompt has more bytes than a full context of the longest token.
     #[error(
         "the prompt has {bytes} bytes; the context of {context} tokens holds at most {}, its longest token being one of {longest}; {}",
         context.saturating_mul(*longest),
@@ -130,16 +131,16 @@ pub enum Error {
         context: usize,
         /// Bytes of the longest token.
         longest: usize,
-        /// Tokens that the model was made for.
+        /// Context length of the model's training.
         model: usize,
     },
-    /// The chat template gave no prompt.
+    /// The chat template failed.
     #[error(transparent)]
     Template(#[from] TemplateError),
-    /// A conversation with a model that has no chat template.
+    /// The model has no chat template, but a conversation is requested.
     #[error("the model has no chat template (tokenizer.chat_template)")]
     NoTemplate,
-    /// The sampler's settings are impossible.
+    /// The sampler's settings are invalid.
     #[error(transparent)]
     Settings(#[from] SettingsError),
     /// The sampler failed.
@@ -148,25 +149,25 @@ pub enum Error {
     /// A grammar is malformed, costs too much, or cannot be followed.
     #[error(transparent)]
     Grammar(#[from] GrammarError),
-    /// A text that no repetition is to go over, which too many tokens have in them or begin.
+    /// Too many tokens contain or begin a text that ends repetitions.
     #[error(
         "more than {most} tokens have or begin the texts that end repetitions, up to {text:?}; longer or fewer ones would have fewer"
     )]
     Breakers {
-        /// The text at which they became too many.
+        /// The text at which the limit was exceeded.
         text: String,
         /// Max number of tokens.
         most: usize,
     },
-    /// A state that cannot be saved, or not be gone on with.
+    /// A saved sequence cannot be written or restored.
     #[error("{}: {source}", path.display())]
     Saved {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The reason.
         source: Box<SavedError>,
     },
-    /// A slot that does not exist or is busy.
+    /// The slot does not exist or is busy.
     #[error("there is no free slot {number}; slots go from 0 to {}", slots.saturating_sub(1))]
     NoSlot {
         /// Number of the slot.
@@ -174,34 +175,34 @@ pub enum Error {
         /// Number of slots.
         slots: usize,
     },
-    /// A model without drafts, because its states cannot be cut.
+    /// The model does not support drafts, because its states cannot be cut.
     #[error(
         "tokens of this model cannot be guessed: it has recurrent states, which a step changes for good, so that what was guessed wrong \
          could not be taken back"
     )]
     NoSpeculation,
-    /// A model that cannot guess for another one.
+    /// The draft model does not match the model.
     #[error("the draft model cannot guess for the model: {0}")]
     Draft(#[from] DraftError),
-    /// A layer of a model that cannot guess for it.
+    /// The draft layer does not match the model.
     #[error("the layer cannot guess for the model: {0}")]
     OwnLayer(#[from] OwnLayerError),
     /// An invalid file of expert counts.
     #[error(transparent)]
     ExpertUse(#[from] ExpertUseError),
-    /// Rows that experts cannot be run on, or experts that cannot be read.
+    /// Invalid rows for experts, or experts that cannot be read.
     #[error(transparent)]
     Layer(#[from] LayerError),
-    /// Rows that were to be computed when the thread that computes them was gone.
+    /// The thread that runs experts has ended.
     #[error("the thread that runs experts is gone")]
     NoMoe,
     /// A drive cannot be measured.
     #[error(transparent)]
     Drive {
-        /// Why.
+        /// The reason.
         source: Box<StreamError>,
     },
-    /// There is no file that a drive can be measured with.
+    /// The largest file is too small to measure the drive.
     #[error(
         "{}: the largest file here has {}; to measure a drive, give a file of {} or more that lies on it",
         path.display(), Bytes(*bytes), Bytes(*needed)
@@ -211,7 +212,7 @@ pub enum Error {
         path: PathBuf,
         /// Bytes of the largest file.
         bytes: u64,
-        /// The least that will do.
+        /// Min bytes of a file.
         needed: u64,
     },
 }
@@ -223,7 +224,7 @@ from_inner!(
 );
 
 impl Error {
-    /// A [`CompileError::Io`] for `path`.
+    /// Returns a function that makes a [`CompileError::Io`] for `path`.
     pub fn io(path: &Path, action: &'static str) -> impl FnOnce(io::Error) -> Error {
         move |source| CompileError::io(path, action)(source).into()
     }

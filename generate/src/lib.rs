@@ -1,32 +1,33 @@
-//! From a plan to text.
+//! Text generation with a plan.
 //!
 //! Begin with [`loaded_model`]: a [`LoadedModel`](loaded_model::LoadedModel) is a plan in an
-//! engine. One loop generates text, the [`generator`]; a [`session`] is a generator with one slot.
+//! engine. The [`generator`] is the loop that generates text. A [`session`] is a generator with one
+//! slot.
 //!
-//! | module | what it owns |
+//! | module | contents |
 //! | --- | --- |
-//! | [`loaded_model`] | a plan in an engine, with its tokenizer and template |
-//! | [`plan_file`] | plan files with their model files |
-//! | [`budget`] | whether a model fits into memory, and how it is compiled where it does not |
-//! | [`explain`] | what compiling and running decided, over what else, and why |
-//! | [`drive`] | how fast a drive is, and how many reads at once it wants |
-//! | [`generator`] | requests for text that share the steps of one engine |
-//! | [`session`] | a loaded model that generates one text at a time |
+//! | [`loaded_model`] | plan in an engine, with its tokenizer and chat template |
+//! | [`plan_file`] | plan files and their model files |
+//! | [`budget`] | compilation within a memory budget |
+//! | [`explain`] | decisions of compiling and running, with alternatives and reasons |
+//! | [`drive`] | speed of a drive, and its best number of concurrent reads |
+//! | [`generator`] | generation for several requests in shared steps of one engine |
+//! | [`session`] | generation of one text at a time |
 //! | [`output_text`] | text of generated tokens, up to a stop string |
-//! | `masks` | masks of grammars, made by other threads |
-//! | [`speculate`] | tokens that are guessed and computed with the last one |
-//! | [`draft_model`] | a small model that guesses what a larger one will write |
-//! | [`own_layer`] | a model's own layer that guesses what it will write |
-//! | [`prompt_cache`] | what prompts began with, for later ones |
-//! | `slot_file` | saved sequences of slots |
-//! | [`chat`] | a conversation: turns, and the prompt that a template makes of them |
-//! | [`embedding`] | texts as vectors |
-//! | [`moe`] | a model's routed experts on their own, for other engines |
-//! | [`expert_use`] | which experts a model uses: counts as JSON, and back |
-//! | [`timing`] | what a part of a run took, and how reading and computing lay beside each other |
-//! | [`error`] | what can go wrong |
+//! | `masks` | token masks of grammars, computed by other threads |
+//! | [`speculate`] | speculative decoding: guessed tokens, computed with the last one |
+//! | [`draft_model`] | draft models: small models that guess tokens for a larger one |
+//! | [`own_layer`] | draft layers: a layer of the model that guesses its tokens |
+//! | [`prompt_cache`] | cache of prompt prefixes |
+//! | `slot_file` | files of saved sequences |
+//! | [`chat`] | conversations: turns, and the prompt from the chat template |
+//! | [`embedding`] | embeddings of texts |
+//! | [`moe`] | routed experts as functions for other engines |
+//! | [`expert_use`] | JSON files of expert usage counts |
+//! | [`timing`] | times of parts of a run, and overlap of reading and computing |
+//! | [`error`] | errors of this crate |
 //!
-//! Uses compiling and the runtime, and neither a command line nor a server.
+//! Depends on `ixc-compile` and the runtime, but on no command line or server.
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 

@@ -1,4 +1,4 @@
-//! Errors of measuring, which wrap those of running.
+//! Errors of measuring. They wrap errors of `ixc-generate`.
 
 pub mod record;
 
@@ -13,34 +13,34 @@ use ixc_text::tokenizer::TokenizerError;
 
 use record::RecordError;
 
-/// Why a model cannot be measured.
+/// Error of measuring a model.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A model cannot be loaded or run.
     #[error(transparent)]
     Generate(#[from] Box<GenerationError>),
-    /// The record of an evaluation cannot be gone on with.
+    /// The record of an evaluation cannot be continued.
     #[error(transparent)]
     Record(#[from] RecordError),
-    /// A prediction needs the rate of a drive, and no drive is measured.
+    /// The forecast needs the speed of the drive, and this file cannot be used to measure it.
     #[error("{}: how fast its drive is cannot be measured with this file; only experts in a file can be streamed", path.display())]
     NoDrive {
         /// The file.
         path: PathBuf,
     },
-    /// A plan that holds its weights itself, for what needs the model file.
+    /// The plan holds all weights itself, but the model file is needed.
     #[error("{}: holds all weights itself; this needs the model file that it was made from too", path.display())]
     NoModelFile {
         /// The plan.
         path: PathBuf,
     },
-    /// A model without parts that the drive could hold.
+    /// The model has no experts that could stay on the drive.
     #[error("{}: has no experts that could be left on the drive; it runs with all of it in memory", path.display())]
     NoExperts {
         /// The model.
         path: PathBuf,
     },
-    /// A text that is too short to be scored.
+    /// The text is shorter than one piece.
     #[error("the text has {tokens} tokens; a piece of {context} is the least that is scored")]
     ShortText {
         /// Number of tokens.
@@ -48,13 +48,13 @@ pub enum Error {
         /// Tokens of a piece.
         context: usize,
     },
-    /// Two models whose predictions are of different words.
+    /// Two models have vocabularies of different sizes.
     #[error("the two models have {} and {} tokens in their vocabularies; only predictions of the same tokens can be compared", vocabularies[0], vocabularies[1])]
     OtherVocabulary {
         /// Sizes of both vocabularies.
         vocabularies: [usize; 2],
     },
-    /// A model whose predictions cannot be scored.
+    /// A logit is not finite, so that the prediction cannot be scored.
     #[error("piece {piece}, position {position}: a logit is no number")]
     LogitsNotFinite {
         /// Index of the piece.

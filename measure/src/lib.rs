@@ -1,16 +1,16 @@
-//! Measuring models: how well they predict, and how fast they run.
+//! Measurements of models: quality of predictions, and speed.
 //!
-//! | module | what it owns |
+//! | module | contents |
 //! | --- | --- |
-//! | [`mod@bench`] | how fast a model runs: steps that are timed |
-//! | [`eval`] | perplexity of a text, and how far predictions are from another model's |
-//! | [`kl_divergence`] | how far one model's predictions are from another's |
-//! | [`forecast`] | tokens per second for a memory budget, before anything is run |
-//! | [`ratio`] | how many times as large measurements are as others, beyond their spread |
-//! | [`npy`] | NumPy's files |
-//! | [`error`] | what can go wrong |
+//! | [`mod@bench`] | speed of a model: timed steps |
+//! | [`eval`] | perplexity of a text, and divergence from another model |
+//! | [`kl_divergence`] | KL divergence between the predictions of two models |
+//! | [`forecast`] | forecast of tokens per second for a memory budget, without a run |
+//! | [`ratio`] | ratio of two sets of measurements, with its interval |
+//! | [`npy`] | NumPy files |
+//! | [`error`] | errors of this crate |
 //!
-//! Uses models that are loaded, and prints nothing.
+//! Uses loaded models, and prints nothing.
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 

@@ -1,12 +1,12 @@
-//! Model files in other formats: GGUF to GGUF.
+//! Quantisation of model files: GGUF to GGUF.
 //!
-//! | module | what it owns |
+//! | module | contents |
 //! | --- | --- |
-//! | `model_file` | the plan for a model file, and writing the new file |
-//! | [`mix`] | the format of each matrix, by the names of llama.cpp's mixes |
-//! | [`importance`] | importance matrices: which columns matter |
+//! | `model_file` | plan for a model file, and the writer of the new file |
+//! | [`mix`] | format of each matrix, by llama.cpp's names of mixes |
+//! | [`importance`] | importance matrices: weights of columns |
 //!
-//! Uses the files of models and the formats of `ir`. It builds no graph, and runs nothing.
+//! Uses model files and the formats of `ir`. It builds no graph, and runs nothing.
 //!
 //! ```no_run
 //! use ixc_model_files::gguf::Gguf;

@@ -1,4 +1,4 @@
-//! Errors of serving, which wrap those of running.
+//! Errors of serving. They wrap errors of `ixc-generate`.
 
 pub mod batch;
 
@@ -12,16 +12,16 @@ use ixc_text::template::TemplateError;
 
 use batch::BatchError;
 
-/// Why a model cannot be served.
+/// Error of serving a model or running a batch.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A model cannot be loaded or run.
     #[error(transparent)]
     Generate(#[from] Box<GenerationError>),
-    /// The answers of a batch cannot be gone on with.
+    /// A batch cannot be run or continued.
     #[error(transparent)]
     Batch(#[from] BatchError),
-    /// A folder for two things.
+    /// One folder is given for both shared prompt prefixes and saved sequences.
     #[error("{} cannot have both what prompts begin with and saved sequences; another folder is needed for one of them", path.display())]
     SameFolder {
         /// The folder.
@@ -33,7 +33,7 @@ from_inner!(Error, Box<GenerationError>: GenerationError);
 from_inner!(Error, GenerationError: CompileError, TemplateError);
 
 impl Error {
-    /// A [`CompileError::Io`] for `path`.
+    /// Returns a function that makes a [`CompileError::Io`] for `path`.
     pub fn io(path: &Path, action: &'static str) -> impl FnOnce(io::Error) -> Error {
         move |source| CompileError::io(path, action)(source).into()
     }

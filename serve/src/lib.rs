@@ -1,13 +1,13 @@
-//! Models behind the HTTP server, and files of requests.
+//! Models behind the HTTP server, and batches of requests from a file.
 //!
-//! | module | what it owns |
+//! | module | contents |
 //! | --- | --- |
-//! | [`serving`] | a loaded model behind a server; several models in one budget |
-//! | [`batch`] | requests of a file, many at once |
-//! | `constraint` | the grammar of a whole answer of which a part is asked for |
-//! | [`error`] | what can go wrong |
+//! | [`serving`] | loaded model behind a server, and several models in one memory budget |
+//! | [`batch`] | concurrent requests from a file |
+//! | `constraint` | grammar of a whole answer when a request constrains a part of it |
+//! | [`error`] | errors of this crate |
 //!
-//! Uses models that are loaded, and the server of `ixc-server`.
+//! Uses loaded models, and the server of `ixc-server`.
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 

@@ -1,4 +1,4 @@
-//! Errors of kernels on their own and of reports, which wrap those of compiling and of running.
+//! Errors of single kernels and of reports. They wrap errors of `ixc-compile` and `ixc-generate`.
 
 pub mod kernels;
 
@@ -20,19 +20,19 @@ use ixc_runtime::load::LoadError;
 
 use kernels::{BundleError, KernelError};
 
-/// Why a kernel or a report cannot be made.
+/// Error of a single kernel or a report.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// A model cannot be opened or compiled, or a file not be read.
+    /// A model cannot be opened or compiled, or a file cannot be read.
     #[error(transparent)]
     Compile(#[from] Box<CompileError>),
     /// A model cannot be loaded or run.
     #[error(transparent)]
     Generate(#[from] Box<GenerationError>),
-    /// A kernel on its own cannot be shown, run or compared.
+    /// A single kernel cannot be shown, run or compared.
     #[error(transparent)]
     Kernel(#[from] Box<KernelError>),
-    /// A file that is no trace.
+    /// The file is not a trace.
     #[error("{}: no trace: {source}", path.display())]
     Trace {
         /// The file.
@@ -62,7 +62,7 @@ impl From<BundleError> for Error {
 }
 
 impl Error {
-    /// A [`CompileError::Io`] for `path`.
+    /// Returns a function that makes a [`CompileError::Io`] for `path`.
     pub fn io(path: &Path, action: &'static str) -> impl FnOnce(io::Error) -> Error {
         move |source| CompileError::io(path, action)(source).into()
     }

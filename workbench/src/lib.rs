@@ -1,12 +1,12 @@
-//! The workbench of kernel developers: kernels on their own, and the way of a model as a page.
+//! Tools for kernel developers: single kernels, and a report page of all compilation stages.
 //!
-//! | module | what it owns |
+//! | module | contents |
 //! | --- | --- |
-//! | [`kernels`] | kernels on their own: named, shown, run, compared, tuned, made small |
-//! | [`report`] | a model's way to machine code as a page |
-//! | [`error`] | what can go wrong |
+//! | [`kernels`] | single kernels: naming, display, runs, comparison, tuning, reduction |
+//! | [`report`] | page of all stages from model to machine code |
+//! | [`error`] | errors of this crate |
 //!
-//! Uses compiling, and models that are loaded where whole steps are measured.
+//! Depends on `ixc-compile`, and uses loaded models to measure whole steps.
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 

@@ -12,28 +12,28 @@ use ixc_targets::TARGETS;
 
 use crate::excerpt::Excerpt;
 
-/// Why kernels cannot stand in place of others.
+/// Error of replacing kernels of a plan.
 #[derive(Debug, thiserror::Error)]
 pub enum ReplacementError {
     /// An invalid kernel file, or a kernel with another signature than the original.
     #[error("{0}")]
     Parse(Excerpt),
-    /// Two files of one kernel.
+    /// Two files for the same kernel.
     #[error("{} is of the same kernel as {}: one of them at most can take its place", path.display(), other.display())]
     Twice {
         /// A file.
         path: PathBuf,
-        /// The other.
+        /// The other file.
         other: PathBuf,
     },
-    /// A kernel that takes no kernel's place.
+    /// A file with a kernel that the plan does not have.
     #[error("{}: the plan has no kernel \"{name}\"; it has {}", path.display(), some(names))]
     Unused {
         /// The file.
         path: PathBuf,
-        /// The name.
+        /// Name of the kernel.
         name: String,
-        /// Names of the kernels of the plan.
+        /// Names of the plan's kernels.
         names: Vec<String>,
     },
     /// A folder without kernels.
@@ -42,14 +42,14 @@ pub enum ReplacementError {
         /// The folder.
         path: PathBuf,
     },
-    /// A folder with too many.
+    /// A folder with too many kernel files.
     #[error("{}: {found} files of kernel IR; at most {most} are read", path.display())]
     TooManyFiles {
         /// The folder.
         path: PathBuf,
         /// Number of files.
         found: usize,
-        /// Most.
+        /// Max number of files.
         most: usize,
     },
     /// The plan is for a target that this build does not know.
@@ -58,13 +58,13 @@ pub enum ReplacementError {
         /// The target's name.
         found: String,
     },
-    /// No inputs with these dims.
+    /// Inputs with the requested dims cannot be made.
     #[error(transparent)]
     Input(#[from] InputError),
     /// The interpreter stopped.
     #[error("the interpreter stopped: {0}")]
     Interpret(#[from] InterpretError),
-    /// Results of an edited kernel that are not what its spec asks for.
+    /// An edited kernel computes other results than its spec requires.
     #[error(
         "{}kernel {kernel} does not compute what it was made for: with random inputs{}, {departure}",
         of_file(path.as_deref()), of_dims(dims)
@@ -107,12 +107,12 @@ impl ReplacementError {
     }
 }
 
-/// Results that are not what a spec asks for.
+/// Difference between the results of a kernel and of its spec.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Departure {
     /// The first element that differs from the unedited kernel's.
     pub difference: Difference,
-    /// The element outside the bounds of the formula; none where no spec is known.
+    /// The element outside the bounds of the spec's formula, or `None` without a known spec.
     pub mismatch: Option<Mismatch>,
 }
 
@@ -138,10 +138,10 @@ fn target_names() -> String {
     TARGETS.iter().map(|row| row.name).collect::<Vec<_>>().join(", ")
 }
 
-/// Most names that an error lists.
+/// Max number of names that an error lists.
 const SOME: usize = 30;
 
-/// Returns the first names of a list, and how many there are besides.
+/// Returns the first names of a list, and the number of names left out.
 pub fn some(names: &[String]) -> String {
     match names.len().checked_sub(SOME) {
         None | Some(0) => names.join(", "),

@@ -1,55 +1,55 @@
-//! What can be wrong with a file of tuned choices ([`crate::tuned`]).
+//! Errors of files of tuned choices ([`crate::tuned`]).
 
 use std::path::PathBuf;
 
 use ixc_failure::{Class, Remedy};
 
-/// Why tuned choices cannot be used.
+/// Error of reading, using or storing tuned choices.
 #[derive(Debug, thiserror::Error)]
 pub enum TunedError {
-    /// It is none.
+    /// The file is not a file of tuned choices.
     #[error("{}: is no file of tuned choices: {problem}; `ixc kernel tune` writes one", path.display())]
     Malformed {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The fault.
         problem: String,
     },
-    /// It is damaged, or was edited.
+    /// The file is damaged, or was edited.
     #[error("{}: its rows have CRC-32 {found}, and it says {expected}: the file is damaged; `ixc kernel tune` writes another", path.display())]
     Checksum {
         /// The file.
         path: PathBuf,
-        /// Of its rows.
+        /// CRC-32 of the rows.
         found: String,
-        /// What it says.
+        /// CRC-32 that the file states.
         expected: String,
     },
-    /// It was made for something else.
+    /// The file was made under other conditions, such as another target.
     #[error("{}: was tuned for {key} {found}, and this is {wanted}: what was measured there holds there", path.display())]
     Other {
         /// The file.
         path: PathBuf,
-        /// What differs first.
+        /// The first key that differs.
         key: &'static str,
-        /// What it has.
+        /// The file's value.
         found: String,
-        /// What is asked for.
+        /// The requested value.
         wanted: String,
     },
-    /// A row that says nothing that a kernel can be.
+    /// An invalid row.
     #[error("{}: row {row} is {found:?}; expected {expected}", path.display())]
     Row {
         /// The file.
         path: PathBuf,
-        /// Which, from 1.
+        /// Number of the row, from 1.
         row: usize,
-        /// What it says.
+        /// Text of the row.
         found: String,
-        /// What would be right.
+        /// Description of a valid row.
         expected: &'static str,
     },
-    /// Nothing reads what is faster for another target than this machine's own unless it is told.
+    /// The user's folder holds choices for this machine's target only. Others need a named file.
     #[error(
         "the user's folder keeps what is faster for this machine's own target, and {target} is another: its choices need a file of their own"
     )]
@@ -57,7 +57,7 @@ pub enum TunedError {
         /// The target.
         target: &'static str,
     },
-    /// There is no folder for it.
+    /// The environment names no folder for tuned choices.
     #[error("there is no folder for what was tuned: neither XDG_CACHE_HOME nor HOME is set")]
     NoFolder,
 }

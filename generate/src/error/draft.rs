@@ -1,44 +1,44 @@
-//! Why a model cannot guess for another one.
+//! Errors of draft models and draft layers.
 
 use ixc_failure::Class;
 
-/// A model that cannot guess for another one.
+/// Reason why a draft model does not match its model.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DraftError {
-    /// A token that says something else.
+    /// A token with different texts in the two models.
     #[error("token {id} is {draft:?} in it and {model:?} in the model; a draft model has the model's own vocabulary")]
     Token {
-        /// Which.
+        /// Id of the token.
         id: u32,
-        /// What it says in the draft model.
+        /// Text of the token in the draft model.
         draft: String,
-        /// What it says in the model.
+        /// Text of the token in the model.
         model: String,
     },
-    /// A token of a kind of its own in one of the two alone.
+    /// A token that is text in one model and a control token in the other.
     #[error(
         "token {id}, {text:?}, is {} in it and {} in the model; a draft model has the model's own vocabulary",
         kind(.draft_is_text), kind(.model_is_text)
     )]
     Kind {
-        /// Which.
+        /// Id of the token.
         id: u32,
-        /// What it says in both.
+        /// Text of the token in both models.
         text: String,
         /// Whether it is text in the draft model.
         draft_is_text: bool,
         /// Whether it is text in the model.
         model_is_text: bool,
     },
-    /// What texts begin with.
+    /// Texts begin with different tokens in the two models.
     #[error("texts begin with {} in it and with {} in the model", begin(.draft), begin(.model))]
     Begin {
-        /// The token that the draft model wants there.
+        /// First token of the draft model's texts, if any.
         draft: Option<u32>,
-        /// The one that the model does.
+        /// First token of the model's texts, if any.
         model: Option<u32>,
     },
-    /// A state of it cannot be cut.
+    /// States cannot be cut back after a wrong guess.
     #[error(
         "its states cannot be cut back by a few tokens (recurrent ones cannot), as it must be where a guess was wrong"
     )]
@@ -56,31 +56,31 @@ impl DraftError {
     }
 }
 
-/// A layer of a model that cannot guess for it.
+/// Reason why a draft layer does not match its model.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OwnLayerError {
-    /// It is no such layer.
+    /// The layer does not both take and return hidden states.
     #[error(
         "it takes no hidden states and gives none, as what guesses does: the model is to be built as its nextn layer alone"
     )]
     Layer,
-    /// The model gives it nothing to guess from.
+    /// The model does not return the hidden states that the layer takes.
     #[error("it takes hidden states of {takes} numbers, and the model gives {}; the model is to be built with these", gives.map_or_else(|| "none".to_owned(), |gives| format!("{gives}")))]
     Hidden {
         /// Elements of a hidden state that the layer takes.
         takes: u32,
-        /// Elements of those that the model gives, where it gives some.
+        /// Elements of a hidden state that the model returns, if any.
         gives: Option<u32>,
     },
-    /// It is of another vocabulary.
+    /// The layer has a vocabulary of another size.
     #[error("its vocabulary is of {layer} tokens, the model's of {model}: it is the layer of another model")]
     Vocabulary {
-        /// Of the layer.
+        /// Size of the layer's vocabulary.
         layer: u32,
-        /// Of the model.
+        /// Size of the model's vocabulary.
         model: u32,
     },
-    /// A state of it cannot be cut.
+    /// States cannot be cut back after a wrong guess.
     #[error("its states cannot be cut, as they must be where a guess was wrong")]
     Uncut,
 }

@@ -1,4 +1,4 @@
-//! What can be wrong with the record of an evaluation ([`crate::eval::record`]).
+//! Errors of the record of an evaluation ([`crate::eval::record`]).
 
 use std::io;
 use std::path::PathBuf;
@@ -6,45 +6,45 @@ use std::path::PathBuf;
 use ixc_failure::{Class, Remedy};
 use ixc_files::io_class;
 
-/// Why a record cannot be gone on with.
+/// Error of continuing a record.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordError {
-    /// The system refused.
+    /// The file cannot be opened, read or written.
     #[error("{}: cannot {action}: {source}", path.display())]
     Io {
         /// The file.
         path: PathBuf,
-        /// What was tried.
+        /// The attempted action.
         action: &'static str,
-        /// Why not.
+        /// The system's reason.
         source: io::Error,
     },
-    /// Another program is at it.
+    /// Another program writes to the record.
     #[error("{}: another evaluation writes to it", path.display())]
     Busy {
         /// The file.
         path: PathBuf,
     },
-    /// It is of another evaluation.
+    /// The record belongs to another evaluation.
     #[error("{}: is the record of another evaluation: its {key} is {found}, and {wanted} is asked for", path.display())]
     Other {
         /// The file.
         path: PathBuf,
-        /// What differs first.
+        /// The first key that differs.
         key: String,
-        /// What it has.
+        /// The record's value.
         found: String,
-        /// What is asked for.
+        /// The requested value.
         wanted: String,
     },
-    /// It is none.
+    /// The file is not a valid record.
     #[error("{}: line {line} is {problem}", path.display())]
     Malformed {
         /// The file.
         path: PathBuf,
-        /// Which line, from 1.
+        /// Number of the line, from 1.
         line: usize,
-        /// What is wrong.
+        /// The fault.
         problem: String,
     },
 }

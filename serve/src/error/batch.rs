@@ -1,19 +1,19 @@
-//! What can be wrong with the answers of a batch ([`crate::batch`](../../batch/index.html)).
+//! Errors of the answer file of a batch ([`crate::batch`](../../batch/index.html)).
 
 use std::path::PathBuf;
 
 use ixc_failure::{Class, Remedy};
 
-/// Why a file of answers cannot be gone on with.
+/// Error of running a batch or of continuing its answer file.
 #[derive(Debug, thiserror::Error)]
 pub enum BatchError {
-    /// Another program is at it.
+    /// Another program writes to the file.
     #[error("{}: another batch writes to it", path.display())]
     Busy {
         /// The file.
         path: PathBuf,
     },
-    /// One of its lines answers another request.
+    /// A line of the file answers a request that the batch does not have.
     #[error(
         "{}: line {line} answers line {of} of another batch: that line has changed since, or is of another file",
         path.display()
@@ -21,25 +21,25 @@ pub enum BatchError {
     Other {
         /// The file.
         path: PathBuf,
-        /// Which line, from 1.
+        /// Number of the line, from 1.
         line: u64,
-        /// The line of the request.
+        /// Line number of the request, in the file of requests.
         of: u64,
     },
-    /// It is none.
+    /// A line is not an answer of a batch.
     #[error("{}: line {line} is no answer of a batch: {problem}", path.display())]
     Malformed {
         /// The file.
         path: PathBuf,
-        /// Which line, from 1.
+        /// Number of the line, from 1.
         line: u64,
-        /// What is wrong.
+        /// The fault.
         problem: String,
     },
     /// The model's thread has ended.
     #[error("the engine has ended: {problem}")]
     Ended {
-        /// What was said last.
+        /// The last error.
         problem: String,
     },
 }

@@ -1,4 +1,4 @@
-//! What can go wrong with a kernel on its own, and with a folder that holds one.
+//! Errors of single kernels, and of folders that hold one to replay.
 
 use std::path::PathBuf;
 
@@ -13,67 +13,67 @@ use ixc_kernels::catalogue::inputs::InputError;
 
 use ixc_compile::error::replacement::{ReplacementError, some};
 
-/// What can go wrong with a kernel on its own.
+/// Error of showing, running, comparing or tuning a single kernel.
 #[derive(Debug, thiserror::Error)]
 pub enum KernelError {
-    /// A kernel that is no model's was asked for by an op or a layer.
+    /// An op or a layer selects a kernel, but the named kernel belongs to no model.
     #[error("\"{name}\" is in no op or layer; kernels of a model are: MODEL, or MODEL:NAME")]
     InNoModel {
-        /// What was asked for.
+        /// The requested name.
         name: String,
     },
-    /// No row, file or spec.
+    /// The name matches no built-in kernel, file or spec.
     #[error(
         "no kernel is called \"{name}\"{}; `ixc kernel list` shows the built-in ones, and a spec such as \
          \"quantise n=256 out=a8_super\", a file of kernel IR or MODEL:NAME does as well",
         nearest(near)
     )]
     Unknown {
-        /// What was asked for.
+        /// The requested name.
         name: String,
-        /// Names that it may have been meant to be.
+        /// Similar names.
         near: Vec<&'static str>,
     },
-    /// Text that is no spec.
+    /// An invalid spec.
     #[error(transparent)]
     Spec(#[from] SpecError),
-    /// No row with these words.
+    /// No built-in kernel matches the filter.
     #[error("no built-in kernel has \"{filter}\" in its name or spec; there are {}", names.join(", "))]
     NoRow {
-        /// The words.
+        /// The filter.
         filter: String,
-        /// Names of all rows.
+        /// Names of all built-in kernels.
         names: Vec<&'static str>,
     },
-    /// A model without such a kernel.
+    /// The model has no kernel with this name.
     #[error("{model} has no kernel whose name contains \"{name}\"; it has {}", some(names))]
     NotInModel {
         /// The model.
         model: String,
-        /// What was asked for.
+        /// The requested name.
         name: String,
-        /// Its kernels.
+        /// Names of the model's kernels.
         names: Vec<String>,
     },
-    /// A model with several such kernels.
+    /// The name matches several kernels of the model.
     #[error("{} could be several kernels of {model}: {}", if name.is_empty() { "what is chosen".to_owned() } else { format!("\"{name}\"") }, some(names))]
     Several {
         /// The model.
         model: String,
-        /// What was asked for.
+        /// The requested name.
         name: String,
-        /// Those that it could be.
+        /// Names of the matching kernels.
         names: Vec<String>,
     },
-    /// Two kernels that are to be compared.
+    /// Two kernels with different dims or buffers cannot be compared.
     #[error("kernels that are called otherwise cannot be compared:{}", otherwise(names, found))]
     CalledOtherwise {
         /// The kernels.
         names: [String; 2],
-        /// Dims and buffers of each that the other has not.
+        /// Dims and buffers of each that the other lacks.
         found: [Vec<String>; 2],
     },
-    /// A kernel that is to be compared with the one of its spec.
+    /// A kernel without a spec cannot be compared with the kernel of its spec.
     #[error(
         "nothing says what {name} was made from: name another kernel to compare it with, or put the line \"; spec: ...\" before it"
     )]
@@ -81,40 +81,40 @@ pub enum KernelError {
         /// The kernel.
         name: String,
     },
-    /// A kernel that nothing can be tuned of.
+    /// A kernel that cannot be tuned.
     #[error("{spec} cannot be tuned: {why}")]
     NotTuned {
         /// The kernel.
         spec: String,
-        /// Why not.
+        /// The reason.
         why: String,
     },
-    /// Something that was not tried.
+    /// The requested candidate was not tried.
     #[error("{what:?} is no candidate; those are {}", candidates.join(", "))]
     NoCandidate {
-        /// What was asked for.
+        /// The requested candidate.
         what: String,
-        /// What there is.
+        /// All candidates.
         candidates: Vec<String>,
     },
-    /// A kernel that is to be made small and does not fail.
+    /// A kernel that does not fail cannot be reduced.
     #[error("{kernel} does not fail: it compiles, runs and leaves what the interpreter does")]
     FailsNot {
         /// The kernel.
         kernel: String,
     },
-    /// A kernel, of a plan or of an odd spec, that breaks a rule of the IR.
+    /// A kernel of a plan or of an unusual spec breaks a rule of the IR.
     #[error("kernel {kernel}: {source}")]
     Verify {
         /// The kernel.
         kernel: String,
-        /// What and where.
+        /// The broken rule and its place.
         source: VerifyError,
     },
-    /// No inputs with these dims.
+    /// Inputs with the requested dims cannot be made.
     #[error(transparent)]
     Input(#[from] InputError),
-    /// A kernel without a spec, whose dims rows do not give.
+    /// Dims of a kernel without a spec do not follow from the number of rows.
     #[error("rows do not say what the dims of {kernel} are; they are, in this order, {}", dims.join(", "))]
     NeedsDims {
         /// The kernel.
@@ -122,23 +122,23 @@ pub enum KernelError {
         /// Names of its dims.
         dims: Vec<String>,
     },
-    /// More rows than a kernel takes in a call.
+    /// More rows than the kernel takes in a call.
     #[error("{kernel} takes at most {most} rows in a call, not {found}")]
     TooManyRows {
         /// The kernel.
         kernel: String,
-        /// How many were asked for.
+        /// Requested number of rows.
         found: u32,
-        /// How many it takes.
+        /// Max number of rows.
         most: u32,
     },
     /// The interpreter stopped.
     #[error("the interpreter stopped: {0}")]
     Interpret(#[from] InterpretError),
-    /// What a target has not.
+    /// The operation is not available for this target.
     #[error("{what} needs x86-64 code of our own lowering; the code of target {target} is cranelift's")]
     NotOurs {
-        /// What needs it.
+        /// The operation.
         what: &'static str,
         /// The target.
         target: &'static str,
@@ -148,7 +148,7 @@ pub enum KernelError {
     Missing {
         /// The target.
         target: &'static str,
-        /// What is missing.
+        /// The missing features.
         missing: String,
     },
     /// A target without a cost model.
@@ -156,40 +156,40 @@ pub enum KernelError {
     NoModel {
         /// The target.
         target: &'static str,
-        /// Those that there are.
+        /// Targets that have cost models.
         models: Vec<&'static str>,
     },
-    /// No cost of the whole kernel, or of its memory.
+    /// The cost of the whole kernel, or of its memory accesses, cannot be computed.
     #[error(transparent)]
     Levels(#[from] LevelsError),
-    /// The emulator stopped code that we made: a bug of the lowering, or of the emulator.
+    /// The emulator stopped generated code: a bug of the lowering, or of the emulator.
     #[error("{kernel}: the emulator stopped it: {fault}")]
     Fault {
         /// The kernel.
         kernel: String,
-        /// Where and why.
+        /// Place and reason.
         fault: Fault,
     },
-    /// An edited kernel.
+    /// An edited kernel cannot replace the original.
     #[error(transparent)]
     Replacement(#[from] ReplacementError),
     /// A folder that cannot be replayed.
     #[error(transparent)]
     Bundle(#[from] BundleError),
-    /// Two kernels whose results are compared.
+    /// The results of two kernels differ.
     #[error("results of {} and {} differ", names[0], names[1])]
     Unequal {
         /// The kernels.
         names: [String; 2],
     },
-    /// A result that is not the interpreter's.
+    /// A result differs from the interpreter's.
     #[error("{kernel} on {engine} differs from the interpreter: {difference}")]
     Differs {
         /// The kernel.
         kernel: String,
-        /// What ran it.
+        /// Name of the engine that ran the kernel.
         engine: &'static str,
-        /// Where.
+        /// Place and size of the difference.
         difference: String,
     },
 }
@@ -249,95 +249,95 @@ fn nearest(near: &[&'static str]) -> String {
     if near.is_empty() { String::new() } else { format!(" (near to it: {})", near.join(", ")) }
 }
 
-/// Why a folder cannot be replayed.
+/// Error of reading or replaying a folder.
 #[derive(Debug, thiserror::Error)]
 pub enum BundleError {
-    /// The index is no JSON of this form.
+    /// The index is not JSON of the expected form.
     #[error("{}: {reason}", path.display())]
     Index {
         /// The index.
         path: PathBuf,
-        /// Where and why.
+        /// Place and reason.
         reason: String,
     },
-    /// The index is of another format.
+    /// The index has another format or version.
     #[error("{}: format \"{format}\" version {version}; this reads {reads}", path.display())]
     Version {
         /// The index.
         path: PathBuf,
-        /// Its format.
+        /// Format of the index.
         format: String,
-        /// Its version.
+        /// Version of the index.
         version: u64,
-        /// What is read.
+        /// The format and version that this build reads.
         reads: String,
     },
-    /// A file name that could leave the folder.
+    /// An invalid file name, which could lead out of the folder.
     #[error(
         "file name \"{name}\": names here are letters, digits, `_`, `-` and `.`, do not start with `.`, and have at most {most} characters"
     )]
     Name {
         /// The name.
         name: String,
-        /// Most characters of one.
+        /// Max characters of a name.
         most: usize,
     },
-    /// More than this is meant for.
+    /// The folder exceeds a limit.
     #[error("{found} {what}; at most {most} are read")]
     TooMuch {
-        /// What there is too much of.
+        /// The counted items.
         what: &'static str,
-        /// How much.
+        /// The count.
         found: u64,
         /// The limit.
         most: u64,
     },
-    /// A link, a folder, a device.
+    /// The path is a link, a folder or a device.
     #[error("{}: is no regular file", path.display())]
     NotAFile {
         /// The path.
         path: PathBuf,
     },
-    /// A file with another length than the index says.
+    /// The length of a file differs from the index.
     #[error("{}: has {found} bytes; the index says {expected}", path.display())]
     Length {
         /// The file.
         path: PathBuf,
-        /// What it has.
+        /// Length in bytes.
         found: u64,
-        /// What it should have.
+        /// Length according to the index.
         expected: u64,
     },
-    /// A file with other bytes than it was written with.
+    /// The checksum of a file differs from the index.
     #[error("{}: CRC-32 is {found}; the index says {expected}: the file is damaged", path.display())]
     Checksum {
         /// The file.
         path: PathBuf,
-        /// Of its bytes.
+        /// CRC-32 of the file.
         found: String,
-        /// What the index says.
+        /// CRC-32 according to the index.
         expected: String,
     },
-    /// A value of the index that makes no sense.
+    /// An invalid value in the index.
     #[error("index: {what} is {found}; right would be {expected}")]
     Value {
-        /// Which.
+        /// Name of the value.
         what: String,
-        /// Its value.
+        /// The value.
         found: String,
-        /// What would be right.
+        /// Description of a valid value.
         expected: String,
     },
     /// This machine cannot run the code.
     #[error("the code can't run here: this machine lacks {missing}")]
     Missing {
-        /// What is missing.
+        /// The missing features.
         missing: String,
     },
     /// The emulator stopped the code.
     #[error("the emulator stopped the code: {0}")]
     Fault(#[from] Fault),
-    /// The code ran on this machine and left it otherwise than a function must.
+    /// The code ran on this machine and broke the calling convention.
     #[error(transparent)]
     Convention(#[from] ConventionError),
 }

@@ -1,18 +1,18 @@
-//! Single kernels, for people who write and tune them: named, shown, run and measured.
+//! Tools for single kernels: selection, display, runs and measurements.
 //!
-//! | module | what it owns |
+//! | module | contents |
 //! | --- | --- |
-//! | [`choose`] | which kernel a name, a spec's text, a file or a model's kernel means |
-//! | [`run`] | inputs, the interpreter's results, and the machine's compared with them |
-//! | [`bundle`] | a kernel as a folder of files, and such a folder replayed |
-//! | [`diff`] | two kernels with the same inputs: bits, cost, time, instructions |
+//! | [`choose`] | selection of a kernel by name, spec, file or model |
+//! | [`run`] | inputs, and comparison of the machine's results with the interpreter's |
+//! | [`bundle`] | folders that hold a kernel with its inputs, and their replay |
+//! | [`diff`] | comparison of two kernels: bits, cost, time, instructions |
 //! | [`mod@bench`] | time per call with its spread, and this machine's peak |
-//! | [`reduce`] | a failing kernel, made small |
-//! | [`roofline`] | the most that this machine reads and multiplies |
-//! | [`tune`] | which width, chunk and pace of a product is fastest |
-//! | [`show`] | a kernel in each stage down to its bytes, with its statistics |
+//! | [`reduce`] | reduction of a failing kernel |
+//! | [`roofline`] | peak bandwidth and arithmetic of this machine |
+//! | [`tune`] | fastest width, chunk and pace of a product |
+//! | [`show`] | a kernel in each stage down to machine code, with statistics |
 //!
-//! Rows with names are in [`catalogue`].
+//! Named kernels are in [`catalogue`].
 //!
 //! ```
 //! use ixc_targets::Target;

@@ -10,11 +10,11 @@
 //! ixc kernel tune linear format=q4_k_r16 k=2048 tile=32 n=2048 shape=gemv
 //! ```
 //!
-//! | module | what it owns |
+//! | module | contents |
 //! | --- | --- |
 //! | `steps` | time of a product in steps of an engine |
-//! | `made` | a model of one product |
-//! | [`model`] | all products of a model that take time, and whether the model gains |
+//! | `made` | synthetic model of one product |
+//! | [`model`] | slow products of a model, and the gain of the whole model |
 //!
 //! The search goes parameter by parameter, each time with the best values so far. It first tries
 //! the width of items or bands and their rows of activations, then the prefetch distance, then the

@@ -15,12 +15,12 @@
 //! expected file is scratch, and its contents after the call are undefined. A buffer that is only
 //! read must be unchanged.
 //!
-//! | module | what it owns |
+//! | module | contents |
 //! | --- | --- |
 //! | [`index`] | the index and its limits |
-//! | [`write`](mod@write) | export |
-//! | [`read`](mod@read) | reading a folder that anyone may have made |
-//! | [`replay`](mod@replay) | running what was read |
+//! | [`write`](mod@write) | writer |
+//! | [`read`](mod@read) | reader of untrusted folders |
+//! | [`replay`](mod@replay) | replay of a folder |
 //!
 //! Invariant: the reader trusts nothing. Names stay inside the folder, sizes are checked before
 //! memory is allocated, and checksums are checked before anything runs.
