@@ -2,15 +2,15 @@
 //! exactly that model and this machine. This library is a facade: it re-exports crates and has no
 //! code.
 //!
-//! | crate | owns | begin with |
+//! | crate | contents | begin with |
 //! | --- | --- | --- |
-//! | `ixc-compile` | from a model to a plan | [`model`], [`mod@compile`] |
-//! | `ixc-generate` | from a plan to text | [`loaded_model`], [`session`], [`generator`] |
-//! | `ixc-quantise` | a model file to one in other formats | [`quantise`] |
-//! | `ixc-measure` | quality and speed of a model | [`eval`], [`mod@bench`] |
-//! | `ixc-workbench` | single kernels, and the report page | [`kernels`], [`report`] |
-//! | `ixc-serve` | models behind a server (feature `serve`) | `serving`, `batch` |
-//! | `ixc-error` | the outermost error | [`error`] |
+//! | `ixc-compile` | compilation of a model into a plan | [`model`], [`mod@compile`] |
+//! | `ixc-generate` | text generation with a plan | [`loaded_model`], [`session`], [`generator`] |
+//! | `ixc-quantise` | quantisation of model files | [`quantise`] |
+//! | `ixc-measure` | measurements of quality and speed | [`eval`], [`mod@bench`] |
+//! | `ixc-workbench` | tools for single kernels, and the report page | [`kernels`], [`report`] |
+//! | `ixc-serve` | models behind an HTTP server (feature `serve`) | `serving`, `batch` |
+//! | `ixc-error` | error type of all crates | [`error`] |
 //!
 //! Lower crates, such as [`ir`] and [`runtime`], are modules with their own names. Each crate has
 //! its own error. [`Error`] wraps them all, so that `?` takes any of them.

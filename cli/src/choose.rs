@@ -29,7 +29,7 @@ pub struct ModelArgument {
     /// Hugging Face's cache [default: `demo`, the built-in model].
     #[arg(value_parser = ModelName::parser())]
     model: Option<ModelName>,
-    /// The same, as llama.cpp spells it.
+    /// Same as MODEL, in llama.cpp's spelling.
     #[arg(short, long = "model", value_name = "MODEL", value_parser = ModelName::parser(), conflicts_with = "model", hide = true)]
     model_option: Option<ModelName>,
 }

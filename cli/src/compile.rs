@@ -104,7 +104,8 @@ pub struct Args {
     /// for `ixc embed` and `ixc serve --embeddings`.
     #[arg(long, conflicts_with = "text")]
     embeddings: bool,
-    /// Compile the routed experts alone, each layer's to be run on its own: a plan for other engines, which `ixc_generate::moe` and ixc.h run.
+    /// Compile only the routed experts, each layer as its own function. Other engines run such a
+    /// plan through `ixc::moe` or ixc.h.
     #[arg(long, conflicts_with_all = ["text", "embeddings"])]
     moe: bool,
     #[command(flatten)]

@@ -1,9 +1,8 @@
-//! The outermost error, which wraps those of all crates.
+//! The outermost error. It wraps the errors of all crates.
 //!
 //! Messages state the fault and the expectation in the words of the library. [`Error::class`]
-//! returns the kind of failure, and [`Error::remedy`] the change that may help; wrapped errors
-//! answer for themselves. The command line makes an exit status of the class, and names options for
-//! the remedy.
+//! returns the kind of failure, and [`Error::remedy`] the change that may help. Both delegate to
+//! the wrapped error. The command line maps the class to an exit status, and the remedy to options.
 
 pub use ixc_compile::error::{replacement, tuned};
 pub use ixc_failure::{Class, Remedy};
@@ -57,10 +56,10 @@ use draft::{DraftError, OwnLayerError};
 use kernels::{BundleError, KernelError};
 use record::RecordError;
 
-/// Why something failed, whichever crate it is of.
+/// Error of any crate.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// A model cannot be opened or compiled, or a file not be read or written.
+    /// A model cannot be opened or compiled, or a file cannot be read or written.
     #[error(transparent)]
     Compile(#[from] Box<CompileError>),
     /// A model cannot be loaded or run.
@@ -72,7 +71,7 @@ pub enum Error {
     /// A model cannot be measured.
     #[error(transparent)]
     Measure(#[from] Box<MeasureError>),
-    /// A kernel on its own or a report cannot be made.
+    /// A single kernel or a report failed.
     #[error(transparent)]
     Workbench(#[from] Box<WorkbenchError>),
     /// A model cannot be served.
@@ -100,7 +99,7 @@ from_inner!(Error, MeasureError: RecordError);
 from_inner!(Error, WorkbenchError: BundleError, KernelError);
 
 impl Error {
-    /// A [`CompileError::Io`] for `path`.
+    /// Returns a function that makes a [`CompileError::Io`] for `path`.
     pub fn io(path: &Path, action: &'static str) -> impl FnOnce(io::Error) -> Error {
         move |source| CompileError::io(path, action)(source).into()
     }

@@ -1,10 +1,10 @@
-//! The outermost error: programs and the facade have one type for whatever fails.
+//! The outermost error: one type for programs and the facade that covers the errors of all crates.
 //!
-//! | module | what it owns |
+//! | module | contents |
 //! | --- | --- |
-//! | [`error`] | the enum, which wraps the errors of all crates and asks them |
+//! | [`error`] | enum that wraps the errors of all crates |
 //!
-//! Each crate has an error of its own. This one is for callers of several.
+//! Each crate has its own error. This one is for callers of several crates.
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 

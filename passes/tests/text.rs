@@ -2,10 +2,17 @@
 //! `IXC_BLESS=1` rewrites the expectation. The first example of a file also stands in the pass's
 //! documentation.
 //!
-//! A plan is shown as `ixc dump --stage plan` shows it, for 8 tokens a step; weights without a place lie one after the other. Lines before the
-//! module say what passes are told: `// target: amx` (else avx2), `// set: residency.memory = 1000` options, `// caches: 32,256,2048` KiB of a
-//! core's caches. `// as: dot` shows what was made as Graphviz draws it, `// as: mermaid` as Mermaid does.
-//! `// as: decisions` shows the decisions of the last pass.
+//! A plan is shown like by `ixc dump --stage plan`, for 8 tokens a step. Weights without a place
+//! follow each other. Lines before the module set parameters of the passes and of the output:
+//!
+//! | line | meaning |
+//! | --- | --- |
+//! | `// target: amx` | target; default avx2 |
+//! | `// set: residency.memory = 1000` | options of passes |
+//! | `// caches: 32,256,2048` | caches of a core, in KiB |
+//! | `// as: dot` | result as a Graphviz graph |
+//! | `// as: mermaid` | result as a Mermaid graph |
+//! | `// as: decisions` | decisions of the last pass |
 
 use std::fmt::Write;
 use std::path::Path;

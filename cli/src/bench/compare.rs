@@ -1,8 +1,8 @@
 //! `ixc bench --compare A B`: changes from one measurement to another, beyond noise.
 //!
-//! Both are documents of `ixc bench --json`. What differs in what was measured, on what and with what is said first; then, for each row that both have, how many
-//! times as fast the second is, between what bounds, and whether that is more than
-//! noise ([`ixc_measure::ratio`]).
+//! Both are documents of `ixc bench --json`. Differences between the models, machines and options
+//! come first. Each row that both documents have follows, with the speed of the second relative to
+//! the first, its interval, and whether the change exceeds noise ([`ixc_measure::ratio`]).
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
@@ -41,7 +41,7 @@ const ROW: [&str; 5] = ["threads", "target", "test", "tokens", "depth"];
 /// as an option.
 const SETTINGS: [&str; 2] = ["threads", "target"];
 
-/// A row of both.
+/// A row that both documents have.
 #[derive(Debug, Serialize)]
 struct Row {
     threads: Json,

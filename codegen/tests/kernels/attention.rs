@@ -20,7 +20,7 @@ fn with_scores(part: AttentionPart, scores: impl Fn(Scores) -> Scores) -> Attent
     AttentionPart { scores: scores(part.scores), ..part }
 }
 
-/// The same that parts compute, by so many rows.
+/// Returns the undivided attention of `part`, with `rows` rows together.
 fn of_rows(part: AttentionPart, key_heads: u32, rows: u32) -> Attention {
     let AttentionPart { heads, scores, cache } = part;
     Attention { heads, scores, key_heads, rows, cache }

@@ -2,10 +2,12 @@
 //!
 //! ```text
 //! rope.append %kv, %k, %v, %pos    rope_append: tokens x key heads, into the state
-//! index.top_k %q, %w, %kv, %pos    index_top_k: tokens, one of them in parts; a bit for each position, or entry, that the context has room for
-//! index.top_k %q, _, %kv, %pos     the same: tokens x heads, each with bits of its own
-//! attention %q, %kv, %pos          attention: tokens x key heads, each with the query heads that share it; one token in parts, if it has no
-//!                                  window, many by tiles; of chosen positions as if there were no others
+//! index.top_k %q, %w, %kv, %pos    index_top_k: tokens; one token is divided into parts
+//!                                  a bit for each position or entry of the context
+//! index.top_k %q, _, %kv, %pos     index_top_k: tokens x heads, each head with its own bits
+//! attention %q, %kv, %pos          attention: tokens x key heads, each with its query heads
+//!                                  one token in parts, if it has no window; many by tiles
+//!                                  chosen positions as if there were no others
 //! ```
 
 use ixc_ir::format::Format;
@@ -72,7 +74,8 @@ impl Lowering<'_> {
         Ok(y)
     }
 
-    /// Keys and values into their state; without `rope` the keys are rotated already, and turn by nothing here.
+    /// Keys and values into their state; without `rope` the keys are rotated already, and turn by
+    /// nothing here.
     pub(super) fn append(&mut self, op: &Op, rope: Option<RopeAttrs>) -> Result<Binding, ScheduleError> {
         let name = op.kind.row().mnemonic;
         let (mut k, v) = (self.operand(op, "k")?, self.operand(op, "v")?);
@@ -82,7 +85,8 @@ impl Lowering<'_> {
         let declared = &self.module.states[state.index()];
         let (elsewhere, shared) = (declared.window.is_some() || declared.every > 1, declared.every > 1);
         if let (true, Some(turn)) = (elsewhere, &rope) {
-            // Where a window's positions lie, or a place that several share, is no position to rotate by: keys are rotated elsewhere.
+            // Where a window's positions lie, or a place that several share, is no position to
+            // rotate by: keys are rotated elsewhere.
             self.expect(name, &k, Format::F32, u64::from(cache.key) * u64::from(cache.heads))?;
             let shape = (cache.heads.into(), cache.key.into());
             k = self.rotate(op, k, (turn, (1, false)), self.opt_weight(op, "norm"), shape)?;
@@ -131,7 +135,8 @@ impl Lowering<'_> {
         Ok(Binding::Token)
     }
 
-    /// Keys and values into places that several positions share: all rows of a step are one item of a head, since the last of a place stays.
+    /// Keys and values into places that several positions share: all rows of a step are one item of
+    /// a head, since the last of a place stays.
     fn append_places(
         &mut self,
         name: &'static str,
@@ -248,7 +253,8 @@ impl Lowering<'_> {
         Ok(Binding::Marks { bits: marks, choice, stride: 0 })
     }
 
-    /// An index whose heads choose blocks of positions each for itself: an item is a row's head, and a row of marks has the bits of each head.
+    /// An index whose heads choose blocks of positions each for itself: an item is a row's head,
+    /// and a row of marks has the bits of each head.
     fn index_blocks(&mut self, op: &Op) -> Result<Binding, ScheduleError> {
         let name = op.kind.row().mnemonic;
         let q = self.operand(op, "q")?;
@@ -295,7 +301,8 @@ impl Lowering<'_> {
         Ok(Binding::Marks { bits: marks, choice, stride })
     }
 
-    /// What an index chose, where a row does not see all: positions, or places that so many of them share.
+    /// Returns the marks of the operand `chosen`: bits of positions, or of places of `every`
+    /// positions. `None` if a row sees all.
     fn marks(&self, op: &Op, every: u32) -> Result<Option<Marks>, ScheduleError> {
         let name = op.kind.row().mnemonic;
         match op.operand("chosen") {
@@ -418,7 +425,7 @@ impl Lowering<'_> {
         self.tasks.task(label, axes, selection.choices, &[], args)
     }
 
-    /// By how much scores of so many heads fall with a position.
+    /// Returns a vector with the slope of each head: the fall of its scores per position.
     fn slopes(&mut self, heads: u64, scores: &ScoreAttrs) -> Result<u32, ScheduleError> {
         if heads > MOST_SLOPES {
             return unsupported("attention", format!("slopes of {heads} heads; it takes those of {MOST_SLOPES}"));
@@ -429,7 +436,8 @@ impl Lowering<'_> {
         self.made_vector(name, &slopes)
     }
 
-    /// Attention over a window and entries: an item is a row's heads of a key head, or, with few rows, some of them.
+    /// Lowers attention over a window and entries. An item is the query heads of a row that share a
+    /// key head, or some of them if rows are few.
     pub(super) fn attention_entries(&mut self, op: &Op) -> Result<Binding, ScheduleError> {
         let name = op.kind.row().mnemonic;
         let q = self.operand(op, "q")?;
@@ -471,7 +479,8 @@ impl Lowering<'_> {
         Ok(Binding::ArenaRows(y))
     }
 
-    /// Whether all that takes a value quantises it, if it does not merely cut it into heads or gate it.
+    /// Returns whether all users of a value quantise it. Cutting into heads, merging heads and
+    /// gating are looked through.
     fn is_quantised(&self, value: ValueId) -> bool {
         let users = self.def_use.users(value).unwrap_or_default();
         !users.is_empty()
@@ -485,7 +494,8 @@ impl Lowering<'_> {
             })
     }
 
-    /// Rows times the number of their position, by a table of one pair that stands still.
+    /// Lowers a temperature, which scales each row by a factor of its position. It uses a rotary table
+    /// of one pair that does not rotate.
     pub(super) fn temperature(&mut self, op: &Op) -> Result<Binding, ScheduleError> {
         let (name, x) = (op.kind.row().mnemonic, self.operand(op, "x")?);
         self.positions(op, &x)?;
@@ -503,7 +513,7 @@ impl Lowering<'_> {
         Ok(Binding::ArenaRows(y))
     }
 
-    /// The same, head by head: the table has one more than the logarithm.
+    /// Lowers the temperature of each head. The table has one more than the logarithm.
     pub(super) fn heads_temperature(&mut self, op: &Op) -> Result<Binding, ScheduleError> {
         let (name, x) = (op.kind.row().mnemonic, self.operand(op, "x")?);
         self.positions(op, &x)?;
@@ -527,7 +537,7 @@ impl Lowering<'_> {
         Ok(Binding::ArenaRows(y))
     }
 
-    /// The table of an op that rotates.
+    /// Returns the number of the rotary table of an op.
     fn rope_table(&mut self, rope: &RopeAttrs, (every, back): (u32, bool), op: &Op) -> Result<u32, ScheduleError> {
         let [short, long] = ["factors", "long"].map(|name| self.opt_weight(op, name).map(|w| self.floats(w)));
         let (short, long) = (short.transpose()?, long.transpose()?);
@@ -551,7 +561,7 @@ impl Lowering<'_> {
         fit("number of rotary tables", self.ropes.len() as u64 - 1)
     }
 
-    /// A small weight's elements.
+    /// Returns a small weight's elements as f32.
     fn floats(&self, w: WeightId) -> Result<Vec<f32>, ScheduleError> {
         let weight = &self.module.weights[w.index()];
         let name = || weight.name.clone();
@@ -569,16 +579,16 @@ impl Lowering<'_> {
     }
 }
 
-/// What ops that choose positions or share places take no keys and values in.
+/// Reason against keys and values in blocks, for ops that choose positions or share places.
 const IN_BLOCKS: &str = "keys or values in blocks; it takes them in f16";
 
-/// What an index chose, where a row does not see all.
+/// Positions or places that an index chose for each row.
 #[derive(Clone, Copy)]
 struct Marks {
     /// Rows of bits.
     bits: ArenaRows,
     choice: Choice,
-    /// Bytes from a key head's bits to the next one's; 0 where they are all heads'.
+    /// Bytes from a key head's bits to the next one's; 0 if all heads share them.
     stride: u64,
 }
 
