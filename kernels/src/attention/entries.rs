@@ -1,6 +1,7 @@
 //! Attention of a row over the last positions and, in the same softmax, over entries. An entry is a
 //! place that several positions share. A row sees the whole entries, or those that an index chose
-//! ([`crate::IndexTopK`]), as if there were no others. See [`super::online_softmax`] for the method.
+//! ([`crate::IndexTopK`]), as if there were no others. See [`super::online_softmax`] for the
+//! method.
 
 use ixc_ir::kernel::Kernel;
 use ixc_ir::plan::DimExpr;
@@ -22,8 +23,8 @@ use crate::work::{Call, Work};
 const BAND: u32 = 8;
 
 spec! {
-    /// Attention of `group` query heads over one key head, of which a row sees the last `window` positions and all whole entries. Items: row, and
-    /// column = key head.
+    /// Attention of `group` query heads over one key head. A row sees the last `window` positions
+    /// and all whole entries. Items: row, and column = key head.
     pub struct AttentionEntries "attention_entries" {
         ..heads: Heads,
         ..scores: Scores,
@@ -31,12 +32,12 @@ spec! {
         pub window: u32,
         /// Positions of an entry.
         pub every: u32,
-        /// Entries that a row sees at most, where an index chose them.
+        /// Max entries that a row sees, if an index chooses them.
         pub chosen: Option<u32>,
     }
 }
 
-/// Representative ones.
+/// Representative specs.
 #[rustfmt::skip] // One line each.
 const ROWS: &[Row] = &[
     row("attention_entries", 6, "attention_entries group=8 d=512 dv=512 scale=0.044194173 sinks window=128 every=4"),

@@ -1,4 +1,4 @@
-//! Heads and scores, which all kernels of attention have, their signature, and windows.
+//! Heads, scores and windows of all kernels of attention, and their signature.
 
 use ixc_ir::kernel::{KernelBuilder, Op, ValueId};
 use ixc_ir::plan::ATTENTION_BLOCK;
@@ -26,26 +26,26 @@ spec! {
     pub part Scores {
         /// Factor on products.
         pub scale: Bits,
-        /// Bound that scores are bent to stay within, as by `softcap`.
+        /// Bound of scores, applied like `softcap`.
         #[serde(default)]
         pub cap: Option<Bits>,
         /// Whether each head has a sink, a score without a value.
         #[serde(default)]
         pub sinks: bool,
-        /// Whether each head's scores fall with distance, by a slope of its own.
+        /// Whether each head's scores fall with distance, by the head's slope.
         #[serde(default)]
         pub slopes: bool,
     }
 }
 
 impl Heads {
-    /// Name of the sizes in a kernel's name.
+    /// Returns the part of a kernel's name that states the sizes.
     pub(super) fn name(&self) -> String {
         let Heads { group, d, dv } = *self;
         format!("g{group}d{d}v{dv}")
     }
 
-    /// Elements of a key and a value.
+    /// Returns the number of elements of a key and a value together.
     pub(super) fn elements(&self) -> u32 {
         self.d + self.dv
     }
@@ -60,8 +60,8 @@ pub(super) struct Operands {
 }
 
 impl Operands {
-    /// Returns the buffers: queries, positions, keys and values, then `more` keys and values, what
-    /// heads have of their own, the result and scratch memory.
+    /// Returns the buffers: queries, positions, keys and values, then `more` keys and values, the
+    /// sinks and slopes of heads, the result and scratch memory.
     pub(super) fn signature(&self, more: &[(&'static str, Holds)], result: &'static str) -> Signature {
         let Operands { heads, scores, cache } = *self;
         let signature = Signature::new()
@@ -79,12 +79,12 @@ impl Operands {
 }
 
 impl Scores {
-    /// Returns scores with this factor, and nothing else.
+    /// Returns scores with this factor, and without cap, sinks and slopes.
     pub fn scaled(scale: f64) -> Scores {
         Scores { scale: Bits::of(scale), cap: None, sinks: false, slopes: false }
     }
 
-    /// How they are called in a kernel's name.
+    /// Returns the part of a kernel's name that states the scores.
     pub fn name(&self) -> String {
         let cap = self.cap.map_or(String::new(), |cap| format!("c{:x}", cap.0));
         let [sinks, slopes] =
@@ -92,30 +92,32 @@ impl Scores {
         format!("s{:x}{cap}{sinks}{slopes}", self.scale.0)
     }
 
-    /// The score of a product, in f64.
+    /// Returns the score of a product, in f64.
     pub fn of(&self, product: f64) -> f64 {
         self.bent(product * f64::from(self.scale.value()))
     }
 
-    /// The score of a product with the factor on it.
+    /// Applies the cap to a product that has the factor.
     pub(super) fn bent(&self, score: f64) -> f64 {
         self.cap.map_or(score, |cap| f64::from(cap.value()) * (score / f64::from(cap.value())).tanh())
     }
 }
 
-/// Which positions up to its own a row sees.
+/// Range of the positions that a row sees, up to its own.
 #[derive(Clone, Copy, Debug)]
 pub struct Window {
-    /// The last so many.
+    /// Number of the last positions that a row sees.
     pub positions: u32,
-    /// Or those from the last multiple of as many on: then it is a power of two.
+    /// Whether a row sees the positions from the last multiple of `positions` on instead.
+    /// `positions` is then a power of two.
     pub chunked: bool,
-    /// Whether a text may end before a row's position, which is ahead of the row's own then: rows see both ways.
+    /// Whether rows see positions on both sides. The position of the kernel is then ahead of the
+    /// row's own, and the text may end before it.
     pub both: bool,
 }
 
 impl Window {
-    /// How it is called in a kernel's name.
+    /// Returns the part of a kernel's name that states the window.
     pub fn name(&self) -> String {
         let kind = match self {
             Window { chunked: true, .. } => "chunk",
@@ -125,13 +127,14 @@ impl Window {
         format!("{kind}{}", self.positions)
     }
 
-    /// The first position that the row at one sees.
+    /// Returns the first position that the row at `position` sees.
     pub fn first(&self, position: u64) -> u64 {
         let positions = u64::from(self.positions.max(1));
         if self.chunked { position / positions * positions } else { (position + 1).saturating_sub(positions) }
     }
 
-    /// The same as kernel IR, for positions `own`; it may be below 0 where nothing before the first is left out.
+    /// Emits [`Window::first`] as kernel IR, for the positions `own`. The result may be below 0 if
+    /// a row sees all positions from the first on.
     pub fn first_of(&self, b: &mut KernelBuilder, own: ValueId) -> ValueId {
         let (ty, positions) = (b.ty(own), i64::from(self.positions));
         if self.chunked {
@@ -142,7 +145,7 @@ impl Window {
         b.iadd(own, before)
     }
 
-    /// Checks that it is one.
+    /// Checks that the window is valid.
     pub fn check(&self, name: &str) -> Result<(), GenerateError> {
         let Window { positions, chunked, both } = *self;
         check(name, "chunks of rows that see both ways", both.into(), !(chunked && both), "none of them")?;
@@ -153,7 +156,7 @@ impl Window {
     }
 }
 
-/// Checks that a cap is one.
+/// Checks that a cap is valid.
 pub fn check_cap(name: &str, cap: Option<Bits>) -> Result<(), GenerateError> {
     let Some(cap) = cap else { return Ok(()) };
     let expected = "those of a number above 0 whose inverse is one";

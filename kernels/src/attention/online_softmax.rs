@@ -1,38 +1,50 @@
-//! Attention of the query heads that share a key head, over the KV cache, in blocks of [`ATTENTION_BLOCK`] positions (the online
-//! softmax of FlashAttention): for each block the scores, then the running maximum and sums, then the weighted values.
+//! Attention of the query heads that share a key head, over the KV cache. It uses the online
+//! softmax of FlashAttention, in blocks of [`ATTENTION_BLOCK`] positions. Each block takes three
+//! steps: scores, running maximum and sums, weighted values.
 //!
-//! Keys lie as `[position / 16][d][position % 16]`: a lane is a position, so a block's scores need no horizontal sum. Queries are the
-//! heads of one row, or of a few rows together, so that a load and its conversion from f16 serve several of them, whose
-//! accumulators hide the latency of a fused multiply-add (4 cycles at two a cycle: eight chains). The factor on scores is put on the
-//! queries once: for heads of 64 it is a power of two, and exact. Scores, weights and accumulators are f32; the cache is f16, or in blocks.
+//! Keys are stored as `[position / 16][d][position % 16]`. A lane is a position, so a block's
+//! scores need no horizontal sum. Queries are the heads of one row, or of a few rows together. A
+//! load and its conversion from f16 then serve several queries. Their accumulators hide the latency
+//! of a fused multiply-add (4 cycles at two a cycle: eight chains). Queries are multiplied by the
+//! factor on scores once. For heads of 64 the factor is a power of two, and exact. Scores, weights
+//! and accumulators are f32. The cache is f16, or in blocks.
 //!
 //! ```text
-//! for each block                                     // first those that all rows see whole, then those that need a mask
-//!   p[query][position] = q . k                       // tiles of queries x positions, in registers over d
+//! for each block                // first blocks that all rows see whole, then blocks with a mask
+//!   p[query][position] = q . k  // tiles of queries x positions, in registers over d
 //!   for each query: maximum, p = e^(p - maximum), sums += p
-//!   acc[query][dv] = acc * e^(old maximum - maximum) + p v    // tiles of queries x elements of a value, in registers
+//!   acc[query][dv] = acc * e^(old maximum - maximum) + p v
+//!                               // tiles of queries x elements of a value, in registers
 //! ```
 //!
-//! **Keys in blocks** ([`ixc_ir::cache`]) are multiplied as bytes: a query is rounded once, like activations of products of weights, to bytes in
-//! -127..=127 with an f32 scale for each block, and a block's sum of products is an integer, which both scales are put on. What is lost is at most
-//! 1/254 of the largest magnitude of a query's block; llama.cpp rounds queries so, too. **Values in blocks** are integers that are multiplied
-//! in f32 with weights that their scale was put on.
+//! **Keys in blocks** ([`ixc_ir::cache`]) are multiplied as bytes. Like activations of weight
+//! products, a query is rounded once, to bytes in -127..=127 with an f32 scale for each block. A
+//! block's sum of products is an integer, which is multiplied by both scales. The rounding error is
+//! at most 1/254 of the largest magnitude of a query's block. llama.cpp rounds queries in the same
+//! way. **Values in blocks** are integers. The weights are multiplied by the values' scale, then by
+//! the integers in f32.
 //!
 //! ```text
-//! score = sum over blocks of dq * dk * (sum of q * k)          // integers; a key's code is unsigned, less its zero point times the sum of q
-//! acc += (p * dv) * v                                          // p * dv once for a position and 32 elements
+//! score = sum over blocks of dq * dk * (sum of q * k)
+//!                      // integers; a key's code is unsigned, and its zero point times the sum of
+//!                      // q is subtracted
+//! acc += (p * dv) * v  // p * dv once for a position and 32 elements
 //! ```
 //!
-//! While a block is worked on, the next one is prefetched, line by line: hardware prefetchers stop at the end of a page, which
-//! a block of keys (4 KiB for heads of 64) is.
+//! During the work on a block, the kernel prefetches the next one, line by line. Hardware
+//! prefetchers stop at the end of a page, and a block of keys has the size of a page (4 KiB for
+//! heads of 64).
 //!
-//! **Slopes** (ALiBi): a head's scores fall by its slope with each position before a row's own. What is added is `slope * (position - own)`, one fused
-//! multiply-add of a difference that f32 has exactly. Softmax would take `slope * position` for the same, but that grows with the context: at position 100,000 a slope
-//! of 1/2 would round scores to 1/256, of the near positions, too, which weigh most. Of differences those are small, and what is far is rounded more and weighs less.
+//! **Slopes** (ALiBi): a head's scores fall by its slope with each position before a row's own. The
+//! kernel adds `slope * (position - own)`, one fused multiply-add of a difference that f32
+//! represents exactly. Adding `slope * position` would give the same softmax, but grows with the
+//! context. At position 100,000 a slope of 1/2 would round all scores to 1/256, and near positions
+//! weigh most. Differences are small for near positions. Far positions are rounded more, but weigh
+//! less.
 //!
-//! A row's result does not depend on how many rows are worked on together. Long contexts are attended in parts
-//! ([`crate::AttentionPart`]), which give maximum, sum and unscaled accumulator of each head; [`crate::AttentionCombine`]
-//! makes the result of them.
+//! A row's result does not depend on the number of rows that are computed together. Long contexts
+//! are divided into parts ([`crate::AttentionPart`]). A part returns the maximum, the sum and the
+//! unscaled accumulator of each head, and [`crate::AttentionCombine`] combines them.
 
 mod reference;
 mod scores;
@@ -51,92 +63,96 @@ pub use reference::{OfHead, attended, attended_in};
 
 const BLOCK: i64 = ATTENTION_BLOCK as i64;
 const KEYS: i64 = KEY_LANES as i64;
-/// Bytes that a prefetch brings.
+/// Bytes that a prefetch loads.
 const LINE: i64 = 64;
-/// Score of positions after the row's own; below every real score.
+/// Score of positions after the row's own. It is below every real score.
 const MASKED: f32 = -1.0e30;
 /// Positions of the value loop, and elements of the score loop, that are unrolled.
 const UNROLL: i64 = 4;
-/// Masked blocks of an item at most: rows side by side end in two neighbouring blocks, or in one.
+/// Max masked blocks of an item: adjacent rows end in one block, or in two adjacent ones.
 const MOST_MASKED: i64 = 2;
-/// Rows worked on together at most, so that they end in two neighbouring blocks.
+/// Max rows that are computed together. They end in at most two adjacent blocks.
 pub const MOST_ROWS: u32 = ATTENTION_BLOCK;
 
-/// Queries that share a load, and accumulators of an inner loop, by the lanes of a vector: of 16 registers eight are accumulators,
-/// of 32 (which targets with 16 lanes have) sixteen.
+/// Returns the queries that share a load, and the accumulators of an inner loop, for a number of
+/// vector lanes. Eight of 16 registers are accumulators. Targets with 16 lanes have 32 registers,
+/// and sixteen of these are.
 const fn tile(lanes: u16) -> (i64, i64) {
     if lanes >= 16 { (8, 16) } else { (4, 8) }
 }
 
-/// Accumulators of a loop that has as many sums beside them.
+/// Returns the accumulators of a loop that needs another sum for each of them.
 const fn half_tile(lanes: u16) -> i64 {
     tile(lanes).1 / 2
 }
 
-/// What a call leaves.
+/// Result of a call.
 enum Outcome {
-    /// The weighted mean of the values, for each row: a row of the result has so many bytes.
+    /// Weighted mean of the values, for each row. A row of the result has `row_bytes` bytes.
     Mean { y: BufferId, row_bytes: i64 },
-    /// Of each query head the accumulator, the maximum, the sum.
+    /// Accumulator, maximum and sum of each query head.
     Part(BufferId),
 }
 
 /// Places in scratch memory, in bytes.
 struct Scratch {
     buffer: BufferId,
-    /// Scores, then weights: a block for each query.
+    /// Scores, which weights later replace: a block for each query.
     p: i64,
-    /// Queries times the factor on scores; for keys in blocks rounded, with [`ROUNDED`] bytes beside each block's codes.
+    /// Queries times the factor on scores. For keys in blocks they are rounded, with [`ROUNDED`]
+    /// bytes in addition to each block's codes.
     q: i64,
     /// Sums of weighted values: a value for each query.
     acc: i64,
     /// A vector of sums of weights for each query.
     sums: i64,
-    /// For each query: maximum, factor that the new maximum puts on the past, and the row's position.
+    /// For each query: maximum, factor of a new maximum on earlier sums, and the row's position.
     stats: i64,
-    /// Bytes of those.
+    /// Bytes of `stats` for a query.
     stats_bytes: i64,
-    /// Weights times the scales of values in blocks: a block for each query of a tile and each panel that is worked on at once.
+    /// Weights times the scales of values in blocks: a block for each query of a tile and each
+    /// panel of a loop iteration.
     scaled: i64,
 }
 
-/// Bytes that a rounded query's block has beside its codes: an f32 scale, and the sum of codes times the keys' zero point, negative.
+/// Bytes of a rounded query's block in addition to its codes: an f32 scale, and the negative sum of
+/// codes times the keys' zero point.
 const ROUNDED: i64 = 8;
 
-/// Bytes of a query's, and places in them.
+/// Bytes of a query's stats, and offsets in them.
 const STATS: i64 = 12;
 const FACTOR: i64 = 4;
 const OWN: i64 = 8;
-/// Of a query with entries there is the last one that it sees, too.
+/// Bytes of a query's stats with entries. They also have the last entry that the query sees.
 const STATS_WITH_ENTRIES: i64 = 16;
 const LAST_ENTRY: i64 = 12;
-/// Of a query with a slope there are that and the row's position, in f32, behind either.
+/// Bytes after the other stats of a query with a slope: the slope, and the row's position as f32.
 const STATS_OF_SLOPE: i64 = 8;
 const SLOPE: i64 = STATS_WITH_ENTRIES;
 const PLACE: i64 = SLOPE + 4;
 
-/// Keys and values that queries attend over, and which of them.
+/// Keys and values that queries attend over, and the range of places.
 struct Places {
     keys: BufferId,
     values: BufferId,
     of_keys: Field,
     of_values: Field,
-    /// The first block's number.
+    /// Number of the first block.
     first: Option<DimId>,
-    /// Which positions a row sees, where not all.
+    /// Positions that a row sees; `None` for all.
     window: Option<Window>,
-    /// The last position of the text, where a row's own may lie behind it.
+    /// The last position of the text, if a row's own position may be after it.
     end: Option<DimId>,
-    /// Where of a query's stats the last place that it sees stands.
+    /// Offset of the last visible place in a query's stats.
     last: i64,
 }
 
 /// Keys and values of places that several positions share.
 struct Entries {
     places: Places,
-    /// For each row how many are whole.
+    /// Number of whole entries, for each row.
     whole: BufferId,
-    /// Their blocks.
+    /// Blocks of entries.
     blocks: DimId,
 }
 
@@ -153,17 +169,18 @@ struct Attend {
     entries: Option<Entries>,
     /// A score of each head without a value.
     sinks: Option<BufferId>,
-    /// By how much scores of each head fall with a position.
+    /// Fall of the scores per position, for each head.
     slopes: Option<BufferId>,
     outcome: Outcome,
     scratch: Scratch,
-    /// Blocks that every row sees whole, and those after them.
+    /// Blocks that every row sees whole, and masked blocks after them.
     full: DimId,
     masked: DimId,
 }
 
-/// Attention of a key head of several in a row, for some rows together, or a part of it, which begins at a block of its own; with a `window` a
-/// row sees so many positions, and blocks begin where the first row's do.
+/// Generates attention for one of `heads` key heads of a row, for up to `rows` rows together. A
+/// `part` begins at its own first block. With a `window`, blocks begin with the first that the
+/// first row sees.
 pub(super) fn kernel(
     name: String,
     lanes: u16,
@@ -175,7 +192,7 @@ pub(super) fn kernel(
     generated(name, lanes, operands, [heads, rows], part, Seen { window, entries: false })
 }
 
-/// Attention of one row over a window and over entries, places that several positions share and that are whole.
+/// Generates attention of one row over a window and over whole entries.
 pub(super) fn kernel_with_entries(
     name: String,
     lanes: u16,
@@ -186,10 +203,10 @@ pub(super) fn kernel_with_entries(
     generated(name, lanes, operands, [1, 1], false, Seen { window, entries: true })
 }
 
-/// What a row sees of the positions up to its own, where not all, and besides.
+/// Positions and entries that a row sees.
 struct Seen {
     window: Option<Window>,
-    /// Whether it sees entries, too.
+    /// Whether the row also sees entries.
     entries: bool,
 }
 
@@ -215,7 +232,7 @@ fn generated(
     let several = (rows > 1).then(|| (b.dim("groups", 0, 1), b.dim("rest", 0, rows - 1)));
     let end = window.is_some_and(|window| window.both).then(|| b.dim("end", 0, MAX_POSITIONS));
     let blocks = entries.then(|| b.dim("entries", 0, MAX_POSITIONS / BLOCK));
-    // Whole rows but for what stands before and after this head in the first and last.
+    // Whole rows, without the bytes before this head in the first and after it in the last.
     let extent = |elements: i64| -> Affine {
         match several {
             None => Affine::constant(elements * 4),
@@ -299,21 +316,21 @@ fn scratch(b: &mut KernelBuilder, lanes: u16, queries: i64, [keys, values]: [Fie
     Scratch { buffer, p, q, acc, sums, stats, stats_bytes, scaled }
 }
 
-/// Bytes of a query in scratch memory.
+/// Returns the bytes of a query in scratch memory.
 fn query_bytes(keys: &Field) -> i64 {
     keys.codes().map_or(keys.width * 4, |blocks| blocks.count * (blocks.len() + ROUNDED))
 }
 
-/// Panels of all queries of a tile together, at most.
+/// Returns the max panels of all queries of a tile together.
 fn most_panels(blocks: &Blocks, lanes: u16) -> i64 {
     let (queries, accumulators) = tile(lanes);
     (accumulators * i64::from(lanes) / blocks.len()).max(queries)
 }
 
-/// Queries in tiles of one size: the first query, the size, and how many tiles.
+/// Groups of tiles of one size: the first query, the size, and the number of tiles.
 type Tiles = Vec<(i64, i64, i64)>;
 
-/// `queries` in tiles of at most `most`, which differ by one at most.
+/// Divides `queries` into tiles of at most `most`. Their sizes differ by at most one.
 fn tiles(queries: i64, most: i64) -> Tiles {
     let count = (queries + most - 1) / most;
     let (small, larger) = (queries / count, queries % count);
@@ -323,10 +340,11 @@ fn tiles(queries: i64, most: i64) -> Tiles {
         .collect()
 }
 
-/// Makes one of several values.
+/// Number of values, and a function that emits one of them.
 type Make<'a> = (i64, &'a dyn Fn(&mut KernelBuilder, i64) -> ValueId);
 
-/// Adds `scalar(i) * vector(j)` to `sums[i][j]`. Those that are fewer are in registers together, the others one by one.
+/// Adds `scalar(i) * vector(j)` to `sums[i][j]`. All values of the shorter dimension are in
+/// registers together, and the others one by one.
 fn outer_product(b: &mut KernelBuilder, sums: &mut [ValueId], (rows, scalar): Make<'_>, (columns, vector): Make<'_>) {
     let mut add = |b: &mut KernelBuilder, i: usize, j: usize, scalar, vector| {
         let sum = &mut sums[i * columns as usize + j];
@@ -348,11 +366,11 @@ fn outer_product(b: &mut KernelBuilder, sums: &mut [ValueId], (rows, scalar): Ma
 }
 
 impl Attend {
-    /// `rows` rows from `row` of the item's on.
+    /// Emits attention of `rows` rows of the item, from `row` on.
     fn rows(&self, b: &mut KernelBuilder, rows: i64, row: Affine) {
         self.begin(b, rows, &row);
         let queries = rows * self.group;
-        // What a window leaves out may lie in any of them.
+        // Positions before the window may be in any of the blocks.
         let begins = self.places.window.is_some();
         b.for_each("block", self.full, |b, block| {
             self.block(b, &self.places, queries, block.into(), begins);
@@ -379,7 +397,7 @@ impl Attend {
         });
     }
 
-    /// Queries times the factor on scores, and nothing attended yet.
+    /// Writes queries times the factor on scores, and initial sums, maxima and positions.
     fn begin(&self, b: &mut KernelBuilder, rows: i64, row: &Affine) {
         let s = &self.scratch;
         self.queries(b, rows, |b, r, h, query| {
@@ -408,7 +426,8 @@ impl Attend {
                 None => lowest,
                 Some(sinks) => {
                     let sink = b.load(Type::f32(1), sinks, h.clone() * 4);
-                    // A number, whatever the file says: then every score is compared with it as with another.
+                    // `max` replaces a NaN in the file by a number, so that comparisons with scores
+                    // work.
                     let sink = b.same(Op::Max, &[sink, lowest]);
                     let (top, sum) = self.sink(b, sink, lowest);
                     b.store(s.buffer, query.clone() * (i64::from(self.lanes) * 4) + s.sums, sum);
@@ -463,7 +482,8 @@ impl Attend {
         });
     }
 
-    /// The first maximum and the first sum of weights of a head with a sink. Of parts of the positions the first has it.
+    /// Returns the first maximum and the first sum of weights of a head with a sink. If positions
+    /// are divided into parts, only the first part includes the sink.
     fn sink(&self, b: &mut KernelBuilder, sink: ValueId, lowest: ValueId) -> (ValueId, ValueId) {
         let one = b.splat_f32(1, 1.0);
         let (Outcome::Part(_), Some(first)) = (&self.outcome, self.places.first) else { return (sink, one) };
@@ -476,7 +496,7 @@ impl Attend {
 
     fn block(&self, b: &mut KernelBuilder, places: &Places, queries: i64, block: Affine, masked: bool) {
         let most = tile(self.lanes).0;
-        // The first tile brings the next block.
+        // The first tile prefetches the next block.
         let each = |b: &mut KernelBuilder, body: &dyn Fn(&mut KernelBuilder, Affine, i64, bool)| {
             for (i, (first, size, count)) in tiles(queries, most).into_iter().enumerate() {
                 let (first, count) = if i == 0 {
@@ -502,7 +522,7 @@ impl Attend {
         }
     }
 
-    /// The sum of a query's weights.
+    /// Returns the sum of a query's weights.
     fn sum(&self, b: &mut KernelBuilder, query: &Affine) -> ValueId {
         let s = &self.scratch;
         let at = query.clone() * (i64::from(self.lanes) * 4) + s.sums;

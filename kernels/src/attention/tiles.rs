@@ -1,57 +1,69 @@
-//! Attention of many rows over the KV cache by tile products, on machines that have them: both products, queries times keys and weights
-//! times values, of bf16 with sums in f32. What a position is to a row is as in
-//! [`super::online_softmax`], with the online softmax over
-//! runs of [`RUN`] positions.
+//! Attention of many rows over the KV cache by tile products, on machines that have them. Both
+//! products, queries times keys and weights times values, are of bf16 with sums in f32. The online
+//! softmax is that of [`super::online_softmax`], over runs of [`RUN`] positions.
 //!
 //! ```text
-//! for each run of positions                   // those that all rows see whole, those that need a mask, what is left before and behind
-//!   panels of bf16: keys in two parts, values // once for all queries of the item: f16 -> f32 -> tile<16x32xbf16>
+//! for each run of positions                   // runs that all rows see whole, runs with a mask,
+//!                                             // and the blocks before and after them
+//!   panels of bf16: keys in two parts, values // once for all queries of the item:
+//!                                             // f16 -> f32 -> tile<16x32xbf16>
 //!   for each 32 queries
 //!     scores[32][RUN] = q k'                  // 2 x 2 sums in tiles over d, for each 32 positions
 //!     for each 16 of them: maxima, in a vector with a lane for each query
-//!     for each query: p = 2^(score - maximum), as bf16; sums, acc *= 2^(old maximum - maximum); sums += p
+//!     for each query: p = 2^(score - maximum), as bf16
+//!                     sums, acc *= 2^(old maximum - maximum); sums += p
 //!     acc[32][dv] += p v                      // 2 x 2 sums in tiles over the run's positions
 //! ```
 //!
-//! Products and weights take about as long, and nothing of the one needs the other's units: in runs without a mask each step of products
-//! of the *next* 32 queries' scores is followed by the weights of some queries, so that an out-of-order core works on both. (What is next to the last
-//! pair is computed of whatever memory holds, and not looked at: a fiftieth of the time, where an exact count would need code of its own.)
+//! Products and weights take about the same time and use different units of the core. In runs
+//! without a mask, each step of products for the scores of the *next* 32 queries is followed by the
+//! weights of some queries. An out-of-order core then works on both. The step after the last pair
+//! multiplies whatever memory holds, and its result is not used. This costs a fiftieth of the time;
+//! an exact count would need separate code.
 //!
-//! A tile's rows are queries: the heads of a row that share a key head, then those of the next row. 32 queries fill the two tiles
-//! of a product, so rows come in units of 32 / gcd(32, heads); what is missing of the last unit is computed as queries of zeros.
-//! Scores are powers of two: the factor on scores and log2 e are on the queries, and log2 e on a cap. Where scores are bent (Gemma 2) they are so once
-//! products are done, before maxima. There slopes, too, times log2 e, put on them what they lose with distance
-//! ([`super::online_softmax`] says how).
+//! A tile's rows are queries: the heads of a row that share a key head, then the heads of the next
+//! row. A product has two tiles of queries, 32 in all, so rows come in units of 32 / gcd(32, heads).
+//! Missing rows of the last unit are computed as queries of zeros. Scores are exponents of two:
+//! queries are multiplied by the factor on scores and by log2 e, and a cap by log2 e. A cap (Gemma 2)
+//! is applied after the products, before the maxima. So are slopes, times log2 e
+//! ([`super::online_softmax`] describes them).
 //!
-//! **What is rounded.** Errors of scores are exponentiated, and what counts is their size beside differences of scores, not beside scores: where a
-//! channel's keys are all large (models with a bias on keys), one bf16 of each would be too little. So keys and queries are two bf16 each, and
-//! a product is three (high * high, low * high, high * low). Keys are exact: an f16 has 11 bits, a bf16 has 8, and what the first lacks the
-//! second has. Weights and values are one bf16 each, and one product: a result is a mean whose terms are within 2^-7, and it is itself rounded, to
-//! bf16 at best, for the product that takes it. In sum, for scores of magnitude S = scale * sum of |q k| at most, weights w (of sum 1) and
-//! values v:
-//!
-//! ```text
-//! |error| <= (2 (e^(S / 2^14) - 1) + 2^-7) * sum of w |v|     and f32 sums' roundings, which are a thousandth of it
-//! ```
-//!
-//! Where the product that takes the result has float weights, and so activations of 16 bits, 2^-7 is too much (the error of the golden f16 model
-//! would rise from 2e-7 to 2e-5). `exact` kernels have two bf16 of weights and values, too, and three products of them: then 2^-14 stands in
-//! place of 2^-7. Reference and tests hold runs against these bounds.
-//!
-//! Keys and values in blocks ([`ixc_ir::cache`]) become f32 in registers, and then panels: an integer times a half has up to 19 bits, of which two bf16 that
-//! are cut lack 2^-15 of it, and one that is rounded as much as of any other.
-//!
-//! **Windows.** With a `window` a row sees the last positions alone, its own included. Blocks begin with the first that the first row sees, so
-//! that nothing is read which no row sees; blocks that some row does not see whole, at either end, are masked:
+//! **Rounding.** Errors of scores are exponentiated. Their size matters relative to differences of
+//! scores, not to scores. If all keys of a channel are large (models with a bias on keys), one bf16
+//! is not precise enough. So keys and queries are two bf16 each, and a product is three (high *
+//! high, low * high, high * low). Keys are exact: an f16 has 11 bits, a bf16 has 8, and the second
+//! bf16 has the bits that the first lacks. Weights and values are one bf16 each, with one product.
+//! A result is a mean whose terms have errors within 2^-7. The product that takes it rounds it
+//! again, to bf16 at best. In sum, for scores of magnitude S = scale * sum of |q k| at most,
+//! weights w (of sum 1) and values v:
 //!
 //! ```text
-//! window 300, rows at 500 to 507: blocks 6 to 15           // the first row sees 201 to 500, the last one 208 to 507
-//! 6 7 | 8 to 11 | 12 to 15                                 // lead, a full run, a masked one; runs begin at multiples of 4
+//! |error| <= (2 (e^(S / 2^14) - 1) + 2^-7) * sum of w |v|
+//!            + rounding of f32 sums, which is a thousandth of that
 //! ```
 //!
-//! **A row's result** depends neither on the rows that it is worked on together with nor on its place among them: its runs begin at
-//! multiples of [`RUN`] (of the sequence, wherever a window's memory begins) whatever the item's first row is, what is masked adds zeros to sums,
-//! and a tile's rows do not meet. It differs in these roundings from that of the kernels for few rows ([`crate::Attention`],
+//! A following product with float weights has activations of 16 bits. An error of 2^-7 is then too
+//! large: the error of the golden f16 model would rise from 2e-7 to 2e-5. `exact` kernels also have
+//! two bf16 for each weight and value, with three products. The bound then has 2^-14 instead of
+//! 2^-7. The reference and tests compare runs with these bounds.
+//!
+//! Keys and values in blocks ([`ixc_ir::cache`]) are converted to f32 in registers, then to panels.
+//! An integer times an f16 has up to 19 bits. Two cut bf16 lack at most 2^-15 of it. A single
+//! rounded bf16 has the same relative error as for any other number.
+//!
+//! **Windows.** With a `window`, a row sees only the last positions, its own included. Blocks begin
+//! with the first that the first row sees, so that no unseen block is read. Blocks at either end
+//! that some row does not see whole are masked:
+//!
+//! ```text
+//! window 300, rows at 500 to 507: blocks 6 to 15  // first row sees 201 to 500, last 208 to 507
+//! 6 7 | 8 to 11 | 12 to 15   // lead, a full run, a masked run; runs begin at multiples of 4
+//! ```
+//!
+//! **A row's result** depends neither on the other rows of its item nor on its place among them.
+//! Runs begin at multiples of [`RUN`] in the sequence, for any first row of the item and any begin
+//! of a window's memory. Masked positions add zeros to sums, and rows of a tile are independent.
+//! The rounding differs from the kernels for few rows ([`crate::Attention`],
 //! [`crate::AttentionWindow`]).
 
 mod attend;
@@ -77,33 +89,36 @@ use crate::signature::{Dim, Signature};
 use crate::text::spec;
 use crate::work::{Arithmetic, Call, Work};
 
-/// Blocks of positions of a run: a run's panels are 96 KiB for heads of 128, in the second-level cache beside the queries; shorter runs
-/// would load, scale and store the accumulators more often, which costs 0.3 cycles for a query and position with runs of 64.
+/// Blocks of positions of a run. A run's panels are 96 KiB for heads of 128, and fit into the
+/// second-level cache together with the queries. Shorter runs would load, scale and store the
+/// accumulators more often. With runs of 64 this costs 0.3 cycles for a query and position.
 const RUN_BLOCKS: u32 = 4;
 /// Positions of a run.
 const RUN: i64 = (RUN_BLOCKS * ATTENTION_BLOCK) as i64;
-/// Queries that are worked on at once: two tiles' rows.
+/// Queries that are computed at once: the rows of two tiles.
 const PAIR: u32 = 32;
-/// Most queries of an item: a unit of the largest group that is odd has fewer.
+/// Max queries of an item. A unit of the largest odd group has fewer.
 const MOST_QUERIES: u32 = PAIR << 8;
 
 spec! {
-    /// Attention of `group` query heads over one key head by tile products. Items: up to `rows` rows, and column = key head. Rows of
-    /// `q` and `y` have all heads, `heads * group` of them. Positions after a row's own, or before its window, have weight 0.
+    /// Attention of `group` query heads over one key head by tile products. Items: up to `rows`
+    /// rows, and column = key head. Rows of `q` and `y` have all heads, that is `heads * group`.
+    /// Positions after a row's own, or before its window, have weight 0.
     pub struct AttentionTiles "attention_tiles" {
         ..heads: Heads,
         ..scores: Scores,
-        /// Key heads of a row: how far rows are apart.
+        /// Key heads of a row. They determine the distance between rows.
         pub key_heads as "heads": u32,
-        /// Most rows of an item: whole units.
+        /// Max rows of an item, in whole units.
         pub rows: u32,
-        /// Whether weights and values are two bf16 each, as queries and keys are.
+        /// Whether weights and values are two bf16 each, like queries and keys.
         pub exact: bool,
-        /// Positions that a row sees, its own included, where not all.
+        /// Positions that a row sees, its own included; `None` for all.
         pub window: Option<u32>,
-        /// Whether it sees those from the last multiple of `window` on instead.
+        /// Whether a row sees the positions from the last multiple of `window` on instead.
         pub chunked: bool,
-        /// Whether rows see as far behind them as before: positions are then half of the window ahead of rows, and a text may end before them.
+        /// Whether rows see as many positions after their own as before. A position of the kernel
+        /// is then half a window ahead of its row, and the text may end before it.
         #[serde(default)]
         pub both: bool,
         /// Formats of keys and values.
@@ -112,7 +127,7 @@ spec! {
     }
 }
 
-/// Representative ones.
+/// Representative specs.
 #[rustfmt::skip] // One line each.
 const ROWS: &[Row] = &[
     row("attention_tiles_64", 70, "attention_tiles group=4 d=64 dv=64 scale=0.125 heads=8 rows=72"),
@@ -128,14 +143,15 @@ const ROWS: &[Row] = &[
     row("attention_tiles_q4_0", 20, "attention_tiles group=8 d=64 dv=64 scale=0.125 heads=8 rows=20 exact window=128 cache=q4_0/q4_0"),
 ];
 
-/// Rounding to bf16, relative: of 8 bits half the last.
+/// Relative error of rounding to bf16: half of the last of 8 bits.
 const BF16: f64 = 1.0 / 256.0;
-/// Of a product of two factors of two bf16 each: what one lacks, 2^-16 (keys and values lack nothing), and the product of both low parts, which is
-/// left out: 2^-8 of a rounded one, 2^-7 of a cut one.
+/// Relative error of a product of two factors of two bf16 each. One factor lacks up to 2^-16, and
+/// keys and values lack nothing. The product of both low parts is left out. A low part is up to
+/// 2^-8 of a rounded factor, and 2^-7 of a cut one.
 const TWO_BF16: f64 = 1.0 / 16384.0;
-/// What two bf16 that are cut lack of a number of more bits than they have.
+/// Relative error of two cut bf16 for a number with more bits than they have.
 const CUT: f64 = 1.0 / 32768.0;
-/// Position of the first row where nothing else says one: in the third run.
+/// Default position of the first row, past the first runs.
 const FIRST: u64 = 300;
 
 impl AttentionTiles {
@@ -173,18 +189,19 @@ impl AttentionTiles {
         })
     }
 
-    /// Rows whose queries fill pairs of tiles.
+    /// Returns the rows of a unit: their queries fill pairs of tiles.
     pub fn unit(group: u32) -> u32 {
         PAIR >> group.trailing_zeros().min(PAIR.trailing_zeros())
     }
 
-    /// Rows that so many queries have, in whole units and at least one.
+    /// Returns the rows of `queries` queries, in whole units and at least one unit.
     pub fn rows_of(group: u32, queries: u32) -> u32 {
         let unit = AttentionTiles::unit(group);
         (queries / unit.saturating_mul(group).max(1)).max(1).saturating_mul(unit)
     }
 
-    /// The dims for an item of rows at these positions, of a state whose memory begins with the sequence.
+    /// Returns the dims for an item of rows at these positions. Memory of the state begins with the
+    /// sequence.
     pub fn dims(&self, rows: Range<u64>) -> Vec<i64> {
         let seen = |position: u64| self.seen().map_or(0, |window| window.first(position));
         let (first, last) = (seen(rows.start) / u64::from(ATTENTION_BLOCK), rows.end.saturating_sub(1));
@@ -195,13 +212,13 @@ impl AttentionTiles {
             DimInput::WindowBegin => seen(last),
             DimInput::PartBegin | DimInput::Skipped => first,
             DimInput::PartEnd => u64::MAX,
-            // The text ends a little before the last place that the last row would see.
+            // The text ends a little before the last position in the window of the last row.
             DimInput::TextEnd => last.saturating_sub(3),
             DimInput::Parts => 1,
             DimInput::Band | DimInput::Tokens | DimInput::Outputs | DimInput::Capacity => 0,
         };
         let dims = self.signature().dims;
-        // They divide by constants, and no position is near 64 bits.
+        // Dims only divide by constants, and no position is near 64 bits.
         let value = |dim: &Dim| dim.value.as_ref().map_or(Ok(0), |dim| dim.evaluate(value)).unwrap_or(0);
         dims.iter().map(|dim| value(dim).cast_signed()).collect()
     }
@@ -289,7 +306,7 @@ impl Definition for AttentionTiles {
             for h in 0..group {
                 let q = &q[(r * heads * group + h) * d..][..d];
                 let slope = slopes.as_ref().map_or(0.0, |slopes| slopes[h]);
-                // Scores, and the largest magnitude of what they are sums of.
+                // Scores, and the sums of the magnitudes of their terms.
                 let scores: Vec<(f64, f64)> = (from..end)
                     .map(|p| {
                         let product = (0..d)
@@ -303,9 +320,10 @@ impl Definition for AttentionTiles {
                 let magnitude = scores.iter().map(|score| score.1).fold(0.0, f64::max);
                 let weights: Vec<f64> = scores.iter().map(|score| (score.0 - max).exp()).collect();
                 let sum: f64 = weights.iter().sum();
-                // A cap is no steeper than 1, and has an error of its own.
+                // A cap has a slope of at most 1, and its own error.
                 let of_cap = of.cap.map_or(0.0, |cap| f64::from(cap.value()) * SOFTCAP_BOUND);
-                // Of a slope, of what it makes of a distance, and of the sum with a score.
+                // Rounding of the slope, of its product with the distance, and of the sum with a
+                // score.
                 let of_slope = 3.0 * UNIT * slope * (end - from) as f64;
                 let of_scores = magnitude * (of_products + (d as f64 + 2.0) * UNIT) + of_cap + of_slope;
                 let relative = 2.0 * (of_scores.exp() - 1.0) + rounding + EXP_BOUND * scores.len() as f64;

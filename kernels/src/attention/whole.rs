@@ -1,4 +1,4 @@
-//! Attention over the KV cache; see [`super::online_softmax`] for how.
+//! Attention over the KV cache. See [`super::online_softmax`] for the method.
 
 use ixc_ir::kernel::Kernel;
 use ixc_ir::plan::DimInput;
@@ -21,12 +21,13 @@ use crate::work::{Arithmetic, Call, Work};
 pub(super) const QUERIES: u32 = 16;
 
 spec! {
-    /// Attention of `group` query heads over one key head. Items: up to `rows` rows, and column = key head. Rows of `q` and `y` have all
-    /// heads, `heads * group` of them. Positions after a row's own have weight 0.
+    /// Attention of `group` query heads over one key head. Items: up to `rows` rows, and column =
+    /// key head. Rows of `q` and `y` have all heads, that is `heads * group`. Positions after a
+    /// row's own have weight 0.
     pub struct Attention "attention" {
         ..heads: Heads,
         ..scores: Scores,
-        /// Key heads of a row: how far rows are apart.
+        /// Key heads of a row. They determine the distance between rows.
         pub key_heads as "heads": u32,
         /// Rows of an item.
         pub rows: u32,
@@ -36,7 +37,7 @@ spec! {
     }
 }
 
-/// Representative ones.
+/// Representative specs.
 #[rustfmt::skip] // One line each.
 const ROWS: &[Row] = &[
     row("attention_64", 16, "attention group=4 d=64 dv=64 scale=0.125 heads=8 rows=4"),
@@ -81,7 +82,7 @@ impl Definition for Attention {
         let signature = self.operands().signature(&[], "y").dim("full", blocks::full()).dim("masked", blocks::masked());
         match self.rows {
             1 => signature,
-            // One group of all rows, or those that there are.
+            // `groups` counts groups of `rows` rows, and `rest` the rows after them.
             rows => signature.dim("groups", DimInput::Rows / rows).dim("rest", DimInput::Rows % rows),
         }
     }
@@ -118,7 +119,8 @@ impl Definition for Attention {
     fn dims_of_rows(&self, rows: u32) -> Vec<i64> {
         let (full, rows) = (i64::from(rows) - 1, (rows, self.rows));
         match rows {
-            // The rows' own positions lie in the last block; with several rows, one of them is missing if blocks are an odd number.
+            // The rows' own positions lie in the last block; with several rows, one of them is
+            // missing if blocks are an odd number.
             (_, 1) => vec![full, 1],
             (blocks, _) if blocks.is_multiple_of(2) => vec![full, 1, 1, 0],
             (_, most) => vec![full, 1, 0, i64::from(most) - 1],

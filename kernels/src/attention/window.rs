@@ -1,6 +1,6 @@
-//! Attention over the last positions alone: a row sees its own and the `window - 1` before it, or
-//! those of its chunk. See [`super::online_softmax`] for the method. Positions are counted in the
-//! memory that is left of a state. That may begin after the sequence's first position.
+//! Attention over the last positions: a row sees its own and the `window - 1` before it, or the
+//! positions of its chunk. See [`super::online_softmax`] for the method. Positions are counted in
+//! the memory that is left of a state. That may begin after the sequence's first position.
 
 use ixc_ir::kernel::Kernel;
 use ixc_ir::plan::{ATTENTION_BLOCK, DimInput};
@@ -20,20 +20,22 @@ use crate::text::spec;
 use crate::work::{Call, Work};
 
 spec! {
-    /// Attention of `group` query heads over one key head, of which a row sees the last `window` positions. Items: up to `rows` rows, and column =
-    /// key head. Rows of `q` and `y` have all heads, `heads * group` of them. Positions after a row's own, or before its window, have weight 0.
+    /// Attention of `group` query heads over one key head. A row sees the last `window` positions.
+    /// Items: up to `rows` rows, and column = key head. Rows of `q` and `y` have all heads, that is
+    /// `heads * group`. Positions after a row's own, or before its window, have weight 0.
     pub struct AttentionWindow "attention_window" {
         ..heads: Heads,
         ..scores: Scores,
         /// Key heads of a row.
         pub key_heads as "heads": u32,
-        /// Rows together; fewer are done one by one.
+        /// Rows that are computed together. Fewer rows are computed one by one.
         pub rows: u32,
         /// Positions that a row sees, its own included.
         pub window: u32,
-        /// Whether it sees those from the last multiple of `window` on instead.
+        /// Whether a row sees the positions from the last multiple of `window` on instead.
         pub chunked: bool,
-        /// Whether rows see as far behind them as before: positions are then half of the window ahead of rows, and a text may end before them.
+        /// Whether rows see as many positions after their own as before. A position of the kernel
+        /// is then half a window ahead of its row, and the text may end before it.
         #[serde(default)]
         pub both: bool,
         /// Formats of keys and values.
@@ -42,7 +44,7 @@ spec! {
     }
 }
 
-/// Representative ones.
+/// Representative specs.
 #[rustfmt::skip] // One line each.
 const ROWS: &[Row] = &[
     row("attention_window", 6, "attention_window group=8 d=64 dv=64 scale=0.125 heads=8 rows=2 window=128"),
@@ -138,7 +140,8 @@ impl Definition for AttentionWindow {
     }
 
     fn dims_of_rows(&self, rows: u32) -> Vec<i64> {
-        // Not from the first position on. Rows are together, or fewer, as in attention over all positions.
+        // Not from the first position on. Rows are together, or fewer, as in attention over all
+        // positions.
         let together = i64::from(rows.is_multiple_of(2));
         let dims = vec![i64::from(rows) - 1, 1, 8, together, (1 - together) * (i64::from(self.rows) - 1)];
         // Of a text that ends in the last block.

@@ -1,10 +1,11 @@
-//! What kernels give, in f64: from queries, keys and values as they are read.
+//! Expected results in f64, from queries, keys and values in their stored formats.
 
 use super::super::heads::Scores;
 use crate::cache::{Cache, Field};
 use crate::reference::{Buffers, Mismatch};
 
-/// A query times the factor on scores, as it is multiplied with keys: in f32, rounded to bytes where those are in blocks.
+/// Returns a query times the factor on scores, in the precision of the product with keys: f32, or
+/// rounded to bytes if keys are in blocks.
 fn multiplied(keys: &Field, q: &[f64], scale: f32) -> Vec<f64> {
     let q: Vec<f32> = q.iter().map(|&q| q as f32).collect();
     let Some(blocks) = keys.codes() else { return q.iter().map(|&q| f64::from(q) * f64::from(scale)).collect() };
@@ -17,17 +18,18 @@ fn multiplied(keys: &Field, q: &[f64], scale: f32) -> Vec<f64> {
     rounded.collect()
 }
 
-/// What a head has of its own.
+/// Sink and slope of a query head.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct OfHead {
     /// A score without a value.
     pub sink: Option<f64>,
-    /// By how much its scores fall with a position.
+    /// Fall of the scores per position.
     pub slope: Option<f64>,
 }
 
-/// Maximum of the scores, and sums of weights and weighted values, of a query over the positions `from..=own`, where the buffers begin at
-/// `first`: in f64. A sink takes part in the first two.
+/// Returns the maximum of the scores, the sum of weights and the sums of weighted values of a
+/// query, in f64. The query attends over the positions `from..=own`; the buffers begin at position
+/// `first`. A sink takes part in the maximum and in the sum of weights.
 pub fn attended(
     input: &Buffers<'_>,
     q: &[f64],
@@ -40,7 +42,8 @@ pub fn attended(
     attended_in(input, ["keys", "values"], q, values, scores, &places, of_head)
 }
 
-/// The same over these places of keys and values of these names, the last of which is the row's own where scores fall.
+/// Computes [`attended`] over `places` of the buffers `keys` and `values`. With slopes, the last
+/// place is the row's own.
 pub fn attended_in(
     input: &Buffers<'_>,
     [keys, values]: [&'static str; 2],

@@ -1,4 +1,5 @@
-//! The scores of a block: products of queries and keys, in registers over the elements of a key.
+//! Scores of a block: products of queries and keys, with sums in registers over the elements of a
+//! key.
 
 use ixc_ir::kernel::{Affine, KernelBuilder, Op, Type, ValueId};
 
@@ -10,7 +11,7 @@ use crate::cache::Blocks;
 use crate::math;
 
 impl Attend {
-    /// Scores of `size` queries from `first` on.
+    /// Emits the scores of `size` queries from `first` on.
     pub(super) fn scores(
         &self,
         b: &mut KernelBuilder,
@@ -24,7 +25,7 @@ impl Attend {
             return self.scores_of_bytes(b, &blocks, (places, block), (first, size), (masked, prefetch));
         }
         let (lanes, width, s) = (self.lanes, i64::from(self.lanes), &self.scratch);
-        // Vectors of positions: at least those that lie side by side, at most a block.
+        // Vectors of positions: at least the adjacent ones, at most a block.
         let least = (KEYS / width).max(1);
         let mut vectors = BLOCK / width;
         while vectors > least && vectors * size > tile(lanes).1 {
@@ -68,7 +69,7 @@ impl Attend {
         });
     }
 
-    /// Stores scores of `size` queries, which are in vectors of positions from `at` of the block on.
+    /// Stores scores of `size` queries, in vectors of positions from `at` of the block on.
     fn put(
         &self,
         b: &mut KernelBuilder,
@@ -137,7 +138,8 @@ impl Attend {
         }
     }
 
-    /// As [`Attend::scores`], of keys in blocks: sums of products of bytes, block by block of the head.
+    /// Computes [`Attend::scores`] for keys in blocks: sums of products of bytes, for each block of
+    /// the head.
     fn scores_of_bytes(
         &self,
         b: &mut KernelBuilder,
@@ -149,7 +151,7 @@ impl Attend {
         let (lanes, width, s) = (self.lanes, i64::from(self.lanes), &self.scratch);
         let (f32s, i32s, i8s) = (Type::f32(lanes), Type::i32(lanes), Type::i8(4 * lanes));
         let most = half_tile(lanes);
-        // Strips, or vectors of one.
+        // Several strips, or vectors of one strip.
         let strips = if width >= KEYS && BLOCK / KEYS * size <= most { BLOCK / KEYS } else { 1 };
         let of_strip = KEYS / width;
         let vectors = (1..=of_strip).rev().find(|v| of_strip % v == 0 && v * size <= most).unwrap_or(1);

@@ -1,4 +1,5 @@
-//! The weights of a block, and its values times those: in registers over the positions of the block.
+//! Weights of a block, and sums of its weighted values, in registers over the positions of the
+//! block.
 
 use ixc_ir::kernel::{Affine, KernelBuilder, Op, Type, ValueId};
 
@@ -8,7 +9,7 @@ use crate::math;
 use crate::vectors::for_rest;
 
 impl Attend {
-    /// Maximum and weights of a query.
+    /// Emits the maximum and the weights of a query.
     pub(super) fn weights(&self, b: &mut KernelBuilder, query: Affine, masked: bool) {
         let (lanes, width, s) = (self.lanes, i64::from(self.lanes), &self.scratch);
         let row = query.clone() * (BLOCK * 4) + s.p;
@@ -76,7 +77,7 @@ impl Attend {
         });
     }
 
-    /// `vectors` vectors of `lanes` elements of the values, from the element `at` on.
+    /// Adds the weighted values of `vectors` vectors of `lanes` elements, from the element `at` on.
     fn weigh_columns(
         &self,
         b: &mut KernelBuilder,
@@ -122,7 +123,7 @@ impl Attend {
         }
     }
 
-    /// As [`Attend::weigh`], of values in blocks: some panels at once, or a part of one.
+    /// Computes [`Attend::weigh`] for values in blocks: several panels at once, or a part of one.
     fn weigh_integers(
         &self,
         b: &mut KernelBuilder,

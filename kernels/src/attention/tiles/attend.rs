@@ -1,4 +1,5 @@
-//! The kernel: queries and accumulators in scratch memory, and runs of positions that go past them.
+//! Generator of the kernel: loops over runs of positions, with queries and accumulators in scratch
+//! memory.
 
 use ixc_ir::kernel::{Affine, BufferId, BufferKind, DimId, Kernel, KernelBuilder, Op, Type, ValueId};
 
@@ -14,25 +15,26 @@ use crate::vectors::for_vectors;
 
 /// Queries of a strip: a tile's rows.
 const STRIP: i64 = ROWS;
-/// Strips that are worked on at once.
+/// Strips that are computed at once.
 const STRIPS: i64 = PAIR as i64 / STRIP;
-/// Score of positions that a row does not see; below every real score.
+/// Score of positions that a row does not see. It is below every real score.
 const MASKED: f32 = -1.0e30;
-/// Runs that an item's last rows see and its first does not see whole, or the other way around, beside those of as many positions as it has rows.
+/// Max masked runs of an item, in addition to the runs of as many positions as it has rows. Its
+/// last rows see these runs and its first row does not see them whole, or the reverse.
 const MORE_MASKED: i64 = 2;
 
-/// From the high parts of a pair's weights to the low ones.
+/// Bytes from the high parts of a pair's weights to the low parts.
 const LOW_WEIGHTS: i64 = PAIR as i64 * RUN * 2;
 
 /// Places in scratch memory, in bytes.
 struct Places {
     /// Rows of queries times the factor on scores, as bf16.
     queries: i64,
-    /// Of a pair: rows of scores, as products leave them.
+    /// Rows of scores of a pair, before cap and slopes.
     scores: i64,
-    /// The same of the pair before, while products go on.
+    /// Rows of scores of the previous pair, during the products of the next one.
     read: i64,
-    /// Of a pair: for each block the tiles of both strips' weights.
+    /// Tiles of both strips' weights of a pair, for each block.
     weights: i64,
     /// Rows of sums of weighted values.
     acc: i64,
@@ -44,20 +46,20 @@ struct Places {
     own: i64,
     /// With a window, the first position that each query's row sees, which may be below 0.
     seen: i64,
-    /// With slopes, each query's times log2 e, and its row's position as f32.
+    /// With slopes: each query's slope times log2 e. `places` has its row's position as f32.
     slopes: i64,
     places: i64,
-    /// Of a pair: factors that the new maxima put on the past.
+    /// Factors of the new maxima on earlier sums, for the queries of a pair.
     factors: i64,
 }
 
 /// Blocks that are attended at once.
 struct Span<'a> {
-    /// The first's number, in the buffers.
+    /// Number of the first block, in the buffers.
     first: &'a Affine,
-    /// How many.
+    /// Number of blocks.
     blocks: &'a Affine,
-    /// Whether some rows do not see all of it.
+    /// Whether some rows do not see the whole span.
     masked: bool,
 }
 
@@ -65,9 +67,9 @@ struct Attend {
     sizes: Sizes,
     group: i64,
     heads: i64,
-    /// On products, and log2 e.
+    /// Factor on products, times log2 e.
     scale: f32,
-    /// Of scores, and log2 e.
+    /// Cap on scores, times log2 e.
     cap: Option<f32>,
     /// Rows of a unit.
     unit: i64,
@@ -81,7 +83,7 @@ struct Attend {
     units: DimId,
     rest: DimId,
     partial: DimId,
-    /// Where not all positions are seen.
+    /// Window of rows; `None` if rows see all positions.
     window: Option<Window>,
 }
 
@@ -89,15 +91,15 @@ struct Attend {
 #[derive(Clone, Copy)]
 struct Window {
     seen: heads::Window,
-    /// The last position of the text, where a row's own may lie behind it.
+    /// The last position of the text, if a row's own position may be after it.
     end: Option<DimId>,
     first: DimId,
-    /// Blocks before the first whole run, and runs that begin before what the last row sees.
+    /// Blocks before the first whole run, and runs that begin before the window of the last row.
     lead: DimId,
     head: DimId,
 }
 
-/// The kernel of a spec that was checked.
+/// Generates the kernel of a checked spec.
 pub(super) fn kernel(name: String, spec: &AttentionTiles) -> Kernel {
     let AttentionTiles { heads: Heads { group, d, dv }, scores, key_heads, rows, cache, .. } = *spec;
     let (of_keys, of_values) = (cache.keys(d), cache.values(dv));
@@ -108,7 +110,7 @@ pub(super) fn kernel(name: String, spec: &AttentionTiles) -> Kernel {
     let sizes = Sizes { d, dv, padded_d: whole(d, STEP), padded_dv: whole(dv, i64::from(LANES)), parts };
     let mut b = KernelBuilder::new(name);
     let (most_masked, most_rest) = (rows / RUN + MORE_MASKED, i64::from(RUN_BLOCKS) - 1);
-    // A row of a chunk's end may be beside one of the next, which sees nothing of all that.
+    // The last row of a chunk may be next to a row of the next chunk, which sees none of its runs.
     let most_head = most_masked + if spec.chunked { spec.window.map_or(0, i64::from) / RUN } else { 0 };
     let mut window = spec.seen().map(|seen| Window {
         seen,
@@ -125,7 +127,7 @@ pub(super) fn kernel(name: String, spec: &AttentionTiles) -> Kernel {
     if let Some(window) = window.as_mut().filter(|window| window.seen.both) {
         window.end = Some(b.dim("end", 0, MAX_POSITIONS));
     }
-    // Whole rows but for what stands before and after this head in the first and last.
+    // Whole rows, without the bytes before this head in the first and after it in the last.
     let extent = |elements: i64| -> Affine {
         let row = heads * group * elements * 4;
         units * (unit * row) + rest * row + (group * elements * 4 - row)
@@ -141,7 +143,7 @@ pub(super) fn kernel(name: String, spec: &AttentionTiles) -> Kernel {
     let slopes = scores.slopes.then(|| b.read("slopes", group * 4));
     let y = b.write("y", extent(dv));
 
-    // With a unit that lacks rows, and one behind all: the last pair's next.
+    // Includes an incomplete unit, and a unit after all others for the pair after the last.
     let queries = (rows + 2 * unit) * group;
     let mut end = 0;
     let mut place = |bytes: i64| {
@@ -201,7 +203,7 @@ pub(super) fn kernel(name: String, spec: &AttentionTiles) -> Kernel {
     b.finish()
 }
 
-/// A loop over blocks, written out where their number is known.
+/// Emits a loop over blocks. It is unrolled if the number of blocks is constant.
 fn for_blocks(
     b: &mut KernelBuilder,
     blocks: &Affine,
@@ -215,7 +217,7 @@ fn for_blocks(
 }
 
 impl Attend {
-    /// Pairs of strips, with those of the last unit that lacks rows.
+    /// Returns the number of pairs of strips, including those of an incomplete last unit.
     fn pairs(&self) -> Affine {
         (self.units + self.partial) * (self.unit * self.group / i64::from(PAIR))
     }
@@ -227,7 +229,7 @@ impl Attend {
         });
     }
 
-    /// Queries times the factor on scores, and nothing attended yet.
+    /// Writes queries times the factor on scores, and initial sums, maxima and positions.
     fn begin(&self, b: &mut KernelBuilder) {
         let Sizes { d, padded_d, padded_dv, .. } = self.sizes;
         let (at, scratch) = (&self.at, self.scratch);
@@ -253,7 +255,7 @@ impl Attend {
             }
         });
         if padded_d == d {
-            // Rows that the last unit lacks.
+            // Zeros for missing rows of the last unit.
             b.for_each("partial", self.partial, |b, _| {
                 let zeros = b.splat_f32(LANES, 0.0);
                 let unit = self.unit * self.group * self.sizes.query_bytes();
@@ -292,14 +294,15 @@ impl Attend {
         });
     }
 
-    /// Attends `runs` whole runs from the block `first` on; gives the block behind them.
+    /// Emits attention over `runs` whole runs from the block `first` on. Returns the block after
+    /// them.
     fn runs(&self, b: &mut KernelBuilder, first: Affine, runs: DimId, masked: bool) -> Affine {
         let blocks = i64::from(RUN_BLOCKS);
         b.for_each("run", runs, |b, run| self.run(b, &(first.clone() + run * blocks), &blocks.into(), masked));
         first + runs * blocks
     }
 
-    /// Attends `blocks` blocks from the block `first` on.
+    /// Emits attention over `blocks` blocks from the block `first` on.
     fn run(&self, b: &mut KernelBuilder, first: &Affine, blocks: &Affine, masked: bool) {
         let span = Span { first, blocks, masked };
         self.panels.fill(b, first, blocks);
@@ -316,7 +319,8 @@ impl Attend {
             });
             return;
         }
-        // The next pair's scores go through the tile unit while vectors make weights: those of so many queries with each step of products.
+        // The tile unit computes the next pair's scores while vector units compute weights: those
+        // of `each` queries with each step of products.
         self.scores(b, &0.into(), blocks, |_, _, _| {});
         b.for_each("pair", self.pairs(), |b, pair| {
             let pair = pair * i64::from(PAIR);
@@ -331,7 +335,8 @@ impl Attend {
         });
     }
 
-    /// Scores of the pair from the query `pair` on; `between` may add something after the products of each block and step.
+    /// Emits the scores of the pair from the query `pair` on. `between` may emit code after the
+    /// products of each block and step.
     fn scores(
         &self,
         b: &mut KernelBuilder,
@@ -366,12 +371,13 @@ impl Attend {
         });
     }
 
-    /// Where a vector of scores of query `i` of a pair stands, in rows from `at` on: of the positions from the `half`-th 16 of a block on.
+    /// Returns the place of a vector of scores of query `i` of a pair, in rows from `at` on. The
+    /// vector has the `half`-th 16 positions of a block.
     fn score(at: i64, i: Affine, block: &Affine, half: i64) -> Affine {
         i * (RUN * 4) + block.clone() * (BLOCK * 4) + (half * LINE + at)
     }
 
-    /// The positions of such a vector.
+    /// Emits the positions of a vector of [`Attend::score`].
     fn positions(&self, b: &mut KernelBuilder, first: &Affine, block: &Affine, half: i64) -> ValueId {
         let before = self.window.map(|window| Affine::from(window.first)).unwrap_or_default();
         let start = b.index((before + first.clone() + block.clone()) * BLOCK + half * KEYS);
@@ -380,7 +386,7 @@ impl Attend {
         b.iadd(start, lanes)
     }
 
-    /// `values` at positions that a query's row sees, and `instead` at others.
+    /// Selects `values` at positions that a query's row sees, and `instead` at others.
     fn seen(
         &self,
         b: &mut KernelBuilder,
@@ -407,8 +413,8 @@ impl Attend {
         b.op(Op::Select, Type::f32(LANES), &[before, instead, values])
     }
 
-    /// Maxima of a strip, and what they make of the past. Scores are copied where they are read from `copy` on, bent where there is a cap, and
-    /// less by what slopes make of distances.
+    /// Emits the maxima of a strip, and their factors on earlier sums. It first applies the cap and
+    /// slopes to scores, and stores the scores from `copy` on, if given.
     fn maxima(&self, b: &mut KernelBuilder, pair: &Affine, strip: Affine, span: &Span<'_>, copy: Option<i64>) {
         let (at, scratch) = (&self.at, self.scratch);
         let lowest = b.splat_f32(LANES, MASKED);
@@ -454,7 +460,8 @@ impl Attend {
         b.store(scratch, query(0) * 4 + at.factors, factors);
     }
 
-    /// Weights of query `i` of a pair, of scores in rows from `scores` on; its sums and accumulator are scaled for them.
+    /// Emits the weights of query `i` of a pair, from scores in rows from `scores` on. It scales
+    /// the query's sums and accumulator by the factor of the new maximum.
     fn weights(&self, b: &mut KernelBuilder, pair: &Affine, i: &Affine, span: &Span<'_>, scores: i64) {
         let (at, scratch) = (&self.at, self.scratch);
         let query = pair.clone() + i.clone();
@@ -510,7 +517,7 @@ impl Attend {
         }
     }
 
-    /// The same for `width` tiles of columns from tile `column` on.
+    /// Adds the weighted values of `width` tiles of columns from tile `column` on.
     fn columns(&self, b: &mut KernelBuilder, pair: &Affine, blocks: &Affine, (column, width): (Affine, i64)) {
         let (at, scratch) = (&self.at, self.scratch);
         let row = self.sizes.padded_dv * 4;
@@ -539,7 +546,7 @@ impl Attend {
         }
     }
 
-    /// The weighted mean of the values, for each row.
+    /// Writes the weighted mean of the values, for each row.
     fn end(&self, b: &mut KernelBuilder) {
         let Sizes { dv, padded_dv, .. } = self.sizes;
         let (at, scratch) = (&self.at, self.scratch);
@@ -560,7 +567,7 @@ impl Attend {
     }
 }
 
-/// What pairs of bf16 lack of `even` and `odd`, as such pairs.
+/// Returns the rounding errors of `pairs`, which are `even` and `odd` as bf16, as pairs of bf16.
 fn what_is_left(b: &mut KernelBuilder, pairs: ValueId, even: ValueId, odd: ValueId) -> ValueId {
     let (dwords, floats) = (Type::i32(LANES), Type::f32(LANES));
     let pairs = b.bitcast(dwords, pairs);
@@ -571,7 +578,8 @@ fn what_is_left(b: &mut KernelBuilder, pairs: ValueId, even: ValueId, odd: Value
     b.to_bf16_pairs(even, odd)
 }
 
-/// The largest lane of each of 16 vectors, in order: three ops for a vector, where a reduction of each takes eight.
+/// Returns the largest lane of each of 16 vectors, in order. This takes three ops for a vector, and
+/// a separate reduction takes eight.
 fn maximum_of_each(b: &mut KernelBuilder, vectors: &[ValueId]) -> ValueId {
     let halves = |b: &mut KernelBuilder, [lower, upper]: [Op; 2], x: ValueId, y: ValueId, unit: Option<i64>| {
         let ty = b.ty(x);
@@ -582,7 +590,7 @@ fn maximum_of_each(b: &mut KernelBuilder, vectors: &[ValueId]) -> ValueId {
         b.same(Op::Max, &[lower, upper])
     };
     let (units, joined) = ([Op::UnpackLo, Op::UnpackHi], [Op::JoinLo, Op::JoinHi]);
-    // Chunk by chunk the lanes of four vectors.
+    // Lanes of four vectors, in each chunk.
     let quads: Vec<ValueId> = vectors
         .chunks_exact(4)
         .map(|v| {

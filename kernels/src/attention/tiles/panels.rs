@@ -1,12 +1,15 @@
-//! Keys and values as tiles of bf16: of 32 summed elements, two to a row of 64 bytes beside each other, and 16 columns.
+//! Keys and values as tiles of bf16. A tile has 32 summed elements and 16 columns. Two summed
+//! elements are adjacent in a row of 64 bytes.
 //!
 //! ```text
-//! keys      [d / 2] rows for each 16 positions: elements 2i and 2i + 1, two lines of the cache; first the high parts of all, then the low ones
-//! values    [32 positions][dv / 16] tiles: row i has positions i and 16 + i of the block; low parts, where there are such, after all of these
+//! keys      [d / 2] rows for each 16 positions: elements 2i and 2i + 1, two lines of the cache;
+//!           first the high parts of all, then the low parts
+//! values    [32 positions][dv / 16] tiles: row i has positions i and 16 + i of the block;
+//!           first the high parts of all, then the low parts, if any
 //! ```
 //!
-//! Which positions share a row of a tile of values is free, as long as weights come in the same order: so that two vectors of weights
-//! become one of bf16 lane by lane.
+//! Any two positions can share a row of a tile of values if weights have the same order. With this
+//! order, two vectors of weights become one vector of bf16 lane by lane.
 
 use ixc_ir::kernel::{Affine, BufferId, KernelBuilder, Op, Type, ValueId};
 use ixc_ir::plan::{ATTENTION_BLOCK, KEY_LANES};
@@ -18,59 +21,59 @@ use crate::vectors::for_rest;
 
 pub(super) const BLOCK: i64 = ATTENTION_BLOCK as i64;
 pub(super) const KEYS: i64 = KEY_LANES as i64;
-/// Sizes of heads, and with zeros to whole tiles.
+/// Sizes of heads, and the same padded with zeros to whole tiles.
 #[derive(Clone, Copy)]
 pub(super) struct Sizes {
     pub(super) d: i64,
     pub(super) dv: i64,
     pub(super) padded_d: i64,
     pub(super) padded_dv: i64,
-    /// bf16 that a weight or a value is: queries and keys are two.
+    /// Number of bf16 of a weight or a value. Queries and keys have two.
     pub(super) parts: i64,
 }
 
 impl Sizes {
-    /// From the high parts of keys to the low ones.
+    /// Returns the bytes from the high parts of keys to the low parts.
     pub(super) fn low_keys(&self) -> i64 {
         RUN * self.padded_d * 2
     }
 
-    /// Bytes of the keys' panel.
+    /// Returns the bytes of the keys' panel.
     pub(super) fn keys_bytes(&self) -> i64 {
         2 * self.low_keys()
     }
 
-    /// From the high parts of values to the low ones.
+    /// Returns the bytes from the high parts of values to the low parts.
     pub(super) fn low_values(&self) -> i64 {
         RUN * self.padded_dv * 2
     }
 
-    /// Bytes of the values' panel.
+    /// Returns the bytes of the values' panel.
     pub(super) fn values_bytes(&self) -> i64 {
         self.parts * self.low_values()
     }
 
-    /// Bytes of a query: high parts, then low ones.
+    /// Returns the bytes of a query: high parts, then low parts.
     pub(super) fn query_bytes(&self) -> i64 {
         2 * self.padded_d * 2
     }
 }
 
-/// Where panels are made of what.
+/// Panels in scratch memory, and their source in the cache.
 pub(super) struct Panels {
     pub(super) sizes: Sizes,
     pub(super) keys: BufferId,
     pub(super) values: BufferId,
     pub(super) of_keys: Field,
     pub(super) of_values: Field,
-    /// Where the panels are.
+    /// Buffer of the panels.
     pub(super) scratch: BufferId,
     pub(super) keys_at: i64,
     pub(super) values_at: i64,
 }
 
 impl Panels {
-    /// Zeros where no key or value is, which nothing writes later.
+    /// Writes zeros to padding, which no later code overwrites.
     pub(super) fn clear(&self, b: &mut KernelBuilder) {
         let Sizes { d, dv, padded_d, padded_dv, .. } = self.sizes;
         let mut fill = |at: i64, bytes: i64| {
@@ -85,7 +88,8 @@ impl Panels {
         }
     }
 
-    /// The panels of `blocks` blocks from the block `first` of the cache on; what comes after them is prefetched.
+    /// Fills the panels from `blocks` blocks of the cache, from the block `first` on. It prefetches
+    /// the blocks after them.
     pub(super) fn fill(&self, b: &mut KernelBuilder, first: &Affine, blocks: &Affine) {
         b.for_each("block", blocks.clone(), |b, block| {
             let from = first.clone() + block;
@@ -96,7 +100,7 @@ impl Panels {
         });
     }
 
-    /// The strip `to` of the panel, of the strip `from` of a block.
+    /// Writes the strip `to` of the panel from the strip `from` of a block.
     fn keys(&self, b: &mut KernelBuilder, block: &Affine, (to, from): (Affine, Affine)) {
         let Sizes { d, padded_d, .. } = self.sizes;
         if let Some(blocks) = self.of_keys.codes() {
@@ -129,14 +133,15 @@ impl Panels {
         }
     }
 
-    /// A row of a tile of keys.
+    /// Stores a row of a tile of keys.
     fn put_keys(&self, b: &mut KernelBuilder, at: Affine, even: &Parts, odd: &Parts) {
         let (high, low) = (pair(b, even.high, odd.high), pair(b, even.low, odd.low));
         b.store(self.scratch, at.clone(), high);
         b.store(self.scratch, at + self.sizes.low_keys(), low);
     }
 
-    /// As [`Panels::keys`], of keys in blocks; heads have whole ones, so no row of a tile lacks an element.
+    /// Writes a strip like [`Panels::keys`], from keys in blocks. Heads have whole blocks, so each
+    /// row of a tile has both elements.
     fn integer_keys(&self, b: &mut KernelBuilder, blocks: &Blocks, block: &Affine, (to, from): (Affine, Affine)) {
         let strip = self.of_keys.strip_bytes();
         let from = block.clone() * self.of_keys.block_bytes() + from * strip;
@@ -165,7 +170,8 @@ impl Panels {
         });
     }
 
-    /// Values of two positions that share a row of a tile; in two parts each where the kernel has two, which `parts` makes.
+    /// Stores values of two positions that share a row of a tile. If a value is two bf16, `parts`
+    /// divides it.
     fn put_values(
         &self,
         b: &mut KernelBuilder,
@@ -184,7 +190,8 @@ impl Panels {
         b.store(self.scratch, to + self.sizes.low_values(), low);
     }
 
-    /// As [`Panels::values`], of values in blocks; heads have whole ones, so no tile lacks a column.
+    /// Writes a row like [`Panels::values`], from values in blocks. Heads have whole blocks, so
+    /// tiles have all columns.
     fn integer_values(&self, b: &mut KernelBuilder, blocks: &Blocks, from: &Affine, to: Affine, i: Affine) {
         let strip = self.of_values.strip_bytes();
         let from = from.clone() * self.of_values.block_bytes();
@@ -207,7 +214,7 @@ impl Panels {
         });
     }
 
-    /// Row `i` of the block's tiles.
+    /// Writes row `i` of the block's tiles.
     fn values(&self, b: &mut KernelBuilder, from: &Affine, block: Affine, i: Affine) {
         let Sizes { dv, padded_dv, .. } = self.sizes;
         let row = from.clone() * (BLOCK * dv * 2) + i.clone() * (dv * 2);
@@ -225,7 +232,7 @@ impl Panels {
             self.put_values(b, to, [near, far], Parts::of);
         };
         let whole = dv / i64::from(LANES);
-        // Two vectors have a line.
+        // A line has two vectors.
         let unroll = [4, 2, 1].into_iter().find(|n| whole % n == 0).unwrap_or(1);
         b.for_each("column", whole / unroll, |b, c| {
             for u in 0..unroll {
@@ -245,20 +252,21 @@ impl Panels {
     }
 }
 
-/// A vector of singles as two bf16 each, in the upper halves of dwords: the first cut off, the second what that lacks.
+/// Vector of f32 as two bf16 each, in the upper halves of dwords. The first is cut off, and the
+/// second is the rest.
 struct Parts {
     high: ValueId,
     low: ValueId,
 }
 
 impl Parts {
-    /// Of singles of more than 16 bits: the second part is cut off, too.
+    /// Divides f32 values of more than 16 bits. The second part is also cut off.
     fn cut(b: &mut KernelBuilder, value: ValueId) -> Parts {
         let Parts { high, low } = Parts::of(b, value);
         Parts { high, low: bf16_tile::cut(b, low) }
     }
 
-    /// Of singles of 16 bits.
+    /// Divides f32 values of up to 16 bits.
     fn of(b: &mut KernelBuilder, value: ValueId) -> Parts {
         let lanes = b.ty(value).lanes;
         let high = bf16_tile::cut(b, value);
