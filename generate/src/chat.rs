@@ -274,8 +274,9 @@ pub fn render<'t>(
     Ok((prompt, values))
 }
 
-/// The fewest of `turns` turns to drop so that the rest fits, and the rest; all but the last where nothing does. Fewer turns take no more
-/// tokens, so halving finds it: rendering may start a process.
+/// The fewest of `turns` turns to drop so that the rest fits, and the rest; all but the last where
+/// nothing does. Fewer turns take no more tokens, so halving finds it: rendering may start a
+/// process.
 ///
 /// # Errors
 /// The errors of `render`.

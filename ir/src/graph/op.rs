@@ -355,7 +355,8 @@ macro_rules! graph_ops {
             StreamMix "stream.mix" (x: Value, y: Value, w: Value) {} -> 1 Pure, "Streams f32[T, n, d] behind a block that gave y f32[T, d]: stream k is w[n + k] * y plus the sum over j of w[(2 + j) * n + k] * x[j], for w f32[T, (2 + n) * n] as `stream.weights` gives them, or plus x[k] for w f32[T, 2 * n]: f32[T, n, d].";
             StreamAttend "stream.attend" (x: Value, y: Value, w: Weight) {eps: FLOAT} -> 1 Pure, "Attention of a row over what it kept (attention residuals): the sum of streams f32[T, n, d] and y f32[T, d], each times its share of a softmax over the products of w [d] with the `rms_norm` of each: f32[T, d].";
             TakeRows "take_rows" (x: Value, rows: Value) {} -> 1 Pure, "Rows of f32[T, d] that i32[L] numbers: f32[L, d].";
-            // As the `fuse` pass leaves them: weights are read quantised, activations are quantised once.
+            // As the `fuse` pass leaves them: weights are read quantised, activations are quantised
+            // once.
             Quantise "quantise" (x: Value) {format: FORMAT} -> 1 Pure, "f32[..., d] in an activation format (f32 stays as it is).";
             RmsNormQuantise "rms_norm.quantise" (x: Value, w: OptWeight) {eps: FLOAT, format: FORMAT} -> 1 Pure, "`rms_norm`, then `quantise`.";
             Linear "linear" (x: Value, w: Weight, bias: OptWeight, residual: OptValue) {} -> 1 Pure, "x[T, k] in the activation format of `w` times the transpose of `w` [n, k], plus bias [n], plus residual f32[T, n]: f32[T, n].";
@@ -370,7 +371,8 @@ macro_rules! graph_ops {
             ColumnSquares "column.squares" (sums: Value, x: Value, ids: OptValue) {} -> 1 State, "Adds the squares of each column of x[T, k] (f32 or an activation format), and 1 for the row, to the `recurrent` state f32[1, k + 1]. With ids i32[T, s] into e experts the state is f32[e, k + 1]: row t of x[T, k], or rows [t, j] of x[T, s, k], count for experts ids[t, j].";
             // As the `defer` pass leaves them.
             ExpertSplit "expert.split" (ids: Value, p: Value) {now: INT} -> 4 Pure, "The first `now` slots of ids i32[T, s] and weights f32[T, s], and the others, which matter least where a `route` gave them: i32[T, now], f32[T, now], i32[T, s - now], f32[T, s - now].";
-            // As the `residency` pass makes loading explicit, where experts do not all fit in memory: they compute nothing.
+            // As the `residency` pass makes loading explicit, where experts do not all fit in
+            // memory: they compute nothing.
             ExpertSlots "expert.slots" () {} -> 1 State, "The memory that experts are loaded to, at the start of a step; once in a function.";
             ExpertPrefetch "expert.prefetch" (slots: Value, ids: Value, gate: OptWeight, up: Weight, down: Weight) {layer: INT, when: WHEN} -> 1 State, "Begins to load the experts of a layer that ids [T, s] name, their matrices of gate, where they have one, and up [e, n, k] and down [e, d, n]: needed (routed), or needed soon if the guess is right (predicted).";
             ExpertWait "expert.wait" (slots: Value, ids: Value) {layer: INT} -> 2 State, "The ids [T, s] again, once what the layer's routed prefetch asked for is in memory: readers take these.";

@@ -18,7 +18,7 @@ use super::whole::Attention;
 use super::window::AttentionWindow;
 use crate::text::Text;
 
-/// A kernel that may do what a request asks for.
+/// Kernel that may fit a request.
 #[derive(Clone, Copy, Debug)]
 pub struct Candidate {
     /// First word of its spec.
@@ -36,8 +36,8 @@ impl Candidate {
     }
 }
 
-/// All kernels of attention, the one that is preferred first. Those that do one thing only come
-/// before [`Attention`], which does most.
+/// All kernels of attention, in order of preference. Specialised kernels come before [`Attention`],
+/// which is the most general.
 pub static CANDIDATES: &[Candidate] = &[
     Candidate { kernel: AttentionEntries::WORD, accepts: AttentionEntries::accepts },
     Candidate { kernel: AttentionTiles::WORD, accepts: AttentionTiles::accepts },
@@ -46,5 +46,5 @@ pub static CANDIDATES: &[Candidate] = &[
     Candidate { kernel: Attention::WORD, accepts: Attention::accepts },
 ];
 
-/// Numbers of rows, in ascending order, between which no answer changes.
+/// Upper ends of ranges of row counts, in ascending order. Within a range, kernels answer alike.
 pub const ROW_COUNTS: [u32; 4] = [1, FEW_ROWS, SHORT_ROWS, u32::MAX];

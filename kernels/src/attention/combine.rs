@@ -1,5 +1,6 @@
-//! The result of attention in parts: `sum of e^(m_i - m) acc_i / sum of e^(m_i - m) s_i` over the parts' maxima m, sums s and
-//! accumulators acc, in the order of the parts; m is the largest of them.
+//! Combination of attention in parts: `sum of e^(m_i - m) acc_i / sum of e^(m_i - m) s_i`, in the
+//! order of the parts. Part i has the maximum `m_i`, the sum `s_i` and the accumulator `acc_i`. The
+//! largest maximum is m.
 use ixc_ir::kernel::{BufferKind, Kernel, KernelBuilder, Op, Type};
 use ixc_ir::plan::DimInput;
 
@@ -13,7 +14,7 @@ use crate::text::spec;
 use crate::vectors::for_vectors;
 
 spec! {
-    /// The result of attention in parts, which are as many as the dim says.
+    /// Combination of attention in parts. A dim has the number of parts.
     pub struct AttentionCombine "attention_combine" {
         /// Query heads that share a key head.
         pub group: u32,
@@ -24,7 +25,7 @@ spec! {
     }
 }
 
-/// Representative ones.
+/// Representative specs.
 #[rustfmt::skip] // One line each.
 const ROWS: &[Row] = &[
     row("attention_combine", 16, "attention_combine group=4 dv=64 parts=16"),

@@ -1,16 +1,16 @@
 //! Attention over the KV cache.
 //!
-//! | module | what it owns |
+//! | module | contents |
 //! | --- | --- |
 //! | [`whole`] | rows over all positions |
-//! | [`part`], [`combine`] | one row over a part of the positions; the result of the parts |
+//! | [`part`], [`combine`] | one row over a part of the positions, and combination of the parts |
 //! | [`window`] | rows over their last positions |
 //! | [`entries`] | a row over its last positions and entries |
 //! | [`tiles`] | many rows, by tile products |
-//! | [`candidates`] | all of these in order of preference |
-//! | [`request`] | the request that they accept, or the reason against each |
-//! | [`heads`] | heads, scores and windows, which all of these have |
-//! | [`online_softmax`] | the generator and the reference of kernels by vectors |
+//! | [`candidates`] | all kernels in order of preference |
+//! | [`request`] | requests, and reasons why a kernel does not accept one |
+//! | [`heads`] | heads, scores and windows of all kernels |
+//! | [`online_softmax`] | generator and reference of vector kernels |
 
 mod candidates;
 mod combine;

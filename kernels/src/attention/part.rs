@@ -19,8 +19,9 @@ use crate::text::spec;
 use crate::work::{Call, Work};
 
 spec! {
-    /// Attention of one row over a part of the positions. `part` gets, of each head, the sum of weighted values, the maximum of the
-    /// scores and the sum of weights; sinks are in the first part's.
+    /// Attention of one row over a part of the positions. For each head, `part` gets the sum of
+    /// weighted values, the maximum of the scores and the sum of weights. The first part includes
+    /// sinks.
     pub struct AttentionPart "attention_part" {
         ..heads: Heads,
         ..scores: Scores,
@@ -30,7 +31,7 @@ spec! {
     }
 }
 
-/// Representative ones.
+/// Representative specs.
 #[rustfmt::skip] // One line each.
 const ROWS: &[Row] = &[
     row("attention_part_64", 16, "attention_part group=4 d=64 dv=64 scale=0.125"),

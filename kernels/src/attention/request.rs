@@ -227,7 +227,8 @@ impl AttentionRequest {
         Ok(window)
     }
 
-    /// Checks that rows see all positions, or those that an index chose, as if there were no others.
+    /// Checks that rows see all positions, or those that an index chose, as if there were no
+    /// others.
     ///
     /// # Errors
     /// A window, entries, or what a choice cannot have.

@@ -22,10 +22,10 @@
 //! an exact count would need separate code.
 //!
 //! A tile's rows are queries: the heads of a row that share a key head, then the heads of the next
-//! row. A product has two tiles of queries, 32 in all, so rows come in units of 32 / gcd(32, heads).
-//! Missing rows of the last unit are computed as queries of zeros. Scores are exponents of two:
-//! queries are multiplied by the factor on scores and by log2 e, and a cap by log2 e. A cap (Gemma 2)
-//! is applied after the products, before the maxima. So are slopes, times log2 e
+//! row. A product has two tiles of queries, 32 in all, so rows come in units of 32 / gcd(32,
+//! heads). Missing rows of the last unit are computed as queries of zeros. Scores are exponents of
+//! two: queries are multiplied by the factor on scores and by log2 e, and a cap by log2 e. A cap
+//! (Gemma 2) is applied after the products, before the maxima. So are slopes, times log2 e
 //! ([`super::online_softmax`] describes them).
 //!
 //! **Rounding.** Errors of scores are exponentiated. Their size matters relative to differences of
@@ -151,7 +151,7 @@ const BF16: f64 = 1.0 / 256.0;
 const TWO_BF16: f64 = 1.0 / 16384.0;
 /// Relative error of two cut bf16 for a number with more bits than they have.
 const CUT: f64 = 1.0 / 32768.0;
-/// Default position of the first row, past the first runs.
+/// Default position of the first row, in the third run.
 const FIRST: u64 = 300;
 
 impl AttentionTiles {

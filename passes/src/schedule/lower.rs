@@ -805,8 +805,8 @@ impl<'a> Lowering<'a> {
         self.tasks.by_rows(label, (rows.axis(), columns), kernel, args)
     }
 
-    /// Tells which kernels of a task do how many rows. For each but the last, `why` says why the next one does not do its rows.
-    /// Adds what `rejected` returns.
+    /// Tells which kernels of a task do how many rows. For each but the last, `why` says why the
+    /// next one does not do its rows. Adds what `rejected` returns.
     pub(super) fn tell_by_rows(
         &self,
         label: &str,

@@ -494,8 +494,8 @@ impl Lowering<'_> {
             })
     }
 
-    /// Lowers a temperature, which scales each row by a factor of its position. It uses a rotary table
-    /// of one pair that does not rotate.
+    /// Lowers a temperature, which scales each row by a factor of its position. It uses a rotary
+    /// table of one pair that does not rotate.
     pub(super) fn temperature(&mut self, op: &Op) -> Result<Binding, ScheduleError> {
         let (name, x) = (op.kind.row().mnemonic, self.operand(op, "x")?);
         self.positions(op, &x)?;
