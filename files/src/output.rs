@@ -80,7 +80,7 @@ impl<'a> Guard<'a> {
 #[derive(Debug, thiserror::Error)]
 pub enum OutputError {
     /// The output would replace an input.
-    #[error("{}: is the same file as {}, which is read; an output must be another file", path.display(), input.display())]
+    #[error("{}: is the input file {}; give another path for the output", path.display(), input.display())]
     IsInput {
         /// The output.
         path: PathBuf,
@@ -88,7 +88,7 @@ pub enum OutputError {
         input: PathBuf,
     },
     /// The output would replace a file of another kind.
-    #[error("{}: is there already and is no {kind}", path.display())]
+    #[error("{}: exists and is not a {kind}; remove it, or give another path", path.display())]
     Foreign {
         /// The output.
         path: PathBuf,
@@ -96,7 +96,7 @@ pub enum OutputError {
         kind: &'static str,
     },
     /// The place has something other than a regular file.
-    #[error("{}: is {found}, no regular file, as a {kind} needs it", path.display())]
+    #[error("{}: is {found}; a {kind} can only be written to a regular file", path.display())]
     NotRegular {
         /// The output.
         path: PathBuf,
@@ -112,19 +112,19 @@ pub enum OutputError {
         kind: &'static str,
     },
     /// The path has no file name.
-    #[error("{}: the path names no file", path.display())]
+    #[error("{}: the path has no file name", path.display())]
     NoName {
         /// The output.
         path: PathBuf,
     },
     /// The place has something other than an empty folder. Folders are only created, never changed.
-    #[error("{}: cannot create: it is there already; a new or an empty folder is needed", path.display())]
+    #[error("{}: cannot create: it exists already; give a new or an empty folder", path.display())]
     FolderIsThere {
         /// The folder.
         path: PathBuf,
     },
     /// The place is a link to a missing file.
-    #[error("{}: is a link to {}, which is not there; remove the link", path.display(), target.display())]
+    #[error("{}: is a link to {}, which does not exist; remove the link", path.display(), target.display())]
     BrokenLink {
         /// The output.
         path: PathBuf,
@@ -232,7 +232,7 @@ impl Place {
         }
         let Some(kind) = self.kind.filter(|_| !self.force && there.len() > 0) else { return Ok(()) };
         let file = open_regular(&self.path);
-        let file = file.map_err(OutputError::io(&self.named, "see whether it may be replaced: it cannot be read"))?;
+        let file = file.map_err(OutputError::io(&self.named, "check whether it may be replaced: it cannot be read"))?;
         is_of_kind(&self.named, &file, &kind)
     }
 
@@ -270,7 +270,7 @@ impl Place {
         let taken = || {
             let held = file.metadata()?;
             if Identity::of(&fs::symlink_metadata(from)?) != Identity::of(&held) {
-                return Err(io::Error::other(format!("{} was exchanged for another file", from.display())));
+                return Err(io::Error::other(format!("{} was replaced by another file", from.display())));
             }
             self.set_mode(file)?;
             file.sync_all()
@@ -293,7 +293,7 @@ impl Place {
 fn is_of_kind(path: &Path, file: &File, kind: &Kind) -> Result<(), OutputError> {
     let mut head = vec![0; HEAD_BYTES];
     let read = read_head(file, &mut head);
-    let read = read.map_err(OutputError::io(path, "see whether it may be replaced: it cannot be read"))?;
+    let read = read.map_err(OutputError::io(path, "check whether it may be replaced: it cannot be read"))?;
     if (kind.is)(&head[..read]) { Ok(()) } else { Err(OutputError::Foreign { path: path.into(), kind: kind.name }) }
 }
 
@@ -502,7 +502,7 @@ fn open_stream(path: &Path) -> io::Result<File> {
     let file = File::options().write(true).custom_flags(flags).open(path)?;
     match FileKind::of(&file.metadata()?) {
         Some(FileKind::Pipe | FileKind::CharacterDevice) => Ok(file),
-        _ => Err(io::Error::other("was exchanged for another file")),
+        _ => Err(io::Error::other("was replaced by another file")),
     }
 }
 

@@ -31,7 +31,7 @@ const SYSTEM_BYTES: u64 = 16 << 20;
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
     /// The system returned an error, or the file is not regular.
-    #[error("{}: cannot read it: {source}", path.display())]
+    #[error("{}: cannot read: {source}", path.display())]
     Io {
         /// The file.
         path: PathBuf,
@@ -55,7 +55,7 @@ pub enum ReadError {
         source: NotUtf8,
     },
     /// The file is not a text.
-    #[error("{}: byte {at:#x} is no UTF-8 text", path.display())]
+    #[error("{}: byte {at:#x} is not UTF-8 text", path.display())]
     NotText {
         /// The file.
         path: PathBuf,

@@ -248,7 +248,7 @@ fn what_is_no_regular_file_is_not_replaced() {
     let _socket = std::os::unix::net::UnixListener::bind(&path).unwrap();
     let with_weights = file::weights::write(&path, &plan, &folder.0, &Options::default(), |_, _| ());
     for error in [file::write(&path, &plan).unwrap_err(), with_weights.unwrap_err()] {
-        assert!(error.to_string().contains("no regular file"), "{error}");
+        assert!(error.to_string().contains("only be written to a regular file"), "{error}");
     }
     assert!(!std::fs::symlink_metadata(&path).unwrap().is_file());
     let left = std::fs::read_dir(&folder.0)

@@ -161,5 +161,5 @@ fn experts_that_are_there_are_done_with_while_others_are_read() {
 fn a_trace_is_never_renamed_over_a_device() {
     let recorder = Recorder::new();
     let error = recorder.save(std::path::Path::new("/dev/null")).unwrap_err().to_string();
-    assert!(error.contains("no regular file"), "{error}");
+    assert!(error.contains("only be written to a regular file"), "{error}");
 }

@@ -156,7 +156,7 @@ fn errors_say_what_would_be_right() {
     std::fs::write(&file, "kernel k {\n  buffer %x : read -1\n").unwrap();
     fails(&["show", &file], 65, "bad.ix:3:1: expected");
     std::fs::write(&file, b"kernel \xff").unwrap();
-    fails(&["run", &file], 65, "byte 0x7 is no UTF-8 text");
+    fails(&["run", &file], 65, "byte 0x7 is not UTF-8 text");
 }
 
 #[test]

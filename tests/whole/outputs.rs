@@ -74,9 +74,9 @@ fn an_output_is_never_the_model() {
     let before = (fs::read(&model).unwrap(), names(&folder));
     for (line, _) in COMMANDS {
         for name in &all {
-            refused(&command(line, &model, name).output().unwrap(), 2, "is the same file as");
+            refused(&command(line, &model, name).output().unwrap(), 2, "is the input file");
             let forced = command(line, name, &model).arg("--force").output().unwrap();
-            refused(&forced, 2, "an output must be another file");
+            refused(&forced, 2, "give another path for the output");
         }
         assert!((fs::read(&model).unwrap(), names(&folder)) == before, "{line}");
     }
@@ -93,7 +93,7 @@ fn an_output_is_never_a_plan_that_is_read_nor_its_model() {
     let before = (fs::read(&plan).unwrap(), fs::read(&model).unwrap(), names(&folder));
     for line in ["compile M -o O", "logits M --tokens 1 -o O", "run M -p a -n 1 --trace O", "simulate M --html O"] {
         for name in &all {
-            refused(&command(line, &plan, name).arg("--force").output().unwrap(), 2, "is the same file as");
+            refused(&command(line, &plan, name).arg("--force").output().unwrap(), 2, "is the input file");
         }
     }
     fs::hard_link(&model, folder.join("m-hard")).unwrap();
@@ -101,7 +101,7 @@ fn an_output_is_never_a_plan_that_is_read_nor_its_model() {
         for name in ["m.gguf", "m-hard"] {
             // Only the plan names this model.
             let output = command(line, &plan, &folder.join(name)).arg("--force").output().unwrap();
-            refused(&output, 2, "is the same file as");
+            refused(&output, 2, "is the input file");
         }
     }
     fs::remove_file(folder.join("m-hard")).unwrap();
@@ -130,7 +130,7 @@ fn an_output_is_no_other_input_either() {
     ] {
         let mut command = ixc(line.split(' '));
         command.arg("--force").current_dir(&folder).stdin(fs::File::open(folder.join("text")).unwrap());
-        refused(&command.output().unwrap(), 2, "is the same file as");
+        refused(&command.output().unwrap(), 2, "is the input file");
     }
     let after: Vec<_> = names(&folder).iter().map(|name| fs::read(folder.join(name)).unwrap()).collect();
     assert!(before == after);
@@ -159,7 +159,7 @@ fn an_output_is_no_part_of_a_split_model() {
     fs::write(&second, &empty).unwrap();
     for (line, _) in COMMANDS {
         let output = command(line, &first, &second).arg("--force").output().unwrap();
-        refused(&output, 2, "is the same file as");
+        refused(&output, 2, "is the input file");
     }
     assert_eq!(fs::read(&second).unwrap(), empty);
     assert_eq!(names(&folder).len(), 2);
@@ -235,7 +235,7 @@ fn a_place_that_cannot_be_written_is_found_before_the_work() {
         refused(&output, 74, "m.gguf/x: cannot ");
     }
     refused(&command("kernel export no-such-kernel -o O", &model, &folder).output().unwrap(), 2, "is there already");
-    // A later failure leaves no file.
+    // What fails later leaves nothing.
     for (line, _) in COMMANDS {
         assert_eq!(command(line, &model, &folder.join("out")).output().unwrap().status.code(), Some(65), "{line}");
     }
@@ -272,7 +272,7 @@ fn a_dash_is_standard_output() {
     {
         let appended = fs::File::options().append(true).open(&read).unwrap();
         let output = command(line, &read, "-".as_ref()).stdout(appended).output().unwrap();
-        refused(&output, 2, "-: is the same file as");
+        refused(&output, 2, "-: is the input file");
         assert!(fs::read(&read).unwrap() == fs::read(&model).unwrap(), "{line}");
     }
     fs::remove_file(read).unwrap();
@@ -388,7 +388,7 @@ fn a_part_that_is_something_else_stays() {
         fs::copy(demo_model(), &place).unwrap();
         for forced in [None, Some("--force")] {
             let output = command(line, &place, &plan).args(forced).output().unwrap();
-            refused(&output, 2, "is the same file as");
+            refused(&output, 2, "is the input file");
             assert!(fs::read(&place).unwrap() == fs::read(demo_model()).unwrap(), "{name}");
         }
         fs::remove_file(&place).unwrap();

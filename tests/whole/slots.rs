@@ -203,7 +203,7 @@ fn a_run_goes_on_where_another_one_ended() {
     let says = |arguments: &[&str]| {
         stderr(&ixc([&["run", "demo", "-t", "2", "-n", "1"], arguments].concat()).output().unwrap())
     };
-    assert!(says(&["--load-state", &state, "--save-state", &state]).contains("which is read"));
+    assert!(says(&["--load-state", &state, "--save-state", &state]).contains("is the input file"));
     assert!(says(&["-p", "x", "--save-state", &note]).contains("is no saved state"));
     assert!(says(&["-p", "x", "--load-state", &note]).contains("is no saved state"));
     assert!(says(&["-p", "x", "--load-state", &at("nothing")]).contains("cannot open"));

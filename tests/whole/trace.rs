@@ -47,7 +47,7 @@ fn a_trace_that_has_no_place_is_refused() {
     let output = ixc(GREEDY).args(["--trace", "/dev/null"]).output().unwrap();
     assert!(output.stdout.is_empty());
     let message = stderr(&output);
-    assert!(output.status.code() == Some(74) && message.contains("no regular file"), "{message}");
+    assert!(output.status.code() == Some(74) && message.contains("only be written to a regular file"), "{message}");
     let nowhere = scratch("trace_nowhere").join("no/folder/out.json");
     let output = ixc(GREEDY).arg("--trace").arg(nowhere).output().unwrap();
     assert!(output.status.code() == Some(74) && stderr(&output).contains("no/folder"), "{}", stderr(&output));

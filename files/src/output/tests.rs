@@ -144,9 +144,9 @@ fn a_place_that_cannot_be_written_is_found_before_the_work() {
         (scratch.at("no/folder"), "No such file"),
         (file.join("x"), "Not a directory"),
         (folder.to_owned(), "is a folder"),
-        ("/".into(), "names no file"),
-        ("".into(), "names no file"),
-        (folder.join(".."), "names no file"),
+        ("/".into(), "has no file name"),
+        ("".into(), "has no file name"),
+        (folder.join(".."), "has no file name"),
         ("/proc/nothing".into(), "cannot write"),
     ];
     for (path, why) in refused {
