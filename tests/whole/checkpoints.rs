@@ -214,17 +214,17 @@ const DAMAGES: &[Damage] = &[
     (
         "a path up",
         |at| edit(at, INDEX, |json| json["weight_map"]["lm_head.weight"] = "../x.safetensors".into()),
-        "\"../x.safetensors\" is no name of a file beside it",
+        "\"../x.safetensors\" is not a file name; expected a file in the same folder",
     ),
     (
         "an absolute path",
         |at| edit(at, INDEX, |json| json["weight_map"]["lm_head.weight"] = "/etc/passwd".into()),
-        "\"/etc/passwd\" is no name",
+        "\"/etc/passwd\" is not a file name",
     ),
     (
         "a folder of the folder",
         |at| edit(at, INDEX, |json| json["weight_map"]["lm_head.weight"] = "a/b".into()),
-        "\"a/b\" is no name",
+        "\"a/b\" is not a file name",
     ),
     (
         "a number for a shard",
@@ -247,7 +247,11 @@ const DAMAGES: &[Damage] = &[
         "the file has",
     ),
     ("an empty shard", |at| fs::write(at.join(SHARD), "").unwrap(), "has 0 bytes"),
-    ("a shard that is none", |at| fs::write(at.join(SHARD), "GGUF\x03\0\0\0\0\0\0\0").unwrap(), "claims a header of"),
+    (
+        "a shard that is none",
+        |at| fs::write(at.join(SHARD), "GGUF\x03\0\0\0\0\0\0\0").unwrap(),
+        "has a header length of",
+    ),
     (
         "an unknown model",
         |at| edit(at, "config.json", |json| json["model_type"] = "gpt_neo\u{1b}".into()),

@@ -20,7 +20,7 @@ fn said(path: &Path) -> (Option<i32>, String) {
 fn files_of_other_kinds_are_named() {
     let folder = scratch("foreign_files");
     let cases: [(&str, &[u8], &str, &str); 9] = [
-        ("model.safetensors", b"\x20\0\0\0\0\0\0\0{\"__metadata__\":{}}", "is a safetensors file", "give the folder"),
+        ("model.safetensors", b"\x20\0\0\0\0\0\0\0{\"__metadata__\":{}}", "is a safetensors file", "give its folder"),
         (
             "pytorch_model.bin",
             b"PK\x03\x04\0\0\0\0archive/data.pkl",
@@ -31,7 +31,12 @@ fn files_of_other_kinds_are_named() {
         ("model.onnx", b"\x08\x08\x12\x07pytorch\x1a\x05", "is an ONNX model", "convert_hf_to_gguf.py"),
         ("model.gguf.gz", b"\x1f\x8b\x08\0\0\0", "is a gzip archive", "unpack it"),
         ("ggml-model.bin", b"tjgg\x03\0\0\0", "is a GGML file, older than GGUF", "convert_llama_ggml_to_gguf.py"),
-        ("config.json", b"{\n  \"architectures\": [\"Qwen3ForCausalLM\"]", "is JSON text", "the folder that it is in"),
+        (
+            "config.json",
+            b"{\n  \"architectures\": [\"Qwen3ForCausalLM\"]",
+            "is JSON text",
+            "the folder with its safetensors files",
+        ),
         ("lfs.gguf", b"version https://git-lfs.github.com/spec/v1\noid", "is a Git LFS pointer", "git lfs pull"),
         ("swapped.gguf", b"GGUF\0\0\0\x03\0\0\0\0", "is a big-endian file", "gguf_convert_endian.py"),
     ];

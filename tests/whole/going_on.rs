@@ -102,7 +102,7 @@ fn an_answer_goes_on_with_the_last_message() {
             "/v1/chat/completions",
             with("", json!({"continue_final_message": "reasoning_content"})),
             "",
-            "no words for that are known",
+            "has no known marks for reasoning",
         ),
     ] {
         let (status, answer) = server.post(path, &body);

@@ -346,7 +346,7 @@ const DAMAGES: &[Damage] = &[
             let weight = header.remove(&format!("{UP}.weight")).unwrap();
             header.insert("blk.1.ffn_up_exps.2.weight".to_owned(), weight);
         },
-        "by another method than int8 and int4",
+        "by an unsupported method",
     ),
     (
         "another order",
@@ -361,7 +361,7 @@ const DAMAGES: &[Damage] = &[
                 }
             }
         },
-        "for other kernels than AMX's",
+        "for kernels other than AMX",
     ),
 ];
 

@@ -234,9 +234,9 @@ fn files_that_are_no_models_and_cut_ones_are_told() {
         (
             "passwd",
             b"root:x:0:0:root:/root:/bin/bash\n".to_vec(),
-            "is no GGUF file, plan or folder of a model (it starts with \"root:x:0\")",
+            "is not a GGUF file, a plan or the folder of a model (it starts with \"root:x:0\")",
         ),
-        ("empty", Vec::new(), "is no GGUF file, plan or folder of a model (it is empty)"),
+        ("empty", Vec::new(), "is not a GGUF file, a plan or the folder of a model (it is empty)"),
         ("half.gguf", half, " of 9.3 MiB; download or copy it again"),
     ] {
         let path = folder.join(name);

@@ -485,16 +485,16 @@ fn layers_guess_on_the_command_line() {
     let said = |file: &Path| stdout(ixc([OsStr::new("inspect"), file.as_os_str()]));
     assert!(said(&shared).contains("\nguesses       by 1 layer of its own: --spec nextn\n"), "{}", said(&shared));
     let left_out = with_layer("dots1", &folder);
-    let line = "\nguesses       none by 1 layer of its own: layers of dots1 that guess (nextn) are left out; those of ";
+    let line = "\nguesses       none by 1 layer of its own: draft layers (nextn) of dots1 are not supported; supported are those of ";
     assert!(said(&left_out).contains(line), "{}", said(&left_out));
     let recurrent = with_layer("lfm2", &folder);
-    let line = "\nguesses       none by 1 layer of its own: tokens cannot be guessed: recurrent states cannot be cut";
+    let line = "\nguesses       none by 1 layer of its own: tokens cannot be drafted: recurrent states cannot be";
     assert!(said(&recurrent).contains(line), "{}", said(&recurrent));
     // A model without such layers, and a plan.
     let plan = folder.join("plan.ixp");
     assert!(ixc(["compile", "-o"]).arg(&plan).arg(&shared).status().unwrap().success());
     let qwen = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/models/qwen3vlmoe.gguf");
-    for (file, why) in [(&plan, "needs the model file"), (&qwen, "no layers of its own that guess (nextn)")] {
+    for (file, why) in [(&plan, "needs the model file"), (&qwen, "the model has no draft layers (nextn)")] {
         let output = ixc(["run", "--raw", "-p", "a", "-n", "1", "--spec", "nextn", "-m"]).arg(file).output().unwrap();
         let said = stderr(&output);
         assert!(output.status.code() == Some(65) && said.contains(why) && said.lines().count() == 1, "{said}");

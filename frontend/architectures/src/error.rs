@@ -58,7 +58,7 @@ pub enum ArchError {
         found: TensorType,
     },
     /// A table of expert numbers has an invalid one.
-    #[error("{}: tensor \"{}\" names expert {found}; there are {count}, numbered from 0", path.display(), quoted(tensor))]
+    #[error("{}: tensor \"{}\" names expert {found}; the model has {count} experts, numbered from 0", path.display(), quoted(tensor))]
     TableId {
         /// The file.
         path: Box<Path>,
@@ -81,7 +81,7 @@ pub enum ArchError {
     },
     /// A tensor would change the result, and the architecture does not use it.
     #[error(
-        "{}: tensor \"{}\" has no place in architecture {architecture}; without it the result would be wrong",
+        "{}: tensor \"{}\" is not used by architecture {architecture}; ignoring it would give wrong results",
         path.display(), quoted(tensor)
     )]
     UnusedTensor {
@@ -94,7 +94,7 @@ pub enum ArchError {
     },
     /// Logits were requested from a model whose attention is not causal.
     #[error(
-        "{}: the model is an encoder ({architecture}): every token sees all of its text, so there are vectors of texts and no logits",
+        "{}: the model is an encoder ({architecture}): it gives embeddings of texts, not logits",
         path.display()
     )]
     NotCausal {
@@ -112,7 +112,7 @@ pub enum ArchError {
         problem: NextnProblem,
     },
     /// Keys and tensors agree, but an op with them is invalid.
-    #[error("{}: the model has no graph: {source}", path.display())]
+    #[error("{}: cannot build the graph of the model: {source}", path.display())]
     Graph {
         /// The file.
         path: Box<Path>,
@@ -125,13 +125,13 @@ pub enum ArchError {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NextnProblem {
     /// The model has no draft layers.
-    #[error("the model has no layers of its own that guess (nextn), or the file was made without them")]
+    #[error("the model has no draft layers (nextn), or the file was converted without them")]
     None,
     /// Rejected drafts could not be undone.
-    #[error("tokens cannot be guessed: recurrent states cannot be cut, so a wrong guess could not be taken back")]
+    #[error("tokens cannot be drafted: recurrent states cannot be rolled back after a rejected draft")]
     Recurrent,
     /// The input of this architecture's draft layers is not known.
-    #[error("layers of {architecture} that guess (nextn) are left out; those of {} are not", known.join(", "))]
+    #[error("draft layers (nextn) of {architecture} are not supported; supported are those of {}", known.join(", "))]
     Architecture {
         /// Architecture of the model.
         architecture: &'static str,

@@ -38,7 +38,7 @@ impl WeightSource for FileWeights<'_> {
                 }
             });
         };
-        let row = weight.stored().row_bytes(*columns).ok_or("rows of the weight are no whole blocks")? as usize;
+        let row = weight.stored().row_bytes(*columns).ok_or("rows of the weight are not whole blocks")? as usize;
         let (from, count) = (part.from as usize * row, *rows as usize * row);
         let matrices = bytes.chunks_exact(part.rows as usize * row);
         let parts = matrices.map(|matrix| matrix.get(from..from + count).ok_or("the tensor has no such rows"));

@@ -133,8 +133,8 @@ fn errors_name_what_is_wrong_and_what_would_be_right() {
             small().tensor("output_norm.weight", 1, &[8]),
             "tensor \"output_norm.weight\" has type F16; vectors must be F32",
         ),
-        (small().tensor("blk.0.ffn_x.bias", 0, &[8]), "tensor \"blk.0.ffn_x.bias\" has no place in architecture llama"),
-        (small().tensor("blk.1.ffn_norm_2.weight", 0, &[8]), "tensor \"blk.1.ffn_norm_2.weight\" has no place in"),
+        (small().tensor("blk.0.ffn_x.bias", 0, &[8]), "tensor \"blk.0.ffn_x.bias\" is not used by architecture llama"),
+        (small().tensor("blk.1.ffn_norm_2.weight", 0, &[8]), "tensor \"blk.1.ffn_norm_2.weight\" is not used by"),
         (
             small()
                 .key("llama.expert_count", 4u32)
@@ -204,7 +204,7 @@ fn golden_models_build_or_are_refused_by_name() {
             }
             Err(error) => {
                 let text = error.to_string();
-                assert!(text.contains("which is not supported; supported are F32"), "{text}");
+                assert!(text.contains("which is not supported; supported types are F32"), "{text}");
             }
         }
     }
@@ -259,10 +259,7 @@ fn what_no_key_says_is_known_of_the_architecture() {
             as_architecture("nemotron_h", &[("attention.head_count_kv", 3u32.into())]),
             "key \"nemotron_h.attention.head_count_kv\" is 3; must be a divisor",
         ),
-        (
-            small().key("llama.attention.causal", false),
-            "the model is an encoder (llama): every token sees all of its text",
-        ),
+        (small().key("llama.attention.causal", false), "the model is an encoder (llama): it gives embeddings of texts"),
         (as_architecture("gpt-oss", &[]), "key \"gpt-oss.attention.sliding_window\" is missing"),
         (
             as_architecture(
@@ -411,7 +408,7 @@ fn keys_of_older_models_are_checked() {
         // Architectures without norm weights need none, and refuse them.
         (
             as_architecture("olmo", &[("attention.layer_norm_epsilon", 1e-5f32.into())]),
-            "tensor \"output_norm.weight\" has no place in architecture olmo",
+            "tensor \"output_norm.weight\" is not used by architecture olmo",
         ),
         (as_architecture("bitnet", &[]), "tensor \"blk.0.attn_sub_norm.weight\" is missing"),
     ];

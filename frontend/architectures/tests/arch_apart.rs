@@ -56,7 +56,7 @@ fn a_base_grows_by_its_alpha() {
     assert_eq!(base(1000.0), 10_000.0 * 1000f64.powf(16.0 / 14.0));
     assert_eq!(
         refused("hunyuan_vl", &[("hunyuan_vl.rope.scaling.alpha", (-1f32).into())], None),
-        "key \"hunyuan_vl.rope.scaling.alpha\" is -1; must be from 0, which is none, to 1000000000"
+        "key \"hunyuan_vl.rope.scaling.alpha\" is -1; must be from 0 (off) to 1000000000"
     );
 }
 

@@ -464,10 +464,10 @@ fn other_things_of_ktransformers_are_refused() {
         json!({"model_type": "qwen3_moe", "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4});
     let at = folder("ktransformers-awq", &config, &[("blk.0.ffn_gate_exps.0.weight", "BF16", &[64])]);
     let said = ixc_architectures::open(&at).unwrap_err().to_string();
-    assert!(said.contains("blk.0.ffn_gate_exps.0.weight") && said.contains("by another method"), "{said}");
+    assert!(said.contains("blk.0.ffn_gate_exps.0.weight") && said.contains("by an unsupported method"), "{said}");
     for (file, expected) in [
         ("_layer_0", "convert without --no-merge-safetensor"),
-        ("model-00001.safetensors", "convert_cpu_weights.py copies the rest"),
+        ("model-00001.safetensors", "convert_cpu_weights.py copies the other tensors"),
     ] {
         let at = folder("ktransformers-parts", &config, &[("model.norm.weight", "BF16", &[32])]);
         fs::rename(at.join("model.safetensors"), at.join(file)).unwrap();
@@ -817,7 +817,7 @@ fn absurd_sizes_are_refused() {
         let shape: &[u64] = if tensor.contains("norm") { &[4] } else { &[4, 4] };
         let at = folder(&format!("absurd-{model_type}-{}", tensor.len()), &config, &[(tensor, "BF16", shape)]);
         let said = ixc_architectures::open(&at).unwrap_err().to_string();
-        assert!(said.contains(tensor) && said.contains("sizes take apart"), "{model_type}: {said}");
+        assert!(said.contains(tensor) && said.contains("shape that fits the sizes"), "{model_type}: {said}");
     }
     let config = json!({"model_type": "llama", "hidden_size": 4, "num_hidden_layers": 1, "num_attention_heads": 1,
         "quantization_config": {"quant_method": "fp8"}});

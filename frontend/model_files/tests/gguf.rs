@@ -166,7 +166,7 @@ fn errors_say_what_where_and_what_would_be_right() {
             &[100],
             vec![]
         )),
-        "m.gguf: byte 0x42: tensor \"u\": rows of 100 elements are no whole number of Q4_K blocks of 256"
+        "m.gguf: byte 0x42: tensor \"u\": rows of 100 elements are not a multiple of the Q4_K block of 256 elements"
     );
     assert_eq!(message(GgufWriter::new().version(1)), "m.gguf: byte 0x4: is version 1; versions 2 and 3 are supported");
     assert!(message(GgufWriter::new().version(3 << 24)).contains("big-endian"));
@@ -213,7 +213,7 @@ fn a_file_that_is_no_model_says_how_it_begins() {
         (b"", "it is empty"),
     ] {
         let text = read(bytes.to_vec()).unwrap_err().to_string();
-        assert_eq!(text, format!("m.gguf: is no GGUF file, plan or folder of a model ({begins})"));
+        assert_eq!(text, format!("m.gguf: is not a GGUF file, a plan or the folder of a model ({begins})"));
     }
 }
 
@@ -226,7 +226,7 @@ fn types_without_a_format_can_be_inspected_but_not_used() {
     let error = gguf.require_format(gguf.tensor("d").unwrap()).unwrap_err();
     let text = error.to_string();
     assert!(
-        text.starts_with("m.gguf: tensor \"d\" has type F64, which is not supported; supported are F32, "),
+        text.starts_with("m.gguf: tensor \"d\" has type F64, which is not supported; supported types are F32, "),
         "{text}"
     );
     assert_eq!(error.class(), Class::Data);

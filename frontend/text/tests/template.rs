@@ -307,7 +307,7 @@ fn reasoning_goes_on_where_the_template_or_its_prompt_has_it() {
     let without = format!("{turn};{{% endfor %}}");
     for (source, part, says) in [
         (not_begun, Part::Reasoning, "leaves its reasoning out"),
-        (plain, Part::Reasoning, "no words for that are known"),
+        (plain, Part::Reasoning, "has no known marks for reasoning"),
         (twice, Part::Content, "more than once"),
         (without, Part::Content, "leaves its content out"),
     ] {

@@ -149,7 +149,7 @@ impl BlockIndex {
         let heads = keys.required(HEADS, 1, MAX_COUNT)?;
         let own: Vec<bool> = of.iter().map(|layer| layer.experts.is_some()).collect();
         if let Some((layer, other)) = of.iter().enumerate().find(|(i, layer)| own[*i] && layer.kv_heads != heads) {
-            let limit = format!("{}, as many as layer {layer} has key heads", other.kv_heads);
+            let limit = format!("{}, the number of key heads of layer {layer}", other.kv_heads);
             return Err(keys.metadata.bad_value(&keys.name(HEADS), heads, limit));
         }
         Ok(Some(BlockIndex {

@@ -59,7 +59,7 @@ impl Ngrams {
         };
         if vocabulary > MAX_IDS {
             let limit = format!("absent, or at most {MAX_IDS} tokens in the vocabulary");
-            return Err(keys.metadata.bad_value(&name, format!("there beside {vocabulary} tokens"), limit));
+            return Err(keys.metadata.bad_value(&name, format!("used with {vocabulary} tokens"), limit));
         }
         let size = keys.required("ple.ngram_size", 2, TOKENS as u64)?;
         let taps = keys.required("ple.conv_kernel", 2, MAX_TAPS)?;

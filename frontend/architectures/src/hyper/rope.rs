@@ -69,7 +69,7 @@ pub(super) fn rope(keys: &Keys<'_>, context_length: u64, key_length: u64) -> Res
 /// Returns the base increased by an alpha, if a file has one (NTK).
 fn by_alpha(keys: &Keys<'_>, base: f64, key_length: u64) -> Result<f64, GgufError> {
     const ALPHA: &str = "rope.scaling.alpha";
-    let alpha = keys.float(ALPHA, 0.0, |x| (0.0..=1e9).contains(&x), "from 0, which is none, to 1000000000")?;
+    let alpha = keys.float(ALPHA, 0.0, |x| (0.0..=1e9).contains(&x), "from 0 (off) to 1000000000")?;
     if alpha == 0.0 {
         return Ok(base);
     }

@@ -34,7 +34,7 @@ fn by_layer(keys: &Keys<'_>, layers: &mut [Layer]) -> Result<(), GgufError> {
         let kind = |layer: &Layer| (layer.roped, layer.window, layer.kv_heads, layer.key_length, layer.value_length);
         if !is_own || kind(&layers[of]) != kind(&layers[at]) {
             let limit = format!(
-                "{at} for layer {at}, or a layer before it with keys of its own, which are as long, and rotated or not, as its"
+                "{at} for layer {at}, or an earlier layer with its own keys of the same length, window and rotation"
             );
             return Err(keys.metadata.bad_value(&keys.name(SOURCES), source, limit));
         }

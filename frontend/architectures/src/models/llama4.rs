@@ -62,7 +62,11 @@ fn decoder(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
 /// Builds norm, the expert and the shared one, residual.
 fn experts_of(b: &mut Builder<'_>, layer: usize, x: ValueId, of: &Experts) -> Result<ValueId, ArchError> {
     if of.used != 1 {
-        return Err(b.refused("expert_used_count", of.used, "1: an expert takes a row that its own weight multiplies"));
+        return Err(b.refused(
+            "expert_used_count",
+            of.used,
+            "1: the input of an expert is multiplied by its routing weight",
+        ));
     }
     let h = b.norm(x, &format!("blk.{layer}.ffn_norm.weight"))?;
     let logits =

@@ -62,7 +62,7 @@ fn keys_of_an_index_are_checked() {
         (blocks(32, 2, 3), "key \"minimax-m3.attention.indexer.local_blocks\" is 3; must be from 1 to 2"),
         (
             blocks(32, 7, 1),
-            "key \"minimax-m3.attention.indexer.head_count\" is 7; must be 2, as many as layer 0 has key heads",
+            "key \"minimax-m3.attention.indexer.head_count\" is 7; must be 2, the number of key heads of layer 0",
         ),
         (
             as_architecture("kimi-linear", &[("kda.head_dim", 4u32.into())]),
@@ -332,7 +332,7 @@ fn keys_of_compressed_entries_are_checked() {
         ),
         (
             indexed(&[]).tensor("blk.1.indexer.proj.weight", 0, &[8, 3]),
-            "tensor \"blk.1.indexer.proj.weight\" has no place",
+            "tensor \"blk.1.indexer.proj.weight\" is not used by",
         ),
         (
             indexed(&[]).without("deepseek4.attention.indexer.head_count"),

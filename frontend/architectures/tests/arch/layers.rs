@@ -145,18 +145,12 @@ fn layers_may_read_keys_and_values_of_one_before() {
     assert_eq!((shares(vec![0, 0]), shares(vec![0, 1, 2])), (vec![None, Some(0)], vec![None, None]));
     let turned: ixc_model_files::gguf::Value = Array::Bool(vec![true, false]).into();
     for (model, expected) in [
-        (
-            with(vec![1, 1]),
-            "key \"llama.attention.kv_source_layers\" is 1; must be 0 for layer 0, or a layer before it",
-        ),
-        (
-            with(vec![0, 7]),
-            "key \"llama.attention.kv_source_layers\" is 7; must be 1 for layer 1, or a layer before it",
-        ),
+        (with(vec![1, 1]), "key \"llama.attention.kv_source_layers\" is 1; must be 0 for layer 0, or an earlier layer"),
+        (with(vec![0, 7]), "key \"llama.attention.kv_source_layers\" is 7; must be 1 for layer 1, or an earlier layer"),
         (with(vec![0]), "key \"llama.attention.kv_source_layers\" is an array of 1; must be an array of 2 or more"),
         (
             with(vec![0, 0]).key("llama.attention.rope_pattern", turned),
-            "key \"llama.attention.kv_source_layers\" is 0; must be 1 for layer 1, or a layer before it with keys of its own",
+            "key \"llama.attention.kv_source_layers\" is 0; must be 1 for layer 1, or an earlier layer with its own keys",
         ),
     ] {
         let text = model.refused();
@@ -211,8 +205,8 @@ fn tensors_of_layers_that_share_keys_and_values_may_be_there() {
     assert_eq!(full.weights.len(), lean.weights.len());
     for (name, dims, expected) in [
         ("blk.3.attn_k.weight", &[8, 8][..], "tensor \"blk.3.attn_k.weight\" has dimensions [8, 8]; must be [8, 4]"),
-        ("blk.3.attn_k_2.weight", &[8, 4], "tensor \"blk.3.attn_k_2.weight\" has no place in architecture gemma4"),
-        ("blk.3.attn_k.bias", &[4], "tensor \"blk.3.attn_k.bias\" has no place in architecture gemma4"),
+        ("blk.3.attn_k_2.weight", &[8, 4], "tensor \"blk.3.attn_k_2.weight\" is not used by architecture gemma4"),
+        ("blk.3.attn_k.bias", &[4], "tensor \"blk.3.attn_k.bias\" is not used by architecture gemma4"),
     ] {
         let text = model().tensor(name, 0, dims).refused();
         assert!(text.starts_with(expected), "{text}\n{expected}");
@@ -297,17 +291,19 @@ fn layers_that_guess_are_built_alone() {
     let text = glm().without("blk.1.nextn.hnorm.weight").refused_parts(alone);
     assert!(text.starts_with("tensor \"blk.1.nextn.hnorm.weight\""), "{text}");
     let text = glm().tensor("blk.1.mystery.weight", 0, &[8]).refused_parts(alone);
-    assert!(text.starts_with("tensor \"blk.1.mystery.weight\" has no place"), "{text}");
+    assert!(text.starts_with("tensor \"blk.1.mystery.weight\" is not used by"), "{text}");
     let text = glm().tensor("blk.1.nextn.eh_proj.weight", 0, &[8, 8]).refused_parts(alone);
     assert!(text.starts_with("tensor \"blk.1.nextn.eh_proj.weight\" has dimensions"), "{text}");
     for parts in [fed, alone] {
         let text = small().refused_parts(parts);
-        assert!(text.starts_with("the model has no layers of its own that guess"), "{text}");
+        assert!(text.starts_with("the model has no draft layers"), "{text}");
         let text = glm().without("blk.1.nextn.eh_proj.weight").refused_parts(parts);
-        assert!(text.starts_with("the model has no layers of its own that guess"), "{text}");
+        assert!(text.starts_with("the model has no draft layers"), "{text}");
         let text = of("llama").refused_parts(parts);
         assert!(
-            text.starts_with("layers of llama that guess (nextn) are left out; those of mimo2, glm4moe, "),
+            text.starts_with(
+                "draft layers (nextn) of llama are not supported; supported are those of mimo2, glm4moe, "
+            ),
             "{text}"
         );
         let keys = [("attention.head_count_kv", Array::I32(vec![0, 2]).into()), ("shortconv.l_cache", 3u32.into())];
@@ -316,6 +312,6 @@ fn layers_that_guess_are_built_alone() {
                 model.key(format!("lfm2.{key}").leak(), value)
             });
         let text = recurrent.refused_parts(parts);
-        assert!(text.starts_with("tokens cannot be guessed: recurrent states"), "{text}");
+        assert!(text.starts_with("tokens cannot be drafted: recurrent states"), "{text}");
     }
 }

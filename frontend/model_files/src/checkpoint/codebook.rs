@@ -77,14 +77,14 @@ pub(super) fn weight(shards: &Shards, name: &str) -> Result<Option<Array>, Check
         if entry.dtype.name != "U8" {
             return Ok(None);
         }
-        let expected = format!("{name}{} beside it, or {}", STATES[0].0, STATES[1].0);
-        return Err(shards.wrong(name, "codes of bitsandbytes alone".to_owned(), expected));
+        let expected = format!("a tensor {name}{} or {}", STATES[0].0, STATES[1].0);
+        return Err(shards.wrong(name, "bitsandbytes codes without a state".to_owned(), expected));
     };
     let State { quant_type, blocksize, dtype, shape, nested_blocksize, nested_offset } =
         read_state(shards, state_name)?;
     let wrong = |found: String, expected: &str| shards.wrong(state_name, found, expected);
     if quant_type.as_deref().is_some_and(|found| found != kind) {
-        return Err(wrong(format!("of quant_type {quant_type:?}"), &format!("\"{kind}\", as its name says")));
+        return Err(wrong(format!("for quant_type {quant_type:?}"), &format!("\"{kind}\", as in the name")));
     }
     let rounded = match &*dtype {
         "bfloat16" => Some(Element::Bf16),
@@ -106,11 +106,11 @@ pub(super) fn weight(shards: &Shards, name: &str) -> Result<Option<Array>, Check
     let Some(count) = count.filter(|count| bytes(*count) == Some(entry.bytes)) else {
         return Err(wrong(
             format!("of shape {shape:?}"),
-            &format!("that of a matrix of {} codes, as {name} has bytes", u128::from(entry.bytes) * 2),
+            &format!("the shape of a matrix of {} codes, the size of {name}", u128::from(entry.bytes) * 2),
         ));
     };
     if blocksize == 0 {
-        return Err(wrong("of blocksize 0".to_owned(), "numbers that share a scale"));
+        return Err(wrong("of blocksize 0".to_owned(), "1 or more numbers for each scale"));
     }
     let map = format!("{name}.quant_map");
     let numbers = numbers(shards, &map, 16, u64::MAX)?;
@@ -156,12 +156,12 @@ pub(super) fn weight(shards: &Shards, name: &str) -> Result<Option<Array>, Check
 
 fn read_state(shards: &Shards, name: &str) -> Result<State, CheckpointError> {
     let (_, entry) = there(shards, name)?;
-    let expected = "an object of JSON, in U8, with blocksize, dtype and shape";
+    let expected = "a JSON object as U8, with blocksize, dtype and shape";
     if entry.dtype.name != "U8" || entry.bytes > MAX_STATE {
         return Err(shards.wrong(name, format!("{:?} of {}", entry.shape, entry.dtype.name), expected));
     }
     let bytes = shards.bytes(name, MAX_STATE).unwrap_or_default();
-    serde_json::from_slice(bytes).map_err(|error| shards.wrong(name, format!("no such JSON ({error})"), expected))
+    serde_json::from_slice(bytes).map_err(|error| shards.wrong(name, format!("malformed ({error})"), expected))
 }
 
 /// Returns a tensor, or an error if it is missing.

@@ -59,7 +59,7 @@ pub enum CheckpointError {
         found: Box<str>,
     },
     /// Experts that KTransformers' converter packed in an unsupported layout.
-    #[error("{}: tensor \"{}\" is of experts that KTransformers packed{fault}; take the folder that they were converted from", path.display(), quoted(tensor))]
+    #[error("{}: tensor \"{}\" has experts packed by KTransformers{fault}; use the folder that they were converted from", path.display(), quoted(tensor))]
     Packed {
         /// The folder.
         path: Box<Path>,
@@ -69,7 +69,7 @@ pub enum CheckpointError {
         fault: PackedFault,
     },
     /// The folder has no weights.
-    #[error("{}: is a Hugging Face folder without model.safetensors, or model.safetensors.index.json: {hint}", path.display())]
+    #[error("{}: is a Hugging Face folder without model.safetensors or model.safetensors.index.json: {hint}", path.display())]
     NoWeights {
         /// The folder.
         path: Box<Path>,
@@ -77,7 +77,7 @@ pub enum CheckpointError {
         hint: &'static str,
     },
     /// A file of the index is missing.
-    #[error("{}: shard {} is missing: it has tensor \"{}\"", path.display(), missing.display(), quoted(tensor))]
+    #[error("{}: shard {} is missing; it contains tensor \"{}\"", path.display(), missing.display(), quoted(tensor))]
     MissingShard {
         /// The index file.
         path: Box<Path>,
@@ -87,7 +87,7 @@ pub enum CheckpointError {
         tensor: Box<str>,
     },
     /// A name of a shard that is not the name of a file in the folder.
-    #[error("{}: shard \"{}\" is no name of a file beside it", path.display(), quoted(shard))]
+    #[error("{}: shard \"{}\" is not a file name; expected a file in the same folder", path.display(), quoted(shard))]
     ShardName {
         /// The index file.
         path: Box<Path>,
@@ -150,11 +150,11 @@ pub enum CheckpointError {
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum PackedFault {
     /// A tensor name that belongs to none of the supported methods.
-    #[error(" by another method than int8 and int4 (AWQ, perhaps), which is not read")]
+    #[error(" by an unsupported method (AWQ, perhaps); supported are int8 and int4")]
     Name,
     /// Rows whose largest integer does not have the expected value.
     #[error(
-        " for other kernels than AMX's (moe_int8 or moe_int4, perhaps), whose order is not read: row {row} has {found} for its largest number, and of {method} it is {expected}"
+        " for kernels other than AMX (moe_int8 or moe_int4, perhaps), whose order is not supported: the largest number of row {row} is {found}; {method} has {expected}"
     )]
     Order {
         /// Index of the row.
@@ -172,13 +172,13 @@ pub enum PackedFault {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HeaderFault {
     /// The file is shorter than the length of the header.
-    #[error("has {found} bytes; a safetensors file has 8 for the length of its header")]
+    #[error("has {found} bytes; a safetensors file begins with 8 bytes, the length of its header")]
     Short {
         /// Size of the file in bytes.
         found: u64,
     },
     /// A header that is longer than the file, or longer than the limit.
-    #[error("claims a header of {found} bytes; at most {limit} are read, and in the file")]
+    #[error("has a header length of {found} bytes; the header must end in the file and have at most {limit} bytes")]
     Length {
         /// Length that the file claims.
         found: u64,
@@ -195,13 +195,13 @@ pub enum HeaderFault {
         limit: usize,
     },
     /// A type that does not exist.
-    #[error("has type \"{}\", which safetensors have not", quoted(found))]
+    #[error("has type \"{}\", which safetensors files do not have", quoted(found))]
     Type {
         /// Name of the type in the header.
         found: Box<str>,
     },
     /// A shape that needs another number of bytes than the tensor has.
-    #[error("has {found} bytes; {shape:?} of {dtype} take {expected}")]
+    #[error("has {found} bytes; shape {shape:?} of {dtype} takes {expected}")]
     Bytes {
         /// Shape of the tensor.
         shape: Box<[u64]>,

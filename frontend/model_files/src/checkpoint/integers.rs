@@ -258,14 +258,14 @@ impl Scheme {
         // groups of equal size.
         if let Some(said) = self.group.filter(|said| groups > 1 && columns.div_ceil(*said) == groups && group != *said)
         {
-            let found = format!("of {groups} groups of {said} columns (group_size)");
+            let found = format!("for {groups} groups of {said} columns (group_size)");
             return Err(shards.wrong(&scales_name, found, format!("whole groups: {name} has {columns} columns")));
         }
         let zeros = self.zeros(shards, base, (rows, groups))?;
         let order = self.order(shards, base, (groups, group), columns)?;
         let grouped = grouped(scales, zeros, order, (rows, columns, groups));
         let grouped = grouped.ok_or_else(|| {
-            shards.wrong(name, format!("{shape:?}, whose columns are of groups in an order of their own"), "a matrix")
+            shards.wrong(name, format!("{shape:?}, with columns in an unsupported order of groups"), "a matrix")
         })?;
         Ok(Some((matrix, array.grouped(grouped))))
     }
@@ -400,7 +400,11 @@ impl Scheme {
         let bytes = shards.bytes(name, LOOKED_AT).unwrap_or_default();
         bytes.iter().find(|found| ![byte, other].contains(found)).map_or(Ok(()), |found| {
             let found = format!("{found:#04x}");
-            Err(shards.wrong(name, found, format!("bytes of {byte:#04x}, as the configuration says symmetric")))
+            Err(shards.wrong(
+                name,
+                found,
+                format!("bytes of {byte:#04x}, because the configuration has symmetric zeros"),
+            ))
         })
     }
 
@@ -430,8 +434,9 @@ impl Scheme {
         };
         let Some((file, entry)) = shards.tensors.get(&*name) else { return Ok(None) };
         let wrong = |found: String| {
-            let expected =
-                format!("{columns} numbers of I32, for each column its group, below {groups}, of {group} columns");
+            let expected = format!(
+                "{columns} numbers of I32: the group of each column, below {groups}, with {group} columns in each group"
+            );
             shards.wrong(&name, found, expected)
         };
         let (stored, bytes) = (extent(*file, entry), shards.bytes(&name, u64::MAX).unwrap_or_default());

@@ -248,15 +248,15 @@ fn check_dense(shards: &Shards, made: &BTreeMap<String, Group>, dense: &[bool]) 
         let router = has("ffn_gate_inp");
         let (name, found) = match dense {
             true if router => {
-                ("ffn_gate_inp", "there, in a layer that mlp_only_layers or decoder_sparse_step has as dense")
+                ("ffn_gate_inp", "present, in a layer that is dense by mlp_only_layers or decoder_sparse_step")
             }
             false if !router && has("ffn_gate") => (
                 "ffn_gate",
-                "there without a router, in a layer that mlp_only_layers and decoder_sparse_step have with experts",
+                "present without a router, in a layer that has experts by mlp_only_layers and decoder_sparse_step",
             ),
             _ => continue,
         };
-        let expected = "tensors of such layers as config.json has";
+        let expected = "the tensors of the layers in config.json";
         return Err(shards.wrong(&format!("blk.{layer}.{name}.weight"), found.to_owned(), expected));
     }
     Ok(())
@@ -280,7 +280,7 @@ fn placed(
     made.sort_by_key(|(name, _)| layer(name));
     for (name, Group { arrays, stacked }) in made {
         let unusable = |found: String| shards.wrong(&name, found, "a tensor of the model");
-        let first = arrays.first().ok_or_else(|| unusable("made of nothing".to_owned()))?;
+        let first = arrays.first().ok_or_else(|| unusable("empty".to_owned()))?;
         let element = first.element().map_err(|dtype| unusable(format!("of type {dtype}")))?;
         let scaled = first.scaled_format().unwrap_or_else(|| element.scaled_format());
         // If only some experts have groups of neighbouring columns, all of them become F16.
@@ -401,9 +401,9 @@ fn made(
         let sizes = of_layer.map_or(*sizes, |of| sizes.of_layer(of));
         let of_codes = array.element().is_ok_and(|element| element.columns() > 1);
         let parts = (rule.how)(&sizes, array).ok_or_else(|| match of_codes {
-            false => shards.wrong(&stored, format!("{shape:?}"), "a shape that the configuration's sizes take apart"),
+            false => shards.wrong(&stored, format!("{shape:?}"), "a shape that fits the sizes in the configuration"),
             true => {
-                let expected = "numbers, since it is transposed or taken apart: a module under \"ignore\" of quantization_config stays as it was";
+                let expected = "numbers, because it is transposed or split: a module under \"ignore\" of quantization_config stays as it was";
                 shards.wrong(&stored, format!("of blocks of codes, {shape:?}"), expected)
             }
         })?;
@@ -426,7 +426,7 @@ fn made(
                     let (_, parts) = several.entry(to).or_insert((OneOf { stacked, ..of }, BTreeMap::new()));
                     parts.extend(arrays.into_iter().map(|array| (number, array)));
                 } else if made.insert(to, Group { arrays, stacked: false }).is_some() {
-                    return Err(shards.wrong(&stored, "there under another name, too".to_owned(), "there once"));
+                    return Err(shards.wrong(&stored, "stored under two names".to_owned(), "stored once"));
                 }
             }
         }

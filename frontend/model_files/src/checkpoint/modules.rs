@@ -62,17 +62,17 @@ impl Modules {
         found.transformer(folder)?;
         let wrong = |key: &str, found: String, expected: &str| wrong(&path, key, found, expected);
         let list = list.as_array().filter(|list| list.len() <= MAX_MODULES);
-        let list = list.ok_or_else(|| wrong("", "no such array".to_owned(), "an array of at most 64 modules"))?;
+        let list = list.ok_or_else(|| wrong("", "malformed".to_owned(), "an array of at most 64 modules"))?;
         let mut scaled = false;
         for module in list {
             let ty = module.get("type").and_then(Json::as_str).unwrap_or_default();
             let place = module.get("path").and_then(Json::as_str).unwrap_or_default();
             if !(place.is_empty() || shards::is_plain(place)) {
-                return Err(wrong("path", quoted(place), "the name of a folder beside it"));
+                return Err(wrong("path", quoted(place), "the name of a folder in the same folder"));
             }
             let place = folder.join(place);
             match ty.rsplit('.').next().unwrap_or_default() {
-                _ if scaled => return Err(wrong("type", quoted(ty), "nothing behind Normalize")),
+                _ if scaled => return Err(wrong("type", quoted(ty), "no module after Normalize")),
                 "Transformer" | "Dropout" => {}
                 "Pooling" if found.pooling.is_none() && found.dense.is_empty() => {
                     found.pooling = Some(pooling(&Config::open(&place.join(super::CONFIG))?)?);

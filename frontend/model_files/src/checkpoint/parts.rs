@@ -118,8 +118,7 @@ fn stacked(
             let found = entry.dtype.element.filter(|found| element.is_none_or(|element| element == *found));
             let Some(found) = found.filter(|_| entry.shape[..] == own && along.is_multiple_of(machines)) else {
                 let found = format!("{:?} of {}", entry.shape, entry.dtype.name);
-                let expected =
-                    format!("{own:?}, of {rows} by {columns} for {machines} machines, of one type of numbers");
+                let expected = format!("{own:?} of one number type, for {rows} by {columns} on {machines} machines");
                 return Err(shards.wrong(stored, found, expected));
             };
             element = Some(found);
@@ -135,7 +134,7 @@ fn stacked(
             });
         }
     }
-    let nothing = || shards.wrong(&name, "made of nothing".to_owned(), "a tensor of the model");
+    let nothing = || shards.wrong(&name, "empty".to_owned(), "a tensor of the model");
     let format = element.ok_or_else(nothing)?.scaled_format();
     let beside = if by_columns { machines as u32 } else { 1 };
     let dims = vec![columns, rows, sizes.experts];

@@ -215,9 +215,14 @@ mod tests {
             other => panic!("{other:?}"),
         };
         let one = |entry: &str, data| fault(&file(&format!(r#"{{"w":{entry}}}"#), data));
-        assert_eq!(fault(b"1234567"), "-: has 7 bytes; a safetensors file has 8 for the length of its header");
+        assert_eq!(
+            fault(b"1234567"),
+            "-: has 7 bytes; a safetensors file begins with 8 bytes, the length of its header"
+        );
         let long = u64::MAX.to_le_bytes();
-        assert!(fault(&long).contains("claims a header of 18446744073709551615 bytes; at most 0"));
+        assert!(fault(&long).contains(
+            "has a header length of 18446744073709551615 bytes; the header must end in the file and have at most 0"
+        ));
         assert!(one(r#"{"dtype":"F33","shape":[1],"data_offsets":[0,4]}"#, 4).contains("type \"F33\""));
         assert!(one(r#"{"dtype":"F32","shape":[1],"data_offsets":[4,0]}"#, 4).contains("4 to 0; the file has 4"));
         assert!(one(r#"{"dtype":"F32","shape":[2],"data_offsets":[0,8]}"#, 4).contains("0 to 8; the file has 4"));

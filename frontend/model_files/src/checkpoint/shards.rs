@@ -168,15 +168,15 @@ pub(super) fn has_weights(folder: &Path) -> bool {
 pub(super) fn hint(folder: &Path) -> &'static str {
     let has = |name: &str| folder.join(name).exists();
     if has("pytorch_model.bin") || has("pytorch_model.bin.index.json") {
-        "pytorch_model.bin is a pickle, which is not read: save the model as safetensors (transformers: save_pretrained)"
+        "pytorch_model.bin is a pickle, which is not supported: save the model as safetensors (transformers: save_pretrained)"
     } else if has("_layer_0") {
-        "KTransformers' .kt files are of experts alone, one for each matrix and node: convert without --no-merge-safetensor (convert_cpu_weights.py), which copies the rest"
+        "KTransformers' .kt files contain only experts, one for each matrix and node: convert without --no-merge-safetensor (convert_cpu_weights.py), which copies the other tensors"
     } else if has("model-00001.safetensors") {
-        "model-00001.safetensors without an index is what KTransformers' merge_cpu_weights.py makes, of experts alone: convert_cpu_weights.py copies the rest"
+        "model-00001.safetensors without an index is the output of KTransformers' merge_cpu_weights.py, which has only experts: convert_cpu_weights.py copies the other tensors"
     } else if has("consolidated.safetensors") || has("consolidated.safetensors.index.json") {
-        "consolidated.safetensors is Mistral's own layout, which is not read: take the files of Hugging Face's"
+        "consolidated.safetensors has Mistral's own layout, which is not supported: use the files of the Hugging Face layout"
     } else {
-        "fetch the files of the model, too"
+        "download the files of the model, too"
     }
 }
 
@@ -231,7 +231,7 @@ impl Quantisation {
             let format = said.text(&["format"])?.unwrap_or("float-quantized");
             let groups = groups(&said)?;
             if groups.is_empty() && Scheme::FORMATS.contains(&format) {
-                return Err(said.wrong("config_groups", "nothing of weights", "a group_0 with weights"));
+                return Err(said.wrong("config_groups", "without weights", "a group_0 with weights"));
             }
             let is_known = |format: &str| OF_FLOATS.contains(&format) || Scheme::FORMATS.contains(&format);
             if !is_known(format) && format != MIXED {
@@ -449,8 +449,8 @@ pub(super) fn weights(
             continue;
         }
         if entry.dtype.name == "I32" && name.ends_with(PACKED) && !schemes.is_empty() {
-            let expected = "of a module that targets of config_groups name, with integers";
-            return Err(shards.wrong(name, "integers of no group".to_owned(), expected));
+            let expected = "in a module that targets of config_groups name, with integers";
+            return Err(shards.wrong(name, "integers without a group".to_owned(), expected));
         }
         if of.codes
             && let Some(array) = codebook::weight(shards, name)?
@@ -516,7 +516,7 @@ fn number_by_number(shards: &Shards, shape: &[u64], name: &str) -> Result<Scales
             Ok(Scales { extent, kind: ScaleKind::Number(element), block_rows: 1, block_columns: 1, columns })
         }
         _ => {
-            let expected = format!("{columns} numbers of F32, F16 or BF16, as what it multiplies");
+            let expected = format!("{columns} numbers of F32, F16 or BF16, one for each column that it multiplies");
             Err(shards.wrong(name, format!("{:?} of {}", found.shape, found.dtype.name), expected))
         }
     }

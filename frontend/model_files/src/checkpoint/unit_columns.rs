@@ -43,7 +43,7 @@ pub(super) fn norm(shards: &Shards, made: &mut BTreeMap<String, Group>) -> Resul
     let mut numbers: Vec<f32> = Vec::new();
     rows(shards, NORM, &stored, |row| numbers.extend(row))?;
     if numbers.len() != squares.len() {
-        let expected = format!("{}, as {HEAD} has columns", squares.len());
+        let expected = format!("{}, the number of columns of {HEAD}", squares.len());
         return Err(shards.wrong(NORM, format!("{} numbers", numbers.len()), expected));
     }
     let divided = numbers.iter().zip(squares).map(|(x, square)| (f64::from(*x) / (square.sqrt() + MORE)) as f32);

@@ -46,7 +46,7 @@ pub enum GgufError {
         class: Class,
     },
     /// The file does not begin like any model that `ixc` reads.
-    #[error("{}: is no GGUF file, plan or folder of a model ({})", path.display(), beginning(found))]
+    #[error("{}: is not a GGUF file, a plan or the folder of a model ({})", path.display(), beginning(found))]
     NotModel {
         /// The file.
         path: Box<Path>,
@@ -131,7 +131,7 @@ pub enum GgufError {
     },
     /// A tensor has a type without a block format in `ixc`.
     #[error(
-        "{}: tensor \"{}\" has type {found}, which is not supported; supported are {}",
+        "{}: tensor \"{}\" has type {found}, which is not supported; supported types are {}",
         path.display(), quoted(tensor), supported_types()
     )]
     UnsupportedType {
@@ -218,7 +218,9 @@ pub enum Fault {
         left: u64,
     },
     /// A big-endian file.
-    #[error("is a big-endian file; ixc reads little-endian ones: llama.cpp's `gguf_convert_endian.py` swaps the bytes")]
+    #[error(
+        "is a big-endian file; ixc reads little-endian files (llama.cpp's `gguf_convert_endian.py` swaps the bytes)"
+    )]
     BigEndian,
     /// A version that is not supported.
     #[error("is version {found}; versions 2 and 3 are supported")]
@@ -227,7 +229,7 @@ pub enum Fault {
         found: u32,
     },
     /// More items than the rest of the file can hold, or more than any file has.
-    #[error("claims {found} {what}; at most {limit} are read, and fit into the rest of the file")]
+    #[error("has a count of {found} {what}; at most {limit} are allowed and fit into the rest of the file")]
     Count {
         /// Name of the counted items.
         what: &'static str,
@@ -330,7 +332,7 @@ pub enum Fault {
         found: u32,
     },
     /// A row that is not a whole number of blocks.
-    #[error("rows of {found} elements are no whole number of {ty} blocks of {}", ty.block_len)]
+    #[error("rows of {found} elements are not a multiple of the {ty} block of {} elements", ty.block_len)]
     RowLength {
         /// Elements in a row.
         found: u64,
@@ -338,7 +340,7 @@ pub enum Fault {
         ty: TensorType,
     },
     /// A tensor does not start on the file's alignment.
-    #[error("data offset {found:#x} is no multiple of the alignment {alignment}")]
+    #[error("data offset {found:#x} is not a multiple of the alignment {alignment}")]
     Unaligned {
         /// The offset within the data section.
         found: u64,
@@ -356,7 +358,7 @@ pub enum Fault {
         limit: u64,
     },
     /// Two tensors share bytes.
-    #[error("data overlaps that of tensor \"{}\"", quoted(other))]
+    #[error("data overlaps the data of tensor \"{}\"", quoted(other))]
     Overlap {
         /// The other tensor.
         other: Box<str>,

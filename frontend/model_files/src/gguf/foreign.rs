@@ -27,7 +27,7 @@ const UNPACK: &str = "unpack it first";
 
 /// Types of files, the most specific first.
 const KINDS: [Kind; 19] = [
-    Kind { what: "a safetensors file", advice: "give the folder that it is in, with config.json", is: is_safetensors },
+    Kind { what: "a safetensors file", advice: "give its folder, with config.json", is: is_safetensors },
     Kind {
         what: "a PyTorch checkpoint",
         advice: CONVERT,
@@ -59,12 +59,12 @@ const KINDS: [Kind; 19] = [
     Kind { what: "an HDF5 file", advice: CONVERT, is: |b| b.starts_with(b"\x89HDF\r\n\x1a\n") },
     Kind { what: "a NumPy array", advice: CONVERT, is: |b| b.starts_with(b"\x93NUMPY") },
     Kind {
-        what: "a Git LFS pointer: the file that it stands for was not fetched",
+        what: "a Git LFS pointer: the file itself was not downloaded",
         advice: "`git lfs pull` fetches it",
         is: |b| b.starts_with(b"version https://git-lfs"),
     },
     Kind {
-        what: "a web page, not the file that was to be downloaded",
+        what: "a web page, not the expected file",
         advice: "download the file itself",
         is: |b| {
             let text = text_of(b).to_ascii_lowercase();
@@ -81,7 +81,7 @@ const KINDS: [Kind; 19] = [
     },
     Kind {
         what: "JSON text, such as a model's configuration",
-        advice: "give the model itself, or the folder that it is in with safetensors",
+        advice: "give the model itself, or the folder with its safetensors files",
         is: |b| {
             let text = text_of(b);
             let inner = text.strip_prefix('{').map(|rest| (rest, "\"}"));
@@ -150,7 +150,7 @@ pub(super) fn folder(path: &Path) -> GgufError {
     let models: Vec<&PathBuf> = files.iter().filter(|file| file.extension().is_some_and(|end| end == "gguf")).collect();
     let (what, advice) = match models.as_slice() {
         [] if ends("safetensors") > 0 => {
-            ("a folder of safetensors without config.json", "fetch config.json and the tokenizer, too".to_owned())
+            ("a folder of safetensors without config.json", "download config.json and the tokenizer, too".to_owned())
         }
         [] => ("a folder without a GGUF file in it", "give the file of a model".to_owned()),
         [model] => ("a folder", format!("give the file in it, {}", model.display())),
@@ -177,11 +177,8 @@ mod tests {
             (&tar, "a tar archive"),
             (b"tjgg\x03\0\0\0", "a GGML file, older than GGUF"),
             (b"\x08\x08\x12\x07pytorch\x1a", "an ONNX model"),
-            (
-                b"version https://git-lfs.github.com/spec/v1",
-                "a Git LFS pointer: the file that it stands for was not fetched",
-            ),
-            (b"\n<!DOCTYPE html><html>", "a web page, not the file that was to be downloaded"),
+            (b"version https://git-lfs.github.com/spec/v1", "a Git LFS pointer: the file itself was not downloaded"),
+            (b"\n<!DOCTYPE html><html>", "a web page, not the expected file"),
             (b"{\"version\":1,\"model\":\"m\",\"grid\":{", "a dataflow descriptor"),
             (b"{\"architectures\": [\"Qwen3\"]}", "JSON text, such as a model's configuration"),
             (b"[\n  {\"role\": 1}]", "JSON text, such as a model's configuration"),

@@ -171,7 +171,7 @@ impl GgufWriter {
                     fill(index, &mut counted)?;
                     let written = counted.written;
                     if written != *bytes {
-                        let problem = format!("{}: {written} bytes were written of {bytes}", tensor.name);
+                        let problem = format!("{}: {written} of {bytes} bytes were written", tensor.name);
                         return Err(io::Error::new(io::ErrorKind::InvalidData, problem));
                     }
                 }
@@ -224,7 +224,7 @@ impl Write for Counted<'_> {
 }
 
 fn tensor_bytes(tensor_type: TensorType, dims: &[u64]) -> u64 {
-    tensor_type.tensor_bytes(dims).unwrap_or_else(|| panic!("{dims:?} is no shape of {tensor_type}"))
+    tensor_type.tensor_bytes(dims).unwrap_or_else(|| panic!("{dims:?} is not a shape of {tensor_type}"))
 }
 
 fn put_string(out: &mut Vec<u8>, string: &str) {

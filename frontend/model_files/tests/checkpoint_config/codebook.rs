@@ -108,7 +108,7 @@ fn codes_are_numbers_of_the_type_that_they_had() {
 fn codes_that_do_not_fit_what_is_beside_them_are_refused() {
     type Change = fn(&mut Coded);
     let cases: &[(&str, bool, Change, &str)] = &[
-        ("alone", false, |of| of.without = "__nf4", "codes of bitsandbytes alone"),
+        ("alone", false, |of| of.without = "__nf4", "bitsandbytes codes without a state"),
         ("absmax", false, |of| of.without = ".absmax", "q_proj.weight.absmax\" is missing"),
         ("map", false, |of| of.without = ".quant_map", "q_proj.weight.quant_map\" is missing"),
         ("nested", true, |of| of.without = ".nested_absmax", "q_proj.weight.nested_absmax\" is missing"),
@@ -122,9 +122,9 @@ fn codes_that_do_not_fit_what_is_beside_them_are_refused() {
         ("nan", false, |of| of.scale = f32::NAN, "NaN at 0; expected finite numbers"),
         ("inf", false, |of| of.scale = f32::INFINITY, "inf at 0; expected finite numbers"),
         ("nested-nan", true, |of| of.scale = f32::NAN, "NaN at 0; expected finite numbers"),
-        ("kind", false, |of| of.state["quant_type"] = "fp4".into(), "\"nf4\", as its name says"),
+        ("kind", false, |of| of.state["quant_type"] = "fp4".into(), "\"nf4\", as in the name"),
         ("dtype", false, |of| of.state["dtype"] = "int8".into(), "float16, bfloat16 or float32"),
-        ("shape", false, |of| of.state["shape"] = json!([128, 33]), "that of a matrix of 4096 codes"),
+        ("shape", false, |of| of.state["shape"] = json!([128, 33]), "the shape of a matrix of 4096 codes"),
         (
             "vector",
             false,
@@ -132,16 +132,16 @@ fn codes_that_do_not_fit_what_is_beside_them_are_refused() {
             "of a shape with length 1; expected rows and columns",
         ),
         ("many", false, |of| of.state["shape"] = json!(vec![1; 4096]), "of a shape with length 4096; expected rows"),
-        ("nothing", false, |of| of.state["shape"] = json!([0, 4096]), "that of a matrix of 4096 codes"),
-        ("huge", false, |of| of.state["shape"] = json!([u64::MAX, u64::MAX]), "that of a matrix of 4096 codes"),
-        ("turned", false, |of| of.state["shape"] = json!([-1, 4096]), "no such JSON"),
-        ("block", false, |of| of.state["blocksize"] = 0.into(), "numbers that share a scale"),
+        ("nothing", false, |of| of.state["shape"] = json!([0, 4096]), "the shape of a matrix of 4096 codes"),
+        ("huge", false, |of| of.state["shape"] = json!([u64::MAX, u64::MAX]), "the shape of a matrix of 4096 codes"),
+        ("turned", false, |of| of.state["shape"] = json!([-1, 4096]), "malformed"),
+        ("block", false, |of| of.state["blocksize"] = 0.into(), "1 or more numbers for each scale"),
         ("blocks", false, |of| of.state["blocksize"] = 32.into(), "128 numbers of F32"),
         ("nested-block", true, |of| of.state["nested_blocksize"] = 0.into(), "a count and a number"),
         ("nested-offset", true, |of| of.state["nested_offset"] = Json::Null, "a count and a number"),
-        ("no-json", false, |of| of.state = "{".into(), "no such JSON (EOF"),
-        ("no-number", true, |of| of.state = r#"{"blocksize": 64, "nested_offset": NaN}"#.into(), "no such JSON"),
-        ("no-object", false, |of| of.state = "[1, 2]".into(), "no such JSON"),
+        ("no-json", false, |of| of.state = "{".into(), "malformed (EOF"),
+        ("no-number", true, |of| of.state = r#"{"blocksize": 64, "nested_offset": NaN}"#.into(), "malformed"),
+        ("no-object", false, |of| of.state = "[1, 2]".into(), "malformed"),
         ("no-block", false, |of| of.state = r#"{"dtype": "bfloat16"}"#.into(), "missing field `blocksize`"),
     ];
     for (test, nested, change, says) in cases {

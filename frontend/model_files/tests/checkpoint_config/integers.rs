@@ -130,13 +130,13 @@ fn packed_integers_that_are_not_read_are_refused() {
             "gptq-middle",
             gptq(4, true),
             &[("qweight", "I32", &[4, 128]), ("scales", "F16", &[1, 128]), ("qzeros", "I32", &[1, 16])],
-            "as the configuration says symmetric",
+            "because the configuration has symmetric zeros",
         ),
         (
             "gptq-order",
             gptq(4, true),
             &[("qweight", "I32", &[8, 128]), ("scales", "F16", &[2, 128]), ("g_idx", "I32", &[63])],
-            "64 numbers of I32, for each column its group, below 2",
+            "64 numbers of I32: the group of each column, below 2",
         ),
         (
             "gptq-order-kind",
@@ -328,7 +328,7 @@ fn matrices_are_of_the_groups_that_name_them() {
         (
             "pattern",
             said("pack-quantized", group(json!(["re:(?!k).*"]), 4, None), group(pattern(), 8, None)),
-            "looking ahead",
+            "without back references and lookaheads",
         ),
         ("other", own("marlin-24"), "compressed-tensors, marlin-24"),
         (

@@ -143,15 +143,14 @@ fn layers_without_routers_are_dense() {
     for (test, dense) in [("layers", json!({"mlp_only_layers": [0]})), ("sparse", json!({"decoder_sparse_step": 2}))] {
         let set = |json: &mut Json| json.as_object_mut().unwrap().extend(dense.as_object().unwrap().clone());
         let said = changed(&format!("dense-{test}"), "qwen3moe", set).unwrap_err();
-        let says =
-            "blk.0.ffn_gate_inp.weight\" is there, in a layer that mlp_only_layers or decoder_sparse_step has as dense";
+        let says = "blk.0.ffn_gate_inp.weight\" is present, in a layer that is dense by mlp_only_layers or decoder_sparse_step";
         assert!(said.contains(says), "{said}");
     }
     let model = changed("dense-right", "kin/qwen3_moe-dense", |_| ()).unwrap();
     let dense: Vec<bool> = hyper(&model).layers.iter().map(|layer| layer.experts.is_none()).collect();
     assert_eq!(dense, [true, false, true, true]);
     let said = changed("dense-less", "kin/qwen3_moe-dense", |json| json["mlp_only_layers"] = json!([])).unwrap_err();
-    assert!(said.contains("blk.3.ffn_gate.weight\" is there without a router"), "{said}");
+    assert!(said.contains("blk.3.ffn_gate.weight\" is present without a router"), "{said}");
     let said = changed("dense-none", "qwen3moe", |json| json["decoder_sparse_step"] = 0.into()).unwrap_err();
     assert!(said.contains("key \"decoder_sparse_step\" is 0; expected a count above 0"), "{said}");
     let said = changed("dense-number", "qwen3moe", |json| json["mlp_only_layers"] = 3.into()).unwrap_err();

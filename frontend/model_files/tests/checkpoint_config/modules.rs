@@ -101,7 +101,7 @@ fn modules_that_change_vectors_otherwise_are_refused() {
         (
             "an order",
             json!([module("Normalize", "2_Normalize"), module("Pooling", "1_Pooling")]),
-            "nothing behind Normalize",
+            "no module after Normalize",
         ),
     ];
     for (what, modules, says) in cases {

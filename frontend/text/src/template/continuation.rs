@@ -34,16 +34,16 @@ pub(super) fn render(
     let Some(part) = conversation.continued else { return closed(conversation) };
     let refused = |reason: &str| Err(TemplateError::NotContinued { reason: reason.to_owned() });
     let as_it_is = Conversation { add_generation_prompt: false, continued: None, ..conversation.clone() };
-    let Some(last) = as_it_is.messages.last() else { return refused("there is none") };
+    let Some(last) = as_it_is.messages.last() else { return refused("there are no messages") };
     if !last.tool_calls.is_empty() {
         return refused("it calls tools, whose results must follow");
     }
     let format = format_of(source);
     if part == Part::Reasoning && !format.has_reasoning() {
-        return refused("it is reasoning, which the chat template has no words for that are known");
+        return refused("it is reasoning, and the chat template has no known marks for reasoning");
     }
     let Some(mark) = mark(source, &as_it_is) else {
-        return refused("the conversation has all characters that could mark its end");
+        return refused("the conversation contains every character that could mark its end");
     };
     let mut marked = as_it_is.clone();
     if let Some(last) = marked.messages.last_mut() {

@@ -61,7 +61,7 @@ pub enum TemplateError {
         message: String,
     },
     /// The answer cannot continue the last message.
-    #[error("an answer cannot go on with the last message: {reason}")]
+    #[error("the answer cannot continue the last message: {reason}")]
     NotContinued {
         /// Reason.
         reason: String,

@@ -17,7 +17,7 @@ pub enum TokenizerError {
     },
     /// A vocabulary is needed, and the model has none (`no_vocab`).
     #[error(
-        "the model has no vocabulary (tokenizer.ggml.model is missing, \"no_vocab\" or \"none\"): it takes and gives token ids only"
+        "the model has no vocabulary (tokenizer.ggml.model is missing, \"no_vocab\" or \"none\"): its input and output are token ids"
     )]
     NoVocabulary,
     /// The pre-tokenizer is not supported.

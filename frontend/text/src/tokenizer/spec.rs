@@ -178,7 +178,7 @@ impl TokenizerSpec {
         }
         for (key, len) in [(SCORES, self.scores.len()), (TYPES, self.types.len())] {
             if len != 0 && len != count {
-                return Err(invalid(key, format!("has {len} elements"), format!("{count}, as many as {TOKENS}")));
+                return Err(invalid(key, format!("has {len} elements"), format!("{count}, the length of {TOKENS}")));
             }
         }
         if let Some(index) = self.scores.iter().position(|score| score.is_nan()) {
@@ -203,7 +203,7 @@ impl TokenizerSpec {
             return Err(invalid(
                 TOKENS,
                 found,
-                "bytes as Python writes them: a backslash before one of t, n, r, x with two digits, or itself",
+                "bytes as Python writes them: after a backslash t, n, r, x with two digits, or a backslash",
             ));
         }
         for (index, merge) in self.merges.iter().enumerate() {
@@ -227,7 +227,7 @@ impl TokenizerSpec {
             PreTokenizer::named(&self.pre_tokenizer)?;
         }
         if Charsmap::read(&self.charsmap).is_none() {
-            let expected = "the bytes of a double array, these, and texts in UTF-8";
+            let expected = "the length of a double array, the array, and UTF-8 texts";
             return Err(invalid(CHARSMAP, format!("has {} bytes", self.charsmap.len()), expected));
         }
         Ok(())

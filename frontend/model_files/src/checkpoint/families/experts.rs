@@ -994,5 +994,5 @@ fn first_sparse(config: &Config) -> Result<u32, CheckpointError> {
         }
     };
     let first = layers.and_then(|layers: Vec<u32>| layers.into_iter().min());
-    first.ok_or_else(|| config.wrong(LIST, "no such list", "numbers of layers with commas between them"))
+    first.ok_or_else(|| config.wrong(LIST, "malformed", "numbers of layers with commas between them"))
 }
