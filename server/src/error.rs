@@ -218,7 +218,7 @@ mod tests {
     #[test]
     fn folders_of_this_machine_are_no_part_of_answers() {
         for (message, expected) in [
-            ("/srv/models/a.gguf: cannot read it", "a.gguf: cannot read it"),
+            ("/srv/models/a.gguf: cannot read", "a.gguf: cannot read"),
             ("cannot open \"/home/u/x y.gguf\" (/proc/self/exe)", "cannot open \"x y.gguf\" (exe)"),
             ("/", "/"),
             ("/a: /b/", "a: b"),

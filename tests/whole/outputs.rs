@@ -291,7 +291,11 @@ fn a_link_stays_and_devices_are_written_as_they_are() {
     let line = "logits M --tokens 1 --target portable -o O";
     let (target, link) = (folder.join("target.npy"), folder.join("link.npy"));
     symlink("target.npy", &link).unwrap();
-    refused(&command(line, &demo_model(), &link).output().unwrap(), 74, "is a link to target.npy, which is not there");
+    refused(
+        &command(line, &demo_model(), &link).output().unwrap(),
+        74,
+        "is a link to target.npy, which does not exist",
+    );
     stdout(command(line, &demo_model(), &target));
     let good = fs::read(&target).unwrap();
     fs::write(&target, "").unwrap();
