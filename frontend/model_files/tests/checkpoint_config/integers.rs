@@ -173,13 +173,13 @@ fn packed_integers_that_are_not_read_are_refused() {
             "part",
             compressed(json!({"num_bits": 4, "group_size": 40})),
             &[("weight_packed", "I32", &[128, 12]), ("weight_scale", "BF16", &[128, 3])],
-            "of 3 groups of 40 columns (group_size); expected whole groups",
+            "for 3 groups of 40 columns (group_size); expected whole groups",
         ),
         (
             "awq-part",
             json!({"quant_method": "awq", "bits": 4, "group_size": 40}),
             &[("qweight", "I32", &[96, 16]), ("scales", "F16", &[3, 128]), ("qzeros", "I32", &[3, 16])],
-            "of 3 groups of 40 columns (group_size); expected whole groups",
+            "for 3 groups of 40 columns (group_size); expected whole groups",
         ),
     ] {
         let error = refused(test, said, tensors);

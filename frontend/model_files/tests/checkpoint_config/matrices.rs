@@ -234,7 +234,10 @@ fn experts_of_several_machines_are_put_together() {
     });
     assert!(said.ends_with("tensor \"blk.0.ffn_down_exps.weight, expert 1\" is missing"), "{said}");
     let said = refused("grok-2-shape", &|machines| machines[1][0].1 = [8, 4]);
-    assert!(said.contains("w1.weight\" is [8, 4] of BF16; expected [4, 8], of 16 by 8 for 4 machines"), "{said}");
+    assert!(
+        said.contains("w1.weight\" is [8, 4] of BF16; expected [4, 8] of one number type, for 16 by 8 on 4 machines"),
+        "{said}"
+    );
     let said =
         refused("grok-2-norm", &|machines| machines[0].push(("model.norm.weight".to_owned(), [1, WIDTH], vec![0; 16])));
     assert!(said.ends_with("is a machine's part; expected the matrix of an expert, or whole"), "{said}");
