@@ -234,7 +234,7 @@ pub struct Derived {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DerivedError {
     /// A file that does not exist.
-    #[error("piece {piece} is of file {file}; there are {files}")]
+    #[error("piece {piece} is in file {file}; the model has {files} files")]
     File {
         /// Number of the piece.
         piece: usize,
@@ -244,7 +244,7 @@ pub enum DerivedError {
         files: usize,
     },
     /// Bytes or elements outside their file or tensor.
-    #[error("piece {piece}: {what} ends outside of the {available} bytes that it is in")]
+    #[error("piece {piece}: the end of {what} is after the {available} available bytes")]
     Outside {
         /// Number of the piece.
         piece: usize,
@@ -357,7 +357,7 @@ impl Derived {
             };
             let is_float = [Format::F32, Format::F16, Format::Bf16].contains(&self.format);
             if piece.change == Change::Unit && (self.beside > 1 || !is_float) {
-                return wrong("rows of length 1 that are no whole ones, or not of numbers");
+                return wrong("rows of length 1 that are not whole rows, or not numbers");
             }
             match (element, piece.scales.as_ref()) {
                 (Element::Integer(integers), _) => {
@@ -365,10 +365,10 @@ impl Derived {
                         return wrong(what);
                     }
                 }
-                _ if piece.groups.is_some() => return wrong("groups, and no integers"),
+                _ if piece.groups.is_some() => return wrong("groups without integers"),
                 (Element::Tiled(tiles), _) if !tiles::fits(piece, tiles, self.format) => {
                     return wrong(
-                        "tiles that are no whole ones, or not seen row by row, or of a format without their integers",
+                        "tiles that are not whole, not read row by row, or in a format without such integers",
                     );
                 }
                 (
@@ -396,11 +396,11 @@ impl Derived {
                     }
                 }
                 (Element::Mxfp4 | Element::Nvfp4, _) => return wrong("blocks without a scale for each"),
-                (_, Some(Scales { kind: ScaleKind::OfBlock, .. })) => return wrong("scales of blocks, and no blocks"),
+                (_, Some(Scales { kind: ScaleKind::OfBlock, .. })) => return wrong("scales of blocks without blocks"),
                 (Element::Block(format), _) if format.row().gguf_id.is_none() => {
-                    return wrong("blocks of a format that no file has");
+                    return wrong("blocks of a format that files cannot have");
                 }
-                (Element::Block(_), Some(_)) => return wrong("scales of a format that has its own"),
+                (Element::Block(_), Some(_)) => return wrong("scales for a format that has its own"),
                 (
                     _,
                     Some(Scales {
@@ -418,7 +418,7 @@ impl Derived {
                         ..
                     }),
                 ) => {
-                    return wrong("scales that are no numbers of two or four bytes");
+                    return wrong("scales that are not numbers of two or four bytes");
                 }
                 _ if !is_float => {
                     return wrong("a format that numbers are not converted to");
@@ -446,10 +446,10 @@ impl Derived {
         let beside = self.beside as usize;
         let wrong = |piece, what| Err(DerivedError::Shape { piece, what });
         if beside == 0 || !self.pieces.len().is_multiple_of(beside) {
-            return wrong(self.pieces.len(), "no whole number of pieces beside each other");
+            return wrong(self.pieces.len(), "the number of pieces is not a multiple of the pieces side by side");
         }
         if beside > 1 && self.format.tail_bytes() > 0 {
-            return wrong(0, "pieces beside each other, of a format that has a scale for all of a row");
+            return wrong(0, "pieces side by side in a format with one scale for the whole row");
         }
         let block = self.format.block_len() as u64;
         for (number, group) in self.pieces.chunks_exact(beside).enumerate() {
@@ -461,7 +461,7 @@ impl Derived {
                 return wrong(number * beside, "other columns than the derived tensor");
             }
             if group.iter().any(|piece| len(&piece.rows) != len(&group[0].rows)) {
-                return wrong(number * beside, "other rows than the pieces beside it");
+                return wrong(number * beside, "a different number of rows than the pieces next to it");
             }
         }
         Ok(())

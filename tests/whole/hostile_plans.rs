@@ -85,10 +85,10 @@ const REFUSED: &[(&str, &str, Change)] = &[
         let at = vector(plan);
         plan.weights[at].file = WeightFile::Derived(7);
     }),
-    ("a derived tensor of no file", "piece 0 is of file 9; there are 1", |plan| {
+    ("a derived tensor of no file", "piece 0 is in file 9; the model has 1 file", |plan| {
         derived(plan, 9, 0);
     }),
-    ("a derived tensor outside of its file", "a stored tensor ends outside", |plan| {
+    ("a derived tensor outside of its file", "the end of a stored tensor is after", |plan| {
         derived(plan, 0, u64::MAX - 8);
     }),
     ("a derived tensor of fewer columns", "is no whole blocks of", |plan| {

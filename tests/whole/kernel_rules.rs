@@ -29,7 +29,7 @@ const RULES: &[(&str, &str, &str)] = &[
     // Bounds.
     ("load f32x8 %x[32*%i]", "load f32x8 %x[32*%i + 4]", "ends up to 4 bytes after the end of buffer %x"),
     ("store f32x8 %y[32*%i], %c", "store f32x8 %y[64*%i], %c", "after the end of buffer %y"),
-    ("load f32x8 %x[32*%i]", "load f32x8 %x[32*%i - 4]", "offset in buffer %x is -4 at its least"),
+    ("load f32x8 %x[32*%i]", "load f32x8 %x[32*%i - 4]", "offset in buffer %x can be -4, must"),
     ("store f32x8 %s[0], %t", "store f32x8 %s[40], %t", "ends up to 8 bytes after the end of buffer %s"),
     ("load f32x8 %x[32*%row]", "load f32x8 %x[32*%row + 32]", "after the end of buffer %x"),
     // Access to buffers.

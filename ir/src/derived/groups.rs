@@ -243,24 +243,24 @@ pub(super) fn wrong(piece: &Piece, integers: Integers, format: Format) -> Option
         return Some("integers of another format");
     }
     if ![Element::F32, Element::F16, Element::Bf16].contains(&groups.scales.element) {
-        return Some("scales that are no numbers of two or four bytes");
+        return Some("scales that are not numbers of two or four bytes");
     }
     let zeros = groups.zeros.as_ref();
     let right = (integers == Integers::FourFromZeros).then_some(Element::Integer(Integers::Four));
     if zeros.map(|zeros| zeros.view.element) != right {
-        return Some("zeros that are no integers of four bits, or none, or too many");
+        return Some("zero points that are not four-bit integers, missing, or not expected");
     }
     let columns = piece.column_count().unwrap_or(0);
     let order = groups.order.as_ref();
     if order.is_some_and(|order| order.view.element != Element::F32 || !(1..=MAX_GROUPS).contains(&order.groups)) {
-        return Some("an order of no groups, or too many, or of no integers of four bytes");
+        return Some("an order without groups, with too many groups, or without four-byte integers");
     }
     // Distance of the last group, in elements.
     let beyond = |of: usize| order.map_or(Some(0), |order| (order.groups - 1).checked_mul(order.steps[of]));
     let views = groups.views().into_iter().zip([beyond(0), beyond(1), Some(0)]);
     let view = views.filter_map(|(view, beyond)| view?.wrong((piece.row_count(), columns), beyond)).next();
     let whole = is_float || groups.shared().is_multiple_of(format.block_len() as u64);
-    view.or((!whole).then_some("groups that are no whole blocks"))
+    view.or((!whole).then_some("groups that are not whole blocks"))
 }
 
 /// Returns the number of rows from `row` on that are read together: several, unless each row is

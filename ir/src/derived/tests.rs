@@ -159,7 +159,7 @@ fn rows_are_of_length_1() {
     let halves: Vec<Piece> =
         (0..2).map(|half| Piece { first: half, columns: vec![Axis { len: 1, stride: 1 }], ..rows.clone() }).collect();
     let said = refused(Derived { format: Format::F32, columns: 2, beside: 2, pieces: halves });
-    assert!(said.contains("no whole ones"), "{said}");
+    assert!(said.contains("not whole rows"), "{said}");
     let turned = piece(Element::F32, extent, &[(columns, 1)], &[(3, columns)]);
     let turned =
         Derived { format: Format::F32, columns: 3, beside: 1, pieces: vec![Piece { change: Change::Unit, ..turned }] };
@@ -360,12 +360,12 @@ fn what_is_outside_is_refused() {
     let piece_of = |change: &dyn Fn(&mut Piece)| with(&|derived: &mut Derived| change(&mut derived.pieces[0]));
     let says =
         |found: Result<(), String>, says: &str| assert!(found.clone().unwrap_err().contains(says), "{found:?}: {says}");
-    says(piece_of(&|p| p.extent.file = 1), "of file 1; there are 1");
-    says(piece_of(&|p| p.extent.bytes = 49), "a stored tensor ends outside");
-    says(piece_of(&|p| p.extent.offset = u64::MAX), "a stored tensor ends outside");
-    says(piece_of(&|p| p.first = 1), "its view ends outside");
-    says(piece_of(&|p| p.rows[0].len = 9), "its view ends outside");
-    says(piece_of(&|p| p.rows[0].stride = u64::MAX), "its view ends outside");
+    says(piece_of(&|p| p.extent.file = 1), "in file 1; the model has 1 file");
+    says(piece_of(&|p| p.extent.bytes = 49), "the end of a stored tensor is after");
+    says(piece_of(&|p| p.extent.offset = u64::MAX), "the end of a stored tensor is after");
+    says(piece_of(&|p| p.first = 1), "the end of its view is after");
+    says(piece_of(&|p| p.rows[0].len = 9), "the end of its view is after");
+    says(piece_of(&|p| p.rows[0].stride = u64::MAX), "the end of its view is after");
     says(piece_of(&|p| p.rows[0].len = 0), "an axis of no length");
     says(piece_of(&|p| p.columns[0].len = 2), "other columns");
     says(piece_of(&|p| p.rows = axes(&[(1, 1); 9])), "too many axes");
@@ -376,11 +376,11 @@ fn what_is_outside_is_refused() {
         |kind, bytes, block| Scales { extent: extent(0, bytes), kind, block_rows: block, block_columns: 1, columns: 3 };
     let number = ScaleKind::Number(Element::F32);
     says(piece_of(&|p| p.scales = Some(scales(number.clone(), 48, 0))), "scales for no rows");
-    says(piece_of(&|p| p.scales = Some(scales(number.clone(), 48, 1))), "its scales end");
-    says(piece_of(&|p| p.scales = Some(scales(ScaleKind::OfBlock, 48, 1))), "scales of blocks, and no blocks");
+    says(piece_of(&|p| p.scales = Some(scales(number.clone(), 48, 1))), "the end of its scales");
+    says(piece_of(&|p| p.scales = Some(scales(ScaleKind::OfBlock, 48, 1))), "scales of blocks without blocks");
     says(
         piece_of(&|p| p.scales = Some(scales(ScaleKind::Number(Element::Mxfp4), 48, 1))),
-        "no numbers of two or four bytes",
+        "scales that are not numbers of two or four bytes",
     );
     piece_of(&|p| p.scales = Some(scales(number.clone(), 48, 2))).unwrap();
 }
@@ -439,21 +439,23 @@ fn codes_of_four_bits_are_their_numbers() {
             };
             let scales = |piece: &mut Piece, change: &dyn Fn(&mut Scales)| change(piece.scales.as_mut().unwrap());
             assert_eq!(said(&|_| ()), "");
-            assert!(said(&|piece| piece.extent.bytes -= 1).contains("its view ends outside"));
-            assert!(said(&|piece| scales(piece, &|of| of.extent.bytes -= 1)).contains("its scales ends outside"));
+            assert!(said(&|piece| piece.extent.bytes -= 1).contains("the end of its view is after"));
+            assert!(
+                said(&|piece| scales(piece, &|of| of.extent.bytes -= 1)).contains("the end of its scales is after")
+            );
             assert!(said(&|piece| scales(piece, &|of| of.block_columns = 0)).contains("no rows or columns"));
             let kind = |kind: ScaleKind| said(&|piece| scales(piece, &|of| of.kind = kind.clone()));
-            assert!(kind(ScaleKind::Number(Element::Nf4)).contains("no numbers of two or four bytes"));
+            assert!(kind(ScaleKind::Number(Element::Nf4)).contains("scales that are not numbers of two or four bytes"));
             if let ScaleKind::Coded(coded) = piece.scales.as_ref().unwrap().kind.clone() {
                 let coded = |change: &dyn Fn(&mut Coded)| {
                     let mut bad = (*coded).clone();
                     change(&mut bad);
                     kind(ScaleKind::Coded(Box::new(bad)))
                 };
-                assert!(coded(&|of| of.block = 0).contains("its scales ends outside"));
-                assert!(coded(&|of| of.numbers.bytes -= 4).contains("its scales ends outside"));
-                assert!(coded(&|of| of.scales.bytes -= 4).contains("its scales ends outside"));
-                assert!(coded(&|of| of.scales.offset = u64::MAX).contains("a stored tensor ends outside"));
+                assert!(coded(&|of| of.block = 0).contains("the end of its scales is after"));
+                assert!(coded(&|of| of.numbers.bytes -= 4).contains("the end of its scales is after"));
+                assert!(coded(&|of| of.scales.bytes -= 4).contains("the end of its scales is after"));
+                assert!(coded(&|of| of.scales.offset = u64::MAX).contains("the end of a stored tensor is after"));
                 assert!(coded(&|of| of.numbers.file = 7).contains("of file 7"));
             }
         }

@@ -366,12 +366,12 @@ mod tests {
             }
             let mut bad = derived.clone();
             bad.pieces.swap_remove(3);
-            assert!(bad.check(&[file.len() as u64]).unwrap_err().to_string().contains("beside each other"));
+            assert!(bad.check(&[file.len() as u64]).unwrap_err().to_string().contains("the pieces side by side"));
             let mut bad = derived.clone();
             bad.pieces[1].rows[0].len = 64;
-            assert!(bad.check(&[file.len() as u64]).unwrap_err().to_string().contains("other rows"));
+            assert!(bad.check(&[file.len() as u64]).unwrap_err().to_string().contains("a different number of rows"));
             let bad = Derived { format: if bits == 4 { Format::I4Row } else { Format::I8Row }, ..derived };
-            assert!(bad.check(&[file.len() as u64]).unwrap_err().to_string().contains("scale for all of a row"));
+            assert!(bad.check(&[file.len() as u64]).unwrap_err().to_string().contains("one scale for the whole row"));
         }
     }
 
@@ -394,15 +394,15 @@ mod tests {
             let found = with(change);
             assert!(found.clone().unwrap_err().contains(says), "{found:?}: {says}");
         };
-        let tiled = "tiles that are no whole ones";
-        says(&|_, tiles| tiles.bits = 3, "its view ends outside");
-        says(&|_, tiles| tiles.bits = 0, "its view ends outside");
-        says(&|_, tiles| tiles.block_rows = 48, "its view ends outside");
-        says(&|_, tiles| tiles.block_columns = 0, "its view ends outside");
-        says(&|_, tiles| tiles.rows = 32, "its view ends outside");
-        says(&|_, tiles| tiles.rows = !31, "its view ends outside");
-        says(&|_, tiles| tiles.columns = 0, "its view ends outside");
-        says(&|piece, _| piece.first = 128, "its view ends outside");
+        let tiled = "tiles that are not whole";
+        says(&|_, tiles| tiles.bits = 3, "the end of its view is after");
+        says(&|_, tiles| tiles.bits = 0, "the end of its view is after");
+        says(&|_, tiles| tiles.block_rows = 48, "the end of its view is after");
+        says(&|_, tiles| tiles.block_columns = 0, "the end of its view is after");
+        says(&|_, tiles| tiles.rows = 32, "the end of its view is after");
+        says(&|_, tiles| tiles.rows = !31, "the end of its view is after");
+        says(&|_, tiles| tiles.columns = 0, "the end of its view is after");
+        says(&|piece, _| piece.first = 128, "the end of its view is after");
         says(&|piece, _| (piece.first, piece.rows[0].len) = (1, 3), tiled);
         says(&|piece, _| piece.rows[0].stride = 64, tiled);
         says(&|piece, _| piece.change = Change::PlusOne, tiled);
@@ -410,7 +410,7 @@ mod tests {
         says(&|piece, _| piece.scales = None, "without an f32 for each row");
         says(&|piece, _| piece.scales.as_mut().unwrap().block_rows = 2, "without an f32 for each row");
         says(&|piece, _| piece.scales.as_mut().unwrap().columns = 64, "without an f32 for each row");
-        says(&|piece, _| piece.scales.as_mut().unwrap().extent.bytes = 255, "its scales ends outside");
-        says(&|piece, _| piece.extent.bytes -= 1, "its view ends outside");
+        says(&|piece, _| piece.scales.as_mut().unwrap().extent.bytes = 255, "the end of its scales is after");
+        says(&|piece, _| piece.extent.bytes -= 1, "the end of its view is after");
     }
 }

@@ -49,7 +49,7 @@ pub enum CutError {
     NoExperts,
     /// A layer's experts take other values than rows and one routing.
     #[error(
-        "layer {layer}: its experts are to take one kind of rows and one routing, by ops without effects, and {problem}"
+        "layer {layer}: experts must take one input of rows and one routing, through ops without effects; they {problem}"
     )]
     Layer {
         /// The layer.

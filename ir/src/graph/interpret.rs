@@ -104,7 +104,7 @@ impl<'a> Interpreter<'a> {
         let i32s = |name: &str, data: &[u32]| {
             let wide = |_| InterpretError::Argument {
                 name: format!("%{name}"),
-                found: "a number beyond i32".to_string(),
+                found: "a number outside i32".to_string(),
                 expected: "in the range of i32".to_string(),
             };
             let ints: Result<Vec<i32>, _> = data.iter().map(|&n| i32::try_from(n)).collect();

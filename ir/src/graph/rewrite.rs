@@ -53,7 +53,7 @@ pub enum RewriteError {
         ops: usize,
     },
     /// A value that no earlier op defines.
-    #[error("function @{function}: value {value} is taken before it is defined")]
+    #[error("function @{function}: value {value} is used before it is defined")]
     Undefined {
         /// The function.
         function: String,
@@ -61,7 +61,7 @@ pub enum RewriteError {
         value: u32,
     },
     /// A replacement with another type.
-    #[error("function @{function}: {found} in place of {expected}")]
+    #[error("function @{function}: the replacement has type {found}; expected {expected}")]
     Replaced {
         /// The function.
         function: String,
@@ -427,14 +427,17 @@ func @f(%x: f32[T, 4], %h: f32[T, 2, 2]) -> (f32[T, 4]) {
         assert_eq!(wrong(|rewriter| rewriter.replace(9, view::Silu { x: X })), no_op);
         let before = wrong(|rewriter| rewriter.insert(Position::Before(9), view::Silu { x: X }).map(|_| ()));
         assert_eq!(before, "function @f: there is no op 9; expected one below 4");
-        assert_eq!(wrong(|rewriter| rewriter.erase(1)), "function @f: value 3 is taken before it is defined");
+        assert_eq!(wrong(|rewriter| rewriter.erase(1)), "function @f: value 3 is used before it is defined");
         let late = wrong(|rewriter| rewriter.replace_uses_in(0, X, B));
-        assert_eq!(late, "function @f: value 3 is taken before it is defined");
+        assert_eq!(late, "function @f: value 3 is used before it is defined");
         assert_eq!(
             wrong(|rewriter| rewriter.replace_uses(X, ValueId(99))),
-            "function @f: value 99 is taken before it is defined"
+            "function @f: value 99 is used before it is defined"
         );
-        assert_eq!(wrong(|rewriter| rewriter.replace_uses(A, H)), "function @f: f32[T, 2, 2] in place of f32[T, 4]");
+        assert_eq!(
+            wrong(|rewriter| rewriter.replace_uses(A, H)),
+            "function @f: the replacement has type f32[T, 2, 2]; expected f32[T, 4]"
+        );
         let split = view::ExpertSplit { ids: X, p: X, now: 1 };
         assert_eq!(
             wrong(|rewriter| rewriter.replace(0, split)),

@@ -293,7 +293,7 @@ pub fn result_types(
             }
             let rows_named = modulus.checked_add(rule.find_attr("offset").int().unsigned_abs());
             if rows_named.is_none_or(|named| named > i32::MAX as u64) {
-                return Err(rule.attr("modulus", "one that ends, behind the offset, below 2^31"));
+                return Err(rule.attr("modulus", "a number that is below 2^31 when the offset is added"));
             }
             Ok(vec![Type::i32([rows.clone()]), rule.value("tokens").clone()])
         }
@@ -389,7 +389,7 @@ pub fn result_types(
             if rule.weighs_by_those_left() {
                 let plain = rule.find("bias") == Operand::Absent && rule.find_attr("groups").int() == 1;
                 if !plain {
-                    return Err(rule.attr("score", "another where there is a bias, or are groups"));
+                    return Err(rule.attr("score", "another one, because the op has a bias, scales or groups"));
                 }
             }
             let (groups, kept) = (rule.positive("groups")?, rule.positive("groups_kept")?);
@@ -483,10 +483,10 @@ pub fn result_types(
             rule.number("logits", experts)?;
             let [_, top_k] = rule.weight("table")?;
             if rule.weighs_by_those_left() {
-                return Err(rule.attr("score", "one that says what experts weigh that need not be near the highest"));
+                return Err(rule.attr("score", "a score that gives weights to experts far below the highest"));
             }
             if rule.any_weight("table").format != Format::F32 {
-                return Err(rule.operand("table", "one of four bytes a number, f32"));
+                return Err(rule.operand("table", "a weight in f32, with four bytes for each number"));
             }
             let dims = [rows.clone(), Dim::Fixed(top_k)];
             Ok(vec![Type::i32(dims.clone()), Type::f32(dims)])
@@ -719,7 +719,7 @@ pub fn check_weight(weight: &Weight) -> Result<(), TypeError> {
         problem,
     };
     if weight.format.packed().is_none() {
-        return Err(error("has a format that only activations take, or only layouts".to_string()));
+        return Err(error("has a format that is only for activations or packed layouts".to_string()));
     }
     // GGUF has at most four dimensions (GGML_MAX_DIMS).
     let Some((&last, lead)) = weight.shape.split_last().filter(|(_, lead)| lead.len() < 4) else {
@@ -730,7 +730,7 @@ pub fn check_weight(weight: &Weight) -> Result<(), TypeError> {
     }
     let Some(row) = weight.format.row_bytes(last) else {
         let block = weight.format.block_len();
-        return Err(error(format!("has a last dimension that is no multiple of the block of {block} elements")));
+        return Err(error(format!("has a last dimension that is not a multiple of the block of {block} elements")));
     };
     match lead.iter().try_fold(row, |bytes, &n| bytes.checked_mul(n)) {
         // Files and pointers have signed offsets.
@@ -743,14 +743,14 @@ pub fn check_weight(weight: &Weight) -> Result<(), TypeError> {
         };
         if part.from.checked_add(n).is_none_or(|end| end > part.rows) {
             let super::Part { tensor, rows, from } = part;
-            return Err(error(format!("is no part of {tensor:?} from row {from} on, which has {rows} rows")));
+            return Err(error(format!("ends after the {rows} rows of {tensor:?}; it begins at row {from}")));
         }
         if weight.tensor_shape()[..weight.shape.len() - 1]
             .iter()
             .try_fold(row, |bytes, &n| bytes.checked_mul(n))
             .is_none_or(|bytes| i64::try_from(bytes).is_err())
         {
-            return Err(error("is of a tensor that has more bytes than fit 63 bits".to_string()));
+            return Err(error("is part of a tensor with more bytes than fit 63 bits".to_string()));
         }
     }
     check_choice(weight).map_err(error)
@@ -795,7 +795,9 @@ fn check_choice(weight: &Weight) -> Result<(), String> {
         }
         let whole = weight.shape.last().is_some_and(|k| k.is_multiple_of(found.block_len() as u64));
         if !whole {
-            return Err(format!("has activations in {found}, whose blocks its columns do not fill"));
+            return Err(format!(
+                "has activations in {found}, but its columns are not a multiple of the blocks of {found}"
+            ));
         }
     }
     match [tile, why].into_iter().flatten().all(|text| text.len() <= CHOICE_CHARS) {
@@ -871,7 +873,9 @@ pub fn check_state(state: &State) -> Result<(), TypeError> {
             return error(format!("has a place for every {} positions; {} has no positions", state.every, row.name));
         }
         _ if state.window.is_some() => {
-            return error("has a window, and places that positions share; one of both is right".to_string());
+            return error(
+                "has both a window and places that positions share; expected at most one of them".to_string(),
+            );
         }
         found if !every.contains(&found) => {
             return error(format!("has a place for every {found} positions; it must be in 1..={}", i32::MAX));
@@ -888,7 +892,7 @@ pub fn check_state(state: &State) -> Result<(), TypeError> {
         Some(window) if state.chunked && !(window.is_power_of_two() && window >= ATTENTION_BLOCK.into()) => {
             error(format!("has chunks of {window}; they must be a power of two, at least {ATTENTION_BLOCK}"))
         }
-        None if state.chunked => error("has chunks of no length (window)".to_string()),
+        None if state.chunked => error("has chunks without a length (window)".to_string()),
         Some(_) | None => Ok(()),
     }
 }
@@ -921,7 +925,7 @@ pub fn check_type(ty: &Type) -> Result<(), TypeError> {
                 let name: String = name.chars().take(32).collect();
                 return Err(TypeError::Type {
                     ty: format!("the symbol {name:?}"),
-                    problem: "is none: one is a letter, then letters, digits and _, at most 32".to_string(),
+                    problem: "is malformed: expected a letter, then letters, digits and _, at most 32".to_string(),
                 });
             }
             Dim::Fixed(_) | Dim::Symbol(_) => {}

@@ -133,7 +133,7 @@ pub enum Problem {
         expected: String,
     },
     /// A token that two ops take.
-    #[error("the token {value} is used by {by} already; take the token that it gives")]
+    #[error("the token {value} is already used by {by}; use the token that {by} returns")]
     TokenReused {
         /// The token.
         value: String,
@@ -141,7 +141,7 @@ pub enum Problem {
         by: Site,
     },
     /// More than one first token of one state.
-    #[error("{value} is a second first token of {held}: take the token that the last op gave")]
+    #[error("{value} starts a second chain of tokens for {held}; use the token that the previous op returned")]
     SecondToken {
         /// The token.
         value: String,
@@ -149,7 +149,7 @@ pub enum Problem {
         held: String,
     },
     /// A token of a state that the module does not have.
-    #[error("token of state number {state}; the module has {states} states")]
+    #[error("the token is for state number {state}; the module has {states} states")]
     NoState {
         /// Number of the state.
         state: u32,

@@ -68,7 +68,7 @@ pub enum InterpretError {
         found: usize,
     },
     /// An access outside its buffer.
-    #[error("`{op}` of {bytes} bytes at offset {offset} of buffer %{buffer}, which has {size} bytes")]
+    #[error("`{op}` accesses {bytes} bytes at offset {offset} of buffer %{buffer}, which has {size} bytes")]
     OutOfBounds {
         /// Mnemonic.
         op: &'static str,
@@ -82,7 +82,7 @@ pub enum InterpretError {
         size: i64,
     },
     /// An access that the kind of its buffer does not allow.
-    #[error("`{op}` of buffer %{buffer}, which is declared `{kind}`")]
+    #[error("`{op}` cannot access buffer %{buffer}, which is declared `{kind}`")]
     Forbidden {
         /// Mnemonic.
         op: &'static str,

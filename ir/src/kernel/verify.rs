@@ -203,7 +203,7 @@ pub enum Problem {
         reach: i128,
     },
     /// A trip count or bound that is negative for some dims.
-    #[error("{what} is {least} for some dims, must be 0 or more for all")]
+    #[error("{what} is {least} for some dims, must be 0 or more for all dims")]
     Negative {
         /// `trip`, `below`.
         what: &'static str,
@@ -221,7 +221,7 @@ pub enum Problem {
         expected: &'static str,
     },
     /// An access that may begin before its buffer.
-    #[error("offset in buffer %{buffer} is {least} at its least, must be 0 or more")]
+    #[error("offset in buffer %{buffer} can be {least}, must be 0 or more")]
     BeforeStart {
         /// The buffer.
         buffer: String,

@@ -227,7 +227,7 @@ impl std::str::FromStr for Pooling {
     fn from_str(text: &str) -> Result<Pooling, String> {
         let found = Pooling::ALL.iter().find(|(name, _)| *name == text).map(|(_, pooling)| *pooling);
         let names = || Pooling::ALL.map(|(name, _)| name).join(", ");
-        found.ok_or_else(|| format!("{text:?} is no pooling; right would be one of {}", names()))
+        found.ok_or_else(|| format!("{text:?} is not a pooling method; expected one of {}", names()))
     }
 }
 

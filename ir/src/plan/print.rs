@@ -47,7 +47,7 @@ fn write<K>(plan: &Plan<K>, name: &dyn Fn(&K) -> String, out: &mut String) -> st
     for (i, group) in plan.expert_groups.iter().enumerate() {
         let names = group.weights.iter().map(|&weight| match plan.weights.get(weight as usize) {
             Some(weight) => weight.name.as_str(),
-            None => "a weight that is not there",
+            None => "a missing weight",
         });
         write!(out, "experts {i}: {} of {}", group.experts, names.collect::<Vec<_>>().join(", "))?;
         let first = group.weights.first().and_then(|&weight| plan.weights.get(weight as usize));
@@ -214,7 +214,7 @@ fn write_task<K>(plan: &Plan<K>, task: &Task, name: &dyn Fn(&K) -> String, out: 
 }
 
 fn kernel<K>(plan: &Plan<K>, id: u32, name: &dyn Fn(&K) -> String) -> String {
-    plan.kernels.get(id as usize).map_or_else(|| format!("kernel {id}, which there is not"), name)
+    plan.kernels.get(id as usize).map_or_else(|| format!("missing kernel {id}"), name)
 }
 
 /// Returns a state's kind and fields, and the properties that its kind leaves open.
@@ -244,7 +244,7 @@ fn slots<K>(plan: &Plan<K>, id: u32, first: u32) -> String {
 }
 
 fn buffer<K>(plan: &Plan<K>, id: u32) -> String {
-    plan.buffers.get(id as usize).map_or_else(|| format!("buffer {id}, which there is not"), |b| b.name.clone())
+    plan.buffers.get(id as usize).map_or_else(|| format!("missing buffer {id}"), |b| b.name.clone())
 }
 
 fn count(rows: RowCount) -> String {
@@ -269,16 +269,16 @@ fn source<K>(plan: &Plan<K>, of: Source) -> String {
     match of {
         Source::Arena(id) => format!("arena {}", buffer(plan, id.0)),
         Source::Weight(i) => {
-            let name = plan.weights.get(i as usize).map_or("that there is not", |weight| weight.name.as_str());
+            let name = plan.weights.get(i as usize).map_or("(missing)", |weight| weight.name.as_str());
             format!("weight {name}")
         }
         Source::Rope(i) => format!("rope {i}"),
         Source::State { state, field } => match plan.states.get(state as usize) {
             Some(known) => match known.kind.row().fields.get(field as usize) {
                 Some(row) => format!("{} {}", row.name, known.name),
-                None => format!("field {field}, which there is not, of {}", known.name),
+                None => format!("missing field {field} of {}", known.name),
             },
-            None => format!("state {state}, which there is not"),
+            None => format!("missing state {state}"),
         },
         Source::Chosen { state, field, marks, choice } => {
             let field = source(plan, Source::State { state, field });
@@ -297,7 +297,7 @@ fn source<K>(plan: &Plan<K>, of: Source) -> String {
             Input::Chosen(choice) => format!("input count of {}", chosen(choice)),
             Input::LastChosen(choice) => format!("input last of {}", chosen(choice)),
             Input::Ngram(Ngram { state, hash }) => {
-                let name = plan.states.get(state as usize).map_or("that there is not", |state| state.name.as_str());
+                let name = plan.states.get(state as usize).map_or("(missing)", |state| state.name.as_str());
                 format!("input rows below {} by {name}", hash.rows())
             }
             Input::OutputRows => "input output rows".to_string(),

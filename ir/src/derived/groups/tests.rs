@@ -365,7 +365,7 @@ fn columns_are_of_the_groups_that_an_order_says() {
         };
         groups.order = Some(Order { view, groups: GROUPS, steps });
         let end = [file.len() as u64];
-        assert!(derived.check(&end).unwrap_err().to_string().contains("no whole blocks"), "{name}");
+        assert!(derived.check(&end).unwrap_err().to_string().contains("not whole blocks"), "{name}");
         derived.format = Format::F32;
         derived.check(&end).unwrap();
         let mut out = vec![0; (4 * ROWS_OF_ALL * COLUMNS_OF_ALL) as usize];
@@ -414,7 +414,7 @@ fn columns_are_of_the_groups_that_an_order_says() {
             bad.check(&end).err().map(|error| error.to_string()).unwrap_or_default()
         };
         assert!(said(&|order| order.groups = 0).contains("an order of no groups"), "{name}");
-        assert!(said(&|order| order.groups = u64::MAX).contains("or too many"), "{name}");
+        assert!(said(&|order| order.groups = u64::MAX).contains("with too many groups"), "{name}");
         assert!(said(&|order| order.groups = MAX_GROUPS).contains("outside of the bytes"), "{name}");
         assert!(said(&|order| order.steps[0] = u64::MAX).contains("outside of the bytes"), "{name}");
         assert!(said(&|order| order.view.element = Element::F16).contains("four bytes"), "{name}");
@@ -477,19 +477,19 @@ fn what_does_not_fit_is_refused() {
     assert!(said(plain, &|d| d.format = Format::Q4_1).contains("another format"));
     assert!(said(plain, &|d| d.pieces[0].change = Change::PlusOne).contains("another format"));
     let halved = |g: &mut Groups| g.scales.columns = axes(&[[GROUPS, 1], [4, 1], [16, 0]]);
-    assert!(said(plain, &|d| groups(d, &halved)).contains("no whole blocks"));
+    assert!(said(plain, &|d| groups(d, &halved)).contains("not whole blocks"));
     assert!(said(plain, &|d| groups(d, &|g| g.scales.columns[1].len = 32)).contains("other rows or columns"));
     assert!(said(plain, &|d| groups(d, &|g| g.scales.rows[0].len = 8)).contains("other rows or columns"));
     assert!(said(plain, &|d| groups(d, &|g| g.scales.element = Element::F8E4m3)).contains("two or four bytes"));
     assert!(said(plain, &|d| groups(d, &|g| g.scales.first = 1)).contains("outside of the bytes"));
     assert!(said(plain, &|d| groups(d, &|g| g.scales.rows[0].stride = u64::MAX)).contains("outside of the bytes"));
-    assert!(said(plain, &|d| groups(d, &|g| g.scales.extent.file = 1)).contains("of file 1"));
-    assert!(said(plain, &|d| groups(d, &|g| g.scales.extent.offset = u64::MAX)).contains("ends outside"));
+    assert!(said(plain, &|d| groups(d, &|g| g.scales.extent.file = 1)).contains("in file 1"));
+    assert!(said(plain, &|d| groups(d, &|g| g.scales.extent.offset = u64::MAX)).contains("available bytes"));
     let without = |d: &mut Derived| {
         (d.pieces[0].element, d.format) = (Element::Integer(Integers::Four), Format::Q4_0);
     };
-    assert!(said(with_zeros, &without).contains("zeros that are"));
-    assert!(said(with_zeros, &|d| groups(d, &|g| g.zeros = None)).contains("zeros that are"));
+    assert!(said(with_zeros, &without).contains("zero points that are"));
+    assert!(said(with_zeros, &|d| groups(d, &|g| g.zeros = None)).contains("zero points that are"));
     let bytes = of("GPTQ of eight bits");
-    assert!(said(bytes, &|d| d.pieces[0].element = Element::F8E4m3).contains("groups, and no integers"));
+    assert!(said(bytes, &|d| d.pieces[0].element = Element::F8E4m3).contains("groups without integers"));
 }
