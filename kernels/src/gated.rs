@@ -216,7 +216,7 @@ impl Gate {
             "bend (its bits)",
             bits.into(),
             ok,
-            "of bent_silu, and as the limit then, those of a number above 0 whose inverse is one",
+            "only for bent_silu, and there, as the limit, the bits of a number above 0 with a finite inverse",
         )?;
         let Some(limit) = self.limit else { return Ok(()) };
         let ok = limit.value() > 0.0 && limit.value().is_finite();

@@ -25,7 +25,7 @@ pub enum GenerateError {
         expected: String,
     },
     /// The generated kernel does not match the spec's signature.
-    #[error("kernel {kernel}: its {what} are not those of its signature")]
+    #[error("kernel {kernel}: {what} differ from its signature")]
     Signature {
         /// The kernel's name.
         kernel: String,

@@ -125,7 +125,7 @@ impl Definition for IndexTopK {
             return Ok(of_entries(KernelBuilder::new(name), vectors.lanes, self, every));
         }
         if let Some(every) = every {
-            let limit = "a power of two up to 32, of which the chosen positions are a multiple";
+            let limit = "a power of two up to 32 that divides the number of chosen positions";
             let ok = every.is_power_of_two() && every <= ATTENTION_BLOCK && top_k.is_multiple_of(every);
             check(&name, "positions of a key", every.into(), ok, limit)?;
         }
@@ -270,9 +270,9 @@ impl Blocks {
         let is_block = every.is_power_of_two() && CHOSEN_BLOCK.contains(&every.into());
         let ok = is_block && top_k > 0 && top_k.is_multiple_of(every);
         let (least, most) = (CHOSEN_BLOCK.start(), CHOSEN_BLOCK.end());
-        let limit = format!("a power of two from {least} to {most}, of which the chosen ones are a multiple");
+        let limit = format!("a power of two from {least} to {most} that divides the number of chosen positions");
         check(name, "positions of a block", every.into(), ok, limit)?;
-        let limit = format!("1 to {}, as many as are chosen", top_k / every);
+        let limit = format!("1 to {}, the number of chosen blocks", top_k / every);
         check(name, "local blocks", local.into(), (1..=top_k / every).contains(&local), limit)?;
         Ok(Blocks { top_k, every, local })
     }

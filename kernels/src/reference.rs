@@ -19,7 +19,7 @@ pub(crate) const EXP_BOUND: f64 = 2e-6;
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum Mismatch {
     /// The kernel has no such buffer.
-    #[error("no buffer %{name}")]
+    #[error("the kernel has no buffer %{name}")]
     NoBuffer {
         /// Name of the buffer.
         name: &'static str,
@@ -37,7 +37,7 @@ pub enum Mismatch {
         bound: f64,
     },
     /// Bytes that must be equal but are not.
-    #[error("%{buffer} does not hold the bytes of the formula")]
+    #[error("buffer %{buffer} differs from the bytes of the formula")]
     Bytes {
         /// The buffer.
         buffer: &'static str,

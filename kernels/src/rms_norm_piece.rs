@@ -54,7 +54,13 @@ impl Definition for RmsNormPiece {
         let bytes = quantise::written_bytes(&name, out, n)?;
         quantise::stored(&name, out, lanes)?;
         check(&name, "pieces", u64::from(parts), parts > 0, "at least 1")?;
-        check(&name, "elements of the row", u64::from(row), row >= n, format!("at least {n}, as the piece has"))?;
+        check(
+            &name,
+            "elements of the row",
+            u64::from(row),
+            row >= n,
+            format!("at least {n}, the length of the piece"),
+        )?;
         let mut b = KernelBuilder::new(name);
         let (size, parts) = (i64::from(n) * 4, i64::from(parts));
         let (x, sums, w) = (b.read("x", size), b.read("sums", parts * 4), b.read("w", size));

@@ -118,7 +118,13 @@ impl Definition for Route {
         let Route { experts, top_k, score, groups, kept, highest, bias, scales, normalise, scale, listed } = *self;
         let in_group = experts.checked_div(groups).unwrap_or(0);
         let ok = groups > 0 && experts.is_multiple_of(groups) && (groups == 1 || in_group > 1);
-        check(&name, "groups", groups.into(), ok, format!("so many that they part {experts} experts equally"))?;
+        check(
+            &name,
+            "groups",
+            groups.into(),
+            ok,
+            format!("a number that divides {experts} experts into equal groups"),
+        )?;
         check(&name, "kept groups", kept.into(), kept >= 1 && kept <= groups, format!("in 1..={groups}"))?;
         let most = u64::from(kept) * u64::from(in_group);
         check(&name, "top_k", top_k.into(), top_k >= 1 && u64::from(top_k) <= most, format!("in 1..={most}"))?;

@@ -11,7 +11,7 @@
 //! // Who binds buffers says their names; the order is the signature's.
 //! assert_eq!(spec.order(vec![("y", 3), ("b", 2), ("a", 1)]).unwrap(), [1, 2, 3]);
 //! let error = spec.order(vec![("a", 1), ("b", 2)]).unwrap_err();
-//! assert_eq!(error.to_string(), "add_n16: nothing is bound to %y");
+//! assert_eq!(error.to_string(), "add_n16: no argument is bound to %y");
 //! ```
 //!
 //! Invariant: the buffers and dims of every kernel from [`crate::generate()`] match its signature.
@@ -103,7 +103,7 @@ pub struct Signature {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BindError {
     /// A buffer or dim without a binding.
-    #[error("{kernel}: nothing is bound to %{name}")]
+    #[error("{kernel}: no argument is bound to %{name}")]
     Missing {
         /// The kernel's name.
         kernel: String,
@@ -307,7 +307,7 @@ mod tests {
         assert_eq!(order(&["scratch", "y", "residual", "w", "x"]).unwrap(), ["x", "w", "residual", "y", "scratch"]);
         assert_eq!(order(&["x", "w", "residual", "y"]).unwrap().len(), 4);
         let error = |names: &[&'static str]| order(names).unwrap_err().to_string();
-        assert!(error(&["x", "w", "y"]).ends_with("nothing is bound to %residual"));
+        assert!(error(&["x", "w", "y"]).ends_with("no argument is bound to %residual"));
         assert!(error(&["x", "w", "residual", "y", "x"]).ends_with("%x is bound twice"));
         assert!(
             error(&["x", "w", "residual", "y", "bias"]).ends_with("has no %bias; it has x, w, residual, y, scratch")
@@ -321,7 +321,7 @@ mod tests {
             spec.signature().dim_values(&spec.name(), of_task).map_err(|error| error.to_string())
         };
         assert_eq!(dims("gather bytes=4", &[("rows", DimInput::Rows.into())]), Ok(vec![DimInput::Rows.into()]));
-        assert_eq!(dims("gather bytes=4", &[]), Err("gather_b4: nothing is bound to %rows".into()));
+        assert_eq!(dims("gather bytes=4", &[]), Err("gather_b4: no argument is bound to %rows".into()));
         let twice = dims("rope_heads heads=1 d=2 dims=2 style=neox", &[("blocks", DimInput::Rows.into())]);
         assert!(twice.unwrap_err().ends_with("%blocks is bound twice"));
     }

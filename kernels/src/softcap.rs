@@ -41,7 +41,7 @@ impl Definition for Softcap {
     fn generate(&self, name: String, vectors: Vectors) -> Result<Kernel, GenerateError> {
         let (Softcap { n, cap }, size) = (*self, i64::from(self.n) * 4);
         let ok = math::is_cap(cap.value());
-        check(&name, "cap (its bits)", cap.0.into(), ok, "those of a number above 0 whose inverse is one")?;
+        check(&name, "cap (its bits)", cap.0.into(), ok, "the bits of a number above 0 with a finite inverse")?;
         let mut b = KernelBuilder::new(name);
         let (x, y) = (b.read("x", size), b.write("y", size));
         for_vectors(&mut b, vectors.lanes, n, |b, at, lanes| {

@@ -49,7 +49,7 @@ impl Bits {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SpecError {
     /// The first word names no kind of kernel.
-    #[error("no kind of kernel is called \"{found}\"; there are {}", kinds())]
+    #[error("there is no kind of kernel \"{found}\"; the kinds are {}", kinds())]
     Kind {
         /// The word.
         found: String,
@@ -65,7 +65,7 @@ pub enum SpecError {
         fields: Vec<&'static str>,
     },
     /// A field that occurs twice.
-    #[error("field {field} stands there twice")]
+    #[error("field {field} is given twice")]
     Twice {
         /// The field.
         field: String,
@@ -81,7 +81,7 @@ pub enum SpecError {
         expected: String,
     },
     /// A value that the field cannot have.
-    #[error("{field} is \"{found}\"; right would be {expected}")]
+    #[error("{field} is \"{found}\"; expected {expected}")]
     Value {
         /// The field.
         field: &'static str,
@@ -537,13 +537,13 @@ mod tests {
     #[test]
     fn errors_say_what_would_be_right() {
         let error = |text: &str| text.parse::<KernelSpec>().unwrap_err().to_string();
-        assert!(error("").starts_with("no kind of kernel is called \"\"; there are embed, rms_norm"));
+        assert!(error("").starts_with("there is no kind of kernel \"\"; the kinds are embed, rms_norm"));
         assert_eq!(error("gather rows=3"), "gather has no field \"rows\"; its fields are bytes");
-        assert_eq!(error("gather bytes=3 bytes=4"), "field bytes stands there twice");
-        assert_eq!(error("gather bytes=-1"), "bytes is \"-1\"; right would be NUMBER");
+        assert_eq!(error("gather bytes=3 bytes=4"), "field bytes is given twice");
+        assert_eq!(error("gather bytes=-1"), "bytes is \"-1\"; expected NUMBER");
         assert_eq!(
             error("map n=3 function=relu"),
-            "function is \"relu\"; right would be add|mul|silu|sigmoid|relu_squared|softplus|gelu|signed_root|gelu_erf|exp"
+            "function is \"relu\"; expected add|mul|silu|sigmoid|relu_squared|softplus|gelu|signed_root|gelu_erf|exp"
         );
         assert_eq!(error("quantise n=3"), format!("quantise needs out={}", Format::expected()));
         assert!(error("linear format=q4_k k=1 tile=1 n=1 bias=no shape=gemv").contains("the word alone, or nothing"));

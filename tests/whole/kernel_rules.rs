@@ -140,7 +140,7 @@ fn a_spec_that_is_none_is_shown_where_it_stands() {
     let output = ixc(["kernel", "run", file.to_str().unwrap()]).output().unwrap();
     let said = stderr(&output);
     assert_eq!(output.status.code(), Some(65), "{said}");
-    assert!(said.contains("k.ix:2:9: format is \"q4\"; right would be") && said.ends_with("\n          ^\n"), "{said}");
+    assert!(said.contains("k.ix:2:9: format is \"q4\"; expected") && said.ends_with("\n          ^\n"), "{said}");
 }
 
 /// A signature that differs from the spec's is shown with its position.

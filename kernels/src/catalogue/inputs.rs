@@ -28,7 +28,7 @@ pub const MOST_BYTES: u64 = 2 << 30;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InputError {
     /// The number of dims differs from the kernel's.
-    #[error("{found} dims; the kernel has {expected}")]
+    #[error("found {found} dims; the kernel has {expected}")]
     Count {
         /// Number of dims given.
         found: usize,
@@ -48,13 +48,13 @@ pub enum InputError {
         hi: i64,
     },
     /// The buffers exceed the memory limit.
-    #[error("the buffers need more than {most} bytes; take smaller sizes or fewer rows")]
+    #[error("the buffers need more than {most} bytes; use smaller sizes or fewer rows")]
     TooLarge {
         /// The limit.
         most: u64,
     },
     /// An index buffer that has no valid value.
-    #[error("index buffer %{name} may hold only values below {below}")]
+    #[error("index buffer %{name} can have no values, since they must be below {below}")]
     NoIndex {
         /// The buffer.
         name: String,
@@ -355,7 +355,7 @@ fn weights(random: &mut Random, format: Format, size: usize) -> Vec<u8> {
                     format.put(name, random.signed() * 0.01, block);
                 }
             }
-            Codec::Bytes { .. } | Codec::Row | Codec::Bf16 { .. } => unreachable!("{format} is no weight's format"),
+            Codec::Bytes { .. } | Codec::Row | Codec::Bf16 { .. } => unreachable!("{format} is not a weight format"),
         }
     }
     data

@@ -158,7 +158,7 @@ impl Definition for Swiglu {
         let (x_row, gate_row) = checked(&name, gate, x, k, tile, strategy, vectors)?;
         let (_, up_row) = checked(&name, up, x, k, tile, strategy, vectors)?;
         quantise::stored(&name, out, lanes)?;
-        let expected = "f32, or one whose blocks have scales of their own";
+        let expected = "f32, or a format whose blocks have their own scales";
         check_word(&name, "format of the result", out, !out.has_row_scale(), expected)?;
         check(&name, "rows of a strip of up", up.rows() as u64, up.rows() == gate.rows(), "that of gate")?;
         let x_format = x;

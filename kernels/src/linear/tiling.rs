@@ -68,7 +68,9 @@ pub struct Placed<'t> {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TilingError {
     /// A word that is not part of a tiling.
-    #[error("{found:?}; expected rows=N, or a kernel with its limit and its rows: gemv<=5/5x16, gemm/96, tiles/256")]
+    #[error(
+        "unknown word {found:?}; expected rows=N, or a kernel with its limit and its rows: gemv<=5/5x16, gemm/96, tiles/256"
+    )]
     Word {
         /// The word.
         found: String,
@@ -80,25 +82,25 @@ pub enum TilingError {
         found: String,
     },
     /// Text that is not a number, or a number out of range.
-    #[error("{found:?} is no number from 1 to {}", u32::MAX - 1)]
+    #[error("{found:?} is not a number from 1 to {}", u32::MAX - 1)]
     Number {
         /// The text.
         found: String,
     },
     /// Text that is not a pace.
-    #[error("{found:?} is no pace; expected {}", <Pace as Value>::expected())]
+    #[error("{found:?} is not a pace; expected {}", <Pace as Value>::expected())]
     Pace {
         /// The text.
         found: String,
     },
     /// A part that does not begin with its rows.
-    #[error("a part needs rows=N once, first")]
+    #[error("a part must begin with rows=N, given once")]
     Rows,
     /// A part whose kernels leave out some row counts.
-    #[error("limits must ascend, and the last kernel of a part has none: gemv<=5/5 gemm/96")]
+    #[error("limits must ascend, and the last kernel of a part must have no limit, such as gemv<=5/5 gemm/96")]
     Limits,
     /// Bands that do not divide the part's rows.
-    #[error("{rows} rows are no two or more bands of {band}")]
+    #[error("{rows} rows are not two or more bands of {band} rows")]
     Band {
         /// Weight rows of a band.
         band: u32,
@@ -107,7 +109,7 @@ pub enum TilingError {
     },
     /// Bands that are not whole blocks of results, in items of several blocks.
     #[error(
-        "bands of {band} in items of {rows} rows, whose results are quantised in blocks of {block}; expected items of one block"
+        "bands of {band} rows do not fit items of {rows} rows, because results are quantised in blocks of {block}; expected items of one block"
     )]
     Block {
         /// Weight rows of a band.
@@ -118,7 +120,7 @@ pub enum TilingError {
         block: u64,
     },
     /// Items of more rows of activations than the kernel takes.
-    #[error("{rows} rows of activations in an item; the kernel takes at most {most}")]
+    #[error("an item has {rows} rows of activations; the kernel takes at most {most}")]
     Chunk {
         /// Rows of an item.
         rows: u32,
@@ -126,7 +128,7 @@ pub enum TilingError {
         most: u32,
     },
     /// Items that do not fill the weight's rows exactly.
-    #[error("the parts end at row {end} of the weight's {rows}")]
+    #[error("the parts end at row {end}; the weight has {rows} rows")]
     Length {
         /// End of the last part.
         end: u64,
@@ -274,18 +276,21 @@ mod tests {
     #[test]
     fn hostile_text_is_an_error_that_says_what_is_right() {
         let error = |text: &str| text.parse::<Tiling>().unwrap_err().to_string();
-        assert_eq!(error(""), "a part needs rows=N once, first");
-        assert_eq!(error("rows=32"), "limits must ascend, and the last kernel of a part has none: gemv<=5/5 gemm/96");
+        assert_eq!(error(""), "a part must begin with rows=N, given once");
+        assert_eq!(
+            error("rows=32"),
+            "limits must ascend, and the last kernel of a part must have no limit, such as gemv<=5/5 gemm/96"
+        );
         assert_eq!(error("rows=32 gemm/96 gemv/5"), error("rows=32"));
-        assert_eq!(error("rows=0 gemm/96"), "\"0\" is no number from 1 to 4294967294");
-        assert_eq!(error("rows=32 gemm/4294967295"), "\"4294967295\" is no number from 1 to 4294967294");
-        assert_eq!(error("rows=32 gemv<=5/5x0 gemm/96"), "\"0\" is no number from 1 to 4294967294");
-        assert_eq!(error("rows=32 gemv<=5/5x gemm/96"), "\"\" is no number from 1 to 4294967294");
-        assert_eq!(error("rows=32 gemv<=5/5x24 gemm/96"), "32 rows are no two or more bands of 24");
-        assert_eq!(error("rows=32 gemv<=5/5x32 gemm/96"), "32 rows are no two or more bands of 32");
+        assert_eq!(error("rows=0 gemm/96"), "\"0\" is not a number from 1 to 4294967294");
+        assert_eq!(error("rows=32 gemm/4294967295"), "\"4294967295\" is not a number from 1 to 4294967294");
+        assert_eq!(error("rows=32 gemv<=5/5x0 gemm/96"), "\"0\" is not a number from 1 to 4294967294");
+        assert_eq!(error("rows=32 gemv<=5/5x gemm/96"), "\"\" is not a number from 1 to 4294967294");
+        assert_eq!(error("rows=32 gemv<=5/5x24 gemm/96"), "32 rows are not two or more bands of 24 rows");
+        assert_eq!(error("rows=32 gemv<=5/5x32 gemm/96"), "32 rows are not two or more bands of 32 rows");
         assert_eq!(error("rows=32 magic/96"), "there is no kernel \"magic\"; there are gemv|gemm|gemm6|tiles");
-        assert!(error("rows=32 gemm").starts_with("\"gemm\"; expected rows=N, or a kernel"));
-        assert!(error("rows=32 gemm/96@1/1").starts_with("\"1/1\" is no pace; expected bytes ahead"));
+        assert!(error("rows=32 gemm").starts_with("unknown word \"gemm\"; expected rows=N, or a kernel"));
+        assert!(error("rows=32 gemm/96@1/1").starts_with("\"1/1\" is not a pace; expected bytes ahead"));
         assert_eq!(error("rows=32 gemm/96;"), error(""));
     }
 
