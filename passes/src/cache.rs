@@ -144,7 +144,7 @@ mod tests {
         let error = states(module(80), asked).unwrap_err().to_string();
         assert_eq!(
             error,
-            "the keys of @kv.0 have heads of 80 elements, and q8_0 has blocks of 32: heads must be multiples of that; f16 takes any"
+            "the keys of @kv.0 have heads of 80 elements, which are not a multiple of the q8_0 block of 32 elements; f16 works for any width"
         );
     }
 }

@@ -54,10 +54,10 @@ impl Draft {
             Resource::Bucket(_) | Resource::State(_) | Resource::Group(_) | Resource::Slots => true,
         };
         if !self.work.iter().all(|work| work.reads.iter().chain(&work.writes).all(known)) {
-            return Err(error("work that reads or writes a buffer that is not there"));
+            return Err(error("work that reads or writes a missing buffer"));
         }
         if self.plan.logits.0 as usize >= buffers {
-            return Err(error("logits in a buffer that is not there"));
+            return Err(error("logits in a missing buffer"));
         }
         let (layers, all) = (&self.layers, self.work.len());
         let ascending = layers.windows(2).all(|pair| pair[0] < pair[1]) && layers.last().is_none_or(|&last| last < all);
@@ -72,20 +72,20 @@ impl Draft {
             [rows, ids, weights, result].iter().all(|buffer| (buffer.0 as usize) < buffers)
         };
         if !self.plan.expert_layers.iter().all(known) {
-            return Err(error("layers in buffers that are not there"));
+            return Err(error("layers in missing buffers"));
         }
         let Some(steps) = &self.steps else { return Ok(()) };
         for layer in &self.plan.expert_layers {
             let end = layer.first.checked_add(layer.steps).filter(|&end| end as usize <= steps.len());
             if end.is_none() || layer.steps == 0 {
-                return Err(error("layers whose steps are not there"));
+                return Err(error("layers with missing steps"));
             }
         }
         let mut seen = vec![false; self.work.len()];
         for &at in steps.iter().flat_map(|step| &step.work) {
             match seen.get_mut(at) {
                 Some(seen) if !*seen => *seen = true,
-                Some(_) | None => return Err(error("steps that do work twice, or work that is not there")),
+                Some(_) | None => return Err(error("steps that do work twice, or missing work")),
             }
         }
         if seen.contains(&false) {

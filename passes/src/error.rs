@@ -15,7 +15,7 @@ use crate::options::OptionError;
 #[derive(Debug, thiserror::Error)]
 pub enum PassError {
     /// No pass has this name.
-    #[error("there is no pass {name:?}; there are {}", known.join(", "))]
+    #[error("there is no pass {name:?}; the passes are {}", known.join(", "))]
     Unknown {
         /// The name.
         name: String,
@@ -35,7 +35,7 @@ pub enum PassError {
         error: Box<VerifyError>,
     },
     /// The pass takes another kind of IR.
-    #[error("pass {pass} takes {expected}; what it was given is {found}")]
+    #[error("pass {pass}: expected {expected}, found {found}")]
     Kind {
         /// The pass.
         pass: &'static str,
@@ -45,7 +45,7 @@ pub enum PassError {
         found: &'static str,
     },
     /// A pass needs facts about the model that its graph does not hold.
-    #[error("pass {pass} needs a model: the files of its weights, and its tokenizer")]
+    #[error("pass {pass} needs a model: its weight files and its tokenizer")]
     NoModel {
         /// The pass.
         pass: &'static str,
@@ -64,7 +64,7 @@ pub enum PassError {
     Schedule(#[from] ScheduleError),
     /// Heads of keys or values whose width is not a multiple of the format's block length.
     #[error(
-        "the {field} of @{state} have heads of {width} elements, and {format} has blocks of {}: heads must be multiples of that; f16 takes any",
+        "the {field} of @{state} have heads of {width} elements, which are not a multiple of the {format} block of {} elements; f16 works for any width",
         format.block_len()
     )]
     Head {
@@ -78,13 +78,13 @@ pub enum PassError {
         format: Format,
     },
     /// Experts are to be deferred, but the model has no experts.
-    #[error("{deferred} experts of a token cannot be deferred: the model has no experts")]
+    #[error("cannot defer {deferred} experts of a token: the model has no experts")]
     NoExperts {
         /// Experts that were to be deferred.
         deferred: u32,
     },
     /// A token would have no expert left in its own layer.
-    #[error("{deferred} experts of a token cannot be deferred: a token has {top_k}, at most {} can be", top_k.saturating_sub(1))]
+    #[error("cannot defer {deferred} experts of a token: a token uses {top_k}, so at most {} can be deferred", top_k.saturating_sub(1))]
     Deferred {
         /// Experts that were to be deferred.
         deferred: u32,
@@ -127,7 +127,7 @@ impl PassError {
 pub enum ScheduleError {
     /// A function that does not compute a layer's experts.
     #[error(
-        "a layer's experts are a function @experts.N(x: f32[T, n], ids: i32[T, k], p: f32[T, k]) -> (f32[T, n]); @{name}: {problem}"
+        "function @{name}: {problem}; expected @experts.N(x: f32[T, n], ids: i32[T, k], p: f32[T, k]) -> (f32[T, n])"
     )]
     Layer {
         /// Name of the function.
@@ -137,14 +137,14 @@ pub enum ScheduleError {
     },
     /// The module has no function `@step` of the right kind.
     #[error(
-        "a plan is made from a function @step(ids: i32[T], pos: i32[T], rows: i32[L]) -> (f32[L, vocabulary]), or one that takes or gives hidden: f32[T, n] besides; {problem}"
+        "cannot make a plan: {problem}; expected @step(ids: i32[T], pos: i32[T], rows: i32[L]) -> (f32[L, vocabulary]), which may also take or return hidden: f32[T, n]"
     )]
     Step {
         /// The requirement that is not met.
         problem: String,
     },
     /// No kernel does the op.
-    #[error("{op}: no kernel does this: {problem}")]
+    #[error("{op}: no kernel supports this: {problem}")]
     Unsupported {
         /// The op's mnemonic.
         op: &'static str,
@@ -163,7 +163,7 @@ pub enum ScheduleError {
     #[error(transparent)]
     Bind(#[from] BindError),
     /// A weight that products read has no tiling.
-    #[error("weight @{name} does not say how its products are cut; the pass `tile` does")]
+    #[error("weight @{name} has no tiling; run the pass `tile` first")]
     NotTiled {
         /// The weight.
         name: String,
@@ -179,7 +179,7 @@ pub enum ScheduleError {
         error: TilingError,
     },
     /// Tasks read from text that `lower` does not write.
-    #[error("these tasks have {problem}")]
+    #[error("the tasks have {problem}")]
     Draft {
         /// The problem.
         problem: String,
@@ -195,13 +195,13 @@ pub enum ScheduleError {
         limit: u64,
     },
     /// The module's text gives no place in a file for a weight.
-    #[error("weight @{name} has no place in a file; a plan needs {{file = N, offset = N}}")]
+    #[error("weight @{name} has no place in a file; expected {{file = N, offset = N}}")]
     NoPlace {
         /// The weight.
         name: String,
     },
     /// A weight extends beyond its file.
-    #[error("weight @{name} is {bytes} bytes at {offset} of file {file}, which has {available} bytes")]
+    #[error("weight @{name} has {bytes} bytes at {offset} of file {file}, which has only {available} bytes")]
     Place {
         /// The weight.
         name: String,
@@ -253,7 +253,7 @@ impl ScheduleError {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TileError {
     /// A pattern that no weight matches.
-    #[error("no weight that a product reads matches {pattern:?}; there are {known}")]
+    #[error("no weight of a product matches {pattern:?}; the weights are {known}")]
     NoWeight {
         /// The pattern.
         pattern: String,
@@ -262,7 +262,7 @@ pub enum TileError {
     },
     /// A tuned choice that is not among the weight's candidates.
     #[error(
-        "{choice:?} is no candidate of @{name}, whose products are cut into {own}: tune it again, or give no file that says so"
+        "{choice:?} is not a candidate of @{name}, whose tiling is {own}: tune the weight again, or remove it from the file of tuned choices"
     )]
     Tuned {
         /// The weight.
@@ -273,7 +273,7 @@ pub enum TileError {
         own: String,
     },
     /// A requested tiling that is not among the weight's candidates.
-    #[error("@{name} cannot be cut into {asked}; its candidates are {candidates}")]
+    #[error("@{name} cannot have the tiling {asked}; its candidates are {candidates}")]
     NoCandidate {
         /// The weight.
         name: String,

@@ -185,7 +185,7 @@ pub enum StopError {
     Text(#[from] TextError),
     /// The text does not name the pass that left it.
     #[error(
-        "no line says which pass left this; put one at its beginning such as \"{}fuse\", or \"{}{}\" for a graph as it was before all passes",
+        "the text does not name the pass that wrote it; begin it with a line such as \"{}fuse\", or \"{}{}\" for a graph before all passes",
         Stop::AFTER,
         Stop::AFTER,
         Stop::FRONTEND
@@ -195,7 +195,7 @@ pub enum StopError {
     #[error(transparent)]
     Pass(#[from] PassError),
     /// The IR is of another kind than that pass leaves.
-    #[error("what {after} leaves is {expected}; this is {found}")]
+    #[error("the output of {after} is {expected}, but this is {found}")]
     Other {
         /// The pass.
         after: String,
@@ -233,7 +233,7 @@ pub enum TextError {
     #[error(transparent)]
     Graph(#[from] ParseError),
     /// The text is not tasks or a plan.
-    #[error("no tasks or plan as passes write them: {0}")]
+    #[error("not a text of tasks or a plan: {0}")]
     Json(#[from] serde_json::Error),
     /// Numbers in the text name missing items.
     #[error(transparent)]
@@ -310,7 +310,11 @@ pub fn run_pipeline(module: Module, names: &[&str], context: &Context<'_>) -> Re
     for name in names {
         let pass = find(name)?;
         if !matches!(pass.run, Run::Graph(_)) {
-            return Err(PassError::Kind { pass: pass.name, expected: "a graph, of which it makes none", found: "one" });
+            return Err(PassError::Kind {
+                pass: pass.name,
+                expected: "a pass that returns a graph",
+                found: "one that does not",
+            });
         }
     }
     match run(Ir::Graph(module), names, context)? {
@@ -409,7 +413,7 @@ mod tests {
         assert_eq!(
             error.err().map(|e| e.to_string()).as_deref(),
             Some(
-                "there is no pass \"fuze\"; there are canonicalise, requantise, cache, fuse, observe, defer, residency, pack, tile, lower, steps, arena"
+                "there is no pass \"fuze\"; the passes are canonicalise, requantise, cache, fuse, observe, defer, residency, pack, tile, lower, steps, arena"
             )
         );
     }
@@ -418,7 +422,7 @@ mod tests {
     fn a_pass_says_what_it_takes() {
         let error = run(Ir::Graph(Module::default()), &["steps"], &Context::new(Target::AVX2));
         let error = error.err().map(|e| e.to_string());
-        assert_eq!(error.as_deref(), Some("pass steps takes tasks; what it was given is a graph"));
+        assert_eq!(error.as_deref(), Some("pass steps: expected tasks, found a graph"));
     }
 
     /// Checks that passes record their choices and alternatives, and that recording does not change
@@ -490,19 +494,22 @@ func @step(%x: f32[T, 256]) -> (f32[T, 520]) {
         let first = Stop { ir: Ir::Graph(Module::default()), after: None };
         assert_eq!((Stop::parse(&first.text()).unwrap(), first.passes().len()), (first.clone(), PASSES.len()));
         let refused = |text: &str| Stop::parse(text).unwrap_err().to_string();
-        assert!(refused("").starts_with("no line says which pass left this"), "{}", refused(""));
+        assert!(refused("").starts_with("the text does not name the pass that wrote it"), "{}", refused(""));
         assert!(refused("; after fuze").starts_with("there is no pass \"fuze\""));
-        assert_eq!(refused("; after lower\n"), "what lower leaves is tasks; this is a graph");
-        assert_eq!(refused("; after arena"), "what arena leaves is a plan; this is a graph");
+        assert_eq!(refused("; after lower\n"), "the output of lower is tasks, but this is a graph");
+        assert_eq!(refused("; after arena"), "the output of arena is a plan, but this is a graph");
     }
 
     #[test]
     fn options_are_set_by_text_and_wrong_ones_say_what_is_right() {
         let mut options = OptionSet::default();
         let mut error = |text: &str| set(&mut options, text).unwrap_err().to_string();
-        assert_eq!(error("fuse"), "\"fuse\" is no option of a pass; expected PASS.KEY=VALUE, such as cache.keys=keep");
+        assert_eq!(
+            error("fuse"),
+            "\"fuse\" is not an option of a pass; expected PASS.KEY=VALUE, such as cache.keys=keep"
+        );
         assert!(error("fuse.speed=1").starts_with(
-            "no pass has an option \"fuse.speed\"; there are requantise.weights, cache.keys, cache.values, fuse.region, fuse.rounds, "
+            "no pass has an option \"fuse.speed\"; the options are requantise.weights, cache.keys, cache.values, fuse.region, fuse.rounds, "
         ));
         assert_eq!(error("fuse.region=many"), "fuse.region is \"many\"; expected a number");
         set(&mut options, "residency.memory = none").unwrap();

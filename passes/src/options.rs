@@ -120,7 +120,7 @@ pub fn matches(pattern: &str, name: &str) -> bool {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OptionError {
     /// Text without `=`.
-    #[error("{found:?} is no option of a pass; expected PASS.KEY=VALUE, such as {example}")]
+    #[error("{found:?} is not an option of a pass; expected PASS.KEY=VALUE, such as {example}")]
     Form {
         /// The text.
         found: String,
@@ -128,7 +128,7 @@ pub enum OptionError {
         example: String,
     },
     /// No pass has the option.
-    #[error("no pass has an option {found:?}; there are {}", known.join(", "))]
+    #[error("no pass has an option {found:?}; the options are {}", known.join(", "))]
     Unknown {
         /// The key.
         found: String,

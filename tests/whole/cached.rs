@@ -189,7 +189,10 @@ fn the_program_says_what_it_keeps_and_refuses_what_it_cannot() {
     let said = stderr(&ixc(["run", "--stats", "-n", "2", "-p", "The", plan]).output().unwrap());
     assert!(said.contains("positions, keys and values in q8_0"), "{said}");
     for (arguments, expected) in [
-        (&["run", odd, "-p", "x", "--kv", "q8_0"][..], "heads of 48 elements, and q8_0 has blocks of 32"),
+        (
+            &["run", odd, "-p", "x", "--kv", "q8_0"][..],
+            "heads of 48 elements, which are not a multiple of the q8_0 block of 32",
+        ),
         (&["run", "-p", "x", "--kv", "q5_1"], "expected f16, q8_0, q4_0"),
         (&["run", "-p", "x", "--kv", "q8_0,"], "expected f16, q8_0, q4_0"),
         (&["run", plan, "-p", "x", "--kv", "q8_0"], "a plan says itself"),

@@ -314,14 +314,18 @@ fn passes_go_on_from_what_another_left() {
         assert!(stderr(&output).contains(says), "{more:?}: {}", stderr(&output));
     };
     refused(&["--tile", "rows=16"], "PATTERN: rows=N");
-    refused(&["--tile", "nothing: rows=16"], "no weight that a product reads matches \"nothing\"");
+    refused(&["--tile", "nothing: rows=16"], "no weight of a product matches \"nothing\"");
     refused(&["--tile", "output.weight: rows=7"], "its candidates are rows=");
     refused(&["--tile", "output.weight: gemv<=5/5x7 gemm/96"], "gemm/");
     refused(&["--set", "tile.speed=1"], "no pass has an option \"tile.speed\"");
     let lost = opt(&tiled, &["--passes", "lower"]);
     assert!(lost.status.code() == Some(2) && stderr(&lost).contains("needs a model"), "{}", stderr(&lost));
     let odd = opt("{\"draft\": 1}", &[]);
-    assert!(odd.status.code() == Some(65) && stderr(&odd).contains("no tasks or plan"), "{}", stderr(&odd));
+    assert!(
+        odd.status.code() == Some(65) && stderr(&odd).contains("not a text of tasks or a plan"),
+        "{}",
+        stderr(&odd)
+    );
 }
 
 /// The README names every command and no others, and the options that it shows exist.

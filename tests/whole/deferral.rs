@@ -222,8 +222,8 @@ fn the_program_defers_where_it_is_told_and_says_what_it_does() {
     assert_eq!(dump(&["--defer", "0"]), dump(&[]));
     assert_eq!(dump(&["--defer", "1"]).matches("expert.split").count(), 2);
     for (command, expected) in [
-        (vec!["dump", model, "--stage", "fused", "--defer", "3"], "a token has 3, at most 2 can be"),
-        (vec!["run", model, "--raw", "-p", "x", "--defer", "7"], "a token has 3, at most 2 can be"),
+        (vec!["dump", model, "--stage", "fused", "--defer", "3"], "a token uses 3, so at most 2 can be deferred"),
+        (vec!["run", model, "--raw", "-p", "x", "--defer", "7"], "a token uses 3, so at most 2 can be deferred"),
         (
             vec!["logits", model, "--tokens", "1", "-o", "never.npy", "--engine", "interpreter", "--defer", "1"],
             "--defer",

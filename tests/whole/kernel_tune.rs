@@ -172,7 +172,7 @@ fn a_model_runs_as_it_was_tuned_with_the_same_bits() {
     assert!(own.0 == tuned.0 && own.1 != tuned.1, "the tuned plan gives other logits, or is the same");
     put(&format!("{weight}: rows=24 gemm/24"));
     let refused = run(path);
-    assert!(!refused.status.success() && stderr(&refused).contains("is no candidate of @"), "{}", stderr(&refused));
+    assert!(!refused.status.success() && stderr(&refused).contains("is not a candidate of @"), "{}", stderr(&refused));
     put(&format!("{weight}: gemm/48"));
     let text = fs::read_to_string(&file).unwrap();
     for (edit, says) in [

@@ -112,12 +112,16 @@ fn text_that_says_nowhere_to_go_on_from_is_refused_with_what_is_wrong() {
     };
     let graph = stdout(ixc(["dump", "--stage", "graph"]));
     assert!(graph.starts_with("; after frontend\n"), "{}", &graph[..80]);
-    refused(&graph.replacen("; after frontend\n", "", 1), 65, "no line says which pass left this");
+    refused(&graph.replacen("; after frontend\n", "", 1), 65, "the text does not name the pass that wrote it");
     refused(&graph.replacen("after frontend", "after nothing", 1), 65, "there is no pass \"nothing\"");
-    refused(&graph.replacen("after frontend", "after lower", 1), 65, "what lower leaves is tasks; this is a graph");
+    refused(
+        &graph.replacen("after frontend", "after lower", 1),
+        65,
+        "the output of lower is tasks, but this is a graph",
+    );
     refused(&graph.replacen("rms_norm", "rms_nrom", 1), 65, "left.ix:");
     refused(&graph.replacen("rms_norm", "rms_nrom", 1), 65, "\n        ");
-    refused("; after arena\n{\"plan\": 1}", 65, "no tasks or plan");
+    refused("; after arena\n{\"plan\": 1}", 65, "not a text of tasks or a plan");
     let output = ixc(["dump", "--after", "arena", "--start-from", "/nothing.ix"]).output().unwrap();
     assert_eq!(output.status.code(), Some(66), "{}", stderr(&output));
     fs::write(&file, &graph).unwrap();

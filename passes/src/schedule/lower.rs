@@ -79,7 +79,7 @@ pub fn run(module: &Module, context: &Context<'_>) -> Result<Draft, PassError> {
 fn lower(module: &Module, facts: &Facts<'_>, context: &Context<'_>) -> Result<Draft, ScheduleError> {
     let step = |problem: String| ScheduleError::Step { problem };
     if facts.max_tokens == 0 {
-        return Err(step("max_tokens is 0; at least 1 token makes a step".to_string()));
+        return Err(step("max_tokens is 0, must be at least 1".to_string()));
     }
     if let GraphResult::Experts { vocabulary } = facts.result {
         return layers::lower(module, facts, context, vocabulary);
@@ -88,7 +88,7 @@ fn lower(module: &Module, facts: &Facts<'_>, context: &Context<'_>) -> Result<Dr
         .functions
         .iter()
         .find(|function| function.name == "step")
-        .ok_or_else(|| step("there is no function of that name".to_string()))?;
+        .ok_or_else(|| step("there is no function @step".to_string()))?;
     let mut lowering = Lowering::new(module, function, facts, context.target)?;
     lowering.decisions.clone_from(&context.decisions);
     lowering.step_params()?;
@@ -404,7 +404,7 @@ impl<'a> Lowering<'a> {
         let kinds = [Binding::Ids, Binding::Positions, Binding::WantedRows];
         let types: Vec<&Type> = function.params.iter().map(|&param| function.ty(param)).collect();
         let index = |ty: &Type| ty.element() == Some(Element::I32) && ty.dims().len() == 1;
-        let wrong = || ScheduleError::Step { problem: "its parameters are not these".to_string() };
+        let wrong = || ScheduleError::Step { problem: "its parameters differ".to_string() };
         let hidden = match types[..] {
             [ids, pos, rows, ref hidden @ ..] if index(ids) && pos == ids && index(rows) && rows != ids => {
                 match (hidden, self.facts.result) {

@@ -79,7 +79,7 @@ pub fn run(mut draft: Draft, context: &Context<'_>) -> Result<Draft, PassError> 
         steps.extend(own.into_iter().map(in_all));
     }
     if ends_with_residency(&draft.work, &steps) {
-        let problem = "experts that nothing is computed after; a step ends with its logits".to_string();
+        let problem = "experts evicted at the end of a step; a step must end with its logits".to_string();
         return Err(ScheduleError::Unsupported { op: "expert.evict", problem }.into());
     }
     if context.tells() {

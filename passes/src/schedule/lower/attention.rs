@@ -392,7 +392,8 @@ impl Lowering<'_> {
         Ok(Binding::ArenaRows(y))
     }
 
-    /// Returns the request of an op for attention to a state.
+    /// That attention whose rows see all of their text is one that a plan has: of tokens, with neither a window nor a choice nor scores that fall with distance,
+    /// which would be those of positions before a row alone.
     fn request(
         &self,
         op: &Op,

@@ -33,7 +33,7 @@ pub(super) fn lower(
     let (mut layers, mut begins) = (Vec::new(), Vec::new());
     for function in &module.functions {
         let layer = layer_of_function(&function.name);
-        let layer = layer.ok_or_else(|| wrong(function, "it is to be called experts.N".to_string()))?;
+        let layer = layer.ok_or_else(|| wrong(function, "its name must be experts.N".to_string()))?;
         begins.push(lowering.tasks.work.len());
         lowering.enter(function);
         let [rows, ids, weights] = lowering.given(function)?;
@@ -47,7 +47,7 @@ pub(super) fn lower(
         if (result.rows, result.format, result.width) != (Rows::Tokens, Format::F32, rows.width)
             || [rows.buffer, ids.buffer, weights.buffer].contains(&result.buffer)
         {
-            return Err(wrong(function, "its result is to be rows of f32, as wide as those that come in".to_string()));
+            return Err(wrong(function, "its result must be rows of f32 with the width of x".to_string()));
         }
         let [rows, ids, weights, result] = [rows, ids, weights, result].map(|rows| rows.buffer);
         layers.push((ExpertLayer { layer, first: 0, steps: 0, rows, ids, weights, result }, function));
@@ -78,7 +78,7 @@ impl<'a> Lowering<'a> {
     fn given(&mut self, function: &Function) -> Result<[ArenaRows; 3], ScheduleError> {
         let wrong = || ScheduleError::Layer {
             name: function.name.clone(),
-            problem: "its parameters are to be x: f32[T, n], ids: i32[T, k] and p: f32[T, k]".to_string(),
+            problem: "its parameters must be x: f32[T, n], ids: i32[T, k] and p: f32[T, k]".to_string(),
         };
         let &[x, ids, p] = &function.params[..] else { return Err(wrong()) };
         let width = |ty: &Type| match ty.dims() {

@@ -44,7 +44,7 @@ impl Lowering<'_> {
         let ids = self.slots(op, "ids")?;
         let experts = u64::from(self.residency.groups[group as usize].plan.experts);
         if self.routes.get(&ids.of.buffer) != Some(&experts) {
-            return unsupported(name, "ids that no route to as many experts gave");
+            return unsupported(name, "ids that do not come from a route to the same number of experts");
         }
         let mut reads = vec![Resource::Slots];
         let mut writes = vec![Resource::Slots];
@@ -111,12 +111,12 @@ impl Lowering<'_> {
             match &work.what {
                 What::Residency(Step::Request { group, bucket }) => {
                     if open.replace((*group, *bucket)).is_some() {
-                        return unsupported("expert.prefetch", "experts requested before others are given up");
+                        return unsupported("expert.prefetch", "experts requested before others are evicted");
                     }
                 }
                 What::Residency(Step::Release { group }) => {
                     if open.take().is_none_or(|(requested, _)| requested != *group) {
-                        return unsupported("expert.evict", "a layer's experts given up without being requested");
+                        return unsupported("expert.evict", "experts of a layer evicted without being requested");
                     }
                 }
                 What::Residency(_) | What::Bucket(_) => {}
@@ -129,7 +129,7 @@ impl Lowering<'_> {
                         let now = open.filter(|(requested, _)| *requested == group);
                         if now.map(|(_, bucket)| RowAxis::Routed(bucket)) != Some(task.rows) {
                             let problem =
-                                format!("{}, which reads experts that are not requested then and there", task.label);
+                                format!("{}, which reads experts that are not requested at that point", task.label);
                             return unsupported("expert.prefetch", problem);
                         }
                     }
@@ -137,7 +137,7 @@ impl Lowering<'_> {
             }
         }
         if open.is_some() || self.residency.groups.iter().any(|group| group.buckets.is_empty()) {
-            return unsupported("expert.prefetch", "experts that are never requested or never given up");
+            return unsupported("expert.prefetch", "experts that are never requested or never evicted");
         }
         Ok(std::mem::take(&mut self.residency.groups).into_iter().map(|group| group.plan).collect())
     }

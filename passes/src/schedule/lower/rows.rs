@@ -397,7 +397,7 @@ impl Lowering<'_> {
             return unsupported(name, "rows other than the parameter's, which alone are checked");
         };
         if x.rows != Rows::Tokens {
-            return unsupported(name, "rows of something else than tokens");
+            return unsupported(name, "rows other than tokens");
         }
         let y = self.buffer(name, Rows::Outputs, x.format, x.width)?;
         let row = y.row_bytes()?;
