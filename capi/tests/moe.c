@@ -65,7 +65,7 @@ int main(int count, char **arguments) {
         float *same = malloc(numbers * sizeof *same);
         if (ixc_job_wait(two, same, numbers) != 0 || memcmp(same, sums, numbers * sizeof *same) != 0) return failed("bf16");
         ids[0] = (int32_t)of.experts;
-        if (refused(ixc_moe_submit(moe, of.layer, IXC_F32, rows, ids, weights, ROWS) == NULL, "experts are 0 to")) return 1;
+        if (refused(ixc_moe_submit(moe, of.layer, IXC_F32, rows, ids, weights, ROWS) == NULL, "expected an expert from 0 to")) return 1;
         ids[0] = 0;
         weights[0] = NAN;
         if (refused(ixc_moe_submit(moe, of.layer, IXC_F32, rows, ids, weights, ROWS) == NULL, "finite")) return 1;

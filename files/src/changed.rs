@@ -41,7 +41,7 @@ struct Status {
 
 /// A file that was replaced or written to after it was opened.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{}: replaced or changed while running: its {what} is {found}, it was {expected}", path.display())]
+#[error("{}: the file was replaced or changed while in use: its {what} is {found}, expected {expected}", path.display())]
 pub struct ChangedFile {
     /// Path of the file.
     pub path: PathBuf,
@@ -65,7 +65,7 @@ impl ChangedFile {
 
     /// Describes a file that was replaced since it was read.
     pub fn replaced(path: &Path) -> ChangedFile {
-        ChangedFile::new(path, "file", "another".into(), "that which was read".into())
+        ChangedFile::new(path, "file", "another file".into(), "the file that was read".into())
     }
 
     /// Describes a file whose metadata can no longer be read.
@@ -107,7 +107,7 @@ impl Identity {
     /// # Errors
     /// [`ChangedFile`] if there is no file.
     pub fn named(path: &Path) -> Result<Identity, ChangedFile> {
-        let gone = |error: io::Error| ChangedFile::new(path, "path", error.to_string(), "that of the file".into());
+        let gone = |error: io::Error| ChangedFile::new(path, "path", error.to_string(), "the path of the file".into());
         std::fs::metadata(path).map(|metadata| Identity::of(&metadata)).map_err(gone)
     }
 

@@ -32,7 +32,7 @@ pub struct ExpertRows {
 
 /// An id without an expert.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("slot {slot} of token {token} is routed to expert {id}, there are {experts}")]
+#[error("slot {slot} of token {token} is routed to expert {id}; the layer has {experts} experts")]
 pub struct BadExpert {
     /// Row of the token in its step.
     pub token: usize,

@@ -51,7 +51,7 @@ impl FromStr for Pin {
 
     fn from_str(name: &str) -> Result<Pin, String> {
         let known = Pin::ALL.into_iter().find(|(known, _)| *known == name);
-        known.map(|(_, pin)| pin).ok_or_else(|| format!("{name:?} is none of auto, on, off"))
+        known.map(|(_, pin)| pin).ok_or_else(|| format!("{name:?} is not one of auto, on, off"))
     }
 }
 
@@ -90,7 +90,7 @@ pub enum Unpinned {
         others: usize,
     },
     /// Other processes came later.
-    #[error("unbound when other processes took processors")]
+    #[error("unbound because other processes use the processors")]
     LetGo,
     /// The system refused.
     #[error("the system refused: {0}")]

@@ -463,7 +463,7 @@ fn without_room_it_says_how_much_is_needed_and_goes_on_when_there_is() {
     assert_eq!(needed, right.len() as u64);
     // A block begins before the room ends, and the batch before it may not be in the journal.
     assert!((3 * STRIDE as u64..6 * STRIDE as u64).contains(&left), "{left} of {needed}");
-    assert!(said[0].contains(".tiny.ixp.part") && said[0].contains("compile again to go on"), "{}", said[0]);
+    assert!(said[0].contains(".tiny.ixp.part") && said[0].contains("compile again to continue"), "{}", said[0]);
     assert!(!path.exists() && parts(&path)[0].exists());
     made.write(|_, _| ()).unwrap();
     assert!(fs::read(&path).unwrap() == right);

@@ -527,7 +527,7 @@ fn errors_say_what_is_wrong() {
         ("step 1: rows with which one thread works alone is 4294967295, must be in 0..=", |p| {
             *p = tiny::alone(p, |i| if i == 1 { u32::MAX } else { 1 });
         }),
-        ("weight \"embed\": file 3 does not exist, the plan has 1", |p| p.weights[0].file = WeightFile::Source(3)),
+        ("weight \"embed\": file 3 does not exist; the plan has 1", |p| p.weights[0].file = WeightFile::Source(3)),
         ("weight \"embed\": has 4 bytes; its format and shape take 5120", |p| p.weights[0].bytes = 4),
         ("end outside its file", |p| p.weights[1].offset = u64::MAX - 3),
         ("weight \"embed\": has 5120 bytes; its format and shape take 0", |p| {
@@ -535,10 +535,10 @@ fn errors_say_what_is_wrong() {
             p.weights[0].stored = Format::Q4K;
             p.weights[0].shape = vec![3];
         }),
-        ("weight \"embed\": kernels read it as q4_k_r16 and it is stored as f32; both must be the same", |p| {
+        ("weight \"embed\": kernels read it as q4_k_r16, but it is stored as f32; both must be the same", |p| {
             p.weights[0].format = Format::Q4KR16;
         }),
-        ("weight \"embed\": kernels read it as f16_r16 and it is stored as f16; the plan's own weights", |p| {
+        ("weight \"embed\": kernels read it as f16_r16, but it is stored as f16; the plan's own weights", |p| {
             (p.weights[0].format, p.weights[0].stored) = (Format::F16R16, Format::F16);
             p.weights[0].file = WeightFile::Plan;
         }),
@@ -546,7 +546,7 @@ fn errors_say_what_is_wrong() {
             (p.weights[0].file, p.weights[0].offset) = (WeightFile::Plan, 0);
             p.own_weight_bytes = 5119;
         }),
-        ("weight \"embed\": shape [40, 32] is no whole blocks of f16_r16: 16 rows of 1 columns", |p| {
+        ("weight \"embed\": shape [40, 32] is not whole blocks of f16_r16: 16 rows of 1 columns", |p| {
             (p.weights[0].format, p.weights[0].stored) = (Format::F16R16, Format::F16);
             p.weights[0].bytes /= 2;
         }),
@@ -603,7 +603,7 @@ fn errors_say_what_is_wrong() {
         ("positions of a place of parts is 0, must be in 1..=", |p| split(p).every = 0),
         ("divides by 0", |p| bands(p).dims[0] = DimInput::Rows % 0),
         ("kernel 97 does not exist", |p| bands(p).kernel = KernelId(97)),
-        ("buffer %id is `index` and comes from the arena", |p| {
+        ("buffer %id is `index`, but comes from the arena", |p| {
             let embed = task(p, "embed").variants[0].kernel;
             (bands(p).kernel, bands(p).dims) = (embed, vec![]);
         }),
@@ -664,10 +664,10 @@ fn errors_say_what_is_wrong() {
             let arg = task(p, "append").args.iter_mut().find(state).unwrap();
             arg.source = Source::State { state: 0, field: 2 };
         }),
-        ("buffer %y is `write` and comes from a weight; only the arena and states are written", |p| {
+        ("buffer %y is `write`, but comes from a weight; only the arena and states are written", |p| {
             task(p, "embed").args[2].source = Source::Weight(0);
         }),
-        ("buffer %id is `index` and comes from the arena; it must come from an input", |p| {
+        ("buffer %id is `index`, but comes from the arena; it must come from an input", |p| {
             task(p, "embed").args[0].source = Source::Arena(BufferId(0));
         }),
         ("comes from the arena; it must come from scratch memory", |p| {
@@ -716,14 +716,20 @@ fn errors_say_what_is_wrong() {
     }
     let stopped: &[(&str, Change)] = &[
         ("task \"q\"", |p| task(p, "q").columns = 5),
-        ("buffer %w takes 2048 bytes at 4096 of 4096 (row 0, column 2, band 0, expert 0)", |p| {
+        ("buffer %w needs 2048 bytes at offset 4096, but only 4096 exist (row 0, column 2, band 0, expert 0)", |p| {
             task(p, "q").columns = 3
         }),
-        ("buffer %w takes 1024 bytes at 4096 of 4096 (row 0, column 1, band 2, expert 0)", |p| bands(p).count = 3),
-        ("buffer %y takes 32 bytes at 144 of 128 (row 0, column 1, band 1, expert 0)", |p| bands(p).strides[2] = 80),
-        ("buffer %x takes 128 bytes at 18446744073709551615 of 896", |p| task(p, "norm").args[0].offset = u64::MAX),
+        ("buffer %w needs 1024 bytes at offset 4096, but only 4096 exist (row 0, column 1, band 2, expert 0)", |p| {
+            bands(p).count = 3
+        }),
+        ("buffer %y needs 32 bytes at offset 144, but only 128 exist (row 0, column 1, band 1, expert 0)", |p| {
+            bands(p).strides[2] = 80
+        }),
+        ("buffer %x needs 128 bytes at offset 18446744073709551615, but only 896 exist", |p| {
+            task(p, "norm").args[0].offset = u64::MAX
+        }),
         ("dim %blocks is 0, must be in 1..", |p| task(p, "rope").variants[0].dims[0] = DimInput::Rows / 2),
-        ("buffer %id takes indices below 40, the input's are below 41", |p| {
+        ("buffer %id takes indices below 40, but the input has indices below 41", |p| {
             p.vocabulary = 41;
             p.buffers[p.logits.0 as usize].row_bytes = 164;
             p.arena_bytes += 1 << 20;

@@ -353,7 +353,7 @@ fn a_file_that_changes_is_an_error_until_it_is_loaded_again() {
     let cut = |length: u64| std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(length).unwrap();
     cut(gate.offset);
     let error = engine.step(&tokens()[..4], &[]).unwrap_err().to_string();
-    assert!(error.contains("tiny.weights") && error.contains("changed while running"), "{error}");
+    assert!(error.contains("tiny.weights") && error.contains("changed while in use"), "{error}");
     assert_eq!(engine.position(), 0);
     // The old bytes return, but the file changed meanwhile, so it is not certain that all of them
     // are back.

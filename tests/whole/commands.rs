@@ -364,8 +364,8 @@ fn the_readme_names_what_there_is() {
 #[test]
 fn ways_to_stream_are_named_where_one_is_wrong() {
     for (flag, wrong, right) in [
-        ("--prefetch", "given", "right would be off, previous, frequency, router or auto"),
-        ("--cache", "mru", "right would be one of lru, slru, s3-fifo"),
+        ("--prefetch", "given", "expected off, previous, frequency, router or auto"),
+        ("--cache", "mru", "expected one of lru, slru, s3-fifo"),
         ("--prefetch-extra", "-1", "not in 0..=1024"),
     ] {
         for command in ["run", "bench", "logits"] {

@@ -238,7 +238,7 @@ fn a_text_is_never_cut() {
     // The same text is refused in a step of a caller without an embedder.
     let mut session = of.open(Target::PORTABLE, 1, Some(50));
     let error = session.logits(&of.tokens).unwrap_err().to_string();
-    assert!(error.contains("behind 50 of their text") && error.contains("reads texts whole"), "{error}");
+    assert!(error.contains("after the first 50 of a text") && error.contains("a whole text in one step"), "{error}");
 }
 
 #[test]

@@ -69,7 +69,7 @@ fn a_mapped_model_that_is_cut_short_ends_with_an_error_and_no_signal() {
     // it.
     let says = match output.status.code() {
         Some(74) => "cut short while it was in use",
-        _ => "changed while running: its length",
+        _ => "changed while in use: its length",
     };
     assert!(matches!(output.status.code(), Some(1 | 74)), "{}: {message}", output.status);
     assert!(message.contains(says) && message.lines().count() == 1, "{message}");
@@ -179,7 +179,7 @@ fn a_streamed_model_that_is_cut_short_overwritten_or_replaced_ends_with_an_error
         let message = stderr(&output);
         assert_eq!(output.status.code(), Some(1), "{damage:?}, {}: {message}", output.status);
         assert!(message.contains("model.gguf: ") && !message.contains("the plan failed"), "{damage:?}: {message}");
-        assert!(message.contains("changed while running") || message.contains("truncated"), "{damage:?}: {message}");
+        assert!(message.contains("changed while in use") || message.contains("truncated"), "{damage:?}: {message}");
         let why = if damage == Damage::Replaced { "its device and inode is" } else { "" };
         assert!(message.contains(why), "{message}");
     }
@@ -200,7 +200,7 @@ fn a_streamed_plan_with_blocks_that_is_cut_short_overwritten_or_replaced_ends_wi
         // The run may first notice the wrong checksum of a block that it reads for the first time.
         let damaged = output.status.code() == Some(65) && message.contains("damaged");
         let changed = output.status.code() == Some(1)
-            && (message.contains("changed while running") || message.contains("truncated"));
+            && (message.contains("changed while in use") || message.contains("truncated"));
         assert!(changed || damaged && damage == Damage::Overwritten, "{damage:?}, {}: {message}", output.status);
         assert!(message.contains("model.ixp: "), "{damage:?}: {message}");
     }

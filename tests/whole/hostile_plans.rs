@@ -91,7 +91,7 @@ const REFUSED: &[(&str, &str, Change)] = &[
     ("a derived tensor outside of its file", "the end of a stored tensor is after", |plan| {
         derived(plan, 0, u64::MAX - 8);
     }),
-    ("a derived tensor of fewer columns", "is no whole blocks of", |plan| {
+    ("a derived tensor of fewer columns", "is not whole blocks of", |plan| {
         derived(plan, 0, 0);
         let made = &mut plan.derived[0];
         made.columns -= 1;
@@ -102,13 +102,17 @@ const REFUSED: &[(&str, &str, Change)] = &[
         let weight = plan.weights[at].clone();
         plan.weights.extend((0..100_000).map(|_| weight.clone()));
     }),
-    ("a derived tensor of many pieces that many weights are of", "take more than 16 times as much memory", |plan| {
-        let at = derived(plan, 0, 0);
-        let piece = plan.derived[0].pieces[0].clone();
-        plan.derived[0].pieces.resize(100_000, piece);
-        let weight = plan.weights[at].clone();
-        plan.weights.extend((0..100_000).map(|_| weight.clone()));
-    }),
+    (
+        "a derived tensor of many pieces that many weights are of",
+        "need more than 16 times their size in memory",
+        |plan| {
+            let at = derived(plan, 0, 0);
+            let piece = plan.derived[0].pieces[0].clone();
+            plan.derived[0].pieces.resize(100_000, piece);
+            let weight = plan.weights[at].clone();
+            plan.weights.extend((0..100_000).map(|_| weight.clone()));
+        },
+    ),
     ("routings", "number of routings is 12004, must be in 0..=8192", |plan| {
         let (ids, old, at) = (zeros(plan, 1), plan.buckets, first_bucket(plan) + 1);
         let bucket =
@@ -124,11 +128,11 @@ const REFUSED: &[(&str, &str, Change)] = &[
         );
         plan.buckets += 1;
     }),
-    ("empty kernels", "take more than 16 times as much memory", |plan| {
+    ("empty kernels", "need more than 16 times their size in memory", |plan| {
         plan.kernels.resize(1 << 20, kernel("k"));
     }),
     ("kernels", "number of kernels is 5000", |plan| plan.kernels.resize(5000, kernel("k"))),
-    ("names of variables", "take more than 16 times as much memory", |plan| {
+    ("names of variables", "need more than 16 times their size in memory", |plan| {
         plan.kernels.push(Kernel { vars: vec![String::new(); 8 << 20], ..kernel("k") });
     }),
     ("statements", "number of statements of all kernels is", |plan| {
@@ -171,7 +175,7 @@ const REFUSED: &[(&str, &str, Change)] = &[
     ("files", "number of model files is 5000", |plan| plan.files.resize(5000, plan.files[0].clone())),
     ("the arena", "cannot map 18446744073709551615 bytes for the arena", |plan| plan.arena_bytes = u64::MAX),
     ("words of the tokenizer", "take more than 16 times as much memory", |plan| {
-        // A list of empty texts in place of the tokenizer's tokens.
+        // A list of texts of no bytes, where the tokenizer's tokens are.
         plan.tokenizer = [vec![2, 0], vec![0x80, 0x80, 0x80, 0x08], vec![0; 16 << 20]].concat();
     }),
 ];

@@ -385,7 +385,7 @@ fn plans_whose_layers_do_not_go_together_are_refused() {
         ("layers: must be parts of the steps", &|plan| plan.expert_layers[0].steps = u32::MAX),
         ("layers: must be all of the steps", &|plan| plan.expert_layers.truncate(1)),
         ("layers: must be without states", &|plan| plan.states.push(State::paged("kv", 1, 32, 32))),
-        ("no layers of experts", &|plan| plan.output = Output::Hidden { width: 32, pooling: None, unit: true }),
+        ("expected expert layers", &|plan| plan.output = Output::Hidden { width: 32, pooling: None, unit: true }),
         ("with a number and ids of its own", &|plan| plan.expert_layers[1].layer = plan.expert_layers[0].layer),
         ("must be with a", &|plan| plan.expert_layers[1].ids = plan.expert_layers[0].ids),
         ("must be of rows as wide", &|plan| plan.expert_layers[0].rows = plan.expert_layers[0].ids),

@@ -68,7 +68,10 @@ fn a_plan_finds_its_model_beside_it_or_where_it_is_said() {
     let elsewhere = moved.path("elsewhere.gguf");
     fs::rename(moved.path("model.gguf"), &elsewhere).unwrap();
     let (status, said) = refused(&plan, &[]);
-    assert!(status == Some(66) && said.contains("nor one called model.gguf beside the plan; --model FILE"), "{said}");
+    assert!(
+        status == Some(66) && said.contains("there is no file model.gguf next to the plan; --model FILE"),
+        "{said}"
+    );
     let named = ["--model", elsewhere.to_str().unwrap()];
     assert!(same(&logits(&plan, &named), &moved.expected), "named");
 

@@ -405,7 +405,7 @@ fn a_model_that_changes_while_it_is_quantised_is_an_error() {
     for change_at in [None, Some(1), Some(9)] {
         let error = begin(change_at).unwrap_err();
         assert!(matches!(error, QuantiseError::Changed(_)), "{change_at:?}: {error}");
-        assert!(error.to_string().contains("model.gguf: replaced or changed"), "{error}");
+        assert!(error.to_string().contains("model.gguf: the file was replaced or changed"), "{error}");
         assert!(!to.exists(), "{change_at:?}");
     }
     assert!(begin(Some(usize::MAX)).unwrap() > 0 && to.exists());

@@ -219,7 +219,7 @@ fn what_cannot_be_run_says_why() {
         (&["-p", ""], 65, "prompt is empty"),
         (&["-p", "x", "--temp", "1001"], 2, "temp"),
         (&["-p", "x", "--ctx", "1000000"], 2, "context"),
-        (&["-p", "x", "--memory", "10"], 2, "a memory budget of 10 B is too small"),
+        (&["-p", "x", "--memory", "10"], 2, "the memory budget of 10 B is too small"),
         (&["-p", "x", "-t", "0"], 2, "threads"),
         (&["-p", "x", "--target", "z80"], 2, "targets are native"),
     ] {

@@ -204,8 +204,8 @@ fn a_run_goes_on_where_another_one_ended() {
         stderr(&ixc([&["run", "demo", "-t", "2", "-n", "1"], arguments].concat()).output().unwrap())
     };
     assert!(says(&["--load-state", &state, "--save-state", &state]).contains("is the input file"));
-    assert!(says(&["-p", "x", "--save-state", &note]).contains("is no saved state"));
-    assert!(says(&["-p", "x", "--load-state", &note]).contains("is no saved state"));
+    assert!(says(&["-p", "x", "--save-state", &note]).contains("is not a saved state"));
+    assert!(says(&["-p", "x", "--load-state", &note]).contains("is not a saved state"));
     assert!(says(&["-p", "x", "--load-state", &at("nothing")]).contains("cannot open"));
     assert!(says(&["-p", "x", "--load-state", &state, "-c", "8"]).contains("and the context 8"));
     assert!(says(&["-p", "x", "--load-state", &state, "--kv", "q8_0"]).contains("another plan"));

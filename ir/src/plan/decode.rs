@@ -30,7 +30,7 @@ pub enum DecodeError {
     #[error(transparent)]
     Encoding(#[from] postcard::Error),
     /// The value would take too much memory.
-    #[error("its first {bytes} bytes take more than {MEMORY_PER_BYTE} times as much memory, which no plan needs")]
+    #[error("its first {bytes} bytes need more than {MEMORY_PER_BYTE} times their size in memory, more than any plan")]
     Memory {
         /// Bytes read so far.
         bytes: usize,

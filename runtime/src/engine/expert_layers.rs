@@ -72,7 +72,7 @@ impl Rows<'_> {
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum LayerError {
     /// The layer has no routed experts, or does not exist.
-    #[error("layer {layer} has no routed experts; layers that have are {}", list(.layers))]
+    #[error("layer {layer} has no routed experts; layers with routed experts are {}", list(.layers))]
     NoLayer {
         /// Number of the layer.
         layer: u32,
@@ -80,7 +80,7 @@ pub enum LayerError {
         layers: Vec<u32>,
     },
     /// The length of a slice does not match the ids.
-    #[error("{found} {what} for {rows} rows; there are to be {expected} for each")]
+    #[error("found {found} {what} for {rows} rows; expected {expected} for each row")]
     Length {
         /// The elements of the slice.
         what: &'static str,
@@ -92,7 +92,7 @@ pub enum LayerError {
         expected: u32,
     },
     /// The ids do not form whole rows.
-    #[error("{found} ids; a row has {used}")]
+    #[error("found {found} ids; expected a multiple of {used}, the ids of a row")]
     Ids {
         /// Number of ids.
         found: usize,
@@ -100,7 +100,7 @@ pub enum LayerError {
         used: u32,
     },
     /// The id does not name an expert.
-    #[error("id {slot} of row {row} is {id}; experts are 0 to {}, and {NOBODY} is none of these", .experts - 1)]
+    #[error("id {slot} of row {row} is {id}; expected an expert from 0 to {}, or {NOBODY} for no expert", .experts - 1)]
     Expert {
         /// Number of the row.
         row: usize,
@@ -112,7 +112,7 @@ pub enum LayerError {
         experts: u32,
     },
     /// The weight is NaN or infinite.
-    #[error("weight {slot} of row {row} is {weight}; weights are to be finite")]
+    #[error("weight {slot} of row {row} is {weight}; expected a finite number")]
     Weight {
         /// Number of the row.
         row: usize,

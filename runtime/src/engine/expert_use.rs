@@ -9,10 +9,10 @@ use crate::stream::store::Evicted;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EvictError {
     /// All experts are in memory or in mapped files.
-    #[error("experts are not streamed here: there is no cache to give them up from")]
+    #[error("cannot evict experts: they are not streamed, so there is no cache")]
     NotStreamed,
     /// The layer does not exist.
-    #[error("there is no layer {layer} with experts; they go from 0 to {}", layers.saturating_sub(1))]
+    #[error("there is no expert layer {layer}; expert layers are numbered from 0 to {}", layers.saturating_sub(1))]
     NoLayer {
         /// The requested layer.
         layer: usize,

@@ -54,7 +54,7 @@ pub fn use_files(plan: &mut Plan<Kernel>, paths: &[PathBuf]) -> Result<(), LoadE
         let failed = |source| LoadError::ModelFile { path: path.clone(), source };
         let absolute = std::path::absolute(path).map_err(failed)?;
         let text = absolute.to_str();
-        let text = text.ok_or_else(|| failed(io::Error::new(io::ErrorKind::InvalidInput, "its path is no UTF-8")))?;
+        let text = text.ok_or_else(|| failed(io::Error::new(io::ErrorKind::InvalidInput, "its path is not UTF-8")))?;
         source.path = text.to_owned();
     }
     Ok(())

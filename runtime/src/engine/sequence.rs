@@ -49,7 +49,7 @@ pub enum StepError {
     #[error("a step needs at least one token")]
     NoTokens,
     /// The step has more tokens than the plan allows.
-    #[error("{found} tokens in one step; the plan takes at most {most}, longer prompts in several steps")]
+    #[error("the step has {found} tokens; the plan takes at most {most} (split longer prompts into several steps)")]
     TooManyTokens {
         /// Number of tokens.
         found: usize,
@@ -67,9 +67,7 @@ pub enum StepError {
         vocabulary: u32,
     },
     /// Outputs are requested for rows that the step does not have.
-    #[error(
-        "output {index} is wanted of row {row}; the step has {rows} tokens, and as many outputs, at most {MAX_OUTPUTS}"
-    )]
+    #[error("output {index} is requested for row {row}; the step has {rows} tokens and at most {MAX_OUTPUTS} outputs")]
     Output {
         /// Position in the requested outputs.
         index: usize,
@@ -79,7 +77,7 @@ pub enum StepError {
         rows: usize,
     },
     /// The context has no room for the tokens.
-    #[error("the context is full: {position} tokens, {tokens} more do not fit into {context}")]
+    #[error("the context is full: the sequence has {position} tokens, and {tokens} more do not fit into {context}")]
     ContextFull {
         /// Tokens in the sequence.
         position: u32,
@@ -90,7 +88,7 @@ pub enum StepError {
     },
     /// A part of a text is given to a model that reads texts whole.
     #[error(
-        "{tokens} tokens behind {position} of their text; this model reads texts whole, at most {most} tokens in one step"
+        "found {tokens} tokens after the first {position} of a text; this model takes a whole text in one step, at most {most} tokens"
     )]
     Part {
         /// Tokens in the sequence.
@@ -107,7 +105,7 @@ pub enum StepError {
         id: SequenceId,
     },
     /// A sequence is named twice.
-    #[error("sequence {id} is named twice in one step, with another one between")]
+    #[error("sequence {id} appears twice in one step, with another sequence between")]
     SequenceTwice {
         /// The sequence.
         id: SequenceId,
@@ -119,7 +117,7 @@ pub enum StepError {
         id: SequenceId,
     },
     /// The step has more additions than the engine was loaded for.
-    #[error("{found} additions in one step; the engine was loaded for {most}")]
+    #[error("the step has {found} additions; the engine was loaded for at most {most}")]
     TooManyAdditions {
         /// Number of additions.
         found: usize,
@@ -127,7 +125,7 @@ pub enum StepError {
         most: u32,
     },
     /// The engine has its max number of sequences.
-    #[error("there are {most} sequences, as many as the engine was loaded for")]
+    #[error("all {most} sequences that the engine was loaded for exist already")]
     TooManySequences {
         /// Max number of sequences.
         most: u32,
@@ -143,10 +141,10 @@ pub enum StepError {
         kind: std::io::ErrorKind,
     },
     /// Probabilities are requested of a plan without logits.
-    #[error("the plan gives hidden states, which have no probabilities")]
+    #[error("the output of the plan is hidden states, which have no probabilities")]
     NoLogits,
     /// The hidden states do not match the tokens.
-    #[error("{found} numbers of hidden states for {rows} tokens; the plan takes {expected} with each")]
+    #[error("found {found} numbers of hidden states for {rows} tokens; the plan takes {expected} for each token")]
     Hidden {
         /// Elements given.
         found: usize,
@@ -156,7 +154,7 @@ pub enum StepError {
         expected: u32,
     },
     /// A slice has another length than the vocabulary.
-    #[error("{found} logits or probabilities; the vocabulary has {expected}")]
+    #[error("found {found} logits or probabilities; the vocabulary has {expected} tokens")]
     Vocabulary {
         /// Length found.
         found: usize,

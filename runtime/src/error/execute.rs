@@ -68,7 +68,7 @@ pub struct ItemError {
 pub enum Problem {
     /// A slice lies outside its memory.
     #[error(
-        "buffer %{buffer} takes {bytes} bytes at {offset} of {available} (row {row}, column {column}, band {band}, expert {expert})"
+        "buffer %{buffer} needs {bytes} bytes at offset {offset}, but only {available} exist (row {row}, column {column}, band {band}, expert {expert})"
     )]
     Slice {
         /// The kernel's buffer.
@@ -112,7 +112,7 @@ pub enum Problem {
     #[error(transparent)]
     NoDim(#[from] DimError),
     /// The kernel's limit of indices is smaller than the input's.
-    #[error("buffer %{buffer} takes indices below {below}, the input's are below {found}")]
+    #[error("buffer %{buffer} takes indices below {below}, but the input has indices below {found}")]
     Index {
         /// The kernel's buffer.
         buffer: String,

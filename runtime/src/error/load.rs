@@ -28,16 +28,16 @@ pub enum LoadError {
     #[error(transparent)]
     Lock(#[from] LockError),
     /// The plan has only layers, but a model's steps are requested.
-    #[error("the plan has layers of experts, each run on its own, and no steps of a model")]
+    #[error("the plan has expert layers, which run on their own; expected the steps of a model")]
     NoSteps,
     /// A plan cannot run with the weights of the loaded one.
-    #[error("{}", if *streamed { "experts that are streamed belong to their plan: no other one runs with them" } else { "the plan has other weights, states, files or rows than the one that was loaded" })]
+    #[error("{}", if *streamed { "streamed experts belong to one plan; another plan cannot use them" } else { "the plan has other weights, states, files or rows than the loaded plan" })]
     OtherPlan {
         /// Whether streamed experts are the reason.
         streamed: bool,
     },
     /// The plan has a model's steps, but layers are requested.
-    #[error("the plan has a model's steps, and no layers of experts that are run on their own")]
+    #[error("the plan has the steps of a model; expected expert layers, which run on their own")]
     NoLayers,
     /// A kernel of the plan is wrong.
     #[error("the plan is malformed: kernel {kernel:?}: {source}")]
@@ -57,7 +57,7 @@ pub enum LoadError {
     #[error(transparent)]
     Codegen(Box<CodegenError>),
     /// The emulator does not know the target.
-    #[error("target {} runs on every machine; the emulator runs only code for x86-64 targets", target.name())]
+    #[error("the emulator cannot run code for target {}; it runs only x86-64 code", target.name())]
     NotEmulated {
         /// The target.
         target: Target,
@@ -80,7 +80,7 @@ pub enum LoadError {
     },
     /// A model file does not exist.
     #[error(
-        "model file {}: No such file, nor one called {} beside the plan",
+        "model file {}: No such file, and there is no file {} next to the plan",
         path.display(), path.file_name().unwrap_or_default().display()
     )]
     NoModelFile {
@@ -88,7 +88,7 @@ pub enum LoadError {
         path: PathBuf,
     },
     /// The number of model files differs from the plan's.
-    #[error("{found} model file(s) given for a plan that was made from {expected}{}", if *expected == 0 { ": it holds all weights itself" } else { "" })]
+    #[error("found {found} model file(s); the plan was made from {expected}{}", if *expected == 0 { ": it holds all weights itself" } else { "" })]
     FileCount {
         /// Number of files given.
         found: usize,
@@ -97,7 +97,7 @@ pub enum LoadError {
     },
     /// A model file is not the one that the plan was made from.
     #[error(
-        "model file {}: {what} is {found}, the plan was made from a file where it is {expected}; this needs the file that the plan was made from, or the model to be compiled again",
+        "model file {}: {what} is {found}, but the plan was made from a file with {expected}; use that file, or compile the model again",
         path.display()
     )]
     OtherModel {
@@ -111,7 +111,7 @@ pub enum LoadError {
         expected: u64,
     },
     /// The requested context is not possible.
-    #[error("a context of {found} is not possible; this model takes 1 to {most}")]
+    #[error("the context is {found} tokens; expected 1 to {most} for this model")]
     Context {
         /// The requested context.
         found: u32,
@@ -119,7 +119,7 @@ pub enum LoadError {
         most: u32,
     },
     /// The requested number of threads is not possible.
-    #[error("{found} threads are not possible; 1 to {MAX_THREADS} are")]
+    #[error("the number of threads is {found}; expected 1 to {MAX_THREADS}")]
     Threads {
         /// The requested number.
         found: usize,
@@ -129,7 +129,7 @@ pub enum LoadError {
     Memory(#[from] MemoryError),
     /// A weight in the plan's own file has another checksum than when it was written.
     #[error(
-        "{}: weight {name:?} has checksum {found:08x} where {expected:08x} was written: the file is damaged, compile the model again",
+        "{}: weight {name:?} has checksum {found:08x}, expected {expected:08x}: the file is damaged, compile the model again",
         path.display()
     )]
     DamagedWeight {
@@ -146,11 +146,11 @@ pub enum LoadError {
     #[error(transparent)]
     Block(#[from] BlockError),
     /// The plan has weights in its own file, which was not given.
-    #[error("the plan has weights in its own file, and was not loaded from it")]
+    #[error("the plan has weights in its own file, but it was not loaded from that file")]
     NoWeights,
     /// The memory budget is too small.
     #[error(
-        "a memory budget of {} is too small: {} MiB are needed besides experts, and {} MiB with the least of them",
+        "the memory budget of {} is too small: the model needs {} MiB without experts, and {} MiB with the fewest experts",
         Bytes(*budget), mib(*fixed), mib(*needed)
     )]
     Budget {
@@ -163,7 +163,7 @@ pub enum LoadError {
     },
     /// The memory budget is too small, and the plan has no experts that could be streamed.
     #[error(
-        "a memory budget of {} is too small: this takes {} MiB, and keeps all of it in memory; what can stay on the drive are experts of a model in a file, in a plan that was compiled with this budget or a smaller one",
+        "the memory budget of {} is too small: the model needs {} MiB, all of it in memory; to keep experts on the drive, compile a model with experts with this budget or a smaller one",
         Bytes(*budget), mib(*needed)
     )]
     Larger {
@@ -174,7 +174,7 @@ pub enum LoadError {
     },
     /// Experts cannot stay in mapped files, because loading packs them.
     #[error(
-        "experts cannot be read where they are mapped: {weight} is packed when the plan is loaded; compile it without packing, or with packed weights in the plan's own file"
+        "experts cannot be read from the mapped file: {weight} is packed when the plan is loaded; compile the model without packing, or with packed weights in the plan's own file"
     )]
     PackedExperts {
         /// The first such weight.
@@ -182,14 +182,14 @@ pub enum LoadError {
     },
     /// Experts cannot be streamed, because no file has them in the kernels' format.
     #[error(
-        "experts cannot be streamed from the model's own files: {weight} is converted as it is read (FP8, MXFP4, or rows in another order); stream them from a plan that has them packed"
+        "experts cannot be streamed from the model's own files: {weight} is converted when it is read (FP8, MXFP4, or rows in another order); stream them from a plan with packed experts"
     )]
     ConvertedExperts {
         /// The first such weight.
         weight: String,
     },
     /// The counts of chosen experts belong to another model.
-    #[error("which experts are used is known of another model: {0}")]
+    #[error("the record of used experts is from another model: {0}")]
     OtherExperts(#[from] OtherExperts),
     /// Experts cannot be streamed.
     #[error(transparent)]
@@ -260,7 +260,7 @@ impl LoadError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OtherExperts {
     /// The number of layers differs.
-    #[error("{found} layers have experts there, and {expected} here")]
+    #[error("it has {found} layers with experts; expected {expected}")]
     Layers {
         /// Number of layers in the counts.
         found: usize,
@@ -268,7 +268,7 @@ pub enum OtherExperts {
         expected: usize,
     },
     /// The number of experts of a layer differs.
-    #[error("layer {layer} of those with experts has {found} there, and {expected} here")]
+    #[error("expert layer {layer} has {found} experts; expected {expected}")]
     Experts {
         /// Position among the layers with experts.
         layer: usize,

@@ -434,7 +434,7 @@ impl Experts {
             self.trace.iter().for_each(|trace| trace.enter(thread));
             for block in kept.iter().skip(thread).step_by(threads) {
                 if let Err(error) = self.wait(block.group, block.expert) {
-                    tracing::warn!(%block, %error, "an expert that is to stay in memory cannot be read");
+                    tracing::warn!(%block, %error, "cannot read an expert that is kept in memory");
                 }
                 gauge.iter().for_each(|gauge| gauge.add(bytes(block)));
             }

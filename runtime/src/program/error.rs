@@ -31,7 +31,7 @@ pub enum Problem {
         most: u64,
     },
     /// An id names nothing.
-    #[error("{what} {found} does not exist, the plan has {count}")]
+    #[error("{what} {found} does not exist; the plan has {count}")]
     Id {
         /// Kind of the object.
         what: &'static str,
@@ -77,7 +77,7 @@ pub enum Problem {
         expected: u64,
     },
     /// A weight cannot be made from its stored format.
-    #[error("kernels read it as {format} and it is stored as {stored}; {expected}")]
+    #[error("kernels read it as {format}, but it is stored as {stored}; {expected}")]
     Stored {
         /// The format that kernels read.
         format: Format,
@@ -87,7 +87,7 @@ pub enum Problem {
         expected: &'static str,
     },
     /// The shape of a weight does not fit the format that kernels read.
-    #[error("shape {shape:?} is no whole blocks of {format}: {} rows of {} columns", format.rows(), format.block_len())]
+    #[error("shape {shape:?} is not whole blocks of {format}: {} rows of {} columns", format.rows(), format.block_len())]
     Blocks {
         /// The shape.
         shape: Vec<u64>,
@@ -95,7 +95,7 @@ pub enum Problem {
         format: Format,
     },
     /// A buffer has a source that it must not have.
-    #[error("buffer %{buffer} is `{kind}` and comes from {source_name}; {expected}")]
+    #[error("buffer %{buffer} is `{kind}`, but comes from {source_name}; {expected}")]
     Feed {
         /// The kernel's buffer.
         buffer: String,

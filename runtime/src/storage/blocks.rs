@@ -84,7 +84,7 @@ const FIELDS: [(&str, usize, usize); 18] = [
 /// A block that differs from its plan.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{}: {block}: its {what} is {found:#x} where {expected:#x} is right: the file is damaged, compile the model again",
+    "{}: {block}: the {what} is {found:#x}, expected {expected:#x}: the file is damaged, compile the model again",
     path.display()
 )]
 pub struct BlockError {
@@ -285,7 +285,7 @@ mod tests {
         let expected = [&fields[..place], &["payload's checksum"], &fields[place..]].concat();
         assert_eq!(named, expected);
         let error = check(&good, 6).unwrap_err();
-        let expected = "x.ixp: expert 300 of layer 7: its payload's checksum is 0x6 where 0x5 is right";
+        let expected = "x.ixp: expert 300 of layer 7: the payload's checksum is 0x6, expected 0x5";
         assert!(error.to_string().starts_with(expected), "{error}");
         let other = shape.check(Path::new("x"), BlockId { expert: 301, ..BLOCK }, &good, 5).unwrap_err();
         assert_eq!((other.what, other.found, other.expected), ("expert", 300, 301));

@@ -30,7 +30,7 @@ impl LockError {
 }
 
 fn limit_text(limit: Option<u64>) -> String {
-    limit.map_or(String::new(), |limit| format!("; RLIMIT_MEMLOCK, the most that may be locked, is {}", Bytes(limit)))
+    limit.map_or(String::new(), |limit| format!("; the limit on locked memory (RLIMIT_MEMLOCK) is {}", Bytes(limit)))
 }
 
 /// Locks regions and returns their total bytes. The caller keeps them mapped while they are to be

@@ -121,7 +121,7 @@ impl Column {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     /// The system has no anonymous files, or forbids them for this process.
-    #[error("the system has no memory that sequences could share: {0}")]
+    #[error("the system has no memory for sequences to share: {0}")]
     NoFile(String),
     /// The system refuses to write or map them.
     #[error("the system refused to share a sequence's memory: {0}")]
@@ -213,7 +213,7 @@ impl Pool {
         let mut last = self.refusal.lock().unwrap_or_else(PoisonError::into_inner);
         if last.is_none() {
             // Warns once, because it will happen again.
-            tracing::warn!(%refusal, "what sequences begin with is copied, not shared");
+            tracing::warn!(%refusal, "prefixes of sequences are copied, not shared");
         }
         *last = Some(refusal);
     }

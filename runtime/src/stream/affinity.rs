@@ -132,7 +132,7 @@ pub fn prefer_short_slices() -> io::Result<()> {
     match unsafe { libc::sched_getscheduler(0) } {
         libc::SCHED_OTHER => {}
         ..0 => return Err(io::Error::last_os_error()),
-        _ => return Err(io::Error::other("somebody chose another policy for it")),
+        _ => return Err(io::Error::other("the thread has another scheduling policy")),
     }
     // SAFETY: all fields are numbers, and 0 is a valid number.
     let mut attributes: libc::sched_attr = unsafe { std::mem::zeroed() };

@@ -90,7 +90,7 @@ pub enum FileError {
     },
     /// The drive has no room for a plan with its weights. The part that is already written is kept.
     #[error(
-        "{}: {source}: {left} bytes more are needed of {needed}; what is written stays in {}: make room and compile again to go on there",
+        "{}: {source}: {left} of {needed} bytes are not written yet; {} keeps the written part: free some space and compile again to continue",
         path.display(), part.display()
     )]
     Space {
@@ -145,7 +145,7 @@ impl FileError {
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FormatError {
     /// The file is not a plan.
-    #[error("is no plan: starts with {found:02x?}, a plan starts with {MAGIC:02x?}")]
+    #[error("is not a plan: starts with {found:02x?}, a plan starts with {MAGIC:02x?}")]
     Magic {
         /// The first bytes.
         found: Vec<u8>,
@@ -165,7 +165,7 @@ pub enum FormatError {
         expected: u64,
     },
     /// The file goes on after its expected end.
-    #[error("has {found} bytes, its header says {expected}")]
+    #[error("has {found} bytes, but its header has a length of {expected}")]
     Trailing {
         /// Bytes found.
         found: u64,
@@ -173,14 +173,14 @@ pub enum FormatError {
         expected: u64,
     },
     /// The payload is longer than the limit.
-    #[error("has a payload of {found} bytes, at most {MAX_PAYLOAD} are read")]
+    #[error("has a payload of {found} bytes; the limit is {MAX_PAYLOAD}")]
     TooLong {
         /// The length in the header.
         found: u64,
     },
     /// The header is damaged.
     #[error(
-        "has a header with checksum {found:08x} that says {expected:08x}: the file is damaged, compile the model again"
+        "has a header with checksum {found:08x}, expected {expected:08x}: the file is damaged, compile the model again"
     )]
     Header {
         /// The checksum computed from the header.
@@ -189,7 +189,7 @@ pub enum FormatError {
         expected: u32,
     },
     /// The weights have another length than the plan declares.
-    #[error("has {found} bytes of weights, its plan {expected}")]
+    #[error("has {found} bytes of weights, but its plan has {expected}")]
     Weights {
         /// The length in the header.
         found: u64,
@@ -197,7 +197,7 @@ pub enum FormatError {
         expected: u64,
     },
     /// The file has another number of checksums than the plan has weights in it.
-    #[error("has {found} checksums of weights, its plan {expected} weights")]
+    #[error("has {found} checksums of weights, but its plan has {expected} weights")]
     Checksums {
         /// The number in the header.
         found: u32,
@@ -206,7 +206,7 @@ pub enum FormatError {
     },
     /// The checksums of the weights are damaged.
     #[error(
-        "has damaged checksums of its weights: {found:08x} where its header says {expected:08x}; compile the model again"
+        "has damaged checksums of its weights: their checksum is {found:08x}, expected {expected:08x}; compile the model again"
     )]
     WeightChecksums {
         /// The checksum computed from the checksums.
@@ -215,9 +215,7 @@ pub enum FormatError {
         expected: u32,
     },
     /// The payload is damaged.
-    #[error(
-        "has checksum {found:08x} where its header says {expected:08x}: the file is damaged, compile the model again"
-    )]
+    #[error("has checksum {found:08x}, expected {expected:08x}: the file is damaged, compile the model again")]
     Checksum {
         /// The checksum computed from the payload.
         found: u32,
@@ -225,7 +223,7 @@ pub enum FormatError {
         expected: u32,
     },
     /// The payload is undamaged, but is not a plan.
-    #[error("does not decode as a plan: {source}")]
+    #[error("cannot be decoded as a plan: {source}")]
     Decode {
         /// The decoder's error.
         source: decode::DecodeError,

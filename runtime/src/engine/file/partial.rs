@@ -271,7 +271,7 @@ impl Partial {
         let emptied = self.journal.set_len(0).and_then(|()| self.journal.sync_data());
         let removed = [&self.journal_path, &self.part].map(fs::remove_file);
         if let Some(error) = [emptied].into_iter().chain(removed).find_map(Result::err) {
-            tracing::debug!(part = %self.part.display(), %error, "what was written stays");
+            tracing::debug!(part = %self.part.display(), %error, "cannot remove the unfinished file");
         }
     }
 

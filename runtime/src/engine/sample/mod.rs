@@ -60,7 +60,7 @@ const LOWEST_LOGIT: f32 = -1.0e30;
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum SampleError {
     /// The logits are missing.
-    #[error("there are no logits; the last step wanted no such output")]
+    #[error("there are no logits, because the last step did not request this output")]
     NoLogits,
     /// A logit is NaN or infinite.
     #[error("the logit of token {token} is {value}; the model or its weights are broken")]

@@ -18,7 +18,7 @@ pub enum SavedError {
         source: io::Error,
     },
     /// The file is not a saved state.
-    #[error("is no saved state: starts with {found:02x?}, a saved state starts with {expected:02x?}")]
+    #[error("is not a saved state: starts with {found:02x?}, a saved state starts with {expected:02x?}")]
     Magic {
         /// The first bytes.
         found: [u8; 8],
@@ -26,7 +26,7 @@ pub enum SavedError {
         expected: [u8; 8],
     },
     /// The file is not a saved state. Its content is not reported.
-    #[error("is no saved state")]
+    #[error("is not a saved state")]
     NoState,
     /// The state has another version.
     #[error("is a saved state of version {found}, this build reads version {VERSION}; save it again")]
@@ -35,7 +35,7 @@ pub enum SavedError {
         found: u32,
     },
     /// The file has another length than its header declares.
-    #[error("has {found} bytes, its header says {expected}: the file is damaged or was cut short")]
+    #[error("has {found} bytes, but its header has a length of {expected}: the file is damaged or was cut short")]
     Length {
         /// Bytes found.
         found: u64,
@@ -43,7 +43,7 @@ pub enum SavedError {
         expected: u64,
     },
     /// A part of the file is damaged.
-    #[error("has checksum {found:08x} in {part} where {expected:08x} is written: the file is damaged")]
+    #[error("has checksum {found:08x} in {part}, expected {expected:08x}: the file is damaged")]
     Checksum {
         /// Name of the part.
         part: String,
@@ -54,7 +54,7 @@ pub enum SavedError {
     },
     /// The state was saved by another plan.
     #[error(
-        "was saved by another plan ({found}); this one ({expected}) has other states or other kernels, so that it would not go on as it did"
+        "was saved by another plan ({found}); this plan ({expected}) has other states or kernels and cannot continue it"
     )]
     OtherPlan {
         /// Digest of the plan that saved it.
@@ -64,7 +64,7 @@ pub enum SavedError {
     },
     /// The state was saved with another model's weights.
     #[error(
-        "was saved with other weights ({found}) than these ({expected}): another model, or a plan with weights of its own where this has a model file's"
+        "was saved with other weights ({found}); these are {expected}: another model, or weights in the plan instead of a model file"
     )]
     OtherModel {
         /// Digest of the weights that it was saved with.
@@ -73,7 +73,7 @@ pub enum SavedError {
         expected: String,
     },
     /// The state has a part of a sequence where a whole one is needed, or the reverse.
-    #[error("has positions from {found} on, where those from {expected} on are needed")]
+    #[error("has positions from {found} on; expected positions from {expected} on")]
     From {
         /// The state's first position.
         found: u32,
@@ -81,7 +81,7 @@ pub enum SavedError {
         expected: u32,
     },
     /// The state has more positions than the context.
-    #[error("has {found} positions, and the context {context}")]
+    #[error("has {found} positions, but the context has only {context} (use a larger context)")]
     Positions {
         /// Number of positions.
         found: u32,
@@ -89,7 +89,7 @@ pub enum SavedError {
         context: u32,
     },
     /// A number in the header is out of range.
-    #[error("says {what} {found}, must be {expected}")]
+    #[error("has {what} {found}, must be {expected}")]
     Number {
         /// Name of the number.
         what: String,
@@ -109,7 +109,7 @@ pub enum SavedError {
         vocabulary: u32,
     },
     /// The states cannot be restored at this position.
-    #[error("cannot be gone on with at position {position}: of {state} the last positions before it are not there")]
+    #[error("cannot be continued at position {position}: the last positions of {state} before it are missing")]
     NotHeld {
         /// The position.
         position: u32,
@@ -123,9 +123,7 @@ pub enum SavedError {
         id: SequenceId,
     },
     /// The number of tokens does not match the states.
-    #[error(
-        "{found} tokens were given for a sequence that holds {held}; as many at least are needed, and at most {most}"
-    )]
+    #[error("found {found} tokens for a sequence that holds {held}; expected {held} to {most} tokens")]
     Tokens {
         /// Number of tokens given.
         found: usize,

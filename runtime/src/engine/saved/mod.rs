@@ -466,11 +466,7 @@ impl Engine {
             && (!has_copies(self.of().states) || facts.copies.last() == Some(&end));
         if !complete {
             let (what, found) = ("a copy at".to_owned(), facts.copies.last().copied().unwrap_or(0).into());
-            return Err(SavedError::Number {
-                what,
-                found,
-                expected: format!("{end}, behind the places of all states"),
-            });
+            return Err(SavedError::Number { what, found, expected: format!("{end}, after the places of all states") });
         }
         self.forget_logits();
         let stand = self.stand(&[&facts], end, id)?;

@@ -77,6 +77,6 @@ impl std::str::FromStr for Kind {
     fn from_str(text: &str) -> Result<Kind, String> {
         let found = Kind::ALL.iter().find(|(name, _)| *name == text).map(|(_, kind)| *kind);
         let names = || Kind::ALL.map(|(name, _)| name).join(", ");
-        found.ok_or_else(|| format!("{text:?} is no cache policy; right would be one of {}", names()))
+        found.ok_or_else(|| format!("{text:?} is not a cache policy; expected one of {}", names()))
     }
 }

@@ -125,7 +125,7 @@ impl Auto {
             Phase::With(strategy, _) => format!("measuring with {strategy}"),
             Phase::Kept(strategy) if self.compared.is_none() => format!("beginning with {strategy}"),
             Phase::Kept(strategy) => format!("using {strategy}"),
-            Phase::Resting if self.rest == 1 => "measuring behind the first tokens".to_string(),
+            Phase::Resting if self.rest == 1 => "measuring after the first tokens".to_string(),
             Phase::Resting => "prediction does not pay".to_string(),
         };
         match self.compared {
@@ -141,7 +141,7 @@ impl Auto {
     pub fn decided(&self) -> Decided {
         let gained = |strategy: Strategy| {
             let gain = self.gains.iter().find(|(other, _)| *other == strategy).map_or(0, |(_, gain)| *gain);
-            format!("{gain} reads more of use than for nothing, of {WINDOW} tokens")
+            format!("{gain} more useful than useless reads in {WINDOW} tokens")
         };
         let others = |tried: Option<Strategy>| {
             let others = Strategy::ALL.into_iter().filter(move |(_, strategy)| Some(*strategy) != tried);
@@ -155,7 +155,7 @@ impl Auto {
                     true => (router, NOTHING.to_owned(), "they miss most, and early routers seldom cost anything"),
                     false => (NOTHING.to_owned(), router, "the plan has no early routers"),
                 };
-                let later = "it knows nothing before them, and is measured behind them";
+                let later = "it has no data before them, and is measured after them";
                 let learn = [Strategy::Previous, Strategy::Frequency].map(|other| (name(other), later.to_owned()));
                 let chosen = format!("{chosen} for the first {FIRST} tokens");
                 let rejected = [(lost, why.to_owned())].into_iter().chain(learn).collect();

@@ -88,7 +88,7 @@ impl FromStr for Choice {
             (_, Some(strategy)) => Ok(Choice::Always(strategy)),
             _ => {
                 let names = Strategy::ALL.map(|(name, _)| name).join(", ");
-                Err(format!("{text:?} is no way to read ahead; right would be off, {names} or auto"))
+                Err(format!("{text:?} is not a prefetch strategy; expected off, {names} or auto"))
             }
         }
     }
@@ -327,7 +327,7 @@ impl Predictions {
     pub fn explain(&self) -> String {
         match self.choice {
             Choice::Off => "prediction is off".into(),
-            Choice::Always(strategy) => format!("{strategy}, as was asked for"),
+            Choice::Always(strategy) => format!("{strategy}, as requested"),
             Choice::Auto => self.auto.explain(),
         }
     }

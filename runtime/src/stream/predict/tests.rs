@@ -156,7 +156,7 @@ fn auto_tells_what_lost() {
     let of = |pairs: &[(&str, &str)]| -> Vec<(String, String)> {
         pairs.iter().map(|(what, why)| ((*what).to_owned(), (*why).to_owned())).collect()
     };
-    let gained = |gain: i64| format!("{gain} reads more of use than for nothing, of {WINDOW} tokens");
+    let gained = |gain: i64| format!("{gain} more useful than useless reads in {WINDOW} tokens");
     let others = [("frequency", &*gained(-15)), ("router", &gained(0))];
     assert_eq!((&*paid.chosen, paid.why), ("previous", Some(format!("80.0ms a token; {}", gained(30)))));
     assert_eq!(paid.rejected, of(&[&[("no prediction", "100.0ms a token")][..], &others].concat()));

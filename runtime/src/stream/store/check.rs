@@ -22,30 +22,34 @@ pub fn blocks(blocks: &[Block], files: &Files, packs: bool) -> Result<HashMap<Bl
             Err(StreamError::BadBlock { block: id, what, found, expected: expected.into() })
         };
         if number >= MOST_BLOCKS {
-            return bad("the number of blocks before it", number as u64, "there can be 4194304");
+            return bad("the number of blocks before it", number as u64, "expected at most 4194304");
         }
         if id.group >= MOST_GROUPS {
-            return bad("its layer", id.group.into(), "it has to be below 65536");
+            return bad("its layer", id.group.into(), "expected a number below 65536");
         }
         if let Some(first) = numbers.insert(id, number as u32) {
-            return bad("its description", number as u64, &format!("number {first} describes it too"));
+            return bad("its description", number as u64, &format!("block number {first} has the same id"));
         }
         if block.extents.is_empty() {
-            return bad("the number of its extents", 0, "it needs at least one");
+            return bad("the number of its extents", 0, "expected at least one");
         }
         match block.form {
             Form::Raw { .. } if !packs => return bad("a raw block's packer", 0, "raw blocks need one"),
             Form::Raw { bytes } if bytes == 0 || bytes > MOST_BYTES => {
-                return bad("its packed length", bytes, "it has to be 1 to 2^38 bytes");
+                return bad("its packed length", bytes, "expected 1 to 2^38 bytes");
             }
             _ => {}
         }
         for extent in &block.extents {
             if extent.file as usize >= files.count() {
-                return bad("a file's number", extent.file.into(), &format!("there are {} files", files.count()));
+                return bad(
+                    "a file's number",
+                    extent.file.into(),
+                    &format!("expected a number below {}", files.count()),
+                );
             }
             if extent.bytes == 0 || extent.bytes > MOST_BYTES {
-                return bad("an extent's length", extent.bytes, "it has to be 1 to 2^38 bytes");
+                return bad("an extent's length", extent.bytes, "expected 1 to 2^38 bytes");
             }
             let length = files.bytes(extent.file);
             let end = extent.offset.saturating_add(extent.bytes);
@@ -59,14 +63,14 @@ pub fn blocks(blocks: &[Block], files: &Files, packs: bool) -> Result<HashMap<Bl
             for extent in &block.extents {
                 if extent.at > MOST_BYTES || extent.at % PAGE != extent.head() {
                     let expected =
-                        format!("it has to lie {} bytes behind a page's begin, as in the file", extent.head());
+                        format!("expected {} bytes after the start of a page, as in the file", extent.head());
                     return bad("an extent's place in the slot", extent.at, &expected);
                 }
                 places.push((extent.at - extent.head(), extent.span()));
             }
             places.sort_unstable();
             if let Some(pair) = places.windows(2).find(|pair| pair[0].0 + pair[0].1 > pair[1].0) {
-                return bad("an extent's page in the slot", pair[1].0, "another extent is read to it too");
+                return bad("an extent's page in the slot", pair[1].0, "another extent uses the same page");
             }
         }
     }

@@ -668,7 +668,7 @@ impl Arrived<'_> {
 
 impl Drop for Arrived<'_> {
     fn drop(&mut self) {
-        self.end(Err("whoever packed it gave up".into()));
+        self.end(Err("the thread that packed it stopped".into()));
     }
 }
 
