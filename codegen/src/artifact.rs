@@ -16,7 +16,7 @@ use crate::x64::{self, X64Error};
 #[derive(Debug, thiserror::Error)]
 pub enum CodegenError {
     /// This machine can't run the target's code.
-    #[error("target {} can't run here: this machine lacks {}", target.name(), cpu::list(missing))]
+    #[error("target {} cannot run here: this machine lacks {}", target.name(), cpu::list(missing))]
     MissingFeatures {
         /// The target.
         target: Target,

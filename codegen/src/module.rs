@@ -50,7 +50,7 @@ type Entry = unsafe extern "C" fn(*const *mut u8, *const i64);
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ArgumentError {
     /// The kernel number is out of range.
-    #[error("there is no kernel {kernel}: the module has {kernels} kernels")]
+    #[error("there is no kernel {kernel}; the module has {kernels} kernels")]
     Kernel {
         /// The requested number.
         kernel: usize,
@@ -58,7 +58,7 @@ pub enum ArgumentError {
         kernels: usize,
     },
     /// Wrong number of dims or buffers.
-    #[error("{found} {what}; the kernel has {expected}")]
+    #[error("found {found} {what}; the kernel has {expected}")]
     Count {
         /// `dims` or `buffers`.
         what: &'static str,

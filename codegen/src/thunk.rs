@@ -38,7 +38,7 @@ const REPORTED: [&str; 8] =
 
 /// The code broke the calling convention.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the code returned with {} changed; a function of the System V convention keeps them", changed.join(", "))]
+#[error("the code changed {}, which the System V calling convention preserves", changed.join(", "))]
 pub struct ConventionError {
     /// Registers and flags that changed.
     pub changed: Vec<&'static str>,

@@ -45,7 +45,7 @@ const COLUMNS_AT: usize = 16;
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum TileFault {
     /// `ldtilecfg` requests a palette that does not exist.
-    #[error("#GP: byte 0 of the tile configuration asks for palette {palette}; there are palettes 0 and 1")]
+    #[error("#GP: byte 0 of the tile configuration selects palette {palette}; the palettes are 0 and 1")]
     Palette {
         /// Value of byte 0.
         palette: u8,
@@ -94,7 +94,7 @@ pub enum TileFault {
         colsb: u16,
     },
     /// A tile is used before `ldtilecfg` or after `tilerelease`.
-    #[error("#UD: tmm{tile} is used while no tiles are configured; ldtilecfg comes first, tilerelease last")]
+    #[error("#UD: tmm{tile} is used, but no tiles are configured; run ldtilecfg first and tilerelease last")]
     NotConfigured {
         /// The tile.
         tile: usize,
@@ -120,7 +120,7 @@ pub enum TileFault {
         colsb: usize,
     },
     /// A load or store would start after the last row.
-    #[error("#UD: the tile configuration says to go on at row {start_row}, but tmm{tile} has {rows} rows")]
+    #[error("#UD: the tile configuration has start row {start_row}, but tmm{tile} has {rows} rows")]
     StartRow {
         /// The tile.
         tile: usize,
@@ -148,7 +148,9 @@ pub enum TileFault {
         a_rows: usize,
     },
     /// The result of a product has rows of another length than the second factor.
-    #[error("#UD: rows of tmm{sum} have {sum_colsb} bytes, of its second factor tmm{b} {b_colsb}; they must be equal")]
+    #[error(
+        "#UD: rows of tmm{sum} have {sum_colsb} bytes, rows of its second factor tmm{b} have {b_colsb}; they must be equal"
+    )]
     ColumnsDiffer {
         /// The tile of the sums.
         sum: usize,

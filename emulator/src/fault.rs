@@ -66,7 +66,7 @@ pub enum FaultKind {
         bytes: usize,
     },
     /// An address is near no buffer.
-    #[error("{} of {bytes} bytes at address {address:#x}, near no buffer", access(*write))]
+    #[error("{} of {bytes} bytes at address {address:#x}, outside all buffers", access(*write))]
     Unmapped {
         /// The address.
         address: u64,
@@ -84,7 +84,7 @@ pub enum FaultKind {
         write: bool,
     },
     /// An aligned access has an unaligned address.
-    #[error("access of {bytes} bytes at address {address:#x}, which is no multiple of {alignment}")]
+    #[error("access of {bytes} bytes at address {address:#x}, which is not a multiple of {alignment}")]
     Misaligned {
         /// The address.
         address: u64,

@@ -96,7 +96,8 @@ impl<'a> Memory<'a> {
     pub fn map(&mut self, slice: Slice<'a>) -> Result<u64, Trap> {
         let slot = self.regions.len();
         if slot >= SLOTS || slice.len as u64 >= MIDDLE - ALIGNMENT {
-            let reason = format!("buffer `{}`, number {slot} with {} bytes, has no room", slice.name, slice.len);
+            let reason =
+                format!("no address space for buffer `{}`, number {slot} with {} bytes", slice.name, slice.len);
             return Err(Box::new(FaultKind::Arguments { reason }));
         }
         let base = ((slot as u64) << SLOT_BITS) + MIDDLE + (slice.ptr.addr() as u64 % ALIGNMENT);

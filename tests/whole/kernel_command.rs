@@ -227,7 +227,7 @@ fn cost_counts_loops_for_machines_that_are_not_here() {
     let unknown = "error: the kernel has no buffer \"weights\"; it has x, w, y, scratch\n";
     assert_eq!(wrong("weights=l2"), (Some(65), unknown.into()));
     let (status, said) = wrong("w=l4");
-    assert!(status == Some(2) && said.contains("there are l1, l2, l3 and memory"), "{status:?}: {said}");
+    assert!(status == Some(2) && said.contains("the levels are l1, l2, l3 and memory"), "{status:?}: {said}");
 }
 
 /// Errors in kernel IR are shown as errors in graph IR are: with a position that editors find, the

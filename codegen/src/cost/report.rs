@@ -143,7 +143,7 @@ fn describe(instruction: &Instruction) -> Unknown {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WholeError {
     /// The number of dims is wrong.
-    #[error("{found} dims; the kernel has {}: {}", expected.len(), expected.join(", "))]
+    #[error("found {found} dims; the kernel has {}: {}", expected.len(), expected.join(", "))]
     Count {
         /// The number given.
         found: usize,

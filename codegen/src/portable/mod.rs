@@ -118,7 +118,7 @@ pub enum PortableError {
         ty: Type,
     },
     /// The kernel exceeds a limit.
-    #[error("kernel `{kernel}` has {found} {what}; at most {most} are compiled")]
+    #[error("kernel `{kernel}` has {found} {what}; the limit is {most}")]
     TooLarge {
         /// Name of the kernel.
         kernel: String,
@@ -138,7 +138,9 @@ pub enum PortableError {
         message: String,
     },
     /// Cranelift would call a library function: this lowering lacks an expansion for this CPU.
-    #[error("kernel `{kernel}` would call {calls}, since this CPU lacks an instruction; compiled kernels call nothing")]
+    #[error(
+        "kernel `{kernel}` would call {calls}, because this CPU lacks an instruction; kernels must not call functions"
+    )]
     RuntimeCall {
         /// Name of the kernel.
         kernel: String,

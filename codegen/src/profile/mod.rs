@@ -221,7 +221,7 @@ pub(crate) fn placed(kernels: &[Placed<'_>]) -> Option<gdb::Registered> {
     let lines = sources.as_ref().filter(|_| kept.profiles.gdb).map(|sources| dwarf::sections(&named, sources.folder()));
     drop(open);
     let lines = lines.transpose().unwrap_or_else(|error| {
-        tracing::warn!(%error, "gdb is told no lines");
+        tracing::warn!(%error, "cannot register lines with gdb");
         None
     });
     kept.profiles.gdb.then(|| gdb::Registered::new(elf::of(&named, &lines.unwrap_or_default())))

@@ -94,10 +94,12 @@ pub enum X64Error {
         ty: Type,
     },
     /// More tiles are live at once than there are registers.
-    #[error("more tiles are live at once than there are tile registers, which are never spilled")]
+    #[error("more tiles are live at once than the target has tile registers, and tiles cannot be spilled")]
     OutOfTiles,
     /// A tile would have to be copied.
-    #[error("statement {statement} needs a copy of a tile: an accumulator has one use, and factors are two tiles")]
+    #[error(
+        "statement {statement} needs a copy of a tile: use an accumulator only once, and two different tiles as factors"
+    )]
     TileCopy {
         /// The statement, counted in the order of the kernel's text.
         statement: u32,
@@ -114,7 +116,7 @@ pub enum X64Error {
         most: u32,
     },
     /// The kernel exceeds a limit.
-    #[error("the kernel has {found} {what}; at most {most} are compiled")]
+    #[error("the kernel has {found} {what}; the limit is {most}")]
     TooLarge {
         /// The counted thing, such as `instructions`.
         what: &'static str,

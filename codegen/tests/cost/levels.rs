@@ -117,7 +117,7 @@ fn what_cannot_be_counted_says_why() {
     );
     assert_eq!(
         of(&[1 << 30], &[]),
-        "caches are not counted: the kernel touches 4294967296 lines for these dims, and at most 268435456 are walked"
+        "cannot simulate the caches: the kernel touches 4294967296 lines for these dims; the limit is 268435456"
     );
     assert!(matches!(counted(&copy(64), "zen4", &[], &[]), Err(LevelsError::Whole(WholeError::Count { .. }))));
     // With no iterations, only the cycles outside of loops remain.

@@ -33,7 +33,7 @@ pub enum LevelsError {
         expected: Vec<String>,
     },
     /// The walk would be too long.
-    #[error("caches are not counted: the kernel touches {touches} lines for these dims, and at most {most} are walked")]
+    #[error("cannot simulate the caches: the kernel touches {touches} lines for these dims; the limit is {most}")]
     TooLong {
         /// Min lines that the kernel touches.
         touches: u64,

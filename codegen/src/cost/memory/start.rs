@@ -17,13 +17,13 @@ pub struct Start {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StartError {
     /// The text has no `=`.
-    #[error("{found:?} is no BUFFER=LEVEL, such as w=memory")]
+    #[error("{found:?} is not BUFFER=LEVEL; expected for example w=memory")]
     Form {
         /// The text.
         found: String,
     },
     /// The level does not exist.
-    #[error("there is no level {found:?}; there are l1, l2, l3 and memory")]
+    #[error("there is no level {found:?}; the levels are l1, l2, l3 and memory")]
     Level {
         /// The text after the `=`.
         found: String,
@@ -52,7 +52,7 @@ mod tests {
         assert_eq!("w=memory".parse(), start(Level::Memory));
         assert_eq!("%w=L3".parse(), start(Level::L3));
         let said = |text: &str| text.parse::<Start>().map_err(|error| error.to_string());
-        assert_eq!(said("w"), Err("\"w\" is no BUFFER=LEVEL, such as w=memory".into()));
-        assert_eq!(said("w=l4"), Err("there is no level \"l4\"; there are l1, l2, l3 and memory".into()));
+        assert_eq!(said("w"), Err("\"w\" is not BUFFER=LEVEL; expected for example w=memory".into()));
+        assert_eq!(said("w=l4"), Err("there is no level \"l4\"; the levels are l1, l2, l3 and memory".into()));
     }
 }
