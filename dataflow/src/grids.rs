@@ -32,7 +32,7 @@ const MAX_BYTES: u64 = 1 << 20;
 #[derive(Debug, thiserror::Error)]
 pub enum GridFileError {
     /// The text is neither a name nor a path.
-    #[error("there is no grid `{name}`; use one of {names}, or a path that ends in .toml")]
+    #[error("there is no grid `{name}`; expected one of {names}, or a path that ends in .toml")]
     Unknown {
         /// The requested name.
         name: String,

@@ -11,7 +11,7 @@ const NAMED: usize = 8;
 
 /// The memory of a PE is too small for its contents.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("PE ({x}, {y}) holds {found} bytes and has {available}: {}", list(items, *more))]
+#[error("PE ({x}, {y}) needs {found} bytes, but has {available}: {}", list(items, *more))]
 pub struct MemoryError {
     /// Column of the PE.
     pub x: u32,

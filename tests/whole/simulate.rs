@@ -219,7 +219,7 @@ fn what_is_planted_in_a_placed_model_is_caught() {
     let mut full = sound.clone();
     full.grid.pe.sram_bytes = most + full.grid.pe.reserved_bytes - 1;
     let error = Machine::new(full).unwrap_err().to_string();
-    assert!(error.contains(&format!("holds {most} bytes and has {}", most - 1)), "{error}");
+    assert!(error.contains(&format!("needs {most} bytes, but has {}", most - 1)), "{error}");
 
     // Every missing stream is noticed: no other stream brings its bytes.
     let mut faults = HashSet::new();

@@ -39,9 +39,9 @@ pub enum Fault {
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Fault::Missing => "come from nobody; each must come once",
-            Fault::Twice => "come twice; each must come once",
-            Fault::Positions => "do not come from one part at all positions that they are wanted for",
+            Fault::Missing => "are not sent by any program; each byte must be sent once",
+            Fault::Twice => "are sent twice; each byte must be sent once",
+            Fault::Positions => "are not sent by one part for all positions that need them",
         })
     }
 }
@@ -281,7 +281,8 @@ fn whole_rows(d: &Descriptor) -> Result<(), CheckError> {
     }
     for (number, tensor) in (0..).zip(&d.tensors) {
         if let Some(end) = ends.get(&number).filter(|end| **end != tensor.row_bytes) {
-            let problem = format!("rows of {} bytes, of which {end} are made; they must end there", tensor.row_bytes);
+            let problem =
+                format!("rows have {} bytes, but programs write {end} bytes; both must be equal", tensor.row_bytes);
             return Err(malformed(format!("tensor {number} ({})", tensor.name), problem));
         }
     }

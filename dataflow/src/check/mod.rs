@@ -108,7 +108,7 @@ pub enum CheckError {
         height: u32,
     },
     /// A port receives a tensor that no stream brings.
-    #[error("{program}: port {port} receives {tensor}, which no stream brings")]
+    #[error("{program}: port {port} receives {tensor}, but no stream sends it")]
     NothingSent {
         /// The program.
         program: String,
@@ -118,7 +118,7 @@ pub enum CheckError {
         tensor: String,
     },
     /// A stream goes to a program without a port for it.
-    #[error("stream {stream} brings {tensor} to {program}, which has no port that receives it")]
+    #[error("stream {stream} sends {tensor} to {program}, which has no port for it")]
     NobodyReceives {
         /// Number of the stream.
         stream: usize,
@@ -128,7 +128,7 @@ pub enum CheckError {
         program: String,
     },
     /// A program makes a tensor that no stream takes away.
-    #[error("{program}: port {port} sends {tensor}, which no stream takes away")]
+    #[error("{program}: port {port} sends {tensor}, but no stream takes it")]
     NobodyTakes {
         /// The program.
         program: String,
@@ -238,11 +238,11 @@ impl Machine {
             outlets = outlets.saturating_add(count.saturating_mul(sends));
             for (what, found, most) in [
                 ("instances", instances, MOST_INSTANCES),
-                ("rows that there is room for", arrivals, MOST_ARRIVALS),
+                ("rows in buffers", arrivals, MOST_ARRIVALS),
                 ("outlets", outlets, 2 * MOST_INSTANCES),
             ] {
                 if found > most {
-                    let problem = format!("with it there are {found} {what}; {most} are the most");
+                    let problem = format!("the number of {what} is then {found}; the limit is {most}");
                     return Err(malformed(program_name(&descriptor, number), problem));
                 }
             }
@@ -289,5 +289,5 @@ fn exists(what: impl fmt::Display, kind: &str, index: u32, count: usize) -> Resu
     if (index as usize) < count {
         return Ok(());
     }
-    Err(malformed(what, format!("{kind} {index}, of which there are {count}")))
+    Err(malformed(what, format!("{kind} {index} does not exist; the number of them is {count}")))
 }

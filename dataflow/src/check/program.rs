@@ -39,7 +39,7 @@ pub(super) fn check_program(
     if let Some(state) = program.state {
         exists(what(), "state", state, d.states.len())?;
         if program.axis != Axis::Tokens {
-            return wrong("it works on a state and fires for something else than tokens".to_owned());
+            return wrong("it works on a state, but does not fire for tokens".to_owned());
         }
         if program.columns != d.states[state as usize].heads {
             let heads = d.states[state as usize].heads;
@@ -52,7 +52,7 @@ pub(super) fn check_program(
         return wrong("it has no columns".to_owned());
     }
     if d.instances(program) > MOST_INSTANCES {
-        return wrong(format!("{} instances; {MOST_INSTANCES} are the most", d.instances(program)));
+        return wrong(format!("it has {} instances; the limit is {MOST_INSTANCES}", d.instances(program)));
     }
     let kernel = &kernels[program.kernel as usize];
     if program.dims.len() != kernel.dims.len() || program.ports.len() != kernel.buffers.len() {
@@ -61,7 +61,7 @@ pub(super) fn check_program(
         return wrong(format!("{found} dims and {ports} ports; kernel {} has {dims} and {buffers}", kernel.name));
     }
     if !program.ports.iter().any(|port| received(port).is_some()) {
-        return wrong("it receives nothing, and would not know when to fire".to_owned());
+        return wrong("it receives nothing, so it would never fire".to_owned());
     }
     let (columns, parts, experts) = (program.columns, d.parts(program), d.experts(program));
     for (i, port) in program.ports.iter().enumerate() {
@@ -90,7 +90,7 @@ pub(super) fn check_program(
                 if slices > MOST_INSTANCES {
                     return Err(malformed(
                         at(),
-                        format!("{slices} parts of all columns; {MOST_INSTANCES} are the most"),
+                        format!("it receives {slices} parts for all columns; the limit is {MOST_INSTANCES}"),
                     ));
                 }
             }
@@ -100,7 +100,7 @@ pub(super) fn check_program(
                 if tensor.source != TensorSource::Programs || tensor.axis != program.axis {
                     return Err(malformed(
                         at(),
-                        format!("it sends {}, whose rows are others than it fires for", tensor.name),
+                        format!("it sends {}, but it does not fire for rows of that tensor", tensor.name),
                     ));
                 }
             }
@@ -126,7 +126,7 @@ pub(super) fn check_program(
     }
     let steps = steps.of(kernels, program.kernel, &values);
     if steps > MOST_STEPS {
-        return wrong(format!("kernel {} takes {steps} steps for a row; {MOST_STEPS} are the most", kernel.name));
+        return wrong(format!("kernel {} takes {steps} steps for a row; the limit is {MOST_STEPS}", kernel.name));
     }
     for (i, (buffer, port)) in kernel.buffers.iter().zip(&program.ports).enumerate() {
         let (right, found) = (evaluate(&buffer.size, &values), port_bytes(d, program, port));
@@ -157,7 +157,7 @@ pub(super) fn check_program(
         };
         let may_write = matches!(port, Port::Send(_) | Port::Keys(_) | Port::Values(_) | Port::Scratch { .. });
         if writes && !may_write {
-            return wrong(format!("port {i} is not to be written; kernel {} writes %{}", kernel.name, buffer.name));
+            return wrong(format!("port {i} must not be written, but kernel {} writes %{}", kernel.name, buffer.name));
         }
         if matches!(buffer.kind, BufferKind::Index { .. })
             && !matches!(port, Port::PositionBlock | Port::PositionLane | Port::SlotNumbers(_))
@@ -205,7 +205,7 @@ fn check_receive(d: &Descriptor, at: &str, program: &Program, slice: &Slice, wha
         return Ok(());
     }
     let name = &tensor.name;
-    Err(malformed(at, format!("it receives {name} (rows of {axis:?}) in a way that does not go with {program_axis:?}")))
+    Err(malformed(at, format!("it receives {name} (rows of {axis:?}) in a way that does not fit {program_axis:?}")))
 }
 
 fn check_slice(d: &Descriptor, at: &str, slice: &Slice, columns: u32, parts: u32) -> Result<(), CheckError> {
@@ -218,7 +218,7 @@ fn check_slice(d: &Descriptor, at: &str, slice: &Slice, columns: u32, parts: u32
         return Err(malformed(at, problem));
     }
     if let Some(bytes) = sums.iter().find(|bytes| **bytes > MOST_ROW) {
-        let problem = format!("a slice with a size or stride of {bytes} bytes; {MOST_ROW} are the most");
+        let problem = format!("a slice has a size or stride of {bytes} bytes; the limit is {MOST_ROW}");
         return Err(malformed(at, problem));
     }
     // The sum fits: three terms, each at most 2^32 times 2^32.

@@ -36,7 +36,7 @@ pub(super) fn streams(d: &Descriptor) -> Result<(), CheckError> {
             }
         }
         if !known.insert((stream.tensor, stream.from, stream.to)) {
-            let problem = format!("another brings {} from the same to the same", tensor_name(stream.tensor));
+            let problem = format!("another stream sends {} between the same programs", tensor_name(stream.tensor));
             return Err(malformed(what(), problem));
         }
         if let End::Program(from) = stream.from {
@@ -68,7 +68,10 @@ pub(super) fn streams(d: &Descriptor) -> Result<(), CheckError> {
                 let first = stored.get(&stream.tensor);
                 let there = first.is_some_and(|first| *first < d.programs[to as usize].wave);
                 if tensor.source == TensorSource::Programs && !there {
-                    return Err(malformed(what(), format!("the host has no {}: no wave before gives it", tensor.name)));
+                    return Err(malformed(
+                        what(),
+                        format!("the host has no {}: no earlier wave sends it", tensor.name),
+                    ));
                 }
             }
             (End::Program(from), End::Program(to)) => {
@@ -115,7 +118,7 @@ pub(super) fn states(d: &Descriptor) -> Result<(), CheckError> {
         let Some(state) = program.state else { continue };
         sharers[state as usize] += 1;
         if sharers[state as usize] > MOST_SHARERS {
-            let problem = format!("more than {MOST_SHARERS} programs work on it, which are the most");
+            let problem = format!("more than {MOST_SHARERS} programs work on it; that is the limit");
             return Err(malformed(format!("state {state}"), problem));
         }
         let Some(other) = first[state as usize] else {
@@ -151,7 +154,7 @@ pub(super) fn colours(d: &Descriptor) -> Result<(), CheckError> {
         if stream.colour >= colours {
             let (found, most) = (stream.colour, colours - 1);
             let problem = match d.grid.link.routing {
-                Routing::Colours(_) => format!("colour {found}, of which links have {colours}: 0 to {most}"),
+                Routing::Colours(_) => format!("colour {found}; links have {colours} colours, 0 to {most}"),
                 Routing::Packets => format!("colour {found}; messages are packets, which have 0"),
             };
             return Err(malformed(format!("stream {number}"), problem));

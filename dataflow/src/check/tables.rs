@@ -28,7 +28,7 @@ pub(super) fn tables(d: &Descriptor) -> Result<Vec<Kernel>, CheckError> {
         ("waves", d.waves.len()),
     ] {
         if count > MOST_ITEMS {
-            return Err(malformed(what, format!("{count}; {MOST_ITEMS} are the most")));
+            return Err(malformed(what, format!("found {count}; the limit is {MOST_ITEMS}")));
         }
     }
     if !(1..=MOST_WAVES).contains(&d.waves.len()) {
@@ -43,7 +43,8 @@ pub(super) fn tables(d: &Descriptor) -> Result<Vec<Kernel>, CheckError> {
         exists(format!("weight {i} ({})", weight.name), "file", weight.file, d.files.len())?;
         let bytes = d.files[weight.file as usize].bytes;
         if weight.offset >= bytes {
-            let problem = format!("it begins at byte {} of a file of {bytes}; it must lie in it", weight.offset);
+            let problem =
+                format!("it begins at byte {} of a file of {bytes} bytes; it must lie inside the file", weight.offset);
             return Err(malformed(format!("weight {i} ({})", weight.name), problem));
         }
     }
@@ -61,12 +62,12 @@ pub(super) fn tables(d: &Descriptor) -> Result<Vec<Kernel>, CheckError> {
             let pairs = u32::try_from(table.frequencies.len()).unwrap_or(u32::MAX);
             let right = table.style.row_bytes(pairs.saturating_mul(2));
             if right != tensor.row_bytes {
-                let problem = format!("a row of {} bytes; those of the table have {right}", tensor.row_bytes);
+                let problem = format!("a row has {} bytes; expected {right}, the row of the table", tensor.row_bytes);
                 return Err(malformed(what(), problem));
             }
         }
         if tensor.source != TensorSource::Programs && tensor.axis != Axis::Tokens {
-            return Err(malformed(what(), "what the host makes has a row for each token"));
+            return Err(malformed(what(), "tensors of the host must have a row for each token"));
         }
     }
     let mut experts = 0u64;
@@ -86,7 +87,7 @@ pub(super) fn tables(d: &Descriptor) -> Result<Vec<Kernel>, CheckError> {
         }
         experts = experts.saturating_add(routing.experts.into());
         if experts > MOST_LISTS {
-            let problem = format!("with it there are {experts} experts of all routings; {MOST_LISTS} are the most");
+            let problem = format!("the number of experts of all routings is then {experts}; the limit is {MOST_LISTS}");
             return Err(malformed(what(), problem));
         }
         if ids.axis != Axis::Tokens {
@@ -107,16 +108,16 @@ pub(super) fn tables(d: &Descriptor) -> Result<Vec<Kernel>, CheckError> {
         }
         for (field, length) in [("key", state.key_len), ("value", state.value_len)] {
             if length > MOST_HEAD {
-                let problem = format!("{field} heads of {length} elements; {MOST_HEAD} are the most");
+                let problem = format!("heads of {field} have {length} elements; the limit is {MOST_HEAD}");
                 return Err(malformed(format!("state {i}"), problem));
             }
         }
         if state.heads == 0 {
-            return Err(malformed(format!("state {i}"), "0 heads; there must be 1 at least"));
+            return Err(malformed(format!("state {i}"), "0 heads; expected at least 1"));
         }
         parts_of_all = parts_of_all.saturating_add(u64::from(state.heads).saturating_mul(parts.count.into()));
         if parts_of_all > MOST_LISTS {
-            let problem = format!("with it there are {parts_of_all} parts of heads; {MOST_LISTS} are the most");
+            let problem = format!("the number of parts of heads is then {parts_of_all}; the limit is {MOST_LISTS}");
             return Err(malformed(format!("state {i}"), problem));
         }
     }
@@ -177,7 +178,7 @@ fn embedding(d: &Descriptor, kernels: &[Kernel]) -> Result<(), CheckError> {
     }
     let steps = cost(kernel, &[]).steps;
     if steps > MOST_STEPS {
-        return Err(malformed(what, format!("kernel {} takes {steps} steps; {MOST_STEPS} are the most", kernel.name)));
+        return Err(malformed(what, format!("kernel {} takes {steps} steps; the limit is {MOST_STEPS}", kernel.name)));
     }
     Ok(())
 }

@@ -139,7 +139,7 @@ fn streams_are_not_there_twice() {
     let mut d = chain("tiny", &[(1, 0), (3, 0)]);
     let again = Stream { route: crate::descriptor::Route::YThenX, ..d.streams[1] };
     d.streams.push(again);
-    refused("a stream twice", d, "another brings t0 from the same to the same");
+    refused("a stream twice", d, "another brings t0 between the same programs");
     let mut d = chain("tiny", &[(1, 0), (3, 0)]);
     d.streams[1].colour = 1;
     refused("a colour of packets", d, "messages are packets");
@@ -153,7 +153,7 @@ fn ids_are_made_before_they_are_needed() {
     d.programs[1].axis = Axis::Routed(0);
     d.tensors[2].axis = Axis::Routed(0);
     d.programs[2].ports[0] = Port::ReceiveSlots(slice(2, 2));
-    refused("ids that nobody makes", d, "routing 0: bytes 0..4 of ids come from nobody");
+    refused("ids that nobody makes", d, "routing 0: bytes 0..4 of ids are not sent by any program");
 }
 
 #[test]
@@ -186,13 +186,13 @@ fn numbers_that_would_take_all_memory_are_refused() {
     };
     let mut d = chain("tiny", &[(1, 0)]);
     ids(&mut d, 4, 1, u32::MAX);
-    refused("experts", d, "4294967295 experts of all routings; 4194304 are the most");
+    refused("experts", d, "experts of all routings is then 4294967295; the limit is 4194304");
     let mut d = chain("tiny", &[(1, 0)]);
     ids(&mut d, 1 << 26, 1 << 24, u32::MAX);
     refused("top_k", d, "it must be 1 to 4096");
     let mut d = chain("tiny", &[(1, 0)]);
     state(&mut d, u32::MAX, 1024, 1 << 20);
-    refused("heads", d, "parts of heads; 4194304 are the most");
+    refused("heads", d, "; the limit is 4194304");
     let changes: [(&str, Change); 5] = [
         ("there may be 4194304 PEs", |d| (d.grid.width, d.grid.height) = (1 << 14, 1 << 14)),
         ("colours is 4294967295; there must be 1 to 64", |d| {
@@ -202,7 +202,7 @@ fn numbers_that_would_take_all_memory_are_refused() {
             d.waves = vec![Wave { load_bytes: 0, store_bytes: 0 }; 4097];
         }),
         ("waves: there are 0", |d| d.waves.clear()),
-        ("file 1, of which there are 1", |d| d.weights[0].file = 1),
+        ("file 1 does not exist; the number of them is 1", |d| d.weights[0].file = 1),
     ];
     for (says, change) in changes {
         let mut d = chain("tiny", &[(1, 0)]);
@@ -269,7 +269,7 @@ fn a_rotary_tables_buffer_has_its_rows_and_no_more() {
         blocks(&format!("{bytes}*%blocks + 16777216*%masked")),
         "has dim %masked (min(last / 32 + 1, part_end) - max((first + 1) / 32, part_begin))",
     );
-    refused("a table that is written", rotate(&format!("{bytes}*%blocks"), "%table : write"), "is not to be written");
+    refused("a table that is written", rotate(&format!("{bytes}*%blocks"), "%table : write"), "must not be written");
     refused("a table of indices", rotate(&format!("{bytes}*%blocks"), "%table : index(4)"), "feeds indices %table");
 }
 
@@ -294,7 +294,7 @@ fn ports_for_a_routings_ids_are_counted() {
     (program.kernel, program.state) = (3, Some(0));
     program.ports.truncate(1);
     program.ports.extend((0..count).map(|_| Port::Send(slice(3, 2))));
-    refused("ports of ids", d, "outlets; 67108864 are the most");
+    refused("ports of ids", d, "; the limit is 67108864");
 }
 
 #[test]
@@ -312,7 +312,7 @@ fn kernels_that_never_end_are_refused() {
     let mut d = chain("tiny", &[(1, 0)]);
     d.kernels.push(kernel("endless", endless));
     d.programs[0].kernel = 3;
-    refused("an endless kernel", d, "steps for a row; 4294967296 are the most");
+    refused("an endless kernel", d, "steps for a row; the limit is 4294967296");
     let mut d = chain("tiny", &[(1, 0)]);
     let embed =
         d.kernels[2].text.replace("  %row", "  for %i in 0..1000000000000 {\n    %0 = splat f32x8 0.0\n  }\n  %row");

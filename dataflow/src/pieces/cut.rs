@@ -43,12 +43,14 @@ pub fn run(draft: &Draft, partition: &Partition) -> Result<Draft, ScheduleError>
         Output::Logits { softmax } => Output::Logits { softmax: cutting.kernel(softmax)? },
         hidden @ Output::Hidden { .. } => hidden,
         Output::Experts { .. } => {
-            let problem = "layers on their own; a grid runs steps of a model".to_string();
+            let problem = "expert layers on their own; a grid runs the steps of a model".to_string();
             return Err(ScheduleError::Unsupported { op: "route.given", problem });
         }
     };
     if draft.plan.takes.or(draft.plan.gives).is_some() {
-        return wrong("hidden states beside tokens and logits; a grid takes tokens and gives logits".to_string());
+        return wrong(
+            "hidden states in addition to tokens and logits; a grid takes tokens and returns logits".to_string(),
+        );
     }
     let Cutting { tasks, buffers, ropes, .. } = cutting;
     let (kernels, work) = tasks.into_parts();
@@ -271,7 +273,7 @@ impl<'a> Cutting<'a> {
     fn kernel(&mut self, kernel: KernelId) -> Result<KernelId, ScheduleError> {
         match self.whole.kernels.get(kernel.0 as usize) {
             Some(spec) => self.tasks.kernel(spec.clone()),
-            None => wrong(format!("a kernel {} that is not there", kernel.0)),
+            None => wrong(format!("a missing kernel {}", kernel.0)),
         }
     }
 
@@ -281,7 +283,7 @@ impl<'a> Cutting<'a> {
             Source::Arena(buffer) => Source::Arena(self.became(buffer)?),
             Source::Rope(table) => match self.whole.ropes.get(table as usize) {
                 Some(table) => Source::Rope(self.rope(table)?),
-                None => return wrong(format!("a rotary table {table} that is not there")),
+                None => return wrong(format!("a missing rotary table {table}")),
             },
             Source::Chosen { .. } => return wrong("places that an index chose, which no PE gathers".into()),
             other @ (Source::Weight(_) | Source::State { .. } | Source::Scratch | Source::Input(_)) => other,
@@ -324,7 +326,7 @@ impl<'a> Cutting<'a> {
     pub(super) fn becomes(&mut self, buffer: BufferId, ranges: Vec<BufferId>) -> Result<(), ScheduleError> {
         match self.made.get_mut(buffer.0 as usize) {
             Some(made) => *made = ranges,
-            None => return wrong(format!("a buffer {} that is not there", buffer.0)),
+            None => return wrong(format!("a missing buffer {}", buffer.0)),
         }
         Ok(())
     }
@@ -341,7 +343,7 @@ impl<'a> Cutting<'a> {
     pub(super) fn old(&self, buffer: BufferId) -> Result<&'a ArenaBuffer, ScheduleError> {
         match self.whole.buffers.get(buffer.0 as usize) {
             Some(buffer) => Ok(buffer),
-            None => wrong(format!("a buffer {} that is not there", buffer.0)),
+            None => wrong(format!("a missing buffer {}", buffer.0)),
         }
     }
 

@@ -101,7 +101,7 @@ pub enum PlaceError {
     },
     /// A single instance is larger than a PE's memory.
     #[error(
-        "{task} takes {bytes} bytes of a PE ({weights} of weights and states, {messages} of messages, {code} of code, {scratch} of working memory); grid {grid} has {available}"
+        "{task} needs {bytes} bytes of a PE ({weights} of weights and states, {messages} of messages, {code} of code, {scratch} of working memory); grid {grid} has {available}"
     )]
     Instance {
         /// The program's label.
@@ -122,7 +122,7 @@ pub enum PlaceError {
         available: u64,
     },
     /// The grid has no room for all programs.
-    #[error("no room for {task} on grid {grid}: {problem}")]
+    #[error("grid {grid} has no room for {task}: {problem}")]
     Room {
         /// First program without a place.
         task: String,

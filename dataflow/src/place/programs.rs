@@ -63,10 +63,10 @@ pub(super) fn programs(plan: &Plan<Kernel>, grid: &Grid, options: &Options) -> R
             ixc_ir::plan::WeightFile::Derived(_) => {
                 return wrong(
                     &weight.name,
-                    "a weight that is made of others as it is read; they must be in model files",
+                    "a weight that is derived from others when it is read; weights must be in model files",
                 );
             }
-            _ => return wrong(&weight.name, "a weight in a plan's own file; they must be in model files"),
+            _ => return wrong(&weight.name, "a weight in the plan's own file; weights must be in model files"),
         };
         let (name, format, stored) = (weight.name.clone(), weight.format.to_string(), weight.stored.to_string());
         Ok(WeightInfo { name, format, stored, shape: weight.shape.clone(), file, offset: weight.offset, bytes })
@@ -128,19 +128,22 @@ pub(super) fn programs(plan: &Plan<Kernel>, grid: &Grid, options: &Options) -> R
                 }
                 let row = plan.buffers.get(ids.0 as usize).map(|buffer| buffer.row_bytes);
                 if *first != 0 || row != Some(u64::from(*top_k) * 4) {
-                    return wrong("bucket", "a routing by some of a token's ids, as experts that are deferred have it");
+                    return wrong(
+                        "bucket",
+                        "a routing by some of a token's ids, as for deferred experts, is not supported",
+                    );
                 }
                 if *nobody {
                     return wrong(
                         "bucket",
-                        "a routing some of whose slots are nobody's, as experts without matrices have it",
+                        "a routing with empty slots, as for experts without matrices, is not supported",
                     );
                 }
                 let ids = making.tensor(ids.0)?;
                 making.made.routings.push(Routing { ids, top_k: *top_k, experts: *experts });
             }
             Step::Request { .. } | Step::Predict { .. } | Step::Release { .. } => {
-                return wrong("experts", "experts that are loaded as they are needed; a grid holds all of them");
+                return wrong("experts", "experts are loaded on demand; a grid must hold all of them");
             }
         }
     }
@@ -149,8 +152,8 @@ pub(super) fn programs(plan: &Plan<Kernel>, grid: &Grid, options: &Options) -> R
     }
     match plan.output {
         Output::Logits { .. } => {}
-        Output::Hidden { .. } => return wrong("output", "hidden states; a grid gives logits"),
-        Output::Experts { .. } => return wrong("output", "layers on their own; a grid gives logits"),
+        Output::Hidden { .. } => return wrong("output", "hidden states; a grid returns logits"),
+        Output::Experts { .. } => return wrong("output", "expert layers on their own; a grid returns logits"),
     }
     making.made.logits = making.tensor(plan.logits.0)?;
     Ok(making.made)
@@ -162,7 +165,7 @@ fn division(plan: &Plan<Kernel>) -> Result<Division, PlaceError> {
     for task in tasks(plan) {
         for split in task.variants.iter().filter_map(|variant| variant.split) {
             if found.is_some_and(|found| found != split.division) {
-                return wrong(&task.label, "positions divided in another way than elsewhere");
+                return wrong(&task.label, "positions are divided differently than in other tasks");
             }
             found = Some(split.division);
         }
@@ -214,7 +217,7 @@ impl<'a> Making<'a> {
                 Source::Input(Input::RoutedToken(_) | Input::OutputRows) => {
                     let named = |name: &str| argument(task, kernel, name).map(|arg| arg.source);
                     let (Source::Arena(x), Source::Arena(y)) = (named("x")?, named("y")?) else {
-                        return wrong(label, "a copy of something else than rows");
+                        return wrong(label, "a copy of a buffer that does not hold rows");
                     };
                     let x = self.copies.get(&x.0).copied().unwrap_or(x.0);
                     self.copies.insert(y.0, x);
@@ -232,7 +235,7 @@ impl<'a> Making<'a> {
             _ => None,
         });
         if state.is_some_and(|state| state as usize >= self.made.states.len()) {
-            return wrong(label, "a state that there is not");
+            return wrong(label, "a missing state");
         }
         let (dims, sizes) = self.sizes(kernel, &variant.dims, state)?;
         let mut ports = Vec::with_capacity(kernel.buffers.len());
@@ -291,7 +294,7 @@ impl<'a> Making<'a> {
         let count = u64::from(self.made.states.first().map_or(1, |state| state.parts.count)).max(1);
         let piece = sizes.first().copied().unwrap_or(0) / count;
         if piece == 0 || !parts.bytes.is_multiple_of(piece) {
-            return wrong(&label, format!("parts of {} bytes, of which {piece} are combined alone", parts.bytes));
+            return wrong(&label, format!("parts have {} bytes, but only {piece} bytes are combined", parts.bytes));
         }
         for number_of_piece in 0..parts.bytes / piece {
             let mut ports = Vec::with_capacity(kernel.buffers.len());
@@ -309,7 +312,7 @@ impl<'a> Making<'a> {
                     BufferKind::Read | BufferKind::ReadWrite | BufferKind::Index { .. } => {
                         return wrong(
                             &label,
-                            format!("%{} of what combines parts, which reads parts alone", buffer.name),
+                            format!("%{} of the kernel that combines parts, which may read only parts", buffer.name),
                         );
                     }
                 });
@@ -338,7 +341,7 @@ impl<'a> Making<'a> {
     /// Adds the tensor of a task's parts: for each column, one part after the other.
     fn parts_tensor(&mut self, task: &Task, split: &Split, bytes: u64) -> Result<(u32, Slice), PlaceError> {
         if split.division != self.division || bytes == 0 {
-            return wrong(&task.label, "parts of no bytes, or divided in another way than elsewhere");
+            return wrong(&task.label, "parts without bytes, or divided differently than in other tasks");
         }
         let count = self.made.states.first().map_or(1, |state| state.parts.count);
         let column = bytes.saturating_mul(count.into());
@@ -466,7 +469,7 @@ impl<'a> Making<'a> {
         if let Some(&tensor) = self.ropes.get(&table) {
             return Ok(tensor);
         }
-        let Some(rope) = self.plan.ropes.get(table as usize) else { return wrong(label, "a table that there is not") };
+        let Some(rope) = self.plan.ropes.get(table as usize) else { return wrong(label, "a missing table") };
         let pairs = u32::try_from(rope.frequencies.len()).unwrap_or(u32::MAX);
         let row_bytes = rope.style.row_bytes(pairs.saturating_mul(2));
         let (name, axis, source) = (format!("rope {table}"), Axis::Tokens, TensorSource::Rope(table));

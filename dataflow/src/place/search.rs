@@ -54,7 +54,7 @@ pub fn search<E>(
     if context > sizing::MOST_CONTEXT {
         return Err(SearchError::Place(PlaceError::Plan {
             task: "context".to_string(),
-            problem: format!("{context} positions; it must be {} at most", sizing::MOST_CONTEXT),
+            problem: format!("the context has {context} positions; the limit is {}", sizing::MOST_CONTEXT),
         }));
     }
     let ladder = sizing::ladder(module, grid, context);
@@ -97,7 +97,7 @@ pub fn search<E>(
     }
     Err(SearchError::Place(error.unwrap_or_else(|| PlaceError::Plan {
         task: "sizes".to_string(),
-        problem: "there is none to try".to_string(),
+        problem: "there are no sizes to try".to_string(),
     })))
 }
 
@@ -181,7 +181,7 @@ fn impossible(module: &Module, grid: &Grid, partition: &Partition, placement: Pl
     let (pes, bytes) = sizing::demand(module, partition);
     let there = grid.pes().saturating_mul(grid.usable_bytes());
     match placement {
-        Placement::OnePerPe if pes > grid.pes() => Some(format!("{pes} PEs are wanted; there are {}", grid.pes())),
+        Placement::OnePerPe if pes > grid.pes() => Some(format!("{pes} PEs are needed; the grid has {}", grid.pes())),
         Placement::OnePerPe | Placement::Shared if bytes > there => {
             Some(format!("weights take {bytes} bytes; all PEs have {there}"))
         }
@@ -220,8 +220,11 @@ mod tests {
         let error = |context: u32| {
             search(&Module::default(), &grid, ("none", context), None, |_| Err("no plan")).unwrap_err().to_string()
         };
-        assert_eq!(error(u32::MAX), "context: 4294967295 positions; it must be 2147483648 at most");
-        assert_eq!(error(sizing::MOST_CONTEXT + 1), "context: 2147483649 positions; it must be 2147483648 at most");
+        assert_eq!(error(u32::MAX), "context: the context has 4294967295 positions; the limit is 2147483648");
+        assert_eq!(
+            error(sizing::MOST_CONTEXT + 1),
+            "context: the context has 2147483649 positions; the limit is 2147483648"
+        );
         assert_eq!(error(sizing::MOST_CONTEXT), "no plan");
     }
 }

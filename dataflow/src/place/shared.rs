@@ -63,7 +63,7 @@ pub(super) fn place(
             let task = program.map_or(String::new(), |program| program.label.clone());
             let left = free.bytes.iter().fold(0u64, |sum, bytes| sum.saturating_add(*bytes));
             let wanted = needs.lane.saturating_mul(unit.lanes());
-            let problem = format!("it takes {wanted} bytes; {left} are left on all PEs");
+            let problem = format!("it needs {wanted} bytes; {left} bytes are free on all PEs together");
             return Err(PlaceError::Room { task, grid: descriptor.grid.name.clone(), problem });
         };
         decisions.into_iter().for_each(|decisions| tell(decisions, descriptor, unit, &place));
@@ -83,7 +83,7 @@ fn tell(decisions: &Decisions, descriptor: &Descriptor, unit: &Block, place: &Pl
     let said = |share: u64| format!("up to {share} of {} instances on a PE", unit.lanes());
     let decision = Decision::of(op, name, "instances on a PE").chose(said(share));
     decisions.add(if share > least {
-        decision.over(said(least), "so many PEs with as much memory are not left beside each other")
+        decision.over(said(least), "there are not enough adjacent PEs with free memory")
     } else if share < unit.lanes() {
         let more = share.saturating_mul(2).min(unit.lanes());
         decision.over(said(more), "they work in turn, and there is room for fewer")

@@ -142,7 +142,7 @@ fn shelves(descriptor: &Descriptor, blocks: &[Block], shelf: u32) -> Result<Vec<
                     rests.clear();
                     let lanes = block.lanes().saturating_mul(block.cells.len() as u64);
                     if top >= height {
-                        let problem = format!("{lanes} PEs more are wanted, and all shelves of {shelf} rows are full");
+                        let problem = format!("{lanes} more PEs are needed, but all shelves of {shelf} rows are full");
                         return Err(room(descriptor, block, problem));
                     }
                     next = fold(block, shelf.min(height - top), width);

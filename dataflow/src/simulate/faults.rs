@@ -134,7 +134,7 @@ fn tokens_with_more_experts_than_can_be_counted_are_refused() {
     let machine = Machine::new(d).unwrap();
     let tokens = vec![0; (MOST_ROUTED / 2) as usize + 1];
     let error = Simulator::timed(&machine, 1).step(&tokens, &[]).unwrap_err();
-    assert!(error.to_string().contains("experts of all routings; 67108864 are the most"), "{error}");
+    assert!(error.to_string().contains("experts of all routings; the limit is 67108864"), "{error}");
 }
 
 #[test]

@@ -66,7 +66,7 @@ pub enum SimulateError {
         problem: String,
     },
     /// A deadlock: no event is left, but work is.
-    #[error("deadlock in wave {wave} at cycle {cycle}: {waiting} instances wait; {}", chain.join("; "))]
+    #[error("deadlock in wave {wave} at cycle {cycle}: {waiting} instances wait: {}", chain.join("; "))]
     Deadlock {
         /// The wave.
         wave: u32,
@@ -100,7 +100,7 @@ pub enum SimulateError {
         expected: u64,
     },
     /// A routing names an expert that does not exist.
-    #[error("routing {routing} names expert {found} for token {token}; there are {experts}")]
+    #[error("routing {routing} names expert {found} for token {token}; it has {experts} experts")]
     Expert {
         /// The routing.
         routing: u32,
@@ -112,7 +112,7 @@ pub enum SimulateError {
         experts: u32,
     },
     /// The host did not receive all logits.
-    #[error("the host received {found} bytes of the logits of output {output}; there are {expected}")]
+    #[error("the host received {found} bytes of the logits of output {output}; expected {expected}")]
     Logits {
         /// Index of the requested output.
         output: usize,
@@ -216,7 +216,8 @@ impl<'m> Simulator<'m> {
             return tokens_error("a step has at least one token".to_owned());
         }
         if tokens.len() as u64 + u64::from(self.position) > u64::from(d.context) {
-            let problem = format!("{} tokens behind {}; the context has {}", tokens.len(), self.position, d.context);
+            let problem =
+                format!("{} tokens after the first {}; the context has {}", tokens.len(), self.position, d.context);
             return tokens_error(problem);
         }
         if let Some(token) = tokens.iter().find(|token| **token >= d.vocabulary) {
@@ -229,7 +230,7 @@ impl<'m> Simulator<'m> {
         let routed: u64 = d.routings.iter().map(|r| u64::from(r.top_k) * tokens.len() as u64).sum();
         if routed > MOST_ROUTED {
             let problem =
-                format!("{} tokens with {routed} experts of all routings; {MOST_ROUTED} are the most", tokens.len());
+                format!("{} tokens with {routed} experts of all routings; the limit is {MOST_ROUTED}", tokens.len());
             return tokens_error(problem);
         }
         let outcome = Pass::new(self.machine, self.data.as_mut(), self.seed, self.position, tokens, wanted).run();

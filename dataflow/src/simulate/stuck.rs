@@ -101,7 +101,7 @@ impl Pass<'_, '_> {
                 }
             }
         }
-        ("waits for bytes that nobody sends".to_owned(), None)
+        ("waits for bytes that no program sends".to_owned(), None)
     }
 
     /// Returns the first instance of the program that makes a routing's ids.

@@ -236,7 +236,7 @@ fn two_streams_of_one_colour_are_named() {
     assert!(error.to_string().contains("t1 from program 1 (copy 1) and x from the host"), "{error}");
     descriptor.streams[2].colour = 24;
     let error = Machine::new(descriptor).unwrap_err().to_string();
-    assert!(error.contains("colour 24, of which links have 24"), "{error}");
+    assert!(error.contains("colour 24; links have 24"), "{error}");
 }
 
 #[test]
@@ -487,14 +487,14 @@ fn descriptors_that_name_what_is_not_there_are_refused() {
     let mut change = |says, f: Box<dyn Fn(&mut Descriptor)>| changes.push((says, f));
     change("version 9", Box::new(|d| d.version = 9));
     change("width is 0", Box::new(|d| d.grid.width = 0));
-    change("kernel 9, of which there are 3", Box::new(|d| d.programs[0].kernel = 9));
-    change("wave 1, of which there are 1", Box::new(|d| d.programs[1].wave = 1));
-    change("tensor 7, of which there are 3", Box::new(|d| d.streams[0].tensor = 7));
-    change("program 4294967295, of which", Box::new(|d| d.streams[0].to = End::Program(u32::MAX)));
+    change("kernel 9 does not exist; the number of them is 3", Box::new(|d| d.programs[0].kernel = 9));
+    change("wave 1 does not exist; the number of them is 1", Box::new(|d| d.programs[1].wave = 1));
+    change("tensor 7 does not exist; the number of them is 3", Box::new(|d| d.streams[0].tensor = 7));
+    change("program 4294967295 does not exist", Box::new(|d| d.streams[0].to = End::Program(u32::MAX)));
     change("ends at byte 33", Box::new(|d| d.programs[0].ports[0] = Port::Receive(Slice { offset: 1, ..slice(0, 2) })));
     change("a slice of", Box::new(|d| d.programs[0].ports[0] = Port::Receive(slice(0, 0))));
     change(
-        "67108864 are the most",
+        "the limit is 67108864",
         Box::new(|d| d.programs[0].ports[0] = Port::Receive(Slice { offset: u64::MAX, ..slice(0, 2) })),
     );
     change(
@@ -505,7 +505,7 @@ fn descriptors_that_name_what_is_not_there_are_refused() {
         }),
     );
     change("instances; ", Box::new(|d| d.programs[0].columns = u32::MAX));
-    change("rows that there is room for", Box::new(|d| d.programs[0].ports[0] = Port::Receive(slice(0, u32::MAX))));
+    change("rows in buffers", Box::new(|d| d.programs[0].ports[0] = Port::Receive(slice(0, u32::MAX))));
     change(
         "ports; kernel copy8 has 0 and 2",
         Box::new(|d| {
