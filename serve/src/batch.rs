@@ -534,7 +534,7 @@ mod tests {
         }
         for (text, says) in [
             ("[1]", "must be an object"),
-            ("{", "no JSON"),
+            ("{", "not JSON"),
             ("{}", "neither prompt"),
             (r#"{"prompt": "x", "stream": true}"#, "whole"),
             (r#"{"id": [1], "prompt": "x"}"#, "id must be"),

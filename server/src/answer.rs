@@ -258,9 +258,9 @@ pub(crate) fn check_places(model: &impl Model, prompts: usize, count: u32) -> Re
     }
     let (name, what) = match prompts {
         1 => ("n", format!("n is {count}")),
-        _ => ("prompt", format!("there are {prompts} prompts and n is {count}")),
+        _ => ("prompt", format!("the request has {prompts} prompts and n is {count}")),
     };
-    let wrong = format!("{what}, and {places} requests have a place here at once, each for one answer");
+    let wrong = format!("{what}, but the server has places for {places} answers at once");
     Err(HttpError::invalid(Some(name), wrong))
 }
 

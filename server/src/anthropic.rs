@@ -47,7 +47,7 @@ pub(crate) async fn messages<M: Model>(State(app): State<Arc<App<M>>>, body: Byt
     let constraint = tools.constraint(forms::of_messages(&fields)?)?;
     let conversation = conversation(&fields, tools.told, Goal::Answer)?;
     let limit = fields.limit()?.flatten().filter(|limit| *limit >= 1);
-    let limit = limit.ok_or_else(|| HttpError::invalid(Some("max_tokens"), "max_tokens must be 1 at least"))?;
+    let limit = limit.ok_or_else(|| HttpError::invalid(Some("max_tokens"), "max_tokens must be at least 1"))?;
     let streamed = fields.flag("stream")?.unwrap_or(false);
     let wanted = Wanted {
         limit: Some(limit),
@@ -125,7 +125,7 @@ fn conversation(fields: &Fields, tools: Vec<JsonText>, goal: Goal) -> Result<Con
     let first = list.last().map(|last| &last["content"][0]["type"]);
     let has_thought = first.is_some_and(|kind| kind == "thinking" || kind == "redacted_thinking");
     if thinks == Some(true) && continued.is_some() && !has_thought {
-        let wrong = "messages ends with an answer that goes on, and thinking is enabled: it must begin with a thinking block, or thinking be disabled";
+        let wrong = "messages ends with an answer to continue, and thinking is enabled: begin that answer with a thinking block, or disable thinking";
         return Err(HttpError::invalid(Some("messages"), wrong));
     }
     Ok(Conversation { messages, add_generation_prompt, continued, tools, variables, ..Conversation::default() })
@@ -183,7 +183,7 @@ fn said(blocks: &[Value], called: &HashMap<String, String>, messages: &mut Vec<M
                 let content = match &block["content"] {
                     Value::Null => String::new(),
                     content => text_of(content)
-                        .ok_or_else(|| format!(".content[{i}].content is no text; others are not supported"))?,
+                        .ok_or_else(|| format!(".content[{i}].content is not text; only text is supported"))?,
                 };
                 let (tool_call_id, name) = (Some(id.to_owned()), called.get(id).cloned());
                 messages.push(Message { tool_call_id, name, ..Message::new("tool", content) });

@@ -49,7 +49,7 @@ pub(crate) async fn serve(listener: TcpListener, router: Router, options: &Optio
         let (stream, client) = match accepted {
             Ok(accepted) => accepted,
             Err(error) => {
-                tracing::warn!(%error, "no connection");
+                tracing::warn!(%error, "cannot accept a connection");
                 sleep(AFTER_REFUSAL).await;
                 continue;
             }
@@ -69,7 +69,7 @@ pub(crate) async fn serve(listener: TcpListener, router: Router, options: &Optio
     }
     drop(listener);
     if tokio::time::timeout(options.drain, places.empty()).await.is_err() {
-        tracing::warn!("connections were cut that did not end in time");
+        tracing::warn!("connections were closed because they did not end in time");
     }
 }
 

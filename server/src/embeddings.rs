@@ -95,7 +95,7 @@ pub(crate) async fn embeddings<M: Model>(State(app): State<Arc<App<M>>>, body: B
 /// Reads the inputs: a text, a list of tokens, or a list of either.
 fn inputs(input: Option<Value>) -> Result<Vec<EmbeddingInput>, HttpError> {
     let wrong = || {
-        let expected = "input must be a text, a list of tokens, or a list of such, none of them empty";
+        let expected = "input must be a text, a list of tokens, or a list of these, and none may be empty";
         HttpError::invalid(Some("input"), expected)
     };
     let tokens = |list: Vec<Value>| {

@@ -61,7 +61,7 @@ impl HttpError {
     /// Creates the error of a request to a name that is not the server's.
     pub(crate) fn host(name: &str) -> HttpError {
         let message = format!(
-            "{name:?} is no name of this server: it has localhost, its address and the names that it was started with"
+            "{name:?} is not a name of this server; its names are localhost, its address and the names given at the start"
         );
         HttpError { remedy: Some(Remedy::AllowHost), ..HttpError::invalid(None, message) }
             .with_status(StatusCode::FORBIDDEN, "permission_error")
@@ -69,7 +69,7 @@ impl HttpError {
 
     /// Creates the error of a page whose origin is not allowed.
     pub(crate) fn origin(origin: &str) -> HttpError {
-        let message = format!("pages of {origin:?} may not ask this server");
+        let message = format!("pages of {origin:?} may not use this server");
         HttpError { remedy: Some(Remedy::AllowOrigin), ..HttpError::invalid(None, message) }
             .with_status(StatusCode::FORBIDDEN, "permission_error")
     }
@@ -87,7 +87,7 @@ impl HttpError {
 
     /// Creates the error of a panic in the server's own code.
     pub(crate) fn crashed() -> HttpError {
-        HttpError::failed("the server failed at this request; its log says where")
+        HttpError::failed("the server failed at this request; see its log")
     }
 
     /// Returns the message for people.

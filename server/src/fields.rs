@@ -104,7 +104,7 @@ impl Fields {
                 );
                 Err(HttpError::invalid(None, wrong))
             }
-            Err(error) => Err(HttpError::invalid(None, format!("the body is no JSON: {error}"))),
+            Err(error) => Err(HttpError::invalid(None, format!("the body is not JSON: {error}"))),
         }
     }
 

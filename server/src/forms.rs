@@ -93,7 +93,7 @@ fn schema(name: &'static str, value: &Value) -> Result<Option<Constraint>, HttpE
     let wrong = |what: String| HttpError::invalid(Some(name), format!("{name} {what}"));
     let schema = match value {
         Value::String(text) => serde_json::from_str(text)
-            .map_err(|error| wrong(format!("must be a JSON schema; its text is no JSON: {error}")))?,
+            .map_err(|error| wrong(format!("must be a JSON schema; its text is not JSON: {error}")))?,
         other => other.clone(),
     };
     match schema {

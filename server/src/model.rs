@@ -476,7 +476,7 @@ pub enum Refusal {
         message: String,
     },
     /// No model has this name.
-    #[error("there is no model {name:?}; there are {known}")]
+    #[error("there is no model {name:?}; the models are {known}")]
     NoModel {
         /// Requested name.
         name: String,
@@ -484,7 +484,7 @@ pub enum Refusal {
         known: String,
     },
     /// There is no memory for the model while other models are used.
-    #[error("there is no room for {name} while {others} answer; try again later")]
+    #[error("there is no memory for {name} while {others} answer; try again later")]
     NoRoom {
         /// Requested name.
         name: String,
@@ -512,7 +512,7 @@ pub enum Refusal {
         message: String,
     },
     /// The client has closed the connection.
-    #[error("the client has gone")]
+    #[error("the client has disconnected")]
     Gone,
     /// The server is ending, or has failed.
     #[error("the server is shutting down")]
@@ -534,13 +534,13 @@ impl From<GrammarError> for Refusal {
 impl Refusal {
     /// Refuses a request for text to an embedding model.
     pub fn no_text(model: &str) -> Refusal {
-        let message = format!("{model} gives embeddings (/v1/embeddings) and no text; name another model");
+        let message = format!("{model} returns embeddings (/v1/embeddings), not text; use another model");
         Refusal::OtherKind { message, remedy: None }
     }
 
     /// Refuses a request for embeddings to a text model.
     pub fn no_embeddings(model: &str) -> Refusal {
-        let message = format!("{model} gives text and no embeddings; name an encoder");
+        let message = format!("{model} returns text, not embeddings; use an encoder");
         Refusal::OtherKind { message, remedy: Some(Remedy::ServeEmbeddings) }
     }
 

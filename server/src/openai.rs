@@ -62,7 +62,7 @@ pub(crate) async fn model<M: Model>(
             Some(listed) => return Ok(Json(model_object(&app, listed))),
             None => format!("there is no model {name:?}; /v1/models lists them"),
         },
-        Err(_) => "there is no such model, whose name is no UTF-8; /v1/models lists them".to_owned(),
+        Err(_) => "the name of the model is not UTF-8; /v1/models lists the models".to_owned(),
     };
     Err(HttpError::invalid(Some("model"), wrong).with_status(StatusCode::NOT_FOUND, "invalid_request_error"))
 }
@@ -194,27 +194,27 @@ pub(crate) fn going_on(fields: &Fields, messages: &[Message]) -> Result<(bool, O
     if !is_wanted.unwrap_or(last.is_some() && begins != Some(true)) {
         return Ok((begins.unwrap_or(true), None));
     }
-    let Some(last) = last else { return Err(wrong(" wants the last message to be the assistant's")) };
+    let Some(last) = last else { return Err(wrong(" needs a last message of the assistant")) };
     if begins == Some(true) {
         return Err(wrong(
-            " and add_generation_prompt: the one goes on with the last message, the other begins a new one",
+            " and add_generation_prompt cannot both be true: the first continues the last message, the second begins a new one",
         ));
     }
-    let or = "; or add_generation_prompt must be true, for a message of its own";
+    let or = "; or set add_generation_prompt to true for a new message";
     let unclear =
         |what: &str| Err(HttpError::invalid(Some("messages"), format!("messages[{}] {what}{or}", others.len())));
     if is_wanted.is_none() && others.last().is_some_and(|before| before.role == ASSISTANT) {
-        return unclear("is the assistant's, as the one before: continue_final_message must be true to go on with it");
+        return unclear(
+            "and the message before it are both from the assistant: set continue_final_message to true to continue it",
+        );
     }
     if !last.tool_calls.is_empty() {
-        return unclear(
-            "calls tools, and nothing goes on with that: what they gave must follow, in messages of the role tool",
-        );
+        return unclear("calls tools and cannot be continued: the results must follow in messages with the role tool");
     }
     let has_reasoning = last.reasoning.as_ref().is_some_and(|reasoning| !reasoning.is_empty());
     let part = part.unwrap_or(if has_reasoning && last.content.is_empty() { Part::Reasoning } else { Part::Content });
     if part == Part::Reasoning && !last.content.is_empty() {
-        return Err(wrong(" is reasoning_content, and the last message has content behind that"));
+        return Err(wrong(" is reasoning_content, but the last message has content after its reasoning"));
     }
     Ok((false, Some(part)))
 }
@@ -277,7 +277,10 @@ fn message(i: usize, value: &Value, template: &str) -> Result<Message, HttpError
         return Err(wrong(&format!(".role must be a word of at most {MOST_ROLE_BYTES} letters")));
     }
     let Some(role) = role_for(role, template) else {
-        return Err(wrong(&format!(".role is none that the model's template takes; {} are", ROLES.join(", "))));
+        return Err(wrong(&format!(
+            ".role is not supported by the model's template; supported are {}",
+            ROLES.join(", ")
+        )));
     };
     for name in ["function_call", "audio"] {
         if members.get(name).is_some_and(|value| !value.is_null()) {
@@ -289,7 +292,7 @@ fn message(i: usize, value: &Value, template: &str) -> Result<Message, HttpError
         Some(Value::String(text)) => text.clone(),
         Some(Value::Array(parts)) => {
             let parts: Option<Vec<&str>> = parts.iter().map(part).collect();
-            parts.ok_or_else(|| wrong(".content has a part that is no text; others are not supported"))?.concat()
+            parts.ok_or_else(|| wrong(".content has a part that is not text; only text is supported"))?.concat()
         }
         Some(_) => return Err(wrong(".content must be a text, or a list of parts")),
     };
@@ -376,7 +379,7 @@ impl How {
         let usage = match fields.get(OPTIONS) {
             None => false,
             Some(_) if !streamed => {
-                return Err(HttpError::invalid(Some(OPTIONS), format!("{OPTIONS} wants stream to be true")));
+                return Err(HttpError::invalid(Some(OPTIONS), format!("{OPTIONS} needs stream to be true")));
             }
             Some(Value::Object(options)) => options.get("include_usage").is_some_and(|usage| *usage == true),
             Some(_) => return Err(HttpError::invalid(Some(OPTIONS), format!("{OPTIONS} must be an object"))),
@@ -685,14 +688,14 @@ mod tests {
             (
                 json!({add: true, next: true}),
                 &[said("a", "")][..],
-                "the one goes on with the last message, the other begins",
+                "the first continues the last message, the second begins",
             ),
-            (json!({next: true}), &[user()], "wants the last message to be the assistant's"),
+            (json!({next: true}), &[user()], "needs a last message of the assistant"),
             (json!({next: 1}), &[user()], "must be true, false, \"content\" or"),
-            (json!({next: "reasoning_content"}), &[said("a", "b")], "has content behind that"),
-            (json!({}), &two, "messages[1] is the assistant's, as the one before"),
+            (json!({next: "reasoning_content"}), &[said("a", "b")], "has content after its reasoning"),
+            (json!({}), &two, "messages[1] and the message before it are both from the assistant"),
             (json!({}), &[user(), called.clone()], "messages[1] calls tools"),
-            (json!({next: true}), &[called], "must follow, in messages of the role tool"),
+            (json!({next: true}), &[called], "must follow in messages with the role tool"),
         ] {
             let error = of(fields.clone(), messages).unwrap_err();
             assert!(error.contains(says), "{fields}: {error}");

@@ -35,7 +35,7 @@ pub(crate) async fn prompts<M: Model>(
     };
     check_places(&*app.model, list.len(), answers)?;
     if list.is_empty() || !list.iter().all(is_prompt) {
-        let wrong = "prompt must be a text, a list of tokens and texts, or a list of such";
+        let wrong = "prompt must be a text, a list of tokens and texts, or a list of these";
         return Err(HttpError::invalid(Some("prompt"), wrong));
     }
     let encode = move |model: &M, client: &Client| -> Result<Vec<Vec<u32>>, Refusal> {

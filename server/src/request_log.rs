@@ -104,7 +104,7 @@ impl RequestLog {
 
     fn lost_line(&self, now: &str, lost: u64) -> String {
         match self.format {
-            LogFormat::Text => format!("{now} {lost} lines of this log were lost: nobody read it\n"),
+            LogFormat::Text => format!("{now} {lost} lines of this log were lost: it was not read\n"),
             LogFormat::Json => format!("{}\n", json!({"time": now, "lost_lines": lost})),
         }
     }

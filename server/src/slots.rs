@@ -57,7 +57,7 @@ pub(crate) async fn act<M: Model>(
     let id = id.map_or_else(|_| char::REPLACEMENT_CHARACTER.to_string(), |Path(id)| id);
     let number = id.parse::<usize>().ok().filter(|number| *number < slots);
     let number = number.ok_or_else(|| {
-        let wrong = format!("there is no slot {id:?}; slots go from 0 to {}", slots.saturating_sub(1));
+        let wrong = format!("there is no slot {id:?}; slots are 0 to {}", slots.saturating_sub(1));
         HttpError::invalid(None, wrong).with_status(StatusCode::NOT_FOUND, "not_found_error")
     })?;
     let fields = || if body.is_empty() { Fields::of(b"{}") } else { Fields::of(&body) };

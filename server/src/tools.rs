@@ -76,7 +76,7 @@ impl Tools {
         let name = |function: &Map<String, Value>| function["name"].as_str().unwrap_or_default().to_owned();
         let mut names = HashSet::new();
         if let Some(twice) = tools.iter().map(name).find(|name| !names.insert(name.clone())) {
-            return Err(wrong(TOOLS, format!("tools: two are called {twice:?}, and a call could be of either")));
+            return Err(wrong(TOOLS, format!("tools: two tools have the name {twice:?}; names must be unique")));
         }
         let unknown = |name: &String| wrong(CHOICE, format!("tool_choice: there is no tool {name:?}"));
         let wanted = match choice {
@@ -89,7 +89,7 @@ impl Tools {
         }
         let must = matches!(choice, Choice::Required | Choice::One(_) | Choice::Of(_, true));
         if must && names.is_empty() {
-            return Err(wrong(CHOICE, "tool_choice: there are no tools"));
+            return Err(wrong(CHOICE, "tool_choice: the request has no tools"));
         }
         let is_told = |name: &String| match choice {
             Choice::None => false,
@@ -179,8 +179,8 @@ fn function(i: usize, tool: &Value) -> Result<Map<String, Value>, HttpError> {
 /// Reads the function of an Anthropic tool.
 fn anthropic(i: usize, tool: &Value) -> Result<Map<String, Value>, HttpError> {
     if !matches!(tool["type"].as_str(), None | Some("custom")) {
-        let what = "tools of the server's own are not supported, only those with an input_schema";
-        return Err(wrong(TOOLS, format!("tools[{i}] is of type {}: {what}", tool["type"])));
+        let what = "the server has no tools of its own; only tools with an input_schema are supported";
+        return Err(wrong(TOOLS, format!("tools[{i}] has type {}: {what}", tool["type"])));
     }
     if !tool["name"].is_string() || !tool["input_schema"].is_object() {
         return Err(wrong(TOOLS, format!("tools[{i}] must have a name and an input_schema")));
@@ -359,14 +359,14 @@ mod tests {
             (json!([named("a b")]), "no call can have"),
             (json!([named("a\n")]), "no call can have"),
             (json!([named(&"a".repeat(257))]), "no call can have"),
-            (json!([named("a"), named("b"), named("a")]), "two are called \"a\""),
+            (json!([named("a"), named("b"), named("a")]), "two tools have the name \"a\""),
             (json!(vec![named("a"); MOST_TOOLS + 1]), "must be a list of at most"),
         ] {
             let wrong = Tools::of_chat(&fields(json!({"tools": tools}))).unwrap_err();
             assert!(wrong.message().contains(says), "{tools}: {wrong:?}");
         }
         for (tool, says) in [
-            (json!({"type": "web_search_20250305", "name": "web_search"}), "of the server's own"),
+            (json!({"type": "web_search_20250305", "name": "web_search"}), "the server has no tools of its own"),
             (json!({"name": "a"}), "input_schema"),
             (json!({"name": "a b", "input_schema": {}}), "no call can have"),
         ] {

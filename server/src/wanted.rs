@@ -75,7 +75,10 @@ pub(crate) async fn sampling<M: Model>(app: &Asked<M>, fields: &Fields) -> Resul
 fn kinds(value: &Value) -> Result<Vec<Kind>, HttpError> {
     let wrong = |what: &str| {
         let names: Vec<&str> = sample::SAMPLERS.iter().map(|row| row.name).collect();
-        HttpError::invalid(Some("samplers"), format!("samplers: there is no {what}, only {}", names.join(", ")))
+        HttpError::invalid(
+            Some("samplers"),
+            format!("samplers: there is no {what}; the samplers are {}", names.join(", ")),
+        )
     };
     let kinds: Vec<Kind> = match value {
         Value::String(letters) => letters
@@ -133,6 +136,6 @@ pub(crate) fn likeliest_of_chat(fields: &Fields) -> Result<Option<usize>, HttpEr
     match (fields.flag("logprobs")?.unwrap_or(false), top) {
         (true, top) => Ok(Some(top.unwrap_or(0))),
         (false, None | Some(0)) => Ok(None),
-        (false, Some(_)) => Err(HttpError::invalid(Some("top_logprobs"), "top_logprobs wants logprobs to be true")),
+        (false, Some(_)) => Err(HttpError::invalid(Some("top_logprobs"), "top_logprobs needs logprobs to be true")),
     }
 }

@@ -129,7 +129,7 @@ fn lines_that_are_no_requests_have_errors_for_answers() {
     };
     let said: Vec<String> = found.iter().map(|(_, answer)| said(answer)).collect();
     for (said, expected) in said.iter().zip([
-        "line 1: the body is no JSON",
+        "line 1: the body is not JSON",
         "line 2: the body is a list, must be an object",
         "line 3: the text begins with the byte order mark of UTF-16",
         "temperature is 1001, must be a number",

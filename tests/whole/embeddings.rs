@@ -235,7 +235,7 @@ fn a_server_makes_embeddings_and_no_text() {
         let (status, answer) = post(path, &body);
         assert_eq!(status, expected, "{path}: {answer}");
         let message = answer["error"]["message"].as_str().unwrap();
-        assert!(expected == 501 || message.contains("vectors gives embeddings"), "{path}: {answer}");
+        assert!(expected == 501 || message.contains("vectors returns embeddings"), "{path}: {answer}");
     }
     let (_, models) = server.ask("GET", "/v1/models", "x-api-key: one\r\n", "");
     assert!(models.contains(&format!("\"n_embd\":{}", expected[0].len())), "{models}");

@@ -73,18 +73,18 @@ fn an_answer_goes_on_with_the_last_message() {
     let call = json!([{"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}}]);
     let thinks = json!({"thinking": {"type": "enabled", "budget_tokens": 1024}});
     for (path, body, field, says) in [
-        ("/v1/chat/completions", with("{\"ages\"", format), "", "does not begin an answer"),
+        ("/v1/chat/completions", with("{\"ages\"", format), "", "does not match the grammar or schema"),
         (
             "/v1/chat/completions",
             with(said, json!({"continue_final_message": true, "add_generation_prompt": true})),
             "continue_final_message",
-            "the other begins a new one",
+            "the second begins a new one",
         ),
         (
             "/v1/chat/completions",
             json!({"messages": [user], "continue_final_message": true}),
             "continue_final_message",
-            "the assistant's",
+            "a last message of the assistant",
         ),
         (
             "/apply-template",
@@ -196,5 +196,5 @@ fn calls_are_demanded_of_templates_without_any() {
     let (status, longer) = server.post("/v1/messages/count_tokens", &theirs);
     assert!(status == 200 && longer["input_tokens"].as_u64().is_some_and(|longer| longer > counted), "{longer}");
     let (status, refused) = server.post("/v1/messages", &theirs);
-    assert!(status == 400 && refused.to_string().contains("what they gave must follow"), "{refused}");
+    assert!(status == 400 && refused.to_string().contains("the results must follow"), "{refused}");
 }

@@ -89,7 +89,7 @@ fn prompts_are_counted_before_anything_is_copied() {
         let before = memory(&server, "VmRSS");
         let (status, answer) = server.ask("POST", path, "", &body);
         assert_eq!(status, 400, "{answer}");
-        assert!(answer.contains("there are 20000 prompts and n is 1"), "{answer}");
+        assert!(answer.contains("the request has 20000 prompts and n is 1"), "{answer}");
         let taken = memory(&server, "VmHWM").saturating_sub(before);
         assert!(taken <= PER_BYTE * body.len() as u64 + BESIDES, "{path}: {taken}");
     }
@@ -111,7 +111,7 @@ fn an_answer_does_not_wait_for_anothers_grammar() {
     // The slow request exceeds its budget and gets the error for that.
     let mut told = String::new();
     slow.read_to_string(&mut told).unwrap();
-    assert!(told.starts_with("HTTP/1.1 400") && told.contains("takes too long to follow"), "{told}");
+    assert!(told.starts_with("HTTP/1.1 400") && told.contains("the grammar takes too long"), "{told}");
     let (status, answer) = server.post("/completion", &other);
     assert_eq!(status, 200, "{answer}");
     end(server);

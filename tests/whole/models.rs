@@ -61,7 +61,7 @@ fn models_are_loaded_when_they_are_asked_for() {
         (404, &json!("model_not_found"), &json!("model")),
         "{answer}"
     );
-    assert_eq!(error["message"], "there is no model \"c\"; there are a, b");
+    assert_eq!(error["message"], "there is no model \"c\"; the models are a, b");
     assert_eq!(server.post("/v1/completions", &json!({"model": 1, "prompt": "x"})).0, 400);
     // A request without a model uses the first one, and the same file gives the same answer.
     let (_, a) =
@@ -111,7 +111,7 @@ fn models_share_a_budget() {
     let (status, answer) = ask(&server, "a");
     match status {
         503 => {
-            assert_eq!(answer["error"]["message"], "there is no room for a while c answer; try again later");
+            assert_eq!(answer["error"]["message"], "there is no memory for a while c answer; try again later");
             assert_eq!(loaded(&server), ["c"]);
         }
         status => assert_eq!((status, loaded(&server)), (200, vec!["a".to_owned()]), "{answer}"),
@@ -181,17 +181,17 @@ fn an_encoder_embeds_beside_a_model_that_talks() {
         assert_eq!((status, &answer["model"]), (200, &json!("demo")), "{answer}");
         assert_eq!(loaded(&server).len(), 2);
         for (path, body, says) in [
-            ("/v1/embeddings", json!({"model": "demo", "input": "x"}), "demo gives text and no embeddings"),
+            ("/v1/embeddings", json!({"model": "demo", "input": "x"}), "demo returns text, not embeddings"),
             (
                 "/v1/completions",
                 json!({"model": "bert", "prompt": "x"}),
-                "bert gives embeddings (/v1/embeddings) and no text",
+                "bert returns embeddings (/v1/embeddings), not text",
             ),
-            ("/completion", json!({"model": "bert", "prompt": "x"}), "bert gives embeddings"),
+            ("/completion", json!({"model": "bert", "prompt": "x"}), "bert returns embeddings"),
             (
                 "/v1/messages",
                 json!({"model": "bert", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 2}),
-                "bert gives embeddings",
+                "bert returns embeddings",
             ),
         ] {
             let (status, answer) = server.post(path, &body);

@@ -87,7 +87,7 @@ fn each_request_has_a_line() {
         assert_eq!(numbers[1] > 0.0, cached, "{line}");
     }
     assert!(
-        lines[3].contains("API key") && lines[4].contains("no JSON") && lines[8].contains("evil.example"),
+        lines[3].contains("API key") && lines[4].contains("not JSON") && lines[8].contains("evil.example"),
         "{lines:#?}"
     );
     assert!(lines.iter().all(|line| line.bytes().all(|byte| (b' '..=b'~').contains(&byte))), "{lines:#?}");

@@ -392,18 +392,23 @@ fn what_is_wrong_is_said_by_name() {
         ("/v1/chat/completions", chat(json!({"temperature": 1001})), "temperature", "from -1000 to 1000"),
         ("/v1/chat/completions", chat(json!({"typ_p": 5})), "typ_p", "from 0 to 1"),
         ("/v1/chat/completions", chat(json!({"typ_p": "x"})), "typ_p", "must be a number"),
-        ("/v1/chat/completions", chat(json!({"n": 100})), "n", "have a place"),
+        ("/v1/chat/completions", chat(json!({"n": 100})), "n", "has places for"),
         ("/v1/chat/completions", chat(json!({"n_predict": 0.5})), "n_predict", "whole number"),
         ("/completion", json!({"prompt": "x", "max_tokens": -1}), "max_tokens", "from 0"),
-        ("/completion", json!({"prompt": vec!["x"; 69]}), "prompt", "there are 69 prompts and n is 1, and 68"),
+        (
+            "/completion",
+            json!({"prompt": vec!["x"; 69]}),
+            "prompt",
+            "the request has 69 prompts and n is 1, but the server has places for 68",
+        ),
         (
             "/completion",
             json!({"prompt": ["x", {"prompt_string": "x", "multimodal_data": "x"}]}),
             "prompt",
-            "a list of such",
+            "a list of these",
         ),
         ("/v1/completions", json!({"prompt": ["x", [1, "x"], []]}), "prompt", "prompt[2] is empty"),
-        ("/v1/completions", json!({"prompt": [1, ["x"]]}), "prompt", "a list of such"),
+        ("/v1/completions", json!({"prompt": [1, ["x"]]}), "prompt", "a list of these"),
         (
             "/completion",
             json!({"prompt": "x", "response_fields": ["content", 1]}),
@@ -432,8 +437,8 @@ fn what_is_wrong_is_said_by_name() {
             "response_format",
             "missing",
         ),
-        ("/v1/chat/completions", chat(json!({"tool_choice": "required"})), "tool_choice", "there are no tools"),
-        ("/v1/chat/completions", chat(json!({"top_logprobs": 2})), "top_logprobs", "wants logprobs"),
+        ("/v1/chat/completions", chat(json!({"tool_choice": "required"})), "tool_choice", "the request has no tools"),
+        ("/v1/chat/completions", chat(json!({"top_logprobs": 2})), "top_logprobs", "needs logprobs"),
         ("/v1/chat/completions", chat(json!({"mirostat": 3})), "mirostat", "from 0 to 2"),
         ("/v1/chat/completions", chat(json!({"samplers": ["best"]})), "samplers", "top_n_sigma"),
         ("/v1/chat/completions", chat(json!({"samplers": "kk"})), "samplers", "twice"),
@@ -491,7 +496,7 @@ fn what_is_wrong_is_said_by_name() {
     let (status, answer) = server.post("/detokenize", &json!({"tokens": [1 << 30]}));
     assert_eq!(status, 400, "{answer}");
     for (method, path, headers, body, expected) in [
-        ("POST", "/v1/completions", "", "no JSON", 400),
+        ("POST", "/v1/completions", "", "not JSON", 400),
         ("POST", "/v1/completions", "", "[]", 400),
         ("POST", "/v1/completions", "", &*"[".repeat(100_000), 400),
         ("GET", "/nothing", "", "", 404),

@@ -68,7 +68,7 @@ fn a_slow_grammar_ends_its_request_and_delays_no_other() {
     let matcher = |source| Some(vocabulary.matcher(&source).unwrap());
     let slow = Request { grammar: matcher(Source::Gbnf(AMBIGUOUS.into())), ..request(&tokens, 400) };
     let found = run(&mut generator, vec![slow, request(&tokens, 60)]);
-    assert!(found[0].1.contains("takes too long to follow: the limit is 0 seconds"), "{}", found[0].1);
+    assert!(found[0].1.contains("takes too long: the limit for an answer is 0 seconds"), "{}", found[0].1);
     assert_eq!(found[1], alone[0]);
     // A usual grammar gives the same tokens alone and next to others.
     let digits = || Request { grammar: matcher(Source::Regex("[0-9]{12}".into())), ..request(&tokens, 40) };
