@@ -71,10 +71,10 @@ pub enum GrammarError {
         message: String,
     },
     /// The grammar matches no text.
-    #[error("the grammar matches no text: every way through its rules leads back to itself without end")]
+    #[error("the grammar matches no text: its rules refer to each other without end")]
     Empty,
     /// The grammar cannot be compiled.
-    #[error("the grammar cannot be followed: {message}")]
+    #[error("cannot compile the grammar: {message}")]
     Compile {
         /// Why.
         message: String,
@@ -103,11 +103,11 @@ pub enum GrammarError {
     #[error("the client no longer waits for the grammar")]
     Unwanted,
     /// The begun answer does not match the grammar.
-    #[error("the last message, which the answer continues, does not begin an answer that the grammar or schema allows")]
+    #[error("the last message does not match the grammar or schema, so the answer cannot continue it")]
     Begun,
     /// Computing masks takes too long.
     #[error(
-        "the grammar takes too long to follow: the limit is {seconds} seconds for each answer and {milliseconds} ms for each token besides; use a grammar with fewer ways to read the same text"
+        "the grammar takes too long: the limit for an answer is {seconds} seconds plus {milliseconds} ms for each token; use a grammar with fewer ways to match the same text"
     )]
     MaskTime {
         /// CPU seconds for each answer.

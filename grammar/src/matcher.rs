@@ -58,7 +58,7 @@ impl Matcher {
             mask.set(self.tokens, false);
         }
         if mask.is_zero() && !self.may_end() {
-            return Err(self.wrong("no token of the vocabulary goes on from here"));
+            return Err(self.wrong("no token of the vocabulary can follow here"));
         }
         self.mask = mask;
         Ok(self.mask.as_slice())
@@ -89,7 +89,7 @@ impl Matcher {
     fn wrong(&self, message: &str) -> GrammarError {
         let line = message.lines().next().unwrap_or_default();
         let is_empty = line.contains("NoExtensionBias");
-        let message = if is_empty { "no token of the vocabulary goes on from here" } else { line };
+        let message = if is_empty { "no token of the vocabulary can follow here" } else { line };
         GrammarError::Step { message: message.to_owned() }
     }
 }

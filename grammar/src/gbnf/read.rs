@@ -24,7 +24,7 @@ pub(super) fn rules(text: &str) -> Result<Rules, GrammarError> {
     }
     let missing = |number: usize| reader.names.iter().find(|(_, own)| **own == number).map(|(name, _)| *name);
     if reader.rules.len() > MAX_RULES {
-        return reader.wrong(format!("{} rules; at most {MAX_RULES} are taken", reader.rules.len()));
+        return reader.wrong(format!("found {} rules; the limit is {MAX_RULES}", reader.rules.len()));
     }
     for (number, rule) in reader.rules.iter().enumerate() {
         if rule.is_none() {
@@ -106,7 +106,7 @@ impl<'t> Reader<'t> {
         let number = self.number(name);
         self.space(false);
         if !self.take("::=") {
-            return self.wrong(format!("::= is missing behind {name}"));
+            return self.wrong(format!("::= is missing after {name}"));
         }
         if self.rules[number].is_some() {
             return self.wrong(format!("{name} is there twice"));
@@ -190,7 +190,7 @@ impl<'t> Reader<'t> {
                     Some((least, most)) => number(least).zip(number(most)).map(|(least, most)| (least, Some(most))),
                 };
                 let Some((least, most)) = found else {
-                    return self.wrong(format!("{{{}}} is no repetition", shown(inside)));
+                    return self.wrong(format!("{{{}}} is not a repetition", shown(inside)));
                 };
                 if most.is_some_and(|most| most < least) {
                     return self.wrong(format!("a repetition of {least} to {}", most.unwrap_or_default()));
@@ -231,7 +231,7 @@ impl<'t> Reader<'t> {
             }
             if last < first {
                 let shown = |c| char::from_u32(c).unwrap_or(char::REPLACEMENT_CHARACTER);
-                return self.wrong(format!("{}-{} is no range", shown(first), shown(last)));
+                return self.wrong(format!("{}-{} is not a range", shown(first), shown(last)));
             }
             ranges.push((first, last));
         }
@@ -263,7 +263,7 @@ impl<'t> Reader<'t> {
             'r' => return Ok(Some('\r'.into())),
             't' => return Ok(Some('\t'.into())),
             '\\' | '"' | '[' | ']' | '-' | '^' => return Ok(Some(kind.into())),
-            _ => return self.wrong(format!("\\{kind} is no escape")),
+            _ => return self.wrong(format!("\\{kind} is not an escape")),
         };
         let found = self.rest.get(..digits).and_then(|digits| u32::from_str_radix(digits, 16).ok());
         match found.filter(|found| char::from_u32(*found).is_some()) {

@@ -241,7 +241,8 @@ impl Numbers {
                 "multipleOf {step} cannot be enforced here; steps of at most 9 digits between integers below 2^53 can"
             ));
         }
-        let step: serde_json::Value = serde_json::from_str(&step).map_err(|_| "multipleOf is no number".to_owned())?;
+        let step: serde_json::Value =
+            serde_json::from_str(&step).map_err(|_| "multipleOf is not a number".to_owned())?;
         let kind = if self.is_integer { "integer" } else { "number" };
         let mut schema = serde_json::json!({"type": kind, "multipleOf": step});
         for (bound, inclusive, exclusive) in

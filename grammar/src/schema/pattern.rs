@@ -193,7 +193,7 @@ fn escape(chars: &mut Peekable<Chars<'_>>, in_class: bool, out: &mut String) -> 
 fn unit(chars: &mut Peekable<Chars<'_>>, out: &mut String) -> Result<(), String> {
     let mut four = || -> Result<u32, String> {
         let digits: String = chars.by_ref().take(4).collect();
-        u32::from_str_radix(&digits, 16).map_err(|_| format!("\\u{digits} is no character"))
+        u32::from_str_radix(&digits, 16).map_err(|_| format!("\\u{digits} is not a character"))
     };
     let first = four()?;
     if !(0xd800..0xdc00).contains(&first) {
@@ -201,11 +201,11 @@ fn unit(chars: &mut Peekable<Chars<'_>>, out: &mut String) -> Result<(), String>
         return Ok(());
     }
     if chars.next() != Some('\\') || chars.next() != Some('u') {
-        return Err("half of a surrogate pair is no character".to_owned());
+        return Err("half of a surrogate pair is not a character".to_owned());
     }
     let digits: String = chars.by_ref().take(4).collect();
     let second = u32::from_str_radix(&digits, 16).ok().filter(|unit| (0xdc00..0xe000).contains(unit));
-    let second = second.ok_or("half of a surrogate pair is no character")?;
+    let second = second.ok_or("half of a surrogate pair is not a character")?;
     out.push_str(&format!("\\x{{{:x}}}", 0x10000 + ((first - 0xd800) << 10) + (second - 0xdc00)));
     Ok(())
 }

@@ -284,11 +284,11 @@ fn write(hir: &Hir, quoted: bool, out: &mut String) -> Result<(), String> {
     match hir.kind() {
         HirKind::Empty => {}
         HirKind::Literal(literal) => {
-            let text = std::str::from_utf8(&literal.0).map_err(|_| "it has bytes that are no UTF-8".to_owned())?;
+            let text = std::str::from_utf8(&literal.0).map_err(|_| "it has bytes that are not UTF-8".to_owned())?;
             text.chars().for_each(|c| character(c, quoted, out));
         }
         HirKind::Class(class) => {
-            let class = unicode(class).ok_or("it has bytes that are no UTF-8")?;
+            let class = unicode(class).ok_or("it has bytes that are not UTF-8")?;
             write_class(&class, quoted, out);
         }
         HirKind::Look(_) => return Err("an anchor in the middle of a pattern is not supported".to_owned()),

@@ -283,7 +283,7 @@ impl<'s> Writer<'s> {
             return refuse(
                 self,
                 "prefixItems",
-                format!("more than {MAX_NODES} items with schemas of their own are not supported"),
+                format!("more than {MAX_NODES} items with their own schemas are not supported"),
             );
         }
         let length = layout.prefix.len() as u64;
