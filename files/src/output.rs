@@ -46,7 +46,7 @@ const PRIVATE_FILE: u32 = 0o600;
 /// Kind of an output.
 #[derive(Clone, Copy, Debug)]
 pub struct Kind {
-    /// Name for errors: "is there already and is no NAME".
+    /// Name for errors, such as "plan".
     pub name: &'static str,
     /// Whether a file with these first bytes is of this kind. Gets at most [`HEAD_BYTES`].
     pub is: fn(&[u8]) -> bool,

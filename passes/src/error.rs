@@ -152,7 +152,7 @@ pub enum ScheduleError {
         problem: String,
     },
     /// No candidate accepts an op's request.
-    #[error("{op}: no kernel does this: {}", joined(refusals))]
+    #[error("{op}: no kernel supports this: {}", joined(refusals))]
     NoKernel {
         /// The op's mnemonic.
         op: &'static str,

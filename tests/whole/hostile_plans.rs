@@ -174,7 +174,7 @@ const REFUSED: &[(&str, &str, Change)] = &[
     }),
     ("files", "number of model files is 5000", |plan| plan.files.resize(5000, plan.files[0].clone())),
     ("the arena", "cannot map 18446744073709551615 bytes for the arena", |plan| plan.arena_bytes = u64::MAX),
-    ("words of the tokenizer", "take more than 16 times as much memory", |plan| {
+    ("words of the tokenizer", "need more than 16 times their size in memory", |plan| {
         // A list of texts of no bytes, where the tokenizer's tokens are.
         plan.tokenizer = [vec![2, 0], vec![0x80, 0x80, 0x80, 0x08], vec![0; 16 << 20]].concat();
     }),

@@ -234,7 +234,7 @@ fn a_place_that_cannot_be_written_is_found_before_the_work() {
         let output = command(line, &model, &model.join("x")).output().unwrap();
         refused(&output, 74, "m.gguf/x: cannot ");
     }
-    refused(&command("kernel export no-such-kernel -o O", &model, &folder).output().unwrap(), 2, "is there already");
+    refused(&command("kernel export no-such-kernel -o O", &model, &folder).output().unwrap(), 2, "it exists already");
     // What fails later leaves nothing.
     for (line, _) in COMMANDS {
         assert_eq!(command(line, &model, &folder.join("out")).output().unwrap().status.code(), Some(65), "{line}");

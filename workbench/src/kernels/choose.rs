@@ -258,7 +258,7 @@ mod tests {
         assert!(error("attention_part group=4294967295 d=1 dv=1 scale=1.0").contains("at most 256"));
         assert!(error("embed format=q4_k_r16 rows=3 n=256").contains("that is not packed"));
         assert!(error("linear format=a8_super k=256 tile=8 n=8 shape=gemv").contains("a weight's format"));
-        assert!(error("quantise n=256 out=f16").contains("right would be a format of activations"));
+        assert!(error("quantise n=256 out=f16").contains("expected a format of activations"));
         // The largest that are allowed make a kernel or an error.
         for kind in KINDS {
             for (lead, tail) in [("f32", "gemv"), ("q4_k", "gemm"), ("bf16", "tiles")] {
