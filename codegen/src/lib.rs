@@ -2,7 +2,6 @@
 //!
 //! | module | what it owns |
 //! | --- | --- |
-//! | [`cost`] | estimated cycles of finished code on any CPU |
 //! | [`x64`] | lowering for x86-64 targets: selection, register allocation, encoding |
 //! | [`portable`] | lowering for `portable` through cranelift |
 //! | [`line`](mod@line) | the statement of each instruction |
@@ -16,7 +15,6 @@
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 pub mod artifact;
-pub mod cost;
 pub mod foreign;
 pub mod line;
 pub mod module;

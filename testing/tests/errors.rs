@@ -18,6 +18,7 @@ const FOLDERS: &[&str] = &[
     "kernels/src",
     "passes/src",
     "codegen/src",
+    "cost/src",
     "emulator/src",
     "dataflow/src",
     "runtime/src",

@@ -22,6 +22,7 @@ const ROOTS: &[&str] = &[
     "kernels/src/lib.rs",
     "passes/src/lib.rs",
     "codegen/src/lib.rs",
+    "cost/src/lib.rs",
     "emulator/src/lib.rs",
     "dataflow/src/lib.rs",
     "runtime/src/lib.rs",

@@ -2,8 +2,8 @@
 
 use std::io::Write;
 
-use ixc_codegen::cost;
-use ixc_codegen::cost::memory::{self, LevelsError, Start};
+use ixc_cost as cost;
+use ixc_cost::memory::{self, LevelsError, Start};
 use ixc_workbench::kernels::{KernelError, show};
 use serde_json::json;
 

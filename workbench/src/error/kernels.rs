@@ -2,8 +2,8 @@
 
 use std::path::PathBuf;
 
-use ixc_codegen::cost::memory::LevelsError;
 use ixc_codegen::thunk::ConventionError;
+use ixc_cost::memory::LevelsError;
 use ixc_emulator::Fault;
 use ixc_failure::{Class, Remedy};
 use ixc_ir::kernel::interpret::InterpretError;

@@ -7,9 +7,9 @@
 //! ixc kernel diff old.ix new.ix
 //! ```
 
-use ixc_codegen::cost;
 use ixc_codegen::module::Artifact;
 use ixc_codegen::x64::listing::Listed;
+use ixc_cost as cost;
 use ixc_ir::kernel::print::AffineText;
 use ixc_ir::kernel::{BufferKind, Kernel};
 use ixc_kernels::catalogue::compare::{Difference, difference, elements, nmse};

@@ -25,8 +25,8 @@
 //! The winner is measured again, so that a lucky measurement does not win. It must be faster by
 //! more than the spread of the rounds.
 
-use ixc_codegen::cost;
-use ixc_codegen::cost::memory::{self, Start};
+use ixc_cost as cost;
+use ixc_cost::memory::{self, Start};
 use ixc_kernels::cut::Cut;
 use ixc_kernels::pace::Pace;
 use ixc_kernels::tiling::{RowTiles, Use};

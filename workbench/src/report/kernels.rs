@@ -3,10 +3,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use ixc_codegen::cost::{self, Block, CpuModel, Report};
 use ixc_codegen::module::Artifact;
 use ixc_codegen::parallel;
 use ixc_codegen::x64::{self, Compiled};
+use ixc_cost::{self as cost, Block, CpuModel, Report};
 use ixc_ir::kernel::print::statement_lines;
 use ixc_ir::kernel::products::Counter;
 use ixc_ir::kernel::{BufferKind, Kernel};

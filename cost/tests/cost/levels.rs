@@ -1,8 +1,8 @@
 //! Cache levels of small kernels. The expected results are derived in each test.
 
-use ixc_codegen::cost::memory::{Levels, LevelsError, Start, levels};
-use ixc_codegen::cost::{self, WholeError, analyse};
 use ixc_codegen::x64;
+use ixc_cost::memory::{Levels, LevelsError, Start, levels};
+use ixc_cost::{self as cost, WholeError, analyse};
 use ixc_ir::kernel::{Kernel, KernelBuilder, Type};
 use ixc_targets::Target;
 use ixc_targets::memory::{Level, line_load};

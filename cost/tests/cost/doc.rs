@@ -1,10 +1,10 @@
 //! Checks that the tables in `docs/cost-model.md` match the code.
 
-use ixc_codegen::cost::class::Class;
-use ixc_codegen::cost::class::Width;
-use ixc_codegen::cost::memory::levels;
-use ixc_codegen::cost::model::{AVX512, CpuModel, Row, Source, Wide, WideVectors};
-use ixc_codegen::cost::{self, MODELS};
+use ixc_cost::class::Class;
+use ixc_cost::class::Width;
+use ixc_cost::memory::levels;
+use ixc_cost::model::{AVX512, CpuModel, Row, Source, Wide, WideVectors};
+use ixc_cost::{self as cost, MODELS};
 use ixc_kernels::{KernelSpec, MatmulStrategy, generate};
 use ixc_targets::memory::{CacheShape, Level, Memory, line_load, tile_load};
 use ixc_targets::{Lowering, TARGETS, Target};

@@ -1,7 +1,7 @@
 //! The loops of our own kernels.
 
-use ixc_codegen::cost::{self, LoopReport, Report};
 use ixc_codegen::x64;
+use ixc_cost::{self as cost, LoopReport, Report};
 use ixc_ir::format::{Codec, FORMATS, Float, Format};
 use ixc_ir::plan::RopeStyle;
 use ixc_kernels::{

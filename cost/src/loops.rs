@@ -8,7 +8,7 @@ use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKi
 use ixc_ir::kernel::print::AffineText;
 use ixc_ir::kernel::{Affine, For, Kernel, Stmt};
 
-use crate::line::Line;
+use ixc_codegen::line::Line;
 
 /// A decoded instruction with the IR statement that it comes from.
 #[derive(Clone, Copy, Debug)]

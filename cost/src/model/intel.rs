@@ -5,9 +5,9 @@
 //! multiplier, the rows here add the server part's second one on port 5, marked `Mem`. Sapphire
 //! Rapids' tiles are from `FACTS.md`.
 
-use super::class::Class as C;
-use super::model::Source::{Facts, Llvm, Mem};
-use super::model::{AVX512, CpuModel, Port, Row, WideVectors, both, narrow};
+use super::Source::{Facts, Llvm, Mem};
+use super::{AVX512, CpuModel, Port, Row, WideVectors, both, narrow};
+use crate::class::Class as C;
 
 const fn port(key: char, name: &'static str) -> Port {
     Port { key, name }

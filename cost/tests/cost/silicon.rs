@@ -6,9 +6,9 @@
 
 use std::fmt::Write;
 
-use ixc_codegen::cost::memory::{Levels, levels};
-use ixc_codegen::cost::{self, analyse};
 use ixc_codegen::x64;
+use ixc_cost::memory::{Levels, levels};
+use ixc_cost::{self as cost, analyse};
 use ixc_ir::kernel::{BufferId, BufferKind, Elem, Kernel, KernelBuilder, Op, Type, ValueId, VarId, verify};
 use ixc_targets::Target;
 use ixc_targets::memory::Level;

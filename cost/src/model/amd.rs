@@ -8,9 +8,9 @@
 //! Zen 3 follows LLVM 19, and uses Zen 4's rows where they agree. Zen 5 is Zen 4 with whole 64-byte
 //! pipes and wider integers, from general knowledge.
 
-use super::class::Class as C;
-use super::model::Source::{Llvm, Mem, Ran};
-use super::model::{AVX512, CpuModel, Port, Row, WideVectors, both, narrow, same};
+use super::Source::{Llvm, Mem, Ran};
+use super::{AVX512, CpuModel, Port, Row, WideVectors, both, narrow, same};
+use crate::class::Class as C;
 
 const fn port(key: char, name: &'static str) -> Port {
     Port { key, name }

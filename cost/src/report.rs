@@ -6,7 +6,7 @@ use iced_x86::{Formatter as _, Instruction, IntelFormatter};
 use ixc_ir::kernel::{Affine, Atom, Kernel};
 use serde::Serialize;
 
-use crate::line::Line;
+use ixc_codegen::line::Line;
 
 use super::block::{self, Block, Bound};
 use super::loops::{self, Found};

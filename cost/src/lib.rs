@@ -33,11 +33,11 @@
 //!
 //! Invariant: an instruction that a model does not know is listed in [`Report::unknown`].
 
-mod amd;
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
+
 pub mod block;
 pub mod chain;
 pub mod class;
-mod intel;
 pub mod loops;
 pub mod memory;
 pub mod model;

@@ -19,10 +19,10 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Formatter, IntelFormatter, MemorySizeOptions};
-use ixc_codegen::cost::class::Class;
-use ixc_codegen::cost::model::{Row, Source, both};
-use ixc_codegen::cost::{self, CpuModel, LoopReport, Report};
 use ixc_codegen::x64;
+use ixc_cost::class::Class;
+use ixc_cost::model::{Row, Source, both};
+use ixc_cost::{self as cost, CpuModel, LoopReport, Report};
 use ixc_ir::format::Format;
 use ixc_targets::Target;
 

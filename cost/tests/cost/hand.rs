@@ -1,8 +1,8 @@
 //! Hand-written loops. The expected cost is derived in each test.
 
 use iced_x86::{BlockEncoder, BlockEncoderOptions, Code, Instruction, InstructionBlock, MemoryOperand, Register};
-use ixc_codegen::cost::{self, Block, Bound, Report, WholeError};
 use ixc_codegen::line::Line;
+use ixc_cost::{self as cost, Block, Bound, Report, WholeError};
 use ixc_ir::kernel::{Kernel, KernelBuilder, Type};
 use ixc_targets::Target;
 
