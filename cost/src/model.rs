@@ -11,8 +11,8 @@
 //! ""          no port, one slot (a move that renaming does)
 //! ```
 //!
-//! Rows stand in `intel` and `amd`. A model is a list of tables; the first that has a class counts, so that a
-//! CPU is written as what differs from the one before it.
+//! Rows stand in `intel` and `amd`. A model is a list of tables; the first that has a class counts,
+//! so that a CPU is written as what differs from the one before it.
 //!
 //! Invariant: every number has its source next to it. A class without a row is unknown to a model;
 //! it is never free.
