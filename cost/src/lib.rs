@@ -18,9 +18,8 @@
 //! | module | what it owns |
 //! | --- | --- |
 //! | [`class`](mod@class) | kind of work of each instruction |
-//! | [`mod@model`] | CPU models: rows of µops, ports and latencies |
+//! | [`model`](mod@model) | CPU models: rows of µops, ports and latencies |
 //! | `intel`, `amd` | tables of the models |
-//! | [`models`] | the list of models |
 //! | [`ports`] | the best assignment of µops to ports |
 //! | [`chain`] | latency chains |
 //! | [`loops`] | loops of the code, and of the kernel IR |
@@ -41,11 +40,9 @@ pub mod class;
 pub mod loops;
 pub mod memory;
 pub mod model;
-pub mod models;
 pub mod ports;
 pub mod report;
 
 pub use block::{Block, Bound};
-pub use model::CpuModel;
-pub use models::{MODELS, model};
+pub use model::{CpuModel, MODELS, model};
 pub use report::{LoopReport, Report, Unknown, Whole, WholeError, WholeLoop, analyse};
