@@ -10,7 +10,7 @@ use ixc_testing::bless;
 use ixc_testing::prose::{Kind, Rules, texts_of_page, texts_of_rust, wide_comments};
 
 /// Most texts of comments and errors that may break a rule, per 1,000 of the repository.
-const MAX_PER_MILLE_OF_CODE: usize = 1000;
+const MAX_PER_MILLE_OF_CODE: usize = 20;
 
 /// Most paragraphs of Markdown pages that may break a rule, per 1,000 of the repository.
 const MAX_PER_MILLE_OF_PAGES: usize = 50;
