@@ -47,7 +47,7 @@ use super::tokenize::read;
   ixc compile model.gguf                         writes model.ixp
   ixc compile model.gguf -o plan.ixp --target portable
   ixc compile large.gguf --memory 6GiB           streams experts from the drive
-  ixc compile model.gguf --no-weights            small; packs weights in each run
+  ixc compile model.gguf --no-weights            small; packs in each run
   ixc compile model.gguf --self-contained        runs without the model file
   ixc compile model.gguf --weights i8_row --text sample.txt
                                                  one scale per row: int8 tiles
