@@ -312,7 +312,7 @@ const DAMAGES: &[Damage] = &[
     (
         "a quantisation that is not read",
         |at| edit(at, "config.json", |json| json["quantization_config"] = serde_json::json!({"quant_method": "hqq"})),
-        "quantised as \"hqq\"",
+        "quantisation \"hqq\" is not supported",
     ),
     (
         "scaling that is not known",

@@ -139,7 +139,7 @@ fn scores_that_fall_over_a_choice_are_refused() {
     let text = model.arch.module.to_string().replace("cap = 0.0}", "cap = 0.0, max_bias = 8.0}");
     model.arch.module = parse(&text).unwrap();
     let error = compile(&model, &Options::default()).map(|_| ()).unwrap_err().to_string();
-    assert!(error.contains("scores that fall with distance (max_bias) over chosen positions"), "{error}");
+    assert!(error.contains("scores that fall with distance over a choice of positions"), "{error}");
 }
 
 /// Streaming experts changes no bits, also after going back to positions with chosen blocks, and to
