@@ -5,7 +5,6 @@
 
 use std::path::{Path, PathBuf};
 
-use ixc_error::Error;
 use ixc_files::{Guard, Kind, Output};
 use ixc_generate::chat::Chat;
 use ixc_text::chat::ToolCall;
@@ -13,6 +12,7 @@ use ixc_text::template::Message;
 use serde_json::json;
 
 use super::interrupt::Interrupted;
+use super::library_error::LibraryError;
 use super::lines::{Lines, Typed};
 use super::output::{Bytes, Printable, complain, counted, describe, note};
 use super::writer::Writer;
@@ -195,7 +195,7 @@ impl Talk<'_, '_> {
         match self.writer.answer(&mut self.chat) {
             Ok(()) => {}
             Err(error) if error.is::<Interrupted>() => {}
-            Err(error) if error.is::<Error>() => tell(describe(&error)),
+            Err(error) if LibraryError::of(error.as_ref()).is_some() => tell(describe(&error)),
             Err(error) => return Err(error),
         }
         Ok(self.chat.messages().len() > before)
