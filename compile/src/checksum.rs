@@ -21,7 +21,7 @@ pub enum ChecksumError {
     #[error("has no checksum at its end")]
     Missing,
     /// The checksum is of another text: the file is damaged or edited.
-    #[error("is damaged or was edited: the checksum of its text is {found}, it says {expected}")]
+    #[error("is damaged or was edited: the checksum of its text is {found}, expected {expected}")]
     Differs {
         /// Checksum of the text.
         found: String,

@@ -65,7 +65,7 @@ pub enum Error {
     #[error(transparent)]
     Pass(#[from] PassError),
     /// The requested last pass does not come after the pass to continue from.
-    #[error("compiling goes on after {start}, and {last} is not behind that")]
+    #[error("compiling continues after {start}; {last} does not come after it")]
     BehindPass {
         /// The pass after which compiling continues.
         start: &'static str,
@@ -129,7 +129,7 @@ pub enum Error {
         path: PathBuf,
     },
     /// The path of the model file is not UTF-8, so that a plan cannot name it.
-    #[error("{}: the path is no UTF-8, as a plan needs it", path.display())]
+    #[error("{}: the path is not UTF-8; a plan can only hold paths in UTF-8", path.display())]
     PathNotUtf8 {
         /// The path.
         path: PathBuf,

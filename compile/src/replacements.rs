@@ -82,7 +82,7 @@ impl KernelFile {
         let indent = self.text.lines().nth(line - 1).map_or(0, |text| text.len() - text.trim_start().len());
         let said = if found.is_empty() { "no such line" } else { &found };
         let problem = format!(
-            "the kernel is called otherwise than the one that it was made from: \"{said}\", where that has \"{expected}\""
+            "the signature of the kernel differs from that of the kernel it was made from: found \"{said}\", expected \"{expected}\""
         );
         Err(ReplacementError::Parse(Excerpt::new(&self.path, &self.text, line, indent + 1, &problem)))
     }

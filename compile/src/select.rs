@@ -20,7 +20,7 @@
 //! let selection = Selection { op: Some("route".into()), layers: vec!["2-3".parse().unwrap()] };
 //! assert_eq!(select::text(&graph, &selection)?.matches("= route ").count(), 2);
 //! let error = select::text(&graph, &Selection { op: Some("rout".into()), layers: vec![] }).unwrap_err();
-//! assert!(error.to_string().contains("near to it: route"));
+//! assert!(error.to_string().contains("similar names: route"));
 //! # Ok::<(), ixc_compile::Error>(())
 //! ```
 
@@ -125,7 +125,7 @@ impl SelectError {
 }
 
 fn nearest(near: &[String]) -> String {
-    if near.is_empty() { String::new() } else { format!("; near to it: {}", near.join(", ")) }
+    if near.is_empty() { String::new() } else { format!("; similar names: {}", near.join(", ")) }
 }
 
 /// Selectable item: an op, a task or another step, or a decision of a pass.
@@ -600,13 +600,13 @@ mod tests {
     fn what_finds_nothing_says_what_there_is() {
         assert_eq!(
             found(Some("ffn_gate_imp"), &[]).unwrap_err(),
-            "nothing here is called \"ffn_gate_imp\"; near to it: blk.*.ffn_gate_inp; ops are embed, linear, linear.qkv, route"
+            "nothing here is called \"ffn_gate_imp\"; similar names: blk.*.ffn_gate_inp; ops are embed, linear, linear.qkv, route"
         );
         assert_eq!(
             found(Some("linaer"), &[]).unwrap_err().split("; ").nth(1).unwrap(),
-            "near to it: linear, linear.qkv"
+            "similar names: linear, linear.qkv"
         );
-        assert!(!found(Some("zzz"), &[]).unwrap_err().contains("near to it"));
+        assert!(!found(Some("zzz"), &[]).unwrap_err().contains("similar names"));
         assert_eq!(found(None, &["7-9"]).unwrap_err(), "nothing here is in layer 7-9; layers are 0-2");
         assert_eq!(found(Some("linear"), &["1"]).unwrap_err(), "\"linear\" is not in layer 1; it is in 0, 2");
         assert_eq!(found(Some("embed"), &["1"]).unwrap_err(), "\"embed\" is not in layer 1; it is in none");

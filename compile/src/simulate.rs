@@ -35,7 +35,7 @@ use ixc_model_files::gguf::Gguf;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WeightError {
     /// The model has another number of files.
-    #[error("the model has {found} files; the descriptor is of one that has {expected}")]
+    #[error("the model has {found} files; the descriptor expects {expected}")]
     Files {
         /// Number of files of the model.
         found: usize,
@@ -43,7 +43,7 @@ pub enum WeightError {
         expected: usize,
     },
     /// Another file.
-    #[error("{path}: {what} is {found:#x}; the descriptor is of a model where it is {expected:#x}")]
+    #[error("{path}: {what} is {found:#x}; the descriptor expects {expected:#x}")]
     OtherModel {
         /// The file.
         path: String,
@@ -123,12 +123,12 @@ fn weight<'g>(info: &WeightInfo, gguf: &'g Gguf) -> Result<Weight<'g>, String> {
     let named = |name: &str| {
         Format::from_name(name).ok_or_else(|| {
             let names: Vec<&str> = FORMATS.iter().map(|row| row.name).collect();
-            format!("{name} is no format; there are {}", names.join(", "))
+            format!("{name} is not a format; expected one of {}", names.join(", "))
         })
     };
     let (format, stored_format) = (named(&info.format)?, named(&info.stored)?);
     let tensor =
-        gguf.tensor(&info.name).ok_or("the model has none of this name; it must be the one that was placed")?;
+        gguf.tensor(&info.name).ok_or("the model has no weight of this name; expected the model that was placed")?;
     let (file, offset) = (tensor.file() as u64, tensor.offset());
     if (file, offset) != (info.file.into(), info.offset) {
         return Err(format!(
@@ -143,7 +143,7 @@ fn weight<'g>(info: &WeightInfo, gguf: &'g Gguf) -> Result<Weight<'g>, String> {
     if found != stored_format || !same_shape {
         return Err(format!("it is {stored_format} {:?}; the model's is {found} {shape:?}", info.shape));
     }
-    let columns = *info.shape.last().ok_or("it has no dimensions; it must have those of the model's")?;
+    let columns = *info.shape.last().ok_or("it has no dimensions; expected those of the model's weight")?;
     let stored = gguf.tensor_data(tensor);
     let packed = format != stored_format;
     if packed && format.unpacked() != Some(stored_format) {

@@ -191,7 +191,7 @@ impl Tuned {
                 choices,
             }),
             Err(error) => {
-                tracing::warn!(%error, "what was tuned is ignored");
+                tracing::warn!(%error, "tuned choices are ignored");
                 None
             }
         }
@@ -232,7 +232,7 @@ impl Tuned {
             let is_taken = self.is_named || tile::accepts(&choice.weight, &of_weight, target, caches);
             if !is_taken {
                 let file = self.path.display();
-                tracing::warn!(%file, %choice, "is no candidate any more, and ignored; `ixc kernel tune` finds another");
+                tracing::warn!(%file, %choice, "is not a candidate any more and is ignored; `ixc kernel tune` finds another");
             }
             is_taken
         };
@@ -275,7 +275,7 @@ impl Place {
         });
         match held {
             Err(error) if self.is_own && matches!(error, Error::Tuned(_)) => {
-                tracing::warn!(%error, "what was tuned before gives way");
+                tracing::warn!(%error, "earlier tuned choices are replaced");
                 Ok(None)
             }
             held => held,
@@ -360,7 +360,7 @@ mod tests {
         put(&named(&path), Target::AVX2, &By::Cpu(cpu_name()), kernel, Some(row)).unwrap();
         // A named file for another target, and the file in the user's folder.
         let caches = Target::AVX2.row().caches();
-        assert!(tuned.check(Target::AMX).unwrap_err().to_string().contains("tuned for target avx2, and this is amx"));
+        assert!(tuned.check(Target::AMX).unwrap_err().to_string().contains("tuned for target avx2; expected amx"));
         assert!(tuned.tell(OptionSet::default(), (Target::AMX, &caches), true).is_empty());
         let told = |tuned: &Tuned, options: OptionSet, is_native: bool| {
             let told: tile::Options = tuned.tell(options, (Target::AVX2, &caches), is_native).of();
@@ -397,7 +397,7 @@ mod tests {
             std::fs::write(&path, text).unwrap();
             Tuned::named(&path).unwrap_err().to_string()
         };
-        assert!(error("").contains("is no file of tuned choices"));
+        assert!(error("").contains("is not a file of tuned choices"));
         assert!(error(&text.replace("\"version\": 1", "\"version\": 2")).contains("version 2, not ixc-tuned 1"));
         assert!(error(&text.replace("gemm/48", "gemm/24")).contains("the file is damaged"));
         assert!(error(&text.replace("\"rows\"", "\"more\": 1, \"rows\"")).contains("unknown field `more`"));

@@ -52,7 +52,11 @@ fn every_stage_shows_one_op_of_one_layer() {
 #[test]
 fn what_finds_nothing_says_what_there_is() {
     let dump = |more: &[&str]| refused(&[&["dump", "--target", "avx2", "--stage", "plan"], more].concat());
-    assert!(dump(&["--op", "ffn_don"]).contains("near to it: blk.*.ffn_down_exps"), "{}", dump(&["--op", "ffn_don"]));
+    assert!(
+        dump(&["--op", "ffn_don"]).contains("similar names: blk.*.ffn_down_exps"),
+        "{}",
+        dump(&["--op", "ffn_don"])
+    );
     assert!(dump(&["--layer", "9"]).contains("nothing here is in layer 9; layers are 0-3"));
     assert!(dump(&["--op", "embed", "--layer", "0"]).contains("\"embed\" is not in layer 0; it is in none"));
     assert!(dump(&["--layer", "3-1"]).contains("expected a layer such as 3"));

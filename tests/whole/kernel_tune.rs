@@ -178,7 +178,7 @@ fn a_model_runs_as_it_was_tuned_with_the_same_bits() {
     for (edit, says) in [
         (text.replace("gemm/48", "gemm/24"), "the file is damaged"),
         (text.replace(target.name(), "amx"), "was tuned for target amx"),
-        (text[..text.len() / 2].to_owned(), "is no file of tuned choices"),
+        (text[..text.len() / 2].to_owned(), "is not a file of tuned choices"),
     ] {
         fs::write(&file, edit).unwrap();
         let refused = run(path);

@@ -298,10 +298,10 @@ fn weights_of_another_model_are_refused() {
 
     type Change = fn(&mut Descriptor);
     let changes: [(&str, Change); 4] = [
-        ("has 1 files; the descriptor is of one that has 0", |d| d.files.clear()),
+        ("has 1 files; the descriptor expects 0", |d| d.files.clear()),
         ("the model has it at byte", |d| d.weights[0].offset += 1),
-        ("is no format; there are", |d| d.weights[0].format = "q9".to_owned()),
-        ("none of this name", |d| d.weights[0].name.clear()),
+        ("is not a format; expected one of", |d| d.weights[0].format = "q9".to_owned()),
+        ("no weight of this name", |d| d.weights[0].name.clear()),
     ];
     for (says, change) in changes {
         let mut placed = placed.clone();

@@ -19,7 +19,7 @@ pub enum ReplacementError {
     #[error("{0}")]
     Parse(Excerpt),
     /// Two files for the same kernel.
-    #[error("{} is of the same kernel as {}: one of them at most can take its place", path.display(), other.display())]
+    #[error("{} replaces the same kernel as {}; give only one of them", path.display(), other.display())]
     Twice {
         /// A file.
         path: PathBuf,
@@ -37,7 +37,7 @@ pub enum ReplacementError {
         names: Vec<String>,
     },
     /// A folder without kernels.
-    #[error("{}: there is no file of kernel IR, NAME.ix", path.display())]
+    #[error("{}: has no file of kernel IR; expected files called NAME.ix", path.display())]
     NoFiles {
         /// The folder.
         path: PathBuf,
@@ -66,7 +66,7 @@ pub enum ReplacementError {
     Interpret(#[from] InterpretError),
     /// An edited kernel computes other results than its spec requires.
     #[error(
-        "{}kernel {kernel} does not compute what it was made for: with random inputs{}, {departure}",
+        "{}kernel {kernel} computes wrong results: with random inputs{}, {departure}",
         of_file(path.as_deref()), of_dims(dims)
     )]
     Departs {
@@ -121,7 +121,7 @@ impl fmt::Display for Departure {
         let Departure { difference, mismatch } = self;
         match mismatch {
             Some(mismatch) => write!(f, "by the formula of its spec, {mismatch} ({difference})"),
-            None => write!(f, "{difference}, and no spec says how far results may be apart"),
+            None => write!(f, "{difference}; without a spec, no difference is allowed"),
         }
     }
 }

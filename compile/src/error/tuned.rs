@@ -8,7 +8,7 @@ use ixc_failure::{Class, Remedy};
 #[derive(Debug, thiserror::Error)]
 pub enum TunedError {
     /// The file is not a file of tuned choices.
-    #[error("{}: is no file of tuned choices: {problem}; `ixc kernel tune` writes one", path.display())]
+    #[error("{}: is not a file of tuned choices: {problem}; `ixc kernel tune` writes one", path.display())]
     Malformed {
         /// The file.
         path: PathBuf,
@@ -16,7 +16,7 @@ pub enum TunedError {
         problem: String,
     },
     /// The file is damaged, or was edited.
-    #[error("{}: its rows have CRC-32 {found}, and it says {expected}: the file is damaged; `ixc kernel tune` writes another", path.display())]
+    #[error("{}: its rows have CRC-32 {found}, expected {expected}: the file is damaged; `ixc kernel tune` writes a new one", path.display())]
     Checksum {
         /// The file.
         path: PathBuf,
@@ -26,7 +26,7 @@ pub enum TunedError {
         expected: String,
     },
     /// The file was made under other conditions, such as another target.
-    #[error("{}: was tuned for {key} {found}, and this is {wanted}: what was measured there holds there", path.display())]
+    #[error("{}: was tuned for {key} {found}; expected {wanted}; `ixc kernel tune` writes a file for it", path.display())]
     Other {
         /// The file.
         path: PathBuf,
@@ -51,14 +51,14 @@ pub enum TunedError {
     },
     /// The user's folder holds choices for this machine's target only. Others need a named file.
     #[error(
-        "the user's folder keeps what is faster for this machine's own target, and {target} is another: its choices need a file of their own"
+        "the user's folder only keeps choices for this machine's own target; choices for {target} need a file of their own"
     )]
     NoPlace {
         /// The target.
         target: &'static str,
     },
     /// The environment names no folder for tuned choices.
-    #[error("there is no folder for what was tuned: neither XDG_CACHE_HOME nor HOME is set")]
+    #[error("there is no folder for tuned choices: neither XDG_CACHE_HOME nor HOME is set")]
     NoFolder,
 }
 
