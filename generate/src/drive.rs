@@ -65,7 +65,7 @@ pub fn measure(path: &Path) -> Result<Measured, Error> {
     let place = affinity::place(&file);
     let remembered = match (&place, own::folder(), probe.direct) {
         (_, _, false) => Err("it was read through the page cache".into()),
-        (None, ..) => Err("it is no block device".into()),
+        (None, ..) => Err("it is not a block device".into()),
         (_, None, _) => Err("there is no folder for it: neither XDG_CACHE_HOME nor HOME is set".into()),
         (Some(place), Some(folder), true) => {
             let path = entry_path(&folder, place);
@@ -234,10 +234,10 @@ impl Entry {
             return Err(format!("it has version {}, not {VERSION}", entry.version));
         }
         if !(1..=1024).contains(&entry.depth) {
-            return Err(format!("its depth is {}, 1 to 1024 are possible", entry.depth));
+            return Err(format!("its depth is {}; expected 1 to 1024", entry.depth));
         }
         if !entry.rates.iter().all(is_rate) {
-            return Err("it has rates that no drive has".into());
+            return Err("its rates are too low or too high for a drive".into());
         }
         // An entry of another drive, for reads of another size, or an old one: not an error.
         let good = entry.drive == name(place) && entry.chunk == CHUNK && cache_file::is_recent(entry.measured, now);
@@ -308,9 +308,9 @@ mod tests {
             (&*good.replace("\"depth\":16", "\"depth\":0"), "its depth is 0"),
             (&*good.replace("\"depth\":16", "\"depth\":-1"), "invalid value"),
             (&*good.replace("\"depth\":16", "\"depth\":99999999"), "its depth is 99999999"),
-            (&*good.replace("2000000000.0", "-1.0"), "rates that no drive has"),
-            (&*good.replace("2000000000.0", "1e300"), "rates that no drive has"),
-            (&*good.replace("2000000000.0", "0.0"), "rates that no drive has"),
+            (&*good.replace("2000000000.0", "-1.0"), "its rates are too low or too high for a drive"),
+            (&*good.replace("2000000000.0", "1e300"), "its rates are too low or too high for a drive"),
+            (&*good.replace("2000000000.0", "0.0"), "its rates are too low or too high for a drive"),
             (&*good.replace("\"version\":1", "\"version\":2"), "version 2, not 1"),
             (&*"[".repeat(1 << 15), "line 1 column 1"),
             (&*"[".repeat(1 << 20), "has more than 65536 bytes"),

@@ -63,13 +63,13 @@ pub enum Error {
         source: Box<CodegenError>,
     },
     /// The option applies to compiling, but the model is already a plan.
-    #[error("a plan says itself {what}: that is chosen when it is compiled")]
+    #[error("a plan already fixes {what}: this is chosen when it is compiled")]
     PlanSays {
         /// The option.
         what: &'static str,
     },
     /// A model file is given in addition to a model that is not a plan.
-    #[error("{}: is a model itself; only a plan has a model file besides", path.display())]
+    #[error("{}: is a model file; only a plan takes a separate model file", path.display())]
     NotPlan {
         /// The model.
         path: PathBuf,
@@ -90,14 +90,12 @@ pub enum Error {
     },
     /// Early routers are requested to predict experts, but the plan has none.
     #[error(
-        "no layer's experts are predicted in this plan, so that reading ahead by early routers has nothing to go by: compile it with them, or choose another way"
+        "the plan has no early routers to predict which experts to read ahead: compile it with them, or choose another prediction"
     )]
     NoEarlyRouters,
     /// Experts are requested to stay in mapped files, but the plan does not state when it needs
     /// them.
-    #[error(
-        "this plan does not say when experts are needed, so that the page cache cannot be told of experts in mapped files"
-    )]
+    #[error("this plan does not say when experts are needed; experts in mapped files require this")]
     NoGroups,
     /// The model has no supported tokenizer, but text is given.
     #[error("text cannot be turned into tokens: {reason}")]
@@ -110,7 +108,7 @@ pub enum Error {
     Step(#[from] StepError),
     /// A text has more tokens than a step, but the model must read a text in one step.
     #[error(
-        "a text of {tokens} tokens; this model reads texts whole, and a step has {most} tokens: compile it for longer ones"
+        "the text has {tokens} tokens; this model reads a text in one step, and a step has at most {most} tokens: compile the model with longer steps"
     )]
     TextBeyondStep {
         /// Number of tokens.
@@ -120,7 +118,7 @@ pub enum Error {
     },
     /// A prompt has more bytes than a full context of the longest token.
     #[error(
-        "the prompt has {bytes} bytes; the context of {context} tokens holds at most {}, its longest token being one of {longest}; {}",
+        "the prompt has {bytes} bytes; the context of {context} tokens holds at most {}, since its longest token has {longest}; {}",
         context.saturating_mul(*longest),
         larger(*context, *model)
     )]
@@ -151,7 +149,7 @@ pub enum Error {
     Grammar(#[from] GrammarError),
     /// Too many tokens contain or begin a text that ends repetitions.
     #[error(
-        "more than {most} tokens have or begin the texts that end repetitions, up to {text:?}; longer or fewer ones would have fewer"
+        "more than {most} tokens contain or begin the texts that end repetitions, up to {text:?}; give fewer or longer texts"
     )]
     Breakers {
         /// The text at which the limit was exceeded.
@@ -168,7 +166,7 @@ pub enum Error {
         source: Box<SavedError>,
     },
     /// The slot does not exist or is busy.
-    #[error("there is no free slot {number}; slots go from 0 to {}", slots.saturating_sub(1))]
+    #[error("slot {number} is busy or does not exist; slots are 0 to {}", slots.saturating_sub(1))]
     NoSlot {
         /// Number of the slot.
         number: usize,
@@ -176,10 +174,7 @@ pub enum Error {
         slots: usize,
     },
     /// The model does not support drafts, because its states cannot be cut.
-    #[error(
-        "tokens of this model cannot be guessed: it has recurrent states, which a step changes for good, so that what was guessed wrong \
-         could not be taken back"
-    )]
+    #[error("tokens of this model cannot be guessed: its recurrent states cannot be restored after a wrong guess")]
     NoSpeculation,
     /// The draft model does not match the model.
     #[error("the draft model cannot guess for the model: {0}")]

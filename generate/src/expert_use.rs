@@ -89,7 +89,7 @@ pub enum ExpertUseError {
         source: ChecksumError,
     },
     /// The file is not such JSON.
-    #[error("{path}: is no record of which experts are used: {source}")]
+    #[error("{path}: is not a record of which experts are used: {source}")]
     Json {
         /// The file.
         path: String,
@@ -219,19 +219,19 @@ mod tests {
     #[test]
     fn what_is_none_is_refused_with_its_place() {
         for (text, expected) in [
-            ("", "hot.json: is no record of which experts are used: EOF while parsing a value at line 1 column 0"),
-            ("[]", "hot.json: is no record of which experts are used: invalid length 0, expected struct ExpertUse"),
+            ("", "hot.json: is not a record of which experts are used: EOF while parsing a value at line 1 column 0"),
+            ("[]", "hot.json: is not a record of which experts are used: invalid length 0, expected struct ExpertUse"),
             (
                 r#"{"schema":"ixc.experts.v1","chosen":[[1,-2]]}"#,
-                "hot.json: is no record of which experts are used: invalid value: integer `-2`, expected u64",
+                "hot.json: is not a record of which experts are used: invalid value: integer `-2`, expected u64",
             ),
             (
                 r#"{"schema":"ixc.experts.v1","chosen":[[1.5]]}"#,
-                "hot.json: is no record of which experts are used: invalid type: floating point `1.5`, expected u64",
+                "hot.json: is not a record of which experts are used: invalid type: floating point `1.5`, expected u64",
             ),
             (
                 r#"{"schema":"ixc.experts.v1"}"#,
-                "hot.json: is no record of which experts are used: missing field `chosen`",
+                "hot.json: is not a record of which experts are used: missing field `chosen`",
             ),
             (
                 r#"{"schema":"ixc.experts.v2","chosen":[]}"#,

@@ -125,14 +125,14 @@ impl PromptCache {
         if let Some(folder) = cache.options.folder.clone() {
             private_folder(&folder).map_err(Error::io(&folder, "keep prompts in"))?;
             if fs::metadata(&folder).is_ok_and(|there| there.permissions().mode() & 0o077 != 0) {
-                tracing::warn!(folder = %folder.display(), "others can see into the folder of prompts; what is written there from now on only this user can read");
+                tracing::warn!(folder = %folder.display(), "other users can read the folder of prompts; files written from now on are readable by this user only");
             }
             let lock = open_own(&folder.join(LOCK)).map_err(Error::io(&folder, "keep prompts in"))?;
             match lock.try_lock() {
                 Ok(()) => cache.lock = Some(lock),
                 Err(TryLockError::WouldBlock) => {
                     // Two processes would not know of each other's writes and removals.
-                    tracing::warn!(folder = %folder.display(), "another process keeps prompts there; here they are kept in memory alone");
+                    tracing::warn!(folder = %folder.display(), "another process keeps prompts in this folder; this one keeps prompts in memory only");
                     cache.options.folder = None;
                     return Ok(cache);
                 }
@@ -289,7 +289,7 @@ impl PromptCache {
             engine.load_pages(id, &facts, &mut |page| take(page, None), point, found.position)
         });
         if let Err(error) = &loaded {
-            tracing::warn!(%error, "what was kept of a prompt cannot be used, and is given up");
+            tracing::warn!(%error, "a kept prompt cannot be used and is dropped");
             // The pages after a missing page are useless. It is unknown which page is damaged, and
             // trying them one by one may take longer than computing.
             let depth = lost.unwrap_or(0);

@@ -253,7 +253,7 @@ fn the_program_defers_where_it_is_told_and_says_what_it_does() {
     let plan = path.with_extension("ixp");
     stdout(ixc(["compile", model, "--no-weights", "--defer", "1", "-o", plan.to_str().unwrap()]));
     let output = ixc(["bench", plan.to_str().unwrap(), "--defer", "1"]).output().unwrap();
-    assert!(output.status.code() == Some(2) && stderr(&output).contains("a plan says itself"), "{}", stderr(&output));
+    assert!(output.status.code() == Some(2) && stderr(&output).contains("a plan already fixes"), "{}", stderr(&output));
     std::fs::remove_file(&plan).unwrap();
     std::fs::remove_file(&path).unwrap();
 }

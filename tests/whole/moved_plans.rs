@@ -91,7 +91,7 @@ fn a_plan_finds_its_model_beside_it_or_where_it_is_said() {
     assert!(same(&logits(&plan, &named), &moved.expected), "named, beside a wrong one");
     // A model does not take another model file.
     let (status, said) = refused(&elsewhere, &named);
-    assert!(status == Some(2) && said.contains("is a model itself"), "{said}");
+    assert!(status == Some(2) && said.contains("is a model file; only a plan"), "{said}");
 }
 
 #[test]

@@ -170,7 +170,7 @@ fn the_program_requantises_says_what_it_cost_and_saves_it() {
         (&["compile", "--target", "dataflow:tiny", "--weights", "i8_row", "-o", out], "in the formats of the file"),
         (&["run", "-p", "x", "--weights", "i5_row"], "expected i8_row, i4_row, i4_g128 or keep"),
         (&["run", "-p", "x", "--weights", "*_exps*=q4_k"], "expected i8_row, i4_row, i4_g128 or keep"),
-        (&["run", plan, "-p", "x", "--weights", "i4_row"], "a plan says itself"),
+        (&["run", plan, "-p", "x", "--weights", "i4_row"], "a plan already fixes"),
         (&["logits", "--tokens", "1", "-o", out, "--engine", "interpreter", "--weights", "i8_row"], "--weights"),
     ] {
         let output = ixc(arguments).output().unwrap();

@@ -129,7 +129,7 @@ fn text_that_says_nowhere_to_go_on_from_is_refused_with_what_is_wrong() {
     stdout(ixc(arguments(&["compile", "--no-weights", "-o"], &[&plan])));
     let output =
         ixc(arguments(&["run", "-n", "1", "-p", "a"], &[&plan])).arg("--start-from").arg(&file).output().unwrap();
-    assert!(output.status.code() == Some(2) && stderr(&output).contains("a plan says itself"), "{}", stderr(&output));
+    assert!(output.status.code() == Some(2) && stderr(&output).contains("a plan already fixes"), "{}", stderr(&output));
 }
 
 /// The loop of a kernel developer: dump, edit a kernel, compare it, run the model with it.

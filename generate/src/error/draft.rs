@@ -39,9 +39,7 @@ pub enum DraftError {
         model: Option<u32>,
     },
     /// States cannot be cut back after a wrong guess.
-    #[error(
-        "its states cannot be cut back by a few tokens (recurrent ones cannot), as it must be where a guess was wrong"
-    )]
+    #[error("its states cannot be cut back by a few tokens after a wrong guess (recurrent states cannot)")]
     Uncut,
 }
 
@@ -60,12 +58,10 @@ impl DraftError {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OwnLayerError {
     /// The layer does not both take and return hidden states.
-    #[error(
-        "it takes no hidden states and gives none, as what guesses does: the model is to be built as its nextn layer alone"
-    )]
+    #[error("it does not take and give hidden states, as a draft layer must; build the model as its nextn layer alone")]
     Layer,
     /// The model does not return the hidden states that the layer takes.
-    #[error("it takes hidden states of {takes} numbers, and the model gives {}; the model is to be built with these", gives.map_or_else(|| "none".to_owned(), |gives| format!("{gives}")))]
+    #[error("it takes hidden states of {takes} numbers, and the model gives {}; build the model so that it gives these", gives.map_or_else(|| "none".to_owned(), |gives| format!("{gives}")))]
     Hidden {
         /// Elements of a hidden state that the layer takes.
         takes: u32,
@@ -73,7 +69,7 @@ pub enum OwnLayerError {
         gives: Option<u32>,
     },
     /// The layer has a vocabulary of another size.
-    #[error("its vocabulary is of {layer} tokens, the model's of {model}: it is the layer of another model")]
+    #[error("its vocabulary has {layer} tokens, the model's has {model}: it is the layer of another model")]
     Vocabulary {
         /// Size of the layer's vocabulary.
         layer: u32,
@@ -81,7 +77,7 @@ pub enum OwnLayerError {
         model: u32,
     },
     /// States cannot be cut back after a wrong guess.
-    #[error("its states cannot be cut, as they must be where a guess was wrong")]
+    #[error("its states cannot be cut back after a wrong guess")]
     Uncut,
 }
 
