@@ -116,7 +116,7 @@ pub enum ImportanceError {
     #[error(transparent)]
     Gguf(#[from] GgufError),
     /// The file is something else.
-    #[error("{}: is no importance matrix: {problem}", path.display())]
+    #[error("{}: is not an importance matrix: {problem}", path.display())]
     Malformed {
         /// The file.
         path: PathBuf,
@@ -124,7 +124,7 @@ pub enum ImportanceError {
         problem: String,
     },
     /// The matrix belongs to another model.
-    #[error("{}: has {found} columns for {tensor}, which has {columns} of {matrices} matrices", path.display())]
+    #[error("{}: has {found} columns for {tensor}; expected {columns} columns of {matrices} matrices", path.display())]
     Shape {
         /// The file.
         path: PathBuf,
@@ -212,7 +212,7 @@ impl Importance {
 /// Checks that means are numbers and not negative.
 fn checked(name: &str, means: Vec<f32>) -> Result<(String, Vec<f32>), String> {
     match means.iter().find(|mean| !(mean.is_finite() && **mean >= 0.0)) {
-        Some(mean) => Err(format!("{name} has {mean}, where mean squares are expected")),
+        Some(mean) => Err(format!("{name} has {mean}; expected a mean square")),
         None => Ok((name.to_owned(), means)),
     }
 }
@@ -226,7 +226,7 @@ fn of_gguf(gguf: &Gguf) -> Result<HashMap<String, Vec<f32>>, String> {
         }
         let found = crc.finalize();
         if found != expected {
-            return Err(format!("it is damaged: the checksum of its tensors is {found:08x}, it says {expected:08x}"));
+            return Err(format!("it is damaged: the checksum of its tensors is {found:08x}, expected {expected:08x}"));
         }
     }
     let mut means = HashMap::new();
@@ -269,7 +269,7 @@ struct Words<'b> {
 impl<'b> Words<'b> {
     fn take(&mut self, count: usize) -> Result<&'b [u8], String> {
         let part = self.bytes.get(self.at..).and_then(|rest| rest.get(..count));
-        let part = part.ok_or_else(|| format!("it ends within what begins at byte {:#x}", self.at))?;
+        let part = part.ok_or_else(|| format!("it ends within the value at byte {:#x}", self.at))?;
         self.at += count;
         Ok(part)
     }
@@ -289,7 +289,7 @@ fn of_binary(bytes: &[u8]) -> Result<HashMap<String, Vec<f32>>, String> {
     let mut means = HashMap::new();
     for _ in 0..entries {
         let length = words.count("a name's length")?;
-        let name = std::str::from_utf8(words.take(length)?).map_err(|_| "a name is no UTF-8".to_owned())?;
+        let name = std::str::from_utf8(words.take(length)?).map_err(|_| "a name is not UTF-8".to_owned())?;
         let calls = words.count("a number of calls")?;
         let values = words.count("a number of columns")?;
         // The file stores the mean times the number of calls.

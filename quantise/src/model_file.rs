@@ -75,7 +75,7 @@ pub enum QuantiseError {
     #[error(transparent)]
     Output(#[from] OutputError),
     /// The tensor is already quantised.
-    #[error("{tensor} is {from} already: quantised again it has the errors of both")]
+    #[error("{tensor} is already {from}: quantised again, it has the errors of both")]
     Quantised {
         /// The first such tensor.
         tensor: String,
@@ -86,7 +86,7 @@ pub enum QuantiseError {
     #[error(transparent)]
     Changed(#[from] ChangedFile),
     /// The format can be read, but not written.
-    #[error("{tensor}: {to} is a format that ixc reads and does not make; it makes {}", list(Format::encoded()))]
+    #[error("{tensor}: ixc reads {to} but does not write it; it writes {}", list(Format::encoded()))]
     NotMade {
         /// The tensor.
         tensor: String,

@@ -276,7 +276,7 @@ fn what_cannot_be_made_is_refused() {
         (&[exact, "Q4_X", "-o", out], 2, &["Q4_X", "Q4_K_M"]),
         (&[exact, "Q4_0", "--tensor", "*=i8_row", "-o", out], 2, &["PATTERN=FORMAT", "q4_k"]),
         (&[exact, "Q4_0", "--imatrix", other.to_str().unwrap(), "-o", out], 65, &["blk.0.attn_q.weight", "3 columns"]),
-        (&[exact, "Q4_0", "--imatrix", noise.to_str().unwrap(), "-o", out], 65, &["no importance matrix"]),
+        (&[exact, "Q4_0", "--imatrix", noise.to_str().unwrap(), "-o", out], 65, &["not an importance matrix"]),
         (&[exact, "Q4_0", "-o", exact], 2, &["exact.gguf"]),
     ] {
         let output = ixc([&["quantise"], arguments].concat()).output().unwrap();
