@@ -23,25 +23,25 @@ pub enum Error {
     #[error(transparent)]
     Record(#[from] RecordError),
     /// The forecast needs the speed of the drive, and this file cannot be used to measure it.
-    #[error("{}: how fast its drive is cannot be measured with this file; only experts in a file can be streamed", path.display())]
+    #[error("{}: the speed of its drive cannot be measured with this file; only experts in a file can be streamed", path.display())]
     NoDrive {
         /// The file.
         path: PathBuf,
     },
     /// The plan holds all weights itself, but the model file is needed.
-    #[error("{}: holds all weights itself; this needs the model file that it was made from too", path.display())]
+    #[error("{}: is a plan that holds all weights itself; the model file that it was made from is needed too", path.display())]
     NoModelFile {
         /// The plan.
         path: PathBuf,
     },
     /// The model has no experts that could stay on the drive.
-    #[error("{}: has no experts that could be left on the drive; it runs with all of it in memory", path.display())]
+    #[error("{}: has no experts that could stay on the drive; it runs with all weights in memory", path.display())]
     NoExperts {
         /// The model.
         path: PathBuf,
     },
     /// The text is shorter than one piece.
-    #[error("the text has {tokens} tokens; a piece of {context} is the least that is scored")]
+    #[error("the text has {tokens} tokens; scoring needs at least one piece of {context}")]
     ShortText {
         /// Number of tokens.
         tokens: usize,
@@ -55,7 +55,7 @@ pub enum Error {
         vocabularies: [usize; 2],
     },
     /// A logit is not finite, so that the prediction cannot be scored.
-    #[error("piece {piece}, position {position}: a logit is no number")]
+    #[error("piece {piece}, position {position}: a logit is not a number")]
     LogitsNotFinite {
         /// Index of the piece.
         piece: usize,

@@ -342,7 +342,7 @@ impl Remembered {
     /// # Errors
     /// In words, if that is not possible.
     pub fn keep(path: &Path, threads: usize, target: Target, shape: Shape, costs: Costs) -> Result<PathBuf, String> {
-        let model = name(path).ok_or("the model is no file")?;
+        let model = name(path).ok_or("the model is not a file")?;
         let file = file(&model).ok_or("there is no folder for it: neither XDG_CACHE_HOME nor HOME is set")?;
         let (measured, target) = (cache_file::seconds(SystemTime::now()), target.name().to_owned());
         // The routing belongs to the model, and not to this measurement.

@@ -26,7 +26,7 @@ pub enum RecordError {
         path: PathBuf,
     },
     /// The record belongs to another evaluation.
-    #[error("{}: is the record of another evaluation: its {key} is {found}, and {wanted} is asked for", path.display())]
+    #[error("{}: is the record of another evaluation: its {key} is {found}; expected {wanted}", path.display())]
     Other {
         /// The file.
         path: PathBuf,

@@ -160,7 +160,7 @@ impl Record {
             .and_then(|_| (&file).take(most + 1).read_to_end(&mut bytes))
             .map_err(io("read"))?;
         if bytes.len() as u64 > most {
-            let problem = format!("not all: it has more than {most} bytes, the most of {pieces} pieces");
+            let problem = format!("part of a file of more than {most} bytes; {pieces} pieces have at most that many");
             return Err(RecordError::Malformed { path, line: 1, problem });
         }
         // An incomplete last line is written again.
@@ -178,7 +178,7 @@ impl Record {
         }
         for (index, line) in lines.enumerate() {
             let malformed = |problem: String| RecordError::Malformed { path: path.clone(), line: index + 2, problem };
-            let none = |problem: &dyn Display| malformed(format!("no piece of a text: {problem}"));
+            let none = |problem: &dyn Display| malformed(format!("not a piece of a text: {problem}"));
             let text = std::str::from_utf8(line).map_err(|error| none(&error))?;
             let text = unsealed(&place_of(&header_text, index), text).map_err(|error| none(&format!("it {error}")))?;
             let piece: Piece = serde_json::from_str(&text).map_err(|error| none(&error))?;
@@ -219,7 +219,7 @@ struct Version {
 /// Checks that a first line has the same header, and reports the first difference.
 fn same(path: &Path, line: &[u8], header: &Header) -> Result<(), RecordError> {
     let malformed = |problem: String| RecordError::Malformed { path: path.to_owned(), line: 1, problem };
-    let none = |problem: &dyn Display| malformed(format!("no header: {problem}"));
+    let none = |problem: &dyn Display| malformed(format!("not a header: {problem}"));
     let text = std::str::from_utf8(line).map_err(|error| none(&error))?;
     // Lines of older records have no checksums, so the version comes first.
     let version = serde_json::from_str::<Version>(text).map_err(|error| none(&error))?;
