@@ -148,7 +148,7 @@ fn what_cannot_be_scored_is_refused() {
     let (header, piece) = text.split_once('\n').unwrap();
     for (lines, words) in [
         (format!("{header}\n{{\"surprise\":[1.0]}}\n"), ["line 2", "no checksum"]),
-        (format!("{header}\n{piece}nonsense\n"), ["line 3", "no piece"]),
+        (format!("{header}\n{piece}nonsense\n"), ["line 3", "not a piece"]),
         (format!("{header}\n{}", piece.replacen("[", "[-900.5,", 1)), ["line 2", "damaged"]),
         (format!("{header}\n{piece}{piece}"), ["line 3", "damaged"]),
         (format!("{}\n{piece}", header.replacen("portable", "avx2", 1)), ["line 1", "damaged"]),

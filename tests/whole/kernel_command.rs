@@ -132,7 +132,7 @@ fn errors_say_what_would_be_right() {
         assert_eq!(output.status.code(), Some(status), "{arguments:?}: {said}");
         assert!(said.contains(part), "{arguments:?}: {said}");
     };
-    fails(&["show", "gemm_q4"], 65, "near to it: gemm_q4_0, gemm_q4_k");
+    fails(&["show", "gemm_q4"], 65, "similar names: gemm_q4_0, gemm_q4_k");
     fails(&["show", "route", "k=3"], 65, "route has no field \"k\"; its fields are experts, top_k");
     fails(&["run", "quantise", "n=33", "out=a8_small"], 65, "error: kernel quantise_a8_small_n33");
     fails(&["run", "gemm_q4_k", "--dims", "1,1,6"], 65, "dim %rest is 6; it must be in 0..=3");
@@ -192,7 +192,7 @@ fn code_for_other_machines_is_emulated() {
     }
     let output = kernel(["run", "add", "--target", "portable", "--emulate"]);
     assert_eq!(output.status.code(), Some(65));
-    assert!(stderr(&output).contains("the emulator needs x86-64 code of our own lowering"), "{}", stderr(&output));
+    assert!(stderr(&output).contains("the emulator needs x86-64 code of ixc's own lowering"), "{}", stderr(&output));
     match Target::all().find(|target| !target.missing().is_empty()) {
         None => println!("NOT RUN: this machine lacks nothing that a target needs"),
         Some(target) => {

@@ -99,7 +99,7 @@ fn a_folder_is_written_whole_or_not_at_all() {
     let nowhere = ixc(["kernel", "export", "add", "--target", "avx2", "-o"]).arg(parent.join("no/folder")).output();
     refused(&nowhere.unwrap(), 74, "cannot create");
     let portable = ixc(["kernel", "export", "add", "--target", "portable", "-o"]).arg(parent.join("p")).output();
-    refused(&portable.unwrap(), DATA, "an export needs x86-64 code of our own lowering");
+    refused(&portable.unwrap(), DATA, "an export needs x86-64 code of ixc's own lowering");
     assert_eq!(files(), ["kernel"]);
 }
 
@@ -125,13 +125,13 @@ fn missing_and_malformed_indices_are_refused() {
     }
     fs::write(&index, &whole).unwrap();
     edit(&folder, |index| index["version"] = 2.into());
-    refused(&replay(&folder, &[]), DATA, "version 2; this reads \"ixc-kernel\" version 1");
+    refused(&replay(&folder, &[]), DATA, "version 2; expected \"ixc-kernel\" version 1");
     fs::write(&index, &whole).unwrap();
     edit(&folder, |index| index["format"] = "other\u{1b}[31m".into());
     refused(&replay(&folder, &[]), DATA, "format \"other\\u{1b}[31m\"");
     fs::remove_file(&index).unwrap();
     fs::create_dir(&index).unwrap();
-    refused(&replay(&folder, &[]), DATA, "is no regular file");
+    refused(&replay(&folder, &[]), DATA, "is not a regular file");
     fs::remove_dir(&index).unwrap();
     // The file is longer than any index: no memory is allocated for it.
     fs::File::create(&index).unwrap().set_len(1 << 40).unwrap();
@@ -156,7 +156,7 @@ fn damaged_files_are_refused() {
         let elsewhere = folder.parent().unwrap().join("elsewhere");
         fs::write(&elsewhere, &whole).unwrap();
         symlink(&elsewhere, &path).unwrap();
-        refused(&replay(&folder, &[]), DATA, "is no regular file");
+        refused(&replay(&folder, &[]), DATA, "is not a regular file");
     }
 }
 
@@ -178,18 +178,18 @@ fn indices_that_make_no_sense_are_refused() {
         ("/buffers/2/expected/file", json!(".."), "file name \"..\""),
         ("/code/bytes", json!(1_u64 << 60), "bytes of code; at most"),
         ("/code/bytes", json!(-1), "index.json: "),
-        ("/code/entry", json!(1), "code.entry is 1; right would be 0"),
+        ("/code/entry", json!(1), "code.entry is 1; expected 0"),
         ("/code/alignment", json!(3), "code.alignment is 3"),
         ("/code/instruction_bytes", json!(1_u64 << 40), "code.instruction_bytes is"),
-        ("/call/convention", json!("win64"), "call.convention is win64; right would be sysv64"),
-        ("/buffers/0/bytes", json!(131), "right would be the buffer's, 131"),
+        ("/call/convention", json!("win64"), "call.convention is win64; expected sysv64"),
+        ("/buffers/0/bytes", json!(131), "expected the buffer's, 131"),
         ("/buffers/0/bytes", json!(u64::MAX), "bytes of buffers; at most"),
         ("/buffers/2/kind", json!("read"), "kind of buffer y is Read"),
         ("/buffers/2/kind", json!("secret"), "index.json: "),
         ("/buffers/0/kind", json!("index"), "with `below`"),
-        ("/features", json!(["sse9"]), "a feature is sse9; right would be one of avx, f16c"),
+        ("/features", json!(["sse9"]), "a feature is sse9; expected one of avx, f16c"),
         ("/buffers", json!(vec![json!(null); 65]), "index.json: "),
-        ("/dims", json!([{"name": "n", "value": 9, "lo": 0, "hi": 8}]), "dim n is 9; right would be 0 to 8"),
+        ("/dims", json!([{"name": "n", "value": 9, "lo": 0, "hi": 8}]), "dim n is 9; expected 0 to 8"),
     ] {
         fs::write(folder.join("index.json"), &whole).unwrap();
         edit(&folder, |index| *index.pointer_mut(at).unwrap() = value);
@@ -215,7 +215,7 @@ fn indices_that_make_no_sense_are_refused() {
 fn index_values_beyond_their_bound_are_refused() {
     let folder = exported("replay-below", &["gather", "bytes=16", "--rows", "4", "--target", "avx2"]);
     replace(&folder, "/buffers/0/input", &4_u32.to_le_bytes());
-    refused(&replay(&folder, &[]), DATA, "a value of index buffer row is 4; right would be below 4");
+    refused(&replay(&folder, &[]), DATA, "a value of index buffer row is 4; expected below 4");
 }
 
 #[test]

@@ -59,7 +59,11 @@ fn tuning_shows_candidates_and_writes_a_winner_that_is_one() {
     };
     let wrong = choose("gemv@1/1");
     assert!(wrong.status.code() == Some(2) && !by_hand.exists(), "{}", stderr(&wrong));
-    assert!(stderr(&wrong).contains("\"gemv@1/1\" is no candidate; those are gemv@0/1, "), "{}", stderr(&wrong));
+    assert!(
+        stderr(&wrong).contains("\"gemv@1/1\" is not a candidate; expected one of gemv@0/1, "),
+        "{}",
+        stderr(&wrong)
+    );
     let chosen = choose("gemv@0/1");
     let said = String::from_utf8_lossy(&chosen.stdout).into_owned();
     assert!(said.contains("as asked for: gemv@0/1 is ") && said.contains("gemv@0/1\nwritten to "), "{said}");
@@ -296,7 +300,7 @@ fn kernels_that_are_called_otherwise_are_told_apart_before_they_run() {
     let said = stderr(&output);
     assert_eq!(output.status.code(), Some(65), "{said}");
     let lines: Vec<&str> = said.lines().collect();
-    assert_eq!(lines[0], "error: kernels that are called otherwise cannot be compared:");
+    assert_eq!(lines[0], "error: kernels with different signatures cannot be compared:");
     assert!(lines[1].starts_with("  gemv_q4_k") && lines[1].contains("dim %groups in 0..="), "{said}");
     assert!(lines[2].starts_with("  gemm_q4_k") && lines[2].contains("dim %small_groups in 0..=1"), "{said}");
 }

@@ -341,7 +341,7 @@ fn a_page_is_written_whole_or_not_at_all() {
     assert!(fs::read_to_string(&page).unwrap().trim_end().ends_with("</html>"));
     let bad = folder.join("bad.json");
     fs::write(&bad, "{\"traceEvents\":[]}").unwrap();
-    refused(&["inspect", "--html", name, "--trace", bad.to_str().unwrap()], 65, "no trace");
+    refused(&["inspect", "--html", name, "--trace", bad.to_str().unwrap()], 65, "is not a trace");
     refused(&["inspect", "--trace", bad.to_str().unwrap()], 2, "--html");
     refused(&["inspect", "--kv", "q8_0"], 2, "--html");
     refused(&["inspect", "--html", name, "--json"], 2, "--json");

@@ -33,7 +33,7 @@ pub enum Error {
     #[error(transparent)]
     Kernel(#[from] Box<KernelError>),
     /// The file is not a trace.
-    #[error("{}: no trace: {source}", path.display())]
+    #[error("{}: is not a trace: {source}", path.display())]
     Trace {
         /// The file.
         path: PathBuf,

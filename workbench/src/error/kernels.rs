@@ -17,15 +17,15 @@ use ixc_compile::error::replacement::{ReplacementError, some};
 #[derive(Debug, thiserror::Error)]
 pub enum KernelError {
     /// An op or a layer selects a kernel, but the named kernel belongs to no model.
-    #[error("\"{name}\" is in no op or layer; kernels of a model are: MODEL, or MODEL:NAME")]
+    #[error("\"{name}\" has no op or layer; expected the kernels of a model: MODEL or MODEL:NAME")]
     InNoModel {
         /// The requested name.
         name: String,
     },
     /// The name matches no built-in kernel, file or spec.
     #[error(
-        "no kernel is called \"{name}\"{}; `ixc kernel list` shows the built-in ones, and a spec such as \
-         \"quantise n=256 out=a8_super\", a file of kernel IR or MODEL:NAME does as well",
+        "no kernel is called \"{name}\"{}; `ixc kernel list` shows the built-in ones; a spec such as \
+         \"quantise n=256 out=a8_super\", a file of kernel IR or MODEL:NAME works too",
         nearest(near)
     )]
     Unknown {
@@ -56,7 +56,7 @@ pub enum KernelError {
         names: Vec<String>,
     },
     /// The name matches several kernels of the model.
-    #[error("{} could be several kernels of {model}: {}", if name.is_empty() { "what is chosen".to_owned() } else { format!("\"{name}\"") }, some(names))]
+    #[error("{} matches several kernels of {model}: {}", if name.is_empty() { "the choice".to_owned() } else { format!("\"{name}\"") }, some(names))]
     Several {
         /// The model.
         model: String,
@@ -66,7 +66,7 @@ pub enum KernelError {
         names: Vec<String>,
     },
     /// Two kernels with different dims or buffers cannot be compared.
-    #[error("kernels that are called otherwise cannot be compared:{}", otherwise(names, found))]
+    #[error("kernels with different signatures cannot be compared:{}", otherwise(names, found))]
     CalledOtherwise {
         /// The kernels.
         names: [String; 2],
@@ -74,9 +74,7 @@ pub enum KernelError {
         found: [Vec<String>; 2],
     },
     /// A kernel without a spec cannot be compared with the kernel of its spec.
-    #[error(
-        "nothing says what {name} was made from: name another kernel to compare it with, or put the line \"; spec: ...\" before it"
-    )]
+    #[error("{name} has no spec: name another kernel to compare it with, or put the line \"; spec: ...\" before it")]
     NoSpec {
         /// The kernel.
         name: String,
@@ -90,7 +88,7 @@ pub enum KernelError {
         why: String,
     },
     /// The requested candidate was not tried.
-    #[error("{what:?} is no candidate; those are {}", candidates.join(", "))]
+    #[error("{what:?} is not a candidate; expected one of {}", candidates.join(", "))]
     NoCandidate {
         /// The requested candidate.
         what: String,
@@ -98,7 +96,7 @@ pub enum KernelError {
         candidates: Vec<String>,
     },
     /// A kernel that does not fail cannot be reduced.
-    #[error("{kernel} does not fail: it compiles, runs and leaves what the interpreter does")]
+    #[error("{kernel} does not fail: it compiles, runs and gives the interpreter's results")]
     FailsNot {
         /// The kernel.
         kernel: String,
@@ -115,7 +113,7 @@ pub enum KernelError {
     #[error(transparent)]
     Input(#[from] InputError),
     /// Dims of a kernel without a spec do not follow from the number of rows.
-    #[error("rows do not say what the dims of {kernel} are; they are, in this order, {}", dims.join(", "))]
+    #[error("the dims of {kernel} do not follow from a number of rows; it has, in this order, {}", dims.join(", "))]
     NeedsDims {
         /// The kernel.
         kernel: String,
@@ -136,7 +134,7 @@ pub enum KernelError {
     #[error("the interpreter stopped: {0}")]
     Interpret(#[from] InterpretError),
     /// The operation is not available for this target.
-    #[error("{what} needs x86-64 code of our own lowering; the code of target {target} is cranelift's")]
+    #[error("{what} needs x86-64 code of ixc's own lowering; the code of target {target} is cranelift's")]
     NotOurs {
         /// The operation.
         what: &'static str,
@@ -246,7 +244,7 @@ fn otherwise(names: &[String; 2], found: &[Vec<String>; 2]) -> String {
 }
 
 fn nearest(near: &[&'static str]) -> String {
-    if near.is_empty() { String::new() } else { format!(" (near to it: {})", near.join(", ")) }
+    if near.is_empty() { String::new() } else { format!(" (similar names: {})", near.join(", ")) }
 }
 
 /// Error of reading or replaying a folder.
@@ -261,7 +259,7 @@ pub enum BundleError {
         reason: String,
     },
     /// The index has another format or version.
-    #[error("{}: format \"{format}\" version {version}; this reads {reads}", path.display())]
+    #[error("{}: format \"{format}\" version {version}; expected {reads}", path.display())]
     Version {
         /// The index.
         path: PathBuf,
@@ -293,7 +291,7 @@ pub enum BundleError {
         most: u64,
     },
     /// The path is a link, a folder or a device.
-    #[error("{}: is no regular file", path.display())]
+    #[error("{}: is not a regular file", path.display())]
     NotAFile {
         /// The path.
         path: PathBuf,
@@ -319,7 +317,7 @@ pub enum BundleError {
         expected: String,
     },
     /// An invalid value in the index.
-    #[error("index: {what} is {found}; right would be {expected}")]
+    #[error("index: {what} is {found}; expected {expected}")]
     Value {
         /// Name of the value.
         what: String,

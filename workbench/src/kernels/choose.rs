@@ -304,9 +304,9 @@ mod tests {
             route.spec
         );
         let error = |text: &str| choose(text, Target::PORTABLE).unwrap_err().to_string();
-        assert!(error("demo:gem").starts_with("\"gem\" could be several kernels of demo: "), "{}", error("demo:gem"));
+        assert!(error("demo:gem").starts_with("\"gem\" matches several kernels of demo: "), "{}", error("demo:gem"));
         assert!(error("demo:nothing").starts_with("demo has no kernel whose name contains \"nothing\"; it has "));
-        assert!(error("gemm_q4").contains("near to it: gemm_q4_0, gemm_q4_k"), "{}", error("gemm_q4"));
-        assert!(error("gemm-q4k").contains("near to it: gemm_q4_k, "), "{}", error("gemm-q4k"));
+        assert!(error("gemm_q4").contains("similar names: gemm_q4_0, gemm_q4_k"), "{}", error("gemm_q4"));
+        assert!(error("gemm-q4k").contains("similar names: gemm_q4_k, "), "{}", error("gemm-q4k"));
     }
 }

@@ -232,7 +232,7 @@ pub fn tune(
 impl<'s> Search<'s> {
     fn new(spec: &'s KernelSpec, target: Target, caches: &CoreCaches) -> Result<Search<'s>, Error> {
         let refused = |why: String| KernelError::NotTuned { spec: spec.to_string(), why };
-        let cut = Cut::of(spec).ok_or_else(|| refused("it is no product with a weight".into()))?;
+        let cut = Cut::of(spec).ok_or_else(|| refused("it is not a product with a weight".into()))?;
         let (own, why) = by_caches(&cut.weight, target, caches);
         tracing::debug!(%own, why, "tuning");
         let part = own.parts.first().cloned().ok_or_else(|| refused("its weight has no rows".into()))?;
@@ -384,7 +384,7 @@ impl<'s> Search<'s> {
 
     fn spec_of(&self, each: &Try) -> Result<KernelSpec, KernelError> {
         let refused =
-            || KernelError::NotTuned { spec: self.spec.to_string(), why: "it is no product with a weight".into() };
+            || KernelError::NotTuned { spec: self.spec.to_string(), why: "it is not a product with a weight".into() };
         Cut::other(self.spec, each.tile, each.chunk, each.pace).ok_or_else(refused)
     }
 
@@ -483,6 +483,6 @@ mod tests {
         let error = found("linear format=q4_k_r16 k=512 tile=32 n=512 shape=tiles", zen4, by.clone()).unwrap_err();
         assert!(error.to_string().contains("cuts its weight into rows="), "{error}");
         let error = found("softmax n=64", zen4, by).unwrap_err();
-        assert!(error.to_string().contains("no product with a weight"), "{error}");
+        assert!(error.to_string().contains("not a product with a weight"), "{error}");
     }
 }

@@ -145,7 +145,7 @@ pub fn said(sections: &[Section]) -> String {
     let runs: Vec<String> = runs.collect();
     let one = runs.len() == 1 && runs[0].parse::<u32>().is_ok();
     let layers = (!runs.is_empty()).then(|| format!("{} {}", if one { "layer" } else { "layers" }, runs.join(", ")));
-    let outside = [(Section::In, "before the layers"), (Section::Out, "behind the layers")];
+    let outside = [(Section::In, "before the layers"), (Section::Out, "after the layers")];
     let outside = outside.iter().filter(|(section, _)| sections.contains(section)).map(|(_, text)| (*text).to_owned());
     outside.chain(layers).collect::<Vec<_>>().join(", ")
 }

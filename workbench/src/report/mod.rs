@@ -145,7 +145,7 @@ impl Report {
             }
             Ok(Ir::Graph(_) | Ir::Draft(_)) => {}
             Err(error) => {
-                report.notes.push(format!("Compiling failed: {error}. What was left until then is here."));
+                report.notes.push(format!("Compiling failed: {error}. This page has the results until then."));
                 report.failed = Some(error.into());
             }
         }
@@ -167,7 +167,7 @@ impl Report {
         report.kernels = kernels::views(plan, None, &[], target.ok_or_else(unknown)?)?;
         report.of_finished(plan, None);
         report.notes.push(
-            "This is of a plan, which holds no graph: what passes did is not in it. The page of the model itself shows that.".to_owned(),
+            "This page is of a plan, which holds no graph, so passes are not shown. The page of the model itself shows them.".to_owned(),
         );
         Ok(report)
     }

@@ -113,7 +113,7 @@ pub(super) fn steps(
     options: &engine::Options,
 ) -> Result<Steps<'static>, Error> {
     let refused = |why: &str| KernelError::NotTuned { spec: spec.to_string(), why: why.to_owned() };
-    let mut matrices = matrices(spec).ok_or_else(|| refused("it is no product with a weight"))?;
+    let mut matrices = matrices(spec).ok_or_else(|| refused("it is not a product with a weight"))?;
     let too_large = || refused("its weight is too large");
     let packed = |matrix: &Matrix| matrix.bytes(matrix.layout.unpacked().unwrap_or(matrix.layout));
     let bytes = matrices.iter().try_fold(0u64, |sum, matrix| sum.checked_add(packed(matrix)?)).ok_or_else(too_large)?;
@@ -141,7 +141,7 @@ pub(super) fn steps(
     let mut end = (HEADER.len() + table.len()) as u64;
     for (number, matrix) in matrices.iter_mut().enumerate() {
         let [format, stored] = matrix.formats();
-        let row = stored.row_bytes(matrix.shape[1]).ok_or_else(|| refused("its columns are no whole blocks"))?;
+        let row = stored.row_bytes(matrix.shape[1]).ok_or_else(|| refused("its columns are not whole blocks"))?;
         let some = inputs::blocks(stored, (row * ROWS.min(matrix.shape[0])) as usize, 1 + number as u64);
         (matrix.offset, matrix.stride) = (end, 0);
         let own = if matrix.layout == format { layers } else { 1 };
@@ -244,7 +244,7 @@ fn module(matrices: &[Matrix], layers: u64) -> Result<Module, String> {
         next += 1;
     }
     let _ = writeln!(text, "  %out = take_rows %{stream}, %rows : f32[L, {width}]\n  return %out\n}}");
-    let mut module = parse(&text).map_err(|error| format!("a model of it is none: {error}"))?;
+    let mut module = parse(&text).map_err(|error| format!("no model can be made of it: {error}"))?;
     let all = (0..layers).flat_map(|_| matrices);
     for (weight, matrix) in module.weights.iter_mut().skip(1).zip(all) {
         let [format, stored] = matrix.formats();

@@ -150,7 +150,7 @@ pub fn tune_model(model: &Model, options: &Options, watch: &mut dyn FnMut(Event<
     };
     hot.retain(is_tuned);
     if hot.is_empty() {
-        return Err(refused("no product of it takes a part of the time that is worth tuning"));
+        return Err(refused("none of its products takes enough time to be worth tuning"));
     }
     let mut kernels: Vec<(Kernel, Found)> = Vec::new();
     for (rows, Hot { spec, share }) in &hot {

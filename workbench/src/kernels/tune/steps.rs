@@ -263,7 +263,7 @@ impl<'m> Steps<'m> {
                 let time = time?;
                 if differs {
                     let (kernel, difference) =
-                        ("a step".to_owned(), "other bits than where nothing is chosen".to_owned());
+                        ("a step".to_owned(), "its results differ from those without the choice".to_owned());
                     return Err(KernelError::Differs { kernel, engine: "native", difference }.into());
                 }
                 found.push((number, of(&time, stages)));
