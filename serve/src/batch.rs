@@ -199,7 +199,7 @@ fn asked(
         let endpoint = ENDPOINTS.into_iter().find(|endpoint| endpoint.path == url);
         let endpoint = endpoint.ok_or_else(|| {
             let paths: Vec<&str> = ENDPOINTS.iter().map(|endpoint| endpoint.path).collect();
-            format!("url is {url:?}, must be one of {}", paths.join(", "))
+            format!("url is {url:?}; expected one of {}", paths.join(", "))
         })?;
         if fields.get("method").is_some_and(|method| method != "POST") {
             return Err("method must be POST".to_owned());
@@ -328,7 +328,7 @@ impl Answers {
                 // written.
                 let common = line.len().min(BEGIN.len());
                 if line[..common] != BEGIN[..common] {
-                    return Err(malformed("it begins with no number of a line".to_owned()).into());
+                    return Err(malformed("it does not begin with the number of a line".to_owned()).into());
                 }
                 break;
             }

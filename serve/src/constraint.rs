@@ -56,7 +56,7 @@ pub fn of_answer(
         // Reasoning precedes content, so the answer cannot contain any more of it.
         (Some(Some(Part::Content)), _) => format!("{SPACE} "),
         (Some(None), _) if !matches!(wanted, Constraint::Text(_)) => {
-            return Err("the last message, with which the answer goes on, has begun a call".to_owned());
+            return Err("the answer continues the last message, which has begun a call".to_owned());
         }
         (_, None) => String::new(),
         (continued, Some(Thinking { begun, open, close })) => {

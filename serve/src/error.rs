@@ -22,7 +22,7 @@ pub enum Error {
     #[error(transparent)]
     Batch(#[from] BatchError),
     /// One folder is given for both shared prompt prefixes and saved sequences.
-    #[error("{} cannot have both what prompts begin with and saved sequences; another folder is needed for one of them", path.display())]
+    #[error("{}: one folder cannot hold both the prompt cache and saved sequences; give another folder for one of them", path.display())]
     SameFolder {
         /// The folder.
         path: PathBuf,

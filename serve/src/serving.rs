@@ -221,7 +221,7 @@ impl Host {
         }
         let format = own.for_calls();
         if format.call_frame("").is_none() {
-            let what = "the chat template leaves tools out, and its format of calls cannot be told in words";
+            let what = "the chat template leaves tools out, and its format of calls cannot be described in a prompt";
             return rendered.and_then(|_| Err(invalid(what)));
         }
         let demand = if constraint.is_some_and(Constraint::must_call) { Demand::Call } else { Demand::Maybe };

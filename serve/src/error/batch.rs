@@ -15,7 +15,7 @@ pub enum BatchError {
     },
     /// A line of the file answers a request that the batch does not have.
     #[error(
-        "{}: line {line} answers line {of} of another batch: that line has changed since, or is of another file",
+        "{}: line {line} answers line {of} of another batch: line {of} has changed since, or the answers are of another file",
         path.display()
     )]
     Other {
@@ -27,7 +27,7 @@ pub enum BatchError {
         of: u64,
     },
     /// A line is not an answer of a batch.
-    #[error("{}: line {line} is no answer of a batch: {problem}", path.display())]
+    #[error("{}: line {line} is not an answer of a batch: {problem}", path.display())]
     Malformed {
         /// The file.
         path: PathBuf,
