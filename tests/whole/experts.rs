@@ -202,7 +202,7 @@ fn a_server_tells_which_experts_are_used_and_gives_them_up() {
     let (_, again) = ask("POST", "/completion", &request);
     assert_eq!(again["content"], first["content"]);
     let (status, wrong) = ask("POST", "/experts/evict", r#"{"layer": 99}"#);
-    assert!(status == 400 && wrong["error"]["message"].as_str().unwrap().contains("no layer 99"), "{wrong}");
+    assert!(status == 400 && wrong["error"]["message"].as_str().unwrap().contains("no expert layer 99"), "{wrong}");
     assert_eq!(ask("POST", "/experts/evict", r#"{"pinned": 3}"#).0, 400);
     let last = ask("GET", "/experts", "").1;
     end(server);
