@@ -122,7 +122,7 @@ impl Files {
             Progress { failed: 0, .. } => Ok(()),
             Progress { failed, answered, .. } => {
                 let of = counted(answered, "request");
-                anyhow::bail!("{failed} of {of} have errors for answers; their lines say which")
+                anyhow::bail!("{failed} of {of} failed; their lines in the output have the errors")
             }
         }
     }

@@ -143,7 +143,7 @@ impl Args {
             return compare::compare(paths, format, out);
         }
         if self.text.is_some() && self.streaming.defer() == 0 {
-            return Err(Usage("--text is where deferral is compared: it needs --defer".into()).into());
+            return Err(Usage("--text compares deferral: it needs --defer".into()).into());
         }
         self.perf.enable()?;
         let path = self.model.path();

@@ -210,7 +210,7 @@ impl ExpertsChoice {
         match self.experts {
             Experts::Stream => Ok(ExpertStore::Stream),
             Experts::Map if memory.bytes().is_some() => {
-                let problem = "--memory is a budget, which --experts map cannot keep: the page cache has no limit of its own; \
+                let problem = "--experts map cannot keep the budget of --memory, since the page cache has no limit of its own; \
                                leave --memory out and run it in a control group, or leave --experts out";
                 Err(Usage(problem.into()).into())
             }
@@ -295,7 +295,7 @@ impl StreamingChoice {
     pub fn options(&self) -> anyhow::Result<LoadOptions> {
         let experts = self.experts.store(&self.memory)?;
         if let Some((option, why)) = self.prefetch.without_effect(experts == ExpertStore::Map) {
-            note!("ixc: {option} is without effect: {why}");
+            note!("ixc: {option} has no effect: {why}");
         }
         let stream = Config { policy: self.cache.kind(), ..Config::default() };
         let (memory, prefetch) = (self.memory.bytes(), self.prefetch.settings());

@@ -224,7 +224,7 @@ impl Args {
     fn place(&self, grid_name: &str, out: &mut dyn Write) -> anyhow::Result<()> {
         let begin = Instant::now();
         if self.emit.iter().any(|emit| *emit != Emit::Dataflow) {
-            return Err(Usage("for --target dataflow:GRID there is --emit dataflow and nothing else".to_owned()).into());
+            return Err(Usage("--target dataflow:GRID only supports --emit dataflow".to_owned()).into());
         }
         if !self.passes.options()?.is_empty() {
             let problem = "--weights, --kv, --tile and --set are for plans; a grid takes weights in the formats of the file, and f16 keys and values";
@@ -354,7 +354,7 @@ impl Args {
         }
         let (mut compiled, _) = compiled?;
         if let Some((option, why)) = self.prefetch.without_effect(&compiled.plan)? {
-            note!("ixc: {option} is without effect: {why}");
+            note!("ixc: {option} has no effect: {why}");
         }
         let packs = self.pack || compiled.plan.weights.iter().any(PlanWeight::is_packed_at_load);
         let contents = if self.self_contained { Contents::All } else { Contents::Packed };

@@ -183,7 +183,7 @@ impl Talk<'_, '_> {
         self.chat.say(message);
         let answered = self.turn()?;
         if self.chat.take_back().is_some() && !answered {
-            tell("The message was taken back; the conversation goes on without it.");
+            tell("The message was taken back; the conversation continues without it.");
         }
         Ok(Flow::On)
     }
@@ -232,7 +232,7 @@ fn regenerate(talk: &mut Talk<'_, '_>, _: &str) -> anyhow::Result<Flow> {
     let answered = talk.turn();
     if !matches!(answered, Ok(true)) {
         talk.chat.put_back_answer(before);
-        tell("The answer before is kept.");
+        tell("The previous answer is kept.");
     }
     answered.map(|_| Flow::On)
 }
@@ -246,7 +246,7 @@ fn system(talk: &mut Talk<'_, '_>, text: &str) -> anyhow::Result<Flow> {
         return Ok(Flow::On);
     }
     match talk.chat.set_system(talk.writer.session.model(), Some(text)) {
-        Ok(()) => tell("The system message holds from the next answer on."),
+        Ok(()) => tell("The system message applies from the next answer on."),
         Err(error) => tell(describe(&error.into())),
     }
     Ok(Flow::On)

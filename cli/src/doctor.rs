@@ -206,7 +206,7 @@ fn write_drive(out: &mut dyn Write, measured: &Measured) -> std::io::Result<()> 
         "           {}: {} at random, {}, by {}",
         Printable(&measured.file.display().to_string()),
         Bytes(probe.chunk),
-        if probe.direct { "past the page cache" } else { "THROUGH THE PAGE CACHE: these are no rates of the drive" },
+        if probe.direct { "past the page cache" } else { "THROUGH THE PAGE CACHE: these are not rates of the drive" },
         probe.backend
     )?;
     for rate in &probe.rates {

@@ -18,7 +18,7 @@ fn values() -> impl Iterator<Item = PossibleValue> {
 
 /// Returns clap's parser of a drawing language.
 pub fn languages() -> impl TypedValueParser<Value = Language> {
-    PossibleValuesParser::new(values()).try_map(|name| language(&name).ok_or("nothing draws that"))
+    PossibleValuesParser::new(values()).try_map(|name| language(&name).ok_or("this language is not supported"))
 }
 
 /// Output format of IR: a drawing language, or text that can be parsed again (`None`).
@@ -54,7 +54,7 @@ impl FormatChoice {
 /// # Errors
 /// For that of a plan.
 pub fn drawn(ir: &Ir, language: Language) -> anyhow::Result<String> {
-    let none = || Usage("graphs are drawn, and tasks as lower and steps leave them; a plan is neither".into());
+    let none = || Usage("a plan cannot be drawn; graphs can, and tasks after the passes lower and steps".into());
     terminal::set_text(Text::Verbatim);
     Ok(ir.drawing().ok_or_else(none)?.text(language))
 }

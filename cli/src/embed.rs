@@ -95,7 +95,7 @@ impl Args {
             texts.push(text);
         }
         if texts.is_empty() || texts.iter().any(String::is_empty) {
-            return Err(BadInput("a text is empty, or there is none; give it with -p or -f".into()).into());
+            return Err(BadInput("no text, or an empty one, was given; give texts with -p or -f".into()).into());
         }
         let gauge = Arc::new(Gauge::default());
         let options = self.how.options(&self.model)?;

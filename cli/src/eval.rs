@@ -90,7 +90,7 @@ pub struct Args {
 
 fn read_context(text: &str) -> Result<usize, String> {
     let found = text.parse().ok().filter(|context| *context >= eval::LEAST_CONTEXT);
-    found.ok_or_else(|| format!("expected a number from {} on", eval::LEAST_CONTEXT))
+    found.ok_or_else(|| format!("expected a number of at least {}", eval::LEAST_CONTEXT))
 }
 
 /// Output as JSON.
@@ -211,7 +211,7 @@ impl Args {
             let (opened, there) = Record::open(&place, &header, text.pieces(), scored, self.force.given())
                 .map_err(ixc_error::Error::from)?;
             if !there.is_empty() {
-                note!("ixc: {} of {pieces} are there already", counted(there.len() as u64, "piece"));
+                note!("ixc: {} of {pieces} are already scored", counted(there.len() as u64, "piece"));
             }
             (record, found) = (Some(opened), there);
             found.truncate(pieces);

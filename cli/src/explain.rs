@@ -68,7 +68,8 @@ impl Args {
             CompileTarget::Processor(target) => *target,
             CompileTarget::Dataflow(name) => {
                 if self.memory.bytes().is_some() || self.stages.is_given()? {
-                    let problem = "--memory, experts, options of passes and what somebody changed are for plans; a grid takes the model as it is";
+                    let problem =
+                        "--memory, experts, options of passes and edits are for plans; a grid takes the model as it is";
                     return Err(Usage(problem.to_owned()).into());
                 }
                 let grid = grids::find(name).map_err(ixc_error::Error::from)?;
@@ -80,7 +81,7 @@ impl Args {
         let options = self.stages.options(Some(target))?;
         let memory = self.memory.bytes();
         if memory.is_some() && options.expert_memory.is_some() {
-            let problem = "--memory is all that a run may take, --expert-memory what experts may: one says the other";
+            let problem = "--memory limits all that a run takes, --expert-memory the experts alone; give one of them";
             return Err(Usage(problem.to_owned()).into());
         }
         let model = self.model.open_to_see()?;

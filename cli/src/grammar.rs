@@ -53,10 +53,10 @@ impl GrammarChoice {
             (None, None) => return Ok(None),
         };
         let schema: Value =
-            serde_json::from_str(&text).map_err(|error| BadInput(format!("{name} is no JSON schema: {error}")))?;
+            serde_json::from_str(&text).map_err(|error| BadInput(format!("{name} is not a JSON schema: {error}")))?;
         match schema {
             Value::Object(_) | Value::Bool(true) => Ok(Some(Source::Schema(schema))),
-            _ => Err(BadInput(format!("{name} is no JSON schema: it must be an object")).into()),
+            _ => Err(BadInput(format!("{name} is not a JSON schema: it must be an object")).into()),
         }
     }
 

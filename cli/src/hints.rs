@@ -24,11 +24,11 @@ pub fn of_remedy(remedy: Remedy) -> String {
         Remedy::EmulateKernel => "--emulate runs it anywhere",
         Remedy::EmulateReplay => "without --native it is emulated",
         Remedy::CompileEmbeddings => "`ixc compile --embeddings` does that",
-        Remedy::CompileText => "`ixc compile` does that, and --embeddings serves what it is",
+        Remedy::CompileText => "`ixc compile` does that; --embeddings serves the plan as it is",
         Remedy::PredictExperts => "compile it with --prefetch router, or choose previous, frequency or auto",
         Remedy::UnmapExperts => "leave --experts map out, or compile a model that has experts with --memory",
         Remedy::NameModelFile => "--model names the model file of a plan",
-        Remedy::FindModelFile => "--model FILE says where it is",
+        Remedy::FindModelFile => "--model FILE gives its path",
         Remedy::OtherModelFile => "name the right file with --model, or compile the model again",
         Remedy::ChatTemplate => {
             let names = known::names().join(", ");
@@ -39,16 +39,14 @@ pub fn of_remedy(remedy: Remedy) -> String {
         Remedy::LargerContext => "--ctx makes it larger",
         Remedy::LargerStep => "`ixc compile --embeddings -b TOKENS` does that",
         Remedy::ShorterPieces => "--ctx makes pieces shorter",
-        Remedy::Requantise => "--allow-requantize does it all the same",
+        Remedy::Requantise => "--allow-requantize does it anyway",
         Remedy::ReplaceFile => "--force replaces it",
-        Remedy::StartOver => "--force begins it anew",
+        Remedy::StartOver => "--force starts it again",
         Remedy::KernelSizes => "give them with --dims",
-        Remedy::CompareKernel => {
-            "`ixc kernel diff FILE.ix` shows what differs; --no-override-check runs it all the same"
-        }
-        Remedy::WriteKernels => "`ixc compile --dump-dir D` writes a model's to D/kernels",
+        Remedy::CompareKernel => "`ixc kernel diff FILE.ix` shows what differs; --no-override-check runs it anyway",
+        Remedy::WriteKernels => "`ixc compile --dump-dir D` writes a model's kernels to D/kernels",
         Remedy::WriteSpecs => "`ixc kernel show --stage ir` and `ixc compile --dump-dir` write it",
-        Remedy::FailingCommand => "--while names a command that fails for it",
+        Remedy::FailingCommand => "--while CMD gives a command that fails for it",
         Remedy::TunedFile => "name a file to write with -o, which `--tuned FILE --target TARGET` reads",
         Remedy::TunedPlace => "name a file with -o",
         Remedy::LockLess => {
@@ -65,7 +63,7 @@ pub fn of_remedy(remedy: Remedy) -> String {
         Remedy::UseEmbeddings => "`ixc embed`, `ixc serve --embeddings` and `ixc compile --embeddings` take it",
         Remedy::ServeEmbeddings => "or start the server with --embeddings",
         Remedy::AllowHost => "--allowed-host adds a name",
-        Remedy::AllowOrigin => "--allowed-origin names others that may",
+        Remedy::AllowOrigin => "--allowed-origin allows others",
         Remedy::SlotFolder => "start the server with --slot-save-path",
     };
     text.to_owned()

@@ -52,9 +52,7 @@ impl PageChoice {
     pub fn is_asked_for(&self) -> anyhow::Result<bool> {
         let said = self.stages.is_given()?;
         match self.html.is_some() {
-            false if said || self.force.given() => {
-                Err(Usage("this says how a page is made: it needs --html FILE".into()).into())
-            }
+            false if said || self.force.given() => Err(Usage("options of a page need --html FILE".into()).into()),
             asked => Ok(asked),
         }
     }
@@ -85,7 +83,7 @@ impl PageChoice {
 
     fn of_plan(&self, path: &Path) -> anyhow::Result<Report> {
         if self.target.is_some() || self.stages.is_given()? {
-            return Err(Usage("a plan is compiled already: --html FILE alone, or --trace with it".into()).into());
+            return Err(Usage("a plan is already compiled: give --html FILE alone, or with --trace".into()).into());
         }
         let plan = file::read(path).map_err(ixc_error::Error::from)?;
         Ok(Report::of_plan(path, &plan)?)

@@ -189,7 +189,7 @@ impl Lines {
             Err(ReadlineError::Interrupted) => Ok(Line::Cleared),
             Err(ReadlineError::Eof) => Ok(Line::End),
             Err(ReadlineError::Io(error)) if error.kind() == io::ErrorKind::InvalidData => {
-                note!("That was no UTF-8; the line is forgotten.");
+                note!("The line was not UTF-8 and is dropped.");
                 Ok(Line::Cleared)
             }
             Err(ReadlineError::Io(error)) => Err(failed(error).into()),
@@ -249,7 +249,7 @@ fn prepare(path: &Path) -> io::Result<()> {
         true => Ok(()),
         false => Err(io::Error::new(
             io::ErrorKind::AlreadyExists,
-            "the file is none of remembered lines, and would be spoilt",
+            "the file is not a file of remembered lines and would be damaged",
         )),
     }
 }

@@ -96,7 +96,7 @@ impl Log {
         variable.to_str().and_then(|filter| EnvFilter::try_new(filter).ok()).ok_or_else(|| {
             let expected =
                 "expected a level (error, warn, info, debug, trace) or filters such as ixc_runtime=debug,warn";
-            Usage(format!("{VARIABLE} is {shown:?}, which is no filter; {expected}")).into()
+            Usage(format!("{VARIABLE} is {shown:?}, which is not a filter; {expected}")).into()
         })
     }
 }
@@ -135,7 +135,7 @@ fn open(path: &Path) -> anyhow::Result<File> {
     let is_log = begins.take(time.len()).eq(time.bytes().map(shape));
     if !start.is_empty() && !is_log {
         return Err(
-            failed(io::Error::new(io::ErrorKind::AlreadyExists, "the file is no log, and would be spoilt")).into()
+            failed(io::Error::new(io::ErrorKind::AlreadyExists, "the file is not a log and would be damaged")).into()
         );
     }
     Ok(file)

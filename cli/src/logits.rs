@@ -70,7 +70,7 @@ impl Args {
         let streaming = self.streaming.options()?;
         let changed = streaming.compile.defer > 0 || !streaming.compile.passes.is_empty();
         if self.engine == Engine::Interpreter && changed {
-            let problem = "--defer, --weights, --kv, --tile and --set are for what passes do; the interpreter computes the model as it is";
+            let problem = "--defer, --weights, --kv, --tile and --set change passes; the interpreter runs the model without passes";
             return Err(Usage(problem.into()).into());
         }
         let inputs: Vec<&Path> = self.model.files().chain(self.tokens.file()).collect();
@@ -107,7 +107,7 @@ impl Args {
             let (row, token) = (at / columns.max(1), at % columns.max(1));
             let problem = format!(
                 "the logit of token {token} at position {row} is {}; expected finite numbers, so nothing is written: the model file is damaged, \
-                 or its tensors have other types than it says",
+                 or the types of its tensors are wrong",
                 logits[at]
             );
             return Err(BadInput(problem).into());

@@ -105,7 +105,7 @@ fn elsewhere(name: &str) -> Option<String> {
         return None;
     }
     if name.contains(char::is_whitespace) {
-        let advice = "no such file; a text stands behind MODEL, which may be `demo`, or is given with -p";
+        let advice = "no such file; a text comes after MODEL, which may be `demo`, or is given with -p";
         return (!name.contains('/')).then(|| advice.to_owned());
     }
     match name.split('/').collect::<Vec<_>>()[..] {
@@ -131,7 +131,7 @@ fn hub_advice(name: &str) -> String {
         ([organisation, repository, "resolve" | "blob", _, file], _) => {
             let file = file.split('?').next().unwrap_or_default();
             return format!(
-                "it is in no cache here, and ixc downloads nothing: `hf download {organisation}/{repository} {file}` fetches it"
+                "it is not in a cache here, and ixc downloads nothing: `hf download {organisation}/{repository} {file}` fetches it"
             );
         }
         ([organisation, repository, _, ..], _) => (format!("{organisation}/{repository}"), "*.gguf".to_owned()),
@@ -146,7 +146,7 @@ fn hub_advice(name: &str) -> String {
         );
     }
     format!(
-        "it is in no cache here, and ixc downloads nothing: `hf download {repository} --include \"{files}\"` fetches it \
+        "it is not in a cache here, and ixc downloads nothing: `hf download {repository} --include \"{files}\"` fetches it \
          (`hf download {repository}` as safetensors)"
     )
 }
@@ -190,7 +190,7 @@ pub fn without_hub_options(arguments: Vec<OsString>) -> Result<Vec<OsString>, St
     }
     let Some((at, repository)) = repository else {
         return match file {
-            Some(_) => Err("a file of which model? -hf ORG/NAME names it".to_owned()),
+            Some(_) => Err("the model of the file is missing; -hf ORG/NAME names it".to_owned()),
             None => Ok(kept),
         };
     };

@@ -67,7 +67,7 @@ impl Args {
             })
         })?;
         if ir == Ir::Graph(Module::default()) {
-            let problem = "there is no graph in it; `ixc dump MODEL --stage graph` shows what one looks like";
+            let problem = "it has no graph; `ixc dump MODEL --stage graph` shows what one looks like";
             return Err(BadInput(format!("{}: {problem}", self.file.display())).into());
         }
         let options = Options {

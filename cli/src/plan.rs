@@ -79,7 +79,7 @@ pub struct Args {
 }
 
 fn part(text: &str) -> Result<f64, String> {
-    let right = || format!("{text:?} is no part; right would be 0 to 1, such as 0.8");
+    let right = || format!("{text:?} is not a part; expected 0 to 1, such as 0.8");
     text.parse::<f64>().ok().filter(|part| (0.0..=1.0).contains(part)).ok_or_else(right)
 }
 
@@ -125,7 +125,7 @@ impl Args {
         drop(watch);
         let threads = threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
         if let Err(why) = Remembered::keep(path, threads, target, shape, costs) {
-            note!("ixc: what was measured is not remembered: {why}");
+            note!("ixc: the measurements are not remembered: {why}");
         }
         let found = Remembered::routing(path);
         let routing = |slots: u64| match self.hit_rate {

@@ -32,8 +32,8 @@ impl PrefetchChoice {
     /// mapped files.
     pub fn without_effect(self, mapped: bool) -> Option<(&'static str, &'static str)> {
         match (self.prefetch, self.prefetch_extra) {
-            (Choice::Always(_), _) if mapped => Some(("--prefetch", "what is in mapped files is not read ahead")),
-            (_, 1..) if mapped => Some(("--prefetch-extra", "what is in mapped files is not read ahead")),
+            (Choice::Always(_), _) if mapped => Some(("--prefetch", "experts in mapped files are not read ahead")),
+            (_, 1..) if mapped => Some(("--prefetch-extra", "experts in mapped files are not read ahead")),
             (Choice::Off, 1..) => Some(("--prefetch-extra", "--prefetch off predicts nothing")),
             _ => None,
         }
@@ -81,11 +81,11 @@ impl EarlyRouterChoice {
         }
         let why = match plan.expert_groups.len() {
             _ if memory_estimate::has_early_routers(plan)? => None,
-            0 => {
-                Some("this plan keeps all weights in memory; where there are experts, --memory makes one that does not")
-            }
+            0 => Some(
+                "this plan keeps all weights in memory; if the model has experts, --memory makes a plan that streams them",
+            ),
             1 => Some("no layer with experts comes before another one"),
-            _ => Some("no layer's router can be asked a layer early"),
+            _ => Some("no layer's router can run a layer early"),
         };
         Ok(match (self.prefetch, self.prefetch_extra) {
             (Some(EarlyRouters::Off), 1..) => Some(("--prefetch-extra", "--prefetch off leaves early routers out")),

@@ -152,13 +152,13 @@ impl Args {
             let unknown = plan.tensors.iter().filter(|planned| planned.to.is_some() && !known(planned.tensor.name()));
             let unknown = unknown.count() as u64;
             if unknown > 0 {
-                note!("ixc: the importance matrix says nothing of {}", counted(unknown, "tensor"));
+                note!("ixc: the importance matrix has no values for {}", counted(unknown, "tensor"));
             }
         }
         let blind = plan.without_importance() as u64;
         if blind > 0 {
             note!(
-                "ixc: {} of so few bits without importance: llama-quantize refuses, and predictions suffer (`ixc eval --imatrix FILE` makes an importance matrix)",
+                "ixc: {} of so few bits without importance: predictions suffer, and llama-quantize refuses this (`ixc eval --imatrix FILE` makes an importance matrix)",
                 counted(blind, "tensor")
             );
         }
@@ -223,7 +223,7 @@ impl Args {
         let shorter = plan.tensors.iter().filter(|planned| planned.shorter).count() as u64;
         if shorter > 0 {
             note!(
-                "ixc: rows of {} are no whole blocks of the mix's format, and got one of shorter blocks",
+                "ixc: rows of {} are not whole blocks of the mix's format; they got a format of shorter blocks",
                 counted(shorter, "tensor")
             );
         }

@@ -110,7 +110,7 @@ fn samplers(found: impl Iterator<Item = Result<Kind, String>>) -> Result<Sampler
     for kind in found {
         let kind = kind?;
         if all.contains(&kind) {
-            return Err(format!("{} is there twice", kind.name()));
+            return Err(format!("{} is given twice", kind.name()));
         }
         all.push(kind);
     }
@@ -119,13 +119,17 @@ fn samplers(found: impl Iterator<Item = Result<Kind, String>>) -> Result<Sampler
 
 fn names(text: &str) -> Result<Samplers, String> {
     let known: Vec<&str> = SAMPLERS.iter().map(|row| row.name).collect();
-    let named = |name| Kind::named(name).ok_or_else(|| format!("there is no {name:?}, only {}", known.join(", ")));
+    let named =
+        |name| Kind::named(name).ok_or_else(|| format!("{name:?} is not a sampler; expected {}", known.join(", ")));
     samplers(text.split(';').map(named))
 }
 
 fn letters(text: &str) -> Result<Samplers, String> {
     let known: String = SAMPLERS.iter().map(|row| row.letter).collect();
-    let lettered = |letter| Kind::lettered(letter).ok_or_else(|| format!("there is no {letter:?}, only {known}"));
+    let lettered = |letter| {
+        Kind::lettered(letter)
+            .ok_or_else(|| format!("{letter:?} is not the letter of a sampler; expected letters of {known}"))
+    };
     samplers(text.chars().map(lettered))
 }
 

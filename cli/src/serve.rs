@@ -192,7 +192,7 @@ impl Args {
         if let Some(folder) = &self.slot_save_path {
             let there = std::fs::metadata(folder).map_err(ixc_error::Error::io(folder, "save sequences in"))?;
             if !there.is_dir() {
-                return Err(BadInput(format!("{} is no folder", folder.display())).into());
+                return Err(BadInput(format!("{} is not a folder", folder.display())).into());
             }
         }
         let inputs: Vec<&Path> = self.model.files().chain(self.template.file()).collect();
@@ -359,7 +359,7 @@ impl Args {
             ];
             for (option, is_given) in of_one {
                 if is_given {
-                    return Err(Usage(format!("{option} is of one model, and there are {}", paths.len())).into());
+                    return Err(Usage(format!("{option} is for one model; {} are given", paths.len())).into());
                 }
             }
         }
@@ -382,10 +382,10 @@ impl Args {
     fn addresses(&self) -> anyhow::Result<Vec<SocketAddr>> {
         let name = self.host.strip_prefix('[').and_then(|name| name.strip_suffix(']')).unwrap_or(&self.host);
         let found = (name, self.port).to_socket_addrs();
-        let wrong = |why: String| Usage(format!("--host {}: there is no such address: {why}", self.host));
+        let wrong = |why: String| Usage(format!("--host {}: the address was not found: {why}", self.host));
         let mut found: Vec<SocketAddr> = found.map_err(|error| wrong(error.to_string()))?.collect();
         found.sort_by_key(SocketAddr::is_ipv6);
-        if found.is_empty() { Err(wrong("the name has none".to_owned()).into()) } else { Ok(found) }
+        if found.is_empty() { Err(wrong("the name has no address".to_owned()).into()) } else { Ok(found) }
     }
 
     /// Returns the options of the prompt cache, or `None` without one.

@@ -26,7 +26,7 @@ impl FromStr for Size {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Size, String> {
-        let right = || format!("{text:?} is no size; right would be 6GiB, 512MiB, 1.5G or a number of bytes");
+        let right = || format!("{text:?} is not a size; expected 6GiB, 512MiB, 1.5G or a number of bytes");
         let lower = text.trim().to_ascii_lowercase();
         let unit = UNITS.iter().find_map(|(unit, bytes)| Some((lower.strip_suffix(unit)?, *bytes)));
         let Some((number, unit)) = unit else {

@@ -168,7 +168,7 @@ impl SpeculationChoice {
         let (path, nextn) = match self.how() {
             How::Off => return Ok(None),
             How::Ngram | How::OwnLayer if self.model_draft.is_some() => {
-                let wrong = "--spec ngram and nextn need no --model-draft: one of the two guesses";
+                let wrong = "--spec ngram and nextn use no --model-draft: give one of the two options";
                 return Err(Usage(wrong.into()).into());
             }
             How::OwnLayer => (model.map(Path::to_owned), Nextn::Alone),
@@ -180,7 +180,7 @@ impl SpeculationChoice {
                 }
                 return Ok(Some(Guesser::Ngram(Ngram::new(NgramOptions { min, max }))));
             }
-            How::Model(None) => return Err(Usage("which model guesses? --model-draft names it".into()).into()),
+            How::Model(None) => return Err(Usage("the draft model is missing; --model-draft names it".into()).into()),
             How::Model(Some(name)) => (name.path().map(Path::to_owned), Nextn::Absent),
         };
         let path = path.as_deref();
@@ -226,7 +226,7 @@ impl SpeculationChoice {
     pub fn of(&self, guesser: Option<Guesser>, model: &LoadedModel) -> anyhow::Result<Option<Speculation>> {
         let Some(guesser) = guesser else { return Ok(None) };
         if let Err(error) = model.check_speculation() {
-            note!("ixc: --spec is without effect: {error}");
+            note!("ixc: --spec has no effect: {error}");
             return Ok(None);
         }
         let least = draft_model::Options { least: self.draft_p_min };

@@ -21,7 +21,7 @@ const RUN: &str = "run";
 /// Options of llama-cli that ixc does not have, and the reasons.
 const MISSING: [(&str, &str); 8] = [
     ("-ngl", "there is no GPU to put layers on"),
-    ("-fa", "attention is always computed as -fa asks for"),
+    ("-fa", "attention is always computed as with -fa"),
     ("-ctk", "`--kv FORMAT` says what keys and values are kept in, `--kv KEYS,VALUES` of each"),
     ("-ctv", "`--kv FORMAT` says what keys and values are kept in, `--kv KEYS,VALUES` of each"),
     ("-tb", "-t is for the prompt, too"),

@@ -29,7 +29,7 @@ pub enum Stage {
 impl Stage {
     /// Returns the list of stages, for a command line that names none.
     pub fn list() -> String {
-        let mut list = "which stage? --stage takes".to_owned();
+        let mut list = "--stage is missing; it takes".to_owned();
         for value in Stage::value_variants().iter().filter_map(ValueEnum::to_possible_value) {
             let help = value.get_help().map(ToString::to_string).unwrap_or_default();
             list += &format!("\n  {:<8} {help}", value.get_name());

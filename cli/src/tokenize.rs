@@ -86,8 +86,7 @@ impl EncodeArgs {
             (Some(text), _) => text,
             (None, Some(path)) => read(&path)?,
             (None, None) => {
-                let problem =
-                    "there is no text: it stands behind MODEL (`ixc tokenize MODEL TEXT`), or is given with -p or -f";
+                let problem = "there is no text: give it after MODEL (`ixc tokenize MODEL TEXT`), or with -p or -f";
                 return Err(Usage(problem.into()).into());
             }
         };

@@ -151,7 +151,7 @@ fn what_is_no_measurement_is_refused() {
         let (status, _, error) = compared(&good, other, &[]);
         assert!(status == Some(code) && error.contains(says), "{status:?} {error}");
     };
-    refused(&file("text", "hello"), 65, "it is no JSON document");
+    refused(&file("text", "hello"), 65, "it is not a JSON document");
     refused(&file("other", r#"{"schema": "ixc.inspect.v1"}"#), 65, "expected \"ixc.bench.v1\"");
     refused(&file("rows", r#"{"schema": "ixc.bench.v1", "rows": 5}"#), 65, "it has no rows");
     refused(&file("none", r#"{"schema": "ixc.bench.v1", "rows": []}"#), 65, "no row in common");

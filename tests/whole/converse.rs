@@ -182,7 +182,7 @@ fn ctrl_c_clears_a_line_and_stops_an_answer() {
     assert!(terminal.asked().contains("Ctrl-D or /bye"));
     // Input that is not UTF-8 does not end the conversation.
     terminal.send(b"\xe9 ");
-    terminal.until("no UTF-8");
+    terminal.until("not UTF-8");
     terminal.asked();
     // Only an interruption ends this answer.
     terminal.send("Hello\r");

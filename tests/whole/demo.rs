@@ -88,7 +88,7 @@ fn text_is_told_from_models() {
         (output.status.code(), stderr(&output))
     };
     let (status, said) = refused(&["tokenize", "some text"]);
-    assert!(status == Some(2) && said.contains("a text stands behind MODEL"), "{said}");
+    assert!(status == Some(2) && said.contains("a text comes after MODEL"), "{said}");
     assert_eq!(refused(&["tokenize", "demo", "text", "-p", "text"]).0, Some(2));
     let (status, said) = refused(&["detokenize"]);
     assert!(status == Some(2) && said.contains("IDS"), "{said}");

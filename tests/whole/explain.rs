@@ -152,7 +152,7 @@ fn every_decision_has_what_lost_and_why() {
     let roomy = explain(&["--memory", "64GiB"]);
     assert!(roomy["decisions"].as_array().unwrap().iter().all(|each| each["pass"] != "run"), "{roomy:#}");
     assert_eq!(roomy["decisions"].as_array().unwrap().iter().filter(|each| each["op"] == "a run").count(), 1);
-    assert!(refused(&["explain", "--memory", "1GiB", "--expert-memory", "1MiB"]).contains("one says the other"));
+    assert!(refused(&["explain", "--memory", "1GiB", "--expert-memory", "1MiB"]).contains("give one of them"));
     // A tiling given by hand overrides the choice by cache sizes.
     let asked = explain(&[
         "--tile",

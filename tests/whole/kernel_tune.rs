@@ -66,7 +66,7 @@ fn tuning_shows_candidates_and_writes_a_winner_that_is_one() {
     );
     let chosen = choose("gemv@0/1");
     let said = String::from_utf8_lossy(&chosen.stdout).into_owned();
-    assert!(said.contains("as asked for: gemv@0/1 is ") && said.contains("gemv@0/1\nwritten to "), "{said}");
+    assert!(said.contains("as requested: gemv@0/1 is ") && said.contains("gemv@0/1\nwritten to "), "{said}");
     assert!(fs::read_to_string(&by_hand).unwrap().contains("q4_k_r16 x=a8_super n=512 k=256: gemv@0/1"));
     // For another CPU than this one, that CPU's model decides.
     let zen4 = folder.join("zen4.json");
@@ -106,7 +106,7 @@ fn a_model_is_tuned_as_it_runs_and_what_is_kept_makes_it_faster() {
     let kernel = format!("{model}:gemv_q6_k_r16_a8_super_t32n4096k256");
     let by_hand = ["-r", "2", "--choose", "gemv@0/1", "-o", file.to_str().unwrap()];
     let said = stdout(ixc(["kernel", "tune", &kernel].into_iter().chain(by_hand)));
-    assert!(said.contains("% of decode") && said.contains("as asked for: gemv@0/1 is "), "{said}");
+    assert!(said.contains("% of decode") && said.contains("as requested: gemv@0/1 is "), "{said}");
     assert!(fs::read_to_string(&file).unwrap().contains("q6_k_r16 x=a8_super n=4096 k=256: gemv@0/1"));
     // `--choose` needs one kernel; a target of another machine cannot run a model; a plan's weights
     // are already cut.

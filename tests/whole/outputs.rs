@@ -514,7 +514,7 @@ fn where_there_is_nothing_it_is_said() {
     let empty = folder.join("empty.ix");
     for text in ["", "\n", "// a comment\n"] {
         fs::write(&empty, text).unwrap();
-        refused(&ixc(["opt"]).arg(&empty).output().unwrap(), 65, "there is no graph in it");
+        refused(&ixc(["opt"]).arg(&empty).output().unwrap(), 65, "it has no graph");
     }
     refused(&ixc(["kernel", "list", "nosuch"]).output().unwrap(), 2, "gemm_q4_k");
     refused(&ixc(["kernel", "list", "nosuch", "--json"]).output().unwrap(), 2, "\"nosuch\"");

@@ -349,7 +349,7 @@ fn a_page_is_written_whole_or_not_at_all() {
     let mut compile = ixc(["compile", "--no-weights", "--target", "avx2", "-o"]);
     compile.arg(&plan);
     stdout(compile);
-    refused(&["inspect", "--target", "avx2", "--html", name, plan.to_str().unwrap()], 2, "compiled already");
+    refused(&["inspect", "--target", "avx2", "--html", name, plan.to_str().unwrap()], 2, "already compiled");
     refused(&["inspect", "--html", plan.to_str().unwrap(), plan.to_str().unwrap()], 2, "plan.ixp");
     // Standard output has only the page.
     let text = stdout(ixc(["inspect", "--html", "-"]));

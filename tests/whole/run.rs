@@ -389,7 +389,7 @@ fn options_that_have_no_effect_are_said_to_have_none() {
     ] {
         let early = compile(options);
         let said = stderr(&early);
-        assert!(early.status.success() && said.contains(&format!("{option} is without effect")), "{options:?}: {said}");
+        assert!(early.status.success() && said.contains(&format!("{option} has no effect")), "{options:?}: {said}");
     }
     for options in [&[][..], &["--memory", "1MiB"], &["--prefetch", "router", "--memory", "1MiB"]] {
         assert_eq!(stderr(&compile(options)), "", "{options:?}");
@@ -400,10 +400,10 @@ fn options_that_have_no_effect_are_said_to_have_none() {
         stderr(&command.arg(demo_model()).args(more).output().unwrap())
     };
     let said = run(&["--prefetch", "off", "--prefetch-extra", "2"]);
-    assert!(said.contains("--prefetch-extra is without effect"), "{said}");
+    assert!(said.contains("--prefetch-extra has no effect"), "{said}");
     let said = run(&["--experts", "map", "--prefetch", "router"]);
-    assert!(said.contains("--prefetch is without effect"), "{said}");
-    assert!(!run(&["--experts", "map"]).contains("without effect"));
+    assert!(said.contains("--prefetch has no effect"), "{said}");
+    assert!(!run(&["--experts", "map"]).contains("has no effect"));
     for wrong in [&["--prefetch", "previous"][..], &["--prefetch", "frequency"]] {
         let refused = compile(wrong);
         assert_eq!(refused.status.code(), Some(2), "{wrong:?}: {}", stderr(&refused));

@@ -457,7 +457,7 @@ fn models_whose_states_cannot_be_cut_have_no_guesses() {
     let model = golden("mamba2").model;
     // It has no vocabulary; that error follows the warning.
     let output = ixc(["run", "-m"]).arg(&model).args(["--spec", "ngram", "-p", "a"]).output().unwrap();
-    assert!(stderr(&output).contains("--spec is without effect"), "{}", stderr(&output));
+    assert!(stderr(&output).contains("--spec has no effect"), "{}", stderr(&output));
 }
 
 /// A draft model with the same weights drafts every likely token. Its state stays in step with the

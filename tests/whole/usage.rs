@@ -96,7 +96,7 @@ fn what_is_logged_is_chosen_and_a_filter_that_is_none_is_refused() {
     };
     assert_eq!(run(&[], ""), (Some(0), String::new()));
     let (status, said) = run(&[], "bogus===");
-    assert!(status == Some(2) && said.contains("IXC_LOG is \"bogus===\", which is no filter"), "{said}");
+    assert!(status == Some(2) && said.contains("IXC_LOG is \"bogus===\", which is not a filter"), "{said}");
     let dated = |line: &str| line.len() > 20 && line.as_bytes()[4] == b'-' && line.as_bytes()[10] == b'T';
     for said in [run(&[], "ixc_runtime=debug").1, run(&["-vv"], "").1, run(&["-vv"], "warn").1] {
         assert!(said.lines().any(|line| dated(line) && line.contains("kernels ready")), "{said}");

@@ -155,7 +155,7 @@ fn document(path: &Path) -> anyhow::Result<Json> {
     let wrong =
         |what: &str| BadInput(format!("{}: {what}; `ixc bench --json` writes what is compared", path.display()));
     let document: Json =
-        serde_json::from_str(&text).map_err(|error| wrong(&format!("it is no JSON document ({error})")))?;
+        serde_json::from_str(&text).map_err(|error| wrong(&format!("it is not a JSON document ({error})")))?;
     if document["schema"] != SCHEMA {
         return Err(wrong(&format!("its schema is {}, expected \"{SCHEMA}\"", document["schema"])).into());
     }

@@ -151,7 +151,7 @@ impl Args {
         writeln!(out, "tried       {} kernels", reduced.tried)?;
         writeln!(out, "written to  {}", Printable(&self.output.display().to_string()))?;
         if !reduced.complete {
-            note!("ixc: {} kernels were tried, and more could be: --tries", reduced.tried);
+            note!("ixc: stopped after {} kernels; --tries N tries more", reduced.tried);
         }
         Ok(())
     }

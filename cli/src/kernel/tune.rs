@@ -139,7 +139,7 @@ impl Output<'_> {
     fn not_faster(&mut self, found: &Found) {
         match &found.close {
             Some(row) => {
-                self.line(&format!("nothing is faster by more than rounds are apart: {}", Output::times(row)));
+                self.line(&format!("nothing is faster beyond the spread of rounds: {}", Output::times(row)));
             }
             None => self.line("nothing is faster"),
         }
@@ -174,12 +174,12 @@ impl Args {
             return Err(ixc_compile::Error::IsPlan { path: path.to_owned() }.into());
         }
         if is_whole && self.choose.is_some() {
-            let hint = "--choose is of one kernel: name it, as in MODEL:gemm_q6_k";
+            let hint = "--choose is for one kernel: name it, as in MODEL:gemm_q6_k";
             return Err(Usage(hint.into()).into());
         }
         if is_whole && !runs {
             let hint = format!(
-                "{} cannot run here, and a model is tuned by running it: name a kernel, as in MODEL:gemm_q6_k, which the model of its CPU searches",
+                "{} cannot run here, and a model is tuned by running it: name a kernel, as in MODEL:gemm_q6_k, which is tuned by the cost model of its CPU",
                 target.name()
             );
             return Err(Usage(hint).into());
@@ -188,7 +188,7 @@ impl Args {
             true => None,
             false => {
                 let chosen = self.kernel.choose()?;
-                let why = "nothing says its spec".to_owned();
+                let why = "it has no spec".to_owned();
                 let none = ixc_error::Error::from(KernelError::NotTuned { spec: chosen.name.clone(), why });
                 Some(chosen.spec.ok_or(none)?)
             }
@@ -409,11 +409,11 @@ impl Args {
         }
         said.line("");
         match (&chosen, written.is_empty()) {
-            (Some((row, _)), _) => said.line(&format!("as asked for: {}", Output::times(row))),
+            (Some((row, _)), _) => said.line(&format!("as requested: {}", Output::times(row))),
             (None, true) => {
                 said.line(match is_one {
-                    true => "nothing makes the model faster: what the caches say stays",
-                    false => "nothing makes the model faster beyond the spread: what the caches say stays",
+                    true => "nothing makes the model faster: the choice from cache sizes stays",
+                    false => "nothing makes the model faster beyond the spread: the choice from cache sizes stays",
                 });
             }
             (None, false) => {}
