@@ -187,10 +187,10 @@ fn a_batch_goes_on_where_it_was() {
     assert_eq!(answers(&folder).len(), 12);
     for (there, status, says) in [
         ("a letter", 2, "is not a file of a batch's answers"),
-        ("{\"line\": 1}\n", 65, "line 1 is no answer of a batch"),
-        ("{\"line\":1,\"request\":\"g\"}\n", 65, "line 1 is no answer of a batch"),
-        ("{\"line\":1,\"request\":\"0\"}\n{\"line\":1,\"request\":\"0\"}\n", 65, "line 1 is no answer of a batch"),
-        ("{\"line\":1,\"request\":\"0\"}\nmy notes", 65, "line 1 is no answer of a batch"),
+        ("{\"line\": 1}\n", 65, "line 1 is not an answer of a batch"),
+        ("{\"line\":1,\"request\":\"g\"}\n", 65, "line 1 is not an answer of a batch"),
+        ("{\"line\":1,\"request\":\"0\"}\n{\"line\":1,\"request\":\"0\"}\n", 65, "line 1 is not an answer of a batch"),
+        ("{\"line\":1,\"request\":\"0\"}\nmy notes", 65, "line 1 is not an answer of a batch"),
     ] {
         fs::write(&out, there).unwrap();
         let output = batch(&folder, &[]).output().unwrap();
