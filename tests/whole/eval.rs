@@ -131,7 +131,7 @@ fn what_cannot_be_scored_is_refused() {
     fs::write(&short, "Too short.").unwrap();
     refused(&["--text", short.to_str().unwrap()], 65, &["has", "tokens", "512", "--ctx"]);
     refused(&["--text", TEXT, "--ctx", "100000"], 2, &["100000"]);
-    refused(&["--text", TEXT, "--ctx", "2"], 2, &["from 3 on"]);
+    refused(&["--text", TEXT, "--ctx", "2"], 2, &["a number of at least 3"]);
     refused(&["--text", TEXT, "--pieces", "0"], 65, &["nothing to score"]);
     let record = folder.join("record.jsonl");
     let path = record.to_str().unwrap();
