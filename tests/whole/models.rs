@@ -149,7 +149,7 @@ fn what_cannot_be_loaded_is_said() {
     for (arguments, status, says) in [
         (&[a, a][..], 2, "two models are called a"),
         (&[a, none.to_str().unwrap()], 66, "none.gguf"),
-        (&["demo", a, "--alias", "x"], 2, "--alias is of one model"),
+        (&["demo", a, "--alias", "x"], 2, "--alias is for one model"),
         (&["--models-dir", empty.to_str().unwrap()], 65, "has no models"),
         (&["--models-dir", a], 74, "look for models in"),
     ] {

@@ -304,7 +304,7 @@ impl Args {
         said.default(&found);
         match &winner {
             Some((row, choice)) => {
-                let why = if by_hand { "as asked for" } else { "fastest, measured again" };
+                let why = if by_hand { "as requested" } else { "fastest, measured again" };
                 said.line(&format!("{why}: {}", Output::times(row)));
                 said.line(&format!("chosen: {choice}"));
                 Args::written(setting, &mut said);

@@ -139,7 +139,7 @@ fn streams_are_not_there_twice() {
     let mut d = chain("tiny", &[(1, 0), (3, 0)]);
     let again = Stream { route: crate::descriptor::Route::YThenX, ..d.streams[1] };
     d.streams.push(again);
-    refused("a stream twice", d, "another brings t0 between the same programs");
+    refused("a stream twice", d, "another stream sends t0 between the same programs");
     let mut d = chain("tiny", &[(1, 0), (3, 0)]);
     d.streams[1].colour = 1;
     refused("a colour of packets", d, "messages are packets");

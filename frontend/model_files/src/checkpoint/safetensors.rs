@@ -227,7 +227,8 @@ mod tests {
         assert!(one(r#"{"dtype":"F32","shape":[1],"data_offsets":[4,0]}"#, 4).contains("4 to 0; the file has 4"));
         assert!(one(r#"{"dtype":"F32","shape":[2],"data_offsets":[0,8]}"#, 4).contains("0 to 8; the file has 4"));
         assert!(
-            one(r#"{"dtype":"F32","shape":[2],"data_offsets":[0,4]}"#, 4).contains("has 4 bytes; [2] of F32 take 8")
+            one(r#"{"dtype":"F32","shape":[2],"data_offsets":[0,4]}"#, 4)
+                .contains("has 4 bytes; shape [2] of F32 takes 8")
         );
         let huge = r#"{"dtype":"F32","shape":[18446744073709551615,18446744073709551615],"data_offsets":[0,4]}"#;
         assert!(one(huge, 4).starts_with("w: has 4 bytes"));
