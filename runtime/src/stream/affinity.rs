@@ -181,7 +181,7 @@ mod tests {
                 let priority = libc::sched_param { sched_priority: 0 };
                 // SAFETY: 0 is this thread, and the parameter is complete.
                 assert_eq!(unsafe { libc::sched_setscheduler(0, libc::SCHED_BATCH, &priority) }, 0);
-                assert!(prefer_short_slices().unwrap_err().to_string().contains("another policy"));
+                assert!(prefer_short_slices().unwrap_err().to_string().contains("another scheduling policy"));
                 assert_eq!(policy_and_nice(), (libc::SCHED_BATCH, before.1));
             } else {
                 assert!(result.unwrap_err().to_string().contains("another policy"));
