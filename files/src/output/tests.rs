@@ -221,7 +221,7 @@ fn a_place_takes_the_file_that_was_written_and_no_other() {
     let file = crate::own::open_own(&part).unwrap();
     fs::rename(&part, scratch.at("elsewhere")).unwrap();
     fs::write(&part, "another").unwrap();
-    assert!(place().take(&part, &file).unwrap_err().to_string().contains("exchanged"));
+    assert!(place().take(&part, &file).unwrap_err().to_string().contains("replaced by another file"));
     fs::rename(scratch.at("elsewhere"), &part).unwrap();
     place().take(&part, &file).unwrap();
     let expected = scratch.with("as others write it", "");

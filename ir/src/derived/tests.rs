@@ -456,7 +456,7 @@ fn codes_of_four_bits_are_their_numbers() {
                 assert!(coded(&|of| of.numbers.bytes -= 4).contains("the end of its scales is after"));
                 assert!(coded(&|of| of.scales.bytes -= 4).contains("the end of its scales is after"));
                 assert!(coded(&|of| of.scales.offset = u64::MAX).contains("the end of a stored tensor is after"));
-                assert!(coded(&|of| of.numbers.file = 7).contains("of file 7"));
+                assert!(coded(&|of| of.numbers.file = 7).contains("in file 7"));
             }
         }
     }

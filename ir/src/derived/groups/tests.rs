@@ -413,11 +413,11 @@ fn columns_are_of_the_groups_that_an_order_says() {
             change(bad.pieces[0].groups.as_mut().unwrap().order.as_mut().unwrap());
             bad.check(&end).err().map(|error| error.to_string()).unwrap_or_default()
         };
-        assert!(said(&|order| order.groups = 0).contains("an order of no groups"), "{name}");
+        assert!(said(&|order| order.groups = 0).contains("an order without groups"), "{name}");
         assert!(said(&|order| order.groups = u64::MAX).contains("with too many groups"), "{name}");
         assert!(said(&|order| order.groups = MAX_GROUPS).contains("outside of the bytes"), "{name}");
         assert!(said(&|order| order.steps[0] = u64::MAX).contains("outside of the bytes"), "{name}");
-        assert!(said(&|order| order.view.element = Element::F16).contains("four bytes"), "{name}");
+        assert!(said(&|order| order.view.element = Element::F16).contains("four-byte integers"), "{name}");
         assert!(said(&|order| order.view.first = 1).contains("outside of the bytes"), "{name}");
         // A group that does not exist must not take another's scale.
         let last = file.len() - 4;
