@@ -28,12 +28,8 @@ pub const SCHEMA: &str = "ixc.experts.v1";
 /// First bytes of such a file.
 const BEGIN: &[u8] = br#"{"schema":"ixc.experts.v"#;
 /// Record of expert use.
-pub const KIND: Kind = Kind {
-    name: "record of which experts are used",
-    is: |head| head.starts_with(BEGIN),
-    streams: false,
-    private: false,
-};
+pub const KIND: Kind =
+    Kind { name: "record of expert use", is: |head| head.starts_with(BEGIN), streams: false, private: false };
 /// Max bytes of such a file. A number of 20 digits for each of 512 experts in 128 layers takes a
 /// twelfth of it.
 const MOST_BYTES: u64 = 16 << 20;
@@ -89,7 +85,7 @@ pub enum ExpertUseError {
         source: ChecksumError,
     },
     /// The file is not such JSON.
-    #[error("{path}: is not a record of which experts are used: {source}")]
+    #[error("{path}: is not a record of expert use: {source}")]
     Json {
         /// The file.
         path: String,
@@ -219,20 +215,17 @@ mod tests {
     #[test]
     fn what_is_none_is_refused_with_its_place() {
         for (text, expected) in [
-            ("", "hot.json: is not a record of which experts are used: EOF while parsing a value at line 1 column 0"),
-            ("[]", "hot.json: is not a record of which experts are used: invalid length 0, expected struct ExpertUse"),
+            ("", "hot.json: is not a record of expert use: EOF while parsing a value at line 1 column 0"),
+            ("[]", "hot.json: is not a record of expert use: invalid length 0, expected struct ExpertUse"),
             (
                 r#"{"schema":"ixc.experts.v1","chosen":[[1,-2]]}"#,
-                "hot.json: is not a record of which experts are used: invalid value: integer `-2`, expected u64",
+                "hot.json: is not a record of expert use: invalid value: integer `-2`, expected u64",
             ),
             (
                 r#"{"schema":"ixc.experts.v1","chosen":[[1.5]]}"#,
-                "hot.json: is not a record of which experts are used: invalid type: floating point `1.5`, expected u64",
+                "hot.json: is not a record of expert use: invalid type: floating point `1.5`, expected u64",
             ),
-            (
-                r#"{"schema":"ixc.experts.v1"}"#,
-                "hot.json: is not a record of which experts are used: missing field `chosen`",
-            ),
+            (r#"{"schema":"ixc.experts.v1"}"#, "hot.json: is not a record of expert use: missing field `chosen`"),
             (
                 r#"{"schema":"ixc.experts.v2","chosen":[]}"#,
                 "hot.json: has schema \"ixc.experts.v2\", expected \"ixc.experts.v1\"",

@@ -144,8 +144,8 @@ fn what_is_no_record_of_this_model_is_refused() {
     };
     let layers = right["chosen"].as_array().unwrap().len();
     for (text, expected) in [
-        (String::new(), "is not a record of which experts are used"),
-        ("{\"schema\":".repeat(1 << 16), "is not a record of which experts are used"),
+        (String::new(), "is not a record of expert use"),
+        ("{\"schema\":".repeat(1 << 16), "is not a record of expert use"),
         (with(&|record| record["schema"] = json!("ixc.experts.v9")), "has schema \"ixc.experts.v9\", expected"),
         (with(&|record| record["chosen"][0][0] = json!(-1)), "invalid value: integer `-1`"),
         (with(&|record| record["chosen"][0][0] = json!("many")), "invalid type: string"),

@@ -51,7 +51,7 @@ pub enum CheckpointError {
         known: Vec<&'static str>,
     },
     /// A quantisation method that is not supported.
-    #[error("{}: quantisation \"{}\" is not supported; supported are fp8 (e4m3), mxfp4, modelopt (FP8 and NVFP4), gptq, awq, auto-round, bitsandbytes; also compressed-tensors with 8-bit floats, mxfp4, nvfp4 or integers of 4 or 8 bits", path.display(), quoted(found))]
+    #[error("{}: quantisation \"{}\" is not supported; expected fp8, mxfp4, modelopt, gptq, awq, auto-round, bitsandbytes or compressed-tensors (docs/inputs.md has their formats)", path.display(), quoted(found))]
     Quantisation {
         /// The configuration file.
         path: Box<Path>,
