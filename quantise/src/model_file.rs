@@ -1,15 +1,5 @@
 //! Quantisation of a GGUF file: converts its matrices to other formats.
 //!
-//! ```no_run
-//! use ixc_model_files::gguf::Gguf;
-//! use ixc_quantise::{Options, mix::Mix, plan};
-//!
-//! let model = Gguf::open("model-f16.gguf".as_ref())?;
-//! let plan = plan(&model, &Options::new(Mix::named("Q4_K_M").unwrap()))?;
-//! println!("{} of {} tensors, {} bytes", plan.quantised(), plan.tensors.len(), plan.bytes());
-//! # Ok::<(), ixc_quantise::QuantiseError>(())
-//! ```
-//!
 //! Everything else in the file stays unchanged: keys, their order, vectors, routers. The output is
 //! the same with any number of threads.
 
