@@ -133,9 +133,7 @@ fn buffers(kernel: &Kernel, dims: &[i64], random: &mut Random) -> Vec<Vec<u8>> {
 
 #[test]
 fn generated_kernels_compute_what_portable_computes() {
-    for target in targets() {
-        compare(target);
-    }
+    ixc_codegen::parallel::map(&targets(), |target| compare(*target));
 }
 
 fn compare(target: Target) {
