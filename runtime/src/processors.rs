@@ -235,8 +235,9 @@ impl ThreadId {
     /// Returns the id of the calling thread.
     pub fn own() -> ThreadId {
         #[cfg(target_os = "linux")]
-        // SAFETY: takes nothing and gives a number.
-        return ThreadId(unsafe { libc::gettid() });
+        // By number, since glibc before 2.30 has no `gettid`.
+        // SAFETY: the call takes no arguments and returns a number that fits.
+        return ThreadId(unsafe { libc::syscall(libc::SYS_gettid) } as i32);
         #[cfg(not(target_os = "linux"))]
         ThreadId(0)
     }

@@ -122,9 +122,10 @@ mod system {
     use crate::memory::Region;
 
     pub(super) fn open() -> io::Result<File> {
-        let create = |flags| {
+        let create = |flags: libc::c_uint| {
+            // By number, since glibc before 2.27 has no `memfd_create`.
             // SAFETY: the name is a string that lives during the call.
-            let descriptor = unsafe { libc::memfd_create(c"ixc-states".as_ptr(), flags) };
+            let descriptor = unsafe { libc::syscall(libc::SYS_memfd_create, c"ixc-states".as_ptr(), flags) } as i32;
             if descriptor < 0 {
                 return Err(io::Error::last_os_error());
             }
