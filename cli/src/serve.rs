@@ -13,6 +13,7 @@ use ixc_generate::prompt_cache;
 use ixc_runtime::engine;
 use ixc_runtime::gauge::Gauge;
 use ixc_serve::serving::{self, Host, Registry, Source, gives_embeddings, serve};
+use ixc_serve::supervisor::{Notifier, inherited_listener};
 use ixc_server::{LogFormat, RequestLog};
 use ixc_text::template::own_program;
 use serde_json::{Map, Value};
@@ -179,12 +180,21 @@ impl Args {
         self.sampling.check()?;
         ixc_server::check_defaults(&self.defaults()).map_err(Usage)?;
         let keys = self.access.keys()?;
-        let addresses = self.addresses()?;
+        let notifier = Notifier::from_environment().map_err(ixc_serve::Error::from)?;
+        let inherited = inherited_listener().map_err(ixc_serve::Error::from)?;
+        let (host, addresses) = match &inherited {
+            None => (self.host.clone(), self.addresses()?),
+            Some(listener) => {
+                let address = listener
+                    .local_addr()
+                    .map_err(ixc_error::Error::io(Path::new("the inherited socket"), "listen on"))?;
+                (address.ip().to_string(), vec![address])
+            }
+        };
         let is_here = addresses.iter().all(|address| address.ip().is_loopback());
         if keys.is_empty() && !is_here && !self.access.no_api_key {
             let wrong = format!(
-                "{} is reachable from the network: give --api-key-file, or --no-api-key to allow everybody",
-                self.host
+                "{host} is reachable from the network: give --api-key-file, or --no-api-key to allow everybody"
             );
             return Err(Usage(wrong).into());
         }
@@ -216,7 +226,7 @@ impl Args {
         // Listen before the model is loaded, which takes longer.
         let address = format!("{}:{}", self.host, self.port);
         let refused = || ixc_error::Error::io(Path::new(&address), "listen on");
-        let listener = serving::listen(&addresses).map_err(refused())?;
+        let listener = inherited.map_or_else(|| serving::listen(&addresses), Ok).map_err(refused())?;
         let renderer = own_program().map_err(ixc_error::Error::io(Path::new("/proc/self/exe"), "find"))?;
         let queue = self.queue.unwrap_or(QUEUE * self.parallel as usize);
         let (slot_folder, prompts) = (self.slot_save_path.clone(), self.prompts());
@@ -267,7 +277,7 @@ impl Args {
             }
         };
         let options = ixc_server::Options {
-            hosts: self.access.hosts(&self.host),
+            hosts: self.access.hosts(&host),
             checks_host: self.access.checks_host(&keys),
             origins: self.access.origins(),
             keys,
@@ -281,8 +291,9 @@ impl Args {
             note!("ixc: ending; Ctrl-C again ends at once");
             let _ = end.send(());
         });
-        let used =
-            serve(models, listener, options, ended).map_err(ixc_error::Error::io(Path::new("the server"), "run"))?;
+        notifier.ready(local).map_err(ixc_serve::Error::from)?;
+        let used = serve(models, listener, options, notifier, ended)
+            .map_err(ixc_error::Error::io(Path::new("the server"), "run"))?;
         used.map_or(Ok(()), |used| record.write(|| used))?;
         Ok(())
     }

@@ -10,6 +10,7 @@ use ixc_failure::{Class, Remedy, from_inner};
 use ixc_generate::Error as GenerationError;
 use ixc_text::template::TemplateError;
 
+use crate::supervisor::SupervisorError;
 use batch::BatchError;
 
 /// Error of serving a model or running a batch.
@@ -21,6 +22,9 @@ pub enum Error {
     /// A batch cannot be run or continued.
     #[error(transparent)]
     Batch(#[from] BatchError),
+    /// The service manager's socket cannot be used, or its messages cannot be sent.
+    #[error(transparent)]
+    Supervisor(#[from] SupervisorError),
     /// One folder is given for both shared prompt prefixes and saved sequences.
     #[error("{}: one folder cannot hold both the prompt cache and saved sequences; give another folder for one of them", path.display())]
     SameFolder {
@@ -43,6 +47,7 @@ impl Error {
         match self {
             Error::Generate(error) => error.class(),
             Error::Batch(error) => error.class(),
+            Error::Supervisor(error) => error.class(),
             Error::SameFolder { .. } => Class::Data,
         }
     }

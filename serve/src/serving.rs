@@ -31,6 +31,7 @@ use serde_json::Value;
 use tokio::sync::mpsc::UnboundedSender;
 
 use crate::Error;
+use crate::supervisor::Notifier;
 use ixc_compile::build;
 use ixc_generate::Error as GenerationError;
 use ixc_generate::chat;
@@ -464,8 +465,8 @@ pub fn listen(addresses: &[SocketAddr]) -> io::Result<TcpListener> {
     Ok(listener)
 }
 
-/// Serves until `ended` is sent or dropped, or SIGTERM comes. Then finishes the current answers and
-/// writes the prompt cache. Returns the expert use.
+/// Serves until `ended` is sent or dropped, or SIGTERM comes. Then notifies the service manager,
+/// finishes the current answers and writes the prompt cache. Returns the expert use.
 ///
 /// # Errors
 /// When the system refuses threads.
@@ -473,6 +474,7 @@ pub fn serve(
     models: Registry,
     listener: TcpListener,
     options: ixc_server::Options,
+    notifier: Notifier,
     ended: tokio::sync::oneshot::Receiver<()>,
 ) -> io::Result<Option<ExpertUse>> {
     // Two threads parse requests and write answers; the engine has its own thread.
@@ -485,6 +487,10 @@ pub fn serve(
             tokio::select! {
                 _ = ended => {}
                 () = terminated() => {}
+            }
+            // The server ends even if the service manager does not expect it.
+            if let Err(error) = notifier.stopping() {
+                tracing::warn!(%error, "the service manager was not notified");
             }
         };
         ixc_server::serve(listener, served, options, end).await;
