@@ -46,7 +46,8 @@ class Release:
 
     def __init__(self, root: Path, commit: str, time: int):
         self.root, self.commit, self.time = root, commit, time
-        self.metadata = json.loads(output("cargo", "metadata", "--locked", "--format-version", "1", cwd=root))
+        command = ["cargo", "metadata", "--locked", "--format-version", "1", "--filter-platform", f"{TARGET}-gnu"]
+        self.metadata = json.loads(output(*command, cwd=root))
         found = [p for p in self.metadata["packages"] if p["name"] == PROGRAM and not p["source"]]
         self.version = found[0]["version"]
         self.created = datetime.fromtimestamp(time, timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -83,7 +84,8 @@ def package(release: Release, program: bytes, texts: Texts) -> bytes:
     rights = release.read("LICENSE-MIT") + b"\nOr, at your option:\n\n" + release.read("LICENSE-APACHE")
     data = {
         "usr/bin/ixc": Entry(program, 0o755),
-        "etc/default/ixc": Entry(release.read("release/systemd/ixc.default")),
+        # It may contain an API key.
+        "etc/default/ixc": Entry(release.read("release/systemd/ixc.default"), 0o640),
         "usr/share/doc/ixc/changelog.gz": Entry(compressed(release.read("CHANGELOG.md"))),
         "usr/share/doc/ixc/copyright": Entry(rights),
     }

@@ -3,17 +3,25 @@
 import hashlib
 
 
-def statement(files: dict[str, bytes], version: str, commit: str, lock: bytes, binaries: dict[str, bytes], tools: dict[str, str], created: str) -> dict:
+def statement(
+    files: dict[str, bytes],
+    version: str,
+    commit: str,
+    lock: bytes,
+    binaries: dict[str, bytes],
+    tools: dict[str, str],
+    created: str,
+) -> dict:
     """Returns how `files` came to be: sources, programs that they contain, tools.
 
-    `binaries` are the programs by their part in the release, and `tools` versions by name.
+    `binaries` are the programs by their kind, and `tools` versions by name.
     """
     subjects = [{"name": name, "digest": digest(data)} for name, data in sorted(files.items())]
     materials = [
         {"name": "source", "digest": {"gitCommit": commit}},
         {"name": "Cargo.lock", "digest": digest(lock)},
     ]
-    materials += [{"name": f"program of {part}", "digest": digest(data)} for part, data in sorted(binaries.items())]
+    programs = [{"name": f"ixc, {kind}", "digest": digest(data)} for kind, data in sorted(binaries.items())]
     return {
         "_type": "https://in-toto.io/Statement/v1",
         "subject": subjects,
@@ -29,6 +37,7 @@ def statement(files: dict[str, bytes], version: str, commit: str, lock: bytes, b
                 "builder": {"id": "release/build.sh"},
                 # The time of the commit: two runs give the same bytes.
                 "metadata": {"finishedOn": created},
+                "byproducts": programs,
             },
         },
     }
