@@ -34,7 +34,7 @@ export SOURCE_DATE_EPOCH CARGO_INCREMENTAL=0
 target=${CARGO_TARGET_DIR:-$root/target}
 cargo_home=${CARGO_HOME:-$HOME/.cargo}
 # Paths of this machine would otherwise be in messages and line tables.
-portable="-C target-cpu=x86-64-v2 --remap-path-prefix=$root=/ixc --remap-path-prefix=$cargo_home=/cargo"
+portable="-C target-cpu=x86-64-v2 --remap-path-prefix=$root=/ixc --remap-path-prefix=$cargo_home=/cargo --remap-path-prefix=$target=/target"
 
 # `--target` keeps these flags from build scripts and procedural macros, which cannot be static.
 if [ -z "$static" ]; then
