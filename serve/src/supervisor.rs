@@ -29,7 +29,7 @@ pub enum SupervisorError {
     Variable {
         /// The variable.
         name: &'static str,
-        /// Its value.
+        /// The malformed value.
         value: String,
         /// The form of a value.
         expected: &'static str,
@@ -243,7 +243,7 @@ mod tests {
         let address = own.local_addr().unwrap();
         let passed = listener_of(own.into()).unwrap();
         assert_eq!(passed.local_addr().unwrap(), address);
-        // Nobody has connected, and the socket does not wait.
+        // The socket does not wait for a client.
         assert_eq!(passed.accept().unwrap_err().kind(), io::ErrorKind::WouldBlock);
 
         let folder = tempfile::tempdir().unwrap();

@@ -16,6 +16,7 @@ mod chosen;
 mod commands;
 mod comparison;
 mod converse;
+mod dashboard;
 mod dataflow;
 mod deferral;
 mod demo;
@@ -74,6 +75,7 @@ mod shells;
 mod simulate;
 mod slots;
 mod speculation;
+mod supervised;
 mod support;
 mod terminal;
 #[allow(dead_code, reason = "the runtime's tests use the rest of it")]
