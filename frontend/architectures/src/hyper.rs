@@ -40,7 +40,7 @@ pub use wkv::Wkv;
 pub use xielu::Xielu;
 
 use self::experts::{IDENTITIES, experts};
-use self::keys::Keys;
+pub(super) use self::keys::Keys;
 use self::recurrent::RATE;
 use self::rope::{rope, sectioned, yarn_magnitude};
 use self::shares::share;
@@ -58,6 +58,9 @@ const MAX_STREAMS: u64 = 1 << 8;
 const MAX_ITERATIONS: u64 = 1 << 10;
 /// Maximum context: positions are i32.
 const MAX_CONTEXT: u64 = i32::MAX as u64;
+
+/// Hook of an architecture that changes hyperparameters after all keys have the usual meaning.
+pub(super) type Adjust = fn(&Keys<'_>, &mut Hyper) -> Result<(), GgufError>;
 
 /// Hyperparameters of a model.
 #[derive(Clone, Debug, PartialEq)]
@@ -410,15 +413,14 @@ impl Rope {
     }
 }
 
-/// Reads whether attention is causal; most files have no key. `only_before` means that the layers
-/// support only causal attention.
-fn is_causal(keys: &Keys<'_>, only_before: bool) -> Result<bool, GgufError> {
+/// Reads whether attention is causal; most files have no key.
+fn is_causal(keys: &Keys<'_>, hyper: &Hyper) -> Result<bool, GgufError> {
     let name = keys.name("attention.causal");
     let causal = keys.metadata.read_or(&name, keys.defaults.causal)?;
     if causal && !keys.defaults.causal {
         return Err(keys.metadata.bad_value(&name, true, "absent or false: the architecture is one of encoders"));
     }
-    if !causal && only_before {
+    if !causal && hyper.only_before(&keys.defaults) {
         let limit = "absent or true: layers have states, windows or scores that are of what is before a token";
         return Err(keys.metadata.bad_value(&name, false, limit));
     }
@@ -626,18 +628,10 @@ impl Hyper {
             Some(length) => Some(LayerInputs { length, layers: layers.len() as u64 }),
         };
         let scales = Scales::read(&keys, &Widths { layers: layers.len() as u64, embedding: embedding_length })?;
-        // In encoders, half of a window precedes a row and half follows it.
-        let symmetric = |window: u64| !defaults.causal && window > 1;
-        let only_before = layers
-            .iter()
-            .any(|layer| layer.recurrent || layer.chunked || layer.window.is_some_and(|window| !symmetric(window)))
-            || scales.max_bias != 0.0
-            || [compressed.is_some(), indexer.is_some(), block_index.is_some(), ngrams.is_some()].contains(&true);
-        let causal = is_causal(&keys, only_before)?;
         let architecture = architecture.to_owned();
-        Ok(Hyper {
+        let mut hyper = Hyper {
             architecture,
-            causal,
+            causal: defaults.causal,
             context_length,
             embedding_length,
             vocabulary,
@@ -678,7 +672,24 @@ impl Hyper {
             layer_inputs,
             layers,
             draft_layers,
-        })
+        };
+        (defaults.adjust)(&keys, &mut hyper)?;
+        hyper.causal = is_causal(&keys, &hyper)?;
+        Ok(hyper)
+    }
+
+    /// Returns whether the layers support only causal attention.
+    fn only_before(&self, defaults: &Defaults) -> bool {
+        // In encoders, half of a window precedes a row and half follows it.
+        let symmetric = |window: u64| !defaults.causal && window > 1;
+        let one_sided =
+            |layer: &Layer| layer.recurrent || layer.chunked || layer.window.is_some_and(|window| !symmetric(window));
+        self.layers.iter().any(one_sided)
+            || self.scales.max_bias != 0.0
+            || self.compressed.is_some()
+            || self.indexer.is_some()
+            || self.block_index.is_some()
+            || self.ngrams.is_some()
     }
 }
 
@@ -798,12 +809,10 @@ impl Scales {
         };
         let multiplied = keys.defaults.logits_multiplied;
         let logit = factor("logit_scale", if multiplied { 1.0 / usual.logit } else { usual.logit })?;
-        let residual = factor("residual_scale", usual.residual)?;
-        let adds_to_normed = keys.defaults.adds_to_normed;
         Ok(Scales {
             embedding: factor("embedding_scale", usual.embedding)?,
-            residual: if adds_to_normed { 1.0 } else { residual },
-            normed: if adds_to_normed { residual } else { 1.0 },
+            residual: factor("residual_scale", usual.residual)?,
+            normed: usual.normed,
             logit: if multiplied { 1.0 / logit } else { logit },
             softcap: cap("final_logit_softcapping", usual.softcap)?,
             attention_softcap: cap("attn_logit_softcapping", usual.attention_softcap)?,

@@ -3,7 +3,7 @@
 use ixc_ir::graph::attrs::{RouteScore, TemperatureAttrs};
 use ixc_model_files::gguf::{Gguf, GgufError, Made};
 
-use super::Scales;
+use super::{Adjust, Scales};
 
 /// Matrices that quantisers leave precise in addition to those of all models. They are parts of
 /// names, as in llama-quantize.
@@ -80,8 +80,6 @@ pub struct Defaults {
     pub one_limit: bool,
     /// Type of recurrent states.
     pub states: States,
-    /// Whether blocks add their output to the normalised input times `residual_scale`.
-    pub adds_to_normed: bool,
     /// Epsilon of the norms of latent rows, if it differs from that of other norms.
     pub latent_eps: Option<f64>,
     /// Whether networks have xIELU between up and down.
@@ -103,6 +101,9 @@ pub struct Defaults {
     pub scaled_by_length: bool,
     /// Input of draft layers from the last layer, if the graph can be built.
     pub guess_from: Option<GuessFrom>,
+    /// Changes hyperparameters after all keys were read. The file of an architecture writes here
+    /// the rules that few others have.
+    pub adjust: Adjust,
 }
 
 /// Input of a draft layer: the last layer's output for the first draft, its own for the next.
@@ -291,7 +292,6 @@ impl Defaults {
         runs_by_layer: false,
         one_limit: false,
         states: States::Usual,
-        adds_to_normed: false,
         latent_eps: None,
         xielu: false,
         half_rotated: false,
@@ -302,5 +302,6 @@ impl Defaults {
         attention_scale: 0.0,
         scaled_by_length: false,
         guess_from: None,
+        adjust: |_, _| Ok(()),
     };
 }

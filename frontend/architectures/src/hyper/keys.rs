@@ -5,39 +5,46 @@ use ixc_model_files::gguf::{Array, GgufError, Metadata, Value};
 use super::Defaults;
 
 /// Keys of an architecture.
-pub(super) struct Keys<'a> {
-    pub(super) metadata: &'a Metadata,
-    pub(super) architecture: &'a str,
-    pub(super) defaults: Defaults,
+#[derive(Clone, Copy)]
+pub(crate) struct Keys<'a> {
+    pub(crate) metadata: &'a Metadata,
+    pub(crate) architecture: &'a str,
+    pub(crate) defaults: Defaults,
 }
 
 impl Keys<'_> {
-    pub(super) fn name(&self, key: &str) -> String {
+    /// Returns whether the file has a key.
+    pub(crate) fn has(&self, key: &str) -> bool {
+        self.metadata.get(&self.name(key)).is_some()
+    }
+
+    /// Returns the full name of a key.
+    pub(crate) fn name(&self, key: &str) -> String {
         format!("{}.{key}", self.architecture)
     }
 
-    pub(super) fn missing(&self, key: &str) -> GgufError {
+    pub(crate) fn missing(&self, key: &str) -> GgufError {
         self.metadata.missing(&self.name(key), "u32")
     }
 
-    pub(super) fn in_range(&self, key: &str, found: u64, least: u64, most: u64) -> Result<u64, GgufError> {
+    pub(crate) fn in_range(&self, key: &str, found: u64, least: u64, most: u64) -> Result<u64, GgufError> {
         if (least..=most).contains(&found) {
             return Ok(found);
         }
         Err(self.metadata.bad_value(&self.name(key), found, format!("from {least} to {most}")))
     }
 
-    pub(super) fn optional(&self, key: &str, least: u64, most: u64) -> Result<Option<u64>, GgufError> {
+    pub(crate) fn optional(&self, key: &str, least: u64, most: u64) -> Result<Option<u64>, GgufError> {
         let found: Option<u64> = self.metadata.read_optional(&self.name(key))?;
         found.map(|found| self.in_range(key, found, least, most)).transpose()
     }
 
-    pub(super) fn required(&self, key: &str, least: u64, most: u64) -> Result<u64, GgufError> {
+    pub(crate) fn required(&self, key: &str, least: u64, most: u64) -> Result<u64, GgufError> {
         self.optional(key, least, most)?.ok_or_else(|| self.missing(key))
     }
 
     /// Reads a scalar for all layers, or an array with one element for each.
-    pub(super) fn per_layer(
+    pub(crate) fn per_layer(
         &self,
         key: &str,
         layers: usize,
@@ -70,7 +77,7 @@ impl Keys<'_> {
     }
 
     /// Reads an array with at least one element for each layer; returns those of the first layers.
-    pub(super) fn first_per_layer(
+    pub(crate) fn first_per_layer(
         &self,
         key: &str,
         layers: usize,
@@ -91,7 +98,7 @@ impl Keys<'_> {
 
     /// Reads limits of layers: a number, or an array with at least one for each layer. `None`
     /// without the key.
-    pub(super) fn limits(&self, key: &str, layers: usize) -> Result<Option<Vec<f64>>, GgufError> {
+    pub(crate) fn limits(&self, key: &str, layers: usize) -> Result<Option<Vec<f64>>, GgufError> {
         let name = self.name(key);
         let limits: Vec<f32> = match self.metadata.get(&name) {
             None => return Ok(None),
@@ -108,7 +115,7 @@ impl Keys<'_> {
         }
     }
 
-    pub(super) fn float(
+    pub(crate) fn float(
         &self,
         key: &str,
         default: f32,
@@ -123,7 +130,7 @@ impl Keys<'_> {
     }
 
     /// Refuses a switch that is off, which is not supported; it may be absent.
-    pub(super) fn is_true(&self, key: &str) -> Result<(), GgufError> {
+    pub(crate) fn is_true(&self, key: &str) -> Result<(), GgufError> {
         let name = self.name(key);
         match self.metadata.read_or(&name, true)? {
             true => Ok(()),
@@ -132,7 +139,7 @@ impl Keys<'_> {
     }
 
     /// Refuses a key that requests a feature without support.
-    pub(super) fn neutral(&self, key: &str, neutral: &[f64]) -> Result<(), GgufError> {
+    pub(crate) fn neutral(&self, key: &str, neutral: &[f64]) -> Result<(), GgufError> {
         let name = self.name(key);
         let found = match self.metadata.get(&name) {
             None => return Ok(()),

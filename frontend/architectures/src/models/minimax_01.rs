@@ -19,9 +19,13 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
     doc: "MiniMax-Text-01, MiniMax-M1",
     defaults: Defaults {
         reads: &["residual_scale"],
-        adds_to_normed: true,
         states: States::Lightning,
         made: lightning::tensors,
+        adjust: |_, hyper| {
+            let scales = &mut hyper.scales;
+            (scales.normed, scales.residual) = (scales.residual, 1.0);
+            Ok(())
+        },
         ..Defaults::USUAL
     },
     build: decoder,
