@@ -886,16 +886,7 @@ fn read_layers(
     let scale = if scale == 0.0 { keys.defaults.attention_scale } else { scale };
     let experts = experts(keys, count)?;
     let least = u64::from(experts.is_none() && !keys.defaults.parts.lack_both());
-    let mut feed_forward = keys.per_layer("feed_forward_length", count, least, MAX_WIDTH)?;
-    if keys.defaults.gates_counted {
-        for length in feed_forward.iter_mut().flatten() {
-            if !length.is_multiple_of(2) {
-                let limit = "even: that of gates and up together";
-                return Err(keys.metadata.bad_value(&keys.name("feed_forward_length"), *length, limit));
-            }
-            *length /= 2;
-        }
-    }
+    let feed_forward = keys.per_layer("feed_forward_length", count, least, MAX_WIDTH)?;
     if feed_forward.is_none() && experts.is_none() {
         return Err(keys.missing("feed_forward_length"));
     }

@@ -86,8 +86,6 @@ pub struct Defaults {
     pub xielu: bool,
     /// Whether layers without a window rotate half of `rope.dimension_count` elements.
     pub half_rotated: bool,
-    /// Whether `feed_forward_length` is the sum of gate and up.
-    pub gates_counted: bool,
     /// Whether groups of experts are ranked by their best expert, for softmax scores.
     pub best_of_group: bool,
     /// Meaning of zeros in keys listed per layer: missing parts of layers.
@@ -295,7 +293,6 @@ impl Defaults {
         latent_eps: None,
         xielu: false,
         half_rotated: false,
-        gates_counted: false,
         best_of_group: false,
         parts: Parts::All,
         scaled_by_width: 0,

@@ -6,16 +6,30 @@
 //! code changes RoPE's base and multiplies queries by a logarithm of their position. Neither this
 //! graph nor llama.cpp does so.
 
+use ixc_model_files::gguf::GgufError;
+
 use crate::architecture::Architecture;
 use crate::builder::Bias;
 use crate::decoder::{Style, decoder};
-use crate::hyper::Defaults;
+use crate::hyper::{Defaults, Hyper, Keys};
 
 const STYLE: Style = Style { bias: Bias::Required, ..Style::NEOX };
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "qwen",
     doc: "Qwen 1; Qwen-VL (text only)",
-    defaults: Defaults { gates_counted: true, ..Defaults::USUAL },
+    defaults: Defaults { adjust: halve_networks, ..Defaults::USUAL },
     build: |b| decoder(b, &STYLE),
 };
+
+/// Sets the width of networks to half of the stated sum of gate and up.
+fn halve_networks(keys: &Keys<'_>, hyper: &mut Hyper) -> Result<(), GgufError> {
+    for layer in &mut hyper.layers {
+        if !layer.feed_forward.is_multiple_of(2) {
+            let limit = "even: that of gates and up together";
+            return Err(keys.metadata.bad_value(&keys.name("feed_forward_length"), layer.feed_forward, limit));
+        }
+        layer.feed_forward /= 2;
+    }
+    Ok(())
+}
