@@ -427,6 +427,9 @@ fn is_causal(keys: &Keys<'_>, hyper: &Hyper) -> Result<bool, GgufError> {
     Ok(causal)
 }
 
+/// Key of the layers with RoPE.
+pub(super) const ROPED: &str = "attention.rope_pattern";
+
 /// Key of the number of times the layers are repeated.
 const ROUNDS: &str = "num_loops";
 
@@ -894,12 +897,8 @@ fn read_layers(
     let leading_dense = keys.optional("leading_dense_block_count", 0, MAX_COUNT)?.unwrap_or(0) as usize;
     let step = keys.optional("interleave_moe_layer_step", 1, MAX_COUNT)?.unwrap_or(1) as usize;
     let limits = Limits::read(keys, count)?;
-    const ROPED: &str = "attention.rope_pattern";
     let roped: Vec<bool> = match keys.metadata.get(&keys.name(ROPED)) {
-        None => {
-            let period = keys.defaults.unroped_every;
-            (1..=count).map(|layer| period.is_none_or(|period| !layer.is_multiple_of(period))).collect()
-        }
+        None => vec![true; count],
         Some(_) => keys.first_per_layer(ROPED, count, 0, 1)?.into_iter().map(|roped| roped == 1).collect(),
     };
     let mut layers = Vec::with_capacity(count);

@@ -53,9 +53,6 @@ pub struct Defaults {
     pub turns_whole: bool,
     /// Whether the base of RoPE depends on `rope.scaling.alpha`.
     pub based_by_alpha: bool,
-    /// Period of layers without RoPE, the last of each period, in files without
-    /// `attention.rope_pattern`.
-    pub unroped_every: Option<usize>,
     /// Whether no layer has a window, even if files state one.
     pub unwindowed: bool,
     /// Whether layers form two stacks that are repeated.
@@ -279,7 +276,6 @@ impl Defaults {
         unscaled: false,
         turns_whole: false,
         based_by_alpha: false,
-        unroped_every: None,
         unwindowed: false,
         stacked: false,
         context_of: None,

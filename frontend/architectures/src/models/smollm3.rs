@@ -1,12 +1,25 @@
 //! `smollm3`: SmolLM3. Every fourth layer has no RoPE.
 
+use ixc_model_files::gguf::GgufError;
+
 use crate::architecture::Architecture;
 use crate::decoder::{Style, decoder};
-use crate::hyper::Defaults;
+use crate::hyper::{Defaults, Hyper, Keys, ROPED};
+
+/// Period of layers without RoPE, the last of each period, in files without the key.
+const PERIOD: usize = 4;
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "smollm3",
     doc: "SmolLM3",
-    defaults: Defaults { unroped_every: Some(4), ..Defaults::USUAL },
+    defaults: Defaults { adjust: unrope, ..Defaults::USUAL },
     build: |b| decoder(b, &Style::LLAMA),
 };
+
+/// Leaves out RoPE in the last layer of each period.
+fn unrope(keys: &Keys<'_>, hyper: &mut Hyper) -> Result<(), GgufError> {
+    if !keys.has(ROPED) {
+        hyper.layers.iter_mut().skip(PERIOD - 1).step_by(PERIOD).for_each(|layer| layer.roped = false);
+    }
+    Ok(())
+}
