@@ -607,13 +607,6 @@ impl Hyper {
             }
             local_rope = Some(windows.rope(&keys, &rope, local.or(full).unwrap_or(0))?);
         }
-        if defaults.half_rotated {
-            if !rope.dims.is_multiple_of(4) {
-                let limit = "a multiple of 4: layers without a window rotate half of it, in pairs";
-                return Err(keys.metadata.bad_value(&keys.name("rope.dimension_count"), rope.dims, limit));
-            }
-            rope.dims /= 2;
-        }
         share(&keys, &mut layers)?;
         alternating::sparsity(&keys, &mut layers)?;
         xielu::xielu(&keys, &mut layers)?;

@@ -81,8 +81,6 @@ pub struct Defaults {
     pub latent_eps: Option<f64>,
     /// Whether networks have xIELU between up and down.
     pub xielu: bool,
-    /// Whether layers without a window rotate half of `rope.dimension_count` elements.
-    pub half_rotated: bool,
     /// Whether groups of experts are ranked by their best expert, for softmax scores.
     pub best_of_group: bool,
     /// Meaning of zeros in keys listed per layer: missing parts of layers.
@@ -288,7 +286,6 @@ impl Defaults {
         states: States::Usual,
         latent_eps: None,
         xielu: false,
-        half_rotated: false,
         best_of_group: false,
         parts: Parts::All,
         scaled_by_width: 0,

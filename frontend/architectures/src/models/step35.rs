@@ -5,10 +5,11 @@
 
 use ixc_ir::graph::Unary;
 use ixc_ir::graph::attrs::{Activation, GateAttrs, RouteScore};
+use ixc_model_files::gguf::GgufError;
 
 use crate::architecture::Architecture;
 use crate::decoder::{HeadNorm, OutputGate, Style, decoder};
-use crate::hyper::{Defaults, GuessFrom, Windows};
+use crate::hyper::{Defaults, GuessFrom, Hyper, Keys, Windows};
 
 const STYLE: Style = Style {
     head_norm: HeadNorm::Optional,
@@ -24,10 +25,21 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
         score: RouteScore::Sigmoid,
         reads: &["swiglu_clamp_exp", "swiglu_clamp_shexp"],
         windows: Some(Windows { base: Some(10_000.0), scaled: false, divided: false, ..Windows::every(0) }),
-        half_rotated: true,
+        adjust: halve_rotation,
         dense_by_tensor: true,
         guess_from: Some(GuessFrom::Stream),
         ..Defaults::USUAL
     },
     build: |b| decoder(b, &STYLE),
 };
+
+/// Halves the rotated part of heads in layers without a window.
+fn halve_rotation(keys: &Keys<'_>, hyper: &mut Hyper) -> Result<(), GgufError> {
+    let dims = hyper.rope.dims;
+    if !dims.is_multiple_of(4) {
+        let limit = "a multiple of 4: layers without a window rotate half of it, in pairs";
+        return Err(keys.metadata.bad_value(&keys.name("rope.dimension_count"), dims, limit));
+    }
+    hyper.rope.dims = dims / 2;
+    Ok(())
+}
