@@ -38,6 +38,7 @@ pub use recurrent::Ssm;
 pub use stacks::Stacks;
 pub use wkv::Wkv;
 pub use xielu::Xielu;
+pub(super) use xielu::xielu;
 
 use self::experts::{IDENTITIES, experts};
 pub(super) use self::keys::Keys;
@@ -609,7 +610,6 @@ impl Hyper {
         }
         share(&keys, &mut layers)?;
         alternating::sparsity(&keys, &mut layers)?;
-        xielu::xielu(&keys, &mut layers)?;
         let compressed = Compressed::read(&keys, layers.len(), &rope, context_length)?;
         // An indexer of compressed entries is read with them.
         let indexer = match compressed {

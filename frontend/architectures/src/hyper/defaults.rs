@@ -79,8 +79,6 @@ pub struct Defaults {
     pub states: States,
     /// Epsilon of the norms of latent rows, if it differs from that of other norms.
     pub latent_eps: Option<f64>,
-    /// Whether networks have xIELU between up and down.
-    pub xielu: bool,
     /// Whether groups of experts are ranked by their best expert, for softmax scores.
     pub best_of_group: bool,
     /// Meaning of zeros in keys listed per layer: missing parts of layers.
@@ -285,7 +283,6 @@ impl Defaults {
         one_limit: false,
         states: States::Usual,
         latent_eps: None,
-        xielu: false,
         best_of_group: false,
         parts: Parts::All,
         scaled_by_width: 0,

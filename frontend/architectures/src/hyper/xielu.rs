@@ -29,10 +29,8 @@ pub struct Xielu {
 /// Maximum magnitude of a parameter: far above any model's, and far below overflow.
 const MOST: f32 = 1e6;
 
-pub(super) fn xielu(keys: &Keys<'_>, layers: &mut [Layer]) -> Result<(), GgufError> {
-    if !keys.defaults.xielu {
-        return Ok(());
-    }
+/// Reads the parameters of each layer.
+pub fn xielu(keys: &Keys<'_>, layers: &mut [Layer]) -> Result<(), GgufError> {
     let [alpha_n, alpha_p, beta, eps] =
         ["xielu.alpha_n", "xielu.alpha_p", "xielu.beta", "xielu.eps"].map(|key| numbers(keys, key, layers.len()));
     let (alpha_n, alpha_p, beta, eps) = (alpha_n?, alpha_p?, beta?, eps?);

@@ -5,13 +5,13 @@ use ixc_ir::graph::Unary;
 
 use crate::architecture::Architecture;
 use crate::decoder::{HeadNorm, Style, decoder};
-use crate::hyper::Defaults;
+use crate::hyper::{Defaults, xielu};
 
 const STYLE: Style = Style { head_norm: HeadNorm::Heads, ungated: Some(Unary::Xielu), ..Style::NEOX };
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "apertus",
     doc: "Apertus",
-    defaults: Defaults { xielu: true, ..Defaults::USUAL },
+    defaults: Defaults { adjust: |keys, hyper| xielu(keys, &mut hyper.layers), ..Defaults::USUAL },
     build: |b| decoder(b, &STYLE),
 };
