@@ -674,6 +674,13 @@ impl Hyper {
         Ok(hyper)
     }
 
+    /// Sets the epsilon of the norms of latent rows, unless the file states it.
+    pub(super) fn default_latent_eps(&mut self, eps: f64) {
+        for mla in [&mut self.mla, &mut self.local_mla].into_iter().flatten() {
+            mla.norm_eps.get_or_insert(eps);
+        }
+    }
+
     /// Returns whether the layers support only causal attention.
     fn only_before(&self, defaults: &Defaults) -> bool {
         // In encoders, half of a window precedes a row and half follows it.

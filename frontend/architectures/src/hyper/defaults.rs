@@ -77,8 +77,6 @@ pub struct Defaults {
     pub one_limit: bool,
     /// Type of recurrent states.
     pub states: States,
-    /// Epsilon of the norms of latent rows, if it differs from that of other norms.
-    pub latent_eps: Option<f64>,
     /// Whether groups of experts are ranked by their best expert, for softmax scores.
     pub best_of_group: bool,
     /// Meaning of zeros in keys listed per layer: missing parts of layers.
@@ -282,7 +280,6 @@ impl Defaults {
         runs_by_layer: false,
         one_limit: false,
         states: States::Usual,
-        latent_eps: None,
         best_of_group: false,
         parts: Parts::All,
         scaled_by_width: 0,

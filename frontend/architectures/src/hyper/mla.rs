@@ -46,7 +46,7 @@ impl Mla {
             value_length: length(keys, "value")?,
             norm_eps: match keys.metadata.get(&keys.name(NORM_EPS)) {
                 Some(_) => Some(keys.float(NORM_EPS, 0.0, |x| (0.0..=1.0).contains(&x), "from 0 to 1")?),
-                None => keys.defaults.latent_eps,
+                None => None,
             },
         }))
     }

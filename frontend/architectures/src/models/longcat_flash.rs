@@ -44,7 +44,10 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
         reads: &["expert_identity_count", "rope.scaling.yarn_log_multiplier"],
         dense_by_tensor: true,
         // Default of transformers' norms.
-        latent_eps: Some(1e-6),
+        adjust: |_, hyper| {
+            hyper.default_latent_eps(1e-6);
+            Ok(())
+        },
         ..Defaults::USUAL
     },
     build,

@@ -22,7 +22,10 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
         reads: &["embedding_scale", "residual_scale", "logit_scale"],
         scales: minicpm::scales,
         made: absorbed::tensors,
-        latent_eps: Some(LATENT_EPS),
+        adjust: |_, hyper| {
+            hyper.default_latent_eps(LATENT_EPS);
+            Ok(())
+        },
         ..Defaults::USUAL
     },
     build: |b| decoder(b, &STYLE),
