@@ -332,14 +332,10 @@ impl Limits {
     /// Reads the limits of each layer, for architectures with these keys.
     fn read(keys: &Keys<'_>, layers: usize) -> Result<Vec<Limits>, GgufError> {
         const ROUTED: &str = "swiglu_clamp_exp";
-        const SHARED: &str = "swiglu_clamp_shexp";
         if !keys.defaults.reads.contains(&ROUTED) {
             return Ok(vec![Limits::default(); layers]);
         }
-        let (routed, mut shared) = (keys.limits(ROUTED, layers)?, keys.limits(SHARED, layers)?);
-        if keys.defaults.one_limit {
-            shared = shared.or_else(|| routed.clone());
-        }
+        let (routed, shared) = (keys.limits(ROUTED, layers)?, keys.limits(SHARED_LIMIT, layers)?);
         let [routed, shared] = [routed, shared].map(|limits| limits.unwrap_or_else(|| vec![0.0; layers]));
         Ok(routed.into_iter().zip(shared).map(|(routed, shared)| Limits { routed, shared }).collect())
     }
@@ -427,6 +423,9 @@ fn is_causal(keys: &Keys<'_>, hyper: &Hyper) -> Result<bool, GgufError> {
     }
     Ok(causal)
 }
+
+/// Key of the limits of shared experts.
+const SHARED_LIMIT: &str = "swiglu_clamp_shexp";
 
 /// Key of the layers with RoPE.
 pub(super) const ROPED: &str = "attention.rope_pattern";
@@ -678,6 +677,13 @@ impl Hyper {
     pub(super) fn default_latent_eps(&mut self, eps: f64) {
         for mla in [&mut self.mla, &mut self.local_mla].into_iter().flatten() {
             mla.norm_eps.get_or_insert(eps);
+        }
+    }
+
+    /// Applies the limits of routed experts also to shared ones, unless the file states others.
+    pub(super) fn limit_shared_experts(&mut self, keys: &Keys<'_>) {
+        if !keys.has(SHARED_LIMIT) {
+            self.layers.iter_mut().for_each(|layer| layer.limits.shared = layer.limits.routed);
         }
     }
 

@@ -72,9 +72,6 @@ pub struct Defaults {
     /// Whether files list for each layer how many positions share an indexer key
     /// (`attention.compress_ratios`).
     pub runs_by_layer: bool,
-    /// Whether the limits of routed experts also apply to shared ones, in files without other
-    /// limits.
-    pub one_limit: bool,
     /// Type of recurrent states.
     pub states: States,
     /// Whether groups of experts are ranked by their best expert, for softmax scores.
@@ -278,7 +275,6 @@ impl Defaults {
         windows: None,
         compressed: false,
         runs_by_layer: false,
-        one_limit: false,
         states: States::Usual,
         best_of_group: false,
         parts: Parts::All,

@@ -49,7 +49,10 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
         reads: &["swiglu_clamp_exp", "swiglu_clamp_shexp"],
         windows: Some(WINDOWS),
         compressed: true,
-        one_limit: true,
+        adjust: |keys, hyper| {
+            hyper.limit_shared_experts(keys);
+            Ok(())
+        },
         ..Defaults::USUAL
     },
     build,

@@ -46,7 +46,10 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
         precise: PRECISE,
         score: RouteScore::Sigmoid,
         reads: &["swiglu_clamp_exp", "swiglu_clamp_shexp"],
-        one_limit: true,
+        adjust: |keys, hyper| {
+            hyper.limit_shared_experts(keys);
+            Ok(())
+        },
         parts: Parts::Keyless,
         rotates: Rotates::Never,
         ..Defaults::USUAL
