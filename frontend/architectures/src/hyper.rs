@@ -29,7 +29,7 @@ pub use alternating::Alternating;
 pub(super) use compressed::CHOSEN_RATIO;
 pub use compressed::{Compressed, EntryIndex};
 pub use defaults::Precise;
-pub(super) use defaults::{Defaults, GuessFrom, Norms, Parts, Rotates, ScoreOf, States, Temperature, Widths, Windows};
+pub(super) use defaults::{Defaults, GuessFrom, Norms, Parts, Rotates, States, Temperature, Widths, Windows};
 pub(super) use indexer::index_run;
 pub use indexer::{BlockIndex, Indexer};
 pub(super) use mla::latent_lengths;
@@ -40,6 +40,7 @@ pub use wkv::Wkv;
 pub use xielu::Xielu;
 pub(super) use xielu::xielu;
 
+pub(super) use self::experts::SCORE;
 use self::experts::{IDENTITIES, experts};
 pub(super) use self::keys::Keys;
 use self::recurrent::RATE;
@@ -518,10 +519,6 @@ impl Hyper {
         }
         let embedding_length = keys.required("embedding_length", 1, MAX_WIDTH)?;
         let vocabulary = vocabulary(gguf, &keys)?;
-        let known = |of: &ScoreOf| of.layers.contains(&layers) && of.vocabulary == vocabulary;
-        let score = defaults.score_of.filter(known).map_or(defaults.score, |of| of.score);
-        let defaults = Defaults { score, ..defaults };
-        let keys = Keys { defaults, ..keys };
         // Files of Nemotron-H may have only the epsilon of their draft layers. Current files of
         // llama.cpp's converter have this key for Qwen 1.
         let [own, other] =

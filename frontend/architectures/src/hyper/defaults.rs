@@ -25,8 +25,6 @@ pub struct Defaults {
     pub score: RouteScore,
     /// Whether the weights of a token's experts are divided by their sum.
     pub normalise: bool,
-    /// Another function in the files of one model, which only its sizes identify.
-    pub score_of: Option<ScoreOf>,
     /// Whether layers have RoPE.
     pub rotates: Rotates,
     /// Keys of [`NEUTRAL`](super::NEUTRAL) that the architecture reads.
@@ -74,8 +72,6 @@ pub struct Defaults {
     pub runs_by_layer: bool,
     /// Type of recurrent states.
     pub states: States,
-    /// Whether groups of experts are ranked by their best expert, for softmax scores.
-    pub best_of_group: bool,
     /// Meaning of zeros in keys listed per layer: missing parts of layers.
     pub parts: Parts,
     /// Number of layers of a model whose scores are divided by the root of `embedding_length /
@@ -179,17 +175,6 @@ pub enum Rotates {
     Never,
 }
 
-/// Model whose files lack `expert_gating_func`.
-#[derive(Clone, Copy, Debug)]
-pub struct ScoreOf {
-    /// Numbers of its layers, with and without draft layers.
-    pub layers: &'static [u64],
-    /// Rows of its embedding table.
-    pub vocabulary: u64,
-    /// Function from its router logits to weights.
-    pub score: RouteScore,
-}
-
 /// Type of recurrent states.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum States {
@@ -253,7 +238,6 @@ impl Defaults {
     pub const USUAL: Defaults = Defaults {
         precise: Precise { kept: &[], in_bytes: &[] },
         score: RouteScore::Softmax,
-        score_of: None,
         rotates: Rotates::Always,
         normalise: true,
         reads: &[],
@@ -276,7 +260,6 @@ impl Defaults {
         compressed: false,
         runs_by_layer: false,
         states: States::Usual,
-        best_of_group: false,
         parts: Parts::All,
         scaled_by_width: 0,
         attention_scale: 0.0,

@@ -10,6 +10,9 @@ use super::{Experts, MAX_COUNT, MAX_WIDTH};
 /// their input.
 pub(super) const IDENTITIES: &str = "expert_identity_count";
 
+/// Key of the function from router logits to weights.
+pub(crate) const SCORE: &str = "expert_gating_func";
+
 /// Keys of experts, before they are assigned to layers.
 pub(super) struct ExpertKeys {
     count: u64,
@@ -29,7 +32,7 @@ pub(super) struct ExpertKeys {
 
 /// Reads `expert_gating_func`, with llama.cpp's numbers (`LLAMA_EXPERT_GATING_FUNC_TYPE_*`).
 fn score(keys: &Keys<'_>) -> Result<RouteScore, GgufError> {
-    match keys.optional("expert_gating_func", 0, u64::MAX)?.unwrap_or(0) {
+    match keys.optional(SCORE, 0, u64::MAX)?.unwrap_or(0) {
         0 => Ok(keys.defaults.score),
         1 => Ok(RouteScore::Softmax),
         2 => Ok(RouteScore::Sigmoid),
@@ -37,7 +40,7 @@ fn score(keys: &Keys<'_>) -> Result<RouteScore, GgufError> {
         4 => Ok(RouteScore::RootSoftplus),
         found => {
             let limit = "1 (softmax), 2 (sigmoid), 3 (softmax over the chosen) or 4 (root of softplus)";
-            Err(keys.metadata.bad_value(&keys.name("expert_gating_func"), found, limit))
+            Err(keys.metadata.bad_value(&keys.name(SCORE), found, limit))
         }
     }
 }
@@ -128,7 +131,7 @@ impl ExpertKeys {
             latent,
             groups,
             groups_kept,
-            best_of_group: keys.defaults.best_of_group,
+            best_of_group: false,
         })
     }
 }

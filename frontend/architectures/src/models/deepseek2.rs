@@ -7,12 +7,18 @@
 //! in both cases.
 
 use ixc_ir::graph::attrs::RouteScore;
+use ixc_model_files::gguf::GgufError;
 
 use crate::absorbed;
 use crate::architecture::Architecture;
 use crate::decoder::Style;
-use crate::hyper::{Defaults, GuessFrom, ScoreOf, Temperature};
+use crate::hyper::{Defaults, GuessFrom, Hyper, Keys, SCORE, Temperature};
 use crate::mla::decoder;
+
+/// Layers of GLM-4.7-Flash, with and without its draft layer.
+const FLASH_LAYERS: [u64; 2] = [47, 48];
+/// Rows of its embedding table.
+const FLASH_VOCABULARY: u64 = 154_880;
 
 pub(super) const STYLE: Style = Style::LLAMA;
 
@@ -21,15 +27,31 @@ pub(super) const DEFAULTS: Defaults = Defaults {
     reads: &["rope.scaling.yarn_log_multiplier", "attention.temperature_scale"],
     temperature: Temperature::OfLength,
     made: absorbed::tensors,
-    // Layer counts of GLM-4.7-Flash.
-    score_of: Some(ScoreOf { layers: &[47, 48], vocabulary: 154_880, score: RouteScore::Sigmoid }),
     guess_from: Some(GuessFrom::Norm),
+    adjust: set_score,
     ..Defaults::USUAL
 };
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "deepseek2",
     doc: "DeepSeek-V2, V3, R1; Kimi K2, GLM-4.7-Flash, Mistral Large 3",
-    defaults: Defaults { best_of_group: true, ..DEFAULTS },
+    defaults: Defaults { adjust, ..DEFAULTS },
     build: |b| decoder(b, &STYLE),
 };
+
+/// Ranks groups of experts by their best expert, for softmax scores.
+fn adjust(keys: &Keys<'_>, hyper: &mut Hyper) -> Result<(), GgufError> {
+    hyper.layers.iter_mut().filter_map(|layer| layer.experts.as_mut()).for_each(|of| of.best_of_group = true);
+    set_score(keys, hyper)
+}
+
+/// Sets the score of GLM-4.7-Flash, whose files lack the key. Only its sizes identify it.
+fn set_score(keys: &Keys<'_>, hyper: &mut Hyper) -> Result<(), GgufError> {
+    let layers = keys.required("block_count", 1, u64::MAX)?;
+    let is_flash = FLASH_LAYERS.contains(&layers) && hyper.vocabulary == FLASH_VOCABULARY;
+    if is_flash && keys.optional(SCORE, 0, u64::MAX)?.unwrap_or(0) == 0 {
+        let experts = hyper.layers.iter_mut().filter_map(|layer| layer.experts.as_mut());
+        experts.for_each(|of| of.score = RouteScore::Sigmoid);
+    }
+    Ok(())
+}
