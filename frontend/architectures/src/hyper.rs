@@ -35,6 +35,7 @@ pub use indexer::{BlockIndex, Indexer};
 pub(super) use mla::latent_lengths;
 pub use ngrams::Ngrams;
 pub use recurrent::Ssm;
+pub(super) use rope::TRUNCATED;
 pub use stacks::Stacks;
 pub use wkv::Wkv;
 pub use xielu::Xielu;
@@ -44,7 +45,7 @@ pub(super) use self::experts::SCORE;
 use self::experts::{IDENTITIES, experts};
 pub(super) use self::keys::Keys;
 use self::recurrent::RATE;
-use self::rope::{rope, sectioned, yarn_magnitude};
+use self::rope::{plain, rotated, sectioned, usual, yarn_magnitude};
 use self::shares::share;
 
 /// Maximum embedding, feed-forward and head sizes: an order of magnitude above any model's, and far
@@ -60,6 +61,9 @@ const MAX_STREAMS: u64 = 1 << 8;
 const MAX_ITERATIONS: u64 = 1 << 10;
 /// Maximum context: positions are i32.
 const MAX_CONTEXT: u64 = i32::MAX as u64;
+
+/// Hook of an architecture that reads RoPE.
+pub(super) type ReadRope = fn(&Keys<'_>, RopeSizes) -> Result<Rope, GgufError>;
 
 /// Hook of an architecture that changes hyperparameters after all keys have the usual meaning.
 pub(super) type Adjust = fn(&Keys<'_>, &mut Hyper) -> Result<(), GgufError>;
@@ -495,7 +499,6 @@ impl Hyper {
             }
             Some(Windows { length: Some(length), .. }) => keys.optional(WINDOW, 1, MAX_CONTEXT)?.unwrap_or(length),
             Some(_) => keys.required(WINDOW, 1, MAX_CONTEXT)?,
-            None if defaults.unwindowed => 0,
             None => keys.optional(WINDOW, 0, u64::MAX)?.unwrap_or(0),
         };
         let windows = match defaults.windows {
@@ -579,7 +582,7 @@ impl Hyper {
         };
         let [full, local] = [false, true].map(key_length);
         let mut rope = match roped {
-            true => rope(&keys, context_length, full.or(local).unwrap_or(0))?,
+            true => (defaults.rope)(&keys, RopeSizes { context_length, key_length: full.or(local).unwrap_or(0) })?,
             false => Rope::none(context_length),
         };
         match mla {
@@ -711,7 +714,32 @@ pub(super) fn head_length(gguf: &Gguf, architecture: &str) -> Result<u64, GgufEr
     Ok(stated.unwrap_or((width / heads).max(1)))
 }
 
+/// Sizes from which defaults of RoPE follow.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct RopeSizes {
+    /// Maximum number of positions of the model.
+    pub context_length: u64,
+    /// Length of a key of one head.
+    pub key_length: u64,
+}
+
 impl Rope {
+    /// Reads RoPE from its usual keys.
+    pub(super) fn usual(keys: &Keys<'_>, sizes: RopeSizes) -> Result<Rope, GgufError> {
+        usual(keys, sizes)
+    }
+
+    /// Reads RoPE that rotates `dims` elements and is not scaled, even if the file states a
+    /// scaling.
+    pub(super) fn plain(keys: &Keys<'_>, sizes: RopeSizes, dims: u64) -> Result<Rope, GgufError> {
+        plain(keys, sizes, dims)
+    }
+
+    /// Reads the number of elements of a head that RoPE rotates.
+    pub(super) fn rotated(keys: &Keys<'_>, sizes: RopeSizes) -> Result<u64, GgufError> {
+        rotated(keys, sizes)
+    }
+
     /// Returns the RoPE of layers that are not rotated.
     fn none(context_length: u64) -> Rope {
         Rope {

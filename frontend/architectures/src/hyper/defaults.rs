@@ -3,7 +3,7 @@
 use ixc_ir::graph::attrs::{RouteScore, TemperatureAttrs};
 use ixc_model_files::gguf::{Gguf, GgufError, Made};
 
-use super::{Adjust, Scales};
+use super::{Adjust, ReadRope, Rope, Scales};
 
 /// Matrices that quantisers leave precise in addition to those of all models. They are parts of
 /// names, as in llama-quantize.
@@ -42,17 +42,6 @@ pub struct Defaults {
     pub norms: Norms,
     /// Factor on queries that depends on the position.
     pub temperature: Temperature,
-    /// Whether YaRN's ramp begins and ends at whole pairs, in files without
-    /// `rope.scaling.yarn_truncate`.
-    pub truncated_yarn: bool,
-    /// Whether RoPE is not scaled even if files state a scaling.
-    pub unscaled: bool,
-    /// Whether RoPE rotates the whole head, whatever files state.
-    pub turns_whole: bool,
-    /// Whether the base of RoPE depends on `rope.scaling.alpha`.
-    pub based_by_alpha: bool,
-    /// Whether no layer has a window, even if files state one.
-    pub unwindowed: bool,
     /// Whether layers form two stacks that are repeated.
     pub stacked: bool,
     /// Key of the number of positions after which layers change in a way that no graph supports.
@@ -83,6 +72,8 @@ pub struct Defaults {
     pub scaled_by_length: bool,
     /// Input of draft layers from the last layer, if the graph can be built.
     pub guess_from: Option<GuessFrom>,
+    /// Reads RoPE, before that of layers with a window follows from it.
+    pub rope: ReadRope,
     /// Changes hyperparameters after all keys were read. The file of an architecture writes here
     /// the rules that few others have.
     pub adjust: Adjust,
@@ -247,11 +238,6 @@ impl Defaults {
         causal: true,
         norms: Norms::Rms,
         temperature: Temperature::None,
-        truncated_yarn: true,
-        unscaled: false,
-        turns_whole: false,
-        based_by_alpha: false,
-        unwindowed: false,
         stacked: false,
         context_of: None,
         scales: |_| Scales::NONE,
@@ -265,6 +251,7 @@ impl Defaults {
         attention_scale: 0.0,
         scaled_by_length: false,
         guess_from: None,
+        rope: Rope::usual,
         adjust: |_, _| Ok(()),
     };
 }

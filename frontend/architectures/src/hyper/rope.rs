@@ -4,27 +4,15 @@ use ixc_ir::graph::attrs::RopeScaling;
 use ixc_model_files::gguf::{GgufError, Value};
 
 use super::keys::Keys;
-use super::{MAX_CONTEXT, Rope};
+use super::{MAX_CONTEXT, Rope, RopeSizes};
 
 /// Key of our own for YaRN's ramp, which may begin and end at whole pairs; `truncate` in
 /// configurations.
-const TRUNCATED: &str = "rope.scaling.yarn_truncate";
+pub(crate) const TRUNCATED: &str = "rope.scaling.yarn_truncate";
 
-pub(super) fn rope(keys: &Keys<'_>, context_length: u64, key_length: u64) -> Result<Rope, GgufError> {
-    let positive = |x: f64| x > 0.0;
-    let base = keys.float("rope.freq_base", 10_000.0, positive, "a positive number")?;
-    let base = if keys.defaults.based_by_alpha { by_alpha(keys, base, key_length)? } else { base };
-    let dims = match keys.defaults.turns_whole {
-        true => key_length,
-        false => keys.optional("rope.dimension_count", 1, key_length)?.unwrap_or(key_length),
-    };
-    if !dims.is_multiple_of(2) {
-        return Err(keys.metadata.bad_value(
-            &keys.name("rope.dimension_count"),
-            dims,
-            "even: dimensions turn in pairs",
-        ));
-    }
+/// Reads RoPE.
+pub(super) fn usual(keys: &Keys<'_>, sizes: RopeSizes) -> Result<Rope, GgufError> {
+    let rope = plain(keys, sizes, rotated(keys, sizes)?)?;
     let type_key = keys.name("rope.scaling.type");
     // The default is llama.cpp's. Older files have the factor of linear scaling as
     // `rope.scale_linear`; 0 means none.
@@ -32,13 +20,12 @@ pub(super) fn rope(keys: &Keys<'_>, context_length: u64, key_length: u64) -> Res
     let legacy = keys.float("rope.scale_linear", 0.0, |x| x >= 0.0, "0 or a positive number")?;
     let factor = keys.float("rope.scaling.factor", legacy as f32, |x| x >= 0.0, "0 or a positive number")?;
     let (scaling, factor) = match kind {
-        _ if keys.defaults.unscaled => (RopeScaling::None, 1.0),
         "none" => (RopeScaling::None, 1.0),
         "linear" if factor == 0.0 || factor == 1.0 => (RopeScaling::None, 1.0),
         "linear" => (RopeScaling::Linear, factor),
         // Tensors have the divisors of frequencies.
         "longrope" => (RopeScaling::None, 1.0),
-        "yarn" if factor >= 1.0 => match keys.metadata.read_or(&keys.name(TRUNCATED), keys.defaults.truncated_yarn)? {
+        "yarn" if factor >= 1.0 => match keys.metadata.read_or(&keys.name(TRUNCATED), true)? {
             true => (RopeScaling::Yarn, factor),
             false => (RopeScaling::YarnUntruncated, factor),
         },
@@ -50,34 +37,40 @@ pub(super) fn rope(keys: &Keys<'_>, context_length: u64, key_length: u64) -> Res
             return Err(keys.metadata.bad_value(&type_key, found, "none, linear, yarn or longrope"));
         }
     };
+    Ok(Rope { scaling, factor, ..rope })
+}
+
+/// Reads the number of rotated elements of a head.
+pub(super) fn rotated(keys: &Keys<'_>, sizes: RopeSizes) -> Result<u64, GgufError> {
+    let stated = keys.optional("rope.dimension_count", 1, sizes.key_length)?;
+    Ok(stated.unwrap_or(sizes.key_length))
+}
+
+/// Reads RoPE without scaling that rotates `dims` elements.
+pub(super) fn plain(keys: &Keys<'_>, sizes: RopeSizes, dims: u64) -> Result<Rope, GgufError> {
+    let positive = |x: f64| x > 0.0;
+    let base = keys.float("rope.freq_base", 10_000.0, positive, "a positive number")?;
+    if !dims.is_multiple_of(2) {
+        return Err(keys.metadata.bad_value(
+            &keys.name("rope.dimension_count"),
+            dims,
+            "even: dimensions turn in pairs",
+        ));
+    }
     keys.neutral("rope.scaling.yarn_ext_factor", &[1.0])?;
     Ok(Rope {
         base,
         dims,
-        scaling,
-        factor,
+        scaling: RopeScaling::None,
+        factor: 1.0,
         original_context: keys
             .optional("rope.scaling.original_context_length", 1, MAX_CONTEXT)?
-            .unwrap_or(context_length),
+            .unwrap_or(sizes.context_length),
         beta_fast: keys.float("rope.scaling.yarn_beta_fast", 32.0, positive, "a positive number")?,
         beta_slow: keys.float("rope.scaling.yarn_beta_slow", 1.0, positive, "a positive number")?,
         attn_factor: keys.float("rope.scaling.attn_factor", 1.0, positive, "a positive number")?,
         divided: true,
     })
-}
-
-/// Returns the base increased by an alpha, if a file has one (NTK).
-fn by_alpha(keys: &Keys<'_>, base: f64, key_length: u64) -> Result<f64, GgufError> {
-    const ALPHA: &str = "rope.scaling.alpha";
-    let alpha = keys.float(ALPHA, 0.0, |x| (0.0..=1e9).contains(&x), "from 0 (off) to 1000000000")?;
-    if alpha == 0.0 {
-        return Ok(base);
-    }
-    if key_length <= 2 {
-        return Err(keys.metadata.bad_value(&keys.name(ALPHA), alpha, "absent, for heads of two elements"));
-    }
-    let dims = key_length as f64;
-    Ok(base * alpha.powf(dims / (dims - 2.0)))
 }
 
 /// Sets YaRN's factor on rotated elements. It is the stated one, otherwise the ratio of the

@@ -8,13 +8,22 @@
 
 use crate::architecture::Architecture;
 use crate::decoder::{Style, decoder};
-use crate::hyper::Defaults;
+use crate::hyper::{Defaults, Rope};
 
 const STYLE: Style = Style::NEOX;
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "deepseek2-ocr",
     doc: "DeepSeek-OCR 1 and 2, Unlimited-OCR (text only)",
-    defaults: Defaults { normalise: false, unscaled: true, turns_whole: true, unwindowed: true, ..Defaults::USUAL },
+    defaults: Defaults {
+        normalise: false,
+        rope: |keys, sizes| Rope::plain(keys, sizes, sizes.key_length),
+        adjust: |_, hyper| {
+            hyper.layers.iter_mut().for_each(|layer| layer.window = None);
+            hyper.local_rope = None;
+            Ok(())
+        },
+        ..Defaults::USUAL
+    },
     build: |b| decoder(b, &STYLE),
 };

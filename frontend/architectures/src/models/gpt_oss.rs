@@ -4,12 +4,13 @@
 //! YaRN's ramp does not begin and end at whole pairs: `truncate` is false in the configuration of
 //! the released models. Files have no key for it, and llama.cpp rounds the ramp.
 
-use ixc_ir::graph::attrs::{Activation, GateAttrs, RouteScore};
+use ixc_ir::graph::attrs::{Activation, GateAttrs, RopeScaling, RouteScore};
+use ixc_model_files::gguf::GgufError;
 
 use crate::architecture::Architecture;
 use crate::builder::Bias;
 use crate::decoder::{Sinks, Style, decoder};
-use crate::hyper::{Defaults, Windows};
+use crate::hyper::{Defaults, Keys, Rope, RopeSizes, TRUNCATED, Windows};
 
 const STYLE: Style = Style {
     bias: Bias::Required,
@@ -25,9 +26,18 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
     defaults: Defaults {
         score: RouteScore::Chosen,
         normalise: false,
-        truncated_yarn: false,
         windows: Some(Windows::every(2)),
+        rope,
         ..Defaults::USUAL
     },
     build: |b| decoder(b, &STYLE),
 };
+
+/// Reads RoPE, whose ramp is not rounded in files without a key for it.
+fn rope(keys: &Keys<'_>, sizes: RopeSizes) -> Result<Rope, GgufError> {
+    let rope = Rope::usual(keys, sizes)?;
+    match rope.scaling {
+        RopeScaling::Yarn if !keys.has(TRUNCATED) => Ok(Rope { scaling: RopeScaling::YarnUntruncated, ..rope }),
+        RopeScaling::None | RopeScaling::Linear | RopeScaling::Yarn | RopeScaling::YarnUntruncated => Ok(rope),
+    }
+}

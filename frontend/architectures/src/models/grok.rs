@@ -15,7 +15,7 @@ use crate::architecture::Architecture;
 use crate::builder::Builder;
 use crate::decoder::{Style, add, attention, network, networks};
 use crate::error::ArchError;
-use crate::hyper::{Defaults, Scales, Widths};
+use crate::hyper::{Defaults, Rope, Scales, Widths};
 
 const STYLE: Style = Style {
     post_norms: Some(["attn_output_norm", "post_ffw_norm"]),
@@ -39,7 +39,7 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
         ],
         scales,
         logits_multiplied: true,
-        unscaled: true,
+        rope: |keys, sizes| Rope::plain(keys, sizes, Rope::rotated(keys, sizes)?),
         context_of: Some("attention.temperature_length"),
         attention_scale: 0.088_388_347_648_318_45,
         ..Defaults::USUAL
