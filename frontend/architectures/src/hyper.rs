@@ -60,7 +60,7 @@ const MAX_ROUNDED: u64 = 512;
 const MAX_STREAMS: u64 = 1 << 8;
 const MAX_ITERATIONS: u64 = 1 << 10;
 /// Maximum context: positions are i32.
-const MAX_CONTEXT: u64 = i32::MAX as u64;
+pub(super) const MAX_CONTEXT: u64 = i32::MAX as u64;
 
 /// Hook of an architecture that reads RoPE.
 pub(super) type ReadRope = fn(&Keys<'_>, RopeSizes) -> Result<Rope, GgufError>;
@@ -491,7 +491,7 @@ impl Hyper {
             Some(stacks) => 2 * stacks.layers,
             None => keys.required("block_count", 1, most)?,
         };
-        let mut context_length = keys.required("context_length", 1, MAX_CONTEXT)?;
+        let context_length = keys.required("context_length", 1, MAX_CONTEXT)?;
         const WINDOW: &str = "attention.sliding_window";
         let window = match defaults.windows {
             Some(Windows { optional: true, length, .. }) => {
@@ -509,17 +509,6 @@ impl Hyper {
         };
         let defaults = Defaults { windows, ..defaults };
         let keys = Keys { defaults, ..keys };
-        if let Some(key) = defaults.context_of {
-            let most = keys.optional(key, 0, MAX_CONTEXT)?.filter(|&most| most > 0).unwrap_or(context_length);
-            if most < context_length {
-                tracing::warn!(
-                    most,
-                    context_length,
-                    "what changes behind {key} is not computed: the context is cut to it"
-                );
-                context_length = most;
-            }
-        }
         let embedding_length = keys.required("embedding_length", 1, MAX_WIDTH)?;
         let vocabulary = vocabulary(gguf, &keys)?;
         // Files of Nemotron-H may have only the epsilon of their draft layers. Current files of

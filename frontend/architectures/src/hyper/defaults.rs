@@ -44,9 +44,6 @@ pub struct Defaults {
     pub temperature: Temperature,
     /// Whether layers form two stacks that are repeated.
     pub stacked: bool,
-    /// Key of the number of positions after which layers change in a way that no graph supports.
-    /// The context is limited to it.
-    pub context_of: Option<&'static str>,
     /// Default factors on the stream and on logits.
     pub scales: fn(&Widths) -> Scales,
     /// Whether `logit_scale` multiplies logits; otherwise it divides them.
@@ -239,7 +236,6 @@ impl Defaults {
         norms: Norms::Rms,
         temperature: Temperature::None,
         stacked: false,
-        context_of: None,
         scales: |_| Scales::NONE,
         logits_multiplied: false,
         windows: None,

@@ -10,12 +10,13 @@
 
 use ixc_ir::graph::ValueId;
 use ixc_ir::graph::attrs::{Activation, GateAttrs};
+use ixc_model_files::gguf::GgufError;
 
 use crate::architecture::Architecture;
 use crate::builder::Builder;
 use crate::decoder::{Style, add, attention, network, networks};
 use crate::error::ArchError;
-use crate::hyper::{Defaults, Rope, Scales, Widths};
+use crate::hyper::{Defaults, Hyper, Keys, MAX_CONTEXT, Rope, Scales, Widths};
 
 const STYLE: Style = Style {
     post_norms: Some(["attn_output_norm", "post_ffw_norm"]),
@@ -40,7 +41,7 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
         scales,
         logits_multiplied: true,
         rope: |keys, sizes| Rope::plain(keys, sizes, Rope::rotated(keys, sizes)?),
-        context_of: Some("attention.temperature_length"),
+        adjust: limit_context,
         attention_scale: 0.088_388_347_648_318_45,
         ..Defaults::USUAL
     },
@@ -56,6 +57,18 @@ fn scales(_: &Widths) -> Scales {
         router_softcap: 30.0,
         ..Scales::NONE
     }
+}
+
+/// Ends the context where scores would grow with their position.
+fn limit_context(keys: &Keys<'_>, hyper: &mut Hyper) -> Result<(), GgufError> {
+    const LENGTH: &str = "attention.temperature_length";
+    let most = keys.optional(LENGTH, 0, MAX_CONTEXT)?.filter(|&most| most > 0).unwrap_or(hyper.context_length);
+    if most < hyper.context_length {
+        let stated = hyper.context_length;
+        tracing::warn!(most, stated, "scores after {LENGTH} positions are not supported: the context ends there");
+        hyper.context_length = most;
+    }
+    Ok(())
 }
 
 fn decoder(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
