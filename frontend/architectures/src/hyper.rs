@@ -29,7 +29,9 @@ pub use alternating::Alternating;
 pub(super) use compressed::CHOSEN_RATIO;
 pub use compressed::{Compressed, EntryIndex};
 pub use defaults::Precise;
-pub(super) use defaults::{Defaults, GuessFrom, Norms, Parts, Rotates, States, Temperature, Widths, Windows};
+pub(super) use defaults::{
+    Defaults, GuessFrom, HeadSizes, Norms, Parts, Rotates, States, Temperature, Widths, Windows,
+};
 pub(super) use indexer::index_run;
 pub use indexer::{BlockIndex, Indexer};
 pub(super) use mla::latent_lengths;
@@ -906,7 +908,6 @@ fn read_layers(
         .map(|key| keys.float(key, 0.0, |x| x >= 0.0, "0 or a positive number"));
     let (scale, other) = (scale?, other?);
     let scale = if scale == 0.0 { other } else { scale };
-    let scale = if scale == 0.0 { keys.defaults.attention_scale } else { scale };
     let experts = experts(keys, count)?;
     let least = u64::from(experts.is_none() && !keys.defaults.parts.lack_both());
     let feed_forward = keys.per_layer("feed_forward_length", count, least, MAX_WIDTH)?;
@@ -949,9 +950,12 @@ fn read_layers(
             key_length,
             value_length: value_length.unwrap_or(of_width),
             attention_scale: match scale {
-                0.0 if count == keys.defaults.scaled_by_width => 1.0 / (embedding_length as f64 / heads as f64).sqrt(),
-                0.0 if keys.defaults.scaled_by_length => 1.0 / key_length as f64,
-                0.0 => 1.0 / (key_length as f64).sqrt(),
+                0.0 => (keys.defaults.attention_scale)(HeadSizes {
+                    layers: count,
+                    embedding: embedding_length,
+                    heads,
+                    key_length,
+                }),
                 scale => scale,
             },
             window: None,

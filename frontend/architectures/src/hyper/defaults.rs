@@ -60,13 +60,8 @@ pub struct Defaults {
     pub states: States,
     /// Meaning of zeros in keys listed per layer: missing parts of layers.
     pub parts: Parts,
-    /// Number of layers of a model whose scores are divided by the root of `embedding_length /
-    /// head_count`, for which files have no key; 0 if there is no such model.
-    pub scaled_by_width: usize,
-    /// Factor on attention scores; 0 for the inverse root of the length of a key.
-    pub attention_scale: f64,
-    /// Whether this factor is the inverse of that length instead of its root (muP).
-    pub scaled_by_length: bool,
+    /// Factor on attention scores, in files that do not state it.
+    pub attention_scale: fn(HeadSizes) -> f64,
     /// Input of draft layers from the last layer, if the graph can be built.
     pub guess_from: Option<GuessFrom>,
     /// Reads RoPE, before that of layers with a window follows from it.
@@ -122,6 +117,31 @@ pub struct Widths {
     pub layers: u64,
     /// Width of the residual stream.
     pub embedding: u64,
+}
+
+/// Sizes from which the factor on attention scores follows.
+#[derive(Clone, Copy, Debug)]
+pub struct HeadSizes {
+    /// Layers.
+    pub layers: usize,
+    /// Width of the residual stream.
+    pub embedding: u64,
+    /// Query heads of the layer.
+    pub heads: u64,
+    /// Length of a query or key of one head.
+    pub key_length: u64,
+}
+
+impl HeadSizes {
+    /// Returns the inverse root of the length of a key.
+    pub fn by_key(self) -> f64 {
+        1.0 / (self.key_length as f64).sqrt()
+    }
+
+    /// Returns the inverse root of a head's part of the stream.
+    pub fn by_width(self) -> f64 {
+        1.0 / (self.embedding as f64 / self.heads as f64).sqrt()
+    }
 }
 
 /// Meaning of zeros in keys listed per layer.
@@ -243,9 +263,7 @@ impl Defaults {
         runs_by_layer: false,
         states: States::Usual,
         parts: Parts::All,
-        scaled_by_width: 0,
-        attention_scale: 0.0,
-        scaled_by_length: false,
+        attention_scale: HeadSizes::by_key,
         guess_from: None,
         rope: Rope::usual,
         adjust: |_, _| Ok(()),

@@ -15,12 +15,15 @@ pub(super) const STYLE: Style = Style {
     ..Style::NEOX
 };
 
+/// Layers of the model with 27 billion parameters, whose scores are scaled by the width of the
+/// stream. Files have no key for it.
+const LAYERS_27B: usize = 46;
+
 pub(super) const DEFAULTS: Defaults = Defaults {
     reads: &["attn_logit_softcapping", "final_logit_softcapping"],
     scales: |_| Scales { softcap: 30.0, attention_softcap: 50.0, ..Scales::NONE },
     windows: Some(Windows { length: Some(4096), ..Windows::every(2) }),
-    // Layers of the model with 27 billion parameters.
-    scaled_by_width: 46,
+    attention_scale: |sizes| if sizes.layers == LAYERS_27B { sizes.by_width() } else { sizes.by_key() },
     ..Defaults::USUAL
 };
 

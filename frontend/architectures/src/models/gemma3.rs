@@ -15,6 +15,10 @@ pub(super) const STYLE: Style = Style {
     ..Style::NEOX
 };
 
+/// Layers of the model with 27 billion parameters, whose scores are scaled by the width of the
+/// stream. Files have no key for it.
+const LAYERS_27B: usize = 62;
+
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "gemma3",
     doc: "Gemma 3",
@@ -22,8 +26,7 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
         windows: Some(Windows { base: Some(10_000.0), scaled: false, ..Windows::every(6) }),
         // No released model uses this key, but the class supports it.
         reads: &["final_logit_softcapping"],
-        // Layers of the model with 27 billion parameters.
-        scaled_by_width: 62,
+        attention_scale: |sizes| if sizes.layers == LAYERS_27B { sizes.by_width() } else { sizes.by_key() },
         ..Defaults::USUAL
     },
     build: |b| decoder(b, &STYLE),

@@ -47,7 +47,7 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
         reads: &["final_logit_softcapping", "attention.shared_kv_layers", "embedding_length_per_layer_input"],
         windows: Some(Windows { base: Some(10_000.0), scaled: false, ..Windows::every(5) }),
         scales: |_| Scales { softcap: 30.0, ..Scales::NONE },
-        attention_scale: 1.0,
+        attention_scale: |_| 1.0,
         ..Defaults::USUAL
     },
     build: decoder,

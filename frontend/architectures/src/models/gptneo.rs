@@ -10,7 +10,7 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "gptneo",
     doc: "GPT-Neo",
     defaults: Defaults {
-        attention_scale: 1.0,
+        attention_scale: |_| 1.0,
         windows: Some(Windows { optional: true, ..Windows::every(2) }),
         ..gpt2::ARCHITECTURE.defaults
     },

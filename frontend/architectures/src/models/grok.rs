@@ -42,7 +42,7 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
         logits_multiplied: true,
         rope: |keys, sizes| Rope::plain(keys, sizes, Rope::rotated(keys, sizes)?),
         adjust: limit_context,
-        attention_scale: 0.088_388_347_648_318_45,
+        attention_scale: |_| 0.088_388_347_648_318_45,
         ..Defaults::USUAL
     },
     build: decoder,

@@ -16,7 +16,7 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
         reads: &[MAX_BIAS],
         norms: Norms::Layer,
         rotates: Rotates::Never,
-        scaled_by_length: true,
+        attention_scale: |sizes| 1.0 / sizes.key_length as f64,
         ..Defaults::USUAL
     },
     build: |b| decoder(b, &STYLE),

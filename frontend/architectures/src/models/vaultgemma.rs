@@ -4,13 +4,13 @@
 use super::gemma2;
 use crate::architecture::Architecture;
 use crate::decoder::{Style, decoder};
-use crate::hyper::Defaults;
+use crate::hyper::{Defaults, HeadSizes};
 
 const STYLE: Style = Style { post_norms: None, ..gemma2::STYLE };
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "vaultgemma",
     doc: "VaultGemma",
-    defaults: Defaults { scaled_by_width: 0, ..gemma2::DEFAULTS },
+    defaults: Defaults { attention_scale: HeadSizes::by_key, ..gemma2::DEFAULTS },
     build: |b| decoder(b, &STYLE),
 };
