@@ -67,6 +67,9 @@ pub(super) const MAX_CONTEXT: u64 = i32::MAX as u64;
 /// Hook of an architecture that reads RoPE.
 pub(super) type ReadRope = fn(&Keys<'_>, RopeSizes) -> Result<Rope, GgufError>;
 
+/// Hook of an architecture that reads the indexer of these layers, for contexts of this length.
+pub(super) type ReadIndexer = fn(&Keys<'_>, &[Layer], u64) -> Result<Option<Indexer>, GgufError>;
+
 /// Hook of an architecture that changes hyperparameters after all keys have the usual meaning.
 pub(super) type Adjust = fn(&Keys<'_>, &mut Hyper) -> Result<(), GgufError>;
 
@@ -600,12 +603,7 @@ impl Hyper {
         }
         share(&keys, &mut layers)?;
         alternating::sparsity(&keys, &mut layers)?;
-        let compressed = Compressed::read(&keys, layers.len(), &rope, context_length)?;
-        // An indexer of compressed entries is read with them.
-        let indexer = match compressed {
-            Some(_) => None,
-            None => Indexer::read(&keys, &layers, context_length)?,
-        };
+        let indexer = (defaults.indexer)(&keys, &layers, context_length)?;
         let block_index = BlockIndex::read(&keys, &layers, context_length)?;
         let ngrams = Ngrams::read(&keys, layers.len(), vocabulary)?;
         let layer_inputs = match keys.optional("embedding_length_per_layer_input", 0, MAX_WIDTH)? {
@@ -647,7 +645,7 @@ impl Hyper {
             },
             bends: Bends::read(&keys)?,
             ngrams,
-            compressed,
+            compressed: None,
             mla,
             local_mla,
             indexer,
@@ -745,6 +743,11 @@ impl Rope {
             divided: false,
         }
     }
+}
+
+/// Reads an indexer from its usual keys.
+fn usual_indexer(keys: &Keys<'_>, layers: &[Layer], context: u64) -> Result<Option<Indexer>, GgufError> {
+    Indexer::read(keys, layers, context)
 }
 
 impl Windows {

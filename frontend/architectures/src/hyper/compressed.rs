@@ -4,6 +4,7 @@ use ixc_ir::graph::attrs::RopeScaling;
 use ixc_model_files::gguf::GgufError;
 
 use super::keys::Keys;
+use super::rope::stated_factor;
 use super::{MAX_CONTEXT, MAX_COUNT, MAX_WIDTH, Rope};
 
 /// Attention over the last positions, and over compressed entries of earlier ones.
@@ -43,14 +44,14 @@ pub const CHOSEN_RATIO: u64 = 4;
 impl Compressed {
     /// Reads the keys of a file with entries. `context` is its context, `rope` the RoPE of its
     /// other layers.
-    pub(super) fn read(
+    pub(crate) fn read(
         keys: &Keys<'_>,
         layers: usize,
         rope: &Rope,
         context: u64,
     ) -> Result<Option<Compressed>, GgufError> {
         const RATIOS: &str = "attention.compress_ratios";
-        if keys.metadata.get(&keys.name(RATIOS)).is_none() || !keys.defaults.compressed {
+        if !keys.has(RATIOS) {
             return Ok(None);
         }
         let ratios = keys.first_per_layer(RATIOS, layers, 0, MAX_CONTEXT)?;
@@ -58,9 +59,10 @@ impl Compressed {
         let base =
             keys.float("attention.compress_rope_freq_base", rope.base as f32, |x| x > 0.0, "a positive number")?;
         // YaRN's magnitude on rotated elements is left out.
+        let stated = stated_factor(keys)?;
         let attn_factor = match rope.scaling {
-            RopeScaling::Yarn | RopeScaling::YarnUntruncated => rope.attn_factor / (1.0 + 0.1 * rope.factor.ln()),
-            RopeScaling::None | RopeScaling::Linear => rope.attn_factor,
+            RopeScaling::Yarn | RopeScaling::YarnUntruncated => stated / (1.0 + 0.1 * rope.factor.ln()),
+            RopeScaling::None | RopeScaling::Linear => stated,
         };
         Ok(Some(Compressed {
             ratios,

@@ -3,7 +3,7 @@
 use ixc_ir::graph::attrs::{RouteScore, TemperatureAttrs};
 use ixc_model_files::gguf::{Gguf, GgufError, Made};
 
-use super::{Adjust, ReadRope, Rope, Scales};
+use super::{Adjust, ReadIndexer, ReadRope, Rope, Scales, usual_indexer};
 
 /// Matrices that quantisers leave precise in addition to those of all models. They are parts of
 /// names, as in llama-quantize.
@@ -51,11 +51,6 @@ pub struct Defaults {
     /// Layers with the window of `attention.sliding_window`. For architectures without such layers,
     /// `None`: a window then applies to the layers that the file lists, or to all.
     pub windows: Option<Windows>,
-    /// Whether layers may have compressed entries in addition to a window.
-    pub compressed: bool,
-    /// Whether files list for each layer how many positions share an indexer key
-    /// (`attention.compress_ratios`).
-    pub runs_by_layer: bool,
     /// Type of recurrent states.
     pub states: States,
     /// Meaning of zeros in keys listed per layer: missing parts of layers.
@@ -66,6 +61,8 @@ pub struct Defaults {
     pub guess_from: Option<GuessFrom>,
     /// Reads RoPE, before that of layers with a window follows from it.
     pub rope: ReadRope,
+    /// Reads the indexer that selects the positions for attention.
+    pub indexer: ReadIndexer,
     /// Changes hyperparameters after all keys were read. The file of an architecture writes here
     /// the rules that few others have.
     pub adjust: Adjust,
@@ -259,13 +256,12 @@ impl Defaults {
         scales: |_| Scales::NONE,
         logits_multiplied: false,
         windows: None,
-        compressed: false,
-        runs_by_layer: false,
         states: States::Usual,
         parts: Parts::All,
         attention_scale: HeadSizes::by_key,
         guess_from: None,
         rope: Rope::usual,
+        indexer: usual_indexer,
         adjust: |_, _| Ok(()),
     };
 }

@@ -49,44 +49,66 @@ pub struct Indexer {
     pub own: Vec<bool>,
 }
 
+/// Positions that share an indexer key.
+struct Runs {
+    /// Key that states them.
+    key: &'static str,
+    /// Their number; `None` if each position has its own key.
+    length: Option<u64>,
+    /// Layers with their own indexer, if the key lists them.
+    own: Option<Vec<bool>>,
+}
+
 impl Indexer {
     /// Reads the keys of a file's indexer, if it has one, for these layers.
     pub(super) fn read(keys: &Keys<'_>, of: &[Layer], context: u64) -> Result<Option<Indexer>, GgufError> {
-        let layers = of.len();
-        if keys.optional(BLOCK, 1, MAX_CONTEXT)?.is_some() {
-            return Ok(None);
-        }
-        let Some(heads) = keys.optional("attention.indexer.head_count", 1, MAX_COUNT)? else { return Ok(None) };
-        let (key, run, own_by_run) = match keys.defaults.runs_by_layer {
-            true => {
-                let Some((run, own)) = runs_by_layer(keys, layers)? else { return Ok(None) };
-                (RATIOS, Some(run), Some(own))
-            }
-            false => (RUN, keys.optional(RUN, 1, MAX_RUN)?, None),
-        };
-        if run.is_some_and(|run| !run.is_power_of_two()) {
+        let Some(heads) = heads(keys)? else { return Ok(None) };
+        let runs = Runs { key: RUN, length: keys.optional(RUN, 1, MAX_RUN)?, own: None };
+        Indexer::with_runs(keys, of, context, heads, runs).map(Some)
+    }
+
+    /// Reads the keys of an indexer whose runs are listed by layer.
+    pub(crate) fn read_by_layer(keys: &Keys<'_>, of: &[Layer], context: u64) -> Result<Option<Indexer>, GgufError> {
+        let Some(heads) = heads(keys)? else { return Ok(None) };
+        let Some((run, own)) = runs_by_layer(keys, of.len())? else { return Ok(None) };
+        let runs = Runs { key: RATIOS, length: Some(run), own: Some(own) };
+        Indexer::with_runs(keys, of, context, heads, runs).map(Some)
+    }
+
+    /// Reads the other keys of an indexer.
+    fn with_runs(keys: &Keys<'_>, of: &[Layer], context: u64, heads: u64, runs: Runs) -> Result<Indexer, GgufError> {
+        let run = runs.length.unwrap_or(1);
+        if !run.is_power_of_two() {
             let limit = format!("a power of two up to {MAX_RUN}");
-            return Err(keys.metadata.bad_value(&keys.name(key), run.unwrap_or(1), limit));
+            return Err(keys.metadata.bad_value(&keys.name(runs.key), run, limit));
         }
         // Positions after the last whole run are also selected.
         keys.is_true("attention.indexer.kpool_select_tail")?;
         let top_k = keys.required(TOP_K, 1, MAX_CONTEXT)?;
-        if !top_k.is_multiple_of(run.unwrap_or(1)) {
-            let limit = format!("a multiple of {}, the positions that share a key", run.unwrap_or(1));
+        if !top_k.is_multiple_of(run) {
+            let limit = format!("a multiple of {run}, the positions that share a key");
             return Err(keys.metadata.bad_value(&keys.name(TOP_K), top_k, limit));
         }
-        Ok(Some(Indexer {
+        Ok(Indexer {
             heads,
             key_length: keys.required("attention.indexer.key_length", 2, MAX_WIDTH)?,
             top_k,
-            run: run.unwrap_or(1),
+            run,
             // Files with runs list the layers with an indexer.
-            own: match own_by_run {
+            own: match runs.own {
                 Some(own) => own,
-                None => own(keys, of, if run.is_some() { 0 } else { context })?,
+                None => own(keys, of, if runs.length.is_some() { 0 } else { context })?,
             },
-        }))
+        })
     }
+}
+
+/// Reads the query heads of an indexer of positions; `None` without one.
+fn heads(keys: &Keys<'_>) -> Result<Option<u64>, GgufError> {
+    if keys.optional(BLOCK, 1, MAX_CONTEXT)?.is_some() {
+        return Ok(None);
+    }
+    keys.optional("attention.indexer.head_count", 1, MAX_COUNT)
 }
 
 /// Returns the positions that share an indexer key, if files list them by layer. Faults are

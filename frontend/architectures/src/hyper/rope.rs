@@ -68,9 +68,14 @@ pub(super) fn plain(keys: &Keys<'_>, sizes: RopeSizes, dims: u64) -> Result<Rope
             .unwrap_or(sizes.context_length),
         beta_fast: keys.float("rope.scaling.yarn_beta_fast", 32.0, positive, "a positive number")?,
         beta_slow: keys.float("rope.scaling.yarn_beta_slow", 1.0, positive, "a positive number")?,
-        attn_factor: keys.float("rope.scaling.attn_factor", 1.0, positive, "a positive number")?,
+        attn_factor: stated_factor(keys)?,
         divided: true,
     })
+}
+
+/// Reads the factor on rotated elements in addition to YaRN's.
+pub(super) fn stated_factor(keys: &Keys<'_>) -> Result<f64, GgufError> {
+    keys.float("rope.scaling.attn_factor", 1.0, |x| x > 0.0, "a positive number")
 }
 
 /// Sets YaRN's factor on rotated elements. It is the stated one, otherwise the ratio of the
@@ -80,8 +85,6 @@ pub(super) fn yarn_magnitude(keys: &Keys<'_>, rope: &mut Rope) -> Result<(), Ggu
     let stated = stated_magnitude(keys)?;
     match rope.scaling {
         RopeScaling::None | RopeScaling::Linear => {}
-        // Compressed entries have their own factor.
-        RopeScaling::Yarn | RopeScaling::YarnUntruncated if keys.defaults.compressed => {}
         RopeScaling::Yarn | RopeScaling::YarnUntruncated => match stated {
             Some(stated) => rope.attn_factor *= stated / (1.0 + 0.1 * rope.factor.ln()),
             None => rope.attn_factor /= 1.0 + 0.1 * weight * rope.factor.ln(),

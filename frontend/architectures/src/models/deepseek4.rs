@@ -27,12 +27,13 @@
 
 use ixc_ir::graph::ValueId;
 use ixc_ir::graph::attrs::RouteScore;
+use ixc_model_files::gguf::GgufError;
 
 use crate::architecture::Architecture;
 use crate::builder::{Bias, Builder};
 use crate::decoder::{Style, network, routed};
 use crate::error::ArchError;
-use crate::hyper::{CHOSEN_RATIO, Compressed, Defaults, EntryIndex, Windows};
+use crate::hyper::{CHOSEN_RATIO, Compressed, Defaults, EntryIndex, Hyper, Keys, Windows};
 use crate::streams;
 
 /// Prefix of the matrices of an indexer's compressor.
@@ -48,15 +49,20 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
         normalise: false,
         reads: &["swiglu_clamp_exp", "swiglu_clamp_shexp"],
         windows: Some(WINDOWS),
-        compressed: true,
-        adjust: |keys, hyper| {
-            hyper.limit_shared_experts(keys);
-            Ok(())
-        },
+        // An indexer of compressed entries is read with them.
+        indexer: |_, _, _| Ok(None),
+        adjust,
         ..Defaults::USUAL
     },
     build,
 };
+
+/// Reads compressed entries. Shared experts have the limits of routed ones.
+fn adjust(keys: &Keys<'_>, hyper: &mut Hyper) -> Result<(), GgufError> {
+    hyper.limit_shared_experts(keys);
+    hyper.compressed = Compressed::read(keys, hyper.layers.len(), &hyper.rope, hyper.context_length)?;
+    Ok(())
+}
 
 fn build(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
     let compressed = b.compressed()?;

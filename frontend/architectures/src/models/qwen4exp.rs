@@ -41,7 +41,12 @@ const LINEAR: delta_net::Linear = delta_net::Linear::usual(KeyHeads::Interleaved
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "qwen4exp",
     doc: "Qwen3.8-Flash-Next",
-    defaults: Defaults { runs_by_layer: true, reads: &["embedding_length_per_layer_input"], made, ..Defaults::USUAL },
+    defaults: Defaults {
+        indexer: Indexer::read_by_layer,
+        reads: &["embedding_length_per_layer_input"],
+        made,
+        ..Defaults::USUAL
+    },
     build,
 };
 
