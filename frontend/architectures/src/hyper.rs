@@ -64,6 +64,9 @@ const MAX_ITERATIONS: u64 = 1 << 10;
 /// Maximum context: positions are i32.
 pub(super) const MAX_CONTEXT: u64 = i32::MAX as u64;
 
+/// Hook of an architecture that reads the number of layers, up to a maximum.
+pub(super) type CountLayers = fn(&Keys<'_>, u64) -> Result<u64, GgufError>;
+
 /// Hook of an architecture that reads RoPE.
 pub(super) type ReadRope = fn(&Keys<'_>, RopeSizes) -> Result<Rope, GgufError>;
 
@@ -491,11 +494,7 @@ impl Hyper {
         // Every layer has tensors, so their number bounds that of layers, and thereby the size of
         // all lists by layer.
         let most = MAX_COUNT.min(gguf.tensors().len() as u64);
-        let stacks = if defaults.stacked { Some(Stacks::read(&keys, most)?) } else { None };
-        let layers = match stacks {
-            Some(stacks) => 2 * stacks.layers,
-            None => keys.required("block_count", 1, most)?,
-        };
+        let layers = (defaults.layers)(&keys, most)?;
         let context_length = keys.required("context_length", 1, MAX_CONTEXT)?;
         const WINDOW: &str = "attention.sliding_window";
         let window = match defaults.windows {
@@ -628,7 +627,7 @@ impl Hyper {
                 false => 1,
             },
             normed_rounds: !keys.metadata.read_or(&keys.name("skip_loop_final_norm"), false)?,
-            stacks,
+            stacks: None,
             normed_behind: keys.metadata.read_or(&keys.name("swin_norm"), false)?,
             temperature: temperature(&keys, &rope)?,
             rope,

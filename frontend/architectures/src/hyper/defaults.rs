@@ -3,7 +3,7 @@
 use ixc_ir::graph::attrs::{RouteScore, TemperatureAttrs};
 use ixc_model_files::gguf::{Gguf, GgufError, Made};
 
-use super::{Adjust, ReadIndexer, ReadRope, Rope, Scales, usual_indexer};
+use super::{Adjust, CountLayers, ReadIndexer, ReadRope, Rope, Scales, usual_indexer};
 
 /// Matrices that quantisers leave precise in addition to those of all models. They are parts of
 /// names, as in llama-quantize.
@@ -42,8 +42,6 @@ pub struct Defaults {
     pub norms: Norms,
     /// Factor on queries that depends on the position.
     pub temperature: Temperature,
-    /// Whether layers form two stacks that are repeated.
-    pub stacked: bool,
     /// Default factors on the stream and on logits.
     pub scales: fn(&Widths) -> Scales,
     /// Whether `logit_scale` multiplies logits; otherwise it divides them.
@@ -59,6 +57,8 @@ pub struct Defaults {
     pub attention_scale: fn(HeadSizes) -> f64,
     /// Input of draft layers from the last layer, if the graph can be built.
     pub guess_from: Option<GuessFrom>,
+    /// Reads the number of layers.
+    pub layers: CountLayers,
     /// Reads RoPE, before that of layers with a window follows from it.
     pub rope: ReadRope,
     /// Reads the indexer that selects the positions for attention.
@@ -252,7 +252,6 @@ impl Defaults {
         causal: true,
         norms: Norms::Rms,
         temperature: Temperature::None,
-        stacked: false,
         scales: |_| Scales::NONE,
         logits_multiplied: false,
         windows: None,
@@ -260,6 +259,7 @@ impl Defaults {
         parts: Parts::All,
         attention_scale: HeadSizes::by_key,
         guess_from: None,
+        layers: |keys, most| keys.required("block_count", 1, most),
         rope: Rope::usual,
         indexer: usual_indexer,
         adjust: |_, _| Ok(()),

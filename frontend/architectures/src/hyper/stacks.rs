@@ -19,7 +19,7 @@ pub struct Stacks {
 
 impl Stacks {
     /// Reads the stacks of a file; `most` bounds the layers by the number of tensors.
-    pub(super) fn read(keys: &Keys<'_>, most: u64) -> Result<Stacks, GgufError> {
+    pub(crate) fn read(keys: &Keys<'_>, most: u64) -> Result<Stacks, GgufError> {
         const COUNT: &str = "block_count";
         let layers = keys.required("hrm.layers_per_stack", 1, (most / 2).max(1))?;
         let cycles = keys.required("hrm.h_cycles", 1, MAX_ROUNDED)?;

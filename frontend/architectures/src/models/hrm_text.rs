@@ -19,14 +19,23 @@ use crate::architecture::Architecture;
 use crate::builder::Builder;
 use crate::decoder::{OutputGate, Style, attention, feed_forward};
 use crate::error::ArchError;
-use crate::hyper::{Defaults, Norms};
+use crate::hyper::{Defaults, Norms, Stacks};
 
 const STYLE: Style = Style { output_gate: OutputGate::Own(Unary::Sigmoid), ..Style::NEOX };
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "hrm_text",
     doc: "HRM-Text",
-    defaults: Defaults { norms: Norms::Plain, reads: &["embedding_scale"], stacked: true, ..Defaults::USUAL },
+    defaults: Defaults {
+        norms: Norms::Plain,
+        reads: &["embedding_scale"],
+        layers: |keys, most| Ok(2 * Stacks::read(keys, most)?.layers),
+        adjust: |keys, hyper| {
+            hyper.stacks = Some(Stacks::read(keys, u64::MAX)?);
+            Ok(())
+        },
+        ..Defaults::USUAL
+    },
     build,
 };
 
