@@ -98,8 +98,7 @@ pub fn complete(gguf: Gguf) -> Result<Gguf, GgufError> {
     let name = gguf.metadata().read_optional::<&str>("general.architecture")?;
     let Some(architecture) = ARCHITECTURES.iter().find(|row| Some(row.name) == name) else { return Ok(gguf) };
     let made = (architecture.defaults.made)(&gguf, architecture.name)?;
-    let gguf = gguf.with(made)?;
-    if architecture.defaults.embeds_by_output { gguf.with_same("token_embd.weight", "output.weight") } else { Ok(gguf) }
+    (architecture.defaults.rename)(gguf.with(made)?)
 }
 
 /// Returns the tensors of an architecture that quantisers leave precise; none for an unknown

@@ -31,8 +31,8 @@ pub struct Defaults {
     pub reads: &'static [&'static str],
     /// Tensors that older files lack, derived from others.
     pub made: fn(&Gguf, &str) -> Result<Vec<Made>, GgufError>,
-    /// Whether the output matrix is also the embedding table, in files that have only the former.
-    pub embeds_by_output: bool,
+    /// Adds tensors of a file under other names.
+    pub rename: fn(Gguf) -> Result<Gguf, GgufError>,
     /// Whether layers without a router (`ffn_gate_inp`) are dense: files have no key for that.
     pub dense_by_tensor: bool,
     /// Whether a token attends only to itself and earlier tokens; encoders attend to the whole
@@ -247,7 +247,7 @@ impl Defaults {
         normalise: true,
         reads: &[],
         made: |_, _| Ok(Vec::new()),
-        embeds_by_output: false,
+        rename: Ok,
         dense_by_tensor: false,
         causal: true,
         norms: Norms::Rms,

@@ -13,6 +13,10 @@ const STYLE: Style = Style { ungated: Some(Unary::Gelu), ..Style::NEOX };
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "codeshell",
     doc: "CodeShell",
-    defaults: Defaults { norms: Norms::Layer, embeds_by_output: true, ..Defaults::USUAL },
+    defaults: Defaults {
+        norms: Norms::Layer,
+        rename: |gguf| gguf.with_same("token_embd.weight", "output.weight"),
+        ..Defaults::USUAL
+    },
     build: |b| decoder(b, &STYLE),
 };
