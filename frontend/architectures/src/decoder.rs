@@ -127,14 +127,8 @@ pub(super) struct Style {
     pub gate: GateAttrs,
     /// Activation between up and down in networks without a gate.
     pub ungated: Option<Unary>,
-    /// Whether embeddings are multiplied by the root of their length.
-    pub root_embedding: bool,
-    /// Whether embeddings are normalised by an RMS norm without a weight.
-    pub normed_embedding: bool,
-    /// Norm of embeddings, of the same type as those of the stream.
-    pub embedding_norm: Option<&'static str>,
-    /// Whether a row of a table is added to the embedding of each position (`position_embd`).
-    pub learned_positions: bool,
+    /// Embeds tokens.
+    pub embed: fn(&mut Builder<'_>) -> Result<ValueId, ArchError>,
     /// Whether the shared expert has a weight for each token.
     pub gated_shared: bool,
     /// Whether routed and shared experts each have the weight 1/2.
@@ -164,10 +158,7 @@ impl Style {
         fused_shared: false,
         gate: GateAttrs::plain(Activation::Silu),
         ungated: None,
-        root_embedding: false,
-        normed_embedding: false,
-        embedding_norm: None,
-        learned_positions: false,
+        embed: |b| b.embed(),
         gated_shared: false,
         halved: false,
     };
@@ -177,20 +168,7 @@ impl Style {
 
 /// Builds a decoder, from token ids to logits.
 pub(super) fn decoder(b: &mut Builder<'_>, style: &Style) -> Result<ValueId, ArchError> {
-    let mut x = b.embed()?;
-    if style.root_embedding {
-        x = b.scale(x, (b.hyper.embedding_length as f64).sqrt())?;
-    }
-    if style.normed_embedding {
-        x = b.plain_norm(x)?;
-    }
-    if let Some(norm) = style.embedding_norm {
-        x = b.norm(x, norm)?;
-    }
-    if style.learned_positions {
-        let rows = b.position_rows("position_embd.weight")?;
-        x = b.add(rows, x)?;
-    }
+    let mut x = (style.embed)(b)?;
     for layer in b.layers() {
         if style.parallel && !b.has(&format!("blk.{layer}.{}.weight", style.ffn_norm)) {
             x = beside(b, layer, x, ["attn_norm"; 2], style)?;
@@ -200,6 +178,24 @@ pub(super) fn decoder(b: &mut Builder<'_>, style: &Style) -> Result<ValueId, Arc
         x = feed_forward(b, layer, x, style)?;
     }
     b.logits(x)
+}
+
+/// Embeds tokens, and multiplies their rows by the root of the rows' length.
+pub(super) fn embed_by_root(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
+    let x = b.embed()?;
+    b.scale(x, (b.hyper.embedding_length as f64).sqrt())
+}
+
+/// Embeds tokens, and adds a row of a table for each position.
+pub(super) fn embed_with_positions(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
+    let x = b.embed()?;
+    add_positions(b, x)
+}
+
+/// Adds a row of a table for each position.
+pub(super) fn add_positions(b: &mut Builder<'_>, x: ValueId) -> Result<ValueId, ArchError> {
+    let rows = b.position_rows("position_embd.weight")?;
+    b.add(rows, x)
 }
 
 /// Builds attention and the feed-forward network in parallel, after one norm or after a norm each.

@@ -13,17 +13,16 @@ use super::builder::Builder;
 use super::decoder::{self, Style};
 use super::error::ArchError;
 
+/// Embeds tokens, and adds the first token type if the file has types.
+pub(super) fn embed(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
+    let x = b.embed()?;
+    if b.has("token_types.weight") { b.first_token_type(x) } else { Ok(x) }
+}
+
 /// Builds an encoder, from token ids to hidden states of the requested rows. It uses the parts of
 /// the style for attention, network and embeddings.
 pub(super) fn encoder(b: &mut Builder<'_>, style: &Style) -> Result<ValueId, ArchError> {
-    let mut x = b.embed()?;
-    if b.has("token_types.weight") {
-        x = b.first_token_type(x)?;
-    }
-    if style.learned_positions {
-        let rows = b.position_rows("position_embd.weight")?;
-        x = b.add(rows, x)?;
-    }
+    let mut x = (style.embed)(b)?;
     x = b.norm(x, "token_embd_norm.weight")?;
     for layer in b.layers() {
         let y = decoder::attention_of(b, layer, x, style)?;

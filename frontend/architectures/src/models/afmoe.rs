@@ -6,7 +6,7 @@ use ixc_ir::graph::Unary;
 use ixc_ir::graph::attrs::RouteScore;
 
 use crate::architecture::Architecture;
-use crate::decoder::{HeadNorm, OutputGate, Roped, Style, decoder};
+use crate::decoder::{HeadNorm, OutputGate, Roped, Style, decoder, embed_by_root};
 use crate::hyper::{Defaults, Windows};
 
 const STYLE: Style = Style {
@@ -14,7 +14,7 @@ const STYLE: Style = Style {
     roped: Roped::Windowed,
     output_gate: OutputGate::Own(Unary::Sigmoid),
     post_norms: Some(["post_attention_norm", "post_ffw_norm"]),
-    root_embedding: true,
+    embed: embed_by_root,
     ..Style::NEOX
 };
 

@@ -13,14 +13,16 @@
 //! Position tables of XLM-R and RoBERTa begin with rows for no position; the converter removes
 //! these.
 
-use ixc_ir::graph::Unary;
+use ixc_ir::graph::{Unary, ValueId};
 
 use crate::architecture::Architecture;
-use crate::decoder::Style;
-use crate::encoder::encoder;
+use crate::builder::Builder;
+use crate::decoder::{Style, add_positions};
+use crate::encoder::{self, encoder};
+use crate::error::ArchError;
 use crate::hyper::{Defaults, Norms, Rotates};
 
-const STYLE: Style = Style { learned_positions: true, ungated: Some(Unary::GeluErf), ..Style::LLAMA };
+const STYLE: Style = Style { embed, ungated: Some(Unary::GeluErf), ..Style::LLAMA };
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "bert",
@@ -28,3 +30,9 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
     defaults: Defaults { causal: false, norms: Norms::Layer, rotates: Rotates::Never, ..Defaults::USUAL },
     build: |b| encoder(b, &STYLE),
 };
+
+/// Embeds tokens, their type and their positions.
+fn embed(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
+    let x = encoder::embed(b)?;
+    add_positions(b, x)
+}

@@ -14,8 +14,14 @@ use crate::architecture::Architecture;
 use crate::decoder::{Style, decoder};
 use crate::hyper::{Defaults, MAX_BIAS, Norms, Rotates, Scales};
 
-const STYLE: Style =
-    Style { embedding_norm: Some("token_embd_norm.weight"), ungated: Some(Unary::Gelu), ..Style::LLAMA };
+const STYLE: Style = Style {
+    embed: |b| {
+        let x = b.embed()?;
+        b.norm(x, "token_embd_norm.weight")
+    },
+    ungated: Some(Unary::Gelu),
+    ..Style::LLAMA
+};
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "bloom",

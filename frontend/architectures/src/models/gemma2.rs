@@ -5,13 +5,13 @@
 use ixc_ir::graph::attrs::{Activation, GateAttrs};
 
 use crate::architecture::Architecture;
-use crate::decoder::{Style, decoder};
+use crate::decoder::{Style, decoder, embed_by_root};
 use crate::hyper::{Defaults, Scales, Windows};
 
 pub(super) const STYLE: Style = Style {
     post_norms: Some(["post_attention_norm", "post_ffw_norm"]),
     gate: GateAttrs::plain(Activation::Gelu),
-    root_embedding: true,
+    embed: embed_by_root,
     ..Style::NEOX
 };
 

@@ -4,14 +4,14 @@
 use ixc_ir::graph::attrs::{Activation, GateAttrs};
 
 use crate::architecture::Architecture;
-use crate::decoder::{HeadNorm, Style, decoder};
+use crate::decoder::{HeadNorm, Style, decoder, embed_by_root};
 use crate::hyper::{Defaults, Windows};
 
 pub(super) const STYLE: Style = Style {
     head_norm: HeadNorm::Heads,
     post_norms: Some(["post_attention_norm", "post_ffw_norm"]),
     gate: GateAttrs::plain(Activation::Gelu),
-    root_embedding: true,
+    embed: embed_by_root,
     ..Style::NEOX
 };
 

@@ -4,10 +4,10 @@
 use ixc_ir::graph::Unary;
 
 use crate::architecture::Architecture;
-use crate::decoder::{Style, decoder};
+use crate::decoder::{Style, decoder, embed_with_positions};
 use crate::hyper::{Defaults, Norms, Rotates};
 
-const STYLE: Style = Style { learned_positions: true, ungated: Some(Unary::Gelu), ..Style::LLAMA };
+const STYLE: Style = Style { embed: embed_with_positions, ungated: Some(Unary::Gelu), ..Style::LLAMA };
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "gpt2",

@@ -7,7 +7,7 @@
 use ixc_ir::graph::Unary;
 
 use crate::architecture::Architecture;
-use crate::decoder::{HeadNorm, Style, decoder};
+use crate::decoder::{HeadNorm, Style, decoder, embed_with_positions};
 use crate::hyper::{Defaults, MAX_BIAS, Norms, Rotates};
 
 const STYLE: Style = Style { head_norm: HeadNorm::RowAsStream, ungated: Some(Unary::GeluErf), ..Style::LLAMA };
@@ -24,7 +24,7 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
         ..Defaults::USUAL
     },
     build: |b| {
-        let learned_positions = b.has(POSITIONS);
-        decoder(b, &Style { learned_positions, ..STYLE })
+        let has_positions = b.has(POSITIONS);
+        decoder(b, &Style { embed: if has_positions { embed_with_positions } else { STYLE.embed }, ..STYLE })
     },
 };

@@ -12,7 +12,10 @@ use crate::hyper::{Defaults, Windows};
 const POST_EPS: f64 = 1e-8;
 
 const STYLE: Style = Style {
-    normed_embedding: true,
+    embed: |b| {
+        let x = b.embed()?;
+        b.plain_norm(x)
+    },
     head_norm: HeadNorm::OrPlain,
     roped: Roped::Windowed,
     output_gate: OutputGate::Own(Unary::Sigmoid),

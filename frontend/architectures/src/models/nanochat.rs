@@ -15,7 +15,10 @@ use crate::hyper::{Defaults, Norms, Scales};
 const STYLE: Style = Style {
     head_norm: HeadNorm::PlainAfterRope,
     ungated: Some(Unary::ReluSquared),
-    normed_embedding: true,
+    embed: |b| {
+        let x = b.embed()?;
+        b.plain_norm(x)
+    },
     ..Style::NEOX
 };
 

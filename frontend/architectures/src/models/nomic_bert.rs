@@ -10,12 +10,14 @@
 
 use crate::architecture::Architecture;
 use crate::decoder::Style;
-use crate::encoder::encoder;
+use crate::encoder::{self, encoder};
 use crate::hyper::{Defaults, Norms};
+
+const STYLE: Style = Style { embed: encoder::embed, ..Style::NEOX };
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "nomic-bert",
     doc: "Nomic Embed 1, 1.5",
     defaults: Defaults { causal: false, norms: Norms::Layer, ..Defaults::USUAL },
-    build: |b| encoder(b, &Style::NEOX),
+    build: |b| encoder(b, &STYLE),
 };

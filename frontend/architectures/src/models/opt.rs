@@ -7,9 +7,9 @@ use ixc_ir::graph::Unary;
 
 use super::gpt2;
 use crate::architecture::Architecture;
-use crate::decoder::{Style, decoder};
+use crate::decoder::{Style, decoder, embed_with_positions};
 
-const STYLE: Style = Style { learned_positions: true, ungated: Some(Unary::Relu), ..Style::LLAMA };
+const STYLE: Style = Style { embed: embed_with_positions, ungated: Some(Unary::Relu), ..Style::LLAMA };
 
 pub(super) const ARCHITECTURE: Architecture =
     Architecture { name: "opt", doc: "OPT", build: |b| decoder(b, &STYLE), ..gpt2::ARCHITECTURE };
