@@ -80,6 +80,17 @@ pub(super) enum Sinks {
     Windowed,
 }
 
+/// Queries of a layer.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Queries {
+    /// The layer.
+    pub layer: usize,
+    /// Number of their heads.
+    pub heads: u64,
+    /// Whether RoPE rotated them.
+    pub roped: bool,
+}
+
 /// Differences between decoders.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Style {
@@ -87,11 +98,8 @@ pub(super) struct Style {
     pub pairs: RopeStyle,
     /// Layers with RoPE.
     pub roped: Roped,
-    /// Whether the model's temperature also applies to rotated queries.
-    pub tempered: bool,
-    /// Whether each head's queries have their own temperature, with parameters in tensors; only in
-    /// latent attention.
-    pub tempered_heads: bool,
+    /// Multiplies queries by a function of their positions.
+    pub temper: fn(&mut Builder<'_>, ValueId, Queries) -> Result<ValueId, ArchError>,
     /// Bias of Q, K and V.
     pub bias: Bias,
     /// Layers with attention sinks: a logit for each head that takes a part of the weights and has
@@ -140,8 +148,7 @@ impl Style {
     pub const LLAMA: Style = Style {
         pairs: RopeStyle::Norm,
         roped: Roped::All,
-        tempered: true,
-        tempered_heads: false,
+        temper: |b, q, _| b.temperature(q),
         bias: Bias::Optional,
         sinks: Sinks::None,
         head_norm: HeadNorm::Absent,
@@ -335,10 +342,8 @@ pub(super) fn attention_to(
             _ => Ok(x),
         }
     };
-    let mut q = turned(b, q, "attn_q_norm", facts.heads)?;
-    if style.tempered || !roped {
-        q = b.temperature(q)?;
-    }
+    let q = turned(b, q, "attn_q_norm", facts.heads)?;
+    let q = (style.temper)(b, q, Queries { layer, heads: facts.heads, roped })?;
     if let Some([k, v]) = kv {
         let (k, mut v) = (b.split_heads(k, facts.kv_heads)?, b.split_heads(v, facts.kv_heads)?);
         if style.value_norm {

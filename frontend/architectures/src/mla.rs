@@ -30,7 +30,7 @@ use ixc_ir::graph::ValueId;
 use ixc_ir::graph::attrs::RopeStyle;
 
 use super::builder::{Bias, Builder};
-use super::decoder::{OutputGate, Roped, Style, feed_forward, gated_output, has_sinks};
+use super::decoder::{OutputGate, Queries, Roped, Style, feed_forward, gated_output, has_sinks};
 use super::error::ArchError;
 use super::hyper::{Indexer, Mla};
 
@@ -216,10 +216,7 @@ pub(super) fn attention_of(
     let q_turned = q_turned.map(|x| roped(b, x)).transpose()?;
     let q_still = b.heads_linear(q_still, &name("attn_k_b"), [heads, rank, still])?;
     let q = q_turned.map_or(Ok(q_still), |x| b.concat(q_still, x))?;
-    let q = match style.tempered_heads {
-        true => b.heads_temperature(q, &name("attn_temperature"), heads)?,
-        false => b.temperature(q)?,
-    };
+    let q = (style.temper)(b, q, Queries { layer, heads, roped: turned > 0 })?;
     if b.hyper.layers[layer].shares.is_none() {
         let kept = b.linear(h, &name("attn_kv_a_mqa"), width, rank + turned, Bias::Optional)?;
         let (c, k) = parted(b, kept, rank)?;

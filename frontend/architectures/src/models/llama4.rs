@@ -21,8 +21,13 @@ use crate::decoder::{HeadNorm, Roped, Style, attention, feed_forward, routed, sh
 use crate::error::ArchError;
 use crate::hyper::{Defaults, Experts, Temperature, Windows};
 
-const STYLE: Style =
-    Style { roped: Roped::Windowed, tempered: false, head_norm: HeadNorm::PlainAfterRope, ..Style::LLAMA };
+const STYLE: Style = Style {
+    roped: Roped::Windowed,
+    // Only layers without RoPE have a temperature.
+    temper: |b, q, of| if of.roped { Ok(q) } else { b.temperature(q) },
+    head_norm: HeadNorm::PlainAfterRope,
+    ..Style::LLAMA
+};
 
 /// Positions of a chunk, and of a step of the temperature, in all released models.
 const CHUNK: u64 = 8192;

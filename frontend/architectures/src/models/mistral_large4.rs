@@ -28,7 +28,10 @@ use crate::decoder::Style;
 use crate::hyper::Defaults;
 use crate::mla::{IndexStyle, indexed};
 
-const STYLE: Style = Style { tempered_heads: true, ..Style::LLAMA };
+const STYLE: Style = Style {
+    temper: |b, q, of| b.heads_temperature(q, &format!("blk.{}.attn_temperature", of.layer), of.heads),
+    ..Style::LLAMA
+};
 const INDEX: IndexStyle = IndexStyle { of_stream: true, ..IndexStyle::usual(RopeStyle::Norm) };
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {
